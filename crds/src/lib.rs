@@ -1,0 +1,1 @@
+//! The TrainingJob API: types, schema, validation rules.

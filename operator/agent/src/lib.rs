@@ -1,0 +1,1 @@
+//! Starts, watches and ends the ranks of one node; the gang's rendezvous.

@@ -1,0 +1,3 @@
+//! The `pawl` command line.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! What operator and trainer share: settings, plan, report, progress, exit codes.

@@ -1,0 +1,1 @@
+//! The decision core: decide() is a pure function of (spec, status, observations, now).

@@ -1,0 +1,1 @@
+//! The local shell: pawl run without a cluster.

@@ -1,0 +1,1 @@
+//! A trainer that keeps the contract without any mathematics, with planted faults.

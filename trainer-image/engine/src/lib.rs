@@ -1,0 +1,1 @@
+//! The training engine: graph, autodiff, passes, executors.

@@ -1,0 +1,1 @@
+//! The trainer: contract, loop, ranks, checkpoints.

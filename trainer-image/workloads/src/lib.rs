@@ -1,0 +1,1 @@
+//! The systems Pawl trains and their data.
