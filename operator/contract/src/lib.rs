@@ -1,1 +1,22 @@
-//! What operator and trainer share: settings, plan, report, progress, exit codes.
+//! What operator and trainer share: settings, plan, report, progress, exit codes, environment.
+//!
+//! This crate is the trainer contract, version 1. It holds plain data and serde, nothing that does I/O, so that the
+//! decision core, the agent and any trainer can depend on it.
+//!
+//! - [`plan`]: what an attempt runs; one [`plan::LaunchPlan`] is the `plan.json` of one launch.
+//! - [`report`]: what a launch found; [`report::LaunchResult`] is the compact form on which decisions are made.
+//! - [`progress`]: what a running launch says of itself.
+//! - [`exit`]: exit codes and outcomes.
+//! - [`env`]: the environment of a rank.
+//! - [`settings`]: the typed optimization settings.
+
+pub mod decimal;
+pub mod env;
+pub mod exit;
+pub mod plan;
+pub mod progress;
+pub mod report;
+pub mod settings;
+
+/// The contract version that plans and reports carry.
+pub const CONTRACT_VERSION: u32 = 1;

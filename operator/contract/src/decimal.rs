@@ -1,0 +1,113 @@
+//! Decimal numbers as strings: the Kubernetes API conventions forbid floats.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+/// A finite decimal number that is written as a string, such as `"1.36"` or `"1.4e-3"`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(transparent)]
+pub struct Decimal(String);
+
+/// The text is not a finite decimal number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotADecimal(pub String);
+
+impl fmt::Display for NotADecimal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} is not a decimal number: write one in quotes, such as \"1.02\" or \"1.4e-3\"", self.0)
+    }
+}
+
+impl std::error::Error for NotADecimal {}
+
+impl Decimal {
+    /// The pattern that the JSON Schema enforces.
+    pub const PATTERN: &'static str = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?$";
+
+    /// Rounds `value` to six significant digits; `None` when it is not finite.
+    ///
+    /// Six digits keep a status document short, and equal when two shells computed the same value.
+    pub fn from_f64(value: f64) -> Option<Self> {
+        if !value.is_finite() {
+            return None;
+        }
+        let rounded: f64 = format!("{value:.5e}").parse().ok()?;
+        let magnitude = rounded.abs();
+        let text = if magnitude != 0.0 && !(1e-4..1e15).contains(&magnitude) {
+            format!("{rounded:e}")
+        } else {
+            format!("{rounded}")
+        };
+        Some(Self(text))
+    }
+
+    /// The number. Always finite.
+    pub fn value(&self) -> f64 {
+        self.0.parse().unwrap_or(0.0)
+    }
+
+    /// The text as it was written.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for Decimal {
+    type Err = NotADecimal;
+
+    fn from_str(text: &str) -> Result<Self, NotADecimal> {
+        let plain = text.bytes().all(|b| b.is_ascii_digit() || b"+-.eE".contains(&b));
+        match text.parse::<f64>() {
+            Ok(value) if plain && value.is_finite() => Ok(Self(text.to_owned())),
+            _ => Err(NotADecimal(text.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for Decimal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Decimal {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(feature = "schema")]
+impl schemars::JsonSchema for Decimal {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Decimal".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({"type": "string", "maxLength": 32, "pattern": Self::PATTERN})
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn six_significant_digits_survive() {
+        for (value, text) in [(1.0 / 3.0, "0.333333"), (1234567.0, "1234570"), (0.0, "0"), (-2.5e-7, "-2.5e-7")] {
+            assert_eq!(Decimal::from_f64(value).unwrap().as_str(), text);
+        }
+        assert_eq!(Decimal::from_f64(f64::NAN), None);
+    }
+
+    #[test]
+    fn rejects_what_is_not_finite_or_not_a_number() {
+        for text in ["", "x", "NaN", "inf", "1e999", "0x10", "1,5"] {
+            assert!(text.parse::<Decimal>().is_err(), "{text}");
+        }
+    }
+}

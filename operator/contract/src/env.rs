@@ -1,0 +1,24 @@
+//! The environment that the agent gives to each rank.
+
+/// Path of the launch's `plan.json`.
+pub const PLAN: &str = "PAWL_PLAN";
+/// Global rank, `0..world size`.
+pub const RANK: &str = "PAWL_RANK";
+/// Rank within this node, `0..ranks per replica`; also the GPU index.
+pub const LOCAL_RANK: &str = "PAWL_LOCAL_RANK";
+/// Number of ranks in the gang.
+pub const WORLD_SIZE: &str = "PAWL_WORLD_SIZE";
+/// `host:port` of the gang's rendezvous.
+pub const RENDEZVOUS: &str = "PAWL_RENDEZVOUS";
+/// Path of the file that holds the rendezvous token.
+pub const TOKEN_FILE: &str = "PAWL_TOKEN_FILE";
+/// Path to which the rank writes its `report.json`.
+pub const REPORT: &str = "PAWL_REPORT";
+/// Path to which rank 0 writes its `progress.json`, atomically, a few times a second at most.
+pub const PROGRESS: &str = "PAWL_PROGRESS";
+/// URL (or path) of the checkpoint storage.
+pub const CHECKPOINTS: &str = "PAWL_CHECKPOINTS";
+/// Directory in which the workload may keep generated data.
+pub const DATA: &str = "PAWL_DATA";
+/// Port for `/metrics`, `/progress` and `/healthz`; absent: the rank serves none.
+pub const HTTP_PORT: &str = "PAWL_HTTP_PORT";

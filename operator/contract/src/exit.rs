@@ -1,0 +1,80 @@
+//! Exit codes of a rank and the outcome of a launch.
+
+use serde::{Deserialize, Serialize};
+
+/// How a launch ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub enum Outcome {
+    /// The budget was used up and the report is complete.
+    Done,
+    /// A device allocation failed, or the predicted memory exceeds the device.
+    OutOfMemory,
+    /// The host's memory ran out (the kernel's OOM killer included).
+    HostOutOfMemory,
+    /// A loss or gradient became NaN or infinite.
+    NonFinite,
+    /// The loss rose far above its recent level.
+    LossSpike,
+    /// This trainer or device cannot do what the settings ask for.
+    Unsupported,
+    /// The plan contradicts itself or names what the workload does not know.
+    InvalidPlan,
+    /// Stopped on request, after a checkpoint.
+    Stopped,
+    /// Another rank of the gang went away.
+    LostPeer,
+    /// A rank made no progress for `hangTimeout`; the agent ended it.
+    Hang,
+    /// Anything else: a crash, an unreadable report.
+    Failed,
+}
+
+impl Outcome {
+    /// The exit code of a rank that ends this way. [`Outcome::Hang`] has none of its own: a hung rank cannot exit.
+    pub const fn exit_code(self) -> u8 {
+        match self {
+            Self::Done => 0,
+            Self::OutOfMemory => 10,
+            Self::HostOutOfMemory => 11,
+            Self::NonFinite => 12,
+            Self::LossSpike => 13,
+            Self::Unsupported => 20,
+            Self::InvalidPlan => 21,
+            Self::Stopped => 30,
+            Self::LostPeer => 40,
+            Self::Hang | Self::Failed => 1,
+        }
+    }
+
+    /// The outcome that an exit code stands for; unknown codes are [`Outcome::Failed`].
+    pub const fn from_exit_code(code: i32) -> Self {
+        match code {
+            0 => Self::Done,
+            10 => Self::OutOfMemory,
+            11 => Self::HostOutOfMemory,
+            12 => Self::NonFinite,
+            13 => Self::LossSpike,
+            20 => Self::Unsupported,
+            21 => Self::InvalidPlan,
+            30 => Self::Stopped,
+            40 => Self::LostPeer,
+            _ => Self::Failed,
+        }
+    }
+
+    /// Whether the outcome speaks about the settings. The others speak about the infrastructure, and are retried.
+    pub const fn is_evidence(self) -> bool {
+        match self {
+            Self::Done
+            | Self::OutOfMemory
+            | Self::HostOutOfMemory
+            | Self::NonFinite
+            | Self::LossSpike
+            | Self::Unsupported
+            | Self::InvalidPlan
+            | Self::Hang => true,
+            Self::Stopped | Self::LostPeer | Self::Failed => false,
+        }
+    }
+}

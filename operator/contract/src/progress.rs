@@ -1,0 +1,67 @@
+//! What a running launch says of itself: `progress.json` and `GET /progress`.
+
+use crate::plan::LaunchKind;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// A checkpoint that is complete on storage.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CheckpointRef {
+    /// Name under the checkpoint storage.
+    pub name: String,
+    /// Optimizer steps done.
+    pub step: u64,
+    /// Items seen by the whole gang.
+    pub items: u64,
+}
+
+/// One evaluation on held-out data.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Validation {
+    /// Items seen by the whole gang when it was made.
+    pub items: u64,
+    /// Metric values by name; `loss` is always there.
+    pub metrics: BTreeMap<String, f64>,
+}
+
+/// A running launch, as of now. Rank 0 speaks for the gang.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Progress {
+    /// Name of the launch.
+    pub launch: String,
+    /// What the launch is for.
+    pub kind: LaunchKind,
+    /// Optimizer steps done.
+    pub step: u64,
+    /// Steps the launch will make, when known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total_steps: Option<u64>,
+    /// Items seen by the whole gang.
+    pub items: u64,
+    /// Epochs begun, from 0.
+    pub epoch: u32,
+    /// Newest training loss, when finite.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss: Option<f64>,
+    /// Items per second of the whole gang over the last window.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub items_per_second: Option<f64>,
+    /// Number of full throughput windows so far; the guard counts each window once.
+    #[serde(default)]
+    pub windows: u64,
+    /// Seconds until the launch is done, when known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub eta_seconds: Option<f64>,
+    /// Newest evaluation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub validation: Option<Validation>,
+    /// Newest complete checkpoint.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_checkpoint: Option<CheckpointRef>,
+    /// A rank or GPU that is slower than the others, in words: the machine, not the settings, explains low speed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub straggler: Option<String>,
+}

@@ -1,0 +1,342 @@
+//! The typed optimization settings: a baseline is a full set, a phase is a patch.
+
+use crate::decimal::Decimal;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+macro_rules! choices {
+    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident),+ $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+        #[cfg_attr(feature = "schema", schemars(inline))]
+        pub enum $name { $($(#[$vdoc])* $variant),+ }
+    };
+}
+
+choices!(/// How the step is executed.
+Compile {
+    /// One library call per operation.
+    #[default] Off,
+    /// Fused kernels, launched one by one.
+    Fuse,
+    /// Fused kernels over a static memory plan, launched as one graph.
+    Graph,
+});
+choices!(/// How attention is computed.
+Attention {
+    /// Scores are materialized.
+    #[default] Math,
+    /// Scores are never materialized.
+    Flash,
+});
+choices!(/// How the optimizer walks its parameters.
+OptimizerKernel {
+    /// One update per tensor.
+    #[default] PerTensor,
+    /// One update over flat arenas.
+    Fused,
+});
+choices!(/// Where optimizer state lives.
+OptimizerOffload {
+    /// On the device.
+    #[default] None,
+    /// In host memory, moved asynchronously.
+    Cpu,
+});
+choices!(/// Which activations are recomputed in the backward pass.
+ActivationCheckpointing {
+    /// None: all are kept.
+    #[default] None,
+    /// The cheap ones (norms, activations).
+    Selective,
+    /// All within a block.
+    Full,
+});
+choices!(/// What is sharded over the ranks.
+Sharding {
+    /// Nothing: data parallel.
+    #[default] None,
+    /// Optimizer state.
+    Zero1,
+    /// Optimizer state and gradients.
+    Zero2,
+    /// Parameters too.
+    Full,
+});
+choices!(/// Quantization of frozen weights.
+WeightQuantization {
+    /// None.
+    #[default] None,
+    /// 8-bit integers.
+    Int8,
+});
+choices!(/// Layout of image tensors.
+MemoryFormat {
+    /// NCHW.
+    #[default] ChannelsFirst,
+    /// NHWC.
+    ChannelsLast,
+});
+choices!(/// When rotary tables are computed.
+RopeCache {
+    /// In every step.
+    #[default] PerStep,
+    /// Once.
+    Cached,
+});
+choices!(/// Layout of parameters that a workload may re-arrange.
+ParameterLayout {
+    /// As published.
+    #[default] Raw,
+    /// As plain matrices.
+    Linear,
+});
+
+/// Arithmetic of matrix products and activations; weights and statistics stay fp32.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(inline))]
+#[serde(rename_all = "lowercase")]
+pub enum Precision {
+    /// 32-bit floats.
+    #[default]
+    Fp32,
+    /// 32-bit floats, products in TensorFloat-32.
+    Tf32,
+    /// 16-bit floats with loss scaling.
+    Fp16,
+    /// bfloat16.
+    Bf16,
+}
+
+/// Which sub-models `compile` leaves alone.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct CompileScope {
+    /// Scopes of the model, such as `decoder`, that run uncompiled.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(length(max = 16), inner(length(max = 128))))]
+    pub exclude: Vec<String>,
+}
+
+macro_rules! settings {
+    ($($(#[$doc:meta])* $field:ident : $type:ty),+ $(,)?) => {
+        /// Settings, or a patch to settings: what is absent is not touched. Absent everywhere means the default.
+        #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+        #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+        #[serde(rename_all = "camelCase", deny_unknown_fields)]
+        pub struct Settings {
+            $($(#[$doc])* #[serde(default, skip_serializing_if = "Option::is_none")] pub $field: Option<$type>,)+
+        }
+
+        impl Settings {
+            /// These settings with `patch` applied. Maps (`nccl`, `workload`) are merged by key.
+            pub fn with(&self, patch: &Self) -> Self {
+                Self { $($field: Merge::merge(&self.$field, &patch.$field),)+ }
+            }
+        }
+    };
+}
+
+/// How one field of a patch changes one field of the settings.
+trait Merge: Sized {
+    fn merge(base: &Option<Self>, patch: &Option<Self>) -> Option<Self>;
+}
+
+macro_rules! replaced {
+    ($($type:ty),+ $(,)?) => { $(impl Merge for $type {
+        fn merge(base: &Option<Self>, patch: &Option<Self>) -> Option<Self> {
+            patch.clone().or_else(|| base.clone())
+        }
+    })+ };
+}
+replaced!(
+    Compile,
+    CompileScope,
+    Precision,
+    Attention,
+    OptimizerKernel,
+    OptimizerOffload,
+    ActivationCheckpointing,
+    Sharding,
+    WeightQuantization,
+    MemoryFormat,
+    RopeCache,
+    ParameterLayout,
+    Decimal,
+    bool,
+    u32,
+);
+
+/// Variables of NCCL by name.
+pub type NcclVariables = BTreeMap<String, String>;
+/// Settings that only the workload knows.
+pub type WorkloadSettings = serde_json::Map<String, serde_json::Value>;
+
+macro_rules! merged_by_key {
+    ($($type:ty),+ $(,)?) => { $(impl Merge for $type {
+        fn merge(base: &Option<Self>, patch: &Option<Self>) -> Option<Self> {
+            let mut all = base.clone();
+            if let Some(patch) = patch {
+                all.get_or_insert_default().extend(patch.iter().map(|(k, v)| (k.clone(), v.clone())));
+            }
+            all
+        }
+    })+ };
+}
+merged_by_key!(NcclVariables, WorkloadSettings);
+
+settings! {
+    /// How the step is executed. Default `Off`.
+    compile: Compile,
+    /// Sub-models that `compile` leaves alone.
+    compile_scope: CompileScope,
+    /// Arithmetic of matrix products and activations. Default `fp32`.
+    precision: Precision,
+    /// How attention is computed. Default `Math`.
+    attention: Attention,
+    /// How the optimizer walks its parameters. Default `PerTensor`.
+    optimizer_kernel: OptimizerKernel,
+    /// Where optimizer state lives. Default `None`.
+    optimizer_offload: OptimizerOffload,
+    /// Which activations are recomputed. Default `None`.
+    activation_checkpointing: ActivationCheckpointing,
+    /// What is sharded over the ranks. Default `None`.
+    sharding: Sharding,
+    /// Items per rank and micro-step, at least 1.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1048576)))]
+    batch_per_gpu: u32,
+    /// Micro-steps per optimizer step, at least 1. Default 1.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 65536)))]
+    accumulation_steps: u32,
+    /// Items per optimizer step of the whole gang: accumulation is derived from it, exactly.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1073741824)))]
+    global_batch: u32,
+    /// Items per rank in evaluation. Default: as `batchPerGpu`.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1048576)))]
+    eval_batch: u32,
+    /// Threads that prepare batches; 0 prepares them inside the step. Default 0.
+    #[cfg_attr(feature = "schema", schemars(range(max = 256)))]
+    loader_workers: u32,
+    /// Batches that each worker prepares ahead, at least 1. Default 2.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 256)))]
+    loader_prefetch: u32,
+    /// Batches lie in page-locked memory. Default false.
+    loader_pinned: bool,
+    /// Workers live on from epoch to epoch. Default false.
+    loader_persistent: bool,
+    /// Batches are copied to the device while the step before runs. Default false.
+    loader_async_copy: bool,
+    /// Quantization of frozen weights. Default `None`.
+    weight_quantization: WeightQuantization,
+    /// Layout of image tensors. Default `ChannelsFirst`.
+    memory_format: MemoryFormat,
+    /// When rotary tables are computed. Default `PerStep`.
+    rope_cache: RopeCache,
+    /// Layout of parameters that a workload may re-arrange. Default `Raw`.
+    parameter_layout: ParameterLayout,
+    /// Auxiliary losses are computed every so many micro-steps, at least 1. Default 1.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 65536)))]
+    loss_frequency: u32,
+    /// Query points of auxiliary losses.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1048576)))]
+    query_samples: u32,
+    /// Variables for NCCL, such as `NCCL_MIN_NCHANNELS`.
+    #[cfg_attr(feature = "schema", schemars(extend("maxProperties" = 64)))]
+    nccl: NcclVariables,
+    /// Bit-equal results from run to run. Default false.
+    deterministic: bool,
+    /// Largest norm of the gradient; larger ones are scaled down. Default: no clipping.
+    gradient_clip: Decimal,
+    /// Learning rate. Default: the workload's.
+    learning_rate: Decimal,
+    /// Optimizer steps over which the learning rate rises linearly from 0. Default 0.
+    #[cfg_attr(feature = "schema", schemars(range(max = 100000000)))]
+    warmup_steps: u32,
+    /// Decoupled weight decay. Default: the workload's.
+    weight_decay: Decimal,
+    /// Decay of the exponential moving average of the weights. Default: the workload's.
+    ema: Decimal,
+    /// Settings that only the workload knows; preflight checks them.
+    #[cfg_attr(feature = "schema", schemars(extend("maxProperties" = 64, "x-kubernetes-preserve-unknown-fields" = true)))]
+    workload: WorkloadSettings,
+}
+
+/// The batch arithmetic does not come out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BatchMismatch {
+    /// Items per optimizer step that were asked for.
+    pub global_batch: u32,
+    /// `batchPerGpu`.
+    pub batch_per_gpu: u32,
+    /// Ranks in the gang.
+    pub world_size: u32,
+}
+
+impl std::fmt::Display for BatchMismatch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { global_batch, batch_per_gpu, world_size } = self;
+        write!(
+            f,
+            "settings.globalBatch: {global_batch} is not a multiple of batchPerGpu x ranks = {batch_per_gpu} x \
+             {world_size}: choose a multiple of {}",
+            u64::from(*batch_per_gpu) * u64::from(*world_size)
+        )
+    }
+}
+
+impl std::error::Error for BatchMismatch {}
+
+impl Settings {
+    /// Items per rank and micro-step.
+    pub fn batch(&self) -> u32 {
+        self.batch_per_gpu.unwrap_or(1)
+    }
+
+    /// Micro-steps per optimizer step for `world_size` ranks, derived from `globalBatch` when that is set.
+    pub fn accumulation(&self, world_size: u32) -> Result<u32, BatchMismatch> {
+        let Some(global_batch) = self.global_batch else {
+            return Ok(self.accumulation_steps.unwrap_or(1));
+        };
+        let micro = u64::from(self.batch()) * u64::from(world_size);
+        if u64::from(global_batch) % micro != 0 {
+            return Err(BatchMismatch { global_batch, batch_per_gpu: self.batch(), world_size });
+        }
+        Ok((u64::from(global_batch) / micro) as u32)
+    }
+
+    /// Items per optimizer step of the whole gang.
+    pub fn items_per_step(&self, world_size: u32) -> Result<u64, BatchMismatch> {
+        let accumulation = self.accumulation(world_size)?;
+        Ok(u64::from(self.batch()) * u64::from(accumulation) * u64::from(world_size))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(json: &str) -> Settings {
+        serde_json::from_str(json).unwrap()
+    }
+
+    #[test]
+    fn a_patch_touches_only_what_it_names() {
+        let base = parse(r#"{"precision": "fp16", "batchPerGpu": 8, "nccl": {"NCCL_A": "1", "NCCL_B": "2"}}"#);
+        let patched = base.with(&parse(r#"{"batchPerGpu": 16, "nccl": {"NCCL_B": "3"}}"#));
+        let expected = r#"{"precision": "fp16", "batchPerGpu": 16, "nccl": {"NCCL_A": "1", "NCCL_B": "3"}}"#;
+        assert_eq!(patched, parse(expected));
+        assert_eq!(base.with(&Settings::default()), base);
+    }
+
+    #[test]
+    fn accumulation_is_derived_exactly_or_refused() {
+        let settings = parse(r#"{"batchPerGpu": 8, "globalBatch": 96, "accumulationSteps": 7}"#);
+        assert_eq!(settings.accumulation(4), Ok(3));
+        assert_eq!(settings.items_per_step(4), Ok(96));
+        let message = settings.accumulation(5).unwrap_err().to_string();
+        assert!(message.contains("globalBatch: 96") && message.contains("multiple of 40"), "{message}");
+    }
+}
