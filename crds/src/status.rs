@@ -1,0 +1,419 @@
+//! What Pawl believes of a job, and why. It is the only memory of the decision core, and is bounded: under 64 KiB for
+//! 50 phases. Numbers that are not integers are decimal strings of six significant digits.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use pawl_contract::decimal::Decimal;
+use pawl_contract::exit::Outcome;
+use pawl_contract::plan::LaunchKind;
+use pawl_contract::settings::Settings;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Launches kept as evidence per trial: 7 pairs.
+pub const MAX_LAUNCHES: usize = 14;
+
+/// The status of a `TrainingJob`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TrainingJobStatus {
+    /// Generation of the spec on which this status is based.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// Reconciling, Stalled, Complete, Failed, Suspended, Degraded.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+    /// Where the job is.
+    pub stage: Stage,
+    /// Baseline and accepted patches, folded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub effective_settings: Option<Settings>,
+    /// Hash of the effective settings.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub revision: Option<String>,
+    /// What was measured of the baseline.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub baseline: Option<BaselineStatus>,
+    /// The phases, in the order of the spec.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub phases: Vec<PhaseStatus>,
+    /// All accepted phases together against the baseline.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bundle: Option<BundleStatus>,
+    /// The training.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub training: Option<TrainingStatus>,
+    /// What it cost.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost: Option<CostStatus>,
+    /// The attempt under way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<AttemptStatus>,
+    /// Number of the newest attempt; attempts are numbered from 1.
+    pub attempts: u32,
+    /// Infrastructure failures in the trial under way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry: Option<RetryStatus>,
+    /// When the job began.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start_time: Option<String>,
+    /// When the job ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub completion_time: Option<String>,
+}
+
+/// Where a job is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub enum Stage {
+    /// Nothing was done yet.
+    #[default]
+    Pending,
+    /// Settings are being checked and memory predicted.
+    Preflight,
+    /// Phases are being judged.
+    Optimizing,
+    /// Hyperparameters are being searched.
+    Searching,
+    /// It trains.
+    Training,
+    /// It is done.
+    Complete,
+    /// It ended without what was asked for.
+    Failed,
+    /// It holds no devices until a person says so.
+    Suspended,
+}
+
+/// State of a phase.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub enum PhaseState {
+    /// Not begun.
+    #[default]
+    Pending,
+    /// Its settings are being checked.
+    Preflight,
+    /// It is being measured.
+    Measuring,
+    /// A rung is about to be tried.
+    Retrying,
+    /// It is being reverted.
+    RollingBack,
+    /// It holds.
+    Accepted,
+    /// It was reverted; the reason says why.
+    RolledBack,
+    /// The trainer or the device cannot do it.
+    Unsupported,
+    /// What it requires is not accepted, or what it conflicts with is.
+    Skipped,
+    /// The evidence does not suffice.
+    Inconclusive,
+    /// The infrastructure failed too often.
+    Error,
+}
+
+impl PhaseState {
+    /// Whether nothing more happens to the phase unless a person or the spec re-opens it.
+    pub const fn is_final(self) -> bool {
+        match self {
+            Self::Pending | Self::Preflight | Self::Measuring | Self::Retrying | Self::RollingBack => false,
+            Self::Accepted
+            | Self::RolledBack
+            | Self::Unsupported
+            | Self::Skipped
+            | Self::Inconclusive
+            | Self::Error => true,
+        }
+    }
+}
+
+/// One phase.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PhaseStatus {
+    /// Name, as in the spec.
+    pub name: String,
+    /// Where it is.
+    pub state: PhaseState,
+    /// Why, in one CamelCase word, such as `SpeedAboveThreshold`.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// Why, for people: metric, value and threshold.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// Rungs taken: 0 is the phase as written.
+    pub rung: u32,
+    /// Hash of all that its verdict depends on; when it changes, the phase is judged anew.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub input_hash: String,
+    /// What was measured of its speed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub speedup: Option<Speedup>,
+    /// What was measured of its quality.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quality: Option<QualityStatus>,
+    /// Peak memory of its launches, bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peak_memory: Option<u64>,
+    /// Predicted memory, bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub predicted_memory: Option<u64>,
+    /// The evidence: its newest launches.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub launches: Vec<LaunchStatus>,
+}
+
+/// A speedup with its confidence interval.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Speedup {
+    /// Geometric mean of the pairs' ratios, candidate over control.
+    pub estimate: Decimal,
+    /// Lower one-sided bound; absent with a single pair.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lower: Option<Decimal>,
+    /// Upper one-sided bound; absent with a single pair.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub upper: Option<Decimal>,
+    /// Pairs measured.
+    pub pairs: u32,
+}
+
+/// Quality against the original baseline at equal items seen.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct QualityStatus {
+    /// Mean increase of the validation loss over the baseline.
+    pub loss_delta: Decimal,
+    /// Upper one-sided bound of the increase; absent with a single seed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss_delta_upper: Option<Decimal>,
+    /// Mean relative increase of gated metrics by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub metrics: BTreeMap<String, Decimal>,
+    /// Seeds compared.
+    pub seeds: u32,
+    /// Items seen.
+    pub items: u64,
+}
+
+/// Which side of a comparison a launch was on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum Arm {
+    /// The settings accepted so far (A).
+    Control,
+    /// With the phase (B).
+    Candidate,
+}
+
+/// A launch that is part of the evidence.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct LaunchStatus {
+    /// Name of the launch.
+    pub name: String,
+    /// What it was for.
+    pub kind: LaunchKind,
+    /// Side of the comparison.
+    pub arm: Arm,
+    /// Pair (Measure) or seed index (Quality), from 0.
+    pub pair: u32,
+    /// Seed.
+    pub seed: u32,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Items per second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub items_per_second: Option<Decimal>,
+    /// Final training loss.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss: Option<Decimal>,
+    /// Items seen.
+    #[serde(default)]
+    pub items: u64,
+    /// Validation metrics.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub validation: BTreeMap<String, Decimal>,
+    /// Which devices it ran on: only launches with the same placement make a pair.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub placement: String,
+}
+
+/// What was measured of the baseline.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct BaselineStatus {
+    /// Hash of all that its measurement depends on.
+    pub input_hash: String,
+    /// Median items per second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub items_per_second: Option<Decimal>,
+    /// Peak memory, bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peak_memory: Option<u64>,
+    /// Predicted memory, bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub predicted_memory: Option<u64>,
+    /// Its quality launches, one per seed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub launches: Vec<LaunchStatus>,
+}
+
+/// All accepted phases together against the baseline, and each thin one left out.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct BundleStatus {
+    /// Hash of all that its verdict depends on.
+    pub input_hash: String,
+    /// Where it is.
+    pub state: PhaseState,
+    /// Why, in one word.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// Why, for people.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// Speedup over the baseline.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub speedup: Option<Speedup>,
+    /// Quality against the baseline.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quality: Option<QualityStatus>,
+    /// Peak memory, bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peak_memory: Option<u64>,
+    /// Phases that were left out once to see whether they still help; each is judged once.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<String>,
+    /// The evidence of the comparison under way.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub launches: Vec<LaunchStatus>,
+}
+
+/// The training.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TrainingStatus {
+    /// Optimizer steps done.
+    pub step: u64,
+    /// Items seen.
+    pub items: u64,
+    /// Epochs begun, from 0.
+    pub epoch: u32,
+    /// Items per second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub items_per_second: Option<Decimal>,
+    /// Items per second that the evidence promises.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub promised_items_per_second: Option<Decimal>,
+    /// Newest training loss.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub loss: Option<Decimal>,
+    /// Validation metrics before training.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub first_validation: BTreeMap<String, Decimal>,
+    /// Newest validation metrics.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub validation: BTreeMap<String, Decimal>,
+    /// When it will be done.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub eta: Option<String>,
+    /// Share of device time that went into steps that count.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub goodput: Option<Decimal>,
+    /// Newest complete checkpoint.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_checkpoint: Option<CheckpointStatus>,
+    /// Consecutive windows below the promise.
+    pub slow_windows: u32,
+    /// The window counted last.
+    pub window: u64,
+    /// Restarts after infrastructure failures.
+    pub restarts: u32,
+    /// Training resumes from no checkpoint with more items than this.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resume_not_after_items: Option<u64>,
+}
+
+/// A complete checkpoint.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CheckpointStatus {
+    /// Name under the storage.
+    pub name: String,
+    /// Optimizer steps done.
+    pub step: u64,
+    /// Items seen.
+    pub items: u64,
+}
+
+/// What the job cost.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CostStatus {
+    /// Device hours so far (process hours on the CPU).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu_hours: Option<Decimal>,
+    /// Money so far.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spent: Option<Decimal>,
+    /// Money that training with the baseline would have cost more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub saved: Option<Decimal>,
+    /// Currency.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub currency: String,
+}
+
+/// What an attempt is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum Purpose {
+    /// Checks the baseline and every phase.
+    #[default]
+    Preflight,
+    /// Measures a phase.
+    Speed,
+    /// Trains for the quality gate of a phase.
+    Quality,
+    /// Measures all accepted phases against the baseline.
+    Bundle,
+    /// Measures all accepted phases against all but one.
+    LeaveOneOut,
+    /// Trains for real.
+    Train,
+}
+
+/// The attempt under way.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AttemptStatus {
+    /// `<job>-<number>`.
+    pub name: String,
+    /// What it is for.
+    pub purpose: Purpose,
+    /// The phase it is about, if one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub phase: Option<String>,
+    /// Hash of its plan.
+    pub plan_hash: String,
+    /// When it was decided.
+    pub started: String,
+    /// Whether it was seen: one that was seen and is gone was lost, one never seen is to be started.
+    pub seen: bool,
+    /// Launches whose results are in this status.
+    pub folded: Vec<String>,
+}
+
+/// Infrastructure failures in the trial under way.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RetryStatus {
+    /// Failures so far.
+    pub count: u32,
+    /// No attempt before this time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub not_before: Option<String>,
+    /// The newest failure.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub message: String,
+}

@@ -1,0 +1,56 @@
+//! The facts that decisions are made on.
+
+use jiff::Timestamp;
+use pawl_contract::progress::Progress;
+use pawl_contract::report::LaunchResult;
+
+/// Everything that is known of a job's attempts. Facts may be missing, late, or seen twice.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Observed {
+    /// The attempts that exist, in any order.
+    pub attempts: Vec<AttemptFacts>,
+}
+
+/// What is known of one attempt.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AttemptFacts {
+    /// `<job>-<number>`.
+    pub name: String,
+    /// Hash of the plan that it was started with.
+    pub plan_hash: String,
+    /// Where it is.
+    pub state: AttemptState,
+    /// Which devices it runs on; launches with equal placement may be compared. Empty when unknown.
+    pub placement: String,
+    /// Results of the launches that ended, in order. They survive the attempt.
+    pub results: Vec<LaunchResult>,
+    /// The launch that runs.
+    pub progress: Option<Progress>,
+}
+
+/// Where an attempt is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum AttemptState {
+    /// Not all of its ranks run yet.
+    Pending {
+        /// Since when.
+        since: Timestamp,
+        /// Why, for people.
+        message: String,
+    },
+    /// All of its ranks run.
+    Running,
+    /// None of its ranks runs or will run.
+    Ended(Ending),
+}
+
+/// How an attempt ended.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Ending {
+    /// It ran what it could of its plan; the results say how that went.
+    Completed,
+    /// It was stopped on request.
+    Stopped,
+    /// It went away: a lost node, a preemption, a deleted pod, a killed process. The message is for people.
+    Lost(String),
+}
