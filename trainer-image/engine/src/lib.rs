@@ -1,1 +1,7 @@
 //! The training engine: graph, autodiff, passes, executors.
+
+pub mod array;
+pub mod collective;
+pub mod executor;
+pub mod graph;
+pub mod random;

@@ -1,0 +1,178 @@
+//! What an executor is: something that compiles programs and runs them.
+
+use std::sync::Arc;
+
+use crate::{
+    array::{Array, View},
+    collective::{Collective, CollectiveError, Solo},
+    graph::{GraphError, Meta, Program, StateDecl},
+};
+
+/// Choices that hold for all programs compiled together.
+#[derive(Clone)]
+pub struct ExecOptions {
+    /// Seed of the first values of the states.
+    pub seed: u64,
+    /// The gang that collectives sum over.
+    pub collective: Arc<dyn Collective>,
+    /// Refuse to compile what needs more bytes than this for states and values.
+    pub memory_limit: Option<usize>,
+}
+
+impl Default for ExecOptions {
+    /// Seed 0, a gang of one, no limit.
+    fn default() -> Self {
+        Self { seed: 0, collective: Arc::new(Solo), memory_limit: None }
+    }
+}
+
+/// Bytes of device memory for states and values together. Code, handles and host copies of inputs are not counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct MemoryReport {
+    /// Bytes of the states alone.
+    pub states: usize,
+    /// Predicted peak, known before the first run.
+    pub planned: usize,
+    /// Highest so far, measured.
+    pub peak: usize,
+}
+
+/// Why something could not be compiled or run.
+#[derive(Debug, thiserror::Error)]
+pub enum ExecError {
+    /// The program, an input or a state is not what it has to be.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+    /// It would not fit.
+    #[error("program needs {needed} bytes of memory and may use {limit}: use a smaller batch or recomputation")]
+    OutOfMemory {
+        /// Bytes needed.
+        needed: usize,
+        /// Bytes allowed.
+        limit: usize,
+    },
+    /// This executor cannot run this.
+    #[error("{executor} cannot run {what}")]
+    Unsupported {
+        /// Name of the executor.
+        executor: &'static str,
+        /// The operator or dtype.
+        what: String,
+    },
+    /// A collective failed.
+    #[error(transparent)]
+    Collective(#[from] CollectiveError),
+    /// An index of a gather or scatter is out of range.
+    #[error("index {index} at {op} is not below {extent}")]
+    Index {
+        /// The operator.
+        op: String,
+        /// The index.
+        index: u32,
+        /// Extent of the axis.
+        extent: usize,
+    },
+    /// The device or its library failed.
+    #[error("device: {0}")]
+    Device(String),
+}
+
+/// Compiles programs.
+pub trait Executor {
+    /// Name in reports: `eager`, `graph-cpu`.
+    fn name(&self) -> &'static str;
+
+    /// Compiles programs that share states of equal name (which must be declared alike), and gives the states their first
+    /// values.
+    ///
+    /// # Errors
+    /// When a program is ill-formed, does not fit, or has something this executor cannot run.
+    fn compile(&self, programs: &[Program], options: &ExecOptions) -> Result<Box<dyn Executable>, ExecError>;
+}
+
+/// Compiled programs with their states. One run at a time.
+pub trait Executable: Send {
+    /// Runs program `program` (index into what was compiled): computes outputs and updates states. `inputs` are in the order
+    /// of [`Program::inputs`]; they may be released when this returns. On devices this only queues the work.
+    ///
+    /// # Errors
+    /// When an input does not fit its declaration, or something fails while running: states are then undefined.
+    fn run(&mut self, program: usize, inputs: &[View<'_>]) -> Result<(), ExecError>;
+
+    /// Output `output` (index into [`Program::outputs`]) of the last run of `program`. Waits for the device.
+    ///
+    /// # Errors
+    /// When the program has not run, or its run failed.
+    fn output(&mut self, program: usize, output: usize) -> Result<Array, ExecError>;
+
+    /// All states of all programs.
+    fn states(&self) -> &[StateDecl];
+
+    /// A state's value.
+    ///
+    /// # Errors
+    /// When there is no such state.
+    fn read_state(&mut self, name: &str) -> Result<Array, ExecError>;
+
+    /// Sets a state's value.
+    ///
+    /// # Errors
+    /// When there is no such state, or the array is not like it.
+    fn write_state(&mut self, name: &str, value: &Array) -> Result<(), ExecError>;
+
+    /// Memory, predicted and measured.
+    fn memory(&self) -> MemoryReport;
+}
+
+/// The states of programs compiled together, each once, in order of first appearance; and for each program, where its states are in that list.
+///
+/// # Errors
+/// When two programs declare one name differently.
+pub fn unify_states(programs: &[Program]) -> Result<(Vec<StateDecl>, Vec<Vec<usize>>), GraphError> {
+    let mut all: Vec<StateDecl> = Vec::new();
+    let mut places = Vec::with_capacity(programs.len());
+    for program in programs {
+        let mut of_program = Vec::with_capacity(program.states.len());
+        for decl in &program.states {
+            let place = match all.iter().position(|s| s.name == decl.name) {
+                Some(place) if all[place] == *decl => place,
+                Some(_) => {
+                    let name = format!("{} (differently in program {})", decl.name, program.name);
+                    return Err(GraphError::Duplicate { kind: "state", name });
+                }
+                None => {
+                    all.push(decl.clone());
+                    all.len() - 1
+                }
+            };
+            of_program.push(place);
+        }
+        places.push(of_program);
+    }
+    Ok((all, places))
+}
+
+/// Checks that `inputs` are what `program` declares.
+///
+/// # Errors
+/// [`GraphError::Mismatch`] naming the first input that does not fit.
+pub fn check_inputs(program: &Program, inputs: &[View<'_>]) -> Result<(), GraphError> {
+    let nothing = View::Bool(&[]);
+    for i in 0..program.inputs.len().max(inputs.len()) {
+        let given = inputs.get(i).unwrap_or(&nothing);
+        let (name, wanted) = match program.inputs.get(i) {
+            Some(decl) => (decl.name.as_str(), decl.meta.clone()),
+            None => ("(none: there are fewer inputs)", Meta::new(given.dtype(), [0])),
+        };
+        if given.dtype() != wanted.dtype || given.len() != wanted.shape.elements() {
+            return Err(GraphError::Mismatch {
+                what: format!("input `{name}` of program {}", program.name),
+                dtype: wanted.dtype,
+                shape: wanted.shape,
+                got_dtype: given.dtype(),
+                got_shape: [given.len()].into(),
+            });
+        }
+    }
+    Ok(())
+}

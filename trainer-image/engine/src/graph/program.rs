@@ -1,0 +1,102 @@
+//! Programs: a graph with its interface.
+
+use super::{Graph, GraphError, Meta, NodeId, StateDecl, StateId};
+
+/// An input: index into [`Program::inputs`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct InputId(pub u32);
+
+/// Declaration of an input: data of a batch, or a scalar that changes from step to step (learning rate, counter, loss weight).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InputDecl {
+    /// Unique name.
+    pub name: String,
+    /// Dtype and shape.
+    pub meta: Meta,
+}
+
+/// A value the program returns.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Output {
+    /// Unique name.
+    pub name: String,
+    /// The value.
+    pub node: NodeId,
+}
+
+/// A state's next value. All updates of a run happen together, after everything else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Update {
+    /// What is written.
+    pub state: StateId,
+    /// Its next value, of the state's dtype and shape.
+    pub value: NodeId,
+}
+
+/// A graph, what goes in, what comes out, and what lives on.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Program {
+    /// Name in dumps and errors: `step`, `apply`, `evaluate`.
+    pub name: String,
+    /// The nodes.
+    pub graph: Graph,
+    /// Inputs, in the order [`Executable::run`](crate::executor::Executable::run) takes them.
+    pub inputs: Vec<InputDecl>,
+    /// States. Programs that are compiled together share states of equal name.
+    pub states: Vec<StateDecl>,
+    /// Outputs, in the order `run` returns them.
+    pub outputs: Vec<Output>,
+    /// At most one for each state.
+    pub updates: Vec<Update>,
+}
+
+impl Program {
+    /// The input called `name`.
+    ///
+    /// # Errors
+    /// [`GraphError::Unknown`].
+    pub fn input(&self, name: &str) -> Result<InputId, GraphError> {
+        let names = self.inputs.iter().map(|i| i.name.as_str());
+        position("input", names, name).map(|i| InputId(i as u32))
+    }
+
+    /// The state called `name`.
+    ///
+    /// # Errors
+    /// [`GraphError::Unknown`].
+    pub fn state(&self, name: &str) -> Result<StateId, GraphError> {
+        let names = self.states.iter().map(|s| s.name.as_str());
+        position("state", names, name).map(|i| StateId(i as u32))
+    }
+
+    /// The value of the output called `name`.
+    ///
+    /// # Errors
+    /// [`GraphError::Unknown`].
+    pub fn output(&self, name: &str) -> Result<NodeId, GraphError> {
+        let names = self.outputs.iter().map(|o| o.name.as_str());
+        position("output", names, name).map(|i| self.outputs[i].node)
+    }
+
+    /// Nodes that outputs and updates name: what must be computed.
+    pub fn roots(&self) -> impl Iterator<Item = NodeId> {
+        self.outputs.iter().map(|o| o.node).chain(self.updates.iter().map(|u| u.value))
+    }
+
+    /// Declaration of a state.
+    pub fn state_decl(&self, id: StateId) -> &StateDecl {
+        &self.states[id.0 as usize]
+    }
+}
+
+fn position<'a>(
+    kind: &'static str,
+    names: impl Iterator<Item = &'a str> + Clone,
+    name: &str,
+) -> Result<usize, GraphError> {
+    names.clone().position(|n| n == name).ok_or_else(|| GraphError::Unknown {
+        kind,
+        name: name.to_owned(),
+        known: names.collect::<Vec<_>>().join(", "),
+    })
+}

@@ -1,0 +1,414 @@
+//! Values under construction, and the expressions over them.
+
+use std::ops;
+
+use super::{
+    AttentionSpec, BinaryOp, Builder, CompareOp, DType, GraphError, Meta, NodeId, Op, ReduceOp, Shape, UnaryOp,
+};
+
+/// A value of a program under construction. Binary operators broadcast both sides (inserting [`Op::Broadcast`]); a number on the
+/// right is a constant of the left side's dtype.
+#[derive(Clone, Copy)]
+pub struct Var<'b> {
+    pub(super) builder: &'b Builder,
+    pub(super) id: Option<NodeId>,
+}
+
+impl std::fmt::Debug for Var<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.id {
+            Some(id) => write!(f, "%{}", id.0),
+            None => write!(f, "poisoned"),
+        }
+    }
+}
+
+macro_rules! unary {
+    ($($(#[$doc:meta])* $name:ident $op:ident;)*) => {$(
+        $(#[$doc])*
+        #[track_caller]
+        pub fn $name(self) -> Self {
+            self.apply(Op::Unary(UnaryOp::$op))
+        }
+    )*};
+}
+
+macro_rules! compare {
+    ($($(#[$doc:meta])* $name:ident $op:ident;)*) => {$(
+        $(#[$doc])*
+        #[track_caller]
+        pub fn $name(self, other: impl Operand<'b>) -> Self {
+            self.both(other, Op::Compare(CompareOp::$op))
+        }
+    )*};
+}
+
+/// What can stand on the right of an expression: a value or a number.
+pub trait Operand<'b> {
+    /// As a value that goes with `left`.
+    fn beside(self, left: Var<'b>) -> Var<'b>;
+}
+
+impl<'b> Operand<'b> for Var<'b> {
+    fn beside(self, _left: Var<'b>) -> Var<'b> {
+        self
+    }
+}
+
+impl<'b> Operand<'b> for f64 {
+    fn beside(self, left: Var<'b>) -> Var<'b> {
+        left.builder.scalar(self, left.dtype())
+    }
+}
+
+impl<'b> Var<'b> {
+    /// The program this belongs to.
+    pub fn builder(self) -> &'b Builder {
+        self.builder
+    }
+
+    /// The node; `None` after a mistake.
+    pub fn id(self) -> Option<NodeId> {
+        self.id
+    }
+
+    /// Dtype and shape (after a mistake: an f32 scalar).
+    pub fn meta(self) -> Meta {
+        let of = |id| self.builder.peek(|p| p.graph.meta(id).clone());
+        self.id.map_or_else(|| Meta::new(DType::F32, []), of)
+    }
+
+    /// Extents.
+    pub fn shape(self) -> Shape {
+        self.meta().shape
+    }
+
+    /// Element type.
+    pub fn dtype(self) -> DType {
+        self.meta().dtype
+    }
+
+    /// Extent of an axis (1 where there is no such axis, which only happens after a mistake or makes one).
+    pub fn dim(self, axis: usize) -> usize {
+        self.shape().get(axis).copied().unwrap_or(1)
+    }
+
+    unary! {
+        /// `e^x`
+        exp Exp;
+        /// Natural logarithm.
+        log Log;
+        /// Square root.
+        sqrt Sqrt;
+        /// `1 / sqrt(x)`
+        rsqrt Rsqrt;
+        /// `1 / x`
+        recip Recip;
+        /// Gauss error function.
+        erf Erf;
+        /// Hyperbolic tangent.
+        tanh Tanh;
+        /// Logistic function.
+        sigmoid Sigmoid;
+        /// Sine.
+        sin Sin;
+        /// Cosine.
+        cos Cos;
+        /// Absolute value.
+        abs Abs;
+        /// `x * x`
+        square Square;
+        /// -1, 0 or 1.
+        sign Sign;
+        /// Largest integer not above.
+        floor Floor;
+        /// Whether finite; Bool.
+        is_finite IsFinite;
+    }
+
+    compare! {
+        /// Where equal; Bool.
+        equal Eq;
+        /// Where not equal; Bool.
+        not_equal Ne;
+        /// Where less; Bool.
+        less Lt;
+        /// Where less or equal; Bool.
+        less_equal Le;
+        /// Where greater; Bool.
+        greater Gt;
+        /// Where greater or equal; Bool.
+        greater_equal Ge;
+    }
+
+    /// The larger.
+    #[track_caller]
+    pub fn maximum(self, other: impl Operand<'b>) -> Self {
+        self.both(other, Op::Binary(BinaryOp::Max))
+    }
+
+    /// The smaller.
+    #[track_caller]
+    pub fn minimum(self, other: impl Operand<'b>) -> Self {
+        self.both(other, Op::Binary(BinaryOp::Min))
+    }
+
+    /// `a` where this (Bool) holds, else `b`. All three broadcast to one shape.
+    #[track_caller]
+    pub fn select(self, a: Var<'b>, b: impl Operand<'b>) -> Self {
+        let b = b.beside(a);
+        let joint = a.shape().broadcast_with(&b.shape()).and_then(|s| s.broadcast_with(&self.shape()));
+        match joint {
+            Some(s) => self.builder.push(Op::Select, &[self.broadcast(&s), a.broadcast(&s), b.broadcast(&s)]),
+            None => self.builder.push(Op::Select, &[self, a, b]),
+        }
+    }
+
+    /// In another dtype; itself when it already is.
+    #[track_caller]
+    pub fn cast(self, dtype: DType) -> Self {
+        if self.dtype() == dtype { self } else { self.apply(Op::Cast(dtype)) }
+    }
+
+    /// Matrix product `self @ other` over the last two axes. A rank-2 `other` multiplies every row of a higher-rank `self`.
+    #[track_caller]
+    pub fn matmul(self, other: Var<'b>) -> Self {
+        self.product(other, false, false)
+    }
+
+    /// `self @ other^T`: the product with a weight stored as `[out, in]`.
+    #[track_caller]
+    pub fn matmul_t(self, other: Var<'b>) -> Self {
+        self.product(other, false, true)
+    }
+
+    /// `self^T @ other`.
+    #[track_caller]
+    pub fn t_matmul(self, other: Var<'b>) -> Self {
+        self.product(other, true, false)
+    }
+
+    #[track_caller]
+    fn product(self, other: Var<'b>, transpose_a: bool, transpose_b: bool) -> Self {
+        let op = Op::MatMul { transpose_a, transpose_b, output: self.dtype() };
+        let (shape, rank) = (self.shape(), self.shape().rank());
+        if rank > 2 && other.shape().rank() == 2 && !transpose_a {
+            let rows: usize = shape[..rank - 1].iter().product();
+            let flat = self.builder.push(op, &[self.reshape([rows, shape[rank - 1]]), other]);
+            return flat.reshape(shape.with(rank - 1, flat.dim(1)));
+        }
+        self.builder.push(op, &[self, other])
+    }
+
+    /// Sum over `axes`, which stay with extent 1. No axes: the value itself.
+    #[track_caller]
+    pub fn sum(self, axes: impl AsRef<[usize]>) -> Self {
+        self.reduce(ReduceOp::Sum, axes.as_ref())
+    }
+
+    /// Maximum over `axes`, which stay with extent 1. No axes: the value itself.
+    #[track_caller]
+    pub fn max(self, axes: impl AsRef<[usize]>) -> Self {
+        self.reduce(ReduceOp::Max, axes.as_ref())
+    }
+
+    /// Arithmetic mean over `axes`, which stay with extent 1.
+    #[track_caller]
+    pub fn mean(self, axes: impl AsRef<[usize]>) -> Self {
+        let count: usize = axes.as_ref().iter().map(|&axis| self.dim(axis)).product();
+        self.sum(axes) * (1.0 / count as f64)
+    }
+
+    /// Sum of all elements, rank 0.
+    #[track_caller]
+    pub fn sum_all(self) -> Self {
+        self.sum((0..self.shape().rank()).collect::<Vec<_>>()).reshape(Shape::scalar())
+    }
+
+    /// Mean of all elements, rank 0.
+    #[track_caller]
+    pub fn mean_all(self) -> Self {
+        self.mean((0..self.shape().rank()).collect::<Vec<_>>()).reshape(Shape::scalar())
+    }
+
+    #[track_caller]
+    fn reduce(self, op: ReduceOp, axes: &[usize]) -> Self {
+        if axes.is_empty() {
+            return self;
+        }
+        let mut axes = axes.to_vec();
+        axes.sort_unstable();
+        self.apply(Op::Reduce { op, axes })
+    }
+
+    /// The same elements in another shape.
+    #[track_caller]
+    pub fn reshape(self, shape: impl Into<Shape>) -> Self {
+        let shape = shape.into();
+        if self.shape() == shape { self } else { self.apply(Op::Reshape(shape)) }
+    }
+
+    /// Axis i of the result is axis `order[i]`.
+    #[track_caller]
+    pub fn permute(self, order: impl Into<Vec<usize>>) -> Self {
+        let order = order.into();
+        let same = order.len() == self.shape().rank() && order.iter().copied().eq(0..order.len());
+        if same { self } else { self.apply(Op::Permute(order)) }
+    }
+
+    /// The last two axes exchanged.
+    #[track_caller]
+    pub fn transpose(self) -> Self {
+        let rank = self.shape().rank();
+        let mut order: Vec<usize> = (0..rank).collect();
+        if rank >= 2 {
+            order.swap(rank - 2, rank - 1);
+        }
+        self.permute(order)
+    }
+
+    /// Repeated to `shape`.
+    #[track_caller]
+    pub fn broadcast(self, shape: impl Into<Shape>) -> Self {
+        let shape = shape.into();
+        if self.shape() == shape { self } else { self.apply(Op::Broadcast(shape)) }
+    }
+
+    /// Elements `start .. start + len` along `axis`.
+    #[track_caller]
+    pub fn slice(self, axis: usize, start: usize, len: usize) -> Self {
+        if start == 0 && axis < self.shape().rank() && len == self.dim(axis) {
+            return self;
+        }
+        self.apply(Op::Slice { axis, start, len })
+    }
+
+    /// With `before` and `after` zeros along `axis`.
+    #[track_caller]
+    pub fn pad(self, axis: usize, before: usize, after: usize) -> Self {
+        if before + after == 0 { self } else { self.apply(Op::Pad { axis, before, after }) }
+    }
+
+    /// `axis` looked up at `indices` (U32, any shape).
+    #[track_caller]
+    pub fn gather(self, axis: usize, indices: Var<'b>) -> Self {
+        self.builder.push(Op::Gather { axis }, &[self, indices])
+    }
+
+    /// Zeros with `extent` at `axis`, plus these updates added at `indices`.
+    #[track_caller]
+    pub fn scatter_add(self, axis: usize, extent: usize, indices: Var<'b>) -> Self {
+        self.builder.push(Op::ScatterAdd { axis, extent }, &[self, indices])
+    }
+
+    /// Attention with this as queries `[b,h,t,d]`; keys and values `[b,g,s,d]`.
+    #[track_caller]
+    pub fn attention(self, keys: Var<'b>, values: Var<'b>, spec: AttentionSpec) -> Self {
+        self.builder.push(Op::Attention(spec), &[self, keys, values])
+    }
+
+    /// Side result `index` of this value's operator.
+    #[track_caller]
+    pub fn side(self, index: u8) -> Self {
+        self.apply(Op::Side(index))
+    }
+
+    /// `softmax` along the last axis: `exp(x - max) / sum`.
+    #[track_caller]
+    pub fn softmax(self) -> Self {
+        let last = [self.shape().rank().saturating_sub(1)];
+        let e = (self - self.max(last)).exp();
+        e / e.sum(last)
+    }
+
+    /// Layer normalisation along the last axis: `(x - mean) * rsqrt(var + eps)`, without gain and bias.
+    #[track_caller]
+    pub fn layer_norm(self, eps: f64) -> Self {
+        let last = [self.shape().rank().saturating_sub(1)];
+        let centred = self - self.mean(last);
+        centred * (centred.square().mean(last) + eps).rsqrt()
+    }
+
+    /// Root-mean-square normalisation along the last axis: `x * rsqrt(mean(x^2) + eps)`, without gain.
+    #[track_caller]
+    pub fn rms_norm(self, eps: f64) -> Self {
+        let last = [self.shape().rank().saturating_sub(1)];
+        self * (self.square().mean(last) + eps).rsqrt()
+    }
+
+    /// `x * sigmoid(x)`
+    #[track_caller]
+    pub fn silu(self) -> Self {
+        self * self.sigmoid()
+    }
+
+    /// The exact Gauss error linear unit: `x * (1 + erf(x / sqrt 2)) / 2`.
+    #[track_caller]
+    pub fn gelu(self) -> Self {
+        self * ((self * std::f64::consts::FRAC_1_SQRT_2).erf() * 0.5 + 0.5)
+    }
+
+    /// `max(x, 0)`
+    #[track_caller]
+    pub fn relu(self) -> Self {
+        self.maximum(0.0)
+    }
+
+    #[track_caller]
+    pub(crate) fn apply(self, op: Op) -> Self {
+        self.builder.push(op, &[self])
+    }
+
+    #[track_caller]
+    fn both(self, other: impl Operand<'b>, op: Op) -> Self {
+        let other = other.beside(self);
+        if self.id.is_none() || other.id.is_none() {
+            return Self { builder: self.builder, id: None };
+        }
+        match self.shape().broadcast_with(&other.shape()) {
+            Some(shape) => self.builder.push(op, &[self.broadcast(&shape), other.broadcast(&shape)]),
+            None => self.builder.poison(GraphError::Operands {
+                op: op.to_string(),
+                operands: format!("{}, {}", self.meta(), other.meta()),
+                reason: "shapes do not broadcast: aligned at the last axis, extents are equal or 1".into(),
+            }),
+        }
+    }
+}
+
+/// The parts joined along `axis`.
+///
+/// # Panics
+/// When there are no parts.
+#[track_caller]
+pub fn concat<'b>(parts: &[Var<'b>], axis: usize) -> Var<'b> {
+    let first = *parts.first().expect("something to concatenate");
+    if parts.len() == 1 { first } else { first.builder.push(Op::Concat { axis }, parts) }
+}
+
+macro_rules! operator {
+    ($($trait:ident $method:ident $op:ident;)*) => {$(
+        impl<'b, R: Operand<'b>> ops::$trait<R> for Var<'b> {
+            type Output = Var<'b>;
+            #[track_caller]
+            fn $method(self, other: R) -> Var<'b> {
+                self.both(other, Op::Binary(BinaryOp::$op))
+            }
+        }
+    )*};
+}
+
+operator! {
+    Add add Add;
+    Sub sub Sub;
+    Mul mul Mul;
+    Div div Div;
+}
+
+impl ops::Neg for Var<'_> {
+    type Output = Self;
+    #[track_caller]
+    fn neg(self) -> Self {
+        self.apply(Op::Unary(UnaryOp::Neg))
+    }
+}
