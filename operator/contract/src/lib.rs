@@ -17,6 +17,7 @@ pub mod plan;
 pub mod progress;
 pub mod report;
 pub mod settings;
+mod termination;
 
 /// The contract version that plans and reports carry.
 pub const CONTRACT_VERSION: u32 = 1;

@@ -6,6 +6,8 @@ use crate::progress::{CheckpointRef, Validation};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
+pub use crate::termination::{Folded, fold, unfold};
+
 /// Longest message that a [`LaunchResult`] carries, in bytes.
 pub const MAX_MESSAGE: usize = 200;
 /// Longest termination message of a pod, in bytes; Kubernetes cuts there.
@@ -166,7 +168,7 @@ pub struct LaunchResult {
 }
 
 /// Six significant digits: enough for a decision, short in a message.
-fn rounded(value: f64) -> f64 {
+pub(crate) fn rounded(value: f64) -> f64 {
     format!("{value:.5e}").parse().unwrap_or(value)
 }
 

@@ -1,0 +1,121 @@
+//! The termination message: bounded, readable, newest evidence kept.
+
+use pawl_contract::exit::Outcome;
+use pawl_contract::report::{LaunchResult, MAX_TERMINATION_MESSAGE, fold, unfold};
+use proptest::option::of;
+use proptest::prelude::*;
+
+fn outcome() -> impl Strategy<Value = Outcome> {
+    use Outcome::{Done, Failed, Hang, HostOutOfMemory, LossSpike, LostPeer, NonFinite, OutOfMemory, Stopped};
+    prop::sample::select(vec![
+        Done,
+        Failed,
+        Hang,
+        HostOutOfMemory,
+        LossSpike,
+        LostPeer,
+        NonFinite,
+        OutOfMemory,
+        Stopped,
+    ])
+}
+
+prop_compose! {
+    fn numbers()(
+        rates in prop::array::uniform5(of(any::<f64>())),
+        counts in prop::array::uniform4(of(any::<u64>())),
+        wall in any::<f64>(),
+    ) -> ([Option<f64>; 5], [Option<u64>; 4], f64) {
+        (rates, counts, wall)
+    }
+}
+
+prop_compose! {
+    /// Any result, not only sensible ones: whoever writes the message must never fail.
+    fn result()(
+        launch in "[a-z0-9.-]{1,128}",
+        outcome in outcome(),
+        message in prop_oneof![Just(String::new()), "\\PC{0,300}", "[\"\\\\\u{1}\u{7f}é]{0,200}"],
+        (steps, items) in any::<(u64, u64)>(),
+        validation in prop::collection::btree_map("\\PC{1,40}", any::<f64>(), 0..12),
+        (rates, counts, wall_seconds) in numbers(),
+    ) -> LaunchResult {
+        LaunchResult {
+            launch, outcome, message, steps, items, validation, wall_seconds,
+            items_per_second: rates[0], final_loss: rates[1], loader_wait_share: rates[2], offload_share: rates[3],
+            utilization: rates[4], peak_memory_bytes: counts[0], predicted_memory_bytes: counts[1],
+            checkpoint_items: counts[2], failed_at_items: counts[3],
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_launches_fit_and_the_newest_come_back(launches in prop::collection::vec(result(), 0..40)) {
+        let text = fold(&launches);
+        prop_assert!(text.len() <= MAX_TERMINATION_MESSAGE);
+        let folded = unfold(&text).unwrap();
+        prop_assert_eq!(folded.dropped as usize + folded.launches.len(), launches.len());
+        prop_assert_eq!(folded.launches.is_empty(), launches.is_empty());
+        for (back, sent) in folded.launches.iter().rev().zip(launches.iter().rev()) {
+            prop_assert_eq!(&back.launch, &sent.launch);
+            prop_assert_eq!(back.outcome, sent.outcome);
+            prop_assert_eq!((back.steps, back.items), (sent.steps, sent.items));
+            prop_assert_eq!(back.peak_memory_bytes, sent.peak_memory_bytes);
+            prop_assert_eq!(back.failed_at_items, sent.failed_at_items);
+            prop_assert!(sent.message.starts_with(&back.message));
+            if let Some(rate) = sent.items_per_second.filter(|rate| rate.is_finite()) {
+                prop_assert!((back.items_per_second.unwrap() - rate).abs() <= rate.abs() * 1e-5);
+            }
+        }
+    }
+
+    #[test]
+    fn any_text_is_read_or_refused(text: String) {
+        let _ = unfold(&text);
+    }
+}
+
+/// A launch as a trial makes it.
+fn measured(index: usize, message: &str) -> LaunchResult {
+    LaunchResult {
+        launch: format!("ups-4gpu-sharding-full-r2-b{index}-seed42"),
+        outcome: Outcome::Done,
+        message: message.to_owned(),
+        steps: 70,
+        items: 13_440,
+        items_per_second: Some(1234.56),
+        final_loss: Some(0.123456),
+        validation: [("loss".to_owned(), 0.123456), ("nrmse".to_owned(), 0.0345678)].into(),
+        peak_memory_bytes: Some(52_345_678_901),
+        predicted_memory_bytes: Some(52_345_678_901),
+        loader_wait_share: Some(0.0123),
+        offload_share: Some(0.0456),
+        utilization: Some(0.91),
+        checkpoint_items: None,
+        failed_at_items: None,
+        wall_seconds: 123.456,
+    }
+}
+
+#[test]
+fn seven_pairs_fit_whole() {
+    let launches: Vec<_> = (0..14).map(|index| measured(index, "")).collect();
+    let folded = unfold(&fold(&launches)).unwrap();
+    assert_eq!((folded.dropped, folded.launches), (0, launches));
+}
+
+#[test]
+fn texts_go_before_evidence_and_metrics_before_launches() {
+    let long = "x".repeat(200);
+    let chatty: Vec<_> = (0..14).map(|index| measured(index, &long)).collect();
+    let folded = unfold(&fold(&chatty)).unwrap();
+    assert_eq!(folded.dropped, 0);
+    assert!(folded.launches.iter().all(|result| result.message.len() < 200 && result.validation.len() == 2));
+
+    let many: Vec<_> = (0..40).map(|index| measured(index, &long)).collect();
+    let folded = unfold(&fold(&many)).unwrap();
+    assert!(folded.dropped > 0 && folded.launches.len() >= 14, "{}", folded.launches.len());
+    assert_eq!(folded.launches.last().unwrap().launch, many[39].launch);
+    assert!(folded.launches.iter().all(|result| result.validation.contains_key("loss")));
+}
