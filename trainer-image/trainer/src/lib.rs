@@ -1,1 +1,3 @@
 //! The trainer: contract, loop, ranks, checkpoints.
+
+pub mod collective;

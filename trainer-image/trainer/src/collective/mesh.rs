@@ -1,0 +1,290 @@
+//! A full mesh of TCP connections among the ranks.
+//!
+//! An all-reduce is a direct reduce-scatter followed by an all-gather: as many bytes as a ring moves, in two rounds
+//! instead of `2 (n - 1)`, and the owner of a part can add it up in rank order.
+
+use super::exchange::{Peer, Transfer, round};
+use super::{Collective, CollectiveError, part};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+/// Buffers of at most this many elements are summed by every rank itself: one round instead of two.
+const DIRECT_LIMIT: usize = 2048;
+/// Bytes of the secret that proves a connection comes from the gang.
+const SECRET: usize = 16;
+/// First bytes of a connection.
+const MAGIC: &[u8; 8] = b"pawlmsh1";
+/// How long a connection may take to say who it is.
+const HELLO_LIMIT: Duration = Duration::from_secs(2);
+
+/// Where the ranks of a launch leave small values for each other: the gang's rendezvous.
+pub trait Exchange {
+    /// Leaves `value` under `key`, once.
+    fn put(&mut self, key: &str, value: &[u8]) -> Result<(), String>;
+    /// The value under `key`, as soon as some rank has left it.
+    fn get(&mut self, key: &str, limit: Duration) -> Result<Vec<u8>, String>;
+}
+
+/// The gang over TCP; see the module's documentation.
+#[derive(Debug)]
+pub struct TcpMesh {
+    rank: u32,
+    peers: Vec<Peer>,
+    deadline: Duration,
+    sequence: u64,
+    /// What the peers sent for a sum, one row each.
+    rows: Vec<f32>,
+    /// The sum of this rank's part.
+    sum: Vec<f32>,
+    waited: Duration,
+}
+
+impl TcpMesh {
+    /// Connects this rank to all others, whose addresses (and proofs) it finds through `exchange`.
+    ///
+    /// `host` is the address of this rank that the others can reach. `deadline` bounds the connecting, and then how
+    /// long a collective may go without any byte from a peer: it must exceed the longest time for which ranks may
+    /// drift apart, such as rank 0 writing a checkpoint.
+    pub fn connect(
+        rank: u32,
+        world_size: u32,
+        host: IpAddr,
+        exchange: &mut dyn Exchange,
+        deadline: Duration,
+    ) -> Result<Self, CollectiveError> {
+        let end = Instant::now() + deadline;
+        let own = |reason: String| CollectiveError::LostPeer { rank, reason };
+        let listener = TcpListener::bind((host, 0)).map_err(|e| own(format!("cannot listen on {host}: {e}")))?;
+        let address = listener.local_addr().map_err(|e| own(format!("cannot listen on {host}: {e}")))?;
+        let secret = secret().map_err(|e| own(format!("no random numbers: {e}")))?;
+        let offer = [&secret[..], address.to_string().as_bytes()].concat();
+        exchange.put(&format!("mesh/{rank}"), &offer).map_err(|e| own(format!("rendezvous: {e}")))?;
+
+        let mut peers = Vec::with_capacity(world_size as usize - 1);
+        for other in 0..rank {
+            let lost = |reason: String| CollectiveError::LostPeer { rank: other, reason };
+            let limit = end.saturating_duration_since(Instant::now());
+            let offer = exchange.get(&format!("mesh/{other}"), limit).map_err(|e| lost(format!("rendezvous: {e}")))?;
+            let stream = dial(&offer, rank, end).map_err(|e| lost(format!("cannot connect: {e}")))?;
+            peers.push(Peer { rank: other, stream });
+        }
+        while peers.len() + 1 < world_size as usize {
+            match accept(&listener, &secret, end) {
+                Ok(Some(peer)) if peer.rank > rank && peer.rank < world_size => {
+                    if peers.iter().all(|known| known.rank != peer.rank) {
+                        peers.push(peer);
+                    }
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    let missing = (rank + 1..world_size).find(|r| peers.iter().all(|known| known.rank != *r));
+                    let reason = format!("it did not connect: {error}");
+                    return Err(CollectiveError::LostPeer { rank: missing.unwrap_or(rank), reason });
+                }
+            }
+        }
+        peers.sort_by_key(|peer| peer.rank);
+        for peer in &peers {
+            let ready = peer.stream.set_nodelay(true).and_then(|()| peer.stream.set_nonblocking(true));
+            ready.map_err(|e| CollectiveError::LostPeer { rank: peer.rank, reason: e.to_string() })?;
+        }
+        Ok(Self { rank, peers, deadline, sequence: 0, rows: Vec::new(), sum: Vec::new(), waited: Duration::ZERO })
+    }
+
+    /// One round with every peer; counts the time.
+    fn round(
+        peers: &[Peer],
+        sequence: &mut u64,
+        waited: &mut Duration,
+        deadline: Duration,
+        transfers: Vec<Transfer<'_>>,
+    ) -> Result<(), CollectiveError> {
+        let start = Instant::now();
+        *sequence += 1;
+        let result = round(peers, transfers, *sequence, deadline);
+        *waited += start.elapsed();
+        result
+    }
+
+    /// Sends `mine` to every peer and receives each peer's values into its part of `all`; this rank's own part is
+    /// left to the caller.
+    fn spread(&mut self, mine: &[f32], all: Vec<&mut [f32]>) -> Result<(), CollectiveError> {
+        let transfers = all
+            .into_iter()
+            .enumerate()
+            .filter(|(rank, _)| *rank != self.rank as usize)
+            .map(|(_, values)| Transfer {
+                send: Some(bytemuck::cast_slice(mine)),
+                receive: Some(bytemuck::cast_slice_mut(values)),
+            })
+            .collect();
+        Self::round(&self.peers, &mut self.sequence, &mut self.waited, self.deadline, transfers)
+    }
+
+    /// The sum, in rank order, of `own` and what the peers' scratch rows hold; row `i` belongs to peer `i`.
+    fn add_up(&self, own: &[f32], rows: &[f32], sum: &mut [f32]) {
+        let width = own.len();
+        let row = |rank: usize| match rank.cmp(&(self.rank as usize)) {
+            std::cmp::Ordering::Less => &rows[rank * width..(rank + 1) * width],
+            std::cmp::Ordering::Equal => own,
+            std::cmp::Ordering::Greater => &rows[(rank - 1) * width..rank * width],
+        };
+        sum.copy_from_slice(row(0));
+        for rank in 1..=self.peers.len() {
+            for (total, value) in sum.iter_mut().zip(row(rank)) {
+                *total += value;
+            }
+        }
+    }
+
+    /// Receives every peer's values for this rank's part of `data` and adds them up into `sum`.
+    fn reduce_part(&mut self, data: &[f32], sum: &mut [f32]) -> Result<(), CollectiveError> {
+        let world = self.peers.len() + 1;
+        let mine = part(data.len(), self.rank as usize, world);
+        let mut rows = std::mem::take(&mut self.rows);
+        rows.resize((world - 1) * mine.len(), 0.0);
+        let mut left = rows.as_mut_slice();
+        let mut transfers = Vec::with_capacity(world - 1);
+        for peer in &self.peers {
+            let (row, rest) = left.split_at_mut(mine.len());
+            left = rest;
+            transfers.push(Transfer {
+                send: Some(bytemuck::cast_slice(&data[part(data.len(), peer.rank as usize, world)])),
+                receive: Some(bytemuck::cast_slice_mut(row)),
+            });
+        }
+        let done = Self::round(&self.peers, &mut self.sequence, &mut self.waited, self.deadline, transfers);
+        if done.is_ok() {
+            self.add_up(&data[mine], &rows, sum);
+        }
+        self.rows = rows;
+        done
+    }
+}
+
+impl Collective for TcpMesh {
+    fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    fn world_size(&self) -> u32 {
+        self.peers.len() as u32 + 1
+    }
+
+    fn all_reduce_sum(&mut self, data: &mut [f32]) -> Result<(), CollectiveError> {
+        let world = self.peers.len() + 1;
+        if data.len() <= DIRECT_LIMIT {
+            let mut rows = vec![0.0; data.len() * world];
+            self.spread(data, rows.chunks_exact_mut(data.len().max(1)).collect())?;
+            let own = self.rank as usize * data.len();
+            rows.drain(own..own + data.len());
+            let own = data.to_vec();
+            self.add_up(&own, &rows, data);
+            return Ok(());
+        }
+        let mine = part(data.len(), self.rank as usize, world);
+        let mut sum = std::mem::take(&mut self.sum);
+        sum.resize(mine.len(), 0.0);
+        self.reduce_part(data, &mut sum)?;
+        data[mine].copy_from_slice(&sum);
+        self.spread(&sum, parts_mut(data, world))?;
+        self.sum = sum;
+        Ok(())
+    }
+
+    fn reduce_scatter_sum(&mut self, data: &[f32], mine: &mut [f32]) -> Result<(), CollectiveError> {
+        self.reduce_part(data, mine)
+    }
+
+    fn all_gather(&mut self, mine: &[f32], all: &mut [f32]) -> Result<(), CollectiveError> {
+        let world = self.peers.len() + 1;
+        let own = part(all.len(), self.rank as usize, world);
+        all[own].copy_from_slice(mine);
+        self.spread(mine, parts_mut(all, world))
+    }
+
+    fn broadcast(&mut self, root: u32, data: &mut [f32]) -> Result<(), CollectiveError> {
+        let transfers: Vec<Transfer<'_>> = if self.rank == root {
+            let payload: &[u8] = bytemuck::cast_slice(data);
+            self.peers.iter().map(|_| Transfer { send: Some(payload), receive: None }).collect()
+        } else {
+            let mut target = Some(bytemuck::cast_slice_mut(data));
+            let from = |peer: &Peer| if peer.rank == root { target.take() } else { None };
+            self.peers.iter().map(from).map(|receive| Transfer { send: None, receive }).collect()
+        };
+        Self::round(&self.peers, &mut self.sequence, &mut self.waited, self.deadline, transfers)
+    }
+
+    fn gather_bytes(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>, CollectiveError> {
+        let length = (mine.len() as u64).to_le_bytes();
+        let mut lengths = vec![[0u8; 8]; self.peers.len()];
+        let transfers =
+            lengths.iter_mut().map(|l| Transfer { send: Some(&length), receive: Some(&mut l[..]) }).collect();
+        Self::round(&self.peers, &mut self.sequence, &mut self.waited, self.deadline, transfers)?;
+        let mut values: Vec<Vec<u8>> = lengths.iter().map(|l| vec![0; u64::from_le_bytes(*l) as usize]).collect();
+        if values.iter().any(|v| !v.is_empty()) || !mine.is_empty() {
+            let transfers =
+                values.iter_mut().map(|v| Transfer { send: Some(mine), receive: Some(&mut v[..]) }).collect();
+            Self::round(&self.peers, &mut self.sequence, &mut self.waited, self.deadline, transfers)?;
+        }
+        values.insert(self.rank as usize, mine.to_vec());
+        Ok(values)
+    }
+
+    fn waited(&self) -> Duration {
+        self.waited
+    }
+}
+
+/// `data` cut into the parts of the ranks.
+fn parts_mut(mut data: &mut [f32], world: usize) -> Vec<&mut [f32]> {
+    let length = data.len();
+    (0..world)
+        .map(|rank| {
+            let (head, tail) = std::mem::take(&mut data).split_at_mut(part(length, rank, world).len());
+            data = tail;
+            head
+        })
+        .collect()
+}
+
+fn secret() -> std::io::Result<[u8; SECRET]> {
+    let mut bytes = [0; SECRET];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Connects to the rank that made `offer` and says who calls.
+fn dial(offer: &[u8], rank: u32, end: Instant) -> Result<TcpStream, String> {
+    let (secret, address) = offer.split_at_checked(SECRET).ok_or("its offer is too short")?;
+    let address = std::str::from_utf8(address).ok().and_then(|a| a.parse::<SocketAddr>().ok());
+    let address = address.ok_or("its offer names no address")?;
+    let left = end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+    let mut stream = TcpStream::connect_timeout(&address, left).map_err(|e| format!("{address}: {e}"))?;
+    let hello = [&MAGIC[..], secret, &rank.to_le_bytes()].concat();
+    stream.write_all(&hello).map_err(|e| format!("{address}: {e}"))?;
+    Ok(stream)
+}
+
+/// The next connection of the gang; `None` for one that did not prove itself.
+fn accept(listener: &TcpListener, secret: &[u8; SECRET], end: Instant) -> std::io::Result<Option<Peer>> {
+    let left = end.saturating_duration_since(Instant::now());
+    let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+    if poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&timeout))? == 0 {
+        return Err(std::io::Error::new(std::io::ErrorKind::TimedOut, "the deadline passed"));
+    }
+    let (mut stream, _) = listener.accept()?;
+    stream.set_read_timeout(Some(HELLO_LIMIT))?;
+    let mut hello = [0; MAGIC.len() + SECRET + 4];
+    if stream.read_exact(&mut hello).is_err() {
+        return Ok(None);
+    }
+    let (magic, rest) = hello.split_at(MAGIC.len());
+    let (proof, rank) = rest.split_at(SECRET);
+    // The comparison takes the same time wherever the bytes differ.
+    let differs = proof.iter().zip(secret).fold(0, |acc, (a, b)| acc | (a ^ b));
+    let rank = u32::from_le_bytes(std::array::from_fn(|i| rank[i]));
+    Ok((magic == MAGIC && differs == 0).then_some(Peer { rank, stream }))
+}

@@ -1,0 +1,183 @@
+//! Collectives over TCP among threads: sums in rank order, lost and confused peers.
+
+use pawl_trainer::collective::{Alone, Collective, CollectiveError, Exchange, TcpMesh, part};
+use proptest::prelude::*;
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+/// A rendezvous in memory.
+#[derive(Clone, Default)]
+struct Board(Arc<(Mutex<HashMap<String, Vec<u8>>>, Condvar)>);
+
+impl Exchange for Board {
+    fn put(&mut self, key: &str, value: &[u8]) -> Result<(), String> {
+        self.0.0.lock().unwrap().insert(key.to_owned(), value.to_vec());
+        self.0.1.notify_all();
+        Ok(())
+    }
+
+    fn get(&mut self, key: &str, limit: Duration) -> Result<Vec<u8>, String> {
+        let board = self.0.0.lock().unwrap();
+        let (board, _) = self.0.1.wait_timeout_while(board, limit, |board| !board.contains_key(key)).unwrap();
+        board.get(key).cloned().ok_or_else(|| format!("nobody put {key}"))
+    }
+}
+
+/// Runs `body` on every rank of a gang, each in a thread of its own; the results by rank.
+fn gang<T: Send + 'static>(
+    world: u32,
+    deadline: Duration,
+    body: impl Fn(&mut dyn Collective) -> T + Send + Sync + 'static,
+) -> Vec<T> {
+    let (board, body) = (Board::default(), Arc::new(body));
+    let ranks: Vec<_> = (0..world)
+        .map(|rank| {
+            let (mut board, body) = (board.clone(), Arc::clone(&body));
+            std::thread::spawn(move || {
+                let mut mesh = TcpMesh::connect(rank, world, LOOPBACK, &mut board, deadline).unwrap();
+                body(&mut mesh)
+            })
+        })
+        .collect();
+    ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+}
+
+/// Values whose sum depends on the order in which it is taken.
+fn values(rank: u32, length: usize) -> Vec<f32> {
+    let mut state = 0x9E37_79B9_u32.wrapping_mul(rank + 1);
+    (0..length)
+        .map(|_| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            ((state >> 8) as f32 - 8_388_608.0) * 10f32.powi((state % 13) as i32 - 6)
+        })
+        .collect()
+}
+
+fn sum_in_rank_order(world: u32, length: usize) -> Vec<f32> {
+    let mut sum = values(0, length);
+    for rank in 1..world {
+        sum.iter_mut().zip(values(rank, length)).for_each(|(s, v)| *s += v);
+    }
+    sum
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn sums_are_taken_in_rank_order_however_the_buffer_is_cut(
+        world in 2u32..6,
+        length in prop_oneof![0usize..40, 2000usize..2100, 30_000usize..30_100],
+        cut in 0.0f64..1.0,
+    ) {
+        let results = gang(world, Duration::from_secs(10), move |mesh| {
+            let mut whole = values(mesh.rank(), length);
+            mesh.all_reduce_sum(&mut whole).unwrap();
+            let mut cut_in_two = values(mesh.rank(), length);
+            let (a, b) = cut_in_two.split_at_mut((length as f64 * cut) as usize);
+            mesh.all_reduce_sum(a).unwrap();
+            mesh.all_reduce_sum(b).unwrap();
+            let mine = part(length, mesh.rank() as usize, mesh.world_size() as usize);
+            let mut scattered = vec![0.0; mine.len()];
+            mesh.reduce_scatter_sum(&values(mesh.rank(), length), &mut scattered).unwrap();
+            let mut gathered = vec![0.0; length];
+            mesh.all_gather(&scattered, &mut gathered).unwrap();
+            (whole, cut_in_two, gathered)
+        });
+        let expected = sum_in_rank_order(world, length);
+        for (whole, cut_in_two, gathered) in results {
+            prop_assert_eq!(&whole, &expected);
+            prop_assert_eq!(&cut_in_two, &expected);
+            prop_assert_eq!(&gathered, &expected);
+        }
+    }
+}
+
+#[test]
+fn broadcast_and_bytes_reach_every_rank() {
+    let results = gang(4, Duration::from_secs(10), |mesh| {
+        let mut data = values(mesh.rank(), 50_000);
+        mesh.broadcast(2, &mut data).unwrap();
+        mesh.barrier().unwrap();
+        (data, mesh.gather_bytes(&vec![mesh.rank() as u8; mesh.rank() as usize]).unwrap())
+    });
+    for (data, bytes) in results {
+        assert_eq!(data, values(2, 50_000));
+        assert_eq!(bytes, vec![vec![], vec![1], vec![2, 2], vec![3, 3, 3]]);
+    }
+}
+
+#[test]
+fn one_rank_alone_gets_its_own_values() {
+    let (mut data, mut mine, mut all) = (values(0, 9), vec![0.0; 9], vec![0.0; 9]);
+    Alone.all_reduce_sum(&mut data).unwrap();
+    Alone.reduce_scatter_sum(&data, &mut mine).unwrap();
+    Alone.all_gather(&mine, &mut all).unwrap();
+    assert_eq!((&data, &all), (&values(0, 9), &data));
+}
+
+#[test]
+fn a_rank_that_leaves_is_named_to_all_others_at_once() {
+    let start = Instant::now();
+    let results = gang(3, Duration::from_secs(60), |mesh| {
+        mesh.barrier().unwrap();
+        if mesh.rank() == 1 { None } else { Some(mesh.all_reduce_sum(&mut vec![1.0; 100_000])) }
+    });
+    assert!(start.elapsed() < Duration::from_secs(10), "nobody waited for the deadline");
+    // The rank that notices first leaves too, so that the others may name either.
+    for (rank, result) in results.into_iter().enumerate().filter(|(rank, _)| *rank != 1) {
+        match result {
+            Some(Err(CollectiveError::LostPeer { rank: lost, .. })) => assert_ne!(lost, rank as u32),
+            other => panic!("rank {rank}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_silent_rank_is_lost_after_the_deadline() {
+    let results = gang(2, Duration::from_millis(300), |mesh| {
+        mesh.barrier().unwrap();
+        if mesh.rank() == 1 {
+            std::thread::sleep(Duration::from_secs(1));
+            return None;
+        }
+        let start = Instant::now();
+        Some((mesh.barrier().unwrap_err().to_string(), start.elapsed()))
+    });
+    let (message, after) = results[0].clone().unwrap();
+    assert!(message.contains("lost rank 1") && message.contains("0.3 s"), "{message}");
+    assert!(after >= Duration::from_millis(300) && after < Duration::from_millis(900), "{after:?}");
+}
+
+#[test]
+fn ranks_that_disagree_are_told_so() {
+    let results = gang(2, Duration::from_secs(5), |mesh| {
+        let mut data = vec![0.0; 10 + mesh.rank() as usize];
+        mesh.all_reduce_sum(&mut data)
+    });
+    assert!(results.iter().any(|r| matches!(r, Err(CollectiveError::Disagreement { .. }))), "{results:?}");
+    assert!(results.iter().all(Result::is_err));
+}
+
+#[test]
+fn a_stranger_is_turned_away() {
+    let mut board = Board::default();
+    let mut watch = board.clone();
+    let stranger = std::thread::spawn(move || {
+        use std::io::{Read, Write};
+        let offer = watch.get("mesh/0", Duration::from_secs(5)).unwrap();
+        let address = std::str::from_utf8(&offer[16..]).unwrap().to_owned();
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        stream.write_all(&[b"pawlmsh1".as_slice(), &[0; 16], &1u32.to_le_bytes()].concat()).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        assert_eq!(stream.read(&mut [0; 1]).unwrap_or(0), 0, "turned away, not let in");
+        TcpMesh::connect(1, 2, LOOPBACK, &mut watch, Duration::from_secs(5)).unwrap().barrier()
+    });
+    let mut mesh = TcpMesh::connect(0, 2, LOOPBACK, &mut board, Duration::from_secs(5)).unwrap();
+    mesh.barrier().unwrap();
+    stranger.join().unwrap().unwrap();
+}
