@@ -1,6 +1,7 @@
 //! Collectives over TCP among threads: sums in rank order, lost and confused peers.
 
-use pawl_trainer::collective::{Alone, Collective, CollectiveError, Exchange, TcpMesh, part};
+use pawl_engine::collective::Collective as _;
+use pawl_trainer::collective::{CollectiveError, Exchange, Gang, TcpMesh, part};
 use proptest::prelude::*;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -31,7 +32,7 @@ impl Exchange for Board {
 fn gang<T: Send + 'static>(
     world: u32,
     deadline: Duration,
-    body: impl Fn(&mut dyn Collective) -> T + Send + Sync + 'static,
+    body: impl Fn(&mut TcpMesh) -> T + Send + Sync + 'static,
 ) -> Vec<T> {
     let (board, body) = (Board::default(), Arc::new(body));
     let ranks: Vec<_> = (0..world)
@@ -113,11 +114,14 @@ fn broadcast_and_bytes_reach_every_rank() {
 
 #[test]
 fn one_rank_alone_gets_its_own_values() {
-    let (mut data, mut mine, mut all) = (values(0, 9), vec![0.0; 9], vec![0.0; 9]);
-    Alone.all_reduce_sum(&mut data).unwrap();
-    Alone.reduce_scatter_sum(&data, &mut mine).unwrap();
-    Alone.all_gather(&mine, &mut all).unwrap();
-    assert_eq!((&data, &all), (&values(0, 9), &data));
+    let gang = Gang::alone();
+    let (mut data, mut mine, mut all) = (values(0, 5000), vec![0.0; 5000], vec![0.0; 5000]);
+    gang.all_reduce(&mut data).unwrap();
+    gang.reduce_scatter(&data, &mut mine).unwrap();
+    gang.all_gather(&mine, &mut all).unwrap();
+    assert_eq!((&data, &all), (&values(0, 5000), &data));
+    assert_eq!(gang.gather(&7).unwrap(), [7]);
+    gang.barrier().unwrap();
 }
 
 #[test]

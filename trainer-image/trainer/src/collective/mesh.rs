@@ -4,7 +4,7 @@
 //! instead of `2 (n - 1)`, and the owner of a part can add it up in rank order.
 
 use super::exchange::{Peer, Transfer, round};
-use super::{Collective, CollectiveError, part};
+use super::{CollectiveError, part};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -42,6 +42,15 @@ pub struct TcpMesh {
 }
 
 impl TcpMesh {
+    /// The mesh of one rank.
+    pub fn alone() -> Self {
+        Self::among(0, Vec::new(), Duration::MAX)
+    }
+
+    fn among(rank: u32, peers: Vec<Peer>, deadline: Duration) -> Self {
+        Self { rank, peers, deadline, sequence: 0, rows: Vec::new(), sum: Vec::new(), waited: Duration::ZERO }
+    }
+
     /// Connects this rank to all others, whose addresses (and proofs) it finds through `exchange`.
     ///
     /// `host` is the address of this rank that the others can reach. `deadline` bounds the connecting, and then how
@@ -90,7 +99,7 @@ impl TcpMesh {
             let ready = peer.stream.set_nodelay(true).and_then(|()| peer.stream.set_nonblocking(true));
             ready.map_err(|e| CollectiveError::LostPeer { rank: peer.rank, reason: e.to_string() })?;
         }
-        Ok(Self { rank, peers, deadline, sequence: 0, rows: Vec::new(), sum: Vec::new(), waited: Duration::ZERO })
+        Ok(Self::among(rank, peers, deadline))
     }
 
     /// One round with every peer; counts the time.
@@ -162,19 +171,23 @@ impl TcpMesh {
         self.rows = rows;
         done
     }
-}
 
-impl Collective for TcpMesh {
-    fn rank(&self) -> u32 {
+    /// This rank, `0..world_size`.
+    pub fn rank(&self) -> u32 {
         self.rank
     }
 
-    fn world_size(&self) -> u32 {
+    /// Number of ranks, at least 1.
+    pub fn world_size(&self) -> u32 {
         self.peers.len() as u32 + 1
     }
 
-    fn all_reduce_sum(&mut self, data: &mut [f32]) -> Result<(), CollectiveError> {
+    /// Replaces `data` by the sum over the ranks, taken in rank order.
+    pub fn all_reduce_sum(&mut self, data: &mut [f32]) -> Result<(), CollectiveError> {
         let world = self.peers.len() + 1;
+        if world == 1 {
+            return Ok(());
+        }
         if data.len() <= DIRECT_LIMIT {
             let mut rows = vec![0.0; data.len() * world];
             self.spread(data, rows.chunks_exact_mut(data.len().max(1)).collect())?;
@@ -194,18 +207,21 @@ impl Collective for TcpMesh {
         Ok(())
     }
 
-    fn reduce_scatter_sum(&mut self, data: &[f32], mine: &mut [f32]) -> Result<(), CollectiveError> {
+    /// The sum over the ranks of their `data`, of which rank `r` gets part `r` as [`part`] cuts it.
+    pub fn reduce_scatter_sum(&mut self, data: &[f32], mine: &mut [f32]) -> Result<(), CollectiveError> {
         self.reduce_part(data, mine)
     }
 
-    fn all_gather(&mut self, mine: &[f32], all: &mut [f32]) -> Result<(), CollectiveError> {
+    /// Every rank's `mine`, laid one after the other as [`part`] cuts `all`.
+    pub fn all_gather(&mut self, mine: &[f32], all: &mut [f32]) -> Result<(), CollectiveError> {
         let world = self.peers.len() + 1;
         let own = part(all.len(), self.rank as usize, world);
         all[own].copy_from_slice(mine);
         self.spread(mine, parts_mut(all, world))
     }
 
-    fn broadcast(&mut self, root: u32, data: &mut [f32]) -> Result<(), CollectiveError> {
+    /// Replaces `data` by that of rank `root`.
+    pub fn broadcast(&mut self, root: u32, data: &mut [f32]) -> Result<(), CollectiveError> {
         let transfers: Vec<Transfer<'_>> = if self.rank == root {
             let payload: &[u8] = bytemuck::cast_slice(data);
             self.peers.iter().map(|_| Transfer { send: Some(payload), receive: None }).collect()
@@ -217,7 +233,8 @@ impl Collective for TcpMesh {
         Self::round(&self.peers, &mut self.sequence, &mut self.waited, self.deadline, transfers)
     }
 
-    fn gather_bytes(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>, CollectiveError> {
+    /// Every rank's `mine`, by rank; lengths may differ.
+    pub fn gather_bytes(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>, CollectiveError> {
         let length = (mine.len() as u64).to_le_bytes();
         let mut lengths = vec![[0u8; 8]; self.peers.len()];
         let transfers =
@@ -233,7 +250,13 @@ impl Collective for TcpMesh {
         Ok(values)
     }
 
-    fn waited(&self) -> Duration {
+    /// Returns when every rank has called it.
+    pub fn barrier(&mut self) -> Result<(), CollectiveError> {
+        self.gather_bytes(&[]).map(drop)
+    }
+
+    /// Time spent inside collectives so far.
+    pub fn waited(&self) -> Duration {
         self.waited
     }
 }

@@ -11,10 +11,12 @@ mod mesh;
 
 pub use mesh::{Exchange, TcpMesh};
 
+use pawl_engine::collective as engine;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// A collective could not be completed.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum CollectiveError {
     /// A rank went away, or said nothing for the whole deadline.
     #[error("lost rank {rank}: {reason}")]
@@ -36,79 +38,117 @@ pub enum CollectiveError {
     },
 }
 
-/// The collectives of a gang. Every rank calls the same methods with the same lengths in the same order.
-pub trait Collective: Send {
+/// The gang as one rank sees it: shared by the loop and, for the gradients, by the executor. All ranks call the same
+/// methods in the same order.
+#[derive(Debug)]
+pub struct Gang {
+    rank: u32,
+    world_size: u32,
+    mesh: Mutex<TcpMesh>,
+    failure: Mutex<Option<CollectiveError>>,
+}
+
+impl Gang {
+    /// The gang behind `mesh`.
+    pub fn new(mesh: TcpMesh) -> Self {
+        let (rank, world_size) = (mesh.rank(), mesh.world_size());
+        Self { rank, world_size, mesh: Mutex::new(mesh), failure: Mutex::new(None) }
+    }
+
+    /// The gang of one rank.
+    pub fn alone() -> Self {
+        Self::new(TcpMesh::alone())
+    }
+
     /// This rank, `0..world_size`.
-    fn rank(&self) -> u32;
+    pub fn rank(&self) -> u32 {
+        self.rank
+    }
 
-    /// Number of ranks in the gang, at least 1.
-    fn world_size(&self) -> u32;
-
-    /// Replaces `data` by the sum over the ranks, taken in rank order.
-    fn all_reduce_sum(&mut self, data: &mut [f32]) -> Result<(), CollectiveError>;
-
-    /// The sum over the ranks of their `data`, of which rank `r` gets part `r` as [`part`] cuts it.
-    fn reduce_scatter_sum(&mut self, data: &[f32], mine: &mut [f32]) -> Result<(), CollectiveError>;
-
-    /// Every rank's `mine`, laid one after the other as [`part`] cuts `all`.
-    fn all_gather(&mut self, mine: &[f32], all: &mut [f32]) -> Result<(), CollectiveError>;
+    /// Number of ranks, at least 1.
+    pub fn world_size(&self) -> u32 {
+        self.world_size
+    }
 
     /// Replaces `data` by that of rank `root`.
-    fn broadcast(&mut self, root: u32, data: &mut [f32]) -> Result<(), CollectiveError>;
+    pub fn broadcast(&self, root: u32, data: &mut [f32]) -> Result<(), CollectiveError> {
+        self.mesh().broadcast(root, data)
+    }
 
     /// Every rank's `mine`, by rank. Meant for what is small: each rank gets all of it. Lengths may differ.
-    fn gather_bytes(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>, CollectiveError>;
+    pub fn gather_bytes(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, CollectiveError> {
+        self.mesh().gather_bytes(mine)
+    }
+
+    /// Every rank's `mine`, by rank, of a message that serde knows. NaN and infinity do not survive JSON: use
+    /// [`Option`].
+    pub fn gather<T: serde::Serialize + serde::de::DeserializeOwned>(
+        &self,
+        mine: &T,
+    ) -> Result<Vec<T>, CollectiveError> {
+        let garbled = |rank: usize, error: serde_json::Error| CollectiveError::Disagreement {
+            rank: rank as u32,
+            reason: format!("its message is not understood: {error}"),
+        };
+        let bytes = serde_json::to_vec(mine).map_err(|e| garbled(self.rank as usize, e))?;
+        let all = self.gather_bytes(&bytes)?;
+        all.iter().enumerate().map(|(rank, b)| serde_json::from_slice(b).map_err(|e| garbled(rank, e))).collect()
+    }
 
     /// Returns when every rank has called it.
-    fn barrier(&mut self) -> Result<(), CollectiveError> {
-        self.gather_bytes(&[]).map(drop)
+    pub fn barrier(&self) -> Result<(), CollectiveError> {
+        self.mesh().barrier()
     }
 
     /// Time spent inside collectives so far.
-    fn waited(&self) -> Duration;
+    pub fn waited(&self) -> Duration {
+        self.mesh().waited()
+    }
+
+    /// What broke a collective that the executor ran, in this crate's words; its own error only has the rank.
+    pub fn failure(&self) -> Option<CollectiveError> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn mesh(&self) -> MutexGuard<'_, TcpMesh> {
+        self.mesh.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn told(&self, result: Result<(), CollectiveError>) -> Result<(), engine::CollectiveError> {
+        result.map_err(|error| {
+            let short = match &error {
+                CollectiveError::LostPeer { rank, .. } => engine::CollectiveError::PeerLost { rank: *rank as usize },
+                CollectiveError::Disagreement { .. } => engine::CollectiveError::Transport(error.to_string()),
+            };
+            *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+            short
+        })
+    }
+}
+
+impl engine::Collective for Gang {
+    fn world(&self) -> usize {
+        self.world_size as usize
+    }
+
+    fn rank(&self) -> usize {
+        self.rank as usize
+    }
+
+    fn all_reduce(&self, buffer: &mut [f32]) -> Result<(), engine::CollectiveError> {
+        self.told(self.mesh().all_reduce_sum(buffer))
+    }
+
+    fn reduce_scatter(&self, input: &[f32], output: &mut [f32]) -> Result<(), engine::CollectiveError> {
+        self.told(self.mesh().reduce_scatter_sum(input, output))
+    }
+
+    fn all_gather(&self, input: &[f32], output: &mut [f32]) -> Result<(), engine::CollectiveError> {
+        self.told(self.mesh().all_gather(input, output))
+    }
 }
 
 /// Part `index` of `length` elements cut into `parts`: sizes differ by at most one.
 pub fn part(length: usize, index: usize, parts: usize) -> std::ops::Range<usize> {
     length * index / parts..length * (index + 1) / parts
-}
-
-/// The gang of one rank.
-#[derive(Debug, Default)]
-pub struct Alone;
-
-impl Collective for Alone {
-    fn rank(&self) -> u32 {
-        0
-    }
-
-    fn world_size(&self) -> u32 {
-        1
-    }
-
-    fn all_reduce_sum(&mut self, _: &mut [f32]) -> Result<(), CollectiveError> {
-        Ok(())
-    }
-
-    fn reduce_scatter_sum(&mut self, data: &[f32], mine: &mut [f32]) -> Result<(), CollectiveError> {
-        mine.copy_from_slice(data);
-        Ok(())
-    }
-
-    fn all_gather(&mut self, mine: &[f32], all: &mut [f32]) -> Result<(), CollectiveError> {
-        all.copy_from_slice(mine);
-        Ok(())
-    }
-
-    fn broadcast(&mut self, _: u32, _: &mut [f32]) -> Result<(), CollectiveError> {
-        Ok(())
-    }
-
-    fn gather_bytes(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>, CollectiveError> {
-        Ok(vec![mine.to_vec()])
-    }
-
-    fn waited(&self) -> Duration {
-        Duration::ZERO
-    }
 }
