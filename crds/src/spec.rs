@@ -245,12 +245,12 @@ pub enum Pin {
     DryRun,
 }
 
-/// A rung of a phase's ladder: a patch on top of the phase's, tried when one of `on` happened.
+/// A rung of a phase's ladder: a patch on top of the phase's, tried when one of `when` happened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Fallback {
-    /// What it answers.
-    pub on: Vec<Trigger>,
+    /// What it answers. (Not `on`: YAML 1.1, and with it kubectl, reads that key as `true`.)
+    pub when: Vec<Trigger>,
     /// The patch.
     pub settings: Settings,
 }

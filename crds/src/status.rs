@@ -54,6 +54,12 @@ pub struct TrainingJobStatus {
     /// Infrastructure failures in the trial under way.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry: Option<RetryStatus>,
+    /// Speedup over the baseline so far: the product of what the accepted phases showed, then what the bundle showed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub speedup: Option<Decimal>,
+    /// How far the job is, for a narrow column: `phase 3/8`, then `41%` of the training.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub progress: String,
     /// When the job began.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_time: Option<String>,

@@ -16,8 +16,8 @@ macro_rules! choices {
 
 choices!(/// How the step is executed.
 Compile {
-    /// One library call per operation.
-    #[default] Off,
+    /// One library call per operation. (Not written `Off`: YAML 1.1, and with it kubectl, reads that as `false`.)
+    #[default] #[serde(rename = "None", alias = "Off")] Off,
     /// Fused kernels, launched one by one.
     Fuse,
     /// Fused kernels over a static memory plan, launched as one graph.
@@ -189,7 +189,7 @@ macro_rules! merged_by_key {
 merged_by_key!(NcclVariables, WorkloadSettings);
 
 settings! {
-    /// How the step is executed. Default `Off`.
+    /// How the step is executed. Default `None`.
     compile: Compile,
     /// Sub-models that `compile` leaves alone.
     compile_scope: CompileScope,
