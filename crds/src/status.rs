@@ -60,12 +60,37 @@ pub struct TrainingJobStatus {
     /// How far the job is, for a narrow column: `phase 3/8`, then `41%` of the training.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub progress: String,
+    /// Why the job failed; a changed spec gives it another chance.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure: Option<FailureStatus>,
+    /// Since when it is suspended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub suspended_since: Option<String>,
+    /// Seconds that it was suspended before; they do not count towards the deadline.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub suspended_seconds: u64,
     /// When the job began.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_time: Option<String>,
     /// When the job ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub completion_time: Option<String>,
+}
+
+fn is_zero(value: &u64) -> bool {
+    *value == 0
+}
+
+/// Why a job failed.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct FailureStatus {
+    /// Why, in one CamelCase word, such as `InvalidPlan`.
+    pub reason: String,
+    /// Why, for people, with the remedy.
+    pub message: String,
+    /// Hash of the spec that failed.
+    pub spec_hash: String,
 }
 
 /// Where a job is.
@@ -149,6 +174,12 @@ pub struct PhaseStatus {
     pub message: String,
     /// Rungs taken: 0 is the phase as written.
     pub rung: u32,
+    /// It was accepted and reverted afterwards: later phases were judged on top of it, and are not judged again.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub held: bool,
+    /// Hashes of the preflight checks that it passed through, one for each rung.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub checked: Vec<String>,
     /// Hash of all that its verdict depends on; when it changes, the phase is judged anew.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub input_hash: String,
@@ -243,6 +274,21 @@ pub struct LaunchStatus {
     /// Which devices it ran on: only launches with the same placement make a pair.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub placement: String,
+    /// Peak memory, bytes; predicted memory, for a Preflight.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<u64>,
+    /// Share of time waiting for data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loader_wait_share: Option<Decimal>,
+    /// Share of time in exposed optimizer offload.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offload_share: Option<Decimal>,
+    /// Device utilization.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub utilization: Option<Decimal>,
+    /// What the trainer said, unless all was well.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
 }
 
 /// What was measured of the baseline.
@@ -288,6 +334,9 @@ pub struct BundleStatus {
     /// Peak memory, bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peak_memory: Option<u64>,
+    /// Device utilization, 0 to 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub utilization: Option<Decimal>,
     /// Phases that were left out once to see whether they still help; each is judged once.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<String>,
@@ -339,6 +388,20 @@ pub struct TrainingStatus {
     /// Training resumes from no checkpoint with more items than this.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resume_not_after_items: Option<u64>,
+    /// Items at the newest evaluation that passed the gate.
+    pub last_good_items: u64,
+    /// When it began.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub started: Option<String>,
+    /// A slow rank or device, in words.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub straggler: String,
+    /// Why it runs worse than promised though nothing is left to revert, in words.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub degraded: String,
+    /// Hash of the training target that was reached.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub completed: String,
 }
 
 /// A complete checkpoint.
@@ -357,6 +420,8 @@ pub struct CheckpointStatus {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CostStatus {
+    /// Device time so far, exactly, in milliseconds.
+    pub device_milliseconds: u64,
     /// Device hours so far (process hours on the CPU).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu_hours: Option<Decimal>,
@@ -406,14 +471,35 @@ pub struct AttemptStatus {
     pub started: String,
     /// Whether it was seen: one that was seen and is gone was lost, one never seen is to be started.
     pub seen: bool,
+    /// The trial that it serves: retries are counted for each.
+    pub trial: String,
+    /// Its launches.
+    pub launches: Vec<String>,
     /// Launches whose results are in this status.
     pub folded: Vec<String>,
+    /// Why it is being stopped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stop: Option<StopCause>,
+}
+
+/// Why an attempt is stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum StopCause {
+    /// Its launches are no longer what is wanted, or nothing is.
+    NotWanted,
+    /// Not all of its ranks ran in time.
+    SchedulingTimeout,
 }
 
 /// Infrastructure failures in the trial under way.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RetryStatus {
+    /// The trial that is meant.
+    pub trial: String,
+    /// How the accepted settings failed, when that is what is being retried.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub control_outcome: Option<Outcome>,
     /// Failures so far.
     pub count: u32,
     /// No attempt before this time.

@@ -1,0 +1,108 @@
+//! What a user writes: the spec of a `TrainingJob`.
+//!
+//! The bounds beside the fields are the schema's: they hold in the API server, and for manifests read from a file. Every
+//! list, map and string is bounded, or the API server cannot bound the cost of the validation rules (`crate::rules`).
+
+mod judging;
+mod phase;
+mod pods;
+mod search;
+mod train;
+
+pub use judging::{Analysis, Gates, MetricGate, OnGoalMissed, OnInconclusive, Rollback, Scope};
+pub use phase::{Fallback, Numerics, Phase, Pin, Role, Trigger};
+pub use pods::{PodTemplate, Trainer};
+pub use search::{Goal, Objective, Parameter, Pruner, Sampler, Scale, Search};
+pub use train::{Checkpoint, Cost, EarlyStopping, Guard, Lifecycle, Train};
+
+use crate::status::TrainingJobStatus;
+use kube::CustomResource;
+use pawl_contract::decimal::Decimal;
+use pawl_contract::settings::Settings;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A training job: what to train, a baseline, an ordered list of optimization phases, and gates. Pawl measures each
+/// phase against the settings accepted so far, keeps or reverts it, then trains with what held.
+#[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(group = "pawl.dev", version = "v1alpha1", kind = "TrainingJob", namespaced)]
+#[kube(status = "TrainingJobStatus", shortname = "tj", plural = "trainingjobs")]
+#[kube(derive = "PartialEq", schema = "disabled")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct TrainingJobSpec {
+    /// Stop after a checkpoint and give all devices back, until set to false again.
+    #[serde(default)]
+    pub suspend: bool,
+    /// What to train.
+    pub workload: Workload,
+    /// Where and how the trainer runs.
+    #[serde(default)]
+    pub trainer: Trainer,
+    /// The baseline: every phase is judged on top of these settings.
+    #[serde(default)]
+    pub settings: Settings,
+    /// Seeds of the launches. The quality gate needs several to know its noise.
+    #[serde(default = "default_seeds")]
+    #[schemars(length(min = 1, max = 16), extend("x-kubernetes-list-type" = "set"))]
+    pub seeds: Vec<u32>,
+    /// Optimization phases, in the order in which they are tried. Names are unique.
+    #[serde(default)]
+    #[schemars(length(max = 50), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub phases: Vec<Phase>,
+    /// How phases are measured.
+    #[serde(default)]
+    pub analysis: Analysis,
+    /// What must hold.
+    #[serde(default)]
+    pub gates: Gates,
+    /// What happens when something does not hold.
+    #[serde(default)]
+    pub rollback: Rollback,
+    /// Searches over hyperparameters, in order. Not available yet: declare none.
+    #[serde(default)]
+    #[schemars(length(max = 8), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub search: Vec<Search>,
+    /// The training that follows.
+    #[serde(default)]
+    pub train: Train,
+    /// What a GPU hour costs.
+    #[serde(default)]
+    pub cost: Cost,
+    /// Deadlines and budgets.
+    #[serde(default)]
+    pub lifecycle: Lifecycle,
+}
+
+fn default_seeds() -> Vec<u32> {
+    vec![42, 43, 44]
+}
+
+/// What to train: a workload of the built-in trainer by name, or the command of a foreign image. Exactly one.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Workload {
+    /// Name of a built-in workload, such as `ups`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 63))]
+    pub name: Option<String>,
+    /// The workload's own configuration; preflight checks it.
+    #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
+    #[schemars(extend("maxProperties" = 64, "x-kubernetes-preserve-unknown-fields" = true))]
+    pub config: serde_json::Map<String, serde_json::Value>,
+    /// Program of a foreign trainer that keeps the trainer contract.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(max = 4096)))]
+    pub command: Vec<String>,
+    /// Arguments of `command`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 256), inner(length(max = 4096)))]
+    pub args: Vec<String>,
+}
+
+pub(crate) fn one() -> u32 {
+    1
+}
+
+pub(crate) fn decimal(text: &str) -> Decimal {
+    text.parse().expect("a literal of this file")
+}

@@ -1,0 +1,144 @@
+//! Where and how the trainer runs.
+
+use super::one;
+use crate::quantity::Bytes;
+use k8s_openapi::api::core::v1::{
+    Affinity, EnvVar, LocalObjectReference, ResourceRequirements, Toleration, TopologySpreadConstraint, Volume,
+    VolumeMount,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Where and how the trainer runs. The world size is `replicas` times `gpusPerReplica` (at least 1 each).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Trainer {
+    /// Image of the trainer; default: the operator's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 512))]
+    pub image: Option<String>,
+    /// Pods in the gang.
+    #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 4096))]
+    pub replicas: u32,
+    /// GPUs in each pod, one process each; 0: one process a pod, on the CPU.
+    #[serde(default = "one")]
+    #[schemars(range(min = 0, max = 64))]
+    pub gpus_per_replica: u32,
+    /// The resource that the GPUs are.
+    #[serde(default = "default_gpu_resource")]
+    #[schemars(length(min = 1, max = 253))]
+    pub gpu_resource: String,
+    /// What else the pods need.
+    #[serde(default)]
+    pub pod_template: PodTemplate,
+}
+
+fn default_gpu_resource() -> String {
+    "nvidia.com/gpu".to_owned()
+}
+
+impl Default for Trainer {
+    fn default() -> Self {
+        Self {
+            image: None,
+            replicas: 1,
+            gpus_per_replica: 1,
+            gpu_resource: default_gpu_resource(),
+            pod_template: PodTemplate::default(),
+        }
+    }
+}
+
+impl Trainer {
+    /// Ranks of one pod.
+    pub fn ranks_per_replica(&self) -> u32 {
+        self.gpus_per_replica.max(1)
+    }
+
+    /// Ranks of the gang.
+    pub fn world_size(&self) -> u32 {
+        self.replicas.saturating_mul(self.ranks_per_replica())
+    }
+}
+
+/// What the trainer's pods need besides GPUs: fields of a pod's spec, under their own names.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PodTemplate {
+    /// Labels of the pods, such as those of a gang scheduler.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 64))]
+    pub labels: BTreeMap<String, String>,
+    /// Annotations of the pods.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 64))]
+    pub annotations: BTreeMap<String, String>,
+    /// Node labels that the pods need.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 64))]
+    pub node_selector: BTreeMap<String, String>,
+    /// Taints that the pods tolerate.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub tolerations: Vec<Toleration>,
+    /// Scheduling constraints.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub affinity: Option<Affinity>,
+    /// Spreading over failure domains.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub topology_spread_constraints: Vec<TopologySpreadConstraint>,
+    /// Resources of the trainer's container, besides its GPUs.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "resources")]
+    pub resources: Option<ResourceRequirements>,
+    /// Environment of the trainer's container.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 256), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub env: Vec<EnvVar>,
+    /// Volumes of the pods.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub volumes: Vec<Volume>,
+    /// Where the trainer's container mounts them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["mountPath"]))]
+    pub volume_mounts: Vec<VolumeMount>,
+    /// Service account of the pods; its token is never mounted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub service_account_name: Option<String>,
+    /// Priority class of the pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub priority_class_name: Option<String>,
+    /// Scheduler of the pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub scheduler_name: Option<String>,
+    /// Runtime class of the pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub runtime_class_name: Option<String>,
+    /// Secrets for pulling the image.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub image_pull_secrets: Vec<LocalObjectReference>,
+    /// Size of `/dev/shm`. Default 1Gi.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shared_memory: Option<Bytes>,
+}
+
+/// Reads resources whose quantities may be plain numbers (`cpu: 4`), as the API server does: `k8s-openapi` reads strings
+/// only.
+fn resources<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<ResourceRequirements>, D::Error> {
+    let Some(mut value) = Option::<serde_json::Value>::deserialize(deserializer)? else { return Ok(None) };
+    for list in ["limits", "requests"] {
+        let quantities = value.get_mut(list).and_then(serde_json::Value::as_object_mut);
+        for quantity in quantities.into_iter().flat_map(serde_json::Map::values_mut).filter(|q| q.is_number()) {
+            *quantity = serde_json::Value::String(quantity.to_string());
+        }
+    }
+    serde_json::from_value(value).map(Some).map_err(serde::de::Error::custom)
+}

@@ -1,0 +1,139 @@
+//! The training that follows the phases: its length, checkpoints, guard, price and deadlines.
+
+use super::decimal;
+use crate::duration::Span;
+use pawl_contract::decimal::Decimal;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The training that follows the phases. Without `items` and `epochs` there is none.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Train {
+    /// Items to train. At most one of `items` and `epochs`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1000000000000000_u64))]
+    pub items: Option<u64>,
+    /// Epochs to train.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1000000))]
+    pub epochs: Option<u32>,
+    /// Items between evaluations. Default: an epoch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1000000000000000_u64))]
+    pub eval_every: Option<u64>,
+    /// End when validation stops improving.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub early_stopping: Option<EarlyStopping>,
+    /// When checkpoints are written, and where.
+    pub checkpoint: Checkpoint,
+    /// What is watched meanwhile.
+    pub guard: Guard,
+}
+
+/// End training when the validation loss stops improving.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct EarlyStopping {
+    /// Evaluations without improvement before the end.
+    #[schemars(range(min = 1, max = 10000))]
+    pub patience: u32,
+    /// The least improvement that counts. Default 0.
+    #[serde(default = "zero")]
+    pub min_delta: Decimal,
+}
+
+fn zero() -> Decimal {
+    decimal("0")
+}
+
+/// When checkpoints are written, and where.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Checkpoint {
+    /// Time between checkpoints.
+    pub every: Span,
+    /// Checkpoints kept.
+    #[schemars(range(min = 1, max = 1000))]
+    pub keep: u32,
+    /// `pvc://claim/dir`, `s3://bucket/dir`, `gs://bucket/dir` or `file:///dir`. Default: the state directory (local), or
+    /// storage that lives as long as the pod.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 1024))]
+    pub storage: Option<String>,
+}
+
+impl Default for Checkpoint {
+    fn default() -> Self {
+        Self { every: "10m".parse().expect("a literal of this file"), keep: 3, storage: None }
+    }
+}
+
+/// What is watched during training.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Guard {
+    /// Whether training is watched at all.
+    pub enabled: bool,
+    /// Share of the promised throughput that may be missing.
+    pub throughput_tolerance: Decimal,
+    /// Consecutive slow windows before a phase is reverted.
+    #[schemars(range(min = 1, max = 1000))]
+    pub windows: u32,
+}
+
+impl Default for Guard {
+    fn default() -> Self {
+        Self { enabled: true, throughput_tolerance: decimal("0.2"), windows: 5 }
+    }
+}
+
+/// What a GPU hour costs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Cost {
+    /// Price of one GPU for one hour. Absent: costs are not counted, hours are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu_hour: Option<Decimal>,
+    /// Currency of the price.
+    #[schemars(length(min = 1, max = 8))]
+    pub currency: String,
+}
+
+impl Default for Cost {
+    fn default() -> Self {
+        Self { gpu_hour: None, currency: "USD".to_owned() }
+    }
+}
+
+/// Deadlines and budgets.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Lifecycle {
+    /// The job fails when it has been active for so long. Absent: never.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub active_deadline: Option<Span>,
+    /// All pods of a gang must run within this time, or all devices are given back.
+    pub scheduling_timeout: Span,
+    /// A rank without a step for this time hangs.
+    pub hang_timeout: Span,
+    /// Infrastructure failures that are survived: per trial, and in training.
+    #[schemars(range(max = 1000))]
+    pub max_restarts: u32,
+    /// The job is deleted so long after it finished. Absent: never.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ttl_after_finished: Option<Span>,
+}
+
+impl Default for Lifecycle {
+    fn default() -> Self {
+        let span = |text: &str| text.parse().expect("a literal of this file");
+        Self {
+            active_deadline: None,
+            scheduling_timeout: span("10m"),
+            hang_timeout: span("5m"),
+            max_restarts: 10,
+            ttl_after_finished: None,
+        }
+    }
+}
