@@ -2,6 +2,7 @@
 
 pub mod array;
 pub mod collective;
+pub mod eager;
 pub mod executor;
 pub mod graph;
 pub mod random;

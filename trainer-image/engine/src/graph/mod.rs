@@ -26,4 +26,6 @@ pub use op::{AttentionSpec, BinaryOp, CompareOp, Op, ReduceOp, UnaryOp};
 pub use program::{InputDecl, InputId, Output, Program, Update};
 pub use shape::Shape;
 pub use state::{Init, Role, StateDecl, StateId, initial_values};
-pub use var::{Var, concat};
+pub use var::{Operand, Var, concat};
+
+pub(crate) use verify::fits;

@@ -35,7 +35,7 @@ pub enum UnaryOp {
     Abs,
     /// `x * x`
     Square,
-    /// -1, 0 or 1 (NaN for NaN); the gradient is 0.
+    /// -1, 0 or 1 (unspecified for NaN); the gradient is 0.
     Sign,
     /// Largest integer not above x; the gradient is 0.
     Floor,
@@ -54,9 +54,9 @@ pub enum BinaryOp {
     Mul,
     /// `a / b` (integers: rounded towards zero)
     Div,
-    /// The larger, NaN if either is; where `a == b` each gets half of the gradient.
+    /// The larger (with a NaN: either operand); where `a == b` each gets half of the gradient.
     Max,
-    /// The smaller, NaN if either is; where `a == b` each gets half of the gradient.
+    /// The smaller (with a NaN: either operand); where `a == b` each gets half of the gradient.
     Min,
 }
 
@@ -82,7 +82,7 @@ pub enum CompareOp {
 pub enum ReduceOp {
     /// Sum, kept in [`DType::accumulator`] and rounded once.
     Sum,
-    /// Largest, NaN if any is; the gradient is shared equally among ties.
+    /// Largest (with a NaN: unspecified); the gradient is shared equally among ties.
     Max,
 }
 
