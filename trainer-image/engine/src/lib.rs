@@ -1,6 +1,7 @@
 //! The training engine: graph, autodiff, passes, executors.
 
 pub mod array;
+pub mod autodiff;
 pub mod collective;
 pub mod eager;
 pub mod executor;

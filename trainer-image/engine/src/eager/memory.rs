@@ -141,5 +141,5 @@ fn owned_bytes(graph: &Graph, node: usize) -> usize {
 
 /// Whether the value is a view of its first operand.
 pub(super) fn is_view(node: &Node) -> bool {
-    matches!(node.op, Op::Reshape(_) | Op::Broadcast(_) | Op::Slice { .. } | Op::After)
+    node.op.is_alias() || matches!(node.op, Op::Broadcast(_) | Op::Slice { .. })
 }

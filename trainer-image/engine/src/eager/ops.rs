@@ -176,10 +176,10 @@ impl<'a> Interpreter<'a> {
                 self.options.collective.all_gather(&mine, &mut all)?;
                 Ok(all)
             })?,
-            Op::Input(_) | Op::State(_) | Op::Side(_) | Op::After => {
-                unreachable!("{} is not computed here", node.op)
+            Op::Input(_) | Op::State(_) | Op::Side(_) => unreachable!("{} is not computed here", node.op),
+            Op::Reshape(_) | Op::Broadcast(_) | Op::Slice { .. } | Op::After | Op::StopGradient => {
+                unreachable!("{} is a view", node.op)
             }
-            Op::Reshape(_) | Op::Broadcast(_) | Op::Slice { .. } => unreachable!("{} is a view", node.op),
         })
     }
 

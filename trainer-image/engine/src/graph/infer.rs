@@ -148,7 +148,7 @@ fn rule(op: &Op, operands: &[&Meta]) -> Rule {
             ensure(**lse == statistics, || format!("statistics are {statistics}"))?;
             Ok((*q).clone())
         }
-        (Op::After, [x, _]) => Ok((*x).clone()),
+        (Op::After, [x, _]) | (Op::StopGradient, [x]) => Ok((*x).clone()),
         (Op::AllReduce, [x]) => {
             ensure(x.dtype == DType::F32, || "collectives sum f32".into())?;
             Ok((*x).clone())

@@ -212,12 +212,16 @@ pub enum Op {
     Attention(AttentionSpec),
     /// `(q, k, v, o, lse, do) -> dq`. Side results: 1 is dk, 2 is dv.
     AttentionGrad(AttentionSpec),
-    /// `(node) -> ` side result `index` of the operand's operator: a name for a value that comes out beside its main one.
+    /// `(node) -> ` side result `index` (from 1) of the operand's operator: a name for a value that comes out beside its main one.
+    /// Stands directly after that node (and its other sides) in the arena.
     Side(u8),
 
     /// `(x, token) -> ` x. Identity that must not run before `token` is there, and that no pass may see through: it holds
     /// recomputed forward nodes back until their gradient arrives.
     After,
+
+    /// `(x) -> ` x. Identity through which no gradient flows.
+    StopGradient,
 
     /// `(x: F32) -> ` shape of x: the sum over all ranks, in rank order. Every rank gets bit-equal results.
     AllReduce,
@@ -251,6 +255,11 @@ impl Op {
     /// Whether every rank must run this at the same point of the schedule.
     pub fn is_collective(&self) -> bool {
         matches!(self, Op::AllReduce | Op::ReduceScatter { .. } | Op::AllGather { .. })
+    }
+
+    /// Whether the value is that of the first operand, element for element in row-major order: an executor may give it the same bytes.
+    pub fn is_alias(&self) -> bool {
+        matches!(self, Op::Reshape(_) | Op::After | Op::StopGradient)
     }
 
     /// Whether the value needs no operand.
@@ -290,6 +299,7 @@ impl fmt::Display for Op {
             Op::AttentionGrad(spec) => write!(f, "attention_grad {spec}"),
             Op::Side(index) => write!(f, "side {index}"),
             Op::After => write!(f, "after"),
+            Op::StopGradient => write!(f, "stop_gradient"),
             Op::AllReduce => write!(f, "all_reduce"),
             Op::ReduceScatter { world } => write!(f, "reduce_scatter world={world}"),
             Op::AllGather { world } => write!(f, "all_gather world={world}"),

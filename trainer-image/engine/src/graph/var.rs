@@ -304,7 +304,28 @@ impl<'b> Var<'b> {
     /// Attention with this as queries `[b,h,t,d]`; keys and values `[b,g,s,d]`.
     #[track_caller]
     pub fn attention(self, keys: Var<'b>, values: Var<'b>, spec: AttentionSpec) -> Self {
-        self.builder.push(Op::Attention(spec), &[self, keys, values])
+        let out = self.builder.push(Op::Attention(spec), &[self, keys, values]);
+        // Named here, directly after, for the gradient to find; nothing keeps it if nobody asks for it.
+        out.side(1);
+        out
+    }
+
+    /// Itself, but no gradient flows through.
+    #[track_caller]
+    pub fn stop_gradient(self) -> Self {
+        self.apply(Op::StopGradient)
+    }
+
+    /// Itself, but not before `token` is there, and not merged with itself by any pass.
+    #[track_caller]
+    pub fn after(self, token: Var<'b>) -> Self {
+        self.builder.push(Op::After, &[self, token])
+    }
+
+    /// Sum over all ranks.
+    #[track_caller]
+    pub fn all_reduce(self) -> Self {
+        self.apply(Op::AllReduce)
     }
 
     /// Side result `index` of this value's operator.
@@ -313,11 +334,11 @@ impl<'b> Var<'b> {
         self.apply(Op::Side(index))
     }
 
-    /// `softmax` along the last axis: `exp(x - max) / sum`.
+    /// `softmax` along the last axis: `exp(x - max) / sum`. (The maximum only shifts: no gradient flows through it.)
     #[track_caller]
     pub fn softmax(self) -> Self {
         let last = [self.shape().rank().saturating_sub(1)];
-        let e = (self - self.max(last)).exp();
+        let e = (self - self.max(last).stop_gradient()).exp();
         e / e.sum(last)
     }
 

@@ -19,6 +19,12 @@ impl Program {
             if let Some(late) = node.operands.iter().find(|&&o| o >= id) {
                 return Err(fail(format!("operand {} does not come before it", late.0)));
             }
+            if let (Op::Side(_), [of]) = (&node.op, node.operands.as_slice()) {
+                let between = &self.graph.nodes()[of.index() + 1..id.index()];
+                if !between.iter().all(|n| matches!(n.op, Op::Side(_)) && n.operands == [*of]) {
+                    return Err(fail(format!("a side result stands directly after its operator, node {}", of.0)));
+                }
+            }
             let expected = match &node.op {
                 Op::Input(input) => self.inputs.get(input.0 as usize).map(|d| d.meta.clone()),
                 Op::State(state) => self.states.get(state.0 as usize).map(|d| d.meta.clone()),
