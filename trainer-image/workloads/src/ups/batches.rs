@@ -1,0 +1,285 @@
+//! Batches of UPS: which pairs, gathered from the memory-mapped shards.
+
+use super::Plan;
+use super::config::Task;
+use super::dataset::{Dataset, Field, Normalization, Split, samples};
+use super::metrics::{PER_TASK, Sums, metrics};
+use crate::random::Stream;
+use crate::sampling::{Shuffle, choose};
+use crate::workload::{At, Batch, Data, Programs, WorkloadError};
+use pawl_engine::array::{Array, Data as Elements};
+use pawl_engine::graph::{GraphError, Program};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The opened data of a UPS job.
+pub struct Batches {
+    plan: Arc<Plan>,
+    programs: Arc<Programs>,
+    dataset: Dataset,
+    /// One for each task, in the order of the configuration.
+    orders: Vec<Shuffle>,
+    evaluations: Vec<Evaluation>,
+}
+
+/// A transition from one state to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Pair {
+    task: Task,
+    sample: usize,
+    /// Frame of the first state; 0 for Darcy flow.
+    frame: usize,
+}
+
+/// One evaluation batch: pairs `first .. first + rows` of a task's list.
+#[derive(Clone, Copy, Debug)]
+struct Evaluation {
+    program: usize,
+    task: usize,
+    first: usize,
+    rows: usize,
+}
+
+impl Batches {
+    pub fn new(plan: Arc<Plan>, programs: Arc<Programs>, dataset: Dataset) -> Self {
+        let config = &plan.config;
+        let order = |task: &Task| {
+            let count = samples(*task, Split::Train, config).len();
+            let group = if *task == Task::Darcy2d { config.pairs } else { 1 };
+            Shuffle::new(plan.seed, &format!("{}.order", task.name()), count, group)
+        };
+        let orders = config.tasks.iter().map(order).collect();
+        let mut evaluations = Vec::new();
+        for task in 0..config.tasks.len() {
+            let total = pairs_in(&plan, task);
+            let mut cut = |program: usize, total: usize, rows: usize| {
+                for first in (0..total).step_by(rows) {
+                    evaluations.push(Evaluation { program, task, first, rows: rows.min(total - first) });
+                }
+            };
+            cut(0, total, plan.evaluation_rows);
+            if plan.physical_rows > 0 {
+                cut(1 + task, total.min(config.evaluation.physical_pairs), plan.physical_rows);
+            }
+        }
+        Self { plan, programs, dataset, orders, evaluations }
+    }
+
+    /// Pair `index` of training item `item` of task number `task`, both counted over the whole run.
+    fn training_pair(&self, task: usize, item: u64, index: usize) -> Pair {
+        let (config, order) = (&self.plan.config, &self.orders[task]);
+        match config.tasks[task] {
+            Task::Advection1d => {
+                let starts = (config.advection.frames - config.pairs) as u64;
+                let start = Stream::named(self.plan.seed, "advection1d.start").below(item, starts) as usize;
+                Pair { task: Task::Advection1d, sample: order.sample(item), frame: start + index }
+            }
+            Task::Darcy2d => {
+                let position = item * config.pairs as u64 + index as u64;
+                Pair { task: Task::Darcy2d, sample: order.sample(position), frame: 0 }
+            }
+        }
+    }
+
+    /// Pair `index` of the validation split of task number `task`.
+    fn validation_pair(&self, task: usize, index: usize) -> Pair {
+        let (config, task) = (&self.plan.config, self.plan.config.tasks[task]);
+        let first = samples(task, Split::Validation, config).start;
+        match task {
+            Task::Advection1d => {
+                let per_sample = config.advection.frames - 1;
+                Pair { task, sample: first + index / per_sample, frame: index % per_sample }
+            }
+            Task::Darcy2d => Pair { task, sample: first + index, frame: 0 },
+        }
+    }
+
+    /// Copies the latent of the pair's first state (`next` = 0) or of the one after (1) and those that follow it in time.
+    fn read_latents(&self, pair: Pair, next: usize, out: &mut [f32]) {
+        let field = match (pair.task, next) {
+            (Task::Advection1d, _) => Field::Advection,
+            (Task::Darcy2d, 0) => Field::Coefficient,
+            (Task::Darcy2d, _) => Field::Pressure,
+        };
+        let state = if pair.task == Task::Advection1d { pair.frame + next } else { 0 };
+        self.dataset.latents(field).read(pair.sample, state * self.state_len(), out);
+    }
+
+    /// Elements of one latent state.
+    fn state_len(&self) -> usize {
+        self.plan.config.operator.tokens * self.plan.config.operator.width
+    }
+
+    /// Latents of all rows of a training batch.
+    fn train_latents(&self, first_item: u64, next: usize, out: &mut [f32]) {
+        let (layout, tasks) = (self.plan.layout, self.orders.len());
+        let item_len = layout.pairs * self.state_len();
+        for (slot, out) in out.chunks_exact_mut(item_len).enumerate() {
+            let (task, item) = (slot / layout.items, first_item / tasks as u64 + (slot % layout.items) as u64);
+            match self.plan.config.tasks[task] {
+                Task::Advection1d => self.read_latents(self.training_pair(task, item, 0), next, out),
+                Task::Darcy2d => {
+                    for (index, out) in out.chunks_exact_mut(self.state_len()).enumerate() {
+                        self.read_latents(self.training_pair(task, item, index), next, out);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Normalised values, at `queries` of the grid (all when `None`), of the first states of the inverse pairs of a task.
+    fn inverse_fields(&self, first_item: u64, task: usize, queries: Option<&[u32]>, out: &mut [f32]) {
+        let (layout, config) = (self.plan.layout, &self.plan.config);
+        let (field, cells) = match config.tasks[task] {
+            Task::Advection1d => (Field::Advection, config.advection.cells),
+            Task::Darcy2d => (Field::Coefficient, config.darcy.grid * config.darcy.grid),
+        };
+        let (rows, normalization) = (self.dataset.field(field), self.dataset.normalization(field));
+        let (chosen, points) = (config.loss.inverse_pairs, queries.map_or(cells, <[u32]>::len));
+        for (slot, out) in out.chunks_exact_mut(points).enumerate() {
+            let item = first_item / self.orders.len() as u64 + (slot / chosen) as u64;
+            debug_assert!(slot / chosen < layout.items, "one row for each inverse pair");
+            let pair = self.training_pair(task, item, slot % chosen);
+            match queries {
+                Some(queries) => rows.gather(pair.sample, pair.frame * cells, queries, out),
+                None => rows.read(pair.sample, pair.frame * cells, out),
+            }
+            out.iter_mut().for_each(|value| *value = normalization.apply(*value));
+        }
+    }
+
+    /// The query points of `task` in the batch that begins at `first_item`; `None` where the whole grid is used.
+    fn queries(&self, first_item: u64, task: Task, cells: usize) -> Option<Vec<u32>> {
+        let count = self.plan.layout.queries_of(cells);
+        (count < cells).then(|| {
+            let stream = Stream::named(self.plan.seed, &format!("{}.queries", task.name())).fork(first_item);
+            choose(stream, cells as u32, count as u32)
+        })
+    }
+
+    fn cells(&self, task: Task) -> usize {
+        let config = &self.plan.config;
+        if task == Task::Advection1d { config.advection.cells } else { config.darcy.grid * config.darcy.grid }
+    }
+
+    /// The normalised value of the pressure on the boundary, which is 0.
+    fn edge_value(&self) -> f32 {
+        self.dataset.normalization(Field::Pressure).apply(0.0)
+    }
+}
+
+/// Pairs in the validation split of task number `task`.
+fn pairs_in(plan: &Plan, task: usize) -> usize {
+    let task = plan.config.tasks[task];
+    let count = samples(task, Split::Validation, &plan.config).len();
+    if task == Task::Advection1d { count * (plan.config.advection.frames - 1) } else { count }
+}
+
+/// Makes `batch` one for `program`, keeping buffers that fit.
+fn fit(batch: &mut Batch, number: usize, program: &Program) -> Result<(), GraphError> {
+    let fits = batch.inputs.len() == program.inputs.len()
+        && batch
+            .inputs
+            .iter()
+            .zip(&program.inputs)
+            .all(|(array, decl)| *array.shape() == decl.meta.shape && array.dtype() == decl.meta.dtype);
+    batch.program = number;
+    if !fits {
+        let zeros = |decl: &pawl_engine::graph::InputDecl| {
+            let shape = decl.meta.shape.clone();
+            let elements = shape.elements();
+            Array::new(shape, Elements::zeros(decl.meta.dtype, elements))
+        };
+        batch.inputs = program.inputs.iter().map(zeros).collect::<Result<_, _>>()?;
+    }
+    Ok(())
+}
+
+impl Data for Batches {
+    fn train(&self, at: At, batch: &mut Batch) -> Result<(), WorkloadError> {
+        let (plan, train) = (&self.plan, &self.programs.train);
+        let number = usize::from(train.len() > 1 && !plan.is_auxiliary(at));
+        let program = &train[number];
+        fit(batch, number, program)?;
+        let first_item = plan.first_item(at);
+        for (array, decl) in batch.inputs.iter_mut().zip(&program.inputs) {
+            match (decl.name.as_str(), array.data_mut()) {
+                ("z0", Elements::F32(out)) => self.train_latents(first_item, 0, out),
+                ("z1", Elements::F32(out)) => self.train_latents(first_item, 1, out),
+                ("counter", Elements::U32(out)) => out.fill(plan.counter(at)),
+                ("inverse_weight", Elements::F32(out)) => out.fill(plan.inverse_weight(at) as f32),
+                ("darcy2d.edge", Elements::F32(out)) => out.fill(self.edge_value()),
+                (name, out) => {
+                    let of = |&(_, task): &(usize, &Task)| name.starts_with(task.name());
+                    let Some((number, &task)) = plan.config.tasks.iter().enumerate().find(of) else {
+                        unreachable!("the programs of this workload have no input `{name}`")
+                    };
+                    let queries = self.queries(first_item, task, self.cells(task));
+                    match (out, queries) {
+                        (Elements::F32(out), queries) => {
+                            self.inverse_fields(first_item, number, queries.as_deref(), out);
+                        }
+                        (Elements::U32(out), Some(queries)) => out.copy_from_slice(&queries),
+                        _ => unreachable!("input `{name}` is a field or indices into a sampled grid"),
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn evaluations(&self) -> usize {
+        self.evaluations.len()
+    }
+
+    fn evaluation(&self, index: usize) -> Result<Batch, WorkloadError> {
+        let Evaluation { program: number, task, first, rows } = self.evaluations[index];
+        let (program, mut batch) = (&self.programs.evaluation[number], Batch::default());
+        fit(&mut batch, number, program)?;
+        // Physical evaluation looks at a few pairs, spread over the split.
+        let (total, physical) = (pairs_in(&self.plan, task), number > 0);
+        let used = if physical { total.min(self.plan.config.evaluation.physical_pairs) } else { total };
+        // Rows that fill up the last batch repeat its last pair; what they give is not counted.
+        let pair = |row: usize| self.validation_pair(task, (first + row.min(rows - 1)) * total / used);
+        let field = if self.plan.config.tasks[task] == Task::Advection1d { Field::Advection } else { Field::Pressure };
+        let Normalization { mean, std } = self.dataset.normalization(field);
+        let cells = self.cells(self.plan.config.tasks[task]);
+        for (array, decl) in batch.inputs.iter_mut().zip(&program.inputs) {
+            let Elements::F32(out) = array.data_mut() else {
+                unreachable!("evaluation inputs are float32");
+            };
+            match decl.name.as_str() {
+                name @ ("z0" | "z1") => {
+                    for (row, out) in out.chunks_exact_mut(self.state_len()).enumerate() {
+                        self.read_latents(pair(row), usize::from(name == "z1"), out);
+                    }
+                }
+                "field" => {
+                    for (row, out) in out.chunks_exact_mut(cells).enumerate() {
+                        let Pair { task, sample, frame } = pair(row);
+                        let next = if task == Task::Advection1d { frame + 1 } else { 0 };
+                        self.dataset.field(field).read(sample, next * cells, out);
+                    }
+                }
+                "mean" => out.fill(mean as f32),
+                "std" => out.fill(std as f32),
+                name => unreachable!("the evaluation programs of this workload have no input `{name}`"),
+            }
+        }
+        Ok(batch)
+    }
+
+    fn sums(&self) -> usize {
+        PER_TASK * self.plan.config.tasks.len()
+    }
+
+    fn add(&self, index: usize, outputs: &[Array], sums: &mut [f64]) {
+        let Evaluation { program, task, rows, .. } = self.evaluations[index];
+        let of_task: &mut [f64] = &mut sums[task * PER_TASK..][..PER_TASK];
+        Sums(of_task).add(program > 0, rows, outputs);
+    }
+
+    fn metrics(&self, sums: &[f64]) -> BTreeMap<String, f64> {
+        metrics(&self.plan.config, sums)
+    }
+}

@@ -1,0 +1,408 @@
+//! The configuration of the UPS workload: a preset, and whatever of it is to be different.
+
+use crate::workload::WorkloadError;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+/// The eight speeds of PDEBench's advection files.
+pub const PDEBENCH_BETAS: [f64; 8] = [0.1, 0.2, 0.4, 0.7, 1.0, 2.0, 4.0, 7.0];
+
+/// A set of sizes to start from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Preset {
+    /// Seconds on a CPU: for tests.
+    Smoke,
+    /// Minutes on a CPU: for the quick start.
+    Small,
+    /// The full model on little data: one GPU.
+    Medium,
+    /// The full model on all data.
+    Full,
+}
+
+/// A partial differential equation to learn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Task {
+    /// u_t + beta u_x = 0 on the periodic unit interval.
+    Advection1d,
+    /// -div(a grad u) = 1 on the unit square, u = 0 on its boundary.
+    Darcy2d,
+}
+
+impl Task {
+    /// The name in configurations, files and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Advection1d => "advection1d",
+            Self::Darcy2d => "darcy2d",
+        }
+    }
+}
+
+/// Where the fields come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Source {
+    /// Solved here, from the seed.
+    Generated,
+    /// Read from PDEBench's HDF5 files.
+    PdeBench,
+}
+
+/// How latents lie on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum LatentType {
+    /// Half precision, widened when read.
+    F16,
+    /// Single precision.
+    F32,
+}
+
+/// Advection speeds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Betas {
+    /// `all`: PDEBench's eight.
+    Named(AllBetas),
+    /// These; trajectory i has speed i mod their number.
+    List(Vec<f64>),
+}
+
+/// The word `all`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum AllBetas {
+    /// PDEBench's eight speeds.
+    All,
+}
+
+impl Betas {
+    /// The speeds.
+    pub fn values(&self) -> &[f64] {
+        match self {
+            Self::Named(AllBetas::All) => &PDEBENCH_BETAS,
+            Self::List(list) => list,
+        }
+    }
+}
+
+/// The data.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct DataConfig {
+    /// Where the fields come from.
+    pub source: Source,
+    /// The directory of PDEBench's files, for `source: PdeBench`.
+    pub directory: Option<String>,
+    /// Which Darcy file to read, for `source: PdeBench`: the right-hand side f.
+    pub darcy_beta: f64,
+    /// Seed of the fields and of the frozen encoders; the seed of a launch changes neither.
+    pub seed: u64,
+    /// How latents lie on disk.
+    pub latents: LatentType,
+}
+
+/// Sizes of the advection task.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct AdvectionConfig {
+    /// Grid cells.
+    pub cells: usize,
+    /// Frames of a trajectory, 0.02 apart.
+    pub frames: usize,
+    /// Training trajectories; an eighth as many (at least 2) are added for validation and again for the test.
+    pub trajectories: usize,
+    /// Speeds: a list, or `all`.
+    pub betas: Betas,
+}
+
+/// Sizes of the Darcy task.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct DarcyConfig {
+    /// Grid cells per side.
+    pub grid: usize,
+    /// Training samples; an eighth as many (at least 2) are added for validation and again for the test.
+    pub samples: usize,
+}
+
+/// Sizes of the operator.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct OperatorConfig {
+    /// Latent tokens of a state, a power of two.
+    pub tokens: usize,
+    /// Width of a latent token.
+    pub width: usize,
+    /// Hidden width.
+    pub hidden: usize,
+    /// Blocks.
+    pub depth: usize,
+    /// Attention heads.
+    pub heads: usize,
+    /// Hidden width of a block's MLP as a multiple of `hidden`.
+    pub mlp_ratio: usize,
+    /// Stochastic depth of the last block; it rises linearly from 0 in the first.
+    pub drop_path: f64,
+}
+
+/// Sizes of the decoder.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct DecoderConfig {
+    /// Hidden width, also of its MLPs.
+    pub hidden: usize,
+    /// Attention heads.
+    pub heads: usize,
+    /// Layers.
+    pub layers: usize,
+}
+
+/// Whether the losses through the decoder are computed, and who learns from them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Auxiliary {
+    /// Not computed.
+    Off,
+    /// The decoder learns with the operator; physics terms act on the prediction.
+    Live,
+    /// Computed from the inputs, nobody learns: the published behaviour, which costs time and changes nothing.
+    Frozen,
+}
+
+/// The losses.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct LossConfig {
+    /// Weight of the spectral loss.
+    pub spectral: f64,
+    /// The losses through the decoder.
+    pub auxiliary: Auxiliary,
+    /// Final weight of each inverse loss.
+    pub inverse: f64,
+    /// Epochs before the inverse losses begin.
+    pub inverse_start: f64,
+    /// Epochs over which their weight rises to its final value.
+    pub inverse_ramp: f64,
+    /// Pairs of every item that enter the inverse losses.
+    pub inverse_pairs: usize,
+    /// Weight of the boundary loss.
+    pub boundary: f64,
+    /// Weight of the token norm regulariser.
+    pub norm: f64,
+    /// Weight of the token diversity regulariser.
+    pub diversity: f64,
+}
+
+/// The evaluation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct EvaluationConfig {
+    /// Pairs per task whose prediction is decoded on the whole grid for the physical error (`auxiliary: Live`); 0 for none.
+    pub physical_pairs: usize,
+}
+
+/// The configuration of a UPS run, complete.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Config {
+    /// The preset that it started from.
+    pub preset: Preset,
+    /// What is learnt; each task gets an equal part of every batch.
+    pub tasks: Vec<Task>,
+    /// The data.
+    pub data: DataConfig,
+    /// The advection task.
+    pub advection: AdvectionConfig,
+    /// The Darcy task.
+    pub darcy: DarcyConfig,
+    /// The operator.
+    pub operator: OperatorConfig,
+    /// The decoder.
+    pub decoder: DecoderConfig,
+    /// Latent pairs per item.
+    pub pairs: usize,
+    /// The losses.
+    pub loss: LossConfig,
+    /// The evaluation.
+    pub evaluation: EvaluationConfig,
+}
+
+impl Preset {
+    /// The complete configuration that the preset stands for.
+    pub fn config(self) -> Value {
+        let (tokens, width, hidden, depth, heads) = match self {
+            Self::Smoke => (32, 32, 64, 2, 4),
+            Self::Small => (32, 32, 96, 4, 4),
+            Self::Medium | Self::Full => (128, 128, 384, 12, 8),
+        };
+        let (decoder_hidden, decoder_heads, layers) = match self {
+            Self::Smoke | Self::Small => (32, 2, 1),
+            Self::Medium | Self::Full => (384, 4, 3),
+        };
+        let (cells, frames, trajectories, grid, samples, pairs) = match self {
+            Self::Smoke => (256, 9, 6, 32, 12, 4),
+            Self::Small => (256, 17, 64, 32, 256, 8),
+            Self::Medium => (1024, 101, 64, 128, 512, 25),
+            Self::Full => (1024, 101, 8000, 128, 5000, 100),
+        };
+        json!({
+            "preset": self,
+            "tasks": ["advection1d", "darcy2d"],
+            "data": {"source": "Generated", "directory": null, "darcyBeta": 1.0, "seed": 42, "latents": "f16"},
+            "advection": {"cells": cells, "frames": frames, "trajectories": trajectories, "betas": [1.0]},
+            "darcy": {"grid": grid, "samples": samples},
+            "operator": {"tokens": tokens, "width": width, "hidden": hidden, "depth": depth, "heads": heads,
+                         "mlpRatio": 4, "dropPath": 0.1},
+            "decoder": {"hidden": decoder_hidden, "heads": decoder_heads, "layers": layers},
+            "pairs": pairs,
+            "loss": {"spectral": 0.05, "auxiliary": "Live", "inverse": 0.01, "inverseStart": 5.0, "inverseRamp": 5.0,
+                     "inversePairs": 4, "boundary": 0.05, "norm": 1e-4, "diversity": 1e-4},
+            "evaluation": {"physicalPairs": 64},
+        })
+    }
+}
+
+impl Config {
+    /// Reads `config` (`spec.workload.config`) with `patch` (`settings.workload`) laid over it, both over the preset they name.
+    pub fn parse(config: &Map<String, Value>, patch: &Map<String, Value>) -> Result<Self, WorkloadError> {
+        let mut asked = Value::Object(config.clone());
+        overlay(&mut asked, &Value::Object(patch.clone()));
+        let preset = match asked.get("preset") {
+            None => Preset::Full,
+            Some(name) => Preset::deserialize(name).map_err(|_| {
+                WorkloadError::config("preset", name, "is not a preset: choose smoke, small, medium or full")
+            })?,
+        };
+        let mut complete = preset.config();
+        overlay(&mut complete, &asked);
+        let config: Self = serde_path_to_error::deserialize(&complete).map_err(|error| {
+            let path = error.path().to_string();
+            let pointer = format!("/{}", path.replace('.', "/"));
+            let value = complete.pointer(&pointer).unwrap_or(&Value::Null);
+            WorkloadError::config(&path, value, &error.inner().to_string())
+        })?;
+        config.validate()?;
+        Ok(config)
+    }
+
+    /// Whether `task` is learnt.
+    pub fn has(&self, task: Task) -> bool {
+        self.tasks.contains(&task)
+    }
+
+    fn validate(&self) -> Result<(), WorkloadError> {
+        let wrong = |field: &str, value: &dyn std::fmt::Display, remedy: &str| -> Result<(), WorkloadError> {
+            Err(WorkloadError::config(field, &Value::String(value.to_string()), remedy))
+        };
+        if self.tasks.is_empty() || (self.tasks.len() == 2 && self.tasks[0] == self.tasks[1]) || self.tasks.len() > 2 {
+            let names: Vec<_> = self.tasks.iter().map(|task| task.name()).collect();
+            return wrong("tasks", &format!("[{}]", names.join(", ")), "name advection1d, darcy2d or both, each once");
+        }
+        let positive = [
+            ("advection.cells", self.advection.cells),
+            ("advection.trajectories", self.advection.trajectories),
+            ("darcy.grid", self.darcy.grid),
+            ("darcy.samples", self.darcy.samples),
+            ("operator.width", self.operator.width),
+            ("operator.hidden", self.operator.hidden),
+            ("operator.depth", self.operator.depth),
+            ("operator.heads", self.operator.heads),
+            ("operator.mlpRatio", self.operator.mlp_ratio),
+            ("decoder.hidden", self.decoder.hidden),
+            ("decoder.heads", self.decoder.heads),
+            ("decoder.layers", self.decoder.layers),
+            ("pairs", self.pairs),
+            ("loss.inversePairs", self.loss.inverse_pairs),
+        ];
+        for (field, value) in positive {
+            if value == 0 || value > 1 << 24 {
+                return wrong(field, &value, "must be between 1 and 16777216");
+            }
+        }
+        let OperatorConfig { tokens, width, hidden, heads, drop_path, .. } = self.operator;
+        if !tokens.is_power_of_two() || tokens < 2 {
+            return wrong("operator.tokens", &tokens, "must be a power of two, at least 2");
+        }
+        if hidden % heads != 0 {
+            return wrong("operator.heads", &heads, &format!("must divide operator.hidden ({hidden})"));
+        }
+        if width % 2 != 0 {
+            return wrong("operator.width", &width, "must be even, for the spectral loss");
+        }
+        if self.decoder.hidden % self.decoder.heads != 0 {
+            let remedy = format!("must divide decoder.hidden ({})", self.decoder.hidden);
+            return wrong("decoder.heads", &self.decoder.heads, &remedy);
+        }
+        if !(0.0..1.0).contains(&drop_path) {
+            return wrong("operator.dropPath", &drop_path, "must be at least 0 and less than 1");
+        }
+        if self.has(Task::Advection1d) {
+            let AdvectionConfig { cells, frames, betas, .. } = &self.advection;
+            if cells % tokens != 0 {
+                return wrong("advection.cells", cells, &format!("must be a multiple of operator.tokens ({tokens})"));
+            }
+            if self.pairs >= *frames {
+                return wrong("pairs", &self.pairs, &format!("must be less than advection.frames ({frames})"));
+            }
+            if betas.values().is_empty() || betas.values().iter().any(|beta| !beta.is_finite()) {
+                let text = format!("{:?}", betas.values());
+                return wrong("advection.betas", &text, "must be `all` or a list of at least one finite speed");
+            }
+        }
+        if self.has(Task::Darcy2d) {
+            let (rows, columns) = super::encoder::darcy_tiles(tokens);
+            let DarcyConfig { grid, samples } = self.darcy;
+            if grid % rows != 0 || grid % columns != 0 {
+                let remedy = format!("must be a multiple of {rows}: {tokens} tokens tile it {rows} x {columns}");
+                return wrong("darcy.grid", &grid, &remedy);
+            }
+            if samples < self.pairs {
+                let remedy =
+                    format!("must be at least pairs ({}): an item bundles that many distinct samples", self.pairs);
+                return wrong("darcy.samples", &samples, &remedy);
+            }
+        }
+        if self.loss.inverse_pairs > self.pairs {
+            let remedy = format!("must be at most pairs ({})", self.pairs);
+            return wrong("loss.inversePairs", &self.loss.inverse_pairs, &remedy);
+        }
+        let weights = [
+            ("loss.spectral", self.loss.spectral),
+            ("loss.inverse", self.loss.inverse),
+            ("loss.inverseStart", self.loss.inverse_start),
+            ("loss.inverseRamp", self.loss.inverse_ramp),
+            ("loss.boundary", self.loss.boundary),
+            ("loss.norm", self.loss.norm),
+            ("loss.diversity", self.loss.diversity),
+        ];
+        for (field, value) in weights {
+            if !(0.0..=1e6).contains(&value) {
+                return wrong(field, &value, "must be between 0 and 1000000");
+            }
+        }
+        match (self.data.source, &self.data.directory) {
+            (Source::PdeBench, None) => {
+                wrong("data.directory", &"null", "must name the directory of PDEBench's files for `source: PdeBench`")
+            }
+            (Source::Generated, Some(directory)) => {
+                wrong("data.directory", directory, "is only read with `source: PdeBench`: set that, or leave it out")
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Lays `patch` over `base`: objects key by key, anything else replaced.
+fn overlay(base: &mut Value, patch: &Value) {
+    match (base, patch) {
+        (Value::Object(base), Value::Object(patch)) => {
+            for (key, value) in patch {
+                overlay(base.entry(key.clone()).or_insert(Value::Null), value);
+            }
+        }
+        (base, patch) => *base = patch.clone(),
+    }
+}

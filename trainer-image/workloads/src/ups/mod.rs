@@ -1,0 +1,270 @@
+//! UPS, the universal physics stack: a time-stepping operator in a latent space, on advection and Darcy flow.
+
+pub mod advection;
+mod batches;
+pub mod config;
+pub mod darcy;
+pub mod dataset;
+pub mod decoder;
+pub mod encoder;
+mod layers;
+mod losses;
+mod metrics;
+pub mod operator;
+mod pdebench;
+pub mod programs;
+
+use crate::random::mix;
+use crate::workload::{At, Average, Data, Group, Job, Optimization, Programs, Request, Rule, Workload, WorkloadError};
+use batches::Batches;
+use config::{Auxiliary, Config, Task};
+use dataset::{Dataset, Split, samples};
+use encoder::{COORDINATES, Encoder};
+use pawl_contract::settings::Settings;
+use pawl_engine::array::{Array, Data as Elements};
+use programs::{Layout, Model, edge_points};
+use serde_json::Value;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Query points unless `settings.querySamples` says otherwise.
+const QUERIES: u32 = 2048;
+/// The largest weight that the inverse losses may have.
+const INVERSE_LIMIT: f64 = 0.05;
+/// Rows of a physical evaluation at most: each is decoded on the whole grid.
+const PHYSICAL_ROWS: usize = 8;
+
+/// The workload.
+pub struct Ups;
+
+impl Workload for Ups {
+    fn name(&self) -> &'static str {
+        "ups"
+    }
+
+    fn schema(&self) -> Value {
+        schemars::schema_for!(Config).to_value()
+    }
+
+    fn settings(&self) -> &'static [&'static str] {
+        &["lossFrequency", "querySamples", "learningRate", "weightDecay", "ema", "workload"]
+    }
+
+    fn prepare(&self, request: &Request) -> Result<Box<dyn Job>, WorkloadError> {
+        Ok(Box::new(UpsJob::new(request)?))
+    }
+}
+
+/// A validated UPS launch.
+pub struct UpsJob {
+    plan: Arc<Plan>,
+    programs: Arc<Programs>,
+    optimization: Optimization,
+    encoders: Vec<(Task, Encoder)>,
+}
+
+/// What batches are a function of.
+#[derive(Debug)]
+struct Plan {
+    config: Config,
+    layout: Layout,
+    /// Pairs per evaluation batch.
+    evaluation_rows: usize,
+    physical_rows: usize,
+    seed: u64,
+    rank: u64,
+    world: u64,
+    accumulation: u64,
+    loss_frequency: u64,
+}
+
+impl UpsJob {
+    /// Validates `request` and builds the programs.
+    ///
+    /// # Errors
+    /// Names the field, the value and the remedy.
+    pub fn new(request: &Request) -> Result<Self, WorkloadError> {
+        let plan = Plan::new(request)?;
+        let encoders: Vec<_> = plan.config.tasks.iter().map(|&task| (task, Encoder::new(task, &plan.config))).collect();
+        let edge = edge_points();
+        let model = Model { config: &plan.config, layout: plan.layout, encoders: &encoders, edge: &edge };
+        let auxiliary = plan.config.loss.auxiliary;
+        let variants: &[bool] = match (auxiliary, plan.loss_frequency) {
+            (Auxiliary::Off, _) => &[false],
+            (_, 1) => &[true],
+            _ => &[true, false],
+        };
+        let mut evaluation = vec![model.latent_evaluation(plan.evaluation_rows)?];
+        if plan.physical_rows > 0 {
+            for &task in &plan.config.tasks {
+                evaluation.push(model.physical_evaluation(task, plan.physical_rows)?);
+            }
+        }
+        let train = variants.iter().map(|&auxiliary| model.training(auxiliary)).collect::<Result<_, _>>()?;
+        let optimization = optimization(&request.settings)?;
+        Ok(Self { plan: Arc::new(plan), programs: Arc::new(Programs { train, evaluation }), optimization, encoders })
+    }
+
+    /// The complete configuration.
+    pub fn config(&self) -> &Config {
+        &self.plan.config
+    }
+}
+
+impl Plan {
+    fn new(request: &Request) -> Result<Self, WorkloadError> {
+        let settings = &request.settings;
+        let mut config = Config::parse(&request.config, settings.workload.as_ref().unwrap_or(&Default::default()))?;
+        config.tasks.sort_unstable();
+        let (batch, tasks) = (settings.batch() as usize, config.tasks.len());
+        if batch == 0 || batch % tasks != 0 {
+            let problem = format!("must be a multiple of {tasks}: every batch holds equally many items of each task");
+            return Err(WorkloadError::setting("batchPerGpu", batch, problem));
+        }
+        let accumulation = settings.accumulation(request.world).map_err(|mismatch| {
+            WorkloadError::setting("globalBatch", mismatch.global_batch, format!("does not come out: {mismatch}"))
+        })?;
+        let auxiliary = config.loss.auxiliary != Auxiliary::Off;
+        let settings_of_auxiliary =
+            [("lossFrequency", settings.loss_frequency), ("querySamples", settings.query_samples)];
+        for (field, value) in settings_of_auxiliary {
+            match value {
+                Some(0) => return Err(WorkloadError::setting(field, 0, "must be at least 1")),
+                Some(value) if !auxiliary => {
+                    let problem = "acts on auxiliary losses, and workload.config.loss.auxiliary is Off: leave it out, or turn them on";
+                    return Err(WorkloadError::setting(field, value, problem));
+                }
+                _ => {}
+            }
+        }
+        let queries = settings.query_samples.unwrap_or(QUERIES) as usize;
+        let layout = Layout { items: batch / tasks, pairs: config.pairs, queries };
+        let physical = if config.loss.auxiliary == Auxiliary::Live { config.evaluation.physical_pairs } else { 0 };
+        Ok(Self {
+            evaluation_rows: settings.eval_batch.map_or(batch, |items| items.max(1) as usize) * config.pairs,
+            physical_rows: physical.min(PHYSICAL_ROWS),
+            layout,
+            seed: request.seed,
+            rank: u64::from(request.rank),
+            world: u64::from(request.world.max(1)),
+            accumulation: u64::from(accumulation.max(1)),
+            loss_frequency: u64::from(settings.loss_frequency.unwrap_or(1)),
+            config,
+        })
+    }
+
+    /// Items per micro-step and rank.
+    fn batch(&self) -> u64 {
+        (self.layout.items * self.config.tasks.len()) as u64
+    }
+
+    fn items_per_epoch(&self) -> u64 {
+        self.config.tasks.iter().map(|&task| samples(task, Split::Train, &self.config).len() as u64).sum()
+    }
+
+    /// The first item of this rank's batch at `at`, counted over the whole gang and run.
+    fn first_item(&self, at: At) -> u64 {
+        at.items + (u64::from(at.micro) * self.world + self.rank) * self.batch()
+    }
+
+    /// Whether the auxiliary losses are computed: every so many micro-steps, counted from the first step of an epoch.
+    fn is_auxiliary(&self, at: At) -> bool {
+        let step_items = self.batch() * self.world * self.accumulation;
+        let step = at.items % self.items_per_epoch() / step_items;
+        let index = step * self.accumulation + u64::from(at.micro);
+        self.config.loss.auxiliary != Auxiliary::Off && index.is_multiple_of(self.loss_frequency)
+    }
+
+    /// Weight of each inverse loss: 0 at first, then rising linearly by epochs, then constant.
+    fn inverse_weight(&self, at: At) -> f64 {
+        let loss = &self.config.loss;
+        let epoch = (at.items / self.items_per_epoch()) as f64;
+        let ramp = if epoch < loss.inverse_start {
+            0.0
+        } else if loss.inverse_ramp > 0.0 {
+            ((epoch - loss.inverse_start) / loss.inverse_ramp).min(1.0)
+        } else {
+            1.0
+        };
+        (loss.inverse * ramp).min(INVERSE_LIMIT)
+    }
+
+    /// What tells this micro-step's stochastic depth from every other's.
+    fn counter(&self, at: At) -> u32 {
+        mix(self.seed ^ mix(self.first_item(at))) as u32
+    }
+}
+
+impl Job for UpsJob {
+    fn programs(&self) -> &Programs {
+        &self.programs
+    }
+
+    fn optimization(&self) -> &Optimization {
+        &self.optimization
+    }
+
+    fn items_per_batch(&self) -> u32 {
+        self.plan.batch() as u32
+    }
+
+    fn items_per_epoch(&self) -> u64 {
+        self.plan.items_per_epoch()
+    }
+
+    fn variant(&self, at: At) -> usize {
+        usize::from(self.programs.train.len() > 1 && !self.plan.is_auxiliary(at))
+    }
+
+    fn extras(&self) -> Vec<(String, Array)> {
+        let array = |shape: Vec<usize>, values: &[f32]| Array::new(shape, Elements::F32(values.to_vec()));
+        let arrays = self.encoders.iter().flat_map(|(task, encoder)| {
+            let (width, inputs) = (encoder.bias().len(), encoder.tiling().patch() + COORDINATES);
+            let weight = array(vec![width, inputs], encoder.weight()).ok();
+            let bias = array(vec![width], encoder.bias()).ok();
+            [("weight", weight), ("bias", bias)].map(|(kind, array)| {
+                (format!("encoder.{}.{kind}", task.name()), array.expect("an encoder's weights fill their shapes"))
+            })
+        });
+        arrays.collect()
+    }
+
+    fn open(&self, root: &Path, progress: crate::store::OnProgress<'_>) -> Result<Arc<dyn Data>, WorkloadError> {
+        let dataset = Dataset::open(&root.join("ups"), &self.plan.config, progress)?;
+        Ok(Arc::new(Batches::new(Arc::clone(&self.plan), Arc::clone(&self.programs), dataset)))
+    }
+}
+
+/// Matrices go to Muon, vectors to AdamW; the decoder moves only when it had gradients.
+fn optimization(settings: &Settings) -> Result<Optimization, WorkloadError> {
+    let number =
+        |field: &str, value: &Option<pawl_contract::decimal::Decimal>, default: f64, range: std::ops::Range<f64>| {
+            let value = value.as_ref().map_or(default, |value| value.value());
+            if range.contains(&value) {
+                return Ok(value);
+            }
+            Err(WorkloadError::setting(
+                field,
+                value,
+                format!("must be at least {} and less than {}", range.start, range.end),
+            ))
+        };
+    let learning_rate = number("learningRate", &settings.learning_rate, 1.4e-3, 0.0..10.0)?;
+    let weight_decay = number("weightDecay", &settings.weight_decay, 0.03, 0.0..10.0)?;
+    let decay = number("ema", &settings.ema, 0.999, 0.0..1.0)?;
+    let muon = Rule::Muon { momentum: 0.95, iterations: 5 };
+    let adamw = Rule::AdamW { beta1: 0.9, beta2: 0.999, epsilon: 1e-8 };
+    let group = |prefix, min_axes, rule, only_with| Group { prefix, min_axes, rule, only_with };
+    Ok(Optimization {
+        groups: vec![
+            group(operator::PREFIX, 2, muon, None),
+            group(operator::PREFIX, 0, adamw, None),
+            // Variant 0 is the one with auxiliary losses wherever there is a decoder.
+            group(decoder::PREFIX, 2, muon, Some(vec![0])),
+            group(decoder::PREFIX, 0, adamw, Some(vec![0])),
+        ],
+        learning_rate,
+        weight_decay,
+        average: Some(Average { prefix: operator::PREFIX, decay }),
+    })
+}

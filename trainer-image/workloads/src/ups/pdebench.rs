@@ -1,0 +1,142 @@
+//! Fields from PDEBench's HDF5 files.
+
+use super::config::{Config, Source, Task};
+use super::dataset::Field;
+use crate::store::StoreError;
+use hdf5_pure::{Dataset, File};
+use std::path::{Path, PathBuf};
+
+/// Every how manyeth frame of a file is used.
+const TIME_STRIDE: usize = 2;
+
+/// The files of one task, opened. Sample i is row i / n of file i mod n, so that every split holds every file's kind.
+pub struct PdeBench {
+    files: Vec<(PathBuf, File)>,
+    task: Task,
+    /// Frames and cells of a trajectory, or rows and columns of the grid.
+    extent: (usize, usize),
+}
+
+/// The number as PDEBench writes it into a file name: `1.0`, `0.4`.
+fn decimal(value: f64) -> String {
+    format!("{value:?}")
+}
+
+impl PdeBench {
+    /// Opens the files of `task` that `config` asks for, and checks that they hold `samples` samples of the right size.
+    ///
+    /// # Errors
+    /// [`StoreError::Source`], naming the file, what is wrong with it and the remedy.
+    pub fn open(task: Task, config: &Config, samples: usize) -> Result<Self, StoreError> {
+        debug_assert_eq!(config.data.source, Source::PdeBench, "files are read only when they are asked for");
+        let directory = Path::new(config.data.directory.as_deref().unwrap_or("."));
+        let (names, extent): (Vec<String>, _) = match task {
+            Task::Advection1d => (
+                config
+                    .advection
+                    .betas
+                    .values()
+                    .iter()
+                    .map(|&beta| format!("1D_Advection_Sols_beta{}.hdf5", decimal(beta)))
+                    .collect(),
+                (config.advection.frames, config.advection.cells),
+            ),
+            Task::Darcy2d => (
+                vec![format!("2D_DarcyFlow_beta{}_Train.hdf5", decimal(config.data.darcy_beta))],
+                (config.darcy.grid, config.darcy.grid),
+            ),
+        };
+        let mut files = Vec::with_capacity(names.len());
+        for name in &names {
+            let path = directory.join(name);
+            let file = File::open_streaming(&path).map_err(|error| {
+                StoreError::Source(format!(
+                    "{}: cannot be read as HDF5 ({error}): put PDEBench's file there, or set data.source: Generated",
+                    path.display()
+                ))
+            })?;
+            files.push((path, file));
+        }
+        let opened = Self { files, task, extent };
+        opened.check(samples)?;
+        Ok(opened)
+    }
+
+    fn check(&self, samples: usize) -> Result<(), StoreError> {
+        let rows = samples.div_ceil(self.files.len());
+        let (first, second) = self.extent;
+        for file in &self.files {
+            match self.task {
+                Task::Advection1d => {
+                    self.fits(file, "tensor", &[rows, (first - 1) * TIME_STRIDE + 1, second])?;
+                }
+                Task::Darcy2d => {
+                    self.fits(file, "tensor", &[rows, 1, first, second])?;
+                    self.fits(file, "nu", &[rows, first, second])?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Samples and frames may be more than are asked for; the grid must be the same.
+    fn fits(&self, (path, file): &(PathBuf, File), name: &str, least: &[usize]) -> Result<(), StoreError> {
+        let has = self.dataset(path, file, name)?.shape().map_err(|error| unreadable(path, name, &error))?;
+        let at_least = if self.task == Task::Advection1d { 2 } else { 1 };
+        let fits =
+            has.len() == least.len()
+                && has.iter().zip(least).enumerate().all(|(axis, (&has, &least))| {
+                    if axis < at_least { has >= least as u64 } else { has == least as u64 }
+                });
+        if fits {
+            return Ok(());
+        }
+        Err(StoreError::Source(format!(
+            "{}: dataset `{name}` is {has:?}, but the configuration needs {least:?} (samples, frames of which every second one \
+             is used, grid): lower the number of samples or frames, or set the grid of the file",
+            path.display()
+        )))
+    }
+
+    fn dataset(&self, path: &Path, file: &File, name: &str) -> Result<Dataset, StoreError> {
+        file.dataset(name).map_err(|error| unreadable(path, name, &error))
+    }
+
+    fn row(&self, file: usize, name: &str, row: usize) -> Result<Vec<f32>, StoreError> {
+        let (path, file) = &self.files[file];
+        let read = self.dataset(path, file, name)?.read_f32_rows(row as u64, 1);
+        let values = read.map_err(|error| unreadable(path, name, &error))?;
+        match values.iter().position(|value| !value.is_finite()) {
+            None => Ok(values),
+            Some(at) => Err(StoreError::Source(format!(
+                "{}: dataset `{name}`, row {row}, holds {} at element {at}: the file is damaged, fetch it again",
+                path.display(),
+                values[at]
+            ))),
+        }
+    }
+
+    /// `field` of sample `index` in physical units: (frames, cells), or (rows, columns) of the grid.
+    ///
+    /// # Errors
+    /// [`StoreError::Source`] when the file cannot be read or holds a number that is not finite.
+    pub fn sample(&self, field: Field, index: usize) -> Result<Vec<f32>, StoreError> {
+        let (file, row) = (index % self.files.len(), index / self.files.len());
+        match field {
+            Field::Advection => {
+                let (frames, cells) = self.extent;
+                let all = self.row(file, "tensor", row)?;
+                Ok(all.chunks_exact(cells).step_by(TIME_STRIDE).take(frames).flatten().copied().collect())
+            }
+            Field::Coefficient => self.row(file, "nu", row),
+            Field::Pressure => self.row(file, "tensor", row),
+        }
+    }
+}
+
+fn unreadable(path: &Path, name: &str, error: &dyn std::fmt::Display) -> StoreError {
+    StoreError::Source(format!(
+        "{}: dataset `{name}` cannot be read ({error}): is this PDEBench's file, whole?",
+        path.display()
+    ))
+}
