@@ -388,6 +388,9 @@ pub struct TrainingStatus {
     /// Training resumes from no checkpoint with more items than this.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resume_not_after_items: Option<u64>,
+    /// Hash of the settings that train.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub revision: String,
     /// Items at the newest evaluation that passed the gate.
     pub last_good_items: u64,
     /// When it began.
@@ -500,6 +503,9 @@ pub struct RetryStatus {
     /// How the accepted settings failed, when that is what is being retried.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub control_outcome: Option<Outcome>,
+    /// The settings that failed so are the baseline's.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub baseline_failed: bool,
     /// Failures so far.
     pub count: u32,
     /// No attempt before this time.

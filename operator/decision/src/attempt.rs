@@ -1,0 +1,232 @@
+//! The attempt under way: adopted, watched, ended, stopped, started. There is never more than one alive.
+//!
+//! The number of the attempt advances only when the one before was positively seen to have ended. Until then whatever
+//! is started bears the same name, and names are unique: however late or incomplete the observations are, two
+//! attempts cannot be alive.
+
+use crate::action::{Action, Decision};
+use crate::draft::Draft;
+use crate::fingerprint::fingerprint;
+use crate::fold::{Missing, speaks};
+use crate::launch::Work;
+use crate::observed::{AttemptFacts, AttemptState, Ending, Observed};
+use crate::retry::after;
+use crate::step::Next;
+use pawl_api::status::{AttemptStatus, Purpose, StopCause};
+
+impl Draft<'_> {
+    /// Whether an attempt was seen and not yet seen to end.
+    pub fn draining(&self) -> bool {
+        self.status.attempt.as_ref().is_some_and(|attempt| attempt.seen)
+    }
+
+    fn attempt_name(&self, number: u32) -> String {
+        format!("{}-{number}", self.name())
+    }
+}
+
+/// What is known of an attempt. Seen twice, the one that ended counts: that is for ever.
+fn facts_of<'a>(observed: &'a Observed, name: &str) -> Option<&'a AttemptFacts> {
+    let ended = |facts: &&AttemptFacts| matches!(facts.state, AttemptState::Ended(_));
+    let mut all = observed.attempts.iter().filter(|facts| facts.name == name);
+    all.clone().find(ended).or_else(|| all.next())
+}
+
+fn described(work: &Work, name: String, plan_hash: String, started: String) -> AttemptStatus {
+    AttemptStatus {
+        name,
+        purpose: work.purpose,
+        phase: work.phase.clone(),
+        plan_hash,
+        started,
+        seen: false,
+        trial: work.trial.clone(),
+        launches: work.launches.iter().map(|launch| launch.plan.launch.clone()).collect(),
+        folded: Vec::new(),
+        stop: None,
+    }
+}
+
+/// An attempt that exists although the status does not know it was started just before a crash: it is taken over if
+/// it does what is wanted, else it is stopped.
+pub(crate) fn adopt(draft: &mut Draft<'_>, observed: &Observed, next: &Next) -> bool {
+    if draft.status.attempt.is_some() {
+        return false;
+    }
+    let Some(number) = draft.status.attempts.checked_add(1) else { return false };
+    let name = draft.attempt_name(number);
+    let Some(facts) = facts_of(observed, &name) else { return false };
+    let started = draft.now.to_string();
+    let wanted = match next {
+        Next::Run(work) if fingerprint(&draft.attempt_plan(&name, work), 16) == facts.plan_hash => {
+            Some(described(work, name.clone(), facts.plan_hash.clone(), started.clone()))
+        }
+        Next::Run(_) | Next::Drain | Next::Idle(_) => None,
+    };
+    let stranger = || AttemptStatus {
+        name,
+        plan_hash: facts.plan_hash.clone(),
+        started,
+        stop: Some(StopCause::NotWanted),
+        ..AttemptStatus::default()
+    };
+    draft.status.attempts = number;
+    draft.status.attempt = Some(AttemptStatus { seen: true, ..wanted.unwrap_or_else(stranger) });
+    true
+}
+
+/// Facts of the attempt under way.
+pub(crate) fn current<'a>(draft: &Draft<'_>, observed: &'a Observed) -> Option<&'a AttemptFacts> {
+    facts_of(observed, &draft.status.attempt.as_ref()?.name)
+}
+
+/// Sees that the attempt is there, overdue, ended or gone. `true` when there is no attempt to wait for any more.
+pub(crate) fn watch(draft: &mut Draft<'_>, observed: &Observed, next: &Next) -> bool {
+    let Some(facts) = current(draft, observed) else { return vanished(draft) };
+    let timeout = draft.spec.lifecycle.scheduling_timeout.get().as_secs();
+    let now = draft.now;
+    let Some(attempt) = draft.status.attempt.as_mut() else { return false };
+    attempt.seen = true;
+    match &facts.state {
+        AttemptState::Pending { since, .. } => {
+            if after(*since, timeout) <= now && attempt.stop.is_none() {
+                attempt.stop = Some(StopCause::SchedulingTimeout);
+            }
+            false
+        }
+        AttemptState::Running => false,
+        AttemptState::Ended(ending) => {
+            if let Some(failure) = failure(draft, facts, ending, next) {
+                count(draft, &failure);
+            }
+            draft.status.attempt = None;
+            true
+        }
+    }
+}
+
+/// The attempt was seen and is gone: it was lost, and is made again under its name.
+fn vanished(draft: &mut Draft<'_>) -> bool {
+    let Some(attempt) = draft.status.attempt.as_mut().filter(|attempt| attempt.seen) else { return false };
+    attempt.seen = false;
+    let stopped = attempt.stop.take();
+    let message = format!("attempt {} went away", attempt.name);
+    if stopped != Some(StopCause::NotWanted) {
+        count(draft, &Missing::because(message));
+    }
+    true
+}
+
+fn count(draft: &mut Draft<'_>, missing: &Missing) {
+    let Some(attempt) = &draft.status.attempt else { return };
+    let (trial, purpose) = (attempt.trial.clone(), attempt.purpose);
+    draft.count_failure(&trial, missing);
+    if let (Purpose::Train, Some(training)) = (purpose, draft.status.training.as_mut()) {
+        training.restarts = training.restarts.saturating_add(1);
+    }
+}
+
+/// What the infrastructure did to an attempt that ended without all that is still wanted of it.
+fn failure(draft: &Draft<'_>, facts: &AttemptFacts, ending: &Ending, next: &Next) -> Option<Missing> {
+    let attempt = draft.status.attempt.as_ref()?;
+    let missing = |message: String| Some(Missing::because(message));
+    match attempt.stop {
+        Some(StopCause::SchedulingTimeout) => {
+            let limit = draft.spec.lifecycle.scheduling_timeout.as_str();
+            return missing(format!("not all ranks ran within lifecycle.schedulingTimeout {limit}"));
+        }
+        Some(StopCause::NotWanted) => return None,
+        None => {}
+    }
+    let Next::Run(work) = next else { return None };
+    let mut open = work.launches.iter().filter(|launch| attempt.launches.contains(&launch.plan.launch)).peekable();
+    let first = open.peek()?.plan.launch.clone();
+    let result = |name: &str| facts.results.iter().find(|result| result.launch == name);
+    let said = open.find_map(|launch| speaks(draft.spec, launch, result(&launch.plan.launch)?).err());
+    match (ending, said) {
+        (Ending::Stopped, _) => None,
+        (_, Some(said)) => Some(said),
+        (Ending::Lost(message), None) => missing(format!("attempt {} was lost: {message}", attempt.name)),
+        (Ending::Completed, None) => missing(format!("attempt {} ended without a report of {first}", attempt.name)),
+    }
+}
+
+/// Asks for what is next: starts, stops, waits.
+pub(crate) fn schedule(draft: &mut Draft<'_>, observed: &Observed, next: &Next) -> Vec<Action> {
+    let mut actions = Vec::new();
+    let own = draft.status.attempt.as_ref().map(|attempt| attempt.name.clone());
+    let strangers = observed
+        .attempts
+        .iter()
+        .filter(|facts| !matches!(facts.state, AttemptState::Ended(_)) && Some(&facts.name) != own.as_ref());
+    actions.extend(strangers.map(|facts| Action::Stop { attempt: facts.name.clone(), checkpoint: false }));
+    let blocked = !actions.is_empty();
+    match next {
+        Next::Run(work) => {
+            if draft.draining() {
+                actions.extend(keep_or_stop(draft, observed, Some(work)));
+            } else if !blocked && draft.backoff(&work.trial).is_none() {
+                actions.extend(start(draft, work));
+            }
+        }
+        Next::Drain | Next::Idle(_) => actions.extend(keep_or_stop(draft, observed, None)),
+    }
+    actions
+}
+
+/// Stops the attempt unless it will do all that is wanted.
+fn keep_or_stop(draft: &mut Draft<'_>, observed: &Observed, work: Option<&Work>) -> Option<Action> {
+    let facts_hash = current(draft, observed).map(|facts| facts.plan_hash.clone());
+    let attempt = draft.status.attempt.as_mut()?;
+    let promised = |name: &String| attempt.launches.contains(name) && !attempt.folded.contains(name);
+    let covers = work.is_some_and(|work| work.launches.iter().all(|launch| promised(&launch.plan.launch)));
+    // A launch that failed leaves its attempt to end by itself: stopping it would hide how it ended.
+    let ending = work.is_some_and(|work| {
+        work.trial == attempt.trial && work.launches.iter().all(|launch| attempt.launches.contains(&launch.plan.launch))
+    });
+    let as_planned = facts_hash.is_none_or(|hash| hash == attempt.plan_hash);
+    if attempt.stop.is_none() && as_planned && (covers || ending) {
+        return None;
+    }
+    if attempt.seen {
+        attempt.stop.get_or_insert(StopCause::NotWanted);
+    }
+    Some(Action::Stop { attempt: attempt.name.clone(), checkpoint: attempt.purpose == Purpose::Train })
+}
+
+/// Starts an attempt under the next number, or again under that of one that was never seen.
+fn start(draft: &mut Draft<'_>, work: &Work) -> Option<Action> {
+    let number = match &draft.status.attempt {
+        Some(_) => draft.status.attempts,
+        None => draft.status.attempts.checked_add(1)?,
+    };
+    let name = draft.attempt_name(number);
+    let plan = draft.attempt_plan(&name, work);
+    let plan_hash = fingerprint(&plan, 16);
+    let known =
+        draft.status.attempt.as_ref().is_some_and(|attempt| attempt.plan_hash == plan_hash && attempt.stop.is_none());
+    if !known {
+        draft.status.attempts = number;
+        draft.status.attempt = Some(described(work, name.clone(), plan_hash.clone(), draft.now.to_string()));
+        let about = work.phase.as_deref().map(|phase| format!(" for phase {phase}")).unwrap_or_default();
+        let message = format!("{name}: {:?}{about}, {} launches", work.purpose, work.launches.len());
+        draft.normal("AttemptStarted", message, work.phase.as_deref());
+        if work.purpose == Purpose::Train {
+            crate::guard::restart(draft);
+        }
+    }
+    Some(Action::Start { plan, plan_hash })
+}
+
+/// Removes what ended before the status that was given was written.
+pub(crate) fn release(decision: &mut Decision, before: &pawl_api::TrainingJobStatus, job: &str, observed: &Observed) {
+    for facts in &observed.attempts {
+        let number =
+            facts.name.strip_prefix(job).and_then(|rest| rest.strip_prefix('-')).and_then(|n| n.parse::<u32>().ok());
+        let past = number.is_some_and(|number| number <= before.attempts);
+        let current = before.attempt.as_ref().is_some_and(|attempt| attempt.name == facts.name);
+        if past && !current && matches!(facts.state, AttemptState::Ended(_)) {
+            decision.actions.push(Action::Release { attempt: facts.name.clone() });
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Pairs of launches: which exist, which count, which are missing.
+
+use crate::draft::Draft;
+use crate::launch::{Launch, Target, budget, seed, tag};
+use pawl_api::status::{Arm, LaunchStatus};
+use pawl_contract::exit::Outcome;
+use pawl_contract::plan::LaunchKind;
+use pawl_contract::settings::Settings;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+/// Pairs beyond this do not exist: they come from a damaged status.
+const MAX_INDEX: u32 = 1024;
+
+/// A comparison of two settings. Its evidence are those launches that were made with exactly these settings.
+pub(crate) struct Comparison<'a> {
+    pub draft: &'a Draft<'a>,
+    /// Prefix of launch names; retries are counted for it.
+    pub trial: String,
+    pub target: Target,
+    pub control: Settings,
+    pub candidate: Settings,
+    pub evidence: &'a [LaunchStatus],
+    tags: RefCell<BTreeMap<(LaunchKind, bool, u32), String>>,
+}
+
+/// Two launches that may be compared.
+pub(crate) struct Pair<'a> {
+    pub control: &'a LaunchStatus,
+    pub candidate: &'a LaunchStatus,
+}
+
+impl<'a> Comparison<'a> {
+    pub fn new(
+        draft: &'a Draft<'a>,
+        (trial, target): (String, Target),
+        (control, candidate): (Settings, Settings),
+        evidence: &'a [LaunchStatus],
+    ) -> Self {
+        Self { draft, trial, target, control, candidate, evidence, tags: RefCell::default() }
+    }
+
+    fn settings(&self, arm: Arm) -> &Settings {
+        match arm {
+            Arm::Control => &self.control,
+            Arm::Candidate => &self.candidate,
+        }
+    }
+
+    /// The tag of a launch of this comparison.
+    fn tag(&self, kind: LaunchKind, arm: Arm, index: u32) -> String {
+        let spec = self.draft.spec;
+        let seed = seed(spec, index);
+        let key = (kind, arm == Arm::Candidate, seed);
+        let fresh = || tag(spec, kind, self.settings(arm), seed, &budget(spec, kind));
+        self.tags.borrow_mut().entry(key).or_insert_with(fresh).clone()
+    }
+
+    /// The launch of this comparison in the evidence, however it ended.
+    pub fn find(&self, kind: LaunchKind, arm: Arm, index: u32) -> Option<&'a LaunchStatus> {
+        let mut found = self.evidence.iter().filter(|l| l.kind == kind && l.arm == arm && l.pair == index).peekable();
+        found.peek()?;
+        let tag = self.tag(kind, arm, index);
+        found.find(|launch| launch.name.ends_with(&tag))
+    }
+
+    /// All launches of the candidate in the evidence.
+    pub fn candidates(&self) -> impl Iterator<Item = &'a LaunchStatus> + '_ {
+        let all = self.evidence.iter().filter(|launch| launch.arm == Arm::Candidate);
+        all.filter(|launch| launch.name.ends_with(&self.tag(launch.kind, launch.arm, launch.pair)))
+    }
+
+    /// A launch to make.
+    pub fn launch(&self, kind: LaunchKind, arm: Arm, index: u32) -> Launch {
+        let side = match arm {
+            Arm::Control => "a",
+            Arm::Candidate => "b",
+        };
+        let stem = match kind {
+            LaunchKind::Preflight => format!("{}-check-{side}", self.trial),
+            LaunchKind::Measure => format!("{}-p{index}-{side}", self.trial),
+            LaunchKind::Quality => format!("{}-s{index}-{side}", self.trial),
+            LaunchKind::Search | LaunchKind::Train => format!("{}-{index}-{side}", self.trial),
+        };
+        self.draft.launch(&stem, kind, self.settings(arm), (self.target, arm, index))
+    }
+
+    /// The pairs that count, in order, and the launches that are missing until there are `wanted`, in ABBA order: drift
+    /// cancels. A pair whose launches ran on different devices does not count, and another one takes its place.
+    pub fn pairs(&self, wanted: usize) -> (Vec<Pair<'a>>, Vec<Launch>) {
+        let done =
+            |arm, index| self.find(LaunchKind::Measure, arm, index).filter(|launch| launch.outcome == Outcome::Done);
+        let (mut pairs, mut missing) = (Vec::new(), Vec::new());
+        let measured = self.evidence.iter().filter(|launch| launch.kind == LaunchKind::Measure);
+        let end = measured.map(|launch| launch.pair.saturating_add(1)).max().unwrap_or(0).min(MAX_INDEX);
+        let mut planned = 0;
+        for index in 0.. {
+            if index >= end && pairs.len() + planned >= wanted {
+                break;
+            }
+            match (done(Arm::Control, index), done(Arm::Candidate, index)) {
+                (Some(control), Some(candidate)) => {
+                    if control.placement == candidate.placement {
+                        pairs.push(Pair { control, candidate });
+                    }
+                }
+                (control, candidate) if pairs.len() + planned < wanted => {
+                    let mut order = [(Arm::Control, control), (Arm::Candidate, candidate)];
+                    if index % 2 == 1 {
+                        order.reverse();
+                    }
+                    let absent = order.into_iter().filter(|(_, found)| found.is_none());
+                    missing.extend(absent.map(|(arm, _)| self.launch(LaunchKind::Measure, arm, index)));
+                    planned += 1;
+                }
+                _ => {}
+            }
+        }
+        (pairs, missing)
+    }
+}
+
+impl Pair<'_> {
+    /// Candidate over control, items per second.
+    pub fn ratio(&self) -> f64 {
+        let speed = |launch: &LaunchStatus| launch.items_per_second.as_ref().map_or(f64::NAN, |speed| speed.value());
+        speed(self.candidate) / speed(self.control)
+    }
+}

@@ -1,0 +1,103 @@
+//! Conditions, as kstatus reads them.
+
+use crate::draft::{Draft, bounded};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use pawl_api::status::{PhaseState, Stage};
+
+struct State {
+    holds: bool,
+    reason: String,
+    message: String,
+}
+
+/// Sets every condition; the time of one changes only when its status does.
+pub(crate) fn set(draft: &mut Draft<'_>) {
+    let states = [
+        ("Reconciling", reconciling(draft)),
+        ("Stalled", failed(draft)),
+        ("Complete", complete(draft)),
+        ("Failed", failed(draft)),
+        ("Suspended", suspended(draft)),
+        ("Degraded", degraded(draft)),
+    ];
+    let old = std::mem::take(&mut draft.status.conditions);
+    draft.status.conditions = states.into_iter().map(|(kind, state)| condition(draft, &old, kind, state)).collect();
+}
+
+fn condition(draft: &Draft<'_>, old: &[Condition], kind: &str, state: State) -> Condition {
+    let status = if state.holds { "True" } else { "False" };
+    let same = old.iter().find(|old| old.type_ == kind && old.status == status);
+    Condition {
+        last_transition_time: same.map_or(Time(draft.now), |old| old.last_transition_time.clone()),
+        message: bounded(&state.message),
+        observed_generation: draft.job.metadata.generation,
+        reason: state.reason,
+        status: status.to_owned(),
+        type_: kind.to_owned(),
+    }
+}
+
+fn state(holds: bool, reason: &str, message: &str) -> State {
+    State { holds, reason: reason.to_owned(), message: message.to_owned() }
+}
+
+fn reconciling(draft: &Draft<'_>) -> State {
+    match draft.status.stage {
+        Stage::Pending | Stage::Preflight | Stage::Optimizing | Stage::Searching | Stage::Training => {
+            state(true, &format!("{:?}", draft.status.stage), &draft.status.progress)
+        }
+        Stage::Complete | Stage::Failed | Stage::Suspended => state(false, &format!("{:?}", draft.status.stage), ""),
+    }
+}
+
+fn complete(draft: &Draft<'_>) -> State {
+    let done = draft.status.stage == Stage::Complete;
+    state(done, if done { "Complete" } else { "NotComplete" }, "")
+}
+
+fn failed(draft: &Draft<'_>) -> State {
+    match &draft.status.failure {
+        Some(failure) => state(true, &failure.reason, &failure.message),
+        None => state(false, "NoFailure", ""),
+    }
+}
+
+fn suspended(draft: &Draft<'_>) -> State {
+    let suspended = draft.status.stage == Stage::Suspended;
+    match (suspended, draft.spec.suspend) {
+        (true, true) => state(true, "SpecSuspend", "spec.suspend is true: set it to false to go on"),
+        (true, false) => {
+            let missed = draft.status.bundle.as_ref().map(|bundle| bundle.message.as_str()).unwrap_or_default();
+            state(true, crate::goal::MISSED, &format!("{missed}: change the spec to go on"))
+        }
+        (false, _) => state(false, "NotSuspended", ""),
+    }
+}
+
+fn degraded(draft: &Draft<'_>) -> State {
+    let status = &draft.status;
+    if let Some(training) = &status.training {
+        if !training.straggler.is_empty() {
+            return state(true, "Straggler", &training.straggler);
+        }
+        if !training.degraded.is_empty() {
+            return state(true, "TrainingDegraded", &training.degraded);
+        }
+    }
+    if let Some(bundle) = &status.bundle {
+        if bundle.reason == crate::goal::MISSED || bundle.state == PhaseState::Error {
+            return state(true, &bundle.reason, &bundle.message);
+        }
+        let least = draft.spec.gates.min_gpu_utilization.as_ref();
+        if let (Some(least), Some(found)) = (least, &bundle.utilization)
+            && found.value() < least.value()
+        {
+            let message = format!("device utilization {found} is below gates.minGpuUtilization {least}");
+            return state(true, "LowUtilization", &message);
+        }
+    }
+    if let Some(phase) = status.phases.iter().find(|phase| phase.state == PhaseState::Error) {
+        return state(true, "PhaseError", &format!("phase {}: {}", phase.name, phase.message));
+    }
+    state(false, "AsPlanned", "")
+}

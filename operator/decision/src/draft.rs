@@ -1,0 +1,81 @@
+//! A decision being made: the status as it will be, and the events so far.
+
+use crate::action::{Event, EventKind};
+use jiff::Timestamp;
+use pawl_api::spec::{TrainingJob, TrainingJobSpec};
+use pawl_api::status::{FailureStatus, PhaseState, TrainingJobStatus};
+use pawl_contract::report::truncated;
+
+/// Longest message in a status, bytes.
+const MAX_MESSAGE: usize = 320;
+
+/// A decision being made.
+pub(crate) struct Draft<'a> {
+    pub job: &'a TrainingJob,
+    pub spec: &'a TrainingJobSpec,
+    pub now: Timestamp,
+    pub status: TrainingJobStatus,
+    pub events: Vec<Event>,
+}
+
+/// Text that fits into the status.
+pub(crate) fn bounded(text: &str) -> String {
+    truncated(text, MAX_MESSAGE).to_owned()
+}
+
+impl<'a> Draft<'a> {
+    pub fn new(job: &'a TrainingJob, status: &TrainingJobStatus, now: Timestamp) -> Self {
+        Self { job, spec: &job.spec, now, status: status.clone(), events: Vec::new() }
+    }
+
+    /// Name of the job; the API server and the manifest reader see to it that there is one.
+    pub fn name(&self) -> &'a str {
+        self.job.metadata.name.as_deref().unwrap_or("job")
+    }
+
+    pub fn normal(&mut self, reason: &str, message: impl Into<String>, phase: Option<&str>) {
+        self.event(EventKind::Normal, reason, message.into(), phase);
+    }
+
+    pub fn warning(&mut self, reason: &str, message: impl Into<String>, phase: Option<&str>) {
+        self.event(EventKind::Warning, reason, message.into(), phase);
+    }
+
+    fn event(&mut self, kind: EventKind, reason: &str, message: String, phase: Option<&str>) {
+        let phase = phase.map(str::to_owned);
+        self.events.push(Event { kind, reason: reason.to_owned(), message: bounded(&message), phase });
+    }
+
+    /// Moves a phase, and tells.
+    pub fn phase_to(&mut self, index: usize, state: PhaseState, reason: &str, message: &str) {
+        let Some(phase) = self.status.phases.get_mut(index) else { return };
+        phase.state = state;
+        phase.reason = reason.to_owned();
+        phase.message = bounded(message);
+        let name = phase.name.clone();
+        let text = format!("phase {name}: {message}");
+        match state {
+            PhaseState::Pending
+            | PhaseState::Preflight
+            | PhaseState::Measuring
+            | PhaseState::Accepted
+            | PhaseState::Skipped => self.normal(reason, text, Some(&name)),
+            PhaseState::Retrying
+            | PhaseState::RollingBack
+            | PhaseState::RolledBack
+            | PhaseState::Unsupported
+            | PhaseState::Inconclusive
+            | PhaseState::Error => self.warning(reason, text, Some(&name)),
+        }
+    }
+
+    /// The job failed; it stays so until its spec changes.
+    pub fn fail(&mut self, reason: &str, message: &str) {
+        let spec_hash = crate::fingerprint::fingerprint(self.spec, 16);
+        let failure = FailureStatus { reason: reason.to_owned(), message: bounded(message), spec_hash };
+        if self.status.failure.as_ref() != Some(&failure) {
+            self.warning(reason, message, None);
+            self.status.failure = Some(failure);
+        }
+    }
+}

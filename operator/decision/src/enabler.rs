@@ -1,0 +1,21 @@
+//! Enablers are accepted provisionally: they are kept only if something that requires them is.
+
+use crate::draft::Draft;
+use crate::revert::revert;
+use crate::revision::accepted;
+use crate::step::Step;
+use pawl_api::spec::{Pin, Role, Scope};
+
+/// Reverts the first enabler that nothing accepted requires. All phases are final by now.
+pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
+    let phases = draft.spec.phases.iter().zip(&draft.status.phases);
+    let useless = phases.enumerate().rev().find(|(_, (phase, status))| {
+        let mut all = draft.spec.phases.iter().zip(&draft.status.phases);
+        let needed = all.any(|(other, status)| other.requires.contains(&phase.name) && accepted(status));
+        phase.role == Role::Enabler && phase.pin != Some(Pin::Accepted) && accepted(status) && !needed
+    });
+    let Some((index, _)) = useless else { return Step::Pass };
+    let message = "no phase that requires it was accepted";
+    revert(draft, index, Scope::Phase, "NothingNeedsIt", message);
+    Step::Moved
+}

@@ -1,0 +1,142 @@
+//! Taking in what was observed of the attempt under way: every result once, and only what was asked for.
+
+use crate::draft::{Draft, bounded};
+use crate::launch::{Launch, Target, Work};
+use crate::observed::AttemptFacts;
+use crate::verdict::quality::missing_metric;
+use crate::verdict::safety::unsafe_outcome;
+use crate::{cost, preflight, train};
+use pawl_api::spec::TrainingJobSpec;
+use pawl_api::status::{Arm, LaunchStatus};
+use pawl_contract::decimal::Decimal;
+use pawl_contract::exit::Outcome;
+use pawl_contract::plan::LaunchKind;
+use pawl_contract::report::{LaunchResult, truncated};
+
+/// Longest message kept with a launch, bytes.
+const MAX_LAUNCH_MESSAGE: usize = 160;
+
+/// Why a result says nothing about the settings.
+pub(crate) struct Missing {
+    pub message: String,
+    /// How the accepted settings failed, when it is that.
+    pub control_outcome: Option<Outcome>,
+    /// Those settings are the baseline's.
+    pub baseline: bool,
+}
+
+impl Missing {
+    /// Something that says nothing about any settings.
+    pub fn because(message: String) -> Self {
+        Self { message, control_outcome: None, baseline: false }
+    }
+}
+
+/// Whether a result is evidence. What is not is missing data: the launch is made again.
+pub(crate) fn speaks(spec: &TrainingJobSpec, launch: &Launch, result: &LaunchResult) -> Result<(), Missing> {
+    let missing = |message: String| Err(Missing::because(message));
+    let name = &result.launch;
+    if !result.outcome.is_evidence() {
+        return missing(format!("launch {name} ended with {:?}: {}", result.outcome, result.message));
+    }
+    if result.outcome == Outcome::Done {
+        let speed = result.items_per_second.filter(|speed| speed.is_finite() && *speed > 0.0);
+        let metric = |name: &str| result.validation.get(name).is_some_and(|value| value.is_finite());
+        return match launch.plan.kind {
+            LaunchKind::Measure if speed.is_none() => missing(format!("launch {name} reported no items per second")),
+            LaunchKind::Quality => match missing_metric(spec, metric) {
+                Some(metric) => missing(format!("launch {name} reported no validation metric {metric:?}")),
+                None => Ok(()),
+            },
+            LaunchKind::Preflight | LaunchKind::Measure | LaunchKind::Search | LaunchKind::Train => Ok(()),
+        };
+    }
+    let deterministic =
+        matches!(result.outcome, Outcome::OutOfMemory | Outcome::HostOutOfMemory | Outcome::Unsupported);
+    let broken = unsafe_outcome(result.outcome).is_some();
+    match (launch.target, launch.arm) {
+        (Target::PreflightBaseline | Target::PreflightPhase { .. }, _) if broken && !deterministic => {
+            missing(format!("launch {name} ended with {:?}: {}", result.outcome, result.message))
+        }
+        (Target::Train, _) if result.outcome == Outcome::Hang => {
+            missing(format!("launch {name} ended with Hang: {}", result.message))
+        }
+        (Target::Phase(_) | Target::Bundle | Target::Baseline, Arm::Control) if broken => Err(Missing {
+            message: format!("launch {name} of accepted settings ended with {:?}: {}", result.outcome, result.message),
+            control_outcome: Some(result.outcome),
+            baseline: launch.plan.settings == spec.settings,
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Takes in the results of launches that are wanted. `true` when there was a new one.
+pub(crate) fn results(draft: &mut Draft<'_>, facts: &AttemptFacts, work: Option<&Work>) -> bool {
+    let mut new = false;
+    for result in &facts.results {
+        let Some(attempt) = draft.status.attempt.as_mut() else { return new };
+        if !attempt.launches.contains(&result.launch) || attempt.folded.contains(&result.launch) {
+            continue;
+        }
+        attempt.folded.push(result.launch.clone());
+        new = true;
+        cost::count(draft, result);
+        let wanted = work.and_then(|work| work.launches.iter().find(|launch| launch.plan.launch == result.launch));
+        let Some(launch) = wanted else { continue };
+        if speaks(draft.spec, launch, result).is_ok() {
+            record(draft, launch, result, &facts.placement);
+        }
+    }
+    new
+}
+
+fn record(draft: &mut Draft<'_>, launch: &Launch, result: &LaunchResult, placement: &str) {
+    if result.outcome == Outcome::InvalidPlan {
+        draft.fail("InvalidPlan", &format!("{}: {}", result.launch, result.message));
+        return;
+    }
+    let evidence = match launch.target {
+        Target::PreflightBaseline | Target::PreflightPhase { .. } => {
+            return preflight::record(draft, launch, result);
+        }
+        Target::Train => return train::record(draft, result),
+        Target::Phase(index) => draft.status.phases.get_mut(index).map(|phase| &mut phase.launches),
+        Target::Baseline => draft.status.baseline.as_mut().map(|baseline| &mut baseline.launches),
+        Target::Bundle => draft.status.bundle.as_mut().map(|bundle| &mut bundle.launches),
+    };
+    // Devices that are not known are those of this attempt only.
+    let attempt = draft.status.attempt.as_ref().map(|attempt| attempt.name.as_str()).unwrap_or_default();
+    let placement = if placement.is_empty() { attempt } else { placement };
+    let Some(evidence) = evidence else { return };
+    evidence.retain(|old| old.name != result.launch);
+    evidence.push(LaunchStatus {
+        name: result.launch.clone(),
+        kind: launch.plan.kind,
+        arm: launch.arm,
+        pair: launch.pair,
+        seed: u32::try_from(launch.plan.seed).unwrap_or(u32::MAX),
+        outcome: result.outcome,
+        items_per_second: result.items_per_second.and_then(Decimal::from_f64),
+        loss: result.final_loss.and_then(Decimal::from_f64),
+        items: result.items,
+        validation: validation(draft.spec, result),
+        placement: truncated(placement, 64).to_owned(),
+        memory: match launch.plan.kind {
+            LaunchKind::Preflight => result.predicted_memory_bytes,
+            LaunchKind::Measure | LaunchKind::Quality | LaunchKind::Search | LaunchKind::Train => {
+                result.peak_memory_bytes
+            }
+        },
+        loader_wait_share: result.loader_wait_share.and_then(Decimal::from_f64),
+        offload_share: result.offload_share.and_then(Decimal::from_f64),
+        utilization: result.utilization.and_then(Decimal::from_f64),
+        message: truncated(&bounded(&result.message), MAX_LAUNCH_MESSAGE).to_owned(),
+    });
+}
+
+/// The loss and the gated metrics: what verdicts need.
+fn validation(spec: &TrainingJobSpec, result: &LaunchResult) -> std::collections::BTreeMap<String, Decimal> {
+    let gated = spec.gates.validation_metrics.iter().map(|gate| gate.name.as_str());
+    let names = std::iter::once(crate::verdict::quality::LOSS).chain(gated);
+    names.filter_map(|name| Some((name.to_owned(), Decimal::from_f64(*result.validation.get(name)?)?))).collect()
+}

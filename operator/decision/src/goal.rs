@@ -1,0 +1,34 @@
+//! What happens when the accepted phases together miss a gate.
+
+use crate::bundle::conclude;
+use crate::draft::Draft;
+use crate::revert::{Blame, responsible, revert};
+use crate::step::{Next, Step};
+use pawl_api::spec::{OnGoalMissed, Scope};
+use pawl_api::status::{PhaseState, Stage};
+
+/// The reason of a bundle that missed a gate.
+pub(crate) const MISSED: &str = "GoalMissed";
+
+/// Does what `rollback.onGoalMissed` says.
+pub(crate) fn missed(draft: &mut Draft<'_>, message: &str) -> Step {
+    match draft.spec.rollback.on_goal_missed {
+        OnGoalMissed::KeepAccepted => conclude(draft, PhaseState::Accepted, MISSED, message),
+        OnGoalMissed::Pause => conclude(draft, PhaseState::Inconclusive, MISSED, message),
+        OnGoalMissed::RollBackAll => {
+            if let Some(index) = responsible(draft, Blame::Newest) {
+                revert(draft, index, Scope::All, MISSED, message);
+            }
+            conclude(draft, PhaseState::RolledBack, MISSED, message)
+        }
+    }
+}
+
+/// Waits for a person when the goal was missed and that is what was asked for.
+pub(crate) fn paused(draft: &mut Draft<'_>) -> Step {
+    let missed = draft.status.bundle.as_ref().is_some_and(|bundle| bundle.reason == MISSED);
+    match draft.spec.rollback.on_goal_missed {
+        OnGoalMissed::Pause if missed => Step::Go(Next::Idle(Stage::Suspended)),
+        OnGoalMissed::Pause | OnGoalMissed::KeepAccepted | OnGoalMissed::RollBackAll => Step::Pass,
+    }
+}

@@ -1,0 +1,140 @@
+//! Launches: their plans and their names.
+//!
+//! A launch's name ends in a hash of all that decides its outcome (kind, workload, trainer, settings, seed, budget):
+//! equal names mean equal launches, whatever attempt ran them, so that evidence survives attempts and outlives edits
+//! of the spec that do not touch it.
+
+use crate::draft::Draft;
+use crate::fingerprint::fingerprint;
+use pawl_api::spec::TrainingJobSpec;
+use pawl_api::status::{Arm, Purpose};
+use pawl_contract::CONTRACT_VERSION;
+use pawl_contract::plan::{AttemptPlan, Budget, LaunchKind, LaunchPlan, WorkloadPlan};
+use pawl_contract::settings::Settings;
+use serde_json::json;
+
+/// Launches of one attempt: their results must fit into one termination message.
+pub(crate) const MAX_ATTEMPT_LAUNCHES: usize = 14;
+
+/// Where the result of a launch belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// The preflight of the baseline.
+    PreflightBaseline,
+    /// The preflight of a phase with so many rungs taken.
+    PreflightPhase { phase: usize, rung: u32 },
+    /// The evidence of a phase.
+    Phase(usize),
+    /// The quality of the baseline.
+    Baseline,
+    /// The evidence of the bundle.
+    Bundle,
+    /// The training.
+    Train,
+}
+
+/// A launch that is wanted, and where its result belongs.
+#[derive(Clone, Debug)]
+pub(crate) struct Launch {
+    pub plan: LaunchPlan,
+    pub target: Target,
+    pub arm: Arm,
+    /// Pair or seed index.
+    pub pair: u32,
+}
+
+/// What an attempt should do now.
+#[derive(Clone, Debug)]
+pub(crate) struct Work {
+    pub purpose: Purpose,
+    pub phase: Option<String>,
+    /// Retries are counted for each trial.
+    pub trial: String,
+    pub launches: Vec<Launch>,
+    pub stop_on_failure: bool,
+}
+
+/// Hash of all that decides a launch's outcome, eight digits.
+pub(crate) fn tag(spec: &TrainingJobSpec, kind: LaunchKind, settings: &Settings, seed: u32, budget: &Budget) -> String {
+    let trainer = &spec.trainer;
+    let world = (trainer.replicas, trainer.gpus_per_replica, &trainer.gpu_resource);
+    fingerprint(&json!([kind, spec.workload, trainer.image, world, settings, seed, budget]), 8)
+}
+
+/// The seed of a pair or seed index.
+pub(crate) fn seed(spec: &TrainingJobSpec, index: u32) -> u32 {
+    let count = spec.seeds.len().max(1);
+    spec.seeds.get(index as usize % count).copied().unwrap_or(42)
+}
+
+/// The budget of a preflight or a measurement.
+pub(crate) fn budget(spec: &TrainingJobSpec, kind: LaunchKind) -> Budget {
+    match kind {
+        LaunchKind::Preflight => Budget::default(),
+        LaunchKind::Measure => Budget {
+            warmup_steps: Some(spec.analysis.warmup_steps.into()),
+            window_steps: Some(spec.analysis.window_steps.into()),
+            ..Budget::default()
+        },
+        LaunchKind::Quality => Budget { items: Some(spec.analysis.quality_items), ..Budget::default() },
+        LaunchKind::Train => crate::train::budget(&spec.train),
+        LaunchKind::Search => Budget::default(),
+    }
+}
+
+impl Draft<'_> {
+    /// A launch named `stem` and its tag.
+    pub fn launch(
+        &self,
+        stem: &str,
+        kind: LaunchKind,
+        settings: &Settings,
+        (target, arm, pair): (Target, Arm, u32),
+    ) -> Launch {
+        let spec = self.spec;
+        let budget = budget(spec, kind);
+        let seed = seed(spec, pair);
+        let tag = tag(spec, kind, settings, seed, &budget);
+        let plan = LaunchPlan {
+            contract: CONTRACT_VERSION,
+            job: self.name().to_owned(),
+            attempt: String::new(),
+            launch: format!("{stem}-{tag}"),
+            kind,
+            workload: WorkloadPlan { name: spec.workload.name.clone(), config: spec.workload.config.clone() },
+            settings: settings.clone(),
+            seed: seed.into(),
+            budget,
+            checkpoint: None,
+            hang_timeout_seconds: spec.lifecycle.hang_timeout.seconds(),
+        };
+        Launch { plan, target, arm, pair }
+    }
+
+    /// The plan of an attempt.
+    pub fn attempt_plan(&self, attempt: &str, work: &Work) -> AttemptPlan {
+        let trainer = &self.spec.trainer;
+        let command = self.spec.workload.command.iter().chain(&self.spec.workload.args).cloned().collect();
+        let launches =
+            work.launches.iter().map(|launch| LaunchPlan { attempt: attempt.to_owned(), ..launch.plan.clone() });
+        AttemptPlan {
+            contract: CONTRACT_VERSION,
+            job: self.name().to_owned(),
+            attempt: attempt.to_owned(),
+            replicas: trainer.replicas,
+            ranks_per_replica: trainer.ranks_per_replica(),
+            gpus_per_replica: trainer.gpus_per_replica,
+            command,
+            launches: launches.collect(),
+            stop_on_failure: work.stop_on_failure,
+        }
+    }
+}
+
+impl Work {
+    /// Keeps what fits into one attempt; the rest is wanted again afterwards.
+    pub fn bounded(mut self) -> Self {
+        self.launches.truncate(MAX_ATTEMPT_LAUNCHES);
+        self
+    }
+}

@@ -1,0 +1,70 @@
+//! Leave-one-out: a phase whose lower bound was thin must still help together with what came after it.
+
+use crate::comparison::Comparison;
+use crate::draft::Draft;
+use crate::launch::{Target, Work};
+use crate::revert::{revert, with_dependents};
+use crate::revision::{accepted, fold};
+use crate::step::{Next, Step};
+use crate::verdict::sequential::Sequential;
+use crate::verdict::{safety, speed};
+use pawl_api::spec::{Pin, Role, Scope};
+use pawl_api::status::Purpose;
+
+/// A lower bound below `minSpeedup` times this is thin.
+const THIN: f64 = 1.01;
+
+/// Judges the first thin phase that was not left out yet. All phases are final by now.
+pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
+    if !crate::bundle::open(draft) {
+        return Step::Pass;
+    }
+    let Some(index) = thin(draft) else { return Step::Pass };
+    let name = draft.spec.phases[index].name.clone();
+    let gone = with_dependents(draft, index);
+    let control = fold(draft.spec, &draft.status, |i, phase| accepted(phase) && !gone.contains(&i));
+    let candidate = draft.effective();
+    let own = draft.status.phases[index].launches.iter();
+    let evidence: Vec<_> = own.chain(draft.bundle_launches()).cloned().collect();
+    let trial = format!("bundle-without-{name}");
+    let comparison = Comparison::new(draft, (trial.clone(), Target::Bundle), (control, candidate), &evidence);
+    if let Some(broken) = safety::broken(&comparison) {
+        let message = safety::told(broken);
+        let reason = format!("{:?}", broken.outcome);
+        return crate::bundle::broken(draft, &reason, &message);
+    }
+    let (said, launches) = speed::compare(&comparison, 1.0);
+    let spent = draft.exhausted(&trial).is_some();
+    match said {
+        Sequential::More(_) if !spent => {
+            let purpose = Purpose::LeaveOneOut;
+            let work = Work { purpose, phase: Some(name), trial, launches, stop_on_failure: true };
+            return Step::Go(Next::Run(work.bounded()));
+        }
+        Sequential::Below(interval) => {
+            let message = format!("with it against without it: {} is below 1", speed::shown(&interval));
+            revert(draft, index, Scope::Phase, "NoLongerHelps", &message);
+        }
+        Sequential::More(_) | Sequential::Above(_) | Sequential::Undecided(_) => {}
+    }
+    if let Some(bundle) = &mut draft.status.bundle {
+        bundle.left_out.push(name);
+        bundle.launches.clear();
+    }
+    Step::Moved
+}
+
+fn thin(draft: &Draft<'_>) -> Option<usize> {
+    let judged = &draft.status.bundle.as_ref()?.left_out;
+    let mut phases = draft.spec.phases.iter().zip(&draft.status.phases).enumerate();
+    if draft.accepted_names().len() < 2 {
+        return None;
+    }
+    let found = phases.find(|(_, (phase, status))| {
+        let lower = status.speedup.as_ref().and_then(|speedup| speedup.lower.as_ref());
+        let thin = lower.is_some_and(|lower| lower.value() < phase.min_speedup() * THIN);
+        let eligible = phase.role == Role::Optimization && phase.pin != Some(Pin::Accepted);
+        accepted(status) && eligible && thin && !judged.contains(&phase.name)
+    });
+    found.map(|(index, _)| index)
+}

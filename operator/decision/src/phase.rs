@@ -1,0 +1,267 @@
+//! The turn of one phase: skip it, open it again, judge it, move it.
+
+use crate::comparison::Comparison;
+use crate::draft::Draft;
+use crate::fingerprint::fingerprint;
+use crate::ladder;
+use crate::launch::{Target, Work};
+use crate::revision::{accepted, patch};
+use crate::step::{Next, Step};
+use crate::verdict::{Trial, Verdict, judge, quality, speed};
+use pawl_api::spec::{Numerics, Phase, Pin, Trigger};
+use pawl_api::status::{Arm, LaunchStatus, PhaseState, PhaseStatus};
+use pawl_contract::exit::Outcome;
+use pawl_contract::plan::LaunchKind;
+use serde_json::json;
+
+/// The phases in order; the first one that is not final has the turn.
+pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
+    for index in 0..draft.spec.phases.len() {
+        match turn(draft, index) {
+            Step::Pass => {}
+            step => return step,
+        }
+    }
+    Step::Pass
+}
+
+/// Hash of all that the phase's verdict depends on.
+fn input_hash(draft: &Draft<'_>, index: usize) -> String {
+    let spec = draft.spec;
+    let phase = &spec.phases[index];
+    let changed = phase.numerics == Numerics::Changed;
+    let analysis = &spec.analysis;
+    let trainer =
+        (&spec.trainer.image, spec.trainer.replicas, spec.trainer.gpus_per_replica, &spec.trainer.gpu_resource);
+    let measuring = (
+        (analysis.warmup_steps, analysis.window_steps, analysis.min_pairs, analysis.max_pairs),
+        (&analysis.alpha_percent, analysis.on_inconclusive),
+        changed.then_some(analysis.quality_items),
+    );
+    let gates = (&spec.gates.gpu_memory, &spec.gates.max_offload_overhead);
+    let quality = changed.then_some((&spec.gates.validation_loss_delta, &spec.gates.validation_metrics));
+    let declared = (phase.numerics, phase.role, phase.min_speedup(), &phase.requires, &phase.conflicts_with);
+    let patches = (&phase.settings, &phase.fallbacks);
+    let control = draft.judged_control(index);
+    fingerprint(&json!([spec.workload, trainer, spec.seeds, measuring, gates, quality, declared, patches, control]), 12)
+}
+
+fn turn(draft: &mut Draft<'_>, index: usize) -> Step {
+    let phase = &draft.spec.phases[index];
+    if matches!(phase.pin, Some(Pin::Accepted | Pin::RolledBack)) {
+        return Step::Pass;
+    }
+    let hash = input_hash(draft, index);
+    let status = &mut draft.status.phases[index];
+    if status.input_hash.is_empty() {
+        status.input_hash = hash;
+    } else if status.input_hash != hash {
+        let message = "what its verdict depends on has changed: it is judged anew";
+        reopen(draft, index, "Superseded", message);
+        draft.status.phases[index].input_hash = hash;
+        return Step::Moved;
+    }
+    match skip_reason(draft, index) {
+        Some((reason, message)) => {
+            let state = draft.status.phases[index].state;
+            if state == PhaseState::Accepted || !state.is_final() {
+                draft.phase_to(index, PhaseState::Skipped, reason, &message);
+                return Step::Moved;
+            }
+        }
+        None if draft.status.phases[index].state == PhaseState::Skipped => {
+            reopen(draft, index, "Reopened", "what it was skipped for no longer holds");
+            return Step::Moved;
+        }
+        None => {}
+    }
+    match draft.status.phases[index].state {
+        PhaseState::Accepted
+        | PhaseState::RolledBack
+        | PhaseState::Unsupported
+        | PhaseState::Skipped
+        | PhaseState::Inconclusive
+        | PhaseState::Error => Step::Pass,
+        PhaseState::RollingBack | PhaseState::Retrying if draft.draining() => Step::Go(Next::Drain),
+        PhaseState::RollingBack => {
+            // Its event was sent when the rollback began.
+            draft.status.phases[index].state = PhaseState::RolledBack;
+            Step::Moved
+        }
+        PhaseState::Pending => {
+            begin(draft, index);
+            Step::Moved
+        }
+        PhaseState::Retrying => {
+            draft.status.phases[index].state = PhaseState::Preflight;
+            Step::Moved
+        }
+        PhaseState::Preflight | PhaseState::Measuring => judged(draft, index),
+    }
+}
+
+/// Gives a phase another chance. Launches that ended well stay: they count again where they still fit.
+pub(crate) fn reopen(draft: &mut Draft<'_>, index: usize, reason: &str, message: &str) {
+    let old = &mut draft.status.phases[index];
+    let launches = std::mem::take(&mut old.launches).into_iter().filter(|launch| launch.outcome == Outcome::Done);
+    *old = PhaseStatus {
+        name: std::mem::take(&mut old.name),
+        checked: std::mem::take(&mut old.checked),
+        launches: launches.collect(),
+        ..PhaseStatus::default()
+    };
+    let name = old.name.clone();
+    if let Some(bundle) = &mut draft.status.bundle {
+        bundle.left_out.retain(|left| *left != name);
+    }
+    if draft.status.retry.as_ref().is_some_and(|retry| retry.trial == trial_name(&name, 0)) {
+        draft.status.retry = None;
+    }
+    draft.phase_to(index, PhaseState::Pending, reason, message);
+}
+
+/// Why the phase is not tried: what it requires is not accepted, or what it conflicts with is.
+fn skip_reason(draft: &Draft<'_>, index: usize) -> Option<(&'static str, String)> {
+    let phase = &draft.spec.phases[index];
+    let earlier = || draft.spec.phases[..index].iter().zip(&draft.status.phases);
+    let is_accepted = |name: &String| earlier().any(|(_, status)| status.name == *name && accepted(status));
+    if let Some(missing) = phase.requires.iter().find(|name| !is_accepted(name)) {
+        return Some(("RequirementNotAccepted", format!("it requires {missing}, which is not accepted")));
+    }
+    let all = draft.spec.phases.iter().zip(&draft.status.phases).enumerate();
+    let in_effect = all.filter(|(i, (other, status))| {
+        *i != index && accepted(status) && (*i < index || other.pin == Some(Pin::Accepted))
+    });
+    let conflicts =
+        |other: &Phase| phase.conflicts_with.contains(&other.name) || other.conflicts_with.contains(&phase.name);
+    let (_, (conflict, _)) = in_effect.into_iter().find(|(_, (other, _))| conflicts(other))?;
+    Some(("Conflict", format!("it conflicts with {}, which is accepted", conflict.name)))
+}
+
+fn trial_name(phase: &str, rung: u32) -> String {
+    format!("{phase}-r{rung}")
+}
+
+fn trial<'a>(draft: &'a Draft<'a>, index: usize) -> Trial<'a> {
+    let phase = &draft.spec.phases[index];
+    let status = &draft.status.phases[index];
+    let control = draft.control(index);
+    let candidate = control.with(&patch(phase, status.rung));
+    let name = (trial_name(&phase.name, status.rung), Target::Phase(index));
+    Trial { phase, comparison: Comparison::new(draft, name, (control, candidate), &status.launches) }
+}
+
+/// Opens the trial: keeps the launches that fit, and takes over control launches of an earlier trial if that is wanted.
+fn begin(draft: &mut Draft<'_>, index: usize) {
+    let comparison = trial(draft, index).comparison;
+    let fits = |launch: &&LaunchStatus| {
+        comparison.find(launch.kind, launch.arm, launch.pair).is_some_and(|found| std::ptr::eq(found, *launch))
+    };
+    let mut launches: Vec<LaunchStatus> = comparison.evidence.iter().filter(fits).cloned().collect();
+    if draft.spec.analysis.reuse_control {
+        for pair in 0..draft.spec.analysis.max_pairs.min(7) {
+            let known = launches.iter().any(|launch| launch.arm == Arm::Control && launch.pair == pair);
+            if !known {
+                launches.extend(earlier_control(draft, &comparison, index, pair));
+            }
+        }
+    }
+    draft.status.phases[index].launches = launches;
+    draft.phase_to(index, PhaseState::Preflight, "TrialStarted", "it is preflighted, then measured");
+}
+
+fn earlier_control(draft: &Draft<'_>, comparison: &Comparison<'_>, index: usize, pair: u32) -> Option<LaunchStatus> {
+    let wanted = comparison.launch(LaunchKind::Measure, Arm::Control, pair).plan.launch;
+    let tag = wanted.rsplit('-').next()?;
+    let of_control = |launch: &&LaunchStatus| {
+        launch.kind == LaunchKind::Measure && launch.arm == Arm::Control && launch.outcome == Outcome::Done
+    };
+    let earlier = draft.status.phases[..index].iter().rev();
+    let mut launches = earlier.flat_map(|phase| phase.launches.iter().filter(of_control));
+    launches.find(|launch| launch.pair == pair && launch.name.ends_with(tag)).cloned()
+}
+
+/// Judges the phase and moves it.
+fn judged(draft: &mut Draft<'_>, index: usize) -> Step {
+    let trial = trial(draft, index);
+    let verdict = judge(&trial);
+    let comparison = &trial.comparison;
+    let interval = speed::reached(comparison, trial.phase.min_speedup());
+    let speedup = interval.as_ref().and_then(speed::status);
+    let quality = if trial.changes_numerics() { quality::status(comparison) } else { None };
+    let memory = |preflight: bool| {
+        let kinds = comparison.candidates().filter(|launch| (launch.kind == LaunchKind::Preflight) == preflight);
+        kinds.filter_map(|launch| launch.memory).max()
+    };
+    let (predicted, peak) = (memory(true), memory(false));
+    let checked = comparison.find(LaunchKind::Preflight, Arm::Candidate, 0).is_some();
+    let phase = &mut draft.status.phases[index];
+    phase.speedup = speedup;
+    phase.quality = quality;
+    phase.predicted_memory = predicted.or(phase.predicted_memory);
+    phase.peak_memory = peak;
+    match verdict {
+        Verdict::Run(work) => run(draft, index, work, checked),
+        verdict => conclude(draft, index, verdict),
+    }
+}
+
+fn run(draft: &mut Draft<'_>, index: usize, work: Work, checked: bool) -> Step {
+    let phase = &mut draft.status.phases[index];
+    phase.state = if checked { PhaseState::Measuring } else { PhaseState::Preflight };
+    phase.reason = "TrialRunning".to_owned();
+    phase.message = match &phase.speedup {
+        Some(speedup) => format!("speedup {} so far, from {} pairs", speedup.estimate, speedup.pairs),
+        None => String::new(),
+    };
+    Step::Go(Next::Run(work.bounded()))
+}
+
+fn conclude(draft: &mut Draft<'_>, index: usize, verdict: Verdict) -> Step {
+    let (state, reason, message) = match verdict {
+        Verdict::Run(_) => return Step::Pass,
+        Verdict::InvalidPlan { message } => {
+            draft.fail("InvalidPlan", &message);
+            return Step::Moved;
+        }
+        Verdict::Fails { trigger, reason, message } => {
+            if trigger.is_some_and(|trigger| ladder::take(draft, index, trigger, reason, &message)) {
+                return Step::Moved;
+            }
+            let state = match trigger {
+                Some(Trigger::Unsupported) => PhaseState::Unsupported,
+                _ => PhaseState::RolledBack,
+            };
+            (state, reason, message)
+        }
+        Verdict::Inconclusive { reason, message } => (PhaseState::Inconclusive, reason, message),
+        Verdict::Error { reason, message } => match baseline_failure(draft) {
+            Some(failure) => {
+                draft.fail(&failure, &format!("the baseline does not run: {message}"));
+                return Step::Moved;
+            }
+            None => (PhaseState::Error, reason, message),
+        },
+        Verdict::Holds { reason, message } => (PhaseState::Accepted, reason, message),
+    };
+    settle_as(draft, index, state, reason, &message);
+    Step::Moved
+}
+
+/// The reason of the job's failure when it is the baseline that was the control and failed.
+fn baseline_failure(draft: &Draft<'_>) -> Option<String> {
+    let retry = draft.status.retry.as_ref().filter(|retry| retry.baseline_failed)?;
+    Some(format!("Baseline{:?}", retry.control_outcome?))
+}
+
+/// The phase's final state; a dry run ends rolled back, whatever the verdict would have been.
+fn settle_as(draft: &mut Draft<'_>, index: usize, state: PhaseState, reason: &str, message: &str) {
+    if draft.spec.phases[index].pin == Some(Pin::DryRun) {
+        let message = format!("dry run; it would be {state:?} ({reason}): {message}");
+        draft.phase_to(index, PhaseState::RolledBack, crate::pin::DRY_RUN, &message);
+    } else if state == PhaseState::RolledBack && draft.draining() {
+        draft.phase_to(index, PhaseState::RollingBack, reason, message);
+    } else {
+        draft.phase_to(index, state, reason, message);
+    }
+}

@@ -1,0 +1,52 @@
+//! Pins: a person's word beats measurement, and takes effect at once.
+
+use crate::draft::Draft;
+use crate::phase::reopen;
+use crate::revision::{PINNED, accepted};
+use crate::step::Step;
+use pawl_api::spec::Pin;
+use pawl_api::status::PhaseState;
+
+/// The reason of a phase that was measured, judged and not kept, as asked.
+pub(crate) const DRY_RUN: &str = "DryRun";
+
+/// Makes every phase what its pin says, and opens those again whose pin is gone.
+pub(crate) fn apply(draft: &mut Draft<'_>) -> Step {
+    let moved = (0..draft.spec.phases.len()).filter(|&index| apply_to(draft, index)).count();
+    if moved > 0 { Step::Moved } else { Step::Pass }
+}
+
+fn apply_to(draft: &mut Draft<'_>, index: usize) -> bool {
+    let status = &mut draft.status.phases[index];
+    let is_pinned = status.reason == PINNED && status.state.is_final();
+    match draft.spec.phases[index].pin {
+        Some(Pin::Accepted) if !is_pinned || status.state != PhaseState::Accepted => {
+            if !accepted(status) {
+                status.rung = 0;
+            }
+            status.held = false;
+            draft.phase_to(index, PhaseState::Accepted, PINNED, "pin: Accepted");
+            true
+        }
+        Some(Pin::RolledBack) if !is_pinned || status.state != PhaseState::RolledBack => {
+            status.held |= accepted(status);
+            draft.phase_to(index, PhaseState::RolledBack, PINNED, "pin: RolledBack");
+            true
+        }
+        Some(Pin::DryRun) if accepted(status) && !is_pinned => {
+            status.held = false;
+            let message = format!("dry run; it was Accepted ({}): {}", status.reason, status.message);
+            draft.phase_to(index, PhaseState::RolledBack, DRY_RUN, &message);
+            true
+        }
+        None | Some(Pin::DryRun) if is_pinned => {
+            reopen(draft, index, "Unpinned", "its pin was taken away: it is judged");
+            true
+        }
+        None if status.reason == DRY_RUN && status.state.is_final() => {
+            reopen(draft, index, "Unpinned", "its pin was taken away: it is judged");
+            true
+        }
+        Some(Pin::Accepted | Pin::RolledBack | Pin::DryRun) | None => false,
+    }
+}

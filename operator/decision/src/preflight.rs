@@ -1,0 +1,121 @@
+//! The preflight stage: the baseline and every phase with each of its rungs are checked before any device time is spent.
+
+use crate::draft::Draft;
+use crate::ladder;
+use crate::launch::{Launch, Target, Work, budget, seed, tag};
+use crate::revision::patch;
+use crate::step::{Next, Step};
+use pawl_api::spec::{Pin, TrainingJobSpec, Trigger};
+use pawl_api::status::{Arm, BaselineStatus, PhaseState, Purpose};
+use pawl_contract::exit::Outcome;
+use pawl_contract::plan::LaunchKind;
+use pawl_contract::report::LaunchResult;
+use pawl_contract::settings::Settings;
+
+/// The trial for which retries of the preflight stage are counted.
+pub(crate) const TRIAL: &str = "preflight";
+
+/// The baseline with what the phase requires and the phase itself, with so many rungs taken.
+pub(crate) fn standalone(spec: &TrainingJobSpec, index: usize, rung: u32) -> Settings {
+    let Some(phase) = spec.phases.get(index) else { return spec.settings.clone() };
+    let mut needed: Vec<&str> = phase.requires.iter().map(String::as_str).collect();
+    for earlier in spec.phases[..index].iter().rev() {
+        if needed.contains(&earlier.name.as_str()) {
+            needed.extend(earlier.requires.iter().map(String::as_str));
+        }
+    }
+    let required = spec.phases[..index].iter().filter(|earlier| needed.contains(&earlier.name.as_str()));
+    required.fold(spec.settings.clone(), |settings, earlier| settings.with(&earlier.settings)).with(&patch(phase, rung))
+}
+
+fn check_tag(spec: &TrainingJobSpec, settings: &Settings) -> String {
+    tag(spec, LaunchKind::Preflight, settings, seed(spec, 0), &budget(spec, LaunchKind::Preflight))
+}
+
+/// Checks what was not checked yet.
+pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
+    if let Some(retry) = draft.exhausted(TRIAL) {
+        draft.fail("RetriesExhausted", &format!("preflight: {}", retry.message));
+        return Step::Moved;
+    }
+    let mut launches: Vec<Launch> = baseline(draft).into_iter().collect();
+    for index in 0..draft.spec.phases.len() {
+        launches.extend(phase(draft, index));
+    }
+    if launches.is_empty() {
+        return Step::Pass;
+    }
+    let work =
+        Work { purpose: Purpose::Preflight, phase: None, trial: TRIAL.to_owned(), launches, stop_on_failure: false };
+    Step::Go(Next::Run(work.bounded()))
+}
+
+fn baseline(draft: &mut Draft<'_>) -> Option<Launch> {
+    let tag = check_tag(draft.spec, &draft.spec.settings);
+    if draft.status.baseline.as_ref().is_some_and(|baseline| baseline.input_hash == tag) {
+        return None;
+    }
+    let target = (Target::PreflightBaseline, Arm::Control, 0);
+    Some(draft.launch("baseline-check", LaunchKind::Preflight, &draft.spec.settings, target))
+}
+
+fn phase(draft: &Draft<'_>, index: usize) -> Vec<Launch> {
+    let phase = &draft.spec.phases[index];
+    if phase.pin == Some(Pin::RolledBack) {
+        return Vec::new();
+    }
+    let checked = &draft.status.phases[index].checked;
+    let rungs = (0..=phase.fallbacks.len() as u32).map(|rung| (rung, standalone(draft.spec, index, rung)));
+    let open = rungs.filter(|(_, settings)| !checked.contains(&check_tag(draft.spec, settings)));
+    open.map(|(rung, settings)| {
+        let target = (Target::PreflightPhase { phase: index, rung }, Arm::Candidate, 0);
+        draft.launch(&format!("{}-r{rung}-check", phase.name), LaunchKind::Preflight, &settings, target)
+    })
+    .collect()
+}
+
+/// Takes in the result of a check.
+pub(crate) fn record(draft: &mut Draft<'_>, launch: &Launch, result: &LaunchResult) {
+    if result.outcome == Outcome::InvalidPlan {
+        draft.fail("InvalidPlan", &format!("{}: {}", launch.plan.launch, result.message));
+        return;
+    }
+    let tag = check_tag(draft.spec, &launch.plan.settings);
+    match launch.target {
+        Target::PreflightBaseline => record_baseline(draft, tag, result),
+        Target::PreflightPhase { phase, rung } => record_phase(draft, phase, rung, tag, result),
+        Target::Phase(_) | Target::Baseline | Target::Bundle | Target::Train => {}
+    }
+}
+
+fn record_baseline(draft: &mut Draft<'_>, tag: String, result: &LaunchResult) {
+    if result.outcome != Outcome::Done {
+        let reason = format!("Baseline{:?}", result.outcome);
+        draft.fail(&reason, &format!("the baseline cannot run: {}", result.message));
+        return;
+    }
+    let predicted_memory = result.predicted_memory_bytes;
+    draft.status.baseline = Some(BaselineStatus { input_hash: tag, predicted_memory, ..BaselineStatus::default() });
+}
+
+fn record_phase(draft: &mut Draft<'_>, index: usize, rung: u32, tag: String, result: &LaunchResult) {
+    let spec = &draft.spec.phases[index];
+    let phase = &mut draft.status.phases[index];
+    let known =
+        (0..=spec.fallbacks.len() as u32).map(|rung| check_tag(draft.spec, &standalone(draft.spec, index, rung)));
+    let known: Vec<_> = known.collect();
+    phase.checked.retain(|old| known.contains(old));
+    phase.checked.push(tag);
+    if rung != 0 || spec.pin == Some(Pin::Accepted) {
+        return;
+    }
+    phase.predicted_memory = result.predicted_memory_bytes;
+    if result.outcome == Outcome::Unsupported {
+        phase.input_hash.clear();
+        phase.rung = 0;
+        phase.launches.clear();
+        if !ladder::take(draft, index, Trigger::Unsupported, "Unsupported", &result.message) {
+            draft.phase_to(index, PhaseState::Unsupported, "Unsupported", &result.message);
+        }
+    }
+}

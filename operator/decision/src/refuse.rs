@@ -1,0 +1,54 @@
+//! Specs that cannot be carried out, and jobs that failed.
+
+use crate::draft::Draft;
+use crate::fingerprint::fingerprint;
+use crate::preflight::standalone;
+use crate::step::{Next, Step};
+use crate::verdict::batch::items_per_step;
+use pawl_api::spec::Pin;
+use pawl_api::status::Stage;
+
+/// A job that failed stays so until its spec changes.
+pub(crate) fn failed(draft: &mut Draft<'_>) -> Step {
+    let Some(failure) = &draft.status.failure else { return Step::Pass };
+    if failure.spec_hash == fingerprint(draft.spec, 16) {
+        return Step::Go(Next::Idle(Stage::Failed));
+    }
+    draft.normal("Reopened", "the spec changed: the job gets another chance", None);
+    draft.status.failure = None;
+    draft.status.retry = None;
+    draft.status.completion_time = None;
+    Step::Moved
+}
+
+/// Refuses what is known to be impossible before anything runs.
+pub(crate) fn refuse(draft: &mut Draft<'_>) -> Step {
+    if let Some(search) = draft.spec.search.first() {
+        let message = format!("search[{}]: searches are not available yet: remove spec.search", search.name);
+        draft.fail("SearchUnavailable", &message);
+        return Step::Moved;
+    }
+    match batch_mismatch(draft) {
+        Some(message) => {
+            draft.fail("BatchMismatch", &message);
+            Step::Moved
+        }
+        None => Step::Pass,
+    }
+}
+
+/// The first settings whose batch arithmetic does not come out.
+fn batch_mismatch(draft: &Draft<'_>) -> Option<String> {
+    let world = draft.spec.trainer.world_size();
+    if let Err(error) = items_per_step(&draft.spec.settings, world) {
+        return Some(error);
+    }
+    draft.spec.phases.iter().enumerate().filter(|(_, phase)| phase.pin != Some(Pin::RolledBack)).find_map(
+        |(index, phase)| {
+            (0..=phase.fallbacks.len() as u32).find_map(|rung| {
+                let error = items_per_step(&standalone(draft.spec, index, rung), world).err()?;
+                Some(format!("phases[{}], rung {rung}: {error}", phase.name))
+            })
+        },
+    )
+}

@@ -1,0 +1,34 @@
+//! When to decide again although nothing changed: the nearest of the deadlines.
+
+use crate::attempt::current;
+use crate::draft::Draft;
+use crate::lifecycle::deadline_at;
+use crate::observed::{AttemptState, Observed};
+use crate::retry::after as later;
+use crate::step::Next;
+use jiff::Timestamp;
+use pawl_api::status::Stage;
+use std::time::Duration;
+
+/// Time until the nearest deadline; a millisecond more, so that it has passed by then.
+pub(crate) fn after(draft: &Draft<'_>, observed: &Observed, next: &Next) -> Option<Duration> {
+    let running = !matches!(next, Next::Idle(Stage::Complete | Stage::Failed | Stage::Suspended));
+    let deadline = deadline_at(draft).filter(|_| running);
+    let backoff = match next {
+        Next::Run(work) if !draft.draining() => draft.backoff(&work.trial),
+        Next::Run(_) | Next::Drain | Next::Idle(_) => None,
+    };
+    let scheduled = current(draft, observed).and_then(|facts| match facts.state {
+        AttemptState::Pending { since, .. } => {
+            Some(later(since, draft.spec.lifecycle.scheduling_timeout.get().as_secs()))
+        }
+        AttemptState::Running | AttemptState::Ended(_) => None,
+    });
+    let nearest = [deadline, backoff, scheduled].into_iter().flatten().min()?;
+    Some(until(draft.now, nearest))
+}
+
+fn until(now: Timestamp, then: Timestamp) -> Duration {
+    let milliseconds = then.as_millisecond().saturating_sub(now.as_millisecond());
+    Duration::from_millis(u64::try_from(milliseconds).unwrap_or(0).saturating_add(1))
+}

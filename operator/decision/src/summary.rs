@@ -1,0 +1,128 @@
+//! What a status says at a glance: stage, progress, settings in effect, speedup, the baseline's speed; and its size.
+
+use crate::draft::Draft;
+use crate::revision::{accepted, revision};
+use crate::step::Next;
+use crate::train::promise;
+use pawl_api::spec::TrainingJobSpec;
+use pawl_api::status::{MAX_LAUNCHES, PhaseStatus, Purpose, Stage};
+use pawl_contract::decimal::Decimal;
+use pawl_contract::plan::LaunchKind;
+
+/// Bytes of JSON beyond which old evidence is dropped.
+const MAX_BYTES: usize = 56 * 1024;
+
+/// Brings the phases of the status into the order of the spec.
+pub(crate) fn align(draft: &mut Draft<'_>) {
+    let spec: &TrainingJobSpec = draft.spec;
+    let same = spec.phases.iter().map(|phase| &phase.name).eq(draft.status.phases.iter().map(|phase| &phase.name));
+    if same {
+        return;
+    }
+    let mut old = std::mem::take(&mut draft.status.phases);
+    let found = |name: &str, old: &mut Vec<PhaseStatus>| {
+        let index = old.iter().position(|phase| phase.name == name)?;
+        Some(old.swap_remove(index))
+    };
+    let fresh = |name: &str| PhaseStatus { name: name.to_owned(), ..PhaseStatus::default() };
+    draft.status.phases =
+        spec.phases.iter().map(|phase| found(&phase.name, &mut old).unwrap_or_else(|| fresh(&phase.name))).collect();
+}
+
+/// Writes the summary.
+pub(crate) fn set(draft: &mut Draft<'_>, next: &Next) {
+    let stage = match next {
+        Next::Run(work) => match work.purpose {
+            Purpose::Preflight => Stage::Preflight,
+            Purpose::Speed | Purpose::Quality | Purpose::Bundle | Purpose::LeaveOneOut => Stage::Optimizing,
+            Purpose::Train => Stage::Training,
+        },
+        Next::Drain => draft.status.stage,
+        Next::Idle(stage) => *stage,
+    };
+    draft.status.stage = stage;
+    let effective = draft.effective();
+    draft.status.revision = Some(revision(&effective));
+    draft.status.effective_settings = Some(effective);
+    if draft.status.baseline.as_ref().is_some_and(|baseline| baseline.items_per_second.is_none())
+        && let Some(speed) = promise(draft, &draft.spec.settings).and_then(Decimal::from_f64)
+    {
+        let memory = baseline_peak(draft);
+        if let Some(baseline) = draft.status.baseline.as_mut() {
+            baseline.items_per_second = Some(speed);
+            baseline.peak_memory = memory;
+        }
+    }
+    draft.status.speedup = speedup(draft);
+    draft.status.progress = progress(draft);
+    bound(draft);
+}
+
+/// Peak memory of the control launches of the first phase that was measured on the baseline.
+fn baseline_peak(draft: &Draft<'_>) -> Option<u64> {
+    let phase = draft.status.phases.iter().find(|phase| !phase.launches.is_empty())?;
+    let control = phase
+        .launches
+        .iter()
+        .filter(|launch| launch.kind == LaunchKind::Measure && launch.arm == pawl_api::status::Arm::Control);
+    control.filter_map(|launch| launch.memory).max()
+}
+
+fn speedup(draft: &Draft<'_>) -> Option<Decimal> {
+    if let Some(speedup) = draft.status.bundle.as_ref().and_then(|bundle| bundle.speedup.as_ref()) {
+        return Some(speedup.estimate.clone());
+    }
+    let kept = draft.status.phases.iter().filter(|phase| accepted(phase));
+    let mut known = kept.filter_map(|phase| phase.speedup.as_ref()).map(|speedup| speedup.estimate.value()).peekable();
+    known.peek()?;
+    Decimal::from_f64(known.product())
+}
+
+fn progress(draft: &Draft<'_>) -> String {
+    let status = &draft.status;
+    match status.stage {
+        Stage::Pending | Stage::Preflight => String::new(),
+        Stage::Optimizing | Stage::Searching => {
+            let judged = status.phases.iter().filter(|phase| phase.state.is_final()).count();
+            if judged == status.phases.len() {
+                return "bundle".to_owned();
+            }
+            format!("phase {}/{}", judged + 1, status.phases.len())
+        }
+        Stage::Training => {
+            let items = status.training.as_ref().map_or(0, |training| training.items);
+            match (draft.spec.train.items, draft.spec.train.epochs, &status.training) {
+                (Some(target), _, _) if target > 0 => {
+                    format!("{}%", (items as f64 / target as f64 * 100.0).min(100.0) as u32)
+                }
+                (_, Some(epochs), Some(training)) => {
+                    format!("epoch {}/{epochs}", training.epoch.saturating_add(1).min(epochs))
+                }
+                _ => String::new(),
+            }
+        }
+        Stage::Complete => "100%".to_owned(),
+        Stage::Failed | Stage::Suspended => status.progress.clone(),
+    }
+}
+
+/// Keeps the status small: a final phase keeps its newest launches, and the oldest evidence goes first.
+fn bound(draft: &mut Draft<'_>) {
+    for phase in draft.status.phases.iter_mut().filter(|phase| phase.state.is_final()) {
+        let surplus = phase.launches.len().saturating_sub(MAX_LAUNCHES + 1);
+        phase.launches.drain(..surplus);
+    }
+    let size = |draft: &Draft<'_>| serde_json::to_string(&draft.status).map_or(0, |text| text.len());
+    if size(draft) <= MAX_BYTES {
+        return;
+    }
+    for index in 0..draft.status.phases.len() {
+        let phase = &mut draft.status.phases[index];
+        if phase.state.is_final() && !phase.launches.is_empty() {
+            phase.launches.clear();
+            if size(draft) <= MAX_BYTES {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Training with what held: its plan, and what its end means.
+
+use crate::draft::Draft;
+use crate::fingerprint::fingerprint;
+use crate::launch::{Target, Work, seed};
+use crate::revert::{Blame, responsible, revert};
+use crate::step::{Next, Step};
+use crate::verdict::speed::median;
+use crate::{cost, launch};
+use pawl_api::spec::{Scope, Train};
+use pawl_api::status::{Arm, LaunchStatus, Purpose, TrainingStatus};
+use pawl_contract::decimal::Decimal;
+use pawl_contract::exit::Outcome;
+use pawl_contract::plan::{Budget, CheckpointPolicy, EarlyStopping, LaunchKind};
+use pawl_contract::report::LaunchResult;
+use pawl_contract::settings::Settings;
+use serde_json::json;
+
+/// The trial for which restarts of the training are counted.
+const TRIAL: &str = "train";
+
+/// How long training runs.
+pub(crate) fn budget(train: &Train) -> Budget {
+    Budget {
+        items: train.items,
+        epochs: train.epochs,
+        eval_every_items: train.eval_every,
+        early_stopping: train
+            .early_stopping
+            .as_ref()
+            .map(|stop| EarlyStopping { patience: stop.patience, min_delta: stop.min_delta.value() }),
+        ..Budget::default()
+    }
+}
+
+/// Hash of what is to be reached, whatever the settings.
+fn target(draft: &Draft<'_>) -> String {
+    let train = &draft.spec.train;
+    fingerprint(&json!([draft.spec.workload, train.items, train.epochs, seed(draft.spec, 0)]), 12)
+}
+
+/// Trains until the target is reached.
+pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
+    let train = &draft.spec.train;
+    if train.items.is_none() && train.epochs.is_none() {
+        return Step::Pass;
+    }
+    let target = target(draft);
+    if draft.status.training.as_ref().is_some_and(|training| training.completed == target) {
+        return Step::Pass;
+    }
+    if let Some(retry) = draft.exhausted(TRIAL) {
+        let message = format!("training: {} failures; the last: {}", retry.count, retry.message);
+        draft.fail("RetriesExhausted", &message);
+        return Step::Moved;
+    }
+    let settings = draft.effective();
+    let revision = crate::revision::revision(&settings);
+    if draft.status.training.as_ref().is_none_or(|training| training.revision != revision) {
+        let promise = promise(draft, &settings);
+        let training = draft.status.training.get_or_insert_with(TrainingStatus::default);
+        training.revision = revision;
+        training.promised_items_per_second = promise.and_then(Decimal::from_f64);
+        training.slow_windows = 0;
+        training.degraded.clear();
+        training.completed.clear();
+    }
+    Step::Go(Next::Run(work(draft, &settings)))
+}
+
+fn work(draft: &Draft<'_>, settings: &Settings) -> Work {
+    let checkpoint = &draft.spec.train.checkpoint;
+    let mut launch = draft.launch("train", LaunchKind::Train, settings, (Target::Train, Arm::Candidate, 0));
+    launch.plan.checkpoint = Some(CheckpointPolicy {
+        every_seconds: checkpoint.every.seconds(),
+        keep: checkpoint.keep,
+        resume: true,
+        resume_not_after_items: draft.status.training.as_ref().and_then(|training| training.resume_not_after_items),
+    });
+    Work {
+        purpose: Purpose::Train,
+        phase: None,
+        trial: TRIAL.to_owned(),
+        launches: vec![launch],
+        stop_on_failure: true,
+    }
+}
+
+/// Items per second that the evidence promises for these settings: the median of all that measured exactly them.
+pub(crate) fn promise(draft: &Draft<'_>, settings: &Settings) -> Option<f64> {
+    let spec = draft.spec;
+    let budget = launch::budget(spec, LaunchKind::Measure);
+    let seeds = spec.seeds.iter().copied().take(7);
+    let tags: Vec<_> = seeds.map(|seed| launch::tag(spec, LaunchKind::Measure, settings, seed, &budget)).collect();
+    let measured = |launch: &&LaunchStatus| {
+        launch.outcome == Outcome::Done
+            && launch.kind == LaunchKind::Measure
+            && tags.iter().any(|tag| launch.name.ends_with(tag))
+    };
+    let phases = draft.status.phases.iter().flat_map(|phase| &phase.launches);
+    let found = draft.bundle_launches().iter().chain(phases).filter(measured);
+    median(found.filter_map(|launch| launch.items_per_second.as_ref()).map(Decimal::value))
+}
+
+/// Takes in the end of a training launch.
+pub(crate) fn record(draft: &mut Draft<'_>, result: &LaunchResult) {
+    let target = target(draft);
+    let training = draft.status.training.get_or_insert_with(TrainingStatus::default);
+    training.step = result.steps;
+    training.items = result.items;
+    match result.outcome {
+        Outcome::Done => {
+            training.loss = result.final_loss.and_then(Decimal::from_f64).or(training.loss.take());
+            training.items_per_second =
+                result.items_per_second.and_then(Decimal::from_f64).or(training.items_per_second.take());
+            if !result.validation.is_empty() {
+                training.validation = crate::guard::decimals(&result.validation);
+            }
+            training.completed = target;
+            training.eta = None;
+            let message = format!("{} items, {} steps", result.items, result.steps);
+            cost::saved(draft);
+            draft.normal("TrainingDone", message, None);
+        }
+        Outcome::NonFinite | Outcome::LossSpike => {
+            let limit = result.failed_at_items.unwrap_or(result.items);
+            let limit = training.resume_not_after_items.map_or(limit, |old| old.min(limit));
+            training.resume_not_after_items = Some(limit);
+            blame(draft, Blame::Numerics, &format!("{:?}", result.outcome), &told(result));
+        }
+        Outcome::OutOfMemory | Outcome::HostOutOfMemory | Outcome::Unsupported => {
+            blame(draft, Blame::Newest, &format!("{:?}", result.outcome), &told(result));
+        }
+        // Not evidence, or handled where results are taken in.
+        Outcome::InvalidPlan | Outcome::Stopped | Outcome::LostPeer | Outcome::Hang | Outcome::Failed => {}
+    }
+}
+
+fn told(result: &LaunchResult) -> String {
+    let at = result.failed_at_items.unwrap_or(result.items);
+    format!("training ended with {:?} at {at} items: {}", result.outcome, result.message)
+}
+
+/// Reverts the phase that can explain what happened; without one the job failed.
+fn blame(draft: &mut Draft<'_>, blame: Blame, reason: &str, message: &str) {
+    match responsible(draft, blame) {
+        Some(index) => revert_by_scope(draft, index, reason, message),
+        None => draft.fail(reason, &format!("{message}; no phase is left to revert")),
+    }
+}
+
+/// Reverts a phase as `rollback.scope` says.
+pub(crate) fn revert_by_scope(draft: &mut Draft<'_>, index: usize, reason: &str, message: &str) {
+    let scope: Scope = draft.spec.rollback.scope;
+    revert(draft, index, scope, reason, message);
+}
