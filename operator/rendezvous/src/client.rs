@@ -51,6 +51,14 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Longest wait that is asked for at once.
 const WAIT: Duration = Duration::from_secs(20);
 
+/// Connects to `address` (`host:port`) and proves the token, in 10 s a step at most. The bytes are those that were
+/// received behind the handshake already.
+pub fn connect(address: &str, token: &Token, who: Who) -> Result<(TcpStream, Vec<u8>), ClientError> {
+    let client = Client::open(address, token, who)?;
+    let received = client.stream.buffer().to_vec();
+    Ok((client.stream.into_inner(), received))
+}
+
 impl Client {
     /// Connects as the rank that the environment names (see [`pawl_contract::env`]), for the launch of the plan.
     pub fn from_env(launch: &str) -> Result<Self, ClientError> {
@@ -63,10 +71,14 @@ impl Client {
 
     /// Connects to `address` (`host:port`) as `rank` of `launch`.
     pub fn connect(address: &str, token: &Token, rank: u32, launch: &str) -> Result<Self, ClientError> {
+        Self::open(address, token, Who::Rank { rank, launch: launch.to_owned() })
+    }
+
+    fn open(address: &str, token: &Token, who: Who) -> Result<Self, ClientError> {
         let mut last = std::io::Error::other(format!("`{address}` has no address"));
         for resolved in address.to_socket_addrs()? {
             match TcpStream::connect_timeout(&resolved, PATIENCE) {
-                Ok(stream) => return Self::handshake(stream, token, Who::Rank { rank, launch: launch.to_owned() }),
+                Ok(stream) => return Self::handshake(stream, token, who),
                 Err(error) => last = error,
             }
         }
@@ -78,11 +90,11 @@ impl Client {
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
         let mut client = Self { stream: BufReader::new(stream) };
-        let caller_nonce = random_hex()?;
-        let hello = json(&Hello { version: VERSION, who, nonce: caller_nonce.clone() });
+        let nonce = random_hex()?;
+        let hello = json(&Hello { version: VERSION, who, nonce });
         client.send(&hello)?;
         let ListenerNonce { nonce } = client.receive(MAX_HELLO_LINE)?;
-        let challenge = Challenge { caller_nonce, listener_nonce: nonce, hello };
+        let challenge = Challenge { hello, listener_nonce: nonce };
         client.send(&json(&Proof { proof: prove(token, Side::Caller, &challenge) }))?;
         // Whoever refuses a proof just closes the connection.
         let answer: Proof = client.receive(MAX_HELLO_LINE).map_err(|error| match error {

@@ -7,8 +7,8 @@
 //! caller                                   agent 0
 //! {"version":1,"who":..,"nonce":C} ->
 //!                      <- {"nonce":S}
-//! {"proof": HMAC(token, "caller" C S first-line)} ->
-//!                      <- {"proof": HMAC(token, "listener" C S first-line)}
+//! {"proof": HMAC(token, "caller" first-line S)} ->
+//!                      <- {"proof": HMAC(token, "listener" first-line S)}
 //! ```
 //!
 //! Both proofs are HMAC-SHA256, compared in constant time. What follows is one JSON document a line ([`wire`]). The
@@ -23,5 +23,5 @@ pub mod proof;
 mod token;
 pub mod wire;
 
-pub use client::{Client, ClientError};
+pub use client::{Client, ClientError, connect};
 pub use token::{Token, TokenError};

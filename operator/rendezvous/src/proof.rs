@@ -17,12 +17,10 @@ pub enum Side {
 /// What both sides of one connection agree on.
 #[derive(Clone, Debug)]
 pub struct Challenge {
-    /// Random text of the caller.
-    pub caller_nonce: String,
+    /// The caller's first line, as it was sent: who it says it is, and its random text.
+    pub hello: String,
     /// Random text of the listener.
     pub listener_nonce: String,
-    /// The caller's first line, as it was sent: who it says it is.
-    pub hello: String,
 }
 
 /// 256 random bits in hexadecimal digits.
@@ -57,9 +55,7 @@ fn mac(token: &Token, side: Side, challenge: &Challenge) -> Hmac<Sha256> {
         Side::Caller => b"pawl rendezvous 1 caller",
         Side::Listener => b"pawl rendezvous 1 listener",
     };
-    for part in
-        [side, challenge.caller_nonce.as_bytes(), challenge.listener_nonce.as_bytes(), challenge.hello.as_bytes()]
-    {
+    for part in [side, challenge.hello.as_bytes(), challenge.listener_nonce.as_bytes()] {
         // The length before each part: no two challenges give the same bytes.
         mac.update(&(part.len() as u64).to_be_bytes());
         mac.update(part);
@@ -85,12 +81,12 @@ mod tests {
     #[test]
     fn a_proof_holds_only_for_its_token_side_and_challenge() {
         let (token, other) = (Token::random().unwrap(), Token::random().unwrap());
-        let challenge = Challenge { caller_nonce: "ab".into(), listener_nonce: "cd".into(), hello: "rank 0".into() };
+        let challenge = Challenge { hello: "ab".into(), listener_nonce: "cd".into() };
         let proof = prove(&token, Side::Caller, &challenge);
         assert!(holds(&token, Side::Caller, &challenge, &proof));
         assert!(!holds(&other, Side::Caller, &challenge, &proof));
         assert!(!holds(&token, Side::Listener, &challenge, &proof));
-        let shifted = Challenge { caller_nonce: "abc".into(), listener_nonce: "d".into(), ..challenge.clone() };
+        let shifted = Challenge { hello: "abc".into(), listener_nonce: "d".into() };
         assert!(!holds(&token, Side::Caller, &shifted, &proof));
         for wrong in ["", "zz", &proof[..62], &proof.replace(|c: char| c.is_ascii_digit(), "a")] {
             assert!(!holds(&token, Side::Caller, &challenge, wrong), "{wrong}");

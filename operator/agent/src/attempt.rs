@@ -1,0 +1,236 @@
+//! One attempt on one node, from its plan to its result.
+
+use crate::coordinator::{Coordinator, Inbox};
+use crate::durable;
+use crate::finished::{ATTEMPT, finished_reports};
+use crate::link::{join, link};
+use crate::member::{Link, Member};
+use crate::messages::{Down, Up};
+use crate::node::{AttemptResult, Event, Node, Rendezvous, Stop};
+use crate::ranks::{DEATH, Shared};
+use crate::server::Server;
+use crate::store::Store;
+use crate::survivors::{self, end_survivors};
+use pawl_contract::CONTRACT_VERSION;
+use pawl_contract::plan::AttemptPlan;
+use pawl_contract::report::LaunchResult;
+use pawl_rendezvous::{ClientError, Token, TokenError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{self, Write};
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+
+/// The attempt could not be run on this node.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// The plan contradicts itself or this node.
+    #[error("attempt `{attempt}`: {message}")]
+    InvalidPlan {
+        /// Name of the attempt.
+        attempt: String,
+        /// What is wrong, and the remedy.
+        message: String,
+    },
+    /// Another agent runs in the directory.
+    #[error("{}: another `pawl` runs this attempt: wait for it, or end it", .0.display())]
+    Busy(PathBuf),
+    /// The token cannot be read.
+    #[error(transparent)]
+    Token(#[from] TokenError),
+    /// Agent 0 cannot be reached.
+    #[error("agent 0 at {address}: {source}")]
+    Unreachable {
+        /// `host:port`.
+        address: String,
+        /// Why.
+        source: ClientError,
+    },
+    /// A file or a process of the node failed.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// Runs `plan` on this node: all its launches in order, those that have ended with evidence in an earlier run excepted.
+///
+/// `stop` asks for an early end; `observer` hears what happens, on this task, and must not block for long. Dropping the
+/// future ends all ranks, as does the death of this process.
+///
+/// # Errors
+/// The plan is not valid, the directory is in use or cannot be written, or agent 0 cannot be reached. A rank that fails
+/// is not an error: its launch says so.
+pub async fn run(
+    plan: &AttemptPlan,
+    node: Node,
+    stop: watch::Receiver<Stop>,
+    observer: impl Fn(Event) + Send + Sync + 'static,
+) -> Result<AttemptResult, AgentError> {
+    check(plan, &node).map_err(|message| AgentError::InvalidPlan { attempt: plan.attempt.clone(), message })?;
+    std::fs::create_dir_all(&node.work_dir).map_err(|e| named(&node.work_dir, e))?;
+    let _lock = lock(&node.work_dir)?;
+    let work_dir = node.work_dir.clone();
+    tokio::task::spawn_blocking(move || end_survivors(&work_dir, DEATH)).await.map_err(io::Error::other)??;
+    claim(plan, &node.work_dir)?;
+    let finished = finished_reports(&node.work_dir)?;
+    let launches = finished.iter().filter(|report| report.outcome.is_evidence()).map(LaunchResult::from).collect();
+
+    let mut tasks = JoinSet::new();
+    let (link, shared) = match &node.rendezvous {
+        Rendezvous::Join { address, token_file } => {
+            let token = Token::read(token_file)?;
+            let connection = join(address, &token, node.replica, node.limits.gather).await;
+            let connection =
+                connection.map_err(|source| AgentError::Unreachable { address: address.clone(), source })?;
+            let (link, task) = link(connection, node.limits.lost_after)?;
+            tasks.spawn(async { task.await.unwrap_or_default() });
+            (link, Shared::new(plan.clone(), &node, address.clone(), token_file.clone())?)
+        }
+        Rendezvous::Listen { listener, address, token_file } => {
+            let listener = listener.try_clone()?;
+            let link = coordinate(plan, &node, listener, Token::read(token_file)?, &mut tasks)?;
+            (link, Shared::new(plan.clone(), &node, address.clone(), token_file.clone())?)
+        }
+        Rendezvous::Local => {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+            let address = listener.local_addr()?.to_string();
+            let token_file = node.work_dir.join("token");
+            let token = Token::random()?;
+            write_secret(&token_file, token.secret()).map_err(|e| named(&token_file, e))?;
+            let link = coordinate(plan, &node, listener, token, &mut tasks)?;
+            (link, Shared::new(plan.clone(), &node, address, token_file)?)
+        }
+    };
+    let member = Member { shared: &shared, limits: &node.limits, link, stop, observer: &observer, launches };
+    let result = member.run().await?;
+    // The first task to end is the coordinator, when all agents have heard of the end, or this agent's connection.
+    tasks.join_next().await;
+    Ok(result)
+}
+
+/// Starts agent 0's part; the link of its own member.
+fn coordinate(
+    plan: &AttemptPlan,
+    node: &Node,
+    listener: TcpListener,
+    token: Token,
+    tasks: &mut JoinSet<()>,
+) -> io::Result<Link> {
+    listener.set_nonblocking(true)?;
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    let store = Arc::new(Store::default());
+    let (sender, inbox) = mpsc::unbounded_channel();
+    let (up, mut said) = mpsc::unbounded_channel::<Up>();
+    let (own, down) = mpsc::unbounded_channel::<Down>();
+    let coordinator = Coordinator {
+        plan: plan.clone(),
+        work_dir: node.work_dir.clone(),
+        limits: node.limits.clone(),
+        store: Arc::clone(&store),
+        inbox,
+        members: BTreeMap::from([(0, own)]),
+        stop: Stop::No,
+    };
+    let server = Server {
+        token,
+        replicas: plan.replicas,
+        world_size: plan.world_size(),
+        lost_after: node.limits.lost_after,
+        store,
+        inbox: sender.clone(),
+        came: Mutex::new(BTreeSet::new()),
+    };
+    tasks.spawn(async move {
+        let pass_on = async {
+            while let Some(message) = said.recv().await {
+                // The coordinator only ends after it has told everyone.
+                let _ = sender.send(Inbox::Said { replica: 0, message });
+            }
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            () = coordinator.run() => {}
+            () = server.run(listener) => {}
+            () = pass_on => {}
+        }
+    });
+    Ok(Link { up, down })
+}
+
+/// What is wrong with the plan, on this node.
+fn check(plan: &AttemptPlan, node: &Node) -> Result<(), String> {
+    if plan.contract != CONTRACT_VERSION {
+        return Err(format!("contract {}: this agent speaks contract {CONTRACT_VERSION}", plan.contract));
+    }
+    if plan.replicas == 0 || plan.ranks_per_replica == 0 || plan.world_size() > 1 << 16 {
+        return Err(format!("{} x {} ranks: choose 1 to 65536", plan.replicas, plan.ranks_per_replica));
+    }
+    let first = matches!(node.rendezvous, Rendezvous::Local | Rendezvous::Listen { .. });
+    let alone = matches!(node.rendezvous, Rendezvous::Local);
+    if node.replica >= plan.replicas || (node.replica == 0) != first || (alone && plan.replicas > 1) {
+        return Err(format!(
+            "replica {} of {}: agent 0 listens, every other agent joins; only a gang of one does without",
+            node.replica, plan.replicas
+        ));
+    }
+    if plan.command.is_empty() && node.trainer.is_empty() {
+        return Err("no command: name one, or a built-in trainer".to_owned());
+    }
+    if !node.work_dir.is_absolute() {
+        return Err(format!("work directory {}: must be absolute", node.work_dir.display()));
+    }
+    let mut names = BTreeSet::new();
+    for launch in &plan.launches {
+        let name = launch.launch.as_str();
+        let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+        if name.is_empty() || name.len() > 128 || name.starts_with('.') || !name.chars().all(plain) {
+            return Err(format!("launch `{name}`: a name has 1 to 128 of A-Z a-z 0-9 . _ - and no dot in front"));
+        }
+        if launch.contract != CONTRACT_VERSION {
+            return Err(format!("launch `{name}`: contract {}, not {CONTRACT_VERSION}", launch.contract));
+        }
+        if !names.insert(name) {
+            return Err(format!("launch `{name}` is there twice: names are unique"));
+        }
+    }
+    Ok(())
+}
+
+/// The lock of the attempt's directory, for as long as the file lives.
+fn lock(work_dir: &Path) -> Result<File, AgentError> {
+    let path = work_dir.join("agent.lock");
+    survivors::lock(&path).map_err(|e| match e.kind() {
+        io::ErrorKind::WouldBlock => AgentError::Busy(work_dir.to_owned()),
+        _ => named(&path, e).into(),
+    })
+}
+
+/// Writes the attempt's plan, unless the directory is another attempt's.
+fn claim(plan: &AttemptPlan, work_dir: &Path) -> Result<(), AgentError> {
+    let path = work_dir.join(ATTEMPT);
+    let there = durable::read_bounded(&path, durable::MAX_ATTEMPT).ok();
+    let there = there.and_then(|content| serde_json::from_slice::<AttemptPlan>(&content).ok());
+    match there {
+        Some(there) if (&there.job, &there.attempt) != (&plan.job, &plan.attempt) => Err(AgentError::InvalidPlan {
+            attempt: plan.attempt.clone(),
+            message: format!("{} holds attempt `{}`: use another directory", work_dir.display(), there.attempt),
+        }),
+        Some(there) if there == *plan => Ok(()),
+        _ => Ok(durable::write(&path, &serde_json::to_vec(plan).map_err(io::Error::other)?)?),
+    }
+}
+
+fn write_secret(path: &Path, secret: &[u8]) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    File::options().create_new(true).write(true).mode(0o600).open(path)?.write_all(secret)
+}
+
+fn named(path: &Path, e: io::Error) -> io::Error {
+    io::Error::new(e.kind(), format!("{}: {e}", path.display()))
+}

@@ -1,0 +1,300 @@
+//! Agent 0's part: keeps the gang in step.
+
+use crate::finished::report;
+use crate::messages::{Down, Up};
+use crate::node::{AttemptEnd, Limits, Stop};
+use crate::ranks::DEATH;
+use crate::store::Store;
+use crate::verdict::{Evidence, Fact, verdict};
+use pawl_contract::exit::Outcome;
+use pawl_contract::plan::{AttemptPlan, LaunchPlan};
+use pawl_contract::report::Report;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+/// What reaches agent 0 from the agents, itself included.
+#[derive(Debug)]
+pub(crate) enum Inbox {
+    /// An agent came and holds the token.
+    Joined { replica: u32, down: mpsc::UnboundedSender<Down> },
+    /// An agent says something.
+    Said { replica: u32, message: Up },
+    /// An agent's connection has ended.
+    Gone { replica: u32, why: String },
+}
+
+/// Runs the launches of an attempt over all agents.
+pub(crate) struct Coordinator {
+    pub(crate) plan: AttemptPlan,
+    pub(crate) work_dir: PathBuf,
+    pub(crate) limits: Limits,
+    pub(crate) store: Arc<Store>,
+    pub(crate) inbox: mpsc::UnboundedReceiver<Inbox>,
+    pub(crate) members: BTreeMap<u32, mpsc::UnboundedSender<Down>>,
+    pub(crate) stop: Stop,
+}
+
+/// The attempt cannot go on.
+struct Over(AttemptEnd, String);
+
+impl Over {
+    fn lost(message: String) -> Self {
+        Self(AttemptEnd::LostPeer, message)
+    }
+}
+
+/// What one agent did, when the coordinator itself has nothing to do about it.
+enum News {
+    Of(u32, Up),
+    Lost(u32, String),
+    Joined,
+    Stop,
+    Late,
+}
+
+impl Coordinator {
+    /// Runs to the end of the attempt, and tells all agents.
+    pub(crate) async fn run(mut self) {
+        let Over(end, message) = match self.attempt().await {
+            Ok(()) => Over(AttemptEnd::Complete, String::new()),
+            Err(over) => over,
+        };
+        self.tell(&Down::Finish { end, message });
+        let mut remote: BTreeSet<u32> = self.members.keys().copied().filter(|&replica| replica != 0).collect();
+        // The connections end when everything was written; their agents hang up.
+        self.members.clear();
+        let hung_up = async {
+            while !remote.is_empty() {
+                if let Some(Inbox::Gone { replica, .. }) = self.inbox.recv().await {
+                    remote.remove(&replica);
+                }
+            }
+        };
+        // An agent that does not hang up is not waited for.
+        let _ = tokio::time::timeout(Duration::from_secs(2), hung_up).await;
+    }
+
+    async fn attempt(&mut self) -> Result<(), Over> {
+        self.gather().await?;
+        for launch in self.plan.launches.clone() {
+            let known = report(&self.work_dir, &launch.launch).filter(|report| report.outcome.is_evidence());
+            let report = match known {
+                Some(report) => report,
+                None => {
+                    if self.stop > Stop::No {
+                        return Err(Over(AttemptEnd::Stopped, String::new()));
+                    }
+                    let report = self.launch(&launch).await?;
+                    self.tell(&Down::Verdict(Box::new(report.clone())));
+                    report
+                }
+            };
+            if report.outcome == Outcome::Stopped {
+                return Err(Over(AttemptEnd::Stopped, report.message));
+            }
+            if self.members.len() < self.plan.replicas as usize {
+                return Err(Over::lost(report.message));
+            }
+            if self.plan.stop_on_failure && report.outcome != Outcome::Done {
+                return Err(Over(AttemptEnd::LaunchFailed, report.message));
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends to every agent that is there.
+    fn tell(&self, message: &Down) {
+        for down in self.members.values() {
+            // Its connection says when it is gone.
+            let _ = down.send(message.clone());
+        }
+    }
+
+    /// What happens next; at `deadline` nothing did. Stops are passed on here.
+    async fn next(&mut self, deadline: Option<Instant>) -> News {
+        let inbox = async {
+            match deadline {
+                Some(deadline) => tokio::time::timeout_at(deadline, self.inbox.recv()).await.unwrap_or(None),
+                None => self.inbox.recv().await,
+            }
+        };
+        match inbox.await {
+            Some(Inbox::Joined { replica, down }) => {
+                self.members.insert(replica, down);
+                News::Joined
+            }
+            Some(Inbox::Said { replica: _, message: Up::Stop(stop) }) => {
+                if stop > self.stop {
+                    self.stop = stop;
+                    self.tell(&Down::Stop(stop));
+                }
+                News::Stop
+            }
+            Some(Inbox::Said { replica, message }) => News::Of(replica, message),
+            Some(Inbox::Gone { replica, why }) => {
+                self.members.remove(&replica);
+                News::Lost(replica, format!("agent {replica} went away: {why}"))
+            }
+            None => News::Late,
+        }
+    }
+
+    /// Waits until all agents are there.
+    async fn gather(&mut self) -> Result<(), Over> {
+        let deadline = Instant::now() + self.limits.gather;
+        while self.members.len() < self.plan.replicas as usize {
+            match self.next(Some(deadline)).await {
+                News::Late => {
+                    let absent: Vec<String> = self.absent().map(|replica| replica.to_string()).collect();
+                    let waited = self.limits.gather.as_secs_f64();
+                    return Err(Over::lost(format!("no agent {} within {waited} s", absent.join(", "))));
+                }
+                News::Stop => return Err(Over(AttemptEnd::Stopped, String::new())),
+                News::Of(..) | News::Lost(..) | News::Joined => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn absent(&self) -> impl Iterator<Item = u32> {
+        (0..self.plan.replicas).filter(|replica| !self.members.contains_key(replica))
+    }
+
+    /// One launch, from the barrier to its report.
+    async fn launch(&mut self, plan: &LaunchPlan) -> Result<Report, Over> {
+        let begun = Instant::now();
+        let mut facts = self.prepare(plan).await?;
+        let mut progress = None;
+        if facts.is_empty() {
+            let port = match free_port() {
+                Ok(port) => port,
+                Err(e) => return Err(Over::lost(format!("agent 0 has no free port: {e}"))),
+            };
+            self.store.open(Some(&plan.launch));
+            self.tell(&Down::Start { launch: plan.launch.clone(), master_port: port });
+            progress = self.watch(plan, &mut facts).await;
+            self.store.open(None);
+        }
+        Ok(verdict(&Evidence {
+            plan,
+            facts: &facts,
+            stopping: self.stop > Stop::No,
+            progress: progress.as_deref(),
+            wall_seconds: begun.elapsed().as_secs_f64(),
+        }))
+    }
+
+    /// The barrier: all agents are ready for this launch. A node that cannot prepare is a fact about the launch.
+    async fn prepare(&mut self, plan: &LaunchPlan) -> Result<Vec<Fact>, Over> {
+        self.tell(&Down::Prepare { launch: plan.launch.clone() });
+        let deadline = Instant::now() + self.limits.gather;
+        let mut waiting: BTreeSet<u32> = (0..self.plan.replicas).collect();
+        let mut facts = Vec::new();
+        while !waiting.is_empty() {
+            match self.next(Some(deadline)).await {
+                News::Of(replica, Up::Ready { launch }) if launch == plan.launch => {
+                    waiting.remove(&replica);
+                }
+                News::Of(replica, Up::Unable { launch, message }) if launch == plan.launch => {
+                    waiting.remove(&replica);
+                    facts.push(Fact::Unable(format!("agent {replica}: {message}")));
+                }
+                News::Lost(_, message) => return Err(Over::lost(message)),
+                News::Late => return Err(Over::lost(format!("agents {waiting:?} did not prepare `{}`", plan.launch))),
+                News::Stop => return Err(Over(AttemptEnd::Stopped, String::new())),
+                News::Of(..) | News::Joined => {}
+            }
+        }
+        Ok(facts)
+    }
+
+    /// Watches the ranks of all nodes until the last has ended, and ends all when one does not go on. What rank 0 said
+    /// last.
+    async fn watch(
+        &mut self,
+        plan: &LaunchPlan,
+        facts: &mut Vec<Fact>,
+    ) -> Option<Box<pawl_contract::progress::Progress>> {
+        let mut running: BTreeSet<u32> = (0..self.plan.replicas).collect();
+        let mut ending = Ending { launch: plan.launch.clone(), sent: false, deadline: None };
+        let exit_time = Duration::try_from_secs_f64(plan.hang_timeout_seconds).unwrap_or(DEATH);
+        let mut progress = None;
+        while !running.is_empty() {
+            match self.next(ending.deadline).await {
+                News::Of(_, Up::RankEnded { launch, end }) if launch == plan.launch => {
+                    let stopped = self.stop > Stop::No && end.outcome == Outcome::Stopped;
+                    if end.outcome != Outcome::Done && !stopped {
+                        ending.all(self, false);
+                    } else if ending.deadline.is_none() {
+                        // One rank is through: the others must be soon.
+                        ending.deadline = Some(Instant::now() + exit_time.max(self.stop_time()));
+                    }
+                    facts.push(Fact::Rank(end));
+                }
+                News::Of(_, Up::Hung { launch, message }) if launch == plan.launch => {
+                    facts.push(Fact::Hung(message));
+                    ending.all(self, true);
+                }
+                News::Of(replica, Up::Unable { launch, message }) if launch == plan.launch => {
+                    facts.push(Fact::Unable(format!("agent {replica}: {message}")));
+                    ending.all(self, false);
+                }
+                News::Of(replica, Up::Ended { launch, progress: said }) if launch == plan.launch => {
+                    running.remove(&replica);
+                    progress = progress.or(said);
+                }
+                News::Lost(replica, message) => {
+                    running.remove(&replica);
+                    facts.push(Fact::Lost(message));
+                    ending.all(self, false);
+                }
+                News::Late if ending.sent => {
+                    facts.push(Fact::Lost(format!("agents {running:?} did not end their ranks")));
+                    for replica in std::mem::take(&mut running) {
+                        self.members.remove(&replica);
+                    }
+                }
+                News::Late => {
+                    let seconds = exit_time.as_secs_f64();
+                    facts.push(Fact::Hung(format!("a rank did not exit within {seconds} s after another was done")));
+                    ending.all(self, true);
+                }
+                News::Of(..) | News::Joined | News::Stop => {}
+            }
+        }
+        progress
+    }
+
+    /// How long ranks may take to stop.
+    fn stop_time(&self) -> Duration {
+        if self.stop > Stop::No { self.limits.stop_grace + DEATH } else { Duration::ZERO }
+    }
+}
+
+/// The end of a launch that did not end by itself.
+struct Ending {
+    launch: String,
+    sent: bool,
+    deadline: Option<Instant>,
+}
+
+impl Ending {
+    fn all(&mut self, coordinator: &Coordinator, hung: bool) {
+        if !self.sent {
+            self.sent = true;
+            // Agents end their ranks after the peer grace, and give up on a rank that does not die after DEATH.
+            self.deadline = Some(Instant::now() + coordinator.limits.peer_grace + 3 * DEATH);
+            coordinator.tell(&Down::End { launch: self.launch.clone(), hung });
+        }
+    }
+}
+
+/// A port for rank 0's own store (`MASTER_PORT`).
+fn free_port() -> std::io::Result<u16> {
+    Ok(TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0))?.local_addr()?.port())
+}

@@ -1,0 +1,76 @@
+//! Files that survive a crash, and reads that cannot be made to swallow a disk.
+
+use rustix::fs::{Mode, OFlags};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::Path;
+
+/// Largest `report.json` that is read, in bytes.
+pub(crate) const MAX_REPORT: u64 = 1 << 20;
+/// Largest `progress.json` that is read, in bytes.
+pub(crate) const MAX_PROGRESS: u64 = 64 << 10;
+/// Largest `attempt.json` that is read, in bytes.
+pub(crate) const MAX_ATTEMPT: u64 = 64 << 20;
+
+/// Writes a file that is there whole or not at all, and stays after a power cut.
+pub(crate) fn write(path: &Path, content: &[u8]) -> io::Result<()> {
+    let named = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", path.display()));
+    let parent = path.parent().ok_or_else(|| io::Error::other("a file has a parent"))?;
+    let part = path.with_extension("part");
+    let result = (|| {
+        let mut file = File::create(&part)?;
+        file.write_all(content)?;
+        file.sync_all()?;
+        std::fs::rename(&part, path)?;
+        File::open(parent)?.sync_all()
+    })();
+    if result.is_err() {
+        // What was written may be torn; nobody reads it under this name.
+        let _ = std::fs::remove_file(&part);
+    }
+    result.map_err(named)
+}
+
+/// The content of a regular file of at most `limit` bytes. Never waits (as on a pipe).
+pub(crate) fn read_bounded(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    let facts = file.metadata()?;
+    if !facts.is_file() {
+        return Err(io::Error::other("not a regular file"));
+    }
+    let mut content = Vec::new();
+    file.take(limit + 1).read_to_end(&mut content)?;
+    if content.len() as u64 > limit {
+        return Err(io::Error::other(format!("{} bytes, more than the {limit} that are read", facts.len())));
+    }
+    Ok(content)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_are_bounded_and_never_wait() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        write(&path, b"12345").unwrap();
+        assert_eq!(read_bounded(&path, 5).unwrap(), b"12345");
+        assert!(read_bounded(&path, 4).unwrap_err().to_string().contains("5 bytes"));
+        // A sparse terabyte: read would not end, or not fit.
+        File::create(&path).unwrap().set_len(1 << 40).unwrap();
+        assert!(read_bounded(&path, MAX_REPORT).is_err());
+        let pipe = dir.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        assert!(read_bounded(&pipe, 10).unwrap_err().to_string().contains("regular"));
+        assert!(read_bounded(dir.path(), 10).is_err());
+    }
+
+    #[test]
+    fn a_failed_write_names_the_file_and_leaves_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("none").join("f.json");
+        assert!(write(&path, b"x").unwrap_err().to_string().contains("none/f.json"));
+    }
+}

@@ -1,0 +1,337 @@
+//! What every agent does, agent 0 included: prepare, start, watch and end the ranks of its own node.
+
+use crate::durable::{self, MAX_PROGRESS, read_bounded};
+use crate::finished::REPORT;
+use crate::messages::{Down, Up};
+use crate::node::{AttemptEnd, AttemptResult, Event, Limits, Stop};
+use crate::ranks::{DEATH, Ranks, Shared};
+use crate::survivors;
+use crate::verdict::{Evidence, Fact, verdict};
+use pawl_contract::exit::Outcome;
+use pawl_contract::plan::LaunchPlan;
+use pawl_contract::progress::Progress;
+use pawl_contract::report::{LaunchResult, Report, truncated};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use tokio::sync::{mpsc, watch};
+
+/// How often progress is read.
+const POLL: Duration = Duration::from_millis(100);
+
+/// The two directions between an agent and agent 0.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) up: mpsc::UnboundedSender<Up>,
+    /// Closed when agent 0 is gone.
+    pub(crate) down: mpsc::UnboundedReceiver<Down>,
+}
+
+impl Link {
+    fn say(&self, message: Up) {
+        // When agent 0 is gone, `down` says so.
+        let _ = self.up.send(message);
+    }
+}
+
+/// An agent's part in an attempt.
+pub(crate) struct Member<'a> {
+    pub(crate) shared: &'a Shared,
+    pub(crate) limits: &'a Limits,
+    pub(crate) link: Link,
+    pub(crate) stop: watch::Receiver<Stop>,
+    pub(crate) observer: &'a (dyn Fn(Event) + Send + Sync),
+    /// The finished launches.
+    pub(crate) launches: Vec<LaunchResult>,
+}
+
+impl Member<'_> {
+    /// Does what agent 0 says until the attempt is over.
+    pub(crate) async fn run(mut self) -> io::Result<AttemptResult> {
+        let mut told = Stop::No;
+        loop {
+            let message = tokio::select! {
+                message = self.link.down.recv() => message,
+                stop = next_stop(&mut self.stop, told) => {
+                    told = stop;
+                    self.link.say(Up::Stop(stop));
+                    continue;
+                }
+            };
+            match message {
+                Some(Down::Prepare { launch }) => match self.prepare(&launch).await {
+                    Ok(()) => self.link.say(Up::Ready { launch }),
+                    Err(e) => self.link.say(Up::Unable { launch, message: e.to_string() }),
+                },
+                Some(Down::Start { launch, master_port }) => {
+                    if let Some(report) = self.launch(&launch, master_port, &mut told).await? {
+                        // Agent 0 is gone, and the launch with it.
+                        let message = report.message.clone();
+                        self.keep(report)?;
+                        return Ok(self.result(AttemptEnd::LostPeer, message));
+                    }
+                }
+                Some(Down::Verdict(report)) => self.keep(*report)?,
+                Some(Down::Finish { end, message }) => return Ok(self.result(end, message)),
+                Some(Down::End { .. } | Down::Stop(_) | Down::Beat) => {}
+                None => return Ok(self.result(AttemptEnd::LostPeer, GONE.to_owned())),
+            }
+        }
+    }
+
+    fn result(self, end: AttemptEnd, message: String) -> AttemptResult {
+        let place = |result: &LaunchResult| self.shared.plan.launches.iter().position(|l| l.launch == result.launch);
+        let mut launches = self.launches;
+        launches.sort_by_key(place);
+        AttemptResult { launches, end, message }
+    }
+
+    fn plan(&self, launch: &str) -> io::Result<&LaunchPlan> {
+        let known = self.shared.plan.launches.iter().find(|plan| plan.launch == launch);
+        known.ok_or_else(|| io::Error::other(format!("launch `{launch}` is not in this agent's plan")))
+    }
+
+    /// Makes the launch's directory as if nothing had ever run in it.
+    async fn prepare(&self, launch: &str) -> io::Result<()> {
+        let plan = serde_json::to_vec_pretty(self.plan(launch)?)?;
+        let dir = self.shared.dir(launch);
+        blocking(move || {
+            std::fs::create_dir_all(&dir).map_err(|e| named(&dir, e))?;
+            survivors::end_in(&dir, Instant::now() + DEATH)?;
+            for entry in std::fs::read_dir(&dir)? {
+                let path = entry?.path();
+                if path.is_file() {
+                    std::fs::remove_file(&path).map_err(|e| named(&path, e))?;
+                }
+            }
+            durable::write(&dir.join("plan.json"), &plan)
+        })
+        .await
+    }
+
+    /// The report is on disk before anyone hears of it.
+    fn keep(&mut self, report: Report) -> io::Result<()> {
+        let dir = self.shared.dir(&report.launch);
+        durable::write(&dir.join(REPORT), &serde_json::to_vec(&report)?)?;
+        if report.outcome == Outcome::Done {
+            tidy(&dir);
+        }
+        self.launches.push(LaunchResult::from(&report));
+        (self.observer)(Event::LaunchEnded(Box::new(report)));
+        Ok(())
+    }
+
+    /// Runs the local ranks of a launch to their end. The report is made here only when agent 0 is gone.
+    async fn launch(&mut self, launch: &str, master_port: u16, told: &mut Stop) -> io::Result<Option<Report>> {
+        let plan = self.plan(launch)?.clone();
+        let mut ranks = Ranks::none(self.shared);
+        let mut watch = Watch::new(&plan, self.shared, self.limits);
+        let mut kill_at: Option<Instant> = None;
+        if let Err(e) = ranks.start(self.shared, &plan, master_port).await {
+            self.link.say(Up::Unable { launch: launch.to_owned(), message: e.to_string() });
+            kill_at = Some(Instant::now());
+        } else {
+            (self.observer)(Event::LaunchStarted { launch: launch.to_owned(), kind: plan.kind });
+        }
+        let mut tick = tokio::time::interval(POLL);
+        let mut facts = Vec::new();
+        let mut lost = false;
+        let mut dead_by = Instant::now() + DEATH;
+        while !ranks.is_empty() {
+            tokio::select! {
+                (rank, status) = ranks.next_exit() => {
+                    let end = ranks.judge(self.shared, &plan, rank, status).await;
+                    let alone = end.outcome != Outcome::Done && !(*told > Stop::No && end.outcome == Outcome::Stopped);
+                    if alone {
+                        kill_at = sooner(kill_at, self.limits.peer_grace);
+                    }
+                    facts.push(Fact::Rank(end.clone()));
+                    self.link.say(Up::RankEnded { launch: launch.to_owned(), end });
+                }
+                message = self.link.down.recv(), if !lost => match message {
+                    Some(Down::End { launch: ended, hung }) if ended == launch => {
+                        if hung {
+                            watch.note_stuck(&ranks);
+                        }
+                        kill_at = sooner(kill_at, if hung { Duration::ZERO } else { self.limits.peer_grace });
+                    }
+                    Some(Down::Stop(stop)) => {
+                        *told = stop.max(*told);
+                        kill_at = self.stop_ranks(&mut ranks, stop, kill_at);
+                    }
+                    Some(_) => {}
+                    None => {
+                        lost = true;
+                        facts.push(Fact::Lost(GONE.to_owned()));
+                        kill_at = sooner(kill_at, self.limits.peer_grace);
+                    }
+                },
+                stop = next_stop(&mut self.stop, *told) => {
+                    *told = stop;
+                    self.link.say(Up::Stop(stop));
+                    kill_at = self.stop_ranks(&mut ranks, stop, kill_at);
+                }
+                _ = tick.tick() => {
+                    if let Some(progress) = watch.look() {
+                        (self.observer)(Event::Progress(progress));
+                    }
+                    if ranks.has(0) && kill_at.is_none() && let Some(message) = watch.hung() {
+                        let message = format!("{message}; {}", watch.note_stuck(&ranks));
+                        self.link.say(Up::Hung { launch: launch.to_owned(), message });
+                        kill_at = Some(Instant::now());
+                    }
+                    if kill_at.is_some_and(|at| at <= Instant::now()) {
+                        ranks.kill();
+                    } else {
+                        dead_by = Instant::now() + DEATH;
+                    }
+                    if dead_by <= Instant::now() {
+                        return Err(io::Error::other(format!(
+                            "launch `{launch}`: a rank does not die of SIGKILL: its node needs a reboot\n{}",
+                            ranks.whereabouts()
+                        )));
+                    }
+                }
+            }
+        }
+        if let Some(progress) = watch.look() {
+            (self.observer)(Event::Progress(progress));
+        }
+        let dir = self.shared.dir(launch);
+        blocking(move || survivors::end_in(&dir, Instant::now() + DEATH)).await?;
+        if lost {
+            let wall_seconds = watch.started.elapsed().as_secs_f64();
+            let progress = watch.progress.as_ref();
+            let stopping = *told > Stop::No;
+            return Ok(Some(verdict(&Evidence { plan: &plan, facts: &facts, stopping, progress, wall_seconds })));
+        }
+        self.link.say(Up::Ended { launch: launch.to_owned(), progress: watch.progress.map(Box::new) });
+        Ok(None)
+    }
+
+    /// Stops the ranks; the instant at which those that are left are killed.
+    fn stop_ranks(&self, ranks: &mut Ranks, stop: Stop, kill_at: Option<Instant>) -> Option<Instant> {
+        match stop {
+            Stop::No => kill_at,
+            Stop::Gracefully => {
+                ranks.terminate();
+                sooner(kill_at, self.limits.stop_grace)
+            }
+            Stop::Now => {
+                ranks.kill();
+                Some(Instant::now())
+            }
+        }
+    }
+}
+
+const GONE: &str = "agent 0 went away";
+
+fn sooner(at: Option<Instant>, grace: Duration) -> Option<Instant> {
+    let new = Instant::now() + grace;
+    Some(at.map_or(new, |at| at.min(new)))
+}
+
+/// The next request to stop beyond what is told already. May be cancelled.
+async fn next_stop(stop: &mut watch::Receiver<Stop>, told: Stop) -> Stop {
+    match stop.wait_for(|stop| *stop > told).await {
+        Ok(stop) => *stop,
+        // Whoever could ask is gone.
+        Err(_) => std::future::pending().await,
+    }
+}
+
+fn named(path: &Path, e: io::Error) -> io::Error {
+    io::Error::new(e.kind(), format!("{}: {e}", path.display()))
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
+}
+
+/// Removes what only mattered while the launch ran. What is left over is only untidy.
+fn tidy(dir: &Path) {
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let Some(name) = name.to_str() else { continue };
+        let of_rank = name.starts_with("rank-") && (name.ends_with(".lock") || name.ends_with(".report.json"));
+        if of_rank || name == "progress.json" {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// What rank 0 says, and since when it has said nothing new.
+struct Watch {
+    file: PathBuf,
+    stuck: PathBuf,
+    launch: String,
+    timeout: Duration,
+    allowance: Duration,
+    resumes: bool,
+    text: Vec<u8>,
+    progress: Option<Progress>,
+    moved: bool,
+    since: Instant,
+    started: Instant,
+}
+
+impl Watch {
+    fn new(plan: &LaunchPlan, shared: &Shared, limits: &Limits) -> Self {
+        let dir = shared.dir(&plan.launch);
+        let timeout = Duration::try_from_secs_f64(plan.hang_timeout_seconds).unwrap_or(Duration::MAX);
+        Self {
+            file: dir.join("progress.json"),
+            stuck: dir.join("stuck.txt"),
+            launch: plan.launch.clone(),
+            timeout,
+            allowance: limits.start_allowance,
+            resumes: plan.checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.resume),
+            text: Vec::new(),
+            progress: None,
+            moved: false,
+            since: Instant::now(),
+            started: Instant::now(),
+        }
+    }
+
+    /// Reads `progress.json`; what it says when that is new.
+    fn look(&mut self) -> Option<Progress> {
+        let text = read_bounded(&self.file, MAX_PROGRESS).ok()?;
+        if text == self.text {
+            return None;
+        }
+        self.text = text;
+        let progress = serde_json::from_slice::<Progress>(&self.text).ok().filter(|p| p.launch == self.launch)?;
+        let mark = |p: &Progress| {
+            (p.step, p.items, p.validation.as_ref().map(|v| v.items), p.last_checkpoint.as_ref().map(|c| c.step))
+        };
+        let before = self.progress.as_ref().map(mark);
+        if before != Some(mark(&progress)) {
+            self.since = Instant::now();
+            // What comes first may only say where the launch resumes.
+            self.moved |= before.is_some() || (progress.step > 0 && !self.resumes);
+        }
+        self.progress = Some(progress.clone());
+        Some(progress)
+    }
+
+    /// What to say when there was no progress for too long.
+    fn hung(&self) -> Option<String> {
+        let allowed = if self.moved { self.timeout } else { self.timeout.saturating_add(self.allowance) };
+        let silent = self.since.elapsed();
+        (silent >= allowed).then(|| match &self.progress {
+            Some(p) => format!("no progress for {:.0} s; the last step was {}", silent.as_secs_f64(), p.step),
+            None => format!("no progress for {:.0} s; not one step was made", silent.as_secs_f64()),
+        })
+    }
+
+    /// Writes down where the ranks are; the beginning of it in one line.
+    fn note_stuck(&self, ranks: &Ranks) -> String {
+        let text = ranks.whereabouts();
+        if let Err(e) = std::fs::write(&self.stuck, &text) {
+            tracing::warn!(file = %self.stuck.display(), error = %e, "cannot say where the ranks hang");
+        }
+        truncated(&text, 1000).lines().collect::<Vec<_>>().join(" ")
+    }
+}

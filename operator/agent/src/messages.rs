@@ -1,0 +1,61 @@
+//! What the agents of a gang say to each other: one JSON document a line, after the handshake of `pawl-rendezvous`.
+
+use crate::node::{AttemptEnd, Stop};
+use pawl_contract::exit::Outcome;
+use pawl_contract::progress::Progress;
+use pawl_contract::report::Report;
+use serde::{Deserialize, Serialize};
+
+/// How one rank ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct RankEnd {
+    /// Global rank.
+    pub(crate) rank: u32,
+    /// Whether its agent ended it: then it says nothing about the launch.
+    pub(crate) by_agent: bool,
+    /// How it ended.
+    pub(crate) outcome: Outcome,
+    /// What happened, for people.
+    pub(crate) message: String,
+    /// Its report, when it left a readable one.
+    pub(crate) report: Option<Box<Report>>,
+}
+
+/// From an agent to agent 0.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Up {
+    /// Everything is prepared for the launch.
+    Ready { launch: String },
+    /// This node cannot prepare or start the launch, and why.
+    Unable { launch: String, message: String },
+    /// A rank has ended.
+    RankEnded { launch: String, end: RankEnd },
+    /// Rank 0 makes no progress.
+    Hung { launch: String, message: String },
+    /// No rank of the launch lives on this node; what rank 0 said last, if it was here.
+    Ended { launch: String, progress: Option<Box<Progress>> },
+    /// This node was asked to stop.
+    Stop(Stop),
+    /// Still here.
+    Beat,
+}
+
+/// From agent 0 to an agent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Down {
+    /// Prepare the launch and say [`Up::Ready`].
+    Prepare { launch: String },
+    /// Start the launch.
+    Start { launch: String, master_port: u16 },
+    /// End the launch's ranks: one died, or the gang hangs.
+    End { launch: String, hung: bool },
+    /// Stop the ranks.
+    Stop(Stop),
+    /// The launch has ended everywhere; its report.
+    Verdict(Box<Report>),
+    /// The attempt is over.
+    Finish { end: AttemptEnd, message: String },
+    /// Still here.
+    Beat,
+}

@@ -1,0 +1,410 @@
+//! The ranks of one launch on this node.
+
+use crate::durable::{MAX_REPORT, read_bounded};
+use crate::logs::Log;
+use crate::messages::RankEnd;
+use crate::node::Node;
+use crate::oom::OomCounter;
+use crate::processes::whereabouts;
+use crate::spawn::Nursery;
+use crate::survivors;
+use crate::verdict::bounded;
+use pawl_contract::exit::Outcome;
+use pawl_contract::plan::{AttemptPlan, LaunchPlan};
+use pawl_contract::report::Report;
+use pawl_contract::{CONTRACT_VERSION, env};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::time::Duration;
+use tokio::process::Command;
+use tokio::sync::mpsc;
+
+/// What the ranks of all launches of an attempt share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) plan: AttemptPlan,
+    pub(crate) replica: u32,
+    pub(crate) work_dir: PathBuf,
+    pub(crate) trainer: Vec<OsString>,
+    pub(crate) gpus: Vec<String>,
+    pub(crate) checkpoints: String,
+    pub(crate) data: PathBuf,
+    pub(crate) env: Vec<(String, String)>,
+    pub(crate) log_bytes: u64,
+    /// `host:port` of the rendezvous.
+    pub(crate) address: String,
+    pub(crate) token_file: PathBuf,
+    pub(crate) nursery: Nursery,
+    pub(crate) oom: OomCounter,
+}
+
+impl Shared {
+    /// Takes what ranks need from `node`.
+    pub(crate) fn new(plan: AttemptPlan, node: &Node, address: String, token_file: PathBuf) -> io::Result<Self> {
+        Ok(Self {
+            plan,
+            replica: node.replica,
+            work_dir: node.work_dir.clone(),
+            trainer: node.trainer.clone(),
+            gpus: node.gpus.clone(),
+            checkpoints: node.checkpoints.clone(),
+            data: node.data.clone(),
+            env: node.env.clone(),
+            log_bytes: node.limits.log_bytes,
+            address,
+            token_file,
+            nursery: Nursery::start()?,
+            oom: OomCounter::find(),
+        })
+    }
+
+    /// The directory of a launch.
+    pub(crate) fn dir(&self, launch: &str) -> PathBuf {
+        self.work_dir.join(launch)
+    }
+}
+
+/// The running ranks of one launch. Dropping it ends them.
+#[derive(Debug)]
+pub(crate) struct Ranks {
+    alive: BTreeMap<u32, Rank>,
+    exits: mpsc::UnboundedReceiver<(u32, io::Result<ExitStatus>)>,
+    /// Kept so that `exits` never reports the end of the channel.
+    sender: mpsc::UnboundedSender<(u32, io::Result<ExitStatus>)>,
+    oom_kills: Option<u64>,
+    killed: bool,
+    terminated: bool,
+}
+
+#[derive(Debug)]
+struct Rank {
+    group: Pid,
+    log: Log,
+}
+
+impl Ranks {
+    /// No ranks yet.
+    pub(crate) fn none(shared: &Shared) -> Self {
+        let (sender, exits) = mpsc::unbounded_channel();
+        let oom_kills = shared.oom.kills();
+        Self { alive: BTreeMap::new(), exits, sender, oom_kills, killed: false, terminated: false }
+    }
+
+    /// Starts one process for each local rank.
+    pub(crate) async fn start(&mut self, shared: &Shared, launch: &LaunchPlan, master_port: u16) -> io::Result<()> {
+        for local in 0..shared.plan.ranks_per_replica {
+            let rank = shared.replica * shared.plan.ranks_per_replica + local;
+            self.start_rank(shared, launch, master_port, local, rank).await.map_err(|e| {
+                let program = program(shared).0;
+                io::Error::new(e.kind(), format!("rank {rank}: cannot start `{}`: {e}", program.to_string_lossy()))
+            })?;
+        }
+        Ok(())
+    }
+
+    async fn start_rank(
+        &mut self,
+        shared: &Shared,
+        launch: &LaunchPlan,
+        master_port: u16,
+        local: u32,
+        rank: u32,
+    ) -> io::Result<()> {
+        let dir = shared.dir(&launch.launch);
+        let lock = survivors::lock(&dir.join(format!("rank-{rank}.lock")))?;
+        let (output, writer) = io::pipe()?;
+        let (program, args) = program(shared);
+        let mut command = Command::new(program);
+        command
+            .args(args)
+            .current_dir(&dir)
+            .stdin(std::process::Stdio::null())
+            .stdout(writer.try_clone()?)
+            .stderr(writer)
+            .envs(shared.env.iter().map(|(name, value)| (name, value)))
+            .envs(nccl(launch));
+        environment(&mut command, shared, &dir, master_port, local, rank);
+        // Before the process: its first words must not be lost.
+        let log = Log::start(output, dir.join(format!("rank-{rank}.log")), shared.log_bytes)?;
+        let mut child = shared.nursery.spawn(command, lock).await?;
+        let group = child.id().and_then(|id| Pid::from_raw(id as i32));
+        let group = group.ok_or_else(|| io::Error::other("it was gone at once"))?;
+        self.alive.insert(rank, Rank { group, log });
+        let sender = self.sender.clone();
+        tokio::spawn(async move {
+            let status = child.wait().await;
+            // Nobody listens when the launch was dropped.
+            let _ = sender.send((rank, status));
+        });
+        Ok(())
+    }
+
+    /// Whether no rank is left.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.alive.is_empty()
+    }
+
+    /// Whether `rank` still runs here.
+    pub(crate) fn has(&self, rank: u32) -> bool {
+        self.alive.contains_key(&rank)
+    }
+
+    /// The end of the next rank. Waits for ever when none is left; may be cancelled.
+    pub(crate) async fn next_exit(&mut self) -> (u32, io::Result<ExitStatus>) {
+        match self.exits.recv().await {
+            Some(exit) => exit,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// What the end of a rank says. Its helpers end with it.
+    pub(crate) async fn judge(
+        &mut self,
+        shared: &Shared,
+        launch: &LaunchPlan,
+        rank: u32,
+        status: io::Result<ExitStatus>,
+    ) -> RankEnd {
+        let last_words = match self.alive.remove(&rank) {
+            Some(gone) => {
+                // An empty group is what we want.
+                let _ = kill_process_group(gone.group, Signal::KILL);
+                gone.log.last_words().await
+            }
+            None => String::new(),
+        };
+        let exit = match status {
+            Ok(status) => Exit::of(status),
+            Err(e) => {
+                let message = format!("rank {rank}: cannot be waited for: {e}");
+                return RankEnd { rank, by_agent: false, outcome: Outcome::Failed, message, report: None };
+            }
+        };
+        let dir = shared.dir(&launch.launch);
+        let report = read_report(&dir.join(rank_report(rank)), &launch.launch);
+        let exit = Exited {
+            rank,
+            exit,
+            killed: self.killed,
+            terminated: self.terminated,
+            out_of_memory: shared.oom.killed_since(self.oom_kills),
+            last_words,
+        };
+        exit.judge(report)
+    }
+
+    /// SIGTERM to the ranks: checkpoint and exit. Only to the rank itself, as Kubernetes does: its helpers are its own.
+    pub(crate) fn terminate(&mut self) {
+        self.terminated = true;
+        for rank in self.alive.values() {
+            // It may be gone, and not yet reaped.
+            let _ = kill_process(rank.group, Signal::TERM);
+        }
+    }
+
+    /// SIGKILL to the process groups of all ranks.
+    pub(crate) fn kill(&mut self) {
+        self.killed = true;
+        for rank in self.alive.values() {
+            let _ = kill_process_group(rank.group, Signal::KILL);
+        }
+    }
+
+    /// Where the processes of the ranks are, for people who look into a hang.
+    pub(crate) fn whereabouts(&self) -> String {
+        self.alive.iter().map(|(rank, of)| format!("rank {rank}:\n{}", whereabouts(of.group))).collect()
+    }
+}
+
+impl Drop for Ranks {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn program(shared: &Shared) -> (OsString, Vec<OsString>) {
+    let command: Vec<OsString> = if shared.plan.command.is_empty() {
+        shared.trainer.clone()
+    } else {
+        shared.plan.command.iter().map(OsString::from).collect()
+    };
+    let mut words = command.into_iter();
+    (words.next().unwrap_or_default(), words.collect())
+}
+
+/// Name of a rank's own report.
+pub(crate) fn rank_report(rank: u32) -> String {
+    format!("rank-{rank}.report.json")
+}
+
+/// NCCL reads its variables from the environment.
+fn nccl(launch: &LaunchPlan) -> impl Iterator<Item = (&String, &String)> {
+    launch.settings.nccl.iter().flatten().filter(|(name, _)| name.starts_with("NCCL_"))
+}
+
+/// The environment of the contract, and that of PyTorch's `env://`.
+fn environment(command: &mut Command, shared: &Shared, dir: &Path, master_port: u16, local: u32, rank: u32) {
+    let host = shared.address.rsplit_once(':').map_or(shared.address.as_str(), |(host, _)| host);
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let world_size = shared.plan.world_size().to_string();
+    command
+        .env(env::PLAN, dir.join("plan.json"))
+        .env(env::RANK, rank.to_string())
+        .env(env::LOCAL_RANK, local.to_string())
+        .env(env::WORLD_SIZE, &world_size)
+        .env(env::RENDEZVOUS, &shared.address)
+        .env(env::TOKEN_FILE, &shared.token_file)
+        .env(env::REPORT, dir.join(rank_report(rank)))
+        .env(env::PROGRESS, dir.join("progress.json"))
+        .env(env::CHECKPOINTS, &shared.checkpoints)
+        .env(env::DATA, &shared.data)
+        .env("MASTER_ADDR", host)
+        .env("MASTER_PORT", master_port.to_string())
+        .env("RANK", rank.to_string())
+        .env("LOCAL_RANK", local.to_string())
+        .env("WORLD_SIZE", world_size);
+    if shared.plan.gpus_per_replica == 0 {
+        command.env("CUDA_VISIBLE_DEVICES", "");
+    } else if !shared.gpus.is_empty() {
+        command.env("CUDA_VISIBLE_DEVICES", shared.gpus.join(","));
+    }
+}
+
+/// A rank's report, or why there is none that counts.
+fn read_report(path: &Path, launch: &str) -> Result<Report, String> {
+    let content = read_bounded(path, MAX_REPORT).map_err(|e| match e.kind() {
+        io::ErrorKind::NotFound => "left no report.json".to_owned(),
+        _ => format!("left a report.json that cannot be read ({e})"),
+    })?;
+    let report: Report =
+        serde_json::from_slice(&content).map_err(|e| format!("left a report.json that cannot be read ({e})"))?;
+    if report.contract != CONTRACT_VERSION {
+        return Err(format!("left a report.json of contract {}, not {CONTRACT_VERSION}", report.contract));
+    }
+    if report.launch != launch {
+        return Err(format!(
+            "left a report.json of launch `{}`",
+            pawl_contract::report::truncated(&report.launch, 128)
+        ));
+    }
+    Ok(bounded(report))
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Exit {
+    Code(i32),
+    Signal(i32),
+}
+
+impl Exit {
+    fn of(status: ExitStatus) -> Self {
+        match (status.code(), status.signal()) {
+            // A shell says so when its child was killed.
+            (Some(code), _) if (129..=192).contains(&code) => Self::Signal(code - 128),
+            (Some(code), _) => Self::Code(code),
+            (None, signal) => Self::Signal(signal.unwrap_or(0)),
+        }
+    }
+}
+
+/// All that the agent knows of a rank that has ended, but its report.
+struct Exited {
+    rank: u32,
+    exit: Exit,
+    killed: bool,
+    terminated: bool,
+    out_of_memory: bool,
+    last_words: String,
+}
+
+impl Exited {
+    /// The exit code rules; the report adds to it. Only "done" needs both, and needs the report from rank 0 alone.
+    fn judge(self, report: Result<Report, String>) -> RankEnd {
+        let Self { rank, exit, killed, terminated, out_of_memory, last_words } = self;
+        let by_agent = killed && exit == Exit::Signal(Signal::KILL.as_raw());
+        let agreed = |outcome| report.as_ref().ok().filter(|report| report.outcome == outcome);
+        let mut message = match report.as_ref() {
+            Ok(report) if !report.message.is_empty() => format!("rank {rank}: {}", report.message),
+            _ => String::new(),
+        };
+        let outcome = match exit {
+            Exit::Signal(signal) if signal == Signal::TERM.as_raw() && terminated => {
+                message = format!("rank {rank}: ended by SIGTERM, without a checkpoint");
+                Outcome::Stopped
+            }
+            Exit::Signal(signal) => {
+                let memory = out_of_memory && signal == Signal::KILL.as_raw();
+                let hint = if memory { ": the host's memory ran out" } else { hint(signal) };
+                message = format!("rank {rank}: killed by {}{hint}{}", name(signal), quoted(&last_words));
+                if memory { Outcome::HostOutOfMemory } else { Outcome::Failed }
+            }
+            Exit::Code(0) if rank != 0 || agreed(Outcome::Done).is_some() => Outcome::Done,
+            Exit::Code(0) => {
+                message = match &report {
+                    Ok(report) => {
+                        format!("rank 0: exit code 0, but its report says {:?}: {}", report.outcome, report.message)
+                    }
+                    Err(why) => format!("rank 0: exit code 0, but it {why}: a launch is done when its report says so"),
+                };
+                Outcome::Failed
+            }
+            Exit::Code(code) => {
+                let outcome = Outcome::from_exit_code(code);
+                let failed_alike = outcome == Outcome::Failed && agreed(Outcome::Hang).is_some();
+                match &report {
+                    Ok(report) if report.outcome == outcome || failed_alike => {}
+                    Ok(report) => {
+                        message = format!(
+                            "rank {rank}: exit code {code} ({outcome:?}), but its report says {:?}: {}",
+                            report.outcome, report.message
+                        );
+                    }
+                    Err(why) => {
+                        message =
+                            format!("rank {rank}: exit code {code} ({outcome:?}); it {why}{}", quoted(&last_words))
+                    }
+                }
+                outcome
+            }
+        };
+        RankEnd { rank, by_agent, outcome, message, report: report.ok().map(Box::new) }
+    }
+}
+
+fn quoted(last_words: &str) -> String {
+    if last_words.is_empty() { String::new() } else { format!("; its last output: {last_words}") }
+}
+
+fn name(signal: i32) -> String {
+    let known = match signal {
+        4 => "SIGILL",
+        6 => "SIGABRT",
+        7 => "SIGBUS",
+        8 => "SIGFPE",
+        9 => "SIGKILL",
+        11 => "SIGSEGV",
+        15 => "SIGTERM",
+        _ => return format!("signal {signal}"),
+    };
+    format!("signal {signal} ({known})")
+}
+
+fn hint(signal: i32) -> &'static str {
+    match signal {
+        7 => " (is /dev/shm or the disk full?)",
+        _ => "",
+    }
+}
+
+/// How long a killed rank may take to be gone.
+pub(crate) const DEATH: Duration = Duration::from_secs(30);
+
+#[cfg(test)]
+#[path = "ranks_tests.rs"]
+mod tests;

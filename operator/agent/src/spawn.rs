@@ -1,0 +1,58 @@
+//! Starts processes that die with this one.
+
+use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
+use std::fs::File;
+use std::io;
+use std::sync::mpsc;
+use tokio::process::{Child, Command};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+struct Request {
+    command: Command,
+    reply: oneshot::Sender<io::Result<Child>>,
+}
+
+/// The parent of the ranks: a thread of its own, because the kernel's parent-death signal is sent when the *thread*
+/// that started a process ends, and threads of an async runtime come and go. Dropping the nursery ends all ranks.
+#[derive(Debug)]
+pub(crate) struct Nursery(mpsc::Sender<Request>);
+
+impl Nursery {
+    /// Starts the thread. To be called within the runtime.
+    pub(crate) fn start() -> io::Result<Self> {
+        let (sender, requests) = mpsc::channel::<Request>();
+        let runtime = Handle::current();
+        std::thread::Builder::new().name("pawl-nursery".into()).spawn(move || {
+            let _context = runtime.enter();
+            for Request { mut command, reply } in requests {
+                // Nobody waits any more: the child is dropped, and killed by `kill_on_drop`.
+                let _ = reply.send(command.spawn());
+            }
+        })?;
+        Ok(Self(sender))
+    }
+
+    /// Starts `command` as the leader of a process group, holding `lock` open for as long as it or any process that it
+    /// starts lives.
+    pub(crate) async fn spawn(&self, mut command: Command, lock: File) -> io::Result<Child> {
+        let parent = getpid();
+        command.process_group(0).kill_on_drop(true);
+        let prepare = move || {
+            set_parent_process_death_signal(Some(Signal::KILL))?;
+            // The parent may have died before the line above; the process then has a new one.
+            if getppid() != Some(parent) {
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
+            fcntl_setfd(&lock, FdFlags::empty())?;
+            Ok(())
+        };
+        // SAFETY: between fork and exec `prepare` makes three system calls and neither allocates nor takes a lock.
+        unsafe { command.pre_exec(prepare) };
+        let (reply, child) = oneshot::channel();
+        let gone = || io::Error::other("the thread that starts ranks is gone");
+        self.0.send(Request { command, reply }).map_err(|_| gone())?;
+        child.await.map_err(|_| gone())?
+    }
+}

@@ -1,0 +1,183 @@
+//! How a launch ended, from what its ranks and agents said. Pure.
+
+use crate::messages::RankEnd;
+use pawl_contract::CONTRACT_VERSION;
+use pawl_contract::exit::Outcome;
+use pawl_contract::plan::LaunchPlan;
+use pawl_contract::progress::Progress;
+use pawl_contract::report::{Failure, Report, truncated};
+
+/// Longest message of a report, in bytes.
+const MAX_TEXT: usize = 4096;
+/// Most points of a loss curve.
+const MAX_LOSSES: usize = 64;
+/// Most validation metrics, and longest name of one in bytes.
+const MAX_METRICS: usize = 64;
+
+/// Something that happened to a launch.
+#[derive(Clone, Debug)]
+pub(crate) enum Fact {
+    /// A rank ended.
+    Rank(RankEnd),
+    /// The gang made no progress.
+    Hung(String),
+    /// An agent went away.
+    Lost(String),
+    /// A node could not prepare or start its ranks.
+    Unable(String),
+}
+
+/// All that is known of a launch when its last rank has ended.
+#[derive(Debug)]
+pub(crate) struct Evidence<'a> {
+    /// The launch.
+    pub(crate) plan: &'a LaunchPlan,
+    /// What happened, in order.
+    pub(crate) facts: &'a [Fact],
+    /// Whether a stop was asked for.
+    pub(crate) stopping: bool,
+    /// What rank 0 said last.
+    pub(crate) progress: Option<&'a Progress>,
+    /// Seconds from start to end.
+    pub(crate) wall_seconds: f64,
+}
+
+/// The outcome, its text and the rank to which it belongs.
+struct Cause<'a> {
+    outcome: Outcome,
+    message: String,
+    rank: Option<&'a RankEnd>,
+}
+
+/// The launch's report.
+pub(crate) fn verdict(evidence: &Evidence<'_>) -> Report {
+    let cause = cause(evidence);
+    let spoken = evidence.facts.iter().find_map(|fact| match fact {
+        Fact::Rank(end) if end.rank == 0 => end.report.as_deref(),
+        _ => None,
+    });
+    let own = cause.rank.and_then(|end| end.report.as_deref());
+    let mut report = spoken.or(own).cloned().unwrap_or_else(|| silent(evidence));
+    report.kind = evidence.plan.kind;
+    if let Some(progress) = evidence.progress {
+        catch_up(&mut report, progress);
+    }
+    report.rank = cause.rank.map_or(0, |end| end.rank);
+    report.outcome = cause.outcome;
+    report.message = truncated(&cause.message, MAX_TEXT).to_owned();
+    if cause.outcome == Outcome::Done {
+        report.failure = None;
+    } else {
+        let (step, items) = own.map_or((report.steps, report.items), |own| (own.steps, own.items));
+        let place = own.and_then(|own| own.failure.clone()).unwrap_or(Failure { rank: None, step, items });
+        report.failure = Some(Failure { rank: cause.rank.map(|end| end.rank), ..place });
+    }
+    report
+}
+
+/// The first thing that went wrong on its own: what only follows from the loss of a peer yields to it.
+fn cause<'a>(evidence: &Evidence<'a>) -> Cause<'a> {
+    let of_rank = |end: &'a RankEnd| Cause { outcome: end.outcome, message: end.message.clone(), rank: Some(end) };
+    let without_rank = |outcome, message: &str| Cause { outcome, message: message.to_owned(), rank: None };
+    let ranks = || evidence.facts.iter().filter_map(|fact| if let Fact::Rank(end) = fact { Some(end) } else { None });
+    let first = evidence.facts.iter().find_map(|fact| match fact {
+        Fact::Rank(end) if end.by_agent => None,
+        Fact::Rank(end) => match end.outcome {
+            Outcome::Done | Outcome::LostPeer => None,
+            Outcome::Stopped if evidence.stopping => None,
+            _ => Some(of_rank(end)),
+        },
+        Fact::Hung(message) => Some(without_rank(Outcome::Hang, message)),
+        Fact::Lost(message) => Some(without_rank(Outcome::LostPeer, message)),
+        Fact::Unable(message) => Some(without_rank(Outcome::Failed, message)),
+    });
+    if let Some(cause) = first {
+        return cause;
+    }
+    if evidence.stopping
+        && let Some(end) = ranks().find(|end| end.by_agent || end.outcome != Outcome::Done)
+    {
+        let message = if end.by_agent {
+            format!("rank {} was killed before it had stopped", end.rank)
+        } else {
+            end.message.clone()
+        };
+        return Cause { outcome: Outcome::Stopped, message, rank: None };
+    }
+    if let Some(end) = ranks().find(|end| end.outcome == Outcome::LostPeer) {
+        return of_rank(end);
+    }
+    if let Some(end) = ranks().find(|end| end.by_agent) {
+        return Cause { outcome: Outcome::Failed, message: format!("rank {} was killed", end.rank), rank: Some(end) };
+    }
+    match ranks().find(|end| end.rank == 0) {
+        Some(end) => of_rank(end),
+        None => without_rank(Outcome::Failed, "rank 0 left no trace"),
+    }
+}
+
+/// The report of a launch of which no rank reported.
+fn silent(evidence: &Evidence<'_>) -> Report {
+    Report {
+        contract: CONTRACT_VERSION,
+        launch: evidence.plan.launch.clone(),
+        kind: evidence.plan.kind,
+        rank: 0,
+        outcome: Outcome::Failed,
+        message: String::new(),
+        steps: 0,
+        items: 0,
+        items_per_second: None,
+        step_seconds: None,
+        losses: Vec::new(),
+        first_validation: None,
+        validation: None,
+        peak_memory_bytes: None,
+        predicted_memory_bytes: None,
+        loader_wait_share: None,
+        collective_wait_share: None,
+        offload_share: None,
+        utilization: None,
+        last_checkpoint: None,
+        failure: None,
+        wall_seconds: evidence.wall_seconds,
+    }
+}
+
+/// Adds what rank 0 had said in its progress, where the report knows less.
+fn catch_up(report: &mut Report, progress: &Progress) {
+    report.steps = report.steps.max(progress.step);
+    report.items = report.items.max(progress.items);
+    if report.validation.is_none() {
+        report.validation.clone_from(&progress.validation);
+    }
+    let newest = report.last_checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.items);
+    if progress.last_checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.items > newest) {
+        report.last_checkpoint.clone_from(&progress.last_checkpoint);
+    }
+}
+
+/// The report with its texts, curves and maps cut to what the contract allows.
+pub(crate) fn bounded(mut report: Report) -> Report {
+    report.message = truncated(&report.message, MAX_TEXT).to_owned();
+    if report.losses.len() > MAX_LOSSES {
+        let last = report.losses.len() - 1;
+        report.losses = (0..MAX_LOSSES).map(|i| report.losses[i * last / (MAX_LOSSES - 1)]).collect();
+    }
+    for validation in report.validation.iter_mut().chain(&mut report.first_validation) {
+        let mut room = MAX_METRICS;
+        validation.metrics.retain(|name, _| {
+            let kept = name == "loss" || (room > 0 && name.len() <= MAX_METRICS);
+            room -= usize::from(kept && room > 0);
+            kept
+        });
+    }
+    if let Some(checkpoint) = &mut report.last_checkpoint {
+        checkpoint.name = truncated(&checkpoint.name, MAX_TEXT).to_owned();
+    }
+    report
+}
+
+#[cfg(test)]
+#[path = "verdict_tests.rs"]
+mod tests;

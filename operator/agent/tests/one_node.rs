@@ -1,0 +1,327 @@
+//! One agent and the ranks of one node.
+
+mod gang;
+
+use gang::{alone, appears, dies, launch, limits, lives, outcomes, plan, run_alone};
+use pawl_agent::{AgentError, AttemptEnd, Event, Node, Stop, finished_launches, finished_reports, run};
+use pawl_contract::exit::Outcome;
+use pawl_contract::report::LaunchResult;
+use std::process::Command;
+use std::time::{Duration, Instant};
+use tempfile::tempdir;
+use tokio::sync::watch;
+
+const SOON: Duration = Duration::from_secs(2);
+
+#[tokio::test]
+async fn launches_run_in_order_in_fresh_processes_with_the_environment_of_the_contract() {
+    let dir = tempdir().unwrap();
+    let mut plan = plan(
+        1,
+        3,
+        &["z-first", "a-second"],
+        r#"env > "env-$RANK"; echo $$ >> ../pids; grep -q '"launch": "'$LAUNCH'"' "$PAWL_PLAN" || exit 1; done_well"#,
+    );
+    plan.launches[0].settings.nccl = Some([("NCCL_NSOCKS_PERTHREAD".to_owned(), "4".to_owned())].into());
+    let agent = alone(dir.path(), &plan);
+    let events = std::sync::Arc::clone(&agent.events);
+    let result = agent.result().await;
+    assert_eq!((result.end, result.message.as_str()), (AttemptEnd::Complete, ""));
+    assert_eq!(outcomes(&result), [("z-first", Outcome::Done), ("a-second", Outcome::Done)]);
+    let told: Vec<String> = events
+        .lock()
+        .unwrap()
+        .iter()
+        .map(|(_, event)| match event {
+            Event::LaunchStarted { launch, .. } => format!("+{launch}"),
+            Event::LaunchEnded(report) => format!("-{}", report.launch),
+            Event::Progress(_) => panic!("nobody wrote progress"),
+        })
+        .collect();
+    assert_eq!(told, ["+z-first", "-z-first", "+a-second", "-a-second"]);
+    assert_eq!(finished_launches(dir.path()).unwrap(), result.launches);
+
+    let pids = std::fs::read_to_string(dir.path().join("pids")).unwrap();
+    assert_eq!(pids.lines().collect::<std::collections::BTreeSet<_>>().len(), 6);
+    let environment = std::fs::read_to_string(dir.path().join("z-first/env-2")).unwrap();
+    for line in [
+        "PAWL_RANK=2",
+        "PAWL_LOCAL_RANK=2",
+        "PAWL_WORLD_SIZE=3",
+        "RANK=2",
+        "LOCAL_RANK=2",
+        "WORLD_SIZE=3",
+        "MASTER_ADDR=127.0.0.1",
+        "CUDA_VISIBLE_DEVICES=",
+        "NCCL_NSOCKS_PERTHREAD=4",
+        &format!("PAWL_CHECKPOINTS={}", dir.path().join("checkpoints").display()),
+        &format!("PAWL_DATA={}", dir.path().join("data").display()),
+    ] {
+        assert!(environment.lines().any(|have| have == line), "{line} is not in\n{environment}");
+    }
+    for name in ["PAWL_RENDEZVOUS=127.0.0.1:", "PAWL_TOKEN_FILE=/", "MASTER_PORT=", "PAWL_REPORT=/", "PAWL_PROGRESS=/"]
+    {
+        assert!(environment.lines().any(|have| have.starts_with(name) && have.len() > name.len()), "{name}");
+    }
+}
+
+/// The outcome, message and failing rank of a launch of three ranks that runs `script`.
+async fn verdict(script: &str) -> (Outcome, String, Option<u32>) {
+    let dir = tempdir().unwrap();
+    let begun = Instant::now();
+    let result = run_alone(dir.path(), &plan(1, 3, &["l"], script)).await;
+    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+    let reports = finished_reports(dir.path()).unwrap();
+    assert_eq!(result.launches, [LaunchResult::from(&reports[0])]);
+    let failure = reports[0].failure.clone();
+    (reports[0].outcome, reports[0].message.clone(), failure.and_then(|failure| failure.rank))
+}
+
+#[tokio::test]
+async fn the_first_rank_that_fails_decides_and_the_others_are_ended_at_once() {
+    let oom = verdict(r#"[ $RANK = 1 ] && { report OutOfMemory "48 GiB asked, 40 free: use a smaller batchPerGpu"; exit 10; }; forever"#).await;
+    assert_eq!(oom, (Outcome::OutOfMemory, "rank 1: 48 GiB asked, 40 free: use a smaller batchPerGpu".into(), Some(1)));
+
+    // Rank 0 notices first that a peer is gone, and says so before the agent knows why.
+    let peers = verdict(
+        r#"[ $RANK = 0 ] && { report LostPeer "rank 2 closed its connection"; exit 40; }
+        [ $RANK = 2 ] && { sleep 0.1; report NonFinite "loss is NaN at step 3"; exit 12; }; forever"#,
+    )
+    .await;
+    assert_eq!(peers, (Outcome::NonFinite, "rank 2: loss is NaN at step 3".into(), Some(2)));
+
+    let (outcome, message, rank) = verdict("[ $RANK = 2 ] && { echo 'cannot go on' >&2; kill -9 $$; }; forever").await;
+    assert_eq!((outcome, rank), (Outcome::Failed, Some(2)));
+    assert_eq!(message, "rank 2: killed by signal 9 (SIGKILL); its last output: cannot go on");
+
+    let (outcome, message, _) = verdict("[ $RANK = 1 ] && { echo 'Traceback: boom'; exit 3; }; forever").await;
+    assert_eq!(outcome, Outcome::Failed);
+    assert_eq!(message, "rank 1: exit code 3 (Failed); it left no report.json; its last output: Traceback: boom");
+
+    let lost = verdict(r#"[ $RANK = 1 ] && { report LostPeer "the fabric is down"; exit 40; }; forever"#).await;
+    assert_eq!(lost, (Outcome::LostPeer, "rank 1: the fabric is down".into(), Some(1)));
+}
+
+#[tokio::test]
+async fn exit_code_and_report_must_agree() {
+    let rules = verdict(r#"[ $RANK = 0 ] && { report Done ""; exit 12; }; forever"#).await;
+    assert_eq!(rules.0, Outcome::NonFinite);
+    assert!(rules.1.contains("exit code 12 (NonFinite), but its report says Done"), "{}", rules.1);
+    for (script, part) in [
+        (r#"report OutOfMemory "no"; exit 0"#, "but its report says OutOfMemory"),
+        ("exit 0", "left no report.json"),
+        (r#"echo '{"contract":1' > $PAWL_REPORT; exit 0"#, "cannot be read"),
+        (r#"LAUNCH=other; report Done ""; exit 0"#, "of launch `other`"),
+        // A terabyte of report is not read.
+        ("truncate -s 1T $PAWL_REPORT; exit 0", "cannot be read (1099511627776 bytes"),
+        ("mkfifo $PAWL_REPORT; exit 0", "not a regular file"),
+    ] {
+        let (outcome, message, rank) = verdict(script).await;
+        assert_eq!((outcome, rank), (Outcome::Failed, Some(0)), "{script}");
+        assert!(message.contains(part), "{message}");
+    }
+}
+
+#[tokio::test]
+async fn output_without_end_is_kept_only_in_part() {
+    let dir = tempdir().unwrap();
+    let result = run_alone(dir.path(), &plan(1, 1, &["l"], "seq 1 300000; echo the end; done_well")).await;
+    assert_eq!(outcomes(&result), [("l", Outcome::Done)]);
+    let size = |name: &str| std::fs::metadata(dir.path().join("l").join(name)).unwrap().len();
+    assert!(size("rank-0.log") + size("rank-0.log.1") <= 128 << 10);
+    assert!(std::fs::read_to_string(dir.path().join("l/rank-0.log")).unwrap().ends_with("the end\n"));
+}
+
+#[tokio::test]
+async fn a_rank_that_makes_no_progress_is_a_hang() {
+    let dir = tempdir().unwrap();
+    let mut plan = plan(
+        1,
+        2,
+        &["l"],
+        "[ $RANK = 0 ] && { progress 0; for s in 1 2 3 4; do progress $s; sleep 0.2; done; }; forever",
+    );
+    plan.launches[0].hang_timeout_seconds = 1.0;
+    let agent = alone(dir.path(), &plan);
+    let events = std::sync::Arc::clone(&agent.events);
+    let begun = Instant::now();
+    let result = agent.result().await;
+    assert!((Duration::from_millis(1500)..Duration::from_secs(4)).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+    let hang = &result.launches[0];
+    assert_eq!((hang.outcome, hang.steps, hang.items, hang.failed_at_items), (Outcome::Hang, 4, 40, Some(40)));
+    assert!(hang.message.starts_with("no progress for 1 s; the last step was 4; rank 0: pid "), "{}", hang.message);
+    let stuck = std::fs::read_to_string(dir.path().join("l/stuck.txt")).unwrap();
+    assert!(
+        stuck.contains("rank 0:\npid") && stuck.contains("rank 1:\npid") && stuck.contains("sh: 1 thread(s)"),
+        "{stuck}"
+    );
+    let steps = |(_, event): &(Instant, Event)| if let Event::Progress(p) = event { Some(p.step) } else { None };
+    assert_eq!(events.lock().unwrap().iter().filter_map(steps).max(), Some(4));
+}
+
+#[tokio::test]
+async fn a_launch_may_start_slowly_and_end_one_by_one() {
+    let dir = tempdir().unwrap();
+    // Slower than the timeout before the first step, but within the allowance.
+    let mut slow = plan(1, 1, &["slow"], "progress 0; sleep 0.5; progress 1; done_well");
+    slow.launches[0].hang_timeout_seconds = 0.3;
+    assert_eq!(outcomes(&run_alone(&dir.path().join("a"), &slow).await), [("slow", Outcome::Done)]);
+    // Rank 0 is done, and rank 1 never exits.
+    let mut half = plan(1, 2, &["half"], "[ $RANK = 0 ] && done_well; forever");
+    half.launches[0].hang_timeout_seconds = 0.5;
+    let result = run_alone(&dir.path().join("b"), &half).await;
+    assert_eq!(outcomes(&result), [("half", Outcome::Hang)]);
+    assert!(result.launches[0].message.contains("a rank did not exit within 0.5 s after another was done"));
+}
+
+const TRAINS: &str =
+    r#"trap 'report Stopped "checkpoint at step 7"; sleep 0.3; exit 30' TERM; touch up-$RANK; forever"#;
+
+#[tokio::test]
+async fn a_stop_is_passed_on_and_ends_the_attempt_after_the_checkpoint() {
+    let dir = tempdir().unwrap();
+    let agent = alone(dir.path(), &plan(1, 2, &["one", "two"], TRAINS));
+    agent.sees("one/up-0").await;
+    agent.sees("one/up-1").await;
+    agent.stop.send(Stop::Gracefully).unwrap();
+    let result = agent.result().await;
+    assert_eq!((result.end, outcomes(&result)), (AttemptEnd::Stopped, vec![("one", Outcome::Stopped)]));
+    assert_eq!(result.launches[0].steps, 7);
+    assert!(result.launches[0].message.contains("checkpoint at step 7"), "{}", result.launches[0].message);
+    assert!(!dir.path().join("two").exists());
+}
+
+#[tokio::test]
+async fn ranks_that_do_not_stop_are_killed() {
+    let deaf = "trap '' TERM; touch up-$RANK; forever";
+    for (stop, grace) in [(Stop::Gracefully, Duration::from_millis(700)), (Stop::Now, Duration::ZERO)] {
+        let dir = tempdir().unwrap();
+        let mut node = Node { limits: limits(), ..Node::local(dir.path(), Vec::new()) };
+        node.limits.stop_grace = Duration::from_millis(700);
+        let agent = gang::Agent::start(&plan(1, 2, &["one", "two"], deaf), node);
+        agent.sees("one/up-0").await;
+        agent.sees("one/up-1").await;
+        let begun = Instant::now();
+        agent.stop.send(stop).unwrap();
+        let result = agent.result().await;
+        assert!(begun.elapsed() >= grace && begun.elapsed() < grace + SOON, "{:?}", begun.elapsed());
+        assert_eq!((result.end, outcomes(&result)), (AttemptEnd::Stopped, vec![("one", Outcome::Stopped)]));
+    }
+}
+
+#[tokio::test]
+async fn evidence_is_not_gathered_twice() {
+    let dir = tempdir().unwrap();
+    let script = r#"echo $LAUNCH >> ../ran; [ $LAUNCH = b ] && [ ! -e ../again ] && { touch ../again; exit 1; }
+        [ $LAUNCH = c ] && { report OutOfMemory no; exit 10; }; done_well"#;
+    let plan = plan(1, 1, &["a", "b", "c"], script);
+    let first = run_alone(dir.path(), &plan).await;
+    let second = run_alone(dir.path(), &plan).await;
+    assert_eq!(outcomes(&first), [("a", Outcome::Done), ("b", Outcome::Failed), ("c", Outcome::OutOfMemory)]);
+    assert_eq!(outcomes(&second), [("a", Outcome::Done), ("b", Outcome::Done), ("c", Outcome::OutOfMemory)]);
+    assert_eq!(std::fs::read_to_string(dir.path().join("ran")).unwrap(), "a\nb\nc\nb\n");
+    assert_eq!(finished_launches(dir.path()).unwrap(), second.launches);
+    // A torn report does not count: the launch runs again.
+    std::fs::write(dir.path().join("a/report.json"), "{").unwrap();
+    assert_eq!(finished_launches(dir.path()).unwrap().len(), 2);
+    assert_eq!(run_alone(dir.path(), &plan).await.launches.len(), 3);
+}
+
+#[tokio::test]
+async fn a_failure_ends_the_attempt_when_the_plan_says_so() {
+    let dir = tempdir().unwrap();
+    let mut plan = plan(1, 1, &["a", "b"], r#"report NonFinite "loss is NaN"; exit 12"#);
+    plan.stop_on_failure = true;
+    let result = run_alone(dir.path(), &plan).await;
+    assert_eq!((result.end, outcomes(&result)), (AttemptEnd::LaunchFailed, vec![("a", Outcome::NonFinite)]));
+    assert_eq!(result.message, "rank 0: loss is NaN");
+}
+
+#[tokio::test]
+async fn a_program_that_is_not_there_fails_the_launch_and_says_so() {
+    let dir = tempdir().unwrap();
+    let mut plan = plan(1, 2, &["a"], "");
+    plan.command = vec!["/no/such/trainer".into()];
+    let result = run_alone(dir.path(), &plan).await;
+    assert_eq!(outcomes(&result), [("a", Outcome::Failed)]);
+    assert!(result.launches[0].message.contains("cannot start `/no/such/trainer`"), "{}", result.launches[0].message);
+}
+
+#[tokio::test]
+async fn bad_plans_and_directories_in_use_are_refused() {
+    let dir = tempdir().unwrap();
+    let good = plan(1, 1, &["a"], TRAINS);
+    let first = alone(dir.path(), &good);
+    first.sees("a/up-0").await;
+    let refused = async |plan: &pawl_contract::plan::AttemptPlan| {
+        let (_stop, stopped) = watch::channel(Stop::No);
+        run(plan, Node::local(dir.path(), Vec::new()), stopped, |_| {}).await.unwrap_err()
+    };
+    assert!(matches!(refused(&good).await, AgentError::Busy(_)));
+    for name in ["", "..", "a/b", ".hidden", "a b", &"x".repeat(129)] {
+        let bad = pawl_contract::plan::AttemptPlan { launches: vec![launch(name)], ..good.clone() };
+        assert!(refused(&bad).await.to_string().contains("a name has"), "{name}");
+    }
+    let twice = pawl_contract::plan::AttemptPlan { launches: vec![launch("a"), launch("a")], ..good.clone() };
+    assert!(refused(&twice).await.to_string().contains("launch `a` is there twice"));
+    let future = pawl_contract::plan::AttemptPlan { contract: 2, ..good.clone() };
+    assert!(refused(&future).await.to_string().contains("contract 2"));
+    first.stop.send(Stop::Now).unwrap();
+    first.result().await;
+    let other = pawl_contract::plan::AttemptPlan { attempt: "job-2".into(), ..good };
+    assert!(refused(&other).await.to_string().contains("holds attempt `job-1`"));
+}
+
+#[tokio::test]
+async fn helpers_that_leave_their_group_end_with_the_launch() {
+    let dir = tempdir().unwrap();
+    let script =
+        "setsid sh -c 'echo $$ > ../helper; exec sleep 60' & until [ -s ../helper ]; do sleep 0.01; done; done_well";
+    let result = run_alone(dir.path(), &plan(1, 1, &["a"], script)).await;
+    assert_eq!(outcomes(&result), [("a", Outcome::Done)]);
+    assert!(!lives(&std::fs::read_to_string(dir.path().join("helper")).unwrap()));
+}
+
+#[tokio::test]
+async fn dropping_the_future_ends_the_ranks() {
+    let dir = tempdir().unwrap();
+    let agent = alone(dir.path(), &plan(1, 2, &["a"], "echo $$ > pid-$RANK.new; mv pid-$RANK.new pid-$RANK; forever"));
+    agent.sees("a/pid-0").await;
+    agent.sees("a/pid-1").await;
+    agent.task.abort();
+    for rank in 0..2 {
+        dies(&std::fs::read_to_string(dir.path().join(format!("a/pid-{rank}"))).unwrap(), SOON).await;
+    }
+}
+
+/// This test runs itself once more as a process of its own, which it kills.
+#[tokio::test]
+async fn a_killed_agent_takes_its_ranks_along_and_the_next_ends_what_is_left() {
+    const DIR: &str = "PAWL_TEST_KILLED_AGENT";
+    let name = "a_killed_agent_takes_its_ranks_along_and_the_next_ends_what_is_left";
+    // The first launch is done; in the second a helper outlives even its rank.
+    let script = r#"echo $LAUNCH >> ../ran; [ $LAUNCH = b ] && [ ! -e ../helper ] && {
+        setsid sh -c 'echo $$ > ../helper; exec sleep 60' & until [ -s ../helper ]; do sleep 0.01; done
+        echo $$ > ../rank.new; mv ../rank.new ../rank; forever; }; done_well"#;
+    let plan = plan(1, 1, &["a", "b"], script);
+    if let Ok(dir) = std::env::var(DIR) {
+        run_alone(dir.as_ref(), &plan).await;
+        panic!("was not killed");
+    }
+    let dir = tempdir().unwrap();
+    let mut agent =
+        Command::new(std::env::current_exe().unwrap()).args(["--exact", name]).env(DIR, dir.path()).spawn().unwrap();
+    appears(&dir.path().join("rank")).await;
+    let read = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
+    let (rank, helper) = (read("rank"), read("helper"));
+    assert!(lives(&rank) && lives(&helper));
+    agent.kill().unwrap();
+    agent.wait().unwrap();
+    dies(&rank, SOON).await;
+    assert!(lives(&helper));
+
+    let result = run_alone(dir.path(), &plan).await;
+    assert!(!lives(&helper));
+    assert_eq!(outcomes(&result), [("a", Outcome::Done), ("b", Outcome::Done)]);
+    assert_eq!(read("ran"), "a\nb\nb\n");
+}
