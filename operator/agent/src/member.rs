@@ -234,8 +234,10 @@ fn sooner(at: Option<Instant>, grace: Duration) -> Option<Instant> {
 
 /// The next request to stop beyond what is told already. May be cancelled.
 async fn next_stop(stop: &mut watch::Receiver<Stop>, told: Stop) -> Stop {
-    match stop.wait_for(|stop| *stop > told).await {
-        Ok(stop) => *stop,
+    // The guard of the value must not live across an await.
+    let asked = stop.wait_for(|stop| *stop > told).await.map(|stop| *stop);
+    match asked {
+        Ok(stop) => stop,
         // Whoever could ask is gone.
         Err(_) => std::future::pending().await,
     }

@@ -406,5 +406,30 @@ fn hint(signal: i32) -> &'static str {
 pub(crate) const DEATH: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
-#[path = "ranks_tests.rs"]
-mod tests;
+mod tests {
+    use super::*;
+
+    fn ended(exit: Exit, killed: bool, out_of_memory: bool) -> (Outcome, bool) {
+        let last_words = String::new();
+        let exited = Exited { rank: 1, exit, killed, terminated: false, out_of_memory, last_words };
+        let end = exited.judge(Err("left no report.json".to_owned()));
+        (end.outcome, end.by_agent)
+    }
+
+    #[test]
+    fn a_kill_is_the_hosts_memory_only_when_the_kernel_says_so() {
+        assert_eq!(ended(Exit::Signal(9), false, true), (Outcome::HostOutOfMemory, false));
+        assert_eq!(ended(Exit::Signal(9), false, false), (Outcome::Failed, false));
+        assert_eq!(ended(Exit::Signal(11), false, true), (Outcome::Failed, false));
+        // What the agent itself killed says nothing.
+        assert!(ended(Exit::Signal(9), true, true).1);
+        assert!(!ended(Exit::Signal(11), true, false).1);
+    }
+
+    #[test]
+    fn a_shell_tells_of_its_childs_signal() {
+        assert_eq!(Exit::of(ExitStatus::from_raw(137 << 8)), Exit::Signal(9));
+        assert_eq!(Exit::of(ExitStatus::from_raw(9)), Exit::Signal(9));
+        assert_eq!(Exit::of(ExitStatus::from_raw(40 << 8)), Exit::Code(40));
+    }
+}

@@ -179,5 +179,66 @@ pub(crate) fn bounded(mut report: Report) -> Report {
 }
 
 #[cfg(test)]
-#[path = "verdict_tests.rs"]
-mod tests;
+mod tests {
+    use super::*;
+    use pawl_contract::report::LossPoint;
+
+    fn plan() -> LaunchPlan {
+        serde_json::from_value(serde_json::json!({
+            "contract": 1, "job": "j", "attempt": "j-1", "launch": "l", "kind": "Train", "workload": {},
+            "settings": {}, "seed": 1, "budget": {}, "hangTimeoutSeconds": 1.0,
+        }))
+        .unwrap()
+    }
+
+    fn rank(rank: u32, outcome: Outcome, by_agent: bool) -> Fact {
+        Fact::Rank(RankEnd { rank, by_agent, outcome, message: format!("rank {rank}"), report: None })
+    }
+
+    fn outcome(facts: &[Fact], stopping: bool) -> (Outcome, Option<u32>) {
+        let plan = plan();
+        let report = verdict(&Evidence { plan: &plan, facts, stopping, progress: None, wall_seconds: 1.0 });
+        assert_eq!(report.failure.is_none(), report.outcome == Outcome::Done);
+        (report.outcome, report.failure.and_then(|failure| failure.rank))
+    }
+
+    #[test]
+    fn the_first_own_failure_decides() {
+        use Outcome::{Done, Failed, Hang, LostPeer, NonFinite, OutOfMemory, Stopped};
+        let killed = |of| rank(of, Failed, true);
+        let lost = || Fact::Lost("agent 1".into());
+        for (facts, stopping, expected) in [
+            (vec![rank(1, Done, false), rank(0, Done, false)], false, (Done, None)),
+            (vec![rank(2, NonFinite, false), rank(1, OutOfMemory, false), killed(0)], false, (NonFinite, Some(2))),
+            (vec![rank(2, LostPeer, false), rank(1, OutOfMemory, false)], false, (OutOfMemory, Some(1))),
+            (vec![rank(2, LostPeer, false), lost(), killed(0)], false, (LostPeer, None)),
+            (vec![rank(0, Done, false), rank(2, LostPeer, false)], false, (LostPeer, Some(2))),
+            (vec![Fact::Hung("h".into()), rank(1, Failed, false), killed(0)], false, (Hang, None)),
+            (vec![rank(0, Stopped, false), rank(1, Stopped, false)], true, (Stopped, None)),
+            (vec![rank(0, Stopped, false), killed(1)], true, (Stopped, None)),
+            (vec![rank(0, Stopped, false), rank(1, OutOfMemory, false)], true, (OutOfMemory, Some(1))),
+            (vec![rank(0, Done, false), rank(1, Done, false)], true, (Done, None)),
+            (vec![rank(1, Stopped, false), killed(0)], false, (Stopped, Some(1))),
+            (vec![Fact::Unable("disk full".into())], false, (Failed, None)),
+            (vec![], false, (Failed, None)),
+        ] {
+            assert_eq!(outcome(&facts, stopping), expected, "{facts:?}");
+        }
+    }
+
+    #[test]
+    fn a_report_is_cut_to_the_contract() {
+        let plan = plan();
+        let mut long =
+            silent(&Evidence { plan: &plan, facts: &[], stopping: false, progress: None, wall_seconds: 0.0 });
+        long.message = "é".repeat(10_000);
+        long.losses = (0..1000).map(|items| LossPoint { items, loss: 1.0 }).collect();
+        let metrics = (0..500).map(|i| (format!("a{i}"), 1.0)).chain([("loss".to_owned(), 2.0)]).collect();
+        long.validation = Some(pawl_contract::progress::Validation { items: 1, metrics });
+        let short = bounded(long);
+        let metrics = short.validation.unwrap().metrics;
+        assert!(short.message.len() <= MAX_TEXT && metrics.len() <= MAX_METRICS + 1 && metrics["loss"] == 2.0);
+        let items: Vec<u64> = short.losses.iter().map(|point| point.items).collect();
+        assert_eq!((items.len(), items[0], items[63]), (64, 0, 999));
+    }
+}
