@@ -1,3 +1,5 @@
 //! The trainer: contract, loop, ranks, checkpoints.
 
+pub mod checkpoint;
 pub mod collective;
+pub mod signals;

@@ -1,0 +1,189 @@
+//! Where checkpoints lie: a directory, or an object store.
+//!
+//! A write is atomic and durable when it returns: on a file system the bytes go to a temporary file that is synced,
+//! renamed, and whose directory is synced; object stores promise it.
+
+use object_store::path::Path as Key;
+use object_store::{ObjectStore, ObjectStoreExt, PutPayload, local::LocalFileSystem};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Storage that refused.
+#[derive(Debug, thiserror::Error)]
+pub enum StorageError {
+    /// The address cannot be used by this build.
+    #[error("checkpoint storage {url}: {problem}")]
+    Address {
+        /// As given.
+        url: String,
+        /// What is wrong and what would be right.
+        problem: String,
+    },
+    /// An operation failed.
+    #[error("checkpoint storage {storage}: cannot {action} {key}: {problem}{remedy}")]
+    Operation {
+        /// Where.
+        storage: String,
+        /// What was tried.
+        action: &'static str,
+        /// On which object.
+        key: String,
+        /// What the system said.
+        problem: String,
+        /// What to do about it, when that is known; begins with a colon.
+        remedy: &'static str,
+    },
+}
+
+/// Blocking access to one checkpoint storage.
+pub(super) struct Storage {
+    name: String,
+    store: Arc<dyn ObjectStore>,
+    /// The directory, when that is what it is.
+    root: Option<PathBuf>,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl std::fmt::Debug for Storage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Storage").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Storage {
+    /// Opens `url`: a path or `file://` URL, whose directory is made; `s3://` and `gs://` with the features of that
+    /// name, configured by the usual environment variables.
+    pub fn open(url: &str) -> Result<Self, StorageError> {
+        let wrong = |problem: String| StorageError::Address { url: url.to_owned(), problem };
+        let store = match url.split_once("://") {
+            None => directory(Path::new(url)).map_err(wrong)?,
+            Some(("file", path)) if path.starts_with('/') => directory(Path::new(path)).map_err(wrong)?,
+            Some(("file", _)) => return Err(wrong("needs an absolute path, as in file:///checkpoints".into())),
+            Some(("pvc", _)) => {
+                return Err(wrong(
+                    "is mounted by the operator, which gives the trainer a path: set a path here".into(),
+                ));
+            }
+            Some(("s3", rest)) => s3(rest).map_err(wrong)?,
+            Some(("gs", rest)) => gs(rest).map_err(wrong)?,
+            Some((scheme, _)) => {
+                return Err(wrong(format!("{scheme}:// is not known: use a path, file://, s3:// or gs://")));
+            }
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|e| wrong(format!("no runtime: {e}")))?;
+        let local = !url.contains("://") || url.starts_with("file://");
+        let root = local.then(|| PathBuf::from(url.strip_prefix("file://").unwrap_or(url)));
+        Ok(Self { name: url.to_owned(), store, root, runtime })
+    }
+
+    /// Writes an object, whole or not at all.
+    pub fn put(&self, key: &str, bytes: Vec<u8>) -> Result<(), StorageError> {
+        let location = Key::from(key);
+        let put = self.store.put(&location, PutPayload::from(bytes));
+        self.runtime.block_on(put).map(drop).map_err(|e| self.failed("write", key, &e))
+    }
+
+    /// An object's bytes; `None` when there is none.
+    pub fn get(&self, key: &str) -> Result<Option<Vec<u8>>, StorageError> {
+        let location = Key::from(key);
+        let get = async { self.store.get(&location).await?.bytes().await };
+        match self.runtime.block_on(get) {
+            Ok(bytes) => Ok(Some(bytes.into())),
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(self.failed("read", key, &error)),
+        }
+    }
+
+    /// Names one level below `prefix` (`None`: the root), without it: folders and objects alike, in order.
+    pub fn list(&self, prefix: Option<&str>) -> Result<Vec<String>, StorageError> {
+        let path = prefix.map(Key::from);
+        let listing = self.runtime.block_on(self.store.list_with_delimiter(path.as_ref()));
+        let listing = listing.map_err(|e| self.failed("list", prefix.unwrap_or("/"), &e))?;
+        let objects = listing.objects.into_iter().map(|object| object.location);
+        let keys = listing.common_prefixes.into_iter().chain(objects);
+        let mut names: Vec<String> = keys.filter_map(|key| key.filename().map(str::to_owned)).collect();
+        names.sort();
+        Ok(names)
+    }
+
+    /// Removes an object; one that is not there is as good as removed.
+    pub fn delete(&self, key: &str) -> Result<(), StorageError> {
+        match self.runtime.block_on(self.store.delete(&Key::from(key))) {
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+            Err(error) => Err(self.failed("delete", key, &error)),
+        }
+    }
+
+    /// Removes everything in a folder; object stores have no folders of their own.
+    pub fn delete_folder(&self, folder: &str) -> Result<(), StorageError> {
+        for file in self.list(Some(folder))? {
+            self.delete(&format!("{folder}/{file}"))?;
+        }
+        // What a killed process was writing is not listed, and an empty directory is left by a refused write.
+        match self.root.as_ref().map(|root| std::fs::remove_dir_all(root.join(folder))) {
+            Some(Err(error)) if error.kind() != std::io::ErrorKind::NotFound => {
+                let (problem, remedy) = (error.to_string(), "");
+                let (storage, key) = (self.name.clone(), folder.to_owned());
+                Err(StorageError::Operation { storage, action: "delete", key, problem, remedy })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn failed(&self, action: &'static str, key: &str, error: &object_store::Error) -> StorageError {
+        let (problem, remedy) = explained(error);
+        StorageError::Operation { storage: self.name.clone(), action, key: key.to_owned(), problem, remedy }
+    }
+}
+
+/// The innermost cause, and what a person can do about it.
+fn explained(error: &object_store::Error) -> (String, &'static str) {
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    let kind = cause.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+    let remedy = match kind {
+        Some(std::io::ErrorKind::StorageFull) => ": make room or give checkpoints a larger volume",
+        Some(std::io::ErrorKind::QuotaExceeded) => ": raise the quota or keep fewer checkpoints",
+        Some(std::io::ErrorKind::FileTooLarge) => ": raise the limit on file sizes (ulimit -f)",
+        Some(std::io::ErrorKind::PermissionDenied) => ": let the trainer's user write there",
+        Some(std::io::ErrorKind::ReadOnlyFilesystem) => ": mount it writable",
+        _ => "",
+    };
+    (cause.to_string(), remedy)
+}
+
+fn directory(path: &Path) -> Result<Arc<dyn ObjectStore>, String> {
+    std::fs::create_dir_all(path).map_err(|e| format!("cannot make the directory: {e}"))?;
+    let store = LocalFileSystem::new_with_prefix(path).map_err(|e| explained(&e).0)?;
+    Ok(Arc::new(store.with_fsync(true).with_automatic_cleanup(true)))
+}
+
+#[cfg(feature = "s3")]
+fn s3(address: &str) -> Result<Arc<dyn ObjectStore>, String> {
+    let (bucket, prefix) = address.split_once('/').unwrap_or((address, ""));
+    let store = object_store::aws::AmazonS3Builder::from_env().with_bucket_name(bucket).build();
+    let store = store.map_err(|e| e.to_string())?;
+    Ok(Arc::new(object_store::prefix::PrefixStore::new(store, prefix)))
+}
+
+#[cfg(feature = "gs")]
+fn gs(address: &str) -> Result<Arc<dyn ObjectStore>, String> {
+    let (bucket, prefix) = address.split_once('/').unwrap_or((address, ""));
+    let store = object_store::gcp::GoogleCloudStorageBuilder::from_env().with_bucket_name(bucket).build();
+    let store = store.map_err(|e| e.to_string())?;
+    Ok(Arc::new(object_store::prefix::PrefixStore::new(store, prefix)))
+}
+
+#[cfg(not(feature = "s3"))]
+fn s3(_: &str) -> Result<Arc<dyn ObjectStore>, String> {
+    Err("this trainer was built without S3: use an image built with the feature `s3`, or a path".to_owned())
+}
+
+#[cfg(not(feature = "gs"))]
+fn gs(_: &str) -> Result<Arc<dyn ObjectStore>, String> {
+    Err("this trainer was built without Google Cloud Storage: use an image built with the feature `gs`, or a path"
+        .to_owned())
+}

@@ -1,0 +1,156 @@
+//! Checkpoints: whole or passed over, older ones untouched, errors that say what to do.
+
+use pawl_engine::array::{Array, Data};
+use pawl_trainer::checkpoint::{Checkpoint, Position, Store};
+use proptest::prelude::*;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn checkpoint(step: u64) -> Checkpoint {
+    let position = Position {
+        workload: "ups".into(),
+        seed: 42,
+        step,
+        items: step * 4,
+        best_validation: Some(0.1 + 0.2),
+        evaluations_since_best: 1,
+        first_validation: None,
+    };
+    let values: Vec<f32> = (0..3000u32).map(|i| f32::from_bits(0x3e00_0000 + i * 2_654 + step as u32)).collect();
+    let tensors = vec![
+        ("adamw/count".into(), Array::new([1], Data::U32(vec![step as u32])).unwrap()),
+        ("operator.inp.weight".into(), Array::new([30, 100], Data::F32(values)).unwrap()),
+    ];
+    Checkpoint { position, tensors }
+}
+
+fn store(dir: &Path, keep: u32) -> Store {
+    Store::open(dir.to_str().unwrap(), keep).unwrap()
+}
+
+fn folders(dir: &Path) -> Vec<PathBuf> {
+    let mut all: Vec<PathBuf> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn what_was_saved_comes_back_to_the_bit() {
+    let dir = tempfile::tempdir().unwrap();
+    let reference = store(dir.path(), 3).save("train-1", &checkpoint(10)).unwrap();
+    let url = format!("file://{}", dir.path().display());
+    let found = Store::open(&url, 3).unwrap().newest(None).unwrap().unwrap();
+    assert!(found.checkpoint == checkpoint(10), "every bit");
+    assert_eq!((found.reference.step, found.reference.items), (10, 40));
+    assert_eq!(found.reference, reference);
+    assert!(store(tempfile::tempdir().unwrap().path(), 1).newest(None).unwrap().is_none(), "nothing is no error");
+}
+
+#[test]
+fn the_newest_few_are_kept_and_what_is_damaged_can_be_discarded() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store(dir.path(), 2);
+    for step in [10, 20, 30] {
+        store.save("a", &checkpoint(step)).unwrap();
+    }
+    assert_eq!(folders(dir.path()).len(), 2);
+    assert_eq!(store.newest(Some(119)).unwrap().unwrap().checkpoint.position.step, 20);
+    assert!(store.newest(Some(79)).unwrap().is_none());
+    store.discard_after(80).unwrap();
+    // A run that went back to step 20 writes step 30 again: a new checkpoint, and the newest.
+    store.save("b", &checkpoint(30)).unwrap();
+    assert!(store.newest(None).unwrap().unwrap().checkpoint == checkpoint(30));
+    store.save("b", &checkpoint(15)).unwrap();
+    assert_eq!(store.newest(None).unwrap().unwrap().checkpoint.position.step, 15, "newest is last written");
+}
+
+/// Something that may happen to a file.
+#[derive(Clone, Copy, Debug)]
+enum Damage {
+    Missing,
+    Cut(f64),
+    Flipped(f64),
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn a_torn_or_damaged_checkpoint_is_never_resumed_from(
+        file in 0usize..2,
+        damage in prop_oneof![
+            Just(Damage::Missing),
+            (0.0f64..1.0).prop_map(Damage::Cut),
+            (0.0f64..1.0).prop_map(Damage::Flipped),
+        ],
+    ) {
+        let dir = tempfile::tempdir().unwrap();
+        let store = store(dir.path(), 3);
+        store.save("a", &checkpoint(10)).unwrap();
+        let reference = store.save("a", &checkpoint(20)).unwrap();
+        let victim = &folders(&dir.path().join(reference.name))[file];
+        let mut bytes = fs::read(victim).unwrap();
+        match damage {
+            Damage::Missing => fs::remove_file(victim).unwrap(),
+            Damage::Cut(at) => {
+                bytes.truncate((bytes.len() as f64 * at) as usize);
+                fs::write(victim, bytes).unwrap();
+            }
+            Damage::Flipped(at) => {
+                let at = (bytes.len() as f64 * at) as usize;
+                bytes[at] ^= 4;
+                fs::write(victim, bytes).unwrap();
+            }
+        }
+        prop_assert!(store.newest(None).unwrap().unwrap().checkpoint == checkpoint(10));
+        // The next one is written beside it and is found.
+        store.save("a", &checkpoint(30)).unwrap();
+        prop_assert!(store.newest(None).unwrap().unwrap().checkpoint == checkpoint(30));
+    }
+}
+
+#[test]
+fn an_address_that_cannot_work_says_why() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    for (url, expected) in [
+        ("s3://bucket/dir", "feature `s3`"),
+        ("gs://bucket/dir", "feature `gs`"),
+        ("ftp://host/dir", "ftp:// is not known: use a path, file://, s3:// or gs://"),
+        ("pvc://claim/dir", "mounted by the operator"),
+        ("file://relative", "absolute path"),
+        (file.path().to_str().unwrap(), "cannot make the directory"),
+    ] {
+        let message = Store::open(url, 1).unwrap_err().to_string();
+        assert!(message.contains(expected) && message.contains(url), "{url}: {message}");
+    }
+}
+
+/// Runs in a process of its own, because the limit cannot be taken back: it stands for a full disk.
+#[test]
+fn a_disk_that_is_full_leaves_older_checkpoints_alone() {
+    const DIR: &str = "PAWL_TEST_FULL_DISK";
+    let Ok(dir) = std::env::var(DIR) else {
+        let dir = tempfile::tempdir().unwrap();
+        let me = std::env::current_exe().unwrap();
+        let child = std::process::Command::new(me)
+            .args(["--exact", "a_disk_that_is_full_leaves_older_checkpoints_alone", "--nocapture"])
+            .env(DIR, dir.path())
+            .output()
+            .unwrap();
+        assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stdout));
+        return;
+    };
+    let dir = Path::new(&dir);
+    let store = store(dir, 1);
+    store.save("a", &checkpoint(10)).unwrap();
+    pawl_trainer::signals::survive_file_size_limit().unwrap();
+    let limit = rustix::process::Rlimit { current: Some(4000), maximum: Some(4000) };
+    rustix::process::setrlimit(rustix::process::Resource::Fsize, limit).unwrap();
+    let message = store.save("a", &checkpoint(20)).unwrap_err().to_string();
+    assert!(
+        message.contains("cannot write") && message.contains("File too large") && message.contains("ulimit -f"),
+        "{message}"
+    );
+    assert!(store.newest(None).unwrap().unwrap().checkpoint == checkpoint(10));
+    assert_eq!(folders(dir).len(), 1, "nothing of the unfinished one is left");
+}
