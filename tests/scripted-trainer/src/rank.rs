@@ -1,0 +1,417 @@
+//! A rank from its environment to its exit code.
+
+use crate::checkpoints::{Checkpoints, write};
+use crate::faults::{Armed, armed};
+use crate::script::{FaultKind, Script};
+use pawl_contract::exit::Outcome;
+use pawl_contract::plan::{CheckpointPolicy, LaunchKind, LaunchPlan};
+use pawl_contract::progress::{CheckpointRef, Progress, Validation};
+use pawl_contract::report::{Failure, LossPoint, Report, Spread};
+use pawl_contract::settings::OptimizerOffload;
+use pawl_contract::{CONTRACT_VERSION, env};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// How often progress is written at most, and how long a rank waits for a dead peer.
+const PROGRESS_EVERY: Duration = Duration::from_millis(50);
+const PEER_PATIENCE: Duration = Duration::from_secs(60);
+/// Steps of one throughput window.
+const WINDOW: u64 = 20;
+/// Most points of the loss curve.
+const LOSSES: u64 = 64;
+
+/// Why a rank ends before its budget does.
+struct End {
+    outcome: Outcome,
+    message: String,
+}
+
+impl End {
+    fn new(outcome: Outcome, message: impl Into<String>) -> Self {
+        Self { outcome, message: message.into() }
+    }
+
+    fn failed(error: impl std::fmt::Display) -> Self {
+        Self::new(Outcome::Failed, error.to_string())
+    }
+}
+
+/// The rank that this process is.
+struct Rank {
+    number: u32,
+    world_size: u32,
+    report: PathBuf,
+    progress: PathBuf,
+    checkpoints: String,
+    memory: PathBuf,
+    stop: Arc<AtomicBool>,
+    begun: Instant,
+}
+
+/// Runs the rank that the environment describes.
+pub fn main() -> ExitCode {
+    let (rank, plan) = match Rank::from_env().and_then(|rank| Ok((rank, read_plan()?))) {
+        Ok(both) => both,
+        Err(message) => {
+            eprintln!("{message}");
+            return ExitCode::from(Outcome::InvalidPlan.exit_code());
+        }
+    };
+    let mut report = blank(&plan, &rank);
+    let ended = match Script::from_config(&plan.workload.config) {
+        Ok(script) => rank.play(&script, &plan, &mut report),
+        Err(e) => Err(End::new(Outcome::InvalidPlan, e.to_string())),
+    };
+    if let Err(End { outcome, message }) = ended {
+        eprintln!("{message}");
+        (report.outcome, report.message) = (outcome, message);
+        let (step, items) = (report.steps, report.items);
+        report.failure = Some(Failure { rank: Some(rank.number), step, items });
+    }
+    report.wall_seconds = rank.begun.elapsed().as_secs_f64();
+    if let Err(e) = write(&rank.report, &report) {
+        eprintln!("{}: {e}", rank.report.display());
+        return ExitCode::FAILURE;
+    }
+    ExitCode::from(report.outcome.exit_code())
+}
+
+fn read_plan() -> Result<LaunchPlan, String> {
+    let path = std::env::var(env::PLAN).map_err(|_| format!("{}: not set", env::PLAN))?;
+    let content = std::fs::read(&path).map_err(|e| format!("{path}: {e}"))?;
+    let plan: LaunchPlan = serde_json::from_slice(&content).map_err(|e| format!("{path}: {e}"))?;
+    if plan.contract != CONTRACT_VERSION {
+        return Err(format!("{path}: contract {}: this trainer speaks contract {CONTRACT_VERSION}", plan.contract));
+    }
+    Ok(plan)
+}
+
+fn blank(plan: &LaunchPlan, rank: &Rank) -> Report {
+    Report {
+        contract: CONTRACT_VERSION,
+        launch: plan.launch.clone(),
+        kind: plan.kind,
+        rank: rank.number,
+        outcome: Outcome::Done,
+        message: String::new(),
+        steps: 0,
+        items: 0,
+        items_per_second: None,
+        step_seconds: None,
+        losses: Vec::new(),
+        first_validation: None,
+        validation: None,
+        peak_memory_bytes: None,
+        predicted_memory_bytes: None,
+        loader_wait_share: None,
+        collective_wait_share: None,
+        offload_share: None,
+        utilization: None,
+        last_checkpoint: None,
+        failure: None,
+        wall_seconds: 0.0,
+    }
+}
+
+/// A launch in progress.
+struct Run<'a> {
+    script: &'a Script,
+    plan: &'a LaunchPlan,
+    faults: Vec<Armed>,
+    items_per_step: u64,
+    total_steps: u64,
+    items_per_second: f64,
+    step: u64,
+    validation: Option<Validation>,
+    checkpoint: Option<CheckpointRef>,
+    written: Option<Instant>,
+}
+
+impl Run<'_> {
+    fn items(&self) -> u64 {
+        self.step * self.items_per_step
+    }
+
+    /// The product of what faults of a kind do at this step.
+    fn effect(&self, of: FaultKind, factor: impl Fn(&crate::script::Fault) -> f64) -> f64 {
+        let now = self.faults.iter().map(|armed| &armed.fault).filter(|f| f.fault == of && f.at_step <= self.step);
+        now.map(factor).product()
+    }
+
+    fn rate(&self) -> f64 {
+        let slow = self.effect(FaultKind::Slow, |fault| fault.factor.unwrap_or(1.0));
+        self.items_per_second * slow * (1.0 - self.loader_fault())
+    }
+
+    fn loader_fault(&self) -> f64 {
+        1.0 - self.effect(FaultKind::SlowLoader, |fault| 1.0 - fault.share.unwrap_or(0.0))
+    }
+
+    fn validate(&mut self) -> &Validation {
+        let items = self.items();
+        let loss = self.script.validation_loss(&self.plan.settings, items, self.plan.seed, &self.plan.launch)
+            * self.effect(FaultKind::QualityLoss, |fault| fault.factor.unwrap_or(1.0));
+        self.validation.insert(Validation { items, metrics: self.script.metrics(loss) })
+    }
+}
+
+impl Rank {
+    fn from_env() -> Result<Self, String> {
+        let text = |name: &str| std::env::var(name).map_err(|_| format!("{name}: not set: start ranks through `pawl`"));
+        let number = |name: &str| text(name)?.parse().map_err(|e| format!("{name}: {e}"));
+        let stop = Arc::new(AtomicBool::new(false));
+        signal_hook::flag::register(signal_hook::consts::SIGTERM, Arc::clone(&stop)).map_err(|e| e.to_string())?;
+        Ok(Self {
+            number: number(env::RANK)?,
+            world_size: number(env::WORLD_SIZE)?,
+            report: text(env::REPORT)?.into(),
+            progress: text(env::PROGRESS)?.into(),
+            checkpoints: text(env::CHECKPOINTS)?,
+            memory: text(env::DATA)?.into(),
+            stop,
+            begun: Instant::now(),
+        })
+    }
+
+    /// The launch from start to end, into `report`.
+    fn play(&self, script: &Script, plan: &LaunchPlan, report: &mut Report) -> Result<(), End> {
+        let items_per_step =
+            plan.settings.items_per_step(self.world_size).map_err(|e| End::new(Outcome::InvalidPlan, e.to_string()))?;
+        if items_per_step == 0 {
+            return Err(End::new(Outcome::InvalidPlan, "settings.batchPerGpu: 0: choose at least 1"));
+        }
+        // A launch that runs again is another run: faults that happen once have happened.
+        let meeting = std::env::var(env::RENDEZVOUS).unwrap_or_default();
+        let run = format!("{} {} {meeting}", plan.attempt, plan.launch);
+        let faults = armed(script, plan, &self.memory, &run).map_err(End::failed)?;
+        let mut run = Run {
+            script,
+            plan,
+            faults,
+            items_per_step,
+            total_steps: total_steps(script, plan, items_per_step)?,
+            items_per_second: script.measured_items_per_second(&plan.settings, &plan.launch),
+            step: 0,
+            validation: None,
+            checkpoint: None,
+            written: None,
+        };
+        let needed = script.memory_bytes(&plan.settings);
+        report.predicted_memory_bytes = Some(needed);
+        self.strike(&mut run, true)?;
+        if plan.kind == LaunchKind::Preflight {
+            let limit = script.memory.limit_bytes;
+            return if needed > limit {
+                let message = format!(
+                    "predicted memory of {needed} bytes exceeds the device's {limit}: use a smaller batchPerGpu"
+                );
+                Err(End::new(Outcome::OutOfMemory, message))
+            } else {
+                Ok(())
+            };
+        }
+        let ended = self.steps(&mut run, needed, report);
+        self.tell(&mut run, true).map_err(End::failed)?;
+        (report.steps, report.items) = (run.step, run.items());
+        report.validation.clone_from(&run.validation);
+        report.last_checkpoint.clone_from(&run.checkpoint);
+        ended
+    }
+
+    fn steps(&self, run: &mut Run<'_>, needed: u64, report: &mut Report) -> Result<(), End> {
+        let plan = run.plan;
+        let storage = match (plan.kind, &plan.checkpoint) {
+            (LaunchKind::Train, Some(policy)) => {
+                Some((Checkpoints::open(&self.checkpoints, policy).map_err(End::failed)?, policy))
+            }
+            _ => None,
+        };
+        if let Some((storage, policy)) = &storage {
+            self.resume(run, storage, policy)?;
+        }
+        let validates = matches!(plan.kind, LaunchKind::Quality | LaunchKind::Train | LaunchKind::Search);
+        if validates {
+            report.first_validation = Some(run.validate().clone());
+        }
+        let mut seconds = Vec::new();
+        let (mut since_checkpoint, mut best, mut patience) = (0.0, f64::INFINITY, 0);
+        let first = run.step;
+        let stride = (run.total_steps - first.min(run.total_steps)).div_ceil(LOSSES).max(1);
+        self.tell(run, true).map_err(End::failed)?;
+        while run.step < run.total_steps {
+            if needed > run.script.memory.limit_bytes {
+                let limit = run.script.memory.limit_bytes;
+                let message = format!("{needed} bytes needed, the device has {limit}: use a smaller batchPerGpu");
+                return Err(End::new(Outcome::OutOfMemory, message));
+            }
+            self.strike(run, false)?;
+            if self.stop.load(Ordering::Relaxed) {
+                if let Some((storage, _)) = &storage {
+                    self.save(run, storage)?;
+                }
+                return Err(End::new(Outcome::Stopped, format!("stopped after step {}", run.step)));
+            }
+            if run.script.step_seconds > 0.0 {
+                std::thread::sleep(Duration::from_secs_f64(run.script.step_seconds));
+            }
+            let step_seconds = run.items_per_step as f64 / run.rate();
+            run.step += 1;
+            report.peak_memory_bytes = Some(needed);
+            if run.step > first + plan.budget.warmup_steps.unwrap_or(0) {
+                seconds.push(step_seconds);
+            }
+            if (run.step - first).is_multiple_of(stride) {
+                report.losses.push(LossPoint { items: run.items(), loss: run.script.loss(run.items()) });
+            }
+            let crossed = |every: u64| run.items() / every > (run.items() - run.items_per_step) / every;
+            if plan.kind == LaunchKind::Train
+                && plan.budget.eval_every_items.is_some_and(|every| every > 0 && crossed(every))
+            {
+                let loss = run.validate().metrics["loss"];
+                if let Some(early) = &plan.budget.early_stopping {
+                    patience = if loss < best - early.min_delta { 0 } else { patience + 1 };
+                    best = best.min(loss);
+                    if patience >= early.patience {
+                        run.total_steps = run.step;
+                    }
+                }
+            }
+            since_checkpoint += step_seconds;
+            if let Some((storage, policy)) = &storage
+                && (since_checkpoint >= policy.every_seconds || run.step == run.total_steps)
+            {
+                self.save(run, storage)?;
+                since_checkpoint = 0.0;
+            }
+            self.tell(run, run.step == run.total_steps).map_err(End::failed)?;
+        }
+        if validates {
+            run.validate();
+        }
+        measured(run, seconds, report);
+        Ok(())
+    }
+
+    fn resume(&self, run: &mut Run<'_>, storage: &Checkpoints, policy: &CheckpointPolicy) -> Result<(), End> {
+        if !policy.resume {
+            return Ok(());
+        }
+        run.checkpoint = storage.newest(policy);
+        // Steps may be of another size now: what counts is the items.
+        run.step = run.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.items / run.items_per_step);
+        if self.number == 0 {
+            storage.forget_damaged(policy).map_err(End::failed)?;
+        }
+        Ok(())
+    }
+
+    fn save(&self, run: &mut Run<'_>, storage: &Checkpoints) -> Result<(), End> {
+        if self.number == 0 {
+            run.checkpoint = Some(storage.write(run.step, run.items()).map_err(End::failed)?);
+        }
+        Ok(())
+    }
+
+    /// Rank 0 says where it is, now and then.
+    fn tell(&self, run: &mut Run<'_>, now: bool) -> std::io::Result<()> {
+        if self.number != 0 || (!now && run.written.is_some_and(|at| at.elapsed() < PROGRESS_EVERY)) {
+            return Ok(());
+        }
+        run.written = Some(Instant::now());
+        let rate = run.rate();
+        let left = run.total_steps.saturating_sub(run.step) * run.items_per_step;
+        let progress = Progress {
+            launch: run.plan.launch.clone(),
+            kind: run.plan.kind,
+            step: run.step,
+            total_steps: Some(run.total_steps),
+            items: run.items(),
+            epoch: (run.items() / run.script.items_per_epoch) as u32,
+            loss: Some(run.script.loss(run.items())),
+            items_per_second: Some(rate),
+            windows: run.step / WINDOW,
+            eta_seconds: Some(left as f64 / rate),
+            validation: run.validation.clone(),
+            last_checkpoint: run.checkpoint.clone(),
+            straggler: None,
+        };
+        write(&self.progress, &progress)
+    }
+
+    /// Lets the faults happen whose step has come. The ranks that a fault spares wait for the one that it does not.
+    fn strike(&self, run: &mut Run<'_>, early: bool) -> Result<(), End> {
+        let step = run.step;
+        let due = |armed: &&Armed| {
+            let fault = &armed.fault;
+            fault.fault.kills() && (fault.fault.is_early() == early) && (early || fault.at_step <= step)
+        };
+        let Some(due) = run.faults.iter().find(due).cloned() else { return Ok(()) };
+        self.tell(run, true).map_err(End::failed)?;
+        if due.fault.rank % self.world_size != self.number {
+            std::thread::sleep(PEER_PATIENCE);
+            return Err(End::new(Outcome::LostPeer, format!("rank {} went away at step {step}", due.fault.rank)));
+        }
+        due.spend().map_err(End::failed)?;
+        let end = |outcome, text: &str| Err(End::new(outcome, format!("{text} at step {step}, as scripted")));
+        match due.fault.fault {
+            FaultKind::OutOfMemory => end(Outcome::OutOfMemory, "device out of memory"),
+            FaultKind::HostOutOfMemory => end(Outcome::HostOutOfMemory, "host out of memory"),
+            FaultKind::NonFinite => end(Outcome::NonFinite, "loss is NaN"),
+            FaultKind::LossSpike => end(Outcome::LossSpike, "loss rose to 10 times its recent mean"),
+            FaultKind::Unsupported => end(Outcome::Unsupported, "these settings are not supported"),
+            FaultKind::InvalidPlan => end(Outcome::InvalidPlan, "the plan is not valid"),
+            FaultKind::LostPeer => end(Outcome::LostPeer, "a peer went away"),
+            FaultKind::Hang => loop {
+                std::thread::park();
+            },
+            FaultKind::Crash => crash(due.fault.signal, due.fault.exit_code),
+            // They do not kill, and are not due.
+            FaultKind::SlowLoader | FaultKind::Slow | FaultKind::QualityLoss => Ok(()),
+        }
+    }
+}
+
+fn crash(signal: Option<i32>, code: Option<u8>) -> ! {
+    if let Some(signal) = signal.and_then(rustix::process::Signal::from_named_raw) {
+        // When the signal does not kill, the exit below does.
+        let _ = rustix::process::kill_process(rustix::process::getpid(), signal);
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    eprintln!("crashed, as scripted");
+    std::process::exit(code.map_or(1, i32::from))
+}
+
+fn total_steps(script: &Script, plan: &LaunchPlan, items_per_step: u64) -> Result<u64, End> {
+    let budget = &plan.budget;
+    let items = budget.items.or(budget.epochs.map(|epochs| u64::from(epochs) * script.items_per_epoch));
+    match (plan.kind, items, budget.window_steps) {
+        (LaunchKind::Preflight, _, _) => Ok(0),
+        (LaunchKind::Measure, _, Some(window)) => Ok(budget.warmup_steps.unwrap_or(0) + window),
+        (LaunchKind::Measure, _, None) => Err(missing(plan.kind, "windowSteps")),
+        (_, Some(items), _) => Ok(items.div_ceil(items_per_step)),
+        (kind, None, _) => Err(missing(kind, "items")),
+    }
+}
+
+fn missing(kind: LaunchKind, field: &str) -> End {
+    End::new(Outcome::InvalidPlan, format!("budget.{field}: missing: a launch of kind {kind:?} needs it"))
+}
+
+/// What the steps in the window say.
+fn measured(run: &Run<'_>, mut seconds: Vec<f64>, report: &mut Report) {
+    let total: f64 = seconds.iter().sum();
+    if !seconds.is_empty() {
+        report.items_per_second = Some(run.items_per_step as f64 * seconds.len() as f64 / total);
+        seconds.sort_by(f64::total_cmp);
+        let at = |share: f64| seconds[((seconds.len() - 1) as f64 * share).round() as usize];
+        report.step_seconds = Some(Spread { p10: at(0.1), median: at(0.5), p90: at(0.9) });
+    }
+    let offloads = run.plan.settings.optimizer_offload == Some(OptimizerOffload::Cpu);
+    report.loader_wait_share = Some(run.loader_fault().max(run.script.loader_wait_share));
+    report.collective_wait_share = Some(0.0);
+    report.offload_share = Some(if offloads { run.script.offload_share } else { 0.0 });
+    report.utilization = Some(run.script.utilization);
+}
