@@ -1,5 +1,7 @@
 //! One agent and the ranks of one node.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 mod gang;
 
 use gang::{alone, appears, dies, launch, limits, lives, outcomes, plan, run_alone};

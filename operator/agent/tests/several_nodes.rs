@@ -1,5 +1,7 @@
 //! Several agents on the loopback interface.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 mod gang;
 
 use gang::{Agent, address, nodes, outcomes, plan};

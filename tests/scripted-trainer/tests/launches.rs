@@ -1,5 +1,7 @@
 //! The scripted trainer under the real agent.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 use pawl_agent::{AttemptEnd, AttemptResult, Limits, Node, Stop, finished_reports, run};
 use pawl_contract::CONTRACT_VERSION;
 use pawl_contract::exit::Outcome;

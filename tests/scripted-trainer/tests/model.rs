@@ -1,5 +1,7 @@
 //! The functions of a script, without processes.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 use pawl_contract::settings::Settings;
 use pawl_scripted_trainer::Script;
 use proptest::prelude::*;
