@@ -198,4 +198,34 @@ impl Array {
             Data::Bool(v) => v.first().map_or(f64::NAN, |&x| f64::from(x)),
         }
     }
+
+    /// `shape.elements()` elements from `start` on, as an array of `shape`.
+    ///
+    /// # Errors
+    /// When there are not so many.
+    pub fn part(&self, start: usize, shape: &Shape) -> Result<Self, GraphError> {
+        let end = start + shape.elements();
+        let short = || GraphError::ElementCount { shape: shape.clone(), len: self.view().len().saturating_sub(start) };
+        macro_rules! cut {
+            ($($variant:ident)*) => {
+                match &self.data {
+                    $(Data::$variant(v) => Data::$variant(v.get(start..end).ok_or_else(short)?.to_vec()),)*
+                }
+            };
+        }
+        Self::new(shape, cut!(F64 F32 BF16 F16 U32 Bool))
+    }
+
+    /// Overwrites the elements from `start` on with those of `part`, which has this dtype and fits.
+    pub(crate) fn write_part(&mut self, start: usize, part: &Array) {
+        macro_rules! paste {
+            ($($variant:ident)*) => {
+                match (&mut self.data, &part.data) {
+                    $((Data::$variant(to), Data::$variant(from)) => to[start..start + from.len()].copy_from_slice(from),)*
+                    _ => debug_assert!(false, "parts have the dtype of their arena"),
+                }
+            };
+        }
+        paste!(F64 F32 BF16 F16 U32 Bool);
+    }
 }

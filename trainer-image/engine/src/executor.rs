@@ -152,6 +152,56 @@ pub fn unify_states(programs: &[Program]) -> Result<(Vec<StateDecl>, Vec<Vec<usi
     Ok((all, places))
 }
 
+/// All states by name, arenas taken apart: what a checkpoint holds. Independent of the layout a program was compiled to.
+///
+/// # Errors
+/// When the device fails.
+pub fn read_named(executable: &mut dyn Executable) -> Result<Vec<(String, Array)>, ExecError> {
+    let mut named = Vec::new();
+    for decl in executable.states().to_vec() {
+        let value = executable.read_state(&decl.name)?;
+        let mut start = 0;
+        for part in decl.parts() {
+            let len = part.meta.shape.elements();
+            named.push((part.name.clone(), value.part(start, &part.meta.shape)?));
+            start += len;
+        }
+        if decl.parts().is_empty() {
+            named.push((decl.name, value));
+        }
+    }
+    Ok(named)
+}
+
+/// Sets states by name, arenas or not; the opposite of [`read_named`]. Names that are no state are returned: what else is in a checkpoint
+/// (the optimiser's slots, when only weights are wanted) is the caller's affair.
+///
+/// # Errors
+/// When an array is not like its state.
+pub fn write_named(executable: &mut dyn Executable, named: &[(String, Array)]) -> Result<Vec<String>, ExecError> {
+    let find = |name: &str| named.iter().find(|(n, _)| n == name).map(|(_, array)| array);
+    let mut known = std::collections::HashSet::new();
+    for decl in executable.states().to_vec() {
+        known.extend(decl.with_parts().map(|d| d.name.clone()));
+        if let Some(array) = find(&decl.name) {
+            executable.write_state(&decl.name, array)?;
+        } else if decl.parts().iter().any(|p| find(&p.name).is_some()) {
+            let mut arena = executable.read_state(&decl.name)?;
+            let mut start = 0;
+            for part in decl.parts() {
+                if let Some(array) = find(&part.name) {
+                    let got = Meta::new(array.dtype(), array.shape());
+                    crate::graph::fits(&format!("state `{}`", part.name), &part.meta, &got)?;
+                    arena.write_part(start, array);
+                }
+                start += part.meta.shape.elements();
+            }
+            executable.write_state(&decl.name, &arena)?;
+        }
+    }
+    Ok(named.iter().map(|(name, _)| name).filter(|name| !known.contains(*name)).cloned().collect())
+}
+
 /// Checks that `inputs` are what `program` declares.
 ///
 /// # Errors

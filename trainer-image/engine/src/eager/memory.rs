@@ -46,23 +46,6 @@ impl Drop for Buffer {
     }
 }
 
-/// For each node, whether an output or update depends on it.
-pub(super) fn needed(program: &Program) -> Vec<bool> {
-    let mut needed = vec![false; program.graph.len()];
-    for root in program.roots() {
-        needed[root.index()] = true;
-    }
-    for (id, node) in program.graph.iter().rev() {
-        if needed[id.index()] || node.op.is_collective() {
-            needed[id.index()] = true;
-            for operand in &node.operands {
-                needed[operand.index()] = true;
-            }
-        }
-    }
-    needed
-}
-
 /// For each node, the values whose last use it is. Roots never die.
 pub(super) fn dying(program: &Program, needed: &[bool]) -> Vec<Vec<usize>> {
     let graph = &program.graph;
@@ -102,7 +85,7 @@ fn scores(q: &Meta, k: &Meta) -> usize {
 
 /// Predicted peak bytes of values of one run, states not counted.
 pub(super) fn predict(program: &Program) -> usize {
-    let needed = needed(program);
+    let needed = program.needed();
     let dying = dying(program, &needed);
     let graph = &program.graph;
     // A view shares the buffer of the value it looks at; the buffer dies with the last of them.

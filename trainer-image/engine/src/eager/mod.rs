@@ -86,7 +86,7 @@ struct Plan {
 
 impl Plan {
     fn new(program: Program, places: Vec<usize>, device: &Device) -> Result<Self, ExecError> {
-        let needed = memory::needed(&program);
+        let needed = program.needed();
         let dying = memory::dying(&program, &needed);
         let upload = |op: &Op| match op {
             Op::Constant(array) => convert::to_tensor(array.view(), array.shape(), device).map(Some),
@@ -134,7 +134,8 @@ impl Executable for EagerExecutable {
         plan.outputs.fill(None);
         check_inputs(&plan.program, inputs)?;
         let plan = &self.programs[program];
-        let mut interpreter = Interpreter::new(&plan.program, &plan.constants, &self.options, &device, &meter);
+        let mut interpreter =
+            Interpreter::new(&plan.program, &plan.needed, &plan.constants, &self.options, &device, &meter);
         for (id, node) in plan.program.graph.iter() {
             if !plan.needed[id.index()] {
                 continue;

@@ -25,7 +25,10 @@ pub(super) struct Value {
 impl Value {
     /// A tensor with a buffer of its own.
     pub(super) fn new(tensor: Tensor, meter: &Meter) -> Self {
-        let buffer = meter.buffer(tensor.elem_count() * tensor.dtype().size_in_bytes());
+        // A tensor that repeats one number (strides of 0) holds just that.
+        let repeats = tensor.stride().iter().all(|&stride| stride == 0);
+        let elements = if repeats { 1 } else { tensor.elem_count() };
+        let buffer = meter.buffer(elements * tensor.dtype().size_in_bytes());
         Self { tensor, buffer }
     }
 
@@ -41,6 +44,7 @@ impl Value {
 /// Runs nodes of one program, holding the values that are alive.
 pub(super) struct Interpreter<'a> {
     program: &'a Program,
+    needed: &'a [bool],
     constants: &'a [Option<Tensor>],
     options: &'a ExecOptions,
     device: &'a Device,
@@ -52,13 +56,14 @@ pub(super) struct Interpreter<'a> {
 impl<'a> Interpreter<'a> {
     pub(super) fn new(
         program: &'a Program,
+        needed: &'a [bool],
         constants: &'a [Option<Tensor>],
         options: &'a ExecOptions,
         device: &'a Device,
         meter: &'a Meter,
     ) -> Self {
         let values = vec![None; program.graph.len()];
-        Self { program, constants, options, device, meter, values, sides: HashMap::new() }
+        Self { program, needed, constants, options, device, meter, values, sides: HashMap::new() }
     }
 
     pub(super) fn set(&mut self, id: NodeId, value: Value) {
@@ -238,7 +243,12 @@ impl<'a> Interpreter<'a> {
 
     fn keep_sides<const N: usize>(&mut self, id: NodeId, sides: [Tensor; N]) {
         for (index, tensor) in (1..).zip(sides) {
-            self.sides.insert((id, index), Value::new(tensor, self.meter));
+            let named = |n: &Node| n.op == Op::Side(index) && n.operands == [id];
+            let following = self.program.graph.nodes().iter().enumerate().skip(id.index() + 1).take(N);
+            let reader = following.into_iter().find(|(_, n)| named(n)).map(|(at, _)| at);
+            if reader.is_some_and(|at| self.needed[at]) {
+                self.sides.insert((id, index), Value::new(tensor, self.meter));
+            }
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The arena of nodes.
 
-use super::{GraphError, Meta, Op, infer, infer_sides};
+use super::{GraphError, Meta, Op, StateId, infer, infer_sides};
 
 /// A value: the node that computes it. Smaller ids run earlier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -144,6 +144,15 @@ impl Graph {
         }
         let metas: Vec<&Meta> = operands.iter().map(|&o| self.meta(o)).collect();
         infer(op, &metas)
+    }
+
+    /// Lets each [`Op::State`] read `renamed[its id]`.
+    pub(crate) fn rename_states(&mut self, renamed: &[StateId]) {
+        for node in &mut self.nodes {
+            if let Op::State(state) = &mut node.op {
+                *state = renamed[state.0 as usize];
+            }
+        }
     }
 
     /// For each node, the index of the last node that uses its value (its own if none does).

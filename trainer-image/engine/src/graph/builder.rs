@@ -180,6 +180,22 @@ impl Builder {
         }
     }
 
+    /// Sets the next value of a declared state.
+    pub fn update_state(&self, state: StateId, value: Var<'_>) {
+        if let Some(value) = value.id {
+            self.program.borrow_mut().updates.push(Update { state, value });
+        }
+    }
+
+    /// The value that the state read by `state` will have next: its update if there is one by now, else its present value.
+    pub fn next_of<'b>(&'b self, state: Var<'b>) -> Var<'b> {
+        let next = self.peek(|program| {
+            let Op::State(id) = program.graph.node(state.id?).op else { return None };
+            program.updates.iter().find(|u| u.state == id).map(|u| u.value)
+        });
+        next.map_or(state, |id| self.var(id))
+    }
+
     /// The program so far, to look at.
     pub fn peek<T>(&self, look: impl FnOnce(&Program) -> T) -> T {
         look(&self.program.borrow())
@@ -202,6 +218,14 @@ impl Builder {
             graph.push(op, &operands, scope, self.stage.get())
         };
         pushed.map_or_else(|error| self.poison(error), |id| self.var(id))
+    }
+
+    /// Appends a copy of `node` over other operands, with its scope and stage.
+    pub(crate) fn copy(&self, node: &Node, scope: &str, operands: &[Var<'_>]) -> Var<'_> {
+        if operands.is_empty() && matches!(node.op, Op::Input(_) | Op::State(_)) {
+            return self.within(scope, || self.stage(node.stage, || self.leaf(node.op.clone(), node.meta.clone())));
+        }
+        self.within(scope, || self.stage(node.stage, || self.push(node.op.clone(), operands)))
     }
 
     /// Records a mistake at the caller's line; the first one counts.

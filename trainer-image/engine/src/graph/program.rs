@@ -83,6 +83,32 @@ impl Program {
         self.outputs.iter().map(|o| o.node).chain(self.updates.iter().map(|u| u.value))
     }
 
+    /// The program without its nodes, outputs and updates: where a pass starts.
+    pub fn interface(&self) -> Program {
+        Program {
+            name: self.name.clone(),
+            inputs: self.inputs.clone(),
+            states: self.states.clone(),
+            ..Program::default()
+        }
+    }
+
+    /// For each node, whether an output or an update depends on it.
+    pub fn needed(&self) -> Vec<bool> {
+        let mut needed = vec![false; self.graph.len()];
+        for root in self.roots() {
+            needed[root.index()] = true;
+        }
+        for (id, node) in self.graph.iter().rev() {
+            if needed[id.index()] {
+                for operand in &node.operands {
+                    needed[operand.index()] = true;
+                }
+            }
+        }
+        needed
+    }
+
     /// Declaration of a state.
     pub fn state_decl(&self, id: StateId) -> &StateDecl {
         &self.states[id.0 as usize]

@@ -1,6 +1,6 @@
 //! States: what lives on between runs.
 
-use super::{DType, Meta, Shape};
+use super::{DType, GraphError, Meta, Shape};
 use crate::{
     array::{Array, Data},
     random,
@@ -44,8 +44,8 @@ pub enum Init {
     Array(Array),
     /// The first value of another state of the same program, by name, cast and reshaped.
     SameAs(String),
-    /// The first values of several states, by name, each flattened, one after the other, then zeros to the end.
-    Flat(Vec<String>),
+    /// The first values of several declarations, each flattened, one after the other: this state is an arena that holds them.
+    Parts(Vec<StateDecl>),
 }
 
 /// Declaration of a state.
@@ -67,20 +67,11 @@ pub struct StateDecl {
 ///
 /// # Errors
 /// When a state refers to a name that is not there, or to itself, or to another number of elements.
-pub fn initial_values(states: &[&StateDecl], seed: u64) -> Result<Vec<Array>, super::GraphError> {
+pub fn initial_values(states: &[&StateDecl], seed: u64) -> Result<Vec<Array>, GraphError> {
     states.iter().map(|decl| initial_value(states, decl, seed, 0)).collect()
 }
 
-fn initial_value(states: &[&StateDecl], decl: &StateDecl, seed: u64, depth: usize) -> Result<Array, super::GraphError> {
-    let unknown = |name: &str| super::GraphError::Unknown {
-        kind: "state",
-        name: name.to_owned(),
-        known: states.iter().map(|s| s.name.as_str()).collect::<Vec<_>>().join(", "),
-    };
-    let of = |name: &str| {
-        let source = states.iter().find(|s| s.name == name).filter(|_| depth < states.len());
-        initial_value(states, source.ok_or_else(|| unknown(name))?, seed, depth + 1)
-    };
+fn initial_value(states: &[&StateDecl], decl: &StateDecl, seed: u64, depth: usize) -> Result<Array, GraphError> {
     let Meta { dtype, shape } = &decl.meta;
     let len = shape.elements();
     let stream = random::stream(seed, &decl.name);
@@ -91,13 +82,21 @@ fn initial_value(states: &[&StateDecl], decl: &StateDecl, seed: u64, depth: usiz
         }
         Init::Normal { deviation } => (0..len as u64).map(|i| random::normal_f64(stream, i) * deviation).collect(),
         Init::Array(array) => array.to_f64(),
-        Init::SameAs(name) => of(name)?.to_f64(),
-        Init::Flat(names) => {
+        Init::SameAs(name) => {
+            // A chain longer than the number of declarations goes in circles.
+            let mut all = states.iter().flat_map(|s| s.with_parts());
+            let source = all.find(|s| s.name == *name && depth < 8).ok_or_else(|| GraphError::Unknown {
+                kind: "state to start from",
+                name: name.clone(),
+                known: states.iter().map(|s| s.name.as_str()).collect::<Vec<_>>().join(", "),
+            })?;
+            initial_value(states, source, seed, depth + 1)?.to_f64()
+        }
+        Init::Parts(parts) => {
             let mut flat = Vec::with_capacity(len);
-            for name in names {
-                flat.extend(of(name)?.to_f64());
+            for part in parts {
+                flat.extend(initial_value(states, part, seed, depth + 1)?.to_f64());
             }
-            flat.resize(len.max(flat.len()), 0.0);
             flat
         }
     };
@@ -108,5 +107,18 @@ impl StateDecl {
     /// A float32 state.
     pub fn f32(name: impl Into<String>, shape: impl Into<Shape>, role: Role, init: Init) -> Self {
         Self { name: name.into(), meta: Meta::new(DType::F32, shape), role, init }
+    }
+
+    /// What an arena holds, in order; nothing for other states.
+    pub fn parts(&self) -> &[StateDecl] {
+        match &self.init {
+            Init::Parts(parts) => parts,
+            _ => &[],
+        }
+    }
+
+    /// This declaration and the parts it holds.
+    pub fn with_parts(&self) -> impl Iterator<Item = &StateDecl> {
+        std::iter::once(self).chain(self.parts())
     }
 }

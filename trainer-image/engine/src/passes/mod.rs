@@ -1,0 +1,18 @@
+//! Settings as passes: functions from program to program. [`Recipe`](crate::recipe::Recipe) puts them together.
+
+mod arena;
+mod attention;
+mod bucket;
+mod precision;
+mod recompute;
+mod rewrite;
+mod scopes;
+mod simplify;
+
+pub use arena::{Arena, place_in_arenas, prune_states};
+pub use attention::expand_attention;
+pub use bucket::{GRADIENT, bucket_gradients};
+pub use precision::{lower_precision, widen_all, widen_products};
+pub use recompute::recompute;
+pub use scopes::Pattern;
+pub use simplify::simplify;

@@ -1,0 +1,92 @@
+//! The setting `precision`: which numbers are 16 bits wide.
+
+use super::{rewrite::rewrite, scopes::Pattern};
+use crate::graph::{AttentionSpec, DType, GraphError, Op, Program, Var};
+
+/// Lets matmuls and attention of a float32 forward program read and write `dtype` (bf16 or f16), and nothing else: parameters stay float32
+/// masters, and norms, softmax, residual sums and losses are computed in float32. Scopes that match one of `keep` (see [`Pattern`])
+/// stay float32 altogether. To be run before differentiation: the gradient of a cast casts back.
+///
+/// # Errors
+/// When the program is ill-formed.
+pub fn lower_precision(program: &Program, dtype: DType, keep: &[Pattern]) -> Result<Program, GraphError> {
+    rewrite(program, |visit| {
+        if visit.node.meta.dtype != DType::F32 || keep.iter().any(|p| p.region(visit.scope).is_some()) {
+            return visit.copy();
+        }
+        let narrow = |x: &Var<'_>| x.dtype() == DType::F32;
+        let operands_fit = visit.operands.iter().all(narrow);
+        match &visit.node.op {
+            Op::MatMul { transpose_a, transpose_b, .. } if operands_fit => visit.here(|| {
+                let op = Op::MatMul { transpose_a: *transpose_a, transpose_b: *transpose_b, output: dtype };
+                let operands: Vec<Var<'_>> = visit.operands.iter().map(|x| x.cast(dtype)).collect();
+                visit.b.push(op, &operands).cast(DType::F32)
+            }),
+            Op::Attention(AttentionSpec { scale, causal }) if operands_fit => visit.here(|| {
+                let spec = AttentionSpec { scale: *scale, causal: *causal };
+                let [q, k, v] = [0, 1, 2].map(|i| visit.operands[i].cast(dtype));
+                q.attention(k, v, spec).cast(DType::F32)
+            }),
+            Op::Side(_) => visit.operands[0],
+            _ => visit.copy(),
+        }
+    })
+}
+
+/// After differentiation: a 16-bit product that is only read as float32 is written as float32 at once, which is what a matmul accumulates in:
+/// weight gradients lose no digits, and a cast is saved.
+///
+/// # Errors
+/// When the program is ill-formed.
+pub fn widen_products(program: &Program) -> Result<Program, GraphError> {
+    let mut readers = vec![0usize; program.graph.len()];
+    let mut widened = vec![false; program.graph.len()];
+    for (_, node) in program.graph.iter() {
+        for operand in &node.operands {
+            readers[operand.index()] += 1;
+            widened[operand.index()] = node.op == Op::Cast(DType::F32);
+        }
+    }
+    for root in program.roots() {
+        readers[root.index()] += 1;
+    }
+    rewrite(program, |visit| match &visit.node.op {
+        Op::MatMul { transpose_a, transpose_b, output }
+            if output.is_low_precision() && readers[visit.id.index()] == 1 && widened[visit.id.index()] =>
+        {
+            let op = Op::MatMul { transpose_a: *transpose_a, transpose_b: *transpose_b, output: DType::F32 };
+            visit.here(|| visit.b.push(op, visit.operands))
+        }
+        Op::Cast(DType::F32) if visit.operands[0].dtype() == DType::F32 => visit.operands[0],
+        _ => visit.copy(),
+    })
+}
+
+/// The program with all floats in float64: the oracle. Inputs and states are float64 too; 16-bit rounding disappears. Collectives are
+/// not widened.
+///
+/// # Errors
+/// When the program is ill-formed, or has a collective.
+pub fn widen_all(program: &Program) -> Result<Program, GraphError> {
+    let wide = |dtype: DType| if dtype.is_float() { DType::F64 } else { dtype };
+    let mut source = program.clone();
+    for input in &mut source.inputs {
+        input.meta.dtype = wide(input.meta.dtype);
+    }
+    for state in &mut source.states {
+        state.meta.dtype = wide(state.meta.dtype);
+    }
+    rewrite(&source, |visit| {
+        let mut node = visit.node.clone();
+        node.meta.dtype = wide(node.meta.dtype);
+        match &mut node.op {
+            Op::Fill { dtype, .. } | Op::Cast(dtype) | Op::MatMul { output: dtype, .. } => *dtype = wide(*dtype),
+            _ => {}
+        }
+        match &node.op {
+            Op::Random { .. } | Op::Constant(_) if visit.node.meta.dtype.is_float() => visit.copy().cast(DType::F64),
+            Op::Cast(dtype) if visit.operands[0].dtype() == *dtype => visit.operands[0],
+            _ => visit.b.copy(&node, visit.scope, visit.operands),
+        }
+    })
+}

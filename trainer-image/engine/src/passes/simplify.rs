@@ -1,0 +1,147 @@
+//! Clean-up: dead code, common subexpressions, constants, and identities. Always on; changes no value.
+
+use std::collections::HashMap;
+
+use super::rewrite::{Visit, rewrite};
+use crate::{
+    array::Data,
+    graph::{BinaryOp, DType, GraphError, NodeId, Op, Program, Stage, UnaryOp, Var},
+};
+
+/// Removes nodes nothing needs, merges equal ones, folds arithmetic on constants, and drops identities (`x * 1`, `x + 0`, a reshape of a
+/// reshape, [`Op::StopGradient`]).
+///
+/// Nodes merge within one [`Stage`] only: a backward pass that computes a cheap value again must not keep the forward
+/// one alive. Inputs, states and constants merge everywhere. Values stay bit-equal, but for the sign of zeros.
+///
+/// # Errors
+/// When the program is ill-formed.
+pub fn simplify(program: &Program) -> Result<Program, GraphError> {
+    // Folding leaves constants behind that nothing needs, and makes equal what was not: again, until nothing is left to do.
+    let mut result = sweep(program)?;
+    loop {
+        let next = sweep(&result)?;
+        if next.graph.len() == result.graph.len() {
+            return Ok(next);
+        }
+        result = next;
+    }
+}
+
+/// One pass over the program.
+fn sweep(program: &Program) -> Result<Program, GraphError> {
+    let mut seen: HashMap<Key, NodeId> = HashMap::new();
+    rewrite(program, |visit| {
+        if let Some(simpler) = identity(&visit).or_else(|| fold(&visit)) {
+            return simpler;
+        }
+        let Some(key) = key(&visit) else { return visit.copy() };
+        if let Some(&known) = seen.get(&key) {
+            return visit.b.var(known);
+        }
+        let value = visit.copy();
+        if let Some(id) = value.id() {
+            seen.insert(key, id);
+        }
+        value
+    })
+}
+
+type Key = (String, Vec<NodeId>, Option<Stage>);
+
+/// What makes two nodes one; `None` for nodes that must stay as they are.
+fn key(visit: &Visit<'_, '_>) -> Option<Key> {
+    let op = &visit.node.op;
+    if op.is_collective() || op.side_results() > 0 || matches!(op, Op::Side(_) | Op::After) {
+        return None;
+    }
+    let name = match op {
+        Op::Constant(array) => format!("{:p}", std::sync::Arc::as_ptr(array)),
+        _ => format!("{op:?}"),
+    };
+    let operands = visit.operands.iter().map(|v| v.id()).collect::<Option<Vec<_>>>()?;
+    Some((name, operands, (!op.is_leaf()).then_some(visit.node.stage)))
+}
+
+/// The node that this one repeats.
+fn identity<'b>(visit: &Visit<'_, 'b>) -> Option<Var<'b>> {
+    let x = *visit.operands.first()?;
+    let second = visit.operands.get(1).copied();
+    let constant = |v: Option<Var<'b>>| v.and_then(value_of);
+    match &visit.node.op {
+        Op::StopGradient => Some(x),
+        Op::Reshape(shape) => {
+            if x.shape() == *shape {
+                return Some(x);
+            }
+            let inner = operand_of(x, |op| matches!(op, Op::Reshape(_)))?;
+            Some(visit.here(|| inner.reshape(shape)))
+        }
+        Op::Broadcast(shape) if x.shape() == *shape => Some(x),
+        Op::Cast(dtype) if x.dtype() == *dtype => Some(x),
+        // Widening loses nothing, so narrowing again gives the same bits.
+        Op::Cast(dtype) => operand_of(x, |op| matches!(op, Op::Cast(_)))
+            .filter(|inner| inner.dtype() == *dtype && widens(*dtype, x.dtype())),
+        Op::Binary(BinaryOp::Mul | BinaryOp::Div) if constant(second) == Some(1.0) => Some(x),
+        Op::Binary(BinaryOp::Mul) if constant(Some(x)) == Some(1.0) => second,
+        Op::Binary(BinaryOp::Add | BinaryOp::Sub) if constant(second) == Some(0.0) => Some(x),
+        Op::Binary(BinaryOp::Add) if constant(Some(x)) == Some(0.0) => second,
+        Op::Unary(UnaryOp::Neg) => operand_of(x, |op| matches!(op, Op::Unary(UnaryOp::Neg))),
+        _ => None,
+    }
+}
+
+/// Arithmetic on values that are one number everywhere.
+fn fold<'b>(visit: &Visit<'_, 'b>) -> Option<Var<'b>> {
+    let meta = &visit.node.meta;
+    if !meta.dtype.is_float() || visit.operands.is_empty() {
+        return None;
+    }
+    let values: Vec<f64> = visit.operands.iter().map(|&v| value_of(v)).collect::<Option<_>>()?;
+    let folded = match (&visit.node.op, values.as_slice()) {
+        (Op::Reshape(_) | Op::Broadcast(_) | Op::Permute(_) | Op::Slice { .. }, [x]) => *x,
+        (Op::Cast(_), [x]) if visit.operands[0].dtype().is_float() => *x,
+        (Op::Unary(UnaryOp::Neg), [x]) => -x,
+        (Op::Unary(UnaryOp::Square), [x]) => x * x,
+        (Op::Binary(BinaryOp::Add), [a, b]) => a + b,
+        (Op::Binary(BinaryOp::Sub), [a, b]) => a - b,
+        (Op::Binary(BinaryOp::Mul), [a, b]) => a * b,
+        (Op::Binary(BinaryOp::Div), [a, b]) => a / b,
+        _ => return None,
+    };
+    Some(visit.here(|| visit.b.fill(rounded(folded, meta.dtype), meta.dtype, &meta.shape)))
+}
+
+/// The number that `v` is everywhere, as its dtype holds it. Sums and products of two such numbers are exact enough in float64 that
+/// rounding them once more gives what the dtype's own arithmetic gives.
+fn value_of(v: Var<'_>) -> Option<f64> {
+    let id = v.id()?;
+    v.builder().peek(|program| {
+        let mut node = program.graph.node(id);
+        while let Op::Broadcast(_) | Op::Reshape(_) = node.op {
+            node = program.graph.node(node.operands[0]);
+        }
+        match node.op {
+            Op::Fill { value, dtype, .. } => Some(rounded(value, dtype)),
+            _ => None,
+        }
+    })
+}
+
+fn rounded(value: f64, dtype: DType) -> f64 {
+    Data::from_f64(dtype, [value]).to_f64()[0]
+}
+
+fn widens(from: DType, to: DType) -> bool {
+    matches!((from, to), (DType::BF16 | DType::F16, DType::F32 | DType::F64) | (DType::F32, DType::F64))
+}
+
+/// The operand of the node behind `v`, if that node is of the kind.
+fn operand_of<'b>(v: Var<'b>, kind: impl Fn(&Op) -> bool) -> Option<Var<'b>> {
+    let id = v.id()?;
+    let operand = v.builder().peek(|program| {
+        let node = program.graph.node(id);
+        kind(&node.op).then(|| node.operands[0])
+    });
+    operand.map(|o| v.builder().var(o))
+}

@@ -1,0 +1,382 @@
+//! From a forward program and settings to the programs that train it.
+
+use std::collections::HashMap;
+
+use crate::{
+    autodiff::gradients,
+    graph::{Builder, DType, GraphError, Init, Meta, NodeId, Op, Program, Role, Stage, StateDecl, Var, concat},
+    optim::{self, Optimizer, OptimizerKernel, StepContext, Unit},
+    passes::{self, Arena, GRADIENT, Pattern},
+};
+
+/// Which kernel computes attention.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum AttentionKernel {
+    /// Matmul, softmax, matmul: the scores are in memory, and kept for the backward pass.
+    #[default]
+    Math,
+    /// One operator; the backward pass computes the scores again.
+    Flash,
+}
+
+/// Which numbers are 16 bits wide.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Precision {
+    /// None.
+    #[default]
+    F32,
+    /// Operands and results of matmuls and attention, bfloat16.
+    BF16,
+    /// Operands and results of matmuls and attention, IEEE half: use a loss scale.
+    F16,
+}
+
+/// Factor of the loss that keeps small gradients above the least half-precision number.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub enum LossScale {
+    /// 1.
+    #[default]
+    None,
+    /// A fixed factor. A step whose gradients are not finite is skipped.
+    Static(f64),
+    /// As `torch.amp.GradScaler`: from 65,536, halved (and the step skipped) when a gradient is not finite, doubled after 2,000 good
+    /// steps in a row.
+    Dynamic,
+}
+
+/// The settings of a training step. Each is a pass; together they make a forward program into what runs.
+///
+/// A forward program has a float32 scalar output `loss`, reads parameters as states of [`Role::Parameter`], and may have any other inputs and
+/// outputs. What is made adds the input `learning_rate` (float32 scalar, last) to programs that update, and the outputs `gradient_norm` and, with a
+/// loss scale, `loss_scale` and `skipped` (0 or 1).
+#[derive(Debug, Clone, PartialEq)]
+pub struct Recipe {
+    /// Kernel of attention.
+    pub attention: AttentionKernel,
+    /// Precision of matmuls and attention.
+    pub precision: Precision,
+    /// Scopes that stay float32 whatever the precision.
+    pub full_precision: Vec<Pattern>,
+    /// Loss scale.
+    pub loss_scale: LossScale,
+    /// Scopes whose forward values are recomputed in the backward pass; none: all are kept.
+    pub recompute: Vec<Pattern>,
+    /// Micro-steps a step.
+    pub accumulation: usize,
+    /// Ranks; gradients are averaged over them.
+    pub world: usize,
+    /// Size of the buckets in which gradients are summed over the ranks.
+    pub bucket_bytes: usize,
+    /// Optimiser.
+    pub optimizer: Optimizer,
+    /// Layout of the optimiser's arithmetic.
+    pub kernel: OptimizerKernel,
+    /// Prefixes of parameter names that are stepped (and counted, and laid out) by themselves; all other parameters are one group. A group none of
+    /// whose parameters has a gradient is not touched by a step.
+    pub groups: Vec<String>,
+    /// Gradients are scaled down to this global norm.
+    pub clip: Option<f64>,
+    /// Decay of the moving average of the parameters.
+    pub average: Option<f64>,
+}
+
+impl Recipe {
+    /// Float32, one rank, no accumulation, per-tensor kernels, nothing extra.
+    pub fn new(optimizer: Optimizer) -> Self {
+        Self {
+            attention: AttentionKernel::default(),
+            precision: Precision::default(),
+            full_precision: Vec::new(),
+            loss_scale: LossScale::default(),
+            recompute: Vec::new(),
+            accumulation: 1,
+            world: 1,
+            bucket_bytes: 25 << 20,
+            optimizer,
+            kernel: OptimizerKernel::default(),
+            groups: Vec::new(),
+            clip: None,
+            average: None,
+        }
+    }
+
+    /// Forward, backward and update in one program: a step without accumulation.
+    ///
+    /// # Errors
+    /// When the forward program is ill-formed or has no loss.
+    pub fn step(&self, forward: &Program) -> Result<Program, GraphError> {
+        let mut program = self.differentiated(forward)?;
+        program.name = "step".into();
+        self.updated(&program, &self.parameters(&[forward]))
+    }
+
+    /// Forward and backward of one micro-step; gradients are added to states `gradient/<parameter>`, in the order of the
+    /// micro-steps: after n of them the sum is `((g1 + g2) + ..) + gn`, which is the order in which ranks are summed too.
+    ///
+    /// # Errors
+    /// When the forward program is ill-formed or has no loss.
+    pub fn micro_step(&self, forward: &Program) -> Result<Program, GraphError> {
+        let mut program = self.differentiated(forward)?;
+        program.name = "micro_step".into();
+        let found = take_gradients(&mut program);
+        let b = Builder::extend(program);
+        b.stage(Stage::Update, || {
+            for (name, node) in found {
+                let gradient = b.var(node);
+                let sum = b.state(accumulator(&name, &gradient.meta()));
+                b.update(sum, sum + gradient);
+            }
+        });
+        self.laid_out(&b.finish()?, &self.parameters(&[forward]))
+    }
+
+    /// The update after the micro-steps: reads and clears the sums that the micro-steps of these forward programs made.
+    ///
+    /// # Errors
+    /// When a forward program is ill-formed or has no loss.
+    pub fn apply(&self, forwards: &[&Program]) -> Result<Program, GraphError> {
+        let mut summed: Vec<(String, Meta)> = Vec::new();
+        for forward in forwards {
+            let mut program = self.differentiated(forward)?;
+            for (name, node) in take_gradients(&mut program) {
+                if !summed.iter().any(|(known, _)| *known == name) {
+                    summed.push((name, program.graph.meta(node).clone()));
+                }
+            }
+        }
+        let b = Builder::new("apply");
+        b.stage(Stage::Update, || {
+            for (name, meta) in summed {
+                let sum = b.state(accumulator(&name, &meta));
+                b.output(&format!("{GRADIENT}{name}"), sum);
+                b.update(sum, b.fill(0.0, meta.dtype, &meta.shape));
+            }
+        });
+        self.updated(&b.finish()?, &self.parameters(forwards))
+    }
+
+    /// The forward program as training runs it, without gradients; with `averaged`, over the moving averages of the parameters.
+    ///
+    /// # Errors
+    /// When the forward program is ill-formed.
+    pub fn evaluate(&self, forward: &Program, averaged: bool) -> Result<Program, GraphError> {
+        let mut program = self.laid_out(&self.lowered(forward)?, &self.parameters(&[forward]))?;
+        program.name = "evaluate".into();
+        if averaged && self.average.is_some() {
+            for state in program.states.iter_mut().filter(|s| s.role == Role::Parameter) {
+                *state = optim::average_of(state);
+            }
+        }
+        Ok(program)
+    }
+
+    /// The forward program with the settings that act before differentiation.
+    fn lowered(&self, forward: &Program) -> Result<Program, GraphError> {
+        let attention = match self.attention {
+            AttentionKernel::Math => passes::expand_attention(forward)?,
+            AttentionKernel::Flash => forward.clone(),
+        };
+        match self.precision {
+            Precision::F32 => Ok(attention),
+            Precision::BF16 => passes::lower_precision(&attention, DType::BF16, &self.full_precision),
+            Precision::F16 => passes::lower_precision(&attention, DType::F16, &self.full_precision),
+        }
+    }
+
+    /// Forward and backward, with the gradients (of `loss * scale / (accumulation * world)`) as outputs.
+    fn differentiated(&self, forward: &Program) -> Result<Program, GraphError> {
+        let lowered = self.lowered(forward)?;
+        let loss = lowered.output("loss")?;
+        let b = Builder::extend(lowered);
+        let loss = b.var(loss);
+        let parameters: Vec<StateDecl> =
+            b.peek(|p| trainable(p).into_iter().filter(|decl| first_read(p, decl).is_some()).collect());
+        // Any read of a state stands for all of them.
+        let reads: Vec<Var<'_>> = b.peek(|p| first_reads(p, &parameters)).into_iter().map(|id| b.var(id)).collect();
+        let share = 1.0 / (self.accumulation * self.world) as f64;
+        let scaled = b.stage(Stage::Backward, || match self.loss_scale {
+            LossScale::None => loss * share,
+            LossScale::Static(scale) => loss * (share * scale),
+            LossScale::Dynamic => loss * share * loss_scale(&b),
+        });
+        let found = gradients(scaled, &reads);
+        for (decl, gradient) in parameters.iter().zip(found) {
+            if let Some(gradient) = gradient {
+                b.output(&format!("{GRADIENT}{}", decl.name), gradient);
+            }
+        }
+        let program = passes::widen_products(&passes::simplify(&b.finish()?)?)?;
+        if self.recompute.is_empty() { Ok(program) } else { passes::recompute(&program, &self.recompute) }
+    }
+
+    /// `program`, whose outputs include gradients, with their sum over the ranks, the optimiser, and the layout of its kernels.
+    fn updated(&self, program: &Program, parameters: &[StateDecl]) -> Result<Program, GraphError> {
+        let bucketed = match self.world {
+            1 => program.clone(),
+            _ => passes::bucket_gradients(program, self.bucket_bytes)?,
+        };
+        let mut program = self.laid_out(&bucketed, parameters)?;
+        let found: HashMap<String, _> = take_gradients(&mut program).into_iter().collect();
+        let b = Builder::extend(program);
+        b.stage(Stage::Update, || b.within("optimizer", || self.append_update(&b, &found, parameters)));
+        let program = passes::simplify(&b.finish()?)?;
+        Ok(passes::prune_states(program))
+    }
+
+    fn append_update(&self, b: &Builder, found: &HashMap<String, NodeId>, parameters: &[StateDecl]) {
+        let gradient = |name: &str| found.get(name).map(|&id| b.var(id));
+        let mut groups: Vec<(&str, Vec<Unit<'_>>)> = Vec::new();
+        for (group, members) in self.grouped(parameters) {
+            if !members.iter().any(|decl| found.contains_key(&decl.name)) {
+                continue;
+            }
+            let units = match self.kernel {
+                OptimizerKernel::PerTensor => members
+                    .iter()
+                    .filter_map(|decl| {
+                        Some(Unit { decl: decl.clone(), value: b.state(decl.clone()), gradient: gradient(&decl.name)? })
+                    })
+                    .collect(),
+                OptimizerKernel::Fused => {
+                    self.optimizer.arenas(group, &members).iter().map(|arena| fused(b, arena, &gradient)).collect()
+                }
+            };
+            groups.push((group, units));
+        }
+        let lr = b.input("learning_rate", DType::F32, []);
+        let mut context = StepContext { b, learning_rate: lr, valid: None };
+        if self.loss_scale != LossScale::None {
+            context.valid = Some(self.unscale(b, &mut groups));
+        }
+        let all: Vec<Var<'_>> = groups.iter().flat_map(|(_, units)| units.iter().map(|u| u.gradient)).collect();
+        let squares = all.iter().map(|g| g.square().sum_all()).reduce(|sum, square| sum + square);
+        let norm = squares.unwrap_or_else(|| b.scalar(0.0, DType::F32)).sqrt();
+        b.output("gradient_norm", norm);
+        let clip = self.clip.map(|limit| (b.scalar(limit, DType::F32) / (norm + 1e-6)).minimum(1.0));
+        for (group, mut units) in groups {
+            for unit in &mut units {
+                unit.gradient = clip.map_or(unit.gradient, |factor| unit.gradient * factor);
+            }
+            self.optimizer.step(&context, group, &units);
+            for unit in units.iter().filter(|_| self.average.is_some()) {
+                let next = b.next_of(unit.value);
+                optim::average(&context, unit, next, self.average.unwrap_or(0.0));
+            }
+        }
+    }
+
+    /// Takes the loss scale out of the gradients; gives whether all are finite, and updates a dynamic scale.
+    fn unscale<'b>(&self, b: &'b Builder, groups: &mut [(&str, Vec<Unit<'b>>)]) -> Var<'b> {
+        let scale = match self.loss_scale {
+            LossScale::Dynamic => loss_scale(b),
+            LossScale::Static(scale) => b.scalar(scale, DType::F32),
+            LossScale::None => b.scalar(1.0, DType::F32),
+        };
+        let mut broken = b.scalar(0.0, DType::F32);
+        for unit in groups.iter_mut().flat_map(|(_, units)| units) {
+            let finite = unit.gradient.is_finite().cast(DType::F32);
+            broken = broken + (-finite + 1.0).sum_all();
+            unit.gradient = unit.gradient * scale.recip();
+        }
+        let valid = broken.equal(0.0);
+        if self.loss_scale == LossScale::Dynamic {
+            let good = optim::counter(b, "loss_scale.good_steps".into());
+            let next = valid.select(good + 1.0, 0.0);
+            let grow = next.equal(GROWTH_INTERVAL);
+            b.update(good, grow.select(b.scalar(0.0, DType::U32), next));
+            b.update(scale, valid.select(grow.select(scale * 2.0, scale), scale * 0.5));
+        }
+        b.output("loss_scale", scale);
+        b.output("skipped", -valid.cast(DType::F32) + 1.0);
+        valid
+    }
+
+    /// With parameters in arenas, if the kernel wants them there; simplified.
+    fn laid_out(&self, program: &Program, parameters: &[StateDecl]) -> Result<Program, GraphError> {
+        let arenas: Vec<Arena> = match self.kernel {
+            OptimizerKernel::PerTensor => Vec::new(),
+            OptimizerKernel::Fused => self
+                .grouped(parameters)
+                .iter()
+                .flat_map(|(group, members)| self.optimizer.arenas(group, members))
+                .collect(),
+        };
+        passes::simplify(&passes::place_in_arenas(program, &arenas)?)
+    }
+
+    /// Trainable parameters of these programs, each once.
+    fn parameters(&self, forwards: &[&Program]) -> Vec<StateDecl> {
+        let mut all: Vec<StateDecl> = Vec::new();
+        for decl in forwards.iter().flat_map(|p| trainable(p)) {
+            if !all.iter().any(|known| known.name == decl.name) {
+                all.push(decl);
+            }
+        }
+        all
+    }
+
+    fn grouped<'s>(&'s self, parameters: &[StateDecl]) -> Vec<(&'s str, Vec<StateDecl>)> {
+        let group = |decl: &StateDecl| self.groups.iter().find(|g| decl.name.starts_with(*g)).map_or("", |g| g);
+        let mut groups: Vec<(&str, Vec<StateDecl>)> = Vec::new();
+        for decl in parameters {
+            let name = group(decl);
+            match groups.iter_mut().find(|(known, _)| *known == name) {
+                Some((_, members)) => members.push(decl.clone()),
+                None => groups.push((name, vec![decl.clone()])),
+            }
+        }
+        groups
+    }
+}
+
+/// Good steps in a row after which a dynamic loss scale grows.
+const GROWTH_INTERVAL: f64 = 2000.0;
+
+fn loss_scale(b: &Builder) -> Var<'_> {
+    b.state(StateDecl::f32("loss_scale", [], Role::Optimizer, Init::Fill(65_536.0)))
+}
+
+fn accumulator(parameter: &str, meta: &Meta) -> StateDecl {
+    let name = format!("{GRADIENT}{parameter}");
+    StateDecl { name, meta: meta.clone(), role: Role::Gradient, init: Init::Fill(0.0) }
+}
+
+fn trainable(program: &Program) -> Vec<StateDecl> {
+    program.states.iter().filter(|s| s.role == Role::Parameter).cloned().collect()
+}
+
+fn first_read(program: &Program, decl: &StateDecl) -> Option<NodeId> {
+    let state = program.state(&decl.name).ok()?;
+    program.graph.iter().find(|(_, node)| node.op == Op::State(state)).map(|(id, _)| id)
+}
+
+fn first_reads(program: &Program, parameters: &[StateDecl]) -> Vec<NodeId> {
+    parameters.iter().filter_map(|decl| first_read(program, decl)).collect()
+}
+
+/// Removes the gradient outputs and gives them by parameter.
+fn take_gradients(program: &mut Program) -> Vec<(String, NodeId)> {
+    let mut taken = Vec::new();
+    program.outputs.retain(|output| match output.name.strip_prefix(GRADIENT) {
+        Some(parameter) => {
+            taken.push((parameter.to_owned(), output.node));
+            false
+        }
+        None => true,
+    });
+    taken
+}
+
+/// The unit of an arena: gradients joined in the order of its parts, zeros where there is none.
+fn fused<'b>(b: &'b Builder, arena: &Arena, gradient: &impl Fn(&str) -> Option<Var<'b>>) -> Unit<'b> {
+    let flat: Vec<Var<'b>> = arena
+        .parts
+        .iter()
+        .map(|part| {
+            let len = part.meta.shape.elements();
+            gradient(&part.name).map_or_else(|| b.fill(0.0, DType::F32, [len]), |g| g.reshape([len]))
+        })
+        .collect();
+    let decl = arena.decl();
+    Unit { value: b.state(decl.clone()), gradient: concat(&flat, 0).reshape(&arena.shape), decl }
+}
