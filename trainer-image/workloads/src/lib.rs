@@ -11,9 +11,7 @@ pub mod ups;
 mod workload;
 
 pub use loader::Loader;
-pub use workload::{
-    At, Average, Batch, Data, Group, Job, Optimization, Programs, Request, Rule, Schedule, Workload, WorkloadError,
-};
+pub use workload::{At, Batch, Data, Job, Optimization, Programs, Regions, Request, Schedule, Workload, WorkloadError};
 
 /// All workloads.
 pub fn registry() -> &'static [&'static dyn Workload] {

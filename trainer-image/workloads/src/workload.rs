@@ -12,6 +12,7 @@
 use pawl_contract::settings::Settings;
 use pawl_engine::array::Array;
 use pawl_engine::graph::Program;
+use pawl_engine::optim::Optimizer;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -149,62 +150,33 @@ pub struct Programs {
     pub train: Vec<Program>,
     /// Evaluation programs; their parameters are the averages where there are any.
     pub evaluation: Vec<Program>,
+    /// Parts of them, by scope.
+    pub regions: Regions,
 }
 
-/// How the parameters are updated.
+/// Parts of the programs as patterns of scopes (see [`Pattern`](pawl_engine::passes::Pattern)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Regions {
+    /// What stays float32 under any `precision`.
+    pub float32: &'static [&'static str],
+    /// What `activationCheckpointing: Full` recomputes as one.
+    pub blocks: &'static [&'static str],
+    /// What may be recomputed separately: attention and MLP of each block.
+    pub sublayers: &'static [&'static str],
+}
+
+/// How the parameters are updated: what the workload fills in of a [`Recipe`](pawl_engine::recipe::Recipe).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Optimization {
-    /// Every parameter belongs to the first group that takes it, and there is always one.
-    pub groups: Vec<Group>,
+    /// Which rule updates which parameter.
+    pub optimizer: Optimizer,
+    /// Prefixes of parameters that move only on steps of which a micro-step gave them a gradient: the trainer applies the update that
+    /// belongs to the training variants that ran.
+    pub groups: Vec<String>,
     /// Learning rate.
     pub learning_rate: f64,
-    /// Decoupled weight decay.
-    pub weight_decay: f64,
-    /// Exponential moving average of the weights, used by evaluation.
-    pub average: Option<Average>,
-}
-
-/// A group of parameters with one rule.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Group {
-    /// The parameters are those whose name starts with this..
-    pub prefix: &'static str,
-    /// ..and which have at least this many axes.
-    pub min_axes: usize,
-    /// The update.
-    pub rule: Rule,
-    /// Update only on steps of which a micro-step ran one of these training variants; `None`: on every step.
-    pub only_with: Option<Vec<usize>>,
-}
-
-/// An update rule.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Rule {
-    /// Momentum, orthogonalised by Newton-Schulz iterations; for matrices.
-    Muon {
-        /// Momentum (Nesterov).
-        momentum: f64,
-        /// Newton-Schulz iterations.
-        iterations: usize,
-    },
-    /// Adam with decoupled weight decay.
-    AdamW {
-        /// Decay of the first moment.
-        beta1: f64,
-        /// Decay of the second moment.
-        beta2: f64,
-        /// Added to the root of the second moment.
-        epsilon: f64,
-    },
-}
-
-/// An exponential moving average of parameters, from their first values, without bias correction.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Average {
-    /// The parameters are those whose name starts with this.
-    pub prefix: &'static str,
-    /// `average = decay * average + (1 - decay) * parameter` after every update.
-    pub decay: f64,
+    /// Decay of the exponential moving average of the parameters, which evaluation reads.
+    pub average: Option<f64>,
 }
 
 /// Where a micro-step stands.

@@ -278,6 +278,13 @@ impl Config {
         };
         let mut complete = preset.config();
         overlay(&mut complete, &asked);
+        // The preset's number of inverse pairs gives way to fewer pairs; one that was asked for does not.
+        if let (None, Some(pairs)) = (asked.pointer("/loss/inversePairs"), complete["pairs"].as_u64()) {
+            let preset = complete.pointer("/loss/inversePairs").and_then(Value::as_u64).unwrap_or(pairs);
+            if let Some(loss) = complete["loss"].as_object_mut() {
+                loss.insert("inversePairs".to_owned(), json!(preset.min(pairs.max(1))));
+            }
+        }
         let config: Self = serde_path_to_error::deserialize(&complete).map_err(|error| {
             let path = error.path().to_string();
             let pointer = format!("/{}", path.replace('.', "/"));

@@ -32,9 +32,10 @@ pub fn cell_centres(rows: usize, columns: usize) -> Vec<[f32; 2]> {
 
 /// The field at points with `features` (points, 18), read from the tokens `z` (batch, tokens, width): (batch, points).
 ///
-/// Post-norm cross-attention layers; points never attend to points.
-pub fn decode<'b>(w: Weights<'b>, features: Var<'b>, z: Var<'b>, config: &DecoderConfig) -> Var<'b> {
-    w.builder().scope("decoder", || {
+/// Post-norm cross-attention layers; points never attend to points. `part` tells the scope of this use from those of others, so that
+/// each recomputes its activations on its own.
+pub fn decode<'b>(w: Weights<'b>, part: &str, features: Var<'b>, z: Var<'b>, config: &DecoderConfig) -> Var<'b> {
+    w.builder().scope(&format!("decoder/{part}"), || {
         let (batch, points, hidden) = (z.dim(0), features.dim(0), config.hidden);
         let memory = w.linear("decoder.mem", z, hidden);
         let mut x = w.linear("decoder.embed", features, hidden).broadcast([batch, points, hidden]);

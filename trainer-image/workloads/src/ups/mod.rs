@@ -15,14 +15,15 @@ mod pdebench;
 pub mod programs;
 
 use crate::random::mix;
-use crate::workload::{At, Average, Data, Group, Job, Optimization, Programs, Request, Rule, Workload, WorkloadError};
+use crate::workload::{At, Data, Job, Optimization, Programs, Request, Workload, WorkloadError};
 use batches::Batches;
 use config::{Auxiliary, Config, Task};
 use dataset::{Dataset, Split, samples};
 use encoder::{COORDINATES, Encoder};
 use pawl_contract::settings::Settings;
 use pawl_engine::array::{Array, Data as Elements};
-use programs::{Layout, Model, edge_points};
+use pawl_engine::optim::{AdamW, Muon, Optimizer};
+use programs::{Layout, Model, REGIONS, edge_points};
 use serde_json::Value;
 use std::path::Path;
 use std::sync::Arc;
@@ -102,7 +103,12 @@ impl UpsJob {
         }
         let train = variants.iter().map(|&auxiliary| model.training(auxiliary)).collect::<Result<_, _>>()?;
         let optimization = optimization(&request.settings)?;
-        Ok(Self { plan: Arc::new(plan), programs: Arc::new(Programs { train, evaluation }), optimization, encoders })
+        Ok(Self {
+            plan: Arc::new(plan),
+            programs: Arc::new(Programs { train, evaluation, regions: REGIONS }),
+            optimization,
+            encoders,
+        })
     }
 
     /// The complete configuration.
@@ -252,19 +258,13 @@ fn optimization(settings: &Settings) -> Result<Optimization, WorkloadError> {
     let learning_rate = number("learningRate", &settings.learning_rate, 1.4e-3, 0.0..10.0)?;
     let weight_decay = number("weightDecay", &settings.weight_decay, 0.03, 0.0..10.0)?;
     let decay = number("ema", &settings.ema, 0.999, 0.0..1.0)?;
-    let muon = Rule::Muon { momentum: 0.95, iterations: 5 };
-    let adamw = Rule::AdamW { beta1: 0.9, beta2: 0.999, epsilon: 1e-8 };
-    let group = |prefix, min_axes, rule, only_with| Group { prefix, min_axes, rule, only_with };
     Ok(Optimization {
-        groups: vec![
-            group(operator::PREFIX, 2, muon, None),
-            group(operator::PREFIX, 0, adamw, None),
-            // Variant 0 is the one with auxiliary losses wherever there is a decoder.
-            group(decoder::PREFIX, 2, muon, Some(vec![0])),
-            group(decoder::PREFIX, 0, adamw, Some(vec![0])),
-        ],
+        optimizer: Optimizer {
+            matrices: Some(Muon { momentum: 0.95, iterations: 5, weight_decay }),
+            others: AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay },
+        },
+        groups: vec![operator::PREFIX.to_owned(), decoder::PREFIX.to_owned()],
         learning_rate,
-        weight_decay,
-        average: Some(Average { prefix: operator::PREFIX, decay }),
+        average: Some(decay),
     })
 }

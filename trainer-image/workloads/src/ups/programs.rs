@@ -6,7 +6,20 @@ use super::encoder::{Encoder, Tiling};
 use super::layers::Weights;
 use super::losses::{amplitudes, constant, encode, fourier_matrix, mean_square, token_regularizers};
 use super::operator::{Dropping, predict};
+use crate::workload::Regions;
 use pawl_engine::graph::{Builder, DType, GraphError, Program, Var};
+
+/// Regions of the programs that passes ask for.
+pub const REGIONS: Regions = Regions {
+    float32: &["loss"],
+    blocks: &["operator/blocks.*", "decoder/*/layers.*"],
+    sublayers: &[
+        "operator/blocks.*/attn",
+        "operator/blocks.*/mlp",
+        "decoder/*/layers.*/attn",
+        "decoder/*/layers.*/mlp",
+    ],
+};
 
 /// Points on each of the four edges at which the boundary loss looks.
 const EDGE_POINTS: usize = 32;
@@ -72,10 +85,8 @@ impl Model<'_> {
         let prediction = predict(&b, z0, operator, dropping);
         let mut total = b.scope("loss", || mean_square(prediction, z1));
         if loss.spectral > 0.0 {
-            total = b.scope("loss", || {
-                let spectral = self.spectral(&b, prediction, z1)?.mean_all();
-                Ok::<_, GraphError>(total + spectral * loss.spectral)
-            })?;
+            let spectral = self.spectral(&b, prediction, z1)?;
+            total = b.scope("loss", || total + spectral.mean_all() * loss.spectral);
         }
         let core = total;
         let mut terms = Vec::new();
@@ -127,7 +138,7 @@ impl Model<'_> {
         let (mean, std) = (b.input("mean", DType::F32, []), b.input("std", DType::F32, []));
         let prediction = predict(&b, z0, &self.config.operator, None);
         let features = self.grid_features(&b, task)?;
-        let decoded = decode(Weights::learning(&b), features, prediction, &self.config.decoder) * std + mean;
+        let decoded = decode(Weights::learning(&b), "grid", features, prediction, &self.config.decoder) * std + mean;
         let error = (decoded - field).square().sum([1]);
         let ratio = (error / field.square().sum([1])).sqrt().reshape([rows]);
         b.output("relative_error", ratio);
@@ -142,7 +153,7 @@ impl Model<'_> {
     /// Squared differences of the amplitudes, (rows, tokens, width / 2 + 1).
     fn spectral<'b>(&self, b: &'b Builder, x: Var<'b>, y: Var<'b>) -> Result<Var<'b>, GraphError> {
         let width = self.config.operator.width;
-        b.scope("spectral", || {
+        b.scope("loss", || {
             let matrix = constant(b, &[width, 2 * (width / 2 + 1)], fourier_matrix(width))?;
             Ok((amplitudes(x, matrix) - amplitudes(y, matrix)).square())
         })
@@ -173,10 +184,10 @@ impl Model<'_> {
             let (cells, rows) = (features.dim(0), latents.dim(0));
             let queries = self.layout.queries_of(cells);
             let field = b.input(&format!("{name}.field"), DType::F32, [rows, queries]);
-            let whole = decode(w, features, latents, decoder);
+            let whole = decode(w, &format!("{name}.grid"), features, latents, decoder);
             let at_queries = if queries < cells {
                 let indices = b.input(&format!("{name}.queries"), DType::U32, [queries]);
-                decode(w, features.gather(0, indices), latents, decoder)
+                decode(w, &format!("{name}.queries"), features.gather(0, indices), latents, decoder)
             } else {
                 whole
             };
@@ -197,7 +208,7 @@ impl Model<'_> {
         if let (true, Some(darcy)) = (live, tasks.iter().position(|&task| task == Task::Darcy2d)) {
             let value = b.input("darcy2d.edge", DType::F32, []);
             let features = constant(b, &[self.edge.len(), FEATURES], point_features(self.edge))?;
-            let decoded = decode(w, features, self.inverse_rows(prediction, darcy), decoder);
+            let decoded = decode(w, "edge", features, self.inverse_rows(prediction, darcy), decoder);
             let boundary = b.scope("loss", || (decoded - value).square().mean_all());
             total = total + boundary * loss.boundary;
             terms.push(("boundary", boundary));
