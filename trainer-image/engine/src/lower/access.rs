@@ -109,9 +109,9 @@ impl Access {
     pub fn is_row_identity(&self, rows: usize, cols: usize) -> bool {
         self.offset == 0
             && self.elements() == rows * cols
-            && self.nest(cols).is_some_and(|nest| {
-                nest.inner.iter().all(|&(_, s)| s == 0) && (rows == 1 || nest.outer == [(rows, 1)])
-            })
+            && self
+                .nest(cols)
+                .is_some_and(|nest| nest.inner.iter().all(|&(_, s)| s == 0) && (rows == 1 || nest.outer == [(rows, 1)]))
     }
 
     /// The view after a layout operator; `None` when `op` is none, or when no strides describe the result.

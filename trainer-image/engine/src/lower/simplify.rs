@@ -1,9 +1,7 @@
 //! A working copy of a program, in the forms that lowering knows.
 
-use std::collections::HashMap;
-
-use crate::graph::{Meta, Node, NodeId, Op, Program, ReduceOp, Shape, StateId};
 use crate::graph::BinaryOp;
+use crate::graph::{Meta, Node, NodeId, Op, Program, ReduceOp, Shape, StateId};
 
 /// A node of the working copy.
 #[derive(Debug, Clone)]
@@ -62,6 +60,9 @@ impl Work {
             Op::Reshape(_) | Op::Broadcast(_) | Op::Cast(_) if node.meta == *self.meta(operands[0]) => operands[0],
             Op::Permute(order) if order.iter().copied().eq(0..order.len()) => operands[0],
             Op::Reduce { op, axes } => self.reduce(node, *op, axes, operands[0]),
+            Op::Pad { axis, before, .. } => {
+                self.concat(node, PadSum { axis: *axis, parts: vec![(node.operands[0], *before)] }, place)
+            }
             Op::Binary(BinaryOp::Add) => match PadSum::of(program, id, uses) {
                 Some(sum) => self.concat(node, sum, place),
                 None => self.push(node.clone(), operands),
@@ -101,7 +102,7 @@ impl Work {
         if several { self.cast(node, value, dtype) } else { value }
     }
 
-    fn cast(&mut self, like: &Node, value: usize, dtype: crate::graph::DType) -> usize {
+    fn cast(&mut self, like: &Node, value: usize, dtype: DType) -> usize {
         let meta = Meta::new(dtype, &self.meta(value).shape);
         self.push(Node { op: Op::Cast(dtype), meta, ..like.clone() }, vec![value])
     }
@@ -189,8 +190,7 @@ pub(super) struct Views {
 
 impl Views {
     pub(super) fn new(work: &Work) -> Self {
-        let mut views =
-            Self { root: Vec::new(), logical: Vec::new(), tokens: Vec::with_capacity(work.items.len()) };
+        let mut views = Self { root: Vec::new(), logical: Vec::new(), tokens: Vec::with_capacity(work.items.len()) };
         for (index, item) in work.items.iter().enumerate() {
             let own = || super::Access::contiguous(index, &item.node.meta.shape);
             let seen = item.operands.first().and_then(|&o| views.logical[o].apply(&item.node.op));
@@ -217,19 +217,6 @@ impl Views {
     }
 }
 
-/// Users of each item (items of the working copy that are live), each once.
-pub(super) fn users(work: &Work) -> HashMap<usize, Vec<usize>> {
-    let mut users: HashMap<usize, Vec<usize>> = HashMap::new();
-    for (index, item) in work.items.iter().enumerate().filter(|&(i, _)| work.live[i]) {
-        for &operand in &item.operands {
-            let of = users.entry(operand).or_default();
-            if of.last() != Some(&index) {
-                of.push(index);
-            }
-        }
-    }
-    users
-}
 
 /// Extents of a reduction as `before x reduced x after`: axes are neighbours.
 pub(super) fn reduction(shape: &Shape, axes: &[usize]) -> (usize, usize, usize) {
