@@ -1,7 +1,7 @@
 //! One attempt on one node, from its plan to its result.
 
 use crate::coordinator::{Coordinator, Inbox};
-use crate::durable;
+use crate::durable::{self, named};
 use crate::finished::{ATTEMPT, finished_reports};
 use crate::link::{join, link};
 use crate::member::{Link, Member};
@@ -229,8 +229,4 @@ fn write_secret(path: &Path, secret: &[u8]) -> io::Result<()> {
         _ => {}
     }
     File::options().create_new(true).write(true).mode(0o600).open(path)?.write_all(secret)
-}
-
-fn named(path: &Path, e: io::Error) -> io::Error {
-    io::Error::new(e.kind(), format!("{}: {e}", path.display()))
 }

@@ -1,6 +1,7 @@
 //! Agent 0's part: keeps the gang in step.
 
 use crate::finished::report;
+use crate::member::leaves_in_peace;
 use crate::messages::{Down, Up};
 use crate::node::{AttemptEnd, Limits, Stop};
 use crate::ranks::DEATH;
@@ -227,8 +228,7 @@ impl Coordinator {
         while !running.is_empty() {
             match self.next(ending.deadline).await {
                 News::Of(_, Up::RankEnded { launch, end }) if launch == plan.launch => {
-                    let stopped = self.stop > Stop::No && end.outcome == Outcome::Stopped;
-                    if end.outcome != Outcome::Done && !stopped {
+                    if !leaves_in_peace(end.outcome, self.stop) {
                         ending.all(self, false);
                     } else if ending.deadline.is_none() {
                         // One rank is through: the others must be soon.

@@ -12,9 +12,13 @@ pub(crate) const MAX_PROGRESS: u64 = 64 << 10;
 /// Largest `attempt.json` that is read, in bytes.
 pub(crate) const MAX_ATTEMPT: u64 = 64 << 20;
 
+/// An error that names its file.
+pub(crate) fn named(path: &Path, e: io::Error) -> io::Error {
+    io::Error::new(e.kind(), format!("{}: {e}", path.display()))
+}
+
 /// Writes a file that is there whole or not at all, and stays after a power cut.
 pub(crate) fn write(path: &Path, content: &[u8]) -> io::Result<()> {
-    let named = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", path.display()));
     let parent = path.parent().ok_or_else(|| io::Error::other("a file has a parent"))?;
     let part = path.with_extension("part");
     let result = (|| {
@@ -28,7 +32,7 @@ pub(crate) fn write(path: &Path, content: &[u8]) -> io::Result<()> {
         // What was written may be torn; nobody reads it under this name.
         let _ = std::fs::remove_file(&part);
     }
-    result.map_err(named)
+    result.map_err(|e| named(path, e))
 }
 
 /// The content of a regular file of at most `limit` bytes. Never waits (as on a pipe).

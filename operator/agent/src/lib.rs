@@ -8,8 +8,9 @@
 //! 1. Agent 0 says *prepare*; every agent makes sure that no rank of an earlier run lives, writes `plan.json`, and says
 //!    *ready*. When all are, agent 0 says *start*.
 //! 2. Each rank is a process group of its own and dies with its agent. Its output goes to a bounded `rank-N.log`.
-//! 3. The first rank that fails on its own decides the outcome ([`mod@verdict`]): its exit code, then its report. Ranks
-//!    that only lost their peers yield to the one that they lost.
+//! 3. The first rank that fails on its own decides the outcome (`verdict.rs`): its exit code, then its report. Ranks
+//!    that only lost their peers yield to the one that they lost. "Done" alone needs both an exit code of 0 and a
+//!    readable report of rank 0 that says so: what is missing is never a good verdict.
 //! 4. A launch whose rank 0 shows no progress for `hangTimeout` is a hang. Before the first step
 //!    [`Limits::start_allowance`] is added: reading data and compiling are not steps.
 //! 5. The launch's `report.json` is on disk, durably, before [`Event::LaunchEnded`] is told.
@@ -29,6 +30,7 @@
 mod attempt;
 mod coordinator;
 mod durable;
+mod exits;
 mod finished;
 mod lines;
 mod link;
@@ -44,6 +46,7 @@ mod spawn;
 mod store;
 mod survivors;
 mod verdict;
+mod watch;
 
 pub use attempt::{AgentError, run};
 pub use finished::{finished_launches, finished_reports};

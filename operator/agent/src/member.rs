@@ -1,18 +1,18 @@
 //! What every agent does, agent 0 included: prepare, start, watch and end the ranks of its own node.
 
-use crate::durable::{self, MAX_PROGRESS, read_bounded};
+use crate::durable::{self, named};
 use crate::finished::REPORT;
 use crate::messages::{Down, Up};
 use crate::node::{AttemptEnd, AttemptResult, Event, Limits, Stop};
 use crate::ranks::{DEATH, Ranks, Shared};
 use crate::survivors;
 use crate::verdict::{Evidence, Fact, verdict};
+use crate::watch::Watch;
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::LaunchPlan;
-use pawl_contract::progress::Progress;
-use pawl_contract::report::{LaunchResult, Report, truncated};
+use pawl_contract::report::{LaunchResult, Report};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
 
@@ -141,8 +141,7 @@ impl Member<'_> {
             tokio::select! {
                 (rank, status) = ranks.next_exit() => {
                     let end = ranks.judge(self.shared, &plan, rank, status).await;
-                    let alone = end.outcome != Outcome::Done && !(*told > Stop::No && end.outcome == Outcome::Stopped);
-                    if alone {
+                    if !leaves_in_peace(end.outcome, *told) {
                         kill_at = sooner(kill_at, self.limits.peer_grace);
                     }
                     facts.push(Fact::Rank(end.clone()));
@@ -171,6 +170,7 @@ impl Member<'_> {
                     self.link.say(Up::Stop(stop));
                     kill_at = self.stop_ranks(&mut ranks, stop, kill_at);
                 }
+                () = until(kill_at), if !ranks.is_killed() => ranks.kill(),
                 _ = tick.tick() => {
                     if let Some(progress) = watch.look() {
                         (self.observer)(Event::Progress(progress));
@@ -180,9 +180,7 @@ impl Member<'_> {
                         self.link.say(Up::Hung { launch: launch.to_owned(), message });
                         kill_at = Some(Instant::now());
                     }
-                    if kill_at.is_some_and(|at| at <= Instant::now()) {
-                        ranks.kill();
-                    } else {
+                    if !ranks.is_killed() {
                         dead_by = Instant::now() + DEATH;
                     }
                     if dead_by <= Instant::now() {
@@ -232,6 +230,20 @@ fn sooner(at: Option<Instant>, grace: Duration) -> Option<Instant> {
     Some(at.map_or(new, |at| at.min(new)))
 }
 
+/// Whether the peers of a rank that ends so may go on: it is done, or it stops as was asked. A peer that misses one that
+/// has stopped already is no reason to cut off the checkpoint of a third.
+pub(crate) fn leaves_in_peace(outcome: Outcome, stop: Stop) -> bool {
+    outcome == Outcome::Done || (stop > Stop::No && matches!(outcome, Outcome::Stopped | Outcome::LostPeer))
+}
+
+/// Waits until `at`, or for ever.
+async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
 /// The next request to stop beyond what is told already. May be cancelled.
 async fn next_stop(stop: &mut watch::Receiver<Stop>, told: Stop) -> Stop {
     // The guard of the value must not live across an await.
@@ -241,10 +253,6 @@ async fn next_stop(stop: &mut watch::Receiver<Stop>, told: Stop) -> Stop {
         // Whoever could ask is gone.
         Err(_) => std::future::pending().await,
     }
-}
-
-fn named(path: &Path, e: io::Error) -> io::Error {
-    io::Error::new(e.kind(), format!("{}: {e}", path.display()))
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
@@ -260,80 +268,5 @@ fn tidy(dir: &Path) {
         if of_rank || name == "progress.json" {
             let _ = std::fs::remove_file(entry.path());
         }
-    }
-}
-
-/// What rank 0 says, and since when it has said nothing new.
-struct Watch {
-    file: PathBuf,
-    stuck: PathBuf,
-    launch: String,
-    timeout: Duration,
-    allowance: Duration,
-    resumes: bool,
-    text: Vec<u8>,
-    progress: Option<Progress>,
-    moved: bool,
-    since: Instant,
-    started: Instant,
-}
-
-impl Watch {
-    fn new(plan: &LaunchPlan, shared: &Shared, limits: &Limits) -> Self {
-        let dir = shared.dir(&plan.launch);
-        let timeout = Duration::try_from_secs_f64(plan.hang_timeout_seconds).unwrap_or(Duration::MAX);
-        Self {
-            file: dir.join("progress.json"),
-            stuck: dir.join("stuck.txt"),
-            launch: plan.launch.clone(),
-            timeout,
-            allowance: limits.start_allowance,
-            resumes: plan.checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.resume),
-            text: Vec::new(),
-            progress: None,
-            moved: false,
-            since: Instant::now(),
-            started: Instant::now(),
-        }
-    }
-
-    /// Reads `progress.json`; what it says when that is new.
-    fn look(&mut self) -> Option<Progress> {
-        let text = read_bounded(&self.file, MAX_PROGRESS).ok()?;
-        if text == self.text {
-            return None;
-        }
-        self.text = text;
-        let progress = serde_json::from_slice::<Progress>(&self.text).ok().filter(|p| p.launch == self.launch)?;
-        let mark = |p: &Progress| {
-            (p.step, p.items, p.validation.as_ref().map(|v| v.items), p.last_checkpoint.as_ref().map(|c| c.step))
-        };
-        let before = self.progress.as_ref().map(mark);
-        if before != Some(mark(&progress)) {
-            self.since = Instant::now();
-            // What comes first may only say where the launch resumes.
-            self.moved |= before.is_some() || (progress.step > 0 && !self.resumes);
-        }
-        self.progress = Some(progress.clone());
-        Some(progress)
-    }
-
-    /// What to say when there was no progress for too long.
-    fn hung(&self) -> Option<String> {
-        let allowed = if self.moved { self.timeout } else { self.timeout.saturating_add(self.allowance) };
-        let silent = self.since.elapsed();
-        (silent >= allowed).then(|| match &self.progress {
-            Some(p) => format!("no progress for {:.0} s; the last step was {}", silent.as_secs_f64(), p.step),
-            None => format!("no progress for {:.0} s; not one step was made", silent.as_secs_f64()),
-        })
-    }
-
-    /// Writes down where the ranks are; the beginning of it in one line.
-    fn note_stuck(&self, ranks: &Ranks) -> String {
-        let text = ranks.whereabouts();
-        if let Err(e) = std::fs::write(&self.stuck, &text) {
-            tracing::warn!(file = %self.stuck.display(), error = %e, "cannot say where the ranks hang");
-        }
-        truncated(&text, 1000).lines().collect::<Vec<_>>().join(" ")
     }
 }

@@ -194,6 +194,35 @@ async fn a_stop_is_passed_on_and_ends_the_attempt_after_the_checkpoint() {
 }
 
 #[tokio::test]
+async fn a_stop_leaves_time_for_the_checkpoint_even_when_a_peer_misses_another() {
+    let dir = tempdir().unwrap();
+    let script = r#"[ $RANK = 0 ] && trap 'sleep 1; touch ../checkpoint; report Stopped ""; exit 30' TERM
+        [ $RANK = 1 ] && trap 'report Stopped ""; exit 30' TERM
+        [ $RANK = 2 ] && trap 'sleep 0.1; report LostPeer "rank 1 is gone"; exit 40' TERM
+        touch up-$RANK; forever"#;
+    let agent = alone(dir.path(), &plan(1, 3, &["one"], script));
+    for rank in 0..3 {
+        agent.sees(&format!("one/up-{rank}")).await;
+    }
+    agent.stop.send(Stop::Gracefully).unwrap();
+    let result = agent.result().await;
+    assert_eq!((result.end, outcomes(&result)), (AttemptEnd::Stopped, vec![("one", Outcome::Stopped)]));
+    assert!(dir.path().join("checkpoint").exists());
+}
+
+#[tokio::test]
+async fn a_report_that_cannot_be_kept_is_an_error_that_names_it_and_loses_nothing_else() {
+    let dir = tempdir().unwrap();
+    let plan = plan(1, 1, &["a", "b"], "[ $LAUNCH = b ] && mkdir -p report.part; echo $LAUNCH >> ../ran; done_well");
+    let (_stop, stopped) = watch::channel(Stop::No);
+    let node = Node { limits: limits(), ..Node::local(dir.path(), Vec::new()) };
+    let error = run(&plan, node, stopped, |_| {}).await.unwrap_err().to_string();
+    assert!(error.contains("b/report.json: "), "{error}");
+    let finished: Vec<_> = finished_launches(dir.path()).unwrap().into_iter().map(|launch| launch.launch).collect();
+    assert_eq!(finished, ["a"]);
+}
+
+#[tokio::test]
 async fn ranks_that_do_not_stop_are_killed() {
     let deaf = "trap '' TERM; touch up-$RANK; forever";
     for (stop, grace) in [(Stop::Gracefully, Duration::from_millis(700)), (Stop::Now, Duration::ZERO)] {

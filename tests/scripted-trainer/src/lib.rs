@@ -38,6 +38,7 @@
 
 mod checkpoints;
 mod faults;
+mod launch;
 mod model;
 mod noise;
 mod rank;

@@ -2,12 +2,12 @@
 
 use crate::checkpoints::{Checkpoints, write};
 use crate::faults::{Armed, armed};
+use crate::launch::{End, Run, blank, measured, total_steps};
 use crate::script::{FaultKind, Script};
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::{CheckpointPolicy, LaunchKind, LaunchPlan};
-use pawl_contract::progress::{CheckpointRef, Progress, Validation};
-use pawl_contract::report::{Failure, LossPoint, Report, Spread};
-use pawl_contract::settings::OptimizerOffload;
+use pawl_contract::progress::Progress;
+use pawl_contract::report::{Failure, LossPoint, Report};
 use pawl_contract::{CONTRACT_VERSION, env};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -22,22 +22,6 @@ const PEER_PATIENCE: Duration = Duration::from_secs(60);
 const WINDOW: u64 = 20;
 /// Most points of the loss curve.
 const LOSSES: u64 = 64;
-
-/// Why a rank ends before its budget does.
-struct End {
-    outcome: Outcome,
-    message: String,
-}
-
-impl End {
-    fn new(outcome: Outcome, message: impl Into<String>) -> Self {
-        Self { outcome, message: message.into() }
-    }
-
-    fn failed(error: impl std::fmt::Display) -> Self {
-        Self::new(Outcome::Failed, error.to_string())
-    }
-}
 
 /// The rank that this process is.
 struct Rank {
@@ -60,7 +44,7 @@ pub fn main() -> ExitCode {
             return ExitCode::from(Outcome::InvalidPlan.exit_code());
         }
     };
-    let mut report = blank(&plan, &rank);
+    let mut report = blank(&plan, rank.number);
     let ended = match Script::from_config(&plan.workload.config) {
         Ok(script) => rank.play(&script, &plan, &mut report),
         Err(e) => Err(End::new(Outcome::InvalidPlan, e.to_string())),
@@ -87,75 +71,6 @@ fn read_plan() -> Result<LaunchPlan, String> {
         return Err(format!("{path}: contract {}: this trainer speaks contract {CONTRACT_VERSION}", plan.contract));
     }
     Ok(plan)
-}
-
-fn blank(plan: &LaunchPlan, rank: &Rank) -> Report {
-    Report {
-        contract: CONTRACT_VERSION,
-        launch: plan.launch.clone(),
-        kind: plan.kind,
-        rank: rank.number,
-        outcome: Outcome::Done,
-        message: String::new(),
-        steps: 0,
-        items: 0,
-        items_per_second: None,
-        step_seconds: None,
-        losses: Vec::new(),
-        first_validation: None,
-        validation: None,
-        peak_memory_bytes: None,
-        predicted_memory_bytes: None,
-        loader_wait_share: None,
-        collective_wait_share: None,
-        offload_share: None,
-        utilization: None,
-        last_checkpoint: None,
-        failure: None,
-        wall_seconds: 0.0,
-    }
-}
-
-/// A launch in progress.
-struct Run<'a> {
-    script: &'a Script,
-    plan: &'a LaunchPlan,
-    faults: Vec<Armed>,
-    items_per_step: u64,
-    total_steps: u64,
-    items_per_second: f64,
-    step: u64,
-    validation: Option<Validation>,
-    checkpoint: Option<CheckpointRef>,
-    written: Option<Instant>,
-}
-
-impl Run<'_> {
-    fn items(&self) -> u64 {
-        self.step * self.items_per_step
-    }
-
-    /// The product of what faults of a kind do at this step.
-    fn effect(&self, of: FaultKind, factor: impl Fn(&crate::script::Fault) -> f64) -> f64 {
-        let now = self.faults.iter().map(|armed| &armed.fault).filter(|f| f.fault == of && f.at_step <= self.step);
-        now.map(factor).product()
-    }
-
-    fn rate(&self) -> f64 {
-        let slow = self.effect(FaultKind::Slow, |fault| fault.factor.unwrap_or(1.0));
-        self.items_per_second * slow * (1.0 - self.loader_fault())
-    }
-
-    fn loader_fault(&self) -> f64 {
-        1.0 - self.effect(FaultKind::SlowLoader, |fault| 1.0 - fault.share.unwrap_or(0.0))
-    }
-
-    fn validate(&mut self) -> &Validation {
-        let items = self.items();
-        let loss = self.script.validation_loss(&self.plan.settings, items, self.plan.seed, &self.plan.launch)
-            * self.effect(FaultKind::QualityLoss, |fault| fault.factor.unwrap_or(1.0));
-        self.validation.insert(Validation { items, metrics: self.script.metrics(loss) })
-    }
 }
 
 impl Rank {
@@ -382,36 +297,4 @@ fn crash(signal: Option<i32>, code: Option<u8>) -> ! {
     }
     eprintln!("crashed, as scripted");
     std::process::exit(code.map_or(1, i32::from))
-}
-
-fn total_steps(script: &Script, plan: &LaunchPlan, items_per_step: u64) -> Result<u64, End> {
-    let budget = &plan.budget;
-    let items = budget.items.or(budget.epochs.map(|epochs| u64::from(epochs) * script.items_per_epoch));
-    match (plan.kind, items, budget.window_steps) {
-        (LaunchKind::Preflight, _, _) => Ok(0),
-        (LaunchKind::Measure, _, Some(window)) => Ok(budget.warmup_steps.unwrap_or(0) + window),
-        (LaunchKind::Measure, _, None) => Err(missing(plan.kind, "windowSteps")),
-        (_, Some(items), _) => Ok(items.div_ceil(items_per_step)),
-        (kind, None, _) => Err(missing(kind, "items")),
-    }
-}
-
-fn missing(kind: LaunchKind, field: &str) -> End {
-    End::new(Outcome::InvalidPlan, format!("budget.{field}: missing: a launch of kind {kind:?} needs it"))
-}
-
-/// What the steps in the window say.
-fn measured(run: &Run<'_>, mut seconds: Vec<f64>, report: &mut Report) {
-    let total: f64 = seconds.iter().sum();
-    if !seconds.is_empty() {
-        report.items_per_second = Some(run.items_per_step as f64 * seconds.len() as f64 / total);
-        seconds.sort_by(f64::total_cmp);
-        let at = |share: f64| seconds[((seconds.len() - 1) as f64 * share).round() as usize];
-        report.step_seconds = Some(Spread { p10: at(0.1), median: at(0.5), p90: at(0.9) });
-    }
-    let offloads = run.plan.settings.optimizer_offload == Some(OptimizerOffload::Cpu);
-    report.loader_wait_share = Some(run.loader_fault().max(run.script.loader_wait_share));
-    report.collective_wait_share = Some(0.0);
-    report.offload_share = Some(if offloads { run.script.offload_share } else { 0.0 });
-    report.utilization = Some(run.script.utilization);
 }

@@ -1,0 +1,169 @@
+//! What the end of one rank says: its exit status, then its report.
+
+use crate::durable::{MAX_REPORT, read_bounded};
+use crate::messages::RankEnd;
+use crate::verdict::bounded;
+use pawl_contract::CONTRACT_VERSION;
+use pawl_contract::exit::Outcome;
+use pawl_contract::report::Report;
+use rustix::process::Signal;
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::ExitStatus;
+
+/// A rank's report, or why there is none that counts.
+pub(crate) fn read_report(path: &Path, launch: &str) -> Result<Report, String> {
+    let content = read_bounded(path, MAX_REPORT).map_err(|e| match e.kind() {
+        io::ErrorKind::NotFound => "left no report.json".to_owned(),
+        _ => format!("left a report.json that cannot be read ({e})"),
+    })?;
+    let report: Report =
+        serde_json::from_slice(&content).map_err(|e| format!("left a report.json that cannot be read ({e})"))?;
+    if report.contract != CONTRACT_VERSION {
+        return Err(format!("left a report.json of contract {}, not {CONTRACT_VERSION}", report.contract));
+    }
+    if report.launch != launch {
+        return Err(format!(
+            "left a report.json of launch `{}`",
+            pawl_contract::report::truncated(&report.launch, 128)
+        ));
+    }
+    Ok(bounded(report))
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exit {
+    Code(i32),
+    Signal(i32),
+}
+
+impl Exit {
+    pub(crate) fn of(status: ExitStatus) -> Self {
+        match (status.code(), status.signal()) {
+            // A shell says so when its child was killed.
+            (Some(code), _) if (129..=192).contains(&code) => Self::Signal(code - 128),
+            (Some(code), _) => Self::Code(code),
+            (None, signal) => Self::Signal(signal.unwrap_or(0)),
+        }
+    }
+}
+
+/// All that the agent knows of a rank that has ended, but its report.
+pub(crate) struct Exited {
+    pub(crate) rank: u32,
+    pub(crate) exit: Exit,
+    pub(crate) killed: bool,
+    pub(crate) terminated: bool,
+    pub(crate) out_of_memory: bool,
+    pub(crate) last_words: String,
+}
+
+impl Exited {
+    /// The exit code rules; the report adds to it. Only "done" needs both, and needs the report from rank 0 alone.
+    pub(crate) fn judge(self, report: Result<Report, String>) -> RankEnd {
+        let Self { rank, exit, killed, terminated, out_of_memory, last_words } = self;
+        let by_agent = killed && exit == Exit::Signal(Signal::KILL.as_raw());
+        let agreed = |outcome| report.as_ref().ok().filter(|report| report.outcome == outcome);
+        let mut message = match report.as_ref() {
+            Ok(report) if !report.message.is_empty() => format!("rank {rank}: {}", report.message),
+            _ => String::new(),
+        };
+        let outcome = match exit {
+            Exit::Signal(signal) if signal == Signal::TERM.as_raw() && terminated => {
+                message = format!("rank {rank}: ended by SIGTERM, without a checkpoint");
+                Outcome::Stopped
+            }
+            Exit::Signal(signal) => {
+                let memory = out_of_memory && signal == Signal::KILL.as_raw();
+                let hint = if memory { ": the host's memory ran out" } else { hint(signal) };
+                message = format!("rank {rank}: killed by {}{hint}{}", name(signal), quoted(&last_words));
+                if memory { Outcome::HostOutOfMemory } else { Outcome::Failed }
+            }
+            Exit::Code(0) if rank != 0 || agreed(Outcome::Done).is_some() => Outcome::Done,
+            Exit::Code(0) => {
+                message = match &report {
+                    Ok(report) => {
+                        format!("rank 0: exit code 0, but its report says {:?}: {}", report.outcome, report.message)
+                    }
+                    Err(why) => format!("rank 0: exit code 0, but it {why}: a launch is done when its report says so"),
+                };
+                Outcome::Failed
+            }
+            Exit::Code(code) => {
+                let outcome = Outcome::from_exit_code(code);
+                let failed_alike = outcome == Outcome::Failed && agreed(Outcome::Hang).is_some();
+                match &report {
+                    Ok(report) if report.outcome == outcome || failed_alike => {}
+                    Ok(report) => {
+                        message = format!(
+                            "rank {rank}: exit code {code} ({outcome:?}), but its report says {:?}: {}",
+                            report.outcome, report.message
+                        );
+                    }
+                    Err(why) => {
+                        message =
+                            format!("rank {rank}: exit code {code} ({outcome:?}); it {why}{}", quoted(&last_words))
+                    }
+                }
+                outcome
+            }
+        };
+        RankEnd { rank, by_agent, outcome, message, report: report.ok().map(Box::new) }
+    }
+}
+
+fn quoted(last_words: &str) -> String {
+    if last_words.is_empty() { String::new() } else { format!("; its last output: {last_words}") }
+}
+
+fn name(signal: i32) -> String {
+    let known = match signal {
+        4 => "SIGILL",
+        6 => "SIGABRT",
+        7 => "SIGBUS",
+        8 => "SIGFPE",
+        9 => "SIGKILL",
+        11 => "SIGSEGV",
+        15 => "SIGTERM",
+        _ => return format!("signal {signal}"),
+    };
+    format!("signal {signal} ({known})")
+}
+
+fn hint(signal: i32) -> &'static str {
+    match signal {
+        7 => " (is /dev/shm or the disk full?)",
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ended(exit: Exit, killed: bool, out_of_memory: bool) -> (Outcome, bool) {
+        let last_words = String::new();
+        let exited = Exited { rank: 1, exit, killed, terminated: false, out_of_memory, last_words };
+        let end = exited.judge(Err("left no report.json".to_owned()));
+        (end.outcome, end.by_agent)
+    }
+
+    #[test]
+    fn a_kill_is_the_hosts_memory_only_when_the_kernel_says_so() {
+        assert_eq!(ended(Exit::Signal(9), false, true), (Outcome::HostOutOfMemory, false));
+        assert_eq!(ended(Exit::Signal(9), false, false), (Outcome::Failed, false));
+        assert_eq!(ended(Exit::Signal(11), false, true), (Outcome::Failed, false));
+        // What the agent itself killed says nothing.
+        assert!(ended(Exit::Signal(9), true, true).1);
+        assert!(!ended(Exit::Signal(11), true, false).1);
+    }
+
+    #[test]
+    fn a_shell_tells_of_its_childs_signal() {
+        assert_eq!(Exit::of(ExitStatus::from_raw(137 << 8)), Exit::Signal(9));
+        assert_eq!(Exit::of(ExitStatus::from_raw(9)), Exit::Signal(9));
+        assert_eq!(Exit::of(ExitStatus::from_raw(40 << 8)), Exit::Code(40));
+    }
+}
