@@ -33,12 +33,12 @@ impl Bytes {
     /// A number of bytes in the largest binary unit that keeps three significant digits, such as `1.25Gi`.
     pub fn display(bytes: u64) -> String {
         let units = ["", "Ki", "Mi", "Gi", "Ti", "Pi"];
-        let power = (63 - bytes.max(1).leading_zeros()) as usize / 10;
+        let power = ((63 - bytes.max(1).leading_zeros()) as usize / 10).min(5);
         let scaled = bytes as f64 / (1u64 << (10 * power)) as f64;
         match power {
             0 => format!("{bytes}"),
-            _ if scaled >= 100.0 => format!("{scaled:.0}{}", units[power.min(5)]),
-            _ => format!("{scaled:.2}{}", units[power.min(5)]),
+            _ if scaled >= 100.0 => format!("{scaled:.0}{}", units[power]),
+            _ => format!("{scaled:.2}{}", units[power]),
         }
     }
 }

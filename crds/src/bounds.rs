@@ -1,0 +1,143 @@
+//! Ranges of the numbers that are written as strings.
+//!
+//! JSON Schema cannot compare them, so the table is used twice: [`crate::rules`] makes a CEL rule of each line for the
+//! API server, [`crate::validate()`] checks manifests.
+
+use std::fmt::Write;
+
+/// How a bounded string is read.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Kind {
+    /// A decimal number.
+    Decimal,
+    /// A time; the limits are seconds.
+    Time,
+}
+
+/// A field and the range of its number.
+pub(crate) struct Bound {
+    /// Path of the object, `[]` for every element: `spec.phases[]`.
+    pub at: &'static str,
+    /// The field in it.
+    pub field: &'static str,
+    /// How it is read.
+    pub kind: Kind,
+    /// Lower limit, and whether it is allowed itself.
+    low: (f64, bool),
+    /// Upper limit, if any, and whether it is allowed itself.
+    high: Option<(f64, bool)>,
+    /// What to write instead.
+    pub remedy: &'static str,
+}
+
+impl Bound {
+    /// Whether `value` lies in the range.
+    pub(crate) fn admits(&self, value: f64) -> bool {
+        let over = if self.low.1 { value >= self.low.0 } else { value > self.low.0 };
+        over && self.high.is_none_or(|(high, closed)| if closed { value <= high } else { value < high })
+    }
+
+    /// The range in words: `above 0 and below 50`.
+    pub(crate) fn words(&self) -> String {
+        let mut text = format!("{} {}", if self.low.1 { "at least" } else { "above" }, self.show(self.low.0));
+        if let Some((high, closed)) = self.high {
+            let _ = write!(text, " and {} {}", if closed { "at most" } else { "below" }, self.show(high));
+        }
+        text
+    }
+
+    /// The range as a CEL expression over `self`; an absent field passes.
+    pub(crate) fn cel(&self) -> String {
+        let field = self.field;
+        let number = |value: f64| match self.kind {
+            Kind::Decimal => format!("{value:?}"),
+            Kind::Time => format!("duration('{}')", self.show(value)),
+        };
+        let read = match self.kind {
+            Kind::Decimal => format!("double(self.{field})"),
+            Kind::Time => format!("duration(self.{field})"),
+        };
+        let mut text = format!("{read} {} {}", if self.low.1 { ">=" } else { ">" }, number(self.low.0));
+        if let Some((high, closed)) = self.high {
+            let _ = write!(text, " && {read} {} {}", if closed { "<=" } else { "<" }, number(high));
+        }
+        format!("!has(self.{field}) || ({text})")
+    }
+
+    fn show(&self, value: f64) -> String {
+        match self.kind {
+            Kind::Decimal => format!("{value}"),
+            Kind::Time if value >= 3600.0 => format!("{}h", value / 3600.0),
+            Kind::Time => format!("{value}s"),
+        }
+    }
+}
+
+const fn above(at: &'static str, field: &'static str, low: f64, remedy: &'static str) -> Bound {
+    Bound { at, field, kind: Kind::Decimal, low: (low, false), high: None, remedy }
+}
+
+const fn at_least(at: &'static str, field: &'static str, low: f64, remedy: &'static str) -> Bound {
+    Bound { at, field, kind: Kind::Decimal, low: (low, true), high: None, remedy }
+}
+
+const fn share(at: &'static str, field: &'static str, remedy: &'static str) -> Bound {
+    Bound { at, field, kind: Kind::Decimal, low: (0.0, true), high: Some((1.0, true)), remedy }
+}
+
+/// From `low` seconds to ten years.
+const fn time(at: &'static str, field: &'static str, low: f64, remedy: &'static str) -> Bound {
+    Bound { at, field, kind: Kind::Time, low: (low, true), high: Some((87_600.0 * 3600.0, true)), remedy }
+}
+
+const RATIO: &str = "write a ratio such as \"1.02\"";
+const SHARE: &str = "write a share of 1 such as \"0.75\"";
+const TIME: &str = "write a time such as \"10m\"";
+
+/// The bounds, except those of settings.
+#[rustfmt::skip]
+const OF_THE_SPEC: [Bound; 16] = [
+    above("spec.phases[]", "expectedSpeedup", 0.0, RATIO),
+    above("spec.phases[]", "minSpeedup", 0.0, RATIO),
+    Bound { at: "spec.analysis", field: "alphaPercent", kind: Kind::Decimal, low: (0.0, false), high: Some((50.0, false)),
+            remedy: "write percent such as \"5\"" },
+    above("spec.gates", "overallSpeedup", 0.0, RATIO),
+    at_least("spec.gates", "validationLossDelta", 0.0, "write a loss such as \"0.001\""),
+    share("spec.gates", "minGpuUtilization", SHARE),
+    share("spec.gates", "maxOffloadOverhead", SHARE),
+    at_least("spec.gates.validationMetrics[]", "maxRelativeIncrease", 0.0, "write a share such as \"0.03\" for 3 %"),
+    at_least("spec.train.earlyStopping", "minDelta", 0.0, "write a loss such as \"0.0001\", or \"0\""),
+    Bound { at: "spec.train.guard", field: "throughputTolerance", kind: Kind::Decimal, low: (0.0, false), high: Some((1.0, false)),
+            remedy: "write a share such as \"0.2\"" },
+    time("spec.train.checkpoint", "every", 1.0, TIME),
+    at_least("spec.cost", "gpuHour", 0.0, "write a price such as \"1.89\""),
+    time("spec.lifecycle", "activeDeadline", 1.0, TIME),
+    time("spec.lifecycle", "schedulingTimeout", 1.0, TIME),
+    time("spec.lifecycle", "hangTimeout", 1.0, TIME),
+    time("spec.lifecycle", "ttlAfterFinished", 0.0, TIME),
+];
+
+/// Where settings are.
+pub(crate) const SETTINGS: [&str; 3] =
+    ["spec.settings", "spec.phases[].settings", "spec.phases[].fallbacks[].settings"];
+
+fn of_settings(at: &'static str) -> [Bound; 4] {
+    [
+        above(at, "gradientClip", 0.0, "write a norm such as \"1.0\", or leave it out for no clipping"),
+        above(at, "learningRate", 0.0, "write a rate such as \"1.4e-3\""),
+        at_least(at, "weightDecay", 0.0, "write a decay such as \"0.03\", or \"0\" for none"),
+        Bound {
+            at,
+            field: "ema",
+            kind: Kind::Decimal,
+            low: (0.0, true),
+            high: Some((1.0, false)),
+            remedy: "write a decay such as \"0.999\"",
+        },
+    ]
+}
+
+/// All bounds.
+pub(crate) fn all() -> impl Iterator<Item = Bound> {
+    OF_THE_SPEC.into_iter().chain(SETTINGS.into_iter().flat_map(of_settings))
+}

@@ -1,0 +1,205 @@
+//! A YAML or JSON document with the place of every key and value.
+
+use super::ManifestError;
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
+use serde_saphyr::{Location, Spanned};
+use std::fmt;
+
+/// A value and where it is.
+#[derive(Debug)]
+pub(super) struct Tree {
+    /// The value.
+    pub node: Node,
+    /// Line and column, from 1.
+    pub place: (u32, u32),
+}
+
+/// A value.
+#[derive(Debug)]
+pub(super) enum Node {
+    /// Null, a truth value or a number, as a reader of YAML 1.1 takes it: `kubectl` is one.
+    Scalar(Value),
+    /// Text.
+    Text(String),
+    /// A list.
+    List(Vec<Tree>),
+    /// A map in the order of the file.
+    Map(Vec<Entry>),
+}
+
+/// One entry of a map.
+#[derive(Debug)]
+pub(super) struct Entry {
+    /// Its key.
+    pub key: String,
+    /// Where the key is.
+    pub place: (u32, u32),
+    /// Its value.
+    pub value: Tree,
+}
+
+/// Reads one document.
+pub(super) fn read(text: &str) -> Result<Tree, ManifestError> {
+    let options = serde_saphyr::options! { with_snippet: false };
+    let about = |location: Option<Location>, message: String| {
+        let (line, column) = location.as_ref().map_or((0, 0), place);
+        ManifestError { line, column, field: String::new(), message }
+    };
+    let documents = serde_saphyr::from_multiple_with_options::<Tree>(text, options)
+        .map_err(|error| about(error.location(), unreadable(&error)))?;
+    let mut documents = documents.into_iter();
+    match (documents.next(), documents.next()) {
+        (Some(tree), None) => Ok(tree),
+        (None, _) => Err(about(None, "is empty: write a TrainingJob".to_owned())),
+        (Some(_), Some(second)) => Err(ManifestError {
+            line: second.place.0,
+            column: second.place.1,
+            field: String::new(),
+            message: "a second document begins here: keep one TrainingJob a file".to_owned(),
+        }),
+    }
+}
+
+/// The first line of what the reader says; it adds the place, which we print ourselves.
+fn unreadable(error: &serde_saphyr::Error) -> String {
+    let text = error.without_snippet().to_string();
+    let text = text.lines().next().unwrap_or_default();
+    let text = text.split(" at line ").next().unwrap_or(text);
+    // The reader's own remedy is for programmers.
+    let text = text.split(", set DuplicateKeyPolicy").next().unwrap_or(text).trim_end_matches([':', '.']);
+    if text.contains("duplicate") {
+        format!("{text}: remove one of them")
+    } else {
+        format!("is not valid YAML: {text}")
+    }
+}
+
+fn place(location: &Location) -> (u32, u32) {
+    let narrow = |n| u32::try_from(n).unwrap_or(u32::MAX);
+    (narrow(location.line()), narrow(location.column()))
+}
+
+impl Tree {
+    /// The value without its places.
+    pub(super) fn json(&self) -> Value {
+        match &self.node {
+            Node::Scalar(value) => value.clone(),
+            Node::Text(text) => Value::String(text.clone()),
+            Node::List(items) => items.iter().map(Self::json).collect(),
+            Node::Map(entries) => {
+                // A null is an absent field, as for the API server.
+                let present = entries.iter().filter(|e| !matches!(e.value.node, Node::Scalar(Value::Null)));
+                Value::Object(present.map(|e| (e.key.clone(), e.value.json())).collect::<Map<_, _>>())
+            }
+        }
+    }
+
+    /// Forgets an entry of the outermost map.
+    pub(super) fn remove(&mut self, key: &str) {
+        if let Node::Map(entries) = &mut self.node {
+            entries.retain(|e| e.key != key);
+        }
+    }
+
+    /// Where `field` is, such as `spec.phases[1].name`: its key (an element of a list: itself), or, when there is no such
+    /// field, that of the innermost field around it.
+    pub(super) fn location(&self, field: &str) -> (u32, u32) {
+        let mut here = self;
+        let mut found = self.place;
+        let mut rest = field;
+        while !rest.is_empty() {
+            let Some((place, value, after)) = here.step(rest) else { return found };
+            (found, here, rest) = (place, value, after);
+        }
+        found
+    }
+
+    /// The first step of `path`: its key's place, its value, and what is left of the path.
+    fn step<'a, 'p>(&'a self, path: &'p str) -> Option<((u32, u32), &'a Self, &'p str)> {
+        match &self.node {
+            Node::Map(entries) => {
+                // Keys may contain dots: take the longest that fits.
+                let fits = |e: &&Entry| {
+                    path.strip_prefix(e.key.as_str()).is_some_and(|r| r.is_empty() || r.starts_with(['.', '[']))
+                };
+                let entry = entries.iter().filter(fits).max_by_key(|e| e.key.len())?;
+                let rest = &path[entry.key.len()..];
+                Some((entry.place, &entry.value, rest.strip_prefix('.').unwrap_or(rest)))
+            }
+            Node::List(items) => {
+                let (index, rest) = path.strip_prefix('[')?.split_once(']')?;
+                let item = items.get(index.parse::<usize>().ok()?)?;
+                Some((item.place, item, rest.strip_prefix('.').unwrap_or(rest)))
+            }
+            Node::Scalar(_) | Node::Text(_) => None,
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Tree {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let spanned = Spanned::<Node>::deserialize(deserializer)?;
+        Ok(Self { node: spanned.value, place: place(&spanned.referenced) })
+    }
+}
+
+impl<'de> Deserialize<'de> for Node {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(NodeVisitor)
+    }
+}
+
+struct NodeVisitor;
+
+impl<'de> Visitor<'de> for NodeVisitor {
+    type Value = Node;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Node, E> {
+        Ok(Node::Scalar(Value::Bool(value)))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Node, E> {
+        Ok(Node::Scalar(value.into()))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Node, E> {
+        Ok(Node::Scalar(value.into()))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Node, E> {
+        Ok(Node::Scalar(Number::from_f64(value).map_or(Value::Null, Value::Number)))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Node, E> {
+        Ok(Node::Text(value.to_owned()))
+    }
+
+    fn visit_unit<E>(self) -> Result<Node, E> {
+        Ok(Node::Scalar(Value::Null))
+    }
+
+    fn visit_none<E>(self) -> Result<Node, E> {
+        Ok(Node::Scalar(Value::Null))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Node, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = seq.next_element()? {
+            items.push(item);
+        }
+        Ok(Node::List(items))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Node, A::Error> {
+        let mut entries = Vec::new();
+        while let Some(key) = map.next_key::<Spanned<String>>()? {
+            entries.push(Entry { place: place(&key.referenced), key: key.value, value: map.next_value()? });
+        }
+        Ok(Node::Map(entries))
+    }
+}

@@ -1,0 +1,186 @@
+//! What a manifest must be beyond its schema: the CRD's CEL rules, and what CEL cannot say.
+
+mod batch;
+mod nccl;
+mod phases;
+mod pods;
+
+use crate::bounds::{self, Kind};
+use crate::duration::Span;
+use crate::rules::MAX_JOB_NAME;
+use crate::spec::TrainingJob;
+use pawl_contract::decimal::Decimal;
+use serde_json::Value;
+use std::fmt;
+
+/// One thing that is wrong with a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Path of the field, such as `spec.phases[1].settings.precision`.
+    pub field: String,
+    /// The value as it was written; empty when it says nothing.
+    pub value: String,
+    /// What is wrong with it.
+    pub message: String,
+    /// What to do instead; empty when the message says it.
+    pub remedy: String,
+}
+
+impl Problem {
+    pub(crate) fn new(
+        field: impl Into<String>,
+        value: impl Into<String>,
+        message: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
+        Self { field: field.into(), value: value.into(), message: message.into(), remedy: remedy.into() }
+    }
+
+    /// Value, message and remedy, without the field.
+    pub(crate) fn text(&self) -> String {
+        let space = if self.value.is_empty() { "" } else { " " };
+        let colon = if self.remedy.is_empty() { "" } else { ": " };
+        format!("{}{space}{}{colon}{}", self.value, self.message, self.remedy)
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.field, self.text())
+    }
+}
+
+/// All that is wrong with a job; empty when nothing is. Never panics, also for jobs that do not keep the schema.
+pub fn validate(job: &TrainingJob) -> Vec<Problem> {
+    let mut problems: Vec<_> = name(job).into_iter().collect();
+    problems.extend(workload(job));
+    problems.extend(ranges(job));
+    problems.extend(phases::check(&job.spec));
+    problems.extend(batch::check(&job.spec));
+    problems.extend(nccl::check(&job.spec));
+    problems.extend(pods::check(&job.spec.trainer));
+    problems.extend(rest(job));
+    problems
+}
+
+/// Lower-case letters, digits and `-` (RFC 1123), at most 63.
+fn is_label(text: &str) -> bool {
+    let inner = text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
+    inner && !text.is_empty() && text.len() <= 63 && !text.starts_with('-') && !text.ends_with('-')
+}
+
+fn quoted(text: &str) -> String {
+    Value::from(text).to_string()
+}
+
+fn name(job: &TrainingJob) -> Option<Problem> {
+    let name = job.metadata.name.as_deref().unwrap_or_default();
+    let remedy = format!("use lower-case letters, digits and -, at most {MAX_JOB_NAME}: pods are named after it");
+    (!is_label(name) || name.len() > MAX_JOB_NAME)
+        .then(|| Problem::new("metadata.name", quoted(name), "cannot name a job", remedy))
+}
+
+fn workload(job: &TrainingJob) -> Vec<Problem> {
+    let workload = &job.spec.workload;
+    let mut problems = Vec::new();
+    match (&workload.name, workload.command.first()) {
+        (None, None) => problems.push(Problem::new(
+            "spec.workload",
+            "",
+            "has neither name nor command",
+            "name a built-in workload such as ups, or give the command of your image",
+        )),
+        (Some(name), Some(_)) => problems.push(Problem::new(
+            "spec.workload.command",
+            "",
+            format!("is set beside name: {name}"),
+            "keep one of them",
+        )),
+        _ => {}
+    }
+    if let (Some(first), true) = (workload.args.first(), workload.command.is_empty()) {
+        problems.push(Problem::new(
+            "spec.workload.args",
+            quoted(first),
+            "has no command to go to",
+            "set command, or remove args",
+        ));
+    }
+    problems
+}
+
+/// The numbers that are written as strings.
+fn ranges(job: &TrainingJob) -> Vec<Problem> {
+    let spec = serde_json::to_value(&job.spec).unwrap_or_default();
+    let mut problems = Vec::new();
+    for bound in bounds::all() {
+        let steps = bound.at.split('.').skip(1);
+        let start = vec![("spec".to_owned(), &spec)];
+        for (path, object) in
+            steps.fold(start, |places, step| places.into_iter().flat_map(|p| inside(p, step)).collect())
+        {
+            let Some(text) = object.get(bound.field).and_then(Value::as_str) else { continue };
+            let number = match bound.kind {
+                Kind::Decimal => text.parse().map(|d: Decimal| d.value()).ok(),
+                Kind::Time => text.parse().map(|s: Span| s.seconds()).ok(),
+            };
+            if !number.is_some_and(|n| bound.admits(n)) {
+                let field = format!("{path}.{}", bound.field);
+                problems.push(Problem::new(field, quoted(text), format!("is not {}", bound.words()), bound.remedy));
+            }
+        }
+    }
+    problems
+}
+
+/// The values at one step of a path of [`bounds::Bound::at`].
+fn inside<'a>((path, value): (String, &'a Value), step: &str) -> Vec<(String, &'a Value)> {
+    match step.strip_suffix("[]") {
+        None => value.get(step).map(|v| (format!("{path}.{step}"), v)).into_iter().collect(),
+        Some(list) => {
+            let items = value.get(list).and_then(Value::as_array).into_iter().flatten();
+            items.enumerate().map(|(i, v)| (format!("{path}.{list}[{i}]"), v)).collect()
+        }
+    }
+}
+
+fn rest(job: &TrainingJob) -> Vec<Problem> {
+    let spec = &job.spec;
+    let mut problems = Vec::new();
+    if spec.analysis.min_pairs > spec.analysis.max_pairs {
+        problems.push(Problem::new(
+            "spec.analysis.minPairs",
+            spec.analysis.min_pairs.to_string(),
+            format!("is more than maxPairs, which is {}", spec.analysis.max_pairs),
+            "lower minPairs or raise maxPairs (at most 7)",
+        ));
+    }
+    if let (Some(items), Some(epochs)) = (spec.train.items, spec.train.epochs) {
+        problems.push(Problem::new(
+            "spec.train.items",
+            items.to_string(),
+            format!("is set beside epochs: {epochs}"),
+            "keep one of them",
+        ));
+    }
+    if let Some(storage) = spec.train.checkpoint.storage.as_deref() {
+        let named = |scheme: &str| storage.strip_prefix(scheme).is_some_and(|r| !r.is_empty() && !r.starts_with('/'));
+        if !(["pvc://", "s3://", "gs://"].into_iter().any(named) || storage.starts_with("file:///")) {
+            problems.push(Problem::new(
+                "spec.train.checkpoint.storage",
+                quoted(storage),
+                "is no storage",
+                "write pvc://claim/dir, s3://bucket/dir, gs://bucket/dir or file:///dir",
+            ));
+        }
+    }
+    if let Some(bytes) = spec.gates.gpu_memory.as_ref().filter(|b| b.get() == 0) {
+        let remedy = "write bytes such as \"50Gi\", or leave it out";
+        problems.push(Problem::new("spec.gates.gpuMemory", quoted(bytes.as_str()), "is not above 0", remedy));
+    }
+    if !spec.search.is_empty() {
+        let remedy = "remove it, and set the hyperparameters in settings";
+        problems.push(Problem::new("spec.search", "", "is not available yet", remedy));
+    }
+    problems
+}

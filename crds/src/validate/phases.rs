@@ -1,0 +1,109 @@
+//! Phases among each other: references, what they change, and which gates their fallbacks and numerics need.
+
+use super::{Problem, is_label, quoted};
+use crate::rules::CHANGES_NUMERICS;
+use crate::spec::{Numerics, Phase, Pin, Role, TrainingJobSpec, Trigger};
+use pawl_contract::settings::Settings;
+
+pub(super) fn check(spec: &TrainingJobSpec) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for (i, phase) in spec.phases.iter().enumerate() {
+        let at = format!("spec.phases[{i}]");
+        let mut refuse = |field: String, value: String, message: String, remedy: &str| {
+            problems.push(Problem::new(format!("{at}.{field}"), value, message, remedy));
+        };
+        if !is_label(&phase.name) {
+            let remedy = "use lower-case letters, digits and -, at most 63";
+            refuse("name".to_owned(), quoted(&phase.name), "cannot name a phase".to_owned(), remedy);
+        }
+        if let Some(first) = spec.phases[..i].iter().position(|p| p.name == phase.name) {
+            let message = format!("is already the name of spec.phases[{first}]");
+            refuse("name".to_owned(), quoted(&phase.name), message, "give each its own");
+        }
+        references(spec, i, phase, &mut refuse);
+        if phase.settings == Settings::default() && phase.pin.is_none() {
+            let remedy = "name at least one setting, or remove the phase";
+            refuse("settings".to_owned(), String::new(), "changes nothing".to_owned(), remedy);
+        }
+        numerics(spec, phase, &mut refuse);
+        for (k, fallback) in phase.fallbacks.iter().enumerate() {
+            for (t, trigger) in fallback.when.iter().enumerate() {
+                if let Some((message, remedy)) = never(spec, phase, *trigger) {
+                    refuse(format!("fallbacks[{k}].when[{t}]"), format!("{trigger:?}"), message.to_owned(), remedy);
+                }
+            }
+        }
+    }
+    problems
+}
+
+type Refuse<'a> = dyn FnMut(String, String, String, &str) + 'a;
+
+fn references(spec: &TrainingJobSpec, i: usize, phase: &Phase, refuse: &mut Refuse<'_>) {
+    let place = |name: &String| spec.phases.iter().position(|p| p.name == *name);
+    for (r, name) in phase.requires.iter().enumerate() {
+        let (message, remedy) = match place(name) {
+            Some(earlier) if earlier < i => continue,
+            Some(own) if own == i => ("is the phase itself", "remove it"),
+            Some(_) => ("comes later in the list", "requires may name earlier phases only: move it up"),
+            None => ("is no phase of this job", "name an earlier phase"),
+        };
+        refuse(format!("requires[{r}]"), quoted(name), message.to_owned(), remedy);
+    }
+    for (c, name) in phase.conflicts_with.iter().enumerate() {
+        let (message, remedy) = match place(name) {
+            Some(own) if own == i => ("is the phase itself", "remove it"),
+            None => ("is no phase of this job", "name another phase"),
+            Some(_) if phase.requires.contains(name) => ("is in requires too", "keep one of them"),
+            Some(_) => continue,
+        };
+        refuse(format!("conflictsWith[{c}]"), quoted(name), message.to_owned(), remedy);
+    }
+    if phase.role == Role::Enabler && !spec.phases.iter().any(|p| p.requires.contains(&phase.name)) {
+        let message = "is kept only for a phase that requires it, and none does".to_owned();
+        let remedy = "add it to requires of a later phase, or make it an Optimization";
+        refuse("role".to_owned(), "Enabler".to_owned(), message, remedy);
+    }
+}
+
+fn numerics(spec: &TrainingJobSpec, phase: &Phase, refuse: &mut Refuse<'_>) {
+    match phase.numerics {
+        Numerics::Equivalent => {
+            let patches = std::iter::once(("settings".to_owned(), &phase.settings));
+            let rungs =
+                phase.fallbacks.iter().enumerate().map(|(k, f)| (format!("fallbacks[{k}].settings"), &f.settings));
+            for (path, patch) in patches.chain(rungs) {
+                let patch = serde_json::to_value(patch).unwrap_or_default();
+                for (name, value) in CHANGES_NUMERICS.iter().filter_map(|name| Some((name, patch.get(name)?))) {
+                    let message = "changes what is computed, and the phase is numerics: Equivalent".to_owned();
+                    let remedy = "write numerics: Changed, so that the quality gate is checked";
+                    refuse(format!("{path}.{name}"), value.to_string(), message, remedy);
+                }
+            }
+        }
+        Numerics::Changed => {
+            let gates = &spec.gates;
+            let judged = matches!(phase.pin, None | Some(Pin::DryRun));
+            if judged && gates.validation_loss_delta.is_none() && gates.validation_metrics.is_empty() {
+                let remedy = "set spec.gates.validationLossDelta or spec.gates.validationMetrics";
+                refuse("numerics".to_owned(), "Changed".to_owned(), "needs a quality gate".to_owned(), remedy);
+            }
+        }
+    }
+}
+
+/// Why a trigger can never happen in this job, and what to do.
+fn never(spec: &TrainingJobSpec, phase: &Phase, trigger: Trigger) -> Option<(&'static str, &'static str)> {
+    match trigger {
+        Trigger::MemoryAboveGate if spec.gates.gpu_memory.is_none() => {
+            Some(("never happens without the gate", "set spec.gates.gpuMemory"))
+        }
+        Trigger::OffloadOverhead if spec.gates.max_offload_overhead.is_none() => {
+            Some(("never happens without the gate", "set spec.gates.maxOffloadOverhead"))
+        }
+        Trigger::QualityBelowThreshold if phase.numerics == Numerics::Equivalent => {
+            Some(("is not checked for numerics: Equivalent", "write numerics: Changed, or remove it"))
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,171 @@
+//! The CustomResourceDefinition: the file is what the types say, and its rules, run by a CEL interpreter, refuse what
+//! `validate` refuses and admit what it admits.
+
+use cel::{Context, Program, Value as Cel};
+use pawl_api::TrainingJob;
+use serde_json::Value;
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+fn schema() -> Value {
+    let definition: Value = serde_saphyr::from_str(&pawl_api::crd()).unwrap();
+    definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"].clone()
+}
+
+#[test]
+fn the_file_is_what_the_types_say() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("trainingjobs.yaml");
+    let same = std::fs::read_to_string(&file).is_ok_and(|text| text == pawl_api::crd());
+    assert!(same, "{} is out of date: cargo run -- crd > crds/trainingjobs.yaml", file.display());
+}
+
+#[test]
+fn it_fits_into_the_annotation_of_kubectl_apply() {
+    let definition: Value = serde_saphyr::from_str(&pawl_api::crd()).unwrap();
+    let bytes = serde_json::to_string(&definition).unwrap().len();
+    assert!(bytes < 120 << 10, "{bytes} bytes of the 256 KiB");
+}
+
+/// Structural, and bounded wherever a rule may look.
+#[test]
+fn the_schema_is_structural_and_bounded() {
+    fn walk(schema: &Value, path: &str, bounded: bool) {
+        for word in ["$ref", "oneOf", "anyOf", "allOf", "const", "nullable"] {
+            assert!(schema.get(word).is_none(), "{path}: {word}");
+        }
+        assert!(!schema["additionalProperties"].is_boolean(), "{path}");
+        let formats = [None, Some("int32"), Some("int64"), Some("date-time")];
+        assert!(formats.contains(&schema["format"].as_str()), "{path}: {}", schema["format"]);
+        let bound = match schema["type"].as_str() {
+            Some("array") => Some("maxItems"),
+            Some("string") if schema["enum"].is_null() => Some("maxLength"),
+            Some("object") if schema["properties"].is_null() && path != "metadata" => Some("maxProperties"),
+            _ => None,
+        };
+        if let (true, Some(bound)) = (bounded, bound) {
+            assert!(schema[bound].is_u64(), "{path}: no {bound}");
+        }
+        for (name, property) in schema["properties"].as_object().into_iter().flatten() {
+            // Kubernetes' own types in the pod template carry no rules; Pawl alone writes the status.
+            let inside = !path.contains("podTemplate.") && !matches!(name.as_str(), "status" | "apiVersion" | "kind");
+            walk(property, &format!("{path}.{name}").trim_start_matches('.').to_owned(), bounded && inside);
+            // The settings of a rung are documented where they stand first.
+            let again = path.ends_with("fallbacks[].settings") || path.contains("fallbacks[].settings.");
+            let documented = again || property["description"].is_string() || !bounded || !inside || name == "metadata";
+            assert!(documented, "{path}.{name}: no description");
+        }
+        let inner = bounded && !path.contains("podTemplate.");
+        for key in ["items", "additionalProperties"] {
+            schema.get(key).into_iter().for_each(|s| walk(s, &format!("{path}[]"), inner));
+        }
+    }
+    walk(&schema(), "", true);
+}
+
+fn to_cel(value: &Value) -> Cel {
+    match value {
+        Value::Null => Cel::Null,
+        Value::Bool(b) => Cel::Bool(*b),
+        Value::Number(n) => n.as_i64().map_or_else(|| Cel::Float(n.as_f64().unwrap()), Cel::Int),
+        Value::String(text) => Cel::String(Arc::new(text.clone())),
+        Value::Array(items) => Cel::List(Arc::new(items.iter().map(to_cel).collect())),
+        Value::Object(map) => map.iter().map(|(k, v)| (k.clone(), to_cel(v))).collect::<HashMap<String, Cel>>().into(),
+    }
+}
+
+/// Runs every rule of `schema` on `value`; the messages of those that refuse it.
+fn refusals(schema: &Value, value: &Value, old: &Value, found: &mut Vec<String>) {
+    for rule in schema["x-kubernetes-validations"].as_array().into_iter().flatten() {
+        let text = rule["rule"].as_str().unwrap();
+        let run = |text: &str| {
+            let mut context = Context::default();
+            context.add_variable_from_value("self", to_cel(value));
+            context.add_variable_from_value("oldSelf", to_cel(old));
+            Program::compile(text).unwrap_or_else(|e| panic!("{text}: {e}")).execute(&context)
+        };
+        match run(text) {
+            Ok(Cel::Bool(true)) => {}
+            Ok(Cel::Bool(false)) => {
+                let message = match (rule["message"].as_str(), rule["messageExpression"].as_str()) {
+                    (Some(text), _) => text.to_owned(),
+                    (None, text) => match run(text.expect("a rule has a message")) {
+                        Ok(Cel::String(text)) => text.to_string(),
+                        other => panic!("messageExpression of {}: {other:?}", rule["rule"]),
+                    },
+                };
+                assert!(message.contains(": "), "names no field or no remedy: {message}");
+                found.push(message);
+            }
+            other => panic!("{text}: {other:?}"),
+        }
+    }
+    for (name, property) in schema["properties"].as_object().into_iter().flatten() {
+        if let Some(inner) = value.get(name) {
+            refusals(property, inner, old.get(name).unwrap_or(inner), found);
+        }
+    }
+    for item in value.as_array().into_iter().flatten() {
+        refusals(&schema["items"], item, item, found);
+    }
+}
+
+fn refused(job: &Value) -> Vec<String> {
+    let mut found = Vec::new();
+    refusals(&schema(), job, job, &mut found);
+    found
+}
+
+/// A manifest after defaulting, read without any check; `None` when it does not even keep the types.
+fn typed(text: &str) -> Option<TrainingJob> {
+    let value: Value = serde_saphyr::from_str(text).ok()?;
+    serde_json::from_value(value).ok()
+}
+
+#[test]
+fn rules_refuse_what_validation_refuses() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let (mut by_rule, mut seen) = (0, 0);
+    for file in std::fs::read_dir(folder.join("tests/broken")).unwrap().map(|f| f.unwrap().path()) {
+        let text = std::fs::read_to_string(&file).unwrap();
+        let Some(job) = typed(&text).filter(|job| job.metadata.name.is_some()) else { continue };
+        let found = refused(&serde_json::to_value(&job).unwrap());
+        let problems = pawl_api::validate(&job);
+        // A rule never refuses what validation admits: what `pawl validate` passes, the API server takes.
+        assert!(found.is_empty() || !problems.is_empty(), "{}: {found:?}", file.display());
+        seen += 1;
+        by_rule += usize::from(!found.is_empty());
+        if text.lines().nth(1) == Some("# cluster: accepts") {
+            assert!(found.is_empty(), "{} says that the cluster accepts it: {found:?}", file.display());
+        }
+    }
+    assert!(seen >= 40 && by_rule >= 20, "{by_rule} of {seen} refused by a rule");
+}
+
+#[test]
+fn rules_admit_the_examples() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples");
+    for file in std::fs::read_dir(folder).unwrap().map(|f| f.unwrap().path()) {
+        let job = pawl_api::manifest::load(&file).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(refused(&serde_json::to_value(&job).unwrap()), Vec::<String>::new(), "{}", file.display());
+    }
+}
+
+#[test]
+fn what_a_job_trains_and_on_what_cannot_change() {
+    let text = "
+apiVersion: pawl.dev/v1alpha1
+kind: TrainingJob
+metadata: {name: job}
+spec: {workload: {name: ups}}
+";
+    let old = serde_json::to_value(typed(text).unwrap()).unwrap();
+    for (pointer, value) in [("/spec/workload/name", "gpt"), ("/spec/trainer/gpuResource", "amd.com/gpu")] {
+        let mut new = old.clone();
+        *new.pointer_mut(pointer).unwrap() = Value::from(value);
+        let mut found = Vec::new();
+        refusals(&schema(), &new, &old, &mut found);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].contains(value) && found[0].contains("make a new job"), "{}", found[0]);
+    }
+}

@@ -1,0 +1,99 @@
+//! Manifests: each broken one gives exactly its one error, on its line; the examples are good; nothing is lost in a round trip.
+
+use pawl_api::manifest::{load, parse};
+use pawl_api::{TrainingJob, TrainingJobStatus};
+use std::path::{Path, PathBuf};
+
+fn files(folder: &str) -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+    let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|f| f.unwrap().path()).collect();
+    files.sort();
+    files
+}
+
+/// Every file in `broken/` begins with the error it must give: `# error: LINE:COL: FIELD: MESSAGE`.
+#[test]
+fn each_broken_manifest_gives_its_one_error() {
+    let files = files("tests/broken");
+    assert!(files.len() >= 40, "{} broken manifests", files.len());
+    let mut wrong = Vec::new();
+    for file in files {
+        let text = std::fs::read_to_string(&file).unwrap();
+        let expected = text.lines().next().and_then(|l| l.strip_prefix("# error: ")).expect("begins with its error");
+        let found = match parse(&text, "job.yaml") {
+            Ok(_) => "no error".to_owned(),
+            Err(errors) => errors.to_string(),
+        };
+        if found != format!("job.yaml:{expected}") {
+            wrong.push(format!("{}\n  expected job.yaml:{expected}\n  found    {found}", file.display()));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn all_that_is_wrong_is_told_at_once_in_the_order_of_the_file() {
+    let text = r#"{"apiVersion": "pawl.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": "job"},
+ "spec": {"workload": {"name": "ups"},
+  "settings": {"precision": "fp8", "batchPerGpu": 0},
+  "analysis": {"minPair": 3}}}"#;
+    let errors = parse(text, "job.json").unwrap_err().to_string();
+    let expected = "\
+job.json:3:16: spec.settings.precision: \"fp8\" is not one of fp32, tf32, fp16, bf16: write one of them
+job.json:3:36: spec.settings.batchPerGpu: 0 is too small: write at least 1
+job.json:4:16: spec.analysis.minPair: is not a field: did you mean minPairs?";
+    assert_eq!(errors, expected);
+}
+
+#[test]
+fn files_that_cannot_be_read_are_named() {
+    let error = load(Path::new("/nonexistent/job.yaml")).unwrap_err().to_string();
+    assert!(error.starts_with("/nonexistent/job.yaml: cannot be read: "), "{error}");
+    assert!(load(Path::new("/")).unwrap_err().to_string().contains("is a directory"));
+}
+
+#[test]
+fn examples_are_valid_and_survive_a_round_trip() {
+    for file in files("../examples") {
+        let job = load(&file).unwrap_or_else(|e| panic!("{e}"));
+        for text in [serde_json::to_string(&job).unwrap(), serde_saphyr::to_string(&job).unwrap()] {
+            let again = parse(&text, "again").unwrap_or_else(|e| panic!("{e}\n{text}"));
+            assert_eq!(again, job, "{}", file.display());
+        }
+    }
+}
+
+#[test]
+fn a_status_is_ignored_and_plain_quantities_are_read() {
+    let text = "
+apiVersion: pawl.dev/v1alpha1
+kind: TrainingJob
+metadata: {name: job, namespace: team, annotations: {a.b/c: d}}
+spec:
+  workload: {name: ups}
+  trainer: {podTemplate: {resources: {requests: {cpu: 4, memory: 8Gi}}}}
+  phases: [{name: compile, settings: {compile: Graph}, pin: null}]
+status: {stage: Nowhere}
+";
+    let job = parse(text, "job.yaml").unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(job.status, None);
+    let requests = job.spec.trainer.pod_template.resources.unwrap().requests.unwrap();
+    assert_eq!((requests["cpu"].0.as_str(), requests["memory"].0.as_str()), ("4", "8Gi"));
+    assert_eq!(job.spec.seeds, [42, 43, 44]);
+}
+
+#[test]
+fn an_empty_status_reads_as_the_default_and_writes_little() {
+    let status: TrainingJobStatus = serde_json::from_str("{}").unwrap();
+    assert_eq!(status, TrainingJobStatus::default());
+    let text = serde_json::to_string(&status).unwrap();
+    assert_eq!(serde_json::from_str::<TrainingJobStatus>(&text).unwrap(), status);
+}
+
+#[test]
+fn no_text_makes_the_reader_panic() {
+    let whole = std::fs::read_to_string(files("../examples")[0].clone()).unwrap();
+    for end in (0..whole.len()).filter(|i| whole.is_char_boundary(*i)).step_by(7) {
+        let _: Result<TrainingJob, _> = parse(&whole[..end], "cut.yaml");
+    }
+}
