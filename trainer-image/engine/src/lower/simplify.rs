@@ -1,7 +1,6 @@
 //! A working copy of a program, in the forms that lowering knows.
 
-use crate::graph::BinaryOp;
-use crate::graph::{Meta, Node, NodeId, Op, Program, ReduceOp, Shape, StateId};
+use crate::graph::{BinaryOp, DType, Meta, Node, NodeId, Op, Program, ReduceOp, Shape, StateId};
 
 /// A node of the working copy.
 #[derive(Debug, Clone)]
@@ -216,7 +215,6 @@ impl Views {
         views
     }
 }
-
 
 /// Extents of a reduction as `before x reduced x after`: axes are neighbours.
 pub(super) fn reduction(shape: &Shape, axes: &[usize]) -> (usize, usize, usize) {
