@@ -123,6 +123,25 @@ async fn a_lost_agent_is_a_lost_peer_on_every_side() {
 }
 
 #[tokio::test]
+async fn an_agent_that_falls_silent_is_lost() {
+    let dir = tempdir().unwrap();
+    let mut node = nodes(dir.path(), 2).remove(0);
+    node.limits.lost_after = Duration::from_millis(600);
+    let address = address(&node);
+    let agent = Agent::start(&plan(2, 1, &["a"], "done_well"), node);
+    let token = Token::read(&dir.path().join("token")).unwrap();
+    // It holds the token and its connection stays open, as with a node that freezes.
+    let silent = move || pawl_rendezvous::connect(&address, &token, pawl_rendezvous::wire::Who::Agent { replica: 1 });
+    let silent = tokio::task::spawn_blocking(silent).await.unwrap().unwrap();
+    let begun = Instant::now();
+    let result = agent.result().await;
+    assert!((Duration::from_millis(400)..SOON).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+    assert_eq!((result.end, result.launches.len()), (AttemptEnd::LostPeer, 0));
+    assert_eq!(result.message, "agent 1 went away: no line came in time");
+    drop(silent);
+}
+
+#[tokio::test]
 async fn agents_may_come_late_and_in_any_order() {
     let dir = tempdir().unwrap();
     let plan = plan(3, 1, &["a"], "done_well");
