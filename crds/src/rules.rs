@@ -55,8 +55,8 @@ fn plain(at: &str, rule: impl Into<String>, message: &'static str) -> Rule {
 
 /// Puts the rules into the schema of a whole `TrainingJob`.
 pub(crate) fn attach(schema: &mut Value) {
-    let empty = empty_patch(&schema["properties"]["spec"]["properties"]["settings"]);
-    for Rule { at, rule, message } in all(&empty) {
+    let patches = patches(&schema["properties"]["spec"]["properties"]["settings"]);
+    for Rule { at, rule, message } in all(&patches) {
         let place = at.split('.').filter(|step| !step.is_empty()).fold(&mut *schema, |schema, step| {
             let (name, items) = step.split_once("[]").map_or((step, false), |(name, _)| (name, true));
             let property = &mut schema["properties"][name];
@@ -72,15 +72,15 @@ pub(crate) fn attach(schema: &mut Value) {
     }
 }
 
-/// CEL: whether the patch `self.settings` names nothing.
-fn empty_patch(settings: &Value) -> String {
+/// CEL: whether the patch `self.settings` names anything.
+fn patches(settings: &Value) -> String {
     let names = settings["properties"].as_object().into_iter().flat_map(|p| p.keys());
     let mut names: Vec<_> = names.map(|name| format!("has(self.settings.{name})")).collect();
     names.sort();
-    format!("!({})", names.join(" || "))
+    names.join(" || ")
 }
 
-fn all(empty_patch: &str) -> Vec<Rule> {
+fn all(patches: &str) -> Vec<Rule> {
     let mut rules = vec![rule(
         "",
         format!("size(self.metadata.name) <= {MAX_JOB_NAME} && !self.metadata.name.contains('.')"),
@@ -95,7 +95,7 @@ fn all(empty_patch: &str) -> Vec<Rule> {
         rule(bound.at, bound.cel(), text)
     }));
     rules.extend(workload());
-    rules.extend(phases(empty_patch));
+    rules.extend(phases(patches));
     rules.extend(settings());
     rules.extend([
         rule(
@@ -153,7 +153,7 @@ fn workload() -> [Rule; 4] {
     ]
 }
 
-fn phases(empty_patch: &str) -> Vec<Rule> {
+fn phases(patches: &str) -> Vec<Rule> {
     let at = "spec.phases";
     let places = (0..MAX_PHASES).map(|i| i.to_string()).collect::<Vec<_>>().join(", ");
     let earlier = format!("[{places}].exists(j, j < i && self[j].name == r)");
@@ -189,7 +189,7 @@ fn phases(empty_patch: &str) -> Vec<Rule> {
         ),
         rule(
             "spec.phases[]",
-            format!("has(self.pin) || !{empty_patch}"),
+            format!("has(self.pin) || {patches}"),
             "'settings of ' + self.name + ': the phase changes nothing: name at least one setting, or remove the phase'",
         ),
         rule(

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 fn schema() -> Value {
-    let definition: Value = serde_saphyr::from_str(&pawl_api::crd()).unwrap();
+    let definition: Value = serde_saphyr::from_str(&pawl_api::crd()).expect("the CRD is YAML");
     definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"].clone()
 }
 
@@ -49,7 +49,7 @@ fn the_schema_is_structural_and_bounded() {
         for (name, property) in schema["properties"].as_object().into_iter().flatten() {
             // Kubernetes' own types in the pod template carry no rules; Pawl alone writes the status.
             let inside = !path.contains("podTemplate.") && !matches!(name.as_str(), "status" | "apiVersion" | "kind");
-            walk(property, &format!("{path}.{name}").trim_start_matches('.').to_owned(), bounded && inside);
+            walk(property, format!("{path}.{name}").trim_start_matches('.'), bounded && inside);
             // The settings of a rung are documented where they stand first.
             let again = path.ends_with("fallbacks[].settings") || path.contains("fallbacks[].settings.");
             let documented = again || property["description"].is_string() || !bounded || !inside || name == "metadata";
@@ -67,7 +67,7 @@ fn to_cel(value: &Value) -> Cel {
     match value {
         Value::Null => Cel::Null,
         Value::Bool(b) => Cel::Bool(*b),
-        Value::Number(n) => n.as_i64().map_or_else(|| Cel::Float(n.as_f64().unwrap()), Cel::Int),
+        Value::Number(n) => n.as_i64().map_or_else(|| Cel::Float(n.as_f64().expect("a number of JSON")), Cel::Int),
         Value::String(text) => Cel::String(Arc::new(text.clone())),
         Value::Array(items) => Cel::List(Arc::new(items.iter().map(to_cel).collect())),
         Value::Object(map) => map.iter().map(|(k, v)| (k.clone(), to_cel(v))).collect::<HashMap<String, Cel>>().into(),
@@ -77,7 +77,7 @@ fn to_cel(value: &Value) -> Cel {
 /// Runs every rule of `schema` on `value`; the messages of those that refuse it.
 fn refusals(schema: &Value, value: &Value, old: &Value, found: &mut Vec<String>) {
     for rule in schema["x-kubernetes-validations"].as_array().into_iter().flatten() {
-        let text = rule["rule"].as_str().unwrap();
+        let text = rule["rule"].as_str().expect("a rule has text");
         let run = |text: &str| {
             let mut context = Context::default();
             context.add_variable_from_value("self", to_cel(value));

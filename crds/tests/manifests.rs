@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 fn files(folder: &str) -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
-    let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|f| f.unwrap().path()).collect();
+    let mut files: Vec<_> =
+        std::fs::read_dir(folder).expect("is there").map(|f| f.expect("can be read").path()).collect();
     files.sort();
     files
 }
