@@ -1,0 +1,34 @@
+//! How much memory this process may still take.
+
+use std::fs;
+
+/// The least of what the machine has free, what the cgroup allows, and what the address space limit leaves; `None` when
+/// the system does not say.
+pub fn memory() -> Option<usize> {
+    [machine(), cgroup(), address_space()].into_iter().flatten().min()
+}
+
+fn machine() -> Option<usize> {
+    kilobytes(&fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")
+}
+
+fn cgroup() -> Option<usize> {
+    let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse::<usize>().ok();
+    let v2 = number("/sys/fs/cgroup/memory.max").zip(number("/sys/fs/cgroup/memory.current"));
+    let v1 = || {
+        let dir = "/sys/fs/cgroup/memory";
+        number(&format!("{dir}/memory.limit_in_bytes")).zip(number(&format!("{dir}/memory.usage_in_bytes")))
+    };
+    v2.or_else(v1).map(|(limit, used)| limit.saturating_sub(used))
+}
+
+fn address_space() -> Option<usize> {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::As).current? as usize;
+    let used = kilobytes(&fs::read_to_string("/proc/self/status").ok()?, "VmSize:")?;
+    Some(limit.saturating_sub(used))
+}
+
+fn kilobytes(text: &str, field: &str) -> Option<usize> {
+    let line = text.lines().find_map(|line| line.strip_prefix(field))?;
+    line.trim().trim_end_matches(" kB").parse::<usize>().ok().map(|kilobytes| kilobytes << 10)
+}

@@ -1,0 +1,43 @@
+//! What a plan will run, as text.
+
+use crate::ending::Ending;
+use crate::executors;
+use crate::launch::read_plan;
+use crate::rank::{Prepared, prepare};
+use pawl_contract::plan::LaunchPlan;
+use pawl_engine::lower::Lowered;
+use std::path::Path;
+
+/// Which view of the programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum View {
+    /// Operators after all passes.
+    Graph,
+    /// Kernels, as the graph executor runs them.
+    Kernels,
+    /// Places in memory, and the predicted peak.
+    Memory,
+}
+
+/// The programs of the launch plan in the file at `path`, for rank 0 of `world_size`.
+///
+/// # Errors
+/// When the plan is refused; the message says why.
+pub fn plan_file(path: &Path, world_size: u32, view: View) -> Result<String, Ending> {
+    plan(&read_plan(path)?, world_size, view)
+}
+
+/// The programs of `plan`, for rank 0 of `world_size`.
+///
+/// # Errors
+/// When the plan is refused; the message says why.
+pub fn plan(plan: &LaunchPlan, world_size: u32, view: View) -> Result<String, Ending> {
+    let Prepared { lineup, .. } = prepare(plan, 0, world_size)?;
+    let options = executors::lowering(&plan.settings);
+    let text = lineup.programs.iter().map(|program| match view {
+        View::Graph => format!("{program}"),
+        View::Kernels => Lowered::new(program, &options).dump_kernels(),
+        View::Memory => Lowered::new(program, &options).dump_memory(),
+    });
+    Ok(text.collect::<Vec<_>>().join("\n"))
+}

@@ -1,0 +1,102 @@
+//! Why a launch ends before its budget is used up, as the contract's outcomes.
+
+use crate::checkpoint::CheckpointError;
+use crate::collective::CollectiveError;
+use pawl_contract::exit::Outcome;
+use pawl_engine::executor::ExecError;
+use pawl_engine::graph::GraphError;
+use pawl_workloads::WorkloadError;
+
+/// A launch that ends other than [`Outcome::Done`]. The message is for people: what happened, and the remedy.
+#[derive(Debug, thiserror::Error)]
+pub enum Ending {
+    /// The step does not fit.
+    #[error("{0}")]
+    OutOfMemory(String),
+    /// A number is NaN or infinite.
+    #[error("{0}")]
+    NonFinite(String),
+    /// The loss rose far above its recent level.
+    #[error("{0}")]
+    LossSpike(String),
+    /// This trainer or device cannot do what is asked.
+    #[error("{0}")]
+    Unsupported(String),
+    /// The plan contradicts itself, or names what the workload does not know.
+    #[error("{0}")]
+    InvalidPlan(String),
+    /// Stopped on request.
+    #[error("{0}")]
+    Stopped(String),
+    /// Another rank went away.
+    #[error("{0}")]
+    LostPeer(String),
+    /// Anything else.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl Ending {
+    /// The contract's word for it.
+    pub fn outcome(&self) -> Outcome {
+        match self {
+            Self::OutOfMemory(_) => Outcome::OutOfMemory,
+            Self::NonFinite(_) => Outcome::NonFinite,
+            Self::LossSpike(_) => Outcome::LossSpike,
+            Self::Unsupported(_) => Outcome::Unsupported,
+            Self::InvalidPlan(_) => Outcome::InvalidPlan,
+            Self::Stopped(_) => Outcome::Stopped,
+            Self::LostPeer(_) => Outcome::LostPeer,
+            Self::Failed(_) => Outcome::Failed,
+        }
+    }
+}
+
+impl From<CollectiveError> for Ending {
+    fn from(error: CollectiveError) -> Self {
+        match error {
+            CollectiveError::LostPeer { .. } => Self::LostPeer(error.to_string()),
+            CollectiveError::Disagreement { .. } => Self::Failed(error.to_string()),
+        }
+    }
+}
+
+impl From<ExecError> for Ending {
+    fn from(error: ExecError) -> Self {
+        use pawl_engine::collective::CollectiveError as Gang;
+        let message = error.to_string();
+        match error {
+            ExecError::OutOfMemory { .. } => Self::OutOfMemory(message),
+            ExecError::Unsupported { .. } => Self::Unsupported(message),
+            ExecError::Collective(Gang::PeerLost { .. }) => Self::LostPeer(message),
+            ExecError::Collective(Gang::Disagree { .. } | Gang::Transport(_))
+            | ExecError::Graph(_)
+            | ExecError::Index { .. }
+            | ExecError::Device(_) => Self::Failed(message),
+        }
+    }
+}
+
+impl From<GraphError> for Ending {
+    fn from(error: GraphError) -> Self {
+        Self::Failed(format!("the program is ill-formed, which is a defect: {error}"))
+    }
+}
+
+impl From<WorkloadError> for Ending {
+    fn from(error: WorkloadError) -> Self {
+        let message = error.to_string();
+        match error {
+            WorkloadError::Config { .. } | WorkloadError::UnknownWorkload { .. } | WorkloadError::Setting { .. } => {
+                Self::InvalidPlan(message)
+            }
+            _ => Self::Failed(message),
+        }
+    }
+}
+
+impl From<CheckpointError> for Ending {
+    fn from(error: CheckpointError) -> Self {
+        Self::Failed(error.to_string())
+    }
+}

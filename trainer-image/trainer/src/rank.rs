@@ -1,0 +1,179 @@
+//! One rank of one launch, from its plan to its report.
+
+use crate::budget::Budget;
+use crate::checkpoint::Position;
+use crate::collective::{Exchange, Gang, TcpMesh};
+use crate::ending::Ending;
+use crate::feed::Feed;
+use crate::launch::Launch;
+use crate::metrics::Metrics;
+use crate::progress::Publisher;
+use crate::run::Run;
+use crate::saving::Saver;
+use crate::session::{Lineup, Session};
+use crate::signals::StopRequest;
+use crate::throughput::Throughput;
+use crate::{available, recipe, report, train};
+use pawl_contract::exit::Outcome;
+use pawl_contract::plan::{LaunchKind, LaunchPlan};
+use pawl_contract::report::Report;
+use pawl_engine::recipe::Recipe;
+use pawl_rendezvous::Client;
+use pawl_workloads::{Job, Request};
+use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs, UdpSocket};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Runs a launch to its report; never fails, because a failure is what the report then says.
+pub fn run(launch: &Launch, stop: &StopRequest, started: Instant) -> Report {
+    let bare = |outcome, message| report::bare(&launch.plan, launch.rank, outcome, message, started.elapsed());
+    let result = match launch.plan.kind {
+        LaunchKind::Preflight => preflight(launch).map(|(predicted, peak)| Report {
+            predicted_memory_bytes: Some(predicted as u64),
+            peak_memory_bytes: Some(peak as u64),
+            ..bare(Outcome::Done, String::new())
+        }),
+        LaunchKind::Measure | LaunchKind::Quality | LaunchKind::Search | LaunchKind::Train => {
+            measured(launch, stop, started)
+        }
+    };
+    result.unwrap_or_else(|ending| bare(ending.outcome(), ending.to_string()))
+}
+
+/// A plan that has been checked: what will be trained, and how.
+pub(crate) struct Prepared {
+    pub job: Box<dyn Job>,
+    pub recipe: Recipe,
+    pub lineup: Lineup,
+}
+
+/// Checks a plan against trainer and workload, and makes its programs; touches no file and no data.
+pub(crate) fn prepare(plan: &LaunchPlan, rank: u32, world_size: u32) -> Result<Prepared, Ending> {
+    let name = plan.workload.name.as_deref().ok_or_else(|| {
+        Ending::InvalidPlan("workload.name: absent: this trainer only runs built-in workloads".to_owned())
+    })?;
+    let workload = pawl_workloads::workload(name)?;
+    recipe::check(&plan.settings, name, workload.settings())?;
+    let request = Request {
+        config: plan.workload.config.clone(),
+        settings: plan.settings.clone(),
+        seed: plan.seed,
+        rank,
+        world: world_size,
+    };
+    let job = workload.prepare(&request)?;
+    let recipe = recipe::recipe(&plan.settings, job.as_ref(), world_size)?;
+    let lineup = Lineup::new(&recipe, job.programs())?;
+    Ok(Prepared { job, recipe, lineup })
+}
+
+/// Checks the plan and predicts memory: bytes predicted, and bytes that the states take already.
+fn preflight(launch: &Launch) -> Result<(usize, usize), Ending> {
+    let Launch { plan, rank, world_size, .. } = launch;
+    let prepared = prepare(plan, *rank, *world_size)?;
+    let alone = Arc::new(Gang::alone());
+    let session = Session::new(prepared.lineup, &plan.settings, plan.seed, alone, available::memory())?;
+    let memory = session.memory();
+    Ok((memory.planned, memory.peak.max(memory.states)))
+}
+
+/// Runs a launch that trains.
+fn measured(launch: &Launch, stop: &StopRequest, started: Instant) -> Result<Report, Ending> {
+    let Launch { plan, rank, world_size, .. } = launch;
+    let metrics = Metrics::new().map_err(|e| Ending::Failed(format!("metrics: {e}")))?;
+    if let Some(port) = launch.http_port {
+        metrics.serve(port).map_err(|e| Ending::Failed(format!("cannot serve metrics on port {port}: {e}")))?;
+    }
+    let Prepared { job, recipe, lineup } = prepare(plan, *rank, *world_size)?;
+    let accumulation = recipe.accumulation as u32;
+    let step_items = u64::from(job.items_per_batch()) * u64::from(accumulation) * u64::from(*world_size);
+    let budget = Budget::new(plan, step_items, job.items_per_epoch())?;
+    let gang = Arc::new(gang(launch)?);
+    let saver = match (&plan.checkpoint, plan.kind, &launch.checkpoints) {
+        (Some(policy), LaunchKind::Train, Some(url)) => Some(Saver::new(url, policy, *rank)?),
+        (Some(_), LaunchKind::Train, None) => {
+            let variable = pawl_contract::env::CHECKPOINTS;
+            return Err(Ending::InvalidPlan(format!("checkpoint: {variable} is not set: name the checkpoint storage")));
+        }
+        _ => None,
+    };
+    let session = Session::new(lineup, &plan.settings, plan.seed, Arc::clone(&gang) as _, available::memory())?;
+    let alive = |phase: &str, done: u64, total: u64| tracing::info!(done, total, "data: {phase}");
+    let data = job.open(&launch.data, &alive)?;
+    let position = Position {
+        workload: plan.workload.name.clone().unwrap_or_default(),
+        seed: plan.seed,
+        step: 0,
+        items: 0,
+        best_validation: None,
+        evaluations_since_best: 0,
+        first_validation: None,
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut run = Run {
+        launch,
+        job: job.as_ref(),
+        feed: Feed::new(Arc::clone(&data), &plan.settings, 0, step_items, accumulation),
+        data,
+        gang: Arc::clone(&gang),
+        session,
+        budget,
+        step_items,
+        accumulation,
+        position,
+        throughput: Throughput::new(step_items, budget.warmup, threads),
+        curve: Default::default(),
+        spikes: Default::default(),
+        loss: None,
+        validation: None,
+        straggler: None,
+        busy: Vec::new(),
+        saver,
+        publisher: Publisher::new(launch.progress.clone(), metrics),
+        stop: stop.clone(),
+    };
+    run.publish();
+    let result = train::train(&mut run);
+    let own = run.session.memory().peak;
+    let peak = match &result {
+        Ok(()) => gang.gather(&own)?.into_iter().max().unwrap_or(own),
+        Err(_) => own,
+    };
+    Ok(report::of_run(&run, launch, &result, peak, started.elapsed()))
+}
+
+/// This rank's gang, met through the rendezvous.
+fn gang(launch: &Launch) -> Result<Gang, Ending> {
+    let Launch { plan, rank, world_size, .. } = launch;
+    if *world_size == 1 {
+        return Ok(Gang::alone());
+    }
+    let lost = |problem: String| Ending::LostPeer(format!("cannot meet the other ranks: {problem}"));
+    let mut client = Client::from_env(&plan.launch).map_err(|e| lost(e.to_string()))?;
+    let deadline = Duration::try_from_secs_f64(plan.hang_timeout_seconds)
+        .map_err(|e| Ending::InvalidPlan(format!("hangTimeoutSeconds: {}: {e}", plan.hang_timeout_seconds)))?;
+    let mesh = TcpMesh::connect(*rank, *world_size, own_address(), &mut client, deadline)?;
+    Ok(Gang::new(mesh))
+}
+
+/// The address of this machine on the way to the rendezvous, which is the way to the other ranks. No packet is sent.
+fn own_address() -> IpAddr {
+    let found = || {
+        let rendezvous = std::env::var(pawl_contract::env::RENDEZVOUS).ok()?.to_socket_addrs().ok()?.next()?;
+        let any: IpAddr = if rendezvous.is_ipv6() { [0; 8].into() } else { [0; 4].into() };
+        let socket = UdpSocket::bind((any, 0)).ok()?;
+        socket.connect(rendezvous).ok()?;
+        Some(socket.local_addr().ok()?.ip())
+    };
+    found().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
+}
+
+impl Exchange for Client {
+    fn put(&mut self, key: &str, value: &[u8]) -> Result<(), String> {
+        Self::put(self, key, value).map_err(|e| e.to_string())
+    }
+
+    fn get(&mut self, key: &str, limit: Duration) -> Result<Vec<u8>, String> {
+        Self::get(self, key, limit).map_err(|e| e.to_string())
+    }
+}

@@ -1,0 +1,147 @@
+//! From the contract's settings to the engine's recipe. Every setting either acts here, acts in the loop or the
+//! workload, or is refused with the reason: none is accepted and ignored.
+
+use crate::ending::Ending;
+use pawl_contract::settings::{
+    ActivationCheckpointing, Attention, MemoryFormat, OptimizerKernel, OptimizerOffload, ParameterLayout, Precision,
+    RopeCache, Settings, Sharding, WeightQuantization,
+};
+use pawl_engine::optim;
+use pawl_engine::passes::Pattern;
+use pawl_engine::recipe::{AttentionKernel, LossScale, Precision as EnginePrecision, Recipe};
+use pawl_workloads::Job;
+
+/// Refuses what neither this trainer on a CPU nor the workload (which gives a meaning to the settings named in
+/// `of_workload`) can act on.
+///
+/// # Errors
+/// [`Ending::Unsupported`] names the setting, the value, who has it, and the remedy.
+pub fn check(settings: &Settings, workload: &str, of_workload: &[&str]) -> Result<(), Ending> {
+    // Destructured without `..`: a new setting must be decided about here.
+    let Settings {
+        compile: _,
+        compile_scope: _,
+        precision,
+        attention: _,
+        optimizer_kernel: _,
+        optimizer_offload,
+        activation_checkpointing: _,
+        sharding,
+        batch_per_gpu: _,
+        accumulation_steps: _,
+        global_batch: _,
+        eval_batch: _,
+        loader_workers: _,
+        loader_prefetch: _,
+        loader_pinned,
+        loader_persistent: _,
+        loader_async_copy,
+        weight_quantization,
+        memory_format,
+        rope_cache,
+        parameter_layout,
+        loss_frequency,
+        query_samples,
+        nccl,
+        // Sums are taken in a fixed order on the CPU: results are bit-equal from run to run in any case.
+        deterministic: _,
+        gradient_clip: _,
+        learning_rate: _,
+        warmup_steps: _,
+        weight_decay,
+        ema,
+        workload: _,
+    } = settings;
+    let gpu = |setting: &str, value: &str, reason: &str| {
+        Err(Ending::Unsupported(format!(
+            "settings.{setting}: {value} needs a GPU: {reason}; run on GPUs, or leave it out for the CPU"
+        )))
+    };
+    if *precision == Some(Precision::Tf32) {
+        return gpu("precision", "tf32", "TensorFloat-32 is a mode of NVIDIA's tensor cores");
+    }
+    if *optimizer_offload == Some(OptimizerOffload::Cpu) {
+        return gpu("optimizerOffload", "Cpu", "on the CPU the optimizer's state is in host memory already");
+    }
+    if let Some(sharding) = sharding.filter(|sharding| *sharding != Sharding::None) {
+        return gpu(
+            "sharding",
+            &format!("{sharding:?}"),
+            "ranks on one CPU share its memory, so there is nothing to save",
+        );
+    }
+    if *loader_pinned == Some(true) {
+        return gpu("loaderPinned", "true", "page-locked memory speeds up copies to a GPU");
+    }
+    if *loader_async_copy == Some(true) {
+        return gpu("loaderAsyncCopy", "true", "on the CPU batches are used where they lie");
+    }
+    if let Some(name) = nccl.iter().flatten().map(|(name, _)| name).next() {
+        return gpu(
+            &format!("nccl.{name}"),
+            &nccl.iter().flatten().count().to_string(),
+            "ranks on CPUs talk over TCP, not NCCL",
+        );
+    }
+    let has = |name: &str| of_workload.contains(&name);
+    let unknown = [
+        ("weightQuantization", *weight_quantization == Some(WeightQuantization::Int8)),
+        ("memoryFormat", *memory_format == Some(MemoryFormat::ChannelsLast)),
+        ("ropeCache", *rope_cache == Some(RopeCache::Cached)),
+        ("parameterLayout", *parameter_layout == Some(ParameterLayout::Linear)),
+        ("lossFrequency", loss_frequency.is_some_and(|every| every > 1)),
+        ("querySamples", query_samples.is_some()),
+        ("weightDecay", weight_decay.is_some()),
+        ("ema", ema.is_some()),
+    ];
+    match unknown.into_iter().find(|(name, asked)| *asked && !has(name)) {
+        Some((name, _)) => Err(Ending::Unsupported(format!(
+            "settings.{name}: workload {workload} gives it no meaning: leave it out; it knows {}",
+            of_workload.join(", ")
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// The recipe that trains `job` with `settings` on `world_size` ranks.
+///
+/// # Errors
+/// When settings contradict each other.
+pub fn recipe(settings: &Settings, job: &dyn Job, world_size: u32) -> Result<Recipe, Ending> {
+    let optimization = job.optimization();
+    let regions = job.programs().regions;
+    let patterns = |regions: &[&str]| regions.iter().map(|region| Pattern::new(region)).collect::<Vec<_>>();
+    let accumulation = settings.accumulation(world_size).map_err(|e| Ending::InvalidPlan(e.to_string()))?;
+    let clip = settings.gradient_clip.as_ref().map(|limit| limit.value());
+    if let Some(limit) = clip.filter(|limit| *limit <= 0.0) {
+        return Err(Ending::InvalidPlan(format!(
+            "settings.gradientClip: {limit} must be above 0: leave it out for none"
+        )));
+    }
+    let mut recipe = Recipe::new(optimization.optimizer.clone());
+    recipe.attention = match settings.attention.unwrap_or_default() {
+        Attention::Math => AttentionKernel::Math,
+        Attention::Flash => AttentionKernel::Flash,
+    };
+    (recipe.precision, recipe.loss_scale) = match settings.precision.unwrap_or_default() {
+        Precision::Fp32 | Precision::Tf32 => (EnginePrecision::F32, LossScale::None),
+        Precision::Bf16 => (EnginePrecision::BF16, LossScale::None),
+        Precision::Fp16 => (EnginePrecision::F16, LossScale::Dynamic),
+    };
+    recipe.full_precision = patterns(regions.float32);
+    recipe.recompute = match settings.activation_checkpointing.unwrap_or_default() {
+        ActivationCheckpointing::None => Vec::new(),
+        ActivationCheckpointing::Selective => patterns(regions.sublayers),
+        ActivationCheckpointing::Full => patterns(regions.blocks),
+    };
+    recipe.kernel = match settings.optimizer_kernel.unwrap_or_default() {
+        OptimizerKernel::PerTensor => optim::OptimizerKernel::PerTensor,
+        OptimizerKernel::Fused => optim::OptimizerKernel::Fused,
+    };
+    recipe.accumulation = accumulation as usize;
+    recipe.world = world_size as usize;
+    recipe.clip = clip;
+    recipe.average = optimization.average;
+    recipe.groups = optimization.groups.clone();
+    Ok(recipe)
+}

@@ -1,0 +1,66 @@
+//! The report: what a launch found, or what ended it.
+
+use crate::ending::Ending;
+use crate::launch::Launch;
+use crate::run::Run;
+use crate::saving::Saver;
+use pawl_contract::CONTRACT_VERSION;
+use pawl_contract::exit::Outcome;
+use pawl_contract::plan::LaunchPlan;
+use pawl_contract::report::{Failure, Report};
+use std::time::Duration;
+
+/// A report that says only how a launch ended.
+pub fn bare(plan: &LaunchPlan, rank: u32, outcome: Outcome, message: String, wall: Duration) -> Report {
+    Report {
+        contract: CONTRACT_VERSION,
+        launch: plan.launch.clone(),
+        kind: plan.kind,
+        rank,
+        outcome,
+        message,
+        steps: 0,
+        items: 0,
+        items_per_second: None,
+        step_seconds: None,
+        losses: Vec::new(),
+        first_validation: None,
+        validation: None,
+        peak_memory_bytes: None,
+        predicted_memory_bytes: None,
+        loader_wait_share: None,
+        collective_wait_share: None,
+        offload_share: None,
+        utilization: None,
+        last_checkpoint: None,
+        failure: None,
+        wall_seconds: wall.as_secs_f64(),
+    }
+}
+
+/// The report of a run that ended with `result`, `wall` after the start of the process. `peak` is the largest rank's.
+pub fn of_run(run: &Run<'_>, launch: &Launch, result: &Result<(), Ending>, peak: usize, wall: Duration) -> Report {
+    let (outcome, message) = match result {
+        Ok(()) => (Outcome::Done, String::new()),
+        Err(ending) => (ending.outcome(), ending.to_string()),
+    };
+    let (step, items) = (run.position.step, run.position.items);
+    let stopped = !matches!(outcome, Outcome::Done);
+    Report {
+        steps: step,
+        items,
+        items_per_second: run.throughput.items_per_second(),
+        step_seconds: run.throughput.step_seconds(),
+        losses: run.curve.points(),
+        first_validation: run.position.first_validation.clone(),
+        validation: run.validation.clone(),
+        peak_memory_bytes: Some(peak as u64),
+        predicted_memory_bytes: Some(run.session.memory().planned as u64),
+        loader_wait_share: run.throughput.loader_share(),
+        collective_wait_share: run.throughput.collective_share(),
+        utilization: run.throughput.utilization(),
+        last_checkpoint: run.saver.as_ref().and_then(Saver::newest).cloned(),
+        failure: stopped.then_some(Failure { rank: Some(launch.rank), step, items }),
+        ..bare(&launch.plan, launch.rank, outcome, message, wall)
+    }
+}

@@ -1,0 +1,315 @@
+//! A launch in progress on one rank: what the main loop in [`crate::train`] is made of.
+
+use crate::budget::Budget;
+use crate::checkpoint::{Checkpoint, Position};
+use crate::collective::Gang;
+use crate::ending::Ending;
+use crate::feed::Feed;
+use crate::launch::Launch;
+use crate::losses::{Curve, SpikeWatch};
+use crate::progress::Publisher;
+use crate::saving::Saver;
+use crate::session::{Session, StepResult};
+use crate::signals::StopRequest;
+use crate::throughput::{StepTime, Throughput};
+use crate::vote::Vote;
+use pawl_contract::plan::LaunchKind;
+use pawl_contract::progress::{Progress, Validation};
+use pawl_workloads::{At, Data, Job};
+use std::sync::Arc;
+
+/// See the module's documentation.
+pub struct Run<'a> {
+    pub(crate) launch: &'a Launch,
+    pub(crate) job: &'a dyn Job,
+    pub(crate) data: Arc<dyn Data>,
+    pub(crate) gang: Arc<Gang>,
+    pub(crate) session: Session,
+    pub(crate) feed: Feed,
+    pub(crate) budget: Budget,
+    pub(crate) step_items: u64,
+    pub(crate) accumulation: u32,
+    pub(crate) position: Position,
+    pub(crate) throughput: Throughput,
+    pub(crate) curve: Curve,
+    pub(crate) spikes: SpikeWatch,
+    pub(crate) loss: Option<f64>,
+    pub(crate) validation: Option<Validation>,
+    pub(crate) straggler: Option<String>,
+    pub(crate) busy: Vec<f64>,
+    pub(crate) saver: Option<Saver>,
+    pub(crate) publisher: Publisher,
+    pub(crate) stop: StopRequest,
+}
+
+/// How much slower than the fastest a rank has to be over a window to be called a straggler.
+const STRAGGLER: f64 = 1.3;
+
+impl Run<'_> {
+    /// Whether the budget is used up, or validation has stopped improving.
+    pub fn done(&self) -> bool {
+        self.position.items >= self.budget.items || self.stopped_early()
+    }
+
+    fn stopped_early(&self) -> bool {
+        let rule =
+            self.launch.plan.budget.early_stopping.as_ref().filter(|_| self.launch.plan.kind == LaunchKind::Train);
+        rule.is_some_and(|rule| self.position.evaluations_since_best >= rule.patience)
+    }
+
+    /// Starts from the newest good checkpoint, if the plan says so and there is one.
+    ///
+    /// # Errors
+    /// When it is of another job, or cannot be read.
+    pub fn resume(&mut self) -> Result<(), Ending> {
+        let Some(checkpoint) = self.saver.as_mut().map(|saver| saver.resume(&self.gang)).transpose()?.flatten() else {
+            return Ok(());
+        };
+        let Checkpoint { position, tensors } = checkpoint;
+        let refuse = |what: &str| {
+            let message =
+                format!("the checkpoint is of another {what}: use another checkpoint storage, or empty this one");
+            Err(Ending::InvalidPlan(message))
+        };
+        if position.workload != self.position.workload {
+            return refuse(&format!("workload ({}, not {})", position.workload, self.position.workload));
+        }
+        if position.seed != self.position.seed {
+            return refuse(&format!("seed ({}, not {})", position.seed, self.position.seed));
+        }
+        for (name, wanted) in self.job.extras() {
+            if tensors.iter().find(|(known, _)| *known == name).is_none_or(|(_, array)| *array != wanted) {
+                return refuse(&format!("set of data ({name} differs)"));
+            }
+        }
+        self.session.restore(tensors)?;
+        let settings = &self.launch.plan.settings;
+        self.feed = Feed::new(Arc::clone(&self.data), settings, position.items, self.step_items, self.accumulation);
+        self.position = position;
+        Ok(())
+    }
+
+    /// Micro-steps and the update of one step.
+    ///
+    /// # Errors
+    /// When data, device or a peer fail.
+    pub fn step(&mut self) -> Result<StepResult, Ending> {
+        let rate = self.learning_rate();
+        for micro in 0..self.accumulation {
+            let batch = self.feed.next_batch()?;
+            debug_assert_eq!(batch.program, self.job.variant(At { items: self.position.items, micro }));
+            let result = self.session.micro_step(&batch, rate, micro + 1 == self.accumulation);
+            self.feed.recycle(batch);
+            if let Some(result) = result.map_err(|ending| self.explained(ending))? {
+                return Ok(result);
+            }
+        }
+        Err(Ending::Failed("a step needs at least one micro-step".to_owned()))
+    }
+
+    /// The learning rate of the coming step: it rises linearly over `warmupSteps`.
+    fn learning_rate(&self) -> f64 {
+        let full = self.job.optimization().learning_rate;
+        match self.launch.plan.settings.warmup_steps {
+            Some(steps) if self.position.step < u64::from(steps) => {
+                full * (self.position.step + 1) as f64 / f64::from(steps)
+            }
+            _ => full,
+        }
+    }
+
+    /// The executor only knows which rank was lost; the gang knows why.
+    fn explained(&self, ending: Ending) -> Ending {
+        self.gang.failure().map_or(ending, Ending::from)
+    }
+
+    /// What the gang makes of a step: the mean loss, and what rank 0 and the signals want.
+    ///
+    /// # Errors
+    /// When a peer is lost.
+    pub fn agree(&mut self, mine: &StepResult, busy: f64) -> Result<Vote, Ending> {
+        let vote = Vote {
+            loss_sum: mine.loss_sum,
+            stop: self.stop.is_set(),
+            checkpoint: self.saver.as_ref().is_some_and(Saver::due),
+            busy,
+        };
+        let votes = if self.gang.world_size() == 1 {
+            vec![vote]
+        } else {
+            self.gang.gather_bytes(&vote.to_bytes())?.iter().map(|bytes| Vote::from_bytes(bytes)).collect()
+        };
+        self.busy.resize(votes.len(), 0.0);
+        self.busy.iter_mut().zip(&votes).for_each(|(sum, vote)| *sum += vote.busy);
+        Ok(Vote::of_all(&votes))
+    }
+
+    /// Books a step that all ranks have agreed on.
+    ///
+    /// # Errors
+    /// [`Ending::NonFinite`], [`Ending::LossSpike`].
+    pub fn record(&mut self, result: &StepResult, agreed: &Vote, time: StepTime) -> Result<(), Ending> {
+        let loss = agreed.loss_sum / (f64::from(self.accumulation) * f64::from(self.gang.world_size()));
+        self.require_finite(loss, result)?;
+        let before = self.position.items;
+        self.position.step += 1;
+        self.position.items += self.step_items;
+        self.loss = Some(loss);
+        self.curve.add(self.position.items, loss);
+        self.publisher.metrics().step(self.step_items, time);
+        if self.throughput.add(time) {
+            self.straggler = straggler(&mut self.busy);
+        }
+        let epoch = self.job.items_per_epoch();
+        if before / epoch != self.position.items / epoch {
+            self.feed.epoch_over(self.position.items);
+        }
+        match self.spikes.add(loss) {
+            Some(bound) => Err(Ending::LossSpike(format!(
+                "the training loss spiked at step {}: {loss:.4}, three steps in a row above {bound:.4}, which is far \
+                 above its recent level; lower settings.learningRate, or set settings.gradientClip or warmupSteps",
+                self.position.step
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    fn require_finite(&mut self, loss: f64, result: &StepResult) -> Result<(), Ending> {
+        let (what, value) = match (loss.is_finite(), result.gradient_norm.is_finite() || result.skipped) {
+            (true, true) => return Ok(()),
+            (false, _) => ("the training loss", loss),
+            (true, false) => ("the norm of the gradient", result.gradient_norm),
+        };
+        let tensor = self.session.first_non_finite();
+        let tensor = tensor.map_or_else(String::new, |name| format!("; first tensor that is not finite: {name}"));
+        Err(Ending::NonFinite(format!(
+            "{what} is {value} at step {}{tensor}; lower settings.learningRate, set settings.gradientClip, or use a wider \
+             settings.precision",
+            self.position.step + 1
+        )))
+    }
+
+    /// Validation before the first step, for the launches that report it.
+    ///
+    /// # Errors
+    /// As [`Run::evaluate`].
+    pub fn evaluate_before_training(&mut self) -> Result<(), Ending> {
+        if !self.budget.evaluates || self.position.first_validation.is_some() {
+            return Ok(());
+        }
+        let first = self.validate()?;
+        self.position.first_validation = Some(first.clone());
+        self.validation = Some(first);
+        self.publish();
+        Ok(())
+    }
+
+    /// Evaluates, and judges whether validation still improves.
+    ///
+    /// # Errors
+    /// [`Ending::NonFinite`] when the validation loss is not finite; when data, device or a peer fail.
+    pub fn evaluate(&mut self) -> Result<(), Ending> {
+        let validation = self.validate()?;
+        let loss = validation.metrics["loss"];
+        let least = self.launch.plan.budget.early_stopping.as_ref().map_or(0.0, |rule| rule.min_delta);
+        let better = self.position.best_validation.is_none_or(|best| loss < best - least);
+        if better {
+            self.position.best_validation = Some(loss);
+        }
+        self.position.evaluations_since_best = if better { 0 } else { self.position.evaluations_since_best + 1 };
+        tracing::info!(items = self.position.items, loss, "validation");
+        self.validation = Some(validation);
+        Ok(())
+    }
+
+    /// The metrics of the validation split: every rank evaluates its share, sums are taken in rank order.
+    fn validate(&mut self) -> Result<Validation, Ending> {
+        let mut sums = vec![0.0; self.data.sums()];
+        let (rank, world) = (self.gang.rank() as usize, self.gang.world_size() as usize);
+        for index in (rank..self.data.evaluations()).step_by(world) {
+            let outputs = self.session.evaluate(&self.data.evaluation(index)?)?;
+            self.data.add(index, &outputs, &mut sums);
+        }
+        let all = self.gang.gather_bytes(bytemuck::cast_slice(&sums))?;
+        let mut total = vec![0.0; sums.len()];
+        for bytes in &all {
+            for (sum, word) in total.iter_mut().zip(bytes.chunks_exact(8)) {
+                *sum += f64::from_ne_bytes(std::array::from_fn(|i| word[i]));
+            }
+        }
+        let mut metrics = self.data.metrics(&total);
+        let loss = metrics.get("loss").copied().unwrap_or(f64::NAN);
+        if !loss.is_finite() {
+            let step = self.position.step;
+            return Err(Ending::NonFinite(format!(
+                "the validation loss is {loss} after step {step}; lower settings.learningRate or set settings.gradientClip"
+            )));
+        }
+        metrics.retain(|_, value| value.is_finite());
+        Ok(Validation { items: self.position.items, metrics })
+    }
+
+    /// Writes a checkpoint; see [`Saver::save`].
+    ///
+    /// # Errors
+    /// [`Ending::NonFinite`] when a tensor is not finite: such a checkpoint must never be the newest.
+    pub fn checkpoint(&mut self, must: bool) -> Result<(), Ending> {
+        let Some(saver) = self.saver.as_mut().filter(|_| self.gang.rank() == 0) else { return Ok(()) };
+        let mut tensors = self.session.states()?;
+        if let Some((name, _)) = tensors.iter().find(|(_, array)| array.to_f64().iter().any(|v| !v.is_finite())) {
+            let message =
+                format!("{name} is not finite after step {}; lower settings.learningRate", self.position.step);
+            return Err(Ending::NonFinite(message));
+        }
+        tensors.extend(self.job.extras());
+        let checkpoint = Checkpoint { position: self.position.clone(), tensors };
+        saver.save(&self.launch.plan.launch, &checkpoint, must, self.publisher.metrics())
+    }
+
+    /// Publishes the progress if that is due, on rank 0.
+    pub fn publish_when_due(&mut self) {
+        if self.publisher.due() {
+            self.publish();
+        }
+    }
+
+    /// Publishes the progress, on rank 0.
+    pub fn publish(&mut self) {
+        let memory = self.session.memory();
+        self.publisher.metrics().memory(memory.planned, memory.peak);
+        if self.gang.rank() == 0 {
+            let progress = self.progress();
+            self.publisher.publish(&progress);
+        }
+    }
+
+    fn progress(&self) -> Progress {
+        let left = self.budget.items.saturating_sub(self.position.items);
+        let speed = self.throughput.newest();
+        Progress {
+            launch: self.launch.plan.launch.clone(),
+            kind: self.launch.plan.kind,
+            step: self.position.step,
+            total_steps: Some(self.position.step + left.div_ceil(self.step_items)),
+            items: self.position.items,
+            epoch: (self.position.items / self.job.items_per_epoch()) as u32,
+            loss: self.loss,
+            items_per_second: speed,
+            windows: self.throughput.windows(),
+            eta_seconds: speed.filter(|speed| *speed > 0.0).map(|speed| left as f64 / speed),
+            validation: self.validation.clone(),
+            last_checkpoint: self.saver.as_ref().and_then(Saver::newest).cloned(),
+            straggler: self.straggler.clone(),
+        }
+    }
+}
+
+/// Names the slowest rank of a window, if it stands out; starts the next window.
+fn straggler(busy: &mut [f64]) -> Option<String> {
+    let fastest = busy.iter().copied().fold(f64::INFINITY, f64::min);
+    let (rank, slowest) = busy.iter().copied().enumerate().max_by(|a, b| a.1.total_cmp(&b.1))?;
+    let found = (busy.len() > 1 && slowest > STRAGGLER * fastest)
+        .then(|| format!("rank {rank} takes {:.2} times as long as the fastest rank", slowest / fastest));
+    busy.fill(0.0);
+    found
+}

@@ -1,0 +1,136 @@
+//! When checkpoints are written, by rank 0, and how all ranks start from one.
+
+use crate::checkpoint::{Checkpoint, Found, Position, Store, Tensors};
+use crate::collective::Gang;
+use crate::ending::Ending;
+use crate::metrics::Metrics;
+use pawl_contract::plan::CheckpointPolicy;
+use pawl_contract::progress::CheckpointRef;
+use pawl_engine::array::{Array, Data};
+use pawl_engine::graph::Shape;
+use serde::{Deserialize, Serialize};
+use std::time::{Duration, Instant};
+
+/// Checkpoints in a row that may fail before the launch does: what cannot be saved is not worth going on with.
+const FAILURES: u32 = 3;
+
+/// Writes the checkpoints of a launch.
+#[derive(Debug)]
+pub struct Saver {
+    /// Rank 0 writes; the others follow.
+    store: Option<Store>,
+    policy: CheckpointPolicy,
+    last: Instant,
+    failures: u32,
+    newest: Option<CheckpointRef>,
+}
+
+/// What rank 0 tells the others about the checkpoint it found.
+#[derive(Serialize, Deserialize)]
+struct Announcement {
+    position: Position,
+    reference: CheckpointRef,
+    tensors: Vec<(String, Vec<usize>, bool)>,
+}
+
+impl Saver {
+    /// Opens the storage at `url` on rank 0.
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    pub fn new(url: &str, policy: &CheckpointPolicy, rank: u32) -> Result<Self, Ending> {
+        let store = if rank == 0 { Some(Store::open(url, policy.keep)?) } else { None };
+        Ok(Self { store, policy: policy.clone(), last: Instant::now(), failures: 0, newest: None })
+    }
+
+    /// Newest complete checkpoint.
+    pub fn newest(&self) -> Option<&CheckpointRef> {
+        self.newest.as_ref()
+    }
+
+    /// Whether rank 0 wants to write one after this step.
+    pub fn due(&self) -> bool {
+        self.store.is_some() && self.last.elapsed() >= Duration::from_secs_f64(self.policy.every_seconds.max(0.0))
+    }
+
+    /// The checkpoint to go on from, on every rank the one that rank 0 found.
+    ///
+    /// # Errors
+    /// When storage or a peer fails.
+    pub fn resume(&mut self, gang: &Gang) -> Result<Option<Checkpoint>, Ending> {
+        if !self.policy.resume {
+            return Ok(None);
+        }
+        let bound = self.policy.resume_not_after_items;
+        let found = match &self.store {
+            Some(store) => store.newest(bound)?,
+            None => None,
+        };
+        if let (Some(store), Some(items)) = (&self.store, bound) {
+            store.discard_after(items)?;
+        }
+        let mine = found.as_ref().map(|Found { reference, checkpoint }| Announcement {
+            position: checkpoint.position.clone(),
+            reference: reference.clone(),
+            tensors: checkpoint
+                .tensors
+                .iter()
+                .map(|(name, array)| (name.clone(), array.shape().to_vec(), matches!(array.data(), Data::U32(_))))
+                .collect(),
+        });
+        let Some(Some(announced)) = gang.gather(&mine)?.into_iter().next() else { return Ok(None) };
+        let mut tensors = match found {
+            Some(found) => found.checkpoint.tensors,
+            None => announced.tensors.iter().map(blank).collect::<Result<Tensors, Ending>>()?,
+        };
+        for (_, array) in &mut tensors {
+            match array.data_mut() {
+                Data::F32(values) => gang.broadcast(0, values)?,
+                // Words are moved, never calculated with.
+                Data::U32(values) => gang.broadcast(0, bytemuck::cast_slice_mut(values))?,
+                _ => {}
+            }
+        }
+        tracing::info!(checkpoint = announced.reference.name, items = announced.reference.items, "resuming");
+        self.newest = Some(announced.reference);
+        Ok(Some(Checkpoint { position: announced.position, tensors }))
+    }
+
+    /// Writes a checkpoint, on rank 0. `must`: a failure ends the launch; otherwise only the third in a row does.
+    ///
+    /// # Errors
+    /// When storage fails, as said.
+    pub fn save(&mut self, launch: &str, checkpoint: &Checkpoint, must: bool, metrics: &Metrics) -> Result<(), Ending> {
+        let Some(store) = &self.store else { return Ok(()) };
+        let start = Instant::now();
+        let result = store.save(launch, checkpoint);
+        self.last = Instant::now();
+        match result {
+            Ok(reference) => {
+                metrics.checkpoint(start.elapsed(), Some(reference.step));
+                tracing::info!(
+                    checkpoint = reference.name,
+                    seconds = start.elapsed().as_secs_f64(),
+                    "checkpoint written"
+                );
+                self.failures = 0;
+                self.newest = Some(reference);
+                Ok(())
+            }
+            Err(error) => {
+                metrics.checkpoint(start.elapsed(), None);
+                self.failures += 1;
+                tracing::error!(failures = self.failures, "{error}");
+                if must || self.failures >= FAILURES { Err(error.into()) } else { Ok(()) }
+            }
+        }
+    }
+}
+
+/// A tensor to receive into.
+fn blank((name, shape, integers): &(String, Vec<usize>, bool)) -> Result<(String, Array), Ending> {
+    let shape = Shape::from(shape.as_slice());
+    let len = shape.elements();
+    let data = if *integers { Data::U32(vec![0; len]) } else { Data::F32(vec![0.0; len]) };
+    Ok((name.clone(), Array::new(shape, data)?))
+}

@@ -1,0 +1,230 @@
+//! The compiled programs of a launch and their states: one step, one evaluation, all that lives on.
+
+use crate::checkpoint::Tensors;
+use crate::ending::Ending;
+use crate::executors;
+use pawl_contract::settings::Settings;
+use pawl_engine::array::{Array, View};
+use pawl_engine::collective::Collective;
+use pawl_engine::executor::{ExecOptions, Executable, MemoryReport, read_named, write_named};
+use pawl_engine::graph::{Program, Role};
+use pawl_engine::optim::AVERAGE;
+use pawl_engine::recipe::Recipe;
+use pawl_workloads::{Batch, Programs};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// What a step did, on this rank.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StepResult {
+    /// Sum over the micro-steps of their losses.
+    pub loss_sum: f64,
+    /// Norm of the gradient of the gang, before clipping.
+    pub gradient_norm: f64,
+    /// Whether the loss scale was too large, so that nothing was updated.
+    pub skipped: bool,
+}
+
+/// Everything that will run, in the order in which it is compiled.
+pub struct Lineup {
+    /// The programs.
+    pub programs: Vec<Program>,
+    /// For each training variant, the program of a micro-step (of the whole step, without accumulation).
+    micro: Vec<usize>,
+    /// With accumulation: the update after a step whose micro-steps ran these variants.
+    applies: Vec<(BTreeSet<usize>, usize)>,
+    /// For each evaluation program of the workload.
+    evaluation: Vec<usize>,
+}
+
+impl Lineup {
+    /// Makes the programs of a launch.
+    ///
+    /// # Errors
+    /// When a program of the workload is ill-formed.
+    pub fn new(recipe: &Recipe, forward: &Programs) -> Result<Self, Ending> {
+        let mut lineup = Self { programs: Vec::new(), micro: Vec::new(), applies: Vec::new(), evaluation: Vec::new() };
+        for program in &forward.train {
+            let micro = if recipe.accumulation == 1 { recipe.step(program)? } else { recipe.micro_step(program)? };
+            let place = lineup.add(micro);
+            lineup.micro.push(place);
+        }
+        let all_variants = 0..forward.train.len();
+        let sets = if recipe.accumulation == 1 { 0..0 } else { 1..1usize << forward.train.len() };
+        for set in sets {
+            let variants: BTreeSet<usize> = all_variants.clone().filter(|v| set >> v & 1 == 1).collect();
+            let programs: Vec<&Program> = variants.iter().map(|v| &forward.train[*v]).collect();
+            let place = lineup.add(recipe.apply(&programs)?);
+            lineup.applies.push((variants, place));
+        }
+        for program in &forward.evaluation {
+            let place = lineup.add(recipe.evaluate(program, recipe.average.is_some())?);
+            lineup.evaluation.push(place);
+        }
+        Ok(lineup)
+    }
+
+    /// Adds a program unless it is there already.
+    fn add(&mut self, program: Program) -> usize {
+        self.programs.iter().position(|known| *known == program).unwrap_or_else(|| {
+            self.programs.push(program);
+            self.programs.len() - 1
+        })
+    }
+}
+
+/// A launch's compiled programs.
+pub struct Session {
+    lineup: Lineup,
+    executable: Box<dyn Executable>,
+    /// Variants of the micro-steps of the current step.
+    ran: BTreeSet<usize>,
+    loss_sum: f64,
+}
+
+impl Session {
+    /// Compiles a launch; states get their first values from `seed`.
+    ///
+    /// # Errors
+    /// [`Ending::OutOfMemory`] when it needs more than `memory_limit` bytes, [`Ending::Unsupported`] when the executor
+    /// lacks something.
+    pub fn new(
+        lineup: Lineup,
+        settings: &Settings,
+        seed: u64,
+        gang: Arc<dyn Collective>,
+        memory_limit: Option<usize>,
+    ) -> Result<Self, Ending> {
+        let executor = executors::executor(settings)?;
+        tracing::info!(executor = executor.name(), programs = lineup.programs.len(), "compiling");
+        let options = ExecOptions { seed, collective: gang, memory_limit };
+        let executable = executor.compile(&lineup.programs, &options)?;
+        Ok(Self { lineup, executable, ran: BTreeSet::new(), loss_sum: 0.0 })
+    }
+
+    /// Bytes predicted and measured.
+    pub fn memory(&self) -> MemoryReport {
+        self.executable.memory()
+    }
+
+    /// Runs a micro-step; `last` ends the step and gives what it did.
+    ///
+    /// # Errors
+    /// When the device fails or a peer is lost.
+    pub fn micro_step(&mut self, batch: &Batch, learning_rate: f64, last: bool) -> Result<Option<StepResult>, Ending> {
+        let program = self.lineup.micro[batch.program];
+        let rate = Array::scalar(learning_rate as f32);
+        let mut inputs: Vec<View<'_>> = batch.inputs.iter().map(Array::view).collect();
+        let whole_step = self.lineup.applies.is_empty();
+        if whole_step {
+            inputs.push(rate.view());
+        }
+        self.executable.run(program, &inputs)?;
+        self.ran.insert(batch.program);
+        self.loss_sum += self.named_output(program, "loss")?.unwrap_or(f64::NAN);
+        if !last {
+            return Ok(None);
+        }
+        let update = if whole_step {
+            program
+        } else {
+            let found = self.lineup.applies.iter().find(|(variants, _)| *variants == self.ran);
+            let apply =
+                found.map(|(_, place)| *place).ok_or_else(|| Ending::Failed("a step without micro-steps".into()))?;
+            self.executable.run(apply, &[rate.view()])?;
+            apply
+        };
+        self.ran.clear();
+        Ok(Some(StepResult {
+            loss_sum: std::mem::take(&mut self.loss_sum),
+            gradient_norm: self.named_output(update, "gradient_norm")?.unwrap_or(0.0),
+            skipped: self.named_output(update, "skipped")?.is_some_and(|skipped| skipped != 0.0),
+        }))
+    }
+
+    /// The outputs of an evaluation batch.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn evaluate(&mut self, batch: &Batch) -> Result<Vec<Array>, Ending> {
+        let program = self.lineup.evaluation[batch.program];
+        let inputs: Vec<View<'_>> = batch.inputs.iter().map(Array::view).collect();
+        self.executable.run(program, &inputs)?;
+        let count = self.lineup.programs[program].outputs.len();
+        (0..count).map(|output| Ok(self.executable.output(program, output)?)).collect()
+    }
+
+    /// All states that live on from step to step, by name.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn states(&mut self) -> Result<Tensors, Ending> {
+        let sums: BTreeSet<String> = self
+            .executable
+            .states()
+            .iter()
+            .filter(|decl| decl.role == Role::Gradient)
+            .flat_map(|decl| decl.with_parts().map(|part| part.name.clone()).collect::<Vec<_>>())
+            .collect();
+        let mut states = read_named(self.executable.as_mut())?;
+        states.retain(|(name, _)| !sums.contains(name));
+        Ok(states)
+    }
+
+    /// Sets states by name. Averages that are not there start from the weights; other slots that are not there keep
+    /// their first values, and are named in the log.
+    ///
+    /// # Errors
+    /// [`Ending::InvalidPlan`] when a weight is missing or has another shape: it is a checkpoint of another model.
+    pub fn restore(&mut self, mut tensors: Tensors) -> Result<(), Ending> {
+        let decls: Vec<_> = self
+            .executable
+            .states()
+            .iter()
+            .flat_map(|decl| match decl.parts() {
+                [] => vec![(decl.name.clone(), decl.role)],
+                parts => parts.iter().map(|part| (part.name.clone(), part.role)).collect(),
+            })
+            .collect();
+        for (name, role) in decls.iter().filter(|(_, role)| *role != Role::Gradient) {
+            let find = |wanted: &str| tensors.iter().find(|(known, _)| known == wanted).map(|(_, array)| array.clone());
+            if find(name).is_some() {
+                continue;
+            }
+            match (role, name.strip_prefix(AVERAGE).and_then(find)) {
+                (Role::Average, Some(weight)) => tensors.push((name.clone(), weight)),
+                (Role::Parameter | Role::Frozen, _) => {
+                    return Err(Ending::InvalidPlan(format!(
+                        "the checkpoint has no weight {name}: it is of another model; start in an empty checkpoint storage"
+                    )));
+                }
+                _ => tracing::info!(state = name, "not in the checkpoint: begins anew"),
+            }
+        }
+        let unused = write_named(self.executable.as_mut(), &tensors).map_err(|error| {
+            Ending::InvalidPlan(format!(
+                "the checkpoint does not fit the model: {error}; start in an empty checkpoint storage"
+            ))
+        })?;
+        if !unused.is_empty() {
+            tracing::debug!(tensors = unused.join(", "), "in the checkpoint, not in these programs");
+        }
+        Ok(())
+    }
+
+    /// The first tensor, by declaration, that holds NaN or infinity: what a launch died of.
+    pub fn first_non_finite(&mut self) -> Option<String> {
+        let states = self.states().ok()?;
+        states
+            .into_iter()
+            .find(|(_, array)| array.to_f64().iter().any(|value| !value.is_finite()))
+            .map(|(name, _)| name)
+    }
+
+    fn named_output(&mut self, program: usize, name: &str) -> Result<Option<f64>, Ending> {
+        match self.lineup.programs[program].outputs.iter().position(|output| output.name == name) {
+            Some(output) => Ok(Some(self.executable.output(program, output)?.item())),
+            None => Ok(None),
+        }
+    }
+}

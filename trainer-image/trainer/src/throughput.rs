@@ -1,0 +1,181 @@
+//! How fast it goes: step times, waits and processor time over the window that a report speaks about.
+
+use pawl_contract::report::Spread;
+use std::time::{Duration, Instant};
+
+/// Least duration of a window of the guard, so that a window of short steps is more than noise.
+const LEAST_WINDOW: Duration = Duration::from_secs(2);
+/// Least number of steps in a window of the guard.
+const LEAST_STEPS: u64 = 10;
+
+/// What one step took.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StepTime {
+    /// From its first batch to its agreed loss; evaluations and checkpoints lie between steps and are not in it.
+    pub wall: Duration,
+    /// Waiting for data.
+    pub loader: Duration,
+    /// Waiting for other ranks.
+    pub collective: Duration,
+    /// Processor time of all threads of this process.
+    pub processor: Duration,
+}
+
+/// Step times since the end of the warm-up, and the current window.
+#[derive(Debug)]
+pub struct Throughput {
+    step_items: u64,
+    warmup: u64,
+    threads: usize,
+    seen: u64,
+    total: StepTime,
+    steps: Vec<f64>,
+    window: (u64, Duration),
+    windows: u64,
+    newest: Option<f64>,
+}
+
+impl Throughput {
+    /// For steps of `step_items` items, of which the first `warmup` do not count, on `threads` processors.
+    pub fn new(step_items: u64, warmup: u64, threads: usize) -> Self {
+        Self {
+            step_items,
+            warmup,
+            threads: threads.max(1),
+            seen: 0,
+            total: StepTime::default(),
+            steps: Vec::new(),
+            window: (0, Duration::ZERO),
+            windows: 0,
+            newest: None,
+        }
+    }
+
+    /// Adds a step. Gives true when it completes a window of the guard.
+    pub fn add(&mut self, time: StepTime) -> bool {
+        self.seen += 1;
+        if self.seen <= self.warmup {
+            return false;
+        }
+        self.steps.push(time.wall.as_secs_f64());
+        self.total.wall += time.wall;
+        self.total.loader += time.loader;
+        self.total.collective += time.collective;
+        self.total.processor += time.processor;
+        let (steps, wall) = (self.window.0 + 1, self.window.1 + time.wall);
+        let full = steps >= LEAST_STEPS && wall >= LEAST_WINDOW;
+        if full {
+            self.newest = Some((steps * self.step_items) as f64 / wall.as_secs_f64());
+            self.windows += 1;
+        }
+        self.window = if full { (0, Duration::ZERO) } else { (steps, wall) };
+        full
+    }
+
+    /// Items per second since the end of the warm-up.
+    pub fn items_per_second(&self) -> Option<f64> {
+        self.share(self.step_items as f64 * self.steps.len() as f64)
+    }
+
+    /// Items per second of the newest window; before there is one, since the end of the warm-up.
+    pub fn newest(&self) -> Option<f64> {
+        self.newest.or_else(|| self.items_per_second())
+    }
+
+    /// Full windows so far.
+    pub fn windows(&self) -> u64 {
+        self.windows
+    }
+
+    /// Distribution of the step times.
+    pub fn step_seconds(&self) -> Option<Spread> {
+        let mut sorted = self.steps.clone();
+        sorted.sort_by(f64::total_cmp);
+        let at = |quantile: f64| sorted.get((quantile * (sorted.len().max(1) - 1) as f64).round() as usize).copied();
+        Some(Spread { p10: at(0.1)?, median: at(0.5)?, p90: at(0.9)? })
+    }
+
+    /// Share of the time that steps waited for data.
+    pub fn loader_share(&self) -> Option<f64> {
+        self.share(self.total.loader.as_secs_f64())
+    }
+
+    /// Share of the time that steps waited for other ranks.
+    pub fn collective_share(&self) -> Option<f64> {
+        self.share(self.total.collective.as_secs_f64())
+    }
+
+    /// Share of the processors' time that this process used.
+    pub fn utilization(&self) -> Option<f64> {
+        self.share(self.total.processor.as_secs_f64() / self.threads as f64).map(|share| share.min(1.0))
+    }
+
+    fn share(&self, part: f64) -> Option<f64> {
+        let wall = self.total.wall.as_secs_f64();
+        (wall > 0.0).then(|| part / wall)
+    }
+}
+
+/// Reads the clocks at the start of a step; [`Stopwatch::stop`] gives what has gone by.
+#[derive(Debug)]
+pub struct Stopwatch {
+    start: Instant,
+    processor: Duration,
+    loader: Duration,
+    collective: Duration,
+}
+
+impl Stopwatch {
+    /// Starts, given the totals of the loader's and the gang's waits.
+    pub fn start(loader: Duration, collective: Duration) -> Self {
+        Self { start: Instant::now(), processor: processor_time(), loader, collective }
+    }
+
+    /// The time since the start, given the totals now.
+    pub fn stop(&self, loader: Duration, collective: Duration) -> StepTime {
+        StepTime {
+            wall: self.start.elapsed(),
+            loader: loader.saturating_sub(self.loader),
+            collective: collective.saturating_sub(self.collective),
+            processor: processor_time().saturating_sub(self.processor),
+        }
+    }
+}
+
+fn processor_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec.clamp(0, 999_999_999) as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(milliseconds: u64) -> StepTime {
+        let wall = Duration::from_millis(milliseconds);
+        StepTime { wall, loader: wall / 4, collective: wall / 10, processor: wall }
+    }
+
+    #[test]
+    fn only_steps_after_the_warm_up_count() {
+        let mut throughput = Throughput::new(8, 2, 2);
+        for milliseconds in [900, 900, 100, 200, 100] {
+            throughput.add(step(milliseconds));
+        }
+        assert_eq!(throughput.items_per_second(), Some(24.0 / 0.4));
+        assert_eq!(throughput.step_seconds(), Some(Spread { p10: 0.1, median: 0.1, p90: 0.2 }));
+        assert_eq!((throughput.loader_share(), throughput.utilization()), (Some(0.25), Some(0.5)));
+        assert_eq!(Throughput::new(8, 2, 2).items_per_second(), None, "no step, no speed");
+    }
+
+    #[test]
+    fn windows_are_long_enough_to_mean_something() {
+        let mut throughput = Throughput::new(8, 0, 1);
+        let full: Vec<bool> = (0..22).map(|_| throughput.add(step(150))).collect();
+        assert_eq!(full.iter().position(|full| *full), Some(13), "2 s of 150 ms steps");
+        let mut throughput = Throughput::new(8, 0, 1);
+        let full: Vec<bool> = (0..22).map(|_| throughput.add(step(1000))).collect();
+        assert_eq!(full.iter().filter(|full| **full).count(), 2, "10 steps at least");
+        assert_eq!((throughput.windows(), throughput.newest()), (2, Some(8.0)));
+    }
+}

@@ -1,0 +1,60 @@
+//! The main loop.
+
+use crate::ending::Ending;
+use crate::run::Run;
+use crate::throughput::Stopwatch;
+use pawl_contract::plan::LaunchKind;
+
+/// Runs a launch from its start (or checkpoint) to the end of its budget.
+///
+/// # Errors
+/// When it ends before.
+pub fn train(run: &mut Run<'_>) -> Result<(), Ending> {
+    run.resume()?;
+    run.evaluate_before_training()?;
+    while !run.done() {
+        let before = run.position.items;
+        let clock = Stopwatch::start(run.feed.waited(), run.gang.waited());
+        let mine = run.step()?;
+        let so_far = clock.stop(run.feed.waited(), run.gang.waited());
+        let agreed = run.agree(&mine, so_far.wall.saturating_sub(so_far.collective).as_secs_f64())?;
+        run.record(&mine, &agreed, clock.stop(run.feed.waited(), run.gang.waited()))?;
+
+        if run.budget.evaluation_due(before, run.position.items) && run.position.items < run.budget.items {
+            run.evaluate()?;
+            run.publish();
+        }
+        if agreed.stop {
+            return stop(run);
+        }
+        if agreed.checkpoint && !run.done() {
+            run.checkpoint(false)?;
+            run.publish();
+        }
+        run.publish_when_due();
+    }
+    finish(run)
+}
+
+/// The end of the budget: evaluation, checkpoint, and all ranks together.
+fn finish(run: &mut Run<'_>) -> Result<(), Ending> {
+    let evaluated = run.validation.as_ref().is_some_and(|v| v.items == run.position.items && v.items > 0);
+    if run.budget.evaluates && !evaluated {
+        run.evaluate()?;
+    }
+    run.checkpoint(true)?;
+    run.publish();
+    Ok(run.gang.barrier()?)
+}
+
+/// The end on request: what has been trained is saved, and no rank leaves before that is done.
+fn stop(run: &mut Run<'_>) -> Result<(), Ending> {
+    run.checkpoint(true)?;
+    run.publish();
+    run.gang.barrier()?;
+    let saved = match (&run.saver, run.launch.plan.kind) {
+        (Some(_), LaunchKind::Train) => ", after a checkpoint",
+        _ => "",
+    };
+    Err(Ending::Stopped(format!("stopped on request at step {}{saved}", run.position.step)))
+}
