@@ -79,5 +79,5 @@ fn darcy_equals_the_reference() {
     close(&rows[0].1, &[0.007928552106022835, 0.02013733796775341, 0.02985653281211853, 0.03796331211924553], 2e-6);
     close(&rows[1].1, &[0.047105465084314346, 0.10413501411676407, 0.12742160260677338, 0.1206691786646843], 2e-6);
     assert!((coefficients - 9964.0).abs() < 0.05, "{coefficients}");
-    assert!((pressures - 2040.872_79).abs() < 1e-3, "{pressures}");
+    assert!((pressures - 2_040.872_79).abs() < 1e-3, "{pressures}");
 }

@@ -1,4 +1,5 @@
 //! The crate's behaviour from outside; one binary, so that it links once.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod batches;
 mod configuration;
@@ -6,3 +7,4 @@ mod generation;
 mod parity;
 mod pdebench;
 mod store;
+mod training;

@@ -1,0 +1,110 @@
+//! What a configuration must keep beyond its types.
+
+use super::{AdvectionConfig, Config, DarcyConfig, OperatorConfig, Source, Task};
+use crate::ups::encoder::darcy_tiles;
+use crate::workload::WorkloadError;
+use serde_json::Value;
+
+impl Config {
+    /// Checks what the types cannot: sizes that must fit together, ranges, choices that need each other.
+    pub(super) fn validate(&self) -> Result<(), WorkloadError> {
+        let wrong = |field: &str, value: &dyn std::fmt::Display, remedy: &str| -> Result<(), WorkloadError> {
+            Err(WorkloadError::config(field, &Value::String(value.to_string()), remedy))
+        };
+        if self.tasks.is_empty() || (self.tasks.len() == 2 && self.tasks[0] == self.tasks[1]) || self.tasks.len() > 2 {
+            let names: Vec<_> = self.tasks.iter().map(|task| task.name()).collect();
+            return wrong("tasks", &format!("[{}]", names.join(", ")), "name advection1d, darcy2d or both, each once");
+        }
+        let positive = [
+            ("advection.cells", self.advection.cells),
+            ("advection.trajectories", self.advection.trajectories),
+            ("darcy.grid", self.darcy.grid),
+            ("darcy.samples", self.darcy.samples),
+            ("operator.width", self.operator.width),
+            ("operator.hidden", self.operator.hidden),
+            ("operator.depth", self.operator.depth),
+            ("operator.heads", self.operator.heads),
+            ("operator.mlpRatio", self.operator.mlp_ratio),
+            ("decoder.hidden", self.decoder.hidden),
+            ("decoder.heads", self.decoder.heads),
+            ("decoder.layers", self.decoder.layers),
+            ("pairs", self.pairs),
+            ("loss.inversePairs", self.loss.inverse_pairs),
+        ];
+        for (field, value) in positive {
+            if value == 0 || value > 1 << 24 {
+                return wrong(field, &value, "must be between 1 and 16777216");
+            }
+        }
+        let OperatorConfig { tokens, width, hidden, heads, drop_path, .. } = self.operator;
+        if !tokens.is_power_of_two() || tokens < 2 {
+            return wrong("operator.tokens", &tokens, "must be a power of two, at least 2");
+        }
+        if hidden % heads != 0 {
+            return wrong("operator.heads", &heads, &format!("must divide operator.hidden ({hidden})"));
+        }
+        if width % 2 != 0 {
+            return wrong("operator.width", &width, "must be even, for the spectral loss");
+        }
+        if !self.decoder.hidden.is_multiple_of(self.decoder.heads) {
+            let remedy = format!("must divide decoder.hidden ({})", self.decoder.hidden);
+            return wrong("decoder.heads", &self.decoder.heads, &remedy);
+        }
+        if !(0.0..1.0).contains(&drop_path) {
+            return wrong("operator.dropPath", &drop_path, "must be at least 0 and less than 1");
+        }
+        if self.has(Task::Advection1d) {
+            let AdvectionConfig { cells, frames, betas, .. } = &self.advection;
+            if cells % tokens != 0 {
+                return wrong("advection.cells", cells, &format!("must be a multiple of operator.tokens ({tokens})"));
+            }
+            if self.pairs >= *frames {
+                return wrong("pairs", &self.pairs, &format!("must be less than advection.frames ({frames})"));
+            }
+            if betas.values().is_empty() || betas.values().iter().any(|beta| !beta.is_finite()) {
+                let text = format!("{:?}", betas.values());
+                return wrong("advection.betas", &text, "must be `all` or a list of at least one finite speed");
+            }
+        }
+        if self.has(Task::Darcy2d) {
+            let (rows, columns) = darcy_tiles(tokens);
+            let DarcyConfig { grid, samples } = self.darcy;
+            if grid % rows != 0 || grid % columns != 0 {
+                let remedy = format!("must be a multiple of {rows}: {tokens} tokens tile it {rows} x {columns}");
+                return wrong("darcy.grid", &grid, &remedy);
+            }
+            if samples < self.pairs {
+                let remedy =
+                    format!("must be at least pairs ({}): an item bundles that many distinct samples", self.pairs);
+                return wrong("darcy.samples", &samples, &remedy);
+            }
+        }
+        if self.loss.inverse_pairs > self.pairs {
+            let remedy = format!("must be at most pairs ({})", self.pairs);
+            return wrong("loss.inversePairs", &self.loss.inverse_pairs, &remedy);
+        }
+        let weights = [
+            ("loss.spectral", self.loss.spectral),
+            ("loss.inverse", self.loss.inverse),
+            ("loss.inverseStart", self.loss.inverse_start),
+            ("loss.inverseRamp", self.loss.inverse_ramp),
+            ("loss.boundary", self.loss.boundary),
+            ("loss.norm", self.loss.norm),
+            ("loss.diversity", self.loss.diversity),
+        ];
+        for (field, value) in weights {
+            if !(0.0..=1e6).contains(&value) {
+                return wrong(field, &value, "must be between 0 and 1000000");
+            }
+        }
+        match (self.data.source, &self.data.directory) {
+            (Source::PdeBench, None) => {
+                wrong("data.directory", &"null", "must name the directory of PDEBench's files for `source: PdeBench`")
+            }
+            (Source::Generated, Some(directory)) => {
+                wrong("data.directory", directory, "is only read with `source: PdeBench`: set that, or leave it out")
+            }
+            _ => Ok(()),
+        }
+    }
+}
