@@ -99,7 +99,8 @@ fn another_configuration_gets_another_cache() {
 
 #[test]
 fn a_damaged_torn_or_missing_shard_is_made_again_alone() {
-    let damages: [(&str, fn(&Path)); 4] = [
+    type Damage = (&'static str, fn(&Path));
+    let damages: [Damage; 4] = [
         ("flipped", |path| {
             let mut bytes = fs::read(path).unwrap();
             *bytes.last_mut().unwrap() ^= 1;
