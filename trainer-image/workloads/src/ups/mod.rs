@@ -91,7 +91,7 @@ impl UpsJob {
         let model = Model { config: &plan.config, layout: plan.layout, encoders: &encoders, edge: &edge };
         let auxiliary = plan.config.loss.auxiliary;
         let variants: &[bool] = match (auxiliary, plan.loss_frequency) {
-            (Auxiliary::Off, _) => &[false],
+            (Auxiliary::None, _) => &[false],
             (_, 1) => &[true],
             _ => &[true, false],
         };
@@ -130,14 +130,14 @@ impl Plan {
         let accumulation = settings.accumulation(request.world).map_err(|mismatch| {
             WorkloadError::setting("globalBatch", mismatch.global_batch, format!("does not come out: {mismatch}"))
         })?;
-        let auxiliary = config.loss.auxiliary != Auxiliary::Off;
+        let auxiliary = config.loss.auxiliary != Auxiliary::None;
         let settings_of_auxiliary =
             [("lossFrequency", settings.loss_frequency), ("querySamples", settings.query_samples)];
         for (field, value) in settings_of_auxiliary {
             match value {
                 Some(0) => return Err(WorkloadError::setting(field, 0, "must be at least 1")),
                 Some(value) if !auxiliary => {
-                    let problem = "acts on auxiliary losses, and workload.config.loss.auxiliary is Off: leave it out, or turn them on";
+                    let problem = "acts on auxiliary losses, and workload.config.loss.auxiliary is None: leave it out, or turn them on";
                     return Err(WorkloadError::setting(field, value, problem));
                 }
                 _ => {}
@@ -178,7 +178,7 @@ impl Plan {
         let step_items = self.batch() * self.world * self.accumulation;
         let step = at.items % self.items_per_epoch() / step_items;
         let index = step * self.accumulation + u64::from(at.micro);
-        self.config.loss.auxiliary != Auxiliary::Off && index.is_multiple_of(self.loss_frequency)
+        self.config.loss.auxiliary != Auxiliary::None && index.is_multiple_of(self.loss_frequency)
     }
 
     /// Weight of each inverse loss: 0 at first, then rising linearly by epochs, then constant.

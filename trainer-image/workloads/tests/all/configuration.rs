@@ -84,7 +84,7 @@ fn settings_choose_the_programs() {
         (names, count(train, "decoder."), job.programs().evaluation.len())
     };
     let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
-    assert_eq!(smoke(json!({"auxiliary": "Off"}), json!({})), (names(&["plain"]), 0, 1));
+    assert_eq!(smoke(json!({"auxiliary": "None"}), json!({})), (names(&["plain"]), 0, 1));
     assert_eq!(smoke(json!({}), json!({})), (names(&["auxiliary"]), 9_217, 3));
     assert_eq!(smoke(json!({}), json!({"lossFrequency": 4})), (names(&["auxiliary", "plain"]), 9_217, 3));
     assert_eq!(smoke(json!({"auxiliary": "Frozen"}), json!({})), (names(&["auxiliary"]), 0, 1));
@@ -145,9 +145,9 @@ fn mistakes_name_the_field_the_value_and_the_remedy() {
         (smoke(none.clone()), json!({"ema": "1.5"}), ["settings.ema", "1.5", "less than 1"]),
         (smoke(none.clone()), json!({"workload": {"pairs": 0}}), ["config.pairs", "0", "between 1"]),
         (
-            smoke(json!({"loss": {"auxiliary": "Off"}})),
+            smoke(json!({"loss": {"auxiliary": "None"}})),
             json!({"lossFrequency": 4}),
-            ["settings.lossFrequency", "4", "loss.auxiliary is Off"],
+            ["settings.lossFrequency", "4", "loss.auxiliary is None"],
         ),
     ];
     for (config, settings, parts) in cases {

@@ -167,7 +167,7 @@ pub struct DecoderConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Auxiliary {
     /// Not computed.
-    Off,
+    None,
     /// The decoder learns with the operator; physics terms act on the prediction.
     Live,
     /// Computed from the inputs, nobody learns: the published behaviour, which costs time and changes nothing.
