@@ -1,3 +1,12 @@
-//! The `pawl` command line.
+//! `pawl`: one manifest, judged phase by phase. See `pawl --help`.
 
-fn main() {}
+mod args;
+mod commands;
+mod exit;
+
+use clap::Parser;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    commands::dispatch(args::Arguments::parse().command)
+}

@@ -1,1 +1,21 @@
-//! The local shell: pawl run without a cluster.
+//! The local shell: `pawl run` without a cluster. The same manifest, the same decisions, every rank a process of this
+//! machine.
+//!
+//! - [`shell`]: the loop: observe, decide, act, write the status, tell;
+//! - [`gang`]: the attempts, and the agent that runs one of them in this process;
+//! - [`state`]: the directory in which everything is kept, so that a run that was killed goes on where it was;
+//! - [`machine`]: GPUs and cores;
+//! - [`display`]: what people see on a terminal or in a pipe;
+//! - [`report`]: the HTML page of evidence.
+
+pub mod display;
+pub mod gang;
+pub mod interrupt;
+pub mod machine;
+pub mod numbers;
+pub mod report;
+pub mod shell;
+pub mod state;
+pub mod verdict;
+
+pub use shell::{Options, RunError, Verdict, run};

@@ -1,0 +1,165 @@
+//! The command line.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// Trains a model, keeping only the optimizations that measurably hold.
+#[derive(Debug, Parser)]
+#[command(name = "pawl", version, after_help = crate::exit::HELP, max_term_width = 100)]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a job on this machine: judge its phases, then train with what held.
+    ///
+    /// Everything is kept in the state directory: a run that was interrupted or killed goes on where it was when the
+    /// same command is given again.
+    #[command(after_help = crate::exit::HELP)]
+    Run(Run),
+    /// Check manifests, and print every problem as FILE:LINE:COLUMN.
+    Validate {
+        /// The manifests; - is standard input.
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+    },
+    /// Print where a job is: its phases, settings, training, cost.
+    Status {
+        /// Whose.
+        #[command(flatten)]
+        place: Place,
+        /// Form of the output.
+        #[arg(long, value_enum, default_value = "table")]
+        output: Output,
+    },
+    /// Write the evidence of a job as one HTML page.
+    Report {
+        /// Whose.
+        #[command(flatten)]
+        place: Place,
+        /// Where to; - is standard output. Default: report.html in the state directory.
+        #[arg(short = 'o', long = "out", value_name = "PATH")]
+        out: Option<PathBuf>,
+    },
+    /// Print what the trainer will run, without running it.
+    Plan(Plan),
+    /// Print the CustomResourceDefinition of TrainingJob as YAML.
+    Crd,
+    /// Print a completion script.
+    Completion {
+        /// For which shell.
+        shell: Shell,
+    },
+    /// Run the ranks of one pod: its entry point.
+    #[command(hide = true)]
+    Agent(Agent),
+    /// Be one rank: read the trainer contract's environment.
+    #[command(hide = true)]
+    Trainer,
+}
+
+/// `pawl run`.
+#[derive(Debug, Args)]
+pub struct Run {
+    /// The manifest; - is standard input.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// State directory. Default: .pawl/<job name>. Delete it to start the job anew.
+    #[arg(long, value_name = "DIR")]
+    pub state: Option<PathBuf>,
+    /// GPUs to use, such as 0,1. Default: the first visible ones, as many as the manifest wants.
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub gpus: Option<Vec<String>>,
+    /// Form of the result. With json and yaml, standard output is that document alone.
+    #[arg(long, value_enum, default_value = "table")]
+    pub output: Output,
+    /// No progress, only the result.
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+/// Whose state to read: `--state DIR`, or the default directory of a manifest's job.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub struct Place {
+    /// The job's manifest: its default state directory is read.
+    #[arg(value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// State directory.
+    #[arg(long, value_name = "DIR")]
+    pub state: Option<PathBuf>,
+}
+
+/// `pawl plan`.
+#[derive(Debug, Args)]
+pub struct Plan {
+    /// The manifest; - is standard input.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// What to print.
+    #[arg(long, value_enum, default_value = "graph")]
+    pub dump: Dump,
+    /// Phases to apply on top of the baseline, in this order.
+    #[arg(long = "phase", value_name = "NAME")]
+    pub phases: Vec<String>,
+}
+
+/// `pawl agent`.
+#[derive(Debug, Args)]
+pub struct Agent {
+    /// The attempt's plan.
+    #[arg(long, env = "PAWL_ATTEMPT_PLAN", value_name = "PATH")]
+    pub plan: PathBuf,
+    /// Index of this pod in the gang; 0 coordinates.
+    #[arg(long, env = "JOB_COMPLETION_INDEX", value_name = "N")]
+    pub replica: u32,
+    /// host:port at which pod 0 is reached by the others.
+    #[arg(long, env = "PAWL_AGENT_ADDRESS", value_name = "HOST:PORT", requires = "token_file")]
+    pub address: Option<String>,
+    /// File that holds the gang's token.
+    #[arg(long, env = "PAWL_AGENT_TOKEN_FILE", value_name = "PATH")]
+    pub token_file: Option<PathBuf>,
+    /// Working directory of the attempt.
+    #[arg(long, env = "PAWL_WORK_DIR", default_value = "/tmp/pawl", value_name = "DIR")]
+    pub work_dir: PathBuf,
+    /// Checkpoint storage, URL or path. Default: in the working directory.
+    #[arg(long, env = "PAWL_CHECKPOINTS", value_name = "URL")]
+    pub checkpoints: Option<String>,
+    /// Where workloads keep generated data. Default: in the working directory.
+    #[arg(long, env = "PAWL_DATA", value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// Where the results go in at most 4096 bytes.
+    #[arg(long, env = "PAWL_TERMINATION_LOG", default_value = "/dev/termination-log", value_name = "PATH")]
+    pub termination_log: PathBuf,
+    /// The trainer and its arguments, for plans without a command. Default: the built-in trainer.
+    #[arg(last = true, value_name = "TRAINER")]
+    pub trainer: Vec<OsString>,
+}
+
+/// Form of an output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// For people.
+    Table,
+    /// JSON.
+    Json,
+    /// YAML.
+    Yaml,
+}
+
+/// What of a plan to print.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Dump {
+    /// Operators after all passes.
+    Graph,
+    /// Kernels, as the graph executor runs them.
+    Kernels,
+    /// Places in memory, and the predicted peak.
+    Memory,
+}

@@ -1,0 +1,56 @@
+//! A file per subcommand.
+
+mod agent;
+mod plan;
+mod report;
+mod run;
+mod source;
+mod status;
+mod validate;
+
+use crate::args::{Arguments, Command};
+use crate::exit;
+use clap::CommandFactory;
+use serde::Serialize;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+/// Does what the command line says.
+pub fn dispatch(command: Command) -> ExitCode {
+    match command {
+        Command::Run(run) => run::run(&run),
+        Command::Validate { files } => validate::validate(&files),
+        Command::Status { place, output } => status::status(&place, output),
+        Command::Report { place, out } => report::report(&place, out.as_deref()),
+        Command::Plan(plan) => plan::plan(&plan),
+        Command::Crd => print(&pawl_api::crd()),
+        Command::Completion { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Arguments::command(), "pawl", &mut script);
+            print(&String::from_utf8_lossy(&script))
+        }
+        Command::Agent(agent) => agent::agent(agent),
+        Command::Trainer => pawl_trainer::run_from_env(),
+    }
+}
+
+/// Prints a result. A reader that has seen enough, such as `head`, is no error.
+fn print(text: &str) -> ExitCode {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            exit::with_error(exit::FAILED, &format!("standard output: {error}"))
+        }
+        _ => ExitCode::SUCCESS,
+    }
+}
+
+/// `value` as JSON or YAML.
+fn document(value: &impl Serialize, yaml: bool) -> String {
+    let written = if yaml {
+        serde_saphyr::to_string(value).map_err(|error| error.to_string())
+    } else {
+        serde_json::to_string_pretty(value).map(|text| text + "\n").map_err(|error| error.to_string())
+    };
+    written.expect("a status holds strings, numbers and maps with string keys, all of which can be written")
+}

@@ -1,0 +1,30 @@
+//! `pawl report`.
+
+use super::{print, source};
+use crate::args::Place;
+use crate::exit;
+use pawl_local::report::{self, evidence::Evidence};
+use pawl_local::shell::displayed;
+use pawl_local::state::write_atomic;
+use std::path::Path;
+use std::process::ExitCode;
+
+/// Writes the page and says where it is.
+pub fn report(place: &Place, out: Option<&Path>) -> ExitCode {
+    let state = match source::place(place) {
+        Ok(state) => state,
+        Err(error) => return source::refuse(&error),
+    };
+    let page = match Evidence::gather(&state) {
+        Ok(evidence) => report::render(&evidence),
+        Err(error) => return exit::with_error(exit::STATE, &error),
+    };
+    if out == Some(Path::new("-")) {
+        return print(&page);
+    }
+    let path = out.map_or_else(|| state.report(), Path::to_owned);
+    match write_atomic(&path, page.as_bytes()) {
+        Ok(()) => print(&format!("{}\n", displayed(&path))),
+        Err(error) => exit::with_error(exit::STATE, &error),
+    }
+}

@@ -1,0 +1,46 @@
+//! `pawl run`.
+
+use super::{document, print, source, status};
+use crate::args::{Output, Run};
+use crate::exit;
+use pawl_local::display::Style;
+use pawl_local::{Options, Verdict};
+use std::process::ExitCode;
+
+/// Runs a job until it is at rest.
+pub fn run(arguments: &Run) -> ExitCode {
+    let job = match source::load(&arguments.file) {
+        Ok(job) => job,
+        Err(error) => return source::refuse(&error),
+    };
+    let program = match std::env::current_exe() {
+        Ok(program) => program,
+        Err(error) => return exit::with_error(exit::FAILED, &format!("the pawl program cannot be found: {error}")),
+    };
+    let style = Style { document: arguments.output != Output::Table, quiet: arguments.quiet };
+    let state = source::state_of(&job, arguments.state.as_deref());
+    let options = Options {
+        state: state.clone(),
+        gpus: arguments.gpus.clone(),
+        trainer: vec![program.into_os_string(), "trainer".into()],
+        style,
+    };
+    let (verdict, finished) = match pawl_local::run(job, options) {
+        Ok(outcome) => outcome,
+        Err(error) => return exit::with_error(exit::of_error(&error), &error),
+    };
+    let text = match arguments.output {
+        Output::Table => status::table(&state, &finished),
+        Output::Json => document(&status::Result::new(&state, &finished), false),
+        Output::Yaml => document(&status::Result::new(&state, &finished), true),
+    };
+    let _ = print(&text);
+    if let Verdict::Interrupted(signal) = verdict {
+        let again = match &arguments.state {
+            Some(state) => format!("{} --state {}", arguments.file.display(), state.display()),
+            None => arguments.file.display().to_string(),
+        };
+        eprintln!("stopped by {signal}; nothing that finished is lost: go on with `pawl run {again}`");
+    }
+    ExitCode::from(exit::of_verdict(verdict))
+}

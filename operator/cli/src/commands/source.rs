@@ -1,0 +1,57 @@
+//! Reading manifests, and finding the state of their jobs.
+
+use crate::args::Place;
+use crate::exit;
+use pawl_api::TrainingJob;
+use pawl_api::manifest::{self, ManifestErrors};
+use pawl_local::state::StateDir;
+use std::io::Read;
+use std::path::Path;
+use std::process::ExitCode;
+
+/// Why a manifest cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    /// It cannot be read from standard input.
+    #[error("standard input: {0}")]
+    Stdin(#[from] std::io::Error),
+    /// It is not a valid manifest.
+    #[error(transparent)]
+    Manifest(#[from] ManifestErrors),
+}
+
+/// Reads the manifest in `file`; `-` is standard input.
+pub fn load(file: &Path) -> Result<TrainingJob, SourceError> {
+    if file != Path::new("-") {
+        return Ok(manifest::load(file)?);
+    }
+    let mut text = String::new();
+    std::io::stdin().read_to_string(&mut text)?;
+    Ok(manifest::parse(&text, "<stdin>")?)
+}
+
+/// Prints every problem on a line of its own.
+pub fn refuse(error: &SourceError) -> ExitCode {
+    match error {
+        SourceError::Stdin(_) => return exit::with_error(exit::INPUT, error),
+        SourceError::Manifest(errors) => eprintln!("{}", errors.to_string().trim_end()),
+    }
+    ExitCode::from(exit::INPUT)
+}
+
+/// The state directory of `job`, unless another one is named.
+pub fn state_of(job: &TrainingJob, named: Option<&Path>) -> StateDir {
+    match named {
+        Some(directory) => StateDir::new(directory),
+        None => StateDir::default_for(job.metadata.name.as_deref().unwrap_or_default()),
+    }
+}
+
+/// The state directory that the command line means.
+pub fn place(place: &Place) -> Result<StateDir, SourceError> {
+    match (&place.state, &place.file) {
+        (Some(directory), _) => Ok(StateDir::new(directory)),
+        (None, Some(file)) => Ok(state_of(&load(file)?, None)),
+        (None, None) => Ok(StateDir::new(".")),
+    }
+}

@@ -1,0 +1,82 @@
+//! `pawl status`, and the result of `pawl run`.
+
+use super::{document, print, source};
+use crate::args::{Output, Place};
+use crate::exit;
+use console::Term;
+use pawl_api::TrainingJobStatus;
+use pawl_local::display::{colours, summary};
+use pawl_local::state::StateDir;
+use pawl_local::state::document::Document;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// The result as a document.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Result<'a> {
+    job: &'a str,
+    status: &'a TrainingJobStatus,
+    paths: Paths,
+}
+
+/// Where everything lies, absolute.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Paths {
+    state: PathBuf,
+    status: PathBuf,
+    events: PathBuf,
+    report: PathBuf,
+    /// The newest complete checkpoint, when checkpoints lie in the state directory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    checkpoint: Option<PathBuf>,
+}
+
+impl<'a> Result<'a> {
+    /// The result of the job in `state`.
+    pub fn new(state: &StateDir, finished: &'a Document) -> Self {
+        let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let training = finished.status.training.as_ref();
+        let checkpoint = training.and_then(|training| training.last_checkpoint.as_ref());
+        let here = finished.job.spec.train.checkpoint.storage.is_none();
+        Self {
+            job: finished.name(),
+            status: &finished.status,
+            paths: Paths {
+                state: absolute(state.root()),
+                status: absolute(&state.status()),
+                events: absolute(&state.events()),
+                report: absolute(&state.report()),
+                checkpoint: checkpoint
+                    .filter(|_| here)
+                    .map(|checkpoint| absolute(&state.checkpoints().join(&checkpoint.name))),
+            },
+        }
+    }
+}
+
+/// The result for people, as wide as the terminal; in a pipe nothing is cut.
+pub fn table(state: &StateDir, finished: &Document) -> String {
+    let term = Term::stdout();
+    let width = term.size_checked().map(|(_, columns)| usize::from(columns));
+    summary::render(state, finished, width.filter(|_| term.features().is_attended()), colours(&term))
+}
+
+/// Prints where a job is.
+pub fn status(place: &Place, output: Output) -> ExitCode {
+    let state = match source::place(place) {
+        Ok(state) => state,
+        Err(error) => return source::refuse(&error),
+    };
+    let found = match Document::load_existing(&state) {
+        Ok(found) => found,
+        Err(error) => return exit::with_error(exit::STATE, &error),
+    };
+    print(&match output {
+        Output::Table => table(&state, &found),
+        Output::Json => document(&Result::new(&state, &found), false),
+        Output::Yaml => document(&Result::new(&state, &found), true),
+    })
+}

@@ -1,0 +1,161 @@
+//! What a run shows while it runs: a few live lines on a terminal, one line per event in a pipe.
+
+mod live;
+pub mod summary;
+pub mod table;
+
+use crate::numbers::{seconds, short};
+use crate::state::events::EventRecord;
+use console::{Style as Paint, Term};
+use live::Live;
+use pawl_agent::Event;
+use pawl_api::{TrainingJob, TrainingJobStatus};
+use pawl_contract::exit::Outcome;
+use pawl_contract::plan::{AttemptPlan, LaunchKind};
+use pawl_contract::progress::Progress;
+use pawl_contract::report::Report;
+use std::time::{Duration, Instant};
+
+/// In a pipe, training says how it goes so often.
+const TRAINING_LINE: Duration = Duration::from_secs(30);
+
+/// How progress is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Style {
+    /// Standard output is for a document alone: progress goes to standard error.
+    pub document: bool,
+    /// No progress at all.
+    pub quiet: bool,
+}
+
+impl Style {
+    /// Where people read.
+    pub fn term(self) -> Term {
+        if self.document { Term::stderr() } else { Term::stdout() }
+    }
+}
+
+/// Whether text to `term` may be coloured: `NO_COLOR` is unset or empty, and it is a terminal that can.
+pub fn colours(term: &Term) -> bool {
+    let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    wanted && term.features().is_attended() && term.features().colors_supported()
+}
+
+/// Shows a run as it goes.
+pub struct Display {
+    term: Term,
+    mode: Mode,
+    colours: bool,
+    told: Option<Instant>,
+}
+
+enum Mode {
+    Quiet,
+    Lines,
+    Live(Box<Live>),
+}
+
+impl Display {
+    /// For `job`, in the given style; live lines only where a terminal can move its cursor.
+    pub fn new(style: Style, job: &TrainingJob) -> Self {
+        let term = style.term();
+        let dumb = std::env::var_os("TERM").is_some_and(|name| name == "dumb");
+        let mode = if style.quiet {
+            Mode::Quiet
+        } else if term.features().is_attended() && !dumb {
+            Mode::Live(Box::new(Live::new(&term, job, colours(&term))))
+        } else {
+            Mode::Lines
+        };
+        Self { colours: colours(&term), term, mode, told: None }
+    }
+
+    /// Shows where the job is.
+    pub fn show(&mut self, status: &TrainingJobStatus, plan: Option<&AttemptPlan>) {
+        if let Mode::Live(live) = &mut self.mode {
+            live.show(status, plan);
+        }
+    }
+
+    /// Tells an event.
+    pub fn event(&mut self, event: &EventRecord) {
+        let mark = if event.warning {
+            self.paint(Paint::new().yellow().bold(), "!")
+        } else {
+            self.paint(Paint::new().green(), "•")
+        };
+        self.line(&format!("{mark} {}: {}", event.reason, event.message));
+    }
+
+    /// Tells what the ranks do.
+    pub fn heard(&mut self, event: &Event) {
+        match (&mut self.mode, event) {
+            (Mode::Live(live), Event::LaunchStarted { launch, kind }) => live.launch_started(launch, *kind),
+            (Mode::Live(live), Event::Progress(progress)) => live.progress(progress),
+            (Mode::Live(live), Event::LaunchEnded(_)) => live.launch_ended(),
+            (Mode::Lines, Event::LaunchEnded(report)) => {
+                let text = self.paint(Paint::new().dim(), &launch_line(report));
+                self.line(&format!("  {text}"));
+            }
+            (Mode::Lines, Event::Progress(progress)) if progress.kind == LaunchKind::Train => {
+                if self.told.is_none_or(|told| told.elapsed() >= TRAINING_LINE) {
+                    self.told = Some(Instant::now());
+                    self.line(&format!("  {}", training_line(progress)));
+                }
+            }
+            (Mode::Lines, Event::LaunchStarted { .. } | Event::Progress(_)) | (Mode::Quiet, _) => {}
+        }
+    }
+
+    /// Tells something about the run itself.
+    pub fn note(&mut self, text: &str) {
+        self.line(text);
+    }
+
+    /// Takes the live lines away.
+    pub fn close(&mut self) {
+        if let Mode::Live(live) = &self.mode {
+            live.close();
+        }
+    }
+
+    fn line(&self, text: &str) {
+        match &self.mode {
+            Mode::Quiet => {}
+            // Nobody reads any more when this fails: the job goes on all the same.
+            Mode::Lines => drop(self.term.write_line(text)),
+            Mode::Live(live) => live.print(text),
+        }
+    }
+
+    fn paint(&self, paint: Paint, text: &str) -> String {
+        paint.force_styling(self.colours).apply_to(text).to_string()
+    }
+}
+
+fn launch_line(report: &Report) -> String {
+    let mut facts = vec![match report.outcome {
+        Outcome::Done => "done".to_owned(),
+        other => format!("{other:?}"),
+    }];
+    facts.extend(report.items_per_second.map(|speed| format!("{} items/s", short(speed))));
+    facts.extend(report.losses.last().map(|point| format!("loss {}", short(point.loss))));
+    facts.push(seconds(report.wall_seconds));
+    if report.outcome != Outcome::Done && !report.message.is_empty() {
+        facts.push(report.message.clone());
+    }
+    format!("{}: {}", report.launch, facts.join(", "))
+}
+
+fn training_line(progress: &Progress) -> String {
+    let mut facts = vec![match progress.total_steps {
+        Some(total) => format!("step {} of {total}", progress.step),
+        None => format!("step {}", progress.step),
+    }];
+    facts.extend(progress.loss.map(|loss| format!("loss {}", short(loss))));
+    let validation = progress.validation.iter().flat_map(|validation| &validation.metrics);
+    facts.extend(validation.map(|(name, value)| format!("validation {name} {}", short(*value))));
+    facts.extend(progress.items_per_second.map(|speed| format!("{} items/s", short(speed))));
+    facts.extend(progress.eta_seconds.map(|eta| format!("{} left", seconds(eta))));
+    format!("training: {}", facts.join(", "))
+}

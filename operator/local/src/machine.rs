@@ -1,0 +1,194 @@
+//! What this machine gives to a job: GPUs, cores, a name.
+
+use pawl_api::TrainingJob;
+use pawl_contract::plan::AttemptPlan;
+use std::ffi::OsStr;
+use std::path::Path;
+
+/// This machine cannot run the job as the manifest says.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MachineError {
+    /// Too few GPUs are visible.
+    #[error(
+        "spec.trainer: {wanted} GPUs are wanted (replicas x gpusPerReplica), {visible} are visible here: run it where \
+         they are, lower spec.trainer.gpusPerReplica (0 trains on the CPU), or check nvidia-smi and CUDA_VISIBLE_DEVICES"
+    )]
+    TooFewGpus {
+        /// GPUs that the manifest asks for.
+        wanted: u32,
+        /// GPUs that this machine shows.
+        visible: usize,
+    },
+    /// `--gpus` does not fit the manifest.
+    #[error(
+        "--gpus: {given} named, but the manifest wants {wanted} (replicas x gpusPerReplica): name {wanted}, or change \
+         spec.trainer"
+    )]
+    GpuCount {
+        /// GPUs that the manifest asks for.
+        wanted: u32,
+        /// GPUs that were named.
+        given: usize,
+    },
+    /// `--gpus` names what is not there.
+    #[error("--gpus: GPU {name:?} is not visible here: name some of {}", visible.join(","))]
+    NoSuchGpu {
+        /// The name.
+        name: String,
+        /// What there is.
+        visible: Vec<String>,
+    },
+}
+
+/// The devices that a job's ranks run on: all replicas' ranks share this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Machine {
+    /// GPUs in the order of the ranks; empty: the ranks run on the CPU.
+    pub gpus: Vec<String>,
+    /// Threads of each rank.
+    pub threads: usize,
+    /// Says which devices these are: launches on equal placements may be compared.
+    pub placement: String,
+}
+
+impl Machine {
+    /// Gives `job` the GPUs `chosen` (`--gpus`), or the first ones that are visible.
+    pub fn allot(job: &TrainingJob, chosen: Option<&[String]>) -> Result<Self, MachineError> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Self::allot_from(job, chosen, &visible_gpus(), cores, &host())
+    }
+
+    fn allot_from(
+        job: &TrainingJob,
+        chosen: Option<&[String]>,
+        visible: &[String],
+        cores: usize,
+        host: &str,
+    ) -> Result<Self, MachineError> {
+        let trainer = &job.spec.trainer;
+        let wanted = trainer.replicas.saturating_mul(trainer.gpus_per_replica);
+        let gpus = match chosen {
+            Some(chosen) if chosen.len() != wanted as usize => {
+                return Err(MachineError::GpuCount { wanted, given: chosen.len() });
+            }
+            Some(chosen) => {
+                // A UUID (GPU-.., MIG-..) is left for the driver to check: only indices can be counted here.
+                let unknown = |name: &&String| name.bytes().all(|b| b.is_ascii_digit()) && !visible.contains(name);
+                if let Some(name) = chosen.iter().find(unknown) {
+                    return Err(MachineError::NoSuchGpu { name: name.clone(), visible: visible.to_vec() });
+                }
+                chosen.to_vec()
+            }
+            None if visible.len() < wanted as usize => {
+                return Err(MachineError::TooFewGpus { wanted, visible: visible.len() });
+            }
+            None => visible[..wanted as usize].to_vec(),
+        };
+        let ranks = trainer.world_size().max(1) as usize;
+        let threads = (cores / ranks).max(1);
+        let devices =
+            if gpus.is_empty() { format!("cpu:{ranks}x{threads}") } else { format!("gpu:{}", gpus.join(",")) };
+        Ok(Self { placement: format!("{host}/{devices}"), gpus, threads })
+    }
+
+    /// `plan` as one agent of this machine runs it: the ranks of all replicas, in the same order.
+    pub fn gathered(&self, plan: &AttemptPlan) -> AttemptPlan {
+        AttemptPlan {
+            replicas: 1,
+            ranks_per_replica: plan.world_size(),
+            gpus_per_replica: plan.replicas * plan.gpus_per_replica,
+            ..plan.clone()
+        }
+    }
+
+    /// Environment of every rank: each gets the same share of the cores, so that both arms of a pair are equal.
+    pub fn environment(&self) -> Vec<(String, String)> {
+        ["OMP_NUM_THREADS", "RAYON_NUM_THREADS"].map(|name| (name.to_owned(), self.threads.to_string())).to_vec()
+    }
+}
+
+/// The GPUs that `CUDA_VISIBLE_DEVICES` shows, or else those that the driver lists.
+fn visible_gpus() -> Vec<String> {
+    match std::env::var_os("CUDA_VISIBLE_DEVICES") {
+        Some(shown) => listed(&shown),
+        None => (0..driver_gpus(Path::new("/proc/driver/nvidia/gpus"))).map(|index| index.to_string()).collect(),
+    }
+}
+
+/// The devices of a `CUDA_VISIBLE_DEVICES`: CUDA stops reading at the first one that is not valid, such as -1.
+fn listed(shown: &OsStr) -> Vec<String> {
+    let shown = shown.to_string_lossy();
+    let names = shown.split(',').map(str::trim).take_while(|name| !name.is_empty() && !name.starts_with('-'));
+    names.map(str::to_owned).collect()
+}
+
+fn driver_gpus(directory: &Path) -> usize {
+    std::fs::read_dir(directory).map_or(0, |entries| entries.filter_map(Result::ok).count())
+}
+
+fn host() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = name.trim();
+    if name.is_empty() { "localhost".to_owned() } else { name.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(replicas: u32, gpus: u32) -> TrainingJob {
+        serde_json::from_value(serde_json::json!({
+            "apiVersion": "pawl.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": "toy"},
+            "spec": {"workload": {"name": "ups"}, "trainer": {"replicas": replicas, "gpusPerReplica": gpus}},
+        }))
+        .unwrap()
+    }
+
+    fn names(names: &[&str]) -> Vec<String> {
+        names.iter().map(|&name| name.to_owned()).collect()
+    }
+
+    #[test]
+    fn gpus_are_the_chosen_or_the_first_visible_ones_and_never_too_few() {
+        let visible = names(&["0", "1", "2", "3"]);
+        let allot = |gpus, chosen: Option<&[&str]>| {
+            let chosen = chosen.map(names);
+            Machine::allot_from(&job(1, gpus), chosen.as_deref(), &visible, 8, "host").map(|machine| machine.gpus)
+        };
+        assert_eq!(allot(2, None), Ok(names(&["0", "1"])));
+        assert_eq!(allot(2, Some(&["3", "1"])), Ok(names(&["3", "1"])));
+        assert_eq!(allot(8, None), Err(MachineError::TooFewGpus { wanted: 8, visible: 4 }));
+        assert_eq!(allot(2, Some(&["0"])), Err(MachineError::GpuCount { wanted: 2, given: 1 }));
+        assert!(matches!(allot(1, Some(&["7"])), Err(MachineError::NoSuchGpu { .. })));
+        assert_eq!(listed(OsStr::new("2,GPU-1, -1,3")), names(&["2", "GPU-1"]));
+    }
+
+    #[test]
+    fn ranks_on_the_cpu_share_the_cores_equally() {
+        for (ranks, cores, threads) in [(1, 8, 8), (2, 8, 4), (3, 8, 2), (16, 8, 1)] {
+            let machine = Machine::allot_from(&job(ranks, 0), None, &[], cores, "host").unwrap();
+            assert_eq!(machine.threads, threads);
+            let environment = machine.environment();
+            assert!(environment.contains(&("OMP_NUM_THREADS".to_owned(), threads.to_string())));
+        }
+    }
+
+    #[test]
+    fn the_replicas_of_a_gang_become_ranks_of_one_agent() {
+        let machine = Machine::allot_from(&job(2, 2), None, &names(&["0", "1", "2", "3"]), 8, "host").unwrap();
+        let plan = AttemptPlan {
+            contract: 1,
+            job: "toy".to_owned(),
+            attempt: "toy-1".to_owned(),
+            replicas: 2,
+            ranks_per_replica: 2,
+            gpus_per_replica: 2,
+            command: Vec::new(),
+            launches: Vec::new(),
+            stop_on_failure: true,
+        };
+        let gathered = machine.gathered(&plan);
+        assert_eq!((gathered.replicas, gathered.ranks_per_replica, gathered.gpus_per_replica), (1, 4, 4));
+        assert_eq!(gathered.world_size(), plan.world_size());
+    }
+}

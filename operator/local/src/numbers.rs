@@ -1,0 +1,95 @@
+//! Numbers for people: three significant digits, a unit, always the same form.
+
+use pawl_api::quantity::Bytes;
+use pawl_api::status::Speedup;
+
+/// A ratio as a factor, such as `1.31×`.
+pub fn factor(value: f64) -> String {
+    format!("{value:.*}×", if value < 10.0 { 2 } else { 1 })
+}
+
+/// An interval of factors, such as `[1.28, 1.35]`; a missing side is open.
+pub fn interval(speedup: &Speedup) -> Option<String> {
+    let side = |value: Option<f64>, open: &str| value.map_or_else(|| open.to_owned(), |value| format!("{value:.2}"));
+    let (lower, upper) = bounds(speedup);
+    (lower.is_some() || upper.is_some()).then(|| format!("[{}, {}]", side(lower, "0"), side(upper, "∞")))
+}
+
+/// Both bounds of a speedup as numbers.
+pub fn bounds(speedup: &Speedup) -> (Option<f64>, Option<f64>) {
+    (speedup.lower.as_ref().map(|bound| bound.value()), speedup.upper.as_ref().map(|bound| bound.value()))
+}
+
+/// A number with three significant digits and a decimal prefix, such as `12.3k`.
+pub fn short(value: f64) -> String {
+    let magnitude = value.abs();
+    let (scaled, prefix) = match magnitude {
+        m if m >= 999.5e9 => return format!("{value:.2e}"),
+        m if m >= 999.5e6 => (value / 1e9, "G"),
+        m if m >= 999.5e3 => (value / 1e6, "M"),
+        m if m >= 9995.0 => (value / 1e3, "k"),
+        m if m == 0.0 || m >= 0.001 => (value, ""),
+        _ => return format!("{value:.2e}"),
+    };
+    let decimals = match scaled.abs() {
+        m if m >= 99.95 || m == 0.0 => 0,
+        m if m >= 9.995 => 1,
+        m if m >= 0.9995 => 2,
+        _ => 3 + usize::from(scaled.abs() < 0.0995) + usize::from(scaled.abs() < 0.00995),
+    };
+    let text = format!("{scaled:.decimals$}");
+    let text = if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
+    format!("{text}{prefix}")
+}
+
+/// A change in percent with its sign, such as `-12.3 %`.
+pub fn percent_change(from: f64, to: f64) -> Option<String> {
+    let change = (to / from - 1.0) * 100.0;
+    change.is_finite().then(|| format!("{change:+.1} %"))
+}
+
+/// Bytes, such as `1.25 GiB`.
+pub fn bytes(value: u64) -> String {
+    let text = Bytes::display(value);
+    let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    format!("{number} {unit}B")
+}
+
+/// A time, such as `1h 05m`, `3m 20s` or `4.2s`.
+pub fn seconds(value: f64) -> String {
+    let value = value.max(0.0);
+    let whole = value.round() as u64;
+    match whole {
+        0..10 => format!("{value:.1}s"),
+        10..60 => format!("{whole}s"),
+        60..3600 => format!("{}m {:02}s", whole / 60, whole % 60),
+        _ => format!("{}h {:02}m", whole / 3600, whole % 3600 / 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn three_digits_and_a_unit() {
+        let cases = [
+            (0.0, "0"),
+            (12_345.0, "12.3k"),
+            (999.9, "1000"),
+            (9_876.0, "9876"),
+            (1.5e6, "1.5M"),
+            (0.01234, "0.0123"),
+            (0.5, "0.5"),
+            (-3.21987, "-3.22"),
+            (1e-5, "1.00e-5"),
+        ];
+        for (value, text) in cases {
+            assert_eq!(short(value), text, "{value}");
+        }
+        assert_eq!(bytes(1_342_177_280), "1.25 GiB");
+        assert_eq!(bytes(12), "12 B");
+        assert_eq!([seconds(4.21), seconds(200.0), seconds(3900.0)], ["4.2s", "3m 20s", "1h 05m"]);
+    }
+}

@@ -1,0 +1,115 @@
+//! What a report is made of: the status document, the events, and the whole reports of all launches.
+
+use crate::state::document::Document;
+use crate::state::events::{self, EventRecord};
+use crate::state::{StateDir, StateError, attempts};
+use pawl_api::status::{Arm, LaunchStatus, PhaseStatus};
+use pawl_contract::plan::{LaunchKind, LaunchPlan};
+use pawl_contract::report::Report;
+use std::collections::BTreeMap;
+
+/// A launch that finished: what it was told and what it found.
+#[derive(Clone, Debug)]
+pub struct FinishedLaunch {
+    /// Name of its attempt.
+    pub attempt: String,
+    /// Its plan.
+    pub plan: LaunchPlan,
+    /// Its report.
+    pub report: Report,
+}
+
+/// Everything that is known of a job.
+#[derive(Clone, Debug)]
+pub struct Evidence {
+    /// Manifest and status.
+    pub document: Document,
+    /// What happened, oldest first.
+    pub events: Vec<EventRecord>,
+    /// The launches that finished, oldest first.
+    pub launches: Vec<FinishedLaunch>,
+}
+
+/// A pair of launches whose speeds may be compared.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pair {
+    /// Number of the pair, from 0.
+    pub number: u32,
+    /// Seed of both.
+    pub seed: u32,
+    /// Items per second with the settings accepted so far.
+    pub control: f64,
+    /// Items per second with the phase.
+    pub candidate: f64,
+}
+
+impl Pair {
+    /// Candidate over control.
+    pub fn ratio(&self) -> f64 {
+        self.candidate / self.control
+    }
+}
+
+impl Evidence {
+    /// Reads everything that `state` holds.
+    pub fn gather(state: &StateDir) -> Result<Self, StateError> {
+        let document = Document::load_existing(state)?;
+        let mut launches = Vec::new();
+        for record in attempts::load(state)? {
+            let plans: BTreeMap<&str, &LaunchPlan> =
+                record.plan.launches.iter().map(|plan| (plan.launch.as_str(), plan)).collect();
+            for report in attempts::reports(state, &record) {
+                if let Some(&plan) = plans.get(report.launch.as_str()) {
+                    let attempt = record.plan.attempt.clone();
+                    launches.push(FinishedLaunch { attempt, plan: plan.clone(), report });
+                }
+            }
+        }
+        Ok(Self { document, events: events::read(state), launches })
+    }
+
+    /// The report of a launch by name.
+    pub fn report(&self, launch: &str) -> Option<&Report> {
+        self.launches.iter().find(|finished| finished.plan.launch == launch).map(|finished| &finished.report)
+    }
+
+    /// The launches that trained for real, oldest first.
+    pub fn training(&self) -> impl Iterator<Item = &FinishedLaunch> {
+        self.launches.iter().filter(|finished| finished.plan.kind == LaunchKind::Train)
+    }
+
+    /// The evidence of a launch in the status, by name, with the phase it speaks of.
+    pub fn judged(&self, launch: &str) -> Option<(Option<&PhaseStatus>, &LaunchStatus)> {
+        let status = &self.document.status;
+        let named = |launches: &'_ [LaunchStatus]| launches.iter().position(|known| known.name == launch);
+        for phase in &status.phases {
+            if let Some(found) = named(&phase.launches) {
+                return Some((Some(phase), &phase.launches[found]));
+            }
+        }
+        let baseline = status.baseline.iter().flat_map(|baseline| &baseline.launches);
+        let bundle = status.bundle.iter().flat_map(|bundle| &bundle.launches);
+        baseline.chain(bundle).find(|known| known.name == launch).map(|known| (None, known))
+    }
+}
+
+/// The complete pairs among `launches`, by number.
+pub fn pairs(launches: &[LaunchStatus]) -> Vec<Pair> {
+    let mut found: BTreeMap<u32, (Option<f64>, Option<f64>, u32)> = BTreeMap::new();
+    for launch in launches.iter().filter(|launch| launch.kind == LaunchKind::Measure) {
+        let Some(speed) = launch.items_per_second.as_ref().map(|speed| speed.value()).filter(|&speed| speed > 0.0)
+        else {
+            continue;
+        };
+        let pair = found.entry(launch.pair).or_default();
+        pair.2 = launch.seed;
+        match launch.arm {
+            Arm::Control => pair.0 = Some(speed),
+            Arm::Candidate => pair.1 = Some(speed),
+        }
+    }
+    let complete = found.into_iter().filter_map(|(number, (control, candidate, seed))| {
+        Some(Pair { number, seed, control: control?, candidate: candidate? })
+    });
+    complete.collect()
+}

@@ -1,0 +1,81 @@
+//! Settings as flat lists of name and value, and the difference between two of them.
+
+use pawl_contract::settings::Settings;
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// Every setting that is set, by dotted name.
+pub fn flat(settings: &Settings) -> BTreeMap<String, String> {
+    let mut all = BTreeMap::new();
+    if let Ok(Value::Object(fields)) = serde_json::to_value(settings) {
+        for (name, value) in fields {
+            insert(&mut all, name, &value);
+        }
+    }
+    all
+}
+
+fn insert(all: &mut BTreeMap<String, String>, name: String, value: &Value) {
+    match value {
+        Value::Object(fields) => {
+            for (key, value) in fields {
+                insert(all, format!("{name}.{key}"), value);
+            }
+        }
+        Value::String(text) => {
+            all.insert(name, text.clone());
+        }
+        other => {
+            all.insert(name, other.to_string());
+        }
+    }
+}
+
+/// A setting before and after; a missing side means the default.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// Dotted name.
+    pub name: String,
+    /// In the baseline.
+    pub baseline: Option<String>,
+    /// As it holds now.
+    pub effective: Option<String>,
+}
+
+impl Difference {
+    /// Whether both sides differ.
+    pub fn changed(&self) -> bool {
+        self.baseline != self.effective
+    }
+}
+
+/// Every setting of either side, by name.
+pub fn differences(baseline: &Settings, effective: &Settings) -> Vec<Difference> {
+    let (before, after) = (flat(baseline), flat(effective));
+    let mut names: Vec<&String> = before.keys().chain(after.keys()).collect();
+    names.sort();
+    names.dedup();
+    let difference = |name: &String| Difference {
+        name: name.clone(),
+        baseline: before.get(name).cloned(),
+        effective: after.get(name).cloned(),
+    };
+    names.into_iter().map(difference).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nested_settings_differ_by_dotted_name() {
+        let parse = |text| serde_json::from_str::<Settings>(text).unwrap();
+        let before = parse(r#"{"batchPerGpu": 8, "nccl": {"NCCL_A": "1"}}"#);
+        let after = parse(r#"{"batchPerGpu": 8, "nccl": {"NCCL_A": "2"}, "compile": "Graph"}"#);
+        let changed: Vec<_> = differences(&before, &after).into_iter().filter(Difference::changed).collect();
+        let names: Vec<&str> = changed.iter().map(|difference| difference.name.as_str()).collect();
+        assert_eq!(names, ["compile", "nccl.NCCL_A"]);
+        assert_eq!(changed[0].baseline, None);
+        assert_eq!(changed[1].effective.as_deref(), Some("2"));
+    }
+}

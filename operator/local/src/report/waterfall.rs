@@ -1,0 +1,158 @@
+//! The waterfall: how the speedup of each phase, with its interval, multiplies up to what was reached.
+
+use super::evidence::Evidence;
+use super::svg::{Anchor, Canvas, Scale};
+use crate::numbers::{bounds, factor, interval};
+use crate::verdict::{self, Tone};
+use pawl_api::spec::Phase;
+use pawl_api::status::{PhaseState, PhaseStatus, Speedup};
+
+const WIDTH: f64 = 1000.0;
+const LEFT: f64 = 190.0;
+const RIGHT: f64 = 690.0;
+const ROW: f64 = 34.0;
+const TOP: f64 = 34.0;
+
+/// One line of the waterfall.
+struct Row<'a> {
+    label: &'a str,
+    /// Where its bar begins.
+    from: f64,
+    speedup: Option<&'a Speedup>,
+    expected: Option<f64>,
+    tone: Tone,
+    verdict: String,
+    /// Whether later rows stand on it.
+    kept: bool,
+}
+
+impl Row<'_> {
+    fn values(&self) -> impl Iterator<Item = f64> + '_ {
+        let (lower, upper) = self.speedup.map_or((None, None), bounds);
+        let estimate = self.speedup.map(|speedup| speedup.estimate.value());
+        let relative = [estimate, lower, upper, self.expected].into_iter().flatten();
+        relative.map(move |value| self.from * value).filter(|value| value.is_finite() && *value > 0.0)
+    }
+}
+
+/// The product of the estimates of all accepted phases.
+pub fn product(phases: &[PhaseStatus]) -> f64 {
+    let accepted = phases.iter().filter(|phase| phase.state == PhaseState::Accepted);
+    accepted.filter_map(|phase| phase.speedup.as_ref()).map(|speedup| speedup.estimate.value()).product()
+}
+
+/// Draws the waterfall; `None` when the job has no phases.
+pub fn draw(evidence: &Evidence) -> Option<String> {
+    let spec = &evidence.document.job.spec;
+    let status = &evidence.document.status;
+    if status.phases.is_empty() {
+        return None;
+    }
+    let rows = rows(&spec.phases, &status.phases);
+    let bundle = status.bundle.as_ref().and_then(|bundle| bundle.speedup.as_ref());
+    let together = bundle.map(|speedup| Row {
+        label: "all together",
+        from: 1.0,
+        speedup: Some(speedup),
+        expected: None,
+        tone: Tone::Total,
+        verdict: "measured together".to_owned(),
+        kept: true,
+    });
+    let gate = spec.gates.overall_speedup.as_ref().map(|gate| gate.value());
+    let all: Vec<&Row> = rows.iter().chain(&together).collect();
+
+    let values = all.iter().flat_map(|row| row.values()).chain(gate).chain([1.0]);
+    let (low, high) = values.fold((1.0f64, 1.0f64), |(low, high), value| (low.min(value), high.max(value)));
+    let scale = Scale::logarithmic((low / 1.04).max(0.05), (high * 1.06).max(1.1), LEFT, RIGHT);
+    let bottom = TOP + ROW * all.len() as f64;
+    let mut canvas = Canvas::new(WIDTH, bottom + 44.0);
+
+    for tick in scale.ticks(6) {
+        let x = scale.at(tick);
+        canvas.line("grid", (x, TOP - 6.0), (x, bottom));
+        canvas.text("tick", (x, bottom + 16.0), Anchor::Middle, &factor(tick));
+    }
+    canvas.text(
+        "axis",
+        ((LEFT + RIGHT) / 2.0, bottom + 36.0),
+        Anchor::Middle,
+        "speedup over the baseline (items/s, logarithmic)",
+    );
+    canvas.line("one", (scale.at(1.0), TOP - 6.0), (scale.at(1.0), bottom));
+    if let Some(gate) = gate {
+        let x = scale.at(gate);
+        canvas.line("gate", (x, TOP - 6.0), (x, bottom));
+        canvas.text("gatelabel", (x, TOP - 12.0), Anchor::Middle, &format!("gate {}", factor(gate)));
+    }
+    for (index, row) in all.iter().enumerate() {
+        draw_row(&mut canvas, &scale, row, TOP + ROW * index as f64, index + 1 < all.len());
+    }
+    Some(canvas.finish("Waterfall of speedups by phase"))
+}
+
+fn rows<'a>(specs: &[Phase], phases: &'a [PhaseStatus]) -> Vec<Row<'a>> {
+    let mut reached = 1.0;
+    let mut rows = Vec::new();
+    for phase in phases {
+        let spec = specs.iter().find(|spec| spec.name == phase.name);
+        let kept = phase.state == PhaseState::Accepted;
+        rows.push(Row {
+            label: &phase.name,
+            from: reached,
+            speedup: phase.speedup.as_ref(),
+            expected: spec.and_then(|spec| spec.expected_speedup.as_ref()).map(|expected| expected.value()),
+            tone: verdict::tone(phase.state),
+            verdict: verdict::phrase(phase),
+            kept,
+        });
+        if let (true, Some(speedup)) = (kept, &phase.speedup) {
+            reached *= speedup.estimate.value();
+        }
+    }
+    rows
+}
+
+fn draw_row(canvas: &mut Canvas, scale: &Scale, row: &Row<'_>, top: f64, more: bool) {
+    let middle = top + ROW / 2.0;
+    let class = row.tone.class();
+    canvas.text("label", (LEFT - 14.0, middle + 4.5), Anchor::End, &clipped(row.label, 24));
+    let mut end = row.from;
+    if let Some(speedup) = row.speedup {
+        let estimate = speedup.estimate.value();
+        let tooltip = format!("{}: {} {}", row.label, factor(estimate), interval(speedup).unwrap_or_default());
+        let bar = if row.kept { format!("bar {class}") } else { format!("bar ghost {class}") };
+        canvas.bar(&bar, (scale.at(row.from), scale.at(row.from * estimate)), top + 8.0, ROW - 16.0, &tooltip);
+        if let (Some(lower), Some(upper)) = bounds(speedup) {
+            let (left, right) = (scale.at(row.from * lower), scale.at(row.from * upper));
+            canvas.line("whisker", (left, middle), (right, middle));
+            for x in [left, right] {
+                canvas.line("whisker", (x, middle - 5.0), (x, middle + 5.0));
+            }
+        }
+        let text = format!("{} {}", factor(estimate), interval(speedup).unwrap_or_default());
+        canvas.text("number", (RIGHT + 16.0, middle + 4.5), Anchor::Start, &text);
+        if row.kept {
+            end = row.from * estimate;
+        }
+    } else {
+        canvas.diamond(&format!("mark {class}"), (scale.at(row.from), middle), 5.0, row.label);
+    }
+    if let Some(expected) = row.expected {
+        let tooltip = format!("{}: {} was expected", row.label, factor(expected));
+        canvas.diamond("expected", (scale.at(row.from * expected), middle), 5.0, &tooltip);
+    }
+    let verdict = format!("{} {}", row.tone.symbol(), row.verdict);
+    canvas.text(&format!("verdict {class}"), (RIGHT + 148.0, middle + 4.5), Anchor::Start, &clipped(&verdict, 26));
+    if more && row.tone != Tone::Total {
+        canvas.line("step", (scale.at(end), top + ROW - 8.0), (scale.at(end), top + ROW + 8.0));
+    }
+}
+
+/// The first `limit` characters, with an ellipsis when something is cut off.
+fn clipped(text: &str, limit: usize) -> String {
+    if text.chars().count() <= limit {
+        return text.to_owned();
+    }
+    text.chars().take(limit - 1).chain(['…']).collect()
+}

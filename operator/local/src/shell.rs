@@ -1,0 +1,329 @@
+//! The local shell: observe, decide, act, write the status, tell, wait.
+
+use crate::display::{Display, Style};
+use crate::gang::{Attempts, News, Site};
+use crate::interrupt::{Interrupts, Signal};
+use crate::machine::{Machine, MachineError};
+use crate::report;
+use crate::state::document::Document;
+use crate::state::events::{EventLog, EventRecord};
+use crate::state::{Lock, StateDir, StateError};
+use jiff::Timestamp;
+use pawl_agent::Stop;
+use pawl_api::status::Stage;
+use pawl_api::{TrainingJob, TrainingJobStatus};
+use pawl_decision::action::{Action, Decision, Event, EventKind};
+use std::ffi::OsString;
+use std::path::Path;
+use std::time::Duration;
+
+/// The status is written at once when it says something new, and so often when only the training went on.
+const PROGRESS_WRITE: Duration = Duration::from_secs(1);
+
+/// How a job is run on this machine.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The state directory.
+    pub state: StateDir,
+    /// Names of the GPUs to use; `None`: the first ones that are visible.
+    pub gpus: Option<Vec<String>>,
+    /// Program and arguments of the built-in trainer.
+    pub trainer: Vec<OsString>,
+    /// How progress is shown.
+    pub style: Style,
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The job is complete, and every gate holds.
+    Complete,
+    /// The job is complete, but a gate does not hold.
+    Degraded,
+    /// The job waits for a person: the manifest suspends it, or a gate was missed and it says to pause.
+    Suspended,
+    /// The job failed.
+    Failed,
+    /// A signal ended the run. Run again, the job goes on.
+    Interrupted(Signal),
+}
+
+/// Why a job could not be run, or run on. Nothing that was finished is lost.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The machine does not fit the manifest.
+    #[error(transparent)]
+    Machine(#[from] MachineError),
+    /// The manifest asks for what only a cluster has.
+    #[error("spec.train.checkpoint.storage: {0:?} is a volume of a cluster: use file:///dir here, or leave it out")]
+    ClusterStorage(String),
+    /// Trouble with the state directory.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// The runtime or the signal handlers could not be set up.
+    #[error("cannot start: {0}")]
+    Setup(#[from] std::io::Error),
+}
+
+/// Runs `job` until it ends, is suspended, or is interrupted. Returns how it ended, and the document as it was left.
+///
+/// # Errors
+/// [`RunError`]; when the state cannot be written, the ranks are stopped first.
+pub fn run(job: TrainingJob, options: Options) -> Result<(Verdict, Document), RunError> {
+    let machine = Machine::allot(&job, options.gpus.as_deref())?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let state = options.state.prepare()?;
+    let lock = state.lock()?;
+    let document = opened(&state, job)?;
+    let site = Site {
+        checkpoints: checkpoints(&state, &document.job)?,
+        env: environment(&document.job),
+        trainer: options.trainer,
+        machine,
+        state: state.clone(),
+    };
+    document.save(&state)?;
+    let attempts = Attempts::load(site)?;
+    let events = EventLog::open(&state)?;
+    let display = Display::new(options.style, &document.job);
+    let shell = Shell { state, document, attempts, events, display, written: None, _lock: lock };
+    tokio::task::LocalSet::new().block_on(&runtime, shell.run())
+}
+
+/// The document of the job: the one of earlier runs with this manifest, or a new one.
+fn opened(state: &StateDir, job: TrainingJob) -> Result<Document, StateError> {
+    let name = job.metadata.name.clone().unwrap_or_default();
+    let Some(mut document) = Document::load(state)? else {
+        let attempts = state.attempts();
+        let orphaned = std::fs::read_dir(&attempts).is_ok_and(|mut entries| entries.next().is_some());
+        if orphaned {
+            return Err(StateError::Missing { path: state.status(), attempts, remove: state.root().to_owned() });
+        }
+        return Ok(Document::new(job));
+    };
+    if document.name() != name {
+        return Err(StateError::OtherJob { path: state.status(), found: document.name().to_owned(), wanted: name });
+    }
+    document.adopt(job);
+    Ok(document)
+}
+
+/// Where checkpoints go.
+fn checkpoints(state: &StateDir, job: &TrainingJob) -> Result<String, RunError> {
+    match &job.spec.train.checkpoint.storage {
+        Some(storage) if storage.starts_with("pvc://") => Err(RunError::ClusterStorage(storage.clone())),
+        Some(storage) => Ok(storage.clone()),
+        None => Ok(state.checkpoints().to_string_lossy().into_owned()),
+    }
+}
+
+/// Plain variables of the pod template; those that refer to objects of a cluster have no value here.
+fn environment(job: &TrainingJob) -> Vec<(String, String)> {
+    let variables = job.spec.trainer.pod_template.env.iter();
+    variables.filter_map(|variable| Some((variable.name.clone(), variable.value.clone()?))).collect()
+}
+
+struct Shell {
+    state: StateDir,
+    document: Document,
+    attempts: Attempts,
+    events: EventLog,
+    display: Display,
+    /// What the disk holds, and since when.
+    written: Option<(TrainingJobStatus, std::time::Instant)>,
+    _lock: Lock,
+}
+
+impl Shell {
+    async fn run(mut self) -> Result<(Verdict, Document), RunError> {
+        let mut interrupts = Interrupts::listen()?;
+        let outcome = match self.drive(&mut interrupts).await {
+            Ok(Some(verdict)) => Ok(verdict),
+            Ok(None) => self.wind_down(&mut interrupts).await,
+            Err(error) => {
+                self.give_up(&mut interrupts).await;
+                Err(error)
+            }
+        };
+        self.display.close();
+        let verdict = outcome?;
+        report::write(&self.state, &self.state.report())?;
+        Ok((verdict, self.document))
+    }
+
+    /// Decides and acts until the job is at rest; `None` when a signal came first.
+    async fn drive(&mut self, interrupts: &mut Interrupts) -> Result<Option<Verdict>, RunError> {
+        loop {
+            let (requeue_after, moved) = self.step()?;
+            self.attempts.take_up();
+            if moved {
+                // A decision may call for the next one at once; signals are heard in between.
+                if interrupts.pending() {
+                    return Ok(None);
+                }
+                continue;
+            }
+            if !self.attempts.running()
+                && let Some(verdict) = at_rest(&self.document.status)
+            {
+                self.save()?;
+                return Ok(Some(verdict));
+            }
+            let wait = requeue_after.unwrap_or(Duration::from_secs(3600)).max(Duration::from_millis(10));
+            let wait = if self.unsaved() { wait.min(PROGRESS_WRITE) } else { wait };
+            tokio::select! {
+                biased;
+                _ = interrupts.next() => return Ok(None),
+                news = self.attempts.news() => self.take_in(news, false)?,
+                () = tokio::time::sleep(wait) => {}
+            }
+        }
+    }
+
+    /// Decides once, acts, writes, tells. Returns when to decide again at the latest, and whether the status or an
+    /// attempt changed: then it is to be decided again at once.
+    fn step(&mut self) -> Result<(Option<Duration>, bool), RunError> {
+        let now = Timestamp::now();
+        let observed = self.attempts.observe();
+        let Decision { status, actions, events, requeue_after } =
+            pawl_decision::decide(&self.document.job, &self.document.status, &observed, now);
+        let mut moved = status != self.document.status;
+        for action in actions {
+            moved |= match action {
+                Action::Start { plan, plan_hash } => self.attempts.start(plan, plan_hash, now)?,
+                Action::Stop { attempt, checkpoint } => self.attempts.stop(&attempt, checkpoint)?,
+                Action::Release { attempt } => self.attempts.release(&attempt)?,
+            };
+        }
+        self.document.status = status;
+        if self.worth_writing(!events.is_empty()) {
+            self.save()?;
+        }
+        for event in events {
+            self.tell(event, now)?;
+        }
+        self.display.show(&self.document.status, self.attempts.current());
+        Ok((requeue_after, moved))
+    }
+
+    fn tell(&mut self, event: Event, now: Timestamp) -> Result<(), StateError> {
+        let record = EventRecord::new(event, now);
+        self.events.append(&record)?;
+        self.display.event(&record);
+        Ok(())
+    }
+
+    /// Takes in what the agent has to say.
+    fn take_in(&mut self, news: News, interrupted: bool) -> Result<(), StateError> {
+        match news {
+            News::Event(event) => {
+                self.attempts.heard(&event);
+                self.display.heard(&event);
+                Ok(())
+            }
+            News::Ended(result) => self.attempts.ended(result, interrupted),
+        }
+    }
+
+    /// After a signal: checkpoint, take in what was still said, write it all down. A second signal kills at once.
+    async fn wind_down(&mut self, interrupts: &mut Interrupts) -> Result<Verdict, RunError> {
+        let mut signal = interrupts.received().unwrap_or(Signal::Interrupt);
+        if self.attempts.running() {
+            self.display.note("stopping: the ranks write a checkpoint; once more to kill them at once");
+        }
+        self.attempts.interrupt(Stop::Gracefully);
+        while self.attempts.running() {
+            tokio::select! {
+                biased;
+                again = interrupts.next() => {
+                    signal = again;
+                    self.attempts.interrupt(Stop::Now);
+                }
+                news = self.attempts.news() => self.take_in(news, true)?,
+            }
+        }
+        self.step()?;
+        self.save()?;
+        self.tell(
+            Event {
+                kind: EventKind::Normal,
+                reason: "Interrupted".to_owned(),
+                message: format!("stopped by {signal}; the same command goes on from here"),
+                phase: None,
+            },
+            Timestamp::now(),
+        )?;
+        Ok(Verdict::Interrupted(signal))
+    }
+
+    /// The state cannot be written: no rank may run on unseen. What they can still save, they save.
+    async fn give_up(&mut self, interrupts: &mut Interrupts) {
+        self.attempts.interrupt(Stop::Gracefully);
+        while self.attempts.running() {
+            tokio::select! {
+                biased;
+                _ = interrupts.next() => self.attempts.interrupt(Stop::Now),
+                news = self.attempts.news() => {
+                    // Its end may be as impossible to write as the status was: then it is taken up next time.
+                    let _ = self.take_in(news, true);
+                }
+            }
+        }
+    }
+
+    fn unsaved(&self) -> bool {
+        self.written.as_ref().is_none_or(|(status, _)| *status != self.document.status)
+    }
+
+    /// Whether the status is to be written now rather than with the next ones.
+    fn worth_writing(&self, told: bool) -> bool {
+        let Some((written, since)) = &self.written else { return true };
+        if *written == self.document.status {
+            return false;
+        }
+        told || since.elapsed() >= PROGRESS_WRITE
+            || without_progress(written) != without_progress(&self.document.status)
+    }
+
+    fn save(&mut self) -> Result<(), StateError> {
+        if self.unsaved() {
+            self.document.save(&self.state)?;
+            self.written = Some((self.document.status.clone(), std::time::Instant::now()));
+        }
+        Ok(())
+    }
+}
+
+/// How the job rests, if nothing more will happen by itself.
+fn at_rest(status: &TrainingJobStatus) -> Option<Verdict> {
+    let degraded = || status.conditions.iter().any(|known| known.type_ == "Degraded" && known.status == "True");
+    match status.stage {
+        Stage::Complete if degraded() => Some(Verdict::Degraded),
+        Stage::Complete => Some(Verdict::Complete),
+        Stage::Failed => Some(Verdict::Failed),
+        Stage::Suspended => Some(Verdict::Suspended),
+        Stage::Pending | Stage::Preflight | Stage::Optimizing | Stage::Searching | Stage::Training => None,
+    }
+}
+
+/// A status without what changes with every step of the training.
+fn without_progress(status: &TrainingJobStatus) -> TrainingJobStatus {
+    let mut steady = status.clone();
+    steady.cost = None;
+    if let Some(training) = &mut steady.training {
+        let moving = std::mem::take(training);
+        training.promised_items_per_second = moving.promised_items_per_second;
+        training.first_validation = moving.first_validation;
+        training.validation = moving.validation;
+        training.last_checkpoint = moving.last_checkpoint;
+        training.restarts = moving.restarts;
+        training.resume_not_after_items = moving.resume_not_after_items;
+    }
+    steady
+}
+
+/// A path as people would write it: relative when it lies under the current directory.
+pub fn displayed(path: &Path) -> String {
+    let relative = std::env::current_dir().ok().and_then(|here| path.strip_prefix(here).ok().map(Path::to_owned));
+    relative.unwrap_or_else(|| path.to_owned()).display().to_string()
+}

@@ -1,0 +1,44 @@
+//! Replacing a file so that a crash leaves the old one or the new one, never a mixture.
+
+use super::StateError;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+
+/// Replaces `path` by `bytes`: written beside it, flushed to disk, renamed over it, and the rename flushed too.
+///
+/// # Errors
+/// [`StateError::Unusable`] when any step fails; `path` then holds what it held before.
+pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<(), StateError> {
+    let directory = path.parent().unwrap_or(Path::new("."));
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".new");
+    let temporary = directory.join(name);
+    let written = File::create(&temporary).and_then(|mut file| {
+        file.write_all(bytes)?;
+        file.sync_all()
+    });
+    if let Err(source) = written {
+        // A half-written file would only take up the space that is missing.
+        let _ = fs::remove_file(&temporary);
+        return Err(StateError::Unusable { path: path.to_owned(), source });
+    }
+    fs::rename(&temporary, path).map_err(StateError::unusable(path))?;
+    File::open(directory).and_then(|directory| directory.sync_all()).map_err(StateError::unusable(directory))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_write_leaves_the_old_content() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("status.json");
+        write_atomic(&path, b"old").unwrap();
+        fs::create_dir(directory.path().join("status.json.new")).unwrap();
+        let error = write_atomic(&path, b"new").unwrap_err().to_string();
+        assert!(error.contains("status.json"), "{error}");
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+    }
+}

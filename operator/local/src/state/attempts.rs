@@ -1,0 +1,113 @@
+//! `attempts/<name>/record.json`: the plan of an attempt and where it is. What its launches found lies beside it, kept
+//! by the agent.
+
+use super::{StateDir, StateError, write_atomic};
+use jiff::Timestamp;
+use pawl_contract::plan::AttemptPlan;
+use pawl_contract::report::Report;
+use pawl_decision::observed::Ending;
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Where an attempt is, as far as the disk knows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Stand {
+    /// It is to run until it ends: when nothing runs it, it is taken up where it stopped.
+    Active,
+    /// It ran what it could of its plan.
+    Completed,
+    /// It was stopped on request.
+    Stopped,
+    /// It could not be run; the message is for people.
+    Lost(String),
+    /// Its results are in the status. Its files are kept as evidence.
+    Released,
+}
+
+impl Stand {
+    /// How the attempt ended, if it did and still matters.
+    pub fn ending(&self) -> Option<Ending> {
+        match self {
+            Self::Active | Self::Released => None,
+            Self::Completed => Some(Ending::Completed),
+            Self::Stopped => Some(Ending::Stopped),
+            Self::Lost(message) => Some(Ending::Lost(message.clone())),
+        }
+    }
+}
+
+/// What is kept of an attempt.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AttemptRecord {
+    /// What it runs.
+    pub plan: AttemptPlan,
+    /// Hash of the plan, given by the decision core.
+    pub plan_hash: String,
+    /// When it was made.
+    pub created: Timestamp,
+    /// Where it is.
+    pub stand: Stand,
+}
+
+impl AttemptRecord {
+    /// Writes the record into the attempt's directory, which is made.
+    pub fn save(&self, state: &StateDir) -> Result<(), StateError> {
+        let directory = directory(state, &self.plan.attempt);
+        fs::create_dir_all(&directory).map_err(StateError::unusable(&directory))?;
+        let path = directory.join(RECORD);
+        let bytes = serde_json::to_vec_pretty(self)
+            .map_err(|error| StateError::Unusable { path: path.clone(), source: io::Error::other(error) })?;
+        write_atomic(&path, &bytes)
+    }
+}
+
+/// Name of the record in the directory of its attempt.
+pub const RECORD: &str = "record.json";
+
+/// The directory of an attempt.
+pub fn directory(state: &StateDir, attempt: &str) -> PathBuf {
+    state.attempts().join(attempt)
+}
+
+/// The records of all attempts, oldest first. A directory without a record never became an attempt.
+pub fn load(state: &StateDir) -> Result<Vec<AttemptRecord>, StateError> {
+    let attempts = state.attempts();
+    let entries = match fs::read_dir(&attempts) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(source) => return Err(StateError::Unusable { path: attempts, source }),
+    };
+    let mut records = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(StateError::unusable(&attempts))?;
+        if let Some(record) = load_one(state, &entry.path())? {
+            records.push(record);
+        }
+    }
+    records.sort_by(|a, b| (a.created, &a.plan.attempt).cmp(&(b.created, &b.plan.attempt)));
+    Ok(records)
+}
+
+fn load_one(state: &StateDir, directory: &Path) -> Result<Option<AttemptRecord>, StateError> {
+    let path = directory.join(RECORD);
+    let bytes = match fs::read(&path) {
+        Ok(bytes) => bytes,
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            return Ok(None);
+        }
+        Err(source) => return Err(StateError::Unusable { path, source }),
+    };
+    serde_json::from_slice(&bytes).map(Some).map_err(|error| StateError::Corrupt {
+        path,
+        problem: error.to_string(),
+        remove: state.root().to_owned(),
+    })
+}
+
+/// The whole reports of an attempt's launches that finished, in the order of its plan.
+pub fn reports(state: &StateDir, record: &AttemptRecord) -> Vec<Report> {
+    pawl_agent::finished_reports(&directory(state, &record.plan.attempt)).unwrap_or_default()
+}

@@ -1,0 +1,106 @@
+//! `events.jsonl`: what happened, for people. Decisions never read it.
+
+use super::{StateDir, StateError};
+use jiff::Timestamp;
+use pawl_decision::action::{Event, EventKind};
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::PathBuf;
+
+/// One line of the log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EventRecord {
+    /// When it was told.
+    pub time: Timestamp,
+    /// Whether it needs attention.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub warning: bool,
+    /// Why, in one CamelCase word.
+    pub reason: String,
+    /// What happened.
+    pub message: String,
+    /// The phase it is about, if one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<String>,
+}
+
+impl EventRecord {
+    /// `event`, told at `time`.
+    pub fn new(event: Event, time: Timestamp) -> Self {
+        Self {
+            time,
+            warning: event.kind == EventKind::Warning,
+            reason: event.reason,
+            message: event.message,
+            phase: event.phase,
+        }
+    }
+}
+
+/// The log, open for appending.
+#[derive(Debug)]
+pub struct EventLog {
+    file: File,
+    path: PathBuf,
+}
+
+impl EventLog {
+    /// Opens the log of `state`. A last line that a crash tore is closed, so that the next one stands alone.
+    pub fn open(state: &StateDir) -> Result<Self, StateError> {
+        let path = state.events();
+        let unusable = StateError::unusable(&path);
+        let open = || {
+            let mut file = OpenOptions::new().create(true).read(true).append(true).open(&path)?;
+            let mut last = [b'\n'];
+            if file.seek(SeekFrom::End(0))? > 0 {
+                file.seek(SeekFrom::End(-1))?;
+                file.read_exact(&mut last)?;
+            }
+            if last != [b'\n'] {
+                file.write_all(b"\n")?;
+            }
+            Ok(file)
+        };
+        let file = open().map_err(unusable)?;
+        Ok(Self { file, path })
+    }
+
+    /// Appends one event.
+    pub fn append(&mut self, event: &EventRecord) -> Result<(), StateError> {
+        let mut line = serde_json::to_vec(event).unwrap_or_default();
+        line.push(b'\n');
+        self.file.write_all(&line).map_err(StateError::unusable(&self.path))
+    }
+}
+
+/// The events of `state`, oldest first; lines that a crash tore are passed over.
+pub fn read(state: &StateDir) -> Vec<EventRecord> {
+    let bytes = fs::read(state.events()).unwrap_or_default();
+    bytes.split(|&byte| byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_torn_last_line_costs_only_itself() {
+        let directory = tempfile::tempdir().unwrap();
+        let state = StateDir::new(directory.path());
+        let event = |reason: &str| EventRecord {
+            time: Timestamp::UNIX_EPOCH,
+            warning: false,
+            reason: reason.to_owned(),
+            message: "ä\n\"".to_owned(),
+            phase: None,
+        };
+        EventLog::open(&state).unwrap().append(&event("A")).unwrap();
+        EventLog::open(&state).unwrap().append(&event("B")).unwrap();
+        let bytes = fs::read(state.events()).unwrap();
+        fs::write(state.events(), &bytes[..bytes.len() - 7]).unwrap();
+        EventLog::open(&state).unwrap().append(&event("C")).unwrap();
+        assert_eq!(read(&state), [event("A"), event("C")]);
+    }
+}

@@ -1,0 +1,56 @@
+//! One `pawl run` per state directory.
+
+use super::StateError;
+use jiff::Timestamp;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{Read, Write};
+use std::path::Path;
+
+/// The lock on a state directory, held until dropped. The system releases it when the process dies, however it dies.
+#[derive(Debug)]
+pub struct Lock {
+    _file: File,
+}
+
+/// Takes the lock file at `path` or says who holds it.
+pub(super) fn take(path: &Path) -> Result<Lock, StateError> {
+    let mut file = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .read(true)
+        .write(true)
+        .open(path)
+        .map_err(StateError::unusable(path))?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let mut holder = String::new();
+            let readable =
+                Read::by_ref(&mut file).take(256).read_to_string(&mut holder).is_ok() && !holder.trim().is_empty();
+            let holder = if readable { holder.trim().to_owned() } else { "another pawl".to_owned() };
+            return Err(StateError::Locked { path: path.to_owned(), holder });
+        }
+        Err(TryLockError::Error(source)) => return Err(StateError::Unusable { path: path.to_owned(), source }),
+    }
+    let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ");
+    file.set_len(0)
+        .and_then(|()| writeln!(file, "pawl run, process {}, since {now}", std::process::id()))
+        .map_err(StateError::unusable(path))?;
+    Ok(Lock { _file: file })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_second_is_told_who_was_first() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("pawl.lock");
+        let first = take(&path).unwrap();
+        let message = take(&path).unwrap_err().to_string();
+        assert!(message.contains(&format!("process {}", std::process::id())), "{message}");
+        drop(first);
+        take(&path).unwrap();
+    }
+}

@@ -1,0 +1,81 @@
+//! The state of a phase in words, a symbol and a tone: never by colour alone.
+
+use pawl_api::status::{PhaseState, PhaseStatus};
+
+/// How a row looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tone {
+    /// It holds.
+    Good,
+    /// It was reverted.
+    Bad,
+    /// It was not decided, or could not be.
+    Unclear,
+    /// It was not tried, or not yet.
+    Idle,
+    /// The sum of all.
+    Total,
+}
+
+impl Tone {
+    /// Its class in the report's style sheet.
+    pub const fn class(self) -> &'static str {
+        match self {
+            Self::Good => "good",
+            Self::Bad => "bad",
+            Self::Unclear => "unclear",
+            Self::Idle => "idle",
+            Self::Total => "total",
+        }
+    }
+
+    /// Its symbol.
+    pub const fn symbol(self) -> &'static str {
+        match self {
+            Self::Good => "✓",
+            Self::Bad => "↩",
+            Self::Unclear => "?",
+            Self::Idle => "–",
+            Self::Total => "Σ",
+        }
+    }
+}
+
+/// The tone of a state.
+pub const fn tone(state: PhaseState) -> Tone {
+    match state {
+        PhaseState::Accepted => Tone::Good,
+        PhaseState::RolledBack | PhaseState::RollingBack => Tone::Bad,
+        PhaseState::Inconclusive | PhaseState::Error | PhaseState::Unsupported => Tone::Unclear,
+        PhaseState::Pending
+        | PhaseState::Preflight
+        | PhaseState::Measuring
+        | PhaseState::Retrying
+        | PhaseState::Skipped => Tone::Idle,
+    }
+}
+
+/// The state in words.
+pub const fn word(state: PhaseState) -> &'static str {
+    match state {
+        PhaseState::Pending => "pending",
+        PhaseState::Preflight => "being checked",
+        PhaseState::Measuring => "being measured",
+        PhaseState::Retrying => "next rung",
+        PhaseState::RollingBack => "rolling back",
+        PhaseState::Accepted => "kept",
+        PhaseState::RolledBack => "rolled back",
+        PhaseState::Unsupported => "unsupported",
+        PhaseState::Skipped => "skipped",
+        PhaseState::Inconclusive => "inconclusive",
+        PhaseState::Error => "error",
+    }
+}
+
+/// The verdict on a phase in a few words, the rung that was taken included.
+pub fn phrase(phase: &PhaseStatus) -> String {
+    match phase.rung {
+        0 => word(phase.state).to_owned(),
+        rung => format!("{} on rung {rung}", word(phase.state)),
+    }
+}

@@ -1,0 +1,203 @@
+//! The report page: complete, self-contained, safe whatever the names are.
+
+use pawl_api::TrainingJob;
+use pawl_contract::plan::{Budget, LaunchKind, LaunchPlan, WorkloadPlan};
+use pawl_contract::progress::Validation;
+use pawl_contract::report::{LossPoint, Report};
+use pawl_contract::settings::Settings;
+use pawl_local::report::evidence::{Evidence, FinishedLaunch};
+use pawl_local::report::render;
+use pawl_local::state::document::Document;
+use pawl_local::state::events::EventRecord;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// Loss curve of a launch: falls with the items, slower for a larger `rate`.
+fn curve(rate: f64) -> Vec<LossPoint> {
+    (0..40).map(|k| LossPoint { items: k * 500, loss: 0.05 + 0.9 * (-(k as f64) / rate).exp() }).collect()
+}
+
+fn finished(name: &str, kind: LaunchKind, seed: u64, speed: f64, rate: f64) -> FinishedLaunch {
+    let validation = |items, nrmse: f64| Validation {
+        items,
+        metrics: BTreeMap::from([("loss".to_owned(), nrmse * nrmse), ("nrmse".to_owned(), nrmse)]),
+    };
+    let plan = LaunchPlan {
+        contract: 1,
+        job: "job".to_owned(),
+        attempt: "job-3".to_owned(),
+        launch: name.to_owned(),
+        kind,
+        workload: WorkloadPlan { name: Some("ups".to_owned()), config: serde_json::Map::new() },
+        settings: Settings::default(),
+        seed,
+        budget: Budget::default(),
+        checkpoint: None,
+        hang_timeout_seconds: 60.0,
+    };
+    let mut report: Report = serde_json::from_value(json!({
+        "contract": 1, "launch": name, "kind": "Measure", "rank": 0, "outcome": "Done",
+    }))
+    .unwrap();
+    report.kind = kind;
+    report.items = 20_000;
+    report.items_per_second = Some(speed);
+    report.losses = curve(rate);
+    report.first_validation = Some(validation(0, 0.94));
+    report.validation = Some(validation(20_000, 0.31));
+    report.peak_memory_bytes = Some(412 << 20);
+    report.wall_seconds = 12.5;
+    FinishedLaunch { attempt: "job-3".to_owned(), plan, report }
+}
+
+/// A launch of the status.
+fn judged(name: &str, kind: &str, arm: &str, pair: usize, speed: f64) -> Value {
+    json!({"name": name, "kind": kind, "arm": arm, "pair": pair, "seed": 42 + pair, "outcome": "Done",
+           "itemsPerSecond": format!("{speed:.4}"), "items": 20000})
+}
+
+/// A phase with `ratios.len()` pairs, and its finished launches.
+fn measured(name: &str, state: &str, ratios: &[f64], all: &mut Vec<FinishedLaunch>) -> Value {
+    let mut launches = Vec::new();
+    for (pair, ratio) in ratios.iter().enumerate() {
+        for (arm, letter, speed) in [("Control", "a", 1000.0), ("Candidate", "b", 1000.0 * ratio)] {
+            let launch = format!("{name}-r0-p{pair}-{letter}-0badcafe");
+            let rate = if letter == "a" { 8.0 } else { 8.6 } + pair as f64 * 0.15;
+            all.push(finished(&launch, LaunchKind::Measure, 42 + pair as u64, speed, rate));
+            launches.push(judged(&launch, "Measure", arm, pair, speed));
+        }
+    }
+    let mean = ratios.iter().sum::<f64>() / ratios.len() as f64;
+    json!({"name": name, "state": state, "reason": "SpeedAboveThreshold",
+           "message": format!("speedup {mean:.3}, threshold 1.02"), "rung": 0, "launches": launches,
+           "speedup": {"estimate": format!("{mean:.3}"), "lower": format!("{:.3}", mean * 0.97),
+                       "upper": format!("{:.3}", mean * 1.03), "pairs": ratios.len()},
+           "peakMemory": 431_000_000u64, "predictedMemory": 428_000_000u64})
+}
+
+/// A job with one of everything; `hostile` stands wherever a name or message may.
+fn evidence(hostile: &str) -> Evidence {
+    let job: TrainingJob = serde_json::from_value(json!({
+        "apiVersion": "pawl.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": format!("quickstart{hostile}")},
+        "spec": {
+            "workload": {"name": format!("ups{hostile}")},
+            "trainer": {"replicas": 2, "gpusPerReplica": 0},
+            "settings": {"batchPerGpu": 8, "precision": "fp32", "loaderWorkers": 0},
+            "phases": [
+                {"name": "graph", "expectedSpeedup": "1.5", "settings": {"compile": "Graph"}},
+                {"name": "big-batch", "minSpeedup": "1.05", "numerics": "Changed", "settings": {"batchPerGpu": 64},
+                 "fallbacks": [{"when": ["OutOfMemory"], "settings": {"batchPerGpu": 16}}]},
+                {"name": "bf16", "settings": {"precision": "bf16"}},
+                {"name": "flash", "settings": {"attention": "Flash", "workload": {format!("k{hostile}"): hostile}}},
+                {"name": "loader", "settings": {"loaderWorkers": 2}},
+            ],
+            "gates": {"overallSpeedup": "1.8", "gpuMemory": "1Gi",
+                      "validationMetrics": [{"name": "nrmse", "maxRelativeIncrease": "0.03"}]},
+            "cost": {"gpuHour": "1.89"}, "train": {"items": 200000},
+        },
+    }))
+    .unwrap();
+    let mut launches = Vec::new();
+    let mut document = Document::new(job);
+    let mut big = measured("big-batch", "Accepted", &[1.38, 1.42, 1.4], &mut launches);
+    big["rung"] = json!(1);
+    big["quality"] = json!({"lossDelta": "0.0004", "lossDeltaUpper": "0.0008", "metrics": {"nrmse": "0.011"},
+                            "seeds": 3, "items": 20000});
+    let mut bf16 = measured("bf16", "RolledBack", &[0.71, 0.69, 0.73], &mut launches);
+    bf16["reason"] = json!("SpeedBelowThreshold");
+    bf16["message"] = json!(format!("speedup 0.71 at most 0.73, minSpeedup 1.02 {hostile}"));
+    let status = json!({
+        "stage": "Complete", "observedGeneration": 1, "startTime": "2026-01-05T10:00:00Z",
+        "conditions": [{"type": "Degraded", "status": "True", "reason": "GoalMissed",
+                        "message": format!("overallSpeedup 1.77 below 1.8 {hostile}"), "lastTransitionTime": "2026-01-05T10:04:00Z"}],
+        "effectiveSettings": {"batchPerGpu": 16, "precision": "fp32", "loaderWorkers": 2, "compile": "Graph",
+                              "workload": {"scale": hostile}},
+        "baseline": {"inputHash": "x", "itemsPerSecond": "612.4", "peakMemory": 402_000_000u64,
+                     "predictedMemory": 400_100_000u64},
+        "phases": [
+            measured("graph", "Accepted", &[1.29, 1.34, 1.3], &mut launches), big, bf16,
+            {"name": "flash", "state": "Unsupported", "reason": "Unsupported", "message": "no flash attention on the CPU", "rung": 0},
+            measured("loader", "Inconclusive", &[1.01, 1.04, 0.99, 1.03, 1.02, 1.0, 1.05], &mut launches),
+        ],
+        "bundle": {"inputHash": "x", "state": "Accepted", "reason": "GatesHold", "peakMemory": 433_000_000u64,
+                   "speedup": {"estimate": "1.77", "lower": "1.71", "upper": "1.83", "pairs": 3}},
+        "training": {"step": 12500, "items": 200000, "epoch": 3, "itemsPerSecond": "1083.1",
+                     "promisedItemsPerSecond": "1100", "loss": "0.052", "goodput": "0.93",
+                     "firstValidation": {"loss": "0.88", "nrmse": "0.94"},
+                     "validation": {"loss": "0.096", "nrmse": "0.31"}, "slowWindows": 0, "window": 9, "restarts": 1,
+                     "lastCheckpoint": {"name": format!("step-12500{hostile}"), "step": 12500, "items": 200000}},
+        "cost": {"gpuHours": "0.31", "spent": "0.59", "saved": "0.22", "currency": "USD"},
+    });
+    document.status = serde_json::from_value(status).unwrap();
+    let mut training = finished("train-0badcafe", LaunchKind::Train, 42, 1083.0, 11.0);
+    training.report.message = hostile.to_owned();
+    launches.push(training);
+    let event = |second: i64, warning, reason: &str, message: &str| EventRecord {
+        time: jiff::Timestamp::from_second(1_767_607_200 + second).unwrap(),
+        warning,
+        reason: reason.to_owned(),
+        message: message.to_owned(),
+        phase: None,
+    };
+    let events = vec![
+        event(0, false, "Started", "preflight of the baseline and 5 phases"),
+        event(2, true, "Unsupported", "phase flash: no flash attention on the CPU"),
+        event(40, false, "SpeedAboveThreshold", "phase graph: kept: speedup 1.31 [1.27, 1.35], needs 1.02"),
+        event(95, true, "SpeedBelowThreshold", &format!("phase bf16: rolled back: 0.71 {hostile}")),
+        event(240, false, "Completed", "trained 200000 items"),
+    ];
+    Evidence { document, events, launches }
+}
+
+#[test]
+fn the_page_shows_everything_and_needs_nothing() {
+    let page = render(&evidence(""));
+    for wanted in [
+        "1.77×",
+        "[1.71, 1.83]",
+        "graph",
+        "rolled back",
+        "SpeedBelowThreshold",
+        "2 of 5",
+        "0.59 USD",
+        "pair 7",
+        "step-12500",
+    ] {
+        assert!(page.contains(wanted), "{wanted} is missing");
+    }
+    for title in
+        ["Speedup, phase by phase", "not kept", "Training", "Evidence", "Memory", "Settings", "Events", "Launches"]
+    {
+        assert!(page.contains(title) && page.contains("<h2>"), "section {title} is missing");
+    }
+    for outside in ["http://", "https://", "src=", "url(", "@import", "<script", "<link", "NaN", "inf\""] {
+        assert!(!page.contains(outside), "{outside:?} in the page");
+    }
+    if let Some(path) = std::env::var_os("PAWL_REPORT_PREVIEW") {
+        std::fs::write(path, page).unwrap();
+    }
+}
+
+#[test]
+fn hostile_names_stay_text() {
+    let hostile = "\"'><script>alert(1)</script><img src=x onerror=alert(2)>&amp;\u{0}\u{1b}[31m";
+    let page = render(&evidence(hostile));
+    assert!(!page.contains("<script") && !page.contains("<img") && !page.contains('\u{0}') && !page.contains('\u{1b}'));
+    assert!(page.contains("&lt;script&gt;"));
+    // Attributes cannot be left: outside tags there is no quote that was not ours.
+    let plain = render(&evidence(""));
+    let quotes = |page: &str| page.matches('"').count();
+    let tags = |page: &str| page.matches('<').count();
+    // The hostile text adds one setting to the flat list of names at most; every other place keeps its markup.
+    assert_eq!(tags(&page) - tags(&plain), 0, "markup was added");
+    assert_eq!(quotes(&page) - quotes(&plain), 0, "quotes were added");
+}
+
+#[test]
+fn a_job_that_never_ran_has_a_page_too() {
+    let mut evidence = evidence("");
+    evidence.document.status = pawl_api::TrainingJobStatus::default();
+    evidence.launches.clear();
+    evidence.events.clear();
+    assert!(render(&evidence).contains("Pending"));
+}
