@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::bytes::{Bytes, Meter};
-use crate::lower::{Buffer, Storage, aligned};
+use crate::lower::{Lowered, Storage, aligned};
 
 /// Free blocks, by size.
 #[derive(Default)]
@@ -32,12 +32,17 @@ fn fit(free: impl Iterator<Item = usize>, bytes: usize) -> Option<usize> {
     usable.min_by_key(|&(index, size)| (size, index)).map(|(index, _)| index)
 }
 
-/// Bytes that the pool will have taken after running a program whose buffers live as these do.
-pub(super) fn predict(buffers: &[Buffer], kernels: usize) -> usize {
-    let mut free: Vec<usize> = Vec::new();
+/// Bytes that the pool will have taken after running each of these programs, in order.
+pub(super) fn predict(programs: &[Lowered]) -> usize {
+    let mut free = Vec::new();
+    programs.iter().map(|program| added(program, &mut free)).sum()
+}
+
+fn added(program: &Lowered, free: &mut Vec<usize>) -> usize {
+    let buffers = &program.buffers;
     let mut held: Vec<(usize, usize)> = Vec::new();
     let mut total = 0;
-    for kernel in 0..kernels {
+    for kernel in 0..program.kernels.len() {
         for (index, buffer) in buffers.iter().enumerate() {
             if buffer.storage == Storage::Arena && buffer.life.0 == kernel {
                 let size = match fit(free.iter().copied(), buffer.bytes()) {

@@ -95,8 +95,7 @@ impl GraphExecutable {
         let workspace = aligned(most(&|run| run.workspace(features)));
         let pooled = executor.buffers == Buffers::Pooled;
         let arena = if pooled { 0 } else { lowered.iter().map(|l| l.plan.arena).max().unwrap_or(0) };
-        let in_blocks = |l: &Lowered| blocks::predict(&l.buffers, l.kernels.len());
-        let in_blocks: usize = if pooled { lowered.iter().map(in_blocks).sum() } else { 0 };
+        let in_blocks = if pooled { blocks::predict(&lowered) } else { 0 };
         let own: Vec<usize> = lowered.iter().map(own_bytes).collect();
         let planned = state_size + arena + in_blocks + stride * threads + workspace + own.iter().sum::<usize>();
         if let Some(limit) = options.memory_limit.filter(|&limit| planned > limit) {
@@ -300,7 +299,14 @@ impl Executable for GraphExecutable {
         self.program(program)?.ran = false;
         let Self { features, pool, comm, meter, scratch, workspace, blocks, programs, timed, .. } = self;
         let compiled = &mut programs[program];
-        check_inputs(&compiled.interface, inputs)?;
+        // The check proper allocates; a run may not.
+        let declared = &compiled.interface.inputs;
+        let fits = |(decl, view): (&crate::graph::InputDecl, &View<'_>)| {
+            decl.meta.dtype == view.dtype() && decl.meta.shape.elements() == view.len()
+        };
+        if declared.len() != inputs.len() || !declared.iter().zip(inputs).all(fits) {
+            check_inputs(&compiled.interface, inputs)?;
+        }
         for (base, buffer) in compiled.bases.iter_mut().zip(&compiled.lowered.buffers) {
             if let Storage::Input(id) = buffer.storage {
                 *base = start(inputs[id.0 as usize]).cast_mut();

@@ -333,7 +333,8 @@ fn float32<A: Arithmetic>(step: &Step, chunk: &Chunk<'_>) {
     }
 }
 
-#[inline(always)]
+// Rare and small: not worth a copy for each kind of processor.
+#[inline(never)]
 fn float64(step: &Step, chunk: &Chunk<'_>) {
     match step.act {
         Act::Unary(op) => match op {
@@ -387,7 +388,8 @@ fn unary_f64(op: UnaryOp, x: f64) -> f64 {
     }
 }
 
-#[inline(always)]
+// Rare and small: not worth a copy for each kind of processor.
+#[inline(never)]
 fn integer(step: &Step, chunk: &Chunk<'_>) {
     match step.act {
         Act::Binary(op) => match op {

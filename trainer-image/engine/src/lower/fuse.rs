@@ -364,6 +364,8 @@ impl<'a> Fusion<'a> {
                 }
             }
         }
+        let all = self.units.iter().filter(|unit| !unit.members.is_empty()).count();
+        assert_eq!(order.len(), all, "grouping made a circle");
         order
     }
 }

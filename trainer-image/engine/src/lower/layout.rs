@@ -62,8 +62,9 @@ impl<'a> Layout<'a> {
         layout.leaves();
         layout.outputs();
         layout.updates();
+        layout.permutations(true);
         layout.concatenations();
-        layout.permutations();
+        layout.permutations(false);
         layout.collectives();
         for root in (0..items).filter(|&i| fusion.home[i].is_some()) {
             if layout.physical[root].is_none() && layout.is_stored(root) {
@@ -99,7 +100,8 @@ impl<'a> Layout<'a> {
 
     fn is_stored(&self, root: usize) -> bool {
         let unit = self.fusion.home[root].map(|u| &self.fusion.units[u]);
-        !self.readers[root].is_empty() || unit.is_some_and(|u| !u.fused)
+        let copied = self.copies.iter().any(|&(item, _)| self.fusion.views.root[item] == root);
+        copied || !self.readers[root].is_empty() || unit.is_some_and(|u| !u.fused)
     }
 
     fn leaves(&mut self) {
@@ -203,10 +205,15 @@ impl<'a> Layout<'a> {
                 access.is_contiguous() || unit.cols.is_none_or(|cols| access.nest(cols).is_some())
             }
             (Some(_), _) => access.is_contiguous(),
-            (None, Op::MatMul { .. } | Op::Attention(_) | Op::AttentionGrad(_) | Op::Side(_)) => true,
+            (None, Op::MatMul { .. } | Op::Attention(_) | Op::AttentionGrad(_) | Op::Side(_) | Op::Concat { .. }) => {
+                true
+            }
             (None, _) => access.is_contiguous(),
         };
-        let packed = matches!(self.fusion.work.op(root), Op::Attention(_) | Op::AttentionGrad(_) | Op::Side(_));
+        let packed = matches!(
+            self.fusion.work.op(root),
+            Op::Attention(_) | Op::AttentionGrad(_) | Op::Side(_) | Op::Concat { .. }
+        );
         let any_stride = !packed && unit.class.is_empty();
         let rows = any_stride || access.dims.last() == Some(&1) || access.strides.last() == Some(&1);
         writes
@@ -257,7 +264,7 @@ impl<'a> Layout<'a> {
                     order.iter().enumerate().for_each(|(to, &from)| inverse[from] = to);
                     access.permute(&inverse)
                 }
-                Op::After => access,
+                Op::After | Op::StopGradient => access,
                 _ => return None,
             };
             item = operand;
@@ -265,9 +272,11 @@ impl<'a> Layout<'a> {
         Some(access)
     }
 
-    fn permutations(&mut self) {
+    /// Concatenations, or everything else, that is read through one permutation only.
+    fn permutations(&mut self, concatenations: bool) {
         for root in 0..self.fusion.work.items.len() {
-            if !self.is_free(root) || self.views_of[root].len() < 2 {
+            let joins = matches!(self.fusion.work.op(root), Op::Concat { .. });
+            if joins != concatenations || !self.is_free(root) || self.views_of[root].len() < 2 {
                 continue;
             }
             // All readers go through one permutation that leaves the last axis where it is.
