@@ -17,8 +17,11 @@ use pawl_contract::decimal::Decimal;
 use pawl_contract::plan::LaunchKind;
 use serde_json::json;
 
-/// The trial for which retries of the bundle are counted.
-const TRIAL: &str = "bundle";
+/// The trial of the settings in effect now: launches of another input or of other settings have other names.
+pub(crate) fn trial_name(draft: &Draft<'_>) -> String {
+    let input = draft.status.bundle.as_ref().map(|bundle| bundle.input_hash.as_str());
+    format!("bundle-{}", fingerprint(&json!([input, draft.effective()]), 4))
+}
 
 impl Draft<'_> {
     /// The evidence of the bundle.
@@ -90,7 +93,8 @@ pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
     }
     let evidence = draft.bundle_launches().to_vec();
     let settings = (draft.spec.settings.clone(), draft.effective());
-    let comparison = Comparison::new(draft, (TRIAL.to_owned(), Target::Bundle), settings, &evidence);
+    let trial = trial_name(draft);
+    let comparison = Comparison::new(draft, (trial.clone(), Target::Bundle), settings, &evidence);
     if let Some(launch) = safety::broken(&comparison) {
         let (reason, message) = (format!("{:?}", launch.outcome), safety::told(launch));
         return broken(draft, &reason, &message);
@@ -100,14 +104,14 @@ pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
     if let Some(bundle) = &mut draft.status.bundle {
         measured.write(bundle);
     }
-    let spent = draft.exhausted(TRIAL);
+    let spent = draft.exhausted(&trial);
     match (judged, spent) {
         (Judged::Run(_, _), Some(retry)) => {
             let message = format!("{} failures; the last: {}", retry.count, retry.message);
             conclude(draft, PhaseState::Error, "RetriesExhausted", &message)
         }
         (Judged::Run(purpose, launches), None) => {
-            let work = Work { purpose, phase: None, trial: TRIAL.to_owned(), launches, stop_on_failure: true };
+            let work = Work { purpose, phase: None, trial, launches, stop_on_failure: true };
             Step::Go(Next::Run(work.bounded()))
         }
         (Judged::Met(message), _) => conclude(draft, PhaseState::Accepted, "GoalMet", &message),

@@ -99,11 +99,10 @@ impl<'a> Comparison<'a> {
                 break;
             }
             match (done(Arm::Control, index), done(Arm::Candidate, index)) {
-                (Some(control), Some(candidate)) => {
-                    if control.placement == candidate.placement {
-                        pairs.push(Pair { control, candidate });
-                    }
+                (Some(control), Some(candidate)) if control.placement == candidate.placement => {
+                    pairs.push(Pair { control, candidate });
                 }
+                (Some(_), Some(_)) => {}
                 (control, candidate) if pairs.len() + planned < wanted => {
                     let mut order = [(Arm::Control, control), (Arm::Candidate, candidate)];
                     if index % 2 == 1 {

@@ -26,7 +26,7 @@ pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
     let candidate = draft.effective();
     let own = draft.status.phases[index].launches.iter();
     let evidence: Vec<_> = own.chain(draft.bundle_launches()).cloned().collect();
-    let trial = format!("bundle-without-{name}");
+    let trial = format!("{}-without-{name}", crate::bundle::trial_name(draft));
     let comparison = Comparison::new(draft, (trial.clone(), Target::Bundle), (control, candidate), &evidence);
     if let Some(broken) = safety::broken(&comparison) {
         let message = safety::told(broken);

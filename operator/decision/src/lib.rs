@@ -14,6 +14,7 @@
 //! - `fold`: how results become evidence.
 
 #![forbid(unsafe_code)]
+#![deny(clippy::wildcard_enum_match_arm, clippy::disallowed_methods)]
 
 pub mod action;
 pub mod observed;
@@ -70,6 +71,7 @@ pub fn decide(job: &TrainingJob, status: &TrainingJobStatus, observed: &Observed
     draft.status.observed_generation = job.metadata.generation;
     summary::align(&mut draft);
     let next = take_in(&mut draft, observed);
+    let next = lifecycle::limited(&mut draft, next);
     let actions = attempt::schedule(&mut draft, observed, &next);
     summary::set(&mut draft, &next);
     lifecycle::keep_time(&mut draft);

@@ -2,15 +2,15 @@
 
 use crate::draft::Draft;
 use crate::retry::{after, time};
-use crate::step::{Next, Step};
+use crate::step::Next;
 use jiff::Timestamp;
 use pawl_api::status::Stage;
 
-/// When the job's deadline is, if it has one; suspended time does not count.
+/// When the job's deadline is, if it has one; time spent suspended or done does not count.
 pub(crate) fn deadline_at(draft: &Draft<'_>) -> Option<Timestamp> {
     let limit = draft.spec.lifecycle.active_deadline.as_ref()?.get().as_secs();
     let start = draft.status.start_time.as_deref().and_then(time)?;
-    let since = draft.status.suspended_since.as_deref().and_then(time);
+    let since = draft.status.suspended_since.as_deref().or(draft.status.completion_time.as_deref()).and_then(time);
     let now = since.map_or(0, |since| seconds_between(since, draft.now));
     let suspended = draft.status.suspended_seconds.saturating_add(now);
     Some(after(start, limit.saturating_add(suspended)))
@@ -21,27 +21,24 @@ pub(crate) fn seconds_between(from: Timestamp, to: Timestamp) -> u64 {
     u64::try_from(to.as_second().saturating_sub(from.as_second())).unwrap_or(0)
 }
 
-/// The job was active for too long. A job that is done is not late.
-pub(crate) fn deadline(draft: &mut Draft<'_>) -> Step {
-    let late = deadline_at(draft).is_some_and(|deadline| deadline <= draft.now);
-    if !late || draft.status.stage == Stage::Complete || draft.spec.suspend {
-        return Step::Pass;
+/// What should run, unless a person suspended the job or it was active for too long. One that is done stays done.
+pub(crate) fn limited(draft: &mut Draft<'_>, next: Next) -> Next {
+    match next {
+        Next::Idle(_) => next,
+        Next::Run(_) | Next::Drain if draft.spec.suspend => Next::Idle(Stage::Suspended),
+        Next::Run(_) | Next::Drain => {
+            let Some(limit) = draft.spec.lifecycle.active_deadline.as_ref() else { return next };
+            if deadline_at(draft).is_none_or(|deadline| deadline > draft.now) {
+                return next;
+            }
+            let message = format!("active for longer than lifecycle.activeDeadline {limit}: raise it to go on");
+            draft.fail("DeadlineExceeded", &message);
+            Next::Idle(Stage::Failed)
+        }
     }
-    let limit = draft.spec.lifecycle.active_deadline.as_ref().map(|limit| limit.to_string()).unwrap_or_default();
-    let message = format!("active for longer than lifecycle.activeDeadline {limit}");
-    draft.fail("DeadlineExceeded", &message);
-    Step::Moved
 }
 
-/// A person suspended the job. One that is done stays done.
-pub(crate) fn suspended(draft: &mut Draft<'_>) -> Step {
-    if draft.spec.suspend && draft.status.stage != Stage::Complete {
-        return Step::Go(Next::Idle(Stage::Suspended));
-    }
-    Step::Pass
-}
-
-/// Keeps count of the time spent suspended, and of begin and end.
+/// Keeps count of the time in which nothing was to be done, and of the end.
 pub(crate) fn keep_time(draft: &mut Draft<'_>) {
     let now = draft.now.to_string();
     let status = &mut draft.status;
@@ -62,6 +59,11 @@ pub(crate) fn keep_time(draft: &mut Draft<'_>) {
         | Stage::Optimizing
         | Stage::Searching
         | Stage::Training
-        | Stage::Suspended => status.completion_time = None,
+        | Stage::Suspended => {
+            // A job that was done and has something to do again.
+            let done = status.completion_time.take().and_then(|done| time(&done));
+            let seconds = done.map_or(0, |done| seconds_between(done, draft.now));
+            status.suspended_seconds = status.suspended_seconds.saturating_add(seconds);
+        }
     }
 }

@@ -9,7 +9,7 @@ use crate::revision::{accepted, patch};
 use crate::step::{Next, Step};
 use crate::verdict::{Trial, Verdict, judge, quality, speed};
 use pawl_api::spec::{Numerics, Phase, Pin, Trigger};
-use pawl_api::status::{Arm, LaunchStatus, PhaseState, PhaseStatus};
+use pawl_api::status::{Arm, LaunchStatus, PhaseState, PhaseStatus, RetryStatus};
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::LaunchKind;
 use serde_json::json;
@@ -19,7 +19,7 @@ pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
     for index in 0..draft.spec.phases.len() {
         match turn(draft, index) {
             Step::Pass => {}
-            step => return step,
+            step @ (Step::Moved | Step::Go(_)) => return step,
         }
     }
     Step::Pass
@@ -114,7 +114,8 @@ pub(crate) fn reopen(draft: &mut Draft<'_>, index: usize, reason: &str, message:
     if let Some(bundle) = &mut draft.status.bundle {
         bundle.left_out.retain(|left| *left != name);
     }
-    if draft.status.retry.as_ref().is_some_and(|retry| retry.trial == trial_name(&name, 0)) {
+    let retried = |retry: &RetryStatus| retry.trial.starts_with(&format!("{name}-r"));
+    if draft.status.retry.as_ref().is_some_and(retried) {
         draft.status.retry = None;
     }
     draft.phase_to(index, PhaseState::Pending, reason, message);
@@ -138,8 +139,9 @@ fn skip_reason(draft: &Draft<'_>, index: usize) -> Option<(&'static str, String)
     Some(("Conflict", format!("it conflicts with {}, which is accepted", conflict.name)))
 }
 
-fn trial_name(phase: &str, rung: u32) -> String {
-    format!("{phase}-r{rung}")
+/// The input's hash is part of the name: a phase that is judged anew makes launches of new names.
+fn trial_name(phase: &PhaseStatus) -> String {
+    format!("{}-r{}-{}", phase.name, phase.rung, phase.input_hash.get(..4).unwrap_or_default())
 }
 
 fn trial<'a>(draft: &'a Draft<'a>, index: usize) -> Trial<'a> {
@@ -147,7 +149,7 @@ fn trial<'a>(draft: &'a Draft<'a>, index: usize) -> Trial<'a> {
     let status = &draft.status.phases[index];
     let control = draft.control(index);
     let candidate = control.with(&patch(phase, status.rung));
-    let name = (trial_name(&phase.name, status.rung), Target::Phase(index));
+    let name = (trial_name(status), Target::Phase(index));
     Trial { phase, comparison: Comparison::new(draft, name, (control, candidate), &status.launches) }
 }
 
@@ -157,7 +159,15 @@ fn begin(draft: &mut Draft<'_>, index: usize) {
     let fits = |launch: &&LaunchStatus| {
         comparison.find(launch.kind, launch.arm, launch.pair).is_some_and(|found| std::ptr::eq(found, *launch))
     };
-    let mut launches: Vec<LaunchStatus> = comparison.evidence.iter().filter(fits).cloned().collect();
+    // A control without its candidate ran at another time than the candidate will: drift would not cancel.
+    let paired = |launch: &&LaunchStatus| {
+        launch.kind != LaunchKind::Measure
+            || launch.arm == Arm::Candidate
+            || draft.spec.analysis.reuse_control
+            || comparison.find(LaunchKind::Measure, Arm::Candidate, launch.pair).is_some()
+    };
+    let kept = comparison.evidence.iter().filter(fits).filter(paired);
+    let mut launches: Vec<LaunchStatus> = kept.cloned().collect();
     if draft.spec.analysis.reuse_control {
         for pair in 0..draft.spec.analysis.max_pairs.min(7) {
             let known = launches.iter().any(|launch| launch.arm == Arm::Control && launch.pair == pair);
@@ -200,10 +210,10 @@ fn judged(draft: &mut Draft<'_>, index: usize) -> Step {
     phase.quality = quality;
     phase.predicted_memory = predicted.or(phase.predicted_memory);
     phase.peak_memory = peak;
-    match verdict {
-        Verdict::Run(work) => run(draft, index, work, checked),
-        verdict => conclude(draft, index, verdict),
+    if let Verdict::Run(work) = verdict {
+        return run(draft, index, work, checked);
     }
+    conclude(draft, index, verdict)
 }
 
 fn run(draft: &mut Draft<'_>, index: usize, work: Work, checked: bool) -> Step {

@@ -17,7 +17,6 @@ pub(crate) fn failed(draft: &mut Draft<'_>) -> Step {
     draft.normal("Reopened", "the spec changed: the job gets another chance", None);
     draft.status.failure = None;
     draft.status.retry = None;
-    draft.status.completion_time = None;
     Step::Moved
 }
 

@@ -30,8 +30,6 @@ const PARTS: &[fn(&mut Draft<'_>) -> Step] = &[
     crate::refuse::failed,
     crate::refuse::refuse,
     crate::pin::apply,
-    crate::lifecycle::deadline,
-    crate::lifecycle::suspended,
     crate::preflight::advance,
     crate::phase::advance,
     crate::enabler::advance,

@@ -1,0 +1,10 @@
+//! The decision core, tested as a shell would use it.
+
+mod gates;
+mod history;
+mod judging;
+mod model;
+mod order;
+mod training;
+mod trouble;
+mod world;

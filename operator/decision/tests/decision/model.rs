@@ -1,0 +1,400 @@
+//! Model checking: a job of three phases (one holds, one walks a rung and is rolled back, one needs the quality gate)
+//! under crashes of the shell between any two writes, lost and vanished attempts, failed launches, and observations
+//! that are late, incomplete, repeated and out of order.
+
+use crate::world::{done, ended, job};
+use jiff::{SignedDuration, Timestamp};
+use pawl_api::status::{PhaseState, Stage};
+use pawl_api::{TrainingJob, TrainingJobStatus};
+use pawl_contract::exit::Outcome;
+use pawl_contract::plan::{AttemptPlan, LaunchKind, LaunchPlan};
+use pawl_contract::report::LaunchResult;
+use pawl_decision::action::{Action as Act, Decision};
+use pawl_decision::decide;
+use pawl_decision::observed::{AttemptFacts, AttemptState, Ending, Observed};
+use serde::Serialize;
+use serde_json::json;
+use stateright::{Checker, Model, Property};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fmt::{Debug, Formatter};
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+struct Shell {
+    job: TrainingJob,
+    /// How many things may go wrong in one run.
+    faults: u8,
+    /// What becomes of the phases when nothing goes wrong.
+    expected: Vec<(PhaseState, String, u32)>,
+}
+
+/// A document that is compared by its text and read once.
+#[derive(Clone)]
+struct Document<T>(Arc<(String, T)>);
+
+impl<T: Serialize> Document<T> {
+    fn of(value: T) -> Self {
+        Self(Arc::new((serde_json::to_string(&value).unwrap(), value)))
+    }
+}
+
+impl<T> Debug for Document<T> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0.0)
+    }
+}
+
+impl<T> PartialEq for Document<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.0 == other.0.0
+    }
+}
+
+impl<T> Eq for Document<T> {}
+
+impl<T> Hash for Document<T> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.0.hash(state);
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct State {
+    status: Document<TrainingJobStatus>,
+    attempts: Vec<Attempt>,
+    faults: u8,
+    milliseconds: i64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Attempt {
+    name: String,
+    hash: String,
+    plan: Document<AttemptPlan>,
+    /// Whether each launch that ran failed for no reason of its own.
+    ran: Vec<bool>,
+    life: Life,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Life {
+    Running,
+    /// Asked to stop; it still holds its devices.
+    Stopping,
+    Completed,
+    Stopped,
+    Lost,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum View {
+    Fresh,
+    /// Twice and backwards, an older version of each attempt among them.
+    Shuffled,
+    /// The newest attempt is not seen yet.
+    NewestUnseen,
+    /// No attempt is seen.
+    Nothing,
+    /// As before any launch had ended.
+    Early,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Step {
+    /// The shell decides; it dies after so many actions, before it writes the status.
+    Decide(View, Option<u8>),
+    /// The next launch runs, or the attempt ends.
+    Work,
+    /// A stopped attempt lets go.
+    LetGo,
+    /// The next launch fails for no reason of its own.
+    FailLaunch,
+    /// The attempt is lost.
+    Lose,
+    /// The attempt is gone without a trace.
+    Vanish,
+}
+
+fn trained(plan: &LaunchPlan) -> LaunchResult {
+    let text = serde_json::to_string(&plan.settings).unwrap();
+    if plan.kind == LaunchKind::Measure && text.contains("\"batchPerGpu\":16") {
+        return ended(plan, Outcome::OutOfMemory);
+    }
+    let factor = [("Fuse", 1.3), ("loaderWorkers", 0.9), ("bf16", 1.2)];
+    let speed = factor.iter().filter(|(needle, _)| text.contains(needle)).map(|(_, factor)| factor).product::<f64>();
+    LaunchResult { wall_seconds: 1.0, ..done(plan, 100.0 * speed) }
+}
+
+impl Attempt {
+    fn plan(&self) -> &AttemptPlan {
+        &self.plan.0.1
+    }
+
+    fn alive(&self) -> bool {
+        matches!(self.life, Life::Running | Life::Stopping)
+    }
+
+    fn results(&self) -> Vec<LaunchResult> {
+        let plans = &self.plan().launches;
+        let result = |(plan, failed): (&LaunchPlan, &bool)| {
+            if *failed { ended(plan, Outcome::Failed) } else { trained(plan) }
+        };
+        plans.iter().zip(&self.ran).map(result).collect()
+    }
+
+    fn facts(&self, early: bool) -> AttemptFacts {
+        let state = match self.life {
+            _ if early => AttemptState::Running,
+            Life::Running | Life::Stopping => AttemptState::Running,
+            Life::Completed => AttemptState::Ended(Ending::Completed),
+            Life::Stopped => AttemptState::Ended(Ending::Stopped),
+            Life::Lost => AttemptState::Ended(Ending::Lost("node went away".to_owned())),
+        };
+        AttemptFacts {
+            name: self.name.clone(),
+            plan_hash: self.hash.clone(),
+            state,
+            placement: "node".to_owned(),
+            results: if early { Vec::new() } else { self.results() },
+            progress: None,
+        }
+    }
+}
+
+impl State {
+    fn status(&self) -> &TrainingJobStatus {
+        &self.status.0.1
+    }
+
+    fn now(&self) -> Timestamp {
+        Timestamp::from_millisecond(1_700_000_000_000 + self.milliseconds).unwrap()
+    }
+
+    fn see(&self, view: View) -> Observed {
+        let all = self.attempts.iter();
+        let attempts = match view {
+            View::Fresh => all.map(|attempt| attempt.facts(false)).collect(),
+            View::Shuffled => all
+                .rev()
+                .flat_map(|attempt| [attempt.facts(attempt.life == Life::Running), attempt.facts(false)])
+                .collect(),
+            View::NewestUnseen => all.rev().skip(1).map(|attempt| attempt.facts(false)).collect(),
+            View::Nothing => Vec::new(),
+            View::Early => all.map(|attempt| attempt.facts(true)).collect(),
+        };
+        Observed { attempts }
+    }
+
+    fn act(&mut self, action: &Act) {
+        match action {
+            Act::Start { plan, plan_hash } => {
+                if self.attempts.iter().all(|attempt| attempt.name != plan.attempt) {
+                    self.attempts.push(Attempt {
+                        name: plan.attempt.clone(),
+                        hash: plan_hash.clone(),
+                        plan: Document::of(plan.clone()),
+                        ran: Vec::new(),
+                        life: Life::Running,
+                    });
+                }
+            }
+            Act::Stop { attempt, .. } => {
+                let running = self.attempts.iter_mut().find(|a| a.name == *attempt && a.life == Life::Running);
+                if let Some(attempt) = running {
+                    attempt.life = Life::Stopping;
+                }
+            }
+            Act::Release { attempt } => self.attempts.retain(|a| a.name != *attempt || a.alive()),
+        }
+    }
+
+    fn newest(&mut self) -> Option<&mut Attempt> {
+        self.attempts.last_mut()
+    }
+}
+
+impl Shell {
+    fn new(faults: u8) -> Self {
+        let job = job(json!({
+            "phases": [
+                {"name": "fuse", "settings": {"compile": "Fuse"}},
+                {"name": "batch", "requires": ["fuse"], "numerics": "Changed", "settings": {"batchPerGpu": 16},
+                 "fallbacks": [{"when": ["OutOfMemory"], "settings": {"batchPerGpu": 12, "loaderWorkers": 4}}]},
+                {"name": "bf16", "numerics": "Changed", "settings": {"precision": "bf16"}},
+            ],
+            "seeds": [1],
+            "analysis": {"minPairs": 1, "maxPairs": 1},
+            "train": {"items": 1000},
+            "lifecycle": {"maxRestarts": 3},
+        }));
+        let expected = vec![
+            (PhaseState::Accepted, "SinglePair".to_owned(), 0),
+            (PhaseState::RolledBack, "SpeedBelowThreshold".to_owned(), 1),
+            (PhaseState::Accepted, "SinglePair".to_owned(), 0),
+        ];
+        Self { job, faults, expected }
+    }
+
+    /// The decision, kept for the next call: the shell may die at several points of the same one.
+    fn decision(&self, before: &State, view: View) -> Decision {
+        thread_local!(static NEWEST: RefCell<Option<(State, View, Decision)>> = const { RefCell::new(None) });
+        NEWEST.with_borrow_mut(|newest| match newest {
+            Some((state, seen, decision)) if *seen == view && state == before => decision.clone(),
+            _ => {
+                let decision = decide(&self.job, before.status(), &before.see(view), before.now());
+                *newest = Some((before.clone(), view, decision.clone()));
+                decision
+            }
+        })
+    }
+
+    fn decided(&self, before: &State, view: View, dies_after: Option<u8>) -> Option<State> {
+        let decision = self.decision(before, view);
+        let mut after = before.clone();
+        if let Some(count) = dies_after {
+            if usize::from(count) > decision.actions.len() {
+                return None;
+            }
+            after.faults += 1;
+            decision.actions.iter().take(count.into()).for_each(|action| after.act(action));
+            return Some(after);
+        }
+        decision.actions.iter().for_each(|action| after.act(action));
+        after.status = Document::of(decision.status);
+        if after == *before && !before.attempts.iter().any(Attempt::alive) {
+            let wait = decision.requeue_after.and_then(|wait| SignedDuration::try_from(wait).ok());
+            after.milliseconds += wait.map_or(0, |wait| wait.as_millis() as i64);
+        }
+        if !matches!(view, View::Fresh | View::Shuffled) {
+            after.faults += 1;
+        }
+        Some(after)
+    }
+}
+
+impl Model for Shell {
+    type State = State;
+    type Action = Step;
+
+    fn init_states(&self) -> Vec<State> {
+        let status = Document::of(TrainingJobStatus::default());
+        vec![State { status, attempts: Vec::new(), faults: 0, milliseconds: 0 }]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Step>) {
+        actions.extend([Step::Decide(View::Shuffled, None), Step::Work, Step::LetGo, Step::Decide(View::Fresh, None)]);
+        if state.faults < self.faults {
+            actions.extend((1..3).map(|count| Step::Decide(View::Fresh, Some(count))));
+            let stale = [View::NewestUnseen, View::Nothing, View::Early];
+            actions.extend(stale.map(|view| Step::Decide(view, None)));
+            actions.extend([Step::FailLaunch, Step::Lose, Step::Vanish]);
+        }
+    }
+
+    fn next_state(&self, before: &State, step: Step) -> Option<State> {
+        let mut after = before.clone();
+        match step {
+            Step::Decide(view, dies_after) => after = self.decided(before, view, dies_after)?,
+            Step::Work | Step::FailLaunch => {
+                let attempt = after.newest().filter(|attempt| attempt.life == Life::Running)?;
+                let plan = attempt.plan().clone();
+                let broken = attempt.results().iter().any(|result| result.outcome != Outcome::Done);
+                let over = attempt.ran.len() == plan.launches.len() || broken && plan.stop_on_failure;
+                match (step, over) {
+                    (Step::Work, true) => attempt.life = Life::Completed,
+                    (_, true) => return None,
+                    (step, false) => attempt.ran.push(step == Step::FailLaunch),
+                }
+                after.faults += u8::from(step == Step::FailLaunch);
+            }
+            Step::LetGo => after.newest().filter(|attempt| attempt.life == Life::Stopping)?.life = Life::Stopped,
+            Step::Lose => {
+                after.newest().filter(|attempt| attempt.alive())?.life = Life::Lost;
+                after.faults += 1;
+            }
+            Step::Vanish => {
+                after.attempts.pop()?;
+                after.faults += 1;
+            }
+        }
+        (after != *before).then_some(after)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always("one attempt alive", |_, state: &State| {
+                state.attempts.iter().filter(|attempt| attempt.alive()).count() <= 1
+            }),
+            Property::always("verdicts are those of an undisturbed run", |model: &Self, state: &State| {
+                let mut judged = state.status().phases.iter().zip(&model.expected);
+                judged.all(|(phase, (state, reason, rung))| {
+                    !phase.state.is_final() || (phase.state, &phase.reason, phase.rung) == (*state, reason, *rung)
+                })
+            }),
+            Property::always(
+                "the settings in effect are baseline and accepted patches",
+                |model: &Self, state: &State| {
+                    let status = state.status();
+                    let phases = model.job.spec.phases.iter().zip(&status.phases);
+                    let accepted = phases.filter(|(_, status)| status.state == PhaseState::Accepted);
+                    let fold = accepted
+                        .fold(model.job.spec.settings.clone(), |settings, (phase, _)| settings.with(&phase.settings));
+                    status.effective_settings.as_ref().is_none_or(|settings| *settings == fold)
+                },
+            ),
+            Property::always("nothing fails for good", |_, state: &State| state.status().stage != Stage::Failed),
+            Property::eventually("the job is done", |_, state: &State| state.status().stage == Stage::Complete),
+        ]
+    }
+}
+
+/// Explores everything with two faults.
+#[test]
+fn no_interleaving_of_two_faults_breaks_a_job() {
+    let checker = Shell::new(2).checker().threads(2).spawn_bfs().join();
+    println!(
+        "{} states, {} distinct, depth {}",
+        checker.state_count(),
+        checker.unique_state_count(),
+        checker.max_depth()
+    );
+    assert!(checker.is_done());
+    checker.assert_properties();
+    assert!(checker.unique_state_count() > 5_000, "the model explores too little");
+}
+
+/// `eventually` does not look into cycles, so the graph of states must have none: then every run ends.
+#[test]
+fn every_run_ends() {
+    let model = Shell::new(1);
+    let mut edges: HashMap<State, Vec<State>> = HashMap::new();
+    let mut open = model.init_states();
+    while let Some(state) = open.pop() {
+        if edges.contains_key(&state) {
+            continue;
+        }
+        let next = model.next_states(&state);
+        if next.is_empty() {
+            assert_eq!(state.status().stage, Stage::Complete, "a run ends early: {state:#?}");
+        }
+        open.extend(next.iter().cloned());
+        edges.insert(state, next);
+    }
+    let mut incoming: HashMap<&State, usize> = edges.keys().map(|state| (state, 0)).collect();
+    edges.values().flatten().for_each(|state| *incoming.get_mut(state).unwrap() += 1);
+    let mut free: Vec<&State> = incoming.iter().filter(|(_, count)| **count == 0).map(|(state, _)| *state).collect();
+    let mut sorted = 0;
+    while let Some(state) = free.pop() {
+        sorted += 1;
+        for next in &edges[state] {
+            let count = incoming.get_mut(next).unwrap();
+            *count -= 1;
+            if *count == 0 {
+                free.push(next);
+            }
+        }
+    }
+    println!("{} states", edges.len());
+    assert_eq!(sorted, edges.len(), "some run goes in circles");
+}

@@ -1,0 +1,186 @@
+//! Requirements, conflicts, enablers, pins, and specs that change.
+
+use crate::world::{World, done, factors, noise, speed};
+use pawl_api::status::{PhaseState, Stage};
+use pawl_contract::plan::LaunchKind;
+use serde_json::json;
+
+const FACTORS: &[(&str, f64)] =
+    &[("Fuse", 1.3), ("Flash", 1.2), ("loaderWorkers", 0.9), ("Cached", 0.98), ("Fused", 1.1)];
+
+#[test]
+fn what_requires_the_rejected_or_conflicts_with_the_accepted_is_skipped() {
+    let mut world = World::new(
+        json!({"phases": [
+            {"name": "fuse", "settings": {"compile": "Fuse"}},
+            {"name": "loader", "settings": {"loaderWorkers": 4}},
+            {"name": "needs", "requires": ["loader"], "settings": {"attention": "Flash"}},
+            {"name": "clash", "conflictsWith": ["fuse"], "settings": {"attention": "Flash"}}]}),
+        factors(FACTORS),
+    );
+    world.run();
+    assert_eq!(world.verdict("needs"), (PhaseState::Skipped, "RequirementNotAccepted", 0));
+    assert_eq!(world.verdict("clash"), (PhaseState::Skipped, "Conflict", 0));
+    assert_eq!(world.launches(LaunchKind::Measure, "needs") + world.launches(LaunchKind::Measure, "clash"), 0);
+}
+
+#[test]
+fn an_enabler_may_cost_a_little_and_stays_only_if_something_needs_it() {
+    let spec = |faster: &str| {
+        json!({"phases": [
+            {"name": "rope", "role": "Enabler", "settings": {"ropeCache": "Cached"}},
+            {"name": "user", "requires": ["rope"], "settings": if faster == "yes" { json!({"attention": "Flash"}) } else { json!({"loaderWorkers": 1}) }}]})
+    };
+    let mut world = World::new(spec("yes"), factors(FACTORS));
+    world.run();
+    assert_eq!(world.verdict("rope"), (PhaseState::Accepted, "SpeedAboveThreshold", 0));
+    let mut world = World::new(spec("no"), factors(FACTORS));
+    world.run();
+    assert_eq!(world.verdict("user"), (PhaseState::RolledBack, "SpeedBelowThreshold", 0));
+    assert_eq!(world.verdict("rope"), (PhaseState::RolledBack, "NothingNeedsIt", 0));
+}
+
+#[test]
+fn pins_beat_measurement_and_a_dry_run_is_not_kept() {
+    let mut world = World::new(
+        json!({"phases": [
+            {"name": "loader", "pin": "Accepted", "settings": {"loaderWorkers": 4}},
+            {"name": "fuse", "pin": "RolledBack", "settings": {"compile": "Fuse"}},
+            {"name": "flash", "pin": "DryRun", "settings": {"attention": "Flash"}}]}),
+        factors(FACTORS),
+    );
+    world.run();
+    assert_eq!(world.verdict("loader"), (PhaseState::Accepted, "Pinned", 0));
+    assert_eq!(world.verdict("fuse"), (PhaseState::RolledBack, "Pinned", 0));
+    assert_eq!(world.verdict("flash"), (PhaseState::RolledBack, "DryRun", 0));
+    assert!(world.phase("flash").message.contains("it would be Accepted"), "{}", world.phase("flash").message);
+    assert_eq!(world.launches(LaunchKind::Measure, "fuse") + world.launches(LaunchKind::Measure, "loader"), 0);
+    // The evidence of the dry run counts when the pin goes: nothing is measured twice.
+    let before = world.launches(LaunchKind::Measure, "flash");
+    world.edit(|spec| spec["phases"][2]["pin"] = json!(null));
+    world.run();
+    assert_eq!(world.verdict("flash"), (PhaseState::Accepted, "SpeedAboveThreshold", 0));
+    assert_eq!(world.launches(LaunchKind::Measure, "flash"), before);
+}
+
+#[test]
+fn a_pin_during_training_takes_effect_at_once() {
+    let mut world = World::new(
+        json!({"phases": [{"name": "fuse", "settings": {"compile": "Fuse"}}], "train": {"items": 1000}}),
+        factors(FACTORS),
+    );
+    world.run_until(|world| world.alive().iter().any(|attempt| attempt.plan.launches[0].kind == LaunchKind::Train));
+    world.decide();
+    world.edit(|spec| spec["phases"][0]["pin"] = json!("RolledBack"));
+    world.run();
+    assert_eq!(world.verdict("fuse"), (PhaseState::RolledBack, "Pinned", 0));
+    let trained: Vec<_> = world.ran.iter().filter(|plan| plan.kind == LaunchKind::Train).collect();
+    assert_eq!(trained.len(), 1, "the first training was stopped before it ended");
+    assert_eq!(trained[0].settings.compile, None);
+    assert!(trained[0].checkpoint.as_ref().unwrap().resume);
+}
+
+#[test]
+fn only_what_depends_on_a_change_is_judged_anew() {
+    let mut world = World::new(
+        json!({"phases": [
+            {"name": "fuse", "settings": {"compile": "Fuse"}},
+            {"name": "flash", "settings": {"attention": "Flash"}}]}),
+        factors(FACTORS),
+    );
+    world.run();
+    let (fuse, flash) = (world.launches(LaunchKind::Measure, "fuse"), world.launches(LaunchKind::Measure, "flash"));
+    // A later phase changes: the earlier one stays.
+    world.edit(|spec| spec["phases"][1]["settings"] = json!({"attention": "Flash", "optimizerKernel": "Fused"}));
+    world.run();
+    assert_eq!(world.told("Superseded"), 1);
+    assert_eq!(world.launches(LaunchKind::Measure, "fuse"), fuse);
+    assert_eq!(world.launches(LaunchKind::Measure, "flash"), 2 * flash);
+    // An earlier phase changes: both are judged anew, and names do not collide.
+    world.edit(|spec| spec["phases"][0]["settings"] = json!({"compile": "Fuse", "deterministic": true}));
+    world.run();
+    assert_eq!(world.told("Superseded"), 3);
+    let names: std::collections::BTreeSet<_> = world.ran.iter().map(|plan| &plan.launch).collect();
+    assert_eq!(names.len(), world.ran.len(), "no launch was made twice");
+    // Another threshold is judged from the evidence that is there.
+    let ran = world.ran.len();
+    world.edit(|spec| spec["phases"][0]["minSpeedup"] = json!("1.5"));
+    world.run();
+    assert_eq!(world.verdict("fuse"), (PhaseState::RolledBack, "SpeedBelowThreshold", 0));
+    assert!(world.ran[ran..].iter().all(|plan| !plan.launch.starts_with("fuse")));
+}
+
+#[test]
+fn control_launches_are_used_again_when_asked_for() {
+    let spec = |reuse: bool| {
+        json!({"analysis": {"reuseControl": reuse}, "phases": [
+            {"name": "loader", "settings": {"loaderWorkers": 4}},
+            {"name": "fuse", "settings": {"compile": "Fuse"}}]})
+    };
+    for (reuse, expected) in [(true, 3), (false, 6)] {
+        let mut world = World::new(spec(reuse), factors(FACTORS));
+        world.run();
+        assert_eq!(world.verdict("fuse").0, PhaseState::Accepted);
+        assert_eq!(world.launches(LaunchKind::Measure, "fuse"), expected, "reuse: {reuse}");
+    }
+    // Other devices: the old launches make no pairs.
+    let mut world = World::new(spec(true), factors(FACTORS));
+    world.run_until(|world| world.phase_is("loader", PhaseState::RolledBack));
+    world.run_until(|world| world.alive().is_empty());
+    world.placement = "node-1".to_owned();
+    world.run();
+    assert_eq!(world.verdict("fuse").0, PhaseState::Accepted);
+}
+
+impl World {
+    fn phase_is(&self, name: &str, state: PhaseState) -> bool {
+        self.status.phases.iter().any(|phase| phase.name == name && phase.state == state)
+    }
+}
+
+#[test]
+fn a_missed_goal_does_what_was_asked_for() {
+    let spec = |then: &str| {
+        json!({"gates": {"overallSpeedup": "3.0"}, "rollback": {"onGoalMissed": then}, "train": {"items": 1000},
+            "phases": [{"name": "fuse", "settings": {"compile": "Fuse"}}, {"name": "flash", "settings": {"attention": "Flash"}}]})
+    };
+    let degraded = |world: &World| {
+        world.status.conditions.iter().any(|c| c.type_ == "Degraded" && c.status == "True" && c.reason == "GoalMissed")
+    };
+    let mut world = World::new(spec("KeepAccepted"), factors(FACTORS));
+    world.run();
+    assert_eq!((world.status.stage, degraded(&world)), (Stage::Complete, true));
+    assert!(world.ran.last().unwrap().settings.compile.is_some());
+    let mut world = World::new(spec("RollBackAll"), factors(FACTORS));
+    world.run();
+    assert_eq!(world.status.stage, Stage::Complete);
+    assert_eq!(world.verdict("flash").0, PhaseState::RolledBack);
+    assert_eq!(world.ran.last().unwrap().settings, world.job.spec.settings, "trained with the baseline");
+    let mut world = World::new(spec("Pause"), factors(FACTORS));
+    world.run();
+    assert_eq!(world.status.stage, Stage::Suspended);
+    world.edit(|spec| spec["gates"]["overallSpeedup"] = json!("1.5"));
+    world.run();
+    assert_eq!((world.status.stage, degraded(&world)), (Stage::Complete, false), "{:#?}", world.status.bundle);
+}
+
+#[test]
+fn a_thin_phase_that_no_longer_helps_goes() {
+    // `loader` helps by 2.5 % alone and hurts once `fuse` is there.
+    let mut world = World::new(
+        json!({"phases": [
+            {"name": "loader", "settings": {"loaderWorkers": 4}},
+            {"name": "fuse", "settings": {"compile": "Fuse"}}], "train": {"items": 10}}),
+        Box::new(|plan, _| {
+            let both = plan.settings.compile.is_some() && plan.settings.loader_workers.is_some();
+            let factor = if both { 0.9 } else { 1.0 };
+            done(plan, factor * speed(&plan.settings, &[("Fuse", 1.3), ("loaderWorkers", 1.025)]) * noise(plan, 0.001))
+        }),
+    );
+    world.run();
+    assert_eq!(world.verdict("loader"), (PhaseState::RolledBack, "NoLongerHelps", 0));
+    assert_eq!(world.verdict("fuse").0, PhaseState::Accepted, "it is not judged again");
+    assert_eq!(world.told("Superseded"), 0);
+    let trained = world.ran.last().unwrap();
+    assert!(trained.settings.compile.is_some() && trained.settings.loader_workers.is_none());
+}

@@ -1,0 +1,162 @@
+//! Guarded training.
+
+use crate::world::{World, done, ended, factors, noise, speed};
+use pawl_api::status::{PhaseState, Stage};
+use pawl_contract::exit::Outcome;
+use pawl_contract::plan::{LaunchKind, LaunchPlan};
+use pawl_contract::progress::{CheckpointRef, Validation};
+use pawl_decision::observed::Ending;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+fn spec(rest: Value) -> Value {
+    let mut spec = json!({
+        "phases": [
+            {"name": "bf16", "numerics": "Changed", "settings": {"precision": "bf16"}},
+            {"name": "fuse", "settings": {"compile": "Fuse"}}],
+        "train": {"items": 100_000, "guard": {"windows": 3}},
+    });
+    spec.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
+    spec
+}
+
+const FACTORS: &[(&str, f64)] = &[("Fuse", 1.3), ("bf16", 1.2)];
+
+/// A world in which training has begun and was seen.
+fn training(rest: Value) -> World {
+    let mut world = World::new(spec(rest), factors(FACTORS));
+    world.run_until(|world| world.alive().iter().any(|attempt| attempt.plan.launches[0].kind == LaunchKind::Train));
+    world.decide();
+    world
+}
+
+fn trained(world: &World) -> Vec<&LaunchPlan> {
+    world.ran.iter().filter(|plan| plan.kind == LaunchKind::Train).collect()
+}
+
+#[test]
+fn divergence_reverts_changed_numerics_and_resumes_before_the_damage() {
+    let mut world = World::new(
+        spec(json!({})),
+        Box::new(|plan, _| match (plan.kind, plan.settings.precision) {
+            (LaunchKind::Train, Some(_)) => ended(plan, Outcome::NonFinite),
+            _ => done(plan, speed(&plan.settings, FACTORS) * noise(plan, 0.002)),
+        }),
+    );
+    world.run();
+    assert_eq!(world.status.stage, Stage::Complete);
+    assert_eq!(world.verdict("bf16"), (PhaseState::RolledBack, "NonFinite", 0));
+    assert_eq!(world.verdict("fuse").0, PhaseState::Accepted, "not judged again");
+    let runs = trained(&world);
+    assert_eq!(runs.len(), 2);
+    let checkpoint = runs[1].checkpoint.as_ref().unwrap();
+    assert_eq!((checkpoint.resume, checkpoint.resume_not_after_items), (true, Some(500)));
+    assert!(runs[1].settings.compile.is_some() && runs[1].settings.precision.is_none());
+}
+
+#[test]
+fn training_that_diverges_with_the_baseline_fails() {
+    let mut world = World::new(
+        spec(json!({})),
+        Box::new(|plan, _| match plan.kind {
+            LaunchKind::Train => ended(plan, Outcome::LossSpike),
+            _ => done(plan, speed(&plan.settings, FACTORS) * noise(plan, 0.002)),
+        }),
+    );
+    world.run();
+    assert_eq!(world.failure().0, "LossSpike");
+    assert_eq!(trained(&world).len(), 3, "both phases were reverted before");
+}
+
+#[test]
+fn slow_windows_revert_the_newest_phase_and_each_counts_once() {
+    let mut world = training(json!({}));
+    let promised = world.status.training.as_ref().unwrap().promised_items_per_second.as_ref().unwrap().value();
+    assert!((promised - 156.0).abs() < 1.0, "{promised}");
+    for window in 1..=2 {
+        world.progress(|progress| (progress.windows, progress.items_per_second) = (window, Some(100.0)));
+        world.decide();
+        world.decide();
+    }
+    assert_eq!(world.status.training.as_ref().unwrap().slow_windows, 2, "seen twice, counted once");
+    world.progress(|progress| (progress.windows, progress.items_per_second) = (3, Some(150.0)));
+    world.decide();
+    assert_eq!(world.status.training.as_ref().unwrap().slow_windows, 0, "they must follow each other");
+    for window in 4..=6 {
+        world.progress(|progress| (progress.windows, progress.items_per_second) = (window, Some(100.0)));
+        world.decide();
+    }
+    assert_eq!(world.verdict("fuse"), (PhaseState::RollingBack, "ThroughputBelowPromise", 0));
+    world.run();
+    assert_eq!(world.verdict("fuse"), (PhaseState::RolledBack, "ThroughputBelowPromise", 0));
+    assert_eq!(world.verdict("bf16").0, PhaseState::Accepted);
+    assert_eq!(world.status.stage, Stage::Complete);
+    assert_eq!(trained(&world).last().unwrap().settings.compile, None);
+}
+
+#[test]
+fn a_straggler_is_reported_and_nothing_is_rolled_back() {
+    let mut world = training(json!({}));
+    for window in 1..=9 {
+        world.progress(|progress| {
+            (progress.windows, progress.items_per_second) = (window, Some(50.0));
+            progress.straggler = Some("rank 3 takes 2.1 times the median".to_owned());
+        });
+        world.decide();
+    }
+    assert_eq!(world.verdict("fuse").0, PhaseState::Accepted);
+    let degraded = world.status.conditions.iter().find(|condition| condition.type_ == "Degraded").unwrap();
+    assert_eq!((degraded.status.as_str(), degraded.reason.as_str()), ("True", "Straggler"));
+}
+
+#[test]
+fn validation_worse_than_the_baseline_reverts_and_resumes_from_the_last_good_one() {
+    let mut world = training(json!({"gates": {"validationLossDelta": "0.001"}}));
+    let evaluated = |items: u64, loss: f64| Validation { items, metrics: BTreeMap::from([("loss".to_owned(), loss)]) };
+    for (items, loss) in [(100_000, 3.0), (200_000, 0.9), (300_000, 1.4)] {
+        world.progress(|progress| {
+            (progress.items, progress.step) = (items, items / 10);
+            progress.validation = Some(evaluated(items, loss));
+        });
+        world.decide();
+    }
+    world.run();
+    assert_eq!(world.verdict("bf16"), (PhaseState::RolledBack, "ValidationAboveGate", 0));
+    let resumed = trained(&world).last().unwrap().checkpoint.clone().unwrap();
+    assert_eq!(resumed.resume_not_after_items, Some(200_000));
+}
+
+#[test]
+fn infrastructure_failures_resume_with_the_same_settings() {
+    let mut world = training(json!({}));
+    world.progress(|progress| {
+        (progress.items, progress.step) = (5_000, 500);
+        progress.last_checkpoint = Some(CheckpointRef { name: "step-400".to_owned(), step: 400, items: 4_000 });
+    });
+    world.decide();
+    world.end_alive(Ending::Lost("preempted".to_owned()));
+    world.run();
+    assert_eq!(world.status.stage, Stage::Complete);
+    let training = world.status.training.as_ref().unwrap();
+    assert_eq!((training.restarts, training.last_checkpoint.as_ref().unwrap().items), (1, 4_000));
+    assert!(world.status.phases.iter().all(|phase| phase.state == PhaseState::Accepted));
+}
+
+#[test]
+fn scope_all_trains_on_with_the_baseline() {
+    let mut world = World::new(
+        spec(json!({"rollback": {"scope": "All"}})),
+        Box::new(|plan, _| match (plan.kind, plan.settings.precision) {
+            (LaunchKind::Train, Some(_)) => ended(plan, Outcome::OutOfMemory),
+            _ => done(plan, speed(&plan.settings, FACTORS) * noise(plan, 0.002)),
+        }),
+    );
+    world.run();
+    assert_eq!(world.status.stage, Stage::Complete);
+    assert_eq!(trained(&world).last().unwrap().settings, world.job.spec.settings);
+    assert_eq!(
+        trained(&world).last().unwrap().checkpoint.as_ref().unwrap().resume_not_after_items,
+        None,
+        "nothing is damaged"
+    );
+}

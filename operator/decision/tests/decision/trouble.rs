@@ -1,0 +1,243 @@
+//! Infrastructure: lost, vanished, refused, late; suspended, overdue.
+
+use crate::world::{World, done, ended, factors};
+use pawl_api::status::{PhaseState, Stage};
+use pawl_contract::exit::Outcome;
+use pawl_contract::plan::LaunchKind;
+use pawl_decision::action::Action;
+use pawl_decision::decide;
+use pawl_decision::observed::{AttemptState, Ending, Observed};
+use serde_json::json;
+
+const FACTORS: &[(&str, f64)] = &[("Fuse", 1.3)];
+
+fn fuse(rest: serde_json::Value) -> serde_json::Value {
+    let mut spec = json!({"phases": [{"name": "fuse", "settings": {"compile": "Fuse"}}]});
+    spec.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
+    spec
+}
+
+#[test]
+fn a_lost_attempt_is_made_again_without_its_finished_launches() {
+    let mut world = World::new(fuse(json!({})), factors(FACTORS));
+    world.run_until(|world| world.launches(LaunchKind::Measure, "fuse") == 3);
+    world.end_alive(Ending::Lost("node-0 was drained".to_owned()));
+    let lost_at = world.now;
+    world.run();
+    assert_eq!(world.verdict("fuse"), (PhaseState::Accepted, "SpeedAboveThreshold", 0));
+    assert_eq!(world.launches(LaunchKind::Measure, "fuse"), 6, "no finished launch is repeated");
+    assert_eq!(world.told("AttemptFailed"), 1);
+    assert!(world.now.as_second() - lost_at.as_second() >= 10, "it was backed off");
+}
+
+#[test]
+fn a_pair_on_two_machines_does_not_count() {
+    let mut world = World::new(fuse(json!({})), factors(FACTORS));
+    world.run_until(|world| world.launches(LaunchKind::Measure, "fuse") == 1);
+    world.end_alive(Ending::Lost("node-0 was drained".to_owned()));
+    world.placement = "node-1".to_owned();
+    world.run();
+    assert_eq!(world.verdict("fuse").0, PhaseState::Accepted);
+    let speedup = world.phase("fuse").speedup.as_ref().unwrap();
+    assert_eq!(speedup.pairs, 3);
+    assert_eq!(world.launches(LaunchKind::Measure, "fuse"), 8, "the torn pair is replaced by a whole one");
+}
+
+#[test]
+fn a_restarted_shell_does_not_wait_and_is_not_counted() {
+    let mut world = World::new(fuse(json!({"lifecycle": {"maxRestarts": 0}})), factors(FACTORS));
+    world.run_until(|world| world.launches(LaunchKind::Measure, "fuse") == 3);
+    world.end_alive(Ending::Stopped);
+    world.run();
+    assert_eq!(world.verdict("fuse").0, PhaseState::Accepted);
+    assert_eq!(world.told("AttemptFailed"), 0);
+}
+
+#[test]
+fn missing_data_is_never_a_verdict_and_the_budget_ends_it() {
+    for outcome in [Outcome::Failed, Outcome::LostPeer, Outcome::Stopped, Outcome::Done] {
+        let mut world = World::new(
+            fuse(json!({"lifecycle": {"maxRestarts": 2}, "train": {"items": 10}})),
+            Box::new(move |plan, _| match plan.settings.compile {
+                Some(_) if plan.kind == LaunchKind::Measure => ended(plan, outcome),
+                _ => done(plan, 100.0),
+            }),
+        );
+        world.run();
+        assert_eq!(world.verdict("fuse"), (PhaseState::Error, "RetriesExhausted", 0));
+        assert_eq!(world.told("AttemptFailed"), 3);
+        assert_eq!(world.status.stage, Stage::Complete, "the rest of the job goes on");
+    }
+}
+
+#[test]
+fn accepted_settings_that_fail_are_no_verdict_on_the_phase() {
+    let trainer = |needle: &'static str| -> crate::world::Trainer {
+        Box::new(move |plan, _| {
+            let text = serde_json::to_string(&plan.settings).unwrap();
+            let control = plan.launch.contains("-a-");
+            if control && plan.kind == LaunchKind::Measure && text.contains(needle) && plan.launch.starts_with("flash")
+            {
+                return ended(plan, Outcome::OutOfMemory);
+            }
+            done(plan, crate::world::speed(&plan.settings, &[("Fuse", 1.3), ("Flash", 1.2)]))
+        })
+    };
+    let phases = json!({"lifecycle": {"maxRestarts": 1}, "phases": [
+        {"name": "fuse", "settings": {"compile": "Fuse"}}, {"name": "flash", "settings": {"attention": "Flash"}}]});
+    let mut world = World::new(phases, trainer("Fuse"));
+    world.run();
+    assert_eq!(world.verdict("flash"), (PhaseState::Error, "ControlFailed", 0));
+    let baseline =
+        json!({"lifecycle": {"maxRestarts": 1}, "phases": [{"name": "flash", "settings": {"attention": "Flash"}}]});
+    let mut world = World::new(baseline, trainer("batchPerGpu"));
+    world.run();
+    assert_eq!(world.failure().0, "BaselineOutOfMemory");
+}
+
+#[test]
+fn a_gang_that_is_not_scheduled_gives_its_devices_back_and_tries_again() {
+    let mut world =
+        World::new(fuse(json!({"lifecycle": {"schedulingTimeout": "2m", "maxRestarts": 3}})), factors(FACTORS));
+    world.decide();
+    let since = world.now;
+    let attempt = world.attempts.values_mut().next().unwrap();
+    attempt.facts.state = AttemptState::Pending { since, message: "0/3 nodes are available".to_owned() };
+    world.decide();
+    world.wait(119).decide();
+    assert_eq!(world.alive().len(), 1, "not yet");
+    world.wait(2).decide();
+    assert_eq!(world.alive().len(), 0, "stopped");
+    world.run();
+    assert_eq!(world.status.stage, Stage::Complete);
+    assert_eq!(world.told("AttemptFailed"), 1);
+    assert_eq!(world.verdict("fuse").0, PhaseState::Accepted);
+}
+
+#[test]
+fn the_plan_is_refused_by_name() {
+    let mut world = World::new(
+        fuse(json!({})),
+        Box::new(|plan, _| match plan.settings.compile {
+            Some(_) => pawl_contract::report::LaunchResult {
+                message: "settings.compileScope.exclude: no scope \"foo\"".to_owned(),
+                ..ended(plan, Outcome::InvalidPlan)
+            },
+            None => done(plan, 1.0),
+        }),
+    );
+    world.run();
+    assert_eq!(world.failure().0, "InvalidPlan");
+    assert!(world.failure().1.contains("compileScope.exclude"));
+    assert_eq!(world.launches(LaunchKind::Measure, ""), 0);
+    // A changed spec gets another chance.
+    world.edit(|spec| spec["phases"] = json!([]));
+    world.run();
+    assert_eq!(world.status.stage, Stage::Complete);
+}
+
+#[test]
+fn what_cannot_be_done_is_refused_before_anything_starts() {
+    let search = json!([{"name": "s", "trials": 1, "epochs": 1, "objective": {"metric": "loss", "goal": "Minimize"}, "parameters": []}]);
+    for (spec, reason, part) in [
+        (json!({"search": search}), "SearchUnavailable", "remove spec.search"),
+        (json!({"settings": {"batchPerGpu": 8, "globalBatch": 12}}), "BatchMismatch", "multiple of 8"),
+        (json!({"settings": {"batchPerGpu": 0}}), "BatchMismatch", "batchPerGpu: 0"),
+        (fuse(json!({"trainer": {"replicas": 0}})), "BatchMismatch", "replicas"),
+    ] {
+        let mut world = World::new(spec, factors(FACTORS));
+        world.run();
+        assert_eq!(world.failure().0, reason);
+        assert!(world.failure().1.contains(part), "{}", world.failure().1);
+        assert_eq!(world.ran.len(), 0);
+    }
+}
+
+#[test]
+fn preflight_finds_what_is_unsupported_and_a_rung_may_answer() {
+    let trainer = || -> crate::world::Trainer {
+        Box::new(|plan, _| match serde_json::to_string(&plan.settings).unwrap().contains("Full") {
+            true => ended(plan, Outcome::Unsupported),
+            false => done(plan, crate::world::speed(&plan.settings, &[("Selective", 1.2)])),
+        })
+    };
+    let phase = json!({"name": "recompute", "settings": {"activationCheckpointing": "Full"}});
+    let mut world = World::new(json!({"phases": [phase]}), trainer());
+    world.run();
+    assert_eq!(world.verdict("recompute").0, PhaseState::Unsupported);
+    assert_eq!(world.launches(LaunchKind::Measure, ""), 0);
+    let mut phase = phase;
+    phase["fallbacks"] = json!([{"when": ["Unsupported"], "settings": {"activationCheckpointing": "Selective"}}]);
+    let mut world = World::new(json!({"phases": [phase]}), trainer());
+    world.run();
+    assert_eq!(world.verdict("recompute"), (PhaseState::Accepted, "SpeedAboveThreshold", 1));
+}
+
+#[test]
+fn a_suspended_job_holds_nothing_and_goes_on_where_it_was() {
+    let mut world = World::new(fuse(json!({"lifecycle": {"activeDeadline": "1h"}})), factors(FACTORS));
+    world.run_until(|world| world.launches(LaunchKind::Measure, "fuse") == 2);
+    world.edit(|spec| spec["suspend"] = json!(true));
+    world.run();
+    assert_eq!((world.status.stage, world.alive().len()), (Stage::Suspended, 0));
+    world.wait(100_000).run();
+    assert_eq!(world.status.stage, Stage::Suspended, "suspended time does not count");
+    world.edit(|spec| spec["suspend"] = json!(false));
+    world.run();
+    assert_eq!(world.verdict("fuse").0, PhaseState::Accepted);
+    assert_eq!(world.launches(LaunchKind::Measure, "fuse"), 6);
+}
+
+#[test]
+fn a_job_that_is_active_for_too_long_fails_and_lets_go() {
+    let mut world = World::new(fuse(json!({"lifecycle": {"activeDeadline": "90s"}})), factors(FACTORS));
+    world.run();
+    assert_eq!(world.failure().0, "DeadlineExceeded");
+    assert_eq!(world.attempts.len(), 0);
+}
+
+#[test]
+fn a_crash_before_the_status_was_written_starts_nothing_twice() {
+    let mut world = World::new(fuse(json!({})), factors(FACTORS));
+    world.decide();
+    let before = world.status.clone();
+    world.run_until(|world| world.status.attempts == 2);
+    let started = world.alive()[0].facts.clone();
+    // The shell comes back with the status from before the second attempt.
+    let first = decide(&world.job, &before, &world.observed(), world.now);
+    assert!(first.actions.iter().all(|action| !matches!(action, Action::Stop { .. })), "{:?}", first.actions);
+    // With the first attempt ended and its results seen, it takes over what it finds.
+    world.status = before;
+    world.run();
+    assert_eq!(world.verdict("fuse").0, PhaseState::Accepted);
+    assert_eq!(world.launches(LaunchKind::Measure, "fuse"), 6);
+    assert_eq!(started.name, "job-2");
+}
+
+#[test]
+fn strange_attempts_are_stopped_before_anything_starts() {
+    let mut world = World::new(fuse(json!({})), factors(FACTORS));
+    let mut stranger = World::new(json!({}), factors(FACTORS));
+    stranger.decide();
+    let mut facts = stranger.observed().attempts.remove(0);
+    facts.plan_hash = "of another spec".to_owned();
+    let decision = decide(&world.job, &world.status, &Observed { attempts: vec![facts.clone()] }, world.now);
+    assert_eq!(decision.actions, [Action::Stop { attempt: "job-1".to_owned(), checkpoint: false }]);
+    facts.state = AttemptState::Ended(Ending::Stopped);
+    let decision = decide(&world.job, &decision.status, &Observed { attempts: vec![facts] }, world.now);
+    let started =
+        decision.actions.iter().any(|action| matches!(action, Action::Start { plan, .. } if plan.attempt == "job-2"));
+    assert!(started, "{:?}", decision.actions);
+    world.run();
+}
+
+#[test]
+fn device_time_is_counted_once() {
+    let mut world =
+        World::new(fuse(json!({"trainer": {"gpusPerReplica": 4}, "cost": {"gpuHour": "2"}})), factors(FACTORS));
+    world.run();
+    let cost = world.status.cost.as_ref().unwrap();
+    assert_eq!(cost.device_milliseconds, world.ran.len() as u64 * 36_000 * 4);
+    let hours = world.ran.len() as f64 * 0.04;
+    assert!((cost.spent.as_ref().unwrap().value() - 2.0 * hours).abs() < 1e-3);
+}
