@@ -1,19 +1,23 @@
 //! Which executor a launch runs on.
 
-use crate::ending::Ending;
 use pawl_contract::settings::{Compile, Settings};
+use pawl_engine::cpu::{Buffers, GraphCpu};
 use pawl_engine::eager::Eager;
 use pawl_engine::executor::Executor;
 use pawl_engine::lower::LowerOptions;
 
-/// The executor that `settings.compile` names, on the CPU.
-///
-/// # Errors
-/// [`Ending::Unsupported`] when there is none.
-pub fn executor(settings: &Settings) -> Result<Box<dyn Executor>, Ending> {
+/// Variables that say how many threads a rank may use, the first that is set. Several ranks on one machine share its
+/// processors only if whoever starts them says so here.
+const THREADS: [&str; 2] = ["RAYON_NUM_THREADS", "OMP_NUM_THREADS"];
+
+/// The executor that `settings.compile` names, on the CPU: `Off` runs one library call per operation, `Fuse` fused
+/// kernels over pooled buffers, `Graph` the same kernels over a static memory plan.
+pub fn executor(settings: &Settings) -> Box<dyn Executor> {
+    let graph = |buffers| GraphCpu { threads: threads(), buffers, lowering: lowering(settings), timed: false };
     match settings.compile.unwrap_or_default() {
-        Compile::Off => Ok(Box::new(Eager::cpu())),
-        Compile::Fuse | Compile::Graph => Err(Ending::Unsupported("settings.compile".to_owned())),
+        Compile::Off => Box::new(Eager::cpu()),
+        Compile::Fuse => Box::new(graph(Buffers::Pooled)),
+        Compile::Graph => Box::new(graph(Buffers::Planned)),
     }
 }
 
@@ -21,4 +25,10 @@ pub fn executor(settings: &Settings) -> Result<Box<dyn Executor>, Ending> {
 pub fn lowering(settings: &Settings) -> LowerOptions {
     let scope = settings.compile_scope.clone().unwrap_or_default();
     LowerOptions { unfused: scope.exclude }
+}
+
+/// Threads of this rank.
+pub fn threads() -> usize {
+    let set = THREADS.iter().find_map(|name| std::env::var(name).ok()?.parse().ok());
+    set.filter(|threads| *threads > 0).unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
 }

@@ -1,6 +1,7 @@
 //! `pawl-trainer`: runs the launch that the environment names, or prints what a plan will run.
 
 use clap::{Parser, Subcommand, ValueEnum};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -48,10 +49,11 @@ fn main() -> ExitCode {
         Dump::Memory => pawl_trainer::View::Memory,
     };
     match pawl_trainer::plan_file(&plan, world_size, view) {
-        Ok(text) => {
-            println!("{text}");
-            ExitCode::SUCCESS
-        }
+        // A reader such as `head` may have seen enough.
+        Ok(text) => match writeln!(std::io::stdout(), "{text}") {
+            Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => ExitCode::FAILURE,
+            _ => ExitCode::SUCCESS,
+        },
         Err(ending) => {
             eprintln!("{ending}");
             ExitCode::from(ending.outcome().exit_code())

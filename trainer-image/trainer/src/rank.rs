@@ -13,7 +13,7 @@ use crate::saving::Saver;
 use crate::session::{Lineup, Session};
 use crate::signals::StopRequest;
 use crate::throughput::Throughput;
-use crate::{available, recipe, report, train};
+use crate::{available, executors, recipe, report, train};
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::{LaunchKind, LaunchPlan};
 use pawl_contract::report::Report;
@@ -109,7 +109,6 @@ fn measured(launch: &Launch, stop: &StopRequest, started: Instant) -> Result<Rep
         evaluations_since_best: 0,
         first_validation: None,
     };
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let mut run = Run {
         launch,
         job: job.as_ref(),
@@ -121,7 +120,7 @@ fn measured(launch: &Launch, stop: &StopRequest, started: Instant) -> Result<Rep
         step_items,
         accumulation,
         position,
-        throughput: Throughput::new(step_items, budget.warmup, threads),
+        throughput: Throughput::new(step_items, budget.warmup, executors::threads()),
         curve: Default::default(),
         spikes: Default::default(),
         loss: None,

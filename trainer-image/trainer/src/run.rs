@@ -261,7 +261,9 @@ impl Run<'_> {
                 format!("{name} is not finite after step {}; lower settings.learningRate", self.position.step);
             return Err(Ending::NonFinite(message));
         }
-        tensors.extend(self.job.extras());
+        // What a program reads of them is a state already.
+        let extras = self.job.extras().into_iter().filter(|(name, _)| tensors.iter().all(|(known, _)| known != name));
+        tensors.extend(extras.collect::<Vec<_>>());
         let checkpoint = Checkpoint { position: self.position.clone(), tensors };
         saver.save(&self.launch.plan.launch, &checkpoint, must, self.publisher.metrics())
     }

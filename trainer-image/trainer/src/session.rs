@@ -95,7 +95,7 @@ impl Session {
         gang: Arc<dyn Collective>,
         memory_limit: Option<usize>,
     ) -> Result<Self, Ending> {
-        let executor = executors::executor(settings)?;
+        let executor = executors::executor(settings);
         tracing::info!(executor = executor.name(), programs = lineup.programs.len(), "compiling");
         let options = ExecOptions { seed, collective: gang, memory_limit };
         let executable = executor.compile(&lineup.programs, &options)?;

@@ -47,6 +47,16 @@ fn what_was_saved_comes_back_to_the_bit() {
 }
 
 #[test]
+fn two_tensors_of_one_name_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut twice = checkpoint(10);
+    twice.tensors.push(twice.tensors[0].clone());
+    let message = store(dir.path(), 3).save("a", &twice).unwrap_err().to_string();
+    assert!(message.contains("adamw/count"), "{message}");
+    assert!(store(dir.path(), 3).newest(None).unwrap().is_none());
+}
+
+#[test]
 fn the_newest_few_are_kept_and_what_is_damaged_can_be_discarded() {
     let dir = tempfile::tempdir().unwrap();
     let store = store(dir.path(), 2);

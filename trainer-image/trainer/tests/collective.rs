@@ -185,3 +185,70 @@ fn a_stranger_is_turned_away() {
     mesh.barrier().unwrap();
     stranger.join().unwrap().unwrap();
 }
+
+/// A rendezvous of files, for processes.
+struct Folder(std::path::PathBuf);
+
+impl Exchange for Folder {
+    fn put(&mut self, key: &str, value: &[u8]) -> Result<(), String> {
+        let path = self.0.join(key.replace('/', "-"));
+        std::fs::write(path.with_extension("part"), value).map_err(|e| e.to_string())?;
+        std::fs::rename(path.with_extension("part"), path).map_err(|e| e.to_string())
+    }
+
+    fn get(&mut self, key: &str, limit: Duration) -> Result<Vec<u8>, String> {
+        let end = Instant::now() + limit;
+        while Instant::now() < end {
+            if let Ok(bytes) = std::fs::read(self.0.join(key.replace('/', "-"))) {
+                return Ok(bytes);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Err(format!("nobody put {key}"))
+    }
+}
+
+/// Three processes sum for ever; one is killed; the others end with the contract's exit code at once.
+#[test]
+fn a_killed_process_ends_the_others_with_40() {
+    const RANK: &str = "PAWL_TEST_MESH_RANK";
+    const DIR: &str = "PAWL_TEST_MESH_DIR";
+    if let Ok(rank) = std::env::var(RANK) {
+        let mut board = Folder(std::env::var(DIR).unwrap().into());
+        let rank: u32 = rank.parse().unwrap();
+        let deadline = Duration::from_secs(30);
+        let mut mesh = TcpMesh::connect(rank, 3, LOOPBACK, &mut board, deadline).unwrap();
+        let mut data = vec![1.0; 200_000];
+        for round in 0.. {
+            if let Err(error) = mesh.all_reduce_sum(&mut data) {
+                let ending = pawl_trainer::ending::Ending::from(error);
+                std::process::exit(ending.outcome().exit_code().into());
+            }
+            if round == 3 {
+                board.put(&format!("ready/{rank}"), b"").unwrap();
+            }
+        }
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let start = |rank: u32| {
+        std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "a_killed_process_ends_the_others_with_40"])
+            .env(RANK, rank.to_string())
+            .env(DIR, dir.path())
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap()
+    };
+    let mut ranks: Vec<_> = (0..3).map(start).collect();
+    let mut board = Folder(dir.path().to_owned());
+    for rank in 0..3 {
+        board.get(&format!("ready/{rank}"), Duration::from_secs(30)).unwrap();
+    }
+    ranks[1].kill().unwrap();
+    let killed = Instant::now();
+    for rank in [0, 2] {
+        assert_eq!(ranks[rank].wait().unwrap().code(), Some(40), "rank {rank}");
+    }
+    assert!(killed.elapsed() < Duration::from_secs(5), "long before the deadline: {:?}", killed.elapsed());
+    ranks[1].wait().unwrap();
+}

@@ -141,6 +141,9 @@ impl Store {
 
     fn write(&self, name: &str, launch: &str, checkpoint: &Checkpoint) -> Result<(), CheckpointError> {
         let format = |problem: String| CheckpointError::Format { name: name.to_owned(), problem };
+        if let Some(twice) = shards::duplicate(&checkpoint.tensors) {
+            return Err(format(format!("two tensors are called {twice}, which is a defect")));
+        }
         let parts = shards::cut(&checkpoint.tensors);
         let mut written = Vec::with_capacity(parts.len());
         for (index, part) in parts.iter().enumerate() {

@@ -3,6 +3,7 @@
 use pawl_engine::array::{Array, Data};
 use pawl_engine::graph::Shape;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use std::collections::HashSet;
 
 /// Tensors by name.
 pub type Tensors = Vec<(String, Array)>;
@@ -24,6 +25,12 @@ pub(super) fn cut(tensors: &[(String, Array)]) -> Vec<&[(String, Array)]> {
     }
     shards.push(&tensors[start..]);
     shards
+}
+
+/// The name that two tensors share, if any.
+pub(super) fn duplicate(tensors: &[(String, Array)]) -> Option<&str> {
+    let mut known = HashSet::new();
+    tensors.iter().map(|(name, _)| name.as_str()).find(|name| !known.insert(*name))
 }
 
 /// A shard's file: integers stay, everything else is widened (or narrowed from float64) to float32.

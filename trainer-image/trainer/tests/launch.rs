@@ -1,0 +1,315 @@
+//! Launches of the real binary on the real workload: learning, ranks, resuming, stopping, refusing.
+
+use pawl_agent::{Node, Stop};
+use pawl_contract::exit::Outcome;
+use pawl_contract::plan::{AttemptPlan, LaunchPlan};
+use pawl_contract::report::Report;
+use serde_json::{Value, json};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+const TRAINER: &str = env!("CARGO_BIN_EXE_pawl-trainer");
+
+/// A launch plan of the smoke-sized UPS; `changes` are laid over it.
+fn plan(changes: Value) -> LaunchPlan {
+    let mut plan = json!({
+        "contract": 1, "job": "test", "attempt": "test-1", "launch": "one", "kind": "Train",
+        "workload": {"name": "ups", "config": {"preset": "smoke"}},
+        "settings": {"batchPerGpu": 2, "compile": "Graph"},
+        "seed": 42, "budget": {"items": 20}, "hangTimeoutSeconds": 30.0
+    });
+    overlay(&mut plan, &changes);
+    serde_json::from_value(plan).unwrap()
+}
+
+fn overlay(base: &mut Value, patch: &Value) {
+    match (base, patch) {
+        (Value::Object(base), Value::Object(patch)) => {
+            patch.iter().for_each(|(key, value)| overlay(base.entry(key.clone()).or_insert(Value::Null), value));
+        }
+        (base, patch) => *base = patch.clone(),
+    }
+}
+
+/// Data are made once and shared by all tests.
+fn data() -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("data")
+}
+
+struct Rank {
+    child: Child,
+    dir: PathBuf,
+}
+
+impl Rank {
+    /// Starts a single rank that keeps everything but data in `dir`.
+    fn start(dir: &Path, plan: &LaunchPlan, more: &[(&str, String)]) -> Self {
+        std::fs::write(dir.join("plan.json"), serde_json::to_vec(plan).unwrap()).unwrap();
+        let _ = std::fs::remove_file(dir.join("report.json"));
+        let child = Command::new(TRAINER)
+            .env("PAWL_PLAN", dir.join("plan.json"))
+            .env("PAWL_REPORT", dir.join("report.json"))
+            .env("PAWL_PROGRESS", dir.join("progress.json"))
+            .env("PAWL_CHECKPOINTS", dir.join("checkpoints"))
+            .env("PAWL_DATA", data())
+            .env("RUST_LOG", "warn")
+            .envs(more.iter().map(|(name, value)| (*name, value.as_str())))
+            .spawn()
+            .unwrap();
+        Self { child, dir: dir.to_owned() }
+    }
+
+    /// Waits for the end: exit code and report.
+    fn end(mut self) -> (i32, Report) {
+        let code = self.child.wait().unwrap().code().unwrap();
+        let report: Report = serde_json::from_slice(&std::fs::read(self.dir.join("report.json")).unwrap()).unwrap();
+        assert_eq!(code, i32::from(report.outcome.exit_code()), "{}", report.message);
+        (code, report)
+    }
+}
+
+fn launch(dir: &Path, changes: Value) -> Report {
+    Rank::start(dir, &plan(changes), &[]).end().1
+}
+
+/// The newest checkpoint's tensors.
+fn tensors(dir: &Path) -> pawl_trainer::checkpoint::Tensors {
+    let store = pawl_trainer::checkpoint::Store::open(dir.join("checkpoints").to_str().unwrap(), 9).unwrap();
+    store.newest(None).unwrap().unwrap().checkpoint.tensors
+}
+
+fn losses(report: &Report) -> Vec<f64> {
+    report.losses.iter().map(|point| point.loss).collect()
+}
+
+/// Checkpoints only at the end (or when asked to stop).
+fn saving() -> Value {
+    json!({"everySeconds": 1000.0, "keep": 3, "resume": true})
+}
+
+#[test]
+fn the_ups_smoke_size_learns() {
+    let dir = tempfile::tempdir().unwrap();
+    // The workload's own average (0.999) still holds 82 % of the first weights after 200 steps: a quicker one shows.
+    let changes = json!({"budget": {"items": 400}, "checkpoint": saving(), "settings": {"ema": "0.9"}});
+    let report = launch(dir.path(), changes);
+    assert_eq!((report.outcome, report.steps, report.items), (Outcome::Done, 200, 400), "{}", report.message);
+    let losses = losses(&report);
+    assert!(losses[0] > 2.0 && losses.len() <= 64, "{losses:?}");
+    let last = losses[losses.len() - 3..].iter().sum::<f64>() / 3.0;
+    assert!(last < 0.5, "the peer ends at 0.317 after these 200 steps: {last}");
+    let nrmse = |validation: Option<pawl_contract::progress::Validation>| validation.unwrap().metrics["nrmse"];
+    let (first, end) = (nrmse(report.first_validation), nrmse(report.validation));
+    assert!(end < 0.85 * first, "nrmse {first} -> {end}");
+    let (predicted, peak) = (report.predicted_memory_bytes.unwrap(), report.peak_memory_bytes.unwrap());
+    assert!(predicted.abs_diff(peak) as f64 <= 0.02 * peak as f64, "predicted {predicted}, measured {peak}");
+    assert!(report.items_per_second.unwrap() > 0.0 && report.utilization.unwrap() > 0.1);
+    assert_eq!(report.last_checkpoint.unwrap().items, 400);
+}
+
+#[test]
+fn every_way_to_run_gives_the_same_losses() {
+    let dir = tempfile::tempdir().unwrap();
+    let base = losses(&launch(dir.path(), json!({})));
+    for (settings, tolerance) in [
+        (json!({"loaderWorkers": 2, "loaderPersistent": true}), 0.0),
+        (json!({"activationCheckpointing": "Full"}), 0.0),
+        (json!({"compile": "Fuse"}), 0.0),
+        (json!({"compile": "Off"}), 1e-4),
+        (json!({"optimizerKernel": "Fused", "attention": "Flash"}), 1e-4),
+        (json!({"precision": "bf16"}), 3e-2),
+    ] {
+        let other = losses(&launch(dir.path(), json!({"settings": settings})));
+        assert_eq!(other.len(), base.len());
+        for (a, b) in base.iter().zip(&other) {
+            assert!((a - b).abs() <= tolerance * a.abs(), "{settings}: {base:?} {other:?}");
+        }
+    }
+}
+
+#[test]
+fn a_resumed_run_is_the_run_that_was_never_interrupted() {
+    let (whole, parts) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    launch(whole.path(), json!({"budget": {"items": 40}, "checkpoint": saving()}));
+    launch(parts.path(), json!({"budget": {"items": 20}, "checkpoint": saving()}));
+    let report = launch(parts.path(), json!({"budget": {"items": 40}, "checkpoint": saving()}));
+    assert_eq!((report.outcome, report.steps, report.items), (Outcome::Done, 20, 40), "{}", report.message);
+    assert!(tensors(parts.path()) == tensors(whole.path()), "bit for bit");
+
+    // Other settings, same run: layouts are no part of a checkpoint.
+    let settings = json!({"optimizerKernel": "Fused", "compile": "Off"});
+    let changes = json!({"budget": {"items": 44}, "checkpoint": saving(), "settings": settings});
+    assert_eq!(launch(parts.path(), changes).outcome, Outcome::Done);
+
+    // Another job's checkpoints are refused, and so is another model's.
+    let report = launch(parts.path(), json!({"budget": {"items": 60}, "checkpoint": saving(), "seed": 43}));
+    assert_eq!(report.outcome, Outcome::InvalidPlan);
+    assert!(report.message.contains("seed (42, not 43)"), "{}", report.message);
+    let wider = json!({"operator": {"hidden": 32}});
+    let report =
+        launch(parts.path(), json!({"budget": {"items": 60}, "checkpoint": saving(), "workload": {"config": wider}}));
+    assert_eq!(report.outcome, Outcome::InvalidPlan);
+    assert!(report.message.contains("does not fit the model"), "{}", report.message);
+}
+
+#[test]
+fn two_ranks_give_the_losses_of_one_that_accumulates() {
+    let alone = tempfile::tempdir().unwrap();
+    let changes = json!({"settings": {"accumulationSteps": 2}, "budget": {"items": 40}, "checkpoint": saving()});
+    let one = launch(alone.path(), changes);
+
+    let gang = tempfile::tempdir().unwrap();
+    let attempt = AttemptPlan {
+        contract: 1,
+        job: "test".into(),
+        attempt: "test-1".into(),
+        replicas: 1,
+        ranks_per_replica: 2,
+        gpus_per_replica: 0,
+        command: Vec::new(),
+        launches: vec![plan(json!({"budget": {"items": 40}, "checkpoint": saving()}))],
+        stop_on_failure: true,
+    };
+    let mut node = Node::local(gang.path().join("work"), vec![TRAINER.into()]);
+    node.checkpoints = gang.path().join("checkpoints").display().to_string();
+    node.data = data();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let (_keep, stop) = tokio::sync::watch::channel(Stop::No);
+    runtime.block_on(pawl_agent::run(&attempt, node, stop, |_| {})).unwrap();
+    let two = pawl_agent::finished_reports(&gang.path().join("work")).unwrap().remove(0);
+
+    assert_eq!((two.outcome, two.steps), (Outcome::Done, one.steps), "{}", two.message);
+    assert_eq!(losses(&two), losses(&one), "bit for bit");
+    assert!(tensors(gang.path()) == tensors(alone.path()), "bit for bit");
+    assert!(two.collective_wait_share.unwrap() > 0.0);
+}
+
+#[test]
+fn a_stop_request_saves_and_says_so_and_what_is_served_is_true() {
+    let dir = tempfile::tempdir().unwrap();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let endless = json!({"budget": {"items": 1_000_000}, "checkpoint": saving()});
+    let rank = Rank::start(dir.path(), &plan(endless), &[("PAWL_HTTP_PORT", port.to_string())]);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let published = |metrics: &str| metrics.contains("pawl_train_loss ") && !metrics.contains("pawl_train_loss 0\n");
+    while !published(&get(port, "/metrics")) {
+        assert!(Instant::now() < deadline, "no step: {}", get(port, "/metrics"));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let metrics = get(port, "/metrics");
+    for name in ["pawl_train_items_total", "pawl_train_step_seconds_count", "pawl_validation{metric=\"nrmse\"}"] {
+        let value = metrics.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok());
+        assert!(value.is_some_and(|value| value > 0.0), "{name}: {metrics}");
+    }
+    assert!(get(port, "/progress").contains("\"launch\":\"one\""));
+    assert!(get(port, "/healthz").starts_with("HTTP/1.1 200") && get(port, "/x").starts_with("HTTP/1.1 404"));
+    let pid = rustix::process::Pid::from_child(&rank.child);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    let (code, report) = rank.end();
+    assert_eq!(code, 30);
+    let saved = report.last_checkpoint.expect("a checkpoint");
+    assert_eq!((saved.step, saved.items), (report.steps, report.items));
+    assert!(report.message.contains("after a checkpoint"), "{}", report.message);
+    let progress: Value = serde_json::from_slice(&std::fs::read(dir.path().join("progress.json")).unwrap()).unwrap();
+    assert_eq!(progress["lastCheckpoint"]["step"], saved.step);
+}
+
+fn get(port: u16, path: &str) -> String {
+    let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else { return String::new() };
+    let mut answer = String::new();
+    let _ = stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes());
+    let _ = stream.read_to_string(&mut answer);
+    answer
+}
+
+#[test]
+fn numbers_that_explode_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let changes = json!({"settings": {"learningRate": "9.9", "weightDecay": "9.9"}, "budget": {"items": 400}});
+    let report = launch(dir.path(), changes);
+    assert_eq!(report.outcome, Outcome::NonFinite, "{}", report.message);
+    assert!(report.message.contains("at step") && report.message.contains("learningRate"), "{}", report.message);
+    let failure = report.failure.unwrap();
+    assert!(failure.step < 60 && failure.items == 2 * failure.step && report.losses.len() == failure.step as usize);
+}
+
+#[test]
+fn what_cannot_fit_is_refused_before_anything_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let changes = json!({
+        "kind": "Preflight", "budget": {"items": null},
+        "workload": {"config": {"preset": "full"}}, "settings": {"batchPerGpu": 2000, "compile": "Off"}
+    });
+    let report = launch(dir.path(), changes);
+    assert_eq!(report.outcome, Outcome::OutOfMemory);
+    assert!(report.message.contains("bytes") && report.message.contains("batch"), "{}", report.message);
+    let fits = launch(dir.path(), json!({"kind": "Preflight"}));
+    assert_eq!((fits.outcome, fits.steps), (Outcome::Done, 0));
+    assert!(fits.predicted_memory_bytes.unwrap() > 1 << 20);
+}
+
+#[test]
+fn what_this_trainer_cannot_do_is_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let settings = |settings: Value| json!({"kind": "Preflight", "settings": settings});
+    for (changes, outcome, expected) in [
+        (settings(json!({"precision": "tf32"})), Outcome::Unsupported, "settings.precision: tf32 needs a GPU"),
+        (settings(json!({"sharding": "Zero1"})), Outcome::Unsupported, "settings.sharding: Zero1 needs a GPU"),
+        (settings(json!({"optimizerOffload": "Cpu"})), Outcome::Unsupported, "settings.optimizerOffload: Cpu"),
+        (settings(json!({"loaderPinned": true})), Outcome::Unsupported, "settings.loaderPinned: true"),
+        (settings(json!({"loaderAsyncCopy": true})), Outcome::Unsupported, "settings.loaderAsyncCopy: true"),
+        (settings(json!({"nccl": {"NCCL_IB_DISABLE": "0"}})), Outcome::Unsupported, "settings.nccl.NCCL_IB_DISABLE"),
+        (settings(json!({"weightQuantization": "Int8"})), Outcome::Unsupported, "settings.weightQuantization"),
+        (settings(json!({"ropeCache": "Cached"})), Outcome::Unsupported, "settings.ropeCache"),
+        (settings(json!({"gradientClip": "0"})), Outcome::InvalidPlan, "settings.gradientClip"),
+        (settings(json!({"globalBatch": 5})), Outcome::InvalidPlan, "globalBatch: 5"),
+        (settings(json!({"batchPerGpu": 3})), Outcome::InvalidPlan, "batchPerGpu: 3"),
+        (json!({"workload": {"name": "upz"}}), Outcome::InvalidPlan, "upz"),
+        (json!({"workload": {"config": {"presett": 1}}}), Outcome::InvalidPlan, "presett"),
+        (json!({"kind": "Measure"}), Outcome::InvalidPlan, "budget.warmupSteps"),
+        (json!({"contract": 9}), Outcome::InvalidPlan, "contract: 9"),
+    ] {
+        let plan = plan(changes);
+        let dir = dir.path();
+        let bad_contract = plan.contract != 1;
+        let mut rank = Rank::start(dir, &plan, &[]);
+        if bad_contract {
+            // Before the plan is understood there is no report.
+            assert_eq!(rank.child.wait().unwrap().code(), Some(21));
+            continue;
+        }
+        let (_, report) = rank.end();
+        assert_eq!(report.outcome, outcome, "{expected}: {}", report.message);
+        assert!(report.message.contains(expected), "{expected}: {}", report.message);
+    }
+}
+
+#[test]
+fn storage_that_refuses_is_named_before_training() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("checkpoints"), "in the way").unwrap();
+    let report = launch(dir.path(), json!({"checkpoint": saving()}));
+    assert_eq!((report.outcome, report.steps), (Outcome::Failed, 0));
+    assert!(
+        report.message.contains("checkpoint storage") && report.message.contains("directory"),
+        "{}",
+        report.message
+    );
+}
+
+#[test]
+fn a_plan_can_be_read_before_it_is_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("plan.json");
+    std::fs::write(&file, serde_json::to_vec(&plan(json!({}))).unwrap()).unwrap();
+    for (dump, expected) in [("graph", "matmul"), ("kernels", "kernels"), ("memory", "arena")] {
+        let output = Command::new(TRAINER).args(["plan", "--dump", dump, "--plan"]).arg(&file).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success() && text.contains("program step") && text.contains(expected), "{dump}: {text}");
+    }
+    let output = Command::new(TRAINER).args(["plan", "--plan", "/nowhere.json"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(21));
+}
