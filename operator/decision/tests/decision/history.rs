@@ -150,7 +150,7 @@ fn anything(plan: &LaunchPlan, chance: u64) -> LaunchResult {
             items_per_second: Some(50.0),
             ..well
         },
-        14 if chance % 7 == 0 => ended(plan, Outcome::InvalidPlan),
+        14 if chance.is_multiple_of(7) => ended(plan, Outcome::InvalidPlan),
         15 => LaunchResult { wall_seconds: f64::NAN, items: u64::MAX, message: "é".repeat(500), ..well },
         _ => well,
     }

@@ -1,5 +1,7 @@
 //! The decision core, tested as a shell would use it.
 
+#![allow(clippy::unwrap_used)]
+
 mod gates;
 mod history;
 mod judging;
