@@ -117,7 +117,7 @@ impl Outcome {
 }
 
 /// A random float32 program with about `size` operators, its gradients, and an SGD update of its parameters: every operator but collectives
-/// and attention turns up over the seeds, with odd shapes, values used several times, and dead ones. Values stay near 1 (well conditioned), and
+/// turns up over the seeds, with odd shapes, values used several times, and dead ones. Values stay near 1 (well conditioned), and
 /// comparisons look at inputs only, so that executors that round differently agree.
 pub fn random_case(seed: u64, size: usize) -> Case {
     let b = Builder::new(format!("random {seed}"));
@@ -137,7 +137,7 @@ pub fn random_case(seed: u64, size: usize) -> Case {
         let other = pool[rng.below(pool.len())];
         let mate = if other.shape() == a.shape() { other } else { other.mean([0]) };
         let h = a.dim(0);
-        let next = b.scope(&format!("node.{}", i % 3), || match rng.below(30) {
+        let next = b.scope(&format!("node.{}", i % 3), || match rng.below(31) {
             0 => a.tanh(),
             1 => a.sigmoid() - mate,
             2 => (a.tanh() * 0.5).exp(),
@@ -166,7 +166,12 @@ pub fn random_case(seed: u64, size: usize) -> Case {
             25 => a.rms_norm(1e-3) * y,
             26 => a.gelu(),
             27 => a.gather(1, b.iota(0, [n])).softmax(),
-            28 => (a * b.random(&format!("draw {i}"), counter, [h, n])).silu(),
+            28 => {
+                let [q, kv] = [a, other].map(|v| v.tanh().reshape([1, 1, v.dim(0), n]));
+                let spec = AttentionSpec { scale: 0.3, causal: h <= other.dim(0) && i % 2 == 0 };
+                q.attention(kv, kv * 0.5, spec).reshape([h, n])
+            }
+            29 => (a * b.random(&format!("draw {i}"), counter, [h, n])).silu(),
             _ => a.cast(DType::BF16).cast(DType::F32) * 0.0 + a.stop_gradient() * 0.25,
         });
         // Long columns of concatenations would only be slow.

@@ -217,7 +217,11 @@ impl Builder {
             let scope = graph.intern_scope(&self.scope.borrow());
             graph.push(op, &operands, scope, self.stage.get())
         };
-        pushed.map_or_else(|error| self.poison(error), |id| self.var(id))
+        // No closure: it would hide the caller's line.
+        match pushed {
+            Ok(id) => self.var(id),
+            Err(error) => self.poison(error),
+        }
     }
 
     /// Appends a copy of `node` over other operands, with its scope and stage.
