@@ -1,0 +1,45 @@
+//! The README's first command: `pawl run examples/quickstart.yaml`, with the real trainer on this machine's CPU.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use pawl_api::TrainingJobStatus;
+use pawl_api::status::{PhaseState, Stage};
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+#[test]
+fn the_quickstart_measures_keeps_reverts_falls_back_and_trains() {
+    let state = tempfile::tempdir().unwrap();
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/quickstart.yaml");
+    let run = Command::new(env!("CARGO_BIN_EXE_pawl"))
+        .args(["run", "--output", "json", "--state"])
+        .arg(state.path())
+        .arg(&manifest)
+        .stderr(Stdio::inherit())
+        .output()
+        .unwrap();
+    assert!(run.status.success(), "{}", run.status);
+    let result: Value = serde_json::from_slice(&run.stdout).unwrap();
+    let status: TrainingJobStatus = serde_json::from_value(result["status"].clone()).unwrap();
+    assert_eq!(status.stage, Stage::Complete);
+
+    let states: Vec<_> = status.phases.iter().map(|phase| (phase.name.as_str(), phase.state, phase.rung)).collect();
+    assert!(states.iter().all(|(_, state, _)| state.is_final()), "{states:?}");
+    assert!(states.iter().any(|&(_, state, _)| state == PhaseState::Accepted), "{states:?}");
+    assert!(states.iter().any(|&(_, _, rung)| rung > 0), "{states:?}");
+    // Rolled back because it was measured, not because it could not be run.
+    let measured_and_reverted = status.phases.iter().any(|phase| {
+        phase.state == PhaseState::RolledBack && phase.speedup.as_ref().is_some_and(|speedup| speedup.pairs > 0)
+    });
+    assert!(measured_and_reverted, "{states:?}");
+
+    let training = status.training.unwrap();
+    let nrmse = |metrics: &std::collections::BTreeMap<String, pawl_contract::decimal::Decimal>| metrics["nrmse"].value();
+    let (first, last) = (nrmse(&training.first_validation), nrmse(&training.validation));
+    assert!(last < first, "validation NRMSE went from {first} to {last}");
+    for what in ["checkpoint", "report"] {
+        let path = result["paths"][what].as_str().unwrap();
+        assert!(Path::new(path).exists(), "{what}: {path}");
+    }
+}
