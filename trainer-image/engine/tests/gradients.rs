@@ -1,5 +1,7 @@
 //! Every operator's gradient against central differences in float64.
 
+#![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
+
 use pawl_engine::{
     array::{Array, Data},
     autodiff::gradients,

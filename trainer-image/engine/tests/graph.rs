@@ -1,5 +1,7 @@
 //! Building, checking and printing programs, and what an executor refuses.
 
+#![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
+
 use pawl_engine::{
     array::{Array, Data, View},
     collective::{Collective, CollectiveError, threads},

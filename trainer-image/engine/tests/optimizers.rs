@@ -1,5 +1,7 @@
 //! Optimisers against their definitions, written as loops.
 
+#![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
+
 use half::bf16;
 use pawl_engine::{
     array::{Array, Data},

@@ -1,5 +1,7 @@
 //! Each setting is a pass: what it may change, and what it must not.
 
+#![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
+
 use std::{sync::Arc, thread};
 
 use pawl_engine::{
