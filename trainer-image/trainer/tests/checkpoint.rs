@@ -1,5 +1,7 @@
 //! Checkpoints: whole or passed over, older ones untouched, errors that say what to do.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 use pawl_engine::array::{Array, Data};
 use pawl_trainer::checkpoint::{Checkpoint, Position, Store};
 use proptest::prelude::*;

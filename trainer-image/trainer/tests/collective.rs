@@ -1,5 +1,7 @@
 //! Collectives over TCP among threads: sums in rank order, lost and confused peers.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 use pawl_engine::collective::Collective as _;
 use pawl_trainer::collective::{CollectiveError, Exchange, Gang, TcpMesh, part};
 use proptest::prelude::*;
@@ -12,7 +14,9 @@ const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// A rendezvous in memory.
 #[derive(Clone, Default)]
-struct Board(Arc<(Mutex<HashMap<String, Vec<u8>>>, Condvar)>);
+struct Board(Arc<(Mutex<Values>, Condvar)>);
+
+type Values = HashMap<String, Vec<u8>>;
 
 impl Exchange for Board {
     fn put(&mut self, key: &str, value: &[u8]) -> Result<(), String> {

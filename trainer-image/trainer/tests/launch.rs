@@ -1,5 +1,7 @@
 //! Launches of the real binary on the real workload: learning, ranks, resuming, stopping, refusing.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 use pawl_agent::{Node, Stop};
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::{AttemptPlan, LaunchPlan};
