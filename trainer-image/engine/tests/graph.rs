@@ -32,7 +32,8 @@ fn a_mistake_names_the_operands_the_remedy_the_line_and_the_scope() {
 
 #[test]
 fn every_operator_says_what_is_wrong() {
-    let cases: [(&dyn Fn(&Builder), &str); 14] = [
+    type Mistake<'a> = (&'a dyn Fn(&Builder), &'a str);
+    let cases: [Mistake<'_>; 14] = [
         (&|b| _ = b.fill(1.0, DType::F32, [2]) + b.fill(1.0, DType::F32, [3]), "do not broadcast"),
         (&|b| _ = b.fill(1.0, DType::F32, [2]) * b.fill(1.0, DType::F64, [2]), "one dtype; cast one"),
         (&|b| _ = b.fill(1.0, DType::U32, [2]).exp(), "operands are floats"),
