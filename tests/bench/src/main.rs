@@ -1,0 +1,68 @@
+//! `pawl-bench`: arms alternate within one run, so that a busy machine slows all of them alike; what counts is the ratio.
+
+mod arms;
+mod report;
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+
+/// Speed of the training engine on this machine.
+#[derive(Parser)]
+#[command(version)]
+struct Cli {
+    #[command(subcommand)]
+    bench: Bench,
+}
+
+#[derive(Subcommand)]
+enum Bench {
+    /// The training step of UPS: the graph executor against the eager one, and against the PyTorch peer when it is given.
+    UpsSmall(UpsSmall),
+}
+
+/// What to measure.
+#[derive(clap::Args)]
+struct UpsSmall {
+    /// Preset of the workload: smoke, small, medium.
+    #[arg(long, default_value = "smoke")]
+    preset: String,
+    /// Items of a step (half of them of each task).
+    #[arg(long, default_value_t = 2)]
+    items: u32,
+    /// Pairs per item; the preset's when absent.
+    #[arg(long)]
+    pairs: Option<u32>,
+    /// Threads of every arm.
+    #[arg(long, default_value_t = 2)]
+    threads: usize,
+    /// Rounds: in each, every arm runs once.
+    #[arg(long, default_value_t = 7)]
+    rounds: usize,
+    /// Steps an arm takes in a round.
+    #[arg(long, default_value_t = 20)]
+    steps: usize,
+    /// A Python with torch and numpy.
+    #[arg(long, requires = "peer")]
+    torch: Option<PathBuf>,
+    /// `ups_peer.py`.
+    #[arg(long, requires = "torch")]
+    peer: Option<PathBuf>,
+    /// Leave the eager arm out (it is slow on large presets).
+    #[arg(long)]
+    no_eager: bool,
+    /// Print the kernels that take most of the time.
+    #[arg(long)]
+    profile: bool,
+    /// Print `kernels` or `memory` of the step.
+    #[arg(long, value_parser = ["kernels", "memory"])]
+    dump: Option<String>,
+    /// JSON instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+fn main() -> anyhow::Result<()> {
+    let Cli { bench: Bench::UpsSmall(args) } = Cli::parse();
+    arms::ups(&args)
+}
