@@ -63,7 +63,7 @@ fn case(attention: AttentionKernel, batch: usize) -> Case {
 fn runs_allocate_nothing_and_the_predicted_peak_is_the_measured_one() {
     what_does_not_fit_is_refused_before_it_is_allocated();
     for attention in [AttentionKernel::Math, AttentionKernel::Flash] {
-        let case = case(attention, 6000);
+        let case = case(attention, 20_000);
         let views: Vec<View<'_>> = case.inputs.iter().map(Array::view).collect();
         for buffers in [Buffers::Planned, Buffers::Pooled] {
             let before = NOW.load(Ordering::SeqCst);
@@ -81,7 +81,7 @@ fn runs_allocate_nothing_and_the_predicted_peak_is_the_measured_one() {
             let report = exe.memory();
             let off = |x: usize, y: usize| (x as f64 / y as f64 - 1.0).abs();
             assert!(off(report.peak, report.planned) <= 0.02, "{buffers:?}: {report:?}");
-            // What the process took, tables and code of kernels included.
+            // What the process took, tables and code of kernels (2 MB, whatever the batch) included.
             let taken = PEAK.load(Ordering::SeqCst) - before;
             assert!(off(taken, report.planned) <= 0.02, "{buffers:?}: {taken} of {report:?}");
         }
