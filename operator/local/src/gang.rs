@@ -5,6 +5,7 @@ use crate::state::attempts::{self, AttemptRecord, Stand};
 use crate::state::{StateDir, StateError};
 use jiff::Timestamp;
 use pawl_agent::{AgentError, AttemptEnd, AttemptResult, Event, Node, Stop};
+use pawl_contract::exit::Outcome;
 use pawl_contract::plan::AttemptPlan;
 use pawl_contract::progress::Progress;
 use pawl_contract::report::LaunchResult;
@@ -203,6 +204,14 @@ impl Attempts {
         match event {
             Event::LaunchStarted { .. } => attempt.progress = None,
             Event::Progress(progress) => attempt.progress = Some(progress.clone()),
+            // It was cut short and is no result; but the checkpoint that it left is worth knowing of.
+            Event::LaunchEnded(report) if report.outcome == Outcome::Stopped => {
+                if let Some(progress) = &mut attempt.progress {
+                    progress.step = progress.step.max(report.steps);
+                    progress.items = progress.items.max(report.items);
+                    progress.last_checkpoint = report.last_checkpoint.clone().or(progress.last_checkpoint.take());
+                }
+            }
             Event::LaunchEnded(report) => {
                 // What it said last belongs to it; decisions that need it have the report.
                 attempt.progress = None;

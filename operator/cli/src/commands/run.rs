@@ -30,6 +30,8 @@ pub fn run(arguments: &Run) -> ExitCode {
         Err(error) => return exit::with_error(exit::of_error(&error), &error),
     };
     let text = match arguments.output {
+        // A line between the progress and the result.
+        Output::Table if !arguments.quiet => format!("\n{}", status::table(&state, &finished)),
         Output::Table => status::table(&state, &finished),
         Output::Json => document(&status::Result::new(&state, &finished), false),
         Output::Yaml => document(&status::Result::new(&state, &finished), true),

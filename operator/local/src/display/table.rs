@@ -24,7 +24,7 @@ pub fn render(status: &TrainingJobStatus, width: Option<usize>, colours: bool) -
     if let Some(bundle) = &status.bundle {
         let cells = [
             "all together".to_owned(),
-            verdict::word(bundle.state).to_owned(),
+            format!("{} {}", verdict::tone(bundle.state).symbol(), verdict::word(bundle.state)),
             speedup(bundle.speedup.as_ref()),
             bundle.speedup.as_ref().and_then(interval).unwrap_or_default(),
             pairs(bundle.speedup.as_ref()),

@@ -1,0 +1,58 @@
+//! SIGKILL at random moments.
+
+use crate::scene::{Scene, stderr, stdout};
+use serde_json::Value;
+use std::process::Stdio;
+use std::time::Duration;
+
+const KILLS: usize = 50;
+
+/// What a run concluded, without times, attempts and costs.
+fn conclusions(status: &Value) -> Vec<Value> {
+    let mut all =
+        vec![status["stage"].clone(), status["effectiveSettings"].clone(), status["bundle"]["speedup"].clone()];
+    for phase in status["phases"].as_array().unwrap() {
+        all.extend(["name", "state", "reason", "rung", "speedup", "quality", "message"].map(|key| phase[key].clone()));
+    }
+    all.extend(["items", "step", "validation"].map(|key| status["training"][key].clone()));
+    all
+}
+
+/// Numbers that look random and are the same in every run of the test.
+struct Sequence(u64);
+
+impl Sequence {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % limit
+    }
+}
+
+#[test]
+fn fifty_kills_change_no_verdict_and_repeat_no_launch() {
+    let undisturbed = Scene::new();
+    undisturbed.write_job(|_| {});
+    assert_eq!(undisturbed.output(&["run", "job.yaml"]).status.code(), Some(0));
+
+    let scene = Scene::new();
+    scene.write_job(|_| {});
+    let mut delays = Sequence(2026);
+    let mut killed = 0;
+    while killed < KILLS {
+        let mut pawl = scene.pawl(&["run", "job.yaml"]);
+        let mut child = pawl.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(5 + delays.below(120)));
+        if child.try_wait().unwrap().is_some() {
+            break;
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        killed += 1;
+    }
+    assert_eq!(killed, KILLS, "the job was done before it was killed {KILLS} times");
+    let output = scene.output(&["run", "job.yaml"]);
+    assert_eq!(output.status.code(), Some(0), "{}\n{}", stdout(&output), stderr(&output));
+    assert_eq!(scene.ledger("repeated"), [""; 0], "finished launches were run again");
+    assert_eq!(conclusions(&scene.status()), conclusions(&undisturbed.status()));
+    assert!(scene.status()["retry"].is_null(), "a kill counted as a failure of the job");
+}

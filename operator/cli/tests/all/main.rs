@@ -1,0 +1,10 @@
+//! `pawl` as people use it: whole runs with the scripted trainer, in a pipe.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod interrupted;
+mod killed;
+mod refused;
+mod scene;
+mod state;
+mod whole;

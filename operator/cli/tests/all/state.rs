@@ -1,0 +1,86 @@
+//! Trouble with the state directory: exit 4, a clear error, nothing lost.
+
+use crate::scene::{Scene, stderr, stdout, wait_until};
+use std::fs;
+use std::process::Command;
+
+#[test]
+fn a_corrupt_status_is_named_and_left_alone() {
+    let scene = Scene::new();
+    scene.write_job(|_| {});
+    fs::create_dir_all(scene.state()).unwrap();
+    let path = scene.state().join("status.json");
+    fs::write(&path, "{\"format\": 1, \"specHa").unwrap();
+    for command in ["run", "status", "report"] {
+        let output = scene.output(&[command, "job.yaml"]);
+        assert_eq!(output.status.code(), Some(4), "{command}: {}", stderr(&output));
+        assert!(stderr(&output).contains("status.json") && stderr(&output).contains("delete"), "{}", stderr(&output));
+    }
+    assert_eq!(fs::read_to_string(&path).unwrap(), "{\"format\": 1, \"specHa");
+    assert_eq!(scene.ledger("started"), [""; 0]);
+}
+
+#[test]
+fn a_directory_that_cannot_be_written_or_is_another_jobs_is_refused() {
+    let scene = Scene::new();
+    scene.write_job(|_| {});
+    fs::write(scene.path().join("file"), "").unwrap();
+    let output = scene.output(&["run", "job.yaml", "--state", "file/state"]);
+    assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
+    assert!(stderr(&output).contains("file/state") && stderr(&output).contains("--state"), "{}", stderr(&output));
+
+    scene.write_job(|job| job["spec"]["phases"] = serde_json::json!([]));
+    assert_eq!(scene.output(&["run", "job.yaml"]).status.code(), Some(0));
+    scene.write_job(|job| job["metadata"]["name"] = "other".into());
+    let output = scene.output(&["run", "job.yaml", "--state", ".pawl/toy"]);
+    assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
+    assert!(stderr(&output).contains("\"toy\"") && stderr(&output).contains("\"other\""), "{}", stderr(&output));
+    let output = scene.output(&["status", "--state", "nowhere"]);
+    assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
+}
+
+#[test]
+fn a_second_run_is_told_who_runs() {
+    let scene = Scene::new();
+    scene.write_job(|job| job["spec"]["workload"]["config"]["stepSeconds"] = 0.05.into());
+    let mut first = scene.pawl(&["run", "job.yaml"]).spawn().unwrap();
+    wait_until("the first launch starts", || !scene.ledger("started").is_empty());
+    let second = scene.output(&["run", "job.yaml"]);
+    assert_eq!(second.status.code(), Some(4), "{}", stderr(&second));
+    assert!(stderr(&second).contains(&format!("process {}", first.id())), "{}", stderr(&second));
+    // Looking needs no lock.
+    assert_eq!(scene.output(&["status", "job.yaml"]).status.code(), Some(0));
+    first.kill().unwrap();
+    first.wait().unwrap();
+}
+
+#[test]
+fn a_full_disk_stops_the_run_and_loses_nothing() {
+    let scene = Scene::new();
+    let disk = scene.path().join("disk");
+    fs::create_dir(&disk).unwrap();
+    let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=256k", "tmpfs"]).arg(&disk).output();
+    if !mounted.as_ref().is_ok_and(|output| output.status.success()) {
+        println!("skipped: a small file system cannot be mounted here (needs root): {mounted:?}");
+        return;
+    }
+    // Unmounts even when an assertion fails.
+    struct Mounted(std::path::PathBuf);
+    impl Drop for Mounted {
+        fn drop(&mut self) {
+            let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+        }
+    }
+    let _mounted = Mounted(disk.clone());
+
+    scene.write_job(|_| {});
+    let output = scene.output(&["run", "job.yaml", "--state", "disk/state"]);
+    assert_eq!(output.status.code(), Some(4), "{}\n{}", stdout(&output), stderr(&output));
+    assert!(stderr(&output).contains("free some space"), "{}", stderr(&output));
+    // With space again, it goes on: what had finished is not run again.
+    let grown = Command::new("mount").args(["-o", "remount,size=64m"]).arg(&disk).status().unwrap();
+    assert!(grown.success());
+    let output = scene.output(&["run", "job.yaml", "--state", "disk/state"]);
+    assert_eq!(output.status.code(), Some(0), "{}\n{}", stdout(&output), stderr(&output));
+    assert!(stdout(&output).contains("kept on rung 1"), "{}", stdout(&output));
+}

@@ -1,0 +1,97 @@
+//! Undisturbed runs.
+
+use crate::scene::{Scene, stderr, stdout};
+use serde_json::{Value, json};
+
+#[test]
+fn a_run_in_a_pipe_judges_trains_and_shows_the_evidence() {
+    let scene = Scene::new();
+    scene.write_job(|_| {});
+    let output = scene.output(&["run", "job.yaml"]);
+    let text = stdout(&output);
+    assert_eq!(output.status.code(), Some(0), "{text}\n{}", stderr(&output));
+    assert!(!text.contains('\u{1b}') && !text.contains('\r'), "escapes in a pipe:\n{text}");
+    let line = |start: &str| text.lines().rfind(|line| line.starts_with(start)).unwrap_or_default();
+    assert!(line("graph ").contains("✓ kept") && line("graph ").contains("1.5"), "{text}");
+    assert!(line("slow ").contains("rolled back"), "{text}");
+    assert!(line("batch ").contains("kept on rung 1"), "{text}");
+    assert!(text.contains("compile: Graph (was default)") && text.contains("batchPerGpu: 16 (was 8)"), "{text}");
+    assert!(
+        text.contains("checkpoint .pawl/toy/checkpoints/") && text.contains("report     .pawl/toy/report.html"),
+        "{text}"
+    );
+    assert!(scene.state().join("report.html").exists());
+
+    // Done is done: once more starts nothing and says the same.
+    let started = scene.ledger("started").len();
+    let again = scene.output(&["run", "job.yaml"]);
+    assert_eq!(again.status.code(), Some(0), "{}", stderr(&again));
+    assert_eq!(scene.ledger("started").len(), started, "a job that was complete started something");
+    assert_eq!(scene.ledger("repeated"), [""; 0]);
+
+    let status = scene.output(&["status", "job.yaml"]);
+    assert!(stdout(&status).contains("kept on rung 1"), "{}", stdout(&status));
+    let page = scene.output(&["report", "--state", ".pawl/toy", "-o", "-"]);
+    assert!(stdout(&page).starts_with("<!doctype html>"), "{}", stderr(&page));
+}
+
+#[test]
+fn json_is_one_document_and_equals_the_state() {
+    let scene = Scene::new();
+    scene.write_job(|job| job["spec"]["phases"] = json!([]));
+    let output = scene.output(&["run", "job.yaml", "--output", "json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(document["status"], scene.status());
+    assert_eq!(document["job"], "toy");
+    for path in ["state", "status", "events", "report", "checkpoint"] {
+        let path = document["paths"][path].as_str().unwrap();
+        assert!(std::path::Path::new(path).exists(), "{path}");
+    }
+    assert!(!output.stderr.is_empty(), "progress goes to standard error");
+    let quiet = scene.output(&["run", "job.yaml", "--output", "yaml", "--quiet"]);
+    assert!(quiet.stderr.is_empty(), "{}", stderr(&quiet));
+    assert!(stdout(&quiet).contains("stage: Complete"), "{}", stdout(&quiet));
+}
+
+#[test]
+fn a_missed_gate_and_a_failed_job_have_their_own_exit_codes() {
+    let scene = Scene::new();
+    scene.write_job(|job| {
+        job["spec"]["phases"] = json!([{"name": "graph", "settings": {"compile": "Graph"}}]);
+        job["spec"]["gates"] = json!({"overallSpeedup": "5"});
+    });
+    let output = scene.output(&["run", "job.yaml"]);
+    assert_eq!(output.status.code(), Some(3), "{}\n{}", stdout(&output), stderr(&output));
+    assert!(stdout(&output).contains("Degraded"), "{}", stdout(&output));
+
+    let scene = Scene::new();
+    scene.write_job(|job| {
+        job["spec"]["phases"] = json!([]);
+        job["spec"]["workload"]["config"]["faults"] = json!([{"fault": "InvalidPlan"}]);
+    });
+    let output = scene.output(&["run", "job.yaml"]);
+    assert_eq!(output.status.code(), Some(1), "{}\n{}", stdout(&output), stderr(&output));
+    assert!(stdout(&output).contains("Failed"), "{}", stdout(&output));
+
+    let scene = Scene::new();
+    scene.write_job(|job| job["spec"]["suspend"] = json!(true));
+    let output = scene.output(&["run", "job.yaml"]);
+    assert_eq!(output.status.code(), Some(3), "{}\n{}", stdout(&output), stderr(&output));
+    assert_eq!(scene.ledger("started"), [""; 0]);
+}
+
+#[test]
+fn a_changed_manifest_is_a_new_generation_and_judges_only_what_changed() {
+    let scene = Scene::new();
+    scene.write_job(|job| job["spec"]["phases"].as_array_mut().unwrap().truncate(1));
+    assert_eq!(scene.output(&["run", "job.yaml"]).status.code(), Some(0));
+    let before = scene.ledger("started");
+    scene.write_job(|job| job["spec"]["phases"].as_array_mut().unwrap().truncate(2));
+    let output = scene.output(&["run", "job.yaml"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(scene.status()["observedGeneration"], 2);
+    let after = &scene.ledger("started")[before.len()..];
+    assert!(after.iter().any(|launch| launch.starts_with("slow-")), "{after:?}");
+    assert!(!after.iter().any(|launch| launch.starts_with("graph-")), "measured again: {after:?}");
+}
