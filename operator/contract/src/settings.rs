@@ -17,7 +17,7 @@ macro_rules! choices {
 choices!(/// How the step is executed.
 Compile {
     /// One library call per operation. (Not written `Off`: YAML 1.1, and with it kubectl, reads that as `false`.)
-    #[default] #[serde(rename = "None", alias = "Off")] Off,
+    #[default] None,
     /// Fused kernels, launched one by one.
     Fuse,
     /// Fused kernels over a static memory plan, launched as one graph.

@@ -15,7 +15,7 @@ const THREADS: [&str; 2] = ["RAYON_NUM_THREADS", "OMP_NUM_THREADS"];
 pub fn executor(settings: &Settings) -> Box<dyn Executor> {
     let graph = |buffers| GraphCpu { threads: threads(), buffers, lowering: lowering(settings), timed: false };
     match settings.compile.unwrap_or_default() {
-        Compile::Off => Box::new(Eager::cpu()),
+        Compile::None => Box::new(Eager::cpu()),
         Compile::Fuse => Box::new(graph(Buffers::Pooled)),
         Compile::Graph => Box::new(graph(Buffers::Planned)),
     }

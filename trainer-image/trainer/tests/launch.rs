@@ -120,7 +120,7 @@ fn every_way_to_run_gives_the_same_losses() {
         (json!({"loaderWorkers": 2, "loaderPersistent": true}), 0.0),
         (json!({"activationCheckpointing": "Full"}), 0.0),
         (json!({"compile": "Fuse"}), 0.0),
-        (json!({"compile": "Off"}), 1e-4),
+        (json!({"compile": "None"}), 1e-4),
         (json!({"optimizerKernel": "Fused", "attention": "Flash"}), 1e-4),
         (json!({"precision": "bf16"}), 3e-2),
     ] {
@@ -142,7 +142,7 @@ fn a_resumed_run_is_the_run_that_was_never_interrupted() {
     assert!(tensors(parts.path()) == tensors(whole.path()), "bit for bit");
 
     // Other settings, same run: layouts are no part of a checkpoint.
-    let settings = json!({"optimizerKernel": "Fused", "compile": "Off"});
+    let settings = json!({"optimizerKernel": "Fused", "compile": "None"});
     let changes = json!({"budget": {"items": 44}, "checkpoint": saving(), "settings": settings});
     assert_eq!(launch(parts.path(), changes).outcome, Outcome::Done);
 
@@ -243,7 +243,7 @@ fn what_cannot_fit_is_refused_before_anything_runs() {
     let dir = tempfile::tempdir().unwrap();
     let changes = json!({
         "kind": "Preflight", "budget": {"items": null},
-        "workload": {"config": {"preset": "full"}}, "settings": {"batchPerGpu": 2000, "compile": "Off"}
+        "workload": {"config": {"preset": "full"}}, "settings": {"batchPerGpu": 2000, "compile": "None"}
     });
     let report = launch(dir.path(), changes);
     assert_eq!(report.outcome, Outcome::OutOfMemory);
