@@ -1,5 +1,7 @@
 //! The report page: complete, self-contained, safe whatever the names are.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 use pawl_api::TrainingJob;
 use pawl_contract::plan::{Budget, LaunchKind, LaunchPlan, WorkloadPlan};
 use pawl_contract::progress::Validation;

@@ -86,7 +86,7 @@ fn header(html: &mut String, evidence: &Evidence) {
         status.stage,
         Escaped(&workload),
         if ranks == 1 { "" } else { "s" },
-        status.start_time.as_deref().map(|time| format!(" · started {}", Escaped(time))).unwrap_or_default(),
+        started(status.start_time.as_deref()),
     )
     .expect(INFALLIBLE);
     for (label, value, detail) in tiles(evidence) {
@@ -114,6 +114,12 @@ fn header(html: &mut String, evidence: &Evidence) {
         }
     }
     html.push_str("</header>");
+}
+
+/// When the job began, to the second.
+fn started(time: Option<&str>) -> String {
+    let time = time.and_then(|time| time.parse::<jiff::Timestamp>().ok());
+    time.map(|time| format!(" · started {}", time.strftime("%Y-%m-%d %H:%M:%S UTC"))).unwrap_or_default()
 }
 
 /// Label, value and detail of each tile.
