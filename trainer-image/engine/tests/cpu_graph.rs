@@ -1,12 +1,16 @@
 //! The graph executor on the CPU against the eager one: same numbers, same states, whatever the threads.
 
+#![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
+
+use std::sync::Arc;
+
 use pawl_engine::{
     array::{Array, Data, View},
     autodiff::gradients,
     cpu::{Buffers, GraphCpu},
     eager::Eager,
     executor::{ExecOptions, Executor},
-    graph::{AttentionSpec, Builder, DType, Init, Program, Role, StateDecl, concat},
+    graph::{AttentionSpec, Builder, DType, Init, Op, Program, Role, StateDecl, concat},
     lower::LowerOptions,
     optim::{AdamW, Muon, Optimizer, OptimizerKernel},
     recipe::{AttentionKernel, Precision, Recipe},
@@ -44,9 +48,7 @@ fn random_programs_give_what_eager_gives() {
 fn random_programs_in_float64_equal_the_oracle() {
     for seed in 0..40 {
         let Ok(case) = random_case(seed, 40).widened() else { continue };
-        let attention = |n: &pawl_engine::graph::Node| {
-            matches!(n.op, pawl_engine::graph::Op::Attention(_) | pawl_engine::graph::Op::AttentionGrad(_))
-        };
+        let attention = |n: &pawl_engine::graph::Node| matches!(n.op, Op::Attention(_) | Op::AttentionGrad(_));
         if case.program.graph.nodes().iter().any(attention) {
             continue;
         }
@@ -253,4 +255,45 @@ fn outputs_of_one_program_outlast_runs_of_another() {
     exe.run(1, &[View::F32(&x)]).unwrap();
     let Data::F32(a) = exe.output(0, 0).unwrap().data().clone() else { panic!("float32") };
     assert!((a[299] - 0.5f32.exp()).abs() < 1e-6);
+}
+
+/// Collectives run beside the kernels on a thread of their own; what they give is what one rank gets from the sum.
+#[test]
+fn ranks_sum_scatter_and_gather() {
+    let b = Builder::new("collectives");
+    let x = b.input("x", DType::F32, [64]);
+    let (p, q) = (b.state(StateDecl::f32("p", [64], Role::Gradient, Init::Fill(1.0))), (x * 3.0).exp());
+    let sum = b.push(Op::AllReduce, &[q]);
+    let part = b.push(Op::ReduceScatter { world: 2 }, &[x * 2.0]);
+    let whole = b.push(Op::AllGather { world: 2 }, &[part + 1.0]);
+    b.update(p, p + sum);
+    b.output("meanwhile", (x.square() + 1.0).sqrt());
+    b.output("whole", whole);
+    b.output("own", q.sum_all());
+    let program = b.finish().unwrap();
+    let inputs: Vec<Vec<f32>> =
+        (0..2).map(|rank| (0..64).map(|i| (i * 7 % 11 + rank) as f32 * 0.1).collect()).collect();
+    let ranks = pawl_engine::collective::threads(2);
+    let results: Vec<[Vec<f64>; 2]> = std::thread::scope(|scope| {
+        let run = |(rank, x): (pawl_engine::collective::ThreadRank, &Vec<f32>)| {
+            let (program, x) = (program.clone(), x.clone());
+            scope.spawn(move || {
+                let options = ExecOptions { collective: Arc::new(rank), ..options() };
+                let mut exe = graph(2).compile(&[program], &options).unwrap();
+                for _ in 0..3 {
+                    exe.run(0, &[View::F32(&x)]).unwrap();
+                }
+                [exe.read_state("p").unwrap().to_f64(), exe.output(0, 1).unwrap().to_f64()]
+            })
+        };
+        let threads: Vec<_> = ranks.into_iter().zip(&inputs).map(run).collect();
+        threads.into_iter().map(|t| t.join().unwrap()).collect()
+    });
+    assert_eq!(results[0], results[1], "ranks agree bit for bit");
+    for i in 0..64 {
+        let [a, b] = [0, 1].map(|rank| f64::from(inputs[rank][i]));
+        let sum = 1.0 + 3.0 * ((3.0 * a).exp() + (3.0 * b).exp());
+        assert!((results[0][0][i] / sum - 1.0).abs() < 1e-6);
+        assert!((results[0][1][i] - (2.0 * (a + b) + 1.0)).abs() < 1e-5);
+    }
 }

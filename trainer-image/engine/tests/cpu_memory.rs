@@ -1,5 +1,7 @@
 //! What the graph executor says about memory is what it takes; and a run takes none.
 
+#![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
+
 use std::{
     alloc::{GlobalAlloc, Layout, System},
     sync::atomic::{AtomicUsize, Ordering},

@@ -100,9 +100,11 @@ pub(super) unsafe fn serial<E: Element>(
         let cols = nc.min(n - col);
         for at in (0..k.max(1)).step_by(kc) {
             let deep = kc.min(k - at.min(k));
+            // SAFETY: as above.
             unsafe { pack(b.from(at, col).transposed(), (cols, deep), tile.cols, packed_b) };
             for row in (0..m).step_by(ROWS) {
                 let rows = ROWS.min(m - row);
+                // SAFETY: as above.
                 unsafe {
                     pack(a.from(row, at), (rows, deep), tile.rows, packed_a);
                     block(

@@ -85,14 +85,14 @@ pub(super) fn log<A: Arithmetic>(x: f32) -> f32 {
         m,
         &[
             7.037_683_6e-2,
-            -1.151_461_03e-1,
-            1.167_699_87e-1,
+            -1.151_461e-1,
+            1.167_699_9e-1,
             -1.242_014_1e-1,
             1.424_932_3e-1,
             -1.666_805_8e-1,
             2.000_071_5e-1,
             -2.499_999_4e-1,
-            3.333_333_1e-1,
+            3.333_333e-1,
         ],
     );
     let y = A::mul_add(e, -2.121_944_4e-4, p * m * z);
@@ -109,7 +109,7 @@ pub(super) fn erf<A: Arithmetic>(x: f32) -> f32 {
     let (t, s) = (x.abs().min(4.0), x * x);
     let near = polynomial::<A>(
         s.min(1.0),
-        &[-5.967_617e-4, 4.991_194_2e-3, -2.676_813_5e-2, 1.128_199_25e-1, -3.761_253_4e-1, 1.283_791_7e-1],
+        &[-5.967_617e-4, 4.991_194_2e-3, -2.676_813_5e-2, 1.128_199_2e-1, -3.761_253_4e-1, 1.283_791_7e-1],
     );
     let near = A::mul_add(near, x, x);
     let far = polynomial::<A>(
@@ -135,7 +135,7 @@ pub(super) fn erf<A: Arithmetic>(x: f32) -> f32 {
 pub(super) fn tanh<A: Arithmetic>(x: f32) -> f32 {
     let t = x.abs().min(10.0);
     let z = t * t;
-    let near = polynomial::<A>(z, &[-5.704_988_7e-3, 2.063_909e-2, -5.373_971_4e-2, 1.333_144_2e-1, -3.333_328_2e-1]);
+    let near = polynomial::<A>(z, &[-5.704_988_7e-3, 2.063_909e-2, -5.373_971_4e-2, 1.333_144_2e-1, -3.333_328e-1]);
     let near = A::mul_add(near * z, t, t);
     let far = 1.0 - 2.0 / (exp::<A>(t + t) + 1.0);
     let value = if t < 0.625 { near } else { far }.copysign(x);
@@ -242,7 +242,7 @@ mod tests {
         assert_eq!((erf::<A>(f32::INFINITY), erf::<A>(f32::NEG_INFINITY)), (1.0, -1.0));
         assert_eq!((tanh::<A>(f32::INFINITY), tanh::<A>(-100.0)), (1.0, -1.0));
         assert_eq!((sigmoid::<A>(f32::INFINITY), sigmoid::<A>(f32::NEG_INFINITY)), (1.0, 0.0));
-        for x in [0.0, 1.0, -3.141_592_7, 65_536.5, 1e-40, f32::MAX, f32::INFINITY] {
+        for x in [0.0, 1.0, -3.140_625, 65_536.5, 1e-40, f32::MAX, f32::INFINITY] {
             assert_eq!(round_bf16(x), half::bf16::from_f32(x).to_f32());
         }
         assert!(round_bf16(f32::NAN).is_nan());

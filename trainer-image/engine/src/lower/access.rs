@@ -80,11 +80,11 @@ impl Access {
         while rest > 1 {
             let (extent, stride) = outer.pop()?;
             if extent <= rest {
-                (rest % extent == 0).then_some(())?;
+                rest.is_multiple_of(extent).then_some(())?;
                 rest /= extent;
                 inner.insert(0, (extent, stride));
             } else {
-                (extent % rest == 0).then_some(())?;
+                extent.is_multiple_of(rest).then_some(())?;
                 inner.insert(0, (rest, stride));
                 outer.push((extent / rest, rest * stride));
                 rest = 1;

@@ -54,6 +54,7 @@ pub struct Kernel {
 
 /// What a kernel does.
 #[derive(Debug, Clone, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "there are hundreds of kernels, not millions")]
 pub enum Body {
     /// Loops over elements.
     Fused(Fused),

@@ -328,13 +328,11 @@ impl<'a> Layout<'a> {
                         && self.readers[other].iter().any(|&(reader, _)| self.position[reader] > self.position[unit])
                 })
             });
-            if let Some(place) =
-                place.filter(|_| in_arena && !shared).and_then(|p| p.reshape(&self.fusion.work.meta(item).shape))
-            {
-                if self.suits(item, &place) {
-                    self.physical[item] = Some(place);
-                }
-            }
+            let shape = &self.fusion.work.meta(item).shape;
+            self.physical[item] = place
+                .filter(|_| in_arena && !shared)
+                .and_then(|place| place.reshape(shape))
+                .filter(|place| self.suits(item, place));
         }
     }
 }

@@ -90,7 +90,7 @@ mod tests {
             let plan = MemoryPlan::new(&buffers);
             for (i, a) in buffers.iter().enumerate() {
                 let at = plan.offsets[i].expect("it lives");
-                prop_assert!(at % ALIGNMENT == 0 && at + a.bytes() <= plan.arena);
+                prop_assert!(at.is_multiple_of(ALIGNMENT) && at + a.bytes() <= plan.arena);
                 for (j, b) in buffers.iter().enumerate().skip(i + 1) {
                     let other = plan.offsets[j].expect("it lives");
                     let together = a.life.0 <= b.life.1 && b.life.0 <= a.life.1;

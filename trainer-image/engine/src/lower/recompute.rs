@@ -23,7 +23,8 @@ pub(super) fn reads(fusion: &Fusion<'_>, unit: usize) -> Vec<(usize, usize)> {
         // A token (the second operand of `After`) is never read: `After` is a layout operator, hence no member.
         for &operand in fusion.work.operands(item) {
             let root = fusion.views.root[operand];
-            if !of.class.contains_key(&root) && !(of.fused && fusion.immediate(operand).is_some()) {
+            let inside = of.class.contains_key(&root) || of.fused && fusion.immediate(operand).is_some();
+            if !inside {
                 reads.push((root, operand));
             }
         }
