@@ -1,7 +1,6 @@
 //! How a launch ended, from what its ranks and agents said. Pure.
 
 use crate::messages::RankEnd;
-use pawl_contract::CONTRACT_VERSION;
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::LaunchPlan;
 use pawl_contract::progress::Progress;
@@ -118,30 +117,7 @@ fn cause<'a>(evidence: &Evidence<'a>) -> Cause<'a> {
 
 /// The report of a launch of which no rank reported.
 fn silent(evidence: &Evidence<'_>) -> Report {
-    Report {
-        contract: CONTRACT_VERSION,
-        launch: evidence.plan.launch.clone(),
-        kind: evidence.plan.kind,
-        rank: 0,
-        outcome: Outcome::Failed,
-        message: String::new(),
-        steps: 0,
-        items: 0,
-        items_per_second: None,
-        step_seconds: None,
-        losses: Vec::new(),
-        first_validation: None,
-        validation: None,
-        peak_memory_bytes: None,
-        predicted_memory_bytes: None,
-        loader_wait_share: None,
-        collective_wait_share: None,
-        offload_share: None,
-        utilization: None,
-        last_checkpoint: None,
-        failure: None,
-        wall_seconds: evidence.wall_seconds,
-    }
+    Report { wall_seconds: evidence.wall_seconds, ..Report::bare(evidence.plan, 0, Outcome::Failed) }
 }
 
 /// Adds what rank 0 had said in its progress, where the report knows less.

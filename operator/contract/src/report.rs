@@ -1,7 +1,8 @@
 //! Reports: what a launch found.
 
+use crate::CONTRACT_VERSION;
 use crate::exit::Outcome;
-use crate::plan::LaunchKind;
+use crate::plan::{LaunchKind, LaunchPlan};
 use crate::progress::{CheckpointRef, Validation};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -113,6 +114,36 @@ pub struct Report {
     /// Seconds from the start of the process to this report.
     #[serde(default)]
     pub wall_seconds: f64,
+}
+
+impl Report {
+    /// A report that says only how rank `rank` of a launch ended; every measurement is absent.
+    pub fn bare(plan: &LaunchPlan, rank: u32, outcome: Outcome) -> Self {
+        Self {
+            contract: CONTRACT_VERSION,
+            launch: plan.launch.clone(),
+            kind: plan.kind,
+            rank,
+            outcome,
+            message: String::new(),
+            steps: 0,
+            items: 0,
+            items_per_second: None,
+            step_seconds: None,
+            losses: Vec::new(),
+            first_validation: None,
+            validation: None,
+            peak_memory_bytes: None,
+            predicted_memory_bytes: None,
+            loader_wait_share: None,
+            collective_wait_share: None,
+            offload_share: None,
+            utilization: None,
+            last_checkpoint: None,
+            failure: None,
+            wall_seconds: 0.0,
+        }
+    }
 }
 
 /// The compact form of a finished launch, on which decisions are made: at most about 500 bytes of JSON.

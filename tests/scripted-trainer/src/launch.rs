@@ -2,7 +2,6 @@
 
 use crate::faults::Armed;
 use crate::script::{Fault, FaultKind, Script};
-use pawl_contract::CONTRACT_VERSION;
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::{LaunchKind, LaunchPlan};
 use pawl_contract::progress::{CheckpointRef, Validation};
@@ -99,32 +98,4 @@ pub(crate) fn measured(run: &Run<'_>, mut seconds: Vec<f64>, report: &mut Report
     report.collective_wait_share = Some(0.0);
     report.offload_share = Some(if offloads { run.script.offload_share } else { 0.0 });
     report.utilization = Some(run.script.utilization);
-}
-
-/// The report of a launch that has done nothing yet.
-pub(crate) fn blank(plan: &LaunchPlan, rank: u32) -> Report {
-    Report {
-        contract: CONTRACT_VERSION,
-        launch: plan.launch.clone(),
-        kind: plan.kind,
-        rank,
-        outcome: Outcome::Done,
-        message: String::new(),
-        steps: 0,
-        items: 0,
-        items_per_second: None,
-        step_seconds: None,
-        losses: Vec::new(),
-        first_validation: None,
-        validation: None,
-        peak_memory_bytes: None,
-        predicted_memory_bytes: None,
-        loader_wait_share: None,
-        collective_wait_share: None,
-        offload_share: None,
-        utilization: None,
-        last_checkpoint: None,
-        failure: None,
-        wall_seconds: 0.0,
-    }
 }

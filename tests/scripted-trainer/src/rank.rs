@@ -2,7 +2,7 @@
 
 use crate::checkpoints::{Checkpoints, write};
 use crate::faults::{Armed, armed};
-use crate::launch::{End, Run, blank, measured, total_steps};
+use crate::launch::{End, Run, measured, total_steps};
 use crate::script::{FaultKind, Script};
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::{CheckpointPolicy, LaunchKind, LaunchPlan};
@@ -44,7 +44,7 @@ pub fn main() -> ExitCode {
             return ExitCode::from(Outcome::InvalidPlan.exit_code());
         }
     };
-    let mut report = blank(&plan, rank.number);
+    let mut report = Report::bare(&plan, rank.number, Outcome::Done);
     let ended = match Script::from_config(&plan.workload.config) {
         Ok(script) => rank.play(&script, &plan, &mut report),
         Err(e) => Err(End::new(Outcome::InvalidPlan, e.to_string())),

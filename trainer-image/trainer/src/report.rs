@@ -4,7 +4,6 @@ use crate::ending::Ending;
 use crate::launch::Launch;
 use crate::run::Run;
 use crate::saving::Saver;
-use pawl_contract::CONTRACT_VERSION;
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::LaunchPlan;
 use pawl_contract::report::{Failure, Report};
@@ -12,30 +11,7 @@ use std::time::Duration;
 
 /// A report that says only how a launch ended.
 pub fn bare(plan: &LaunchPlan, rank: u32, outcome: Outcome, message: String, wall: Duration) -> Report {
-    Report {
-        contract: CONTRACT_VERSION,
-        launch: plan.launch.clone(),
-        kind: plan.kind,
-        rank,
-        outcome,
-        message,
-        steps: 0,
-        items: 0,
-        items_per_second: None,
-        step_seconds: None,
-        losses: Vec::new(),
-        first_validation: None,
-        validation: None,
-        peak_memory_bytes: None,
-        predicted_memory_bytes: None,
-        loader_wait_share: None,
-        collective_wait_share: None,
-        offload_share: None,
-        utilization: None,
-        last_checkpoint: None,
-        failure: None,
-        wall_seconds: wall.as_secs_f64(),
-    }
+    Report { message, wall_seconds: wall.as_secs_f64(), ..Report::bare(plan, rank, outcome) }
 }
 
 /// The report of a run that ended with `result`, `wall` after the start of the process. `peak` is the largest rank's.
