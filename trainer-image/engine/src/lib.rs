@@ -9,6 +9,8 @@
 //! | [`recipe`] | forward program and settings in, training programs out |
 //! | [`executor`] | what an executor is, and how states are read and written by name |
 //! | [`eager`] | Candle, op by op: the baseline, and in float64 the oracle |
+//! | [`lower`] | programs to fused kernels over a planned arena, for any device |
+//! | [`cpu`] | the graph executor on the CPU |
 //! | [`collective`] | sums over ranks |
 //!
 //! # Example

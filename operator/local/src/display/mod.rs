@@ -47,6 +47,8 @@ pub struct Display {
     mode: Mode,
     colours: bool,
     told: Option<Instant>,
+    /// The validation metrics that a line has room for: the loss, and those with a gate.
+    metrics: Vec<String>,
 }
 
 enum Mode {
@@ -67,7 +69,9 @@ impl Display {
         } else {
             Mode::Lines
         };
-        Self { colours: colours(&term), term, mode, told: None }
+        let gated = job.spec.gates.validation_metrics.iter().map(|gate| gate.name.clone());
+        let metrics = std::iter::once("loss".to_owned()).chain(gated).collect();
+        Self { colours: colours(&term), term, mode, told: None, metrics }
     }
 
     /// Shows where the job is.
@@ -100,7 +104,7 @@ impl Display {
             (Mode::Lines, Event::Progress(progress)) if progress.kind == LaunchKind::Train => {
                 if self.told.is_none_or(|told| told.elapsed() >= TRAINING_LINE) {
                     self.told = Some(Instant::now());
-                    self.line(&format!("  {}", training_line(progress)));
+                    self.line(&format!("  {}", training_line(progress, &self.metrics)));
                 }
             }
             (Mode::Lines, Event::LaunchStarted { .. } | Event::Progress(_)) | (Mode::Quiet, _) => {}
@@ -147,13 +151,14 @@ fn launch_line(report: &Report) -> String {
     format!("{}: {}", report.launch, facts.join(", "))
 }
 
-fn training_line(progress: &Progress) -> String {
+fn training_line(progress: &Progress, metrics: &[String]) -> String {
     let mut facts = vec![match progress.total_steps {
         Some(total) => format!("step {} of {total}", progress.step),
         None => format!("step {}", progress.step),
     }];
     facts.extend(progress.loss.map(|loss| format!("loss {}", short(loss))));
     let validation = progress.validation.iter().flat_map(|validation| &validation.metrics);
+    let validation = validation.filter(|(name, _)| metrics.contains(name));
     facts.extend(validation.map(|(name, value)| format!("validation {name} {}", short(*value))));
     facts.extend(progress.items_per_second.map(|speed| format!("{} items/s", short(speed))));
     facts.extend(progress.eta_seconds.map(|eta| format!("{} left", seconds(eta))));
