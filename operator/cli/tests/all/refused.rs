@@ -3,6 +3,7 @@
 use crate::scene::{Scene, stderr, stdout};
 use serde_json::json;
 use std::fs;
+use std::path::Path;
 
 #[test]
 fn a_bad_manifest_is_refused_with_its_place() {
@@ -16,6 +17,25 @@ fn a_bad_manifest_is_refused_with_its_place() {
         let error = stderr(&output);
         assert!(error.contains("job.yaml:7:") && error.contains("batchPerGpu"), "{command}: {error}");
     }
+    assert!(!scene.path().join(".pawl").exists(), "something was started");
+}
+
+#[test]
+fn every_broken_manifest_is_refused_exactly() {
+    let scene = Scene::new();
+    let broken = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crds/tests/broken");
+    let mut count = 0;
+    for entry in fs::read_dir(broken).unwrap() {
+        let path = entry.unwrap().path();
+        let text = fs::read_to_string(&path).unwrap();
+        let expected = text.lines().filter_map(|line| line.strip_prefix("# error: "));
+        let expected: Vec<String> = expected.map(|error| format!("{}:{error}", path.display())).collect();
+        let output = scene.output(&["run", path.to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(2), "{}", path.display());
+        assert_eq!(stderr(&output).lines().collect::<Vec<_>>(), expected);
+        count += 1;
+    }
+    assert!(count >= 40, "{count} broken manifests");
     assert!(!scene.path().join(".pawl").exists(), "something was started");
 }
 
