@@ -12,11 +12,15 @@ pub struct Scene {
     directory: tempfile::TempDir,
 }
 
-/// The scripted trainer's program, built once beside `pawl`.
+/// The scripted trainer's program beside `pawl`: as it was built with the workspace, or else built now.
 fn scripted_trainer() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| {
         let pawl = Path::new(env!("CARGO_BIN_EXE_pawl"));
+        let program = pawl.with_file_name("scripted-trainer");
+        if program.exists() {
+            return program;
+        }
         let mut build = Command::new(env!("CARGO"));
         build.args(["build", "--quiet", "-p", "pawl-scripted-trainer", "--bin", "scripted-trainer"]);
         if !cfg!(debug_assertions) {
@@ -25,7 +29,7 @@ fn scripted_trainer() -> &'static Path {
         build.current_dir(env!("CARGO_MANIFEST_DIR"));
         build.env("CARGO_TARGET_DIR", pawl.parent().unwrap().parent().unwrap());
         assert!(build.status().unwrap().success(), "the scripted trainer does not build");
-        pawl.with_file_name("scripted-trainer")
+        program
     })
 }
 
