@@ -1,0 +1,1 @@
+//! What the operator shows to Prometheus.
