@@ -6,6 +6,7 @@
 //! - [`plan`]: what an attempt runs; one [`plan::LaunchPlan`] is the `plan.json` of one launch.
 //! - [`report`]: what a launch found; [`report::LaunchResult`] is the compact form on which decisions are made.
 //! - [`progress`]: what a running launch says of itself.
+//! - [`live`]: what agent 0 says of the attempt that it runs.
 //! - [`exit`]: exit codes and outcomes.
 //! - [`env`]: the environment of a rank.
 //! - [`settings`]: the typed optimization settings.
@@ -13,6 +14,7 @@
 pub mod decimal;
 pub mod env;
 pub mod exit;
+pub mod live;
 pub mod plan;
 pub mod progress;
 pub mod report;
