@@ -74,13 +74,21 @@ pub(crate) fn open(draft: &mut Draft<'_>) -> bool {
     draft.status.bundle.as_ref().is_some_and(|bundle| !bundle.state.is_final())
 }
 
-/// One accepted phase on the baseline was measured already: its evidence is the bundle's.
+/// What was measured already. One accepted phase on the baseline is the bundle. Of several, what the last one was judged
+/// with are the settings in effect, and quality is always judged against the baseline: only speed is measured anew.
 fn own_evidence(draft: &Draft<'_>) -> Vec<LaunchStatus> {
-    let mut phases = draft.status.phases.iter().filter(|phase| accepted(phase));
-    match (phases.next(), phases.next()) {
-        (Some(only), None) => only.launches.clone(),
-        _ => Vec::new(),
+    let phases = draft.status.phases.iter().filter(|phase| accepted(phase));
+    let launches: Vec<LaunchStatus> = phases.clone().flat_map(|phase| phase.launches.clone()).collect();
+    if phases.count() == 1 {
+        return launches;
     }
+    let settings = (draft.spec.settings.clone(), draft.effective());
+    let comparison = Comparison::new(draft, (trial_name(draft), Target::Bundle), settings, &launches);
+    let fits = |launch: &&LaunchStatus| {
+        launch.kind == LaunchKind::Quality
+            && comparison.find(launch.kind, launch.arm, launch.pair).is_some_and(|found| std::ptr::eq(found, *launch))
+    };
+    launches.iter().filter(fits).cloned().collect()
 }
 
 /// Judges the bundle.

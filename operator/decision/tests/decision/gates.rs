@@ -141,6 +141,20 @@ fn quality_is_compared_with_the_original_baseline_whose_launches_are_made_once()
 }
 
 #[test]
+fn the_bundle_repeats_no_quality_launch_that_was_made_with_its_settings() {
+    let bf16 = json!({"name": "bf16", "numerics": "Changed", "settings": {"precision": "bf16"}});
+    let batch = json!({"name": "batch", "numerics": "Changed", "settings": {"batchPerGpu": 16}});
+    let fuse = json!({"name": "fuse", "settings": {"compile": "Fuse"}});
+    for (phases, repeated) in [(json!([bf16, batch]), 0), (json!([bf16, batch, fuse]), 3)] {
+        let mut world = World::new(json!({"phases": phases}), factors(&[("bf16", 1.3), (":16", 1.3), ("Fuse", 1.3)]));
+        world.run();
+        assert_eq!(world.status.bundle.as_ref().unwrap().state, PhaseState::Accepted);
+        assert_eq!(world.launches(LaunchKind::Quality, "bundle"), repeated);
+        assert_eq!(world.status.bundle.as_ref().unwrap().quality.as_ref().unwrap().seeds, 3);
+    }
+}
+
+#[test]
 fn quality_that_noise_hides_is_inconclusive_and_never_passes() {
     let mut world = changed(
         json!({"gates": {"validationLossDelta": "0.001"}, "analysis": {"onInconclusive": "Accept"}}),
