@@ -11,6 +11,7 @@
 //! | [`eager`] | Candle, op by op: the baseline, and in float64 the oracle |
 //! | [`lower`] | programs to fused kernels over a planned arena, for any device |
 //! | [`cpu`] | the graph executor on the CPU |
+//! | `cuda` | the graph executor on NVIDIA GPUs (feature `cuda`) |
 //! | [`collective`] | sums over ranks |
 //!
 //! # Example
@@ -54,6 +55,8 @@ pub mod array;
 pub mod autodiff;
 pub mod collective;
 pub mod cpu;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 pub mod eager;
 pub mod executor;
 pub mod graph;

@@ -1,0 +1,5 @@
+//! The executors on NVIDIA GPUs.
+
+pub mod compile;
+pub mod device;
+mod error;
