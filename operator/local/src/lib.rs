@@ -6,16 +6,14 @@
 //! - [`state`]: the directory in which everything is kept, so that a run that was killed goes on where it was;
 //! - [`machine`]: GPUs and cores;
 //! - [`display`]: what people see on a terminal or in a pipe;
-//! - [`report`]: the HTML page of evidence.
+//! - [`evidence`]: what the directory holds, for the report (`pawl-display` draws it).
 
 pub mod display;
+pub mod evidence;
 pub mod gang;
 pub mod interrupt;
 pub mod machine;
-pub mod numbers;
-pub mod report;
 pub mod shell;
 pub mod state;
-pub mod verdict;
 
 pub use shell::{Options, RunError, Verdict, run};

@@ -1,12 +1,12 @@
 //! The local shell: observe, decide, act, write the status, tell, wait.
 
 use crate::display::{Display, Style};
+use crate::evidence;
 use crate::gang::{Attempts, News, Site};
 use crate::interrupt::{Interrupts, Signal};
 use crate::machine::{Machine, MachineError};
-use crate::report;
 use crate::state::document::Document;
-use crate::state::events::{EventLog, EventRecord};
+use crate::state::events::{self, EventLog};
 use crate::state::{Lock, StateDir, StateError};
 use jiff::Timestamp;
 use pawl_agent::Stop;
@@ -147,7 +147,7 @@ impl Shell {
         };
         self.display.close();
         let verdict = outcome?;
-        report::write(&self.state, &self.state.report())?;
+        evidence::write_report(&self.state, &self.state.report())?;
         Ok((verdict, self.document))
     }
 
@@ -207,7 +207,7 @@ impl Shell {
     }
 
     fn tell(&mut self, event: Event, now: Timestamp) -> Result<(), StateError> {
-        let record = EventRecord::new(event, now);
+        let record = events::record(event, now);
         self.events.append(&record)?;
         self.display.event(&record);
         Ok(())

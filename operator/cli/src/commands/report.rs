@@ -3,7 +3,8 @@
 use super::{print, source};
 use crate::args::Place;
 use crate::exit;
-use pawl_local::report::{self, evidence::Evidence};
+use pawl_display::report;
+use pawl_local::evidence;
 use pawl_local::shell::displayed;
 use pawl_local::state::write_atomic;
 use std::path::Path;
@@ -15,7 +16,7 @@ pub fn report(place: &Place, out: Option<&Path>) -> ExitCode {
         Ok(state) => state,
         Err(error) => return source::refuse(&error),
     };
-    let page = match Evidence::gather(&state) {
+    let page = match evidence::gather(&state) {
         Ok(evidence) => report::render(&evidence),
         Err(error) => return exit::with_error(exit::STATE, &error),
     };

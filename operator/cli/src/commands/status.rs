@@ -5,7 +5,9 @@ use crate::args::{Output, Place};
 use crate::exit;
 use console::Term;
 use pawl_api::TrainingJobStatus;
-use pawl_local::display::{colours, summary};
+use pawl_display::summary;
+use pawl_local::display::colours;
+use pawl_local::evidence;
 use pawl_local::state::StateDir;
 use pawl_local::state::document::Document;
 use serde::Serialize;
@@ -61,7 +63,8 @@ impl<'a> Result<'a> {
 pub fn table(state: &StateDir, finished: &Document) -> String {
     let term = Term::stdout();
     let width = term.size_checked().map(|(_, columns)| usize::from(columns));
-    summary::render(state, finished, width.filter(|_| term.features().is_attended()), colours(&term))
+    let width = width.filter(|_| term.features().is_attended());
+    summary::render(&finished.job, &finished.status, &evidence::places(state, finished), width, colours(&term))
 }
 
 /// Prints where a job is.

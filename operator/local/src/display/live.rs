@@ -1,12 +1,12 @@
 //! Two live lines at the bottom of a terminal: where the job is, and the launch that runs.
 
-use crate::numbers::{factor, seconds, short};
 use console::Term;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
-use pawl_api::status::{PhaseStatus, Purpose, Stage};
 use pawl_api::{TrainingJob, TrainingJobStatus};
 use pawl_contract::plan::{AttemptPlan, LaunchKind};
 use pawl_contract::progress::Progress;
+use pawl_display::headline;
+use pawl_display::numbers::{seconds, short};
 use std::time::Duration;
 
 /// Redraws a second.
@@ -42,7 +42,7 @@ impl Live {
 
     /// Says where the job is.
     pub fn show(&mut self, status: &TrainingJobStatus, plan: Option<&AttemptPlan>) {
-        self.stage.set_message(headline(status, self.max_pairs));
+        self.stage.set_message(headline::render(status, self.max_pairs));
         if let Some(plan) = plan
             && self.launches.len() != plan.launches.len()
         {
@@ -104,37 +104,4 @@ impl Live {
         self.stage.finish_and_clear();
         self.launch.finish_and_clear();
     }
-}
-
-/// The job in one line.
-fn headline(status: &TrainingJobStatus, max_pairs: u32) -> String {
-    let judged = status.phases.iter().filter(|phase| phase.state.is_final()).count();
-    let count = format!("{judged}/{} phases judged", status.phases.len());
-    let attempt = status.attempt.as_ref();
-    let phase = attempt.and_then(|attempt| attempt.phase.as_deref());
-    let phase = phase.and_then(|name| status.phases.iter().find(|phase| phase.name == name));
-    let name = phase.map_or("the baseline", |phase| phase.name.as_str());
-    let doing = match (status.stage, attempt.map(|attempt| attempt.purpose)) {
-        (Stage::Pending | Stage::Preflight, _) => "checking the settings".to_owned(),
-        (Stage::Searching, _) => "searching".to_owned(),
-        (Stage::Complete | Stage::Failed | Stage::Suspended, _) => format!("{:?}", status.stage),
-        (Stage::Training, _) | (_, Some(Purpose::Train)) => "training".to_owned(),
-        (Stage::Optimizing, None) => "between launches".to_owned(),
-        (Stage::Optimizing, Some(Purpose::Preflight)) => format!("checking {name}"),
-        (Stage::Optimizing, Some(Purpose::Speed)) => format!("measuring {name}{}", pairs(phase, max_pairs)),
-        (Stage::Optimizing, Some(Purpose::Quality)) => format!("quality of {name}"),
-        (Stage::Optimizing, Some(Purpose::Bundle)) => "measuring all together".to_owned(),
-        (Stage::Optimizing, Some(Purpose::LeaveOneOut)) => format!("measuring without {name}"),
-    };
-    match &status.retry {
-        Some(retry) if !retry.message.is_empty() && attempt.is_none() => {
-            format!("{count} · waiting to try again: {}", retry.message)
-        }
-        _ => format!("{count} · {doing}"),
-    }
-}
-
-fn pairs(phase: Option<&PhaseStatus>, max_pairs: u32) -> String {
-    let Some(speedup) = phase.and_then(|phase| phase.speedup.as_ref()) else { return String::new() };
-    format!(": {} after {} of at most {max_pairs} pairs", factor(speedup.estimate.value()), speedup.pairs)
 }

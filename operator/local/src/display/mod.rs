@@ -1,11 +1,7 @@
 //! What a run shows while it runs: a few live lines on a terminal, one line per event in a pipe.
 
 mod live;
-pub mod summary;
-pub mod table;
 
-use crate::numbers::{seconds, short};
-use crate::state::events::EventRecord;
 use console::{Style as Paint, Term};
 use live::Live;
 use pawl_agent::Event;
@@ -14,6 +10,8 @@ use pawl_contract::exit::Outcome;
 use pawl_contract::plan::{AttemptPlan, LaunchKind};
 use pawl_contract::progress::Progress;
 use pawl_contract::report::Report;
+use pawl_display::event::EventRecord;
+use pawl_display::numbers::{seconds, short};
 use std::time::{Duration, Instant};
 
 /// In a pipe, training says how it goes so often.

@@ -3,40 +3,15 @@
 use super::{StateDir, StateError};
 use jiff::Timestamp;
 use pawl_decision::action::{Event, EventKind};
-use serde::{Deserialize, Serialize};
+use pawl_display::event::EventRecord;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::PathBuf;
 
-/// One line of the log.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct EventRecord {
-    /// When it was told.
-    pub time: Timestamp,
-    /// Whether it needs attention.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub warning: bool,
-    /// Why, in one CamelCase word.
-    pub reason: String,
-    /// What happened.
-    pub message: String,
-    /// The phase it is about, if one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub phase: Option<String>,
-}
-
-impl EventRecord {
-    /// `event`, told at `time`.
-    pub fn new(event: Event, time: Timestamp) -> Self {
-        Self {
-            time,
-            warning: event.kind == EventKind::Warning,
-            reason: event.reason,
-            message: event.message,
-            phase: event.phase,
-        }
-    }
+/// `event`, told at `time`.
+pub fn record(event: Event, time: Timestamp) -> EventRecord {
+    let Event { kind, reason, message, phase } = event;
+    EventRecord { time, warning: kind == EventKind::Warning, reason, message, phase }
 }
 
 /// The log, open for appending.

@@ -1,24 +1,44 @@
-//! What a run or `pawl status` ends with: the table, the settings, the training, the cost, the files.
+//! Everything about a job below one another: the table, the settings, the training, the cost, the files.
 
 use super::table;
 use crate::numbers::{percent_change, short};
-use crate::report::settings::{Difference, differences};
-use crate::shell::displayed;
-use crate::state::StateDir;
-use crate::state::document::Document;
+use crate::settings::{Difference, differences};
 use console::{Style as Paint, measure_text_width, truncate_str};
 use pawl_api::status::Stage;
+use pawl_api::{TrainingJob, TrainingJobStatus};
 use std::fmt::Write;
 
 const INFALLIBLE: &str = "writing to a string does not fail";
 
-/// Everything about a job, for people.
-pub fn render(state: &StateDir, document: &Document, width: Option<usize>, colours: bool) -> String {
-    let mut text = table::render(&document.status, width, colours);
+/// Where what a job leaves lies, as a person would write it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Places {
+    /// The storage of its checkpoints; `None` when they end with their pods.
+    pub checkpoints: Option<String>,
+    /// The HTML page, when there is one.
+    pub report: Option<String>,
+}
+
+/// A job, and where its files lie.
+struct View<'a> {
+    job: &'a TrainingJob,
+    status: &'a TrainingJobStatus,
+    places: &'a Places,
+}
+
+/// Everything about a job, for people. Lines are cut to `width` columns when one is given.
+pub fn render(
+    job: &TrainingJob,
+    status: &TrainingJobStatus,
+    places: &Places,
+    width: Option<usize>,
+    colours: bool,
+) -> String {
+    let mut text = table::render(status, width, colours);
     if !text.is_empty() {
         text.push('\n');
     }
-    for (label, facts) in facts(state, document) {
+    for (label, facts) in facts(&View { job, status, places }) {
         for (index, fact) in facts.iter().enumerate() {
             let label = if index == 0 { label } else { "" };
             let label = Paint::new().bold().force_styling(colours).apply_to(format!("{label:<11}"));
@@ -35,11 +55,10 @@ pub fn render(state: &StateDir, document: &Document, width: Option<usize>, colou
 }
 
 /// Label and lines of each block.
-fn facts(state: &StateDir, document: &Document) -> Vec<(&'static str, Vec<String>)> {
-    let status = &document.status;
-    let mut facts = vec![("stage", stage(document))];
-    if let Some(effective) = &status.effective_settings {
-        let changed: Vec<String> = differences(&document.job.spec.settings, effective)
+fn facts(view: &View<'_>) -> Vec<(&'static str, Vec<String>)> {
+    let mut facts = vec![("stage", stage(view.status))];
+    if let Some(effective) = &view.status.effective_settings {
+        let changed: Vec<String> = differences(&view.job.spec.settings, effective)
             .into_iter()
             .filter(Difference::changed)
             .map(|Difference { name, baseline, effective }| {
@@ -49,16 +68,13 @@ fn facts(state: &StateDir, document: &Document) -> Vec<(&'static str, Vec<String
             .collect();
         facts.push(("settings", if changed.is_empty() { vec!["the baseline".to_owned()] } else { changed }));
     }
-    facts.push(("training", training(state, document)));
-    facts.push(("cost", cost(document).into_iter().collect()));
-    if state.report().exists() {
-        facts.push(("report", vec![displayed(&state.report())]));
-    }
+    facts.push(("training", training(view)));
+    facts.push(("cost", cost(view).into_iter().collect()));
+    facts.push(("report", view.places.report.iter().cloned().collect()));
     facts
 }
 
-fn stage(document: &Document) -> Vec<String> {
-    let status = &document.status;
+fn stage(status: &TrainingJobStatus) -> Vec<String> {
     let mut lines = vec![match status.stage {
         Stage::Complete => "complete".to_owned(),
         other => format!("{other:?}").to_lowercase(),
@@ -72,8 +88,8 @@ fn stage(document: &Document) -> Vec<String> {
     lines
 }
 
-fn training(state: &StateDir, document: &Document) -> Vec<String> {
-    let Some(training) = &document.status.training else { return Vec::new() };
+fn training(view: &View<'_>) -> Vec<String> {
+    let Some(training) = &view.status.training else { return Vec::new() };
     let mut lines = Vec::new();
     let mut speed = format!("{} steps, {} items", training.step, short(training.items as f64));
     if let Some(rate) = &training.items_per_second {
@@ -92,18 +108,17 @@ fn training(state: &StateDir, document: &Document) -> Vec<String> {
         });
     }
     if let Some(checkpoint) = &training.last_checkpoint {
-        let path = match &document.job.spec.train.checkpoint.storage {
-            Some(storage) => format!("{}/{}", storage.trim_end_matches('/'), checkpoint.name),
-            None => displayed(&state.checkpoints().join(&checkpoint.name)),
-        };
-        lines.push(format!("checkpoint {path}"));
+        lines.push(match &view.places.checkpoints {
+            Some(storage) => format!("checkpoint {}/{}", storage.trim_end_matches('/'), checkpoint.name),
+            None => format!("checkpoint {} (kept only as long as its pods)", checkpoint.name),
+        });
     }
     lines
 }
 
-fn cost(document: &Document) -> Option<String> {
-    let cost = document.status.cost.as_ref()?;
-    let unit = if document.job.spec.trainer.gpus_per_replica == 0 { "process hours" } else { "GPU hours" };
+fn cost(view: &View<'_>) -> Option<String> {
+    let cost = view.status.cost.as_ref()?;
+    let unit = if view.job.spec.trainer.gpus_per_replica == 0 { "process hours" } else { "GPU hours" };
     let mut text = format!("{} {unit}", short(cost.gpu_hours.as_ref()?.value()));
     if let Some(spent) = &cost.spent {
         write!(text, ", {:.2} {}", spent.value(), cost.currency).expect(INFALLIBLE);

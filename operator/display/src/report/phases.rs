@@ -14,9 +14,9 @@ const CHART: f64 = 476.0;
 
 /// A card for each phase, in order.
 pub fn cards(evidence: &Evidence) -> String {
-    let spec = &evidence.document.job.spec;
+    let spec = &evidence.job.spec;
     let mut html = String::new();
-    for phase in &evidence.document.status.phases {
+    for phase in &evidence.status.phases {
         let written = spec.phases.iter().find(|written| written.name == phase.name);
         html.push_str(&card(evidence, phase, written));
     }
@@ -83,7 +83,7 @@ fn patch(phase: &PhaseStatus, spec: Option<&Phase>) -> String {
         if index > 0 {
             write!(html, r#" <span class="muted">then rung {index}:</span> "#).expect(INFALLIBLE);
         }
-        for (name, value) in super::settings::flat(settings) {
+        for (name, value) in crate::settings::flat(settings) {
             write!(html, "<code>{}: {}</code> ", Escaped(&name), Escaped(&value)).expect(INFALLIBLE);
         }
     }
@@ -99,7 +99,7 @@ fn patch(phase: &PhaseStatus, spec: Option<&Phase>) -> String {
 fn losses(evidence: &Evidence, phase: &PhaseStatus) -> Option<String> {
     let has_quality = phase.launches.iter().any(|launch| launch.kind == LaunchKind::Quality);
     let kind = if has_quality { LaunchKind::Quality } else { LaunchKind::Measure };
-    let baseline = evidence.document.status.baseline.iter().flat_map(|baseline| &baseline.launches);
+    let baseline = evidence.status.baseline.iter().flat_map(|baseline| &baseline.launches);
     let controls = baseline.filter(|launch| has_quality && launch.kind == kind);
     let series: Vec<Series> = controls
         .chain(phase.launches.iter().filter(|launch| launch.kind == kind))
@@ -142,7 +142,6 @@ fn quality(phase: &PhaseStatus) -> String {
 /// What was reverted and why, as a table; empty when nothing was.
 pub fn rollbacks(evidence: &Evidence) -> String {
     let reverted = evidence
-        .document
         .status
         .phases
         .iter()

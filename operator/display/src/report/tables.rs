@@ -1,9 +1,9 @@
 //! Tables: settings, launches, events.
 
 use super::evidence::Evidence;
-use super::settings::differences;
 use super::svg::Escaped;
 use crate::numbers::{bytes, seconds, short};
+use crate::settings::differences;
 use pawl_api::status::Arm;
 use std::fmt::Write;
 
@@ -11,8 +11,8 @@ const INFALLIBLE: &str = "writing to a string does not fail";
 
 /// What holds now against the baseline, changed settings first.
 pub fn settings(evidence: &Evidence) -> String {
-    let baseline = &evidence.document.job.spec.settings;
-    let effective = evidence.document.status.effective_settings.as_ref().unwrap_or(baseline);
+    let baseline = &evidence.job.spec.settings;
+    let effective = evidence.status.effective_settings.as_ref().unwrap_or(baseline);
     let mut all = differences(baseline, effective);
     all.sort_by_key(|difference| !difference.changed());
     let mut html = String::from("<table><thead><tr><th>setting<th>baseline<th>now</tr></thead><tbody>");

@@ -7,10 +7,9 @@ use pawl_contract::plan::{Budget, LaunchKind, LaunchPlan, WorkloadPlan};
 use pawl_contract::progress::Validation;
 use pawl_contract::report::{LossPoint, Report};
 use pawl_contract::settings::Settings;
-use pawl_local::report::evidence::{Evidence, FinishedLaunch};
-use pawl_local::report::render;
-use pawl_local::state::document::Document;
-use pawl_local::state::events::EventRecord;
+use pawl_display::event::EventRecord;
+use pawl_display::report::evidence::{Evidence, FinishedLaunch};
+use pawl_display::report::render;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -100,7 +99,6 @@ fn evidence(hostile: &str) -> Evidence {
     }))
     .unwrap();
     let mut launches = Vec::new();
-    let mut document = Document::new(job);
     let mut big = measured("big-batch", "Accepted", &[1.38, 1.42, 1.4], &mut launches);
     big["rung"] = json!(1);
     big["quality"] = json!({"lossDelta": "0.0004", "lossDeltaUpper": "0.0008", "metrics": {"nrmse": "0.011"},
@@ -130,7 +128,7 @@ fn evidence(hostile: &str) -> Evidence {
                      "lastCheckpoint": {"name": format!("step-12500{hostile}"), "step": 12500, "items": 200000}},
         "cost": {"gpuHours": "0.31", "spent": "0.59", "saved": "0.22", "currency": "USD"},
     });
-    document.status = serde_json::from_value(status).unwrap();
+    let status = serde_json::from_value(status).unwrap();
     let mut training = finished("train-0badcafe", LaunchKind::Train, 42, 1083.0, 11.0);
     training.report.message = hostile.to_owned();
     launches.push(training);
@@ -148,7 +146,7 @@ fn evidence(hostile: &str) -> Evidence {
         event(95, true, "SpeedBelowThreshold", &format!("phase bf16: rolled back: 0.71 {hostile}")),
         event(240, false, "Completed", "trained 200000 items"),
     ];
-    Evidence { document, events, launches }
+    Evidence { job, status, events, launches }
 }
 
 #[test]
@@ -198,7 +196,7 @@ fn hostile_names_stay_text() {
 #[test]
 fn a_job_that_never_ran_has_a_page_too() {
     let mut evidence = evidence("");
-    evidence.document.status = pawl_api::TrainingJobStatus::default();
+    evidence.status = pawl_api::TrainingJobStatus::default();
     evidence.launches.clear();
     evidence.events.clear();
     assert!(render(&evidence).contains("Pending"));

@@ -10,7 +10,7 @@ const INFALLIBLE: &str = "writing to a string does not fail";
 
 /// The section's content; empty when the job did not train.
 pub fn section(evidence: &Evidence) -> String {
-    let Some(training) = &evidence.document.status.training else { return String::new() };
+    let Some(training) = &evidence.status.training else { return String::new() };
     let mut html = String::from(r#"<div class="two">"#);
     let loss: Vec<Series> = evidence
         .training()

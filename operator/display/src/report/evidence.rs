@@ -1,9 +1,8 @@
-//! What a report is made of: the status document, the events, and the whole reports of all launches.
+//! What a report is made of: manifest, status, events, and the whole reports of launches.
 
-use crate::state::document::Document;
-use crate::state::events::{self, EventRecord};
-use crate::state::{StateDir, StateError, attempts};
+use crate::event::EventRecord;
 use pawl_api::status::{Arm, LaunchStatus, PhaseStatus};
+use pawl_api::{TrainingJob, TrainingJobStatus};
 use pawl_contract::plan::{LaunchKind, LaunchPlan};
 use pawl_contract::report::Report;
 use std::collections::BTreeMap;
@@ -22,8 +21,10 @@ pub struct FinishedLaunch {
 /// Everything that is known of a job.
 #[derive(Clone, Debug)]
 pub struct Evidence {
-    /// Manifest and status.
-    pub document: Document,
+    /// The manifest as it runs; its own `status` is not read.
+    pub job: TrainingJob,
+    /// What Pawl believes, and why.
+    pub status: TrainingJobStatus,
     /// What happened, oldest first.
     pub events: Vec<EventRecord>,
     /// The launches that finished, oldest first.
@@ -51,21 +52,9 @@ impl Pair {
 }
 
 impl Evidence {
-    /// Reads everything that `state` holds.
-    pub fn gather(state: &StateDir) -> Result<Self, StateError> {
-        let document = Document::load_existing(state)?;
-        let mut launches = Vec::new();
-        for record in attempts::load(state)? {
-            let plans: BTreeMap<&str, &LaunchPlan> =
-                record.plan.launches.iter().map(|plan| (plan.launch.as_str(), plan)).collect();
-            for report in attempts::reports(state, &record) {
-                if let Some(&plan) = plans.get(report.launch.as_str()) {
-                    let attempt = record.plan.attempt.clone();
-                    launches.push(FinishedLaunch { attempt, plan: plan.clone(), report });
-                }
-            }
-        }
-        Ok(Self { document, events: events::read(state), launches })
+    /// Name of the job.
+    pub fn name(&self) -> &str {
+        self.job.metadata.name.as_deref().unwrap_or_default()
     }
 
     /// The report of a launch by name.
@@ -80,7 +69,7 @@ impl Evidence {
 
     /// The evidence of a launch in the status, by name, with the phase it speaks of.
     pub fn judged(&self, launch: &str) -> Option<(Option<&PhaseStatus>, &LaunchStatus)> {
-        let status = &self.document.status;
+        let status = &self.status;
         let named = |launches: &'_ [LaunchStatus]| launches.iter().position(|known| known.name == launch);
         for phase in &status.phases {
             if let Some(found) = named(&phase.launches) {

@@ -18,7 +18,7 @@ struct Row<'a> {
 
 /// Draws predicted and measured memory of the baseline, each phase and all together; `None` when nothing is known.
 pub fn draw(evidence: &Evidence) -> Option<String> {
-    let status = &evidence.document.status;
+    let status = &evidence.status;
     let baseline = status.baseline.iter().map(|baseline| Row {
         label: "baseline",
         predicted: baseline.predicted_memory,
@@ -33,7 +33,7 @@ pub fn draw(evidence: &Evidence) -> Option<String> {
         status.bundle.iter().map(|bundle| Row { label: "all together", predicted: None, measured: bundle.peak_memory });
     let known = |row: &Row<'_>| row.predicted.is_some() || row.measured.is_some();
     let rows: Vec<Row<'_>> = baseline.chain(phases).chain(bundle).filter(known).collect();
-    let gate = evidence.document.job.spec.gates.gpu_memory.as_ref().map(|gate| gate.get());
+    let gate = evidence.job.spec.gates.gpu_memory.as_ref().map(|gate| gate.get());
     let most = rows.iter().flat_map(|row| [row.predicted, row.measured]).flatten().max()?;
     // A gate far above all bars would squeeze them into nothing: it is then only named.
     let near_gate = gate.filter(|&gate| gate < most.saturating_mul(4));

@@ -43,8 +43,8 @@ pub fn product(phases: &[PhaseStatus]) -> f64 {
 
 /// Draws the waterfall; `None` when the job has no phases.
 pub fn draw(evidence: &Evidence) -> Option<String> {
-    let spec = &evidence.document.job.spec;
-    let status = &evidence.document.status;
+    let spec = &evidence.job.spec;
+    let status = &evidence.status;
     if status.phases.is_empty() {
         return None;
     }

@@ -1,35 +1,27 @@
-//! `pawl report`: one self-contained HTML page of evidence, without scripts and without the network.
+//! One self-contained HTML page of evidence, without scripts and without the network.
 
 mod chart;
 pub mod evidence;
 mod memory;
 mod phases;
-pub mod settings;
 mod svg;
 mod tables;
 mod training;
 mod waterfall;
 
 use crate::numbers::{factor, interval, percent_change, short};
-use crate::state::{StateDir, StateError, write_atomic};
 use crate::verdict::{Tone, tone};
 use evidence::Evidence;
 use pawl_api::status::Stage;
 use std::fmt::Write;
-use std::path::Path;
 use svg::Escaped;
 
 const STYLE: &str = include_str!("style.css");
 const INFALLIBLE: &str = "writing to a string does not fail";
 
-/// Writes the page about what `state` holds to `path`.
-pub fn write(state: &StateDir, path: &Path) -> Result<(), StateError> {
-    write_atomic(path, render(&Evidence::gather(state)?).as_bytes())
-}
-
 /// The page.
 pub fn render(evidence: &Evidence) -> String {
-    let name = Escaped(evidence.document.name());
+    let name = Escaped(evidence.name());
     let mut html = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
@@ -68,21 +60,21 @@ fn section(html: &mut String, title: &str, content: &str) {
 
 /// Name, stage, and the few numbers that matter.
 fn header(html: &mut String, evidence: &Evidence) {
-    let status = &evidence.document.status;
+    let status = &evidence.status;
     let class = match status.stage {
         Stage::Complete => "good",
         Stage::Failed => "bad",
         Stage::Pending | Stage::Preflight | Stage::Optimizing | Stage::Searching | Stage::Training => "idle",
         Stage::Suspended => "unclear",
     };
-    let workload = &evidence.document.job.spec.workload;
+    let workload = &evidence.job.spec.workload;
     let workload = workload.name.clone().unwrap_or_else(|| workload.command.join(" "));
-    let ranks = evidence.document.job.spec.trainer.world_size();
-    let device = if evidence.document.job.spec.trainer.gpus_per_replica == 0 { "CPU rank" } else { "GPU" };
+    let ranks = evidence.job.spec.trainer.world_size();
+    let device = if evidence.job.spec.trainer.gpus_per_replica == 0 { "CPU rank" } else { "GPU" };
     write!(
         html,
         r#"<header><h1>{} <span class="badge {class}">{:?}</span></h1><p class="muted">workload {} on {ranks} {device}{}{}</p><div class="tiles">"#,
-        Escaped(evidence.document.name()),
+        Escaped(evidence.name()),
         status.stage,
         Escaped(&workload),
         if ranks == 1 { "" } else { "s" },
@@ -124,7 +116,7 @@ fn started(time: Option<&str>) -> String {
 
 /// Label, value and detail of each tile.
 fn tiles(evidence: &Evidence) -> Vec<(String, String, String)> {
-    let status = &evidence.document.status;
+    let status = &evidence.status;
     let mut tiles = Vec::new();
     match status.bundle.as_ref().and_then(|bundle| bundle.speedup.as_ref()) {
         Some(speedup) => tiles.push((
@@ -149,7 +141,7 @@ fn tiles(evidence: &Evidence) -> Vec<(String, String, String)> {
         ));
     }
     if let Some(training) = &status.training {
-        let gated = evidence.document.job.spec.gates.validation_metrics.first().map(|gate| gate.name.as_str());
+        let gated = evidence.job.spec.gates.validation_metrics.first().map(|gate| gate.name.as_str());
         let preferred = [gated, Some("nrmse"), Some("loss")].into_iter().flatten();
         if let Some((name, now)) = preferred.filter_map(|name| training.validation.get_key_value(name)).next() {
             let before = training.first_validation.get(name).map(|before| before.value());
@@ -161,7 +153,7 @@ fn tiles(evidence: &Evidence) -> Vec<(String, String, String)> {
     }
     if let Some(cost) = &status.cost {
         let hours = cost.gpu_hours.as_ref().map(|hours| short(hours.value())).unwrap_or_default();
-        let unit = if evidence.document.job.spec.trainer.gpus_per_replica == 0 { "process hours" } else { "GPU hours" };
+        let unit = if evidence.job.spec.trainer.gpus_per_replica == 0 { "process hours" } else { "GPU hours" };
         match &cost.spent {
             Some(spent) => {
                 let saved = cost.saved.as_ref().map(|saved| format!(", {:.2} saved", saved.value()));

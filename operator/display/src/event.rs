@@ -1,0 +1,22 @@
+//! What happened, as it was told.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// One event of a job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EventRecord {
+    /// When it was told.
+    pub time: Timestamp,
+    /// Whether it needs attention.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub warning: bool,
+    /// Why, in one CamelCase word.
+    pub reason: String,
+    /// What happened.
+    pub message: String,
+    /// The phase it is about, if one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<String>,
+}

@@ -1,0 +1,49 @@
+//! What a state directory holds, for the report and the summary.
+
+use crate::shell::displayed;
+use crate::state::document::Document;
+use crate::state::{StateDir, StateError, attempts, events, write_atomic};
+use pawl_contract::plan::LaunchPlan;
+use pawl_display::report;
+use pawl_display::report::evidence::{Evidence, FinishedLaunch};
+use pawl_display::summary::Places;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Reads everything that `state` holds.
+///
+/// # Errors
+/// When no job ran there, or what is there cannot be read.
+pub fn gather(state: &StateDir) -> Result<Evidence, StateError> {
+    let document = Document::load_existing(state)?;
+    let mut launches = Vec::new();
+    for record in attempts::load(state)? {
+        let plans: BTreeMap<&str, &LaunchPlan> =
+            record.plan.launches.iter().map(|plan| (plan.launch.as_str(), plan)).collect();
+        for report in attempts::reports(state, &record) {
+            if let Some(&plan) = plans.get(report.launch.as_str()) {
+                let attempt = record.plan.attempt.clone();
+                launches.push(FinishedLaunch { attempt, plan: plan.clone(), report });
+            }
+        }
+    }
+    let Document { job, status, .. } = document;
+    Ok(Evidence { job, status, events: events::read(state), launches })
+}
+
+/// Writes the page about what `state` holds to `path`.
+///
+/// # Errors
+/// As [`gather`], or when `path` cannot be written.
+pub fn write_report(state: &StateDir, path: &Path) -> Result<(), StateError> {
+    write_atomic(path, report::render(&gather(state)?).as_bytes())
+}
+
+/// Where what the job in `state` leaves lies.
+pub fn places(state: &StateDir, document: &Document) -> Places {
+    let storage = document.job.spec.train.checkpoint.storage.clone();
+    Places {
+        checkpoints: Some(storage.unwrap_or_else(|| displayed(&state.checkpoints()))),
+        report: state.report().exists().then(|| displayed(&state.report())),
+    }
+}
