@@ -128,6 +128,9 @@ pub struct AttemptPlan {
     /// Program and arguments of a rank; empty: the trainer that is built in.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
+    /// Seconds within which all agents must have met, counted by each from its own start; absent: the agent's own limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gather_seconds: Option<f64>,
     /// What to run, in order.
     pub launches: Vec<LaunchPlan>,
     /// Whether the first launch that does not end [`crate::exit::Outcome::Done`] ends the attempt.

@@ -125,6 +125,7 @@ impl Draft<'_> {
             ranks_per_replica: trainer.ranks_per_replica(),
             gpus_per_replica: trainer.gpus_per_replica,
             command,
+            gather_seconds: Some(self.spec.lifecycle.scheduling_timeout.seconds()),
             launches: launches.collect(),
             stop_on_failure: work.stop_on_failure,
         }

@@ -184,6 +184,7 @@ mod tests {
             ranks_per_replica: 2,
             gpus_per_replica: 2,
             command: Vec::new(),
+            gather_seconds: None,
             launches: Vec::new(),
             stop_on_failure: true,
         };

@@ -49,6 +49,7 @@ fn attempt(number: u32, ranks: u32, launches: Vec<LaunchPlan>) -> AttemptPlan {
         ranks_per_replica: ranks,
         gpus_per_replica: 0,
         command: Vec::new(),
+        gather_seconds: None,
         launches,
         stop_on_failure: false,
     }

@@ -172,6 +172,7 @@ fn two_ranks_give_the_losses_of_one_that_accumulates() {
         ranks_per_replica: 2,
         gpus_per_replica: 0,
         command: Vec::new(),
+        gather_seconds: None,
         launches: vec![plan(json!({"budget": {"items": 40}, "checkpoint": saving()}))],
         stop_on_failure: true,
     };
