@@ -1,0 +1,45 @@
+# Where the test cluster keeps what, and what its network namespaces are called. Sourced by the other scripts.
+# shellcheck shell=bash disable=SC2034
+
+here=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
+# Binaries and the lock outlive a cluster; everything of one cluster is in $state.
+root=$(realpath -m "$here/../../target/cluster")
+state=$root/state
+control_plane=pawl-cp
+
+# Runs a command in the control plane's network. Not `ip netns exec`: it hides the cgroups.
+inside() { nsenter --net="/run/netns/$control_plane" -- "$@"; }
+
+# kubectl as the administrator.
+admin() { inside "$state/bin/kubectl" --kubeconfig "$state/pki/admin.kubeconfig" --request-timeout 10s "$@"; }
+
+fail() {
+    echo "${0#"$PWD"/}: $*" >&2
+    exit 1
+}
+
+# Ends every process of a network namespace at once, as a power cut does, and removes the namespace.
+cut_power() { # NAMESPACE
+    local ns=$1 pids
+    [ -e "/run/netns/$ns" ] || return 0
+    for _ in $(seq 100); do
+        pids=$(ip netns pids "$ns" 2>/dev/null) || break
+        [ -n "$pids" ] || break
+        # shellcheck disable=SC2086
+        kill -9 $pids 2>/dev/null || true
+        sleep 0.05
+    done
+    ip netns del "$ns"
+}
+
+# Only one at a time makes, uses or ends the cluster: the others wait. `with` holds the lock for its command.
+lock() {
+    [ "${PAWL_CLUSTER_LOCK:-}" = held ] && return
+    mkdir -p "$root"
+    exec 9>"$root/lock"
+    if ! flock --nonblock 9; then
+        echo "${0#"$PWD"/}: waiting for another user of the test cluster" >&2
+        flock 9
+    fi
+    export PAWL_CLUSTER_LOCK=held
+}
