@@ -1,0 +1,111 @@
+// What the tensor-core attention kernels share. No headers: NVRTC knows the vector types and intrinsics.
+// Every extent and stride is a #define of the generated head; ELEMENT is the PTX name of the 16-bit type.
+typedef unsigned int u32;
+typedef unsigned short u16;
+#define DEVICE __device__ __forceinline__
+#define LOG2E 1.4426950408889634f
+#define INF __int_as_float(0x7f800000)
+
+#define VECTORS (D / 8)       // 16-byte vectors in a row of a head
+#define STEPS (D / 16)        // steps of a product over the width of a head
+#define ROW (D + 8)           // padded row in shared memory: ldmatrix without bank conflicts
+
+DEVICE u32 shared_address(const void *p) { return (u32)__cvta_generic_to_shared(p); }
+DEVICE float exp2_fast(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+#if HALF
+DEVICE u32 pack(float low, float high) {
+    u32 r;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    return r;
+}
+DEVICE float low_of(u32 v) {
+    float r;
+    asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, l;}" : "=f"(r) : "r"(v));
+    return r;
+}
+DEVICE float high_of(u32 v) {
+    float r;
+    asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, h;}" : "=f"(r) : "r"(v));
+    return r;
+}
+#else
+DEVICE u32 pack(float low, float high) {
+    u32 r;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    return r;
+}
+DEVICE float low_of(u32 v) { return __uint_as_float(v << 16); }
+DEVICE float high_of(u32 v) { return __uint_as_float(v & 0xffff0000u); }
+#endif
+// Sum of the products of eight pairs.
+DEVICE float dot8(uint4 a, uint4 b, float sum) {
+    sum = fmaf(low_of(a.x), low_of(b.x), sum);
+    sum = fmaf(high_of(a.x), high_of(b.x), sum);
+    sum = fmaf(low_of(a.y), low_of(b.y), sum);
+    sum = fmaf(high_of(a.y), high_of(b.y), sum);
+    sum = fmaf(low_of(a.z), low_of(b.z), sum);
+    sum = fmaf(high_of(a.z), high_of(b.z), sum);
+    sum = fmaf(low_of(a.w), low_of(b.w), sum);
+    return fmaf(high_of(a.w), high_of(b.w), sum);
+}
+
+// Four 8x8 matrices; `_transposed` transposes each.
+DEVICE void matrices(u32 *r, u32 address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address));
+}
+DEVICE void matrices_transposed(u32 *r, u32 address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address));
+}
+// c[16][8] += a[16][16] b[16][8]
+DEVICE void multiply(float *c, const u32 *a, u32 b0, u32 b1) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." ELEMENT "." ELEMENT ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+// Addresses for ldmatrix of a 16x16 block. A kept as [m][k]; B kept as [n][k]; B kept as [k][n] (transposed); A kept as [k][m] (transposed).
+#define A_MK(s, ld, m0, k0) shared_address((s) + ((m0) + (lane & 15)) * (ld) + (k0) + (lane >> 4) * 8)
+#define B_NK(s, ld, n0, k0) shared_address((s) + ((n0) + (lane >> 4) * 8 + (lane & 7)) * (ld) + (k0) + ((lane >> 3) & 1) * 8)
+#define B_KN(s, ld, k0, n0) shared_address((s) + ((k0) + ((lane >> 3) & 1) * 8 + (lane & 7)) * (ld) + (n0) + (lane >> 4) * 8)
+#define A_KM(s, ld, k0, m0) shared_address((s) + ((k0) + (lane >> 4) * 8 + (lane & 7)) * (ld) + (m0) + ((lane >> 3) & 1) * 8)
+
+// 16 bytes to shared memory in the background; zeros where `there` is false.
+DEVICE void copy16(u16 *to, const u16 *from, bool there) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(shared_address(to)), "l"(from), "r"(there ? 16 : 0));
+}
+DEVICE void copy4(float *to, const float *from, bool there) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" :: "r"(shared_address(to)), "l"(from), "r"(there ? 4 : 0));
+}
+DEVICE void commit() { asm volatile("cp.async.commit_group;"); }
+#define WAIT(groups) asm volatile("cp.async.wait_group %0;" :: "n"(groups))
+
+// `rows` rows of a head from global memory, of which the first `valid` are there and the others are zeros.
+template <int rows> DEVICE void load_rows(u16 *to, const u16 *from, long long stride, int valid) {
+    for (int i = threadIdx.x; i < rows * VECTORS; i += 32 * WARPS) {
+        const int r = i / VECTORS, c = i % VECTORS;
+        const bool there = r < valid;
+        copy16(to + r * ROW + 8 * c, from + (there ? r : 0) * stride + 8 * c, there);
+    }
+}
+// 16 rows of a head from one warp's accumulators into shared memory.
+DEVICE void put_rows(u16 *to, float (*c)[4], int lane) {
+    #pragma unroll
+    for (int j = 0; j < D / 8; j++) {
+        *(u32 *)(to + (lane >> 2) * ROW + 8 * j + (lane & 3) * 2) = pack(c[j][0], c[j][1]);
+        *(u32 *)(to + ((lane >> 2) + 8) * ROW + 8 * j + (lane & 3) * 2) = pack(c[j][2], c[j][3]);
+    }
+}
+// 16 rows from shared to global memory by one warp, of which `valid` are written.
+DEVICE void store_rows(u16 *to, const u16 *from, long long stride, int valid, int lane) {
+    for (int i = lane; i < 16 * VECTORS; i += 32) {
+        const int r = i / VECTORS, c = i % VECTORS;
+        if (r < valid) *(uint4 *)(to + r * stride + 8 * c) = *(const uint4 *)(from + r * ROW + 8 * c);
+    }
+}
+// Whether query i sees key j.
+DEVICE bool visible(int i, int j) { return i < T && j < S && (!CAUSAL || j <= i + S - T); }

@@ -1,0 +1,155 @@
+use super::*;
+use crate::{
+    cuda::compile::{Architecture, Compiler},
+    graph::AttentionSpec,
+    lower::Storage,
+};
+use proptest::prelude::*;
+
+/// Shared memory of a block on sm_80, sm_86, sm_90.
+const LIMITS: [usize; 3] = [163 << 10, 99 << 10, 227 << 10];
+
+/// Batch, heads, groups, queries, keys, width.
+type Extents = [usize; 6];
+
+fn buffer(dtype: DType) -> Buffer {
+    Buffer { dtype, elements: 1 << 30, storage: Storage::Arena, life: (0, 0) }
+}
+
+fn packed(at: usize, [b, h, t, d]: [usize; 4], row: usize, offset: usize) -> Access {
+    Access { buffer: at, offset, dims: vec![b, h, t, d], strides: vec![t * row, d, row, 1] }
+}
+
+fn gradient([b, h, g, t, s, d]: Extents, causal: bool) -> AttentionGrad {
+    let (row, kv) = (h * d, 2 * g * d);
+    let q = packed(0, [b, h, t, d], row, 0);
+    let forward = Attention {
+        spec: AttentionSpec { scale: 0.2, causal },
+        k: packed(0, [b, g, s, d], kv, 0),
+        v: packed(0, [b, g, s, d], kv, g * d),
+        o: q.clone(),
+        lse: Some(Access::contiguous(1, &[b, h, t, 1])),
+        q: q.clone(),
+    };
+    let (dk, dv) = (forward.k.clone(), forward.v.clone());
+    AttentionGrad { forward, grad: q.clone(), dq: q, dk, dv }
+}
+
+fn plans(extents: Extents, dtype: DType, causal: bool, shared: usize) -> Result<[Plan; 2], ExecError> {
+    let kernel = gradient(extents, causal);
+    let buffers = [buffer(dtype), buffer(dtype.accumulator())];
+    Ok([forward(&kernel.forward, &buffers, shared)?, backward(&kernel, &buffers, shared)?])
+}
+
+#[test]
+fn each_shape_gets_its_family() {
+    let of = |extents, dtype| plans(extents, dtype, true, LIMITS[2]).unwrap().map(|plan| plan.family);
+    let cases = [
+        ([3, 8, 8, 128, 128, 48], DType::BF16, Family::Tile),
+        ([3, 8, 2, 17, 128, 64], DType::F16, Family::Tile),
+        ([3, 8, 8, 129, 128, 64], DType::F16, Family::Flash),
+        ([1, 12, 4, 1024, 1024, 128], DType::BF16, Family::Flash),
+        ([3, 8, 8, 128, 128, 48], DType::F32, Family::Plain),
+        ([3, 8, 8, 128, 128, 20], DType::BF16, Family::Plain),
+        ([3, 8, 8, 128, 128, 160], DType::BF16, Family::Plain),
+    ];
+    for (extents, dtype, family) in cases {
+        assert_eq!(of(extents, dtype), [family; 2], "{extents:?} {dtype}");
+    }
+}
+
+#[test]
+fn views_that_cannot_be_read_in_vectors_take_the_plain_kernel() {
+    let buffers = [buffer(DType::BF16), buffer(DType::F32)];
+    let whole = gradient([2, 4, 4, 64, 64, 32], false).forward;
+    assert_eq!(forward(&whole, &buffers, LIMITS[0]).unwrap().family, Family::Tile);
+    let mut shifted = whole.clone();
+    shifted.k.offset = 4;
+    let mut odd = whole.clone();
+    odd.v.strides[2] = 33;
+    let mut upside_down = whole.clone();
+    upside_down.q.strides.swap(2, 3);
+    let mut negative = whole;
+    negative.spec.scale = -0.1;
+    for kernel in [shifted, odd, upside_down, negative] {
+        assert_eq!(forward(&kernel, &buffers, LIMITS[0]).unwrap().family, Family::Plain);
+    }
+}
+
+#[test]
+fn heads_too_wide_for_any_kernel_are_refused_with_the_remedy() {
+    let error = plans([1, 1, 1, 8, 8, 2048], DType::F32, false, LIMITS[2]).unwrap_err();
+    assert!(matches!(error, ExecError::Unsupported { .. }), "{error}");
+    assert!(error.to_string().contains("settings.attention: Math"), "{error}");
+}
+
+#[test]
+fn layers_of_one_shape_share_their_source() {
+    let [one, two] = [0, 6 * 96].map(|offset| {
+        let mut kernel = gradient([3, 2, 2, 40, 40, 48], false).forward;
+        kernel.q.offset = offset;
+        forward(&kernel, &[buffer(DType::BF16), buffer(DType::F32)], LIMITS[0]).unwrap()
+    });
+    assert_eq!(one.launches[0].source, two.launches[0].source);
+    assert_ne!(one.launches[0].arguments, two.launches[0].arguments, "where a view starts is an argument");
+}
+
+proptest! {
+    #[test]
+    fn launches_cover_every_row_and_fit_the_gpu(
+        (b, g, per, t, s) in (1usize..5, 1usize..4, 1usize..4, 1usize..700, 1usize..700),
+        d in prop::sample::select(vec![8usize, 16, 20, 48, 64, 96, 128]),
+        dtype in prop::sample::select(vec![DType::BF16, DType::F16, DType::F32]),
+        causal: bool,
+        limit in prop::sample::select(LIMITS.to_vec()),
+    ) {
+        let plans = plans([b, g * per, g, t, s, d], dtype, causal, limit).unwrap();
+        for launch in plans.iter().flat_map(|plan| &plan.launches) {
+            prop_assert!(launch.shared as usize <= limit, "{}: {}", launch.entry, launch.shared);
+            prop_assert!(launch.threads <= 1024 && launch.threads % 32 == 0);
+            let family = launch.entry.split('_').nth(1).unwrap();
+            let own = match family { "tile" => 128, "flash" => launch.threads as usize / 2, _ => PLAIN };
+            let (rows, blocks) = match launch.entry {
+                "attention_tile_backward" => (s, b * g),
+                "attention_flash_keys" | "attention_plain_keys" => (s, b * g),
+                _ => (t, b * g * per),
+            };
+            prop_assert_eq!(launch.grid as usize, rows.div_ceil(own) * blocks);
+            if family == "tile" {
+                prop_assert!(launch.threads as usize >= 2 * rows, "two threads a row, a warp for each 16");
+            }
+        }
+    }
+}
+
+/// Compiles every family for every architecture, and looks for what spills.
+#[test]
+fn every_variant_compiles_for_every_architecture() {
+    let shapes: [(Extents, DType, bool); 11] = [
+        ([3, 8, 8, 128, 128, 48], DType::BF16, false),
+        ([3, 8, 8, 128, 128, 64], DType::F16, false),
+        ([3, 8, 8, 100, 77, 16], DType::BF16, false),
+        ([3, 8, 4, 37, 128, 80], DType::BF16, true),
+        ([3, 4, 4, 128, 128, 128], DType::F16, false),
+        ([3, 12, 4, 1024, 1024, 64], DType::BF16, true),
+        ([3, 12, 4, 1000, 333, 128], DType::F16, false),
+        ([3, 2, 2, 129, 7, 48], DType::BF16, true),
+        ([3, 8, 8, 128, 128, 48], DType::F32, true),
+        ([3, 4, 2, 33, 65, 20], DType::BF16, false),
+        ([3, 4, 2, 33, 65, 20], DType::F64, true),
+    ];
+    for (major, minor, limit) in [(8, 0, LIMITS[0]), (9, 0, LIMITS[2]), (10, 0, LIMITS[2])] {
+        let compiler =
+            Compiler::new(Architecture::new(major, minor), None).expect("the feature cuda is tested with NVRTC");
+        let launches: Vec<Launch> = shapes
+            .iter()
+            .flat_map(|&(extents, dtype, causal)| plans(extents, dtype, causal, limit).unwrap())
+            .flat_map(|plan| plan.launches)
+            .collect();
+        let sources: Vec<&Source> = launches.iter().map(|launch| &launch.source).collect();
+        for (code, launch) in compiler.compile_all(&sources).unwrap().iter().zip(&launches) {
+            let name = launch.entry.as_bytes();
+            assert!(code.windows(name.len()).any(|window| window == name), "{} is not in its code", launch.entry);
+        }
+    }
+}
