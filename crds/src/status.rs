@@ -425,6 +425,9 @@ pub struct CheckpointStatus {
 pub struct CostStatus {
     /// Device time so far, exactly, in milliseconds.
     pub device_milliseconds: u64,
+    /// The same by what it was for.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub purposes: BTreeMap<Purpose, u64>,
     /// Device hours so far (process hours on the CPU).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu_hours: Option<Decimal>,
@@ -440,7 +443,7 @@ pub struct CostStatus {
 }
 
 /// What an attempt is for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub enum Purpose {
     /// Checks the baseline and every phase.
     #[default]

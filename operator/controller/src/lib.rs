@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod client;
 pub mod leader;
 pub mod live;
 pub mod metrics;

@@ -1,1 +1,82 @@
 //! The operator's HTTP: metrics, liveness, readiness.
+//!
+//! - `GET /metrics`: [`crate::metrics`] as text.
+//! - `GET /healthz`: 200 while the process serves.
+//! - `GET /readyz`: 200 when this replica does its part: it leads and its caches are filled, or it follows a leader
+//!   that is alive. Else 503 with the reason.
+
+use crate::leader::{Leadership, Role};
+use crate::metrics::Metrics;
+use axum::Router;
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
+use axum::routing::get;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::net::TcpListener;
+
+/// Whether this replica does its part. Clones share it.
+#[derive(Clone)]
+pub struct Readiness {
+    leadership: Leadership,
+    caches: Arc<AtomicBool>,
+}
+
+impl Readiness {
+    /// Not ready: no cache is filled.
+    pub fn new(leadership: Leadership) -> Self {
+        Self { leadership, caches: Arc::default() }
+    }
+
+    /// Says whether the caches that reconciles read from are filled.
+    pub fn caches_filled(&self, filled: bool) {
+        self.caches.store(filled, Ordering::Relaxed);
+    }
+
+    /// Why this replica is not ready; `None` when it is.
+    pub fn missing(&self) -> Option<&'static str> {
+        match self.leadership.role() {
+            Role::Leading { .. } if !self.leadership.may_act() => Some("the lease could not be renewed"),
+            Role::Leading { .. } if !self.caches.load(Ordering::Relaxed) => {
+                Some("leading, but the caches are not filled")
+            }
+            Role::Leading { .. } => None,
+            Role::Following { .. } if self.leadership.follows() => None,
+            Role::Following { .. } => Some("following, but the leader does not renew its lease"),
+            Role::Unknown => Some("the lease was not read yet, or cannot be read"),
+        }
+    }
+}
+
+/// Serves until `stop` resolves, then answers what was asked and ends.
+///
+/// # Errors
+/// When the listener fails.
+pub async fn serve(
+    listener: TcpListener,
+    metrics: Metrics,
+    readiness: Readiness,
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> io::Result<()> {
+    axum::serve(listener, routes(metrics, readiness)).with_graceful_shutdown(stop).await
+}
+
+/// The routes.
+pub fn routes(metrics: Metrics, readiness: Readiness) -> Router {
+    let text = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
+    Router::new()
+        .route("/metrics", get(move || async move { (text, metrics.render()) }))
+        .route("/healthz", get(|| async { "ok\n" }))
+        .route(
+            "/readyz",
+            get(move || async move {
+                match readiness.missing() {
+                    None => (StatusCode::OK, "ready\n").into_response(),
+                    Some(missing) => {
+                        (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {missing}\n")).into_response()
+                    }
+                }
+            }),
+        )
+}

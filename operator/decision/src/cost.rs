@@ -9,7 +9,12 @@ pub(crate) fn count(draft: &mut Draft<'_>, result: &LaunchResult) {
     let world = f64::from(draft.spec.trainer.world_size().max(1));
     // A negative or absurd time counts as none; the cast saturates.
     let milliseconds = (result.wall_seconds.max(0.0) * world * 1000.0) as u64;
+    let purpose = draft.status.attempt.as_ref().map(|attempt| attempt.purpose);
     let cost = draft.status.cost.get_or_insert_default();
+    if let Some(purpose) = purpose {
+        let spent = cost.purposes.entry(purpose).or_default();
+        *spent = spent.saturating_add(milliseconds);
+    }
     cost.device_milliseconds = cost.device_milliseconds.saturating_add(milliseconds);
     let hours = cost.device_milliseconds as f64 / 3.6e6;
     cost.gpu_hours = Decimal::from_f64(hours);

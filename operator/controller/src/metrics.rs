@@ -1,1 +1,0 @@
-//! What the operator shows to Prometheus.

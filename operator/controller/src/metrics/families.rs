@@ -1,0 +1,218 @@
+//! The families of series that come from the samples of the jobs.
+
+use super::Samples;
+use super::exposition::Exposition;
+use super::exposition::Kind::{self, Counter, Gauge};
+use super::sample::{Bounds, PhaseSample, Sample};
+use pawl_api::status::{PhaseState, Purpose, Stage};
+
+/// A family of series, and how to get those of one job or phase.
+struct Family<T> {
+    name: &'static str,
+    kind: Kind,
+    help: &'static str,
+    series: fn(&T, &mut Row<'_>),
+}
+
+const fn family<T>(name: &'static str, kind: Kind, help: &'static str, series: fn(&T, &mut Row<'_>)) -> Family<T> {
+    Family { name, kind, help, series }
+}
+
+/// Every stage, so that a fleet without failed jobs shows a 0.
+const STAGES: [Stage; 8] = [
+    Stage::Pending,
+    Stage::Preflight,
+    Stage::Optimizing,
+    Stage::Searching,
+    Stage::Training,
+    Stage::Complete,
+    Stage::Failed,
+    Stage::Suspended,
+];
+
+#[rustfmt::skip]
+const JOBS: [Family<Sample>; 18] = [
+    family("pawl_job_stage", Gauge, "1 for the stage that the job is in.",
+        |job, row| row.put("stage", stage(job.stage), 1.0)),
+    family("pawl_job_condition", Gauge, "1 for each condition that is True.",
+        |job, row| for (kind, reason) in &job.conditions {
+            row.put_all(&[("condition", kind), ("reason", reason)], 1.0);
+        }),
+    family("pawl_job_start_timestamp_seconds", Gauge, "When the job began.",
+        |job, row| row.some(job.started)),
+    family("pawl_job_completion_timestamp_seconds", Gauge, "When the job ended.",
+        |job, row| row.some(job.completed)),
+    family("pawl_job_pending_since_timestamp_seconds", Gauge, "Since when the gang waits for all of its pods.",
+        |job, row| row.some(job.pending_since)),
+    family("pawl_job_attempts_total", Counter, "Attempts so far.",
+        |job, row| row.some(Some(f64::from(job.attempts)))),
+    family("pawl_job_restarts_total", Counter, "Restarts of the training after infrastructure failures.",
+        |job, row| row.some(job.restarts.map(f64::from))),
+    family("pawl_job_speedup_ratio", Gauge, "Speedup over the baseline.",
+        |job, row| {
+            row.bounds(&job.speedup);
+            row.some_with("bound", "goal", job.goal);
+        }),
+    family("pawl_job_items", Gauge, "Items trained.",
+        |job, row| row.some(job.items)),
+    family("pawl_job_items_goal", Gauge, "Items to train.",
+        |job, row| row.some(job.items_goal)),
+    family("pawl_job_items_per_second", Gauge, "Items per second of the whole gang.",
+        |job, row| {
+            row.some_with("kind", "measured", job.measured_speed);
+            row.some_with("kind", "promised", job.promised_speed);
+            row.some_with("kind", "baseline", job.baseline_speed);
+        }),
+    family("pawl_job_eta_timestamp_seconds", Gauge, "When the training will be done.",
+        |job, row| row.some(job.eta)),
+    family("pawl_goodput_ratio", Gauge, "Share of device time that went into steps that count.",
+        |job, row| row.some(job.goodput)),
+    family("pawl_job_checkpoint_interval_seconds", Gauge, "Time between checkpoints, as the manifest says.",
+        |job, row| row.some(job.saving.as_ref().map(|saving| saving.interval))),
+    family("pawl_job_unsaved_since_timestamp_seconds", Gauge,
+        "When the newest checkpoint was heard of, or training began.",
+        |job, row| row.some(job.saving.as_ref().map(|saving| saving.since))),
+    family("pawl_gpu_hours_total", Counter, "Device hours.",
+        |job, row| for (what, hours) in &job.hours {
+            row.put("purpose", purpose(*what), *hours);
+        }),
+    family("pawl_cost_total", Counter, "Money so far.",
+        |job, row| row.some_with("currency", &job.currency, job.spent)),
+    family("pawl_cost_saved", Gauge, "Money that the baseline would have cost more.",
+        |job, row| row.some_with("currency", &job.currency, job.saved)),
+];
+
+#[rustfmt::skip]
+const PHASES: [Family<PhaseSample>; 7] = [
+    family("pawl_phase_state", Gauge, "1 for the state that the phase is in.",
+        |phase, row| row.put("state", state(phase.state), 1.0)),
+    family("pawl_phase_index", Gauge, "Place in the manifest, from 1.",
+        |phase, row| row.some(Some(f64::from(phase.index)))),
+    family("pawl_phase_speedup_ratio", Gauge, "Speedup of the phase over what was accepted before it.",
+        |phase, row| {
+            row.bounds(&phase.speedup);
+            row.some_with("bound", "minimum", phase.minimum);
+            row.some_with("bound", "expected", phase.expected);
+        }),
+    family("pawl_phase_pairs", Gauge, "Pairs measured.",
+        |phase, row| row.some(phase.pairs.map(f64::from))),
+    family("pawl_phase_rung", Gauge, "Fallbacks taken.",
+        |phase, row| row.some(Some(f64::from(phase.rung)))),
+    family("pawl_phase_quality_loss_delta", Gauge, "Increase of the validation loss over the baseline.",
+        |phase, row| {
+            row.bounds(&phase.loss_delta);
+            row.some_with("bound", "limit", phase.loss_limit);
+        }),
+    family("pawl_phase_memory_bytes", Gauge, "Peak memory of the phase's launches.",
+        |phase, row| {
+            row.some_with("kind", "measured", phase.memory.map(|bytes| bytes as f64));
+            row.some_with("kind", "predicted", phase.predicted_memory.map(|bytes| bytes as f64));
+        }),
+];
+
+/// Names of all families here.
+#[cfg(test)]
+pub(super) fn names() -> impl Iterator<Item = &'static str> {
+    let phases = PHASES.iter().map(|family| family.name);
+    ["pawl_trainingjobs"].into_iter().chain(JOBS.iter().map(|family| family.name)).chain(phases)
+}
+
+/// Writes every family.
+pub(super) fn write(samples: &Samples, out: &mut Exposition) {
+    out.family("pawl_trainingjobs", Gauge, "Jobs in each stage.");
+    for each in STAGES {
+        let count = samples.values().filter(|sample| sample.stage == each).count();
+        out.series(&[("stage", stage(each))], count as f64);
+    }
+    for family in &JOBS {
+        out.family(family.name, family.kind, family.help);
+        for ((namespace, job), sample) in samples {
+            (family.series)(sample, &mut Row { out, labels: vec![("namespace", namespace), ("job", job)] });
+        }
+    }
+    for family in &PHASES {
+        out.family(family.name, family.kind, family.help);
+        for ((namespace, job), sample) in samples {
+            for phase in &sample.phases {
+                let labels = vec![("namespace", namespace.as_str()), ("job", job), ("phase", &phase.name)];
+                (family.series)(phase, &mut Row { out, labels });
+            }
+        }
+    }
+}
+
+/// The series of one job or phase in the family being written.
+struct Row<'a> {
+    out: &'a mut Exposition,
+    labels: Vec<(&'static str, &'a str)>,
+}
+
+impl Row<'_> {
+    fn put_all(&mut self, labels: &[(&'static str, &str)], value: f64) {
+        let all: Vec<(&str, &str)> = self.labels.iter().chain(labels).copied().collect();
+        self.out.series(&all, value);
+    }
+
+    fn put(&mut self, label: &'static str, is: &str, value: f64) {
+        self.put_all(&[(label, is)], value);
+    }
+
+    fn some(&mut self, value: Option<f64>) {
+        if let Some(value) = value {
+            self.put_all(&[], value);
+        }
+    }
+
+    fn some_with(&mut self, label: &'static str, is: &str, value: Option<f64>) {
+        if let Some(value) = value {
+            self.put(label, is, value);
+        }
+    }
+
+    fn bounds(&mut self, bounds: &Bounds) {
+        self.some_with("bound", "estimate", bounds.estimate);
+        self.some_with("bound", "lower", bounds.lower);
+        self.some_with("bound", "upper", bounds.upper);
+    }
+}
+
+const fn stage(stage: Stage) -> &'static str {
+    match stage {
+        Stage::Pending => "Pending",
+        Stage::Preflight => "Preflight",
+        Stage::Optimizing => "Optimizing",
+        Stage::Searching => "Searching",
+        Stage::Training => "Training",
+        Stage::Complete => "Complete",
+        Stage::Failed => "Failed",
+        Stage::Suspended => "Suspended",
+    }
+}
+
+const fn state(state: PhaseState) -> &'static str {
+    match state {
+        PhaseState::Pending => "Pending",
+        PhaseState::Preflight => "Preflight",
+        PhaseState::Measuring => "Measuring",
+        PhaseState::Retrying => "Retrying",
+        PhaseState::RollingBack => "RollingBack",
+        PhaseState::Accepted => "Accepted",
+        PhaseState::RolledBack => "RolledBack",
+        PhaseState::Unsupported => "Unsupported",
+        PhaseState::Skipped => "Skipped",
+        PhaseState::Inconclusive => "Inconclusive",
+        PhaseState::Error => "Error",
+    }
+}
+
+/// The label's value for a purpose.
+pub(super) const fn purpose(purpose: Purpose) -> &'static str {
+    match purpose {
+        Purpose::Preflight => "Preflight",
+        Purpose::Speed => "Speed",
+        Purpose::Quality => "Quality",
+        Purpose::Bundle => "Bundle",
+        Purpose::LeaveOneOut => "LeaveOneOut",
+        Purpose::Train => "Train",
+    }
+}

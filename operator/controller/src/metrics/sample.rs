@@ -1,0 +1,187 @@
+//! What is kept of a job between scrapes: numbers and enums, a few hundred bytes.
+
+use jiff::Timestamp;
+use pawl_api::spec::Phase;
+use pawl_api::status::{CheckpointStatus, PhaseState, PhaseStatus, Purpose, Stage};
+use pawl_api::{TrainingJob, TrainingJobStatus};
+use pawl_contract::decimal::Decimal;
+use pawl_decision::observed::{AttemptState, Observed};
+
+/// A job as Prometheus sees it.
+pub(super) struct Sample {
+    pub(super) stage: Stage,
+    /// Type and reason of the conditions that hold.
+    pub(super) conditions: Vec<(Box<str>, Box<str>)>,
+    pub(super) started: Option<f64>,
+    pub(super) completed: Option<f64>,
+    pub(super) pending_since: Option<f64>,
+    pub(super) attempts: u32,
+    pub(super) restarts: Option<u32>,
+    pub(super) speedup: Bounds,
+    pub(super) goal: Option<f64>,
+    pub(super) items: Option<f64>,
+    pub(super) items_goal: Option<f64>,
+    pub(super) measured_speed: Option<f64>,
+    pub(super) promised_speed: Option<f64>,
+    pub(super) baseline_speed: Option<f64>,
+    pub(super) eta: Option<f64>,
+    pub(super) goodput: Option<f64>,
+    pub(super) saving: Option<Saving>,
+    /// Device hours by purpose.
+    pub(super) hours: Vec<(Purpose, f64)>,
+    pub(super) spent: Option<f64>,
+    pub(super) saved: Option<f64>,
+    pub(super) currency: Box<str>,
+    pub(super) phases: Vec<PhaseSample>,
+}
+
+/// An estimate with its interval.
+#[derive(Default)]
+pub(super) struct Bounds {
+    pub(super) estimate: Option<f64>,
+    pub(super) lower: Option<f64>,
+    pub(super) upper: Option<f64>,
+}
+
+/// How a training is saved.
+pub(super) struct Saving {
+    pub(super) interval: f64,
+    /// When the newest checkpoint was heard of, or training began.
+    pub(super) since: f64,
+    checkpoint: Option<CheckpointStatus>,
+}
+
+/// A phase as Prometheus sees it.
+pub(super) struct PhaseSample {
+    pub(super) name: Box<str>,
+    /// From 1.
+    pub(super) index: u32,
+    pub(super) state: PhaseState,
+    pub(super) speedup: Bounds,
+    pub(super) pairs: Option<u32>,
+    pub(super) minimum: Option<f64>,
+    pub(super) expected: Option<f64>,
+    pub(super) rung: u32,
+    pub(super) loss_delta: Bounds,
+    pub(super) loss_limit: Option<f64>,
+    pub(super) memory: Option<u64>,
+    pub(super) predicted_memory: Option<u64>,
+}
+
+impl Sample {
+    /// The sample of a job. `last` is the one before: it knows since when the newest checkpoint is known.
+    pub(super) fn new(
+        job: &TrainingJob,
+        status: &TrainingJobStatus,
+        observed: &Observed,
+        last: Option<&Self>,
+        now: Timestamp,
+    ) -> Self {
+        let training = status.training.as_ref();
+        let bundle = status.bundle.as_ref().and_then(|bundle| bundle.speedup.as_ref());
+        let cost = status.cost.as_ref();
+        let holds = status.conditions.iter().filter(|condition| condition.status == "True");
+        Self {
+            stage: status.stage,
+            conditions: holds.map(|c| (c.type_.as_str().into(), c.reason.as_str().into())).collect(),
+            started: status.start_time.as_deref().and_then(seconds),
+            completed: status.completion_time.as_deref().and_then(seconds),
+            pending_since: pending_since(status, observed),
+            attempts: status.attempts,
+            restarts: training.map(|training| training.restarts),
+            speedup: Bounds {
+                estimate: number(status.speedup.as_ref()),
+                lower: bundle.and_then(|speedup| number(speedup.lower.as_ref())),
+                upper: bundle.and_then(|speedup| number(speedup.upper.as_ref())),
+            },
+            goal: number(job.spec.gates.overall_speedup.as_ref()),
+            items: training.map(|training| training.items as f64),
+            items_goal: job.spec.train.items.map(|items| items as f64),
+            measured_speed: training.and_then(|training| number(training.items_per_second.as_ref())),
+            promised_speed: training.and_then(|training| number(training.promised_items_per_second.as_ref())),
+            baseline_speed: status.baseline.as_ref().and_then(|baseline| number(baseline.items_per_second.as_ref())),
+            eta: training.and_then(|training| training.eta.as_deref()).and_then(seconds),
+            goodput: training.and_then(|training| number(training.goodput.as_ref())),
+            saving: (status.stage == Stage::Training).then(|| Saving::new(job, status, last, now)),
+            hours: cost.map(hours).unwrap_or_default(),
+            spent: cost.and_then(|cost| number(cost.spent.as_ref())),
+            saved: cost.and_then(|cost| number(cost.saved.as_ref())),
+            currency: job.spec.cost.currency.as_str().into(),
+            phases: (1..).zip(&status.phases).map(|(index, phase)| PhaseSample::new(job, index, phase)).collect(),
+        }
+    }
+}
+
+impl Saving {
+    fn new(job: &TrainingJob, status: &TrainingJobStatus, last: Option<&Sample>, now: Timestamp) -> Self {
+        let training = status.training.as_ref();
+        let checkpoint = training.and_then(|training| training.last_checkpoint.clone());
+        let last = last.and_then(|last| last.saving.as_ref());
+        let since = match last {
+            Some(last) if last.checkpoint == checkpoint => last.since,
+            None if checkpoint.is_none() => training
+                .and_then(|training| training.started.as_deref())
+                .and_then(seconds)
+                .unwrap_or_else(|| timestamp(now)),
+            _ => timestamp(now),
+        };
+        Self { interval: job.spec.train.checkpoint.every.seconds(), since, checkpoint }
+    }
+}
+
+impl PhaseSample {
+    fn new(job: &TrainingJob, index: u32, phase: &PhaseStatus) -> Self {
+        let spec = job.spec.phases.iter().find(|spec| spec.name == phase.name);
+        let speedup = phase.speedup.as_ref();
+        let quality = phase.quality.as_ref();
+        Self {
+            name: phase.name.as_str().into(),
+            index,
+            state: phase.state,
+            speedup: Bounds {
+                estimate: speedup.map(|speedup| speedup.estimate.value()),
+                lower: speedup.and_then(|speedup| number(speedup.lower.as_ref())),
+                upper: speedup.and_then(|speedup| number(speedup.upper.as_ref())),
+            },
+            pairs: speedup.map(|speedup| speedup.pairs),
+            minimum: spec.map(Phase::min_speedup),
+            expected: spec.and_then(|spec| number(spec.expected_speedup.as_ref())),
+            rung: phase.rung,
+            loss_delta: Bounds {
+                estimate: quality.map(|quality| quality.loss_delta.value()),
+                lower: None,
+                upper: quality.and_then(|quality| number(quality.loss_delta_upper.as_ref())),
+            },
+            loss_limit: quality.and_then(|_| number(job.spec.gates.validation_loss_delta.as_ref())),
+            memory: phase.peak_memory,
+            predicted_memory: phase.predicted_memory,
+        }
+    }
+}
+
+/// Since when the attempt under way waits for its pods.
+fn pending_since(status: &TrainingJobStatus, observed: &Observed) -> Option<f64> {
+    let attempt = status.attempt.as_ref()?;
+    let facts = observed.attempts.iter().find(|facts| facts.name == attempt.name)?;
+    match &facts.state {
+        AttemptState::Pending { since, .. } => Some(timestamp(*since)),
+        AttemptState::Running | AttemptState::Ended(_) => None,
+    }
+}
+
+fn hours(cost: &pawl_api::status::CostStatus) -> Vec<(Purpose, f64)> {
+    cost.purposes.iter().map(|(purpose, milliseconds)| (*purpose, *milliseconds as f64 / 3.6e6)).collect()
+}
+
+fn number(value: Option<&Decimal>) -> Option<f64> {
+    value.map(Decimal::value)
+}
+
+/// Seconds since the epoch.
+pub(super) fn timestamp(time: Timestamp) -> f64 {
+    time.as_millisecond() as f64 / 1000.0
+}
+
+fn seconds(text: &str) -> Option<f64> {
+    text.parse().ok().map(timestamp)
+}
