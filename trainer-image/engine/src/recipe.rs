@@ -61,6 +61,8 @@ pub struct Recipe {
     pub loss_scale: LossScale,
     /// Scopes whose forward values are recomputed in the backward pass; none: all are kept.
     pub recompute: Vec<Pattern>,
+    /// Scopes whose forward values are never kept for the backward pass, which computes them again: see [`passes::rematerialize`].
+    pub rematerialize: Vec<Pattern>,
     /// Micro-steps a step.
     pub accumulation: usize,
     /// Ranks; gradients are averaged over them.
@@ -89,6 +91,7 @@ impl Recipe {
             full_precision: Vec::new(),
             loss_scale: LossScale::default(),
             recompute: Vec::new(),
+            rematerialize: Vec::new(),
             accumulation: 1,
             world: 1,
             bucket_bytes: 25 << 20,
@@ -206,7 +209,8 @@ impl Recipe {
             }
         }
         let program = passes::widen_products(&passes::simplify(&b.finish()?)?)?;
-        if self.recompute.is_empty() { Ok(program) } else { passes::recompute(&program, &self.recompute) }
+        let program = if self.recompute.is_empty() { program } else { passes::recompute(&program, &self.recompute)? };
+        if self.rematerialize.is_empty() { Ok(program) } else { passes::rematerialize(&program, &self.rematerialize) }
     }
 
     /// `program`, whose outputs include gradients, with their sum over the ranks, the optimiser, and the layout of its kernels.

@@ -54,8 +54,9 @@ fn parameter(exe: &mut dyn Executable, name: &str) -> Vec<f64> {
 
 #[test]
 fn adamw_follows_its_definition() {
-    let adamw = AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.03 };
-    for kernel in [OptimizerKernel::PerTensor, OptimizerKernel::Fused] {
+    use OptimizerKernel::{Fused, PerTensor};
+    for (kernel, decay_vectors) in [(PerTensor, true), (Fused, true), (PerTensor, false), (Fused, false)] {
+        let adamw = AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.03, decay_vectors };
         let recipe = Recipe { kernel, ..Recipe::new(Optimizer { matrices: None, others: adamw }) };
         let program = recipe.step(&linear(&[("p", [3, 4]), ("q", [0, 5])])).unwrap();
         let mut exe = Eager::cpu().compile(std::slice::from_ref(&program), &ExecOptions::default()).unwrap();
@@ -71,7 +72,7 @@ fn adamw_follows_its_definition() {
                     m[i] = 0.9 * m[i] + 0.1 * g;
                     v[i] = 0.999 * v[i] + 0.001 * g * g;
                     let (m_hat, v_hat) = (m[i] / (1.0 - 0.9f64.powi(t as i32)), v[i] / (1.0 - 0.999f64.powi(t as i32)));
-                    *p -= lr * 0.03 * *p;
+                    *p -= if name == "p" || decay_vectors { lr * 0.03 * *p } else { 0.0 };
                     *p -= lr * m_hat / (v_hat.sqrt() + 1e-8);
                 }
             }

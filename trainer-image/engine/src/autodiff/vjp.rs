@@ -91,6 +91,10 @@ pub(super) fn vjp<'b>(b: &'b Builder, id: NodeId, node: &Node, g: Var<'b>, wante
             let dq = b.push(Op::AttentionGrad(*spec), &[operand(0), operand(1), operand(2), y, lse, g]);
             vec![(0, dq), (1, dq.side(1)), (2, dq.side(2))]
         }
+        Op::GivenGradient => {
+            let given = (1..node.operands.len()).step_by(2).filter(|&x| wanted[x]);
+            given.map(|x| (x, operand(x + 1) * g.cast(operand(x + 1).dtype()))).collect()
+        }
         Op::After => vec![(0, g)],
         Op::AllReduce => vec![(0, g.all_reduce())],
         Op::ReduceScatter { world } => vec![(0, b.push(Op::AllGather { world: *world }, &[g]))],

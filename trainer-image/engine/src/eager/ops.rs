@@ -182,7 +182,7 @@ impl<'a> Interpreter<'a> {
                 Ok(all)
             })?,
             Op::Input(_) | Op::State(_) | Op::Side(_) => unreachable!("{} is not computed here", node.op),
-            Op::Reshape(_) | Op::Broadcast(_) | Op::Slice { .. } | Op::After | Op::StopGradient => {
+            Op::Reshape(_) | Op::Broadcast(_) | Op::Slice { .. } | Op::After | Op::StopGradient | Op::GivenGradient => {
                 unreachable!("{} is a view", node.op)
             }
         })

@@ -65,6 +65,16 @@ pub enum GraphError {
         /// Number of elements given.
         len: usize,
     },
+    /// The file that a state's first value is in cannot be read.
+    #[error("{path}: cannot read the first value of `{state}`: {problem}; check the file")]
+    File {
+        /// Name of the state.
+        state: String,
+        /// The file.
+        path: String,
+        /// What the system said.
+        problem: String,
+    },
     /// The arena is broken: a pass made a mistake.
     #[error("node {node} is ill-formed: {reason}")]
     IllFormed {

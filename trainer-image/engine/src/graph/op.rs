@@ -222,6 +222,9 @@ pub enum Op {
 
     /// `(x) -> ` x. Identity through which no gradient flows.
     StopGradient,
+    /// `(y: scalar, x1, d1, .., xn, dn) -> ` y. Identity whose gradient is given: differentiation takes `d` (like `x`) for the derivative of y
+    /// with respect to `x`, and does not look at how y was computed. So a loss can make its gradient while its values are at hand.
+    GivenGradient,
 
     /// `(x: F32) -> ` shape of x: the sum over all ranks, in rank order. Every rank gets bit-equal results.
     AllReduce,
@@ -259,7 +262,7 @@ impl Op {
 
     /// Whether the value is that of the first operand, element for element in row-major order: an executor may give it the same bytes.
     pub fn is_alias(&self) -> bool {
-        matches!(self, Op::Reshape(_) | Op::After | Op::StopGradient)
+        matches!(self, Op::Reshape(_) | Op::After | Op::StopGradient | Op::GivenGradient)
     }
 
     /// Whether the value needs no operand.
@@ -300,6 +303,7 @@ impl fmt::Display for Op {
             Op::Side(index) => write!(f, "side {index}"),
             Op::After => write!(f, "after"),
             Op::StopGradient => write!(f, "stop_gradient"),
+            Op::GivenGradient => write!(f, "given_gradient"),
             Op::AllReduce => write!(f, "all_reduce"),
             Op::ReduceScatter { world } => write!(f, "reduce_scatter world={world}"),
             Op::AllGather { world } => write!(f, "all_gather world={world}"),

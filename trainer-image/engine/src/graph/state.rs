@@ -1,10 +1,9 @@
 //! States: what lives on between runs.
 
-use super::{DType, GraphError, Meta, Shape};
-use crate::{
-    array::{Array, Data},
-    random,
-};
+use std::{path::Path, sync::Arc};
+
+use super::{DType, Meta, Shape};
+use crate::array::Array;
 
 /// A state: index into [`Program::states`](super::Program::states).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -46,6 +45,23 @@ pub enum Init {
     SameAs(String),
     /// The first values of several declarations, each flattened, one after the other: this state is an arena that holds them.
     Parts(Vec<StateDecl>),
+    /// Elements in a file, cast to the state's dtype: nothing is read before the value is wanted.
+    File(FileSlice),
+    /// A matrix as 8-bit integers, four in a word: see [`quantize`](super::quantize). The state is U32.
+    Quantized(Box<StateDecl>),
+    /// What a row of the [`Init::Quantized`] form of a matrix is to be multiplied with. The state is `[rows, 1]`.
+    QuantizationScales(Box<StateDecl>),
+}
+
+/// Elements that lie in a file one after the other, little-endian.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FileSlice {
+    /// The file.
+    pub path: Arc<Path>,
+    /// Where the first element begins, in bytes.
+    pub offset: u64,
+    /// Element type in the file.
+    pub dtype: DType,
 }
 
 /// Declaration of a state.
@@ -59,48 +75,6 @@ pub struct StateDecl {
     pub role: Role,
     /// First value.
     pub init: Init,
-}
-
-/// First values of `states` for a run with `seed`, in their order.
-///
-/// Element i of a random state is drawn from a stream keyed by the seed and the state's name, so adding a parameter changes no other.
-///
-/// # Errors
-/// When a state refers to a name that is not there, or to itself, or to another number of elements.
-pub fn initial_values(states: &[&StateDecl], seed: u64) -> Result<Vec<Array>, GraphError> {
-    states.iter().map(|decl| initial_value(states, decl, seed, 0)).collect()
-}
-
-fn initial_value(states: &[&StateDecl], decl: &StateDecl, seed: u64, depth: usize) -> Result<Array, GraphError> {
-    let Meta { dtype, shape } = &decl.meta;
-    let len = shape.elements();
-    let stream = random::stream(seed, &decl.name);
-    let values: Vec<f64> = match &decl.init {
-        Init::Fill(value) => vec![*value; len],
-        Init::Uniform { bound } => {
-            (0..len as u64).map(|i| (2.0 * random::uniform_f64(stream, i) - 1.0) * bound).collect()
-        }
-        Init::Normal { deviation } => (0..len as u64).map(|i| random::normal_f64(stream, i) * deviation).collect(),
-        Init::Array(array) => array.to_f64(),
-        Init::SameAs(name) => {
-            // A chain longer than the number of declarations goes in circles.
-            let mut all = states.iter().flat_map(|s| s.with_parts());
-            let source = all.find(|s| s.name == *name && depth < 8).ok_or_else(|| GraphError::Unknown {
-                kind: "state to start from",
-                name: name.clone(),
-                known: states.iter().map(|s| s.name.as_str()).collect::<Vec<_>>().join(", "),
-            })?;
-            initial_value(states, source, seed, depth + 1)?.to_f64()
-        }
-        Init::Parts(parts) => {
-            let mut flat = Vec::with_capacity(len);
-            for part in parts {
-                flat.extend(initial_value(states, part, seed, depth + 1)?.to_f64());
-            }
-            flat
-        }
-    };
-    Array::new(shape, Data::from_f64(*dtype, values))
 }
 
 impl StateDecl {

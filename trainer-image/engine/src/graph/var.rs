@@ -316,6 +316,13 @@ impl<'b> Var<'b> {
         self.apply(Op::StopGradient)
     }
 
+    /// Itself (a scalar), whose derivative with respect to each first of `given` is the second: see [`Op::GivenGradient`].
+    #[track_caller]
+    pub fn with_gradients(self, given: &[(Var<'b>, Var<'b>)]) -> Self {
+        let operands: Vec<Var<'b>> = std::iter::once(self).chain(given.iter().flat_map(|&(x, d)| [x, d])).collect();
+        self.builder.push(Op::GivenGradient, &operands)
+    }
+
     /// Itself, but not before `token` is there, and not merged with itself by any pass.
     #[track_caller]
     pub fn after(self, token: Var<'b>) -> Self {

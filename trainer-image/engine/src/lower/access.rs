@@ -121,7 +121,7 @@ impl Access {
             Op::Permute(order) => Some(self.permute(order)),
             Op::Broadcast(shape) => Some(self.broadcast(shape)),
             Op::Slice { axis, start, len } => Some(self.slice(*axis, *start, *len)),
-            Op::After | Op::StopGradient => Some(self.clone()),
+            Op::After | Op::StopGradient | Op::GivenGradient => Some(self.clone()),
             _ => None,
         }
     }

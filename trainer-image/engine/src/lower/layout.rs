@@ -264,7 +264,7 @@ impl<'a> Layout<'a> {
                     order.iter().enumerate().for_each(|(to, &from)| inverse[from] = to);
                     access.permute(&inverse)
                 }
-                Op::After | Op::StopGradient => access,
+                Op::After | Op::StopGradient | Op::GivenGradient => access,
                 _ => return None,
             };
             item = operand;

@@ -1,7 +1,7 @@
 //! AdamW (Loshchilov, Hutter 2019), in the order of operations of `torch.optim.AdamW`.
 
 use super::{StepContext, Unit, counter, slot};
-use crate::graph::DType;
+use crate::graph::{DType, Shape};
 
 /// Adam with decoupled weight decay.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -14,16 +14,23 @@ pub struct AdamW {
     pub eps: f64,
     /// Weights shrink by `learning rate * weight_decay` a step.
     pub weight_decay: f64,
+    /// Whether parameters with fewer than two axes (gains, biases) shrink too.
+    pub decay_vectors: bool,
 }
 
 impl Default for AdamW {
-    /// 0.9, 0.999, 1e-8, no decay.
+    /// 0.9, 0.999, 1e-8, no decay (of anything).
     fn default() -> Self {
-        Self { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0 }
+        Self { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0, decay_vectors: true }
     }
 }
 
 impl AdamW {
+    /// Whether a parameter of this shape shrinks.
+    pub(super) fn decays(&self, shape: &Shape) -> bool {
+        self.decay_vectors || shape.rank() >= 2
+    }
+
     /// `p (1 - lr wd) - lr/(1 - b1^t) m / (sqrt(v / (1 - b2^t)) + eps)`; t counts the steps of the group. Its powers are taken in float64.
     pub(super) fn step(&self, context: &StepContext<'_>, group: &str, units: &[&Unit<'_>]) {
         let lr = context.learning_rate;
@@ -42,7 +49,8 @@ impl AdamW {
             let m_next = m + (g - m) * (1.0 - self.beta1);
             let v_next = v * self.beta2 + g.square() * (1.0 - self.beta2);
             let denominator = v_next.sqrt() / root + self.eps;
-            let next = p * keep - rate * (m_next / denominator);
+            let kept = if self.decays(&unit.shape_of_parts()) { p * keep } else { p };
+            let next = kept - rate * (m_next / denominator);
             context.update(m, m_next);
             context.update(v, v_next);
             context.update(p, next);

@@ -46,6 +46,13 @@ pub(crate) struct Unit<'b> {
     pub(crate) gradient: Var<'b>,
 }
 
+impl Unit<'_> {
+    /// The parameter's shape; an arena's parts are alike as far as the optimiser tells shapes apart: that of the first.
+    fn shape_of_parts(&self) -> Shape {
+        self.decl.parts().first().unwrap_or(&self.decl).meta.shape.clone()
+    }
+}
+
 /// What all units of a step share.
 pub(crate) struct StepContext<'b> {
     pub(crate) b: &'b Builder,
@@ -72,7 +79,7 @@ impl Optimizer {
         self.matrices.is_some() && shape.rank() >= 2
     }
 
-    /// The arenas of a group of parameters: one flat one, and a stack for each shape of matrices.
+    /// The arenas of a group of parameters: a flat one (two, when vectors do not shrink), and a stack for each shape of matrices.
     pub(crate) fn arenas(&self, group: &str, parameters: &[StateDecl]) -> Vec<Arena> {
         let mut arenas: Vec<Arena> = Vec::new();
         for parameter in parameters {
@@ -80,7 +87,8 @@ impl Optimizer {
             let matrix = self.is_matrix(shape);
             let name = match matrix {
                 true => format!("arena/{group}muon{shape}"),
-                false => format!("arena/{group}adamw"),
+                false if self.others.decays(shape) => format!("arena/{group}adamw"),
+                false => format!("arena/{group}adamw.undecayed"),
             };
             let index = arenas.iter().position(|a| a.name == name).unwrap_or_else(|| {
                 arenas.push(Arena { name, shape: Shape::scalar(), parts: Vec::new() });
@@ -98,12 +106,8 @@ impl Optimizer {
 
     /// Appends the update of every unit of a group.
     pub(crate) fn step(&self, context: &StepContext<'_>, group: &str, units: &[Unit<'_>]) {
-        // An arena of matrices holds parts with two axes; a flat one may hold anything that is left.
-        let matrix = |unit: &Unit<'_>| match unit.decl.parts().first() {
-            Some(part) => self.is_matrix(&part.meta.shape),
-            None => self.is_matrix(&unit.decl.meta.shape),
-        };
-        let (matrices, others): (Vec<&Unit<'_>>, Vec<&Unit<'_>>) = units.iter().partition(|unit| matrix(unit));
+        let (matrices, others): (Vec<&Unit<'_>>, Vec<&Unit<'_>>) =
+            units.iter().partition(|unit| self.is_matrix(&unit.shape_of_parts()));
         if let Some(muon) = &self.matrices {
             for unit in matrices {
                 muon.step(context, unit);

@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// Removes nodes nothing needs, merges equal ones, folds arithmetic on constants, and drops identities (`x * 1`, `x + 0`, a reshape of a
-/// reshape, [`Op::StopGradient`]).
+/// reshape, [`Op::StopGradient`], [`Op::GivenGradient`]).
 ///
 /// Nodes merge within one [`Stage`] only: a backward pass that computes a cheap value again must not keep the forward
 /// one alive. Inputs, states and constants merge everywhere. Values stay bit-equal, but for the sign of zeros.
@@ -69,7 +69,7 @@ fn identity<'b>(visit: &Visit<'_, 'b>) -> Option<Var<'b>> {
     let second = visit.operands.get(1).copied();
     let constant = |v: Option<Var<'b>>| v.and_then(value_of);
     match &visit.node.op {
-        Op::StopGradient => Some(x),
+        Op::StopGradient | Op::GivenGradient => Some(x),
         Op::Reshape(shape) => {
             if x.shape() == *shape {
                 return Some(x);

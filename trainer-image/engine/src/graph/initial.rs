@@ -1,0 +1,142 @@
+//! First values of states.
+
+use std::{fs::File, io::Read, io::Seek, io::SeekFrom};
+
+use half::{bf16, f16};
+
+use super::{DType, FileSlice, GraphError, Init, Meta, StateDecl, quantize};
+use crate::{
+    array::{Array, Data},
+    random,
+};
+
+/// Elements made by one thread at a time; smaller states are not worth a thread.
+const PIECE: usize = 1 << 18;
+
+/// First values of `states` for a run with `seed`, in their order.
+///
+/// Element i of a random state is drawn from a stream keyed by the seed and the state's name, so adding a parameter changes no other.
+///
+/// # Errors
+/// When a state refers to a name that is not there, or to itself, or to another number of elements, or to a file that cannot be read.
+pub fn initial_values(states: &[&StateDecl], seed: u64) -> Result<Vec<Array>, GraphError> {
+    states.iter().map(|decl| initial_value(states, decl, seed)).collect()
+}
+
+/// The first value of `decl`, one of `states`: see [`initial_values`].
+///
+/// # Errors
+/// As [`initial_values`].
+pub fn initial_value(states: &[&StateDecl], decl: &StateDecl, seed: u64) -> Result<Array, GraphError> {
+    make(states, decl, seed, 0)
+}
+
+fn make(states: &[&StateDecl], decl: &StateDecl, seed: u64, depth: usize) -> Result<Array, GraphError> {
+    let Meta { dtype, shape } = &decl.meta;
+    let (dtype, len) = (*dtype, shape.elements());
+    let stream = random::stream(seed, &decl.name);
+    let data = match &decl.init {
+        Init::Fill(value) => generate(dtype, len, |_| *value),
+        Init::Uniform { bound } => generate(dtype, len, |i| (2.0 * random::uniform_f64(stream, i) - 1.0) * bound),
+        Init::Normal { deviation } => generate(dtype, len, |i| random::normal_f64(stream, i) * deviation),
+        Init::Array(array) => cast(array.data(), dtype),
+        Init::File(slice) => cast(&read(slice, len, &decl.name)?, dtype),
+        Init::SameAs(name) => {
+            // A chain longer than the number of declarations goes in circles.
+            let mut all = states.iter().flat_map(|s| s.with_parts());
+            let source = all.find(|s| s.name == *name && depth < 8).ok_or_else(|| GraphError::Unknown {
+                kind: "state to start from",
+                name: name.clone(),
+                known: states.iter().map(|s| s.name.as_str()).collect::<Vec<_>>().join(", "),
+            })?;
+            cast(make(states, source, seed, depth + 1)?.data(), dtype)
+        }
+        Init::Parts(parts) => {
+            let mut flat = Array::new([len], Data::zeros(dtype, len))?;
+            let mut start = 0;
+            for part in parts {
+                let value = make(states, part, seed, depth + 1)?;
+                let (elements, end) = (value.shape().elements(), start + value.shape().elements());
+                if end > len {
+                    return Err(GraphError::ElementCount { shape: shape.clone(), len: end });
+                }
+                flat.write_part(start, &Array::new([elements], cast(value.data(), dtype))?);
+                start = end;
+            }
+            flat.data().clone()
+        }
+        Init::Quantized(of) => Data::U32(quantize::pack(&make(states, of, seed, depth + 1)?)),
+        Init::QuantizationScales(of) => cast(&Data::F32(quantize::scales(&make(states, of, seed, depth + 1)?)), dtype),
+    };
+    Array::new(shape, data)
+}
+
+/// `value(0), value(1), ..` rounded to `dtype`, made by all processors.
+fn generate(dtype: DType, len: usize, value: impl Fn(u64) -> f64 + Sync) -> Data {
+    let mut data = Data::zeros(dtype, len);
+    match &mut data {
+        Data::F64(out) => fill(out, |i| value(i)),
+        Data::F32(out) => fill(out, |i| value(i) as f32),
+        Data::BF16(out) => fill(out, |i| bf16::from_f64(value(i))),
+        Data::F16(out) => fill(out, |i| f16::from_f64(value(i))),
+        Data::U32(out) => fill(out, |i| value(i) as u32),
+        Data::Bool(out) => fill(out, |i| u8::from(value(i) != 0.0)),
+    }
+    data
+}
+
+fn fill<T: Send>(out: &mut [T], value: impl Fn(u64) -> T + Sync) {
+    let write = |first: usize, piece: &mut [T]| {
+        piece.iter_mut().enumerate().for_each(|(i, out)| *out = value((first + i) as u64));
+    };
+    if out.len() <= PIECE {
+        return write(0, out);
+    }
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let piece = out.len().div_ceil(threads);
+    std::thread::scope(|scope| {
+        for (number, part) in out.chunks_mut(piece).enumerate() {
+            let write = &write;
+            scope.spawn(move || write(number * piece, part));
+        }
+    });
+}
+
+/// The elements rounded to another dtype.
+fn cast(data: &Data, dtype: DType) -> Data {
+    match (data, dtype) {
+        (Data::F32(v), DType::F32) => Data::F32(v.clone()),
+        (Data::BF16(v), DType::BF16) => Data::BF16(v.clone()),
+        (Data::F16(v), DType::F16) => Data::F16(v.clone()),
+        (Data::U32(v), DType::U32) => Data::U32(v.clone()),
+        (Data::BF16(v), _) => generate(dtype, v.len(), |i| v[i as usize].to_f64()),
+        (Data::F32(v), _) => generate(dtype, v.len(), |i| f64::from(v[i as usize])),
+        (other, _) => Data::from_f64(dtype, other.to_f64()),
+    }
+}
+
+fn read(slice: &FileSlice, len: usize, state: &str) -> Result<Data, GraphError> {
+    let mut bytes = vec![0; len * slice.dtype.bytes()];
+    let done = File::open(&slice.path).and_then(|mut file| {
+        file.seek(SeekFrom::Start(slice.offset))?;
+        file.read_exact(&mut bytes)
+    });
+    done.map_err(|error| GraphError::File {
+        state: state.to_owned(),
+        path: slice.path.display().to_string(),
+        problem: error.to_string(),
+    })?;
+    macro_rules! words {
+        ($ty:ty) => {
+            bytes.as_chunks().0.iter().map(|&word| <$ty>::from_le_bytes(word)).collect()
+        };
+    }
+    Ok(match slice.dtype {
+        DType::F64 => Data::F64(words!(f64)),
+        DType::F32 => Data::F32(words!(f32)),
+        DType::BF16 => Data::BF16(words!(bf16)),
+        DType::F16 => Data::F16(words!(f16)),
+        DType::U32 => Data::U32(words!(u32)),
+        DType::Bool => Data::Bool(bytes),
+    })
+}

@@ -1,0 +1,54 @@
+//! Matrices as 8-bit integers with one scale a row: a quarter of float32, four integers in a U32 word.
+//!
+//! A matrix `[rows, columns]` becomes words `[rows / 4, columns]`: byte k of the word at (r, c) is `q + 128` of the element at
+//! `(k * rows / 4 + r, c)`, so unpacking reads and writes whole rows. Element = q * scale of its row, q in -127 .. 127.
+
+use super::{DType, Var, concat};
+use crate::array::Array;
+
+/// Integers in a word.
+const LANES: usize = 4;
+/// Makes integers from -127 on into bytes.
+const BIAS: f64 = 128.0;
+
+/// Largest absolute value of each row over 127, as float32. A row of zeros gets the scale of 1e-8.
+pub fn scales(matrix: &Array) -> Vec<f32> {
+    let columns = columns(matrix);
+    let values = matrix.to_f64();
+    let largest = |row: &[f64]| row.iter().fold(0f64, |max, v| max.max(v.abs()));
+    values.chunks(columns).map(|row| (largest(row).max(1e-8) / 127.0) as f32).collect()
+}
+
+/// The words of `matrix`, whose number of rows is a multiple of 4.
+pub(super) fn pack(matrix: &Array) -> Vec<u32> {
+    let (columns, scales, values) = (columns(matrix), scales(matrix), matrix.to_f64());
+    let quarter = scales.len() / LANES;
+    let byte = |row: usize, column: usize| {
+        let q = (values[row * columns + column] / f64::from(scales[row])).round_ties_even();
+        (q.clamp(-127.0, 127.0) + BIAS) as u32
+    };
+    (0..quarter * columns)
+        .map(|i| (0..LANES).fold(0, |word, k| word | byte(k * quarter + i / columns, i % columns) << (8 * k)))
+        .collect()
+}
+
+fn columns(matrix: &Array) -> usize {
+    matrix.shape().last().copied().unwrap_or(1).max(1)
+}
+
+/// The float32 matrix that `words` (`[rows / 4, columns]`, U32) with `scales` (`[rows, 1]`) stand for.
+#[track_caller]
+pub fn dequantize<'b>(words: Var<'b>, scales: Var<'b>) -> Var<'b> {
+    let b = words.builder();
+    let quarter = words.dim(0);
+    let number = |value: u32| b.scalar(f64::from(value), DType::U32);
+    let parts: Vec<Var<'b>> = (0..LANES)
+        .map(|k| {
+            // Integer division shifts; what lies above the byte is taken away.
+            let low = if k == 0 { words } else { words / number(1 << (8 * k)) };
+            let byte = if k + 1 == LANES { low } else { low - words / number(1 << (8 * (k + 1))) * number(256) };
+            (byte.cast(DType::F32) - BIAS) * scales.slice(0, k * quarter, quarter)
+        })
+        .collect();
+    concat(&parts, 0)
+}
