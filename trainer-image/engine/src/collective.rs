@@ -21,6 +21,12 @@ pub enum CollectiveError {
         /// Rank 0's.
         expected: usize,
     },
+    /// No rank answered within the hang timeout: one is gone, or stands still.
+    #[error("the gang is silent for {seconds} s: a rank is gone or stands still")]
+    Silent {
+        /// How long was waited.
+        seconds: u64,
+    },
     /// The transport failed.
     #[error("collective transport: {0}")]
     Transport(String),

@@ -68,7 +68,7 @@ impl From<ExecError> for Ending {
         match error {
             ExecError::OutOfMemory { .. } => Self::OutOfMemory(message),
             ExecError::Unsupported { .. } => Self::Unsupported(message),
-            ExecError::Collective(Gang::PeerLost { .. }) => Self::LostPeer(message),
+            ExecError::Collective(Gang::PeerLost { .. } | Gang::Silent { .. }) => Self::LostPeer(message),
             ExecError::Collective(Gang::Disagree { .. } | Gang::Transport(_))
             | ExecError::Graph(_)
             | ExecError::Index { .. }
