@@ -3,19 +3,23 @@
 //! A [`Workload`] is found by name in the [`registry`], makes a [`Job`] of a configuration, and the job's [`Data`] make the batches that
 //! a [`Loader`] prepares ahead. New systems add a module and a line to the registry; the trainer knows only the traits.
 
+pub mod layered;
 pub mod loader;
 pub mod random;
 pub mod sampling;
+pub mod slm;
 pub mod store;
 pub mod ups;
 mod workload;
 
 pub use loader::Loader;
-pub use workload::{At, Batch, Data, Job, Optimization, Programs, Regions, Request, Schedule, Workload, WorkloadError};
+pub use workload::{
+    At, Batch, Data, Job, Optimization, Programs, RateDecay, Regions, Request, Schedule, Workload, WorkloadError,
+};
 
 /// All workloads.
 pub fn registry() -> &'static [&'static dyn Workload] {
-    &[&ups::Ups]
+    &[&ups::Ups, &slm::Slm]
 }
 
 /// The workload called `name`.

@@ -49,7 +49,7 @@ impl Shuffle {
 }
 
 /// A uniform permutation of `0..len` (Fisher and Yates).
-fn permutation(stream: Stream, len: u32) -> Vec<u32> {
+pub(crate) fn permutation(stream: Stream, len: u32) -> Vec<u32> {
     let mut order: Vec<u32> = (0..len).collect();
     for last in (1..order.len()).rev() {
         order.swap(last, stream.below(last as u64, last as u64 + 1) as usize);

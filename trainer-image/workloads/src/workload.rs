@@ -163,6 +163,8 @@ pub struct Regions {
     pub blocks: &'static [&'static str],
     /// What may be recomputed separately: attention and MLP of each block.
     pub sublayers: &'static [&'static str],
+    /// What is never kept for the backward pass, whatever `activationCheckpointing` says.
+    pub rematerialized: &'static [&'static str],
 }
 
 /// How the parameters are updated: what the workload fills in of a [`Recipe`](pawl_engine::recipe::Recipe).
@@ -175,8 +177,35 @@ pub struct Optimization {
     pub groups: Vec<String>,
     /// Learning rate.
     pub learning_rate: f64,
+    /// How the learning rate falls, after warm-up, over the items of the launch.
+    pub decay: RateDecay,
+    /// Largest norm of the gradient, unless `settings.gradientClip` says otherwise.
+    pub clip: Option<f64>,
     /// Decay of the exponential moving average of the parameters, which evaluation reads.
     pub average: Option<f64>,
+}
+
+/// How a learning rate falls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RateDecay {
+    /// Not at all.
+    #[default]
+    None,
+    /// As half a period of a cosine, to 0 at the end of the launch.
+    Cosine,
+}
+
+impl RateDecay {
+    /// The factor of the learning rate after `items` of `total`.
+    pub fn factor(self, items: u64, total: u64) -> f64 {
+        match self {
+            Self::None => 1.0,
+            Self::Cosine => {
+                let done = (items as f64 / total.max(1) as f64).min(1.0);
+                0.5 * (1.0 + libm::cos(std::f64::consts::PI * done))
+            }
+        }
+    }
 }
 
 /// Where a micro-step stands.

@@ -15,7 +15,7 @@ mod pdebench;
 pub mod programs;
 
 use crate::random::mix;
-use crate::workload::{At, Data, Job, Optimization, Programs, Request, Workload, WorkloadError};
+use crate::workload::{At, Data, Job, Optimization, Programs, RateDecay, Request, Workload, WorkloadError};
 use batches::Batches;
 use config::{Auxiliary, Config, Task};
 use dataset::{Dataset, Split, samples};
@@ -261,10 +261,12 @@ fn optimization(settings: &Settings) -> Result<Optimization, WorkloadError> {
     Ok(Optimization {
         optimizer: Optimizer {
             matrices: Some(Muon { momentum: 0.95, iterations: 5, weight_decay }),
-            others: AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay },
+            others: AdamW { weight_decay, ..AdamW::default() },
         },
         groups: vec![operator::PREFIX.to_owned(), decoder::PREFIX.to_owned()],
         learning_rate,
+        decay: RateDecay::None,
+        clip: None,
         average: Some(decay),
     })
 }

@@ -19,6 +19,7 @@ pub const REGIONS: Regions = Regions {
         "decoder/*/layers.*/attn",
         "decoder/*/layers.*/mlp",
     ],
+    rematerialized: &[],
 };
 
 /// Points on each of the four edges at which the boundary loss looks.

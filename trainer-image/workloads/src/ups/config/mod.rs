@@ -2,6 +2,7 @@
 
 mod rules;
 
+use crate::layered;
 use crate::workload::WorkloadError;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -271,7 +272,7 @@ impl Config {
     /// Reads `config` (`spec.workload.config`) with `patch` (`settings.workload`) laid over it, both over the preset they name.
     pub fn parse(config: &Map<String, Value>, patch: &Map<String, Value>) -> Result<Self, WorkloadError> {
         let mut asked = Value::Object(config.clone());
-        overlay(&mut asked, &Value::Object(patch.clone()));
+        layered::overlay(&mut asked, &Value::Object(patch.clone()));
         let preset = match asked.get("preset") {
             None => Preset::Full,
             Some(name) => Preset::deserialize(name).map_err(|_| {
@@ -279,7 +280,7 @@ impl Config {
             })?,
         };
         let mut complete = preset.config();
-        overlay(&mut complete, &asked);
+        layered::overlay(&mut complete, &asked);
         // The preset's number of inverse pairs gives way to fewer pairs; one that was asked for does not.
         if let (None, Some(pairs)) = (asked.pointer("/loss/inversePairs"), complete["pairs"].as_u64()) {
             let preset = complete.pointer("/loss/inversePairs").and_then(Value::as_u64).unwrap_or(pairs);
@@ -287,12 +288,7 @@ impl Config {
                 loss.insert("inversePairs".to_owned(), json!(preset.min(pairs.max(1))));
             }
         }
-        let config: Self = serde_path_to_error::deserialize(&complete).map_err(|error| {
-            let path = error.path().to_string();
-            let pointer = format!("/{}", path.replace('.', "/"));
-            let value = complete.pointer(&pointer).unwrap_or(&Value::Null);
-            WorkloadError::config(&path, value, &error.inner().to_string())
-        })?;
+        let config: Self = layered::parse(&complete)?;
         config.validate()?;
         Ok(config)
     }
@@ -300,17 +296,5 @@ impl Config {
     /// Whether `task` is learnt.
     pub fn has(&self, task: Task) -> bool {
         self.tasks.contains(&task)
-    }
-}
-
-/// Lays `patch` over `base`: objects key by key, anything else replaced.
-fn overlay(base: &mut Value, patch: &Value) {
-    match (base, patch) {
-        (Value::Object(base), Value::Object(patch)) => {
-            for (key, value) in patch {
-                overlay(base.entry(key.clone()).or_insert(Value::Null), value);
-            }
-        }
-        (base, patch) => *base = patch.clone(),
     }
 }

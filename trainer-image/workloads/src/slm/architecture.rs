@@ -1,0 +1,147 @@
+//! The sizes of a Llama-style decoder, and what follows from them.
+
+use super::config::{Method, Size, Target};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// How Llama 3.1 and 3.2 stretch low frequencies of the rotary positions.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RopeScaling {
+    /// Low frequencies are divided by this.
+    pub factor: f64,
+    /// Wavelengths above `originalLength / lowFrequency` are low.
+    pub low_frequency: f64,
+    /// Wavelengths below `originalLength / highFrequency` are left alone.
+    pub high_frequency: f64,
+    /// Context that the model was first trained on.
+    pub original_length: usize,
+}
+
+/// Sizes of the decoder.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Architecture {
+    /// Token ids.
+    pub vocabulary: usize,
+    /// Width of the residual stream.
+    pub width: usize,
+    /// Blocks.
+    pub layers: usize,
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads; each serves `heads / kvHeads` neighbouring query heads.
+    pub kv_heads: usize,
+    /// Width of a head.
+    pub head_size: usize,
+    /// Hidden width of the MLP.
+    pub feed_forward: usize,
+    /// Whether the output matrix is the embedding.
+    pub tied: bool,
+    /// Base of the rotary frequencies.
+    pub rope_base: f64,
+    /// Stretched frequencies, for weights that were trained with them.
+    pub rope_scaling: Option<RopeScaling>,
+}
+
+impl Architecture {
+    /// The sizes of a named model.
+    pub fn of(size: Size) -> Self {
+        let sizes = |vocabulary, width, layers, [heads, kv_heads, head_size]: [usize; 3], feed_forward| Self {
+            vocabulary,
+            width,
+            layers,
+            heads,
+            kv_heads,
+            head_size,
+            feed_forward,
+            tied: true,
+            rope_base: 500_000.0,
+            rope_scaling: None,
+        };
+        match size {
+            Size::Tiny => Self { rope_base: 1e4, ..sizes(512, 128, 4, [4, 2, 32], 384) },
+            Size::M125 => Self { rope_base: 1e4, ..sizes(32_000, 768, 12, [12, 4, 64], 3072) },
+            Size::B1 => sizes(128_256, 2048, 16, [32, 8, 64], 8192),
+            Size::B3 => sizes(128_256, 3072, 28, [24, 8, 128], 8192),
+            Size::B8 => Self { tied: false, ..sizes(128_256, 4096, 32, [32, 8, 128], 14_336) },
+        }
+    }
+
+    /// `(outputs, inputs)` of a matrix of a block.
+    pub fn matrix(&self, target: Target) -> (usize, usize) {
+        let (queries, keys) = (self.heads * self.head_size, self.kv_heads * self.head_size);
+        match target {
+            Target::Q => (queries, self.width),
+            Target::K | Target::V => (keys, self.width),
+            Target::O => (self.width, queries),
+            Target::Gate | Target::Up => (self.feed_forward, self.width),
+            Target::Down => (self.width, self.feed_forward),
+        }
+    }
+
+    /// Parameters of one block.
+    pub fn block_parameters(&self) -> u64 {
+        let matrices: usize = Target::ALL.iter().map(|&target| self.matrix(target)).map(|(m, n)| m * n).sum();
+        (matrices + 2 * self.width) as u64
+    }
+
+    /// Parameters of the model, adapters not counted.
+    pub fn parameters(&self) -> u64 {
+        let embedding = (self.vocabulary * self.width) as u64;
+        let outputs = if self.tied { 0 } else { embedding };
+        embedding + outputs + self.layers as u64 * self.block_parameters() + self.width as u64
+    }
+
+    /// Parameters of adapters of `rank` on `targets` of every block.
+    pub fn adapter_parameters(&self, rank: usize, targets: &[Target]) -> u64 {
+        let of = |&target: &Target| {
+            let (outputs, inputs) = self.matrix(target);
+            rank * (outputs + inputs)
+        };
+        self.layers as u64 * targets.iter().map(of).sum::<usize>() as u64
+    }
+
+    /// Floating point operations of forward and backward for one token in windows of `sequence`, attention counted half for its mask;
+    /// `adapters` is the number of parameters that learn under [`Method::Lora`].
+    pub fn flops_per_token(&self, method: Method, sequence: usize, adapters: u64) -> u64 {
+        let embedding = if self.tied { 0 } else { (self.vocabulary * self.width) as u64 };
+        let multiplied = self.parameters() - embedding;
+        let attention = (6 * self.layers * self.heads * self.head_size * sequence) as u64;
+        match method {
+            Method::Full => 6 * multiplied + attention,
+            Method::Lora => 4 * multiplied + 6 * adapters + attention,
+        }
+    }
+}
+
+impl Target {
+    /// All matrices of a block.
+    pub const ALL: [Self; 7] = [Self::Q, Self::K, Self::V, Self::O, Self::Gate, Self::Up, Self::Down];
+
+    /// Its place in a block, in Hugging Face's names.
+    pub fn path(self) -> &'static str {
+        match self {
+            Self::Q => "self_attn.q_proj",
+            Self::K => "self_attn.k_proj",
+            Self::V => "self_attn.v_proj",
+            Self::O => "self_attn.o_proj",
+            Self::Gate => "mlp.gate_proj",
+            Self::Up => "mlp.up_proj",
+            Self::Down => "mlp.down_proj",
+        }
+    }
+
+    /// Its scope within that of the attention or the MLP.
+    pub fn scope(self) -> &'static str {
+        match self {
+            Self::Q => "q",
+            Self::K => "k",
+            Self::V => "v",
+            Self::O => "o",
+            Self::Gate => "gate",
+            Self::Up => "up",
+            Self::Down => "down",
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! The configuration of the language model: a size, and whatever of it is to be different.
+
+use super::architecture::{Architecture, RopeScaling};
+use crate::layered;
+use crate::workload::WorkloadError;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+/// A model to start from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Size {
+    /// 853,120 parameters, for tests and CPUs.
+    #[serde(rename = "tiny")]
+    Tiny,
+    /// 128,404,224 parameters.
+    #[serde(rename = "125m")]
+    M125,
+    /// 1,235,814,400 parameters, as Llama 3.2 1B.
+    #[serde(rename = "1b")]
+    B1,
+    /// 3,212,749,824 parameters, as Llama 3.2 3B.
+    #[serde(rename = "3b")]
+    B3,
+    /// 8,030,261,248 parameters, as Llama 3.1 8B.
+    #[serde(rename = "8b")]
+    B8,
+}
+
+/// What learns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Method {
+    /// Low-rank adapters beside frozen matrices.
+    Lora,
+    /// Everything.
+    Full,
+}
+
+/// A matrix of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Target {
+    /// Queries.
+    Q,
+    /// Keys.
+    K,
+    /// Values.
+    V,
+    /// Output of attention.
+    O,
+    /// Gate of the MLP.
+    Gate,
+    /// What is gated.
+    Up,
+    /// Output of the MLP.
+    Down,
+}
+
+/// The adapters of `method: Lora`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct LoraConfig {
+    /// Rank r of every adapter.
+    pub rank: usize,
+    /// Adapters count alpha / r times.
+    pub alpha: f64,
+    /// Share of an adapter's inputs that are dropped.
+    pub dropout: f64,
+    /// The matrices that have one.
+    pub targets: Vec<Target>,
+}
+
+/// Where tokens come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Source {
+    /// A generated stream with structure of order 2 and Zipf noise.
+    Markov,
+    /// Text files below `data.directory`: a token is a byte, 256 the end of a document.
+    Text,
+    /// `train.bin` and `validation.bin` in `data.directory`: little-endian 32-bit ids, one after the other.
+    Tokens,
+}
+
+/// The data.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct DataConfig {
+    /// Where tokens come from.
+    pub source: Source,
+    /// The directory of `source: Text` and `source: Tokens`.
+    pub directory: Option<String>,
+    /// Tokens in all, at most.
+    pub tokens: usize,
+    /// Seed of the stream and of the split; the seed of a launch changes neither.
+    pub seed: u64,
+}
+
+/// The loss.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct LossConfig {
+    /// Tokens whose logits are in memory at once; 0 for as many as take 512 MiB in 16 bits.
+    pub chunk: usize,
+}
+
+/// The evaluation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct EvaluationConfig {
+    /// Windows of the validation split that are looked at, from its beginning.
+    pub windows: usize,
+}
+
+/// The configuration of a run, complete.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Config {
+    /// The model that it started from.
+    pub size: Size,
+    /// What learns.
+    pub method: Method,
+    /// Tokens of a window: an item is one window.
+    pub sequence: usize,
+    /// The model.
+    pub architecture: Architecture,
+    /// The adapters.
+    pub lora: LoraConfig,
+    /// A directory with weights in Hugging Face's layout (`model.safetensors`, or shards and their index); none: random ones.
+    pub weights: Option<String>,
+    /// The data.
+    pub data: DataConfig,
+    /// The loss.
+    pub loss: LossConfig,
+    /// The evaluation.
+    pub evaluation: EvaluationConfig,
+}
+
+impl Size {
+    /// The complete configuration that the size stands for.
+    pub fn config(self) -> Value {
+        let (method, sequence) = match self {
+            Self::Tiny => (Method::Full, 64),
+            Self::M125 => (Method::Full, 1024),
+            Self::B1 => (Method::Lora, 1024),
+            Self::B3 => (Method::Lora, 512),
+            Self::B8 => (Method::Lora, 256),
+        };
+        json!({
+            "size": self,
+            "method": method,
+            "sequence": sequence,
+            "architecture": Architecture::of(self),
+            "lora": {"rank": 64, "alpha": 128.0, "dropout": 0.1, "targets": ["q", "k", "v", "o", "gate", "up", "down"]},
+            "weights": null,
+            "data": {"source": "Markov", "directory": null, "tokens": 4_000_000, "seed": 42},
+            "loss": {"chunk": 0},
+            "evaluation": {"windows": 128},
+        })
+    }
+}
+
+impl Config {
+    /// Reads `config` (`spec.workload.config`) with `patch` (`settings.workload`) laid over it, both over the size they name.
+    ///
+    /// # Errors
+    /// Names the field, the value and the remedy.
+    pub fn parse(config: &Map<String, Value>, patch: &Map<String, Value>) -> Result<Self, WorkloadError> {
+        let mut asked = Value::Object(config.clone());
+        layered::overlay(&mut asked, &Value::Object(patch.clone()));
+        let size = match asked.get("size") {
+            None => Size::B8,
+            Some(name) => Size::deserialize(name).map_err(|_| {
+                WorkloadError::config("size", name, "is not a size: choose tiny, 125m, 1b, 3b or 8b (in quotes)")
+            })?,
+        };
+        let mut complete = size.config();
+        layered::overlay(&mut complete, &asked);
+        let config: Self = layered::parse(&complete)?;
+        config.validate()?;
+        Ok(config)
+    }
+
+    /// Checks what the types cannot: sizes that must fit together, ranges, choices that need each other.
+    fn validate(&self) -> Result<(), WorkloadError> {
+        let wrong = |field: &str, value: &dyn std::fmt::Display, remedy: &str| -> Result<(), WorkloadError> {
+            Err(WorkloadError::config(field, &Value::String(value.to_string()), remedy))
+        };
+        let of = &self.architecture;
+        let positive = [
+            ("sequence", self.sequence),
+            ("architecture.vocabulary", of.vocabulary),
+            ("architecture.width", of.width),
+            ("architecture.layers", of.layers),
+            ("architecture.heads", of.heads),
+            ("architecture.kvHeads", of.kv_heads),
+            ("architecture.headSize", of.head_size),
+            ("architecture.feedForward", of.feed_forward),
+            ("lora.rank", self.lora.rank),
+            ("evaluation.windows", self.evaluation.windows),
+        ];
+        for (field, value) in positive {
+            if value == 0 || value > 1 << 24 {
+                return wrong(field, &value, "must be between 1 and 16777216");
+            }
+        }
+        if of.heads % of.kv_heads != 0 {
+            return wrong(
+                "architecture.kvHeads",
+                &of.kv_heads,
+                &format!("must divide architecture.heads ({})", of.heads),
+            );
+        }
+        if of.head_size % 2 != 0 {
+            return wrong("architecture.headSize", &of.head_size, "must be even: positions rotate pairs");
+        }
+        if !(of.rope_base > 1.0 && of.rope_base.is_finite()) {
+            return wrong("architecture.ropeBase", &of.rope_base, "must be above 1");
+        }
+        if let Some(RopeScaling { factor, low_frequency, high_frequency, original_length }) = &of.rope_scaling
+            && !(*factor >= 1.0 && *low_frequency > 0.0 && high_frequency > low_frequency && *original_length > 0)
+        {
+            let remedy = "needs factor >= 1, 0 < lowFrequency < highFrequency and originalLength >= 1";
+            return wrong("architecture.ropeScaling", &format!("{factor}"), remedy);
+        }
+        if !(self.lora.alpha > 0.0 && self.lora.alpha.is_finite()) {
+            return wrong("lora.alpha", &self.lora.alpha, "must be above 0");
+        }
+        if !(0.0..1.0).contains(&self.lora.dropout) {
+            return wrong("lora.dropout", &self.lora.dropout, "must be at least 0 and less than 1");
+        }
+        if self.method == Method::Lora && self.lora.targets.is_empty() {
+            return wrong("lora.targets", &"[]", "must name at least one of q, k, v, o, gate, up, down");
+        }
+        let twice = |(i, target): (usize, &Target)| self.lora.targets[..i].contains(target);
+        if self.lora.targets.iter().enumerate().any(twice) {
+            return wrong("lora.targets", &format!("{:?}", self.lora.targets), "must name each matrix once");
+        }
+        // Both splits hold at least one window and the token after it, and the validation split is a twentieth.
+        let least = 40 * (self.sequence + 1);
+        if self.data.tokens < least || self.data.tokens > 1 << 31 {
+            let remedy = format!("must be between 40 windows ({least}) and 2147483648");
+            return wrong("data.tokens", &self.data.tokens, &remedy);
+        }
+        match (self.data.source, &self.data.directory) {
+            (Source::Markov, Some(directory)) => wrong(
+                "data.directory",
+                directory,
+                "is not read with `source: Markov`: choose Text or Tokens, or leave it out",
+            ),
+            (Source::Text | Source::Tokens, None) => wrong(
+                "data.directory",
+                &"null",
+                "must name the directory to read for `source: Text` or `source: Tokens`",
+            ),
+            (Source::Text, _) if of.vocabulary <= usize::from(super::corpus::END_OF_DOCUMENT) => wrong(
+                "architecture.vocabulary",
+                &of.vocabulary,
+                "must be at least 257 for `source: Text`: bytes, and the end of a document",
+            ),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Trained weights as a safetensors file that Hugging Face's libraries load: adapters merged, names as theirs.
+
+use super::SlmJob;
+use super::config::{Method, Target};
+use super::weights::Weights;
+use pawl_engine::array::Array;
+use pawl_engine::graph::{DType, GraphError, StateDecl, initial_value};
+use serde_json::{Map, Value, json};
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+/// An export that did not happen.
+#[derive(Debug, thiserror::Error)]
+pub enum ExportError {
+    /// The checkpoint lacks a weight that learns.
+    #[error("the checkpoint has no {0}: it is of another model, or of another workload.config.method")]
+    Missing(String),
+    /// A base weight cannot be had, or one of the checkpoint has another shape.
+    #[error(transparent)]
+    Weight(#[from] GraphError),
+    /// The file cannot be written.
+    #[error("{path}: cannot be written: {source}; choose another place")]
+    Io {
+        /// The file.
+        path: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+/// Writes the model that `trained` (states of a checkpoint by name) makes of the weights that a launch of `job` with `seed` starts from:
+/// bfloat16 matrices where `narrow`, else float32, into the file `to`. One weight at a time is in memory.
+///
+/// # Errors
+/// When a weight is missing or the disk refuses; `to` is then not there.
+pub fn export(
+    job: &SlmJob,
+    seed: u64,
+    trained: &dyn Fn(&str) -> Option<Array>,
+    narrow: bool,
+    to: &Path,
+) -> Result<(), ExportError> {
+    let weights = job.weights();
+    let all = weights.all();
+    let temporary = to.with_extension("part");
+    let failed = |source| ExportError::Io { path: to.display().to_string(), source };
+    let mut out = BufWriter::new(File::create(&temporary).map_err(failed)?);
+    out.write_all(&header(&all, narrow)).map_err(failed)?;
+    for decl in &all {
+        let values = merged(job, &weights, decl, seed, trained)?;
+        let bytes: Vec<u8> = match narrow {
+            true => values.iter().flat_map(|&value| half::bf16::from_f32(value).to_le_bytes()).collect(),
+            false => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
+        };
+        out.write_all(&bytes).map_err(failed)?;
+    }
+    out.into_inner().map_err(|error| failed(error.into_error())).and_then(|file| file.sync_all().map_err(failed))?;
+    std::fs::rename(&temporary, to).map_err(failed)
+}
+
+/// Length and header of a safetensors file that holds `all` one after the other.
+fn header(all: &[StateDecl], narrow: bool) -> Vec<u8> {
+    let (name, size) = if narrow { ("BF16", 2) } else { ("F32", 4) };
+    let mut tensors = Map::from_iter([("__metadata__".to_owned(), json!({"format": "pt"}))]);
+    let mut start = 0;
+    for decl in all {
+        let end = start + decl.meta.shape.elements() * size;
+        let entry = json!({"dtype": name, "shape": decl.meta.shape.dims(), "data_offsets": [start, end]});
+        tensors.insert(decl.name.clone(), entry);
+        start = end;
+    }
+    let mut text = Value::Object(tensors).to_string().into_bytes();
+    text.resize(text.len().next_multiple_of(8), b' ');
+    [&(text.len() as u64).to_le_bytes(), text.as_slice()].concat()
+}
+
+/// The trained value of a base weight: from the checkpoint, or what it started from plus what its adapter adds.
+fn merged(
+    job: &SlmJob,
+    weights: &Weights<'_>,
+    decl: &StateDecl,
+    seed: u64,
+    trained: &dyn Fn(&str) -> Option<Array>,
+) -> Result<Vec<f32>, ExportError> {
+    let config = job.config();
+    let learnt = |decl: &StateDecl| {
+        let array = trained(&decl.name).ok_or_else(|| ExportError::Missing(decl.name.clone()))?;
+        if array.shape() != &decl.meta.shape {
+            return Err(ExportError::Missing(format!("{} of shape {}", decl.name, decl.meta.shape)));
+        }
+        Ok(narrowed(&array))
+    };
+    if config.method == Method::Full {
+        return learnt(decl);
+    }
+    // Rounded as the launch stored it: what the adapters were trained beside.
+    let stored = match decl.meta.shape.rank() {
+        1 => decl.clone(),
+        _ => {
+            StateDecl { meta: pawl_engine::graph::Meta::new(weights.storage.frozen, &decl.meta.shape), ..decl.clone() }
+        }
+    };
+    let mut values = narrowed(&initial_value(&[&stored], &stored, seed)?);
+    let pairs = (0..config.architecture.layers).flat_map(|layer| Target::ALL.map(|target| (layer, target)));
+    let adapted = pairs.into_iter().find(|&(layer, target)| Weights::matrix_name(layer, target) == decl.name);
+    if let Some((layer, target)) = adapted.filter(|(_, target)| config.lora.targets.contains(target)) {
+        let [down, up] = weights.adapter_decls(layer, target);
+        let (rank, inputs) = (down.meta.shape[0], down.meta.shape[1]);
+        let (down, up) = (learnt(&down)?, learnt(&up)?);
+        let scale = (config.lora.alpha / config.lora.rank as f64) as f32;
+        for (row, up) in values.chunks_exact_mut(inputs).zip(up.chunks_exact(rank)) {
+            for (&factor, down) in up.iter().zip(down.chunks_exact(inputs)) {
+                row.iter_mut().zip(down).for_each(|(value, &a)| *value += scale * factor * a);
+            }
+        }
+    }
+    Ok(values)
+}
+
+fn narrowed(array: &Array) -> Vec<f32> {
+    match array.data() {
+        pawl_engine::array::Data::F32(values) if array.dtype() == DType::F32 => values.clone(),
+        _ => array.to_f64().iter().map(|&value| value as f32).collect(),
+    }
+}

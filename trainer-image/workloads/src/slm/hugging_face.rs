@@ -1,0 +1,111 @@
+//! Weights in Hugging Face's layout: one safetensors file, or shards and `model.safetensors.index.json`.
+
+use crate::workload::WorkloadError;
+use memmap2::Mmap;
+use pawl_engine::graph::{DType, FileSlice, StateDecl};
+use safetensors::{Dtype, SafeTensors};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+const ONE_FILE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+
+/// Where each weight of a directory lies. Only headers are read.
+#[derive(Clone, Debug)]
+pub struct WeightFiles {
+    directory: PathBuf,
+    tensors: BTreeMap<String, (FileSlice, Vec<usize>)>,
+    fingerprint: [u8; 32],
+}
+
+impl WeightFiles {
+    /// Reads the headers of the files in `directory`.
+    ///
+    /// # Errors
+    /// When there are none, or one cannot be read.
+    pub fn open(directory: &Path) -> Result<Self, WorkloadError> {
+        let wrong = |path: &Path, problem: String| {
+            WorkloadError::config("weights", &Value::String(path.display().to_string()), &problem)
+        };
+        let index = directory.join(INDEX);
+        let files: BTreeSet<String> = match std::fs::read(&index) {
+            Ok(bytes) => {
+                let index: Value = serde_json::from_slice(&bytes)
+                    .map_err(|error| wrong(&index, format!("is no index of shards: {error}; copy it again")))?;
+                let map = index["weight_map"].as_object().into_iter().flatten();
+                map.filter_map(|(_, file)| file.as_str().map(str::to_owned)).collect()
+            }
+            Err(_) => BTreeSet::from([ONE_FILE.to_owned()]),
+        };
+        let (mut tensors, mut digest) = (BTreeMap::new(), Sha256::new());
+        for file in files {
+            let path = directory.join(&file);
+            let open = File::open(&path).map_err(|error| {
+                let remedy = format!(
+                    "cannot be read: {error}; name a directory that holds {ONE_FILE} or {INDEX} and its shards"
+                );
+                wrong(&path, remedy)
+            })?;
+            // SAFETY: weights that a run starts from are not written while it starts; were they, its values would be undefined, as said.
+            let map =
+                unsafe { Mmap::map(&open) }.map_err(|error| wrong(&path, format!("cannot be mapped: {error}")))?;
+            let (header, metadata) = SafeTensors::read_metadata(&map)
+                .map_err(|error| wrong(&path, format!("is no safetensors file: {error}; copy it again")))?;
+            let path: Arc<Path> = Arc::from(path);
+            digest.update(file.as_bytes());
+            digest.update(&map[..header + 8]);
+            for (name, info) in metadata.tensors() {
+                let dtype = match info.dtype {
+                    Dtype::F32 => DType::F32,
+                    Dtype::BF16 => DType::BF16,
+                    Dtype::F16 => DType::F16,
+                    // Buffers of other types (a mask, say) are no weights.
+                    _ => continue,
+                };
+                let offset = (8 + header + info.data_offsets.0) as u64;
+                let slice = FileSlice { path: Arc::clone(&path), offset, dtype };
+                tensors.insert(name.clone(), (slice, info.shape.clone()));
+            }
+        }
+        Ok(Self { directory: directory.to_owned(), tensors, fingerprint: digest.finalize().into() })
+    }
+
+    /// Where the weight called `name` lies.
+    pub fn slice(&self, name: &str) -> Option<FileSlice> {
+        self.tensors.get(name).map(|(slice, _)| slice.clone())
+    }
+
+    /// Names and shapes of all files' headers, as a hash.
+    pub fn fingerprint(&self) -> [u8; 32] {
+        self.fingerprint
+    }
+
+    /// Whether each of `wanted` is there, with its shape.
+    ///
+    /// # Errors
+    /// Names the first that is not.
+    pub fn check<'d>(&self, wanted: impl Iterator<Item = &'d StateDecl>) -> Result<(), WorkloadError> {
+        let wrong = |problem: String| {
+            Err(WorkloadError::config("weights", &Value::String(self.directory.display().to_string()), &problem))
+        };
+        for decl in wanted {
+            match self.tensors.get(&decl.name) {
+                None => {
+                    return wrong(format!("has no weight {}: choose the size that these weights are of", decl.name));
+                }
+                Some((_, shape)) if decl.meta.shape.dims() != shape => {
+                    return wrong(format!(
+                        "has {} as {shape:?}, this model wants {}: set size and architecture as the weights have it",
+                        decl.name, decl.meta.shape
+                    ));
+                }
+                Some(_) => {}
+            }
+        }
+        Ok(())
+    }
+}

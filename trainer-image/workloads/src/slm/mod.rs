@@ -1,0 +1,240 @@
+//! A language model: fine-tuning (or training) a decoder of Llama's architecture, whole or by low-rank adapters.
+
+pub mod architecture;
+mod batches;
+pub mod config;
+pub mod corpus;
+pub mod export;
+pub mod hugging_face;
+pub mod loss;
+pub mod model;
+pub mod rope;
+pub mod weights;
+
+use crate::random::mix;
+use crate::workload::{At, Data, Job, Optimization, Programs, RateDecay, Request, Workload, WorkloadError};
+use batches::Batches;
+use config::{Config, Method, Size, Source};
+use corpus::Corpus;
+use hugging_face::WeightFiles;
+use model::{Model, REGIONS};
+use pawl_contract::decimal::Decimal;
+use pawl_contract::settings::{Precision, RopeCache, Settings, WeightQuantization};
+use pawl_engine::array::{Array, Data as Elements};
+use pawl_engine::graph::{DType, Role};
+use pawl_engine::optim::{AdamW, Optimizer};
+use serde_json::Value;
+use std::path::Path;
+use std::sync::Arc;
+use weights::{Storage, Weights};
+
+/// The workload.
+pub struct Slm;
+
+impl Workload for Slm {
+    fn name(&self) -> &'static str {
+        "slm"
+    }
+
+    fn schema(&self) -> Value {
+        schemars::schema_for!(Config).to_value()
+    }
+
+    fn settings(&self) -> &'static [&'static str] {
+        &["weightQuantization", "ropeCache", "learningRate", "weightDecay", "ema", "workload"]
+    }
+
+    fn prepare(&self, request: &Request) -> Result<Box<dyn Job>, WorkloadError> {
+        Ok(Box::new(SlmJob::new(request)?))
+    }
+}
+
+/// A validated launch.
+pub struct SlmJob {
+    plan: Arc<Plan>,
+    programs: Arc<Programs>,
+    optimization: Optimization,
+    files: Option<WeightFiles>,
+}
+
+/// What batches are a function of.
+#[derive(Debug)]
+struct Plan {
+    config: Config,
+    storage: Storage,
+    batch: usize,
+    evaluation_batch: usize,
+    seed: u64,
+    rank: u64,
+    world: u64,
+}
+
+impl SlmJob {
+    /// Validates `request`, reads the headers of weight files, and builds the programs.
+    ///
+    /// # Errors
+    /// Names the field, the value and the remedy.
+    pub fn new(request: &Request) -> Result<Self, WorkloadError> {
+        let settings = &request.settings;
+        let plan = Plan::new(request)?;
+        let directory = plan.config.weights.as_deref();
+        let files = directory.map(|directory| WeightFiles::open(Path::new(directory))).transpose()?;
+        let weights = Weights { config: &plan.config, storage: plan.storage, files: files.as_ref() };
+        if let Some(files) = &files {
+            files.check(weights.all().iter())?;
+        }
+        let model = Model {
+            config: &plan.config,
+            weights,
+            // Only bfloat16 has the range that a residual stream wants.
+            stream: if settings.precision == Some(Precision::Bf16) { DType::BF16 } else { DType::F32 },
+            rope_cached: settings.rope_cache == Some(RopeCache::Cached),
+        };
+        let programs = Programs {
+            train: vec![model.training(plan.batch)?],
+            evaluation: vec![model.evaluation(plan.evaluation_batch)?],
+            regions: REGIONS,
+        };
+        let optimization = optimization(settings, &plan.config)?;
+        Ok(Self { plan: Arc::new(plan), programs: Arc::new(programs), optimization, files })
+    }
+
+    /// The complete configuration.
+    pub fn config(&self) -> &Config {
+        &self.plan.config
+    }
+
+    /// The states as this launch stores them.
+    pub fn weights(&self) -> Weights<'_> {
+        Weights { config: &self.plan.config, storage: self.plan.storage, files: self.files.as_ref() }
+    }
+}
+
+impl Plan {
+    fn new(request: &Request) -> Result<Self, WorkloadError> {
+        let settings = &request.settings;
+        let config = Config::parse(&request.config, settings.workload.as_ref().unwrap_or(&Default::default()))?;
+        settings.accumulation(request.world).map_err(|mismatch| {
+            WorkloadError::setting("globalBatch", mismatch.global_batch, format!("does not come out: {mismatch}"))
+        })?;
+        let quantized = settings.weight_quantization == Some(WeightQuantization::Int8);
+        if quantized && config.method == Method::Full {
+            let problem =
+                "keeps frozen weights in 8 bits, and workload.config.method Full has none: set Lora, or leave it out";
+            return Err(WorkloadError::setting("weightQuantization", "Int8", problem));
+        }
+        let odd = config::Target::ALL.iter().find(|&&t| config.architecture.matrix(t).0 % 4 != 0);
+        if let (true, Some(target)) = (quantized, odd) {
+            let problem =
+                format!("packs four rows, and matrix {} has a number of them that 4 does not divide", target.path());
+            return Err(WorkloadError::setting("weightQuantization", "Int8", problem));
+        }
+        let batch = settings.batch().max(1) as usize;
+        let frozen = match settings.precision.unwrap_or_default() {
+            Precision::Bf16 => DType::BF16,
+            Precision::Fp16 => DType::F16,
+            Precision::Fp32 | Precision::Tf32 => DType::F32,
+        };
+        Ok(Self {
+            storage: Storage { frozen, quantized },
+            batch,
+            evaluation_batch: settings.eval_batch.map_or(batch, |windows| windows.max(1) as usize),
+            seed: request.seed,
+            rank: u64::from(request.rank),
+            world: u64::from(request.world.max(1)),
+            config,
+        })
+    }
+
+    /// The first item of this rank's batch at `at`, counted over the whole gang and run.
+    fn first_item(&self, at: At) -> u64 {
+        at.items + (u64::from(at.micro) * self.world + self.rank) * self.batch as u64
+    }
+
+    /// What tells this micro-step's dropout from every other's.
+    fn counter(&self, at: At) -> u32 {
+        mix(self.seed ^ mix(self.first_item(at))) as u32
+    }
+
+    /// Windows that hold as many tokens as the training split should.
+    fn items_per_epoch(&self) -> u64 {
+        let data = &self.config.data;
+        let tokens = match data.source {
+            Source::Markov => data.tokens - data.tokens / 20,
+            Source::Text => data.tokens * 7 / 10,
+            Source::Tokens => data.tokens,
+        };
+        (tokens / self.config.sequence).max(1) as u64
+    }
+}
+
+impl Job for SlmJob {
+    fn programs(&self) -> &Programs {
+        &self.programs
+    }
+
+    fn optimization(&self) -> &Optimization {
+        &self.optimization
+    }
+
+    fn items_per_batch(&self) -> u32 {
+        self.plan.batch as u32
+    }
+
+    fn items_per_epoch(&self) -> u64 {
+        self.plan.items_per_epoch()
+    }
+
+    fn variant(&self, _at: At) -> usize {
+        0
+    }
+
+    /// What the weights that it started from were: frozen ones are not in a checkpoint.
+    fn extras(&self) -> Vec<(String, Array)> {
+        let Some(files) = &self.files else { return Vec::new() };
+        let words = files.fingerprint().as_chunks().0.iter().map(|&word| u32::from_le_bytes(word)).collect();
+        let array = Array::new([8], Elements::U32(words)).expect("a hash of 32 bytes is 8 words");
+        vec![("slm.weights".to_owned(), array)]
+    }
+
+    fn open(&self, _root: &Path, progress: crate::store::OnProgress<'_>) -> Result<Arc<dyn Data>, WorkloadError> {
+        let corpus = Corpus::open(&self.plan.config, progress)?;
+        Ok(Arc::new(Batches::new(Arc::clone(&self.plan), Arc::clone(&self.programs), corpus)))
+    }
+}
+
+/// AdamW, which shrinks matrices only.
+fn optimization(settings: &Settings, config: &Config) -> Result<Optimization, WorkloadError> {
+    let number =
+        |field: &str, value: &Option<Decimal>, range: std::ops::Range<f64>| match value.as_ref().map(Decimal::value) {
+            Some(value) if !range.contains(&value) => {
+                let problem = format!("must be at least {} and less than {}", range.start, range.end);
+                Err(WorkloadError::setting(field, value, problem))
+            }
+            value => Ok(value),
+        };
+    // Adapters, weights from nothing, weights that know something already.
+    let usual = match (config.method, config.size) {
+        (Method::Lora, _) => 2e-4,
+        (Method::Full, Size::Tiny | Size::M125) if config.weights.is_none() => 3e-4,
+        (Method::Full, _) => 2e-5,
+    };
+    let weight_decay = number("weightDecay", &settings.weight_decay, 0.0..10.0)?.unwrap_or(0.01);
+    Ok(Optimization {
+        optimizer: Optimizer {
+            matrices: None,
+            others: AdamW { weight_decay, decay_vectors: false, ..AdamW::default() },
+        },
+        groups: Vec::new(),
+        learning_rate: number("learningRate", &settings.learning_rate, 0.0..10.0)?.unwrap_or(usual),
+        decay: RateDecay::Cosine,
+        clip: Some(1.0),
+        average: number("ema", &settings.ema, 0.0..1.0)?,
+    })
+}
+
+/// Parameters of a program that learn.
+pub fn learning_parameters(program: &pawl_engine::graph::Program) -> u64 {
+    let learn = program.states.iter().filter(|state| state.role == Role::Parameter);
+    learn.map(|state| state.meta.shape.elements() as u64).sum()
+}

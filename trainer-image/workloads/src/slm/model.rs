@@ -1,0 +1,167 @@
+//! The decoder: pre-norm blocks of grouped-query attention and SwiGLU, with adapters where they are asked for.
+
+use super::config::{Config, Method, Target};
+use super::loss::{CrossEntropy, Head, chunk_rows};
+use super::rope::Tables;
+use super::weights::Weights;
+use crate::workload::Regions;
+use pawl_engine::graph::{AttentionSpec, Builder, DType, GraphError, Program, Var};
+
+/// Regions of the programs that passes ask for.
+pub const REGIONS: Regions = Regions {
+    float32: &[],
+    blocks: &["blocks.*"],
+    sublayers: &["blocks.*/attn", "blocks.*/mlp"],
+    // Weights that were 8-bit integers a moment ago, and inputs of adapters that random numbers make again.
+    rematerialized: &["blocks.*/*/*/dequantized", "blocks.*/*/*/dropped"],
+};
+
+/// Added to the mean square in every norm.
+const EPSILON: f64 = 1e-5;
+
+/// What the model code needs to know.
+pub struct Model<'a> {
+    /// The configuration.
+    pub config: &'a Config,
+    /// Names and forms of the states.
+    pub weights: Weights<'a>,
+    /// Dtype of the residual stream between sublayers.
+    pub stream: DType,
+    /// Whether rotary tables are embedded in the program.
+    pub rope_cached: bool,
+}
+
+/// The values of one pass through the blocks.
+struct Pass<'m, 'b> {
+    model: &'m Model<'m>,
+    b: &'b Builder,
+    tables: Tables<'b>,
+    batch: usize,
+    /// The counter of dropout; none in evaluation.
+    counter: Option<Var<'b>>,
+}
+
+impl Model<'_> {
+    /// One training micro-step of `batch` windows. Inputs: `tokens` and `targets` (batch, sequence), U32; `normalizer`, what the sum of the
+    /// losses is divided by; `counter` with dropout. Output: `loss`.
+    ///
+    /// # Errors
+    /// Only when this code is wrong.
+    pub fn training(&self, batch: usize) -> Result<Program, GraphError> {
+        let b = Builder::new("training");
+        let dropout = self.config.method == Method::Lora && self.config.lora.dropout > 0.0;
+        let (tokens, targets) = self.window(&b, batch);
+        let normalizer = b.input("normalizer", DType::F32, []);
+        let counter = dropout.then(|| b.input("counter", DType::U32, []));
+        let loss = self.loss(&b, tokens, targets, counter)?;
+        b.output("loss", loss.sum / normalizer);
+        b.finish()
+    }
+
+    /// Evaluation of `batch` windows. Inputs: `tokens` and `targets`. Outputs: `loss_sum` (nats), `tokens` (how many counted).
+    ///
+    /// # Errors
+    /// Only when this code is wrong.
+    pub fn evaluation(&self, batch: usize) -> Result<Program, GraphError> {
+        let b = Builder::new("evaluation");
+        let (tokens, targets) = self.window(&b, batch);
+        let loss = self.loss(&b, tokens, targets, None)?;
+        b.output("loss_sum", loss.sum);
+        b.output("tokens", loss.count);
+        b.finish()
+    }
+
+    fn window<'b>(&self, b: &'b Builder, batch: usize) -> (Var<'b>, Var<'b>) {
+        let shape = [batch, self.config.sequence];
+        (b.input("tokens", DType::U32, shape), b.input("targets", DType::U32, shape))
+    }
+
+    fn loss<'b>(
+        &self,
+        b: &'b Builder,
+        tokens: Var<'b>,
+        targets: Var<'b>,
+        counter: Option<Var<'b>>,
+    ) -> Result<CrossEntropy<'b>, GraphError> {
+        let (of, batch) = (&self.config.architecture, tokens.dim(0));
+        let rows = batch * self.config.sequence;
+        let tables = b.scope("rope", || Tables::new(b, of, self.config.sequence, self.rope_cached))?;
+        let pass = Pass { model: self, b, tables, batch, counter };
+        let embedding = b.scope("embed", || self.weights.table(b, "model.embed_tokens.weight"));
+        let mut x = b.scope("embed", || pass.settle(embedding.gather(0, tokens.reshape([rows])).cast(DType::F32)));
+        for layer in 0..of.layers {
+            x = b.scope(&format!("blocks.{layer}"), || pass.block(layer, x));
+        }
+        Ok(b.scope("head", || {
+            let hidden = pass.norm("model.norm.weight", x);
+            let matrix = if of.tied { embedding } else { self.weights.table(b, "lm_head.weight") };
+            let learns = self.config.method == Method::Full;
+            let head = Head { hidden, matrix, targets: targets.reshape([rows, 1]), stream: self.stream, learns };
+            head.cross_entropy(chunk_rows(self.config.loss.chunk, rows, of.vocabulary))
+        }))
+    }
+}
+
+impl<'b> Pass<'_, 'b> {
+    /// The value as the residual stream keeps it.
+    fn settle(&self, x: Var<'b>) -> Var<'b> {
+        x.cast(self.model.stream).cast(DType::F32)
+    }
+
+    fn norm(&self, name: &str, x: Var<'b>) -> Var<'b> {
+        x.rms_norm(EPSILON) * self.model.weights.gain(self.b, name)
+    }
+
+    fn block(&self, layer: usize, x: Var<'b>) -> Var<'b> {
+        let b = self.b;
+        let attended = b.scope("attn", || self.attention(layer, x));
+        let x = b.scope("attn", || self.settle(x + attended));
+        let fed = b.scope("mlp", || self.feed_forward(layer, x));
+        b.scope("mlp", || self.settle(x + fed))
+    }
+
+    fn attention(&self, layer: usize, x: Var<'b>) -> Var<'b> {
+        let of = &self.model.config.architecture;
+        let n = self.norm(&format!("model.layers.{layer}.input_layernorm.weight"), x);
+        let sequence = self.model.config.sequence;
+        let heads = |target: Target, heads: usize| {
+            self.linear(layer, target, n).reshape([self.batch, sequence, heads, of.head_size])
+        };
+        let turned = |x: Var<'b>| self.tables.rotate(x, self.model.stream).permute([0, 2, 1, 3]).cast(DType::F32);
+        let (q, k) = (turned(heads(Target::Q, of.heads)), turned(heads(Target::K, of.kv_heads)));
+        let v = heads(Target::V, of.kv_heads).permute([0, 2, 1, 3]);
+        let spec = AttentionSpec { scale: 1.0 / (of.head_size as f64).sqrt(), causal: true };
+        let o = q.attention(k, v, spec).permute([0, 2, 1, 3]);
+        self.linear(layer, Target::O, o.reshape([self.batch * sequence, of.heads * of.head_size]))
+    }
+
+    fn feed_forward(&self, layer: usize, x: Var<'b>) -> Var<'b> {
+        let n = self.norm(&format!("model.layers.{layer}.post_attention_layernorm.weight"), x);
+        let gate = self.linear(layer, Target::Gate, n);
+        let up = self.linear(layer, Target::Up, n);
+        self.linear(layer, Target::Down, gate.silu() * up)
+    }
+
+    /// `x W^T`, and the adapter's part.
+    fn linear(&self, layer: usize, target: Target, x: Var<'b>) -> Var<'b> {
+        let (b, Model { config, weights, .. }) = (self.b, self.model);
+        b.scope(target.scope(), || {
+            let y = x.matmul_t(weights.matrix(b, layer, target));
+            if config.method == Method::Full || !config.lora.targets.contains(&target) {
+                return y;
+            }
+            let (down, up) = weights.adapter(b, layer, target);
+            let kept = b.scope("dropped", || self.drop(&format!("blocks.{layer}.{}", target.path()), x));
+            let scale = config.lora.alpha / config.lora.rank as f64;
+            b.scope("adapter", || y + kept.matmul_t(down).matmul_t(up) * scale)
+        })
+    }
+
+    /// `x` with a share of its elements zeroed and the others scaled up to make good for them.
+    fn drop(&self, name: &str, x: Var<'b>) -> Var<'b> {
+        let Some(counter) = self.counter else { return x };
+        let share = self.model.config.lora.dropout;
+        let kept = self.b.random(name, counter, x.shape()).greater_equal(self.b.scalar(share, DType::F32));
+        kept.select(x * (1.0 / (1.0 - share)), 0.0)
+    }
+}

@@ -1,0 +1,125 @@
+//! The states of the decoder: which learn, which are frozen, in which form they are stored, and what they start from.
+
+use super::config::{Config, Method, Target};
+use super::hugging_face::WeightFiles;
+use pawl_engine::graph::{Builder, DType, Init, Meta, Role, StateDecl, Var, quantize};
+
+/// Standard deviation of random matrices: Hugging Face's default.
+const DEVIATION: f64 = 0.02;
+
+/// How a launch stores weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Storage {
+    /// Dtype of frozen matrices; what learns is float32.
+    pub frozen: DType,
+    /// Whether frozen matrices of blocks are 8-bit integers.
+    pub quantized: bool,
+}
+
+/// Names, shapes and first values of all states.
+pub struct Weights<'a> {
+    /// The configuration.
+    pub config: &'a Config,
+    /// How they are stored.
+    pub storage: Storage,
+    /// Where they come from, when not random.
+    pub files: Option<&'a WeightFiles>,
+}
+
+impl Weights<'_> {
+    fn learns(&self) -> bool {
+        self.config.method == Method::Full
+    }
+
+    /// The float32 declaration of a base weight: the key of checkpoints is Hugging Face's name.
+    pub fn base(&self, name: &str, shape: &[usize]) -> StateDecl {
+        let random = if shape.len() == 1 { Init::Fill(1.0) } else { Init::Normal { deviation: DEVIATION } };
+        let init = self.files.and_then(|files| files.slice(name)).map_or(random, Init::File);
+        let role = if self.learns() { Role::Parameter } else { Role::Frozen };
+        StateDecl::f32(name, shape.to_vec(), role, init)
+    }
+
+    /// A gain, float32.
+    #[track_caller]
+    pub fn gain<'b>(&self, b: &'b Builder, name: &str) -> Var<'b> {
+        b.state(self.base(name, &[self.config.architecture.width]))
+    }
+
+    /// The embedding, or the output matrix: (vocabulary, width), as it is stored.
+    #[track_caller]
+    pub fn table<'b>(&self, b: &'b Builder, name: &str) -> Var<'b> {
+        let of = &self.config.architecture;
+        b.state(self.stored(self.base(name, &[of.vocabulary, of.width])))
+    }
+
+    /// The name of matrix `target` of block `layer`.
+    pub fn matrix_name(layer: usize, target: Target) -> String {
+        format!("model.layers.{layer}.{}.weight", target.path())
+    }
+
+    /// Matrix `target` of block `layer`, float32 (outputs, inputs).
+    #[track_caller]
+    pub fn matrix<'b>(&self, b: &'b Builder, layer: usize, target: Target) -> Var<'b> {
+        let (outputs, inputs) = self.config.architecture.matrix(target);
+        let base = self.base(&Self::matrix_name(layer, target), &[outputs, inputs]);
+        if !self.storage.quantized || self.learns() {
+            return b.state(self.stored(base)).cast(DType::F32);
+        }
+        let frozen = |suffix: &str, dtype: DType, shape: [usize; 2], init: Init| {
+            let name = format!("{}.{suffix}", base.name);
+            b.state(StateDecl { name, meta: Meta::new(dtype, shape), role: Role::Frozen, init })
+        };
+        let of = || Box::new(base.clone());
+        let words = frozen("int8", DType::U32, [outputs / 4, inputs], Init::Quantized(of()));
+        let scales = frozen("scale", DType::F32, [outputs, 1], Init::QuantizationScales(of()));
+        b.scope("dequantized", || quantize::dequantize(words, scales))
+    }
+
+    /// The two matrices of an adapter: A (rank, inputs) and B (outputs, rank), under the names of Hugging Face's PEFT.
+    #[track_caller]
+    pub fn adapter<'b>(&self, b: &'b Builder, layer: usize, target: Target) -> (Var<'b>, Var<'b>) {
+        let [down, up] = self.adapter_decls(layer, target);
+        (b.state(down), b.state(up))
+    }
+
+    /// Declarations of an adapter's A and B.
+    pub fn adapter_decls(&self, layer: usize, target: Target) -> [StateDecl; 2] {
+        let (outputs, inputs) = self.config.architecture.matrix(target);
+        let rank = self.config.lora.rank;
+        let name = |part: &str| format!("base_model.model.model.layers.{layer}.{}.{part}.weight", target.path());
+        let bound = 1.0 / (inputs as f64).sqrt();
+        [
+            StateDecl::f32(name("lora_A"), [rank, inputs], Role::Parameter, Init::Uniform { bound }),
+            StateDecl::f32(name("lora_B"), [outputs, rank], Role::Parameter, Init::Fill(0.0)),
+        ]
+    }
+
+    /// Float32 declarations of all base weights, in the order of the model.
+    pub fn all(&self) -> Vec<StateDecl> {
+        let of = &self.config.architecture;
+        let table = [of.vocabulary, of.width];
+        let mut all = vec![self.base("model.embed_tokens.weight", &table)];
+        for layer in 0..of.layers {
+            for target in Target::ALL {
+                let (outputs, inputs) = of.matrix(target);
+                all.push(self.base(&Self::matrix_name(layer, target), &[outputs, inputs]));
+            }
+            for norm in ["input_layernorm", "post_attention_layernorm"] {
+                all.push(self.base(&format!("model.layers.{layer}.{norm}.weight"), &[of.width]));
+            }
+        }
+        all.push(self.base("model.norm.weight", &[of.width]));
+        if !of.tied {
+            all.push(self.base("lm_head.weight", &table));
+        }
+        all
+    }
+
+    /// In the form of frozen matrices, unless it learns.
+    fn stored(&self, decl: StateDecl) -> StateDecl {
+        match decl.role {
+            Role::Frozen => StateDecl { meta: Meta::new(self.storage.frozen, decl.meta.shape.clone()), ..decl },
+            _ => decl,
+        }
+    }
+}
