@@ -157,8 +157,20 @@ pub fn unify_states(programs: &[Program]) -> Result<(Vec<StateDecl>, Vec<Vec<usi
 /// # Errors
 /// When the device fails.
 pub fn read_named(executable: &mut dyn Executable) -> Result<Vec<(String, Array)>, ExecError> {
+    read_chosen(executable, |_| true)
+}
+
+/// The states that `choose` wants, by name, arenas taken apart: see [`read_named`]. Others are not read at all.
+///
+/// # Errors
+/// When the device fails.
+pub fn read_chosen(
+    executable: &mut dyn Executable,
+    choose: impl Fn(&StateDecl) -> bool,
+) -> Result<Vec<(String, Array)>, ExecError> {
     let mut named = Vec::new();
-    for decl in executable.states().to_vec() {
+    let chosen: Vec<StateDecl> = executable.states().iter().filter(|decl| choose(decl)).cloned().collect();
+    for decl in chosen {
         let value = executable.read_state(&decl.name)?;
         let mut start = 0;
         for part in decl.parts() {

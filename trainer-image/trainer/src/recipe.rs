@@ -134,13 +134,14 @@ pub fn recipe(settings: &Settings, job: &dyn Job, world_size: u32) -> Result<Rec
         ActivationCheckpointing::Selective => patterns(regions.sublayers),
         ActivationCheckpointing::Full => patterns(regions.blocks),
     };
+    recipe.rematerialize = patterns(regions.rematerialized);
     recipe.kernel = match settings.optimizer_kernel.unwrap_or_default() {
         OptimizerKernel::PerTensor => optim::OptimizerKernel::PerTensor,
         OptimizerKernel::Fused => optim::OptimizerKernel::Fused,
     };
     recipe.accumulation = accumulation as usize;
     recipe.world = world_size as usize;
-    recipe.clip = clip;
+    recipe.clip = clip.or(optimization.clip);
     recipe.average = optimization.average;
     recipe.groups = optimization.groups.clone();
     Ok(recipe)

@@ -6,8 +6,8 @@ use crate::executors;
 use pawl_contract::settings::Settings;
 use pawl_engine::array::{Array, View};
 use pawl_engine::collective::Collective;
-use pawl_engine::executor::{ExecOptions, Executable, MemoryReport, read_named, write_named};
-use pawl_engine::graph::{Program, Role};
+use pawl_engine::executor::{ExecOptions, Executable, MemoryReport, read_chosen, write_named};
+use pawl_engine::graph::{Program, Role, StateDecl};
 use pawl_engine::optim::AVERAGE;
 use pawl_engine::recipe::Recipe;
 use pawl_workloads::{Batch, Programs};
@@ -154,21 +154,13 @@ impl Session {
         (0..count).map(|output| Ok(self.executable.output(program, output)?)).collect()
     }
 
-    /// All states that live on from step to step, by name.
+    /// All states that live on from step to step and change, by name. What is frozen is a function of configuration and seed.
     ///
     /// # Errors
     /// When the device fails.
     pub fn states(&mut self) -> Result<Tensors, Ending> {
-        let sums: BTreeSet<String> = self
-            .executable
-            .states()
-            .iter()
-            .filter(|decl| decl.role == Role::Gradient)
-            .flat_map(|decl| decl.with_parts().map(|part| part.name.clone()).collect::<Vec<_>>())
-            .collect();
-        let mut states = read_named(self.executable.as_mut())?;
-        states.retain(|(name, _)| !sums.contains(name));
-        Ok(states)
+        let changes = |decl: &StateDecl| !matches!(decl.role, Role::Gradient | Role::Frozen);
+        Ok(read_chosen(self.executable.as_mut(), changes)?)
     }
 
     /// Sets states by name. Averages that are not there start from the weights; other slots that are not there keep
@@ -186,14 +178,14 @@ impl Session {
                 parts => parts.iter().map(|part| (part.name.clone(), part.role)).collect(),
             })
             .collect();
-        for (name, role) in decls.iter().filter(|(_, role)| *role != Role::Gradient) {
+        for (name, role) in decls.iter().filter(|(_, role)| !matches!(role, Role::Gradient | Role::Frozen)) {
             let find = |wanted: &str| tensors.iter().find(|(known, _)| known == wanted).map(|(_, array)| array.clone());
             if find(name).is_some() {
                 continue;
             }
             match (role, name.strip_prefix(AVERAGE).and_then(find)) {
                 (Role::Average, Some(weight)) => tensors.push((name.clone(), weight)),
-                (Role::Parameter | Role::Frozen, _) => {
+                (Role::Parameter, _) => {
                     return Err(Ending::InvalidPlan(format!(
                         "the checkpoint has no weight {name}: it is of another model; start in an empty checkpoint storage"
                     )));
