@@ -107,9 +107,10 @@ impl Run<'_> {
         Err(Ending::Failed("a step needs at least one micro-step".to_owned()))
     }
 
-    /// The learning rate of the coming step: it rises linearly over `warmupSteps`.
+    /// The learning rate of the coming step: it rises linearly over `warmupSteps`, and falls as the workload wants over the launch.
     fn learning_rate(&self) -> f64 {
-        let full = self.job.optimization().learning_rate;
+        let optimization = self.job.optimization();
+        let full = optimization.learning_rate * optimization.decay.factor(self.position.items, self.budget.items);
         match self.launch.plan.settings.warmup_steps {
             Some(steps) if self.position.step < u64::from(steps) => {
                 full * (self.position.step + 1) as f64 / f64::from(steps)
