@@ -1,0 +1,2 @@
+//! Checks and times kernels on a GPU.
+fn main() {}

@@ -1,0 +1,138 @@
+//! How threads share the elements of a fused kernel.
+
+use super::index::Walk;
+use crate::lower::{Access, Buffer, Class, Fused};
+
+/// Threads of a block, about.
+const THREADS: usize = 256;
+/// Elements that one thread has at once, at most (unless rows are very long).
+const ELEMENTS: usize = 24;
+/// Longest row that one warp holds in registers.
+const WARP: usize = 32;
+
+/// How threads walk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Shape {
+    /// Over vectors of the whole run of elements, wherever rows end.
+    Flat,
+    /// Over rows; a thread keeps its columns.
+    Rows,
+}
+
+/// The arrangement.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Geometry {
+    pub shape: Shape,
+    /// Elements of a vector.
+    pub vector: usize,
+    /// Threads along a row.
+    pub lanes: usize,
+    /// Vectors of a row that a thread has.
+    pub held: usize,
+    /// Rows (or runs) that a block works on side by side.
+    pub groups: usize,
+    /// Rows (or vectors) that a thread has at once.
+    pub unroll: usize,
+    /// Blocks side by side that share a row.
+    pub tiles: usize,
+}
+
+impl Geometry {
+    pub(super) fn new(kernel: &Fused, buffers: &[Buffer]) -> Self {
+        let by_column = kernel.folds.iter().any(|fold| fold.per_column);
+        let vector = vector(kernel, buffers);
+        let vectors = kernel.cols / vector;
+        if kernel.needs_whole_rows() {
+            let (lanes, held) = along_row(vectors, vector);
+            // What more than a warp holds is reduced over the block.
+            let groups = if lanes > WARP { 1 } else { THREADS / lanes };
+            // Short rows leave a thread little to wait for: several at once.
+            let unroll = (8 / (held * vector)).clamp(1, 4).min(kernel.rows.div_ceil(groups));
+            return Self { shape: Shape::Rows, vector, lanes, held, groups, unroll, tiles: 1 };
+        }
+        let unroll = |room: usize| (room / vector).clamp(1, 4);
+        if by_column {
+            let tiles = vectors.div_ceil(THREADS);
+            let lanes = vectors.div_ceil(tiles);
+            let groups = (THREADS / lanes).max(1);
+            let unroll = unroll(16).min(kernel.rows.div_ceil(kernel.segments * groups)).max(1);
+            return Self { shape: Shape::Rows, vector, lanes, held: 1, groups, unroll, tiles };
+        }
+        let all = kernel.rows * vectors / kernel.segments;
+        let unroll = unroll(16).min(all.div_ceil(THREADS)).max(1);
+        Self { shape: Shape::Flat, vector, lanes: 1, held: 1, groups: THREADS, unroll, tiles: 1 }
+    }
+
+    /// Threads of a block.
+    pub(super) fn threads(&self) -> usize {
+        self.lanes * self.groups
+    }
+
+    /// Rows (or vectors, for [`Shape::Flat`]) that a block works on at once.
+    pub(super) fn step(&self) -> usize {
+        self.groups * self.unroll
+    }
+}
+
+/// Elements that one access moves: 16 bytes of the widest array, as far as rows and views allow.
+fn vector(kernel: &Fused, buffers: &[Buffer]) -> usize {
+    let loads = kernel.loads.iter().zip(&kernel.values).map(|(load, &(_, class))| (&load.from, class));
+    let stores = kernel.stores.iter().filter(|store| !store.per_row).map(|store| (&store.to, Class::Full));
+    let arrays: Vec<&Access> =
+        loads.chain(stores).filter(|&(_, class)| class == Class::Full).map(|(access, _)| access).collect();
+    let widest = arrays.iter().map(|access| buffers[access.buffer].dtype.bytes()).max().unwrap_or(4);
+    let mut count = (16 / widest).min(8);
+    while count > 1 {
+        let fits = |access: &&Access| {
+            let walk = Walk::new(access, kernel.cols, buffers);
+            // An array that lies across is read element by element in any case.
+            walk.is_some_and(|walk| !walk.is_dense() || walk.moves(access, count))
+        };
+        if kernel.cols.is_multiple_of(count) && arrays.iter().all(fits) {
+            break;
+        }
+        count /= 2;
+    }
+    count
+}
+
+/// Threads along a row (a power of two), and vectors for each.
+fn along_row(vectors: usize, vector: usize) -> (usize, usize) {
+    let most = (ELEMENTS / vector).max(1);
+    let choices = (0..=10).map(|power| 1usize << power).filter(|&lanes| lanes <= WARP || vectors > WARP * most);
+    let held = |lanes: usize| vectors.div_ceil(lanes);
+    // Fewest idle lanes first; then as many vectors a thread as there is room for.
+    let cost = |lanes: usize| {
+        let held = held(lanes);
+        let idle = (lanes * held - vectors) * 100 / vectors;
+        (held > most, idle, most.abs_diff(held), lanes)
+    };
+    let lanes = choices.min_by_key(|&lanes| cost(lanes)).unwrap_or(WARP);
+    (lanes, held(lanes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_shared_without_idle_lanes_where_that_is_possible() {
+        // Width of a row in elements, elements of a vector: threads, vectors for each.
+        for (cols, vector, expected) in [
+            (384, 8, (16, 3)),
+            (768, 8, (32, 3)),
+            (384, 4, (16, 6)),
+            (48, 8, (2, 3)),
+            (128, 4, (8, 4)),
+            (8, 8, (1, 1)),
+            (1, 1, (1, 1)),
+            (16_384, 4, (1024, 4)),
+        ] {
+            assert_eq!(along_row(cols / vector, vector), expected, "{cols} in vectors of {vector}");
+        }
+        for vectors in 1..2000 {
+            let (lanes, held) = along_row(vectors, 1);
+            assert!(lanes * held >= vectors && lanes <= 1024 && lanes.is_power_of_two());
+        }
+    }
+}
