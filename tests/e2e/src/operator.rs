@@ -1,0 +1,172 @@
+//! The operator as a process in the control plane's network, with the rights of its service account and no more.
+
+use crate::programs::{built, repository, succeed};
+use crate::scene::Scene;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use std::fs::File;
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// Name of the operator's service account.
+pub const ACCOUNT: &str = "pawl";
+/// Longest time until an operator is ready: another one may hold the lease.
+const READY: Duration = Duration::from_secs(30);
+
+/// An operator at work; it is killed when this is dropped.
+pub struct Operator {
+    child: Child,
+    /// Where it writes its log.
+    pub log: PathBuf,
+    /// Where it serves metrics and probes.
+    pub http: SocketAddr,
+}
+
+/// The service account of the operator in the scene's namespace, and a kubeconfig with its token.
+pub fn account(scene: &Scene) -> PathBuf {
+    let path = scene.directory.path().join("operator.kubeconfig");
+    if !path.exists() {
+        scene.apply(&json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": ACCOUNT}}));
+        let mut rules = chart_rules();
+        rules.push(json!({"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "update"]}));
+        scene.allow(ACCOUNT, rules);
+        let token = succeed(&mut scene.kubectl(&["create", "token", ACCOUNT, "--duration=6h"]));
+        write_kubeconfig(&path, token.trim(), None);
+    }
+    path
+}
+
+/// What the chart lets the operator do in a namespace: its own rules, which hold no template.
+fn chart_rules() -> Vec<Value> {
+    let path = repository().join("charts/pawl/templates/rbac.yaml");
+    let template = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let begin = template.split_once("define \"pawl.rules\" -}}\n").expect("the chart defines pawl.rules").1;
+    let rules = begin.split_once("{{- end }}").unwrap().0;
+    serde_saphyr::from_str(rules).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The administrator's kubeconfig with another token, and with another server if one is given.
+pub fn write_kubeconfig(path: &Path, token: &str, server: Option<&str>) {
+    let admin = Kubeconfig::read().expect("KUBECONFIG is set");
+    let cluster = admin.clusters[0].cluster.as_ref().unwrap();
+    let mut fields = json!({ "server": server.unwrap_or(cluster.server.as_deref().unwrap()) });
+    if server.is_none() {
+        fields["certificate-authority-data"] = cluster.certificate_authority_data.clone().into();
+    }
+    let config = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "test",
+        "clusters": [{"name": "test", "cluster": fields}],
+        "users": [{"name": "test", "user": {"token": token}}],
+        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+    });
+    std::fs::write(path, config.to_string()).unwrap();
+}
+
+/// A client with the rights of a kubeconfig.
+pub async fn client(kubeconfig: &Path) -> Client {
+    let config = Kubeconfig::read_from(kubeconfig).unwrap();
+    let config = Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await.unwrap();
+    Client::try_from(config).unwrap()
+}
+
+impl Operator {
+    /// Starts an operator that watches the scene's namespace, and waits until it is ready. `kubeconfig` replaces its
+    /// own.
+    pub async fn start(scene: &Scene, kubeconfig: Option<&Path>) -> Self {
+        let operator = Self::spawn(scene, kubeconfig);
+        let probe = format!("http://{}/readyz", operator.http);
+        scene.until("the operator to be ready", READY, async || get(&probe).await).await;
+        operator
+    }
+
+    /// Starts an operator without waiting for it.
+    pub fn spawn(scene: &Scene, kubeconfig: Option<&Path>) -> Self {
+        let own = account(scene);
+        let http = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let log = scene.directory.path().join("operator.log");
+        let out = File::options().create(true).append(true).open(&log).unwrap();
+        let child = Command::new(built("pawl"))
+            .args(["operator", "--namespace", &scene.namespace, "--lease-namespace", &scene.namespace])
+            .args(["--listen", &http.to_string(), "--log-format", "text", "--log", "info,pawl_controller=debug"])
+            .args(["--ask-every", "1s", "--progress-every", "1s"])
+            .args(["--trainer-image", "localhost/pawl:test", "--agent-image", "localhost/pawl:test"])
+            .env("KUBECONFIG", kubeconfig.unwrap_or(&own))
+            .env("RUST_BACKTRACE", "1")
+            .stdin(Stdio::null())
+            .stdout(out.try_clone().unwrap())
+            .stderr(out)
+            .spawn()
+            .unwrap();
+        Self { child, log, http }
+    }
+
+    /// Its process.
+    pub fn process(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    /// Kills it with SIGKILL and waits until it is gone.
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Waits until it is gone.
+    ///
+    /// # Panics
+    /// At the deadline.
+    pub fn gone(&mut self, deadline: Duration) -> ExitStatus {
+        let began = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(began.elapsed() < deadline, "the operator is still there after {deadline:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Sends SIGTERM and waits until it is gone.
+    pub fn stop(&mut self, deadline: Duration) -> ExitStatus {
+        kill_process(self.process(), Signal::TERM).unwrap();
+        self.gone(deadline)
+    }
+
+    /// Its metrics.
+    pub async fn metrics(&self) -> String {
+        get(&format!("http://{}/metrics", self.http)).await.expect("the operator serves metrics")
+    }
+
+    /// What it wrote.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap()
+    }
+}
+
+impl Drop for Operator {
+    fn drop(&mut self) {
+        // It may be gone already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The body of a successful answer to GET.
+pub async fn get(url: &str) -> Option<String> {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let (host, path) = url.strip_prefix("http://").unwrap().split_once('/').unwrap();
+    let exchange = async {
+        let mut stream = tokio::net::TcpStream::connect(host).await.ok()?;
+        let request = format!("GET /{path} HTTP/1.0\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.ok()?;
+        let (head, body) = answer.split_once("\r\n\r\n")?;
+        head.split(' ').nth(1).filter(|code| *code == "200").map(|_| body.to_owned())
+    };
+    tokio::time::timeout(Duration::from_secs(5), exchange).await.ok()?
+}
