@@ -4,9 +4,9 @@ use crate::coordinator::{Coordinator, Inbox};
 use crate::durable::{self, named};
 use crate::finished::{ATTEMPT, finished_reports};
 use crate::link::{join, link};
-use crate::member::{Link, Member};
+use crate::member::{Link, Member, next_stop};
 use crate::messages::{Down, Up};
-use crate::node::{AttemptResult, Event, Node, Rendezvous, Stop};
+use crate::node::{AttemptEnd, AttemptResult, Event, Node, Rendezvous, Stop};
 use crate::ranks::{DEATH, Shared};
 use crate::server::Server;
 use crate::store::Store;
@@ -22,6 +22,7 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
@@ -42,9 +43,9 @@ pub enum AgentError {
     /// The token cannot be read.
     #[error(transparent)]
     Token(#[from] TokenError),
-    /// Agent 0 cannot be reached.
+    /// Agent 0 does not let this one in.
     #[error("agent 0 at {address}: {source}")]
-    Unreachable {
+    Refused {
         /// `host:port`.
         address: String,
         /// Why.
@@ -61,12 +62,12 @@ pub enum AgentError {
 /// future ends all ranks, as does the death of this process.
 ///
 /// # Errors
-/// The plan is not valid, the directory is in use or cannot be written, or agent 0 cannot be reached. A rank that fails
-/// is not an error: its launch says so.
+/// The plan is not valid, the directory is in use or cannot be written, or agent 0 does not let this one in. A rank that
+/// fails is no error: its launch says so. Nor is an agent that does not come: the end says so.
 pub async fn run(
     plan: &AttemptPlan,
-    node: Node,
-    stop: watch::Receiver<Stop>,
+    mut node: Node,
+    mut stop: watch::Receiver<Stop>,
     observer: impl Fn(Event) + Send + Sync + 'static,
 ) -> Result<AttemptResult, AgentError> {
     check(plan, &node).map_err(|message| AgentError::InvalidPlan { attempt: plan.attempt.clone(), message })?;
@@ -76,15 +77,32 @@ pub async fn run(
     tokio::task::spawn_blocking(move || end_survivors(&work_dir, DEATH)).await.map_err(io::Error::other)??;
     claim(plan, &node.work_dir)?;
     let finished = finished_reports(&node.work_dir)?;
-    let launches = finished.iter().filter(|report| report.outcome.is_evidence()).map(LaunchResult::from).collect();
+    let allowed = plan.gather_seconds.map(Duration::try_from_secs_f64);
+    node.limits.gather = allowed.and_then(Result::ok).unwrap_or(node.limits.gather);
+    let launches: Vec<LaunchResult> =
+        finished.iter().filter(|report| report.outcome.is_evidence()).map(LaunchResult::from).collect();
 
     let mut tasks = JoinSet::new();
     let (link, shared) = match &node.rendezvous {
         Rendezvous::Join { address, token_file } => {
             let token = Token::read(token_file)?;
-            let connection = join(address, &token, node.replica, node.limits.gather).await;
-            let connection =
-                connection.map_err(|source| AgentError::Unreachable { address: address.clone(), source })?;
+            let reached = tokio::select! {
+                reached = join(address, &token, node.replica, node.limits.gather) => reached,
+                _ = next_stop(&mut stop, Stop::No) => {
+                    return Ok(AttemptResult { launches, end: AttemptEnd::Stopped, message: String::new() });
+                }
+            };
+            let connection = match reached {
+                Ok(connection) => connection,
+                Err(source @ (ClientError::WrongToken | ClientError::Protocol)) => {
+                    return Err(AgentError::Refused { address: address.clone(), source });
+                }
+                Err(error) => {
+                    let waited = node.limits.gather.as_secs_f64();
+                    let message = format!("agent 0 at {address} was not reached within {waited} s: {error}");
+                    return Ok(AttemptResult { launches, end: AttemptEnd::LostPeer, message });
+                }
+            };
             let (link, task) = link(connection, node.limits.lost_after)?;
             tasks.spawn(async { task.await.unwrap_or_default() });
             (link, Shared::new(plan.clone(), &node, address.clone(), token_file.clone())?)

@@ -21,24 +21,36 @@
 //! attempt.json               its plan
 //! <launch>/plan.json         what the ranks read
 //! <launch>/progress.json     what rank 0 says while it runs
+//! <launch>/metrics.prom      what only rank 0 can count, for Prometheus
 //! <launch>/rank-N.log, .log.1   output of a rank, the newest bytes
 //! <launch>/rank-N.lock       held by rank N and every process that it started
 //! <launch>/stuck.txt         where the processes of a hung launch were
 //! <launch>/report.json       the launch's report: it is there when the launch has ended
 //! ```
+//!
+//! # In a pod
+//! [`serve`] tells over HTTP what [`Live`] has heard: the operator reads `/attempt`, Prometheus `/metrics`, where the
+//! agent adds what rank 0 counts to what it knows itself. [`reap_orphans`] does the duty of process 1, [`install`] brings
+//! the agent into an image that has none.
 
 mod attempt;
 mod coordinator;
 mod durable;
 mod exits;
+mod exposition;
 mod finished;
+mod gauges;
+mod http;
+mod install;
 mod lines;
 mod link;
+mod live;
 mod logs;
 mod member;
 mod messages;
 mod node;
 mod oom;
+mod orphans;
 mod processes;
 mod ranks;
 mod server;
@@ -50,5 +62,9 @@ mod watch;
 
 pub use attempt::{AgentError, run};
 pub use finished::{finished_launches, finished_reports};
+pub use http::serve;
+pub use install::install;
+pub use live::Live;
 pub use node::{AttemptEnd, AttemptResult, Event, Limits, Node, Rendezvous, Stop};
+pub use orphans::reap_orphans;
 pub use survivors::end_survivors;

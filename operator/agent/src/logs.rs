@@ -1,4 +1,4 @@
-//! The output of a rank: the newest bytes in two files, its last lines in memory.
+//! The output of a rank: the newest bytes in two files, its last lines in memory, and in a pod on the pod's output too.
 
 use std::fs::File;
 use std::io::{self, PipeReader, Read, Write};
@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 /// Bytes of the output's end that are kept for messages.
 const TAIL: usize = 2048;
+/// Longest line that is echoed in one piece, in bytes: container runtimes cut longer ones themselves.
+const MAX_LINE: usize = 8 << 10;
 
 /// The log of one rank while it runs.
 #[derive(Debug)]
@@ -18,12 +20,13 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// Reads `output` until all writers have closed it. `path` takes `limit` bytes, then becomes `path.1`.
-    pub(crate) fn start(output: PipeReader, path: PathBuf, limit: u64) -> io::Result<Self> {
+    /// Reads `output` until all writers have closed it. `path` takes `limit` bytes, then becomes `path.1`; `echo` takes
+    /// every line.
+    pub(crate) fn start(output: PipeReader, path: PathBuf, limit: u64, echo: Option<Echo>) -> io::Result<Self> {
         let tail = Arc::new(Mutex::new(Vec::new()));
         let shared = Arc::clone(&tail);
         let file = File::create(&path)?;
-        let copy = move || copy(output, Rotating { file: Some(file), path, limit, written: 0 }, &shared);
+        let copy = move || copy(output, Rotating { file: Some(file), path, limit, written: 0 }, echo, &shared);
         let writer = std::thread::Builder::new().name("pawl-log".into()).spawn(copy)?;
         Ok(Self { tail, writer })
     }
@@ -73,21 +76,71 @@ impl Rotating {
     }
 }
 
-fn copy(mut output: PipeReader, mut log: Rotating, tail: &Mutex<Vec<u8>>) {
+/// The lines of a rank on this process's standard output, each behind the rank's name.
+#[derive(Debug)]
+pub(crate) struct Echo {
+    prefix: String,
+    /// The beginning of a line whose end has not come.
+    begun: Vec<u8>,
+}
+
+impl Echo {
+    pub(crate) fn of_rank(rank: u32) -> Self {
+        Self { prefix: format!("[rank {rank}] "), begun: Vec::new() }
+    }
+
+    /// All lines that `chunk` ends, each whole.
+    fn lines(&mut self, chunk: &[u8]) -> Vec<u8> {
+        let mut lines = Vec::with_capacity(chunk.len() + 64);
+        for piece in chunk.split_inclusive(|&byte| byte == b'\n') {
+            self.begun.extend_from_slice(piece);
+            if piece.ends_with(b"\n") || self.begun.len() >= MAX_LINE {
+                self.end_line(&mut lines);
+            }
+        }
+        lines
+    }
+
+    fn end_line(&mut self, lines: &mut Vec<u8>) {
+        if !self.begun.is_empty() {
+            lines.extend_from_slice(self.prefix.as_bytes());
+            lines.append(&mut self.begun);
+            if !lines.ends_with(b"\n") {
+                lines.push(b'\n');
+            }
+        }
+    }
+
+    fn write(lines: &[u8]) {
+        // In one call: lines of several ranks are not mixed. Nobody is left to tell that nobody listens.
+        let mut out = io::stdout().lock();
+        let _ = out.write_all(lines).and_then(|()| out.flush());
+    }
+}
+
+fn copy(mut output: PipeReader, mut log: Rotating, mut echo: Option<Echo>, tail: &Mutex<Vec<u8>>) {
     let mut chunk = [0; 16 << 10];
     loop {
         match output.read(&mut chunk) {
-            Ok(0) => return,
+            Ok(0) => break,
             Ok(count) => {
                 log.write(&chunk[..count]);
+                if let Some(echo) = &mut echo {
+                    Echo::write(&echo.lines(&chunk[..count]));
+                }
                 let mut tail = tail.lock().unwrap_or_else(PoisonError::into_inner);
                 tail.extend_from_slice(&chunk[..count]);
                 let surplus = tail.len().saturating_sub(TAIL);
                 tail.drain(..surplus);
             }
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(_) => return,
+            Err(_) => break,
         }
+    }
+    if let Some(mut echo) = echo {
+        let mut last = Vec::new();
+        echo.end_line(&mut last);
+        Echo::write(&last);
     }
 }
 
@@ -100,7 +153,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("rank-0.log");
         let (reader, mut writer) = io::pipe().unwrap();
-        let log = Log::start(reader, path.clone(), 100_000).unwrap();
+        let log = Log::start(reader, path.clone(), 100_000, None).unwrap();
         for number in 0..100_000 {
             writeln!(writer, "line {number}").unwrap();
         }
@@ -112,5 +165,20 @@ mod tests {
         assert!(newest.len() <= 100_000 && older.len() <= 100_000 && older.len() > 80_000);
         assert!((older + &newest).contains("line 99000\n") && newest.ends_with("died\n\n"));
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn echoed_lines_are_whole_and_named() {
+        let mut echo = Echo::of_rank(3);
+        assert_eq!(echo.lines(b"one\ntw"), b"[rank 3] one\n");
+        assert_eq!(echo.lines(b""), b"");
+        assert_eq!(echo.lines(b"o\n\nthree\n"), b"[rank 3] two\n[rank 3] \n[rank 3] three\n");
+        let long = echo.lines(&[b'x'; MAX_LINE + 1]);
+        assert!(long.starts_with(b"[rank 3] xx") && long.ends_with(b"x\n"));
+        let mut last = Vec::new();
+        echo.lines(b"unended");
+        echo.end_line(&mut last);
+        echo.end_line(&mut last);
+        assert_eq!(last, b"[rank 3] unended\n");
     }
 }

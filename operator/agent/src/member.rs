@@ -245,7 +245,7 @@ async fn until(at: Option<Instant>) {
 }
 
 /// The next request to stop beyond what is told already. May be cancelled.
-async fn next_stop(stop: &mut watch::Receiver<Stop>, told: Stop) -> Stop {
+pub(crate) async fn next_stop(stop: &mut watch::Receiver<Stop>, told: Stop) -> Stop {
     // The guard of the value must not live across an await.
     let asked = stop.wait_for(|stop| *stop > told).await.map(|stop| *stop);
     match asked {

@@ -25,6 +25,8 @@ pub struct Node {
     pub data: PathBuf,
     /// More environment for the ranks. The contract's variables cannot be overridden.
     pub env: Vec<(String, String)>,
+    /// Whether the output of the ranks goes to this process's standard output too, each line behind its rank.
+    pub echo: bool,
     /// How the gang meets.
     pub rendezvous: Rendezvous,
     /// How long the agent waits for what.
@@ -42,6 +44,7 @@ impl Node {
             checkpoints: work_dir.join("checkpoints").to_string_lossy().into_owned(),
             data: work_dir.join("data"),
             env: Vec::new(),
+            echo: false,
             rendezvous: Rendezvous::Local,
             limits: Limits::default(),
             work_dir,
@@ -81,7 +84,7 @@ pub struct Limits {
     pub stop_grace: Duration,
     /// From the death of one rank to the SIGKILL of its peers: time to say what they saw. Default 500 ms.
     pub peer_grace: Duration,
-    /// Until all agents are there, and for each barrier between launches. Default 10 minutes.
+    /// Until all agents are there, when the plan does not say; and for each barrier between launches. Default 10 minutes.
     pub gather: Duration,
     /// Silence after which an agent counts as lost; agents beat four times in it. Default 15 s.
     pub lost_after: Duration,

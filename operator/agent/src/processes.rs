@@ -34,6 +34,17 @@ fn stat(path: &str) -> Option<(String, Vec<String>)> {
     Some((name, after.split_whitespace().map(str::to_owned).collect()))
 }
 
+/// The children of a process that have ended and were not waited for.
+pub(crate) fn zombies_of(parent: Pid) -> Vec<Pid> {
+    let parent = parent.as_raw_nonzero().to_string();
+    let of_parent = |pid: &i32| {
+        stat(&format!("/proc/{pid}/stat")).is_some_and(|(_, fields)| {
+            fields.first().is_some_and(|state| state == "Z") && fields.get(1) == Some(&parent)
+        })
+    };
+    pids().filter(of_parent).filter_map(Pid::from_raw).collect()
+}
+
 /// Where the processes of a group are: of each, its threads by name, state and the kernel function in which they wait.
 pub(crate) fn whereabouts(group: Pid) -> String {
     let group = group.as_raw_nonzero().get();

@@ -1,7 +1,7 @@
 //! The ranks of one launch on this node.
 
 use crate::exits::{Exit, Exited, read_report};
-use crate::logs::Log;
+use crate::logs::{Echo, Log};
 use crate::messages::RankEnd;
 use crate::node::Node;
 use crate::oom::OomCounter;
@@ -33,6 +33,7 @@ pub(crate) struct Shared {
     pub(crate) data: PathBuf,
     pub(crate) env: Vec<(String, String)>,
     pub(crate) log_bytes: u64,
+    pub(crate) echo: bool,
     /// `host:port` of the rendezvous.
     pub(crate) address: String,
     pub(crate) token_file: PathBuf,
@@ -53,6 +54,7 @@ impl Shared {
             data: node.data.clone(),
             env: node.env.clone(),
             log_bytes: node.limits.log_bytes,
+            echo: node.echo,
             address,
             token_file,
             nursery: Nursery::start()?,
@@ -127,7 +129,8 @@ impl Ranks {
             .envs(nccl(launch));
         environment(&mut command, shared, &dir, master_port, local, rank);
         // Before the process: its first words must not be lost.
-        let log = Log::start(output, dir.join(format!("rank-{rank}.log")), shared.log_bytes)?;
+        let echo = shared.echo.then(|| Echo::of_rank(rank));
+        let log = Log::start(output, dir.join(format!("rank-{rank}.log")), shared.log_bytes, echo)?;
         let mut child = shared.nursery.spawn(command, lock).await?;
         let group = child.id().and_then(|id| Pid::from_raw(id as i32));
         let group = group.ok_or_else(|| io::Error::other("it was gone at once"))?;
@@ -239,6 +242,9 @@ fn program(shared: &Shared) -> (OsString, Vec<OsString>) {
     (words.next().unwrap_or_default(), words.collect())
 }
 
+/// Name of rank 0's metrics.
+pub(crate) const METRICS: &str = "metrics.prom";
+
 /// Name of a rank's own report.
 pub(crate) fn rank_report(rank: u32) -> String {
     format!("rank-{rank}.report.json")
@@ -263,6 +269,7 @@ fn environment(command: &mut Command, shared: &Shared, dir: &Path, master_port: 
         .env(env::TOKEN_FILE, &shared.token_file)
         .env(env::REPORT, dir.join(rank_report(rank)))
         .env(env::PROGRESS, dir.join("progress.json"))
+        .env(env::METRICS, dir.join(METRICS))
         .env(env::CHECKPOINTS, &shared.checkpoints)
         .env(env::DATA, &shared.data)
         .env("MASTER_ADDR", host)
@@ -271,8 +278,11 @@ fn environment(command: &mut Command, shared: &Shared, dir: &Path, master_port: 
         .env("LOCAL_RANK", local.to_string())
         .env("WORLD_SIZE", world_size);
     if shared.plan.gpus_per_replica == 0 {
-        command.env("CUDA_VISIBLE_DEVICES", "");
-    } else if !shared.gpus.is_empty() {
+        command.env(env::DEVICE, "cpu").env("CUDA_VISIBLE_DEVICES", "");
+        return;
+    }
+    command.env(env::DEVICE, format!("cuda:{local}"));
+    if !shared.gpus.is_empty() {
         command.env("CUDA_VISIBLE_DEVICES", shared.gpus.join(","));
     }
 }

@@ -203,7 +203,7 @@ async fn strangers_are_refused_and_harmless() {
     };
     let (_stop, stopped) = watch::channel(Stop::No);
     let error = run(&plan, impostor, stopped, |_| {}).await.unwrap_err();
-    assert!(matches!(error, AgentError::Unreachable { source: ClientError::WrongToken, .. }), "{error}");
+    assert!(matches!(error, AgentError::Refused { source: ClientError::WrongToken, .. }), "{error}");
 
     agents.push(Agent::start(&plan, joins));
     gang::appears(&dir.path().join("up-1")).await;

@@ -6,6 +6,8 @@ pub const PLAN: &str = "PAWL_PLAN";
 pub const RANK: &str = "PAWL_RANK";
 /// Rank within this node, `0..ranks per replica`; also the GPU index.
 pub const LOCAL_RANK: &str = "PAWL_LOCAL_RANK";
+/// What the rank computes on: `cpu`, or `cuda:N` for visible GPU N. Absent: the CPU.
+pub const DEVICE: &str = "PAWL_DEVICE";
 /// Number of ranks in the gang.
 pub const WORLD_SIZE: &str = "PAWL_WORLD_SIZE";
 /// `host:port` of the gang's rendezvous.
@@ -20,5 +22,6 @@ pub const PROGRESS: &str = "PAWL_PROGRESS";
 pub const CHECKPOINTS: &str = "PAWL_CHECKPOINTS";
 /// Directory in which the workload may keep generated data.
 pub const DATA: &str = "PAWL_DATA";
-/// Port for `/metrics`, `/progress` and `/healthz`; absent: the rank serves none.
-pub const HTTP_PORT: &str = "PAWL_HTTP_PORT";
+/// Path to which rank 0 may write metrics in Prometheus' text form, atomically, a few times a second at most. The agent
+/// serves them with its own, which say what `progress.json` says: only what nobody else can know belongs here.
+pub const METRICS: &str = "PAWL_METRICS";

@@ -9,6 +9,7 @@
 //! - [`live`]: what agent 0 says of the attempt that it runs.
 //! - [`exit`]: exit codes and outcomes.
 //! - [`env`]: the environment of a rank.
+//! - [`pod`]: what the operator gives to the agent of a pod.
 //! - [`settings`]: the typed optimization settings.
 
 pub mod decimal;
@@ -16,6 +17,7 @@ pub mod env;
 pub mod exit;
 pub mod live;
 pub mod plan;
+pub mod pod;
 pub mod progress;
 pub mod report;
 pub mod settings;

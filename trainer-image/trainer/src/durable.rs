@@ -1,19 +1,26 @@
-//! Files that are whole whenever someone looks: progress and reports.
+//! Files that are whole whenever someone looks: progress, metrics and reports.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
 
-/// Writes `value` as JSON to a temporary file beside `path` and renames it. With `sync`, it survives a power cut too.
+/// As [`write`], of `value` as JSON.
 ///
 /// # Errors
 /// Names the file.
 pub fn write_json<T: serde::Serialize>(path: &Path, value: &T, sync: bool) -> io::Result<()> {
+    write(path, &serde_json::to_vec_pretty(value)?, sync)
+}
+
+/// Writes `bytes` to a temporary file beside `path` and renames it. With `sync`, it survives a power cut too.
+///
+/// # Errors
+/// Names the file.
+pub fn write(path: &Path, bytes: &[u8], sync: bool) -> io::Result<()> {
     let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
     let temporary = path.with_extension(format!("{}.tmp", std::process::id()));
-    let bytes = serde_json::to_vec_pretty(value)?;
     let written = File::create(&temporary).and_then(|mut file| {
-        file.write_all(&bytes)?;
+        file.write_all(bytes)?;
         if sync { file.sync_all() } else { Ok(()) }
     });
     let result = written.and_then(|()| fs::rename(&temporary, path));

@@ -23,8 +23,8 @@ pub struct Launch {
     pub checkpoints: Option<String>,
     /// Where the workload keeps data.
     pub data: PathBuf,
-    /// Port for metrics.
-    pub http_port: Option<u16>,
+    /// Where rank 0's metrics go.
+    pub metrics: Option<PathBuf>,
 }
 
 impl Launch {
@@ -48,7 +48,7 @@ impl Launch {
             progress: text(env::PROGRESS).map(PathBuf::from).filter(|_| rank == 0),
             checkpoints: text(env::CHECKPOINTS),
             data: text(env::DATA).map_or_else(|| PathBuf::from("data"), PathBuf::from),
-            http_port: number(env::HTTP_PORT)?,
+            metrics: text(env::METRICS).map(PathBuf::from).filter(|_| rank == 0),
         })
     }
 }

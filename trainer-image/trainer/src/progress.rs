@@ -1,27 +1,29 @@
-//! Saying how it goes: `progress.json` and the metrics, a few times a second at most.
+//! Saying how it goes: `progress.json` and `metrics.prom`, a few times a second at most.
 
-use crate::durable::write_json;
+use crate::durable::{write, write_json};
 use crate::metrics::Metrics;
 use pawl_contract::progress::Progress;
+use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Least time between two writes.
 const PERIOD: Duration = Duration::from_millis(300);
 
-/// Publishes the progress of rank 0.
+/// Publishes the progress and the metrics of rank 0.
 #[derive(Debug)]
 pub struct Publisher {
-    path: Option<PathBuf>,
+    progress: Option<PathBuf>,
+    text: Option<PathBuf>,
     metrics: Metrics,
     last: Option<Instant>,
     complained: bool,
 }
 
 impl Publisher {
-    /// Publishes to the file at `path`, if any, and to `metrics`.
-    pub fn new(path: Option<PathBuf>, metrics: Metrics) -> Self {
-        Self { path, metrics, last: None, complained: false }
+    /// Publishes progress to the file at `progress`, and `metrics` to that at `text`, those that are named.
+    pub fn new(progress: Option<PathBuf>, text: Option<PathBuf>, metrics: Metrics) -> Self {
+        Self { progress, text, metrics, last: None, complained: false }
     }
 
     /// Where metrics are counted.
@@ -37,12 +39,20 @@ impl Publisher {
     /// Publishes now. A file that cannot be written is complained about once: training goes on.
     pub fn publish(&mut self, progress: &Progress) {
         self.last = Some(Instant::now());
-        self.metrics.progress(progress);
-        let written = self.path.as_ref().map_or(Ok(()), |path| write_json(path, progress, false));
-        if let Err(error) = written
+        if let Err(error) = self.write(progress)
             && !std::mem::replace(&mut self.complained, true)
         {
-            tracing::error!("cannot write the progress: {error}");
+            tracing::error!("cannot write how it goes: {error}");
+        }
+    }
+
+    fn write(&self, progress: &Progress) -> io::Result<()> {
+        if let Some(path) = &self.progress {
+            write_json(path, progress, false)?;
+        }
+        match &self.text {
+            Some(path) => write(path, self.metrics.text().map_err(io::Error::other)?.as_bytes(), false),
+            None => Ok(()),
         }
     }
 }

@@ -81,9 +81,6 @@ fn preflight(launch: &Launch) -> Result<(usize, usize), Ending> {
 fn measured(launch: &Launch, stop: &StopRequest, started: Instant) -> Result<Report, Ending> {
     let Launch { plan, rank, world_size, .. } = launch;
     let metrics = Metrics::new().map_err(|e| Ending::Failed(format!("metrics: {e}")))?;
-    if let Some(port) = launch.http_port {
-        metrics.serve(port).map_err(|e| Ending::Failed(format!("cannot serve metrics on port {port}: {e}")))?;
-    }
     let Prepared { job, recipe, lineup } = prepare(plan, *rank, *world_size)?;
     let accumulation = recipe.accumulation as u32;
     let step_items = u64::from(job.items_per_batch()) * u64::from(accumulation) * u64::from(*world_size);
@@ -128,7 +125,7 @@ fn measured(launch: &Launch, stop: &StopRequest, started: Instant) -> Result<Rep
         straggler: None,
         busy: Vec::new(),
         saver,
-        publisher: Publisher::new(launch.progress.clone(), metrics),
+        publisher: Publisher::new(launch.progress.clone(), launch.metrics.clone(), metrics),
         stop: stop.clone(),
     };
     run.publish();

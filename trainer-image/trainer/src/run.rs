@@ -15,8 +15,9 @@ use crate::throughput::{StepTime, Throughput};
 use crate::vote::Vote;
 use pawl_contract::plan::LaunchKind;
 use pawl_contract::progress::{Progress, Validation};
-use pawl_workloads::{At, Data, Job};
+use pawl_workloads::{At, Batch, Data, Job};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// See the module's documentation.
 pub struct Run<'a> {
@@ -44,6 +45,9 @@ pub struct Run<'a> {
 
 /// How much slower than the fastest a rank has to be over a window to be called a straggler.
 const STRAGGLER: f64 = 1.3;
+
+/// A wait for the device longer than this says that it was not idle before.
+const STILL_RUNNING: Duration = Duration::from_millis(1);
 
 impl Run<'_> {
     /// Whether the budget is used up, or validation has stopped improving.
@@ -98,13 +102,30 @@ impl Run<'_> {
         for micro in 0..self.accumulation {
             let batch = self.feed.next_batch()?;
             debug_assert_eq!(batch.program, self.job.variant(At { items: self.position.items, micro }));
-            let result = self.session.micro_step(&batch, rate, micro + 1 == self.accumulation);
+            let result = self.micro_step(&batch, rate, micro + 1 == self.accumulation);
             self.feed.recycle(batch);
             if let Some(result) = result.map_err(|ending| self.explained(ending))? {
                 return Ok(result);
             }
         }
         Err(Ending::Failed("a step needs at least one micro-step".to_owned()))
+    }
+
+    fn micro_step(&mut self, batch: &Batch, rate: f64, last: bool) -> Result<Option<StepResult>, Ending> {
+        self.session.start(batch, rate, last)?;
+        if self.launch.plan.settings.loader_async_copy != Some(true) {
+            return self.session.finish();
+        }
+        let before = self.feed.waited();
+        self.session.prefetch(self.feed.peek()?)?;
+        let waited = self.feed.waited().saturating_sub(before);
+        let start = Instant::now();
+        let result = self.session.finish();
+        if start.elapsed() > STILL_RUNNING {
+            // The device had work all the while.
+            self.feed.hide(waited);
+        }
+        result
     }
 
     /// The learning rate of the coming step: it rises linearly over `warmupSteps`, and falls as the workload wants over the launch.
@@ -157,7 +178,7 @@ impl Run<'_> {
         self.position.items += self.step_items;
         self.loss = Some(loss);
         self.curve.add(self.position.items, loss);
-        self.publisher.metrics().step(self.step_items, time);
+        self.publisher.metrics().step(time);
         if self.throughput.add(time) {
             self.straggler = straggler(&mut self.busy);
         }
@@ -280,6 +301,7 @@ impl Run<'_> {
     pub fn publish(&mut self) {
         let memory = self.session.memory();
         self.publisher.metrics().memory(memory.planned, memory.peak);
+        self.publisher.metrics().utilization(self.throughput.utilization().unwrap_or(0.0));
         if self.gang.rank() == 0 {
             let progress = self.progress();
             self.publisher.publish(&progress);

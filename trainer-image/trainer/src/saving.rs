@@ -107,7 +107,7 @@ impl Saver {
         self.last = Instant::now();
         match result {
             Ok(reference) => {
-                metrics.checkpoint(start.elapsed(), Some(reference.step));
+                metrics.checkpoint(start.elapsed(), true);
                 tracing::info!(
                     checkpoint = reference.name,
                     seconds = start.elapsed().as_secs_f64(),
@@ -118,7 +118,7 @@ impl Saver {
                 Ok(())
             }
             Err(error) => {
-                metrics.checkpoint(start.elapsed(), None);
+                metrics.checkpoint(start.elapsed(), false);
                 self.failures += 1;
                 tracing::error!(failures = self.failures, "{error}");
                 if must || self.failures >= FAILURES { Err(error.into()) } else { Ok(()) }

@@ -1,0 +1,169 @@
+//! Prometheus' text form: what a trainer wrote, without all that would spoil the scrape of the pod.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+
+/// Most series that are taken of a trainer.
+const MAX_SERIES: usize = 1000;
+/// Types of metrics.
+const TYPES: [&str; 5] = ["counter", "gauge", "histogram", "summary", "untyped"];
+/// What the series of a histogram or summary add to its name.
+const SUFFIXES: [&str; 3] = ["_bucket", "_sum", "_count"];
+
+/// One metric: its comments and its series.
+#[derive(Default)]
+struct Family<'a> {
+    help: Option<&'a str>,
+    kind: Option<&'a str>,
+    series: Vec<&'a str>,
+}
+
+/// `own`, and of `theirs` every metric that is not among them. Lines that do not keep the form, series that are there
+/// twice or carry a time, and what is beyond [`MAX_SERIES`] are left out.
+pub(crate) fn merged(own: String, theirs: &str) -> String {
+    let taken: BTreeSet<String> = own.lines().filter_map(|line| Some(comment(line, "TYPE")?.0.to_owned())).collect();
+    let mut text = own;
+    for (name, Family { help, kind, series }) in families(theirs) {
+        if series.is_empty() || taken.contains(name) {
+            continue;
+        }
+        // Writing to a String cannot fail.
+        let _ = help.map(|help| writeln!(text, "# HELP {name} {help}"));
+        let _ = kind.map(|kind| writeln!(text, "# TYPE {name} {kind}"));
+        series.iter().for_each(|line| text.extend([line, "\n"]));
+    }
+    text
+}
+
+fn families(text: &str) -> BTreeMap<&str, Family<'_>> {
+    let mut families = BTreeMap::<&str, Family<'_>>::new();
+    let mut known = BTreeSet::new();
+    for line in text.lines() {
+        if let Some((name, help)) = comment(line, "HELP") {
+            families.entry(name).or_default().help.get_or_insert(help);
+        } else if let Some((name, kind)) = comment(line, "TYPE").filter(|(_, kind)| TYPES.contains(kind)) {
+            families.entry(name).or_default().kind.get_or_insert(kind);
+        } else if let Some((name, series)) = sample(line)
+            && known.len() < MAX_SERIES
+            && known.insert(series)
+        {
+            families.entry(family(name, &families)).or_default().series.push(line.trim_end());
+        }
+    }
+    families
+}
+
+/// The metric to which a series of this name belongs.
+fn family<'a>(name: &'a str, families: &BTreeMap<&str, Family<'_>>) -> &'a str {
+    let compound =
+        |base: &&str| families.get(base).is_some_and(|family| matches!(family.kind, Some("histogram" | "summary")));
+    SUFFIXES.iter().filter_map(|suffix| name.strip_suffix(suffix)).find(compound).unwrap_or(name)
+}
+
+/// Name and text of a comment that means something.
+fn comment<'a>(line: &'a str, keyword: &str) -> Option<(&'a str, &'a str)> {
+    let rest = line.strip_prefix("# ")?.strip_prefix(keyword)?.strip_prefix(' ')?;
+    let (name, text) = rest.split_once(' ').unwrap_or((rest, ""));
+    let whole = !name.is_empty() && after_name(name, ":").is_some_and(str::is_empty);
+    (whole && escapes_hold(text, "\\n")).then_some((name, text.trim_end()))
+}
+
+/// Name, and name with labels, of a line that is a sample.
+fn sample(line: &str) -> Option<(&str, &str)> {
+    let behind_name = after_name(line, ":")?;
+    let name = &line[..line.len() - behind_name.len()];
+    let behind_labels = match behind_name.strip_prefix('{') {
+        Some(labels) => after_labels(labels)?,
+        None => behind_name,
+    };
+    let series = &line[..line.len() - behind_labels.len()];
+    let number = behind_labels.strip_prefix(' ')?.trim();
+    number.parse::<f64>().is_ok().then_some((name, series))
+}
+
+/// What is behind a name, which may hold `more` besides letters, digits and underscores.
+fn after_name<'a>(text: &'a str, more: &str) -> Option<&'a str> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || c == '_' || more.contains(c);
+    let rest = text.trim_start_matches(allowed);
+    (rest.len() < text.len() && !text.starts_with(|c: char| c.is_ascii_digit())).then_some(rest)
+}
+
+/// What is behind the brace that ends labels.
+fn after_labels(mut text: &str) -> Option<&str> {
+    loop {
+        if let Some(rest) = text.strip_prefix('}') {
+            return Some(rest);
+        }
+        let value = after_name(text, "")?.strip_prefix("=\"")?;
+        let mut escaped = false;
+        let end = value.find(|c| {
+            let quote = c == '"' && !escaped;
+            escaped = c == '\\' && !escaped;
+            quote
+        })?;
+        if !escapes_hold(&value[..end], "\\n\"") {
+            return None;
+        }
+        let rest = &value[end + 1..];
+        text = rest.strip_prefix(',').or_else(|| rest.starts_with('}').then_some(rest))?;
+    }
+}
+
+/// Whether every backslash stands before one of `allowed`.
+fn escapes_hold(text: &str, allowed: &str) -> bool {
+    let mut escaped = false;
+    let hold = text.chars().all(|c| {
+        let fine = !escaped || allowed.contains(c);
+        escaped = c == '\\' && !escaped;
+        fine
+    });
+    hold && !escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trainers_metrics_are_added_as_they_are() {
+        let theirs = "# HELP t_seconds Of \\\\ a step.\n# TYPE t_seconds histogram\nt_seconds_bucket{le=\"1\"} 2\n\
+                      t_seconds_bucket{le=\"+Inf\"} 3\nt_seconds_sum 4.5\nt_seconds_count 3\nt_untyped{a=\"x\\\"},\"} NaN\n";
+        let own = "# TYPE own counter\nown 1\n".to_owned();
+        assert_eq!(merged(own.clone(), theirs), format!("{own}{theirs}"));
+        assert_eq!(merged(own.clone(), ""), own);
+    }
+
+    #[test]
+    fn what_would_spoil_a_scrape_is_left_out() {
+        let own = "# HELP own Ours.\n# TYPE own gauge\nown 1\n".to_owned();
+        for spoiling in [
+            "own 2",
+            "# TYPE own counter\nown{a=\"b\"} 2",
+            "1name 1",
+            "name",
+            "name one",
+            "name 1 1700000000000",
+            "name{a=\"b} 1",
+            "name{a=b} 1",
+            "name{a=\"\\x\"} 1",
+            "name{=\"b\"} 1",
+            "name{a=\"b\"}1",
+            "{a=\"b\"} 1",
+            "# TYPE name gauge",
+            "# TYPE name rubbish",
+            "\u{0}\u{1}",
+            "<html>",
+        ] {
+            assert_eq!(merged(own.clone(), spoiling), own, "{spoiling}");
+        }
+        // Only the torn line is lost, a series counts once, and a metric stands together.
+        let mixed = "a{x=\"1\"} 1\nb 2\na{x=\"1\"} 3\na{x=\"2\"} 4\nc{x=";
+        assert_eq!(merged(String::new(), mixed), "a{x=\"1\"} 1\na{x=\"2\"} 4\nb 2\n");
+    }
+
+    #[test]
+    fn a_trainer_cannot_flood_the_scrape() {
+        let flood: String = (0..100_000).map(|i| format!("name{{i=\"{i}\"}} 1\n")).collect();
+        assert_eq!(merged(String::new(), &flood).lines().count(), MAX_SERIES);
+    }
+}

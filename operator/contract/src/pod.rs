@@ -1,0 +1,23 @@
+//! The pod of an agent: what the operator gives to it.
+//!
+//! Checkpoints and data go by the names that ranks know ([`crate::env::CHECKPOINTS`], [`crate::env::DATA`]).
+
+/// Path of the attempt's plan, an [`crate::plan::AttemptPlan`].
+pub const PLAN: &str = "PAWL_ATTEMPT_PLAN";
+/// Index of the pod in its gang, as an Indexed Job sets it; pod 0 coordinates.
+pub const INDEX: &str = "JOB_COMPLETION_INDEX";
+/// `host:port` at which pod 0 is reached by the others; only in gangs of several pods.
+pub const AGENT_ADDRESS: &str = "PAWL_AGENT_ADDRESS";
+/// Path of the file that holds the gang's token; only in gangs of several pods.
+pub const TOKEN_FILE: &str = "PAWL_AGENT_TOKEN_FILE";
+/// Directory in which the agent keeps the attempt.
+pub const WORK_DIR: &str = "PAWL_WORK_DIR";
+/// Port on which the agent serves `/metrics` and `/healthz`, and pod 0 `/progress` and `/attempt`; absent: none.
+pub const HTTP_PORT: &str = "PAWL_HTTP_PORT";
+
+/// Seconds that an agent gives to its ranks between SIGTERM and SIGKILL when the attempt writes checkpoints.
+pub const CHECKPOINT_GRACE_SECONDS: u64 = 60;
+/// Seconds that it gives to them otherwise.
+pub const STOP_GRACE_SECONDS: u64 = 15;
+/// Seconds that it takes at most to say how they ended: the pod's own grace is longer by as much.
+pub const REPORT_SECONDS: u64 = 15;
