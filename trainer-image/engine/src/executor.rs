@@ -99,6 +99,17 @@ pub trait Executable: Send {
     /// When an input does not fit its declaration, or something fails while running: states are then undefined.
     fn run(&mut self, program: usize, inputs: &[View<'_>]) -> Result<(), ExecError>;
 
+    /// Begins to bring the first inputs of the next run of `program` to the device while what is queued goes on. That run is then given these
+    /// inputs again, and more if the program has more; those that were brought are not copied a second time. Where inputs lie where they are
+    /// used, there is nothing to do.
+    ///
+    /// # Errors
+    /// When an input does not fit its declaration, or the device fails.
+    fn prefetch(&mut self, program: usize, inputs: &[View<'_>]) -> Result<(), ExecError> {
+        let _ = (program, inputs);
+        Ok(())
+    }
+
     /// Output `output` (index into [`Program::outputs`]) of the last run of `program`. Waits for the device.
     ///
     /// # Errors

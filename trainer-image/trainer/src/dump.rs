@@ -4,6 +4,7 @@ use crate::ending::Ending;
 use crate::executors;
 use crate::launch::read_plan;
 use crate::rank::{Prepared, prepare};
+use crate::target::Place;
 use pawl_contract::plan::LaunchPlan;
 use pawl_engine::lower::Lowered;
 use std::path::Path;
@@ -32,7 +33,7 @@ pub fn plan_file(path: &Path, world_size: u32, view: View) -> Result<String, End
 /// # Errors
 /// When the plan is refused; the message says why.
 pub fn plan(plan: &LaunchPlan, world_size: u32, view: View) -> Result<String, Ending> {
-    let Prepared { lineup, .. } = prepare(plan, 0, world_size)?;
+    let Prepared { lineup, .. } = prepare(plan, Place::from_env()?, 0, world_size)?;
     let options = executors::lowering(&plan.settings);
     let text = lineup.programs.iter().map(|program| match view {
         View::Graph => format!("{program}"),

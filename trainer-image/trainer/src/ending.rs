@@ -65,6 +65,11 @@ impl From<ExecError> for Ending {
     fn from(error: ExecError) -> Self {
         use pawl_engine::collective::CollectiveError as Gang;
         let message = error.to_string();
+        #[cfg(feature = "cuda")]
+        let message = match (&error, crate::xid::newest()) {
+            (ExecError::Device(_), Some(xid)) => format!("{message}; the newest of the kernel's log: {xid}"),
+            _ => message,
+        };
         match error {
             ExecError::OutOfMemory { .. } => Self::OutOfMemory(message),
             ExecError::Unsupported { .. } => Self::Unsupported(message),

@@ -1,5 +1,6 @@
 //! Which executor a launch runs on.
 
+use crate::target::Target;
 use pawl_contract::settings::{Compile, Settings};
 use pawl_engine::cpu::{Buffers, GraphCpu};
 use pawl_engine::eager::Eager;
@@ -10,9 +11,17 @@ use pawl_engine::lower::LowerOptions;
 /// processors only if whoever starts them says so here.
 const THREADS: [&str; 2] = ["RAYON_NUM_THREADS", "OMP_NUM_THREADS"];
 
-/// The executor that `settings.compile` names, on the CPU: `Off` runs one library call per operation, `Fuse` fused
-/// kernels over pooled buffers, `Graph` the same kernels over a static memory plan.
-pub fn executor(settings: &Settings) -> Box<dyn Executor> {
+/// The executor that `settings.compile` names, at `target`.
+pub fn executor(target: &Target, settings: &Settings) -> Box<dyn Executor> {
+    match target {
+        Target::Cpu => on_cpu(settings),
+        #[cfg(feature = "cuda")]
+        Target::Cuda(gpu) => Box::new(gpu.executor(settings)),
+    }
+}
+
+/// `None` runs one library call per operation, `Fuse` fused kernels over pooled buffers, `Graph` the same kernels over a static memory plan.
+fn on_cpu(settings: &Settings) -> Box<dyn Executor> {
     let graph = |buffers| GraphCpu { threads: threads(), buffers, lowering: lowering(settings), timed: false };
     match settings.compile.unwrap_or_default() {
         Compile::None => Box::new(Eager::cpu()),

@@ -18,6 +18,10 @@ pub struct Feed {
     accumulation: u32,
     /// What earlier loaders made steps wait.
     waited: Duration,
+    /// Waits that something else was done during.
+    hidden: Duration,
+    /// The next batch, looked at before its time.
+    ahead: Option<Batch>,
 }
 
 impl Feed {
@@ -26,7 +30,8 @@ impl Feed {
         let (workers, prefetch) = (settings.loader_workers.unwrap_or(0), settings.loader_prefetch.unwrap_or(2));
         let by_epoch = workers > 0 && !settings.loader_persistent.unwrap_or(false);
         let loader = Loader::new(Arc::clone(&data), Schedule::new(items, step_items, accumulation), workers, prefetch);
-        Self { data, loader, workers, prefetch, by_epoch, step_items, accumulation, waited: Duration::ZERO }
+        let (waited, hidden) = (Duration::ZERO, Duration::ZERO);
+        Self { data, loader, workers, prefetch, by_epoch, step_items, accumulation, waited, hidden, ahead: None }
     }
 
     /// The next batch.
@@ -34,8 +39,25 @@ impl Feed {
     /// # Errors
     /// When the data cannot be read.
     pub fn next_batch(&mut self) -> Result<Batch, Ending> {
+        if let Some(batch) = self.ahead.take() {
+            return Ok(batch);
+        }
         let batch = self.loader.next_batch().ok_or_else(|| Ending::Failed("the loader ended early".to_owned()))?;
         Ok(batch?)
+    }
+
+    /// What [`Feed::next_batch`] will give.
+    ///
+    /// # Errors
+    /// When the data cannot be read.
+    pub fn peek(&mut self) -> Result<&Batch, Ending> {
+        let batch = self.next_batch()?;
+        Ok(self.ahead.insert(batch))
+    }
+
+    /// Of the time waited, `duration` made nobody wait.
+    pub fn hide(&mut self, duration: Duration) {
+        self.hidden += duration;
     }
 
     /// Gives a used batch back.
@@ -47,6 +69,8 @@ impl Feed {
     pub fn epoch_over(&mut self, items: u64) {
         if self.by_epoch {
             self.waited += self.loader.waited();
+            // The new loader begins with it.
+            self.ahead = None;
             let schedule = Schedule::new(items, self.step_items, self.accumulation);
             self.loader = Loader::new(Arc::clone(&self.data), schedule, self.workers, self.prefetch);
         }
@@ -54,6 +78,6 @@ impl Feed {
 
     /// Time that steps have waited for data.
     pub fn waited(&self) -> Duration {
-        self.waited + self.loader.waited()
+        (self.waited + self.loader.waited()).saturating_sub(self.hidden)
     }
 }

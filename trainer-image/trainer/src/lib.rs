@@ -13,6 +13,8 @@ pub mod durable;
 pub mod ending;
 pub mod executors;
 mod feed;
+#[cfg(feature = "cuda")]
+mod gpu;
 pub mod launch;
 pub mod losses;
 pub mod metrics;
@@ -24,9 +26,12 @@ pub mod run;
 mod saving;
 pub mod session;
 pub mod signals;
+pub mod target;
 pub mod throughput;
 pub mod train;
 pub mod vote;
+#[cfg(feature = "cuda")]
+mod xid;
 
 use pawl_contract::exit::Outcome;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -12,8 +12,9 @@ use crate::run::Run;
 use crate::saving::Saver;
 use crate::session::{Lineup, Session};
 use crate::signals::StopRequest;
+use crate::target::{Place, Target};
 use crate::throughput::Throughput;
-use crate::{available, executors, recipe, report, train};
+use crate::{executors, recipe, report, train};
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::{LaunchKind, LaunchPlan};
 use pawl_contract::report::Report;
@@ -21,6 +22,7 @@ use pawl_engine::recipe::Recipe;
 use pawl_rendezvous::Client;
 use pawl_workloads::{Job, Request};
 use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs, UdpSocket};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -48,12 +50,12 @@ pub(crate) struct Prepared {
 }
 
 /// Checks a plan against trainer and workload, and makes its programs; touches no file and no data.
-pub(crate) fn prepare(plan: &LaunchPlan, rank: u32, world_size: u32) -> Result<Prepared, Ending> {
+pub(crate) fn prepare(plan: &LaunchPlan, place: Place, rank: u32, world_size: u32) -> Result<Prepared, Ending> {
     let name = plan.workload.name.as_deref().ok_or_else(|| {
         Ending::InvalidPlan("workload.name: absent: this trainer only runs built-in workloads".to_owned())
     })?;
     let workload = pawl_workloads::workload(name)?;
-    recipe::check(&plan.settings, name, workload.settings())?;
+    recipe::check(&plan.settings, place, name, workload.settings())?;
     let request = Request {
         config: plan.workload.config.clone(),
         settings: plan.settings.clone(),
@@ -70,9 +72,12 @@ pub(crate) fn prepare(plan: &LaunchPlan, rank: u32, world_size: u32) -> Result<P
 /// Checks the plan and predicts memory: bytes predicted, and bytes that the states take already.
 fn preflight(launch: &Launch) -> Result<(usize, usize), Ending> {
     let Launch { plan, rank, world_size, .. } = launch;
-    let prepared = prepare(plan, *rank, *world_size)?;
+    let place = Place::from_env()?;
+    let prepared = prepare(plan, place, *rank, *world_size)?;
     let alone = Arc::new(Gang::alone());
-    let session = Session::new(prepared.lineup, &plan.settings, plan.seed, alone, available::memory())?;
+    let target = open(launch, place)?;
+    let executor = executors::executor(&target, &plan.settings);
+    let session = Session::new(prepared.lineup, executor.as_ref(), plan.seed, alone, target.memory())?;
     let memory = session.memory();
     Ok((memory.planned, memory.peak.max(memory.states)))
 }
@@ -81,11 +86,13 @@ fn preflight(launch: &Launch) -> Result<(usize, usize), Ending> {
 fn measured(launch: &Launch, stop: &StopRequest, started: Instant) -> Result<Report, Ending> {
     let Launch { plan, rank, world_size, .. } = launch;
     let metrics = Metrics::new().map_err(|e| Ending::Failed(format!("metrics: {e}")))?;
-    let Prepared { job, recipe, lineup } = prepare(plan, *rank, *world_size)?;
+    let place = Place::from_env()?;
+    let Prepared { job, recipe, lineup } = prepare(plan, place, *rank, *world_size)?;
     let accumulation = recipe.accumulation as u32;
     let step_items = u64::from(job.items_per_batch()) * u64::from(accumulation) * u64::from(*world_size);
     let budget = Budget::new(plan, step_items, job.items_per_epoch())?;
-    let gang = Arc::new(gang(launch)?);
+    let mut target = open(launch, place)?;
+    let gang = Arc::new(gang(launch, &mut target)?);
     let saver = match (&plan.checkpoint, plan.kind, &launch.checkpoints) {
         (Some(policy), LaunchKind::Train, Some(url)) => Some(Saver::new(url, policy, *rank)?),
         (Some(_), LaunchKind::Train, None) => {
@@ -94,7 +101,8 @@ fn measured(launch: &Launch, stop: &StopRequest, started: Instant) -> Result<Rep
         }
         _ => None,
     };
-    let session = Session::new(lineup, &plan.settings, plan.seed, Arc::clone(&gang) as _, available::memory())?;
+    let executor = executors::executor(&target, &plan.settings);
+    let session = Session::new(lineup, executor.as_ref(), plan.seed, Arc::clone(&gang) as _, target.memory())?;
     let alive = |phase: &str, done: u64, total: u64| tracing::info!(done, total, "data: {phase}");
     let data = job.open(&launch.data, &alive)?;
     let position = Position {
@@ -138,8 +146,18 @@ fn measured(launch: &Launch, stop: &StopRequest, started: Instant) -> Result<Rep
     Ok(report::of_run(&run, launch, &result, peak, started.elapsed()))
 }
 
-/// This rank's gang, met through the rendezvous.
-fn gang(launch: &Launch) -> Result<Gang, Ending> {
+/// What this launch computes on.
+fn open(launch: &Launch, place: Place) -> Result<Target, Ending> {
+    Target::open(place, &kernels(launch))
+}
+
+/// Where compiled kernels are kept from launch to launch: `$PAWL_KERNEL_CACHE`, else beside the data.
+fn kernels(launch: &Launch) -> PathBuf {
+    std::env::var_os("PAWL_KERNEL_CACHE").map_or_else(|| launch.data.join("kernels"), PathBuf::from)
+}
+
+/// This rank's gang, met through the rendezvous; its GPU meets the others' too.
+fn gang(launch: &Launch, target: &mut Target) -> Result<Gang, Ending> {
     let Launch { plan, rank, world_size, .. } = launch;
     if *world_size == 1 {
         return Ok(Gang::alone());
@@ -149,6 +167,7 @@ fn gang(launch: &Launch) -> Result<Gang, Ending> {
     let deadline = Duration::try_from_secs_f64(plan.hang_timeout_seconds)
         .map_err(|e| Ending::InvalidPlan(format!("hangTimeoutSeconds: {}: {e}", plan.hang_timeout_seconds)))?;
     let mesh = TcpMesh::connect(*rank, *world_size, own_address(), &mut client, deadline)?;
+    target.meet(*rank, *world_size, &mut client, deadline)?;
     Ok(Gang::new(mesh))
 }
 

@@ -2,6 +2,7 @@
 //! workload, or is refused with the reason: none is accepted and ignored.
 
 use crate::ending::Ending;
+use crate::target::Place;
 use pawl_contract::settings::{
     ActivationCheckpointing, Attention, MemoryFormat, OptimizerKernel, OptimizerOffload, ParameterLayout, Precision,
     RopeCache, Settings, Sharding, WeightQuantization,
@@ -11,39 +12,39 @@ use pawl_engine::passes::Pattern;
 use pawl_engine::recipe::{AttentionKernel, LossScale, Precision as EnginePrecision, Recipe};
 use pawl_workloads::Job;
 
-/// Refuses what neither this trainer on a CPU nor the workload (which gives a meaning to the settings named in
+/// Refuses what neither this trainer at `place` nor the workload (which gives a meaning to the settings named in
 /// `of_workload`) can act on.
 ///
 /// # Errors
 /// [`Ending::Unsupported`] names the setting, the value, who has it, and the remedy.
-pub fn check(settings: &Settings, workload: &str, of_workload: &[&str]) -> Result<(), Ending> {
+pub fn check(settings: &Settings, place: Place, workload: &str, of_workload: &[&str]) -> Result<(), Ending> {
     // Destructured without `..`: a new setting must be decided about here.
     let Settings {
         compile: _,
         compile_scope: _,
-        precision,
+        precision: _,
         attention: _,
         optimizer_kernel: _,
-        optimizer_offload,
+        optimizer_offload: _,
         activation_checkpointing: _,
-        sharding,
+        sharding: _,
         batch_per_gpu: _,
         accumulation_steps: _,
         global_batch: _,
         eval_batch: _,
         loader_workers: _,
         loader_prefetch: _,
-        loader_pinned,
+        loader_pinned: _,
         loader_persistent: _,
-        loader_async_copy,
+        loader_async_copy: _,
         weight_quantization,
         memory_format,
         rope_cache,
         parameter_layout,
         loss_frequency,
         query_samples,
-        nccl,
-        // Sums are taken in a fixed order on the CPU: results are bit-equal from run to run in any case.
+        nccl: _,
+        // On the CPU sums are taken in a fixed order in any case; on a GPU the executor is told.
         deterministic: _,
         gradient_clip: _,
         learning_rate: _,
@@ -52,36 +53,9 @@ pub fn check(settings: &Settings, workload: &str, of_workload: &[&str]) -> Resul
         ema,
         workload: _,
     } = settings;
-    let gpu = |setting: &str, value: &str, reason: &str| {
-        Err(Ending::Unsupported(format!(
-            "settings.{setting}: {value} needs a GPU: {reason}; run on GPUs, or leave it out for the CPU"
-        )))
-    };
-    if *precision == Some(Precision::Tf32) {
-        return gpu("precision", "tf32", "TensorFloat-32 is a mode of NVIDIA's tensor cores");
-    }
-    if *optimizer_offload == Some(OptimizerOffload::Cpu) {
-        return gpu("optimizerOffload", "Cpu", "on the CPU the optimizer's state is in host memory already");
-    }
-    if let Some(sharding) = sharding.filter(|sharding| *sharding != Sharding::None) {
-        return gpu(
-            "sharding",
-            &format!("{sharding:?}"),
-            "ranks on one CPU share its memory, so there is nothing to save",
-        );
-    }
-    if *loader_pinned == Some(true) {
-        return gpu("loaderPinned", "true", "page-locked memory speeds up copies to a GPU");
-    }
-    if *loader_async_copy == Some(true) {
-        return gpu("loaderAsyncCopy", "true", "on the CPU batches are used where they lie");
-    }
-    if let Some(name) = nccl.iter().flatten().map(|(name, _)| name).next() {
-        return gpu(
-            &format!("nccl.{name}"),
-            &nccl.iter().flatten().count().to_string(),
-            "ranks on CPUs talk over TCP, not NCCL",
-        );
+    match place {
+        Place::Cpu => without_gpu(settings)?,
+        Place::Cuda(_) => with_gpu(settings)?,
     }
     let has = |name: &str| of_workload.contains(&name);
     let unknown = [
@@ -99,6 +73,52 @@ pub fn check(settings: &Settings, workload: &str, of_workload: &[&str]) -> Resul
             "settings.{name}: workload {workload} gives it no meaning: leave it out; it knows {}",
             of_workload.join(", ")
         ))),
+        None => Ok(()),
+    }
+}
+
+/// Refuses what only a GPU can do.
+fn without_gpu(settings: &Settings) -> Result<(), Ending> {
+    let gpu = |setting: &str, value: &str, reason: &str| {
+        Err(Ending::Unsupported(format!(
+            "settings.{setting}: {value} needs a GPU: {reason}; run on GPUs, or leave it out for the CPU"
+        )))
+    };
+    if settings.precision == Some(Precision::Tf32) {
+        return gpu("precision", "tf32", "TensorFloat-32 is a mode of NVIDIA's tensor cores");
+    }
+    if settings.optimizer_offload == Some(OptimizerOffload::Cpu) {
+        return gpu("optimizerOffload", "Cpu", "on the CPU the optimizer's state is in host memory already");
+    }
+    if let Some(sharding) = settings.sharding.filter(|sharding| *sharding != Sharding::None) {
+        return gpu(
+            "sharding",
+            &format!("{sharding:?}"),
+            "ranks on one CPU share its memory, so there is nothing to save",
+        );
+    }
+    if settings.loader_pinned == Some(true) {
+        return gpu("loaderPinned", "true", "page-locked memory speeds up copies to a GPU");
+    }
+    if settings.loader_async_copy == Some(true) {
+        return gpu("loaderAsyncCopy", "true", "on the CPU batches are used where they lie");
+    }
+    match settings.nccl.iter().flatten().next() {
+        Some((name, value)) => gpu(&format!("nccl.{name}"), value, "ranks on CPUs talk over TCP, not NCCL"),
+        None => Ok(()),
+    }
+}
+
+/// Refuses what this trainer cannot do on a GPU.
+fn with_gpu(settings: &Settings) -> Result<(), Ending> {
+    let refuse = |setting: &str, value: &str, remedy: &str| {
+        Err(Ending::Unsupported(format!("settings.{setting}: {value} is not built for GPUs: {remedy}")))
+    };
+    if settings.optimizer_offload == Some(OptimizerOffload::Cpu) {
+        return refuse("optimizerOffload", "Cpu", "use optimizerOffload: None, which keeps the state on the GPU");
+    }
+    match settings.sharding.filter(|sharding| *sharding != Sharding::None) {
+        Some(sharding) => refuse("sharding", &format!("{sharding:?}"), "use sharding: None, which is data parallel"),
         None => Ok(()),
     }
 }

@@ -2,11 +2,9 @@
 
 use crate::checkpoint::Tensors;
 use crate::ending::Ending;
-use crate::executors;
-use pawl_contract::settings::Settings;
 use pawl_engine::array::{Array, View};
 use pawl_engine::collective::Collective;
-use pawl_engine::executor::{ExecOptions, Executable, MemoryReport, read_chosen, write_named};
+use pawl_engine::executor::{ExecOptions, Executable, Executor, MemoryReport, read_chosen, write_named};
 use pawl_engine::graph::{Program, Role, StateDecl};
 use pawl_engine::optim::AVERAGE;
 use pawl_engine::recipe::Recipe;
@@ -80,26 +78,27 @@ pub struct Session {
     /// Variants of the micro-steps of the current step.
     ran: BTreeSet<usize>,
     loss_sum: f64,
+    /// The program of the micro-step that was started, and of the update with it.
+    queued: Option<(usize, Option<usize>)>,
 }
 
 impl Session {
-    /// Compiles a launch; states get their first values from `seed`.
+    /// Compiles a launch for `executor`; states get their first values from `seed`.
     ///
     /// # Errors
     /// [`Ending::OutOfMemory`] when it needs more than `memory_limit` bytes, [`Ending::Unsupported`] when the executor
     /// lacks something.
     pub fn new(
         lineup: Lineup,
-        settings: &Settings,
+        executor: &dyn Executor,
         seed: u64,
         gang: Arc<dyn Collective>,
         memory_limit: Option<usize>,
     ) -> Result<Self, Ending> {
-        let executor = executors::executor(settings);
         tracing::info!(executor = executor.name(), programs = lineup.programs.len(), "compiling");
         let options = ExecOptions { seed, collective: gang, memory_limit };
         let executable = executor.compile(&lineup.programs, &options)?;
-        Ok(Self { lineup, executable, ran: BTreeSet::new(), loss_sum: 0.0 })
+        Ok(Self { lineup, executable, ran: BTreeSet::new(), loss_sum: 0.0, queued: None })
     }
 
     /// Bytes predicted and measured.
@@ -107,11 +106,11 @@ impl Session {
         self.executable.memory()
     }
 
-    /// Runs a micro-step; `last` ends the step and gives what it did.
+    /// Queues a micro-step; with `last`, the update too.
     ///
     /// # Errors
     /// When the device fails or a peer is lost.
-    pub fn micro_step(&mut self, batch: &Batch, learning_rate: f64, last: bool) -> Result<Option<StepResult>, Ending> {
+    pub fn start(&mut self, batch: &Batch, learning_rate: f64, last: bool) -> Result<(), Ending> {
         let program = self.lineup.micro[batch.program];
         let rate = Array::scalar(learning_rate as f32);
         let mut inputs: Vec<View<'_>> = batch.inputs.iter().map(Array::view).collect();
@@ -121,19 +120,35 @@ impl Session {
         }
         self.executable.run(program, &inputs)?;
         self.ran.insert(batch.program);
-        self.loss_sum += self.named_output(program, "loss")?.unwrap_or(f64::NAN);
-        if !last {
-            return Ok(None);
-        }
-        let update = if whole_step {
-            program
-        } else {
+        let mut update = program;
+        if last && !whole_step {
             let found = self.lineup.applies.iter().find(|(variants, _)| *variants == self.ran);
-            let apply =
+            update =
                 found.map(|(_, place)| *place).ok_or_else(|| Ending::Failed("a step without micro-steps".into()))?;
-            self.executable.run(apply, &[rate.view()])?;
-            apply
-        };
+            self.executable.run(update, &[rate.view()])?;
+        }
+        self.queued = Some((program, last.then_some(update)));
+        Ok(())
+    }
+
+    /// Begins to bring the batch that comes next to the device, while what is queued runs.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn prefetch(&mut self, batch: &Batch) -> Result<(), Ending> {
+        let inputs: Vec<View<'_>> = batch.inputs.iter().map(Array::view).collect();
+        Ok(self.executable.prefetch(self.lineup.micro[batch.program], &inputs)?)
+    }
+
+    /// Waits for the micro-step that was started; when it was the last of a step, gives what the step did.
+    ///
+    /// # Errors
+    /// When the device fails or a peer is lost.
+    pub fn finish(&mut self) -> Result<Option<StepResult>, Ending> {
+        let (program, update) =
+            self.queued.take().ok_or_else(|| Ending::Failed("no micro-step was started".to_owned()))?;
+        self.loss_sum += self.named_output(program, "loss")?.unwrap_or(f64::NAN);
+        let Some(update) = update else { return Ok(None) };
         self.ran.clear();
         Ok(Some(StepResult {
             loss_sum: std::mem::take(&mut self.loss_sum),

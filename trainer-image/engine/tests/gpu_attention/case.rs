@@ -113,7 +113,7 @@ impl Case {
             [attention::forward(&kernel.forward, &buffers, shared)?, attention::backward(&kernel, &buffers, shared)?];
         let families = plans.each_ref().map(|plan| plan.family);
         for plan in &plans {
-            launch(device, plan, &buffers, &memory)?;
+            launch(device, plan, &memory)?;
         }
         let mut values: [Vec<f64>; 5] = Default::default();
         let mut touched_outside = 0;
@@ -136,13 +136,12 @@ impl Case {
 }
 
 /// Compiles and queues a plan, and waits for it.
-pub fn launch(device: &Arc<Device>, plan: &Plan, buffers: &[Buffer], memory: &[Memory]) -> Result<(), ExecError> {
+pub fn launch(device: &Arc<Device>, plan: &Plan, memory: &[Memory]) -> Result<(), ExecError> {
     let workspace = device.allocate(plan.workspace)?;
     for launch in &plan.launches {
         let function = device.load(&device.compiler().compile(&launch.source)?)?.function(launch.entry)?;
         function.allow_shared(launch.shared as usize)?;
-        let mut addresses: Vec<u64> =
-            launch.arguments.iter().map(|a| address(a, &workspace, buffers, memory)).collect();
+        let mut addresses: Vec<u64> = launch.arguments.iter().map(|a| address(a, &workspace, memory)).collect();
         let mut arguments: Vec<*mut c_void> = addresses.iter_mut().map(|a| std::ptr::from_mut(a).cast()).collect();
         // SAFETY: all parameters are addresses; memory lives until the stream is idle.
         unsafe {
@@ -153,11 +152,9 @@ pub fn launch(device: &Arc<Device>, plan: &Plan, buffers: &[Buffer], memory: &[M
     Ok(())
 }
 
-fn address(argument: &Argument, workspace: &Memory, buffers: &[Buffer], memory: &[Memory]) -> u64 {
-    match argument {
-        Argument::View(access) => {
-            memory[access.buffer].address() + (access.offset * buffers[access.buffer].dtype.bytes()) as u64
-        }
+fn address(argument: &Argument, workspace: &Memory, memory: &[Memory]) -> u64 {
+    match *argument {
+        Argument::Buffer { buffer, offset } => memory[buffer].address() + offset as u64,
         Argument::Workspace => workspace.address(),
         Argument::Null => 0,
     }

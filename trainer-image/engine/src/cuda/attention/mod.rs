@@ -24,12 +24,24 @@ use source::Head;
 /// What a kernel is given.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Argument {
-    /// Address of a view's first element.
-    View(Access),
+    /// Address of a byte of a buffer.
+    Buffer {
+        /// The buffer.
+        buffer: usize,
+        /// Bytes from its start.
+        offset: usize,
+    },
     /// Address of the scratch memory.
     Workspace,
     /// No address: what the kernel does not touch.
     Null,
+}
+
+impl Argument {
+    /// The first element of a view.
+    fn first(view: &Access, buffers: &[Buffer]) -> Self {
+        Self::Buffer { buffer: view.buffer, offset: view.offset * buffers[view.buffer].dtype.bytes() }
+    }
 }
 
 /// A launch of a generated kernel.
@@ -90,7 +102,7 @@ pub fn forward(kernel: &Attention, buffers: &[Buffer], shared: usize) -> Result<
     let family = shape.family(&views, shape.forward_bytes(), shared);
     views.extend(&kernel.lse);
     let head = Head::new(&shape, kernel);
-    let mut arguments: Vec<_> = views.into_iter().cloned().map(Argument::View).collect();
+    let mut arguments: Vec<_> = views.into_iter().map(|view| Argument::first(view, buffers)).collect();
     arguments.resize(5, Argument::Null);
     let launch = |entry, grid: usize, warps, blocks, shared_bytes, part| {
         head.launch(family, entry, (grid, warps, blocks, shared_bytes), part, arguments.clone())
@@ -133,9 +145,8 @@ pub fn backward(kernel: &AttentionGrad, buffers: &[Buffer], shared: usize) -> Re
     let views = [&fwd.q, &fwd.k, &fwd.v, &fwd.o, &kernel.grad, &kernel.dq, &kernel.dk, &kernel.dv];
     let family = shape.family(&views, shape.backward_bytes(), shared);
     let head = Head::new(&shape, fwd).with_gradients(kernel);
-    let view = |access: &Access| Argument::View(access.clone());
-    let [q, k, v, o, grad, dq, dk, dv] = views.map(view);
-    let lse = fwd.lse.as_ref().map_or(Argument::Null, view);
+    let [q, k, v, o, grad, dq, dk, dv] = views.map(|view| Argument::first(view, buffers));
+    let lse = fwd.lse.as_ref().map_or(Argument::Null, |view| Argument::first(view, buffers));
     let Shape { batch, heads, groups, queries, keys, width, .. } = shape;
     let launches = match family {
         Family::Tile => {

@@ -1,0 +1,90 @@
+//! The GPU of a rank.
+
+use crate::collective::Exchange;
+use crate::ending::Ending;
+use crate::executors;
+use pawl_contract::settings::{Compile, Precision, Settings};
+use pawl_engine::cuda::{CudaGraph, Launching, device::Device, nccl::Nccl};
+use pawl_engine::executor::ExecError;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Key of the gang's exchange under which rank 0 leaves NCCL's meeting point.
+const MEETING: &str = "nccl";
+
+/// An opened GPU.
+pub struct Gpu {
+    device: Arc<Device>,
+    nccl: Option<Arc<Nccl>>,
+}
+
+impl Gpu {
+    /// Opens visible GPU `number`. Compiled kernels and tuned products are kept in `cache`.
+    ///
+    /// # Errors
+    /// [`Ending::Unsupported`] when there is no such GPU, or driver or a library are missing or too old.
+    pub fn open(number: usize, cache: &Path) -> Result<Self, Ending> {
+        let device = Device::open(number, Some(cache.to_owned())).map_err(|error| match error {
+            // No work has begun: whatever is wrong, it is this machine that cannot do what is asked.
+            ExecError::Device(message) => Ending::Unsupported(format!("GPU {number}: {message}")),
+            other => Ending::from(other),
+        })?;
+        let (name, memory) = (device.name(), device.memory() >> 20);
+        tracing::info!(gpu = name, mebibytes = memory, cache = %cache.display(), "using");
+        Ok(Self { device, nccl: None })
+    }
+
+    /// Bytes of device memory that are free now.
+    pub fn free_memory(&self) -> Option<usize> {
+        self.device.free_memory().ok()
+    }
+
+    /// Meets the other ranks' GPUs.
+    ///
+    /// # Errors
+    /// [`Ending::LostPeer`] when not all came within `deadline`; [`Ending::Unsupported`] when there is no NCCL.
+    pub fn meet(
+        &mut self,
+        rank: u32,
+        world_size: u32,
+        exchange: &mut dyn Exchange,
+        deadline: Duration,
+    ) -> Result<(), Ending> {
+        let lost = |problem: String| Ending::LostPeer(format!("cannot meet the other ranks' GPUs: {problem}"));
+        let id = if rank == 0 {
+            let id = Nccl::id()?;
+            exchange.put(MEETING, &id).map_err(lost)?;
+            id
+        } else {
+            let id = exchange.get(MEETING, deadline).map_err(lost)?;
+            id.try_into().map_err(|_| lost("rank 0's meeting point is malformed".to_owned()))?
+        };
+        let nccl = Nccl::connect(&self.device, id, rank as usize, world_size as usize, deadline)?;
+        tracing::info!(version = Nccl::version()?, rank, world_size, "met by NCCL");
+        self.nccl = Some(nccl);
+        Ok(())
+    }
+
+    /// The executor that `settings` ask for. `compile: None` queues a kernel for each operator, `Fuse` fused kernels, `Graph` all of a program at
+    /// once as a CUDA graph. With `deterministic`, algorithms of products are not chosen by timing, which may come out differently from run to run;
+    /// all else is deterministic in any case.
+    pub fn executor(&self, settings: &Settings) -> CudaGraph {
+        let device = Arc::clone(&self.device);
+        let base = match settings.compile.unwrap_or_default() {
+            Compile::None => CudaGraph::unfused(device),
+            Compile::Fuse => CudaGraph { launching: Launching::Streamed, ..CudaGraph::new(device) },
+            Compile::Graph => CudaGraph::new(device),
+        };
+        let mut lowering = executors::lowering(settings);
+        lowering.unfused.extend(base.lowering.unfused);
+        CudaGraph {
+            lowering,
+            tf32: settings.precision == Some(Precision::Tf32),
+            tune: base.tune && settings.deterministic != Some(true),
+            pinned: settings.loader_pinned == Some(true),
+            gang: self.nccl.clone(),
+            ..base
+        }
+    }
+}

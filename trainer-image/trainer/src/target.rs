@@ -1,0 +1,127 @@
+//! What a rank computes on: the CPU, or one GPU.
+
+use crate::collective::Exchange;
+use crate::ending::Ending;
+use pawl_contract::env;
+use std::path::Path;
+use std::time::Duration;
+
+#[cfg(feature = "cuda")]
+use crate::gpu::Gpu;
+
+/// What the agent gave this rank to compute on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The CPU.
+    Cpu,
+    /// The visible GPU of this number.
+    Cuda(usize),
+}
+
+impl Place {
+    /// Reads `PAWL_DEVICE`.
+    ///
+    /// # Errors
+    /// [`Ending::InvalidPlan`] naming the variable when it says neither.
+    pub fn from_env() -> Result<Self, Ending> {
+        Self::parse(std::env::var(env::DEVICE).ok().as_deref())
+    }
+
+    fn parse(text: Option<&str>) -> Result<Self, Ending> {
+        match text {
+            None | Some("" | "cpu") => Ok(Self::Cpu),
+            Some(text) => match text.strip_prefix("cuda:").and_then(|number| number.parse().ok()) {
+                Some(number) => Ok(Self::Cuda(number)),
+                None => Err(Ending::InvalidPlan(format!("{}: {text}: must be cpu or cuda:N", env::DEVICE))),
+            },
+        }
+    }
+
+    /// Whether this is a GPU.
+    pub fn is_gpu(self) -> bool {
+        matches!(self, Self::Cuda(_))
+    }
+}
+
+/// An opened [`Place`].
+pub enum Target {
+    /// The CPU.
+    Cpu,
+    /// A GPU.
+    #[cfg(feature = "cuda")]
+    Cuda(Gpu),
+}
+
+impl Target {
+    /// Opens `place`. What is worth keeping from launch to launch (compiled kernels) goes into `cache`.
+    ///
+    /// # Errors
+    /// [`Ending::Unsupported`] with the remedy when there is no such GPU, its driver or a library is missing, or this trainer is built without
+    /// CUDA: what was given a GPU never runs on the CPU in its stead.
+    pub fn open(place: Place, cache: &Path) -> Result<Self, Ending> {
+        match place {
+            Place::Cpu => Ok(Self::Cpu),
+            #[cfg(feature = "cuda")]
+            Place::Cuda(number) => Ok(Self::Cuda(Gpu::open(number, cache)?)),
+            #[cfg(not(feature = "cuda"))]
+            Place::Cuda(number) => Err(Ending::Unsupported(format!(
+                "{}: cuda:{number}: this trainer is built for the CPU: set spec.trainer.image to one with CUDA, or spec.trainer.gpusPerReplica to 0",
+                env::DEVICE
+            ))),
+        }
+    }
+
+    /// Meets what the other ranks of the gang compute on, where sums go from one to another directly.
+    ///
+    /// # Errors
+    /// [`Ending::LostPeer`] when not all ranks came within `deadline`; [`Ending::Unsupported`] when a library is missing.
+    pub fn meet(
+        &mut self,
+        rank: u32,
+        world_size: u32,
+        exchange: &mut dyn Exchange,
+        deadline: Duration,
+    ) -> Result<(), Ending> {
+        match self {
+            Self::Cpu => {
+                let _ = (rank, world_size, exchange, deadline);
+                Ok(())
+            }
+            #[cfg(feature = "cuda")]
+            Self::Cuda(gpu) => gpu.meet(rank, world_size, exchange, deadline),
+        }
+    }
+
+    /// Bytes of memory that states and values may take; `None` when the system does not say.
+    pub fn memory(&self) -> Option<usize> {
+        match self {
+            Self::Cpu => crate::available::memory(),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(gpu) => gpu.free_memory(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_agent_names_the_place() {
+        assert_eq!(Place::parse(None).unwrap(), Place::Cpu);
+        assert_eq!(Place::parse(Some("cpu")).unwrap(), Place::Cpu);
+        assert_eq!(Place::parse(Some("cuda:3")).unwrap(), Place::Cuda(3));
+        for wrong in ["gpu", "cuda", "cuda:", "cuda:-1"] {
+            let message = Place::parse(Some(wrong)).unwrap_err().to_string();
+            assert!(message.starts_with("PAWL_DEVICE: ") && message.contains("cuda:N"), "{message}");
+        }
+    }
+
+    #[test]
+    #[cfg(not(feature = "cuda"))]
+    fn a_trainer_without_cuda_does_not_train_on_the_cpu_in_its_stead() {
+        let ending = Target::open(Place::Cuda(0), Path::new("kernels")).err().expect("refused");
+        assert_eq!(ending.outcome(), pawl_contract::exit::Outcome::Unsupported);
+        assert!(ending.to_string().contains("gpusPerReplica to 0"), "{ending}");
+    }
+}
