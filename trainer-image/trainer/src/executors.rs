@@ -22,12 +22,20 @@ pub fn executor(target: &Target, settings: &Settings) -> Box<dyn Executor> {
 
 /// `None` runs one library call per operation, `Fuse` fused kernels over pooled buffers, `Graph` the same kernels over a static memory plan.
 fn on_cpu(settings: &Settings) -> Box<dyn Executor> {
-    let graph = |buffers| GraphCpu { threads: threads(), buffers, lowering: lowering(settings), timed: false };
-    match settings.compile.unwrap_or_default() {
-        Compile::None => Box::new(Eager::cpu()),
-        Compile::Fuse => Box::new(graph(Buffers::Pooled)),
-        Compile::Graph => Box::new(graph(Buffers::Planned)),
+    match fused_on_cpu(settings) {
+        Some(executor) => Box::new(executor),
+        None => Box::new(Eager::cpu()),
     }
+}
+
+/// The executor of fused kernels on the CPU, unless `settings.compile` is `None`.
+pub fn fused_on_cpu(settings: &Settings) -> Option<GraphCpu> {
+    let buffers = match settings.compile.unwrap_or_default() {
+        Compile::None => return None,
+        Compile::Fuse => Buffers::Pooled,
+        Compile::Graph => Buffers::Planned,
+    };
+    Some(GraphCpu { threads: threads(), buffers, lowering: lowering(settings), timed: false })
 }
 
 /// How programs are lowered to kernels: `compileScope.exclude` is not fused.

@@ -47,10 +47,22 @@ impl Launch {
             report: text(env::REPORT).map(PathBuf::from),
             progress: text(env::PROGRESS).map(PathBuf::from).filter(|_| rank == 0),
             checkpoints: text(env::CHECKPOINTS),
-            data: text(env::DATA).map_or_else(|| PathBuf::from("data"), PathBuf::from),
+            data: data_directory(),
             metrics: text(env::METRICS).map(PathBuf::from).filter(|_| rank == 0),
         })
     }
+}
+
+/// Where the workload keeps data: `PAWL_DATA`, else `data` in the current directory.
+pub fn data_directory() -> PathBuf {
+    let named = std::env::var_os(env::DATA).filter(|path| !path.is_empty());
+    named.map_or_else(|| PathBuf::from("data"), PathBuf::from)
+}
+
+/// Where compiled kernels are kept from launch to launch: `PAWL_KERNEL_CACHE`, else beside the data.
+pub fn kernel_cache(data: &Path) -> PathBuf {
+    let named = std::env::var_os("PAWL_KERNEL_CACHE").filter(|path| !path.is_empty());
+    named.map_or_else(|| data.join("kernels"), PathBuf::from)
 }
 
 /// Reads a plan and checks its version.

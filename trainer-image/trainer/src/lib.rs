@@ -18,6 +18,7 @@ mod gpu;
 pub mod launch;
 pub mod losses;
 pub mod metrics;
+pub mod profile;
 pub mod progress;
 pub mod rank;
 pub mod recipe;

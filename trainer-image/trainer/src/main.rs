@@ -15,6 +15,18 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Times the kernels of a plan's micro-step on its data, on the CPU or the GPU that PAWL_DEVICE names.
+    Profile {
+        /// The launch's plan.json.
+        #[arg(long)]
+        plan: PathBuf,
+        /// Runs to time.
+        #[arg(long, default_value_t = 5)]
+        rounds: usize,
+        /// How many of the longest kernels to print.
+        #[arg(long, default_value_t = 30)]
+        kernels: usize,
+    },
     /// Prints what a plan will run, without running it.
     Plan {
         /// The launch's plan.json.
@@ -40,15 +52,19 @@ enum Dump {
 }
 
 fn main() -> ExitCode {
-    let Some(Command::Plan { plan, world_size, dump }) = Arguments::parse().command else {
-        return pawl_trainer::run_from_env();
+    let text = match Arguments::parse().command {
+        None => return pawl_trainer::run_from_env(),
+        Some(Command::Plan { plan, world_size, dump }) => {
+            let view = match dump {
+                Dump::Graph => pawl_trainer::View::Graph,
+                Dump::Kernels => pawl_trainer::View::Kernels,
+                Dump::Memory => pawl_trainer::View::Memory,
+            };
+            pawl_trainer::plan_file(&plan, world_size, view)
+        }
+        Some(Command::Profile { plan, rounds, kernels }) => pawl_trainer::profile::plan_file(&plan, rounds, kernels),
     };
-    let view = match dump {
-        Dump::Graph => pawl_trainer::View::Graph,
-        Dump::Kernels => pawl_trainer::View::Kernels,
-        Dump::Memory => pawl_trainer::View::Memory,
-    };
-    match pawl_trainer::plan_file(&plan, world_size, view) {
+    match text {
         // A reader such as `head` may have seen enough.
         Ok(text) => match writeln!(std::io::stdout(), "{text}") {
             Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => ExitCode::FAILURE,

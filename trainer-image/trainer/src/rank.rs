@@ -5,7 +5,7 @@ use crate::checkpoint::Position;
 use crate::collective::{Exchange, Gang, TcpMesh};
 use crate::ending::Ending;
 use crate::feed::Feed;
-use crate::launch::Launch;
+use crate::launch::{Launch, kernel_cache};
 use crate::metrics::Metrics;
 use crate::progress::Publisher;
 use crate::run::Run;
@@ -22,7 +22,6 @@ use pawl_engine::recipe::Recipe;
 use pawl_rendezvous::Client;
 use pawl_workloads::{Job, Request};
 use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs, UdpSocket};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -148,12 +147,7 @@ fn measured(launch: &Launch, stop: &StopRequest, started: Instant) -> Result<Rep
 
 /// What this launch computes on.
 fn open(launch: &Launch, place: Place) -> Result<Target, Ending> {
-    Target::open(place, &kernels(launch))
-}
-
-/// Where compiled kernels are kept from launch to launch: `$PAWL_KERNEL_CACHE`, else beside the data.
-fn kernels(launch: &Launch) -> PathBuf {
-    std::env::var_os("PAWL_KERNEL_CACHE").map_or_else(|| launch.data.join("kernels"), PathBuf::from)
+    Target::open(place, &kernel_cache(&launch.data))
 }
 
 /// This rank's gang, met through the rendezvous; its GPU meets the others' too.

@@ -62,6 +62,11 @@ impl Lineup {
         Ok(lineup)
     }
 
+    /// The program of a micro-step of training variant `variant` (of the whole step, without accumulation).
+    pub fn micro_program(&self, variant: usize) -> &Program {
+        &self.programs[self.micro[variant]]
+    }
+
     /// Adds a program unless it is there already.
     fn add(&mut self, program: Program) -> usize {
         self.programs.iter().position(|known| *known == program).unwrap_or_else(|| {
