@@ -1,2 +1,135 @@
-//! Checks and times kernels on a GPU.
-fn main() {}
+//! `pawl-kernels`: kernels as text, checked against other executors, and timed.
+
+mod check;
+mod speed;
+mod table;
+
+use std::sync::Arc;
+
+use clap::{Args, Parser, Subcommand};
+use pawl_engine::{
+    cuda::{self, CudaGraph, device::Device, source},
+    lower::{LowerOptions, Lowered},
+    recipe::{AttentionKernel, Precision},
+};
+use pawl_kernels::UpsStep;
+
+/// Generated CUDA kernels.
+#[derive(Parser)]
+#[command(version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Prints what a step of UPS is lowered to; needs no GPU.
+    Dump {
+        #[command(flatten)]
+        ups: UpsArgs,
+        /// What to print: estimate (time by memory and arithmetic), kernels, memory, sources.
+        #[arg(long, default_value = "estimate", value_parser = ["estimate", "kernels", "memory", "sources"])]
+        what: String,
+    },
+    /// Runs programs on a GPU and on the CPU and compares.
+    Check {
+        /// Random programs.
+        #[arg(long, default_value_t = 60)]
+        random: u64,
+    },
+    /// Times steps of UPS on a GPU.
+    Ups {
+        #[command(flatten)]
+        ups: UpsArgs,
+        /// Steps that are timed.
+        #[arg(long, default_value_t = 30)]
+        steps: usize,
+        /// How kernels run: captured, streamed, unfused.
+        #[arg(long, default_value = "captured", value_parser = ["captured", "streamed", "unfused"])]
+        mode: String,
+        /// Prints the kernels that take most of the time.
+        #[arg(long)]
+        profile: bool,
+    },
+}
+
+/// Which step.
+#[derive(Args, Clone)]
+struct UpsArgs {
+    /// Preset of the workload: smoke, small, medium, full.
+    #[arg(long, default_value = "full")]
+    preset: String,
+    /// Items of a micro-step.
+    #[arg(long, default_value_t = 30)]
+    items: u32,
+    /// Pairs per item; the preset's when absent.
+    #[arg(long)]
+    pairs: Option<u32>,
+    /// With the losses through the decoder.
+    #[arg(long)]
+    auxiliary: bool,
+    /// fp32, bf16, fp16.
+    #[arg(long, default_value = "bf16", value_parser = ["fp32", "bf16", "fp16"])]
+    precision: String,
+    /// Attention as matmuls and softmax.
+    #[arg(long)]
+    math: bool,
+    /// Sub-layers are computed again in the backward pass.
+    #[arg(long)]
+    recompute: bool,
+}
+
+impl UpsArgs {
+    fn step(&self) -> UpsStep {
+        UpsStep {
+            preset: self.preset.clone(),
+            items: self.items,
+            pairs: self.pairs,
+            auxiliary: self.auxiliary,
+            precision: match self.precision.as_str() {
+                "fp32" => Precision::F32,
+                "fp16" => Precision::F16,
+                _ => Precision::BF16,
+            },
+            attention: if self.math { AttentionKernel::Math } else { AttentionKernel::Flash },
+            recompute: self.recompute,
+        }
+    }
+}
+
+fn device() -> anyhow::Result<Arc<Device>> {
+    Ok(Device::open(0, cuda::cache_directory())?)
+}
+
+fn executor(device: &Arc<Device>, mode: &str) -> CudaGraph {
+    match mode {
+        "unfused" => CudaGraph::unfused(Arc::clone(device)),
+        "streamed" => CudaGraph { launching: cuda::Launching::Streamed, ..CudaGraph::new(Arc::clone(device)) },
+        _ => CudaGraph::new(Arc::clone(device)),
+    }
+}
+
+fn main() -> anyhow::Result<()> {
+    match Cli::parse().command {
+        Command::Dump { ups, what } => {
+            let lowered = Lowered::new(&ups.step().program()?, &LowerOptions::default());
+            match what.as_str() {
+                "kernels" => print!("{}", lowered.dump_kernels()),
+                "memory" => print!("{}", lowered.dump_memory()),
+                "sources" => {
+                    for (at, kernel) in lowered.kernels.iter().enumerate() {
+                        if let Some(generated) = source::generate(&kernel.body, &lowered.buffers, 132) {
+                            let (_, own) = generated.source.text.split_once("extern").unwrap_or_default();
+                            println!("// kernel {at}, {}\nextern{own}", kernel.scope);
+                        }
+                    }
+                }
+                _ => table::estimate(&lowered),
+            }
+            Ok(())
+        }
+        Command::Check { random } => check::run(random),
+        Command::Ups { ups, steps, mode, profile } => speed::ups(&ups.step(), &mode, steps, profile),
+    }
+}

@@ -64,8 +64,7 @@ fn kernels_of_random_programs() {
 fn kernels_of_a_transformer_in_every_precision() {
     let mut found = HashSet::new();
     for precision in [Precision::F32, Precision::BF16, Precision::F16] {
-        let recipe =
-            Recipe { precision, ..Recipe::new(Optimizer { matrices: None, others: AdamW::default() }) };
+        let recipe = Recipe { precision, ..Recipe::new(Optimizer { matrices: None, others: AdamW::default() }) };
         sources(&recipe.step(&transformer(3)).unwrap(), &mut found);
     }
     compile(&found);

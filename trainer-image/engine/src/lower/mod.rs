@@ -37,10 +37,14 @@ pub struct LowerOptions {
 }
 
 impl LowerOptions {
+    /// In [`LowerOptions::unfused`]: every node, whatever its scope.
+    pub const EVERYTHING: &str = "*";
+
     fn excludes(&self, path: &str) -> bool {
-        self.unfused
-            .iter()
-            .any(|scope| path.strip_prefix(scope.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
+        self.unfused.iter().any(|scope| {
+            scope == Self::EVERYTHING
+                || path.strip_prefix(scope.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        })
     }
 }
 

@@ -29,7 +29,12 @@ const KEPT: usize = 64;
 
 /// The kernel of fused loops, for a GPU with that many multiprocessors.
 pub(super) fn fused(kernel: &Fused, buffers: &[Buffer], multiprocessors: usize) -> Generated {
-    Emitter::new(kernel, buffers, multiprocessors).emit()
+    // In the only row there is, every column is an element.
+    let mut kernel = kernel.clone();
+    if kernel.rows == 1 {
+        kernel.values.iter_mut().filter(|(_, class)| *class == Class::Col).for_each(|(_, class)| *class = Class::Full);
+    }
+    Emitter::new(&kernel, buffers, multiprocessors).emit()
 }
 
 struct Emitter<'k> {

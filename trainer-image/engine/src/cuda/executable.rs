@@ -1,0 +1,589 @@
+//! Compiled programs, their states and memory on a GPU.
+//!
+//! Everything is allocated before the first run. Inputs come through two slots: while a run reads one, the next run's inputs are copied to
+//! the other, through page-locked memory, by a stream of their own. A program's first run queues its kernels one by one; then they are
+//! captured, once for each slot, and replayed.
+
+use std::sync::Arc;
+
+use cudarc::driver::{CudaEvent, CudaGraph as Captured, result, sys};
+use half::{bf16, f16};
+
+use super::{
+    CudaGraph, Launching,
+    device::{Device, Memory, Pinned},
+    error::NAME,
+    matmul::{Blas, WORKSPACE},
+    nccl::Nccl,
+    run::{Code, Places, Plan, Run, Target},
+};
+use crate::{
+    array::{Array, Data, View},
+    cpu::KernelTime,
+    executor::{ExecError, ExecOptions, Executable, MemoryReport, check_inputs, unify_states},
+    graph::{DType, Graph, GraphError, Meta, Node, Op, Program, ScopeId, Shape, StateDecl, initial_values},
+    lower::{Lowered, Storage, aligned},
+};
+
+/// Inputs larger than this are brought to page-locked memory by several threads.
+const PARALLEL_COPY: usize = 8 << 20;
+
+/// Programs compiled for a GPU.
+pub struct CudaExecutable {
+    programs: Vec<Compiled>,
+    blas: Blas,
+    gang: Option<Arc<Nccl>>,
+    states: Vec<StateDecl>,
+    state_offsets: Vec<usize>,
+    state_bytes: Memory,
+    workspace: Memory,
+    /// Held for the addresses of the programs.
+    _arena: Memory,
+    launching: Launching,
+    pinned: bool,
+    report: MemoryReport,
+    /// Bytes free before anything was allocated.
+    free: usize,
+    // Last: what is above is freed first.
+    device: Arc<Device>,
+}
+
+struct Compiled {
+    /// The program's names and declarations.
+    interface: Program,
+    lowered: Lowered,
+    runs: Vec<Run>,
+    slots: Vec<Slot>,
+    next: usize,
+    /// Constants, then outputs.
+    _own: Memory,
+    outputs: Vec<u64>,
+    /// For each input, its place in a slot.
+    inputs: Vec<usize>,
+    /// Number of first inputs that the next slot has already.
+    ahead: usize,
+    /// Whether a run has queued the kernels one by one, so that all code is loaded.
+    warm: bool,
+    ran: bool,
+}
+
+/// One set of inputs.
+struct Slot {
+    /// Address of each buffer when the inputs are here.
+    addresses: Vec<u64>,
+    staging: Pinned,
+    memory: Memory,
+    /// The copy from `staging` is done.
+    copied: CudaEvent,
+    /// The run that read `memory` is done.
+    read: CudaEvent,
+    graph: Option<Captured>,
+}
+
+// SAFETY: graphs are launched by the one thread that has the executable.
+unsafe impl Send for Compiled {}
+
+/// A sum of aligned sizes that gives each its offset.
+#[derive(Default)]
+struct Packing(usize);
+
+impl Packing {
+    fn add(&mut self, bytes: usize) -> usize {
+        let at = self.0;
+        self.0 += aligned(bytes);
+        at
+    }
+}
+
+fn own_bytes(lowered: &Lowered) -> usize {
+    let own = |b: &&crate::lower::Buffer| matches!(b.storage, Storage::Constant(_) | Storage::Output(_));
+    lowered.buffers.iter().filter(own).map(|b| aligned(b.bytes())).sum()
+}
+
+fn input_bytes(program: &Program) -> usize {
+    program.inputs.iter().map(|input| aligned(input.meta.bytes())).sum()
+}
+
+impl CudaExecutable {
+    pub(super) fn new(executor: &CudaGraph, programs: &[Program], options: &ExecOptions) -> Result<Self, ExecError> {
+        for program in programs {
+            program.verify()?;
+            if let Some(node) = program.graph.nodes().iter().find(|n| n.meta.shape.elements() == 0) {
+                let what = format!("{} with no elements: {}", node.op, node.meta);
+                return Err(ExecError::Unsupported { executor: NAME, what });
+            }
+        }
+        if options.collective.world() > 1 && executor.gang.is_none() {
+            let what = "collectives of a gang without NCCL: set CudaGraph::gang".into();
+            return Err(ExecError::Unsupported { executor: NAME, what });
+        }
+        let device = &executor.device;
+        device.context().bind_to_thread()?;
+        let target = Target { multiprocessors: device.multiprocessors(), shared: shared_memory(device)? };
+        let (states, places) = unify_states(programs)?;
+        let mut packing = Packing::default();
+        let state_offsets: Vec<usize> = states.iter().map(|s| packing.add(s.meta.bytes())).collect();
+        let state_size = packing.0;
+        let lowered: Vec<Lowered> = programs.iter().map(|p| Lowered::new(p, &executor.lowering)).collect();
+        let plans =
+            lowered.iter().map(|l| Plan::all(l, &target, executor.tf32)).collect::<Result<Vec<_>, ExecError>>()?;
+        let mut code = Code::new(device);
+        code.add(&plans.iter().flatten().flat_map(Plan::sources).collect::<Vec<_>>())?;
+
+        let arena = lowered.iter().map(|l| l.plan.arena).max().unwrap_or(0);
+        let workspace = plans.iter().flatten().map(Plan::workspace).max().unwrap_or(0);
+        let slots: usize = programs.iter().map(|p| 2 * input_bytes(p)).sum();
+        let own: usize = lowered.iter().map(own_bytes).sum();
+        let planned = state_size + arena + workspace + WORKSPACE + slots + own;
+        let free = device.free_memory()?;
+        let limit = options.memory_limit.unwrap_or(free).min(free);
+        if planned > limit {
+            return Err(ExecError::OutOfMemory { needed: planned, limit });
+        }
+        let mut blas = Blas::new(device)?;
+        let state_bytes = device.allocate(state_size)?;
+        let arena = device.allocate(arena)?;
+        let workspace = device.allocate(workspace)?;
+        // Algorithms are chosen by timing on this memory: numbers like those of a run, for zeros need less power.
+        for memory in [&state_bytes, &arena] {
+            fill(device, memory)?;
+        }
+        let mut compiled = Vec::with_capacity(programs.len());
+        for (((program, place), lowered), plans) in programs.iter().zip(places).zip(lowered).zip(&plans) {
+            let place = |state: usize| state_bytes.address() + state_offsets[place[state]] as u64;
+            let mut one = Compiled::new(device, program, lowered, arena.address(), &place)?;
+            let at = Places { buffers: &one.slots[0].addresses, workspace: workspace.address() };
+            one.runs = (plans.iter())
+                .map(|plan| Run::new(plan, &mut code, &mut blas, at, executor.tune))
+                .collect::<Result<_, ExecError>>()?;
+            compiled.push(one);
+        }
+        device.synchronize()?;
+        let values = initial_values(&states.iter().collect::<Vec<_>>(), options.seed)?;
+        for (value, offset) in values.iter().zip(&state_offsets) {
+            // SAFETY: the packing gave each state its place; nothing runs.
+            unsafe { write(state_bytes.address() + *offset as u64, value.view()) }?;
+        }
+        let report = MemoryReport { states: state_size, planned, peak: 0 };
+        let mut executable = Self {
+            programs: compiled,
+            blas,
+            gang: executor.gang.clone(),
+            states,
+            state_offsets,
+            state_bytes,
+            workspace,
+            _arena: arena,
+            launching: executor.launching,
+            pinned: executor.pinned,
+            report,
+            free,
+            device: Arc::clone(device),
+        };
+        executable.measure()?;
+        Ok(executable)
+    }
+
+    /// The lowered programs, to be dumped.
+    pub fn lowered(&self) -> impl Iterator<Item = &Lowered> {
+        self.programs.iter().map(|program| &program.lowered)
+    }
+
+    /// Version of cuBLASLt: 130100.
+    pub fn blas_version(&self) -> usize {
+        self.blas.version()
+    }
+
+    /// Time of each kernel of a program, from `rounds` runs without a pause, kernels queued one by one with events between them. It runs the program:
+    /// states change.
+    ///
+    /// # Errors
+    /// As [`Executable::run`].
+    pub fn profile(
+        &mut self,
+        program: usize,
+        inputs: &[View<'_>],
+        rounds: usize,
+    ) -> Result<Vec<KernelTime>, ExecError> {
+        self.run(program, inputs)?;
+        self.device.synchronize()?;
+        let Self { device, blas, workspace, programs, gang, .. } = self;
+        let compiled = &programs[program];
+        let places = Places { buffers: &compiled.slots[compiled.next].addresses, workspace: workspace.address() };
+        let mut seconds = vec![0.0; compiled.runs.len()];
+        for round in 0..rounds + 1 {
+            let events = (0..=compiled.runs.len()).map(|_| device.event()).collect::<Result<Vec<_>, _>>()?;
+            events[0].record(device.stream())?;
+            for (run, event) in compiled.runs.iter().zip(&events[1..]) {
+                run.enqueue(device, blas, gang.as_deref(), places)?;
+                event.record(device.stream())?;
+            }
+            device.synchronize()?;
+            for (at, pair) in events.windows(2).enumerate().filter(|_| round > 0) {
+                seconds[at] += f64::from(pair[0].elapsed_ms(&pair[1])?) / 1e3;
+            }
+        }
+        let time = |(kernel, seconds): (usize, f64)| {
+            let of = &compiled.lowered.kernels[kernel];
+            KernelTime {
+                program: compiled.lowered.name.clone(),
+                kernel,
+                kind: of.body.name(),
+                scope: of.scope.clone(),
+                runs: rounds as u64,
+                seconds,
+                bytes: compiled.lowered.traffic(&of.body),
+                flops: of.body.flops(),
+            }
+        };
+        Ok(seconds.into_iter().enumerate().map(time).collect())
+    }
+
+    /// Registers and spilled bytes of a kernel's threads; `None` for those of libraries.
+    pub fn registers(&self, program: usize, kernel: usize) -> Option<(i32, i32)> {
+        self.programs.get(program)?.runs.get(kernel)?.registers()
+    }
+
+    /// Waits until all that was queued is done.
+    ///
+    /// # Errors
+    /// When something queued failed, or a gang stays silent.
+    pub fn synchronize(&self) -> Result<(), ExecError> {
+        match &self.gang {
+            Some(gang) => gang.wait(self.device.stream()),
+            None => Ok(self.device.stream().synchronize()?),
+        }
+    }
+
+    fn measure(&mut self) -> Result<(), ExecError> {
+        let used = self.free.saturating_sub(self.device.free_memory()?);
+        self.report.peak = self.report.peak.max(used);
+        Ok(())
+    }
+
+    fn program(&mut self, program: usize) -> Result<&mut Compiled, GraphError> {
+        let count = self.programs.len();
+        self.programs.get_mut(program).ok_or_else(|| GraphError::Unknown {
+            kind: "program",
+            name: program.to_string(),
+            known: format!("0..{count}"),
+        })
+    }
+
+    fn state(&self, name: &str) -> Result<usize, GraphError> {
+        self.states.iter().position(|s| s.name == name).ok_or_else(|| GraphError::Unknown {
+            kind: "state",
+            name: name.to_owned(),
+            known: self.states.iter().map(|s| s.name.as_str()).collect::<Vec<_>>().join(", "),
+        })
+    }
+}
+
+/// Dynamic shared memory that a block may have.
+fn shared_memory(device: &Device) -> Result<usize, ExecError> {
+    let which = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
+    Ok(device.context().attribute(which)?.max(0) as usize)
+}
+
+/// Fills memory with a pattern that is a number near 1 in 16 and in 32 bits.
+fn fill(device: &Device, memory: &Memory) -> Result<(), ExecError> {
+    if memory.is_empty() {
+        return Ok(());
+    }
+    // SAFETY: the memory has that many words.
+    let status =
+        unsafe { sys::cuMemsetD32Async(memory.address(), 0x3f8d_3f93, memory.len() / 4, device.stream().cu_stream()) };
+    Ok(status.result()?)
+}
+
+impl Compiled {
+    fn new(
+        device: &Arc<Device>,
+        program: &Program,
+        lowered: Lowered,
+        arena: u64,
+        state: &dyn Fn(usize) -> u64,
+    ) -> Result<Self, ExecError> {
+        let own = device.allocate(own_bytes(&lowered))?;
+        let mut packing = Packing::default();
+        let inputs: Vec<usize> = program.inputs.iter().map(|input| packing.add(input.meta.bytes())).collect();
+        let mut packing = Packing::default();
+        let mut outputs = vec![0; program.outputs.len()];
+        let mut addresses = vec![0; lowered.buffers.len()];
+        for ((address, buffer), offset) in addresses.iter_mut().zip(&lowered.buffers).zip(&lowered.plan.offsets) {
+            *address = match &buffer.storage {
+                Storage::Input(_) => 0,
+                Storage::State(id) => state(id.0 as usize),
+                Storage::Arena => arena + offset.unwrap_or(0) as u64,
+                Storage::Constant(array) => {
+                    let at = own.address() + packing.add(buffer.bytes()) as u64;
+                    // SAFETY: the packing gave the constant its place; nothing runs.
+                    unsafe { write(at, array.view()) }?;
+                    at
+                }
+                Storage::Output(index) => {
+                    outputs[*index] = own.address() + packing.add(buffer.bytes()) as u64;
+                    outputs[*index]
+                }
+            };
+        }
+        let slot = || -> Result<Slot, ExecError> {
+            let memory = device.allocate(input_bytes(program))?;
+            fill(device, &memory)?;
+            let mut addresses = addresses.clone();
+            for (address, buffer) in addresses.iter_mut().zip(&lowered.buffers) {
+                if let Storage::Input(id) = buffer.storage {
+                    *address = memory.address() + inputs[id.0 as usize] as u64;
+                }
+            }
+            let staging = device.pinned(input_bytes(program))?;
+            let (copied, read) = (device.event()?, device.event()?);
+            Ok(Slot { addresses, staging, memory, copied, read, graph: None })
+        };
+        let slots = vec![slot()?, slot()?];
+        let mut interface = Program { graph: Graph::default(), ..program.clone() };
+        // Outputs are described by their nodes, of which only the metas are kept.
+        for node in program.graph.nodes() {
+            let op = Op::Fill { value: 0.0, shape: node.meta.shape.clone(), dtype: node.meta.dtype };
+            let (meta, stage) = (node.meta.clone(), node.stage);
+            interface.graph.push_unchecked(Node { op, operands: Vec::new(), meta, scope: ScopeId::default(), stage });
+        }
+        let runs = Vec::new();
+        let (warm, ran) = (false, false);
+        Ok(Self { interface, lowered, runs, slots, next: 0, _own: own, outputs, inputs, ahead: 0, warm, ran })
+    }
+
+    /// Brings inputs, of which `from` are there, to slot `to`, behind the run that reads it.
+    fn bring(
+        &mut self,
+        device: &Device,
+        to: usize,
+        from: usize,
+        inputs: &[View<'_>],
+        pinned: bool,
+    ) -> Result<(), ExecError> {
+        let slot = &mut self.slots[to];
+        let copies = device.copies();
+        if from == 0 {
+            slot.copied.synchronize()?;
+            copies.wait(&slot.read)?;
+        }
+        for (view, &offset) in inputs.iter().zip(&self.inputs).skip(from) {
+            let bytes = bytes_of(*view);
+            if bytes.is_empty() {
+                continue;
+            }
+            let source = if pinned {
+                let staging = &mut slot.staging.bytes()[offset..offset + bytes.len()];
+                copy(bytes, staging);
+                staging
+            } else {
+                bytes
+            };
+            // SAFETY: the staging memory is written again only after `copied`; the driver takes what is not page-locked before it returns.
+            unsafe { result::memcpy_htod_async(slot.memory.address() + offset as u64, source, copies.cu_stream()) }?;
+        }
+        Ok(slot.copied.record(copies)?)
+    }
+
+    /// Whether `inputs` are the first ones of this program, all of them if `all`. (The check proper allocates.)
+    fn fits(&self, inputs: &[View<'_>], all: bool) -> bool {
+        let declared = &self.interface.inputs;
+        let fits = |(decl, view): (&crate::graph::InputDecl, &View<'_>)| {
+            decl.meta.dtype == view.dtype() && decl.meta.shape.elements() == view.len()
+        };
+        let count = if all { declared.len() == inputs.len() } else { declared.len() >= inputs.len() };
+        count && declared.iter().zip(inputs).all(fits)
+    }
+}
+
+impl Executable for CudaExecutable {
+    fn run(&mut self, program: usize, inputs: &[View<'_>]) -> Result<(), ExecError> {
+        self.program(program)?.ran = false;
+        self.device.context().bind_to_thread()?;
+        let Self { device, blas, gang, workspace, programs, launching, pinned, .. } = self;
+        let compiled = &mut programs[program];
+        if !compiled.fits(inputs, true) {
+            check_inputs(&compiled.interface, inputs)?;
+        }
+        compiled.next = (compiled.next + 1) % compiled.slots.len();
+        let ahead = std::mem::take(&mut compiled.ahead);
+        compiled.bring(device, compiled.next, ahead, inputs, *pinned)?;
+        device.stream().wait(&compiled.slots[compiled.next].copied)?;
+        let slot = &compiled.slots[compiled.next];
+        let places = Places { buffers: &slot.addresses, workspace: workspace.address() };
+        let queue = || (compiled.runs.iter()).try_for_each(|run| run.enqueue(device, blas, gang.as_deref(), places));
+        let first = !compiled.warm;
+        match &slot.graph {
+            _ if first || *launching == Launching::Streamed => queue()?,
+            Some(graph) => graph.launch()?,
+            None => {
+                let stream = device.stream();
+                stream.begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
+                let queued = queue();
+                let flags = sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
+                let graph = stream.end_capture(flags);
+                queued?;
+                let Some(graph) = graph? else {
+                    return Err(ExecError::Device("nothing was captured".into()));
+                };
+                graph.upload()?;
+                graph.launch()?;
+                compiled.slots[compiled.next].graph = Some(graph);
+            }
+        }
+        compiled.slots[compiled.next].read.record(device.stream())?;
+        compiled.warm = true;
+        compiled.ran = true;
+        if first {
+            self.measure()?;
+        }
+        Ok(())
+    }
+
+    fn prefetch(&mut self, program: usize, inputs: &[View<'_>]) -> Result<(), ExecError> {
+        self.program(program)?;
+        self.device.context().bind_to_thread()?;
+        let Self { device, programs, pinned, .. } = self;
+        let compiled = &mut programs[program];
+        if !compiled.fits(inputs, false) {
+            check_inputs(&compiled.interface, inputs)?;
+        }
+        let next = (compiled.next + 1) % compiled.slots.len();
+        compiled.bring(device, next, 0, inputs, *pinned)?;
+        compiled.ahead = inputs.len();
+        Ok(())
+    }
+
+    fn output(&mut self, program: usize, output: usize) -> Result<Array, ExecError> {
+        let compiled = self.program(program)?;
+        let declared = compiled.interface.outputs.get(output).filter(|_| compiled.ran);
+        let Some(declared) = declared else {
+            let known = compiled.interface.outputs.iter().map(|o| o.name.as_str()).collect::<Vec<_>>().join(", ");
+            let name = if compiled.ran { output.to_string() } else { format!("{output} (the program has not run)") };
+            return Err(GraphError::Unknown { kind: "output", name, known }.into());
+        };
+        let meta = compiled.interface.graph.meta(declared.node).clone();
+        let address = compiled.outputs[output];
+        self.device.context().bind_to_thread()?;
+        if let Err(error) = self.synchronize() {
+            self.program(program)?.ran = false;
+            return Err(error);
+        }
+        // SAFETY: the output has its place; nothing runs.
+        let data = unsafe { read(address, &meta) }?;
+        Ok(Array::new(&meta.shape, data)?)
+    }
+
+    fn states(&self) -> &[StateDecl] {
+        &self.states
+    }
+
+    fn read_state(&mut self, name: &str) -> Result<Array, ExecError> {
+        let state = self.state(name)?;
+        self.device.context().bind_to_thread()?;
+        self.synchronize()?;
+        let meta = &self.states[state].meta;
+        // SAFETY: the state has its place; nothing runs.
+        let data = unsafe { read(self.state_bytes.address() + self.state_offsets[state] as u64, meta) }?;
+        Ok(Array::new(&meta.shape, data)?)
+    }
+
+    fn write_state(&mut self, name: &str, value: &Array) -> Result<(), ExecError> {
+        let state = self.state(name)?;
+        let Meta { dtype, shape } = &self.states[state].meta;
+        if value.dtype() != *dtype || value.shape() != shape {
+            return Err(GraphError::Mismatch {
+                what: format!("state `{name}`"),
+                dtype: *dtype,
+                shape: shape.clone(),
+                got_dtype: value.dtype(),
+                got_shape: Shape::clone(value.shape()),
+            }
+            .into());
+        }
+        self.device.context().bind_to_thread()?;
+        self.synchronize()?;
+        // SAFETY: as in `read_state`.
+        unsafe { write(self.state_bytes.address() + self.state_offsets[state] as u64, value.view()) }
+    }
+
+    fn memory(&self) -> MemoryReport {
+        self.report
+    }
+}
+
+impl Drop for CudaExecutable {
+    fn drop(&mut self) {
+        // Nothing may be freed that is still in use; a gang that is silent is waited for no longer than its deadline.
+        if self.device.context().bind_to_thread().is_ok() {
+            let _ = self.synchronize();
+        }
+    }
+}
+
+/// The bytes of a view.
+fn bytes_of(view: View<'_>) -> &[u8] {
+    // SAFETY: elements of all dtypes are plain numbers without padding.
+    unsafe {
+        match view {
+            View::F64(v) => std::slice::from_raw_parts(v.as_ptr().cast(), size_of_val(v)),
+            View::F32(v) => std::slice::from_raw_parts(v.as_ptr().cast(), size_of_val(v)),
+            View::BF16(v) => std::slice::from_raw_parts(v.as_ptr().cast(), size_of_val(v)),
+            View::F16(v) => std::slice::from_raw_parts(v.as_ptr().cast(), size_of_val(v)),
+            View::U32(v) => std::slice::from_raw_parts(v.as_ptr().cast(), size_of_val(v)),
+            View::Bool(v) => v,
+        }
+    }
+}
+
+/// Copies, by several threads when there is much: one does not reach the speed of the bus.
+fn copy(from: &[u8], to: &mut [u8]) {
+    if from.len() < PARALLEL_COPY {
+        return to.copy_from_slice(from);
+    }
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(8);
+    let part = from.len().div_ceil(threads).next_multiple_of(4096);
+    std::thread::scope(|scope| {
+        for (from, to) in from.chunks(part).zip(to.chunks_mut(part)) {
+            scope.spawn(|| to.copy_from_slice(from));
+        }
+    });
+}
+
+/// Copies elements to the device, and waits.
+///
+/// # Safety
+/// There is room for them, and nothing runs that uses it.
+unsafe fn write(to: u64, view: View<'_>) -> Result<(), ExecError> {
+    let bytes = bytes_of(view);
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    // SAFETY: the caller's promise.
+    Ok(unsafe { result::memcpy_htod_sync(to, bytes) }?)
+}
+
+/// A copy of the elements at `from`.
+///
+/// # Safety
+/// There are as many as the meta says, and nothing runs that writes them.
+unsafe fn read(from: u64, meta: &Meta) -> Result<Data, ExecError> {
+    let len = meta.shape.elements();
+    macro_rules! copy {
+        ($variant:ident, $zero:expr) => {{
+            let mut values = vec![$zero; len];
+            // SAFETY: the caller's promise.
+            unsafe { result::memcpy_dtoh_sync(&mut values, from) }?;
+            Data::$variant(values)
+        }};
+    }
+    Ok(match meta.dtype {
+        DType::F64 => copy!(F64, 0f64),
+        DType::F32 => copy!(F32, 0f32),
+        DType::BF16 => copy!(BF16, bf16::ZERO),
+        DType::F16 => copy!(F16, f16::ZERO),
+        DType::U32 => copy!(U32, 0u32),
+        DType::Bool => copy!(Bool, 0u8),
+    })
+}
