@@ -1,0 +1,74 @@
+//! `pawl operator`: runs the `TrainingJob`s of a cluster.
+
+use crate::args::operator::{LogFormat, Operator};
+use crate::exit;
+use pawl_controller::build::Images;
+use pawl_controller::leader::Timing;
+use pawl_controller::live::Pace;
+use pawl_controller::telemetry::{self, Format};
+use pawl_controller::{Config, run};
+use std::error::Error;
+use std::process::ExitCode;
+use std::thread;
+use tokio::runtime::Builder;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// More threads would wait for the same API server; a machine of 128 cores must not start 128.
+const MOST_THREADS: usize = 4;
+
+/// Runs the operator until SIGTERM or SIGINT, then gives the lease back and ends with 0.
+pub fn operator(arguments: Operator) -> ExitCode {
+    match start(arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => exit::with_error(exit::INPUT, &error),
+    }
+}
+
+fn start(arguments: Operator) -> Result<(), Box<dyn Error>> {
+    let format = match arguments.log_format {
+        LogFormat::Json => Format::Json,
+        LogFormat::Text => Format::Text,
+    };
+    telemetry::init(format, &arguments.log)?;
+    let threads = thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
+    let runtime = Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
+    runtime.block_on(async {
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let stop = async move {
+            tokio::select! {
+                _ = terminate.recv() => tracing::info!("SIGTERM: stopping"),
+                _ = interrupt.recv() => tracing::info!("SIGINT: stopping"),
+            }
+        };
+        let cluster = kube::Config::infer().await?;
+        let config = configuration(arguments, &cluster.default_namespace);
+        tracing::info!(version = env!("CARGO_PKG_VERSION"), cluster = %cluster.cluster_url, ?config, "starting");
+        Ok(run(config, cluster, stop).await?)
+    })
+}
+
+fn configuration(arguments: Operator, own_namespace: &str) -> Config {
+    let lease_namespace = arguments.lease_namespace.unwrap_or_else(|| own_namespace.to_owned());
+    Config {
+        // An empty variable is a list with one empty name.
+        namespaces: arguments.namespaces.into_iter().filter(|name| !name.is_empty()).collect(),
+        images: Images { trainer: arguments.trainer_image, agent: arguments.agent_image },
+        concurrency: arguments.concurrency,
+        pace: Pace {
+            ask_every: arguments.ask_every.get(),
+            progress_every: arguments.progress_every.get(),
+            ..Pace::default()
+        },
+        listen: arguments.listen,
+        identity: arguments.identity.unwrap_or_else(own_name),
+        lease_namespace: arguments.leader_election.then_some(lease_namespace),
+        timing: Timing::default(),
+    }
+}
+
+/// A name that no other process on any machine has.
+fn own_name() -> String {
+    let host = rustix::system::uname();
+    format!("{}-{}", host.nodename().to_string_lossy(), std::process::id())
+}

@@ -1,0 +1,271 @@
+"""What must hold of the chart, beside what helm, kubeconform and kube-score say. Ends in 'N passed, N failed'."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "charts/pawl"
+TESTS = []
+
+EVERYTHING = [
+    "replicas=2", "trainerImage=ghcr.io/pawl-dev/pawl-trainer:0.1.0", "networkPolicy.create=true",
+    "networkPolicy.trainerNamespaces={team-a,team-b}", "monitoring.serviceMonitor.create=true",
+    "monitoring.podMonitor.create=true", "monitoring.rules.create=true", "monitoring.dashboards.create=true",
+    "priorityClassName=system-cluster-critical", "imagePullSecrets[0].name=pull",
+]
+
+
+def test(function):
+    TESTS.append(function)
+    return function
+
+
+def helm(*arguments):
+    return subprocess.run(["helm", *arguments], capture_output=True, text=True, check=False)
+
+
+def template(*values):
+    sets = [part for value in values for part in ("--set", value)]
+    done = helm("template", "pawl", str(CHART), "--namespace", "pawl-system", "--kube-version", "1.31.0", *sets)
+    assert done.returncode == 0, done.stderr
+    return [each for each in yaml.safe_load_all(done.stdout) if each]
+
+
+def refused(*values):
+    sets = [part for value in values for part in ("--set", value)]
+    done = helm("template", "pawl", str(CHART), *sets)
+    assert done.returncode != 0, f"{values} is accepted"
+    return done.stderr
+
+
+def of_kind(objects, kind):
+    return [each for each in objects if each["kind"] == kind]
+
+
+def rules(role):
+    """(group, resource, verb) that a role allows."""
+    return {
+        (group, resource, verb)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def called():
+    """(group, resource, verb) that the controller's own documentation says it calls."""
+    text = (ROOT / "operator/controller/src/lib.rs").read_text()
+    table = set()
+    for line in text.splitlines():
+        row = re.match(r"//! \| (?:`([a-z.0-9]+)`)? ?\| `([a-z/]+)` \| ([a-z ]+) \|", line)
+        if row:
+            group, resource, verbs = row.groups()
+            table |= {(group or group_of(resource), resource, verb) for verb in verbs.split()}
+    assert len(table) > 20, "operator/controller/src/lib.rs has no table of calls"
+    return table
+
+
+def group_of(resource):
+    assert resource in {"pods", "configmaps", "secrets", "services", "nodes"}, resource
+    return ""
+
+
+@test
+def the_operator_may_do_exactly_what_it_calls():
+    objects = template()
+    allowed = set()
+    for role in of_kind(objects, "Role") + of_kind(objects, "ClusterRole"):
+        if not role["metadata"]["name"].startswith("pawl-operator"):
+            continue
+        allowed |= rules(role)
+    # The batch Job owns the plan and the token: the same right as on TrainingJobs, where admission asks for it.
+    allowed -= {("batch", "jobs/finalizers", "update")}
+    expected = called() - {("batch", "jobs/finalizers", "update")}
+    assert allowed == expected, f"too much: {sorted(allowed - expected)}; too little: {sorted(expected - allowed)}"
+
+
+@test
+def no_role_has_a_wildcard_or_reads_secrets():
+    for objects in (template(), template("namespaces={team-a}")):
+        for role in of_kind(objects, "Role") + of_kind(objects, "ClusterRole"):
+            for group, resource, verb in rules(role):
+                assert "*" not in (group, resource, verb), role["metadata"]["name"]
+                assert not (resource == "secrets" and verb in {"get", "list", "watch"}), role["metadata"]["name"]
+                assert verb not in {"escalate", "bind", "impersonate"}, role["metadata"]["name"]
+
+
+@test
+def a_list_of_namespaces_gives_no_right_elsewhere():
+    objects = template("namespaces={team-a,team-b}")
+    assert not of_kind(objects, "ClusterRoleBinding")
+    roles = {each["metadata"]["namespace"] for each in of_kind(objects, "Role")}
+    assert roles == {"pawl-system", "team-a", "team-b"}
+    whole = next(each for each in of_kind(template(), "ClusterRole") if each["metadata"]["name"] == "pawl-operator")
+    for role in of_kind(objects, "Role"):
+        if role["metadata"]["namespace"] != "pawl-system":
+            assert rules(role) == rules(whole) - {("", "nodes", "get")}
+
+
+@test
+def users_get_trainingjobs_and_nothing_else():
+    for role in of_kind(template(), "ClusterRole"):
+        if role["metadata"]["name"] in {"pawl-edit", "pawl-view"}:
+            assert {group for group, _, _ in rules(role)} == {"pawl.dev"}
+            writes = {(what, verb) for _, what, verb in rules(role) if verb not in {"get", "list", "watch"}}
+            assert all(what == "trainingjobs" for what, _ in writes), "the status is the operator's"
+            assert bool(writes) == (role["metadata"]["name"] == "pawl-edit")
+
+
+@test
+def the_definition_is_the_generated_one_and_is_kept():
+    (crd,) = of_kind(template(), "CustomResourceDefinition")
+    assert crd["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+    source = yaml.safe_load((ROOT / "crds/trainingjobs.yaml").read_text())
+    assert crd["spec"] == source["spec"], "something is lost between the file and what is installed"
+    assert not of_kind(template("crd.install=false"), "CustomResourceDefinition")
+
+
+@test
+def every_object_is_labelled_and_none_is_taken_for_a_job_s():
+    for each in template(*EVERYTHING):
+        if each["kind"] == "CustomResourceDefinition":
+            continue
+        labels = each["metadata"]["labels"]
+        assert labels["app.kubernetes.io/part-of"] == "pawl", each["metadata"]["name"]
+        assert labels["app.kubernetes.io/managed-by"] == "Helm", each["metadata"]["name"]
+
+
+@test
+def pods_are_restricted():
+    (deployment,) = of_kind(template(), "Deployment")
+    pod = deployment["spec"]["template"]["spec"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    (container,) = pod["containers"]
+    assert container["securityContext"]["allowPrivilegeEscalation"] is False
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert not pod.get("volumes")
+    (account,) = of_kind(template(), "ServiceAccount")
+    assert account["automountServiceAccountToken"] is False
+
+
+@test
+def every_variable_is_one_that_the_operator_reads():
+    source = (ROOT / "operator/cli/src/args/operator.rs").read_text()
+    known = set(re.findall(r'env = "([A-Z_]+)"', source))
+    (deployment,) = of_kind(template(), "Deployment")
+    given = {each["name"] for each in deployment["spec"]["template"]["spec"]["containers"][0]["env"]}
+    assert given == known, f"unknown: {given - known}; not given: {known - given}"
+
+
+@test
+def the_digest_wins_over_the_tag():
+    digest = "sha256:" + "a" * 64
+    (deployment,) = of_kind(template("image.tag=v9", f"image.digest={digest}"), "Deployment")
+    assert deployment["spec"]["template"]["spec"]["containers"][0]["image"] == f"ghcr.io/pawl-dev/pawl@{digest}"
+
+
+@test
+def values_that_cannot_work_are_refused_with_the_remedy():
+    assert "leaderElection=true or replicas=1" in refused("replicas=2", "leaderElection=false")
+    assert "networkPolicy.trainerNamespaces" in refused("networkPolicy.create=true")
+    assert "/replicas" in refused("replicas=0")
+    assert "/image/digest" in refused("image.digest=latest")
+    assert "replica" in refused("replica=2"), "a typing error is not a value"
+    assert "/logs/format" in refused("logs.format=xml")
+
+
+@test
+def values_and_schema_have_the_same_keys():
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+
+    def compare(where, schema, values):
+        if "default" in schema:
+            assert values == schema["default"], where
+            return
+        assert schema["additionalProperties"] is False, f"{where}: takes any key"
+        assert set(schema["properties"]) == set(values), where
+        for name, each in schema["properties"].items():
+            compare(f"{where}.{name}", each, values[name])
+
+    compare("values", schema, values)
+    text = "".join(path.read_text() for path in (CHART / "templates").iterdir())
+
+    def used(path, schema):
+        if "default" not in schema:
+            for name, each in schema["properties"].items():
+                used((*path, name), each)
+            return
+        # A value is read by its whole path, or by its last part inside `with` or after `$image :=`.
+        assert f".Values.{'.'.join(path)}" in text or f".{path[-1]}" in text, f"{'.'.join(path)} is read nowhere"
+
+    used((), schema)
+
+
+@test
+def one_replica_has_no_budget_and_two_have():
+    assert not of_kind(template(), "PodDisruptionBudget")
+    assert len(of_kind(template("replicas=2"), "PodDisruptionBudget")) == 1
+
+
+@test
+def every_dashboard_and_alert_is_shipped():
+    objects = template(*EVERYTHING)
+    shipped = {name: text for each in of_kind(objects, "ConfigMap") for name, text in each["data"].items()}
+    files = {path.name: path.read_text() for path in (CHART / "dashboards").glob("*.json")}
+    assert set(shipped) == set(files)
+    for name, text in files.items():
+        assert json.loads(shipped[name]) == json.loads(text), name
+    groups = [group for each in of_kind(objects, "PrometheusRule") for group in each["spec"]["groups"]]
+    sources = [path for path in (CHART / "alerts").glob("*.yaml") if not path.name.endswith(".test.yaml")]
+    expected = [group for path in sorted(sources) for group in yaml.safe_load(path.read_text())["groups"]]
+    assert groups == expected and expected, "an alert is lost or changed"
+
+
+@test
+def policies_let_through_who_should_pass():
+    policies = {each["metadata"]["namespace"]: each["spec"] for each in of_kind(template(*EVERYTHING), "NetworkPolicy")}
+    assert set(policies) == {"pawl-system", "team-a", "team-b"}
+    for namespace in ("team-a", "team-b"):
+        gang, readers = policies[namespace]["ingress"]
+        (peer,) = gang["from"]
+        assert "namespaceSelector" not in peer, "gangs of other namespaces are strangers"
+        assert "ports" not in gang, "NCCL chooses its own ports"
+        assert readers["ports"] == [{"port": 9470}]
+        assert all("namespaceSelector" in peer for peer in readers["from"])
+
+
+@test
+def the_notes_say_what_comes_next():
+    done = helm("install", "pawl", str(CHART), "--dry-run=client", "--namespace", "pawl-system")
+    assert done.returncode == 0, done.stderr
+    notes = done.stdout.split("NOTES:")[1]
+    assert "kubectl rollout status deployment/pawl-operator --namespace pawl-system" in notes
+    assert "kubectl apply -f examples/quickstart.yaml" in notes
+    assert (ROOT / "examples/quickstart.yaml").exists()
+
+
+def main():
+    failed = 0
+    for each in TESTS:
+        try:
+            each()
+            print(f"ok    {each.__name__}")
+        except Exception as error:  # a test that cannot run has failed
+            failed += 1
+            print(f"FAIL  {each.__name__}: {type(error).__name__}: {error}")
+    print(f"{len(TESTS) - failed} passed, {failed} failed")
+    sys.exit(1 if failed else 0)
+
+
+os.environ.setdefault("HELM_CACHE_HOME", str(ROOT / "target/tools/helm"))
+main()
