@@ -1,0 +1,120 @@
+//! Rounds in turn, and what they say.
+
+use crate::ours::Round;
+use crate::{Ups, peer};
+use anyhow::{Context, bail};
+use serde_json::json;
+use statrs::distribution::{ContinuousCDF, StudentsT};
+use std::process::{Command, Stdio};
+
+/// Runs `args.rounds` rounds of each arm, the order turned round each time, and prints what came out.
+pub fn ups(args: &Ups) -> anyhow::Result<()> {
+    if args.rounds == 0 || args.shape.steps <= args.shape.warmup {
+        bail!("--rounds must be at least 1 and --steps more than --warmup");
+    }
+    std::fs::create_dir_all(&args.work).with_context(|| args.work.display().to_string())?;
+    let (mut theirs, mut ours) = (Vec::new(), Vec::new());
+    for round in 0..args.rounds {
+        // The first round of the peer makes what both train on.
+        let peer = || peer::round(args, (round == 0).then_some(args.work.as_path()));
+        if round % 2 == 0 {
+            theirs.push(peer()?);
+            ours.push(own(args)?);
+        } else {
+            ours.push(own(args)?);
+            theirs.push(peer()?);
+        }
+        let (a, b) = (&theirs[round], &ours[round]);
+        eprintln!("round {round}: peer {:.2}, ours {:.2} items/s", a.items_per_second, b.items_per_second);
+    }
+    report(args, &theirs, &ours)
+}
+
+/// A round of our arm in a process of its own.
+fn own(args: &Ups) -> anyhow::Result<Round> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg("ours").arg("--export").arg(&args.work).arg("--shape").arg(serde_json::to_string(&args.shape)?);
+    let output = command.stderr(Stdio::inherit()).output()?;
+    if !output.status.success() {
+        bail!("our arm failed: its message is above");
+    }
+    serde_json::from_slice(&output.stdout).context("our arm printed no JSON")
+}
+
+fn report(args: &Ups, theirs: &[Round], ours: &[Round]) -> anyhow::Result<()> {
+    let logs: Vec<f64> = ours.iter().zip(theirs).map(|(o, t)| (o.items_per_second / t.items_per_second).ln()).collect();
+    let (ratio, lower, upper) = interval(&logs);
+    let worst = relative(&theirs[0].losses, &ours[0].losses, args.losses);
+    let (peak, planned) = (ours[0].peak_bytes, ours[0].predicted_bytes);
+    let memory = peak.zip(theirs[0].peak_bytes).map(|(ours, theirs)| ours / theirs);
+    if args.json {
+        let document = json!({
+            "workload": "ups", "shape": args.shape, "rounds": args.rounds,
+            "speedRatio": {"estimate": ratio, "lower": lower, "upper": upper},
+            "memoryRatio": memory, "largestRelativeLossDifference": worst,
+            "peer": theirs, "ours": ours,
+        });
+        println!("{}", serde_json::to_string_pretty(&document)?);
+        return Ok(());
+    }
+    println!("{:>5} {:>14} {:>14} {:>10}", "step", "peer", "ours", "relative");
+    for (step, (t, o)) in theirs[0].losses.iter().zip(&ours[0].losses).take(args.losses).enumerate() {
+        println!("{step:>5} {t:>14.8} {o:>14.8} {:>10.1e}", (o - t).abs() / t.abs());
+    }
+    println!("losses: largest relative difference of the first {}: {worst:.2e}", args.losses);
+    println!("speed:  ours is {ratio:.3}x the peer's items/s ({lower:.3} to {upper:.3}, 90 %)");
+    let gib =
+        |bytes: Option<f64>| bytes.map_or_else(|| "?".into(), |bytes| format!("{:.2} GiB", bytes / f64::from(1 << 30)));
+    println!("memory: peer {}, ours {} (predicted {})", gib(theirs[0].peak_bytes), gib(peak), gib(planned));
+    if let Some(seconds) = ours[0].first_step_seconds {
+        println!("start:  {seconds:.1} s to the end of our first step");
+    }
+    Ok(())
+}
+
+/// The largest relative difference of the first `count` losses; infinite when one arm gave none.
+fn relative(theirs: &[f64], ours: &[f64], count: usize) -> f64 {
+    let pairs: Vec<_> = theirs.iter().zip(ours).take(count).collect();
+    if pairs.is_empty() {
+        return f64::INFINITY;
+    }
+    pairs
+        .into_iter()
+        .map(|(t, o)| ((o - t).abs() / t.abs()).max(if o.is_finite() { 0.0 } else { f64::INFINITY }))
+        .fold(0.0, f64::max)
+}
+
+/// The mean ratio with its two-sided 90 % interval, from logarithms of the ratios of rounds. One round has no interval.
+fn interval(logs: &[f64]) -> (f64, f64, f64) {
+    let count = logs.len() as f64;
+    let mean = logs.iter().sum::<f64>() / count;
+    let width = match StudentsT::new(0.0, 1.0, count - 1.0) {
+        Ok(t) if logs.len() > 1 => {
+            let variance = logs.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / (count - 1.0);
+            t.inverse_cdf(0.95) * (variance / count).sqrt()
+        }
+        _ => f64::INFINITY,
+    };
+    (mean.exp(), (mean - width).exp(), (mean + width).exp())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_interval_holds_the_ratio_and_narrows_with_rounds() {
+        let (ratio, lower, upper) = interval(&[0.2, 0.22, 0.18]);
+        assert!((ratio - 0.2f64.exp()).abs() < 1e-12 && lower < ratio && ratio < upper);
+        // t with 2 degrees of freedom at 0.95 is 2.92; the standard error is 0.02 / sqrt 3.
+        assert!(((upper / ratio).ln() - 2.92 * 0.02 / 3f64.sqrt()).abs() < 1e-4);
+        assert_eq!(interval(&[0.2]).2, f64::INFINITY, "one round says nothing of its noise");
+    }
+
+    #[test]
+    fn a_loss_that_is_no_number_is_never_close() {
+        assert_eq!(relative(&[1.0, 1.0], &[1.0, f64::NAN], 20), f64::INFINITY);
+        assert_eq!(relative(&[1.0], &[], 20), f64::INFINITY);
+        assert!((relative(&[1.0, 2.0], &[1.0, 2.002], 20) - 1e-3).abs() < 1e-12);
+    }
+}

@@ -1,0 +1,113 @@
+//! `pawl-parity`: trains the same weights on the same batches in the same order as the PyTorch peer, in alternating rounds, and prints losses
+//! side by side, and ratios of speed and memory.
+//!
+//! The peer exports its first weights, its data and its order of batches before its first round. Each round of each arm is a process of its own, so
+//! that neither's memory or clocks weigh on the other's.
+
+mod compare;
+mod export;
+mod ours;
+mod peer;
+
+use clap::{Parser, Subcommand, ValueEnum};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+#[derive(Parser)]
+#[command(version, about)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// UPS, its core losses (recipe of 2 GPUs), on one device.
+    Ups(Ups),
+    /// One round of our arm, on what the peer exported; prints one line of JSON.
+    #[command(hide = true)]
+    Ours {
+        /// The folder of the export.
+        #[arg(long)]
+        export: PathBuf,
+        /// What is run, as JSON.
+        #[arg(long)]
+        shape: String,
+    },
+}
+
+#[derive(clap::Args)]
+struct Ups {
+    /// The peer: `ups_peer.py`.
+    #[arg(long)]
+    peer: PathBuf,
+    /// A Python that has torch.
+    #[arg(long, default_value = "python3")]
+    python: PathBuf,
+    /// Rounds of each arm.
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// Where the export goes (gigabytes, at the full size); it is kept, and used again.
+    #[arg(long, default_value = "parity")]
+    work: PathBuf,
+    /// Losses to print.
+    #[arg(long, default_value_t = 20)]
+    losses: usize,
+    /// One JSON document in place of tables.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    shape: Shape,
+}
+
+/// What both arms run.
+#[derive(clap::Args, Clone, Debug, Serialize, Deserialize)]
+pub struct Shape {
+    /// Sizes: a preset that both know.
+    #[arg(long, default_value = "full", value_parser = ["smoke", "medium", "full"])]
+    pub preset: String,
+    /// Items of a micro-step.
+    #[arg(long, default_value_t = 30)]
+    pub items: usize,
+    /// Latent pairs of an item.
+    #[arg(long, default_value_t = 100)]
+    pub pairs: usize,
+    /// Micro-steps of a step.
+    #[arg(long, default_value_t = 2)]
+    pub accumulation: usize,
+    /// Steps of a round.
+    #[arg(long, default_value_t = 60)]
+    pub steps: usize,
+    /// Steps that are not timed.
+    #[arg(long, default_value_t = 20)]
+    pub warmup: usize,
+    /// Precision of products and attention.
+    #[arg(long, value_enum, default_value = "bf16")]
+    pub precision: Precision,
+    /// Whether activations are recomputed by sub-layer.
+    #[arg(long)]
+    pub recompute: bool,
+    /// `cpu`, or `cuda`.
+    #[arg(long, default_value = "cuda", value_parser = ["cpu", "cuda"])]
+    pub device: String,
+}
+
+/// Precision of both arms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Precision {
+    /// Exact float32 products.
+    Fp32,
+    /// bfloat16, with float32 sums.
+    Bf16,
+}
+
+fn main() -> anyhow::Result<()> {
+    match Arguments::parse().command {
+        Command::Ups(args) => compare::ups(&args),
+        Command::Ours { export, shape } => {
+            println!("{}", serde_json::to_string(&ours::round(&export, &serde_json::from_str(&shape)?)?)?);
+            Ok(())
+        }
+    }
+}
