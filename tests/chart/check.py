@@ -85,9 +85,7 @@ def the_operator_may_do_exactly_what_it_calls():
         if not role["metadata"]["name"].startswith("pawl-operator"):
             continue
         allowed |= rules(role)
-    # The batch Job owns the plan and the token: the same right as on TrainingJobs, where admission asks for it.
-    allowed -= {("batch", "jobs/finalizers", "update")}
-    expected = called() - {("batch", "jobs/finalizers", "update")}
+    expected = called()
     assert allowed == expected, f"too much: {sorted(allowed - expected)}; too little: {sorted(expected - allowed)}"
 
 
