@@ -1,6 +1,6 @@
 //! Jobs that train nothing: the scripted trainer plays what the manifest says, in a foreign image.
 
-use crate::scene::Scene;
+use crate::scene::{SCENE, Scene};
 use pawl_api::TrainingJob;
 use pawl_api::status::{PhaseState, TrainingJobStatus};
 use serde_json::{Value, json};
@@ -72,7 +72,7 @@ impl Scene {
         std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o777)).unwrap();
         let volume = format!("{}-{name}", self.namespace);
         self.apply(&json!({
-            "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": volume},
+            "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": volume, "labels": {SCENE: self.namespace}},
             "spec": {
                 "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteMany"], "storageClassName": "",
                 "hostPath": {"path": directory}, "claimRef": {"namespace": self.namespace, "name": name},

@@ -77,23 +77,36 @@ impl Operator {
     /// Starts an operator that watches the scene's namespace, and waits until it is ready. `kubeconfig` replaces its
     /// own.
     pub async fn start(scene: &Scene, kubeconfig: Option<&Path>) -> Self {
-        let operator = Self::spawn(scene, kubeconfig);
-        let probe = format!("http://{}/readyz", operator.http);
-        scene.until("the operator to be ready", READY, async || get(&probe).await).await;
-        operator
+        Self::spawn(scene, kubeconfig, &[]).ready(scene).await
     }
 
-    /// Starts an operator without waiting for it.
-    pub fn spawn(scene: &Scene, kubeconfig: Option<&Path>) -> Self {
+    /// The same without an election: it need not wait for the lease of one that was killed.
+    pub async fn start_alone(scene: &Scene, kubeconfig: Option<&Path>) -> Self {
+        Self::spawn_alone(scene, kubeconfig).ready(scene).await
+    }
+
+    /// Starts an operator without an election, and does not wait for it.
+    pub fn spawn_alone(scene: &Scene, kubeconfig: Option<&Path>) -> Self {
+        Self::spawn(scene, kubeconfig, &["--leader-election", "false"])
+    }
+
+    async fn ready(self, scene: &Scene) -> Self {
+        let probe = format!("http://{}/readyz", self.http);
+        scene.until("the operator to be ready", READY, async || get(&probe).await).await;
+        self
+    }
+
+    fn spawn(scene: &Scene, kubeconfig: Option<&Path>, arguments: &[&str]) -> Self {
         let own = account(scene);
         let http = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let log = scene.directory.path().join("operator.log");
+        let log = scene.operator_log();
         let out = File::options().create(true).append(true).open(&log).unwrap();
         let child = Command::new(built("pawl"))
             .args(["operator", "--namespace", &scene.namespace, "--lease-namespace", &scene.namespace])
             .args(["--listen", &http.to_string(), "--log-format", "text", "--log", "info,pawl_controller=debug"])
             .args(["--ask-every", "1s", "--progress-every", "1s"])
             .args(["--trainer-image", "localhost/pawl:test", "--agent-image", "localhost/pawl:test"])
+            .args(arguments)
             .env("KUBECONFIG", kubeconfig.unwrap_or(&own))
             .env("RUST_BACKTRACE", "1")
             .stdin(Stdio::null())
@@ -102,6 +115,11 @@ impl Operator {
             .spawn()
             .unwrap();
         Self { child, log, http }
+    }
+
+    /// Whether it is gone.
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
     }
 
     /// Its process.

@@ -1,15 +1,18 @@
 //! A proxy before the API server that stops the operator right after a write of choice: the write happened, and the
-//! operator never learns that it did.
+//! operator never learns that it did. It can hold back what watches tell, so that caches are old.
 
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
+use futures::{Stream, StreamExt, stream};
 use kube::Client;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// The proxy.
 #[derive(Clone)]
@@ -21,6 +24,7 @@ pub struct Proxy {
 
 struct Shared {
     client: Client,
+    lag: Duration,
     writes: AtomicU64,
     /// After which write, counted from 1, whom to kill.
     victim: Mutex<Option<(u64, rustix::process::Pid)>>,
@@ -58,6 +62,7 @@ impl Proxy {
 async fn forward(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     let mutates = !matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
     let counts = mutates && !request.uri().path().contains("/leases");
+    let watches = request.uri().query().is_some_and(|query| query.contains("watch=true"));
     let line = format!("{} {}", request.method(), request.uri().path());
     let (mut head, body) = request.into_parts();
     // The client adds the host, the scheme and its own credentials.
@@ -76,7 +81,34 @@ async fn forward(State(shared): State<Arc<Shared>>, request: Request) -> Respons
         }
     }
     match sent {
+        Ok(response) if watches => {
+            let (head, body) = response.into_parts();
+            let late = late(Body::new(body).into_data_stream(), shared.lag);
+            Response::from_parts(head, Body::from_stream(late)).into_response()
+        }
         Ok(response) => response.map(Body::new).into_response(),
         Err(error) => (StatusCode::BAD_GATEWAY, error.to_string()).into_response(),
     }
+}
+
+/// The same chunks in the same order, each `lag` later.
+fn late(
+    chunks: impl Stream<Item = Result<Bytes, axum::Error>> + Send + 'static,
+    lag: Duration,
+) -> impl Stream<Item = Result<Bytes, axum::Error>> + Send + 'static {
+    let (news, read) = tokio::sync::mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        let mut chunks = std::pin::pin!(chunks);
+        while let Some(chunk) = chunks.next().await {
+            // The operator is gone.
+            if news.send((Instant::now() + lag, chunk)).is_err() {
+                return;
+            }
+        }
+    });
+    stream::unfold(read, |mut read| async move {
+        let (at, chunk) = read.recv().await?;
+        tokio::time::sleep_until(at).await;
+        Some((chunk, read))
+    })
 }

@@ -14,14 +14,17 @@ use serde_json::{Value, json};
 use std::fmt::Debug;
 use std::io::Write;
 use std::panic::AssertUnwindSafe;
+use std::path::PathBuf;
 use std::process::Stdio;
-use std::sync::{Mutex, OnceLock};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// How often a condition is looked at.
 const LOOK: Duration = Duration::from_millis(50);
 /// The label that all of a job's objects carry.
 pub const JOB_LABEL: &str = "pawl.dev/job";
+/// The label of what a scene has outside of its namespace.
+pub const SCENE: &str = "pawl-e2e/scene";
 
 /// A namespace of its own.
 pub struct Scene {
@@ -31,7 +34,6 @@ pub struct Scene {
     pub namespace: String,
     /// Files of this test.
     pub directory: tempfile::TempDir,
-    logs: Mutex<Vec<std::path::PathBuf>>,
 }
 
 /// Runs a test in a namespace of its own, named after it. After a failure, says what was there.
@@ -68,7 +70,7 @@ impl Scene {
         let now = jiff::Timestamp::now().as_millisecond();
         let namespace = format!("{}-{:x}", test[..test.len().min(40)].trim_end_matches('-'), now % 0x100_0000);
         let directory = tempfile::tempdir().unwrap();
-        let scene = Self { client, namespace, directory, logs: Mutex::default() };
+        let scene = Self { client, namespace, directory };
         succeed(&mut kubectl(&["create", "namespace", &scene.namespace]));
         // A pod that is made before its namespace has a service account is refused.
         scene
@@ -81,6 +83,8 @@ impl Scene {
 
     async fn close(&self) {
         succeed(&mut kubectl(&["delete", "namespace", &self.namespace, "--wait=false"]));
+        let volumes = format!("--selector={SCENE}={}", self.namespace);
+        succeed(&mut kubectl(&["delete", "persistentvolumes", &volumes, "--wait=false"]));
     }
 
     /// An API of this namespace.
@@ -141,9 +145,12 @@ impl Scene {
 
     /// An operator that watches this namespace.
     pub async fn operator(&self) -> Operator {
-        let operator = Operator::start(self, None).await;
-        self.logs.lock().unwrap().push(operator.log.clone());
-        operator
+        Operator::start(self, None).await
+    }
+
+    /// Where all operators of this scene write their logs.
+    pub fn operator_log(&self) -> PathBuf {
+        self.directory.path().join("operator.log")
     }
 
     /// The job.
@@ -238,12 +245,10 @@ impl Scene {
             let output = run(&mut self.kubectl(arguments));
             eprintln!("== kubectl {}\n{}{}", arguments.join(" "), text(&output.stdout), text(&output.stderr));
         }
-        for log in self.logs.lock().unwrap().iter() {
-            let lines = std::fs::read_to_string(log).unwrap_or_default();
-            let last: Vec<_> = lines.lines().rev().take(80).collect();
-            eprintln!("== {}", log.display());
-            last.iter().rev().for_each(|line| eprintln!("{line}"));
-        }
+        let log = std::fs::read_to_string(self.operator_log()).unwrap_or_default();
+        let last: Vec<_> = log.lines().rev().take(80).collect();
+        eprintln!("== the operator's log");
+        last.iter().rev().for_each(|line| eprintln!("{line}"));
     }
 }
 

@@ -1,0 +1,73 @@
+//! What the API server cannot know is told before anything is measured: in the condition, and in an event.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use pawl_api::TrainingJob;
+use pawl_api::status::Stage;
+use pawl_e2e::job::{status, toy};
+use pawl_e2e::scene::stage;
+use pawl_e2e::{Scene, scene};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+fn condition<'a>(job: &'a TrainingJob, kind: &str) -> &'a Condition {
+    status(job).conditions.iter().find(|condition| condition.type_ == kind).unwrap()
+}
+
+/// Applies `job`, waits until it is Failed, and checks that condition and event say why. Gives the condition's message.
+async fn fails(scene: &Scene, job: &Value, reason: &str) -> String {
+    scene.apply(job);
+    let name = job["metadata"]["name"].as_str().unwrap();
+    let ended = |job: &TrainingJob| matches!(stage(job), Stage::Failed | Stage::Complete);
+    let failed = scene.job_until(name, "to end", Duration::from_secs(90), ended).await;
+    let told = condition(&failed, "Failed");
+    assert_eq!((told.status.as_str(), told.reason.as_str()), ("True", reason), "{told:?}");
+    assert_eq!(condition(&failed, "Stalled").status, "True");
+    let look = async || scene.events(name).await.into_iter().find(|(_, note)| note.contains(&told.message));
+    let event = scene.until("an event that says why", Duration::from_secs(10), look).await;
+    assert_eq!(event.0, reason, "{event:?}");
+    told.message.clone()
+}
+
+#[test]
+fn a_batch_that_does_not_come_out_fails_before_any_pod_is_made() {
+    scene(async |scene| {
+        let _operator = scene.operator().await;
+        let job = toy(|job| {
+            job["spec"]["trainer"]["gpusPerReplica"] = 3.into();
+            job["spec"]["settings"] = json!({"batchPerGpu": 8, "globalBatch": 32});
+            job["spec"]["phases"] = json!([]);
+        });
+        let message = fails(scene, &job, "BatchMismatch").await;
+        assert!(message.contains("globalBatch"), "{message}");
+        assert_eq!(scene.count_owned("toy").await, 0);
+        // A changed spec gets another chance.
+        scene
+            .patch_spec(
+                "toy",
+                json!({"settings": {"globalBatch": 24}, "trainer": {"gpusPerReplica": 0},
+                                       "train": {"items": 240}}),
+            )
+            .await;
+        scene.complete("toy", Duration::from_secs(90)).await;
+    });
+}
+
+#[test]
+fn what_the_trainer_refuses_fails_with_the_trainers_own_words() {
+    scene(async |scene| {
+        let _operator = scene.operator().await;
+        let job = toy(|job| {
+            job["spec"]["phases"] = json!([]);
+            job["spec"]["workload"]["config"]["itemsPerSecnd"] = 1.into();
+        });
+        let message = fails(scene, &job, "InvalidPlan").await;
+        assert!(message.contains("itemsPerSecnd"), "{message}");
+
+        let unknown = json!({
+            "apiVersion": "pawl.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": "unknown"},
+            "spec": {"workload": {"name": "nonesuch"}, "trainer": {"gpusPerReplica": 0}},
+        });
+        let message = fails(scene, &unknown, "InvalidPlan").await;
+        assert!(message.contains("nonesuch"), "{message}");
+    });
+}

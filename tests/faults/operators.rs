@@ -1,0 +1,88 @@
+//! Operators that are killed, and operators that wait for that.
+
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::Api;
+use pawl_api::TrainingJob;
+use pawl_api::status::{PhaseState, Stage};
+use pawl_e2e::audit::Audit;
+use pawl_e2e::job::{status, toy, verdicts};
+use pawl_e2e::operator::ACCOUNT;
+use pawl_e2e::scene::stage;
+use pawl_e2e::{Operator, scene};
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+/// What the job is doing: its stage, and the phases that are not at rest.
+fn doing(job: &TrainingJob) -> (Stage, Vec<(String, PhaseState, u32)>) {
+    let phases = job.status.iter().flat_map(|status| &status.phases);
+    let busy = phases.map(|phase| (phase.name.clone(), phase.state, phase.rung));
+    (stage(job), busy.collect())
+}
+
+#[test]
+fn killed_in_each_state_it_comes_to_the_same_end_without_repeating_an_attempt() {
+    scene(async |scene| {
+        let audit = Audit::now();
+        let mut operator = Some(Operator::start_alone(scene, None).await);
+        scene.apply(&toy(|_| {}));
+        let mut killed_in = BTreeSet::new();
+        let began = Instant::now();
+        loop {
+            let job = scene.job("toy").await;
+            if matches!(stage(&job), Stage::Complete | Stage::Failed) {
+                break;
+            }
+            if killed_in.insert(format!("{:?}", doing(&job))) {
+                operator.take().unwrap().kill();
+                operator = Some(Operator::start_alone(scene, None).await);
+            }
+            assert!(began.elapsed() < Duration::from_secs(300), "killed in {killed_in:#?}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert!(killed_in.len() >= 6, "killed only in {killed_in:#?}");
+        let done = scene.job("toy").await;
+        let ends: Vec<_> = verdicts(status(&done)).into_iter().map(|(_, state, _, rung)| (state, rung)).collect();
+        let expected = [(PhaseState::Accepted, 0), (PhaseState::RolledBack, 0), (PhaseState::Accepted, 1)];
+        assert_eq!(ends, expected, "{:?}", verdicts(status(&done)));
+
+        let user = format!("system:serviceaccount:{}:{ACCOUNT}", scene.namespace);
+        let made = audit.count(&scene.namespace, &user).get("create jobs").copied().unwrap_or_default();
+        let patched = audit.count(&scene.namespace, &user);
+        assert_eq!(made as u32, status(&done).attempts, "{patched:?}");
+    });
+}
+
+#[test]
+fn another_replica_leads_within_20_seconds_of_a_kill() {
+    scene(async |scene| {
+        let holder = async || {
+            let leases: Api<Lease> = scene.api();
+            leases.get_opt("pawl-operator").await.unwrap()?.spec?.holder_identity
+        };
+        let first = scene.operator().await;
+        let leader = scene.until("a leader", Duration::from_secs(20), async || holder().await).await;
+        let _second = Operator::start(scene, None).await;
+        assert_eq!(holder().await, Some(leader.clone()), "a follower took the lease of a living leader");
+        first.kill();
+        let killed = Instant::now();
+        let look = async || holder().await.filter(|now| *now != leader);
+        scene.until("another leader", Duration::from_secs(20), look).await;
+        eprintln!("took over after {:.1} s", killed.elapsed().as_secs_f64());
+        scene.apply(&toy(|job| {
+            job["spec"]["phases"] = serde_json::json!([]);
+            job["spec"]["train"]["items"] = 640.into();
+        }));
+        scene.complete("toy", Duration::from_secs(90)).await;
+    });
+}
+
+#[test]
+fn asked_to_stop_it_gives_the_lease_back_and_exits_with_0() {
+    scene(async |scene| {
+        let mut operator = scene.operator().await;
+        let status = operator.stop(Duration::from_secs(10));
+        assert_eq!(status.code(), Some(0), "{}", operator.log());
+        let lease = scene.api::<Lease>().get("pawl-operator").await.unwrap().spec.unwrap();
+        assert!(lease.holder_identity.is_none_or(|holder| holder.is_empty()));
+    });
+}

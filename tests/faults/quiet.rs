@@ -1,0 +1,46 @@
+//! An operator with nothing to do writes nothing.
+
+use pawl_api::status::Stage;
+use pawl_e2e::audit::Audit;
+use pawl_e2e::job::toy;
+use pawl_e2e::operator::ACCOUNT;
+use pawl_e2e::scene;
+use pawl_e2e::scene::stage;
+use serde_json::json;
+use std::time::Duration;
+
+#[test]
+fn a_hundred_jobs_at_rest_cause_no_write_in_two_minutes() {
+    scene(async |scene| {
+        let _operator = scene.operator().await;
+        let mut names = Vec::new();
+        for number in 0..100 {
+            let name = format!("rest-{number}");
+            scene.apply(&toy(|job| {
+                job["metadata"]["name"] = name.as_str().into();
+                job["spec"]["phases"] = json!([]);
+                match number % 20 {
+                    // Some are complete, some failed, most are suspended.
+                    0 => job["spec"]["train"]["items"] = 64.into(),
+                    1..5 => job["spec"]["settings"] = json!({"batchPerGpu": 8, "globalBatch": 12}),
+                    _ => job["spec"]["suspend"] = true.into(),
+                }
+            }));
+            names.push(name);
+        }
+        for name in &names {
+            let rests =
+                |job: &pawl_api::TrainingJob| matches!(stage(job), Stage::Complete | Stage::Failed | Stage::Suspended);
+            scene.job_until(name, "to be at rest", Duration::from_secs(120), rests).await;
+        }
+        // Events of the last ones.
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        let audit = Audit::now();
+        tokio::time::sleep(Duration::from_secs(120)).await;
+        let user = format!("system:serviceaccount:{}:{ACCOUNT}", scene.namespace);
+        let writes = audit.count(&scene.namespace, &user);
+        assert!(writes.is_empty(), "{writes:?}");
+        // The audit log does see this operator.
+        assert!(audit.writes(&scene.namespace).iter().any(|write| write.user() == user), "no lease was renewed");
+    });
+}
