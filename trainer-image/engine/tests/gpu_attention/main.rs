@@ -82,7 +82,7 @@ fn any_length() {
         &[
             Case::new(B, [1, 4, 2, 300, 300, 64], true).packed(),
             Case::new(H, [2, 3, 3, 129, 257, 48], false),
-            Case::new(B, [1, 4, 1, 512, 512, 128], true).packed(),
+            Case::new(B, [1, 4, 1, 320, 320, 128], true).packed(),
             Case::new(B, [1, 2, 2, 200, 150, 64], true),
             Case::new(B, [1, 2, 1, 7, 700, 96], false),
             Case::new(B, [1, 2, 1, 700, 7, 16], false),
