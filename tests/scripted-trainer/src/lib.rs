@@ -20,6 +20,7 @@
 //!   "loaderWaitShare": 0.01, "offloadShare": 0.0, "utilization": 0.9,
 //!   "itemsPerEpoch": 10000,
 //!   "stepSeconds": 0.0,
+//!   "faultDirectory": "/shared",
 //!   "faults": [{"fault": "OutOfMemory", "atStep": 5, "rank": 1, "once": true,
 //!               "settings": [{"setting": "batchPerGpu", "value": 16}], "kinds": ["Measure"], "launch": "phase-2"}]
 //! }
@@ -34,7 +35,7 @@
 //!   noise of the plan's seed and of the launch; `nrmse` is a tenth of it.
 //! - Faults: see [`script::FaultKind`]. All conditions of a fault must hold. `rank` (default 0) is the rank that dies;
 //!   the others then wait for it as in a collective. `once`: only in the first launch that reaches it; `nth`: only in
-//!   the n-th launch that meets its conditions. Both are remembered in `PAWL_DATA`.
+//!   the n-th launch that meets its conditions. Both are remembered in `faultDirectory`, which is `PAWL_DATA` unless said.
 
 mod checkpoints;
 mod faults;

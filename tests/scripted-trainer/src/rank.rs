@@ -101,7 +101,8 @@ impl Rank {
         // A launch that runs again is another run: faults that happen once have happened.
         let meeting = std::env::var(env::RENDEZVOUS).unwrap_or_default();
         let run = format!("{} {} {meeting}", plan.attempt, plan.launch);
-        let faults = armed(script, plan, &self.memory, &run).map_err(End::failed)?;
+        let memory = script.fault_directory.as_deref().unwrap_or(&self.memory);
+        let faults = armed(script, plan, memory, &run).map_err(End::failed)?;
         let mut run = Run {
             script,
             plan,
@@ -282,11 +283,27 @@ impl Rank {
             FaultKind::Hang => loop {
                 std::thread::park();
             },
+            FaultKind::ExhaustMemory => {
+                exhaust_memory(due.fault.bytes.unwrap_or(0));
+                end(Outcome::HostOutOfMemory, "host out of memory")
+            }
             FaultKind::Crash => crash(due.fault.signal, due.fault.exit_code),
             // They do not kill, and are not due.
             FaultKind::SlowLoader | FaultKind::Slow | FaultKind::QualityLoss => Ok(()),
         }
     }
+}
+
+/// Takes so much memory, and gives it back if it may.
+fn exhaust_memory(bytes: u64) {
+    const PIECE: u64 = 16 << 20;
+    let mut taken = Vec::new();
+    for _ in 0..bytes.div_ceil(PIECE) {
+        // Not zeros: those need no memory before they are written.
+        taken.push(vec![1_u8; PIECE as usize]);
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    std::hint::black_box(&taken);
 }
 
 fn crash(signal: Option<i32>, code: Option<u8>) -> ! {

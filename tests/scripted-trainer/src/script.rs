@@ -3,6 +3,7 @@
 use pawl_contract::plan::LaunchKind;
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use std::path::PathBuf;
 
 /// A script: what the trainer pretends.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -43,6 +44,9 @@ pub struct Script {
     /// Planted faults.
     #[serde(default)]
     pub faults: Vec<Fault>,
+    /// Where faults that happen once are remembered; absent: in `PAWL_DATA`. Pods that come and go need one that stays.
+    #[serde(default)]
+    pub fault_directory: Option<PathBuf>,
 }
 
 /// A factor that applies when a setting has a value.
@@ -122,6 +126,8 @@ pub enum FaultKind {
     LostPeer,
     /// No step ever again, deaf to SIGTERM.
     Hang,
+    /// Takes `bytes` of memory, 16 MiB every 10 ms; exit 11 when nobody kills it for that.
+    ExhaustMemory,
     /// Death by `signal`, or exit `exitCode` (default 1), without a report.
     Crash,
     /// The loader keeps steps waiting for `share` of the time: throughput falls by it.
@@ -165,6 +171,9 @@ pub struct Fault {
     /// For `SlowLoader`, 0 to 1.
     #[serde(default)]
     pub share: Option<f64>,
+    /// For `ExhaustMemory`, at least 1.
+    #[serde(default)]
+    pub bytes: Option<u64>,
     /// For `Crash`.
     #[serde(default)]
     pub exit_code: Option<u8>,
@@ -255,6 +264,9 @@ impl Fault {
                 return Err(format!(".{}: missing: SlowLoader needs a number from 0 to 0.99", field("share")));
             }
             _ => {}
+        }
+        if self.fault == FaultKind::ExhaustMemory && self.bytes.unwrap_or(0) == 0 {
+            return Err(format!(".{}: missing: ExhaustMemory needs at least 1", field("bytes")));
         }
         if self.nth == Some(0) {
             return Err(format!(".{}: 0: choose at least 1", field("nth")));

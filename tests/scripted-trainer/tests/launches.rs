@@ -130,6 +130,7 @@ async fn every_fault_ends_as_the_contract_says() {
         (json!({"fault": "InvalidPlan"}), Outcome::InvalidPlan),
         (json!({"fault": "Crash", "exitCode": 7}), Outcome::Failed),
         (json!({"fault": "Crash", "signal": 11}), Outcome::Failed),
+        (json!({"fault": "ExhaustMemory", "bytes": 1}), Outcome::HostOutOfMemory),
         (json!({"fault": "Hang"}), Outcome::Hang),
     ] {
         for rank in [0, 1] {
@@ -185,6 +186,20 @@ async fn faults_heed_their_conditions() {
     // The same launch once more, in a new attempt: what happened once is over.
     let (_, again) = play(state.path(), &attempt(2, 2, vec![one("once-1")])).await;
     assert_eq!(again[0].outcome, Done);
+}
+
+#[tokio::test]
+async fn pods_that_share_a_fault_directory_share_what_happened() {
+    let shared = tempdir().unwrap();
+    let script = json!({"itemsPerSecond": 1000, "faultDirectory": shared.path(),
+        "faults": [{"fault": "NonFinite", "once": true}]});
+    let mut outcomes = Vec::new();
+    for number in 1..3 {
+        let pod = tempdir().unwrap();
+        let plan = attempt(number, 1, vec![measure("l", json!({}), script.clone())]);
+        outcomes.push(play(pod.path(), &plan).await.1[0].outcome);
+    }
+    assert_eq!(outcomes, [Outcome::NonFinite, Outcome::Done]);
 }
 
 #[tokio::test]
