@@ -3,10 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use pawl_api::TrainingJob;
-use pawl_contract::plan::{Budget, LaunchKind, LaunchPlan, WorkloadPlan};
+use pawl_contract::plan::LaunchKind;
 use pawl_contract::progress::Validation;
 use pawl_contract::report::{LossPoint, Report};
-use pawl_contract::settings::Settings;
 use pawl_display::event::EventRecord;
 use pawl_display::report::evidence::{Evidence, FinishedLaunch};
 use pawl_display::report::render;
@@ -23,19 +22,6 @@ fn finished(name: &str, kind: LaunchKind, seed: u64, speed: f64, rate: f64) -> F
         items,
         metrics: BTreeMap::from([("loss".to_owned(), nrmse * nrmse), ("nrmse".to_owned(), nrmse)]),
     };
-    let plan = LaunchPlan {
-        contract: 1,
-        job: "job".to_owned(),
-        attempt: "job-3".to_owned(),
-        launch: name.to_owned(),
-        kind,
-        workload: WorkloadPlan { name: Some("ups".to_owned()), config: serde_json::Map::new() },
-        settings: Settings::default(),
-        seed,
-        budget: Budget::default(),
-        checkpoint: None,
-        hang_timeout_seconds: 60.0,
-    };
     let mut report: Report = serde_json::from_value(json!({
         "contract": 1, "launch": name, "kind": "Measure", "rank": 0, "outcome": "Done",
     }))
@@ -48,7 +34,7 @@ fn finished(name: &str, kind: LaunchKind, seed: u64, speed: f64, rate: f64) -> F
     report.validation = Some(validation(20_000, 0.31));
     report.peak_memory_bytes = Some(412 << 20);
     report.wall_seconds = 12.5;
-    FinishedLaunch { attempt: "job-3".to_owned(), plan, report }
+    FinishedLaunch { attempt: "job-3".to_owned(), seed, report }
 }
 
 /// A launch of the status.
@@ -200,4 +186,15 @@ fn a_job_that_never_ran_has_a_page_too() {
     evidence.launches.clear();
     evidence.events.clear();
     assert!(render(&evidence).contains("Pending"));
+}
+
+#[test]
+fn the_status_alone_makes_a_page_with_every_pair() {
+    let whole = evidence("");
+    let page = render(&Evidence::from_status(whole.job.clone(), whole.status.clone(), whole.events));
+    for wanted in ["1.77×", "[1.71, 1.83]", "SpeedBelowThreshold", "pair 7", "graph-r0-p0-a-0badcafe", "1000"] {
+        assert!(page.contains(wanted), "{wanted} is missing");
+    }
+    let judged: usize = whole.status.phases.iter().map(|phase| phase.launches.len()).sum();
+    assert!(page.contains(&format!("<summary>{judged} launches</summary>")), "{judged}");
 }

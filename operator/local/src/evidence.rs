@@ -22,8 +22,7 @@ pub fn gather(state: &StateDir) -> Result<Evidence, StateError> {
             record.plan.launches.iter().map(|plan| (plan.launch.as_str(), plan)).collect();
         for report in attempts::reports(state, &record) {
             if let Some(&plan) = plans.get(report.launch.as_str()) {
-                let attempt = record.plan.attempt.clone();
-                launches.push(FinishedLaunch { attempt, plan: plan.clone(), report });
+                launches.push(FinishedLaunch { attempt: record.plan.attempt.clone(), seed: plan.seed, report });
             }
         }
     }

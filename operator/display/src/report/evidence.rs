@@ -3,19 +3,57 @@
 use crate::event::EventRecord;
 use pawl_api::status::{Arm, LaunchStatus, PhaseStatus};
 use pawl_api::{TrainingJob, TrainingJobStatus};
-use pawl_contract::plan::{LaunchKind, LaunchPlan};
-use pawl_contract::report::Report;
+use pawl_contract::CONTRACT_VERSION;
+use pawl_contract::decimal::Decimal;
+use pawl_contract::plan::LaunchKind;
+use pawl_contract::progress::Validation;
+use pawl_contract::report::{LossPoint, Report};
 use std::collections::BTreeMap;
 
-/// A launch that finished: what it was told and what it found.
+/// A launch that finished, and what it found.
 #[derive(Clone, Debug)]
 pub struct FinishedLaunch {
-    /// Name of its attempt.
+    /// Name of its attempt; empty when that is not known any more.
     pub attempt: String,
-    /// Its plan.
-    pub plan: LaunchPlan,
+    /// Seed of weights and data order.
+    pub seed: u64,
     /// Its report.
     pub report: Report,
+}
+
+impl FinishedLaunch {
+    /// A launch of which only what the status keeps is known: no curves, no times.
+    pub fn from_status(launch: &LaunchStatus) -> Self {
+        let value = |number: &Decimal| number.value();
+        let loss = launch.loss.as_ref().map(|loss| LossPoint { items: launch.items, loss: loss.value() });
+        let metrics: BTreeMap<String, f64> =
+            launch.validation.iter().map(|(name, v)| (name.clone(), v.value())).collect();
+        let report = Report {
+            contract: CONTRACT_VERSION,
+            launch: launch.name.clone(),
+            kind: launch.kind,
+            rank: 0,
+            outcome: launch.outcome,
+            message: launch.message.clone(),
+            steps: 0,
+            items: launch.items,
+            items_per_second: launch.items_per_second.as_ref().map(value),
+            step_seconds: None,
+            losses: loss.into_iter().collect(),
+            first_validation: None,
+            validation: (!metrics.is_empty()).then_some(Validation { items: launch.items, metrics }),
+            peak_memory_bytes: launch.memory,
+            predicted_memory_bytes: None,
+            loader_wait_share: launch.loader_wait_share.as_ref().map(value),
+            collective_wait_share: None,
+            offload_share: launch.offload_share.as_ref().map(value),
+            utilization: launch.utilization.as_ref().map(value),
+            last_checkpoint: None,
+            failure: None,
+            wall_seconds: 0.0,
+        };
+        Self { attempt: String::new(), seed: u64::from(launch.seed), report }
+    }
 }
 
 /// Everything that is known of a job.
@@ -57,14 +95,23 @@ impl Evidence {
         self.job.metadata.name.as_deref().unwrap_or_default()
     }
 
+    /// What the status alone knows: the launches are those that it keeps as evidence.
+    pub fn from_status(job: TrainingJob, status: TrainingJobStatus, events: Vec<EventRecord>) -> Self {
+        let baseline = status.baseline.iter().flat_map(|baseline| &baseline.launches);
+        let phases = status.phases.iter().flat_map(|phase| &phase.launches);
+        let bundle = status.bundle.iter().flat_map(|bundle| &bundle.launches);
+        let launches = baseline.chain(phases).chain(bundle).map(FinishedLaunch::from_status).collect();
+        Self { job, status, events, launches }
+    }
+
     /// The report of a launch by name.
     pub fn report(&self, launch: &str) -> Option<&Report> {
-        self.launches.iter().find(|finished| finished.plan.launch == launch).map(|finished| &finished.report)
+        self.launches.iter().find(|finished| finished.report.launch == launch).map(|finished| &finished.report)
     }
 
     /// The launches that trained for real, oldest first.
     pub fn training(&self) -> impl Iterator<Item = &FinishedLaunch> {
-        self.launches.iter().filter(|finished| finished.plan.kind == LaunchKind::Train)
+        self.launches.iter().filter(|finished| finished.report.kind == LaunchKind::Train)
     }
 
     /// The evidence of a launch in the status, by name, with the phase it speaks of.

@@ -45,7 +45,7 @@ pub fn launches(evidence: &Evidence) -> String {
     );
     for launch in &evidence.launches {
         let report = &launch.report;
-        let (phase, judged) = match evidence.judged(&launch.plan.launch) {
+        let (phase, judged) = match evidence.judged(&report.launch) {
             Some((phase, judged)) => (phase.map_or("", |phase| phase.name.as_str()), Some(judged)),
             None => ("", None),
         };
@@ -57,15 +57,15 @@ pub fn launches(evidence: &Evidence) -> String {
         write!(
             html,
             r#"<tr><td>{}<td>{:?}<td>{}<td>{arm}<td class="n">{}<td>{:?}<td class="n">{}<td class="n">{}<td class="n">{}<td class="n">{}<td>{}</tr>"#,
-            Escaped(&launch.plan.launch),
-            launch.plan.kind,
+            Escaped(&report.launch),
+            report.kind,
             Escaped(phase),
-            launch.plan.seed,
+            launch.seed,
             report.outcome,
             report.items_per_second.map(short).unwrap_or_default(),
             report.losses.last().map(|point| short(point.loss)).unwrap_or_default(),
             report.peak_memory_bytes.map(bytes).unwrap_or_default(),
-            seconds(report.wall_seconds),
+            Some(report.wall_seconds).filter(|&time| time > 0.0).map(seconds).unwrap_or_default(),
             Escaped(&report.message),
         )
         .expect(INFALLIBLE);

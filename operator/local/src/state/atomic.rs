@@ -10,7 +10,7 @@ use std::path::Path;
 /// # Errors
 /// [`StateError::Unusable`] when any step fails; `path` then holds what it held before.
 pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<(), StateError> {
-    let directory = path.parent().unwrap_or(Path::new("."));
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".new");
     let temporary = directory.join(name);
