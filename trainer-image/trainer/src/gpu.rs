@@ -3,6 +3,7 @@
 use crate::collective::Exchange;
 use crate::ending::Ending;
 use crate::executors;
+use crate::nvml::BusyTime;
 use pawl_contract::settings::{Compile, Precision, Settings};
 use pawl_engine::cuda::{CudaGraph, Launching, device::Device, nccl::Nccl};
 use pawl_engine::executor::ExecError;
@@ -17,6 +18,7 @@ const MEETING: &str = "nccl";
 pub struct Gpu {
     device: Arc<Device>,
     nccl: Option<Arc<Nccl>>,
+    busy: Option<BusyTime>,
 }
 
 impl Gpu {
@@ -32,7 +34,17 @@ impl Gpu {
         })?;
         let (name, memory) = (device.name(), device.memory() >> 20);
         tracing::info!(gpu = name, mebibytes = memory, cache = %cache.display(), "using");
-        Ok(Self { device, nccl: None })
+        let uuid = device.context().uuid().ok().map(|uuid| uuid.bytes.map(|byte| byte as u8));
+        let busy = uuid.and_then(BusyTime::watch);
+        if busy.is_none() {
+            tracing::warn!("the driver's management library is not there: reports will not say how busy the GPU is");
+        }
+        Ok(Self { device, nccl: None, busy })
+    }
+
+    /// For how long the GPU has been busy; `None` when nobody says.
+    pub fn busy_time(&self) -> Option<Duration> {
+        self.busy.as_ref().map(BusyTime::so_far)
     }
 
     /// Bytes of device memory that are free now.

@@ -18,6 +18,8 @@ mod gpu;
 pub mod launch;
 pub mod losses;
 pub mod metrics;
+#[cfg(feature = "cuda")]
+mod nvml;
 pub mod profile;
 pub mod progress;
 pub mod rank;

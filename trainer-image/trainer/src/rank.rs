@@ -113,6 +113,7 @@ fn measured(launch: &Launch, stop: &StopRequest, started: Instant) -> Result<Rep
         evaluations_since_best: 0,
         first_validation: None,
     };
+    let throughput = Throughput::new(step_items, budget.warmup, target.devices());
     let mut run = Run {
         launch,
         job: job.as_ref(),
@@ -120,11 +121,12 @@ fn measured(launch: &Launch, stop: &StopRequest, started: Instant) -> Result<Rep
         data,
         gang: Arc::clone(&gang),
         session,
+        target,
         budget,
         step_items,
         accumulation,
         position,
-        throughput: Throughput::new(step_items, budget.warmup, executors::threads()),
+        throughput,
         curve: Default::default(),
         spikes: Default::default(),
         loss: None,

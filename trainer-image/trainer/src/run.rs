@@ -11,6 +11,7 @@ use crate::progress::Publisher;
 use crate::saving::Saver;
 use crate::session::{Session, StepResult};
 use crate::signals::StopRequest;
+use crate::target::Target;
 use crate::throughput::{StepTime, Throughput};
 use crate::vote::Vote;
 use pawl_contract::plan::LaunchKind;
@@ -26,6 +27,7 @@ pub struct Run<'a> {
     pub(crate) data: Arc<dyn Data>,
     pub(crate) gang: Arc<Gang>,
     pub(crate) session: Session,
+    pub(crate) target: Target,
     pub(crate) feed: Feed,
     pub(crate) budget: Budget,
     pub(crate) step_items: u64,
@@ -59,6 +61,11 @@ impl Run<'_> {
         let rule =
             self.launch.plan.budget.early_stopping.as_ref().filter(|_| self.launch.plan.kind == LaunchKind::Train);
         rule.is_some_and(|rule| self.position.evaluations_since_best >= rule.patience)
+    }
+
+    /// For how long the device has been busy.
+    pub fn busy_time(&self) -> Duration {
+        self.target.busy_time()
     }
 
     /// Starts from the newest good checkpoint, if the plan says so and there is one.
@@ -301,7 +308,9 @@ impl Run<'_> {
     pub fn publish(&mut self) {
         let memory = self.session.memory();
         self.publisher.metrics().memory(memory.planned, memory.peak);
-        self.publisher.metrics().utilization(self.throughput.utilization().unwrap_or(0.0));
+        if let Some(share) = self.throughput.utilization() {
+            self.publisher.metrics().utilization(share);
+        }
         if self.gang.rank() == 0 {
             let progress = self.progress();
             self.publisher.publish(&progress);

@@ -2,6 +2,8 @@
 
 use crate::collective::Exchange;
 use crate::ending::Ending;
+use crate::executors;
+use crate::throughput::processor_time;
 use pawl_contract::env;
 use std::path::Path;
 use std::time::Duration;
@@ -64,10 +66,13 @@ impl Target {
             #[cfg(feature = "cuda")]
             Place::Cuda(number) => Ok(Self::Cuda(Gpu::open(number, cache)?)),
             #[cfg(not(feature = "cuda"))]
-            Place::Cuda(number) => Err(Ending::Unsupported(format!(
-                "{}: cuda:{number}: this trainer is built for the CPU: set spec.trainer.image to one with CUDA, or spec.trainer.gpusPerReplica to 0",
-                env::DEVICE
-            ))),
+            Place::Cuda(number) => {
+                let _ = cache;
+                Err(Ending::Unsupported(format!(
+                    "{}: cuda:{number}: this trainer is built for the CPU: set spec.trainer.image to one with CUDA, or spec.trainer.gpusPerReplica to 0",
+                    env::DEVICE
+                )))
+            }
         }
     }
 
@@ -89,6 +94,24 @@ impl Target {
             }
             #[cfg(feature = "cuda")]
             Self::Cuda(gpu) => gpu.meet(rank, world_size, exchange, deadline),
+        }
+    }
+
+    /// For how long it has been busy so far: see [`Target::devices`].
+    pub fn busy_time(&self) -> Duration {
+        match self {
+            Self::Cpu => processor_time(),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(gpu) => gpu.busy_time().unwrap_or_default(),
+        }
+    }
+
+    /// How many processors (or GPUs) [`Target::busy_time`] adds up; `None` when it is not known.
+    pub fn devices(&self) -> Option<usize> {
+        match self {
+            Self::Cpu => Some(executors::threads()),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(gpu) => gpu.busy_time().map(|_| 1),
         }
     }
 

@@ -17,8 +17,8 @@ pub struct StepTime {
     pub loader: Duration,
     /// Waiting for other ranks.
     pub collective: Duration,
-    /// Processor time of all threads of this process.
-    pub processor: Duration,
+    /// For which the device was busy; on the CPU the processor time of all threads of this process.
+    pub busy: Duration,
 }
 
 /// Step times since the end of the warm-up, and the current window.
@@ -26,7 +26,7 @@ pub struct StepTime {
 pub struct Throughput {
     step_items: u64,
     warmup: u64,
-    threads: usize,
+    devices: Option<usize>,
     seen: u64,
     total: StepTime,
     steps: Vec<f64>,
@@ -36,12 +36,13 @@ pub struct Throughput {
 }
 
 impl Throughput {
-    /// For steps of `step_items` items, of which the first `warmup` do not count, on `threads` processors.
-    pub fn new(step_items: u64, warmup: u64, threads: usize) -> Self {
+    /// For steps of `step_items` items, of which the first `warmup` do not count, on so many processors (or one GPU); `None` when nobody knows how
+    /// busy those are.
+    pub fn new(step_items: u64, warmup: u64, devices: Option<usize>) -> Self {
         Self {
             step_items,
             warmup,
-            threads: threads.max(1),
+            devices,
             seen: 0,
             total: StepTime::default(),
             steps: Vec::new(),
@@ -61,7 +62,7 @@ impl Throughput {
         self.total.wall += time.wall;
         self.total.loader += time.loader;
         self.total.collective += time.collective;
-        self.total.processor += time.processor;
+        self.total.busy += time.busy;
         let (steps, wall) = (self.window.0 + 1, self.window.1 + time.wall);
         let full = steps >= LEAST_STEPS && wall >= LEAST_WINDOW;
         if full {
@@ -105,9 +106,10 @@ impl Throughput {
         self.share(self.total.collective.as_secs_f64())
     }
 
-    /// Share of the processors' time that this process used.
+    /// Share of the device's time (of all processors' together) that was used.
     pub fn utilization(&self) -> Option<f64> {
-        self.share(self.total.processor.as_secs_f64() / self.threads as f64).map(|share| share.min(1.0))
+        let devices = self.devices?.max(1);
+        self.share(self.total.busy.as_secs_f64() / devices as f64).map(|share| share.min(1.0))
     }
 
     fn share(&self, part: f64) -> Option<f64> {
@@ -120,29 +122,30 @@ impl Throughput {
 #[derive(Debug)]
 pub struct Stopwatch {
     start: Instant,
-    processor: Duration,
+    busy: Duration,
     loader: Duration,
     collective: Duration,
 }
 
 impl Stopwatch {
-    /// Starts, given the totals of the loader's and the gang's waits.
-    pub fn start(loader: Duration, collective: Duration) -> Self {
-        Self { start: Instant::now(), processor: processor_time(), loader, collective }
+    /// Starts, given the totals of the loader's and the gang's waits, and of the device's work.
+    pub fn start(loader: Duration, collective: Duration, busy: Duration) -> Self {
+        Self { start: Instant::now(), busy, loader, collective }
     }
 
     /// The time since the start, given the totals now.
-    pub fn stop(&self, loader: Duration, collective: Duration) -> StepTime {
+    pub fn stop(&self, loader: Duration, collective: Duration, busy: Duration) -> StepTime {
         StepTime {
             wall: self.start.elapsed(),
             loader: loader.saturating_sub(self.loader),
             collective: collective.saturating_sub(self.collective),
-            processor: processor_time().saturating_sub(self.processor),
+            busy: busy.saturating_sub(self.busy),
         }
     }
 }
 
-fn processor_time() -> Duration {
+/// Processor time of all threads of this process.
+pub fn processor_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec.clamp(0, 999_999_999) as u32)
 }
@@ -153,27 +156,27 @@ mod tests {
 
     fn step(milliseconds: u64) -> StepTime {
         let wall = Duration::from_millis(milliseconds);
-        StepTime { wall, loader: wall / 4, collective: wall / 10, processor: wall }
+        StepTime { wall, loader: wall / 4, collective: wall / 10, busy: wall }
     }
 
     #[test]
     fn only_steps_after_the_warm_up_count() {
-        let mut throughput = Throughput::new(8, 2, 2);
+        let mut throughput = Throughput::new(8, 2, Some(2));
         for milliseconds in [900, 900, 100, 200, 100] {
             throughput.add(step(milliseconds));
         }
         assert_eq!(throughput.items_per_second(), Some(24.0 / 0.4));
         assert_eq!(throughput.step_seconds(), Some(Spread { p10: 0.1, median: 0.1, p90: 0.2 }));
         assert_eq!((throughput.loader_share(), throughput.utilization()), (Some(0.25), Some(0.5)));
-        assert_eq!(Throughput::new(8, 2, 2).items_per_second(), None, "no step, no speed");
+        assert_eq!(Throughput::new(8, 2, Some(2)).items_per_second(), None, "no step, no speed");
     }
 
     #[test]
     fn windows_are_long_enough_to_mean_something() {
-        let mut throughput = Throughput::new(8, 0, 1);
+        let mut throughput = Throughput::new(8, 0, Some(1));
         let full: Vec<bool> = (0..22).map(|_| throughput.add(step(150))).collect();
         assert_eq!(full.iter().position(|full| *full), Some(13), "2 s of 150 ms steps");
-        let mut throughput = Throughput::new(8, 0, 1);
+        let mut throughput = Throughput::new(8, 0, Some(1));
         let full: Vec<bool> = (0..22).map(|_| throughput.add(step(1000))).collect();
         assert_eq!(full.iter().filter(|full| **full).count(), 2, "10 steps at least");
         assert_eq!((throughput.windows(), throughput.newest()), (2, Some(8.0)));

@@ -14,11 +14,11 @@ pub fn train(run: &mut Run<'_>) -> Result<(), Ending> {
     run.evaluate_before_training()?;
     while !run.done() {
         let before = run.position.items;
-        let clock = Stopwatch::start(run.feed.waited(), run.gang.waited());
+        let clock = Stopwatch::start(run.feed.waited(), run.gang.waited(), run.busy_time());
         let mine = run.step()?;
-        let so_far = clock.stop(run.feed.waited(), run.gang.waited());
+        let so_far = clock.stop(run.feed.waited(), run.gang.waited(), run.busy_time());
         let agreed = run.agree(&mine, so_far.wall.saturating_sub(so_far.collective).as_secs_f64())?;
-        run.record(&mine, &agreed, clock.stop(run.feed.waited(), run.gang.waited()))?;
+        run.record(&mine, &agreed, clock.stop(run.feed.waited(), run.gang.waited(), run.busy_time()))?;
 
         if run.budget.evaluation_due(before, run.position.items) && run.position.items < run.budget.items {
             run.evaluate()?;
