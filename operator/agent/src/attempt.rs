@@ -103,14 +103,16 @@ pub async fn run(
                     return Ok(AttemptResult { launches, end: AttemptEnd::LostPeer, message });
                 }
             };
+            let shared = Shared::new(plan.clone(), &node, address.clone(), token_file.clone())?;
+            let _ = shared.met_at.set(connection.0.peer_addr()?);
             let (link, task) = link(connection, node.limits.lost_after)?;
             tasks.spawn(async { task.await.unwrap_or_default() });
-            (link, Shared::new(plan.clone(), &node, address.clone(), token_file.clone())?)
+            (link, shared)
         }
         Rendezvous::Listen { listener, address, token_file } => {
-            let listener = listener.try_clone()?;
-            let link = coordinate(plan, &node, listener, Token::read(token_file)?, &mut tasks)?;
-            (link, Shared::new(plan.clone(), &node, address.clone(), token_file.clone())?)
+            let token = Token::read(token_file)?;
+            let shared = Shared::new(plan.clone(), &node, address.clone(), token_file.clone())?;
+            (coordinate(&shared, &node, listener.try_clone()?, token, &mut tasks)?, shared)
         }
         Rendezvous::Local => {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
@@ -118,8 +120,8 @@ pub async fn run(
             let token_file = node.work_dir.join("token");
             let token = Token::random()?;
             write_secret(&token_file, token.secret()).map_err(|e| named(&token_file, e))?;
-            let link = coordinate(plan, &node, listener, token, &mut tasks)?;
-            (link, Shared::new(plan.clone(), &node, address, token_file)?)
+            let shared = Shared::new(plan.clone(), &node, address, token_file)?;
+            (coordinate(&shared, &node, listener, token, &mut tasks)?, shared)
         }
     };
     let member = Member { shared: &shared, limits: &node.limits, link, stop, observer: &observer, launches };
@@ -131,12 +133,13 @@ pub async fn run(
 
 /// Starts agent 0's part; the link of its own member.
 fn coordinate(
-    plan: &AttemptPlan,
+    shared: &Shared,
     node: &Node,
     listener: TcpListener,
     token: Token,
     tasks: &mut JoinSet<()>,
 ) -> io::Result<Link> {
+    let plan = &shared.plan;
     listener.set_nonblocking(true)?;
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let store = Arc::new(Store::default());
@@ -159,6 +162,7 @@ fn coordinate(
         lost_after: node.limits.lost_after,
         store,
         inbox: sender.clone(),
+        met_at: Arc::clone(&shared.met_at),
         came: Mutex::new(BTreeSet::new()),
     };
     tasks.spawn(async move {

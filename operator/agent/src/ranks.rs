@@ -15,8 +15,10 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::process::Command;
 use tokio::sync::mpsc;
@@ -34,8 +36,10 @@ pub(crate) struct Shared {
     pub(crate) env: Vec<(String, String)>,
     pub(crate) log_bytes: u64,
     pub(crate) echo: bool,
-    /// `host:port` of the rendezvous.
-    pub(crate) address: String,
+    /// `host:port` of the rendezvous, as it was given.
+    address: String,
+    /// Where that is: a rank that starts needs no name server.
+    pub(crate) met_at: Arc<OnceLock<SocketAddr>>,
     pub(crate) token_file: PathBuf,
     pub(crate) nursery: Nursery,
     pub(crate) oom: OomCounter,
@@ -56,10 +60,16 @@ impl Shared {
             log_bytes: node.limits.log_bytes,
             echo: node.echo,
             address,
+            met_at: Arc::default(),
             token_file,
             nursery: Nursery::start()?,
             oom: OomCounter::find(),
         })
+    }
+
+    /// `host:port` of the rendezvous, for the ranks.
+    fn rendezvous(&self) -> String {
+        self.met_at.get().map_or_else(|| self.address.clone(), SocketAddr::to_string)
     }
 
     /// The directory of a launch.
@@ -257,7 +267,8 @@ fn nccl(launch: &LaunchPlan) -> impl Iterator<Item = (&String, &String)> {
 
 /// The environment of the contract, and that of PyTorch's `env://`.
 fn environment(command: &mut Command, shared: &Shared, dir: &Path, master_port: u16, local: u32, rank: u32) {
-    let host = shared.address.rsplit_once(':').map_or(shared.address.as_str(), |(host, _)| host);
+    let rendezvous = shared.rendezvous();
+    let host = rendezvous.rsplit_once(':').map_or(rendezvous.as_str(), |(host, _)| host);
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let world_size = shared.plan.world_size().to_string();
     command
@@ -265,7 +276,7 @@ fn environment(command: &mut Command, shared: &Shared, dir: &Path, master_port: 
         .env(env::RANK, rank.to_string())
         .env(env::LOCAL_RANK, local.to_string())
         .env(env::WORLD_SIZE, &world_size)
-        .env(env::RENDEZVOUS, &shared.address)
+        .env(env::RENDEZVOUS, &rendezvous)
         .env(env::TOKEN_FILE, &shared.token_file)
         .env(env::REPORT, dir.join(rank_report(rank)))
         .env(env::PROGRESS, dir.join("progress.json"))

@@ -9,7 +9,8 @@ use pawl_rendezvous::proof::{Challenge, Side, holds, prove, random_hex};
 use pawl_rendezvous::wire::{Answer, Ask, Hello, ListenerNonce, MAX_HELLO_LINE, MAX_LINE, Proof, VERSION, Who};
 use std::collections::BTreeSet;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::io::BufReader;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -31,6 +32,8 @@ pub(crate) struct Server {
     pub(crate) lost_after: Duration,
     pub(crate) store: Arc<Store>,
     pub(crate) inbox: mpsc::UnboundedSender<Inbox>,
+    /// Where the agents reached this one.
+    pub(crate) met_at: Arc<OnceLock<SocketAddr>>,
     /// Agents that came; each comes once.
     pub(crate) came: Mutex<BTreeSet<u32>>,
 }
@@ -116,6 +119,9 @@ impl Server {
     /// Passes messages on in both directions until the agent is gone, or agent 0 has said everything.
     async fn serve_agent(&self, connection: Connection, replica: u32) -> io::Result<()> {
         let Connection { mut reader, writer } = connection;
+        let here = writer.local_addr()?;
+        // All come by the same name: the first says where that is.
+        let _ = self.met_at.set(SocketAddr::new(here.ip().to_canonical(), here.port()));
         let (down, messages) = mpsc::unbounded_channel();
         let tell = |message| self.inbox.send(message).map_err(io::Error::other);
         tell(Inbox::Joined { replica, down })?;

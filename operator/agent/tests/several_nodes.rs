@@ -59,6 +59,28 @@ async fn a_gang_runs_its_launches_in_step() {
 }
 
 #[tokio::test]
+async fn ranks_get_the_address_behind_the_name() {
+    let dir = tempdir().unwrap();
+    let plan = plan(2, 1, &["a"], r#"echo "$PAWL_RENDEZVOUS $MASTER_ADDR" > ../../met-$RANK; done_well"#);
+    let mut nodes = nodes(dir.path(), 2);
+    let port = address(&nodes[0]).rsplit_once(':').unwrap().1.to_owned();
+    for node in &mut nodes {
+        let (pawl_agent::Rendezvous::Listen { address, .. } | pawl_agent::Rendezvous::Join { address, .. }) =
+            &mut node.rendezvous
+        else {
+            panic!("a gang of two")
+        };
+        *address = format!("localhost:{port}");
+    }
+    let agents = nodes.into_iter().map(|node| Agent::start(&plan, node)).collect();
+    assert_eq!(outcomes(&agreed(agents).await), [("a", Outcome::Done)]);
+    for rank in 0..2 {
+        let met = std::fs::read_to_string(dir.path().join(format!("met-{rank}"))).unwrap();
+        assert_eq!(met.trim(), format!("127.0.0.1:{port} 127.0.0.1"));
+    }
+}
+
+#[tokio::test]
 async fn a_rank_that_dies_on_any_node_ends_the_whole_gang_at_once() {
     for (failing, death, outcome) in [
         (0, r#"report OutOfMemory "too big"; exit 10"#, Outcome::OutOfMemory),
