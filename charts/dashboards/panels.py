@@ -96,7 +96,7 @@ def gauge_bars(title, description, queries, **rest):
 
 def table(title, description, queries, *, sort=None, **rest):
     """Rows of facts."""
-    options = {"showHeader": True, "cellHeight": "sm", "footer": {"show": False, "reducer": ["sum"], "fields": ""},
+    options = {"showHeader": True, "cellHeight": "sm",
                "sortBy": [{"displayName": sort, "desc": False}] if sort else []}
     custom = {"align": "auto", "cellOptions": {"type": "auto"}, "inspect": False, "filterable": False}
     return panel("table", title, description, queries, options=options, custom=custom, **rest)
@@ -107,7 +107,7 @@ def timeline(title, description, queries, *, mappings, **rest):
     options = {"mergeValues": True, "showValue": "auto", "alignValue": "left", "rowHeight": 0.85,
                "legend": {"displayMode": "list", "placement": "bottom", "showLegend": False, "calcs": []},
                "tooltip": {"mode": "single", "sort": "none"}}
-    custom = {"lineWidth": 0, "fillOpacity": 75, "spanNulls": False}
+    custom = {"lineWidth": 0, "fillOpacity": 75}
     return panel("state-timeline", title, description, queries, options=options, custom=custom, mappings=mappings, **rest)
 
 
@@ -134,17 +134,17 @@ def joined(key, columns, *, sort=None, hidden=()):
 
 def variable(name, label, expr, *, multi, description):
     """A choice among the values of a label."""
+    several = {"allValue": ".*", "current": {"text": "All", "value": "$__all"}} if multi else {}
     return {"type": "query", "name": name, "label": label, "description": description, "datasource": SOURCE,
-            "definition": expr, "query": {"query": expr, "refId": "StandardVariableQuery"}, "refresh": 2, "sort": 1,
-            "multi": multi, "includeAll": multi, "allValue": ".*" if multi else None, "hide": 0, "regex": "", "options": [],
-            "current": {"text": "All", "value": "$__all"} if multi else {}, "skipUrlSync": False}
+            "query": {"query": expr, "refId": "StandardVariableQuery"}, "refresh": 2, "sort": 1, "multi": multi,
+            "includeAll": multi, "hide": 0, "regex": "", "options": [], "skipUrlSync": False} | several
 
 
 def source_variable():
     """The choice of the Prometheus to ask."""
     return {"type": "datasource", "name": "datasource", "label": "Data source", "description": "The Prometheus to ask.",
             "query": "prometheus", "refresh": 1, "regex": "", "multi": False, "includeAll": False, "hide": 0, "options": [],
-            "current": {}, "skipUrlSync": False}
+            "skipUrlSync": False}
 
 
 def placed(rows):
