@@ -6,5 +6,8 @@ mod configuration;
 mod generation;
 mod parity;
 mod pdebench;
+mod slm;
+mod slm_parity;
+mod slm_plans;
 mod store;
 mod training;

@@ -1,0 +1,293 @@
+//! The language model as the trainer runs it: sizes, configuration, data, settings, export.
+
+use pawl_contract::settings::{Precision, Settings, WeightQuantization};
+use pawl_engine::array::{Array, View};
+use pawl_engine::cpu::GraphCpu;
+use pawl_engine::executor::{ExecOptions, Executable, Executor, read_chosen};
+use pawl_engine::graph::{DType, Program, Role};
+use pawl_engine::passes::Pattern;
+use pawl_engine::recipe::{LossScale, Precision as Arithmetic, Recipe};
+use pawl_workloads::slm::config::{Config, Method, Size, Target};
+use pawl_workloads::slm::{SlmJob, export::export, learning_parameters};
+use pawl_workloads::{At, Batch, Data, Job, Request, WorkloadError};
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+fn request(config: Value, settings: Settings) -> Request {
+    Request { config: config.as_object().unwrap().clone(), settings, seed: 42, rank: 0, world: 1 }
+}
+
+fn job(config: Value, settings: Settings) -> Result<SlmJob, WorkloadError> {
+    SlmJob::new(&request(config, settings))
+}
+
+/// A model of a few thousand weights.
+fn small(changes: Value) -> Value {
+    let mut config = json!({
+        "size": "tiny", "sequence": 16,
+        "architecture": {"vocabulary": 64, "width": 32, "layers": 2, "heads": 4, "kvHeads": 2, "headSize": 8, "feedForward": 48},
+        "lora": {"rank": 4, "alpha": 8.0},
+        "data": {"tokens": 20_000},
+        "evaluation": {"windows": 24},
+    });
+    pawl_workloads::layered::overlay(&mut config, &changes);
+    config
+}
+
+fn batches(of: u32) -> Settings {
+    Settings { batch_per_gpu: Some(of), ..Settings::default() }
+}
+
+#[test]
+fn sizes_have_the_parameters_of_the_specification() {
+    for (size, all, block, adapters) in [
+        (Size::Tiny, 853_120, 196_864, 622_592),
+        (Size::M125, 128_404_224, 8_652_288, 12_779_520),
+        (Size::B1, 1_235_814_400, 60_821_504, 45_088_768),
+        (Size::B3, 3_212_749_824, 100_669_440, 97_255_424),
+        (Size::B8, 8_030_261_248, 218_112_000, 167_772_160),
+    ] {
+        let name = size.config()["size"].clone();
+        for method in ["Full", "Lora"] {
+            let job = job(json!({"size": name, "method": method}), batches(1)).unwrap();
+            let of = &job.config().architecture;
+            let (program, total): (_, u64) =
+                (&job.programs().train[0], job.weights().all().iter().map(|d| d.meta.shape.elements() as u64).sum());
+            assert_eq!((of.parameters(), total, of.block_parameters()), (all, all, block));
+            assert_eq!(of.adapter_parameters(64, &Target::ALL), adapters);
+            assert_eq!(learning_parameters(program), if method == "Full" { all } else { adapters });
+            let states: u64 = program.states.iter().map(|s| s.meta.shape.elements() as u64).sum();
+            assert_eq!(states, if method == "Full" { all } else { all + adapters });
+        }
+    }
+}
+
+#[test]
+fn floating_point_operations_are_those_of_the_specification() {
+    let of = |size: &str, method: Method, sequence: usize| {
+        let config = Config::parse(json!({"size": size}).as_object().unwrap(), &Map::new()).unwrap();
+        let adapters = config.architecture.adapter_parameters(64, &Target::ALL);
+        config.architecture.flops_per_token(method, sequence, adapters) as f64 / 1e9
+    };
+    for (size, method, sequence, want) in [
+        ("125m", Method::Full, 1024, 0.83),
+        ("1b", Method::Full, 1024, 7.62),
+        ("1b", Method::Lora, 1024, 5.42),
+        ("3b", Method::Lora, 512, 13.7),
+        ("8b", Method::Full, 256, 45.2),
+        ("8b", Method::Lora, 256, 31.2),
+        ("8b", Method::Lora, 2048, 32.6),
+    ] {
+        let got = of(size, method, sequence);
+        assert!((got / want - 1.0).abs() < 0.01, "{size} {method:?} {sequence}: {got} is not {want}");
+    }
+}
+
+#[test]
+fn mistakes_are_named_with_their_remedy() {
+    let int8 = Settings { weight_quantization: Some(WeightQuantization::Int8), ..batches(1) };
+    for (config, settings, expected) in [
+        (json!({"size": "7b"}), batches(1), "workload.config.size: 7b"),
+        (json!({"size": "tiny", "sequense": 3}), batches(1), "workload.config.sequense"),
+        (json!({"size": "tiny", "architecture": {"kvHeads": 3}}), batches(1), "architecture.kvHeads: 3 must divide"),
+        (json!({"size": "tiny", "lora": {"dropout": 1.0}}), batches(1), "lora.dropout: 1"),
+        (json!({"size": "tiny", "lora": {"targets": ["q", "q"]}}), batches(1), "lora.targets"),
+        (json!({"size": "tiny", "data": {"tokens": 5}}), batches(1), "data.tokens: 5 must be between"),
+        (json!({"size": "tiny", "data": {"source": "Tokens"}}), batches(1), "data.directory"),
+        (json!({"size": "tiny", "weights": "/nowhere"}), batches(1), "/nowhere/model.safetensors cannot be read"),
+        (json!({"size": "tiny"}), int8, "settings.weightQuantization: Int8 keeps frozen weights"),
+        (json!({"size": "tiny"}), Settings { global_batch: Some(5), ..batches(2) }, "globalBatch"),
+    ] {
+        let message = job(config, settings).err().unwrap().to_string();
+        assert!(message.contains(expected), "{expected}: {message}");
+    }
+}
+
+struct Run {
+    job: SlmJob,
+    data: Arc<dyn Data>,
+    programs: Vec<Program>,
+    executable: Box<dyn Executable>,
+}
+
+impl Run {
+    fn new(config: Value, settings: Settings, change: impl Fn(&mut Recipe)) -> Self {
+        let job = job(config, settings).unwrap();
+        let data = job.open(Path::new("/nowhere"), &|_, _, _| {}).unwrap();
+        let optimization = job.optimization();
+        let regions = job.programs().regions;
+        let mut recipe = Recipe {
+            clip: optimization.clip,
+            rematerialize: regions.rematerialized.iter().map(|p| Pattern::new(p)).collect(),
+            ..Recipe::new(optimization.optimizer.clone())
+        };
+        change(&mut recipe);
+        let programs = vec![
+            recipe.step(&job.programs().train[0]).unwrap(),
+            recipe.evaluate(&job.programs().evaluation[0], false).unwrap(),
+        ];
+        let options = ExecOptions { seed: 42, ..ExecOptions::default() };
+        let executable = GraphCpu::default().compile(&programs, &options).unwrap();
+        Self { job, data, programs, executable }
+    }
+
+    fn run(&mut self, program: usize, inputs: &[Array]) -> Vec<Array> {
+        let views: Vec<View<'_>> = inputs.iter().map(Array::view).collect();
+        self.executable.run(program, &views).unwrap();
+        (0..self.programs[program].outputs.len()).map(|at| self.executable.output(program, at).unwrap()).collect()
+    }
+
+    fn train(&mut self, steps: u64, rate: f32) -> Vec<f64> {
+        let items = u64::from(self.job.items_per_batch());
+        (0..steps)
+            .map(|step| {
+                let mut batch = Batch::default();
+                self.data.train(At { items: step * items, micro: 0 }, &mut batch).unwrap();
+                batch.inputs.push(Array::scalar(rate));
+                self.run(0, &batch.inputs)[0].item()
+            })
+            .collect()
+    }
+
+    fn evaluate(&mut self) -> BTreeMap<String, f64> {
+        let mut sums = vec![0.0; self.data.sums()];
+        for index in 0..self.data.evaluations() {
+            let batch = self.data.evaluation(index).unwrap();
+            let outputs = self.run(1, &batch.inputs);
+            self.data.add(index, &outputs, &mut sums);
+        }
+        self.data.metrics(&sums)
+    }
+
+    fn states(&mut self, role: Role) -> BTreeMap<String, Array> {
+        read_chosen(self.executable.as_mut(), |decl| decl.role == role).unwrap().into_iter().collect()
+    }
+}
+
+#[test]
+fn training_learns_the_stream() {
+    let mut run = Run::new(small(json!({})), batches(8), |_| {});
+    let before = run.evaluate();
+    assert!((before["loss"] - 64f64.ln()).abs() < 0.05, "random weights know nothing: {before:?}");
+    run.train(150, 1e-2);
+    let after = run.evaluate();
+    assert!(after["loss"] < 0.85 * before["loss"], "{before:?} -> {after:?}");
+    assert!((after["perplexity"] - after["loss"].exp()).abs() < 1e-9);
+}
+
+#[test]
+fn adapters_learn_beside_a_base_that_stays() {
+    let mut run = Run::new(small(json!({"method": "Lora"})), batches(8), |_| {});
+    let (base, start) = (run.states(Role::Frozen), run.evaluate()["loss"]);
+    run.train(60, 1e-2);
+    assert!(run.states(Role::Frozen) == base);
+    assert!(run.evaluate()["loss"] < start - 0.01);
+    // Dropout acts in training only.
+    assert!(run.programs[1].inputs.iter().all(|input| input.name != "counter"));
+    assert_eq!(run.evaluate(), run.evaluate());
+}
+
+#[test]
+fn eight_bit_weights_are_near_and_cost_a_quarter() {
+    let settings = Settings { weight_quantization: Some(WeightQuantization::Int8), ..batches(4) };
+    let mut plain = Run::new(small(json!({"method": "Lora"})), batches(4), |_| {});
+    let mut packed = Run::new(small(json!({"method": "Lora"})), settings, |_| {});
+    let (a, b) = (plain.train(10, 1e-3), packed.train(10, 1e-3));
+    assert!(a.iter().zip(&b).all(|(a, b)| (a / b - 1.0).abs() < 1e-2) && a != b, "{a:?} {b:?}");
+    let bytes = |run: &Run| -> usize {
+        let matrices = run.programs[0].states.iter().filter(|s| s.role == Role::Frozen && s.name.contains("proj"));
+        matrices.map(|s| s.meta.bytes()).sum()
+    };
+    let ratio = bytes(&packed) as f64 / bytes(&plain) as f64;
+    assert!((0.25..0.30).contains(&ratio), "{ratio}");
+}
+
+#[test]
+fn sixteen_bits_store_the_base_and_train_alike() {
+    let of = |precision, arithmetic, scale| {
+        let settings = Settings { precision: Some(precision), ..batches(4) };
+        Run::new(small(json!({"method": "Lora"})), settings, |recipe| {
+            (recipe.precision, recipe.loss_scale) = (arithmetic, scale);
+        })
+    };
+    let mut wide = of(Precision::Fp32, Arithmetic::F32, LossScale::None);
+    let losses = wide.train(12, 1e-2);
+    for (precision, arithmetic, scale, dtype) in [
+        (Precision::Bf16, Arithmetic::BF16, LossScale::None, DType::BF16),
+        (Precision::Fp16, Arithmetic::F16, LossScale::Dynamic, DType::F16),
+    ] {
+        let mut narrow = of(precision, arithmetic, scale);
+        let base = narrow.programs[0].states.iter().filter(|s| s.role == Role::Frozen && s.meta.shape.rank() == 2);
+        assert!(base.clone().count() > 0 && base.clone().all(|s| s.meta.dtype == dtype));
+        let other = narrow.train(12, 1e-2);
+        assert!(losses.iter().zip(&other).all(|(a, b)| (a / b - 1.0).abs() < 2e-2), "{losses:?} {other:?}");
+        let last = narrow.programs[0].outputs.iter().position(|o| o.name == "skipped");
+        assert_eq!(last.is_some(), scale == LossScale::Dynamic);
+    }
+}
+
+#[test]
+fn ranks_share_the_items_of_one_that_accumulates() {
+    let of = |rank: u32, world: u32| {
+        let request = Request { rank, world, ..request(small(json!({})), batches(2)) };
+        let job = SlmJob::new(&request).unwrap();
+        job.open(Path::new("/nowhere"), &|_, _, _| {}).unwrap()
+    };
+    let made = |data: &Arc<dyn Data>, micro: u32| {
+        let mut batch = Batch::default();
+        data.train(At { items: 40, micro }, &mut batch).unwrap();
+        batch
+    };
+    let alone = of(0, 1);
+    for rank in 0..2 {
+        assert_eq!(made(&of(rank, 2), 0), made(&alone, rank));
+    }
+    assert_ne!(made(&alone, 0), made(&alone, 1));
+}
+
+#[test]
+fn given_tokens_are_read_in_the_order_that_is_given() {
+    let directory = tempfile::tempdir().unwrap();
+    let write = |name: &str, words: Vec<u8>| std::fs::write(directory.path().join(name), words).unwrap();
+    let ids = |count: u32| (0..count).flat_map(|i| (i % 60).to_le_bytes()).collect::<Vec<u8>>();
+    write("train.bin", ids(200));
+    write("validation.bin", ids(70));
+    write("order.bin", [7u64, 3].iter().flat_map(|start| start.to_le_bytes()).collect());
+    let path = directory.path().to_str().unwrap();
+    let given = small(json!({"data": {"source": "Tokens", "directory": path}}));
+    let data = job(given.clone(), batches(2)).unwrap().open(Path::new("/nowhere"), &|_, _, _| {}).unwrap();
+    let mut batch = Batch::default();
+    data.train(At { items: 2, micro: 0 }, &mut batch).unwrap();
+    let expected = |start: u32| (start..start + 16).map(|i| f64::from(i % 60));
+    assert_eq!(batch.inputs[0].to_f64(), expected(7).chain(expected(3)).collect::<Vec<_>>());
+    assert_eq!(batch.inputs[1].to_f64(), expected(8).chain(expected(4)).collect::<Vec<_>>());
+    assert_eq!(data.evaluations(), 2);
+
+    write("train.bin", 64u32.to_le_bytes().repeat(200));
+    let data = job(given, batches(2)).unwrap().open(Path::new("/nowhere"), &|_, _, _| {}).unwrap();
+    let message = data.train(At { items: 0, micro: 0 }, &mut batch).unwrap_err().to_string();
+    assert!(message.contains("token 64") && message.contains("vocabulary (64)"), "{message}");
+}
+
+#[test]
+fn an_export_merges_what_was_learnt_and_can_be_started_from() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut run = Run::new(small(json!({"method": "Lora", "lora": {"dropout": 0.0}})), batches(8), |_| {});
+    run.train(30, 1e-2);
+    let trained = run.states(Role::Parameter);
+    let file = directory.path().join("model.safetensors");
+    export(&run.job, 42, &|name| trained.get(name).cloned(), false, &file).unwrap();
+    let weights = directory.path().to_str().unwrap();
+    for method in ["Full", "Lora"] {
+        let mut again = Run::new(small(json!({"method": method, "weights": weights})), batches(8), |_| {});
+        let (a, b) = (run.evaluate()["loss"], again.evaluate()["loss"]);
+        assert!((a / b - 1.0).abs() < 1e-5, "{method}: {a} is not {b}");
+    }
+    let message = export(&run.job, 42, &|_| None, false, &file).unwrap_err().to_string();
+    assert!(message.contains("lora_A"), "{message}");
+    let wider = job(small(json!({"weights": weights, "architecture": {"feedForward": 64}})), batches(1));
+    let message = wider.err().unwrap().to_string();
+    assert!(message.contains("gate_proj") && message.contains("[48, 32]"), "{message}");
+}
