@@ -1,7 +1,7 @@
 //! The setting `precision`: which numbers are 16 bits wide.
 
-use super::{rewrite::rewrite, scopes::Pattern};
-use crate::graph::{AttentionSpec, DType, GraphError, Op, Program, Var};
+use super::{GRADIENT, rewrite::rewrite, scopes::Pattern};
+use crate::graph::{AttentionSpec, BinaryOp, DType, GraphError, Op, Program, UnaryOp, Var};
 
 /// Lets matmuls and attention of a float32 forward program read and write `dtype` (bf16 or f16), and nothing else: parameters stay float32
 /// masters, and norms, softmax, residual sums and losses are computed in float32. Scopes that match one of `keep` (see [`Pattern`])
@@ -33,8 +33,9 @@ pub fn lower_precision(program: &Program, dtype: DType, keep: &[Pattern]) -> Res
     })
 }
 
-/// After differentiation: a 16-bit product that is only read as float32 is written as float32 at once, which is what a matmul accumulates in:
-/// weight gradients lose no digits, and a cast is saved.
+/// After differentiation: a 16-bit product from which only gradients of parameters are made, and that is read as float32, is written as
+/// float32 at once, which is what a matmul accumulates in: weight gradients lose no digits, and a cast is saved. Other products stay as narrow as
+/// they are: they are kept for the backward pass, and their bytes are what takes time.
 ///
 /// # Errors
 /// When the program is ill-formed.
@@ -50,6 +51,10 @@ pub fn widen_products(program: &Program) -> Result<Program, GraphError> {
     for root in program.roots() {
         readers[root.index()] += 1;
     }
+    let of_gradients = of_gradients(program);
+    for (wide, gradient) in widened.iter_mut().zip(of_gradients) {
+        *wide &= gradient;
+    }
     rewrite(program, |visit| match &visit.node.op {
         Op::MatMul { transpose_a, transpose_b, output }
             if output.is_low_precision() && readers[visit.id.index()] == 1 && widened[visit.id.index()] =>
@@ -60,6 +65,34 @@ pub fn widen_products(program: &Program) -> Result<Program, GraphError> {
         Op::Cast(DType::F32) if visit.operands[0].dtype() == DType::F32 => visit.operands[0],
         _ => visit.copy(),
     })
+}
+
+/// For each node, whether its value goes into outputs `gradient/..` and nothing else, by sums, scaling and rearrangement.
+fn of_gradients(program: &Program) -> Vec<bool> {
+    let graph = &program.graph;
+    let mut only = vec![true; graph.len()];
+    let mut used = vec![false; graph.len()];
+    for output in &program.outputs {
+        used[output.node.index()] = true;
+        only[output.node.index()] &= output.name.starts_with(GRADIENT);
+    }
+    for update in &program.updates {
+        only[update.value.index()] = false;
+    }
+    for (id, node) in graph.iter().rev() {
+        let arranges = matches!(
+            node.op,
+            Op::Cast(_) | Op::Reshape(_) | Op::Permute(_) | Op::Slice { .. } | Op::Concat { .. } | Op::Pad { .. }
+        );
+        let scales =
+            matches!(node.op, Op::Binary(BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul) | Op::Unary(UnaryOp::Neg));
+        let passes_on = used[id.index()] && only[id.index()] && (arranges || scales);
+        for operand in &node.operands {
+            only[operand.index()] &= passes_on;
+            used[operand.index()] = true;
+        }
+    }
+    only.iter().zip(used).map(|(&only, used)| only && used).collect()
 }
 
 /// The program with all floats in float64: the oracle. Inputs and states are float64 too; 16-bit rounding disappears. Collectives are

@@ -81,7 +81,8 @@ fn identity<'b>(visit: &Visit<'_, 'b>) -> Option<Var<'b>> {
         Op::Cast(dtype) if x.dtype() == *dtype => Some(x),
         // Widening loses nothing, so narrowing again gives the same bits.
         Op::Cast(dtype) => operand_of(x, |op| matches!(op, Op::Cast(_)))
-            .filter(|inner| inner.dtype() == *dtype && widens(*dtype, x.dtype())),
+            .filter(|inner| inner.dtype() == *dtype && widens(*dtype, x.dtype()))
+            .or_else(|| narrow_view(visit, x, *dtype)),
         Op::Binary(BinaryOp::Mul | BinaryOp::Div) if constant(second) == Some(1.0) => Some(x),
         Op::Binary(BinaryOp::Mul) if constant(Some(x)) == Some(1.0) => second,
         Op::Binary(BinaryOp::Add | BinaryOp::Sub) if constant(second) == Some(0.0) => Some(x),
@@ -89,6 +90,28 @@ fn identity<'b>(visit: &Visit<'_, 'b>) -> Option<Var<'b>> {
         Op::Unary(UnaryOp::Neg) => operand_of(x, |op| matches!(op, Op::Unary(UnaryOp::Neg))),
         _ => None,
     }
+}
+
+/// What `x`, a view of a widened value, is a view of before it was widened, when that has the dtype that is wanted.
+fn narrow_view<'b>(visit: &Visit<'_, 'b>, x: Var<'b>, dtype: DType) -> Option<Var<'b>> {
+    let mut at = x.id()?;
+    let (views, narrow) = visit.b.peek(|program| {
+        let mut views = Vec::new();
+        loop {
+            let node = program.graph.node(at);
+            match &node.op {
+                Op::Reshape(_) | Op::Permute(_) | Op::Slice { .. } => views.push(node.op.clone()),
+                Op::Cast(wide) if !views.is_empty() && widens(dtype, *wide) => {
+                    let inner = node.operands[0];
+                    return (program.graph.meta(inner).dtype == dtype).then_some((views, inner));
+                }
+                _ => return None,
+            }
+            at = node.operands[0];
+        }
+    })?;
+    let narrow = visit.b.var(narrow);
+    Some(visit.here(|| views.into_iter().rev().fold(narrow, |value, view| visit.b.push(view, &[value]))))
 }
 
 /// Arithmetic on values that are one number everywhere.
