@@ -11,7 +11,7 @@ use pawl_engine::{
     eager::Eager,
     executor::{ExecOptions, Executor},
     graph::{AttentionSpec, Builder, DType, Init, Op, Program, Role, StateDecl, concat},
-    lower::LowerOptions,
+    lower::{LowerOptions, Lowered},
     optim::{AdamW, Muon, Optimizer, OptimizerKernel},
     recipe::{AttentionKernel, Precision, Recipe},
     testing::{Case, random_case, transformer},
@@ -40,6 +40,17 @@ fn random_programs_give_what_eager_gives() {
         for executor in [graph(2), GraphCpu { buffers: Buffers::Pooled, ..graph(1) }] {
             let (distance, name) = case.run(&executor, &options(), 2).unwrap().distance(&eager);
             assert!(distance <= 2e-4, "seed {seed}: {name} differs by {distance:e}");
+        }
+    }
+}
+
+#[test]
+fn every_program_has_an_order_of_kernels() {
+    for seed in 0..300 {
+        for size in [12, 40, 80] {
+            let case = random_case(seed, size);
+            let lowered = Lowered::new(&case.program, &LowerOptions::default());
+            assert!(!lowered.kernels.is_empty(), "seed {seed}, size {size}");
         }
     }
 }

@@ -44,7 +44,6 @@ pub(super) struct Unit {
     pub needs: Vec<usize>,
     /// First node, in execution order: units run in this order as far as what they need allows.
     pub first: usize,
-    last: usize,
     late: u8,
     closed: bool,
 }
@@ -140,7 +139,6 @@ impl<'a> Fusion<'a> {
                 segments: None,
                 needs: needs.clone(),
                 first: item,
-                last: item,
                 late,
                 closed: closed || !fusable,
             };
@@ -204,7 +202,7 @@ impl<'a> Fusion<'a> {
         let of = &mut self.units[unit];
         of.members.push(item);
         of.class.insert(item, class);
-        (of.cols, of.segments, of.last) = (cols, segments, item);
+        (of.cols, of.segments) = (cols, segments);
         of.needs.extend(needs);
     }
 
@@ -270,19 +268,21 @@ impl<'a> Fusion<'a> {
 
     /// Whether a path leads from `unit` through another unit to one of `roots`.
     pub(super) fn reaches(&self, roots: &[usize], unit: usize) -> bool {
-        let first = self.units[unit].first;
-        let mut seen = vec![unit];
-        let mut open: Vec<usize> = roots.iter().filter_map(|&r| self.home[r]).filter(|&u| u != unit).collect();
+        // All of what came before has to be looked at: a unit of early nodes may need one that has taken in late ones.
+        let mut seen = vec![false; self.units.len()];
+        seen[unit] = true;
+        let mut open: Vec<usize> = roots.iter().filter_map(|&r| self.home[r]).collect();
         while let Some(next) = open.pop() {
-            if seen.contains(&next) || self.units[next].last < first {
+            if std::mem::replace(&mut seen[next], true) {
                 continue;
             }
-            seen.push(next);
             for home in self.units[next].needs.iter().filter_map(|&root| self.home[root]) {
                 if home == unit {
                     return true;
                 }
-                open.push(home);
+                if !seen[home] {
+                    open.push(home);
+                }
             }
         }
         false
@@ -319,10 +319,10 @@ impl<'a> Fusion<'a> {
             return;
         }
         let moved = std::mem::take(&mut self.units[other].members);
-        let (needs, first, last) = {
+        let (needs, first) = {
             let from = &mut self.units[other];
             from.class.clear();
-            (std::mem::take(&mut from.needs), from.first, from.last)
+            (std::mem::take(&mut from.needs), from.first)
         };
         moved.iter().for_each(|&item| self.home[item] = Some(unit));
         self.note(unit, &needs);
@@ -332,7 +332,6 @@ impl<'a> Fusion<'a> {
         (into.class, into.cols, into.segments) = (both.class, both.cols, both.segments);
         into.needs.extend(needs);
         into.first = into.first.min(first);
-        into.last = into.last.max(last);
     }
 
     /// Units in an order in which each comes after all it needs: by first node where there is a choice.

@@ -27,12 +27,20 @@ impl Work {
         let mut work = Work::default();
         let mut place = Vec::with_capacity(program.graph.len());
         let mut uses = vec![0usize; program.graph.len()];
-        for node in program.graph.nodes() {
-            node.operands.iter().for_each(|o| uses[o.index()] += 1);
-        }
-        program.roots().for_each(|root| uses[root.index()] += 1);
+        let mut users = vec![Vec::new(); program.graph.len()];
         for (id, node) in program.graph.iter() {
-            let index = work.copy(program, id, node, &place, &uses);
+            for operand in &node.operands {
+                uses[operand.index()] += 1;
+                users[operand.index()].push(id);
+            }
+        }
+        for root in program.roots() {
+            uses[root.index()] += 1;
+            // Named by the program: as if it read itself.
+            users[root.index()].push(root);
+        }
+        for (id, node) in program.graph.iter() {
+            let index = work.copy(program, id, node, &place, (&uses, &users));
             place.push(index);
         }
         work.outputs = program.outputs.iter().map(|o| place[o.node.index()]).collect();
@@ -53,11 +61,22 @@ impl Work {
         &self.items[item].operands
     }
 
-    fn copy(&mut self, program: &Program, id: NodeId, node: &Node, place: &[usize], uses: &[usize]) -> usize {
+    fn copy(
+        &mut self,
+        program: &Program,
+        id: NodeId,
+        node: &Node,
+        place: &[usize],
+        (uses, users): (&[usize], &[Vec<NodeId>]),
+    ) -> usize {
         let operands: Vec<usize> = node.operands.iter().map(|o| place[o.index()]).collect();
         match &node.op {
             Op::Reshape(_) | Op::Broadcast(_) | Op::Cast(_) if node.meta == *self.meta(operands[0]) => operands[0],
             Op::Permute(order) if order.iter().copied().eq(0..order.len()) => operands[0],
+            Op::Slice { .. } => match Sunk::of(program, id, users) {
+                Some(sunk) => self.sink(program, &sunk, place),
+                None => self.push(node.clone(), operands),
+            },
             Op::Reduce { op, axes } => self.reduce(node, *op, axes, operands[0]),
             Op::Pad { axis, before, .. } => {
                 self.concat(node, PadSum { axis: *axis, parts: vec![(node.operands[0], *before)] }, place)
@@ -68,6 +87,27 @@ impl Work {
             },
             _ => self.push(node.clone(), operands),
         }
+    }
+
+    /// The slice of an elementwise value as the value of slices.
+    fn sink(&mut self, program: &Program, sunk: &Sunk, place: &[usize]) -> usize {
+        self.sink_from(program, sunk, sunk.value, place)
+    }
+
+    fn sink_from(&mut self, program: &Program, sunk: &Sunk, from: NodeId, place: &[usize]) -> usize {
+        let node = program.graph.node(from);
+        if sunk.again.contains(&from) {
+            let operands = node.operands.iter().map(|&o| self.sink_from(program, sunk, o, place)).collect();
+            let shape = &sunk.views[sunk.views.len() - 1].1;
+            let meta = Meta::new(node.meta.dtype, shape);
+            return self.push(Node { meta, ..node.clone() }, operands);
+        }
+        let mut item = place[from.index()];
+        for (op, shape) in &sunk.views {
+            let meta = Meta::new(node.meta.dtype, shape);
+            item = self.push(Node { op: op.clone(), meta, ..node.clone() }, vec![item]);
+        }
+        item
     }
 
     fn push(&mut self, node: Node, operands: Vec<usize>) -> usize {
@@ -142,6 +182,59 @@ impl Work {
                 }
             }
         }
+    }
+}
+
+/// A slice of an elementwise value (a product with its bias) of which nothing but slices is read: each slice is better computed by its own
+/// reader from slices of the operands than all of them written and read again.
+struct Sunk {
+    /// The elementwise value, and what is computed again of its operands.
+    value: NodeId,
+    again: Vec<NodeId>,
+    /// Layout operators from the value to the slice, with their shapes.
+    views: Vec<(Op, Shape)>,
+}
+
+impl Sunk {
+    fn of(program: &Program, slice: NodeId, users: &[Vec<NodeId>]) -> Option<Self> {
+        let graph = &program.graph;
+        let mut views = Vec::new();
+        let mut at = slice;
+        loop {
+            let node = graph.node(at);
+            match &node.op {
+                Op::Slice { .. } if at == slice => {}
+                Op::Reshape(_) | Op::Permute(_) => {}
+                _ => break,
+            }
+            views.push((node.op.clone(), node.meta.shape.clone()));
+            at = node.operands[0];
+            // All roads from here lead to slices.
+            let sliced = |user: &NodeId| {
+                let op = &graph.node(*user).op;
+                *user != at && matches!(op, Op::Slice { .. } | Op::Reshape(_) | Op::Permute(_))
+            };
+            users[at.index()].iter().all(sliced).then_some(())?;
+        }
+        views.reverse();
+        let computed = |id: NodeId| matches!(graph.node(id).op, Op::Binary(_) | Op::Cast(_));
+        computed(at).then_some(())?;
+        // All of it ends where something is stored anyway, or is small.
+        let (mut again, mut open, mut stored) = (Vec::new(), vec![at], 0);
+        while let Some(next) = open.pop() {
+            let node = graph.node(next);
+            let own = next == at || users[next.index()].len() == 1;
+            match &node.op {
+                Op::Binary(_) | Op::Cast(_) if own && node.meta.shape == graph.meta(at).shape => {
+                    again.push(next);
+                    open.extend(&node.operands);
+                }
+                Op::MatMul { .. } => stored += 1,
+                Op::Broadcast(_) | Op::Fill { .. } => {}
+                _ => return None,
+            }
+        }
+        (stored == 1).then_some(Self { value: at, again, views })
     }
 }
 

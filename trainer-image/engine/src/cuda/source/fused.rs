@@ -10,7 +10,7 @@ use std::fmt::Write;
 
 use super::{
     Argument, Finish, Generated, Grid,
-    geometry::{Geometry, Shape},
+    geometry::{Geometry, Shape, is_small},
     index::Walk,
     types,
 };
@@ -333,7 +333,10 @@ impl<'k> Emitter<'k> {
         let writes = self.kernel.stores.iter().map(|s| &s.to).chain(self.kernel.folds.iter().map(|f| &f.to));
         if writes.into_iter().any(|to| to.buffer == buffer) {
             "load_written"
-        } else if self.class(value) == Class::Full && self.is_vector(value) {
+        } else if self.class(value) == Class::Full
+            && self.is_vector(value)
+            && !is_small(&self.kernel.loads[value].from, self.buffers)
+        {
             "load_once"
         } else {
             "load_shared"

@@ -7,6 +7,10 @@ use crate::lower::{Access, Buffer, Class, Fused};
 const THREADS: usize = 256;
 /// Elements that one thread has at once, at most (unless rows are very long).
 const ELEMENTS: usize = 24;
+/// Bytes that surely stay in the first-level cache.
+const CACHED: usize = 16 << 10;
+/// Fewest threads along a row where there is a choice: what they read together should be longer than a sector of 32 bytes.
+const NEIGHBOURS: usize = 4;
 /// Longest row that one warp holds in registers.
 const WARP: usize = 32;
 
@@ -80,7 +84,8 @@ fn vector(kernel: &Fused, buffers: &[Buffer]) -> usize {
     let stores = kernel.stores.iter().filter(|store| !store.per_row).map(|store| (&store.to, Class::Full));
     let arrays: Vec<&Access> =
         loads.chain(stores).filter(|&(_, class)| class == Class::Full).map(|(access, _)| access).collect();
-    let widest = arrays.iter().map(|access| buffers[access.buffer].dtype.bytes()).max().unwrap_or(4);
+    let large = arrays.iter().filter(|access| !is_small(access, buffers));
+    let widest = large.map(|access| buffers[access.buffer].dtype.bytes()).max().unwrap_or(4);
     let mut count = (16 / widest).min(8);
     while count > 1 {
         let fits = |access: &&Access| {
@@ -96,6 +101,13 @@ fn vector(kernel: &Fused, buffers: &[Buffer]) -> usize {
     count
 }
 
+/// Whether a view repeats so few elements that they stay in the first-level cache.
+pub(super) fn is_small(access: &Access, buffers: &[Buffer]) -> bool {
+    let loops = access.dims.iter().zip(&access.strides).filter(|&(_, &stride)| stride > 0);
+    let distinct: usize = loops.map(|(&extent, _)| extent).product();
+    distinct * 8 <= access.elements() && distinct * buffers[access.buffer].dtype.bytes() <= CACHED
+}
+
 /// Threads along a row (a power of two), and vectors for each.
 fn along_row(vectors: usize, vector: usize) -> (usize, usize) {
     let most = (ELEMENTS / vector).max(1);
@@ -105,7 +117,7 @@ fn along_row(vectors: usize, vector: usize) -> (usize, usize) {
     let cost = |lanes: usize| {
         let held = held(lanes);
         let idle = (lanes * held - vectors) * 100 / vectors;
-        (held > most, idle, most.abs_diff(held), lanes)
+        (held > most, idle, lanes < NEIGHBOURS, most.abs_diff(held), lanes)
     };
     let lanes = choices.min_by_key(|&lanes| cost(lanes)).unwrap_or(WARP);
     (lanes, held(lanes))
@@ -123,6 +135,7 @@ mod tests {
             (768, 8, (32, 3)),
             (384, 4, (16, 6)),
             (48, 8, (2, 3)),
+            (48, 4, (4, 3)),
             (128, 4, (8, 4)),
             (8, 8, (1, 1)),
             (1, 1, (1, 1)),
