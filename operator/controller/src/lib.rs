@@ -1,10 +1,47 @@
-//! The Kubernetes shell: a reconcile fetches, observes, decides, applies, and writes the status.
+//! The Kubernetes shell: a reconcile fetches, observes, decides, writes the status, applies, and tells.
+//!
+//! Reading order: [`reconcile`] is the loop, [`observe`] makes facts into what decisions are made on, [`build`] makes
+//! plans into objects, [`apply`] carries decisions out. [`belief`] says why no crash and no stale cache loses evidence
+//! or runs two gangs.
+//!
+//! # What it calls
+//!
+//! | group | resource | verbs | for |
+//! |---|---|---|---|
+//! | `pawl.dev` | `trainingjobs` | get list watch delete | the jobs; `ttlAfterFinished` |
+//! | `pawl.dev` | `trainingjobs/status` | patch | the status |
+//! | `pawl.dev` | `trainingjobs/finalizers` | update | owner references that block deletion, where admission asks for it |
+//! | `batch` | `jobs` | get list watch create patch delete | gangs |
+//! | | `pods` | list watch deletecollection | facts; stopping a broken gang |
+//! | | `configmaps` | get list watch create patch delete | plans |
+//! | | `secrets` | create delete | tokens of gangs; never read |
+//! | | `services` | get create patch | the headless Service of a namespace |
+//! | | `nodes` | get | whether a node is dead; optional: without it, pods of a dead node are waited for |
+//! | `events.k8s.io` | `events` | create | what people are told |
+//! | `coordination.k8s.io` | `leases` | get create update | the election, in the operator's own namespace |
 
 #![forbid(unsafe_code)]
 
+pub mod apply;
+pub mod belief;
+pub mod build;
 pub mod client;
+pub mod context;
+pub mod controller;
+pub mod error;
+pub mod events;
+pub mod facts;
 pub mod leader;
 pub mod live;
 pub mod metrics;
+pub mod names;
+pub mod observe;
+pub mod reconcile;
+pub mod repair;
+mod run;
 pub mod serve;
 pub mod telemetry;
+pub mod watch;
+pub mod watched;
+
+pub use run::{Config, RunError, run};

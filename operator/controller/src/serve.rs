@@ -80,3 +80,42 @@ pub fn routes(metrics: Metrics, readiness: Readiness) -> Router {
             }),
         )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::body::Body;
+    use axum::http::Request;
+    use http_body_util::BodyExt;
+    use tower::Service;
+
+    async fn ask(routes: &mut Router, path: &str) -> (StatusCode, String) {
+        let request = Request::get(path).body(Body::empty()).expect("a request");
+        let Ok(response) = routes.call(request).await;
+        let status = response.status();
+        let body = response.into_body().collect().await.expect("a body").to_bytes();
+        (status, String::from_utf8_lossy(&body).into_owned())
+    }
+
+    #[tokio::test]
+    async fn a_leader_is_ready_once_its_caches_are_filled() {
+        let readiness = Readiness::new(Leadership::alone());
+        let mut routes = routes(Metrics::new(), readiness.clone());
+        assert_eq!(ask(&mut routes, "/healthz").await.0, StatusCode::OK, "it lives before it is ready");
+        let (status, why) = ask(&mut routes, "/readyz").await;
+        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+        assert!(why.contains("caches"), "{why}");
+        readiness.caches_filled(true);
+        assert_eq!(ask(&mut routes, "/readyz").await.0, StatusCode::OK);
+    }
+
+    #[tokio::test]
+    async fn metrics_are_text() {
+        let mut routes = routes(Metrics::new(), Readiness::new(Leadership::alone()));
+        let (status, text) = ask(&mut routes, "/metrics").await;
+        assert_eq!(status, StatusCode::OK);
+        assert!(text.contains("# TYPE pawl_leader gauge\npawl_leader 0\n"), "{text}");
+        assert!(text.contains("process_resident_memory_bytes"));
+        assert_eq!(ask(&mut routes, "/").await.0, StatusCode::NOT_FOUND);
+    }
+}

@@ -82,10 +82,12 @@ impl Leadership {
             tokio::select! {
                 () = expiry => return,
                 changed = self.role.changed() => if changed.is_err() {
-                    // Nobody renews any more: what was granted is still good until it runs out.
-                    if until.is_none() {
-                        std::future::pending::<()>().await;
+                    // Nobody renews any more: what was granted is good until it runs out.
+                    match until {
+                        Some(until) => time::sleep_until(until).await,
+                        None => std::future::pending().await,
                     }
+                    return;
                 },
             }
         }
@@ -136,7 +138,7 @@ impl Election {
         match time::timeout(self.timing.renew_every, self.look_and_act()).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) if conflict(&error) => {
-                tracing::debug!("another replica wrote the lease first");
+                tracing::debug!("the lease was written or deleted by somebody else: looking again");
                 self.seen = None;
                 return Duration::from_millis(100);
             }
@@ -161,7 +163,12 @@ impl Election {
         if !matches!(*self.role.borrow(), Role::Leading { .. }) || self.seen.is_none() {
             let lease = self.api.get_opt(LEASE).await?;
             let now = Instant::now();
-            self.seen = lease.map(|lease| Seen::look(self.seen.take(), lease, now));
+            let last = self.seen.take();
+            self.seen = match lease {
+                Some(lease) => Some(Seen::look(last, lease, now)),
+                // Deleted by a person, under a leader that may act for a while yet.
+                None => last.filter(|last| last.binds(&self.me, now, &self.timing)),
+            };
         }
         // The right to act counts from before the request.
         let now = Instant::now();
@@ -255,6 +262,7 @@ fn parameters() -> PostParams {
     PostParams { field_manager: Some("pawl".to_owned()), ..PostParams::default() }
 }
 
+/// The lease is not the one that was seen: it was written, made or deleted meanwhile.
 fn conflict(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if status.code == 409)
+    matches!(error, kube::Error::Api(status) if matches!(status.code, 404 | 409))
 }

@@ -19,6 +19,9 @@
 //! created or applied idempotently, and a status is written with the field manager of both replicas, decided from the
 //! same facts.
 //!
+//! A lease that a person deletes is made again by its holder; a follower waits as if it were still there. Only a replica
+//! that starts in that moment cannot know of it.
+//!
 //! The clock is `CLOCK_MONOTONIC`: a process that was stopped (SIGSTOP, a debugger) finds its right expired when it
 //! goes on. A machine that was suspended whole does not notice by that clock; there the update of the lease, which
 //! names the version that it replaces, is what fails.
@@ -90,6 +93,11 @@ impl Seen {
     pub fn holder(&self) -> Option<&str> {
         let holder = self.lease.spec.as_ref()?.holder_identity.as_deref()?;
         (!holder.is_empty()).then_some(holder)
+    }
+
+    /// Whether another one than `me` may act by it at `now`, even if it was deleted since.
+    fn binds(&self, me: &str, now: Instant, timing: &Timing) -> bool {
+        self.holder().is_some_and(|holder| holder != me) && now < self.expires(timing)
     }
 
     /// When it may be taken, unless it changes before.

@@ -1,0 +1,236 @@
+//! What the operator believes of each job: the newest status, whether or not the API server or the cache has it yet.
+//!
+//! # Why no evidence is lost, and no attempt is made twice
+//!
+//! 1. *Intent first.* A reconcile writes the status and only then acts. An attempt is in the written status before its
+//!    batch Job is made, a stop before its pods are deleted, results before what held them is released. Stopped
+//!    anywhere in between, the operator finds the intent and does it again; every action is idempotent.
+//! 2. *Only the newest may decide.* A status is written with the resource version that the decision was made on, so a
+//!    decision on stale data is refused as a whole: it writes nothing, and since acting comes after writing, it does
+//!    nothing. An action that needs no write (a start that is repeated) first reads the resource version.
+//! 3. *The cache may lag.* What this process wrote last is kept here until the cache has caught up, so that its next
+//!    decision is made on it. Resource versions of one kind are ordered; an older cache is simply passed over.
+//! 4. *Facts may lag.* A fact that is late only delays. An attempt's number advances when all of its pods were seen to
+//!    end or to be gone, which is for ever; until then any start bears the same name, and names are unique.
+//! 5. *Releasing comes last.* What holds results (pods, and in this process the facts of pods that are gone) is let go
+//!    only when the status that was given to the decision core, and therefore written, no longer needs it.
+
+use pawl_api::{TrainingJob, TrainingJobStatus};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The status is written at once when it says something new, and so often when only the training went on.
+pub const PROGRESS_WRITE: Duration = Duration::from_secs(30);
+
+/// The newest status of a job.
+#[derive(Clone, Debug)]
+pub struct Belief {
+    /// Resource version of the job that `saved` was written to or read from.
+    pub version: String,
+    /// The status as it is in the API server.
+    pub saved: Arc<TrainingJobStatus>,
+    /// The newest status: what was saved, and perhaps progress that is not worth a write yet.
+    pub newest: Arc<TrainingJobStatus>,
+    /// When it was saved, if by this process.
+    since: Option<Instant>,
+}
+
+impl Belief {
+    /// What the API server says of `job`.
+    pub fn read(job: &TrainingJob) -> Self {
+        let status = Arc::new(job.status.clone().unwrap_or_default());
+        let version = job.metadata.resource_version.clone().unwrap_or_default();
+        Self { version, saved: status.clone(), newest: status, since: None }
+    }
+
+    /// `status` was written, which made the job this version.
+    pub fn written(version: String, status: TrainingJobStatus) -> Self {
+        let status = Arc::new(status);
+        Self { version, saved: status.clone(), newest: status, since: Some(Instant::now()) }
+    }
+
+    /// Whether `status` is to be written now rather than with what comes next. `told`: there are events about it.
+    pub fn worth_writing(&self, status: &TrainingJobStatus, told: bool) -> bool {
+        if *self.saved == *status {
+            return false;
+        }
+        told || self.since.is_none_or(|since| since.elapsed() >= PROGRESS_WRITE)
+            && steady(&self.saved, true) != steady(status, true)
+            || steady(&self.saved, false) != steady(status, false)
+    }
+
+    /// When what is not saved yet is to be written; `None` when all of it is.
+    pub fn due(&self) -> Option<Duration> {
+        let unsaved = steady(&self.saved, true) != steady(&self.newest, true);
+        unsaved.then(|| self.since.map_or(PROGRESS_WRITE, |since| PROGRESS_WRITE.saturating_sub(since.elapsed())))
+    }
+}
+
+/// A status without what can be found out again: that an attempt was seen; and without what changes with every step of
+/// the training, unless `progress` counts.
+fn steady(status: &TrainingJobStatus, progress: bool) -> TrainingJobStatus {
+    let mut steady = status.clone();
+    if let Some(attempt) = &mut steady.attempt {
+        attempt.seen = false;
+    }
+    if progress {
+        return steady;
+    }
+    steady.cost = None;
+    steady.progress.clear();
+    for condition in steady.conditions.iter_mut().filter(|condition| condition.type_ == "Reconciling") {
+        condition.message.clear();
+    }
+    if let Some(training) = &mut steady.training {
+        let moving = std::mem::take(training);
+        training.promised_items_per_second = moving.promised_items_per_second;
+        training.restarts = moving.restarts;
+        training.resume_not_after_items = moving.resume_not_after_items;
+        training.revision = moving.revision;
+        training.started = moving.started;
+        training.straggler = moving.straggler;
+        training.degraded = moving.degraded;
+        training.completed = moving.completed;
+        // What was validated last is what guards against damage: it is worth a write.
+        training.first_validation = moving.first_validation;
+        training.validation = moving.validation;
+        training.last_good_items = moving.last_good_items;
+    }
+    steady
+}
+
+/// The beliefs about all jobs that this process has written to, by uid.
+#[derive(Debug, Default)]
+pub struct Beliefs {
+    known: Mutex<HashMap<String, Belief>>,
+}
+
+impl Beliefs {
+    /// The newest belief about `job`, which comes from the cache: what this process knows of it, unless the cache is as
+    /// new or somebody else wrote since.
+    pub fn of(&self, job: &TrainingJob) -> Belief {
+        let read = Belief::read(job);
+        let known = self.lock();
+        let Some(own) = job.metadata.uid.as_ref().and_then(|uid| known.get(uid)) else { return read };
+        if is_older(&read.version, &own.version) {
+            return own.clone();
+        }
+        if *read.saved == *own.saved {
+            return Belief { version: read.version, ..own.clone() };
+        }
+        read
+    }
+
+    /// Keeps a belief.
+    pub fn keep(&self, job: &TrainingJob, belief: Belief) {
+        if let Some(uid) = &job.metadata.uid {
+            self.lock().insert(uid.clone(), belief);
+        }
+    }
+
+    /// Forgets what the cache knows as well: the job rests.
+    pub fn rest(&self, job: &TrainingJob) {
+        let Some(uid) = &job.metadata.uid else { return };
+        let version = job.metadata.resource_version.as_deref().unwrap_or_default();
+        let mut known = self.lock();
+        let caught_up = known.get(uid).is_some_and(|own| {
+            !is_older(version, &own.version) && *own.saved == *own.newest && job.status.as_ref() == Some(&*own.saved)
+        });
+        if caught_up {
+            known.remove(uid);
+        }
+    }
+
+    /// Forgets a job.
+    pub fn forget(&self, uid: &str) {
+        self.lock().remove(uid);
+    }
+
+    /// Forgets all: another replica may write.
+    pub fn forget_all(&self) {
+        self.lock().clear();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Belief>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether resource version `a` is older than `b`. They are decimal numbers that grow (KEP-5504); what does not parse is
+/// not older: then the write, which names its version, is refused if it is.
+fn is_older(a: &str, b: &str) -> bool {
+    match (a.parse::<u64>(), b.parse::<u64>()) {
+        (Ok(a), Ok(b)) => a < b,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pawl_api::status::{AttemptStatus, TrainingStatus};
+    use serde_json::json;
+
+    fn job(version: &str, attempts: u32) -> TrainingJob {
+        let mut job: TrainingJob = serde_json::from_value(json!({
+            "apiVersion": "pawl.dev/v1alpha1", "kind": "TrainingJob",
+            "metadata": {"name": "toy", "namespace": "n", "uid": "u", "resourceVersion": version},
+            "spec": {"workload": {"name": "ups"}},
+        }))
+        .unwrap();
+        job.status = Some(TrainingJobStatus { attempts, ..TrainingJobStatus::default() });
+        job
+    }
+
+    #[test]
+    fn a_cache_that_lags_is_passed_over_and_one_that_is_newer_is_believed() {
+        let beliefs = Beliefs::default();
+        let status = |attempts| TrainingJobStatus { attempts, ..TrainingJobStatus::default() };
+        beliefs.keep(&job("10", 1), Belief::written("12".to_owned(), status(2)));
+        assert_eq!(beliefs.of(&job("10", 1)).newest.attempts, 2);
+        assert_eq!(beliefs.of(&job("9", 0)).version, "12");
+        // The spec was edited meanwhile.
+        let edited = beliefs.of(&job("13", 2));
+        assert_eq!((edited.newest.attempts, edited.version.as_str()), (2, "13"));
+        // Another replica wrote meanwhile.
+        assert_eq!(beliefs.of(&job("14", 3)).newest.attempts, 3);
+    }
+
+    #[test]
+    fn unsaved_progress_outlives_an_edit_of_the_spec() {
+        let beliefs = Beliefs::default();
+        let mut belief = Belief::written("12".to_owned(), TrainingJobStatus { attempts: 2, ..Default::default() });
+        belief.newest =
+            Arc::new(TrainingJobStatus { attempts: 2, cost: Some(Default::default()), ..Default::default() });
+        beliefs.keep(&job("12", 2), belief);
+        assert!(beliefs.of(&job("13", 2)).newest.cost.is_some());
+    }
+
+    #[test]
+    fn progress_alone_waits() {
+        let training = |step, restarts| TrainingJobStatus {
+            training: Some(TrainingStatus { step, restarts, ..TrainingStatus::default() }),
+            attempt: Some(AttemptStatus::default()),
+            ..TrainingJobStatus::default()
+        };
+        let belief = Belief::written("1".to_owned(), training(1, 0));
+        assert!(!belief.worth_writing(&training(1, 0), false));
+        assert!(!belief.worth_writing(&training(2, 0), false));
+        assert!(belief.worth_writing(&training(2, 0), true));
+        assert!(belief.worth_writing(&training(1, 1), false));
+        let mut seen = training(1, 0);
+        seen.attempt.as_mut().unwrap().seen = true;
+        assert!(!Belief { since: None, ..belief }.worth_writing(&seen, false));
+    }
+
+    #[test]
+    fn a_job_that_rests_costs_no_memory() {
+        let beliefs = Beliefs::default();
+        beliefs.keep(&job("12", 2), Belief::written("12".to_owned(), job("12", 2).status.unwrap()));
+        beliefs.rest(&job("11", 1));
+        assert_eq!(beliefs.lock().len(), 1);
+        beliefs.rest(&job("12", 2));
+        assert_eq!(beliefs.lock().len(), 0);
+    }
+}

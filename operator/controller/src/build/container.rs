@@ -1,0 +1,113 @@
+//! The containers of a pod: the trainer's, whose entry point is the agent, and for a foreign image the one that brings
+//! the agent in.
+
+use super::{Blueprint, storage::storage, volumes};
+use crate::names;
+use k8s_openapi::api::core::v1::{
+    Capabilities, Container, ContainerPort, EnvVar, EnvVarSource, ObjectFieldSelector, ResourceRequirements,
+    SecurityContext, VolumeMount,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use std::collections::BTreeMap;
+
+/// The trainer's container.
+pub(super) fn trainer(blueprint: &Blueprint<'_>) -> Container {
+    let trainer = &blueprint.job.spec.trainer;
+    let foreign = is_foreign(blueprint);
+    let agent = if foreign { "/pawl/bin/pawl" } else { "/pawl" };
+    Container {
+        name: names::CONTAINER.to_owned(),
+        image: Some(trainer.image.clone().unwrap_or_else(|| blueprint.images.trainer.clone())),
+        command: Some(vec![agent.to_owned(), "agent".to_owned()]),
+        env: Some(environment(blueprint)),
+        ports: Some(ports(blueprint)),
+        resources: resources(blueprint),
+        volume_mounts: Some(volumes::mounts(blueprint)),
+        security_context: Some(restricted()),
+        ..Container::default()
+    }
+}
+
+/// The init container that copies the agent into a foreign image's reach.
+pub(super) fn installer(blueprint: &Blueprint<'_>) -> Option<Container> {
+    is_foreign(blueprint).then(|| Container {
+        name: names::AGENT_CONTAINER.to_owned(),
+        image: Some(blueprint.images.agent.clone()),
+        command: Some(["/pawl", "agent", "install", volumes::BIN].map(str::to_owned).to_vec()),
+        volume_mounts: Some(vec![VolumeMount {
+            name: volumes::BIN_VOLUME.to_owned(),
+            mount_path: volumes::BIN.to_owned(),
+            ..VolumeMount::default()
+        }]),
+        security_context: Some(restricted()),
+        ..Container::default()
+    })
+}
+
+/// Whether the image is somebody else's: it has no agent of its own.
+pub(super) fn is_foreign(blueprint: &Blueprint<'_>) -> bool {
+    !blueprint.job.spec.workload.command.is_empty()
+}
+
+fn restricted() -> SecurityContext {
+    SecurityContext {
+        allow_privilege_escalation: Some(false),
+        capabilities: Some(Capabilities { add: None, drop: Some(vec!["ALL".to_owned()]) }),
+        read_only_root_filesystem: Some(true),
+        ..SecurityContext::default()
+    }
+}
+
+/// What the pod template asks for, and the GPUs. A limit of an extended resource is its request.
+fn resources(blueprint: &Blueprint<'_>) -> Option<ResourceRequirements> {
+    let trainer = &blueprint.job.spec.trainer;
+    let mut resources = trainer.pod_template.resources.clone().unwrap_or_default();
+    if trainer.gpus_per_replica > 0 {
+        let limits = resources.limits.get_or_insert_with(BTreeMap::new);
+        limits.insert(trainer.gpu_resource.clone(), Quantity(trainer.gpus_per_replica.to_string()));
+    }
+    (resources != ResourceRequirements::default()).then_some(resources)
+}
+
+fn ports(blueprint: &Blueprint<'_>) -> Vec<ContainerPort> {
+    let port = |name: &str, number: u16| ContainerPort {
+        name: Some(name.to_owned()),
+        container_port: i32::from(number),
+        ..ContainerPort::default()
+    };
+    let rendezvous = blueprint.is_gang().then(|| port("rendezvous", names::RENDEZVOUS_PORT));
+    std::iter::once(port("metrics", names::HTTP_PORT)).chain(rendezvous).collect()
+}
+
+fn environment(blueprint: &Blueprint<'_>) -> Vec<EnvVar> {
+    let wanted = &blueprint.job.spec.trainer.pod_template.env;
+    let set = |name: &str, value: String| EnvVar { name: name.to_owned(), value: Some(value), value_from: None };
+    let field = |name: &str, path: &str| EnvVar {
+        name: name.to_owned(),
+        value: None,
+        value_from: Some(EnvVarSource {
+            field_ref: Some(ObjectFieldSelector { api_version: None, field_path: path.to_owned() }),
+            ..EnvVarSource::default()
+        }),
+    };
+    let mut all = vec![
+        set("PAWL_ATTEMPT_PLAN", format!("{}/{}", volumes::PLAN, names::PLAN_KEY)),
+        set("PAWL_WORK_DIR", volumes::WORK.to_owned()),
+        set("PAWL_DATA", volumes::DATA.to_owned()),
+        set("PAWL_CHECKPOINTS", storage(blueprint.job).location),
+        set("PAWL_HTTP_PORT", names::HTTP_PORT.to_string()),
+        field("PAWL_POD_NAME", "metadata.name"),
+        field("PAWL_NODE_NAME", "spec.nodeName"),
+    ];
+    if blueprint.is_gang() {
+        let host = format!("{}-0.{}.{}.svc", blueprint.name(), names::SERVICE, blueprint.namespace());
+        all.push(set("PAWL_AGENT_ADDRESS", format!("{host}:{}", names::RENDEZVOUS_PORT)));
+        all.push(set("PAWL_AGENT_TOKEN_FILE", format!("{}/{}", volumes::TOKEN, names::TOKEN_KEY)));
+    }
+    // The user of the container has no home, and the root file system cannot be written.
+    if !wanted.iter().any(|variable| variable.name == "HOME") {
+        all.push(set("HOME", volumes::TMP.to_owned()));
+    }
+    all.extend(wanted.iter().cloned());
+    all
+}

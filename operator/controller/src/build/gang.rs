@@ -1,0 +1,93 @@
+//! The batch Job of an attempt.
+
+use super::{Blueprint, labels, pod};
+use crate::names;
+use k8s_openapi::api::batch::v1::{
+    Job, JobSpec, PodFailurePolicy, PodFailurePolicyOnExitCodesRequirement, PodFailurePolicyOnPodConditionsPattern,
+    PodFailurePolicyRule,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use kube::{Resource, ResourceExt};
+use pawl_api::TrainingJob;
+use std::collections::BTreeMap;
+
+/// The batch Job: all pods at once, none replaced, all ended when one fails. Pawl decides about the next attempt.
+pub fn gang(blueprint: &Blueprint<'_>) -> Job {
+    let size = i32::try_from(blueprint.plan.replicas).unwrap_or(i32::MAX);
+    let meta = metadata(blueprint.job, blueprint.name(), blueprint.plan_hash);
+    let suspend = meta.labels.as_ref().is_some_and(|labels| labels.contains_key(names::QUEUE));
+    let spec = JobSpec {
+        completion_mode: Some("Indexed".to_owned()),
+        completions: Some(size),
+        parallelism: Some(size),
+        backoff_limit: Some(0),
+        pod_replacement_policy: Some("Failed".to_owned()),
+        pod_failure_policy: Some(failure_policy()),
+        suspend: suspend.then_some(true),
+        template: pod::template(blueprint),
+        ..JobSpec::default()
+    };
+    Job { metadata: meta, spec: Some(spec), status: None }
+}
+
+/// What of a batch Job a person may have broken, as a patch that puts it right: labels, annotations, owner and size. The
+/// pod template cannot be changed once it is there, and whether it is suspended is its queue's to say.
+pub fn gang_repair(job: &TrainingJob, attempt: &str, plan_hash: &str) -> serde_json::Value {
+    let size = job.spec.trainer.replicas;
+    serde_json::json!({
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": metadata(job, attempt, plan_hash),
+        "spec": {"parallelism": size, "completions": size},
+    })
+}
+
+fn metadata(job: &TrainingJob, attempt: &str, plan_hash: &str) -> ObjectMeta {
+    let mut labels = labels(&job.name_any(), attempt);
+    // Kueue reads it here, and holds the batch Job back until there is quota.
+    let queue = job.labels().get(names::QUEUE);
+    labels.extend(queue.map(|queue| (names::QUEUE.to_owned(), queue.clone())));
+    let annotations = [
+        (names::PLAN_HASH.to_owned(), plan_hash.to_owned()),
+        (names::JOB_UID.to_owned(), job.uid().unwrap_or_default()),
+    ];
+    ObjectMeta {
+        name: Some(attempt.to_owned()),
+        namespace: job.namespace(),
+        labels: Some(labels),
+        annotations: Some(BTreeMap::from(annotations)),
+        owner_references: Some(vec![job_owner(job)]),
+        ..ObjectMeta::default()
+    }
+}
+
+fn job_owner(job: &TrainingJob) -> OwnerReference {
+    OwnerReference {
+        api_version: TrainingJob::api_version(&()).into_owned(),
+        kind: TrainingJob::kind(&()).into_owned(),
+        name: job.name_any(),
+        uid: job.uid().unwrap_or_default(),
+        controller: Some(true),
+        block_owner_deletion: Some(true),
+    }
+}
+
+/// One failed pod ends the gang, whatever its exit code; so does a disruption. The Job controller would come to the same
+/// end by `backoffLimit`, but seconds later.
+fn failure_policy() -> PodFailurePolicy {
+    let failed = PodFailurePolicyOnExitCodesRequirement {
+        container_name: Some(names::CONTAINER.to_owned()),
+        operator: "NotIn".to_owned(),
+        values: vec![0],
+    };
+    let disrupted = PodFailurePolicyOnPodConditionsPattern {
+        type_: "DisruptionTarget".to_owned(),
+        status: Some("True".to_owned()),
+    };
+    let rule = |codes, conditions| PodFailurePolicyRule {
+        action: "FailJob".to_owned(),
+        on_exit_codes: codes,
+        on_pod_conditions: conditions,
+    };
+    PodFailurePolicy { rules: vec![rule(Some(failed), None), rule(None, Some(vec![disrupted]))] }
+}

@@ -1,0 +1,87 @@
+//! The objects of an attempt, built from the plan and the spec. Pure: nothing is read, nothing is written.
+//!
+//! | object | when | owner |
+//! |---|---|---|
+//! | batch Job `<attempt>` | always, first | the `TrainingJob` |
+//! | ConfigMap `<attempt>` with the plan | always | the batch Job |
+//! | Secret `<attempt>` with the gang's token | more than one pod | the batch Job |
+//! | headless Service `pawl-trainers` | more than one pod, once a namespace | none |
+//!
+//! The batch Job comes first, so that whatever follows is owned and goes with it; a pod waits for its mounts meanwhile.
+
+mod container;
+mod gang;
+mod objects;
+mod pod;
+mod storage;
+mod volumes;
+
+pub use gang::{gang, gang_repair};
+pub use objects::{plan, plan_repair, service, token};
+pub use storage::{Storage, storage};
+
+use crate::names;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use pawl_api::TrainingJob;
+use pawl_contract::plan::AttemptPlan;
+use std::collections::BTreeMap;
+
+/// What the operator knows that a `TrainingJob` does not say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Images {
+    /// The trainer of jobs that name no image.
+    pub trainer: String,
+    /// The image whose agent is installed into foreign images: the operator's.
+    pub agent: String,
+}
+
+/// What an attempt's objects are built from.
+#[derive(Clone, Copy, Debug)]
+pub struct Blueprint<'a> {
+    /// The job.
+    pub job: &'a TrainingJob,
+    /// What the attempt runs.
+    pub plan: &'a AttemptPlan,
+    /// Hash of the plan.
+    pub plan_hash: &'a str,
+    /// The operator's images.
+    pub images: &'a Images,
+}
+
+impl Blueprint<'_> {
+    fn name(&self) -> &str {
+        &self.plan.attempt
+    }
+
+    fn namespace(&self) -> &str {
+        self.job.metadata.namespace.as_deref().unwrap_or("default")
+    }
+
+    /// Whether the gang has more than one pod: then its pods need to find and to trust each other.
+    fn is_gang(&self) -> bool {
+        self.plan.replicas > 1
+    }
+}
+
+/// The labels of every object of an attempt.
+fn labels(job: &str, attempt: &str) -> BTreeMap<String, String> {
+    let pairs = [
+        (names::NAME, names::TRAINER_NAME),
+        (names::MANAGED_BY, names::MANAGER),
+        (names::JOB, job),
+        (names::ATTEMPT, attempt),
+    ];
+    pairs.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+/// The batch Job as the owner of what goes with it.
+fn gang_owner(attempt: &str, uid: &str) -> OwnerReference {
+    OwnerReference {
+        api_version: "batch/v1".to_owned(),
+        kind: "Job".to_owned(),
+        name: attempt.to_owned(),
+        uid: uid.to_owned(),
+        controller: Some(true),
+        block_owner_deletion: None,
+    }
+}

@@ -1,0 +1,77 @@
+//! What goes with the batch Job: plan, token, and the namespace's Service.
+
+use super::{Blueprint, gang_owner, labels};
+use crate::names;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service, ServiceSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::ResourceExt;
+use pawl_rendezvous::Token;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+fn metadata(blueprint: &Blueprint<'_>, gang_uid: &str) -> ObjectMeta {
+    ObjectMeta {
+        name: Some(blueprint.name().to_owned()),
+        namespace: blueprint.job.namespace(),
+        labels: Some(labels(&blueprint.job.name_any(), blueprint.name())),
+        owner_references: Some(vec![gang_owner(blueprint.name(), gang_uid)]),
+        ..ObjectMeta::default()
+    }
+}
+
+/// The ConfigMap that holds the plan: nobody can change what an attempt runs.
+///
+/// # Errors
+/// The plan cannot be written as JSON.
+pub fn plan(blueprint: &Blueprint<'_>, gang_uid: &str) -> serde_json::Result<ConfigMap> {
+    let text = serde_json::to_string(blueprint.plan)?;
+    Ok(ConfigMap {
+        metadata: metadata(blueprint, gang_uid),
+        data: Some(BTreeMap::from([(names::PLAN_KEY.to_owned(), text)])),
+        immutable: Some(true),
+        ..ConfigMap::default()
+    })
+}
+
+/// What of a plan's ConfigMap a person may have broken, as a patch that puts it right: labels and owner.
+pub fn plan_repair(job: &str, attempt: &str, gang_uid: &str) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": attempt, "labels": labels(job, attempt), "ownerReferences": [gang_owner(attempt, gang_uid)]},
+    })
+}
+
+/// The Secret that holds the gang's token.
+pub fn token(blueprint: &Blueprint<'_>, gang_uid: &str, token: &Token) -> Secret {
+    Secret {
+        metadata: metadata(blueprint, gang_uid),
+        data: Some(BTreeMap::from([(names::TOKEN_KEY.to_owned(), ByteString(token.secret().to_vec()))])),
+        immutable: Some(true),
+        type_: Some("Opaque".to_owned()),
+        ..Secret::default()
+    }
+}
+
+/// The headless Service of a namespace: it gives the pods of all gangs their names, before they are ready.
+pub fn service(namespace: &str) -> Service {
+    let selector = BTreeMap::from([(names::MANAGED_BY.to_owned(), names::MANAGER.to_owned())]);
+    let mut labels = selector.clone();
+    labels.insert(names::NAME.to_owned(), names::TRAINER_NAME.to_owned());
+    Service {
+        metadata: ObjectMeta {
+            name: Some(names::SERVICE.to_owned()),
+            namespace: Some(namespace.to_owned()),
+            labels: Some(labels),
+            ..ObjectMeta::default()
+        },
+        spec: Some(ServiceSpec {
+            cluster_ip: Some("None".to_owned()),
+            publish_not_ready_addresses: Some(true),
+            selector: Some(selector),
+            ..ServiceSpec::default()
+        }),
+        status: None,
+    }
+}

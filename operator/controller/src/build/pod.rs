@@ -1,0 +1,67 @@
+//! The pods of an attempt: the `restricted` Pod Security Standard, and what the job's pod template asks for.
+
+use super::{Blueprint, container, labels, volumes};
+use crate::names;
+use k8s_openapi::api::core::v1::{PodSecurityContext, PodSpec, PodTemplateSpec, SeccompProfile};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::ResourceExt;
+use pawl_contract::plan::LaunchKind;
+
+/// User and group of the trainer: the customary `nonroot`.
+pub(super) const USER: i64 = 65532;
+/// From SIGTERM to SIGKILL when a checkpoint is to be written, seconds: more than the agent gives its ranks (60).
+const CHECKPOINT_GRACE: i64 = 75;
+/// From SIGTERM to SIGKILL otherwise, seconds.
+const GRACE: i64 = 30;
+
+/// The template of an attempt's pods.
+pub(super) fn template(blueprint: &Blueprint<'_>) -> PodTemplateSpec {
+    let wanted = &blueprint.job.spec.trainer.pod_template;
+    let mut all_labels = wanted.labels.clone();
+    all_labels.extend(labels(&blueprint.job.name_any(), blueprint.name()));
+    let metadata = ObjectMeta {
+        labels: Some(all_labels),
+        annotations: Some(wanted.annotations.clone()).filter(|annotations| !annotations.is_empty()),
+        ..ObjectMeta::default()
+    };
+    PodTemplateSpec { metadata: Some(metadata), spec: Some(spec(blueprint)) }
+}
+
+fn spec(blueprint: &Blueprint<'_>) -> PodSpec {
+    let wanted = &blueprint.job.spec.trainer.pod_template;
+    let trains = blueprint.plan.launches.iter().any(|launch| launch.kind == LaunchKind::Train);
+    PodSpec {
+        init_containers: container::installer(blueprint).map(|container| vec![container]),
+        containers: vec![container::trainer(blueprint)],
+        volumes: Some(volumes::volumes(blueprint)),
+        restart_policy: Some("Never".to_owned()),
+        termination_grace_period_seconds: Some(if trains { CHECKPOINT_GRACE } else { GRACE }),
+        subdomain: blueprint.is_gang().then(|| names::SERVICE.to_owned()),
+        automount_service_account_token: Some(false),
+        enable_service_links: Some(false),
+        security_context: Some(PodSecurityContext {
+            run_as_non_root: Some(true),
+            run_as_user: Some(USER),
+            run_as_group: Some(USER),
+            fs_group: Some(USER),
+            fs_group_change_policy: Some("OnRootMismatch".to_owned()),
+            seccomp_profile: Some(SeccompProfile { type_: "RuntimeDefault".to_owned(), localhost_profile: None }),
+            ..PodSecurityContext::default()
+        }),
+        node_selector: some(&wanted.node_selector),
+        tolerations: some(&wanted.tolerations),
+        affinity: wanted.affinity.clone(),
+        topology_spread_constraints: some(&wanted.topology_spread_constraints),
+        service_account_name: wanted.service_account_name.clone(),
+        priority_class_name: wanted.priority_class_name.clone(),
+        scheduler_name: wanted.scheduler_name.clone(),
+        runtime_class_name: wanted.runtime_class_name.clone(),
+        image_pull_secrets: some(&wanted.image_pull_secrets),
+        ..PodSpec::default()
+    }
+}
+
+/// A list or map, unless it is empty.
+fn some<T: Clone + Default + PartialEq>(value: &T) -> Option<T> {
+    (*value != T::default()).then(|| value.clone())
+}

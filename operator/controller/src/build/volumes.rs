@@ -1,0 +1,129 @@
+//! The volumes of a pod. A path that the job's own pod template mounts is the job's.
+
+use super::{Blueprint, container, storage::storage};
+use k8s_openapi::api::core::v1::{
+    ConfigMapVolumeSource, EmptyDirVolumeSource, PersistentVolumeClaimVolumeSource, SecretVolumeSource, Volume,
+    VolumeMount,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+
+/// Where the plan lies.
+pub(super) const PLAN: &str = "/etc/pawl/plan";
+/// Where the token lies.
+pub(super) const TOKEN: &str = "/etc/pawl/token";
+/// Where the agent of a foreign image lies.
+pub(super) const BIN: &str = "/pawl/bin";
+/// The volume of [`BIN`].
+pub(super) const BIN_VOLUME: &str = "pawl-bin";
+/// The agent's files of the attempt.
+pub(super) const WORK: &str = "/pawl/work";
+/// Data that the workload makes or reads.
+pub(super) const DATA: &str = "/pawl/data";
+/// Where a claim for checkpoints is mounted.
+pub(super) const CHECKPOINTS: &str = "/pawl/checkpoints";
+/// Temporary files.
+pub(super) const TMP: &str = "/tmp";
+/// Shared memory of the ranks and their loaders.
+const SHM: &str = "/dev/shm";
+/// Size of [`SHM`] unless the job says otherwise.
+const SHM_SIZE: &str = "1Gi";
+
+/// A volume and where the trainer mounts it.
+struct Mounted {
+    volume: Volume,
+    path: &'static str,
+    read_only: bool,
+}
+
+fn own(blueprint: &Blueprint<'_>) -> Vec<Mounted> {
+    let template = &blueprint.job.spec.trainer.pod_template;
+    let attempt = blueprint.name().to_owned();
+    let mut all = vec![
+        read_only(
+            PLAN,
+            Volume {
+                name: "pawl-plan".to_owned(),
+                config_map: Some(ConfigMapVolumeSource { name: attempt.clone(), ..ConfigMapVolumeSource::default() }),
+                ..Volume::default()
+            },
+        ),
+        writable(WORK, directory("pawl-work")),
+        writable(DATA, directory("pawl-data")),
+        writable(TMP, directory("pawl-tmp")),
+    ];
+    let size = template.shared_memory.as_ref().map_or(SHM_SIZE, |size| size.as_str());
+    all.push(writable(
+        SHM,
+        Volume {
+            name: "pawl-shm".to_owned(),
+            empty_dir: Some(EmptyDirVolumeSource {
+                medium: Some("Memory".to_owned()),
+                size_limit: Some(Quantity(size.to_owned())),
+            }),
+            ..Volume::default()
+        },
+    ));
+    if blueprint.is_gang() {
+        all.push(read_only(
+            TOKEN,
+            Volume {
+                name: "pawl-token".to_owned(),
+                secret: Some(SecretVolumeSource {
+                    secret_name: Some(attempt),
+                    default_mode: Some(0o440),
+                    ..SecretVolumeSource::default()
+                }),
+                ..Volume::default()
+            },
+        ));
+    }
+    if container::is_foreign(blueprint) {
+        all.push(read_only(BIN, directory(BIN_VOLUME)));
+    }
+    if let Some(claim) = storage(blueprint.job).claim {
+        all.push(writable(
+            CHECKPOINTS,
+            Volume {
+                name: "pawl-checkpoints".to_owned(),
+                persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource { claim_name: claim, read_only: None }),
+                ..Volume::default()
+            },
+        ));
+    }
+    all.retain(|mounted| !template.volume_mounts.iter().any(|theirs| same_path(&theirs.mount_path, mounted.path)));
+    all
+}
+
+fn same_path(a: &str, b: &str) -> bool {
+    a.trim_end_matches('/') == b
+}
+
+fn read_only(path: &'static str, volume: Volume) -> Mounted {
+    Mounted { volume, path, read_only: true }
+}
+
+fn writable(path: &'static str, volume: Volume) -> Mounted {
+    Mounted { volume, path, read_only: false }
+}
+
+fn directory(name: &str) -> Volume {
+    Volume { name: name.to_owned(), empty_dir: Some(EmptyDirVolumeSource::default()), ..Volume::default() }
+}
+
+/// The volumes of a pod.
+pub(super) fn volumes(blueprint: &Blueprint<'_>) -> Vec<Volume> {
+    let theirs = blueprint.job.spec.trainer.pod_template.volumes.iter().cloned();
+    own(blueprint).into_iter().map(|mounted| mounted.volume).chain(theirs).collect()
+}
+
+/// Where the trainer mounts them.
+pub(super) fn mounts(blueprint: &Blueprint<'_>) -> Vec<VolumeMount> {
+    let theirs = blueprint.job.spec.trainer.pod_template.volume_mounts.iter().cloned();
+    let own = own(blueprint).into_iter().map(|mounted| VolumeMount {
+        name: mounted.volume.name,
+        mount_path: mounted.path.to_owned(),
+        read_only: mounted.read_only.then_some(true),
+        ..VolumeMount::default()
+    });
+    own.chain(theirs).collect()
+}

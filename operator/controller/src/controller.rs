@@ -1,0 +1,114 @@
+//! The controller: which jobs are reconciled when, how many at a time, and what happens when that fails.
+
+use crate::context::Context;
+use crate::error::Error;
+use crate::leader::Role;
+use crate::reconcile::{self, key_of};
+use crate::watch::Watches;
+use futures::{FutureExt, Stream, StreamExt, stream};
+use kube::core::DeserializeGuard;
+use kube::runtime::applier;
+use kube::runtime::controller::{Action, Config};
+use kube::runtime::reflector::ObjectRef;
+use pawl_api::TrainingJob;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A `TrainingJob`, or what is wrong with one: one that cannot be read must not hold up the others.
+pub type Guarded = DeserializeGuard<TrainingJob>;
+
+/// Runs reconciles until `stop` resolves and those under way have ended. `heard` names jobs whose agents had news.
+///
+/// A job is reconciled by one task at a time, `concurrency` jobs are at once. A reconcile that panics fails alone.
+pub async fn run(
+    context: Arc<Context>,
+    watches: Watches,
+    heard: impl Stream<Item = ObjectRef<TrainingJob>> + Send + 'static,
+    concurrency: u16,
+    stop: impl Future<Output = ()> + Send + 'static,
+) {
+    let Watches { jobs, store, changed } = watches;
+    let reference = |name: &str, namespace: &str| ObjectRef::<Guarded>::new(name).within(namespace);
+    let all = {
+        let store = store.clone();
+        move |()| stream::iter(store.state().iter().map(|job| ObjectRef::from_obj(&**job)).collect::<Vec<_>>())
+    };
+    let triggers = [
+        jobs.boxed(),
+        changed.map(move |key| reference(&key.name, &key.namespace)).boxed(),
+        heard.map(move |job| reference(&job.name, job.namespace.as_deref().unwrap_or_default())).boxed(),
+        gained(context.clone()).flat_map(all).boxed(),
+    ];
+    let queue = stream::select_all(triggers).take_until(stop).map(Ok::<_, Infallible>);
+    let reconcile = |object: Arc<Guarded>, context: Arc<Context>| {
+        let task = tokio::spawn(one(object, context));
+        async move {
+            task.await.unwrap_or_else(|panic| Err(Error::Local { what: "a decision", why: panic.to_string() }))
+        }
+        .boxed()
+    };
+    applier(reconcile, failed, context, store, queue, Config::default().concurrency(concurrency))
+        // A failed reconcile was logged where it failed; a job that is gone needs none.
+        .for_each(|_| async {})
+        .await;
+}
+
+/// Each time this replica begins to lead: what it believed is old, and every job is to be looked at.
+fn gained(context: Arc<Context>) -> impl Stream<Item = ()> + Send {
+    stream::unfold((context, true), |(context, first)| async move {
+        let mut leadership = context.leadership.clone();
+        if !first {
+            leadership.lost().await;
+            context.metrics.leading(false);
+            context.metrics.forget_all();
+            context.beliefs.forget_all();
+        }
+        leadership.gained().await;
+        context.beliefs.forget_all();
+        context.metrics.leading(matches!(leadership.role(), Role::Leading { .. }));
+        Some(((), (context, false)))
+    })
+}
+
+async fn one(object: Arc<Guarded>, context: Arc<Context>) -> Result<Action, Error> {
+    if !context.leadership.may_act() {
+        return Ok(Action::await_change());
+    }
+    let started = Instant::now();
+    let key = key_of(&*object);
+    let result = match &object.0 {
+        Ok(job) => reconcile::reconcile(&context, job).await,
+        Err(invalid) => {
+            let message = format!("cannot be read: {invalid}: put the field right");
+            tracing::warn!(job = key.name, namespace = key.namespace, "{message}");
+            reconcile::tell(&context, &*object, "InvalidSpec", message).await;
+            Ok(Action::await_change())
+        }
+    };
+    context.metrics.reconciled(started.elapsed(), result.as_ref().err().map(Error::kind));
+    match &result {
+        Ok(_) => context.failures.clear(&key),
+        Err(error) if error.is_refusal() => {
+            reconcile::tell(&context, &*object, "AttemptRefused", error.to_string()).await;
+        }
+        Err(_) => {}
+    }
+    result
+}
+
+fn failed(object: Arc<Guarded>, error: &Error, context: Arc<Context>) -> Action {
+    let key = key_of(&*object);
+    if !context.leadership.may_act() {
+        return Action::await_change();
+    }
+    let wait = match error {
+        Error::Stale => Duration::from_millis(20),
+        Error::Api { .. } | Error::Taken { .. } | Error::Local { .. } => context.failures.failed(&key),
+    };
+    match error {
+        Error::Stale => tracing::debug!(job = key.name, namespace = key.namespace, "decided on old data: again"),
+        _ => tracing::warn!(job = key.name, namespace = key.namespace, %error, ?wait, "reconcile failed"),
+    }
+    Action::requeue(wait)
+}

@@ -1,0 +1,87 @@
+//! Why a reconcile failed.
+
+/// Why a reconcile failed. It is made again, after a wait that grows with each failure of the same job.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A request failed.
+    #[error("cannot {doing}: {source}")]
+    Api {
+        /// What was being done, such as `create batch Job toy-1`.
+        doing: String,
+        /// Why not.
+        source: kube::Error,
+    },
+    /// Something else has the name of an object that an attempt needs.
+    #[error("{kind} {name} is not this job's: {why}: delete it, or rename the job")]
+    Taken {
+        /// Kind of the object.
+        kind: &'static str,
+        /// Its name.
+        name: String,
+        /// How that is known.
+        why: String,
+    },
+    /// The decision was made on data that are not the newest; nothing was done.
+    #[error("the job changed meanwhile")]
+    Stale,
+    /// A plan or a token could not be made.
+    #[error("cannot make {what}: {why}")]
+    Local {
+        /// What.
+        what: &'static str,
+        /// Why not.
+        why: String,
+    },
+}
+
+impl Error {
+    /// The kind of error, in one word of a few, for metrics.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Api { source, .. } if fenced(source) => "fenced",
+            Self::Api { source: kube::Error::Api(status), .. } => match status.code {
+                403 => "forbidden",
+                409 => "conflict",
+                400 | 422 => "invalid",
+                _ => "api",
+            },
+            Self::Api { .. } => "unreachable",
+            Self::Taken { .. } => "taken",
+            Self::Stale => "stale",
+            Self::Local { .. } => "local",
+        }
+    }
+
+    /// Whether the API server refuses what was asked for, so that a person has to change something.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self.kind(), "forbidden" | "invalid" | "taken")
+    }
+}
+
+/// Whether nothing was sent, because this replica does not lead any more.
+fn fenced(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Service(source) if source.is::<crate::leader::Fenced>())
+}
+
+/// The HTTP status with which the API server refused a request.
+pub fn code(error: &kube::Error) -> Option<u16> {
+    match error {
+        kube::Error::Api(status) => Some(status.code),
+        _ => None,
+    }
+}
+
+/// Says what was being done when a request failed.
+pub trait Doing<T> {
+    /// `doing` is a verb and its object, such as `create batch Job toy-1`.
+    ///
+    /// # Errors
+    /// [`Error::Api`].
+    fn doing(self, doing: impl FnOnce() -> String) -> Result<T, Error>;
+}
+
+impl<T> Doing<T> for kube::Result<T> {
+    fn doing(self, doing: impl FnOnce() -> String) -> Result<T, Error> {
+        self.map_err(|source| Error::Api { doing: doing(), source })
+    }
+}

@@ -1,0 +1,56 @@
+//! What the watches say, compactly: for each `TrainingJob` its attempts, and of each its batch Job, ConfigMap and pods.
+//!
+//! Nothing else of a pod is kept, so that memory does not grow with pods' size. What is deleted in the cluster is
+//! remembered here as gone until the decision core has taken it in ([`Facts::release`]): how a pod ended is evidence.
+
+mod gang;
+mod pod;
+mod store;
+
+pub use gang::{Finished, GangFacts, PlanFacts, labelled, owner};
+pub use pod::{PodEnd, PodFacts, Stand};
+pub use store::{Facts, Key, Listing};
+
+use crate::names;
+
+/// What is known of one attempt.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct AttemptFacts {
+    /// `<job>-<number>`.
+    pub name: String,
+    /// Its batch Job.
+    pub gang: Option<GangFacts>,
+    /// The ConfigMap that holds its plan.
+    pub plan: Option<PlanFacts>,
+    /// Its pods, by index; several of one index when their batch Jobs differ.
+    pub pods: Vec<PodFacts>,
+    /// Its results are in the status: what is gone of it is not remembered.
+    pub released: bool,
+}
+
+impl AttemptFacts {
+    /// The batch Job, unless it is gone.
+    pub fn live_gang(&self) -> Option<&GangFacts> {
+        self.gang.as_ref().filter(|gang| !gang.gone)
+    }
+
+    /// Pods of the newest batch Job.
+    pub fn own_pods(&self) -> impl Iterator<Item = &PodFacts> {
+        let uid = self.gang.as_ref().map(|gang| gang.uid.as_str());
+        self.pods.iter().filter(move |pod| uid.is_none_or(|uid| uid == pod.gang_uid))
+    }
+
+    /// Pods that run or may come to run, also those of an older batch Job of this name.
+    pub fn alive(&self) -> impl Iterator<Item = &PodFacts> {
+        self.pods.iter().filter(|pod| pod.alive())
+    }
+
+    /// Number of the attempt; 0 when its name has none.
+    pub fn number(&self) -> u32 {
+        names::parse_attempt(&self.name).map_or(0, |(_, number)| number)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.gang.is_none() && self.plan.is_none() && self.pods.is_empty()
+    }
+}

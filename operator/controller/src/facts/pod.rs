@@ -1,0 +1,248 @@
+//! What decisions need to know of a pod.
+
+use crate::names;
+use crate::watched::{Condition, ContainerStatus, Terminated, WatchedPod};
+use jiff::Timestamp;
+use pawl_contract::report::{MAX_TERMINATION_MESSAGE, truncated};
+
+/// Longest text about a pod, bytes.
+const MAX_TEXT: usize = 256;
+
+/// A pod of a gang.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PodFacts {
+    /// Name.
+    pub name: String,
+    /// Uid.
+    pub uid: String,
+    /// Uid of the batch Job that made it.
+    pub gang_uid: String,
+    /// Index in the gang.
+    pub index: u32,
+    /// Its node; empty while it has none.
+    pub node: String,
+    /// Its address; empty while it has none.
+    pub address: String,
+    /// Where it is.
+    pub stand: Stand,
+    /// When it is or was to be gone, if somebody deleted it.
+    pub deleting: Option<Timestamp>,
+    /// Why it was disrupted, if the cluster did it; empty otherwise.
+    pub disruption: String,
+    /// It is no longer there. It is remembered until its attempt is released: how it ended is evidence.
+    pub gone: bool,
+    /// It was deleted, and its node does not answer: nothing will say how it ended.
+    pub lost: bool,
+}
+
+/// Where a pod is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Stand {
+    /// The trainer's container does not run yet.
+    Waiting {
+        /// What is wrong, for people; empty when it only takes time.
+        problem: String,
+    },
+    /// The trainer's container runs.
+    Running,
+    /// The trainer's container ended, or will never run.
+    Ended(PodEnd),
+}
+
+/// How a pod ended.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PodEnd {
+    /// Exit code of the trainer's container, if it ran.
+    pub exit: Option<i32>,
+    /// The kernel killed it because the memory limit was reached.
+    pub out_of_memory: bool,
+    /// Why, for people; empty when the exit code says it all.
+    pub cause: String,
+    /// What the trainer's container left as its termination message; kept of the first pod only.
+    pub termination: String,
+}
+
+impl PodFacts {
+    /// The facts of `pod`; `None` when it is no pod of a gang.
+    pub fn new(pod: &WatchedPod) -> Option<Self> {
+        let meta = &pod.metadata;
+        let label = |name: &str| meta.labels.as_ref().and_then(|labels| labels.get(name)).cloned();
+        let index = label(names::BATCH_INDEX)?.parse().ok()?;
+        let node = pod.spec.node_name.clone().unwrap_or_default();
+        Some(Self {
+            name: meta.name.clone()?,
+            uid: meta.uid.clone()?,
+            gang_uid: label(names::BATCH_JOB_UID)?,
+            index,
+            node,
+            address: pod.status.pod_ip.clone().unwrap_or_default(),
+            stand: stand(pod, index),
+            deleting: meta.deletion_timestamp.as_ref().map(|time| time.0),
+            disruption: disruption(&pod.status.conditions),
+            gone: false,
+            lost: false,
+        })
+    }
+
+    /// Whether its container runs or may come to run.
+    pub fn alive(&self) -> bool {
+        !self.gone && !self.lost && !matches!(self.stand, Stand::Ended(_))
+    }
+}
+
+fn stand(pod: &WatchedPod, index: u32) -> Stand {
+    let status = &pod.status;
+    let container = status.container_statuses.iter().find(|container| container.name == names::CONTAINER);
+    if let Some(terminated) = container.and_then(|container| container.state.terminated.as_ref()) {
+        return Stand::Ended(ended(terminated, index));
+    }
+    match status.phase.as_deref() {
+        Some("Succeeded" | "Failed") => Stand::Ended(never_ran(pod)),
+        _ if container.is_some_and(|container| container.state.running.is_some()) => Stand::Running,
+        _ => Stand::Waiting { problem: problem(pod) },
+    }
+}
+
+fn ended(terminated: &Terminated, index: u32) -> PodEnd {
+    let reason = terminated.reason.as_deref().unwrap_or_default();
+    let said = terminated.message.as_deref().unwrap_or_default();
+    let folded = said.starts_with('{');
+    let out_of_memory = reason == "OOMKilled";
+    let cause = match (out_of_memory, reason, terminated.exit_code) {
+        (true, ..) => "its memory limit was reached (OOMKilled)".to_owned(),
+        // The container could not be started, or its state was lost: nothing ran that could exit.
+        (_, "ContainerCannotRun" | "StartError" | "ContainerStatusUnknown", _) => text(reason, said),
+        (_, _, code) if code > 128 => format!("its container was killed by signal {}", code - 128),
+        _ if !folded && !said.is_empty() => truncated(said, MAX_TEXT).to_owned(),
+        _ => String::new(),
+    };
+    let termination = if index == 0 && folded { truncated(said, MAX_TERMINATION_MESSAGE) } else { "" };
+    PodEnd { exit: Some(terminated.exit_code), out_of_memory, cause, termination: termination.to_owned() }
+}
+
+/// A pod that ended without its trainer: evicted, refused by the kubelet, or its init container failed.
+fn never_ran(pod: &WatchedPod) -> PodEnd {
+    let status = &pod.status;
+    let failed = |container: &ContainerStatus| {
+        let terminated = container.state.terminated.as_ref().filter(|terminated| terminated.exit_code != 0)?;
+        let said = terminated.message.as_deref().or(terminated.reason.as_deref()).unwrap_or_default();
+        Some(text(&format!("init container {} exited with {}", container.name, terminated.exit_code), said))
+    };
+    let cause = status.init_container_statuses.iter().find_map(failed).unwrap_or_else(|| {
+        let phase = status.phase.as_deref().unwrap_or_default();
+        text(status.reason.as_deref().unwrap_or(phase), status.message.as_deref().unwrap_or_default())
+    });
+    PodEnd { exit: None, cause, ..PodEnd::default() }
+}
+
+/// Why a pod does not run, unless that only takes time.
+fn problem(pod: &WatchedPod) -> String {
+    let status = &pod.status;
+    let unscheduled = |condition: &&Condition| condition.type_ == "PodScheduled" && condition.status == "False";
+    if let Some(condition) = status.conditions.iter().find(unscheduled) {
+        let reason = condition.reason.as_deref().unwrap_or("Unschedulable");
+        return text(reason, condition.message.as_deref().unwrap_or_default());
+    }
+    let containers = status.init_container_statuses.iter().chain(&status.container_statuses);
+    let waiting = containers.filter_map(|container| container.state.waiting.as_ref());
+    let usual = |reason: &str| matches!(reason, "ContainerCreating" | "PodInitializing" | "");
+    let mut told = waiting.filter(|waiting| !usual(waiting.reason.as_deref().unwrap_or_default()));
+    let problem = told.next().map(|waiting| {
+        text(waiting.reason.as_deref().unwrap_or_default(), waiting.message.as_deref().unwrap_or_default())
+    });
+    problem.unwrap_or_default()
+}
+
+/// What the cluster did to a pod.
+fn disruption(conditions: &[Condition]) -> String {
+    let target = |condition: &&Condition| condition.type_ == "DisruptionTarget" && condition.status == "True";
+    let Some(condition) = conditions.iter().find(target) else { return String::new() };
+    text(condition.reason.as_deref().unwrap_or("DisruptionTarget"), condition.message.as_deref().unwrap_or_default())
+}
+
+fn text(reason: &str, message: &str) -> String {
+    let whole = match (reason, message) {
+        (reason, "") => reason.to_owned(),
+        ("", message) => message.to_owned(),
+        (reason, message) => format!("{reason}: {message}"),
+    };
+    truncated(&whole, MAX_TEXT).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn facts(status: Value) -> PodFacts {
+        let pod = json!({
+            "metadata": {"name": "toy-1-0-x", "uid": "u", "labels": {
+                "batch.kubernetes.io/job-name": "toy-1", "batch.kubernetes.io/controller-uid": "g",
+                "batch.kubernetes.io/job-completion-index": "0"}},
+            "spec": {"nodeName": "node-1"}, "status": status,
+        });
+        PodFacts::new(&serde_json::from_value(pod).unwrap()).unwrap()
+    }
+
+    fn terminated(state: Value) -> PodEnd {
+        let status =
+            json!({"phase": "Failed", "containerStatuses": [{"name": "trainer", "state": {"terminated": state}}]});
+        match facts(status).stand {
+            Stand::Ended(end) => end,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn why_a_pod_waits_is_told_when_it_is_a_problem() {
+        let waiting = |status: Value| match facts(status).stand {
+            Stand::Waiting { problem } => problem,
+            other => panic!("{other:?}"),
+        };
+        let scheduled = json!({"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False",
+            "reason": "Unschedulable", "message": "0/2 nodes are available: 2 Insufficient nvidia.com/gpu."}]});
+        assert_eq!(waiting(scheduled), "Unschedulable: 0/2 nodes are available: 2 Insufficient nvidia.com/gpu.");
+        let container = |reason: &str, message: &str| {
+            json!({"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "True"}], "containerStatuses":
+                [{"name": "trainer", "state": {"waiting": {"reason": reason, "message": message}}}]})
+        };
+        assert_eq!(waiting(container("ImagePullBackOff", "no such image")), "ImagePullBackOff: no such image");
+        assert_eq!(waiting(container("ContainerCreating", "")), "");
+        assert_eq!(waiting(json!({})), "");
+    }
+
+    #[test]
+    fn how_a_pod_ended_is_told() {
+        let end = terminated(json!({"exitCode": 137, "reason": "OOMKilled"}));
+        assert!(end.out_of_memory && end.cause.contains("OOMKilled"), "{end:?}");
+        let end = terminated(json!({"exitCode": 137, "reason": "Error"}));
+        assert!(!end.out_of_memory && end.cause.contains("signal 9"), "{end:?}");
+        let end = terminated(json!({"exitCode": 10, "reason": "Error", "message": "{\"pawl\":[]}"}));
+        assert_eq!((end.exit, end.cause.as_str(), end.termination.as_str()), (Some(10), "", "{\"pawl\":[]}"));
+        let end = terminated(json!({"exitCode": 1, "reason": "Error", "message": "no such plan"}));
+        assert_eq!(end.cause, "no such plan");
+    }
+
+    #[test]
+    fn a_pod_that_never_ran_says_why() {
+        let evicted = json!({"phase": "Failed", "reason": "Evicted", "message": "low on memory"});
+        assert_eq!(
+            facts(evicted).stand,
+            Stand::Ended(PodEnd { cause: "Evicted: low on memory".to_owned(), ..PodEnd::default() })
+        );
+        let broken = json!({"phase": "Failed", "initContainerStatuses":
+            [{"name": "agent", "state": {"terminated": {"exitCode": 2, "message": "read-only"}}}]});
+        let Stand::Ended(end) = facts(broken).stand else { panic!() };
+        assert_eq!(end.cause, "init container agent exited with 2: read-only");
+        let preempted = json!({"phase": "Running", "conditions": [{"type": "DisruptionTarget", "status": "True",
+            "reason": "PreemptionByScheduler", "message": "preempting to accommodate a higher priority pod"}]});
+        assert!(facts(preempted).disruption.starts_with("PreemptionByScheduler: "));
+    }
+
+    #[test]
+    fn a_container_that_ended_counts_although_the_phase_lags() {
+        let status = json!({"phase": "Running", "containerStatuses":
+            [{"name": "sidecar", "state": {"running": {}}}, {"name": "trainer", "state": {"terminated": {"exitCode": 0}}}]});
+        assert!(!facts(status).alive());
+    }
+}

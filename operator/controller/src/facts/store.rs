@@ -1,0 +1,344 @@
+//! The facts of all jobs, fed by the watches.
+
+use super::{AttemptFacts, GangFacts, PlanFacts, PodFacts};
+use crate::names;
+use crate::observe::signature;
+use crate::watched::{WatchedJob, WatchedPod};
+use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::core::PartialObjectMeta;
+use kube::runtime::watcher::Event;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A `TrainingJob`: namespace and name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+}
+
+impl Key {
+    /// The key of `namespace/name`.
+    pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
+        Self { namespace: namespace.into(), name: name.into() }
+    }
+}
+
+/// The facts of all jobs. Cheap to read: a reconcile copies those of its own job.
+#[derive(Debug, Default)]
+pub struct Facts {
+    jobs: Mutex<HashMap<Key, JobFacts>>,
+}
+
+#[derive(Debug, Default)]
+struct JobFacts {
+    attempts: Vec<AttemptFacts>,
+    /// Its `TrainingJob` is gone: nothing is evidence any more.
+    orphaned: bool,
+}
+
+/// One watch being listed anew: what is not in the list any more is gone.
+#[derive(Debug)]
+pub struct Listing {
+    /// The namespace that is watched; `None` for all.
+    scope: Option<String>,
+    seen: HashSet<(String, String)>,
+}
+
+impl Listing {
+    /// A watch on one namespace, or on all.
+    pub fn new(scope: Option<String>) -> Self {
+        Self { scope, seen: HashSet::new() }
+    }
+
+    fn covers(&self, namespace: &str) -> bool {
+        self.scope.as_deref().is_none_or(|scope| scope == namespace)
+    }
+}
+
+/// Namespace and name of an object.
+fn place(meta: &ObjectMeta) -> Option<(String, String)> {
+    Some((meta.namespace.clone()?, meta.name.clone()?))
+}
+
+/// The attempt of a pod: its batch Job's name, which nobody can change without the Job controller noticing.
+fn attempt_of(meta: &ObjectMeta) -> Option<(Key, String)> {
+    let attempt = meta.labels.as_ref()?.get(names::BATCH_JOB)?;
+    let (job, _) = names::parse_attempt(attempt)?;
+    Some((Key::new(meta.namespace.clone()?, job), attempt.clone()))
+}
+
+/// The attempt that an object is named after.
+fn attempt_named(meta: &ObjectMeta) -> Option<(Key, String)> {
+    let name = meta.name.as_deref()?;
+    let (job, _) = names::parse_attempt(name)?;
+    Some((Key::new(meta.namespace.clone()?, job), name.to_owned()))
+}
+
+impl Facts {
+    /// Takes in news of pods. Returns the jobs for which something changed that decisions depend on.
+    pub fn pod(&self, event: Event<WatchedPod>, listing: &mut Listing) -> Vec<Key> {
+        match event {
+            Event::Apply(pod) => self.put_pod(&pod),
+            Event::InitApply(pod) => {
+                listing.seen.extend(place(&pod.metadata));
+                self.put_pod(&pod)
+            }
+            Event::Delete(pod) => {
+                let changed = self.put_pod(&pod);
+                let name = pod.metadata.name.as_deref().unwrap_or_default();
+                let Some((key, attempt)) = attempt_of(&pod.metadata) else { return changed };
+                self.change(&key, &attempt, |facts| {
+                    facts.pods.iter_mut().filter(|pod| pod.name == name).for_each(|pod| pod.gone = true);
+                })
+            }
+            Event::Init => {
+                listing.seen.clear();
+                Vec::new()
+            }
+            Event::InitDone => self.sweep(listing, |facts, namespace, seen| {
+                for pod in &mut facts.pods {
+                    pod.gone |= !seen.contains(&(namespace.to_owned(), pod.name.clone()));
+                }
+            }),
+        }
+    }
+
+    /// Takes in news of batch Jobs. Returns the jobs for which something changed that decisions depend on.
+    pub fn gang(&self, event: Event<WatchedJob>, listing: &mut Listing) -> Vec<Key> {
+        match event {
+            Event::Apply(job) => self.put_gang(&job),
+            Event::InitApply(job) => {
+                listing.seen.extend(place(&job.metadata));
+                self.put_gang(&job)
+            }
+            Event::Delete(job) => {
+                let Some((key, attempt)) = attempt_named(&job.metadata) else { return Vec::new() };
+                let uid = job.metadata.uid.unwrap_or_default();
+                self.gang_gone(&key, &attempt, &uid)
+            }
+            Event::Init => {
+                listing.seen.clear();
+                Vec::new()
+            }
+            Event::InitDone => self.sweep(listing, |facts, namespace, seen| {
+                let there = seen.contains(&(namespace.to_owned(), facts.name.clone()));
+                if let Some(gang) = &mut facts.gang {
+                    gang.gone |= !there;
+                }
+            }),
+        }
+    }
+
+    /// Takes in news of the ConfigMaps that hold plans.
+    pub fn plan(&self, event: Event<PartialObjectMeta<ConfigMap>>, listing: &mut Listing) -> Vec<Key> {
+        let put = |meta: &ObjectMeta, plan: Option<PlanFacts>| {
+            let Some((key, attempt)) = attempt_named(meta) else { return Vec::new() };
+            self.change(&key, &attempt, |facts| facts.plan = plan)
+        };
+        match event {
+            Event::Apply(map) => put(&map.metadata, Some(PlanFacts::new(&map.metadata))),
+            Event::InitApply(map) => {
+                listing.seen.extend(place(&map.metadata));
+                put(&map.metadata, Some(PlanFacts::new(&map.metadata)))
+            }
+            Event::Delete(map) => put(&map.metadata, None),
+            Event::Init => {
+                listing.seen.clear();
+                Vec::new()
+            }
+            Event::InitDone => self.sweep(listing, |facts, namespace, seen| {
+                if !seen.contains(&(namespace.to_owned(), facts.name.clone())) {
+                    facts.plan = None;
+                }
+            }),
+        }
+    }
+
+    /// A batch Job that was just made: it is known before the watch tells of it.
+    pub fn assume(&self, key: &Key, attempt: &str, gang: GangFacts) {
+        self.change(key, attempt, |facts| set_gang(facts, gang));
+    }
+
+    /// A ConfigMap that was just made.
+    pub fn assume_plan(&self, key: &Key, attempt: &str, plan: PlanFacts) {
+        self.change(key, attempt, |facts| facts.plan = Some(plan));
+    }
+
+    /// A batch Job that was just deleted: it makes no more pods.
+    pub fn assume_deleting(&self, key: &Key, attempt: &str, uid: &str) {
+        self.change(key, attempt, |facts| {
+            if let Some(gang) = facts.gang.as_mut().filter(|gang| gang.uid == uid) {
+                gang.deleting = true;
+            }
+        });
+    }
+
+    /// The batch Job with this uid is no longer there.
+    pub fn gang_gone(&self, key: &Key, attempt: &str, uid: &str) -> Vec<Key> {
+        self.change(key, attempt, |facts| {
+            if let Some(gang) = facts.gang.as_mut().filter(|gang| gang.uid == uid) {
+                gang.gone = true;
+            }
+        })
+    }
+
+    /// The node of this pod does not answer, and the pod was deleted.
+    pub fn lose(&self, key: &Key, attempt: &str, uid: &str) {
+        self.change(key, attempt, |facts| {
+            facts.pods.iter_mut().filter(|pod| pod.uid == uid).for_each(|pod| pod.lost = true);
+        });
+    }
+
+    /// What is known of a job's attempts, oldest first.
+    pub fn of(&self, key: &Key) -> Vec<AttemptFacts> {
+        self.lock().get(key).map(|job| job.attempts.clone()).unwrap_or_default()
+    }
+
+    /// An attempt's results are in the status: what is gone of it need not be remembered.
+    pub fn release(&self, key: &Key, attempt: &str) {
+        let mut jobs = self.lock();
+        let Some(job) = jobs.get_mut(key) else { return };
+        if let Some(facts) = job.attempts.iter_mut().find(|facts| facts.name == attempt) {
+            facts.released = true;
+            drop_gone(facts);
+        }
+        tidy(&mut jobs, key);
+    }
+
+    /// A `TrainingJob` is there.
+    pub fn adopt(&self, key: &Key) {
+        if let Some(job) = self.lock().get_mut(key) {
+            job.orphaned = false;
+        }
+    }
+
+    /// A `TrainingJob` is no longer there: only what is alive of it is remembered.
+    pub fn orphan(&self, key: &Key) {
+        let mut jobs = self.lock();
+        let Some(job) = jobs.get_mut(key) else { return };
+        job.orphaned = true;
+        job.attempts.iter_mut().for_each(drop_gone);
+        tidy(&mut jobs, key);
+    }
+
+    /// Orphans all jobs of the namespace (or of all) that are not `there`.
+    pub fn orphan_others(&self, scope: Option<&str>, there: &HashSet<Key>) {
+        let known: Vec<Key> = self.lock().keys().cloned().collect();
+        let others = known.iter().filter(|key| scope.is_none_or(|scope| scope == key.namespace));
+        others.filter(|key| !there.contains(key)).for_each(|key| self.orphan(key));
+    }
+
+    /// The first pod of every attempt that runs: its job, the attempt, and the pod's address.
+    pub fn speakers(&self) -> Vec<(Key, String, String)> {
+        let jobs = self.lock();
+        let attempts = jobs.iter().flat_map(|(key, job)| job.attempts.iter().map(move |facts| (key, facts)));
+        let speaking = attempts.filter_map(|(key, facts)| {
+            let running = |pod: &&PodFacts| pod.index == 0 && pod.alive() && pod.stand == super::Stand::Running;
+            let pod = facts.own_pods().find(running).filter(|pod| !pod.address.is_empty())?;
+            Some((key.clone(), facts.name.clone(), pod.address.clone()))
+        });
+        speaking.collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, JobFacts>> {
+        // Every change is a single assignment or a retain: a panic elsewhere leaves nothing half done.
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn put_pod(&self, pod: &WatchedPod) -> Vec<Key> {
+        let Some((key, attempt)) = attempt_of(&pod.metadata) else { return Vec::new() };
+        let Some(mut new) = PodFacts::new(pod) else { return Vec::new() };
+        self.change(&key, &attempt, |facts| match facts.pods.iter_mut().find(|old| old.uid == new.uid) {
+            Some(old) => {
+                new.lost = old.lost && new.deleting.is_some();
+                *old = new;
+            }
+            None => {
+                let at = facts.pods.partition_point(|old| old.index <= new.index);
+                facts.pods.insert(at, new);
+            }
+        })
+    }
+
+    fn put_gang(&self, job: &WatchedJob) -> Vec<Key> {
+        let Some((key, attempt)) = attempt_named(&job.metadata) else { return Vec::new() };
+        let Some(gang) = GangFacts::new(job) else { return Vec::new() };
+        self.change(&key, &attempt, |facts| set_gang(facts, gang))
+    }
+
+    /// Changes what is known of an attempt. Returns the job when that matters to decisions.
+    fn change(&self, key: &Key, attempt: &str, change: impl FnOnce(&mut AttemptFacts)) -> Vec<Key> {
+        let mut jobs = self.lock();
+        let job = jobs.entry(key.clone()).or_default();
+        let index = job.attempts.iter().position(|facts| facts.name == attempt).unwrap_or_else(|| {
+            let new = AttemptFacts { name: attempt.to_owned(), ..AttemptFacts::default() };
+            let at = job.attempts.partition_point(|facts| facts.number() < new.number());
+            job.attempts.insert(at, new);
+            at
+        });
+        let facts = &mut job.attempts[index];
+        let before = signature(facts);
+        change(facts);
+        if job.orphaned || facts.released {
+            drop_gone(facts);
+        }
+        let changed = signature(facts) != before;
+        tidy(&mut jobs, key);
+        if changed { vec![key.clone()] } else { Vec::new() }
+    }
+
+    fn sweep(
+        &self,
+        listing: &mut Listing,
+        forget: impl Fn(&mut AttemptFacts, &str, &HashSet<(String, String)>),
+    ) -> Vec<Key> {
+        let seen = std::mem::take(&mut listing.seen);
+        let mut changed = Vec::new();
+        let mut jobs = self.lock();
+        for (key, job) in jobs.iter_mut().filter(|(key, _)| listing.covers(&key.namespace)) {
+            for facts in &mut job.attempts {
+                let before = signature(facts);
+                forget(facts, &key.namespace, &seen);
+                if signature(facts) != before {
+                    changed.push(key.clone());
+                }
+                if job.orphaned || facts.released {
+                    drop_gone(facts);
+                }
+            }
+            job.attempts.retain(|facts| !facts.is_empty());
+        }
+        jobs.retain(|_, job| !job.attempts.is_empty());
+        changed.dedup();
+        changed
+    }
+}
+
+/// A batch Job of a new uid takes the place of one of the same name; pods of the old one that are gone say nothing.
+fn set_gang(facts: &mut AttemptFacts, mut gang: GangFacts) {
+    let same = facts.gang.as_ref().filter(|old| old.uid == gang.uid);
+    // A deletion cannot be taken back, so news from before it is old.
+    gang.deleting |= same.is_some_and(|old| old.deleting);
+    if facts.gang.as_ref().is_some_and(|old| old.uid != gang.uid) {
+        facts.pods.retain(|pod| !pod.gone || pod.gang_uid == gang.uid);
+        facts.released = false;
+    }
+    facts.gang = Some(gang);
+}
+
+fn drop_gone(facts: &mut AttemptFacts) {
+    facts.pods.retain(|pod| !pod.gone);
+    facts.gang.take_if(|gang| gang.gone);
+}
+
+fn tidy(jobs: &mut HashMap<Key, JobFacts>, key: &Key) {
+    let Some(job) = jobs.get_mut(key) else { return };
+    job.attempts.retain(|facts| !facts.is_empty());
+    if job.attempts.is_empty() {
+        jobs.remove(key);
+    }
+}

@@ -1,0 +1,65 @@
+//! Names, labels and annotations that the operator gives, in one place.
+
+/// Field manager of every write.
+pub const FIELD_MANAGER: &str = "pawl";
+/// Label: what the object is. Its value is [`TRAINER_NAME`].
+pub const NAME: &str = "app.kubernetes.io/name";
+/// Value of [`NAME`].
+pub const TRAINER_NAME: &str = "pawl-trainer";
+/// Label: who keeps the object. Its value is [`MANAGER`]; the operator watches nothing without it.
+pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+/// Value of [`MANAGED_BY`].
+pub const MANAGER: &str = "pawl";
+/// The label selector of everything that the operator makes.
+pub const SELECTOR: &str = "app.kubernetes.io/managed-by=pawl";
+/// Label: the `TrainingJob`.
+pub const JOB: &str = "pawl.dev/job";
+/// Label: the attempt, `<job>-<number>`.
+pub const ATTEMPT: &str = "pawl.dev/attempt";
+/// Annotation of the batch Job: hash of the plan that the attempt runs.
+pub const PLAN_HASH: &str = "pawl.dev/plan-hash";
+/// Annotation of the batch Job: uid of its `TrainingJob`. It tells jobs of one name apart, also when somebody removed
+/// the owner reference.
+pub const JOB_UID: &str = "pawl.dev/job-uid";
+/// Kueue's label: the queue in which a batch Job waits for its quota.
+pub const QUEUE: &str = "kueue.x-k8s.io/queue-name";
+/// The headless Service of a namespace: gangs find each other by hostname and this subdomain.
+pub const SERVICE: &str = "pawl-trainers";
+/// The container in which the agent and its ranks run.
+pub const CONTAINER: &str = "trainer";
+/// The init container that brings the agent into a foreign image.
+pub const AGENT_CONTAINER: &str = "agent";
+/// Port of `/metrics`, `/progress`, `/attempt`, `/healthz` of an agent.
+pub const HTTP_PORT: u16 = 9470;
+/// Port of the gang's rendezvous at agent 0.
+pub const RENDEZVOUS_PORT: u16 = 9471;
+/// Key of the plan in the attempt's ConfigMap.
+pub const PLAN_KEY: &str = "plan.json";
+/// Key of the token in the attempt's Secret.
+pub const TOKEN_KEY: &str = "token";
+/// The Job controller's label on a pod: name of its batch Job.
+pub const BATCH_JOB: &str = "batch.kubernetes.io/job-name";
+/// The Job controller's label on a pod: uid of its batch Job.
+pub const BATCH_JOB_UID: &str = "batch.kubernetes.io/controller-uid";
+/// The Job controller's label on a pod: its index in the gang.
+pub const BATCH_INDEX: &str = "batch.kubernetes.io/job-completion-index";
+
+/// The `TrainingJob` of an attempt's name, and its number: `ups-4gpu-12` is attempt 12 of `ups-4gpu`.
+pub fn parse_attempt(name: &str) -> Option<(&str, u32)> {
+    let (job, number) = name.rsplit_once('-')?;
+    let canonical = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()) && !number.starts_with('0');
+    (canonical && !job.is_empty()).then(|| Some((job, number.parse().ok()?)))?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_attempt_is_named_after_its_job() {
+        assert_eq!(parse_attempt("ups-4gpu-12"), Some(("ups-4gpu", 12)));
+        for other in ["ups", "ups-", "-1", "ups-01", "ups-0", "ups-x1", "ups--1x", "ups-99999999999"] {
+            assert_eq!(parse_attempt(other), None, "{other}");
+        }
+    }
+}

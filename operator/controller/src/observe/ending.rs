@@ -1,0 +1,80 @@
+//! How an attempt ended.
+
+use crate::facts::{AttemptFacts, PodFacts, Stand};
+use pawl_contract::exit::Outcome;
+use pawl_decision::observed::Ending;
+
+/// How an attempt ended, none of whose pods runs any more.
+pub(super) fn ending(facts: &AttemptFacts) -> Ending {
+    let pods: Vec<&PodFacts> = facts.own_pods().collect();
+    if let Some(first) = pods.iter().find(|pod| pod.index == 0)
+        && ran_its_plan(first)
+    {
+        return Ending::Completed;
+    }
+    // What the cluster did explains what the other pods say of it.
+    let cause = pods.iter().find_map(|pod| infrastructure(pod)).or_else(|| pods.iter().find_map(|pod| failure(pod)));
+    let gang = facts.gang.as_ref();
+    let never_whole = pods.iter().any(|pod| matches!(pod.stand, Stand::Waiting { .. }));
+    match (cause, gang) {
+        (Some(cause), _) => Ending::Lost(cause),
+        (None, _) if pods.iter().any(|pod| exit(pod) == Some(Outcome::Stopped)) => Ending::Stopped,
+        (None, Some(gang)) if gang.gone || gang.deleting => {
+            let early = if never_whole || pods.is_empty() { " before all of its pods ran" } else { "" };
+            Ending::Lost(format!("its batch Job was deleted{early}"))
+        }
+        (None, Some(gang)) => match &gang.finished {
+            Some(finished) if finished.failed => Ending::Lost(format!("its batch Job failed: {}", finished.message)),
+            Some(_) | None => Ending::Lost("its pods went away".to_owned()),
+        },
+        (None, None) => Ending::Lost("its batch Job is gone".to_owned()),
+    }
+}
+
+/// The outcome that a pod's exit code stands for.
+fn exit(pod: &PodFacts) -> Option<Outcome> {
+    match &pod.stand {
+        Stand::Ended(end) => end.exit.map(Outcome::from_exit_code),
+        Stand::Waiting { .. } | Stand::Running => None,
+    }
+}
+
+/// Whether the first pod says that the attempt came to its own end: done, or a launch failed with evidence.
+fn ran_its_plan(pod: &PodFacts) -> bool {
+    exit(pod).is_some_and(Outcome::is_evidence)
+}
+
+/// What the cluster did to a pod.
+fn infrastructure(pod: &PodFacts) -> Option<String> {
+    let name = &pod.name;
+    if !pod.disruption.is_empty() {
+        return Some(format!("pod {name}: {}", pod.disruption));
+    }
+    if pod.lost {
+        return Some(format!("pod {name}: its node {} does not answer", pod.node));
+    }
+    match &pod.stand {
+        Stand::Ended(end) if end.exit.is_none() || end.exit.is_some_and(|code| code > 127) => {
+            Some(format!("pod {name}: {}", end.cause))
+        }
+        Stand::Waiting { problem } if !problem.is_empty() => Some(format!("pod {name}: {problem}")),
+        // Deleted while it ran, and gone before it could say anything.
+        Stand::Running if pod.gone => Some(format!("pod {name} was deleted")),
+        Stand::Ended(_) | Stand::Waiting { .. } | Stand::Running => None,
+    }
+}
+
+/// What a pod itself says.
+fn failure(pod: &PodFacts) -> Option<String> {
+    let Stand::Ended(end) = &pod.stand else { return None };
+    let code = end.exit?;
+    match Outcome::from_exit_code(code) {
+        Outcome::Done => None,
+        Outcome::Stopped if pod.deleting.is_none() => None,
+        Outcome::Stopped => Some(format!("pod {} was deleted", pod.name)),
+        outcome => {
+            let colon = if end.cause.is_empty() { "" } else { ": " };
+            Some(format!("pod {} exited with {code} ({outcome:?}){colon}{}", pod.name, end.cause))
+        }
+    }
+}

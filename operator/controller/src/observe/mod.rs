@@ -1,0 +1,72 @@
+//! From facts to what decisions are made on. Pure: facts and live data in, [`Observed`] out.
+//!
+//! - [`standing`]: where an attempt is, and whether its gang is broken;
+//! - `ending`: how it ended, and why;
+//! - `results`: what its launches found: the termination message of the first pod, and what agent 0 said before.
+
+mod ending;
+mod placement;
+mod results;
+mod standing;
+
+#[cfg(test)]
+mod tests;
+
+pub use standing::{Broken, Signature, Standing, broken, signature, standing};
+
+use crate::facts::AttemptFacts;
+use jiff::Timestamp;
+use pawl_contract::live;
+use pawl_decision::observed::{self, AttemptState, Observed};
+
+/// What is known of a job's attempts.
+#[derive(Clone, Copy, Debug)]
+pub struct Scene<'a> {
+    /// Uid of the `TrainingJob`.
+    pub job_uid: &'a str,
+    /// GPUs of each pod, for the placement.
+    pub gpus: u32,
+    /// The launches of the attempt under way, in order, with its name: they tell which launch a killed pod was in.
+    pub under_way: Option<(&'a str, &'a [String])>,
+    /// The facts of its attempts.
+    pub attempts: &'a [AttemptFacts],
+    /// What agent 0 of the attempt under way said last.
+    pub live: Option<&'a live::Attempt>,
+    /// Now.
+    pub now: Timestamp,
+}
+
+/// What decisions are made on.
+pub fn observe(scene: &Scene<'_>) -> Observed {
+    let there = scene.attempts.iter().filter(|facts| !facts.released || facts.alive().next().is_some());
+    Observed { attempts: there.filter_map(|facts| attempt(scene, facts)).collect() }
+}
+
+fn attempt(scene: &Scene<'_>, facts: &AttemptFacts) -> Option<observed::AttemptFacts> {
+    let standing = standing(facts);
+    let live = scene.live.filter(|live| live.attempt == facts.name);
+    let launches = scene.under_way.filter(|(name, _)| *name == facts.name).map_or(&[][..], |(_, launches)| launches);
+    let results = results::results(facts, live, launches, standing == Standing::Ended);
+    let state = match &standing {
+        Standing::Absent => return None,
+        Standing::Queued => AttemptState::Pending { since: scene.now, message: "held back by its queue".to_owned() },
+        Standing::Pending { message, .. } => {
+            let since = facts.gang.as_ref().map_or(scene.now, |gang| gang.since);
+            AttemptState::Pending { since, message: message.clone() }
+        }
+        Standing::Running | Standing::Ending => AttemptState::Running,
+        Standing::Ended => AttemptState::Ended(ending::ending(facts)),
+    };
+    // A batch Job of an earlier TrainingJob of this name is no attempt of this one, whatever its plan.
+    let own = |gang: &&crate::facts::GangFacts| gang.job_uid == scene.job_uid;
+    let plan_hash = facts.gang.as_ref().filter(own).map(|gang| gang.plan_hash.clone()).unwrap_or_default();
+    let running = state == AttemptState::Running;
+    Some(observed::AttemptFacts {
+        name: facts.name.clone(),
+        plan_hash,
+        state,
+        placement: placement::placement(facts, scene.gpus),
+        results,
+        progress: live.filter(|_| running).and_then(|live| live.progress.clone()),
+    })
+}

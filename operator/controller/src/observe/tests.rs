@@ -1,0 +1,303 @@
+use super::*;
+use crate::facts::{Finished, GangFacts, PlanFacts, PodEnd, PodFacts, Stand};
+use pawl_contract::exit::Outcome;
+use pawl_contract::plan::LaunchKind;
+use pawl_contract::progress::Progress;
+use pawl_contract::report::{LaunchResult, fold};
+use pawl_decision::observed::Ending;
+use proptest::prelude::*;
+use rstest::rstest;
+
+const NOW: Timestamp = Timestamp::UNIX_EPOCH;
+
+fn pod(index: u32, stand: Stand) -> PodFacts {
+    PodFacts {
+        name: format!("toy-1-{index}"),
+        uid: format!("pod-{index}"),
+        gang_uid: "g".to_owned(),
+        index,
+        node: format!("node-{index}"),
+        address: format!("10.0.0.{index}"),
+        stand,
+        deleting: None,
+        disruption: String::new(),
+        gone: false,
+        lost: false,
+    }
+}
+
+fn running(index: u32) -> PodFacts {
+    pod(index, Stand::Running)
+}
+
+fn exited(index: u32, code: i32) -> PodFacts {
+    let cause = if code > 128 { format!("signal {}", code - 128) } else { String::new() };
+    pod(index, Stand::Ended(PodEnd { exit: Some(code), cause, ..PodEnd::default() }))
+}
+
+fn out_of_memory(index: u32) -> PodFacts {
+    let end = PodEnd { exit: Some(137), out_of_memory: true, cause: "OOMKilled".to_owned(), ..PodEnd::default() };
+    pod(index, Stand::Ended(end))
+}
+
+fn waiting(index: u32, problem: &str) -> PodFacts {
+    let stand = Stand::Waiting { problem: problem.to_owned() };
+    PodFacts { node: String::new(), ..pod(index, stand) }
+}
+
+fn deleted(pod: PodFacts) -> PodFacts {
+    PodFacts { deleting: Some(NOW), ..pod }
+}
+
+fn gone(pod: PodFacts) -> PodFacts {
+    PodFacts { gone: true, ..deleted(pod) }
+}
+
+fn gang() -> GangFacts {
+    GangFacts {
+        uid: "g".to_owned(),
+        job_uid: "t".to_owned(),
+        plan_hash: "h".to_owned(),
+        replicas: 2,
+        since: NOW,
+        suspended: false,
+        finished: None,
+        deleting: false,
+        gone: false,
+        intact: true,
+    }
+}
+
+fn facts(pods: Vec<PodFacts>) -> AttemptFacts {
+    let plan = Some(PlanFacts { gang_uid: "g".to_owned(), intact: true });
+    AttemptFacts { name: "toy-1".to_owned(), gang: Some(gang()), plan, pods, released: false }
+}
+
+fn seen(facts: AttemptFacts, live: Option<&live::Attempt>) -> observed::AttemptFacts {
+    let launches = ["a".to_owned(), "b".to_owned()];
+    let scene =
+        Scene { job_uid: "t", gpus: 4, under_way: Some(("toy-1", &launches)), attempts: &[facts], live, now: NOW };
+    observe(&scene).attempts.remove(0)
+}
+
+fn state(pods: Vec<PodFacts>) -> AttemptState {
+    seen(facts(pods), None).state
+}
+
+fn result(launch: &str, outcome: Outcome) -> LaunchResult {
+    serde_json::from_value(serde_json::json!({"launch": launch, "outcome": outcome})).unwrap()
+}
+
+fn lost(message: &str) -> AttemptState {
+    AttemptState::Ended(Ending::Lost(message.to_owned()))
+}
+
+#[rstest]
+#[case::no_pod_yet(vec![], false)]
+#[case::one_to_come(vec![running(0)], false)]
+#[case::one_waits(vec![running(0), waiting(1, "")], false)]
+#[case::all_run(vec![running(0), running(1)], true)]
+fn a_gang_runs_when_all_of_its_pods_do(#[case] pods: Vec<PodFacts>, #[case] runs: bool) {
+    let state = state(pods);
+    assert_eq!(state == AttemptState::Running, runs, "{state:?}");
+    assert!(runs || matches!(state, AttemptState::Pending { .. }), "{state:?}");
+}
+
+#[test]
+fn why_a_gang_is_pending_is_told() {
+    let AttemptState::Pending { message, .. } = state(vec![running(0), waiting(1, "Unschedulable: no GPU")]) else {
+        panic!()
+    };
+    assert_eq!(message, "1 of 2 pods run; pod toy-1-1: Unschedulable: no GPU");
+}
+
+#[test]
+fn a_queue_may_take_its_time() {
+    let mut queued = facts(vec![]);
+    queued.gang = Some(GangFacts { suspended: true, since: NOW - jiff::SignedDuration::from_hours(5), ..gang() });
+    assert_eq!(
+        seen(queued, None).state,
+        AttemptState::Pending { since: NOW, message: "held back by its queue".to_owned() }
+    );
+}
+
+#[rstest]
+#[case::done(vec![exited(0, 0), exited(1, 0)], AttemptState::Ended(Ending::Completed))]
+#[case::launch_failed(vec![exited(0, 10), exited(1, 10)], AttemptState::Ended(Ending::Completed))]
+#[case::a_peer_was_torn_down_with_it(vec![exited(0, 12), gone(exited(1, 30))], AttemptState::Ended(Ending::Completed))]
+#[case::stopped(vec![exited(0, 30), exited(1, 30)], AttemptState::Ended(Ending::Stopped))]
+#[case::deleted(vec![exited(0, 40), gone(exited(1, 143))], lost("pod toy-1-1: signal 15"))]
+#[case::deleted_before_a_word(vec![gone(running(0)), gone(running(1))], lost("pod toy-1-0 was deleted"))]
+#[case::lost_a_peer(vec![exited(0, 40), exited(1, 1)], lost("pod toy-1-0 exited with 40 (LostPeer)"))]
+#[case::crashed(vec![exited(0, 1), exited(1, 40)], lost("pod toy-1-0 exited with 1 (Failed)"))]
+fn how_a_gang_ended(#[case] pods: Vec<PodFacts>, #[case] wanted: AttemptState) {
+    assert_eq!(state(pods), wanted);
+}
+
+#[test]
+fn what_the_cluster_did_explains_the_rest() {
+    let mut evicted = exited(1, 30);
+    evicted.disruption = "EvictionByEvictionAPI: drained".to_owned();
+    assert_eq!(state(vec![exited(0, 40), evicted]), lost("pod toy-1-1: EvictionByEvictionAPI: drained"));
+    let cut_off = PodFacts { lost: true, ..deleted(running(1)) };
+    assert_eq!(state(vec![exited(0, 40), cut_off]), lost("pod toy-1-1: its node node-1 does not answer"));
+    assert_eq!(
+        state(vec![gone(waiting(0, "Unschedulable: no GPU")), gone(waiting(1, ""))]),
+        lost("pod toy-1-0: Unschedulable: no GPU")
+    );
+}
+
+#[test]
+fn a_batch_job_that_is_gone_is_told_when_nothing_else_is() {
+    let mut facts = facts(vec![]);
+    facts.gang = Some(GangFacts { gone: true, ..gang() });
+    assert_eq!(seen(facts, None).state, lost("its batch Job was deleted before all of its pods ran"));
+}
+
+#[test]
+fn nothing_has_ended_while_a_pod_is_alive() {
+    let mut facts = facts(vec![exited(0, 0), running(1)]);
+    facts.gang = Some(GangFacts { gone: true, ..gang() });
+    assert_eq!(seen(facts.clone(), None).state, AttemptState::Running);
+    // Nor while a pod of an earlier batch Job of this name is.
+    facts.gang = Some(GangFacts {
+        uid: "g2".to_owned(),
+        finished: Some(Finished { failed: true, message: String::new() }),
+        ..gang()
+    });
+    facts.pods = vec![deleted(running(0))];
+    assert_eq!(seen(facts, None).state, AttemptState::Running);
+}
+
+#[test]
+fn another_jobs_gang_runs_no_plan_of_this_one() {
+    let mut facts = facts(vec![running(0), running(1)]);
+    facts.gang = Some(GangFacts { job_uid: "other".to_owned(), ..gang() });
+    assert_eq!(seen(facts, None).plan_hash, "");
+}
+
+#[rstest]
+#[case::whole(vec![running(0), running(1)], None)]
+#[case::done_one_by_one(vec![exited(0, 0), running(1)], None)]
+#[case::ends_by_itself(vec![running(0), exited(1, 10)], Some(Broken::Ending))]
+#[case::killed(vec![running(0), exited(1, 137)], Some(Broken::Hurt))]
+#[case::out_of_memory(vec![running(0), out_of_memory(1)], Some(Broken::Hurt))]
+#[case::being_deleted(vec![running(0), deleted(running(1))], Some(Broken::Hurt))]
+#[case::gone(vec![running(0), gone(running(1))], Some(Broken::Hurt))]
+#[case::worse_counts(vec![exited(0, 40), running(1), gone(running(1))], Some(Broken::Hurt))]
+#[case::nothing_to_stop(vec![gone(running(0)), exited(1, 1)], None)]
+fn a_broken_gang_is_noticed(#[case] pods: Vec<PodFacts>, #[case] wanted: Option<Broken>) {
+    assert_eq!(broken(&facts(pods)), wanted);
+}
+
+#[test]
+fn results_survive_their_pod_and_complete_each_other() {
+    let mut first = exited(0, 0);
+    first.stand =
+        Stand::Ended(PodEnd { exit: Some(0), termination: fold(&[result("b", Outcome::Done)]), ..PodEnd::default() });
+    let live = live::Attempt {
+        attempt: "toy-1".to_owned(),
+        results: vec![result("a", Outcome::Done), result("b", Outcome::Failed)],
+        progress: None,
+    };
+    let attempt = seen(facts(vec![gone(first), gone(exited(1, 0))]), Some(&live));
+    let told: Vec<_> = attempt.results.iter().map(|r| (r.launch.as_str(), r.outcome)).collect();
+    assert_eq!(told, [("a", Outcome::Done), ("b", Outcome::Done)]);
+    assert_eq!(attempt.placement, "node-0,node-1/gpu:4");
+}
+
+#[test]
+fn a_pod_that_ran_out_of_memory_speaks_for_the_launch_that_it_was_certainly_in() {
+    let pods = || vec![exited(0, 40), out_of_memory(1)];
+    let blamed = |live: Option<&live::Attempt>| {
+        let results = seen(facts(pods()), live).results;
+        results.into_iter().find(|r| r.outcome == Outcome::HostOutOfMemory).map(|r| r.launch)
+    };
+    assert_eq!(blamed(None), None);
+    let progress = Progress {
+        launch: "b".to_owned(),
+        kind: LaunchKind::Measure,
+        step: 1,
+        total_steps: None,
+        items: 1,
+        epoch: 0,
+        loss: None,
+        items_per_second: None,
+        windows: 0,
+        eta_seconds: None,
+        validation: None,
+        last_checkpoint: None,
+        straggler: None,
+    };
+    let live = live::Attempt { attempt: "toy-1".to_owned(), results: vec![], progress: Some(progress) };
+    assert_eq!(blamed(Some(&live)).as_deref(), Some("b"));
+    // Nothing is said while pods are alive: a rank may still report it.
+    assert!(seen(facts(vec![running(0), out_of_memory(1)]), Some(&live)).results.is_empty());
+}
+
+#[test]
+fn a_long_placement_is_told_by_its_hash() {
+    let placed = |names: &[&str]| {
+        let pods = names.iter().enumerate().map(|(i, name)| PodFacts { node: (*name).to_owned(), ..running(i as u32) });
+        placement::placement(&facts(pods.collect()), 8)
+    };
+    let many = ["a-node-with-a-long-name-0"; 16];
+    let whole = placed(&many);
+    assert!(whole.len() <= 64 && whole.starts_with("16 nodes "), "{whole}");
+    let mut other = many;
+    other[7] = "a-node-with-a-long-name-1";
+    assert_ne!(placed(&other), whole);
+}
+
+fn any_pod() -> impl Strategy<Value = PodFacts> {
+    let stand = prop_oneof![
+        Just(Stand::Running),
+        Just(Stand::Waiting { problem: String::new() }),
+        Just(Stand::Waiting { problem: "x".to_owned() }),
+        (prop::option::of(0..256i32), any::<bool>()).prop_map(|(exit, oom)| Stand::Ended(PodEnd {
+            exit,
+            out_of_memory: oom,
+            ..PodEnd::default()
+        })),
+    ];
+    (0..4u32, stand, any::<[bool; 4]>()).prop_map(|(index, stand, [deleting, gone, lost, other])| PodFacts {
+        deleting: deleting.then_some(NOW),
+        gone,
+        lost,
+        gang_uid: if other { "old" } else { "g" }.to_owned(),
+        ..pod(index, stand)
+    })
+}
+
+fn any_facts() -> impl Strategy<Value = AttemptFacts> {
+    let gang = prop::option::of((1..4u32, any::<[bool; 4]>()).prop_map(
+        |(replicas, [suspended, finished, deleting, gone])| {
+            let finished = finished.then(|| Finished { failed: true, message: String::new() });
+            GangFacts { replicas, suspended, finished, deleting, gone, ..gang() }
+        },
+    ));
+    (gang, prop::collection::vec(any_pod(), 0..5)).prop_map(|(gang, pods)| AttemptFacts { gang, ..facts(pods) })
+}
+
+proptest! {
+    #[test]
+    fn an_attempt_with_a_pod_alive_has_not_ended(facts in any_facts()) {
+        let alive = facts.alive().next().is_some();
+        let scene = Scene { job_uid: "t", gpus: 0, under_way: None, attempts: &[facts], live: None, now: NOW };
+        for attempt in observe(&scene).attempts {
+            prop_assert!(!alive || !matches!(attempt.state, AttemptState::Ended(_)), "{attempt:?}");
+        }
+    }
+
+    #[test]
+    fn an_attempt_that_ended_stays_so_when_more_of_it_goes(facts in any_facts()) {
+        let mut later = facts.clone();
+        later.pods.iter_mut().for_each(|pod| pod.gone = true);
+        if let Some(gang) = &mut later.gang {
+            gang.gone = true;
+        }
+        if standing(&facts) == Standing::Ended {
+            prop_assert_eq!(standing(&later), Standing::Ended);
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! One reconcile: fetch, observe, decide, write the status, apply, tell.
+
+use crate::apply;
+use crate::belief::Belief;
+use crate::build::Blueprint;
+use crate::context::Context;
+use crate::error::{Doing, Error, code};
+use crate::facts::{AttemptFacts, Key};
+use crate::names;
+use crate::observe::{self, Broken, Scene, Standing};
+use crate::repair;
+use jiff::Timestamp;
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
+use kube::core::PartialObjectMeta;
+use kube::runtime::controller::Action as Next;
+use kube::{Api, Resource, ResourceExt};
+use pawl_api::status::Stage;
+use pawl_api::{TrainingJob, TrainingJobStatus};
+use pawl_decision::action::{Action, Decision, Event, EventKind};
+use pawl_decision::observed::Observed;
+use serde_json::json;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Decisions of one reconcile. Each takes in what the one before made known; there are few such things.
+const ROUNDS: usize = 6;
+/// A gang that is coming up or going down is looked at so often, also when nothing is heard of it.
+const UNSETTLED: Duration = Duration::from_secs(5);
+/// What a gang waits for is told no more often than this.
+const PROBLEM_EVERY: Duration = Duration::from_secs(30);
+
+/// Brings a job as far as it can be brought now. Returns when to look again.
+///
+/// # Errors
+/// [`Error`]: what was decided and not done is decided again.
+pub async fn reconcile(context: &Context, cached: &TrainingJob) -> Result<Next, Error> {
+    let key = key_of(cached);
+    if !context.leadership.may_act() || cached.metadata.deletion_timestamp.is_some() {
+        return Ok(Next::await_change());
+    }
+    let mut job = cached.clone();
+    let mut belief = context.beliefs.of(&job);
+    for round in 0..ROUNDS {
+        let now = Timestamp::now();
+        repair::look(context, &key, now).await?;
+        let observed = fetch(context, &key, &job, &belief.newest, now);
+        let decision = pawl_decision::decide(&job, &belief.newest, &observed, now);
+        match step(context, &key, &job, &mut belief, &observed, decision, now).await {
+            Ok(Moved::Yes) => {}
+            Ok(Moved::No(requeue)) => {
+                context.beliefs.keep(&job, belief.clone());
+                return rest(context, &key, &job, &belief, requeue, now).await;
+            }
+            // The newest is read once; if that is not enough, the cache will have it soon.
+            Err(Error::Stale) if round == 0 => {
+                job = newest(context, &key).await?;
+                context.beliefs.forget(job.metadata.uid.as_deref().unwrap_or_default());
+                belief = Belief::read(&job);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Next::requeue(Duration::ZERO))
+}
+
+/// Whether a step changed what the next decision is made on.
+enum Moved {
+    Yes,
+    No(Option<Duration>),
+}
+
+/// Writes what was decided, does it, tells it.
+async fn step(
+    context: &Context,
+    key: &Key,
+    job: &TrainingJob,
+    belief: &mut Belief,
+    observed: &Observed,
+    decision: Decision,
+    now: Timestamp,
+) -> Result<Moved, Error> {
+    let Decision { status, actions, events, requeue_after } = decision;
+    let before = belief.newest.clone();
+    let moved = status != *before;
+    let written = belief.worth_writing(&status, !events.is_empty());
+    if written {
+        *belief = save(context, job, &belief.version, &status).await?;
+    } else {
+        belief.newest = Arc::new(status);
+    }
+    context.beliefs.keep(job, belief.clone());
+    context.metrics.job(job, &before, &belief.newest, observed, now);
+    let acted = act(context, key, job, belief, actions, written).await;
+    for event in &events {
+        tracing::info!(job = key.name, namespace = key.namespace, reason = event.reason, "{}", event.message);
+        context.events.tell(&job.object_ref(&()), event).await;
+    }
+    acted?;
+    repair::repair(context, key, job, &belief.newest, now).await?;
+    Ok(if moved { Moved::Yes } else { Moved::No(requeue_after) })
+}
+
+async fn act(
+    context: &Context,
+    key: &Key,
+    job: &TrainingJob,
+    belief: &Belief,
+    actions: Vec<Action>,
+    written: bool,
+) -> Result<(), Error> {
+    for facts in context.facts.of(key).iter().filter(|facts| observe::broken(facts) == Some(Broken::Hurt)) {
+        tracing::info!(attempt = facts.name, "a pod of the gang is gone: the rest is stopped");
+        apply::stop_pods(context, key, facts, None).await?;
+    }
+    for action in actions {
+        match action {
+            Action::Start { plan, plan_hash } => {
+                if !written {
+                    apply::still(context, job, &belief.version).await?;
+                }
+                let blueprint = Blueprint { job, plan: &plan, plan_hash: &plan_hash, images: &context.images };
+                apply::start(context, key, &blueprint).await?;
+            }
+            Action::Stop { attempt, checkpoint } => apply::stop(context, key, &attempt, checkpoint).await?,
+            Action::Release { attempt } => apply::release(context, key, &attempt).await?,
+        }
+    }
+    Ok(())
+}
+
+/// What decisions are made on, and whom to ask about it from now on.
+fn fetch(context: &Context, key: &Key, job: &TrainingJob, status: &TrainingJobStatus, now: Timestamp) -> Observed {
+    let attempts = context.facts.of(key);
+    let under_way = status.attempt.as_ref();
+    let name = under_way.map(|attempt| attempt.name.as_str());
+    let facts = attempts.iter().find(|facts| Some(facts.name.as_str()) == name);
+    listen(context, key, facts);
+    let live = name.and_then(|name| context.live.latest(&key.namespace, &key.name, name));
+    observe::observe(&Scene {
+        job_uid: job.metadata.uid.as_deref().unwrap_or_default(),
+        gpus: job.spec.trainer.gpus_per_replica,
+        under_way: under_way.map(|attempt| (attempt.name.as_str(), attempt.launches.as_slice())),
+        attempts: &attempts,
+        live: live.as_deref(),
+        now,
+    })
+}
+
+/// Agent 0 of a gang that runs is asked from now on; what it said last is kept until the attempt is over.
+fn listen(context: &Context, key: &Key, facts: Option<&AttemptFacts>) {
+    let Some(facts) = facts else { return context.live.forget(&key.namespace, &key.name) };
+    if observe::standing(facts) != Standing::Running {
+        return;
+    }
+    let first = facts.own_pods().find(|pod| pod.index == 0);
+    if let Some(address) = first.and_then(|pod| pod.address.parse().ok()) {
+        context.live.watch(&key.namespace, &key.name, &facts.name, address);
+    }
+}
+
+/// Nothing is left to do now: says when to look again, and deletes a job whose time is over.
+async fn rest(
+    context: &Context,
+    key: &Key,
+    job: &TrainingJob,
+    belief: &Belief,
+    requeue: Option<Duration>,
+    now: Timestamp,
+) -> Result<Next, Error> {
+    let status = &belief.newest;
+    let over = time_to_live(job, status, now);
+    if over == Some(Duration::ZERO) {
+        delete(context, job).await?;
+        return Ok(Next::await_change());
+    }
+    let known = context.facts.of(key);
+    let settled = known.iter().filter(|facts| !facts.released).all(|facts| match observe::standing(facts) {
+        Standing::Absent | Standing::Queued | Standing::Running | Standing::Ended => true,
+        Standing::Pending { .. } | Standing::Ending => false,
+    });
+    let unsettled = (!settled).then_some(UNSETTLED);
+    for facts in &known {
+        tell_problem(context, key, job, facts).await;
+    }
+    if status.attempt.is_none() {
+        context.beliefs.rest(job);
+    }
+    let next = [requeue, over, unsettled, belief.due()].into_iter().flatten().min();
+    Ok(next.map_or_else(Next::await_change, Next::requeue))
+}
+
+/// Tells people what a gang waits for, when that is not just time.
+async fn tell_problem(context: &Context, key: &Key, job: &TrainingJob, facts: &AttemptFacts) {
+    if let Standing::Pending { message, problem: true } = observe::standing(facts)
+        && context.tried.again(key, "problem", PROBLEM_EVERY)
+    {
+        tell(context, job, "GangPending", format!("{}: {message}", facts.name)).await;
+    }
+}
+
+/// How long a finished job still lives; `None` when it does for ever, or is not finished.
+fn time_to_live(job: &TrainingJob, status: &TrainingJobStatus, now: Timestamp) -> Option<Duration> {
+    let limit = job.spec.lifecycle.ttl_after_finished.as_ref()?.get();
+    if !matches!(status.stage, Stage::Complete | Stage::Failed) || status.attempt.is_some() {
+        return None;
+    }
+    let done: Timestamp = status.completion_time.as_deref()?.parse().ok()?;
+    let lived = Duration::try_from(now.duration_since(done)).unwrap_or_default();
+    Some(limit.saturating_sub(lived))
+}
+
+async fn delete(context: &Context, job: &TrainingJob) -> Result<(), Error> {
+    let name = job.name_any();
+    let jobs: Api<TrainingJob> = Api::namespaced(context.client.clone(), &job.namespace().unwrap_or_default());
+    let preconditions = Preconditions { uid: job.uid(), resource_version: None };
+    let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() };
+    tracing::info!(job = name, "lifecycle.ttlAfterFinished is over: deleted");
+    match jobs.delete(&name, &parameters).await {
+        Ok(_) => Ok(()),
+        Err(error) if matches!(code(&error), Some(404 | 409)) => Ok(()),
+        Err(error) => Err(error).doing(|| format!("delete TrainingJob {name}")),
+    }
+}
+
+/// Writes the status, if the job still is the version that it was decided on.
+async fn save(
+    context: &Context,
+    job: &TrainingJob,
+    version: &str,
+    status: &TrainingJobStatus,
+) -> Result<Belief, Error> {
+    let name = job.name_any();
+    let value =
+        serde_json::to_value(status).map_err(|error| Error::Local { what: "the status", why: error.to_string() })?;
+    // As the API server will give it back: times without fractions, for one.
+    let status = serde_json::from_value(value.clone())
+        .map_err(|error| Error::Local { what: "the status", why: error.to_string() })?;
+    let patch = Patch::Apply(json!({
+        "apiVersion": TrainingJob::api_version(&()),
+        "kind": TrainingJob::kind(&()),
+        "metadata": {"name": name, "uid": job.metadata.uid, "resourceVersion": version},
+        "status": value,
+    }));
+    let jobs: Api<PartialObjectMeta<TrainingJob>> =
+        Api::namespaced(context.client.clone(), &job.namespace().unwrap_or_default());
+    let parameters = PatchParams::apply(names::FIELD_MANAGER).force();
+    match jobs.patch_status(&name, &parameters, &patch).await {
+        Ok(there) => Ok(Belief::written(there.metadata.resource_version.unwrap_or_default(), status)),
+        Err(error) if matches!(code(&error), Some(404 | 409)) => Err(Error::Stale),
+        Err(error) => Err(error).doing(|| format!("write the status of TrainingJob {name}")),
+    }
+}
+
+/// The job as it is now.
+async fn newest(context: &Context, key: &Key) -> Result<TrainingJob, Error> {
+    let jobs: Api<TrainingJob> = Api::namespaced(context.client.clone(), &key.namespace);
+    let there = jobs.get_opt(&key.name).await.doing(|| format!("read TrainingJob {}", key.name))?;
+    there.filter(|job| job.metadata.deletion_timestamp.is_none()).ok_or(Error::Stale)
+}
+
+/// Namespace and name of a job.
+pub fn key_of<K: ResourceExt>(job: &K) -> Key {
+    Key::new(job.namespace().unwrap_or_default(), job.name_any())
+}
+
+/// Warns people about a job.
+pub async fn tell<K: Resource<DynamicType = ()>>(context: &Context, job: &K, reason: &str, message: String) {
+    let event = Event { kind: EventKind::Warning, reason: reason.to_owned(), message, phase: None };
+    context.events.tell(&job.object_ref(&()), &event).await;
+}

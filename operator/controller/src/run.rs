@@ -1,0 +1,141 @@
+//! The operator, put together.
+
+use crate::belief::Beliefs;
+use crate::build::Images;
+use crate::client;
+use crate::context::{Context, Failures, Services, Tried};
+use crate::controller;
+use crate::events::Events;
+use crate::facts::Facts;
+use crate::leader::{Election, Leadership, Timing};
+use crate::live::{Live, Pace};
+use crate::metrics::Metrics;
+use crate::serve::{self, Readiness};
+use crate::watch::{self, Watches};
+use futures::channel::mpsc;
+use futures::future::{BoxFuture, Shared};
+use futures::{FutureExt, stream};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+
+/// How the operator runs.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Namespaces whose jobs it looks after; empty: all.
+    pub namespaces: Vec<String>,
+    /// The images that pods run.
+    pub images: Images,
+    /// Jobs that are reconciled at a time.
+    pub concurrency: u16,
+    /// How running gangs are asked.
+    pub pace: Pace,
+    /// Where `/metrics`, `/healthz` and `/readyz` are served.
+    pub listen: SocketAddr,
+    /// Who this replica is, such as the name of its pod.
+    pub identity: String,
+    /// The namespace of the lease; `None`: no election, this replica is alone.
+    pub lease_namespace: Option<String>,
+    /// How long the steps of an election take.
+    pub timing: Timing,
+}
+
+/// The operator cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The cluster's address or credentials cannot be used.
+    #[error("cannot use the cluster's configuration: {0}")]
+    Client(#[from] kube::Error),
+    /// The port cannot be listened on.
+    #[error("cannot listen on {0}: {1}")]
+    Listen(SocketAddr, io::Error),
+}
+
+/// Runs the operator until `stop` resolves, then lets what is under way end, and gives the lease back.
+///
+/// # Errors
+/// [`RunError`], before anything was done.
+pub async fn run(
+    config: Config,
+    cluster: kube::Config,
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> Result<(), RunError> {
+    let stop: Shared<BoxFuture<'static, ()>> = stop.boxed().shared();
+    let metrics = Metrics::new();
+    let listener = TcpListener::bind(config.listen).await.map_err(|error| RunError::Listen(config.listen, error))?;
+    // The lease is given back when nothing acts any more.
+    let (ended, release) = oneshot::channel::<()>();
+    let (election, leadership) = match &config.lease_namespace {
+        Some(namespace) => {
+            let lease = client::connect_for_lease(cluster.clone(), &metrics, config.timing.renew_every)?;
+            let (election, leadership) = Election::new(lease, namespace, config.identity.clone(), config.timing);
+            let until = async move { drop(release.await) };
+            (Some(tokio::spawn(election.run(until))), leadership)
+        }
+        None => (None, Leadership::alone()),
+    };
+    let client = client::connect(cluster, &metrics, &leadership)?;
+    let readiness = Readiness::new(leadership.clone());
+    let (live, heard) = Live::new(config.pace, metrics.clone());
+    let facts = Arc::new(Facts::default());
+    let context = Arc::new(Context {
+        events: Events::new(client.clone(), config.identity.clone()),
+        client,
+        images: config.images.clone(),
+        facts: facts.clone(),
+        beliefs: Beliefs::default(),
+        live: live.clone(),
+        metrics: metrics.clone(),
+        leadership,
+        services: Services::default(),
+        failures: Failures::default(),
+        tried: Tried::default(),
+    });
+
+    let mut tasks = JoinSet::new();
+    tasks.spawn(serve::serve(listener, metrics, readiness.clone(), stop.clone()).map(|served| {
+        if let Err(error) = served {
+            tracing::error!(%error, "cannot serve");
+        }
+    }));
+    tasks.spawn(async move { live.run().await });
+    let heard = stream::unfold(heard, |mut heard| async move { Some((heard.recv().await?, heard)) });
+    operate(context, &config, readiness, heard, &mut tasks, stop).await;
+    tasks.shutdown().await;
+    drop(ended);
+    if let Some(election) = election {
+        // It ends by itself now.
+        let _ = election.await;
+    }
+    Ok(())
+}
+
+/// Fills the caches, then reconciles until `stop` resolves.
+async fn operate(
+    context: Arc<Context>,
+    config: &Config,
+    readiness: Readiness,
+    heard: impl futures::Stream<Item = kube::runtime::reflector::ObjectRef<pawl_api::TrainingJob>> + Send + 'static,
+    tasks: &mut JoinSet<()>,
+    stop: Shared<BoxFuture<'static, ()>>,
+) {
+    let (changed, news) = mpsc::unbounded();
+    let gangs = watch::gangs(&context.client, &config.namespaces, &context.facts, &changed);
+    for task in gangs.tasks {
+        tasks.spawn(task);
+    }
+    let mut unfilled = gangs.unfilled;
+    // Without all facts, what exists would look as if it were gone.
+    tokio::select! {
+        filled = unfilled.wait_for(|count| *count == 0) => if filled.is_err() { return },
+        () = stop.clone() => return,
+    }
+    readiness.caches_filled(true);
+    tracing::info!("caches are filled");
+    let (jobs, store) = watch::jobs(&context, &config.namespaces);
+    let watches = Watches { jobs, store, changed: news };
+    controller::run(context, watches, heard, config.concurrency, stop).await;
+}

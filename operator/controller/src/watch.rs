@@ -1,0 +1,212 @@
+//! The watches: `TrainingJob`s into a store, and pods, batch Jobs and ConfigMaps of gangs into facts.
+//!
+//! Lists come in pages, so that filling the caches takes little memory, on every API server that is supported. A watch
+//! that fails begins anew, after a backoff; what is gone by then is found out by comparison.
+
+use crate::context::Context;
+use crate::controller::Guarded;
+use crate::facts::{Facts, Key, Listing};
+use crate::names;
+use crate::reconcile::key_of;
+use crate::watched::{WatchedJob, WatchedPod};
+use futures::channel::mpsc;
+use futures::future::BoxFuture;
+use futures::stream::{self, BoxStream, SelectAll};
+use futures::{Stream, StreamExt};
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::core::PartialObjectMeta;
+use kube::runtime::reflector::{self, ObjectRef, Store};
+use kube::runtime::watcher::{self, Event};
+use kube::runtime::{Predicate, WatchStreamExt, predicates};
+use kube::{Api, Client, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use std::collections::HashSet;
+use std::fmt::Debug;
+use std::sync::Arc;
+use tokio::sync::watch;
+
+/// Objects in a page of a list.
+const PAGE: u32 = 250;
+/// `TrainingJob`s in a page: with their status they are large.
+const JOB_PAGE: u32 = 50;
+
+/// Where the controller's news come from.
+pub struct Watches {
+    /// `TrainingJob`s whose spec, labels or annotations changed.
+    pub jobs: BoxStream<'static, ObjectRef<Guarded>>,
+    /// All `TrainingJob`s.
+    pub store: Store<Guarded>,
+    /// Jobs whose pods, batch Jobs or plans changed.
+    pub changed: mpsc::UnboundedReceiver<Key>,
+}
+
+/// The watches on gangs, each to be run, and whether all of them know all.
+pub struct GangWatches {
+    /// Run all of them, for as long as the operator runs.
+    pub tasks: Vec<BoxFuture<'static, ()>>,
+    /// How many are still to be filled.
+    pub unfilled: watch::Receiver<usize>,
+}
+
+/// Watches the gangs of `namespaces`, all when there are none, into `facts`. Changed jobs are sent to `changed`.
+pub fn gangs(
+    client: &Client,
+    namespaces: &[String],
+    facts: &Arc<Facts>,
+    changed: &mpsc::UnboundedSender<Key>,
+) -> GangWatches {
+    let scopes = scopes(namespaces);
+    let (unfilled, filled) = watch::channel(scopes.len() * 3);
+    let unfilled = Arc::new(unfilled);
+    let mut tasks = Vec::new();
+    for scope in scopes {
+        let ours = watcher::Config::default().labels(names::SELECTOR).page_size(PAGE);
+        let sink = || Sink { changed: changed.clone(), unfilled: unfilled.clone(), filled: false };
+        let pods = objects(api::<WatchedPod>(client, scope.as_deref()), ours.clone(), "pods");
+        let jobs = objects(api::<WatchedJob>(client, scope.as_deref()), ours.clone(), "batch Jobs");
+        let maps = objects(api::<PartialObjectMeta<ConfigMap>>(client, scope.as_deref()), ours, "ConfigMaps");
+        tasks.push(taken(pods, facts, Listing::new(scope.clone()), sink(), Facts::pod));
+        tasks.push(taken(jobs, facts, Listing::new(scope.clone()), sink(), Facts::gang));
+        tasks.push(taken(maps, facts, Listing::new(scope), sink(), Facts::plan));
+    }
+    GangWatches { tasks, unfilled: filled }
+}
+
+/// Watches the `TrainingJob`s of `namespaces`, all when there are none. Jobs that are gone are forgotten everywhere.
+///
+/// Of a relisting only what changed is passed on, so that one store holds what several watches say.
+pub fn jobs(context: &Arc<Context>, namespaces: &[String]) -> (BoxStream<'static, ObjectRef<Guarded>>, Store<Guarded>) {
+    let (store, writer) = reflector::store::<Guarded>();
+    let mut all = SelectAll::new();
+    for scope in scopes(namespaces) {
+        let config = watcher::Config::default().page_size(JOB_PAGE);
+        let events = objects(api::<Guarded>(&context.client, scope.as_deref()), config, "TrainingJobs");
+        let mut tracker = Tracker { context: context.clone(), store: store.clone(), scope, seen: HashSet::new() };
+        all.push(events.flat_map(move |event| stream::iter(tracker.track(event))).boxed());
+    }
+    // An empty list to begin with makes the store ready; whether the cache is filled is for the facts to say.
+    let start = stream::iter([Event::Init, Event::InitDone]);
+    let changes = predicates::generation.combine(predicates::labels).combine(predicates::annotations);
+    let jobs = start.chain(all).map(Ok).reflect(writer).applied_objects();
+    let changed = jobs.predicate_filter(changes, Default::default());
+    (changed.filter_map(|job| async { job.ok().map(|job| ObjectRef::from_obj(&job)) }).boxed(), store)
+}
+
+/// Follows one watch of `TrainingJob`s.
+struct Tracker {
+    context: Arc<Context>,
+    store: Store<Guarded>,
+    scope: Option<String>,
+    seen: HashSet<Key>,
+}
+
+impl Tracker {
+    /// The changes that an event says.
+    fn track(&mut self, event: Event<Guarded>) -> Vec<Event<Guarded>> {
+        match event {
+            Event::Apply(mut job) => {
+                slim(&mut job);
+                self.context.facts.adopt(&key_of(&job));
+                vec![Event::Apply(job)]
+            }
+            Event::InitApply(mut job) => {
+                slim(&mut job);
+                self.seen.insert(key_of(&job));
+                self.context.facts.adopt(&key_of(&job));
+                vec![Event::Apply(job)]
+            }
+            Event::Delete(job) => {
+                self.gone(&job);
+                vec![Event::Delete(job)]
+            }
+            Event::Init => {
+                self.seen.clear();
+                Vec::new()
+            }
+            Event::InitDone => {
+                let seen = std::mem::take(&mut self.seen);
+                let covered =
+                    |job: &Guarded| self.scope.as_ref().is_none_or(|scope| job.namespace().as_ref() == Some(scope));
+                let gone = self.store.state_filter(|job| covered(job) && !seen.contains(&key_of(job)));
+                gone.iter().for_each(|job| self.gone(job));
+                self.context.facts.orphan_others(self.scope.as_deref(), &seen);
+                gone.into_iter().map(|job| Event::Delete((*job).clone())).collect()
+            }
+        }
+    }
+
+    /// A job is no longer there: nothing is kept of it.
+    fn gone(&self, job: &Guarded) {
+        let Key { namespace, name } = key_of(job);
+        self.context.live.forget(&namespace, &name);
+        self.context.metrics.forget(&namespace, &name);
+        let key = Key { namespace, name };
+        self.context.facts.orphan(&key);
+        self.context.failures.clear(&key);
+        self.context.beliefs.forget(&job.uid().unwrap_or_default());
+    }
+}
+
+/// Drops what nobody reads.
+fn slim(job: &mut Guarded) {
+    job.managed_fields_mut().clear();
+    job.annotations_mut().remove("kubectl.kubernetes.io/last-applied-configuration");
+}
+
+/// What is to be watched: each namespace, or all at once.
+fn scopes(namespaces: &[String]) -> Vec<Option<String>> {
+    if namespaces.is_empty() { vec![None] } else { namespaces.iter().cloned().map(Some).collect() }
+}
+
+fn api<K>(client: &Client, scope: Option<&str>) -> Api<K>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+{
+    match scope {
+        Some(namespace) => Api::namespaced(client.clone(), namespace),
+        None => Api::all(client.clone()),
+    }
+}
+
+/// A watch that never ends: errors are logged and waited out.
+fn objects<K>(api: Api<K>, config: watcher::Config, what: &'static str) -> impl Stream<Item = Event<K>> + Send
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    watcher::watcher(api, config).default_backoff().filter_map(move |event| async move {
+        event.inspect_err(|error| tracing::warn!(%error, "watch of {what}: trying again")).ok()
+    })
+}
+
+/// Where news go.
+struct Sink {
+    changed: mpsc::UnboundedSender<Key>,
+    unfilled: Arc<watch::Sender<usize>>,
+    filled: bool,
+}
+
+/// Takes the events of a watch into the facts, and names the jobs that changed.
+fn taken<K: Send + 'static>(
+    events: impl Stream<Item = Event<K>> + Send + 'static,
+    facts: &Arc<Facts>,
+    mut listing: Listing,
+    mut sink: Sink,
+    take: impl Fn(&Facts, Event<K>, &mut Listing) -> Vec<Key> + Send + 'static,
+) -> BoxFuture<'static, ()> {
+    let facts = facts.clone();
+    Box::pin(async move {
+        let mut events = std::pin::pin!(events);
+        while let Some(event) = events.next().await {
+            let full = matches!(event, Event::InitDone);
+            for key in take(&facts, event, &mut listing) {
+                // Nobody listens when the controller has stopped.
+                let _ = sink.changed.unbounded_send(key);
+            }
+            if full && !sink.filled {
+                sink.filled = true;
+                sink.unfilled.send_modify(|count| *count -= 1);
+            }
+        }
+    })
+}

@@ -1,0 +1,269 @@
+//! Pods and batch Jobs as the watches read them: what facts are made of, and nothing else. All other fields are skipped
+//! while the JSON is read, so an event costs little and leaves nothing behind.
+
+use jiff::Timestamp;
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
+use kube::Resource;
+use serde::{Deserialize, Deserializer};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+/// A pod.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct WatchedPod {
+    /// Without managed fields.
+    #[serde(deserialize_with = "slim")]
+    pub metadata: ObjectMeta,
+    /// What the scheduler wrote.
+    #[serde(default)]
+    pub spec: PodSpec,
+    /// What the kubelet wrote.
+    #[serde(default)]
+    pub status: PodStatus,
+}
+
+/// Of a pod's spec.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PodSpec {
+    /// Where it runs.
+    pub node_name: Option<String>,
+}
+
+/// Of a pod's status.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PodStatus {
+    /// Pending, Running, Succeeded, Failed.
+    pub phase: Option<String>,
+    /// Why, such as `Evicted`.
+    pub reason: Option<String>,
+    /// Why, for people.
+    pub message: Option<String>,
+    /// Its address.
+    #[serde(rename = "podIP")]
+    pub pod_ip: Option<String>,
+    /// PodScheduled, DisruptionTarget and others.
+    pub conditions: Vec<Condition>,
+    /// States of its containers.
+    pub container_statuses: Vec<ContainerStatus>,
+    /// States of its init containers.
+    pub init_container_statuses: Vec<ContainerStatus>,
+}
+
+/// A condition of a pod or a batch Job.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Condition {
+    /// What it is about.
+    #[serde(rename = "type")]
+    pub type_: String,
+    /// True, False, Unknown.
+    pub status: String,
+    /// Why, in one word.
+    pub reason: Option<String>,
+    /// Why, for people.
+    pub message: Option<String>,
+}
+
+/// State of a container.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct ContainerStatus {
+    /// Its name.
+    pub name: String,
+    /// Waiting, running or terminated.
+    pub state: ContainerState,
+}
+
+/// State of a container: at most one is set.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct ContainerState {
+    /// Not started.
+    pub waiting: Option<Waiting>,
+    /// It runs.
+    pub running: Option<Running>,
+    /// It ended.
+    pub terminated: Option<Terminated>,
+}
+
+/// Why a container does not run yet.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Waiting {
+    /// In one word.
+    pub reason: Option<String>,
+    /// For people.
+    pub message: Option<String>,
+}
+
+/// A container runs.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct Running {}
+
+/// How a container ended.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Terminated {
+    /// Its exit code; 128 and the signal when it was killed.
+    pub exit_code: i32,
+    /// Such as `OOMKilled`.
+    pub reason: Option<String>,
+    /// What it left as its termination message.
+    pub message: Option<String>,
+}
+
+/// A batch Job.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct WatchedJob {
+    /// Without managed fields.
+    #[serde(deserialize_with = "slim")]
+    pub metadata: ObjectMeta,
+    /// What was asked for.
+    #[serde(default)]
+    pub spec: JobSpec,
+    /// What the Job controller wrote.
+    #[serde(default)]
+    pub status: JobStatus,
+}
+
+/// Of a batch Job's spec.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct JobSpec {
+    /// No pods are made while it is true.
+    pub suspend: Option<bool>,
+    /// Pods at a time.
+    pub parallelism: Option<i32>,
+    /// Pods in all.
+    pub completions: Option<i32>,
+}
+
+/// Of a batch Job's status.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct JobStatus {
+    /// When it was last resumed.
+    pub start_time: Option<Time>,
+    /// Complete, Failed and others.
+    pub conditions: Vec<Condition>,
+}
+
+/// The metadata that facts are made of.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Meta {
+    name: Option<String>,
+    namespace: Option<String>,
+    uid: Option<String>,
+    resource_version: Option<String>,
+    generation: Option<i64>,
+    creation_timestamp: Option<Time>,
+    deletion_timestamp: Option<Time>,
+    labels: Option<BTreeMap<String, String>>,
+    annotations: Option<BTreeMap<String, String>>,
+    owner_references: Option<Vec<OwnerReference>>,
+}
+
+fn slim<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+    let meta = Meta::deserialize(deserializer)?;
+    Ok(ObjectMeta {
+        name: meta.name,
+        namespace: meta.namespace,
+        uid: meta.uid,
+        resource_version: meta.resource_version,
+        generation: meta.generation,
+        creation_timestamp: meta.creation_timestamp,
+        deletion_timestamp: meta.deletion_timestamp,
+        labels: meta.labels,
+        annotations: meta.annotations,
+        owner_references: meta.owner_references,
+        ..ObjectMeta::default()
+    })
+}
+
+/// When the object was made; the beginning of time when it does not say.
+pub(crate) fn created(meta: &ObjectMeta) -> Timestamp {
+    meta.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0)
+}
+
+impl Resource for WatchedPod {
+    type DynamicType = ();
+    type Scope = NamespaceResourceScope;
+
+    fn kind(_: &()) -> Cow<'_, str> {
+        "Pod".into()
+    }
+
+    fn group(_: &()) -> Cow<'_, str> {
+        "".into()
+    }
+
+    fn version(_: &()) -> Cow<'_, str> {
+        "v1".into()
+    }
+
+    fn plural(_: &()) -> Cow<'_, str> {
+        "pods".into()
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+impl Resource for WatchedJob {
+    type DynamicType = ();
+    type Scope = NamespaceResourceScope;
+
+    fn kind(_: &()) -> Cow<'_, str> {
+        "Job".into()
+    }
+
+    fn group(_: &()) -> Cow<'_, str> {
+        "batch".into()
+    }
+
+    fn version(_: &()) -> Cow<'_, str> {
+        "v1".into()
+    }
+
+    fn plural(_: &()) -> Cow<'_, str> {
+        "jobs".into()
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kube::core::WatchEvent;
+
+    #[test]
+    fn what_is_not_needed_is_not_kept() {
+        let line = r#"{"type":"ADDED","object":{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a-1-0-x","namespace":"n",
+            "uid":"u","resourceVersion":"7","managedFields":[{"manager":"kubelet","fieldsV1":{"f:status":{}}}],
+            "labels":{"pawl.dev/job":"a"}},
+            "spec":{"nodeName":"node-1","containers":[{"name":"trainer","image":"i","env":[{"name":"A","value":"B"}]}]},
+            "status":{"phase":"Running","podIP":"10.0.0.1","qosClass":"Burstable",
+            "containerStatuses":[{"name":"trainer","ready":true,"state":{"running":{"startedAt":"2026-01-01T00:00:00Z"}}}]}}}"#;
+        let WatchEvent::Added(pod) = serde_json::from_str::<WatchEvent<WatchedPod>>(line).unwrap() else { panic!() };
+        assert_eq!(pod.metadata.name.as_deref(), Some("a-1-0-x"));
+        assert_eq!(pod.metadata.managed_fields, None);
+        assert_eq!(pod.spec.node_name.as_deref(), Some("node-1"));
+        assert!(pod.status.container_statuses[0].state.running.is_some());
+    }
+}

@@ -1,0 +1,255 @@
+//! An API server in memory: objects with versions, server-side apply of what the operator applies, deletion with
+//! preconditions, and a log of all changes from which any earlier state can be read again.
+
+use http::{Method, Request, Response, StatusCode};
+use kube::client::Body;
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// Kind (plural), namespace, name.
+pub type Id = (String, String, String);
+
+/// When the operator is stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// Its last write was carried out, and it knew.
+    AfterAnswer,
+    /// Its last write was carried out, and it never heard.
+    AnswerLost,
+    /// Its last write never arrived.
+    NotSent,
+}
+
+/// A change of an object; `None` when it was removed.
+#[derive(Clone)]
+pub struct Change {
+    pub version: u64,
+    pub id: Id,
+    pub object: Option<Value>,
+}
+
+#[derive(Default)]
+pub struct Store {
+    pub version: u64,
+    pub objects: BTreeMap<Id, Value>,
+    pub log: Vec<Change>,
+    /// Mutating requests that were carried out, as verb and path.
+    pub writes: Vec<String>,
+    /// Requests of the operator that were refused.
+    pub refused: Vec<String>,
+    /// Stop the operator at its write of this number, from 1.
+    pub stop: Option<(usize, Stop)>,
+    pub dead: bool,
+    uids: u64,
+}
+
+#[derive(Clone, Default)]
+pub struct Api(Arc<Mutex<Store>>);
+
+impl Api {
+    pub fn store(&self) -> MutexGuard<'_, Store> {
+        self.0.lock().unwrap()
+    }
+
+    /// A client of this API server.
+    pub fn client(&self) -> kube::Client {
+        let api = self.clone();
+        kube::Client::new(tower::service_fn(move |request| answer(api.clone(), request)), "default")
+    }
+}
+
+async fn answer(api: Api, request: Request<Body>) -> Result<Response<Body>, std::io::Error> {
+    let (parts, body) = request.into_parts();
+    let bytes = body.collect_bytes().await.map_err(std::io::Error::other)?;
+    let body: Value = if bytes.is_empty() { Value::Null } else { serde_json::from_slice(&bytes).unwrap() };
+    let mut store = api.store();
+    let lost = || std::io::Error::other("the operator was stopped");
+    if store.dead {
+        return Err(lost());
+    }
+    let writes = parts.method != Method::GET;
+    let stop = store.stop.filter(|(at, _)| writes && store.writes.len() + 1 == *at).map(|(_, stop)| stop);
+    if stop == Some(Stop::NotSent) {
+        store.dead = true;
+        return Err(lost());
+    }
+    let path = parts.uri.path().to_owned();
+    let query = parts.uri.query().unwrap_or_default().to_owned();
+    let (code, value) = store.handle(&parts.method, &path, &query, body);
+    if writes && code.is_success() {
+        store.writes.push(format!("{} {path}", parts.method));
+        if let Some(stop) = stop {
+            store.dead = true;
+            if stop == Stop::AnswerLost {
+                return Err(lost());
+            }
+        }
+    } else if writes {
+        store.refused.push(format!("{} {path}: {code}", parts.method));
+    }
+    let bytes = serde_json::to_vec(&value).unwrap();
+    Ok(Response::builder().status(code).body(Body::from(bytes)).unwrap())
+}
+
+fn status(code: StatusCode, reason: &str) -> (StatusCode, Value) {
+    (
+        code,
+        json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "message": reason,
+        "code": code.as_u16()}),
+    )
+}
+
+/// Namespace, plural, name and subresource of a path.
+fn parse(path: &str) -> (String, String, Option<String>, Option<String>) {
+    let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
+    match parts.iter().position(|part| *part == "namespaces") {
+        Some(at) => {
+            let part = |n: usize| parts.get(at + n).map(|part| (*part).to_owned());
+            (part(1).unwrap(), part(2).unwrap(), part(3), part(4))
+        }
+        // Cluster-scoped: /api/v1/nodes/NAME.
+        None => (String::new(), parts[2].to_owned(), parts.get(3).map(|part| (*part).to_owned()), None),
+    }
+}
+
+impl Store {
+    fn handle(&mut self, method: &Method, path: &str, query: &str, body: Value) -> (StatusCode, Value) {
+        let (namespace, plural, name, subresource) = parse(path);
+        let id = |name: &str| (plural.clone(), namespace.clone(), name.to_owned());
+        match (method.as_str(), name.as_deref()) {
+            ("GET", Some(name)) => match self.objects.get(&id(name)) {
+                Some(object) => (StatusCode::OK, object.clone()),
+                None => status(StatusCode::NOT_FOUND, "NotFound"),
+            },
+            ("POST", None) => {
+                let name = body["metadata"]["name"].as_str().unwrap().to_owned();
+                self.create(id(&name), body)
+            }
+            ("PATCH", Some(name)) => self.apply(id(name), subresource.as_deref(), body),
+            ("DELETE", Some(name)) => self.delete(&id(name), &body),
+            ("DELETE", None) => self.delete_collection(&plural, &namespace, query),
+            other => panic!("{other:?} {path}"),
+        }
+    }
+
+    pub fn create(&mut self, id: Id, mut object: Value) -> (StatusCode, Value) {
+        if self.objects.contains_key(&id) {
+            return status(StatusCode::CONFLICT, "AlreadyExists");
+        }
+        self.uids += 1;
+        object["metadata"]["uid"] = json!(format!("uid-{}", self.uids));
+        object["metadata"]["namespace"] = json!(id.1);
+        object["metadata"]["creationTimestamp"] = json!(jiff::Timestamp::now().to_string());
+        (StatusCode::CREATED, self.put(id, object))
+    }
+
+    /// Writes an object under a new version.
+    pub fn put(&mut self, id: Id, mut object: Value) -> Value {
+        self.version += 1;
+        object["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        self.log.push(Change { version: self.version, id: id.clone(), object: Some(object.clone()) });
+        self.objects.insert(id, object.clone());
+        object
+    }
+
+    pub fn remove(&mut self, id: &Id) {
+        if self.objects.remove(id).is_some() {
+            self.version += 1;
+            self.log.push(Change { version: self.version, id: id.clone(), object: None });
+        }
+    }
+
+    fn apply(&mut self, id: Id, subresource: Option<&str>, body: Value) -> (StatusCode, Value) {
+        let Some(there) = self.objects.get(&id) else {
+            return if subresource.is_some() {
+                status(StatusCode::NOT_FOUND, "NotFound")
+            } else {
+                self.create(id, body)
+            };
+        };
+        for field in ["resourceVersion", "uid"] {
+            let wanted = &body["metadata"][field];
+            if !wanted.is_null() && *wanted != there["metadata"][field] {
+                return status(StatusCode::CONFLICT, "Conflict");
+            }
+        }
+        let mut object = there.clone();
+        match subresource {
+            Some("status") => object["status"] = body["status"].clone(),
+            _ => merge(&mut object, &body),
+        }
+        if object == *there {
+            return (StatusCode::OK, object);
+        }
+        (StatusCode::OK, self.put(id, object))
+    }
+
+    fn delete(&mut self, id: &Id, options: &Value) -> (StatusCode, Value) {
+        let Some(there) = self.objects.get(id) else { return status(StatusCode::NOT_FOUND, "NotFound") };
+        let uid = &options["preconditions"]["uid"];
+        if !uid.is_null() && *uid != there["metadata"]["uid"] {
+            return status(StatusCode::CONFLICT, "Conflict");
+        }
+        let mut object = there.clone();
+        if options["propagationPolicy"] == "Foreground" {
+            object["metadata"]["deletionTimestamp"] = json!(jiff::Timestamp::now().to_string());
+            object["metadata"]["finalizers"] = json!(["foregroundDeletion"]);
+            return (StatusCode::OK, self.put(id.clone(), object));
+        }
+        self.remove(id);
+        (StatusCode::OK, json!({"kind": "Status", "apiVersion": "v1", "status": "Success"}))
+    }
+
+    fn delete_collection(&mut self, plural: &str, namespace: &str, query: &str) -> (StatusCode, Value) {
+        let attempt = query.split("pawl.dev%2Fattempt%3D").nth(1).expect("only the pods of one attempt are deleted");
+        let attempt = attempt.split('&').next().unwrap();
+        let chosen: Vec<(Id, Value)> = self
+            .objects
+            .iter()
+            .filter(|((kind, ns, _), object)| {
+                let phase = object["status"]["phase"].as_str().unwrap_or_default();
+                kind == plural
+                    && ns == namespace
+                    && object["metadata"]["labels"]["pawl.dev/attempt"] == attempt
+                    && !matches!(phase, "Succeeded" | "Failed")
+            })
+            .map(|(id, object)| (id.clone(), object.clone()))
+            .collect();
+        for (id, object) in chosen {
+            self.mark_deleted(id, object);
+        }
+        (StatusCode::OK, json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": []}))
+    }
+
+    /// A graceful deletion begins.
+    pub fn mark_deleted(&mut self, id: Id, mut object: Value) {
+        if object["metadata"]["deletionTimestamp"].is_null() {
+            object["metadata"]["deletionTimestamp"] = json!(jiff::Timestamp::now().to_string());
+            self.put(id, object);
+        }
+    }
+
+    /// The objects as they were at a version.
+    pub fn at(&self, version: u64) -> BTreeMap<Id, Value> {
+        let mut objects = BTreeMap::new();
+        for change in self.log.iter().take_while(|change| change.version <= version) {
+            match &change.object {
+                Some(object) => objects.insert(change.id.clone(), object.clone()),
+                None => objects.remove(&change.id),
+            };
+        }
+        objects
+    }
+}
+
+fn merge(object: &mut Value, patch: &Value) {
+    match (object, patch) {
+        (Value::Object(object), Value::Object(patch)) => {
+            for (name, value) in patch {
+                merge(object.entry(name.clone()).or_insert(Value::Object(Map::new())), value);
+            }
+        }
+        (object, patch) => *object = patch.clone(),
+    }
+}

@@ -1,0 +1,140 @@
+//! The crash matrix: the operator is stopped at every one of its writes, and starts again with new or with stale caches.
+
+use crate::api::{Api, Stop};
+use crate::cluster;
+use crate::operator::Operator;
+use pawl_api::TrainingJobStatus;
+use pawl_api::status::{PhaseState, Stage};
+use serde_json::{Value, json};
+
+/// Rounds after which a job must have ended.
+const ROUNDS: usize = 600;
+
+/// Three phases, one of which is slower and rolled back, and a training.
+fn job() -> Value {
+    json!({
+        "apiVersion": "pawl.dev/v1alpha1", "kind": "TrainingJob",
+        "metadata": {"name": "toy", "namespace": "default", "generation": 1},
+        "spec": {
+            "workload": {"name": "ups"},
+            "trainer": {"replicas": 2, "gpusPerReplica": 1},
+            "settings": {"batchPerGpu": 2},
+            "phases": [
+                {"name": "compile", "settings": {"compile": "Graph"}},
+                {"name": "recompute", "settings": {"activationCheckpointing": "Full"}},
+                {"name": "batch", "settings": {"batchPerGpu": 4}},
+            ],
+            "train": {"items": 1000},
+        },
+    })
+}
+
+/// How fresh the caches are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Caches {
+    /// A reconcile sees all that happened before it.
+    Fresh,
+    /// A reconcile sees what was there before the reconcile before it; so does one after a restart.
+    Behind,
+}
+
+struct End {
+    status: Value,
+    writes: Vec<String>,
+    left: Vec<String>,
+}
+
+/// Runs the job to its end, stopping the operator once.
+async fn run(stop: Option<(usize, Stop)>, caches: Caches) -> End {
+    let api = Api::default();
+    api.store().create(("trainingjobs".to_owned(), "default".to_owned(), "toy".to_owned()), job());
+    api.store().stop = stop;
+    let mut operator = Operator::start(&api, api.store().version);
+    let mut before = api.store().version;
+    let mut quiet = 0;
+    for _ in 0..ROUNDS {
+        let now = api.store().version;
+        operator.catch_up(if caches == Caches::Behind { before } else { now });
+        before = now;
+        // A failed reconcile is made again: in the next round.
+        let failed = operator.reconcile().await.err();
+        let mut store = api.store();
+        assert!(cluster::gangs_alive(&store).len() <= 1, "two gangs: {:?}", cluster::gangs_alive(&store));
+        if store.dead {
+            store.dead = false;
+            store.stop = None;
+            let stale = if caches == Caches::Behind { before } else { store.version };
+            drop(store);
+            operator = Operator::start(&api, stale);
+            continue;
+        }
+        if let Some(error) = failed {
+            assert!(error.kind() == "stale", "{error}");
+        }
+        let rested = store.version;
+        cluster::step(&mut store);
+        assert!(cluster::gangs_alive(&store).len() <= 1, "two gangs: {:?}", cluster::gangs_alive(&store));
+        quiet = if rested == store.version && rested == now { quiet + 1 } else { 0 };
+        if quiet == 3 {
+            break;
+        }
+    }
+    let store = api.store();
+    let job = &store.objects[&("trainingjobs".to_owned(), "default".to_owned(), "toy".to_owned())];
+    let left =
+        store.objects.keys().filter(|(kind, ..)| !matches!(kind.as_str(), "trainingjobs" | "events" | "services"));
+    End {
+        status: job["status"].clone(),
+        writes: store.writes.clone(),
+        left: left.map(|(kind, _, name)| format!("{kind} {name}")).collect(),
+    }
+}
+
+/// A status without its times.
+fn timeless(mut status: Value) -> Value {
+    fn strip(value: &mut Value) {
+        match value {
+            Value::Object(fields) => {
+                fields.retain(|name, _| {
+                    !matches!(
+                        name.as_str(),
+                        "lastTransitionTime" | "startTime" | "completionTime" | "started" | "eta" | "goodput"
+                    )
+                });
+                fields.values_mut().for_each(strip);
+            }
+            Value::Array(items) => items.iter_mut().for_each(strip),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+        }
+    }
+    strip(&mut status);
+    status
+}
+
+#[tokio::test]
+async fn the_job_ends_as_its_trainers_say() {
+    let end = run(None, Caches::Fresh).await;
+    let status: TrainingJobStatus = serde_json::from_value(end.status).unwrap();
+    assert_eq!(status.stage, Stage::Complete);
+    let states: Vec<_> = status.phases.iter().map(|phase| phase.state).collect();
+    assert_eq!(states, [PhaseState::Accepted, PhaseState::RolledBack, PhaseState::Accepted], "{:#?}", status.phases);
+    assert_eq!(status.training.unwrap().restarts, 0);
+    assert_eq!(end.left, Vec::<String>::new());
+    assert!(end.writes.len() >= 40, "{} writes: {:#?}", end.writes.len(), end.writes);
+}
+
+#[tokio::test]
+async fn stopped_after_any_write_the_operator_comes_to_the_same_end() {
+    let whole = run(None, Caches::Fresh).await;
+    let wanted = timeless(whole.status);
+    for caches in [Caches::Fresh, Caches::Behind] {
+        for stop in [Stop::AfterAnswer, Stop::AnswerLost, Stop::NotSent] {
+            for at in 1..=whole.writes.len() {
+                let end = run(Some((at, stop)), caches).await;
+                let case = format!("{stop:?} at write {at} ({}), caches {caches:?}", whole.writes[at - 1]);
+                assert_eq!(timeless(end.status), wanted, "{case}");
+                assert_eq!(end.left, Vec::<String>::new(), "{case}");
+            }
+        }
+    }
+}
