@@ -425,8 +425,9 @@ pub struct CheckpointStatus {
 pub struct CostStatus {
     /// Device time so far, exactly, in milliseconds.
     pub device_milliseconds: u64,
-    /// The same by what it was for.
+    /// The same by what it was for: `Preflight`, `Speed`, `Quality`, `Bundle`, `LeaveOneOut`, `Train`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(with = "BTreeMap<String, u64>")]
     pub purposes: BTreeMap<Purpose, u64>,
     /// Device hours so far (process hours on the CPU).
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -72,3 +72,56 @@ fn own_name() -> String {
     let host = rustix::system::uname();
     format!("{}-{}", host.nodename().to_string_lossy(), std::process::id())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Arguments, Command};
+    use clap::{CommandFactory, Parser};
+    use std::time::Duration;
+
+    fn parsed(line: &[&str]) -> Config {
+        let arguments = Arguments::try_parse_from([&["pawl", "operator"], line].concat()).expect("a command line");
+        let Command::Operator(operator) = arguments.command else { panic!("not the operator") };
+        configuration(operator, "from-kubeconfig")
+    }
+
+    #[test]
+    fn without_flags_it_runs_all_namespaces_and_takes_part_in_the_election() {
+        let config = parsed(&[]);
+        assert!(config.namespaces.is_empty());
+        assert_eq!(config.lease_namespace.as_deref(), Some("from-kubeconfig"));
+        assert!(config.identity.ends_with(&format!("-{}", std::process::id())), "{}", config.identity);
+        assert_eq!(config.images.agent, config.images.trainer);
+    }
+
+    #[test]
+    fn flags_are_taken_over() {
+        let config = parsed(&[
+            "--namespace=team-a,team-b",
+            "--leader-election=false",
+            "--progress-every=1m",
+            "--identity=pod-1",
+            "--lease-namespace=pawl-system",
+        ]);
+        assert_eq!(config.namespaces, ["team-a", "team-b"]);
+        assert_eq!(config.lease_namespace, None, "alone: nothing to be elected for");
+        assert_eq!(config.pace.progress_every, Duration::from_secs(60));
+        assert_eq!(config.identity, "pod-1");
+    }
+
+    #[test]
+    fn a_chart_without_namespaces_gives_an_empty_variable() {
+        assert!(parsed(&["--namespace="]).namespaces.is_empty());
+    }
+
+    #[test]
+    fn every_flag_can_be_a_variable() {
+        let command = Arguments::command();
+        let operator = command.find_subcommand("operator").expect("the subcommand");
+        for flag in operator.get_arguments().filter(|flag| flag.get_id() != "help") {
+            let variable = flag.get_env().unwrap_or_default().to_string_lossy();
+            assert!(variable.starts_with("PAWL_"), "{}", flag.get_id());
+        }
+    }
+}

@@ -20,7 +20,7 @@
 //! same facts.
 //!
 //! A lease that a person deletes is made again by its holder; a follower waits as if it were still there. Only a replica
-//! that starts in that moment cannot know of it.
+//! that starts, or was cut off, in that moment cannot know of it.
 //!
 //! The clock is `CLOCK_MONOTONIC`: a process that was stopped (SIGSTOP, a debugger) finds its right expired when it
 //! goes on. A machine that was suspended whole does not notice by that clock; there the update of the lease, which
