@@ -15,6 +15,7 @@ use super::{
     error::NAME,
     matmul::{Blas, WORKSPACE},
     nccl::Nccl,
+    overlap,
     run::{Code, Places, Plan, Run, Target},
 };
 use crate::{
@@ -215,7 +216,9 @@ impl CudaExecutable {
             let events = (0..=compiled.runs.len()).map(|_| device.event()).collect::<Result<Vec<_>, _>>()?;
             events[0].record(device.stream())?;
             for (run, event) in compiled.runs.iter().zip(&events[1..]) {
-                run.enqueue(device, blas, gang.as_deref(), places)?;
+                if let Some(done) = run.enqueue(device, blas, gang.as_deref(), places)? {
+                    device.stream().wait(&done)?;
+                }
                 event.record(device.stream())?;
             }
             device.synchronize()?;
@@ -412,7 +415,8 @@ impl Executable for CudaExecutable {
         device.stream().wait(&compiled.slots[compiled.next].copied)?;
         let slot = &compiled.slots[compiled.next];
         let places = Places { buffers: &slot.addresses, workspace: workspace.address() };
-        let queue = || (compiled.runs.iter()).try_for_each(|run| run.enqueue(device, blas, gang.as_deref(), places));
+        let (lowered, runs) = (&compiled.lowered, &compiled.runs);
+        let queue = || overlap::queue(lowered, runs, device, blas, gang.as_deref(), places);
         let first = !compiled.warm;
         match &slot.graph {
             _ if first || *launching == Launching::Streamed => queue()?,

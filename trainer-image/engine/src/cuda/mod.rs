@@ -14,6 +14,7 @@ mod error;
 mod executable;
 mod matmul;
 pub mod nccl;
+mod overlap;
 mod run;
 pub mod source;
 

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, ffi::c_void, sync::Arc};
 
-use cudarc::driver::{result, sys};
+use cudarc::driver::{CudaEvent, result, sys};
 
 use super::{
     attention,
@@ -205,19 +205,21 @@ impl Run {
         })
     }
 
-    /// Queues it.
+    /// Queues it. A collective goes on beside the stream: it is done at the event given back.
     pub(super) fn enqueue(
         &self,
         device: &Device,
         blas: &Blas,
         gang: Option<&Nccl>,
         places: Places<'_>,
-    ) -> Result<(), ExecError> {
+    ) -> Result<Option<CudaEvent>, ExecError> {
         match self {
-            Run::Launches(launches) => launches.iter().try_for_each(|launch| launch.enqueue(device, places)),
+            Run::Launches(launches) => {
+                launches.iter().try_for_each(|launch| launch.enqueue(device, places))?;
+            }
             Run::Product { ready, buffers, calls } => calls.iter().try_for_each(|call| {
                 blas.enqueue(ready, [0, 1, 2].map(|x| places.buffers[buffers[x]] + call[x] as u64))
-            }),
+            })?,
             Run::Collective(collect) => {
                 let place = |access: &Access| places.buffers[access.buffer] + 4 * access.offset as u64;
                 let (from, to) = (place(&collect.from), place(&collect.to));
@@ -225,11 +227,10 @@ impl Run {
                     Some(gang) => {
                         let elements = collect.from.elements();
                         // SAFETY: lowering keeps both buffers until the result is read.
-                        let done = unsafe { gang.start(collect.op, from, to, elements, device.stream()) }?;
-                        Ok(device.stream().wait(&done)?)
+                        return Ok(Some(unsafe { gang.start(collect.op, from, to, elements, device.stream()) }?));
                     }
                     // Alone: the sum of one.
-                    None if from == to => Ok(()),
+                    None if from == to => {}
                     None => {
                         debug_assert!(matches!(
                             collect.op,
@@ -237,11 +238,12 @@ impl Run {
                         ));
                         let bytes = 4 * collect.to.elements();
                         // SAFETY: both buffers hold that many bytes.
-                        Ok(unsafe { result::memcpy_dtod_async(to, from, bytes, device.stream().cu_stream()) }?)
+                        unsafe { result::memcpy_dtod_async(to, from, bytes, device.stream().cu_stream()) }?;
                     }
                 }
             }
         }
+        Ok(None)
     }
 
     /// Registers and spilled bytes of a thread, of the first launch.
