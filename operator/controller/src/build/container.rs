@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 pub(super) fn trainer(blueprint: &Blueprint<'_>) -> Container {
     let trainer = &blueprint.job.spec.trainer;
     let foreign = is_foreign(blueprint);
-    let agent = if foreign { "/pawl/bin/pawl" } else { "/pawl" };
+    let agent = if foreign { "/pawl/bin/pawl" } else { "/bin/pawl" };
     Container {
         name: names::CONTAINER.to_owned(),
         image: Some(trainer.image.clone().unwrap_or_else(|| blueprint.images.trainer.clone())),
@@ -33,7 +33,7 @@ pub(super) fn installer(blueprint: &Blueprint<'_>) -> Option<Container> {
     is_foreign(blueprint).then(|| Container {
         name: names::AGENT_CONTAINER.to_owned(),
         image: Some(blueprint.images.agent.clone()),
-        command: Some(["/pawl", "agent", "install", volumes::BIN].map(str::to_owned).to_vec()),
+        command: Some(["/bin/pawl", "agent", "install", volumes::BIN].map(str::to_owned).to_vec()),
         volume_mounts: Some(vec![VolumeMount {
             name: volumes::BIN_VOLUME.to_owned(),
             mount_path: volumes::BIN.to_owned(),
