@@ -58,6 +58,9 @@ struct Ups {
     json: bool,
     #[command(flatten)]
     shape: Shape,
+    /// More arguments for the peer, which win: `-- --compile none`.
+    #[arg(last = true)]
+    more: Vec<String>,
 }
 
 /// What both arms run.

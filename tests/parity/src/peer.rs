@@ -19,6 +19,7 @@ pub fn round(args: &Ups, export: Option<&Path>) -> anyhow::Result<Round> {
     if let Some(folder) = export {
         command.arg("--export").arg(folder);
     }
+    command.args(&args.more);
     let output = command.output().with_context(|| format!("cannot start {}", args.python.display()))?;
     if !output.status.success() {
         bail!("the peer failed:\n{}", String::from_utf8_lossy(&output.stderr));
