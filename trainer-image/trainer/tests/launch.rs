@@ -199,7 +199,9 @@ fn a_stop_request_saves_and_says_so_and_what_is_counted_is_true() {
         let metrics = std::fs::read_to_string(&text).unwrap_or_default();
         metrics.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok()).unwrap_or(0.0)
     };
-    for name in ["pawl_train_step_seconds_count", "pawl_gpu_memory_bytes{kind=\"peak\"}", "pawl_train_utilization_ratio"] {
+    for name in
+        ["pawl_train_step_seconds_count", "pawl_gpu_memory_bytes{kind=\"peak\"}", "pawl_train_utilization_ratio"]
+    {
         while value(name) == 0.0 {
             assert!(Instant::now() < deadline, "{name} stays 0");
             std::thread::sleep(Duration::from_millis(20));
@@ -276,6 +278,15 @@ fn what_this_trainer_cannot_do_is_refused_by_name() {
         assert_eq!(report.outcome, outcome, "{expected}: {}", report.message);
         assert!(report.message.contains(expected), "{expected}: {}", report.message);
     }
+}
+
+#[test]
+#[cfg(not(feature = "cuda"))]
+fn a_rank_that_is_given_a_gpu_never_trains_on_the_cpu() {
+    let dir = tempfile::tempdir().unwrap();
+    let (code, report) = Rank::start(dir.path(), &plan(json!({})), &[("PAWL_DEVICE", "cuda:0".to_owned())]).end();
+    assert_eq!((code, report.outcome, report.steps), (20, Outcome::Unsupported, 0));
+    assert!(report.message.contains("spec.trainer.image"), "{}", report.message);
 }
 
 #[test]
