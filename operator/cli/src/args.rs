@@ -1,8 +1,9 @@
 //! The command line.
 
+pub mod agent;
+
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// Trains a model, keeping only the optimizations that measurably hold.
@@ -58,7 +59,7 @@ pub enum Command {
     },
     /// Run the ranks of one pod: its entry point.
     #[command(hide = true)]
-    Agent(Agent),
+    Agent(agent::Agent),
     /// Be one rank: read the trainer contract's environment.
     #[command(hide = true)]
     Trainer,
@@ -108,38 +109,6 @@ pub struct Plan {
     /// Phases to apply on top of the baseline, in this order.
     #[arg(long = "phase", value_name = "NAME")]
     pub phases: Vec<String>,
-}
-
-/// `pawl agent`.
-#[derive(Debug, Args)]
-pub struct Agent {
-    /// The attempt's plan.
-    #[arg(long, env = "PAWL_ATTEMPT_PLAN", value_name = "PATH")]
-    pub plan: PathBuf,
-    /// Index of this pod in the gang; 0 coordinates.
-    #[arg(long, env = "JOB_COMPLETION_INDEX", value_name = "N")]
-    pub replica: u32,
-    /// host:port at which pod 0 is reached by the others.
-    #[arg(long, env = "PAWL_AGENT_ADDRESS", value_name = "HOST:PORT", requires = "token_file")]
-    pub address: Option<String>,
-    /// File that holds the gang's token.
-    #[arg(long, env = "PAWL_AGENT_TOKEN_FILE", value_name = "PATH")]
-    pub token_file: Option<PathBuf>,
-    /// Working directory of the attempt.
-    #[arg(long, env = "PAWL_WORK_DIR", default_value = "/tmp/pawl", value_name = "DIR")]
-    pub work_dir: PathBuf,
-    /// Checkpoint storage, URL or path. Default: in the working directory.
-    #[arg(long, env = "PAWL_CHECKPOINTS", value_name = "URL")]
-    pub checkpoints: Option<String>,
-    /// Where workloads keep generated data. Default: in the working directory.
-    #[arg(long, env = "PAWL_DATA", value_name = "DIR")]
-    pub data: Option<PathBuf>,
-    /// Where the results go in at most 4096 bytes.
-    #[arg(long, env = "PAWL_TERMINATION_LOG", default_value = "/dev/termination-log", value_name = "PATH")]
-    pub termination_log: PathBuf,
-    /// The trainer and its arguments, for plans without a command. Default: the built-in trainer.
-    #[arg(last = true, value_name = "TRAINER")]
-    pub trainer: Vec<OsString>,
 }
 
 /// Form of an output.

@@ -1,46 +1,85 @@
 //! `pawl agent`: the entry point of a pod.
 
-use crate::args::Agent;
+use crate::args::agent::{Agent, AgentCommand, Pod};
 use crate::exit;
-use pawl_agent::{AttemptEnd, AttemptResult, Node, Rendezvous, Stop};
+use pawl_agent::{AgentError, AttemptEnd, AttemptResult, Event, Live, Node, Rendezvous, Stop};
 use pawl_contract::exit::Outcome;
-use pawl_contract::plan::AttemptPlan;
-use pawl_contract::report;
+use pawl_contract::plan::{AttemptPlan, LaunchKind};
+use pawl_contract::{pod, report};
 use pawl_local::interrupt::Interrupts;
 use std::ffi::OsString;
 use std::io;
-use std::net::{Ipv6Addr, TcpListener};
-use std::path::Path;
+use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 use tokio::sync::watch;
+use tracing_subscriber::EnvFilter;
 
-/// Runs the ranks of this pod, writes the termination message, and exits as the contract says.
-pub fn agent(arguments: Agent) -> ExitCode {
-    let plan = match read_plan(&arguments.plan) {
-        Ok(plan) => plan,
-        Err(error) => {
-            let message = format!("{}: {error}", arguments.plan.display());
-            return exit::with_error(Outcome::InvalidPlan.exit_code(), &message);
-        }
-    };
-    let log = arguments.termination_log.clone();
-    match attempt(&plan, arguments) {
-        Ok(result) => {
-            if let Err(error) = std::fs::write(&log, report::fold(&result.launches)) {
-                eprintln!("{}: {error}: the results are only in the working directory", log.display());
+/// The pod cannot run its part of the attempt.
+#[derive(Debug, thiserror::Error)]
+enum PodError {
+    #[error("--plan: not given: name the attempt's plan")]
+    NoPlan,
+    #[error("{}: {source}", path.display())]
+    Plan { path: PathBuf, source: io::Error },
+    #[error("--address {0}: has no port: write host:port")]
+    Address(String),
+    #[error("port {port}: {source}")]
+    Listen { port: u16, source: io::Error },
+    #[error(transparent)]
+    Agent(#[from] AgentError),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+impl PodError {
+    fn outcome(&self) -> Outcome {
+        match self {
+            Self::NoPlan | Self::Plan { .. } | Self::Address(_) | Self::Agent(AgentError::InvalidPlan { .. }) => {
+                Outcome::InvalidPlan
             }
-            if !result.message.is_empty() {
-                eprintln!("{}", result.message);
-            }
-            ExitCode::from(code(&result))
+            Self::Listen { .. } | Self::Agent(_) | Self::Io(_) => Outcome::Failed,
         }
-        Err(error) => exit::with_error(Outcome::Failed.exit_code(), &error),
     }
 }
 
-/// How the pod exits: 0 when all was run, else why it was not.
-fn code(result: &AttemptResult) -> u8 {
-    let outcome = match result.end {
+/// Runs the ranks of this pod, writes the termination message, and exits as the contract says.
+pub fn agent(Agent { command, pod }: Agent) -> ExitCode {
+    match command {
+        Some(AgentCommand::Install { directory }) => match pawl_agent::install(&directory) {
+            Ok(_) => ExitCode::SUCCESS,
+            Err(error) => exit::with_error(exit::FAILED, &error),
+        },
+        None => run(pod),
+    }
+}
+
+fn run(pod: Pod) -> ExitCode {
+    log_to_stderr();
+    let (replica, log) = (pod.replica, pod.termination_log.clone());
+    let (outcome, last_words) = match attempt(pod) {
+        Ok(result) => (outcome(&result), last_words(replica, &result)),
+        Err(error) => {
+            tracing::error!("{error}");
+            (error.outcome(), error.to_string())
+        }
+    };
+    if let Err(error) = std::fs::write(&log, last_words) {
+        tracing::error!("{}: {error}: the results are only in the working directory", log.display());
+    }
+    ExitCode::from(outcome.exit_code())
+}
+
+/// Pod 0 tells the results. What ended the attempt before there was any, and what ended another pod, is told in words.
+fn last_words(replica: u32, result: &AttemptResult) -> String {
+    let nothing_but_words = result.launches.is_empty() && !result.message.is_empty();
+    if replica == 0 && !nothing_but_words { report::fold(&result.launches) } else { result.message.clone() }
+}
+
+/// How the pod exits: 0 when all was run, else why it was not. All pods of a gang agree on the rank that failed first.
+fn outcome(result: &AttemptResult) -> Outcome {
+    match result.end {
         AttemptEnd::Complete => Outcome::Done,
         AttemptEnd::Stopped => Outcome::Stopped,
         AttemptEnd::LostPeer => Outcome::LostPeer,
@@ -48,15 +87,72 @@ fn code(result: &AttemptResult) -> u8 {
             let failed = result.launches.iter().rev().find(|launch| launch.outcome != Outcome::Done);
             failed.map_or(Outcome::Failed, |launch| launch.outcome)
         }
+    }
+}
+
+/// Standard output is for the lines of the ranks.
+fn log_to_stderr() {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let lines = tracing_subscriber::fmt().json().flatten_event(true).with_current_span(false);
+    lines.with_env_filter(filter).with_writer(io::stderr).init();
+}
+
+fn read_plan(path: Option<&Path>) -> Result<AttemptPlan, PodError> {
+    let path = path.ok_or(PodError::NoPlan)?;
+    let read = || serde_json::from_slice(&std::fs::read(path)?).map_err(io::Error::other);
+    read().map_err(|source| PodError::Plan { path: path.to_owned(), source })
+}
+
+fn attempt(arguments: Pod) -> Result<AttemptResult, PodError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let result = runtime.block_on(async {
+        // Before anything else: process 1 does not hear a signal that it does not listen for.
+        let interrupts = Interrupts::listen()?;
+        pawl_agent::reap_orphans()?;
+        let plan = read_plan(arguments.plan.as_deref())?;
+        let place = tracing::info_span!("attempt", job = plan.job, attempt = plan.attempt, pod = arguments.replica);
+        // On this thread everything is about this attempt.
+        let _here = place.entered();
+        whole(&plan, arguments, interrupts).await
+    });
+    // A look-up of a name may still wait for an answer that nobody needs.
+    runtime.shutdown_background();
+    result
+}
+
+async fn whole(plan: &AttemptPlan, arguments: Pod, mut interrupts: Interrupts) -> Result<AttemptResult, PodError> {
+    let port = arguments.http_port;
+    let node = node(plan, arguments)?;
+    let live = Live::new(plan, node.replica, &node.work_dir)?;
+    if let Some(port) = port {
+        tokio::spawn(pawl_agent::serve(listen(port)?, live.clone()));
+    }
+    let (stop, stopped) = watch::channel(Stop::No);
+    tracing::info!(launches = plan.launches.len(), ranks = plan.world_size(), "the attempt begins");
+    let heard = move |event: Event| {
+        live.hear(&event);
+        tell(&event);
     };
-    outcome.exit_code()
+    let run = pawl_agent::run(plan, node, stopped, heard);
+    tokio::pin!(run);
+    loop {
+        tokio::select! {
+            result = &mut run => {
+                let result = result?;
+                tracing::info!(end = ?result.end, "the attempt ends{}{}", colon(&result.message), result.message);
+                return Ok(result);
+            }
+            signal = interrupts.next() => {
+                tracing::info!("{signal}: the ranks are asked to stop");
+                // However often it is asked: whoever cannot wait for a checkpoint has SIGKILL.
+                let _ = stop.send(Stop::Gracefully);
+            }
+        }
+    }
 }
 
-fn read_plan(path: &Path) -> io::Result<AttemptPlan> {
-    serde_json::from_slice(&std::fs::read(path)?).map_err(io::Error::other)
-}
-
-fn attempt(plan: &AttemptPlan, arguments: Agent) -> Result<AttemptResult, Box<dyn std::error::Error>> {
+/// This pod and its place in the gang.
+fn node(plan: &AttemptPlan, arguments: Pod) -> Result<Node, PodError> {
     let trainer: Vec<OsString> = if arguments.trainer.is_empty() {
         vec![std::env::current_exe()?.into_os_string(), "trainer".into()]
     } else {
@@ -64,6 +160,11 @@ fn attempt(plan: &AttemptPlan, arguments: Agent) -> Result<AttemptResult, Box<dy
     };
     let mut node = Node::local(std::path::absolute(&arguments.work_dir)?, trainer);
     node.replica = arguments.replica;
+    node.echo = true;
+    node.env = threads(plan.ranks_per_replica);
+    let saves = plan.launches.iter().any(|launch| launch.kind == LaunchKind::Train);
+    let grace = if saves { pod::CHECKPOINT_GRACE_SECONDS } else { pod::STOP_GRACE_SECONDS };
+    node.limits.stop_grace = Duration::from_secs(grace);
     if let Some(checkpoints) = arguments.checkpoints {
         node.checkpoints = checkpoints;
     }
@@ -73,28 +174,54 @@ fn attempt(plan: &AttemptPlan, arguments: Agent) -> Result<AttemptResult, Box<dy
     node.rendezvous = match (arguments.address, arguments.token_file) {
         (Some(address), Some(token_file)) if arguments.replica == 0 => {
             let port = address.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
-            let port: u16 = port.ok_or_else(|| format!("--address: {address:?} has no port: write host:port"))?;
-            let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port))?;
+            let listener = listen(port.ok_or_else(|| PodError::Address(address.clone()))?)?;
             Rendezvous::Listen { listener, address, token_file }
         }
         (Some(address), Some(token_file)) => Rendezvous::Join { address, token_file },
         _ => Rendezvous::Local,
     };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
-        let (stop, stopped) = watch::channel(Stop::No);
-        let mut interrupts = Interrupts::listen()?;
-        let run = pawl_agent::run(plan, node, stopped, |_| {});
-        tokio::pin!(run);
-        let mut how = Stop::No;
-        loop {
-            tokio::select! {
-                result = &mut run => return Ok(result?),
-                _ = interrupts.next() => {
-                    how = if how == Stop::No { Stop::Gracefully } else { Stop::Now };
-                    let _ = stop.send(how);
-                }
-            }
-        }
-    })
+    Ok(node)
+}
+
+/// Listens on all addresses, of both families where the node has both.
+fn listen(port: u16) -> Result<TcpListener, PodError> {
+    let both = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port));
+    let listener = both.or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)));
+    listener.map_err(|source| PodError::Listen { port, source })
+}
+
+/// Each rank's share of the processors that the pod may use, unless the pod's environment says otherwise.
+fn threads(ranks: u32) -> Vec<(String, String)> {
+    // This knows of limits by control groups.
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let share = (processors / ranks.max(1) as usize).max(1);
+    ["OMP_NUM_THREADS", "RAYON_NUM_THREADS"]
+        .into_iter()
+        .filter(|name| std::env::var_os(name).is_none())
+        .map(|name| (name.to_owned(), share.to_string()))
+        .collect()
+}
+
+fn tell(event: &Event) {
+    match event {
+        Event::LaunchStarted { launch, kind } => tracing::info!(launch, ?kind, "launch started"),
+        Event::LaunchEnded(report) if report.outcome == Outcome::Done => tracing::info!(
+            launch = report.launch,
+            steps = report.steps,
+            items_per_second = report.items_per_second,
+            "launch done"
+        ),
+        Event::LaunchEnded(report) => tracing::warn!(
+            launch = report.launch,
+            outcome = ?report.outcome,
+            rank = report.failure.as_ref().and_then(|failure| failure.rank),
+            steps = report.steps,
+            "launch ended{}{}", colon(&report.message), report.message
+        ),
+        Event::Progress(_) => {}
+    }
+}
+
+fn colon(text: &str) -> &'static str {
+    if text.is_empty() { "" } else { ": " }
 }
