@@ -1,6 +1,8 @@
 //! The command line.
 
 pub mod agent;
+pub mod kubectl;
+pub mod operator;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
@@ -50,6 +52,10 @@ pub enum Command {
     },
     /// Print what the trainer will run, without running it.
     Plan(Plan),
+    /// Look after the TrainingJobs of a cluster; `kubectl pawl` when a link named kubectl-pawl is in the PATH.
+    Kubectl(kubectl::Arguments),
+    /// Run the TrainingJobs of a cluster, until SIGTERM.
+    Operator(operator::Operator),
     /// Print the CustomResourceDefinition of TrainingJob as YAML.
     Crd,
     /// Print a completion script.

@@ -14,6 +14,8 @@ pub const INPUT: u8 = 2;
 pub const NOT_AS_ASKED: u8 = 3;
 /// The state directory cannot be used.
 pub const STATE: u8 = 4;
+/// The cluster cannot be used.
+pub const CLUSTER: u8 = 4;
 
 /// The codes, for `--help`.
 pub const HELP: &str = "Exit codes:

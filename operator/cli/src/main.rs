@@ -5,8 +5,16 @@ mod commands;
 mod exit;
 
 use clap::Parser;
+use std::path::Path;
 use std::process::ExitCode;
 
+/// The program is what its name says: a link is enough for kubectl to find it.
 fn main() -> ExitCode {
-    commands::dispatch(args::Arguments::parse().command)
+    let mut words = std::env::args_os();
+    let program = words.next().unwrap_or_default();
+    match Path::new(&program).file_stem().and_then(|name| name.to_str()) {
+        Some("kubectl-pawl") => commands::kubectl::plugin(),
+        Some("kubectl_complete-pawl") => commands::kubectl::complete::answer(words),
+        _ => commands::dispatch(args::Arguments::parse().command),
+    }
 }

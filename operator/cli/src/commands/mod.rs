@@ -1,6 +1,8 @@
 //! A file per subcommand.
 
 mod agent;
+pub mod kubectl;
+mod operator;
 mod plan;
 mod report;
 mod run;
@@ -11,6 +13,8 @@ mod validate;
 use crate::args::{Arguments, Command};
 use crate::exit;
 use clap::CommandFactory;
+use console::Term;
+use pawl_local::display::colours;
 use serde::Serialize;
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -23,6 +27,8 @@ pub fn dispatch(command: Command) -> ExitCode {
         Command::Status { place, output } => status::status(&place, output),
         Command::Report { place, out } => report::report(&place, out.as_deref()),
         Command::Plan(plan) => plan::plan(&plan),
+        Command::Kubectl(arguments) => kubectl::kubectl(arguments),
+        Command::Operator(arguments) => operator::operator(arguments),
         Command::Crd => print(&pawl_api::crd()),
         Command::Completion { shell } => {
             let mut script = Vec::new();
@@ -43,6 +49,13 @@ fn print(text: &str) -> ExitCode {
         }
         _ => ExitCode::SUCCESS,
     }
+}
+
+/// How wide a table may be, and whether it may be coloured; in a pipe nothing is cut.
+fn terminal() -> (Option<usize>, bool) {
+    let term = Term::stdout();
+    let width = term.size_checked().map(|(_, columns)| usize::from(columns));
+    (width.filter(|_| term.features().is_attended()), colours(&term))
 }
 
 /// `value` as JSON or YAML.

@@ -1,12 +1,10 @@
 //! `pawl status`, and the result of `pawl run`.
 
-use super::{document, print, source};
+use super::{document, print, source, terminal};
 use crate::args::{Output, Place};
 use crate::exit;
-use console::Term;
 use pawl_api::TrainingJobStatus;
 use pawl_display::summary;
-use pawl_local::display::colours;
 use pawl_local::evidence;
 use pawl_local::state::StateDir;
 use pawl_local::state::document::Document;
@@ -61,10 +59,8 @@ impl<'a> Result<'a> {
 
 /// The result for people, as wide as the terminal; in a pipe nothing is cut.
 pub fn table(state: &StateDir, finished: &Document) -> String {
-    let term = Term::stdout();
-    let width = term.size_checked().map(|(_, columns)| usize::from(columns));
-    let width = width.filter(|_| term.features().is_attended());
-    summary::render(&finished.job, &finished.status, &evidence::places(state, finished), width, colours(&term))
+    let (width, colours) = terminal();
+    summary::render(&finished.job, &finished.status, &evidence::places(state, finished), width, colours)
 }
 
 /// Prints where a job is.

@@ -1,0 +1,117 @@
+//! Completion: what `kubectl_complete-pawl` prints, and the names that only the cluster knows.
+
+use super::session::Session;
+use crate::args::kubectl::{Cluster, Plugin};
+use crate::commands::print;
+use clap::{CommandFactory, Parser};
+use clap_complete::engine::CompletionCandidate;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::api::{Api, ListParams};
+use kube::config::Kubeconfig;
+use std::ffi::{OsStr, OsString};
+use std::fmt::Write;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Longest that a person at a prompt waits for names.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// What kubectl is told to do with the candidates, as Cobra counts it: do not offer files.
+const NO_FILES: u8 = 4;
+/// Offer files.
+const FILES: u8 = 0;
+
+/// Answers kubectl, which asks `kubectl_complete-pawl WORD... WORD-TO-COMPLETE`: a candidate a line, with its description
+/// after a tab, and then what else to do.
+pub fn answer(words: impl Iterator<Item = OsString>) -> ExitCode {
+    let mut words: Vec<OsString> = std::iter::once("kubectl-pawl".into()).chain(words).collect();
+    if words.len() == 1 {
+        words.push(OsString::new());
+    }
+    let last = words.len() - 1;
+    let file = words[last - 1] == "-f" || words[last - 1] == "--filename" || words[last - 1] == "--kubeconfig";
+    if file {
+        return print(&format!(":{FILES}\n"));
+    }
+    let candidates = clap_complete::engine::complete(&mut Plugin::command(), words, last, None).unwrap_or_default();
+    let mut text = String::new();
+    for candidate in candidates.iter().filter(|candidate| !candidate.is_hide_set()) {
+        text.push_str(&candidate.get_value().to_string_lossy());
+        if let Some(help) = candidate.get_help() {
+            let help = help.to_string();
+            write!(text, "\t{}", help.lines().next().unwrap_or_default()).expect("writing to a string does not fail");
+        }
+        text.push('\n');
+    }
+    print(&format!("{text}:{NO_FILES}\n"))
+}
+
+/// Names of the namespace's jobs.
+pub fn jobs(typed: &OsStr) -> Vec<CompletionCandidate> {
+    candidates(typed, async |session| {
+        let jobs = session.jobs().list_metadata(&ListParams::default()).await.ok()?;
+        Some(jobs.items.into_iter().filter_map(|job| job.metadata.name).collect())
+    })
+}
+
+/// Phases of the job that the command line names before.
+pub fn phases(typed: &OsStr) -> Vec<CompletionCandidate> {
+    candidates(typed, async |session| {
+        let words: Vec<String> = std::env::args().collect();
+        let verb = words.iter().position(|word| word == "rollback" || word == "pin")?;
+        let name = words.get(verb + 1)?;
+        let job = session.jobs().get(name).await.ok()?;
+        Some(job.spec.phases.into_iter().map(|phase| phase.name).collect())
+    })
+}
+
+/// Names of the cluster's namespaces.
+pub fn namespaces(typed: &OsStr) -> Vec<CompletionCandidate> {
+    candidates(typed, async |session| {
+        let namespaces: Api<Namespace> = Api::all(session.client.clone());
+        let namespaces = namespaces.list_metadata(&ListParams::default()).await.ok()?;
+        Some(namespaces.items.into_iter().filter_map(|namespace| namespace.metadata.name).collect())
+    })
+}
+
+/// Contexts of the kubeconfig.
+pub fn contexts(typed: &OsStr) -> Vec<CompletionCandidate> {
+    let cluster = named_cluster();
+    let kubeconfig = match cluster.kubeconfig {
+        Some(path) => Kubeconfig::read_from(path),
+        None => Kubeconfig::read(),
+    };
+    let names = kubeconfig.map(|found| found.contexts.into_iter().map(|context| context.name).collect());
+    matching(typed, names.unwrap_or_default())
+}
+
+/// Asks the cluster that the command line names; silence when it does not answer soon.
+fn candidates(typed: &OsStr, ask: impl AsyncFnOnce(Session) -> Option<Vec<String>>) -> Vec<CompletionCandidate> {
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return Vec::new() };
+    let names = runtime.block_on(async {
+        let asked = async {
+            let session = Session::open(&named_cluster()).await.ok()?;
+            ask(session).await
+        };
+        tokio::time::timeout(PATIENCE, asked).await.ok().flatten()
+    });
+    runtime.shutdown_background();
+    matching(typed, names.unwrap_or_default())
+}
+
+fn matching(typed: &OsStr, names: Vec<String>) -> Vec<CompletionCandidate> {
+    let typed = typed.to_string_lossy();
+    names.into_iter().filter(|name| name.starts_with(&*typed)).map(CompletionCandidate::new).collect()
+}
+
+/// The cluster that the words so far name, whatever else they say.
+fn named_cluster() -> Cluster {
+    #[derive(Parser)]
+    #[command(ignore_errors = true, disable_help_flag = true)]
+    struct Words {
+        #[command(flatten)]
+        cluster: Cluster,
+        #[arg(trailing_var_arg = false)]
+        rest: Vec<String>,
+    }
+    Words::try_parse().map(|words| words.cluster).unwrap_or_default()
+}

@@ -1,0 +1,47 @@
+//! What a cluster knows of a job: its status and its events. Curves stay with the pods that drew them.
+
+use super::error::ClusterError;
+use super::session::Session;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Event;
+use kube::api::{Api, ListParams};
+use pawl_display::event::EventRecord;
+use pawl_display::report::evidence::Evidence;
+
+/// Reads everything about the job `name`. Who may not read events gets the page without them.
+pub async fn gather(session: &Session, name: &str) -> Result<Evidence, ClusterError> {
+    let mut job = session.job(name).await?;
+    let status = job.status.take().unwrap_or_default();
+    let events: Api<Event> = Api::namespaced(session.client.clone(), &session.namespace);
+    let about = ListParams::default().fields(&format!("involvedObject.kind=TrainingJob,involvedObject.name={name}"));
+    let told = match session.ask(session.request("list", "events"), events.list(&about)).await {
+        Ok(told) => told.items,
+        Err(error @ ClusterError::Forbidden { .. }) => {
+            eprintln!("note: the page has no events: {error}");
+            Vec::new()
+        }
+        Err(error) => return Err(error),
+    };
+    let uid = job.metadata.uid.as_deref();
+    // An earlier job of the same name has events too, until they expire.
+    let mut records: Vec<EventRecord> =
+        told.iter().filter(|event| event.involved_object.uid.as_deref() == uid).filter_map(record).collect();
+    records.sort_by_key(|record| record.time);
+    Ok(Evidence::from_status(job, status, records))
+}
+
+/// The event as it was told; one without any time says nothing.
+fn record(event: &Event) -> Option<EventRecord> {
+    let time: Timestamp = match (&event.event_time, &event.first_timestamp, &event.last_timestamp) {
+        (Some(time), _, _) => time.0,
+        (None, Some(time), _) | (None, None, Some(time)) => time.0,
+        (None, None, None) => event.metadata.creation_timestamp.as_ref()?.0,
+    };
+    Some(EventRecord {
+        time,
+        warning: event.type_.as_deref() == Some("Warning"),
+        reason: event.reason.clone().unwrap_or_default(),
+        message: event.message.clone().unwrap_or_default(),
+        phase: None,
+    })
+}

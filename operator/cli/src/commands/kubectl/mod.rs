@@ -1,0 +1,61 @@
+//! `kubectl pawl`: a file per subcommand.
+
+pub mod complete;
+mod error;
+mod evidence;
+mod logs;
+mod pin;
+mod preflight;
+mod report;
+mod schedulable;
+mod session;
+mod status;
+mod suspend;
+mod watch;
+
+use super::print;
+use crate::args::kubectl::{Arguments, Command, Plugin};
+use crate::exit;
+use clap::{CommandFactory, Parser};
+use error::ClusterError;
+use session::Session;
+use std::process::ExitCode;
+
+/// Does what the command line of a program called `kubectl-pawl` says.
+pub fn plugin() -> ExitCode {
+    kubectl(Plugin::parse().arguments)
+}
+
+/// Does what the command line says.
+pub fn kubectl(arguments: Arguments) -> ExitCode {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return exit::with_error(exit::FAILED, &error),
+    };
+    let done = runtime.block_on(dispatch(arguments));
+    // A name that is being looked up must not hold the end up.
+    runtime.shutdown_background();
+    done.unwrap_or_else(|error| exit::with_error(error.code(), &error))
+}
+
+async fn dispatch(Arguments { cluster, command }: Arguments) -> Result<ExitCode, ClusterError> {
+    let session = || Session::open(&cluster);
+    match command {
+        Command::Status { job, watch: true, output } => watch::watch(&session().await?, &job.name, output).await,
+        Command::Status { job, watch: false, output } => status::status(&session().await?, &job.name, output).await,
+        Command::Report { job, out } => report::report(&session().await?, &job.name, out.as_deref()).await,
+        Command::Rollback { job, phases, all } => pin::rollback(&session().await?, &job.name, &phases, all).await,
+        Command::Pin { job, phases, to } => pin::pin(&session().await?, &job.name, &phases, to.pin()).await,
+        Command::Suspend { job } => suspend::suspend(&session().await?, &job.name, true).await,
+        Command::Resume { job } => suspend::suspend(&session().await?, &job.name, false).await,
+        Command::Logs { job, follow, tail, rank } => {
+            logs::logs(&session().await?, &job.name, &logs::Wanted { follow, tail, rank }).await
+        }
+        Command::Preflight { file, output } => preflight::preflight(&cluster, &file, output).await,
+        Command::Completion { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Plugin::command(), "kubectl-pawl", &mut script);
+            Ok(print(&String::from_utf8_lossy(&script)))
+        }
+    }
+}

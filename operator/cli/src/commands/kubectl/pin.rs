@@ -1,0 +1,121 @@
+//! `kubectl pawl pin` and `rollback`: a person's word on phases.
+
+use super::error::ClusterError;
+use super::session::{Session, nearest};
+use crate::commands::print;
+use kube::api::Patch;
+use pawl_api::TrainingJob;
+use pawl_api::spec::Pin;
+use serde_json::{Value, json};
+use std::process::ExitCode;
+
+/// Pins the phases, or all, to RolledBack.
+pub async fn rollback(session: &Session, name: &str, phases: &[String], all: bool) -> Result<ExitCode, ClusterError> {
+    let job = session.job(name).await?;
+    let phases = if all { job.spec.phases.iter().map(|phase| phase.name.clone()).collect() } else { phases.to_vec() };
+    change(session, &job, &phases, Some(Pin::RolledBack)).await
+}
+
+/// Pins the phases, or takes their pins away.
+pub async fn pin(session: &Session, name: &str, phases: &[String], pin: Option<Pin>) -> Result<ExitCode, ClusterError> {
+    let job = session.job(name).await?;
+    change(session, &job, phases, pin).await
+}
+
+async fn change(
+    session: &Session,
+    job: &TrainingJob,
+    phases: &[String],
+    pin: Option<Pin>,
+) -> Result<ExitCode, ClusterError> {
+    let name = job.metadata.name.as_deref().unwrap_or_default();
+    let operations = operations(job, phases, pin)?;
+    if operations.is_empty() {
+        return Ok(print(&format!("trainingjob.pawl.dev/{name}: nothing to change\n")));
+    }
+    let patch = serde_json::from_value(Value::Array(operations))
+        .map_err(|error| ClusterError::Refused(format!("the change cannot be written as a JSON patch: {error}")))?;
+    session.patch(name, &Patch::Json(patch)).await?;
+    let said = match pin {
+        Some(pin) => format!("pinned to {pin:?}"),
+        None => "not pinned any more".to_owned(),
+    };
+    let printed = print(&format!("trainingjob.pawl.dev/{name}: {}: {said}\n", phases.join(", ")));
+    if pin.is_some() {
+        eprintln!("note: say `pin:` in the manifest too, or the next kubectl apply of it takes this back");
+    }
+    Ok(printed)
+}
+
+/// The JSON patch that pins `phases`. It holds only while every phase is where it was read.
+fn operations(job: &TrainingJob, phases: &[String], pin: Option<Pin>) -> Result<Vec<Value>, ClusterError> {
+    let mut operations = Vec::new();
+    for wanted in phases {
+        let Some(index) = job.spec.phases.iter().position(|phase| phase.name == *wanted) else {
+            return Err(no_phase(job, wanted));
+        };
+        let path = format!("/spec/phases/{index}");
+        let change = match (job.spec.phases[index].pin, pin) {
+            (before, after) if before == after => continue,
+            (_, Some(pin)) => json!({"op": "add", "path": format!("{path}/pin"), "value": pin}),
+            (_, None) => json!({"op": "remove", "path": format!("{path}/pin")}),
+        };
+        operations.push(json!({"op": "test", "path": format!("{path}/name"), "value": wanted}));
+        operations.push(change);
+    }
+    Ok(operations)
+}
+
+fn no_phase(job: &TrainingJob, wanted: &str) -> ClusterError {
+    let names: Vec<String> = job.spec.phases.iter().map(|phase| phase.name.clone()).collect();
+    let near = nearest(wanted, &names);
+    ClusterError::NoPhase {
+        job: job.metadata.name.clone().unwrap_or_default(),
+        name: wanted.to_owned(),
+        near: if near.is_empty() { names } else { near },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job() -> TrainingJob {
+        serde_json::from_value(json!({
+            "apiVersion": "pawl.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": "toy"},
+            "spec": {"workload": {"name": "ups"}, "phases": [
+                {"name": "compile", "settings": {"compile": "Graph"}},
+                {"name": "batch", "settings": {"batchPerGpu": 16}, "pin": "RolledBack"},
+            ]},
+        }))
+        .unwrap()
+    }
+
+    fn names(names: &[&str]) -> Vec<String> {
+        names.iter().map(|&name| name.to_owned()).collect()
+    }
+
+    #[test]
+    fn a_pin_is_set_only_where_it_changes_something_and_only_on_the_phase_that_was_read() {
+        let both = names(&["compile", "batch"]);
+        let set = operations(&job(), &both, Some(Pin::RolledBack)).unwrap();
+        assert_eq!(
+            set,
+            [
+                json!({"op": "test", "path": "/spec/phases/0/name", "value": "compile"}),
+                json!({"op": "add", "path": "/spec/phases/0/pin", "value": "RolledBack"}),
+            ]
+        );
+        let taken = operations(&job(), &both, None).unwrap();
+        assert_eq!(taken.last().unwrap(), &json!({"op": "remove", "path": "/spec/phases/1/pin"}));
+        assert_eq!(taken.len(), 2);
+    }
+
+    #[test]
+    fn an_unknown_phase_is_told_with_the_known_ones() {
+        let error = operations(&job(), &names(&["compil"]), None).unwrap_err().to_string();
+        assert!(error.contains("\"compil\"") && error.ends_with("there is compile"), "{error}");
+        let error = operations(&job(), &names(&["zzz"]), None).unwrap_err().to_string();
+        assert!(error.contains("compile, batch"), "{error}");
+    }
+}

@@ -1,0 +1,79 @@
+//! pin, rollback, suspend, resume.
+
+use crate::api::{Answer, Api, JOBS, job, one_job};
+use crate::program::Program;
+use serde_json::json;
+
+#[test]
+fn suspend_and_resume_change_that_alone_and_only_when_it_differs() {
+    let api = one_job();
+    let program = Program::new(&api);
+    let printed = program.pawl(&["suspend", "toy"]);
+    assert_eq!(
+        (printed.code, printed.out.as_str()),
+        (Some(0), "trainingjob.pawl.dev/toy suspended\n"),
+        "{}",
+        printed.err
+    );
+    let writes = api.writes();
+    assert_eq!(writes.len(), 1);
+    assert_eq!(
+        (writes[0].path.as_str(), writes[0].kind.as_str()),
+        (&*format!("{JOBS}/toy"), "application/merge-patch+json")
+    );
+    assert!(writes[0].query.contains("fieldManager=kubectl-pawl"), "{}", writes[0].query);
+    assert_eq!(writes[0].json(), json!({"spec": {"suspend": true}}));
+    // It runs already.
+    let printed = program.pawl(&["resume", "toy"]);
+    assert!(printed.code == Some(0) && printed.out.contains("already"), "{}", printed.out);
+    assert_eq!(api.writes().len(), 1);
+}
+
+#[test]
+fn rollback_pins_each_phase_that_is_not_yet() {
+    let api = one_job();
+    let program = Program::new(&api);
+    for words in [&["rollback", "toy", "--all"][..], &["rollback", "toy", "-p", "compile"]] {
+        let printed = program.pawl(words);
+        assert_eq!(printed.code, Some(0), "{}", printed.err);
+        assert!(printed.err.contains("manifest"), "a later apply takes it back: {}", printed.err);
+        let write = api.writes().pop().unwrap();
+        assert_eq!(write.kind, "application/json-patch+json");
+        assert_eq!(
+            write.json(),
+            json!([{"op": "test", "path": "/spec/phases/0/name", "value": "compile"},
+                   {"op": "add", "path": "/spec/phases/0/pin", "value": "RolledBack"}])
+        );
+    }
+    let before = api.writes().len();
+    assert!(program.pawl(&["rollback", "toy", "--phase", "slow"]).out.contains("nothing to change"));
+    assert_eq!(api.writes().len(), before);
+    let printed = program.pawl(&["rollback", "toy"]);
+    assert!(printed.code == Some(2) && printed.err.contains("--all"), "{}", printed.err);
+}
+
+#[test]
+fn a_pin_can_be_any_word_of_the_api_and_be_taken_away() {
+    let api = one_job();
+    let program = Program::new(&api);
+    let printed = program.pawl(&["pin", "toy", "--phase", "compile", "DryRun"]);
+    assert_eq!(printed.out, "trainingjob.pawl.dev/toy: compile: pinned to DryRun\n", "{}", printed.err);
+    assert_eq!(api.writes().pop().unwrap().json()[1]["value"], "DryRun");
+    let printed = program.pawl(&["pin", "toy", "--phase", "slow", "none"]);
+    assert_eq!(printed.out, "trainingjob.pawl.dev/toy: slow: not pinned any more\n", "{}", printed.err);
+    assert_eq!(api.writes().pop().unwrap().json()[1], json!({"op": "remove", "path": "/spec/phases/1/pin"}));
+    let printed = program.pawl(&["pin", "toy", "--phase", "compil", "Accepted"]);
+    assert!(printed.code == Some(2) && printed.err.contains("there is compile"), "{}", printed.err);
+    assert_eq!(api.writes().len(), 2);
+}
+
+#[test]
+fn a_job_that_changed_meanwhile_is_left_alone_and_told() {
+    let api = Api::start(|asked| match asked.writes() {
+        true => Answer::Failure(422, "Invalid", "the server rejected our request: testing value failed".into(), "toy"),
+        false => Answer::Json(job()),
+    });
+    let printed = Program::new(&api).pawl(&["rollback", "toy", "--all"]);
+    assert_eq!(printed.code, Some(2));
+    assert!(printed.err.contains("the API server refuses it: the server rejected"), "{}", printed.err);
+}
