@@ -10,7 +10,7 @@ use pawl_engine::{
         compile::{Architecture, Compiler, Source},
         source,
     },
-    graph::Program,
+    graph::{Builder, DType, Init, Program, Role, StateDecl},
     lower::{Body, LowerOptions, Lowered},
     optim::{AdamW, Optimizer},
     recipe::{AttentionKernel, Precision, Recipe},
@@ -70,20 +70,50 @@ fn kernels_of_a_transformer_in_every_precision() {
     compile(&found);
 }
 
+fn full_ups(precision: Precision) -> Program {
+    let step = UpsStep {
+        preset: "full".into(),
+        items: 30,
+        pairs: None,
+        auxiliary: false,
+        precision,
+        attention: AttentionKernel::Flash,
+        recompute: true,
+    };
+    step.program().unwrap()
+}
+
 #[test]
 fn kernels_of_ups_at_full_size() {
     let mut found = HashSet::new();
     for precision in [Precision::BF16, Precision::F32] {
-        let step = UpsStep {
-            preset: "full".into(),
-            items: 30,
-            pairs: None,
-            auxiliary: false,
-            precision,
-            attention: AttentionKernel::Flash,
-            recompute: true,
-        };
-        sources(&step.program().unwrap(), &mut found);
+        sources(&full_ups(precision), &mut found);
     }
     compile(&found);
+}
+
+/// Twelve blocks at other addresses are one block's code: what is compiled, and cached, stays small.
+#[test]
+fn blocks_of_a_model_share_their_code() {
+    let program = full_ups(Precision::BF16);
+    let lowered = Lowered::new(&program, &LowerOptions::default());
+    let mut found = HashSet::new();
+    sources(&program, &mut found);
+    assert!(found.len() * 4 < lowered.kernels.len(), "{} sources of {} kernels", found.len(), lowered.kernels.len());
+}
+
+/// What a kernel writes it may not read past the first-level cache, which would not see the writes; and every buffer is a parameter, so
+/// that sources hold no addresses.
+#[test]
+fn updates_in_place_read_what_they_write() {
+    let b = Builder::new("in place");
+    let state = b.state(StateDecl::f32("x", [64, 128], Role::Optimizer, Init::Fill(1.0)));
+    b.update(state, state * 0.5 + b.input("y", DType::F32, [64, 128]));
+    let lowered = Lowered::new(&b.finish().unwrap(), &LowerOptions::default());
+    let [kernel] = &lowered.kernels[..] else { panic!("one kernel: {}", lowered.dump_kernels()) };
+    let generated = source::generate(&kernel.body, &lowered.buffers, H200.0).unwrap();
+    let (_, own) = generated.source.text.split_once("main_kernel").unwrap();
+    assert_eq!(own.matches("load_written<").count(), 1, "{own}");
+    assert_eq!(own.matches("load_once<").count(), 1, "{own}");
+    assert_eq!(generated.arguments.len(), 3);
 }

@@ -74,7 +74,7 @@ impl Work {
             Op::Reshape(_) | Op::Broadcast(_) | Op::Cast(_) if node.meta == *self.meta(operands[0]) => operands[0],
             Op::Permute(order) if order.iter().copied().eq(0..order.len()) => operands[0],
             Op::Slice { .. } => match Sunk::of(program, id, users) {
-                Some(sunk) => self.sink(program, &sunk, place),
+                Some(sunk) => self.sink(program, &sunk, sunk.value, &sunk.views, place),
                 None => self.push(node.clone(), operands),
             },
             Op::Reduce { op, axes } => self.reduce(node, *op, axes, operands[0]),
@@ -89,21 +89,22 @@ impl Work {
         }
     }
 
-    /// The slice of an elementwise value as the value of slices.
-    fn sink(&mut self, program: &Program, sunk: &Sunk, place: &[usize]) -> usize {
-        self.sink_from(program, sunk, sunk.value, place)
-    }
-
-    fn sink_from(&mut self, program: &Program, sunk: &Sunk, from: NodeId, place: &[usize]) -> usize {
+    /// The slice of an elementwise value as the value of slices: what `from` is, seen through `views`.
+    fn sink(&mut self, program: &Program, sunk: &Sunk, from: NodeId, views: &[(Op, Shape)], place: &[usize]) -> usize {
         let node = program.graph.node(from);
         if sunk.again.contains(&from) {
-            let operands = node.operands.iter().map(|&o| self.sink_from(program, sunk, o, place)).collect();
-            let shape = &sunk.views[sunk.views.len() - 1].1;
+            if let Op::Reshape(_) | Op::Permute(_) = node.op {
+                let mut all = vec![(node.op.clone(), node.meta.shape.clone())];
+                all.extend_from_slice(views);
+                return self.sink(program, sunk, node.operands[0], &all, place);
+            }
+            let operands = node.operands.iter().map(|&o| self.sink(program, sunk, o, views, place)).collect();
+            let shape = &views[views.len() - 1].1;
             let meta = Meta::new(node.meta.dtype, shape);
             return self.push(Node { meta, ..node.clone() }, operands);
         }
         let mut item = place[from.index()];
-        for (op, shape) in &sunk.views {
+        for (op, shape) in views {
             let meta = Meta::new(node.meta.dtype, shape);
             item = self.push(Node { op: op.clone(), meta, ..node.clone() }, vec![item]);
         }
@@ -199,43 +200,44 @@ impl Sunk {
     fn of(program: &Program, slice: NodeId, users: &[Vec<NodeId>]) -> Option<Self> {
         let graph = &program.graph;
         let mut views = Vec::new();
-        let mut at = slice;
-        loop {
-            let node = graph.node(at);
-            match &node.op {
-                Op::Slice { .. } if at == slice => {}
-                Op::Reshape(_) | Op::Permute(_) => {}
-                _ => break,
-            }
+        let mut value = slice;
+        while let (true, _) | (_, Op::Reshape(_) | Op::Permute(_)) = (value == slice, &graph.node(value).op) {
+            let node = graph.node(value);
             views.push((node.op.clone(), node.meta.shape.clone()));
-            at = node.operands[0];
-            // All roads from here lead to slices.
-            let sliced = |user: &NodeId| {
-                let op = &graph.node(*user).op;
-                *user != at && matches!(op, Op::Slice { .. } | Op::Reshape(_) | Op::Permute(_))
-            };
-            users[at.index()].iter().all(sliced).then_some(())?;
+            value = node.operands[0];
         }
         views.reverse();
-        let computed = |id: NodeId| matches!(graph.node(id).op, Op::Binary(_) | Op::Cast(_));
-        computed(at).then_some(())?;
-        // All of it ends where something is stored anyway, or is small.
-        let (mut again, mut open, mut stored) = (Vec::new(), vec![at], 0);
+        let is_computed = matches!(graph.node(value).op, Op::Binary(_) | Op::Cast(_));
+        (is_computed && only_sliced(program, value, users)).then_some(())?;
+        // What it is computed from ends at one product, which is stored anyway, and at what is small.
+        let (mut again, mut open, mut products) = (Vec::new(), vec![value], 0);
         while let Some(next) = open.pop() {
             let node = graph.node(next);
-            let own = next == at || users[next.index()].len() == 1;
             match &node.op {
-                Op::Binary(_) | Op::Cast(_) if own && node.meta.shape == graph.meta(at).shape => {
+                Op::MatMul { .. } => products += 1,
+                Op::Broadcast(_) | Op::Fill { .. } => {}
+                Op::Binary(_) | Op::Cast(_) | Op::Reshape(_) | Op::Permute(_)
+                    if users[next.index()].len() == 1 || only_sliced(program, next, users) =>
+                {
                     again.push(next);
                     open.extend(&node.operands);
                 }
-                Op::MatMul { .. } => stored += 1,
-                Op::Broadcast(_) | Op::Fill { .. } => {}
                 _ => return None,
             }
         }
-        (stored == 1).then_some(Self { value: at, again, views })
+        (products == 1).then_some(Self { value, again, views })
     }
+}
+
+/// Whether all that reads a value, through views and casts, are slices.
+fn only_sliced(program: &Program, value: NodeId, users: &[Vec<NodeId>]) -> bool {
+    users[value.index()].iter().all(|&user| match &program.graph.node(user).op {
+        // What an output or an update names is noted as its own reader.
+        _ if user == value => false,
+        Op::Slice { .. } => true,
+        Op::Reshape(_) | Op::Permute(_) | Op::Cast(_) => only_sliced(program, user, users),
+        _ => false,
+    })
 }
 
 /// A tree of additions whose leaves are paddings along one axis that do not overlap: the gradient of slicing one value.

@@ -1,10 +1,10 @@
 //! The setting `precision`: which numbers are 16 bits wide.
 
 use super::{GRADIENT, rewrite::rewrite, scopes::Pattern};
-use crate::graph::{AttentionSpec, BinaryOp, DType, GraphError, Op, Program, UnaryOp, Var};
+use crate::graph::{AttentionSpec, BinaryOp, DType, GraphError, Node, NodeId, Op, Program, UnaryOp, Var};
 
-/// Lets matmuls and attention of a float32 forward program read and write `dtype` (bf16 or f16), and nothing else: parameters stay float32
-/// masters, and norms, softmax, residual sums and losses are computed in float32. Scopes that match one of `keep` (see [`Pattern`])
+/// Lets matmuls (with the bias that is added to them) and attention of a float32 forward program read and write `dtype` (bf16 or f16), and nothing
+/// else: parameters stay float32 masters, and norms, softmax, residual sums and losses are computed in float32. Scopes that match one of `keep` (see [`Pattern`])
 /// stay float32 altogether. To be run before differentiation: the gradient of a cast casts back.
 ///
 /// # Errors
@@ -27,10 +27,32 @@ pub fn lower_precision(program: &Program, dtype: DType, keep: &[Pattern]) -> Res
                 let [q, k, v] = [0, 1, 2].map(|i| visit.operands[i].cast(dtype));
                 q.attention(k, v, spec).cast(DType::F32)
             }),
+            // Rounded once more, so that its gradient, which all who read it write parts of, is 16 bits wide too.
+            Op::Binary(BinaryOp::Add) if is_biased_product(program, visit.node) => {
+                visit.here(|| visit.copy().cast(dtype).cast(DType::F32))
+            }
             Op::Side(_) => visit.operands[0],
             _ => visit.copy(),
         }
     })
+}
+
+/// Whether a sum is a product's with one vector for all its rows.
+fn is_biased_product(program: &Program, node: &Node) -> bool {
+    let graph = &program.graph;
+    let product = |mut at: NodeId| {
+        while let Op::Reshape(_) = graph.node(at).op {
+            at = graph.node(at).operands[0];
+        }
+        matches!(graph.node(at).op, Op::MatMul { .. })
+    };
+    let vector = |at: NodeId| {
+        let of = graph.node(at);
+        matches!(of.op, Op::Broadcast(_))
+            && Some(&graph.meta(of.operands[0]).shape.elements()) == node.meta.shape.last()
+    };
+    let [a, b] = [node.operands[0], node.operands[1]];
+    product(a) && vector(b) || product(b) && vector(a)
 }
 
 /// After differentiation: a 16-bit product from which only gradients of parameters are made, and that is read as float32, is written as
