@@ -106,7 +106,7 @@ fn quantized() -> Program {
     };
     let words = state("w.words", DType::U32, [2, 6], Init::Quantized(Box::new(base.clone())));
     let scales = state("w.scales", DType::F32, [8, 1], Init::QuantizationScales(Box::new(base.clone())));
-    let w = b.scope("layer", || b.scope("dequantized", || quantize::dequantize(words, scales)));
+    let w = b.scope("layer", || b.scope("dequantized", || quantize::dequantize(words, scales, DType::F32)));
     let x = b.parameter("x", [3, 6], Init::Normal { deviation: 1.0 });
     b.output("error", (w - b.state(base)).abs().max([0, 1]).reshape([]));
     b.output("loss", x.tanh().matmul_t(w).square().mean_all());

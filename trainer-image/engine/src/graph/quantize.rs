@@ -36,9 +36,9 @@ fn columns(matrix: &Array) -> usize {
     matrix.shape().last().copied().unwrap_or(1).max(1)
 }
 
-/// The float32 matrix that `words` (`[rows / 4, columns]`, U32) with `scales` (`[rows, 1]`) stand for.
+/// The matrix that `words` (`[rows / 4, columns]`, U32) with `scales` (`[rows, 1]`) stand for, in `dtype`.
 #[track_caller]
-pub fn dequantize<'b>(words: Var<'b>, scales: Var<'b>) -> Var<'b> {
+pub fn dequantize<'b>(words: Var<'b>, scales: Var<'b>, dtype: DType) -> Var<'b> {
     let b = words.builder();
     let quarter = words.dim(0);
     let number = |value: u32| b.scalar(f64::from(value), DType::U32);
@@ -47,7 +47,7 @@ pub fn dequantize<'b>(words: Var<'b>, scales: Var<'b>) -> Var<'b> {
             // Integer division shifts; what lies above the byte is taken away.
             let low = if k == 0 { words } else { words / number(1 << (8 * k)) };
             let byte = if k + 1 == LANES { low } else { low - words / number(1 << (8 * (k + 1))) * number(256) };
-            (byte.cast(DType::F32) - BIAS) * scales.slice(0, k * quarter, quarter)
+            ((byte.cast(DType::F32) - BIAS) * scales.slice(0, k * quarter, quarter)).cast(dtype)
         })
         .collect();
     concat(&parts, 0)

@@ -54,7 +54,8 @@ pub(super) fn recompute(fusion: &mut Fusion<'_>, pinned: &HashSet<usize>) {
             if fusion.home[value] != Some(unit) || pinned.contains(&value) || readers[value].is_empty() {
                 continue;
             }
-            let Some(plan) = plan(fusion, unit, value, pinned, &readers, &reading, &position) else { continue };
+            let of = |narrowed| plan(fusion, unit, value, narrowed, pinned, &readers, &reading, &position);
+            let Some(plan) = of(false).or_else(|| of(true)) else { continue };
             for consumer in std::mem::take(&mut readers[value]) {
                 let into = &mut fusion.units[consumer];
                 for &item in &plan.again {
@@ -81,10 +82,14 @@ struct Plan {
     leaves: Vec<usize>,
 }
 
+/// What has to be computed again for `value`, and from what; `narrowed`: a value that was rounded to fewer bits and widened again is taken from
+/// those bits (which are then kept in its place), not computed from what it was rounded from.
+#[expect(clippy::too_many_arguments, reason = "the tables of one pass")]
 fn plan(
     fusion: &Fusion<'_>,
     unit: usize,
     value: usize,
+    narrowed: bool,
     pinned: &HashSet<usize>,
     readers: &[BTreeSet<usize>],
     reading: &[Vec<(usize, usize)>],
@@ -117,7 +122,9 @@ fn plan(
             if fusion.immediate(operand).is_some() {
                 continue;
             }
-            let kept = pinned.contains(&root) || !readers[root].is_empty();
+            let fewer = fusion.work.meta(root).dtype.bytes() < fusion.work.meta(item).dtype.bytes();
+            let bits = narrowed && fewer && matches!(fusion.work.op(item), Op::Cast(_));
+            let kept = bits || pinned.contains(&root) || !readers[root].is_empty();
             match of.class.get(&root) {
                 Some(Member::Full) if !kept => open.push(root),
                 _ => leaves.push(root),

@@ -23,8 +23,8 @@ impl Arena {
     }
 }
 
-/// Lets every read of a state that one of the arenas holds be a slice of the arena. Values are the same; checkpoints still know each part by
-/// its name (see [`read_named`](crate::executor::read_named)).
+/// Lets every read of a state that one of the arenas holds be a slice of the arena; where it is cast, a slice of the cast arena, so that one
+/// kernel casts all. Values are the same; checkpoints still know each part by its name (see [`read_named`](crate::executor::read_named)).
 ///
 /// # Errors
 /// When the program is ill-formed.
@@ -42,16 +42,22 @@ pub fn place_in_arenas(program: &Program, arenas: &[Arena]) -> Result<Program, G
         }
         source.states.push(arena.decl());
     }
-    let placed = rewrite(&source, |visit| match visit.node.op {
-        Op::State(state) => match place.get(state.0 as usize).copied().flatten() {
-            Some((arena, offset)) => visit.here(|| {
-                let all = visit.b.read(arena);
-                let Meta { shape, .. } = &visit.node.meta;
-                all.reshape([all.shape().elements()]).slice(0, offset, shape.elements()).reshape(shape)
-            }),
-            None => visit.copy(),
-        },
-        _ => visit.copy(),
+    let placed_state = |op: &Op| match op {
+        Op::State(state) => place.get(state.0 as usize).copied().flatten(),
+        _ => None,
+    };
+    let placed = rewrite(&source, |visit| {
+        let (of, dtype) = match visit.node.op {
+            Op::Cast(dtype) => (&source.graph.node(visit.node.operands[0]).op, Some(dtype)),
+            _ => (&visit.node.op, None),
+        };
+        let Some((arena, offset)) = placed_state(of) else { return visit.copy() };
+        visit.here(|| {
+            let all = visit.b.read(arena);
+            let all = dtype.map_or(all, |dtype| all.cast(dtype));
+            let Meta { shape, .. } = &visit.node.meta;
+            all.reshape([all.shape().elements()]).slice(0, offset, shape.elements()).reshape(shape)
+        })
     })?;
     Ok(prune_states(placed))
 }

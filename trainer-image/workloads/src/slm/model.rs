@@ -103,7 +103,7 @@ impl Model<'_> {
 }
 
 impl<'b> Pass<'_, 'b> {
-    /// The value as the residual stream keeps it.
+    /// The value as the residual stream and what is kept for the backward pass have it.
     fn settle(&self, x: Var<'b>) -> Var<'b> {
         x.cast(self.model.stream).cast(DType::F32)
     }
@@ -145,6 +145,8 @@ impl<'b> Pass<'_, 'b> {
     /// `x W^T`, and the adapter's part.
     fn linear(&self, layer: usize, target: Target, x: Var<'b>) -> Var<'b> {
         let (b, Model { config, weights, .. }) = (self.b, self.model);
+        // What the products read is what is kept.
+        let x = self.settle(x);
         b.scope(target.scope(), || {
             let y = x.matmul_t(weights.matrix(b, layer, target));
             if config.method == Method::Full || !config.lora.targets.contains(&target) {
@@ -153,7 +155,7 @@ impl<'b> Pass<'_, 'b> {
             let (down, up) = weights.adapter(b, layer, target);
             let kept = b.scope("dropped", || self.drop(&format!("blocks.{layer}.{}", target.path()), x));
             let scale = config.lora.alpha / config.lora.rank as f64;
-            b.scope("adapter", || y + kept.matmul_t(down).matmul_t(up) * scale)
+            b.scope("adapter", || self.settle(y + kept.matmul_t(down).matmul_t(up) * scale))
         })
     }
 
@@ -162,6 +164,7 @@ impl<'b> Pass<'_, 'b> {
         let Some(counter) = self.counter else { return x };
         let share = self.model.config.lora.dropout;
         let kept = self.b.random(name, counter, x.shape()).greater_equal(self.b.scalar(share, DType::F32));
-        kept.select(x * (1.0 / (1.0 - share)), 0.0)
+        // Rounded here, as the product would: so what is made again for the backward pass is all of it.
+        kept.select(x * (1.0 / (1.0 - share)), 0.0).cast(self.model.weights.storage.frozen).cast(DType::F32)
     }
 }

@@ -72,7 +72,7 @@ impl Weights<'_> {
         let of = || Box::new(base.clone());
         let words = frozen("int8", DType::U32, [outputs / 4, inputs], Init::Quantized(of()));
         let scales = frozen("scale", DType::F32, [outputs, 1], Init::QuantizationScales(of()));
-        b.scope("dequantized", || quantize::dequantize(words, scales))
+        b.scope("dequantized", || quantize::dequantize(words, scales, self.storage.frozen).cast(DType::F32))
     }
 
     /// The two matrices of an adapter: A (rank, inputs) and B (outputs, rank), under the names of Hugging Face's PEFT.
