@@ -161,9 +161,11 @@ fn mistakes_name_the_field_the_value_and_the_remedy() {
 
 #[test]
 fn the_registry_is_searched_by_name() {
-    assert_eq!(registry().iter().map(|workload| workload.name()).collect::<Vec<_>>(), ["ups"]);
+    assert_eq!(registry().iter().map(|workload| workload.name()).collect::<Vec<_>>(), ["ups", "slm"]);
     let error = workload("vision").err().unwrap().to_string();
-    assert!(error.contains("vision") && error.contains("ups"), "{error}");
+    assert!(error.contains("vision") && error.contains("ups, slm"), "{error}");
     let schema = workload("ups").unwrap().schema();
     assert!(schema["properties"]["operator"].is_object(), "{schema}");
+    let schema = workload("slm").unwrap().schema();
+    assert!(schema["properties"]["lora"].is_object(), "{schema}");
 }
