@@ -128,9 +128,6 @@ impl CudaExecutable {
         let lowered: Vec<Lowered> = programs.iter().map(|p| Lowered::new(p, &executor.lowering)).collect();
         let plans =
             lowered.iter().map(|l| Plan::all(l, &target, executor.tf32)).collect::<Result<Vec<_>, ExecError>>()?;
-        let mut code = Code::new(device);
-        code.add(&plans.iter().flatten().flat_map(Plan::sources).collect::<Vec<_>>())?;
-
         let arena = lowered.iter().map(|l| l.plan.arena).max().unwrap_or(0);
         let workspace = plans.iter().flatten().map(Plan::workspace).max().unwrap_or(0);
         let slots: usize = programs.iter().map(|p| 2 * input_bytes(p)).sum();
@@ -141,6 +138,8 @@ impl CudaExecutable {
         if planned > limit {
             return Err(ExecError::OutOfMemory { needed: planned, limit });
         }
+        let mut code = Code::new(device);
+        code.add(&plans.iter().flatten().flat_map(Plan::sources).collect::<Vec<_>>())?;
         let mut blas = Blas::new(device)?;
         let state_bytes = device.allocate(state_size)?;
         let arena = device.allocate(arena)?;
