@@ -41,10 +41,11 @@ pub async fn start(context: &Context, key: &Key, blueprint: &Blueprint<'_>) -> R
         context.services.ensure(&context.client, &key.namespace).await?;
     }
     let Some((uid, new)) = create_gang(context, key, blueprint).await? else { return Ok(false) };
-    create_plan(context, key, blueprint, &uid).await?;
+    // The plan comes last: when it is there, all is.
     if blueprint.plan.replicas > 1 {
         create_token(context, key, blueprint, &uid, new).await?;
     }
+    create_plan(context, key, blueprint, &uid).await?;
     Ok(true)
 }
 

@@ -181,8 +181,14 @@ async fn restore_plan(
         // Launches have ended since: what is left of the plan is another plan. Every pod has read it by now.
         return Ok(());
     };
+    // Deleted, or never made: the operator was stopped in the middle of a start, and what comes before it may lack too.
     tracing::warn!(attempt = name, "the ConfigMap of its plan is missing: made again");
-    apply::create_plan(context, key, &blueprint(context, job, &plan, hash), &gang.uid).await
+    let blueprint = blueprint(context, job, &plan, hash);
+    if plan.replicas > 1 {
+        context.services.ensure(&context.client, &key.namespace).await?;
+        apply::create_token(context, key, &blueprint, &gang.uid, false).await?;
+    }
+    apply::create_plan(context, key, &blueprint, &gang.uid).await
 }
 
 /// The plan of the attempt under way, as long as nothing of it has ended: the decision core says it again when it is

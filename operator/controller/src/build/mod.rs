@@ -3,11 +3,12 @@
 //! | object | when | owner |
 //! |---|---|---|
 //! | batch Job `<attempt>` | always, first | the `TrainingJob` |
-//! | ConfigMap `<attempt>` with the plan | always | the batch Job |
 //! | Secret `<attempt>` with the gang's token | more than one pod | the batch Job |
+//! | ConfigMap `<attempt>` with the plan | always, last | the batch Job |
 //! | headless Service `pawl-trainers` | more than one pod, once a namespace | none |
 //!
 //! The batch Job comes first, so that whatever follows is owned and goes with it; a pod waits for its mounts meanwhile.
+//! The plan comes last: where it is, nothing is missing.
 
 mod container;
 mod gang;

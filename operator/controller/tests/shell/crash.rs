@@ -18,7 +18,7 @@ fn job() -> Value {
         "spec": {
             "workload": {"name": "ups"},
             "trainer": {"replicas": 2, "gpusPerReplica": 1},
-            "settings": {"batchPerGpu": 2},
+            "settings": {"batchPerGpu": 2, "globalBatch": 8},
             "phases": [
                 {"name": "compile", "settings": {"compile": "Graph"}},
                 {"name": "recompute", "settings": {"activationCheckpointing": "Full"}},
@@ -49,8 +49,8 @@ async fn run(stop: Option<(usize, Stop)>, caches: Caches) -> End {
     let api = Api::default();
     api.store().create(("trainingjobs".to_owned(), "default".to_owned(), "toy".to_owned()), job());
     api.store().stop = stop;
-    let mut operator = Operator::start(&api, api.store().version);
     let mut before = api.store().version;
+    let mut operator = Operator::start(&api, before);
     let mut quiet = 0;
     for _ in 0..ROUNDS {
         let now = api.store().version;
