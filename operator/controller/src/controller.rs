@@ -62,6 +62,7 @@ fn gained(context: Arc<Context>) -> impl Stream<Item = ()> + Send {
             leadership.lost().await;
             context.metrics.leading(false);
             context.metrics.forget_all();
+            context.live.forget_all();
             context.beliefs.forget_all();
         }
         leadership.gained().await;

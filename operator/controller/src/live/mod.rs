@@ -33,6 +33,9 @@ use tokio::time::{self, Instant};
 /// Where agent 0 listens.
 pub const PORT: u16 = 9470;
 
+/// Gangs that are due within this time are asked together: a thousand of them wake the process 50 times a second, not 200.
+const GRAIN: Duration = Duration::from_millis(20);
+
 /// How often and how long agents are asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
@@ -125,6 +128,11 @@ impl Live {
         self.gangs().remove(&(namespace.to_owned(), job.to_owned()));
     }
 
+    /// Asks nobody any more: this replica leads no more.
+    pub fn forget_all(&self) {
+        self.gangs().clear();
+    }
+
     /// The newest answer of this attempt.
     pub fn latest(&self, namespace: &str, job: &str, attempt: &str) -> Option<Arc<Attempt>> {
         let gangs = self.gangs();
@@ -151,7 +159,7 @@ impl Live {
             let next = self.gangs().values().map(|gang| gang.due).min();
             let pause = async {
                 match next {
-                    Some(next) => time::sleep_until(next).await,
+                    Some(next) => time::sleep_until(next.max(now + GRAIN)).await,
                     None => std::future::pending().await,
                 }
             };
