@@ -5,6 +5,7 @@ use crate::cluster;
 use crate::operator::Operator;
 use pawl_api::TrainingJobStatus;
 use pawl_api::status::{PhaseState, Stage};
+use rstest::rstest;
 use serde_json::{Value, json};
 
 /// Rounds after which a job must have ended.
@@ -123,18 +124,18 @@ async fn the_job_ends_as_its_trainers_say() {
     assert!(end.writes.len() >= 40, "{} writes: {:#?}", end.writes.len(), end.writes);
 }
 
+#[rstest]
 #[tokio::test]
-async fn stopped_after_any_write_the_operator_comes_to_the_same_end() {
+async fn stopped_at_any_write_the_operator_comes_to_the_same_end(
+    #[values(Caches::Fresh, Caches::Behind)] caches: Caches,
+    #[values(Stop::AfterAnswer, Stop::AnswerLost, Stop::NotSent)] stop: Stop,
+) {
     let whole = run(None, Caches::Fresh).await;
     let wanted = timeless(whole.status);
-    for caches in [Caches::Fresh, Caches::Behind] {
-        for stop in [Stop::AfterAnswer, Stop::AnswerLost, Stop::NotSent] {
-            for at in 1..=whole.writes.len() {
-                let end = run(Some((at, stop)), caches).await;
-                let case = format!("{stop:?} at write {at} ({}), caches {caches:?}", whole.writes[at - 1]);
-                assert_eq!(timeless(end.status), wanted, "{case}");
-                assert_eq!(end.left, Vec::<String>::new(), "{case}");
-            }
-        }
+    for at in 1..=whole.writes.len() {
+        let end = run(Some((at, stop)), caches).await;
+        let case = format!("{stop:?} at write {at} ({}), caches {caches:?}", whole.writes[at - 1]);
+        assert_eq!(timeless(end.status), wanted, "{case}");
+        assert_eq!(end.left, Vec::<String>::new(), "{case}");
     }
 }

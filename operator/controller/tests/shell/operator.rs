@@ -14,6 +14,7 @@ use pawl_controller::live::{Live, Pace};
 use pawl_controller::metrics::Metrics;
 use pawl_controller::reconcile::reconcile;
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub struct Operator {
@@ -23,8 +24,8 @@ pub struct Operator {
     seen: u64,
     job: Option<TrainingJob>,
     listings: [Listing; 3],
-    /// The last state of the object that is being removed.
-    before: Option<Value>,
+    /// The objects as the caches have them.
+    known: BTreeMap<Id, Value>,
 }
 
 impl Operator {
@@ -47,8 +48,9 @@ impl Operator {
             tried: Tried::default(),
         };
         let listings = [(); 3].map(|()| Listing::new(None));
-        let mut operator = Self { context, api: api.clone(), seen: version, job: None, listings, before: None };
+        let mut operator = Self { context, api: api.clone(), seen: version, job: None, listings, known: BTreeMap::new() };
         let objects = operator.api.store().at(version);
+        operator.known.clone_from(&objects);
         for kind in ["pods", "jobs", "configmaps"] {
             operator.begin(kind);
         }
@@ -81,7 +83,7 @@ impl Operator {
         };
     }
 
-    fn take(&mut self, (kind, ..): &Id, object: Option<Value>, listed: bool) {
+    fn take(&mut self, id: &Id, object: Option<Value>, listed: bool) {
         fn event<K: serde::de::DeserializeOwned>(object: Option<Value>, listed: bool, before: Value) -> Event<K> {
             let read = |value| serde_json::from_value(value).unwrap();
             match object {
@@ -90,7 +92,12 @@ impl Operator {
                 None => Event::Delete(read(before)),
             }
         }
-        let before = self.before.take().unwrap_or_default();
+        let before = match &object {
+            Some(object) => self.known.insert(id.clone(), object.clone()),
+            None => self.known.remove(id),
+        };
+        let before = before.unwrap_or_default();
+        let (kind, ..) = id;
         let facts = &self.context.facts;
         let [pods, jobs, maps] = &mut self.listings;
         match kind.as_str() {
@@ -104,18 +111,12 @@ impl Operator {
 
     /// Brings the caches up to `version`.
     pub fn catch_up(&mut self, version: u64) {
-        let (changes, mut known) = {
+        let changes: Vec<_> = {
             let store = self.api.store();
-            let new = |version: u64| version > self.seen;
-            let changes: Vec<_> =
-                store.log.iter().filter(|change| new(change.version) && change.version <= version).cloned().collect();
-            (changes, store.at(self.seen))
+            let new = store.log.partition_point(|change| change.version <= self.seen);
+            store.log[new..].iter().take_while(|change| change.version <= version).cloned().collect()
         };
         for change in changes {
-            self.before = known.get(&change.id).cloned();
-            if let Some(object) = &change.object {
-                known.insert(change.id.clone(), object.clone());
-            }
             self.take(&change.id, change.object, false);
         }
         self.seen = self.seen.max(version);
