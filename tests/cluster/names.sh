@@ -4,8 +4,11 @@
 here=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
 # Binaries and the lock outlive a cluster; everything of one cluster is in $state.
 root=$(realpath -m "$here/../../target/cluster")
+# PAWL_CLUSTER names another one beside it: networks are apart, so all addresses are the same.
+cluster=${PAWL_CLUSTER:-pawl}
 state=$root/state
-control_plane=pawl-cp
+[ "$cluster" = pawl ] || state=$root/$cluster
+control_plane=$cluster-cp
 
 # Runs a command in the control plane's network. Not `ip netns exec`: it hides the cgroups.
 inside() { nsenter --net="/run/netns/$control_plane" -- "$@"; }
@@ -36,7 +39,7 @@ cut_power() { # NAMESPACE
 lock() {
     [ "${PAWL_CLUSTER_LOCK:-}" = held ] && return
     mkdir -p "$root"
-    exec 9>"$root/lock"
+    exec 9>"$root/lock${PAWL_CLUSTER:+-$PAWL_CLUSTER}"
     if ! flock --nonblock 9; then
         echo "${0#"$PWD"/}: waiting for another user of the test cluster" >&2
         flock 9

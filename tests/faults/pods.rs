@@ -19,8 +19,7 @@ fn a_deleted_pod_costs_seconds_and_no_step_before_the_checkpoint() {
         let _operator = scene.operator().await;
         let training =
             Training::under_way(scene, "train", 20, |job| job["spec"]["trainer"]["replicas"] = 2.into()).await;
-        let gang = training.running().await;
-        assert_eq!(gang.len(), 2);
+        let gang = training.again(&[], 2, AGAIN).await;
         let items = training.checkpointed();
         scene.api::<Pod>().delete(&gang[1].name_any(), &Default::default()).await.unwrap();
         training.again(&gang, 2, AGAIN).await;
@@ -48,11 +47,9 @@ fn a_rank_killed_for_its_memory_rolls_its_phase_back() {
     scene(async |scene| {
         let _operator = scene.operator().await;
         scene.apply(&toy(|job| {
-            // A rank with the phase's setting takes 300 MB at its first step; 128 MB are allowed.
-            let greedy = "grep -q '\"kind\":\"Preflight\"' $PAWL_PLAN || ! grep -q '\"compile\":\"Graph\"' $PAWL_PLAN || \
-                          dd if=/dev/zero of=/dev/null bs=300M count=1; exec scripted-trainer";
-            job["spec"]["workload"]["command"] = json!(["sh", "-c", greedy]);
-            job["spec"]["trainer"]["image"] = "localhost/shell-trainer:test".into();
+            job["spec"]["workload"]["config"]["faults"] = json!([
+                {"fault": "ExhaustMemory", "bytes": 1_000_000_000, "settings": [{"setting": "compile", "value": "Graph"}]},
+            ]);
             job["spec"]["trainer"]["podTemplate"] = json!({"resources": {"limits": {"memory": "128Mi"}}});
             job["spec"]["phases"].as_array_mut().unwrap().truncate(1);
             job["spec"]["train"]["items"] = 640.into();

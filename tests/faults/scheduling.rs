@@ -71,8 +71,9 @@ fn a_gang_of_which_only_half_fits_gives_all_back_and_runs_when_there_is_room() {
         scene.until("all to be given back", Duration::from_secs(60), none).await;
         let waiting = scene.job("toy").await;
         assert!(!matches!(stage(&waiting), Stage::Failed | Stage::Complete));
-        let why = status(&waiting).retry.as_ref().map(|retry| retry.message.clone()).unwrap_or_default();
-        assert!(why.contains("nvidia.com/gpu") || why.contains("Insufficient"), "{why:?}");
+        assert!(status(&waiting).retry.as_ref().unwrap().message.contains("schedulingTimeout"));
+        let told = scene.events("toy").await;
+        assert!(told.iter().any(|(_, note)| note.contains("nvidia.com/gpu")), "nobody said what was missing: {told:?}");
 
         scene.api::<Pod>().delete("other", &Default::default()).await.unwrap();
         scene.complete("toy", Duration::from_secs(180)).await;

@@ -32,10 +32,12 @@ struct Shared {
 }
 
 impl Proxy {
-    /// Starts a proxy that speaks to the API server with the credentials of `client`.
-    pub async fn start(client: Client) -> Self {
+    /// Starts a proxy that speaks to the API server with the credentials of `client`, and lets every news of a watch
+    /// wait for `lag`.
+    pub async fn start(client: Client, lag: Duration) -> Self {
         let shared =
-            Arc::new(Shared { client, writes: AtomicU64::new(0), victim: Mutex::default(), seen: Mutex::default() });
+            Shared { client, lag, writes: AtomicU64::new(0), victim: Mutex::default(), seen: Mutex::default() };
+        let shared = Arc::new(shared);
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let router = Router::new().fallback(forward).with_state(Arc::clone(&shared));

@@ -33,21 +33,17 @@ fn a_batch_that_does_not_come_out_fails_before_any_pod_is_made() {
     scene(async |scene| {
         let _operator = scene.operator().await;
         let job = toy(|job| {
-            job["spec"]["trainer"]["gpusPerReplica"] = 3.into();
-            job["spec"]["settings"] = json!({"batchPerGpu": 8, "globalBatch": 32});
-            job["spec"]["phases"] = json!([]);
+            job["spec"]["trainer"]["gpusPerReplica"] = 1.into();
+            job["spec"]["settings"] = json!({"batchPerGpu": 8, "globalBatch": 96});
+            job["spec"]["phases"] = json!([{"name": "odd", "settings": {"batchPerGpu": 20}}]);
         });
         let message = fails(scene, &job, "BatchMismatch").await;
         assert!(message.contains("globalBatch"), "{message}");
         assert_eq!(scene.count_owned("toy").await, 0);
         // A changed spec gets another chance.
-        scene
-            .patch_spec(
-                "toy",
-                json!({"settings": {"globalBatch": 24}, "trainer": {"gpusPerReplica": 0},
-                                       "train": {"items": 240}}),
-            )
-            .await;
+        scene.patch_spec("toy", json!({"phases": [], "train": {"items": 960}, "trainer": {"gpusPerReplica": 0}})).await;
+        let again = |job: &TrainingJob| stage(job) != Stage::Failed;
+        scene.job_until("toy", "to get another chance", Duration::from_secs(20), again).await;
         scene.complete("toy", Duration::from_secs(90)).await;
     });
 }

@@ -29,23 +29,19 @@ pub fn pawl_run(scene: &Scene, manifest: &Path, arguments: &[&str]) -> Value {
     document["status"].clone()
 }
 
-/// What a status says apart from when and where it happened, and what that took.
+/// What a status says apart from when and where it happened, what that took, and how far the training was when somebody
+/// last asked a running gang.
 fn timeless(status: &Value) -> BTreeMap<String, Value> {
-    const TIMES: [&str; 9] = [
-        "startTime",
-        "completionTime",
-        "lastTransitionTime",
-        "started",
-        "eta",
-        "goodput",
-        "deviceMilliseconds",
-        "gpuHours",
-        "placement",
-    ];
+    const TIMES: [&str; 8] =
+        ["startTime", "completionTime", "lastTransitionTime", "started", "eta", "goodput", "placement", "cost"];
+    const LAST_SEEN: [&str; 3] = ["epoch", "window", "lastCheckpoint"];
     fn flatten(at: &str, value: &Value, into: &mut BTreeMap<String, Value>) {
         match value {
             Value::Object(fields) => {
-                for (name, field) in fields.iter().filter(|(name, _)| !TIMES.contains(&name.as_str())) {
+                for (name, field) in fields
+                    .iter()
+                    .filter(|(name, _)| !TIMES.contains(&name.as_str()) && !LAST_SEEN.contains(&name.as_str()))
+                {
                     flatten(&format!("{at}.{name}"), field, into);
                 }
             }
@@ -59,6 +55,8 @@ fn timeless(status: &Value) -> BTreeMap<String, Value> {
     }
     let mut all = BTreeMap::new();
     flatten("status", status, &mut all);
+    // The median of the launches that had ended when somebody first looked.
+    all.remove("status.baseline.itemsPerSecond");
     all
 }
 
