@@ -31,10 +31,26 @@ pub fn lower_precision(program: &Program, dtype: DType, keep: &[Pattern]) -> Res
             Op::Binary(BinaryOp::Add) if is_biased_product(program, visit.node) => {
                 visit.here(|| visit.copy().cast(dtype).cast(DType::F32))
             }
+            // A view of a widened value is the widened view: gradients of parts then come together as 16 bits.
+            Op::Reshape(_) | Op::Permute(_) | Op::Slice { .. } => match narrower(visit.operands[0], dtype) {
+                Some(inner) => visit.here(|| visit.b.push(visit.node.op.clone(), &[inner]).cast(DType::F32)),
+                None => visit.copy(),
+            },
             Op::Side(_) => visit.operands[0],
             _ => visit.copy(),
         }
     })
+}
+
+/// What `x` was widened from, if that has the dtype.
+fn narrower<'b>(x: Var<'b>, dtype: DType) -> Option<Var<'b>> {
+    let id = x.id()?;
+    let inner = x.builder().peek(|program| {
+        let node = program.graph.node(id);
+        let widened = node.op == Op::Cast(DType::F32) && program.graph.meta(node.operands[0]).dtype == dtype;
+        widened.then(|| node.operands[0])
+    });
+    inner.map(|inner| x.builder().var(inner))
 }
 
 /// Whether a sum is a product's with one vector for all its rows.
