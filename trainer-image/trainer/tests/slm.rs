@@ -1,0 +1,143 @@
+//! The language model through the real binary: it learns, resumes bit for bit, and N ranks are one rank that accumulates.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
+
+use pawl_agent::{Node, Stop};
+use pawl_contract::exit::Outcome;
+use pawl_contract::plan::{AttemptPlan, LaunchPlan};
+use pawl_contract::report::Report;
+use pawl_trainer::checkpoint::{Store, Tensors};
+use serde_json::{Value, json};
+use std::path::Path;
+use std::process::Command;
+
+const TRAINER: &str = env!("CARGO_BIN_EXE_pawl-trainer");
+
+fn plan(changes: Value) -> LaunchPlan {
+    let mut plan = json!({
+        "contract": 1, "job": "test", "attempt": "test-1", "launch": "one", "kind": "Train",
+        "workload": {"name": "slm", "config": {"size": "tiny", "data": {"tokens": 100_000}, "evaluation": {"windows": 8}}},
+        "settings": {"batchPerGpu": 4, "compile": "Graph", "learningRate": "1e-3"},
+        "seed": 42, "budget": {"items": 80}, "hangTimeoutSeconds": 60.0,
+        "checkpoint": {"everySeconds": 1000.0, "keep": 9, "resume": true}
+    });
+    pawl_workloads::layered::overlay(&mut plan, &changes);
+    serde_json::from_value(plan).unwrap()
+}
+
+/// Runs one rank that keeps everything in `dir`.
+fn launch(dir: &Path, changes: Value) -> Report {
+    std::fs::write(dir.join("plan.json"), serde_json::to_vec(&plan(changes)).unwrap()).unwrap();
+    let status = Command::new(TRAINER)
+        .env("PAWL_PLAN", dir.join("plan.json"))
+        .env("PAWL_REPORT", dir.join("report.json"))
+        .env("PAWL_CHECKPOINTS", dir.join("checkpoints"))
+        .env("PAWL_DATA", dir.join("data"))
+        .env("RUST_LOG", "warn")
+        .status()
+        .unwrap();
+    let report: Report = serde_json::from_slice(&std::fs::read(dir.join("report.json")).unwrap()).unwrap();
+    assert_eq!(status.code().unwrap(), i32::from(report.outcome.exit_code()), "{}", report.message);
+    report
+}
+
+fn losses(report: &Report) -> Vec<f64> {
+    report.losses.iter().map(|point| point.loss).collect()
+}
+
+fn tensors(dir: &Path) -> Tensors {
+    Store::open(dir.join("checkpoints").to_str().unwrap(), 9).unwrap().newest(None).unwrap().unwrap().checkpoint.tensors
+}
+
+#[test]
+fn it_learns_and_the_checkpoint_holds_what_learns() {
+    let dir = tempfile::tempdir().unwrap();
+    let report = launch(dir.path(), json!({"budget": {"items": 400}}));
+    assert_eq!((report.outcome, report.steps), (Outcome::Done, 100), "{}", report.message);
+    let loss = |validation: Option<pawl_contract::progress::Validation>| validation.unwrap().metrics["loss"];
+    let (first, last) = (loss(report.first_validation), loss(report.validation));
+    assert!((first - 512f64.ln()).abs() < 0.05 && last < 5.9, "{first} -> {last}");
+
+    let dir = tempfile::tempdir().unwrap();
+    let report = launch(dir.path(), json!({"workload": {"config": {"method": "Lora"}}, "budget": {"items": 8}}));
+    assert_eq!(report.outcome, Outcome::Done, "{}", report.message);
+    let saved = tensors(dir.path());
+    assert!(saved.iter().all(|(name, _)| name.contains("lora_") || name.starts_with("adamw.step")), "adapters only");
+    let adapters: usize =
+        saved.iter().filter(|(name, _)| name.starts_with("base_model.")).map(|(_, a)| a.shape().elements()).sum();
+    assert_eq!(adapters, 622_592);
+}
+
+#[test]
+fn a_resumed_run_is_the_run_that_was_never_interrupted() {
+    for method in ["Full", "Lora"] {
+        let (whole, parts) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let of = |every: f64| json!({"workload": {"config": {"method": method}}, "budget": {"items": 24}, "checkpoint": {"everySeconds": every}});
+        launch(whole.path(), of(1000.0));
+        // A checkpoint after every step; the later ones are then taken away, as if the machine had died.
+        launch(parts.path(), of(0.0));
+        let resumed = json!({"workload": {"config": {"method": method}}, "budget": {"items": 24}, "checkpoint": {"resumeNotAfterItems": 12}});
+        let report = launch(parts.path(), resumed);
+        assert_eq!((report.outcome, report.items), (Outcome::Done, 24), "{}", report.message);
+        assert!(losses(&report).len() <= 6 && tensors(parts.path()) == tensors(whole.path()), "{method}: bit for bit");
+    }
+}
+
+#[test]
+fn every_way_to_run_gives_the_same_losses() {
+    let dir = tempfile::tempdir().unwrap();
+    let lora = json!({"workload": {"config": {"method": "Lora"}}, "budget": {"items": 24}, "checkpoint": null});
+    let of = |settings: Value| {
+        let mut changes = lora.clone();
+        changes["settings"] = settings;
+        losses(&launch(dir.path(), changes))
+    };
+    let base = of(json!({}));
+    for (settings, tolerance) in [
+        (json!({"loaderWorkers": 2}), 0.0),
+        (json!({"activationCheckpointing": "Selective"}), 0.0),
+        (json!({"activationCheckpointing": "Full"}), 0.0),
+        (json!({"compile": "None"}), 1e-4),
+        (json!({"optimizerKernel": "Fused", "attention": "Flash", "ropeCache": "Cached"}), 1e-4),
+        (json!({"precision": "bf16"}), 1e-2),
+        (json!({"precision": "fp16"}), 1e-2),
+        (json!({"weightQuantization": "Int8"}), 1e-2),
+    ] {
+        let other = of(settings.clone());
+        assert_eq!(other.len(), base.len());
+        for (a, b) in base.iter().zip(&other) {
+            assert!((a - b).abs() <= tolerance * a.abs(), "{settings}: {base:?} {other:?}");
+        }
+    }
+}
+
+#[test]
+fn two_ranks_give_the_losses_of_one_that_accumulates() {
+    let alone = tempfile::tempdir().unwrap();
+    let one = launch(alone.path(), json!({"settings": {"accumulationSteps": 2}, "budget": {"items": 40}}));
+
+    let gang = tempfile::tempdir().unwrap();
+    let attempt = AttemptPlan {
+        contract: 1,
+        job: "test".into(),
+        attempt: "test-1".into(),
+        replicas: 1,
+        ranks_per_replica: 2,
+        gather_seconds: None,
+        gpus_per_replica: 0,
+        command: Vec::new(),
+        launches: vec![plan(json!({"budget": {"items": 40}}))],
+        stop_on_failure: true,
+    };
+    let mut node = Node::local(gang.path().join("work"), vec![TRAINER.into()]);
+    node.checkpoints = gang.path().join("checkpoints").display().to_string();
+    node.data = gang.path().join("data");
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let (_keep, stop) = tokio::sync::watch::channel(Stop::No);
+    runtime.block_on(pawl_agent::run(&attempt, node, stop, |_| {})).unwrap();
+    let two = pawl_agent::finished_reports(&gang.path().join("work")).unwrap().remove(0);
+
+    assert_eq!((two.outcome, two.steps), (Outcome::Done, one.steps), "{}", two.message);
+    assert_eq!(losses(&two), losses(&one), "bit for bit");
+    assert!(tensors(gang.path()) == tensors(alone.path()), "bit for bit");
+}
