@@ -75,7 +75,7 @@ fn make(states: &[&StateDecl], decl: &StateDecl, seed: u64, depth: usize) -> Res
 fn generate(dtype: DType, len: usize, value: impl Fn(u64) -> f64 + Sync) -> Data {
     let mut data = Data::zeros(dtype, len);
     match &mut data {
-        Data::F64(out) => fill(out, |i| value(i)),
+        Data::F64(out) => fill(out, &value),
         Data::F32(out) => fill(out, |i| value(i) as f32),
         Data::BF16(out) => fill(out, |i| bf16::from_f64(value(i))),
         Data::F16(out) => fill(out, |i| f16::from_f64(value(i))),

@@ -203,14 +203,14 @@ impl Config {
                 return wrong(field, &value, "must be between 1 and 16777216");
             }
         }
-        if of.heads % of.kv_heads != 0 {
+        if !of.heads.is_multiple_of(of.kv_heads) {
             return wrong(
                 "architecture.kvHeads",
                 &of.kv_heads,
                 &format!("must divide architecture.heads ({})", of.heads),
             );
         }
-        if of.head_size % 2 != 0 {
+        if !of.head_size.is_multiple_of(2) {
             return wrong("architecture.headSize", &of.head_size, "must be even: positions rotate pairs");
         }
         if !(of.rope_base > 1.0 && of.rope_base.is_finite()) {
