@@ -113,11 +113,12 @@ pub async fn repair(
         Some(_) => repair_plan(context, key, job, &facts.name, &gang.uid).await?,
         None => restore_plan(context, key, job, status, facts, gang, now).await?,
     }
-    if may_lack_token(facts, gang, now) && context.tried.again(key, "token", TOKEN_EVERY) {
-        if let Some(plan) = planned(job, status, &attempt.plan_hash, now) {
-            let blueprint = blueprint(context, job, &plan, &attempt.plan_hash);
-            apply::create_token(context, key, &blueprint, &gang.uid, false).await?;
-        }
+    if may_lack_token(facts, gang, now)
+        && context.tried.again(key, "token", TOKEN_EVERY)
+        && let Some(plan) = planned(job, status, &attempt.plan_hash, now)
+    {
+        let blueprint = blueprint(context, job, &plan, &attempt.plan_hash);
+        apply::create_token(context, key, &blueprint, &gang.uid, false).await?;
     }
     Ok(())
 }

@@ -112,7 +112,7 @@ fn vanished(draft: &mut Draft<'_>) -> bool {
     let stopped = attempt.stop.take();
     let message = format!("attempt {} went away", attempt.name);
     if stopped != Some(StopCause::NotWanted) {
-        count(draft, &Missing::because(message));
+        count(draft, &Missing { taken: true, ..Missing::because(message) });
     }
     true
 }
@@ -133,7 +133,11 @@ fn failure(draft: &Draft<'_>, facts: &AttemptFacts, ending: &Ending, next: &Next
     match attempt.stop {
         Some(StopCause::SchedulingTimeout) => {
             let limit = draft.spec.lifecycle.scheduling_timeout.as_str();
-            return missing(format!("not all ranks ran within lifecycle.schedulingTimeout {limit}"));
+            let why = match ending {
+                Ending::Lost(message) => format!(": {message}"),
+                Ending::Completed | Ending::Stopped => String::new(),
+            };
+            return missing(format!("not all ranks ran within lifecycle.schedulingTimeout {limit}{why}"));
         }
         Some(StopCause::NotWanted) => return None,
         None => {}
@@ -145,8 +149,12 @@ fn failure(draft: &Draft<'_>, facts: &AttemptFacts, ending: &Ending, next: &Next
     let said = open.find_map(|launch| speaks(draft.spec, launch, result(&launch.plan.launch)?).err());
     match (ending, said) {
         (Ending::Stopped, _) => None,
-        (_, Some(said)) => Some(said),
-        (Ending::Lost(message), None) => missing(format!("attempt {} was lost: {message}", attempt.name)),
+        (Ending::Completed, Some(said)) => Some(said),
+        (Ending::Lost(_), Some(said)) => Some(Missing { taken: true, ..said }),
+        (Ending::Lost(message), None) => {
+            let message = format!("attempt {} was lost: {message}", attempt.name);
+            Some(Missing { taken: true, ..Missing::because(message) })
+        }
         (Ending::Completed, None) => missing(format!("attempt {} ended without a report of {first}", attempt.name)),
     }
 }

@@ -23,12 +23,14 @@ pub(crate) struct Missing {
     pub control_outcome: Option<Outcome>,
     /// Those settings are the baseline's.
     pub baseline: bool,
+    /// The ranks were taken away: a deleted pod, a lost node. Nothing says that it would happen again at once.
+    pub taken: bool,
 }
 
 impl Missing {
     /// Something that says nothing about any settings.
     pub fn because(message: String) -> Self {
-        Self { message, control_outcome: None, baseline: false }
+        Self { message, control_outcome: None, baseline: false, taken: false }
     }
 }
 
@@ -65,6 +67,7 @@ pub(crate) fn speaks(spec: &TrainingJobSpec, launch: &Launch, result: &LaunchRes
             message: format!("launch {name} of accepted settings ended with {:?}: {}", result.outcome, result.message),
             control_outcome: Some(result.outcome),
             baseline: launch.plan.settings == spec.settings,
+            taken: false,
         }),
         _ => Ok(()),
     }

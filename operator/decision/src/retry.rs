@@ -5,7 +5,7 @@ use crate::fold::Missing;
 use jiff::{SignedDuration, Timestamp};
 use pawl_api::status::RetryStatus;
 
-/// Wait after the first failure, seconds; it doubles with each.
+/// Wait after the first failure, seconds; it doubles with each. Ranks that were taken away come back at once, once.
 const FIRST_BACKOFF: u64 = 10;
 /// Longest wait, seconds.
 const LONGEST_BACKOFF: u64 = 300;
@@ -26,7 +26,10 @@ impl Draft<'_> {
     pub fn count_failure(&mut self, trial: &str, missing: &Missing) {
         let message = &missing.message;
         let before = self.status.retry.take().filter(|retry| retry.trial == trial).map_or(0, |retry| retry.count);
-        let wait = FIRST_BACKOFF.saturating_mul(1 << before.min(16)).min(LONGEST_BACKOFF);
+        let wait = match before {
+            0 if missing.taken => 0,
+            _ => FIRST_BACKOFF.saturating_mul(1 << before.min(16)).min(LONGEST_BACKOFF),
+        };
         let budget = self.spec.lifecycle.max_restarts;
         let count = before.saturating_add(1);
         let text = format!("{message} (failure {count}, lifecycle.maxRestarts {budget})");

@@ -48,7 +48,8 @@ impl Operator {
             tried: Tried::default(),
         };
         let listings = [(); 3].map(|()| Listing::new(None));
-        let mut operator = Self { context, api: api.clone(), seen: version, job: None, listings, known: BTreeMap::new() };
+        let mut operator =
+            Self { context, api: api.clone(), seen: version, job: None, listings, known: BTreeMap::new() };
         let objects = operator.api.store().at(version);
         operator.known.clone_from(&objects);
         for kind in ["pods", "jobs", "configmaps"] {
