@@ -11,11 +11,16 @@ use pawl_e2e::{Operator, Scene, scene};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// The attempts that have a pod which runs or will run.
+/// The attempts that have a pod which runs or will run. A pod's phase may lag behind the end of its container.
 async fn alive(scene: &Scene) -> BTreeSet<String> {
     let ended = |pod: &Pod| {
-        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-        matches!(phase, Some("Succeeded" | "Failed")) || pod.metadata.deletion_timestamp.is_some()
+        let status = pod.status.as_ref();
+        let phase = status.and_then(|status| status.phase.as_deref());
+        let containers = status.and_then(|status| status.container_statuses.as_deref()).unwrap_or_default();
+        let terminated = containers.iter().filter_map(|container| container.state.as_ref()?.terminated.as_ref());
+        matches!(phase, Some("Succeeded" | "Failed"))
+            || terminated.count() > 0
+            || pod.metadata.deletion_timestamp.is_some()
     };
     scene.pods("toy").await.iter().filter(|pod| !ended(pod)).map(attempt).collect()
 }

@@ -49,7 +49,7 @@ impl UpsStep {
         let settings: Settings = serde_json::from_value(json!({"batchPerGpu": self.items}))?;
         let job = Ups.prepare(&Request { config, settings, seed: 42, rank: 0, world: 1 })?;
         let programs = job.programs();
-        let patterns = |scopes: &[&str]| scopes.iter().map(|scope| Pattern::new(*scope)).collect::<Vec<_>>();
+        let patterns = |scopes: &[&str]| scopes.iter().map(|scope| Pattern::new(scope)).collect::<Vec<_>>();
         let optimization = job.optimization();
         let recipe = Recipe {
             attention: self.attention,

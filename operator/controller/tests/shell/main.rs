@@ -1,5 +1,7 @@
 //! The shell on an API server in memory, with scripted trainers.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 mod api;
 mod cluster;
 mod crash;

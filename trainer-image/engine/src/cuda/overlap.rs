@@ -65,6 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[allow(clippy::single_range_in_vec_init, reason = "one range of bytes is meant")]
     fn a_kernel_waits_for_the_collectives_whose_bytes_it_touches_and_no_other() {
         let collective = |done, bytes: Range<u64>| Moving { bytes: vec![bytes.clone(), bytes], done };
         let mut moving = vec![collective('a', 0..64), collective('b', 64..128), collective('c', 128..256)];

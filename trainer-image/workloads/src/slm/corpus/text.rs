@@ -76,7 +76,7 @@ mod tests {
             let name = if i % 2 == 0 { format!("{i}.txt") } else { format!("deep/{i}.txt") };
             std::fs::write(directory.path().join(name), format!("<{i}>")).unwrap();
         }
-        let read = |seed| super::read(directory.path(), 10_000, seed, &|_, _, _| {}).unwrap();
+        let read = |seed| read(directory.path(), 10_000, seed, &|_, _, _| {}).unwrap();
         let (train, validation) = read(1);
         let documents = |tokens: &[u32]| {
             let all =
