@@ -1,5 +1,9 @@
 //! Programs whose kernels are compiled, checked and timed.
 
+mod slm;
+
+pub use slm::SlmStep;
+
 use anyhow::Context;
 use pawl_contract::settings::Settings;
 use pawl_engine::{
@@ -46,7 +50,12 @@ impl UpsStep {
         if !self.auxiliary {
             config.insert("loss".into(), json!({"auxiliary": "None"}));
         }
-        let settings: Settings = serde_json::from_value(json!({"batchPerGpu": self.items}))?;
+        let precision = match self.precision {
+            Precision::F32 => "fp32",
+            Precision::BF16 => "bf16",
+            Precision::F16 => "fp16",
+        };
+        let settings: Settings = serde_json::from_value(json!({"batchPerGpu": self.items, "precision": precision}))?;
         let job = Ups.prepare(&Request { config, settings, seed: 42, rank: 0, world: 1 })?;
         let programs = job.programs();
         let patterns = |scopes: &[&str]| scopes.iter().map(|scope| Pattern::new(scope)).collect::<Vec<_>>();

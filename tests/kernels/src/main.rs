@@ -9,10 +9,11 @@ use std::sync::Arc;
 use clap::{Args, Parser, Subcommand};
 use pawl_engine::{
     cuda::{self, CudaGraph, device::Device, source},
+    graph::Program,
     lower::{LowerOptions, Lowered},
     recipe::{AttentionKernel, Precision},
 };
-use pawl_kernels::UpsStep;
+use pawl_kernels::{SlmStep, UpsStep};
 
 /// Generated CUDA kernels.
 #[derive(Parser)]
@@ -38,20 +39,74 @@ enum Command {
         #[arg(long, default_value_t = 60)]
         random: u64,
     },
+    /// Prints what a step of the language model is lowered to; needs no GPU.
+    DumpSlm {
+        #[command(flatten)]
+        slm: SlmArgs,
+        /// What to print, as for `dump`.
+        #[arg(long, default_value = "estimate", value_parser = ["estimate", "kernels", "memory", "sources"])]
+        what: String,
+    },
     /// Times steps of UPS on a GPU.
     Ups {
         #[command(flatten)]
         ups: UpsArgs,
-        /// Steps that are timed.
-        #[arg(long, default_value_t = 30)]
-        steps: usize,
-        /// How kernels run: captured, streamed, unfused.
-        #[arg(long, default_value = "captured", value_parser = ["captured", "streamed", "unfused"])]
-        mode: String,
-        /// Prints the kernels that take most of the time.
-        #[arg(long)]
-        profile: bool,
+        #[command(flatten)]
+        timing: Timing,
     },
+    /// Times steps of the language model on a GPU.
+    Slm {
+        #[command(flatten)]
+        slm: SlmArgs,
+        #[command(flatten)]
+        timing: Timing,
+    },
+}
+
+/// How steps are timed.
+#[derive(Args, Clone)]
+struct Timing {
+    /// Steps that are timed.
+    #[arg(long, default_value_t = 30)]
+    steps: usize,
+    /// How kernels run: captured, streamed, unfused.
+    #[arg(long, default_value = "captured", value_parser = ["captured", "streamed", "unfused"])]
+    mode: String,
+    /// Prints the kernels that take most of the time.
+    #[arg(long)]
+    profile: bool,
+}
+
+/// Which step of the language model.
+#[derive(Args, Clone)]
+struct SlmArgs {
+    /// Size of the model.
+    #[arg(long, default_value = "125m", value_parser = ["tiny", "125m", "1b", "3b", "8b"])]
+    size: String,
+    /// Windows of a micro-step.
+    #[arg(long, default_value_t = 32)]
+    windows: u32,
+    /// fp32, bf16.
+    #[arg(long, default_value = "bf16", value_parser = ["fp32", "bf16"])]
+    precision: String,
+    /// Frozen matrices as 8-bit integers.
+    #[arg(long)]
+    int8: bool,
+    /// Blocks are computed again in the backward pass.
+    #[arg(long)]
+    recompute: bool,
+}
+
+impl SlmArgs {
+    fn step(&self) -> SlmStep {
+        SlmStep {
+            size: self.size.clone(),
+            windows: self.windows,
+            precision: if self.precision == "fp32" { Precision::F32 } else { Precision::BF16 },
+            int8: self.int8,
+            recompute: self.recompute,
+        }
+    }
 }
 
 /// Which step.
@@ -112,24 +167,28 @@ fn executor(device: &Arc<Device>, mode: &str) -> CudaGraph {
 
 fn main() -> anyhow::Result<()> {
     match Cli::parse().command {
-        Command::Dump { ups, what } => {
-            let lowered = Lowered::new(&ups.step().program()?, &LowerOptions::default());
-            match what.as_str() {
-                "kernels" => print!("{}", lowered.dump_kernels()),
-                "memory" => print!("{}", lowered.dump_memory()),
-                "sources" => {
-                    for (at, kernel) in lowered.kernels.iter().enumerate() {
-                        if let Some(generated) = source::generate(&kernel.body, &lowered.buffers, 132) {
-                            let (_, own) = generated.source.text.split_once("extern").unwrap_or_default();
-                            println!("// kernel {at}, {}\nextern{own}", kernel.scope);
-                        }
-                    }
-                }
-                _ => table::estimate(&lowered),
-            }
-            Ok(())
-        }
+        Command::Dump { ups, what } => dump(&ups.step().program()?, &what),
+        Command::DumpSlm { slm, what } => dump(&slm.step().program()?, &what),
         Command::Check { random } => check::run(random),
-        Command::Ups { ups, steps, mode, profile } => speed::ups(&ups.step(), &mode, steps, profile),
+        Command::Ups { ups, timing } => speed::step(&ups.step().program()?, ups.items, &timing),
+        Command::Slm { slm, timing } => speed::step(&slm.step().program()?, slm.windows, &timing),
     }
+}
+
+fn dump(program: &Program, what: &str) -> anyhow::Result<()> {
+    let lowered = Lowered::new(program, &LowerOptions::default());
+    match what {
+        "kernels" => print!("{}", lowered.dump_kernels()),
+        "memory" => print!("{}", lowered.dump_memory()),
+        "sources" => {
+            for (at, kernel) in lowered.kernels.iter().enumerate() {
+                if let Some(generated) = source::generate(&kernel.body, &lowered.buffers, 132) {
+                    let (_, own) = generated.source.text.split_once("extern").unwrap_or_default();
+                    println!("// kernel {at}, {}\nextern{own}", kernel.scope);
+                }
+            }
+        }
+        _ => table::estimate(&lowered),
+    }
+    Ok(())
 }

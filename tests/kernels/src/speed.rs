@@ -1,19 +1,20 @@
-//! Steps of UPS, timed.
+//! Training steps, timed.
 
 use std::time::Instant;
 
 use pawl_engine::{
     array::{Array, View},
     executor::{ExecOptions, Executable},
+    graph::Program,
 };
-use pawl_kernels::{UpsStep, inputs};
+use pawl_kernels::inputs;
 
-use crate::{device, executor, table};
+use crate::{Timing, device, executor, table};
 
-/// Times `steps` steps without a pause, after as many to warm the card; the loss is read at the end.
-pub fn ups(step: &UpsStep, mode: &str, steps: usize, profile: bool) -> anyhow::Result<()> {
-    let program = step.program()?;
-    let data = inputs(&program)?;
+/// Times steps of `items` items without a pause, after as many to warm the card; the loss is read at the end.
+pub fn step(program: &Program, items: u32, timing: &Timing) -> anyhow::Result<()> {
+    let Timing { steps, mode, profile } = timing;
+    let data = inputs(program)?;
     let views: Vec<View<'_>> = data.iter().map(Array::view).collect();
     let device = device()?;
     println!(
@@ -23,7 +24,7 @@ pub fn ups(step: &UpsStep, mode: &str, steps: usize, profile: bool) -> anyhow::R
         device.compiler().version()
     );
     let start = Instant::now();
-    let mut exe = executor(&device, mode).build(std::slice::from_ref(&program), &ExecOptions::default())?;
+    let mut exe = executor(&device, mode).build(std::slice::from_ref(program), &ExecOptions::default())?;
     println!("built in {:.1} s; cuBLASLt {}", start.elapsed().as_secs_f64(), exe.blas_version());
     let start = Instant::now();
     for _ in 0..3 {
@@ -34,18 +35,14 @@ pub fn ups(step: &UpsStep, mode: &str, steps: usize, profile: bool) -> anyhow::R
     let mut times = Vec::new();
     for _ in 0..2 {
         let start = Instant::now();
-        for _ in 0..steps {
+        for _ in 0..*steps {
             exe.run(0, &views)?;
         }
         let loss = exe.output(0, 0)?.item();
-        times.push((start.elapsed().as_secs_f64() / steps as f64, loss));
+        times.push((start.elapsed().as_secs_f64() / *steps as f64, loss));
     }
     for (seconds, loss) in &times {
-        println!(
-            "{mode}: {:.2} ms a step, {:.1} items/s, loss {loss:.6}",
-            seconds * 1e3,
-            f64::from(step.items) / seconds
-        );
+        println!("{mode}: {:.2} ms a step, {:.1} items/s, loss {loss:.6}", seconds * 1e3, f64::from(items) / seconds);
     }
     let memory = exe.memory();
     println!(
@@ -53,7 +50,7 @@ pub fn ups(step: &UpsStep, mode: &str, steps: usize, profile: bool) -> anyhow::R
         memory.planned as f64 / f64::from(1 << 30),
         memory.peak as f64 / f64::from(1 << 30)
     );
-    if profile {
+    if *profile {
         let times = exe.profile(0, &views, 10)?;
         let lowered = exe.lowered().next().cloned();
         if let Some(lowered) = lowered {

@@ -94,6 +94,7 @@ impl Gpu {
             lowering,
             tf32: settings.precision == Some(Precision::Tf32),
             tune: base.tune && settings.deterministic != Some(true),
+            deterministic: settings.deterministic == Some(true),
             pinned: settings.loader_pinned == Some(true),
             gang: self.nccl.clone(),
             ..base

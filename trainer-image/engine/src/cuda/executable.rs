@@ -11,6 +11,7 @@ use half::{bf16, f16};
 
 use super::{
     CudaGraph, Launching,
+    cudnn::{Cudnn, Plans},
     device::{Device, Memory, Pinned},
     error::NAME,
     matmul::{Blas, WORKSPACE},
@@ -22,7 +23,7 @@ use crate::{
     array::{Array, Data, View},
     cpu::KernelTime,
     executor::{ExecError, ExecOptions, Executable, MemoryReport, check_inputs, unify_states},
-    graph::{DType, Graph, GraphError, Meta, Node, Op, Program, ScopeId, Shape, StateDecl, initial_values},
+    graph::{DType, Graph, GraphError, Meta, Node, Op, Program, ScopeId, Shape, StateDecl, initial_value},
     lower::{Lowered, Storage, aligned},
 };
 
@@ -126,8 +127,10 @@ impl CudaExecutable {
         let state_offsets: Vec<usize> = states.iter().map(|s| packing.add(s.meta.bytes())).collect();
         let state_size = packing.0;
         let lowered: Vec<Lowered> = programs.iter().map(|p| Lowered::new(p, &executor.lowering)).collect();
-        let plans =
-            lowered.iter().map(|l| Plan::all(l, &target, executor.tf32)).collect::<Result<Vec<_>, ExecError>>()?;
+        // Without cuDNN the generated kernels do its work.
+        let mut cudnn = Plans::new(Cudnn::open(device).ok(), executor.deterministic);
+        let plan = |lowered: &Lowered| Plan::all(lowered, &target, &mut cudnn, executor.tf32);
+        let plans = lowered.iter().map(plan).collect::<Result<Vec<_>, ExecError>>()?;
         let arena = lowered.iter().map(|l| l.plan.arena).max().unwrap_or(0);
         let workspace = plans.iter().flatten().map(Plan::workspace).max().unwrap_or(0);
         let slots: usize = programs.iter().map(|p| 2 * input_bytes(p)).sum();
@@ -159,8 +162,10 @@ impl CudaExecutable {
             compiled.push(one);
         }
         device.synchronize()?;
-        let values = initial_values(&states.iter().collect::<Vec<_>>(), options.seed)?;
-        for (value, offset) in values.iter().zip(&state_offsets) {
+        // One at a time: all of a large model may be more than the host has room for.
+        let all: Vec<&StateDecl> = states.iter().collect();
+        for (decl, offset) in all.iter().zip(&state_offsets) {
+            let value = initial_value(&all, decl, options.seed)?;
             // SAFETY: the packing gave each state its place; nothing runs.
             unsafe { write(state_bytes.address() + *offset as u64, value.view()) }?;
         }

@@ -9,6 +9,7 @@
 
 pub mod attention;
 pub mod compile;
+pub mod cudnn;
 pub mod device;
 mod error;
 mod executable;
@@ -53,6 +54,8 @@ pub struct CudaGraph {
     pub tune: bool,
     /// Whether inputs come through page-locked memory (`loaderPinned`), which is asynchronous.
     pub pinned: bool,
+    /// Whether every run gives the same bits: nothing is chosen by timing, no sum depends on the order in which blocks end.
+    pub deterministic: bool,
     /// The ranks that collectives sum over, when there is more than one.
     pub gang: Option<Arc<nccl::Nccl>>,
 }
@@ -67,6 +70,7 @@ impl CudaGraph {
             tf32: false,
             tune: true,
             pinned: true,
+            deterministic: false,
             gang: None,
         }
     }

@@ -7,6 +7,7 @@ use cudarc::driver::{CudaEvent, result, sys};
 use super::{
     attention,
     compile::Source,
+    cudnn,
     device::{Device, Function},
     error::NAME,
     matmul::{Blas, Product, Ready},
@@ -16,7 +17,7 @@ use super::{
 use crate::{
     executor::ExecError,
     graph::DType,
-    lower::{Access, Body, Buffer, Collect, CollectOp, Lowered},
+    lower::{Access, Body, Buffer, Collect, CollectOp, Kernel, Lowered},
 };
 
 /// Addresses that a launch is given: those of buffers (which depend on the input slot), and of the workspace.
@@ -36,14 +37,33 @@ pub(super) enum Plan {
     Product(Product, Box<Generated>),
     /// Launches of attention.
     Attention(attention::Plan),
+    /// Attention by cuDNN.
+    Library(cudnn::Plan),
     /// A sum or concatenation over ranks.
     Collective(Collect),
 }
 
 impl Plan {
     /// How each kernel of a program will run.
-    pub(super) fn all(lowered: &Lowered, device: &Target, tf32: bool) -> Result<Vec<Self>, ExecError> {
-        lowered.kernels.iter().map(|kernel| Self::new(&kernel.body, &lowered.buffers, device, tf32)).collect()
+    pub(super) fn all(
+        lowered: &Lowered,
+        target: &Target,
+        cudnn: &mut cudnn::Plans,
+        tf32: bool,
+    ) -> Result<Vec<Self>, ExecError> {
+        let plan = |kernel: &Kernel| match Self::by_library(&kernel.body, &lowered.buffers, cudnn) {
+            Some(plan) => Ok(Plan::Library(plan)),
+            None => Self::new(&kernel.body, &lowered.buffers, target, tf32),
+        };
+        lowered.kernels.iter().map(plan).collect()
+    }
+
+    fn by_library(body: &Body, buffers: &[Buffer], cudnn: &mut cudnn::Plans) -> Option<cudnn::Plan> {
+        match body {
+            Body::Attention(kernel) => cudnn.forward(kernel, buffers),
+            Body::AttentionGrad(kernel) => cudnn.backward(kernel, buffers),
+            _ => None,
+        }
     }
 
     fn new(body: &Body, buffers: &[Buffer], target: &Target, tf32: bool) -> Result<Self, ExecError> {
@@ -80,6 +100,7 @@ impl Plan {
             Plan::Generated(generated) => generated.workspace,
             Plan::Product(_, own) => own.workspace,
             Plan::Attention(plan) => plan.workspace,
+            Plan::Library(plan) => plan.workspace(),
             Plan::Collective(_) => 0,
         }
     }
@@ -89,7 +110,7 @@ impl Plan {
         match self {
             Plan::Generated(generated) => vec![&generated.source],
             Plan::Attention(plan) => plan.launches.iter().map(|launch| &launch.source).collect(),
-            Plan::Product(..) | Plan::Collective(_) => Vec::new(),
+            Plan::Product(..) | Plan::Library(_) | Plan::Collective(_) => Vec::new(),
         }
     }
 }
@@ -142,6 +163,7 @@ impl Code {
 pub(super) enum Run {
     Launches(Vec<Launch>),
     Product { ready: Arc<Ready>, buffers: [usize; 3], calls: Vec<[usize; 3]> },
+    Library(cudnn::Plan),
     Collective(Collect),
 }
 
@@ -201,6 +223,7 @@ impl Run {
                 };
                 Run::Launches(plan.launches.iter().map(launch).collect::<Result<_, ExecError>>()?)
             }
+            Plan::Library(plan) => Run::Library(plan.clone()),
             Plan::Collective(collect) => Run::Collective(collect.clone()),
         })
     }
@@ -220,6 +243,8 @@ impl Run {
             Run::Product { ready, buffers, calls } => calls.iter().try_for_each(|call| {
                 blas.enqueue(ready, [0, 1, 2].map(|x| places.buffers[buffers[x]] + call[x] as u64))
             })?,
+            // SAFETY: the plan was made for these buffers, which live as long as the executable.
+            Run::Library(plan) => unsafe { plan.enqueue(places.buffers, places.workspace) }?,
             Run::Collective(collect) => {
                 let place = |access: &Access| places.buffers[access.buffer] + 4 * access.offset as u64;
                 let (from, to) = (place(&collect.from), place(&collect.to));

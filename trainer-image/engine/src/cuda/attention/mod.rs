@@ -39,7 +39,7 @@ pub enum Argument {
 
 impl Argument {
     /// The first element of a view.
-    fn first(view: &Access, buffers: &[Buffer]) -> Self {
+    pub(super) fn first(view: &Access, buffers: &[Buffer]) -> Self {
         Self::Buffer { buffer: view.buffer, offset: view.offset * buffers[view.buffer].dtype.bytes() }
     }
 }

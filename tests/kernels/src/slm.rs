@@ -1,0 +1,62 @@
+//! A training step of the language model.
+
+use anyhow::Context;
+use pawl_contract::settings::{Precision as Setting, RopeCache, Settings, WeightQuantization};
+use pawl_engine::{
+    graph::Program,
+    optim::OptimizerKernel,
+    passes::Pattern,
+    recipe::{AttentionKernel, Precision, Recipe},
+};
+use pawl_workloads::{Job, Request, slm::SlmJob};
+use serde_json::json;
+
+/// A training step of the language model, attention in one kernel.
+#[derive(Debug, Clone)]
+pub struct SlmStep {
+    /// Size of the workload: tiny, 125m, 1b, 3b, 8b.
+    pub size: String,
+    /// Windows of a micro-step.
+    pub windows: u32,
+    /// Numbers of matmuls and attention.
+    pub precision: Precision,
+    /// Frozen matrices as 8-bit integers.
+    pub int8: bool,
+    /// Whether blocks are computed again in the backward pass.
+    pub recompute: bool,
+}
+
+impl SlmStep {
+    /// One micro-step with the update.
+    ///
+    /// # Errors
+    /// When the configuration is wrong.
+    pub fn program(&self) -> anyhow::Result<Program> {
+        let config = json!({"size": self.size}).as_object().cloned().unwrap_or_default();
+        let precision = match self.precision {
+            Precision::F16 => Setting::Fp16,
+            Precision::BF16 => Setting::Bf16,
+            _ => Setting::Fp32,
+        };
+        let settings = Settings {
+            batch_per_gpu: Some(self.windows),
+            precision: Some(precision),
+            rope_cache: Some(RopeCache::Cached),
+            weight_quantization: self.int8.then_some(WeightQuantization::Int8),
+            ..Settings::default()
+        };
+        let job = SlmJob::new(&Request { config, settings, seed: 42, rank: 0, world: 1 })?;
+        let (optimization, regions) = (job.optimization(), job.programs().regions);
+        let patterns = |scopes: &[&str]| scopes.iter().map(|scope| Pattern::new(scope)).collect::<Vec<_>>();
+        let recipe = Recipe {
+            attention: AttentionKernel::Flash,
+            precision: self.precision,
+            kernel: OptimizerKernel::Fused,
+            clip: optimization.clip,
+            rematerialize: patterns(regions.rematerialized),
+            recompute: if self.recompute { patterns(regions.blocks) } else { Vec::new() },
+            ..Recipe::new(optimization.optimizer.clone())
+        };
+        recipe.step(job.programs().train.first().context("the model has a training program")?).map_err(Into::into)
+    }
+}
