@@ -12,6 +12,7 @@ mod bounds;
 mod crd;
 pub mod duration;
 pub mod manifest;
+mod progress;
 pub mod quantity;
 mod rules;
 mod schema;

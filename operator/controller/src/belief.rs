@@ -55,49 +55,24 @@ impl Belief {
         if *self.saved == *status {
             return false;
         }
-        told || self.since.is_none_or(|since| since.elapsed() >= PROGRESS_WRITE)
-            && steady(&self.saved, true) != steady(status, true)
-            || steady(&self.saved, false) != steady(status, false)
+        told || self.since.is_none_or(|since| since.elapsed() >= PROGRESS_WRITE) && known(&self.saved) != known(status)
+            || known(&self.saved).without_progress() != known(status).without_progress()
     }
 
     /// When what is not saved yet is to be written; `None` when all of it is.
     pub fn due(&self) -> Option<Duration> {
-        let unsaved = steady(&self.saved, true) != steady(&self.newest, true);
+        let unsaved = known(&self.saved) != known(&self.newest);
         unsaved.then(|| self.since.map_or(PROGRESS_WRITE, |since| PROGRESS_WRITE.saturating_sub(since.elapsed())))
     }
 }
 
-/// A status without what can be found out again: that an attempt was seen; and without what changes with every step of
-/// the training, unless `progress` counts.
-fn steady(status: &TrainingJobStatus, progress: bool) -> TrainingJobStatus {
-    let mut steady = status.clone();
-    if let Some(attempt) = &mut steady.attempt {
+/// A status without what can be found out again: that an attempt was seen.
+fn known(status: &TrainingJobStatus) -> TrainingJobStatus {
+    let mut known = status.clone();
+    if let Some(attempt) = &mut known.attempt {
         attempt.seen = false;
     }
-    if progress {
-        return steady;
-    }
-    steady.cost = None;
-    steady.progress.clear();
-    for condition in steady.conditions.iter_mut().filter(|condition| condition.type_ == "Reconciling") {
-        condition.message.clear();
-    }
-    if let Some(training) = &mut steady.training {
-        let moving = std::mem::take(training);
-        training.promised_items_per_second = moving.promised_items_per_second;
-        training.restarts = moving.restarts;
-        training.resume_not_after_items = moving.resume_not_after_items;
-        training.revision = moving.revision;
-        training.started = moving.started;
-        training.straggler = moving.straggler;
-        training.degraded = moving.degraded;
-        training.completed = moving.completed;
-        // What was validated last is what guards against damage: it is worth a write.
-        training.first_validation = moving.first_validation;
-        training.validation = moving.validation;
-        training.last_good_items = moving.last_good_items;
-    }
-    steady
+    known
 }
 
 /// The beliefs about all jobs that this process has written to, by uid.

@@ -282,7 +282,7 @@ impl Shell {
             return false;
         }
         told || since.elapsed() >= PROGRESS_WRITE
-            || without_progress(written) != without_progress(&self.document.status)
+            || written.without_progress() != self.document.status.without_progress()
     }
 
     fn save(&mut self) -> Result<(), StateError> {
@@ -304,22 +304,6 @@ fn at_rest(status: &TrainingJobStatus) -> Option<Verdict> {
         Stage::Suspended => Some(Verdict::Suspended),
         Stage::Pending | Stage::Preflight | Stage::Optimizing | Stage::Searching | Stage::Training => None,
     }
-}
-
-/// A status without what changes with every step of the training.
-fn without_progress(status: &TrainingJobStatus) -> TrainingJobStatus {
-    let mut steady = status.clone();
-    steady.cost = None;
-    if let Some(training) = &mut steady.training {
-        let moving = std::mem::take(training);
-        training.promised_items_per_second = moving.promised_items_per_second;
-        training.first_validation = moving.first_validation;
-        training.validation = moving.validation;
-        training.last_checkpoint = moving.last_checkpoint;
-        training.restarts = moving.restarts;
-        training.resume_not_after_items = moving.resume_not_after_items;
-    }
-    steady
 }
 
 /// A path as people would write it: relative when it lies under the current directory.

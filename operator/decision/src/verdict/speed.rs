@@ -53,7 +53,7 @@ pub(crate) fn reached(comparison: &Comparison<'_>, threshold: f64) -> Option<Int
             let analysis = &comparison.draft.spec.analysis;
             let (pairs, _) = comparison.pairs(0);
             let logs: Vec<f64> = pairs.iter().map(|pair| pair.ratio().ln()).collect();
-            let share = super::sequential::alpha(analysis) / super::sequential::looks(analysis).len() as f64;
+            let share = super::sequential::share(analysis, logs.len());
             let interval = super::sequential::interval(&logs, share)?;
             let bounds = interval.bounds.map(|(lower, upper)| (lower.exp(), upper.exp()));
             Some(Interval { mean: interval.mean.exp(), bounds, ..interval })
