@@ -1,6 +1,7 @@
 //! The I/O of the election, and what the rest of the operator knows of it.
 
 use super::{Act, Fence, LEASE, Seen, Timing, evaluate};
+use crate::client::around::AroundLayer;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
@@ -94,8 +95,8 @@ impl Leadership {
     }
 
     /// A layer of the Kubernetes client: it refuses what writes while this replica may not act.
-    pub fn fence(&self) -> Fence {
-        Fence::new(self.clone())
+    pub fn fence(&self) -> AroundLayer<Fence> {
+        AroundLayer(Fence(self.clone()))
     }
 }
 

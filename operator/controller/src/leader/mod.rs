@@ -39,7 +39,7 @@ mod fence;
 mod tests;
 
 pub use election::{Election, Leadership, Role};
-pub use fence::{Fence, FenceService, Fenced};
+pub use fence::{Fence, Fenced};
 
 use k8s_openapi::api::coordination::v1::Lease;
 use std::time::Duration;

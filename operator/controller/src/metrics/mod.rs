@@ -77,8 +77,9 @@ mod sample;
 #[cfg(test)]
 mod tests;
 
-pub use requests::{Counted, CountedService};
+pub use requests::Counted;
 
+use crate::client::around::AroundLayer;
 use counters::Counters;
 use exposition::Exposition;
 use jiff::Timestamp;
@@ -171,8 +172,8 @@ impl Metrics {
     }
 
     /// A layer of the Kubernetes client that counts its requests.
-    pub fn count_requests(&self) -> Counted {
-        Counted::new(self.counters.clone())
+    pub fn count_requests(&self) -> AroundLayer<Counted> {
+        AroundLayer(Counted(self.counters.clone()))
     }
 
     /// All metrics in Prometheus' text format, version 0.0.4.

@@ -2,63 +2,24 @@
 
 use super::counters::Counters;
 use crate::client::TimedOut;
+use crate::client::around::{Answer, Around};
 use crate::leader::Fenced;
-use futures::future::BoxFuture;
-use http::{Method, Request, Response, header};
+use http::{Method, Request, header};
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Instant;
-use tower::{BoxError, Layer, Service};
 
-/// A layer that counts requests by verb, resource and code.
+/// What is done around each request: it is counted by verb, resource and code.
 #[derive(Clone)]
-pub struct Counted {
-    counters: Arc<Counters>,
-}
+pub struct Counted(pub(super) Arc<Counters>);
 
-impl Counted {
-    pub(super) fn new(counters: Arc<Counters>) -> Self {
-        Self { counters }
-    }
-}
-
-impl<S> Layer<S> for Counted {
-    type Service = CountedService<S>;
-
-    fn layer(&self, inner: S) -> CountedService<S> {
-        CountedService { inner, counters: self.counters.clone() }
-    }
-}
-
-/// The service of [`Counted`].
-#[derive(Clone)]
-pub struct CountedService<S> {
-    inner: S,
-    counters: Arc<Counters>,
-}
-
-impl<S, A, B> Service<Request<A>> for CountedService<S>
-where
-    S: Service<Request<A>, Response = Response<B>>,
-    S::Error: Into<BoxError>,
-    S::Future: Send + 'static,
-    B: 'static,
-{
-    type Response = Response<B>;
-    type Error = BoxError;
-    type Future = BoxFuture<'static, Result<Response<B>, BoxError>>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        self.inner.poll_ready(context).map_err(Into::into)
-    }
-
-    fn call(&mut self, request: Request<A>) -> Self::Future {
+impl Around for Counted {
+    fn around<A, B: 'static>(&self, request: Request<A>, send: impl FnOnce(Request<A>) -> Answer<B>) -> Answer<B> {
         let (verb, resource) = (verb(&request), resource(request.uri().path()));
-        let counters = self.counters.clone();
+        let counters = self.0.clone();
         let began = Instant::now();
-        let answer = self.inner.call(request);
+        let answer = send(request);
         Box::pin(async move {
-            let answer = answer.await.map_err(Into::into);
+            let answer = answer.await;
             let took = (verb != "watch").then(|| began.elapsed());
             match &answer {
                 Ok(response) => counters.request(verb, &resource, response.status().as_str(), took),

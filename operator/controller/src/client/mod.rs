@@ -1,14 +1,14 @@
 //! The operator's client of the API server: counted, with a deadline, and fenced by the lease.
 
+pub mod around;
+
 use crate::leader::Leadership;
 use crate::metrics::Metrics;
-use futures::future::BoxFuture;
-use http::{Request, Response};
+use around::{Answer, Around, AroundLayer};
+use http::Request;
 use kube::client::ClientBuilder;
 use kube::{Client, Config};
-use std::task::{Context, Poll};
 use std::time::Duration;
-use tower::{BoxError, Layer, Service};
 
 /// Longest time from a request to the head of its answer; watches are excluded, they answer when something happens.
 pub const DEADLINE: Duration = Duration::from_secs(30);
@@ -22,7 +22,7 @@ pub const DEADLINE: Duration = Duration::from_secs(30);
 /// When the configuration cannot be used, such as a certificate that does not parse.
 pub fn connect(config: Config, metrics: &Metrics, leadership: &Leadership) -> kube::Result<Client> {
     let builder = ClientBuilder::try_from(without_retries(config))?;
-    let layered = builder.with_layer(&Deadline(DEADLINE)).with_layer(&leadership.fence());
+    let layered = builder.with_layer(&AroundLayer(Deadline(DEADLINE))).with_layer(&leadership.fence());
     Ok(layered.with_layer(&metrics.count_requests()).build())
 }
 
@@ -32,7 +32,7 @@ pub fn connect(config: Config, metrics: &Metrics, leadership: &Leadership) -> ku
 /// See [`connect`].
 pub fn connect_for_lease(config: Config, metrics: &Metrics, deadline: Duration) -> kube::Result<Client> {
     let builder = ClientBuilder::try_from(without_retries(config))?;
-    Ok(builder.with_layer(&Deadline(deadline)).with_layer(&metrics.count_requests()).build())
+    Ok(builder.with_layer(&AroundLayer(Deadline(deadline))).with_layer(&metrics.count_requests()).build())
 }
 
 fn without_retries(mut config: Config) -> Config {
@@ -48,46 +48,15 @@ pub struct TimedOut(Duration);
 #[derive(Clone)]
 struct Deadline(Duration);
 
-impl<S> Layer<S> for Deadline {
-    type Service = DeadlineService<S>;
-
-    fn layer(&self, inner: S) -> DeadlineService<S> {
-        DeadlineService { inner, deadline: self.0 }
-    }
-}
-
-struct DeadlineService<S> {
-    inner: S,
-    deadline: Duration,
-}
-
-impl<S, A, B> Service<Request<A>> for DeadlineService<S>
-where
-    S: Service<Request<A>, Response = Response<B>>,
-    S::Error: Into<BoxError>,
-    S::Future: Send + 'static,
-    B: 'static,
-{
-    type Response = Response<B>;
-    type Error = BoxError;
-    type Future = BoxFuture<'static, Result<Response<B>, BoxError>>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        self.inner.poll_ready(context).map_err(Into::into)
-    }
-
-    fn call(&mut self, request: Request<A>) -> Self::Future {
+impl Around for Deadline {
+    fn around<A, B: 'static>(&self, request: Request<A>, send: impl FnOnce(Request<A>) -> Answer<B>) -> Answer<B> {
         let watch = request.uri().query().is_some_and(|query| query.split('&').any(|pair| pair == "watch=true"));
-        let deadline = self.deadline;
-        let answer = self.inner.call(request);
+        let (deadline, answer) = (self.0, send(request));
+        if watch {
+            return answer;
+        }
         Box::pin(async move {
-            if watch {
-                return answer.await.map_err(Into::into);
-            }
-            match tokio::time::timeout(deadline, answer).await {
-                Ok(answer) => answer.map_err(Into::into),
-                Err(_) => Err(TimedOut(deadline).into()),
-            }
+            tokio::time::timeout(deadline, answer).await.unwrap_or_else(|_| Err(TimedOut(deadline).into()))
         })
     }
 }
