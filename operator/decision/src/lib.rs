@@ -42,6 +42,7 @@ mod requeue;
 mod retry;
 mod revert;
 mod revision;
+mod settle;
 mod step;
 mod summary;
 mod train;
@@ -52,7 +53,8 @@ use draft::Draft;
 use jiff::Timestamp;
 use observed::Observed;
 use pawl_api::{TrainingJob, TrainingJobStatus};
-use step::{Next, settle};
+use settle::settle;
+use step::Next;
 
 /// Rounds of taking in and settling; each takes in something new, and there are few things to take in.
 const ROUNDS: usize = 8;

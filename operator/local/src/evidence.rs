@@ -1,6 +1,5 @@
 //! What a state directory holds, for the report and the summary.
 
-use crate::shell::displayed;
 use crate::state::document::Document;
 use crate::state::{StateDir, StateError, attempts, events, write_atomic};
 use pawl_contract::plan::LaunchPlan;
@@ -45,4 +44,10 @@ pub fn places(state: &StateDir, document: &Document) -> Places {
         checkpoints: Some(storage.unwrap_or_else(|| displayed(&state.checkpoints()))),
         report: state.report().exists().then(|| displayed(&state.report())),
     }
+}
+
+/// A path as people would write it: relative when it lies under the current directory.
+pub fn displayed(path: &Path) -> String {
+    let relative = std::env::current_dir().ok().and_then(|here| path.strip_prefix(here).ok().map(Path::to_owned));
+    relative.unwrap_or_else(|| path.to_owned()).display().to_string()
 }

@@ -14,7 +14,6 @@ use pawl_api::status::Stage;
 use pawl_api::{TrainingJob, TrainingJobStatus};
 use pawl_decision::action::{Action, Decision, Event, EventKind};
 use std::ffi::OsString;
-use std::path::Path;
 use std::time::Duration;
 
 /// The status is written at once when it says something new, and so often when only the training went on.
@@ -304,10 +303,4 @@ fn at_rest(status: &TrainingJobStatus) -> Option<Verdict> {
         Stage::Suspended => Some(Verdict::Suspended),
         Stage::Pending | Stage::Preflight | Stage::Optimizing | Stage::Searching | Stage::Training => None,
     }
-}
-
-/// A path as people would write it: relative when it lies under the current directory.
-pub fn displayed(path: &Path) -> String {
-    let relative = std::env::current_dir().ok().and_then(|here| path.strip_prefix(here).ok().map(Path::to_owned));
-    relative.unwrap_or_else(|| path.to_owned()).display().to_string()
 }

@@ -5,7 +5,7 @@ use crate::args::Place;
 use crate::exit;
 use pawl_display::report;
 use pawl_local::evidence;
-use pawl_local::shell::displayed;
+use pawl_local::evidence::displayed;
 use pawl_local::state::write_atomic;
 use std::path::Path;
 use std::process::ExitCode;
