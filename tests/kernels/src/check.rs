@@ -9,7 +9,7 @@ use pawl_engine::{
     optim::{AdamW, Muon, Optimizer, OptimizerKernel},
     passes::Pattern,
     recipe::{AttentionKernel, Precision, Recipe},
-    testing::{Case, random_case, transformer},
+    testing::{Case, normed_heads, random_case, transformer},
 };
 use pawl_kernels::{UpsStep, inputs};
 
@@ -82,6 +82,7 @@ pub fn run(random: u64) -> anyhow::Result<()> {
         tally.repeats(&format!("repeated {seed}"), &case, &captured, 3);
     }
     operators(&mut tally, &captured)?;
+    norms(&mut tally, &captured, &unfused)?;
     trainings(&mut tally, &captured, &unfused)?;
     ups(&mut tally, &captured)?;
     for line in &tally.failed {
@@ -190,6 +191,31 @@ fn operators(tally: &mut Tally, cuda: &CudaGraph) -> anyhow::Result<()> {
             }
         }
         tally.close(&format!("attention {t} {s}"), &Case::new(b.finish()?, 1), &[cuda], 1, 2e-5);
+    }
+    Ok(())
+}
+
+/// Attention over normalised heads and its gradients, in one kernel and in parts.
+fn norms(tally: &mut Tally, captured: &CudaGraph, unfused: &CudaGraph) -> anyhow::Result<()> {
+    let base =
+        Recipe { attention: AttentionKernel::Flash, ..Recipe::new(Optimizer { matrices: None, others: AdamW::default() }) };
+    for (extents, causal) in [
+        ([3, 8, 128, 48], false),
+        ([2, 3, 128, 64], true),
+        ([2, 2, 100, 16], false),
+        ([1, 4, 37, 32], true),
+        ([2, 1, 1, 48], false),
+        ([1, 2, 128, 128], false),
+        ([2, 2, 150, 48], false),
+    ] {
+        let forward = normed_heads(extents, causal)?;
+        for (precision, bound) in [(Precision::BF16, 3e-2), (Precision::F16, 4e-3)] {
+            let program = Recipe { precision, ..base.clone() }.micro_step(&forward)?;
+            let case = Case::new(program, 2);
+            let name = format!("normed heads {extents:?} {precision:?}");
+            tally.close(&name, &case, &[captured, unfused], 1, bound);
+            tally.repeats(&name, &case, captured, 1);
+        }
     }
     Ok(())
 }

@@ -36,6 +36,7 @@ fn kernels([b, h, g, t, d]: [usize; 5], causal: bool, dtype: DType) -> (Attentio
     let joined = |buffer| Access { buffer, offset: 0, dims: vec![b, h, t, d], strides: vec![t * h * d, d, h * d, 1] };
     let forward = Attention {
         spec: AttentionSpec { scale: 1.0 / (d as f64).sqrt(), causal },
+        norm: None,
         q: packed(0, h, 0),
         k: packed(0, g, h),
         v: packed(0, g, h + g),
@@ -52,7 +53,7 @@ fn kernels([b, h, g, t, d]: [usize; 5], causal: bool, dtype: DType) -> (Attentio
         buffer(dtype, outputs),
         buffer(dtype, rows),
     ];
-    (AttentionGrad { forward, grad: joined(3), dq, dk, dv }, buffers)
+    (AttentionGrad { forward, grad: joined(3), dq, dk, dv, sums: None }, buffers)
 }
 
 struct Ready {

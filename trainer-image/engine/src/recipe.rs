@@ -177,6 +177,8 @@ impl Recipe {
     fn lowered(&self, forward: &Program) -> Result<Program, GraphError> {
         let attention = match self.attention {
             AttentionKernel::Math => passes::expand_attention(forward)?,
+            // Kernels that normalise on the way are those of tensor cores: in float32 there is nothing to gain.
+            AttentionKernel::Flash if self.precision != Precision::F32 => passes::join_norms(forward)?,
             AttentionKernel::Flash => forward.clone(),
         };
         match self.precision {

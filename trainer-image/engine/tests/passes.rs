@@ -7,13 +7,14 @@ use std::{sync::Arc, thread};
 use pawl_engine::{
     array::{Array, View},
     collective,
+    cpu::GraphCpu,
     eager::Eager,
     executor::{ExecOptions, Executable, Executor, read_named, write_named},
     graph::{Builder, DType, Init, Op, Program, Stage},
     optim::{AdamW, Muon, Optimizer, OptimizerKernel},
     passes::{self, Pattern},
     recipe::{AttentionKernel, LossScale, Precision, Recipe},
-    testing::{Case, random_case, read_outputs, transformer},
+    testing::{Case, normed_heads, random_case, read_outputs, transformer},
 };
 
 const BATCH: usize = 4;
@@ -229,6 +230,45 @@ fn flash_and_math_attention_agree() {
         program.graph.nodes().iter().filter(|n| matches!(n.op, Op::Attention(_))).count()
     };
     assert_eq!([count(&math), count(&flash)], [0, 2]);
+}
+
+/// Micro-steps, whose updates are the gradients, with and without the norms joined to attention.
+fn norms(causal: bool) -> [Program; 2] {
+    let forward = normed_heads([2, 3, 5, 8], causal).unwrap();
+    let plain = Recipe { attention: AttentionKernel::Flash, ..Recipe::new(adamw()) };
+    let joined = Recipe { precision: Precision::BF16, ..plain.clone() };
+    [joined, plain].map(|recipe| recipe.micro_step(&forward).unwrap())
+}
+
+#[test]
+fn norms_join_attention_and_no_value_changes() {
+    for causal in [false, true] {
+        let [joined, plain] = norms(causal);
+        let count = |program: &Program| {
+            let of = |n: &&pawl_engine::graph::Node| matches!(n.op, Op::NormedAttention(_) | Op::NormedAttentionGrad(_));
+            program.graph.nodes().iter().filter(of).count()
+        };
+        assert_eq!([count(&joined), count(&plain)], [2, 0]);
+        let [joined, plain] = [joined, plain].map(|program| {
+            let case = Case::new(program, 3).widened().unwrap();
+            case.run(&Eager::cpu(), &ExecOptions::default(), 2).unwrap()
+        });
+        assert!(joined.states.iter().any(|(name, sum)| name == "gradient/gain_k" && sum.to_f64().iter().all(|&g| g != 0.0)));
+        let (distance, place) = joined.distance(&plain);
+        assert!(distance < 1e-11, "{place} is off by {distance}");
+    }
+}
+
+#[test]
+fn joined_norms_run_on_every_executor_and_recompute_bit_for_bit() {
+    let [joined, _] = norms(true);
+    let case = Case::new(joined.clone(), 3);
+    let eager = case.run(&Eager::cpu(), &ExecOptions::default(), 1).unwrap();
+    let graph = case.run(&GraphCpu::default(), &ExecOptions::default(), 1).unwrap();
+    let (distance, place) = graph.distance(&eager);
+    assert!(distance < 2e-2, "{place} is off by {distance}");
+    let again = Case { program: passes::recompute(&joined, &names(&["*"])).unwrap(), ..case };
+    assert!(again.run(&Eager::cpu(), &ExecOptions::default(), 1).unwrap() == eager);
 }
 
 #[test]

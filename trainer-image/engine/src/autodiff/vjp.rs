@@ -91,6 +91,19 @@ pub(super) fn vjp<'b>(b: &'b Builder, id: NodeId, node: &Node, g: Var<'b>, wante
             let dq = b.push(Op::AttentionGrad(*spec), &[operand(0), operand(1), operand(2), y, lse, g]);
             vec![(0, dq), (1, dq.side(1)), (2, dq.side(2))]
         }
+        Op::NormedAttention(spec) => {
+            let lse = b.var(NodeId(id.0 + 1));
+            let operands: Vec<Var<'b>> = (0..7).map(operand).chain([y, lse, g]).collect();
+            let dq = b.push(Op::NormedAttentionGrad(*spec), &operands);
+            let sides: Vec<Var<'b>> = (1..=6).map(|side| dq.side(side)).collect();
+            let mut parts = vec![(0, dq), (1, sides[0]), (2, sides[1])];
+            // Of each batch, and the gain's of each head, too.
+            let over: [&[usize]; 4] = [&[0], &[0], &[0], &[0, 1]];
+            for (side, axes) in over.into_iter().enumerate().filter(|(side, _)| wanted[3 + side]) {
+                parts.push((3 + side, sides[2 + side].sum(axes).reshape(operand(3 + side).shape())));
+            }
+            parts
+        }
         Op::GivenGradient => {
             let given = (1..node.operands.len()).step_by(2).filter(|&x| wanted[x]);
             given.map(|x| (x, operand(x + 1) * g.cast(operand(x + 1).dtype()))).collect()
@@ -99,7 +112,7 @@ pub(super) fn vjp<'b>(b: &'b Builder, id: NodeId, node: &Node, g: Var<'b>, wante
         Op::AllReduce => vec![(0, g.all_reduce())],
         Op::ReduceScatter { world } => vec![(0, b.push(Op::AllGather { world: *world }, &[g]))],
         Op::AllGather { world } => vec![(0, b.push(Op::ReduceScatter { world: *world }, &[g]))],
-        Op::AttentionGrad(_) | Op::Side(_) => {
+        Op::AttentionGrad(_) | Op::NormedAttentionGrad(_) | Op::Side(_) => {
             b.poison(GraphError::Operands {
                 op: node.op.to_string(),
                 operands: node.meta.to_string(),

@@ -20,6 +20,7 @@ use crate::{
     executor::{ExecError, ExecOptions, Executable, MemoryReport, check_inputs, unify_states},
     graph::{DType, GraphError, Meta, Program, Shape, StateDecl, initial_values},
     lower::{Access, CollectOp, Lowered, Storage, aligned},
+    passes::expand_norms,
 };
 
 /// Programs compiled for the CPU.
@@ -75,6 +76,9 @@ impl Packing {
 
 impl GraphExecutable {
     pub(super) fn new(executor: &GraphCpu, programs: &[Program], options: &ExecOptions) -> Result<Self, ExecError> {
+        let expanded: Vec<Program> =
+            programs.iter().map(|program| expand_norms(program, |_, _| false)).collect::<Result<_, _>>()?;
+        let programs = expanded.as_slice();
         for program in programs {
             program.verify()?;
             if let Some(node) = program.graph.nodes().iter().find(|n| n.meta.shape.elements() == 0) {

@@ -10,7 +10,7 @@ use super::{
 use crate::{
     executor::ExecError,
     graph::DType,
-    lower::{Access, Body, Buffer, Collect, Lookup, Lowered, MatMul},
+    lower::{Access, Attention, Body, Buffer, Collect, Lookup, Lowered, MatMul},
 };
 
 /// A kernel, ready to run.
@@ -85,6 +85,9 @@ impl Run {
         Ok(match body {
             Body::Fused(kernel) => Run::Fused(Box::new(FusedRun::new(kernel, buffers))),
             Body::MatMul(kernel) => Run::MatMul(Box::new(MatMulRun::new(kernel, buffers))),
+            Body::Attention(Attention { norm: Some(_), .. }) => {
+                return Err(unsupported("normalisation within attention (expand it first)"));
+            }
             Body::Attention(kernel) if buffers[kernel.q.buffer].dtype == DType::F64 => {
                 return Err(unsupported("attention in float64 (use the eager executor)"));
             }

@@ -10,10 +10,11 @@ use cudarc::driver::{CudaEvent, CudaGraph as Captured, result, sys};
 use half::{bf16, f16};
 
 use super::{
-    CudaGraph, Launching,
+    CudaGraph, Launching, attention,
     cudnn::{Cudnn, Plans},
     device::{Device, Memory, Pinned},
     error::NAME,
+    host_states::{self, States},
     matmul::{Blas, WORKSPACE},
     nccl::Nccl,
     overlap,
@@ -24,7 +25,8 @@ use crate::{
     cpu::KernelTime,
     executor::{ExecError, ExecOptions, Executable, MemoryReport, check_inputs, unify_states},
     graph::{DType, Graph, GraphError, Meta, Node, Op, Program, ScopeId, Shape, StateDecl, initial_value},
-    lower::{Lowered, Storage, aligned},
+    lower::{LowerOptions, Lowered, Storage, aligned},
+    passes::expand_norms,
 };
 
 /// Inputs larger than this are brought to page-locked memory by several threads.
@@ -36,8 +38,7 @@ pub struct CudaExecutable {
     blas: Blas,
     gang: Option<Arc<Nccl>>,
     states: Vec<StateDecl>,
-    state_offsets: Vec<usize>,
-    state_bytes: Memory,
+    state_memory: States,
     workspace: Memory,
     /// Held for the addresses of the programs.
     _arena: Memory,
@@ -108,6 +109,12 @@ fn input_bytes(program: &Program) -> usize {
 
 impl CudaExecutable {
     pub(super) fn new(executor: &CudaGraph, programs: &[Program], options: &ExecOptions) -> Result<Self, ExecError> {
+        let shared = shared_memory(&executor.device)?;
+        let fused = !executor.lowering.unfused.iter().any(|scope| scope == LowerOptions::EVERYTHING);
+        let joined = |graph: &Graph, node: &Node| fused && attention::joins_norms(graph, node, shared);
+        let expanded: Vec<Program> =
+            programs.iter().map(|program| expand_norms(program, joined)).collect::<Result<_, _>>()?;
+        let programs = expanded.as_slice();
         for program in programs {
             program.verify()?;
             if let Some(node) = program.graph.nodes().iter().find(|n| n.meta.shape.elements() == 0) {
@@ -121,11 +128,9 @@ impl CudaExecutable {
         }
         let device = &executor.device;
         device.context().bind_to_thread()?;
-        let target = Target { multiprocessors: device.multiprocessors(), shared: shared_memory(device)? };
+        let target = Target { multiprocessors: device.multiprocessors(), shared };
         let (states, places) = unify_states(programs)?;
-        let mut packing = Packing::default();
-        let state_offsets: Vec<usize> = states.iter().map(|s| packing.add(s.meta.bytes())).collect();
-        let state_size = packing.0;
+        let [state_size, _] = host_states::bytes(&states, executor.offload);
         let lowered: Vec<Lowered> = programs.iter().map(|p| Lowered::new(p, &executor.lowering)).collect();
         // Without cuDNN the generated kernels do its work.
         let mut cudnn = Plans::new(Cudnn::open(device).ok(), executor.deterministic);
@@ -144,16 +149,16 @@ impl CudaExecutable {
         let mut code = Code::new(device);
         code.add(&plans.iter().flatten().flat_map(Plan::sources).collect::<Vec<_>>())?;
         let mut blas = Blas::new(device)?;
-        let state_bytes = device.allocate(state_size)?;
+        let state_memory = States::new(device, &states, executor.offload)?;
         let arena = device.allocate(arena)?;
         let workspace = device.allocate(workspace)?;
         // Algorithms are chosen by timing on this memory: numbers like those of a run, for zeros need less power.
-        for memory in [&state_bytes, &arena] {
+        for memory in [state_memory.device(), &arena] {
             fill(device, memory)?;
         }
         let mut compiled = Vec::with_capacity(programs.len());
         for (((program, place), lowered), plans) in programs.iter().zip(places).zip(lowered).zip(&plans) {
-            let place = |state: usize| state_bytes.address() + state_offsets[place[state]] as u64;
+            let place = |state: usize| state_memory.address(place[state]);
             let mut one = Compiled::new(device, program, lowered, arena.address(), &place)?;
             let at = Places { buffers: &one.slots[0].addresses, workspace: workspace.address() };
             one.runs = (plans.iter())
@@ -164,10 +169,10 @@ impl CudaExecutable {
         device.synchronize()?;
         // One at a time: all of a large model may be more than the host has room for.
         let all: Vec<&StateDecl> = states.iter().collect();
-        for (decl, offset) in all.iter().zip(&state_offsets) {
+        for (at, decl) in all.iter().enumerate() {
             let value = initial_value(&all, decl, options.seed)?;
-            // SAFETY: the packing gave each state its place; nothing runs.
-            unsafe { write(state_bytes.address() + *offset as u64, value.view()) }?;
+            // SAFETY: each state has its place; nothing runs.
+            unsafe { write(state_memory.address(at), value.view()) }?;
         }
         let report = MemoryReport { states: state_size, planned, peak: 0 };
         let mut executable = Self {
@@ -175,8 +180,7 @@ impl CudaExecutable {
             blas,
             gang: executor.gang.clone(),
             states,
-            state_offsets,
-            state_bytes,
+            state_memory,
             workspace,
             _arena: arena,
             launching: executor.launching,
@@ -483,6 +487,10 @@ impl Executable for CudaExecutable {
         Ok(Array::new(&meta.shape, data)?)
     }
 
+    fn offload_seconds(&self) -> Option<f64> {
+        self.state_memory.offload_seconds()
+    }
+
     fn states(&self) -> &[StateDecl] {
         &self.states
     }
@@ -493,7 +501,7 @@ impl Executable for CudaExecutable {
         self.synchronize()?;
         let meta = &self.states[state].meta;
         // SAFETY: the state has its place; nothing runs.
-        let data = unsafe { read(self.state_bytes.address() + self.state_offsets[state] as u64, meta) }?;
+        let data = unsafe { read(self.state_memory.address(state), meta) }?;
         Ok(Array::new(&meta.shape, data)?)
     }
 
@@ -513,7 +521,7 @@ impl Executable for CudaExecutable {
         self.device.context().bind_to_thread()?;
         self.synchronize()?;
         // SAFETY: as in `read_state`.
-        unsafe { write(self.state_bytes.address() + self.state_offsets[state] as u64, value.view()) }
+        unsafe { write(self.state_memory.address(state), value.view()) }
     }
 
     fn memory(&self) -> MemoryReport {

@@ -17,6 +17,7 @@ use crate::{
     array::{Array, View},
     executor::{ExecError, ExecOptions, Executable, Executor, MemoryReport, check_inputs, unify_states},
     graph::{GraphError, Meta, Op, Program, StateDecl, initial_values},
+    passes::expand_norms,
 };
 
 /// The op-by-op executor.
@@ -43,6 +44,9 @@ impl Executor for Eager {
     }
 
     fn compile(&self, programs: &[Program], options: &ExecOptions) -> Result<Box<dyn Executable>, ExecError> {
+        let expanded: Vec<Program> =
+            programs.iter().map(|program| expand_norms(program, |_, _| false)).collect::<Result<_, _>>()?;
+        let programs = expanded.as_slice();
         for program in programs {
             program.verify()?;
         }

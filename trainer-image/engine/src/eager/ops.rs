@@ -181,7 +181,9 @@ impl<'a> Interpreter<'a> {
                 self.options.collective.all_gather(&mine, &mut all)?;
                 Ok(all)
             })?,
-            Op::Input(_) | Op::State(_) | Op::Side(_) => unreachable!("{} is not computed here", node.op),
+            Op::Input(_) | Op::State(_) | Op::Side(_) | Op::NormedAttention(_) | Op::NormedAttentionGrad(_) => {
+                unreachable!("{} is not computed here", node.op)
+            }
             Op::Reshape(_) | Op::Broadcast(_) | Op::Slice { .. } | Op::After | Op::StopGradient | Op::GivenGradient => {
                 unreachable!("{} is a view", node.op)
             }

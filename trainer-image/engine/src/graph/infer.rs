@@ -46,10 +46,14 @@ pub fn infer(op: &Op, operands: &[&Meta]) -> Result<Meta, GraphError> {
 /// Dtypes and shapes of the side results of `op`, first side result first.
 pub fn infer_sides(op: &Op, operands: &[&Meta]) -> Vec<Meta> {
     match (op, operands) {
-        (Op::Attention(_), [q, ..]) => {
+        (Op::Attention(_) | Op::NormedAttention(_), [q, ..]) => {
             vec![Meta::new(q.dtype.accumulator(), q.shape.with(3, 1))]
         }
         (Op::AttentionGrad(_), [_, k, v, ..]) => vec![(*k).clone(), (*v).clone()],
+        (Op::NormedAttentionGrad(_), [q, k, v, ..]) => {
+            let sums = |x: &Meta| Meta::new(x.dtype.accumulator(), [x.shape[0], x.shape[1], x.shape[3]]);
+            vec![(*k).clone(), (*v).clone(), sums(q), sums(k), sums(v), sums(k)]
+        }
         _ => Vec::new(),
     }
 }
@@ -143,10 +147,12 @@ fn rule(op: &Op, operands: &[&Meta]) -> Rule {
         (Op::Attention(_), [q, k, v]) => attention(q, k, v),
         (Op::AttentionGrad(_), [q, k, v, o, lse, grad]) => {
             attention(q, k, v)?;
-            ensure(o == q && grad == q, || "output and its gradient are like q".into())?;
-            let statistics = Meta::new(q.dtype.accumulator(), q.shape.with(3, 1));
-            ensure(**lse == statistics, || format!("statistics are {statistics}"))?;
-            Ok((*q).clone())
+            attention_grad(q, [o, lse, grad])
+        }
+        (Op::NormedAttention(_), [q, k, v, vectors @ ..]) if vectors.len() == 4 => normed_attention(q, k, v, vectors),
+        (Op::NormedAttentionGrad(_), [q, k, v, vectors @ .., o, lse, grad]) if vectors.len() == 4 => {
+            normed_attention(q, k, v, vectors)?;
+            attention_grad(q, [o, lse, grad])
         }
         (Op::After, [x, _]) | (Op::StopGradient, [x]) => Ok((*x).clone()),
         (Op::GivenGradient, [y, given @ ..]) => {
@@ -247,4 +253,22 @@ fn attention(q: &Meta, k: &Meta, v: &Meta) -> Rule {
         "q [b,h,t,d] and k [b,g,s,d] agree in b and d, and g divides h".into()
     })?;
     Ok(q.clone())
+}
+
+fn attention_grad(q: &Meta, [o, lse, grad]: [&Meta; 3]) -> Rule {
+    ensure(o == q && grad == q, || "output and its gradient are like q".into())?;
+    let statistics = Meta::new(q.dtype.accumulator(), q.shape.with(3, 1));
+    ensure(*lse == statistics, || format!("statistics are {statistics}"))?;
+    Ok(q.clone())
+}
+
+fn normed_attention(q: &Meta, k: &Meta, v: &Meta, vectors: &[&Meta]) -> Rule {
+    let result = attention(q, k, v)?;
+    let of = |x: &Meta| Meta::new(q.dtype.accumulator(), [x.shape[1], x.shape[3]]);
+    let wanted = [of(q), of(k), of(v), Meta::new(q.dtype.accumulator(), [q.shape[3]])];
+    ensure(vectors.iter().zip(&wanted).all(|(got, wanted)| *got == wanted), || {
+        let wanted = wanted.iter().map(Meta::to_string).collect::<Vec<_>>().join(", ");
+        format!("biases and gain are {wanted}")
+    })?;
+    Ok(result)
 }

@@ -25,7 +25,7 @@ pub use dtype::DType;
 pub use error::GraphError;
 pub use infer::{Meta, infer, infer_sides};
 pub use initial::{initial_value, initial_values};
-pub use op::{AttentionSpec, BinaryOp, CompareOp, Op, ReduceOp, UnaryOp};
+pub use op::{AttentionSpec, BinaryOp, CompareOp, NormedAttentionSpec, Op, ReduceOp, UnaryOp};
 pub use program::{InputDecl, InputId, Output, Program, Update};
 pub use shape::Shape;
 pub use state::{FileSlice, Init, Role, StateDecl, StateId};

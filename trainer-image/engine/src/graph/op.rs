@@ -95,6 +95,15 @@ pub struct AttentionSpec {
     pub causal: bool,
 }
 
+/// Attention whose queries and keys are normalised first: see [`Op::NormedAttention`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct NormedAttentionSpec {
+    /// Scale and mask.
+    pub attention: AttentionSpec,
+    /// Added to the mean square.
+    pub epsilon: f64,
+}
+
 /// An operator. The doc comment of each gives its operands in order, and the shape and dtype of its value.
 ///
 /// The set is closed and small; each has one meaning on every executor, one gradient in
@@ -212,6 +221,14 @@ pub enum Op {
     Attention(AttentionSpec),
     /// `(q, k, v, o, lse, do) -> dq`. Side results: 1 is dk, 2 is dv.
     AttentionGrad(AttentionSpec),
+    /// `(q [b,h,t,d], k [b,g,s,d], v [b,g,s,d], bias_q [h,d], bias_k [g,d], bias_v [g,d], gain [d]) -> [b,h,t,d]`: attention of
+    /// `n(q + bias_q)` over `n(k + bias_k) * gain` and `v + bias_v`, where `n(x) = x * rsqrt(mean(x^2) + epsilon)` along d. Biases and gain are of
+    /// the accumulator dtype of q, and so are the sums; what goes into attention is rounded to the dtype of q. A gain of the queries goes into that
+    /// of the keys. Side result 1 as for [`Op::Attention`].
+    NormedAttention(NormedAttentionSpec),
+    /// `(q, k, v, bias_q, bias_k, bias_v, gain, o, lse, do) -> dq`. Side results: 1 is dk, 2 is dv; then, summed over rows and in the accumulator
+    /// dtype, 3, 4, 5 are the gradients of the biases, `[b,h,d]`, `[b,g,d]`, `[b,g,d]`, and 6 that of the gain, `[b,g,d]`.
+    NormedAttentionGrad(NormedAttentionSpec),
     /// `(node) -> ` side result `index` (from 1) of the operand's operator: a name for a value that comes out beside its main one.
     /// Stands directly after that node (and its other sides) in the arena.
     Side(u8),
@@ -246,6 +263,8 @@ impl Op {
         match self {
             Op::Attention(_) => 1,
             Op::AttentionGrad(_) => 2,
+            Op::NormedAttention(_) => 1,
+            Op::NormedAttentionGrad(_) => 6,
             _ => 0,
         }
     }
@@ -300,6 +319,8 @@ impl fmt::Display for Op {
             Op::ScatterAdd { axis, extent } => write!(f, "scatter_add axis={axis} extent={extent}"),
             Op::Attention(spec) => write!(f, "attention {spec}"),
             Op::AttentionGrad(spec) => write!(f, "attention_grad {spec}"),
+            Op::NormedAttention(spec) => write!(f, "normed_attention {}", spec.attention),
+            Op::NormedAttentionGrad(spec) => write!(f, "normed_attention_grad {}", spec.attention),
             Op::Side(index) => write!(f, "side {index}"),
             Op::After => write!(f, "after"),
             Op::StopGradient => write!(f, "stop_gradient"),

@@ -3,7 +3,8 @@
 use std::ops;
 
 use super::{
-    AttentionSpec, BinaryOp, Builder, CompareOp, DType, GraphError, Meta, NodeId, Op, ReduceOp, Shape, UnaryOp,
+    AttentionSpec, BinaryOp, Builder, CompareOp, DType, GraphError, Meta, NodeId, NormedAttentionSpec, Op, ReduceOp,
+    Shape, UnaryOp,
 };
 
 /// A value of a program under construction. Binary operators broadcast both sides (inserting [`Op::Broadcast`]); a number on the
@@ -306,6 +307,23 @@ impl<'b> Var<'b> {
     pub fn attention(self, keys: Var<'b>, values: Var<'b>, spec: AttentionSpec) -> Self {
         let out = self.builder.push(Op::Attention(spec), &[self, keys, values]);
         // Named here, directly after, for the gradient to find; nothing keeps it if nobody asks for it.
+        out.side(1);
+        out
+    }
+
+    /// Attention of normalised queries (this) and keys: see [`Op::NormedAttention`]. `vectors` are the biases of queries, keys and values, and
+    /// the gain.
+    #[track_caller]
+    pub fn normed_attention(
+        self,
+        keys: Var<'b>,
+        values: Var<'b>,
+        vectors: [Var<'b>; 4],
+        spec: NormedAttentionSpec,
+    ) -> Self {
+        let [bias_q, bias_k, bias_v, gain] = vectors;
+        let operands = [self, keys, values, bias_q, bias_k, bias_v, gain];
+        let out = self.builder.push(Op::NormedAttention(spec), &operands);
         out.side(1);
         out
     }

@@ -1,13 +1,13 @@
 //! Kernels from units.
 
 use super::{
-    Access, Attention, AttentionGrad, Body, Buffer, Collect, CollectOp, Fused, Kernel, Load, Lookup, MatMul, Storage,
-    Store,
+    Access, Attention, AttentionGrad, Body, Buffer, Collect, CollectOp, Fused, Kernel, Load, Lookup, MatMul, Norm,
+    Storage, Store,
     emit_fused::FusedBuilder,
     fuse::{Fusion, Unit},
     layout::Layout,
 };
-use crate::graph::{DType, Op};
+use crate::graph::{AttentionSpec, DType, Op};
 
 /// Writes kernels, one unit after the other.
 pub(super) struct Emit<'a> {
@@ -68,23 +68,18 @@ impl<'a> Emit<'a> {
                 self.push(Body::MatMul(MatMul { a, b, c: own }));
             }
             Op::Attention(spec) => {
-                let [q, k, v] = [0, 1, 2].map(|i| self.rows_operand(operands[i]));
-                let lse = self.side(unit, 1);
-                self.push(Body::Attention(Attention { spec, q, k, v, o: own, lse }));
+                let forward = self.attention(unit, &operands[..3], own, (spec, None));
+                self.push(Body::Attention(forward));
             }
-            Op::AttentionGrad(spec) => {
-                let [q, k, v, o] = [0, 1, 2, 3].map(|i| self.rows_operand(operands[i]));
-                let lse = Some(self.contiguous_operand(operands[4]));
-                let grad = self.rows_operand(operands[5]);
-                let (dk, dv) = (self.side(unit, 1), self.side(unit, 2));
-                let [dk, dv] = [(dk, operands[1]), (dv, operands[2])].map(|(side, like)| {
-                    side.unwrap_or_else(|| {
-                        let meta = fusion.work.meta(like);
-                        self.temporary(meta.dtype, &meta.shape)
-                    })
-                });
-                let forward = Attention { spec, q, k, v, o, lse };
-                self.push(Body::AttentionGrad(AttentionGrad { forward, grad, dq: own, dk, dv }));
+            Op::NormedAttention(spec) => {
+                let norm = self.norm(spec.epsilon, &operands[3..]);
+                let forward = self.attention(unit, &operands[..3], own, (spec.attention, Some(norm)));
+                self.push(Body::Attention(forward));
+            }
+            Op::AttentionGrad(spec) => self.attention_grad(unit, &operands, own, (spec, None)),
+            Op::NormedAttentionGrad(spec) => {
+                let norm = self.norm(spec.epsilon, &operands[3..7]);
+                self.attention_grad(unit, &operands, own, (spec.attention, Some(norm)));
             }
             Op::Gather { axis } => {
                 let from = self.contiguous_operand(operands[0]);
@@ -117,6 +112,47 @@ impl<'a> Emit<'a> {
             Op::Concat { axis } => self.concat(item, axis, &operands, &own),
             other => unreachable!("{other} is a leaf, a layout operator or fused"),
         }
+    }
+
+    fn attention(
+        &mut self,
+        unit: &Unit,
+        operands: &[usize],
+        o: Access,
+        (spec, norm): (AttentionSpec, Option<Norm>),
+    ) -> Attention {
+        let [q, k, v] = [0, 1, 2].map(|i| self.rows_operand(operands[i]));
+        Attention { spec, norm, q, k, v, o, lse: self.side(unit, 1) }
+    }
+
+    /// `operands`: the three biases and the gain.
+    fn norm(&mut self, epsilon: f64, operands: &[usize]) -> Norm {
+        let [q, k, v, gain] = [0, 1, 2, 3].map(|i| self.contiguous_operand(operands[i]));
+        Norm { epsilon, biases: [q, k, v], gain }
+    }
+
+    fn attention_grad(
+        &mut self,
+        unit: &Unit,
+        operands: &[usize],
+        dq: Access,
+        (spec, norm): (AttentionSpec, Option<Norm>),
+    ) {
+        let last = operands.len() - 3;
+        let [q, k, v, o] = [0, 1, 2, last].map(|i| self.rows_operand(operands[i]));
+        let lse = Some(self.contiguous_operand(operands[last + 1]));
+        let grad = self.rows_operand(operands[last + 2]);
+        let metas = [1, 2].map(|i| self.layout.fusion.work.meta(operands[i]));
+        let [dk, dv] = [(1, &metas[0].shape), (2, &metas[1].shape)]
+            .map(|(side, shape)| self.side(unit, side).unwrap_or_else(|| self.temporary(metas[0].dtype, shape)));
+        let sums = norm.is_some().then(|| {
+            [(3, &q), (4, &k), (5, &v), (6, &k)].map(|(side, of)| {
+                let shape = [of.dims[0], of.dims[1], of.dims[3]];
+                self.side(unit, side).unwrap_or_else(|| self.temporary(metas[0].dtype.accumulator(), &shape))
+            })
+        });
+        let forward = Attention { spec, norm, q, k, v, o, lse };
+        self.push(Body::AttentionGrad(AttentionGrad { forward, grad, dq, dk, dv, sums }));
     }
 
     fn concat(&mut self, item: usize, axis: usize, operands: &[usize], whole: &Access) {

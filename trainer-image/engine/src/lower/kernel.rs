@@ -199,6 +199,8 @@ impl MatMul {
 pub struct Attention {
     /// Scale and mask.
     pub spec: AttentionSpec,
+    /// What comes before, in [`Op::NormedAttention`](crate::graph::Op::NormedAttention).
+    pub norm: Option<Norm>,
     /// `[b, h, t, d]`
     pub q: Access,
     /// `[b, g, s, d]`
@@ -209,6 +211,17 @@ pub struct Attention {
     pub o: Access,
     /// `[b, h, t, 1]`, written when anyone reads it
     pub lse: Option<Access>,
+}
+
+/// What is done to queries, keys and values: see [`Op::NormedAttention`](crate::graph::Op::NormedAttention). All contiguous.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Norm {
+    /// Added to the mean square.
+    pub epsilon: f64,
+    /// Of queries `[h, d]`, keys `[g, d]` and values `[g, d]`.
+    pub biases: [Access; 3],
+    /// `[d]`
+    pub gain: Access,
 }
 
 /// See [`Op::AttentionGrad`](crate::graph::Op::AttentionGrad).
@@ -224,6 +237,15 @@ pub struct AttentionGrad {
     pub dk: Access,
     /// Gradient of the values, written.
     pub dv: Access,
+    /// With [`Attention::norm`]: gradients of the three biases and of the gain, of each batch and head, written; contiguous.
+    pub sums: Option<[Access; 4]>,
+}
+
+impl Attention {
+    fn reads(&self) -> impl Iterator<Item = &Access> {
+        let vectors = self.norm.iter().flat_map(|norm| norm.biases.iter().chain([&norm.gain]));
+        [&self.q, &self.k, &self.v].into_iter().chain(vectors)
+    }
 }
 
 /// A gather or a scatter.
@@ -265,10 +287,10 @@ impl Body {
         match self {
             Body::Fused(f) => f.loads.iter().map(|l| &l.from).collect(),
             Body::MatMul(m) => vec![&m.a, &m.b],
-            Body::Attention(a) => vec![&a.q, &a.k, &a.v],
+            Body::Attention(a) => a.reads().collect(),
             Body::AttentionGrad(g) => {
                 let f = &g.forward;
-                [&f.q, &f.k, &f.v, &f.o, &g.grad].into_iter().chain(&f.lse).collect()
+                f.reads().chain([&f.o, &g.grad]).chain(&f.lse).collect()
             }
             Body::Gather(l) | Body::ScatterAdd(l) => vec![&l.from, &l.indices],
             Body::Collective(c) => vec![&c.from],
@@ -281,7 +303,7 @@ impl Body {
             Body::Fused(f) => f.stores.iter().map(|s| &s.to).chain(f.folds.iter().map(|f| &f.to)).collect(),
             Body::MatMul(m) => vec![&m.c],
             Body::Attention(a) => std::iter::once(&a.o).chain(&a.lse).collect(),
-            Body::AttentionGrad(g) => vec![&g.dq, &g.dk, &g.dv],
+            Body::AttentionGrad(g) => [&g.dq, &g.dk, &g.dv].into_iter().chain(g.sums.iter().flatten()).collect(),
             Body::Gather(l) | Body::ScatterAdd(l) => vec![&l.to],
             Body::Collective(c) => vec![&c.to],
         }

@@ -205,15 +205,9 @@ impl<'a> Layout<'a> {
                 access.is_contiguous() || unit.cols.is_none_or(|cols| access.nest(cols).is_some())
             }
             (Some(_), _) => access.is_contiguous(),
-            (None, Op::MatMul { .. } | Op::Attention(_) | Op::AttentionGrad(_) | Op::Side(_) | Op::Concat { .. }) => {
-                true
-            }
-            (None, _) => access.is_contiguous(),
+            (None, op) => matches!(op, Op::MatMul { .. }) || is_packed(op) || access.is_contiguous(),
         };
-        let packed = matches!(
-            self.fusion.work.op(root),
-            Op::Attention(_) | Op::AttentionGrad(_) | Op::Side(_) | Op::Concat { .. }
-        );
+        let packed = is_packed(self.fusion.work.op(root));
         let any_stride = !packed && unit.class.is_empty();
         let rows = any_stride || access.dims.last() == Some(&1) || access.strides.last() == Some(&1);
         writes
@@ -335,4 +329,17 @@ impl<'a> Layout<'a> {
                 .filter(|place| self.suits(item, place));
         }
     }
+}
+
+/// Whether the kernels of an operator write rows of any distance, whose elements lie side by side.
+fn is_packed(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::Attention(_)
+            | Op::AttentionGrad(_)
+            | Op::NormedAttention(_)
+            | Op::NormedAttentionGrad(_)
+            | Op::Side(_)
+            | Op::Concat { .. }
+    )
 }

@@ -23,7 +23,7 @@ use std::collections::HashSet;
 pub use access::{Access, Class, Nest};
 pub use kernel::{
     Attention, AttentionGrad, Body, Buffer, Collect, CollectOp, Fold, Fused, Instruction, Kernel, Load, Lookup, MatMul,
-    Storage, Store,
+    Norm, Storage, Store,
 };
 pub use memory::{ALIGNMENT, MemoryPlan, aligned};
 

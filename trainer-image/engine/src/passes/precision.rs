@@ -27,6 +27,11 @@ pub fn lower_precision(program: &Program, dtype: DType, keep: &[Pattern]) -> Res
                 let [q, k, v] = [0, 1, 2].map(|i| visit.operands[i].cast(dtype));
                 q.attention(k, v, spec).cast(DType::F32)
             }),
+            Op::NormedAttention(spec) if operands_fit => visit.here(|| {
+                let [q, k, v] = [0, 1, 2].map(|i| visit.operands[i].cast(dtype));
+                let vectors = [3, 4, 5, 6].map(|i| visit.operands[i]);
+                q.normed_attention(k, v, vectors, *spec).cast(DType::F32)
+            }),
             // Rounded once more, so that its gradient, which all who read it write parts of, is 16 bits wide too.
             Op::Binary(BinaryOp::Add) if is_biased_product(program, visit.node) => {
                 visit.here(|| visit.copy().cast(dtype).cast(DType::F32))

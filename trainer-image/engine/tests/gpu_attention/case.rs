@@ -63,6 +63,7 @@ impl Case {
         let (of_q, of_k) = ([b, h, t, d], [b, g, s, d]);
         let forward = Attention {
             spec: AttentionSpec { scale: SCALE, causal: self.causal },
+            norm: None,
             q: self.view(0, of_q),
             k: self.view(1, of_k),
             v: self.view(2, of_k),
@@ -71,11 +72,11 @@ impl Case {
         };
         let [grad, dq] = [4, 5].map(|buffer| self.view(buffer, of_q));
         let [dk, dv] = [6, 7].map(|buffer| self.view(buffer, of_k));
-        AttentionGrad { forward, grad, dq, dk, dv }
+        AttentionGrad { forward, grad, dq, dk, dv, sums: None }
     }
 
     fn views(&self) -> [Access; BUFFERS] {
-        let AttentionGrad { forward: f, grad, dq, dk, dv } = self.kernel();
+        let AttentionGrad { forward: f, grad, dq, dk, dv, .. } = self.kernel();
         [f.q, f.k, f.v, f.o, grad, dq, dk, dv, f.lse.expect("kept")]
     }
 

@@ -20,8 +20,9 @@ use batches::Batches;
 use config::{Auxiliary, Config, Task};
 use dataset::{Dataset, Split, samples};
 use encoder::{COORDINATES, Encoder};
-use pawl_contract::settings::Settings;
+use pawl_contract::settings::{Precision, Settings};
 use pawl_engine::array::{Array, Data as Elements};
+use pawl_engine::graph::DType;
 use pawl_engine::optim::{AdamW, Muon, Optimizer};
 use programs::{Layout, Model, REGIONS, edge_points};
 use serde_json::Value;
@@ -88,7 +89,9 @@ impl UpsJob {
         let plan = Plan::new(request)?;
         let encoders: Vec<_> = plan.config.tasks.iter().map(|&task| (task, Encoder::new(task, &plan.config))).collect();
         let edge = edge_points();
-        let model = Model { config: &plan.config, layout: plan.layout, encoders: &encoders, edge: &edge };
+        // Only bfloat16 has the range that a residual stream wants.
+        let stream = if request.settings.precision == Some(Precision::Bf16) { DType::BF16 } else { DType::F32 };
+        let model = Model { config: &plan.config, layout: plan.layout, stream, encoders: &encoders, edge: &edge };
         let auxiliary = plan.config.loss.auxiliary;
         let variants: &[bool] = match (auxiliary, plan.loss_frequency) {
             (Auxiliary::None, _) => &[false],

@@ -21,22 +21,30 @@ pub struct Dropping<'b> {
 /// The state that follows `z` (batch, tokens, width), of the same shape; without `dropping` nothing is random.
 ///
 /// `z + LN(out(LN(blocks(inp(z + tau)))))` with pre-norm blocks of full attention and an MLP; no positions but those that the
-/// encoder's channels carry. The residual stream and the sum are float32.
-pub fn predict<'b>(b: &'b Builder, z: Var<'b>, config: &OperatorConfig, dropping: Option<Dropping<'b>>) -> Var<'b> {
+/// encoder's channels carry. Between sub-layers the residual stream is rounded to `stream`; the sum is float32.
+pub fn predict<'b>(
+    b: &'b Builder,
+    z: Var<'b>,
+    config: &OperatorConfig,
+    stream: DType,
+    dropping: Option<Dropping<'b>>,
+) -> Var<'b> {
+    let settle = |x: Var<'b>| x.cast(stream).cast(DType::F32);
     b.scope("operator", || {
         let w = Weights::learning(b);
         let (width, hidden) = (config.width, config.hidden);
         let time = b.fill(TIME_STEP, DType::F32, [1, 1]);
         let tau = w.linear("operator.t1", time, width).silu();
         let tau = w.linear("operator.t3", w.linear("operator.t2", tau, width), width);
-        let mut x = w.linear("operator.inp", z + tau, hidden);
+        let mut x = settle(w.linear("operator.inp", z + tau, hidden));
         for block in 0..config.depth {
             let rate = dropping.map_or(0.0, |d| d.rate) * block as f64 / (config.depth.max(2) - 1) as f64;
             let dropping = dropping.filter(|_| rate > 0.0).map(|d| Dropping { rate, ..d });
             x = b.scope(&format!("blocks.{block}"), || {
                 let name = format!("operator.blocks.{block}");
-                let x = x + b.scope("attn", || drop_path(attention(w, &name, x, config), &name, "attn", dropping));
-                x + b.scope("mlp", || drop_path(mlp(w, &name, x, config), &name, "mlp", dropping))
+                let mixed = b.scope("attn", || drop_path(attention(w, &name, x, config), &name, "attn", dropping));
+                let x = settle(x + mixed);
+                settle(x + b.scope("mlp", || drop_path(mlp(w, &name, x, config), &name, "mlp", dropping)))
             });
         }
         let delta = w.linear("operator.out", w.layer_norm("operator.core_norm", x), width);

@@ -54,6 +54,8 @@ pub struct Model<'a> {
     pub config: &'a Config,
     /// Sizes of a training batch.
     pub layout: Layout,
+    /// Dtype of the operator's residual stream between sub-layers.
+    pub stream: DType,
     /// The frozen encoders.
     pub encoders: &'a [(Task, Encoder)],
     /// Where the boundary loss looks, as (x, y).
@@ -83,7 +85,7 @@ impl Model<'_> {
         let (z0, z1) = self.states(&b, rows);
         let dropping = (operator.drop_path > 0.0)
             .then(|| Dropping { rate: operator.drop_path, counter: b.input("counter", DType::U32, []) });
-        let prediction = predict(&b, z0, operator, dropping);
+        let prediction = predict(&b, z0, operator, self.stream, dropping);
         let mut total = b.scope("loss", || mean_square(prediction, z1));
         if loss.spectral > 0.0 {
             let spectral = self.spectral(&b, prediction, z1)?;
@@ -110,7 +112,7 @@ impl Model<'_> {
     pub fn latent_evaluation(&self, rows: usize) -> Result<Program, GraphError> {
         let b = Builder::new("evaluation");
         let (z0, z1) = self.states(&b, rows);
-        let prediction = predict(&b, z0, &self.config.operator, None);
+        let prediction = predict(&b, z0, &self.config.operator, self.stream, None);
         let error = prediction - z1;
         let elements = [
             ("squared_error", error.square()),
@@ -137,7 +139,7 @@ impl Model<'_> {
         let z0 = b.input("z0", DType::F32, shape);
         let field = b.input("field", DType::F32, [rows, cells]);
         let (mean, std) = (b.input("mean", DType::F32, []), b.input("std", DType::F32, []));
-        let prediction = predict(&b, z0, &self.config.operator, None);
+        let prediction = predict(&b, z0, &self.config.operator, self.stream, None);
         let features = self.grid_features(&b, task)?;
         let decoded = decode(Weights::learning(&b), "grid", features, prediction, &self.config.decoder) * std + mean;
         let error = (decoded - field).square().sum([1]);

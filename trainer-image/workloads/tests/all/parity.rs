@@ -8,7 +8,7 @@ use pawl_engine::array::{Array, Data, View};
 use pawl_engine::autodiff::gradients;
 use pawl_engine::eager::Eager;
 use pawl_engine::executor::{ExecOptions, Executable, Executor};
-use pawl_engine::graph::{Builder, Program, Role, StateDecl};
+use pawl_engine::graph::{Builder, DType, Program, Role, StateDecl};
 use pawl_engine::recipe::Recipe;
 use pawl_workloads::ups::config::{Config, Task};
 use pawl_workloads::ups::encoder::{Encoder, Tiling};
@@ -72,7 +72,7 @@ fn program(fixture: &Fixture, config: &Config) -> Program {
         .collect();
     let edge: Vec<[f32; 2]> = fixture.floats("edge.points").chunks_exact(2).map(|p| [p[0], p[1]]).collect();
     let layout = Layout { items: 1, pairs: 2, queries: 1024 };
-    Model { config, layout, encoders: &encoders, edge: &edge }.training(true).unwrap()
+    Model { config, layout, stream: DType::F32, encoders: &encoders, edge: &edge }.training(true).unwrap()
 }
 
 /// The inputs of `program` for batch `number`.

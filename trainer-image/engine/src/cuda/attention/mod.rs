@@ -6,18 +6,21 @@
 //! | [`Family::Flash`] | any length, 16-bit floats | blocks of keys, running maximum; backward in two kernels |
 //! | [`Family::Plain`] | everything else: float32, float64, odd widths, unaligned views | no tensor cores |
 //!
+//! [`Family::Tile`] also normalises queries and keys on their way in ([`Op::NormedAttention`]), where [`joins_norms`] says so.
+//!
 //! All three handle causal masks, grouped queries and views with free strides, keep the log-sum-exp as [`Op::Attention`] defines it,
 //! and give bit-equal results from run to run. Extents and strides are constants of the generated source: layers of one shape share one.
 //!
 //! [`Op::Attention`]: crate::graph::Op::Attention
+//! [`Op::NormedAttention`]: crate::graph::Op::NormedAttention
 
 mod source;
 
 use super::compile::Source;
 use crate::{
     executor::ExecError,
-    graph::DType,
-    lower::{Access, Attention, AttentionGrad, Buffer},
+    graph::{DType, Graph, Node, Op},
+    lower::{Access, Attention, AttentionGrad, Buffer, Norm},
 };
 use source::Head;
 
@@ -100,10 +103,12 @@ pub fn forward(kernel: &Attention, buffers: &[Buffer], shared: usize) -> Result<
     let shape = Shape::new(kernel, buffers);
     let mut views = vec![&kernel.q, &kernel.k, &kernel.v, &kernel.o];
     let family = shape.family(&views, shape.forward_bytes(), shared);
+    shape.must_normalise(family)?;
     views.extend(&kernel.lse);
     let head = Head::new(&shape, kernel);
     let mut arguments: Vec<_> = views.into_iter().map(|view| Argument::first(view, buffers)).collect();
     arguments.resize(5, Argument::Null);
+    arguments.extend(vectors_of(kernel.norm.as_ref(), buffers));
     let launch = |entry, grid: usize, warps, blocks, shared_bytes, part| {
         head.launch(family, entry, (grid, warps, blocks, shared_bytes), part, arguments.clone())
     };
@@ -144,6 +149,7 @@ pub fn backward(kernel: &AttentionGrad, buffers: &[Buffer], shared: usize) -> Re
     let shape = Shape::new(fwd, buffers);
     let views = [&fwd.q, &fwd.k, &fwd.v, &fwd.o, &kernel.grad, &kernel.dq, &kernel.dk, &kernel.dv];
     let family = shape.family(&views, shape.backward_bytes(), shared);
+    shape.must_normalise(family)?;
     let head = Head::new(&shape, fwd).with_gradients(kernel);
     let [q, k, v, o, grad, dq, dk, dv] = views.map(|view| Argument::first(view, buffers));
     let lse = fwd.lse.as_ref().map_or(Argument::Null, |view| Argument::first(view, buffers));
@@ -152,7 +158,9 @@ pub fn backward(kernel: &AttentionGrad, buffers: &[Buffer], shared: usize) -> Re
         Family::Tile => {
             let warps = queries.max(keys).div_ceil(16);
             let numbers = (batch * groups, warps, if width <= 64 { 2 } else { 1 }, shape.tile_backward());
-            let arguments = vec![q, k, v, o, lse, grad, dq, dk, dv];
+            let mut arguments = vec![q, k, v, o, lse, grad, dq, dk, dv];
+            arguments.extend(vectors_of(fwd.norm.as_ref(), buffers));
+            arguments.extend(kernel.sums.iter().flatten().map(|sums| Argument::first(sums, buffers)));
             vec![head.launch(family, "attention_tile_backward", numbers, 1, arguments)]
         }
         Family::Flash => {
@@ -184,6 +192,31 @@ pub fn backward(kernel: &AttentionGrad, buffers: &[Buffer], shared: usize) -> Re
     Ok(Plan { launches, workspace, family })
 }
 
+/// Whether the kernels do this [`Op::NormedAttention`], or its gradient, as it is. `shared` is the dynamic shared memory that a block of the GPU may
+/// have, in bytes.
+pub fn joins_norms(graph: &Graph, node: &Node, shared: usize) -> bool {
+    let (Op::NormedAttention(spec) | Op::NormedAttentionGrad(spec)) = &node.op else { return false };
+    let [q, k] = [0, 1].map(|i| graph.meta(node.operands[i]));
+    let shape = Shape {
+        dtype: q.dtype,
+        batch: q.shape[0],
+        heads: q.shape[1],
+        groups: k.shape[1],
+        queries: q.shape[2],
+        keys: k.shape[2],
+        width: q.shape[3],
+        scale: spec.attention.scale,
+        normed: true,
+    };
+    shape.heads == shape.groups && shape.family(&[], shape.backward_bytes(), shared) == Family::Tile
+}
+
+/// What a kernel is given to normalise with.
+fn vectors_of(norm: Option<&Norm>, buffers: &[Buffer]) -> Vec<Argument> {
+    let views = norm.into_iter().flat_map(|norm| norm.biases.iter().chain([&norm.gain]));
+    views.map(|view| Argument::first(view, buffers)).collect()
+}
+
 /// Extents of one attention.
 #[derive(Debug, Clone, Copy)]
 struct Shape {
@@ -195,6 +228,8 @@ struct Shape {
     keys: usize,
     width: usize,
     scale: f64,
+    /// Whether queries and keys are normalised on their way in.
+    normed: bool,
 }
 
 impl Shape {
@@ -209,6 +244,7 @@ impl Shape {
             keys: k[2],
             width: q[3],
             scale: kernel.spec.scale,
+            normed: kernel.norm.is_some(),
         }
     }
 
@@ -244,12 +280,16 @@ impl Shape {
     }
 
     fn tile_forward(&self) -> usize {
-        (pad(self.queries) + 2 * pad(self.keys)) * self.row()
+        let vectors = if self.normed { 4 * 4 * self.width } else { 0 };
+        (pad(self.queries) + 2 * pad(self.keys)) * self.row() + vectors
     }
 
     fn tile_backward(&self) -> usize {
         let (queries, keys) = (pad(self.queries), pad(self.keys));
-        2 * (queries + keys) * self.row() + 2 * keys * (queries + 8) + 2 * 4 * queries
+        // What rows were multiplied by, the vectors, and the keys without the gain.
+        let normed = 4 * (queries + keys) + 4 * 4 * self.width + keys * self.row();
+        let plain = 2 * (queries + keys) * self.row() + 2 * keys * (queries + 8) + 2 * 4 * queries;
+        if self.normed { plain + normed } else { plain }
     }
 
     /// Warps of 16 rows each: `most`, or as many as there are rows.
@@ -269,6 +309,17 @@ impl Shape {
 
     fn plain(&self, tiles: usize, scores: usize) -> usize {
         (tiles * PLAIN * (self.width + 1) + scores * PLAIN * (PLAIN + 1)) * self.real()
+    }
+
+    fn must_normalise(&self, family: Family) -> Result<(), ExecError> {
+        if !self.normed || family == Family::Tile {
+            return Ok(());
+        }
+        let what = format!(
+            "attention over normalised heads of {} {} elements that do not start at multiples of 16 bytes; use settings.attention: Math",
+            self.width, self.dtype
+        );
+        Err(ExecError::Unsupported { executor: "graph-cuda", what })
     }
 
     fn must_fit(&self, bytes: usize, shared: usize) -> Result<(), ExecError> {

@@ -17,6 +17,7 @@ DEVICE float exp2_fast(float x) {
     return y;
 }
 #if HALF
+#define ONES 0x3c003c00u
 DEVICE u32 pack(float low, float high) {
     u32 r;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
@@ -33,6 +34,7 @@ DEVICE float high_of(u32 v) {
     return r;
 }
 #else
+#define ONES 0x3f803f80u
 DEVICE u32 pack(float low, float high) {
     u32 r;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
@@ -51,6 +53,14 @@ DEVICE float dot8(uint4 a, uint4 b, float sum) {
     sum = fmaf(high_of(a.z), high_of(b.z), sum);
     sum = fmaf(low_of(a.w), low_of(b.w), sum);
     return fmaf(high_of(a.w), high_of(b.w), sum);
+}
+// The same of eight 16-bit numbers and eight float32.
+DEVICE float dot8(uint4 a, const float *b) {
+    const float4 x = *(const float4 *)b, y = *(const float4 *)(b + 4);
+    float sum = fmaf(low_of(a.x), x.x, high_of(a.x) * x.y);
+    sum = fmaf(low_of(a.y), x.z, fmaf(high_of(a.y), x.w, sum));
+    sum = fmaf(low_of(a.z), y.x, fmaf(high_of(a.z), y.y, sum));
+    return fmaf(low_of(a.w), y.z, fmaf(high_of(a.w), y.w, sum));
 }
 
 // Four 8x8 matrices; `_transposed` transposes each.

@@ -36,6 +36,10 @@ impl Head {
         define("SCALE", format!("({scale:e}{suffix})"));
         define("CAUSAL", u8::from(kernel.spec.causal).to_string());
         define("KEEP", u8::from(kernel.lse.is_some()).to_string());
+        define("NORMED", u8::from(kernel.norm.is_some()).to_string());
+        if let Some(norm) = &kernel.norm {
+            define("EPSILON", format!("({:e}f)", norm.epsilon));
+        }
         let mut head = Self { shape: *shape, text };
         for (name, view) in [("Q", &kernel.q), ("K", &kernel.k), ("V", &kernel.v), ("O", &kernel.o)] {
             head.strides(name, view);

@@ -25,6 +25,7 @@ fn gradient([b, h, g, t, s, d]: Extents, causal: bool) -> AttentionGrad {
     let q = packed(0, [b, h, t, d], row, 0);
     let forward = Attention {
         spec: AttentionSpec { scale: 0.2, causal },
+        norm: None,
         k: packed(0, [b, g, s, d], kv, 0),
         v: packed(0, [b, g, s, d], kv, g * d),
         o: q.clone(),
@@ -32,7 +33,7 @@ fn gradient([b, h, g, t, s, d]: Extents, causal: bool) -> AttentionGrad {
         q: q.clone(),
     };
     let (dk, dv) = (forward.k.clone(), forward.v.clone());
-    AttentionGrad { forward, grad: q.clone(), dq: q, dk, dv }
+    AttentionGrad { forward, grad: q.clone(), dq: q, dk, dv, sums: None }
 }
 
 fn plans(extents: Extents, dtype: DType, causal: bool, shared: usize) -> Result<[Plan; 2], ExecError> {
