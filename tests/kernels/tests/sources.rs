@@ -16,7 +16,7 @@ use pawl_engine::{
     recipe::{AttentionKernel, Precision, Recipe},
     testing::{random_case, transformer},
 };
-use pawl_kernels::UpsStep;
+use pawl_kernels::{SlmStep, UpsStep};
 
 /// Multiprocessors of the GPU that kernels are made for, and its shared memory.
 const H200: (usize, usize) = (132, 227 * 1024);
@@ -88,6 +88,27 @@ fn kernels_of_ups_at_full_size() {
     let mut found = HashSet::new();
     for precision in [Precision::BF16, Precision::F32] {
         sources(&full_ups(precision), &mut found);
+    }
+    compile(&found);
+}
+
+/// A block of every width of head, adapters, 8-bit weights, vocabularies longer than a row that fits in registers.
+#[test]
+fn kernels_of_the_language_model() {
+    let step = |size: &str, windows, precision, int8| {
+        let step = SlmStep { size: size.into(), windows, precision, int8, recompute: int8 };
+        step.program().unwrap()
+    };
+    let mut found = HashSet::new();
+    for program in [
+        step("tiny", 4, Precision::F32, false),
+        step("125m", 32, Precision::BF16, false),
+        step("125m", 8, Precision::F32, false),
+        step("1b", 32, Precision::BF16, false),
+        step("8b", 32, Precision::BF16, false),
+        step("8b", 16, Precision::BF16, true),
+    ] {
+        sources(&program, &mut found);
     }
     compile(&found);
 }

@@ -1,39 +1,40 @@
 //! Rounds in turn, and what they say.
 
 use crate::ours::Round;
-use crate::{Ups, peer};
+use crate::{Contest, Shape, peer};
 use anyhow::{Context, bail};
 use serde_json::json;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 use std::process::{Command, Stdio};
 
-/// Runs `args.rounds` rounds of each arm, the order turned round each time, and prints what came out.
-pub fn ups(args: &Ups) -> anyhow::Result<()> {
-    if args.rounds == 0 || args.shape.steps <= args.shape.warmup {
+/// Runs `contest.rounds` rounds of each arm, the order turned round each time, and prints what came out.
+pub fn run(contest: &Contest, shape: &Shape) -> anyhow::Result<()> {
+    if contest.rounds == 0 || !shape.is_timed() {
         bail!("--rounds must be at least 1 and --steps more than --warmup");
     }
-    std::fs::create_dir_all(&args.work).with_context(|| args.work.display().to_string())?;
+    std::fs::create_dir_all(&contest.work).with_context(|| contest.work.display().to_string())?;
+    let exports = !matches!(shape, Shape::Slm(of) if of.apart);
     let (mut theirs, mut ours) = (Vec::new(), Vec::new());
-    for round in 0..args.rounds {
+    for round in 0..contest.rounds {
         // The first round of the peer makes what both train on.
-        let peer = || peer::round(args, (round == 0).then_some(args.work.as_path()));
+        let peer = || peer::round(contest, shape, (round == 0 && exports).then_some(contest.work.as_path()));
         if round % 2 == 0 {
             theirs.push(peer()?);
-            ours.push(own(args)?);
+            ours.push(own(contest, shape)?);
         } else {
-            ours.push(own(args)?);
+            ours.push(own(contest, shape)?);
             theirs.push(peer()?);
         }
         let (a, b) = (&theirs[round], &ours[round]);
         eprintln!("round {round}: peer {:.2}, ours {:.2} items/s", a.items_per_second, b.items_per_second);
     }
-    report(args, &theirs, &ours)
+    report(contest, shape, &theirs, &ours)
 }
 
 /// A round of our arm in a process of its own.
-fn own(args: &Ups) -> anyhow::Result<Round> {
+fn own(contest: &Contest, shape: &Shape) -> anyhow::Result<Round> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.arg("ours").arg("--export").arg(&args.work).arg("--shape").arg(serde_json::to_string(&args.shape)?);
+    command.arg("ours").arg("--export").arg(&contest.work).arg("--shape").arg(serde_json::to_string(shape)?);
     let output = command.stderr(Stdio::inherit()).output()?;
     if !output.status.success() {
         bail!("our arm failed: its message is above");
@@ -41,7 +42,7 @@ fn own(args: &Ups) -> anyhow::Result<Round> {
     serde_json::from_slice(&output.stdout).context("our arm printed no JSON")
 }
 
-fn report(args: &Ups, theirs: &[Round], ours: &[Round]) -> anyhow::Result<()> {
+fn report(args: &Contest, shape: &Shape, theirs: &[Round], ours: &[Round]) -> anyhow::Result<()> {
     let logs: Vec<f64> = ours.iter().zip(theirs).map(|(o, t)| (o.items_per_second / t.items_per_second).ln()).collect();
     let (ratio, lower, upper) = interval(&logs);
     let worst = relative(&theirs[0].losses, &ours[0].losses, args.losses);
@@ -49,7 +50,7 @@ fn report(args: &Ups, theirs: &[Round], ours: &[Round]) -> anyhow::Result<()> {
     let memory = peak.zip(theirs[0].peak_bytes).map(|(ours, theirs)| ours / theirs);
     if args.json {
         let document = json!({
-            "workload": "ups", "shape": args.shape, "rounds": args.rounds,
+            "workload": shape.name(), "shape": shape, "rounds": args.rounds,
             "speedRatio": {"estimate": ratio, "lower": lower, "upper": upper},
             "memoryRatio": memory, "largestRelativeLossDifference": worst,
             "peer": theirs, "ours": ours,
@@ -61,7 +62,9 @@ fn report(args: &Ups, theirs: &[Round], ours: &[Round]) -> anyhow::Result<()> {
     for (step, (t, o)) in theirs[0].losses.iter().zip(&ours[0].losses).take(args.losses).enumerate() {
         println!("{step:>5} {t:>14.8} {o:>14.8} {:>10.1e}", (o - t).abs() / t.abs());
     }
-    println!("losses: largest relative difference of the first {}: {worst:.2e}", args.losses);
+    if worst.is_finite() {
+        println!("losses: largest relative difference of the first {}: {worst:.2e}", args.losses);
+    }
     println!("speed:  ours is {ratio:.3}x the peer's items/s ({lower:.3} to {upper:.3}, 90 %)");
     let gib =
         |bytes: Option<f64>| bytes.map_or_else(|| "?".into(), |bytes| format!("{:.2} GiB", bytes / f64::from(1 << 30)));

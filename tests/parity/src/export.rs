@@ -52,8 +52,8 @@ impl Tensors {
 }
 
 /// The first weights, by their names here.
-pub fn weights(folder: &Path) -> anyhow::Result<Vec<(String, Array)>> {
-    let tensors = Tensors::open(&folder.join("init.safetensors"))?;
+pub fn weights(file: &Path) -> anyhow::Result<Vec<(String, Array)>> {
+    let tensors = Tensors::open(file)?;
     let array = |(name, (shape, start)): (&String, &(Vec<usize>, usize))| {
         let mut values = vec![0.0; shape.iter().product()];
         tensors.floats(*start, 0, &mut values);
@@ -76,7 +76,7 @@ pub struct Batches {
 
 impl Batches {
     /// Reads the plan of an export; batches are for `program`.
-    pub fn open(folder: &Path, program: &Program, shape: &crate::Shape) -> anyhow::Result<Self> {
+    pub fn open(folder: &Path, program: &Program, shape: &crate::ups::Shape) -> anyhow::Result<Self> {
         let plan = Tensors::open(&folder.join("plan.safetensors"))?;
         Ok(Self {
             data: Tensors::open(&folder.join("data.safetensors"))?,

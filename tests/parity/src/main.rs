@@ -8,6 +8,8 @@ mod compare;
 mod export;
 mod ours;
 mod peer;
+mod slm;
+mod ups;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
@@ -23,7 +25,19 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// UPS, its core losses (recipe of 2 GPUs), on one device.
-    Ups(Ups),
+    Ups {
+        #[command(flatten)]
+        contest: Contest,
+        #[command(flatten)]
+        shape: ups::Shape,
+    },
+    /// The language model, on one device.
+    Slm {
+        #[command(flatten)]
+        contest: Contest,
+        #[command(flatten)]
+        shape: slm::Shape,
+    },
     /// One round of our arm, on what the peer exported; prints one line of JSON.
     #[command(hide = true)]
     Ours {
@@ -36,9 +50,10 @@ enum Command {
     },
 }
 
+/// How the arms meet.
 #[derive(clap::Args)]
-struct Ups {
-    /// The peer: `ups_peer.py`.
+struct Contest {
+    /// The peer: `ups_peer.py` or `slm_peer.py`.
     #[arg(long)]
     peer: PathBuf,
     /// A Python that has torch.
@@ -47,7 +62,7 @@ struct Ups {
     /// Rounds of each arm.
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// Where the export goes (gigabytes, at the full size); it is kept, and used again.
+    /// Where the export goes (gigabytes, at the full sizes); it is kept, and used again.
     #[arg(long, default_value = "parity")]
     work: PathBuf,
     /// Losses to print.
@@ -56,43 +71,19 @@ struct Ups {
     /// One JSON document in place of tables.
     #[arg(long)]
     json: bool,
-    #[command(flatten)]
-    shape: Shape,
     /// More arguments for the peer, which win: `-- --compile none`.
     #[arg(last = true)]
     more: Vec<String>,
 }
 
 /// What both arms run.
-#[derive(clap::Args, Clone, Debug, Serialize, Deserialize)]
-pub struct Shape {
-    /// Sizes: a preset that both know.
-    #[arg(long, default_value = "full", value_parser = ["smoke", "medium", "full"])]
-    pub preset: String,
-    /// Items of a micro-step.
-    #[arg(long, default_value_t = 30)]
-    pub items: usize,
-    /// Latent pairs of an item.
-    #[arg(long, default_value_t = 100)]
-    pub pairs: usize,
-    /// Micro-steps of a step.
-    #[arg(long, default_value_t = 2)]
-    pub accumulation: usize,
-    /// Steps of a round.
-    #[arg(long, default_value_t = 60)]
-    pub steps: usize,
-    /// Steps that are not timed.
-    #[arg(long, default_value_t = 20)]
-    pub warmup: usize,
-    /// Precision of products and attention.
-    #[arg(long, value_enum, default_value = "bf16")]
-    pub precision: Precision,
-    /// Whether activations are recomputed by sub-layer.
-    #[arg(long)]
-    pub recompute: bool,
-    /// `cpu`, or `cuda`.
-    #[arg(long, default_value = "cuda", value_parser = ["cpu", "cuda"])]
-    pub device: String,
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "workload", rename_all = "lowercase")]
+enum Shape {
+    /// The Universal Physics Stack.
+    Ups(ups::Shape),
+    /// The language model.
+    Slm(slm::Shape),
 }
 
 /// Precision of both arms.
@@ -107,7 +98,8 @@ pub enum Precision {
 
 fn main() -> anyhow::Result<()> {
     match Arguments::parse().command {
-        Command::Ups(args) => compare::ups(&args),
+        Command::Ups { contest, shape } => compare::run(&contest, &Shape::Ups(shape)),
+        Command::Slm { contest, shape } => compare::run(&contest, &Shape::Slm(shape)),
         Command::Ours { export, shape } => {
             println!("{}", serde_json::to_string(&ours::round(&export, &serde_json::from_str(&shape)?)?)?);
             Ok(())

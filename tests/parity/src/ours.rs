@@ -1,16 +1,14 @@
 //! Our arm: the trainer's own session, on the peer's weights and batches.
 
-use crate::export::{Batches, weights};
-use crate::{Precision, Shape};
+use crate::Shape;
 use anyhow::Context;
-use pawl_contract::settings::Settings;
+use pawl_engine::array::Array;
 use pawl_engine::collective::Solo;
 use pawl_trainer::session::{Lineup, Session};
 use pawl_trainer::target::{Place, Target};
 use pawl_trainer::{executors, recipe};
-use pawl_workloads::{Loader, Request, Schedule, workload};
+use pawl_workloads::{Data, Loader, Request, Schedule, workload};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,7 +16,7 @@ use std::time::Instant;
 /// What a round of an arm gave.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Round {
-    /// Items per second over the timed steps.
+    /// Items per second: those of a step over the median time of the timed steps.
     pub items_per_second: f64,
     /// Mean loss of each step.
     pub losses: Vec<f64>,
@@ -30,79 +28,116 @@ pub struct Round {
     pub first_step_seconds: Option<f64>,
 }
 
-fn settings(shape: &Shape) -> anyhow::Result<Settings> {
-    let gpu = shape.device == "cuda";
-    let mut settings = json!({
-        "batchPerGpu": shape.items,
-        "accumulationSteps": shape.accumulation,
-        "compile": "Graph",
-        "attention": "Flash",
-        "optimizerKernel": "Fused",
-        "activationCheckpointing": if shape.recompute { "Selective" } else { "None" },
-        "precision": shape.precision,
-    });
-    if gpu {
-        settings["loaderPinned"] = json!(true);
-        settings["loaderAsyncCopy"] = json!(true);
-    }
-    Ok(serde_json::from_value(settings)?)
+/// What a workload's round begins with.
+pub struct Entry {
+    /// Values for states, when not the workload's own.
+    pub weights: Option<Vec<(String, Array)>>,
+    /// The batches.
+    pub data: Arc<dyn Data>,
+    /// Learning rate of a step.
+    pub rate: Box<dyn Fn(usize) -> f64>,
 }
 
-fn config(shape: &Shape) -> Map<String, Value> {
-    let config = json!({
-        "preset": shape.preset,
-        "tasks": ["advection1d", "darcy2d"],
-        "pairs": shape.pairs,
-        "operator": {"dropPath": 0.0},
-        "loss": {"auxiliary": "None"},
-    });
-    config.as_object().cloned().unwrap_or_default()
+impl Shape {
+    fn counts(&self) -> Counts {
+        match self {
+            Self::Ups(of) => Counts {
+                items: of.items,
+                accumulation: of.accumulation,
+                steps: of.steps,
+                warmup: of.warmup,
+                gpu: of.device == "cuda",
+            },
+            Self::Slm(of) => Counts {
+                items: of.windows,
+                accumulation: of.accumulation,
+                steps: of.steps,
+                warmup: of.warmup,
+                gpu: of.device == "cuda",
+            },
+        }
+    }
+
+    /// The workload's name.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Ups(_) => "ups",
+            Self::Slm(_) => "slm",
+        }
+    }
+
+    /// Whether some steps are timed.
+    pub fn is_timed(&self) -> bool {
+        let Counts { steps, warmup, .. } = self.counts();
+        steps > warmup
+    }
+}
+
+/// Sizes of a round.
+struct Counts {
+    items: usize,
+    accumulation: usize,
+    steps: usize,
+    warmup: usize,
+    gpu: bool,
 }
 
 /// Trains on the export in `folder`.
 pub fn round(folder: &Path, shape: &Shape) -> anyhow::Result<Round> {
     let started = Instant::now();
-    let settings = settings(shape)?;
-    let place = if shape.device == "cuda" { Place::Cuda(0) } else { Place::Cpu };
-    let ups = workload("ups")?;
-    recipe::check(&settings, place, "ups", ups.settings())?;
-    let request = Request { config: config(shape), settings: settings.clone(), seed: 42, rank: 0, world: 1 };
-    let job = ups.prepare(&request)?;
+    let Counts { items, accumulation, steps, warmup, gpu } = shape.counts();
+    let (mut settings, config) = match shape {
+        Shape::Ups(of) => (of.settings()?, of.config()),
+        Shape::Slm(of) => (of.settings()?, of.config(folder)),
+    };
+    if gpu {
+        (settings.loader_pinned, settings.loader_async_copy) = (Some(true), Some(true));
+    }
+    let place = if gpu { Place::Cuda(0) } else { Place::Cpu };
+    let of = workload(shape.name())?;
+    recipe::check(&settings, place, shape.name(), of.settings())?;
+    let job = of.prepare(&Request { config, settings: settings.clone(), seed: 42, rank: 0, world: 1 })?;
     let recipe = recipe::recipe(&settings, job.as_ref(), 1)?;
-    let lineup = Lineup::new(&recipe, job.programs())?;
+    let mut programs = job.programs().clone();
+    // The peer's memory and time do not count its evaluation either.
+    programs.evaluation.clear();
+    let lineup = Lineup::new(&recipe, &programs)?;
     let cache = pawl_trainer::launch::kernel_cache(folder);
     let target = Target::open(place, &cache)?;
     let executor = executors::executor(&target, &settings);
     let mut session = Session::new(lineup, executor.as_ref(), 42, Arc::new(Solo), target.memory())?;
-    session.restore(weights(folder)?)?;
-    let batches = Arc::new(Batches::open(folder, &job.programs().train[0], shape)?);
-    let step_items = (shape.items * shape.accumulation) as u64;
+    let Entry { weights, data, rate } = match shape {
+        Shape::Ups(of) => of.entry(job.as_ref(), folder)?,
+        Shape::Slm(of) => of.entry(job.as_ref(), folder)?,
+    };
+    if let Some(weights) = weights {
+        session.restore(weights)?;
+    }
+    let step_items = (items * accumulation) as u64;
     let workers = std::thread::available_parallelism().map_or(1, usize::from).min(8) as u32;
-    let mut loader = Loader::new(batches, Schedule::new(0, step_items, shape.accumulation as u32), workers, 2);
+    let mut loader = Loader::new(data, Schedule::new(0, step_items, accumulation as u32), workers, 2);
     let mut next = || loader.next_batch().context("the loader ended").and_then(|batch| Ok(batch?));
 
-    let rate = job.optimization().learning_rate;
-    let mut losses = Vec::with_capacity(shape.steps);
-    let (mut timed, mut first_step) = (None, None);
+    let mut losses = Vec::with_capacity(steps);
+    let mut times = Vec::with_capacity(steps);
+    let mut first_step = None;
     let mut batch = next()?;
-    for step in 0..shape.steps {
-        if step == shape.warmup {
-            timed = Some(Instant::now());
-        }
-        for micro in 0..shape.accumulation {
-            session.start(&batch, rate, micro + 1 == shape.accumulation)?;
+    for step in 0..steps {
+        let began = Instant::now();
+        for micro in 0..accumulation {
+            session.start(&batch, rate(step), micro + 1 == accumulation)?;
             batch = next()?;
             session.prefetch(&batch)?;
             if let Some(result) = session.finish()? {
-                losses.push(result.loss_sum / shape.accumulation as f64);
+                losses.push(result.loss_sum / accumulation as f64);
             }
         }
+        times.push(began.elapsed().as_secs_f64());
         first_step.get_or_insert_with(|| started.elapsed().as_secs_f64());
     }
-    let seconds = timed.context("steps: must be more than warmup")?.elapsed().as_secs_f64();
     let memory = session.memory();
     Ok(Round {
-        items_per_second: ((shape.steps - shape.warmup) * shape.items * shape.accumulation) as f64 / seconds,
+        items_per_second: (items * accumulation) as f64 / median(&mut times[warmup..]),
         losses,
         peak_bytes: Some(memory.peak as f64),
         predicted_bytes: Some(memory.planned as f64),
@@ -110,12 +145,20 @@ pub fn round(folder: &Path, shape: &Shape) -> anyhow::Result<Round> {
     })
 }
 
-impl Precision {
-    /// What the peer calls it: `--amp` and `--tf32`.
-    pub fn of_peer(self) -> [&'static str; 3] {
-        match self {
-            Self::Fp32 => ["--amp", "none", "--no-tf32"],
-            Self::Bf16 => ["--amp", "bf16", "--tf32"],
-        }
+/// The middle one; of an even number, the mean of the two.
+fn median(times: &mut [f64]) -> f64 {
+    times.sort_by(f64::total_cmp);
+    let half = times.len() / 2;
+    if times.len().is_multiple_of(2) { (times[half - 1] + times[half]) / 2.0 } else { times[half] }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::median;
+
+    #[test]
+    fn the_median_is_the_middle() {
+        assert_eq!(median(&mut [3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&mut [4.0, 1.0, 2.0, 3.0]), 2.5);
     }
 }

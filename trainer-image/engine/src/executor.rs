@@ -110,6 +110,11 @@ pub trait Executable: Send {
         Ok(())
     }
 
+    /// Seconds of each update in which the device waits for optimiser state that lies in host memory; `None` when none does.
+    fn offload_seconds(&self) -> Option<f64> {
+        None
+    }
+
     /// Output `output` (index into [`Program::outputs`]) of the last run of `program`. Waits for the device.
     ///
     /// # Errors

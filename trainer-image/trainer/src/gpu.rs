@@ -4,7 +4,7 @@ use crate::collective::Exchange;
 use crate::ending::Ending;
 use crate::executors;
 use crate::nvml::BusyTime;
-use pawl_contract::settings::{Compile, Precision, Settings};
+use pawl_contract::settings::{Compile, OptimizerOffload, Precision, Settings};
 use pawl_engine::cuda::{CudaGraph, Launching, device::Device, nccl::Nccl};
 use pawl_engine::executor::ExecError;
 use std::path::Path;
@@ -40,6 +40,11 @@ impl Gpu {
             tracing::warn!("the driver's management library is not there: reports will not say how busy the GPU is");
         }
         Ok(Self { device, nccl: None, busy })
+    }
+
+    /// What the driver calls it.
+    pub fn name(&self) -> &str {
+        self.device.name()
     }
 
     /// For how long the GPU has been busy; `None` when nobody says.
@@ -94,6 +99,7 @@ impl Gpu {
             lowering,
             tf32: settings.precision == Some(Precision::Tf32),
             tune: base.tune && settings.deterministic != Some(true),
+            offload: settings.optimizer_offload == Some(OptimizerOffload::Cpu),
             deterministic: settings.deterministic == Some(true),
             pinned: settings.loader_pinned == Some(true),
             gang: self.nccl.clone(),

@@ -18,6 +18,7 @@ mod gpu;
 pub mod launch;
 pub mod losses;
 pub mod metrics;
+pub mod model_flops;
 #[cfg(feature = "cuda")]
 mod nvml;
 pub mod profile;

@@ -11,6 +11,7 @@ pub struct Metrics {
     step_seconds: Histogram,
     memory: GaugeVec,
     utilization: Gauge,
+    flops: Gauge,
     loader_wait: Counter,
     collective: CounterVec,
     checkpoint_seconds: Histogram,
@@ -32,6 +33,10 @@ impl Metrics {
             )?,
             memory: GaugeVec::new(Opts::new("pawl_gpu_memory_bytes", "Device memory of rank 0."), &["kind"])?,
             utilization: Gauge::new("pawl_train_utilization_ratio", "Share of the device's time that training used.")?,
+            flops: Gauge::new(
+                "pawl_train_mfu_ratio",
+                "Share of the device's peak arithmetic that the model's own operations used.",
+            )?,
             loader_wait: Counter::new("pawl_loader_wait_seconds_total", "Seconds that steps waited for data.")?,
             collective: CounterVec::new(
                 Opts::new("pawl_collective_seconds_total", "Seconds in collectives."),
@@ -74,6 +79,13 @@ impl Metrics {
         self.utilization.set(share);
     }
 
+    /// Share of the device's peak arithmetic that training used lately, 0 to 1. Where it is never told, as on a CPU, there is no such metric.
+    pub fn flops_utilization(&self, share: f64) {
+        self.flops.set(share);
+        // The second time it is there already.
+        let _ = self.registry.register(Box::new(self.flops.clone()));
+    }
+
     /// A checkpoint was written, or was not.
     pub fn checkpoint(&self, took: Duration, written: bool) {
         if written {
@@ -89,5 +101,19 @@ impl Metrics {
     /// Never in practice: a metric cannot be written.
     pub fn text(&self) -> prometheus::Result<String> {
         TextEncoder::new().encode_to_string(&self.registry.gather())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_without_a_known_peak_has_no_utilisation_of_it() {
+        let metrics = Metrics::new().unwrap();
+        assert!(!metrics.text().unwrap().contains("pawl_train_mfu_ratio"));
+        metrics.flops_utilization(0.4);
+        metrics.flops_utilization(0.5);
+        assert!(metrics.text().unwrap().contains("pawl_train_mfu_ratio 0.5\n"));
     }
 }

@@ -14,7 +14,7 @@ use crate::session::{Lineup, Session};
 use crate::signals::StopRequest;
 use crate::target::{Place, Target};
 use crate::throughput::Throughput;
-use crate::{executors, recipe, report, train};
+use crate::{executors, model_flops, recipe, report, train};
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::{LaunchKind, LaunchPlan};
 use pawl_contract::report::Report;
@@ -100,6 +100,7 @@ fn measured(launch: &Launch, stop: &StopRequest, started: Instant) -> Result<Rep
         }
         _ => None,
     };
+    let flops_per_item = model_flops::of_micro_step(lineup.micro_program(0)) as f64 / f64::from(job.items_per_batch());
     let executor = executors::executor(&target, &plan.settings);
     let session = Session::new(lineup, executor.as_ref(), plan.seed, Arc::clone(&gang) as _, target.memory())?;
     let alive = |phase: &str, done: u64, total: u64| tracing::info!(done, total, "data: {phase}");
@@ -113,6 +114,7 @@ fn measured(launch: &Launch, stop: &StopRequest, started: Instant) -> Result<Rep
         evaluations_since_best: 0,
         first_validation: None,
     };
+    let flops_share = target.peak(&plan.settings).map(|peak| flops_per_item / (peak * f64::from(*world_size)));
     let throughput = Throughput::new(step_items, budget.warmup, target.devices());
     let mut run = Run {
         launch,
@@ -134,6 +136,7 @@ fn measured(launch: &Launch, stop: &StopRequest, started: Instant) -> Result<Rep
         straggler: None,
         busy: Vec::new(),
         saver,
+        flops_share,
         publisher: Publisher::new(launch.progress.clone(), launch.metrics.clone(), metrics),
         stop: stop.clone(),
     };

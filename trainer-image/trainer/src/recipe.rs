@@ -114,9 +114,6 @@ fn with_gpu(settings: &Settings) -> Result<(), Ending> {
     let refuse = |setting: &str, value: &str, remedy: &str| {
         Err(Ending::Unsupported(format!("settings.{setting}: {value} is not built for GPUs: {remedy}")))
     };
-    if settings.optimizer_offload == Some(OptimizerOffload::Cpu) {
-        return refuse("optimizerOffload", "Cpu", "use optimizerOffload: None, which keeps the state on the GPU");
-    }
     match settings.sharding.filter(|sharding| *sharding != Sharding::None) {
         Some(sharding) => refuse("sharding", &format!("{sharding:?}"), "use sharding: None, which is data parallel"),
         None => Ok(()),

@@ -34,9 +34,16 @@ pub fn of_run(run: &Run<'_>, launch: &Launch, result: &Result<(), Ending>, peak:
         predicted_memory_bytes: Some(run.session.memory().planned as u64),
         loader_wait_share: run.throughput.loader_share(),
         collective_wait_share: run.throughput.collective_share(),
+        offload_share: offload_share(run),
         utilization: run.throughput.utilization(),
         last_checkpoint: run.saver.as_ref().and_then(Saver::newest).cloned(),
         failure: stopped.then_some(Failure { rank: Some(launch.rank), step, items }),
         ..bare(&launch.plan, launch.rank, outcome, message, wall)
     }
+}
+
+/// Share of a step that goes to bringing the optimiser's state from host memory and back.
+fn offload_share(run: &Run<'_>) -> Option<f64> {
+    let step = run.throughput.step_seconds()?.median;
+    Some((run.session.offload_seconds()? / step).min(1.0))
 }

@@ -41,6 +41,8 @@ pub struct Run<'a> {
     pub(crate) straggler: Option<String>,
     pub(crate) busy: Vec<f64>,
     pub(crate) saver: Option<Saver>,
+    /// Share of the device's peak that one item a second takes; `None` when the peak is not known.
+    pub(crate) flops_share: Option<f64>,
     pub(crate) publisher: Publisher,
     pub(crate) stop: StopRequest,
 }
@@ -310,6 +312,9 @@ impl Run<'_> {
         self.publisher.metrics().memory(memory.planned, memory.peak);
         if let Some(share) = self.throughput.utilization() {
             self.publisher.metrics().utilization(share);
+        }
+        if let (Some(share), Some(speed)) = (self.flops_share, self.throughput.newest()) {
+            self.publisher.metrics().flops_utilization(share * speed);
         }
         if self.gang.rank() == 0 {
             let progress = self.progress();

@@ -111,6 +111,11 @@ impl Session {
         self.executable.memory()
     }
 
+    /// Seconds of each update that wait for optimiser state in host memory; `None` when it is on the device.
+    pub fn offload_seconds(&self) -> Option<f64> {
+        self.executable.offload_seconds()
+    }
+
     /// Queues a micro-step; with `last`, the update too.
     ///
     /// # Errors

@@ -5,6 +5,7 @@ use crate::ending::Ending;
 use crate::executors;
 use crate::throughput::processor_time;
 use pawl_contract::env;
+use pawl_contract::settings::Settings;
 use std::path::Path;
 use std::time::Duration;
 
@@ -112,6 +113,16 @@ impl Target {
             Self::Cpu => Some(executors::threads()),
             #[cfg(feature = "cuda")]
             Self::Cuda(gpu) => gpu.busy_time().map(|_| 1),
+        }
+    }
+
+    /// Operations a second that products in the precision of `settings` could reach; `None` when nobody knows.
+    pub fn peak(&self, settings: &Settings) -> Option<f64> {
+        let _ = settings;
+        match self {
+            Self::Cpu => None,
+            #[cfg(feature = "cuda")]
+            Self::Cuda(gpu) => crate::model_flops::peak(gpu.name(), settings),
         }
     }
 

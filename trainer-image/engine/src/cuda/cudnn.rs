@@ -239,6 +239,7 @@ impl Problem {
             && width.is_multiple_of(8)
             && width <= WIDEST
             && queries.max(keys) > SHORT
+            && kernel.norm.is_none()
             // cuDNN's mask begins at the first key, ours ends at the last.
             && (!kernel.spec.causal || queries == keys)
             && tensors.iter().enumerate().filter_map(|(which, view)| Some((which, (*view)?))).all(lies_well);

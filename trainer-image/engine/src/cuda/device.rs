@@ -198,6 +198,21 @@ pub struct Pinned {
 unsafe impl Send for Pinned {}
 
 impl Pinned {
+    /// Address of the first byte, for kernels too.
+    pub fn address(&self) -> u64 {
+        self.start as u64
+    }
+
+    /// Number of bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     /// The bytes. The caller keeps away from those that a copy still reads.
     pub fn bytes(&mut self) -> &mut [u8] {
         // SAFETY: that many bytes were allocated.

@@ -13,6 +13,7 @@ pub mod cudnn;
 pub mod device;
 mod error;
 mod executable;
+mod host_states;
 mod matmul;
 pub mod nccl;
 mod overlap;
@@ -54,6 +55,8 @@ pub struct CudaGraph {
     pub tune: bool,
     /// Whether inputs come through page-locked memory (`loaderPinned`), which is asynchronous.
     pub pinned: bool,
+    /// Whether the optimiser's state lies in page-locked host memory (`optimizerOffload: Cpu`), which kernels of the update read and write where it is.
+    pub offload: bool,
     /// Whether every run gives the same bits: nothing is chosen by timing, no sum depends on the order in which blocks end.
     pub deterministic: bool,
     /// The ranks that collectives sum over, when there is more than one.
@@ -70,6 +73,7 @@ impl CudaGraph {
             tf32: false,
             tune: true,
             pinned: true,
+            offload: false,
             deterministic: false,
             gang: None,
         }

@@ -36,6 +36,18 @@ fn gradient([b, h, g, t, s, d]: Extents, causal: bool) -> AttentionGrad {
     AttentionGrad { forward, grad: q.clone(), dq: q, dk, dv, sums: None }
 }
 
+/// With queries and keys normalised on their way in.
+fn normed(mut kernel: AttentionGrad) -> AttentionGrad {
+    let (q, k) = (kernel.forward.q.dims.clone(), kernel.forward.k.dims.clone());
+    let vector = |dims: &[usize]| Access::contiguous(1, dims);
+    let [of_q, of_k] = [[q[1], q[3]], [k[1], k[3]]].map(|dims| vector(&dims));
+    let biases = [of_q, of_k.clone(), of_k];
+    kernel.forward.norm = Some(Norm { epsilon: 1e-6, biases, gain: vector(&[q[3]]) });
+    let [of_q, of_k] = [[q[0], q[1], q[3]], [k[0], k[1], k[3]]].map(|dims| vector(&dims));
+    kernel.sums = Some([of_q, of_k.clone(), of_k.clone(), of_k]);
+    kernel
+}
+
 fn plans(extents: Extents, dtype: DType, causal: bool, shared: usize) -> Result<[Plan; 2], ExecError> {
     let kernel = gradient(extents, causal);
     let buffers = [buffer(dtype), buffer(dtype.accumulator())];
@@ -123,7 +135,24 @@ proptest! {
     }
 }
 
-/// Compiles every family for every architecture, and looks for what spills.
+#[test]
+fn norms_are_joined_where_a_head_is_one_tile() {
+    let buffers = [buffer(DType::BF16), buffer(DType::F32)];
+    let of = |extents, shared| {
+        let kernel = normed(gradient(extents, false));
+        let plans = [forward(&kernel.forward, &buffers, shared)?, backward(&kernel, &buffers, shared)?];
+        Ok::<_, ExecError>(plans.map(|plan| (plan.family, plan.launches[0].arguments.len())))
+    };
+    assert_eq!(of([3, 8, 8, 128, 128, 48], LIMITS[2]).unwrap(), [(Family::Tile, 9), (Family::Tile, 17)]);
+    let error = of([3, 8, 8, 129, 129, 48], LIMITS[2]).unwrap_err().to_string();
+    assert!(error.contains("settings.attention: Math"), "{error}");
+    // Two blocks of the widest kernel that trains UPS share a multiprocessor of 228 KiB.
+    let kernel = normed(gradient([3, 8, 8, 128, 128, 48], false));
+    let shared = backward(&kernel, &buffers, LIMITS[2]).unwrap().launches[0].shared;
+    assert!(2 * (shared + 1024) <= 228 << 10, "{shared}");
+}
+
+/// Compiles every family for every architecture.
 #[test]
 fn every_variant_compiles_for_every_architecture() {
     let shapes: [(Extents, DType, bool); 11] = [
@@ -147,6 +176,13 @@ fn every_variant_compiles_for_every_architecture() {
             .flat_map(|&(extents, dtype, causal)| plans(extents, dtype, causal, limit).unwrap())
             .flat_map(|plan| plan.launches)
             .collect();
+        let buffers = [buffer(DType::BF16), buffer(DType::F32)];
+        let joined = [[3, 8, 8, 128, 128, 48], [3, 2, 2, 100, 77, 64], [3, 2, 2, 37, 37, 16]].map(|extents| {
+            let kernel = normed(gradient(extents, extents[3] == 37));
+            let plans = [forward(&kernel.forward, &buffers, limit), backward(&kernel, &buffers, limit)];
+            plans.map(|plan| plan.unwrap().launches)
+        });
+        let launches: Vec<Launch> = launches.into_iter().chain(joined.into_iter().flatten().flatten()).collect();
         let sources: Vec<&Source> = launches.iter().map(|launch| &launch.source).collect();
         for (code, launch) in compiler.compile_all(&sources).unwrap().iter().zip(&launches) {
             let name = launch.entry.as_bytes();

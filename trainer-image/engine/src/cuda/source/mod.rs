@@ -7,6 +7,7 @@ mod geometry;
 mod index;
 mod lookup;
 mod product;
+mod scatter;
 mod types;
 
 use super::compile::Source;
@@ -72,7 +73,7 @@ pub fn generate(body: &Body, buffers: &[Buffer], multiprocessors: usize) -> Opti
     match body {
         Body::Fused(kernel) => Some(fused::fused(kernel, buffers, multiprocessors)),
         Body::Gather(kernel) => Some(lookup::gather(kernel, buffers)),
-        Body::ScatterAdd(kernel) => Some(lookup::scatter_add(kernel, buffers)),
+        Body::ScatterAdd(kernel) => Some(scatter::scatter_add(kernel, buffers)),
         _ => None,
     }
 }

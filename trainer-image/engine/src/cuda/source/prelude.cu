@@ -204,8 +204,11 @@ DEV u64 mix(u64 z) {
     return z ^ (z >> 31);
 }
 DEV u64 draw_stream(u64 key, u32 counter) { return mix(key ^ mix((u64)counter + GOLDEN)); }
-DEV float uniform(u64 stream, u64 index) {
-    return (float)(u32)(mix(stream + (index + 1ull) * GOLDEN) >> 40) * (1.0f / 16777216.0f);
+// Of element `first + j`, where `first` is even or `j` zero; neighbours share 64 bits, which are mixed once where j is a constant.
+DEV float uniform(u64 stream, u64 first, u32 j) {
+    u64 pair = mix(stream + (first / 2 + j / 2 + 1ull) * GOLDEN);
+    u32 half = (first + j) % 2 ? (u32)(pair >> 32) : (u32)pair;
+    return (float)(half >> 8) * (1.0f / 16777216.0f);
 }
 
 // Reductions.

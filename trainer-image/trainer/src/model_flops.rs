@@ -1,0 +1,110 @@
+//! Model FLOP utilisation: what a step has to compute, over what the device could compute in that time.
+
+use pawl_contract::settings::{Precision, Settings};
+use pawl_engine::graph::{AttentionSpec, Graph, Node, Op, Program, Stage};
+
+/// Dense peak of tensor cores, in TFLOP/s: 16-bit floats, TensorFloat-32; and of float32 without them. By a part of the device's name, from
+/// NVIDIA's data sheets.
+const PEAKS: [(&str, [f64; 3]); 9] = [
+    ("B200", [2250.0, 1125.0, 75.0]),
+    ("GH200", [989.4, 494.7, 66.9]),
+    ("H200", [989.4, 494.7, 66.9]),
+    ("H100 PCIe", [756.0, 378.0, 51.2]),
+    ("H100", [989.4, 494.7, 66.9]),
+    ("A100", [312.0, 156.0, 19.5]),
+    ("L40S", [362.0, 183.0, 91.6]),
+    ("L4", [121.0, 60.0, 30.3]),
+    ("A10G", [70.0, 35.0, 31.2]),
+];
+
+/// Peak of a device in FLOP/s for products in the precision of `settings`; `None` for a device that is not known.
+pub fn peak(device: &str, settings: &Settings) -> Option<f64> {
+    let (_, [half, tf32, single]) = PEAKS.iter().find(|(name, _)| device.contains(name))?;
+    let teraflops = match settings.precision.unwrap_or_default() {
+        Precision::Bf16 | Precision::Fp16 => half,
+        Precision::Tf32 => tf32,
+        Precision::Fp32 => single,
+    };
+    Some(teraflops * 1e12)
+}
+
+/// Floating point operations of the products of forward and backward pass of `micro_step`: what is computed a second time to save memory is not
+/// counted, nor what a causal mask hides, nor the optimiser.
+pub fn of_micro_step(micro_step: &Program) -> u64 {
+    let graph = &micro_step.graph;
+    graph.nodes().iter().map(|node| of_node(graph, node)).sum()
+}
+
+fn of_node(graph: &Graph, node: &Node) -> u64 {
+    if !matches!(node.stage, Stage::Forward | Stage::Backward) {
+        return 0;
+    }
+    let shape = |operand: usize| &graph.meta(node.operands[operand]).shape;
+    // Scores, and their products with the values.
+    let attention = |spec: &AttentionSpec| {
+        let (queries, keys) = (shape(0), shape(1));
+        let all = 4 * (queries.elements() * keys[2]) as u64;
+        if spec.causal { all / 2 } else { all }
+    };
+    match &node.op {
+        Op::MatMul { transpose_a, .. } => {
+            let a = shape(0);
+            let depth = a[a.rank() - if *transpose_a { 2 } else { 1 }];
+            2 * (node.meta.shape.elements() * depth) as u64
+        }
+        Op::Attention(spec) => attention(spec),
+        Op::NormedAttention(spec) => attention(&spec.attention),
+        Op::AttentionGrad(spec) => 2 * attention(spec),
+        Op::NormedAttentionGrad(spec) => 2 * attention(&spec.attention),
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recipe::recipe;
+    use crate::session::Lineup;
+    use pawl_contract::settings::ActivationCheckpointing;
+    use pawl_workloads::slm::{SlmJob, learning_parameters};
+    use pawl_workloads::{Job, Request};
+    use serde_json::json;
+
+    /// What the language model's specification says a token costs.
+    #[test]
+    fn a_micro_step_costs_what_the_formula_says() {
+        for (config, checkpointing) in [
+            (json!({"size": "tiny"}), ActivationCheckpointing::None),
+            (json!({"size": "tiny"}), ActivationCheckpointing::Full),
+            (json!({"size": "tiny", "method": "Lora"}), ActivationCheckpointing::None),
+            (json!({"size": "125m"}), ActivationCheckpointing::None),
+        ] {
+            let settings = Settings {
+                batch_per_gpu: Some(4),
+                precision: Some(Precision::Bf16),
+                attention: Some(pawl_contract::settings::Attention::Flash),
+                activation_checkpointing: Some(checkpointing),
+                ..Settings::default()
+            };
+            let config = config.as_object().unwrap().clone();
+            let job = SlmJob::new(&Request { config, settings: settings.clone(), seed: 1, rank: 0, world: 1 }).unwrap();
+            let lineup = Lineup::new(&recipe(&settings, &job, 1).unwrap(), job.programs()).unwrap();
+            let of = job.config();
+            let adapters = learning_parameters(&job.programs().train[0]);
+            let tokens = 4 * of.sequence as u64;
+            let expected = (tokens * of.architecture.flops_per_token(of.method, of.sequence, adapters)) as f64;
+            let counted = of_micro_step(lineup.micro_program(0)) as f64;
+            // The formula counts gains as if they were multiplied with, and adapters in the input's gradient of the first block.
+            assert!((counted / expected - 1.0).abs() < 0.04, "{counted} of {expected}: {:?}", of.method);
+        }
+    }
+
+    #[test]
+    fn peaks_are_by_device_and_precision() {
+        let settings = |precision| Settings { precision: Some(precision), ..Settings::default() };
+        assert_eq!(peak("NVIDIA H200", &settings(Precision::Bf16)), Some(989.4e12));
+        assert_eq!(peak("NVIDIA H100 PCIe", &settings(Precision::Tf32)), Some(378e12));
+        assert_eq!(peak("NVIDIA A100-SXM4-80GB", &settings(Precision::Fp32)), Some(19.5e12));
+        assert_eq!(peak("Tesla T4", &settings(Precision::Fp16)), None, "no number is better than a wrong one");
+    }
+}
