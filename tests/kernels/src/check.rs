@@ -197,8 +197,10 @@ fn operators(tally: &mut Tally, cuda: &CudaGraph) -> anyhow::Result<()> {
 
 /// Attention over normalised heads and its gradients, in one kernel and in parts.
 fn norms(tally: &mut Tally, captured: &CudaGraph, unfused: &CudaGraph) -> anyhow::Result<()> {
-    let base =
-        Recipe { attention: AttentionKernel::Flash, ..Recipe::new(Optimizer { matrices: None, others: AdamW::default() }) };
+    let base = Recipe {
+        attention: AttentionKernel::Flash,
+        ..Recipe::new(Optimizer { matrices: None, others: AdamW::default() })
+    };
     for (extents, causal) in [
         ([3, 8, 128, 48], false),
         ([2, 3, 128, 64], true),

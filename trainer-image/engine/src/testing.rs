@@ -279,7 +279,8 @@ pub fn normed_heads([batch, heads, rows, width]: [usize; 4], causal: bool) -> Re
     let apart = (product + uniform("bias", &[3 * heads * width], 1.0)).reshape([batch, rows, 3, heads, width]);
     let apart = apart.permute([2, 0, 3, 1, 4]);
     let part = |part: usize| apart.slice(0, part, 1).reshape([batch, heads, rows, width]);
-    let [q, k] = [(0, "gain_q"), (1, "gain_k")].map(|(at, gain)| part(at).rms_norm(1e-3) * uniform(gain, &[width], 2.0));
+    let [q, k] =
+        [(0, "gain_q"), (1, "gain_k")].map(|(at, gain)| part(at).rms_norm(1e-3) * uniform(gain, &[width], 2.0));
     let mixed = q.attention(k, part(2), AttentionSpec { scale: 0.2, causal });
     let joined = mixed.permute([0, 2, 1, 3]).reshape([batch, rows, heads * width]);
     // Not symmetric, so that no gradient vanishes.

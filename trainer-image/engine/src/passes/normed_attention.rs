@@ -79,7 +79,7 @@ impl Heads {
         let shape = graph.meta(apart).shape.clone();
         let [product, bias] = both(graph, sum, BinaryOp::Add)?;
         let bias = operand(graph, bias, |op| matches!(op, Op::Broadcast(_)))?;
-        let vector = graph.meta(bias).shape.rank() == 1 && matches!(graph.node(product).op, Op::MatMul { .. });
+        let vector = graph.meta(bias).shape.rank() == 1;
         let whole = *graph.meta(id).shape == [shape[0], shape[3], shape[1], shape[4]];
         (vector && whole).then_some(Self { product, bias, apart: shape, part })
     }
