@@ -132,7 +132,7 @@ async fn settle() {
 /// Posts objects, a few at a time. Gives when the last one was there.
 async fn post<K>(api: &Api<K>, objects: Vec<K>) -> Instant
 where
-    K: Resource + Clone + serde::Serialize + serde::de::DeserializeOwned + std::fmt::Debug,
+    K: Resource + Clone + Serialize + serde::de::DeserializeOwned + std::fmt::Debug,
 {
     let posts =
         objects.into_iter().map(|object| async move { api.create(&PostParams::default(), &object).await.map(|_| ()) });
@@ -147,7 +147,7 @@ async fn all_run(scene: &Scene) {
     let none = async || {
         tokio::time::sleep(Duration::from_millis(500)).await;
         scene
-            .api::<k8s_openapi::api::core::v1::Pod>()
+            .api::<Pod>()
             .list_metadata(&waiting)
             .await
             .ok()

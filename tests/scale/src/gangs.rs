@@ -44,6 +44,7 @@ pub fn batch_job(name: &str) -> Job {
     let job = serde_json::from_value(manifest).unwrap();
     let images = Images { trainer: IMAGE.to_owned(), agent: IMAGE.to_owned() };
     let mut gang = build::gang(&Blueprint { job: &job, plan: &plan, plan_hash: &plan_hash, images: &images });
+    gang.metadata.name = Some(name.to_owned());
     gang.metadata.owner_references = None;
     let template = gang.spec.as_mut().unwrap().template.metadata.as_mut().unwrap();
     for labels in [&mut gang.metadata.labels, &mut template.labels] {

@@ -6,9 +6,10 @@ use crate::nodes::{self, Kwok};
 use crate::operator::Operator;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use pawl_api::TrainingJob;
 use pawl_e2e::Scene;
+use pawl_e2e::scene::JOB_LABEL;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::collections::HashMap;
@@ -111,6 +112,9 @@ async fn start(scene: &Scene, census: &Census, name: &str) -> (Instant, Instant)
 
 async fn remove(scene: &Scene, census: &Census, name: &str) {
     scene.api::<TrainingJob>().delete(name, &DeleteParams::background()).await.unwrap();
+    // In its first half minute the garbage collector does not know TrainingJobs.
+    let gangs = ListParams::default().labels(&format!("{JOB_LABEL}={name}"));
+    scene.api::<Job>().delete_collection(&DeleteParams::background(), &gangs).await.unwrap();
     empty(census).await;
 }
 
