@@ -38,6 +38,11 @@ impl<'a> Emit<'a> {
     }
 
     fn unit(&mut self, index: usize, unit: &Unit) {
+        if let [item] = unit.members[..]
+            && self.layout.is_alias(item)
+        {
+            return;
+        }
         if unit.fused {
             let (before, fused) = FusedBuilder::build(&mut self.layout, index);
             for (from, to, dtype) in before {

@@ -267,10 +267,15 @@ impl<'a> Fusion<'a> {
     }
 
     /// Whether a path leads from `unit` through another unit to one of `roots`.
-    pub(super) fn reaches(&self, roots: &[usize], unit: usize) -> bool {
+    fn reaches(&self, roots: &[usize], unit: usize) -> bool {
+        self.reaches_beside(roots, unit, unit)
+    }
+
+    /// The same of paths that do not lead through `beside`.
+    fn reaches_beside(&self, roots: &[usize], unit: usize, beside: usize) -> bool {
         // All of what came before has to be looked at: a unit of early nodes may need one that has taken in late ones.
         let mut seen = vec![false; self.units.len()];
-        seen[unit] = true;
+        (seen[unit], seen[beside]) = (true, true);
         let mut open: Vec<usize> = roots.iter().filter_map(|&r| self.home[r]).collect();
         while let Some(next) = open.pop() {
             if std::mem::replace(&mut seen[next], true) {
@@ -315,7 +320,8 @@ impl<'a> Fusion<'a> {
                 _ => return,
             }
         }
-        if !whole || self.reaches(&a.needs, other) || self.reaches(&b.needs, unit) {
+        // What leads from one straight to the other is within.
+        if !whole || self.reaches_beside(&a.needs, other, unit) || self.reaches_beside(&b.needs, unit, other) {
             return;
         }
         let moved = std::mem::take(&mut self.units[other].members);

@@ -1,8 +1,8 @@
 //! Which buffer each value is stored in, and how its elements lie there.
 //!
 //! A value is stored row-major in a buffer of its own, but for: outputs; updates that may be written over the state; parts of a
-//! concatenation, which are written where they end up; values that are only read permuted, which are stored that way; sums over ranks, which
-//! are summed in place.
+//! concatenation, which are written where they end up; values that are only read permuted, which are stored that way, and reshapes of those;
+//! sums over ranks, which are summed in place.
 
 use std::collections::HashSet;
 
@@ -65,6 +65,7 @@ impl<'a> Layout<'a> {
         layout.permutations(true);
         layout.concatenations();
         layout.permutations(false);
+        layout.aliases();
         layout.collectives();
         for root in (0..items).filter(|&i| fusion.home[i].is_some()) {
             if layout.physical[root].is_none() && layout.is_stored(root) {
@@ -278,7 +279,14 @@ impl<'a> Layout<'a> {
             let mut orders = self.views_of[root].iter().filter(direct).map(|&item| self.fusion.work.op(item));
             let Some(Op::Permute(order)) = orders.next().cloned() else { continue };
             let same = orders.all(|op| *op == Op::Permute(order.clone()));
-            let seen_plain = self.readers[root].iter().any(|&(_, operand)| operand == root);
+            // Attention takes rows wherever they lie.
+            let takes_rows = |unit: usize| {
+                let of = &self.fusion.units[unit];
+                !of.fused
+                    && !matches!(self.fusion.work.op(of.members[0]), Op::Concat { .. })
+                    && is_packed(self.fusion.work.op(of.members[0]))
+            };
+            let seen_plain = self.readers[root].iter().any(|&(unit, operand)| operand == root && !takes_rows(unit));
             if !same || seen_plain || order.last() != Some(&(order.len() - 1)) {
                 continue;
             }
@@ -291,6 +299,24 @@ impl<'a> Layout<'a> {
                 self.physical[root] = Some(Access { buffer, ..probe });
             }
         }
+    }
+
+    /// A reshape that is no view of a row-major value may be one of the value as it is stored.
+    fn aliases(&mut self) {
+        for item in 0..self.fusion.work.items.len() {
+            let alone = self.fusion.home[item].is_some_and(|unit| self.fusion.units[unit].members == [item]);
+            let (Op::Reshape(shape), true) = (self.fusion.work.op(item), alone && self.is_free(item)) else { continue };
+            let place = self.access(self.fusion.work.operands(item)[0]).and_then(|access| access.reshape(shape));
+            let in_arena = |place: &Access| self.buffers[place.buffer].storage == Storage::Arena;
+            self.physical[item] = place.filter(|place| place.is_contiguous() && in_arena(place));
+        }
+    }
+
+    /// Whether a value lies where what it is made of lies: nothing has to be done for it.
+    pub(super) fn is_alias(&self, item: usize) -> bool {
+        let Op::Reshape(shape) = self.fusion.work.op(item) else { return false };
+        let own = self.physical[item].as_ref();
+        own.is_some() && self.access(self.fusion.work.operands(item)[0]).and_then(|a| a.reshape(shape)).as_ref() == own
     }
 
     /// A sum over ranks is taken in place when nobody reads this rank's part afterwards.

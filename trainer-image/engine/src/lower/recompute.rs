@@ -64,7 +64,7 @@ pub(super) fn recompute(fusion: &mut Fusion<'_>, pinned: &HashSet<usize>) {
                     }
                 }
                 into.members.sort_unstable();
-                into.needs.extend(&plan.leaves);
+                into.needs.extend(plan.leaves.iter().chain(&plan.tokens));
                 for &(root, _) in &reading[consumer] {
                     readers[root].remove(&consumer);
                 }
@@ -80,6 +80,8 @@ pub(super) fn recompute(fusion: &mut Fusion<'_>, pinned: &HashSet<usize>) {
 struct Plan {
     again: Vec<usize>,
     leaves: Vec<usize>,
+    /// What must have run before, though nobody reads it.
+    tokens: Vec<usize>,
 }
 
 /// What has to be computed again for `value`, and from what; `narrowed`: a value that was rounded to fewer bits and widened again is taken from
@@ -108,7 +110,7 @@ fn plan(
         // A row value that reads the element-wise value through a view of as many elements cannot be: loops are equal.
         (plain && whole && !to.excluded()).then_some(())?;
     }
-    let (mut again, mut leaves, mut cost) = (Vec::new(), Vec::new(), 0);
+    let (mut again, mut leaves, mut tokens, mut cost) = (Vec::new(), Vec::new(), Vec::new(), 0);
     let mut open = vec![value];
     while let Some(item) = open.pop() {
         if again.contains(&item) {
@@ -129,7 +131,7 @@ fn plan(
                 Some(Member::Full) if !kept => open.push(root),
                 _ => leaves.push(root),
             }
-            leaves.extend(&fusion.views.tokens[operand]);
+            tokens.extend(&fusion.views.tokens[operand]);
         }
     }
     leaves.sort_unstable();
@@ -148,7 +150,7 @@ fn plan(
         (more <= 1 && longer.count() <= 1).then_some(())?;
     }
     again.sort_unstable();
-    Some(Plan { again, leaves })
+    Some(Plan { again, leaves, tokens })
 }
 
 /// Cost of an operator for an element, in additions; `None` when it is not computed again.
