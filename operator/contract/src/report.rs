@@ -169,6 +169,9 @@ pub struct LaunchResult {
     /// Mean loss over the last quarter of the loss curve.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub final_loss: Option<f64>,
+    /// Of a training: validation metrics before its first step.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub first_validation: BTreeMap<String, f64>,
     /// Newest validation metrics; `loss` is always among them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub validation: BTreeMap<String, f64>,
@@ -187,9 +190,9 @@ pub struct LaunchResult {
     /// Device utilization.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub utilization: Option<f64>,
-    /// Items at the newest complete checkpoint.
+    /// Newest complete checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub checkpoint_items: Option<u64>,
+    pub checkpoint: Option<CheckpointRef>,
     /// Items seen before the failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed_at_items: Option<u64>,
@@ -212,6 +215,11 @@ pub fn truncated(text: &str, limit: usize) -> &str {
     &text[..end]
 }
 
+fn metrics(validation: Option<&Validation>) -> BTreeMap<String, f64> {
+    let all = validation.into_iter().flat_map(|validation| &validation.metrics);
+    all.map(|(name, &value)| (name.clone(), rounded(value))).collect()
+}
+
 impl From<&Report> for LaunchResult {
     fn from(report: &Report) -> Self {
         let tail = &report.losses[report.losses.len() - report.losses.len().div_ceil(4)..];
@@ -225,18 +233,14 @@ impl From<&Report> for LaunchResult {
             items: report.items,
             items_per_second: report.items_per_second.map(rounded),
             final_loss,
-            validation: report
-                .validation
-                .iter()
-                .flat_map(|v| &v.metrics)
-                .map(|(name, &value)| (name.clone(), rounded(value)))
-                .collect(),
+            first_validation: metrics(report.first_validation.as_ref().filter(|_| report.kind == LaunchKind::Train)),
+            validation: metrics(report.validation.as_ref()),
             peak_memory_bytes: report.peak_memory_bytes,
             predicted_memory_bytes: report.predicted_memory_bytes,
             loader_wait_share: report.loader_wait_share.map(rounded),
             offload_share: report.offload_share.map(rounded),
             utilization: report.utilization.map(rounded),
-            checkpoint_items: report.last_checkpoint.as_ref().map(|c| c.items),
+            checkpoint: report.last_checkpoint.clone(),
             failed_at_items: report.failure.as_ref().map(|f| f.items),
             wall_seconds: rounded(report.wall_seconds),
         }

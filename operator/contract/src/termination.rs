@@ -4,9 +4,13 @@
 //! fourteen launches, so the message has a form of its own: short keys, numbers at six digits, nothing that is absent.
 
 use crate::exit::Outcome;
+use crate::progress::CheckpointRef;
 use crate::report::{LaunchResult, MAX_MESSAGE, MAX_TERMINATION_MESSAGE, rounded, truncated};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+
+/// A checkpoint of a longer name is not told, bytes.
+const MAX_CHECKPOINT_NAME: usize = 64;
 
 /// What [`unfold`] reads from a termination message.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -42,6 +46,8 @@ struct Short {
     fl: Option<f64>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     v: BTreeMap<String, f64>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    fv: BTreeMap<String, f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     mem: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -53,7 +59,7 @@ struct Short {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     u: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    ci: Option<u64>,
+    c: Option<CheckpointRef>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     fi: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -73,6 +79,10 @@ fn finite(value: f64) -> Option<f64> {
     value.is_finite().then(|| rounded(value))
 }
 
+fn all_finite(metrics: &BTreeMap<String, f64>) -> BTreeMap<String, f64> {
+    metrics.iter().filter_map(|(name, &value)| Some((name.clone(), finite(value)?))).collect()
+}
+
 impl From<&LaunchResult> for Short {
     fn from(result: &LaunchResult) -> Self {
         Self {
@@ -83,13 +93,14 @@ impl From<&LaunchResult> for Short {
             i: result.items,
             ips: result.items_per_second.and_then(finite),
             fl: result.final_loss.and_then(finite),
-            v: result.validation.iter().filter_map(|(name, &v)| Some((name.clone(), finite(v)?))).collect(),
+            v: all_finite(&result.validation),
+            fv: all_finite(&result.first_validation),
             mem: result.peak_memory_bytes,
             pmem: result.predicted_memory_bytes,
             lw: result.loader_wait_share.and_then(finite),
             off: result.offload_share.and_then(finite),
             u: result.utilization.and_then(finite),
-            ci: result.checkpoint_items,
+            c: result.checkpoint.clone().filter(|checkpoint| checkpoint.name.len() <= MAX_CHECKPOINT_NAME),
             fi: result.failed_at_items,
             w: finite(result.wall_seconds).filter(|&seconds| seconds != 0.0),
         }
@@ -106,13 +117,14 @@ impl From<Short> for LaunchResult {
             items: short.i,
             items_per_second: short.ips,
             final_loss: short.fl,
+            first_validation: short.fv,
             validation: short.v,
             peak_memory_bytes: short.mem,
             predicted_memory_bytes: short.pmem,
             loader_wait_share: short.lw,
             offload_share: short.off,
             utilization: short.u,
-            checkpoint_items: short.ci,
+            checkpoint: short.c,
             failed_at_items: short.fi,
             wall_seconds: short.w.unwrap_or(0.0),
         }
@@ -142,6 +154,7 @@ pub fn fold(launches: &[LaunchResult]) -> String {
     }
     for result in &mut short {
         result.v.retain(|name, _| name == "loss");
+        result.fv.clear();
     }
     // One more is dropped in each turn; the last turn has none left and fits.
     (0..=short.len())

@@ -1,9 +1,11 @@
 //! The termination message: bounded, readable, newest evidence kept.
 
 use pawl_contract::exit::Outcome;
+use pawl_contract::progress::CheckpointRef;
 use pawl_contract::report::{LaunchResult, MAX_TERMINATION_MESSAGE, fold, unfold};
 use proptest::option::of;
 use proptest::prelude::*;
+use std::collections::BTreeMap;
 
 fn outcome() -> impl Strategy<Value = Outcome> {
     use Outcome::{Done, Failed, Hang, HostOutOfMemory, LossSpike, LostPeer, NonFinite, OutOfMemory, Stopped};
@@ -23,9 +25,9 @@ fn outcome() -> impl Strategy<Value = Outcome> {
 prop_compose! {
     fn numbers()(
         rates in prop::array::uniform5(of(any::<f64>())),
-        counts in prop::array::uniform4(of(any::<u64>())),
+        counts in prop::array::uniform3(of(any::<u64>())),
         wall in any::<f64>(),
-    ) -> ([Option<f64>; 5], [Option<u64>; 4], f64) {
+    ) -> ([Option<f64>; 5], [Option<u64>; 3], f64) {
         (rates, counts, wall)
     }
 }
@@ -37,14 +39,17 @@ prop_compose! {
         outcome in outcome(),
         message in prop_oneof![Just(String::new()), "\\PC{0,300}", "[\"\\\\\u{1}\u{7f}é]{0,200}"],
         (steps, items) in any::<(u64, u64)>(),
-        validation in prop::collection::btree_map("\\PC{1,40}", any::<f64>(), 0..12),
+        [validation, first_validation] in
+            prop::array::uniform2(prop::collection::btree_map("\\PC{1,40}", any::<f64>(), 0..12)),
+        checkpoint in of(("\\PC{0,80}", any::<(u64, u64)>())),
         (rates, counts, wall_seconds) in numbers(),
     ) -> LaunchResult {
         LaunchResult {
-            launch, outcome, message, steps, items, validation, wall_seconds,
+            launch, outcome, message, steps, items, first_validation, validation, wall_seconds,
             items_per_second: rates[0], final_loss: rates[1], loader_wait_share: rates[2], offload_share: rates[3],
             utilization: rates[4], peak_memory_bytes: counts[0], predicted_memory_bytes: counts[1],
-            checkpoint_items: counts[2], failed_at_items: counts[3],
+            failed_at_items: counts[2],
+            checkpoint: checkpoint.map(|(name, (step, items))| CheckpointRef { name, step, items }),
         }
     }
 }
@@ -63,6 +68,9 @@ proptest! {
             prop_assert_eq!((back.steps, back.items), (sent.steps, sent.items));
             prop_assert_eq!(back.peak_memory_bytes, sent.peak_memory_bytes);
             prop_assert_eq!(back.failed_at_items, sent.failed_at_items);
+            if let Some(checkpoint) = &back.checkpoint {
+                prop_assert_eq!(Some(checkpoint), sent.checkpoint.as_ref());
+            }
             prop_assert!(sent.message.starts_with(&back.message));
             if let Some(rate) = sent.items_per_second.filter(|rate| rate.is_finite()) {
                 prop_assert!((back.items_per_second.unwrap() - rate).abs() <= rate.abs() * 1e-5);
@@ -92,7 +100,8 @@ fn measured(index: usize, message: &str) -> LaunchResult {
         loader_wait_share: Some(0.0123),
         offload_share: Some(0.0456),
         utilization: Some(0.91),
-        checkpoint_items: None,
+        checkpoint: None,
+        first_validation: BTreeMap::new(),
         failed_at_items: None,
         wall_seconds: 123.456,
     }

@@ -14,6 +14,8 @@ pub(crate) struct Draft<'a> {
     pub job: &'a TrainingJob,
     pub spec: &'a TrainingJobSpec,
     pub now: Timestamp,
+    /// No decision was made on this spec yet.
+    pub unread: bool,
     pub status: TrainingJobStatus,
     pub events: Vec<Event>,
 }
@@ -25,7 +27,8 @@ pub(crate) fn bounded(text: &str) -> String {
 
 impl<'a> Draft<'a> {
     pub fn new(job: &'a TrainingJob, status: &TrainingJobStatus, now: Timestamp) -> Self {
-        Self { job, spec: &job.spec, now, status: status.clone(), events: Vec::new() }
+        let unread = status.observed_generation != job.metadata.generation;
+        Self { job, spec: &job.spec, now, unread, status: status.clone(), events: Vec::new() }
     }
 
     /// Name of the job; the API server and the manifest reader see to it that there is one.

@@ -6,7 +6,7 @@ use crate::observed::{AttemptFacts, AttemptState};
 use crate::retry::{after, time};
 use crate::revert::{Blame, responsible};
 use crate::train::revert_by_scope;
-use pawl_api::status::{CheckpointStatus, LaunchStatus, Purpose, TrainingStatus};
+use pawl_api::status::{LaunchStatus, Purpose, TrainingStatus};
 use pawl_contract::decimal::Decimal;
 use pawl_contract::plan::LaunchKind;
 use pawl_contract::progress::{Progress, Validation};
@@ -101,8 +101,7 @@ fn describe(draft: &mut Draft<'_>, progress: &Progress) {
         if let Some(limit) = &mut training.resume_not_after_items {
             *limit = checkpoint.items.max(*limit);
         }
-        training.last_checkpoint =
-            Some(CheckpointStatus { name: bounded(&checkpoint.name), step: checkpoint.step, items: checkpoint.items });
+        training.last_checkpoint = Some(crate::train::checkpointed(checkpoint));
     }
     cost::saved(draft);
 }

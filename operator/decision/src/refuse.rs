@@ -27,13 +27,27 @@ pub(crate) fn refuse(draft: &mut Draft<'_>) -> Step {
         draft.fail("SearchUnavailable", &message);
         return Step::Moved;
     }
-    match batch_mismatch(draft) {
-        Some(message) => {
-            draft.fail("BatchMismatch", &message);
-            Step::Moved
-        }
-        None => Step::Pass,
+    if let Some(message) = batch_mismatch(draft) {
+        draft.fail("BatchMismatch", &message);
+        return Step::Moved;
     }
+    // Once a spec: what is wrong with it is in the status from then on.
+    if draft.unread
+        && let Some(message) = invalid(draft)
+    {
+        draft.fail("InvalidSpec", &message);
+        return Step::Moved;
+    }
+    Step::Pass
+}
+
+/// What is wrong with the spec that its schema and rules cannot say: the API server lets that through.
+fn invalid(draft: &Draft<'_>) -> Option<String> {
+    let problems = pawl_api::validate(draft.job);
+    let first = problems.first()?;
+    let more = problems.len() - 1;
+    let others = if more == 0 { String::new() } else { format!(" (and {more} more: pawl validate tells all)") };
+    Some(format!("{first}{others}"))
 }
 
 /// The first settings whose batch arithmetic does not come out.

@@ -1,6 +1,6 @@
 //! Training with what held: its plan, and what its end means.
 
-use crate::draft::Draft;
+use crate::draft::{Draft, bounded};
 use crate::fingerprint::fingerprint;
 use crate::launch::{Target, Work, seed};
 use crate::revert::{Blame, responsible, revert};
@@ -8,10 +8,11 @@ use crate::step::{Next, Step};
 use crate::verdict::speed::median;
 use crate::{cost, launch};
 use pawl_api::spec::{Scope, Train};
-use pawl_api::status::{Arm, LaunchStatus, Purpose, TrainingStatus};
+use pawl_api::status::{Arm, CheckpointStatus, LaunchStatus, Purpose, TrainingStatus};
 use pawl_contract::decimal::Decimal;
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::{Budget, CheckpointPolicy, EarlyStopping, LaunchKind};
+use pawl_contract::progress::CheckpointRef;
 use pawl_contract::report::LaunchResult;
 use pawl_contract::settings::Settings;
 use serde_json::json;
@@ -108,6 +109,12 @@ pub(crate) fn record(draft: &mut Draft<'_>, result: &LaunchResult) {
     let training = draft.status.training.get_or_insert_with(TrainingStatus::default);
     training.step = result.steps;
     training.items = result.items;
+    if let Some(checkpoint) = &result.checkpoint {
+        training.last_checkpoint = Some(checkpointed(checkpoint));
+    }
+    if training.first_validation.is_empty() {
+        training.first_validation = crate::guard::decimals(&result.first_validation);
+    }
     match result.outcome {
         Outcome::Done => {
             training.loss = result.final_loss.and_then(Decimal::from_f64).or(training.loss.take());
@@ -134,6 +141,11 @@ pub(crate) fn record(draft: &mut Draft<'_>, result: &LaunchResult) {
         // Not evidence, or handled where results are taken in.
         Outcome::InvalidPlan | Outcome::Stopped | Outcome::LostPeer | Outcome::Hang | Outcome::Failed => {}
     }
+}
+
+/// A checkpoint, as the status says it.
+pub(crate) fn checkpointed(checkpoint: &CheckpointRef) -> CheckpointStatus {
+    CheckpointStatus { name: bounded(&checkpoint.name), step: checkpoint.step, items: checkpoint.items }
 }
 
 fn told(result: &LaunchResult) -> String {

@@ -74,7 +74,8 @@ fn host_out_of_memory(launch: &str, pod: &PodFacts) -> LaunchResult {
         loader_wait_share: None,
         offload_share: None,
         utilization: None,
-        checkpoint_items: None,
+        checkpoint: None,
+        first_validation: Default::default(),
         failed_at_items: None,
         wall_seconds: 0.0,
     }

@@ -201,7 +201,8 @@ fn result(launch: &LaunchPlan) -> LaunchResult {
         loader_wait_share: None,
         offload_share: None,
         utilization: None,
-        checkpoint_items: None,
+        checkpoint: None,
+        first_validation: Default::default(),
         failed_at_items: None,
         wall_seconds: 1.0,
     }

@@ -5,6 +5,7 @@ use pawl_api::status::{PhaseState, Stage};
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::{LaunchKind, LaunchPlan};
 use pawl_contract::progress::{CheckpointRef, Validation};
+use pawl_contract::report::LaunchResult;
 use pawl_decision::observed::Ending;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -159,4 +160,44 @@ fn scope_all_trains_on_with_the_baseline() {
         None,
         "nothing is damaged"
     );
+}
+
+#[test]
+fn a_training_that_nobody_watched_says_where_it_began_and_what_it_left() {
+    let last = CheckpointRef { name: "step-9000".to_owned(), step: 9_000, items: 90_000 };
+    let written = last.clone();
+    let mut world = World::new(
+        spec(json!({"phases": []})),
+        Box::new(move |plan, _| {
+            let trains = plan.kind == LaunchKind::Train;
+            let first_validation = if trains { BTreeMap::from([("loss".to_owned(), 2.5)]) } else { BTreeMap::new() };
+            let checkpoint = trains.then(|| written.clone());
+            LaunchResult { checkpoint, first_validation, ..done(plan, 100.0) }
+        }),
+    );
+    world.run();
+    // Nobody asked the gang between this checkpoint and its end.
+    let training = world.status.training.as_ref().unwrap();
+    let told = training.last_checkpoint.as_ref().unwrap();
+    assert_eq!((told.name.as_str(), told.step, told.items), (last.name.as_str(), last.step, last.items));
+    assert_eq!(training.first_validation["loss"].value(), 2.5);
+}
+
+#[test]
+fn a_spec_that_rules_cannot_refuse_fails_before_anything_runs() {
+    let variable = json!([{"name": "PAWL_RANK", "value": "1"}]);
+    let trainer = json!({"trainer": {"podTemplate": {"env": variable}}});
+    let mut world = World::new(spec(trainer), factors(FACTORS));
+    world.run();
+    assert_eq!(world.status.stage, Stage::Failed);
+    let failure = world.status.failure.clone().unwrap();
+    assert_eq!(failure.reason, "InvalidSpec");
+    assert!(failure.message.starts_with("spec.trainer.podTemplate.env[0].name"), "{}", failure.message);
+    assert!(world.ran.is_empty());
+    assert!(world.events.iter().any(|event| event.reason == "InvalidSpec" && event.message == failure.message));
+    // It stays so, and another spec gets another chance.
+    assert!(!world.decide());
+    world.edit(|spec| spec["trainer"]["podTemplate"]["env"] = json!([]));
+    world.run();
+    assert_eq!(world.status.stage, Stage::Complete);
 }

@@ -69,7 +69,8 @@ pub fn done(plan: &LaunchPlan, items_per_second: f64) -> LaunchResult {
         loader_wait_share: Some(0.01),
         offload_share: Some(0.0),
         utilization: Some(0.9),
-        checkpoint_items: None,
+        checkpoint: None,
+        first_validation: Default::default(),
         failed_at_items: None,
         wall_seconds: 36.0,
     }
