@@ -5,10 +5,10 @@ use crate::context::Context;
 use crate::error::{Doing, Error, code};
 use crate::facts::{AttemptFacts, GangFacts, Key, PlanFacts};
 use crate::names;
+use crate::watched::WatchedJob;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use kube::api::{DeleteParams, ListParams, PostParams, Preconditions, PropagationPolicy};
-use kube::core::PartialObjectMeta;
 use kube::{Api, Resource, ResourceExt};
 use pawl_api::TrainingJob;
 use pawl_rendezvous::Token;
@@ -62,9 +62,9 @@ async fn create_gang(context: &Context, key: &Key, blueprint: &Blueprint<'_>) ->
             Ok(Some((uid, true)))
         }
         Err(error) if code(&error) == Some(409) => {
-            let Some(there) = jobs.get_metadata_opt(name).await.doing(|| format!("read batch Job {name}"))? else {
-                return Err(Error::Stale);
-            };
+            let there: Api<WatchedJob> = Api::namespaced(context.client.clone(), &key.namespace);
+            let there = there.get_opt(name).await.doing(|| format!("read batch Job {name}"))?;
+            let Some(there) = there.as_ref().and_then(GangFacts::new) else { return Err(Error::Stale) };
             same_gang(blueprint, &there).map(|uid| uid.map(|uid| (uid, false)))
         }
         Err(error) => Err(error).doing(doing),
@@ -72,22 +72,18 @@ async fn create_gang(context: &Context, key: &Key, blueprint: &Blueprint<'_>) ->
 }
 
 /// The uid of a batch Job that has the name of the attempt, when it is the attempt's; `None` when it is about to go.
-fn same_gang(blueprint: &Blueprint<'_>, there: &PartialObjectMeta<Job>) -> Result<Option<String>, Error> {
-    let meta = &there.metadata;
-    if meta.deletion_timestamp.is_some() {
+fn same_gang(blueprint: &Blueprint<'_>, there: &GangFacts) -> Result<Option<String>, Error> {
+    if there.deleting {
         return Ok(None);
     }
-    let annotation = |name: &str| there.annotations().get(name).map(String::as_str).unwrap_or_default();
     let taken = |why: String| Error::Taken { kind: "batch Job", name: blueprint.plan.attempt.clone(), why };
-    let ours = blueprint.job.metadata.uid.as_deref().unwrap_or_default();
-    if annotation(names::JOB_UID) != ours {
-        return Err(taken(format!("its annotation {} names another job", names::JOB_UID)));
+    if Some(&there.job_uid) != blueprint.job.metadata.uid.as_ref() {
+        return Err(taken(format!("the annotation {} of its pods names another job", names::JOB_UID)));
     }
-    let hash = annotation(names::PLAN_HASH);
-    if hash != blueprint.plan_hash {
-        return Err(taken(format!("it runs the plan {hash:?}, {:?} is wanted", blueprint.plan_hash)));
+    if there.plan_hash != blueprint.plan_hash {
+        return Err(taken(format!("it runs the plan {:?}, {:?} is wanted", there.plan_hash, blueprint.plan_hash)));
     }
-    Ok(meta.uid.clone())
+    Ok(Some(there.uid.clone()))
 }
 
 fn assumed(blueprint: &Blueprint<'_>, made: &Job) -> GangFacts {
@@ -204,6 +200,7 @@ pub async fn stop_pods(context: &Context, key: &Key, facts: &AttemptFacts, grace
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), &key.namespace);
     let parameters = DeleteParams { grace_period_seconds: grace, ..DeleteParams::background() };
     let attempt = &facts.name;
+    tracing::info!(attempt, "its pods are stopped");
     let chosen = ListParams::default()
         .labels(&format!("{},{}={attempt}", names::SELECTOR, names::ATTEMPT))
         .fields("status.phase!=Succeeded,status.phase!=Failed");

@@ -16,9 +16,9 @@ pub const SELECTOR: &str = "app.kubernetes.io/managed-by=pawl";
 pub const JOB: &str = "pawl.dev/job";
 /// Label: the attempt, `<job>-<number>`.
 pub const ATTEMPT: &str = "pawl.dev/attempt";
-/// Annotation of the batch Job: hash of the plan that the attempt runs.
+/// Annotation of the batch Job and of its pods: hash of the plan that the attempt runs.
 pub const PLAN_HASH: &str = "pawl.dev/plan-hash";
-/// Annotation of the batch Job: uid of its `TrainingJob`. It tells jobs of one name apart, also when somebody removed
+/// Annotation of the batch Job and of its pods: uid of its `TrainingJob`. It tells jobs of one name apart, also when somebody removed
 /// the owner reference.
 pub const JOB_UID: &str = "pawl.dev/job-uid";
 /// Kueue's label: the queue in which a batch Job waits for its quota.

@@ -26,7 +26,7 @@ use std::time::Duration;
 const ROUNDS: usize = 6;
 /// A gang that is coming up or going down is looked at so often, also when nothing is heard of it.
 const UNSETTLED: Duration = Duration::from_secs(5);
-/// What a gang waits for is told no more often than this.
+/// One thing that a gang waits for is told no more often than this.
 const PROBLEM_EVERY: Duration = Duration::from_secs(30);
 
 /// Brings a job as far as it can be brought now. Returns when to look again.
@@ -109,7 +109,6 @@ async fn act(
     written: bool,
 ) -> Result<(), Error> {
     for facts in context.facts.of(key).iter().filter(|facts| observe::broken(facts) == Some(Broken::Hurt)) {
-        tracing::info!(attempt = facts.name, "a pod of the gang is gone: the rest is stopped");
         apply::stop_pods(context, key, facts, None).await?;
     }
     for action in actions {
@@ -178,7 +177,9 @@ async fn rest(
         Standing::Absent | Standing::Queued | Standing::Running | Standing::Ended => true,
         Standing::Pending { .. } | Standing::Ending => false,
     });
-    let unsettled = (!settled).then_some(UNSETTLED);
+    // Nobody tells what becomes of a pod that is out of sight.
+    let hidden = known.iter().any(|facts| facts.alive().any(|pod| pod.hidden));
+    let unsettled = (!settled || hidden).then_some(UNSETTLED);
     for facts in &known {
         tell_problem(context, key, job, facts).await;
     }
@@ -192,7 +193,8 @@ async fn rest(
 /// Tells people what a gang waits for, when that is not just time.
 async fn tell_problem(context: &Context, key: &Key, job: &TrainingJob, facts: &AttemptFacts) {
     if let Standing::Pending { message, problem: true } = observe::standing(facts)
-        && context.tried.again(key, "problem", PROBLEM_EVERY)
+        && let Some(hindrance) = observe::hindrance(facts)
+        && context.tried.again(key, &format!("problem {hindrance}"), PROBLEM_EVERY)
     {
         tell(context, job, "GangPending", format!("{}: {message}", facts.name)).await;
     }

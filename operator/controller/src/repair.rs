@@ -1,5 +1,5 @@
 //! Puts right what people or the cluster broke of the attempt under way: labels, owners, a plan or a token that is
-//! missing, a batch Job that lost its label and so went out of sight, pods on a node that is dead.
+//! missing, a batch Job or a pod that lost its label and so went out of sight, pods on a node that is dead.
 
 use crate::apply;
 use crate::build::{self, Blueprint};
@@ -8,11 +8,11 @@ use crate::error::{Doing, Error, code};
 use crate::facts::{AttemptFacts, GangFacts, Key, PlanFacts, PodFacts};
 use crate::names;
 use crate::observe::{Standing, standing};
-use crate::watched::WatchedJob;
+use crate::watched::{WatchedJob, WatchedPod};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
-use kube::api::{Patch, PatchParams};
+use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use pawl_api::{TrainingJob, TrainingJobStatus};
 use pawl_contract::plan::AttemptPlan;
@@ -40,6 +40,9 @@ pub async fn look(context: &Context, key: &Key, now: Timestamp) -> Result<(), Er
             && facts.alive().any(|pod| pod.deleting.is_none())
         {
             look_for_gang(context, key, &facts.name, gang).await?;
+        }
+        for pod in facts.alive().filter(|pod| pod.hidden) {
+            look_for_pod(context, key, &facts.name, pod).await?;
         }
         for pod in facts.alive().filter(|pod| may_be_lost(pod, now)) {
             if node_is_dead(context, key, pod).await? {
@@ -84,6 +87,17 @@ async fn look_for_gang(context: &Context, key: &Key, attempt: &str, gang: &GangF
     if let Some(found) = found {
         context.facts.assume(key, attempt, found);
     }
+    Ok(())
+}
+
+/// A pod that the watch does not see any more although nothing ended it. Two gangs of a job must never run, so it counts
+/// until it is not there. (It is listed, not read: the operator has no other use for that right.)
+async fn look_for_pod(context: &Context, key: &Key, attempt: &str, pod: &PodFacts) -> Result<(), Error> {
+    let pods: Api<WatchedPod> = Api::namespaced(context.client.clone(), &key.namespace);
+    let named = ListParams::default().fields(&format!("metadata.name={}", pod.name));
+    let there = pods.list(&named).await.doing(|| format!("look for Pod {}", pod.name))?;
+    let same = there.items.iter().find(|there| there.metadata.uid.as_ref() == Some(&pod.uid));
+    context.facts.looked_for(key, attempt, &pod.uid, same);
     Ok(())
 }
 

@@ -139,6 +139,24 @@ pub struct JobSpec {
     pub parallelism: Option<i32>,
     /// Pods in all.
     pub completions: Option<i32>,
+    /// What its pods are made from.
+    pub template: PodTemplate,
+}
+
+/// Of a batch Job's pod template.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct PodTemplate {
+    /// Of its metadata.
+    pub metadata: TemplateMeta,
+}
+
+/// Of the metadata of a batch Job's pod template.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct TemplateMeta {
+    /// Annotations. The API server lets nobody change them.
+    pub annotations: BTreeMap<String, String>,
 }
 
 /// Of a batch Job's status.

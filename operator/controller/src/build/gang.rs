@@ -1,6 +1,6 @@
 //! The batch Job of an attempt.
 
-use super::{Blueprint, labels, pod};
+use super::{Blueprint, annotations, labels, pod};
 use crate::names;
 use k8s_openapi::api::batch::v1::{
     Job, JobSpec, PodFailurePolicy, PodFailurePolicyOnExitCodesRequirement, PodFailurePolicyOnPodConditionsPattern,
@@ -9,7 +9,6 @@ use k8s_openapi::api::batch::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::{Resource, ResourceExt};
 use pawl_api::TrainingJob;
-use std::collections::BTreeMap;
 
 /// The batch Job: all pods at once, none replaced, all ended when one fails. Pawl decides about the next attempt.
 pub fn gang(blueprint: &Blueprint<'_>) -> Job {
@@ -47,15 +46,11 @@ fn metadata(job: &TrainingJob, attempt: &str, plan_hash: &str) -> ObjectMeta {
     // Kueue reads it here, and holds the batch Job back until there is quota.
     let queue = job.labels().get(names::QUEUE);
     labels.extend(queue.map(|queue| (names::QUEUE.to_owned(), queue.clone())));
-    let annotations = [
-        (names::PLAN_HASH.to_owned(), plan_hash.to_owned()),
-        (names::JOB_UID.to_owned(), job.uid().unwrap_or_default()),
-    ];
     ObjectMeta {
         name: Some(attempt.to_owned()),
         namespace: job.namespace(),
         labels: Some(labels),
-        annotations: Some(BTreeMap::from(annotations)),
+        annotations: Some(annotations(job, plan_hash)),
         owner_references: Some(vec![job_owner(job)]),
         ..ObjectMeta::default()
     }

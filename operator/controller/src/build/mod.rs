@@ -15,6 +15,8 @@ mod gang;
 mod objects;
 mod pod;
 mod storage;
+#[cfg(test)]
+mod tests;
 mod volumes;
 
 pub use gang::{gang, gang_repair};
@@ -73,6 +75,12 @@ fn labels(job: &str, attempt: &str) -> BTreeMap<String, String> {
         (names::ATTEMPT, attempt),
     ];
     pairs.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+/// The annotations of a batch Job and of its pods: the plan, and the job that it was made for.
+fn annotations(job: &TrainingJob, plan_hash: &str) -> BTreeMap<String, String> {
+    let uid = job.metadata.uid.clone().unwrap_or_default();
+    BTreeMap::from([(names::PLAN_HASH.to_owned(), plan_hash.to_owned()), (names::JOB_UID.to_owned(), uid)])
 }
 
 /// The batch Job as the owner of what goes with it.

@@ -1,6 +1,6 @@
 //! The pods of an attempt: the `restricted` Pod Security Standard, and what the job's pod template asks for.
 
-use super::{Blueprint, container, labels, volumes};
+use super::{Blueprint, annotations, container, labels, volumes};
 use crate::names;
 use k8s_openapi::api::core::v1::{PodSecurityContext, PodSpec, PodTemplateSpec, SeccompProfile};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -19,11 +19,10 @@ pub(super) fn template(blueprint: &Blueprint<'_>) -> PodTemplateSpec {
     let wanted = &blueprint.job.spec.trainer.pod_template;
     let mut all_labels = wanted.labels.clone();
     all_labels.extend(labels(&blueprint.job.name_any(), blueprint.name()));
-    let metadata = ObjectMeta {
-        labels: Some(all_labels),
-        annotations: Some(wanted.annotations.clone()).filter(|annotations| !annotations.is_empty()),
-        ..ObjectMeta::default()
-    };
+    let mut all_annotations = wanted.annotations.clone();
+    // Here nobody can change them: what an attempt runs is read from here.
+    all_annotations.extend(annotations(blueprint.job, blueprint.plan_hash));
+    let metadata = ObjectMeta { labels: Some(all_labels), annotations: Some(all_annotations), ..ObjectMeta::default() };
     PodTemplateSpec { metadata: Some(metadata), spec: Some(spec(blueprint)) }
 }
 

@@ -11,9 +11,9 @@ use pawl_contract::report::truncated;
 pub struct GangFacts {
     /// Uid.
     pub uid: String,
-    /// Uid of the `TrainingJob` that it was made for; empty when unknown.
+    /// Uid of the `TrainingJob` that it was made for; empty when Pawl did not make it.
     pub job_uid: String,
-    /// Hash of its plan; empty when somebody removed it.
+    /// Hash of its plan; empty when Pawl did not make it.
     pub plan_hash: String,
     /// Pods that make the gang whole.
     pub replicas: u32,
@@ -44,16 +44,19 @@ impl GangFacts {
     /// The facts of a batch Job; `None` when it has no name or uid.
     pub fn new(job: &WatchedJob) -> Option<Self> {
         let meta = &job.metadata;
-        let annotation = |name: &str| meta.annotations.as_ref().and_then(|all| all.get(name)).cloned();
-        let owner_uid = owner(meta).map(|owner| owner.uid.clone());
-        let plan_hash = annotation(names::PLAN_HASH).unwrap_or_default();
-        let noted_uid = annotation(names::JOB_UID);
+        let made = |name: &str| job.spec.template.metadata.annotations.get(name).cloned().unwrap_or_default();
+        let (plan_hash, job_uid) = (made(names::PLAN_HASH), made(names::JOB_UID));
+        let says = |name: &str, value: &str| {
+            meta.annotations.as_ref().and_then(|all| all.get(name)).is_some_and(|said| said == value)
+        };
+        let annotated = says(names::PLAN_HASH, &plan_hash) && says(names::JOB_UID, &job_uid);
+        let owned = owner(meta).is_some_and(|owner| owner.uid == job_uid);
         let replicas = job.spec.completions.or(job.spec.parallelism).and_then(|n| u32::try_from(n).ok()).unwrap_or(1);
         let whole = job.spec.parallelism.is_none_or(|n| u32::try_from(n) == Ok(replicas));
-        let intact = labelled(meta) && owner_uid.is_some() && owner_uid == noted_uid && !plan_hash.is_empty() && whole;
+        let intact = labelled(meta) && annotated && owned && whole;
         Some(Self {
             uid: meta.uid.clone()?,
-            job_uid: noted_uid.or(owner_uid).unwrap_or_default(),
+            job_uid,
             plan_hash,
             replicas,
             since: job.status.start_time.as_ref().map_or_else(|| created(meta), |time| time.0),
@@ -125,7 +128,8 @@ mod tests {
                 "annotations": {"pawl.dev/plan-hash": "h", "pawl.dev/job-uid": "t"},
                 "ownerReferences": [{"apiVersion": "pawl.dev/v1alpha1", "kind": "TrainingJob", "name": "toy", "uid": "t",
                     "controller": true}]},
-            "spec": {"completions": 2, "parallelism": 2},
+            "spec": {"completions": 2, "parallelism": 2, "template": {"metadata": {
+                "annotations": {"pawl.dev/plan-hash": "h", "pawl.dev/job-uid": "t", "theirs": "x"}}}},
         });
         change(&mut job);
         GangFacts::new(&serde_json::from_value(job).unwrap()).unwrap()
@@ -136,6 +140,9 @@ mod tests {
         assert!(gang(|_| {}).intact);
         assert!(!gang(|job| job["metadata"]["labels"]["pawl.dev/attempt"] = json!("toy-2")).intact);
         assert!(!gang(|job| job["metadata"]["annotations"] = json!({})).intact);
+        let other = gang(|job| job["metadata"]["annotations"]["pawl.dev/plan-hash"] = json!("0"));
+        assert!(!other.intact);
+        assert_eq!(other.plan_hash, "h", "what it runs is not what somebody wrote on it");
         assert!(!gang(|job| job["spec"]["parallelism"] = json!(1)).intact);
         let orphan = gang(|job| job["metadata"]["ownerReferences"] = json!([]));
         assert!(!orphan.intact);

@@ -29,6 +29,9 @@ pub struct PodFacts {
     pub deleting: Option<Timestamp>,
     /// Why it was disrupted, if the cluster did it; empty otherwise.
     pub disruption: String,
+    /// The watch does not see it any more, and nothing announced its end: somebody took its label, or it was deleted by
+    /// force. It counts as alive until it was looked for.
+    pub hidden: bool,
     /// It is no longer there. It is remembered until its attempt is released: how it ended is evidence.
     pub gone: bool,
     /// It was deleted, and its node does not answer: nothing will say how it ended.
@@ -79,9 +82,30 @@ impl PodFacts {
             stand: stand(pod, index),
             deleting: meta.deletion_timestamp.as_ref().map(|time| time.0),
             disruption: disruption(&pod.status.conditions),
+            hidden: false,
             gone: false,
             lost: false,
         })
+    }
+
+    /// A pod that ended without having run ended for what it waited for: the kubelet only says that there was nothing to
+    /// stop.
+    pub(super) fn explained_by(&mut self, before: &Stand) {
+        let Stand::Ended(end) = &mut self.stand else { return };
+        match before {
+            Stand::Waiting { problem } if !problem.is_empty() && end.termination.is_empty() => {
+                end.cause.clone_from(problem);
+            }
+            // What was found out stays.
+            Stand::Ended(known) if known.exit == end.exit => end.cause.clone_from(&known.cause),
+            Stand::Waiting { .. } | Stand::Running | Stand::Ended(_) => {}
+        }
+    }
+
+    /// The watch does not see it any more.
+    pub(super) fn leave(&mut self) {
+        let announced = self.deleting.is_some() || matches!(self.stand, Stand::Ended(_));
+        if announced { self.gone = true } else { self.hidden = true }
     }
 
     /// Whether its container runs or may come to run.

@@ -92,7 +92,7 @@ impl Facts {
                 let name = pod.metadata.name.as_deref().unwrap_or_default();
                 let Some((key, attempt)) = attempt_of(&pod.metadata) else { return changed };
                 self.change(&key, &attempt, |facts| {
-                    facts.pods.iter_mut().filter(|pod| pod.name == name).for_each(|pod| pod.gone = true);
+                    facts.pods.iter_mut().filter(|pod| pod.name == name).for_each(PodFacts::leave);
                 })
             }
             Event::Init => {
@@ -100,9 +100,8 @@ impl Facts {
                 Vec::new()
             }
             Event::InitDone => self.sweep(listing, |facts, namespace, seen| {
-                for pod in &mut facts.pods {
-                    pod.gone |= !seen.contains(&(namespace.to_owned(), pod.name.clone()));
-                }
+                let unseen = |pod: &&mut PodFacts| !seen.contains(&(namespace.to_owned(), pod.name.clone()));
+                facts.pods.iter_mut().filter(unseen).for_each(PodFacts::leave);
             }),
         }
     }
@@ -193,6 +192,23 @@ impl Facts {
         });
     }
 
+    /// A pod that the watch does not see was looked for: what it is now, if it is there.
+    pub fn looked_for(&self, key: &Key, attempt: &str, uid: &str, there: Option<&WatchedPod>) {
+        self.change(key, attempt, |facts| {
+            for pod in facts.pods.iter_mut().filter(|pod| pod.uid == uid && pod.hidden) {
+                match there {
+                    None => pod.gone = true,
+                    // Without the labels that say whose it is, only that it is there is known.
+                    Some(there) => {
+                        if let Some(new) = PodFacts::new(there) {
+                            *pod = PodFacts { hidden: true, lost: pod.lost && new.deleting.is_some(), ..new };
+                        }
+                    }
+                }
+            }
+        });
+    }
+
     /// What is known of a job's attempts, oldest first.
     pub fn of(&self, key: &Key) -> Vec<AttemptFacts> {
         self.lock().get(key).map(|job| job.attempts.clone()).unwrap_or_default()
@@ -255,6 +271,7 @@ impl Facts {
         self.change(&key, &attempt, |facts| match facts.pods.iter_mut().find(|old| old.uid == new.uid) {
             Some(old) => {
                 new.lost = old.lost && new.deleting.is_some();
+                new.explained_by(&old.stand);
                 *old = new;
             }
             None => {

@@ -12,7 +12,7 @@ mod standing;
 #[cfg(test)]
 mod tests;
 
-pub use standing::{Broken, Signature, Standing, broken, signature, standing};
+pub use standing::{Broken, Signature, Standing, broken, hindrance, signature, standing};
 
 use crate::facts::AttemptFacts;
 use jiff::Timestamp;

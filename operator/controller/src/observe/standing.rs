@@ -60,15 +60,25 @@ pub fn standing(facts: &AttemptFacts) -> Standing {
 
 fn pending(facts: &AttemptFacts, replicas: usize) -> Standing {
     let running = facts.alive().filter(|pod| pod.stand == Stand::Running).count();
-    let problem = facts.alive().find_map(|pod| match &pod.stand {
-        Stand::Waiting { problem } if !problem.is_empty() => Some(format!("pod {}: {problem}", pod.name)),
-        Stand::Waiting { .. } | Stand::Running | Stand::Ended(_) => None,
-    });
     let count = format!("{running} of {replicas} pods run");
-    match problem {
-        Some(problem) => Standing::Pending { message: format!("{count}; {problem}"), problem: true },
+    match problem(facts) {
+        Some((pod, problem)) => {
+            Standing::Pending { message: format!("{count}; pod {}: {problem}", pod.name), problem: true }
+        }
         None => Standing::Pending { message: count, problem: false },
     }
+}
+
+fn problem(facts: &AttemptFacts) -> Option<(&PodFacts, &str)> {
+    facts.alive().find_map(|pod| match &pod.stand {
+        Stand::Waiting { problem } if !problem.is_empty() => Some((pod, problem.as_str())),
+        Stand::Waiting { .. } | Stand::Running | Stand::Ended(_) => None,
+    })
+}
+
+/// What keeps a gang from running, in one word, such as `Unschedulable` or `ErrImagePull`; `None` when only time does.
+pub fn hindrance(facts: &AttemptFacts) -> Option<&str> {
+    problem(facts).and_then(|(_, problem)| problem.split(':').next())
 }
 
 /// How a gang is broken: a partial gang deadlocks, so the rest of it is to be stopped.
@@ -111,6 +121,7 @@ pub struct Signature {
     gang: Option<(String, bool)>,
     plan: Option<(String, bool)>,
     deleting: usize,
+    hidden: usize,
 }
 
 /// What decisions depend on.
@@ -126,5 +137,6 @@ pub fn signature(facts: &AttemptFacts) -> Signature {
         gang: facts.live_gang().map(|gang| (gang.uid.clone(), gang.intact)),
         plan: facts.plan.as_ref().map(|plan| (plan.gang_uid.clone(), plan.intact)),
         deleting: facts.alive().filter(|pod| pod.deleting.is_some()).count(),
+        hidden: facts.alive().filter(|pod| pod.hidden).count(),
     }
 }

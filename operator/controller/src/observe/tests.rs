@@ -21,6 +21,7 @@ fn pod(index: u32, stand: Stand) -> PodFacts {
         stand,
         deleting: None,
         disruption: String::new(),
+        hidden: false,
         gone: false,
         lost: false,
     }

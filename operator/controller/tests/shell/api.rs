@@ -122,6 +122,7 @@ impl Store {
                 Some(object) => (StatusCode::OK, object.clone()),
                 None => status(StatusCode::NOT_FOUND, "NotFound"),
             },
+            ("GET", None) => self.list(&plural, &namespace, query),
             ("POST", None) => {
                 let name = body["metadata"]["name"].as_str().unwrap().to_owned();
                 self.create(id(&name), body)
@@ -131,6 +132,14 @@ impl Store {
             ("DELETE", None) => self.delete_collection(&plural, &namespace, query),
             other => panic!("{other:?} {path}"),
         }
+    }
+
+    /// The objects of a namespace, or the one that the query names.
+    fn list(&self, plural: &str, namespace: &str, query: &str) -> (StatusCode, Value) {
+        let name = query.split("metadata.name%3D").nth(1).map(|rest| rest.split('&').next().unwrap_or_default());
+        let wanted = |id: &&Id| id.0 == plural && id.1 == namespace && name.is_none_or(|name| id.2 == name);
+        let items: Vec<_> = self.objects.iter().filter(|(id, _)| wanted(id)).map(|(_, object)| object).collect();
+        (StatusCode::OK, json!({"kind": "List", "apiVersion": "v1", "metadata": {}, "items": items}))
     }
 
     pub fn create(&mut self, id: Id, mut object: Value) -> (StatusCode, Value) {
