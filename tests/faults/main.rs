@@ -1,8 +1,10 @@
 //! What goes wrong, on a real Kubernetes: `tests/run faults`.
+//!
+//! Each test has a namespace and an operator of its own, so they run side by side; those in [`alone`] do not.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-mod api_server;
+mod alone;
 mod gang;
 mod matrix;
 mod nodes;

@@ -1,14 +1,18 @@
 //! People who delete and edit what the operator made.
 
 use crate::gang::{Training, attempt};
+use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{ConfigMap, Secret};
-use kube::ResourceExt;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::{Resource, ResourceExt};
 use pawl_api::TrainingJob;
-use pawl_e2e::scene;
-use serde_json::json;
-use std::time::Duration;
+use pawl_e2e::{Scene, scene};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use std::fmt::Debug;
+use std::time::{Duration, Instant};
 
 #[test]
 fn a_deleted_job_is_a_lost_gang_and_training_resumes() {
@@ -45,31 +49,68 @@ fn the_loss_of_its_token_and_its_plan_does_not_hurt_a_running_gang() {
     });
 }
 
+/// Breaks an object of the attempt in each of these ways, and waits each time until all that Pawl says of it is back.
+async fn broken_and_put_right<K>(scene: &Scene, name: &str, ways: &[Value])
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Serialize + Debug,
+{
+    let objects = scene.api::<K>();
+    let said = |object: &K| {
+        let all = serde_json::to_value(object).unwrap();
+        let meta = &all["metadata"];
+        let sizes = [&all["spec"]["parallelism"], &all["spec"]["completions"]];
+        let kept = [&meta["labels"], &meta["ownerReferences"], &meta["annotations"]["pawl.dev/plan-hash"]];
+        json!([kept, sizes])
+    };
+    let before = said(&objects.get(name).await.unwrap());
+    for broken in ways {
+        objects.patch(name, &PatchParams::default(), &Patch::Merge(broken)).await.unwrap();
+        let began = Instant::now();
+        let whole = async || (said(&objects.get(name).await.unwrap()) == before).then_some(());
+        scene.until(&format!("{broken} to be put right"), Duration::from_secs(5), whole).await;
+        eprintln!("{broken}: put right within {:.2} s", began.elapsed().as_secs_f64());
+    }
+}
+
 #[test]
-fn labels_owner_and_annotations_come_back() {
+fn what_people_break_of_owned_objects_comes_back() {
     scene(async |scene| {
         let _operator = scene.operator().await;
         let training = Training::under_way(scene, "train", 20, |_| {}).await;
-        let name = attempt(&training.running().await[0]);
-        let jobs = scene.api::<Job>();
-        let before = jobs.get(&name).await.unwrap();
-        for broken in [
+        let gang = training.running().await;
+        let name = attempt(&gang[0]);
+        let both = [
             json!({"metadata": {"labels": {"pawl.dev/job": null}}}),
             json!({"metadata": {"labels": {"pawl.dev/attempt": "other"}}}),
+            // Now the operator does not see it any more.
+            json!({"metadata": {"labels": {"app.kubernetes.io/managed-by": "me"}}}),
             json!({"metadata": {"ownerReferences": null}}),
+        ];
+        broken_and_put_right::<ConfigMap>(scene, &name, &both).await;
+        broken_and_put_right::<Job>(scene, &name, &both).await;
+        let of_jobs = [
             json!({"metadata": {"annotations": {"pawl.dev/plan-hash": "0"}}}),
-        ] {
-            jobs.patch(&name, &PatchParams::default(), &Patch::Merge(&broken)).await.unwrap();
-            let whole = async || {
-                let now = jobs.get(&name).await.unwrap();
-                let same = now.labels() == before.labels()
-                    && now.owner_references() == before.owner_references()
-                    && now.annotations().get("pawl.dev/plan-hash") == before.annotations().get("pawl.dev/plan-hash");
-                same.then_some(())
-            };
-            scene.until(&format!("{broken} to be put right"), Duration::from_secs(10), whole).await;
-        }
-        training.completes_from(training.checkpointed(), Duration::from_secs(90)).await;
+            json!({"metadata": {"annotations": {"pawl.dev/job-uid": null}}}),
+            json!({"spec": {"parallelism": 3}}),
+        ];
+        broken_and_put_right::<Job>(scene, &name, &of_jobs).await;
+        let done = training.completes_from(training.checkpointed(), Duration::from_secs(90)).await;
+        assert_eq!(pawl_e2e::job::status(&done).training.as_ref().unwrap().restarts, 0, "nothing of this hurts a gang");
+    });
+}
+
+#[test]
+fn a_pod_that_lost_its_label_is_still_there() {
+    scene(async |scene| {
+        let _operator = scene.operator().await;
+        let training = Training::under_way(scene, "train", 20, |_| {}).await;
+        let gang = training.running().await;
+        let unlabelled = Patch::Merge(json!({"metadata": {"labels": {"app.kubernetes.io/managed-by": null}}}));
+        let name = gang[0].name_any();
+        scene.api::<Pod>().patch(&name, &PatchParams::default(), &unlabelled).await.unwrap();
+        // Nobody takes it for gone: it trains to the end, and its end is found out.
+        let done = training.completes_from(training.checkpointed(), Duration::from_secs(90)).await;
+        assert_eq!(pawl_e2e::job::status(&done).training.as_ref().unwrap().restarts, 0);
     });
 }
 

@@ -1,5 +1,7 @@
 //! An operator with nothing to do writes nothing.
 
+use kube::api::PostParams;
+use pawl_api::TrainingJob;
 use pawl_api::status::Stage;
 use pawl_e2e::audit::Audit;
 use pawl_e2e::job::toy;
@@ -16,21 +18,25 @@ fn a_hundred_jobs_at_rest_cause_no_write_in_two_minutes() {
         let mut names = Vec::new();
         for number in 0..100 {
             let name = format!("rest-{number}");
-            scene.apply(&toy(|job| {
+            let job = toy(|job| {
                 job["metadata"]["name"] = name.as_str().into();
                 job["spec"]["phases"] = json!([]);
                 match number % 20 {
                     // Some are complete, some failed, most are suspended.
                     0 => job["spec"]["train"]["items"] = 64.into(),
-                    1..5 => job["spec"]["settings"] = json!({"batchPerGpu": 8, "globalBatch": 12}),
+                    // What the API server lets through and the operator does not.
+                    1..5 => {
+                        job["spec"]["trainer"]["podTemplate"] = json!({"env": [{"name": "PAWL_RANK", "value": "0"}]});
+                    }
                     _ => job["spec"]["suspend"] = true.into(),
                 }
-            }));
+            });
+            let job: TrainingJob = serde_json::from_value(job).unwrap();
+            scene.api().create(&PostParams::default(), &job).await.unwrap();
             names.push(name);
         }
         for name in &names {
-            let rests =
-                |job: &pawl_api::TrainingJob| matches!(stage(job), Stage::Complete | Stage::Failed | Stage::Suspended);
+            let rests = |job: &TrainingJob| matches!(stage(job), Stage::Complete | Stage::Failed | Stage::Suspended);
             scene.job_until(name, "to be at rest", Duration::from_secs(120), rests).await;
         }
         // Events of the last ones.

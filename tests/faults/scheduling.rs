@@ -15,18 +15,21 @@ fn an_image_that_cannot_be_pulled_is_told_and_is_no_verdict() {
         let _operator = scene.operator().await;
         scene.apply(&toy(|job| {
             job["spec"]["trainer"]["image"] = "localhost/absent:test".into();
-            job["spec"]["lifecycle"]["schedulingTimeout"] = "5s".into();
+            // The kubelet says what is wrong when it tries again, 10 s later.
+            job["spec"]["lifecycle"]["schedulingTimeout"] = "20s".into();
         }));
         let told = scene
-            .until("somebody to say so", Duration::from_secs(60), async || {
+            .until("the operator to say so", Duration::from_secs(60), async || {
                 let events = scene.events("toy").await;
                 events.into_iter().find(|(_, note)| note.contains("localhost/absent:test"))
             })
             .await;
-        eprintln!("{told:?}");
+        assert_eq!(told.0, "GangPending");
         let gone = async || scene.pods("toy").await.is_empty().then_some(());
         scene.until("the gang to be given back", Duration::from_secs(60), gone).await;
         let job = scene.job("toy").await;
+        let retry = status(&job).retry.as_ref().expect("it will be tried again");
+        assert!(retry.message.contains("localhost/absent:test"), "{}", retry.message);
         assert!(
             status(&job).phases.iter().all(|phase| phase.state == PhaseState::Pending),
             "{:?}",

@@ -9,6 +9,7 @@
 
 pub mod audit;
 pub mod job;
+pub mod local;
 pub mod machines;
 pub mod operator;
 pub mod programs;

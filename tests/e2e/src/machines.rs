@@ -1,35 +1,39 @@
 //! The machines of the cluster, and what befalls them: the scripts of `tests/cluster`.
 
-use crate::programs::{repository, succeed};
+use crate::programs::{kubectl, repository, run, succeed};
 use std::process::Command;
 
 fn script(name: &str, arguments: &[&str]) {
     succeed(Command::new(repository().join("tests/cluster").join(name)).args(arguments));
 }
 
-/// A node whose power can be cut; it is started again at the latest when this is dropped.
+/// A node of a test's own, whose power can be cut. When this is dropped nothing of it is left.
 pub struct Node(u32);
 
 impl Node {
     /// Starts node `number` with that many fake devices.
     pub fn start(number: u32, gpus: u32) -> Self {
+        let node = Self(number);
         script("node", &["start", &number.to_string(), "--gpus", &gpus.to_string()]);
-        Self(number)
+        node
     }
 
-    /// The node called `name`, which runs.
-    pub fn named(name: &str) -> Self {
-        Self(name.strip_prefix("node-").and_then(|number| number.parse().ok()).expect("nodes are called node-N"))
+    /// Its name in the cluster.
+    pub fn name(&self) -> String {
+        format!("node-{}", self.0)
     }
 
     /// Its kubelet and its containers die at once.
     pub fn cut(&self) {
         script("node", &["cut", &self.0.to_string()]);
     }
+}
 
-    /// Its next boot.
-    pub fn boot(&self) {
-        script("node", &["start", &self.0.to_string()]);
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.cut();
+        // A test that failed may have cut off the API server, too.
+        let _ = run(&mut kubectl(&["delete", "node", &self.name(), "--ignore-not-found"]));
     }
 }
 

@@ -34,6 +34,7 @@ pub fn account(scene: &Scene) -> PathBuf {
         let mut rules = chart_rules();
         rules.push(json!({"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "update"]}));
         scene.allow(ACCOUNT, rules);
+        scene.allow_everywhere(ACCOUNT, &json!([{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]}]));
         let token = succeed(&mut scene.kubectl(&["create", "token", ACCOUNT, "--duration=6h"]));
         write_kubeconfig(&path, token.trim(), None);
     }

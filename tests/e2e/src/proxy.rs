@@ -73,7 +73,8 @@ async fn forward(State(shared): State<Arc<Shared>>, request: Request) -> Respons
     head.headers.remove("authorization");
     let Ok(bytes) = axum::body::to_bytes(body, 4 << 20).await else { return StatusCode::BAD_REQUEST.into_response() };
     let sent = shared.client.send(axum::http::Request::from_parts(head, bytes.to_vec().into())).await;
-    if counts {
+    // A refused write changed nothing: to die after it is to die before the next.
+    if counts && sent.as_ref().is_ok_and(|response| response.status().is_success()) {
         shared.seen.lock().unwrap().push(line);
         let number = shared.writes.fetch_add(1, Ordering::SeqCst) + 1;
         let victim = shared.victim.lock().unwrap().take_if(|(at, _)| *at == number);

@@ -86,8 +86,9 @@ impl Scene {
 
     async fn close(&self) {
         succeed(&mut kubectl(&["delete", "namespace", &self.namespace, "--wait=false"]));
-        let volumes = format!("--selector={SCENE}={}", self.namespace);
-        succeed(&mut kubectl(&["delete", "persistentvolumes", &volumes, "--wait=false"]));
+        let own = format!("--selector={SCENE}={}", self.namespace);
+        let kinds = "persistentvolumes,clusterroles,clusterrolebindings";
+        succeed(&mut kubectl(&["delete", kinds, &own, "--wait=false"]));
     }
 
     /// An API of this namespace.
@@ -136,6 +137,19 @@ impl Scene {
         self.apply(&json!({
             "apiVersion": version, "kind": "RoleBinding", "metadata": metadata,
             "roleRef": {"apiGroup": group, "kind": "Role", "name": account},
+            "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": self.namespace}],
+        }));
+    }
+
+    /// Lets a service account of this namespace do what RBAC rules say about objects that have no namespace.
+    pub fn allow_everywhere(&self, account: &str, rules: &Value) {
+        let (group, name) = ("rbac.authorization.k8s.io", format!("{}-{account}", self.namespace));
+        let version = format!("{group}/v1");
+        let metadata = json!({"name": name, "labels": {SCENE: self.namespace}});
+        self.apply(&json!({"apiVersion": version, "kind": "ClusterRole", "metadata": metadata, "rules": rules}));
+        self.apply(&json!({
+            "apiVersion": version, "kind": "ClusterRoleBinding", "metadata": metadata,
+            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": name},
             "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": self.namespace}],
         }));
     }

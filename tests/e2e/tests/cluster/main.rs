@@ -2,10 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod alone;
 mod gangs;
 mod manifests;
 mod preflight;
-mod quickstart;
 mod rights;
 mod security;
 mod shells;

@@ -4,6 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use pawl_api::TrainingJob;
 use pawl_api::status::Stage;
 use pawl_e2e::job::{status, toy};
+use pawl_e2e::programs::repository;
 use pawl_e2e::scene::stage;
 use pawl_e2e::{Scene, scene};
 use serde_json::{Value, json};
@@ -45,6 +46,40 @@ fn a_batch_that_does_not_come_out_fails_before_any_pod_is_made() {
         let again = |job: &TrainingJob| stage(job) != Stage::Failed;
         scene.job_until("toy", "to get another chance", Duration::from_secs(20), again).await;
         scene.complete("toy", Duration::from_secs(90)).await;
+    });
+}
+
+#[test]
+fn what_rules_cannot_say_fails_before_any_pod_is_made() {
+    scene(async |scene| {
+        let _operator = scene.operator().await;
+        let mut invalid = Vec::new();
+        for file in std::fs::read_dir(repository().join("crds/tests/broken")).unwrap() {
+            let path = file.unwrap().path();
+            let text = std::fs::read_to_string(&path).unwrap();
+            if !text.contains("\n# cluster: accepts\n") {
+                continue;
+            }
+            // error: LINE:COLUMN: FIELD: ...
+            let field = text.split(": ").nth(2).unwrap().to_owned();
+            let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+            let mut job: Value = serde_saphyr::from_str(&text).unwrap();
+            job["metadata"]["name"] = name.as_str().into();
+            scene.apply(&job);
+            invalid.push((name, field));
+        }
+        assert!(invalid.len() >= 5, "{invalid:?}");
+        for (name, field) in &invalid {
+            let ended = |job: &TrainingJob| stage(job) == Stage::Failed;
+            let failed = scene.job_until(name, "to fail", Duration::from_secs(20), ended).await;
+            let told = condition(&failed, "Failed");
+            // The batch arithmetic has a reason of its own.
+            let says = told.reason == "BatchMismatch" || told.reason == "InvalidSpec" && told.message.contains(field);
+            assert!(says, "{name}: {field}: {told:?}");
+            let look = async || scene.events(name).await.into_iter().find(|(_, note)| note.contains(&told.message));
+            scene.until("an event that says why", Duration::from_secs(10), look).await;
+            assert_eq!(scene.count_owned(name).await, 0);
+        }
     });
 }
 

@@ -4,61 +4,10 @@
 use pawl_api::TrainingJobStatus;
 use pawl_api::status::PhaseState;
 use pawl_e2e::job::{status, toy, verdicts};
-use pawl_e2e::programs::built;
-use pawl_e2e::{Scene, scene};
-use serde_json::{Value, json};
-use std::collections::BTreeMap;
-use std::path::Path;
-use std::process::Command;
+use pawl_e2e::local::{differences, pawl_run, timeless};
+use pawl_e2e::scene;
+use serde_json::json;
 use std::time::Duration;
-
-/// Runs a manifest with `pawl run` and gives its status.
-pub fn pawl_run(scene: &Scene, manifest: &Path, arguments: &[&str]) -> Value {
-    let programs = built("pawl").parent().unwrap().to_owned();
-    let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
-    let output = Command::new(built("pawl"))
-        .args(["run", "--output", "json", "--quiet", "--state"])
-        .arg(scene.directory.path().join("state"))
-        .args(arguments)
-        .arg(manifest)
-        .env("PATH", path)
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{}: {}", output.status, String::from_utf8_lossy(&output.stderr));
-    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
-    document["status"].clone()
-}
-
-/// What a status says apart from when and where it happened, what that took, and how far the training was when somebody
-/// last asked a running gang.
-fn timeless(status: &Value) -> BTreeMap<String, Value> {
-    const TIMES: [&str; 8] =
-        ["startTime", "completionTime", "lastTransitionTime", "started", "eta", "goodput", "placement", "cost"];
-    const LAST_SEEN: [&str; 3] = ["epoch", "window", "lastCheckpoint"];
-    fn flatten(at: &str, value: &Value, into: &mut BTreeMap<String, Value>) {
-        match value {
-            Value::Object(fields) => {
-                for (name, field) in fields
-                    .iter()
-                    .filter(|(name, _)| !TIMES.contains(&name.as_str()) && !LAST_SEEN.contains(&name.as_str()))
-                {
-                    flatten(&format!("{at}.{name}"), field, into);
-                }
-            }
-            Value::Array(items) => {
-                items.iter().enumerate().for_each(|(i, item)| flatten(&format!("{at}[{i}]"), item, into));
-            }
-            leaf => {
-                into.insert(at.to_owned(), leaf.clone());
-            }
-        }
-    }
-    let mut all = BTreeMap::new();
-    flatten("status", status, &mut all);
-    // The median of the launches that had ended when somebody first looked.
-    all.remove("status.baseline.itemsPerSecond");
-    all
-}
 
 #[test]
 fn a_foreign_image_ends_with_the_same_status_in_both_shells() {
@@ -76,12 +25,7 @@ fn a_foreign_image_ends_with_the_same_status_in_both_shells() {
         std::fs::write(&file, manifest.to_string()).unwrap();
         let there = timeless(&scene.status("toy").await);
         let here = timeless(&pawl_run(scene, &file, &[]));
-        let names = there.keys().chain(here.keys()).collect::<std::collections::BTreeSet<_>>();
-        let differences: Vec<_> = names
-            .into_iter()
-            .filter(|name| there.get(*name) != here.get(*name))
-            .map(|name| format!("{name}: operator {:?}, pawl run {:?}", there.get(name), here.get(name)))
-            .collect();
+        let differences = differences(&there, &here);
         assert!(differences.is_empty(), "{}", differences.join("\n"));
         // Fields were compared, not two empty documents.
         serde_json::from_value::<TrainingJobStatus>(scene.status("toy").await).unwrap();

@@ -11,7 +11,7 @@ use std::time::Duration;
 fn pods_train_through_a_minute_without_an_api_server() {
     scene(async |scene| {
         let operator = scene.operator().await;
-        let training = Training::under_way(scene, "train", 100, |_| {}).await;
+        let training = Training::under_way(scene, "train", 75, |_| {}).await;
         let gang = training.running().await;
         let outage = Outage::of("kube-apiserver");
         tokio::time::sleep(Duration::from_secs(60)).await;

@@ -1,0 +1,50 @@
+//! What measures real time, and so needs the machine for itself: the README's first job, unchanged, with the real
+//! trainer in pods.
+
+use pawl_api::TrainingJobStatus;
+use pawl_api::status::PhaseState;
+use pawl_contract::decimal::Decimal;
+use pawl_e2e::job::status;
+use pawl_e2e::local::pawl_run;
+use pawl_e2e::programs::{repository, succeed};
+use pawl_e2e::scene;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Of a phase that does not pay on this machine, the noise of the measurement decides which of these is said: that it
+/// surely is too slow, or that the pairs did not suffice to say so.
+const DOES_NOT_PAY: [&str; 2] = ["SpeedBelowThreshold", "SpeedUndecided"];
+
+#[test]
+fn the_quickstart_ends_complete_with_the_verdicts_of_pawl_run() {
+    scene(async |scene| {
+        let _operator = scene.operator().await;
+        let manifest = repository().join("examples/quickstart.yaml");
+        succeed(scene.kubectl(&["apply", "-f"]).arg(&manifest));
+        let there = scene.complete("quickstart", Duration::from_secs(900)).await;
+        let there = status(&there);
+        let here: TrainingJobStatus = serde_json::from_value(pawl_run(scene, &manifest, &[])).unwrap();
+
+        assert_eq!(there.phases.len(), here.phases.len());
+        let mut same = 0;
+        for (there, here) in there.phases.iter().zip(&here.phases) {
+            let told = format!("{}: {} | {}", there.name, there.message, here.message);
+            eprintln!("{told}");
+            assert!(there.state.is_final() && here.state.is_final(), "{told}");
+            assert_eq!(there.name, here.name);
+            let kept = [there, here].map(|phase| phase.state == PhaseState::Accepted);
+            assert_eq!(kept[0], kept[1], "kept by one shell alone: {told}");
+            if there.reason == here.reason {
+                same += 1;
+                continue;
+            }
+            let noise = [&there.reason, &here.reason].iter().all(|reason| DOES_NOT_PAY.contains(&reason.as_str()));
+            assert!(noise, "{} | {}: {told}", there.reason, here.reason);
+        }
+        // One phase may be as close to its threshold as that; not most of them.
+        assert!(same + 1 >= there.phases.len(), "only {same} reasons are the same");
+        let training = there.training.as_ref().unwrap();
+        let nrmse = |metrics: &BTreeMap<String, Decimal>| metrics["nrmse"].value();
+        assert!(nrmse(&training.validation) < nrmse(&training.first_validation), "{training:?}");
+    });
+}
