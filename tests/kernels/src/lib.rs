@@ -17,6 +17,9 @@ use pawl_engine::{
 use pawl_workloads::{Request, Workload, ups::Ups};
 use serde_json::{Map, Value, json};
 
+/// Query points of the losses through the decoder, as the peer's tuned recipe has them.
+const QUERIES: u32 = 1024;
+
 /// A training step of UPS.
 #[derive(Debug, Clone)]
 pub struct UpsStep {
@@ -55,7 +58,11 @@ impl UpsStep {
             Precision::BF16 => "bf16",
             Precision::F16 => "fp16",
         };
-        let settings: Settings = serde_json::from_value(json!({"batchPerGpu": self.items, "precision": precision}))?;
+        let mut settings = json!({"batchPerGpu": self.items, "precision": precision});
+        if self.auxiliary {
+            settings["querySamples"] = json!(QUERIES);
+        }
+        let settings: Settings = serde_json::from_value(settings)?;
         let job = Ups.prepare(&Request { config, settings, seed: 42, rank: 0, world: 1 })?;
         let programs = job.programs();
         let patterns = |scopes: &[&str]| scopes.iter().map(|scope| Pattern::new(scope)).collect::<Vec<_>>();

@@ -59,10 +59,15 @@ impl Joined {
 
     fn build<'b>(&self, b: &'b Builder, values: &[Option<NodeId>]) -> Var<'b> {
         let var = |id: NodeId| b.var(values[id.index()].expect("operands come before their users"));
-        let [q, k, v] = self.heads.each_ref().map(|heads| heads.values(var(heads.product)));
-        let [bias_q, bias_k, bias_v] = self.heads.each_ref().map(|heads| heads.biases(var(heads.bias)));
+        // What is cut apart together has one gradient, joined from those of its parts.
+        let mut cut: HashMap<(NodeId, NodeId, &Shape), (Var<'b>, Var<'b>)> = HashMap::new();
+        let [q, k, v] = self.heads.each_ref().map(|heads| {
+            let key = (heads.product, heads.bias, &heads.apart);
+            let whole = *cut.entry(key).or_insert_with(|| heads.cut(var(heads.product), var(heads.bias)));
+            heads.take(whole)
+        });
         let gain = var(self.gains[0]) * var(self.gains[1]);
-        q.normed_attention(k, v, [bias_q, bias_k, bias_v, gain], self.spec)
+        q.0.normed_attention(k.0, v.0, [q.1, k.1, v.1, gain], self.spec)
     }
 }
 
@@ -84,14 +89,16 @@ impl Heads {
         (vector && whole).then_some(Self { product, bias, apart: shape, part })
     }
 
-    fn values<'b>(&self, product: Var<'b>) -> Var<'b> {
-        let [b, t, _, h, d] = self.extents();
-        product.reshape(&self.apart).permute([2, 0, 3, 1, 4]).slice(0, self.part, 1).reshape([b, h, t, d])
+    /// All parts of the product and of the bias, parts first.
+    fn cut<'b>(&self, product: Var<'b>, bias: Var<'b>) -> (Var<'b>, Var<'b>) {
+        let [_, _, parts, h, d] = self.extents();
+        (product.reshape(&self.apart).permute([2, 0, 3, 1, 4]), bias.reshape([parts, h, d]))
     }
 
-    fn biases<'b>(&self, bias: Var<'b>) -> Var<'b> {
-        let [_, _, parts, h, d] = self.extents();
-        bias.reshape([parts, h, d]).slice(0, self.part, 1).reshape([h, d])
+    fn take<'b>(&self, (product, bias): (Var<'b>, Var<'b>)) -> (Var<'b>, Var<'b>) {
+        let [b, t, _, h, d] = self.extents();
+        let part = |of: Var<'b>| of.slice(0, self.part, 1);
+        (part(product).reshape([b, h, t, d]), part(bias).reshape([h, d]))
     }
 
     fn extents(&self) -> [usize; 5] {

@@ -312,7 +312,7 @@ impl Shape {
     }
 
     fn must_normalise(&self, family: Family) -> Result<(), ExecError> {
-        if !self.normed || family == Family::Tile {
+        if !self.normed || family == Family::Tile && self.heads == self.groups {
             return Ok(());
         }
         let what = format!(
