@@ -52,8 +52,11 @@ pub struct Context {
 /// The headless Services, one a namespace, that are known to be there.
 #[derive(Default)]
 pub struct Services {
-    seen: Mutex<HashMap<String, Instant>>,
+    seen: Mutex<HashMap<String, Arc<Seen>>>,
 }
+
+/// When a Service was last seen to be right. Who looks holds it: of many gangs that start at once, one looks.
+type Seen = tokio::sync::Mutex<Option<Instant>>;
 
 impl Services {
     /// Sees to it that the namespace has the Service, as it should be.
@@ -61,8 +64,9 @@ impl Services {
     /// # Errors
     /// [`Error::Api`].
     pub async fn ensure(&self, client: &Client, namespace: &str) -> Result<(), Error> {
-        let fresh = lock(&self.seen).get(namespace).is_some_and(|seen| seen.elapsed() < SERVICE_CHECK);
-        if fresh {
+        let seen = lock(&self.seen).entry(namespace.to_owned()).or_default().clone();
+        let mut seen = seen.lock().await;
+        if seen.is_some_and(|seen| seen.elapsed() < SERVICE_CHECK) {
             return Ok(());
         }
         let services: Api<Service> = Api::namespaced(client.clone(), namespace);
@@ -88,7 +92,7 @@ impl Services {
                 Err(error) => return Err(error).doing(|| format!("apply Service {name}")),
             }
         }
-        lock(&self.seen).insert(namespace.to_owned(), Instant::now());
+        *seen = Some(Instant::now());
         Ok(())
     }
 }

@@ -90,11 +90,13 @@ async fn step(
     }
     context.beliefs.keep(job, belief.clone());
     context.metrics.job(job, &before, &belief.newest, observed, now);
-    let acted = act(context, key, job, belief, actions, written).await;
-    for event in &events {
-        tracing::info!(job = key.name, namespace = key.namespace, reason = event.reason, "{}", event.message);
-        context.events.tell(&job.object_ref(&()), event).await;
-    }
+    // Both follow the write, and neither waits for the other.
+    let (acted, ()) = tokio::join!(act(context, key, job, belief, actions, written), async {
+        for event in &events {
+            tracing::info!(job = key.name, namespace = key.namespace, reason = event.reason, "{}", event.message);
+            context.events.tell(&job.object_ref(&()), event).await;
+        }
+    });
     acted?;
     repair::repair(context, key, job, &belief.newest, now).await?;
     Ok(if moved { Moved::Yes } else { Moved::No(requeue_after) })

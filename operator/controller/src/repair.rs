@@ -20,10 +20,11 @@ use pawl_decision::action::Action;
 use pawl_decision::observed::Observed;
 use std::time::Duration;
 
-/// A gang whose pods have nodes and still do not run after so long may lack its token.
-const SLOW_START: SignedDuration = SignedDuration::from_secs(10);
+/// A gang whose pods have nodes and still do not run after so long may lack its token: somebody deleted it. Nothing else
+/// can have happened to it, for the plan comes after it; and pulling an image takes long as well, so this is seldom tried.
+const SLOW_START: SignedDuration = SignedDuration::from_secs(60);
 /// The token is tried no more often than this.
-const TOKEN_EVERY: Duration = Duration::from_secs(30);
+const TOKEN_EVERY: Duration = Duration::from_secs(120);
 /// A deleted pod whose kubelet does not end it for so long after its grace period is looked after.
 const OVERDUE: SignedDuration = SignedDuration::from_secs(5);
 /// A dead node is asked after no more often than this.

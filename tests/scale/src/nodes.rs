@@ -49,12 +49,12 @@ impl Kwok {
         let log = File::options().create(true).append(true).open(directory.join("kwok.log")).unwrap();
         let mut command =
             Command::new(std::env::var_os("PAWL_KWOK").expect("PAWL_KWOK: run this through tests/scale/run"));
-        for stage in stages {
-            command.arg("--config").arg(stage_file(stage));
+        for file in ["kwok.yaml"].iter().chain(stages) {
+            command.arg("--config").arg(stage_file(file));
         }
         // Addresses of pods lead into the cluster's bridge, where nobody answers: their agents cannot be asked.
         let child = command
-            .args(["--manage-all-nodes", "--node-lease-duration-seconds=40", "--cidr=10.77.0.128/25"])
+            .args(["--manage-all-nodes", "--node-lease-duration-seconds=200", "--cidr=10.77.0.128/25"])
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log)
