@@ -146,12 +146,7 @@ async fn all_run(scene: &Scene) {
     let waiting = ListParams::default().fields("status.phase=Pending").limit(1);
     let none = async || {
         tokio::time::sleep(Duration::from_millis(500)).await;
-        scene
-            .api::<Pod>()
-            .list_metadata(&waiting)
-            .await
-            .ok()
-            .filter(|list| list.items.is_empty())
+        scene.api::<Pod>().list_metadata(&waiting).await.ok().filter(|list| list.items.is_empty())
     };
     scene.until("all pods to run", DEADLINE, none).await;
     // The operator hears of the last ones.
