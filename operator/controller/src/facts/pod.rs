@@ -91,14 +91,19 @@ impl PodFacts {
     /// A pod that ended without having run ended for what it waited for: the kubelet only says that there was nothing to
     /// stop.
     pub(super) fn explained_by(&mut self, before: &Stand) {
-        let Stand::Ended(end) = &mut self.stand else { return };
-        match before {
-            Stand::Waiting { problem } if !problem.is_empty() && end.termination.is_empty() => {
+        match (before, &mut self.stand) {
+            // While it is being deleted nothing is tried any more.
+            (Stand::Waiting { problem: known }, Stand::Waiting { problem })
+                if problem.is_empty() && self.deleting.is_some() =>
+            {
+                problem.clone_from(known);
+            }
+            (Stand::Waiting { problem }, Stand::Ended(end)) if !problem.is_empty() && end.termination.is_empty() => {
                 end.cause.clone_from(problem);
             }
             // What was found out stays.
-            Stand::Ended(known) if known.exit == end.exit => end.cause.clone_from(&known.cause),
-            Stand::Waiting { .. } | Stand::Running | Stand::Ended(_) => {}
+            (Stand::Ended(known), Stand::Ended(end)) if known.exit == end.exit => end.cause.clone_from(&known.cause),
+            (Stand::Waiting { .. } | Stand::Running | Stand::Ended(_), _) => {}
         }
     }
 
@@ -261,6 +266,30 @@ mod tests {
         let preempted = json!({"phase": "Running", "conditions": [{"type": "DisruptionTarget", "status": "True",
             "reason": "PreemptionByScheduler", "message": "preempting to accommodate a higher priority pod"}]});
         assert!(facts(preempted).disruption.starts_with("PreemptionByScheduler: "));
+    }
+
+    #[test]
+    fn what_a_pod_waited_for_is_why_it_never_ran() {
+        let at = |state: Value, deleting: bool| {
+            let mut pod =
+                facts(json!({"phase": "Pending", "containerStatuses": [{"name": "trainer", "state": state}]}));
+            pod.deleting = deleting.then_some(Timestamp::UNIX_EPOCH);
+            pod
+        };
+        let unknown = || json!({"terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown"}});
+        let mut known = at(json!({"waiting": {"reason": "ErrImagePull", "message": "no such image"}}), false);
+        let steps =
+            [at(json!({"waiting": {"reason": "PodInitializing"}}), true), at(unknown(), true), at(unknown(), true)];
+        for mut next in steps {
+            next.explained_by(&known.stand);
+            known = next;
+        }
+        let Stand::Ended(end) = known.stand else { panic!("{known:?}") };
+        assert_eq!((end.exit, end.cause.as_str()), (Some(137), "ErrImagePull: no such image"));
+        // A pod that is still wanted is tried again: what was wrong may be right now.
+        let mut again = at(json!({"waiting": {"reason": "ContainerCreating"}}), false);
+        again.explained_by(&Stand::Waiting { problem: "ErrImagePull".to_owned() });
+        assert_eq!(again.stand, Stand::Waiting { problem: String::new() });
     }
 
     #[test]

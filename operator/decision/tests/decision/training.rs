@@ -185,9 +185,9 @@ fn a_training_that_nobody_watched_says_where_it_began_and_what_it_left() {
 
 #[test]
 fn a_spec_that_rules_cannot_refuse_fails_before_anything_runs() {
-    let variable = json!([{"name": "PAWL_RANK", "value": "1"}]);
-    let trainer = json!({"trainer": {"podTemplate": {"env": variable}}});
-    let mut world = World::new(spec(trainer), factors(FACTORS));
+    let template = json!({"env": [{"name": "PAWL_RANK", "value": "1"}]});
+    let mut world = World::new(json!({"trainer": {"podTemplate": template}}), factors(FACTORS));
+    world.job.metadata.generation = Some(1);
     world.run();
     assert_eq!(world.status.stage, Stage::Failed);
     let failure = world.status.failure.clone().unwrap();
@@ -195,7 +195,7 @@ fn a_spec_that_rules_cannot_refuse_fails_before_anything_runs() {
     assert!(failure.message.starts_with("spec.trainer.podTemplate.env[0].name"), "{}", failure.message);
     assert!(world.ran.is_empty());
     assert!(world.events.iter().any(|event| event.reason == "InvalidSpec" && event.message == failure.message));
-    // It stays so, and another spec gets another chance.
+    // It stays so; another spec gets another chance.
     assert!(!world.decide());
     world.edit(|spec| spec["trainer"]["podTemplate"]["env"] = json!([]));
     world.run();
