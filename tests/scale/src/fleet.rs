@@ -98,6 +98,7 @@ pub async fn pawl(scene: &Scene, jobs: usize) -> Pawl {
     let cpu_running_seconds = operator.cpu_seconds();
 
     drop(kwok);
+    nodes::hand_over(&scene.client).await;
     let let_end = Instant::now();
     let _kwok = Kwok::start(scene.directory.path(), &["nodes.yaml", "pods.yaml", "finish.yaml"]);
     all_complete(scene, jobs).await;

@@ -1,8 +1,9 @@
 //! Fake nodes, and KWOK, which plays their kubelets.
 
 use futures::{StreamExt, stream};
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
-use kube::api::PostParams;
+use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, Client};
 use pawl_e2e::programs::repository;
 use serde_json::json;
@@ -38,6 +39,12 @@ pub async fn make(client: &Client) {
     }
 }
 
+/// Lets another KWOK take the nodes over at once: leases of one that was killed would hold it off until they expire.
+pub async fn hand_over(client: &Client) {
+    let leases: Api<Lease> = Api::namespaced(client.clone(), "kube-node-lease");
+    leases.delete_collection(&DeleteParams::default(), &ListParams::default()).await.expect("leases can be deleted");
+}
+
 /// KWOK at work; it is killed when this is dropped.
 pub struct Kwok {
     child: Child,
@@ -52,9 +59,8 @@ impl Kwok {
         for file in ["kwok.yaml"].iter().chain(stages) {
             command.arg("--config").arg(stage_file(file));
         }
-        // Addresses of pods lead into the cluster's bridge, where nobody answers: their agents cannot be asked.
         let child = command
-            .args(["--manage-all-nodes", "--node-lease-duration-seconds=200", "--cidr=10.77.0.128/25"])
+            .args(["--manage-all-nodes", "--node-lease-duration-seconds=200"])
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log)
