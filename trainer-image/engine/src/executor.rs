@@ -230,6 +230,18 @@ pub fn write_named(executable: &mut dyn Executable, named: &[(String, Array)]) -
     Ok(named.iter().map(|(name, _)| name).filter(|name| !known.contains(*name)).cloned().collect())
 }
 
+/// Refuses programs that are ill-formed, or have values without elements, which generated kernels cannot loop over.
+pub(crate) fn check_programs(programs: &[Program], executor: &'static str) -> Result<(), ExecError> {
+    for program in programs {
+        program.verify()?;
+        if let Some(node) = program.graph.nodes().iter().find(|n| n.meta.shape.elements() == 0) {
+            let what = format!("{} with no elements: {}", node.op, node.meta);
+            return Err(ExecError::Unsupported { executor, what });
+        }
+    }
+    Ok(())
+}
+
 /// Checks that `inputs` are what `program` declares.
 ///
 /// # Errors

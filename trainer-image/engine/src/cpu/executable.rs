@@ -17,9 +17,9 @@ use super::{
 };
 use crate::{
     array::{Array, Data, View},
-    executor::{ExecError, ExecOptions, Executable, MemoryReport, check_inputs, unify_states},
+    executor::{ExecError, ExecOptions, Executable, MemoryReport, check_inputs, check_programs, unify_states},
     graph::{DType, GraphError, Meta, Program, Shape, StateDecl, initial_values},
-    lower::{Access, CollectOp, Lowered, Storage, aligned},
+    lower::{Access, CollectOp, Lowered, Packing, Storage, aligned},
     passes::expand_norms,
 };
 
@@ -62,30 +62,12 @@ struct Compiled {
 // SAFETY: addresses point into memory that this owns (and, during a run, into the caller's inputs).
 unsafe impl Send for Compiled {}
 
-/// A sum of aligned sizes that gives each its offset.
-#[derive(Default)]
-struct Packing(usize);
-
-impl Packing {
-    fn add(&mut self, bytes: usize) -> usize {
-        let at = self.0;
-        self.0 += aligned(bytes);
-        at
-    }
-}
-
 impl GraphExecutable {
     pub(super) fn new(executor: &GraphCpu, programs: &[Program], options: &ExecOptions) -> Result<Self, ExecError> {
         let expanded: Vec<Program> =
             programs.iter().map(|program| expand_norms(program, |_, _| false)).collect::<Result<_, _>>()?;
         let programs = expanded.as_slice();
-        for program in programs {
-            program.verify()?;
-            if let Some(node) = program.graph.nodes().iter().find(|n| n.meta.shape.elements() == 0) {
-                let what = format!("{} with no elements: {}", node.op, node.meta);
-                return Err(ExecError::Unsupported { executor: "graph-cpu", what });
-            }
-        }
+        check_programs(programs, "graph-cpu")?;
         let features = Features::detect();
         let (states, places) = unify_states(programs)?;
         let mut packing = Packing::default();
@@ -101,7 +83,7 @@ impl GraphExecutable {
         let pooled = executor.buffers == Buffers::Pooled;
         let arena = if pooled { 0 } else { lowered.iter().map(|l| l.plan.arena).max().unwrap_or(0) };
         let in_blocks = if pooled { blocks::predict(&lowered) } else { 0 };
-        let own: Vec<usize> = lowered.iter().map(own_bytes).collect();
+        let own: Vec<usize> = lowered.iter().map(Lowered::own_bytes).collect();
         let planned = state_size + arena + in_blocks + stride * threads + workspace + own.iter().sum::<usize>();
         if let Some(limit) = options.memory_limit.filter(|&limit| planned > limit) {
             return Err(ExecError::OutOfMemory { needed: planned, limit });
@@ -176,12 +158,6 @@ impl GraphExecutable {
     }
 }
 
-/// Bytes of a program's constants and outputs.
-fn own_bytes(lowered: &Lowered) -> usize {
-    let own = |b: &&crate::lower::Buffer| matches!(b.storage, Storage::Constant(_) | Storage::Output(_));
-    lowered.buffers.iter().filter(own).map(|b| aligned(b.bytes())).sum()
-}
-
 impl Compiled {
     fn new(
         program: &Program,
@@ -192,7 +168,7 @@ impl Compiled {
         pooled: bool,
         state: &dyn Fn(usize) -> *mut u8,
     ) -> Self {
-        let own = Bytes::new(own_bytes(&lowered), meter);
+        let own = Bytes::new(lowered.own_bytes(), meter);
         let mut packing = Packing::default();
         let mut output_offsets = vec![0; program.outputs.len()];
         let mut bases = vec![std::ptr::null_mut(); lowered.buffers.len()];
@@ -250,7 +226,9 @@ impl Compiled {
     }
 
     fn issue(&self, at: usize, comm: &Comm) -> Result<(), ExecError> {
-        let Run::Collective(collect) = &self.runs[at] else { return Ok(()) };
+        let Run::Collective(collect) = &self.runs[at] else {
+            return Ok(());
+        };
         let place =
             |access: &Access| (self.bases[access.buffer].cast::<f32>().wrapping_add(access.offset), access.elements());
         let (from, to) = (place(&collect.from), place(&collect.to));

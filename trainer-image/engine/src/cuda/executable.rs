@@ -7,7 +7,6 @@
 use std::sync::Arc;
 
 use cudarc::driver::{CudaEvent, CudaGraph as Captured, result, sys};
-use half::{bf16, f16};
 
 use super::{
     CudaGraph, Launching, attention,
@@ -19,18 +18,16 @@ use super::{
     nccl::Nccl,
     overlap,
     run::{Code, Places, Plan, Run, Target},
+    transfer::{bytes_of, copy, fill, read, write},
 };
 use crate::{
-    array::{Array, Data, View},
+    array::{Array, View},
     cpu::KernelTime,
-    executor::{ExecError, ExecOptions, Executable, MemoryReport, check_inputs, unify_states},
-    graph::{DType, Graph, GraphError, Meta, Node, Op, Program, ScopeId, Shape, StateDecl, initial_value},
-    lower::{LowerOptions, Lowered, Storage, aligned},
+    executor::{ExecError, ExecOptions, Executable, MemoryReport, check_inputs, check_programs, unify_states},
+    graph::{Graph, GraphError, Meta, Node, Op, Program, ScopeId, Shape, StateDecl, initial_value},
+    lower::{LowerOptions, Lowered, Packing, Storage, aligned},
     passes::expand_norms,
 };
-
-/// Inputs larger than this are brought to page-locked memory by several threads.
-const PARALLEL_COPY: usize = 8 << 20;
 
 /// Programs compiled for a GPU.
 pub struct CudaExecutable {
@@ -86,23 +83,6 @@ struct Slot {
 // SAFETY: graphs are launched by the one thread that has the executable.
 unsafe impl Send for Compiled {}
 
-/// A sum of aligned sizes that gives each its offset.
-#[derive(Default)]
-struct Packing(usize);
-
-impl Packing {
-    fn add(&mut self, bytes: usize) -> usize {
-        let at = self.0;
-        self.0 += aligned(bytes);
-        at
-    }
-}
-
-fn own_bytes(lowered: &Lowered) -> usize {
-    let own = |b: &&crate::lower::Buffer| matches!(b.storage, Storage::Constant(_) | Storage::Output(_));
-    lowered.buffers.iter().filter(own).map(|b| aligned(b.bytes())).sum()
-}
-
 fn input_bytes(program: &Program) -> usize {
     program.inputs.iter().map(|input| aligned(input.meta.bytes())).sum()
 }
@@ -115,13 +95,7 @@ impl CudaExecutable {
         let expanded: Vec<Program> =
             programs.iter().map(|program| expand_norms(program, joined)).collect::<Result<_, _>>()?;
         let programs = expanded.as_slice();
-        for program in programs {
-            program.verify()?;
-            if let Some(node) = program.graph.nodes().iter().find(|n| n.meta.shape.elements() == 0) {
-                let what = format!("{} with no elements: {}", node.op, node.meta);
-                return Err(ExecError::Unsupported { executor: NAME, what });
-            }
-        }
+        check_programs(programs, NAME)?;
         if options.collective.world() > 1 && executor.gang.is_none() {
             let what = "collectives of a gang without NCCL: set CudaGraph::gang".into();
             return Err(ExecError::Unsupported { executor: NAME, what });
@@ -139,7 +113,7 @@ impl CudaExecutable {
         let arena = lowered.iter().map(|l| l.plan.arena).max().unwrap_or(0);
         let workspace = plans.iter().flatten().map(Plan::workspace).max().unwrap_or(0);
         let slots: usize = programs.iter().map(|p| 2 * input_bytes(p)).sum();
-        let own: usize = lowered.iter().map(own_bytes).sum();
+        let own: usize = lowered.iter().map(Lowered::own_bytes).sum();
         let planned = state_size + arena + workspace + WORKSPACE + slots + own;
         let free = device.free_memory()?;
         let limit = options.memory_limit.unwrap_or(free).min(free);
@@ -296,17 +270,6 @@ fn shared_memory(device: &Device) -> Result<usize, ExecError> {
     Ok(device.context().attribute(which)?.max(0) as usize)
 }
 
-/// Fills memory with a pattern that is a number near 1 in 16 and in 32 bits.
-fn fill(device: &Device, memory: &Memory) -> Result<(), ExecError> {
-    if memory.is_empty() {
-        return Ok(());
-    }
-    // SAFETY: the memory has that many words.
-    let status =
-        unsafe { sys::cuMemsetD32Async(memory.address(), 0x3f8d_3f93, memory.len() / 4, device.stream().cu_stream()) };
-    Ok(status.result()?)
-}
-
 impl Compiled {
     fn new(
         device: &Arc<Device>,
@@ -315,7 +278,7 @@ impl Compiled {
         arena: u64,
         state: &dyn Fn(usize) -> u64,
     ) -> Result<Self, ExecError> {
-        let own = device.allocate(own_bytes(&lowered))?;
+        let own = device.allocate(lowered.own_bytes())?;
         let mut packing = Packing::default();
         let inputs: Vec<usize> = program.inputs.iter().map(|input| packing.add(input.meta.bytes())).collect();
         let mut packing = Packing::default();
@@ -536,70 +499,4 @@ impl Drop for CudaExecutable {
             let _ = self.synchronize();
         }
     }
-}
-
-/// The bytes of a view.
-fn bytes_of(view: View<'_>) -> &[u8] {
-    // SAFETY: elements of all dtypes are plain numbers without padding.
-    unsafe {
-        match view {
-            View::F64(v) => std::slice::from_raw_parts(v.as_ptr().cast(), size_of_val(v)),
-            View::F32(v) => std::slice::from_raw_parts(v.as_ptr().cast(), size_of_val(v)),
-            View::BF16(v) => std::slice::from_raw_parts(v.as_ptr().cast(), size_of_val(v)),
-            View::F16(v) => std::slice::from_raw_parts(v.as_ptr().cast(), size_of_val(v)),
-            View::U32(v) => std::slice::from_raw_parts(v.as_ptr().cast(), size_of_val(v)),
-            View::Bool(v) => v,
-        }
-    }
-}
-
-/// Copies, by several threads when there is much: one does not reach the speed of the bus.
-fn copy(from: &[u8], to: &mut [u8]) {
-    if from.len() < PARALLEL_COPY {
-        return to.copy_from_slice(from);
-    }
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(8);
-    let part = from.len().div_ceil(threads).next_multiple_of(4096);
-    std::thread::scope(|scope| {
-        for (from, to) in from.chunks(part).zip(to.chunks_mut(part)) {
-            scope.spawn(|| to.copy_from_slice(from));
-        }
-    });
-}
-
-/// Copies elements to the device, and waits.
-///
-/// # Safety
-/// There is room for them, and nothing runs that uses it.
-unsafe fn write(to: u64, view: View<'_>) -> Result<(), ExecError> {
-    let bytes = bytes_of(view);
-    if bytes.is_empty() {
-        return Ok(());
-    }
-    // SAFETY: the caller's promise.
-    Ok(unsafe { result::memcpy_htod_sync(to, bytes) }?)
-}
-
-/// A copy of the elements at `from`.
-///
-/// # Safety
-/// There are as many as the meta says, and nothing runs that writes them.
-unsafe fn read(from: u64, meta: &Meta) -> Result<Data, ExecError> {
-    let len = meta.shape.elements();
-    macro_rules! copy {
-        ($variant:ident, $zero:expr) => {{
-            let mut values = vec![$zero; len];
-            // SAFETY: the caller's promise.
-            unsafe { result::memcpy_dtoh_sync(&mut values, from) }?;
-            Data::$variant(values)
-        }};
-    }
-    Ok(match meta.dtype {
-        DType::F64 => copy!(F64, 0f64),
-        DType::F32 => copy!(F32, 0f32),
-        DType::BF16 => copy!(BF16, bf16::ZERO),
-        DType::F16 => copy!(F16, f16::ZERO),
-        DType::U32 => copy!(U32, 0u32),
-        DType::Bool => copy!(Bool, 0u8),
-    })
 }

@@ -19,6 +19,7 @@ pub mod nccl;
 mod overlap;
 mod run;
 pub mod source;
+mod transfer;
 
 use std::{path::PathBuf, sync::Arc};
 

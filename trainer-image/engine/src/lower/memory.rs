@@ -21,6 +21,18 @@ pub fn aligned(bytes: usize) -> usize {
     bytes.next_multiple_of(ALIGNMENT)
 }
 
+/// A sum of aligned sizes that gives each its offset.
+#[derive(Debug, Default)]
+pub(crate) struct Packing(pub(crate) usize);
+
+impl Packing {
+    pub(crate) fn add(&mut self, bytes: usize) -> usize {
+        let at = self.0;
+        self.0 += aligned(bytes);
+        at
+    }
+}
+
 impl MemoryPlan {
     /// Places buffers greedily, the largest first, each at the lowest place that is free for all of its life.
     pub fn new(buffers: &[Buffer]) -> Self {

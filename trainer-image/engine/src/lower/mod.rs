@@ -25,6 +25,7 @@ pub use kernel::{
     Attention, AttentionGrad, Body, Buffer, Collect, CollectOp, Fold, Fused, Instruction, Kernel, Load, Lookup, MatMul,
     Norm, Storage, Store,
 };
+pub(crate) use memory::Packing;
 pub use memory::{ALIGNMENT, MemoryPlan, aligned};
 
 use crate::graph::Program;
@@ -74,5 +75,11 @@ impl Lowered {
         let (kernels, buffers) = emit::Emit::run(layout, program.graph.scopes());
         let plan = MemoryPlan::new(&buffers);
         Self { name: program.name.clone(), kernels, buffers, plan }
+    }
+
+    /// Bytes of what a program keeps for itself: its constants, and its outputs until the next run.
+    pub(crate) fn own_bytes(&self) -> usize {
+        let own = |b: &&Buffer| matches!(b.storage, Storage::Constant(_) | Storage::Output(_));
+        self.buffers.iter().filter(own).map(|b| aligned(b.bytes())).sum()
     }
 }
