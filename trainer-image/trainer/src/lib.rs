@@ -12,6 +12,7 @@ pub mod dump;
 pub mod durable;
 pub mod ending;
 pub mod executors;
+pub mod export;
 mod feed;
 #[cfg(feature = "cuda")]
 mod gpu;

@@ -27,6 +27,21 @@ enum Command {
         #[arg(long, default_value_t = 30)]
         kernels: usize,
     },
+    /// Writes the language model that a plan trained as a directory that Hugging Face's libraries load.
+    Export {
+        /// The launch's plan.json.
+        #[arg(long)]
+        plan: PathBuf,
+        /// The checkpoint storage, a directory or a URL; its newest checkpoint is taken.
+        #[arg(long)]
+        checkpoints: String,
+        /// The directory to write.
+        #[arg(long)]
+        to: PathBuf,
+        /// Weights in bfloat16, in place of float32.
+        #[arg(long)]
+        narrow: bool,
+    },
     /// Prints what a plan will run, without running it.
     Plan {
         /// The launch's plan.json.
@@ -61,6 +76,9 @@ fn main() -> ExitCode {
                 Dump::Memory => pawl_trainer::View::Memory,
             };
             pawl_trainer::plan_file(&plan, world_size, view)
+        }
+        Some(Command::Export { plan, checkpoints, to, narrow }) => {
+            pawl_trainer::export::plan_file(&plan, &checkpoints, narrow, &to)
         }
         Some(Command::Profile { plan, rounds, kernels }) => pawl_trainer::profile::plan_file(&plan, rounds, kernels),
     };

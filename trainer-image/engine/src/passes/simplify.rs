@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::rewrite::{Visit, rewrite};
 use crate::{
     array::Data,
-    graph::{BinaryOp, DType, GraphError, NodeId, Op, Program, Stage, UnaryOp, Var},
+    graph::{BinaryOp, Builder, DType, GraphError, NodeId, Op, Program, Stage, UnaryOp, Var, concat},
 };
 
 /// Removes nodes nothing needs, merges equal ones, folds arithmetic on constants, and drops identities (`x * 1`, `x + 0`, a reshape of a
@@ -87,8 +87,82 @@ fn identity<'b>(visit: &Visit<'_, 'b>) -> Option<Var<'b>> {
         Op::Binary(BinaryOp::Mul) if constant(Some(x)) == Some(1.0) => second,
         Op::Binary(BinaryOp::Add | BinaryOp::Sub) if constant(second) == Some(0.0) => Some(x),
         Op::Binary(BinaryOp::Add) if constant(Some(x)) == Some(0.0) => second,
+        Op::Concat { axis } => joined(visit, *axis),
         Op::Unary(UnaryOp::Neg) => operand_of(x, |op| matches!(op, Op::Unary(UnaryOp::Neg))),
         _ => None,
+    }
+}
+
+/// A concatenation of parts of which neighbours lie side by side in one value already (weights in an arena, slices of a gradient): such are one part.
+fn joined<'b>(visit: &Visit<'_, 'b>, axis: usize) -> Option<Var<'b>> {
+    let b = visit.b;
+    let leads = visit.node.meta.shape.dims()[..axis].iter().all(|&extent| extent == 1);
+    let mut runs: Vec<Run> = Vec::new();
+    for &operand in visit.operands {
+        let next = Run::of(operand)?;
+        match runs.last_mut() {
+            Some(last) if leads && last.source == next.source && last.first + last.elements == next.first => {
+                last.elements += next.elements;
+                last.extent += operand.dim(axis);
+                last.whole = None;
+            }
+            _ => runs.push(Run { extent: operand.dim(axis), ..next }),
+        }
+    }
+    (runs.len() < visit.operands.len()).then(|| {
+        visit.here(|| {
+            let part = |run: &Run| {
+                let shape = visit.node.meta.shape.with(axis, run.extent);
+                run.whole.map_or_else(|| run.value(b), |id| b.var(id)).reshape(shape)
+            };
+            let parts: Vec<Var<'b>> = runs.iter().map(part).collect();
+            if let [one] = parts[..] { one } else { concat(&parts, axis) }
+        })
+    })
+}
+
+/// Elements that lie side by side in a value.
+struct Run {
+    source: NodeId,
+    first: usize,
+    elements: usize,
+    /// Extent along the axis of the concatenation.
+    extent: usize,
+    /// The node that is just this.
+    whole: Option<NodeId>,
+}
+
+impl Run {
+    /// What `v` is of the value that it is a slice of, if its elements lie side by side there; else all of itself.
+    fn of(v: Var<'_>) -> Option<Self> {
+        let id = v.id()?;
+        v.builder().peek(|program| {
+            let node = |id: NodeId| program.graph.node(id);
+            let unshaped = |mut id: NodeId| {
+                while let Op::Reshape(_) = node(id).op {
+                    id = node(id).operands[0];
+                }
+                id
+            };
+            let (elements, at) = (node(id).meta.shape.elements(), unshaped(id));
+            let (source, first) = match &node(at).op {
+                Op::Slice { axis, start, .. } => {
+                    let from = &node(node(at).operands[0]).meta.shape;
+                    let inner: usize = from.dims()[axis + 1..].iter().product();
+                    let leads = from.dims()[..*axis].iter().all(|&extent| extent == 1);
+                    if leads { (unshaped(node(at).operands[0]), start * inner) } else { (at, 0) }
+                }
+                _ => (at, 0),
+            };
+            Some(Self { source, first, elements, extent: 0, whole: Some(id) })
+        })
+    }
+
+    fn value<'b>(&self, b: &'b Builder) -> Var<'b> {
+        let source = b.var(self.source);
+        let all = source.shape().elements();
+        let flat = source.reshape([all]);
+        if self.elements == all { flat } else { flat.slice(0, self.first, self.elements) }
     }
 }
 

@@ -1,7 +1,8 @@
 //! Trained weights as a safetensors file that Hugging Face's libraries load: adapters merged, names as theirs.
 
 use super::SlmJob;
-use super::config::{Method, Target};
+use super::config::{Config, Method, Target};
+use super::model::EPSILON;
 use super::weights::Weights;
 use pawl_engine::array::Array;
 use pawl_engine::graph::{DType, GraphError, StateDecl, initial_value};
@@ -57,6 +58,40 @@ pub fn export(
     }
     out.into_inner().map_err(|error| failed(error.into_error())).and_then(|file| file.sync_all().map_err(failed))?;
     std::fs::rename(&temporary, to).map_err(failed)
+}
+
+/// What Hugging Face's libraries want to know of the model: its `config.json`.
+pub fn description(config: &Config, narrow: bool) -> Value {
+    let of = &config.architecture;
+    let scaling = of.rope_scaling.as_ref().map(|scaling| {
+        json!({
+            "rope_type": "llama3",
+            "factor": scaling.factor,
+            "low_freq_factor": scaling.low_frequency,
+            "high_freq_factor": scaling.high_frequency,
+            "original_max_position_embeddings": scaling.original_length,
+        })
+    });
+    json!({
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": of.vocabulary,
+        "hidden_size": of.width,
+        "num_hidden_layers": of.layers,
+        "num_attention_heads": of.heads,
+        "num_key_value_heads": of.kv_heads,
+        "head_dim": of.head_size,
+        "intermediate_size": of.feed_forward,
+        "hidden_act": "silu",
+        "rms_norm_eps": EPSILON,
+        "rope_theta": of.rope_base,
+        "rope_scaling": scaling,
+        "max_position_embeddings": of.rope_scaling.as_ref().map_or(config.sequence, |s| s.original_length * s.factor as usize),
+        "tie_word_embeddings": of.tied,
+        "attention_bias": false,
+        "mlp_bias": false,
+        "torch_dtype": if narrow { "bfloat16" } else { "float32" },
+    })
 }
 
 /// Length and header of a safetensors file that holds `all` one after the other.

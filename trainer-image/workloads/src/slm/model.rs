@@ -5,19 +5,20 @@ use super::loss::{CrossEntropy, Head, chunk_rows};
 use super::rope::Tables;
 use super::weights::Weights;
 use crate::workload::Regions;
-use pawl_engine::graph::{AttentionSpec, Builder, DType, GraphError, Program, Var};
+use pawl_engine::graph::{AttentionSpec, Builder, DType, GraphError, Program, Var, concat};
 
 /// Regions of the programs that passes ask for.
 pub const REGIONS: Regions = Regions {
     float32: &[],
     blocks: &["blocks.*"],
     sublayers: &["blocks.*/attn", "blocks.*/mlp"],
-    // Weights that were 8-bit integers a moment ago, and inputs of adapters that random numbers make again.
-    rematerialized: &["blocks.*/*/*/dequantized", "blocks.*/*/*/dropped"],
+    // Weights that were 8-bit integers a moment ago, inputs of adapters that random numbers make again, and what the MLP's gate let through, which
+    // its gradient has the factors of at hand.
+    rematerialized: &["blocks.*/*/*/dequantized", "blocks.*/*/*/dropped", "blocks.*/mlp/gated"],
 };
 
 /// Added to the mean square in every norm.
-const EPSILON: f64 = 1e-5;
+pub const EPSILON: f64 = 1e-5;
 
 /// What the model code needs to know.
 pub struct Model<'a> {
@@ -124,12 +125,11 @@ impl<'b> Pass<'_, 'b> {
         let of = &self.model.config.architecture;
         let n = self.norm(&format!("model.layers.{layer}.input_layernorm.weight"), x);
         let sequence = self.model.config.sequence;
-        let heads = |target: Target, heads: usize| {
-            self.linear(layer, target, n).reshape([self.batch, sequence, heads, of.head_size])
-        };
+        let [q, k, v] = self.linears(layer, [Target::Q, Target::K, Target::V], n);
+        let heads = |x: Var<'b>, heads: usize| x.reshape([self.batch, sequence, heads, of.head_size]);
         let turned = |x: Var<'b>| self.tables.rotate(x, self.model.stream).permute([0, 2, 1, 3]).cast(DType::F32);
-        let (q, k) = (turned(heads(Target::Q, of.heads)), turned(heads(Target::K, of.kv_heads)));
-        let v = heads(Target::V, of.kv_heads).permute([0, 2, 1, 3]);
+        let (q, k) = (turned(heads(q, of.heads)), turned(heads(k, of.kv_heads)));
+        let v = heads(v, of.kv_heads).permute([0, 2, 1, 3]);
         let spec = AttentionSpec { scale: 1.0 / (of.head_size as f64).sqrt(), causal: true };
         let o = q.attention(k, v, spec).permute([0, 2, 1, 3]);
         self.linear(layer, Target::O, o.reshape([self.batch * sequence, of.heads * of.head_size]))
@@ -137,9 +137,33 @@ impl<'b> Pass<'_, 'b> {
 
     fn feed_forward(&self, layer: usize, x: Var<'b>) -> Var<'b> {
         let n = self.norm(&format!("model.layers.{layer}.post_attention_layernorm.weight"), x);
-        let gate = self.linear(layer, Target::Gate, n);
-        let up = self.linear(layer, Target::Up, n);
-        self.linear(layer, Target::Down, gate.silu() * up)
+        let [gate, up] = self.linears(layer, [Target::Gate, Target::Up], n);
+        let gated = match self.model.config.method {
+            Method::Full => self.b.scope("gated", || self.settle(gate.silu() * up)),
+            // Adapters keep less of it: the product does not learn.
+            Method::Lora => gate.silu() * up,
+        };
+        self.linear(layer, Target::Down, gated)
+    }
+
+    /// [`Pass::linear`] of several matrices. Where all learn, their weights lie side by side, and one product does the work of several smaller
+    /// ones; frozen ones do not, and adapters differ in what they drop.
+    fn linears<const N: usize>(&self, layer: usize, targets: [Target; N], x: Var<'b>) -> [Var<'b>; N] {
+        let (b, Model { config, weights, .. }) = (self.b, self.model);
+        if config.method == Method::Lora {
+            return targets.map(|target| self.linear(layer, target, x));
+        }
+        let x = self.settle(x);
+        b.scope(targets[0].scope(), || {
+            let matrices = targets.map(|target| weights.matrix(b, layer, target));
+            let all = x.matmul_t(concat(&matrices, 0));
+            let mut start = 0;
+            matrices.map(|matrix| {
+                let outputs = matrix.dim(0);
+                start += outputs;
+                all.slice(1, start - outputs, outputs)
+            })
+        })
     }
 
     /// `x W^T`, and the adapter's part.

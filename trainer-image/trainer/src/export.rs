@@ -1,0 +1,61 @@
+//! A trained language model as a directory that Hugging Face's libraries load.
+
+use crate::checkpoint::Store;
+use crate::ending::Ending;
+use crate::launch::read_plan;
+use pawl_contract::plan::LaunchPlan;
+use pawl_engine::array::Array;
+use pawl_workloads::Request;
+use pawl_workloads::slm::SlmJob;
+use pawl_workloads::slm::export::{description, export};
+use std::path::Path;
+
+/// What lies beside the weights that a run started from, and belongs to the model as much as they.
+const COMPANIONS: [&str; 5] =
+    ["tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json"];
+
+/// Writes what the launch of the plan in the file at `plan` made into the directory `to`: `model.safetensors` with the newest checkpoint of the
+/// storage at `checkpoints`, adapters merged (bfloat16 where `narrow`, else float32), `config.json`, and the tokenizer of the weights that it
+/// started from. Gives a line that says what was written.
+///
+/// # Errors
+/// When the plan is of another workload, there is no checkpoint, or the disk refuses.
+pub fn plan_file(plan: &Path, checkpoints: &str, narrow: bool, to: &Path) -> Result<String, Ending> {
+    let plan = read_plan(plan)?;
+    let job = language_model(&plan)?;
+    let found = Store::open(checkpoints, u32::MAX)?.newest(None)?;
+    let found = found.ok_or_else(|| {
+        Ending::InvalidPlan(format!(
+            "{checkpoints}: holds no complete checkpoint: name the storage of a run that has trained"
+        ))
+    })?;
+    let tensors = &found.checkpoint.tensors;
+    let trained = |name: &str| -> Option<Array> {
+        tensors.iter().find(|(known, _)| known == name).map(|(_, array)| array.clone())
+    };
+    let failed = |path: &Path, error: &dyn std::fmt::Display| Ending::Failed(format!("{}: {error}", path.display()));
+    std::fs::create_dir_all(to).map_err(|error| failed(to, &error))?;
+    let file = to.join("model.safetensors");
+    export(&job, plan.seed, &trained, narrow, &file).map_err(|error| Ending::Failed(error.to_string()))?;
+    let config = to.join("config.json");
+    let text = format!("{:#}\n", description(job.config(), narrow));
+    std::fs::write(&config, text).map_err(|error| failed(&config, &error))?;
+    for name in COMPANIONS {
+        let source = job.config().weights.as_ref().map(|directory| Path::new(directory).join(name));
+        if let Some(source) = source.filter(|source| source.exists()) {
+            std::fs::copy(&source, to.join(name)).map_err(|error| failed(&source, &error))?;
+        }
+    }
+    Ok(format!("{}: step {}, {} items", to.display(), found.reference.step, found.reference.items))
+}
+
+fn language_model(plan: &LaunchPlan) -> Result<SlmJob, Ending> {
+    let name = plan.workload.name.as_deref().unwrap_or_default();
+    if name != "slm" {
+        return Err(Ending::InvalidPlan(format!(
+            "workload.name: {name:?}: only models of the workload slm are exported"
+        )));
+    }
+    let config = plan.workload.config.clone();
+    Ok(SlmJob::new(&Request { config, settings: plan.settings.clone(), seed: plan.seed, rank: 0, world: 1 })?)
+}
