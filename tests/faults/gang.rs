@@ -19,7 +19,8 @@ pub struct Training<'a> {
 }
 
 impl<'a> Training<'a> {
-    /// Applies the job `name`, which takes about `seconds` undisturbed, and waits until it has a checkpoint.
+    /// Applies the job `name`, which takes about `seconds` undisturbed, and waits until it has a checkpoint and the API
+    /// server has heard that its pods run.
     pub async fn under_way(scene: &'a Scene, name: &str, seconds: u32, change: impl FnOnce(&mut Value)) -> Self {
         let volume = scene.claim(name).join("run");
         scene.apply(&training(name, seconds, |job| {
@@ -29,6 +30,8 @@ impl<'a> Training<'a> {
         let training = Self { scene, name: name.to_owned(), volume };
         let look = async || newest(&training.volume).filter(|items| *items > 0);
         scene.until("a checkpoint", Duration::from_secs(90), look).await;
+        let replicas = scene.job(name).await.spec.trainer.replicas as usize;
+        training.again(&[], replicas, Duration::from_secs(30)).await;
         training
     }
 

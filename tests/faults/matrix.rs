@@ -55,7 +55,9 @@ async fn die(scene: &Scene, every: u64, lag: Duration) -> u32 {
     loop {
         let gangs = alive(scene).await;
         assert!(gangs.len() <= 1, "two gangs are alive: {gangs:?}");
-        if matches!(stage(&scene.job("toy").await), Stage::Complete | Stage::Failed) {
+        let job = scene.job("toy").await;
+        let released = job.status.as_ref().is_some_and(|status| status.attempt.is_none());
+        if released && matches!(stage(&job), Stage::Complete | Stage::Failed) {
             break;
         }
         if operator.has_ended() {

@@ -32,7 +32,7 @@ pub fn pawl_run(scene: &Scene, manifest: &Path, arguments: &[&str]) -> Value {
 pub fn timeless(status: &Value) -> BTreeMap<String, Value> {
     const TIMES: [&str; 8] =
         ["startTime", "completionTime", "lastTransitionTime", "started", "eta", "goodput", "placement", "cost"];
-    const LAST_SEEN: [&str; 2] = ["epoch", "window"];
+    const LAST_SEEN: [&str; 3] = ["epoch", "window", "lastGoodItems"];
     fn flatten(at: &str, value: &Value, into: &mut BTreeMap<String, Value>) {
         match value {
             Value::Object(fields) => {
