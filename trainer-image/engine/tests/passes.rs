@@ -10,7 +10,7 @@ use pawl_engine::{
     cpu::GraphCpu,
     eager::Eager,
     executor::{ExecOptions, Executable, Executor, read_named, write_named},
-    graph::{Builder, DType, Init, Op, Program, Stage},
+    graph::{Builder, DType, Init, Op, Program, Stage, concat},
     optim::{AdamW, Muon, Optimizer, OptimizerKernel},
     passes::{self, Pattern},
     recipe::{AttentionKernel, LossScale, Precision, Recipe},
@@ -415,4 +415,25 @@ fn random_programs_are_near_the_oracle() {
         let (distance, place) = outcome.distance(&oracle);
         assert!(distance < 3e-4, "seed {seed}: {place} is off by {distance}");
     }
+}
+
+#[test]
+fn parts_that_lie_side_by_side_already_are_not_joined_again() {
+    let b = Builder::new("parts");
+    let x = b.input("x", DType::F32, [6, 4]);
+    let part = |first: usize, len: usize| x.slice(0, first, len).reshape([len * 4]);
+    b.output("whole", concat(&[part(0, 2), part(2, 3), part(5, 1)], 0));
+    b.output("middle", concat(&[part(1, 2), part(3, 2)], 0));
+    b.output("swapped", concat(&[part(2, 3), part(0, 2)], 0));
+    // Along another axis rows alternate.
+    b.output("columns", concat(&[x.slice(1, 0, 2), x.slice(1, 2, 2)], 1));
+    let program = b.finish().unwrap();
+    let simpler = passes::simplify(&program).unwrap();
+    let joins = simpler.graph.nodes().iter().filter(|node| matches!(node.op, Op::Concat { .. })).count();
+    assert_eq!(joins, 2, "what is swapped, and columns");
+    let run = |program: &Program| {
+        let mut exe = compile(std::slice::from_ref(program));
+        run(exe.as_mut(), 0, program, 1)
+    };
+    assert_eq!(run(&simpler), run(&program));
 }

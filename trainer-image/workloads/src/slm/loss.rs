@@ -49,28 +49,31 @@ impl<'b> Head<'b> {
         let (rows, vocabulary) = (hidden.dim(0), matrix.dim(0));
         let (narrow, wide) = (hidden.cast(stream), matrix.cast(DType::F32));
         let counts = targets.not_equal(b.scalar(f64::from(IGNORED), DType::U32));
-        let (mut sum, mut matrix_gradient): (Option<Var<'b>>, Option<Var<'b>>) = (None, None);
-        let mut hidden_gradients = Vec::new();
-        for first in (0..rows).step_by(chunk.max(1)) {
+        let mut matrix_gradient: Option<Var<'b>> = None;
+        // Added up when all are there: a running sum would let the gradient of the first chunk wait for the logits of the last.
+        let (mut losses, mut hidden_gradients) = (Vec::new(), Vec::new());
+        for (number, first) in (0..rows).step_by(chunk.max(1)).enumerate() {
             let len = chunk.min(rows - first);
             let x = narrow.slice(0, first, len).cast(DType::F32);
             let counts = counts.slice(0, first, len).cast(DType::F32);
             let logits = x.matmul_t(wide);
             let target = targets.slice(0, first, len).broadcast([len, vocabulary]);
-            let hit = b.iota(1, [len, vocabulary]).equal(target);
+            // An index of its own, told apart by axes of extent 1: one for all chunks would be computed by one kernel, which would then take in all
+            // of them, and have all logits at once.
+            let shape = [vec![1; number], vec![len, vocabulary]].concat();
+            let hit = b.iota(number + 1, shape).reshape([len, vocabulary]).equal(target);
             let max = logits.max([1]);
             let log_sum = (logits - max).exp().sum([1]).log() + max;
-            let loss = ((log_sum - hit.select(logits, 0.0).sum([1])) * counts).sum_all();
+            losses.push((log_sum - hit.select(logits, 0.0).sum([1])) * counts);
             // d(-log p)/d(logit) = p - 1 at the target, p elsewhere. Not yet divided by the number of tokens: it would vanish in 16 bits.
             let gradient = ((logits - log_sum).exp() - hit.cast(DType::F32)) * counts;
-            sum = Some(sum.map_or(loss, |sum| sum + loss));
             hidden_gradients.push(gradient.matmul(wide));
             if learns {
                 let part = gradient.t_matmul(x);
                 matrix_gradient = Some(matrix_gradient.map_or(part, |sum| sum + part));
             }
         }
-        let sum = sum.unwrap_or_else(|| b.scalar(0.0, DType::F32));
+        let sum = if losses.is_empty() { b.scalar(0.0, DType::F32) } else { concat(&losses, 0).sum_all() };
         let mut given = vec![(hidden, concat(&hidden_gradients, 0))];
         given.extend(matrix_gradient.map(|gradient| (matrix, gradient)));
         CrossEntropy { sum: sum.with_gradients(&given), count: counts.cast(DType::F32).sum_all() }

@@ -16,6 +16,8 @@ struct Plan {
     bytes: usize,
     /// Elements of the largest value in the arena.
     largest: usize,
+    /// How many values of that size there are at once, at most.
+    together: usize,
 }
 
 /// The plan of a step and an evaluation in bfloat16 with every fusing setting on.
@@ -66,14 +68,20 @@ fn plan(size: &str, batch: u32, int8: bool, checkpointing: bool) -> Plan {
     );
     let placed = lowered[0].buffers.iter().zip(&lowered[0].plan.offsets).filter(|(_, offset)| offset.is_some());
     let largest = placed.map(|(buffer, _)| buffer.elements).max().unwrap();
-    Plan { bytes: states + arena, largest }
+    let lives: Vec<(usize, usize)> =
+        lowered[0].buffers.iter().filter(|buffer| buffer.elements == largest).map(|buffer| buffer.life).collect();
+    let alive = |at: usize| lives.iter().filter(|life| (life.0..=life.1).contains(&at)).count();
+    let together = (0..lowered[0].kernels.len()).map(alive).max().unwrap();
+    Plan { bytes: states + arena, largest, together }
 }
 
 #[test]
 fn logits_are_never_whole() {
-    let Plan { largest, .. } = plan("125m", 32, false, false);
-    let rows = 32 * 1024;
-    assert!(largest <= rows / 4 * 32_000, "{largest}");
+    let Plan { largest, together, .. } = plan("125m", 32, false, false);
+    let chunk = 32 * 1024 / 4 * 32_000;
+    assert!(largest <= chunk, "{largest}");
+    // Logits and their gradient.
+    assert!(together <= 2, "{together} chunks at once");
 }
 
 #[test]
