@@ -68,6 +68,33 @@ fn it_learns_and_the_checkpoint_holds_what_learns() {
     assert_eq!(adapters, 622_592);
 }
 
+/// Exported and read again as weights to start from, the model is the one that was trained, adapters merged.
+#[test]
+fn an_exported_model_is_the_one_that_was_trained() {
+    for method in ["Full", "Lora"] {
+        let dir = tempfile::tempdir().unwrap();
+        let report = launch(dir.path(), json!({"workload": {"config": {"method": method}}, "budget": {"items": 40}}));
+        let to = dir.path().join("model");
+        let status = Command::new(TRAINER)
+            .args(["export", "--plan"])
+            .arg(dir.path().join("plan.json"))
+            .arg("--checkpoints")
+            .arg(dir.path().join("checkpoints"))
+            .arg("--to")
+            .arg(&to)
+            .status()
+            .unwrap();
+        assert!(status.success());
+        let config: Value = serde_json::from_slice(&std::fs::read(to.join("config.json")).unwrap()).unwrap();
+        assert_eq!((&config["hidden_size"], &config["tie_word_embeddings"]), (&json!(128), &json!(true)));
+        let again = tempfile::tempdir().unwrap();
+        let changes = json!({"workload": {"config": {"weights": to}}, "budget": {"items": 4}});
+        let loss = |of: &Option<pawl_contract::progress::Validation>| of.as_ref().unwrap().metrics["loss"];
+        let (trained, read) = (loss(&report.validation), loss(&launch(again.path(), changes).first_validation));
+        assert!((trained - read).abs() < 1e-4 * trained, "{method}: {trained} {read}");
+    }
+}
+
 #[test]
 fn a_resumed_run_is_the_run_that_was_never_interrupted() {
     for method in ["Full", "Lora"] {
