@@ -86,9 +86,7 @@ fn bus_seconds(device: &Arc<Device>, own: &Memory, host: &mut Pinned) -> Result<
             start.record(stream)?;
         }
         // SAFETY: both have so many bytes, and nothing else uses them yet.
-        unsafe {
-            cudarc::driver::result::memcpy_htod_async(own.address(), &host.bytes()[..size], stream.cu_stream())
-        }?;
+        unsafe { cudarc::driver::result::memcpy_htod_async(own.address(), &host.bytes()[..size], stream.cu_stream()) }?;
     }
     end.record(stream)?;
     device.synchronize()?;
