@@ -60,7 +60,7 @@ impl Kwok {
             command.arg("--config").arg(stage_file(file));
         }
         let child = command
-            .args(["--manage-all-nodes", "--node-lease-duration-seconds=200"])
+            .args(["--manage-all-nodes", "--node-lease-duration-seconds=200", "--cidr=10.0.0.1/8"])
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log)
