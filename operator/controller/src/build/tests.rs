@@ -54,9 +54,9 @@ impl Made {
 }
 
 fn variable(container: &Container, name: &str) -> Option<String> {
-    let all = container.env.iter().flatten();
+    let mut all = container.env.iter().flatten();
     // Kubernetes takes the last one of a name.
-    all.filter(|variable| variable.name == name).next_back().and_then(|variable| variable.value.clone())
+    all.rfind(|variable| variable.name == name).and_then(|variable| variable.value.clone())
 }
 
 fn mount<'a>(container: &'a Container, path: &str) -> Vec<&'a VolumeMount> {
