@@ -13,51 +13,40 @@ impl TrainingJobStatus {
         for condition in news.conditions.iter_mut().filter(|condition| condition.type_ == "Reconciling") {
             condition.message.clear();
         }
-        news.training = news.training.map(news_of_training);
+        news.training.iter_mut().for_each(forget_progress);
         news
     }
 }
 
 /// Names every field, so that a new one does not compile before it is said what it is.
-fn news_of_training(training: TrainingStatus) -> TrainingStatus {
+fn forget_progress(training: &mut TrainingStatus) {
     let TrainingStatus {
-        step: _,
-        items: _,
-        epoch: _,
-        items_per_second: _,
-        promised_items_per_second,
-        loss: _,
-        first_validation,
+        step,
+        items,
+        epoch,
+        items_per_second,
+        loss,
+        eta,
+        goodput,
+        last_checkpoint,
+        slow_windows,
+        window,
         // What was validated last is what guards against damage.
-        validation,
-        eta: _,
-        goodput: _,
-        last_checkpoint: _,
-        slow_windows: _,
-        window: _,
-        restarts,
-        resume_not_after_items,
-        revision,
-        last_good_items,
-        started,
-        straggler,
-        degraded,
-        completed,
+        validation: _,
+        first_validation: _,
+        promised_items_per_second: _,
+        restarts: _,
+        resume_not_after_items: _,
+        revision: _,
+        last_good_items: _,
+        started: _,
+        straggler: _,
+        degraded: _,
+        completed: _,
     } = training;
-    TrainingStatus {
-        promised_items_per_second,
-        first_validation,
-        validation,
-        restarts,
-        resume_not_after_items,
-        revision,
-        last_good_items,
-        started,
-        straggler,
-        degraded,
-        completed,
-        ..TrainingStatus::default()
-    }
+    (*step, *items, *epoch, *slow_windows) = Default::default();
+    (*items_per_second, *loss, *eta, *goodput) = Default::default();
+    (*last_checkpoint, *window) = Default::default();
 }
 
 #[cfg(test)]

@@ -24,8 +24,10 @@ use std::time::Duration;
 
 /// Decisions of one reconcile. Each takes in what the one before made known; there are few such things.
 const ROUNDS: usize = 6;
-/// A gang that is coming up or going down is looked at so often, also when nothing is heard of it.
-const UNSETTLED: Duration = Duration::from_secs(5);
+/// A gang that is going down is looked at so often, also when nothing is heard of it: its nodes may be dead.
+const GOING_DOWN: Duration = Duration::from_secs(5);
+/// The same for one that is coming up: it may miss what somebody deleted.
+const COMING_UP: Duration = Duration::from_secs(30);
 /// One thing that a gang waits for is told no more often than this.
 const PROBLEM_EVERY: Duration = Duration::from_secs(30);
 
@@ -175,13 +177,14 @@ async fn rest(
         return Ok(Next::await_change());
     }
     let known = context.facts.of(key);
-    let settled = known.iter().filter(|facts| !facts.released).all(|facts| match observe::standing(facts) {
-        Standing::Absent | Standing::Queued | Standing::Running | Standing::Ended => true,
-        Standing::Pending { .. } | Standing::Ending => false,
+    let unsettled = known.iter().filter_map(|facts| match observe::standing(facts) {
+        // Nobody tells what becomes of a pod that is out of sight.
+        _ if facts.alive().any(|pod| pod.hidden) => Some(GOING_DOWN),
+        Standing::Ending if !facts.released => Some(GOING_DOWN),
+        Standing::Pending { .. } if !facts.released => Some(COMING_UP),
+        _ => None,
     });
-    // Nobody tells what becomes of a pod that is out of sight.
-    let hidden = known.iter().any(|facts| facts.alive().any(|pod| pod.hidden));
-    let unsettled = (!settled || hidden).then_some(UNSETTLED);
+    let unsettled = unsettled.min();
     for facts in &known {
         tell_problem(context, key, job, facts).await;
     }

@@ -16,8 +16,8 @@ pub struct Operator {
     /// Image whose agent is copied into foreign images: this operator's own.
     #[arg(long, env = "PAWL_AGENT_IMAGE", value_name = "IMAGE", default_value = IMAGE)]
     pub agent_image: String,
-    /// Jobs that are reconciled at a time.
-    #[arg(long, env = "PAWL_CONCURRENCY", value_name = "N", default_value = "8", value_parser = clap::value_parser!(u16).range(1..=256))]
+    /// Jobs that are reconciled at a time. Most of a reconcile is waiting for the API server.
+    #[arg(long, env = "PAWL_CONCURRENCY", value_name = "N", default_value = "32", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub concurrency: u16,
     /// Time between two questions to one running gang.
     #[arg(long, env = "PAWL_ASK_EVERY", value_name = "TIME", default_value = "5s")]

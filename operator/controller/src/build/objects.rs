@@ -54,11 +54,15 @@ pub fn token(blueprint: &Blueprint<'_>, gang_uid: &str, token: &Token) -> Secret
     }
 }
 
-/// The headless Service of a namespace: it gives the pods of all gangs their names, before they are ready.
+/// The headless Service of a namespace: it gives the first pod of every gang its name, before it is ready. The others
+/// are told each other's addresses there; the cluster need not write an endpoint for each of them.
 pub fn service(namespace: &str) -> Service {
-    let selector = BTreeMap::from([(names::MANAGED_BY.to_owned(), names::MANAGER.to_owned())]);
-    let mut labels = selector.clone();
-    labels.insert(names::NAME.to_owned(), names::TRAINER_NAME.to_owned());
+    let labels = BTreeMap::from([
+        (names::MANAGED_BY.to_owned(), names::MANAGER.to_owned()),
+        (names::NAME.to_owned(), names::TRAINER_NAME.to_owned()),
+    ]);
+    let mut selector = labels.clone();
+    selector.insert(names::BATCH_INDEX.to_owned(), "0".to_owned());
     Service {
         metadata: ObjectMeta {
             name: Some(names::SERVICE.to_owned()),

@@ -197,26 +197,29 @@ fn only_pods_of_a_gang_find_and_trust_each_other() {
 }
 
 #[rstest]
-#[case::in_the_pod(None, "/pawl/work/checkpoints", None)]
 #[case::claim("pvc://models", "/pawl/checkpoints", "models")]
 #[case::folder_of_a_claim("pvc://models/a/b/", "/pawl/checkpoints/a/b", "models")]
 #[case::object_store("s3://bucket/run", "s3://bucket/run", None)]
 #[case::mounted_by_the_template("file:///mnt/run", "file:///mnt/run", None)]
 fn checkpoints_go_where_the_job_says(
-    #[case] given: impl Into<Option<&'static str>>,
+    #[case] given: &str,
     #[case] location: &str,
     #[case] claim: impl Into<Option<&'static str>>,
 ) {
-    let (given, claim) = (given.into(), claim.into());
-    let made = Made::new(|job| {
-        if let Some(url) = given {
-            job["spec"]["train"] = json!({"checkpoint": {"storage": url}});
-        }
-    });
+    let claim = claim.into();
+    let made = Made::new(|job| job["spec"]["train"] = json!({"checkpoint": {"storage": given}}));
     assert_eq!(variable(&made.trainer(), "PAWL_CHECKPOINTS").as_deref(), Some(location));
     let claims: Vec<_> = made.pod().volumes.unwrap().into_iter().filter_map(|v| v.persistent_volume_claim).collect();
     assert_eq!(claims.first().map(|source| source.claim_name.as_str()), claim);
     assert_eq!(mount(&made.trainer(), "/pawl/checkpoints").len(), claims.len());
+}
+
+#[test]
+fn checkpoints_of_a_job_that_does_not_say_end_with_the_pod() {
+    let trainer = Made::new(|_| {}).trainer();
+    let work = variable(&trainer, "PAWL_WORK_DIR").unwrap();
+    assert_eq!(variable(&trainer, "PAWL_CHECKPOINTS"), Some(format!("{work}/checkpoints")));
+    assert!(mount(&trainer, volumes::CHECKPOINTS).is_empty());
 }
 
 #[test]
@@ -278,10 +281,16 @@ fn nobody_can_change_plan_and_token_and_both_go_with_the_batch_job() {
 }
 
 #[test]
-fn one_headless_service_names_the_pods_of_all_gangs() {
+fn one_headless_service_names_the_first_pods_of_all_gangs() {
     let service = service("team").spec.unwrap();
     assert_eq!(service.cluster_ip.as_deref(), Some("None"));
     assert_eq!(service.publish_not_ready_addresses, Some(true));
-    let pods = Made::new(|_| {}).gang().spec.unwrap().template.metadata.unwrap().labels.unwrap();
-    assert!(service.selector.unwrap().iter().all(|(name, value)| pods.get(name) == Some(value)));
+    let mut pods = Made::new(|_| {}).gang().spec.unwrap().template.metadata.unwrap().labels.unwrap();
+    let selector = service.selector.unwrap();
+    let mut selected = |index: &str| {
+        // The Job controller says so on each pod.
+        pods.insert("batch.kubernetes.io/job-completion-index".to_owned(), index.to_owned());
+        selector.iter().all(|(name, value)| pods.get(name) == Some(value))
+    };
+    assert_eq!([selected("0"), selected("1")], [true, false]);
 }

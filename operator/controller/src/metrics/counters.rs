@@ -14,7 +14,7 @@ use prometheus::{
 use std::time::Duration;
 
 /// Seconds: a reconcile that writes nothing takes under a millisecond, one that waits for the API server a second.
-const RECONCILE_BUCKETS: [f64; 11] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.0, 10.0];
+const RECONCILE_BUCKETS: [f64; 13] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 10.0];
 /// Seconds.
 const REQUEST_BUCKETS: [f64; 9] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.0, 10.0];
 /// Seconds: from a failed start to a day of training.
