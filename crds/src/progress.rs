@@ -6,15 +6,14 @@ impl TrainingJobStatus {
     /// This status without what changes with every step of the training. Two statuses whose rests differ tell news, which
     /// is worth a write at once.
     #[must_use]
-    pub fn without_progress(&self) -> Self {
-        let mut news = self.clone();
-        news.cost = None;
-        news.progress.clear();
-        for condition in news.conditions.iter_mut().filter(|condition| condition.type_ == "Reconciling") {
+    pub fn without_progress(mut self) -> Self {
+        self.cost = None;
+        self.progress.clear();
+        for condition in self.conditions.iter_mut().filter(|condition| condition.type_ == "Reconciling") {
             condition.message.clear();
         }
-        news.training.iter_mut().for_each(forget_progress);
-        news
+        self.training.iter_mut().for_each(forget_progress);
+        self
     }
 }
 
@@ -58,9 +57,9 @@ mod tests {
         let status = |training| TrainingJobStatus { training: Some(training), ..TrainingJobStatus::default() };
         let before = status(TrainingStatus { step: 7, items: 70, ..TrainingStatus::default() });
         let later = status(TrainingStatus { step: 8, items: 80, ..TrainingStatus::default() });
-        assert_eq!(before.without_progress(), later.without_progress());
+        assert_eq!(before.clone().without_progress(), later.without_progress());
         let again = status(TrainingStatus { step: 7, items: 70, restarts: 1, ..TrainingStatus::default() });
-        assert_ne!(before.without_progress(), again.without_progress());
+        assert_ne!(before.clone().without_progress(), again.without_progress());
         assert_ne!(before.without_progress(), TrainingJobStatus::default().without_progress(), "training began");
     }
 }

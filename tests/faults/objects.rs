@@ -59,8 +59,8 @@ where
         let all = serde_json::to_value(object).unwrap();
         let meta = &all["metadata"];
         let sizes = [&all["spec"]["parallelism"], &all["spec"]["completions"]];
-        let kept = [&meta["labels"], &meta["ownerReferences"], &meta["annotations"]["pawl.dev/plan-hash"]];
-        json!([kept, sizes])
+        let annotations = ["pawl.dev/plan-hash", "pawl.dev/job-uid"].map(|name| &meta["annotations"][name]);
+        json!([meta["labels"], meta["ownerReferences"], annotations, sizes])
     };
     let before = said(&objects.get(name).await.unwrap());
     for broken in ways {

@@ -138,8 +138,8 @@ fn text(launches: &[Short], dropped: u32) -> String {
 
 /// All `launches` in one message of at most [`MAX_TERMINATION_MESSAGE`] bytes.
 ///
-/// When they do not fit, first the texts go (to 100 bytes, then 40, then none), then validation metrics other than the
-/// loss, then the oldest launches.
+/// When they do not fit, first the texts go (to 100 bytes, then 40, then none), then the first validation and,
+/// of the newest, metrics other than the loss, then the oldest launches.
 pub fn fold(launches: &[LaunchResult]) -> String {
     let mut short: Vec<Short> = launches.iter().map(Short::from).collect();
     let fits = |text: &String| text.len() <= MAX_TERMINATION_MESSAGE;

@@ -68,9 +68,8 @@ proptest! {
             prop_assert_eq!((back.steps, back.items), (sent.steps, sent.items));
             prop_assert_eq!(back.peak_memory_bytes, sent.peak_memory_bytes);
             prop_assert_eq!(back.failed_at_items, sent.failed_at_items);
-            if let Some(checkpoint) = &back.checkpoint {
-                prop_assert_eq!(Some(checkpoint), sent.checkpoint.as_ref());
-            }
+            // No trainer gives longer names.
+            prop_assert_eq!(&back.checkpoint, &sent.checkpoint.clone().filter(|there| there.name.len() <= 64));
             prop_assert!(sent.message.starts_with(&back.message));
             if let Some(rate) = sent.items_per_second.filter(|rate| rate.is_finite()) {
                 prop_assert!((back.items_per_second.unwrap() - rate).abs() <= rate.abs() * 1e-5);

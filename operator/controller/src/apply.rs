@@ -37,10 +37,13 @@ pub async fn start(context: &Context, key: &Key, blueprint: &Blueprint<'_>) -> R
     if own.live_gang().is_none() && own.plan.is_some() {
         remove_plan(context, key, name).await?;
     }
-    // Pods take longest, so their batch Job comes first. The plan comes last: when it is there, all is.
-    let Some((uid, new)) = create_gang(context, key, blueprint).await? else { return Ok(false) };
+    // Without a name that the others find, a gang would hold its GPUs in vain.
     if blueprint.plan.replicas > 1 {
         context.services.ensure(&context.client, &key.namespace).await?;
+    }
+    // What else there is belongs to the batch Job. The plan comes last: when it is there, all is.
+    let Some((uid, new)) = create_gang(context, key, blueprint).await? else { return Ok(false) };
+    if blueprint.plan.replicas > 1 {
         create_token(context, key, blueprint, &uid, new).await?;
     }
     create_plan(context, key, blueprint, &uid).await?;

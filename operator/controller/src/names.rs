@@ -23,7 +23,7 @@ pub const PLAN_HASH: &str = "pawl.dev/plan-hash";
 pub const JOB_UID: &str = "pawl.dev/job-uid";
 /// Kueue's label: the queue in which a batch Job waits for its quota.
 pub const QUEUE: &str = "kueue.x-k8s.io/queue-name";
-/// The headless Service of a namespace: gangs find each other by hostname and this subdomain.
+/// The headless Service of a namespace: the first pod of a gang is found by its hostname and this subdomain.
 pub const SERVICE: &str = "pawl-trainers";
 /// The container in which the agent and its ranks run.
 pub const CONTAINER: &str = "trainer";

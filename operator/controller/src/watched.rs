@@ -155,7 +155,7 @@ pub struct PodTemplate {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct TemplateMeta {
-    /// Annotations. The API server lets nobody change them.
+    /// Annotations. The API server lets nobody change them once pods may be made.
     pub annotations: BTreeMap<String, String>,
 }
 

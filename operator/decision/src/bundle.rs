@@ -164,7 +164,7 @@ fn overall_speedup(comparison: &Comparison<'_>) -> Judged {
         if pairs.len() < wanted && !missing.is_empty() {
             return Judged::Run(Purpose::Bundle, missing);
         }
-        return Judged::Met(speed::reached(comparison, 1.0).as_ref().map(shown).unwrap_or_default());
+        return Judged::Met(speed::measured(comparison).as_ref().map(shown).unwrap_or_default());
     };
     let (said, missing) = speed::compare(comparison, gate.value());
     match said {
@@ -200,11 +200,14 @@ struct Measured {
 
 impl Measured {
     fn of(comparison: &Comparison<'_>) -> Self {
-        let gate = comparison.draft.spec.gates.overall_speedup.as_ref().map_or(1.0, Decimal::value);
+        let speedup = match &comparison.draft.spec.gates.overall_speedup {
+            Some(gate) => speed::reached(comparison, gate.value()),
+            None => speed::measured(comparison),
+        };
         let utilization =
             speed::median(comparison.candidates().filter_map(|l| l.utilization.as_ref()).map(Decimal::value));
         Self {
-            speedup: speed::reached(comparison, gate).as_ref().and_then(speed::status),
+            speedup: speedup.as_ref().and_then(speed::status),
             quality: quality::status(comparison),
             peak_memory: peak(comparison),
             utilization: utilization.and_then(Decimal::from_f64),

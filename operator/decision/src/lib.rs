@@ -8,7 +8,7 @@
 //! time, so that a decision made twice is the same decision, and a crash between any two writes loses nothing.
 //!
 //! - [`action`], [`observed`]: what goes out and what comes in;
-//! - `step`: the parts of a job in order (preflight, phases, enablers, leave-one-out, bundle, training);
+//! - `settle`: the parts of a job in order (preflight, phases, enablers, leave-one-out, bundle, training);
 //! - `verdict/`: one file for each verdict;
 //! - `attempt`: what is alive, started and stopped;
 //! - `fold`: how results become evidence.

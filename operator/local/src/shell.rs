@@ -281,7 +281,7 @@ impl Shell {
             return false;
         }
         told || since.elapsed() >= PROGRESS_WRITE
-            || written.without_progress() != self.document.status.without_progress()
+            || written.clone().without_progress() != self.document.status.clone().without_progress()
     }
 
     fn save(&mut self) -> Result<(), StateError> {

@@ -19,13 +19,6 @@ pub struct Write {
     pub verb: String,
     user: User,
     object_ref: Option<ObjectRef>,
-    response_status: Option<ResponseStatus>,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-struct ResponseStatus {
-    #[serde(default)]
-    code: u16,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -47,11 +40,6 @@ impl Write {
     /// Whose it was.
     pub fn user(&self) -> &str {
         &self.user.username
-    }
-
-    /// Whether it was carried out.
-    pub fn succeeded(&self) -> bool {
-        self.response_status.as_ref().is_some_and(|status| status.code < 300)
     }
 
     /// What was written, such as `patch trainingjobs/status`.

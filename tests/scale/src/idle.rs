@@ -150,12 +150,14 @@ async fn kill(scene: &Scene, pod: &str) {
 /// Hurts the third pod of a running gang and follows what becomes of it.
 async fn hurt(scene: &Scene, census: &Census, name: &str, hurt: impl AsyncFn(&Scene, &str)) -> Recovery {
     let (posted, _) = start(scene, census, name).await;
-    let old: Vec<Seen> = census
+    let mut old: Vec<Seen> = census
         .until("a gang that runs", DEADLINE, |seen| {
             let running = seen.values().filter(|pod| pod.made >= posted && pod.runs.is_some()).cloned();
             Some(running.collect::<Vec<_>>()).filter(|pods| pods.len() == REPLICAS)
         })
         .await;
+    // Names of pods begin with their index.
+    old.sort_by(|a, b| a.name.cmp(&b.name));
     // Nothing of its start is under way any more.
     tokio::time::sleep(Duration::from_secs(2)).await;
     let began = Instant::now();

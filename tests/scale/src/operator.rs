@@ -89,7 +89,9 @@ impl Reconciles {
             let (bound, count) = line.split_once("\"} ")?;
             Some((bound.parse().unwrap_or(f64::INFINITY), count.parse().ok()?))
         });
-        Self { buckets: buckets.collect() }
+        let buckets: Vec<_> = buckets.collect();
+        assert!(!buckets.is_empty(), "the operator tells how long reconciles take");
+        Self { buckets }
     }
 
     /// How many there were.

@@ -1,5 +1,7 @@
 //! Sums across two GPUs, each of which a thread has.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 use std::{
     sync::{Arc, Barrier},
     time::{Duration, Instant},

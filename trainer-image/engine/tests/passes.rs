@@ -276,6 +276,16 @@ fn joined_norms_run_on_every_executor_and_recompute_bit_for_bit() {
 }
 
 #[test]
+fn attention_that_is_not_joined_keeps_its_statistics() {
+    let exact = losses(&train(&Recipe::new(adamw()), 3));
+    let (attention, full_precision) = (AttentionKernel::Flash, names(&["*"]));
+    let recipe = Recipe { attention, precision: Precision::BF16, full_precision, ..Recipe::new(adamw()) };
+    for (a, b) in exact.iter().zip(&losses(&train(&recipe, 3))) {
+        assert!((a - b).abs() < 1e-4 * a, "{a} {b}");
+    }
+}
+
+#[test]
 fn low_precision_is_near_and_really_rounds() {
     let exact = losses(&train(&Recipe::new(adamw()), 3));
     for (precision, dtype, bound) in [(Precision::BF16, DType::BF16, 3e-2), (Precision::F16, DType::F16, 4e-3)] {

@@ -84,8 +84,8 @@ impl Gpu {
     }
 
     /// The executor that `settings` ask for. `compile: None` queues a kernel for each operator, `Fuse` fused kernels, `Graph` all of a program at
-    /// once as a CUDA graph. With `deterministic`, algorithms of products are not chosen by timing, which may come out differently from run to run;
-    /// all else is deterministic in any case.
+    /// once as a CUDA graph. With `deterministic`, algorithms of products are not chosen by timing, which may come out differently from run to run,
+    /// and cuDNN's attention is told to give the same bits; all else does in any case.
     pub fn executor(&self, settings: &Settings) -> CudaGraph {
         let device = Arc::clone(&self.device);
         let base = match settings.compile.unwrap_or_default() {

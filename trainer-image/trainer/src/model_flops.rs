@@ -3,7 +3,7 @@
 use pawl_contract::settings::{Precision, Settings};
 use pawl_engine::graph::{AttentionSpec, Graph, Node, Op, Program, Stage};
 
-/// Dense peak of tensor cores, in TFLOP/s: 16-bit floats, TensorFloat-32; and of float32 without them. By a part of the device's name, from
+/// Dense peak of tensor cores, in TFLOP/s: 16-bit floats, TensorFloat-32; and of float32 without them. By words of the device's name, from
 /// NVIDIA's data sheets.
 const PEAKS: [(&str, [f64; 3]); 9] = [
     ("B200", [2250.0, 1125.0, 75.0]),
@@ -19,7 +19,13 @@ const PEAKS: [(&str, [f64; 3]); 9] = [
 
 /// Peak of a device in FLOP/s for products in the precision of `settings`; `None` for a device that is not known.
 pub fn peak(device: &str, settings: &Settings) -> Option<f64> {
-    let (_, [half, tf32, single]) = PEAKS.iter().find(|(name, _)| device.contains(name))?;
+    let words: Vec<&str> = device.split([' ', '-']).collect();
+    let called = |name: &str| name.split(' ').all(|word| words.contains(&word));
+    // Cards of less power, and parts of one, reach less.
+    if called("NVL") || called("MIG") {
+        return None;
+    }
+    let (_, [half, tf32, single]) = PEAKS.iter().find(|(name, _)| called(name))?;
     let teraflops = match settings.precision.unwrap_or_default() {
         Precision::Bf16 | Precision::Fp16 => half,
         Precision::Tf32 => tf32,
@@ -105,6 +111,14 @@ mod tests {
         assert_eq!(peak("NVIDIA H200", &settings(Precision::Bf16)), Some(989.4e12));
         assert_eq!(peak("NVIDIA H100 PCIe", &settings(Precision::Tf32)), Some(378e12));
         assert_eq!(peak("NVIDIA A100-SXM4-80GB", &settings(Precision::Fp32)), Some(19.5e12));
-        assert_eq!(peak("Tesla T4", &settings(Precision::Fp16)), None, "no number is better than a wrong one");
+        for unknown in
+            ["Tesla T4", "NVIDIA L40", "NVIDIA GB200", "NVIDIA H100 NVL", "NVIDIA H100 80GB HBM3 MIG 1g.10gb"]
+        {
+            assert_eq!(
+                peak(unknown, &settings(Precision::Fp16)),
+                None,
+                "no number is better than a wrong one: {unknown}"
+            );
+        }
     }
 }

@@ -7,6 +7,8 @@ use pawl_contract::report::{MAX_TERMINATION_MESSAGE, truncated};
 
 /// Longest text about a pod, bytes.
 const MAX_TEXT: usize = 256;
+/// The kubelet's reason for a container that it cannot find: it was never started, or its node was away.
+const STATUS_UNKNOWN: &str = "ContainerStatusUnknown";
 
 /// A pod of a gang.
 #[derive(Clone, Debug, PartialEq)]
@@ -65,6 +67,13 @@ pub struct PodEnd {
     pub termination: String,
 }
 
+impl PodEnd {
+    /// Whether there was no trainer that could end: all that is known is why it was not started.
+    fn never_ran(&self) -> bool {
+        self.exit.is_none() || self.cause.starts_with(STATUS_UNKNOWN)
+    }
+}
+
 impl PodFacts {
     /// The facts of `pod`; `None` when it is no pod of a gang.
     pub fn new(pod: &WatchedPod) -> Option<Self> {
@@ -89,7 +98,7 @@ impl PodFacts {
     }
 
     /// A pod that ended without having run ended for what it waited for: the kubelet only says that there was nothing to
-    /// stop.
+    /// stop. One that ran after all says itself why it ended.
     pub(super) fn explained_by(&mut self, before: &Stand) {
         match (before, &mut self.stand) {
             // While it is being deleted nothing is tried any more.
@@ -98,7 +107,7 @@ impl PodFacts {
             {
                 problem.clone_from(known);
             }
-            (Stand::Waiting { problem }, Stand::Ended(end)) if !problem.is_empty() && end.termination.is_empty() => {
+            (Stand::Waiting { problem }, Stand::Ended(end)) if !problem.is_empty() && end.never_ran() => {
                 end.cause.clone_from(problem);
             }
             // What was found out stays.
@@ -140,7 +149,7 @@ fn ended(terminated: &Terminated, index: u32) -> PodEnd {
     let cause = match (out_of_memory, reason, terminated.exit_code) {
         (true, ..) => "its memory limit was reached (OOMKilled)".to_owned(),
         // The container could not be started, or its state was lost: nothing ran that could exit.
-        (_, "ContainerCannotRun" | "StartError" | "ContainerStatusUnknown", _) => text(reason, said),
+        (_, "ContainerCannotRun" | "StartError" | STATUS_UNKNOWN, _) => text(reason, said),
         (_, _, code) if code > 128 => format!("its container was killed by signal {}", code - 128),
         _ if !folded && !said.is_empty() => truncated(said, MAX_TEXT).to_owned(),
         _ => String::new(),
@@ -286,6 +295,12 @@ mod tests {
         }
         let Stand::Ended(end) = known.stand else { panic!("{known:?}") };
         assert_eq!((end.exit, end.cause.as_str()), (Some(137), "ErrImagePull: no such image"));
+        // One that ran after all, before anybody saw it run, says itself.
+        let refused = json!({"terminated": {"exitCode": 1, "reason": "Error", "message": "no such plan"}});
+        let mut ran = at(refused, false);
+        ran.explained_by(&Stand::Waiting { problem: "ErrImagePull".to_owned() });
+        let Stand::Ended(end) = ran.stand else { panic!("{ran:?}") };
+        assert_eq!(end.cause, "no such plan");
         // A pod that is still wanted is tried again: what was wrong may be right now.
         let mut again = at(json!({"waiting": {"reason": "ContainerCreating"}}), false);
         again.explained_by(&Stand::Waiting { problem: "ErrImagePull".to_owned() });

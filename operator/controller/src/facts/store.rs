@@ -248,18 +248,6 @@ impl Facts {
         others.filter(|key| !there.contains(key)).for_each(|key| self.orphan(key));
     }
 
-    /// The first pod of every attempt that runs: its job, the attempt, and the pod's address.
-    pub fn speakers(&self) -> Vec<(Key, String, String)> {
-        let jobs = self.lock();
-        let attempts = jobs.iter().flat_map(|(key, job)| job.attempts.iter().map(move |facts| (key, facts)));
-        let speaking = attempts.filter_map(|(key, facts)| {
-            let running = |pod: &&PodFacts| pod.index == 0 && pod.alive() && pod.stand == super::Stand::Running;
-            let pod = facts.own_pods().find(running).filter(|pod| !pod.address.is_empty())?;
-            Some((key.clone(), facts.name.clone(), pod.address.clone()))
-        });
-        speaking.collect()
-    }
-
     fn lock(&self) -> MutexGuard<'_, HashMap<Key, JobFacts>> {
         // Every change is a single assignment or a retain: a panic elsewhere leaves nothing half done.
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)

@@ -162,6 +162,8 @@ mod tests {
         // of all 7 at alpha: 77 %). It takes launches that repeat within 1 %.
         assert!(accepted(1.05, 1.02, launch / 2.0).0 >= 0.97);
         assert!(accepted(1.05, 1.02, launch).0 >= 0.65);
+        let (noisy, pairs) = accepted(1.05, 1.02, 0.02);
+        assert!(noisy >= 0.8 && pairs < 6.0, "a noisy gain is still seen mostly: {noisy}, {pairs}");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::sequential::{Interval, Sequential, sequential};
 use super::{Trial, Verdict};
 use crate::comparison::Comparison;
 use crate::launch::{Launch, Work};
-use pawl_api::spec::{OnInconclusive, Trigger};
+use pawl_api::spec::{Analysis, OnInconclusive, Trigger};
 use pawl_api::status::{Arm, Purpose, Speedup};
 use pawl_contract::decimal::Decimal;
 use pawl_contract::plan::LaunchKind;
@@ -49,16 +49,22 @@ pub(crate) fn shown(interval: &Interval) -> String {
 pub(crate) fn reached(comparison: &Comparison<'_>, threshold: f64) -> Option<Interval> {
     match compare(comparison, threshold).0 {
         Sequential::Above(interval) | Sequential::Below(interval) | Sequential::Undecided(interval) => Some(interval),
-        Sequential::More(_) => {
-            let analysis = &comparison.draft.spec.analysis;
-            let (pairs, _) = comparison.pairs(0);
-            let logs: Vec<f64> = pairs.iter().map(|pair| pair.ratio().ln()).collect();
-            let share = super::sequential::share(analysis, logs.len());
-            let interval = super::sequential::interval(&logs, share)?;
-            let bounds = interval.bounds.map(|(lower, upper)| (lower.exp(), upper.exp()));
-            Some(Interval { mean: interval.mean.exp(), bounds, ..interval })
-        }
+        Sequential::More(_) => over_all_pairs(comparison, super::sequential::share),
     }
+}
+
+/// The interval of a comparison that decides nothing: one look, at the whole error probability.
+pub(crate) fn measured(comparison: &Comparison<'_>) -> Option<Interval> {
+    over_all_pairs(comparison, |analysis, _| super::sequential::alpha(analysis))
+}
+
+/// The interval over the pairs that there are, at the error probability that `error` gives for so many.
+fn over_all_pairs(comparison: &Comparison<'_>, error: impl Fn(&Analysis, usize) -> f64) -> Option<Interval> {
+    let (pairs, _) = comparison.pairs(0);
+    let logs: Vec<f64> = pairs.iter().map(|pair| pair.ratio().ln()).collect();
+    let interval = super::sequential::interval(&logs, error(&comparison.draft.spec.analysis, logs.len()))?;
+    let bounds = interval.bounds.map(|(lower, upper)| (lower.exp(), upper.exp()));
+    Some(Interval { mean: interval.mean.exp(), bounds, ..interval })
 }
 
 /// The median of the finite values.

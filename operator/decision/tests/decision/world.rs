@@ -47,7 +47,7 @@ pub fn job(spec: Value) -> TrainingJob {
         "settings": {"batchPerGpu": 8},
     });
     whole.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
-    // Without a generation, as in the local shell: manifests were checked when they were read.
+    // Without a generation nothing is validated again: worlds may hold specs that both shells refuse.
     TrainingJob::new("job", serde_json::from_value(whole).unwrap())
 }
 

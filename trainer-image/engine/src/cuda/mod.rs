@@ -58,7 +58,7 @@ pub struct CudaGraph {
     pub pinned: bool,
     /// Whether the optimiser's state lies in page-locked host memory (`optimizerOffload: Cpu`), which kernels of the update read and write where it is.
     pub offload: bool,
-    /// Whether every run gives the same bits: nothing is chosen by timing, no sum depends on the order in which blocks end.
+    /// Whether cuDNN's attention gives the same bits in every run: no sum depends on the order in which blocks end. (Products: see `tune`.)
     pub deterministic: bool,
     /// The ranks that collectives sum over, when there is more than one.
     pub gang: Option<Arc<nccl::Nccl>>,

@@ -17,11 +17,15 @@ use crate::graph::{
 pub fn join_norms(program: &Program) -> Result<Program, GraphError> {
     let graph = &program.graph;
     let mut values: Vec<Option<NodeId>> = vec![None; graph.len()];
+    let mut joined_last = None;
     rewrite(program, |visit| {
         let value = match (&visit.node.op, Joined::of(graph, visit.node)) {
-            (Op::Attention(_), Some(joined)) => visit.here(|| joined.build(visit.b, &values)),
+            (Op::Attention(_), Some(joined)) => {
+                joined_last = Some(visit.id);
+                visit.here(|| joined.build(visit.b, &values))
+            }
             // Nobody asks a forward program for statistics.
-            (Op::Side(_), _) => visit.operands[0],
+            (Op::Side(_), _) if joined_last == Some(visit.node.operands[0]) => visit.operands[0],
             _ => visit.copy(),
         };
         values[visit.id.index()] = value.id();
