@@ -28,11 +28,12 @@ fn the_quickstart_measures_keeps_reverts_falls_back_and_trains() {
     assert!(states.iter().all(|(_, state, _)| state.is_final()), "{states:?}");
     assert!(states.iter().any(|&(_, state, _)| state == PhaseState::Accepted), "{states:?}");
     assert!(states.iter().any(|&(_, _, rung)| rung > 0), "{states:?}");
-    // Rolled back because it was measured, not because it could not be run.
+    // Rolled back because it was measured to be slower or worse, not because it could not be run or did not pay enough.
     let measured_and_reverted = status.phases.iter().any(|phase| {
-        phase.state == PhaseState::RolledBack && phase.speedup.as_ref().is_some_and(|speedup| speedup.pairs > 0)
+        let slower = phase.speedup.as_ref().and_then(|speedup| speedup.upper).is_some_and(|upper| upper.value() < 1.0);
+        phase.state == PhaseState::RolledBack && (slower || phase.reason == "QualityBelowThreshold")
     });
-    assert!(measured_and_reverted, "{states:?}");
+    assert!(measured_and_reverted, "{:?}", status.phases);
 
     let training = status.training.unwrap();
     let nrmse =
