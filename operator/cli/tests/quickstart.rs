@@ -30,7 +30,8 @@ fn the_quickstart_measures_keeps_reverts_falls_back_and_trains() {
     assert!(states.iter().any(|&(_, _, rung)| rung > 0), "{states:?}");
     // Rolled back because it was measured to be slower or worse, not because it could not be run or did not pay enough.
     let measured_and_reverted = status.phases.iter().any(|phase| {
-        let slower = phase.speedup.as_ref().and_then(|speedup| speedup.upper).is_some_and(|upper| upper.value() < 1.0);
+        let upper = phase.speedup.as_ref().and_then(|speedup| speedup.upper.as_ref());
+        let slower = upper.is_some_and(|upper| upper.value() < 1.0);
         phase.state == PhaseState::RolledBack && (slower || phase.reason == "QualityBelowThreshold")
     });
     assert!(measured_and_reverted, "{:?}", status.phases);
