@@ -187,7 +187,7 @@ fn check(plan: &AttemptPlan, node: &Node) -> Result<(), String> {
     if plan.contract != CONTRACT_VERSION {
         return Err(format!("contract {}: this agent speaks contract {CONTRACT_VERSION}", plan.contract));
     }
-    if plan.replicas == 0 || plan.ranks_per_replica == 0 || plan.world_size() > 1 << 16 {
+    if plan.replicas == 0 || plan.ranks_per_replica == 0 || plan.ranks() > 1 << 16 {
         return Err(format!("{} x {} ranks: choose 1 to 65536", plan.replicas, plan.ranks_per_replica));
     }
     let first = matches!(node.rendezvous, Rendezvous::Local | Rendezvous::Listen { .. });

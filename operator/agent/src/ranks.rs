@@ -289,7 +289,9 @@ fn environment(command: &mut Command, shared: &Shared, dir: &Path, master_port: 
         .env("LOCAL_RANK", local.to_string())
         .env("WORLD_SIZE", world_size);
     if shared.plan.gpus_per_replica == 0 {
-        command.env(env::DEVICE, "cpu").env("CUDA_VISIBLE_DEVICES", "");
+        let checks_for_gpus = shared.plan.checks.is_some_and(|gang| gang.gpus_per_replica > 0);
+        let device = if checks_for_gpus { "cuda" } else { "cpu" };
+        command.env(env::DEVICE, device).env("CUDA_VISIBLE_DEVICES", "");
         return;
     }
     command.env(env::DEVICE, format!("cuda:{local}"));

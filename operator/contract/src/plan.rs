@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum LaunchKind {
-    /// Checks settings and predicts memory; runs no kernel.
+    /// Checks settings and predicts memory; runs no kernel. As the first attempt of a job it has no GPU: see [`AttemptPlan::checks`].
     Preflight,
     /// Measures speed over a window of steps.
     Measure,
@@ -121,10 +121,13 @@ pub struct AttemptPlan {
     pub attempt: String,
     /// Agents in the gang.
     pub replicas: u32,
-    /// Ranks per agent; the world size is `replicas * ranks_per_replica`.
+    /// Ranks per agent.
     pub ranks_per_replica: u32,
     /// GPUs per agent; 0 when the ranks run on the CPU.
     pub gpus_per_replica: u32,
+    /// The gang that the launches are checked for, when that is not this one: one rank without a GPU checks for all of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checks: Option<Shape>,
     /// Program and arguments of a rank; empty: the trainer that is built in.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
@@ -138,8 +141,25 @@ pub struct AttemptPlan {
 }
 
 impl AttemptPlan {
-    /// Number of ranks in the gang.
-    pub fn world_size(&self) -> u32 {
+    /// Number of ranks that run.
+    pub fn ranks(&self) -> u32 {
         self.replicas * self.ranks_per_replica
     }
+
+    /// Number of ranks that each rank is told of: of those that run, or of the gang that is checked.
+    pub fn world_size(&self) -> u32 {
+        self.checks.map_or_else(|| self.ranks(), |gang| gang.replicas * gang.ranks_per_replica)
+    }
+}
+
+/// How large a gang is, and on what it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Shape {
+    /// Agents.
+    pub replicas: u32,
+    /// Ranks per agent.
+    pub ranks_per_replica: u32,
+    /// GPUs per agent; 0 when the ranks run on the CPU.
+    pub gpus_per_replica: u32,
 }

@@ -141,7 +141,7 @@ fn fetch(context: &Context, key: &Key, job: &TrainingJob, status: &TrainingJobSt
     let live = name.and_then(|name| context.live.latest(&key.namespace, &key.name, name));
     observe::observe(&Scene {
         job_uid: job.metadata.uid.as_deref().unwrap_or_default(),
-        gpus: job.spec.trainer.gpus_per_replica,
+        gpus: under_way.map_or(0, |attempt| pawl_decision::gang(&job.spec, attempt.purpose).gpus_per_replica),
         under_way: under_way.map(|attempt| (attempt.name.as_str(), attempt.launches.as_slice())),
         attempts: &attempts,
         live: live.as_deref(),

@@ -14,6 +14,7 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
+use pawl_api::status::AttemptStatus;
 use pawl_api::{TrainingJob, TrainingJobStatus};
 use pawl_contract::plan::AttemptPlan;
 use pawl_decision::action::Action;
@@ -121,7 +122,7 @@ pub async fn repair(
         return Ok(());
     }
     if !gang.intact {
-        repair_gang(context, key, job, &facts.name, &attempt.plan_hash).await?;
+        repair_gang(context, key, job, attempt).await?;
     }
     match &facts.plan {
         Some(plan) if plan.gang_uid == gang.uid && plan.intact => {}
@@ -142,18 +143,13 @@ fn blueprint<'a>(context: &'a Context, job: &'a TrainingJob, plan: &'a AttemptPl
     Blueprint { job, plan, plan_hash: hash, images: &context.images }
 }
 
-async fn repair_gang(
-    context: &Context,
-    key: &Key,
-    job: &TrainingJob,
-    attempt: &str,
-    plan_hash: &str,
-) -> Result<(), Error> {
-    tracing::warn!(attempt, "its batch Job was changed by somebody: put right");
+async fn repair_gang(context: &Context, key: &Key, job: &TrainingJob, attempt: &AttemptStatus) -> Result<(), Error> {
+    tracing::warn!(attempt = attempt.name, "its batch Job was changed by somebody: put right");
     let jobs: Api<Job> = Api::namespaced(context.client.clone(), &key.namespace);
-    let patch = Patch::Apply(build::gang_repair(job, attempt, plan_hash));
+    let patch = Patch::Apply(build::gang_repair(job, attempt));
     let parameters = PatchParams::apply(names::FIELD_MANAGER).force();
-    jobs.patch_metadata(attempt, &parameters, &patch).await.doing(|| format!("repair batch Job {attempt}")).map(|_| ())
+    let repaired = jobs.patch_metadata(&attempt.name, &parameters, &patch).await;
+    repaired.doing(|| format!("repair batch Job {}", attempt.name)).map(|_| ())
 }
 
 async fn repair_plan(

@@ -1,15 +1,17 @@
 //! What a job cost, and what it saved.
 
 use crate::draft::Draft;
+use crate::launch::gang;
+use pawl_api::spec::TrainingJobSpec;
+use pawl_api::status::Purpose;
 use pawl_contract::decimal::Decimal;
 use pawl_contract::report::LaunchResult;
 
 /// Counts the device time of a launch.
 pub(crate) fn count(draft: &mut Draft<'_>, result: &LaunchResult) {
-    let world = f64::from(draft.spec.trainer.world_size().max(1));
-    // A negative or absurd time counts as none; the cast saturates.
-    let milliseconds = (result.wall_seconds.max(0.0) * world * 1000.0) as u64;
     let purpose = draft.status.attempt.as_ref().map(|attempt| attempt.purpose);
+    // A negative or absurd time counts as none; the cast saturates.
+    let milliseconds = (result.wall_seconds.max(0.0) * devices(draft.spec, purpose) * 1000.0) as u64;
     let cost = draft.status.cost.get_or_insert_default();
     if let Some(purpose) = purpose {
         let spent = cost.purposes.entry(purpose).or_default();
@@ -21,6 +23,13 @@ pub(crate) fn count(draft: &mut Draft<'_>, result: &LaunchResult) {
     let price = draft.spec.cost.gpu_hour.as_ref().map(Decimal::value);
     cost.spent = price.and_then(|price| Decimal::from_f64(hours * price));
     cost.currency = if price.is_some() { draft.spec.cost.currency.clone() } else { String::new() };
+}
+
+/// What a launch is paid for: GPUs, or processes of a job that has none.
+fn devices(spec: &TrainingJobSpec, purpose: Option<Purpose>) -> f64 {
+    let gang = gang(spec, purpose.unwrap_or(Purpose::Train));
+    let free = spec.trainer.gpus_per_replica > 0 && gang.gpus_per_replica == 0;
+    if free { 0.0 } else { f64::from(gang.replicas) * f64::from(gang.ranks_per_replica) }
 }
 
 /// Estimates what training the same items with the baseline would have cost more.

@@ -9,7 +9,7 @@ use crate::fingerprint::fingerprint;
 use pawl_api::spec::TrainingJobSpec;
 use pawl_api::status::{Arm, Purpose};
 use pawl_contract::CONTRACT_VERSION;
-use pawl_contract::plan::{AttemptPlan, Budget, LaunchKind, LaunchPlan, WorkloadPlan};
+use pawl_contract::plan::{AttemptPlan, Budget, LaunchKind, LaunchPlan, Shape, WorkloadPlan};
 use pawl_contract::settings::Settings;
 use serde_json::json;
 
@@ -59,6 +59,25 @@ pub(crate) fn tag(spec: &TrainingJobSpec, kind: LaunchKind, settings: &Settings,
     let trainer = &spec.trainer;
     let world = (trainer.replicas, trainer.gpus_per_replica, &trainer.gpu_resource);
     fingerprint(&json!([kind, spec.workload, trainer.image, world, settings, seed, budget]), 8)
+}
+
+/// The gang that runs an attempt. What is built in checks a job in one rank without a GPU, before any device time is spent;
+/// a foreign trainer may need its peers and devices to know what it can do.
+pub fn gang(spec: &TrainingJobSpec, purpose: Purpose) -> Shape {
+    if purpose == Purpose::Preflight && spec.workload.command.is_empty() {
+        return Shape { replicas: 1, ranks_per_replica: 1, gpus_per_replica: 0 };
+    }
+    whole(spec)
+}
+
+/// The gang that trains.
+fn whole(spec: &TrainingJobSpec) -> Shape {
+    let trainer = &spec.trainer;
+    Shape {
+        replicas: trainer.replicas,
+        ranks_per_replica: trainer.ranks_per_replica(),
+        gpus_per_replica: trainer.gpus_per_replica,
+    }
 }
 
 /// The seed of a pair or seed index.
@@ -113,7 +132,7 @@ impl Draft<'_> {
 
     /// The plan of an attempt.
     pub fn attempt_plan(&self, attempt: &str, work: &Work) -> AttemptPlan {
-        let trainer = &self.spec.trainer;
+        let gang = gang(self.spec, work.purpose);
         let command = self.spec.workload.command.iter().chain(&self.spec.workload.args).cloned().collect();
         let launches =
             work.launches.iter().map(|launch| LaunchPlan { attempt: attempt.to_owned(), ..launch.plan.clone() });
@@ -121,9 +140,10 @@ impl Draft<'_> {
             contract: CONTRACT_VERSION,
             job: self.name().to_owned(),
             attempt: attempt.to_owned(),
-            replicas: trainer.replicas,
-            ranks_per_replica: trainer.ranks_per_replica(),
-            gpus_per_replica: trainer.gpus_per_replica,
+            replicas: gang.replicas,
+            ranks_per_replica: gang.ranks_per_replica,
+            gpus_per_replica: gang.gpus_per_replica,
+            checks: Some(whole(self.spec)).filter(|whole| *whole != gang),
             command,
             gather_seconds: Some(self.spec.lifecycle.scheduling_timeout.seconds()),
             launches: launches.collect(),

@@ -48,6 +48,8 @@ mod summary;
 mod train;
 mod verdict;
 
+pub use launch::gang;
+
 use action::Decision;
 use draft::Draft;
 use jiff::Timestamp;

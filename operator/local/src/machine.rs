@@ -95,7 +95,7 @@ impl Machine {
     pub fn gathered(&self, plan: &AttemptPlan) -> AttemptPlan {
         AttemptPlan {
             replicas: 1,
-            ranks_per_replica: plan.world_size(),
+            ranks_per_replica: plan.ranks(),
             gpus_per_replica: plan.replicas * plan.gpus_per_replica,
             ..plan.clone()
         }
@@ -135,6 +135,7 @@ fn host() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pawl_contract::plan::Shape;
 
     fn job(replicas: u32, gpus: u32) -> TrainingJob {
         serde_json::from_value(serde_json::json!({
@@ -183,6 +184,7 @@ mod tests {
             replicas: 2,
             ranks_per_replica: 2,
             gpus_per_replica: 2,
+            checks: None,
             command: Vec::new(),
             gather_seconds: None,
             launches: Vec::new(),
@@ -191,5 +193,10 @@ mod tests {
         let gathered = machine.gathered(&plan);
         assert_eq!((gathered.replicas, gathered.ranks_per_replica, gathered.gpus_per_replica), (1, 4, 4));
         assert_eq!(gathered.world_size(), plan.world_size());
+        // One rank that checks for all of them stays one, and is told of all.
+        let whole = Shape { replicas: 2, ranks_per_replica: 2, gpus_per_replica: 2 };
+        let check = AttemptPlan { replicas: 1, ranks_per_replica: 1, gpus_per_replica: 0, checks: Some(whole), ..plan };
+        let gathered = machine.gathered(&check);
+        assert_eq!((gathered.ranks(), gathered.gpus_per_replica, gathered.world_size()), (1, 0, 4));
     }
 }

@@ -48,6 +48,7 @@ fn attempt(number: u32, ranks: u32, launches: Vec<LaunchPlan>) -> AttemptPlan {
         replicas: 1,
         ranks_per_replica: ranks,
         gpus_per_replica: 0,
+        checks: None,
         command: Vec::new(),
         gather_seconds: None,
         launches,

@@ -5,8 +5,10 @@ use crate::ending::Ending;
 use crate::executors;
 use crate::nvml::BusyTime;
 use pawl_contract::settings::{Compile, OptimizerOffload, Precision, Settings};
-use pawl_engine::cuda::{CudaGraph, Launching, device::Device, nccl::Nccl};
-use pawl_engine::executor::ExecError;
+use pawl_engine::cuda::{self, Choices, CudaGraph, Launching, device::Device, nccl::Nccl};
+use pawl_engine::executor::{ExecError, MemoryReport};
+use pawl_engine::graph::Program;
+use pawl_engine::lower::LowerOptions;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -93,17 +95,41 @@ impl Gpu {
             Compile::Fuse => CudaGraph { launching: Launching::Streamed, ..CudaGraph::new(device) },
             Compile::Graph => CudaGraph::new(device),
         };
-        let mut lowering = executors::lowering(settings);
-        lowering.unfused.extend(base.lowering.unfused);
         CudaGraph {
-            lowering,
-            tf32: settings.precision == Some(Precision::Tf32),
+            lowering: lowering(settings),
+            tf32: rounds_to_tf32(settings),
             tune: base.tune && settings.deterministic != Some(true),
-            offload: settings.optimizer_offload == Some(OptimizerOffload::Cpu),
+            offload: offloads(settings),
             deterministic: settings.deterministic == Some(true),
             pinned: settings.loader_pinned == Some(true),
             gang: self.nccl.clone(),
             ..base
         }
     }
+}
+
+/// Bytes that `programs` will take on a GPU with `settings`, found without one.
+///
+/// # Errors
+/// When no kernel computes something.
+pub fn predict(programs: &[Program], settings: &Settings) -> Result<MemoryReport, ExecError> {
+    let (tf32, offload) = (rounds_to_tf32(settings), offloads(settings));
+    cuda::predict(programs, Choices { lowering: &lowering(settings), tf32, offload })
+}
+
+/// `compile: None` fuses nothing at all.
+fn lowering(settings: &Settings) -> LowerOptions {
+    let mut lowering = executors::lowering(settings);
+    if settings.compile.unwrap_or_default() == Compile::None {
+        lowering.unfused.push(LowerOptions::EVERYTHING.into());
+    }
+    lowering
+}
+
+fn rounds_to_tf32(settings: &Settings) -> bool {
+    settings.precision == Some(Precision::Tf32)
+}
+
+fn offloads(settings: &Settings) -> bool {
+    settings.optimizer_offload == Some(OptimizerOffload::Cpu)
 }

@@ -12,7 +12,7 @@ use crate::run::Run;
 use crate::saving::Saver;
 use crate::session::{Lineup, Session};
 use crate::signals::StopRequest;
-use crate::target::{Place, Target};
+use crate::target::{self, Place, Target};
 use crate::throughput::Throughput;
 use crate::{executors, model_flops, recipe, report, train};
 use pawl_contract::exit::Outcome;
@@ -73,6 +73,10 @@ fn preflight(launch: &Launch) -> Result<(usize, usize), Ending> {
     let Launch { plan, rank, world_size, .. } = launch;
     let place = Place::from_env()?;
     let prepared = prepare(plan, place, *rank, *world_size)?;
+    if place == Place::AbsentGpu {
+        let memory = target::predict(&prepared.lineup.programs, &plan.settings)?;
+        return Ok((memory.planned, memory.states));
+    }
     let alone = Arc::new(Gang::alone());
     let target = open(launch, place)?;
     let executor = executors::executor(&target, &plan.settings);

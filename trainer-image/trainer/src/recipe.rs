@@ -55,7 +55,7 @@ pub fn check(settings: &Settings, place: Place, workload: &str, of_workload: &[&
     } = settings;
     match place {
         Place::Cpu => without_gpu(settings)?,
-        Place::Cuda(_) => with_gpu(settings)?,
+        Place::Cuda(_) | Place::AbsentGpu => with_gpu(settings)?,
     }
     let has = |name: &str| of_workload.contains(&name);
     let unknown = [

@@ -6,6 +6,8 @@ use crate::executors;
 use crate::throughput::processor_time;
 use pawl_contract::env;
 use pawl_contract::settings::Settings;
+use pawl_engine::executor::MemoryReport;
+use pawl_engine::graph::Program;
 use std::path::Path;
 use std::time::Duration;
 
@@ -19,6 +21,8 @@ pub enum Place {
     Cpu,
     /// The visible GPU of this number.
     Cuda(usize),
+    /// A GPU that is not here: a preflight needs none.
+    AbsentGpu,
 }
 
 impl Place {
@@ -33,16 +37,12 @@ impl Place {
     fn parse(text: Option<&str>) -> Result<Self, Ending> {
         match text {
             None | Some("" | "cpu") => Ok(Self::Cpu),
+            Some("cuda") => Ok(Self::AbsentGpu),
             Some(text) => match text.strip_prefix("cuda:").and_then(|number| number.parse().ok()) {
                 Some(number) => Ok(Self::Cuda(number)),
                 None => Err(Ending::InvalidPlan(format!("{}: {text}: must be cpu or cuda:N", env::DEVICE))),
             },
         }
-    }
-
-    /// Whether this is a GPU.
-    pub fn is_gpu(self) -> bool {
-        matches!(self, Self::Cuda(_))
     }
 }
 
@@ -67,13 +67,14 @@ impl Target {
             #[cfg(feature = "cuda")]
             Place::Cuda(number) => Ok(Self::Cuda(Gpu::open(number, cache)?)),
             #[cfg(not(feature = "cuda"))]
-            Place::Cuda(number) => {
+            Place::Cuda(_) => {
                 let _ = cache;
-                Err(Ending::Unsupported(format!(
-                    "{}: cuda:{number}: this trainer is built for the CPU: set spec.trainer.image to one with CUDA, or spec.trainer.gpusPerReplica to 0",
-                    env::DEVICE
-                )))
+                Err(without_cuda())
             }
+            Place::AbsentGpu => Err(Ending::InvalidPlan(format!(
+                "{}: cuda: only a preflight does without a GPU: say cuda:N",
+                env::DEVICE
+            ))),
         }
     }
 
@@ -136,6 +137,32 @@ impl Target {
     }
 }
 
+/// Bytes that `programs` will take on a GPU, which is not here.
+///
+/// # Errors
+/// [`Ending::Unsupported`] when no kernel computes something, or this trainer is built without CUDA.
+#[cfg(feature = "cuda")]
+pub fn predict(programs: &[Program], settings: &Settings) -> Result<MemoryReport, Ending> {
+    Ok(crate::gpu::predict(programs, settings)?)
+}
+
+/// Without CUDA there is nothing to predict.
+///
+/// # Errors
+/// [`Ending::Unsupported`], with the remedy.
+#[cfg(not(feature = "cuda"))]
+pub fn predict(_: &[Program], _: &Settings) -> Result<MemoryReport, Ending> {
+    Err(without_cuda())
+}
+
+#[cfg(not(feature = "cuda"))]
+fn without_cuda() -> Ending {
+    Ending::Unsupported(format!(
+        "{}: cuda: this trainer is built for the CPU: set spec.trainer.image to one with CUDA, or spec.trainer.gpusPerReplica to 0",
+        env::DEVICE
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -145,7 +172,8 @@ mod tests {
         assert_eq!(Place::parse(None).unwrap(), Place::Cpu);
         assert_eq!(Place::parse(Some("cpu")).unwrap(), Place::Cpu);
         assert_eq!(Place::parse(Some("cuda:3")).unwrap(), Place::Cuda(3));
-        for wrong in ["gpu", "cuda", "cuda:", "cuda:-1"] {
+        assert_eq!(Place::parse(Some("cuda")).unwrap(), Place::AbsentGpu);
+        for wrong in ["gpu", "cuda:", "cuda:-1"] {
             let message = Place::parse(Some(wrong)).unwrap_err().to_string();
             assert!(message.starts_with("PAWL_DEVICE: ") && message.contains("cuda:N"), "{message}");
         }

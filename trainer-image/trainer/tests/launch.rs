@@ -169,6 +169,7 @@ fn two_ranks_give_the_losses_of_one_that_accumulates() {
         replicas: 1,
         ranks_per_replica: 2,
         gpus_per_replica: 0,
+        checks: None,
         command: Vec::new(),
         gather_seconds: None,
         launches: vec![plan(json!({"budget": {"items": 40}, "checkpoint": saving()}))],
@@ -287,6 +288,36 @@ fn a_rank_that_is_given_a_gpu_never_trains_on_the_cpu() {
     let (code, report) = Rank::start(dir.path(), &plan(json!({})), &[("PAWL_DEVICE", "cuda:0".to_owned())]).end();
     assert_eq!((code, report.outcome, report.steps), (20, Outcome::Unsupported, 0));
     assert!(report.message.contains("spec.trainer.image"), "{}", report.message);
+    // Nor does it check for a GPU elsewhere what it could not run there.
+    let check = plan(json!({"kind": "Preflight"}));
+    let (code, report) = Rank::start(dir.path(), &check, &[("PAWL_DEVICE", "cuda".to_owned())]).end();
+    assert_eq!((code, report.outcome), (20, Outcome::Unsupported));
+    assert!(report.message.contains("spec.trainer.image"), "{}", report.message);
+}
+
+/// One rank without a GPU checks for all: settings that only GPUs have, and what a rank of a gang will take there.
+#[test]
+#[cfg(feature = "cuda")]
+fn a_preflight_needs_no_gpu() {
+    let dir = tempfile::tempdir().unwrap();
+    let check = |settings: Value, world: u32| {
+        let plan = plan(json!({"kind": "Preflight", "settings": settings}));
+        let world = world.to_string();
+        let environment = [("PAWL_DEVICE", "cuda".to_owned()), ("PAWL_WORLD_SIZE", world)];
+        Rank::start(dir.path(), &plan, &environment).end().1
+    };
+    let alone = check(json!({"precision": "bf16", "attention": "Flash"}), 1);
+    assert_eq!(alone.outcome, Outcome::Done, "{}", alone.message);
+    assert!(alone.predicted_memory_bytes.unwrap() > 1 << 20);
+    let gang = check(json!({"precision": "bf16", "attention": "Flash", "nccl": {"NCCL_MIN_NCHANNELS": "4"}}), 4);
+    assert_eq!(gang.outcome, Outcome::Done, "{}", gang.message);
+    let unfused = check(json!({"compile": "None"}), 1);
+    assert!(unfused.predicted_memory_bytes.unwrap() > alone.predicted_memory_bytes.unwrap());
+    let refused = check(json!({"batchPerGpu": 3}), 1);
+    assert_eq!(refused.outcome, Outcome::InvalidPlan, "{}", refused.message);
+    // What trains needs one.
+    let (_, trains) = Rank::start(dir.path(), &plan(json!({})), &[("PAWL_DEVICE", "cuda".to_owned())]).end();
+    assert!(trains.outcome == Outcome::InvalidPlan && trains.message.contains("cuda:N"), "{}", trains.message);
 }
 
 #[test]

@@ -152,6 +152,7 @@ fn two_ranks_give_the_losses_of_one_that_accumulates() {
         ranks_per_replica: 2,
         gather_seconds: None,
         gpus_per_replica: 0,
+        checks: None,
         command: Vec::new(),
         launches: vec![plan(json!({"budget": {"items": 40}}))],
         stop_on_failure: true,

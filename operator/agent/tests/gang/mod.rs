@@ -51,6 +51,7 @@ pub fn plan(replicas: u32, ranks: u32, launches: &[&str], script: &str) -> Attem
         replicas,
         ranks_per_replica: ranks,
         gpus_per_replica: 0,
+        checks: None,
         command: vec!["sh".into(), "-c".into(), format!("{PRELUDE}{script}")],
         gather_seconds: None,
         launches: launches.iter().map(|name| launch(name)).collect(),

@@ -128,7 +128,7 @@ async fn whole(plan: &AttemptPlan, arguments: Pod, mut interrupts: Interrupts) -
         tokio::spawn(pawl_agent::serve(listen(port)?, live.clone()));
     }
     let (stop, stopped) = watch::channel(Stop::No);
-    tracing::info!(launches = plan.launches.len(), ranks = plan.world_size(), "the attempt begins");
+    tracing::info!(launches = plan.launches.len(), ranks = plan.ranks(), "the attempt begins");
     let heard = move |event: Event| {
         live.hear(&event);
         tell(&event);

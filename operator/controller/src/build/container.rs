@@ -62,9 +62,10 @@ fn restricted() -> SecurityContext {
 fn resources(blueprint: &Blueprint<'_>) -> Option<ResourceRequirements> {
     let trainer = &blueprint.job.spec.trainer;
     let mut resources = trainer.pod_template.resources.clone().unwrap_or_default();
-    if trainer.gpus_per_replica > 0 {
+    let gpus = blueprint.plan.gpus_per_replica;
+    if gpus > 0 {
         let limits = resources.limits.get_or_insert_with(BTreeMap::new);
-        limits.insert(trainer.gpu_resource.clone(), Quantity(trainer.gpus_per_replica.to_string()));
+        limits.insert(trainer.gpu_resource.clone(), Quantity(gpus.to_string()));
     }
     (resources != ResourceRequirements::default()).then_some(resources)
 }

@@ -9,6 +9,7 @@ use k8s_openapi::api::batch::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::{Resource, ResourceExt};
 use pawl_api::TrainingJob;
+use pawl_api::status::AttemptStatus;
 
 /// The batch Job: all pods at once, none replaced, all ended when one fails. Pawl decides about the next attempt.
 pub fn gang(blueprint: &Blueprint<'_>) -> Job {
@@ -31,12 +32,12 @@ pub fn gang(blueprint: &Blueprint<'_>) -> Job {
 
 /// What of a batch Job a person may have broken, as a patch that puts it right: labels, annotations, owner and size. The
 /// pod template cannot be changed once it is there, and whether it is suspended is its queue's to say.
-pub fn gang_repair(job: &TrainingJob, attempt: &str, plan_hash: &str) -> serde_json::Value {
-    let size = job.spec.trainer.replicas;
+pub fn gang_repair(job: &TrainingJob, attempt: &AttemptStatus) -> serde_json::Value {
+    let size = pawl_decision::gang(&job.spec, attempt.purpose).replicas;
     serde_json::json!({
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": metadata(job, attempt, plan_hash),
+        "metadata": metadata(job, &attempt.name, &attempt.plan_hash),
         "spec": {"parallelism": size, "completions": size},
     })
 }

@@ -3,6 +3,7 @@ use crate::facts::{GangFacts, PlanFacts};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Container, PodSpec, VolumeMount};
 use kube::ResourceExt;
+use pawl_api::status::{AttemptStatus, Purpose};
 use pawl_rendezvous::Token;
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -79,7 +80,13 @@ fn what_is_built_is_found_to_be_intact_and_the_jobs_own() {
 #[test]
 fn a_repair_says_what_was_built() {
     let made = Made::new(|job| job["metadata"]["labels"] = json!({"kueue.x-k8s.io/queue-name": "q"}));
-    let repair = gang_repair(&made.job, "toy-3", "hash");
+    let under_way = AttemptStatus {
+        name: "toy-3".to_owned(),
+        plan_hash: "hash".to_owned(),
+        purpose: Purpose::Train,
+        ..AttemptStatus::default()
+    };
+    let repair = gang_repair(&made.job, &under_way);
     let gang = made.gang();
     assert_eq!(repair["metadata"], json!(gang.metadata));
     assert_eq!(repair["spec"], json!({"parallelism": 2, "completions": 2}));
@@ -97,6 +104,17 @@ fn the_batch_job_makes_all_pods_at_once_and_never_another() {
     assert_eq!(spec.pod_replacement_policy.as_deref(), Some("Failed"));
     assert!(spec.pod_failure_policy.unwrap().rules.iter().all(|rule| rule.action == "FailJob"));
     assert_eq!(spec.template.spec.unwrap().restart_policy.as_deref(), Some("Never"));
+}
+
+#[test]
+fn a_plan_without_gpus_asks_for_none() {
+    let mut made = Made::new(|_| {});
+    let gpus = |made: &Made| made.trainer().resources.unwrap_or_default().limits.unwrap_or_default();
+    assert_eq!(gpus(&made)["nvidia.com/gpu"].0, "1");
+    (made.plan.replicas, made.plan.gpus_per_replica) = (1, 0);
+    assert!(gpus(&made).is_empty());
+    assert_eq!(made.gang().spec.unwrap().completions, Some(1));
+    assert_eq!(variable(&made.trainer(), "PAWL_AGENT_TOKEN_FILE"), None);
 }
 
 #[test]

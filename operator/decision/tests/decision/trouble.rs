@@ -154,6 +154,26 @@ fn what_cannot_be_done_is_refused_before_anything_starts() {
 }
 
 #[test]
+fn preflight_of_what_is_built_in_is_one_rank_without_a_gpu() {
+    let trainer = json!({"replicas": 2, "gpusPerReplica": 4});
+    let shapes = |spec: serde_json::Value| {
+        let mut world = World::new(spec, factors(FACTORS));
+        let mut shapes = Vec::new();
+        for number in 1..=2 {
+            let name = format!("job-{number}");
+            world.run_until(|world| world.attempts.contains_key(&name));
+            let plan = &world.attempts[&name].plan;
+            shapes.push((plan.replicas, plan.ranks_per_replica, plan.gpus_per_replica, plan.world_size()));
+        }
+        shapes
+    };
+    assert_eq!(shapes(fuse(json!({"trainer": trainer}))), [(1, 1, 0, 8), (2, 4, 4, 8)]);
+    // A foreign trainer may ask its peers and its GPUs what it can do.
+    let foreign = fuse(json!({"trainer": trainer, "workload": {"command": ["python3", "train.py"]}}));
+    assert_eq!(shapes(foreign), [(2, 4, 4, 8), (2, 4, 4, 8)]);
+}
+
+#[test]
 fn preflight_finds_what_is_unsupported_and_a_rung_may_answer() {
     let trainer = || -> crate::world::Trainer {
         Box::new(|plan, _| match serde_json::to_string(&plan.settings).unwrap().contains("Full") {
@@ -237,7 +257,10 @@ fn device_time_is_counted_once() {
         World::new(fuse(json!({"trainer": {"gpusPerReplica": 4}, "cost": {"gpuHour": "2"}})), factors(FACTORS));
     world.run();
     let cost = world.status.cost.as_ref().unwrap();
-    assert_eq!(cost.device_milliseconds, world.ran.len() as u64 * 36_000 * 4);
-    let hours = world.ran.len() as f64 * 0.04;
+    // The first attempt checks the job without a GPU.
+    let on_gpus = world.ran.iter().filter(|launch| launch.attempt != "job-1").count();
+    assert!(on_gpus > 6 && on_gpus < world.ran.len());
+    assert_eq!(cost.device_milliseconds, on_gpus as u64 * 36_000 * 4);
+    let hours = on_gpus as f64 * 0.04;
     assert!((cost.spent.as_ref().unwrap().value() - 2.0 * hours).abs() < 1e-3);
 }

@@ -1,6 +1,7 @@
 //! What the API server cannot know is told before anything is measured: in the condition, and in an event.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::ResourceExt;
 use pawl_api::TrainingJob;
 use pawl_api::status::Stage;
 use pawl_e2e::job::{status, toy};
@@ -8,7 +9,8 @@ use pawl_e2e::programs::repository;
 use pawl_e2e::scene::stage;
 use pawl_e2e::{Scene, scene};
 use serde_json::{Value, json};
-use std::time::Duration;
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
 fn condition<'a>(job: &'a TrainingJob, kind: &str) -> &'a Condition {
     status(job).conditions.iter().find(|condition| condition.type_ == kind).unwrap()
@@ -100,5 +102,35 @@ fn what_the_trainer_refuses_fails_with_the_trainers_own_words() {
         });
         let message = fails(scene, &unknown, "InvalidPlan").await;
         assert!(message.contains("nonesuch"), "{message}");
+    });
+}
+
+#[test]
+fn what_only_a_trainer_knows_is_told_without_a_gpu() {
+    scene(async |scene| {
+        let _operator = scene.operator().await;
+        // The operator's own trainer is built for the CPU here: which it only says when it is asked for GPUs.
+        scene.apply(&json!({
+            "apiVersion": "pawl.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": "large"},
+            "spec": {"workload": {"name": "ups"}, "trainer": {"replicas": 2, "gpusPerReplica": 2}, "settings": {"batchPerGpu": 2}},
+        }));
+        let (mut seen, began) = (BTreeSet::new(), Instant::now());
+        let failed = loop {
+            for pod in scene.pods("large").await {
+                let container = &pod.spec.as_ref().unwrap().containers[0];
+                let limits = container.resources.as_ref().and_then(|resources| resources.limits.clone());
+                assert!(!limits.unwrap_or_default().contains_key("nvidia.com/gpu"), "{} holds a GPU", pod.name_any());
+                seen.insert(pod.name_any());
+            }
+            let job = scene.job("large").await;
+            if stage(&job) == Stage::Failed {
+                break job;
+            }
+            assert!(began.elapsed() < Duration::from_secs(90), "{:?}", job.status);
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        };
+        let told = condition(&failed, "Failed");
+        assert!(told.reason == "BaselineUnsupported" && told.message.contains("gpusPerReplica"), "{told:?}");
+        assert_eq!(seen.len(), 1, "{seen:?}");
     });
 }

@@ -9,24 +9,24 @@ use std::sync::Arc;
 use cudarc::driver::{CudaEvent, CudaGraph as Captured, result, sys};
 
 use super::{
-    CudaGraph, Launching, attention,
+    Choices, CudaGraph, Launching,
     cudnn::{Cudnn, Plans},
     device::{Device, Memory, Pinned},
     error::NAME,
-    host_states::{self, States},
-    matmul::{Blas, WORKSPACE},
+    host_states::States,
+    matmul::Blas,
     nccl::Nccl,
     overlap,
+    planned::{Planned, input_bytes},
     run::{Code, Places, Plan, Run, Target},
     transfer::{bytes_of, copy, fill, read, write},
 };
 use crate::{
     array::{Array, View},
     cpu::KernelTime,
-    executor::{ExecError, ExecOptions, Executable, MemoryReport, check_inputs, check_programs, unify_states},
+    executor::{ExecError, ExecOptions, Executable, MemoryReport, check_inputs},
     graph::{Graph, GraphError, Meta, Node, Op, Program, ScopeId, Shape, StateDecl, initial_value},
-    lower::{LowerOptions, Lowered, Packing, Storage, aligned},
-    passes::expand_norms,
+    lower::{Lowered, Packing, Storage},
 };
 
 /// Programs compiled for a GPU.
@@ -83,45 +83,27 @@ struct Slot {
 // SAFETY: graphs are launched by the one thread that has the executable.
 unsafe impl Send for Compiled {}
 
-fn input_bytes(program: &Program) -> usize {
-    program.inputs.iter().map(|input| aligned(input.meta.bytes())).sum()
-}
-
 impl CudaExecutable {
     pub(super) fn new(executor: &CudaGraph, programs: &[Program], options: &ExecOptions) -> Result<Self, ExecError> {
-        let shared = shared_memory(&executor.device)?;
-        let fused = !executor.lowering.unfused.iter().any(|scope| scope == LowerOptions::EVERYTHING);
-        let joined = |graph: &Graph, node: &Node| fused && attention::joins_norms(graph, node, shared);
-        let expanded: Vec<Program> =
-            programs.iter().map(|program| expand_norms(program, joined)).collect::<Result<_, _>>()?;
-        let programs = expanded.as_slice();
-        check_programs(programs, NAME)?;
         if options.collective.world() > 1 && executor.gang.is_none() {
             let what = "collectives of a gang without NCCL: set CudaGraph::gang".into();
             return Err(ExecError::Unsupported { executor: NAME, what });
         }
         let device = &executor.device;
         device.context().bind_to_thread()?;
-        let target = Target { multiprocessors: device.multiprocessors(), shared };
-        let (states, places) = unify_states(programs)?;
-        let [state_size, _] = host_states::bytes(&states, executor.offload);
-        let lowered: Vec<Lowered> = programs.iter().map(|p| Lowered::new(p, &executor.lowering)).collect();
+        let target = Target { multiprocessors: device.multiprocessors(), shared: shared_memory(device)? };
         // Without cuDNN the generated kernels do its work.
         let mut cudnn = Plans::new(Cudnn::open(device).ok(), executor.deterministic);
-        let plan = |lowered: &Lowered| Plan::all(lowered, &target, &mut cudnn, executor.tf32);
-        let plans = lowered.iter().map(plan).collect::<Result<Vec<_>, ExecError>>()?;
-        let arena = lowered.iter().map(|l| l.plan.arena).max().unwrap_or(0);
-        let workspace = plans.iter().flatten().map(Plan::workspace).max().unwrap_or(0);
-        let slots: usize = programs.iter().map(|p| 2 * input_bytes(p)).sum();
-        let own: usize = lowered.iter().map(Lowered::own_bytes).sum();
-        let planned = state_size + arena + workspace + WORKSPACE + slots + own;
+        let choices = Choices { lowering: &executor.lowering, tf32: executor.tf32, offload: executor.offload };
+        let Planned { programs, lowered, kernels, states, places, arena, workspace, memory } =
+            Planned::new(programs, choices, &target, &mut cudnn)?;
         let free = device.free_memory()?;
         let limit = options.memory_limit.unwrap_or(free).min(free);
-        if planned > limit {
-            return Err(ExecError::OutOfMemory { needed: planned, limit });
+        if memory.planned > limit {
+            return Err(ExecError::OutOfMemory { needed: memory.planned, limit });
         }
         let mut code = Code::new(device);
-        code.add(&plans.iter().flatten().flat_map(Plan::sources).collect::<Vec<_>>())?;
+        code.add(&kernels.iter().flatten().flat_map(Plan::sources).collect::<Vec<_>>())?;
         let mut blas = Blas::new(device)?;
         let state_memory = States::new(device, &states, executor.offload)?;
         let arena = device.allocate(arena)?;
@@ -131,7 +113,7 @@ impl CudaExecutable {
             fill(device, memory)?;
         }
         let mut compiled = Vec::with_capacity(programs.len());
-        for (((program, place), lowered), plans) in programs.iter().zip(places).zip(lowered).zip(&plans) {
+        for (((program, place), lowered), plans) in programs.iter().zip(places).zip(lowered).zip(&kernels) {
             let place = |state: usize| state_memory.address(place[state]);
             let mut one = Compiled::new(device, program, lowered, arena.address(), &place)?;
             let at = Places { buffers: &one.slots[0].addresses, workspace: workspace.address() };
@@ -148,7 +130,6 @@ impl CudaExecutable {
             // SAFETY: each state has its place; nothing runs.
             unsafe { write(state_memory.address(at), value.view()) }?;
         }
-        let report = MemoryReport { states: state_size, planned, peak: 0 };
         let mut executable = Self {
             programs: compiled,
             blas,
@@ -159,7 +140,7 @@ impl CudaExecutable {
             _arena: arena,
             launching: executor.launching,
             pinned: executor.pinned,
-            report,
+            report: memory,
             free,
             device: Arc::clone(device),
         };

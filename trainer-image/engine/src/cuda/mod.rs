@@ -17,6 +17,7 @@ mod host_states;
 mod matmul;
 pub mod nccl;
 mod overlap;
+mod planned;
 mod run;
 pub mod source;
 mod transfer;
@@ -24,6 +25,7 @@ mod transfer;
 use std::{path::PathBuf, sync::Arc};
 
 pub use executable::CudaExecutable;
+pub use planned::{Choices, predict};
 
 use crate::{
     executor::{ExecError, ExecOptions, Executable, Executor},

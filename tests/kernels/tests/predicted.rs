@@ -1,0 +1,47 @@
+//! What a program will take on a GPU is predicted without one.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
+
+use pawl_engine::{
+    cuda::{Choices, predict},
+    graph::Role,
+    lower::LowerOptions,
+    recipe::{AttentionKernel, Precision},
+};
+use pawl_kernels::UpsStep;
+
+const GIB: f64 = (1_u64 << 30) as f64;
+
+#[test]
+fn memory_of_ups_is_what_a_gpu_will_report() {
+    let fused = LowerOptions::default();
+    let bytes = |recompute, items, offload| {
+        let step = UpsStep {
+            preset: "full".into(),
+            items,
+            pairs: None,
+            auxiliary: false,
+            precision: Precision::BF16,
+            attention: AttentionKernel::Flash,
+            recompute,
+        };
+        let program = step.program().unwrap();
+        let memory = predict(&[program.clone()], Choices { lowering: &fused, tf32: false, offload }).unwrap();
+        (memory, program)
+    };
+    let (kept, program) = bytes(false, 28, false);
+    let (recomputed, _) = bytes(true, 28, false);
+    println!("planned: {:.2} and {:.2} GiB", kept.planned as f64 / GIB, recomputed.planned as f64 / GIB);
+    assert!(2 * recomputed.planned < kept.planned);
+    let (half, _) = bytes(false, 14, false);
+    let values = |memory: pawl_engine::executor::MemoryReport| (memory.planned - memory.states) as f64;
+    assert!((values(kept) / values(half) - 2.0).abs() < 0.1, "values grow with the batch");
+
+    // What lies in host memory is not on the GPU, and nothing else moves.
+    let (offloaded, _) = bytes(false, 28, true);
+    let optimizer = program.states.iter().filter(|state| state.role == Role::Optimizer);
+    let optimizer: usize = optimizer.map(|state| state.meta.bytes()).sum();
+    let saved = kept.planned - offloaded.planned;
+    assert!(saved >= optimizer && saved < optimizer + optimizer / 100 + 65_536, "{saved} of {optimizer}");
+    assert_eq!(values(offloaded), values(kept));
+}
