@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
 
 use std::collections::HashSet;
+use std::path::Path;
 
 use pawl_engine::{
     cuda::{
@@ -40,10 +41,12 @@ fn sources(program: &Program, found: &mut HashSet<Source>) {
     }
 }
 
+/// Compiles them; what this NVRTC compiled before in this target folder is not compiled again.
 fn compile(found: &HashSet<Source>) {
+    let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels");
     let sources: Vec<&Source> = found.iter().collect();
     for (major, minor) in [(8, 0), (9, 0), (10, 0)] {
-        let compiler = Compiler::new(Architecture::new(major, minor), None).unwrap();
+        let compiler = Compiler::new(Architecture::new(major, minor), Some(cache.clone())).unwrap();
         if let Err(error) = compiler.compile_all(&sources) {
             panic!("sm_{major}{minor}, one of {} sources: {error}", sources.len());
         }
