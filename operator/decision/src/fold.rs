@@ -85,9 +85,9 @@ pub(crate) fn results(draft: &mut Draft<'_>, facts: &AttemptFacts, work: Option<
         new = true;
         cost::count(draft, result);
         let wanted = work.and_then(|work| work.launches.iter().find(|launch| launch.plan.launch == result.launch));
-        let Some(launch) = wanted else { continue };
-        if speaks(draft.spec, launch, result).is_ok() {
-            record(draft, launch, result, &facts.placement);
+        match wanted.filter(|launch| speaks(draft.spec, launch, result).is_ok()) {
+            Some(launch) => record(draft, launch, result, &facts.placement),
+            None => train::stopped(draft, result),
         }
     }
     new

@@ -143,6 +143,15 @@ pub(crate) fn record(draft: &mut Draft<'_>, result: &LaunchResult) {
     }
 }
 
+/// Takes in where a training that was stopped, or lost its ranks, goes on. Of a training that is no longer wanted nothing is.
+pub(crate) fn stopped(draft: &mut Draft<'_>, result: &LaunchResult) {
+    let Some(checkpoint) = &result.checkpoint else { return };
+    let wanted = draft.launch("train", LaunchKind::Train, &draft.effective(), (Target::Train, Arm::Candidate, 0));
+    if let Some(training) = draft.status.training.as_mut().filter(|_| wanted.plan.launch == result.launch) {
+        training.last_checkpoint = Some(checkpointed(checkpoint));
+    }
+}
+
 /// A checkpoint, as the status says it.
 pub(crate) fn checkpointed(checkpoint: &CheckpointRef) -> CheckpointStatus {
     CheckpointStatus { name: bounded(&checkpoint.name), step: checkpoint.step, items: checkpoint.items }

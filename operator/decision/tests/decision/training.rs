@@ -6,7 +6,7 @@ use pawl_contract::exit::Outcome;
 use pawl_contract::plan::{LaunchKind, LaunchPlan};
 use pawl_contract::progress::{CheckpointRef, Validation};
 use pawl_contract::report::LaunchResult;
-use pawl_decision::observed::Ending;
+use pawl_decision::observed::{AttemptState, Ending};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -53,6 +53,25 @@ fn divergence_reverts_changed_numerics_and_resumes_before_the_damage() {
     let checkpoint = runs[1].checkpoint.as_ref().unwrap();
     assert_eq!((checkpoint.resume, checkpoint.resume_not_after_items), (true, Some(500)));
     assert!(runs[1].settings.compile.is_some() && runs[1].settings.precision.is_none());
+}
+
+#[test]
+fn a_training_that_is_stopped_says_where_it_goes_on() {
+    let stopped = |edit: Value| {
+        let mut world = training(json!({}));
+        world.edit(|spec| spec.as_object_mut().unwrap().extend(edit.as_object().unwrap().clone()));
+        let attempt = world.attempts.values_mut().next_back().unwrap();
+        let launch = attempt.plan.launches[0].clone();
+        let checkpoint = Some(CheckpointRef { name: "00000007-step-70".to_owned(), step: 70, items: 4_480 });
+        attempt.facts.results.push(LaunchResult { checkpoint, ..ended(&launch, Outcome::Stopped) });
+        attempt.facts.state = AttemptState::Ended(Ending::Stopped);
+        world.decide();
+        world.status.training.and_then(|training| training.last_checkpoint).map(|checkpoint| checkpoint.items)
+    };
+    assert_eq!(stopped(json!({"suspend": true})), Some(4_480));
+    assert_eq!(stopped(json!({})), Some(4_480), "the gang was lost");
+    // Another training has other checkpoints.
+    assert_eq!(stopped(json!({"suspend": true, "seeds": [7]})), None);
 }
 
 #[test]
