@@ -3,7 +3,7 @@
 use crate::gang::{Training, attempt};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
 use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::{Resource, ResourceExt};
 use pawl_api::TrainingJob;
@@ -13,6 +13,13 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
+
+/// What people break of an attempt's own objects is put right within this.
+const OWNED: Duration = Duration::from_secs(5);
+/// The same for the Service of the namespace: for a few seconds after it was put right it is let be.
+const SHARED: Duration = Duration::from_secs(10);
+/// The Service of a namespace.
+const SERVICE: &str = "pawl-trainers";
 
 #[test]
 fn a_deleted_job_is_a_lost_gang_and_training_resumes() {
@@ -49,34 +56,50 @@ fn the_loss_of_its_token_and_its_plan_does_not_hurt_a_running_gang() {
     });
 }
 
-/// Breaks an object of the attempt in each of these ways, and waits each time until all that Pawl says of it is back.
-async fn broken_and_put_right<K>(scene: &Scene, name: &str, ways: &[Value])
+/// All that Pawl says of an object.
+fn said(object: &impl Serialize) -> Value {
+    let all = serde_json::to_value(object).unwrap();
+    let (meta, spec) = (&all["metadata"], &all["spec"]);
+    let sizes = [&spec["parallelism"], &spec["completions"]];
+    let names = [&spec["selector"], &spec["publishNotReadyAddresses"], &spec["clusterIP"]];
+    let annotations = ["pawl.dev/plan-hash", "pawl.dev/job-uid"].map(|name| &meta["annotations"][name]);
+    json!([meta["labels"], meta["ownerReferences"], annotations, sizes, names])
+}
+
+/// Breaks an object in each of these ways, and waits each time until all that Pawl says of it is back.
+async fn broken_and_put_right<K>(scene: &Scene, name: &str, ways: &[Value], deadline: Duration)
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Serialize + Debug,
 {
     let objects = scene.api::<K>();
-    let said = |object: &K| {
-        let all = serde_json::to_value(object).unwrap();
-        let meta = &all["metadata"];
-        let sizes = [&all["spec"]["parallelism"], &all["spec"]["completions"]];
-        let annotations = ["pawl.dev/plan-hash", "pawl.dev/job-uid"].map(|name| &meta["annotations"][name]);
-        json!([meta["labels"], meta["ownerReferences"], annotations, sizes])
-    };
     let before = said(&objects.get(name).await.unwrap());
     for broken in ways {
         objects.patch(name, &PatchParams::default(), &Patch::Merge(broken)).await.unwrap();
         let began = Instant::now();
         let whole = async || (said(&objects.get(name).await.unwrap()) == before).then_some(());
-        scene.until(&format!("{broken} to be put right"), Duration::from_secs(5), whole).await;
+        scene.until(&format!("{broken} to be put right"), deadline, whole).await;
         eprintln!("{broken}: put right within {:.2} s", began.elapsed().as_secs_f64());
     }
+}
+
+/// Deletes the Service, and waits until all that Pawl says of it is there again.
+async fn service_deleted_and_made_again(scene: &Scene) {
+    let services = scene.api::<Service>();
+    let before = said(&services.get(SERVICE).await.unwrap());
+    services.delete(SERVICE, &DeleteParams::default()).await.unwrap();
+    let began = Instant::now();
+    let made = async || services.get_opt(SERVICE).await.unwrap().filter(|service| said(service) == before);
+    scene.until("the Service to be made again", SHARED, made).await;
+    eprintln!("the Service, deleted: made again within {:.2} s", began.elapsed().as_secs_f64());
 }
 
 #[test]
 fn what_people_break_of_owned_objects_comes_back() {
     scene(async |scene| {
         let _operator = scene.operator().await;
-        let training = Training::under_way(scene, "train", 20, |_| {}).await;
+        // Two pods train twice as much in a second: it takes a minute.
+        let training =
+            Training::under_way(scene, "train", 120, |job| job["spec"]["trainer"]["replicas"] = 2.into()).await;
         let gang = training.running().await;
         let name = attempt(&gang[0]);
         let both = [
@@ -86,16 +109,31 @@ fn what_people_break_of_owned_objects_comes_back() {
             json!({"metadata": {"labels": {"app.kubernetes.io/managed-by": "me"}}}),
             json!({"metadata": {"ownerReferences": null}}),
         ];
-        broken_and_put_right::<ConfigMap>(scene, &name, &both).await;
-        broken_and_put_right::<Job>(scene, &name, &both).await;
+        broken_and_put_right::<ConfigMap>(scene, &name, &both, OWNED).await;
+        broken_and_put_right::<Job>(scene, &name, &both, OWNED).await;
         let of_jobs = [
             json!({"metadata": {"annotations": {"pawl.dev/plan-hash": "0"}}}),
             json!({"metadata": {"annotations": {"pawl.dev/job-uid": null}}}),
             json!({"spec": {"parallelism": 3}}),
         ];
-        broken_and_put_right::<Job>(scene, &name, &of_jobs).await;
+        broken_and_put_right::<Job>(scene, &name, &of_jobs, OWNED).await;
+        // By the Service the pods of a gang find each other: it is all jobs', and put right while one of them needs it.
+        let of_services = [
+            json!({"metadata": {"labels": {"app.kubernetes.io/name": null}}}),
+            json!({"metadata": {"labels": {"app.kubernetes.io/managed-by": "me"}}}),
+            json!({"spec": {"selector": {"app.kubernetes.io/name": "other"}}}),
+            json!({"spec": {"publishNotReadyAddresses": false}}),
+        ];
+        broken_and_put_right::<Service>(scene, SERVICE, &of_services, SHARED).await;
+        service_deleted_and_made_again(scene).await;
         let done = training.completes_from(training.checkpointed(), Duration::from_secs(90)).await;
         assert_eq!(pawl_e2e::job::status(&done).training.as_ref().unwrap().restarts, 0, "nothing of this hurts a gang");
+        // Nobody needs it any more.
+        let nothing = async || (scene.count_owned("train").await == 0).then_some(());
+        scene.until("the attempt to be released", Duration::from_secs(60), nothing).await;
+        scene.api::<Service>().delete(SERVICE, &DeleteParams::default()).await.unwrap();
+        tokio::time::sleep(SHARED).await;
+        assert!(scene.api::<Service>().get_opt(SERVICE).await.unwrap().is_none(), "an operator at rest writes nothing");
     });
 }
 

@@ -134,7 +134,7 @@ impl Beliefs {
 
 /// Whether resource version `a` is older than `b`. They are decimal numbers that grow (KEP-5504); what does not parse is
 /// not older: then the write, which names its version, is refused if it is.
-fn is_older(a: &str, b: &str) -> bool {
+pub(crate) fn is_older(a: &str, b: &str) -> bool {
     match (a.parse::<u64>(), b.parse::<u64>()) {
         (Ok(a), Ok(b)) => a < b,
         _ => false,

@@ -1,17 +1,14 @@
 //! What every reconcile shares.
 
 use crate::belief::Beliefs;
-use crate::build::{self, Images};
-use crate::error::{Doing, Error, code};
+use crate::build::Images;
 use crate::events::Events;
 use crate::facts::{Facts, Key};
 use crate::leader::Leadership;
 use crate::live::Live;
 use crate::metrics::Metrics;
-use crate::names;
-use k8s_openapi::api::core::v1::Service;
-use kube::api::{Patch, PatchParams};
-use kube::{Api, Client};
+use crate::services::Services;
+use kube::Client;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -20,8 +17,6 @@ use std::time::{Duration, Instant};
 const FIRST_BACKOFF: Duration = Duration::from_millis(250);
 /// Longest wait.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(60);
-/// The Service of a namespace is looked at no more often than this.
-const SERVICE_CHECK: Duration = Duration::from_secs(60);
 
 /// What every reconcile shares.
 pub struct Context {
@@ -47,54 +42,6 @@ pub struct Context {
     pub failures: Failures,
     /// When something was last tried for an attempt that may be tried again only so often.
     pub tried: Tried,
-}
-
-/// The headless Services, one a namespace, that are known to be there.
-#[derive(Default)]
-pub struct Services {
-    seen: Mutex<HashMap<String, Arc<Seen>>>,
-}
-
-/// When a Service was last seen to be right. Who looks holds it: of many gangs that start at once, one looks.
-type Seen = tokio::sync::Mutex<Option<Instant>>;
-
-impl Services {
-    /// Sees to it that the namespace has the Service, as it should be.
-    ///
-    /// # Errors
-    /// [`Error::Api`].
-    pub async fn ensure(&self, client: &Client, namespace: &str) -> Result<(), Error> {
-        let seen = lock(&self.seen).entry(namespace.to_owned()).or_default().clone();
-        let mut seen = seen.lock().await;
-        if seen.is_some_and(|seen| seen.elapsed() < SERVICE_CHECK) {
-            return Ok(());
-        }
-        let services: Api<Service> = Api::namespaced(client.clone(), namespace);
-        let name = names::SERVICE;
-        let wanted = build::service(namespace);
-        let there = services.get_opt(name).await.doing(|| format!("read Service {name}"))?;
-        let right = |there: &Service| {
-            let (Some(there), Some(wanted)) = (&there.spec, &wanted.spec) else { return false };
-            there.selector == wanted.selector
-                && there.publish_not_ready_addresses == wanted.publish_not_ready_addresses
-                && there.cluster_ip == wanted.cluster_ip
-        };
-        if !there.as_ref().is_some_and(right) {
-            let parameters = PatchParams::apply(names::FIELD_MANAGER).force();
-            let applied = services.patch(name, &parameters, &Patch::Apply(&wanted)).await;
-            match applied {
-                Ok(_) => {}
-                // An address of its own cannot be taken from a Service: somebody else made it.
-                Err(error) if code(&error) == Some(422) => {
-                    let why = "it is not headless".to_owned();
-                    return Err(Error::Taken { kind: "Service", name: name.to_owned(), why });
-                }
-                Err(error) => return Err(error).doing(|| format!("apply Service {name}")),
-            }
-        }
-        *seen = Some(Instant::now());
-        Ok(())
-    }
 }
 
 /// Failures in a row, by job.

@@ -15,7 +15,7 @@
 //! | | `pods` | list watch deletecollection | facts; stopping a broken gang |
 //! | | `configmaps` | get list watch create patch delete | plans |
 //! | | `secrets` | create delete | tokens of gangs; never read |
-//! | | `services` | get create patch | the headless Service of a namespace |
+//! | | `services` | get list watch create patch | the headless Service of a namespace |
 //! | | `nodes` | get | whether a node is dead; optional: without it, pods of a dead node are waited for |
 //! | `events.k8s.io` | `events` | create | what people are told |
 //! | `coordination.k8s.io` | `leases` | get create update | the election, in the operator's own namespace |
@@ -40,6 +40,7 @@ pub mod reconcile;
 pub mod repair;
 mod run;
 pub mod serve;
+pub mod services;
 pub mod telemetry;
 pub mod watch;
 pub mod watched;

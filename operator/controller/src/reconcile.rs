@@ -100,8 +100,8 @@ async fn step(
         }
     });
     acted?;
-    repair::repair(context, key, job, &belief.newest, now).await?;
-    Ok(if moved { Moved::Yes } else { Moved::No(requeue_after) })
+    let later = repair::repair(context, key, job, &belief.newest, now).await?;
+    Ok(if moved { Moved::Yes } else { Moved::No(requeue_after.into_iter().chain(later).min()) })
 }
 
 async fn act(

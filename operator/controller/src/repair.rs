@@ -1,5 +1,6 @@
 //! Puts right what people or the cluster broke of the attempt under way: labels, owners, a plan or a token that is
-//! missing, a batch Job or a pod that lost its label and so went out of sight, pods on a node that is dead.
+//! missing, a batch Job or a pod that lost its label and so went out of sight, pods on a node that is dead, and the
+//! namespace's Service.
 
 use crate::apply;
 use crate::build::{self, Blueprint};
@@ -103,23 +104,23 @@ async fn look_for_pod(context: &Context, key: &Key, attempt: &str, pod: &PodFact
     Ok(())
 }
 
-/// Puts right what of the attempt under way is broken.
+/// Puts right what of the attempt under way is broken. Returns when to look again, if something has to wait.
 ///
 /// # Errors
-/// [`Error::Api`].
+/// [`Error::Taken`] when somebody else has the name of the Service; [`Error::Api`].
 pub async fn repair(
     context: &Context,
     key: &Key,
     job: &TrainingJob,
     status: &TrainingJobStatus,
     now: Timestamp,
-) -> Result<(), Error> {
-    let Some(attempt) = status.attempt.as_ref().filter(|attempt| attempt.stop.is_none()) else { return Ok(()) };
+) -> Result<Option<Duration>, Error> {
+    let Some(attempt) = status.attempt.as_ref().filter(|attempt| attempt.stop.is_none()) else { return Ok(None) };
     let known = context.facts.of(key);
-    let Some(facts) = known.iter().find(|facts| facts.name == attempt.name) else { return Ok(()) };
-    let Some(gang) = facts.live_gang().filter(|gang| !gang.deleting && gang.finished.is_none()) else { return Ok(()) };
+    let Some(facts) = known.iter().find(|facts| facts.name == attempt.name) else { return Ok(None) };
+    let Some(gang) = facts.working_gang() else { return Ok(None) };
     if Some(gang.job_uid.as_str()) != job.metadata.uid.as_deref() {
-        return Ok(());
+        return Ok(None);
     }
     if !gang.intact {
         repair_gang(context, key, job, attempt).await?;
@@ -136,7 +137,8 @@ pub async fn repair(
         let blueprint = blueprint(context, job, &plan, &attempt.plan_hash);
         apply::create_token(context, key, &blueprint, &gang.uid, false).await?;
     }
-    Ok(())
+    // Last, for it is not the attempt's own: a name that somebody else took must not keep the rest from being put right.
+    if gang.replicas > 1 { context.services.ensure(&context.client, &key.namespace).await } else { Ok(None) }
 }
 
 fn blueprint<'a>(context: &'a Context, job: &'a TrainingJob, plan: &'a AttemptPlan, hash: &'a str) -> Blueprint<'a> {

@@ -3,7 +3,7 @@
 use crate::belief::Beliefs;
 use crate::build::Images;
 use crate::client;
-use crate::context::{Context, Failures, Services, Tried};
+use crate::context::{Context, Failures, Tried};
 use crate::controller;
 use crate::events::Events;
 use crate::facts::Facts;
@@ -11,6 +11,7 @@ use crate::leader::{Election, Leadership, Timing};
 use crate::live::{Live, Pace};
 use crate::metrics::Metrics;
 use crate::serve::{self, Readiness};
+use crate::services::Services;
 use crate::watch::{self, Watches};
 use futures::channel::mpsc;
 use futures::future::{BoxFuture, Shared};
@@ -123,7 +124,7 @@ async fn operate(
     stop: Shared<BoxFuture<'static, ()>>,
 ) {
     let (changed, news) = mpsc::unbounded();
-    let gangs = watch::gangs(&context.client, &config.namespaces, &context.facts, &changed);
+    let gangs = watch::gangs(&context, &config.namespaces, &changed);
     for task in gangs.tasks {
         tasks.spawn(task);
     }

@@ -1,14 +1,15 @@
-//! The watches: `TrainingJob`s into a store, and pods, batch Jobs and ConfigMaps of gangs into facts.
+//! The watches: `TrainingJob`s into a store, pods, batch Jobs and ConfigMaps of gangs into facts, and the Services that
+//! name their pods.
 //!
 //! Lists come in pages, so that filling the caches takes little memory, on every API server that is supported. A watch
 //! that fails begins anew, after a backoff; what is gone by then is found out by comparison.
 
 use crate::context::Context;
 use crate::controller::Guarded;
-use crate::facts::{Facts, Key, Listing};
+use crate::facts::{Key, Listing};
 use crate::names;
 use crate::reconcile::key_of;
-use crate::watched::{WatchedJob, WatchedPod};
+use crate::watched::{WatchedJob, WatchedPod, WatchedService};
 use futures::channel::mpsc;
 use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream, SelectAll};
@@ -37,7 +38,7 @@ pub struct Watches {
     pub jobs: BoxStream<'static, ObjectRef<Guarded>>,
     /// All `TrainingJob`s.
     pub store: Store<Guarded>,
-    /// Jobs whose pods, batch Jobs or plans changed.
+    /// Jobs whose pods, batch Jobs or plans changed, or whose gang lost its Service.
     pub changed: mpsc::UnboundedReceiver<Key>,
 }
 
@@ -49,15 +50,11 @@ pub struct GangWatches {
     pub unfilled: watch::Receiver<usize>,
 }
 
-/// Watches the gangs of `namespaces`, all when there are none, into `facts`. Changed jobs are sent to `changed`.
-pub fn gangs(
-    client: &Client,
-    namespaces: &[String],
-    facts: &Arc<Facts>,
-    changed: &mpsc::UnboundedSender<Key>,
-) -> GangWatches {
+/// Watches the gangs of `namespaces`, all when there are none. Changed jobs are sent to `changed`.
+pub fn gangs(context: &Arc<Context>, namespaces: &[String], changed: &mpsc::UnboundedSender<Key>) -> GangWatches {
+    let client = &context.client;
     let scopes = scopes(namespaces);
-    let (unfilled, filled) = watch::channel(scopes.len() * 3);
+    let (unfilled, filled) = watch::channel(scopes.len() * 4);
     let unfilled = Arc::new(unfilled);
     let mut tasks = Vec::new();
     for scope in scopes {
@@ -65,10 +62,16 @@ pub fn gangs(
         let sink = || Sink { changed: changed.clone(), unfilled: unfilled.clone(), filled: false };
         let pods = objects(api::<WatchedPod>(client, scope.as_deref()), ours.clone(), "pods");
         let jobs = objects(api::<WatchedJob>(client, scope.as_deref()), ours.clone(), "batch Jobs");
-        let maps = objects(api::<PartialObjectMeta<ConfigMap>>(client, scope.as_deref()), ours, "ConfigMaps");
-        tasks.push(taken(pods, facts, Listing::new(scope.clone()), sink(), Facts::pod));
-        tasks.push(taken(jobs, facts, Listing::new(scope.clone()), sink(), Facts::gang));
-        tasks.push(taken(maps, facts, Listing::new(scope), sink(), Facts::plan));
+        let maps = objects(api::<PartialObjectMeta<ConfigMap>>(client, scope.as_deref()), ours.clone(), "ConfigMaps");
+        let services = objects(api::<WatchedService>(client, scope.as_deref()), ours, "Services");
+        let listing = || Listing::new(scope.clone());
+        tasks.push(taken(pods, context, listing(), sink(), |to, event, listing| to.facts.pod(event, listing)));
+        tasks.push(taken(jobs, context, listing(), sink(), |to, event, listing| to.facts.gang(event, listing)));
+        tasks.push(taken(maps, context, listing(), sink(), |to, event, listing| to.facts.plan(event, listing)));
+        tasks.push(taken(services, context, listing(), sink(), |to, event, listing| {
+            let broken = to.services.watched(event, listing);
+            broken.iter().flat_map(|namespace| to.facts.meeting(namespace)).collect()
+        }));
     }
     GangWatches { tasks, unfilled: filled }
 }
@@ -186,20 +189,20 @@ struct Sink {
     filled: bool,
 }
 
-/// Takes the events of a watch into the facts, and names the jobs that changed.
+/// Takes in the events of a watch, and names the jobs that changed.
 fn taken<K: Send + 'static>(
     events: impl Stream<Item = Event<K>> + Send + 'static,
-    facts: &Arc<Facts>,
+    context: &Arc<Context>,
     mut listing: Listing,
     mut sink: Sink,
-    take: impl Fn(&Facts, Event<K>, &mut Listing) -> Vec<Key> + Send + 'static,
+    take: impl Fn(&Context, Event<K>, &mut Listing) -> Vec<Key> + Send + 'static,
 ) -> BoxFuture<'static, ()> {
-    let facts = facts.clone();
+    let context = context.clone();
     Box::pin(async move {
         let mut events = std::pin::pin!(events);
         while let Some(event) = events.next().await {
             let full = matches!(event, Event::InitDone);
-            for key in take(&facts, event, &mut listing) {
+            for key in take(&context, event, &mut listing) {
                 // Nobody listens when the controller has stopped.
                 let _ = sink.changed.unbounded_send(key);
             }

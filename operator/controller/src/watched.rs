@@ -1,16 +1,17 @@
-//! Pods and batch Jobs as the watches read them: what facts are made of, and nothing else. All other fields are skipped
-//! while the JSON is read, so an event costs little and leaves nothing behind.
+//! Pods, batch Jobs and Services as the watches read them: what facts are made of, and nothing else. All other fields are
+//! skipped while the JSON is read, so an event costs little and leaves nothing behind.
 
 use jiff::Timestamp;
-use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use kube::Resource;
 use serde::{Deserialize, Deserializer};
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 /// A pod.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Resource)]
+#[resource(inherit = "Pod")]
 pub struct WatchedPod {
     /// Without managed fields.
     #[serde(deserialize_with = "slim")]
@@ -116,7 +117,8 @@ pub struct Terminated {
 }
 
 /// A batch Job.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Resource)]
+#[resource(inherit = "Job")]
 pub struct WatchedJob {
     /// Without managed fields.
     #[serde(deserialize_with = "slim")]
@@ -169,6 +171,31 @@ pub struct JobStatus {
     pub conditions: Vec<Condition>,
 }
 
+/// A Service.
+#[derive(Clone, Debug, Default, Deserialize, Resource)]
+#[resource(inherit = "Service")]
+pub struct WatchedService {
+    /// Without managed fields.
+    #[serde(deserialize_with = "slim")]
+    pub metadata: ObjectMeta,
+    /// What was asked for.
+    #[serde(default)]
+    pub spec: ServiceSpec,
+}
+
+/// Of a Service's spec.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ServiceSpec {
+    /// Labels of the pods that it gives names.
+    pub selector: Option<BTreeMap<String, String>>,
+    /// Names are given before pods are ready.
+    pub publish_not_ready_addresses: Option<bool>,
+    /// Its address; `None` as a word when it is headless.
+    #[serde(rename = "clusterIP")]
+    pub cluster_ip: Option<String>,
+}
+
 /// The metadata that facts are made of.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -205,64 +232,6 @@ fn slim<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Err
 /// When the object was made; the beginning of time when it does not say.
 pub(crate) fn created(meta: &ObjectMeta) -> Timestamp {
     meta.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0)
-}
-
-impl Resource for WatchedPod {
-    type DynamicType = ();
-    type Scope = NamespaceResourceScope;
-
-    fn kind(_: &()) -> Cow<'_, str> {
-        "Pod".into()
-    }
-
-    fn group(_: &()) -> Cow<'_, str> {
-        "".into()
-    }
-
-    fn version(_: &()) -> Cow<'_, str> {
-        "v1".into()
-    }
-
-    fn plural(_: &()) -> Cow<'_, str> {
-        "pods".into()
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
-
-impl Resource for WatchedJob {
-    type DynamicType = ();
-    type Scope = NamespaceResourceScope;
-
-    fn kind(_: &()) -> Cow<'_, str> {
-        "Job".into()
-    }
-
-    fn group(_: &()) -> Cow<'_, str> {
-        "batch".into()
-    }
-
-    fn version(_: &()) -> Cow<'_, str> {
-        "v1".into()
-    }
-
-    fn plural(_: &()) -> Cow<'_, str> {
-        "jobs".into()
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
 }
 
 #[cfg(test)]

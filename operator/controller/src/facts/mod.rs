@@ -9,6 +9,7 @@ mod store;
 
 pub use gang::{Finished, GangFacts, PlanFacts, labelled, owner};
 pub use pod::{PodEnd, PodFacts, Stand};
+pub(crate) use store::place;
 pub use store::{Facts, Key, Listing};
 
 use crate::names;
@@ -32,6 +33,11 @@ impl AttemptFacts {
     /// The batch Job, unless it is gone.
     pub fn live_gang(&self) -> Option<&GangFacts> {
         self.gang.as_ref().filter(|gang| !gang.gone)
+    }
+
+    /// The batch Job, while it makes pods and lets them run.
+    pub fn working_gang(&self) -> Option<&GangFacts> {
+        self.live_gang().filter(|gang| !gang.deleting && gang.finished.is_none())
     }
 
     /// Pods of the newest batch Job.

@@ -45,7 +45,8 @@ struct JobFacts {
 pub struct Listing {
     /// The namespace that is watched; `None` for all.
     scope: Option<String>,
-    seen: HashSet<(String, String)>,
+    /// Namespaces and names in the list so far.
+    pub(crate) seen: HashSet<(String, String)>,
 }
 
 impl Listing {
@@ -54,13 +55,14 @@ impl Listing {
         Self { scope, seen: HashSet::new() }
     }
 
-    fn covers(&self, namespace: &str) -> bool {
+    /// Whether objects of `namespace` are in the list.
+    pub(crate) fn covers(&self, namespace: &str) -> bool {
         self.scope.as_deref().is_none_or(|scope| scope == namespace)
     }
 }
 
 /// Namespace and name of an object.
-fn place(meta: &ObjectMeta) -> Option<(String, String)> {
+pub(crate) fn place(meta: &ObjectMeta) -> Option<(String, String)> {
     Some((meta.namespace.clone()?, meta.name.clone()?))
 }
 
@@ -212,6 +214,14 @@ impl Facts {
     /// What is known of a job's attempts, oldest first.
     pub fn of(&self, key: &Key) -> Vec<AttemptFacts> {
         self.lock().get(key).map(|job| job.attempts.clone()).unwrap_or_default()
+    }
+
+    /// The jobs of a namespace that have a gang of more than one pod at work: its pods meet by name.
+    pub fn meeting(&self, namespace: &str) -> Vec<Key> {
+        let meets = |facts: &AttemptFacts| facts.working_gang().is_some_and(|gang| gang.replicas > 1);
+        let jobs = self.lock();
+        let there = jobs.iter().filter(|(key, job)| key.namespace == namespace && job.attempts.iter().any(meets));
+        there.map(|(key, _)| key.clone()).collect()
     }
 
     /// An attempt's results are in the status: what is gone of it need not be remembered.

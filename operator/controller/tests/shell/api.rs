@@ -183,6 +183,10 @@ impl Store {
                 return status(StatusCode::CONFLICT, "Conflict");
             }
         }
+        let address = &there["spec"]["clusterIP"];
+        if id.0 == "services" && !address.is_null() && *address != body["spec"]["clusterIP"] {
+            return status(StatusCode::UNPROCESSABLE_ENTITY, "Invalid");
+        }
         let mut object = there.clone();
         match subresource {
             Some("status") => object["status"] = body["status"].clone(),

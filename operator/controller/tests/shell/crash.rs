@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 const ROUNDS: usize = 600;
 
 /// Three phases, one of which is slower and rolled back, and a training.
-fn job() -> Value {
+pub fn job() -> Value {
     json!({
         "apiVersion": "pawl.dev/v1alpha1", "kind": "TrainingJob",
         "metadata": {"name": "toy", "namespace": "default", "generation": 1},

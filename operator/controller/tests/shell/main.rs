@@ -6,3 +6,4 @@ mod api;
 mod cluster;
 mod crash;
 mod operator;
+mod service;

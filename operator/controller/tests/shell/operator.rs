@@ -1,21 +1,26 @@
 //! One life of the operator: its caches, fed from the API server's log up to a version, and its reconciles.
 
-use crate::api::{Api, Id};
+use crate::api::{Api, Change, Id};
+use kube::runtime::controller::Action;
 use kube::runtime::watcher::Event;
 use pawl_api::TrainingJob;
 use pawl_controller::belief::Beliefs;
 use pawl_controller::build::Images;
-use pawl_controller::context::{Context, Failures, Services, Tried};
+use pawl_controller::context::{Context, Failures, Tried};
 use pawl_controller::error::Error;
 use pawl_controller::events::Events;
-use pawl_controller::facts::{Facts, Listing};
+use pawl_controller::facts::{Facts, Key, Listing};
 use pawl_controller::leader::Leadership;
 use pawl_controller::live::{Live, Pace};
 use pawl_controller::metrics::Metrics;
 use pawl_controller::reconcile::reconcile;
-use serde_json::Value;
+use pawl_controller::services::Services;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+/// What is watched of gangs: only what bears the operator's label.
+const WATCHED: [&str; 4] = ["pods", "jobs", "configmaps", "services"];
 
 pub struct Operator {
     context: Context,
@@ -23,9 +28,11 @@ pub struct Operator {
     /// The caches hold everything up to this version.
     seen: u64,
     job: Option<TrainingJob>,
-    listings: [Listing; 3],
+    listings: [Listing; 4],
     /// The objects as the caches have them.
     known: BTreeMap<Id, Value>,
+    /// Jobs that were named because their Service is not right.
+    pub named: Vec<Key>,
 }
 
 impl Operator {
@@ -47,44 +54,37 @@ impl Operator {
             failures: Failures::default(),
             tried: Tried::default(),
         };
-        let listings = [(); 3].map(|()| Listing::new(None));
-        let mut operator =
-            Self { context, api: api.clone(), seen: version, job: None, listings, known: BTreeMap::new() };
+        let listings = [(); 4].map(|()| Listing::new(None));
+        let (known, named) = (BTreeMap::new(), Vec::new());
+        let mut operator = Self { context, api: api.clone(), seen: version, job: None, listings, known, named };
         let objects = operator.api.store().at(version);
-        operator.known.clone_from(&objects);
-        for kind in ["pods", "jobs", "configmaps"] {
-            operator.begin(kind);
-        }
+        operator.begin();
         for (id, object) in objects {
-            operator.take(&id, Some(object), true);
+            operator.take(Change { version, id, object: Some(object) }, true);
         }
-        for kind in ["pods", "jobs", "configmaps"] {
-            operator.done(kind);
-        }
+        operator.done();
         operator
     }
 
-    fn begin(&mut self, kind: &str) {
-        let facts = &self.context.facts;
-        let [pods, jobs, maps] = &mut self.listings;
-        match kind {
-            "pods" => facts.pod(Event::Init, pods),
-            "jobs" => facts.gang(Event::Init, jobs),
-            _ => facts.plan(Event::Init, maps),
-        };
+    fn begin(&mut self) {
+        let Context { facts, services, .. } = &self.context;
+        let [pods, jobs, maps, named] = &mut self.listings;
+        facts.pod(Event::Init, pods);
+        facts.gang(Event::Init, jobs);
+        facts.plan(Event::Init, maps);
+        services.watched(Event::Init, named);
     }
 
-    fn done(&mut self, kind: &str) {
-        let facts = &self.context.facts;
-        let [pods, jobs, maps] = &mut self.listings;
-        match kind {
-            "pods" => facts.pod(Event::InitDone, pods),
-            "jobs" => facts.gang(Event::InitDone, jobs),
-            _ => facts.plan(Event::InitDone, maps),
-        };
+    fn done(&mut self) {
+        let Context { facts, services, .. } = &self.context;
+        let [pods, jobs, maps, named] = &mut self.listings;
+        facts.pod(Event::InitDone, pods);
+        facts.gang(Event::InitDone, jobs);
+        facts.plan(Event::InitDone, maps);
+        services.watched(Event::InitDone, named);
     }
 
-    fn take(&mut self, id: &Id, object: Option<Value>, listed: bool) {
+    fn take(&mut self, Change { version, id, object }: Change, listed: bool) {
         fn event<K: serde::de::DeserializeOwned>(object: Option<Value>, listed: bool, before: Value) -> Event<K> {
             let read = |value| serde_json::from_value(value).unwrap();
             match object {
@@ -93,18 +93,29 @@ impl Operator {
                 None => Event::Delete(read(before)),
             }
         }
+        let kind = id.0.as_str();
+        let ours = |object: &Value| object["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "pawl";
+        let object = object.filter(|object| !WATCHED.contains(&kind) || ours(object));
         let before = match &object {
             Some(object) => self.known.insert(id.clone(), object.clone()),
-            None => self.known.remove(id),
+            None => self.known.remove(&id),
         };
-        let before = before.unwrap_or_default();
-        let (kind, ..) = id;
-        let facts = &self.context.facts;
-        let [pods, jobs, maps] = &mut self.listings;
-        match kind.as_str() {
+        if object.is_none() && before.is_none() {
+            return;
+        }
+        let mut before = before.unwrap_or_default();
+        // Of what goes, the API server says when.
+        before["metadata"]["resourceVersion"] = json!(version.to_string());
+        let Context { facts, services, .. } = &self.context;
+        let [pods, jobs, maps, named] = &mut self.listings;
+        match kind {
             "pods" => drop(facts.pod(event(object, listed, before), pods)),
             "jobs" => drop(facts.gang(event(object, listed, before), jobs)),
             "configmaps" => drop(facts.plan(event(object, listed, before), maps)),
+            "services" => {
+                let broken = services.watched(event(object, listed, before), named);
+                self.named.extend(broken.iter().flat_map(|namespace| facts.meeting(namespace)));
+            }
             "trainingjobs" => self.job = object.map(|object| serde_json::from_value(object).unwrap()),
             _ => {}
         }
@@ -118,16 +129,16 @@ impl Operator {
             store.log[new..].iter().take_while(|change| change.version <= version).cloned().collect()
         };
         for change in changes {
-            self.take(&change.id, change.object, false);
+            self.take(change, false);
         }
         self.seen = self.seen.max(version);
     }
 
     /// Reconciles once with what the caches hold.
-    pub async fn reconcile(&self) -> Result<(), Error> {
+    pub async fn reconcile(&self) -> Result<Action, Error> {
         match &self.job {
-            Some(job) => reconcile(&self.context, job).await.map(|_| ()),
-            None => Ok(()),
+            Some(job) => reconcile(&self.context, job).await,
+            None => Ok(Action::await_change()),
         }
     }
 }
