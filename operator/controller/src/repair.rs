@@ -9,6 +9,7 @@ use crate::error::{Doing, Error, code};
 use crate::facts::{AttemptFacts, GangFacts, Key, PlanFacts, PodFacts};
 use crate::names;
 use crate::observe::{Standing, standing};
+use crate::reconcile::tell;
 use crate::watched::{WatchedJob, WatchedPod};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::Job;
@@ -25,6 +26,8 @@ use std::time::Duration;
 /// A gang whose pods have nodes and still do not run after so long may lack its token: somebody deleted it. Nothing else
 /// can have happened to it, for the plan comes after it; and pulling an image takes long as well, so this is seldom tried.
 const SLOW_START: SignedDuration = SignedDuration::from_secs(60);
+/// A Service of somebody else under the name of ours is told of, and looked at, no more often than this.
+const SERVICE_EVERY: Duration = Duration::from_secs(60);
 /// The token is tried no more often than this.
 const TOKEN_EVERY: Duration = Duration::from_secs(120);
 /// A deleted pod whose kubelet does not end it for so long after its grace period is looked after.
@@ -107,7 +110,7 @@ async fn look_for_pod(context: &Context, key: &Key, attempt: &str, pod: &PodFact
 /// Puts right what of the attempt under way is broken. Returns when to look again, if something has to wait.
 ///
 /// # Errors
-/// [`Error::Taken`] when somebody else has the name of the Service; [`Error::Api`].
+/// [`Error::Api`].
 pub async fn repair(
     context: &Context,
     key: &Key,
@@ -137,8 +140,20 @@ pub async fn repair(
         let blueprint = blueprint(context, job, &plan, &attempt.plan_hash);
         apply::create_token(context, key, &blueprint, &gang.uid, false).await?;
     }
-    // Last, for it is not the attempt's own: a name that somebody else took must not keep the rest from being put right.
-    if gang.replicas > 1 { context.services.ensure(&context.client, &key.namespace).await } else { Ok(None) }
+    if gang.replicas > 1 { repair_service(context, key, job).await } else { Ok(None) }
+}
+
+/// Of a gang that runs, the pods have met: who took the name of their Service is told of, and holds nothing up.
+async fn repair_service(context: &Context, key: &Key, job: &TrainingJob) -> Result<Option<Duration>, Error> {
+    match context.services.ensure(&context.client, &key.namespace).await {
+        Err(error @ Error::Taken { .. }) => {
+            if context.tried.again(key, "service", SERVICE_EVERY) {
+                tell(context, job, "ServiceTaken", error.to_string()).await;
+            }
+            Ok(Some(SERVICE_EVERY))
+        }
+        result => result,
+    }
 }
 
 fn blueprint<'a>(context: &'a Context, job: &'a TrainingJob, plan: &'a AttemptPlan, hash: &'a str) -> Blueprint<'a> {

@@ -15,6 +15,8 @@ const ROUNDS: usize = 600;
 const LET_BE: Duration = Duration::from_secs(5);
 /// Longer than that.
 const A_WHILE: Duration = Duration::from_secs(60);
+/// So long after it found somebody else's Service it looks again.
+const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
 fn id() -> Id {
     ("services".to_owned(), "default".to_owned(), "pawl-trainers".to_owned())
@@ -48,7 +50,10 @@ async fn reconcile(operator: &mut Operator, api: &Api) -> Action {
 /// A job, and the operator in the midst of it: a gang of two runs.
 async fn under_way() -> (Api, Operator) {
     let api = Api::default();
-    api.store().create(("trainingjobs".to_owned(), "default".to_owned(), "toy".to_owned()), job());
+    let mut job = job();
+    // The first attempt of a foreign trainer is a gang.
+    job["spec"]["workload"] = json!({"command": ["train"]});
+    api.store().create(("trainingjobs".to_owned(), "default".to_owned(), "toy".to_owned()), job);
     let before = api.store().version;
     let mut operator = Operator::start(&api, before);
     for _ in 0..2 {
@@ -121,16 +126,18 @@ async fn one_that_is_not_headless_is_somebody_elses() {
     api.store().remove(&id());
     api.store().create(id(), theirs.clone());
     let refused = |api: &Api| api.store().refused.iter().filter(|write| write.contains("/services")).count();
+    let told = |api: &Api| api.store().writes.iter().filter(|write| write.contains("/events")).count();
+    let before = told(&api);
     for number in 1..=3 {
         for _ in 0..10 {
             let now = api.store().version;
             operator.catch_up(now);
-            let error = operator.reconcile().await.unwrap_err();
-            assert_eq!(error.kind(), "taken", "{error}");
+            assert_eq!(operator.reconcile().await.unwrap(), Action::requeue(LOOK_AGAIN), "its gang trains on");
         }
         assert_eq!(refused(&api), number, "it is not tried all the time");
         tokio::time::advance(LET_BE).await;
     }
+    assert_eq!(told(&api), before + 1, "and people are told once");
     assert_eq!(said(&api), json!([null, theirs["spec"]]));
     // A person gives the name back.
     api.store().remove(&id());
