@@ -26,7 +26,8 @@ fn memory_of_ups_is_what_a_gpu_will_report() {
             recompute,
         };
         let program = step.program().unwrap();
-        let memory = predict(&[program.clone()], Choices { lowering: &fused, tf32: false, offload }).unwrap();
+        let memory =
+            predict(std::slice::from_ref(&program), Choices { lowering: &fused, tf32: false, offload }).unwrap();
         (memory, program)
     };
     let (kept, program) = bytes(false, 28, false);
