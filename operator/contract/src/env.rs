@@ -6,7 +6,8 @@ pub const PLAN: &str = "PAWL_PLAN";
 pub const RANK: &str = "PAWL_RANK";
 /// Rank within this node, `0..ranks per replica`; also the GPU index.
 pub const LOCAL_RANK: &str = "PAWL_LOCAL_RANK";
-/// What the rank computes on: `cpu`, or `cuda:N` for visible GPU N; `cuda` when it only checks what GPUs elsewhere would run. Absent: the CPU.
+/// What the rank computes on: `cpu`, or `cuda:N` for visible GPU N, or `cuda` when it only checks what GPUs that it does
+/// not have would run. Absent: the CPU.
 pub const DEVICE: &str = "PAWL_DEVICE";
 /// Number of ranks in the gang.
 pub const WORLD_SIZE: &str = "PAWL_WORLD_SIZE";

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum LaunchKind {
-    /// Checks settings and predicts memory; runs no kernel. As the first attempt of a job it has no GPU: see [`AttemptPlan::checks`].
+    /// Checks settings and predicts memory; runs no kernel.
     Preflight,
     /// Measures speed over a window of steps.
     Measure,
@@ -125,7 +125,8 @@ pub struct AttemptPlan {
     pub ranks_per_replica: u32,
     /// GPUs per agent; 0 when the ranks run on the CPU.
     pub gpus_per_replica: u32,
-    /// The gang that the launches are checked for, when that is not this one: one rank without a GPU checks for all of them.
+    /// The gang that the launches are checked for, when that is not this one: in the first attempt of a job, one rank
+    /// without a GPU checks for all of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checks: Option<Shape>,
     /// Program and arguments of a rank; empty: the trainer that is built in.

@@ -61,8 +61,8 @@ pub(crate) fn tag(spec: &TrainingJobSpec, kind: LaunchKind, settings: &Settings,
     fingerprint(&json!([kind, spec.workload, trainer.image, world, settings, seed, budget]), 8)
 }
 
-/// The gang that runs an attempt. What is built in checks a job in one rank without a GPU, before any device time is spent;
-/// a foreign trainer may need its peers and devices to know what it can do.
+/// The gang that runs an attempt. The trainer that is built in checks a job in one rank without a GPU, before any device
+/// time is spent; a foreign one may need its peers and devices to know what it can do.
 pub fn gang(spec: &TrainingJobSpec, purpose: Purpose) -> Shape {
     if purpose == Purpose::Preflight && spec.workload.command.is_empty() {
         return Shape { replicas: 1, ranks_per_replica: 1, gpus_per_replica: 0 };

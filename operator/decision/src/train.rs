@@ -143,7 +143,7 @@ pub(crate) fn record(draft: &mut Draft<'_>, result: &LaunchResult) {
     }
 }
 
-/// Takes in where a training that was stopped, or lost its ranks, goes on. Of a training that is no longer wanted nothing is.
+/// Takes in where a training that was stopped, or lost its ranks, goes on; nothing of one that is no longer wanted.
 pub(crate) fn stopped(draft: &mut Draft<'_>, result: &LaunchResult) {
     let Some(checkpoint) = &result.checkpoint else { return };
     let wanted = draft.launch("train", LaunchKind::Train, &draft.effective(), (Target::Train, Arm::Candidate, 0));
