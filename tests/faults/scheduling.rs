@@ -2,12 +2,19 @@
 
 use crate::gang::is_running;
 use k8s_openapi::api::core::v1::Pod;
+use pawl_api::TrainingJob;
 use pawl_api::status::{PhaseState, Stage};
 use pawl_e2e::job::{status, toy};
-use pawl_e2e::scene;
 use pawl_e2e::scene::stage;
+use pawl_e2e::{Scene, scene};
 use serde_json::json;
 use std::time::Duration;
+
+/// The job, as soon as it says that it will be tried again: its pods are gone a moment before.
+async fn tried_again(scene: &Scene) -> TrainingJob {
+    let retries = |job: &TrainingJob| job.status.as_ref().is_some_and(|status| status.retry.is_some());
+    scene.job_until("toy", "to be tried again", Duration::from_secs(5), retries).await
+}
 
 #[test]
 fn an_image_that_cannot_be_pulled_is_told_and_is_no_verdict() {
@@ -27,8 +34,8 @@ fn an_image_that_cannot_be_pulled_is_told_and_is_no_verdict() {
         assert_eq!(told.0, "GangPending");
         let gone = async || scene.pods("toy").await.is_empty().then_some(());
         scene.until("the gang to be given back", Duration::from_secs(60), gone).await;
-        let job = scene.job("toy").await;
-        let retry = status(&job).retry.as_ref().expect("it will be tried again");
+        let job = tried_again(scene).await;
+        let retry = status(&job).retry.as_ref().unwrap();
         assert!(retry.message.contains("localhost/absent:test"), "{}", retry.message);
         assert!(
             status(&job).phases.iter().all(|phase| phase.state == PhaseState::Pending),
@@ -72,7 +79,7 @@ fn a_gang_of_which_only_half_fits_gives_all_back_and_runs_when_there_is_room() {
         scene.until("half of the gang to run", Duration::from_secs(60), half).await;
         let none = async || scene.pods("toy").await.is_empty().then_some(());
         scene.until("all to be given back", Duration::from_secs(60), none).await;
-        let waiting = scene.job("toy").await;
+        let waiting = tried_again(scene).await;
         assert!(!matches!(stage(&waiting), Stage::Failed | Stage::Complete));
         assert!(status(&waiting).retry.as_ref().unwrap().message.contains("schedulingTimeout"));
         let told = scene.events("toy").await;
