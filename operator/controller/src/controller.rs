@@ -83,7 +83,7 @@ async fn one(object: Arc<Guarded>, context: Arc<Context>) -> Result<Action, Erro
         Err(invalid) => {
             let message = format!("cannot be read: {invalid}: put the field right");
             tracing::warn!(job = key.name, namespace = key.namespace, "{message}");
-            reconcile::tell(&context, &*object, "InvalidSpec", message).await;
+            context.events.warn(&*object, "InvalidSpec", message).await;
             Ok(Action::await_change())
         }
     };
@@ -91,7 +91,7 @@ async fn one(object: Arc<Guarded>, context: Arc<Context>) -> Result<Action, Erro
     match &result {
         Ok(_) => context.failures.clear(&key),
         Err(error) if error.is_refusal() => {
-            reconcile::tell(&context, &*object, "AttemptRefused", error.to_string()).await;
+            context.events.warn(&*object, "AttemptRefused", error.to_string()).await;
         }
         Err(_) => {}
     }

@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::Event as KubeEvent;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::api::PostParams;
-use kube::{Api, Client};
+use kube::{Api, Client, Resource};
 use pawl_contract::report::truncated;
 use pawl_decision::action::{Event, EventKind};
 use sha2::{Digest, Sha256};
@@ -59,6 +59,12 @@ impl Events {
             Err(error) if code(&error) == Some(409) => {}
             Err(error) => tracing::warn!(%error, reason = event.reason, "cannot tell an event"),
         }
+    }
+
+    /// Warns people about an object.
+    pub async fn warn<K: Resource<DynamicType = ()>>(&self, about: &K, reason: &str, message: String) {
+        let event = Event { kind: EventKind::Warning, reason: reason.to_owned(), message, phase: None };
+        self.tell(&about.object_ref(&()), &event).await;
     }
 
     fn event(&self, about: &ObjectReference, event: &Event, digest: &[u8]) -> KubeEvent {

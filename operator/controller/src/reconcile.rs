@@ -16,7 +16,7 @@ use kube::runtime::controller::Action as Next;
 use kube::{Api, Resource, ResourceExt};
 use pawl_api::status::Stage;
 use pawl_api::{TrainingJob, TrainingJobStatus};
-use pawl_decision::action::{Action, Decision, Event, EventKind};
+use pawl_decision::action::{Action, Decision};
 use pawl_decision::observed::Observed;
 use serde_json::json;
 use std::sync::Arc;
@@ -201,7 +201,7 @@ async fn tell_problem(context: &Context, key: &Key, job: &TrainingJob, facts: &A
         && let Some(hindrance) = observe::hindrance(facts)
         && context.tried.again(key, &format!("problem {hindrance}"), PROBLEM_EVERY)
     {
-        tell(context, job, "GangPending", format!("{}: {message}", facts.name)).await;
+        context.events.warn(job, "GangPending", format!("{}: {message}", facts.name)).await;
     }
 }
 
@@ -268,10 +268,4 @@ async fn newest(context: &Context, key: &Key) -> Result<TrainingJob, Error> {
 /// Namespace and name of a job.
 pub fn key_of<K: ResourceExt>(job: &K) -> Key {
     Key::new(job.namespace().unwrap_or_default(), job.name_any())
-}
-
-/// Warns people about a job.
-pub async fn tell<K: Resource<DynamicType = ()>>(context: &Context, job: &K, reason: &str, message: String) {
-    let event = Event { kind: EventKind::Warning, reason: reason.to_owned(), message, phase: None };
-    context.events.tell(&job.object_ref(&()), &event).await;
 }

@@ -9,7 +9,6 @@ use crate::error::{Doing, Error, code};
 use crate::facts::{AttemptFacts, GangFacts, Key, PlanFacts, PodFacts};
 use crate::names;
 use crate::observe::{Standing, standing};
-use crate::reconcile::tell;
 use crate::watched::{WatchedJob, WatchedPod};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::Job;
@@ -26,7 +25,7 @@ use std::time::Duration;
 /// A gang whose pods have nodes and still do not run after so long may lack its token: somebody deleted it. Nothing else
 /// can have happened to it, for the plan comes after it; and pulling an image takes long as well, so this is seldom tried.
 const SLOW_START: SignedDuration = SignedDuration::from_secs(60);
-/// A Service of somebody else under the name of ours is told of, and looked at, no more often than this.
+/// A Service of somebody else under the name of ours is looked at so often.
 const SERVICE_EVERY: Duration = Duration::from_secs(60);
 /// The token is tried no more often than this.
 const TOKEN_EVERY: Duration = Duration::from_secs(120);
@@ -147,9 +146,7 @@ pub async fn repair(
 async fn repair_service(context: &Context, key: &Key, job: &TrainingJob) -> Result<Option<Duration>, Error> {
     match context.services.ensure(&context.client, &key.namespace).await {
         Err(error @ Error::Taken { .. }) => {
-            if context.tried.again(key, "service", SERVICE_EVERY) {
-                tell(context, job, "ServiceTaken", error.to_string()).await;
-            }
+            context.events.warn(job, "ServiceTaken", error.to_string()).await;
             Ok(Some(SERVICE_EVERY))
         }
         result => result,
