@@ -13,7 +13,7 @@ use pawl_kernels::UpsStep;
 const GIB: f64 = (1_u64 << 30) as f64;
 
 #[test]
-fn memory_of_ups_is_what_a_gpu_will_report() {
+fn memory_of_ups_follows_batch_recomputation_and_offload() {
     let fused = LowerOptions::default();
     let bytes = |recompute, items, offload| {
         let step = UpsStep {
