@@ -211,7 +211,6 @@ async fn restore_plan(
     tracing::warn!(attempt = name, "the ConfigMap of its plan is missing: made again");
     let blueprint = blueprint(context, job, &plan, hash);
     if plan.replicas > 1 {
-        context.services.ensure(&context.client, &key.namespace).await?;
         apply::create_token(context, key, &blueprint, &gang.uid, false).await?;
     }
     apply::create_plan(context, key, &blueprint, &gang.uid).await
