@@ -8,15 +8,15 @@ use pawl_engine::array::Array;
 use pawl_workloads::Request;
 use pawl_workloads::slm::SlmJob;
 use pawl_workloads::slm::export::{description, export};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-/// What lies beside the weights that a run started from, and belongs to the model as much as they.
+/// What lies beside the tokenizer or the weights that a run started from, and belongs to the model as much as they.
 const COMPANIONS: [&str; 5] =
     ["tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json"];
 
 /// Writes what the launch of the plan in the file at `plan` made into the directory `to`: `model.safetensors` with the newest checkpoint of the
-/// storage at `checkpoints`, adapters merged (bfloat16 where `narrow`, else float32), `config.json`, and the tokenizer of the weights that it
-/// started from. Gives a line that says what was written.
+/// storage at `checkpoints`, adapters merged (bfloat16 where `narrow`, else float32), `config.json`, and the tokenizer of its text or of the
+/// weights that it started from. Gives a line that says what was written.
 ///
 /// # Errors
 /// When the plan is of another workload, there is no checkpoint, or the disk refuses.
@@ -40,9 +40,11 @@ pub fn plan_file(plan: &Path, checkpoints: &str, narrow: bool, to: &Path) -> Res
     let config = to.join("config.json");
     let text = format!("{:#}\n", description(job.config(), narrow));
     std::fs::write(&config, text).map_err(|error| failed(&config, &error))?;
+    let weights = job.config().weights.as_ref().map(PathBuf::from);
+    let tokenizer = job.config().tokenizer().and_then(|file| file.parent().map(PathBuf::from));
+    let beside: Vec<PathBuf> = tokenizer.into_iter().chain(weights).collect();
     for name in COMPANIONS {
-        let source = job.config().weights.as_ref().map(|directory| Path::new(directory).join(name));
-        if let Some(source) = source.filter(|source| source.exists()) {
+        if let Some(source) = beside.iter().map(|directory| directory.join(name)).find(|source| source.exists()) {
             std::fs::copy(&source, to.join(name)).map_err(|error| failed(&source, &error))?;
         }
     }

@@ -1,7 +1,9 @@
 //! Model FLOP utilisation: what a step has to compute, over what the device could compute in that time.
 
+use crate::session::Lineup;
 use pawl_contract::settings::{Precision, Settings};
 use pawl_engine::graph::{AttentionSpec, Graph, Node, Op, Program, Stage};
+use pawl_workloads::{At, Job};
 
 /// Dense peak of tensor cores, in TFLOP/s: 16-bit floats, TensorFloat-32; and of float32 without them. By words of the device's name, from
 /// NVIDIA's data sheets.
@@ -32,6 +34,19 @@ pub fn peak(device: &str, settings: &Settings) -> Option<f64> {
         Precision::Fp32 => single,
     };
     Some(teraflops * 1e12)
+}
+
+/// Steps that [`per_item`] looks at.
+const STEPS: u64 = 1000;
+
+/// [`of_micro_step`] for an item, on average over a run's first thousand steps: not every micro-step has the same losses. A step takes `step_items`
+/// in `accumulation` micro-steps.
+pub fn per_item(job: &dyn Job, lineup: &Lineup, step_items: u64, accumulation: u32) -> f64 {
+    let variants = 0..job.programs().train.len();
+    let costs: Vec<f64> = variants.map(|variant| of_micro_step(lineup.micro_program(variant)) as f64).collect();
+    let micro_steps = |step| (0..accumulation).map(move |micro| At { items: step * step_items, micro });
+    let sum: f64 = (0..STEPS).flat_map(micro_steps).map(|at| costs[job.variant(at)]).sum();
+    sum / (STEPS * u64::from(accumulation)) as f64 / f64::from(job.items_per_batch())
 }
 
 /// Floating point operations of the products of forward and backward pass of `micro_step`: what is computed a second time to save memory is not
@@ -72,8 +87,9 @@ mod tests {
     use crate::recipe::recipe;
     use crate::session::Lineup;
     use pawl_contract::settings::ActivationCheckpointing;
+    use pawl_workloads::Request;
     use pawl_workloads::slm::{SlmJob, learning_parameters};
-    use pawl_workloads::{Job, Request};
+    use pawl_workloads::ups::UpsJob;
     use serde_json::json;
 
     /// What the language model's specification says a token costs.
@@ -103,6 +119,23 @@ mod tests {
             // The formula counts gains as if they were multiplied with, and adapters in the input's gradient of the first block.
             assert!((counted / expected - 1.0).abs() < 0.04, "{counted} of {expected}: {:?}", of.method);
         }
+    }
+
+    #[test]
+    fn losses_of_one_micro_step_in_four_are_a_quarter_of_each() {
+        let settings = Settings {
+            batch_per_gpu: Some(2),
+            accumulation_steps: Some(4),
+            loss_frequency: Some(4),
+            ..Settings::default()
+        };
+        let config = json!({"preset": "smoke", "loss": {"auxiliary": "Live"}}).as_object().unwrap().clone();
+        let job = UpsJob::new(&Request { config, settings: settings.clone(), seed: 1, rank: 0, world: 1 }).unwrap();
+        let lineup = Lineup::new(&recipe(&settings, &job, 1).unwrap(), job.programs()).unwrap();
+        let [with, without] = [0, 1].map(|variant| of_micro_step(lineup.micro_program(variant)) as f64);
+        assert!(with > 1.1 * without, "{with} {without}");
+        let expected = (with + 3.0 * without) / 4.0 / 2.0;
+        assert!((per_item(&job, &lineup, 8, 4) / expected - 1.0).abs() < 1e-9);
     }
 
     #[test]

@@ -104,7 +104,7 @@ fn measured(launch: &Launch, stop: &StopRequest, started: Instant) -> Result<Rep
         }
         _ => None,
     };
-    let flops_per_item = model_flops::of_micro_step(lineup.micro_program(0)) as f64 / f64::from(job.items_per_batch());
+    let flops_per_item = model_flops::per_item(job.as_ref(), &lineup, step_items, accumulation);
     let executor = executors::executor(&target, &plan.settings);
     let session = Session::new(lineup, executor.as_ref(), plan.seed, Arc::clone(&gang) as _, target.memory())?;
     let alive = |phase: &str, done: u64, total: u64| tracing::info!(done, total, "data: {phase}");

@@ -140,10 +140,30 @@ fn every_way_to_run_gives_the_same_losses() {
 
 #[test]
 fn two_ranks_give_the_losses_of_one_that_accumulates() {
-    let alone = tempfile::tempdir().unwrap();
-    let one = launch(alone.path(), json!({"settings": {"accumulationSteps": 2}, "budget": {"items": 40}}));
+    let dialogues = json!({
+        "workload": {"config": {"data": {"source": "Dialogues", "layout": "Padded"}}},
+        "budget": {"items": 16},
+    });
+    for changes in [json!({"budget": {"items": 40}}), dialogues] {
+        let alone = tempfile::tempdir().unwrap();
+        let mut accumulating = changes.clone();
+        accumulating["settings"] = json!({"accumulationSteps": 2});
+        let one = launch(alone.path(), accumulating);
+        let gang = tempfile::tempdir().unwrap();
+        let two = launch_two(gang.path(), changes);
+        assert_eq!((two.outcome, two.steps), (Outcome::Done, one.steps), "{}", two.message);
+        assert_eq!(losses(&two), losses(&one), "bit for bit");
+        assert!(tensors(gang.path()) == tensors(alone.path()), "bit for bit");
+        let metrics = |report: &Report| report.validation.as_ref().unwrap().metrics.clone();
+        let names: Vec<_> =
+            metrics(&two).into_keys().filter(|name| metrics(&one)[name] == metrics(&two)[name]).collect();
+        let counted = names.iter().filter(|name| name.starts_with("top") || *name == "macroF1").count();
+        assert_eq!(counted, if metrics(&one).contains_key("top1") { 4 } else { 0 }, "{names:?} are equal");
+    }
+}
 
-    let gang = tempfile::tempdir().unwrap();
+/// Runs a gang of two ranks.
+fn launch_two(dir: &Path, changes: Value) -> Report {
     let attempt = AttemptPlan {
         contract: 1,
         job: "test".into(),
@@ -154,18 +174,14 @@ fn two_ranks_give_the_losses_of_one_that_accumulates() {
         gpus_per_replica: 0,
         checks: None,
         command: Vec::new(),
-        launches: vec![plan(json!({"budget": {"items": 40}}))],
+        launches: vec![plan(changes)],
         stop_on_failure: true,
     };
-    let mut node = Node::local(gang.path().join("work"), vec![TRAINER.into()]);
-    node.checkpoints = gang.path().join("checkpoints").display().to_string();
-    node.data = gang.path().join("data");
+    let mut node = Node::local(dir.join("work"), vec![TRAINER.into()]);
+    node.checkpoints = dir.join("checkpoints").display().to_string();
+    node.data = dir.join("data");
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let (_keep, stop) = tokio::sync::watch::channel(Stop::No);
     runtime.block_on(pawl_agent::run(&attempt, node, stop, |_| {})).unwrap();
-    let two = pawl_agent::finished_reports(&gang.path().join("work")).unwrap().remove(0);
-
-    assert_eq!((two.outcome, two.steps), (Outcome::Done, one.steps), "{}", two.message);
-    assert_eq!(losses(&two), losses(&one), "bit for bit");
-    assert!(tensors(gang.path()) == tensors(alone.path()), "bit for bit");
+    pawl_agent::finished_reports(&dir.join("work")).unwrap().remove(0)
 }

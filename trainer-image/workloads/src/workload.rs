@@ -10,8 +10,8 @@
 //! order, or how often. So resumption is exact, and N ranks see what one rank with N times the accumulation sees.
 
 use pawl_contract::settings::Settings;
-use pawl_engine::array::Array;
-use pawl_engine::graph::Program;
+use pawl_engine::array::{Array, Data as Elements};
+use pawl_engine::graph::{GraphError, InputDecl, Program};
 use pawl_engine::optim::Optimizer;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -62,7 +62,7 @@ pub enum WorkloadError {
     },
     /// The model code made an ill-formed program; never the user's mistake.
     #[error("model: {0}")]
-    Model(#[from] pawl_engine::graph::GraphError),
+    Model(#[from] GraphError),
 }
 
 impl WorkloadError {
@@ -252,6 +252,27 @@ pub struct Batch {
     pub program: usize,
     /// The program's inputs in their order, all of them.
     pub inputs: Vec<Array>,
+}
+
+impl Batch {
+    /// Makes this one for program number `number`: buffers that fit are kept, others are zeros.
+    ///
+    /// # Errors
+    /// When an input is declared with a shape that no array has.
+    pub fn fit(&mut self, number: usize, program: &Program) -> Result<(), GraphError> {
+        let like =
+            |(array, decl): (&Array, &InputDecl)| *array.shape() == decl.meta.shape && array.dtype() == decl.meta.dtype;
+        self.program = number;
+        if self.inputs.len() != program.inputs.len() || !self.inputs.iter().zip(&program.inputs).all(like) {
+            let zeros = |decl: &InputDecl| {
+                let shape = decl.meta.shape.clone();
+                let elements = Elements::zeros(decl.meta.dtype, shape.elements());
+                Array::new(shape, elements)
+            };
+            self.inputs = program.inputs.iter().map(zeros).collect::<Result<_, _>>()?;
+        }
+        Ok(())
+    }
 }
 
 /// Opened data of a job. All methods are pure; batches may be made on any thread, in any order.

@@ -1,90 +1,143 @@
 //! Batches of windows, and what evaluation makes of them.
 
 use super::Plan;
-use super::corpus::{Corpus, Split};
+use super::corpus::{Corpus, Documents, Split, Window};
+use super::diagnosis::Diagnoses;
 use super::loss::IGNORED;
 use crate::random::Stream;
+use crate::sampling::Shuffle;
 use crate::workload::{At, Batch, Data, Programs, WorkloadError};
 use pawl_engine::array::{Array, Data as Elements};
-use pawl_engine::graph::GraphError;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+/// Sums of every evaluation: of losses, of targets that counted.
+const LOSS_SUMS: usize = 2;
 
 /// The opened data of a job.
 pub struct Batches {
     plan: Arc<Plan>,
     programs: Arc<Programs>,
     corpus: Corpus,
+    /// The order of the training documents, where each is an item.
+    order: Option<Shuffle>,
+    /// What the evaluation looks at, where documents end in codes.
+    diagnoses: Option<Diagnoses>,
 }
 
 impl Batches {
     pub fn new(plan: Arc<Plan>, programs: Arc<Programs>, corpus: Corpus) -> Self {
-        Self { plan, programs, corpus }
+        let documents = corpus.documents(Split::Train).filter(|_| plan.config.data.by_document(Split::Train));
+        let order = documents.map(|documents| Shuffle::new(plan.seed, "slm.documents", documents.count(), 1));
+        let diagnoses = corpus.codes().map(|codes| Diagnoses { codes });
+        Self { plan, programs, corpus, order, diagnoses }
     }
 
-    /// First token of the window of training item `item`, counted over the whole run: anywhere, or as a file says.
-    fn window(&self, item: u64) -> usize {
-        let choices = (self.corpus.len(Split::Train) - self.plan.config.sequence) as u64;
+    /// The window of training item `item`, counted over the whole run: a document, anywhere, or as a file says.
+    fn training(&self, item: u64) -> Window {
+        let len = self.plan.config.sequence;
+        if let (Some(order), Some(documents)) = (&self.order, self.corpus.documents(Split::Train)) {
+            return documents.window(order.sample(item), len);
+        }
+        let choices = (self.corpus.len(Split::Train) - len) as u64;
         let start = self.corpus.prescribed(item);
-        start.unwrap_or_else(|| Stream::named(self.plan.seed, "slm.windows").below(item, choices)).min(choices - 1)
-            as usize
+        let start = start.unwrap_or_else(|| Stream::named(self.plan.seed, "slm.windows").below(item, choices));
+        Window { start: start.min(choices - 1) as usize, len }
+    }
+
+    /// The documents of the validation split, where those are evaluated.
+    fn validation_documents(&self) -> Option<&Documents> {
+        self.corpus.documents(Split::Validation).filter(|_| self.plan.config.data.by_document(Split::Validation))
+    }
+
+    /// Window `number` of the validation split, if it is evaluated.
+    fn validation(&self, number: usize) -> Option<Window> {
+        let sequence = self.plan.config.sequence;
+        let evaluated = number < self.evaluated();
+        evaluated.then(|| match self.validation_documents() {
+            Some(documents) => documents.window(number, sequence),
+            None => Window { start: number * sequence, len: sequence },
+        })
     }
 
     /// Windows of the validation split that are evaluated.
     fn evaluated(&self) -> usize {
-        let windows = (self.corpus.len(Split::Validation) - 1) / self.plan.config.sequence;
+        let windows = match self.validation_documents() {
+            Some(documents) => documents.count(),
+            None => (self.corpus.len(Split::Validation) - 1) / self.plan.config.sequence,
+        };
         windows.min(self.plan.config.evaluation.windows)
     }
 
-    /// Writes the window at `start` into row `row` of tokens and targets.
-    fn fill(&self, split: Split, start: usize, row: usize, batch: &mut Batch) -> Result<(), WorkloadError> {
+    /// The documents of a split, where their prompts are not to be predicted.
+    fn masked(&self, split: Split) -> Option<&Documents> {
+        self.corpus.documents(split).filter(|_| self.plan.config.data.mask_prompt)
+    }
+
+    /// How many targets of a training window count: by where documents lie, no token is read.
+    fn count(&self, window: Window) -> usize {
+        let prompts = self.masked(Split::Train).map(|documents| documents.prompts(window.targets()));
+        window.len - prompts.into_iter().flatten().map(|part| part.len()).sum::<usize>()
+    }
+
+    /// How many targets count in an average micro-batch of the step that begins at `items`, over all ranks: as the step takes the mean of the losses
+    /// of its micro-batches, it thus gets the mean over all its targets. A step without any has a loss of 0.
+    fn normalizer(&self, items: u64) -> f32 {
+        if self.order.is_none() && self.masked(Split::Train).is_none() {
+            return (self.plan.batch * self.plan.config.sequence) as f32;
+        }
+        let targets: usize = self.plan.step(items).map(|item| self.count(self.training(item))).sum();
+        (targets.max(1) as f64 / self.plan.micro_batches() as f64) as f32
+    }
+
+    /// Writes a window into row `row` of tokens and targets; where there is none, nothing counts.
+    fn fill(&self, split: Split, window: Option<Window>, row: usize, batch: &mut Batch) -> Result<(), WorkloadError> {
         let sequence = self.plan.config.sequence;
         let vocabulary = self.plan.config.architecture.vocabulary as u32;
+        let window = window.unwrap_or(Window { start: 0, len: 0 });
         for (shift, array) in batch.inputs.iter_mut().take(2).enumerate() {
             let Elements::U32(out) = array.data_mut() else { unreachable!("tokens are integers") };
-            let out = &mut out[row * sequence..(row + 1) * sequence];
-            self.corpus.read(split, start + shift, out);
+            let (out, padding) = out[row * sequence..(row + 1) * sequence].split_at_mut(window.len);
+            padding.fill(if shift == 0 { 0 } else { IGNORED });
+            self.corpus.read(split, window.start + shift, out);
             if let Some(id) = out.iter().find(|&&id| id >= vocabulary) {
+                let start = window.start;
                 let message = format!(
                     "token {id} near position {start} is not below workload.config.architecture.vocabulary ({vocabulary}): make the data for this model"
                 );
                 return Err(crate::store::StoreError::Source(message).into());
             }
         }
+        if let (Some(documents), Elements::U32(targets)) = (self.masked(split), batch.inputs[1].data_mut()) {
+            let targets = &mut targets[row * sequence..(row + 1) * sequence];
+            let first = window.targets().start;
+            for part in documents.prompts(window.targets()) {
+                targets[part.start - first..part.end - first].fill(IGNORED);
+            }
+        }
         Ok(())
     }
 
-    /// Makes `batch` one for program `number`, keeping buffers that fit.
-    fn fit(&self, batch: &mut Batch, number: usize, evaluation: bool) -> Result<(), GraphError> {
-        let programs = if evaluation { &self.programs.evaluation } else { &self.programs.train };
-        let program = &programs[number];
-        let like = |(array, decl): (&Array, &pawl_engine::graph::InputDecl)| {
-            *array.shape() == decl.meta.shape && array.dtype() == decl.meta.dtype
-        };
-        batch.program = number;
-        if batch.inputs.len() != program.inputs.len() || !batch.inputs.iter().zip(&program.inputs).all(like) {
-            let zeros = |decl: &pawl_engine::graph::InputDecl| {
-                let shape = decl.meta.shape.clone();
-                let elements = shape.elements();
-                Array::new(shape, Elements::zeros(decl.meta.dtype, elements))
-            };
-            batch.inputs = program.inputs.iter().map(zeros).collect::<Result<_, _>>()?;
-        }
-        Ok(())
+    /// The position in its evaluated row that predicts the code of document `number`, and the code.
+    fn code(&self, number: usize) -> Option<(usize, u32)> {
+        self.diagnoses.as_ref()?;
+        let (documents, window) = (self.validation_documents()?, self.validation(number)?);
+        let place = documents.answer(number).start;
+        let mut code = [0];
+        self.corpus.read(Split::Validation, place, &mut code);
+        Some((place - window.targets().start, code[0]))
     }
 }
 
 impl Data for Batches {
     fn train(&self, at: At, batch: &mut Batch) -> Result<(), WorkloadError> {
-        self.fit(batch, 0, false)?;
+        batch.fit(0, &self.programs.train[0])?;
         let first = self.plan.first_item(at);
         for row in 0..self.plan.batch {
-            self.fill(Split::Train, self.window(first + row as u64), row, batch)?;
+            self.fill(Split::Train, Some(self.training(first + row as u64)), row, batch)?;
         }
-        // Windows are full: every micro-batch of every rank counts as many tokens.
-        let tokens = self.plan.batch * self.plan.config.sequence;
         if let Some(Elements::F32(out)) = batch.inputs.get_mut(2).map(Array::data_mut) {
-            out.fill(tokens as f32);
+            out.fill(self.normalizer(at.items));
         }
         if let Some(Elements::U32(out)) = batch.inputs.get_mut(3).map(Array::data_mut) {
             out.fill(self.plan.counter(at));
@@ -98,31 +151,42 @@ impl Data for Batches {
 
     fn evaluation(&self, index: usize) -> Result<Batch, WorkloadError> {
         let mut batch = Batch::default();
-        self.fit(&mut batch, 0, true)?;
+        batch.fit(0, &self.programs.evaluation[0])?;
         let (rows, sequence) = (self.plan.evaluation_batch, self.plan.config.sequence);
         for row in 0..rows {
-            let window = index * rows + row;
-            if window < self.evaluated() {
-                self.fill(Split::Validation, window * sequence, row, &mut batch)?;
-            } else if let Elements::U32(targets) = batch.inputs[1].data_mut() {
-                // What fills up the last batch does not count.
-                targets[row * sequence..(row + 1) * sequence].fill(IGNORED);
+            let number = index * rows + row;
+            // What fills up the last batch does not count.
+            self.fill(Split::Validation, self.validation(number), row, &mut batch)?;
+            let position = self.code(number).map_or(0, |(position, _)| position);
+            if let Some(Elements::U32(codes)) = batch.inputs.get_mut(2).map(Array::data_mut) {
+                codes[row] = (row * sequence + position) as u32;
             }
         }
         Ok(batch)
     }
 
     fn sums(&self) -> usize {
-        2
+        LOSS_SUMS + self.diagnoses.as_ref().map_or(0, Diagnoses::sums)
     }
 
-    fn add(&self, _index: usize, outputs: &[Array], sums: &mut [f64]) {
-        sums.iter_mut().zip(outputs).for_each(|(sum, output)| *sum += output.item());
+    fn add(&self, index: usize, outputs: &[Array], sums: &mut [f64]) {
+        let (losses, sums) = sums.split_at_mut(LOSS_SUMS);
+        losses.iter_mut().zip(outputs).for_each(|(sum, output)| *sum += output.item());
+        let (Some(diagnoses), [_, _, ranks, likeliest]) = (&self.diagnoses, outputs) else { return };
+        let documents = index * self.plan.evaluation_batch..;
+        for ((number, rank), likeliest) in documents.zip(ranks.to_f64()).zip(likeliest.to_f64()) {
+            if let Some((_, code)) = self.code(number) {
+                diagnoses.add(code, rank, likeliest as u32, sums);
+            }
+        }
     }
 
-    /// `loss` in nats a token, and `perplexity`.
+    /// `loss` in nats a token, and `perplexity`; of dialogues also `top1`, `top3`, `top5` and `macroF1` of their codes.
     fn metrics(&self, sums: &[f64]) -> BTreeMap<String, f64> {
-        let loss = sums[0] / sums[1];
-        BTreeMap::from([("loss".to_owned(), loss), ("perplexity".to_owned(), loss.exp())])
+        let (losses, sums) = sums.split_at(LOSS_SUMS);
+        let loss = losses[0] / losses[1];
+        let mut metrics = BTreeMap::from([("loss".to_owned(), loss), ("perplexity".to_owned(), loss.exp())]);
+        metrics.extend(self.diagnoses.iter().flat_map(|diagnoses| diagnoses.metrics(sums)));
+        metrics
     }
 }

@@ -4,18 +4,21 @@ pub mod architecture;
 mod batches;
 pub mod config;
 pub mod corpus;
+mod diagnosis;
 pub mod export;
 pub mod hugging_face;
 pub mod loss;
 pub mod model;
+pub mod ranking;
 pub mod rope;
+pub mod tokenizer;
 pub mod weights;
 
 use crate::random::mix;
 use crate::workload::{At, Data, Job, Optimization, Programs, RateDecay, Request, Workload, WorkloadError};
 use batches::Batches;
-use config::{Config, Method, Size, Source};
-use corpus::Corpus;
+use config::{Config, Layout, Method, Size, Source};
+use corpus::{Corpus, Dialogues, Split};
 use hugging_face::WeightFiles;
 use model::{Model, REGIONS};
 use pawl_contract::decimal::Decimal;
@@ -24,8 +27,10 @@ use pawl_engine::array::{Array, Data as Elements};
 use pawl_engine::graph::{DType, Role};
 use pawl_engine::optim::{AdamW, Optimizer};
 use serde_json::Value;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
+use tokenizer::Tokenizer;
 use weights::{Storage, Weights};
 
 /// The workload.
@@ -55,6 +60,7 @@ pub struct SlmJob {
     programs: Arc<Programs>,
     optimization: Optimization,
     files: Option<WeightFiles>,
+    tokenizer: Option<Tokenizer>,
 }
 
 /// What batches are a function of.
@@ -67,10 +73,13 @@ struct Plan {
     seed: u64,
     rank: u64,
     world: u64,
+    /// Micro-steps of a step.
+    accumulation: u64,
+    items_per_epoch: u64,
 }
 
 impl SlmJob {
-    /// Validates `request`, reads the headers of weight files, and builds the programs.
+    /// Validates `request`, reads the headers of weight files and the tokenizer, and builds the programs.
     ///
     /// # Errors
     /// Names the field, the value and the remedy.
@@ -83,6 +92,8 @@ impl SlmJob {
         if let Some(files) = &files {
             files.check(weights.all().iter())?;
         }
+        let vocabulary = plan.config.architecture.vocabulary;
+        let tokenizer = plan.config.tokenizer().map(|path| Tokenizer::open(&path, vocabulary)).transpose()?;
         let model = Model {
             config: &plan.config,
             weights,
@@ -96,7 +107,7 @@ impl SlmJob {
             regions: REGIONS,
         };
         let optimization = optimization(settings, &plan.config)?;
-        Ok(Self { plan: Arc::new(plan), programs: Arc::new(programs), optimization, files })
+        Ok(Self { plan: Arc::new(plan), programs: Arc::new(programs), optimization, files, tokenizer })
     }
 
     /// The complete configuration.
@@ -114,7 +125,7 @@ impl Plan {
     fn new(request: &Request) -> Result<Self, WorkloadError> {
         let settings = &request.settings;
         let config = Config::parse(&request.config, settings.workload.as_ref().unwrap_or(&Default::default()))?;
-        settings.accumulation(request.world).map_err(|mismatch| {
+        let accumulation = settings.accumulation(request.world.max(1)).map_err(|mismatch| {
             WorkloadError::setting("globalBatch", mismatch.global_batch, format!("does not come out: {mismatch}"))
         })?;
         let quantized = settings.weight_quantization == Some(WeightQuantization::Int8);
@@ -142,6 +153,8 @@ impl Plan {
             seed: request.seed,
             rank: u64::from(request.rank),
             world: u64::from(request.world.max(1)),
+            accumulation: u64::from(accumulation.max(1)),
+            items_per_epoch: items_per_epoch(&config),
             config,
         })
     }
@@ -156,16 +169,34 @@ impl Plan {
         mix(self.seed ^ mix(self.first_item(at))) as u32
     }
 
-    /// Windows that hold as many tokens as the training split should.
-    fn items_per_epoch(&self) -> u64 {
-        let data = &self.config.data;
-        let tokens = match data.source {
-            Source::Markov => data.tokens - data.tokens / 20,
-            Source::Text => data.tokens * 7 / 10,
-            Source::Tokens => data.tokens,
-        };
-        (tokens / self.config.sequence).max(1) as u64
+    /// Micro-batches of a step, over all ranks.
+    fn micro_batches(&self) -> u64 {
+        self.accumulation * self.world
     }
+
+    /// Items of the step that begins at `items`, over all micro-batches and ranks.
+    fn step(&self, items: u64) -> Range<u64> {
+        items..items + self.micro_batches() * self.batch as u64
+    }
+}
+
+/// Documents of the training split, or windows that hold as many tokens as it should. Text that nobody has read yet counts as windows in any layout.
+fn items_per_epoch(config: &Config) -> u64 {
+    let data = &config.data;
+    let tokens = match data.source {
+        Source::Markov => data.tokens - data.tokens / 20,
+        Source::Text => data.tokens * 7 / 10,
+        Source::Tokens => data.tokens,
+        Source::Dialogues => {
+            let dialogues = Dialogues::new(data.tokens, config.architecture.vocabulary, data.seed);
+            let lengths = dialogues.lengths(Split::Train);
+            if data.layout == Layout::Padded {
+                return lengths.count().max(1) as u64;
+            }
+            lengths.sum()
+        }
+    };
+    (tokens / config.sequence).max(1) as u64
 }
 
 impl Job for SlmJob {
@@ -182,7 +213,7 @@ impl Job for SlmJob {
     }
 
     fn items_per_epoch(&self) -> u64 {
-        self.plan.items_per_epoch()
+        self.plan.items_per_epoch
     }
 
     fn variant(&self, _at: At) -> usize {
@@ -197,22 +228,21 @@ impl Job for SlmJob {
         vec![("slm.weights".to_owned(), array)]
     }
 
-    fn open(&self, _root: &Path, progress: crate::store::OnProgress<'_>) -> Result<Arc<dyn Data>, WorkloadError> {
-        let corpus = Corpus::open(&self.plan.config, progress)?;
+    fn open(&self, root: &Path, progress: crate::store::OnProgress<'_>) -> Result<Arc<dyn Data>, WorkloadError> {
+        let corpus = Corpus::open(&self.plan.config, self.tokenizer.as_ref(), root, progress)?;
         Ok(Arc::new(Batches::new(Arc::clone(&self.plan), Arc::clone(&self.programs), corpus)))
     }
 }
 
 /// AdamW, which shrinks matrices only.
 fn optimization(settings: &Settings, config: &Config) -> Result<Optimization, WorkloadError> {
-    let number =
-        |field: &str, value: &Option<Decimal>, range: std::ops::Range<f64>| match value.as_ref().map(Decimal::value) {
-            Some(value) if !range.contains(&value) => {
-                let problem = format!("must be at least {} and less than {}", range.start, range.end);
-                Err(WorkloadError::setting(field, value, problem))
-            }
-            value => Ok(value),
-        };
+    let number = |field: &str, value: &Option<Decimal>, range: Range<f64>| match value.as_ref().map(Decimal::value) {
+        Some(value) if !range.contains(&value) => {
+            let problem = format!("must be at least {} and less than {}", range.start, range.end);
+            Err(WorkloadError::setting(field, value, problem))
+        }
+        value => Ok(value),
+    };
     // Adapters, weights from nothing, weights that know something already.
     let usual = match (config.method, config.size) {
         (Method::Lora, _) => 2e-4,

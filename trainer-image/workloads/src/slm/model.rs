@@ -1,7 +1,8 @@
 //! The decoder: pre-norm blocks of grouped-query attention and SwiGLU, with adapters where they are asked for.
 
-use super::config::{Config, Method, Target};
+use super::config::{Config, Method, Source, Target};
 use super::loss::{CrossEntropy, Head, chunk_rows};
+use super::ranking::Ranking;
 use super::rope::Tables;
 use super::weights::Weights;
 use crate::workload::Regions;
@@ -44,7 +45,7 @@ struct Pass<'m, 'b> {
 
 impl Model<'_> {
     /// One training micro-step of `batch` windows. Inputs: `tokens` and `targets` (batch, sequence), U32; `normalizer`, what the sum of the
-    /// losses is divided by; `counter` with dropout. Output: `loss`.
+    /// losses is divided by: how many targets count in an average micro-batch of the step; `counter` with dropout. Output: `loss`.
     ///
     /// # Errors
     /// Only when this code is wrong.
@@ -54,21 +55,31 @@ impl Model<'_> {
         let (tokens, targets) = self.window(&b, batch);
         let normalizer = b.input("normalizer", DType::F32, []);
         let counter = dropout.then(|| b.input("counter", DType::U32, []));
-        let loss = self.loss(&b, tokens, targets, counter)?;
+        let loss = self.loss(&b, self.head(&b, tokens, targets, counter)?);
         b.output("loss", loss.sum / normalizer);
         b.finish()
     }
 
     /// Evaluation of `batch` windows. Inputs: `tokens` and `targets`. Outputs: `loss_sum` (nats), `tokens` (how many counted).
     ///
+    /// With `source: Dialogues` also the input `codes` (batch), U32: the position that predicts a row's code, counted over all rows; and the
+    /// outputs `rank` and `likeliest` (batch, 1), float32: see [`Ranking`].
+    ///
     /// # Errors
     /// Only when this code is wrong.
     pub fn evaluation(&self, batch: usize) -> Result<Program, GraphError> {
         let b = Builder::new("evaluation");
         let (tokens, targets) = self.window(&b, batch);
-        let loss = self.loss(&b, tokens, targets, None)?;
+        let codes = (self.config.data.source == Source::Dialogues).then(|| b.input("codes", DType::U32, [batch]));
+        let head = self.head(&b, tokens, targets, None)?;
+        let loss = self.loss(&b, head);
         b.output("loss_sum", loss.sum);
         b.output("tokens", loss.count);
+        if let Some(codes) = codes {
+            let Ranking { rank, likeliest } = b.scope("ranking", || head.ranking(codes));
+            b.output("rank", rank);
+            b.output("likeliest", likeliest);
+        }
         b.finish()
     }
 
@@ -77,13 +88,14 @@ impl Model<'_> {
         (b.input("tokens", DType::U32, shape), b.input("targets", DType::U32, shape))
     }
 
-    fn loss<'b>(
+    /// The pass through the blocks, up to what losses are made of.
+    fn head<'b>(
         &self,
         b: &'b Builder,
         tokens: Var<'b>,
         targets: Var<'b>,
         counter: Option<Var<'b>>,
-    ) -> Result<CrossEntropy<'b>, GraphError> {
+    ) -> Result<Head<'b>, GraphError> {
         let (of, batch) = (&self.config.architecture, tokens.dim(0));
         let rows = batch * self.config.sequence;
         let tables = b.scope("rope", || Tables::new(b, of, self.config.sequence, self.rope_cached))?;
@@ -97,9 +109,13 @@ impl Model<'_> {
             let hidden = pass.norm("model.norm.weight", x);
             let matrix = if of.tied { embedding } else { self.weights.table(b, "lm_head.weight") };
             let learns = self.config.method == Method::Full;
-            let head = Head { hidden, matrix, targets: targets.reshape([rows, 1]), stream: self.stream, learns };
-            head.cross_entropy(chunk_rows(self.config.loss.chunk, rows, of.vocabulary))
+            Head { hidden, matrix, targets: targets.reshape([rows, 1]), stream: self.stream, learns }
         }))
+    }
+
+    fn loss<'b>(&self, b: &'b Builder, head: Head<'b>) -> CrossEntropy<'b> {
+        let chunk = chunk_rows(self.config.loss.chunk, head.hidden.dim(0), self.config.architecture.vocabulary);
+        b.scope("head", || head.cross_entropy(chunk))
     }
 }
 

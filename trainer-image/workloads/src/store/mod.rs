@@ -10,7 +10,10 @@ mod manifest;
 
 pub use array::Rows;
 
-use manifest::{Entry, Journal, Manifest, Stamps, hash, write_atomic};
+pub(crate) use lock::acquire;
+pub(crate) use manifest::write_atomic;
+
+use manifest::{Entry, Journal, Manifest, Stamps, hash};
 use rayon::prelude::*;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -150,7 +153,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    fn io(path: &Path, action: &'static str, source: std::io::Error) -> Self {
+    pub(crate) fn io(path: &Path, action: &'static str, source: std::io::Error) -> Self {
         let remedy = match source.kind() {
             std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
                 "free some space or choose another data directory; what is finished is kept"
@@ -182,7 +185,7 @@ impl Store {
         let directory = root.join(name);
         std::fs::create_dir_all(&directory)
             .map_err(|e| StoreError::io(&directory, "cannot create the directory", e))?;
-        let _lock = lock::acquire(&root.join(format!("{name}.lock")), progress)?;
+        let _lock = acquire(&root.join(format!("{name}.lock")), progress)?;
         Opening { directory: &directory, recipe, progress }.run(&key)
     }
 

@@ -8,7 +8,6 @@ use crate::random::Stream;
 use crate::sampling::{Shuffle, choose};
 use crate::workload::{At, Batch, Data, Programs, WorkloadError};
 use pawl_engine::array::{Array, Data as Elements};
-use pawl_engine::graph::{GraphError, Program};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -175,32 +174,12 @@ fn pairs_in(plan: &Plan, task: usize) -> usize {
     if task == Task::Advection1d { count * (plan.config.advection.frames - 1) } else { count }
 }
 
-/// Makes `batch` one for `program`, keeping buffers that fit.
-fn fit(batch: &mut Batch, number: usize, program: &Program) -> Result<(), GraphError> {
-    let fits = batch.inputs.len() == program.inputs.len()
-        && batch
-            .inputs
-            .iter()
-            .zip(&program.inputs)
-            .all(|(array, decl)| *array.shape() == decl.meta.shape && array.dtype() == decl.meta.dtype);
-    batch.program = number;
-    if !fits {
-        let zeros = |decl: &pawl_engine::graph::InputDecl| {
-            let shape = decl.meta.shape.clone();
-            let elements = shape.elements();
-            Array::new(shape, Elements::zeros(decl.meta.dtype, elements))
-        };
-        batch.inputs = program.inputs.iter().map(zeros).collect::<Result<_, _>>()?;
-    }
-    Ok(())
-}
-
 impl Data for Batches {
     fn train(&self, at: At, batch: &mut Batch) -> Result<(), WorkloadError> {
         let (plan, train) = (&self.plan, &self.programs.train);
         let number = usize::from(train.len() > 1 && !plan.is_auxiliary(at));
         let program = &train[number];
-        fit(batch, number, program)?;
+        batch.fit(number, program)?;
         let first_item = plan.first_item(at);
         for (array, decl) in batch.inputs.iter_mut().zip(&program.inputs) {
             match (decl.name.as_str(), array.data_mut()) {
@@ -235,7 +214,7 @@ impl Data for Batches {
     fn evaluation(&self, index: usize) -> Result<Batch, WorkloadError> {
         let Evaluation { program: number, task, first, rows } = self.evaluations[index];
         let (program, mut batch) = (&self.programs.evaluation[number], Batch::default());
-        fit(&mut batch, number, program)?;
+        batch.fit(number, program)?;
         // Physical evaluation looks at a few pairs, spread over the split.
         let (total, physical) = (pairs_in(&self.plan, task), number > 0);
         let used = if physical { total.min(self.plan.config.evaluation.physical_pairs) } else { total };

@@ -3,10 +3,13 @@
 
 mod batches;
 mod configuration;
+mod differentiated;
 mod generation;
 mod parity;
 mod pdebench;
 mod slm;
+mod slm_diagnosis;
+mod slm_documents;
 mod slm_parity;
 mod slm_plans;
 mod store;

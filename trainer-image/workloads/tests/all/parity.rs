@@ -3,12 +3,12 @@
 //! `fixtures/parity.safetensors` was written once by the reference at a tiny size, every vector perturbed so that gains and biases count:
 //! weights under their names here, five batches, the points and the value of its boundary loss, and its losses.
 
+use crate::differentiated::differentiated;
 use pawl_contract::settings::Settings;
 use pawl_engine::array::{Array, Data, View};
-use pawl_engine::autodiff::gradients;
 use pawl_engine::eager::Eager;
 use pawl_engine::executor::{ExecOptions, Executable, Executor};
-use pawl_engine::graph::{Builder, DType, Program, Role, StateDecl};
+use pawl_engine::graph::{DType, Program, Role};
 use pawl_engine::recipe::Recipe;
 use pawl_workloads::ups::config::{Config, Task};
 use pawl_workloads::ups::encoder::{Encoder, Tiling};
@@ -104,15 +104,7 @@ fn run(executable: &mut dyn Executable, inputs: &[Array]) {
 fn first_losses_and_gradients_equal_the_reference() {
     let fixture = Fixture::load();
     for (auxiliary, mode) in [("Live", "live"), ("Frozen", "frozen")] {
-        let b = Builder::extend(program(&fixture, &config(auxiliary)));
-        let parameters: Vec<StateDecl> =
-            b.peek(|p| p.states.iter().filter(|s| s.role == Role::Parameter).cloned().collect());
-        let loss = b.peek(|p| p.output("loss")).unwrap();
-        let reads: Vec<_> = parameters.iter().map(|decl| b.state(decl.clone())).collect();
-        for (decl, gradient) in parameters.iter().zip(gradients(b.var(loss), &reads)) {
-            b.output(&format!("gradient.{}", decl.name), gradient.expect("every parameter learns"));
-        }
-        let program = b.finish().unwrap();
+        let program = differentiated(program(&fixture, &config(auxiliary)));
         let mut executable = compiled(&fixture, &program);
         run(&mut *executable, &inputs(&fixture, &program, 0));
         for (at, output) in program.outputs.iter().enumerate() {

@@ -15,16 +15,16 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-fn request(config: Value, settings: Settings) -> Request {
+pub fn request(config: Value, settings: Settings) -> Request {
     Request { config: config.as_object().unwrap().clone(), settings, seed: 42, rank: 0, world: 1 }
 }
 
-fn job(config: Value, settings: Settings) -> Result<SlmJob, WorkloadError> {
+pub fn job(config: Value, settings: Settings) -> Result<SlmJob, WorkloadError> {
     SlmJob::new(&request(config, settings))
 }
 
 /// A model of a few thousand weights.
-fn small(changes: Value) -> Value {
+pub fn small(changes: Value) -> Value {
     let mut config = json!({
         "size": "tiny", "sequence": 16,
         "architecture": {"vocabulary": 64, "width": 32, "layers": 2, "heads": 4, "kvHeads": 2, "headSize": 8, "feedForward": 48},
@@ -36,7 +36,7 @@ fn small(changes: Value) -> Value {
     config
 }
 
-fn batches(of: u32) -> Settings {
+pub fn batches(of: u32) -> Settings {
     Settings { batch_per_gpu: Some(of), ..Settings::default() }
 }
 
@@ -96,6 +96,39 @@ fn mistakes_are_named_with_their_remedy() {
         (json!({"size": "tiny", "lora": {"targets": ["q", "q"]}}), batches(1), "lora.targets"),
         (json!({"size": "tiny", "data": {"tokens": 5}}), batches(1), "data.tokens: 5 must be between"),
         (json!({"size": "tiny", "data": {"source": "Tokens"}}), batches(1), "data.directory"),
+        (json!({"size": "tiny", "data": {"layout": "Folded"}}), batches(1), "workload.config.data.layout: Folded"),
+        (json!({"size": "tiny", "data": {"layout": "Padded"}}), batches(1), "data.layout: Padded puts a document"),
+        (
+            json!({"size": "tiny", "data": {"source": "Tokens", "directory": "/", "layout": "Padded"}}),
+            batches(1),
+            "`source: Tokens` has no documents",
+        ),
+        (json!({"size": "tiny", "data": {"maskPrompt": true}}), batches(1), "data.maskPrompt: true leaves prompts"),
+        (
+            json!({"size": "tiny", "data": {"source": "Text", "directory": "/", "maskPrompt": true}}),
+            batches(1),
+            "`source: Text` have none: choose Dialogues",
+        ),
+        (
+            json!({"size": "tiny", "data": {"source": "Dialogues", "directory": "/"}}),
+            batches(1),
+            "data.directory: / is not read with `source: Dialogues`",
+        ),
+        (
+            json!({"size": "tiny", "data": {"source": "Dialogues", "tokenizer": "/"}}),
+            batches(1),
+            "data.tokenizer: / cuts text",
+        ),
+        (
+            json!({"size": "tiny", "architecture": {"vocabulary": 31}, "data": {"source": "Dialogues"}}),
+            batches(1),
+            "architecture.vocabulary: 31 must be at least 32",
+        ),
+        (
+            json!({"size": "tiny", "sequence": 1, "data": {"source": "Dialogues"}}),
+            batches(1),
+            "workload.config.sequence: 1 must be at least 2",
+        ),
         (json!({"size": "tiny", "weights": "/nowhere"}), batches(1), "/nowhere/model.safetensors cannot be read"),
         (json!({"size": "tiny"}), int8, "settings.weightQuantization: Int8 keeps frozen weights"),
         (json!({"size": "tiny"}), Settings { global_batch: Some(5), ..batches(2) }, "globalBatch"),
@@ -105,15 +138,16 @@ fn mistakes_are_named_with_their_remedy() {
     }
 }
 
-struct Run {
-    job: SlmJob,
-    data: Arc<dyn Data>,
-    programs: Vec<Program>,
+/// A job with its data and its compiled programs: 0 a step, 1 the evaluation.
+pub struct Run {
+    pub job: SlmJob,
+    pub data: Arc<dyn Data>,
+    pub programs: Vec<Program>,
     executable: Box<dyn Executable>,
 }
 
 impl Run {
-    fn new(config: Value, settings: Settings, change: impl Fn(&mut Recipe)) -> Self {
+    pub fn new(config: Value, settings: Settings, change: impl Fn(&mut Recipe)) -> Self {
         let job = job(config, settings).unwrap();
         let data = job.open(Path::new("/nowhere"), &|_, _, _| {}).unwrap();
         let optimization = job.optimization();
@@ -133,13 +167,13 @@ impl Run {
         Self { job, data, programs, executable }
     }
 
-    fn run(&mut self, program: usize, inputs: &[Array]) -> Vec<Array> {
+    pub fn run(&mut self, program: usize, inputs: &[Array]) -> Vec<Array> {
         let views: Vec<View<'_>> = inputs.iter().map(Array::view).collect();
         self.executable.run(program, &views).unwrap();
         (0..self.programs[program].outputs.len()).map(|at| self.executable.output(program, at).unwrap()).collect()
     }
 
-    fn train(&mut self, steps: u64, rate: f32) -> Vec<f64> {
+    pub fn train(&mut self, steps: u64, rate: f32) -> Vec<f64> {
         let items = u64::from(self.job.items_per_batch());
         (0..steps)
             .map(|step| {
@@ -151,7 +185,7 @@ impl Run {
             .collect()
     }
 
-    fn evaluate(&mut self) -> BTreeMap<String, f64> {
+    pub fn evaluate(&mut self) -> BTreeMap<String, f64> {
         let mut sums = vec![0.0; self.data.sums()];
         for index in 0..self.data.evaluations() {
             let batch = self.data.evaluation(index).unwrap();
@@ -269,6 +303,73 @@ fn given_tokens_are_read_in_the_order_that_is_given() {
     let data = job(given, batches(2)).unwrap().open(Path::new("/nowhere"), &|_, _, _| {}).unwrap();
     let message = data.train(At { items: 0, micro: 0 }, &mut batch).unwrap_err().to_string();
     assert!(message.contains("token 64") && message.contains("vocabulary (64)"), "{message}");
+}
+
+/// A byte-level BPE of a few tokens, as `tokenizer.json` has it, with the configuration beside it.
+fn write_tokenizer(directory: &Path, end: Value) {
+    let special = json!({
+        "id": 5, "content": "<end>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true,
+    });
+    let tokenizer = json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [special], "normalizer": null,
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+        "post_processor": null, "decoder": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+        "model": {
+            "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null, "end_of_word_suffix": null,
+            "fuse_unk": false, "byte_fallback": false, "ignore_merges": false,
+            "vocab": {"a": 0, "b": 1, "\u{120}": 2, "ab": 3, "\u{120}ab": 4}, "merges": [["a", "b"], ["\u{120}", "ab"]],
+        },
+    });
+    std::fs::write(directory.join("tokenizer.json"), tokenizer.to_string()).unwrap();
+    std::fs::write(directory.join("tokenizer_config.json"), json!({"eos_token": end}).to_string()).unwrap();
+}
+
+#[test]
+fn text_is_cut_by_the_tokenizer_of_the_weights() {
+    let [text, files, root] = std::array::from_fn(|_| tempfile::tempdir().unwrap());
+    let write = |number: usize, words: &str| std::fs::write(text.path().join(format!("{number}.txt")), words).unwrap();
+    (0..40).for_each(|number| write(number, &"ab ab".repeat(number % 4 + 1)));
+    write_tokenizer(files.path(), json!({"content": "<end>"}));
+    let config = |changes: Value| {
+        let mut config =
+            small(json!({"data": {"source": "Text", "directory": text.path(), "tokenizer": files.path()}}));
+        pawl_workloads::layered::overlay(&mut config, &changes);
+        config
+    };
+    let first = |root: &Path| {
+        let data = job(config(json!({})), batches(4)).unwrap().open(root, &|_, _, _| {}).unwrap();
+        let mut batch = Batch::default();
+        data.train(At { items: 0, micro: 0 }, &mut batch).unwrap();
+        batch.inputs[0].to_f64()
+    };
+    let tokens = first(root.path());
+    // "ab ab" repeated is ab, then _ab and ab in turn, and ends in the end of the document.
+    let pairs: Vec<_> = tokens.as_chunks::<16>().0.iter().flat_map(|window| window.windows(2)).collect();
+    let ends = pairs.iter().filter(|pair| pair[1] == 5.0).count();
+    assert!(ends > 0 && tokens.iter().all(|token| [3.0, 4.0, 5.0].contains(token)), "{tokens:?}");
+    for pair in pairs {
+        assert!([[3.0, 3.0], [3.0, 4.0], [4.0, 3.0], [4.0, 5.0], [5.0, 3.0]].contains(&[pair[0], pair[1]]), "{pair:?}");
+    }
+    // What was cut before is not cut again, until the text is another.
+    let kept = || std::fs::read_dir(root.path().join("slm")).unwrap().count();
+    assert_eq!((first(root.path()), kept()), (tokens, 1));
+    write(0, "ab ab ab ab");
+    first(root.path());
+    assert_eq!(kept(), 2);
+
+    let refused = |changes: Value| job(config(changes), batches(4)).err().expect("refused").to_string();
+    for (changes, words) in [
+        (json!({"architecture": {"vocabulary": 5}}), ["token 5", "architecture.vocabulary (5)"]),
+        (json!({"data": {"tokenizer": "/nowhere/tokenizer.json"}}), ["/nowhere/tokenizer.json", "cannot be read"]),
+        (json!({"data": {"tokenizer": text.path().join("1.txt")}}), ["1.txt", "no tokenizer"]),
+        (json!({"data": {"source": "Markov", "directory": null}}), ["data.tokenizer", "source: Text"]),
+    ] {
+        let message = refused(changes);
+        assert!(words.iter().all(|word| message.contains(word)), "{message}");
+    }
+    write_tokenizer(files.path(), Value::Null);
+    let message = refused(json!({}));
+    assert!(message.contains("eos_token") && message.contains("tokenizer_config.json"), "{message}");
 }
 
 #[test]

@@ -1,13 +1,13 @@
 //! The language model's losses and gradients equal those of the PyTorch reference program, which wrote `fixtures/slm.safetensors` through
 //! `fixtures/slm.py`.
 
+use crate::differentiated::differentiated;
 use pawl_contract::settings::{RopeCache, Settings};
 use pawl_engine::array::{Array, Data, View};
-use pawl_engine::autodiff::gradients;
 use pawl_engine::cpu::GraphCpu;
 use pawl_engine::eager::Eager;
 use pawl_engine::executor::{ExecOptions, Executable, Executor};
-use pawl_engine::graph::{Builder, Program, Role, StateDecl};
+use pawl_engine::graph::{Program, Role};
 use pawl_engine::recipe::{AttentionKernel, Recipe};
 use pawl_workloads::slm::SlmJob;
 use pawl_workloads::slm::loss::IGNORED;
@@ -104,15 +104,7 @@ fn first_losses_and_gradients_equal_the_reference() {
     let fixture = Fixture::load();
     for (case, chunk) in [("tied", 0), ("tied", 7), ("lora", 0), ("lora", 10)] {
         let job = small(case, chunk, Settings::default());
-        let b = Builder::extend(job.programs().train[0].clone());
-        let parameters: Vec<StateDecl> =
-            b.peek(|p| p.states.iter().filter(|s| s.role == Role::Parameter).cloned().collect());
-        let loss = b.peek(|p| p.output("loss")).unwrap();
-        let reads: Vec<_> = parameters.iter().map(|decl| b.state(decl.clone())).collect();
-        for (decl, gradient) in parameters.iter().zip(gradients(b.var(loss), &reads)) {
-            b.output(&format!("gradient.{}", decl.name), gradient.expect("every parameter learns"));
-        }
-        let program = b.finish().unwrap();
+        let program = differentiated(job.programs().train[0].clone());
         let mut executable = compiled(&Eager::cpu(), &fixture, case, &program);
         run(&mut *executable, &fixture.small_batch(0));
         let mut compared = 0;

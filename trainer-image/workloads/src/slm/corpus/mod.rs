@@ -1,16 +1,27 @@
 //! Token streams: generated, read from text, or read as they are.
 
+mod dialogues;
+mod documents;
 mod markov;
 mod text;
 
+pub use dialogues::{Dialogues, LEAST_VOCABULARY as LEAST_DIALOGUE_VOCABULARY};
+pub use documents::{Documents, Window};
 pub use markov::markov_stream;
 pub use text::END_OF_DOCUMENT;
 
-use super::config::{Config, DataConfig, Source};
+use super::config::{Config, DataConfig, Layout, Source};
+use super::tokenizer::Tokenizer;
 use crate::store::{OnProgress, StoreError};
+use dialogues::ANSWER;
 use memmap2::Mmap;
 use std::fs::File;
+use std::ops::Range;
 use std::path::Path;
+use text::Text;
+
+/// Shares of documents up to the end of a split: the rest is a test split that nothing here reads.
+const SPLIT: [f64; 2] = [0.70, 0.85];
 
 /// Ids one after the other.
 #[derive(Debug)]
@@ -29,6 +40,14 @@ impl Tokens {
         }
     }
 
+    /// Where `id` stands, ascending.
+    fn positions(&self, id: u32) -> Vec<usize> {
+        match self {
+            Self::Made(tokens) => positions(tokens, |&token| token == id),
+            Self::Mapped(map) => positions(map.as_chunks().0, |&word| u32::from_le_bytes(word) == id),
+        }
+    }
+
     fn read(&self, start: usize, out: &mut [u32]) {
         match self {
             Self::Made(tokens) => out.copy_from_slice(&tokens[start..start + out.len()]),
@@ -40,6 +59,10 @@ impl Tokens {
     }
 }
 
+fn positions<T>(all: &[T], holds: impl Fn(&T) -> bool) -> Vec<usize> {
+    all.iter().enumerate().filter(|(_, one)| holds(one)).map(|(at, _)| at).collect()
+}
+
 /// The two splits of a corpus.
 #[derive(Debug)]
 pub struct Corpus {
@@ -47,6 +70,10 @@ pub struct Corpus {
     validation: Tokens,
     /// First tokens of the windows, item by item, where a file prescribes them.
     order: Option<Mmap>,
+    /// Documents of training and validation, where something asks for them.
+    documents: Option<[Documents; 2]>,
+    /// Ids of diagnosis codes.
+    codes: Option<Range<u32>>,
 }
 
 /// A split.
@@ -58,41 +85,99 @@ pub enum Split {
     Validation,
 }
 
+/// Numbers of the documents of a split, of `documents` in the order that the seed gives.
+fn share(split: Split, documents: usize) -> Range<usize> {
+    let [train, validation] = SPLIT.map(|share| (share * documents as f64).ceil() as usize);
+    match split {
+        Split::Train => 0..train,
+        Split::Validation => train..validation,
+    }
+}
+
 impl Corpus {
-    /// Makes or opens the corpus of `config`.
+    /// Makes or opens the corpus of `config`, whose text `tokenizer` cuts (bytes without one). What takes long to make is kept below `root`.
     ///
     /// # Errors
     /// When files cannot be read, hold too little, or an id is not in the vocabulary.
-    pub fn open(config: &Config, progress: OnProgress<'_>) -> Result<Self, StoreError> {
-        let DataConfig { source, directory, tokens, seed } = &config.data;
+    pub fn open(
+        config: &Config,
+        tokenizer: Option<&Tokenizer>,
+        root: &Path,
+        progress: OnProgress<'_>,
+    ) -> Result<Self, StoreError> {
+        let DataConfig { source, directory, tokens, seed, layout, .. } = &config.data;
         let directory = Path::new(directory.as_deref().unwrap_or_default());
         let corpus = match source {
             Source::Markov => {
                 progress("generating data", 0, 1);
                 let mut train = markov_stream(*tokens, config.architecture.vocabulary, *seed);
                 let validation = train.split_off(tokens - tokens / 20);
-                Self { train: Tokens::Made(train), validation: Tokens::Made(validation), order: None }
+                Self::of([train, validation].map(Tokens::Made))
+            }
+            Source::Dialogues => {
+                progress("generating data", 0, 1);
+                let dialogues = Dialogues::new(*tokens, config.architecture.vocabulary, *seed);
+                let splits = [Split::Train, Split::Validation];
+                let documents = splits.map(|split| Documents::of_lengths(dialogues.lengths(split), Some(ANSWER)));
+                Self {
+                    documents: Some(documents),
+                    codes: Some(dialogues.codes()),
+                    ..Self::of(splits.map(|split| Tokens::Made(dialogues.tokens(split))))
+                }
             }
             Source::Text => {
-                let (train, validation) = text::read(directory, *tokens, *seed, progress)?;
-                Self { train: Tokens::Made(train), validation: Tokens::Made(validation), order: None }
+                let text = Text { directory, tokens: *tokens, seed: *seed, tokenizer };
+                let splits = if tokenizer.is_some() {
+                    let [train, validation] = text.cached(root, progress)?;
+                    [Tokens::Mapped(mapped(&train)?), Tokens::Mapped(mapped(&validation)?)]
+                } else {
+                    text.read(progress)?.map(Tokens::Made)
+                };
+                let end = tokenizer.map_or(u32::from(END_OF_DOCUMENT), Tokenizer::end_of_document);
+                let documents = |tokens: &Tokens| Documents::ended_at(tokens.positions(end), tokens.len());
+                let documents = (*layout == Layout::Padded).then(|| splits.each_ref().map(documents));
+                Self { documents, ..Self::of(splits) }
             }
             Source::Tokens => {
                 let map = |name: &str| Ok::<_, StoreError>(Tokens::Mapped(mapped(&directory.join(name))?));
                 let order = directory.join("order.bin");
                 let order = order.exists().then(|| mapped(&order)).transpose()?;
-                Self { train: map("train.bin")?, validation: map("validation.bin")?, order }
+                Self { order, ..Self::of([map("train.bin")?, map("validation.bin")?]) }
             }
         };
-        for (name, split) in [("training", &corpus.train), ("validation", &corpus.validation)] {
-            if split.len() <= config.sequence {
-                let (held, wanted) = (split.len(), config.sequence + 1);
+        for (name, split) in [("training", Split::Train), ("validation", Split::Validation)] {
+            if config.data.by_document(split) {
+                if corpus.documents(split).is_none_or(|documents| documents.count() == 0) {
+                    return Err(StoreError::Source(format!(
+                        "the {name} split holds no document: give more text, or raise workload.config.data.tokens"
+                    )));
+                }
+            } else if corpus.len(split) <= config.sequence {
+                let (held, wanted) = (corpus.len(split), config.sequence + 1);
                 return Err(StoreError::Source(format!(
                     "the {name} split holds {held} tokens, a window takes {wanted}: give more text, or shorten workload.config.sequence"
                 )));
             }
         }
         Ok(corpus)
+    }
+
+    fn of([train, validation]: [Tokens; 2]) -> Self {
+        Self { train, validation, order: None, documents: None, codes: None }
+    }
+
+    /// Documents of a split, where [`Layout::Padded`] or prompts ask for them.
+    pub fn documents(&self, split: Split) -> Option<&Documents> {
+        let [train, validation] = self.documents.as_ref()?;
+        Some(match split {
+            Split::Train => train,
+            Split::Validation => validation,
+        })
+    }
+
+    /// Ids of diagnosis codes, where documents end in one.
+    pub fn codes(&self) -> Option<Range<u32>> {
+        self.codes.clone()
     }
 
     /// Tokens of a split.

@@ -1,45 +1,103 @@
-//! Text files as bytes.
+//! Text files, as bytes or as a tokenizer cuts them.
 
+use super::super::tokenizer::Tokenizer;
+use super::{SPLIT, Split, share};
 use crate::random::Stream;
 use crate::sampling::permutation;
-use crate::store::{OnProgress, StoreError};
+use crate::store::{OnProgress, StoreError, acquire, write_atomic};
+use rayon::prelude::*;
+use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 
-/// The token between documents; those below are bytes.
+/// The token between documents of bytes; those below are bytes.
 pub const END_OF_DOCUMENT: u16 = 256;
-/// Shares of documents: the rest is a test split that nothing here reads.
-const SPLIT: [f64; 2] = [0.70, 0.85];
 /// Longer files are no text that anyone wrote.
 const LONGEST: u64 = 16 << 20;
+/// Documents that are read before the next ones.
+const AT_ONCE: usize = 64;
 
-/// Training and validation tokens of the files below `directory`, in an order that the seed gives; at most `tokens` in all.
-pub fn read(
-    directory: &Path,
-    tokens: usize,
-    seed: u64,
-    progress: OnProgress<'_>,
-) -> Result<(Vec<u32>, Vec<u32>), StoreError> {
-    let mut files = Vec::new();
-    walk(directory, &mut files)?;
-    files.sort_unstable();
-    let order = permutation(Stream::named(seed, "slm.documents"), files.len() as u32);
-    let limits = [(tokens as f64 * SPLIT[0]) as usize, (tokens as f64 * (SPLIT[1] - SPLIT[0])) as usize];
-    let mut splits = [Vec::new(), Vec::new()];
-    for (done, &number) in order.iter().enumerate() {
-        let place = done as f64 / files.len() as f64;
-        let Some(split) = SPLIT.iter().position(|&end| place < end) else { break };
-        if splits[split].len() >= limits[split] {
-            continue;
+/// Documents below a directory, and how much of them becomes tokens.
+pub struct Text<'t> {
+    /// Where they are.
+    pub directory: &'t Path,
+    /// Tokens in all, at most.
+    pub tokens: usize,
+    /// Gives their order, and with it the splits.
+    pub seed: u64,
+    /// None: a token is a byte.
+    pub tokenizer: Option<&'t Tokenizer>,
+}
+
+impl Text<'_> {
+    /// Training and validation tokens: whole documents, each with its end, in the order that the seed gives.
+    pub fn read(&self, progress: OnProgress<'_>) -> Result<[Vec<u32>; 2], StoreError> {
+        let files = self.files()?;
+        let order = permutation(Stream::named(self.seed, "slm.documents"), files.len() as u32);
+        let tokens = self.tokens as f64;
+        let limits = [(tokens * SPLIT[0]) as usize, (tokens * (SPLIT[1] - SPLIT[0])) as usize];
+        let mut splits = [Vec::new(), Vec::new()];
+        let parts = [Split::Train, Split::Validation].map(|split| &order[share(split, files.len())]);
+        for (split, limit) in limits.into_iter().enumerate() {
+            for part in parts[split].chunks(AT_ONCE) {
+                if splits[split].len() >= limit {
+                    break;
+                }
+                let made: Vec<Vec<u32>> =
+                    part.par_iter().map(|&number| self.document(&files[number as usize])).collect::<Result<_, _>>()?;
+                splits[split].extend(made.into_iter().flatten());
+                progress("reading text", splits[split].len().min(limit) as u64, limit as u64);
+            }
+            splits[split].truncate(limit);
         }
-        let path = &files[number as usize];
-        let bytes = std::fs::read(path).map_err(|error| refused(path, &error))?;
-        splits[split].extend(bytes.iter().map(|&byte| u32::from(byte)));
-        splits[split].push(u32::from(END_OF_DOCUMENT));
-        progress("reading text", done as u64 + 1, files.len() as u64);
+        Ok(splits)
     }
-    splits.iter_mut().zip(limits).for_each(|(split, limit)| split.truncate(limit));
-    let [train, validation] = splits;
-    Ok((train, validation))
+
+    /// The same as files of little-endian words below `root`, made once: cutting takes minutes for what is read in seconds.
+    pub fn cached(&self, root: &Path, progress: OnProgress<'_>) -> Result<[PathBuf; 2], StoreError> {
+        let directory = root.join("slm").join(self.key()?);
+        let [train, validation] = ["train.bin", "validation.bin"].map(|name| directory.join(name));
+        std::fs::create_dir_all(&directory).map_err(|error| StoreError::io(&directory, "cannot make", error))?;
+        let _lock = acquire(&directory.join("lock"), progress)?;
+        // Written last: what is there is whole.
+        if !validation.exists() {
+            for (path, tokens) in [&train, &validation].into_iter().zip(self.read(progress)?) {
+                let words: Vec<u8> = tokens.into_iter().flat_map(u32::to_le_bytes).collect();
+                write_atomic(path, &words)?;
+            }
+        }
+        Ok([train, validation])
+    }
+
+    /// Everything that the tokens depend on, as a name. Files count by size and time: reading them is what is to be saved.
+    fn key(&self) -> Result<String, StoreError> {
+        let mut digest = Sha256::new();
+        digest.update(format!("{} {}\n", self.tokens, self.seed));
+        digest.update(self.tokenizer.map(Tokenizer::fingerprint).unwrap_or_default());
+        for path in self.files()? {
+            let about = std::fs::metadata(&path).and_then(|about| Ok((about.len(), about.modified()?)));
+            let about = about.map_err(|error| refused(&path, &error))?;
+            digest.update(format!("{} {about:?}\n", path.display()));
+        }
+        Ok(digest.finalize()[..8].iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+
+    fn files(&self) -> Result<Vec<PathBuf>, StoreError> {
+        let mut files = Vec::new();
+        walk(self.directory, &mut files)?;
+        files.sort_unstable();
+        Ok(files)
+    }
+
+    /// Tokens of a file and its end.
+    fn document(&self, path: &Path) -> Result<Vec<u32>, StoreError> {
+        let bytes = std::fs::read(path).map_err(|error| refused(path, &error))?;
+        let (mut tokens, end) = match self.tokenizer {
+            Some(tokenizer) => (tokenizer.encode(&String::from_utf8_lossy(&bytes))?, tokenizer.end_of_document()),
+            None => (bytes.iter().map(|&byte| u32::from(byte)).collect(), u32::from(END_OF_DOCUMENT)),
+        };
+        tokens.push(end);
+        Ok(tokens)
+    }
 }
 
 /// Regular files that hold something, not too much of it.
@@ -76,8 +134,11 @@ mod tests {
             let name = if i % 2 == 0 { format!("{i}.txt") } else { format!("deep/{i}.txt") };
             std::fs::write(directory.path().join(name), format!("<{i}>")).unwrap();
         }
-        let read = |seed| read(directory.path(), 10_000, seed, &|_, _, _| {}).unwrap();
-        let (train, validation) = read(1);
+        let read = |seed| {
+            let text = Text { directory: directory.path(), tokens: 10_000, seed, tokenizer: None };
+            text.read(&|_, _, _| {}).unwrap()
+        };
+        let [train, validation] = read(1);
         let documents = |tokens: &[u32]| {
             let all =
                 tokens.split(|&token| token == u32::from(END_OF_DOCUMENT)).filter(|document| !document.is_empty());
@@ -85,7 +146,7 @@ mod tests {
         };
         assert_eq!((documents(&train).len(), documents(&validation).len()), (28, 6));
         assert!(documents(&validation).iter().all(|document| !documents(&train).contains(document)));
-        assert_eq!(read(1), (train.clone(), validation));
-        assert_ne!(read(2).0, train);
+        assert_eq!(read(1), [train.clone(), validation]);
+        assert_ne!(read(2)[0], train);
     }
 }

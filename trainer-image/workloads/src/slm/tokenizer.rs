@@ -1,0 +1,82 @@
+//! Tokenizer files in Hugging Face's layout: `tokenizer.json`, and the end of a document as `tokenizer_config.json` beside it names it.
+
+use crate::store::StoreError;
+use crate::workload::WorkloadError;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use std::path::{Path, PathBuf};
+
+const FILE: &str = "tokenizer.json";
+const CONFIG: &str = "tokenizer_config.json";
+/// What models call the end of a document, for tokenizers whose configuration does not say.
+const ENDS: [&str; 3] = ["<|end_of_text|>", "<|endoftext|>", "</s>"];
+
+/// Text to ids.
+pub struct Tokenizer {
+    inner: tokenizers::Tokenizer,
+    path: PathBuf,
+    end: u32,
+    fingerprint: [u8; 32],
+}
+
+impl Tokenizer {
+    /// The tokenizer file in a directory, if there is one.
+    pub fn beside(directory: &Path) -> Option<PathBuf> {
+        Some(directory.join(FILE)).filter(|path| path.exists())
+    }
+
+    /// Reads the file at `path` for a model of `vocabulary` tokens.
+    ///
+    /// # Errors
+    /// When it cannot be read, has more tokens than the model, or none that ends a document.
+    pub fn open(path: &Path, vocabulary: usize) -> Result<Self, WorkloadError> {
+        let wrong = |problem: &str| {
+            WorkloadError::config("data.tokenizer", &Value::String(path.display().to_string()), problem)
+        };
+        let bytes = std::fs::read(path).map_err(|error| {
+            wrong(&format!("cannot be read: {error}; name a {FILE}, or a directory that holds one"))
+        })?;
+        let inner = tokenizers::Tokenizer::from_bytes(&bytes)
+            .map_err(|error| wrong(&format!("is no tokenizer of Hugging Face's library: {error}; copy it again")))?;
+        let largest = inner.get_vocab(true).into_values().max().unwrap_or(0) as usize;
+        if largest >= vocabulary {
+            return Err(wrong(&format!(
+                "has token {largest}, and the model ends below workload.config.architecture.vocabulary ({vocabulary}): take the tokenizer of \
+                 this model"
+            )));
+        }
+        let named = end_of_document(&path.with_file_name(CONFIG));
+        let candidates = named.as_deref().into_iter().chain(ENDS);
+        let end = candidates.into_iter().find_map(|token| inner.token_to_id(token)).ok_or_else(|| {
+            wrong(&format!("has no token that ends a document: name it as eos_token in {CONFIG} beside it"))
+        })?;
+        Ok(Self { inner, path: path.to_owned(), end, fingerprint: Sha256::digest(&bytes).into() })
+    }
+
+    /// Ids of a document, without special tokens.
+    ///
+    /// # Errors
+    /// When the tokenizer knows no token for a part of it.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, StoreError> {
+        let encoding = self.inner.encode_fast(text, false);
+        let encoding = encoding.map_err(|error| StoreError::Source(format!("{}: {error}", self.path.display())))?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// The id between documents.
+    pub fn end_of_document(&self) -> u32 {
+        self.end
+    }
+
+    /// What its ids depend on, as a hash.
+    pub fn fingerprint(&self) -> [u8; 32] {
+        self.fingerprint
+    }
+}
+
+/// `eos_token` of a configuration, which is a string or an object with a `content`.
+fn end_of_document(path: &Path) -> Option<String> {
+    let config: Value = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
+    let token = &config["eos_token"];
+    token.as_str().or_else(|| token["content"].as_str()).map(str::to_owned)
+}
