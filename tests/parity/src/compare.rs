@@ -1,40 +1,53 @@
 //! Rounds in turn, and what they say.
 
 use crate::ours::Round;
-use crate::{Contest, Shape, peer};
+use crate::{Contest, Shape, Trial, peer};
 use anyhow::{Context, bail};
 use serde_json::json;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 use std::process::{Command, Stdio};
+
+/// Seed of the first round.
+const SEED: u64 = 42;
 
 /// Runs `contest.rounds` rounds of each arm, the order turned round each time, and prints what came out.
 pub fn run(contest: &Contest, shape: &Shape) -> anyhow::Result<()> {
     if contest.rounds == 0 || !shape.is_timed() {
         bail!("--rounds must be at least 1 and --steps more than --warmup");
     }
+    if contest.validate && contest.rounds < 2 {
+        bail!("--validate needs --rounds of at least 2: one seed has no spread");
+    }
     std::fs::create_dir_all(&contest.work).with_context(|| contest.work.display().to_string())?;
-    let exports = !matches!(shape, Shape::Slm(of) if of.apart);
     let (mut theirs, mut ours) = (Vec::new(), Vec::new());
     for round in 0..contest.rounds {
-        // The first round of the peer makes what both train on.
-        let peer = || peer::round(contest, shape, (round == 0 && exports).then_some(contest.work.as_path()));
-        if round % 2 == 0 {
+        let (anew, validates) = (round == 0 || contest.validate, contest.validate);
+        let seed = if validates { SEED + round as u64 } else { SEED };
+        let trial = Trial { shape: shape.clone(), seed, validates };
+        // The peer makes what both train on.
+        let exports = anew && !shape.apart();
+        let peer = || peer::round(contest, &trial, exports.then_some(contest.work.as_path()));
+        if exports || round % 2 == 0 {
             theirs.push(peer()?);
-            ours.push(own(contest, shape)?);
+            ours.push(own(contest, &trial)?);
         } else {
-            ours.push(own(contest, shape)?);
+            ours.push(own(contest, &trial)?);
             theirs.push(peer()?);
         }
         let (a, b) = (&theirs[round], &ours[round]);
-        eprintln!("round {round}: peer {:.2}, ours {:.2} items/s", a.items_per_second, b.items_per_second);
+        eprint!("round {round}: peer {:.2}, ours {:.2} items/s", a.items_per_second, b.items_per_second);
+        match a.validation.zip(b.validation) {
+            Some((peer, ours)) => eprintln!("; {} of what is held out {peer:.5}, {ours:.5}", shape.metric()),
+            None => eprintln!(),
+        }
     }
     report(contest, shape, &theirs, &ours)
 }
 
 /// A round of our arm in a process of its own.
-fn own(contest: &Contest, shape: &Shape) -> anyhow::Result<Round> {
+fn own(contest: &Contest, trial: &Trial) -> anyhow::Result<Round> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.arg("ours").arg("--export").arg(&contest.work).arg("--shape").arg(serde_json::to_string(shape)?);
+    command.arg("ours").arg("--export").arg(&contest.work).arg("--trial").arg(serde_json::to_string(trial)?);
     let output = command.stderr(Stdio::inherit()).output()?;
     if !output.status.success() {
         bail!("our arm failed: its message is above");
@@ -48,11 +61,12 @@ fn report(args: &Contest, shape: &Shape, theirs: &[Round], ours: &[Round]) -> an
     let worst = relative(&theirs[0].losses, &ours[0].losses, args.losses);
     let (peak, planned) = (ours[0].peak_bytes, ours[0].predicted_bytes);
     let memory = peak.zip(theirs[0].peak_bytes).map(|(ours, theirs)| ours / theirs);
+    let validation = Validation::of(theirs, ours);
     if args.json {
         let document = json!({
             "workload": shape.name(), "shape": shape, "rounds": args.rounds,
             "speedRatio": {"estimate": ratio, "lower": lower, "upper": upper},
-            "memoryRatio": memory, "largestRelativeLossDifference": worst,
+            "memoryRatio": memory, "largestRelativeLossDifference": worst, "validation": validation,
             "peer": theirs, "ours": ours,
         });
         println!("{}", serde_json::to_string_pretty(&document)?);
@@ -72,7 +86,37 @@ fn report(args: &Contest, shape: &Shape, theirs: &[Round], ours: &[Round]) -> an
     if let Some(seconds) = ours[0].first_step_seconds {
         println!("start:  {seconds:.1} s to the end of our first step");
     }
+    if let Some(Validation { pairs, difference, spread }) = validation {
+        let metric = shape.metric();
+        for (round, [t, o]) in pairs.iter().enumerate() {
+            println!("seed {}: {metric} of what is held out: peer {t:.5}, ours {o:.5}", SEED + round as u64);
+        }
+        println!("validation: the arms differ by {difference:.5} at most, the peer's seeds by {spread:.5}");
+    }
     Ok(())
+}
+
+/// How far the arms are from each other on what is held out, beside how far the peer's seeds are.
+#[derive(Debug, PartialEq, serde::Serialize)]
+struct Validation {
+    /// Of each round, the peer's and ours.
+    pairs: Vec<[f64; 2]>,
+    /// The largest difference of the arms in one round.
+    difference: f64,
+    /// The largest difference of two rounds of the peer.
+    spread: f64,
+}
+
+impl Validation {
+    /// `None` unless all rounds were validated.
+    fn of(theirs: &[Round], ours: &[Round]) -> Option<Self> {
+        let both = |(t, o): (&Round, &Round)| Some([t.validation?, o.validation?]);
+        let pairs: Vec<[f64; 2]> = theirs.iter().zip(ours).map(both).collect::<Option<_>>()?;
+        let of_peer = || pairs.iter().map(|[t, _]| *t);
+        let spread = of_peer().fold(f64::MIN, f64::max) - of_peer().fold(f64::MAX, f64::min);
+        let difference = pairs.iter().map(|[t, o]| (o - t).abs()).fold(0.0, f64::max);
+        Some(Self { pairs, difference, spread })
+    }
 }
 
 /// The largest relative difference of the first `count` losses; infinite when one arm gave none.
@@ -112,6 +156,23 @@ mod tests {
         // t with 2 degrees of freedom at 0.95 is 2.92; the standard error is 0.02 / sqrt 3.
         assert!(((upper / ratio).ln() - 2.92 * 0.02 / 3f64.sqrt()).abs() < 1e-4);
         assert_eq!(interval(&[0.2]).2, f64::INFINITY, "one round says nothing of its noise");
+    }
+
+    #[test]
+    fn validation_is_set_beside_the_spread_of_seeds() {
+        let round = |validation| Round {
+            items_per_second: 1.0,
+            losses: Vec::new(),
+            peak_bytes: None,
+            predicted_bytes: None,
+            first_step_seconds: None,
+            validation,
+        };
+        let theirs = [Some(0.5), Some(0.25), Some(0.375)].map(round);
+        let ours = [Some(0.5), Some(0.375), Some(0.3125)].map(round);
+        let found = Validation::of(&theirs, &ours).expect("all are validated");
+        assert_eq!((found.difference, found.spread), (0.125, 0.25));
+        assert_eq!(Validation::of(&theirs, &[None, None, None].map(round)), None);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use anyhow::Context;
 use memmap2::Mmap;
 use pawl_engine::array::{Array, Data as Elements};
 use pawl_engine::graph::Program;
-use pawl_workloads::{At, Batch, Data, WorkloadError};
+use pawl_workloads::{At, Batch, Data, Programs, WorkloadError};
 use safetensors::SafeTensors;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -62,10 +62,13 @@ pub fn weights(file: &Path) -> anyhow::Result<Vec<(String, Array)>> {
     tensors.index.iter().map(array).collect()
 }
 
-/// The peer's batches, in its order.
+/// The peer's batches, in its order, and what it holds out.
 pub struct Batches {
     data: Tensors,
     program: Program,
+    evaluation: Option<Program>,
+    /// Pairs that are held out: the first element of either state.
+    held_out: Vec<[Place; 2]>,
     trajectories: Vec<usize>,
     frames: Vec<usize>,
     darcy: Vec<usize>,
@@ -74,17 +77,23 @@ pub struct Batches {
     accumulation: usize,
 }
 
+/// Byte where a tensor begins, and an element of it.
+type Place = (usize, usize);
+
 impl Batches {
-    /// Reads the plan of an export; batches are for `program`.
-    pub fn open(folder: &Path, program: &Program, shape: &crate::ups::Shape) -> anyhow::Result<Self> {
+    /// Reads the plan of an export; batches are for `programs`.
+    pub fn open(folder: &Path, programs: &Programs, shape: &crate::ups::Shape) -> anyhow::Result<Self> {
         let plan = Tensors::open(&folder.join("plan.safetensors"))?;
+        let data = Tensors::open(&folder.join("data.safetensors"))?;
         Ok(Self {
-            data: Tensors::open(&folder.join("data.safetensors"))?,
-            program: program.clone(),
+            held_out: held_out(&data)?,
+            data,
+            program: programs.train[0].clone(),
+            evaluation: programs.evaluation.first().cloned(),
             trajectories: plan.integers("traj")?,
             frames: plan.integers("frame")?,
             darcy: plan.integers("darcy")?,
-            items: shape.items,
+            items: shape.items(),
             pairs: shape.pairs,
             accumulation: shape.accumulation,
         })
@@ -111,20 +120,32 @@ impl Batches {
     }
 }
 
+/// The pairs on which the peer evaluates: a ninth of the trajectories and of the samples, at least two, the last ones.
+fn held_out(data: &Tensors) -> anyhow::Result<Vec<[Place; 2]>> {
+    let (shape, advection) = data.of("z_adv")?;
+    let (samples, from) = data.of("z_darcy_in")?;
+    let (_, to) = data.of("z_darcy_out")?;
+    let (frames, state) = (shape[1], shape[2] * shape[3]);
+    let last = |count: usize| count - (count / 9).max(2)..count;
+    let moves = last(shape[0]).flat_map(|trajectory| {
+        (0..frames - 1).map(move |frame| [0, 1].map(|next| (*advection, (trajectory * frames + frame + next) * state)))
+    });
+    let flows = last(samples[0]).map(|sample| [from, to].map(|start| (*start, sample * state)));
+    Ok(moves.chain(flows).collect())
+}
+
+/// Rows of a batch of `program`.
+fn rows(program: &Program) -> usize {
+    program.inputs[0].meta.shape[0]
+}
+
 impl Data for Batches {
     fn train(&self, at: At, batch: &mut Batch) -> Result<(), WorkloadError> {
         let step = at.items as usize / (self.items * self.accumulation);
         // What is prepared ahead of the last step is not used.
         let micro = (step * self.accumulation + at.micro as usize)
             .min(self.trajectories.len() / (self.items - self.items / 2) - 1);
-        if batch.inputs.is_empty() {
-            let zeros = |decl: &pawl_engine::graph::InputDecl| {
-                let shape = decl.meta.shape.clone();
-                let elements = Elements::zeros(decl.meta.dtype, shape.elements());
-                Array::new(shape, elements)
-            };
-            batch.inputs = self.program.inputs.iter().map(zeros).collect::<Result<_, _>>()?;
-        }
+        batch.fit(0, &self.program)?;
         for (array, decl) in batch.inputs.iter_mut().zip(&self.program.inputs) {
             if let Elements::F32(out) = array.data_mut() {
                 let next = usize::from(decl.name == "z1");
@@ -135,20 +156,41 @@ impl Data for Batches {
     }
 
     fn evaluations(&self) -> usize {
-        0
+        self.evaluation.as_ref().map_or(0, |program| self.held_out.len().div_ceil(rows(program)))
     }
 
-    fn evaluation(&self, _index: usize) -> Result<Batch, WorkloadError> {
-        Ok(Batch::default())
+    fn evaluation(&self, index: usize) -> Result<Batch, WorkloadError> {
+        let Some(program) = &self.evaluation else { return Ok(Batch::default()) };
+        let (first, last) = (index * rows(program), self.held_out.len() - 1);
+        let mut batch = Batch::default();
+        batch.fit(0, program)?;
+        for (array, decl) in batch.inputs.iter_mut().zip(&program.inputs) {
+            if let Elements::F32(out) = array.data_mut() {
+                let state = out.len() / rows(program);
+                for (row, out) in out.chunks_exact_mut(state).enumerate() {
+                    // What fills up the last batch is not counted.
+                    let (start, element) = self.held_out[(first + row).min(last)][usize::from(decl.name == "z1")];
+                    self.data.floats(start, element, out);
+                }
+            }
+        }
+        Ok(batch)
     }
 
+    /// Squared error and square of the target.
     fn sums(&self) -> usize {
-        0
+        2
     }
 
-    fn add(&self, _index: usize, _outputs: &[Array], _sums: &mut [f64]) {}
+    fn add(&self, index: usize, outputs: &[Array], sums: &mut [f64]) {
+        let per_batch = self.evaluation.as_ref().map_or(0, rows);
+        let counted = (self.held_out.len() - index * per_batch).min(per_batch);
+        for (sum, output) in sums.iter_mut().zip(outputs) {
+            *sum += output.to_f64().iter().take(counted).sum::<f64>();
+        }
+    }
 
-    fn metrics(&self, _sums: &[f64]) -> BTreeMap<String, f64> {
-        BTreeMap::new()
+    fn metrics(&self, sums: &[f64]) -> BTreeMap<String, f64> {
+        BTreeMap::from([("nrmse".to_owned(), (sums[0] / sums[1]).sqrt())])
     }
 }

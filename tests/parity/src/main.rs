@@ -24,7 +24,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// UPS, its core losses (recipe of 2 GPUs), on one device.
+    /// UPS, by its recipe of 2 or of 4 GPUs, on one device.
     Ups {
         #[command(flatten)]
         contest: Contest,
@@ -46,7 +46,7 @@ enum Command {
         export: PathBuf,
         /// What is run, as JSON.
         #[arg(long)]
-        shape: String,
+        trial: String,
     },
 }
 
@@ -65,6 +65,9 @@ struct Contest {
     /// Where the export goes (gigabytes, at the full sizes); it is kept, and used again.
     #[arg(long, default_value = "parity")]
     work: PathBuf,
+    /// Gives each round a seed of its own, validates after its last step, and sets the arms' differences beside those of the peer's seeds.
+    #[arg(long)]
+    validate: bool,
     /// Losses to print.
     #[arg(long, default_value_t = 20)]
     losses: usize,
@@ -79,11 +82,20 @@ struct Contest {
 /// What both arms run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "workload", rename_all = "lowercase")]
-enum Shape {
+pub enum Shape {
     /// The Universal Physics Stack.
     Ups(ups::Shape),
     /// The language model.
     Slm(slm::Shape),
+}
+
+/// What a round of either arm runs.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Trial {
+    shape: Shape,
+    seed: u64,
+    /// Whether what is held out is looked at after the last step.
+    validates: bool,
 }
 
 /// Precision of both arms.
@@ -100,8 +112,8 @@ fn main() -> anyhow::Result<()> {
     match Arguments::parse().command {
         Command::Ups { contest, shape } => compare::run(&contest, &Shape::Ups(shape)),
         Command::Slm { contest, shape } => compare::run(&contest, &Shape::Slm(shape)),
-        Command::Ours { export, shape } => {
-            println!("{}", serde_json::to_string(&ours::round(&export, &serde_json::from_str(&shape)?)?)?);
+        Command::Ours { export, trial } => {
+            println!("{}", serde_json::to_string(&ours::round(&export, &serde_json::from_str(&trial)?)?)?);
             Ok(())
         }
     }

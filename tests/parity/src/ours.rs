@@ -1,6 +1,6 @@
 //! Our arm: the trainer's own session, on the peer's weights and batches.
 
-use crate::Shape;
+use crate::{Shape, Trial};
 use anyhow::Context;
 use pawl_engine::array::Array;
 use pawl_engine::collective::Solo;
@@ -16,7 +16,7 @@ use std::time::Instant;
 /// What a round of an arm gave.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Round {
-    /// Items per second: those of a step over the median time of the timed steps.
+    /// Items per second, of the timed steps.
     pub items_per_second: f64,
     /// Mean loss of each step.
     pub losses: Vec<f64>,
@@ -26,6 +26,8 @@ pub struct Round {
     pub predicted_bytes: Option<f64>,
     /// Seconds from the start of the process to the end of the first step.
     pub first_step_seconds: Option<f64>,
+    /// What was held out, after the last step: the error of UPS (`nrmse`), the language model's loss.
+    pub validation: Option<f64>,
 }
 
 /// What a workload's round begins with.
@@ -42,7 +44,7 @@ impl Shape {
     fn counts(&self) -> Counts {
         match self {
             Self::Ups(of) => Counts {
-                items: of.items,
+                items: of.items(),
                 accumulation: of.accumulation,
                 steps: of.steps,
                 warmup: of.warmup,
@@ -66,6 +68,30 @@ impl Shape {
         }
     }
 
+    /// The metric that is validated, as we call it.
+    pub fn metric(&self) -> &'static str {
+        match self {
+            Self::Ups(_) => "nrmse",
+            Self::Slm(_) => "loss",
+        }
+    }
+
+    /// Whether each arm has its own weights and data.
+    pub fn apart(&self) -> bool {
+        match self {
+            Self::Ups(of) => of.apart(),
+            Self::Slm(of) => of.apart,
+        }
+    }
+
+    /// Seconds of a step, as the peer's report takes them: the mean where steps differ (UPS), the median where all are alike.
+    fn typical(&self, times: &mut [f64]) -> f64 {
+        match self {
+            Self::Ups(_) => times.iter().sum::<f64>() / times.len() as f64,
+            Self::Slm(_) => median(times),
+        }
+    }
+
     /// Whether some steps are timed.
     pub fn is_timed(&self) -> bool {
         let Counts { steps, warmup, .. } = self.counts();
@@ -83,11 +109,12 @@ struct Counts {
 }
 
 /// Trains on the export in `folder`.
-pub fn round(folder: &Path, shape: &Shape) -> anyhow::Result<Round> {
+pub fn round(folder: &Path, trial: &Trial) -> anyhow::Result<Round> {
     let started = Instant::now();
+    let Trial { shape, seed, validates } = trial;
     let Counts { items, accumulation, steps, warmup, gpu } = shape.counts();
     let (mut settings, config) = match shape {
-        Shape::Ups(of) => (of.settings()?, of.config()),
+        Shape::Ups(of) => (of.settings(*validates)?, of.config()),
         Shape::Slm(of) => (of.settings()?, of.config(folder)),
     };
     if gpu {
@@ -96,16 +123,18 @@ pub fn round(folder: &Path, shape: &Shape) -> anyhow::Result<Round> {
     let place = if gpu { Place::Cuda(0) } else { Place::Cpu };
     let of = workload(shape.name())?;
     recipe::check(&settings, place, shape.name(), of.settings())?;
-    let job = of.prepare(&Request { config, settings: settings.clone(), seed: 42, rank: 0, world: 1 })?;
+    let job = of.prepare(&Request { config, settings: settings.clone(), seed: *seed, rank: 0, world: 1 })?;
     let recipe = recipe::recipe(&settings, job.as_ref(), 1)?;
     let mut programs = job.programs().clone();
-    // The peer's memory and time do not count its evaluation either.
-    programs.evaluation.clear();
+    if !validates {
+        // The peer's memory and time do not count its evaluation either.
+        programs.evaluation.clear();
+    }
     let lineup = Lineup::new(&recipe, &programs)?;
     let cache = pawl_trainer::launch::kernel_cache(folder);
     let target = Target::open(place, &cache)?;
     let executor = executors::executor(&target, &settings);
-    let mut session = Session::new(lineup, executor.as_ref(), 42, Arc::new(Solo), target.memory())?;
+    let mut session = Session::new(lineup, executor.as_ref(), *seed, Arc::new(Solo), target.memory())?;
     let Entry { weights, data, rate } = match shape {
         Shape::Ups(of) => of.entry(job.as_ref(), folder)?,
         Shape::Slm(of) => of.entry(job.as_ref(), folder)?,
@@ -115,7 +144,7 @@ pub fn round(folder: &Path, shape: &Shape) -> anyhow::Result<Round> {
     }
     let step_items = (items * accumulation) as u64;
     let workers = std::thread::available_parallelism().map_or(1, usize::from).min(8) as u32;
-    let mut loader = Loader::new(data, Schedule::new(0, step_items, accumulation as u32), workers, 2);
+    let mut loader = Loader::new(Arc::clone(&data), Schedule::new(0, step_items, accumulation as u32), workers, 2);
     let mut next = || loader.next_batch().context("the loader ended").and_then(|batch| Ok(batch?));
 
     let mut losses = Vec::with_capacity(steps);
@@ -136,13 +165,25 @@ pub fn round(folder: &Path, shape: &Shape) -> anyhow::Result<Round> {
         first_step.get_or_insert_with(|| started.elapsed().as_secs_f64());
     }
     let memory = session.memory();
+    let validation = validates.then(|| validate(&mut session, data.as_ref(), shape.metric())).transpose()?;
     Ok(Round {
-        items_per_second: (items * accumulation) as f64 / median(&mut times[warmup..]),
+        items_per_second: (items * accumulation) as f64 / shape.typical(&mut times[warmup..]),
         losses,
         peak_bytes: Some(memory.peak as f64),
         predicted_bytes: Some(memory.planned as f64),
         first_step_seconds: first_step,
+        validation,
     })
+}
+
+/// `metric` of what is held out.
+fn validate(session: &mut Session, data: &dyn Data, metric: &str) -> anyhow::Result<f64> {
+    let mut sums = vec![0.0; data.sums()];
+    for index in 0..data.evaluations() {
+        let outputs = session.evaluate(&data.evaluation(index)?)?;
+        data.add(index, &outputs, &mut sums);
+    }
+    data.metrics(&sums).get(metric).copied().with_context(|| format!("validation has no {metric}"))
 }
 
 /// The middle one; of an even number, the mean of the two.

@@ -1,18 +1,19 @@
 //! The peer's arm: its own program, tuned as well as it can be.
 
 use crate::ours::Round;
-use crate::{Contest, Shape, slm};
+use crate::{Contest, Shape, Trial, slm};
 use anyhow::{Context, bail};
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
 
 /// Runs the peer; with `export`, it writes weights, data, order and losses there first.
-pub fn round(contest: &Contest, shape: &Shape, export: Option<&Path>) -> anyhow::Result<Round> {
+pub fn round(contest: &Contest, trial: &Trial, export: Option<&Path>) -> anyhow::Result<Round> {
+    let Trial { shape, seed, validates } = trial;
     let mut command = Command::new(&contest.python);
     match shape {
         Shape::Ups(shape) => {
-            command.arg(&contest.peer).args(shape.of_peer());
+            command.arg(&contest.peer).args(shape.of_peer(*validates));
             if let Some(folder) = export {
                 command.arg("--export").arg(folder);
             }
@@ -28,7 +29,7 @@ pub fn round(contest: &Contest, shape: &Shape, export: Option<&Path>) -> anyhow:
             command.args(shape.of_peer()?);
         }
     }
-    command.args(&contest.more);
+    command.arg("--seed").arg(seed.to_string()).args(&contest.more);
     let output = command.output().with_context(|| format!("cannot start {}", contest.python.display()))?;
     if !output.status.success() {
         bail!("the peer failed:\n{}", String::from_utf8_lossy(&output.stderr));
@@ -44,6 +45,7 @@ pub fn round(contest: &Contest, shape: &Shape, export: Option<&Path>) -> anyhow:
         peak_bytes: bytes("peak_gpu_mem_mib", 20).or(bytes("peak_mem_gib", 30)),
         predicted_bytes: None,
         first_step_seconds: None,
+        validation: if *validates { report["eval"]["nrmse"].as_f64().or(report["val_loss"].as_f64()) } else { None },
     })
 }
 
