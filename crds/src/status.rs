@@ -57,7 +57,7 @@ pub struct TrainingJobStatus {
     /// Speedup over the baseline so far: the product of what the accepted phases showed, then what the bundle showed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub speedup: Option<Decimal>,
-    /// How far the job is, for a narrow column: `phase 3/8`, then `41%` of the training.
+    /// How far the job is, for a narrow column: `phase 3/8`, then `41%` of the training; `queued` in its queue.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub progress: String,
     /// Why the job failed; a changed spec gives it another chance.
@@ -66,7 +66,7 @@ pub struct TrainingJobStatus {
     /// Since when it is suspended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub suspended_since: Option<String>,
-    /// Seconds that it was suspended before; they do not count towards the deadline.
+    /// Seconds that it was suspended or in its queue before; they do not count towards the deadline.
     #[serde(skip_serializing_if = "is_zero")]
     pub suspended_seconds: u64,
     /// When the job began.
@@ -474,8 +474,11 @@ pub struct AttemptStatus {
     pub phase: Option<String>,
     /// Hash of its plan.
     pub plan_hash: String,
-    /// When it was decided.
+    /// When it was decided, or its queue let it go.
     pub started: String,
+    /// Since when its queue holds it back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queued_since: Option<String>,
     /// Whether it was seen: one that was seen and is gone was lost, one never seen is to be started.
     pub seen: bool,
     /// The trial that it serves: retries are counted for each.

@@ -21,6 +21,8 @@ pub const PLAN_HASH: &str = "pawl.dev/plan-hash";
 /// Annotation of the batch Job and of its pods: uid of its `TrainingJob`. It tells jobs of one name apart, also when somebody removed
 /// the owner reference.
 pub const JOB_UID: &str = "pawl.dev/job-uid";
+/// Labels of a `TrainingJob` that its batch Jobs have as well: Kueue's.
+pub const KUEUE: &str = "kueue.x-k8s.io/";
 /// Kueue's label: the queue in which a batch Job waits for its quota.
 pub const QUEUE: &str = "kueue.x-k8s.io/queue-name";
 /// The headless Service of a namespace: the first pod of a gang is found by its hostname and this subdomain.

@@ -9,6 +9,7 @@ use crate::facts::{AttemptFacts, Key};
 use crate::names;
 use crate::observe::{self, Broken, Scene, Standing};
 use crate::repair;
+use crate::telemetry;
 use jiff::Timestamp;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::core::PartialObjectMeta;
@@ -21,6 +22,7 @@ use pawl_decision::observed::Observed;
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
+use tracing::{Instrument, Span};
 
 /// Decisions of one reconcile. Each takes in what the one before made known; there are few such things.
 const ROUNDS: usize = 6;
@@ -47,7 +49,8 @@ pub async fn reconcile(context: &Context, cached: &TrainingJob) -> Result<Next, 
         repair::look(context, &key, now).await?;
         let observed = fetch(context, &key, &job, &belief.newest, now);
         let decision = pawl_decision::decide(&job, &belief.newest, &observed, now);
-        match step(context, &key, &job, &mut belief, &observed, decision, now).await {
+        let span = span(&key, &job, &belief, &decision);
+        match step(context, &key, &job, &mut belief, &observed, decision, now).instrument(span).await {
             Ok(Moved::Yes) => {}
             Ok(Moved::No(requeue)) => {
                 context.beliefs.keep(&job, belief.clone());
@@ -63,6 +66,15 @@ pub async fn reconcile(context: &Context, cached: &TrainingJob) -> Result<Next, 
         }
     }
     Ok(Next::requeue(Duration::ZERO))
+}
+
+/// What is done for an attempt; where there is nothing to do there is nothing to tell.
+fn span(key: &Key, job: &TrainingJob, belief: &Belief, decision: &Decision) -> Span {
+    if decision.actions.is_empty() && decision.events.is_empty() && decision.status == *belief.newest {
+        return Span::none();
+    }
+    let attempt = decision.status.attempt.as_ref().map(|attempt| attempt.name.as_str());
+    telemetry::span(key, job.metadata.uid.as_deref().unwrap_or_default(), attempt)
 }
 
 /// Whether a step changed what the next decision is made on.
@@ -93,17 +105,19 @@ async fn step(
     context.beliefs.keep(job, belief.clone());
     context.metrics.job(job, &before, &belief.newest, observed, now);
     // Both follow the write, and neither waits for the other.
-    let (acted, ()) = tokio::join!(act(context, key, job, belief, actions, written), async {
+    let (stopped, ()) = tokio::join!(act(context, key, job, belief, actions, written), async {
         for event in &events {
-            tracing::info!(job = key.name, namespace = key.namespace, reason = event.reason, "{}", event.message);
+            tracing::info!(reason = event.reason, "{}", event.message);
             context.events.tell(&job.object_ref(&()), event).await;
         }
     });
-    acted?;
+    let stopped = stopped?;
     let later = repair::repair(context, key, job, &belief.newest, now).await?;
-    Ok(if moved { Moved::Yes } else { Moved::No(requeue_after.into_iter().chain(later).min()) })
+    Ok(if moved || stopped { Moved::Yes } else { Moved::No(requeue_after.into_iter().chain(later).min()) })
 }
 
+/// Does what was decided, and stops what is broken or was taken by its queue. Whether it did the latter: then there is
+/// more to observe at once.
 async fn act(
     context: &Context,
     key: &Key,
@@ -111,9 +125,15 @@ async fn act(
     belief: &Belief,
     actions: Vec<Action>,
     written: bool,
-) -> Result<(), Error> {
-    for facts in context.facts.of(key).iter().filter(|facts| observe::broken(facts) == Some(Broken::Hurt)) {
-        apply::stop_pods(context, key, facts, None).await?;
+) -> Result<bool, Error> {
+    let mut stopped = false;
+    for facts in &context.facts.of(key) {
+        if observe::taken(facts) {
+            apply::stop(context, key, &facts.name, true).await?;
+            stopped = true;
+        } else if observe::broken(facts) == Some(Broken::Hurt) {
+            apply::stop_pods(context, key, facts, None).await?;
+        }
     }
     for action in actions {
         match action {
@@ -128,7 +148,7 @@ async fn act(
             Action::Release { attempt } => apply::release(context, key, &attempt).await?,
         }
     }
-    Ok(())
+    Ok(stopped)
 }
 
 /// What decisions are made on, and whom to ask about it from now on.

@@ -9,10 +9,15 @@ use crate::draft::Draft;
 use crate::fingerprint::fingerprint;
 use crate::fold::{Missing, speaks};
 use crate::launch::Work;
+use crate::lifecycle::leave_queue;
 use crate::observed::{AttemptFacts, AttemptState, Ending, Observed};
-use crate::retry::after;
+use crate::retry::{after, time};
 use crate::step::Next;
+use jiff::Timestamp;
 use pawl_api::status::{AttemptStatus, Purpose, StopCause};
+
+/// A queue that takes longer than this is told of, seconds.
+const QUEUED: u64 = 2;
 
 impl Draft<'_> {
     /// Whether an attempt was seen and not yet seen to end.
@@ -40,6 +45,7 @@ fn described(work: &Work, name: String, plan_hash: String, started: String) -> A
         plan_hash,
         started,
         seen: false,
+        queued_since: None,
         trial: work.trial.clone(),
         launches: work.launches.iter().map(|launch| launch.plan.launch.clone()).collect(),
         folded: Vec::new(),
@@ -83,6 +89,9 @@ pub(crate) fn current<'a>(draft: &Draft<'_>, observed: &'a Observed) -> Option<&
 /// Sees that the attempt is there, overdue, ended or gone. `true` when there is no attempt to wait for any more.
 pub(crate) fn watch(draft: &mut Draft<'_>, observed: &Observed, next: &Next) -> bool {
     let Some(facts) = current(draft, observed) else { return vanished(draft) };
+    if facts.state != AttemptState::Queued {
+        leave_queue(draft);
+    }
     let timeout = draft.spec.lifecycle.scheduling_timeout.get().as_secs();
     let now = draft.now;
     let Some(attempt) = draft.status.attempt.as_mut() else { return false };
@@ -94,8 +103,18 @@ pub(crate) fn watch(draft: &mut Draft<'_>, observed: &Observed, next: &Next) -> 
             }
             false
         }
+        AttemptState::Queued => {
+            if queued_until(attempt).is_some_and(|until| until <= now) {
+                attempt.queued_since.get_or_insert_with(|| attempt.started.clone());
+            }
+            false
+        }
         AttemptState::Running => false,
         AttemptState::Ended(ending) => {
+            if *ending == Ending::Preempted && attempt.stop.is_none() {
+                let message = format!("{}: its queue took its devices back, its turn comes again", attempt.name);
+                draft.normal("Preempted", message, None);
+            }
             if let Some(failure) = failure(draft, facts, ending, next) {
                 count(draft, &failure);
             }
@@ -105,9 +124,18 @@ pub(crate) fn watch(draft: &mut Draft<'_>, observed: &Observed, next: &Next) -> 
     }
 }
 
+/// When an attempt that its queue holds back is said to wait: a queue with room lets it go at once.
+pub(crate) fn queued_until(attempt: &AttemptStatus) -> Option<Timestamp> {
+    time(&attempt.started).map(|started| after(started, QUEUED))
+}
+
 /// The attempt was seen and is gone: it was lost, and is made again under its name.
 fn vanished(draft: &mut Draft<'_>) -> bool {
-    let Some(attempt) = draft.status.attempt.as_mut().filter(|attempt| attempt.seen) else { return false };
+    if !draft.draining() {
+        return false;
+    }
+    leave_queue(draft);
+    let Some(attempt) = draft.status.attempt.as_mut() else { return false };
     attempt.seen = false;
     let stopped = attempt.stop.take();
     let message = format!("attempt {} went away", attempt.name);
@@ -135,7 +163,7 @@ fn failure(draft: &Draft<'_>, facts: &AttemptFacts, ending: &Ending, next: &Next
             let limit = draft.spec.lifecycle.scheduling_timeout.as_str();
             let why = match ending {
                 Ending::Lost(message) => format!(": {message}"),
-                Ending::Completed | Ending::Stopped => String::new(),
+                Ending::Completed | Ending::Stopped | Ending::Preempted => String::new(),
             };
             return missing(format!("not all ranks ran within lifecycle.schedulingTimeout {limit}{why}"));
         }
@@ -148,7 +176,7 @@ fn failure(draft: &Draft<'_>, facts: &AttemptFacts, ending: &Ending, next: &Next
     let result = |name: &str| facts.results.iter().find(|result| result.launch == name);
     let said = open.find_map(|launch| speaks(draft.spec, launch, result(&launch.plan.launch)?).err());
     match (ending, said) {
-        (Ending::Stopped, _) => None,
+        (Ending::Stopped | Ending::Preempted, _) => None,
         (Ending::Completed, Some(said)) => Some(said),
         (Ending::Lost(_), Some(said)) => Some(Missing { taken: true, ..said }),
         (Ending::Lost(message), None) => {

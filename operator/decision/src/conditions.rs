@@ -44,7 +44,11 @@ fn state(holds: bool, reason: &str, message: &str) -> State {
 fn reconciling(draft: &Draft<'_>) -> State {
     match draft.status.stage {
         Stage::Pending | Stage::Preflight | Stage::Optimizing | Stage::Searching | Stage::Training => {
-            state(true, &format!("{:?}", draft.status.stage), &draft.status.progress)
+            let attempt = draft.status.attempt.as_ref();
+            match attempt.and_then(|attempt| Some((&attempt.name, attempt.queued_since.as_deref()?))) {
+                Some((name, since)) => state(true, "Queued", &format!("{name} waits in its queue since {since}")),
+                None => state(true, &format!("{:?}", draft.status.stage), &draft.status.progress),
+            }
         }
         Stage::Complete | Stage::Failed | Stage::Suspended => state(false, &format!("{:?}", draft.status.stage), ""),
     }

@@ -6,13 +6,15 @@ use crate::step::Next;
 use jiff::Timestamp;
 use pawl_api::status::Stage;
 
-/// When the job's deadline is, if it has one; time spent suspended or done does not count.
+/// When the job's deadline is, if it has one; time spent suspended, in a queue or done does not count.
 pub(crate) fn deadline_at(draft: &Draft<'_>) -> Option<Timestamp> {
     let limit = draft.spec.lifecycle.active_deadline.as_ref()?.get().as_secs();
     let start = draft.status.start_time.as_deref().and_then(time)?;
-    let since = draft.status.suspended_since.as_deref().or(draft.status.completion_time.as_deref()).and_then(time);
+    let status = &draft.status;
+    let queued = status.attempt.as_ref().and_then(|attempt| attempt.queued_since.as_deref());
+    let since = status.suspended_since.as_deref().or(status.completion_time.as_deref()).or(queued).and_then(time);
     let now = since.map_or(0, |since| seconds_between(since, draft.now));
-    let suspended = draft.status.suspended_seconds.saturating_add(now);
+    let suspended = status.suspended_seconds.saturating_add(now);
     Some(after(start, limit.saturating_add(suspended)))
 }
 
@@ -36,6 +38,15 @@ pub(crate) fn limited(draft: &mut Draft<'_>, next: Next) -> Next {
             Next::Idle(Stage::Failed)
         }
     }
+}
+
+/// The attempt's queue lets it go: the time that it waited does not count.
+pub(crate) fn leave_queue(draft: &mut Draft<'_>) {
+    let Some(attempt) = draft.status.attempt.as_mut() else { return };
+    let Some(since) = attempt.queued_since.take() else { return };
+    attempt.started = draft.now.to_string();
+    let waited = time(&since).map_or(0, |since| seconds_between(since, draft.now));
+    draft.status.suspended_seconds = draft.status.suspended_seconds.saturating_add(waited);
 }
 
 /// Keeps count of the time in which nothing was to be done, and of the end.

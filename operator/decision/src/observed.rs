@@ -31,6 +31,8 @@ pub struct AttemptFacts {
 /// Where an attempt is.
 #[derive(Clone, Debug, PartialEq)]
 pub enum AttemptState {
+    /// None of its ranks may run yet: a queue holds it back, for as long as it likes.
+    Queued,
     /// Not all of its ranks run yet.
     Pending {
         /// Since when.
@@ -51,6 +53,8 @@ pub enum Ending {
     Completed,
     /// It was stopped on request.
     Stopped,
+    /// Its queue took its devices back: no failure, its turn comes again.
+    Preempted,
     /// It went away: a lost node, a preemption, a deleted pod, a killed process. The message is for people.
     Lost(String),
 }

@@ -1,6 +1,6 @@
 //! When to decide again although nothing changed: the nearest of the deadlines.
 
-use crate::attempt::current;
+use crate::attempt::{current, queued_until};
 use crate::draft::Draft;
 use crate::lifecycle::deadline_at;
 use crate::observed::{AttemptState, Observed};
@@ -13,7 +13,8 @@ use std::time::Duration;
 /// Time until the nearest deadline; a millisecond more, so that it has passed by then.
 pub(crate) fn after(draft: &Draft<'_>, observed: &Observed, next: &Next) -> Option<Duration> {
     let running = !matches!(next, Next::Idle(Stage::Complete | Stage::Failed | Stage::Suspended));
-    let deadline = deadline_at(draft).filter(|_| running);
+    let queued = draft.status.attempt.as_ref().is_some_and(|attempt| attempt.queued_since.is_some());
+    let deadline = deadline_at(draft).filter(|_| running && !queued);
     let backoff = match next {
         Next::Run(work) if !draft.draining() => draft.backoff(&work.trial),
         Next::Run(_) | Next::Drain | Next::Idle(_) => None,
@@ -22,6 +23,7 @@ pub(crate) fn after(draft: &Draft<'_>, observed: &Observed, next: &Next) -> Opti
         AttemptState::Pending { since, .. } => {
             Some(later(since, draft.spec.lifecycle.scheduling_timeout.get().as_secs()))
         }
+        AttemptState::Queued => draft.status.attempt.as_ref().filter(|_| !queued).and_then(queued_until),
         AttemptState::Running | AttemptState::Ended(_) => None,
     });
     let nearest = [deadline, backoff, scheduled].into_iter().flatten().min()?;

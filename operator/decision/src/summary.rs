@@ -11,6 +11,8 @@ use pawl_contract::plan::LaunchKind;
 
 /// Bytes of JSON beyond which old evidence is dropped.
 const MAX_BYTES: usize = 56 * 1024;
+/// The progress of a job that has to wait for its queue.
+const QUEUED: &str = "queued";
 
 /// Brings the phases of the status into the order of the spec.
 pub(crate) fn align(draft: &mut Draft<'_>) {
@@ -80,7 +82,14 @@ fn speedup(draft: &Draft<'_>) -> Option<Decimal> {
 
 fn progress(draft: &Draft<'_>) -> String {
     let status = &draft.status;
+    let queued = status.attempt.as_ref().is_some_and(|attempt| attempt.queued_since.is_some());
     match status.stage {
+        Stage::Failed | Stage::Suspended if status.progress == QUEUED => String::new(),
+        Stage::Failed | Stage::Suspended => status.progress.clone(),
+        Stage::Complete => "100%".to_owned(),
+        Stage::Pending | Stage::Preflight | Stage::Optimizing | Stage::Searching | Stage::Training if queued => {
+            QUEUED.to_owned()
+        }
         Stage::Pending | Stage::Preflight => String::new(),
         Stage::Optimizing | Stage::Searching => {
             let judged = status.phases.iter().filter(|phase| phase.state.is_final()).count();
@@ -101,8 +110,6 @@ fn progress(draft: &Draft<'_>) -> String {
                 _ => String::new(),
             }
         }
-        Stage::Complete => "100%".to_owned(),
-        Stage::Failed | Stage::Suspended => status.progress.clone(),
     }
 }
 

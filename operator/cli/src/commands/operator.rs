@@ -29,7 +29,7 @@ fn start(arguments: Operator) -> Result<(), Box<dyn Error>> {
         LogFormat::Json => Format::Json,
         LogFormat::Text => Format::Text,
     };
-    telemetry::init(format, &arguments.log)?;
+    let _telemetry = telemetry::init(format, &arguments.log)?;
     let threads = thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
     let runtime = Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
     runtime.block_on(async {

@@ -44,9 +44,9 @@ pub fn gang_repair(job: &TrainingJob, attempt: &AttemptStatus) -> serde_json::Va
 
 fn metadata(job: &TrainingJob, attempt: &str, plan_hash: &str) -> ObjectMeta {
     let mut labels = labels(&job.name_any(), attempt);
-    // Kueue reads it here, and holds the batch Job back until there is quota.
-    let queue = job.labels().get(names::QUEUE);
-    labels.extend(queue.map(|queue| (names::QUEUE.to_owned(), queue.clone())));
+    // Kueue reads them here: the queue that holds the batch Job back until there is quota, and its priority there.
+    let kueue = job.labels().iter().filter(|(name, _)| name.starts_with(names::KUEUE));
+    labels.extend(kueue.map(|(name, value)| (name.clone(), value.clone())));
     ObjectMeta {
         name: Some(attempt.to_owned()),
         namespace: job.namespace(),

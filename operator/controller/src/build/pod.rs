@@ -20,7 +20,7 @@ pub(super) fn template(blueprint: &Blueprint<'_>) -> PodTemplateSpec {
     let mut all_labels = wanted.labels.clone();
     all_labels.extend(labels(&blueprint.job.name_any(), blueprint.name()));
     let mut all_annotations = wanted.annotations.clone();
-    // Here nobody can change them: what an attempt runs is read from here.
+    // What an attempt runs is read from here: once pods may be made, nobody can change it.
     all_annotations.extend(annotations(blueprint.job, blueprint.plan_hash));
     let metadata = ObjectMeta { labels: Some(all_labels), annotations: Some(all_annotations), ..ObjectMeta::default() };
     PodTemplateSpec { metadata: Some(metadata), spec: Some(spec(blueprint)) }

@@ -119,9 +119,13 @@ fn a_plan_without_gpus_asks_for_none() {
 
 #[test]
 fn a_queue_gets_the_batch_job_suspended() {
-    let queued = Made::new(|job| job["metadata"]["labels"] = json!({"kueue.x-k8s.io/queue-name": "q", "team": "a"}));
+    let queued = Made::new(|job| {
+        job["metadata"]["labels"] =
+            json!({"kueue.x-k8s.io/queue-name": "q", "kueue.x-k8s.io/priority-class": "urgent", "team": "a"});
+    });
     let gang = queued.gang();
     assert_eq!(gang.labels()["kueue.x-k8s.io/queue-name"], "q");
+    assert_eq!(gang.labels()["kueue.x-k8s.io/priority-class"], "urgent");
     assert!(!gang.labels().contains_key("team"), "labels of the job are not those of its gangs");
     assert_eq!(gang.spec.unwrap().suspend, Some(true));
     assert_eq!(Made::new(|_| {}).gang().spec.unwrap().suspend, None);

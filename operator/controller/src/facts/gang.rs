@@ -1,7 +1,7 @@
 //! What decisions need to know of a batch Job, and of the ConfigMap that holds its plan.
 
 use crate::names;
-use crate::watched::{WatchedJob, created};
+use crate::watched::{Condition, WatchedJob, created};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use pawl_contract::report::truncated;
@@ -19,8 +19,12 @@ pub struct GangFacts {
     pub replicas: u32,
     /// Since when its pods may run: its start, or else when it was made.
     pub since: Timestamp,
-    /// No pods are made yet: a queue holds it back.
+    /// When the Job controller last began to make pods.
+    pub started: Option<Timestamp>,
+    /// No pods are made: a queue holds it back, or has just let it go and the Job controller does not know yet.
     pub suspended: bool,
+    /// It was suspended again after it could run: its queue takes its devices back.
+    pub taken: bool,
     /// The Job controller made it final: whether it failed, and why.
     pub finished: Option<Finished>,
     /// It is being deleted.
@@ -54,13 +58,17 @@ impl GangFacts {
         let replicas = job.spec.completions.or(job.spec.parallelism).and_then(|n| u32::try_from(n).ok()).unwrap_or(1);
         let whole = job.spec.parallelism.is_none_or(|n| u32::try_from(n) == Ok(replicas));
         let intact = labelled(meta) && annotated && owned && whole;
+        let started = job.status.start_time.as_ref().map(|time| time.0);
         Some(Self {
             uid: meta.uid.clone()?,
             job_uid,
             plan_hash,
             replicas,
-            since: job.status.start_time.as_ref().map_or_else(|| created(meta), |time| time.0),
-            suspended: job.spec.suspend == Some(true),
+            since: started.unwrap_or_else(|| created(meta)),
+            started,
+            // Until it has a start again its age says nothing.
+            suspended: job.spec.suspend == Some(true) || holds(job, "Suspended").is_some() && started.is_none(),
+            taken: false,
             finished: finished(job),
             deleting: meta.deletion_timestamp.is_some(),
             gone: false,
@@ -86,8 +94,13 @@ pub fn labelled(meta: &ObjectMeta) -> bool {
         && has(names::ATTEMPT, name)
 }
 
+/// A condition that is true.
+fn holds<'a>(job: &'a WatchedJob, kind: &str) -> Option<&'a Condition> {
+    job.status.conditions.iter().find(|condition| condition.type_ == kind && condition.status == "True")
+}
+
 fn finished(job: &WatchedJob) -> Option<Finished> {
-    let holds = |kind: &str| job.status.conditions.iter().find(|c| c.type_ == kind && c.status == "True");
+    let holds = |kind: &str| holds(job, kind);
     let failed = holds("Failed").or_else(|| holds("FailureTarget"));
     if let Some(condition) = failed {
         let words = [condition.reason.as_deref(), condition.message.as_deref()];
@@ -118,6 +131,7 @@ impl PlanFacts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::facts::{Facts, Key};
     use serde_json::{Value, json};
 
     fn gang(change: impl FnOnce(&mut Value)) -> GangFacts {
@@ -153,6 +167,37 @@ mod tests {
     fn the_wait_in_a_queue_does_not_count() {
         let since = gang(|job| job["status"] = json!({"startTime": "2026-01-01T05:00:00Z"})).since;
         assert_eq!(since, "2026-01-01T05:00:00Z".parse().unwrap());
-        assert!(gang(|job| job["spec"]["suspend"] = json!(true)).suspended);
+        let held = gang(|job| job["spec"]["suspend"] = json!(true));
+        let let_go = |start: Value| {
+            gang(|job| {
+                job["spec"]["suspend"] = json!(false);
+                job["status"] = json!({"startTime": start, "conditions": [{"type": "Suspended", "status": "True"}]});
+            })
+        };
+        assert!(held.suspended && let_go(Value::Null).suspended, "the Job controller did not start it yet");
+        assert!(!let_go(json!("2026-01-01T05:00:00Z")).suspended);
+    }
+
+    #[test]
+    fn a_gang_that_is_suspended_again_is_taken_for_good() {
+        let taken = |seen: &[(bool, Value)]| {
+            let (facts, key) = (Facts::default(), Key::new("n", "toy"));
+            for (suspended, start) in seen {
+                let there = gang(|job| {
+                    job["spec"]["suspend"] = json!(suspended);
+                    job["status"] = json!({"startTime": start});
+                });
+                facts.assume(&key, "toy-1", there);
+            }
+            facts.of(&key)[0].gang.as_ref().unwrap().taken
+        };
+        let (none, first, second) = (Value::Null, json!("2026-01-01T05:00:00Z"), json!("2026-01-01T06:00:00Z"));
+        let waited = [(true, none.clone()), (false, none.clone()), (false, first.clone()), (false, first.clone())];
+        assert!(!taken(&waited), "it waited, and runs");
+        let again = [(true, none.clone()), (false, none.clone())];
+        assert!(taken(&[&waited, &again[..1]].concat()));
+        assert!(taken(&[&waited, &again[..]].concat()), "its turn comes again, but its pods would be new ones");
+        // A watch that broke off tells only how it ended.
+        assert!(taken(&[&waited[..], &[(false, second)]].concat()));
     }
 }

@@ -338,6 +338,10 @@ fn set_gang(facts: &mut AttemptFacts, mut gang: GangFacts) {
     let same = facts.gang.as_ref().filter(|old| old.uid == gang.uid);
     // A deletion cannot be taken back, so news from before it is old.
     gang.deleting |= same.is_some_and(|old| old.deleting);
+    // Its queue may take it and let it go again between two looks: then it has another start.
+    let again = |old: &GangFacts| old.started.is_some_and(|first| gang.started.is_some_and(|last| last != first));
+    let taken = |old: &GangFacts| old.taken || gang.suspended && !old.suspended || again(old);
+    gang.taken |= same.is_some_and(taken);
     if facts.gang.as_ref().is_some_and(|old| old.uid != gang.uid) {
         facts.pods.retain(|pod| !pod.gone || pod.gang_uid == gang.uid);
         facts.released = false;

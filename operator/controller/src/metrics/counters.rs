@@ -153,9 +153,14 @@ fn outcome(attempt: &AttemptStatus, observed: &Observed) -> &'static str {
     match facts.map(|facts| &facts.state) {
         Some(AttemptState::Ended(Ending::Completed)) => "Completed",
         Some(AttemptState::Ended(Ending::Stopped)) => "Stopped",
+        Some(AttemptState::Ended(Ending::Preempted)) => "Preempted",
         Some(AttemptState::Ended(Ending::Lost(_))) => "Lost",
-        Some(AttemptState::Pending { .. } | AttemptState::Running) | None if attempt.stop.is_some() => "Stopped",
-        Some(AttemptState::Pending { .. } | AttemptState::Running) | None => "Lost",
+        Some(AttemptState::Queued | AttemptState::Pending { .. } | AttemptState::Running) | None
+            if attempt.stop.is_some() =>
+        {
+            "Stopped"
+        }
+        Some(AttemptState::Queued | AttemptState::Pending { .. } | AttemptState::Running) | None => "Lost",
     }
 }
 

@@ -165,7 +165,7 @@ fn pending_since(status: &TrainingJobStatus, observed: &Observed) -> Option<f64>
     let facts = observed.attempts.iter().find(|facts| facts.name == attempt.name)?;
     match &facts.state {
         AttemptState::Pending { since, .. } => Some(timestamp(*since)),
-        AttemptState::Running | AttemptState::Ended(_) => None,
+        AttemptState::Queued | AttemptState::Running | AttemptState::Ended(_) => None,
     }
 }
 

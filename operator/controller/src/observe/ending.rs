@@ -12,10 +12,17 @@ pub(super) fn ending(facts: &AttemptFacts) -> Ending {
     {
         return Ending::Completed;
     }
-    // What the cluster did explains what the other pods say of it.
-    let cause = pods.iter().find_map(|pod| infrastructure(pod)).or_else(|| pods.iter().find_map(|pod| failure(pod)));
     let gang = facts.gang.as_ref();
     let never_whole = pods.iter().any(|pod| matches!(pod.stand, Stand::Waiting { .. }));
+    let taken = gang.is_some_and(|gang| gang.taken || gang.suspended && !pods.is_empty());
+    if taken && !pods.iter().any(|pod| out_of_memory(pod)) {
+        // A gang that cannot come up must not come again for ever.
+        let early = || "its queue took its devices back before all of its pods ran".to_owned();
+        let why = || pods.iter().find_map(|pod| problem(pod)).unwrap_or_else(early);
+        return if never_whole { Ending::Lost(why()) } else { Ending::Preempted };
+    }
+    // What the cluster did explains what the other pods say of it.
+    let cause = pods.iter().find_map(|pod| infrastructure(pod)).or_else(|| pods.iter().find_map(|pod| failure(pod)));
     match (cause, gang) {
         (Some(cause), _) => Ending::Lost(cause),
         (None, _) if pods.iter().any(|pod| exit(pod) == Some(Outcome::Stopped)) => Ending::Stopped,
@@ -39,6 +46,10 @@ fn exit(pod: &PodFacts) -> Option<Outcome> {
     }
 }
 
+fn out_of_memory(pod: &PodFacts) -> bool {
+    matches!(&pod.stand, Stand::Ended(end) if end.out_of_memory)
+}
+
 /// Whether the first pod says that the attempt came to its own end: done, or a launch failed with evidence.
 fn ran_its_plan(pod: &PodFacts) -> bool {
     exit(pod).is_some_and(Outcome::is_evidence)
@@ -57,10 +68,18 @@ fn infrastructure(pod: &PodFacts) -> Option<String> {
         Stand::Ended(end) if end.exit.is_none() || end.exit.is_some_and(|code| code > 127) => {
             Some(format!("pod {name}: {}", end.cause))
         }
-        Stand::Waiting { problem } if !problem.is_empty() => Some(format!("pod {name}: {problem}")),
         // Deleted while it ran, and gone before it could say anything.
         Stand::Running if pod.gone => Some(format!("pod {name} was deleted")),
-        Stand::Ended(_) | Stand::Waiting { .. } | Stand::Running => None,
+        Stand::Waiting { .. } => problem(pod),
+        Stand::Ended(_) | Stand::Running => None,
+    }
+}
+
+/// What kept a pod from running.
+fn problem(pod: &PodFacts) -> Option<String> {
+    match &pod.stand {
+        Stand::Waiting { problem } if !problem.is_empty() => Some(format!("pod {}: {problem}", pod.name)),
+        Stand::Waiting { .. } | Stand::Running | Stand::Ended(_) => None,
     }
 }
 

@@ -12,7 +12,7 @@ mod standing;
 #[cfg(test)]
 mod tests;
 
-pub use standing::{Broken, Signature, Standing, broken, hindrance, signature, standing};
+pub use standing::{Broken, Signature, Standing, broken, hindrance, signature, standing, taken};
 
 use crate::facts::AttemptFacts;
 use jiff::Timestamp;
@@ -49,9 +49,10 @@ fn attempt(scene: &Scene<'_>, facts: &AttemptFacts) -> Option<observed::AttemptF
     let results = results::results(facts, live, launches, standing == Standing::Ended);
     let state = match &standing {
         Standing::Absent => return None,
-        Standing::Queued => AttemptState::Pending { since: scene.now, message: "held back by its queue".to_owned() },
+        Standing::Queued => AttemptState::Queued,
         Standing::Pending { message, .. } => {
-            let since = facts.gang.as_ref().map_or(scene.now, |gang| gang.since);
+            let gang = facts.gang.as_ref().filter(|gang| !gang.suspended);
+            let since = gang.map_or(scene.now, |gang| gang.since);
             AttemptState::Pending { since, message: message.clone() }
         }
         Standing::Running | Standing::Ending => AttemptState::Running,

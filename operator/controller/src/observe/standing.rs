@@ -27,8 +27,8 @@ pub enum Standing {
 /// Where the attempt of `facts` is.
 ///
 /// It has ended only when no pod of its name is alive and none will be made: the batch Job is gone, is being deleted, or
-/// is final, or all pods that it makes have ended (it never replaces one). A pod counts as alive until it was seen to
-/// end or to be gone, or its node was found dead.
+/// is final, or all pods that it makes have ended (it replaces none but those that its queue took away: see [`taken`]). A
+/// pod counts as alive until it was seen to end or to be gone, or its node was found dead.
 pub fn standing(facts: &AttemptFacts) -> Standing {
     let alive = facts.alive().count();
     let Some(gang) = facts.live_gang() else {
@@ -38,6 +38,9 @@ pub fn standing(facts: &AttemptFacts) -> Standing {
             _ => Standing::Ending,
         };
     };
+    if taken(facts) {
+        return Standing::Ending;
+    }
     let replicas = gang.replicas as usize;
     let over = |pod: &&PodFacts| !pod.alive();
     let ended = facts.own_pods().filter(over).count();
@@ -56,6 +59,13 @@ pub fn standing(facts: &AttemptFacts) -> Standing {
     }
     let running = facts.alive().filter(|pod| pod.stand == Stand::Running).count();
     if running >= replicas { Standing::Running } else { pending(facts, replicas) }
+}
+
+/// Whether its queue took the gang's devices back while it ran or was about to. Its batch Job would make pods again when
+/// its turn comes: it has to be deleted before the attempt is over.
+pub fn taken(facts: &AttemptFacts) -> bool {
+    let going = || facts.own_pods().any(|pod| !pod.alive() || pod.deleting.is_some());
+    facts.working_gang().is_some_and(|gang| gang.taken || gang.suspended && going())
 }
 
 fn pending(facts: &AttemptFacts, replicas: usize) -> Standing {
@@ -118,6 +128,7 @@ fn hurt(pod: &PodFacts) -> Option<Broken> {
 pub struct Signature {
     standing: Standing,
     broken: Option<Broken>,
+    taken: bool,
     gang: Option<(String, bool)>,
     plan: Option<(String, bool)>,
     deleting: usize,
@@ -134,6 +145,7 @@ pub fn signature(facts: &AttemptFacts) -> Signature {
     Signature {
         standing,
         broken: broken(facts),
+        taken: taken(facts),
         gang: facts.live_gang().map(|gang| (gang.uid.clone(), gang.intact)),
         plan: facts.plan.as_ref().map(|plan| (plan.gang_uid.clone(), plan.intact)),
         deleting: facts.alive().filter(|pod| pod.deleting.is_some()).count(),

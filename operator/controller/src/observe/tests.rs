@@ -61,7 +61,9 @@ fn gang() -> GangFacts {
         plan_hash: "h".to_owned(),
         replicas: 2,
         since: NOW,
+        started: None,
         suspended: false,
+        taken: false,
         finished: None,
         deleting: false,
         gone: false,
@@ -114,12 +116,43 @@ fn why_a_gang_is_pending_is_told() {
 
 #[test]
 fn a_queue_may_take_its_time() {
-    let mut queued = facts(vec![]);
-    queued.gang = Some(GangFacts { suspended: true, since: NOW - jiff::SignedDuration::from_hours(5), ..gang() });
-    assert_eq!(
-        seen(queued, None).state,
-        AttemptState::Pending { since: NOW, message: "held back by its queue".to_owned() }
-    );
+    let queued = |pods| {
+        let since = NOW - jiff::SignedDuration::from_hours(5);
+        AttemptFacts { gang: Some(GangFacts { suspended: true, since, ..gang() }), ..facts(pods) }
+    };
+    assert_eq!(seen(queued(vec![]), None).state, AttemptState::Queued);
+    // It was let go, and has its first pod before its batch Job has a start.
+    let AttemptState::Pending { since, .. } = seen(queued(vec![waiting(0, "")]), None).state else { panic!() };
+    assert_eq!(since, NOW);
+}
+
+#[test]
+fn what_its_queue_takes_back_has_ended_when_no_pod_can_come_any_more() {
+    let pods =
+        [vec![exited(0, 30), gone(exited(1, 30))], vec![gone(running(0)), gone(running(1))], vec![gone(exited(0, 30))]];
+    for pods in pods {
+        let suspended = AttemptFacts { gang: Some(GangFacts { suspended: true, ..gang() }), ..facts(pods) };
+        // Its turn came again before anybody looked.
+        let let_go = AttemptFacts { gang: Some(GangFacts { taken: true, ..gang() }), ..suspended.clone() };
+        for facts in [suspended, let_go] {
+            assert!(taken(&facts));
+            assert_eq!(standing(&facts), Standing::Ending);
+            let deleted = GangFacts { deleting: true, ..facts.gang.clone().unwrap() };
+            let facts = AttemptFacts { gang: Some(deleted), ..facts };
+            assert!(!taken(&facts));
+            assert_eq!(seen(facts, None).state, AttemptState::Ended(Ending::Preempted));
+        }
+    }
+}
+
+#[rstest]
+#[case::it_was_done(vec![exited(0, 0), gone(exited(1, 30))], AttemptState::Ended(Ending::Completed))]
+#[case::it_was_killed(vec![out_of_memory(0), gone(exited(1, 30))], lost("pod toy-1-0: OOMKilled"))]
+#[case::it_never_ran(vec![running(0), waiting(1, "ErrImagePull: x")], lost("pod toy-1-1: ErrImagePull: x"))]
+#[case::it_was_coming_up(vec![exited(0, 30), waiting(1, "")], lost("its queue took its devices back before all of its pods ran"))]
+fn what_else_befell_a_gang_counts_more_than_its_queue(#[case] pods: Vec<PodFacts>, #[case] expected: AttemptState) {
+    let gang = Some(GangFacts { suspended: true, deleting: true, ..gang() });
+    assert_eq!(seen(AttemptFacts { gang, ..facts(pods.into_iter().map(gone).collect()) }, None).state, expected);
 }
 
 #[rstest]

@@ -209,6 +209,56 @@ fn a_suspended_job_holds_nothing_and_goes_on_where_it_was() {
 }
 
 #[test]
+fn a_queue_may_hold_a_job_back_for_as_long_as_it_likes() {
+    let spec = json!({"lifecycle": {"activeDeadline": "1h", "schedulingTimeout": "2m"}});
+    let mut world = World::new(fuse(spec), factors(FACTORS));
+    world.decide();
+    let queued = |world: &mut World, state| world.attempts.values_mut().next().unwrap().facts.state = state;
+    queued(&mut world, AttemptState::Queued);
+    world.decide();
+    assert_eq!(world.status.progress, "", "a queue with room lets it go at once");
+    world.wait(3).decide();
+    let told = |world: &World| {
+        let condition = world.status.conditions.iter().find(|condition| condition.type_ == "Reconciling").unwrap();
+        (condition.reason.clone(), condition.message.clone())
+    };
+    assert_eq!((told(&world).0.as_str(), world.status.progress.as_str()), ("Queued", "queued"));
+    let waits = world.status.clone();
+    world.wait(100_000).decide();
+    assert_eq!(world.status, waits, "nothing is written while it waits");
+    let decision = decide(&world.job, &world.status, &world.observed(), world.now);
+    assert_eq!((decision.requeue_after, decision.actions.len()), (None, 0));
+
+    let since = world.now;
+    queued(&mut world, AttemptState::Pending { since, message: String::new() });
+    world.decide();
+    assert_eq!(world.status.attempt.as_ref().unwrap().queued_since, None);
+    assert_ne!(told(&world).0, "Queued");
+    queued(&mut world, AttemptState::Running);
+    let later = |seconds| {
+        let now = world.now.checked_add(jiff::SignedDuration::from_secs(seconds)).unwrap();
+        decide(&world.job, &world.status, &world.observed(), now).status.stage
+    };
+    let active = [later(3_500), later(3_700)];
+    assert_eq!(active, [Stage::Preflight, Stage::Failed], "the wait does not count towards lifecycle.activeDeadline");
+}
+
+#[test]
+fn what_its_queue_takes_back_is_no_failure_and_comes_again_at_once() {
+    let mut world = World::new(fuse(json!({"lifecycle": {"maxRestarts": 0}})), factors(FACTORS));
+    for _ in 0..3 {
+        world.run_until(|world| !world.alive().is_empty());
+        let (attempts, now) = (world.status.attempts, world.now);
+        world.end_alive(Ending::Preempted);
+        world.decide();
+        assert_eq!((world.status.attempts, world.now), (attempts + 1, now));
+    }
+    assert_eq!((world.status.retry.clone(), world.told("Preempted")), (None, 3));
+    world.run();
+    assert_eq!((world.status.stage, world.told("AttemptFailed")), (Stage::Complete, 0));
+}
+
+#[test]
 fn a_job_that_is_active_for_too_long_fails_and_lets_go() {
     let mut world = World::new(fuse(json!({"lifecycle": {"activeDeadline": "90s"}})), factors(FACTORS));
     world.run();
