@@ -5,9 +5,8 @@ use pawl_api::TrainingJob;
 use pawl_api::status::Stage;
 use pawl_e2e::audit::Audit;
 use pawl_e2e::job::toy;
-use pawl_e2e::operator::ACCOUNT;
-use pawl_e2e::scene;
 use pawl_e2e::scene::stage;
+use pawl_e2e::{Operator, scene};
 use serde_json::json;
 use std::time::Duration;
 
@@ -43,7 +42,7 @@ fn a_hundred_jobs_at_rest_cause_no_write_in_two_minutes() {
         tokio::time::sleep(Duration::from_secs(3)).await;
         let audit = Audit::now();
         tokio::time::sleep(Duration::from_secs(120)).await;
-        let user = format!("system:serviceaccount:{}:{ACCOUNT}", scene.namespace);
+        let user = Operator::user(scene);
         let writes = audit.count(&scene.namespace, &user);
         assert!(writes.is_empty(), "{writes:?}");
         // The audit log does see this operator.

@@ -1,14 +1,18 @@
 //! What was written to the API server, and by whom: its audit log.
 
+use jiff::Timestamp;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::PathBuf;
 
-/// A place in the audit log: what is written from there on can be asked for.
+/// A moment: what was asked of the API server from then on can be told.
 pub struct Audit {
     file: PathBuf,
+    /// Where the log ended.
     from: u64,
+    /// What was asked before may be logged later.
+    since: Timestamp,
 }
 
 /// A write.
@@ -19,6 +23,7 @@ pub struct Write {
     pub verb: String,
     user: User,
     object_ref: Option<ObjectRef>,
+    request_received_timestamp: Timestamp,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -34,12 +39,19 @@ struct ObjectRef {
     subresource: String,
     #[serde(default)]
     namespace: String,
+    #[serde(default)]
+    name: String,
 }
 
 impl Write {
     /// Whose it was.
     pub fn user(&self) -> &str {
         &self.user.username
+    }
+
+    /// Name of what was written; empty when the API server was to choose it.
+    pub fn name(&self) -> &str {
+        self.object_ref.as_ref().map_or("", |object| &object.name)
     }
 
     /// What was written, such as `patch trainingjobs/status`.
@@ -57,7 +69,7 @@ impl Audit {
             std::env::var_os("PAWL_CLUSTER_STATE").expect("PAWL_CLUSTER_STATE: run this through tests/cluster/with");
         let file = PathBuf::from(state).join("log/audit.log");
         let from = file.metadata().expect("the API server keeps an audit log").len();
-        Self { file, from }
+        Self { file, from, since: Timestamp::now() }
     }
 
     /// The writes since then into a namespace, oldest first.
@@ -68,7 +80,8 @@ impl Audit {
         file.read_to_string(&mut text).unwrap();
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
         let all = whole.lines().map(|line| serde_json::from_str::<Write>(line).expect("an audit event"));
-        all.filter(|write| write.object_ref.as_ref().is_some_and(|object| object.namespace == namespace)).collect()
+        let new = all.filter(|write| write.request_received_timestamp >= self.since);
+        new.filter(|write| write.object_ref.as_ref().is_some_and(|object| object.namespace == namespace)).collect()
     }
 
     /// How often a user wrote what since then, without the Lease that a leader renews.

@@ -9,6 +9,7 @@
 
 pub mod audit;
 pub mod job;
+pub mod kueue;
 pub mod local;
 pub mod machines;
 pub mod operator;

@@ -1,10 +1,16 @@
 //! The machines of the cluster, and what befalls them: the scripts of `tests/cluster`.
 
 use crate::programs::{kubectl, repository, run, succeed};
+use std::path::Path;
 use std::process::Command;
 
 fn script(name: &str, arguments: &[&str]) {
     succeed(Command::new(repository().join("tests/cluster").join(name)).args(arguments));
+}
+
+/// Loads an image into every node.
+pub fn load(name: &str, archive: &Path) {
+    script("load", &[name, archive.to_str().expect("paths here are text")]);
 }
 
 /// A node of a test's own, whose power can be cut. When this is dropped nothing of it is left.

@@ -13,7 +13,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// Name of the operator's service account.
-pub const ACCOUNT: &str = "pawl";
+const ACCOUNT: &str = "pawl";
 /// Longest time until an operator is ready: another one may hold the lease.
 const READY: Duration = Duration::from_secs(30);
 
@@ -97,16 +97,27 @@ impl Operator {
         self
     }
 
+    /// Starts an operator that tells much and looks often.
     fn spawn(scene: &Scene, kubeconfig: Option<&Path>, arguments: &[&str]) -> Self {
+        let talkative = ["--log-format", "text", "--log", "info,pawl_controller=debug"];
+        let eager = ["--ask-every", "1s", "--progress-every", "1s"];
+        let images = ["--trainer-image", "localhost/pawl:test", "--agent-image", "localhost/pawl:test"];
+        Self::begin(scene, kubeconfig, &[&talkative, &eager, &images, arguments].concat())
+    }
+
+    /// Starts an operator with the chart's defaults, and waits until it is ready.
+    pub async fn as_installed(scene: &Scene) -> Self {
+        Self::begin(scene, None, &[]).ready(scene).await
+    }
+
+    fn begin(scene: &Scene, kubeconfig: Option<&Path>, arguments: &[&str]) -> Self {
         let own = account(scene);
         let http = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let log = scene.operator_log();
         let out = File::options().create(true).append(true).open(&log).unwrap();
         let child = Command::new(built("pawl"))
             .args(["operator", "--namespace", &scene.namespace, "--lease-namespace", &scene.namespace])
-            .args(["--listen", &http.to_string(), "--log-format", "text", "--log", "info,pawl_controller=debug"])
-            .args(["--ask-every", "1s", "--progress-every", "1s"])
-            .args(["--trainer-image", "localhost/pawl:test", "--agent-image", "localhost/pawl:test"])
+            .args(["--listen", &http.to_string()])
             .args(arguments)
             .env("KUBECONFIG", kubeconfig.unwrap_or(&own))
             .env("RUST_BACKTRACE", "1")
@@ -116,6 +127,11 @@ impl Operator {
             .spawn()
             .unwrap();
         Self { child, log, http }
+    }
+
+    /// Who it is in the audit log.
+    pub fn user(scene: &Scene) -> String {
+        format!("system:serviceaccount:{}:{ACCOUNT}", scene.namespace)
     }
 
     /// Whether it is gone.

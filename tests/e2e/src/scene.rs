@@ -2,19 +2,22 @@
 
 use crate::operator::Operator;
 use crate::programs::{kubectl, repository, run, succeed};
-use futures::FutureExt;
+use futures::{FutureExt, StreamExt};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Event, Pod, Secret};
 use kube::api::{ListParams, Patch, PatchParams};
+use kube::runtime::watcher;
 use kube::{Api, Client, Resource};
 use pawl_api::TrainingJob;
 use pawl_api::status::Stage;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::fmt::Debug;
+use std::future::ready;
 use std::io::Write;
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::process::Stdio;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -235,8 +238,20 @@ impl Scene {
         deadline: Duration,
         holds: impl Fn(&TrainingJob) -> bool,
     ) -> TrainingJob {
-        let look = async || self.api::<TrainingJob>().get(name).await.ok().filter(|job| holds(job));
-        self.until(&format!("{name}: {what}"), deadline, look).await
+        // A watch leaves the machine to what is tested: some of it measures time.
+        let seen = watcher::watch_object(self.api::<TrainingJob>(), name).filter_map(async |seen| match seen {
+            Ok(job) => job,
+            // An API server that is away may come back.
+            Err(_) => {
+                tokio::time::sleep(LOOK).await;
+                None
+            }
+        });
+        let mut fitting = pin!(seen.filter(|job| ready(holds(job))));
+        match tokio::time::timeout(deadline, fitting.next()).await {
+            Ok(Some(job)) => job,
+            _ => panic!("waited {deadline:?} in vain: {name}: {what}"),
+        }
     }
 
     /// Waits until a job is Complete.

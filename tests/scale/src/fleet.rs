@@ -3,7 +3,7 @@
 use crate::census::Census;
 use crate::gangs::{self, REPLICAS};
 use crate::nodes::{self, Kwok};
-use crate::operator::Operator;
+use crate::operator::Metered;
 use futures::{StreamExt, stream};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
@@ -14,8 +14,8 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event};
 use kube::{Api, Resource};
 use pawl_api::TrainingJob;
-use pawl_e2e::Scene;
 use pawl_e2e::audit::Audit;
+use pawl_e2e::{Operator, Scene};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
@@ -82,7 +82,7 @@ pub async fn pawl(scene: &Scene, jobs: usize) -> Pawl {
     nodes::make(&scene.client).await;
     let kwok = Kwok::start(scene.directory.path(), &["nodes.yaml", "pods.yaml"]);
     let census = Census::of_metadata(&scene.client, &scene.namespace);
-    let operator = Operator::start(scene).await;
+    let operator = Metered::start(scene).await;
     settle().await;
     let audit = Audit::now();
     let resource = ApiResource::erase::<TrainingJob>(&());

@@ -3,7 +3,7 @@
 use crate::census::{Census, Seen};
 use crate::gangs::{self, REPLICAS};
 use crate::nodes::{self, Kwok};
-use crate::operator::Operator;
+use crate::operator::Metered;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -66,7 +66,7 @@ pub async fn idle(scene: &Scene) -> Idle {
     nodes::make(&scene.client).await;
     let _kwok = Kwok::start(scene.directory.path(), &["nodes.yaml", "pods.yaml"]);
     let census = Census::of_pods(&scene.client, &scene.namespace);
-    let operator = Operator::start(scene).await;
+    let operator = Metered::start(scene).await;
     tokio::time::sleep(Duration::from_secs(3)).await;
     let (mut raw_milliseconds, mut pawl_milliseconds) = (Vec::new(), Vec::new());
     for round in 0..WARM_UP + ROUNDS {

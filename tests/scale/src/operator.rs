@@ -1,43 +1,15 @@
-//! The operator as a process, as the chart starts it, and what it uses.
+//! What the operator uses.
 
-use pawl_e2e::Scene;
-use pawl_e2e::operator::{ACCOUNT, account, get};
-use pawl_e2e::programs::built;
+use pawl_e2e::{Operator, Scene};
 use rustix::param::clock_ticks_per_second;
-use std::fs::File;
-use std::net::{SocketAddr, TcpListener};
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
-/// The operator at work; it is killed when this is dropped.
-pub struct Operator {
-    child: Child,
-    http: SocketAddr,
-}
+/// The operator at work, as the chart starts it.
+pub struct Metered(Operator);
 
-impl Operator {
-    /// Starts it in the scene's namespace with the chart's defaults, and waits until it is ready.
+impl Metered {
+    /// Starts it in the scene's namespace, and waits until it is ready.
     pub async fn start(scene: &Scene) -> Self {
-        let http = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let log = File::create(scene.operator_log()).unwrap();
-        let child = Command::new(built("pawl"))
-            .args(["operator", "--namespace", &scene.namespace, "--lease-namespace", &scene.namespace])
-            .args(["--listen", &http.to_string()])
-            .env("KUBECONFIG", account(scene))
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().unwrap())
-            .stderr(log)
-            .spawn()
-            .unwrap();
-        let operator = Self { child, http };
-        let probe = format!("http://{http}/readyz");
-        scene.until("the operator to be ready", Duration::from_secs(30), async || get(&probe).await).await;
-        operator
-    }
-
-    /// Who it is in the audit log.
-    pub fn user(scene: &Scene) -> String {
-        format!("system:serviceaccount:{}:{ACCOUNT}", scene.namespace)
+        Self(Operator::as_installed(scene).await)
     }
 
     /// Processor time so far, user and system, seconds.
@@ -58,21 +30,13 @@ impl Operator {
     }
 
     fn proc(&self, file: &str) -> String {
-        std::fs::read_to_string(format!("/proc/{}/{file}", self.child.id())).expect("the operator runs")
+        let process = self.0.process().as_raw_nonzero();
+        std::fs::read_to_string(format!("/proc/{process}/{file}")).expect("the operator runs")
     }
 
     /// How long reconciles took, as its own histogram says.
     pub async fn reconciles(&self) -> Reconciles {
-        let text = get(&format!("http://{}/metrics", self.http)).await.expect("the operator serves metrics");
-        Reconciles::read(&text)
-    }
-}
-
-impl Drop for Operator {
-    fn drop(&mut self) {
-        // It may be gone already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        Reconciles::read(&self.0.metrics().await)
     }
 }
 

@@ -6,6 +6,7 @@ mod alone;
 mod gangs;
 mod manifests;
 mod preflight;
+mod queue;
 mod rights;
 mod security;
 mod shells;

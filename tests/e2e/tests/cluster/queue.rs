@@ -1,0 +1,128 @@
+//! A queue that holds gangs back and takes their devices away again: Kueue's.
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use kube::api::ListParams;
+use pawl_api::TrainingJob;
+use pawl_api::status::Stage;
+use pawl_e2e::audit::{Audit, Write};
+use pawl_e2e::job::{status, training};
+use pawl_e2e::kueue::{QUEUE, Queue};
+use pawl_e2e::scene::stage;
+use pawl_e2e::{Operator, Scene, scene};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// A gang that may run has so long to come up; in its queue it waits for longer.
+const SCHEDULING_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A training of two pods with a GPU each, in the queue.
+fn queued(name: &str, seconds: u32) -> Value {
+    training(name, seconds, |job| {
+        job["metadata"]["labels"] = json!({"kueue.x-k8s.io/queue-name": QUEUE});
+        job["spec"]["trainer"]["replicas"] = 2.into();
+        job["spec"]["trainer"]["gpusPerReplica"] = 1.into();
+        job["spec"]["settings"]["accumulationSteps"] = 4.into();
+        job["spec"]["train"]["checkpoint"]["storage"] = format!("pvc://{name}/run").into();
+        job["spec"]["lifecycle"]["schedulingTimeout"] = format!("{}s", SCHEDULING_TIMEOUT.as_secs()).into();
+    })
+}
+
+fn queued_since(job: &TrainingJob) -> Option<&str> {
+    job.status.as_ref()?.attempt.as_ref()?.queued_since.as_deref()
+}
+
+/// Whether its trainer runs or may come to run: a pod whose containers ended keeps its phase for a moment.
+fn is_alive(pod: &Pod) -> bool {
+    let Some(status) = &pod.status else { return true };
+    let over = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
+    let mut containers = status.container_statuses.iter().flatten();
+    !over && containers.all(|container| container.state.as_ref().is_none_or(|state| state.terminated.is_none()))
+}
+
+fn label<'a>(pod: &'a Pod, name: &str) -> &'a str {
+    pod.labels().get(name).map_or("", String::as_str)
+}
+
+/// Sees to it that there are never two gangs until both jobs are Complete.
+async fn one_gang_at_a_time(scene: &Scene, deadline: Duration) {
+    let began = Instant::now();
+    loop {
+        let pods = scene.api::<Pod>().list(&ListParams::default()).await.unwrap().items;
+        let alive: Vec<&Pod> = pods.iter().filter(|pod| is_alive(pod)).collect();
+        let attempts = |job: &str| -> BTreeSet<&str> {
+            let own = alive.iter().filter(|pod| label(pod, "pawl.dev/job") == job);
+            own.map(|pod| label(pod, "pawl.dev/attempt")).collect()
+        };
+        for job in ["first", "second"] {
+            assert!(attempts(job).len() <= 1, "two gangs of {job}: {:?}", attempts(job));
+        }
+        // Pods that leave make room already.
+        let stay = alive.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none());
+        let jobs: BTreeSet<&str> = stay.map(|pod| label(pod, "pawl.dev/job")).collect();
+        assert!(jobs.len() <= 1, "the quota is for one gang: {jobs:?}");
+        let jobs = scene.api::<TrainingJob>().list(&ListParams::default()).await.unwrap().items;
+        if jobs.iter().filter(|job| stage(job) == Stage::Complete).count() == 2 {
+            return;
+        }
+        assert!(began.elapsed() < deadline, "not both are Complete after {deadline:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// The first trains, the second waits behind it, the queue takes the first's devices back: the second trains, and the
+/// first goes on.
+async fn two_jobs_and_a_queue_that_changes_its_mind(scene: &Scene, queue: &Queue, checkpoints: &Path) {
+    scene.apply(&queued("first", 16));
+    let look = async || {
+        let pods = scene.pods("first").await;
+        let checkpointed = std::fs::read_dir(checkpoints).is_ok_and(|files| files.count() > 0);
+        (checkpointed && pods.iter().filter(|pod| is_alive(pod)).count() == 2).then_some(pods)
+    };
+    let gang = scene.until("the first to train", Duration::from_secs(60), look).await;
+    for pod in gang {
+        let selector = pod.spec.unwrap().node_selector.unwrap_or_default();
+        assert_eq!(selector.get("kubernetes.io/os").map(String::as_str), Some("linux"), "its flavor's nodes");
+    }
+
+    scene.apply(&queued("second", 2));
+    let waits = |job: &TrainingJob| queued_since(job).is_some();
+    let waiting = scene.job_until("second", "to wait", Duration::from_secs(10), waits).await;
+    let told = status(&waiting).conditions.iter().find(|condition| condition.type_ == "Reconciling").unwrap();
+    assert!(told.reason == "Queued" && told.message.contains("queue"), "{told:?}");
+    assert_eq!(status(&waiting).progress, "queued");
+    let audit = Audit::now();
+    tokio::time::sleep(SCHEDULING_TIMEOUT).await;
+    let user = Operator::user(scene);
+    let writes = audit.writes(&scene.namespace);
+    let own = writes.iter().filter(|write| write.user() == user && write.name().starts_with("second"));
+    assert_eq!(own.map(Write::what).collect::<Vec<_>>(), Vec::<String>::new(), "while it waits");
+    assert_eq!(scene.job("second").await.status, waiting.status);
+
+    queue.stop_policy("HoldAndDrain");
+    scene.job_until("first", "to be in the queue again", Duration::from_secs(30), waits).await;
+    queue.stop_policy("None");
+}
+
+#[test]
+fn gangs_wait_in_their_queue_and_start_again_when_it_takes_their_devices_back() {
+    scene(async |scene| {
+        let queue = Queue::of(scene, 2).await;
+        let _operator = scene.operator().await;
+        let checkpoints = scene.claim("first").join("run");
+        scene.claim("second");
+        let watch = one_gang_at_a_time(scene, Duration::from_secs(180));
+        tokio::join!(watch, two_jobs_and_a_queue_that_changes_its_mind(scene, &queue, &checkpoints));
+        let jobs = [scene.job("first").await, scene.job("second").await];
+        for job in &jobs {
+            assert_eq!(status(job).retry, None, "a queue is no failure");
+            assert_eq!(status(job).training.as_ref().unwrap().restarts, 0);
+        }
+        // A check and a training; and of the first a training again.
+        assert_eq!(jobs.each_ref().map(|job| status(job).attempts), [3, 2]);
+        let events = scene.events("first").await;
+        assert!(events.iter().any(|(reason, _)| reason == "Preempted"), "{events:#?}");
+    });
+}
