@@ -16,6 +16,8 @@ pub struct Training<'a> {
     scene: &'a Scene,
     name: String,
     volume: PathBuf,
+    /// Items to train.
+    pub items: u64,
 }
 
 impl<'a> Training<'a> {
@@ -27,7 +29,8 @@ impl<'a> Training<'a> {
             job["spec"]["train"]["checkpoint"]["storage"] = format!("pvc://{name}/run").into();
             change(job);
         }));
-        let training = Self { scene, name: name.to_owned(), volume };
+        let items = scene.job(name).await.spec.train.items.unwrap();
+        let training = Self { scene, name: name.to_owned(), volume, items };
         let look = async || newest(&training.volume).filter(|items| *items > 0);
         scene.until("a checkpoint", Duration::from_secs(90), look).await;
         let replicas = scene.job(name).await.spec.trainer.replicas as usize;
@@ -71,8 +74,7 @@ impl<'a> Training<'a> {
         };
         let job = self.scene.until("the end of the training", deadline, look).await;
         assert_eq!(stage(&job), Stage::Complete, "{:?}", status(&job).failure);
-        let wanted = job.spec.train.items.unwrap();
-        assert_eq!(status(&job).training.as_ref().unwrap().items, wanted);
+        assert_eq!(status(&job).training.as_ref().unwrap().items, self.items);
         job
     }
 }

@@ -43,22 +43,30 @@ impl Drop for Node {
     }
 }
 
-/// A component of the control plane that is down for as long as this lives.
-pub struct Outage(&'static str);
+/// The control plane without its API server, for as long as this lives.
+pub struct Outage(());
 
 impl Outage {
-    /// Kills a component.
-    pub fn of(component: &'static str) -> Self {
-        script("control-plane", &["stop", component]);
-        Self(component)
+    /// What is down. Controllers and scheduler end when they cannot renew their leases, and come back with the API server:
+    /// otherwise theirs would be the first word after the minute, that every node had been silent for as long.
+    const COMPONENTS: [&str; 3] = ["kube-apiserver", "kube-controller-manager", "kube-scheduler"];
+
+    /// Kills them.
+    pub fn begin() -> Self {
+        Self::all("stop");
+        Self(())
     }
 
-    /// Starts it again and waits until it is ready.
+    /// Starts them again and waits until the API server is ready.
     pub fn end(self) {}
+
+    fn all(action: &str) {
+        script("control-plane", &[&[action], &Self::COMPONENTS[..]].concat());
+    }
 }
 
 impl Drop for Outage {
     fn drop(&mut self) {
-        script("control-plane", &["start", self.0]);
+        Self::all("start");
     }
 }
