@@ -5,9 +5,9 @@ use crate::ending::Ending;
 use crate::launch::read_plan;
 use pawl_contract::plan::LaunchPlan;
 use pawl_engine::array::Array;
-use pawl_workloads::Request;
 use pawl_workloads::slm::SlmJob;
 use pawl_workloads::slm::export::{description, export};
+use pawl_workloads::{Job as _, Request};
 use std::path::{Path, PathBuf};
 
 /// What lies beside the tokenizer or the weights that a run started from, and belongs to the model as much as they.
@@ -19,7 +19,7 @@ const COMPANIONS: [&str; 5] =
 /// weights that it started from. Gives a line that says what was written.
 ///
 /// # Errors
-/// When the plan is of another workload, there is no checkpoint, or the disk refuses.
+/// When the plan is of another workload, there is no checkpoint, it is another run's, or the disk refuses.
 pub fn plan_file(plan: &Path, checkpoints: &str, narrow: bool, to: &Path) -> Result<String, Ending> {
     let plan = read_plan(plan)?;
     let job = language_model(&plan)?;
@@ -28,6 +28,10 @@ pub fn plan_file(plan: &Path, checkpoints: &str, narrow: bool, to: &Path) -> Res
         Ending::InvalidPlan(format!(
             "{checkpoints}: holds no complete checkpoint: name the storage of a run that has trained"
         ))
+    })?;
+    let workload = plan.workload.name.as_deref().unwrap_or_default();
+    found.checkpoint.made_by(workload, plan.seed, &job.extras()).map_err(|foreign| {
+        Ending::InvalidPlan(format!("{checkpoints}: {foreign}: name the storage of the run of this plan"))
     })?;
     let tensors = &found.checkpoint.tensors;
     let trained = |name: &str| -> Option<Array> {

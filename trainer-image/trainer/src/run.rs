@@ -78,23 +78,10 @@ impl Run<'_> {
         let Some(checkpoint) = self.saver.as_mut().map(|saver| saver.resume(&self.gang)).transpose()?.flatten() else {
             return Ok(());
         };
+        checkpoint.made_by(&self.position.workload, self.position.seed, &self.job.extras()).map_err(|foreign| {
+            Ending::InvalidPlan(format!("{foreign}: use another checkpoint storage, or empty this one"))
+        })?;
         let Checkpoint { position, tensors } = checkpoint;
-        let refuse = |what: &str| {
-            let message =
-                format!("the checkpoint is of another {what}: use another checkpoint storage, or empty this one");
-            Err(Ending::InvalidPlan(message))
-        };
-        if position.workload != self.position.workload {
-            return refuse(&format!("workload ({}, not {})", position.workload, self.position.workload));
-        }
-        if position.seed != self.position.seed {
-            return refuse(&format!("seed ({}, not {})", position.seed, self.position.seed));
-        }
-        for (name, wanted) in self.job.extras() {
-            if tensors.iter().find(|(known, _)| *known == name).is_none_or(|(_, array)| *array != wanted) {
-                return refuse(&format!("set of data ({name} differs)"));
-            }
-        }
         self.session.restore(tensors)?;
         let settings = &self.launch.plan.settings;
         self.feed = Feed::new(Arc::clone(&self.data), settings, position.items, self.step_items, self.accumulation);

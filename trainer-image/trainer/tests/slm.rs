@@ -9,7 +9,7 @@ use pawl_contract::report::Report;
 use pawl_trainer::checkpoint::{Store, Tensors};
 use serde_json::{Value, json};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output};
 
 const TRAINER: &str = env!("CARGO_BIN_EXE_pawl-trainer");
 
@@ -39,6 +39,13 @@ fn launch(dir: &Path, changes: Value) -> Report {
     let report: Report = serde_json::from_slice(&std::fs::read(dir.join("report.json")).unwrap()).unwrap();
     assert_eq!(status.code().unwrap(), i32::from(report.outcome.exit_code()), "{}", report.message);
     report
+}
+
+/// What `export` says that writes what the plan in `dir` trained to `to`.
+fn export(dir: &Path, to: &Path) -> Output {
+    let mut command = Command::new(TRAINER);
+    command.args(["export", "--plan"]).arg(dir.join("plan.json"));
+    command.arg("--checkpoints").arg(dir.join("checkpoints")).arg("--to").arg(to).output().unwrap()
 }
 
 fn losses(report: &Report) -> Vec<f64> {
@@ -75,16 +82,8 @@ fn an_exported_model_is_the_one_that_was_trained() {
         let dir = tempfile::tempdir().unwrap();
         let report = launch(dir.path(), json!({"workload": {"config": {"method": method}}, "budget": {"items": 40}}));
         let to = dir.path().join("model");
-        let status = Command::new(TRAINER)
-            .args(["export", "--plan"])
-            .arg(dir.path().join("plan.json"))
-            .arg("--checkpoints")
-            .arg(dir.path().join("checkpoints"))
-            .arg("--to")
-            .arg(&to)
-            .status()
-            .unwrap();
-        assert!(status.success());
+        let exported = export(dir.path(), &to);
+        assert!(exported.status.success(), "{}", String::from_utf8_lossy(&exported.stderr));
         let config: Value = serde_json::from_slice(&std::fs::read(to.join("config.json")).unwrap()).unwrap();
         assert_eq!((&config["hidden_size"], &config["tie_word_embeddings"]), (&json!(128), &json!(true)));
         let again = tempfile::tempdir().unwrap();
@@ -93,6 +92,23 @@ fn an_exported_model_is_the_one_that_was_trained() {
         let (trained, read) = (loss(&report.validation), loss(&launch(again.path(), changes).first_validation));
         assert!((trained - read).abs() < 1e-4 * trained, "{method}: {trained} {read}");
     }
+}
+
+/// Adapters fit only the weights that they were trained beside, which are drawn from the seed.
+#[test]
+fn the_checkpoint_of_another_seed_is_not_exported() {
+    let dir = tempfile::tempdir().unwrap();
+    let lora = json!({"workload": {"config": {"method": "Lora"}}, "budget": {"items": 4}});
+    launch(dir.path(), lora.clone());
+    let mut other = plan(lora);
+    other.seed = 43;
+    std::fs::write(dir.path().join("plan.json"), serde_json::to_vec(&other).unwrap()).unwrap();
+    let to = dir.path().join("model");
+    let refused = export(dir.path(), &to);
+    assert_eq!(refused.status.code(), Some(i32::from(Outcome::InvalidPlan.exit_code())));
+    let says = String::from_utf8_lossy(&refused.stderr);
+    assert!(says.contains("another seed (42, not 43)"), "{says}");
+    assert!(!to.exists());
 }
 
 #[test]

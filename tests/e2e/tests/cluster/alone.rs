@@ -8,12 +8,20 @@ use pawl_e2e::job::status;
 use pawl_e2e::local::pawl_run;
 use pawl_e2e::programs::{repository, succeed};
 use pawl_e2e::scene;
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Of a phase that does not pay on this machine, the noise of the measurement decides which of these is said: that it
 /// surely is too slow, or that the pairs did not suffice to say so.
 const DOES_NOT_PAY: [&str; 2] = ["SpeedBelowThreshold", "SpeedUndecided"];
+
+/// The status that `pawl run` of the quickstart ended with, if it ran already in the same `tests/run`: it takes minutes.
+fn ran_before() -> Option<Value> {
+    let said = std::fs::read(std::env::var_os("PAWL_QUICKSTART")?).ok()?;
+    let result: Value = serde_json::from_slice(&said).expect("what 'pawl run --output json' says");
+    Some(result["status"].clone())
+}
 
 #[test]
 fn the_quickstart_ends_complete_with_the_verdicts_of_pawl_run() {
@@ -23,7 +31,8 @@ fn the_quickstart_ends_complete_with_the_verdicts_of_pawl_run() {
         succeed(scene.kubectl(&["apply", "-f"]).arg(&manifest));
         let there = scene.complete("quickstart", Duration::from_secs(900)).await;
         let there = status(&there);
-        let here: TrainingJobStatus = serde_json::from_value(pawl_run(scene, &manifest, &[])).unwrap();
+        let here = ran_before().unwrap_or_else(|| pawl_run(scene, &manifest, &[]));
+        let here: TrainingJobStatus = serde_json::from_value(here).unwrap();
 
         assert_eq!(there.phases.len(), here.phases.len());
         let mut same = 0;

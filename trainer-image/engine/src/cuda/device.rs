@@ -149,7 +149,10 @@ impl Device {
     pub fn pinned(self: &Arc<Self>, len: usize) -> Result<Pinned, ExecError> {
         self.context.bind_to_thread()?;
         // SAFETY: freed once, by `Drop`.
-        let start = unsafe { result::malloc_host(len.max(1), 0) }?;
+        let start = unsafe { result::malloc_host(len.max(1), 0) }.map_err(|DriverError(error)| {
+            let remedy = "give the pod more memory, or do without what keeps arrays on the host";
+            ExecError::Device(format!("{error:?}: no {len} bytes of page-locked host memory: {remedy}"))
+        })?;
         Ok(Pinned { start: start.cast(), len, device: Arc::clone(self) })
     }
 }

@@ -15,6 +15,7 @@ pub use storage::StorageError;
 
 use manifest::{Manifest, Shard, hash};
 use pawl_contract::progress::CheckpointRef;
+use pawl_engine::array::Array;
 use storage::Storage;
 
 /// A checkpoint that could not be written or read.
@@ -40,6 +41,29 @@ pub struct Checkpoint {
     pub position: Position,
     /// Every state that lives on; read back, they are in the order of their names.
     pub tensors: Tensors,
+}
+
+impl Checkpoint {
+    /// Checks that a run of `workload` with `seed` and the frozen arrays `extras` made it.
+    ///
+    /// # Errors
+    /// What of it is another run's.
+    pub fn made_by(&self, workload: &str, seed: u64, extras: &[(String, Array)]) -> Result<(), String> {
+        let Self { position, tensors } = self;
+        let foreign = |what: String| Err(format!("the checkpoint is of another {what}"));
+        if position.workload != workload {
+            return foreign(format!("workload ({}, not {workload})", position.workload));
+        }
+        if position.seed != seed {
+            return foreign(format!("seed ({}, not {seed})", position.seed));
+        }
+        for (name, wanted) in extras {
+            if tensors.iter().find(|(known, _)| known == name).is_none_or(|(_, array)| array != wanted) {
+                return foreign(format!("set of data ({name} differs)"));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// A checkpoint on storage, read and checked.
