@@ -76,7 +76,10 @@ fn what_rules_cannot_say_fails_before_any_pod_is_made() {
             let failed = scene.job_until(name, "to fail", Duration::from_secs(20), ended).await;
             let told = condition(&failed, "Failed");
             // The batch arithmetic has a reason of its own.
-            let says = told.reason == "BatchMismatch" || told.reason == "InvalidSpec" && told.message.contains(field);
+            let says = match told.reason.as_str() {
+                "BatchMismatch" => field.ends_with("batchPerGpu") && told.message.contains("batchPerGpu"),
+                reason => reason == "InvalidSpec" && told.message.contains(field),
+            };
             assert!(says, "{name}: {field}: {told:?}");
             let look = async || scene.events(name).await.into_iter().find(|(_, note)| note.contains(&told.message));
             scene.until("an event that says why", Duration::from_secs(10), look).await;
