@@ -59,6 +59,24 @@ fn two_tensors_of_one_name_are_refused() {
 }
 
 #[test]
+fn a_checkpoint_is_of_the_run_that_made_it_alone() {
+    let one = checkpoint(10);
+    let data = one.tensors[..1].to_vec();
+    assert_eq!(one.made_by("ups", 42, &data), Ok(()));
+    let mut changed = data.clone();
+    changed[0].1 = Array::new([1], Data::U32(vec![11])).unwrap();
+    let absent = vec![("encoder".to_owned(), data[0].1.clone())];
+    for (made_by, what) in [
+        (one.made_by("slm", 42, &data), "workload (ups, not slm)"),
+        (one.made_by("ups", 43, &data), "seed (42, not 43)"),
+        (one.made_by("ups", 42, &changed), "set of data (adamw/count differs)"),
+        (one.made_by("ups", 42, &absent), "set of data (encoder differs)"),
+    ] {
+        assert_eq!(made_by, Err(format!("the checkpoint is of another {what}")));
+    }
+}
+
+#[test]
 fn the_newest_few_are_kept_and_what_is_damaged_can_be_discarded() {
     let dir = tempfile::tempdir().unwrap();
     let store = store(dir.path(), 2);
