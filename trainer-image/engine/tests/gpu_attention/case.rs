@@ -5,16 +5,16 @@ use std::{ffi::c_void, sync::Arc};
 use half::{bf16, f16};
 use pawl_engine::{
     cuda::{
-        attention::{self, Argument, Family, Plan},
+        attention::{Argument, Plan},
         device::{Device, Memory},
     },
     executor::ExecError,
     graph::{AttentionSpec, DType},
-    lower::{Access, Attention, AttentionGrad, Buffer, Storage},
+    lower::{Access, Attention, AttentionGrad, Buffer, Norm, Storage},
     random,
 };
 
-use super::reference;
+use super::reference::{self, Expected};
 
 /// Extents, mask and layout of an attention.
 #[derive(Debug, Clone, Copy)]
@@ -25,27 +25,36 @@ pub struct Case {
     pub causal: bool,
     /// Whether queries, keys and values are views of packed rows (else each head lies alone).
     pub packed: bool,
+    /// Whether queries and keys are normalised on their way in, after biases were added.
+    pub normed: bool,
 }
 
-/// What a run gave: output, log-sum-exp, gradients of q, k, v.
+/// What a run gave: output, log-sum-exp, gradients of q, k, v; with norms, those of the three biases and of the gain, for each head.
 pub struct Run {
-    pub values: [Vec<f64>; 5],
-    pub families: [Family; 2],
+    pub values: Vec<Vec<f64>>,
     pub touched_outside: usize,
 }
 
 const SCALE: f64 = 0.17;
-/// Buffers: q, k, v, o, do, dq, dk, dv; then the log-sum-exp.
-const BUFFERS: usize = 9;
+const EPSILON: f64 = 1e-6;
+/// Buffers: q, k, v, o, do, dq, dk, dv; then the log-sum-exp; with norms, biases of q, k, v and the gain, and their gradients.
 const LSE: usize = 8;
+const VECTORS: [usize; 4] = [9, 10, 11, 12];
+const SUMS: [usize; 4] = [13, 14, 15, 16];
+/// The buffers of what a run gives.
+const RESULTS: [usize; 9] = [3, LSE, 5, 6, 7, 13, 14, 15, 16];
 
 impl Case {
     pub fn new(dtype: DType, extents: [usize; 6], causal: bool) -> Self {
-        Self { dtype, extents, causal, packed: false }
+        Self { dtype, extents, causal, packed: false, normed: false }
     }
 
     pub fn packed(self) -> Self {
         Self { packed: true, ..self }
+    }
+
+    pub fn normed(self) -> Self {
+        Self { normed: true, ..self }
     }
 
     fn view(&self, buffer: usize, [b, h, t, d]: [usize; 4]) -> Access {
@@ -61,9 +70,19 @@ impl Case {
     pub fn kernel(&self) -> AttentionGrad {
         let [b, h, g, t, s, d] = self.extents;
         let (of_q, of_k) = ([b, h, t, d], [b, g, s, d]);
+        let [bias_q, bias_k, bias_v, gain] = VECTORS;
+        let norm = Norm {
+            epsilon: EPSILON,
+            biases: [(bias_q, h), (bias_k, g), (bias_v, g)].map(|(at, heads)| Access::contiguous(at, &[heads, d])),
+            gain: Access::contiguous(gain, &[d]),
+        };
+        let sums: [Access; 4] = std::array::from_fn(|i| {
+            let heads = if i == 0 { h } else { g };
+            Access::contiguous(SUMS[i], &[b, heads, d])
+        });
         let forward = Attention {
             spec: AttentionSpec { scale: SCALE, causal: self.causal },
-            norm: None,
+            norm: self.normed.then_some(norm),
             q: self.view(0, of_q),
             k: self.view(1, of_k),
             v: self.view(2, of_k),
@@ -72,67 +91,86 @@ impl Case {
         };
         let [grad, dq] = [4, 5].map(|buffer| self.view(buffer, of_q));
         let [dk, dv] = [6, 7].map(|buffer| self.view(buffer, of_k));
-        AttentionGrad { forward, grad, dq, dk, dv, sums: None }
+        AttentionGrad { forward, grad, dq, dk, dv, sums: self.normed.then_some(sums) }
     }
 
-    fn views(&self) -> [Access; BUFFERS] {
-        let AttentionGrad { forward: f, grad, dq, dk, dv, .. } = self.kernel();
-        [f.q, f.k, f.v, f.o, grad, dq, dk, dv, f.lse.expect("kept")]
+    fn views(&self) -> Vec<Access> {
+        let AttentionGrad { forward: f, grad, dq, dk, dv, sums } = self.kernel();
+        let mut views = vec![f.q, f.k, f.v, f.o, grad, dq, dk, dv, f.lse.expect("kept")];
+        views.extend(f.norm.into_iter().flat_map(|norm| norm.biases.into_iter().chain([norm.gain])));
+        views.extend(sums.into_iter().flatten());
+        views
     }
 
-    /// The values of an input, as rounded to the dtype, in row-major order.
+    /// Statistics, vectors and sums are wide.
+    fn dtype_of(&self, buffer: usize) -> DType {
+        if buffer >= LSE { self.dtype.accumulator() } else { self.dtype }
+    }
+
+    fn inputs(&self) -> Vec<usize> {
+        let vectors = VECTORS.iter().filter(|_| self.normed);
+        [0, 1, 2, 4].iter().chain(vectors).copied().collect()
+    }
+
+    /// The values of an input, as rounded to its dtype, in row-major order.
     pub fn input(&self, buffer: usize) -> Vec<f64> {
         let stream = random::stream(7, &format!("buffer {buffer}"));
         let count = self.views()[buffer].elements() as u64;
         let scale = if buffer == 4 { 1.0 } else { 4.0 };
-        (0..count).map(|i| rounded(self.dtype, scale * (random::uniform_f64(stream, i) - 0.5))).collect()
+        let dtype = self.dtype_of(buffer);
+        (0..count).map(|i| rounded(dtype, scale * (random::uniform_f64(stream, i) - 0.5))).collect()
     }
 
     pub fn buffers(&self) -> Vec<Buffer> {
-        let views = self.views();
-        let dtype = |at: usize| if at == LSE { self.dtype.accumulator() } else { self.dtype };
         let make = |(at, view): (usize, &Access)| Buffer {
-            dtype: dtype(at),
+            dtype: self.dtype_of(at),
             elements: view.offset + positions(view).into_iter().max().unwrap_or(0) + 65,
             storage: Storage::Arena,
             life: (0, 1),
         };
-        views.iter().enumerate().map(make).collect()
+        self.views().iter().enumerate().map(make).collect()
     }
 
-    pub fn run(&self, device: &Arc<Device>) -> Result<Run, ExecError> {
-        let (kernel, buffers, views) = (self.kernel(), self.buffers(), self.views());
+    /// Runs both passes with `launches`, which is given the kernel, its buffers and their memory.
+    pub fn run(
+        &self,
+        device: &Arc<Device>,
+        launches: impl Fn(&AttentionGrad, &[Buffer], &[Memory]) -> Result<(), ExecError>,
+    ) -> Result<Run, ExecError> {
+        let (buffers, views) = (self.buffers(), self.views());
         let mut images: Vec<Vec<u8>> = buffers.iter().map(|b| vec![0xff; b.bytes()]).collect();
-        for at in [0, 1, 2, 4] {
+        for at in self.inputs() {
             for (place, value) in positions(&views[at]).into_iter().zip(self.input(at)) {
-                put(self.dtype, &mut images[at], place, value);
+                put(buffers[at].dtype, &mut images[at], place, value);
             }
         }
         let memory = images.iter().map(|image| upload(device, image)).collect::<Result<Vec<_>, _>>()?;
-        let shared = 227 << 10;
-        let plans =
-            [attention::forward(&kernel.forward, &buffers, shared)?, attention::backward(&kernel, &buffers, shared)?];
-        let families = plans.each_ref().map(|plan| plan.family);
-        for plan in &plans {
-            launch(device, plan, &memory)?;
-        }
-        let mut values: [Vec<f64>; 5] = Default::default();
+        launches(&self.kernel(), &buffers, &memory)?;
+        let mut values = vec![Vec::new(); RESULTS.iter().filter(|&&at| at < buffers.len()).count()];
         let mut touched_outside = 0;
         for (at, view) in views.iter().enumerate() {
             let image = download(device, &memory[at])?;
             let (dtype, places) = (buffers[at].dtype, positions(view));
-            if let Some(result) = [3, LSE, 5, 6, 7].iter().position(|&of| of == at) {
+            if let Some(result) = RESULTS.iter().position(|&of| of == at) {
                 values[result] = places.iter().map(|&place| get(dtype, &image, place)).collect();
             }
             let mut inside = vec![false; image.len()];
             places.iter().for_each(|place| inside[place * dtype.bytes()..(place + 1) * dtype.bytes()].fill(true));
             touched_outside += image.iter().zip(&inside).filter(|&(&byte, &inside)| !inside && byte != 0xff).count();
         }
-        Ok(Run { values, families, touched_outside })
+        Ok(Run { values, touched_outside })
     }
 
-    pub fn reference(&self) -> [Vec<f64>; 5] {
-        reference::attention(self.extents, self.causal, SCALE, [0, 1, 2, 4].map(|at| self.input(at)))
+    /// What a run is to give, of whose output `kept` is what the backward pass was given.
+    pub fn reference(&self, kept: &[f64]) -> Vec<Expected> {
+        let inputs = [0, 1, 2, 4].map(|at| self.input(at));
+        if !self.normed {
+            return reference::attention(self.extents, self.causal, SCALE, inputs, kept).map(Expected::value).into();
+        }
+        let vectors = VECTORS.map(|at| self.input(at));
+        reference::normed(self.extents, (self.causal, SCALE, EPSILON), inputs, vectors, kept, |x| {
+            rounded(self.dtype, x)
+        })
     }
 }
 
