@@ -42,6 +42,7 @@ mod run;
 pub mod serve;
 pub mod services;
 pub mod telemetry;
+pub mod waits;
 pub mod watch;
 pub mod watched;
 

@@ -9,6 +9,7 @@ use crate::controller::Guarded;
 use crate::facts::{Key, Listing};
 use crate::names;
 use crate::reconcile::key_of;
+use crate::waits::Waits;
 use crate::watched::{WatchedJob, WatchedPod, WatchedService};
 use futures::channel::mpsc;
 use futures::future::BoxFuture;
@@ -18,26 +19,19 @@ use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::core::PartialObjectMeta;
 use kube::runtime::reflector::{self, ObjectRef, Store};
-use kube::runtime::utils::Backoff;
-use kube::runtime::watcher::{self, DefaultBackoff, Event};
+use kube::runtime::watcher::{self, Event};
 use kube::runtime::{Predicate, WatchStreamExt, predicates};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use std::collections::HashSet;
 use std::fmt::Debug;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::sync::watch;
 
 /// Objects in a page of a list.
 const PAGE: u32 = 250;
 /// `TrainingJob`s in a page: with their status they are large.
 const JOB_PAGE: u32 = 50;
-/// The longest wait before a watch that failed is tried again.
-///
-/// With the usual ones, up to a minute, the operator sees nothing for as long after an API server has come back: a pod that
-/// ends and is evicted in that time is lost, for all it knows.
-const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
 /// Where the controller's news come from.
 pub struct Watches {
@@ -176,24 +170,6 @@ where
     match scope {
         Some(namespace) => Api::namespaced(client.clone(), namespace),
         None => Api::all(client.clone()),
-    }
-}
-
-/// client-go's waits between tries, none longer than [`LONGEST_WAIT`].
-#[derive(Default)]
-struct Waits(DefaultBackoff);
-
-impl Iterator for Waits {
-    type Item = Duration;
-
-    fn next(&mut self) -> Option<Duration> {
-        self.0.next().map(|wait| wait.min(LONGEST_WAIT))
-    }
-}
-
-impl Backoff for Waits {
-    fn reset(&mut self) {
-        self.0.reset();
     }
 }
 

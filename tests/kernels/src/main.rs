@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use clap::{Args, Parser, Subcommand};
 use pawl_engine::{
-    cuda::{self, CudaGraph, device::Device, source},
+    cuda::{self, CudaGraph, cudnn::Cudnn, device::Device, source},
     graph::Program,
     lower::{LowerOptions, Lowered},
     recipe::{AttentionKernel, Precision},
@@ -158,11 +158,12 @@ fn device() -> anyhow::Result<Arc<Device>> {
 }
 
 fn executor(device: &Arc<Device>, mode: &str) -> CudaGraph {
-    match mode {
+    let base = match mode {
         "unfused" => CudaGraph::unfused(Arc::clone(device)),
         "streamed" => CudaGraph { launching: cuda::Launching::Streamed, ..CudaGraph::new(Arc::clone(device)) },
         _ => CudaGraph::new(Arc::clone(device)),
-    }
+    };
+    CudaGraph { cudnn: Cudnn::open(device).ok(), ..base }
 }
 
 fn main() -> anyhow::Result<()> {

@@ -6,7 +6,10 @@ use crate::launch::read_plan;
 use crate::rank::{Prepared, prepare};
 use crate::target::Place;
 use pawl_contract::plan::LaunchPlan;
+use pawl_engine::executor::ExecError;
+use pawl_engine::graph::GraphError;
 use pawl_engine::lower::Lowered;
+use pawl_engine::passes::expand_norms;
 use std::path::Path;
 
 /// Which view of the programs.
@@ -33,12 +36,17 @@ pub fn plan_file(path: &Path, world_size: u32, view: View) -> Result<String, End
 /// # Errors
 /// When the plan is refused; the message says why.
 pub fn plan(plan: &LaunchPlan, world_size: u32, view: View) -> Result<String, Ending> {
-    let Prepared { lineup, .. } = prepare(plan, Place::from_env()?, 0, world_size)?;
+    let place = Place::from_env()?;
+    let Prepared { lineup, .. } = prepare(plan, place, 0, world_size)?;
     let options = executors::lowering(&plan.settings);
-    let text = lineup.programs.iter().map(|program| match view {
-        View::Graph => format!("{program}"),
-        View::Kernels => Lowered::new(program, &options).dump_kernels(),
-        View::Memory => Lowered::new(program, &options).dump_memory(),
+    let text = lineup.programs.iter().map(|program| {
+        // No kernel of the CPU normalises heads on their way into attention.
+        let program = &expand_norms(program, |_, _| place != Place::Cpu)?;
+        Ok(match view {
+            View::Graph => format!("{program}"),
+            View::Kernels => Lowered::new(program, &options).dump_kernels(),
+            View::Memory => Lowered::new(program, &options).dump_memory(),
+        })
     });
-    Ok(text.collect::<Vec<_>>().join("\n"))
+    Ok(text.collect::<Result<Vec<_>, GraphError>>().map_err(ExecError::from)?.join("\n"))
 }

@@ -5,7 +5,7 @@ use crate::ending::Ending;
 use crate::executors;
 use crate::nvml::BusyTime;
 use pawl_contract::settings::{Compile, OptimizerOffload, Precision, Settings};
-use pawl_engine::cuda::{self, Choices, CudaGraph, Launching, device::Device, nccl::Nccl};
+use pawl_engine::cuda::{self, Choices, CudaGraph, Launching, cudnn::Cudnn, device::Device, nccl::Nccl};
 use pawl_engine::executor::{ExecError, MemoryReport};
 use pawl_engine::graph::Program;
 use pawl_engine::lower::LowerOptions;
@@ -19,6 +19,7 @@ const MEETING: &str = "nccl";
 /// An opened GPU.
 pub struct Gpu {
     device: Arc<Device>,
+    cudnn: Option<Arc<Cudnn>>,
     nccl: Option<Arc<Nccl>>,
     busy: Option<BusyTime>,
 }
@@ -36,12 +37,22 @@ impl Gpu {
         })?;
         let (name, memory) = (device.name(), device.memory() >> 20);
         tracing::info!(gpu = name, mebibytes = memory, cache = %cache.display(), "using");
+        let cudnn = match Cudnn::open(&device) {
+            Ok(cudnn) => {
+                tracing::info!(version = cudnn.version(), "cuDNN is there for attention of long sequences");
+                Some(cudnn)
+            }
+            Err(error) => {
+                tracing::warn!(%error, "no cuDNN: attention of long sequences is left to generated kernels, which are slower");
+                None
+            }
+        };
         let uuid = device.context().uuid().ok().map(|uuid| uuid.bytes.map(|byte| byte as u8));
         let busy = uuid.and_then(BusyTime::watch);
         if busy.is_none() {
             tracing::warn!("the driver's management library is not there: reports will not say how busy the GPU is");
         }
-        Ok(Self { device, nccl: None, busy })
+        Ok(Self { device, cudnn, nccl: None, busy })
     }
 
     /// What the driver calls it.
@@ -102,6 +113,7 @@ impl Gpu {
             offload: offloads(settings),
             deterministic: settings.deterministic == Some(true),
             pinned: settings.loader_pinned == Some(true),
+            cudnn: self.cudnn.clone(),
             gang: self.nccl.clone(),
             ..base
         }

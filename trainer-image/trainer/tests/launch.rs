@@ -337,11 +337,13 @@ fn storage_that_refuses_is_named_before_training() {
 fn a_plan_can_be_read_before_it_is_run() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("plan.json");
-    std::fs::write(&file, serde_json::to_vec(&plan(json!({}))).unwrap()).unwrap();
-    for (dump, expected) in [("graph", "matmul"), ("kernels", "kernels"), ("memory", "arena")] {
+    let plan = plan(json!({"settings": {"attention": "Flash", "precision": "bf16"}}));
+    std::fs::write(&file, serde_json::to_vec(&plan).unwrap()).unwrap();
+    for (dump, expected) in [("graph", "= attention"), ("kernels", "kernels"), ("memory", "arena")] {
         let output = Command::new(TRAINER).args(["plan", "--dump", dump, "--plan"]).arg(&file).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
         assert!(output.status.success() && text.contains("program step") && text.contains(expected), "{dump}: {text}");
+        assert!(!text.contains("normed_attention"), "only a GPU's kernels normalise heads on their way in: {text}");
     }
     let output = Command::new(TRAINER).args(["plan", "--plan", "/nowhere.json"]).output().unwrap();
     assert_eq!(output.status.code(), Some(21));

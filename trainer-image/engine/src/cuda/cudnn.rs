@@ -6,6 +6,7 @@
 use std::{
     collections::HashMap,
     ffi::{CStr, CString, c_char, c_void},
+    ops::ControlFlow,
     path::PathBuf,
     ptr::null_mut,
     sync::Arc,
@@ -149,8 +150,15 @@ impl Cudnn {
         device.context().bind_to_thread()?;
         let missing = |error: libloading::Error| ExecError::Device(format!("{FILE}: {error}"));
         // SAFETY: loading runs constructors of a library of our own only.
-        let found = places().iter().map(|place| unsafe { Library::new(place) }).reduce(|found, next| found.or(next));
-        let library = found.unwrap_or_else(|| unreachable!("the loader's path is always a place")).map_err(missing)?;
+        let load = |_, place: &PathBuf| match unsafe { Library::new(place) } {
+            Ok(library) => ControlFlow::Break(library),
+            Err(error) => ControlFlow::Continue(missing(error)),
+        };
+        let nowhere = ExecError::Device(format!("{FILE}: no place to look for it"));
+        let library = match places().iter().try_fold(nowhere, load) {
+            ControlFlow::Break(library) => library,
+            ControlFlow::Continue(error) => return Err(error),
+        };
         macro_rules! symbol {
             ($kind:ty, $name:literal) => {{
                 // SAFETY: the types are those of `attention.cpp`.

@@ -10,7 +10,7 @@ use cudarc::driver::{CudaEvent, CudaGraph as Captured, result, sys};
 
 use super::{
     Choices, CudaGraph, Launching,
-    cudnn::{Cudnn, Plans},
+    cudnn::Plans,
     device::{Device, Memory, Pinned},
     error::NAME,
     host_states::States,
@@ -92,8 +92,7 @@ impl CudaExecutable {
         let device = &executor.device;
         device.context().bind_to_thread()?;
         let target = Target { multiprocessors: device.multiprocessors(), shared: shared_memory(device)? };
-        // Without cuDNN the generated kernels do its work.
-        let mut cudnn = Plans::new(Cudnn::open(device).ok(), executor.deterministic);
+        let mut cudnn = Plans::new(executor.cudnn.clone(), executor.deterministic);
         let choices = Choices { lowering: &executor.lowering, tf32: executor.tf32, offload: executor.offload };
         let Planned { programs, lowered, kernels, states, places, arena, workspace, memory } =
             Planned::new(programs, choices, &target, &mut cudnn)?;

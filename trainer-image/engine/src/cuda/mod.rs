@@ -62,12 +62,14 @@ pub struct CudaGraph {
     pub offload: bool,
     /// Whether cuDNN's attention gives the same bits in every run: no sum depends on the order in which blocks end. (Products: see `tune`.)
     pub deterministic: bool,
+    /// cuDNN, whose attention is taken where it is faster; without it the generated kernels do all.
+    pub cudnn: Option<Arc<cudnn::Cudnn>>,
     /// The ranks that collectives sum over, when there is more than one.
     pub gang: Option<Arc<nccl::Nccl>>,
 }
 
 impl CudaGraph {
-    /// Everything fused, captured and tuned, float32 products exact, one rank.
+    /// Everything fused, captured and tuned, float32 products exact, without cuDNN, one rank.
     pub fn new(device: Arc<device::Device>) -> Self {
         Self {
             device,
@@ -78,6 +80,7 @@ impl CudaGraph {
             pinned: true,
             offload: false,
             deterministic: false,
+            cudnn: None,
             gang: None,
         }
     }

@@ -11,6 +11,7 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, watch_object};
 use pawl_api::TrainingJob;
 use pawl_api::status::Stage;
+use pawl_controller::waits::Waits;
 use pawl_display::headline;
 use std::process::ExitCode;
 
@@ -20,7 +21,7 @@ pub async fn watch(session: &Session, name: &str, output: Output) -> Result<Exit
     let mut job = session.job(name).await?;
     let mut view = View::new(output);
     view.show(session, &job);
-    let changes = watch_object(session.jobs(), name).default_backoff();
+    let changes = watch_object(session.jobs(), name).backoff(Waits::default());
     pin_mut!(changes);
     loop {
         if let Some(code) = at_rest(&job) {
