@@ -4,9 +4,8 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::leader::Role;
 use crate::reconcile::{self, key_of};
-use crate::watch::Watches;
+use crate::watch::{Guarded, Watches};
 use futures::{FutureExt, Stream, StreamExt, stream};
-use kube::core::DeserializeGuard;
 use kube::runtime::applier;
 use kube::runtime::controller::{Action, Config};
 use kube::runtime::reflector::ObjectRef;
@@ -14,9 +13,6 @@ use pawl_api::TrainingJob;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// A `TrainingJob`, or what is wrong with one: one that cannot be read must not hold up the others.
-pub type Guarded = DeserializeGuard<TrainingJob>;
 
 /// Runs reconciles until `stop` resolves and those under way have ended. `heard` names jobs whose agents had news.
 ///

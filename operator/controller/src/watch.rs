@@ -5,7 +5,6 @@
 //! that fails begins anew, after a backoff; what is gone by then is found out by comparison.
 
 use crate::context::Context;
-use crate::controller::Guarded;
 use crate::facts::{Key, Listing};
 use crate::names;
 use crate::reconcile::key_of;
@@ -17,11 +16,12 @@ use futures::stream::{self, BoxStream, SelectAll};
 use futures::{Stream, StreamExt};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::core::PartialObjectMeta;
+use kube::core::{DeserializeGuard, PartialObjectMeta};
 use kube::runtime::reflector::{self, ObjectRef, Store};
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{Predicate, WatchStreamExt, predicates};
 use kube::{Api, Client, Resource, ResourceExt};
+use pawl_api::TrainingJob;
 use serde::de::DeserializeOwned;
 use std::collections::HashSet;
 use std::fmt::Debug;
@@ -32,6 +32,9 @@ use tokio::sync::watch;
 const PAGE: u32 = 250;
 /// `TrainingJob`s in a page: with their status they are large.
 const JOB_PAGE: u32 = 50;
+
+/// A `TrainingJob`, or what is wrong with one: one that cannot be read must not hold up the others.
+pub type Guarded = DeserializeGuard<TrainingJob>;
 
 /// Where the controller's news come from.
 pub struct Watches {
