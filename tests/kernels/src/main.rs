@@ -163,7 +163,8 @@ fn executor(device: &Arc<Device>, mode: &str) -> CudaGraph {
         "streamed" => CudaGraph { launching: cuda::Launching::Streamed, ..CudaGraph::new(Arc::clone(device)) },
         _ => CudaGraph::new(Arc::clone(device)),
     };
-    CudaGraph { cudnn: Cudnn::open(device).ok(), ..base }
+    let cudnn = Cudnn::open(device).inspect_err(|error| eprintln!("without cuDNN: {error}")).ok();
+    CudaGraph { cudnn, ..base }
 }
 
 fn main() -> anyhow::Result<()> {

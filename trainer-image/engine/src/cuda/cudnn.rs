@@ -6,7 +6,6 @@
 use std::{
     collections::HashMap,
     ffi::{CStr, CString, c_char, c_void},
-    ops::ControlFlow,
     path::PathBuf,
     ptr::null_mut,
     sync::Arc,
@@ -75,7 +74,7 @@ pub struct Cudnn {
     _device: Arc<Device>,
 }
 
-// SAFETY: calls are made one at a time, by the thread that has the executable.
+// SAFETY: calls are made one at a time, by the one thread that has the executables.
 unsafe impl Send for Cudnn {}
 // SAFETY: as above.
 unsafe impl Sync for Cudnn {}
@@ -121,14 +120,13 @@ pub struct Plans {
     made: HashMap<Problem, Option<Arc<Made>>>,
 }
 
-fn places() -> Vec<PathBuf> {
+/// The first of the places of [`FILE`] where there is one, else its name, for the loader to find.
+fn place() -> PathBuf {
     let mut places: Vec<PathBuf> = std::env::var_os("PAWL_CUDNN").map(PathBuf::from).into_iter().collect();
     if let Some(folder) = std::env::current_exe().ok().and_then(|exe| exe.parent().map(PathBuf::from)) {
         places.extend([folder.join(FILE), folder.join("../lib").join(FILE)]);
     }
-    places.retain(|place| place.exists());
-    places.push(FILE.into());
-    places
+    places.into_iter().find(|place| place.exists()).unwrap_or_else(|| FILE.into())
 }
 
 /// A call's status and message as a result.
@@ -150,15 +148,7 @@ impl Cudnn {
         device.context().bind_to_thread()?;
         let missing = |error: libloading::Error| ExecError::Device(format!("{FILE}: {error}"));
         // SAFETY: loading runs constructors of a library of our own only.
-        let load = |_, place: &PathBuf| match unsafe { Library::new(place) } {
-            Ok(library) => ControlFlow::Break(library),
-            Err(error) => ControlFlow::Continue(missing(error)),
-        };
-        let nowhere = ExecError::Device(format!("{FILE}: no place to look for it"));
-        let library = match places().iter().try_fold(nowhere, load) {
-            ControlFlow::Break(library) => library,
-            ControlFlow::Continue(error) => return Err(error),
-        };
+        let library = unsafe { Library::new(place()) }.map_err(missing)?;
         macro_rules! symbol {
             ($kind:ty, $name:literal) => {{
                 // SAFETY: the types are those of `attention.cpp`.

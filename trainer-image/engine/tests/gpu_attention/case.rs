@@ -29,8 +29,9 @@ pub struct Case {
     pub normed: bool,
 }
 
-/// What a run gave: output, log-sum-exp, gradients of q, k, v; with norms, those of the three biases and of the gain, for each head.
+/// What a run gave.
 pub struct Run {
+    /// As [`RESULTS`] names them; gradients of biases and gain for each batch and head.
     pub values: Vec<Vec<f64>>,
     pub touched_outside: usize,
 }
@@ -41,8 +42,18 @@ const EPSILON: f64 = 1e-6;
 const LSE: usize = 8;
 const VECTORS: [usize; 4] = [9, 10, 11, 12];
 const SUMS: [usize; 4] = [13, 14, 15, 16];
-/// The buffers of what a run gives.
-const RESULTS: [usize; 9] = [3, LSE, 5, 6, 7, 13, 14, 15, 16];
+/// What a run gives, by name, and its buffers; the last four with norms only.
+pub const RESULTS: [(&str, usize); 9] = [
+    ("o", 3),
+    ("lse", LSE),
+    ("dq", 5),
+    ("dk", 6),
+    ("dv", 7),
+    ("dbias_q", SUMS[0]),
+    ("dbias_k", SUMS[1]),
+    ("dbias_v", SUMS[2]),
+    ("dgain", SUMS[3]),
+];
 
 impl Case {
     pub fn new(dtype: DType, extents: [usize; 6], causal: bool) -> Self {
@@ -146,12 +157,12 @@ impl Case {
         }
         let memory = images.iter().map(|image| upload(device, image)).collect::<Result<Vec<_>, _>>()?;
         launches(&self.kernel(), &buffers, &memory)?;
-        let mut values = vec![Vec::new(); RESULTS.iter().filter(|&&at| at < buffers.len()).count()];
+        let mut values = vec![Vec::new(); RESULTS.iter().filter(|(_, at)| *at < buffers.len()).count()];
         let mut touched_outside = 0;
         for (at, view) in views.iter().enumerate() {
             let image = download(device, &memory[at])?;
             let (dtype, places) = (buffers[at].dtype, positions(view));
-            if let Some(result) = RESULTS.iter().position(|&of| of == at) {
+            if let Some(result) = RESULTS.iter().position(|(_, of)| *of == at) {
                 values[result] = places.iter().map(|&place| get(dtype, &image, place)).collect();
             }
             let mut inside = vec![false; image.len()];
@@ -161,11 +172,11 @@ impl Case {
         Ok(Run { values, touched_outside })
     }
 
-    /// What a run is to give, of whose output `kept` is what the backward pass was given.
+    /// What a run is to give, whose output was `kept` so.
     pub fn reference(&self, kept: &[f64]) -> Vec<Expected> {
         let inputs = [0, 1, 2, 4].map(|at| self.input(at));
         if !self.normed {
-            return reference::attention(self.extents, self.causal, SCALE, inputs, kept).map(Expected::value).into();
+            return reference::attention(self.extents, self.causal, SCALE, inputs, None).map(Expected::value).into();
         }
         let vectors = VECTORS.map(|at| self.input(at));
         reference::normed(self.extents, (self.causal, SCALE, EPSILON), inputs, vectors, kept, |x| {

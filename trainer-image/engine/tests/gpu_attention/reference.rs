@@ -22,14 +22,14 @@ impl Expected {
     }
 }
 
-/// Output, log-sum-exp, and the gradients of q, k and v, from q, k, v and the gradient of the output, all row-major. The backward pass is given
-/// the output as it was `kept`, rounded.
+/// Output, log-sum-exp, and the gradients of q, k and v, from q, k, v and the gradient of the output, all row-major. The backward pass
+/// takes for the output what was `kept` of it; `None`: exactly it.
 pub fn attention(
     [batch, heads, groups, queries, keys, width]: [usize; 6],
     causal: bool,
     scale: f64,
     [q, k, v, grad]: [Vec<f64>; 4],
-    kept: &[f64],
+    kept: Option<&[f64]>,
 ) -> [Vec<f64>; 5] {
     let mut o = vec![0.0; q.len()];
     let mut lse = vec![f64::NEG_INFINITY; batch * heads * queries];
@@ -54,7 +54,7 @@ pub fn attention(
             for (j, weight) in weights.iter().enumerate() {
                 (0..width).for_each(|x| o[row + x] += weight * v[of_key(j) + x]);
             }
-            let inner = dot(&kept[row..row + width], &grad[row..row + width]);
+            let inner = dot(&kept.unwrap_or(&o)[row..row + width], &grad[row..row + width]);
             for (j, weight) in weights.iter().enumerate() {
                 let slope = weight * (dot(&grad[row..row + width], &v[of_key(j)..of_key(j) + width]) - inner) * scale;
                 for x in 0..width {
@@ -105,6 +105,7 @@ fn biased(x: &[f64], bias: &[f64], heads: usize, rows: usize, width: usize) -> V
 
 /// Output, log-sum-exp, gradients of q, k and v, then of their biases and of the gain for each batch and head, of attention over normalised
 /// queries and keys. Those are `round`ed on their way, which no gradient notices; values are not, whose bias may as well be added to what comes out.
+/// What is `kept` of the output holds that bias, so its rounding weighs more than the products do.
 pub fn normed(
     extents: [usize; 6],
     (causal, scale, epsilon): (bool, f64, f64),
@@ -118,10 +119,9 @@ pub fn normed(
     let normal_k = Prepared::new(&k, &bias_k, groups, keys, width, epsilon);
     let v = biased(&v, &bias_v, groups, keys, width);
     let gained = |x: &[f64]| -> Vec<f64> { x.iter().enumerate().map(|(at, v)| v * gain[at % width]).collect() };
-    let product = |a: &[f64], b: &[f64]| -> Vec<f64> { a.iter().zip(b).map(|(a, b)| a * b).collect() };
     let [q, k] = [normal_q.normal.clone(), gained(&normal_k.normal)].map(|of| of.into_iter().map(&round).collect());
-    let [o, lse, dq, dk, dv] = attention(extents, causal, scale, [q, k, v, grad], kept);
-    let of_gain = product(&dk, &normal_k.normal);
+    let [o, lse, dq, dk, dv] = attention(extents, causal, scale, [q, k, v, grad], Some(kept));
+    let of_gain: Vec<f64> = dk.iter().zip(&normal_k.normal).map(|(d, n)| d * n).collect();
     let (dq, dk) = (normal_q.through(&dq, width), normal_k.through(&gained(&dk), width));
     let sums = [(&dq, queries), (&dk, keys), (&dv, keys), (&of_gain, keys)];
     let sums = sums.map(|(terms, rows)| Expected::sum(terms, rows, width));
