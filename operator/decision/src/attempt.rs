@@ -7,11 +7,11 @@
 use crate::action::{Action, Decision};
 use crate::draft::Draft;
 use crate::fingerprint::fingerprint;
-use crate::fold::{Missing, speaks};
+use crate::fold::speaks;
 use crate::launch::Work;
 use crate::lifecycle::leave_queue;
 use crate::observed::{AttemptFacts, AttemptState, Ending, Observed};
-use crate::retry::{after, time};
+use crate::retry::{Missing, after, time};
 use crate::step::Next;
 use jiff::Timestamp;
 use pawl_api::status::{AttemptStatus, Purpose, StopCause};

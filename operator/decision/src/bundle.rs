@@ -123,7 +123,10 @@ pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
             Step::Go(Next::Run(work.bounded()))
         }
         (Judged::Met(message), _) => conclude(draft, PhaseState::Accepted, "GoalMet", &message),
-        (Judged::Missed(message), _) => goal::missed(draft, &message),
+        (Judged::Missed(message), _) => {
+            let state = goal::missed(draft, &message);
+            conclude(draft, state, goal::MISSED, &message)
+        }
     }
 }
 

@@ -4,10 +4,14 @@ use crate::action::{Event, EventKind};
 use jiff::Timestamp;
 use pawl_api::spec::{TrainingJob, TrainingJobSpec};
 use pawl_api::status::{FailureStatus, PhaseState, TrainingJobStatus};
+use pawl_contract::decimal::Decimal;
 use pawl_contract::report::truncated;
+use std::collections::BTreeMap;
 
 /// Longest message in a status, bytes.
 const MAX_MESSAGE: usize = 320;
+/// Metrics of one evaluation in a status.
+const MAX_METRICS: usize = 16;
 
 /// A decision being made.
 pub(crate) struct Draft<'a> {
@@ -23,6 +27,12 @@ pub(crate) struct Draft<'a> {
 /// Text that fits into the status.
 pub(crate) fn bounded(text: &str) -> String {
     truncated(text, MAX_MESSAGE).to_owned()
+}
+
+/// Metrics as the status holds them: those that are finite, and not too many.
+pub(crate) fn decimals(metrics: &BTreeMap<String, f64>) -> BTreeMap<String, Decimal> {
+    let finite = metrics.iter().filter_map(|(name, value)| Some((name.clone(), Decimal::from_f64(*value)?)));
+    finite.take(MAX_METRICS).collect()
 }
 
 impl<'a> Draft<'a> {

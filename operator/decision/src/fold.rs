@@ -3,6 +3,7 @@
 use crate::draft::{Draft, bounded};
 use crate::launch::{Launch, Target, Work};
 use crate::observed::AttemptFacts;
+use crate::retry::Missing;
 use crate::verdict::quality::missing_metric;
 use crate::verdict::safety::unsafe_outcome;
 use crate::{cost, preflight, train};
@@ -15,24 +16,6 @@ use pawl_contract::report::{LaunchResult, truncated};
 
 /// Longest message kept with a launch, bytes.
 const MAX_LAUNCH_MESSAGE: usize = 160;
-
-/// Why a result says nothing about the settings.
-pub(crate) struct Missing {
-    pub message: String,
-    /// How the accepted settings failed, when it is that.
-    pub control_outcome: Option<Outcome>,
-    /// Those settings are the baseline's.
-    pub baseline: bool,
-    /// The ranks were taken away: a deleted pod, a lost node. Nothing says that it would happen again at once.
-    pub taken: bool,
-}
-
-impl Missing {
-    /// Something that says nothing about any settings.
-    pub fn because(message: String) -> Self {
-        Self { message, control_outcome: None, baseline: false, taken: false }
-    }
-}
 
 /// Whether a result is evidence. What is not is missing data: the launch is made again.
 pub(crate) fn speaks(spec: &TrainingJobSpec, launch: &Launch, result: &LaunchResult) -> Result<(), Missing> {

@@ -1,6 +1,5 @@
 //! What happens when the accepted phases together miss a gate.
 
-use crate::bundle::conclude;
 use crate::draft::Draft;
 use crate::revert::{Blame, responsible, revert};
 use crate::step::{Next, Step};
@@ -10,16 +9,16 @@ use pawl_api::status::{PhaseState, Stage};
 /// The reason of a bundle that missed a gate.
 pub(crate) const MISSED: &str = "GoalMissed";
 
-/// Does what `rollback.onGoalMissed` says.
-pub(crate) fn missed(draft: &mut Draft<'_>, message: &str) -> Step {
+/// Does what `rollback.onGoalMissed` says. Returns the state that this gives the bundle.
+pub(crate) fn missed(draft: &mut Draft<'_>, message: &str) -> PhaseState {
     match draft.spec.rollback.on_goal_missed {
-        OnGoalMissed::KeepAccepted => conclude(draft, PhaseState::Accepted, MISSED, message),
-        OnGoalMissed::Pause => conclude(draft, PhaseState::Inconclusive, MISSED, message),
+        OnGoalMissed::KeepAccepted => PhaseState::Accepted,
+        OnGoalMissed::Pause => PhaseState::Inconclusive,
         OnGoalMissed::RollBackAll => {
             if let Some(index) = responsible(draft, Blame::Newest) {
                 revert(draft, index, Scope::All, MISSED, message);
             }
-            conclude(draft, PhaseState::RolledBack, MISSED, message)
+            PhaseState::RolledBack
         }
     }
 }

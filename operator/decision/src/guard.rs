@@ -1,7 +1,7 @@
 //! The guard: training is watched, and reverts again when it stops holding.
 
 use crate::cost;
-use crate::draft::{Draft, bounded};
+use crate::draft::{Draft, bounded, decimals};
 use crate::observed::{AttemptFacts, AttemptState};
 use crate::retry::{after, time};
 use crate::revert::{Blame, responsible};
@@ -10,15 +10,6 @@ use pawl_api::status::{LaunchStatus, Purpose, TrainingStatus};
 use pawl_contract::decimal::Decimal;
 use pawl_contract::plan::LaunchKind;
 use pawl_contract::progress::{Progress, Validation};
-use std::collections::BTreeMap;
-
-/// Metrics kept of an evaluation.
-const MAX_METRICS: usize = 16;
-
-pub(crate) fn decimals(metrics: &BTreeMap<String, f64>) -> BTreeMap<String, Decimal> {
-    let finite = metrics.iter().filter_map(|(name, value)| Some((name.clone(), Decimal::from_f64(*value)?)));
-    finite.take(MAX_METRICS).collect()
-}
 
 /// A fresh process counts its windows from 0.
 pub(crate) fn restart(draft: &mut Draft<'_>) {

@@ -6,10 +6,10 @@
 
 use crate::draft::Draft;
 use crate::fingerprint::fingerprint;
-use pawl_api::spec::TrainingJobSpec;
+use pawl_api::spec::{Train, TrainingJobSpec};
 use pawl_api::status::{Arm, Purpose};
 use pawl_contract::CONTRACT_VERSION;
-use pawl_contract::plan::{AttemptPlan, Budget, LaunchKind, LaunchPlan, Shape, WorkloadPlan};
+use pawl_contract::plan::{AttemptPlan, Budget, EarlyStopping, LaunchKind, LaunchPlan, Shape, WorkloadPlan};
 use pawl_contract::settings::Settings;
 use serde_json::json;
 
@@ -86,7 +86,7 @@ pub(crate) fn seed(spec: &TrainingJobSpec, index: u32) -> u32 {
     spec.seeds.get(index as usize % count).copied().unwrap_or(42)
 }
 
-/// The budget of a preflight or a measurement.
+/// The budget of a launch of this kind.
 pub(crate) fn budget(spec: &TrainingJobSpec, kind: LaunchKind) -> Budget {
     match kind {
         LaunchKind::Preflight => Budget::default(),
@@ -96,8 +96,22 @@ pub(crate) fn budget(spec: &TrainingJobSpec, kind: LaunchKind) -> Budget {
             ..Budget::default()
         },
         LaunchKind::Quality => Budget { items: Some(spec.analysis.quality_items), ..Budget::default() },
-        LaunchKind::Train => crate::train::budget(&spec.train),
+        LaunchKind::Train => training(&spec.train),
         LaunchKind::Search => Budget::default(),
+    }
+}
+
+/// How long training runs.
+fn training(train: &Train) -> Budget {
+    Budget {
+        items: train.items,
+        epochs: train.epochs,
+        eval_every_items: train.eval_every,
+        early_stopping: train
+            .early_stopping
+            .as_ref()
+            .map(|stop| EarlyStopping { patience: stop.patience, min_delta: stop.min_delta.value() }),
+        ..Budget::default()
     }
 }
 

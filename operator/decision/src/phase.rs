@@ -5,7 +5,7 @@ use crate::draft::Draft;
 use crate::fingerprint::fingerprint;
 use crate::ladder;
 use crate::launch::{Target, Work};
-use crate::revision::{accepted, patch};
+use crate::revision::{DRY_RUN, accepted, patch};
 use crate::step::{Next, Step};
 use crate::verdict::{Trial, Verdict, judge, quality, speed};
 use pawl_api::spec::{Numerics, Phase, Pin, Trigger};
@@ -268,7 +268,7 @@ fn baseline_failure(draft: &Draft<'_>) -> Option<String> {
 fn settle_as(draft: &mut Draft<'_>, index: usize, state: PhaseState, reason: &str, message: &str) {
     if draft.spec.phases[index].pin == Some(Pin::DryRun) {
         let message = format!("dry run; it would be {state:?} ({reason}): {message}");
-        draft.phase_to(index, PhaseState::RolledBack, crate::pin::DRY_RUN, &message);
+        draft.phase_to(index, PhaseState::RolledBack, DRY_RUN, &message);
     } else if state == PhaseState::RolledBack && draft.draining() {
         draft.phase_to(index, PhaseState::RollingBack, reason, message);
     } else {

@@ -2,13 +2,10 @@
 
 use crate::draft::Draft;
 use crate::phase::reopen;
-use crate::revision::{PINNED, accepted};
+use crate::revision::{DRY_RUN, PINNED, accepted};
 use crate::step::Step;
 use pawl_api::spec::Pin;
 use pawl_api::status::PhaseState;
-
-/// The reason of a phase that was measured, judged and not kept, as asked.
-pub(crate) const DRY_RUN: &str = "DryRun";
 
 /// Makes every phase what its pin says, and opens those again whose pin is gone.
 pub(crate) fn apply(draft: &mut Draft<'_>) -> Step {

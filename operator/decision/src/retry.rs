@@ -1,14 +1,32 @@
 //! Infrastructure failures: missing data is never a verdict, it is tried again; budgeted and backed off.
 
 use crate::draft::{Draft, bounded};
-use crate::fold::Missing;
 use jiff::{SignedDuration, Timestamp};
 use pawl_api::status::RetryStatus;
+use pawl_contract::exit::Outcome;
 
 /// Wait after the first failure, seconds; it doubles with each. Ranks that were taken away come back at once, once.
 const FIRST_BACKOFF: u64 = 10;
 /// Longest wait, seconds.
 const LONGEST_BACKOFF: u64 = 300;
+
+/// Why a result says nothing about the settings.
+pub(crate) struct Missing {
+    pub message: String,
+    /// How the accepted settings failed, when it is that.
+    pub control_outcome: Option<Outcome>,
+    /// Those settings are the baseline's.
+    pub baseline: bool,
+    /// The ranks were taken away: a deleted pod, a lost node. Nothing says that it would happen again at once.
+    pub taken: bool,
+}
+
+impl Missing {
+    /// Something that says nothing about any settings.
+    pub fn because(message: String) -> Self {
+        Self { message, control_outcome: None, baseline: false, taken: false }
+    }
+}
 
 /// A time of the status.
 pub(crate) fn time(text: &str) -> Option<Timestamp> {

@@ -8,6 +8,8 @@ use pawl_contract::settings::Settings;
 
 /// The reason of a phase that a person's pin decided.
 pub(crate) const PINNED: &str = "Pinned";
+/// The reason of a phase that was measured, judged and not kept, as its pin asked.
+pub(crate) const DRY_RUN: &str = "DryRun";
 
 /// The settings' short hash.
 pub(crate) fn revision(settings: &Settings) -> String {

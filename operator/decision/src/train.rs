@@ -1,17 +1,17 @@
 //! Training with what held: its plan, and what its end means.
 
-use crate::draft::{Draft, bounded};
+use crate::draft::{Draft, bounded, decimals};
 use crate::fingerprint::fingerprint;
 use crate::launch::{Target, Work, seed};
 use crate::revert::{Blame, responsible, revert};
 use crate::step::{Next, Step};
 use crate::verdict::speed::median;
 use crate::{cost, launch};
-use pawl_api::spec::{Scope, Train};
+use pawl_api::spec::Scope;
 use pawl_api::status::{Arm, CheckpointStatus, LaunchStatus, Purpose, TrainingStatus};
 use pawl_contract::decimal::Decimal;
 use pawl_contract::exit::Outcome;
-use pawl_contract::plan::{Budget, CheckpointPolicy, EarlyStopping, LaunchKind};
+use pawl_contract::plan::{CheckpointPolicy, LaunchKind};
 use pawl_contract::progress::CheckpointRef;
 use pawl_contract::report::LaunchResult;
 use pawl_contract::settings::Settings;
@@ -19,20 +19,6 @@ use serde_json::json;
 
 /// The trial for which restarts of the training are counted.
 const TRIAL: &str = "train";
-
-/// How long training runs.
-pub(crate) fn budget(train: &Train) -> Budget {
-    Budget {
-        items: train.items,
-        epochs: train.epochs,
-        eval_every_items: train.eval_every,
-        early_stopping: train
-            .early_stopping
-            .as_ref()
-            .map(|stop| EarlyStopping { patience: stop.patience, min_delta: stop.min_delta.value() }),
-        ..Budget::default()
-    }
-}
 
 /// Hash of what is to be reached, whatever the settings.
 fn target(draft: &Draft<'_>) -> String {
@@ -113,7 +99,7 @@ pub(crate) fn record(draft: &mut Draft<'_>, result: &LaunchResult) {
         training.last_checkpoint = Some(checkpointed(checkpoint));
     }
     if training.first_validation.is_empty() {
-        training.first_validation = crate::guard::decimals(&result.first_validation);
+        training.first_validation = decimals(&result.first_validation);
     }
     match result.outcome {
         Outcome::Done => {
@@ -121,7 +107,7 @@ pub(crate) fn record(draft: &mut Draft<'_>, result: &LaunchResult) {
             training.items_per_second =
                 result.items_per_second.and_then(Decimal::from_f64).or(training.items_per_second.take());
             if !result.validation.is_empty() {
-                training.validation = crate::guard::decimals(&result.validation);
+                training.validation = decimals(&result.validation);
             }
             training.completed = target;
             training.eta = None;
