@@ -4,9 +4,9 @@ use crate::{Shape, Trial};
 use anyhow::Context;
 use pawl_engine::array::Array;
 use pawl_engine::collective::Solo;
+use pawl_trainer::recipe;
 use pawl_trainer::session::{Lineup, Session};
 use pawl_trainer::target::{Place, Target};
-use pawl_trainer::{executors, recipe};
 use pawl_workloads::{Data, Loader, Request, Schedule, workload};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -133,7 +133,7 @@ pub fn round(folder: &Path, trial: &Trial) -> anyhow::Result<Round> {
     let lineup = Lineup::new(&recipe, &programs)?;
     let cache = pawl_trainer::launch::kernel_cache(folder);
     let target = Target::open(place, &cache)?;
-    let executor = executors::executor(&target, &settings);
+    let executor = target.executor(&settings);
     let mut session = Session::new(lineup, executor.as_ref(), *seed, Arc::new(Solo), target.memory())?;
     let Entry { weights, data, rate } = match shape {
         Shape::Ups(of) => of.entry(job.as_ref(), folder)?,

@@ -1,6 +1,5 @@
-//! Which executor a launch runs on.
+//! Which executor a launch runs on, on the CPU; and what all executors are told alike.
 
-use crate::target::Target;
 use pawl_contract::settings::{Compile, Settings};
 use pawl_engine::cpu::{Buffers, GraphCpu};
 use pawl_engine::eager::Eager;
@@ -11,17 +10,8 @@ use pawl_engine::lower::LowerOptions;
 /// processors only if whoever starts them says so here.
 const THREADS: [&str; 2] = ["RAYON_NUM_THREADS", "OMP_NUM_THREADS"];
 
-/// The executor that `settings.compile` names, at `target`.
-pub fn executor(target: &Target, settings: &Settings) -> Box<dyn Executor> {
-    match target {
-        Target::Cpu => on_cpu(settings),
-        #[cfg(feature = "cuda")]
-        Target::Cuda(gpu) => Box::new(gpu.executor(settings)),
-    }
-}
-
 /// `None` runs one library call per operation, `Fuse` fused kernels over pooled buffers, `Graph` the same kernels over a static memory plan.
-fn on_cpu(settings: &Settings) -> Box<dyn Executor> {
+pub fn on_cpu(settings: &Settings) -> Box<dyn Executor> {
     match fused_on_cpu(settings) {
         Some(executor) => Box::new(executor),
         None => Box::new(Eager::cpu()),

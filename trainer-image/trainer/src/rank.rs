@@ -14,7 +14,7 @@ use crate::session::{Lineup, Session};
 use crate::signals::StopRequest;
 use crate::target::{self, Place, Target};
 use crate::throughput::Throughput;
-use crate::{executors, model_flops, recipe, report, train};
+use crate::{model_flops, recipe, report, train};
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::{LaunchKind, LaunchPlan};
 use pawl_contract::report::Report;
@@ -79,7 +79,7 @@ fn preflight(launch: &Launch) -> Result<(usize, usize), Ending> {
     }
     let alone = Arc::new(Gang::alone());
     let target = open(launch, place)?;
-    let executor = executors::executor(&target, &plan.settings);
+    let executor = target.executor(&plan.settings);
     let session = Session::new(prepared.lineup, executor.as_ref(), plan.seed, alone, target.memory())?;
     let memory = session.memory();
     Ok((memory.planned, memory.peak.max(memory.states)))
@@ -105,7 +105,7 @@ fn measured(launch: &Launch, stop: &StopRequest, started: Instant) -> Result<Rep
         _ => None,
     };
     let flops_per_item = model_flops::per_item(job.as_ref(), &lineup, step_items, accumulation);
-    let executor = executors::executor(&target, &plan.settings);
+    let executor = target.executor(&plan.settings);
     let session = Session::new(lineup, executor.as_ref(), plan.seed, Arc::clone(&gang) as _, target.memory())?;
     let alive = |phase: &str, done: u64, total: u64| tracing::info!(done, total, "data: {phase}");
     let data = job.open(&launch.data, &alive)?;

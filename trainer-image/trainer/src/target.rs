@@ -6,7 +6,7 @@ use crate::executors;
 use crate::throughput::processor_time;
 use pawl_contract::env;
 use pawl_contract::settings::Settings;
-use pawl_engine::executor::MemoryReport;
+use pawl_engine::executor::{Executor, MemoryReport};
 use pawl_engine::graph::Program;
 use std::path::Path;
 use std::time::Duration;
@@ -75,6 +75,15 @@ impl Target {
                 "{}: cuda: only a preflight does without a GPU: say cuda:N",
                 env::DEVICE
             ))),
+        }
+    }
+
+    /// The executor that `settings.compile` names.
+    pub fn executor(&self, settings: &Settings) -> Box<dyn Executor> {
+        match self {
+            Self::Cpu => executors::on_cpu(settings),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(gpu) => Box::new(gpu.executor(settings)),
         }
     }
 

@@ -149,11 +149,11 @@ impl<'a> Emit<'a> {
         let grad = self.rows_operand(operands[last + 2]);
         let metas = [1, 2].map(|i| self.layout.fusion.work.meta(operands[i]));
         let [dk, dv] = [(1, &metas[0].shape), (2, &metas[1].shape)]
-            .map(|(side, shape)| self.side(unit, side).unwrap_or_else(|| self.temporary(metas[0].dtype, shape)));
+            .map(|(side, shape)| self.side(unit, side).unwrap_or_else(|| self.layout.temporary(metas[0].dtype, shape)));
         let sums = norm.is_some().then(|| {
             [(3, &q), (4, &k), (5, &v), (6, &k)].map(|(side, of)| {
                 let shape = [of.dims[0], of.dims[1], of.dims[3]];
-                self.side(unit, side).unwrap_or_else(|| self.temporary(metas[0].dtype.accumulator(), &shape))
+                self.side(unit, side).unwrap_or_else(|| self.layout.temporary(metas[0].dtype.accumulator(), &shape))
             })
         });
         let forward = Attention { spec, norm, q, k, v, o, lse };
@@ -183,7 +183,7 @@ impl<'a> Emit<'a> {
             Some(access) => access,
             None => {
                 let meta = self.layout.fusion.work.meta(item);
-                let to = self.temporary(meta.dtype, &meta.shape);
+                let to = self.layout.temporary(meta.dtype, &meta.shape);
                 self.copy(item, to.clone());
                 to
             }
@@ -204,7 +204,7 @@ impl<'a> Emit<'a> {
 
     fn copied(&mut self, item: usize, access: &Access) -> Access {
         let dtype = self.layout.buffers[access.buffer].dtype;
-        let to = self.temporary(dtype, &self.layout.fusion.work.meta(item).shape);
+        let to = self.layout.temporary(dtype, &self.layout.fusion.work.meta(item).shape);
         self.copy_access(access.clone(), to.clone(), dtype);
         to
     }
@@ -212,10 +212,6 @@ impl<'a> Emit<'a> {
     fn side(&self, unit: &Unit, index: u8) -> Option<Access> {
         let of = |item: &&usize| *self.layout.fusion.work.op(**item) == Op::Side(index);
         unit.members.iter().find(of).and_then(|&item| self.layout.physical[item].clone())
-    }
-
-    fn temporary(&mut self, dtype: DType, shape: &[usize]) -> Access {
-        temporary(&mut self.layout.buffers, dtype, shape)
     }
 
     fn copy(&mut self, item: usize, to: Access) {
@@ -296,13 +292,6 @@ fn lookup(from: Access, dims: [usize; 3], indices: Access, to: Access, outer: us
     let flat = |access: Access, dims: &[usize]| access.reshape(dims).expect("it is contiguous");
     let count = indices.elements();
     Lookup { from: flat(from, &dims), indices: flat(indices, &[count]), to: flat(to, &[outer, count, inner]) }
-}
-
-/// A new buffer of the arena, row-major.
-pub(super) fn temporary(buffers: &mut Vec<Buffer>, dtype: DType, shape: &[usize]) -> Access {
-    let elements = shape.iter().product();
-    buffers.push(Buffer { dtype, elements, storage: Storage::Arena, life: (usize::MAX, 0) });
-    Access::contiguous(buffers.len() - 1, shape)
 }
 
 impl Fused {

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 
 use super::{
     Access, Class, Fold, Fused, Instruction, Load, Store,
-    emit::temporary,
     fuse::{Member, Unit},
     layout::Layout,
     simplify::reduction,
@@ -140,7 +139,7 @@ impl<'l, 'a> FusedBuilder<'l, 'a> {
             return seen;
         }
         let dtype = self.layout.buffers[access.buffer].dtype;
-        let copy = temporary(&mut self.layout.buffers, dtype, &access.dims);
+        let copy = self.layout.temporary(dtype, &access.dims);
         self.before.push((access, copy.clone(), dtype));
         let copy = spread(copy);
         self.copies.insert(key, copy.clone());

@@ -11,7 +11,7 @@ use super::{
     fuse::{Fusion, Member, is_leaf},
     recompute::reads,
 };
-use crate::graph::Op;
+use crate::graph::{DType, Op};
 
 /// Where everything is stored.
 pub(super) struct Layout<'a> {
@@ -93,10 +93,20 @@ impl<'a> Layout<'a> {
 
     /// A new buffer like a root.
     pub(super) fn buffer(&mut self, root: usize, storage: Storage) -> Access {
-        let meta = self.fusion.work.meta(root);
-        let elements = meta.shape.elements();
-        self.buffers.push(Buffer { dtype: meta.dtype, elements, storage, life: (usize::MAX, 0) });
-        Access::contiguous(self.buffers.len() - 1, &meta.shape)
+        let fusion = self.fusion;
+        let meta = fusion.work.meta(root);
+        self.add(meta.dtype, &meta.shape, storage)
+    }
+
+    /// A new buffer of the arena, row-major.
+    pub(super) fn temporary(&mut self, dtype: DType, shape: &[usize]) -> Access {
+        self.add(dtype, shape, Storage::Arena)
+    }
+
+    fn add(&mut self, dtype: DType, shape: &[usize], storage: Storage) -> Access {
+        let elements = shape.iter().product();
+        self.buffers.push(Buffer { dtype, elements, storage, life: (usize::MAX, 0) });
+        Access::contiguous(self.buffers.len() - 1, shape)
     }
 
     fn is_stored(&self, root: usize) -> bool {
