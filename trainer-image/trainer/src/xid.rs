@@ -40,6 +40,12 @@ mod tests {
             "4,1234,5678,-;NVRM: Xid (PCI:0000:1b:00): 79, pid=4242, GPU has fallen off the bus.\n SUBSYSTEM=pci\n";
         let expected = "Xid (PCI:0000:1b:00): 79, pid=4242, GPU has fallen off the bus.";
         assert_eq!(of(record).as_deref(), Some(expected));
+        // What driver 580 wrote when a program of an H200 wrote beyond its memory.
+        let record = "3,812,75325767,-;NVRM: Xid (PCI:0000:00:06): 31, pid=481, name=python3, channel 0x0000000a, \
+            intr 00000000. MMU Fault: ENGINE GRAPHICS GPC1 GPCCLIENT_T1_4 faulted @ 0x8332_6be00000. Fault is of type \
+            FAULT_PDE ACCESS_TYPE_VIRT_WRITE\n";
+        let found = of(record).expect("an Xid");
+        assert!(found.starts_with("Xid (PCI:0000:00:06): 31, pid=481, ") && found.ends_with("VIRT_WRITE"), "{found}");
         assert_eq!(of("6,1,2,-;eth0: link up"), None);
     }
 }
