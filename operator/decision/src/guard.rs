@@ -82,7 +82,8 @@ fn describe(draft: &mut Draft<'_>, progress: &Progress) {
     training.eta = eta.map(|seconds| after(now, seconds as u64).to_string());
     training.straggler = progress.straggler.as_deref().map(bounded).unwrap_or_default();
     if let Some(validation) = &progress.validation {
-        if training.first_validation.is_empty() {
+        // Of a training that is seen from its middle on, its end says where it began.
+        if training.first_validation.is_empty() && validation.items == 0 {
             training.first_validation = decimals(&validation.metrics);
         }
         training.validation = decimals(&validation.metrics);

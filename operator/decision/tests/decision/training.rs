@@ -26,9 +26,14 @@ const FACTORS: &[(&str, f64)] = &[("Fuse", 1.3), ("bf16", 1.2)];
 /// A world in which training has begun and was seen.
 fn training(rest: Value) -> World {
     let mut world = World::new(spec(rest), factors(FACTORS));
+    trains(&mut world);
+    world
+}
+
+/// Runs a world until training has begun and was seen.
+fn trains(world: &mut World) {
     world.run_until(|world| world.alive().iter().any(|attempt| attempt.plan.launches[0].kind == LaunchKind::Train));
     world.decide();
-    world
 }
 
 fn trained(world: &World) -> Vec<&LaunchPlan> {
@@ -181,25 +186,51 @@ fn scope_all_trains_on_with_the_baseline() {
     );
 }
 
+/// A job that only trains, and tells at its end where it began (a loss of 2.5) and what it left.
+fn telling(left: Option<CheckpointRef>) -> World {
+    World::new(
+        spec(json!({"phases": []})),
+        Box::new(move |plan, _| match plan.kind {
+            LaunchKind::Train => {
+                let first_validation = BTreeMap::from([("loss".to_owned(), 2.5)]);
+                LaunchResult { checkpoint: left.clone(), first_validation, ..done(plan, 100.0) }
+            }
+            _ => done(plan, 100.0),
+        }),
+    )
+}
+
 #[test]
 fn a_training_that_nobody_watched_says_where_it_began_and_what_it_left() {
     let last = CheckpointRef { name: "step-9000".to_owned(), step: 9_000, items: 90_000 };
-    let written = last.clone();
-    let mut world = World::new(
-        spec(json!({"phases": []})),
-        Box::new(move |plan, _| {
-            let trains = plan.kind == LaunchKind::Train;
-            let first_validation = if trains { BTreeMap::from([("loss".to_owned(), 2.5)]) } else { BTreeMap::new() };
-            let checkpoint = trains.then(|| written.clone());
-            LaunchResult { checkpoint, first_validation, ..done(plan, 100.0) }
-        }),
-    );
+    let mut world = telling(Some(last.clone()));
     world.run();
     // Nobody asked the gang between this checkpoint and its end.
     let training = world.status.training.as_ref().unwrap();
     let told = training.last_checkpoint.as_ref().unwrap();
     assert_eq!((told.name.as_str(), told.step, told.items), (last.name.as_str(), last.step, last.items));
     assert_eq!(training.first_validation["loss"].value(), 2.5);
+}
+
+#[test]
+fn a_training_began_where_its_first_validation_says_whenever_it_is_seen() {
+    let first = |world: &World| {
+        let training = world.status.training.as_ref().unwrap();
+        training.first_validation.get("loss").map(|loss| loss.value())
+    };
+    for (items, loss, seen) in [(0, 2.5, Some(2.5)), (5_000, 0.5, None)] {
+        let mut world = telling(None);
+        trains(&mut world);
+        world.progress(|progress| {
+            (progress.items, progress.step) = (6_000, 600);
+            progress.validation = Some(Validation { items, metrics: BTreeMap::from([("loss".to_owned(), loss)]) });
+        });
+        world.decide();
+        assert_eq!(world.status.training.as_ref().unwrap().validation["loss"].value(), loss);
+        assert_eq!(first(&world), seen, "validated after {items} items");
+        world.run();
+        assert_eq!(first(&world), Some(2.5), "validated after {items} items");
+    }
 }
 
 #[test]
