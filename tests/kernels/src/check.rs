@@ -155,6 +155,17 @@ fn operators(tally: &mut Tally, cuda: &CudaGraph) -> anyhow::Result<()> {
     b.output("wide", x.cast(DType::F64).exp().cast(DType::BF16));
     tally.close("integers", &Case::new(b.finish()?, 9), &[cuda], 1, 1e-6);
 
+    let b = Builder::new("indices");
+    let x = b.input("x", DType::F32, [6, 50, 48]);
+    for axis in 0..3 {
+        let index = b.iota(axis, [6, 50, 48]).cast(DType::F32);
+        b.output(&format!("axis {axis}"), index + x);
+        b.output(&format!("axis {axis} in rows"), (index * x - (index * x).max([2])).sum([2]));
+        b.output(&format!("axis {axis} over rows"), (index * x).sum([0, 1]));
+        b.output(&format!("axis {axis} in halves of rows"), (index * x).reshape([600, 24]).max([1]));
+    }
+    tally.close("indices", &Case::new(b.finish()?, 2), &[cuda], 1, 1e-5);
+
     let state = |name: &str, value: f64| StateDecl::f32(name, [70], Role::Optimizer, Init::Fill(value));
     let b = Builder::new("updates");
     let (p, q, r) = (b.state(state("p", 1.0)), b.state(state("q", 2.0)), b.state(state("r", 3.0)));

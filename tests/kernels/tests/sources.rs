@@ -141,3 +141,20 @@ fn updates_in_place_read_what_they_write() {
     assert_eq!(own.matches("load_once<").count(), 1, "{own}");
     assert_eq!(generated.arguments.len(), 3);
 }
+
+/// What slowed kernels to a half of memory's speed: conversions of single numbers, remainders of 64 bits for each element, and sums of
+/// columns whose next rows are asked for when these are done.
+#[test]
+fn memory_is_what_kernels_wait_for() {
+    let mut found = HashSet::new();
+    sources(&full_ups(Precision::BF16), &mut found);
+    let ups = found.len();
+    let step = SlmStep { size: "125m".into(), windows: 32, precision: Precision::BF16, int8: false, recompute: false };
+    sources(&step.program().unwrap(), &mut found);
+    assert!(found.len() > ups);
+    for text in found.iter().filter(|source| source.name.starts_with("fused_")).map(|source| &source.text) {
+        assert!(!text.contains("cvt.rn.bf16.f32"));
+        assert!(!text.contains("number + j"), "{text}");
+        assert_eq!(text.contains("Step next = fetch("), text.contains("f0[H][V]"), "{text}");
+    }
+}

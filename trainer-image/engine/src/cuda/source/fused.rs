@@ -4,7 +4,7 @@
 //! registers as it is. Reductions along rows cut the code into phases: before a value of a row is there, nothing that needs it can run. Each phase
 //! computes the elements that it needs from what was loaded (what an earlier phase computed as well is the compiler's to keep or to compute
 //! again), so a row is read once, however many reductions there are. What is folded over rows is added up in registers, by blocks that stay until all is
-//! done; their sums are joined in a fixed order by a second kernel: results never depend on timing.
+//! done and read the next rows while they work on these; their sums are joined in a fixed order by a second kernel: results never depend on timing.
 //!
 //! Here is the frame; [`loads`] reads, [`values`] computes, [`phase`] goes over the elements and writes, [`folds`] adds up.
 
@@ -31,8 +31,6 @@ use crate::{
 const RESIDENT: usize = 8;
 /// Registers of a multiprocessor.
 const REGISTERS: usize = 65_536;
-/// Columns' values (of 4 bytes) that a thread keeps through all rows; beyond that they are read again for each.
-const KEPT: usize = 64;
 
 /// The kernel of fused loops, for a GPU with that many multiprocessors.
 pub(super) fn fused(kernel: &Fused, buffers: &[Buffer], multiprocessors: usize) -> Generated {
@@ -71,9 +69,7 @@ impl<'k> Emitter<'k> {
             Walk::new(access, cols, buffers).expect("lowering cuts rows where every view's loops do")
         };
         let walks = kernel.loads.iter().map(|load| walk(&load.from, kernel.cols)).collect();
-        let columns = kernel.values[..kernel.loads.len()].iter().filter(|(_, class)| *class == Class::Col);
-        let words: usize = columns.map(|(dtype, _)| dtype.bytes() * geometry.held * geometry.vector).sum::<usize>() / 4;
-        let hoisted = geometry.shape == Shape::Rows && words <= KEPT;
+        let hoisted = geometry.hoists(kernel);
         let mut emitter =
             Self { kernel, buffers, geometry, level, walks, text: String::new(), indent: 1, hoisted, most: 0 };
         let work = emitter.run().div_ceil(emitter.geometry.step());
@@ -93,8 +89,12 @@ impl<'k> Emitter<'k> {
     }
 
     fn close(&mut self) {
+        self.close_with("}");
+    }
+
+    fn close_with(&mut self, end: &str) {
         self.indent -= 1;
-        self.line("}");
+        self.line(end);
     }
 
     fn emit(mut self) -> Generated {
@@ -158,21 +158,7 @@ impl<'k> Emitter<'k> {
 
     /// Blocks of a multiprocessor to ask the compiler for: as many as what is held in registers leaves room for.
     fn resident(&self) -> Option<usize> {
-        let Geometry { vector, held, unroll, .. } = self.geometry;
-        let elements = unroll * held * vector;
-        let class = |value: usize| self.kernel.values[value].1;
-        let words = |access: &Access| elements * self.buffers[access.buffer].dtype.bytes() / 4;
-        let loads: usize = (self.kernel.loads.iter().enumerate())
-            .map(|(value, load)| match class(value) {
-                Class::Full => words(&load.from),
-                Class::Col if self.hoisted => words(&load.from) / unroll,
-                _ => 2,
-            })
-            .sum();
-        let sums = self.kernel.folds.iter().filter(|f| f.per_column).count() * held * vector;
-        let kept = if self.level.iter().any(|&level| level > 0) { elements } else { 0 };
-        let registers = (48 + loads + sums + kept).next_multiple_of(8);
-        let blocks = REGISTERS / (registers * self.geometry.threads());
+        let blocks = REGISTERS / (self.geometry.registers(self.kernel, self.buffers) * self.geometry.threads());
         (blocks > 1).then_some(blocks.min(2048 / self.geometry.threads()).min(RESIDENT))
     }
 
@@ -190,20 +176,16 @@ impl<'k> Emitter<'k> {
     }
 
     fn body(&mut self) -> String {
-        let Geometry { vector, lanes, held, unroll, tiles, groups, .. } = self.geometry.clone();
-        let run = self.run();
-        let flat = self.geometry.shape == Shape::Flat;
-        let per_segment = self.kernel.rows / self.kernel.segments;
-        let vectors = self.kernel.cols / vector;
+        let Geometry { vector, lanes, held, unroll, tiles, .. } = self.geometry.clone();
         self.line(format!("constexpr int U = {unroll}, H = {held}, V = {vector};"));
-        let (block, segment) = if self.kernel.segments > 1 {
+        let block = if self.kernel.segments > 1 {
             self.line(format!("const u32 segment = blockIdx.x % {}u;", self.kernel.segments));
-            (format!("blockIdx.x / {}u", self.kernel.segments), "segment")
+            format!("blockIdx.x / {}u", self.kernel.segments)
         } else {
-            ("blockIdx.x".into(), "0u")
+            "blockIdx.x".into()
         };
         self.line(format!("const u32 block = {block}, blocks = gridDim.x / {}u;", self.kernel.segments));
-        if flat {
+        if self.geometry.shape == Shape::Flat {
             self.line("const u32 group = threadIdx.x;");
         } else {
             self.line(format!("const u32 lane = threadIdx.x % {lanes}u, group = threadIdx.x / {lanes}u;"));
@@ -213,7 +195,8 @@ impl<'k> Emitter<'k> {
         self.scalars();
         if self.hoisted {
             for value in self.loads_of(Class::Col) {
-                self.declare(value, "[H]");
+                let array = self.array(value, "[H]");
+                self.line(array.declaration());
                 self.vectors(|e| e.load(value, &format!("l{value}[i]"), "0u", "column(i) * V"));
             }
         }
@@ -230,35 +213,23 @@ impl<'k> Emitter<'k> {
                 self.line(format!("{acc} f{index} = {identity};"));
             }
         }
-        let step = self.geometry.step();
-        let head = if self.kernel.folds.is_empty() {
+        let (step, run) = (self.geometry.step(), self.run());
+        if self.geometry.ahead {
+            self.fetch();
+            self.line(format!("Step next = fetch(block * {step}u);"));
+        }
+        self.open(if self.kernel.folds.is_empty() {
             format!("const u32 start = block * {step}u; {{")
         } else {
             format!("for (u32 start = block * {step}u; start < {run}u; start += blocks * {step}u) {{")
-        };
-        self.open(head);
-        self.line("u32 row[U];");
-        if flat {
-            self.line("u32 col[U];");
-        }
-        let whole = self.whole();
-        if !whole {
-            self.line("bool live[U];");
-        }
-        self.open("UNROLL for (int u = 0; u < U; u++) {");
-        self.line(format!("u32 at = start + u * {groups}u + group;"));
-        if !whole {
-            self.line(format!("live[u] = at < {run}u;"));
-            self.line(format!("if (!live[u]) at = {}u;", run - 1));
-        }
-        if flat {
-            self.line(format!("row[u] = {segment} * {per_segment}u + at / {vectors}u;"));
-            self.line(format!("col[u] = at % {vectors}u * V;"));
+        });
+        if self.geometry.ahead {
+            self.line(format!("auto [{}] = next;", self.names()));
+            self.line(format!("next = fetch(start + blocks * {step}u);"));
         } else {
-            self.line(format!("row[u] = {segment} * {per_segment}u + at;"));
+            self.arrays().iter().for_each(|array| self.line(array.declaration()));
+            self.step();
         }
-        self.close();
-        self.loads();
         let last = self.level.iter().copied().max().unwrap_or(0);
         for phase in 0..=last {
             self.row_values(phase);

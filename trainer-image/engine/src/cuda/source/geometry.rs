@@ -5,6 +5,12 @@ use crate::lower::{Access, Buffer, Class, Fused};
 
 /// Threads of a block, about.
 const THREADS: usize = 256;
+/// The same for threads that need more than [`ROOM`] registers: smaller blocks leave fewer of them unused.
+const FEW_THREADS: usize = 128;
+/// Registers of a thread that leave enough threads for memory to be kept busy.
+const ROOM: usize = 128;
+/// Columns' values (of 4 bytes) that a thread keeps through all rows; beyond that they are read again for each.
+const KEPT: usize = 64;
 /// Elements that one thread has at once, at most (unless rows are very long).
 const ELEMENTS: usize = 24;
 /// Bytes that surely stay in the first-level cache.
@@ -39,32 +45,75 @@ pub(super) struct Geometry {
     pub unroll: usize,
     /// Blocks side by side that share a row.
     pub tiles: usize,
+    /// Whether the next rows are read while these are worked on: sums of columns take the registers of threads that
+    /// would keep memory busy meanwhile.
+    pub ahead: bool,
 }
 
 impl Geometry {
     pub(super) fn new(kernel: &Fused, buffers: &[Buffer]) -> Self {
-        let by_column = kernel.folds.iter().any(|fold| fold.per_column);
         let vector = vector(kernel, buffers);
+        let usual = Self::of(kernel, vector, ELEMENTS, THREADS);
+        if !usual.ahead || usual.registers(kernel, buffers) <= ROOM {
+            return usual;
+        }
+        let halved = Self::of(kernel, vector.div_ceil(2), ELEMENTS / 2, FEW_THREADS);
+        if halved.lanes <= WARP { halved } else { Self::of(kernel, vector, ELEMENTS, FEW_THREADS) }
+    }
+
+    /// With vectors of `vector` elements, at most `elements` at once (unless rows are very long), and about `threads` threads.
+    fn of(kernel: &Fused, vector: usize, elements: usize, threads: usize) -> Self {
+        let by_column = kernel.folds.iter().any(|fold| fold.per_column);
         let vectors = kernel.cols / vector;
         if kernel.needs_whole_rows() {
-            let (lanes, held) = along_row(vectors, vector);
+            let (lanes, held) = along_row(vectors, elements / vector);
             // What more than a warp holds is reduced over the block.
-            let groups = if lanes > WARP { 1 } else { THREADS / lanes };
+            let groups = if lanes > WARP { 1 } else { threads / lanes };
             // Short rows leave a thread little to wait for: several at once.
             let unroll = (8 / (held * vector)).clamp(1, 4).min(kernel.rows.div_ceil(groups));
-            return Self { shape: Shape::Rows, vector, lanes, held, groups, unroll, tiles: 1 };
+            return Self { shape: Shape::Rows, vector, lanes, held, groups, unroll, tiles: 1, ahead: by_column };
         }
         let unroll = |room: usize| (room / vector).clamp(1, 4);
         if by_column {
-            let tiles = vectors.div_ceil(THREADS);
+            let tiles = vectors.div_ceil(threads);
             let lanes = vectors.div_ceil(tiles);
-            let groups = (THREADS / lanes).max(1);
+            let groups = (threads / lanes).max(1);
             let unroll = unroll(16).min(kernel.rows.div_ceil(kernel.segments * groups)).max(1);
-            return Self { shape: Shape::Rows, vector, lanes, held: 1, groups, unroll, tiles };
+            return Self { shape: Shape::Rows, vector, lanes, held: 1, groups, unroll, tiles, ahead: true };
         }
         let all = kernel.rows * vectors / kernel.segments;
-        let unroll = unroll(16).min(all.div_ceil(THREADS)).max(1);
-        Self { shape: Shape::Flat, vector, lanes: 1, held: 1, groups: THREADS, unroll, tiles: 1 }
+        let unroll = unroll(16).min(all.div_ceil(threads)).max(1);
+        Self { shape: Shape::Flat, vector, lanes: 1, held: 1, groups: threads, unroll, tiles: 1, ahead: false }
+    }
+
+    /// Whether columns' values are read once, before all rows.
+    pub(super) fn hoists(&self, kernel: &Fused) -> bool {
+        let columns = kernel.values[..kernel.loads.len()].iter().filter(|(_, class)| *class == Class::Col);
+        let words: usize = columns.map(|(dtype, _)| dtype.bytes() * self.held * self.vector).sum::<usize>() / 4;
+        self.shape == Shape::Rows && words <= KEPT
+    }
+
+    /// Registers of a thread, about: what is read, what is kept for a second pass over a row, and sums of columns.
+    pub(super) fn registers(&self, kernel: &Fused, buffers: &[Buffer]) -> usize {
+        let elements = self.unroll * self.held * self.vector;
+        let hoisted = self.hoists(kernel);
+        let (mut loads, mut columns) = (0, 0);
+        for (load, &(_, class)) in kernel.loads.iter().zip(&kernel.values) {
+            let words = elements * buffers[load.from.buffer].dtype.bytes() / 4;
+            match class {
+                Class::Full => loads += words,
+                Class::Col if hoisted => columns += words / self.unroll,
+                _ => columns += 2,
+            }
+        }
+        let sums = kernel.folds.iter().filter(|fold| fold.per_column).count() * self.held * self.vector;
+        // Rows that are worked on give way to the next as they are used up.
+        let (own, rows) = match (self.ahead, kernel.needs_whole_rows()) {
+            (true, _) => (24, 2 * loads),
+            (false, true) => (48, loads + elements),
+            (false, false) => (48, loads),
+        };
+        (own + rows + columns + sums).next_multiple_of(8)
     }
 
     /// Threads of a block.
@@ -108,9 +157,9 @@ pub(super) fn is_small(access: &Access, buffers: &[Buffer]) -> bool {
     distinct * 8 <= access.elements() && distinct * buffers[access.buffer].dtype.bytes() <= CACHED
 }
 
-/// Threads along a row (a power of two), and vectors for each.
-fn along_row(vectors: usize, vector: usize) -> (usize, usize) {
-    let most = (ELEMENTS / vector).max(1);
+/// Threads along a row (a power of two), and vectors for each: at most `most` (unless rows are very long).
+fn along_row(vectors: usize, most: usize) -> (usize, usize) {
+    let most = most.max(1);
     let choices = (0..=10).map(|power| 1usize << power).filter(|&lanes| lanes <= WARP || vectors > WARP * most);
     let held = |lanes: usize| vectors.div_ceil(lanes);
     // Fewest idle lanes first; then as many vectors a thread as there is room for.
@@ -141,10 +190,10 @@ mod tests {
             (1, 1, (1, 1)),
             (16_384, 4, (1024, 4)),
         ] {
-            assert_eq!(along_row(cols / vector, vector), expected, "{cols} in vectors of {vector}");
+            assert_eq!(along_row(cols / vector, ELEMENTS / vector), expected, "{cols} in vectors of {vector}");
         }
         for vectors in 1..2000 {
-            let (lanes, held) = along_row(vectors, 1);
+            let (lanes, held) = along_row(vectors, ELEMENTS);
             assert!(lanes * held >= vectors && lanes <= 1024 && lanes.is_power_of_two());
         }
     }

@@ -19,14 +19,73 @@ impl Emitter<'_> {
         self.walks[value].moves(&self.kernel.loads[value].from, self.geometry.vector)
     }
 
-    pub(super) fn declare(&mut self, value: usize, extents: &str) {
-        let tag = types::tag(self.dtype(value));
-        let text = if self.is_vector(value) {
-            format!("Raw<{tag}::bytes * V> l{value}{extents};")
+    /// Where a load is kept.
+    pub(super) fn array(&self, value: usize, extents: &str) -> Array {
+        let (tag, name) = (types::tag(self.dtype(value)), format!("l{value}"));
+        if self.is_vector(value) {
+            Array { of: format!("Raw<{tag}::bytes * V>"), name, extents: extents.into() }
         } else {
-            format!("{tag}::value l{value}{extents}[V];")
-        };
-        self.line(text);
+            Array { of: format!("{tag}::value"), name, extents: format!("{extents}[V]") }
+        }
+    }
+
+    /// What a step has: its rows, and all that is read for them.
+    pub(super) fn arrays(&self) -> Vec<Array> {
+        let flat = self.geometry.shape == Shape::Flat;
+        let own = |of: &str, name: &str| Array { of: of.into(), name: name.into(), extents: "[U]".into() };
+        let mut arrays = vec![own("u32", "row")];
+        arrays.extend(flat.then(|| own("u32", "col")));
+        arrays.extend((!self.whole()).then(|| own("bool", "live")));
+        arrays.extend(self.loads_of(Class::Full).into_iter().map(|value| self.array(value, "[U][H]")));
+        if !self.hoisted {
+            let extents = if flat { "[U][H]" } else { "[H]" };
+            arrays.extend(self.loads_of(Class::Col).into_iter().map(|value| self.array(value, extents)));
+        }
+        let of_row = |value| own(&format!("{}::value", types::tag(self.dtype(value))), &format!("v{value}"));
+        arrays.extend(self.loads_of(Class::Row).into_iter().map(of_row));
+        arrays
+    }
+
+    /// Names of [`Emitter::arrays`].
+    pub(super) fn names(&self) -> String {
+        self.arrays().into_iter().map(|array| array.name).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Writes a function that reads the step from row (or vector) `start` on. In place of what lies beyond the last it reads the last.
+    pub(super) fn fetch(&mut self) {
+        self.open("struct Step {");
+        self.arrays().iter().for_each(|array| self.line(array.declaration()));
+        self.close_with("};");
+        self.open("auto fetch = [&](u32 start) {");
+        self.line("Step step;");
+        self.line(format!("auto& [{}] = step;", self.names()));
+        self.step();
+        self.line("return step;");
+        self.close_with("};");
+    }
+
+    /// Fills [`Emitter::arrays`] with the step from row (or vector) `start` on.
+    pub(super) fn step(&mut self) {
+        let groups = self.geometry.groups;
+        let (run, per_segment) = (self.run(), self.kernel.rows / self.kernel.segments);
+        let vectors = self.kernel.cols / self.geometry.vector;
+        let segment = if self.kernel.segments > 1 { "segment" } else { "0u" };
+        self.open("UNROLL for (int u = 0; u < U; u++) {");
+        self.line(format!("u32 at = start + u * {groups}u + group;"));
+        if !self.whole() {
+            self.line(format!("live[u] = at < {run}u;"));
+        }
+        if !self.whole() || self.geometry.ahead {
+            self.line(format!("if (at >= {run}u) at = {}u;", run - 1));
+        }
+        if self.geometry.shape == Shape::Flat {
+            self.line(format!("row[u] = {segment} * {per_segment}u + at / {vectors}u;"));
+            self.line(format!("col[u] = at % {vectors}u * V;"));
+        } else {
+            self.line(format!("row[u] = {segment} * {per_segment}u + at;"));
+        }
+        self.close();
+        self.loads();
     }
 
     /// Writes `body` for each vector `i` of a row that exists.
@@ -80,20 +139,10 @@ impl Emitter<'_> {
         }
     }
 
-    pub(super) fn loads(&mut self) {
+    fn loads(&mut self) {
         let flat = self.geometry.shape == Shape::Flat;
-        for value in self.loads_of(Class::Full) {
-            self.declare(value, "[U][H]");
-        }
         let columns = if self.hoisted { Vec::new() } else { self.loads_of(Class::Col) };
-        for &value in &columns {
-            self.declare(value, if flat { "[U][H]" } else { "[H]" });
-        }
-        for value in self.loads_of(Class::Row) {
-            let tag = types::tag(self.dtype(value));
-            self.line(format!("{tag}::value v{value}[U];"));
-        }
-        let col = if flat { "col[u]" } else { "column(i) * V" };
+        let col = self.column();
         self.open("UNROLL for (int u = 0; u < U; u++) {");
         let full = self.loads_of(Class::Full);
         if !full.is_empty() || flat && !columns.is_empty() {
@@ -119,5 +168,19 @@ impl Emitter<'_> {
                 }
             });
         }
+    }
+}
+
+/// An array of a thread.
+pub(super) struct Array {
+    /// Type of its elements.
+    of: String,
+    name: String,
+    extents: String,
+}
+
+impl Array {
+    pub(super) fn declaration(&self) -> String {
+        format!("{} {}{};", self.of, self.name, self.extents)
     }
 }

@@ -84,7 +84,7 @@ impl Emitter<'_> {
         let walk = Walk::new(&store.to, self.kernel.cols, self.buffers)
             .expect("lowering cuts rows where every view's loops do");
         let tag = types::tag(self.buffers[store.to.buffer].dtype);
-        let col = if self.geometry.shape == Shape::Flat { "col[u]" } else { "column(i) * V" };
+        let col = self.column();
         let live = if self.whole() { "" } else { "if (live[u]) " };
         let text = if walk.moves(&store.to, self.geometry.vector) {
             let offset = walk.offset("row[u]", col);

@@ -16,8 +16,9 @@ impl Emitter<'_> {
         let declared =
             if qualifier.is_empty() { String::new() } else { format!("{qualifier}{} ", types::value(dtype)) };
         match instruction {
-            Instruction::Iota { inner, extent } => {
-                self.line(format!("{declared}{place} = (u32)((number + j) / {inner}u % {extent}u);"));
+            &Instruction::Iota { inner, extent } => {
+                let index = self.index_along(inner, extent);
+                self.line(format!("{declared}{place} = {index};"));
             }
             Instruction::Random { key, counter } => {
                 let counter = name(self, *counter);
@@ -41,6 +42,26 @@ impl Emitter<'_> {
                 }
             }
         }
+    }
+
+    /// Index of a vector's element `j` along an axis of that extent, in whose steps are `inner` elements. Where axes end with rows it
+    /// is the row's number or the column's that counts: remainders of 64 bits cost more than reading an element.
+    fn index_along(&self, inner: usize, extent: usize) -> String {
+        let cols = self.kernel.cols;
+        let (number, inner, repeats) = if cols.is_multiple_of(inner * extent) {
+            (format!("({} + j)", self.column()), inner, cols > inner * extent)
+        } else if inner.is_multiple_of(cols) {
+            ("row[u]".into(), inner / cols, true)
+        } else {
+            ("(number + j)".into(), inner, true)
+        };
+        let step = if inner > 1 { format!("{number} / {inner}u") } else { number };
+        if repeats { format!("(u32)({step} % {extent}u)") } else { format!("(u32)({step})") }
+    }
+
+    /// The first column of a vector.
+    pub(super) fn column(&self) -> &'static str {
+        if self.geometry.shape == Shape::Flat { "col[u]" } else { "column(i) * V" }
     }
 
     /// What a value is called inside of the loops over elements (`element`), or beside them.
@@ -99,8 +120,7 @@ impl Emitter<'_> {
         if !needed.iter().any(counts) {
             return;
         }
-        let col = if self.geometry.shape == Shape::Flat { "col[u]" } else { "column(i) * V" };
-        self.line(format!("const u64 number = (u64)row[u] * {}ull + {col};", self.kernel.cols));
+        self.line(format!("const u64 number = (u64)row[u] * {}ull + {};", self.kernel.cols, self.column()));
     }
 
     pub(super) fn element(&mut self, value: usize) {
