@@ -4,7 +4,8 @@
 //! registers as it is. Reductions along rows cut the code into phases: before a value of a row is there, nothing that needs it can run. Each phase
 //! computes the elements that it needs from what was loaded (what an earlier phase computed as well is the compiler's to keep or to compute
 //! again), so a row is read once, however many reductions there are. What is folded over rows is added up in registers, by blocks that stay until all is
-//! done and read the next rows while they work on these; their sums are joined in a fixed order by a second kernel: results never depend on timing.
+//! done and read the next rows while they work on these; sums of several blocks are joined in a fixed order by a second kernel: results never depend on
+//! timing.
 //!
 //! Here is the frame; [`loads`] reads, [`values`] computes, [`phase`] goes over the elements and writes, [`folds`] adds up.
 
@@ -118,9 +119,15 @@ impl<'k> Emitter<'k> {
             parameters.push(format!("u8* b{index}"));
             arguments.push(argument(&store.to, self.buffers));
         }
-        if !self.kernel.folds.is_empty() {
+        let joins = !self.kernel.folds.is_empty() && !self.alone();
+        if joins {
             parameters.push("u8* partials".into());
             arguments.push(Argument::Workspace(0));
+        } else {
+            for (index, fold) in self.kernel.folds.iter().enumerate() {
+                parameters.push(format!("u8* c{index}"));
+                arguments.push(argument(&fold.to, self.buffers));
+            }
         }
         let bounds = match self.resident() {
             Some(blocks) => format!("__launch_bounds__({}, {blocks})", self.geometry.threads()),
@@ -129,7 +136,7 @@ impl<'k> Emitter<'k> {
         let _ = writeln!(text, "extern \"C\" __global__ void {bounds} main_kernel({}) {{", parameters.join(", "));
         text.push_str(&body);
         text.push_str("}\n");
-        let finish = (!self.kernel.folds.is_empty()).then(|| self.finish(&mut text, &partials));
+        let finish = joins.then(|| self.finish(&mut text, &partials));
         let options = if fast { vec!["--prec-div=false".into(), "--prec-sqrt=false".into()] } else { Vec::new() };
         let name = format!("fused_{}x{}", self.kernel.rows, self.kernel.cols);
         Generated {
@@ -143,7 +150,7 @@ impl<'k> Emitter<'k> {
             },
             arguments,
             finish,
-            workspace: partials.last().map_or(0, |p| p.offset + p.bytes),
+            workspace: partials.last().filter(|_| joins).map_or(0, |p| p.offset + p.bytes),
         }
     }
 

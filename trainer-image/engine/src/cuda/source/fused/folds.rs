@@ -9,6 +9,11 @@ use crate::{
 };
 
 impl Emitter<'_> {
+    /// Whether one block sees all rows of a segment: what it has added up is the result.
+    pub(super) fn alone(&self) -> bool {
+        self.most == 1 && (self.geometry.tiles == 1 || self.kernel.folds.iter().all(|fold| fold.per_column))
+    }
+
     pub(super) fn partials(&self) -> Vec<Partials> {
         let mut offset = 0;
         let place = |fold: &Fold| {
@@ -26,25 +31,16 @@ impl Emitter<'_> {
 
     /// What the block has added up, to memory.
     pub(super) fn sums(&mut self) {
-        if self.kernel.folds.is_empty() {
-            return;
-        }
         let Geometry { vector, lanes, held, groups, tiles, .. } = self.geometry.clone();
-        let segment = if self.kernel.segments > 1 { "segment" } else { "0u" };
-        let mut offset = 0;
-        let most = self.most;
-        for index in 0..self.kernel.folds.len() {
-            let fold = &self.kernel.folds[index];
-            let (acc, size) = types::accumulator(self.kernel.values[fold.value].0);
+        let partials = self.partials();
+        for (index, fold) in self.kernel.folds.iter().enumerate() {
+            let (acc, _) = types::accumulator(self.kernel.values[fold.value].0);
             let op = types::reduction(fold.op);
-            let columns = if fold.per_column { self.kernel.cols } else { tiles };
-            let start = format!("({acc}*)(partials + {offset}ull) + ((u64){segment} * {most}u + block) * {columns}u");
-            offset += (self.kernel.segments * most * columns * size).next_multiple_of(256);
             self.open("{");
+            self.put(index, acc, &partials[index]);
             if !fold.per_column {
                 let threads = self.geometry.threads();
                 let warps = threads.div_ceil(32);
-                self.line(format!("{acc}* to = {start};"));
                 self.line(format!("__shared__ {acc} table[{threads}];"));
                 self.line(format!("table[threadIdx.x] = f{index};"));
                 self.line("__syncthreads();");
@@ -53,15 +49,11 @@ impl Emitter<'_> {
                 self.line(format!("UNROLL for (u32 w = 0; w < {warps}u; w++) if (threadIdx.x + w * 32 < {threads}u) sum = {op}::join(sum, table[threadIdx.x + w * 32]);"));
                 self.line(format!("sum = over_lanes<{op}, 32>(sum);"));
                 let tile = if tiles > 1 { "blockIdx.y" } else { "0" };
-                self.line(format!("if (threadIdx.x == 0) to[{tile}] = sum;"));
+                self.line(format!("if (threadIdx.x == 0) put({tile}, sum);"));
                 self.close();
-                self.close();
-                continue;
-            }
-            self.line(format!("{acc}* to = {start};"));
-            if groups == 1 {
+            } else if groups == 1 {
                 self.vectors(|e| {
-                    e.line(format!("UNROLL for (int j = 0; j < V; j++) to[column(i) * V + j] = f{index}[i][j];"));
+                    e.line(format!("UNROLL for (int j = 0; j < V; j++) put(column(i) * V + j, f{index}[i][j]);"));
                 });
             } else {
                 // Groups add up in turn: a fixed order.
@@ -74,12 +66,34 @@ impl Emitter<'_> {
                 self.line("__syncthreads();");
                 let tile = if tiles > 1 { format!("blockIdx.y * {width}u + ") } else { String::new() };
                 self.line(format!(
-                    "for (u32 c = threadIdx.x; c < {width}u; c += {}u) if ({tile}c < {}u) to[{tile}c] = table[c];",
+                    "for (u32 c = threadIdx.x; c < {width}u; c += {}u) if ({tile}c < {}u) put({tile}c, table[c]);",
                     self.geometry.threads(),
                     self.kernel.cols
                 ));
             }
             self.close();
+        }
+    }
+
+    /// Writes a function that puts a sum of the block where it belongs.
+    fn put(&mut self, index: usize, acc: &str, place: &Partials) {
+        let segment = if self.kernel.segments > 1 { "segment" } else { "0u" };
+        let (fold, width) = (&self.kernel.folds[index], place.width);
+        if self.alone() {
+            let tag = types::tag(self.buffers[fold.to.buffer].dtype);
+            self.open(format!("auto put = [&](u32 at, {acc} sum) {{"));
+            self.line(format!("const {tag}::value one[1] = {{({tag}::value)sum}};"));
+            self.line(format!(
+                "store(c{index} + ((u64){segment} * {width}u + at) * {tag}::bytes, pack<{tag}, 1>(one));"
+            ));
+            self.close_with("};");
+        } else {
+            let columns = if fold.per_column { width } else { self.geometry.tiles };
+            self.line(format!(
+                "{acc}* to = ({acc}*)(partials + {}ull) + ((u64){segment} * {}u + block) * {columns}u;",
+                place.offset, self.most
+            ));
+            self.line(format!("auto put = [&](u32 at, {acc} sum) {{ to[at] = sum; }};"));
         }
     }
 
