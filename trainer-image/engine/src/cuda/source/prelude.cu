@@ -97,7 +97,7 @@ template <int B> DEV void store(void* p, const Raw<B>& r) {
 
 DEV float widen_bf16(u32 bits) { return __uint_as_float(bits << 16); }
 DEV float widen_f16(u32 bits) { float x; asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"((u16)bits)); return x; }
-// In pairs, also one value alone: converting a single one takes the unit of elementary functions, an eighth as fast.
+// In pairs, also one value alone: what converts a single one is the unit of elementary functions, which is slow and has its own work.
 DEV u32 pair_bf16(float low, float high) { u32 r; asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low)); return r; }
 DEV u32 pair_f16(float low, float high) { u32 r; asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low)); return r; }
 
