@@ -16,6 +16,8 @@ mod values;
 
 use std::fmt::Write;
 
+use folds::Partials;
+
 use super::{
     Argument, Generated, Grid,
     geometry::{Geometry, Shape},
@@ -52,8 +54,6 @@ struct Emitter<'k> {
     walks: Vec<Walk>,
     text: String,
     indent: usize,
-    /// Whether columns' values are loaded before the loop.
-    hoisted: bool,
     /// Blocks of a segment and a tile, at most.
     most: usize,
 }
@@ -70,9 +70,7 @@ impl<'k> Emitter<'k> {
             Walk::new(access, cols, buffers).expect("lowering cuts rows where every view's loops do")
         };
         let walks = kernel.loads.iter().map(|load| walk(&load.from, kernel.cols)).collect();
-        let hoisted = geometry.hoists(kernel);
-        let mut emitter =
-            Self { kernel, buffers, geometry, level, walks, text: String::new(), indent: 1, hoisted, most: 0 };
+        let mut emitter = Self { kernel, buffers, geometry, level, walks, text: String::new(), indent: 1, most: 0 };
         let work = emitter.run().div_ceil(emitter.geometry.step());
         let beside = kernel.segments * emitter.geometry.tiles;
         let resident = (multiprocessors * RESIDENT).div_ceil(beside).clamp(1, work);
@@ -100,7 +98,7 @@ impl<'k> Emitter<'k> {
 
     fn emit(mut self) -> Generated {
         let partials = self.partials();
-        let body = self.body();
+        let body = self.body(&partials);
         let mut text = String::new();
         let sixteen = |access: &Access| self.buffers[access.buffer].dtype.is_low_precision();
         let fast = self.kernel.loads.iter().any(|l| sixteen(&l.from))
@@ -169,6 +167,11 @@ impl<'k> Emitter<'k> {
         (blocks > 1).then_some(blocks.min(2048 / self.geometry.threads()).min(RESIDENT))
     }
 
+    /// The segment of a block.
+    fn segment(&self) -> &'static str {
+        if self.kernel.segments > 1 { "segment" } else { "0u" }
+    }
+
     /// Whether every row (or vector) that a thread looks at exists.
     fn whole(&self) -> bool {
         self.run().is_multiple_of(self.geometry.step())
@@ -182,7 +185,7 @@ impl<'k> Emitter<'k> {
         (!exact).then(|| format!("if (column(i) < {vectors}u)"))
     }
 
-    fn body(&mut self) -> String {
+    fn body(&mut self, partials: &[Partials]) -> String {
         let Geometry { vector, lanes, held, unroll, tiles, .. } = self.geometry.clone();
         self.line(format!("constexpr int U = {unroll}, H = {held}, V = {vector};"));
         let block = if self.kernel.segments > 1 {
@@ -200,7 +203,7 @@ impl<'k> Emitter<'k> {
             self.line(format!("auto column = [&](int i) -> u32 {{ return {tile}lane + i * {lanes}u; }};"));
         }
         self.scalars();
-        if self.hoisted {
+        if self.geometry.hoists(self.kernel) {
             for value in self.loads_of(Class::Col) {
                 let array = self.array(value, "[H]");
                 self.line(array.declaration());
@@ -244,7 +247,7 @@ impl<'k> Emitter<'k> {
         }
         self.row_stores();
         self.close();
-        self.sums();
+        self.sums(partials);
         std::mem::take(&mut self.text)
     }
 

@@ -19,10 +19,10 @@ impl Emitter<'_> {
         let place = |fold: &Fold| {
             let width = if fold.per_column { self.kernel.cols } else { 1 };
             // Sums of everything have one partial result for each block, tiles included.
-            let columns = if fold.per_column { width } else { self.geometry.tiles };
+            let tiles = if fold.per_column { 1 } else { self.geometry.tiles };
             let (_, size) = types::accumulator(self.kernel.values[fold.value].0);
-            let bytes = (self.kernel.segments * self.most * columns * size).next_multiple_of(256);
-            let own = Partials { offset, bytes, width };
+            let bytes = (self.kernel.segments * self.most * width * tiles * size).next_multiple_of(256);
+            let own = Partials { offset, bytes, width, tiles };
             offset += bytes;
             own
         };
@@ -30,14 +30,13 @@ impl Emitter<'_> {
     }
 
     /// What the block has added up, to memory.
-    pub(super) fn sums(&mut self) {
+    pub(super) fn sums(&mut self, partials: &[Partials]) {
         let Geometry { vector, lanes, held, groups, tiles, .. } = self.geometry.clone();
-        let partials = self.partials();
-        for (index, fold) in self.kernel.folds.iter().enumerate() {
+        for (index, (fold, place)) in self.kernel.folds.iter().zip(partials).enumerate() {
             let (acc, _) = types::accumulator(self.kernel.values[fold.value].0);
             let op = types::reduction(fold.op);
             self.open("{");
-            self.put(index, acc, &partials[index]);
+            self.put(index, acc, place);
             if !fold.per_column {
                 let threads = self.geometry.threads();
                 let warps = threads.div_ceil(32);
@@ -77,10 +76,9 @@ impl Emitter<'_> {
 
     /// Writes a function that puts a sum of the block where it belongs.
     fn put(&mut self, index: usize, acc: &str, place: &Partials) {
-        let segment = if self.kernel.segments > 1 { "segment" } else { "0u" };
-        let (fold, width) = (&self.kernel.folds[index], place.width);
+        let (segment, width) = (self.segment(), place.width);
         if self.alone() {
-            let tag = types::tag(self.buffers[fold.to.buffer].dtype);
+            let tag = types::tag(self.buffers[self.kernel.folds[index].to.buffer].dtype);
             self.open(format!("auto put = [&](u32 at, {acc} sum) {{"));
             self.line(format!("const {tag}::value one[1] = {{({tag}::value)sum}};"));
             self.line(format!(
@@ -88,10 +86,11 @@ impl Emitter<'_> {
             ));
             self.close_with("};");
         } else {
-            let columns = if fold.per_column { width } else { self.geometry.tiles };
             self.line(format!(
-                "{acc}* to = ({acc}*)(partials + {}ull) + ((u64){segment} * {}u + block) * {columns}u;",
-                place.offset, self.most
+                "{acc}* to = ({acc}*)(partials + {}ull) + ((u64){segment} * {}u + block) * {}u;",
+                place.offset,
+                self.most,
+                width * place.tiles
             ));
             self.line(format!("auto put = [&](u32 at, {acc} sum) {{ to[at] = sum; }};"));
         }
@@ -111,8 +110,8 @@ impl Emitter<'_> {
         for (index, (fold, place)) in kernel.folds.iter().zip(partials).enumerate() {
             let (acc, _) = types::accumulator(kernel.values[fold.value].0);
             let tag = types::tag(self.buffers[fold.to.buffer].dtype);
-            let (op, width, offset) = (types::reduction(fold.op), place.width, place.offset);
-            let tiles = if fold.per_column { 1 } else { self.geometry.tiles };
+            let op = types::reduction(fold.op);
+            let Partials { offset, width, tiles, .. } = *place;
             let row = width * tiles;
             let _ = writeln!(
                 text,
@@ -136,5 +135,7 @@ pub(super) struct Partials {
     pub(super) offset: usize,
     pub(super) bytes: usize,
     /// Columns of the result.
-    pub(super) width: usize,
+    width: usize,
+    /// Partial results of a block for each.
+    tiles: usize,
 }

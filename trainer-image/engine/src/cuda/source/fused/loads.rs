@@ -37,7 +37,7 @@ impl Emitter<'_> {
         arrays.extend(flat.then(|| own("u32", "col")));
         arrays.extend((!self.whole()).then(|| own("bool", "live")));
         arrays.extend(self.loads_of(Class::Full).into_iter().map(|value| self.array(value, "[U][H]")));
-        if !self.hoisted {
+        if !self.geometry.hoists(self.kernel) {
             let extents = if flat { "[U][H]" } else { "[H]" };
             arrays.extend(self.loads_of(Class::Col).into_iter().map(|value| self.array(value, extents)));
         }
@@ -69,7 +69,7 @@ impl Emitter<'_> {
         let groups = self.geometry.groups;
         let (run, per_segment) = (self.run(), self.kernel.rows / self.kernel.segments);
         let vectors = self.kernel.cols / self.geometry.vector;
-        let segment = if self.kernel.segments > 1 { "segment" } else { "0u" };
+        let segment = self.segment();
         self.open("UNROLL for (int u = 0; u < U; u++) {");
         self.line(format!("u32 at = start + u * {groups}u + group;"));
         if !self.whole() {
@@ -141,7 +141,7 @@ impl Emitter<'_> {
 
     fn loads(&mut self) {
         let flat = self.geometry.shape == Shape::Flat;
-        let columns = if self.hoisted { Vec::new() } else { self.loads_of(Class::Col) };
+        let columns = if self.geometry.hoists(self.kernel) { Vec::new() } else { self.loads_of(Class::Col) };
         let col = self.column();
         self.open("UNROLL for (int u = 0; u < U; u++) {");
         let full = self.loads_of(Class::Full);

@@ -48,15 +48,21 @@ impl Emitter<'_> {
     /// is the row's number or the column's that counts: remainders of 64 bits cost more than reading an element.
     fn index_along(&self, inner: usize, extent: usize) -> String {
         let cols = self.kernel.cols;
-        let (number, inner, repeats) = if cols.is_multiple_of(inner * extent) {
-            (format!("({} + j)", self.column()), inner, cols > inner * extent)
-        } else if inner.is_multiple_of(cols) {
-            ("row[u]".into(), inner / cols, true)
-        } else {
+        let (number, inner, repeats) = if self.counts_elements(inner, extent) {
             ("(number + j)".into(), inner, true)
+        } else if cols.is_multiple_of(inner * extent) {
+            (format!("({} + j)", self.column()), inner, cols > inner * extent)
+        } else {
+            ("row[u]".into(), inner / cols, true)
         };
         let step = if inner > 1 { format!("{number} / {inner}u") } else { number };
         if repeats { format!("(u32)({step} % {extent}u)") } else { format!("(u32)({step})") }
+    }
+
+    /// Whether an index along such an axis depends on an element's row and column: the axis does not end with rows.
+    fn counts_elements(&self, inner: usize, extent: usize) -> bool {
+        let cols = self.kernel.cols;
+        !cols.is_multiple_of(inner * extent) && !inner.is_multiple_of(cols)
     }
 
     /// The first column of a vector.
@@ -114,8 +120,13 @@ impl Emitter<'_> {
     /// The number of a vector's first element, where anything asks for it.
     pub(super) fn position(&mut self, needed: &[usize]) {
         let first = self.kernel.loads.len();
-        let counts = |v: &usize| {
-            *v >= first && matches!(self.kernel.code[*v - first], Instruction::Iota { .. } | Instruction::Random { .. })
+        let counts = |&v: &usize| {
+            v >= first
+                && match self.kernel.code[v - first] {
+                    Instruction::Iota { inner, extent } => self.counts_elements(inner, extent),
+                    Instruction::Random { .. } => true,
+                    _ => false,
+                }
         };
         if !needed.iter().any(counts) {
             return;
