@@ -3,13 +3,13 @@
 {{- printf "%s-operator" (trunc 54 .Release.Name) -}}
 {{- end -}}
 
-{{/* Labels by which the operator's pods are selected; they never change. */}}
+{{/* Selector labels of the operator's pods; immutable across versions. */}}
 {{- define "pawl.selector" -}}
 app.kubernetes.io/name: pawl-operator
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
-{{/* Labels of every object of this chart. managed-by is Helm, never pawl: that one marks what belongs to a job. */}}
+{{/* Labels of all objects of this chart. managed-by is Helm, never pawl: pawl labels the objects of TrainingJobs. */}}
 {{- define "pawl.labels" -}}
 {{ include "pawl.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
@@ -34,7 +34,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- $account.name | default (ternary (include "pawl.name" .) "default" $account.create) -}}
 {{- end -}}
 
-{{/* Namespaces whose trainer pods are closed off. */}}
+{{/* Namespaces in which trainer pods are isolated, as JSON. */}}
 {{- define "pawl.trainerNamespaces" -}}
 {{- .Values.networkPolicy.trainerNamespaces | default .Values.namespaces | toJson -}}
 {{- end -}}
