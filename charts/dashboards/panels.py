@@ -1,9 +1,9 @@
-"""Grafana's dashboard JSON (schema of Grafana 11 and 12), as little of it as a reader must know."""
+"""Builders of Grafana dashboard JSON (the schema of Grafana 11 and 12)."""
 
 SCHEMA_VERSION = 39
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
-# One colour for a meaning, everywhere.
+# Colours by meaning, the same in all dashboards.
 GOOD, BAD, UNCLEAR, IDLE, BUSY = "green", "red", "orange", "text", "blue"
 STAGES = {"Pending": IDLE, "Preflight": BUSY, "Optimizing": BUSY, "Searching": BUSY, "Training": "purple",
           "Complete": GOOD, "Failed": BAD, "Suspended": UNCLEAR}
@@ -13,37 +13,37 @@ OUTCOMES = {"Completed": GOOD, "Stopped": IDLE, "Lost": BAD, "Done": GOOD}
 
 
 def query(expr, legend="", table=False):
-    """A query: over time, or, for a table, as of now."""
+    """A range query, or an instant query in table format."""
     target = {"datasource": SOURCE, "editorMode": "code", "expr": " ".join(expr.split()), "legendFormat": legend or "__auto"}
     return target | ({"format": "table", "instant": True, "range": False} if table else {"range": True})
 
 
 def now(expr, legend=""):
-    """A query of which only the newest value counts."""
+    """An instant query."""
     return query(expr, legend) | {"instant": True, "range": False}
 
 
 def colours(by_name):
-    """A colour for each series of a name."""
+    """Field overrides with a fixed colour for each series: {name: colour}."""
     return [{"matcher": {"id": "byName", "options": name},
              "properties": [{"id": "color", "value": {"mode": "fixed", "fixedColor": colour}}]}
             for name, colour in by_name.items()]
 
 
 def column(name, *properties):
-    """How a column of a table is shown: (property, value)..."""
+    """A field override of a table column: (property, value)..."""
     return {"matcher": {"id": "byName", "options": name},
             "properties": [{"id": id, "value": value} for id, value in properties]}
 
 
 def thresholds(*steps):
-    """Colours from values on: (None, colour), (value, colour)..."""
+    """Absolute thresholds: (None, colour), (value, colour)..."""
     return {"mode": "absolute", "steps": [{"value": value, "color": colour} for value, colour in steps]}
 
 
 def panel(kind, title, description, queries, *, width=8, height=8, unit="short", options=None, custom=None, overrides=(),
           transformations=(), decimals=None, least=None, most=None, steps=None, mappings=(), links=(), no_value=None):
-    """A panel. `description` says what a reader sees, and what to make of it."""
+    """A panel. `description` explains what the panel shows and how to interpret it."""
     defaults = {"unit": unit, "custom": custom or {}, "mappings": list(mappings),
                 "color": {"mode": "thresholds" if steps else "palette-classic"},
                 "thresholds": steps or thresholds((None, GOOD)), "links": list(links)}
@@ -57,7 +57,7 @@ def panel(kind, title, description, queries, *, width=8, height=8, unit="short",
 
 
 def stat(title, description, queries, **rest):
-    """One number, large."""
+    """A stat panel: a single value."""
     options = {"reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False}, "orientation": "auto",
                "textMode": rest.pop("text", "auto"), "colorMode": "value", "graphMode": rest.pop("graph", "none"),
                "justifyMode": "auto", "wideLayout": True}
@@ -65,7 +65,7 @@ def stat(title, description, queries, **rest):
 
 
 def lines(title, description, queries, *, stacked=False, bars=False, legend=("lastNotNull",), **rest):
-    """Values over time."""
+    """A time series panel."""
     custom = {"drawStyle": "bars" if bars else "line", "lineWidth": 1, "fillOpacity": 60 if bars else 25 if stacked else 8,
               "showPoints": "never", "spanNulls": False, "lineInterpolation": "linear",
               "stacking": {"mode": "normal" if stacked or bars else "none", "group": "A"}} | rest.pop("custom", {})
@@ -76,7 +76,7 @@ def lines(title, description, queries, *, stacked=False, bars=False, legend=("la
 
 
 def bars(title, description, queries, *, x, **rest):
-    """A bar, or a group of bars, for each row of a table."""
+    """A bar chart panel: one bar or group of bars for each row of a table."""
     options = {"orientation": "horizontal", "xField": x, "showValue": "auto", "stacking": "none", "groupWidth": 0.75,
                "barWidth": 0.9, "barRadius": 0.05, "fullHighlight": False, "xTickLabelRotation": 0, "xTickLabelSpacing": 0,
                "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []},
@@ -86,7 +86,7 @@ def bars(title, description, queries, *, x, **rest):
 
 
 def gauge_bars(title, description, queries, **rest):
-    """A bar for each series, with its newest value."""
+    """A bar gauge panel: one bar with the latest value for each series."""
     options = {"displayMode": "basic", "orientation": "horizontal", "valueMode": "color", "showUnfilled": True,
                "minVizWidth": 8, "minVizHeight": 16, "namePlacement": "auto", "sizing": "auto",
                "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
@@ -95,7 +95,7 @@ def gauge_bars(title, description, queries, **rest):
 
 
 def table(title, description, queries, *, sort=None, **rest):
-    """Rows of facts."""
+    """A table panel."""
     options = {"showHeader": True, "cellHeight": "sm",
                "sortBy": [{"displayName": sort, "desc": False}] if sort else []}
     custom = {"align": "auto", "cellOptions": {"type": "auto"}, "inspect": False, "filterable": False}
@@ -103,7 +103,7 @@ def table(title, description, queries, *, sort=None, **rest):
 
 
 def timeline(title, description, queries, *, mappings, **rest):
-    """A state over time for each series."""
+    """A state timeline panel: one row for each series."""
     options = {"mergeValues": True, "showValue": "auto", "alignValue": "left", "rowHeight": 0.85,
                "legend": {"displayMode": "list", "placement": "bottom", "showLegend": False, "calcs": []},
                "tooltip": {"mode": "single", "sort": "none"}}
@@ -112,14 +112,14 @@ def timeline(title, description, queries, *, mappings, **rest):
 
 
 def names(values):
-    """Value mappings: a number is shown as a word in a colour. `values`: {number: (word, colour)}."""
+    """Value mappings from numbers to coloured text: {number: (text, colour)}."""
     shown = {str(number): {"text": word, "color": colour, "index": place}
              for place, (number, (word, colour)) in enumerate(values.items())}
     return [{"type": "value", "options": shown}]
 
 
 def joined(key, columns, *, sort=None, hidden=()):
-    """Joins table queries by a label, and keeps the named columns in this order: {Prometheus' name: shown name}."""
+    """Joins table queries by a label, and keeps the given columns in this order: {field name: displayed name}."""
     steps = [{"id": "joinByField", "options": {"byField": key, "mode": "outer"}},
              {"id": "filterFieldsByName", "options": {"include": {"names": list(columns)}}},
              {"id": "organize", "options": {"excludeByName": {}, "includeByName": {}, "renameByName": columns,
@@ -133,7 +133,7 @@ def joined(key, columns, *, sort=None, hidden=()):
 
 
 def variable(name, label, expr, *, multi, description):
-    """A choice among the values of a label."""
+    """A dashboard variable with the values of a label."""
     several = {"allValue": ".*", "current": {"text": "All", "value": "$__all"}} if multi else {}
     return {"type": "query", "name": name, "label": label, "description": description, "datasource": SOURCE,
             "query": {"query": expr, "refId": "StandardVariableQuery"}, "refresh": 2, "sort": 1, "multi": multi,
@@ -141,14 +141,14 @@ def variable(name, label, expr, *, multi, description):
 
 
 def source_variable():
-    """The choice of the Prometheus to ask."""
-    return {"type": "datasource", "name": "datasource", "label": "Data source", "description": "The Prometheus to ask.",
+    """The dashboard variable of the Prometheus data source."""
+    return {"type": "datasource", "name": "datasource", "label": "Data source", "description": "The Prometheus data source.",
             "query": "prometheus", "refresh": 1, "regex": "", "multi": False, "includeAll": False, "hide": 0, "options": [],
             "skipUrlSync": False}
 
 
 def placed(rows):
-    """Lays panels out from left to right in 24 columns, row by row: [(title, [panel, ...]), ...]."""
+    """Lays out panels from left to right in 24 columns, row by row: [(title, [panel, ...]), ...]."""
     panels, top = [], 0
     for title, content in rows:
         panels.append({"type": "row", "title": title, "collapsed": False, "panels": [],
@@ -166,7 +166,7 @@ def placed(rows):
 
 
 def dashboard(name, title, description, variables, rows, *, span):
-    """A dashboard. Its uid is its own name, so that links to it last; no uid of a data source is fixed."""
+    """A dashboard. Its uid is derived from its name, so that links to it are stable; the data source is a variable."""
     link = {"type": "dashboards", "title": "Pawl", "tags": ["pawl"], "asDropdown": True, "includeVars": True,
             "keepTime": True, "icon": "external link", "targetBlank": False, "tooltip": "", "url": ""}
     annotations = {"list": [{"builtIn": 1, "datasource": {"type": "grafana", "uid": "-- Grafana --"}, "enable": True,
