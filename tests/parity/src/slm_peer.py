@@ -1,10 +1,10 @@
-"""The PyTorch peer of the workload `slm`, with what it starts from and what it is fed written to a folder.
+"""Runs the PyTorch peer of the workload `slm`, and writes its initial weights, data and losses to a directory.
 
   python slm_peer.py PATH/TO/slm_peer.py FOLDER [ARGUMENTS OF THE PEER]
 
-Into FOLDER go model.safetensors (first weights, Hugging Face's names), adapters.safetensors (those that learn beside them, if any), train.bin and
-validation.bin (32-bit ids), order.bin (the first token of each window, 64-bit words) and losses.json. The peer itself is not changed: its model is
-written once it is built, and its losses are taken where it joins them for its report.
+Writes to FOLDER: model.safetensors (initial weights, with Hugging Face names), adapters.safetensors (trainable adapters, if any), train.bin and
+validation.bin (token ids, 32-bit), order.bin (the offset of the first token of each window, 64-bit) and losses.json. The peer is not modified: its
+functions are patched to write the model once it is built, and the losses where the peer stacks them for its report.
 """
 import importlib.util
 import json
@@ -15,7 +15,7 @@ import torch
 
 
 def name_of(parameter):
-    """Hugging Face's name of a parameter of the peer, or its PEFT's name of an adapter."""
+    """The Hugging Face name of a parameter of the peer, or the PEFT name of an adapter."""
     parts = parameter.split(".")
     if parts[0] in ("embed", "norm", "lm_head"):
         return {"embed": "model.embed_tokens", "norm": "model.norm", "lm_head": "lm_head"}[parts[0]] + ".weight"
@@ -59,7 +59,7 @@ def main():
         stream, cut = seen["stream"], int(0.95 * len(seen["stream"]))
         (folder / "train.bin").write_bytes(stream[:cut].to(torch.int32).numpy().tobytes())
         (folder / "validation.bin").write_bytes(stream[cut:].to(torch.int32).numpy().tobytes())
-        # As in the peer's `window`, one process.
+        # The same as the peer's `window` with one process.
         starts, steps = [], max(arguments.train_steps, arguments.warmup + 50) * arguments.accum
         for s in range(steps):
             g = torch.Generator().manual_seed((arguments.seed * 1_000_003 + s) * 64)
@@ -70,7 +70,7 @@ def main():
 
     def stacked(tensors, *rest):
         out = stack(tensors, *rest)
-        # The only scalars that it joins, as many as there are steps, are the losses.
+        # The losses are the only scalars that the peer stacks with one value per step.
         if "losses" not in seen and len(tensors) == seen.get("steps") and out.ndim == 1:
             seen["losses"] = True
             (folder / "losses.json").write_text(json.dumps(out.double().tolist()))
