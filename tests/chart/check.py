@@ -1,4 +1,4 @@
-"""What must hold of the chart, beside what helm, kubeconform and kube-score say. Ends in 'N passed, N failed'."""
+"""Checks of the rendered chart, in addition to helm, kubeconform and kube-score. The last line is 'N passed, N failed'."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def template(*values):
 def refused(*values):
     sets = [part for value in values for part in ("--set", value)]
     done = helm("template", "pawl", str(CHART), *sets)
-    assert done.returncode != 0, f"{values} is accepted"
+    assert done.returncode != 0, f"{values} is not rejected"
     return done.stderr
 
 
@@ -49,7 +49,7 @@ def of_kind(objects, kind):
 
 
 def rules(role):
-    """(group, resource, verb) that a role allows."""
+    """The triples (group, resource, verb) that a role allows."""
     return {
         (group, resource, verb)
         for rule in role["rules"]
@@ -60,7 +60,7 @@ def rules(role):
 
 
 def called():
-    """(group, resource, verb) that the controller's own documentation says it calls."""
+    """The triples (group, resource, verb) of the API calls in the controller's documentation."""
     text = (ROOT / "operator/controller/src/lib.rs").read_text()
     table = set()
     for line in text.splitlines():
@@ -68,7 +68,7 @@ def called():
         if row:
             group, resource, verbs = row.groups()
             table |= {(group or group_of(resource), resource, verb) for verb in verbs.split()}
-    assert len(table) > 20, "operator/controller/src/lib.rs has no table of calls"
+    assert len(table) > 20, "operator/controller/src/lib.rs has no table of API calls"
     return table
 
 
@@ -86,7 +86,7 @@ def the_operator_may_do_exactly_what_it_calls():
             continue
         allowed |= rules(role)
     expected = called()
-    assert allowed == expected, f"too much: {sorted(allowed - expected)}; too little: {sorted(expected - allowed)}"
+    assert allowed == expected, f"not needed: {sorted(allowed - expected)}; missing: {sorted(expected - allowed)}"
 
 
 @test
@@ -117,7 +117,7 @@ def users_get_trainingjobs_and_nothing_else():
         if role["metadata"]["name"] in {"pawl-edit", "pawl-view"}:
             assert {group for group, _, _ in rules(role)} == {"pawl.dev"}
             writes = {(what, verb) for _, what, verb in rules(role) if verb not in {"get", "list", "watch"}}
-            assert all(what == "trainingjobs" for what, _ in writes), "the status is the operator's"
+            assert all(what == "trainingjobs" for what, _ in writes), "only the operator may write the status"
             assert bool(writes) == (role["metadata"]["name"] == "pawl-edit")
 
 
@@ -126,7 +126,7 @@ def the_definition_is_the_generated_one_and_is_kept():
     (crd,) = of_kind(template(), "CustomResourceDefinition")
     assert crd["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
     source = yaml.safe_load((ROOT / "crds/trainingjobs.yaml").read_text())
-    assert crd["spec"] == source["spec"], "something is lost between the file and what is installed"
+    assert crd["spec"] == source["spec"], "the installed CRD differs from crds/trainingjobs.yaml"
     assert not of_kind(template("crd.install=false"), "CustomResourceDefinition")
 
 
@@ -161,7 +161,7 @@ def every_variable_is_one_that_the_operator_reads():
     known = set(re.findall(r'env = "([A-Z_]+)"', source))
     (deployment,) = of_kind(template(), "Deployment")
     given = {each["name"] for each in deployment["spec"]["template"]["spec"]["containers"][0]["env"]}
-    assert given == known, f"unknown: {given - known}; not given: {known - given}"
+    assert given == known, f"unknown: {given - known}; missing: {known - given}"
 
 
 @test
@@ -177,7 +177,7 @@ def values_that_cannot_work_are_refused_with_the_remedy():
     assert "networkPolicy.trainerNamespaces" in refused("networkPolicy.create=true")
     assert "/replicas" in refused("replicas=0")
     assert "/image/digest" in refused("image.digest=latest")
-    assert "replica" in refused("replica=2"), "a typing error is not a value"
+    assert "replica" in refused("replica=2"), "unknown values must be rejected"
     assert "/logs/format" in refused("logs.format=xml")
 
 
@@ -190,7 +190,7 @@ def values_and_schema_have_the_same_keys():
         if "default" in schema:
             assert values == schema["default"], where
             return
-        assert schema["additionalProperties"] is False, f"{where}: takes any key"
+        assert schema["additionalProperties"] is False, f"{where}: allows unknown keys"
         assert set(schema["properties"]) == set(values), where
         for name, each in schema["properties"].items():
             compare(f"{where}.{name}", each, values[name])
@@ -203,8 +203,8 @@ def values_and_schema_have_the_same_keys():
             for name, each in schema["properties"].items():
                 used((*path, name), each)
             return
-        # A value is read by its whole path, or by its last part inside `with` or after `$image :=`.
-        assert f".Values.{'.'.join(path)}" in text or f".{path[-1]}" in text, f"{'.'.join(path)} is read nowhere"
+        # A value is used with its whole path, or with its last component inside `with` or after `$image :=`.
+        assert f".Values.{'.'.join(path)}" in text or f".{path[-1]}" in text, f"{'.'.join(path)} is not used in any template"
 
     used((), schema)
 
@@ -226,7 +226,7 @@ def every_dashboard_and_alert_is_shipped():
     groups = [group for each in of_kind(objects, "PrometheusRule") for group in each["spec"]["groups"]]
     sources = [path for path in (CHART / "alerts").glob("*.yaml") if not path.name.endswith(".test.yaml")]
     expected = [group for path in sorted(sources) for group in yaml.safe_load(path.read_text())["groups"]]
-    assert groups == expected and expected, "an alert is lost or changed"
+    assert groups == expected and expected, "an alert is missing or changed"
 
 
 @test
@@ -236,8 +236,8 @@ def policies_let_through_who_should_pass():
     for namespace in ("team-a", "team-b"):
         gang, readers = policies[namespace]["ingress"]
         (peer,) = gang["from"]
-        assert "namespaceSelector" not in peer, "gangs of other namespaces are strangers"
-        assert "ports" not in gang, "NCCL chooses its own ports"
+        assert "namespaceSelector" not in peer, "pods of other namespaces must not have access"
+        assert "ports" not in gang, "NCCL uses dynamic ports"
         assert readers["ports"] == [{"port": 9470}]
         assert all("namespaceSelector" in peer for peer in readers["from"])
 
@@ -258,7 +258,7 @@ def main():
         try:
             each()
             print(f"ok    {each.__name__}")
-        except Exception as error:  # a test that cannot run has failed
+        except Exception as error:  # an error in a test is a failure
             failed += 1
             print(f"FAIL  {each.__name__}: {type(error).__name__}: {error}")
     print(f"{len(TESTS) - failed} passed, {failed} failed")

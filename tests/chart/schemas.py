@@ -1,4 +1,4 @@
-"""JSON schemas of everything that the chart may render, for kubeconform, without a network.
+"""Writes JSON schemas of all objects that the chart can render, for offline use by kubeconform.
 
     schemas.py SWAGGER OUT CRD...
 
@@ -16,7 +16,7 @@ DEFINITION = "#/definitions/"
 
 
 def strict(node):
-    """Refuses unknown fields wherever fields are listed; corrects what OpenAPI says otherwise than JSON Schema."""
+    """Converts an OpenAPI schema to JSON Schema, and disallows unknown fields wherever properties are listed."""
     if isinstance(node, list):
         return [strict(item) for item in node]
     if not isinstance(node, dict):
@@ -44,7 +44,7 @@ def referred(node, found):
 
 
 def closure(definitions, name):
-    """A definition and all that it refers to."""
+    """A definition with all definitions that it references."""
     todo, done = {name}, set()
     while todo:
         each = todo.pop()
@@ -54,7 +54,7 @@ def closure(definitions, name):
 
 
 def write(out, group, kind, version, schema):
-    # kubeconform calls the group of the core by its version.
+    # For the core group, kubeconform uses the version as the group.
     (out / f"{group or version}_{kind.lower()}_{version}.json").write_text(json.dumps(schema))
 
 
@@ -62,7 +62,7 @@ def main(swagger, out, *crds):
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
     definitions = {name: strict(each) for name, each in json.loads(Path(swagger).read_text())["definitions"].items()}
-    # A quantity may be written as a number.
+    # A quantity may be a number.
     definitions["io.k8s.apimachinery.pkg.api.resource.Quantity"] = {"type": ["string", "number"]}
     for name, definition in definitions.items():
         for kind in definition.get("x-kubernetes-group-version-kind", []):

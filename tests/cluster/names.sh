@@ -1,16 +1,16 @@
-# Where the test cluster keeps what, and what its network namespaces are called. Sourced by the other scripts.
+# Paths and network namespace names of the test cluster. Sourced by the other scripts.
 # shellcheck shell=bash disable=SC2034
 
 here=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
-# Binaries and the lock outlive a cluster; everything of one cluster is in $state.
+# Binaries and the lock are shared; everything else of a cluster is in $state.
 root=$(realpath -m "$here/../../target/cluster")
-# PAWL_CLUSTER names another one beside it: networks are apart, so all addresses are the same.
+# PAWL_CLUSTER selects a separate cluster. Networks are isolated, so clusters use the same addresses.
 cluster=${PAWL_CLUSTER:-pawl}
 state=$root/state
 [ "$cluster" = pawl ] || state=$root/$cluster
 control_plane=$cluster-cp
 
-# Runs a command in the control plane's network. Not `ip netns exec`: it hides the cgroups.
+# Runs a command in the control plane's network. Not with `ip netns exec`, which hides the cgroups.
 inside() { nsenter --net="/run/netns/$control_plane" -- "$@"; }
 
 # kubectl as the administrator.
@@ -21,7 +21,7 @@ fail() {
     exit 1
 }
 
-# Ends every process of a network namespace at once, as a power cut does, and removes the namespace.
+# Kills all processes of a network namespace, simulating a power failure, and removes the namespace.
 cut_power() { # NAMESPACE
     local ns=$1 pids
     [ -e "/run/netns/$ns" ] || return 0
@@ -35,7 +35,7 @@ cut_power() { # NAMESPACE
     ip netns del "$ns"
 }
 
-# Only one at a time makes, uses or ends the cluster: the others wait. `with` holds the lock for its command.
+# Acquires the exclusive lock of the cluster; other users wait. `with` holds the lock while its command runs.
 lock() {
     [ "${PAWL_CLUSTER_LOCK:-}" = held ] && return
     mkdir -p "$root"

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Checks of the dashboards that need no Prometheus: they are current, sound, and ask for metrics that there are.
+"""Checks dashboards and alerts without a Prometheus: they are up to date and consistent, and their metrics exist.
 
-No Grafana runs here (none can be had from a package registry), so nothing has drawn them; shape and queries are what is proved.
+The dashboards are not rendered, because Grafana is not available from a package registry; only structure and queries are checked.
 """
 
 import itertools
@@ -15,18 +15,18 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "pawl"
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 BUILT_IN = {"__rate_interval", "__interval", "__range", "__url_time_range", "__all", "__data"}
-# Metrics of the operator's process that every program has.
+# Standard process metrics, exported by the operator too.
 OF_PROCESSES = {"process_resident_memory_bytes", "process_cpu_seconds_total", "process_open_fds"}
 
 
 def emitted():
-    """Names of all metrics that the programs write, as literals of their sources."""
+    """Names of all exported metrics, from string literals in the sources."""
     sources = [*ROOT.glob("operator/*/src/**/*.rs"), *ROOT.glob("trainer-image/trainer/src/**/*.rs")]
     return set(re.findall(r'"(pawl_[a-z0-9_]+)"', "\n".join(path.read_text() for path in sources))) | OF_PROCESSES
 
 
 def names(expr):
-    """Names of the metrics in a query; a histogram's parts count as the histogram."""
+    """Names of the metrics in a query; _bucket, _sum and _count are mapped to their histogram."""
     found = re.findall(r"\b((?:pawl|process)_[a-z0-9_]+)\b", expr)
     return {re.sub(r"_(bucket|sum|count)$", "", name) if "seconds_" in name else name for name in found}
 
@@ -48,7 +48,7 @@ def panel_problems(panel):
             yield f"{title}: the data source of query {target['refId']} is not the variable"
     identities = [target["refId"] for target in panel["targets"]]
     if len(set(identities)) != len(identities):
-        yield f"{title}: two queries with one refId"
+        yield f"{title}: duplicate refId"
 
 
 def overlap(a, b):
@@ -60,12 +60,12 @@ def problems(dashboard, metrics):
     panels = dashboard["panels"]
     identities = [panel["id"] for panel in panels]
     if len(set(identities)) != len(identities):
-        yield "two panels with one id"
+        yield "duplicate panel id"
     for panel in panels:
         yield from panel_problems(panel)
         place = panel["gridPos"]
         if place["x"] < 0 or place["w"] < 1 or place["h"] < 1 or place["x"] + place["w"] > 24:
-            yield f"{panel['title']}: lies outside of the 24 columns: {place}"
+            yield f"{panel['title']}: is outside the 24 columns: {place}"
     for a, b in itertools.combinations(panels, 2):
         if overlap(a, b):
             yield f"{a['title']} and {b['title']} overlap"
@@ -73,24 +73,24 @@ def problems(dashboard, metrics):
     if "datasource" not in known:
         yield "no data source variable"
     text = json.dumps(dashboard["panels"])
-    # A link to another dashboard sets that one's variables.
+    # Variables in links belong to the linked dashboard.
     for name in set(re.findall(r"\$\{?([A-Za-z_]+)", text)) - known:
         yield f"variable {name} is not defined"
     for panel in panels:
         for target in panel.get("targets", []):
             for name in names(target["expr"]) - metrics:
-                yield f"{panel['title']}: no program writes {name}"
+                yield f"{panel['title']}: metric {name} is not exported"
     for variable in dashboard["templating"]["list"]:
         for name in names(variable["query"]["query"] if isinstance(variable["query"], dict) else "") - metrics:
-            yield f"variable {variable['name']}: no program writes {name}"
+            yield f"variable {variable['name']}: metric {name} is not exported"
     if re.search(r'"uid": "(?!\$\{datasource\}|-- Grafana --|pawl-)', json.dumps(dashboard)):
-        yield "a uid is fixed"
+        yield "hard-coded data source uid"
 
 
 def alert_problems(metrics):
     for path in sorted((CHART / "alerts").glob("*.yaml")):
         text = path.read_text()
-        # Read as text: a YAML reader is not in Python's library.
+        # Parsed as text: the Python standard library has no YAML parser.
         alerts = re.split(r"^      - alert: ", text, flags=re.M)[1:]
         for alert in alerts:
             name = alert.split()[0]
@@ -104,26 +104,26 @@ def alert_problems(metrics):
                 yield f"{path.name}: {name}: not in the runbooks' README"
             expr = alert[alert.index("expr:"):alert.index("labels:")]
             for metric in names(expr) - metrics:
-                yield f"{path.name}: {name}: no program writes {metric}"
+                yield f"{path.name}: {name}: metric {metric} is not exported"
 
 
 def main():
     found = []
     if subprocess.run([ROOT / "charts" / "dashboards" / "generate", "--check"]).returncode:
-        found.append("the dashboards are not current")
+        found.append("the dashboards are out of date")
     metrics = emitted()
     dashboards = sorted((CHART / "dashboards").glob("*.json"))
     if {path.stem for path in dashboards} != {"fleet", "job", "operator"}:
-        found.append(f"other dashboards than expected: {dashboards}")
+        found.append(f"unexpected set of dashboards: {dashboards}")
     identities = []
     for path in dashboards:
         dashboard = json.loads(path.read_text())
         identities.append(dashboard["uid"])
         found += [f"{path.name}: {problem}" for problem in problems(dashboard, metrics)]
     if len(set(identities)) != len(identities):
-        found.append("two dashboards with one uid")
+        found.append("duplicate dashboard uid")
     found += alert_problems(metrics)
-    print("\n".join(found) or f"{len(dashboards)} dashboards and all alerts are sound")
+    print("\n".join(found) or f"{len(dashboards)} dashboards and all alerts are consistent")
     return 1 if found else 0
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Asks a real Prometheus every query of every dashboard and alert while a job runs, until each panel has had data.
+"""Runs every query of every dashboard and alert on a Prometheus while a job runs, until each panel has returned data.
 
     queries.py PROMETHEUS NAMESPACE JOB SECONDS
 """
@@ -14,12 +14,12 @@ import urllib.parse
 import urllib.request
 
 CHART = pathlib.Path(__file__).resolve().parents[2] / "charts" / "pawl"
-# Panels that are empty when all is well, or that the run does not bring about. Their queries must only be valid.
+# Panels that may be empty, (dashboard, title): their queries must only be valid.
 MAY_BE_EMPTY = set()
 
 
 def ask(prometheus, path, **parameters):
-    """The result of a query; exits with Prometheus' own words when it is not valid."""
+    """The result of a query; exits with Prometheus' error message if the query is invalid."""
     try:
         with urllib.request.urlopen(f"{prometheus}/api/v1/{path}?{urllib.parse.urlencode(parameters)}", timeout=20) as answer:
             return json.load(answer)["data"]["result"]
@@ -34,7 +34,7 @@ def substituted(expr, values):
 
 
 def panels(values):
-    """(dashboard, panel, [(instant, query)...]) of every panel."""
+    """Yields (dashboard, panel, [(instant, query), ...]) for every panel."""
     for path in sorted((CHART / "dashboards").glob("*.json")):
         for panel in json.loads(path.read_text())["panels"]:
             if panel["type"] != "row":
@@ -50,7 +50,7 @@ def alerts():
 
 
 def has_data(result):
-    """Whether there is a number that can be drawn."""
+    """Whether the result contains a finite value."""
     samples = [sample for series in result for sample in series.get("values", [series.get("value")])]
     return any(value not in ("NaN", "+Inf", "-Inf") for _, value in samples)
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Keeps a file of Prometheus' targets current: the trainer pods of a namespace, labelled as the chart's PodMonitor does.
+"""Updates a Prometheus file_sd file with the trainer pods of a namespace, labelled as by the chart's PodMonitor.
 
     targets.py NAMESPACE FILE
 """
