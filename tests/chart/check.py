@@ -37,7 +37,7 @@ def template(*values):
     return [each for each in yaml.safe_load_all(done.stdout) if each]
 
 
-def refused(*values):
+def rejected(*values):
     sets = [part for value in values for part in ("--set", value)]
     done = helm("template", "pawl", str(CHART), *sets)
     assert done.returncode != 0, f"{values} is not rejected"
@@ -78,7 +78,7 @@ def group_of(resource):
 
 
 @test
-def the_operator_may_do_exactly_what_it_calls():
+def rbac_allows_exactly_the_api_calls_of_the_operator():
     objects = template()
     allowed = set()
     for role in of_kind(objects, "Role") + of_kind(objects, "ClusterRole"):
@@ -100,7 +100,7 @@ def no_role_has_a_wildcard_or_reads_secrets():
 
 
 @test
-def a_list_of_namespaces_gives_no_right_elsewhere():
+def a_list_of_namespaces_gives_no_permissions_elsewhere():
     objects = template("namespaces={team-a,team-b}")
     assert not of_kind(objects, "ClusterRoleBinding")
     roles = {each["metadata"]["namespace"] for each in of_kind(objects, "Role")}
@@ -112,7 +112,7 @@ def a_list_of_namespaces_gives_no_right_elsewhere():
 
 
 @test
-def users_get_trainingjobs_and_nothing_else():
+def user_roles_allow_trainingjobs_only():
     for role in of_kind(template(), "ClusterRole"):
         if role["metadata"]["name"] in {"pawl-edit", "pawl-view"}:
             assert {group for group, _, _ in rules(role)} == {"pawl.dev"}
@@ -122,7 +122,7 @@ def users_get_trainingjobs_and_nothing_else():
 
 
 @test
-def the_definition_is_the_generated_one_and_is_kept():
+def the_crd_is_the_generated_one_and_is_kept_on_uninstall():
     (crd,) = of_kind(template(), "CustomResourceDefinition")
     assert crd["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
     source = yaml.safe_load((ROOT / "crds/trainingjobs.yaml").read_text())
@@ -131,7 +131,7 @@ def the_definition_is_the_generated_one_and_is_kept():
 
 
 @test
-def every_object_is_labelled_and_none_is_taken_for_a_job_s():
+def every_object_has_the_standard_labels():
     for each in template(*EVERYTHING):
         if each["kind"] == "CustomResourceDefinition":
             continue
@@ -156,7 +156,7 @@ def pods_are_restricted():
 
 
 @test
-def every_variable_is_one_that_the_operator_reads():
+def environment_variables_match_the_operator_s():
     source = (ROOT / "operator/cli/src/args/operator.rs").read_text()
     known = set(re.findall(r'env = "([A-Z_]+)"', source))
     (deployment,) = of_kind(template(), "Deployment")
@@ -165,20 +165,20 @@ def every_variable_is_one_that_the_operator_reads():
 
 
 @test
-def the_digest_wins_over_the_tag():
+def the_digest_takes_precedence_over_the_tag():
     digest = "sha256:" + "a" * 64
     (deployment,) = of_kind(template("image.tag=v9", f"image.digest={digest}"), "Deployment")
     assert deployment["spec"]["template"]["spec"]["containers"][0]["image"] == f"ghcr.io/pawl-dev/pawl@{digest}"
 
 
 @test
-def values_that_cannot_work_are_refused_with_the_remedy():
-    assert "leaderElection=true or replicas=1" in refused("replicas=2", "leaderElection=false")
-    assert "networkPolicy.trainerNamespaces" in refused("networkPolicy.create=true")
-    assert "/replicas" in refused("replicas=0")
-    assert "/image/digest" in refused("image.digest=latest")
-    assert "replica" in refused("replica=2"), "unknown values must be rejected"
-    assert "/logs/format" in refused("logs.format=xml")
+def invalid_values_are_rejected_with_a_remedy():
+    assert "leaderElection=true or replicas=1" in rejected("replicas=2", "leaderElection=false")
+    assert "networkPolicy.trainerNamespaces" in rejected("networkPolicy.create=true")
+    assert "/replicas" in rejected("replicas=0")
+    assert "/image/digest" in rejected("image.digest=latest")
+    assert "replica" in rejected("replica=2"), "unknown values must be rejected"
+    assert "/logs/format" in rejected("logs.format=xml")
 
 
 @test
@@ -210,7 +210,7 @@ def values_and_schema_have_the_same_keys():
 
 
 @test
-def one_replica_has_no_budget_and_two_have():
+def a_pod_disruption_budget_exists_only_with_two_replicas():
     assert not of_kind(template(), "PodDisruptionBudget")
     assert len(of_kind(template("replicas=2"), "PodDisruptionBudget")) == 1
 
@@ -230,7 +230,7 @@ def every_dashboard_and_alert_is_shipped():
 
 
 @test
-def policies_let_through_who_should_pass():
+def network_policies_allow_the_expected_ingress():
     policies = {each["metadata"]["namespace"]: each["spec"] for each in of_kind(template(*EVERYTHING), "NetworkPolicy")}
     assert set(policies) == {"pawl-system", "team-a", "team-b"}
     for namespace in ("team-a", "team-b"):
@@ -243,7 +243,7 @@ def policies_let_through_who_should_pass():
 
 
 @test
-def the_notes_say_what_comes_next():
+def the_notes_contain_the_next_steps():
     done = helm("install", "pawl", str(CHART), "--dry-run=client", "--namespace", "pawl-system")
     assert done.returncode == 0, done.stderr
     notes = done.stdout.split("NOTES:")[1]

@@ -2,8 +2,8 @@
 
     schemas.py SWAGGER OUT CRD...
 
-SWAGGER is the OpenAPI document in Kubernetes' own module, each CRD a CustomResourceDefinition as YAML. OUT gets one
-self-contained file for each kind, named GROUP_KIND_VERSION.json; unknown fields are refused.
+SWAGGER is the OpenAPI document of the Kubernetes Go module, each CRD is a YAML file. Writes one self-contained file
+GROUP_KIND_VERSION.json per kind to the directory OUT. The schemas disallow unknown fields.
 """
 
 import json
