@@ -50,7 +50,7 @@ def phases():
     waterfall = {"phase": "Phase", "Value #B": "expected", "Value #C": "lower bound", "Value #D": "measured",
                  "Value #E": "upper bound", "Value #A": "#"}
     evidence = {"Value #A": "#", "phase": "Phase", "state": "State", "Value #C": "Speedup", "Value #D": "Lower", "Value #E": "Upper",
-                "Value #F": "Minimum", "Value #G": "Expected", "Value #H": "Pairs", "Value #I": "Rung", "Value #J": "Loss increase",
+                "Value #F": "Minimum", "Value #G": "Expected", "Value #H": "Pairs", "Value #I": "Fallbacks used", "Value #J": "Loss increase",
                 "Value #K": "Loss increase, upper", "Value #L": "Loss limit", "Value #M": "Memory"}
     index = f"max by (phase) (pawl_phase_index{{{JOB}}})"
     loss = lambda name: f'max by (phase) (pawl_phase_quality_loss_delta{{{JOB}, bound="{name}"}})'
