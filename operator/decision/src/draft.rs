@@ -2,8 +2,8 @@
 
 use crate::action::{Event, EventKind};
 use jiff::Timestamp;
-use pawl_api::spec::{TrainingJob, TrainingJobSpec};
 use pawl_api::status::{FailureStatus, PhaseState, TrainingJobStatus};
+use pawl_api::{TrainingJob, TrainingJobSpec};
 use pawl_contract::decimal::Decimal;
 use pawl_contract::report::truncated;
 use std::collections::BTreeMap;

@@ -29,7 +29,7 @@ pub fn dispatch(command: Command) -> ExitCode {
         Command::Plan(plan) => plan::plan(&plan),
         Command::Kubectl(arguments) => kubectl::kubectl(arguments),
         Command::Operator(arguments) => operator::operator(arguments),
-        Command::Crd => print(&pawl_api::crd()),
+        Command::Crd => print(&pawl_manifest::crd()),
         Command::Completion { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Arguments::command(), "pawl", &mut script);

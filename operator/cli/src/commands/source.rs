@@ -3,8 +3,8 @@
 use crate::args::Place;
 use crate::exit;
 use pawl_api::TrainingJob;
-use pawl_api::manifest::{self, ManifestErrors};
 use pawl_local::state::StateDir;
+use pawl_manifest::ManifestErrors;
 use std::io::Read;
 use std::path::Path;
 use std::process::ExitCode;
@@ -23,11 +23,11 @@ pub enum SourceError {
 /// Reads the manifest in `file`; `-` is standard input.
 pub fn load(file: &Path) -> Result<TrainingJob, SourceError> {
     if file != Path::new("-") {
-        return Ok(manifest::load(file)?);
+        return Ok(pawl_manifest::load(file)?);
     }
     let mut text = String::new();
     std::io::stdin().read_to_string(&mut text)?;
-    Ok(manifest::parse(&text, "<stdin>")?)
+    Ok(pawl_manifest::parse(&text, "<stdin>")?)
 }
 
 /// Prints every problem on a line of its own.

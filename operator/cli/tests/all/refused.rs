@@ -23,7 +23,7 @@ fn a_bad_manifest_is_refused_with_its_place() {
 #[test]
 fn every_broken_manifest_is_refused_exactly() {
     let scene = Scene::new();
-    let broken = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crds/tests/broken");
+    let broken = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crds/manifest/tests/broken");
     let mut count = 0;
     for entry in fs::read_dir(broken).unwrap() {
         let path = entry.unwrap().path();

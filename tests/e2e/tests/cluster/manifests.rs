@@ -9,7 +9,7 @@ use pawl_e2e::scene;
 #[test]
 fn broken_manifests_are_refused_at_apply_with_the_field_and_the_remedy() {
     scene(async |scene| {
-        let folder = repository().join("crds/tests/broken");
+        let folder = repository().join("crds/manifest/tests/broken");
         let mut wrong = Vec::new();
         let mut refused = 0;
         for file in std::fs::read_dir(&folder).unwrap() {

@@ -56,7 +56,7 @@ fn what_rules_cannot_say_fails_before_any_pod_is_made() {
     scene(async |scene| {
         let _operator = scene.operator().await;
         let mut invalid = Vec::new();
-        for file in std::fs::read_dir(repository().join("crds/tests/broken")).unwrap() {
+        for file in std::fs::read_dir(repository().join("crds/manifest/tests/broken")).unwrap() {
             let path = file.unwrap().path();
             let text = std::fs::read_to_string(&path).unwrap();
             if !text.contains("\n# cluster: accepts\n") {

@@ -9,20 +9,20 @@ use std::path::Path;
 use std::sync::Arc;
 
 fn schema() -> Value {
-    let definition: Value = serde_saphyr::from_str(&pawl_api::crd()).expect("the CRD is YAML");
+    let definition: Value = serde_saphyr::from_str(&pawl_manifest::crd()).expect("the CRD is YAML");
     definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"].clone()
 }
 
 #[test]
 fn the_file_is_what_the_types_say() {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("trainingjobs.yaml");
-    let same = std::fs::read_to_string(&file).is_ok_and(|text| text == pawl_api::crd());
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../trainingjobs.yaml");
+    let same = std::fs::read_to_string(&file).is_ok_and(|text| text == pawl_manifest::crd());
     assert!(same, "{} is out of date: cargo run -- crd > crds/trainingjobs.yaml", file.display());
 }
 
 #[test]
 fn it_fits_into_the_annotation_of_kubectl_apply() {
-    let definition: Value = serde_saphyr::from_str(&pawl_api::crd()).unwrap();
+    let definition: Value = serde_saphyr::from_str(&pawl_manifest::crd()).unwrap();
     let bytes = serde_json::to_string(&definition).unwrap().len();
     assert!(bytes < 120 << 10, "{bytes} bytes of the 256 KiB");
 }
@@ -144,9 +144,9 @@ fn rules_refuse_what_validation_refuses() {
 
 #[test]
 fn rules_admit_the_examples() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
     for file in std::fs::read_dir(folder).unwrap().map(|f| f.unwrap().path()) {
-        let job = pawl_api::manifest::load(&file).unwrap_or_else(|e| panic!("{e}"));
+        let job = pawl_manifest::load(&file).unwrap_or_else(|e| panic!("{e}"));
         assert_eq!(refused(&serde_json::to_value(&job).unwrap()), Vec::<String>::new(), "{}", file.display());
     }
 }

@@ -7,8 +7,8 @@ mod pods;
 
 use crate::bounds::{self, Kind};
 use crate::duration::Span;
+use crate::object::TrainingJob;
 use crate::rules::MAX_JOB_NAME;
-use crate::spec::TrainingJob;
 use pawl_contract::decimal::Decimal;
 use serde_json::Value;
 use std::fmt;
@@ -27,7 +27,8 @@ pub struct Problem {
 }
 
 impl Problem {
-    pub(crate) fn new(
+    /// A problem at `field`; `value`, `message` and `remedy` as in the fields of the same names.
+    pub fn new(
         field: impl Into<String>,
         value: impl Into<String>,
         message: impl Into<String>,
@@ -37,7 +38,7 @@ impl Problem {
     }
 
     /// Value, message and remedy, without the field.
-    pub(crate) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         let space = if self.value.is_empty() { "" } else { " " };
         let colon = if self.remedy.is_empty() { "" } else { ": " };
         format!("{}{space}{}{colon}{}", self.value, self.message, self.remedy)

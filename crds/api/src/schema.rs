@@ -1,7 +1,7 @@
 //! The schema of a `TrainingJob` as Kubernetes wants it: structural, self-contained, bounded.
 //!
 //! `schemars` describes the Rust types in JSON Schema; [`of`] rewrites that into the subset of OpenAPI v3 that a
-//! CustomResourceDefinition may use. The same schema checks manifests that are read from files ([`crate::manifest`]).
+//! CustomResourceDefinition may use. The same schema checks manifests that are read from files (crate `pawl-manifest`).
 
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 const MAX_STRING: u64 = 4096;
 
 /// The structural schema of `T`.
-pub(crate) fn of<T: JsonSchema>() -> Value {
+pub fn of<T: JsonSchema>() -> Value {
     let settings = SchemaSettings::openapi3().with(|s| {
         s.inline_subschemas = true;
         s.meta_schema = None;

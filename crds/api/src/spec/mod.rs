@@ -15,8 +15,6 @@ pub use pods::{PodTemplate, Trainer};
 pub use search::{Goal, Objective, Parameter, Pruner, Sampler, Scale, Search};
 pub use train::{Checkpoint, Cost, EarlyStopping, Guard, Lifecycle, Train};
 
-use crate::status::TrainingJobStatus;
-use kube::CustomResource;
 use pawl_contract::decimal::Decimal;
 use pawl_contract::settings::Settings;
 use schemars::JsonSchema;
@@ -24,10 +22,7 @@ use serde::{Deserialize, Serialize};
 
 /// A training job: what to train, a baseline, an ordered list of optimization phases, and gates. Pawl measures each
 /// phase against the settings accepted so far, keeps or reverts it, then trains with what held.
-#[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[kube(group = "pawl.dev", version = "v1alpha1", kind = "TrainingJob", namespaced)]
-#[kube(status = "TrainingJobStatus", shortname = "tj", plural = "trainingjobs")]
-#[kube(derive = "PartialEq", schema = "disabled")]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TrainingJobSpec {
     /// Stop after a checkpoint and give all devices back, until set to false again.

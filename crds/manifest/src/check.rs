@@ -1,9 +1,9 @@
 //! A document against the schema: every unknown field, wrong type and value out of range, not only the first.
 
-use super::tree::{Node, Tree};
-use crate::duration::{NotASpan, Span};
-use crate::quantity::{Bytes, NotBytes};
-use crate::validate::Problem;
+use crate::tree::{Node, Tree};
+use pawl_api::Problem;
+use pawl_api::duration::{NotASpan, Span};
+use pawl_api::quantity::{Bytes, NotBytes};
 use pawl_contract::decimal::{Decimal, NotADecimal};
 use serde_json::Value;
 
@@ -15,7 +15,7 @@ const MEANT: [(&str, &str); 4] =
     [("on", "when"), ("True", "when"), ("true", "when"), ("optimiserKernel", "optimizerKernel")];
 
 /// All that is wrong with `tree` as the schema of a whole manifest sees it.
-pub(super) fn check(tree: &Tree, schema: &Value) -> Vec<Problem> {
+pub(crate) fn check(tree: &Tree, schema: &Value) -> Vec<Problem> {
     let mut checker = Checker { problems: Vec::new() };
     checker.value(tree, schema, String::new());
     checker.problems
@@ -218,7 +218,7 @@ impl Checker {
 }
 
 /// `did you mean x?` when a name is like `wrong`, else `otherwise`.
-pub(super) fn suggestion<'a>(wrong: &str, names: impl Iterator<Item = &'a str> + Clone, otherwise: &str) -> String {
+pub(crate) fn suggestion<'a>(wrong: &str, names: impl Iterator<Item = &'a str> + Clone, otherwise: &str) -> String {
     if let Some((_, meant)) = MEANT.iter().find(|(from, to)| *from == wrong && names.clone().any(|n| n == *to)) {
         return format!("did you mean {meant}?");
     }

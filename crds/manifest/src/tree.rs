@@ -1,6 +1,6 @@
 //! A YAML or JSON document with the place of every key and value.
 
-use super::ManifestError;
+use crate::ManifestError;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 use serde_saphyr::{Location, Spanned};
@@ -8,7 +8,7 @@ use std::fmt;
 
 /// A value and where it is.
 #[derive(Debug)]
-pub(super) struct Tree {
+pub(crate) struct Tree {
     /// The value.
     pub node: Node,
     /// Line and column, from 1.
@@ -17,7 +17,7 @@ pub(super) struct Tree {
 
 /// A value.
 #[derive(Debug)]
-pub(super) enum Node {
+pub(crate) enum Node {
     /// Null, a truth value or a number, as a reader of YAML 1.1 takes it: `kubectl` is one.
     Scalar(Value),
     /// Text.
@@ -30,7 +30,7 @@ pub(super) enum Node {
 
 /// One entry of a map.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(crate) struct Entry {
     /// Its key.
     pub key: String,
     /// Where the key is.
@@ -40,7 +40,7 @@ pub(super) struct Entry {
 }
 
 /// Reads one document.
-pub(super) fn read(text: &str) -> Result<Tree, ManifestError> {
+pub(crate) fn read(text: &str) -> Result<Tree, ManifestError> {
     let options = serde_saphyr::options! { with_snippet: false };
     let about = |location: Option<Location>, message: String| {
         let (line, column) = location.as_ref().map_or((0, 0), place);
@@ -82,7 +82,7 @@ fn place(location: &Location) -> (u32, u32) {
 
 impl Tree {
     /// The value without its places.
-    pub(super) fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         match &self.node {
             Node::Scalar(value) => value.clone(),
             Node::Text(text) => Value::String(text.clone()),
@@ -96,7 +96,7 @@ impl Tree {
     }
 
     /// Forgets an entry of the outermost map.
-    pub(super) fn remove(&mut self, key: &str) {
+    pub(crate) fn remove(&mut self, key: &str) {
         if let Node::Map(entries) = &mut self.node {
             entries.retain(|e| e.key != key);
         }
@@ -104,7 +104,7 @@ impl Tree {
 
     /// Where `field` is, such as `spec.phases[1].name`: its key (an element of a list: itself), or, when there is no such
     /// field, that of the innermost field around it.
-    pub(super) fn location(&self, field: &str) -> (u32, u32) {
+    pub(crate) fn location(&self, field: &str) -> (u32, u32) {
         let mut here = self;
         let mut found = self.place;
         let mut rest = field;

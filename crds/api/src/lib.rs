@@ -3,24 +3,24 @@
 //! - [`spec`]: what a user writes;
 //! - [`status`]: what Pawl believes, and why: the only memory of the decision core;
 //! - [`quantity`] and [`duration`]: the string forms of bytes and times;
-//! - [`manifest`]: reads manifests from files, with the line of all that is wrong;
 //! - [`validate()`]: what must hold beyond the schema;
-//! - [`crd()`]: the CustomResourceDefinition. `crds/trainingjobs.yaml` is what `pawl crd` prints; a test fails when they
-//!   differ.
+//! - [`definition()`]: the CustomResourceDefinition, from the types and the rules. The crate `pawl-manifest` prints it as YAML and
+//!   reads manifests against it.
 
 mod bounds;
-mod crd;
+mod definition;
 pub mod duration;
-pub mod manifest;
+mod object;
 mod progress;
 pub mod quantity;
 mod rules;
-mod schema;
+pub mod schema;
 pub mod spec;
 pub mod status;
 mod validate;
 
-pub use crd::crd;
-pub use spec::{TrainingJob, TrainingJobSpec};
+pub use definition::definition;
+pub use object::TrainingJob;
+pub use spec::TrainingJobSpec;
 pub use status::TrainingJobStatus;
 pub use validate::{Problem, validate};

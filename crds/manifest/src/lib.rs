@@ -1,16 +1,17 @@
 //! Manifests in files: YAML or JSON in, a [`TrainingJob`] or all that is wrong with it, each with its line, out.
 //!
-//! Text → located tree → checked against the schema → typed → [`crate::validate()`]. The schema is the CRD's, so that what
+//! Text → located tree → checked against the schema → typed → [`pawl_api::validate()`]. The schema is the CRD's, so that what
 //! is refused here and by the API server is the same; only fields of pods, which the CRD knows as well, and unknown fields
 //! are told more exactly.
 
 mod check;
+mod crd;
 mod tree;
 
-use crate::schema;
-use crate::spec::{TrainingJob, TrainingJobSpec};
-use crate::validate::{Problem, validate};
+pub use crd::crd;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use pawl_api::{Problem, TrainingJob, TrainingJobSpec, schema, validate};
 use serde_json::{Value, json};
 use std::fmt;
 use std::path::Path;

@@ -1,0 +1,68 @@
+//! The object: metadata, spec and status under one kind.
+
+use crate::spec::TrainingJobSpec;
+use crate::status::TrainingJobStatus;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::{Metadata, NamespaceResourceScope, Resource};
+use serde::ser::SerializeStruct;
+use serde::{Deserialize, Serialize, Serializer};
+
+/// A training job: what to train, a baseline, an ordered list of optimization phases, and gates.
+///
+/// It is a resource of Kubernetes by [`Resource`] and [`Metadata`], which `kube`'s client accepts; this crate itself needs no
+/// client.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct TrainingJob {
+    /// Name, namespace, labels, and what the API server keeps.
+    #[serde(default)]
+    pub metadata: ObjectMeta,
+    /// What the user asks for.
+    pub spec: TrainingJobSpec,
+    /// What Pawl observed and decided; absent before the first decision.
+    #[serde(default)]
+    pub status: Option<TrainingJobStatus>,
+}
+
+impl TrainingJob {
+    /// A job without a status.
+    pub fn new(name: &str, spec: TrainingJobSpec) -> Self {
+        Self { metadata: ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() }, spec, status: None }
+    }
+}
+
+impl Resource for TrainingJob {
+    const API_VERSION: &'static str = "pawl.dev/v1alpha1";
+    const GROUP: &'static str = "pawl.dev";
+    const KIND: &'static str = "TrainingJob";
+    const VERSION: &'static str = "v1alpha1";
+    const URL_PATH_SEGMENT: &'static str = "trainingjobs";
+    type Scope = NamespaceResourceScope;
+}
+
+impl Metadata for TrainingJob {
+    type Ty = ObjectMeta;
+
+    fn metadata(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn metadata_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+/// With `apiVersion` and `kind`, which the type knows.
+impl Serialize for TrainingJob {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut object = serializer.serialize_struct(Self::KIND, 4 + usize::from(self.status.is_some()))?;
+        object.serialize_field("apiVersion", Self::API_VERSION)?;
+        object.serialize_field("kind", Self::KIND)?;
+        object.serialize_field("metadata", &self.metadata)?;
+        object.serialize_field("spec", &self.spec)?;
+        match &self.status {
+            Some(status) => object.serialize_field("status", status)?,
+            None => object.skip_field("status")?,
+        }
+        object.end()
+    }
+}
