@@ -1,7 +1,9 @@
 //! The command line.
 
 pub mod agent;
+#[cfg(feature = "cluster")]
 pub mod kubectl;
+#[cfg(feature = "cluster")]
 pub mod operator;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -52,10 +54,20 @@ pub enum Command {
     },
     /// Print what the trainer will run, without running it.
     Plan(Plan),
-    /// Look after the TrainingJobs of a cluster; `kubectl pawl` when a link named kubectl-pawl is in the PATH.
+    /// Manage the TrainingJobs of a cluster; `kubectl pawl` when a link named kubectl-pawl is in the PATH.
+    #[cfg(feature = "cluster")]
     Kubectl(kubectl::Arguments),
-    /// Run the TrainingJobs of a cluster, until SIGTERM.
+    /// Run the operator of a cluster until SIGTERM.
+    #[cfg(feature = "cluster")]
     Operator(operator::Operator),
+    /// Not in this build: manage the TrainingJobs of a cluster.
+    #[cfg(not(feature = "cluster"))]
+    #[command(hide = true, disable_help_flag = true)]
+    Kubectl(Absent),
+    /// Not in this build: run the operator of a cluster.
+    #[cfg(not(feature = "cluster"))]
+    #[command(hide = true, disable_help_flag = true)]
+    Operator(Absent),
     /// Print the CustomResourceDefinition of TrainingJob as YAML.
     Crd,
     /// Print a completion script.
@@ -69,6 +81,15 @@ pub enum Command {
     /// Be one rank: read the trainer contract's environment.
     #[command(hide = true)]
     Trainer,
+}
+
+/// Arguments of a command that this build does not have; it refuses them all.
+#[cfg(not(feature = "cluster"))]
+#[derive(Debug, Args)]
+pub struct Absent {
+    /// Whatever was written.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+    pub arguments: Vec<std::ffi::OsString>,
 }
 
 /// `pawl run`.

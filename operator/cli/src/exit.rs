@@ -15,6 +15,7 @@ pub const NOT_AS_ASKED: u8 = 3;
 /// The state directory cannot be used.
 pub const STATE: u8 = 4;
 /// The cluster cannot be used.
+#[cfg(feature = "cluster")]
 pub const CLUSTER: u8 = 4;
 
 /// The codes, for `--help`.

@@ -13,8 +13,12 @@ fn main() -> ExitCode {
     let mut words = std::env::args_os();
     let program = words.next().unwrap_or_default();
     match Path::new(&program).file_stem().and_then(|name| name.to_str()) {
+        #[cfg(feature = "cluster")]
         Some("kubectl-pawl") => commands::kubectl::plugin(),
+        #[cfg(feature = "cluster")]
         Some("kubectl_complete-pawl") => commands::kubectl::complete::answer(words),
+        #[cfg(not(feature = "cluster"))]
+        Some("kubectl-pawl" | "kubectl_complete-pawl") => commands::without_cluster(),
         _ => commands::dispatch(args::Arguments::parse().command),
     }
 }

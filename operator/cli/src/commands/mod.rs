@@ -1,7 +1,9 @@
 //! A file per subcommand.
 
 mod agent;
+#[cfg(feature = "cluster")]
 pub mod kubectl;
+#[cfg(feature = "cluster")]
 mod operator;
 mod plan;
 mod report;
@@ -27,8 +29,12 @@ pub fn dispatch(command: Command) -> ExitCode {
         Command::Status { place, output } => status::status(&place, output),
         Command::Report { place, out } => report::report(&place, out.as_deref()),
         Command::Plan(plan) => plan::plan(&plan),
+        #[cfg(feature = "cluster")]
         Command::Kubectl(arguments) => kubectl::kubectl(arguments),
+        #[cfg(feature = "cluster")]
         Command::Operator(arguments) => operator::operator(arguments),
+        #[cfg(not(feature = "cluster"))]
+        Command::Kubectl(_) | Command::Operator(_) => without_cluster(),
         Command::Crd => print(&pawl_manifest::crd()),
         Command::Completion { shell } => {
             let mut script = Vec::new();
@@ -38,6 +44,14 @@ pub fn dispatch(command: Command) -> ExitCode {
         Command::Agent(agent) => agent::agent(agent),
         Command::Trainer => pawl_trainer::run_from_env(),
     }
+}
+
+/// Refuses a command that needs a client of the Kubernetes API.
+#[cfg(not(feature = "cluster"))]
+pub fn without_cluster() -> ExitCode {
+    const REMEDY: &str = "this pawl was built without the commands for a cluster: build it with \
+        `cargo build --release --features cluster`, or use the released one";
+    exit::with_error(exit::INPUT, &REMEDY)
 }
 
 /// Prints a result. A reader that has seen enough, such as `head`, is no error.
