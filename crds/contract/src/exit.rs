@@ -2,8 +2,22 @@
 
 use serde::{Deserialize, Serialize};
 
-/// How a launch ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+/// How a launch ended. Displayed as serialized: the variant's name.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    strum::Display,
+    strum::EnumIter,
+    strum::IntoStaticStr,
+)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Outcome {
     /// The budget was used up and the report is complete.
@@ -20,6 +34,8 @@ pub enum Outcome {
     Unsupported,
     /// The plan contradicts itself or names what the workload does not know.
     InvalidPlan,
+    /// A kernel of these settings does not compile, or no algorithm exists for it (NVRTC, cuBLASLt, cuDNN).
+    CompileFailed,
     /// Stopped on request, after a checkpoint.
     Stopped,
     /// Another rank of the gang went away.
@@ -41,6 +57,7 @@ impl Outcome {
             Self::LossSpike => 13,
             Self::Unsupported => 20,
             Self::InvalidPlan => 21,
+            Self::CompileFailed => 22,
             Self::Stopped => 30,
             Self::LostPeer => 40,
             Self::Hang | Self::Failed => 1,
@@ -57,13 +74,14 @@ impl Outcome {
             13 => Self::LossSpike,
             20 => Self::Unsupported,
             21 => Self::InvalidPlan,
+            22 => Self::CompileFailed,
             30 => Self::Stopped,
             40 => Self::LostPeer,
             _ => Self::Failed,
         }
     }
 
-    /// Whether the outcome speaks about the settings. The others speak about the infrastructure, and are retried.
+    /// Whether the outcome is evidence about the settings. The others are infrastructure failures and are retried.
     pub const fn is_evidence(self) -> bool {
         match self {
             Self::Done
@@ -73,8 +91,30 @@ impl Outcome {
             | Self::LossSpike
             | Self::Unsupported
             | Self::InvalidPlan
+            | Self::CompileFailed
             | Self::Hang => true,
             Self::Stopped | Self::LostPeer | Self::Failed => false,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use strum::IntoEnumIterator;
+
+    #[test]
+    fn every_exit_code_is_read_back_and_every_name_is_the_serialized_one() {
+        for outcome in Outcome::iter() {
+            let expected = if outcome == Outcome::Hang { Outcome::Failed } else { outcome };
+            assert_eq!(Outcome::from_exit_code(outcome.exit_code().into()), expected);
+            assert_eq!(serde_json::to_value(outcome).unwrap(), outcome.to_string());
+        }
+    }
+
+    #[test]
+    fn a_compile_error_is_evidence_about_the_settings() {
+        assert_eq!(Outcome::from_exit_code(22), Outcome::CompileFailed);
+        assert!(Outcome::CompileFailed.is_evidence());
     }
 }

@@ -44,7 +44,7 @@ pub struct Budget {
     /// Items to train (Quality, Train): the launch ends with the first step that reaches them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub items: Option<u64>,
-    /// Epochs to train (Train).
+    /// Epochs to train (Quality, Train).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epochs: Option<u32>,
     /// Items between evaluations (Train); evaluation at the end is always made.
@@ -55,13 +55,69 @@ pub struct Budget {
     pub early_stopping: Option<EarlyStopping>,
 }
 
-/// End training when the validation loss has not improved by more than `min_delta` for `patience` evaluations.
+/// The name of the validation loss among the metrics of an evaluation: every trainer reports it.
+pub const LOSS: &str = "loss";
+
+/// Which direction of a metric is an improvement.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, strum::Display)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub enum Better {
+    /// Smaller values are better: a loss, an error.
+    #[default]
+    Smaller,
+    /// Larger values are better: an accuracy, a correlation.
+    Larger,
+}
+
+impl Better {
+    /// Whether `value` is better than `reference` by more than `least`; false when either is not a number.
+    pub fn improves(self, value: f64, reference: f64, least: f64) -> bool {
+        self.regression(value, reference) < -least
+    }
+
+    /// How much worse `value` is than `reference`, in the unit of the metric; negative when it is better.
+    pub fn regression(self, value: f64, reference: f64) -> f64 {
+        match self {
+            Self::Smaller => value - reference,
+            Self::Larger => reference - value,
+        }
+    }
+}
+
+fn loss() -> String {
+    LOSS.to_owned()
+}
+
+/// A validation metric and its direction. Default: the validation loss, smaller is better.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct Criterion {
+    /// Name of the validation metric, such as `nrmse`.
+    #[serde(default = "loss")]
+    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 63)))]
+    pub metric: String,
+    /// Which direction is an improvement.
+    #[serde(default)]
+    pub better: Better,
+}
+
+impl Default for Criterion {
+    fn default() -> Self {
+        Self { metric: loss(), better: Better::Smaller }
+    }
+}
+
+/// End training when a validation metric has not improved by more than `min_delta` for `patience` evaluations.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EarlyStopping {
+    /// The metric and its direction; `metric` and `better` beside the other fields.
+    #[serde(flatten)]
+    pub criterion: Criterion,
     /// Evaluations without improvement before the end.
     pub patience: u32,
-    /// The least improvement that counts.
+    /// The least improvement that counts, in the unit of the metric.
     pub min_delta: f64,
 }
 
@@ -78,6 +134,10 @@ pub struct CheckpointPolicy {
     /// Resume from no checkpoint that has seen more items than this: what came later is damaged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume_not_after_items: Option<u64>,
+    /// Which checkpoint is the best one, by the evaluation at the same number of items. A trainer keeps it beside the
+    /// newest `keep`, and reports it as [`crate::report::Report::best_checkpoint`].
+    #[serde(default)]
+    pub best: Criterion,
 }
 
 /// One launch: fresh processes on every rank, one seed, nothing carried over. This is `plan.json`.
@@ -163,4 +223,38 @@ pub struct Shape {
     pub ranks_per_replica: u32,
     /// GPUs per agent; 0 when the ranks run on the CPU.
     pub gpus_per_replica: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn early_stopping_and_the_best_checkpoint_are_about_the_loss_unless_a_metric_is_named() {
+        let read = |value| serde_json::from_value::<EarlyStopping>(value).unwrap();
+        let by_loss = read(json!({"patience": 2, "minDelta": 0.01}));
+        assert_eq!(by_loss.criterion, Criterion { metric: "loss".to_owned(), better: Better::Smaller });
+        let written = json!({"metric": "rankIC", "better": "Larger", "patience": 2, "minDelta": 0.01});
+        assert_eq!(serde_json::to_value(read(written.clone())).unwrap(), written);
+
+        let policy = json!({"everySeconds": 60.0, "keep": 3, "resume": true});
+        let policy: CheckpointPolicy = serde_json::from_value(policy).unwrap();
+        assert_eq!(policy.best, Criterion::default());
+        assert_eq!(serde_json::to_value(&policy).unwrap()["best"], json!({"metric": "loss", "better": "Smaller"}));
+    }
+
+    #[test]
+    fn an_improvement_has_a_direction_and_a_least_size() {
+        for (better, value, improves) in [
+            (Better::Smaller, 0.8, true),
+            (Better::Smaller, 0.95, false),
+            (Better::Smaller, 1.2, false),
+            (Better::Larger, 1.2, true),
+            (Better::Larger, 1.05, false),
+            (Better::Larger, f64::NAN, false),
+        ] {
+            assert_eq!(better.improves(value, 1.0, 0.1), improves, "{better} {value}");
+        }
+    }
 }

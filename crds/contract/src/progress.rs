@@ -16,6 +16,18 @@ pub struct CheckpointRef {
     pub items: u64,
 }
 
+/// The best checkpoint by [`crate::plan::CheckpointPolicy::best`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BestCheckpoint {
+    /// The checkpoint.
+    pub checkpoint: CheckpointRef,
+    /// Name of the validation metric by which it is the best.
+    pub metric: String,
+    /// Value of that metric at the checkpoint.
+    pub value: f64,
+}
+
 /// One evaluation on held-out data.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -3,7 +3,7 @@
 use crate::CONTRACT_VERSION;
 use crate::exit::Outcome;
 use crate::plan::{LaunchKind, LaunchPlan};
-use crate::progress::{CheckpointRef, Validation};
+use crate::progress::{BestCheckpoint, CheckpointRef, Validation};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -105,9 +105,15 @@ pub struct Report {
     /// Device utilization over the window, 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub utilization: Option<f64>,
+    /// Items of one pass over the training data, when the workload has an end; also of a Preflight.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub items_per_epoch: Option<u64>,
     /// Newest complete checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_checkpoint: Option<CheckpointRef>,
+    /// Best complete checkpoint, by the plan's `checkpoint.best` (Train).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub best_checkpoint: Option<BestCheckpoint>,
     /// Where it died, unless it is done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
@@ -139,7 +145,9 @@ impl Report {
             collective_wait_share: None,
             offload_share: None,
             utilization: None,
+            items_per_epoch: None,
             last_checkpoint: None,
+            best_checkpoint: None,
             failure: None,
             wall_seconds: 0.0,
         }
@@ -190,9 +198,15 @@ pub struct LaunchResult {
     /// Device utilization.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub utilization: Option<f64>,
+    /// Items of one pass over the training data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub items_per_epoch: Option<u64>,
     /// Newest complete checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointRef>,
+    /// Best complete checkpoint, by the plan's `checkpoint.best`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub best_checkpoint: Option<BestCheckpoint>,
     /// Items seen before the failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed_at_items: Option<u64>,
@@ -240,7 +254,9 @@ impl From<&Report> for LaunchResult {
             loader_wait_share: report.loader_wait_share.map(rounded),
             offload_share: report.offload_share.map(rounded),
             utilization: report.utilization.map(rounded),
+            items_per_epoch: report.items_per_epoch,
             checkpoint: report.last_checkpoint.clone(),
+            best_checkpoint: report.best_checkpoint.clone(),
             failed_at_items: report.failure.as_ref().map(|f| f.items),
             wall_seconds: rounded(report.wall_seconds),
         }

@@ -4,13 +4,13 @@
 //! fourteen launches, so the message has a form of its own: short keys, numbers at six digits, nothing that is absent.
 
 use crate::exit::Outcome;
-use crate::progress::CheckpointRef;
+use crate::progress::{BestCheckpoint, CheckpointRef};
 use crate::report::{LaunchResult, MAX_MESSAGE, MAX_TERMINATION_MESSAGE, rounded, truncated};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// A checkpoint of a longer name is not told, bytes.
-const MAX_CHECKPOINT_NAME: usize = 64;
+/// A checkpoint of a longer name, or that is the best by a metric of a longer name, is left out, bytes.
+const MAX_NAME: usize = 64;
 
 /// What [`unfold`] reads from a termination message.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -59,7 +59,11 @@ struct Short {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     u: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    e: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     c: Option<CheckpointRef>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    bc: Option<BestCheckpoint>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     fi: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -83,6 +87,11 @@ fn all_finite(metrics: &BTreeMap<String, f64>) -> BTreeMap<String, f64> {
     metrics.iter().filter_map(|(name, &value)| Some((name.clone(), finite(value)?))).collect()
 }
 
+fn short_best(best: &BestCheckpoint) -> Option<BestCheckpoint> {
+    let fits = best.checkpoint.name.len() <= MAX_NAME && best.metric.len() <= MAX_NAME;
+    Some(BestCheckpoint { value: finite(best.value)?, ..best.clone() }).filter(|_| fits)
+}
+
 impl From<&LaunchResult> for Short {
     fn from(result: &LaunchResult) -> Self {
         Self {
@@ -100,7 +109,9 @@ impl From<&LaunchResult> for Short {
             lw: result.loader_wait_share.and_then(finite),
             off: result.offload_share.and_then(finite),
             u: result.utilization.and_then(finite),
-            c: result.checkpoint.clone().filter(|checkpoint| checkpoint.name.len() <= MAX_CHECKPOINT_NAME),
+            e: result.items_per_epoch,
+            c: result.checkpoint.clone().filter(|checkpoint| checkpoint.name.len() <= MAX_NAME),
+            bc: result.best_checkpoint.as_ref().and_then(short_best),
             fi: result.failed_at_items,
             w: finite(result.wall_seconds).filter(|&seconds| seconds != 0.0),
         }
@@ -124,7 +135,9 @@ impl From<Short> for LaunchResult {
             loader_wait_share: short.lw,
             offload_share: short.off,
             utilization: short.u,
+            items_per_epoch: short.e,
             checkpoint: short.c,
+            best_checkpoint: short.bc,
             failed_at_items: short.fi,
             wall_seconds: short.w.unwrap_or(0.0),
         }

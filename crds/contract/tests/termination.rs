@@ -1,15 +1,18 @@
 //! The termination message: bounded, readable, newest evidence kept.
 
 use pawl_contract::exit::Outcome;
-use pawl_contract::progress::CheckpointRef;
+use pawl_contract::progress::{BestCheckpoint, CheckpointRef};
 use pawl_contract::report::{LaunchResult, MAX_TERMINATION_MESSAGE, fold, unfold};
 use proptest::option::of;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
 fn outcome() -> impl Strategy<Value = Outcome> {
-    use Outcome::{Done, Failed, Hang, HostOutOfMemory, LossSpike, LostPeer, NonFinite, OutOfMemory, Stopped};
+    use Outcome::{
+        CompileFailed, Done, Failed, Hang, HostOutOfMemory, LossSpike, LostPeer, NonFinite, OutOfMemory, Stopped,
+    };
     prop::sample::select(vec![
+        CompileFailed,
         Done,
         Failed,
         Hang,
@@ -22,12 +25,16 @@ fn outcome() -> impl Strategy<Value = Outcome> {
     ])
 }
 
+fn best_checkpoint() -> CheckpointRef {
+    CheckpointRef { name: "00000003-step-30".to_owned(), step: 30, items: 1_920 }
+}
+
 prop_compose! {
     fn numbers()(
         rates in prop::array::uniform5(of(any::<f64>())),
-        counts in prop::array::uniform3(of(any::<u64>())),
+        counts in prop::array::uniform4(of(any::<u64>())),
         wall in any::<f64>(),
-    ) -> ([Option<f64>; 5], [Option<u64>; 3], f64) {
+    ) -> ([Option<f64>; 5], [Option<u64>; 4], f64) {
         (rates, counts, wall)
     }
 }
@@ -42,14 +49,16 @@ prop_compose! {
         [validation, first_validation] in
             prop::array::uniform2(prop::collection::btree_map("\\PC{1,40}", any::<f64>(), 0..12)),
         checkpoint in of(("\\PC{0,80}", any::<(u64, u64)>())),
+        best in of(("\\PC{0,80}", any::<f64>())),
         (rates, counts, wall_seconds) in numbers(),
     ) -> LaunchResult {
         LaunchResult {
             launch, outcome, message, steps, items, first_validation, validation, wall_seconds,
             items_per_second: rates[0], final_loss: rates[1], loader_wait_share: rates[2], offload_share: rates[3],
             utilization: rates[4], peak_memory_bytes: counts[0], predicted_memory_bytes: counts[1],
-            failed_at_items: counts[2],
+            failed_at_items: counts[2], items_per_epoch: counts[3],
             checkpoint: checkpoint.map(|(name, (step, items))| CheckpointRef { name, step, items }),
+            best_checkpoint: best.map(|(metric, value)| BestCheckpoint { checkpoint: best_checkpoint(), metric, value }),
         }
     }
 }
@@ -67,9 +76,11 @@ proptest! {
             prop_assert_eq!(back.outcome, sent.outcome);
             prop_assert_eq!((back.steps, back.items), (sent.steps, sent.items));
             prop_assert_eq!(back.peak_memory_bytes, sent.peak_memory_bytes);
-            prop_assert_eq!(back.failed_at_items, sent.failed_at_items);
+            prop_assert_eq!((back.failed_at_items, back.items_per_epoch), (sent.failed_at_items, sent.items_per_epoch));
             // No trainer gives longer names.
             prop_assert_eq!(&back.checkpoint, &sent.checkpoint.clone().filter(|there| there.name.len() <= 64));
+            let best = sent.best_checkpoint.as_ref().filter(|best| best.metric.len() <= 64 && best.value.is_finite());
+            prop_assert_eq!(back.best_checkpoint.as_ref().map(|b| &b.metric), best.map(|b| &b.metric));
             prop_assert!(sent.message.starts_with(&back.message));
             if let Some(rate) = sent.items_per_second.filter(|rate| rate.is_finite()) {
                 prop_assert!((back.items_per_second.unwrap() - rate).abs() <= rate.abs() * 1e-5);
@@ -99,7 +110,9 @@ fn measured(index: usize, message: &str) -> LaunchResult {
         loader_wait_share: Some(0.0123),
         offload_share: Some(0.0456),
         utilization: Some(0.91),
+        items_per_epoch: Some(13_000),
         checkpoint: None,
+        best_checkpoint: None,
         first_validation: BTreeMap::new(),
         failed_at_items: None,
         wall_seconds: 123.456,

@@ -36,8 +36,10 @@ pub(crate) fn speaks(spec: &TrainingJobSpec, launch: &Launch, result: &LaunchRes
             LaunchKind::Preflight | LaunchKind::Measure | LaunchKind::Search | LaunchKind::Train => Ok(()),
         };
     }
-    let deterministic =
-        matches!(result.outcome, Outcome::OutOfMemory | Outcome::HostOutOfMemory | Outcome::Unsupported);
+    let deterministic = matches!(
+        result.outcome,
+        Outcome::OutOfMemory | Outcome::HostOutOfMemory | Outcome::Unsupported | Outcome::CompileFailed
+    );
     let broken = unsafe_outcome(result.outcome).is_some();
     match (launch.target, launch.arm) {
         (Target::PreflightBaseline | Target::PreflightPhase { .. }, _) if broken && !deterministic => {

@@ -9,7 +9,7 @@ use crate::fingerprint::fingerprint;
 use pawl_api::spec::{Train, TrainingJobSpec};
 use pawl_api::status::{Arm, Purpose};
 use pawl_contract::CONTRACT_VERSION;
-use pawl_contract::plan::{AttemptPlan, Budget, EarlyStopping, LaunchKind, LaunchPlan, Shape, WorkloadPlan};
+use pawl_contract::plan::{AttemptPlan, Budget, Criterion, EarlyStopping, LaunchKind, LaunchPlan, Shape, WorkloadPlan};
 use pawl_contract::settings::Settings;
 use serde_json::json;
 
@@ -107,10 +107,11 @@ fn training(train: &Train) -> Budget {
         items: train.items,
         epochs: train.epochs,
         eval_every_items: train.eval_every,
-        early_stopping: train
-            .early_stopping
-            .as_ref()
-            .map(|stop| EarlyStopping { patience: stop.patience, min_delta: stop.min_delta.value() }),
+        early_stopping: train.early_stopping.as_ref().map(|stop| EarlyStopping {
+            criterion: Criterion { metric: stop.metric.clone(), better: stop.better },
+            patience: stop.patience,
+            min_delta: stop.min_delta.value(),
+        }),
         ..Budget::default()
     }
 }

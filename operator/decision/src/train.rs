@@ -11,7 +11,7 @@ use pawl_api::spec::Scope;
 use pawl_api::status::{Arm, CheckpointStatus, LaunchStatus, Purpose, TrainingStatus};
 use pawl_contract::decimal::Decimal;
 use pawl_contract::exit::Outcome;
-use pawl_contract::plan::{CheckpointPolicy, LaunchKind};
+use pawl_contract::plan::{CheckpointPolicy, Criterion, LaunchKind};
 use pawl_contract::progress::CheckpointRef;
 use pawl_contract::report::LaunchResult;
 use pawl_contract::settings::Settings;
@@ -62,6 +62,7 @@ fn work(draft: &Draft<'_>, settings: &Settings) -> Work {
         every_seconds: checkpoint.every.seconds(),
         keep: checkpoint.keep,
         resume: true,
+        best: Criterion::default(),
         resume_not_after_items: draft.status.training.as_ref().and_then(|training| training.resume_not_after_items),
     });
     Work {
@@ -121,7 +122,7 @@ pub(crate) fn record(draft: &mut Draft<'_>, result: &LaunchResult) {
             training.resume_not_after_items = Some(limit);
             blame(draft, Blame::Numerics, &format!("{:?}", result.outcome), &told(result));
         }
-        Outcome::OutOfMemory | Outcome::HostOutOfMemory | Outcome::Unsupported => {
+        Outcome::OutOfMemory | Outcome::HostOutOfMemory | Outcome::Unsupported | Outcome::CompileFailed => {
             blame(draft, Blame::Newest, &format!("{:?}", result.outcome), &told(result));
         }
         // Not evidence, or handled where results are taken in.

@@ -279,6 +279,7 @@ impl Rank {
             FaultKind::LossSpike => end(Outcome::LossSpike, "loss rose to 10 times its recent mean"),
             FaultKind::Unsupported => end(Outcome::Unsupported, "these settings are not supported"),
             FaultKind::InvalidPlan => end(Outcome::InvalidPlan, "the plan is not valid"),
+            FaultKind::CompileFailed => end(Outcome::CompileFailed, "a kernel does not compile"),
             FaultKind::LostPeer => end(Outcome::LostPeer, "a peer went away"),
             FaultKind::Hang => loop {
                 std::thread::park();

@@ -122,6 +122,8 @@ pub enum FaultKind {
     Unsupported,
     /// Exit 21, before the first step.
     InvalidPlan,
+    /// Exit 22.
+    CompileFailed,
     /// Exit 40.
     LostPeer,
     /// No step ever again, deaf to SIGTERM.

@@ -5,7 +5,7 @@
 use pawl_agent::{AttemptEnd, AttemptResult, Limits, Node, Stop, finished_reports, run};
 use pawl_contract::CONTRACT_VERSION;
 use pawl_contract::exit::Outcome;
-use pawl_contract::plan::{AttemptPlan, CheckpointPolicy, LaunchKind, LaunchPlan};
+use pawl_contract::plan::{AttemptPlan, CheckpointPolicy, Criterion, LaunchKind, LaunchPlan};
 use pawl_contract::report::Report;
 use pawl_scripted_trainer::Script;
 use serde_json::{Value, json};
@@ -37,7 +37,13 @@ fn train(name: &str, script: Value, policy: CheckpointPolicy) -> LaunchPlan {
 }
 
 fn policy() -> CheckpointPolicy {
-    CheckpointPolicy { every_seconds: 1.0, keep: 3, resume: true, resume_not_after_items: None }
+    CheckpointPolicy {
+        every_seconds: 1.0,
+        keep: 3,
+        resume: true,
+        resume_not_after_items: None,
+        best: Criterion::default(),
+    }
 }
 
 fn attempt(number: u32, ranks: u32, launches: Vec<LaunchPlan>) -> AttemptPlan {
@@ -129,6 +135,7 @@ async fn every_fault_ends_as_the_contract_says() {
         (json!({"fault": "LostPeer"}), Outcome::LostPeer),
         (json!({"fault": "Unsupported"}), Outcome::Unsupported),
         (json!({"fault": "InvalidPlan"}), Outcome::InvalidPlan),
+        (json!({"fault": "CompileFailed"}), Outcome::CompileFailed),
         (json!({"fault": "Crash", "exitCode": 7}), Outcome::Failed),
         (json!({"fault": "Crash", "signal": 11}), Outcome::Failed),
         (json!({"fault": "ExhaustMemory", "bytes": 1}), Outcome::HostOutOfMemory),

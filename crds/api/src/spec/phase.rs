@@ -91,7 +91,7 @@ pub enum Pin {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Fallback {
     /// What it answers. (Not `on`: YAML 1.1, and with it kubectl, reads that key as `true`.)
-    #[schemars(length(min = 1, max = 11), extend("x-kubernetes-list-type" = "set"))]
+    #[schemars(length(min = 1, max = 12), extend("x-kubernetes-list-type" = "set"))]
     pub when: Vec<Trigger>,
     /// The patch.
     #[schemars(extend("minProperties" = 1))]
@@ -123,4 +123,6 @@ pub enum Trigger {
     OffloadOverhead,
     /// The trainer cannot do what the settings ask for.
     Unsupported,
+    /// A kernel of these settings does not compile, or no algorithm exists for it.
+    CompileFailed,
 }

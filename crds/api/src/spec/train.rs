@@ -3,6 +3,7 @@
 use super::decimal;
 use crate::duration::Span;
 use pawl_contract::decimal::Decimal;
+use pawl_contract::plan::{Better, LOSS};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -31,16 +32,27 @@ pub struct Train {
     pub guard: Guard,
 }
 
-/// End training when the validation loss stops improving.
+/// End training when a validation metric stops improving.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EarlyStopping {
+    /// Name of the validation metric, such as `nrmse`. Default: `loss`.
+    #[serde(default = "loss")]
+    #[schemars(length(min = 1, max = 63))]
+    pub metric: String,
+    /// Which direction of the metric is an improvement.
+    #[serde(default)]
+    pub better: Better,
     /// Evaluations without improvement before the end.
     #[schemars(range(min = 1, max = 10000))]
     pub patience: u32,
-    /// The least improvement that counts. Default 0.
+    /// The least improvement that counts, in the unit of the metric. Default 0.
     #[serde(default = "zero")]
     pub min_delta: Decimal,
+}
+
+fn loss() -> String {
+    LOSS.to_owned()
 }
 
 fn zero() -> Decimal {

@@ -15,6 +15,7 @@ pub(crate) fn unsafe_outcome(outcome: Outcome) -> Option<(Trigger, &'static str)
         Outcome::LossSpike => Some((Trigger::LossSpike, "LossSpike")),
         Outcome::Hang => Some((Trigger::Hang, "Hang")),
         Outcome::Unsupported => Some((Trigger::Unsupported, "Unsupported")),
+        Outcome::CompileFailed => Some((Trigger::CompileFailed, "CompileFailed")),
         Outcome::Done | Outcome::InvalidPlan | Outcome::Stopped | Outcome::LostPeer | Outcome::Failed => None,
     }
 }
