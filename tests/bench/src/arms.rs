@@ -4,10 +4,10 @@ use std::{process::Command, time::Instant};
 
 use anyhow::{Context, bail};
 use pawl_contract::settings::Settings;
-use pawl_engine::{
+use pawl_cpu::{GraphCpu, GraphExecutable};
+use pawl_eager::Eager;
+use pawl_graph::{
     array::{Array, Data, View},
-    cpu::{GraphCpu, GraphExecutable},
-    eager::Eager,
     executor::{ExecOptions, Executable, Executor},
     graph::{DType, Program},
     random,
@@ -42,7 +42,7 @@ fn step(args: &UpsSmall) -> anyhow::Result<Program> {
 
 /// Data like a batch's: floats uniform in [-1, 1), indices in range, scalars as in training.
 fn inputs(program: &Program) -> anyhow::Result<Vec<Array>> {
-    let draw = |decl: &pawl_engine::graph::InputDecl| {
+    let draw = |decl: &pawl_graph::graph::InputDecl| {
         let stream = random::stream(1, &decl.name);
         let values = (0..decl.meta.shape.elements() as u64).map(|i| match (decl.name.as_str(), decl.meta.dtype) {
             ("learning_rate", _) => 1.4e-3,

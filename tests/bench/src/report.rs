@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use pawl_engine::cpu::KernelTime;
+use pawl_lower::KernelTime;
 use serde_json::json;
 
 use crate::UpsSmall;

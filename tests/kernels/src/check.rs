@@ -1,15 +1,15 @@
 //! The GPU against the CPU: same numbers, same states.
 
-use pawl_engine::{
+use pawl_cuda::CudaGraph;
+use pawl_eager::Eager;
+use pawl_engine_tests::{Case, normed_heads, random_case, transformer};
+use pawl_graph::{
     array::Array,
-    cuda::CudaGraph,
-    eager::Eager,
     executor::{ExecError, ExecOptions, Executor},
     graph::{AttentionSpec, Builder, DType, Init, Role, StateDecl, concat},
     optim::{AdamW, Muon, Optimizer, OptimizerKernel},
     passes::Pattern,
     recipe::{AttentionKernel, Precision, Recipe},
-    testing::{Case, normed_heads, random_case, transformer},
 };
 use pawl_kernels::{UpsStep, inputs};
 
@@ -131,7 +131,7 @@ fn operators(tally: &mut Tally, cuda: &CudaGraph) -> anyhow::Result<()> {
             let y = (x.cast(dtype).cast(DType::F32).layer_norm(1e-3) * g).gelu();
             let loss = (y.cast(dtype).cast(DType::F32) * x).mean_all();
             b.output("loss", loss);
-            let gradients = pawl_engine::autodiff::gradients(loss, &[x, g]);
+            let gradients = pawl_graph::autodiff::gradients(loss, &[x, g]);
             for (name, gradient) in ["dx", "dg"].iter().zip(gradients) {
                 if let Some(gradient) = gradient {
                     b.output(name, gradient * 100.0);
@@ -182,7 +182,7 @@ fn operators(tally: &mut Tally, cuda: &CudaGraph) -> anyhow::Result<()> {
         (b.parameter("table", [3, 384], Init::Normal { deviation: 1.0 }), b.input("rows", DType::U32, [1000]));
     let loss = (table.gather(0, rows).square() * 0.5).sum_all();
     b.output("loss", loss * 1e-5);
-    if let Some(gradient) = pawl_engine::autodiff::gradients(loss, &[table]).remove(0) {
+    if let Some(gradient) = pawl_graph::autodiff::gradients(loss, &[table]).remove(0) {
         b.output("gradient", gradient);
     }
     tally.close("table", &Case::new(b.finish()?, 1), &[cuda], 1, 1e-5);
@@ -196,7 +196,7 @@ fn operators(tally: &mut Tally, cuda: &CudaGraph) -> anyhow::Result<()> {
         let o = q.attention(k, v, AttentionSpec { scale: 0.7, causal });
         let loss = o.permute([0, 2, 1, 3]).reshape([2, t, h * 6]).square().mean_all();
         b.output("loss", loss);
-        for (name, gradient) in ["dq", "dk", "dv"].iter().zip(pawl_engine::autodiff::gradients(loss, &[q, k, v])) {
+        for (name, gradient) in ["dq", "dk", "dv"].iter().zip(pawl_graph::autodiff::gradients(loss, &[q, k, v])) {
             if let Some(gradient) = gradient {
                 b.output(name, gradient * 100.0);
             }

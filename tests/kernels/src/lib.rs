@@ -6,7 +6,7 @@ pub use slm::SlmStep;
 
 use anyhow::Context;
 use pawl_contract::settings::Settings;
-use pawl_engine::{
+use pawl_graph::{
     array::{Array, Data},
     graph::{DType, InputDecl, Program},
     optim::OptimizerKernel,

@@ -7,13 +7,13 @@ mod table;
 use std::sync::Arc;
 
 use clap::{Args, Parser, Subcommand};
-use pawl_engine::{
-    cuda::{self, CudaGraph, cudnn::Cudnn, device::Device, source},
+use pawl_cuda::{CudaGraph, cudnn::Cudnn, device::Device, source};
+use pawl_graph::{
     graph::Program,
-    lower::{LowerOptions, Lowered},
     recipe::{AttentionKernel, Precision},
 };
 use pawl_kernels::{SlmStep, UpsStep};
+use pawl_lower::{LowerOptions, Lowered};
 
 /// Generated CUDA kernels.
 #[derive(Parser)]
@@ -154,13 +154,13 @@ impl UpsArgs {
 }
 
 fn device() -> anyhow::Result<Arc<Device>> {
-    Ok(Device::open(0, cuda::cache_directory())?)
+    Ok(Device::open(0, pawl_cuda::cache_directory())?)
 }
 
 fn executor(device: &Arc<Device>, mode: &str) -> CudaGraph {
     let base = match mode {
         "unfused" => CudaGraph::unfused(Arc::clone(device)),
-        "streamed" => CudaGraph { launching: cuda::Launching::Streamed, ..CudaGraph::new(Arc::clone(device)) },
+        "streamed" => CudaGraph { launching: pawl_cuda::Launching::Streamed, ..CudaGraph::new(Arc::clone(device)) },
         _ => CudaGraph::new(Arc::clone(device)),
     };
     let cudnn = Cudnn::open(device).inspect_err(|error| eprintln!("without cuDNN: {error}")).ok();

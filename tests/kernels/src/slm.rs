@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use pawl_contract::settings::{Precision as Setting, RopeCache, Settings, WeightQuantization};
-use pawl_engine::{
+use pawl_graph::{
     graph::Program,
     optim::OptimizerKernel,
     passes::Pattern,

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use pawl_engine::{
+use pawl_graph::{
     array::{Array, View},
     executor::{ExecOptions, Executable},
     graph::Program,

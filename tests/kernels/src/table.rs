@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use pawl_engine::{cpu::KernelTime, lower::Lowered};
+use pawl_lower::{KernelTime, Lowered};
 
 /// One line: kernels of one kind in one kind of scope.
 #[derive(Default)]
@@ -60,7 +60,7 @@ pub fn measured(lowered: &Lowered, times: &[KernelTime], note: impl Fn(usize) ->
 }
 
 fn name(lowered: &Lowered, kernel: usize) -> String {
-    use pawl_engine::lower::Body;
+    use pawl_lower::Body;
     let of = &lowered.kernels[kernel];
     let size = match &of.body {
         Body::Fused(f) => {

@@ -2,13 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
 
-use pawl_engine::{
-    cuda::{Choices, predict},
+use pawl_cuda::{Choices, predict};
+use pawl_graph::{
     graph::Role,
-    lower::LowerOptions,
     recipe::{AttentionKernel, Precision},
 };
 use pawl_kernels::UpsStep;
+use pawl_lower::LowerOptions;
 
 const GIB: f64 = (1_u64 << 30) as f64;
 
@@ -35,7 +35,7 @@ fn memory_of_ups_follows_batch_recomputation_and_offload() {
     println!("planned: {:.2} and {:.2} GiB", kept.planned as f64 / GIB, recomputed.planned as f64 / GIB);
     assert!(2 * recomputed.planned < kept.planned);
     let (half, _) = bytes(false, 14, false);
-    let values = |memory: pawl_engine::executor::MemoryReport| (memory.planned - memory.states) as f64;
+    let values = |memory: pawl_graph::executor::MemoryReport| (memory.planned - memory.states) as f64;
     assert!((values(kept) / values(half) - 2.0).abs() < 0.1, "values grow with the batch");
 
     // What lies in host memory is not on the GPU, and nothing else moves.

@@ -5,19 +5,19 @@
 use std::collections::HashSet;
 use std::path::Path;
 
-use pawl_engine::{
-    cuda::{
-        attention,
-        compile::{Architecture, Compiler, Source},
-        source,
-    },
+use pawl_cuda::{
+    attention,
+    compile::{Architecture, Compiler, Source},
+    source,
+};
+use pawl_engine_tests::{random_case, transformer};
+use pawl_graph::{
     graph::{Builder, DType, Init, Program, Role, StateDecl},
-    lower::{Body, LowerOptions, Lowered},
     optim::{AdamW, Optimizer},
     recipe::{AttentionKernel, Precision, Recipe},
-    testing::{random_case, transformer},
 };
 use pawl_kernels::{SlmStep, UpsStep};
+use pawl_lower::{Body, LowerOptions, Lowered};
 
 /// Multiprocessors of the GPU that kernels are made for, and its shared memory.
 const H200: (usize, usize) = (132, 227 * 1024);

@@ -2,8 +2,8 @@
 
 use anyhow::Context;
 use memmap2::Mmap;
-use pawl_engine::array::{Array, Data as Elements};
-use pawl_engine::graph::Program;
+use pawl_graph::array::{Array, Data as Elements};
+use pawl_graph::graph::Program;
 use pawl_workloads::{At, Batch, Data, Programs, WorkloadError};
 use safetensors::SafeTensors;
 use std::collections::BTreeMap;

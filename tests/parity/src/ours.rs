@@ -2,8 +2,8 @@
 
 use crate::{Shape, Trial};
 use anyhow::Context;
-use pawl_engine::array::Array;
-use pawl_engine::collective::Solo;
+use pawl_graph::array::Array;
+use pawl_graph::collective::Solo;
 use pawl_trainer::recipe;
 use pawl_trainer::session::{Lineup, Session};
 use pawl_trainer::target::{Place, Target};

@@ -6,10 +6,10 @@ use crate::launch::read_plan;
 use crate::rank::{Prepared, prepare};
 use crate::target::Place;
 use pawl_contract::plan::LaunchPlan;
-use pawl_engine::executor::ExecError;
-use pawl_engine::graph::GraphError;
-use pawl_engine::lower::Lowered;
-use pawl_engine::passes::expand_norms;
+use pawl_graph::executor::ExecError;
+use pawl_graph::graph::GraphError;
+use pawl_graph::passes::expand_norms;
+use pawl_lower::Lowered;
 use std::path::Path;
 
 /// Which view of the programs.

@@ -3,8 +3,8 @@
 use crate::checkpoint::CheckpointError;
 use crate::collective::CollectiveError;
 use pawl_contract::exit::Outcome;
-use pawl_engine::executor::ExecError;
-use pawl_engine::graph::GraphError;
+use pawl_graph::executor::ExecError;
+use pawl_graph::graph::GraphError;
 use pawl_workloads::WorkloadError;
 
 /// A launch that ends other than [`Outcome::Done`]. The message is for people: what happened, and the remedy.
@@ -63,7 +63,7 @@ impl From<CollectiveError> for Ending {
 
 impl From<ExecError> for Ending {
     fn from(error: ExecError) -> Self {
-        use pawl_engine::collective::CollectiveError as Gang;
+        use pawl_graph::collective::CollectiveError as Gang;
         let message = error.to_string();
         #[cfg(feature = "cuda")]
         let message = match (&error, crate::xid::newest()) {

@@ -1,10 +1,10 @@
 //! Which executor a launch runs on, on the CPU; and what all executors are told alike.
 
 use pawl_contract::settings::{Compile, Settings};
-use pawl_engine::cpu::{Buffers, GraphCpu};
-use pawl_engine::eager::Eager;
-use pawl_engine::executor::Executor;
-use pawl_engine::lower::LowerOptions;
+use pawl_cpu::{Buffers, GraphCpu};
+use pawl_eager::Eager;
+use pawl_graph::executor::Executor;
+use pawl_lower::LowerOptions;
 
 /// Variables that say how many threads a rank may use, the first that is set. Several ranks on one machine share its
 /// processors only if whoever starts them says so here.

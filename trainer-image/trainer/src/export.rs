@@ -4,7 +4,7 @@ use crate::checkpoint::Store;
 use crate::ending::Ending;
 use crate::launch::read_plan;
 use pawl_contract::plan::LaunchPlan;
-use pawl_engine::array::Array;
+use pawl_graph::array::Array;
 use pawl_workloads::slm::SlmJob;
 use pawl_workloads::slm::export::{description, export};
 use pawl_workloads::{Job as _, Request};

@@ -5,10 +5,10 @@ use crate::ending::Ending;
 use crate::executors;
 use crate::nvml::BusyTime;
 use pawl_contract::settings::{Compile, OptimizerOffload, Precision, Settings};
-use pawl_engine::cuda::{self, Choices, CudaGraph, Launching, cudnn::Cudnn, device::Device, nccl::Nccl};
-use pawl_engine::executor::{ExecError, MemoryReport};
-use pawl_engine::graph::Program;
-use pawl_engine::lower::LowerOptions;
+use pawl_cuda::{Choices, CudaGraph, Launching, cudnn::Cudnn, device::Device, nccl::Nccl};
+use pawl_graph::executor::{ExecError, MemoryReport};
+use pawl_graph::graph::Program;
+use pawl_lower::LowerOptions;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -126,7 +126,7 @@ impl Gpu {
 /// When no kernel computes something.
 pub fn predict(programs: &[Program], settings: &Settings) -> Result<MemoryReport, ExecError> {
     let (tf32, offload) = (rounds_to_tf32(settings), offloads(settings));
-    cuda::predict(programs, Choices { lowering: &lowering(settings), tf32, offload })
+    pawl_cuda::predict(programs, Choices { lowering: &lowering(settings), tf32, offload })
 }
 
 /// `compile: None` fuses nothing at all.

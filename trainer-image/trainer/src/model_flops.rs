@@ -2,7 +2,7 @@
 
 use crate::session::Lineup;
 use pawl_contract::settings::{Precision, Settings};
-use pawl_engine::graph::{AttentionSpec, Graph, Node, Op, Program, Stage};
+use pawl_graph::graph::{AttentionSpec, Graph, Node, Op, Program, Stage};
 use pawl_workloads::{At, Job};
 
 /// Dense peak of tensor cores, in TFLOP/s: 16-bit floats, TensorFloat-32; and of float32 without them. By words of the device's name, from

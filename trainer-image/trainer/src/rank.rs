@@ -18,7 +18,7 @@ use crate::{model_flops, recipe, report, train};
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::{LaunchKind, LaunchPlan};
 use pawl_contract::report::Report;
-use pawl_engine::recipe::Recipe;
+use pawl_graph::recipe::Recipe;
 use pawl_rendezvous::Client;
 use pawl_workloads::{Job, Request};
 use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs, UdpSocket};

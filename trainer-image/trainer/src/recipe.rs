@@ -7,9 +7,9 @@ use pawl_contract::settings::{
     ActivationCheckpointing, Attention, MemoryFormat, OptimizerKernel, OptimizerOffload, ParameterLayout, Precision,
     RopeCache, Settings, Sharding, WeightQuantization,
 };
-use pawl_engine::optim;
-use pawl_engine::passes::Pattern;
-use pawl_engine::recipe::{AttentionKernel, LossScale, Precision as EnginePrecision, Recipe};
+use pawl_graph::optim;
+use pawl_graph::passes::Pattern;
+use pawl_graph::recipe::{AttentionKernel, LossScale, Precision as EnginePrecision, Recipe};
 use pawl_workloads::Job;
 
 /// Refuses what neither this trainer at `place` nor the workload (which gives a meaning to the settings named in

@@ -6,8 +6,8 @@ use crate::ending::Ending;
 use crate::metrics::Metrics;
 use pawl_contract::plan::CheckpointPolicy;
 use pawl_contract::progress::CheckpointRef;
-use pawl_engine::array::{Array, Data};
-use pawl_engine::graph::Shape;
+use pawl_graph::array::{Array, Data};
+use pawl_graph::graph::Shape;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 

@@ -2,12 +2,12 @@
 
 use crate::checkpoint::Tensors;
 use crate::ending::Ending;
-use pawl_engine::array::{Array, View};
-use pawl_engine::collective::Collective;
-use pawl_engine::executor::{ExecOptions, Executable, Executor, MemoryReport, read_chosen, write_named};
-use pawl_engine::graph::{Program, Role, StateDecl};
-use pawl_engine::optim::AVERAGE;
-use pawl_engine::recipe::Recipe;
+use pawl_graph::array::{Array, View};
+use pawl_graph::collective::Collective;
+use pawl_graph::executor::{ExecOptions, Executable, Executor, MemoryReport, read_chosen, write_named};
+use pawl_graph::graph::{Program, Role, StateDecl};
+use pawl_graph::optim::AVERAGE;
+use pawl_graph::recipe::Recipe;
 use pawl_workloads::{Batch, Programs};
 use std::collections::BTreeSet;
 use std::sync::Arc;

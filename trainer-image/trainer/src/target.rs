@@ -6,8 +6,8 @@ use crate::executors;
 use crate::throughput::processor_time;
 use pawl_contract::env;
 use pawl_contract::settings::Settings;
-use pawl_engine::executor::{Executor, MemoryReport};
-use pawl_engine::graph::Program;
+use pawl_graph::executor::{Executor, MemoryReport};
+use pawl_graph::graph::Program;
 use std::path::Path;
 use std::time::Duration;
 

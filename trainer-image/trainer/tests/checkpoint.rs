@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use pawl_engine::array::{Array, Data};
+use pawl_graph::array::{Array, Data};
 use pawl_trainer::checkpoint::{Checkpoint, Position, Store};
 use proptest::prelude::*;
 use std::fs;

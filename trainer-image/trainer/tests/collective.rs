@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use pawl_engine::collective::Collective as _;
+use pawl_graph::collective::Collective as _;
 use pawl_trainer::collective::{CollectiveError, Exchange, Gang, TcpMesh, part};
 use proptest::prelude::*;
 use std::collections::HashMap;

@@ -178,7 +178,7 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pawl_engine::array::Array;
+    use pawl_graph::array::Array;
     use std::sync::atomic::{AtomicU64, Ordering};
 
     /// Batches that hold their own position; made out of order on purpose. Micro-step `fails` cannot be made.

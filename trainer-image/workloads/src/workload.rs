@@ -10,9 +10,9 @@
 //! order, or how often. So resumption is exact, and N ranks see what one rank with N times the accumulation sees.
 
 use pawl_contract::settings::Settings;
-use pawl_engine::array::{Array, Data as Elements};
-use pawl_engine::graph::{GraphError, InputDecl, Program};
-use pawl_engine::optim::Optimizer;
+use pawl_graph::array::{Array, Data as Elements};
+use pawl_graph::graph::{GraphError, InputDecl, Program};
+use pawl_graph::optim::Optimizer;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -146,7 +146,7 @@ pub trait Job: Send + Sync {
 #[derive(Clone, Debug)]
 pub struct Programs {
     /// Training variants. Each returns `loss` first, a float32 scalar: the mean over the micro-batch; other outputs are for the record.
-    /// The states that learn are those with [`Role::Parameter`](pawl_engine::graph::Role::Parameter).
+    /// The states that learn are those with [`Role::Parameter`](pawl_graph::graph::Role::Parameter).
     pub train: Vec<Program>,
     /// Evaluation programs; their parameters are the averages where there are any.
     pub evaluation: Vec<Program>,
@@ -154,7 +154,7 @@ pub struct Programs {
     pub regions: Regions,
 }
 
-/// Parts of the programs as patterns of scopes (see [`Pattern`](pawl_engine::passes::Pattern)).
+/// Parts of the programs as patterns of scopes (see [`Pattern`](pawl_graph::passes::Pattern)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Regions {
     /// What stays float32 under any `precision`.
@@ -167,7 +167,7 @@ pub struct Regions {
     pub rematerialized: &'static [&'static str],
 }
 
-/// How the parameters are updated: what the workload fills in of a [`Recipe`](pawl_engine::recipe::Recipe).
+/// How the parameters are updated: what the workload fills in of a [`Recipe`](pawl_graph::recipe::Recipe).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Optimization {
     /// Which rule updates which parameter.

@@ -15,7 +15,7 @@ pub use storage::StorageError;
 
 use manifest::{Manifest, Shard, hash};
 use pawl_contract::progress::CheckpointRef;
-use pawl_engine::array::Array;
+use pawl_graph::array::Array;
 use storage::Storage;
 
 /// A checkpoint that could not be written or read.

@@ -1,7 +1,7 @@
 //! Tensors as safetensors files: fp32 by name, whatever dtype and layout the run used.
 
-use pawl_engine::array::{Array, Data};
-use pawl_engine::graph::Shape;
+use pawl_graph::array::{Array, Data};
+use pawl_graph::graph::Shape;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use std::collections::HashSet;
 

@@ -11,7 +11,7 @@ mod mesh;
 
 pub use mesh::{Exchange, TcpMesh};
 
-use pawl_engine::collective as engine;
+use pawl_graph::collective as engine;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 

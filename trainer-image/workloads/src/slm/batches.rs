@@ -7,7 +7,7 @@ use super::loss::IGNORED;
 use crate::random::Stream;
 use crate::sampling::Shuffle;
 use crate::workload::{At, Batch, Data, Programs, WorkloadError};
-use pawl_engine::array::{Array, Data as Elements};
+use pawl_graph::array::{Array, Data as Elements};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -4,8 +4,8 @@ use super::SlmJob;
 use super::config::{Config, Method, Target};
 use super::model::EPSILON;
 use super::weights::Weights;
-use pawl_engine::array::Array;
-use pawl_engine::graph::{DType, GraphError, StateDecl, initial_value};
+use pawl_graph::array::Array;
+use pawl_graph::graph::{DType, GraphError, StateDecl, initial_value};
 use serde_json::{Map, Value, json};
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -132,9 +132,7 @@ fn merged(
     // Rounded as the launch stored it: what the adapters were trained beside.
     let stored = match decl.meta.shape.rank() {
         1 => decl.clone(),
-        _ => {
-            StateDecl { meta: pawl_engine::graph::Meta::new(weights.storage.frozen, &decl.meta.shape), ..decl.clone() }
-        }
+        _ => StateDecl { meta: pawl_graph::graph::Meta::new(weights.storage.frozen, &decl.meta.shape), ..decl.clone() },
     };
     let mut values = narrowed(&initial_value(&[&stored], &stored, seed)?);
     let pairs = (0..config.architecture.layers).flat_map(|layer| Target::ALL.map(|target| (layer, target)));
@@ -155,7 +153,7 @@ fn merged(
 
 fn narrowed(array: &Array) -> Vec<f32> {
     match array.data() {
-        pawl_engine::array::Data::F32(values) if array.dtype() == DType::F32 => values.clone(),
+        pawl_graph::array::Data::F32(values) if array.dtype() == DType::F32 => values.clone(),
         _ => array.to_f64().iter().map(|&value| value as f32).collect(),
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::workload::WorkloadError;
 use memmap2::Mmap;
-use pawl_engine::graph::{DType, FileSlice, StateDecl};
+use pawl_graph::graph::{DType, FileSlice, StateDecl};
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 use sha2::{Digest, Sha256};

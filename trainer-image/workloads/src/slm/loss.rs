@@ -1,9 +1,9 @@
 //! Cross-entropy of the next token, chunk by chunk: the logits are never whole, forward or backward.
 //!
 //! The gradient of a chunk is made while its logits are there (and given to differentiation, see
-//! [`with_gradients`](pawl_engine::graph::Var::with_gradients)), so no logits are kept and none computed twice.
+//! [`with_gradients`](pawl_graph::graph::Var::with_gradients)), so no logits are kept and none computed twice.
 
-use pawl_engine::graph::{DType, Var, concat};
+use pawl_graph::graph::{DType, Var, concat};
 
 /// The target of positions that do not count.
 pub const IGNORED: u32 = u32::MAX;

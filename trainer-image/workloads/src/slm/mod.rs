@@ -23,9 +23,9 @@ use hugging_face::WeightFiles;
 use model::{Model, REGIONS};
 use pawl_contract::decimal::Decimal;
 use pawl_contract::settings::{Precision, RopeCache, Settings, WeightQuantization};
-use pawl_engine::array::{Array, Data as Elements};
-use pawl_engine::graph::{DType, Role};
-use pawl_engine::optim::{AdamW, Optimizer};
+use pawl_graph::array::{Array, Data as Elements};
+use pawl_graph::graph::{DType, Role};
+use pawl_graph::optim::{AdamW, Optimizer};
 use serde_json::Value;
 use std::ops::Range;
 use std::path::Path;
@@ -264,7 +264,7 @@ fn optimization(settings: &Settings, config: &Config) -> Result<Optimization, Wo
 }
 
 /// Parameters of a program that learn.
-pub fn learning_parameters(program: &pawl_engine::graph::Program) -> u64 {
+pub fn learning_parameters(program: &pawl_graph::graph::Program) -> u64 {
     let learn = program.states.iter().filter(|state| state.role == Role::Parameter);
     learn.map(|state| state.meta.shape.elements() as u64).sum()
 }

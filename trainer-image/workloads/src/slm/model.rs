@@ -6,7 +6,7 @@ use super::ranking::Ranking;
 use super::rope::Tables;
 use super::weights::Weights;
 use crate::workload::Regions;
-use pawl_engine::graph::{AttentionSpec, Builder, DType, GraphError, Program, Var, concat};
+use pawl_graph::graph::{AttentionSpec, Builder, DType, GraphError, Program, Var, concat};
 
 /// Regions of the programs that passes ask for.
 pub const REGIONS: Regions = Regions {

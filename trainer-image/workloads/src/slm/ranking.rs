@@ -1,7 +1,7 @@
 //! Where the target stands among all tokens, for a few positions: their logits are small enough to be whole.
 
 use super::loss::Head;
-use pawl_engine::graph::{DType, Var};
+use pawl_graph::graph::{DType, Var};
 
 /// Of each position that was asked for; both (positions, 1), float32, whole numbers.
 pub struct Ranking<'b> {

@@ -1,8 +1,8 @@
 //! Rotary positions: half-split rotation, as in Hugging Face's checkpoints.
 
 use super::architecture::{Architecture, RopeScaling};
-use pawl_engine::array::{Array, Data};
-use pawl_engine::graph::{Builder, DType, GraphError, Var, concat};
+use pawl_graph::array::{Array, Data};
+use pawl_graph::graph::{Builder, DType, GraphError, Var, concat};
 use std::f64::consts::TAU;
 
 /// Cosines and sines, each (positions, head size / 2).

@@ -2,7 +2,7 @@
 
 use super::config::{Config, Method, Target};
 use super::hugging_face::WeightFiles;
-use pawl_engine::graph::{Builder, DType, Init, Meta, Role, StateDecl, Var, quantize};
+use pawl_graph::graph::{Builder, DType, Init, Meta, Role, StateDecl, Var, quantize};
 
 /// Standard deviation of random matrices: Hugging Face's default.
 const DEVIATION: f64 = 0.02;

@@ -7,7 +7,7 @@ use super::metrics::{PER_TASK, Sums, metrics};
 use crate::random::Stream;
 use crate::sampling::{Shuffle, choose};
 use crate::workload::{At, Batch, Data, Programs, WorkloadError};
-use pawl_engine::array::{Array, Data as Elements};
+use pawl_graph::array::{Array, Data as Elements};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -2,7 +2,7 @@
 
 use super::config::DecoderConfig;
 use super::layers::{Weights, join_heads, split_heads};
-use pawl_engine::graph::{AttentionSpec, Init, Var};
+use pawl_graph::graph::{AttentionSpec, Init, Var};
 use std::f64::consts::TAU;
 
 /// Prefix of the decoder's parameters.

@@ -1,6 +1,6 @@
 //! Layers that the operator and the decoder share, initialised like PyTorch's.
 
-use pawl_engine::graph::{Builder, Init, Role, StateDecl, Var};
+use pawl_graph::graph::{Builder, Init, Role, StateDecl, Var};
 
 /// Declares the weights of a model under a prefix.
 #[derive(Clone, Copy)]

@@ -2,8 +2,8 @@
 
 use super::encoder::{COORDINATES, Tiling};
 use super::layers::Weights;
-use pawl_engine::array::{Array, Data};
-use pawl_engine::graph::{Builder, GraphError, Init, Var};
+use pawl_graph::array::{Array, Data};
+use pawl_graph::graph::{Builder, GraphError, Init, Var};
 use std::f64::consts::TAU;
 
 /// Mean of the squared difference.

@@ -1,7 +1,7 @@
 //! What evaluation reports.
 
 use super::config::Config;
-use pawl_engine::array::Array;
+use pawl_graph::array::Array;
 use std::collections::BTreeMap;
 
 /// Numbers that are summed for each task: squared error, square of the target, absolute error, spectral error (means over the elements

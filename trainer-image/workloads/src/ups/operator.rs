@@ -2,7 +2,7 @@
 
 use super::config::OperatorConfig;
 use super::layers::{Weights, join_heads, split_heads};
-use pawl_engine::graph::{AttentionSpec, Builder, DType, Var};
+use pawl_graph::graph::{AttentionSpec, Builder, DType, Var};
 
 /// Prefix of the operator's parameters.
 pub const PREFIX: &str = "operator.";

@@ -7,7 +7,7 @@ use super::layers::Weights;
 use super::losses::{amplitudes, constant, encode, fourier_matrix, mean_square, token_regularizers};
 use super::operator::{Dropping, predict};
 use crate::workload::Regions;
-use pawl_engine::graph::{Builder, DType, GraphError, Program, Var};
+use pawl_graph::graph::{Builder, DType, GraphError, Program, Var};
 
 /// Regions of the programs that passes ask for.
 pub const REGIONS: Regions = Regions {

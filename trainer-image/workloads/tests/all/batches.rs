@@ -1,7 +1,7 @@
 //! Batches: pure functions of position, balanced, and true to the fields they come from.
 
 use pawl_contract::settings::Settings;
-use pawl_engine::array::{Array, Data as Elements};
+use pawl_graph::array::{Array, Data as Elements};
 use pawl_workloads::ups::config::Task;
 use pawl_workloads::ups::dataset::{Dataset, Field};
 use pawl_workloads::ups::{Ups, UpsJob};

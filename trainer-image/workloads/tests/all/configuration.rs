@@ -1,8 +1,8 @@
 //! What a manifest may say, and what it is told when it says something else.
 
 use pawl_contract::settings::Settings;
-use pawl_engine::graph::{Program, Role};
-use pawl_engine::passes::Pattern;
+use pawl_graph::graph::{Program, Role};
+use pawl_graph::passes::Pattern;
 use pawl_workloads::{Job, Request, registry, workload};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;

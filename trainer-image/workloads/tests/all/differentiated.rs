@@ -1,7 +1,7 @@
 //! Programs with their gradients as outputs.
 
-use pawl_engine::autodiff::gradients;
-use pawl_engine::graph::{Builder, Program, Role, StateDecl};
+use pawl_graph::autodiff::gradients;
+use pawl_graph::graph::{Builder, Program, Role, StateDecl};
 
 /// `program` with the gradient of its output `loss` by every parameter, as output `gradient.<parameter>`.
 pub fn differentiated(program: Program) -> Program {

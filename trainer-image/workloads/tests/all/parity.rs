@@ -5,11 +5,11 @@
 
 use crate::differentiated::differentiated;
 use pawl_contract::settings::Settings;
-use pawl_engine::array::{Array, Data, View};
-use pawl_engine::eager::Eager;
-use pawl_engine::executor::{ExecOptions, Executable, Executor};
-use pawl_engine::graph::{DType, Program, Role};
-use pawl_engine::recipe::Recipe;
+use pawl_eager::Eager;
+use pawl_graph::array::{Array, Data, View};
+use pawl_graph::executor::{ExecOptions, Executable, Executor};
+use pawl_graph::graph::{DType, Program, Role};
+use pawl_graph::recipe::Recipe;
 use pawl_workloads::ups::config::{Config, Task};
 use pawl_workloads::ups::encoder::{Encoder, Tiling};
 use pawl_workloads::ups::programs::{Layout, Model};

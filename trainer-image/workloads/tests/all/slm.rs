@@ -1,12 +1,12 @@
 //! The language model as the trainer runs it: sizes, configuration, data, settings, export.
 
 use pawl_contract::settings::{Precision, Settings, WeightQuantization};
-use pawl_engine::array::{Array, View};
-use pawl_engine::cpu::GraphCpu;
-use pawl_engine::executor::{ExecOptions, Executable, Executor, read_chosen};
-use pawl_engine::graph::{DType, Program, Role};
-use pawl_engine::passes::Pattern;
-use pawl_engine::recipe::{LossScale, Precision as Arithmetic, Recipe};
+use pawl_cpu::GraphCpu;
+use pawl_graph::array::{Array, View};
+use pawl_graph::executor::{ExecOptions, Executable, Executor, read_chosen};
+use pawl_graph::graph::{DType, Program, Role};
+use pawl_graph::passes::Pattern;
+use pawl_graph::recipe::{LossScale, Precision as Arithmetic, Recipe};
 use pawl_workloads::slm::config::{Config, Method, Size, Target};
 use pawl_workloads::slm::{SlmJob, export::export, learning_parameters};
 use pawl_workloads::{At, Batch, Data, Job, Request, WorkloadError};

@@ -1,11 +1,11 @@
 //! The codes of dialogues: where they stand among all tokens, what the metrics make of that, and that they can be learnt.
 
 use crate::slm::{Run, batches, job, small};
-use pawl_engine::array::{Array, Data as Elements, View};
-use pawl_engine::cpu::GraphCpu;
-use pawl_engine::eager::Eager;
-use pawl_engine::executor::{ExecOptions, Executor};
-use pawl_engine::graph::{Builder, DType};
+use pawl_cpu::GraphCpu;
+use pawl_eager::Eager;
+use pawl_graph::array::{Array, Data as Elements, View};
+use pawl_graph::executor::{ExecOptions, Executor};
+use pawl_graph::graph::{Builder, DType};
 use pawl_workloads::random::Stream;
 use pawl_workloads::slm::corpus::{Dialogues, Split};
 use pawl_workloads::slm::loss::{Head, IGNORED};

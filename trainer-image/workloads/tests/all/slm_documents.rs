@@ -3,9 +3,9 @@
 use crate::differentiated::differentiated;
 use crate::slm::{batches, job, request, small};
 use pawl_contract::settings::Settings;
-use pawl_engine::array::{Array, Data as Elements, View};
-use pawl_engine::cpu::GraphCpu;
-use pawl_engine::executor::{ExecOptions, Executor};
+use pawl_cpu::GraphCpu;
+use pawl_graph::array::{Array, Data as Elements, View};
+use pawl_graph::executor::{ExecOptions, Executor};
 use pawl_workloads::layered::overlay;
 use pawl_workloads::slm::SlmJob;
 use pawl_workloads::slm::corpus::{Dialogues, Split};

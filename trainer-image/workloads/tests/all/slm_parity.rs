@@ -3,12 +3,12 @@
 
 use crate::differentiated::differentiated;
 use pawl_contract::settings::{RopeCache, Settings};
-use pawl_engine::array::{Array, Data, View};
-use pawl_engine::cpu::GraphCpu;
-use pawl_engine::eager::Eager;
-use pawl_engine::executor::{ExecOptions, Executable, Executor};
-use pawl_engine::graph::{Program, Role};
-use pawl_engine::recipe::{AttentionKernel, Recipe};
+use pawl_cpu::GraphCpu;
+use pawl_eager::Eager;
+use pawl_graph::array::{Array, Data, View};
+use pawl_graph::executor::{ExecOptions, Executable, Executor};
+use pawl_graph::graph::{Program, Role};
+use pawl_graph::recipe::{AttentionKernel, Recipe};
 use pawl_workloads::slm::SlmJob;
 use pawl_workloads::slm::loss::IGNORED;
 use pawl_workloads::{Job, Request};

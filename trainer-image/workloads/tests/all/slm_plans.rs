@@ -1,11 +1,11 @@
 //! What the large sizes will need, known without a GPU: nothing here runs a kernel.
 
 use pawl_contract::settings::{Precision, RopeCache, Settings, WeightQuantization};
-use pawl_engine::executor::unify_states;
-use pawl_engine::lower::{LowerOptions, Lowered};
-use pawl_engine::optim::OptimizerKernel;
-use pawl_engine::passes::Pattern;
-use pawl_engine::recipe::{AttentionKernel, Precision as Arithmetic, Recipe};
+use pawl_graph::executor::unify_states;
+use pawl_graph::optim::OptimizerKernel;
+use pawl_graph::passes::Pattern;
+use pawl_graph::recipe::{AttentionKernel, Precision as Arithmetic, Recipe};
+use pawl_lower::{LowerOptions, Lowered};
 use pawl_workloads::slm::SlmJob;
 use pawl_workloads::{Job, Request};
 use serde_json::json;

@@ -1,12 +1,12 @@
 //! UPS as the trainer runs it: data, loader, programs, optimiser and evaluation together.
 
 use pawl_contract::settings::Settings;
-use pawl_engine::array::{Array, View};
-use pawl_engine::cpu::GraphCpu;
-use pawl_engine::eager::Eager;
-use pawl_engine::executor::{ExecOptions, Executable, Executor};
-use pawl_engine::graph::Program;
-use pawl_engine::recipe::Recipe;
+use pawl_cpu::GraphCpu;
+use pawl_eager::Eager;
+use pawl_graph::array::{Array, View};
+use pawl_graph::executor::{ExecOptions, Executable, Executor};
+use pawl_graph::graph::Program;
+use pawl_graph::recipe::Recipe;
 use pawl_workloads::{Data, Job, Loader, Request, Schedule, workload};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;

@@ -1,0 +1,226 @@
+//! Kernels on the CPU: what lowering gave, with everything looked up that can be.
+
+use super::{
+    attention::AttentionRun,
+    fused::{FusedRun, Memory},
+    gemm::{Matrix, Product},
+    lanes::Features,
+    pool::Pool,
+};
+use pawl_graph::{executor::ExecError, graph::DType};
+use pawl_lower::{Access, Attention, Body, Buffer, Collect, Lookup, Lowered, MatMul};
+
+/// A kernel, ready to run.
+pub(super) enum Run {
+    Fused(Box<FusedRun>),
+    MatMul(Box<MatMulRun>),
+    Attention(Box<AttentionRun>),
+    Gather(LookupRun),
+    ScatterAdd(LookupRun),
+    Collective(Collect),
+}
+
+/// Batched products.
+pub(super) struct MatMulRun {
+    product: Product,
+    a: Batched,
+    b: Batched,
+    c: Batched,
+    output: DType,
+}
+
+struct Batched {
+    access: Access,
+    dtype: DType,
+}
+
+impl Batched {
+    fn new(access: &Access, buffers: &[Buffer]) -> Self {
+        Self { access: access.clone(), dtype: buffers[access.buffer].dtype }
+    }
+
+    fn matrix(&self, memory: &Memory<'_>, mut index: usize) -> Matrix {
+        let rank = self.access.dims.len();
+        let mut at = self.access.offset;
+        for axis in (0..rank - 2).rev() {
+            at += index % self.access.dims[axis] * self.access.strides[axis];
+            index /= self.access.dims[axis];
+        }
+        Matrix {
+            start: memory.bases[self.access.buffer].wrapping_add(at * self.dtype.bytes()),
+            dtype: self.dtype,
+            row: self.access.strides[rank - 2],
+            col: self.access.strides[rank - 1],
+        }
+    }
+}
+
+impl MatMulRun {
+    fn new(kernel: &MatMul, buffers: &[Buffer]) -> Self {
+        let [a, b, c] = [&kernel.a, &kernel.b, &kernel.c].map(|access| Batched::new(access, buffers));
+        let (batch, m, n, k) = kernel.extents();
+        let product = Product::new((m, n, k), batch, a.dtype.accumulator());
+        Self { product, output: c.dtype, a, b, c }
+    }
+}
+
+/// A gather or scatter of contiguous rows.
+pub(super) struct LookupRun {
+    kernel: Lookup,
+    op: String,
+    dtype: DType,
+}
+
+impl Run {
+    pub(super) fn new(body: &Body, buffers: &[Buffer]) -> Result<Self, ExecError> {
+        let unsupported = |what: &str| ExecError::Unsupported { executor: "graph-cpu", what: what.to_owned() };
+        let lookup = |kernel: &Lookup, op: &str| LookupRun {
+            kernel: kernel.clone(),
+            op: op.to_owned(),
+            dtype: buffers[kernel.to.buffer].dtype,
+        };
+        Ok(match body {
+            Body::Fused(kernel) => Run::Fused(Box::new(FusedRun::new(kernel, buffers))),
+            Body::MatMul(kernel) => Run::MatMul(Box::new(MatMulRun::new(kernel, buffers))),
+            Body::Attention(Attention { norm: Some(_), .. }) => {
+                return Err(unsupported("normalisation within attention (expand it first)"));
+            }
+            Body::Attention(kernel) if buffers[kernel.q.buffer].dtype == DType::F64 => {
+                return Err(unsupported("attention in float64 (use the eager executor)"));
+            }
+            Body::AttentionGrad(kernel) if buffers[kernel.grad.buffer].dtype == DType::F64 => {
+                return Err(unsupported("attention in float64 (use the eager executor)"));
+            }
+            Body::Attention(kernel) => Run::Attention(Box::new(AttentionRun::forward(kernel, buffers))),
+            Body::AttentionGrad(kernel) => Run::Attention(Box::new(AttentionRun::backward(kernel, buffers))),
+            Body::Gather(kernel) => Run::Gather(lookup(kernel, "gather")),
+            Body::ScatterAdd(kernel) => Run::ScatterAdd(lookup(kernel, "scatter_add")),
+            Body::Collective(kernel) => {
+                if buffers[kernel.from.buffer].dtype != DType::F32 {
+                    return Err(unsupported("collectives of anything but float32"));
+                }
+                Run::Collective(kernel.clone())
+            }
+        })
+    }
+
+    /// All kernels of a program.
+    pub(super) fn all(lowered: &Lowered) -> Result<Vec<Self>, ExecError> {
+        lowered.kernels.iter().map(|kernel| Self::new(&kernel.body, &lowered.buffers)).collect()
+    }
+
+    /// Bytes of scratch each worker needs.
+    pub(super) fn scratch(&self, features: Features) -> usize {
+        match self {
+            Run::Fused(run) => run.scratch(),
+            Run::MatMul(run) => run.product.scratch(features),
+            Run::Attention(run) => run.scratch(features),
+            Run::Gather(_) | Run::ScatterAdd(_) | Run::Collective(_) => 0,
+        }
+    }
+
+    /// Bytes of memory all workers share.
+    pub(super) fn workspace(&self, features: Features) -> usize {
+        match self {
+            Run::Fused(run) => run.workspace(),
+            Run::MatMul(run) => run.product.workspace(features, run.output),
+            _ => 0,
+        }
+    }
+
+    /// Runs a kernel (anything but a collective).
+    pub(super) fn run(&self, features: Features, pool: &Pool, memory: Memory<'_>) -> Result<(), ExecError> {
+        match self {
+            Run::Fused(run) => run.run(features, pool, memory),
+            Run::MatMul(run) => run.product.run(features, pool, memory, &|index| {
+                [&run.a, &run.b, &run.c].map(|matrix| matrix.matrix(&memory, index))
+            }),
+            Run::Attention(run) => run.run(features, pool, memory),
+            Run::Gather(run) => run.gather(memory)?,
+            Run::ScatterAdd(run) => run.scatter_add(memory)?,
+            Run::Collective(_) => {}
+        }
+        Ok(())
+    }
+}
+
+impl LookupRun {
+    fn at(&self, memory: &Memory<'_>, access: &Access, bytes: usize) -> *mut u8 {
+        memory.bases[access.buffer].wrapping_add(access.offset * bytes)
+    }
+
+    fn indices<'m>(&self, memory: &Memory<'m>, extent: usize) -> Result<&'m [u32], ExecError> {
+        let start = self.at(memory, &self.kernel.indices, 4).cast::<u32>();
+        // SAFETY: the view lies in its buffer, which is not written meanwhile.
+        let indices = unsafe { std::slice::from_raw_parts(start, self.kernel.indices.elements()) };
+        match indices.iter().find(|&&index| index as usize >= extent) {
+            Some(&index) => Err(ExecError::Index { op: self.op.clone(), index, extent }),
+            None => Ok(indices),
+        }
+    }
+
+    fn gather(&self, memory: Memory<'_>) -> Result<(), ExecError> {
+        let size = self.dtype.bytes();
+        let [outer, extent, inner] = self.kernel.from.dims[..] else { return Ok(()) };
+        let (from, to) = (self.at(&memory, &self.kernel.from, size), self.at(&memory, &self.kernel.to, size));
+        let indices = self.indices(&memory, extent)?;
+        let row = inner * size;
+        for block in 0..outer {
+            for (at, &index) in indices.iter().enumerate() {
+                // SAFETY: indices are below the extent; the buffers do not overlap.
+                unsafe {
+                    let from = from.add((block * extent + index as usize) * row);
+                    to.add((block * indices.len() + at) * row).copy_from_nonoverlapping(from, row);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn scatter_add(&self, memory: Memory<'_>) -> Result<(), ExecError> {
+        let size = self.dtype.bytes();
+        let [outer, extent, inner] = self.kernel.to.dims[..] else { return Ok(()) };
+        let (from, to) = (self.at(&memory, &self.kernel.from, size), self.at(&memory, &self.kernel.to, size));
+        let indices = self.indices(&memory, extent)?;
+        // SAFETY: the result is that large; indices are below the extent; the buffers do not overlap.
+        unsafe {
+            to.write_bytes(0, outer * extent * inner * size);
+            for block in 0..outer {
+                for (at, &index) in indices.iter().enumerate() {
+                    let from = from.add((block * indices.len() + at) * inner * size);
+                    let to = to.add((block * extent + index as usize) * inner * size);
+                    add_rows(self.dtype, from, to, inner);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `to += from`, each sum rounded to the dtype.
+///
+/// # Safety
+/// Both have `count` elements and do not overlap.
+unsafe fn add_rows(dtype: DType, from: *const u8, to: *mut u8, count: usize) {
+    use half::{bf16, f16};
+    macro_rules! add {
+        ($ty:ty, $sum:expr) => {{
+            // SAFETY: the caller's promise.
+            let (from, to) = unsafe {
+                (
+                    std::slice::from_raw_parts(from.cast::<$ty>(), count),
+                    std::slice::from_raw_parts_mut(to.cast::<$ty>(), count),
+                )
+            };
+            to.iter_mut().zip(from).for_each(|(to, &x)| *to = $sum(*to, x));
+        }};
+    }
+    match dtype {
+        DType::F32 => add!(f32, |a: f32, b: f32| a + b),
+        DType::F64 => add!(f64, |a: f64, b: f64| a + b),
+        DType::BF16 => add!(bf16, |a: bf16, b: bf16| bf16::from_f32(a.to_f32() + b.to_f32())),
+        DType::F16 => add!(f16, |a: f16, b: f16| f16::from_f32(a.to_f32() + b.to_f32())),
+        DType::U32 => add!(u32, u32::wrapping_add),
+        DType::Bool => add!(u8, |a: u8, b: u8| a | b),
+    }
+}

@@ -1,0 +1,124 @@
+//! The executors on NVIDIA GPUs.
+//!
+//! Lowered kernels run as code generated for their static shapes and compiled by NVRTC ([`source`], [`compile`]), products by cuBLASLt, attention by
+//! generated kernels ([`attention`]), sums over ranks by NCCL ([`nccl`]). Libraries are opened when they are first needed: a binary with this
+//! feature starts on any machine.
+//!
+//! There is no eager executor on Candle's CUDA operators: they need a CUDA toolkit when they are built, and link to libcuda, so that the binary would
+//! not start without a driver. The baseline is [`CudaGraph::unfused`]: a kernel for each operator, queued one by one.
+
+pub mod attention;
+pub mod compile;
+pub mod cudnn;
+pub mod device;
+mod error;
+mod executable;
+mod host_states;
+mod matmul;
+pub mod nccl;
+mod overlap;
+mod planned;
+mod run;
+pub mod source;
+mod transfer;
+
+use std::{path::PathBuf, sync::Arc};
+
+pub use error::Check;
+pub use executable::CudaExecutable;
+pub use planned::{Choices, predict};
+
+use pawl_graph::{
+    executor::{ExecError, ExecOptions, Executable, Executor},
+    graph::Program,
+};
+use pawl_lower::LowerOptions;
+
+/// How kernels get to the GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Launching {
+    /// All of a program at once, as a CUDA graph.
+    #[default]
+    Captured,
+    /// One by one.
+    Streamed,
+}
+
+/// The executor of generated kernels on a GPU.
+#[derive(Clone)]
+pub struct CudaGraph {
+    /// The GPU.
+    pub device: Arc<device::Device>,
+    /// How kernels get there: `compile: Graph` captures, `compile: Fuse` does not.
+    pub launching: Launching,
+    /// Choices of lowering (`compileScope`).
+    pub lowering: LowerOptions,
+    /// Whether float32 products may round operands to 10 bits of significand (`precision: tf32`).
+    pub tf32: bool,
+    /// Whether algorithms of products are chosen by timing (else the library's first choice).
+    pub tune: bool,
+    /// Whether inputs come through page-locked memory (`loaderPinned`), which is asynchronous.
+    pub pinned: bool,
+    /// Whether the optimiser's state lies in page-locked host memory (`optimizerOffload: Cpu`), which kernels of the update read and write where it is.
+    pub offload: bool,
+    /// Whether cuDNN's attention gives the same bits in every run: no sum depends on the order in which blocks end. (Products: see `tune`.)
+    pub deterministic: bool,
+    /// cuDNN, whose attention is taken where it is faster; without it the generated kernels do all.
+    pub cudnn: Option<Arc<cudnn::Cudnn>>,
+    /// The ranks that collectives sum over, when there is more than one.
+    pub gang: Option<Arc<nccl::Nccl>>,
+}
+
+impl CudaGraph {
+    /// Everything fused, captured and tuned, float32 products exact, without cuDNN, one rank.
+    pub fn new(device: Arc<device::Device>) -> Self {
+        Self {
+            device,
+            launching: Launching::Captured,
+            lowering: LowerOptions::default(),
+            tf32: false,
+            tune: true,
+            pinned: true,
+            offload: false,
+            deterministic: false,
+            cudnn: None,
+            gang: None,
+        }
+    }
+
+    /// The baseline (`compile: None`): a kernel for each operator, queued one by one, the library's first choice of algorithms.
+    pub fn unfused(device: Arc<device::Device>) -> Self {
+        let lowering = LowerOptions { unfused: vec![LowerOptions::EVERYTHING.into()] };
+        Self { launching: Launching::Streamed, lowering, tune: false, ..Self::new(device) }
+    }
+
+    /// As [`Executor::compile`], with what only this executor knows (dumps, times).
+    ///
+    /// # Errors
+    /// When a program is ill-formed, does not fit, or has something this executor cannot run.
+    pub fn build(&self, programs: &[Program], options: &ExecOptions) -> Result<CudaExecutable, ExecError> {
+        CudaExecutable::new(self, programs, options)
+    }
+}
+
+impl Executor for CudaGraph {
+    fn name(&self) -> &'static str {
+        let all = self.lowering.unfused.iter().any(|scope| scope == LowerOptions::EVERYTHING);
+        match (self.launching, all) {
+            (Launching::Captured, _) => "graph-cuda",
+            (Launching::Streamed, false) => "fuse-cuda",
+            (Launching::Streamed, true) => "operators-cuda",
+        }
+    }
+
+    fn compile(&self, programs: &[Program], options: &ExecOptions) -> Result<Box<dyn Executable>, ExecError> {
+        Ok(Box::new(self.build(programs, options)?))
+    }
+}
+
+/// Where compiled kernels and chosen algorithms are kept: `$PAWL_KERNEL_CACHE`, `$XDG_CACHE_HOME/pawl/kernels` or `~/.cache/pawl/kernels`.
+pub fn cache_directory() -> Option<PathBuf> {
+    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let cache = || variable("XDG_CACHE_HOME").or_else(|| variable("HOME").map(|home| home.join(".cache")));
+    variable("PAWL_KERNEL_CACHE").or_else(|| cache().map(|cache| cache.join("pawl").join("kernels")))
+}

@@ -1,0 +1,480 @@
+//! Matrix products by cuBLASLt.
+//!
+//! Row-major products are column-major ones of the transposed: `c^T = b^T a^T`. Which operand counts as transposed follows from which of its
+//! strides is 1; views with no such stride, and repeated ones, are left to an own kernel. Of the algorithms that the library's heuristic names, the
+//! fastest is found by timing on the operands' own memory, after rests, since a hot card runs at another clock; the choice is kept on disk.
+
+use std::{collections::HashMap, ffi::c_void, path::PathBuf, sync::Arc, time::Duration};
+
+use cudarc::{
+    cublaslt::{
+        result,
+        sys::{self, cublasLtMatmulDescAttributes_t as Desc, cublasLtMatmulPreferenceAttributes_t as Preference},
+    },
+    driver::CudaEvent,
+};
+
+use super::{
+    compile::keep,
+    device::{Device, Memory},
+    error::{Check as _, missing},
+};
+use pawl_graph::{executor::ExecError, graph::DType};
+use pawl_lower::{Access, Buffer, MatMul};
+
+/// Bytes of workspace that algorithms may use.
+pub const WORKSPACE: usize = 64 << 20;
+/// Algorithms asked for.
+const CANDIDATES: usize = 12;
+/// Products with fewer operations are not worth timing.
+const TUNED: u64 = 200_000_000;
+/// Rest before each timing.
+const REST: Duration = Duration::from_millis(12);
+/// Most calls for the batch axes that one call cannot walk.
+const CALLS: usize = 64;
+
+/// One operand as a column-major matrix.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Matrix {
+    dtype: DType,
+    transposed: bool,
+    /// Extents as stored.
+    rows: usize,
+    cols: usize,
+    /// Elements from one column to the next.
+    leading: usize,
+    /// Elements from one of the batch to the next.
+    batch: usize,
+}
+
+/// A product as the library sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Problem {
+    a: Matrix,
+    b: Matrix,
+    c: Matrix,
+    m: usize,
+    n: usize,
+    k: usize,
+    count: usize,
+    /// Bytes that every address is a multiple of.
+    alignment: [usize; 3],
+    tf32: bool,
+}
+
+/// A product and the calls it takes.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Product {
+    problem: Problem,
+    /// Buffers of the first, the second operand and the result.
+    pub buffers: [usize; 3],
+    /// Byte offsets into them, for each call.
+    pub calls: Vec<[usize; 3]>,
+}
+
+/// `rows x cols` elements with these strides as a column-major matrix; `None` when they are no such.
+fn column_major(dtype: DType, rows: (usize, usize), cols: (usize, usize), batch: usize) -> Option<Matrix> {
+    let plain = |rows: (usize, usize), cols: (usize, usize)| {
+        let contiguous = rows.1 == 1 || rows.0 == 1;
+        let leading = if cols.0 == 1 { rows.0 } else { cols.1 };
+        (contiguous && leading >= rows.0).then_some(leading)
+    };
+    if let Some(leading) = plain(rows, cols) {
+        return Some(Matrix { dtype, transposed: false, rows: rows.0, cols: cols.0, leading, batch });
+    }
+    let leading = plain(cols, rows)?;
+    Some(Matrix { dtype, transposed: true, rows: cols.0, cols: rows.0, leading, batch })
+}
+
+/// Largest power of two that divides all offsets into buffers, and where buffers begin.
+fn alignment(bytes: impl IntoIterator<Item = usize>) -> usize {
+    let all = bytes.into_iter().fold(pawl_lower::ALIGNMENT, |all, bytes| all | bytes);
+    1 << all.trailing_zeros()
+}
+
+impl Product {
+    /// `None` when the library has no way to say this.
+    pub(super) fn new(kernel: &MatMul, buffers: &[Buffer], tf32: bool) -> Option<Self> {
+        let views = [&kernel.a, &kernel.b, &kernel.c];
+        let [da, db, dc] = views.map(|view| buffers[view.buffer].dtype);
+        let (_, m, n, k) = kernel.extents();
+        (m.max(n).max(k) <= i32::MAX as usize).then_some(())?;
+        let (axes, outer) = batch_axes(views)?;
+        let last = |view: &Access| {
+            let rank = view.dims.len();
+            (view.strides[rank - 2], view.strides[rank - 1])
+        };
+        let [(am, ak), (bk, bn), (cm, cn)] = views.map(last);
+        let (count, [sa, sb, sc]) = axes;
+        // The transposed product, so that a row-major result is a column-major one; or as it is.
+        let swapped = column_major(dc, (n, cn), (m, cm), sc).filter(|c| !c.transposed);
+        let (problem_a, problem_b, c, swap) = match swapped {
+            Some(c) => (column_major(db, (n, bn), (k, bk), sb)?, column_major(da, (k, ak), (m, am), sa)?, c, true),
+            None => {
+                let c = column_major(dc, (m, cm), (n, cn), sc).filter(|c| !c.transposed)?;
+                (column_major(da, (m, am), (k, ak), sa)?, column_major(db, (k, bk), (n, bn), sb)?, c, false)
+            }
+        };
+        let order: [usize; 3] = if swap { [1, 0, 2] } else { [0, 1, 2] };
+        let mut calls = vec![[0; 3]];
+        for (extent, strides) in &outer {
+            calls = calls
+                .iter()
+                .flat_map(|call| (0..*extent).map(move |i| [0, 1, 2].map(|x| call[x] + i * strides[x])))
+                .collect();
+        }
+        (calls.len() <= CALLS).then_some(())?;
+        let bytes = |x: usize, elements: usize| (views[x].offset + elements) * buffers[views[x].buffer].dtype.bytes();
+        let calls: Vec<[usize; 3]> = calls.iter().map(|call| order.map(|x| bytes(x, call[x]))).collect();
+        let alignment = [0, 1, 2].map(|x| alignment(calls.iter().map(|call| call[x])));
+        let (m, n) = if swap { (n, m) } else { (m, n) };
+        let tf32 = tf32 && da == DType::F32;
+        let problem = Problem { a: problem_a, b: problem_b, c, m, n, k, count, alignment, tf32 };
+        Some(Self { problem, buffers: order.map(|x| views[x].buffer), calls })
+    }
+
+    /// Operations of one call.
+    fn flops(&self) -> u64 {
+        let Problem { m, n, k, count, .. } = self.problem;
+        2 * (m * n * k * count) as u64
+    }
+}
+
+/// A batch axis: extent, and strides of the operands and the result.
+type BatchAxis = (usize, [usize; 3]);
+
+/// The batch axis for the library, and those that take a call for each index; `None` when results overlap.
+fn batch_axes(views: [&Access; 3]) -> Option<(BatchAxis, Vec<BatchAxis>)> {
+    let rank = views[2].dims.len();
+    let mut axes: Vec<BatchAxis> = Vec::new();
+    for axis in (0..rank - 2).filter(|&axis| views[2].dims[axis] > 1) {
+        let (extent, strides) = (views[2].dims[axis], views.map(|view| view.strides[axis]));
+        (strides[2] > 0).then_some(())?;
+        match axes.last_mut() {
+            Some(last) if (0..3).all(|x| last.1[x] == extent * strides[x]) => *last = (last.0 * extent, strides),
+            _ => axes.push((extent, strides)),
+        }
+    }
+    let Some(widest) = (0..axes.len()).max_by_key(|&at| axes[at].0) else { return Some(((1, [0; 3]), Vec::new())) };
+    let inner = axes.remove(widest);
+    Some((inner, axes))
+}
+
+/// The library, with the algorithms chosen so far.
+pub(super) struct Blas {
+    handle: sys::cublasLtHandle_t,
+    version: usize,
+    workspace: Memory,
+    device: Arc<Device>,
+    chosen: HashMap<Problem, Arc<Ready>>,
+}
+
+// SAFETY: the handle may be used from any thread; calls are made one at a time, by the thread that has the executable.
+unsafe impl Send for Blas {}
+
+/// A problem with its descriptors and its algorithm.
+pub(super) struct Ready {
+    operation: sys::cublasLtMatmulDesc_t,
+    layouts: [sys::cublasLtMatrixLayout_t; 3],
+    algorithm: sys::cublasLtMatmulAlgo_t,
+    wide: bool,
+}
+
+// SAFETY: descriptors are only read after they were made.
+unsafe impl Send for Ready {}
+// SAFETY: as above.
+unsafe impl Sync for Ready {}
+
+impl Drop for Ready {
+    fn drop(&mut self) {
+        // SAFETY: made by `Blas::describe`, destroyed once.
+        unsafe {
+            let _ = result::destroy_matmul_desc(self.operation);
+            for layout in self.layouts {
+                let _ = result::destroy_matrix_layout(layout);
+            }
+        }
+    }
+}
+
+fn cuda_type(dtype: DType) -> sys::cudaDataType_t {
+    match dtype {
+        DType::F64 => sys::cudaDataType_t::CUDA_R_64F,
+        DType::BF16 => sys::cudaDataType_t::CUDA_R_16BF,
+        DType::F16 => sys::cudaDataType_t::CUDA_R_16F,
+        _ => sys::cudaDataType_t::CUDA_R_32F,
+    }
+}
+
+impl Blas {
+    /// Opens the library.
+    pub(super) fn new(device: &Arc<Device>) -> Result<Self, ExecError> {
+        // SAFETY: only opens and closes the library.
+        if !unsafe { sys::is_culib_present() } {
+            return Err(missing("libcublasLt.so.13", "pip install nvidia-cublas==13.1.0.3"));
+        }
+        device.context().bind_to_thread().check()?;
+        let workspace = device.allocate(WORKSPACE)?;
+        let handle = result::create_handle().check()?;
+        // SAFETY: the library is loaded.
+        let version = unsafe { sys::cublasLtGetVersion() };
+        Ok(Self { handle, version, workspace, device: Arc::clone(device), chosen: HashMap::new() })
+    }
+
+    /// The library's version: 130100.
+    pub(super) fn version(&self) -> usize {
+        self.version
+    }
+
+    /// The problem with an algorithm, chosen by timing at `addresses` (operands, result) if `tune` and it was not before; `None` when the library has
+    /// none.
+    pub(super) fn ready(
+        &mut self,
+        product: &Product,
+        addresses: [u64; 3],
+        tune: bool,
+    ) -> Result<Option<Arc<Ready>>, ExecError> {
+        if let Some(ready) = self.chosen.get(&product.problem) {
+            return Ok(Some(Arc::clone(ready)));
+        }
+        let Some((mut ready, candidates)) = self.describe(&product.problem)? else { return Ok(None) };
+        if tune && candidates.len() > 1 && product.flops() >= TUNED {
+            let file = self.file(&product.problem);
+            let known = file.as_ref().and_then(|file| std::fs::read_to_string(file).ok());
+            let known = known.and_then(|text| text.trim().parse::<usize>().ok()).filter(|&at| at < candidates.len());
+            let best = match known {
+                Some(best) => best,
+                None => self.fastest(&mut ready, &candidates, addresses)?,
+            };
+            if let Some(file) = file.filter(|_| known.is_none()) {
+                keep(&file, best.to_string().as_bytes());
+            }
+            ready.algorithm = candidates[best];
+        }
+        let ready = Arc::new(ready);
+        self.chosen.insert(product.problem.clone(), Arc::clone(&ready));
+        Ok(Some(ready))
+    }
+
+    fn file(&self, problem: &Problem) -> Option<PathBuf> {
+        let compiler = self.device.compiler();
+        let key = compiler.key(&[&format!("{problem:?}"), self.device.name(), &self.version.to_string()]);
+        compiler.cache().map(|cache| cache.join(format!("{key}.matmul")))
+    }
+
+    fn describe(&self, problem: &Problem) -> Result<Option<(Ready, Vec<sys::cublasLtMatmulAlgo_t>)>, ExecError> {
+        use sys::cublasComputeType_t as Compute;
+        let wide = problem.a.dtype == DType::F64;
+        let (compute, scale) = match problem.a.dtype {
+            DType::F64 => (Compute::CUBLAS_COMPUTE_64F, DType::F64),
+            _ if problem.tf32 => (Compute::CUBLAS_COMPUTE_32F_FAST_TF32, DType::F32),
+            _ => (Compute::CUBLAS_COMPUTE_32F, DType::F32),
+        };
+        let operation = result::create_matmul_desc(compute, cuda_type(scale)).check()?;
+        let layout = |matrix: &Matrix| -> Result<_, ExecError> {
+            let Matrix { rows, cols, leading, batch, .. } = *matrix;
+            let layout =
+                result::create_matrix_layout(cuda_type(matrix.dtype), rows as u64, cols as u64, leading as i64)
+                    .check()?;
+            if problem.count > 1 {
+                let (count, batch) = (problem.count as i32, batch as i64);
+                use sys::cublasLtMatrixLayoutAttribute_t as Attribute;
+                // SAFETY: the attributes have these types.
+                unsafe {
+                    let at = (&raw const count).cast::<c_void>();
+                    result::set_matrix_layout_attribute(layout, Attribute::CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, at, 4)
+                        .check()?;
+                    let (at, which) =
+                        ((&raw const batch).cast(), Attribute::CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET);
+                    result::set_matrix_layout_attribute(layout, which, at, 8).check()?;
+                }
+            }
+            Ok(layout)
+        };
+        let layouts = [layout(&problem.a)?, layout(&problem.b)?, layout(&problem.c)?];
+        // SAFETY: an algorithm is plain numbers, replaced below before it is used.
+        let mut ready = Ready { operation, layouts, algorithm: unsafe { std::mem::zeroed() }, wide };
+        for (which, matrix) in
+            [(Desc::CUBLASLT_MATMUL_DESC_TRANSA, &problem.a), (Desc::CUBLASLT_MATMUL_DESC_TRANSB, &problem.b)]
+        {
+            let transposed = i32::from(matrix.transposed);
+            // SAFETY: the attribute is a 32-bit enumeration.
+            unsafe { result::set_matmul_desc_attribute(operation, which, (&raw const transposed).cast(), 4) }
+                .check()?;
+        }
+        let candidates = self.candidates(&ready, problem)?;
+        let Some(&first) = candidates.first() else { return Ok(None) };
+        ready.algorithm = first;
+        Ok(Some((ready, candidates)))
+    }
+
+    fn candidates(&self, ready: &Ready, problem: &Problem) -> Result<Vec<sys::cublasLtMatmulAlgo_t>, ExecError> {
+        let preference = result::create_matmul_pref().check()?;
+        let [a, b, c] = problem.alignment.map(|bytes| bytes as u32);
+        let alignments = [
+            (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, a),
+            (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, b),
+            (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, c),
+            (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, c),
+        ];
+        let workspace = WORKSPACE as u64;
+        let mut found = 0;
+        // SAFETY: attributes have these types; there is room for as many results as are asked for.
+        let found = unsafe {
+            let which = Preference::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
+            result::set_matmul_pref_attribute(preference, which, (&raw const workspace).cast(), 8).check()?;
+            for (which, bytes) in alignments {
+                result::set_matmul_pref_attribute(preference, which, (&raw const bytes).cast(), 4).check()?;
+            }
+            let mut results: Vec<sys::cublasLtMatmulHeuristicResult_t> = vec![std::mem::zeroed(); CANDIDATES];
+            let [a, b, c] = ready.layouts;
+            let status = sys::cublasLtMatmulAlgoGetHeuristic(
+                self.handle,
+                ready.operation,
+                a,
+                b,
+                c,
+                c,
+                preference,
+                CANDIDATES as i32,
+                results.as_mut_ptr(),
+                &mut found,
+            );
+            let _ = result::destroy_matmul_pref(preference);
+            // No algorithm is no error: an own kernel takes the product.
+            if status != sys::cublasStatus_t::CUBLAS_STATUS_SUCCESS {
+                return Ok(Vec::new());
+            }
+            results.truncate(found.max(0) as usize);
+            results
+        };
+        let good = |r: &sys::cublasLtMatmulHeuristicResult_t| {
+            r.state == sys::cublasStatus_t::CUBLAS_STATUS_SUCCESS && r.workspaceSize <= WORKSPACE
+        };
+        Ok(found.iter().filter(|r| good(r)).map(|r| r.algo).collect())
+    }
+
+    /// Index of the fastest candidate: median of three rounds of two calls, each after a rest.
+    fn fastest(
+        &self,
+        ready: &mut Ready,
+        candidates: &[sys::cublasLtMatmulAlgo_t],
+        addresses: [u64; 3],
+    ) -> Result<usize, ExecError> {
+        let (start, end): (CudaEvent, CudaEvent) = (self.device.event()?, self.device.event()?);
+        let stream = self.device.stream();
+        let mut times = vec![Vec::new(); candidates.len()];
+        for round in 0..4 {
+            for (at, candidate) in candidates.iter().enumerate() {
+                ready.algorithm = *candidate;
+                std::thread::sleep(if round == 0 { Duration::ZERO } else { REST });
+                start.record(stream).check()?;
+                let mut failed = self.enqueue(ready, addresses).is_err();
+                failed |= self.enqueue(ready, addresses).is_err();
+                end.record(stream).check()?;
+                stream.synchronize().check()?;
+                // The first round loads code.
+                if round > 0 {
+                    times[at].push(if failed { f32::INFINITY } else { start.elapsed_ms(&end).check()? });
+                }
+            }
+        }
+        let median = |at: &usize| {
+            let mut sorted = times[*at].clone();
+            sorted.sort_by(f32::total_cmp);
+            sorted[1]
+        };
+        Ok((0..candidates.len()).min_by(|a, b| median(a).total_cmp(&median(b))).unwrap_or(0))
+    }
+
+    /// Queues a call at the addresses of the operands and the result.
+    pub(super) fn enqueue(&self, ready: &Ready, [a, b, c]: [u64; 3]) -> Result<(), ExecError> {
+        let (one, zero, wide_one, wide_zero) = (1f32, 0f32, 1f64, 0f64);
+        let (alpha, beta) = if ready.wide {
+            ((&raw const wide_one).cast(), (&raw const wide_zero).cast())
+        } else {
+            ((&raw const one).cast(), (&raw const zero).cast())
+        };
+        let [la, lb, lc] = ready.layouts;
+        // SAFETY: descriptors are live; addresses hold what the layouts say; the workspace is as large as was promised.
+        unsafe {
+            result::matmul(
+                self.handle,
+                ready.operation,
+                alpha,
+                beta,
+                a as *const c_void,
+                la,
+                b as *const c_void,
+                lb,
+                c as *const c_void,
+                lc,
+                c as *mut c_void,
+                lc,
+                &raw const ready.algorithm,
+                self.workspace.address() as *mut c_void,
+                WORKSPACE,
+                self.device.stream().cu_stream().cast(),
+            )
+        }
+        .check()?;
+        Ok(())
+    }
+}
+
+impl Drop for Blas {
+    fn drop(&mut self) {
+        if self.device.context().bind_to_thread().is_ok() {
+            // SAFETY: made by `new`.
+            let _ = unsafe { result::destroy_handle(self.handle) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pawl_lower::Storage;
+
+    fn product(a: Access, b: Access, c: Access) -> Option<Product> {
+        let buffer = Buffer { dtype: DType::BF16, elements: 1 << 20, storage: Storage::Arena, life: (0, 0) };
+        Product::new(&MatMul { a, b, c }, &vec![buffer; 3], false)
+    }
+
+    #[test]
+    fn a_row_major_product_is_the_transposed_one_with_flags_from_strides() {
+        // x [rows, in] W^T with W [out, in].
+        let (x, w, y) = (
+            Access::contiguous(0, &[100, 32]),
+            Access::contiguous(1, &[64, 32]).permute(&[1, 0]),
+            Access::contiguous(2, &[100, 64]),
+        );
+        let forward = product(x, w, y).expect("the library can");
+        let Problem { a, b, c, m, n, k, .. } = &forward.problem;
+        assert_eq!(forward.buffers, [1, 0, 2], "the weight is the library's first operand");
+        assert_eq!((a.transposed, b.transposed, c.transposed), (true, false, false));
+        assert_eq!((*m, *n, *k), (64, 100, 32));
+        assert_eq!((a.leading, b.leading, c.leading), (32, 32, 64));
+    }
+
+    #[test]
+    fn batch_axes_that_do_not_merge_take_a_call_each() {
+        // Heads of a packed row: [b, t, h, d] seen as [b, h, t, d].
+        let heads = |buffer| Access::contiguous(buffer, &[5, 7, 3, 8]).permute(&[0, 2, 1, 3]);
+        let scores = Access::contiguous(2, &[5, 3, 7, 7]);
+        let keys = heads(1).permute(&[0, 1, 3, 2]);
+        let product = product(heads(0), keys, scores).expect("the library can");
+        assert_eq!((product.problem.count, product.calls.len()), (5, 3));
+        assert_eq!(product.calls[1], [16, 16, 98], "bytes to the second head");
+        assert_eq!(product.problem.alignment, [16, 16, 2]);
+    }
+
+    #[test]
+    fn repeated_and_scattered_operands_are_left_to_another_kernel() {
+        let y = Access::contiguous(2, &[4, 6]);
+        let repeated = Access::contiguous(0, &[1, 5]).broadcast(&[4, 5]);
+        assert!(product(repeated, Access::contiguous(1, &[5, 6]), y.clone()).is_none());
+        let scattered = Access::contiguous(0, &[4, 5, 2]).slice(2, 0, 1).reshape(&[4, 5]).expect("one axis goes away");
+        assert!(product(scattered, Access::contiguous(1, &[5, 6]), y).is_none());
+    }
+}

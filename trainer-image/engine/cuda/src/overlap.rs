@@ -1,0 +1,81 @@
+//! Collectives beside kernels: whatever touches no byte that a collective moves goes on meanwhile.
+
+use std::ops::Range;
+
+use cudarc::driver::{CudaEvent, CudaStream};
+
+use super::{
+    device::Device,
+    error::Check as _,
+    matmul::Blas,
+    nccl::Nccl,
+    run::{Places, Run},
+};
+use pawl_graph::executor::ExecError;
+use pawl_lower::{Body, Lowered};
+
+/// A collective that is under way, and the bytes it reads and writes.
+struct Moving<E> {
+    bytes: Vec<Range<u64>>,
+    done: E,
+}
+
+/// Queues the kernels of a program in order; the stream waits for a collective only before the first kernel that touches its bytes, and for all at
+/// the end.
+pub(super) fn queue(
+    lowered: &Lowered,
+    runs: &[Run],
+    device: &Device,
+    blas: &Blas,
+    gang: Option<&Nccl>,
+    places: Places<'_>,
+) -> Result<(), ExecError> {
+    let stream: &CudaStream = device.stream();
+    let mut moving: Vec<Moving<CudaEvent>> = Vec::new();
+    for (run, kernel) in runs.iter().zip(&lowered.kernels) {
+        if !moving.is_empty() {
+            for done in touched(&mut moving, &bytes(&kernel.body, lowered, places.buffers)) {
+                stream.wait(&done).check()?;
+            }
+        }
+        if let Some(done) = run.enqueue(device, blas, gang, places)? {
+            moving.push(Moving { bytes: bytes(&kernel.body, lowered, places.buffers), done });
+        }
+    }
+    moving.iter().try_for_each(|collective| stream.wait(&collective.done).check())
+}
+
+/// The buffers that a kernel reads or writes, as addresses. Planned memory is used again, so that different buffers may be the same bytes.
+fn bytes(body: &Body, lowered: &Lowered, addresses: &[u64]) -> Vec<Range<u64>> {
+    let range = |buffer: usize| addresses[buffer]..addresses[buffer] + lowered.buffers[buffer].bytes() as u64;
+    body.reads().into_iter().chain(body.writes()).map(|access| range(access.buffer)).collect()
+}
+
+/// Takes out the collectives that move any of `bytes`.
+fn touched<E>(moving: &mut Vec<Moving<E>>, bytes: &[Range<u64>]) -> Vec<E> {
+    let meet = |a: &Range<u64>, b: &Range<u64>| a.start < b.end && b.start < a.end;
+    let hit =
+        |collective: &mut Moving<E>| collective.bytes.iter().any(|own| bytes.iter().any(|other| meet(own, other)));
+    moving.extract_if(.., hit).map(|collective| collective.done).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[allow(clippy::single_range_in_vec_init, reason = "one range of bytes is meant")]
+    fn a_kernel_waits_for_the_collectives_whose_bytes_it_touches_and_no_other() {
+        let collective = |done, bytes: Range<u64>| Moving { bytes: vec![bytes.clone(), bytes], done };
+        let mut moving = vec![collective('a', 0..64), collective('b', 64..128), collective('c', 128..256)];
+        assert_eq!(touched(&mut moving, &[300..400]), []);
+        assert_eq!(
+            touched(&mut moving, &[127..130, 500..600]),
+            ['b', 'c'],
+            "the last byte of one, the first of the next"
+        );
+        assert_eq!(touched(&mut moving, &[64..128]), [], "once is enough");
+        assert_eq!(touched(&mut moving, &[10..20]), ['a'], "also in the middle");
+        assert!(moving.is_empty());
+    }
+}

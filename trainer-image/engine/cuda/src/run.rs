@@ -1,0 +1,329 @@
+//! One kernel of a program, ready to be queued.
+
+use std::{collections::HashMap, ffi::c_void, sync::Arc};
+
+use cudarc::driver::{CudaEvent, result, sys};
+
+use super::{
+    attention,
+    compile::Source,
+    cudnn,
+    device::{Device, Function},
+    error::{Check as _, NAME},
+    matmul::{Blas, Product, Ready},
+    nccl::Nccl,
+    source::{self, Argument, Generated},
+};
+use pawl_graph::{executor::ExecError, graph::DType};
+use pawl_lower::{Access, Body, Buffer, Collect, CollectOp, Kernel, Lowered};
+
+/// Addresses that a launch is given: those of buffers (which depend on the input slot), and of the workspace.
+#[derive(Clone, Copy)]
+pub(super) struct Places<'p> {
+    /// Address of each buffer.
+    pub buffers: &'p [u64],
+    /// Address of the workspace.
+    pub workspace: u64,
+}
+
+/// What a kernel will be, before anything is compiled or allocated.
+pub(super) enum Plan {
+    /// Own generated code.
+    Generated(Generated),
+    /// A product of the library; the own kernel is for when it has no algorithm.
+    Product(Product, Box<Generated>),
+    /// Launches of attention.
+    Attention(attention::Plan),
+    /// Attention by cuDNN.
+    Library(cudnn::Plan),
+    /// A sum or concatenation over ranks.
+    Collective(Collect),
+}
+
+impl Plan {
+    /// How each kernel of a program will run.
+    pub(super) fn all(
+        lowered: &Lowered,
+        target: &Target,
+        cudnn: &mut cudnn::Plans,
+        tf32: bool,
+    ) -> Result<Vec<Self>, ExecError> {
+        let plan = |kernel: &Kernel| match Self::by_library(&kernel.body, &lowered.buffers, cudnn) {
+            Some(plan) => Ok(Plan::Library(plan)),
+            None => Self::new(&kernel.body, &lowered.buffers, target, tf32),
+        };
+        lowered.kernels.iter().map(plan).collect()
+    }
+
+    fn by_library(body: &Body, buffers: &[Buffer], cudnn: &mut cudnn::Plans) -> Option<cudnn::Plan> {
+        match body {
+            Body::Attention(kernel) => cudnn.forward(kernel, buffers),
+            Body::AttentionGrad(kernel) => cudnn.backward(kernel, buffers),
+            _ => None,
+        }
+    }
+
+    fn new(body: &Body, buffers: &[Buffer], target: &Target, tf32: bool) -> Result<Self, ExecError> {
+        Ok(match body {
+            Body::MatMul(kernel) => {
+                let own = source::product(kernel, buffers);
+                match Product::new(kernel, buffers, tf32) {
+                    Some(product) => Plan::Product(product, Box::new(own)),
+                    None => Plan::Generated(own),
+                }
+            }
+            Body::Attention(kernel) => Plan::Attention(attention::forward(kernel, buffers, target.shared)?),
+            Body::AttentionGrad(kernel) => Plan::Attention(attention::backward(kernel, buffers, target.shared)?),
+            Body::Collective(kernel) => {
+                if buffers[kernel.from.buffer].dtype != DType::F32 {
+                    let what = "collectives of anything but float32".into();
+                    return Err(ExecError::Unsupported { executor: NAME, what });
+                }
+                Plan::Collective(kernel.clone())
+            }
+            body => match source::generate(body, buffers, target.multiprocessors) {
+                Some(generated) => Plan::Generated(generated),
+                None => {
+                    let what = format!("a kernel of kind {}", body.name());
+                    return Err(ExecError::Unsupported { executor: NAME, what });
+                }
+            },
+        })
+    }
+
+    /// Bytes of workspace.
+    pub(super) fn workspace(&self) -> usize {
+        match self {
+            Plan::Generated(generated) => generated.workspace,
+            Plan::Product(_, own) => own.workspace,
+            Plan::Attention(plan) => plan.workspace,
+            Plan::Library(plan) => plan.workspace(),
+            Plan::Collective(_) => 0,
+        }
+    }
+
+    /// Code that has to be compiled (a product's own kernel only if the library turns out to need it).
+    pub(super) fn sources(&self) -> Vec<&Source> {
+        match self {
+            Plan::Generated(generated) => vec![&generated.source],
+            Plan::Attention(plan) => plan.launches.iter().map(|launch| &launch.source).collect(),
+            Plan::Product(..) | Plan::Library(_) | Plan::Collective(_) => Vec::new(),
+        }
+    }
+}
+
+/// What code is generated for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Target {
+    /// Multiprocessors of the GPU.
+    pub multiprocessors: usize,
+    /// Bytes of dynamic shared memory that a block may have.
+    pub shared: usize,
+}
+
+/// Loaded code, by source.
+pub(super) struct Code {
+    device: Arc<Device>,
+    modules: HashMap<Source, Arc<super::device::Module>>,
+}
+
+impl Code {
+    pub(super) fn new(device: &Arc<Device>) -> Self {
+        Self { device: Arc::clone(device), modules: HashMap::new() }
+    }
+
+    /// Compiles and loads what is not there yet.
+    pub(super) fn add(&mut self, sources: &[&Source]) -> Result<(), ExecError> {
+        let mut new: Vec<&Source> = Vec::new();
+        let mut seen = std::collections::HashSet::new();
+        for &source in sources {
+            if !self.modules.contains_key(source) && seen.insert(source) {
+                new.push(source);
+            }
+        }
+        for (source, code) in new.iter().zip(self.device.compiler().compile_all(&new)?) {
+            self.modules.insert((*source).clone(), self.device.load(&code)?);
+        }
+        Ok(())
+    }
+
+    fn function(&mut self, source: &Source, name: &str) -> Result<Function, ExecError> {
+        self.add(&[source])?;
+        match self.modules.get(source) {
+            Some(module) => module.function(name),
+            None => Err(ExecError::Device(format!("kernel {} was not compiled", source.name))),
+        }
+    }
+}
+
+/// A kernel, ready to be queued.
+pub(super) enum Run {
+    Launches(Vec<Launch>),
+    Product { ready: Arc<Ready>, buffers: [usize; 3], calls: Vec<[usize; 3]> },
+    Library(cudnn::Plan),
+    Collective(Collect),
+}
+
+/// A launch but for its addresses.
+pub(super) struct Launch {
+    function: Function,
+    grid: [u32; 3],
+    threads: u32,
+    shared: u32,
+    parameters: Vec<Parameter>,
+}
+
+enum Parameter {
+    Buffer(usize, u64),
+    Workspace(u64),
+    Number(u32),
+    Null,
+}
+
+impl Run {
+    /// Makes a plan ready. Memory must be there: algorithms of products are chosen by timing.
+    pub(super) fn new(
+        plan: &Plan,
+        code: &mut Code,
+        blas: &mut Blas,
+        places: Places<'_>,
+        tune: bool,
+    ) -> Result<Self, ExecError> {
+        Ok(match plan {
+            Plan::Generated(generated) => Run::Launches(generated_launches(generated, code)?),
+            Plan::Product(product, own) => {
+                let calls = &product.calls;
+                let addresses = [0, 1, 2].map(|x| places.buffers[product.buffers[x]] + calls[0][x] as u64);
+                match blas.ready(product, addresses, tune)? {
+                    Some(ready) => Run::Product { ready, buffers: product.buffers, calls: calls.clone() },
+                    None => Run::Launches(generated_launches(own, code)?),
+                }
+            }
+            Plan::Attention(plan) => {
+                let launch = |launch: &attention::Launch| {
+                    let function = code.function(&launch.source, launch.entry)?;
+                    if launch.shared > 48 * 1024 {
+                        function.allow_shared(launch.shared as usize)?;
+                    }
+                    let parameters = launch.arguments.iter().map(|argument| match argument {
+                        attention::Argument::Buffer { buffer, offset } => Parameter::Buffer(*buffer, *offset as u64),
+                        attention::Argument::Workspace => Parameter::Workspace(0),
+                        attention::Argument::Null => Parameter::Null,
+                    });
+                    Ok(Launch {
+                        grid: [launch.grid, 1, 1],
+                        threads: launch.threads,
+                        shared: launch.shared,
+                        parameters: parameters.collect(),
+                        function,
+                    })
+                };
+                Run::Launches(plan.launches.iter().map(launch).collect::<Result<_, ExecError>>()?)
+            }
+            Plan::Library(plan) => Run::Library(plan.clone()),
+            Plan::Collective(collect) => Run::Collective(collect.clone()),
+        })
+    }
+
+    /// Queues it. A collective goes on beside the stream: it is done at the event given back.
+    pub(super) fn enqueue(
+        &self,
+        device: &Device,
+        blas: &Blas,
+        gang: Option<&Nccl>,
+        places: Places<'_>,
+    ) -> Result<Option<CudaEvent>, ExecError> {
+        match self {
+            Run::Launches(launches) => {
+                launches.iter().try_for_each(|launch| launch.enqueue(device, places))?;
+            }
+            Run::Product { ready, buffers, calls } => calls.iter().try_for_each(|call| {
+                blas.enqueue(ready, [0, 1, 2].map(|x| places.buffers[buffers[x]] + call[x] as u64))
+            })?,
+            // SAFETY: the plan was made for these buffers, which live as long as the executable.
+            Run::Library(plan) => unsafe { plan.enqueue(places.buffers, places.workspace) }?,
+            Run::Collective(collect) => {
+                let place = |access: &Access| places.buffers[access.buffer] + 4 * access.offset as u64;
+                let (from, to) = (place(&collect.from), place(&collect.to));
+                match gang {
+                    Some(gang) => {
+                        let elements = collect.from.elements();
+                        // SAFETY: lowering keeps both buffers until the result is read.
+                        return Ok(Some(unsafe { gang.start(collect.op, from, to, elements, device.stream()) }?));
+                    }
+                    // Alone: the sum of one.
+                    None if from == to => {}
+                    None => {
+                        debug_assert!(matches!(
+                            collect.op,
+                            CollectOp::AllReduce | CollectOp::ReduceScatter | CollectOp::AllGather
+                        ));
+                        let bytes = 4 * collect.to.elements();
+                        // SAFETY: both buffers hold that many bytes.
+                        unsafe { result::memcpy_dtod_async(to, from, bytes, device.stream().cu_stream()) }.check()?;
+                    }
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Registers and spilled bytes of a thread, of the first launch.
+    pub(super) fn registers(&self) -> Option<(i32, i32)> {
+        let Run::Launches(launches) = self else { return None };
+        let function = &launches.first()?.function;
+        let registers = function.attribute(sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_NUM_REGS).ok()?;
+        let local = function.attribute(sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES).ok()?;
+        Some((registers, local))
+    }
+}
+
+fn generated_launches(generated: &Generated, code: &mut Code) -> Result<Vec<Launch>, ExecError> {
+    let function = code.function(&generated.source, "main_kernel")?;
+    let grid = &generated.grid;
+    let mut blocks = grid.blocks;
+    if grid.persistent {
+        let all = code.device.multiprocessors() * function.resident(generated.threads, 0)?;
+        blocks = blocks.min(all.div_ceil(grid.beside * grid.tiles)).max(1);
+    }
+    let parameter = |argument: &Argument| match *argument {
+        Argument::Buffer { buffer, offset } => Parameter::Buffer(buffer, offset as u64),
+        Argument::Workspace(offset) => Parameter::Workspace(offset as u64),
+    };
+    let mut launches = vec![Launch {
+        function,
+        grid: [(blocks * grid.beside) as u32, grid.tiles as u32, 1],
+        threads: generated.threads as u32,
+        shared: 0,
+        parameters: generated.arguments.iter().map(parameter).collect(),
+    }];
+    if let Some(finish) = &generated.finish {
+        let mut parameters = vec![Parameter::Workspace(0), Parameter::Number(blocks as u32)];
+        parameters.extend(finish.arguments.iter().map(parameter));
+        launches.push(Launch {
+            function: code.function(&generated.source, "finish_kernel")?,
+            grid: finish.grid,
+            threads: 1024,
+            shared: 0,
+            parameters,
+        });
+    }
+    Ok(launches)
+}
+
+impl Launch {
+    fn enqueue(&self, device: &Device, places: Places<'_>) -> Result<(), ExecError> {
+        // A number is the lower half of its word: parameters are read as their own types.
+        let mut values: Vec<u64> = (self.parameters.iter())
+            .map(|parameter| match *parameter {
+                Parameter::Buffer(buffer, offset) => places.buffers[buffer] + offset,
+                Parameter::Workspace(offset) => places.workspace + offset,
+                Parameter::Number(number) => u64::from(number),
+                Parameter::Null => 0,
+            })
+            .collect();
+        let mut arguments: Vec<*mut c_void> = values.iter_mut().map(|value| std::ptr::from_mut(value).cast()).collect();
+        // SAFETY: parameters are those of the generated code; buffers live as long as the executable.
+        unsafe { self.function.launch(device.stream(), self.grid, self.threads, self.shared, &mut arguments) }
+    }
+}

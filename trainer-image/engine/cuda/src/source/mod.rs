@@ -1,0 +1,81 @@
+//! Kernels as CUDA C, generated for static shapes: pure functions of what was lowered.
+//!
+//! Equal kernels at other addresses (the blocks of a model) have equal sources: places are parameters.
+
+mod fused;
+mod geometry;
+mod index;
+mod lookup;
+mod product;
+mod scatter;
+mod types;
+
+use super::compile::Source;
+use pawl_lower::{Body, Buffer};
+
+const PRELUDE: &str = include_str!("prelude.cu");
+
+/// A generated kernel: `main_kernel`, and `finish_kernel` where there is something to finish.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Generated {
+    /// The translation unit.
+    pub source: Source,
+    /// Threads of a block.
+    pub threads: usize,
+    /// Blocks.
+    pub grid: Grid,
+    /// Parameters of `main_kernel`, in order.
+    pub arguments: Vec<Argument>,
+    /// The second kernel, with 1,024 threads a block.
+    pub finish: Option<Finish>,
+    /// Bytes of workspace.
+    pub workspace: usize,
+}
+
+/// Blocks of a launch: `blocks * beside` along x, `tiles` along y.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Grid {
+    /// Blocks for the rows of a segment; at most, for a persistent grid.
+    pub blocks: usize,
+    /// Segments.
+    pub beside: usize,
+    /// Parts of the columns.
+    pub tiles: usize,
+    /// Whether blocks stay until all is done: there need be no more than the GPU holds at once.
+    pub persistent: bool,
+}
+
+/// A parameter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Argument {
+    /// An address: a buffer's, and bytes from there.
+    Buffer {
+        /// Index into [`Lowered::buffers`](pawl_lower::Lowered::buffers).
+        buffer: usize,
+        /// Bytes.
+        offset: usize,
+    },
+    /// Address of the workspace, and bytes from there.
+    Workspace(usize),
+}
+
+/// The kernel that joins the partial results of blocks. Its parameters: the workspace, the number of blocks (`u32`), then these.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finish {
+    /// Where results go.
+    pub arguments: Vec<Argument>,
+    /// Blocks.
+    pub grid: [u32; 3],
+}
+
+/// The kernel of fused loops, or of a lookup; `None` for what libraries and other modules do.
+pub fn generate(body: &Body, buffers: &[Buffer], multiprocessors: usize) -> Option<Generated> {
+    match body {
+        Body::Fused(kernel) => Some(fused::fused(kernel, buffers, multiprocessors)),
+        Body::Gather(kernel) => Some(lookup::gather(kernel, buffers)),
+        Body::ScatterAdd(kernel) => Some(scatter::scatter_add(kernel, buffers)),
+        _ => None,
+    }
+}
+
+pub use product::product;

@@ -1,0 +1,26 @@
+//! The training engine's graph: a model is a forward pass, written once, traced into a static graph; a setting is a pass over that graph.
+//!
+//! Model code, passes and optimisers need this crate alone. It knows no device: executors are crates of their own that implement
+//! [`executor::Executor`].
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`graph`] | the intermediate representation, and the [`Builder`](graph::Builder) that model code is written against |
+//! | [`array`] | arrays on the host |
+//! | [`random`] | counter-based random numbers |
+//! | [`autodiff`] | reverse mode, graph to graph |
+//! | [`passes`] | the settings, each a function from program to program |
+//! | [`optim`] | AdamW, Muon and moving averages, as nodes of the graph |
+//! | [`recipe`] | forward program and settings in, training programs out |
+//! | [`executor`] | what an executor is, and how states are read and written by name |
+//! | [`collective`] | sums over ranks |
+
+pub mod array;
+pub mod autodiff;
+pub mod collective;
+pub mod executor;
+pub mod graph;
+pub mod optim;
+pub mod passes;
+pub mod random;
+pub mod recipe;
