@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use crate::graph::{DType, GraphError, Shape};
+use crate::{dtype::DType, error::GraphError, shape::Shape};
 
 /// Elements of one dtype, in row-major order.
 #[derive(Debug, Clone, PartialEq)]
@@ -18,7 +18,7 @@ pub enum Data {
 }
 
 /// Borrowed elements of one dtype, in row-major order: how inputs are passed to
-/// [`Executable::run`](crate::executor::Executable::run) without a copy.
+/// `Executable::run` without a copy.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[allow(missing_docs, reason = "one variant for each dtype, named like it")]
 pub enum View<'a> {

@@ -18,9 +18,13 @@
 pub mod array;
 pub mod autodiff;
 pub mod collective;
+mod dtype;
+mod error;
 pub mod executor;
 pub mod graph;
+mod meta;
 pub mod optim;
 pub mod passes;
 pub mod random;
 pub mod recipe;
+mod shape;

@@ -32,12 +32,12 @@ pub fn normal_f64(stream: u64, index: u64) -> f64 {
     (-2.0 * (1.0 - u).ln()).sqrt() * (std::f64::consts::TAU * v).cos()
 }
 
-/// The stream of [`Op::Random`](crate::graph::Op::Random) with `key` at `counter`.
+/// The stream of `Op::Random` with `key` at `counter`.
 pub fn draw_stream(key: u64, counter: u32) -> u64 {
     mix(key ^ mix(u64::from(counter).wrapping_add(GOLDEN)))
 }
 
-/// Element `index` of a draw of [`Op::Random`](crate::graph::Op::Random): uniform in [0, 1) with 24 bits. Neighbours share 64 bits,
+/// Element `index` of a draw of `Op::Random`: uniform in [0, 1) with 24 bits. Neighbours share 64 bits,
 /// an upper and a lower half: on a GPU that mixes bits slower than it reads memory, dropout is as fast again.
 pub fn uniform_f32(stream: u64, index: u64) -> f32 {
     let pair = bits(stream, index / 2);

@@ -1,14 +1,18 @@
 //! Building programs.
 
+mod var;
+
 use std::cell::{Cell, RefCell};
 use std::panic::Location;
 use std::sync::Arc;
 
 use super::{
     DType, GraphError, Init, InputDecl, InputId, Meta, Node, NodeId, Op, Output, Program, Role, Shape, Stage,
-    StateDecl, StateId, Update, Var,
+    StateDecl, StateId, Update,
 };
 use crate::array::Array;
+
+pub use var::{Operand, Var, concat};
 
 /// Builds a [`Program`] from expressions that read like the mathematics.
 ///

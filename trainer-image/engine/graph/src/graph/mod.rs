@@ -6,29 +6,22 @@
 
 mod arena;
 mod builder;
-mod dtype;
-mod error;
 mod infer;
 mod initial;
 mod op;
 mod print;
 mod program;
 pub mod quantize;
-mod shape;
 mod state;
-mod var;
 mod verify;
 
 pub use arena::{Graph, Node, NodeId, ScopeId, Stage};
-pub use builder::Builder;
-pub use dtype::DType;
-pub use error::GraphError;
-pub use infer::{Meta, infer, infer_sides};
+pub use builder::{Builder, Operand, Var, concat};
+pub use infer::{infer, infer_sides};
 pub use initial::{initial_value, initial_values};
-pub use op::{AttentionSpec, BinaryOp, CompareOp, NormedAttentionSpec, Op, ReduceOp, UnaryOp};
-pub use program::{InputDecl, InputId, Output, Program, Update};
-pub use shape::Shape;
+pub use op::{AttentionSpec, BinaryOp, CompareOp, InputId, NormedAttentionSpec, Op, ReduceOp, UnaryOp};
+pub use program::{InputDecl, Output, Program, Update};
 pub use state::{FileSlice, Init, Role, StateDecl, StateId};
-pub use var::{Operand, Var, concat};
-
 pub use verify::fits;
+
+pub use crate::{dtype::DType, error::GraphError, meta::Meta, shape::Shape};

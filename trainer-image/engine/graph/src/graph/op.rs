@@ -2,8 +2,12 @@
 
 use std::{fmt, sync::Arc};
 
-use super::{DType, InputId, Shape, StateId};
+use super::{DType, Shape, StateId};
 use crate::array::Array;
+
+/// An input: index into [`Program::inputs`](super::Program::inputs).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct InputId(pub u32);
 
 /// Elementwise functions of one operand. Shape is kept; so is the dtype, but for [`UnaryOp::IsFinite`].
 /// All but `IsFinite` want a float operand. In 16-bit floats each is computed in float32 and rounded once.
@@ -107,7 +111,7 @@ pub struct NormedAttentionSpec {
 /// An operator. The doc comment of each gives its operands in order, and the shape and dtype of its value.
 ///
 /// The set is closed and small; each has one meaning on every executor, one gradient in
-/// [`autodiff`](crate::autodiff), and one case in the op-by-op executor, which is the oracle.
+/// `autodiff`, and one case in the op-by-op executor, which is the oracle.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Op {
     /// `() -> ` the declared shape. An input of the program.

@@ -1,10 +1,6 @@
 //! Programs: a graph with its interface.
 
-use super::{Graph, GraphError, Meta, NodeId, StateDecl, StateId};
-
-/// An input: index into [`Program::inputs`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct InputId(pub u32);
+use super::{Graph, GraphError, InputId, Meta, NodeId, StateDecl, StateId};
 
 /// Declaration of an input: data of a batch, or a scalar that changes from step to step (learning rate, counter, loss weight).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,7 +36,7 @@ pub struct Program {
     pub name: String,
     /// The nodes.
     pub graph: Graph,
-    /// Inputs, in the order [`Executable::run`](crate::executor::Executable::run) takes them.
+    /// Inputs, in the order `Executable::run` takes them.
     pub inputs: Vec<InputDecl>,
     /// States. Programs that are compiled together share states of equal name.
     pub states: Vec<StateDecl>,

@@ -1,4 +1,4 @@
-//! Settings as passes: functions from program to program. [`Recipe`](crate::recipe::Recipe) puts them together.
+//! Settings as passes: functions from program to program. `Recipe` puts them together.
 
 mod arena;
 mod attention;

@@ -2,9 +2,10 @@
 
 use std::ops;
 
-use super::{
-    AttentionSpec, BinaryOp, Builder, CompareOp, DType, GraphError, Meta, NodeId, NormedAttentionSpec, Op, ReduceOp,
-    Shape, UnaryOp,
+use super::Builder;
+use crate::graph::{
+    AttentionSpec, BinaryOp, CompareOp, DType, GraphError, Meta, NodeId, NormedAttentionSpec, Op, ReduceOp, Shape,
+    UnaryOp,
 };
 
 /// A value of a program under construction. Binary operators broadcast both sides (inserting [`Op::Broadcast`]); a number on the

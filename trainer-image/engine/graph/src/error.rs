@@ -1,6 +1,6 @@
 //! What can be wrong with a graph.
 
-use super::{DType, Shape};
+use crate::{dtype::DType, shape::Shape};
 
 /// An ill-formed operator, program, or set of arrays for one.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
