@@ -9,6 +9,11 @@ use std::{
     },
 };
 
+use pawl_graph::{
+    array::{Array, Data, View},
+    executor::ExecError,
+    graph::Meta,
+};
 use pawl_lower::{ALIGNMENT, aligned};
 
 /// Bytes held now and at most.
@@ -69,4 +74,26 @@ impl Drop for Bytes {
             unsafe { dealloc(self.start.as_ptr(), Self::layout(self.len)) };
         }
     }
+}
+
+/// Copies elements to memory.
+///
+/// # Safety
+/// There is room for them.
+pub(super) unsafe fn write(to: *mut u8, view: View<'_>) {
+    let bytes = view.bytes();
+    // SAFETY: the caller's promise.
+    unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+}
+
+/// A copy of the elements at `from`.
+///
+/// # Safety
+/// There are as many as the meta says.
+pub(super) unsafe fn read(from: *const u8, meta: &Meta) -> Result<Array, ExecError> {
+    let mut data = Data::zeros(meta.dtype, meta.shape.elements());
+    let bytes = data.bytes_mut();
+    // SAFETY: the caller's promise.
+    unsafe { bytes.as_mut_ptr().copy_from_nonoverlapping(from, bytes.len()) };
+    Ok(Array::new(&meta.shape, data)?)
 }

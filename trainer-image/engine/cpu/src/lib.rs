@@ -6,6 +6,7 @@ mod attention;
 mod blocks;
 mod bytes;
 mod comm;
+mod compiled;
 mod executable;
 mod fused;
 mod gemm;

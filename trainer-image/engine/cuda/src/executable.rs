@@ -6,27 +6,28 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::{CudaEvent, CudaGraph as Captured, result, sys};
+use cudarc::driver::sys;
 
 use super::{
     Choices, CudaGraph, Launching,
+    compiled::Compiled,
     cudnn::Plans,
-    device::{Device, Memory, Pinned},
+    device::{Device, Memory},
     error::{Check as _, NAME},
     host_states::States,
     matmul::Blas,
     nccl::Nccl,
     overlap,
-    planned::{Planned, input_bytes},
+    planned::Planned,
     run::{Code, Places, Plan, Run, Target},
-    transfer::{bytes_of, copy, fill, read, write},
+    transfer::{fill, read, write},
 };
 use pawl_graph::{
     array::{Array, View},
-    executor::{ExecError, ExecOptions, Executable, MemoryReport, check_inputs},
-    graph::{Graph, GraphError, Meta, Node, Op, Program, ScopeId, Shape, StateDecl, initial_value},
+    executor::{ExecError, ExecOptions, Executable, MemoryReport, find_program, find_state, find_state_for},
+    graph::{Program, StateDecl, initial_value},
 };
-use pawl_lower::{KernelTime, Lowered, Packing, Storage};
+use pawl_lower::{KernelTime, Lowered};
 
 /// Programs compiled for a GPU.
 pub struct CudaExecutable {
@@ -46,41 +47,6 @@ pub struct CudaExecutable {
     // Last: what is above is freed first.
     device: Arc<Device>,
 }
-
-struct Compiled {
-    /// The program's names and declarations.
-    interface: Program,
-    lowered: Lowered,
-    runs: Vec<Run>,
-    slots: Vec<Slot>,
-    next: usize,
-    /// Constants, then outputs.
-    _own: Memory,
-    outputs: Vec<u64>,
-    /// For each input, its place in a slot.
-    inputs: Vec<usize>,
-    /// Number of first inputs that the next slot has already.
-    ahead: usize,
-    /// Whether a run has queued the kernels one by one, so that all code is loaded.
-    warm: bool,
-    ran: bool,
-}
-
-/// One set of inputs.
-struct Slot {
-    /// Address of each buffer when the inputs are here.
-    addresses: Vec<u64>,
-    staging: Pinned,
-    memory: Memory,
-    /// The copy from `staging` is done.
-    copied: CudaEvent,
-    /// The run that read `memory` is done.
-    read: CudaEvent,
-    graph: Option<Captured>,
-}
-
-// SAFETY: graphs are launched by the one thread that has the executable.
-unsafe impl Send for Compiled {}
 
 impl CudaExecutable {
     pub(super) fn new(executor: &CudaGraph, programs: &[Program], options: &ExecOptions) -> Result<Self, ExecError> {
@@ -211,23 +177,6 @@ impl CudaExecutable {
         self.report.peak = self.report.peak.max(used);
         Ok(())
     }
-
-    fn program(&mut self, program: usize) -> Result<&mut Compiled, GraphError> {
-        let count = self.programs.len();
-        self.programs.get_mut(program).ok_or_else(|| GraphError::Unknown {
-            kind: "program",
-            name: program.to_string(),
-            known: format!("0..{count}"),
-        })
-    }
-
-    fn state(&self, name: &str) -> Result<usize, GraphError> {
-        self.states.iter().position(|s| s.name == name).ok_or_else(|| GraphError::Unknown {
-            kind: "state",
-            name: name.to_owned(),
-            known: self.states.iter().map(|s| s.name.as_str()).collect::<Vec<_>>().join(", "),
-        })
-    }
 }
 
 /// Dynamic shared memory that a block may have.
@@ -236,117 +185,13 @@ fn shared_memory(device: &Device) -> Result<usize, ExecError> {
     Ok(device.context().attribute(which).check()?.max(0) as usize)
 }
 
-impl Compiled {
-    fn new(
-        device: &Arc<Device>,
-        program: &Program,
-        lowered: Lowered,
-        arena: u64,
-        state: &dyn Fn(usize) -> u64,
-    ) -> Result<Self, ExecError> {
-        let own = device.allocate(lowered.own_bytes())?;
-        let mut packing = Packing::default();
-        let inputs: Vec<usize> = program.inputs.iter().map(|input| packing.add(input.meta.bytes())).collect();
-        let mut packing = Packing::default();
-        let mut outputs = vec![0; program.outputs.len()];
-        let mut addresses = vec![0; lowered.buffers.len()];
-        for ((address, buffer), offset) in addresses.iter_mut().zip(&lowered.buffers).zip(&lowered.plan.offsets) {
-            *address = match &buffer.storage {
-                Storage::Input(_) => 0,
-                Storage::State(id) => state(id.0 as usize),
-                Storage::Arena => arena + offset.unwrap_or(0) as u64,
-                Storage::Constant(array) => {
-                    let at = own.address() + packing.add(buffer.bytes()) as u64;
-                    // SAFETY: the packing gave the constant its place; nothing runs.
-                    unsafe { write(at, array.view()) }?;
-                    at
-                }
-                Storage::Output(index) => {
-                    outputs[*index] = own.address() + packing.add(buffer.bytes()) as u64;
-                    outputs[*index]
-                }
-            };
-        }
-        let slot = || -> Result<Slot, ExecError> {
-            let memory = device.allocate(input_bytes(program))?;
-            fill(device, &memory)?;
-            let mut addresses = addresses.clone();
-            for (address, buffer) in addresses.iter_mut().zip(&lowered.buffers) {
-                if let Storage::Input(id) = buffer.storage {
-                    *address = memory.address() + inputs[id.0 as usize] as u64;
-                }
-            }
-            let staging = device.pinned(input_bytes(program))?;
-            let (copied, read) = (device.event()?, device.event()?);
-            Ok(Slot { addresses, staging, memory, copied, read, graph: None })
-        };
-        let slots = vec![slot()?, slot()?];
-        let mut interface = Program { graph: Graph::default(), ..program.clone() };
-        // Outputs are described by their nodes, of which only the metas are kept.
-        for node in program.graph.nodes() {
-            let op = Op::Fill { value: 0.0, shape: node.meta.shape.clone(), dtype: node.meta.dtype };
-            let (meta, stage) = (node.meta.clone(), node.stage);
-            interface.graph.push_unchecked(Node { op, operands: Vec::new(), meta, scope: ScopeId::default(), stage });
-        }
-        let runs = Vec::new();
-        let (warm, ran) = (false, false);
-        Ok(Self { interface, lowered, runs, slots, next: 0, _own: own, outputs, inputs, ahead: 0, warm, ran })
-    }
-
-    /// Brings inputs, of which `from` are there, to slot `to`, behind the run that reads it.
-    fn bring(
-        &mut self,
-        device: &Device,
-        to: usize,
-        from: usize,
-        inputs: &[View<'_>],
-        pinned: bool,
-    ) -> Result<(), ExecError> {
-        let slot = &mut self.slots[to];
-        let copies = device.copies();
-        if from == 0 {
-            slot.copied.synchronize().check()?;
-            copies.wait(&slot.read).check()?;
-        }
-        for (view, &offset) in inputs.iter().zip(&self.inputs).skip(from) {
-            let bytes = bytes_of(*view);
-            if bytes.is_empty() {
-                continue;
-            }
-            let source = if pinned {
-                let staging = &mut slot.staging.bytes()[offset..offset + bytes.len()];
-                copy(bytes, staging);
-                staging
-            } else {
-                bytes
-            };
-            // SAFETY: the staging memory is written again only after `copied`; the driver takes what is not page-locked before it returns.
-            unsafe { result::memcpy_htod_async(slot.memory.address() + offset as u64, source, copies.cu_stream()) }
-                .check()?;
-        }
-        slot.copied.record(copies).check()
-    }
-
-    /// Whether `inputs` are the first ones of this program, all of them if `all`. (The check proper allocates.)
-    fn fits(&self, inputs: &[View<'_>], all: bool) -> bool {
-        let declared = &self.interface.inputs;
-        let fits = |(decl, view): (&pawl_graph::graph::InputDecl, &View<'_>)| {
-            decl.meta.dtype == view.dtype() && decl.meta.shape.elements() == view.len()
-        };
-        let count = if all { declared.len() == inputs.len() } else { declared.len() >= inputs.len() };
-        count && declared.iter().zip(inputs).all(fits)
-    }
-}
-
 impl Executable for CudaExecutable {
     fn run(&mut self, program: usize, inputs: &[View<'_>]) -> Result<(), ExecError> {
-        self.program(program)?.ran = false;
         self.device.context().bind_to_thread().check()?;
         let Self { device, blas, gang, workspace, programs, launching, pinned, .. } = self;
-        let compiled = &mut programs[program];
-        if !compiled.fits(inputs, true) {
-            check_inputs(&compiled.interface, inputs)?;
-        }
+        let compiled = find_program(programs, program)?;
+        compiled.interface.begin();
+        compiled.interface.check_inputs(inputs)?;
         compiled.next = (compiled.next + 1) % compiled.slots.len();
         let ahead = std::mem::take(&mut compiled.ahead);
         compiled.bring(device, compiled.next, ahead, inputs, *pinned)?;
@@ -376,7 +221,7 @@ impl Executable for CudaExecutable {
         }
         compiled.slots[compiled.next].read.record(device.stream()).check()?;
         compiled.warm = true;
-        compiled.ran = true;
+        compiled.interface.end();
         if first {
             self.measure()?;
         }
@@ -384,13 +229,10 @@ impl Executable for CudaExecutable {
     }
 
     fn prefetch(&mut self, program: usize, inputs: &[View<'_>]) -> Result<(), ExecError> {
-        self.program(program)?;
         self.device.context().bind_to_thread().check()?;
         let Self { device, programs, pinned, .. } = self;
-        let compiled = &mut programs[program];
-        if !compiled.fits(inputs, false) {
-            check_inputs(&compiled.interface, inputs)?;
-        }
+        let compiled = find_program(programs, program)?;
+        compiled.interface.check_first_inputs(inputs)?;
         let next = (compiled.next + 1) % compiled.slots.len();
         compiled.bring(device, next, 0, inputs, *pinned)?;
         compiled.ahead = inputs.len();
@@ -398,23 +240,15 @@ impl Executable for CudaExecutable {
     }
 
     fn output(&mut self, program: usize, output: usize) -> Result<Array, ExecError> {
-        let compiled = self.program(program)?;
-        let declared = compiled.interface.outputs.get(output).filter(|_| compiled.ran);
-        let Some(declared) = declared else {
-            let known = compiled.interface.outputs.iter().map(|o| o.name.as_str()).collect::<Vec<_>>().join(", ");
-            let name = if compiled.ran { output.to_string() } else { format!("{output} (the program has not run)") };
-            return Err(GraphError::Unknown { kind: "output", name, known }.into());
-        };
-        let meta = compiled.interface.graph.meta(declared.node).clone();
-        let address = compiled.outputs[output];
+        let compiled = find_program(&mut self.programs, program)?;
+        let (meta, address) = (compiled.interface.output(output)?.clone(), compiled.outputs[output]);
         self.device.context().bind_to_thread().check()?;
         if let Err(error) = self.synchronize() {
-            self.program(program)?.ran = false;
+            find_program(&mut self.programs, program)?.interface.begin();
             return Err(error);
         }
         // SAFETY: the output has its place; nothing runs.
-        let data = unsafe { read(address, &meta) }?;
-        Ok(Array::new(&meta.shape, data)?)
+        unsafe { read(address, &meta) }
     }
 
     fn offload_seconds(&self) -> Option<f64> {
@@ -426,28 +260,15 @@ impl Executable for CudaExecutable {
     }
 
     fn read_state(&mut self, name: &str) -> Result<Array, ExecError> {
-        let state = self.state(name)?;
+        let state = find_state(&self.states, name)?;
         self.device.context().bind_to_thread().check()?;
         self.synchronize()?;
-        let meta = &self.states[state].meta;
         // SAFETY: the state has its place; nothing runs.
-        let data = unsafe { read(self.state_memory.address(state), meta) }?;
-        Ok(Array::new(&meta.shape, data)?)
+        unsafe { read(self.state_memory.address(state), &self.states[state].meta) }
     }
 
     fn write_state(&mut self, name: &str, value: &Array) -> Result<(), ExecError> {
-        let state = self.state(name)?;
-        let Meta { dtype, shape } = &self.states[state].meta;
-        if value.dtype() != *dtype || value.shape() != shape {
-            return Err(GraphError::Mismatch {
-                what: format!("state `{name}`"),
-                dtype: *dtype,
-                shape: shape.clone(),
-                got_dtype: value.dtype(),
-                got_shape: Shape::clone(value.shape()),
-            }
-            .into());
-        }
+        let state = find_state_for(&self.states, name, value)?;
         self.device.context().bind_to_thread().check()?;
         self.synchronize()?;
         // SAFETY: as in `read_state`.

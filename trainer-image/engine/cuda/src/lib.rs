@@ -9,6 +9,7 @@
 
 pub mod attention;
 pub mod compile;
+mod compiled;
 pub mod cudnn;
 pub mod device;
 mod error;

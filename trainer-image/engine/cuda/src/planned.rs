@@ -68,7 +68,7 @@ impl Planned {
         let arena = lowered.iter().map(|l| l.plan.arena).max().unwrap_or(0);
         let workspace = kernels.iter().flatten().map(Plan::workspace).max().unwrap_or(0);
         let slots: usize = programs.iter().map(|p| 2 * input_bytes(p)).sum();
-        let own: usize = lowered.iter().map(Lowered::own_bytes).sum();
+        let own: usize = lowered.iter().map(|l| l.own().bytes).sum();
         let planned = state_size + arena + workspace + WORKSPACE + slots + own;
         let memory = MemoryReport { states: state_size, planned, peak: 0 };
         Ok(Self { programs, lowered, kernels, states, places, arena, workspace, memory })

@@ -1,16 +1,14 @@
 //! Bytes between the host and the GPU.
 
-use cudarc::driver::{result, sys};
-use half::{bf16, f16};
-
 use super::{
     device::{Device, Memory},
     error::Check as _,
 };
+use cudarc::driver::{result, sys};
 use pawl_graph::{
-    array::{Data, View},
+    array::{Array, Data, View},
     executor::ExecError,
-    graph::{DType, Meta},
+    graph::Meta,
 };
 
 /// Inputs larger than this are brought to page-locked memory by several threads.
@@ -25,21 +23,6 @@ pub(super) fn fill(device: &Device, memory: &Memory) -> Result<(), ExecError> {
     let status =
         unsafe { sys::cuMemsetD32Async(memory.address(), 0x3f8d_3f93, memory.len() / 4, device.stream().cu_stream()) };
     status.result().check()
-}
-
-/// The bytes of a view.
-pub(super) fn bytes_of(view: View<'_>) -> &[u8] {
-    // SAFETY: elements of all dtypes are plain numbers without padding.
-    unsafe {
-        match view {
-            View::F64(v) => std::slice::from_raw_parts(v.as_ptr().cast(), size_of_val(v)),
-            View::F32(v) => std::slice::from_raw_parts(v.as_ptr().cast(), size_of_val(v)),
-            View::BF16(v) => std::slice::from_raw_parts(v.as_ptr().cast(), size_of_val(v)),
-            View::F16(v) => std::slice::from_raw_parts(v.as_ptr().cast(), size_of_val(v)),
-            View::U32(v) => std::slice::from_raw_parts(v.as_ptr().cast(), size_of_val(v)),
-            View::Bool(v) => v,
-        }
-    }
 }
 
 /// Copies, by several threads when there is much: one does not reach the speed of the bus.
@@ -61,7 +44,7 @@ pub(super) fn copy(from: &[u8], to: &mut [u8]) {
 /// # Safety
 /// There is room for them, and nothing runs that uses it.
 pub(super) unsafe fn write(to: u64, view: View<'_>) -> Result<(), ExecError> {
-    let bytes = bytes_of(view);
+    let bytes = view.bytes();
     if bytes.is_empty() {
         return Ok(());
     }
@@ -73,22 +56,12 @@ pub(super) unsafe fn write(to: u64, view: View<'_>) -> Result<(), ExecError> {
 ///
 /// # Safety
 /// There are as many as the meta says, and nothing runs that writes them.
-pub(super) unsafe fn read(from: u64, meta: &Meta) -> Result<Data, ExecError> {
-    let len = meta.shape.elements();
-    macro_rules! copy {
-        ($variant:ident, $zero:expr) => {{
-            let mut values = vec![$zero; len];
-            // SAFETY: the caller's promise.
-            unsafe { result::memcpy_dtoh_sync(&mut values, from) }.check()?;
-            Data::$variant(values)
-        }};
+pub(super) unsafe fn read(from: u64, meta: &Meta) -> Result<Array, ExecError> {
+    let mut data = Data::zeros(meta.dtype, meta.shape.elements());
+    let bytes = data.bytes_mut();
+    if !bytes.is_empty() {
+        // SAFETY: the caller's promise.
+        unsafe { result::memcpy_dtoh_sync(bytes, from) }.check()?;
     }
-    Ok(match meta.dtype {
-        DType::F64 => copy!(F64, 0f64),
-        DType::F32 => copy!(F32, 0f32),
-        DType::BF16 => copy!(BF16, bf16::ZERO),
-        DType::F16 => copy!(F16, f16::ZERO),
-        DType::U32 => copy!(U32, 0u32),
-        DType::Bool => copy!(Bool, 0u8),
-    })
+    Ok(Array::new(&meta.shape, data)?)
 }

@@ -16,8 +16,11 @@ use self::memory::Meter;
 use self::ops::{Interpreter, Value};
 use pawl_graph::{
     array::{Array, View},
-    executor::{ExecError, ExecOptions, Executable, Executor, MemoryReport, check_inputs, unify_states},
-    graph::{GraphError, Meta, Op, Program, StateDecl, fits, initial_values},
+    executor::{
+        ExecError, ExecOptions, Executable, Executor, Interface, MemoryReport, find_program, find_state,
+        find_state_for, unify_states,
+    },
+    graph::{Op, Program, StateDecl, initial_values},
     passes::expand_norms,
 };
 
@@ -78,6 +81,7 @@ impl Executor for Eager {
 /// A program with what is known about it before it runs.
 struct Plan {
     program: Program,
+    interface: Interface,
     /// For each state of the program, its place among all states.
     places: Vec<usize>,
     /// For each node, whether anything asked for depends on it.
@@ -86,7 +90,8 @@ struct Plan {
     dying: Vec<Vec<usize>>,
     /// Embedded arrays, uploaded once.
     constants: Vec<Option<Tensor>>,
-    outputs: Vec<Option<Tensor>>,
+    /// Of the last run.
+    outputs: Vec<Tensor>,
 }
 
 impl Plan {
@@ -98,8 +103,8 @@ impl Plan {
             _ => Ok(None),
         };
         let constants = program.graph.nodes().iter().map(|n| upload(&n.op)).collect::<Result<_, _>>()?;
-        let outputs = vec![None; program.outputs.len()];
-        Ok(Self { program, places, needed, dying, constants, outputs })
+        let interface = Interface::new(&program);
+        Ok(Self { program, interface, places, needed, dying, constants, outputs: Vec::new() })
     }
 }
 
@@ -113,31 +118,13 @@ struct EagerExecutable {
     report: MemoryReport,
 }
 
-impl EagerExecutable {
-    fn place(&self, name: &str) -> Result<usize, GraphError> {
-        self.declared.iter().position(|s| s.name == name).ok_or_else(|| GraphError::Unknown {
-            kind: "state",
-            name: name.to_owned(),
-            known: self.declared.iter().map(|s| s.name.as_str()).collect::<Vec<_>>().join(", "),
-        })
-    }
-
-    fn plan(&mut self, program: usize) -> Result<&mut Plan, GraphError> {
-        let count = self.programs.len();
-        self.programs.get_mut(program).ok_or_else(|| GraphError::Unknown {
-            kind: "program",
-            name: program.to_string(),
-            known: format!("0..{count}"),
-        })
-    }
-}
-
 impl Executable for EagerExecutable {
     fn run(&mut self, program: usize, inputs: &[View<'_>]) -> Result<(), ExecError> {
         let (meter, device) = (self.meter.clone(), self.device.clone());
-        let plan = self.plan(program)?;
-        plan.outputs.fill(None);
-        check_inputs(&plan.program, inputs)?;
+        let plan = find_program(&mut self.programs, program)?;
+        plan.outputs.clear();
+        plan.interface.begin();
+        plan.interface.check_inputs(inputs)?;
         let plan = &self.programs[program];
         let mut interpreter =
             Interpreter::new(&plan.program, &plan.needed, &plan.constants, &self.options, &device, &meter);
@@ -158,7 +145,7 @@ impl Executable for EagerExecutable {
                 interpreter.free(dead);
             }
         }
-        let outputs = plan.program.outputs.iter().map(|o| Some(interpreter.get(o.node).tensor.clone())).collect();
+        let outputs = plan.program.outputs.iter().map(|o| interpreter.get(o.node).tensor.clone()).collect();
         let updates: Vec<_> = plan
             .program
             .updates
@@ -170,18 +157,14 @@ impl Executable for EagerExecutable {
         for (place, value) in updates {
             self.values[place] = value.contiguous(&self.meter)?;
         }
+        self.programs[program].interface.end();
         Ok(())
     }
 
     fn output(&mut self, program: usize, output: usize) -> Result<Array, ExecError> {
-        let plan = self.plan(program)?;
-        let unknown = || GraphError::Unknown {
-            kind: "output of a finished run",
-            name: output.to_string(),
-            known: plan.program.outputs.iter().map(|o| o.name.as_str()).collect::<Vec<_>>().join(", "),
-        };
-        let tensor = plan.outputs.get(output).and_then(Option::as_ref).ok_or_else(unknown)?;
-        Ok(convert::to_array(tensor, plan.program.graph.meta(plan.program.outputs[output].node))?)
+        let plan = find_program(&mut self.programs, program)?;
+        let meta = plan.interface.output(output)?;
+        Ok(convert::to_array(&plan.outputs[output], meta)?)
     }
 
     fn states(&self) -> &[StateDecl] {
@@ -189,14 +172,12 @@ impl Executable for EagerExecutable {
     }
 
     fn read_state(&mut self, name: &str) -> Result<Array, ExecError> {
-        let place = self.place(name)?;
+        let place = find_state(&self.declared, name)?;
         Ok(convert::to_array(&self.values[place].tensor, &self.declared[place].meta)?)
     }
 
     fn write_state(&mut self, name: &str, value: &Array) -> Result<(), ExecError> {
-        let place = self.place(name)?;
-        let got = Meta::new(value.dtype(), value.shape());
-        fits(&format!("state `{name}`"), &self.declared[place].meta, &got)?;
+        let place = find_state_for(&self.declared, name, value)?;
         let tensor = convert::to_tensor(value.view(), value.shape(), &self.device)?;
         self.values[place] = Value::new(tensor, &self.meter);
         Ok(())

@@ -44,7 +44,7 @@ macro_rules! each_dtype {
     };
 }
 
-impl View<'_> {
+impl<'a> View<'a> {
     /// Element type.
     pub fn dtype(&self) -> DType {
         match self {
@@ -67,6 +67,14 @@ impl View<'_> {
         self.len() == 0
     }
 
+    /// The elements' bytes, in the machine's order.
+    pub fn bytes(&self) -> &'a [u8] {
+        each_dtype!(View, self, v => {
+            // SAFETY: elements of all dtypes are plain numbers without padding.
+            unsafe { std::slice::from_raw_parts(v.as_ptr().cast(), size_of_val(*v)) }
+        })
+    }
+
     /// An owned copy.
     pub fn to_data(&self) -> Data {
         match self {
@@ -81,6 +89,14 @@ impl View<'_> {
 }
 
 impl Data {
+    /// The elements' bytes, in the machine's order.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        each_dtype!(Data, self, v => {
+            // SAFETY: elements of all dtypes are plain numbers without padding, of which any bytes are one.
+            unsafe { std::slice::from_raw_parts_mut(v.as_mut_ptr().cast(), size_of_val(v.as_slice())) }
+        })
+    }
+
     /// `len` zeros of `dtype`.
     pub fn zeros(dtype: DType, len: usize) -> Self {
         match dtype {

@@ -27,7 +27,7 @@ pub use kernel::{
     Attention, AttentionGrad, Body, Buffer, Collect, CollectOp, Fold, Fused, Instruction, Kernel, Load, Lookup, MatMul,
     Norm, Storage, Store,
 };
-pub use memory::{ALIGNMENT, MemoryPlan, Packing, aligned};
+pub use memory::{ALIGNMENT, MemoryPlan, OwnPlan, Packing, aligned};
 pub use times::KernelTime;
 
 use pawl_graph::graph::Program;
@@ -79,9 +79,8 @@ impl Lowered {
         Self { name: program.name.clone(), kernels, buffers, plan }
     }
 
-    /// Bytes of what a program keeps for itself: its constants, and its outputs until the next run.
-    pub fn own_bytes(&self) -> usize {
-        let own = |b: &&Buffer| matches!(b.storage, Storage::Constant(_) | Storage::Output(_));
-        self.buffers.iter().filter(own).map(|b| aligned(b.bytes())).sum()
+    /// Places of what the program keeps for itself.
+    pub fn own(&self) -> OwnPlan {
+        OwnPlan::new(&self.buffers)
     }
 }

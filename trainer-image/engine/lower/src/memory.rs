@@ -39,6 +39,34 @@ impl Packing {
     }
 }
 
+/// Places of the buffers that a program keeps for itself: its constants, and its outputs until the next run.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct OwnPlan {
+    /// Byte offset of each buffer; `None` for those that lie elsewhere.
+    pub offsets: Vec<Option<usize>>,
+    /// Byte offset of each output, by its number in the program.
+    pub outputs: Vec<usize>,
+    /// Bytes of all.
+    pub bytes: usize,
+}
+
+impl OwnPlan {
+    /// Places the constants and outputs among `buffers` in order.
+    pub fn new(buffers: &[Buffer]) -> Self {
+        let mut packing = Packing::default();
+        let own = |b: &Buffer| matches!(b.storage, Storage::Constant(_) | Storage::Output(_));
+        let offsets: Vec<_> = buffers.iter().map(|b| own(b).then(|| packing.add(b.bytes()))).collect();
+        let mut outputs = Vec::new();
+        for (buffer, offset) in buffers.iter().zip(&offsets) {
+            if let (Storage::Output(index), Some(offset)) = (&buffer.storage, offset) {
+                outputs.resize(outputs.len().max(index + 1), 0);
+                outputs[*index] = *offset;
+            }
+        }
+        Self { offsets, outputs, bytes: packing.bytes() }
+    }
+}
+
 impl MemoryPlan {
     /// Places buffers greedily, the largest first, each at the lowest place that is free for all of its life.
     pub fn new(buffers: &[Buffer]) -> Self {

@@ -1,11 +1,19 @@
 //! What an executor is: something that compiles programs and runs them.
 
+mod interface;
+mod named;
+mod states;
+
 use std::sync::Arc;
+
+pub use interface::{Interface, find_program};
+pub use named::{read_chosen, read_named, write_named};
+pub use states::{find_state, find_state_for, unify_states};
 
 use crate::{
     array::{Array, View},
     collective::{Collective, CollectiveError, Solo},
-    graph::{GraphError, Meta, Program, StateDecl},
+    graph::{GraphError, Program, StateDecl},
 };
 
 /// Choices that hold for all programs compiled together.
@@ -140,96 +148,6 @@ pub trait Executable: Send {
     fn memory(&self) -> MemoryReport;
 }
 
-/// The states of programs compiled together, each once, in order of first appearance; and for each program, where its states are in that list.
-///
-/// # Errors
-/// When two programs declare one name differently.
-pub fn unify_states(programs: &[Program]) -> Result<(Vec<StateDecl>, Vec<Vec<usize>>), GraphError> {
-    let mut all: Vec<StateDecl> = Vec::new();
-    let mut places = Vec::with_capacity(programs.len());
-    for program in programs {
-        let mut of_program = Vec::with_capacity(program.states.len());
-        for decl in &program.states {
-            let place = match all.iter().position(|s| s.name == decl.name) {
-                Some(place) if all[place] == *decl => place,
-                Some(_) => {
-                    let name = format!("{} (differently in program {})", decl.name, program.name);
-                    return Err(GraphError::Duplicate { kind: "state", name });
-                }
-                None => {
-                    all.push(decl.clone());
-                    all.len() - 1
-                }
-            };
-            of_program.push(place);
-        }
-        places.push(of_program);
-    }
-    Ok((all, places))
-}
-
-/// All states by name, arenas taken apart: what a checkpoint holds. Independent of the layout a program was compiled to.
-///
-/// # Errors
-/// When the device fails.
-pub fn read_named(executable: &mut dyn Executable) -> Result<Vec<(String, Array)>, ExecError> {
-    read_chosen(executable, |_| true)
-}
-
-/// The states that `choose` wants, by name, arenas taken apart: see [`read_named`]. Others are not read at all.
-///
-/// # Errors
-/// When the device fails.
-pub fn read_chosen(
-    executable: &mut dyn Executable,
-    choose: impl Fn(&StateDecl) -> bool,
-) -> Result<Vec<(String, Array)>, ExecError> {
-    let mut named = Vec::new();
-    let chosen: Vec<StateDecl> = executable.states().iter().filter(|decl| choose(decl)).cloned().collect();
-    for decl in chosen {
-        let value = executable.read_state(&decl.name)?;
-        let mut start = 0;
-        for part in decl.parts() {
-            let len = part.meta.shape.elements();
-            named.push((part.name.clone(), value.part(start, &part.meta.shape)?));
-            start += len;
-        }
-        if decl.parts().is_empty() {
-            named.push((decl.name, value));
-        }
-    }
-    Ok(named)
-}
-
-/// Sets states by name, arenas or not; the opposite of [`read_named`]. Names that are no state are returned: what else is in a checkpoint
-/// (the optimiser's slots, when only weights are wanted) is the caller's affair.
-///
-/// # Errors
-/// When an array is not like its state.
-pub fn write_named(executable: &mut dyn Executable, named: &[(String, Array)]) -> Result<Vec<String>, ExecError> {
-    let find = |name: &str| named.iter().find(|(n, _)| n == name).map(|(_, array)| array);
-    let mut known = std::collections::HashSet::new();
-    for decl in executable.states().to_vec() {
-        known.extend(decl.with_parts().map(|d| d.name.clone()));
-        if let Some(array) = find(&decl.name) {
-            executable.write_state(&decl.name, array)?;
-        } else if decl.parts().iter().any(|p| find(&p.name).is_some()) {
-            let mut arena = executable.read_state(&decl.name)?;
-            let mut start = 0;
-            for part in decl.parts() {
-                if let Some(array) = find(&part.name) {
-                    let got = Meta::new(array.dtype(), array.shape());
-                    crate::graph::fits(&format!("state `{}`", part.name), &part.meta, &got)?;
-                    arena.write_part(start, array);
-                }
-                start += part.meta.shape.elements();
-            }
-            executable.write_state(&decl.name, &arena)?;
-        }
-    }
-    Ok(named.iter().map(|(name, _)| name).filter(|name| !known.contains(*name)).cloned().collect())
-}
-
 /// Refuses programs that are ill-formed, or have values without elements, which generated kernels cannot loop over.
 ///
 /// # Errors
@@ -240,31 +158,6 @@ pub fn check_programs(programs: &[Program], executor: &'static str) -> Result<()
         if let Some(node) = program.graph.nodes().iter().find(|n| n.meta.shape.elements() == 0) {
             let what = format!("{} with no elements: {}", node.op, node.meta);
             return Err(ExecError::Unsupported { executor, what });
-        }
-    }
-    Ok(())
-}
-
-/// Checks that `inputs` are what `program` declares.
-///
-/// # Errors
-/// [`GraphError::Mismatch`] naming the first input that does not fit.
-pub fn check_inputs(program: &Program, inputs: &[View<'_>]) -> Result<(), GraphError> {
-    let nothing = View::Bool(&[]);
-    for i in 0..program.inputs.len().max(inputs.len()) {
-        let given = inputs.get(i).unwrap_or(&nothing);
-        let (name, wanted) = match program.inputs.get(i) {
-            Some(decl) => (decl.name.as_str(), decl.meta.clone()),
-            None => ("(none: there are fewer inputs)", Meta::new(given.dtype(), [0])),
-        };
-        if given.dtype() != wanted.dtype || given.len() != wanted.shape.elements() {
-            return Err(GraphError::Mismatch {
-                what: format!("input `{name}` of program {}", program.name),
-                dtype: wanted.dtype,
-                shape: wanted.shape,
-                got_dtype: given.dtype(),
-                got_shape: [given.len()].into(),
-            });
         }
     }
     Ok(())

@@ -1,0 +1,108 @@
+//! What an executable keeps of a program once it is compiled.
+
+use crate::{
+    array::View,
+    graph::{GraphError, InputDecl, Meta, Output, Program},
+};
+
+/// What goes into a compiled program and what comes out of it, and whether it has run.
+#[derive(Debug, Clone)]
+pub struct Interface {
+    program: String,
+    inputs: Vec<InputDecl>,
+    outputs: Vec<(String, Meta)>,
+    ran: bool,
+}
+
+impl Interface {
+    /// Of a program that has not run.
+    pub fn new(program: &Program) -> Self {
+        let output = |o: &Output| (o.name.clone(), program.graph.meta(o.node).clone());
+        Self {
+            program: program.name.clone(),
+            inputs: program.inputs.clone(),
+            outputs: program.outputs.iter().map(output).collect(),
+            ran: false,
+        }
+    }
+
+    /// Checks that `inputs` are what the program declares. Allocates nothing when they are.
+    ///
+    /// # Errors
+    /// [`GraphError::Mismatch`] naming the first input that does not fit, is missing, or is not declared.
+    pub fn check_inputs(&self, inputs: &[View<'_>]) -> Result<(), GraphError> {
+        self.check(self.inputs.len().max(inputs.len()), inputs)
+    }
+
+    /// Checks that `inputs` are the first ones that the program declares. Allocates nothing when they are.
+    ///
+    /// # Errors
+    /// As [`Interface::check_inputs`], but for inputs that are missing.
+    pub fn check_first_inputs(&self, inputs: &[View<'_>]) -> Result<(), GraphError> {
+        self.check(inputs.len(), inputs)
+    }
+
+    fn check(&self, count: usize, inputs: &[View<'_>]) -> Result<(), GraphError> {
+        let fits = |decl: &InputDecl, view: &View<'_>| {
+            decl.meta.dtype == view.dtype() && decl.meta.shape.elements() == view.len()
+        };
+        let pair = |i: usize| (self.inputs.get(i), inputs.get(i));
+        match (0..count).map(pair).find(|pair| !matches!(pair, (Some(decl), Some(view)) if fits(decl, view))) {
+            Some((decl, view)) => Err(self.mismatch(decl, view)),
+            None => Ok(()),
+        }
+    }
+
+    fn mismatch(&self, decl: Option<&InputDecl>, view: Option<&View<'_>>) -> GraphError {
+        let given = view.unwrap_or(&View::Bool(&[]));
+        let (name, wanted) = match decl {
+            Some(decl) => (decl.name.as_str(), decl.meta.clone()),
+            None => ("(none: there are fewer inputs)", Meta::new(given.dtype(), [0])),
+        };
+        GraphError::Mismatch {
+            what: format!("input `{name}` of program {}", self.program),
+            dtype: wanted.dtype,
+            shape: wanted.shape,
+            got_dtype: given.dtype(),
+            got_shape: [given.len()].into(),
+        }
+    }
+
+    /// Records that a run begins: until it has ended, there are no outputs.
+    pub fn begin(&mut self) {
+        self.ran = false;
+    }
+
+    /// Records that a run has ended, or is queued whole.
+    pub fn end(&mut self) {
+        self.ran = true;
+    }
+
+    /// Dtype and shape of output `output` of the last run.
+    ///
+    /// # Errors
+    /// [`GraphError::Unknown`] when there is no such output, or the program has not run.
+    pub fn output(&self, output: usize) -> Result<&Meta, GraphError> {
+        match self.outputs.get(output).filter(|_| self.ran) {
+            Some((_, meta)) => Ok(meta),
+            None => Err(GraphError::Unknown {
+                kind: "output",
+                name: if self.ran { output.to_string() } else { format!("{output} (the program has not run)") },
+                known: self.outputs.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", "),
+            }),
+        }
+    }
+}
+
+/// The program `program` of an executable.
+///
+/// # Errors
+/// [`GraphError::Unknown`] when there are not as many.
+pub fn find_program<P>(programs: &mut [P], program: usize) -> Result<&mut P, GraphError> {
+    let count = programs.len();
+    programs.get_mut(program).ok_or_else(|| GraphError::Unknown {
+        kind: "program",
+        name: program.to_string(),
+        known: format!("0..{count}"),
+    })
+}
