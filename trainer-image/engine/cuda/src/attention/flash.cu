@@ -11,6 +11,11 @@ DEVICE int seen(int end) {
     return n < 0 ? 0 : n < S ? n : S;
 }
 
+// The keys and values from row `j` of a head to a stage.
+#define LOAD_CHUNK(stage, j)                               \
+    load_rows<CHUNK>(stage, hk + (j) * K_T, K_T, S - (j)); \
+    load_rows<CHUNK>((stage) + CHUNK * ROW, hv + (j) * V_T, V_T, S - (j))
+
 #if PART == 0
 extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
 attention_flash_forward(const u16 *__restrict__ q, const u16 *__restrict__ k, const u16 *__restrict__ v,
@@ -26,8 +31,7 @@ attention_flash_forward(const u16 *__restrict__ q, const u16 *__restrict__ k, co
     const u16 *hk = k + b * K_B + g * K_H, *hv = v + b * V_B + g * V_H;
     load_rows<OWN>(sq, q + b * Q_B + h * Q_H + q0 * Q_T, Q_T, T - q0);
     if (steps) {
-        load_rows<CHUNK>(skv, hk, K_T, S);
-        load_rows<CHUNK>(skv + CHUNK * ROW, hv, V_T, S);
+        LOAD_CHUNK(skv, 0);
     }
     commit();
     const float c = SCALE * LOG2E;
@@ -40,25 +44,13 @@ attention_flash_forward(const u16 *__restrict__ q, const u16 *__restrict__ k, co
         u16 *sk = skv + (step & 1) * 2 * CHUNK * ROW, *sv = sk + CHUNK * ROW;
         if (step + 1 < steps) {
             u16 *next = skv + (~step & 1) * 2 * CHUNK * ROW;
-            load_rows<CHUNK>(next, hk + (j0 + CHUNK) * K_T, K_T, S - j0 - CHUNK);
-            load_rows<CHUNK>(next + CHUNK * ROW, hv + (j0 + CHUNK) * V_T, V_T, S - j0 - CHUNK);
+            LOAD_CHUNK(next, j0 + CHUNK);
         }
         commit();
         WAIT(1);
         __syncthreads();
         float s[CHUNK / 8][4] = {};
-        #pragma unroll
-        for (int x = 0; x < STEPS; x++) {
-            u32 a[4];
-            matrices(a, A_MK(sq, ROW, 16 * w, 16 * x));
-            #pragma unroll
-            for (int n = 0; n < CHUNK / 16; n++) {
-                u32 r[4];
-                matrices(r, B_NK(sk, ROW, 16 * n, 16 * x));
-                multiply(s[2 * n], a, r[0], r[1]);
-                multiply(s[2 * n + 1], a, r[2], r[3]);
-            }
-        }
+        SCORES(CHUNK / 16, s, sq, 16 * w, sk, 0)
         if (j0 + CHUNK > S || (CAUSAL && j0 + CHUNK - 1 > q0 + 16 * w + SHIFT)) {
             #pragma unroll
             for (int n = 0; n < CHUNK / 8; n++) {
@@ -76,11 +68,7 @@ attention_flash_forward(const u16 *__restrict__ q, const u16 *__restrict__ k, co
             n0 = fmaxf(n0, fmaxf(s[n][0], s[n][1]));
             n1 = fmaxf(n1, fmaxf(s[n][2], s[n][3]));
         }
-        #pragma unroll
-        for (int x = 1; x < 4; x <<= 1) {
-            n0 = fmaxf(n0, __shfl_xor_sync(~0u, n0, x));
-            n1 = fmaxf(n1, __shfl_xor_sync(~0u, n1, x));
-        }
+        LARGEST_OF_ROWS(n0, n1)
         // Rows that have seen no key yet: any finite number will do.
         const float u0 = n0 == -INF ? 0 : n0, u1 = n1 == -INF ? 0 : n1;
         const float f0 = exp2_fast((m0 - u0) * c), f1 = exp2_fast((m1 - u1) * c);
@@ -88,50 +76,21 @@ attention_flash_forward(const u16 *__restrict__ q, const u16 *__restrict__ k, co
         m1 = n1;
         l0 *= f0;
         l1 *= f1;
-        #pragma unroll
-        for (int n = 0; n < CHUNK / 8; n++) {
-            s[n][0] = exp2_fast((s[n][0] - u0) * c);
-            s[n][1] = exp2_fast((s[n][1] - u0) * c);
-            s[n][2] = exp2_fast((s[n][2] - u1) * c);
-            s[n][3] = exp2_fast((s[n][3] - u1) * c);
-            l0 += s[n][0] + s[n][1];
-            l1 += s[n][2] + s[n][3];
-        }
-        #pragma unroll
-        for (int d = 0; d < D / 8; d++) {
-            acc[d][0] *= f0;
-            acc[d][1] *= f0;
-            acc[d][2] *= f1;
-            acc[d][3] *= f1;
-        }
+        EXPONENTIALS(CHUNK / 8, s, u0, u1, c, l0, l1)
+        scale_rows(acc, f0, f1);
         #pragma unroll
         for (int x = 0; x < CHUNK / 16; x++) {
-            u32 a[4] = {pack(s[2 * x][0], s[2 * x][1]), pack(s[2 * x][2], s[2 * x][3]), pack(s[2 * x + 1][0], s[2 * x + 1][1]), pack(s[2 * x + 1][2], s[2 * x + 1][3])};
-            #pragma unroll
-            for (int d = 0; d < STEPS; d++) {
-                u32 r[4];
-                matrices_transposed(r, B_KN(sv, ROW, 16 * x, 16 * d));
-                multiply(acc[2 * d], a, r[0], r[1]);
-                multiply(acc[2 * d + 1], a, r[2], r[3]);
-            }
+            u32 a[4];
+            pack_columns(a, s + 2 * x);
+            ACCUMULATE(acc, a, sv, 16 * x)
         }
         __syncthreads();        // the next step's copies overwrite what was read here
     }
     WAIT(0);
     __syncthreads();
-    #pragma unroll
-    for (int x = 1; x < 4; x <<= 1) {
-        l0 += __shfl_xor_sync(~0u, l0, x);
-        l1 += __shfl_xor_sync(~0u, l1, x);
-    }
+    SUMS_OF_ROWS(l0, l1)
     const float i0 = l0 > 0 ? 1.0f / l0 : 0, i1 = l1 > 0 ? 1.0f / l1 : 0;
-    #pragma unroll
-    for (int d = 0; d < D / 8; d++) {
-        acc[d][0] *= i0;
-        acc[d][1] *= i0;
-        acc[d][2] *= i1;
-        acc[d][3] *= i1;
-    }
+    scale_rows(acc, i0, i1);
     put_rows(sq + 16 * w * ROW, acc, lane);
     #if KEEP
     if ((lane & 3) == 0) {
@@ -161,8 +120,7 @@ attention_flash_queries(const u16 *__restrict__ q, const u16 *__restrict__ k, co
     load_rows<OWN>(sq, q + b * Q_B + h * Q_H + q0 * Q_T, Q_T, T - q0);
     load_rows<OWN>(sg, grad + b * G_B + h * G_H + q0 * G_T, G_T, T - q0);
     if (steps) {
-        load_rows<CHUNK>(skv, hk, K_T, S);
-        load_rows<CHUNK>(skv + CHUNK * ROW, hv, V_T, S);
+        LOAD_CHUNK(skv, 0);
     }
     commit();
     {
@@ -192,8 +150,7 @@ attention_flash_queries(const u16 *__restrict__ q, const u16 *__restrict__ k, co
         u16 *sk = skv + (step & 1) * 2 * CHUNK * ROW, *sv = sk + CHUNK * ROW;
         if (step + 1 < steps) {
             u16 *next = skv + (~step & 1) * 2 * CHUNK * ROW;
-            load_rows<CHUNK>(next, hk + (j0 + CHUNK) * K_T, K_T, S - j0 - CHUNK);
-            load_rows<CHUNK>(next + CHUNK * ROW, hv + (j0 + CHUNK) * V_T, V_T, S - j0 - CHUNK);
+            LOAD_CHUNK(next, j0 + CHUNK);
         }
         commit();
         WAIT(1);
@@ -202,48 +159,22 @@ attention_flash_queries(const u16 *__restrict__ q, const u16 *__restrict__ k, co
         #pragma unroll 1
         for (int k0 = 0; k0 < CHUNK; k0 += 32) {
             float s[4][4] = {}, p[4][4] = {};
-            #pragma unroll
-            for (int x = 0; x < STEPS; x++) {
-                u32 a[4], e[4];
-                matrices(a, A_MK(sq, ROW, 16 * w, 16 * x));
-                matrices(e, A_MK(sg, ROW, 16 * w, 16 * x));
-                #pragma unroll
-                for (int n = 0; n < 2; n++) {
-                    u32 r[4];
-                    matrices(r, B_NK(sk, ROW, k0 + 16 * n, 16 * x));
-                    multiply(s[2 * n], a, r[0], r[1]);
-                    multiply(s[2 * n + 1], a, r[2], r[3]);
-                    matrices(r, B_NK(sv, ROW, k0 + 16 * n, 16 * x));
-                    multiply(p[2 * n], e, r[0], r[1]);
-                    multiply(p[2 * n + 1], e, r[2], r[3]);
-                }
-            }
+            SCORES_OF_PAIRS(2, s, sq, sk, p, sg, sv, 16 * w, k0)
             #pragma unroll
             for (int n = 0; n < 4; n++) {
-                s[n][0] = exp2_fast(fmaf(s[n][0], c, -e0));
-                s[n][1] = exp2_fast(fmaf(s[n][1], c, -e0));
-                s[n][2] = exp2_fast(fmaf(s[n][2], c, -e1));
-                s[n][3] = exp2_fast(fmaf(s[n][3], c, -e1));
+                weights(s[n], c, -e0, -e0, -e1, -e1);
                 if (edge) {
                     const int j = j0 + k0 + 8 * n + (lane & 3) * 2;
                     #pragma unroll
                     for (int e = 0; e < 4; e++) if (!visible(row + (e >> 1) * 8, j + (e & 1))) s[n][e] = 0;
                 }
-                p[n][0] = s[n][0] * (p[n][0] - d0) * SCALE;
-                p[n][1] = s[n][1] * (p[n][1] - d0) * SCALE;
-                p[n][2] = s[n][2] * (p[n][2] - d1) * SCALE;
-                p[n][3] = s[n][3] * (p[n][3] - d1) * SCALE;
+                slopes(p[n], s[n], d0, d0, d1, d1);
             }
             #pragma unroll
             for (int x = 0; x < 2; x++) {
-                u32 a[4] = {pack(p[2 * x][0], p[2 * x][1]), pack(p[2 * x][2], p[2 * x][3]), pack(p[2 * x + 1][0], p[2 * x + 1][1]), pack(p[2 * x + 1][2], p[2 * x + 1][3])};
-                #pragma unroll
-                for (int d = 0; d < STEPS; d++) {
-                    u32 r[4];
-                    matrices_transposed(r, B_KN(sk, ROW, k0 + 16 * x, 16 * d));
-                    multiply(acc[2 * d], a, r[0], r[1]);
-                    multiply(acc[2 * d + 1], a, r[2], r[3]);
-                }
+                u32 a[4];
+                pack_columns(a, p + 2 * x);
+                ACCUMULATE(acc, a, sk, k0 + 16 * x)
             }
         }
         __syncthreads();
@@ -302,54 +233,26 @@ attention_flash_keys(const u16 *__restrict__ q, const u16 *__restrict__ k, const
         #pragma unroll 1
         for (int i0 = 0; i0 < CHUNK; i0 += 32) {
             float s[4][4] = {}, p[4][4] = {};
-            #pragma unroll
-            for (int x = 0; x < STEPS; x++) {
-                u32 a[4], e[4];
-                matrices(a, A_MK(sk, ROW, 16 * w, 16 * x));
-                matrices(e, A_MK(sv, ROW, 16 * w, 16 * x));
-                #pragma unroll
-                for (int n = 0; n < 2; n++) {
-                    u32 r[4];
-                    matrices(r, B_NK(sq, ROW, i0 + 16 * n, 16 * x));
-                    multiply(s[2 * n], a, r[0], r[1]);
-                    multiply(s[2 * n + 1], a, r[2], r[3]);
-                    matrices(r, B_NK(sg, ROW, i0 + 16 * n, 16 * x));
-                    multiply(p[2 * n], e, r[0], r[1]);
-                    multiply(p[2 * n + 1], e, r[2], r[3]);
-                }
-            }
+            SCORES_OF_PAIRS(2, s, sk, sq, p, sv, sg, 16 * w, i0)
             #pragma unroll
             for (int n = 0; n < 4; n++) {
                 const int i = i0 + 8 * n + (lane & 3) * 2;
                 const float2 l = *(const float2 *)(stats + i), d = *(const float2 *)(stats + CHUNK + i);
-                s[n][0] = exp2_fast(fmaf(s[n][0], c, -l.x * LOG2E));
-                s[n][1] = exp2_fast(fmaf(s[n][1], c, -l.y * LOG2E));
-                s[n][2] = exp2_fast(fmaf(s[n][2], c, -l.x * LOG2E));
-                s[n][3] = exp2_fast(fmaf(s[n][3], c, -l.y * LOG2E));
+                weights(s[n], c, -l.x * LOG2E, -l.y * LOG2E, -l.x * LOG2E, -l.y * LOG2E);
                 if (edge) {
                     const int j = j0 + 16 * w + (lane >> 2);
                     #pragma unroll
                     for (int e = 0; e < 4; e++) if (!visible(q0 + i + (e & 1), j + (e >> 1) * 8)) s[n][e] = 0;
                 }
-                p[n][0] = s[n][0] * (p[n][0] - d.x) * SCALE;
-                p[n][1] = s[n][1] * (p[n][1] - d.y) * SCALE;
-                p[n][2] = s[n][2] * (p[n][2] - d.x) * SCALE;
-                p[n][3] = s[n][3] * (p[n][3] - d.y) * SCALE;
+                slopes(p[n], s[n], d.x, d.y, d.x, d.y);
             }
             #pragma unroll
             for (int x = 0; x < 2; x++) {
-                u32 a[4] = {pack(s[2 * x][0], s[2 * x][1]), pack(s[2 * x][2], s[2 * x][3]), pack(s[2 * x + 1][0], s[2 * x + 1][1]), pack(s[2 * x + 1][2], s[2 * x + 1][3])};
-                u32 e[4] = {pack(p[2 * x][0], p[2 * x][1]), pack(p[2 * x][2], p[2 * x][3]), pack(p[2 * x + 1][0], p[2 * x + 1][1]), pack(p[2 * x + 1][2], p[2 * x + 1][3])};
-                #pragma unroll
-                for (int d = 0; d < STEPS; d++) {
-                    u32 r[4];
-                    matrices_transposed(r, B_KN(sg, ROW, i0 + 16 * x, 16 * d));
-                    multiply(av[2 * d], a, r[0], r[1]);
-                    multiply(av[2 * d + 1], a, r[2], r[3]);
-                    matrices_transposed(r, B_KN(sq, ROW, i0 + 16 * x, 16 * d));
-                    multiply(ak[2 * d], e, r[0], r[1]);
-                    multiply(ak[2 * d + 1], e, r[2], r[3]);
-                }
+                u32 a[4];
+                pack_columns(a, s + 2 * x);
+                u32 e[4];
+                pack_columns(e, p + 2 * x);
+                ACCUMULATE_PAIRS(av, a, sg, ak, e, sq, i0 + 16 * x)
             }
         }
         __syncthreads();

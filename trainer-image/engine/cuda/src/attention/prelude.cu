@@ -119,3 +119,113 @@ DEVICE void store_rows(u16 *to, const u16 *from, long long stride, int valid, in
 }
 // Whether query i sees key j.
 DEVICE bool visible(int i, int j) { return i < T && j < S && (!CAUSAL || j <= i + S - T); }
+
+// What follows works on a warp's accumulators: 16 rows, of which a thread has rows lane / 4 and lane / 4 + 8, two of each eight columns.
+// Macros, where a function makes NVRTC compute addresses and sums in another order.
+// s[16][16 blocks] += a[16][D] b[16 blocks][D]^T, from row `m` of `a` and row `n` of `b`.
+#define SCORES(blocks, s, a, m, b, n)                         \
+    _Pragma("unroll")                                         \
+    for (int x_ = 0; x_ < STEPS; x_++) {                      \
+        u32 a_[4];                                            \
+        matrices(a_, A_MK(a, ROW, m, 16 * x_));               \
+        _Pragma("unroll")                                     \
+        for (int n_ = 0; n_ < (blocks); n_++) {               \
+            u32 r_[4];                                        \
+            matrices(r_, B_NK(b, ROW, n + 16 * n_, 16 * x_)); \
+            multiply(s[2 * n_], a_, r_[0], r_[1]);            \
+            multiply(s[2 * n_ + 1], a_, r_[2], r_[3]);        \
+        }                                                     \
+    }
+// The same of two pairs at once: s += a b^T, p += e f^T.
+#define SCORES_OF_PAIRS(blocks, s, a, b, p, e, f, m, n)       \
+    _Pragma("unroll")                                         \
+    for (int x_ = 0; x_ < STEPS; x_++) {                      \
+        u32 a_[4], e_[4];                                     \
+        matrices(a_, A_MK(a, ROW, m, 16 * x_));               \
+        matrices(e_, A_MK(e, ROW, m, 16 * x_));               \
+        _Pragma("unroll")                                     \
+        for (int n_ = 0; n_ < (blocks); n_++) {               \
+            u32 r_[4];                                        \
+            matrices(r_, B_NK(b, ROW, n + 16 * n_, 16 * x_)); \
+            multiply(s[2 * n_], a_, r_[0], r_[1]);            \
+            multiply(s[2 * n_ + 1], a_, r_[2], r_[3]);        \
+            matrices(r_, B_NK(f, ROW, n + 16 * n_, 16 * x_)); \
+            multiply(p[2 * n_], e_, r_[0], r_[1]);            \
+            multiply(p[2 * n_ + 1], e_, r_[2], r_[3]);        \
+        }                                                     \
+    }
+// 16 columns as the left operand of a product.
+DEVICE void pack_columns(u32 *a, float (*s)[4]) {
+    a[0] = pack(s[0][0], s[0][1]);
+    a[1] = pack(s[0][2], s[0][3]);
+    a[2] = pack(s[1][0], s[1][1]);
+    a[3] = pack(s[1][2], s[1][3]);
+}
+// acc[16][D] += a[16][16] b[16][D], from row `k` of `b`.
+#define ACCUMULATE(acc, a, b, k)                           \
+    _Pragma("unroll")                                      \
+    for (int d_ = 0; d_ < STEPS; d_++) {                   \
+        u32 r_[4];                                         \
+        matrices_transposed(r_, B_KN(b, ROW, k, 16 * d_)); \
+        multiply(acc[2 * d_], a, r_[0], r_[1]);            \
+        multiply(acc[2 * d_ + 1], a, r_[2], r_[3]);        \
+    }
+// The same of two pairs at once: x += a b, y += e f.
+#define ACCUMULATE_PAIRS(x, a, b, y, e, f, k)              \
+    _Pragma("unroll")                                      \
+    for (int d_ = 0; d_ < STEPS; d_++) {                   \
+        u32 r_[4];                                         \
+        matrices_transposed(r_, B_KN(b, ROW, k, 16 * d_)); \
+        multiply(x[2 * d_], a, r_[0], r_[1]);              \
+        multiply(x[2 * d_ + 1], a, r_[2], r_[3]);          \
+        matrices_transposed(r_, B_KN(f, ROW, k, 16 * d_)); \
+        multiply(y[2 * d_], e, r_[0], r_[1]);              \
+        multiply(y[2 * d_ + 1], e, r_[2], r_[3]);          \
+    }
+// The largest of each row, from the largest that each thread has.
+#define LARGEST_OF_ROWS(x, y)                      \
+    _Pragma("unroll")                              \
+    for (int d_ = 1; d_ < 4; d_ <<= 1) {           \
+        x = fmaxf(x, __shfl_xor_sync(~0u, x, d_)); \
+        y = fmaxf(y, __shfl_xor_sync(~0u, y, d_)); \
+    }
+// The sum of each row, from the sum that each thread has.
+#define SUMS_OF_ROWS(x, y)                \
+    _Pragma("unroll")                     \
+    for (int d_ = 1; d_ < 4; d_ <<= 1) {  \
+        x += __shfl_xor_sync(~0u, x, d_); \
+        y += __shfl_xor_sync(~0u, y, d_); \
+    }
+// Scores to weights, less the largest of each row, `c` a unit; adds them to the sums that each thread has.
+#define EXPONENTIALS(blocks, s, m0, m1, c, l0, l1) \
+    _Pragma("unroll")                              \
+    for (int n_ = 0; n_ < (blocks); n_++) {        \
+        s[n_][0] = exp2_fast((s[n_][0] - m0) * c); \
+        s[n_][1] = exp2_fast((s[n_][1] - m0) * c); \
+        s[n_][2] = exp2_fast((s[n_][2] - m1) * c); \
+        s[n_][3] = exp2_fast((s[n_][3] - m1) * c); \
+        l0 += s[n_][0] + s[n_][1];                 \
+        l1 += s[n_][2] + s[n_][3];                 \
+    }
+DEVICE void scale_rows(float (*acc)[4], float f0, float f1) {
+    #pragma unroll
+    for (int d = 0; d < D / 8; d++) {
+        acc[d][0] *= f0;
+        acc[d][1] *= f0;
+        acc[d][2] *= f1;
+        acc[d][3] *= f1;
+    }
+}
+// Scores to weights, given the negative logarithm (base 2) of the sum for each; and gradients of weights to those of scores.
+DEVICE void weights(float *s, float c, float l0, float l1, float l2, float l3) {
+    s[0] = exp2_fast(fmaf(s[0], c, l0));
+    s[1] = exp2_fast(fmaf(s[1], c, l1));
+    s[2] = exp2_fast(fmaf(s[2], c, l2));
+    s[3] = exp2_fast(fmaf(s[3], c, l3));
+}
+DEVICE void slopes(float *p, const float *s, float d0, float d1, float d2, float d3) {
+    p[0] = s[0] * (p[0] - d0) * SCALE;
+    p[1] = s[1] * (p[1] - d1) * SCALE;
+    p[2] = s[2] * (p[2] - d2) * SCALE;
+    p[3] = s[3] * (p[3] - d3) * SCALE;
+}

@@ -89,18 +89,7 @@ attention_tile_forward(const u16 *__restrict__ q, const u16 *__restrict__ k, con
     #endif
     // Each warp owns 16 queries; all their scores stay in registers.
     float s[TK / 8][4] = {};
-    #pragma unroll
-    for (int x = 0; x < STEPS; x++) {
-        u32 a[4];
-        matrices(a, A_MK(sq, ROW, 16 * w, 16 * x));
-        #pragma unroll
-        for (int n = 0; n < TK / 16; n++) {
-            u32 r[4];
-            matrices(r, B_NK(sk, ROW, 16 * n, 16 * x));
-            multiply(s[2 * n], a, r[0], r[1]);
-            multiply(s[2 * n + 1], a, r[2], r[3]);
-        }
-    }
+    SCORES(TK / 16, s, sq, 16 * w, sk, 0)
     const int row = 16 * w + (lane >> 2);
     float m0 = -INF, m1 = -INF, l0 = 0, l1 = 0;
     #pragma unroll
@@ -113,57 +102,33 @@ attention_tile_forward(const u16 *__restrict__ q, const u16 *__restrict__ k, con
         m0 = fmaxf(m0, fmaxf(s[n][0], s[n][1]));
         m1 = fmaxf(m1, fmaxf(s[n][2], s[n][3]));
     }
-    #pragma unroll
-    for (int x = 1; x < 4; x <<= 1) {
-        m0 = fmaxf(m0, __shfl_xor_sync(~0u, m0, x));
-        m1 = fmaxf(m1, __shfl_xor_sync(~0u, m1, x));
-    }
+    LARGEST_OF_ROWS(m0, m1)
     #if CAUSAL && T > S
     if (m0 == -INF) m0 = 0;     // no key is seen
     if (m1 == -INF) m1 = 0;
     #endif
     const float c = SCALE * LOG2E;
-    #pragma unroll
-    for (int n = 0; n < TK / 8; n++) {
-        s[n][0] = exp2_fast((s[n][0] - m0) * c);
-        s[n][1] = exp2_fast((s[n][1] - m0) * c);
-        s[n][2] = exp2_fast((s[n][2] - m1) * c);
-        s[n][3] = exp2_fast((s[n][3] - m1) * c);
-        l0 += s[n][0] + s[n][1];
-        l1 += s[n][2] + s[n][3];
-    }
-    #pragma unroll
-    for (int x = 1; x < 4; x <<= 1) {
-        l0 += __shfl_xor_sync(~0u, l0, x);
-        l1 += __shfl_xor_sync(~0u, l1, x);
-    }
+    EXPONENTIALS(TK / 8, s, m0, m1, c, l0, l1)
+    SUMS_OF_ROWS(l0, l1)
     WAIT(0);
     __syncthreads();
     float acc[D / 8][4] = {};
     #pragma unroll
     for (int x = 0; x < TK / 16; x++) {
-        u32 a[4] = {pack(s[2 * x][0], s[2 * x][1]), pack(s[2 * x][2], s[2 * x][3]), pack(s[2 * x + 1][0], s[2 * x + 1][1]), pack(s[2 * x + 1][2], s[2 * x + 1][3])};
-        #pragma unroll
-        for (int d = 0; d < STEPS; d++) {
-            u32 r[4];
-            matrices_transposed(r, B_KN(sv, ROW, 16 * x, 16 * d));
-            multiply(acc[2 * d], a, r[0], r[1]);
-            multiply(acc[2 * d + 1], a, r[2], r[3]);
-        }
+        u32 a[4];
+        pack_columns(a, s + 2 * x);
+        ACCUMULATE(acc, a, sv, 16 * x)
     }
     const float i0 = l0 > 0 ? 1.0f / l0 : 0, i1 = l1 > 0 ? 1.0f / l1 : 0;
+    scale_rows(acc, i0, i1);
+    #if NORMED
     #pragma unroll
     for (int d = 0; d < D / 8; d++) {
-        acc[d][0] *= i0;
-        acc[d][1] *= i0;
-        acc[d][2] *= i1;
-        acc[d][3] *= i1;
-        #if NORMED
         const float2 plus = *(const float2 *)(vectors + 2 * D + 8 * d + (lane & 3) * 2);
         if (l0 > 0) acc[d][0] += plus.x, acc[d][1] += plus.y;
         if (l1 > 0) acc[d][2] += plus.x, acc[d][3] += plus.y;
-        #endif
     }
+    #endif
     // This warp alone read these rows of q.
     put_rows(sq + 16 * w * ROW, acc, lane);
     #if KEEP
@@ -189,11 +154,7 @@ DEVICE void through_norm(float (*g)[4], const u16 *normal, const float *factors,
         m0 = fmaf(g[j][0], low_of(x), fmaf(g[j][1], high_of(x), m0));
         m1 = fmaf(g[j][2], low_of(y), fmaf(g[j][3], high_of(y), m1));
     }
-    #pragma unroll
-    for (int x = 1; x < 4; x <<= 1) {
-        m0 += __shfl_xor_sync(~0u, m0, x);
-        m1 += __shfl_xor_sync(~0u, m1, x);
-    }
+    SUMS_OF_ROWS(m0, m1)
     m0 *= -1.0f / D;
     m1 *= -1.0f / D;
     const float f0 = factors[lane >> 2], f1 = factors[(lane >> 2) + 8];
@@ -287,59 +248,31 @@ attention_tile_backward(const u16 *__restrict__ q, const u16 *__restrict__ k, co
             for (int q0 = 0; q0 < TQ; q0 += CHUNK) {
                 // Transposed: this warp owns 16 keys, and takes CHUNK queries at a time.
                 float s[CHUNK / 8][4] = {}, p[CHUNK / 8][4] = {};
-                #pragma unroll
-                for (int x = 0; x < STEPS; x++) {
-                    u32 a[4], e[4];
-                    matrices(a, A_MK(sk, ROW, 16 * w, 16 * x));
-                    matrices(e, A_MK(sv, ROW, 16 * w, 16 * x));
-                    #pragma unroll
-                    for (int n = 0; n < CHUNK / 16; n++) {
-                        u32 r[4];
-                        matrices(r, B_NK(sq, ROW, q0 + 16 * n, 16 * x));
-                        multiply(s[2 * n], a, r[0], r[1]);
-                        multiply(s[2 * n + 1], a, r[2], r[3]);
-                        matrices(r, B_NK(sg, ROW, q0 + 16 * n, 16 * x));
-                        multiply(p[2 * n], e, r[0], r[1]);
-                        multiply(p[2 * n + 1], e, r[2], r[3]);
-                    }
-                }
+                SCORES_OF_PAIRS(CHUNK / 16, s, sk, sq, p, sv, sg, 16 * w, q0)
                 #pragma unroll
                 for (int n = 0; n < CHUNK / 8; n++) {
                     const int i = q0 + 8 * n + (lane & 3) * 2;
                     const float2 l = *(const float2 *)(sl + i), d = *(const float2 *)(sd + i);
-                    s[n][0] = exp2_fast(fmaf(s[n][0], c, -l.x));
-                    s[n][1] = exp2_fast(fmaf(s[n][1], c, -l.y));
-                    s[n][2] = exp2_fast(fmaf(s[n][2], c, -l.x));
-                    s[n][3] = exp2_fast(fmaf(s[n][3], c, -l.y));
+                    weights(s[n], c, -l.x, -l.y, -l.x, -l.y);
                     #if CAUSAL || S % 16
                     const int j = 16 * w + (lane >> 2);
                     #pragma unroll
                     for (int e = 0; e < 4; e++) if (!visible(i + (e & 1), j + (e >> 1) * 8)) s[n][e] = 0;
                     #endif
-                    p[n][0] = s[n][0] * (p[n][0] - d.x) * SCALE;
-                    p[n][1] = s[n][1] * (p[n][1] - d.y) * SCALE;
-                    p[n][2] = s[n][2] * (p[n][2] - d.x) * SCALE;
-                    p[n][3] = s[n][3] * (p[n][3] - d.y) * SCALE;
+                    slopes(p[n], s[n], d.x, d.y, d.x, d.y);
                 }
                 #pragma unroll
                 for (int x = 0; x < CHUNK / 16; x++) {
-                    u32 a[4] = {pack(s[2 * x][0], s[2 * x][1]), pack(s[2 * x][2], s[2 * x][3]), pack(s[2 * x + 1][0], s[2 * x + 1][1]), pack(s[2 * x + 1][2], s[2 * x + 1][3])};
-                    u32 e[4] = {pack(p[2 * x][0], p[2 * x][1]), pack(p[2 * x][2], p[2 * x][3]), pack(p[2 * x + 1][0], p[2 * x + 1][1]), pack(p[2 * x + 1][2], p[2 * x + 1][3])};
+                    u32 a[4];
+                    pack_columns(a, s + 2 * x);
+                    u32 e[4];
+                    pack_columns(e, p + 2 * x);
                     u16 *to = ss + (16 * w + (lane >> 2)) * QUERIES + q0 + 16 * x + (lane & 3) * 2;
                     *(u32 *)to = e[0];
                     *(u32 *)(to + 8 * QUERIES) = e[1];
                     *(u32 *)(to + 8) = e[2];
                     *(u32 *)(to + 8 * QUERIES + 8) = e[3];
-                    #pragma unroll
-                    for (int d = 0; d < STEPS; d++) {
-                        u32 r[4];
-                        matrices_transposed(r, B_KN(sg, ROW, q0 + 16 * x, 16 * d));
-                        multiply(av[2 * d], a, r[0], r[1]);
-                        multiply(av[2 * d + 1], a, r[2], r[3]);
-                        matrices_transposed(r, B_KN(sq, ROW, q0 + 16 * x, 16 * d));
-                        multiply(ak[2 * d], e, r[0], r[1]);
-                        multiply(ak[2 * d + 1], e, r[2], r[3]);
-                    }
+                    ACCUMULATE_PAIRS(av, a, sg, ak, e, sq, q0 + 16 * x)
                 }
             }
         }
@@ -350,13 +283,7 @@ attention_tile_backward(const u16 *__restrict__ q, const u16 *__restrict__ k, co
             for (int x = 0; x < TK / 16; x++) {
                 u32 a[4];
                 matrices_transposed(a, A_KM(ss, QUERIES, 16 * x, 16 * w));
-                #pragma unroll
-                for (int d = 0; d < STEPS; d++) {
-                    u32 r[4];
-                    matrices_transposed(r, B_KN(sk, ROW, 16 * x, 16 * d));
-                    multiply(aq[2 * d], a, r[0], r[1]);
-                    multiply(aq[2 * d + 1], a, r[2], r[3]);
-                }
+                ACCUMULATE(aq, a, sk, 16 * x)
             }
             #if NORMED
             through_norm(aq, sq + 16 * w * ROW, factors + 16 * w, lane);
