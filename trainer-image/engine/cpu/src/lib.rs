@@ -1,5 +1,7 @@
 //! The `Graph` executor on the CPU: lowered kernels over one static arena; nothing is allocated inside a run.
 //!
+//! The trainer uses [`GraphCpu`] for `compile: Graph` and `compile: Fuse`, benchmarks compare it with other executors.
+//!
 //! Results do not depend on the number of threads: what a task does and the order of sums are fixed by shapes.
 
 mod attention;

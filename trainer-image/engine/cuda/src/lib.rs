@@ -2,7 +2,9 @@
 //!
 //! Lowered kernels run as code generated for their static shapes and compiled by NVRTC ([`source`], [`compile`]), products by cuBLASLt, attention by
 //! generated kernels ([`attention`]), sums over ranks by NCCL ([`nccl`]). Libraries are opened when they are first needed: a binary with this
-//! feature starts on any machine.
+//! crate starts on any machine. Compute capability 8.0 or newer and CUDA 13 are required to run.
+//!
+//! The trainer uses [`CudaGraph`] with its feature `cuda`; `pawl-kernels` checks and times single kernels.
 //!
 //! There is no eager executor on Candle's CUDA operators: they need a CUDA toolkit when they are built, and link to libcuda, so that the binary would
 //! not start without a driver. The baseline is [`CudaGraph::unfused`]: a kernel for each operator, queued one by one.

@@ -1,4 +1,5 @@
-//! The op-by-op executor over Candle: the honest baseline, and in float64 the oracle.
+//! The op-by-op executor over Candle: the honest baseline, and in float64 the oracle. The trainer uses it for `compile: None`, tests compare every
+//! other executor with it.
 //!
 //! Each node becomes the Candle calls that a competent user would write for it: views stay views, constants become `affine`, a value is
 //! freed after its last use. Nothing is fused, planned or captured. On the CPU, 16-bit matmuls and reductions are computed in float32 and rounded

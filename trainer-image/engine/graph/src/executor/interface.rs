@@ -106,3 +106,39 @@ pub fn find_program<P>(programs: &mut [P], program: usize) -> Result<&mut P, Gra
         known: format!("0..{count}"),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::{Builder, DType};
+
+    fn interface() -> Interface {
+        let b = Builder::new("sum");
+        let (x, y) = (b.input("x", DType::F32, [2]), b.input("y", DType::F32, []));
+        b.output("z", x + y);
+        Interface::new(&b.finish().expect("it is well formed"))
+    }
+
+    #[test]
+    fn first_inputs_may_be_fewer_but_must_fit() {
+        let interface = interface();
+        let (x, y) = (View::F32(&[1.0, 2.0]), View::F32(&[3.0]));
+        assert_eq!(interface.check_inputs(&[x, y]), Ok(()));
+        assert_eq!(interface.check_first_inputs(&[x]), Ok(()));
+        let misfit = |result: Result<(), GraphError>| result.expect_err("it does not fit").to_string();
+        assert!(misfit(interface.check_inputs(&[x])).contains("input `y`"));
+        assert!(misfit(interface.check_first_inputs(&[y])).contains("input `x`"));
+        assert!(misfit(interface.check_inputs(&[x, y, View::F32(&[])])).contains("fewer inputs"));
+    }
+
+    #[test]
+    fn outputs_are_those_of_a_finished_run() {
+        let mut interface = interface();
+        assert!(interface.output(0).expect_err("no run").to_string().contains("has not run"));
+        interface.end();
+        assert_eq!(interface.output(0), Ok(&Meta::new(DType::F32, [2])));
+        assert!(interface.output(1).is_err());
+        interface.begin();
+        assert!(interface.output(0).is_err(), "a run that has begun has no outputs yet");
+    }
+}
