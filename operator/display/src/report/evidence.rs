@@ -48,7 +48,9 @@ impl FinishedLaunch {
             collective_wait_share: None,
             offload_share: launch.offload_share.as_ref().map(value),
             utilization: launch.utilization.as_ref().map(value),
+            items_per_epoch: None,
             last_checkpoint: None,
+            best_checkpoint: None,
             failure: None,
             wall_seconds: 0.0,
         };
