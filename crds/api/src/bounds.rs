@@ -92,25 +92,34 @@ const fn time(at: &'static str, field: &'static str, low: f64, remedy: &'static 
 
 const RATIO: &str = "write a ratio such as \"1.02\"";
 const SHARE: &str = "write a share of 1 such as \"0.75\"";
+const PART: &str = "write a share such as \"0.03\" for 3 %";
+const PRICE: &str = "write a price such as \"1.89\"";
 const TIME: &str = "write a time such as \"10m\"";
 
 /// The bounds, except those of settings.
 #[rustfmt::skip]
-const OF_THE_SPEC: [Bound; 16] = [
+const OF_THE_SPEC: [Bound; 23] = [
     above("spec.phases[]", "expectedSpeedup", 0.0, RATIO),
     above("spec.phases[]", "minSpeedup", 0.0, RATIO),
     Bound { at: "spec.analysis", field: "alphaPercent", kind: Kind::Decimal, low: (0.0, false), high: Some((50.0, false)),
             remedy: "write percent such as \"5\"" },
     above("spec.gates", "overallSpeedup", 0.0, RATIO),
     at_least("spec.gates", "validationLossDelta", 0.0, "write a loss such as \"0.001\""),
+    above("spec.gates", "validationLossWithin", 0.0, PART),
+    above("spec.gates", "trainingLossWithin", 0.0, PART),
+    at_least("spec.gates", "gpuMemoryIncrease", 0.0, PART),
+    above("spec.gates", "minItemsPerSecond", 0.0, "write items per second such as \"1200\""),
+    above("spec.gates", "maxEpochSeconds", 0.0, "write seconds such as \"90\""),
     share("spec.gates", "minGpuUtilization", SHARE),
     share("spec.gates", "maxOffloadOverhead", SHARE),
-    at_least("spec.gates.validationMetrics[]", "maxRelativeIncrease", 0.0, "write a share such as \"0.03\" for 3 %"),
+    at_least("spec.gates.validationMetrics[]", "maxRelativeRegression", 0.0, PART),
+    at_least("spec.gates.validationMetrics[]", "maxRegression", 0.0, "write a difference such as \"0.001\""),
     at_least("spec.train.earlyStopping", "minDelta", 0.0, "write a loss such as \"0.0001\", or \"0\""),
     Bound { at: "spec.train.guard", field: "throughputTolerance", kind: Kind::Decimal, low: (0.0, false), high: Some((1.0, false)),
             remedy: "write a share such as \"0.2\"" },
     time("spec.train.checkpoint", "every", 1.0, TIME),
-    at_least("spec.cost", "gpuHour", 0.0, "write a price such as \"1.89\""),
+    at_least("spec.cost", "gpuHour", 0.0, PRICE),
+    at_least("spec.cost", "machineHour", 0.0, PRICE),
     time("spec.lifecycle", "activeDeadline", 1.0, TIME),
     time("spec.lifecycle", "schedulingTimeout", 1.0, TIME),
     time("spec.lifecycle", "hangTimeout", 1.0, TIME),

@@ -28,6 +28,8 @@ fn forget_progress(training: &mut TrainingStatus) {
         eta,
         goodput,
         last_checkpoint,
+        // It changes with evaluations, as what was validated last.
+        best_checkpoint: _,
         slow_windows,
         window,
         // What was validated last is what guards against damage.

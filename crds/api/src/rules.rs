@@ -109,6 +109,26 @@ fn all(patches: &str) -> Vec<Rule> {
             "self.minPairs <= self.maxPairs",
             "minPairs: is more than maxPairs: lower minPairs (3 unless set) or raise maxPairs (at most 7)",
         ),
+        plain(
+            "spec.analysis",
+            "!(has(self.qualityItems) && has(self.qualityEpochs))",
+            "qualityItems and qualityEpochs are both set: keep one of them",
+        ),
+        plain(
+            "spec.cost",
+            "!(has(self.gpuHour) && has(self.machineHour))",
+            "gpuHour and machineHour are both set: keep one of them",
+        ),
+        rule(
+            "spec.gates.validationMetrics[]",
+            "has(self.maxRelativeRegression) || has(self.maxRegression) || has(self.min) || has(self.max)",
+            "'name: ' + self.name + ' has no bound: set maxRelativeRegression, maxRegression, min or max'",
+        ),
+        plain(
+            "spec.gates.validationMetrics[]",
+            "!has(self.min) || !has(self.max) || double(self.min) <= double(self.max)",
+            "min: is above max, so no value passes: lower min or raise max",
+        ),
         plain("spec.train", "!(has(self.items) && has(self.epochs))", "items and epochs are both set: keep one of them"),
         rule(
             "spec.train.checkpoint",
@@ -239,9 +259,10 @@ fn settings() -> Vec<Rule> {
         ),
         plain(
             "spec",
-            "has(self.gates.validationLossDelta) || (has(self.gates.validationMetrics) && size(self.gates.validationMetrics) > \
+            "has(self.gates.validationLossDelta) || has(self.gates.validationLossWithin) || (has(self.gates.validationMetrics) && size(self.gates.validationMetrics) > \
              0) || !self.phases.exists(p, p.numerics == 'Changed' && (!has(p.pin) || p.pin == 'DryRun'))",
-            "phases: numerics: Changed needs a quality gate: set gates.validationLossDelta or gates.validationMetrics",
+            "phases: numerics: Changed needs a quality gate: set gates.validationLossDelta, gates.validationLossWithin or \
+             gates.validationMetrics",
         ),
     ]);
     rules

@@ -94,7 +94,21 @@ pub struct FailureStatus {
 }
 
 /// Where a job is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    JsonSchema,
+    strum::Display,
+)]
 pub enum Stage {
     /// Nothing was done yet.
     #[default]
@@ -116,7 +130,21 @@ pub enum Stage {
 }
 
 /// State of a phase.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    JsonSchema,
+    strum::Display,
+)]
 pub enum PhaseState {
     /// Not begun.
     #[default]
@@ -172,8 +200,11 @@ pub struct PhaseStatus {
     /// Why, for people: metric, value and threshold.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// Rungs taken: 0 is the phase as written.
+    /// Rungs taken when the phase was judged: 0 is the phase as written.
     pub rung: u32,
+    /// The rung that is in effect since a failure in training, if that is another one than was judged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub training_rung: Option<u32>,
     /// It was accepted and reverted afterwards: later phases were judged on top of it, and are not judged again.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub held: bool,
@@ -198,6 +229,13 @@ pub struct PhaseStatus {
     /// The evidence: its newest launches.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub launches: Vec<LaunchStatus>,
+}
+
+impl PhaseStatus {
+    /// Rungs taken of the patch that is in effect when the phase is accepted.
+    pub fn effective_rung(&self) -> u32 {
+        self.training_rung.unwrap_or(self.rung)
+    }
 }
 
 /// A speedup with its confidence interval.
@@ -306,6 +344,9 @@ pub struct BaselineStatus {
     /// Predicted memory, bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub predicted_memory: Option<u64>,
+    /// Items of one pass over the training data, when the trainer reports them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub items_per_epoch: Option<u64>,
     /// Its quality launches, one per seed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub launches: Vec<LaunchStatus>,
@@ -379,6 +420,9 @@ pub struct TrainingStatus {
     /// Newest complete checkpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_checkpoint: Option<CheckpointStatus>,
+    /// Best complete checkpoint, by `train.checkpoint.best`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub best_checkpoint: Option<BestCheckpointStatus>,
     /// Consecutive windows below the promise.
     pub slow_windows: u32,
     /// The window counted last.
@@ -419,6 +463,18 @@ pub struct CheckpointStatus {
     pub items: u64,
 }
 
+/// The best checkpoint.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct BestCheckpointStatus {
+    /// The checkpoint.
+    pub checkpoint: CheckpointStatus,
+    /// The validation metric by which it is the best.
+    pub metric: String,
+    /// The value of the metric.
+    pub value: Decimal,
+}
+
 /// What the job cost.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -435,16 +491,34 @@ pub struct CostStatus {
     /// Money so far.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spent: Option<Decimal>,
-    /// Money that training with the baseline would have cost more.
+    /// Money saved so far: what training the same items with the baseline would have cost more, less what preflight,
+    /// measuring and quality launches cost. Negative until the phases have paid for being judged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub saved: Option<Decimal>,
+    /// The same in percent of what training the same items with the baseline would have cost; also without a price.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub saved_percent: Option<Decimal>,
     /// Currency.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub currency: String,
 }
 
 /// What an attempt is for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    JsonSchema,
+    strum::Display,
+)]
 pub enum Purpose {
     /// Checks the baseline and every phase.
     #[default]

@@ -11,6 +11,7 @@ use crate::fold::speaks;
 use crate::launch::Work;
 use crate::lifecycle::leave_queue;
 use crate::observed::{AttemptFacts, AttemptState, Ending, Observed};
+use crate::reason::Reason;
 use crate::retry::{Missing, after, time};
 use crate::step::Next;
 use jiff::Timestamp;
@@ -113,7 +114,7 @@ pub(crate) fn watch(draft: &mut Draft<'_>, observed: &Observed, next: &Next) -> 
         AttemptState::Ended(ending) => {
             if *ending == Ending::Preempted && attempt.stop.is_none() {
                 let message = format!("{}: its queue took its devices back, its turn comes again", attempt.name);
-                draft.normal("Preempted", message, None);
+                draft.normal(Reason::Preempted, message, None);
             }
             if let Some(failure) = failure(draft, facts, ending, next) {
                 count(draft, &failure);
@@ -245,8 +246,8 @@ fn start(draft: &mut Draft<'_>, work: &Work) -> Option<Action> {
         draft.status.attempts = number;
         draft.status.attempt = Some(described(work, name.clone(), plan_hash.clone(), draft.now.to_string()));
         let about = work.phase.as_deref().map(|phase| format!(" for phase {phase}")).unwrap_or_default();
-        let message = format!("{name}: {:?}{about}, {} launches", work.purpose, work.launches.len());
-        draft.normal("AttemptStarted", message, work.phase.as_deref());
+        let message = format!("{name}: {}{about}, {} launches", work.purpose, work.launches.len());
+        draft.normal(Reason::AttemptStarted, message, work.phase.as_deref());
         if work.purpose == Purpose::Train {
             crate::guard::restart(draft);
         }

@@ -3,24 +3,29 @@
 use crate::comparison::Comparison;
 use crate::draft::{Draft, bounded};
 use crate::fingerprint::fingerprint;
+use crate::gates::{Subject, Verdict, judge, quality, speed};
 use crate::goal;
-use crate::launch::{Launch, Target, Work};
+use crate::launch::Target;
+use crate::reason::Reason;
 use crate::revert::{Blame, responsible, revert};
-use crate::revision::{accepted, fold};
+use crate::revision::{accepted, judged_fold};
 use crate::step::{Next, Step};
-use crate::verdict::sequential::{Interval, Sequential, looks};
-use crate::verdict::{quality, safety, speed};
-use pawl_api::quantity::Bytes;
-use pawl_api::spec::{Numerics, Scope};
-use pawl_api::status::{BundleStatus, LaunchStatus, PhaseState, Purpose};
+use crate::trial::Trial;
+use pawl_api::spec::{Gates, Scope};
+use pawl_api::status::{BundleStatus, LaunchStatus, PhaseState, QualityStatus, Speedup};
 use pawl_contract::decimal::Decimal;
 use pawl_contract::plan::LaunchKind;
 use serde_json::json;
 
-/// The trial of the settings in effect now: launches of another input or of other settings have other names.
-pub(crate) fn trial_name(draft: &Draft<'_>) -> String {
+/// Hash of the settings in effect now and of the bundle's input: launches of others have other names.
+pub(crate) fn input(draft: &Draft<'_>) -> String {
     let input = draft.status.bundle.as_ref().map(|bundle| bundle.input_hash.as_str());
-    format!("bundle-{}", fingerprint(&json!([input, draft.effective()]), 4))
+    fingerprint(&json!([input, draft.effective()]), 4)
+}
+
+/// The trial of the settings in effect now.
+fn trial(draft: &Draft<'_>) -> Trial {
+    Trial::Bundle { input: input(draft) }
 }
 
 impl Draft<'_> {
@@ -32,11 +37,7 @@ impl Draft<'_> {
 
 /// Whether there is something to judge together: several accepted phases, or one and a gate.
 fn needed(draft: &Draft<'_>) -> bool {
-    let gates = &draft.spec.gates;
-    let gated = gates.overall_speedup.is_some()
-        || gates.validation_loss_delta.is_some()
-        || !gates.validation_metrics.is_empty()
-        || gates.gpu_memory.is_some();
+    let gated = draft.spec.gates != Gates::default();
     let count = draft.accepted_names().len();
     count > 1 || count == 1 && gated
 }
@@ -45,7 +46,7 @@ fn needed(draft: &Draft<'_>) -> bool {
 /// revert does not ask for the bundle again.
 fn input_hash(draft: &Draft<'_>) -> String {
     let spec = draft.spec;
-    let judged = fold(spec, &draft.status, |_, phase| accepted(phase) || phase.held);
+    let judged = judged_fold(spec, &draft.status, |_, phase| accepted(phase) || phase.held);
     let gates = (&spec.gates, &spec.rollback, &spec.analysis);
     let trainer = (&spec.trainer.image, spec.trainer.replicas, spec.trainer.gpus_per_replica);
     fingerprint(&json!([spec.workload, trainer, spec.settings, spec.seeds, gates, judged]), 12)
@@ -83,7 +84,7 @@ fn own_evidence(draft: &Draft<'_>) -> Vec<LaunchStatus> {
         return launches;
     }
     let settings = (draft.spec.settings.clone(), draft.effective());
-    let comparison = Comparison::new(draft, (trial_name(draft), Target::Bundle), settings, &launches);
+    let comparison = Comparison::new(draft, (trial(draft), Target::Bundle), settings, &launches);
     let fits = |launch: &&LaunchStatus| {
         launch.kind == LaunchKind::Quality
             && comparison.find(launch.kind, launch.arm, launch.pair).is_some_and(|found| std::ptr::eq(found, *launch))
@@ -97,122 +98,59 @@ pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
         return Step::Pass;
     }
     if draft.accepted_names().is_empty() {
-        return conclude(draft, PhaseState::RolledBack, "NothingAccepted", "every phase was reverted");
+        return conclude(draft, PhaseState::RolledBack, Reason::NothingAccepted, "every phase was reverted");
     }
     let evidence = draft.bundle_launches().to_vec();
     let settings = (draft.spec.settings.clone(), draft.effective());
-    let trial = trial_name(draft);
-    let comparison = Comparison::new(draft, (trial.clone(), Target::Bundle), settings, &evidence);
-    if let Some(launch) = safety::broken(&comparison) {
-        let (reason, message) = (format!("{:?}", launch.outcome), safety::told(launch));
-        return broken(draft, &reason, &message);
-    }
-    let judged = judge(&comparison);
-    let measured = Measured::of(&comparison);
+    let comparison = Comparison::new(draft, (trial(draft), Target::Bundle), settings, &evidence);
+    let subject = Subject { comparison, phase: None };
+    let (verdict, measured) = (judge(&subject), Measured::of(&subject));
+    let spent = draft.exhausted(&subject.comparison.trial.to_string());
     if let Some(bundle) = &mut draft.status.bundle {
         measured.write(bundle);
     }
-    let spent = draft.exhausted(&trial);
-    match (judged, spent) {
-        (Judged::Run(_, _), Some(retry)) => {
-            let message = format!("{} failures; the last: {}", retry.count, retry.message);
-            conclude(draft, PhaseState::Error, "RetriesExhausted", &message)
+    let together = |message: &str| format!("all accepted phases together: {message}");
+    match verdict {
+        Verdict::Run(work) => match spent {
+            None => Step::Go(Next::Run(work.bounded())),
+            Some(retry) => {
+                let message = format!("{} failures; the last: {}", retry.count, retry.message);
+                conclude(draft, PhaseState::Error, Reason::RetriesExhausted, &message)
+            }
+        },
+        Verdict::Broken { reason, message, .. } => broken(draft, reason, &message),
+        Verdict::InvalidPlan { message } => {
+            draft.fail(Reason::InvalidPlan, &message);
+            Step::Moved
         }
-        (Judged::Run(purpose, launches), None) => {
-            let work = Work { purpose, phase: None, trial, launches, stop_on_failure: true };
-            Step::Go(Next::Run(work.bounded()))
-        }
-        (Judged::Met(message), _) => conclude(draft, PhaseState::Accepted, "GoalMet", &message),
-        (Judged::Missed(message), _) => {
-            let state = goal::missed(draft, &message);
-            conclude(draft, state, goal::MISSED, &message)
-        }
+        Verdict::Error { reason, message } => conclude(draft, PhaseState::Error, reason, &together(&message)),
+        Verdict::Holds { message, .. } => conclude(draft, PhaseState::Accepted, Reason::GoalMet, &together(&message)),
+        Verdict::Fails { message, .. } => missed(draft, &together(&message)),
+        Verdict::Inconclusive { reason, message } => missed(draft, &together(&format!("{reason}: {message}"))),
     }
 }
 
-enum Judged {
-    Run(Purpose, Vec<Launch>),
-    Met(String),
-    Missed(String),
-}
-
-fn judge(comparison: &Comparison<'_>) -> Judged {
-    let (speed, mut told) = match overall_speedup(comparison) {
-        Judged::Met(message) => (None, message),
-        Judged::Missed(message) => (Some(message.clone()), message),
-        run @ Judged::Run(..) => return run,
-    };
-    if let Some(missed) = speed.or_else(|| memory(comparison)) {
-        return Judged::Missed(missed);
-    }
-    let draft = comparison.draft;
-    let phases = draft.spec.phases.iter().zip(&draft.status.phases);
-    if phases.into_iter().any(|(phase, status)| accepted(status) && phase.numerics == Numerics::Changed) {
-        match quality::judge(comparison) {
-            quality::Quality::Missing(launches) => return Judged::Run(Purpose::Quality, launches),
-            quality::Quality::Worse(message) => return Judged::Missed(message),
-            quality::Quality::Underpowered(message) => return Judged::Missed(format!("GateUnderpowered: {message}")),
-            quality::Quality::Good(message) => told = format!("{told}; {message}"),
-        }
-    }
-    Judged::Met(told)
-}
-
-fn overall_speedup(comparison: &Comparison<'_>) -> Judged {
-    let spec = comparison.draft.spec;
-    let shown = |interval: &Interval| format!("all accepted phases together: {}", speed::shown(interval));
-    let Some(gate) = &spec.gates.overall_speedup else {
-        let wanted = looks(&spec.analysis).first().copied().unwrap_or(1);
-        let (pairs, missing) = comparison.pairs(wanted);
-        if pairs.len() < wanted && !missing.is_empty() {
-            return Judged::Run(Purpose::Bundle, missing);
-        }
-        return Judged::Met(speed::measured(comparison).as_ref().map(shown).unwrap_or_default());
-    };
-    let (said, missing) = speed::compare(comparison, gate.value());
-    match said {
-        Sequential::More(_) => Judged::Run(Purpose::Bundle, missing),
-        Sequential::Above(interval) => Judged::Met(format!("{} clears gates.overallSpeedup {gate}", shown(&interval))),
-        Sequential::Below(interval) => {
-            Judged::Missed(format!("{} is below gates.overallSpeedup {gate}", shown(&interval)))
-        }
-        Sequential::Undecided(interval) => {
-            Judged::Missed(format!("{} does not show gates.overallSpeedup {gate}", shown(&interval)))
-        }
-    }
-}
-
-fn peak(comparison: &Comparison<'_>) -> Option<u64> {
-    let ran = comparison.candidates().filter(|launch| launch.kind != LaunchKind::Preflight);
-    ran.filter_map(|launch| launch.memory).max()
-}
-
-fn memory(comparison: &Comparison<'_>) -> Option<String> {
-    let gate = comparison.draft.spec.gates.gpu_memory.as_ref()?;
-    let peak = peak(comparison)?;
-    (peak > gate.get()).then(|| format!("peak memory {} is above gates.gpuMemory {gate}", Bytes::display(peak)))
+fn missed(draft: &mut Draft<'_>, message: &str) -> Step {
+    let state = goal::missed(draft, message);
+    conclude(draft, state, Reason::GoalMissed, message)
 }
 
 /// What was measured of the bundle.
 struct Measured {
-    speedup: Option<pawl_api::status::Speedup>,
-    quality: Option<pawl_api::status::QualityStatus>,
+    speedup: Option<Speedup>,
+    quality: Option<QualityStatus>,
     peak_memory: Option<u64>,
     utilization: Option<Decimal>,
 }
 
 impl Measured {
-    fn of(comparison: &Comparison<'_>) -> Self {
-        let speedup = match &comparison.draft.spec.gates.overall_speedup {
-            Some(gate) => speed::reached(comparison, gate.value()),
-            None => speed::measured(comparison),
-        };
-        let utilization =
-            speed::median(comparison.candidates().filter_map(|l| l.utilization.as_ref()).map(Decimal::value));
+    fn of(subject: &Subject<'_>) -> Self {
+        let ran = subject.comparison.candidates().filter(|launch| launch.kind != LaunchKind::Preflight);
+        let utilization = subject.median(|launch| launch.utilization.as_ref().map(Decimal::value));
         Self {
-            speedup: speedup.as_ref().and_then(speed::status),
-            quality: quality::status(comparison),
-            peak_memory: peak(comparison),
+            speedup: speed::reached(subject).as_ref().and_then(speed::status),
+            quality: quality::status(&subject.comparison),
+            peak_memory: ran.filter_map(|launch| launch.memory).max(),
             utilization: utilization.and_then(Decimal::from_f64),
         }
     }
@@ -226,7 +164,7 @@ impl Measured {
 }
 
 /// The settings in effect broke: the newest phase goes, and what is left is judged again.
-pub(crate) fn broken(draft: &mut Draft<'_>, reason: &str, message: &str) -> Step {
+pub(crate) fn broken(draft: &mut Draft<'_>, reason: Reason, message: &str) -> Step {
     match responsible(draft, Blame::Newest) {
         Some(index) => {
             revert(draft, index, Scope::Phase, reason, message);
@@ -235,18 +173,18 @@ pub(crate) fn broken(draft: &mut Draft<'_>, reason: &str, message: &str) -> Step
             }
             Step::Moved
         }
-        None => conclude(draft, PhaseState::Error, "BundleFailed", message),
+        None => conclude(draft, PhaseState::Error, Reason::BundleFailed, message),
     }
 }
 
 /// The bundle's final state.
-pub(crate) fn conclude(draft: &mut Draft<'_>, state: PhaseState, reason: &str, message: &str) -> Step {
+pub(crate) fn conclude(draft: &mut Draft<'_>, state: PhaseState, reason: Reason, message: &str) -> Step {
     if let Some(bundle) = &mut draft.status.bundle {
         bundle.state = state;
-        bundle.reason = reason.to_owned();
+        bundle.reason = reason.to_string();
         bundle.message = bounded(message);
     }
-    if state == PhaseState::Accepted && reason != goal::MISSED {
+    if state == PhaseState::Accepted && reason != Reason::GoalMissed {
         draft.normal(reason, message, None);
     } else {
         draft.warning(reason, message, None);

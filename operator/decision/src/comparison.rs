@@ -1,7 +1,8 @@
 //! Pairs of launches: which exist, which count, which are missing.
 
 use crate::draft::Draft;
-use crate::launch::{Launch, Target, budget, seed, tag};
+use crate::launch::{Launch, Target, budget, seed, tag, tag_of};
+use crate::trial::Trial;
 use pawl_api::status::{Arm, LaunchStatus};
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::LaunchKind;
@@ -16,7 +17,7 @@ const MAX_INDEX: u32 = 1024;
 pub(crate) struct Comparison<'a> {
     pub draft: &'a Draft<'a>,
     /// Prefix of launch names; retries are counted for it.
-    pub trial: String,
+    pub trial: Trial,
     pub target: Target,
     pub control: Settings,
     pub candidate: Settings,
@@ -33,7 +34,7 @@ pub(crate) struct Pair<'a> {
 impl<'a> Comparison<'a> {
     pub fn new(
         draft: &'a Draft<'a>,
-        (trial, target): (String, Target),
+        (trial, target): (Trial, Target),
         (control, candidate): (Settings, Settings),
         evidence: &'a [LaunchStatus],
     ) -> Self {
@@ -61,13 +62,13 @@ impl<'a> Comparison<'a> {
         let mut found = self.evidence.iter().filter(|l| l.kind == kind && l.arm == arm && l.pair == index).peekable();
         found.peek()?;
         let tag = self.tag(kind, arm, index);
-        found.find(|launch| launch.name.ends_with(&tag))
+        found.find(|launch| tag_of(&launch.name) == tag)
     }
 
     /// All launches of the candidate in the evidence.
     pub fn candidates(&self) -> impl Iterator<Item = &'a LaunchStatus> + '_ {
         let all = self.evidence.iter().filter(|launch| launch.arm == Arm::Candidate);
-        all.filter(|launch| launch.name.ends_with(&self.tag(launch.kind, launch.arm, launch.pair)))
+        all.filter(|launch| tag_of(&launch.name) == self.tag(launch.kind, launch.arm, launch.pair))
     }
 
     /// A launch to make.

@@ -6,6 +6,7 @@ use pawl_api::spec::TrainingJobSpec;
 use pawl_api::status::Purpose;
 use pawl_contract::decimal::Decimal;
 use pawl_contract::report::LaunchResult;
+use std::collections::BTreeMap;
 
 /// Counts the device time of a launch.
 pub(crate) fn count(draft: &mut Draft<'_>, result: &LaunchResult) {
@@ -20,9 +21,16 @@ pub(crate) fn count(draft: &mut Draft<'_>, result: &LaunchResult) {
     cost.device_milliseconds = cost.device_milliseconds.saturating_add(milliseconds);
     let hours = cost.device_milliseconds as f64 / 3.6e6;
     cost.gpu_hours = Decimal::from_f64(hours);
-    let price = draft.spec.cost.gpu_hour.as_ref().map(Decimal::value);
+    let price = device_hour(draft.spec);
     cost.spent = price.and_then(|price| Decimal::from_f64(hours * price));
     cost.currency = if price.is_some() { draft.spec.cost.currency.clone() } else { String::new() };
+}
+
+/// The price of a device for an hour; a machine is a replica with all its devices.
+fn device_hour(spec: &TrainingJobSpec) -> Option<f64> {
+    let machine =
+        || spec.cost.machine_hour.as_ref().map(|price| price.value() / f64::from(spec.trainer.ranks_per_replica()));
+    spec.cost.gpu_hour.as_ref().map(Decimal::value).or_else(machine)
 }
 
 /// What a launch is paid for: GPUs, or processes of a job that has none.
@@ -32,19 +40,68 @@ fn devices(spec: &TrainingJobSpec, purpose: Option<Purpose>) -> f64 {
     if free { 0.0 } else { f64::from(gang.replicas) * f64::from(gang.ranks_per_replica) }
 }
 
-/// Estimates what training the same items with the baseline would have cost more.
+/// Estimates what was saved: what training the same items with the baseline would have cost more, less what the evidence
+/// cost.
 pub(crate) fn saved(draft: &mut Draft<'_>) {
     let baseline = draft.status.baseline.as_ref().and_then(|baseline| baseline.items_per_second.as_ref());
     let training = draft.status.training.as_ref();
     let speed = training.and_then(|training| training.items_per_second.as_ref());
-    let (Some(baseline), Some(speed), Some(price)) = (baseline, speed, draft.spec.cost.gpu_hour.as_ref()) else {
-        return;
-    };
+    let (Some(baseline), Some(speed)) = (baseline, speed) else { return };
     let items = training.map_or(0, |training| training.items) as f64;
-    let world = f64::from(draft.spec.trainer.world_size().max(1));
-    let seconds = items / baseline.value() - items / speed.value();
-    let saved = Decimal::from_f64(seconds * world / 3600.0 * price.value());
-    if saved.is_some() {
-        draft.status.cost.get_or_insert_default().saved = saved;
+    let devices = devices(draft.spec, Some(Purpose::Train));
+    let price = device_hour(draft.spec);
+    let cost = draft.status.cost.get_or_insert_default();
+    let balance = balance(items, (baseline.value(), speed.value()), devices, judging_hours(&cost.purposes));
+    if let Some(saved) = price.and_then(|price| Decimal::from_f64(balance.saved_hours * price)) {
+        cost.saved = Some(saved);
+    }
+    if let Some(percent) = Decimal::from_f64(balance.percent) {
+        cost.saved_percent = Some(percent);
+    }
+}
+
+/// Device hours that were not spent on training.
+fn judging_hours(purposes: &BTreeMap<Purpose, u64>) -> f64 {
+    let judging = purposes.iter().filter(|(purpose, _)| **purpose != Purpose::Train);
+    judging.map(|(_, milliseconds)| *milliseconds as f64).sum::<f64>() / 3.6e6
+}
+
+/// What was saved, in device hours and in percent of what training with the baseline would have taken.
+struct Balance {
+    saved_hours: f64,
+    percent: f64,
+}
+
+/// `speeds`: items per second of the baseline and of the training.
+fn balance(items: f64, (baseline, training): (f64, f64), devices: f64, judging_hours: f64) -> Balance {
+    let hours = |speed: f64| items / speed * devices / 3600.0;
+    let saved_hours = hours(baseline) - hours(training) - judging_hours;
+    Balance { saved_hours, percent: saved_hours / hours(baseline) * 100.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn judging_is_paid_for_before_anything_is_saved() {
+        // 4 devices; the baseline takes 10 hours, the training 5, judging took 2 device hours.
+        let whole = balance(36e5, (100.0, 200.0), 4.0, 2.0);
+        assert!((whole.saved_hours - 18.0).abs() < 1e-9 && (whole.percent - 45.0).abs() < 1e-9);
+        let early = balance(36e3, (100.0, 200.0), 4.0, 2.0);
+        assert!(early.saved_hours < 0.0 && early.percent < 0.0);
+        assert_eq!(Decimal::from_f64(balance(0.0, (100.0, 200.0), 4.0, 0.0).percent), None, "nothing was trained");
+    }
+
+    #[test]
+    fn a_machine_is_a_replica_with_all_its_devices() {
+        let spec = |cost| -> TrainingJobSpec {
+            let trainer = serde_json::json!({"replicas": 2, "gpusPerReplica": 4});
+            serde_json::from_value(serde_json::json!({"workload": {"name": "ups"}, "trainer": trainer, "cost": cost}))
+                .unwrap()
+        };
+        assert_eq!(device_hour(&spec(serde_json::json!({"machineHour": "8"}))), Some(2.0));
+        assert_eq!(device_hour(&spec(serde_json::json!({"gpuHour": "8"}))), Some(8.0));
+        assert_eq!(device_hour(&spec(serde_json::json!({}))), None);
     }
 }

@@ -1,6 +1,7 @@
 //! A decision being made: the status as it will be, and the events so far.
 
 use crate::action::{Event, EventKind};
+use crate::reason::Reason;
 use jiff::Timestamp;
 use pawl_api::status::{FailureStatus, PhaseState, TrainingJobStatus};
 use pawl_api::{TrainingJob, TrainingJobSpec};
@@ -46,24 +47,24 @@ impl<'a> Draft<'a> {
         self.job.metadata.name.as_deref().unwrap_or("job")
     }
 
-    pub fn normal(&mut self, reason: &str, message: impl Into<String>, phase: Option<&str>) {
+    pub fn normal(&mut self, reason: Reason, message: impl Into<String>, phase: Option<&str>) {
         self.event(EventKind::Normal, reason, message.into(), phase);
     }
 
-    pub fn warning(&mut self, reason: &str, message: impl Into<String>, phase: Option<&str>) {
+    pub fn warning(&mut self, reason: Reason, message: impl Into<String>, phase: Option<&str>) {
         self.event(EventKind::Warning, reason, message.into(), phase);
     }
 
-    fn event(&mut self, kind: EventKind, reason: &str, message: String, phase: Option<&str>) {
+    fn event(&mut self, kind: EventKind, reason: Reason, message: String, phase: Option<&str>) {
         let phase = phase.map(str::to_owned);
-        self.events.push(Event { kind, reason: reason.to_owned(), message: bounded(&message), phase });
+        self.events.push(Event { kind, reason: reason.to_string(), message: bounded(&message), phase });
     }
 
     /// Moves a phase, and tells.
-    pub fn phase_to(&mut self, index: usize, state: PhaseState, reason: &str, message: &str) {
+    pub fn phase_to(&mut self, index: usize, state: PhaseState, reason: Reason, message: &str) {
         let Some(phase) = self.status.phases.get_mut(index) else { return };
         phase.state = state;
-        phase.reason = reason.to_owned();
+        phase.reason = reason.to_string();
         phase.message = bounded(message);
         let name = phase.name.clone();
         let text = format!("phase {name}: {message}");
@@ -83,9 +84,9 @@ impl<'a> Draft<'a> {
     }
 
     /// The job failed; it stays so until its spec changes.
-    pub fn fail(&mut self, reason: &str, message: &str) {
+    pub fn fail(&mut self, reason: Reason, message: &str) {
         let spec_hash = crate::fingerprint::fingerprint(self.spec, 16);
-        let failure = FailureStatus { reason: reason.to_owned(), message: bounded(message), spec_hash };
+        let failure = FailureStatus { reason: reason.to_string(), message: bounded(message), spec_hash };
         if self.status.failure.as_ref() != Some(&failure) {
             self.warning(reason, message, None);
             self.status.failure = Some(failure);

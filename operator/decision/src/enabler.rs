@@ -1,6 +1,7 @@
 //! Enablers are accepted provisionally: they are kept only if something that requires them is.
 
 use crate::draft::Draft;
+use crate::reason::Reason;
 use crate::revert::revert;
 use crate::revision::accepted;
 use crate::step::Step;
@@ -16,6 +17,6 @@ pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
     });
     let Some((index, _)) = useless else { return Step::Pass };
     let message = "no phase that requires it was accepted";
-    revert(draft, index, Scope::Phase, "NothingNeedsIt", message);
+    revert(draft, index, Scope::Phase, Reason::NothingNeedsIt, message);
     Step::Moved
 }

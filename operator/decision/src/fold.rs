@@ -1,17 +1,18 @@
 //! Taking in what was observed of the attempt under way: every result once, and only what was asked for.
 
 use crate::draft::{Draft, bounded};
+use crate::gates::quality::missing_measure;
+use crate::gates::safety::unsafe_outcome;
 use crate::launch::{Launch, Target, Work};
 use crate::observed::AttemptFacts;
+use crate::reason::Reason;
 use crate::retry::Missing;
-use crate::verdict::quality::missing_metric;
-use crate::verdict::safety::unsafe_outcome;
 use crate::{cost, preflight, train};
 use pawl_api::spec::TrainingJobSpec;
 use pawl_api::status::{Arm, LaunchStatus};
 use pawl_contract::decimal::Decimal;
 use pawl_contract::exit::Outcome;
-use pawl_contract::plan::LaunchKind;
+use pawl_contract::plan::{LOSS, LaunchKind};
 use pawl_contract::report::{LaunchResult, truncated};
 
 /// Longest message kept with a launch, bytes.
@@ -22,15 +23,15 @@ pub(crate) fn speaks(spec: &TrainingJobSpec, launch: &Launch, result: &LaunchRes
     let missing = |message: String| Err(Missing::because(message));
     let name = &result.launch;
     if !result.outcome.is_evidence() {
-        return missing(format!("launch {name} ended with {:?}: {}", result.outcome, result.message));
+        return missing(format!("launch {name} ended with {}: {}", result.outcome, result.message));
     }
     if result.outcome == Outcome::Done {
         let speed = result.items_per_second.filter(|speed| speed.is_finite() && *speed > 0.0);
         let metric = |name: &str| result.validation.get(name).is_some_and(|value| value.is_finite());
         return match launch.plan.kind {
             LaunchKind::Measure if speed.is_none() => missing(format!("launch {name} reported no items per second")),
-            LaunchKind::Quality => match missing_metric(spec, metric) {
-                Some(metric) => missing(format!("launch {name} reported no validation metric {metric:?}")),
+            LaunchKind::Quality => match missing_measure(spec, metric, result.final_loss.is_some_and(f64::is_finite)) {
+                Some(measure) => missing(format!("launch {name} reported no {measure}")),
                 None => Ok(()),
             },
             LaunchKind::Preflight | LaunchKind::Measure | LaunchKind::Search | LaunchKind::Train => Ok(()),
@@ -43,13 +44,13 @@ pub(crate) fn speaks(spec: &TrainingJobSpec, launch: &Launch, result: &LaunchRes
     let broken = unsafe_outcome(result.outcome).is_some();
     match (launch.target, launch.arm) {
         (Target::PreflightBaseline | Target::PreflightPhase { .. }, _) if broken && !deterministic => {
-            missing(format!("launch {name} ended with {:?}: {}", result.outcome, result.message))
+            missing(format!("launch {name} ended with {}: {}", result.outcome, result.message))
         }
         (Target::Train, _) if result.outcome == Outcome::Hang => {
             missing(format!("launch {name} ended with Hang: {}", result.message))
         }
         (Target::Phase(_) | Target::Bundle | Target::Baseline, Arm::Control) if broken => Err(Missing {
-            message: format!("launch {name} of accepted settings ended with {:?}: {}", result.outcome, result.message),
+            message: format!("launch {name} of accepted settings ended with {}: {}", result.outcome, result.message),
             control_outcome: Some(result.outcome),
             baseline: launch.plan.settings == spec.settings,
             taken: false,
@@ -80,8 +81,11 @@ pub(crate) fn results(draft: &mut Draft<'_>, facts: &AttemptFacts, work: Option<
 
 fn record(draft: &mut Draft<'_>, launch: &Launch, result: &LaunchResult, placement: &str) {
     if result.outcome == Outcome::InvalidPlan {
-        draft.fail("InvalidPlan", &format!("{}: {}", result.launch, result.message));
+        draft.fail(Reason::InvalidPlan, &format!("{}: {}", result.launch, result.message));
         return;
+    }
+    if let (Some(baseline), Some(items)) = (draft.status.baseline.as_mut(), result.items_per_epoch) {
+        baseline.items_per_epoch = Some(items);
     }
     let evidence = match launch.target {
         Target::PreflightBaseline | Target::PreflightPhase { .. } => {
@@ -125,6 +129,6 @@ fn record(draft: &mut Draft<'_>, launch: &Launch, result: &LaunchResult, placeme
 /// The loss and the gated metrics: what verdicts need.
 fn validation(spec: &TrainingJobSpec, result: &LaunchResult) -> std::collections::BTreeMap<String, Decimal> {
     let gated = spec.gates.validation_metrics.iter().map(|gate| gate.name.as_str());
-    let names = std::iter::once(crate::verdict::quality::LOSS).chain(gated);
+    let names = std::iter::once(LOSS).chain(gated);
     names.filter_map(|name| Some((name.to_owned(), Decimal::from_f64(*result.validation.get(name)?)?))).collect()
 }

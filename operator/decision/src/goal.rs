@@ -1,13 +1,11 @@
 //! What happens when the accepted phases together miss a gate.
 
 use crate::draft::Draft;
+use crate::reason::Reason;
 use crate::revert::{Blame, responsible, revert};
 use crate::step::{Next, Step};
 use pawl_api::spec::{OnGoalMissed, Scope};
 use pawl_api::status::{PhaseState, Stage};
-
-/// The reason of a bundle that missed a gate.
-pub(crate) const MISSED: &str = "GoalMissed";
 
 /// Does what `rollback.onGoalMissed` says. Returns the state that this gives the bundle.
 pub(crate) fn missed(draft: &mut Draft<'_>, message: &str) -> PhaseState {
@@ -16,7 +14,7 @@ pub(crate) fn missed(draft: &mut Draft<'_>, message: &str) -> PhaseState {
         OnGoalMissed::Pause => PhaseState::Inconclusive,
         OnGoalMissed::RollBackAll => {
             if let Some(index) = responsible(draft, Blame::Newest) {
-                revert(draft, index, Scope::All, MISSED, message);
+                revert(draft, index, Scope::All, Reason::GoalMissed, message);
             }
             PhaseState::RolledBack
         }
@@ -25,7 +23,7 @@ pub(crate) fn missed(draft: &mut Draft<'_>, message: &str) -> PhaseState {
 
 /// Waits for a person when the goal was missed and that is what was asked for.
 pub(crate) fn paused(draft: &mut Draft<'_>) -> Step {
-    let missed = draft.status.bundle.as_ref().is_some_and(|bundle| bundle.reason == MISSED);
+    let missed = draft.status.bundle.as_ref().is_some_and(|bundle| Reason::GoalMissed.is(&bundle.reason));
     match draft.spec.rollback.on_goal_missed {
         OnGoalMissed::Pause if missed => Step::Go(Next::Idle(Stage::Suspended)),
         OnGoalMissed::Pause | OnGoalMissed::KeepAccepted | OnGoalMissed::RollBackAll => Step::Pass,

@@ -2,14 +2,17 @@
 
 use crate::cost;
 use crate::draft::{Draft, bounded, decimals};
+use crate::gates::{self, Alarm, Watched, quality};
 use crate::observed::{AttemptFacts, AttemptState};
+use crate::reason::Reason;
 use crate::retry::{after, time};
 use crate::revert::{Blame, responsible};
-use crate::train::revert_by_scope;
-use pawl_api::status::{LaunchStatus, Purpose, TrainingStatus};
+use crate::train::{answer, revert_by_scope};
+use pawl_api::spec::Trigger;
+use pawl_api::status::{Purpose, TrainingStatus};
 use pawl_contract::decimal::Decimal;
 use pawl_contract::plan::LaunchKind;
-use pawl_contract::progress::{Progress, Validation};
+use pawl_contract::progress::Progress;
 
 /// A fresh process counts its windows from 0.
 pub(crate) fn restart(draft: &mut Draft<'_>) {
@@ -45,12 +48,43 @@ pub(crate) fn watch(draft: &mut Draft<'_>, facts: &AttemptFacts) -> bool {
         return false;
     }
     describe(draft, progress);
+    let window = next_window(draft, progress);
     if draft.spec.train.guard.enabled {
-        let _ = validation(draft, progress) || throughput(draft, progress);
-    } else if let Some(training) = draft.status.training.as_mut() {
-        training.window = progress.windows;
+        judge(draft, progress, window);
     }
     true
+}
+
+/// Whether a throughput window has ended that was not counted yet; it is from now on.
+fn next_window(draft: &mut Draft<'_>, progress: &Progress) -> bool {
+    draft.status.training.as_mut().is_some_and(|training| {
+        let new = progress.windows > training.window;
+        training.window = training.window.max(progress.windows);
+        new
+    })
+}
+
+/// Applies the gates to the training, and acts on the first alarm. `window`: a throughput window has ended.
+fn judge(draft: &mut Draft<'_>, progress: &Progress, window: bool) {
+    let Some(training) = &draft.status.training else { return };
+    let baseline = draft.status.baseline.as_ref();
+    let watched = Watched { spec: draft.spec, baseline, training, progress };
+    let alarm = gates::watch(&watched);
+    if !matches!(alarm, Some(Alarm::Quality(_))) && quality::comparable(&watched).is_some() {
+        good(draft, progress);
+    }
+    match alarm {
+        Some(Alarm::Quality(message)) => worse(draft, &message),
+        Some(Alarm::BelowPromise(message)) => slow(draft, progress, window, &message, true),
+        Some(Alarm::BelowGate(message)) => slow(draft, progress, window, &message, false),
+        None if window && progress.items_per_second.is_some() => {
+            if let Some(training) = draft.status.training.as_mut() {
+                training.slow_windows = 0;
+                training.degraded.clear();
+            }
+        }
+        None => {}
+    }
 }
 
 /// A restarted training begins again before where the one before ended.
@@ -98,36 +132,20 @@ fn describe(draft: &mut Draft<'_>, progress: &Progress) {
     cost::saved(draft);
 }
 
-/// Slow windows, each counted once. A slow machine is reported, not rolled back.
-fn throughput(draft: &mut Draft<'_>, progress: &Progress) -> bool {
-    let guard = &draft.spec.train.guard;
-    let Some(training) = draft.status.training.as_mut() else { return false };
-    if progress.windows <= training.window {
-        return false;
-    }
-    training.window = progress.windows;
-    let promised = training.promised_items_per_second.as_ref().map(Decimal::value);
-    let (Some(promised), Some(speed)) = (promised, progress.items_per_second) else { return false };
-    let least = promised * (1.0 - guard.throughput_tolerance.value());
-    if speed >= least {
-        training.slow_windows = 0;
-        training.degraded.clear();
-        return false;
-    }
-    if progress.straggler.is_some() {
-        return false;
-    }
+/// Slow windows, each counted once. A slow machine is reported, not rolled back; so is training that is slower than a gate
+/// demands though as fast as measured: no phase explains that.
+fn slow(draft: &mut Draft<'_>, progress: &Progress, window: bool, message: &str, explained: bool) {
+    let windows = draft.spec.train.guard.windows.max(1);
+    let Some(training) = draft.status.training.as_mut().filter(|_| window && progress.straggler.is_none()) else {
+        return;
+    };
     training.slow_windows = training.slow_windows.saturating_add(1);
-    if training.slow_windows < guard.windows.max(1) {
-        return false;
+    if training.slow_windows < windows {
+        return;
     }
-    let message = format!(
-        "{speed:.1} items/s in {} windows, below {least:.1}: promised were {promised:.1}, \
-         train.guard.throughputTolerance is {}",
-        training.slow_windows, guard.throughput_tolerance
-    );
-    match responsible(draft, Blame::Newest) {
-        Some(index) => revert_by_scope(draft, index, "ThroughputBelowPromise", &message),
+    let message = format!("{message}, in {} windows", training.slow_windows);
+    match responsible(draft, Blame::Newest).filter(|_| explained) {
+        Some(index) => revert_by_scope(draft, index, Reason::ThroughputBelowPromise, &message),
         // Slow training is still training: nothing is gained by ending it.
         None => {
             if let Some(training) = draft.status.training.as_mut() {
@@ -136,52 +154,23 @@ fn throughput(draft: &mut Draft<'_>, progress: &Progress) -> bool {
             }
         }
     }
-    true
 }
 
-/// Validation must not be worse than the baseline was after fewer items.
-fn validation(draft: &mut Draft<'_>, progress: &Progress) -> bool {
-    let Some(validation) = &progress.validation else { return false };
-    let Some((items, most)) = bound(draft) else { return false };
-    let Some(loss) = validation.metrics.get("loss").copied() else { return false };
-    if validation.items < items || loss <= most {
-        good(draft, validation);
-        return false;
+/// Validation is worse than the gates allow: training resumes before the newest evaluation that passed.
+fn worse(draft: &mut Draft<'_>, message: &str) {
+    let explained = responsible(draft, Blame::Numerics).is_some();
+    let Some(training) = draft.status.training.as_mut() else { return };
+    if !explained {
+        training.degraded = bounded(message);
+        return;
     }
-    let last_good = draft.status.training.as_ref().map_or(0, |training| training.last_good_items);
-    let message = format!(
-        "validation loss {loss:.5} at {} items is above {most:.5}, what the baseline allows after {items} items",
-        validation.items
-    );
-    let Some(index) = responsible(draft, Blame::Numerics) else {
-        if let Some(training) = draft.status.training.as_mut() {
-            training.degraded = bounded(&message);
-        }
-        return false;
-    };
-    if let Some(training) = draft.status.training.as_mut() {
-        training.resume_not_after_items =
-            Some(training.resume_not_after_items.map_or(last_good, |old| old.min(last_good)));
-    }
-    revert_by_scope(draft, index, "ValidationAboveGate", &message);
-    true
+    let last_good = training.last_good_items;
+    training.resume_not_after_items = Some(training.resume_not_after_items.map_or(last_good, |old| old.min(last_good)));
+    answer(draft, Blame::Numerics, Trigger::QualityBelowThreshold, Reason::ValidationAboveGate, message);
 }
 
-fn good(draft: &mut Draft<'_>, validation: &Validation) {
-    if let Some(training) = draft.status.training.as_mut() {
+fn good(draft: &mut Draft<'_>, progress: &Progress) {
+    if let (Some(training), Some(validation)) = (draft.status.training.as_mut(), &progress.validation) {
         training.last_good_items = training.last_good_items.max(validation.items);
     }
-}
-
-/// Items that the baseline's quality launches saw, and the validation loss that its mean and the gate allow.
-fn bound(draft: &Draft<'_>) -> Option<(u64, f64)> {
-    let launches: &[LaunchStatus] = &draft.status.baseline.as_ref()?.launches;
-    let losses: Vec<f64> = launches.iter().filter_map(|launch| Some(launch.validation.get("loss")?.value())).collect();
-    let items = launches.iter().map(|launch| launch.items).max()?;
-    if losses.is_empty() {
-        return None;
-    }
-    let mean = losses.iter().sum::<f64>() / losses.len() as f64;
-    let margin = draft.spec.gates.validation_loss_delta.as_ref().map_or(mean.abs() * 0.01, Decimal::value);
-    Some((items, mean + margin))
 }

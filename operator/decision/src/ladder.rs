@@ -1,9 +1,11 @@
 //! A phase's ladder: rungs are tried in order, each at most once; a rung replaces the one before.
 
 use crate::comparison::Comparison;
-use crate::draft::Draft;
+use crate::draft::{Draft, bounded};
 use crate::launch::Target;
-use pawl_api::spec::Trigger;
+use crate::reason::Reason;
+use crate::revert::{Blame, suspects};
+use pawl_api::spec::{Phase, Trigger};
 use pawl_api::status::PhaseState;
 
 /// Rungs taken by the phase of a comparison.
@@ -18,21 +20,50 @@ pub(crate) fn rung(comparison: &Comparison<'_>) -> u32 {
     }
 }
 
-/// Takes the next rung that answers `trigger`; `false` when there is none.
-pub(crate) fn take(draft: &mut Draft<'_>, index: usize, trigger: Trigger, reason: &str, message: &str) -> bool {
+/// The next rung after `rung` that answers `trigger`.
+fn next(phase: &Phase, rung: u32, trigger: Trigger) -> Option<u32> {
+    let mut rungs = phase.fallbacks.iter().enumerate().skip(rung as usize);
+    rungs.find(|(_, fallback)| fallback.when.contains(&trigger)).map(|(index, _)| index as u32 + 1)
+}
+
+/// Takes the next rung that answers `trigger` and judges the phase anew with it; `false` when there is none.
+pub(crate) fn take(draft: &mut Draft<'_>, index: usize, trigger: Trigger, reason: Reason, message: &str) -> bool {
     let spec = &draft.spec.phases[index];
     let phase = &mut draft.status.phases[index];
-    let rungs = spec.fallbacks.iter().enumerate().skip(phase.rung as usize);
-    let Some((found, _)) = rungs.into_iter().find(|(_, fallback)| fallback.when.contains(&trigger)) else {
-        return false;
-    };
-    phase.rung = found as u32 + 1;
+    let Some(rung) = next(spec, phase.rung, trigger) else { return false };
+    phase.rung = rung;
     phase.launches.clear();
     phase.speedup = None;
     phase.quality = None;
     phase.peak_memory = None;
     phase.predicted_memory = None;
-    let message = format!("{message}; rung {} of {} is tried", found + 1, spec.fallbacks.len());
+    let message = format!("{message}; rung {rung} of {} is tried", spec.fallbacks.len());
     draft.phase_to(index, PhaseState::Retrying, reason, &message);
+    true
+}
+
+/// Takes the next rung that answers a failure of the training, of the phase that explains it best and has one: training
+/// resumes with that rung. It was preflighted, and is not measured first: the guard watches it. `false` when no accepted
+/// phase has such a rung.
+pub(crate) fn take_in_training(
+    draft: &mut Draft<'_>,
+    blame: Blame,
+    trigger: Trigger,
+    reason: Reason,
+    message: &str,
+) -> bool {
+    let answer = |index: usize| {
+        let rung = draft.status.phases[index].effective_rung();
+        Some((index, next(&draft.spec.phases[index], rung, trigger)?))
+    };
+    let Some((index, rung)) = suspects(draft, blame).into_iter().find_map(answer) else { return false };
+    let count = draft.spec.phases[index].fallbacks.len();
+    let phase = &mut draft.status.phases[index];
+    let message = format!("{message}; training resumes with rung {rung} of {count}, which was not measured");
+    phase.training_rung = Some(rung);
+    phase.reason = reason.to_string();
+    phase.message = bounded(&message);
+    let name = phase.name.clone();
+    draft.warning(reason, format!("phase {name}: {message}"), Some(&name));
     true
 }

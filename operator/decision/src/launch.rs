@@ -6,7 +6,7 @@
 
 use crate::draft::Draft;
 use crate::fingerprint::fingerprint;
-use pawl_api::spec::{Train, TrainingJobSpec};
+use pawl_api::spec::{self, Analysis, Train, TrainingJobSpec};
 use pawl_api::status::{Arm, Purpose};
 use pawl_contract::CONTRACT_VERSION;
 use pawl_contract::plan::{AttemptPlan, Budget, Criterion, EarlyStopping, LaunchKind, LaunchPlan, Shape, WorkloadPlan};
@@ -61,6 +61,11 @@ pub(crate) fn tag(spec: &TrainingJobSpec, kind: LaunchKind, settings: &Settings,
     fingerprint(&json!([kind, spec.workload, trainer.image, world, settings, seed, budget]), 8)
 }
 
+/// The hash in the name of a launch; the whole name when it has none.
+pub(crate) fn tag_of(launch: &str) -> &str {
+    launch.rsplit_once('-').map_or(launch, |(_, tag)| tag)
+}
+
 /// The gang that runs an attempt. The trainer that is built in checks a job in one rank without a GPU, before any device
 /// time is spent; a foreign one may need its peers and devices to know what it can do.
 pub fn gang(spec: &TrainingJobSpec, purpose: Purpose) -> Shape {
@@ -95,10 +100,19 @@ pub(crate) fn budget(spec: &TrainingJobSpec, kind: LaunchKind) -> Budget {
             window_steps: Some(spec.analysis.window_steps.into()),
             ..Budget::default()
         },
-        LaunchKind::Quality => Budget { items: Some(spec.analysis.quality_items), ..Budget::default() },
+        LaunchKind::Quality => quality(&spec.analysis),
         LaunchKind::Train => training(&spec.train),
         LaunchKind::Search => Budget::default(),
     }
+}
+
+/// How long a launch for the quality gates trains.
+fn quality(analysis: &Analysis) -> Budget {
+    let items = match (analysis.quality_items, analysis.quality_epochs) {
+        (None, Some(_)) => None,
+        (items, _) => Some(items.unwrap_or(Analysis::DEFAULT_QUALITY_ITEMS)),
+    };
+    Budget { items, epochs: analysis.quality_epochs.filter(|_| items.is_none()), ..Budget::default() }
 }
 
 /// How long training runs.
@@ -108,12 +122,17 @@ fn training(train: &Train) -> Budget {
         epochs: train.epochs,
         eval_every_items: train.eval_every,
         early_stopping: train.early_stopping.as_ref().map(|stop| EarlyStopping {
-            criterion: Criterion { metric: stop.metric.clone(), better: stop.better },
+            criterion: criterion(stop),
             patience: stop.patience,
             min_delta: stop.min_delta.value(),
         }),
         ..Budget::default()
     }
+}
+
+/// The metric by which training ends early.
+pub(crate) fn criterion(stop: &spec::EarlyStopping) -> Criterion {
+    Criterion { metric: stop.metric.clone(), better: stop.better }
 }
 
 impl Draft<'_> {

@@ -2,12 +2,14 @@
 
 use crate::comparison::Comparison;
 use crate::draft::Draft;
+use crate::gates::sequential::Sequential;
+use crate::gates::{safety, speed};
 use crate::launch::{Target, Work};
+use crate::reason::Reason;
 use crate::revert::{revert, with_dependents};
 use crate::revision::{accepted, fold};
 use crate::step::{Next, Step};
-use crate::verdict::sequential::Sequential;
-use crate::verdict::{safety, speed};
+use crate::trial::Trial;
 use pawl_api::spec::{Pin, Role, Scope};
 use pawl_api::status::Purpose;
 
@@ -26,14 +28,14 @@ pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
     let candidate = draft.effective();
     let own = draft.status.phases[index].launches.iter();
     let evidence: Vec<_> = own.chain(draft.bundle_launches()).cloned().collect();
-    let trial = format!("{}-without-{name}", crate::bundle::trial_name(draft));
+    let trial = Trial::LeaveOneOut { input: crate::bundle::input(draft), phase: name.clone() };
     let comparison = Comparison::new(draft, (trial.clone(), Target::Bundle), (control, candidate), &evidence);
     if let Some(broken) = safety::broken(&comparison) {
-        let message = safety::told(broken);
-        let reason = format!("{:?}", broken.outcome);
-        return crate::bundle::broken(draft, &reason, &message);
+        let (reason, message) = (Reason::Outcome(broken.outcome), safety::description(broken));
+        return crate::bundle::broken(draft, reason, &message);
     }
     let (said, launches) = speed::compare(&comparison, 1.0);
+    let trial = trial.to_string();
     let spent = draft.exhausted(&trial).is_some();
     match said {
         Sequential::More(_) if !spent => {
@@ -43,7 +45,7 @@ pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
         }
         Sequential::Below(interval) => {
             let message = format!("with it against without it: {} is below 1", speed::shown(&interval));
-            revert(draft, index, Scope::Phase, "NoLongerHelps", &message);
+            revert(draft, index, Scope::Phase, Reason::NoLongerHelps, &message);
         }
         Sequential::More(_) | Sequential::Above(_) | Sequential::Undecided(_) => {}
     }

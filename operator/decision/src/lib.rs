@@ -9,7 +9,7 @@
 //!
 //! - [`action`], [`observed`]: what goes out and what comes in;
 //! - `settle`: the parts of a job in order (preflight, phases, enablers, leave-one-out, bundle, training);
-//! - `verdict/`: one file for each verdict;
+//! - `gates/`: one file for each gate, and the chains that apply them;
 //! - `attempt`: what is alive, started and stopped;
 //! - `fold`: how results become evidence.
 
@@ -28,6 +28,7 @@ mod draft;
 mod enabler;
 mod fingerprint;
 mod fold;
+mod gates;
 mod goal;
 mod guard;
 mod ladder;
@@ -37,6 +38,7 @@ mod lifecycle;
 mod phase;
 mod pin;
 mod preflight;
+mod reason;
 mod refuse;
 mod requeue;
 mod retry;
@@ -46,7 +48,7 @@ mod settle;
 mod step;
 mod summary;
 mod train;
-mod verdict;
+mod trial;
 
 pub use launch::gang;
 

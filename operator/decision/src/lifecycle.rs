@@ -1,6 +1,7 @@
 //! Suspension and the deadline.
 
 use crate::draft::Draft;
+use crate::reason::Reason;
 use crate::retry::{after, time};
 use crate::step::Next;
 use jiff::Timestamp;
@@ -34,7 +35,7 @@ pub(crate) fn limited(draft: &mut Draft<'_>, next: Next) -> Next {
                 return next;
             }
             let message = format!("active for longer than lifecycle.activeDeadline {limit}: raise it to go on");
-            draft.fail("DeadlineExceeded", &message);
+            draft.fail(Reason::DeadlineExceeded, &message);
             Next::Idle(Stage::Failed)
         }
     }

@@ -3,13 +3,15 @@
 use crate::comparison::Comparison;
 use crate::draft::Draft;
 use crate::fingerprint::fingerprint;
+use crate::gates::{Subject, Verdict, judge, quality, speed};
 use crate::ladder;
-use crate::launch::{Target, Work};
-use crate::revision::{DRY_RUN, accepted, patch};
+use crate::launch::{Target, Work, tag_of};
+use crate::reason::Reason;
+use crate::revision::{accepted, patch};
 use crate::step::{Next, Step};
-use crate::verdict::{Trial, Verdict, judge, quality, speed};
-use pawl_api::spec::{Numerics, Phase, Pin, Trigger};
-use pawl_api::status::{Arm, LaunchStatus, PhaseState, PhaseStatus, RetryStatus};
+use crate::trial::Trial;
+use pawl_api::spec::{Gates, Numerics, Phase, Pin, Trigger};
+use pawl_api::status::{Arm, LaunchStatus, PhaseState, PhaseStatus};
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::LaunchKind;
 use serde_json::json;
@@ -36,10 +38,14 @@ fn input_hash(draft: &Draft<'_>, index: usize) -> String {
     let measuring = (
         (analysis.warmup_steps, analysis.window_steps, analysis.min_pairs, analysis.max_pairs),
         (&analysis.alpha_percent, analysis.on_inconclusive),
-        changed.then_some(analysis.quality_items),
+        changed.then_some((analysis.quality_items, analysis.quality_epochs)),
     );
-    let gates = (&spec.gates.gpu_memory, &spec.gates.max_offload_overhead);
-    let quality = changed.then_some((&spec.gates.validation_loss_delta, &spec.gates.validation_metrics));
+    let Gates { gpu_memory, gpu_memory_increase, max_offload_overhead, .. } = &spec.gates;
+    let gates = (gpu_memory, gpu_memory_increase, max_offload_overhead);
+    let Gates { validation_loss_delta, validation_loss_within, training_loss_within, validation_metrics, .. } =
+        &spec.gates;
+    let quality =
+        changed.then_some((validation_loss_delta, validation_loss_within, training_loss_within, validation_metrics));
     let declared = (phase.numerics, phase.role, phase.min_speedup(), &phase.requires, &phase.conflicts_with);
     let patches = (&phase.settings, &phase.fallbacks);
     let control = draft.judged_control(index);
@@ -57,7 +63,7 @@ fn turn(draft: &mut Draft<'_>, index: usize) -> Step {
         status.input_hash = hash;
     } else if status.input_hash != hash {
         let message = "what its verdict depends on has changed: it is judged anew";
-        reopen(draft, index, "Superseded", message);
+        reopen(draft, index, Reason::Superseded, message);
         draft.status.phases[index].input_hash = hash;
         return Step::Moved;
     }
@@ -70,7 +76,7 @@ fn turn(draft: &mut Draft<'_>, index: usize) -> Step {
             }
         }
         None if draft.status.phases[index].state == PhaseState::Skipped => {
-            reopen(draft, index, "Reopened", "what it was skipped for no longer holds");
+            reopen(draft, index, Reason::Reopened, "what it was skipped for no longer holds");
             return Step::Moved;
         }
         None => {}
@@ -101,7 +107,8 @@ fn turn(draft: &mut Draft<'_>, index: usize) -> Step {
 }
 
 /// Gives a phase another chance. Launches that ended well stay: they count again where they still fit.
-pub(crate) fn reopen(draft: &mut Draft<'_>, index: usize, reason: &str, message: &str) {
+pub(crate) fn reopen(draft: &mut Draft<'_>, index: usize, reason: Reason, message: &str) {
+    forget_retries(draft, index);
     let old = &mut draft.status.phases[index];
     let launches = std::mem::take(&mut old.launches).into_iter().filter(|launch| launch.outcome == Outcome::Done);
     *old = PhaseStatus {
@@ -114,20 +121,24 @@ pub(crate) fn reopen(draft: &mut Draft<'_>, index: usize, reason: &str, message:
     if let Some(bundle) = &mut draft.status.bundle {
         bundle.left_out.retain(|left| *left != name);
     }
-    let retried = |retry: &RetryStatus| retry.trial.starts_with(&format!("{name}-r"));
-    if draft.status.retry.as_ref().is_some_and(retried) {
-        draft.status.retry = None;
-    }
     draft.phase_to(index, PhaseState::Pending, reason, message);
 }
 
+/// Gives the trials of the phase, with whatever rung, their budget of infrastructure failures again.
+fn forget_retries(draft: &mut Draft<'_>, index: usize) {
+    let phase = &draft.status.phases[index];
+    let rungs = 0..=draft.spec.phases[index].fallbacks.len() as u32;
+    let trials: Vec<_> = rungs.map(|rung| Trial::of_phase(phase, rung).to_string()).collect();
+    draft.status.retry.take_if(|retry| trials.contains(&retry.trial));
+}
+
 /// Why the phase is not tried: what it requires is not accepted, or what it conflicts with is.
-fn skip_reason(draft: &Draft<'_>, index: usize) -> Option<(&'static str, String)> {
+fn skip_reason(draft: &Draft<'_>, index: usize) -> Option<(Reason, String)> {
     let phase = &draft.spec.phases[index];
     let earlier = || draft.spec.phases[..index].iter().zip(&draft.status.phases);
     let is_accepted = |name: &String| earlier().any(|(_, status)| status.name == *name && accepted(status));
     if let Some(missing) = phase.requires.iter().find(|name| !is_accepted(name)) {
-        return Some(("RequirementNotAccepted", format!("it requires {missing}, which is not accepted")));
+        return Some((Reason::RequirementNotAccepted, format!("it requires {missing}, which is not accepted")));
     }
     let all = draft.spec.phases.iter().zip(&draft.status.phases).enumerate();
     let in_effect = all.filter(|(i, (other, status))| {
@@ -136,26 +147,21 @@ fn skip_reason(draft: &Draft<'_>, index: usize) -> Option<(&'static str, String)
     let conflicts =
         |other: &Phase| phase.conflicts_with.contains(&other.name) || other.conflicts_with.contains(&phase.name);
     let (_, (conflict, _)) = in_effect.into_iter().find(|(_, (other, _))| conflicts(other))?;
-    Some(("Conflict", format!("it conflicts with {}, which is accepted", conflict.name)))
+    Some((Reason::Conflict, format!("it conflicts with {}, which is accepted", conflict.name)))
 }
 
-/// The input's hash is part of the name: a phase that is judged anew makes launches of new names.
-fn trial_name(phase: &PhaseStatus) -> String {
-    format!("{}-r{}-{}", phase.name, phase.rung, phase.input_hash.get(..4).unwrap_or_default())
-}
-
-fn trial<'a>(draft: &'a Draft<'a>, index: usize) -> Trial<'a> {
+fn subject<'a>(draft: &'a Draft<'a>, index: usize) -> Subject<'a> {
     let phase = &draft.spec.phases[index];
     let status = &draft.status.phases[index];
     let control = draft.control(index);
     let candidate = control.with(&patch(phase, status.rung));
-    let name = (trial_name(status), Target::Phase(index));
-    Trial { phase, comparison: Comparison::new(draft, name, (control, candidate), &status.launches) }
+    let name = (Trial::of_phase(status, status.rung), Target::Phase(index));
+    Subject { phase: Some(phase), comparison: Comparison::new(draft, name, (control, candidate), &status.launches) }
 }
 
 /// Opens the trial: keeps the launches that fit, and takes over control launches of an earlier trial if that is wanted.
 fn begin(draft: &mut Draft<'_>, index: usize) {
-    let comparison = trial(draft, index).comparison;
+    let comparison = subject(draft, index).comparison;
     let fits = |launch: &&LaunchStatus| {
         comparison.find(launch.kind, launch.arm, launch.pair).is_some_and(|found| std::ptr::eq(found, *launch))
     };
@@ -177,28 +183,27 @@ fn begin(draft: &mut Draft<'_>, index: usize) {
         }
     }
     draft.status.phases[index].launches = launches;
-    draft.phase_to(index, PhaseState::Preflight, "TrialStarted", "it is preflighted, then measured");
+    draft.phase_to(index, PhaseState::Preflight, Reason::TrialStarted, "it is preflighted, then measured");
 }
 
 fn earlier_control(draft: &Draft<'_>, comparison: &Comparison<'_>, index: usize, pair: u32) -> Option<LaunchStatus> {
     let wanted = comparison.launch(LaunchKind::Measure, Arm::Control, pair).plan.launch;
-    let tag = wanted.rsplit('-').next()?;
+    let tag = tag_of(&wanted);
     let of_control = |launch: &&LaunchStatus| {
         launch.kind == LaunchKind::Measure && launch.arm == Arm::Control && launch.outcome == Outcome::Done
     };
     let earlier = draft.status.phases[..index].iter().rev();
     let mut launches = earlier.flat_map(|phase| phase.launches.iter().filter(of_control));
-    launches.find(|launch| launch.pair == pair && launch.name.ends_with(tag)).cloned()
+    launches.find(|launch| launch.pair == pair && tag_of(&launch.name) == tag).cloned()
 }
 
 /// Judges the phase and moves it.
 fn judged(draft: &mut Draft<'_>, index: usize) -> Step {
-    let trial = trial(draft, index);
-    let verdict = judge(&trial);
-    let comparison = &trial.comparison;
-    let interval = speed::reached(comparison, trial.phase.min_speedup());
-    let speedup = interval.as_ref().and_then(speed::status);
-    let quality = if trial.changes_numerics() { quality::status(comparison) } else { None };
+    let subject = subject(draft, index);
+    let verdict = judge(&subject);
+    let comparison = &subject.comparison;
+    let speedup = speed::reached(&subject).as_ref().and_then(speed::status);
+    let quality = if subject.changes_numerics() { quality::status(comparison) } else { None };
     let memory = |preflight: bool| {
         let kinds = comparison.candidates().filter(|launch| (launch.kind == LaunchKind::Preflight) == preflight);
         kinds.filter_map(|launch| launch.memory).max()
@@ -219,7 +224,7 @@ fn judged(draft: &mut Draft<'_>, index: usize) -> Step {
 fn run(draft: &mut Draft<'_>, index: usize, work: Work, checked: bool) -> Step {
     let phase = &mut draft.status.phases[index];
     phase.state = if checked { PhaseState::Measuring } else { PhaseState::Preflight };
-    phase.reason = "TrialRunning".to_owned();
+    phase.reason = Reason::TrialRunning.to_string();
     phase.message = match &phase.speedup {
         Some(speedup) => format!("speedup {} so far, from {} pairs", speedup.estimate, speedup.pairs),
         None => String::new(),
@@ -231,23 +236,25 @@ fn conclude(draft: &mut Draft<'_>, index: usize, verdict: Verdict) -> Step {
     let (state, reason, message) = match verdict {
         Verdict::Run(_) => return Step::Pass,
         Verdict::InvalidPlan { message } => {
-            draft.fail("InvalidPlan", &message);
+            draft.fail(Reason::InvalidPlan, &message);
             return Step::Moved;
+        }
+        Verdict::Broken { trigger, reason, message } => {
+            if ladder::take(draft, index, trigger, reason, &message) {
+                return Step::Moved;
+            }
+            (rejected(Some(trigger)), reason, message)
         }
         Verdict::Fails { trigger, reason, message } => {
             if trigger.is_some_and(|trigger| ladder::take(draft, index, trigger, reason, &message)) {
                 return Step::Moved;
             }
-            let state = match trigger {
-                Some(Trigger::Unsupported) => PhaseState::Unsupported,
-                _ => PhaseState::RolledBack,
-            };
-            (state, reason, message)
+            (rejected(trigger), reason, message)
         }
         Verdict::Inconclusive { reason, message } => (PhaseState::Inconclusive, reason, message),
         Verdict::Error { reason, message } => match baseline_failure(draft) {
             Some(failure) => {
-                draft.fail(&failure, &format!("the baseline does not run: {message}"));
+                draft.fail(failure, &format!("the baseline does not run: {message}"));
                 return Step::Moved;
             }
             None => (PhaseState::Error, reason, message),
@@ -259,16 +266,24 @@ fn conclude(draft: &mut Draft<'_>, index: usize, verdict: Verdict) -> Step {
 }
 
 /// The reason of the job's failure when it is the baseline that was the control and failed.
-fn baseline_failure(draft: &Draft<'_>) -> Option<String> {
+fn baseline_failure(draft: &Draft<'_>) -> Option<Reason> {
     let retry = draft.status.retry.as_ref().filter(|retry| retry.baseline_failed)?;
-    Some(format!("Baseline{:?}", retry.control_outcome?))
+    retry.control_outcome.map(Reason::Baseline)
+}
+
+/// The state of a phase that no rung saves.
+fn rejected(trigger: Option<Trigger>) -> PhaseState {
+    match trigger {
+        Some(Trigger::Unsupported) => PhaseState::Unsupported,
+        _ => PhaseState::RolledBack,
+    }
 }
 
 /// The phase's final state; a dry run ends rolled back, whatever the verdict would have been.
-fn settle_as(draft: &mut Draft<'_>, index: usize, state: PhaseState, reason: &str, message: &str) {
+fn settle_as(draft: &mut Draft<'_>, index: usize, state: PhaseState, reason: Reason, message: &str) {
     if draft.spec.phases[index].pin == Some(Pin::DryRun) {
-        let message = format!("dry run; it would be {state:?} ({reason}): {message}");
-        draft.phase_to(index, PhaseState::RolledBack, DRY_RUN, &message);
+        let message = format!("dry run; it would be {state} ({reason}): {message}");
+        draft.phase_to(index, PhaseState::RolledBack, Reason::DryRun, &message);
     } else if state == PhaseState::RolledBack && draft.draining() {
         draft.phase_to(index, PhaseState::RollingBack, reason, message);
     } else {

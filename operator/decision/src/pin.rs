@@ -1,8 +1,9 @@
-//! Pins: a person's word beats measurement, and takes effect at once.
+//! Pins: manual overrides of measurement, effective at once.
 
 use crate::draft::Draft;
 use crate::phase::reopen;
-use crate::revision::{DRY_RUN, PINNED, accepted};
+use crate::reason::Reason;
+use crate::revision::accepted;
 use crate::step::Step;
 use pawl_api::spec::Pin;
 use pawl_api::status::PhaseState;
@@ -15,33 +16,34 @@ pub(crate) fn apply(draft: &mut Draft<'_>) -> Step {
 
 fn apply_to(draft: &mut Draft<'_>, index: usize) -> bool {
     let status = &mut draft.status.phases[index];
-    let is_pinned = status.reason == PINNED && status.state.is_final();
+    let is_pinned = Reason::Pinned.is(&status.reason) && status.state.is_final();
     match draft.spec.phases[index].pin {
         Some(Pin::Accepted) if !is_pinned || status.state != PhaseState::Accepted => {
             if !accepted(status) {
                 status.rung = 0;
+                status.training_rung = None;
             }
             status.held = false;
-            draft.phase_to(index, PhaseState::Accepted, PINNED, "pin: Accepted");
+            draft.phase_to(index, PhaseState::Accepted, Reason::Pinned, "pin: Accepted");
             true
         }
         Some(Pin::RolledBack) if !is_pinned || status.state != PhaseState::RolledBack => {
             status.held |= accepted(status);
-            draft.phase_to(index, PhaseState::RolledBack, PINNED, "pin: RolledBack");
+            draft.phase_to(index, PhaseState::RolledBack, Reason::Pinned, "pin: RolledBack");
             true
         }
         Some(Pin::DryRun) if accepted(status) && !is_pinned => {
             status.held = false;
             let message = format!("dry run; it was Accepted ({}): {}", status.reason, status.message);
-            draft.phase_to(index, PhaseState::RolledBack, DRY_RUN, &message);
+            draft.phase_to(index, PhaseState::RolledBack, Reason::DryRun, &message);
             true
         }
         None | Some(Pin::DryRun) if is_pinned => {
-            reopen(draft, index, "Unpinned", "its pin was taken away: it is judged");
+            reopen(draft, index, Reason::Unpinned, "its pin was taken away: it is judged");
             true
         }
-        None if status.reason == DRY_RUN && status.state.is_final() => {
-            reopen(draft, index, "Unpinned", "its pin was taken away: it is judged");
+        None if Reason::DryRun.is(&status.reason) && status.state.is_final() => {
+            reopen(draft, index, Reason::Unpinned, "its pin was taken away: it is judged");
             true
         }
         Some(Pin::Accepted | Pin::RolledBack | Pin::DryRun) | None => false,

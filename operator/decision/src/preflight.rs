@@ -3,17 +3,16 @@
 use crate::draft::Draft;
 use crate::ladder;
 use crate::launch::{Launch, Target, Work, budget, seed, tag};
+use crate::reason::Reason;
 use crate::revision::patch;
 use crate::step::{Next, Step};
+use crate::trial::Trial;
 use pawl_api::spec::{Pin, TrainingJobSpec, Trigger};
 use pawl_api::status::{Arm, BaselineStatus, PhaseState, Purpose};
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::LaunchKind;
 use pawl_contract::report::LaunchResult;
 use pawl_contract::settings::Settings;
-
-/// The trial for which retries of the preflight stage are counted.
-pub(crate) const TRIAL: &str = "preflight";
 
 /// The baseline with what the phase requires and the phase itself, with so many rungs taken.
 pub(crate) fn standalone(spec: &TrainingJobSpec, index: usize, rung: u32) -> Settings {
@@ -34,8 +33,8 @@ fn check_tag(spec: &TrainingJobSpec, settings: &Settings) -> String {
 
 /// Checks what was not checked yet.
 pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
-    if let Some(retry) = draft.exhausted(TRIAL) {
-        draft.fail("RetriesExhausted", &format!("preflight: {}", retry.message));
+    if let Some(retry) = draft.exhausted(&Trial::Preflight.to_string()) {
+        draft.fail(Reason::RetriesExhausted, &format!("preflight: {}", retry.message));
         return Step::Moved;
     }
     let mut launches: Vec<Launch> = baseline(draft).into_iter().collect();
@@ -45,8 +44,13 @@ pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
     if launches.is_empty() {
         return Step::Pass;
     }
-    let work =
-        Work { purpose: Purpose::Preflight, phase: None, trial: TRIAL.to_owned(), launches, stop_on_failure: false };
+    let work = Work {
+        purpose: Purpose::Preflight,
+        phase: None,
+        trial: Trial::Preflight.to_string(),
+        launches,
+        stop_on_failure: false,
+    };
     Step::Go(Next::Run(work.bounded()))
 }
 
@@ -77,7 +81,7 @@ fn phase(draft: &Draft<'_>, index: usize) -> Vec<Launch> {
 /// Takes in the result of a check.
 pub(crate) fn record(draft: &mut Draft<'_>, launch: &Launch, result: &LaunchResult) {
     if result.outcome == Outcome::InvalidPlan {
-        draft.fail("InvalidPlan", &format!("{}: {}", launch.plan.launch, result.message));
+        draft.fail(Reason::InvalidPlan, &format!("{}: {}", launch.plan.launch, result.message));
         return;
     }
     let tag = check_tag(draft.spec, &launch.plan.settings);
@@ -90,12 +94,13 @@ pub(crate) fn record(draft: &mut Draft<'_>, launch: &Launch, result: &LaunchResu
 
 fn record_baseline(draft: &mut Draft<'_>, tag: String, result: &LaunchResult) {
     if result.outcome != Outcome::Done {
-        let reason = format!("Baseline{:?}", result.outcome);
-        draft.fail(&reason, &format!("the baseline cannot run: {}", result.message));
+        draft.fail(Reason::Baseline(result.outcome), &format!("the baseline cannot run: {}", result.message));
         return;
     }
     let predicted_memory = result.predicted_memory_bytes;
-    draft.status.baseline = Some(BaselineStatus { input_hash: tag, predicted_memory, ..BaselineStatus::default() });
+    let items_per_epoch = result.items_per_epoch;
+    draft.status.baseline =
+        Some(BaselineStatus { input_hash: tag, predicted_memory, items_per_epoch, ..BaselineStatus::default() });
 }
 
 fn record_phase(draft: &mut Draft<'_>, index: usize, rung: u32, tag: String, result: &LaunchResult) {
@@ -114,8 +119,9 @@ fn record_phase(draft: &mut Draft<'_>, index: usize, rung: u32, tag: String, res
         phase.input_hash.clear();
         phase.rung = 0;
         phase.launches.clear();
-        if !ladder::take(draft, index, Trigger::Unsupported, "Unsupported", &result.message) {
-            draft.phase_to(index, PhaseState::Unsupported, "Unsupported", &result.message);
+        let reason = Reason::Outcome(result.outcome);
+        if !ladder::take(draft, index, Trigger::Unsupported, reason, &result.message) {
+            draft.phase_to(index, PhaseState::Unsupported, reason, &result.message);
         }
     }
 }

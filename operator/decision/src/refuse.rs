@@ -2,9 +2,10 @@
 
 use crate::draft::Draft;
 use crate::fingerprint::fingerprint;
+use crate::gates::batch::items_per_step;
 use crate::preflight::standalone;
+use crate::reason::Reason;
 use crate::step::{Next, Step};
-use crate::verdict::batch::items_per_step;
 use pawl_api::spec::Pin;
 use pawl_api::status::Stage;
 
@@ -14,7 +15,7 @@ pub(crate) fn failed(draft: &mut Draft<'_>) -> Step {
     if failure.spec_hash == fingerprint(draft.spec, 16) {
         return Step::Go(Next::Idle(Stage::Failed));
     }
-    draft.normal("Reopened", "the spec changed: the job gets another chance", None);
+    draft.normal(Reason::Reopened, "the spec changed: the job gets another chance", None);
     draft.status.failure = None;
     draft.status.retry = None;
     Step::Moved
@@ -24,18 +25,18 @@ pub(crate) fn failed(draft: &mut Draft<'_>) -> Step {
 pub(crate) fn refuse(draft: &mut Draft<'_>) -> Step {
     if let Some(search) = draft.spec.search.first() {
         let message = format!("search[{}]: searches are not available yet: remove spec.search", search.name);
-        draft.fail("SearchUnavailable", &message);
+        draft.fail(Reason::SearchUnavailable, &message);
         return Step::Moved;
     }
     if let Some(message) = batch_mismatch(draft) {
-        draft.fail("BatchMismatch", &message);
+        draft.fail(Reason::BatchMismatch, &message);
         return Step::Moved;
     }
     // Once a spec: what is wrong with it is in the status from then on.
     if draft.unread
         && let Some(message) = invalid(draft)
     {
-        draft.fail("InvalidSpec", &message);
+        draft.fail(Reason::InvalidSpec, &message);
         return Step::Moved;
     }
     Step::Pass

@@ -1,6 +1,7 @@
 //! Infrastructure failures: missing data is never a verdict, it is tried again; budgeted and backed off.
 
 use crate::draft::{Draft, bounded};
+use crate::reason::Reason;
 use jiff::{SignedDuration, Timestamp};
 use pawl_api::status::RetryStatus;
 use pawl_contract::exit::Outcome;
@@ -33,7 +34,7 @@ pub(crate) fn time(text: &str) -> Option<Timestamp> {
     text.parse().ok()
 }
 
-/// `from` and so many seconds; the end of time when that is beyond it.
+/// `from` and a number of seconds; the end of time when that is beyond it.
 pub(crate) fn after(from: Timestamp, seconds: u64) -> Timestamp {
     let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
     from.checked_add(SignedDuration::from_secs(seconds)).unwrap_or(Timestamp::MAX)
@@ -51,7 +52,7 @@ impl Draft<'_> {
         let budget = self.spec.lifecycle.max_restarts;
         let count = before.saturating_add(1);
         let text = format!("{message} (failure {count}, lifecycle.maxRestarts {budget})");
-        self.warning("AttemptFailed", format!("{trial}: {text}"), None);
+        self.warning(Reason::AttemptFailed, format!("{trial}: {text}"), None);
         self.status.retry = Some(RetryStatus {
             trial: trial.to_owned(),
             control_outcome: missing.control_outcome,

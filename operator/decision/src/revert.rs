@@ -1,6 +1,7 @@
 //! Reverting what was accepted: the fold without that patch, and without those that require it.
 
 use crate::draft::Draft;
+use crate::reason::Reason;
 use crate::revision::accepted;
 use pawl_api::spec::{Numerics, Pin, Scope};
 use pawl_api::status::PhaseState;
@@ -22,14 +23,18 @@ fn revertible(draft: &Draft<'_>) -> impl DoubleEndedIterator<Item = usize> {
     free.map(|(index, _)| index).collect::<Vec<_>>().into_iter()
 }
 
-/// The accepted phase that can explain it.
-pub(crate) fn responsible(draft: &Draft<'_>, blame: Blame) -> Option<usize> {
-    let changed = |index: &usize| draft.spec.phases[*index].numerics == Numerics::Changed;
-    let newest = revertible(draft).next_back();
-    match blame {
-        Blame::Numerics => revertible(draft).rev().find(changed).or(newest),
-        Blame::Newest => newest,
+/// The accepted phases that can explain a failure, the likeliest first.
+pub(crate) fn suspects(draft: &Draft<'_>, blame: Blame) -> Vec<usize> {
+    let mut found: Vec<usize> = revertible(draft).rev().collect();
+    if blame == Blame::Numerics {
+        found.sort_by_key(|index| draft.spec.phases[*index].numerics != Numerics::Changed);
     }
+    found
+}
+
+/// The accepted phase that can explain a failure best.
+pub(crate) fn responsible(draft: &Draft<'_>, blame: Blame) -> Option<usize> {
+    suspects(draft, blame).first().copied()
 }
 
 /// The accepted phases that go when the phase at `index` goes.
@@ -45,7 +50,7 @@ pub(crate) fn with_dependents(draft: &Draft<'_>, index: usize) -> BTreeSet<usize
 }
 
 /// Reverts the phase at `index` and, by `scope`, others.
-pub(crate) fn revert(draft: &mut Draft<'_>, index: usize, scope: Scope, reason: &str, message: &str) {
+pub(crate) fn revert(draft: &mut Draft<'_>, index: usize, scope: Scope, reason: Reason, message: &str) {
     let also: BTreeSet<usize> = match scope {
         Scope::Phase => with_dependents(draft, index),
         Scope::Dependents => revertible(draft).filter(|other| *other >= index).collect(),
@@ -58,7 +63,7 @@ pub(crate) fn revert(draft: &mut Draft<'_>, index: usize, scope: Scope, reason: 
         if other == index {
             draft.phase_to(other, state, reason, message);
         } else {
-            draft.phase_to(other, state, "RevertedWith", &format!("reverted with {name}: {message}"));
+            draft.phase_to(other, state, Reason::RevertedWith, &format!("reverted with {name}: {message}"));
         }
     }
 }

@@ -2,14 +2,10 @@
 
 use crate::draft::Draft;
 use crate::fingerprint::fingerprint;
+use crate::reason::Reason;
 use pawl_api::spec::{Phase, TrainingJobSpec};
 use pawl_api::status::{PhaseState, PhaseStatus, TrainingJobStatus};
 use pawl_contract::settings::Settings;
-
-/// The reason of a phase that a person's pin decided.
-pub(crate) const PINNED: &str = "Pinned";
-/// The reason of a phase that was measured, judged and not kept, as its pin asked.
-pub(crate) const DRY_RUN: &str = "DryRun";
 
 /// The settings' short hash.
 pub(crate) fn revision(settings: &Settings) -> String {
@@ -22,16 +18,35 @@ pub(crate) fn patch(phase: &Phase, rung: u32) -> Settings {
     fallback.map_or_else(|| phase.settings.clone(), |fallback| phase.settings.with(&fallback.settings))
 }
 
-/// The baseline with the patches of those phases that `keep` names, in order.
+/// The baseline with the patches, as they are in effect, of those phases that `keep` names, in order.
 pub(crate) fn fold(
     spec: &TrainingJobSpec,
     status: &TrainingJobStatus,
     keep: impl Fn(usize, &PhaseStatus) -> bool,
 ) -> Settings {
+    folded(spec, status, keep, PhaseStatus::effective_rung)
+}
+
+/// [`fold`] with the patches as they were judged: the base of input hashes, so that a rung that was taken in training does
+/// not judge anything anew.
+pub(crate) fn judged_fold(
+    spec: &TrainingJobSpec,
+    status: &TrainingJobStatus,
+    keep: impl Fn(usize, &PhaseStatus) -> bool,
+) -> Settings {
+    folded(spec, status, keep, |phase| phase.rung)
+}
+
+fn folded(
+    spec: &TrainingJobSpec,
+    status: &TrainingJobStatus,
+    keep: impl Fn(usize, &PhaseStatus) -> bool,
+    rung: impl Fn(&PhaseStatus) -> u32,
+) -> Settings {
     let phases = spec.phases.iter().zip(&status.phases).enumerate();
     phases
         .filter(|(index, (_, state))| keep(*index, state))
-        .fold(spec.settings.clone(), |settings, (_, (phase, state))| settings.with(&patch(phase, state.rung)))
+        .fold(spec.settings.clone(), |settings, (_, (phase, state))| settings.with(&patch(phase, rung(state))))
 }
 
 /// Whether a phase's patch is in effect.
@@ -51,9 +66,10 @@ impl Draft<'_> {
     }
 
     /// [`Self::control`] as it was before anything was reverted after its own trial: the base of input hashes, so
-    /// that such a revert does not judge later phases anew. A person's pin does.
+    /// that such a revert does not judge later phases anew. A pin does.
     pub fn judged_control(&self, index: usize) -> Settings {
-        fold(self.spec, &self.status, |i, phase| i < index && (accepted(phase) || phase.held && phase.reason != PINNED))
+        let judged = |phase: &PhaseStatus| accepted(phase) || phase.held && !Reason::Pinned.is(&phase.reason);
+        judged_fold(self.spec, &self.status, |i, phase| i < index && judged(phase))
     }
 
     /// Names of the accepted phases.

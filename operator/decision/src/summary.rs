@@ -3,11 +3,10 @@
 use crate::draft::Draft;
 use crate::revision::{accepted, revision};
 use crate::step::Next;
-use crate::train::promise;
+use crate::train::{measured_with, promise};
 use pawl_api::spec::TrainingJobSpec;
 use pawl_api::status::{MAX_LAUNCHES, PhaseStatus, Purpose, Stage};
 use pawl_contract::decimal::Decimal;
-use pawl_contract::plan::LaunchKind;
 
 /// Bytes of JSON beyond which old evidence is dropped.
 const MAX_BYTES: usize = 56 * 1024;
@@ -49,7 +48,7 @@ pub(crate) fn set(draft: &mut Draft<'_>, next: &Next) {
     if draft.status.baseline.as_ref().is_some_and(|baseline| baseline.items_per_second.is_none())
         && let Some(speed) = promise(draft, &draft.spec.settings).and_then(Decimal::from_f64)
     {
-        let memory = baseline_peak(draft);
+        let memory = draft.baseline_peak();
         if let Some(baseline) = draft.status.baseline.as_mut() {
             baseline.items_per_second = Some(speed);
             baseline.peak_memory = memory;
@@ -60,14 +59,13 @@ pub(crate) fn set(draft: &mut Draft<'_>, next: &Next) {
     bound(draft);
 }
 
-/// Peak memory of the control launches of the first phase that was measured on the baseline.
-fn baseline_peak(draft: &Draft<'_>) -> Option<u64> {
-    let phase = draft.status.phases.iter().find(|phase| !phase.launches.is_empty())?;
-    let control = phase
-        .launches
-        .iter()
-        .filter(|launch| launch.kind == LaunchKind::Measure && launch.arm == pawl_api::status::Arm::Control);
-    control.filter_map(|launch| launch.memory).max()
+impl Draft<'_> {
+    /// The baseline's peak memory: of its launches that are still evidence, else as it was measured once.
+    pub fn baseline_peak(&self) -> Option<u64> {
+        let measured = measured_with(self, &self.spec.settings);
+        let known = measured.into_iter().filter_map(|launch| launch.memory).max();
+        known.or(self.status.baseline.as_ref()?.peak_memory)
+    }
 }
 
 fn speedup(draft: &Draft<'_>) -> Option<Decimal> {

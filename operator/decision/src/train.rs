@@ -2,23 +2,23 @@
 
 use crate::draft::{Draft, bounded, decimals};
 use crate::fingerprint::fingerprint;
-use crate::launch::{Target, Work, seed};
+use crate::gates::safety::unsafe_outcome;
+use crate::gates::speed::median;
+use crate::launch::{Target, Work, criterion, seed, tag_of};
+use crate::reason::Reason;
 use crate::revert::{Blame, responsible, revert};
 use crate::step::{Next, Step};
-use crate::verdict::speed::median;
-use crate::{cost, launch};
-use pawl_api::spec::Scope;
-use pawl_api::status::{Arm, CheckpointStatus, LaunchStatus, Purpose, TrainingStatus};
+use crate::trial::Trial;
+use crate::{cost, ladder, launch};
+use pawl_api::spec::{Scope, Trigger};
+use pawl_api::status::{Arm, BestCheckpointStatus, CheckpointStatus, LaunchStatus, Purpose, TrainingStatus};
 use pawl_contract::decimal::Decimal;
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::{CheckpointPolicy, Criterion, LaunchKind};
-use pawl_contract::progress::CheckpointRef;
+use pawl_contract::progress::{BestCheckpoint, CheckpointRef};
 use pawl_contract::report::LaunchResult;
 use pawl_contract::settings::Settings;
 use serde_json::json;
-
-/// The trial for which restarts of the training are counted.
-const TRIAL: &str = "train";
 
 /// Hash of what is to be reached, whatever the settings.
 fn target(draft: &Draft<'_>) -> String {
@@ -36,9 +36,9 @@ pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
     if draft.status.training.as_ref().is_some_and(|training| training.completed == target) {
         return Step::Pass;
     }
-    if let Some(retry) = draft.exhausted(TRIAL) {
+    if let Some(retry) = draft.exhausted(&Trial::Train.to_string()) {
         let message = format!("training: {} failures; the last: {}", retry.count, retry.message);
-        draft.fail("RetriesExhausted", &message);
+        draft.fail(Reason::RetriesExhausted, &message);
         return Step::Moved;
     }
     let settings = draft.effective();
@@ -62,20 +62,33 @@ fn work(draft: &Draft<'_>, settings: &Settings) -> Work {
         every_seconds: checkpoint.every.seconds(),
         keep: checkpoint.keep,
         resume: true,
-        best: Criterion::default(),
+        best: best(draft),
         resume_not_after_items: draft.status.training.as_ref().and_then(|training| training.resume_not_after_items),
     });
     Work {
         purpose: Purpose::Train,
         phase: None,
-        trial: TRIAL.to_owned(),
+        trial: Trial::Train.to_string(),
         launches: vec![launch],
         stop_on_failure: true,
     }
 }
 
+/// The metric by which a checkpoint is the best.
+fn best(draft: &Draft<'_>) -> Criterion {
+    let train = &draft.spec.train;
+    let stopping = || train.early_stopping.as_ref().map(criterion);
+    train.checkpoint.best.clone().or_else(stopping).unwrap_or_default()
+}
+
 /// Items per second that the evidence promises for these settings: the median of all that measured exactly them.
 pub(crate) fn promise(draft: &Draft<'_>, settings: &Settings) -> Option<f64> {
+    let found = measured_with(draft, settings).into_iter();
+    median(found.filter_map(|launch| launch.items_per_second.as_ref()).map(Decimal::value))
+}
+
+/// The launches in the evidence that measured exactly these settings.
+pub(crate) fn measured_with<'a>(draft: &'a Draft<'_>, settings: &Settings) -> Vec<&'a LaunchStatus> {
     let spec = draft.spec;
     let budget = launch::budget(spec, LaunchKind::Measure);
     let seeds = spec.seeds.iter().copied().take(7);
@@ -83,11 +96,10 @@ pub(crate) fn promise(draft: &Draft<'_>, settings: &Settings) -> Option<f64> {
     let measured = |launch: &&LaunchStatus| {
         launch.outcome == Outcome::Done
             && launch.kind == LaunchKind::Measure
-            && tags.iter().any(|tag| launch.name.ends_with(tag))
+            && tags.iter().any(|tag| tag_of(&launch.name) == tag)
     };
     let phases = draft.status.phases.iter().flat_map(|phase| &phase.launches);
-    let found = draft.bundle_launches().iter().chain(phases).filter(measured);
-    median(found.filter_map(|launch| launch.items_per_second.as_ref()).map(Decimal::value))
+    draft.bundle_launches().iter().chain(phases).filter(measured).collect()
 }
 
 /// Takes in the end of a training launch.
@@ -96,9 +108,7 @@ pub(crate) fn record(draft: &mut Draft<'_>, result: &LaunchResult) {
     let training = draft.status.training.get_or_insert_with(TrainingStatus::default);
     training.step = result.steps;
     training.items = result.items;
-    if let Some(checkpoint) = &result.checkpoint {
-        training.last_checkpoint = Some(checkpointed(checkpoint));
-    }
+    keep_checkpoints(training, result);
     if training.first_validation.is_empty() {
         training.first_validation = decimals(&result.first_validation);
     }
@@ -114,29 +124,46 @@ pub(crate) fn record(draft: &mut Draft<'_>, result: &LaunchResult) {
             training.eta = None;
             let message = format!("{} items, {} steps", result.items, result.steps);
             cost::saved(draft);
-            draft.normal("TrainingDone", message, None);
+            draft.normal(Reason::TrainingDone, message, None);
         }
-        Outcome::NonFinite | Outcome::LossSpike => {
-            let limit = result.failed_at_items.unwrap_or(result.items);
-            let limit = training.resume_not_after_items.map_or(limit, |old| old.min(limit));
-            training.resume_not_after_items = Some(limit);
-            blame(draft, Blame::Numerics, &format!("{:?}", result.outcome), &told(result));
-        }
-        Outcome::OutOfMemory | Outcome::HostOutOfMemory | Outcome::Unsupported | Outcome::CompileFailed => {
-            blame(draft, Blame::Newest, &format!("{:?}", result.outcome), &told(result));
-        }
+        Outcome::NonFinite
+        | Outcome::LossSpike
+        | Outcome::OutOfMemory
+        | Outcome::HostOutOfMemory
+        | Outcome::Unsupported
+        | Outcome::CompileFailed => failed(draft, result),
         // Not evidence, or handled where results are taken in.
         Outcome::InvalidPlan | Outcome::Stopped | Outcome::LostPeer | Outcome::Hang | Outcome::Failed => {}
     }
 }
 
+/// Handles a training launch that its settings broke. After a divergence, training does not resume from a checkpoint of
+/// later items.
+fn failed(draft: &mut Draft<'_>, result: &LaunchResult) {
+    let Some(trigger) = unsafe_outcome(result.outcome) else { return };
+    let diverged = matches!(result.outcome, Outcome::NonFinite | Outcome::LossSpike);
+    if let Some(training) = draft.status.training.as_mut().filter(|_| diverged) {
+        let limit = result.failed_at_items.unwrap_or(result.items);
+        training.resume_not_after_items = Some(training.resume_not_after_items.map_or(limit, |old| old.min(limit)));
+    }
+    let blame = if diverged { Blame::Numerics } else { Blame::Newest };
+    answer(draft, blame, trigger, Reason::Outcome(result.outcome), &described(result));
+}
+
 /// Takes in where a training that was stopped, or lost its ranks, goes on; nothing of one that is no longer wanted.
 pub(crate) fn stopped(draft: &mut Draft<'_>, result: &LaunchResult) {
-    let Some(checkpoint) = &result.checkpoint else { return };
     let wanted = draft.launch("train", LaunchKind::Train, &draft.effective(), (Target::Train, Arm::Candidate, 0));
     if let Some(training) = draft.status.training.as_mut().filter(|_| wanted.plan.launch == result.launch) {
-        training.last_checkpoint = Some(checkpointed(checkpoint));
+        keep_checkpoints(training, result);
     }
+}
+
+/// The newest and the best checkpoint, where the result names them.
+fn keep_checkpoints(training: &mut TrainingStatus, result: &LaunchResult) {
+    let last = result.checkpoint.as_ref().map(checkpointed);
+    training.last_checkpoint = last.or(training.last_checkpoint.take());
+    let best = result.best_checkpoint.as_ref().and_then(best_checkpoint);
+    training.best_checkpoint = best.or(training.best_checkpoint.take());
 }
 
 /// A checkpoint, as the status says it.
@@ -144,13 +171,26 @@ pub(crate) fn checkpointed(checkpoint: &CheckpointRef) -> CheckpointStatus {
     CheckpointStatus { name: bounded(&checkpoint.name), step: checkpoint.step, items: checkpoint.items }
 }
 
-fn told(result: &LaunchResult) -> String {
-    let at = result.failed_at_items.unwrap_or(result.items);
-    format!("training ended with {:?} at {at} items: {}", result.outcome, result.message)
+/// The best checkpoint, as the status says it; `None` when its metric is not a number.
+fn best_checkpoint(best: &BestCheckpoint) -> Option<BestCheckpointStatus> {
+    Some(BestCheckpointStatus {
+        checkpoint: checkpointed(&best.checkpoint),
+        metric: bounded(&best.metric),
+        value: Decimal::from_f64(best.value)?,
+    })
 }
 
-/// Reverts the phase that can explain what happened; without one the job failed.
-fn blame(draft: &mut Draft<'_>, blame: Blame, reason: &str, message: &str) {
+fn described(result: &LaunchResult) -> String {
+    let at = result.failed_at_items.unwrap_or(result.items);
+    format!("training ended with {} at {at} items: {}", result.outcome, result.message)
+}
+
+/// Answers a failure of the training: with a rung of a phase that can explain it, else by reverting the phase that explains
+/// it best; without one the job failed.
+pub(crate) fn answer(draft: &mut Draft<'_>, blame: Blame, trigger: Trigger, reason: Reason, message: &str) {
+    if ladder::take_in_training(draft, blame, trigger, reason, message) {
+        return;
+    }
     match responsible(draft, blame) {
         Some(index) => revert_by_scope(draft, index, reason, message),
         None => draft.fail(reason, &format!("{message}; no phase is left to revert")),
@@ -158,7 +198,7 @@ fn blame(draft: &mut Draft<'_>, blame: Blame, reason: &str, message: &str) {
 }
 
 /// Reverts a phase as `rollback.scope` says.
-pub(crate) fn revert_by_scope(draft: &mut Draft<'_>, index: usize, reason: &str, message: &str) {
+pub(crate) fn revert_by_scope(draft: &mut Draft<'_>, index: usize, reason: Reason, message: &str) {
     let scope: Scope = draft.spec.rollback.scope;
     revert(draft, index, scope, reason, message);
 }

@@ -3,6 +3,7 @@
 use super::decimal;
 use crate::quantity::Bytes;
 use pawl_contract::decimal::Decimal;
+use pawl_contract::plan::Better;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -26,9 +27,15 @@ pub struct Analysis {
     pub alpha_percent: Decimal,
     /// What an inconclusive phase becomes.
     pub on_inconclusive: OnInconclusive,
-    /// Items that the quality gate trains.
+    /// Items that a launch trains for the quality gates. At most one of `qualityItems` and `qualityEpochs`; default: 200000
+    /// items.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000000000000_u64))]
-    pub quality_items: u64,
+    pub quality_items: Option<u64>,
+    /// Epochs that a launch trains for the quality gates, instead of `qualityItems`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1000000))]
+    pub quality_epochs: Option<u32>,
     /// Whether the control launches of the phase before may be used again when the revision is the same.
     pub reuse_control: bool,
 }
@@ -42,10 +49,16 @@ impl Default for Analysis {
             max_pairs: 7,
             alpha_percent: decimal("5"),
             on_inconclusive: OnInconclusive::RollBack,
-            quality_items: 200_000,
+            quality_items: None,
+            quality_epochs: None,
             reuse_control: false,
         }
     }
+}
+
+impl Analysis {
+    /// Items that a launch trains for the quality gates when neither items nor epochs are given.
+    pub const DEFAULT_QUALITY_ITEMS: u64 = 200_000;
 }
 
 /// What an inconclusive phase becomes.
@@ -68,30 +81,71 @@ pub struct Gates {
     /// Largest increase of the validation loss over the original baseline, absolute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub validation_loss_delta: Option<Decimal>,
-    /// Largest relative increase of validation metrics over the original baseline.
+    /// Largest relative difference of the validation loss from the original baseline's, in either direction: `"0.01"` allows
+    /// 1 % more and 1 % less.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub validation_loss_within: Option<Decimal>,
+    /// Largest relative difference of the final training loss from the original baseline's, in either direction. It is
+    /// compared at the end of the quality launches.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub training_loss_within: Option<Decimal>,
+    /// Bounds on validation metrics: relative to the original baseline, or absolute.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub validation_metrics: Vec<MetricGate>,
     /// Largest peak memory of a GPU (of a rank's tensors, on the CPU).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_memory: Option<Bytes>,
-    /// Least device utilization, 0 to 1. Below it, training is reported as Degraded.
+    /// Largest relative increase of the peak memory over the original baseline's: `"0.2"` allows 20 % more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_memory_increase: Option<Decimal>,
+    /// Least device utilization of all accepted phases together, 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_gpu_utilization: Option<Decimal>,
+    /// Least items per second of all accepted phases together, and of the training.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_items_per_second: Option<Decimal>,
+    /// Most seconds that an epoch may take, of all accepted phases together and in the training: the items of an epoch at
+    /// the measured items per second, without evaluations and checkpoints.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_epoch_seconds: Option<Decimal>,
     /// Largest share of a step that optimizer offload may cost, 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_offload_overhead: Option<Decimal>,
 }
 
-/// A bound on a validation metric for which smaller is better.
+impl Gates {
+    /// Whether a gate compares validation with the baseline's or with a bound: phases that change the numerics need one.
+    pub fn has_quality(&self) -> bool {
+        self.validation_loss_delta.is_some()
+            || self.validation_loss_within.is_some()
+            || !self.validation_metrics.is_empty()
+    }
+}
+
+/// Bounds on a validation metric; at least one. Regressions are differences from the original baseline in the direction that
+/// is not `better`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct MetricGate {
     /// Name of the metric, such as `nrmse`.
     #[schemars(length(min = 1, max = 63))]
     pub name: String,
-    /// Largest relative increase over the original baseline, such as `"0.03"`.
-    pub max_relative_increase: Decimal,
+    /// Which direction of the metric is an improvement.
+    #[serde(default)]
+    pub better: Better,
+    /// Largest regression relative to the original baseline, such as `"0.03"` for 3 %.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_relative_regression: Option<Decimal>,
+    /// Largest regression in the unit of the metric.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_regression: Option<Decimal>,
+    /// Smallest value of the metric.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min: Option<Decimal>,
+    /// Largest value of the metric.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max: Option<Decimal>,
 }
 
 /// What happens when something does not hold.

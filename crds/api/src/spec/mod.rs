@@ -60,7 +60,7 @@ pub struct TrainingJobSpec {
     /// The training that follows.
     #[serde(default)]
     pub train: Train,
-    /// What a GPU hour costs.
+    /// What a GPU hour or a machine hour costs.
     #[serde(default)]
     pub cost: Cost,
     /// Deadlines and budgets.

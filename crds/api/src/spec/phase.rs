@@ -86,7 +86,8 @@ pub enum Pin {
     DryRun,
 }
 
-/// A rung of a phase's ladder: a patch on top of the phase's, tried when one of `when` happened.
+/// A rung of a phase's ladder: a patch on top of the phase's, tried when one of `when` happened. It also answers failures of
+/// the training, which then resumes with it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Fallback {
@@ -98,8 +99,10 @@ pub struct Fallback {
     pub settings: Settings,
 }
 
-/// What a fallback answers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+/// What a fallback answers. Displayed as serialized.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema, strum::Display,
+)]
 pub enum Trigger {
     /// A device ran out of memory, or the memory plan predicts it.
     OutOfMemory,
@@ -117,7 +120,7 @@ pub enum Trigger {
     SpeedBelowThreshold,
     /// Validation is worse than the gate allows.
     QualityBelowThreshold,
-    /// Peak or predicted memory is above `gates.gpuMemory`.
+    /// Peak or predicted memory is above `gates.gpuMemory`, or above the baseline's by more than `gates.gpuMemoryIncrease`.
     MemoryAboveGate,
     /// Offloading costs more than `gates.maxOffloadOverhead`.
     OffloadOverhead,

@@ -3,7 +3,7 @@
 use super::decimal;
 use crate::duration::Span;
 use pawl_contract::decimal::Decimal;
-use pawl_contract::plan::{Better, LOSS};
+use pawl_contract::plan::{Better, Criterion, LOSS};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -73,11 +73,15 @@ pub struct Checkpoint {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub storage: Option<String>,
+    /// The metric by which one checkpoint is the best: it is kept beside the newest ones. Default: the metric of
+    /// `earlyStopping`, else the validation loss.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub best: Option<Criterion>,
 }
 
 impl Default for Checkpoint {
     fn default() -> Self {
-        Self { every: "10m".parse().expect("a literal of this file"), keep: 3, storage: None }
+        Self { every: "10m".parse().expect("a literal of this file"), keep: 3, storage: None, best: None }
     }
 }
 
@@ -100,13 +104,16 @@ impl Default for Guard {
     }
 }
 
-/// What a GPU hour costs.
+/// The price of the devices: at most one of `gpuHour` and `machineHour`. Without a price hours are counted, money is not.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Cost {
-    /// Price of one GPU for one hour. Absent: costs are not counted, hours are.
+    /// Price of one GPU for one hour.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu_hour: Option<Decimal>,
+    /// Price of one machine for one hour: of one replica with all its GPUs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub machine_hour: Option<Decimal>,
     /// Currency of the price.
     #[schemars(length(min = 1, max = 8))]
     pub currency: String,
@@ -114,7 +121,7 @@ pub struct Cost {
 
 impl Default for Cost {
     fn default() -> Self {
-        Self { gpu_hour: None, currency: "USD".to_owned() }
+        Self { gpu_hour: None, machine_hour: None, currency: "USD".to_owned() }
     }
 }
 

@@ -9,6 +9,7 @@ use crate::bounds::{self, Kind};
 use crate::duration::Span;
 use crate::object::TrainingJob;
 use crate::rules::MAX_JOB_NAME;
+use crate::spec::{Gates, TrainingJobSpec};
 use pawl_contract::decimal::Decimal;
 use serde_json::Value;
 use std::fmt;
@@ -145,6 +146,47 @@ fn inside<'a>((path, value): (String, &'a Value), step: &str) -> Vec<(String, &'
     }
 }
 
+/// Pairs of fields of which at most one may be set.
+fn alternatives(spec: &TrainingJobSpec) -> impl Iterator<Item = Problem> {
+    let number = |value: Option<u64>| value.map(|value| value.to_string());
+    let price = |value: &Option<Decimal>| value.as_ref().map(|value| quoted(value.as_str()));
+    let (train, analysis, cost) = (&spec.train, &spec.analysis, &spec.cost);
+    let pairs = [
+        ("spec.train.items", number(train.items), "epochs", number(train.epochs.map(u64::from))),
+        (
+            "spec.analysis.qualityItems",
+            number(analysis.quality_items),
+            "qualityEpochs",
+            number(analysis.quality_epochs.map(u64::from)),
+        ),
+        ("spec.cost.gpuHour", price(&cost.gpu_hour), "machineHour", price(&cost.machine_hour)),
+    ];
+    pairs.into_iter().filter_map(|(field, value, other, beside)| {
+        Some(Problem::new(field, value?, format!("is set beside {other}: {}", beside?), "keep one of them"))
+    })
+}
+
+/// Gates on metrics have a bound, and one that can be met.
+fn metric_bounds(gates: &Gates) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for (i, gate) in gates.validation_metrics.iter().enumerate() {
+        let at = format!("spec.gates.validationMetrics[{i}]");
+        let bounds = [&gate.max_relative_regression, &gate.max_regression, &gate.min, &gate.max];
+        if bounds.iter().all(|bound| bound.is_none()) {
+            let remedy = "set maxRelativeRegression, maxRegression, min or max";
+            problems.push(Problem::new(format!("{at}.name"), quoted(&gate.name), "has no bound", remedy));
+        }
+        if let (Some(min), Some(max)) = (&gate.min, &gate.max)
+            && min.value() > max.value()
+        {
+            let message = format!("is above max, which is {max}: no value passes");
+            let value = quoted(min.as_str());
+            problems.push(Problem::new(format!("{at}.min"), value, message, "lower min or raise max"));
+        }
+    }
+    problems
+}
+
 fn rest(job: &TrainingJob) -> Vec<Problem> {
     let spec = &job.spec;
     let mut problems = Vec::new();
@@ -156,14 +198,8 @@ fn rest(job: &TrainingJob) -> Vec<Problem> {
             "lower minPairs or raise maxPairs (at most 7)",
         ));
     }
-    if let (Some(items), Some(epochs)) = (spec.train.items, spec.train.epochs) {
-        problems.push(Problem::new(
-            "spec.train.items",
-            items.to_string(),
-            format!("is set beside epochs: {epochs}"),
-            "keep one of them",
-        ));
-    }
+    problems.extend(alternatives(spec));
+    problems.extend(metric_bounds(&spec.gates));
     if let Some(storage) = spec.train.checkpoint.storage.as_deref() {
         let named = |scheme: &str| storage.strip_prefix(scheme).is_some_and(|r| !r.is_empty() && !r.starts_with('/'));
         if !(["pvc://", "s3://", "gs://"].into_iter().any(named) || storage.starts_with("file:///")) {

@@ -29,7 +29,7 @@ pub(super) fn check(spec: &TrainingJobSpec) -> Vec<Problem> {
         for (k, fallback) in phase.fallbacks.iter().enumerate() {
             for (t, trigger) in fallback.when.iter().enumerate() {
                 if let Some((message, remedy)) = never(spec, phase, *trigger) {
-                    refuse(format!("fallbacks[{k}].when[{t}]"), format!("{trigger:?}"), message.to_owned(), remedy);
+                    refuse(format!("fallbacks[{k}].when[{t}]"), trigger.to_string(), message.to_owned(), remedy);
                 }
             }
         }
@@ -82,10 +82,9 @@ fn numerics(spec: &TrainingJobSpec, phase: &Phase, refuse: &mut Refuse<'_>) {
             }
         }
         Numerics::Changed => {
-            let gates = &spec.gates;
             let judged = matches!(phase.pin, None | Some(Pin::DryRun));
-            if judged && gates.validation_loss_delta.is_none() && gates.validation_metrics.is_empty() {
-                let remedy = "set spec.gates.validationLossDelta or spec.gates.validationMetrics";
+            if judged && !spec.gates.has_quality() {
+                let remedy = "set spec.gates.validationLossDelta, validationLossWithin or validationMetrics";
                 refuse("numerics".to_owned(), "Changed".to_owned(), "needs a quality gate".to_owned(), remedy);
             }
         }
@@ -95,8 +94,8 @@ fn numerics(spec: &TrainingJobSpec, phase: &Phase, refuse: &mut Refuse<'_>) {
 /// Why a trigger can never happen in this job, and what to do.
 fn never(spec: &TrainingJobSpec, phase: &Phase, trigger: Trigger) -> Option<(&'static str, &'static str)> {
     match trigger {
-        Trigger::MemoryAboveGate if spec.gates.gpu_memory.is_none() => {
-            Some(("never happens without the gate", "set spec.gates.gpuMemory"))
+        Trigger::MemoryAboveGate if spec.gates.gpu_memory.is_none() && spec.gates.gpu_memory_increase.is_none() => {
+            Some(("never happens without the gate", "set spec.gates.gpuMemory or spec.gates.gpuMemoryIncrease"))
         }
         Trigger::OffloadOverhead if spec.gates.max_offload_overhead.is_none() => {
             Some(("never happens without the gate", "set spec.gates.maxOffloadOverhead"))

@@ -169,7 +169,7 @@ fn quality_that_noise_hides_is_inconclusive_and_never_passes() {
 #[test]
 fn a_single_seed_is_judged_by_its_estimate_and_a_gated_metric_counts() {
     let gates =
-        json!({"seeds": [1], "gates": {"validationMetrics": [{"name": "nrmse", "maxRelativeIncrease": "0.03"}]}});
+        json!({"seeds": [1], "gates": {"validationMetrics": [{"name": "nrmse", "maxRelativeRegression": "0.03"}]}});
     let mut world = changed(gates.clone(), candidate_is(|_, _| {}));
     world.run();
     assert_eq!(world.verdict("bf16").0, PhaseState::Accepted);
@@ -213,4 +213,175 @@ fn divergence_in_the_quality_run_walks_the_ladder() {
     world.run();
     assert_eq!(world.verdict("bf16"), (PhaseState::Accepted, "SpeedAboveThreshold", 1));
     assert_eq!(world.status.stage, Stage::Complete);
+}
+
+/// One phase that changes the numerics, with one seed, whose candidate is what `change` makes of it.
+fn judged(gates: Value, change: impl Fn(&mut LaunchResult) + 'static) -> (PhaseState, String) {
+    let mut world = changed(
+        json!({"seeds": [1], "gates": gates}),
+        Box::new(move |plan, _| {
+            let mut result = done(plan, speed(&plan.settings, &[("bf16", 1.3)]) * noise(plan, 0.002));
+            if candidate(plan) {
+                change(&mut result);
+            }
+            result
+        }),
+    );
+    world.run();
+    let (state, reason, _) = world.verdict("bf16");
+    (state, reason.to_owned())
+}
+
+const ACCEPTED: PhaseState = PhaseState::Accepted;
+const WORSE: PhaseState = PhaseState::RolledBack;
+
+#[test]
+fn a_metric_gate_has_a_direction_and_relative_absolute_or_fixed_bounds() {
+    // The baseline's nrmse is 0.1.
+    for (bounds, factor, state) in [
+        (json!({"maxRelativeRegression": "0.03"}), 1.02, ACCEPTED),
+        (json!({"maxRelativeRegression": "0.03"}), 1.04, WORSE),
+        (json!({"better": "Larger", "maxRelativeRegression": "0.03"}), 1.5, ACCEPTED),
+        (json!({"better": "Larger", "maxRelativeRegression": "0.03"}), 0.96, WORSE),
+        (json!({"maxRegression": "0.005"}), 1.04, ACCEPTED),
+        (json!({"maxRegression": "0.005"}), 1.06, WORSE),
+        (json!({"max": "0.12"}), 1.1, ACCEPTED),
+        (json!({"max": "0.12"}), 1.3, WORSE),
+        (json!({"better": "Larger", "min": "0.08"}), 0.9, ACCEPTED),
+        (json!({"better": "Larger", "min": "0.08"}), 0.7, WORSE),
+    ] {
+        let mut gate = bounds.clone();
+        gate["name"] = json!("nrmse");
+        let change = move |result: &mut LaunchResult| *result.validation.get_mut("nrmse").unwrap() *= factor;
+        let (found, reason) = judged(json!({"validationMetrics": [gate]}), change);
+        assert_eq!(found, state, "{bounds} {factor}: {reason}");
+        assert!(state == ACCEPTED || reason == "QualityBelowThreshold", "{reason}");
+    }
+}
+
+#[test]
+fn losses_are_held_within_a_band_on_both_sides() {
+    for (factor, state) in [(1.009, ACCEPTED), (0.991, ACCEPTED), (1.02, WORSE), (0.98, WORSE)] {
+        let validation = move |result: &mut LaunchResult| *result.validation.get_mut("loss").unwrap() *= factor;
+        assert_eq!(judged(json!({"validationLossWithin": "0.01"}), validation).0, state, "validation {factor}");
+        let training = move |result: &mut LaunchResult| result.final_loss = result.final_loss.map(|loss| loss * factor);
+        let gates = json!({"trainingLossWithin": "0.01", "validationLossDelta": "9"});
+        assert_eq!(judged(gates, training).0, state, "training {factor}");
+    }
+}
+
+#[test]
+fn a_gate_on_the_training_loss_needs_the_training_loss() {
+    let mut world = changed(
+        json!({"gates": {"trainingLossWithin": "0.01", "validationLossDelta": "9"}, "lifecycle": {"maxRestarts": 1}}),
+        Box::new(|plan, _| {
+            let silent = plan.kind == LaunchKind::Quality && candidate(plan);
+            let result = done(plan, speed(&plan.settings, &[("bf16", 1.3)]));
+            LaunchResult { final_loss: result.final_loss.filter(|_| !silent), ..result }
+        }),
+    );
+    world.run();
+    assert_eq!(world.verdict("bf16"), (PhaseState::Error, "RetriesExhausted", 0));
+    assert!(world.phase("bf16").message.contains("no training loss"), "{}", world.phase("bf16").message);
+}
+
+#[test]
+fn memory_may_increase_over_the_baseline_by_as_much_as_the_gate_allows() {
+    let memory = |predicted: u64, peak: u64| -> Trainer {
+        Box::new(move |plan, _| {
+            let mut result = done(plan, speed(&plan.settings, &[("Fuse", 1.3)]) * noise(plan, 0.002));
+            if candidate(plan) {
+                (result.predicted_memory_bytes, result.peak_memory_bytes) = (Some(predicted << 30), Some(peak << 30));
+            }
+            result
+        })
+    };
+    // The baseline's predicted and peak memory are 10 GiB.
+    let gate = json!({"gates": {"gpuMemoryIncrease": "0.2"}});
+    for (predicted, peak, state, measured) in
+        [(12, 12, ACCEPTED, true), (13, 12, PhaseState::RolledBack, false), (12, 13, PhaseState::RolledBack, true)]
+    {
+        let mut world = one_phase(gate.clone(), memory(predicted, peak));
+        world.run();
+        assert_eq!(world.verdict("fuse").0, state, "{predicted} {peak}: {}", world.phase("fuse").message);
+        assert_eq!(world.launches(LaunchKind::Measure, "") > 0, measured, "{predicted} {peak}");
+        if state == PhaseState::RolledBack {
+            assert_eq!(world.verdict("fuse").1, "MemoryAboveGate");
+            assert!(world.phase("fuse").message.contains("gpuMemoryIncrease"), "{}", world.phase("fuse").message);
+        }
+    }
+}
+
+#[test]
+fn all_phases_together_must_reach_utilization_throughput_and_epoch_time() {
+    // 130 items/s and 10,000 items an epoch: 76.9 s. Utilization is 0.9.
+    for (gates, met) in [
+        (json!({"minGpuUtilization": "0.85"}), true),
+        (json!({"minGpuUtilization": "0.95"}), false),
+        (json!({"minItemsPerSecond": "125"}), true),
+        (json!({"minItemsPerSecond": "140"}), false),
+        (json!({"maxEpochSeconds": "80"}), true),
+        (json!({"maxEpochSeconds": "70"}), false),
+    ] {
+        let gate = gates.as_object().unwrap().keys().next().unwrap().clone();
+        let mut world = one_phase(json!({"gates": gates}), factors(&[("Fuse", 1.3)]));
+        world.run();
+        assert_eq!(world.verdict("fuse").0, ACCEPTED, "a goal of the job is no gate of a phase");
+        let bundle = world.status.bundle.as_ref().unwrap();
+        assert_eq!(bundle.reason, if met { "GoalMet" } else { "GoalMissed" }, "{gates}: {}", bundle.message);
+        assert!(met || bundle.message.contains(&gate), "{}", bundle.message);
+        let degraded = world.status.conditions.iter().find(|condition| condition.type_ == "Degraded").unwrap();
+        assert_eq!(degraded.status, if met { "False" } else { "True" });
+    }
+}
+
+#[test]
+fn a_gate_for_which_nothing_is_measured_is_not_passed() {
+    for gates in [json!({"minGpuUtilization": "0.5"}), json!({"maxEpochSeconds": "1000"})] {
+        let mut world = one_phase(
+            json!({"gates": gates, "rollback": {"onGoalMissed": "RollBackAll"}}),
+            Box::new(|plan, _| {
+                let result = done(plan, speed(&plan.settings, &[("Fuse", 1.3)]) * noise(plan, 0.002));
+                LaunchResult { utilization: None, items_per_epoch: None, ..result }
+            }),
+        );
+        world.run();
+        let bundle = world.status.bundle.as_ref().unwrap();
+        assert_eq!(bundle.reason, "GoalMissed");
+        assert!(bundle.message.contains("GateUnmeasured"), "{}", bundle.message);
+        assert_eq!(world.verdict("fuse").0, PhaseState::RolledBack);
+    }
+}
+
+#[test]
+fn quality_launches_may_train_epochs() {
+    for (analysis, budget) in [
+        (json!({}), (Some(200_000), None)),
+        (json!({"qualityItems": 7_000}), (Some(7_000), None)),
+        (json!({"qualityEpochs": 20}), (None, Some(20))),
+    ] {
+        let mut world = changed(json!({"analysis": analysis}), factors(&[("bf16", 1.3)]));
+        world.run();
+        let launches = world.ran.iter().filter(|plan| plan.kind == LaunchKind::Quality);
+        let budgets: Vec<_> = launches.map(|plan| (plan.budget.items, plan.budget.epochs)).collect();
+        assert!(budgets.len() == 6 && budgets.iter().all(|found| *found == budget), "{budgets:?}");
+    }
+}
+
+#[test]
+fn a_compile_error_is_answered_by_its_rung() {
+    let mut world = one_phase(
+        json!({"phases": [{"name": "fuse", "settings": {"compile": "Graph"},
+            "fallbacks": [{"when": ["CompileFailed"], "settings": {"compile": "Fuse"}}]}]}),
+        Box::new(|plan, _| {
+            let text = serde_json::to_string(&plan.settings).unwrap();
+            match plan.kind == LaunchKind::Measure && text.contains("Graph") {
+                true => ended(plan, Outcome::CompileFailed),
+                false => done(plan, speed(&plan.settings, &[("Fuse", 1.3)]) * noise(plan, 0.002)),
+            }
+        }),
+    );
+    world.run();
+    assert_eq!(world.verdict("fuse"), (PhaseState::Accepted, "SpeedAboveThreshold", 1));
+    assert_eq!((world.told("CompileFailed"), world.told("AttemptFailed")), (1, 0), "it is not retried");
 }

@@ -37,6 +37,7 @@ fn triggers() -> impl Strategy<Value = Value> {
             "QualityBelowThreshold",
             "Unsupported",
             "MemoryAboveGate",
+            "CompileFailed",
         ],
         1..4,
     )
@@ -72,8 +73,11 @@ fn spec() -> impl Strategy<Value = Value> {
     let gates = prop::sample::select(vec![
         json!({}),
         json!({"overallSpeedup": "1.2", "gpuMemory": "12Gi"}),
-        json!({"validationLossDelta": "0.001", "validationMetrics": [{"name": "nrmse", "maxRelativeIncrease": "0.03"}]}),
+        json!({"validationLossDelta": "0.001", "validationMetrics": [{"name": "nrmse", "maxRelativeRegression": "0.03"}]}),
         json!({"maxOffloadOverhead": "0.05", "minGpuUtilization": "0.95"}),
+        json!({"validationLossWithin": "0.01", "trainingLossWithin": "0.02", "gpuMemoryIncrease": "0.1"}),
+        json!({"minItemsPerSecond": "90", "maxEpochSeconds": "120",
+               "validationMetrics": [{"name": "nrmse", "better": "Larger", "min": "0.05", "maxRegression": "0.1"}]}),
     ]);
     let rollback = (
         prop::sample::select(vec!["Phase", "Dependents", "All"]),
@@ -151,6 +155,8 @@ fn anything(plan: &LaunchPlan, chance: u64) -> LaunchResult {
             ..well
         },
         14 if chance.is_multiple_of(7) => ended(plan, Outcome::InvalidPlan),
+        16 => ended(plan, Outcome::CompileFailed),
+        17 => LaunchResult { utilization: None, items_per_epoch: None, ..well },
         15 => LaunchResult { wall_seconds: f64::NAN, items: u64::MAX, message: "é".repeat(500), ..well },
         _ => well,
     }

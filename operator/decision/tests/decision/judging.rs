@@ -110,6 +110,7 @@ fn every_safety_outcome_rolls_back_on_one_launch() {
         (Outcome::NonFinite, PhaseState::RolledBack),
         (Outcome::LossSpike, PhaseState::RolledBack),
         (Outcome::Hang, PhaseState::RolledBack),
+        (Outcome::CompileFailed, PhaseState::RolledBack),
         (Outcome::Unsupported, PhaseState::Unsupported),
     ] {
         let mut world = World::new(

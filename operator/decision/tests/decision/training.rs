@@ -1,10 +1,10 @@
 //! Guarded training.
 
 use crate::world::{World, done, ended, factors, noise, speed};
-use pawl_api::status::{PhaseState, Stage};
+use pawl_api::status::{PhaseState, Purpose, Stage};
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::{LaunchKind, LaunchPlan};
-use pawl_contract::progress::{CheckpointRef, Validation};
+use pawl_contract::progress::{BestCheckpoint, CheckpointRef, Validation};
 use pawl_contract::report::LaunchResult;
 use pawl_decision::observed::{AttemptState, Ending};
 use serde_json::{Value, json};
@@ -68,10 +68,14 @@ fn a_training_that_is_stopped_says_where_it_goes_on() {
         let attempt = world.attempts.values_mut().next_back().unwrap();
         let launch = attempt.plan.launches[0].clone();
         let checkpoint = Some(CheckpointRef { name: "00000007-step-70".to_owned(), step: 70, items: 4_480 });
-        attempt.facts.results.push(LaunchResult { checkpoint, ..ended(&launch, Outcome::Stopped) });
+        let best_checkpoint =
+            checkpoint.clone().map(|checkpoint| BestCheckpoint { checkpoint, metric: "loss".to_owned(), value: 0.5 });
+        attempt.facts.results.push(LaunchResult { checkpoint, best_checkpoint, ..ended(&launch, Outcome::Stopped) });
         attempt.facts.state = AttemptState::Ended(Ending::Stopped);
         world.decide();
-        world.status.training.and_then(|training| training.last_checkpoint).map(|checkpoint| checkpoint.items)
+        let training = world.status.training?;
+        assert_eq!(training.best_checkpoint.map(|best| best.checkpoint), training.last_checkpoint);
+        training.last_checkpoint.map(|checkpoint| checkpoint.items)
     };
     assert_eq!(stopped(json!({"suspend": true})), Some(4_480));
     assert_eq!(stopped(json!({})), Some(4_480), "the gang was lost");
@@ -250,4 +254,164 @@ fn a_spec_that_rules_cannot_refuse_fails_before_anything_runs() {
     world.edit(|spec| spec["trainer"]["podTemplate"]["env"] = json!([]));
     world.run();
     assert_eq!(world.status.stage, Stage::Complete);
+}
+
+/// Phases of which the older one has a rung for failures, and a training that fails with `outcome` until `fits`.
+fn fallible(outcome: Outcome, fits: fn(&str) -> bool) -> World {
+    World::new(
+        json!({
+            "phases": [
+                {"name": "fuse", "settings": {"compile": "Fuse"},
+                 "fallbacks": [{"when": ["Hang"], "settings": {"loaderWorkers": 2}},
+                               {"when": ["OutOfMemory", "CompileFailed", "NonFinite"], "settings": {"activationCheckpointing": "Full"}}]},
+                {"name": "flash", "settings": {"attention": "Flash"}}],
+            "train": {"items": 100_000},
+        }),
+        Box::new(move |plan, _| {
+            let text = serde_json::to_string(&plan.settings).unwrap();
+            match plan.kind == LaunchKind::Train && !fits(&text) {
+                true => ended(plan, outcome),
+                false => done(plan, speed(&plan.settings, &[("Fuse", 1.3), ("Flash", 1.2)]) * noise(plan, 0.002)),
+            }
+        }),
+    )
+}
+
+#[test]
+fn a_rung_answers_a_failure_of_the_training() {
+    for (outcome, resume_not_after) in
+        [(Outcome::OutOfMemory, None), (Outcome::CompileFailed, None), (Outcome::NonFinite, Some(500))]
+    {
+        let mut world = fallible(outcome, |text| text.contains("Full"));
+        world.run();
+        assert_eq!(world.status.stage, Stage::Complete);
+        let fuse = world.phase("fuse");
+        assert_eq!((fuse.state, fuse.rung, fuse.training_rung), (PhaseState::Accepted, 0, Some(2)));
+        assert_eq!(fuse.reason, outcome.to_string());
+        assert!(fuse.message.contains("rung 2 of 2") && fuse.message.contains("not measured"), "{}", fuse.message);
+        assert_eq!(world.verdict("flash").0, PhaseState::Accepted);
+        assert_eq!(world.told("Superseded"), 0, "nothing is judged anew");
+        let runs = trained(&world);
+        assert_eq!(runs.len(), 2);
+        let resumed = runs[1].checkpoint.as_ref().unwrap();
+        assert_eq!((resumed.resume, resumed.resume_not_after_items), (true, resume_not_after));
+        assert!(runs[1].settings.compile.is_some() && runs[1].settings.attention.is_some());
+    }
+}
+
+#[test]
+fn a_training_that_no_rung_saves_reverts_phases() {
+    let mut world = fallible(Outcome::OutOfMemory, |text| !text.contains("Fuse"));
+    world.run();
+    assert_eq!(world.status.stage, Stage::Complete);
+    assert_eq!(world.verdict("flash"), (PhaseState::RolledBack, "OutOfMemory", 0), "the newest first");
+    assert_eq!(world.verdict("fuse"), (PhaseState::RolledBack, "OutOfMemory", 0));
+    assert_eq!(trained(&world).len(), 4, "as judged, on the rung, without flash, without both");
+    // A phase that is judged again begins with its first patch.
+    world.edit(|spec| spec["phases"][0]["minSpeedup"] = json!("1.01"));
+    world.run_until(|world| world.phase("fuse").state == PhaseState::Accepted);
+    assert_eq!(world.phase("fuse").training_rung, None);
+}
+
+#[test]
+fn a_rung_answers_validation_worse_than_the_gate() {
+    let mut spec = spec(json!({"gates": {"validationMetrics": [{"name": "nrmse", "max": "0.2"}]}}));
+    spec["phases"][0]["fallbacks"] = json!([{"when": ["QualityBelowThreshold"], "settings": {"precision": "tf32"}}]);
+    let mut world = World::new(spec, factors(FACTORS));
+    trains(&mut world);
+    for (items, nrmse) in [(200_000, 0.19), (300_000, 0.21)] {
+        world.progress(|progress| {
+            (progress.items, progress.step) = (items, items / 10);
+            let metrics = BTreeMap::from([("loss".to_owned(), 5.0), ("nrmse".to_owned(), nrmse)]);
+            progress.validation = Some(Validation { items, metrics });
+        });
+        world.decide();
+    }
+    world.run();
+    let bf16 = world.phase("bf16");
+    assert_eq!((bf16.state, bf16.training_rung), (PhaseState::Accepted, Some(1)));
+    assert_eq!(bf16.reason, "ValidationAboveGate");
+    let resumed = trained(&world).last().unwrap().checkpoint.clone().unwrap();
+    assert_eq!(resumed.resume_not_after_items, Some(200_000));
+}
+
+#[test]
+fn training_slower_than_a_gate_is_degraded_and_nothing_is_reverted() {
+    for (gates, slow) in [
+        (json!({"minItemsPerSecond": "150"}), true),
+        (json!({"minItemsPerSecond": "130"}), false),
+        (json!({"maxEpochSeconds": "70"}), true),
+        (json!({"maxEpochSeconds": "80"}), false),
+    ] {
+        let mut world = training(json!({"gates": gates}));
+        for window in 1..=3 {
+            // As promised within the tolerance, and 71 s an epoch.
+            world.progress(|progress| (progress.windows, progress.items_per_second) = (window, Some(140.0)));
+            world.decide();
+        }
+        let degraded = world.status.conditions.iter().find(|condition| condition.type_ == "Degraded").unwrap();
+        assert_eq!(degraded.reason == "TrainingDegraded", slow, "{gates}: {}", degraded.message);
+        assert!(world.status.phases.iter().all(|phase| phase.state == PhaseState::Accepted));
+    }
+}
+
+#[test]
+fn a_metric_decides_when_training_ends_early_and_which_checkpoint_is_the_best() {
+    let planned = |train: Value| {
+        let world = training(json!({"train": train}));
+        let plan = world.alive()[0].plan.launches[0].clone();
+        let stopping =
+            plan.budget.early_stopping.map(|stop| (stop.criterion.metric, stop.criterion.better.to_string()));
+        let best = plan.checkpoint.unwrap().best;
+        (stopping, (best.metric, best.better.to_string()))
+    };
+    let named = |metric: &str, better: &str| (metric.to_owned(), better.to_owned());
+    assert_eq!(planned(json!({"items": 9})), (None, named("loss", "Smaller")));
+    let larger = json!({"metric": "rankIC", "better": "Larger", "patience": 3});
+    let stopping = json!({"items": 9, "earlyStopping": larger});
+    assert_eq!(planned(stopping), (Some(named("rankIC", "Larger")), named("rankIC", "Larger")));
+    let both = json!({"items": 9, "earlyStopping": larger, "checkpoint": {"best": {"metric": "nrmse"}}});
+    assert_eq!(planned(both), (Some(named("rankIC", "Larger")), named("nrmse", "Smaller")));
+}
+
+#[test]
+fn the_best_checkpoint_of_a_training_is_in_the_status() {
+    let mut world = World::new(
+        spec(json!({"phases": []})),
+        Box::new(|plan, _| {
+            let checkpoint = CheckpointRef { name: "step-400".to_owned(), step: 400, items: 4_000 };
+            let best = BestCheckpoint { checkpoint, metric: "loss".to_owned(), value: 0.25 };
+            LaunchResult { best_checkpoint: (plan.kind == LaunchKind::Train).then_some(best), ..done(plan, 100.0) }
+        }),
+    );
+    world.run();
+    let best = world.status.training.as_ref().unwrap().best_checkpoint.clone().unwrap();
+    assert_eq!((best.checkpoint.items, best.metric.as_str(), best.value.value()), (4_000, "loss", 0.25));
+}
+
+#[test]
+fn what_judging_cost_is_deducted_from_what_was_saved() {
+    let saved = |cost: Value| {
+        let mut world = World::new(
+            spec(json!({"cost": cost, "trainer": {"gpusPerReplica": 4}, "train": {"items": 10_000_000}})),
+            factors(FACTORS),
+        );
+        world.run();
+        world.status.cost.unwrap()
+    };
+    let per_gpu = saved(json!({"gpuHour": "2"}));
+    let judging: u64 =
+        per_gpu.purposes.iter().filter(|(purpose, _)| **purpose != Purpose::Train).map(|(_, ms)| *ms).sum();
+    // The baseline trains 100 items/s, the accepted phases 156, on 4 GPUs.
+    let hours = |speed: f64| 1e7 / speed * 4.0 / 3600.0;
+    let expected = hours(100.0) - hours(156.0) - judging as f64 / 3.6e6;
+    let found = per_gpu.saved.as_ref().unwrap().value() / 2.0;
+    assert!(judging > 0 && (found / expected - 1.0).abs() < 0.01, "{found} {expected}");
+    let percent = per_gpu.saved_percent.as_ref().unwrap().value();
+    assert!((percent - expected / hours(100.0) * 100.0).abs() < 0.5, "{percent}");
+    // The same price for all four together, and the same share without a price.
+    let per_machine = saved(json!({"machineHour": "8"}));
+    assert_eq!((&per_machine.spent, &per_machine.saved), (&per_gpu.spent, &per_gpu.saved));
+    let unpriced = saved(json!({}));
+    assert_eq!((unpriced.saved, unpriced.saved_percent), (None, per_gpu.saved_percent));
 }

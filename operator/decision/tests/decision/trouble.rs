@@ -314,3 +314,29 @@ fn device_time_is_counted_once() {
     let hours = on_gpus as f64 * 0.04;
     assert!((cost.spent.as_ref().unwrap().value() - 2.0 * hours).abs() < 1e-3);
 }
+
+#[test]
+fn a_phase_that_is_judged_again_keeps_the_retries_of_a_phase_whose_name_begins_alike() {
+    for other in ["batch-recompute", "batch-r0"] {
+        let mut world = World::new(
+            json!({"lifecycle": {"maxRestarts": 3}, "phases": [
+                {"name": "batch", "settings": {"compile": "Fuse"}}, {"name": other, "settings": {"attention": "Flash"}}]}),
+            Box::new(|plan, before| match plan.settings.attention {
+                Some(_) if plan.kind == LaunchKind::Measure && before == 0 => ended(plan, Outcome::Failed),
+                _ => done(plan, crate::world::speed(&plan.settings, &[("Fuse", 1.3), ("Flash", 1.2)])),
+            }),
+        );
+        let retries = |world: &World| world.status.retry.as_ref().map_or(0, |retry| retry.count);
+        world.run_until(|world| retries(world) == 1 && world.alive().is_empty());
+        world.edit(|spec| spec["phases"][0]["minSpeedup"] = json!("1.01"));
+        world.decide();
+        assert_eq!((world.told("Superseded"), world.verdict("batch").0), (1, PhaseState::Accepted), "{other}");
+        assert_eq!(retries(&world), 1, "{other}");
+        // Its own retries are forgotten when it is judged again itself.
+        world.edit(|spec| spec["phases"][1]["pin"] = json!("RolledBack"));
+        world.decide();
+        world.edit(|spec| spec["phases"][1]["pin"] = json!(null));
+        world.decide();
+        assert_eq!(retries(&world), 0, "{other}");
+    }
+}

@@ -166,8 +166,8 @@ impl World {
             assert_eq!(phase.name, status.name);
             if status.state == PhaseState::Accepted {
                 expected = expected.with(&phase.settings);
-                if status.rung > 0 {
-                    expected = expected.with(&phase.fallbacks[status.rung as usize - 1].settings);
+                if let Some(rung) = (status.effective_rung() as usize).checked_sub(1) {
+                    expected = expected.with(&phase.fallbacks[rung].settings);
                 }
             }
         }

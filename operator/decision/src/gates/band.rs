@@ -1,0 +1,116 @@
+//! A range that a measured value must lie in, and what an interval says about it.
+
+use super::sequential::Interval;
+use pawl_contract::decimal::Decimal;
+use std::fmt;
+
+/// A closed range; infinite where it is open.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Band {
+    low: f64,
+    high: f64,
+}
+
+/// What an interval says about a band.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// The whole interval lies in the band.
+    Inside,
+    /// The estimate lies outside.
+    Outside,
+    /// The estimate lies inside, a bound of the interval does not.
+    Unsure,
+}
+
+impl Band {
+    /// Values of at most `high`.
+    pub fn at_most(high: f64) -> Self {
+        Self { low: f64::NEG_INFINITY, high }
+    }
+
+    /// Values of at most `reach` on either side of 0.
+    pub fn within(reach: f64) -> Self {
+        Self { low: -reach, high: reach }
+    }
+
+    /// Values from `low` to `high`; open where there is none.
+    pub fn between(low: Option<&Decimal>, high: Option<&Decimal>) -> Self {
+        Self { low: low.map_or(f64::NEG_INFINITY, Decimal::value), high: high.map_or(f64::INFINITY, Decimal::value) }
+    }
+
+    /// This band, open at the low end.
+    pub fn without_low(self) -> Self {
+        Self { low: f64::NEG_INFINITY, ..self }
+    }
+
+    /// This band, open at the high end.
+    pub fn without_high(self) -> Self {
+        Self { high: f64::INFINITY, ..self }
+    }
+
+    /// Whether `value` lies in the band; what is not a number does not.
+    pub fn contains(self, value: f64) -> bool {
+        (self.low..=self.high).contains(&value)
+    }
+
+    /// What an interval says. Without bounds the estimate decides.
+    pub fn judge(self, interval: &Interval) -> Standing {
+        let (lower, upper) = interval.bounds.unwrap_or((interval.mean, interval.mean));
+        // The bound towards an open end decides nothing.
+        let open = |bound: f64, end: f64| if end.is_infinite() { interval.mean } else { bound };
+        if !self.contains(interval.mean) {
+            Standing::Outside
+        } else if self.contains(open(lower, self.low)) && self.contains(open(upper, self.high)) {
+            Standing::Inside
+        } else {
+            Standing::Unsure
+        }
+    }
+}
+
+/// `at most 1.000e-3`, `at least 9.000e-1`, `from -1.000e-2 to 1.000e-2`.
+impl fmt::Display for Band {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.low.is_finite(), self.high.is_finite()) {
+            (true, true) => write!(f, "from {:.3e} to {:.3e}", self.low, self.high),
+            (true, false) => write!(f, "at least {:.3e}", self.low),
+            (false, true) => write!(f, "at most {:.3e}", self.high),
+            (false, false) => f.write_str("any value"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn interval(mean: f64, reach: f64) -> Interval {
+        Interval { mean, bounds: Some((mean - reach, mean + reach)), count: 3 }
+    }
+
+    #[test]
+    fn an_open_end_admits_anything_and_a_closed_one_needs_the_whole_interval() {
+        for (band, mean, reach, standing) in [
+            (Band::at_most(0.01), 0.005, 0.004, Standing::Inside),
+            (Band::at_most(0.01), 0.005, 0.006, Standing::Unsure),
+            (Band::at_most(0.01), 0.011, 0.1, Standing::Outside),
+            (Band::at_most(0.01), -5.0, 4.0, Standing::Inside),
+            (Band::within(0.01), -0.009, 0.0005, Standing::Inside),
+            (Band::within(0.01), -0.009, 0.002, Standing::Unsure),
+            (Band::within(0.01), -0.02, 0.001, Standing::Outside),
+            (Band::at_most(0.01), f64::NAN, 0.0, Standing::Outside),
+        ] {
+            assert_eq!(band.judge(&interval(mean, reach)), standing, "{band}: {mean} +- {reach}");
+        }
+        let single = Interval { mean: 0.01, bounds: None, count: 1 };
+        assert_eq!(Band::within(0.01).judge(&single), Standing::Inside, "the limit itself is allowed");
+    }
+
+    #[test]
+    fn a_band_is_read_from_its_text() {
+        let number = |text: &str| -> Decimal { text.parse().unwrap() };
+        assert_eq!(Band::between(Some(&number("0.9")), None).to_string(), "at least 9.000e-1");
+        assert_eq!(Band::at_most(0.001).to_string(), "at most 1.000e-3");
+        assert_eq!(Band::within(0.01).to_string(), "from -1.000e-2 to 1.000e-2");
+    }
+}

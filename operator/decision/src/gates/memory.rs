@@ -1,0 +1,68 @@
+//! Memory: `gates.gpuMemory` in bytes, `gates.gpuMemoryIncrease` relative to the baseline.
+
+use super::{Subject, Verdict};
+use crate::reason::Reason;
+use pawl_api::quantity::Bytes;
+use pawl_api::spec::{Gates, Trigger};
+use pawl_contract::plan::LaunchKind;
+
+/// The memory plan predicts more than the gates allow: no device time is spent.
+pub(super) fn predicted(subject: &Subject<'_>) -> Option<Verdict> {
+    let baseline = subject.comparison.draft.status.baseline.as_ref().and_then(|baseline| baseline.predicted_memory);
+    judge(subject, "predicted", baseline, |kind| kind == LaunchKind::Preflight)
+}
+
+/// A launch used more than the gates allow.
+pub(super) fn peak(subject: &Subject<'_>) -> Option<Verdict> {
+    let baseline = subject.comparison.draft.baseline_peak();
+    judge(subject, "peak", baseline, |kind| kind != LaunchKind::Preflight)
+}
+
+fn judge(
+    subject: &Subject<'_>,
+    what: &str,
+    baseline: Option<u64>,
+    counts: impl Fn(LaunchKind) -> bool,
+) -> Option<Verdict> {
+    let launches = subject.comparison.candidates().filter(|launch| counts(launch.kind));
+    let memory = launches.filter_map(|launch| launch.memory).max()?;
+    let message = above(&subject.spec().gates, what, memory, baseline)?;
+    Some(Verdict::Fails { trigger: Some(Trigger::MemoryAboveGate), reason: Reason::MemoryAboveGate, message })
+}
+
+/// What is wrong with `memory`, bytes. An increase over a baseline that was not measured is not judged.
+fn above(gates: &Gates, what: &str, memory: u64, baseline: Option<u64>) -> Option<String> {
+    if let Some(gate) = gates.gpu_memory.as_ref().filter(|gate| memory > gate.get()) {
+        return Some(format!("{what} memory {} is above gates.gpuMemory {gate}", Bytes::display(memory)));
+    }
+    let (gate, baseline) = (gates.gpu_memory_increase.as_ref()?, baseline?);
+    let increase = memory as f64 / baseline.max(1) as f64 - 1.0;
+    (increase > gate.value()).then(|| {
+        format!(
+            "{what} memory {} is {increase:.3} above the baseline's {}, more than gates.gpuMemoryIncrease {gate}",
+            Bytes::display(memory),
+            Bytes::display(baseline)
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_has_an_absolute_and_a_relative_limit() {
+        let gates = Gates {
+            gpu_memory: Some("50Gi".parse().unwrap()),
+            gpu_memory_increase: Some("0.2".parse().unwrap()),
+            ..Gates::default()
+        };
+        let found =
+            |gibibytes: u64, baseline: Option<u64>| above(&gates, "peak", gibibytes << 30, baseline.map(|b| b << 30));
+        assert_eq!(found(48, Some(40)), None, "the limit itself is allowed");
+        assert!(found(49, Some(40)).unwrap().contains("gpuMemoryIncrease 0.2"));
+        assert!(found(51, Some(50)).unwrap().contains("gpuMemory 50Gi"));
+        assert_eq!(found(49, None), None);
+        assert_eq!(above(&Gates::default(), "peak", u64::MAX, Some(1)), None);
+    }
+}

@@ -1,0 +1,335 @@
+//! Quality: validation (and the training loss) against the **original** baseline at equal items seen; against the settings
+//! accepted so far, ten small losses would add up.
+
+use super::band::{Band, Standing};
+use super::sequential::{Interval, alpha, interval};
+use super::{Alarm, Subject, Verdict, Watched};
+use crate::comparison::Comparison;
+use crate::launch::{Launch, Target};
+use crate::reason::Reason;
+use crate::trial::Trial;
+use pawl_api::spec::{Gates, MetricGate, TrainingJobSpec, Trigger};
+use pawl_api::status::{Arm, LaunchStatus, Purpose, QualityStatus};
+use pawl_contract::decimal::Decimal;
+use pawl_contract::exit::Outcome;
+use pawl_contract::plan::{Better, LOSS, LaunchKind};
+use std::collections::BTreeMap;
+
+/// Relative increase of the validation loss that is allowed when no quality gate is declared.
+const DEFAULT_RELATIVE_MARGIN: f64 = 0.01;
+/// Seeds that the gate uses at most: their launches and the baseline's fit into one attempt.
+const MAX_SEEDS: usize = 7;
+
+/// What is measured.
+#[derive(Clone, Debug, PartialEq)]
+enum Measure<'a> {
+    Validation(&'a str),
+    TrainingLoss,
+}
+
+/// How the candidate's value is compared with the baseline's.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Scale {
+    /// How much worse it is, in the unit of the metric.
+    Regression,
+    /// How much worse it is, as a share of the baseline's.
+    RelativeRegression,
+    /// It is not: the value itself counts.
+    Value,
+}
+
+/// What one gate demands of one metric.
+#[derive(Clone, Debug, PartialEq)]
+struct Criterion<'a> {
+    what: String,
+    measure: Measure<'a>,
+    better: Better,
+    scale: Scale,
+    band: Band,
+}
+
+impl Criterion<'_> {
+    fn scaled(&self, baseline: f64, candidate: f64) -> f64 {
+        let regression = self.better.regression(candidate, baseline);
+        match self.scale {
+            Scale::Regression => regression,
+            Scale::RelativeRegression => regression / baseline.abs().max(f64::MIN_POSITIVE),
+            Scale::Value => candidate,
+        }
+    }
+
+    fn of_launch(&self, launch: &LaunchStatus) -> f64 {
+        let value = match self.measure {
+            Measure::Validation(name) => launch.validation.get(name),
+            Measure::TrainingLoss => launch.loss.as_ref(),
+        };
+        value.map_or(f64::NAN, Decimal::value)
+    }
+
+    /// The band without the end at which better values lie.
+    fn worse_end(&self) -> Band {
+        match (self.scale, self.better) {
+            (Scale::Value, Better::Larger) => self.band.without_high(),
+            (Scale::Regression | Scale::RelativeRegression, _) | (Scale::Value, Better::Smaller) => {
+                self.band.without_low()
+            }
+        }
+    }
+}
+
+/// What the gates demand. Without any gate on quality the validation loss has a default margin.
+fn criteria(gates: &Gates) -> Vec<Criterion<'_>> {
+    let loss = |what: &str, measure, scale, band| Criterion {
+        what: what.to_owned(),
+        measure,
+        better: Better::Smaller,
+        scale,
+        band,
+    };
+    let mut found = Vec::new();
+    if let Some(delta) = &gates.validation_loss_delta {
+        let what = "validation loss increase, gates.validationLossDelta";
+        found.push(loss(what, Measure::Validation(LOSS), Scale::Regression, Band::at_most(delta.value())));
+    }
+    if let Some(reach) = &gates.validation_loss_within {
+        let what = "relative validation loss difference, gates.validationLossWithin";
+        found.push(loss(what, Measure::Validation(LOSS), Scale::RelativeRegression, Band::within(reach.value())));
+    }
+    if let Some(reach) = &gates.training_loss_within {
+        let what = "relative training loss difference, gates.trainingLossWithin";
+        found.push(loss(what, Measure::TrainingLoss, Scale::RelativeRegression, Band::within(reach.value())));
+    }
+    if !gates.has_quality() {
+        let what = "relative validation loss increase, by default as no gate on quality is declared";
+        let band = Band::at_most(DEFAULT_RELATIVE_MARGIN);
+        found.push(loss(what, Measure::Validation(LOSS), Scale::RelativeRegression, band));
+    }
+    found.extend(gates.validation_metrics.iter().flat_map(of_metric));
+    found
+}
+
+fn of_metric(gate: &MetricGate) -> Vec<Criterion<'_>> {
+    let criterion = |what: &str, scale, band| Criterion {
+        what: format!("{what} {}, gates.validationMetrics ({} is better)", gate.name, gate.better),
+        measure: Measure::Validation(&gate.name),
+        better: gate.better,
+        scale,
+        band,
+    };
+    let limit = |most: &Decimal| Band::at_most(most.value());
+    let relative = gate.max_relative_regression.as_ref();
+    let absolute = gate.max_regression.as_ref();
+    let bounded = gate.min.is_some() || gate.max.is_some();
+    let values = || criterion("value of", Scale::Value, Band::between(gate.min.as_ref(), gate.max.as_ref()));
+    let regressions = [
+        relative.map(|most| criterion("relative regression of", Scale::RelativeRegression, limit(most))),
+        absolute.map(|most| criterion("regression of", Scale::Regression, limit(most))),
+        bounded.then(values),
+    ];
+    regressions.into_iter().flatten().collect()
+}
+
+/// What a quality launch must report for the gates and does not: a name for people.
+pub(crate) fn missing_measure(
+    spec: &TrainingJobSpec,
+    validation: impl Fn(&str) -> bool,
+    training_loss: bool,
+) -> Option<String> {
+    let criteria = criteria(&spec.gates);
+    let gated = criteria.iter().map(|criterion| &criterion.measure);
+    let mut needed = std::iter::once(&Measure::Validation(LOSS)).chain(gated);
+    needed.find_map(|measure| match measure {
+        Measure::Validation(name) => (!validation(name)).then(|| format!("validation metric {name:?}")),
+        Measure::TrainingLoss => (!training_loss).then(|| "training loss".to_owned()),
+    })
+}
+
+/// The candidate's quality launches paired with the baseline's, and what is missing.
+fn paired<'a>(
+    candidate: &Comparison<'a>,
+    baseline: &Comparison<'a>,
+) -> (Vec<(&'a LaunchStatus, &'a LaunchStatus)>, Vec<Launch>) {
+    let (mut pairs, mut missing) = (Vec::new(), Vec::new());
+    let spec = candidate.draft.spec;
+    let complete = |launch: &LaunchStatus| {
+        missing_measure(spec, |name| launch.validation.contains_key(name), launch.loss.is_some()).is_none()
+    };
+    let done = |launch: &&LaunchStatus| launch.outcome == Outcome::Done && complete(launch);
+    for index in 0..spec.seeds.len().clamp(1, MAX_SEEDS) as u32 {
+        let a = baseline.find(LaunchKind::Quality, Arm::Control, index).filter(done);
+        let b = candidate.find(LaunchKind::Quality, Arm::Candidate, index).filter(done);
+        if let (Some(a), Some(b)) = (a, b) {
+            pairs.push((a, b));
+            continue;
+        }
+        missing.extend(a.is_none().then(|| baseline.launch(LaunchKind::Quality, Arm::Control, index)));
+        missing.extend(b.is_none().then(|| candidate.launch(LaunchKind::Quality, Arm::Candidate, index)));
+    }
+    (pairs, missing)
+}
+
+/// The original baseline, whose quality launches serve every phase.
+fn baseline<'a>(candidate: &Comparison<'a>) -> Comparison<'a> {
+    let draft = candidate.draft;
+    let settings = draft.spec.settings.clone();
+    let evidence = draft.status.baseline.as_ref().map_or(&[][..], |baseline| &baseline.launches);
+    Comparison::new(draft, (Trial::Baseline, Target::Baseline), (settings.clone(), settings), evidence)
+}
+
+/// The values of a criterion, one for each seed, and their interval. With one seed there are no bounds.
+fn measured(criterion: &Criterion<'_>, pairs: &[(&LaunchStatus, &LaunchStatus)], error: f64) -> Option<Interval> {
+    let value =
+        |(a, b): &(&LaunchStatus, &LaunchStatus)| criterion.scaled(criterion.of_launch(a), criterion.of_launch(b));
+    interval(&pairs.iter().map(value).collect::<Vec<_>>(), error)
+}
+
+/// What a criterion found, for people.
+fn shown(criterion: &Criterion<'_>, interval: &Interval) -> String {
+    let bounds = match interval.bounds {
+        Some((lower, upper)) => format!(" [{lower:.3e}, {upper:.3e}]"),
+        None => " (SingleSeed: no interval)".to_owned(),
+    };
+    format!("{}: {:.3e}{bounds}, allowed: {}", criterion.what, interval.mean, criterion.band)
+}
+
+/// A subject that changes the mathematics must keep the quality of the original baseline.
+pub(super) fn regression(subject: &Subject<'_>) -> Option<Verdict> {
+    if !subject.changes_numerics() {
+        return None;
+    }
+    let (pairs, missing) = paired(&subject.comparison, &baseline(&subject.comparison));
+    if !missing.is_empty() {
+        return Some(subject.run(Purpose::Quality, missing));
+    }
+    let spec = subject.spec();
+    let criteria = criteria(&spec.gates);
+    let judged = criteria.iter().map(|criterion| {
+        let Some(interval) = measured(criterion, &pairs, alpha(&spec.analysis)) else {
+            return (Standing::Unsure, format!("{}: not measured", criterion.what));
+        };
+        (criterion.band.judge(&interval), shown(criterion, &interval))
+    });
+    let judged: Vec<_> = judged.collect();
+    let first = |wanted| judged.iter().find(|(standing, _)| *standing == wanted).map(|(_, message)| message.clone());
+    if let Some(message) = first(Standing::Outside) {
+        let (trigger, reason) = (Some(Trigger::QualityBelowThreshold), Reason::QualityBelowThreshold);
+        return Some(Verdict::Fails { trigger, reason, message });
+    }
+    first(Standing::Unsure).map(|message| Verdict::Inconclusive {
+        reason: Reason::GateUnderpowered,
+        message: format!("{message}; more seeds or more qualityItems would narrow the interval"),
+    })
+}
+
+/// The comparison as it stands in the status; `None` before it is complete.
+pub(crate) fn status(candidate: &Comparison<'_>) -> Option<QualityStatus> {
+    let (pairs, missing) = paired(candidate, &baseline(candidate));
+    if !missing.is_empty() || pairs.is_empty() {
+        return None;
+    }
+    let spec = candidate.draft.spec;
+    let change = |name, scale| {
+        let (what, measure, better) = (String::new(), Measure::Validation(name), Better::Smaller);
+        let criterion = Criterion { what, measure, better, scale, band: Band::between(None, None) };
+        measured(&criterion, &pairs, alpha(&spec.analysis))
+    };
+    let loss = change(LOSS, Scale::Regression)?;
+    let mean_of = |name| Decimal::from_f64(change(name, Scale::RelativeRegression)?.mean);
+    let gated = spec.gates.validation_metrics.iter();
+    Some(QualityStatus {
+        loss_delta: Decimal::from_f64(loss.mean)?,
+        loss_delta_upper: loss.bounds.and_then(|(_, upper)| Decimal::from_f64(upper)),
+        metrics: gated.filter_map(|gate| Some((gate.name.clone(), mean_of(&gate.name)?))).collect::<BTreeMap<_, _>>(),
+        seeds: pairs.len() as u32,
+        items: pairs.iter().map(|(a, b)| a.items.min(b.items)).min().unwrap_or(0),
+    })
+}
+
+/// Items that the baseline's quality launches saw, when the newest evaluation of a training can be compared with them.
+pub(crate) fn comparable(watched: &Watched<'_>) -> Option<u64> {
+    watched.progress.validation.as_ref()?;
+    watched.baseline?.launches.iter().map(|launch| launch.items).max()
+}
+
+/// Validation of a training must not be worse than the gates allow after the fewer items of the baseline's launches. Better
+/// than a two-sided gate allows it may be: it has seen more.
+pub(super) fn in_training(watched: &Watched<'_>) -> Option<Alarm> {
+    let items = comparable(watched)?;
+    let validation = watched.progress.validation.as_ref().filter(|validation| validation.items >= items)?;
+    let launches = &watched.baseline?.launches;
+    criteria(&watched.spec.gates).iter().find_map(|criterion| {
+        let Measure::Validation(name) = criterion.measure else { return None };
+        let value = *validation.metrics.get(name)?;
+        let known = launches.iter().map(|launch| criterion.of_launch(launch)).filter(|value| value.is_finite());
+        let known: Vec<f64> = known.collect();
+        let mean = (!known.is_empty()).then(|| known.iter().sum::<f64>() / known.len() as f64)?;
+        let (found, allowed) = (criterion.scaled(mean, value), criterion.worse_end());
+        (!allowed.contains(found)).then(|| {
+            Alarm::Quality(format!(
+                "{}: {found:.3e} at {} items, allowed: {allowed}, as validation {name} is {value:.5} and the baseline's \
+                 {mean:.5} after {items} items",
+                criterion.what, validation.items
+            ))
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gates(json: serde_json::Value) -> Gates {
+        serde_json::from_value(json).unwrap()
+    }
+
+    fn found(gates: &Gates, baseline: f64, candidate: f64) -> Vec<bool> {
+        criteria(gates).iter().map(|c| c.band.contains(c.scaled(baseline, candidate))).collect()
+    }
+
+    #[test]
+    fn a_metric_has_a_direction_and_relative_absolute_and_fixed_bounds() {
+        let larger = |bound: &str, value: &str| {
+            gates(serde_json::json!({"validationMetrics": [{"name": "accuracy", "better": "Larger", bound: value}]}))
+        };
+        let relative = larger("maxRelativeRegression", "0.03");
+        assert_eq!(found(&relative, 0.8, 0.78), [true]);
+        assert_eq!(found(&relative, 0.8, 0.77), [false]);
+        assert_eq!(found(&relative, 0.8, 0.99), [true], "better is never a regression");
+        let absolute = larger("maxRegression", "0.01");
+        assert_eq!(found(&absolute, 0.8, 0.791), [true]);
+        assert_eq!(found(&absolute, 0.8, 0.789), [false]);
+        let least = larger("min", "0.75");
+        assert_eq!(found(&least, 0.99, 0.75), [true]);
+        assert_eq!(found(&least, 0.7, 0.74), [false]);
+        let most = gates(serde_json::json!({"validationMetrics": [{"name": "nrmse", "max": "0.1"}]}));
+        assert_eq!((found(&most, 1.0, 0.1), found(&most, 0.01, 0.2)), (vec![true], vec![false]));
+    }
+
+    #[test]
+    fn a_loss_within_a_band_may_neither_rise_nor_fall() {
+        let both = gates(serde_json::json!({"validationLossWithin": "0.01", "trainingLossWithin": "0.02"}));
+        assert_eq!(found(&both, 2.0, 2.019), [true, true]);
+        assert_eq!(found(&both, 2.0, 2.03), [false, true]);
+        assert_eq!(found(&both, 2.0, 1.97), [false, true]);
+        assert_eq!(found(&both, 2.0, 1.9), [false, false]);
+    }
+
+    #[test]
+    fn without_a_gate_the_validation_loss_has_a_margin() {
+        assert_eq!(found(&Gates::default(), 1.0, 1.009), [true]);
+        assert_eq!(found(&Gates::default(), 1.0, 1.011), [false]);
+        let only_training = gates(serde_json::json!({"trainingLossWithin": "0.5"}));
+        assert_eq!(found(&only_training, 1.0, 1.011), [true, false], "a gate on the training loss does not replace it");
+    }
+
+    #[test]
+    fn only_the_worse_end_counts_in_training() {
+        let within = gates(serde_json::json!({"validationLossWithin": "0.01"}));
+        let band = criteria(&within)[0].worse_end();
+        assert!(band.contains(-0.5) && !band.contains(0.02));
+        let metric = serde_json::json!([{"name": "accuracy", "better": "Larger", "min": "0.5", "max": "0.9"}]);
+        let range = gates(serde_json::json!({"validationMetrics": metric}));
+        let band = criteria(&range)[0].worse_end();
+        assert!(band.contains(0.95) && !band.contains(0.4));
+    }
+}

@@ -1,0 +1,38 @@
+//! The budget of infrastructure failures.
+
+use super::{Subject, Verdict};
+use crate::reason::Reason;
+use pawl_api::status::RetryStatus;
+
+/// The infrastructure failed too often, or the accepted settings did.
+pub(super) fn exhausted(subject: &Subject<'_>) -> Option<Verdict> {
+    let draft = subject.comparison.draft;
+    let retry = draft.exhausted(&subject.comparison.trial.to_string())?;
+    Some(verdict(&retry, draft.spec.lifecycle.max_restarts))
+}
+
+fn verdict(retry: &RetryStatus, budget: u32) -> Verdict {
+    let reason = match retry.control_outcome {
+        Some(_) => Reason::ControlFailed,
+        None => Reason::RetriesExhausted,
+    };
+    let message = format!("{} failures, lifecycle.maxRestarts is {budget}; the last: {}", retry.count, retry.message);
+    Verdict::Error { reason, message }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pawl_contract::exit::Outcome;
+
+    #[test]
+    fn accepted_settings_that_fail_are_another_reason_than_the_infrastructure() {
+        for (control_outcome, expected) in
+            [(None, Reason::RetriesExhausted), (Some(Outcome::Hang), Reason::ControlFailed)]
+        {
+            let retry = RetryStatus { count: 3, control_outcome, ..RetryStatus::default() };
+            let Verdict::Error { reason, message } = verdict(&retry, 2) else { panic!() };
+            assert!(reason == expected && message.starts_with("3 failures, lifecycle.maxRestarts is 2"), "{message}");
+        }
+    }
+}

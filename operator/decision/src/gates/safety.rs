@@ -1,0 +1,61 @@
+//! Safety: one launch of the candidate that broke is enough.
+
+use super::{Subject, Verdict};
+use crate::comparison::Comparison;
+use crate::reason::Reason;
+use pawl_api::spec::Trigger;
+use pawl_api::status::LaunchStatus;
+use pawl_contract::exit::Outcome;
+
+/// What an outcome means for the settings that were run; `None` when the launch is done, or the outcome is no evidence
+/// about them.
+pub(crate) fn unsafe_outcome(outcome: Outcome) -> Option<Trigger> {
+    match outcome {
+        Outcome::OutOfMemory => Some(Trigger::OutOfMemory),
+        Outcome::HostOutOfMemory => Some(Trigger::HostOutOfMemory),
+        Outcome::NonFinite => Some(Trigger::NonFinite),
+        Outcome::LossSpike => Some(Trigger::LossSpike),
+        Outcome::Hang => Some(Trigger::Hang),
+        Outcome::Unsupported => Some(Trigger::Unsupported),
+        Outcome::CompileFailed => Some(Trigger::CompileFailed),
+        Outcome::Done | Outcome::InvalidPlan | Outcome::Stopped | Outcome::LostPeer | Outcome::Failed => None,
+    }
+}
+
+/// The first launch of the candidate that did not end well.
+pub(crate) fn broken<'a>(comparison: &Comparison<'a>) -> Option<&'a LaunchStatus> {
+    comparison.candidates().find(|launch| launch.outcome != Outcome::Done)
+}
+
+/// How a broken launch ended, for people.
+pub(crate) fn description(launch: &LaunchStatus) -> String {
+    let text = if launch.message.is_empty() { "no message" } else { &launch.message };
+    format!("launch {} ended with {}: {text}", launch.name, launch.outcome)
+}
+
+/// The candidate ran out of memory, diverged, hung, or cannot run at all.
+pub(super) fn candidate(subject: &Subject<'_>) -> Option<Verdict> {
+    let launch = broken(&subject.comparison)?;
+    if launch.outcome == Outcome::InvalidPlan {
+        let place =
+            subject.phase.map_or_else(|| "all accepted phases".to_owned(), |phase| format!("phase {}", phase.name));
+        return Some(Verdict::InvalidPlan { message: format!("{place}: {}", launch.message) });
+    }
+    let trigger = unsafe_outcome(launch.outcome)?;
+    Some(Verdict::Broken { trigger, reason: Reason::Outcome(launch.outcome), message: description(launch) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use strum::IntoEnumIterator;
+
+    #[test]
+    fn what_is_evidence_against_settings_has_the_trigger_of_its_name() {
+        for outcome in Outcome::iter() {
+            let against = outcome.is_evidence() && !matches!(outcome, Outcome::Done | Outcome::InvalidPlan);
+            let trigger = unsafe_outcome(outcome).map(|trigger| trigger.to_string());
+            assert_eq!(trigger, against.then(|| outcome.to_string()));
+        }
+    }
+}

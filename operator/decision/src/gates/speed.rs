@@ -1,0 +1,205 @@
+//! Speed: the lower bound must clear the threshold, `minSpeedup` of a phase or `gates.overallSpeedup`.
+
+use super::sequential::{Interval, Sequential, looks, sequential};
+use super::{Subject, Verdict};
+use crate::comparison::{Comparison, Pair};
+use crate::launch::Launch;
+use crate::reason::Reason;
+use pawl_api::spec::{Analysis, OnInconclusive, Phase, Trigger};
+use pawl_api::status::{Arm, Purpose, Speedup};
+use pawl_contract::decimal::Decimal;
+use pawl_contract::plan::LaunchKind;
+use std::fmt;
+
+/// Share of the window spent waiting for data above which the loader, not the phase, explains low speed.
+const LOADER_BOUND_SHARE: f64 = 0.25;
+
+/// A speedup that is demanded, and the field that demands it.
+struct Threshold {
+    value: f64,
+    field: &'static str,
+}
+
+impl fmt::Display for Threshold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.field, self.value)
+    }
+}
+
+/// The speedup that is demanded of the subject, if any.
+fn threshold(subject: &Subject<'_>) -> Option<Threshold> {
+    match subject.phase {
+        Some(phase) => Some(Threshold { value: phase.min_speedup(), field: "minSpeedup" }),
+        None => {
+            let gate = subject.spec().gates.overall_speedup.as_ref()?;
+            Some(Threshold { value: gate.value(), field: "gates.overallSpeedup" })
+        }
+    }
+}
+
+/// What the pairs say about a threshold, and the launches that are missing for the next look.
+pub(crate) fn compare(comparison: &Comparison<'_>, threshold: f64) -> (Sequential, Vec<Launch>) {
+    let analysis = &comparison.draft.spec.analysis;
+    let (pairs, _) = comparison.pairs(0);
+    let ratios: Vec<f64> = pairs.iter().map(Pair::ratio).collect();
+    let said = sequential(&ratios, threshold, analysis);
+    let missing = match said {
+        Sequential::More(wanted) => comparison.pairs(wanted).1,
+        Sequential::Above(_) | Sequential::Below(_) | Sequential::Undecided(_) => Vec::new(),
+    };
+    (said, missing)
+}
+
+/// The interval as it stands in the status.
+pub(crate) fn status(interval: &Interval) -> Option<Speedup> {
+    Some(Speedup {
+        estimate: Decimal::from_f64(interval.mean)?,
+        lower: interval.bounds.and_then(|(lower, _)| Decimal::from_f64(lower)),
+        upper: interval.bounds.and_then(|(_, upper)| Decimal::from_f64(upper)),
+        pairs: interval.count as u32,
+    })
+}
+
+/// The interval for people.
+pub(crate) fn shown(interval: &Interval) -> String {
+    match interval.bounds {
+        Some((lower, upper)) => {
+            format!("speedup {:.3} [{lower:.3}, {upper:.3}] from {} pairs", interval.mean, interval.count)
+        }
+        None => format!("speedup {:.3} from a single pair (SinglePair: no interval)", interval.mean),
+    }
+}
+
+/// The interval that the subject has reached; `None` before the first look.
+pub(crate) fn reached(subject: &Subject<'_>) -> Option<Interval> {
+    let comparison = &subject.comparison;
+    let Some(threshold) = threshold(subject) else { return measured(comparison) };
+    match compare(comparison, threshold.value).0 {
+        Sequential::Above(interval) | Sequential::Below(interval) | Sequential::Undecided(interval) => Some(interval),
+        Sequential::More(_) => over_all_pairs(comparison, super::sequential::share),
+    }
+}
+
+/// The interval of a comparison that decides nothing: one look, at the whole error probability.
+fn measured(comparison: &Comparison<'_>) -> Option<Interval> {
+    over_all_pairs(comparison, |analysis, _| super::sequential::alpha(analysis))
+}
+
+/// The interval over the pairs that there are, at the error probability that `error` gives for their number.
+fn over_all_pairs(comparison: &Comparison<'_>, error: impl Fn(&Analysis, usize) -> f64) -> Option<Interval> {
+    let (pairs, _) = comparison.pairs(0);
+    let logs: Vec<f64> = pairs.iter().map(|pair| pair.ratio().ln()).collect();
+    let interval = super::sequential::interval(&logs, error(&comparison.draft.spec.analysis, logs.len()))?;
+    let bounds = interval.bounds.map(|(lower, upper)| (lower.exp(), upper.exp()));
+    Some(Interval { mean: interval.mean.exp(), bounds, ..interval })
+}
+
+/// The median of the finite values.
+pub(crate) fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut values: Vec<f64> = values.filter(|value| value.is_finite()).collect();
+    values.sort_unstable_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => None,
+        n if n % 2 == 0 => Some((values[middle - 1] + values[middle]) / 2.0),
+        _ => Some(values[middle]),
+    }
+}
+
+/// The subject is not faster than demanded, or that is not known yet.
+pub(super) fn speedup(subject: &Subject<'_>) -> Option<Verdict> {
+    let Some(threshold) = threshold(subject) else { return first_look(subject) };
+    let (said, missing) = compare(&subject.comparison, threshold.value);
+    match said {
+        Sequential::More(_) => Some(subject.run(Purpose::Speed, checked_first(subject, missing))),
+        Sequential::Above(_) => None,
+        Sequential::Below(interval) => Some(slow(subject, &interval, &threshold)),
+        Sequential::Undecided(interval) => undecided(subject, &interval, &threshold),
+    }
+}
+
+/// Without a threshold the speedup is measured, at the first look, and decides nothing.
+fn first_look(subject: &Subject<'_>) -> Option<Verdict> {
+    let wanted = looks(&subject.spec().analysis).first().copied().unwrap_or(1);
+    let (pairs, missing) = subject.comparison.pairs(wanted);
+    (pairs.len() < wanted && !missing.is_empty()).then(|| subject.run(Purpose::Speed, missing))
+}
+
+/// The candidate of a phase is preflighted before it runs.
+fn checked_first(subject: &Subject<'_>, missing: Vec<Launch>) -> Vec<Launch> {
+    let comparison = &subject.comparison;
+    let checked = subject.phase.is_none() || comparison.find(LaunchKind::Preflight, Arm::Candidate, 0).is_some();
+    let check = (!checked).then(|| comparison.launch(LaunchKind::Preflight, Arm::Candidate, 0));
+    check.into_iter().chain(missing).collect()
+}
+
+fn undecided(subject: &Subject<'_>, interval: &Interval, threshold: &Threshold) -> Option<Verdict> {
+    let message = format!("{}: neither bound clears {threshold}", shown(interval));
+    match (subject.phase, subject.spec().analysis.on_inconclusive) {
+        (Some(_), OnInconclusive::Accept) => None,
+        (Some(_), OnInconclusive::RollBack) => Some(Verdict::Inconclusive { reason: Reason::SpeedUndecided, message }),
+        // A goal that is not shown to be reached is missed.
+        (None, _) => Some(Verdict::Fails { trigger: None, reason: Reason::SpeedUndecided, message }),
+    }
+}
+
+fn slow(subject: &Subject<'_>, interval: &Interval, threshold: &Threshold) -> Verdict {
+    let wait = subject.median(|launch| launch.loader_wait_share.as_ref().map(Decimal::value));
+    let message = format!("{} is below {threshold}", shown(interval));
+    let loader_rung = |phase: &Phase| {
+        let rung = crate::ladder::rung(&subject.comparison) as usize;
+        phase.fallbacks.iter().skip(rung).any(|fallback| fallback.when.contains(&Trigger::LoaderBound))
+    };
+    match wait {
+        Some(share) if share > LOADER_BOUND_SHARE && subject.phase.is_some_and(loader_rung) => Verdict::Fails {
+            trigger: Some(Trigger::LoaderBound),
+            reason: Reason::LoaderBound,
+            message: format!("{message}; steps wait for data {share:.3} of the time (limit {LOADER_BOUND_SHARE})"),
+        },
+        Some(_) | None => {
+            Verdict::Fails { trigger: Some(Trigger::SpeedBelowThreshold), reason: Reason::SpeedBelowThreshold, message }
+        }
+    }
+}
+
+/// The verdict when every gate is passed.
+pub(super) fn holds(subject: &Subject<'_>) -> Verdict {
+    let Some(threshold) = threshold(subject) else {
+        let message = measured(&subject.comparison).as_ref().map(shown).unwrap_or_default();
+        return Verdict::Holds { reason: Reason::GoalMet, message };
+    };
+    match compare(&subject.comparison, threshold.value).0 {
+        Sequential::Undecided(interval) => Verdict::Holds {
+            reason: Reason::AcceptedInconclusive,
+            message: format!("{}: undecided, kept by analysis.onInconclusive", shown(&interval)),
+        },
+        Sequential::Above(interval) | Sequential::Below(interval) => Verdict::Holds {
+            reason: if interval.bounds.is_some() { Reason::SpeedAboveThreshold } else { Reason::SinglePair },
+            message: format!("{} clears {threshold}", shown(&interval)),
+        },
+        // `speedup` asks for more pairs first.
+        Sequential::More(pairs) => Verdict::Inconclusive {
+            reason: Reason::SpeedUndecided,
+            message: format!("{pairs} pairs are needed for a verdict"),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_median_leaves_out_what_is_not_finite() {
+        assert_eq!(median([].into_iter()), None);
+        assert_eq!(median([3.0, f64::NAN, 1.0].into_iter()), Some(2.0));
+        assert_eq!(median([3.0, 9.0, 1.0].into_iter()), Some(3.0));
+    }
+
+    #[test]
+    fn a_single_pair_is_labelled() {
+        let single = Interval { mean: 1.3, bounds: None, count: 1 };
+        assert!(shown(&single).contains("SinglePair"));
+        assert_eq!(status(&single).unwrap().lower, None);
+    }
+}

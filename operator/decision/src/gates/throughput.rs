@@ -1,0 +1,110 @@
+//! Throughput as such: `gates.minItemsPerSecond` and `gates.maxEpochSeconds`, measured and in training; and in training what
+//! the evidence promises.
+
+use super::{Alarm, Subject, Verdict, Watched};
+use crate::reason::Reason;
+use pawl_api::spec::Gates;
+use pawl_contract::decimal::Decimal;
+
+/// All accepted phases together train fewer items per second than demanded.
+pub(super) fn items_per_second(subject: &Subject<'_>) -> Option<Verdict> {
+    let gates = &subject.spec().gates;
+    gates.min_items_per_second.as_ref()?;
+    match speed(subject) {
+        None => Some(Subject::unmeasured("gates.minItemsPerSecond", "items per second")),
+        Some(speed) => Some(too_slow(below_rate(gates, speed)?)),
+    }
+}
+
+/// An epoch takes longer with all accepted phases together than demanded.
+pub(super) fn epoch_seconds(subject: &Subject<'_>) -> Option<Verdict> {
+    let gates = &subject.spec().gates;
+    gates.max_epoch_seconds.as_ref()?;
+    let items = subject.comparison.draft.status.baseline.as_ref().and_then(|baseline| baseline.items_per_epoch);
+    match (speed(subject), items) {
+        (Some(speed), Some(items)) => Some(too_slow(epoch_too_long(gates, speed, items)?)),
+        (None, _) => Some(Subject::unmeasured("gates.maxEpochSeconds", "items per second")),
+        (_, None) => Some(Subject::unmeasured("gates.maxEpochSeconds", "itemsPerEpoch")),
+    }
+}
+
+/// Training is slower than the evidence promises, by more than `train.guard.throughputTolerance`.
+pub(super) fn promise(watched: &Watched<'_>) -> Option<Alarm> {
+    let promised = watched.training.promised_items_per_second.as_ref()?.value();
+    let message = below_promise(promised, &watched.spec.train.guard.throughput_tolerance, in_window(watched)?)?;
+    Some(Alarm::BelowPromise(message))
+}
+
+/// Training is slower than a gate demands.
+pub(super) fn least_in_training(watched: &Watched<'_>) -> Option<Alarm> {
+    let (gates, speed) = (&watched.spec.gates, in_window(watched)?);
+    let items = watched.baseline.and_then(|baseline| baseline.items_per_epoch);
+    let epoch = || epoch_too_long(gates, speed, items?);
+    below_rate(gates, speed).or_else(epoch).map(Alarm::BelowGate)
+}
+
+fn speed(subject: &Subject<'_>) -> Option<f64> {
+    subject.median(|launch| launch.items_per_second.as_ref().map(Decimal::value))
+}
+
+/// Items per second of the newest window of a training.
+fn in_window(watched: &Watched<'_>) -> Option<f64> {
+    watched.progress.items_per_second.filter(|speed| speed.is_finite())
+}
+
+fn too_slow(message: String) -> Verdict {
+    Verdict::Fails { trigger: None, reason: Reason::ThroughputBelowGate, message }
+}
+
+fn below_rate(gates: &Gates, speed: f64) -> Option<String> {
+    let gate = gates.min_items_per_second.as_ref().filter(|gate| speed < gate.value())?;
+    Some(format!("{speed:.1} items/s are below gates.minItemsPerSecond {gate}"))
+}
+
+fn epoch_too_long(gates: &Gates, speed: f64, items: u64) -> Option<String> {
+    let gate = gates.max_epoch_seconds.as_ref()?;
+    // No speed at all takes for ever.
+    let seconds = items as f64 / speed.max(0.0);
+    (seconds > gate.value()).then(|| {
+        format!(
+            "an epoch of {items} items takes {seconds:.1} s at {speed:.1} items/s, longer than gates.maxEpochSeconds {gate}"
+        )
+    })
+}
+
+fn below_promise(promised: f64, tolerance: &Decimal, speed: f64) -> Option<String> {
+    let least = promised * (1.0 - tolerance.value());
+    (speed < least).then(|| {
+        format!(
+            "{speed:.1} items/s are below {least:.1}: promised were {promised:.1}, train.guard.throughputTolerance is \
+             {tolerance}"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn number(text: &str) -> Option<Decimal> {
+        Some(text.parse().unwrap())
+    }
+
+    #[test]
+    fn limits_themselves_are_allowed() {
+        let gates = Gates { min_items_per_second: number("100"), max_epoch_seconds: number("90"), ..Gates::default() };
+        assert_eq!(below_rate(&gates, 100.0), None);
+        assert!(below_rate(&gates, 99.9).is_some());
+        assert_eq!(epoch_too_long(&gates, 100.0, 9_000), None);
+        assert!(epoch_too_long(&gates, 100.0, 9_001).is_some());
+        assert!(epoch_too_long(&gates, 0.0, 1).is_some(), "no progress is too slow");
+        assert_eq!((below_rate(&Gates::default(), 0.0), epoch_too_long(&Gates::default(), 0.0, 1)), (None, None));
+    }
+
+    #[test]
+    fn a_promise_is_kept_within_its_tolerance() {
+        let tolerance: Decimal = "0.2".parse().unwrap();
+        assert_eq!(below_promise(100.0, &tolerance, 80.0), None);
+        assert!(below_promise(100.0, &tolerance, 79.9).unwrap().contains("throughputTolerance is 0.2"));
+    }
+}

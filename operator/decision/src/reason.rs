@@ -1,0 +1,97 @@
+//! Reasons: why something happened, in one CamelCase word.
+
+use pawl_api::status::Stage;
+use pawl_contract::exit::Outcome;
+
+/// The reasons of phases, the bundle, conditions, events and failures. Displayed as it stands in the status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display)]
+pub(crate) enum Reason {
+    /// A launch ended so.
+    #[strum(to_string = "{0}")]
+    Outcome(Outcome),
+    /// The baseline ended so.
+    #[strum(to_string = "Baseline{0}")]
+    Baseline(Outcome),
+    /// The job is there.
+    #[strum(to_string = "{0}")]
+    Stage(Stage),
+    AcceptedInconclusive,
+    AsPlanned,
+    AttemptFailed,
+    AttemptStarted,
+    BatchMismatch,
+    BundleFailed,
+    Complete,
+    Conflict,
+    ControlFailed,
+    DeadlineExceeded,
+    DryRun,
+    GateUnderpowered,
+    GateUnmeasured,
+    GoalMet,
+    GoalMissed,
+    InvalidPlan,
+    InvalidSpec,
+    LoaderBound,
+    LossDiverged,
+    MemoryAboveGate,
+    NoFailure,
+    NoLongerHelps,
+    NotComplete,
+    NotSuspended,
+    NothingAccepted,
+    NothingNeedsIt,
+    NumericsMisdeclared,
+    OffloadOverhead,
+    PhaseError,
+    Pinned,
+    Preempted,
+    QualityBelowThreshold,
+    Queued,
+    Reopened,
+    RequirementNotAccepted,
+    RetriesExhausted,
+    RevertedWith,
+    SearchUnavailable,
+    SinglePair,
+    SpecSuspend,
+    SpeedAboveThreshold,
+    SpeedBelowThreshold,
+    SpeedUndecided,
+    Straggler,
+    Superseded,
+    ThroughputBelowGate,
+    ThroughputBelowPromise,
+    TrainingDegraded,
+    TrainingDone,
+    TrialRunning,
+    TrialStarted,
+    Unpinned,
+    UtilizationBelowGate,
+    ValidationAboveGate,
+}
+
+impl Reason {
+    /// Whether `text`, as it stands in the status, is this reason.
+    pub fn is(self, text: &str) -> bool {
+        self.to_string() == text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_is_one_camel_case_word() {
+        for (reason, text) in [
+            (Reason::Outcome(Outcome::OutOfMemory), "OutOfMemory"),
+            (Reason::Baseline(Outcome::CompileFailed), "BaselineCompileFailed"),
+            (Reason::Stage(Stage::Optimizing), "Optimizing"),
+            (Reason::GoalMissed, "GoalMissed"),
+        ] {
+            assert_eq!(reason.to_string(), text);
+            assert!(reason.is(text) && !Reason::AsPlanned.is(text));
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Trials: what launches are made for, and what retries are counted for.
+
+use pawl_api::status::PhaseStatus;
+use std::fmt;
+
+/// A trial. Its text is the prefix of its launches' names, and the status keeps it; trials are compared by their whole text,
+/// which two phases never share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Trial {
+    /// The checks before anything is measured.
+    Preflight,
+    /// The quality launches of the baseline.
+    Baseline,
+    /// A phase with a number of rungs taken. The hash of its input is part of the name: a phase that is judged anew makes
+    /// launches of new names.
+    Phase { phase: String, rung: u32, input: String },
+    /// All accepted phases together, by the hash of the settings.
+    Bundle { input: String },
+    /// All accepted phases against all but one.
+    LeaveOneOut { input: String, phase: String },
+    /// The training.
+    Train,
+}
+
+impl fmt::Display for Trial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Preflight => f.write_str("preflight"),
+            Self::Baseline => f.write_str("baseline"),
+            Self::Phase { phase, rung, input } => write!(f, "{phase}-r{rung}-{input}"),
+            Self::Bundle { input } => write!(f, "bundle-{input}"),
+            Self::LeaveOneOut { input, phase } => write!(f, "bundle-{input}-without-{phase}"),
+            Self::Train => f.write_str("train"),
+        }
+    }
+}
+
+impl Trial {
+    /// The trial of a phase with `rung` rungs taken.
+    pub fn of_phase(phase: &PhaseStatus, rung: u32) -> Self {
+        let input = phase.input_hash.get(..4).unwrap_or_default().to_owned();
+        Self::Phase { phase: phase.name.clone(), rung, input }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_phase_whose_name_begins_like_another_phase_has_trials_of_its_own() {
+        let trials = |name: &str| {
+            let phase =
+                PhaseStatus { name: name.to_owned(), input_hash: "abcdef".to_owned(), ..PhaseStatus::default() };
+            (0..3).map(|rung| Trial::of_phase(&phase, rung).to_string()).collect::<Vec<_>>()
+        };
+        let batch = trials("batch");
+        assert_eq!(batch[1], "batch-r1-abcd");
+        for name in ["batch-recompute", "batch-r1", "batch-r1-abcd"] {
+            assert!(trials(name).iter().all(|trial| !batch.contains(trial)), "{name}");
+        }
+    }
+}
