@@ -1,7 +1,7 @@
 //! Numbers for people: three significant digits, a unit, always the same form.
 
 use pawl_api::quantity::Bytes;
-use pawl_api::status::Speedup;
+use pawl_api::status::{CostStatus, Speedup};
 
 /// A ratio as a factor, such as `1.31×`.
 pub fn factor(value: f64) -> String {
@@ -68,6 +68,18 @@ pub fn seconds(value: f64) -> String {
     }
 }
 
+/// What a job saved compared with training with the baseline, for people: `1.20 USD saved (34 %)`, or the share alone when
+/// there is no price. Negative while the phases have not paid for being judged.
+pub fn saved(cost: &CostStatus) -> Option<String> {
+    let percent = cost.saved_percent.as_ref().map(|percent| format!("{:.0} %", percent.value()));
+    let money = cost.saved.as_ref().map(|saved| format!("{:.2} {} saved", saved.value(), cost.currency));
+    match (money, percent) {
+        (Some(money), Some(percent)) => Some(format!("{money} ({percent})")),
+        (Some(money), None) => Some(money),
+        (None, percent) => percent.map(|percent| format!("{percent} saved")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -91,5 +103,19 @@ mod tests {
         assert_eq!(bytes(1_342_177_280), "1.25 GiB");
         assert_eq!(bytes(12), "12 B");
         assert_eq!([seconds(4.21), seconds(200.0), seconds(3900.0)], ["4.2s", "3m 20s", "1h 05m"]);
+    }
+
+    #[test]
+    fn savings_are_money_and_a_share() {
+        let number = |text: &str| text.parse().ok();
+        let cost = |saved: &str, percent: &str| CostStatus {
+            saved: number(saved),
+            saved_percent: number(percent),
+            currency: "USD".to_owned(),
+            ..CostStatus::default()
+        };
+        assert_eq!(saved(&cost("1.2", "34.4")).unwrap(), "1.20 USD saved (34 %)");
+        assert_eq!(saved(&cost("", "-12")).unwrap(), "-12 % saved");
+        assert_eq!(saved(&cost("", "")), None);
     }
 }

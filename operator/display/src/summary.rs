@@ -1,7 +1,7 @@
 //! Everything about a job below one another: the table, the settings, the training, the cost, the files.
 
 use super::table;
-use crate::numbers::{percent_change, short};
+use crate::numbers::{percent_change, saved, short};
 use crate::settings::{Difference, differences};
 use console::{Style as Paint, measure_text_width, truncate_str};
 use pawl_api::status::Stage;
@@ -123,8 +123,8 @@ fn cost(view: &View<'_>) -> Option<String> {
     if let Some(spent) = &cost.spent {
         write!(text, ", {:.2} {}", spent.value(), cost.currency).expect(INFALLIBLE);
     }
-    if let Some(saved) = &cost.saved {
-        write!(text, ", {:.2} {} saved in training", saved.value(), cost.currency).expect(INFALLIBLE);
+    if let Some(saved) = saved(cost) {
+        write!(text, ", {saved}").expect(INFALLIBLE);
     }
     Some(text)
 }

@@ -74,7 +74,7 @@ pub const fn word(state: PhaseState) -> &'static str {
 
 /// The verdict on a phase in a few words, the rung that was taken included.
 pub fn phrase(phase: &PhaseStatus) -> String {
-    match phase.rung {
+    match phase.effective_rung() {
         0 => word(phase.state).to_owned(),
         rung => format!("{} on rung {rung}", word(phase.state)),
     }

@@ -78,7 +78,7 @@ const JOBS: [Family<Sample>; 18] = [
         }),
     family("pawl_cost_total", Counter, "Money so far.",
         |job, row| row.some_with("currency", &job.currency, job.spent)),
-    family("pawl_cost_saved", Gauge, "Money that the baseline would have cost more.",
+    family("pawl_cost_saved", Gauge, "Money saved compared with training with the baseline, less what judging cost.",
         |job, row| row.some_with("currency", &job.currency, job.saved)),
 ];
 

@@ -53,7 +53,7 @@
 //! | `pawl_job_unsaved_since_timestamp_seconds` | gauge | | when the newest checkpoint was heard of, or training began; while it trains |
 //! | `pawl_gpu_hours_total` | counter | `purpose` | device hours (process hours on the CPU) |
 //! | `pawl_cost_total` | counter | `currency` | money so far, when the manifest has a price |
-//! | `pawl_cost_saved` | gauge | `currency` | money that the baseline would have cost more |
+//! | `pawl_cost_saved` | gauge | `currency` | money saved compared with training with the baseline, less what judging cost |
 //!
 //! # Each phase (labels `namespace`, `job`, `phase`, and those named)
 //!

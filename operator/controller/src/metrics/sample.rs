@@ -146,7 +146,7 @@ impl PhaseSample {
             pairs: speedup.map(|speedup| speedup.pairs),
             minimum: spec.map(Phase::min_speedup),
             expected: spec.and_then(|spec| number(spec.expected_speedup.as_ref())),
-            rung: phase.rung,
+            rung: phase.effective_rung(),
             loss_delta: Bounds {
                 estimate: quality.map(|quality| quality.loss_delta.value()),
                 lower: None,

@@ -9,7 +9,7 @@ mod tables;
 mod training;
 mod waterfall;
 
-use crate::numbers::{factor, interval, percent_change, short};
+use crate::numbers::{factor, interval, percent_change, saved, short};
 use crate::verdict::{Tone, tone};
 use evidence::Evidence;
 use pawl_api::status::Stage;
@@ -156,14 +156,14 @@ fn tiles(evidence: &Evidence) -> Vec<(String, String, String)> {
         let unit = if evidence.job.spec.trainer.gpus_per_replica == 0 { "process hours" } else { "GPU hours" };
         match &cost.spent {
             Some(spent) => {
-                let saved = cost.saved.as_ref().map(|saved| format!(", {:.2} saved", saved.value()));
+                let saved = saved(cost).map(|saved| format!(", {saved}")).unwrap_or_default();
                 tiles.push((
                     "cost".to_owned(),
                     format!("{:.2} {}", spent.value(), cost.currency),
-                    format!("{hours} {unit}{}", saved.unwrap_or_default()),
+                    format!("{hours} {unit}{saved}"),
                 ));
             }
-            None => tiles.push((unit.to_owned(), hours, String::new())),
+            None => tiles.push((unit.to_owned(), hours, saved(cost).unwrap_or_default())),
         }
     }
     tiles

@@ -77,7 +77,7 @@ const INFALLIBLE: &str = "writing to a string does not fail";
 /// What the phase changes, the rungs that were taken included.
 fn patch(phase: &PhaseStatus, spec: Option<&Phase>) -> String {
     let Some(spec) = spec else { return String::new() };
-    let rungs = spec.fallbacks.iter().take(phase.rung as usize).map(|rung| &rung.settings);
+    let rungs = spec.fallbacks.iter().take(phase.effective_rung() as usize).map(|rung| &rung.settings);
     let mut html = String::from(r#"<p class="patch">"#);
     for (index, settings) in std::iter::once(&spec.settings).chain(rungs).enumerate() {
         if index > 0 {
