@@ -81,6 +81,9 @@ mod tests {
         let train = Budget::new(&plan(LaunchKind::Train, epochs), 4, 100).unwrap();
         assert_eq!((train.items, train.eval_every, train.warmup), (200, Some(100), 10));
         assert!(train.evaluation_due(96, 100) && !train.evaluation_due(100, 104));
+        let epochs = Planned { epochs: Some(2), ..Default::default() };
+        let quality = Budget::new(&plan(LaunchKind::Quality, epochs), 4, 100).unwrap();
+        assert_eq!((quality.items, quality.eval_every), (200, None));
         for kind in [LaunchKind::Measure, LaunchKind::Quality, LaunchKind::Train] {
             let message = Budget::new(&plan(kind, Planned::default()), 4, 100).unwrap_err().to_string();
             assert!(message.starts_with("budget."), "{message}");

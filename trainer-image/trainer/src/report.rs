@@ -36,6 +36,7 @@ pub fn of_run(run: &Run<'_>, launch: &Launch, result: &Result<(), Ending>, peak:
         collective_wait_share: run.throughput.collective_share(),
         offload_share: offload_share(run),
         utilization: run.throughput.utilization(),
+        items_per_epoch: Some(run.job.items_per_epoch()),
         last_checkpoint: run.saver.as_ref().and_then(Saver::newest).cloned(),
         failure: stopped.then_some(Failure { rank: Some(launch.rank), step, items }),
         ..bare(&launch.plan, launch.rank, outcome, message, wall)
