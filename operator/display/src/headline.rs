@@ -15,7 +15,7 @@ pub fn render(status: &TrainingJobStatus, max_pairs: u32) -> String {
     let doing = match (status.stage, attempt.map(|attempt| attempt.purpose)) {
         (Stage::Pending | Stage::Preflight, _) => "checking the settings".to_owned(),
         (Stage::Searching, _) => "searching".to_owned(),
-        (Stage::Complete | Stage::Failed | Stage::Suspended, _) => format!("{:?}", status.stage),
+        (Stage::Complete | Stage::Failed | Stage::Suspended, _) => status.stage.to_string(),
         (Stage::Training, _) | (_, Some(Purpose::Train)) => "training".to_owned(),
         (Stage::Optimizing, None) => "between launches".to_owned(),
         (Stage::Optimizing, Some(Purpose::Preflight)) => format!("checking {name}"),

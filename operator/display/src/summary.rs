@@ -77,7 +77,7 @@ fn facts(view: &View<'_>) -> Vec<(&'static str, Vec<String>)> {
 fn stage(status: &TrainingJobStatus) -> Vec<String> {
     let mut lines = vec![match status.stage {
         Stage::Complete => "complete".to_owned(),
-        other => format!("{other:?}").to_lowercase(),
+        other => other.to_string().to_lowercase(),
     }];
     for condition in &status.conditions {
         let alarming = matches!(condition.type_.as_str(), "Failed" | "Degraded" | "Stalled" | "Suspended");

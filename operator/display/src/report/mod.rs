@@ -73,7 +73,7 @@ fn header(html: &mut String, evidence: &Evidence) {
     let device = if evidence.job.spec.trainer.gpus_per_replica == 0 { "CPU rank" } else { "GPU" };
     write!(
         html,
-        r#"<header><h1>{} <span class="badge {class}">{:?}</span></h1><p class="muted">workload {} on {ranks} {device}{}{}</p><div class="tiles">"#,
+        r#"<header><h1>{} <span class="badge {class}">{}</span></h1><p class="muted">workload {} on {ranks} {device}{}{}</p><div class="tiles">"#,
         Escaped(evidence.name()),
         status.stage,
         Escaped(&workload),

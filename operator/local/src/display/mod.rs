@@ -138,7 +138,7 @@ impl Display {
 fn launch_line(report: &Report) -> String {
     let mut facts = vec![match report.outcome {
         Outcome::Done => "done".to_owned(),
-        other => format!("{other:?}"),
+        other => other.to_string(),
     }];
     facts.extend(report.items_per_second.map(|speed| format!("{} items/s", short(speed))));
     facts.extend(report.losses.last().map(|point| format!("loss {}", short(point.loss))));

@@ -172,7 +172,7 @@ fn choose(pods: &[Pod], place: Option<(u32, u32)>) -> Option<Choice<'_>> {
     let Some((pod, end)) = first else { return Some(choice(*gang.first()?, "rank 0", Some(0))) };
     let how = match end.reason.as_deref() {
         Some("OOMKilled") => "OOMKilled".to_owned(),
-        _ => format!("{:?}, exit code {}", Outcome::from_exit_code(end.exit_code), end.exit_code),
+        _ => format!("{}, exit code {}", Outcome::from_exit_code(end.exit_code), end.exit_code),
     };
     Some(choice(pod, &format!("failed first ({how})"), None))
 }
