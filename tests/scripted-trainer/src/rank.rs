@@ -117,6 +117,7 @@ impl Rank {
         };
         let needed = script.memory_bytes(&plan.settings);
         report.predicted_memory_bytes = Some(needed);
+        report.items_per_epoch = Some(script.items_per_epoch);
         self.strike(&mut run, true)?;
         if plan.kind == LaunchKind::Preflight {
             let limit = script.memory.limit_bytes;
