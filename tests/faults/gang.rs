@@ -74,7 +74,7 @@ impl<'a> Training<'a> {
         };
         let job = self.scene.until("the end of the training", deadline, look).await;
         assert_eq!(stage(&job), Stage::Complete, "{:?}", status(&job).failure);
-        assert_eq!(status(&job).training.as_ref().unwrap().items, self.items);
+        assert_eq!(status(&job).training.as_ref().unwrap().measured.items, self.items);
         job
     }
 }

@@ -75,6 +75,21 @@ fn shorten(schema: &mut Value) {
     keep_first_description(&mut status["effectiveSettings"]);
     keep_first_description(&mut status["baseline"]["properties"]["launches"]);
     keep_first_description(&mut status["bundle"]["properties"]["launches"]);
+    // What was measured stands in each of them.
+    let phase = status["phases"]["items"]["properties"].clone();
+    undocument_repeated(&mut status["phases"]["items"]["properties"]["launches"]["items"], &phase);
+    for part in ["baseline", "bundle", "training"] {
+        undocument_repeated(&mut status[part], &phase);
+    }
+}
+
+/// Removes descriptions from the properties that are documented alike in `first`.
+fn undocument_repeated(schema: &mut Value, first: &Value) {
+    for (name, property) in schema["properties"].as_object_mut().into_iter().flatten() {
+        if property["description"].is_string() && property["description"] == first[name]["description"] {
+            schema::strip(property, "description");
+        }
+    }
 }
 
 fn keep_first_description(schema: &mut Value) {

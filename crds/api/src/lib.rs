@@ -2,6 +2,7 @@
 //!
 //! - [`spec`]: what a user writes;
 //! - [`status`]: what Pawl believes, and why: the only memory of the decision core;
+//! - [`title`]: what a launch is, for people;
 //! - [`quantity`] and [`duration`]: the string forms of bytes and times;
 //! - [`validate()`]: what must hold beyond the schema;
 //! - [`definition()`]: the CustomResourceDefinition, from the types and the rules. The crate `pawl-manifest` prints it as YAML and
@@ -17,6 +18,7 @@ mod rules;
 pub mod schema;
 pub mod spec;
 pub mod status;
+pub mod title;
 mod validate;
 
 pub use definition::definition;

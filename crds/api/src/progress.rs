@@ -1,6 +1,7 @@
 //! Progress, apart from news: what every step of the training changes need not be written at every step.
 
 use crate::status::{TrainingJobStatus, TrainingStatus};
+use pawl_contract::measured::Measured;
 
 impl TrainingJobStatus {
     /// This status without what changes with every step of the training. Two statuses whose rests differ tell news, which
@@ -20,11 +21,25 @@ impl TrainingJobStatus {
 /// Names every field, so that a new one does not compile before it is said what it is.
 fn forget_progress(training: &mut TrainingStatus) {
     let TrainingStatus {
-        step,
-        items,
+        measured:
+            Measured {
+                steps,
+                items,
+                items_per_second,
+                step_seconds,
+                loss,
+                wall_seconds,
+                peak_memory_bytes,
+                loader_wait_share,
+                collective_wait_share,
+                offload_share,
+                utilization,
+                // What was validated last is what guards against damage.
+                validation: _,
+                first_validation: _,
+                predicted_memory_bytes: _,
+            },
         epoch,
-        items_per_second,
-        loss,
         eta,
         goodput,
         last_checkpoint,
@@ -32,9 +47,6 @@ fn forget_progress(training: &mut TrainingStatus) {
         best_checkpoint: _,
         slow_windows,
         window,
-        // What was validated last is what guards against damage.
-        validation: _,
-        first_validation: _,
         promised_items_per_second: _,
         restarts: _,
         resume_not_after_items: _,
@@ -45,9 +57,11 @@ fn forget_progress(training: &mut TrainingStatus) {
         degraded: _,
         completed: _,
     } = training;
-    (*step, *items, *epoch, *slow_windows) = Default::default();
-    (*items_per_second, *loss, *eta, *goodput) = Default::default();
-    (*last_checkpoint, *window) = Default::default();
+    (*steps, *items, *epoch, *slow_windows) = Default::default();
+    (*items_per_second, *step_seconds, *loss, *wall_seconds) = Default::default();
+    (*peak_memory_bytes, *utilization) = Default::default();
+    (*loader_wait_share, *collective_wait_share, *offload_share) = Default::default();
+    (*eta, *goodput, *last_checkpoint, *window) = Default::default();
 }
 
 #[cfg(test)]
@@ -57,10 +71,13 @@ mod tests {
     #[test]
     fn steps_are_progress_and_a_restart_is_news() {
         let status = |training| TrainingJobStatus { training: Some(training), ..TrainingJobStatus::default() };
-        let before = status(TrainingStatus { step: 7, items: 70, ..TrainingStatus::default() });
-        let later = status(TrainingStatus { step: 8, items: 80, ..TrainingStatus::default() });
+        let at = |steps| TrainingStatus {
+            measured: Measured { steps, items: steps * 10, ..Measured::default() },
+            ..TrainingStatus::default()
+        };
+        let (before, later) = (status(at(7)), status(at(8)));
         assert_eq!(before.clone().without_progress(), later.without_progress());
-        let again = status(TrainingStatus { step: 7, items: 70, restarts: 1, ..TrainingStatus::default() });
+        let again = status(TrainingStatus { restarts: 1, ..at(7) });
         assert_ne!(before.clone().without_progress(), again.without_progress());
         assert_ne!(before.without_progress(), TrainingJobStatus::default().without_progress(), "training began");
     }

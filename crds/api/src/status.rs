@@ -4,6 +4,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use pawl_contract::decimal::Decimal;
 use pawl_contract::exit::Outcome;
+use pawl_contract::measured::Measured;
 use pawl_contract::plan::LaunchKind;
 use pawl_contract::settings::Settings;
 use schemars::JsonSchema;
@@ -220,12 +221,9 @@ pub struct PhaseStatus {
     /// What was measured of its quality.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quality: Option<QualityStatus>,
-    /// Peak memory of its launches, bytes.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub peak_memory: Option<u64>,
-    /// Predicted memory, bytes.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub predicted_memory: Option<u64>,
+    /// What was measured of its launches: the median of rates and shares, the largest memory.
+    #[serde(flatten)]
+    pub measured: Measured<Decimal>,
     /// The evidence: its newest launches.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub launches: Vec<LaunchStatus>,
@@ -297,33 +295,12 @@ pub struct LaunchStatus {
     pub seed: u32,
     /// How it ended.
     pub outcome: Outcome,
-    /// Items per second.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub items_per_second: Option<Decimal>,
-    /// Final training loss.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub loss: Option<Decimal>,
-    /// Items seen.
-    #[serde(default)]
-    pub items: u64,
-    /// Validation metrics.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub validation: BTreeMap<String, Decimal>,
+    /// What was measured; of the validation, the loss and the metrics with a gate.
+    #[serde(flatten)]
+    pub measured: Measured<Decimal>,
     /// Which devices it ran on: only launches with the same placement make a pair.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub placement: String,
-    /// Peak memory, bytes; predicted memory, for a Preflight.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub memory: Option<u64>,
-    /// Share of time waiting for data.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub loader_wait_share: Option<Decimal>,
-    /// Share of time in exposed optimizer offload.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub offload_share: Option<Decimal>,
-    /// Device utilization.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub utilization: Option<Decimal>,
     /// What the trainer said, unless all was well.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
@@ -335,15 +312,9 @@ pub struct LaunchStatus {
 pub struct BaselineStatus {
     /// Hash of all that its measurement depends on.
     pub input_hash: String,
-    /// Median items per second.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub items_per_second: Option<Decimal>,
-    /// Peak memory, bytes.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub peak_memory: Option<u64>,
-    /// Predicted memory, bytes.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub predicted_memory: Option<u64>,
+    /// What was measured of its launches: the median of rates and shares, the largest memory.
+    #[serde(flatten)]
+    pub measured: Measured<Decimal>,
     /// Items of one pass over the training data, when the trainer reports them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub items_per_epoch: Option<u64>,
@@ -372,12 +343,9 @@ pub struct BundleStatus {
     /// Quality against the baseline.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quality: Option<QualityStatus>,
-    /// Peak memory, bytes.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub peak_memory: Option<u64>,
-    /// Device utilization, 0 to 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub utilization: Option<Decimal>,
+    /// What was measured of its launches: the median of rates and shares, the largest memory.
+    #[serde(flatten)]
+    pub measured: Measured<Decimal>,
     /// Phases that were left out once to see whether they still help; each is judged once.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<String>,
@@ -390,27 +358,14 @@ pub struct BundleStatus {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TrainingStatus {
-    /// Optimizer steps done.
-    pub step: u64,
-    /// Items seen.
-    pub items: u64,
+    /// What was measured so far: speed over the newest window.
+    #[serde(flatten)]
+    pub measured: Measured<Decimal>,
     /// Epochs begun, from 0.
     pub epoch: u32,
-    /// Items per second.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub items_per_second: Option<Decimal>,
     /// Items per second that the evidence promises.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub promised_items_per_second: Option<Decimal>,
-    /// Newest training loss.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub loss: Option<Decimal>,
-    /// Validation metrics before training.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub first_validation: BTreeMap<String, Decimal>,
-    /// Newest validation metrics.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub validation: BTreeMap<String, Decimal>,
     /// When it will be done.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eta: Option<String>,

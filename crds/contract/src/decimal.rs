@@ -21,6 +21,13 @@ impl fmt::Display for NotADecimal {
 
 impl std::error::Error for NotADecimal {}
 
+/// Zero.
+impl Default for Decimal {
+    fn default() -> Self {
+        Self("0".to_owned())
+    }
+}
+
 impl Decimal {
     /// The pattern that the JSON Schema enforces.
     pub const PATTERN: &'static str = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?$";

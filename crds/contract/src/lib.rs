@@ -4,6 +4,7 @@
 //! decision core, the agent and any trainer can depend on it.
 //!
 //! - [`plan`]: what an attempt runs; one [`plan::LaunchPlan`] is the `plan.json` of one launch.
+//! - [`measured`]: what was measured, the same wherever it is written.
 //! - [`report`]: what a launch found; [`report::LaunchResult`] is the compact form on which decisions are made.
 //! - [`progress`]: what a running launch says of itself.
 //! - [`live`]: what agent 0 says of the attempt that it runs.
@@ -16,6 +17,7 @@ pub mod decimal;
 pub mod env;
 pub mod exit;
 pub mod live;
+pub mod measured;
 pub mod plan;
 pub mod pod;
 pub mod progress;

@@ -152,6 +152,9 @@ pub struct LaunchPlan {
     pub attempt: String,
     /// Name of the launch, unique within the job and deterministic.
     pub launch: String,
+    /// What the launch is, for people: `compile: pair 2 of 3, control`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub title: String,
     /// What it is for.
     pub kind: LaunchKind,
     /// What to train.
@@ -167,6 +170,13 @@ pub struct LaunchPlan {
     pub checkpoint: Option<CheckpointPolicy>,
     /// Seconds without a step after which the rank counts as hung.
     pub hang_timeout_seconds: f64,
+}
+
+impl LaunchPlan {
+    /// What people are shown: the title, or the name where the plan has none.
+    pub fn shown(&self) -> &str {
+        if self.title.is_empty() { &self.launch } else { &self.title }
+    }
 }
 
 /// An attempt: one gang that runs launches in order on the same devices, then ends.

@@ -1,8 +1,8 @@
 //! What a running launch says of itself: `progress.json` and `GET /progress`.
 
+use crate::measured::Validation;
 use crate::plan::LaunchKind;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 
 /// A checkpoint that is complete on storage.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -26,16 +26,6 @@ pub struct BestCheckpoint {
     pub metric: String,
     /// Value of that metric at the checkpoint.
     pub value: f64,
-}
-
-/// One evaluation on held-out data.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Validation {
-    /// Items seen by the whole gang when it was made.
-    pub items: u64,
-    /// Metric values by name; `loss` is always there.
-    pub metrics: BTreeMap<String, f64>,
 }
 
 /// A running launch, as of now. Rank 0 speaks for the gang.

@@ -2,10 +2,10 @@
 
 use crate::CONTRACT_VERSION;
 use crate::exit::Outcome;
+use crate::measured::Measured;
 use crate::plan::{LaunchKind, LaunchPlan};
-use crate::progress::{BestCheckpoint, CheckpointRef, Validation};
+use crate::progress::{BestCheckpoint, CheckpointRef};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 
 pub use crate::termination::{Folded, fold, unfold};
 
@@ -13,18 +13,6 @@ pub use crate::termination::{Folded, fold, unfold};
 pub const MAX_MESSAGE: usize = 200;
 /// Longest termination message of a pod, in bytes; Kubernetes cuts there.
 pub const MAX_TERMINATION_MESSAGE: usize = 4096;
-
-/// Median and spread of a measured quantity.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Spread {
-    /// 10th percentile.
-    pub p10: f64,
-    /// Median.
-    pub median: f64,
-    /// 90th percentile.
-    pub p90: f64,
-}
 
 /// A point of the training loss curve.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -66,45 +54,12 @@ pub struct Report {
     /// What happened and what to do about it, for people. Empty when all is well.
     #[serde(default)]
     pub message: String,
-    /// Optimizer steps done.
-    #[serde(default)]
-    pub steps: u64,
-    /// Items seen by the whole gang, those before a resumed checkpoint included.
-    #[serde(default)]
-    pub items: u64,
-    /// Items per second of the whole gang over the window: data loading included, evaluation and checkpoints excluded.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub items_per_second: Option<f64>,
-    /// Seconds per optimizer step over the window.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub step_seconds: Option<Spread>,
+    /// What was measured: its fields stand beside the others in the JSON.
+    #[serde(flatten)]
+    pub measured: Measured,
     /// The training loss curve, at most 64 points, evenly spaced in items.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub losses: Vec<LossPoint>,
-    /// Evaluation before the first step (Train, Quality).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub first_validation: Option<Validation>,
-    /// Newest evaluation.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub validation: Option<Validation>,
-    /// Device memory (host memory of tensors on the CPU) at its peak, bytes, largest rank.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub peak_memory_bytes: Option<u64>,
-    /// What the memory plan predicted, bytes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub predicted_memory_bytes: Option<u64>,
-    /// Share of the window that a step waited for data, 0 to 1.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub loader_wait_share: Option<f64>,
-    /// Share of the window that a step waited for collectives, 0 to 1.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub collective_wait_share: Option<f64>,
-    /// Share of the window spent on optimizer offload that nothing hid, 0 to 1.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub offload_share: Option<f64>,
-    /// Device utilization over the window, 0 to 1.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub utilization: Option<f64>,
     /// Items of one pass over the training data, when the workload has an end; also of a Preflight.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub items_per_epoch: Option<u64>,
@@ -117,9 +72,6 @@ pub struct Report {
     /// Where it died, unless it is done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
-    /// Seconds from the start of the process to this report.
-    #[serde(default)]
-    pub wall_seconds: f64,
 }
 
 impl Report {
@@ -132,24 +84,12 @@ impl Report {
             rank,
             outcome,
             message: String::new(),
-            steps: 0,
-            items: 0,
-            items_per_second: None,
-            step_seconds: None,
+            measured: Measured::default(),
             losses: Vec::new(),
-            first_validation: None,
-            validation: None,
-            peak_memory_bytes: None,
-            predicted_memory_bytes: None,
-            loader_wait_share: None,
-            collective_wait_share: None,
-            offload_share: None,
-            utilization: None,
             items_per_epoch: None,
             last_checkpoint: None,
             best_checkpoint: None,
             failure: None,
-            wall_seconds: 0.0,
         }
     }
 }
@@ -165,40 +105,10 @@ pub struct LaunchResult {
     /// First [`MAX_MESSAGE`] bytes of the message.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// Optimizer steps done.
-    #[serde(default)]
-    pub steps: u64,
-    /// Items seen.
-    #[serde(default)]
-    pub items: u64,
-    /// Items per second of the whole gang.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub items_per_second: Option<f64>,
-    /// Mean loss over the last quarter of the loss curve.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub final_loss: Option<f64>,
-    /// Of a training: validation metrics before its first step.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub first_validation: BTreeMap<String, f64>,
-    /// Newest validation metrics; `loss` is always among them.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub validation: BTreeMap<String, f64>,
-    /// Peak memory, bytes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub peak_memory_bytes: Option<u64>,
-    /// Predicted memory, bytes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub predicted_memory_bytes: Option<u64>,
-    /// Share of time waiting for data.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub loader_wait_share: Option<f64>,
-    /// Share of time in exposed optimizer offload.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub offload_share: Option<f64>,
-    /// Device utilization.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub utilization: Option<f64>,
-    /// Items of one pass over the training data.
+    /// What was measured, at six significant digits: its fields stand beside the others in the JSON.
+    #[serde(flatten)]
+    pub measured: Measured,
+    /// Items of one pass over the training data, when the workload has an end; also of a Preflight.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub items_per_epoch: Option<u64>,
     /// Newest complete checkpoint.
@@ -210,14 +120,22 @@ pub struct LaunchResult {
     /// Items seen before the failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed_at_items: Option<u64>,
-    /// Seconds it ran.
-    #[serde(default)]
-    pub wall_seconds: f64,
 }
 
-/// Six significant digits: enough for a decision, short in a message.
-pub(crate) fn rounded(value: f64) -> f64 {
-    format!("{value:.5e}").parse().unwrap_or(value)
+impl LaunchResult {
+    /// A result that says only how a launch ended.
+    pub fn bare(launch: &str, outcome: Outcome) -> Self {
+        Self {
+            launch: launch.to_owned(),
+            outcome,
+            message: String::new(),
+            measured: Measured::default(),
+            items_per_epoch: None,
+            checkpoint: None,
+            best_checkpoint: None,
+            failed_at_items: None,
+        }
+    }
 }
 
 /// The first `limit` bytes of `text`, cut at a character.
@@ -229,36 +147,30 @@ pub fn truncated(text: &str, limit: usize) -> &str {
     &text[..end]
 }
 
-fn metrics(validation: Option<&Validation>) -> BTreeMap<String, f64> {
-    let all = validation.into_iter().flat_map(|validation| &validation.metrics);
-    all.map(|(name, &value)| (name.clone(), rounded(value))).collect()
+/// Mean loss over the last quarter of a loss curve.
+fn final_loss(losses: &[LossPoint]) -> Option<f64> {
+    let tail = &losses[losses.len() - losses.len().div_ceil(4)..];
+    (!tail.is_empty()).then(|| tail.iter().map(|point| point.loss).sum::<f64>() / tail.len() as f64)
 }
 
 impl From<&Report> for LaunchResult {
     fn from(report: &Report) -> Self {
-        let tail = &report.losses[report.losses.len() - report.losses.len().div_ceil(4)..];
-        let final_loss =
-            (!tail.is_empty()).then(|| rounded(tail.iter().map(|p| p.loss).sum::<f64>() / tail.len() as f64));
+        let mut measured = report.measured.rounded();
+        if measured.loss.is_none() {
+            measured = Measured { loss: final_loss(&report.losses), ..measured }.rounded();
+        }
+        if report.kind != LaunchKind::Train {
+            measured.first_validation = None;
+        }
         Self {
             launch: report.launch.clone(),
             outcome: report.outcome,
             message: truncated(&report.message, MAX_MESSAGE).to_owned(),
-            steps: report.steps,
-            items: report.items,
-            items_per_second: report.items_per_second.map(rounded),
-            final_loss,
-            first_validation: metrics(report.first_validation.as_ref().filter(|_| report.kind == LaunchKind::Train)),
-            validation: metrics(report.validation.as_ref()),
-            peak_memory_bytes: report.peak_memory_bytes,
-            predicted_memory_bytes: report.predicted_memory_bytes,
-            loader_wait_share: report.loader_wait_share.map(rounded),
-            offload_share: report.offload_share.map(rounded),
-            utilization: report.utilization.map(rounded),
+            measured,
             items_per_epoch: report.items_per_epoch,
             checkpoint: report.last_checkpoint.clone(),
             best_checkpoint: report.best_checkpoint.clone(),
             failed_at_items: report.failure.as_ref().map(|f| f.items),
-            wall_seconds: rounded(report.wall_seconds),
         }
     }
 }

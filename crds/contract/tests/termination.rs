@@ -1,11 +1,11 @@
 //! The termination message: bounded, readable, newest evidence kept.
 
 use pawl_contract::exit::Outcome;
+use pawl_contract::measured::{Measured, Spread, Validation};
 use pawl_contract::progress::{BestCheckpoint, CheckpointRef};
 use pawl_contract::report::{LaunchResult, MAX_TERMINATION_MESSAGE, fold, unfold};
 use proptest::option::of;
 use proptest::prelude::*;
-use std::collections::BTreeMap;
 
 fn outcome() -> impl Strategy<Value = Outcome> {
     use Outcome::{
@@ -30,12 +30,28 @@ fn best_checkpoint() -> CheckpointRef {
 }
 
 prop_compose! {
-    fn numbers()(
-        rates in prop::array::uniform5(of(any::<f64>())),
-        counts in prop::array::uniform4(of(any::<u64>())),
-        wall in any::<f64>(),
-    ) -> ([Option<f64>; 5], [Option<u64>; 4], f64) {
-        (rates, counts, wall)
+    fn validation()(
+        items in any::<u64>(),
+        metrics in prop::collection::btree_map("\\PC{1,40}", any::<f64>(), 0..12),
+    ) -> Validation {
+        Validation { items, metrics }
+    }
+}
+
+prop_compose! {
+    fn measured_anything()(
+        rates in prop::array::uniform7(of(any::<f64>())),
+        memory in prop::array::uniform2(of(any::<u64>())),
+        step in of(prop::array::uniform3(any::<f64>())),
+        (steps, items) in any::<(u64, u64)>(),
+        [validation, first_validation] in prop::array::uniform2(of(validation())),
+    ) -> Measured {
+        Measured {
+            steps, items, first_validation, validation, wall_seconds: rates[0], items_per_second: rates[1],
+            step_seconds: step.map(|[p10, median, p90]| Spread { p10, median, p90 }), loss: rates[2],
+            peak_memory_bytes: memory[0], predicted_memory_bytes: memory[1], loader_wait_share: rates[3],
+            collective_wait_share: rates[4], offload_share: rates[5], utilization: rates[6],
+        }
     }
 }
 
@@ -45,18 +61,14 @@ prop_compose! {
         launch in "[a-z0-9.-]{1,128}",
         outcome in outcome(),
         message in prop_oneof![Just(String::new()), "\\PC{0,300}", "[\"\\\\\u{1}\u{7f}é]{0,200}"],
-        (steps, items) in any::<(u64, u64)>(),
-        [validation, first_validation] in
-            prop::array::uniform2(prop::collection::btree_map("\\PC{1,40}", any::<f64>(), 0..12)),
         checkpoint in of(("\\PC{0,80}", any::<(u64, u64)>())),
         best in of(("\\PC{0,80}", any::<f64>())),
-        (rates, counts, wall_seconds) in numbers(),
+        items_per_epoch in of(any::<u64>()),
+        failed_at_items in of(any::<u64>()),
+        measured in measured_anything(),
     ) -> LaunchResult {
         LaunchResult {
-            launch, outcome, message, steps, items, first_validation, validation, wall_seconds,
-            items_per_second: rates[0], final_loss: rates[1], loader_wait_share: rates[2], offload_share: rates[3],
-            utilization: rates[4], peak_memory_bytes: counts[0], predicted_memory_bytes: counts[1],
-            failed_at_items: counts[2], items_per_epoch: counts[3],
+            launch, outcome, message, measured, failed_at_items, items_per_epoch,
             checkpoint: checkpoint.map(|(name, (step, items))| CheckpointRef { name, step, items }),
             best_checkpoint: best.map(|(metric, value)| BestCheckpoint { checkpoint: best_checkpoint(), metric, value }),
         }
@@ -74,16 +86,18 @@ proptest! {
         for (back, sent) in folded.launches.iter().rev().zip(launches.iter().rev()) {
             prop_assert_eq!(&back.launch, &sent.launch);
             prop_assert_eq!(back.outcome, sent.outcome);
-            prop_assert_eq!((back.steps, back.items), (sent.steps, sent.items));
-            prop_assert_eq!(back.peak_memory_bytes, sent.peak_memory_bytes);
+            let (found, measured) = (&back.measured, &sent.measured);
+            prop_assert_eq!((found.steps, found.items), (measured.steps, measured.items));
+            prop_assert_eq!(found.peak_memory_bytes, measured.peak_memory_bytes);
+            prop_assert_eq!(found.predicted_memory_bytes, measured.predicted_memory_bytes);
             prop_assert_eq!((back.failed_at_items, back.items_per_epoch), (sent.failed_at_items, sent.items_per_epoch));
             // No trainer gives longer names.
             prop_assert_eq!(&back.checkpoint, &sent.checkpoint.clone().filter(|there| there.name.len() <= 64));
             let best = sent.best_checkpoint.as_ref().filter(|best| best.metric.len() <= 64 && best.value.is_finite());
             prop_assert_eq!(back.best_checkpoint.as_ref().map(|b| &b.metric), best.map(|b| &b.metric));
             prop_assert!(sent.message.starts_with(&back.message));
-            if let Some(rate) = sent.items_per_second.filter(|rate| rate.is_finite()) {
-                prop_assert!((back.items_per_second.unwrap() - rate).abs() <= rate.abs() * 1e-5);
+            if let Some(rate) = measured.items_per_second.filter(|rate| rate.is_finite()) {
+                prop_assert!((found.items_per_second.unwrap() - rate).abs() <= rate.abs() * 1e-5);
             }
         }
     }
@@ -100,22 +114,29 @@ fn measured(index: usize, message: &str) -> LaunchResult {
         launch: format!("ups-4gpu-sharding-full-r2-b{index}-seed42"),
         outcome: Outcome::Done,
         message: message.to_owned(),
-        steps: 70,
-        items: 13_440,
-        items_per_second: Some(1234.56),
-        final_loss: Some(0.123456),
-        validation: [("loss".to_owned(), 0.123456), ("nrmse".to_owned(), 0.0345678)].into(),
-        peak_memory_bytes: Some(52_345_678_901),
-        predicted_memory_bytes: Some(52_345_678_901),
-        loader_wait_share: Some(0.0123),
-        offload_share: Some(0.0456),
-        utilization: Some(0.91),
+        measured: Measured {
+            steps: 70,
+            items: 13_440,
+            wall_seconds: Some(123.456),
+            items_per_second: Some(1234.56),
+            step_seconds: Some(Spread { p10: 0.123456, median: 0.124567, p90: 0.125678 }),
+            loss: Some(0.123456),
+            first_validation: None,
+            validation: Some(Validation {
+                items: 13_440,
+                metrics: [("loss".to_owned(), 0.123456), ("nrmse".to_owned(), 0.0345678)].into(),
+            }),
+            peak_memory_bytes: Some(52_345_678_901),
+            predicted_memory_bytes: Some(52_345_678_901),
+            loader_wait_share: Some(0.0123),
+            collective_wait_share: Some(0.0345),
+            offload_share: Some(0.0456),
+            utilization: Some(0.91),
+        },
         items_per_epoch: Some(13_000),
         checkpoint: None,
         best_checkpoint: None,
-        first_validation: BTreeMap::new(),
         failed_at_items: None,
-        wall_seconds: 123.456,
     }
 }
 
@@ -126,17 +147,21 @@ fn seven_pairs_fit_whole() {
     assert_eq!((folded.dropped, folded.launches), (0, launches));
 }
 
+fn metrics(result: &LaunchResult) -> usize {
+    result.measured.validation.as_ref().map_or(0, |validation| validation.metrics.len())
+}
+
 #[test]
 fn texts_go_before_evidence_and_metrics_before_launches() {
     let long = "x".repeat(200);
     let chatty: Vec<_> = (0..14).map(|index| measured(index, &long)).collect();
     let folded = unfold(&fold(&chatty)).unwrap();
     assert_eq!(folded.dropped, 0);
-    assert!(folded.launches.iter().all(|result| result.message.len() < 200 && result.validation.len() == 2));
+    assert!(folded.launches.iter().all(|result| result.message.len() < 200 && metrics(result) == 2));
 
     let many: Vec<_> = (0..40).map(|index| measured(index, &long)).collect();
     let folded = unfold(&fold(&many)).unwrap();
     assert!(folded.dropped > 0 && folded.launches.len() >= 14, "{}", folded.launches.len());
     assert_eq!(folded.launches.last().unwrap().launch, many[39].launch);
-    assert!(folded.launches.iter().all(|result| result.validation.contains_key("loss")));
+    assert!(folded.launches.iter().all(|result| result.measured.metric("loss").is_some()));
 }

@@ -152,7 +152,7 @@ fn the_built_in_trainer_trains_where_only_a_pods_volumes_can_be_written() {
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     let folded = unfold(&pod.last_words()).unwrap();
     let launch = &folded.launches[0];
-    assert_eq!((launch.items, launch.checkpoint.as_ref().map(|checkpoint| checkpoint.items)), (20, Some(20)));
+    assert_eq!((launch.measured.items, launch.checkpoint.as_ref().map(|checkpoint| checkpoint.items)), (20, Some(20)));
     assert!(std::fs::read_dir(pod.path("checkpoints/job")).unwrap().count() > 0);
     let own = |name: &str| ["bin", "checkpoints", "data", "end", "plan.json", "work"].contains(&name);
     let there = std::fs::read_dir(pod.root.path()).unwrap().map(|entry| entry.unwrap().file_name());

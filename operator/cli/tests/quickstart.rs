@@ -41,9 +41,8 @@ fn the_quickstart_measures_keeps_reverts_falls_back_and_trains() {
     assert!(measured_and_reverted, "{:?}", status.phases);
 
     let training = status.training.unwrap();
-    let nrmse =
-        |metrics: &std::collections::BTreeMap<String, pawl_contract::decimal::Decimal>| metrics["nrmse"].value();
-    let (first, last) = (nrmse(&training.first_validation), nrmse(&training.validation));
+    let measured = training.measured;
+    let (first, last) = (measured.first_metric("nrmse").unwrap().value(), measured.metric("nrmse").unwrap().value());
     assert!(last < first, "validation NRMSE went from {first} to {last}");
     for what in ["checkpoint", "report"] {
         let path = result["paths"][what].as_str().unwrap();

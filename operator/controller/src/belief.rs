@@ -145,6 +145,7 @@ pub(crate) fn is_older(a: &str, b: &str) -> bool {
 mod tests {
     use super::*;
     use pawl_api::status::{AttemptStatus, TrainingStatus};
+    use pawl_contract::measured::Measured;
     use serde_json::json;
 
     fn job(version: &str, attempts: u32) -> TrainingJob {
@@ -184,8 +185,12 @@ mod tests {
 
     #[test]
     fn progress_alone_waits() {
-        let training = |step, restarts| TrainingJobStatus {
-            training: Some(TrainingStatus { step, restarts, ..TrainingStatus::default() }),
+        let training = |steps, restarts| TrainingJobStatus {
+            training: Some(TrainingStatus {
+                measured: Measured { steps, ..Measured::default() },
+                restarts,
+                ..TrainingStatus::default()
+            }),
             attempt: Some(AttemptStatus::default()),
             ..TrainingJobStatus::default()
         };

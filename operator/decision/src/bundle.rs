@@ -1,5 +1,6 @@
 //! The bundle: all accepted phases together against the baseline, and every gate.
 
+use crate::aggregate::together;
 use crate::comparison::Comparison;
 use crate::draft::{Draft, bounded};
 use crate::fingerprint::fingerprint;
@@ -12,8 +13,7 @@ use crate::revision::{accepted, judged_fold};
 use crate::step::{Next, Step};
 use crate::trial::Trial;
 use pawl_api::spec::{Gates, Scope};
-use pawl_api::status::{BundleStatus, LaunchStatus, PhaseState, QualityStatus, Speedup};
-use pawl_contract::decimal::Decimal;
+use pawl_api::status::{BundleStatus, LaunchStatus, PhaseState};
 use pawl_contract::plan::LaunchKind;
 use serde_json::json;
 
@@ -104,12 +104,17 @@ pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
     let settings = (draft.spec.settings.clone(), draft.effective());
     let comparison = Comparison::new(draft, (trial(draft), Target::Bundle), settings, &evidence);
     let subject = Subject { comparison, phase: None };
-    let (verdict, measured) = (judge(&subject), Measured::of(&subject));
+    let verdict = judge(&subject);
+    let speedup = speed::reached(&subject).as_ref().and_then(speed::status);
+    let quality = quality::status(&subject.comparison);
+    let measured = together(subject.comparison.candidates());
     let spent = draft.exhausted(&subject.comparison.trial.to_string());
     if let Some(bundle) = &mut draft.status.bundle {
-        measured.write(bundle);
+        bundle.speedup = speedup;
+        bundle.quality = quality;
+        bundle.measured = measured;
     }
-    let together = |message: &str| format!("all accepted phases together: {message}");
+    let prefixed = |message: &str| format!("all accepted phases together: {message}");
     match verdict {
         Verdict::Run(work) => match spent {
             None => Step::Go(Next::Run(work.bounded())),
@@ -123,44 +128,16 @@ pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
             draft.fail(Reason::InvalidPlan, &message);
             Step::Moved
         }
-        Verdict::Error { reason, message } => conclude(draft, PhaseState::Error, reason, &together(&message)),
-        Verdict::Holds { message, .. } => conclude(draft, PhaseState::Accepted, Reason::GoalMet, &together(&message)),
-        Verdict::Fails { message, .. } => missed(draft, &together(&message)),
-        Verdict::Inconclusive { reason, message } => missed(draft, &together(&format!("{reason}: {message}"))),
+        Verdict::Error { reason, message } => conclude(draft, PhaseState::Error, reason, &prefixed(&message)),
+        Verdict::Holds { message, .. } => conclude(draft, PhaseState::Accepted, Reason::GoalMet, &prefixed(&message)),
+        Verdict::Fails { message, .. } => missed(draft, &prefixed(&message)),
+        Verdict::Inconclusive { reason, message } => missed(draft, &prefixed(&format!("{reason}: {message}"))),
     }
 }
 
 fn missed(draft: &mut Draft<'_>, message: &str) -> Step {
     let state = goal::missed(draft, message);
     conclude(draft, state, Reason::GoalMissed, message)
-}
-
-/// What was measured of the bundle.
-struct Measured {
-    speedup: Option<Speedup>,
-    quality: Option<QualityStatus>,
-    peak_memory: Option<u64>,
-    utilization: Option<Decimal>,
-}
-
-impl Measured {
-    fn of(subject: &Subject<'_>) -> Self {
-        let ran = subject.comparison.candidates().filter(|launch| launch.kind != LaunchKind::Preflight);
-        let utilization = subject.median(|launch| launch.utilization.as_ref().map(Decimal::value));
-        Self {
-            speedup: speed::reached(subject).as_ref().and_then(speed::status),
-            quality: quality::status(&subject.comparison),
-            peak_memory: ran.filter_map(|launch| launch.memory).max(),
-            utilization: utilization.and_then(Decimal::from_f64),
-        }
-    }
-
-    fn write(self, bundle: &mut BundleStatus) {
-        bundle.speedup = self.speedup;
-        bundle.quality = self.quality;
-        bundle.peak_memory = self.peak_memory;
-        bundle.utilization = self.utilization;
-    }
 }
 
 /// The settings in effect broke: the newest phase goes, and what is left is judged again.

@@ -123,7 +123,8 @@ impl<'a> Comparison<'a> {
 impl Pair<'_> {
     /// Candidate over control, items per second.
     pub fn ratio(&self) -> f64 {
-        let speed = |launch: &LaunchStatus| launch.items_per_second.as_ref().map_or(f64::NAN, |speed| speed.value());
+        let speed =
+            |launch: &LaunchStatus| launch.measured.items_per_second.as_ref().map_or(f64::NAN, |speed| speed.value());
         speed(self.candidate) / speed(self.control)
     }
 }

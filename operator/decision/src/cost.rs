@@ -12,7 +12,8 @@ use std::collections::BTreeMap;
 pub(crate) fn count(draft: &mut Draft<'_>, result: &LaunchResult) {
     let purpose = draft.status.attempt.as_ref().map(|attempt| attempt.purpose);
     // A negative or absurd time counts as none; the cast saturates.
-    let milliseconds = (result.wall_seconds.max(0.0) * devices(draft.spec, purpose) * 1000.0) as u64;
+    let milliseconds =
+        (result.measured.wall_seconds.unwrap_or(0.0).max(0.0) * devices(draft.spec, purpose) * 1000.0) as u64;
     let cost = draft.status.cost.get_or_insert_default();
     if let Some(purpose) = purpose {
         let spent = cost.purposes.entry(purpose).or_default();
@@ -43,11 +44,11 @@ fn devices(spec: &TrainingJobSpec, purpose: Option<Purpose>) -> f64 {
 /// Estimates what was saved: what training the same items with the baseline would have cost more, less what the evidence
 /// cost.
 pub(crate) fn saved(draft: &mut Draft<'_>) {
-    let baseline = draft.status.baseline.as_ref().and_then(|baseline| baseline.items_per_second.as_ref());
+    let baseline = draft.status.baseline.as_ref().and_then(|baseline| baseline.measured.items_per_second.as_ref());
     let training = draft.status.training.as_ref();
-    let speed = training.and_then(|training| training.items_per_second.as_ref());
+    let speed = training.and_then(|training| training.measured.items_per_second.as_ref());
     let (Some(baseline), Some(speed)) = (baseline, speed) else { return };
-    let items = training.map_or(0, |training| training.items) as f64;
+    let items = training.map_or(0, |training| training.measured.items) as f64;
     let devices = devices(draft.spec, Some(Purpose::Train));
     let price = device_hour(draft.spec);
     let cost = draft.status.cost.get_or_insert_default();

@@ -6,8 +6,8 @@ use jiff::Timestamp;
 use pawl_api::status::{FailureStatus, PhaseState, TrainingJobStatus};
 use pawl_api::{TrainingJob, TrainingJobSpec};
 use pawl_contract::decimal::Decimal;
+use pawl_contract::measured::Validation;
 use pawl_contract::report::truncated;
-use std::collections::BTreeMap;
 
 /// Longest message in a status, bytes.
 const MAX_MESSAGE: usize = 320;
@@ -30,10 +30,10 @@ pub(crate) fn bounded(text: &str) -> String {
     truncated(text, MAX_MESSAGE).to_owned()
 }
 
-/// Metrics as the status holds them: those that are finite, and not too many.
-pub(crate) fn decimals(metrics: &BTreeMap<String, f64>) -> BTreeMap<String, Decimal> {
-    let finite = metrics.iter().filter_map(|(name, value)| Some((name.clone(), Decimal::from_f64(*value)?)));
-    finite.take(MAX_METRICS).collect()
+/// An evaluation as the status holds it: metrics that are finite, and not too many.
+pub(crate) fn decimals(validation: &Validation) -> Validation<Decimal> {
+    let Validation { items, metrics } = validation.filter_map(|value| Decimal::from_f64(*value));
+    Validation { items, metrics: metrics.into_iter().take(MAX_METRICS).collect() }
 }
 
 impl<'a> Draft<'a> {

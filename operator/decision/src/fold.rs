@@ -12,6 +12,7 @@ use pawl_api::spec::TrainingJobSpec;
 use pawl_api::status::{Arm, LaunchStatus};
 use pawl_contract::decimal::Decimal;
 use pawl_contract::exit::Outcome;
+use pawl_contract::measured::Measured;
 use pawl_contract::plan::{LOSS, LaunchKind};
 use pawl_contract::report::{LaunchResult, truncated};
 
@@ -21,19 +22,21 @@ const MAX_LAUNCH_MESSAGE: usize = 160;
 /// Whether a result is evidence. What is not is missing data: the launch is made again.
 pub(crate) fn speaks(spec: &TrainingJobSpec, launch: &Launch, result: &LaunchResult) -> Result<(), Missing> {
     let missing = |message: String| Err(Missing::because(message));
-    let name = &result.launch;
+    let title = launch.plan.shown();
     if !result.outcome.is_evidence() {
-        return missing(format!("launch {name} ended with {}: {}", result.outcome, result.message));
+        return missing(format!("{title}: ended with {}: {}", result.outcome, result.message));
     }
     if result.outcome == Outcome::Done {
-        let speed = result.items_per_second.filter(|speed| speed.is_finite() && *speed > 0.0);
-        let metric = |name: &str| result.validation.get(name).is_some_and(|value| value.is_finite());
+        let speed = result.measured.items_per_second.filter(|speed| speed.is_finite() && *speed > 0.0);
+        let metric = |name: &str| result.measured.metric(name).is_some_and(|value| value.is_finite());
         return match launch.plan.kind {
-            LaunchKind::Measure if speed.is_none() => missing(format!("launch {name} reported no items per second")),
-            LaunchKind::Quality => match missing_measure(spec, metric, result.final_loss.is_some_and(f64::is_finite)) {
-                Some(measure) => missing(format!("launch {name} reported no {measure}")),
-                None => Ok(()),
-            },
+            LaunchKind::Measure if speed.is_none() => missing(format!("{title}: reported no items per second")),
+            LaunchKind::Quality => {
+                match missing_measure(spec, metric, result.measured.loss.is_some_and(f64::is_finite)) {
+                    Some(measure) => missing(format!("{title}: reported no {measure}")),
+                    None => Ok(()),
+                }
+            }
             LaunchKind::Preflight | LaunchKind::Measure | LaunchKind::Search | LaunchKind::Train => Ok(()),
         };
     }
@@ -44,13 +47,13 @@ pub(crate) fn speaks(spec: &TrainingJobSpec, launch: &Launch, result: &LaunchRes
     let broken = unsafe_outcome(result.outcome).is_some();
     match (launch.target, launch.arm) {
         (Target::PreflightBaseline | Target::PreflightPhase { .. }, _) if broken && !deterministic => {
-            missing(format!("launch {name} ended with {}: {}", result.outcome, result.message))
+            missing(format!("{title}: ended with {}: {}", result.outcome, result.message))
         }
         (Target::Train, _) if result.outcome == Outcome::Hang => {
-            missing(format!("launch {name} ended with Hang: {}", result.message))
+            missing(format!("{title}: ended with Hang: {}", result.message))
         }
         (Target::Phase(_) | Target::Bundle | Target::Baseline, Arm::Control) if broken => Err(Missing {
-            message: format!("launch {name} of accepted settings ended with {}: {}", result.outcome, result.message),
+            message: format!("{title}: the accepted settings ended with {}: {}", result.outcome, result.message),
             control_outcome: Some(result.outcome),
             baseline: launch.plan.settings == spec.settings,
             taken: false,
@@ -81,7 +84,7 @@ pub(crate) fn results(draft: &mut Draft<'_>, facts: &AttemptFacts, work: Option<
 
 fn record(draft: &mut Draft<'_>, launch: &Launch, result: &LaunchResult, placement: &str) {
     if result.outcome == Outcome::InvalidPlan {
-        draft.fail(Reason::InvalidPlan, &format!("{}: {}", result.launch, result.message));
+        draft.fail(Reason::InvalidPlan, &format!("{}: {}", launch.plan.shown(), result.message));
         return;
     }
     if let (Some(baseline), Some(items)) = (draft.status.baseline.as_mut(), result.items_per_epoch) {
@@ -108,27 +111,16 @@ fn record(draft: &mut Draft<'_>, launch: &Launch, result: &LaunchResult, placeme
         pair: launch.pair,
         seed: u32::try_from(launch.plan.seed).unwrap_or(u32::MAX),
         outcome: result.outcome,
-        items_per_second: result.items_per_second.and_then(Decimal::from_f64),
-        loss: result.final_loss.and_then(Decimal::from_f64),
-        items: result.items,
-        validation: validation(draft.spec, result),
+        measured: measured(draft.spec, result),
         placement: truncated(placement, 64).to_owned(),
-        memory: match launch.plan.kind {
-            LaunchKind::Preflight => result.predicted_memory_bytes,
-            LaunchKind::Measure | LaunchKind::Quality | LaunchKind::Search | LaunchKind::Train => {
-                result.peak_memory_bytes
-            }
-        },
-        loader_wait_share: result.loader_wait_share.and_then(Decimal::from_f64),
-        offload_share: result.offload_share.and_then(Decimal::from_f64),
-        utilization: result.utilization.and_then(Decimal::from_f64),
         message: truncated(&bounded(&result.message), MAX_LAUNCH_MESSAGE).to_owned(),
     });
 }
 
-/// The loss and the gated metrics: what verdicts need.
-fn validation(spec: &TrainingJobSpec, result: &LaunchResult) -> std::collections::BTreeMap<String, Decimal> {
-    let gated = spec.gates.validation_metrics.iter().map(|gate| gate.name.as_str());
-    let names = std::iter::once(LOSS).chain(gated);
-    names.filter_map(|name| Some((name.to_owned(), Decimal::from_f64(*result.validation.get(name)?)?))).collect()
+/// What was measured; of the validation, the loss and the gated metrics: what verdicts need.
+fn measured(spec: &TrainingJobSpec, result: &LaunchResult) -> Measured<Decimal> {
+    let mut measured = Measured::from(&result.measured);
+    let gated = |name: &str| spec.gates.validation_metrics.iter().any(|gate| gate.name == name);
+    measured.validation.iter_mut().for_each(|validation| validation.retain(|name| name == LOSS || gated(name)));
+    measured
 }

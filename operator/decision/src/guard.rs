@@ -36,8 +36,8 @@ pub(crate) fn watch(draft: &mut Draft<'_>, facts: &AttemptFacts) -> bool {
         && progress.kind == LaunchKind::Train;
     let known = draft.status.training.as_ref().is_some_and(|training| {
         // Late observations go backwards, repeated ones say nothing new.
-        (progress.step, progress.windows) <= (training.step, training.window)
-            && training.items >= progress.items
+        (progress.step, progress.windows) <= (training.measured.steps, training.window)
+            && training.measured.items >= progress.items
             && training.window >= progress.windows
     });
     if !expected
@@ -93,34 +93,34 @@ fn rewound(draft: &Draft<'_>, progress: &Progress) -> bool {
         .status
         .training
         .as_ref()
-        .is_some_and(|training| training.window == 0 && training.step > progress.step && progress.step > 0)
+        .is_some_and(|training| training.window == 0 && training.measured.steps > progress.step && progress.step > 0)
 }
 
 fn describe(draft: &mut Draft<'_>, progress: &Progress) {
     let now = draft.now;
     let started = draft.status.training.as_ref().and_then(|training| training.started.as_deref().and_then(time));
     let Some(training) = draft.status.training.as_mut() else { return };
-    training.step = progress.step;
-    training.items = progress.items;
+    training.measured.steps = progress.step;
+    training.measured.items = progress.items;
     training.epoch = progress.epoch;
-    training.loss = progress.loss.and_then(Decimal::from_f64).or(training.loss.take());
+    training.measured.loss = progress.loss.and_then(Decimal::from_f64).or(training.measured.loss.take());
     if let Some(speed) = progress.items_per_second.and_then(Decimal::from_f64).filter(|speed| speed.value() > 0.0) {
         let elapsed = started.map_or(0, |started| crate::lifecycle::seconds_between(started, now));
         let useful = progress.items as f64 / speed.value();
         if elapsed > 0 {
             training.goodput = Decimal::from_f64((useful / elapsed as f64).clamp(0.0, 1.0));
         }
-        training.items_per_second = Some(speed);
+        training.measured.items_per_second = Some(speed);
     }
     let eta = progress.eta_seconds.filter(|seconds| seconds.is_finite() && *seconds >= 0.0);
     training.eta = eta.map(|seconds| after(now, seconds as u64).to_string());
     training.straggler = progress.straggler.as_deref().map(bounded).unwrap_or_default();
     if let Some(validation) = &progress.validation {
         // Of a training that is seen from its middle on, its end says where it began.
-        if training.first_validation.is_empty() && validation.items == 0 {
-            training.first_validation = decimals(&validation.metrics);
+        if training.measured.first_validation.is_none() && validation.items == 0 {
+            training.measured.first_validation = Some(decimals(validation));
         }
-        training.validation = decimals(&validation.metrics);
+        training.measured.validation = Some(decimals(validation));
     }
     if let Some(checkpoint) = &progress.last_checkpoint {
         // A checkpoint that this run wrote lies after the damage that is left out.

@@ -7,6 +7,7 @@ use crate::reason::Reason;
 use crate::revert::{Blame, suspects};
 use pawl_api::spec::{Phase, Trigger};
 use pawl_api::status::PhaseState;
+use pawl_contract::measured::Measured;
 
 /// Rungs taken by the phase of a comparison.
 pub(crate) fn rung(comparison: &Comparison<'_>) -> u32 {
@@ -35,8 +36,7 @@ pub(crate) fn take(draft: &mut Draft<'_>, index: usize, trigger: Trigger, reason
     phase.launches.clear();
     phase.speedup = None;
     phase.quality = None;
-    phase.peak_memory = None;
-    phase.predicted_memory = None;
+    phase.measured = Measured::default();
     let message = format!("{message}; rung {rung} of {} is tried", spec.fallbacks.len());
     draft.phase_to(index, PhaseState::Retrying, reason, &message);
     true

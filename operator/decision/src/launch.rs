@@ -6,8 +6,11 @@
 
 use crate::draft::Draft;
 use crate::fingerprint::fingerprint;
+use crate::gates::quality::seeds;
+use crate::gates::sequential::looks;
 use pawl_api::spec::{self, Analysis, Train, TrainingJobSpec};
 use pawl_api::status::{Arm, Purpose};
+use pawl_api::title::Title;
 use pawl_contract::CONTRACT_VERSION;
 use pawl_contract::plan::{AttemptPlan, Budget, Criterion, EarlyStopping, LaunchKind, LaunchPlan, Shape, WorkloadPlan};
 use pawl_contract::settings::Settings;
@@ -153,6 +156,7 @@ impl Draft<'_> {
             job: self.name().to_owned(),
             attempt: String::new(),
             launch: format!("{stem}-{tag}"),
+            title: String::new(),
             kind,
             workload: WorkloadPlan { name: spec.workload.name.clone(), config: spec.workload.config.clone() },
             settings: settings.clone(),
@@ -161,7 +165,22 @@ impl Draft<'_> {
             checkpoint: None,
             hang_timeout_seconds: spec.lifecycle.hang_timeout.seconds(),
         };
-        Launch { plan, target, arm, pair }
+        let mut launch = Launch { plan, target, arm, pair };
+        let (subject, rung) = self.subject(target);
+        launch.entitle(spec, subject, rung);
+        launch
+    }
+
+    /// What launches for `target` are about, and the rungs taken.
+    fn subject(&self, target: Target) -> (&str, u32) {
+        let name = |index: usize| self.spec.phases.get(index).map_or("", |phase| phase.name.as_str());
+        match target {
+            Target::PreflightBaseline | Target::Baseline => ("baseline", 0),
+            Target::PreflightPhase { phase, rung } => (name(phase), rung),
+            Target::Phase(index) => (name(index), self.status.phases.get(index).map_or(0, |phase| phase.rung)),
+            Target::Bundle => ("all together", 0),
+            Target::Train => ("", 0),
+        }
     }
 
     /// The plan of an attempt.
@@ -183,6 +202,21 @@ impl Draft<'_> {
             launches: launches.collect(),
             stop_on_failure: work.stop_on_failure,
         }
+    }
+}
+
+impl Launch {
+    /// Writes into the plan what the launch is, for people: it is about `subject`, on rung `rung`.
+    pub fn entitle(&mut self, spec: &TrainingJobSpec, subject: &str, rung: u32) {
+        let of = match self.plan.kind {
+            LaunchKind::Measure => {
+                looks(&spec.analysis).into_iter().map(|look| look as u32).find(|&look| look > self.pair)
+            }
+            LaunchKind::Quality => Some(seeds(spec)),
+            LaunchKind::Preflight | LaunchKind::Search | LaunchKind::Train => None,
+        };
+        let title = Title { subject, rung, kind: self.plan.kind, arm: self.arm, index: self.pair, of };
+        self.plan.title = title.to_string();
     }
 }
 

@@ -34,7 +34,10 @@ pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
         let (reason, message) = (Reason::Outcome(broken.outcome), safety::description(broken));
         return crate::bundle::broken(draft, reason, &message);
     }
-    let (said, launches) = speed::compare(&comparison, 1.0);
+    let (said, mut launches) = speed::compare(&comparison, 1.0);
+    for launch in &mut launches {
+        launch.entitle(draft.spec, &format!("all together, with and without {name}"), 0);
+    }
     let trial = trial.to_string();
     let spent = draft.exhausted(&trial).is_some();
     match said {

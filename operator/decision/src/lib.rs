@@ -19,6 +19,7 @@
 pub mod action;
 pub mod observed;
 
+mod aggregate;
 mod attempt;
 mod bundle;
 mod comparison;

@@ -1,5 +1,6 @@
 //! The turn of one phase: skip it, open it again, judge it, move it.
 
+use crate::aggregate::together;
 use crate::comparison::Comparison;
 use crate::draft::Draft;
 use crate::fingerprint::fingerprint;
@@ -13,6 +14,7 @@ use crate::trial::Trial;
 use pawl_api::spec::{Gates, Numerics, Phase, Pin, Trigger};
 use pawl_api::status::{Arm, LaunchStatus, PhaseState, PhaseStatus};
 use pawl_contract::exit::Outcome;
+use pawl_contract::measured::Measured;
 use pawl_contract::plan::LaunchKind;
 use serde_json::json;
 
@@ -204,17 +206,13 @@ fn judged(draft: &mut Draft<'_>, index: usize) -> Step {
     let comparison = &subject.comparison;
     let speedup = speed::reached(&subject).as_ref().and_then(speed::status);
     let quality = if subject.changes_numerics() { quality::status(comparison) } else { None };
-    let memory = |preflight: bool| {
-        let kinds = comparison.candidates().filter(|launch| (launch.kind == LaunchKind::Preflight) == preflight);
-        kinds.filter_map(|launch| launch.memory).max()
-    };
-    let (predicted, peak) = (memory(true), memory(false));
+    let measured = together(comparison.candidates());
     let checked = comparison.find(LaunchKind::Preflight, Arm::Candidate, 0).is_some();
     let phase = &mut draft.status.phases[index];
     phase.speedup = speedup;
     phase.quality = quality;
-    phase.predicted_memory = predicted.or(phase.predicted_memory);
-    phase.peak_memory = peak;
+    let predicted_memory_bytes = measured.predicted_memory_bytes.or(phase.measured.predicted_memory_bytes);
+    phase.measured = Measured { predicted_memory_bytes, ..measured };
     if let Verdict::Run(work) = verdict {
         return run(draft, index, work, checked);
     }

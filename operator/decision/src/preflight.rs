@@ -10,6 +10,7 @@ use crate::trial::Trial;
 use pawl_api::spec::{Pin, TrainingJobSpec, Trigger};
 use pawl_api::status::{Arm, BaselineStatus, PhaseState, Purpose};
 use pawl_contract::exit::Outcome;
+use pawl_contract::measured::Measured;
 use pawl_contract::plan::LaunchKind;
 use pawl_contract::report::LaunchResult;
 use pawl_contract::settings::Settings;
@@ -81,7 +82,7 @@ fn phase(draft: &Draft<'_>, index: usize) -> Vec<Launch> {
 /// Takes in the result of a check.
 pub(crate) fn record(draft: &mut Draft<'_>, launch: &Launch, result: &LaunchResult) {
     if result.outcome == Outcome::InvalidPlan {
-        draft.fail(Reason::InvalidPlan, &format!("{}: {}", launch.plan.launch, result.message));
+        draft.fail(Reason::InvalidPlan, &format!("{}: {}", launch.plan.shown(), result.message));
         return;
     }
     let tag = check_tag(draft.spec, &launch.plan.settings);
@@ -97,10 +98,11 @@ fn record_baseline(draft: &mut Draft<'_>, tag: String, result: &LaunchResult) {
         draft.fail(Reason::Baseline(result.outcome), &format!("the baseline cannot run: {}", result.message));
         return;
     }
-    let predicted_memory = result.predicted_memory_bytes;
+    let predicted_memory_bytes = result.measured.predicted_memory_bytes;
+    let measured = Measured { predicted_memory_bytes, ..Measured::default() };
     let items_per_epoch = result.items_per_epoch;
     draft.status.baseline =
-        Some(BaselineStatus { input_hash: tag, predicted_memory, items_per_epoch, ..BaselineStatus::default() });
+        Some(BaselineStatus { input_hash: tag, measured, items_per_epoch, ..BaselineStatus::default() });
 }
 
 fn record_phase(draft: &mut Draft<'_>, index: usize, rung: u32, tag: String, result: &LaunchResult) {
@@ -114,7 +116,7 @@ fn record_phase(draft: &mut Draft<'_>, index: usize, rung: u32, tag: String, res
     if rung != 0 || spec.pin == Some(Pin::Accepted) {
         return;
     }
-    phase.predicted_memory = result.predicted_memory_bytes;
+    phase.measured.predicted_memory_bytes = result.measured.predicted_memory_bytes;
     if result.outcome == Outcome::Unsupported {
         phase.input_hash.clear();
         phase.rung = 0;

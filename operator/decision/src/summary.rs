@@ -1,5 +1,6 @@
 //! What a status says at a glance: stage, progress, settings in effect, speedup, the baseline's speed; and its size.
 
+use crate::aggregate::together;
 use crate::draft::Draft;
 use crate::revision::{accepted, revision};
 use crate::step::Next;
@@ -7,6 +8,7 @@ use crate::train::{measured_with, promise};
 use pawl_api::spec::TrainingJobSpec;
 use pawl_api::status::{MAX_LAUNCHES, PhaseStatus, Purpose, Stage};
 use pawl_contract::decimal::Decimal;
+use pawl_contract::measured::Measured;
 
 /// Bytes of JSON beyond which old evidence is dropped.
 const MAX_BYTES: usize = 56 * 1024;
@@ -45,13 +47,13 @@ pub(crate) fn set(draft: &mut Draft<'_>, next: &Next) {
     let effective = draft.effective();
     draft.status.revision = Some(revision(&effective));
     draft.status.effective_settings = Some(effective);
-    if draft.status.baseline.as_ref().is_some_and(|baseline| baseline.items_per_second.is_none())
+    if draft.status.baseline.as_ref().is_some_and(|baseline| baseline.measured.items_per_second.is_none())
         && let Some(speed) = promise(draft, &draft.spec.settings).and_then(Decimal::from_f64)
     {
-        let memory = draft.baseline_peak();
+        let measured = together(measured_with(draft, &draft.spec.settings).into_iter());
         if let Some(baseline) = draft.status.baseline.as_mut() {
-            baseline.items_per_second = Some(speed);
-            baseline.peak_memory = memory;
+            let predicted_memory_bytes = baseline.measured.predicted_memory_bytes;
+            baseline.measured = Measured { items_per_second: Some(speed), predicted_memory_bytes, ..measured };
         }
     }
     draft.status.speedup = speedup(draft);
@@ -62,9 +64,8 @@ pub(crate) fn set(draft: &mut Draft<'_>, next: &Next) {
 impl Draft<'_> {
     /// The baseline's peak memory: of its launches that are still evidence, else as it was measured once.
     pub fn baseline_peak(&self) -> Option<u64> {
-        let measured = measured_with(self, &self.spec.settings);
-        let known = measured.into_iter().filter_map(|launch| launch.memory).max();
-        known.or(self.status.baseline.as_ref()?.peak_memory)
+        let known = together(measured_with(self, &self.spec.settings).into_iter()).peak_memory_bytes;
+        known.or(self.status.baseline.as_ref()?.measured.peak_memory_bytes)
     }
 }
 
@@ -97,7 +98,7 @@ fn progress(draft: &Draft<'_>) -> String {
             format!("phase {}/{}", judged + 1, status.phases.len())
         }
         Stage::Training => {
-            let items = status.training.as_ref().map_or(0, |training| training.items);
+            let items = status.training.as_ref().map_or(0, |training| training.measured.items);
             match (draft.spec.train.items, draft.spec.train.epochs, &status.training) {
                 (Some(target), _, _) if target > 0 => {
                     format!("{}%", (items as f64 / target as f64 * 100.0).min(100.0) as u32)

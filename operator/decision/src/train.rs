@@ -14,6 +14,7 @@ use pawl_api::spec::{Scope, Trigger};
 use pawl_api::status::{Arm, BestCheckpointStatus, CheckpointStatus, LaunchStatus, Purpose, TrainingStatus};
 use pawl_contract::decimal::Decimal;
 use pawl_contract::exit::Outcome;
+use pawl_contract::measured::Measured;
 use pawl_contract::plan::{CheckpointPolicy, Criterion, LaunchKind};
 use pawl_contract::progress::{BestCheckpoint, CheckpointRef};
 use pawl_contract::report::LaunchResult;
@@ -84,7 +85,7 @@ fn best(draft: &Draft<'_>) -> Criterion {
 /// Items per second that the evidence promises for these settings: the median of all that measured exactly them.
 pub(crate) fn promise(draft: &Draft<'_>, settings: &Settings) -> Option<f64> {
     let found = measured_with(draft, settings).into_iter();
-    median(found.filter_map(|launch| launch.items_per_second.as_ref()).map(Decimal::value))
+    median(found.filter_map(|launch| launch.measured.items_per_second.as_ref()).map(Decimal::value))
 }
 
 /// The launches in the evidence that measured exactly these settings.
@@ -106,23 +107,21 @@ pub(crate) fn measured_with<'a>(draft: &'a Draft<'_>, settings: &Settings) -> Ve
 pub(crate) fn record(draft: &mut Draft<'_>, result: &LaunchResult) {
     let target = target(draft);
     let training = draft.status.training.get_or_insert_with(TrainingStatus::default);
-    training.step = result.steps;
-    training.items = result.items;
+    let (found, old) = (measured(result), std::mem::take(&mut training.measured));
+    let first_validation = old.first_validation.or(found.first_validation);
+    training.measured = if result.outcome == Outcome::Done {
+        let (loss, items_per_second) = (found.loss.or(old.loss), found.items_per_second.or(old.items_per_second));
+        let validation = found.validation.or(old.validation);
+        Measured { first_validation, loss, items_per_second, validation, ..found }
+    } else {
+        Measured { steps: found.steps, items: found.items, first_validation, ..old }
+    };
     keep_checkpoints(training, result);
-    if training.first_validation.is_empty() {
-        training.first_validation = decimals(&result.first_validation);
-    }
     match result.outcome {
         Outcome::Done => {
-            training.loss = result.final_loss.and_then(Decimal::from_f64).or(training.loss.take());
-            training.items_per_second =
-                result.items_per_second.and_then(Decimal::from_f64).or(training.items_per_second.take());
-            if !result.validation.is_empty() {
-                training.validation = decimals(&result.validation);
-            }
             training.completed = target;
             training.eta = None;
-            let message = format!("{} items, {} steps", result.items, result.steps);
+            let message = format!("{} items, {} steps", result.measured.items, result.measured.steps);
             cost::saved(draft);
             draft.normal(Reason::TrainingDone, message, None);
         }
@@ -143,7 +142,7 @@ fn failed(draft: &mut Draft<'_>, result: &LaunchResult) {
     let Some(trigger) = unsafe_outcome(result.outcome) else { return };
     let diverged = matches!(result.outcome, Outcome::NonFinite | Outcome::LossSpike);
     if let Some(training) = draft.status.training.as_mut().filter(|_| diverged) {
-        let limit = result.failed_at_items.unwrap_or(result.items);
+        let limit = result.failed_at_items.unwrap_or(result.measured.items);
         training.resume_not_after_items = Some(training.resume_not_after_items.map_or(limit, |old| old.min(limit)));
     }
     let blame = if diverged { Blame::Numerics } else { Blame::Newest };
@@ -180,8 +179,18 @@ fn best_checkpoint(best: &BestCheckpoint) -> Option<BestCheckpointStatus> {
     })
 }
 
+/// What a launch measured, as the status holds it.
+fn measured(result: &LaunchResult) -> Measured<Decimal> {
+    let found = &result.measured;
+    Measured {
+        first_validation: found.first_validation.as_ref().map(decimals),
+        validation: found.validation.as_ref().map(decimals),
+        ..found.into()
+    }
+}
+
 fn described(result: &LaunchResult) -> String {
-    let at = result.failed_at_items.unwrap_or(result.items);
+    let at = result.failed_at_items.unwrap_or(result.measured.items);
     format!("training ended with {} at {at} items: {}", result.outcome, result.message)
 }
 

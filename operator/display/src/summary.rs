@@ -91,14 +91,14 @@ fn stage(status: &TrainingJobStatus) -> Vec<String> {
 fn training(view: &View<'_>) -> Vec<String> {
     let Some(training) = &view.status.training else { return Vec::new() };
     let mut lines = Vec::new();
-    let mut speed = format!("{} steps, {} items", training.step, short(training.items as f64));
-    if let Some(rate) = &training.items_per_second {
+    let mut speed = format!("{} steps, {} items", training.measured.steps, short(training.measured.items as f64));
+    if let Some(rate) = &training.measured.items_per_second {
         write!(speed, " at {} items/s", short(rate.value())).expect(INFALLIBLE);
     }
     lines.push(speed);
-    for (name, now) in &training.validation {
+    for (name, now) in training.measured.validation.iter().flat_map(|validation| &validation.metrics) {
         let now = now.value();
-        let before = training.first_validation.get(name).map(|before| before.value());
+        let before = training.measured.first_metric(name).map(|before| before.value());
         lines.push(match before {
             Some(before) => {
                 let change = percent_change(before, now).map(|change| format!(" ({change})")).unwrap_or_default();

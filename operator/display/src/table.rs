@@ -5,6 +5,8 @@ use crate::verdict::{self, Tone};
 use console::{Style as Paint, measure_text_width, pad_str, truncate_str};
 use pawl_api::TrainingJobStatus;
 use pawl_api::status::{PhaseStatus, QualityStatus, Speedup};
+use pawl_contract::decimal::Decimal;
+use pawl_contract::measured::Measured;
 
 /// The narrowest last column that is still worth reading.
 const LEAST: usize = 24;
@@ -29,7 +31,7 @@ pub fn render(status: &TrainingJobStatus, width: Option<usize>, colours: bool) -
             bundle.speedup.as_ref().and_then(interval).unwrap_or_default(),
             pairs(bundle.speedup.as_ref()),
             quality(bundle.quality.as_ref()),
-            bundle.peak_memory.map(bytes).unwrap_or_default(),
+            memory(&bundle.measured),
             why(&bundle.reason, &bundle.message),
         ];
         rows.push((verdict::tone(bundle.state), cells));
@@ -46,7 +48,7 @@ fn phase_row(phase: &PhaseStatus) -> Row {
         phase.speedup.as_ref().and_then(interval).unwrap_or_default(),
         pairs(phase.speedup.as_ref()),
         quality(phase.quality.as_ref()),
-        phase.peak_memory.or(phase.predicted_memory).map(bytes).unwrap_or_default(),
+        memory(&phase.measured),
         why(&phase.reason, &phase.message),
     ];
     (tone, cells)
@@ -62,6 +64,15 @@ fn pairs(speedup: Option<&Speedup>) -> String {
 
 fn quality(quality: Option<&QualityStatus>) -> String {
     quality.map(|quality| format!("loss {:+.4}", quality.loss_delta.value())).unwrap_or_default()
+}
+
+/// The measured peak; before anything ran, the prediction, marked as such.
+fn memory(measured: &Measured<Decimal>) -> String {
+    match (measured.peak_memory_bytes, measured.predicted_memory_bytes) {
+        (Some(peak), _) => bytes(peak),
+        (None, Some(predicted)) => format!("predicted {}", bytes(predicted)),
+        (None, None) => String::new(),
+    }
 }
 
 fn why(reason: &str, message: &str) -> String {
@@ -173,6 +184,24 @@ mod tests {
             let widest = text.lines().map(measure_text_width).max().unwrap();
             assert!(widest <= width, "{width}: {widest}\n{text}");
         }
+    }
+
+    #[test]
+    fn a_prediction_is_never_shown_as_a_measurement() {
+        let mut status = status();
+        status.phases[0].measured = Measured {
+            peak_memory_bytes: Some(11 << 30),
+            predicted_memory_bytes: Some(12 << 30),
+            ..Measured::default()
+        };
+        status.phases[1].measured = Measured { predicted_memory_bytes: Some(13 << 30), ..Measured::default() };
+        let text = render(&status, None, false);
+        let memory: Vec<bool> = text.lines().map(|line| line.contains("predicted")).collect();
+        assert_eq!(memory, [false, false, true], "{text}");
+        assert!(
+            text.contains("  11.00 GiB  ") && text.contains("  predicted 13.00 GiB  ") && !text.contains("12.00"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -3,9 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use pawl_api::TrainingJob;
+use pawl_contract::exit::Outcome;
+use pawl_contract::measured::{Measured, Validation};
 use pawl_contract::plan::LaunchKind;
-use pawl_contract::progress::Validation;
-use pawl_contract::report::{LossPoint, Report};
+use pawl_contract::report::LossPoint;
 use pawl_display::event::EventRecord;
 use pawl_display::report::evidence::{Evidence, FinishedLaunch};
 use pawl_display::report::render;
@@ -22,19 +23,27 @@ fn finished(name: &str, kind: LaunchKind, seed: u64, speed: f64, rate: f64) -> F
         items,
         metrics: BTreeMap::from([("loss".to_owned(), nrmse * nrmse), ("nrmse".to_owned(), nrmse)]),
     };
-    let mut report: Report = serde_json::from_value(json!({
-        "contract": 1, "launch": name, "kind": "Measure", "rank": 0, "outcome": "Done",
-    }))
-    .unwrap();
-    report.kind = kind;
-    report.items = 20_000;
-    report.items_per_second = Some(speed);
-    report.losses = curve(rate);
-    report.first_validation = Some(validation(0, 0.94));
-    report.validation = Some(validation(20_000, 0.31));
-    report.peak_memory_bytes = Some(412 << 20);
-    report.wall_seconds = 12.5;
-    FinishedLaunch { attempt: "job-3".to_owned(), seed, report }
+    let measured = Measured {
+        items: 20_000,
+        items_per_second: Some(speed),
+        loss: Some(0.06),
+        first_validation: Some(validation(0, 0.94)),
+        validation: Some(validation(20_000, 0.31)),
+        peak_memory_bytes: Some(412 << 20),
+        wall_seconds: Some(12.5),
+        ..Measured::default()
+    };
+    FinishedLaunch {
+        title: if kind == LaunchKind::Train { "training" } else { name }.to_owned(),
+        name: name.to_owned(),
+        attempt: "job-3".to_owned(),
+        kind,
+        seed,
+        outcome: Outcome::Done,
+        message: String::new(),
+        measured,
+        losses: curve(rate),
+    }
 }
 
 /// A launch of the status.
@@ -59,7 +68,7 @@ fn measured(name: &str, state: &str, ratios: &[f64], all: &mut Vec<FinishedLaunc
            "message": format!("speedup {mean:.3}, threshold 1.02"), "rung": 0, "launches": launches,
            "speedup": {"estimate": format!("{mean:.3}"), "lower": format!("{:.3}", mean * 0.97),
                        "upper": format!("{:.3}", mean * 1.03), "pairs": ratios.len()},
-           "peakMemory": 431_000_000u64, "predictedMemory": 428_000_000u64})
+           "peakMemoryBytes": 431_000_000u64, "predictedMemoryBytes": 428_000_000u64})
 }
 
 /// A job with one of everything; `hostile` stands wherever a name or message may.
@@ -98,25 +107,25 @@ fn evidence(hostile: &str) -> Evidence {
                         "message": format!("overallSpeedup 1.77 below 1.8 {hostile}"), "lastTransitionTime": "2026-01-05T10:04:00Z"}],
         "effectiveSettings": {"batchPerGpu": 16, "precision": "fp32", "loaderWorkers": 2, "compile": "Graph",
                               "workload": {"scale": hostile}},
-        "baseline": {"inputHash": "x", "itemsPerSecond": "612.4", "peakMemory": 402_000_000u64,
-                     "predictedMemory": 400_100_000u64},
+        "baseline": {"inputHash": "x", "itemsPerSecond": "612.4", "peakMemoryBytes": 402_000_000u64,
+                     "predictedMemoryBytes": 400_100_000u64},
         "phases": [
             measured("graph", "Accepted", &[1.29, 1.34, 1.3], &mut launches), big, bf16,
             {"name": "flash", "state": "Unsupported", "reason": "Unsupported", "message": "no flash attention on the CPU", "rung": 0},
             measured("loader", "Inconclusive", &[1.01, 1.04, 0.99, 1.03, 1.02, 1.0, 1.05], &mut launches),
         ],
-        "bundle": {"inputHash": "x", "state": "Accepted", "reason": "GatesHold", "peakMemory": 433_000_000u64,
+        "bundle": {"inputHash": "x", "state": "Accepted", "reason": "GatesHold", "peakMemoryBytes": 433_000_000u64,
                    "speedup": {"estimate": "1.77", "lower": "1.71", "upper": "1.83", "pairs": 3}},
-        "training": {"step": 12500, "items": 200000, "epoch": 3, "itemsPerSecond": "1083.1",
+        "training": {"steps": 12500, "items": 200000, "epoch": 3, "itemsPerSecond": "1083.1",
                      "promisedItemsPerSecond": "1100", "loss": "0.052", "goodput": "0.93",
-                     "firstValidation": {"loss": "0.88", "nrmse": "0.94"},
-                     "validation": {"loss": "0.096", "nrmse": "0.31"}, "slowWindows": 0, "window": 9, "restarts": 1,
+                     "firstValidation": {"items": 0, "metrics": {"loss": "0.88", "nrmse": "0.94"}},
+                     "validation": {"items": 200000, "metrics": {"loss": "0.096", "nrmse": "0.31"}}, "slowWindows": 0, "window": 9, "restarts": 1,
                      "lastCheckpoint": {"name": format!("step-12500{hostile}"), "step": 12500, "items": 200000}},
         "cost": {"gpuHours": "0.31", "spent": "0.59", "saved": "0.22", "currency": "USD"},
     });
     let status = serde_json::from_value(status).unwrap();
     let mut training = finished("train-0badcafe", LaunchKind::Train, 42, 1083.0, 11.0);
-    training.report.message = hostile.to_owned();
+    training.message = hostile.to_owned();
     launches.push(training);
     let event = |second: i64, warning, reason: &str, message: &str| EventRecord {
         time: jiff::Timestamp::from_second(1_767_607_200 + second).unwrap(),
@@ -132,7 +141,7 @@ fn evidence(hostile: &str) -> Evidence {
         event(95, true, "SpeedBelowThreshold", &format!("phase bf16: rolled back: 0.71 {hostile}")),
         event(240, false, "Completed", "trained 200000 items"),
     ];
-    Evidence { job, status, events, launches }
+    Evidence::new(job, status, events, launches)
 }
 
 #[test]
@@ -191,10 +200,80 @@ fn a_job_that_never_ran_has_a_page_too() {
 #[test]
 fn the_status_alone_makes_a_page_with_every_pair() {
     let whole = evidence("");
-    let page = render(&Evidence::from_status(whole.job.clone(), whole.status.clone(), whole.events));
-    for wanted in ["1.77×", "[1.71, 1.83]", "SpeedBelowThreshold", "pair 7", "graph-r0-p0-a-0badcafe", "1000"] {
+    let page = render(&Evidence::new(whole.job.clone(), whole.status.clone(), whole.events, Vec::new()));
+    for wanted in ["1.77×", "[1.71, 1.83]", "SpeedBelowThreshold", "pair 7", "graph: pair 1 of 3, control", "1000"] {
         assert!(page.contains(wanted), "{wanted} is missing");
     }
     let judged: usize = whole.status.phases.iter().map(|phase| phase.launches.len()).sum();
     assert!(page.contains(&format!("<summary>{judged} launches</summary>")), "{judged}");
+}
+
+#[test]
+fn a_launch_is_called_what_it_is_and_its_name_is_only_a_tooltip() {
+    let page = render(&evidence(""));
+    for title in ["graph: pair 1 of 3, control", "big-batch on rung 1: pair 3 of 3, candidate"] {
+        assert!(page.contains(&format!(">{title}</td>")), "{title} is missing");
+    }
+    let shown = page.matches("-0badcafe").count();
+    assert_eq!(page.matches("-0badcafe job-3\"").count(), shown, "a name stands where people read");
+}
+
+/// The evidence of a launch is the same whether its report is at hand or only the status: one table for both.
+#[test]
+fn a_cluster_shows_what_a_machine_shows_of_the_same_launch() {
+    let whole = evidence("");
+    let cluster = Evidence::new(whole.job.clone(), whole.status.clone(), Vec::new(), Vec::new());
+    for known in &cluster.launches {
+        let here = whole.launch(&known.name).unwrap();
+        assert_eq!((&known.title, known.kind, known.seed), (&here.title, here.kind, here.seed));
+        assert_eq!(known.measured.items_per_second, here.measured.items_per_second);
+    }
+}
+
+/// Width of `text` at `size` pixels in a wide sans-serif, bold or not: more than any font of the style sheet takes.
+fn width(text: &str, size: f64) -> f64 {
+    let em = |c: char| match c {
+        'i' | 'j' | 'l' | '.' | ',' | ':' | '\'' | '|' | ' ' | '[' | ']' | '(' | ')' => 0.36,
+        'm' | 'w' | 'M' | 'W' | '%' | '→' | '↩' | '✓' | '…' => 1.0,
+        c if c.is_ascii_uppercase() => 0.74,
+        _ => 0.63,
+    };
+    size * text.chars().map(em).sum::<f64>()
+}
+
+fn attribute<'a>(tag: &'a str, name: &str) -> &'a str {
+    let rest = tag.split_once(&format!(" {name}=\"")).unwrap_or_else(|| panic!("{tag} has no {name}")).1;
+    rest.split_once('"').unwrap().0
+}
+
+#[test]
+fn no_label_is_cut_at_the_edge_of_its_figure() {
+    let mut evidence = evidence("");
+    for phase in &mut evidence.status.phases {
+        (phase.rung, phase.measured.predicted_memory_bytes) = (1, Some(123_456_789_012));
+        phase.measured.peak_memory_bytes = Some(133_456_789_012);
+    }
+    let page = render(&evidence);
+    let figures: Vec<&str> = page.split("<svg ").skip(1).map(|rest| rest.split("</svg>").next().unwrap()).collect();
+    assert!(figures.len() > 5 && page.contains("↩ rolled back on rung 1<"), "{}", figures.len());
+    for figure in figures {
+        let right: f64 = attribute(&format!(" {figure}"), "viewBox").split(' ').nth(2).unwrap().parse().unwrap();
+        for text in figure.split("<text").skip(1) {
+            let (tag, rest) = text.split_once('>').unwrap();
+            let shown = rest.split_once("</text>").unwrap().0;
+            let size = match attribute(tag, "class").split(' ').next().unwrap() {
+                "tick" | "axis" => 11.5,
+                "number" | "verdict" => 12.5,
+                "gatelabel" => 11.0,
+                _ => 13.0,
+            };
+            let (x, wide): (f64, f64) = (attribute(tag, "x").parse().unwrap(), width(shown, size));
+            let from = match attribute(tag, "text-anchor") {
+                "start" => x,
+                "middle" => x - wide / 2.0,
+                _ => x - wide,
+            };
+            assert!(from >= 0.0 && from + wide <= right, "{shown:?} from {from:.0} to {:.0} of {right}", from + wide);
+        }
+    }
 }

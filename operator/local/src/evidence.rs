@@ -21,12 +21,12 @@ pub fn gather(state: &StateDir) -> Result<Evidence, StateError> {
             record.plan.launches.iter().map(|plan| (plan.launch.as_str(), plan)).collect();
         for report in attempts::reports(state, &record) {
             if let Some(&plan) = plans.get(report.launch.as_str()) {
-                launches.push(FinishedLaunch { attempt: record.plan.attempt.clone(), seed: plan.seed, report });
+                launches.push(FinishedLaunch::reported(&record.plan.attempt, plan, &report));
             }
         }
     }
     let Document { job, status, .. } = document;
-    Ok(Evidence { job, status, events: events::read(state), launches })
+    Ok(Evidence::new(job, status, events::read(state), launches))
 }
 
 /// Writes the page about what `state` holds to `path`.

@@ -207,8 +207,8 @@ impl Attempts {
             // It was cut short and is no result; but the checkpoint that it left is worth knowing of.
             Event::LaunchEnded(report) if report.outcome == Outcome::Stopped => {
                 if let Some(progress) = &mut attempt.progress {
-                    progress.step = progress.step.max(report.steps);
-                    progress.items = progress.items.max(report.items);
+                    progress.step = progress.step.max(report.measured.steps);
+                    progress.items = progress.items.max(report.measured.items);
                     progress.last_checkpoint = report.last_checkpoint.clone().or(progress.last_checkpoint.take());
                 }
             }

@@ -3,9 +3,9 @@
 use crate::faults::Armed;
 use crate::script::{Fault, FaultKind, Script};
 use pawl_contract::exit::Outcome;
+use pawl_contract::measured::{Measured, Spread, Validation};
 use pawl_contract::plan::{LaunchKind, LaunchPlan};
-use pawl_contract::progress::{CheckpointRef, Validation};
-use pawl_contract::report::{Report, Spread};
+use pawl_contract::progress::CheckpointRef;
 use pawl_contract::settings::OptimizerOffload;
 use std::time::Instant;
 
@@ -85,17 +85,17 @@ fn missing(kind: LaunchKind, field: &str) -> End {
 }
 
 /// What the steps in the window say.
-pub(crate) fn measured(run: &Run<'_>, mut seconds: Vec<f64>, report: &mut Report) {
+pub(crate) fn measured(run: &Run<'_>, mut seconds: Vec<f64>, into: &mut Measured) {
     let total: f64 = seconds.iter().sum();
     if !seconds.is_empty() {
-        report.items_per_second = Some(run.items_per_step as f64 * seconds.len() as f64 / total);
+        into.items_per_second = Some(run.items_per_step as f64 * seconds.len() as f64 / total);
         seconds.sort_by(f64::total_cmp);
         let at = |share: f64| seconds[((seconds.len() - 1) as f64 * share).round() as usize];
-        report.step_seconds = Some(Spread { p10: at(0.1), median: at(0.5), p90: at(0.9) });
+        into.step_seconds = Some(Spread { p10: at(0.1), median: at(0.5), p90: at(0.9) });
     }
     let offloads = run.plan.settings.optimizer_offload == Some(OptimizerOffload::Cpu);
-    report.loader_wait_share = Some(run.loader_fault().max(run.script.loader_wait_share));
-    report.collective_wait_share = Some(0.0);
-    report.offload_share = Some(if offloads { run.script.offload_share } else { 0.0 });
-    report.utilization = Some(run.script.utilization);
+    into.loader_wait_share = Some(run.loader_fault().max(run.script.loader_wait_share));
+    into.collective_wait_share = Some(0.0);
+    into.offload_share = Some(if offloads { run.script.offload_share } else { 0.0 });
+    into.utilization = Some(run.script.utilization);
 }

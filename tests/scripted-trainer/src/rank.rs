@@ -52,10 +52,10 @@ pub fn main() -> ExitCode {
     if let Err(End { outcome, message }) = ended {
         eprintln!("{message}");
         (report.outcome, report.message) = (outcome, message);
-        let (step, items) = (report.steps, report.items);
+        let (step, items) = (report.measured.steps, report.measured.items);
         report.failure = Some(Failure { rank: Some(rank.number), step, items });
     }
-    report.wall_seconds = rank.begun.elapsed().as_secs_f64();
+    report.measured.wall_seconds = Some(rank.begun.elapsed().as_secs_f64());
     if let Err(e) = write(&rank.report, &report) {
         eprintln!("{}: {e}", rank.report.display());
         return ExitCode::FAILURE;
@@ -116,7 +116,7 @@ impl Rank {
             written: None,
         };
         let needed = script.memory_bytes(&plan.settings);
-        report.predicted_memory_bytes = Some(needed);
+        report.measured.predicted_memory_bytes = Some(needed);
         report.items_per_epoch = Some(script.items_per_epoch);
         self.strike(&mut run, true)?;
         if plan.kind == LaunchKind::Preflight {
@@ -132,8 +132,8 @@ impl Rank {
         }
         let ended = self.steps(&mut run, needed, report);
         self.tell(&mut run, true).map_err(End::failed)?;
-        (report.steps, report.items) = (run.step, run.items());
-        report.validation.clone_from(&run.validation);
+        (report.measured.steps, report.measured.items) = (run.step, run.items());
+        report.measured.validation.clone_from(&run.validation);
         report.last_checkpoint.clone_from(&run.checkpoint);
         ended
     }
@@ -151,7 +151,7 @@ impl Rank {
         }
         let validates = matches!(plan.kind, LaunchKind::Quality | LaunchKind::Train | LaunchKind::Search);
         if validates {
-            report.first_validation = Some(run.validate().clone());
+            report.measured.first_validation = Some(run.validate().clone());
         }
         let mut seconds = Vec::new();
         let (mut since_checkpoint, mut best, mut patience) = (0.0, f64::INFINITY, 0);
@@ -176,7 +176,7 @@ impl Rank {
             }
             let step_seconds = run.items_per_step as f64 / run.rate();
             run.step += 1;
-            report.peak_memory_bytes = Some(needed);
+            report.measured.peak_memory_bytes = Some(needed);
             if run.step > first + plan.budget.warmup_steps.unwrap_or(0) {
                 seconds.push(step_seconds);
             }
@@ -208,7 +208,7 @@ impl Rank {
         if validates {
             run.validate();
         }
-        measured(run, seconds, report);
+        measured(run, seconds, &mut report.measured);
         Ok(())
     }
 

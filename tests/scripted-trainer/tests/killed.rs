@@ -103,7 +103,7 @@ async fn a_killed_agent_goes_on_where_it_was_and_repeats_nothing() {
     let result = play(dir.path()).await;
     assert_eq!(result.end, AttemptEnd::Complete);
     let said = |result: &AttemptResult| -> Vec<(String, Outcome, Option<f64>)> {
-        result.launches.iter().map(|l| (l.launch.clone(), l.outcome, l.items_per_second)).collect()
+        result.launches.iter().map(|l| (l.launch.clone(), l.outcome, l.measured.items_per_second)).collect()
     };
     assert_eq!(said(&result), said(&expected));
     assert_eq!(result.launches[3].outcome, Outcome::NonFinite);

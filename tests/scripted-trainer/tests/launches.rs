@@ -99,12 +99,17 @@ async fn a_launch_measures_what_the_script_says_and_the_same_each_time() {
     let model = Script::from_config(&plan.workload.config).unwrap();
     assert_eq!(model.expected_items_per_second(&plan.settings), 3000.0);
     let report = play_one(2, plan.clone()).await;
-    assert_eq!((report.outcome, report.steps, report.items), (Outcome::Done, 25, 25 * 16), "{}", report.message);
-    let measured = report.items_per_second.unwrap();
+    assert_eq!(
+        (report.outcome, report.measured.steps, report.measured.items),
+        (Outcome::Done, 25, 25 * 16),
+        "{}",
+        report.message
+    );
+    let measured = report.measured.items_per_second.unwrap();
     assert!((measured / model.measured_items_per_second(&plan.settings, "a") - 1.0).abs() < 1e-9);
     assert!(measured != 3000.0 && (measured / 3000.0).ln().abs() < 0.1);
-    assert_eq!(play_one(2, plan.clone()).await.items_per_second, Some(measured));
-    assert_ne!(play_one(2, LaunchPlan { launch: "b".into(), ..plan }).await.items_per_second, Some(measured));
+    assert_eq!(play_one(2, plan.clone()).await.measured.items_per_second, Some(measured));
+    assert_ne!(play_one(2, LaunchPlan { launch: "b".into(), ..plan }).await.measured.items_per_second, Some(measured));
 }
 
 #[tokio::test]
@@ -119,7 +124,11 @@ async fn memory_is_predicted_and_kept_to() {
         for kind in [LaunchKind::Preflight, LaunchKind::Measure] {
             let report = play_one(1, launch("l", kind, settings.clone(), script.clone())).await;
             let outcome = if fits { Outcome::Done } else { Outcome::OutOfMemory };
-            assert_eq!((report.outcome, report.predicted_memory_bytes), (outcome, Some(bytes)), "{settings} {kind:?}");
+            assert_eq!(
+                (report.outcome, report.measured.predicted_memory_bytes),
+                (outcome, Some(bytes)),
+                "{settings} {kind:?}"
+            );
             assert_eq!(report.message.is_empty(), fits);
         }
     }
@@ -189,8 +198,8 @@ async fn faults_heed_their_conditions() {
     use Outcome::{Done, Failed, LossSpike, NonFinite, OutOfMemory};
     assert_eq!(outcomes, [Failed, Done, Done, NonFinite, Done, Done, OutOfMemory, Done, Done, Done, LossSpike]);
     let near = |a: Option<f64>, b: f64| (a.unwrap() - b).abs() < 1e-6;
-    assert!(near(reports[7].items_per_second, 600.0) && near(reports[7].loader_wait_share, 0.4));
-    assert!(near(reports[8].items_per_second, 250.0) && near(reports[8].loader_wait_share, 0.0));
+    assert!(near(reports[7].measured.items_per_second, 600.0) && near(reports[7].measured.loader_wait_share, 0.4));
+    assert!(near(reports[8].measured.items_per_second, 250.0) && near(reports[8].measured.loader_wait_share, 0.0));
     // The same launch once more, in a new attempt: what happened once is over.
     let (_, again) = play(state.path(), &attempt(2, 2, vec![one("once-1")])).await;
     assert_eq!(again[0].outcome, Done);
@@ -215,11 +224,11 @@ async fn quality_depends_on_settings_items_and_seed() {
     let script = json!({"itemsPerSecond": 1, "quality": {"startLoss": 2, "finalLoss": 0.5, "scaleItems": 5000, "seedNoise": 0.01,
         "effects": [{"setting": "precision", "value": "bf16", "factor": 1.1}]}});
     let quality = |settings| launch("l", LaunchKind::Quality, settings, script.clone());
-    let loss = |report: &Report| report.validation.as_ref().unwrap().metrics["loss"];
+    let loss = |report: &Report| report.measured.validation.as_ref().unwrap().metrics["loss"];
     let plain = play_one(1, quality(json!({"batchPerGpu": 100}))).await;
-    assert_eq!((plain.items, plain.losses.len() <= 64 && plain.losses.len() > 30), (10_000, true));
+    assert_eq!((plain.measured.items, plain.losses.len() <= 64 && plain.losses.len() > 30), (10_000, true));
     assert!(plain.losses.windows(2).all(|pair| pair[0].loss > pair[1].loss && pair[0].items < pair[1].items));
-    assert!(plain.first_validation.as_ref().unwrap().metrics["loss"] > 1.5 && loss(&plain) < 0.8);
+    assert!(plain.measured.first_validation.as_ref().unwrap().metrics["loss"] > 1.5 && loss(&plain) < 0.8);
     let worse = play_one(1, quality(json!({"batchPerGpu": 100, "precision": "bf16"}))).await;
     assert!((loss(&worse) / loss(&plain) - 1.1).abs() < 1e-9);
     let seed = play_one(1, LaunchPlan { seed: 43, ..quality(json!({"batchPerGpu": 100})) }).await;
@@ -246,14 +255,14 @@ async fn training_resumes_before_the_damage_and_keeps_few_checkpoints() {
     let mut plan = train("t-2", script.clone(), before);
     plan.budget.items = Some(5010);
     let (_, second) = play(state.path(), &attempt(2, 1, vec![plan])).await;
-    assert_eq!((second[0].outcome, second[0].items), (Outcome::Done, 5010), "{}", second[0].message);
+    assert_eq!((second[0].outcome, second[0].measured.items), (Outcome::Done, 5010), "{}", second[0].message);
     assert_eq!(second[0].losses.len(), 1, "one step from 5000 items on");
     assert!(!names().iter().any(|name| name.contains("6000")));
     let (_, third) = play(state.path(), &attempt(3, 1, vec![train("t-3", script, policy())])).await;
-    assert_eq!((third[0].outcome, third[0].items), (Outcome::Done, 10_000));
+    assert_eq!((third[0].outcome, third[0].measured.items), (Outcome::Done, 10_000));
     assert!(
-        third[0].validation.as_ref().unwrap().metrics["loss"]
-            < third[0].first_validation.as_ref().unwrap().metrics["loss"]
+        third[0].measured.validation.as_ref().unwrap().metrics["loss"]
+            < third[0].measured.first_validation.as_ref().unwrap().metrics["loss"]
     );
 }
 
@@ -278,11 +287,11 @@ async fn a_stop_writes_a_checkpoint_from_which_training_goes_on() {
     let stopped = &result.launches[0];
     assert_eq!((result.end, stopped.outcome), (AttemptEnd::Stopped, Outcome::Stopped));
     let checkpointed = stopped.checkpoint.as_ref().map(|checkpoint| checkpoint.items);
-    assert!(stopped.items >= 100 && checkpointed == Some(stopped.items), "{stopped:?}");
+    assert!(stopped.measured.items >= 100 && checkpointed == Some(stopped.measured.items), "{stopped:?}");
     let rest = train("t-2", json!({"itemsPerSecond": 1000}), rare);
     let (_, reports) = play(state.path(), &attempt(2, 2, vec![rest])).await;
-    assert_eq!((reports[0].outcome, reports[0].items), (Outcome::Done, 10_000));
-    assert_eq!(reports[0].losses.first().map(|p| p.items > stopped.items), Some(true));
+    assert_eq!((reports[0].outcome, reports[0].measured.items), (Outcome::Done, 10_000));
+    assert_eq!(reports[0].losses.first().map(|p| p.items > stopped.measured.items), Some(true));
 }
 
 #[tokio::test]
@@ -293,7 +302,7 @@ async fn training_evaluates_and_ends_early() {
     plan.budget.early_stopping = Some(serde_json::from_value(json!({"patience": 2, "minDelta": 0.01})).unwrap());
     let report = play_one(1, plan).await;
     assert_eq!(report.outcome, Outcome::Done);
-    assert!(report.items > 2000 && report.items < 8000, "{}", report.items);
+    assert!(report.measured.items > 2000 && report.measured.items < 8000, "{}", report.measured.items);
 }
 
 #[tokio::test]

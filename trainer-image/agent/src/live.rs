@@ -227,7 +227,7 @@ mod tests {
 
         let mut large = Report::bare(&plan().launches[3], 0, Outcome::Done);
         let metrics = (0..10_000).map(|i| (format!("a-metric-of-a-long-name-{i}"), 1.0)).collect();
-        large.validation = Some(pawl_contract::progress::Validation { items: 1, metrics });
+        large.measured.validation = Some(pawl_contract::measured::Validation { items: 1, metrics });
         for index in 3..20 {
             let launch = plan().launches[index].launch.clone();
             live.hear(&Event::LaunchEnded(Box::new(Report { launch, ..large.clone() })));

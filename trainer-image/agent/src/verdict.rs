@@ -2,6 +2,7 @@
 
 use crate::messages::RankEnd;
 use pawl_contract::exit::Outcome;
+use pawl_contract::measured::Measured;
 use pawl_contract::plan::LaunchPlan;
 use pawl_contract::progress::Progress;
 use pawl_contract::report::{Failure, Report, truncated};
@@ -67,7 +68,8 @@ pub(crate) fn verdict(evidence: &Evidence<'_>) -> Report {
     if cause.outcome == Outcome::Done {
         report.failure = None;
     } else {
-        let (step, items) = own.map_or((report.steps, report.items), |own| (own.steps, own.items));
+        let (step, items) =
+            own.map_or((report.measured.steps, report.measured.items), |own| (own.measured.steps, own.measured.items));
         let place = own.and_then(|own| own.failure.clone()).unwrap_or(Failure { rank: None, step, items });
         report.failure = Some(Failure { rank: cause.rank.map(|end| end.rank), ..place });
     }
@@ -117,15 +119,17 @@ fn cause<'a>(evidence: &Evidence<'a>) -> Cause<'a> {
 
 /// The report of a launch of which no rank reported.
 fn silent(evidence: &Evidence<'_>) -> Report {
-    Report { wall_seconds: evidence.wall_seconds, ..Report::bare(evidence.plan, 0, Outcome::Failed) }
+    let measured = Measured { wall_seconds: Some(evidence.wall_seconds), ..Measured::default() };
+    Report { measured, ..Report::bare(evidence.plan, 0, Outcome::Failed) }
 }
 
 /// Adds what rank 0 had said in its progress, where the report knows less.
 fn catch_up(report: &mut Report, progress: &Progress) {
-    report.steps = report.steps.max(progress.step);
-    report.items = report.items.max(progress.items);
-    if report.validation.is_none() {
-        report.validation.clone_from(&progress.validation);
+    let measured = &mut report.measured;
+    measured.steps = measured.steps.max(progress.step);
+    measured.items = measured.items.max(progress.items);
+    if measured.validation.is_none() {
+        measured.validation.clone_from(&progress.validation);
     }
     let newest = report.last_checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.items);
     if progress.last_checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.items > newest) {
@@ -140,7 +144,8 @@ pub(crate) fn bounded(mut report: Report) -> Report {
         let last = report.losses.len() - 1;
         report.losses = (0..MAX_LOSSES).map(|i| report.losses[i * last / (MAX_LOSSES - 1)]).collect();
     }
-    for validation in report.validation.iter_mut().chain(&mut report.first_validation) {
+    let Measured { validation, first_validation, .. } = &mut report.measured;
+    for validation in validation.iter_mut().chain(first_validation) {
         let mut room = MAX_METRICS;
         validation.metrics.retain(|name, _| {
             let kept = name == "loss" || (room > 0 && name.len() <= MAX_METRICS);
@@ -210,9 +215,9 @@ mod tests {
         long.message = "é".repeat(10_000);
         long.losses = (0..1000).map(|items| LossPoint { items, loss: 1.0 }).collect();
         let metrics = (0..500).map(|i| (format!("a{i}"), 1.0)).chain([("loss".to_owned(), 2.0)]).collect();
-        long.validation = Some(pawl_contract::progress::Validation { items: 1, metrics });
+        long.measured.validation = Some(pawl_contract::measured::Validation { items: 1, metrics });
         let short = bounded(long);
-        let metrics = short.validation.unwrap().metrics;
+        let metrics = short.measured.validation.unwrap().metrics;
         assert!(short.message.len() <= MAX_TEXT && metrics.len() <= MAX_METRICS + 1 && metrics["loss"] == 2.0);
         let items: Vec<u64> = short.losses.iter().map(|point| point.items).collect();
         assert_eq!((items.len(), items[0], items[63]), (64, 0, 999));

@@ -150,7 +150,10 @@ async fn a_rank_that_makes_no_progress_is_a_hang() {
     let result = agent.result().await;
     assert!((Duration::from_millis(1500)..Duration::from_secs(4)).contains(&begun.elapsed()), "{:?}", begun.elapsed());
     let hang = &result.launches[0];
-    assert_eq!((hang.outcome, hang.steps, hang.items, hang.failed_at_items), (Outcome::Hang, 4, 40, Some(40)));
+    assert_eq!(
+        (hang.outcome, hang.measured.steps, hang.measured.items, hang.failed_at_items),
+        (Outcome::Hang, 4, 40, Some(40))
+    );
     assert!(hang.message.starts_with("no progress for 1 s; the last step was 4; rank 0: pid "), "{}", hang.message);
     let stuck = std::fs::read_to_string(dir.path().join("l/stuck.txt")).unwrap();
     assert!(
@@ -188,7 +191,7 @@ async fn a_stop_is_passed_on_and_ends_the_attempt_after_the_checkpoint() {
     agent.stop.send(Stop::Gracefully).unwrap();
     let result = agent.result().await;
     assert_eq!((result.end, outcomes(&result)), (AttemptEnd::Stopped, vec![("one", Outcome::Stopped)]));
-    assert_eq!(result.launches[0].steps, 7);
+    assert_eq!(result.launches[0].measured.steps, 7);
     assert!(result.launches[0].message.contains("checkpoint at step 7"), "{}", result.launches[0].message);
     assert!(!dir.path().join("two").exists());
 }

@@ -63,6 +63,7 @@ mod tests {
             job: "j".into(),
             attempt: "j-1".into(),
             launch: "l".into(),
+            title: String::new(),
             kind,
             workload: WorkloadPlan { name: None, config: Default::default() },
             settings: Default::default(),

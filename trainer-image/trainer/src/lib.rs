@@ -74,7 +74,7 @@ pub fn run_from_env() -> ExitCode {
         report::bare(&launch.plan, launch.rank, Outcome::Failed, message, started.elapsed())
     });
     match report.outcome {
-        Outcome::Done => tracing::info!(steps = report.steps, items = report.items, "done"),
+        Outcome::Done => tracing::info!(steps = report.measured.steps, items = report.measured.items, "done"),
         outcome => tracing::error!(?outcome, "{}", report.message),
     }
     if let Some(path) = &launch.report

@@ -29,10 +29,10 @@ use std::time::{Duration, Instant};
 pub fn run(launch: &Launch, stop: &StopRequest, started: Instant) -> Report {
     let bare = |outcome, message| report::bare(&launch.plan, launch.rank, outcome, message, started.elapsed());
     let result = match launch.plan.kind {
-        LaunchKind::Preflight => preflight(launch).map(|(predicted, peak)| Report {
-            predicted_memory_bytes: Some(predicted as u64),
-            peak_memory_bytes: Some(peak as u64),
-            ..bare(Outcome::Done, String::new())
+        LaunchKind::Preflight => preflight(launch).map(|predicted| {
+            let mut report = bare(Outcome::Done, String::new());
+            report.measured.predicted_memory_bytes = Some(predicted as u64);
+            report
         }),
         LaunchKind::Measure | LaunchKind::Quality | LaunchKind::Search | LaunchKind::Train => {
             measured(launch, stop, started)
@@ -69,20 +69,18 @@ pub(crate) fn prepare(plan: &LaunchPlan, place: Place, rank: u32, world_size: u3
 }
 
 /// Checks the plan and predicts memory: bytes predicted, and bytes that the states take already.
-fn preflight(launch: &Launch) -> Result<(usize, usize), Ending> {
+fn preflight(launch: &Launch) -> Result<usize, Ending> {
     let Launch { plan, rank, world_size, .. } = launch;
     let place = Place::from_env()?;
     let prepared = prepare(plan, place, *rank, *world_size)?;
     if place == Place::AbsentGpu {
-        let memory = target::predict(&prepared.lineup.programs, &plan.settings)?;
-        return Ok((memory.planned, memory.states));
+        return Ok(target::predict(&prepared.lineup.programs, &plan.settings)?.planned);
     }
     let alone = Arc::new(Gang::alone());
     let target = open(launch, place)?;
     let executor = target.executor(&plan.settings);
     let session = Session::new(prepared.lineup, executor.as_ref(), plan.seed, alone, target.memory())?;
-    let memory = session.memory();
-    Ok((memory.planned, memory.peak.max(memory.states)))
+    Ok(session.memory().planned)
 }
 
 /// Runs a launch that trains.

@@ -5,13 +5,16 @@ use crate::launch::Launch;
 use crate::run::Run;
 use crate::saving::Saver;
 use pawl_contract::exit::Outcome;
+use pawl_contract::measured::Measured;
 use pawl_contract::plan::LaunchPlan;
 use pawl_contract::report::{Failure, Report};
 use std::time::Duration;
 
 /// A report that says only how a launch ended.
 pub fn bare(plan: &LaunchPlan, rank: u32, outcome: Outcome, message: String, wall: Duration) -> Report {
-    Report { message, wall_seconds: wall.as_secs_f64(), ..Report::bare(plan, rank, outcome) }
+    let wall_seconds = Some(wall.as_secs_f64());
+    let measured = Measured { wall_seconds, ..Measured::default() };
+    Report { message, measured, ..Report::bare(plan, rank, outcome) }
 }
 
 /// The report of a run that ended with `result`, `wall` after the start of the process. `peak` is the largest rank's.
@@ -22,12 +25,12 @@ pub fn of_run(run: &Run<'_>, launch: &Launch, result: &Result<(), Ending>, peak:
     };
     let (step, items) = (run.position.step, run.position.items);
     let stopped = !matches!(outcome, Outcome::Done);
-    Report {
+    let bare = bare(&launch.plan, launch.rank, outcome, message, wall);
+    let measured = Measured {
         steps: step,
         items,
         items_per_second: run.throughput.items_per_second(),
         step_seconds: run.throughput.step_seconds(),
-        losses: run.curve.points(),
         first_validation: run.position.first_validation.clone(),
         validation: run.validation.clone(),
         peak_memory_bytes: Some(peak as u64),
@@ -36,10 +39,15 @@ pub fn of_run(run: &Run<'_>, launch: &Launch, result: &Result<(), Ending>, peak:
         collective_wait_share: run.throughput.collective_share(),
         offload_share: offload_share(run),
         utilization: run.throughput.utilization(),
+        ..bare.measured
+    };
+    Report {
+        measured,
+        losses: run.curve.points(),
         items_per_epoch: Some(run.job.items_per_epoch()),
         last_checkpoint: run.saver.as_ref().and_then(Saver::newest).cloned(),
         failure: stopped.then_some(Failure { rank: Some(launch.rank), step, items }),
-        ..bare(&launch.plan, launch.rank, outcome, message, wall)
+        ..bare
     }
 }
 

@@ -1,6 +1,6 @@
 //! How fast it goes: step times, waits and processor time over the window that a report speaks about.
 
-use pawl_contract::report::Spread;
+use pawl_contract::measured::Spread;
 use std::time::{Duration, Instant};
 
 /// Least duration of a window of the guard, so that a window of short steps is more than noise.

@@ -96,17 +96,23 @@ fn the_ups_smoke_size_learns() {
     // The workload's own average (0.999) still holds 82 % of the first weights after 200 steps: a quicker one shows.
     let changes = json!({"budget": {"items": 400}, "checkpoint": saving(), "settings": {"ema": "0.9"}});
     let report = launch(dir.path(), changes);
-    assert_eq!((report.outcome, report.steps, report.items), (Outcome::Done, 200, 400), "{}", report.message);
+    assert_eq!(
+        (report.outcome, report.measured.steps, report.measured.items),
+        (Outcome::Done, 200, 400),
+        "{}",
+        report.message
+    );
     let losses = losses(&report);
     assert!(losses[0] > 2.0 && losses.len() <= 64, "{losses:?}");
     let last = losses[losses.len() - 3..].iter().sum::<f64>() / 3.0;
     assert!(last < 0.5, "the peer ends at 0.317 after these 200 steps: {last}");
-    let nrmse = |validation: Option<pawl_contract::progress::Validation>| validation.unwrap().metrics["nrmse"];
-    let (first, end) = (nrmse(report.first_validation), nrmse(report.validation));
+    let nrmse = |validation: Option<pawl_contract::measured::Validation>| validation.unwrap().metrics["nrmse"];
+    let (first, end) = (nrmse(report.measured.first_validation), nrmse(report.measured.validation));
     assert!(end < 0.85 * first, "nrmse {first} -> {end}");
-    let (predicted, peak) = (report.predicted_memory_bytes.unwrap(), report.peak_memory_bytes.unwrap());
+    let (predicted, peak) =
+        (report.measured.predicted_memory_bytes.unwrap(), report.measured.peak_memory_bytes.unwrap());
     assert!(predicted.abs_diff(peak) as f64 <= 0.02 * peak as f64, "predicted {predicted}, measured {peak}");
-    assert!(report.items_per_second.unwrap() > 0.0 && report.utilization.unwrap() > 0.1);
+    assert!(report.measured.items_per_second.unwrap() > 0.0 && report.measured.utilization.unwrap() > 0.1);
     assert_eq!(report.last_checkpoint.unwrap().items, 400);
 }
 
@@ -136,7 +142,12 @@ fn a_resumed_run_is_the_run_that_was_never_interrupted() {
     launch(whole.path(), json!({"budget": {"items": 40}, "checkpoint": saving()}));
     launch(parts.path(), json!({"budget": {"items": 20}, "checkpoint": saving()}));
     let report = launch(parts.path(), json!({"budget": {"items": 40}, "checkpoint": saving()}));
-    assert_eq!((report.outcome, report.steps, report.items), (Outcome::Done, 20, 40), "{}", report.message);
+    assert_eq!(
+        (report.outcome, report.measured.steps, report.measured.items),
+        (Outcome::Done, 20, 40),
+        "{}",
+        report.message
+    );
     assert!(tensors(parts.path()) == tensors(whole.path()), "bit for bit");
 
     // Other settings, same run: layouts are no part of a checkpoint.
@@ -183,10 +194,10 @@ fn two_ranks_give_the_losses_of_one_that_accumulates() {
     runtime.block_on(pawl_agent::run(&attempt, node, stop, |_| {})).unwrap();
     let two = pawl_agent::finished_reports(&gang.path().join("work")).unwrap().remove(0);
 
-    assert_eq!((two.outcome, two.steps), (Outcome::Done, one.steps), "{}", two.message);
+    assert_eq!((two.outcome, two.measured.steps), (Outcome::Done, one.measured.steps), "{}", two.message);
     assert_eq!(losses(&two), losses(&one), "bit for bit");
     assert!(tensors(gang.path()) == tensors(alone.path()), "bit for bit");
-    assert!(two.collective_wait_share.unwrap() > 0.0);
+    assert!(two.measured.collective_wait_share.unwrap() > 0.0);
 }
 
 #[test]
@@ -213,7 +224,7 @@ fn a_stop_request_saves_and_says_so_and_what_is_counted_is_true() {
     let (code, report) = rank.end();
     assert_eq!(code, 30);
     let saved = report.last_checkpoint.expect("a checkpoint");
-    assert_eq!((saved.step, saved.items), (report.steps, report.items));
+    assert_eq!((saved.step, saved.items), (report.measured.steps, report.measured.items));
     assert!(report.message.contains("after a checkpoint"), "{}", report.message);
     let progress: Value = serde_json::from_slice(&std::fs::read(dir.path().join("progress.json")).unwrap()).unwrap();
     assert_eq!(progress["lastCheckpoint"]["step"], saved.step);
@@ -241,8 +252,8 @@ fn what_cannot_fit_is_refused_before_anything_runs() {
     assert_eq!(report.outcome, Outcome::OutOfMemory);
     assert!(report.message.contains("bytes") && report.message.contains("batch"), "{}", report.message);
     let fits = launch(dir.path(), json!({"kind": "Preflight"}));
-    assert_eq!((fits.outcome, fits.steps), (Outcome::Done, 0));
-    assert!(fits.predicted_memory_bytes.unwrap() > 1 << 20);
+    assert_eq!((fits.outcome, fits.measured.steps), (Outcome::Done, 0));
+    assert!(fits.measured.predicted_memory_bytes.unwrap() > 1 << 20);
 }
 
 #[test]
@@ -286,7 +297,7 @@ fn what_this_trainer_cannot_do_is_refused_by_name() {
 fn a_rank_that_is_given_a_gpu_never_trains_on_the_cpu() {
     let dir = tempfile::tempdir().unwrap();
     let (code, report) = Rank::start(dir.path(), &plan(json!({})), &[("PAWL_DEVICE", "cuda:0".to_owned())]).end();
-    assert_eq!((code, report.outcome, report.steps), (20, Outcome::Unsupported, 0));
+    assert_eq!((code, report.outcome, report.measured.steps), (20, Outcome::Unsupported, 0));
     assert!(report.message.contains("spec.trainer.image"), "{}", report.message);
     // Nor does it check for a GPU elsewhere what it could not run there.
     let check = plan(json!({"kind": "Preflight"}));
@@ -308,11 +319,11 @@ fn a_preflight_needs_no_gpu() {
     };
     let alone = check(json!({"precision": "bf16", "attention": "Flash"}), 1);
     assert_eq!(alone.outcome, Outcome::Done, "{}", alone.message);
-    assert!(alone.predicted_memory_bytes.unwrap() > 1 << 20);
+    assert!(alone.measured.predicted_memory_bytes.unwrap() > 1 << 20);
     let gang = check(json!({"precision": "bf16", "attention": "Flash", "nccl": {"NCCL_MIN_NCHANNELS": "4"}}), 4);
     assert_eq!(gang.outcome, Outcome::Done, "{}", gang.message);
     let unfused = check(json!({"compile": "None"}), 1);
-    assert!(unfused.predicted_memory_bytes.unwrap() > alone.predicted_memory_bytes.unwrap());
+    assert!(unfused.measured.predicted_memory_bytes.unwrap() > alone.measured.predicted_memory_bytes.unwrap());
     let refused = check(json!({"batchPerGpu": 3}), 1);
     assert_eq!(refused.outcome, Outcome::InvalidPlan, "{}", refused.message);
     // What trains needs one.
@@ -325,7 +336,7 @@ fn storage_that_refuses_is_named_before_training() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("checkpoints"), "in the way").unwrap();
     let report = launch(dir.path(), json!({"checkpoint": saving()}));
-    assert_eq!((report.outcome, report.steps), (Outcome::Failed, 0));
+    assert_eq!((report.outcome, report.measured.steps), (Outcome::Failed, 0));
     assert!(
         report.message.contains("checkpoint storage") && report.message.contains("directory"),
         "{}",

@@ -60,9 +60,9 @@ fn tensors(dir: &Path) -> Tensors {
 fn it_learns_and_the_checkpoint_holds_what_learns() {
     let dir = tempfile::tempdir().unwrap();
     let report = launch(dir.path(), json!({"budget": {"items": 400}}));
-    assert_eq!((report.outcome, report.steps), (Outcome::Done, 100), "{}", report.message);
-    let loss = |validation: Option<pawl_contract::progress::Validation>| validation.unwrap().metrics["loss"];
-    let (first, last) = (loss(report.first_validation), loss(report.validation));
+    assert_eq!((report.outcome, report.measured.steps), (Outcome::Done, 100), "{}", report.message);
+    let loss = |validation: Option<pawl_contract::measured::Validation>| validation.unwrap().metrics["loss"];
+    let (first, last) = (loss(report.measured.first_validation), loss(report.measured.validation));
     assert!((first - 512f64.ln()).abs() < 0.05 && last < 5.9, "{first} -> {last}");
 
     let dir = tempfile::tempdir().unwrap();
@@ -88,8 +88,9 @@ fn an_exported_model_is_the_one_that_was_trained() {
         assert_eq!((&config["hidden_size"], &config["tie_word_embeddings"]), (&json!(128), &json!(true)));
         let again = tempfile::tempdir().unwrap();
         let changes = json!({"workload": {"config": {"weights": to}}, "budget": {"items": 4}});
-        let loss = |of: &Option<pawl_contract::progress::Validation>| of.as_ref().unwrap().metrics["loss"];
-        let (trained, read) = (loss(&report.validation), loss(&launch(again.path(), changes).first_validation));
+        let loss = |of: &Option<pawl_contract::measured::Validation>| of.as_ref().unwrap().metrics["loss"];
+        let (trained, read) =
+            (loss(&report.measured.validation), loss(&launch(again.path(), changes).measured.first_validation));
         assert!((trained - read).abs() < 1e-4 * trained, "{method}: {trained} {read}");
     }
 }
@@ -121,7 +122,7 @@ fn a_resumed_run_is_the_run_that_was_never_interrupted() {
         launch(parts.path(), of(0.0));
         let resumed = json!({"workload": {"config": {"method": method}}, "budget": {"items": 24}, "checkpoint": {"resumeNotAfterItems": 12}});
         let report = launch(parts.path(), resumed);
-        assert_eq!((report.outcome, report.items), (Outcome::Done, 24), "{}", report.message);
+        assert_eq!((report.outcome, report.measured.items), (Outcome::Done, 24), "{}", report.message);
         assert!(losses(&report).len() <= 6 && tensors(parts.path()) == tensors(whole.path()), "{method}: bit for bit");
     }
 }
@@ -167,10 +168,10 @@ fn two_ranks_give_the_losses_of_one_that_accumulates() {
         let one = launch(alone.path(), accumulating);
         let gang = tempfile::tempdir().unwrap();
         let two = launch_two(gang.path(), changes);
-        assert_eq!((two.outcome, two.steps), (Outcome::Done, one.steps), "{}", two.message);
+        assert_eq!((two.outcome, two.measured.steps), (Outcome::Done, one.measured.steps), "{}", two.message);
         assert_eq!(losses(&two), losses(&one), "bit for bit");
         assert!(tensors(gang.path()) == tensors(alone.path()), "bit for bit");
-        let metrics = |report: &Report| report.validation.as_ref().unwrap().metrics.clone();
+        let metrics = |report: &Report| report.measured.validation.as_ref().unwrap().metrics.clone();
         let names: Vec<_> =
             metrics(&two).into_keys().filter(|name| metrics(&one)[name] == metrics(&two)[name]).collect();
         let counted = names.iter().filter(|name| name.starts_with("top") || *name == "macroF1").count();

@@ -129,9 +129,10 @@ async fn whole(plan: &AttemptPlan, arguments: Pod, mut interrupts: Interrupts) -
     }
     let (stop, stopped) = watch::channel(Stop::No);
     tracing::info!(launches = plan.launches.len(), ranks = plan.ranks(), "the attempt begins");
+    let planned = plan.clone();
     let heard = move |event: Event| {
         live.hear(&event);
-        tell(&event);
+        tell(&planned, &event);
     };
     let run = pawl_agent::run(plan, node, stopped, heard);
     tokio::pin!(run);
@@ -202,21 +203,30 @@ fn threads(ranks: u32) -> Vec<(String, String)> {
         .collect()
 }
 
-fn tell(event: &Event) {
+/// Logs what happens to the launches of `plan`: for people what each is, and its name to find its files by.
+fn tell(plan: &AttemptPlan, event: &Event) {
+    let title = |launch: &str| {
+        let planned = plan.launches.iter().find(|planned| planned.launch == launch);
+        planned.map_or_else(|| launch.to_owned(), |planned| planned.shown().to_owned())
+    };
     match event {
-        Event::LaunchStarted { launch, kind } => tracing::info!(launch, ?kind, "launch started"),
+        Event::LaunchStarted { launch, .. } => tracing::info!(launch, "{}: started", title(launch)),
         Event::LaunchEnded(report) if report.outcome == Outcome::Done => tracing::info!(
             launch = report.launch,
-            steps = report.steps,
-            items_per_second = report.items_per_second,
-            "launch done"
+            steps = report.measured.steps,
+            items_per_second = report.measured.items_per_second,
+            "{}: done",
+            title(&report.launch)
         ),
         Event::LaunchEnded(report) => tracing::warn!(
             launch = report.launch,
-            outcome = ?report.outcome,
             rank = report.failure.as_ref().and_then(|failure| failure.rank),
-            steps = report.steps,
-            "launch ended{}{}", colon(&report.message), report.message
+            steps = report.measured.steps,
+            "{}: {:?}{}{}",
+            title(&report.launch),
+            report.outcome,
+            colon(&report.message),
+            report.message
         ),
         Event::Progress(_) => {}
     }

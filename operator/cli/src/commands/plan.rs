@@ -52,6 +52,7 @@ fn launch(job: &TrainingJob, phases: &[String]) -> Result<LaunchPlan, String> {
         attempt: format!("{name}-1"),
         job: name,
         launch: "plan".to_owned(),
+        title: String::new(),
         kind: LaunchKind::Measure,
         workload: WorkloadPlan { name: Some(workload.clone()), config: spec.workload.config.clone() },
         settings,

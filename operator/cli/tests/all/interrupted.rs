@@ -16,7 +16,7 @@ fn ctrl_c_checkpoints_and_the_same_command_goes_on() {
         });
         let child = scene.pawl(&["run", "job.yaml"]).spawn().unwrap();
         let trained =
-            || scene.state().join("status.json").exists() && scene.status()["training"]["step"].as_u64() >= Some(5);
+            || scene.state().join("status.json").exists() && scene.status()["training"]["steps"].as_u64() >= Some(5);
         wait_until("training is under way", trained);
         signal(&child, sent);
         let output = child.wait_with_output().unwrap();

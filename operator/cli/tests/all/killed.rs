@@ -14,7 +14,7 @@ fn conclusions(status: &Value) -> Vec<Value> {
     for phase in status["phases"].as_array().unwrap() {
         all.extend(["name", "state", "reason", "rung", "speedup", "quality", "message"].map(|key| phase[key].clone()));
     }
-    all.extend(["items", "step", "validation"].map(|key| status["training"][key].clone()));
+    all.extend(["items", "steps", "validation"].map(|key| status["training"][key].clone()));
     all
 }
 

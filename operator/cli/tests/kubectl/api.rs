@@ -147,7 +147,7 @@ pub fn job() -> Value {
                                "outcome": "Done", "itemsPerSecond": "150", "items": 1000}]},
                 {"name": "slow", "state": "RolledBack", "reason": "Pinned", "message": "pinned to RolledBack"},
             ],
-            "training": {"step": 50, "items": 400, "itemsPerSecond": "140", "loss": "0.5"},
+            "training": {"steps": 50, "items": 400, "itemsPerSecond": "140", "loss": "0.5"},
         },
     })
 }

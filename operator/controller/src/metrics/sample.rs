@@ -95,11 +95,14 @@ impl Sample {
                 upper: bundle.and_then(|speedup| number(speedup.upper.as_ref())),
             },
             goal: number(job.spec.gates.overall_speedup.as_ref()),
-            items: training.map(|training| training.items as f64),
+            items: training.map(|training| training.measured.items as f64),
             items_goal: job.spec.train.items.map(|items| items as f64),
-            measured_speed: training.and_then(|training| number(training.items_per_second.as_ref())),
+            measured_speed: training.and_then(|training| number(training.measured.items_per_second.as_ref())),
             promised_speed: training.and_then(|training| number(training.promised_items_per_second.as_ref())),
-            baseline_speed: status.baseline.as_ref().and_then(|baseline| number(baseline.items_per_second.as_ref())),
+            baseline_speed: status
+                .baseline
+                .as_ref()
+                .and_then(|baseline| number(baseline.measured.items_per_second.as_ref())),
             eta: training.and_then(|training| training.eta.as_deref()).and_then(seconds),
             goodput: training.and_then(|training| number(training.goodput.as_ref())),
             saving: (status.stage == Stage::Training).then(|| Saving::new(job, status, last, now)),
@@ -153,8 +156,8 @@ impl PhaseSample {
                 upper: quality.and_then(|quality| number(quality.loss_delta_upper.as_ref())),
             },
             loss_limit: quality.and_then(|_| number(job.spec.gates.validation_loss_delta.as_ref())),
-            memory: phase.peak_memory,
-            predicted_memory: phase.predicted_memory,
+            memory: phase.measured.peak_memory_bytes,
+            predicted_memory: phase.measured.predicted_memory_bytes,
         }
     }
 }

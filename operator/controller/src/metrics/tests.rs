@@ -5,6 +5,7 @@ use pawl_api::status::{
     AttemptStatus, BundleStatus, CostStatus, PhaseState, PhaseStatus, Purpose, Speedup, Stage, TrainingStatus,
 };
 use pawl_contract::decimal::Decimal;
+use pawl_contract::measured::Measured;
 use pawl_decision::observed::{AttemptFacts, AttemptState, Ending};
 use std::collections::{BTreeSet, HashMap};
 
@@ -50,7 +51,7 @@ fn status() -> TrainingJobStatus {
             upper: decimal("1.4"),
             pairs: 3,
         }),
-        peak_memory: Some(1 << 30),
+        measured: Measured { peak_memory_bytes: Some(1 << 30), ..Measured::default() },
         ..PhaseStatus::default()
     };
     TrainingJobStatus {
@@ -71,8 +72,7 @@ fn status() -> TrainingJobStatus {
         }),
         speedup: decimal("1.3"),
         training: Some(TrainingStatus {
-            items: 250,
-            items_per_second: decimal("12.5"),
+            measured: Measured { items: 250, items_per_second: decimal("12.5"), ..Measured::default() },
             eta: Some("2026-01-01T01:00:00Z".to_owned()),
             started: Some("2026-01-01T00:05:00Z".to_owned()),
             goodput: decimal("0.9"),

@@ -61,24 +61,7 @@ fn interrupted<'a>(
 
 fn host_out_of_memory(launch: &str, pod: &PodFacts) -> LaunchResult {
     LaunchResult {
-        launch: launch.to_owned(),
-        outcome: Outcome::HostOutOfMemory,
         message: format!("pod {}: its memory limit was reached (OOMKilled): raise podTemplate.resources", pod.name),
-        steps: 0,
-        items: 0,
-        items_per_second: None,
-        final_loss: None,
-        validation: Default::default(),
-        peak_memory_bytes: None,
-        predicted_memory_bytes: None,
-        loader_wait_share: None,
-        offload_share: None,
-        utilization: None,
-        items_per_epoch: None,
-        checkpoint: None,
-        best_checkpoint: None,
-        first_validation: Default::default(),
-        failed_at_items: None,
-        wall_seconds: 0.0,
+        ..LaunchResult::bare(launch, Outcome::HostOutOfMemory)
     }
 }

@@ -24,7 +24,7 @@ pub(super) fn losses(subject: &Subject<'_>) -> Option<Verdict> {
         return None;
     }
     let (pairs, _) = subject.comparison.pairs(0);
-    let loss = |launch: &LaunchStatus| launch.loss.as_ref().map(|loss| loss.value());
+    let loss = |launch: &LaunchStatus| launch.measured.loss.as_ref().map(|loss| loss.value());
     let losses: Vec<(f64, f64)> =
         pairs.iter().filter_map(|pair| Some((loss(pair.control)?, loss(pair.candidate)?))).collect();
     let (control, candidate, allowed) = diverged(&losses)?;

@@ -1,6 +1,7 @@
 //! Memory: `gates.gpuMemory` in bytes, `gates.gpuMemoryIncrease` relative to the baseline.
 
 use super::{Subject, Verdict};
+use crate::aggregate::together;
 use crate::reason::Reason;
 use pawl_api::quantity::Bytes;
 use pawl_api::spec::{Gates, Trigger};
@@ -8,24 +9,19 @@ use pawl_contract::plan::LaunchKind;
 
 /// The memory plan predicts more than the gates allow: no device time is spent.
 pub(super) fn predicted(subject: &Subject<'_>) -> Option<Verdict> {
-    let baseline = subject.comparison.draft.status.baseline.as_ref().and_then(|baseline| baseline.predicted_memory);
-    judge(subject, "predicted", baseline, |kind| kind == LaunchKind::Preflight)
+    let baseline = subject.comparison.draft.status.baseline.as_ref();
+    let baseline = baseline.and_then(|baseline| baseline.measured.predicted_memory_bytes);
+    let checks = subject.comparison.candidates().filter(|launch| launch.kind == LaunchKind::Preflight);
+    judge(subject, "predicted", baseline, checks.filter_map(|launch| launch.measured.predicted_memory_bytes).max()?)
 }
 
 /// A launch used more than the gates allow.
 pub(super) fn peak(subject: &Subject<'_>) -> Option<Verdict> {
     let baseline = subject.comparison.draft.baseline_peak();
-    judge(subject, "peak", baseline, |kind| kind != LaunchKind::Preflight)
+    judge(subject, "peak", baseline, together(subject.comparison.candidates()).peak_memory_bytes?)
 }
 
-fn judge(
-    subject: &Subject<'_>,
-    what: &str,
-    baseline: Option<u64>,
-    counts: impl Fn(LaunchKind) -> bool,
-) -> Option<Verdict> {
-    let launches = subject.comparison.candidates().filter(|launch| counts(launch.kind));
-    let memory = launches.filter_map(|launch| launch.memory).max()?;
+fn judge(subject: &Subject<'_>, what: &str, baseline: Option<u64>, memory: u64) -> Option<Verdict> {
     let message = above(&subject.spec().gates, what, memory, baseline)?;
     Some(Verdict::Fails { trigger: Some(Trigger::MemoryAboveGate), reason: Reason::MemoryAboveGate, message })
 }

@@ -14,7 +14,7 @@ fn above(share: Option<f64>, gate: &Decimal) -> Option<String> {
 /// Offload takes a larger share of the step than allowed.
 pub(super) fn overhead(subject: &Subject<'_>) -> Option<Verdict> {
     let gate = subject.spec().gates.max_offload_overhead.as_ref()?;
-    let share = subject.median(|launch| launch.offload_share.as_ref().map(Decimal::value));
+    let share = subject.median(|launch| launch.measured.offload_share.as_ref().map(Decimal::value));
     let message = above(share, gate)?;
     Some(Verdict::Fails { trigger: Some(Trigger::OffloadOverhead), reason: Reason::OffloadOverhead, message })
 }

@@ -60,8 +60,8 @@ impl Criterion<'_> {
 
     fn of_launch(&self, launch: &LaunchStatus) -> f64 {
         let value = match self.measure {
-            Measure::Validation(name) => launch.validation.get(name),
-            Measure::TrainingLoss => launch.loss.as_ref(),
+            Measure::Validation(name) => launch.measured.metric(name),
+            Measure::TrainingLoss => launch.measured.loss.as_ref(),
         };
         value.map_or(f64::NAN, Decimal::value)
     }
@@ -144,6 +144,11 @@ pub(crate) fn missing_measure(
     })
 }
 
+/// Seeds that are compared.
+pub(crate) fn seeds(spec: &TrainingJobSpec) -> u32 {
+    spec.seeds.len().clamp(1, MAX_SEEDS) as u32
+}
+
 /// The candidate's quality launches paired with the baseline's, and what is missing.
 fn paired<'a>(
     candidate: &Comparison<'a>,
@@ -152,10 +157,10 @@ fn paired<'a>(
     let (mut pairs, mut missing) = (Vec::new(), Vec::new());
     let spec = candidate.draft.spec;
     let complete = |launch: &LaunchStatus| {
-        missing_measure(spec, |name| launch.validation.contains_key(name), launch.loss.is_some()).is_none()
+        missing_measure(spec, |name| launch.measured.metric(name).is_some(), launch.measured.loss.is_some()).is_none()
     };
     let done = |launch: &&LaunchStatus| launch.outcome == Outcome::Done && complete(launch);
-    for index in 0..spec.seeds.len().clamp(1, MAX_SEEDS) as u32 {
+    for index in 0..seeds(spec) {
         let a = baseline.find(LaunchKind::Quality, Arm::Control, index).filter(done);
         let b = candidate.find(LaunchKind::Quality, Arm::Candidate, index).filter(done);
         if let (Some(a), Some(b)) = (a, b) {
@@ -241,14 +246,14 @@ pub(crate) fn status(candidate: &Comparison<'_>) -> Option<QualityStatus> {
         loss_delta_upper: loss.bounds.and_then(|(_, upper)| Decimal::from_f64(upper)),
         metrics: gated.filter_map(|gate| Some((gate.name.clone(), mean_of(&gate.name)?))).collect::<BTreeMap<_, _>>(),
         seeds: pairs.len() as u32,
-        items: pairs.iter().map(|(a, b)| a.items.min(b.items)).min().unwrap_or(0),
+        items: pairs.iter().map(|(a, b)| a.measured.items.min(b.measured.items)).min().unwrap_or(0),
     })
 }
 
 /// Items that the baseline's quality launches saw, when the newest evaluation of a training can be compared with them.
 pub(crate) fn comparable(watched: &Watched<'_>) -> Option<u64> {
     watched.progress.validation.as_ref()?;
-    watched.baseline?.launches.iter().map(|launch| launch.items).max()
+    watched.baseline?.launches.iter().map(|launch| launch.measured.items).max()
 }
 
 /// Validation of a training must not be worse than the gates allow after the fewer items of the baseline's launches. Better

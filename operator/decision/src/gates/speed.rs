@@ -144,7 +144,7 @@ fn undecided(subject: &Subject<'_>, interval: &Interval, threshold: &Threshold) 
 }
 
 fn slow(subject: &Subject<'_>, interval: &Interval, threshold: &Threshold) -> Verdict {
-    let wait = subject.median(|launch| launch.loader_wait_share.as_ref().map(Decimal::value));
+    let wait = subject.median(|launch| launch.measured.loader_wait_share.as_ref().map(Decimal::value));
     let message = format!("{} is below {threshold}", shown(interval));
     let loader_rung = |phase: &Phase| {
         let rung = crate::ladder::rung(&subject.comparison) as usize;

@@ -44,7 +44,7 @@ pub(super) fn least_in_training(watched: &Watched<'_>) -> Option<Alarm> {
 }
 
 fn speed(subject: &Subject<'_>) -> Option<f64> {
-    subject.median(|launch| launch.items_per_second.as_ref().map(Decimal::value))
+    subject.median(|launch| launch.measured.items_per_second.as_ref().map(Decimal::value))
 }
 
 /// Items per second of the newest window of a training.

@@ -7,7 +7,7 @@ use pawl_contract::decimal::Decimal;
 /// The devices are busy for a smaller share of the time than demanded.
 pub(super) fn busy(subject: &Subject<'_>) -> Option<Verdict> {
     let gate = subject.spec().gates.min_gpu_utilization.as_ref()?;
-    match subject.median(|launch| launch.utilization.as_ref().map(Decimal::value)) {
+    match subject.median(|launch| launch.measured.utilization.as_ref().map(Decimal::value)) {
         None => Some(Subject::unmeasured("gates.minGpuUtilization", "utilization")),
         Some(found) => {
             let message = below(found, gate)?;

@@ -3,12 +3,18 @@
 use crate::world::{Trainer, World, done, ended, factors, noise, speed};
 use pawl_api::status::{PhaseState, Stage};
 use pawl_contract::exit::Outcome;
+use pawl_contract::measured::Measured;
 use pawl_contract::plan::{LaunchKind, LaunchPlan};
 use pawl_contract::report::LaunchResult;
 use serde_json::{Value, json};
 
 fn candidate(plan: &LaunchPlan) -> bool {
     plan.settings.compile.is_some() || plan.settings.precision.is_some()
+}
+
+/// A metric of the newest evaluation.
+fn metric<'a>(result: &'a mut LaunchResult, name: &str) -> &'a mut f64 {
+    result.measured.validation.as_mut().and_then(|validation| validation.metrics.get_mut(name)).unwrap()
 }
 
 /// A trainer whose candidate is 1.3 times faster and then what `change` makes of it.
@@ -38,7 +44,7 @@ fn changed(rest: Value, trainer: Trainer) -> World {
 fn predicted_memory_above_the_gate_costs_no_device_time() {
     let mut world = one_phase(
         json!({"gates": {"gpuMemory": "50Gi"}}),
-        candidate_is(|result, _| result.predicted_memory_bytes = Some(60 << 30)),
+        candidate_is(|result, _| result.measured.predicted_memory_bytes = Some(60 << 30)),
     );
     world.run();
     assert_eq!(world.verdict("fuse"), (PhaseState::RolledBack, "MemoryAboveGate", 0));
@@ -51,19 +57,19 @@ fn predicted_memory_above_the_gate_costs_no_device_time() {
 fn measured_memory_above_the_gate_ends_the_trial_after_one_launch() {
     let mut world = one_phase(
         json!({"gates": {"gpuMemory": "50Gi"}}),
-        candidate_is(|result, _| result.peak_memory_bytes = Some(51 << 30)),
+        candidate_is(|result, _| result.measured.peak_memory_bytes = Some(51 << 30)),
     );
     world.run();
     assert_eq!(world.verdict("fuse"), (PhaseState::RolledBack, "MemoryAboveGate", 0));
     assert!(world.launches(LaunchKind::Measure, "") <= 3);
-    assert_eq!(world.phase("fuse").peak_memory, Some(51 << 30));
+    assert_eq!(world.phase("fuse").measured.peak_memory_bytes, Some(51 << 30));
 }
 
 #[test]
 fn offload_that_costs_too_much_is_rolled_back_even_if_faster() {
     let mut world = one_phase(
         json!({"gates": {"maxOffloadOverhead": "0.1"}}),
-        candidate_is(|result, _| result.offload_share = Some(0.15)),
+        candidate_is(|result, _| result.measured.offload_share = Some(0.15)),
     );
     world.run();
     assert_eq!(world.verdict("fuse"), (PhaseState::RolledBack, "OffloadOverhead", 0));
@@ -78,10 +84,9 @@ fn a_slow_loader_is_answered_by_its_rung() {
         Box::new(|plan, _| {
             let starved = plan.settings.compile.is_some() && plan.settings.loader_workers.is_none();
             let speed = if starved { 99.0 } else { speed(&plan.settings, &[("Fuse", 1.3)]) };
-            LaunchResult {
-                loader_wait_share: Some(if starved { 0.4 } else { 0.01 }),
-                ..done(plan, speed * noise(plan, 0.002))
-            }
+            let mut result = done(plan, speed * noise(plan, 0.002));
+            result.measured.loader_wait_share = Some(if starved { 0.4 } else { 0.01 });
+            result
         }),
     );
     world.run();
@@ -91,14 +96,18 @@ fn a_slow_loader_is_answered_by_its_rung() {
 
 #[test]
 fn equivalent_numerics_are_held_to_their_word() {
-    let mut world =
-        one_phase(json!({}), candidate_is(|result, _| result.final_loss = result.final_loss.map(|loss| loss * 1.05)));
+    let mut world = one_phase(
+        json!({}),
+        candidate_is(|result, _| result.measured.loss = result.measured.loss.map(|loss| loss * 1.05)),
+    );
     world.run();
     assert_eq!(world.verdict("fuse"), (PhaseState::RolledBack, "LossDiverged", 0));
     assert!(world.phase("fuse").message.contains("numerics: Changed"));
     // Rounding is no divergence.
-    let mut world =
-        one_phase(json!({}), candidate_is(|result, _| result.final_loss = result.final_loss.map(|loss| loss * 1.0005)));
+    let mut world = one_phase(
+        json!({}),
+        candidate_is(|result, _| result.measured.loss = result.measured.loss.map(|loss| loss * 1.0005)),
+    );
     world.run();
     assert_eq!(world.verdict("fuse").0, PhaseState::Accepted);
 }
@@ -121,8 +130,7 @@ fn quality_is_compared_with_the_original_baseline_whose_launches_are_made_once()
         // Each costs 0.0008: alone within the gate, together not.
         Box::new(|plan, _| {
             let mut result = done(plan, speed(&plan.settings, &[("bf16", 1.3), (":16", 1.3)]) * noise(plan, 0.002));
-            let loss = result.validation.get_mut("loss").unwrap();
-            *loss += 0.0008
+            *metric(&mut result, "loss") += 0.0008
                 * (f64::from(u8::from(plan.settings.precision.is_some()))
                     + f64::from(u8::from(plan.settings.batch() == 16)));
             result
@@ -159,7 +167,8 @@ fn quality_that_noise_hides_is_inconclusive_and_never_passes() {
     let mut world = changed(
         json!({"gates": {"validationLossDelta": "0.001"}, "analysis": {"onInconclusive": "Accept"}}),
         candidate_is(|result, plan| {
-            *result.validation.get_mut("loss").unwrap() += [-0.05, 0.05, 0.0][plan.seed as usize % 3];
+            *result.measured.validation.as_mut().unwrap().metrics.get_mut("loss").unwrap() +=
+                [-0.05, 0.05, 0.0][plan.seed as usize % 3];
         }),
     );
     world.run();
@@ -173,7 +182,7 @@ fn a_single_seed_is_judged_by_its_estimate_and_a_gated_metric_counts() {
     let mut world = changed(gates.clone(), candidate_is(|_, _| {}));
     world.run();
     assert_eq!(world.verdict("bf16").0, PhaseState::Accepted);
-    let mut world = changed(gates, candidate_is(|result, _| *result.validation.get_mut("nrmse").unwrap() *= 1.04));
+    let mut world = changed(gates, candidate_is(|result, _| *metric(result, "nrmse") *= 1.04));
     world.run();
     assert_eq!(world.verdict("bf16"), (PhaseState::RolledBack, "QualityBelowThreshold", 0));
     assert!(world.phase("bf16").message.contains("SingleSeed"), "{}", world.phase("bf16").message);
@@ -187,7 +196,7 @@ fn without_a_quality_gate_one_percent_is_the_margin() {
             Box::new(move |plan, _| {
                 let mut result = done(plan, speed(&plan.settings, &[("bf16", 1.3)]) * noise(plan, 0.002));
                 if candidate(plan) {
-                    *result.validation.get_mut("loss").unwrap() *= factor;
+                    *result.measured.validation.as_mut().unwrap().metrics.get_mut("loss").unwrap() *= factor;
                 }
                 result
             }),
@@ -252,7 +261,7 @@ fn a_metric_gate_has_a_direction_and_relative_absolute_or_fixed_bounds() {
     ] {
         let mut gate = bounds.clone();
         gate["name"] = json!("nrmse");
-        let change = move |result: &mut LaunchResult| *result.validation.get_mut("nrmse").unwrap() *= factor;
+        let change = move |result: &mut LaunchResult| *metric(result, "nrmse") *= factor;
         let (found, reason) = judged(json!({"validationMetrics": [gate]}), change);
         assert_eq!(found, state, "{bounds} {factor}: {reason}");
         assert!(state == ACCEPTED || reason == "QualityBelowThreshold", "{reason}");
@@ -262,9 +271,10 @@ fn a_metric_gate_has_a_direction_and_relative_absolute_or_fixed_bounds() {
 #[test]
 fn losses_are_held_within_a_band_on_both_sides() {
     for (factor, state) in [(1.009, ACCEPTED), (0.991, ACCEPTED), (1.02, WORSE), (0.98, WORSE)] {
-        let validation = move |result: &mut LaunchResult| *result.validation.get_mut("loss").unwrap() *= factor;
+        let validation = move |result: &mut LaunchResult| *metric(result, "loss") *= factor;
         assert_eq!(judged(json!({"validationLossWithin": "0.01"}), validation).0, state, "validation {factor}");
-        let training = move |result: &mut LaunchResult| result.final_loss = result.final_loss.map(|loss| loss * factor);
+        let training =
+            move |result: &mut LaunchResult| result.measured.loss = result.measured.loss.map(|loss| loss * factor);
         let gates = json!({"trainingLossWithin": "0.01", "validationLossDelta": "9"});
         assert_eq!(judged(gates, training).0, state, "training {factor}");
     }
@@ -276,8 +286,9 @@ fn a_gate_on_the_training_loss_needs_the_training_loss() {
         json!({"gates": {"trainingLossWithin": "0.01", "validationLossDelta": "9"}, "lifecycle": {"maxRestarts": 1}}),
         Box::new(|plan, _| {
             let silent = plan.kind == LaunchKind::Quality && candidate(plan);
-            let result = done(plan, speed(&plan.settings, &[("bf16", 1.3)]));
-            LaunchResult { final_loss: result.final_loss.filter(|_| !silent), ..result }
+            let mut result = done(plan, speed(&plan.settings, &[("bf16", 1.3)]));
+            result.measured.loss = result.measured.loss.filter(|_| !silent);
+            result
         }),
     );
     world.run();
@@ -291,7 +302,8 @@ fn memory_may_increase_over_the_baseline_by_as_much_as_the_gate_allows() {
         Box::new(move |plan, _| {
             let mut result = done(plan, speed(&plan.settings, &[("Fuse", 1.3)]) * noise(plan, 0.002));
             if candidate(plan) {
-                (result.predicted_memory_bytes, result.peak_memory_bytes) = (Some(predicted << 30), Some(peak << 30));
+                (result.measured.predicted_memory_bytes, result.measured.peak_memory_bytes) =
+                    (Some(predicted << 30), Some(peak << 30));
             }
             result
         })
@@ -342,7 +354,10 @@ fn a_gate_for_which_nothing_is_measured_is_not_passed() {
             json!({"gates": gates, "rollback": {"onGoalMissed": "RollBackAll"}}),
             Box::new(|plan, _| {
                 let result = done(plan, speed(&plan.settings, &[("Fuse", 1.3)]) * noise(plan, 0.002));
-                LaunchResult { utilization: None, items_per_epoch: None, ..result }
+                {
+                    let measured = Measured { utilization: None, ..result.measured };
+                    LaunchResult { measured, items_per_epoch: None, ..result }
+                }
             }),
         );
         world.run();

@@ -3,8 +3,8 @@
 use crate::world::{World, done, ended, factors, job, noise};
 use pawl_api::status::Stage;
 use pawl_contract::exit::Outcome;
+use pawl_contract::measured::Validation;
 use pawl_contract::plan::LaunchPlan;
-use pawl_contract::progress::Validation;
 use pawl_contract::report::LaunchResult;
 use pawl_decision::observed::Ending;
 use proptest::prelude::*;
@@ -138,28 +138,36 @@ const OUTCOMES: [Outcome; 10] = [
 
 /// A trainer that does anything, mostly well.
 fn anything(plan: &LaunchPlan, chance: u64) -> LaunchResult {
-    let well = done(plan, 100.0 * noise(plan, 0.3));
+    let mut well = done(plan, 100.0 * noise(plan, 0.3));
+    let measured = &mut well.measured;
     match chance % 40 {
-        index @ 0..=8 => ended(plan, OUTCOMES[index as usize]),
-        9 => LaunchResult {
-            items_per_second: [None, Some(f64::NAN), Some(0.0), Some(-1.0)][chance as usize % 4],
-            ..well
-        },
-        10 => LaunchResult { validation: BTreeMap::new(), final_loss: None, ..well },
-        11 => LaunchResult { validation: BTreeMap::from([("loss".to_owned(), f64::INFINITY)]), ..well },
-        12 => LaunchResult { peak_memory_bytes: Some(u64::MAX), predicted_memory_bytes: Some(20 << 30), ..well },
-        13 => LaunchResult {
-            loader_wait_share: Some(0.5),
-            offload_share: Some(0.2),
-            items_per_second: Some(50.0),
-            ..well
-        },
-        14 if chance.is_multiple_of(7) => ended(plan, Outcome::InvalidPlan),
-        16 => ended(plan, Outcome::CompileFailed),
-        17 => LaunchResult { utilization: None, items_per_epoch: None, ..well },
-        15 => LaunchResult { wall_seconds: f64::NAN, items: u64::MAX, message: "é".repeat(500), ..well },
-        _ => well,
+        index @ 0..=8 => return ended(plan, OUTCOMES[index as usize]),
+        9 => measured.items_per_second = [None, Some(f64::NAN), Some(0.0), Some(-1.0)][chance as usize % 4],
+        10 => (measured.validation, measured.loss) = (None, None),
+        11 => {
+            let metrics = BTreeMap::from([("loss".to_owned(), f64::INFINITY)]);
+            measured.validation = Some(Validation { items: 700, metrics });
+        }
+        12 => {
+            (measured.peak_memory_bytes, measured.predicted_memory_bytes) = (Some(u64::MAX), Some(20 << 30));
+        }
+        13 => {
+            (measured.loader_wait_share, measured.offload_share) = (Some(0.5), Some(0.2));
+            measured.items_per_second = Some(50.0);
+        }
+        14 if chance.is_multiple_of(7) => return ended(plan, Outcome::InvalidPlan),
+        15 => {
+            (measured.wall_seconds, measured.items) = (Some(f64::NAN), u64::MAX);
+            well.message = "é".repeat(500);
+        }
+        16 => return ended(plan, Outcome::CompileFailed),
+        17 => {
+            measured.utilization = None;
+            well.items_per_epoch = None;
+        }
+        _ => {}
     }
+    well
 }
 
 fn happen(world: &mut World, happening: Happening) {

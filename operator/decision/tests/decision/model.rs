@@ -123,7 +123,9 @@ fn trained(plan: &LaunchPlan) -> LaunchResult {
     }
     let factor = [("Fuse", 1.3), ("loaderWorkers", 0.9), ("bf16", 1.2)];
     let speed = factor.iter().filter(|(needle, _)| text.contains(needle)).map(|(_, factor)| factor).product::<f64>();
-    LaunchResult { wall_seconds: 1.0, ..done(plan, 100.0 * speed) }
+    let mut result = done(plan, 100.0 * speed);
+    result.measured.wall_seconds = Some(1.0);
+    result
 }
 
 impl Attempt {

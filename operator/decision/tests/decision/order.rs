@@ -184,3 +184,50 @@ fn a_thin_phase_that_no_longer_helps_goes() {
     let trained = world.ran.last().unwrap();
     assert!(trained.settings.compile.is_some() && trained.settings.loader_workers.is_none());
 }
+
+#[test]
+fn every_launch_is_called_what_it_is() {
+    let mut world = World::new(
+        json!({"seeds": [1, 2], "train": {"items": 10},
+               "phases": [{"name": "bf16", "numerics": "Changed", "settings": {"precision": "bf16"}}]}),
+        factors(&[("bf16", 1.3)]),
+    );
+    world.run();
+    let titles: Vec<&str> = world.ran.iter().map(|plan| plan.shown()).collect();
+    for title in [
+        "baseline: check",
+        "bf16: check",
+        "bf16: pair 1 of 3, control",
+        "bf16: pair 3 of 3, candidate",
+        "baseline: quality, seed 2 of 2, control",
+        "bf16: quality, seed 2 of 2, candidate",
+        "training",
+    ] {
+        assert!(titles.contains(&title), "{title} is not among {titles:?}");
+    }
+}
+
+#[test]
+fn what_a_phase_measured_is_one_struct_with_peak_and_prediction_apart() {
+    let mut world = World::new(
+        json!({"phases": [{"name": "fuse", "settings": {"compile": "Fuse"}}]}),
+        Box::new(|plan, _| {
+            let mut result = done(plan, speed(&plan.settings, &[("Fuse", 1.3)]));
+            result.measured.predicted_memory_bytes = Some(9 << 30);
+            if plan.kind == LaunchKind::Preflight {
+                result.measured.peak_memory_bytes = Some(99 << 30);
+            }
+            result
+        }),
+    );
+    world.run_until(|world| world.status.phases.first().is_some_and(|phase| !phase.checked.is_empty()));
+    let checked = world.phase("fuse").measured.clone();
+    assert_eq!((checked.peak_memory_bytes, checked.predicted_memory_bytes), (None, Some(9 << 30)));
+    world.run();
+    let measured = &world.phase("fuse").measured;
+    assert_eq!((measured.peak_memory_bytes, measured.predicted_memory_bytes), (Some(10 << 30), Some(9 << 30)));
+    assert_eq!(measured.items_per_second.as_ref().unwrap().value(), 130.0);
+    assert_eq!(measured.utilization.as_ref().unwrap().value(), 0.9);
+    let baseline = &world.status.baseline.as_ref().unwrap().measured;
+    assert_eq!((baseline.peak_memory_bytes, baseline.predicted_memory_bytes), (Some(10 << 30), Some(9 << 30)));
+}

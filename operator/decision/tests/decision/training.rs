@@ -3,8 +3,9 @@
 use crate::world::{World, done, ended, factors, noise, speed};
 use pawl_api::status::{PhaseState, Purpose, Stage};
 use pawl_contract::exit::Outcome;
+use pawl_contract::measured::Validation;
 use pawl_contract::plan::{LaunchKind, LaunchPlan};
-use pawl_contract::progress::{BestCheckpoint, CheckpointRef, Validation};
+use pawl_contract::progress::{BestCheckpoint, CheckpointRef};
 use pawl_contract::report::LaunchResult;
 use pawl_decision::observed::{AttemptState, Ending};
 use serde_json::{Value, json};
@@ -196,8 +197,10 @@ fn telling(left: Option<CheckpointRef>) -> World {
         spec(json!({"phases": []})),
         Box::new(move |plan, _| match plan.kind {
             LaunchKind::Train => {
-                let first_validation = BTreeMap::from([("loss".to_owned(), 2.5)]);
-                LaunchResult { checkpoint: left.clone(), first_validation, ..done(plan, 100.0) }
+                let metrics = BTreeMap::from([("loss".to_owned(), 2.5)]);
+                let mut result = done(plan, 100.0);
+                result.measured.first_validation = Some(Validation { items: 0, metrics });
+                LaunchResult { checkpoint: left.clone(), ..result }
             }
             _ => done(plan, 100.0),
         }),
@@ -213,14 +216,14 @@ fn a_training_that_nobody_watched_says_where_it_began_and_what_it_left() {
     let training = world.status.training.as_ref().unwrap();
     let told = training.last_checkpoint.as_ref().unwrap();
     assert_eq!((told.name.as_str(), told.step, told.items), (last.name.as_str(), last.step, last.items));
-    assert_eq!(training.first_validation["loss"].value(), 2.5);
+    assert_eq!(training.measured.first_metric("loss").unwrap().value(), 2.5);
 }
 
 #[test]
 fn a_training_began_where_its_first_validation_says_whenever_it_is_seen() {
     let first = |world: &World| {
         let training = world.status.training.as_ref().unwrap();
-        training.first_validation.get("loss").map(|loss| loss.value())
+        training.measured.first_metric("loss").map(|loss| loss.value())
     };
     for (items, loss, seen) in [(0, 2.5, Some(2.5)), (5_000, 0.5, None)] {
         let mut world = telling(None);
@@ -230,7 +233,7 @@ fn a_training_began_where_its_first_validation_says_whenever_it_is_seen() {
             progress.validation = Some(Validation { items, metrics: BTreeMap::from([("loss".to_owned(), loss)]) });
         });
         world.decide();
-        assert_eq!(world.status.training.as_ref().unwrap().validation["loss"].value(), loss);
+        assert_eq!(world.status.training.as_ref().unwrap().measured.metric("loss").unwrap().value(), loss);
         assert_eq!(first(&world), seen, "validated after {items} items");
         world.run();
         assert_eq!(first(&world), Some(2.5), "validated after {items} items");

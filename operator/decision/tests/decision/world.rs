@@ -7,6 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use pawl_api::status::{PhaseState, PhaseStatus, Stage};
 use pawl_api::{TrainingJob, TrainingJobStatus};
 use pawl_contract::exit::Outcome;
+use pawl_contract::measured::{Measured, Validation};
 use pawl_contract::plan::{AttemptPlan, LaunchKind, LaunchPlan};
 use pawl_contract::progress::Progress;
 use pawl_contract::report::LaunchResult;
@@ -54,39 +55,34 @@ pub fn job(spec: Value) -> TrainingJob {
 /// A launch that ended well: speed from `speed`, losses that only the seed moves.
 pub fn done(plan: &LaunchPlan, items_per_second: f64) -> LaunchResult {
     let loss = 1.0 + plan.seed as f64 * 1e-4;
-    LaunchResult {
-        launch: plan.launch.clone(),
-        outcome: Outcome::Done,
-        message: String::new(),
+    let items = plan.budget.items.unwrap_or(700);
+    let metrics = BTreeMap::from([("loss".to_owned(), loss), ("nrmse".to_owned(), loss / 10.0)]);
+    let measured = Measured {
         steps: 70,
-        items: plan.budget.items.unwrap_or(700),
+        items,
         items_per_second: (plan.kind != LaunchKind::Preflight).then_some(items_per_second),
-        final_loss: Some(loss),
-        validation: BTreeMap::from([("loss".to_owned(), loss), ("nrmse".to_owned(), loss / 10.0)]),
+        loss: Some(loss),
+        validation: Some(Validation { items, metrics }),
         peak_memory_bytes: Some(10 << 30),
         predicted_memory_bytes: Some(10 << 30),
         loader_wait_share: Some(0.01),
         offload_share: Some(0.0),
         utilization: Some(0.9),
-        items_per_epoch: Some(10_000),
-        checkpoint: None,
-        best_checkpoint: None,
-        first_validation: Default::default(),
-        failed_at_items: None,
-        wall_seconds: 36.0,
-    }
+        wall_seconds: Some(36.0),
+        ..Measured::default()
+    };
+    LaunchResult { measured, items_per_epoch: Some(10_000), ..LaunchResult::bare(&plan.launch, Outcome::Done) }
 }
 
 /// A launch that ended otherwise.
 pub fn ended(plan: &LaunchPlan, outcome: Outcome) -> LaunchResult {
+    let well = done(plan, 0.0);
     LaunchResult {
         outcome,
         message: format!("{outcome:?} as planted"),
-        items_per_second: None,
-        final_loss: None,
-        validation: BTreeMap::new(),
+        measured: Measured { items_per_second: None, loss: None, validation: None, ..well.measured.clone() },
         failed_at_items: Some(500),
-        ..done(plan, 0.0)
+        ..well
     }
 }
 
@@ -227,7 +223,10 @@ impl World {
         let before = self.ran.iter().filter(|launch| launch.launch == plan.launch).count();
         let result = (self.trainer)(plan, before);
         self.ran.push(plan.clone());
-        self.now = self.now.checked_add(SignedDuration::from_secs(result.wall_seconds as i64)).unwrap();
+        self.now = self
+            .now
+            .checked_add(SignedDuration::from_secs(result.measured.wall_seconds.unwrap_or(0.0) as i64))
+            .unwrap();
         attempt.facts.results.push(result);
         true
     }

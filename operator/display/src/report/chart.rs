@@ -31,7 +31,7 @@ pub fn lines(series: &[Series], width: f64, height: f64, unit: &str, label: &str
     if !(low.is_finite() && first.is_finite()) {
         return None;
     }
-    let (left, right, top, bottom) = (64.0, width - 14.0, 14.0, height - 42.0);
+    let (left, right, top, bottom) = (64.0, width - 22.0, 14.0, height - 42.0);
     let x_scale = Scale::linear(first.min(0.0), last, left, right);
     let y_scale = if low > 0.0 && high / low > 8.0 {
         Scale::logarithmic(low / 1.1, high * 1.1, bottom, top)
@@ -77,7 +77,7 @@ pub fn ratios(pairs: &[Pair], speedup: Option<&Speedup>, threshold: f64, width: 
     let usable = values.filter(|value| value.is_finite() && *value > 0.0);
     let (low, high) = usable.fold((1.0f64, 1.0f64), |(low, high), v| (low.min(v), high.max(v)));
     let margin = ((high / low).powf(0.06)).max(1.004);
-    let (left, right, top, row) = (64.0, width - 14.0, 26.0, 20.0);
+    let (left, right, top, row) = (64.0, width - 22.0, 26.0, 20.0);
     let bottom = top + row * pairs.len() as f64;
     let scale = Scale::logarithmic(low / margin, high * margin, left, right);
     let mut canvas = Canvas::new(width, bottom + 42.0);

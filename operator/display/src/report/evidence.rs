@@ -1,60 +1,68 @@
-//! What a report is made of: manifest, status, events, and the whole reports of launches.
+//! What a report is made of: manifest, status, events, and what launches measured, wherever the job ran.
 
 use crate::event::EventRecord;
-use pawl_api::status::{Arm, LaunchStatus, PhaseStatus};
+use pawl_api::status::{Arm, LaunchStatus};
+use pawl_api::title::Title;
 use pawl_api::{TrainingJob, TrainingJobStatus};
-use pawl_contract::CONTRACT_VERSION;
-use pawl_contract::decimal::Decimal;
-use pawl_contract::plan::LaunchKind;
-use pawl_contract::progress::Validation;
-use pawl_contract::report::{LossPoint, Report};
+use pawl_contract::exit::Outcome;
+use pawl_contract::measured::Measured;
+use pawl_contract::plan::{LaunchKind, LaunchPlan};
+use pawl_contract::report::{LaunchResult, LossPoint, Report};
 use std::collections::BTreeMap;
 
-/// A launch that finished, and what it found.
-#[derive(Clone, Debug)]
+/// A launch that finished, and what it measured.
+#[derive(Clone, Debug, PartialEq)]
 pub struct FinishedLaunch {
+    /// What it is, such as `compile: pair 2 of 3, control`.
+    pub title: String,
+    /// Name of the launch: of its files, too.
+    pub name: String,
     /// Name of its attempt; empty when that is not known any more.
     pub attempt: String,
+    /// What it was for.
+    pub kind: LaunchKind,
     /// Seed of weights and data order.
     pub seed: u64,
-    /// Its report.
-    pub report: Report,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// What the trainer said, unless all was well.
+    pub message: String,
+    /// What was measured.
+    pub measured: Measured,
+    /// The training loss curve, where its report is at hand.
+    pub losses: Vec<LossPoint>,
 }
 
 impl FinishedLaunch {
-    /// A launch of which only what the status keeps is known: no curves, no times.
-    pub fn from_status(launch: &LaunchStatus) -> Self {
-        let value = |number: &Decimal| number.value();
-        let loss = launch.loss.as_ref().map(|loss| LossPoint { items: launch.items, loss: loss.value() });
-        let metrics: BTreeMap<String, f64> =
-            launch.validation.iter().map(|(name, v)| (name.clone(), v.value())).collect();
-        let report = Report {
-            contract: CONTRACT_VERSION,
-            launch: launch.name.clone(),
+    /// The launch that `plan` asked for in the attempt `attempt`, and its whole report.
+    pub fn reported(attempt: &str, plan: &LaunchPlan, report: &Report) -> Self {
+        let LaunchResult { launch, outcome, measured, .. } = LaunchResult::from(report);
+        Self {
+            title: plan.shown().to_owned(),
+            name: launch,
+            attempt: attempt.to_owned(),
+            kind: plan.kind,
+            seed: plan.seed,
+            outcome,
+            message: report.message.clone(),
+            measured,
+            losses: report.losses.clone(),
+        }
+    }
+
+    /// A launch of which the status keeps what was measured.
+    fn kept(title: &Title<'_>, launch: &LaunchStatus) -> Self {
+        Self {
+            title: title.to_string(),
+            name: launch.name.clone(),
+            attempt: String::new(),
             kind: launch.kind,
-            rank: 0,
+            seed: launch.seed.into(),
             outcome: launch.outcome,
             message: launch.message.clone(),
-            steps: 0,
-            items: launch.items,
-            items_per_second: launch.items_per_second.as_ref().map(value),
-            step_seconds: None,
-            losses: loss.into_iter().collect(),
-            first_validation: None,
-            validation: (!metrics.is_empty()).then_some(Validation { items: launch.items, metrics }),
-            peak_memory_bytes: launch.memory,
-            predicted_memory_bytes: None,
-            loader_wait_share: launch.loader_wait_share.as_ref().map(value),
-            collective_wait_share: None,
-            offload_share: launch.offload_share.as_ref().map(value),
-            utilization: launch.utilization.as_ref().map(value),
-            items_per_epoch: None,
-            last_checkpoint: None,
-            best_checkpoint: None,
-            failure: None,
-            wall_seconds: 0.0,
-        };
-        Self { attempt: String::new(), seed: u64::from(launch.seed), report }
+            measured: Measured::from(&launch.measured),
+            losses: Vec::new(),
+        }
     }
 }
 
@@ -97,45 +105,54 @@ impl Evidence {
         self.job.metadata.name.as_deref().unwrap_or_default()
     }
 
-    /// What the status alone knows: the launches are those that it keeps as evidence.
-    pub fn from_status(job: TrainingJob, status: TrainingJobStatus, events: Vec<EventRecord>) -> Self {
-        let baseline = status.baseline.iter().flat_map(|baseline| &baseline.launches);
-        let phases = status.phases.iter().flat_map(|phase| &phase.launches);
-        let bundle = status.bundle.iter().flat_map(|bundle| &bundle.launches);
-        let launches = baseline.chain(phases).chain(bundle).map(FinishedLaunch::from_status).collect();
+    /// What the status knows of a job, and the launches whose reports are at hand: all of them where the job ran on this
+    /// machine, none where it ran on a cluster, whose pods take their reports with them. Of any other launch there is what
+    /// the status keeps.
+    pub fn new(
+        job: TrainingJob,
+        status: TrainingJobStatus,
+        events: Vec<EventRecord>,
+        reported: Vec<FinishedLaunch>,
+    ) -> Self {
+        let mut launches = reported;
+        for (title, launch) in judged(&status) {
+            match launches.iter_mut().find(|known| known.name == launch.name) {
+                Some(known) => known.title = title.to_string(),
+                None => launches.push(FinishedLaunch::kept(&title, launch)),
+            }
+        }
         Self { job, status, events, launches }
     }
 
-    /// The report of a launch by name.
-    pub fn report(&self, launch: &str) -> Option<&Report> {
-        self.launches.iter().find(|finished| finished.report.launch == launch).map(|finished| &finished.report)
+    /// A launch by name.
+    pub fn launch(&self, name: &str) -> Option<&FinishedLaunch> {
+        self.launches.iter().find(|finished| finished.name == name)
     }
 
     /// The launches that trained for real, oldest first.
     pub fn training(&self) -> impl Iterator<Item = &FinishedLaunch> {
-        self.launches.iter().filter(|finished| finished.report.kind == LaunchKind::Train)
+        self.launches.iter().filter(|finished| finished.kind == LaunchKind::Train)
     }
+}
 
-    /// The evidence of a launch in the status, by name, with the phase it speaks of.
-    pub fn judged(&self, launch: &str) -> Option<(Option<&PhaseStatus>, &LaunchStatus)> {
-        let status = &self.status;
-        let named = |launches: &'_ [LaunchStatus]| launches.iter().position(|known| known.name == launch);
-        for phase in &status.phases {
-            if let Some(found) = named(&phase.launches) {
-                return Some((Some(phase), &phase.launches[found]));
-            }
-        }
-        let baseline = status.baseline.iter().flat_map(|baseline| &baseline.launches);
-        let bundle = status.bundle.iter().flat_map(|bundle| &bundle.launches);
-        baseline.chain(bundle).find(|known| known.name == launch).map(|known| (None, known))
-    }
+/// The launches that the status keeps as evidence, and what they are.
+fn judged(status: &TrainingJobStatus) -> Vec<(Title<'_>, &LaunchStatus)> {
+    let baseline = status.baseline.iter().map(|baseline| ("baseline", 0, &baseline.launches));
+    let phases = status.phases.iter().map(|phase| (phase.name.as_str(), phase.rung, &phase.launches));
+    let bundle = status.bundle.iter().map(|bundle| ("all together", 0, &bundle.launches));
+    let all = baseline.chain(phases).chain(bundle);
+    let titled = all.flat_map(|(subject, rung, launches)| {
+        launches.iter().map(move |launch| (Title::of_evidence(subject, rung, launches, launch), launch))
+    });
+    titled.collect()
 }
 
 /// The complete pairs among `launches`, by number.
 pub fn pairs(launches: &[LaunchStatus]) -> Vec<Pair> {
     let mut found: BTreeMap<u32, (Option<f64>, Option<f64>, u32)> = BTreeMap::new();
     for launch in launches.iter().filter(|launch| launch.kind == LaunchKind::Measure) {
-        let Some(speed) = launch.items_per_second.as_ref().map(|speed| speed.value()).filter(|&speed| speed > 0.0)
+        let Some(speed) =
+            launch.measured.items_per_second.as_ref().map(|speed| speed.value()).filter(|&speed| speed > 0.0)
         else {
             continue;
         };

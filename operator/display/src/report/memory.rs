@@ -3,6 +3,8 @@
 use super::evidence::Evidence;
 use super::svg::{Anchor, Canvas, Scale};
 use crate::numbers::bytes;
+use pawl_contract::decimal::Decimal;
+use pawl_contract::measured::Measured;
 
 const WIDTH: f64 = 1000.0;
 const LEFT: f64 = 190.0;
@@ -16,21 +18,18 @@ struct Row<'a> {
     measured: Option<u64>,
 }
 
+impl<'a> Row<'a> {
+    fn new(label: &'a str, measured: &Measured<Decimal>) -> Self {
+        Self { label, predicted: measured.predicted_memory_bytes, measured: measured.peak_memory_bytes }
+    }
+}
+
 /// Draws predicted and measured memory of the baseline, each phase and all together; `None` when nothing is known.
 pub fn draw(evidence: &Evidence) -> Option<String> {
     let status = &evidence.status;
-    let baseline = status.baseline.iter().map(|baseline| Row {
-        label: "baseline",
-        predicted: baseline.predicted_memory,
-        measured: baseline.peak_memory,
-    });
-    let phases = status.phases.iter().map(|phase| Row {
-        label: &phase.name,
-        predicted: phase.predicted_memory,
-        measured: phase.peak_memory,
-    });
-    let bundle =
-        status.bundle.iter().map(|bundle| Row { label: "all together", predicted: None, measured: bundle.peak_memory });
+    let baseline = status.baseline.iter().map(|baseline| Row::new("baseline", &baseline.measured));
+    let phases = status.phases.iter().map(|phase| Row::new(&phase.name, &phase.measured));
+    let bundle = status.bundle.iter().map(|bundle| Row::new("all together", &bundle.measured));
     let known = |row: &Row<'_>| row.predicted.is_some() || row.measured.is_some();
     let rows: Vec<Row<'_>> = baseline.chain(phases).chain(bundle).filter(known).collect();
     let gate = evidence.job.spec.gates.gpu_memory.as_ref().map(|gate| gate.get());

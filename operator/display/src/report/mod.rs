@@ -12,54 +12,61 @@ mod waterfall;
 use crate::numbers::{factor, interval, percent_change, saved, short};
 use crate::verdict::{Tone, tone};
 use evidence::Evidence;
+use maud::{DOCTYPE, Markup, PreEscaped, html};
 use pawl_api::status::Stage;
-use std::fmt::Write;
-use svg::Escaped;
 
 const STYLE: &str = include_str!("style.css");
-const INFALLIBLE: &str = "writing to a string does not fail";
 
 /// The page.
 pub fn render(evidence: &Evidence) -> String {
-    let name = Escaped(evidence.name());
-    let mut html = format!(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
-         <meta name=\"color-scheme\" content=\"light dark\">\
-         <title>{name} · Pawl</title><style>{STYLE}</style></head><body><main>"
-    );
-    header(&mut html, evidence);
-    let waterfall = waterfall::draw(evidence).map(|figure| {
-        format!(
-            r#"{figure}<p class="legend"><span class="key good"></span>kept <span class="key ghost"></span>not kept, drawn where it would stand <span class="key whisker"></span>interval <span class="key diamond"></span>expected</p>"#
-        )
-    });
-    section(&mut html, "Speedup, phase by phase", &waterfall.unwrap_or_default());
-    section(&mut html, "What was not kept, and why", &phases::rollbacks(evidence));
-    section(&mut html, "Training", &training::section(evidence));
-    section(&mut html, "Evidence", &phases::cards(evidence));
-    section(&mut html, "Memory", &memory::draw(evidence).unwrap_or_default());
-    section(&mut html, "Settings", &tables::settings(evidence));
-    section(&mut html, "Events", &tables::events(evidence));
-    let launches = tables::launches(evidence);
-    if !launches.is_empty() {
-        let count = evidence.launches.len();
-        let folded =
-            format!(r#"<details><summary>{count} launches</summary><div class="wide">{launches}</div></details>"#);
-        section(&mut html, "Launches", &folded);
-    }
-    html.push_str("</main></body></html>\n");
-    html
+    let sections = [
+        ("Speedup, phase by phase", waterfall(evidence)),
+        ("What was not kept, and why", phases::rollbacks(evidence)),
+        ("Training", training::section(evidence)),
+        ("Evidence", phases::cards(evidence)),
+        ("Memory", memory::draw(evidence).map(PreEscaped)),
+        ("Settings", Some(tables::settings(evidence))),
+        ("Events", tables::events(evidence)),
+        ("Launches", tables::launches(evidence)),
+    ];
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                title { (evidence.name()) " · Pawl" }
+                style { (PreEscaped(STYLE)) }
+            }
+            body {
+                main {
+                    (header(evidence))
+                    @for (title, content) in &sections {
+                        @if let Some(content) = content { section { h2 { (title) } (content) } }
+                    }
+                }
+            }
+        }
+    };
+    // Names and messages may hold what no page may.
+    let unprintable = |c: char| c.is_control() && c != '\n' && c != '\t';
+    page.into_string().replace(unprintable, "\u{fffd}")
 }
 
-fn section(html: &mut String, title: &str, content: &str) {
-    if !content.is_empty() {
-        write!(html, "<section><h2>{title}</h2>{content}</section>").expect(INFALLIBLE);
-    }
+fn waterfall(evidence: &Evidence) -> Option<Markup> {
+    let figure = waterfall::draw(evidence)?;
+    Some(html! {
+        (PreEscaped(figure))
+        p.legend {
+            span.key.good {} "kept " span.key.ghost {} "not kept, drawn where it would stand "
+            span.key.whisker {} "interval " span.key.diamond {} "expected"
+        }
+    })
 }
 
 /// Name, stage, and the few numbers that matter.
-fn header(html: &mut String, evidence: &Evidence) {
+fn header(evidence: &Evidence) -> Markup {
     let status = &evidence.status;
     let class = match status.stage {
         Stage::Complete => "good",
@@ -71,41 +78,25 @@ fn header(html: &mut String, evidence: &Evidence) {
     let workload = workload.name.clone().unwrap_or_else(|| workload.command.join(" "));
     let ranks = evidence.job.spec.trainer.world_size();
     let device = if evidence.job.spec.trainer.gpus_per_replica == 0 { "CPU rank" } else { "GPU" };
-    write!(
-        html,
-        r#"<header><h1>{} <span class="badge {class}">{}</span></h1><p class="muted">workload {} on {ranks} {device}{}{}</p><div class="tiles">"#,
-        Escaped(evidence.name()),
-        status.stage,
-        Escaped(&workload),
-        if ranks == 1 { "" } else { "s" },
-        started(status.start_time.as_deref()),
-    )
-    .expect(INFALLIBLE);
-    for (label, value, detail) in tiles(evidence) {
-        write!(
-            html,
-            r#"<div class="tile"><span class="what">{}</span><span class="value">{}</span><span class="detail">{}</span></div>"#,
-            Escaped(&label),
-            Escaped(&value),
-            Escaped(&detail)
-        )
-        .expect(INFALLIBLE);
-    }
-    html.push_str("</div>");
-    for condition in &status.conditions {
-        let alarming = matches!(condition.type_.as_str(), "Failed" | "Degraded" | "Stalled" | "Suspended");
-        if alarming && condition.status == "True" {
-            write!(
-                html,
-                r#"<p class="notice"><b>{}: {}</b> {}</p>"#,
-                Escaped(&condition.type_),
-                Escaped(&condition.reason),
-                Escaped(&condition.message)
-            )
-            .expect(INFALLIBLE);
+    let plural = if ranks == 1 { "" } else { "s" };
+    html! {
+        header {
+            h1 { (evidence.name()) " " span.badge.(class) { (status.stage) } }
+            p.muted {
+                "workload " (workload) " on " (ranks) " " (device) (plural) (started(status.start_time.as_deref()))
+            }
+            div.tiles {
+                @for (label, value, detail) in tiles(evidence) {
+                    div.tile { span.what { (label) } span.value { (value) } span.detail { (detail) } }
+                }
+            }
+            @for condition in status.conditions.iter().filter(|condition| condition.status == "True") {
+                @if matches!(condition.type_.as_str(), "Failed" | "Degraded" | "Stalled" | "Suspended") {
+                    p.notice { b { (condition.type_) ": " (condition.reason) } " " (condition.message) }
+                }
+            }
         }
     }
-    html.push_str("</header>");
 }
 
 /// When the job began, to the second.
@@ -143,8 +134,8 @@ fn tiles(evidence: &Evidence) -> Vec<(String, String, String)> {
     if let Some(training) = &status.training {
         let gated = evidence.job.spec.gates.validation_metrics.first().map(|gate| gate.name.as_str());
         let preferred = [gated, Some("nrmse"), Some("loss")].into_iter().flatten();
-        if let Some((name, now)) = preferred.filter_map(|name| training.validation.get_key_value(name)).next() {
-            let before = training.first_validation.get(name).map(|before| before.value());
+        if let Some((name, now)) = preferred.filter_map(|name| Some((name, training.measured.metric(name)?))).next() {
+            let before = training.measured.first_metric(name).map(|before| before.value());
             let change = before.and_then(|before| {
                 percent_change(before, now.value()).map(|change| format!("{change} from {}", short(before)))
             });

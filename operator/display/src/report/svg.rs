@@ -3,7 +3,7 @@
 use std::fmt::{self, Display, Write};
 
 /// Text that is safe inside HTML and SVG, attributes included.
-pub struct Escaped<'a>(pub &'a str);
+struct Escaped<'a>(&'a str);
 
 impl Display for Escaped<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

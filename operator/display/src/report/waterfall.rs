@@ -9,7 +9,7 @@ use pawl_api::status::{PhaseState, PhaseStatus, Speedup};
 
 const WIDTH: f64 = 1000.0;
 const LEFT: f64 = 190.0;
-const RIGHT: f64 = 690.0;
+const RIGHT: f64 = 620.0;
 const ROW: f64 = 34.0;
 const TOP: f64 = 34.0;
 

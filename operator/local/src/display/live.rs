@@ -3,7 +3,7 @@
 use console::Term;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use pawl_api::{TrainingJob, TrainingJobStatus};
-use pawl_contract::plan::{AttemptPlan, LaunchKind};
+use pawl_contract::plan::AttemptPlan;
 use pawl_contract::progress::Progress;
 use pawl_display::headline;
 use pawl_display::numbers::{seconds, short};
@@ -18,7 +18,8 @@ pub struct Live {
     stage: ProgressBar,
     launch: ProgressBar,
     max_pairs: u32,
-    launches: Vec<String>,
+    /// Name and title of each launch of the attempt.
+    launches: Vec<(String, String)>,
 }
 
 impl Live {
@@ -46,7 +47,8 @@ impl Live {
         if let Some(plan) = plan
             && self.launches.len() != plan.launches.len()
         {
-            self.launches = plan.launches.iter().map(|launch| launch.launch.clone()).collect();
+            self.launches =
+                plan.launches.iter().map(|launch| (launch.launch.clone(), launch.shown().to_owned())).collect();
         }
         if plan.is_none() {
             self.launches.clear();
@@ -54,15 +56,9 @@ impl Live {
     }
 
     /// A launch begins.
-    pub fn launch_started(&mut self, launch: &str, kind: LaunchKind) {
-        let place = self.launches.iter().position(|known| known == launch);
-        let verb = match kind {
-            LaunchKind::Preflight => "checking",
-            LaunchKind::Measure => "measuring",
-            LaunchKind::Quality => "training for quality",
-            LaunchKind::Search => "searching",
-            LaunchKind::Train => "training",
-        };
+    pub fn launch_started(&mut self, launch: &str) {
+        let place = self.launches.iter().position(|(known, _)| known == launch);
+        let title = place.map_or(launch, |place| &self.launches[place].1);
         let prefix = match place {
             Some(place) if self.launches.len() > 1 => format!("launch {}/{}", place + 1, self.launches.len()),
             _ => "launch".to_owned(),
@@ -70,7 +66,7 @@ impl Live {
         self.launch.set_prefix(prefix);
         self.launch.set_length(1);
         self.launch.set_position(0);
-        self.launch.set_message(format!("{verb}: starting"));
+        self.launch.set_message(format!("{title}: starting"));
     }
 
     /// The launch goes on.

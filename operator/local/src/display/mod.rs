@@ -9,9 +9,10 @@ use pawl_api::{TrainingJob, TrainingJobStatus};
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::{AttemptPlan, LaunchKind};
 use pawl_contract::progress::Progress;
-use pawl_contract::report::Report;
+use pawl_contract::report::{LaunchResult, Report};
 use pawl_display::event::EventRecord;
 use pawl_display::numbers::{seconds, short};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// In a pipe, training says how it goes so often.
@@ -45,6 +46,8 @@ pub struct Display {
     mode: Mode,
     colours: bool,
     told: Option<Instant>,
+    /// The title of each launch of the attempt under way, by name.
+    titles: BTreeMap<String, String>,
     /// The validation metrics that a line has room for: the loss, and those with a gate.
     metrics: Vec<String>,
 }
@@ -69,11 +72,14 @@ impl Display {
         };
         let gated = job.spec.gates.validation_metrics.iter().map(|gate| gate.name.clone());
         let metrics = std::iter::once("loss".to_owned()).chain(gated).collect();
-        Self { colours: colours(&term), term, mode, told: None, metrics }
+        Self { colours: colours(&term), term, mode, told: None, titles: BTreeMap::new(), metrics }
     }
 
     /// Shows where the job is.
     pub fn show(&mut self, status: &TrainingJobStatus, plan: Option<&AttemptPlan>) {
+        if let Some(plan) = plan {
+            self.titles = plan.launches.iter().map(|plan| (plan.launch.clone(), plan.shown().to_owned())).collect();
+        }
         if let Mode::Live(live) = &mut self.mode {
             live.show(status, plan);
         }
@@ -92,11 +98,11 @@ impl Display {
     /// Tells what the ranks do.
     pub fn heard(&mut self, event: &Event) {
         match (&mut self.mode, event) {
-            (Mode::Live(live), Event::LaunchStarted { launch, kind }) => live.launch_started(launch, *kind),
+            (Mode::Live(live), Event::LaunchStarted { launch, .. }) => live.launch_started(launch),
             (Mode::Live(live), Event::Progress(progress)) => live.progress(progress),
             (Mode::Live(live), Event::LaunchEnded(_)) => live.launch_ended(),
             (Mode::Lines, Event::LaunchEnded(report)) => {
-                let text = self.paint(Paint::new().dim(), &launch_line(report));
+                let text = self.paint(Paint::new().dim(), &launch_line(self.title(&report.launch), report));
                 self.line(&format!("  {text}"));
             }
             (Mode::Lines, Event::Progress(progress)) if progress.kind == LaunchKind::Train => {
@@ -130,23 +136,29 @@ impl Display {
         }
     }
 
+    /// What a launch is, for people.
+    fn title<'a>(&'a self, launch: &'a str) -> &'a str {
+        self.titles.get(launch).map_or(launch, String::as_str)
+    }
+
     fn paint(&self, paint: Paint, text: &str) -> String {
         paint.force_styling(self.colours).apply_to(text).to_string()
     }
 }
 
-fn launch_line(report: &Report) -> String {
+fn launch_line(title: &str, report: &Report) -> String {
+    let LaunchResult { measured, .. } = LaunchResult::from(report);
     let mut facts = vec![match report.outcome {
         Outcome::Done => "done".to_owned(),
         other => other.to_string(),
     }];
-    facts.extend(report.items_per_second.map(|speed| format!("{} items/s", short(speed))));
-    facts.extend(report.losses.last().map(|point| format!("loss {}", short(point.loss))));
-    facts.push(seconds(report.wall_seconds));
+    facts.extend(measured.items_per_second.map(|speed| format!("{} items/s", short(speed))));
+    facts.extend(measured.loss.map(|loss| format!("loss {}", short(loss))));
+    facts.extend(measured.wall_seconds.map(seconds));
     if report.outcome != Outcome::Done && !report.message.is_empty() {
         facts.push(report.message.clone());
     }
-    format!("{}: {}", report.launch, facts.join(", "))
+    format!("{title}: {}", facts.join(", "))
 }
 
 fn training_line(progress: &Progress, metrics: &[String]) -> String {
@@ -161,4 +173,22 @@ fn training_line(progress: &Progress, metrics: &[String]) -> String {
     facts.extend(progress.items_per_second.map(|speed| format!("{} items/s", short(speed))));
     facts.extend(progress.eta_seconds.map(|eta| format!("{} left", seconds(eta))));
     format!("training: {}", facts.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_a_launch_says_what_it_was_and_what_it_measured() {
+        let report: Report = serde_json::from_value(serde_json::json!({
+            "contract": 1, "launch": "compile-r0-0bad-p1-a-0badcafe", "kind": "Measure", "rank": 0, "outcome": "Done",
+            "itemsPerSecond": 10.83, "wallSeconds": 12.0, "losses": [{"items": 8, "loss": 0.5}],
+        }))
+        .unwrap();
+        assert_eq!(
+            launch_line("compile: pair 2 of 3, control", &report),
+            "compile: pair 2 of 3, control: done, 10.8 items/s, loss 0.5, 12s"
+        );
+    }
 }

@@ -39,7 +39,7 @@ fn two_replicas_of_two_gpus_are_one_gang_of_four_ranks() {
         let done = scene.complete("pair", Duration::from_secs(120)).await;
         // 8 items x 2 steps x 4 ranks: the ranks of both pods count.
         let training = status(&done).training.clone().unwrap();
-        assert_eq!(training.items / training.step, 64, "{training:?}");
+        assert_eq!(training.measured.items / training.measured.steps, 64, "{training:?}");
         let ended = async || scene.pods("pair").await.iter().all(|pod| phase(pod) != "Running").then_some(());
         scene.until("the pods to end", Duration::from_secs(30), ended).await;
     });
@@ -64,7 +64,7 @@ fn the_real_trainer_averages_gradients_over_pod_addresses() {
         let volume = scene.claim("shared").join("real");
         let done = scene.complete("real", Duration::from_secs(300)).await;
         let training = status(&done).training.clone().unwrap();
-        assert_eq!((training.step, training.items), (20, 80), "{training:?}");
+        assert_eq!((training.measured.steps, training.measured.items), (20, 80), "{training:?}");
         let checkpoints = std::fs::read_dir(&volume).unwrap().count();
         assert!(checkpoints > 0, "no checkpoint in {}", volume.display());
     });

@@ -33,6 +33,7 @@ pub fn launch(name: &str) -> LaunchPlan {
         job: "job".into(),
         attempt: "job-1".into(),
         launch: name.into(),
+        title: String::new(),
         kind: LaunchKind::Measure,
         workload: WorkloadPlan { name: None, config: serde_json::Map::new() },
         settings: pawl_contract::settings::Settings::default(),

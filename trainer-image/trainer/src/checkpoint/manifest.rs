@@ -25,7 +25,7 @@ pub struct Position {
     pub evaluations_since_best: u32,
     /// Validation before the first step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub first_validation: Option<pawl_contract::progress::Validation>,
+    pub first_validation: Option<pawl_contract::measured::Validation>,
 }
 
 /// One file of tensors.

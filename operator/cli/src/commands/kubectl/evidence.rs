@@ -27,7 +27,7 @@ pub async fn gather(session: &Session, name: &str) -> Result<Evidence, ClusterEr
     let mut records: Vec<EventRecord> =
         told.iter().filter(|event| event.involved_object.uid.as_deref() == uid).filter_map(record).collect();
     records.sort_by_key(|record| record.time);
-    Ok(Evidence::from_status(job, status, records))
+    Ok(Evidence::new(job, status, records, Vec::new()))
 }
 
 /// The event as it was told; one without any time says nothing.

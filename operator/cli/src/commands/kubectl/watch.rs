@@ -144,8 +144,11 @@ fn line(job: &TrainingJob) -> String {
     let Some(status) = &job.status else { return "waiting for the operator".to_owned() };
     let progress = match &status.training {
         Some(training) if status.stage == Stage::Training => {
-            let loss =
-                training.loss.as_ref().map(|loss| format!(", loss {}", pawl_display::numbers::short(loss.value())));
+            let loss = training
+                .measured
+                .loss
+                .as_ref()
+                .map(|loss| format!(", loss {}", pawl_display::numbers::short(loss.value())));
             format!(": {}{}", status.progress, loss.unwrap_or_default())
         }
         _ => String::new(),

@@ -1,0 +1,81 @@
+//! What a launch is, for people: its name carries hashes and belongs into files.
+
+use crate::status::{Arm, LaunchStatus};
+use pawl_contract::plan::LaunchKind;
+use std::fmt;
+
+/// What a launch is, such as `compile: pair 2 of 3, control`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Title<'a> {
+    /// What it is about: the name of a phase, `baseline`, `all together`; empty where the text around it says so.
+    pub subject: &'a str,
+    /// Rungs taken by the phase.
+    pub rung: u32,
+    /// What the launch is for.
+    pub kind: LaunchKind,
+    /// Side of the comparison.
+    pub arm: Arm,
+    /// Pair (Measure) or seed (Quality), from 0.
+    pub index: u32,
+    /// Pairs or seeds that there are, when known.
+    pub of: Option<u32>,
+}
+
+impl<'a> Title<'a> {
+    /// The title of `launch`, one of those that are kept as the evidence about `subject` on its rung `rung`.
+    pub fn of_evidence(subject: &'a str, rung: u32, evidence: &[LaunchStatus], launch: &LaunchStatus) -> Self {
+        let alike = evidence.iter().filter(|other| other.kind == launch.kind);
+        let of = alike.map(|other| other.pair.saturating_add(1)).max();
+        Self { subject, rung, kind: launch.kind, arm: launch.arm, index: launch.pair, of }
+    }
+
+    /// The title of `launch` where the text around it says what it is about.
+    pub fn bare(launch: &LaunchStatus) -> Self {
+        Self { subject: "", rung: 0, kind: launch.kind, arm: launch.arm, index: launch.pair, of: None }
+    }
+}
+
+impl fmt::Display for Title<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let &Self { subject, rung, kind, arm, index, of } = self;
+        if kind == LaunchKind::Train {
+            return f.write_str("training");
+        }
+        match (subject, rung) {
+            ("", _) => {}
+            (subject, 0) => write!(f, "{subject}: ")?,
+            (subject, rung) => write!(f, "{subject} on rung {rung}: ")?,
+        }
+        let what = match kind {
+            LaunchKind::Preflight => return f.write_str("check"),
+            LaunchKind::Measure => "pair",
+            LaunchKind::Quality => "quality, seed",
+            LaunchKind::Search | LaunchKind::Train => "trial",
+        };
+        write!(f, "{what} {}", index.saturating_add(1))?;
+        if let Some(of) = of {
+            write!(f, " of {of}")?;
+        }
+        f.write_str(match arm {
+            Arm::Control => ", control",
+            Arm::Candidate => ", candidate",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_launch_is_called_what_it_is() {
+        let title =
+            Title { subject: "compile", rung: 0, kind: LaunchKind::Measure, arm: Arm::Control, index: 1, of: Some(3) };
+        assert_eq!(title.to_string(), "compile: pair 2 of 3, control");
+        let quality = Title { rung: 1, kind: LaunchKind::Quality, arm: Arm::Candidate, ..title };
+        assert_eq!(quality.to_string(), "compile on rung 1: quality, seed 2 of 3, candidate");
+        assert_eq!(Title { subject: "", of: None, ..title }.to_string(), "pair 2, control");
+        assert_eq!(Title { kind: LaunchKind::Preflight, ..title }.to_string(), "compile: check");
+        assert_eq!(Title { kind: LaunchKind::Train, ..title }.to_string(), "training");
+    }
+}

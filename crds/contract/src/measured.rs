@@ -1,0 +1,175 @@
+//! What was measured: one struct in the report of a launch, in its result, in the status and in what people see.
+
+use crate::decimal::Decimal;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// 10th percentile, median and 90th percentile of a quantity.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct Spread<N = f64> {
+    /// 10th percentile.
+    pub p10: N,
+    /// Median.
+    pub median: N,
+    /// 90th percentile.
+    pub p90: N,
+}
+
+/// One evaluation on held-out data.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct Validation<N = f64> {
+    /// Items seen by the whole gang when it was made.
+    pub items: u64,
+    /// Metric values by name; `loss` is always there.
+    pub metrics: BTreeMap<String, N>,
+}
+
+/// What was measured of a launch, of several that ran the same settings, or of the training. What is absent was not
+/// measured.
+///
+/// `N` is the type of the numbers that are not integers: `f64` in reports and results, [`Decimal`] in the status, where the
+/// Kubernetes API conventions forbid floats. [`From`] converts both ways.
+///
+/// ```
+/// use pawl_contract::decimal::Decimal;
+/// use pawl_contract::measured::Measured;
+///
+/// let measured = Measured { items_per_second: Some(10.8), peak_memory_bytes: Some(12 << 30), ..Measured::default() };
+/// let status: Measured<Decimal> = (&measured).into();
+/// assert_eq!(status.items_per_second.as_ref().map(Decimal::as_str), Some("10.8"));
+/// assert_eq!(Measured::<f64>::from(&status), measured);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct Measured<N = f64> {
+    /// Optimizer steps done.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub steps: u64,
+    /// Items seen by the whole gang, those before a resumed checkpoint included.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub items: u64,
+    /// Seconds from the start of the process to its report.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wall_seconds: Option<N>,
+    /// Items per second of the whole gang over the window: data loading included, evaluation and checkpoints excluded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub items_per_second: Option<N>,
+    /// Seconds per optimizer step over the window.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step_seconds: Option<Spread<N>>,
+    /// Training loss: the mean of the last quarter of the loss curve, or the newest value while it trains.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss: Option<N>,
+    /// Evaluation before the first step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_validation: Option<Validation<N>>,
+    /// Newest evaluation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub validation: Option<Validation<N>>,
+    /// Device memory (host memory of tensors on the CPU) at its peak, bytes, largest rank. Measured, never predicted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peak_memory_bytes: Option<u64>,
+    /// What the memory plan predicts for `peakMemoryBytes` before anything runs, bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub predicted_memory_bytes: Option<u64>,
+    /// Share of the window in which a step waited for data, 0 to 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loader_wait_share: Option<N>,
+    /// Share of the window in which a step waited for collectives, 0 to 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub collective_wait_share: Option<N>,
+    /// Share of the window spent on optimizer offload that nothing hid, 0 to 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offload_share: Option<N>,
+    /// Device utilization over the window, 0 to 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub utilization: Option<N>,
+}
+
+fn is_zero(value: &u64) -> bool {
+    *value == 0
+}
+
+/// `value` at six significant digits; `None` when it is not finite, which JSON has no number for.
+pub(crate) fn rounded(value: f64) -> Option<f64> {
+    value.is_finite().then(|| format!("{value:.5e}").parse().unwrap_or(value))
+}
+
+impl<N> Spread<N> {
+    /// Each number converted; `None` when one of them cannot be.
+    pub fn filter_map<M>(&self, convert: impl Fn(&N) -> Option<M>) -> Option<Spread<M>> {
+        Some(Spread { p10: convert(&self.p10)?, median: convert(&self.median)?, p90: convert(&self.p90)? })
+    }
+}
+
+impl<N> Validation<N> {
+    /// Each metric converted; one that cannot be is left out.
+    pub fn filter_map<M>(&self, convert: impl Fn(&N) -> Option<M>) -> Validation<M> {
+        let metrics = self.metrics.iter().filter_map(|(name, value)| Some((name.clone(), convert(value)?)));
+        Validation { items: self.items, metrics: metrics.collect() }
+    }
+
+    /// Keeps the metrics whose names `keep` admits.
+    pub fn retain(&mut self, keep: impl Fn(&str) -> bool) {
+        self.metrics.retain(|name, _| keep(name));
+    }
+}
+
+impl<N> Measured<N> {
+    /// Each number converted; one that cannot be is absent.
+    pub fn filter_map<M>(&self, convert: impl Fn(&N) -> Option<M>) -> Measured<M> {
+        let number = |value: &Option<N>| value.as_ref().and_then(&convert);
+        let validation = |value: &Option<Validation<N>>| value.as_ref().map(|value| value.filter_map(&convert));
+        Measured {
+            steps: self.steps,
+            items: self.items,
+            wall_seconds: number(&self.wall_seconds),
+            items_per_second: number(&self.items_per_second),
+            step_seconds: self.step_seconds.as_ref().and_then(|spread| spread.filter_map(&convert)),
+            loss: number(&self.loss),
+            first_validation: validation(&self.first_validation),
+            validation: validation(&self.validation),
+            peak_memory_bytes: self.peak_memory_bytes,
+            predicted_memory_bytes: self.predicted_memory_bytes,
+            loader_wait_share: number(&self.loader_wait_share),
+            collective_wait_share: number(&self.collective_wait_share),
+            offload_share: number(&self.offload_share),
+            utilization: number(&self.utilization),
+        }
+    }
+
+    /// A metric of the newest evaluation.
+    pub fn metric(&self, name: &str) -> Option<&N> {
+        self.validation.as_ref()?.metrics.get(name)
+    }
+
+    /// A metric of the evaluation before the first step.
+    pub fn first_metric(&self, name: &str) -> Option<&N> {
+        self.first_validation.as_ref()?.metrics.get(name)
+    }
+}
+
+impl Measured {
+    /// Every number that is finite, at six significant digits: enough for a decision, short in a message.
+    #[must_use]
+    pub fn rounded(&self) -> Self {
+        self.filter_map(|value| rounded(*value))
+    }
+}
+
+impl From<&Measured> for Measured<Decimal> {
+    fn from(measured: &Measured) -> Self {
+        measured.filter_map(|value| Decimal::from_f64(*value))
+    }
+}
+
+impl From<&Measured<Decimal>> for Measured {
+    fn from(measured: &Measured<Decimal>) -> Self {
+        measured.filter_map(|value| Some(value.value()))
+    }
+}

@@ -1,0 +1,29 @@
+//! What several launches of the same settings measured together.
+
+use crate::gates::speed::median;
+use pawl_api::status::LaunchStatus;
+use pawl_contract::decimal::Decimal;
+use pawl_contract::measured::Measured;
+use pawl_contract::plan::LaunchKind;
+
+/// The median of the rates and shares of the launches that measured speed, and the largest memory of all. What has no
+/// meaning for several launches together (steps, items, losses, validation) is absent.
+pub(crate) fn together<'a>(launches: impl Iterator<Item = &'a LaunchStatus>) -> Measured<Decimal> {
+    let launches: Vec<&LaunchStatus> = launches.collect();
+    let middle = |number: fn(&Measured<Decimal>) -> Option<&Decimal>| {
+        let speeds = launches.iter().filter(|launch| launch.kind == LaunchKind::Measure);
+        median(speeds.filter_map(|launch| number(&launch.measured)).map(Decimal::value)).and_then(Decimal::from_f64)
+    };
+    // A check runs nothing: whatever it reports is no peak.
+    let ran = launches.iter().filter(|launch| launch.kind != LaunchKind::Preflight);
+    Measured {
+        items_per_second: middle(|measured| measured.items_per_second.as_ref()),
+        loader_wait_share: middle(|measured| measured.loader_wait_share.as_ref()),
+        collective_wait_share: middle(|measured| measured.collective_wait_share.as_ref()),
+        offload_share: middle(|measured| measured.offload_share.as_ref()),
+        utilization: middle(|measured| measured.utilization.as_ref()),
+        peak_memory_bytes: ran.filter_map(|launch| launch.measured.peak_memory_bytes).max(),
+        predicted_memory_bytes: launches.iter().filter_map(|launch| launch.measured.predicted_memory_bytes).max(),
+        ..Measured::default()
+    }
+}
