@@ -61,6 +61,9 @@ pub struct TrainingJobStatus {
     /// How far the job is, for a narrow column: `phase 3/8`, then `41%` of the training; `queued` in its queue.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub progress: String,
+    /// Settings that the preflight found invalid; the job fails with all of them once everything was checked.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub invalid: Vec<InvalidSettings>,
     /// Why the job failed; a changed spec gives it another chance.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<FailureStatus>,
@@ -92,6 +95,16 @@ pub struct FailureStatus {
     pub message: String,
     /// Hash of the spec that failed.
     pub spec_hash: String,
+}
+
+/// Settings that the trainer refuses.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct InvalidSettings {
+    /// Hash of all that the check depends on.
+    pub input_hash: String,
+    /// What is wrong, for people, with the remedy.
+    pub message: String,
 }
 
 /// Where a job is.
@@ -528,6 +541,10 @@ pub enum StopCause {
     NotWanted,
     /// Not all of its ranks ran in time.
     SchedulingTimeout,
+    /// Its queue preempted it.
+    Preempted,
+    /// A rank was lost, and the others wait for it in vain.
+    GangBroken,
 }
 
 /// Infrastructure failures in the trial under way.

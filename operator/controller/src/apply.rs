@@ -11,13 +11,14 @@ use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use kube::api::{DeleteParams, ListParams, PostParams, Preconditions, PropagationPolicy};
 use kube::{Api, Resource, ResourceExt};
 use pawl_api::TrainingJob;
+use pawl_api::status::StopCause;
 use pawl_rendezvous::Token;
 
 /// From SIGTERM to SIGKILL of a pod whose launch writes no checkpoint, seconds: time to say what was found.
 const PLAIN_GRACE: u32 = 10;
 
-/// Makes the objects of an attempt exist. Returns whether the attempt is there now; `false` when it has to wait until
-/// pods of an earlier one are gone.
+/// Makes the objects of an attempt exist. Returns whether its batch Job was made just now; `false` also when it has to
+/// wait until pods of an earlier one are gone.
 ///
 /// # Errors
 /// [`Error::Taken`] when the name belongs to something else; [`Error::Api`].
@@ -47,7 +48,7 @@ pub async fn start(context: &Context, key: &Key, blueprint: &Blueprint<'_>) -> R
         create_token(context, key, blueprint, &uid, new).await?;
     }
     create_plan(context, key, blueprint, &uid).await?;
-    Ok(true)
+    Ok(new)
 }
 
 /// Makes the batch Job. Returns its uid and whether it is new; `None` when one of its name is still being deleted.
@@ -177,26 +178,31 @@ pub(crate) async fn create_token(
 }
 
 /// Ends an attempt: its batch Job makes no more pods, and those that there are stop. The batch Job stays, being deleted,
-/// until they are gone.
+/// until they are gone. Of a broken gang only the pods that are alive are stopped: deleting its batch Job would delete
+/// the others as well, and how they ended is evidence. Returns whether a batch Job was deleted just now.
 ///
 /// # Errors
 /// [`Error::Api`].
-pub async fn stop(context: &Context, key: &Key, attempt: &str, checkpoint: bool) -> Result<(), Error> {
+pub async fn stop(
+    context: &Context,
+    key: &Key,
+    attempt: &str,
+    checkpoint: bool,
+    cause: StopCause,
+) -> Result<bool, Error> {
     let known = context.facts.of(key);
-    let Some(facts) = known.iter().find(|facts| facts.name == attempt) else { return Ok(()) };
-    if let Some(gang) = facts.live_gang().filter(|gang| !gang.deleting) {
-        tracing::info!(attempt, checkpoint, "stopping");
+    let Some(facts) = known.iter().find(|facts| facts.name == attempt) else { return Ok(false) };
+    let gang = facts.live_gang().filter(|gang| !gang.deleting && cause != StopCause::GangBroken);
+    if let Some(gang) = gang {
+        tracing::info!(attempt, checkpoint, ?cause, "stopping");
         delete_gang(context, key, attempt, gang, PropagationPolicy::Foreground).await?;
     }
-    stop_pods(context, key, facts, (!checkpoint).then_some(PLAIN_GRACE)).await
+    stop_pods(context, key, facts, (!checkpoint).then_some(PLAIN_GRACE)).await?;
+    Ok(gang.is_some())
 }
 
-/// Stops the pods of a gang that are alive, and leaves the others: how they ended is evidence. `grace` in seconds;
-/// `None`: as long as the pods say themselves.
-///
-/// # Errors
-/// [`Error::Api`].
-pub async fn stop_pods(context: &Context, key: &Key, facts: &AttemptFacts, grace: Option<u32>) -> Result<(), Error> {
+/// Stops the pods of a gang that are alive, and leaves the others. `grace` in seconds; `None`: that of the pods.
+async fn stop_pods(context: &Context, key: &Key, facts: &AttemptFacts, grace: Option<u32>) -> Result<(), Error> {
     if !facts.alive().any(|pod| pod.deleting.is_none()) {
         return Ok(());
     }

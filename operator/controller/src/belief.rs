@@ -2,9 +2,8 @@
 //!
 //! # Why no evidence is lost, and no attempt is made twice
 //!
-//! 1. *Intent first.* A reconcile writes the status and only then acts. An attempt is in the written status before its
-//!    batch Job is made, a stop before its pods are deleted, results before what held them is released. Stopped
-//!    anywhere in between, the operator finds the intent and does it again; every action is idempotent.
+//! 1. *Intent first*, as the [protocol](pawl_decision::protocol) of all shells says: a reconcile writes the status and
+//!    only then acts.
 //! 2. *Only the newest may decide.* A status is written with the resource version that the decision was made on, so a
 //!    decision on stale data is refused as a whole: it writes nothing, and since acting comes after writing, it does
 //!    nothing. An action that needs no write (a start that is repeated) first reads the resource version.
@@ -50,13 +49,15 @@ impl Belief {
         Self { version, saved: status.clone(), newest: status, since: Some(Instant::now()) }
     }
 
-    /// Whether `status` is to be written now rather than with what comes next. `told`: there are events about it.
-    pub fn worth_writing(&self, status: &TrainingJobStatus, told: bool) -> bool {
-        if *self.saved == *status {
+    /// Whether `status` is to be written now rather than with what comes next. `urgent`: there are actions or events.
+    pub fn worth_writing(&self, status: &TrainingJobStatus, urgent: bool) -> bool {
+        let (saved, new) = (known(&self.saved), known(status));
+        if saved == new {
             return false;
         }
-        told || self.since.is_none_or(|since| since.elapsed() >= PROGRESS_WRITE) && known(&self.saved) != known(status)
-            || known(&self.saved).without_progress() != known(status).without_progress()
+        urgent
+            || self.since.is_none_or(|since| since.elapsed() >= PROGRESS_WRITE)
+            || saved.without_progress() != new.without_progress()
     }
 
     /// When what is not saved yet is to be written; `None` when all of it is.
@@ -201,7 +202,8 @@ mod tests {
         assert!(belief.worth_writing(&training(1, 1), false));
         let mut seen = training(1, 0);
         seen.attempt.as_mut().unwrap().seen = true;
-        assert!(!Belief { since: None, ..belief }.worth_writing(&seen, false));
+        // Written, it would make an operator that restarts with old caches believe that the attempt went away.
+        assert!(!Belief { since: None, ..belief }.worth_writing(&seen, true));
     }
 
     #[test]

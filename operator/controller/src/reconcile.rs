@@ -1,4 +1,5 @@
-//! One reconcile: fetch, observe, decide, write the status, apply, tell.
+//! One reconcile: fetch, observe, decide, then carry out the decision by the [protocol](pawl_decision::protocol) of all
+//! shells: write the status, act, emit the events.
 
 use crate::apply;
 use crate::belief::Belief;
@@ -7,7 +8,7 @@ use crate::context::Context;
 use crate::error::{Doing, Error, code};
 use crate::facts::{AttemptFacts, Key};
 use crate::names;
-use crate::observe::{self, Broken, Scene, Standing};
+use crate::observe::{self, Scene};
 use crate::repair;
 use crate::telemetry;
 use jiff::Timestamp;
@@ -17,8 +18,9 @@ use kube::runtime::controller::Action as Next;
 use kube::{Api, Resource, ResourceExt};
 use pawl_api::status::Stage;
 use pawl_api::{TrainingJob, TrainingJobStatus};
-use pawl_decision::action::{Action, Decision};
-use pawl_decision::observed::Observed;
+use pawl_decision::action::{Action, Decision, Event};
+use pawl_decision::observed::{AttemptState, Observed};
+use pawl_decision::protocol::{CarriedOut, Shell};
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
@@ -83,7 +85,7 @@ enum Moved {
     No(Option<Duration>),
 }
 
-/// Writes what was decided, does it, tells it.
+/// Carries out a decision, and puts right what is broken of the attempt under way.
 async fn step(
     context: &Context,
     key: &Key,
@@ -93,62 +95,61 @@ async fn step(
     decision: Decision,
     now: Timestamp,
 ) -> Result<Moved, Error> {
-    let Decision { status, actions, events, requeue_after } = decision;
-    let before = belief.newest.clone();
-    let moved = status != *before;
-    let written = belief.worth_writing(&status, !events.is_empty());
-    if written {
-        *belief = save(context, job, &belief.version, &status).await?;
-    } else {
-        belief.newest = Arc::new(status);
-    }
-    context.beliefs.keep(job, belief.clone());
-    context.metrics.job(job, &before, &belief.newest, observed, now);
-    // Both follow the write, and neither waits for the other.
-    let (stopped, ()) = tokio::join!(act(context, key, job, belief, actions, written), async {
-        for event in &events {
-            tracing::info!(reason = event.reason, "{}", event.message);
-            context.events.tell(&job.object_ref(&()), event).await;
-        }
-    });
-    let stopped = stopped?;
+    let moved = decision.status != *belief.newest;
+    let mut shell = ClusterShell { context, key, job, belief, observed, now, written: false };
+    let CarriedOut { acted, requeue_after } = decision.carry_out(&mut shell).await?;
     let later = repair::repair(context, key, job, &belief.newest, now).await?;
-    Ok(if moved || stopped { Moved::Yes } else { Moved::No(requeue_after.into_iter().chain(later).min()) })
+    Ok(if moved || acted { Moved::Yes } else { Moved::No(requeue_after.into_iter().chain(later).min()) })
 }
 
-/// Does what was decided, and stops what is broken or was taken by its queue. Whether it did the latter: then there is
-/// more to observe at once.
-async fn act(
-    context: &Context,
-    key: &Key,
-    job: &TrainingJob,
-    belief: &Belief,
-    actions: Vec<Action>,
+/// The side effects of one decision.
+struct ClusterShell<'a> {
+    context: &'a Context,
+    key: &'a Key,
+    job: &'a TrainingJob,
+    belief: &'a mut Belief,
+    observed: &'a Observed,
+    now: Timestamp,
+    /// This decision's status was written.
     written: bool,
-) -> Result<bool, Error> {
-    let mut stopped = false;
-    for facts in &context.facts.of(key) {
-        if observe::taken(facts) {
-            apply::stop(context, key, &facts.name, true).await?;
-            stopped = true;
-        } else if observe::broken(facts) == Some(Broken::Hurt) {
-            apply::stop_pods(context, key, facts, None).await?;
+}
+
+impl Shell for ClusterShell<'_> {
+    type Error = Error;
+
+    async fn write(&mut self, status: TrainingJobStatus, urgent: bool) -> Result<(), Error> {
+        let before = self.belief.newest.clone();
+        self.written = self.belief.worth_writing(&status, urgent);
+        if self.written {
+            *self.belief = save(self.context, self.job, &self.belief.version, &status).await?;
+        } else {
+            self.belief.newest = Arc::new(status);
         }
+        self.context.beliefs.keep(self.job, self.belief.clone());
+        self.context.metrics.job(self.job, &before, &self.belief.newest, self.observed, self.now);
+        Ok(())
     }
-    for action in actions {
+
+    async fn act(&mut self, action: Action) -> Result<bool, Error> {
+        let (context, key, job) = (self.context, self.key, self.job);
         match action {
             Action::Start { plan, plan_hash } => {
-                if !written {
-                    apply::still(context, job, &belief.version).await?;
+                if !self.written {
+                    apply::still(context, job, &self.belief.version).await?;
                 }
                 let blueprint = Blueprint { job, plan: &plan, plan_hash: &plan_hash, images: &context.images };
-                apply::start(context, key, &blueprint).await?;
+                apply::start(context, key, &blueprint).await
             }
-            Action::Stop { attempt, checkpoint } => apply::stop(context, key, &attempt, checkpoint).await?,
-            Action::Release { attempt } => apply::release(context, key, &attempt).await?,
+            Action::Stop { attempt, checkpoint, cause } => apply::stop(context, key, &attempt, checkpoint, cause).await,
+            Action::Release { attempt } => apply::release(context, key, &attempt).await.map(|()| false),
         }
     }
-    Ok(stopped)
+
+    async fn emit(&mut self, event: Event) -> Result<(), Error> {
+        tracing::info!(reason = event.reason, "{}", event.message);
+        self.context.events.tell(&self.job.object_ref(&()), &event).await;
+        Ok(())
+    }
 }
 
 /// What decisions are made on, and whom to ask about it from now on.
@@ -157,7 +158,7 @@ fn fetch(context: &Context, key: &Key, job: &TrainingJob, status: &TrainingJobSt
     let under_way = status.attempt.as_ref();
     let name = under_way.map(|attempt| attempt.name.as_str());
     let facts = attempts.iter().find(|facts| Some(facts.name.as_str()) == name);
-    listen(context, key, facts);
+    listen(context, key, facts, now);
     let live = name.and_then(|name| context.live.latest(&key.namespace, &key.name, name));
     observe::observe(&Scene {
         job_uid: job.metadata.uid.as_deref().unwrap_or_default(),
@@ -170,9 +171,9 @@ fn fetch(context: &Context, key: &Key, job: &TrainingJob, status: &TrainingJobSt
 }
 
 /// Agent 0 of a gang that runs is asked from now on; what it said last is kept until the attempt is over.
-fn listen(context: &Context, key: &Key, facts: Option<&AttemptFacts>) {
+fn listen(context: &Context, key: &Key, facts: Option<&AttemptFacts>, now: Timestamp) {
     let Some(facts) = facts else { return context.live.forget(&key.namespace, &key.name) };
-    if observe::standing(facts) != Standing::Running {
+    if observe::state(facts, now) != Some(AttemptState::Running) {
         return;
     }
     let first = facts.own_pods().find(|pod| pod.index == 0);
@@ -197,16 +198,16 @@ async fn rest(
         return Ok(Next::await_change());
     }
     let known = context.facts.of(key);
-    let unsettled = known.iter().filter_map(|facts| match observe::standing(facts) {
-        // Nobody tells what becomes of a pod that is out of sight.
+    let unsettled = known.iter().filter_map(|facts| match observe::state(facts, now) {
+        // Nobody reports what becomes of a pod that is out of sight.
         _ if facts.alive().any(|pod| pod.hidden) => Some(GOING_DOWN),
-        Standing::Ending if !facts.released => Some(GOING_DOWN),
-        Standing::Pending { .. } if !facts.released => Some(COMING_UP),
+        Some(AttemptState::Leaving(_)) if !facts.released => Some(GOING_DOWN),
+        Some(AttemptState::Pending { .. }) if !facts.released => Some(COMING_UP),
         _ => None,
     });
     let unsettled = unsettled.min();
     for facts in &known {
-        tell_problem(context, key, job, facts).await;
+        tell_problem(context, key, job, facts, now).await;
     }
     if status.attempt.is_none() {
         context.beliefs.rest(job);
@@ -216,8 +217,8 @@ async fn rest(
 }
 
 /// Tells people what a gang waits for, when that is not just time.
-async fn tell_problem(context: &Context, key: &Key, job: &TrainingJob, facts: &AttemptFacts) {
-    if let Standing::Pending { message, problem: true } = observe::standing(facts)
+async fn tell_problem(context: &Context, key: &Key, job: &TrainingJob, facts: &AttemptFacts, now: Timestamp) {
+    if let Some(AttemptState::Pending { message, .. }) = observe::state(facts, now)
         && let Some(hindrance) = observe::hindrance(facts)
         && context.tried.again(key, &format!("problem {hindrance}"), PROBLEM_EVERY)
     {

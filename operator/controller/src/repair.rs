@@ -8,7 +8,7 @@ use crate::context::Context;
 use crate::error::{Doing, Error, code};
 use crate::facts::{AttemptFacts, GangFacts, Key, PlanFacts, PodFacts};
 use crate::names;
-use crate::observe::{Standing, standing};
+use crate::observe::{hindrance, state};
 use crate::watched::{WatchedJob, WatchedPod};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::Job;
@@ -18,8 +18,7 @@ use kube::{Api, ResourceExt};
 use pawl_api::status::AttemptStatus;
 use pawl_api::{TrainingJob, TrainingJobStatus};
 use pawl_contract::plan::AttemptPlan;
-use pawl_decision::action::Action;
-use pawl_decision::observed::Observed;
+use pawl_decision::observed::AttemptState;
 use std::time::Duration;
 
 /// A gang whose pods have nodes and still do not run after so long may lack its token: somebody deleted it. Nothing else
@@ -130,11 +129,11 @@ pub async fn repair(
     match &facts.plan {
         Some(plan) if plan.gang_uid == gang.uid && plan.intact => {}
         Some(_) => repair_plan(context, key, job, &facts.name, &gang.uid).await?,
-        None => restore_plan(context, key, job, status, facts, gang, now).await?,
+        None => restore_plan(context, key, job, status, facts, gang).await?,
     }
     if may_lack_token(facts, gang, now)
         && context.tried.again(key, "token", TOKEN_EVERY)
-        && let Some(plan) = planned(job, status, &attempt.plan_hash, now)
+        && let Some(plan) = pawl_decision::plan(job, status)
     {
         let blueprint = blueprint(context, job, &plan, &attempt.plan_hash);
         apply::create_token(context, key, &blueprint, &gang.uid, false).await?;
@@ -189,7 +188,6 @@ async fn restore_plan(
     status: &TrainingJobStatus,
     facts: &AttemptFacts,
     gang: &GangFacts,
-    now: Timestamp,
 ) -> Result<(), Error> {
     let name = &facts.name;
     let maps: Api<ConfigMap> = Api::namespaced(context.client.clone(), &key.namespace);
@@ -203,7 +201,7 @@ async fn restore_plan(
         return Ok(());
     }
     let Some(hash) = status.attempt.as_ref().map(|attempt| attempt.plan_hash.as_str()) else { return Ok(()) };
-    let Some(plan) = planned(job, status, hash, now) else {
+    let Some(plan) = pawl_decision::plan(job, status) else {
         // Launches have ended since: what is left of the plan is another plan. Every pod has read it by now.
         return Ok(());
     };
@@ -216,22 +214,9 @@ async fn restore_plan(
     apply::create_plan(context, key, &blueprint, &gang.uid).await
 }
 
-/// The plan of the attempt under way, as long as nothing of it has ended: the decision core says it again when it is
-/// told that the attempt was never seen.
-fn planned(job: &TrainingJob, status: &TrainingJobStatus, hash: &str, now: Timestamp) -> Option<AttemptPlan> {
-    let mut unseen = status.clone();
-    let attempt = unseen.attempt.as_mut()?;
-    attempt.seen = false;
-    let decision = pawl_decision::decide(job, &unseen, &Observed::default(), now);
-    decision.actions.into_iter().find_map(|action| match action {
-        Action::Start { plan, plan_hash } if plan_hash == hash => Some(plan),
-        Action::Start { .. } | Action::Stop { .. } | Action::Release { .. } => None,
-    })
-}
-
 /// Whether a gang that does not come up may be missing its Secret.
 fn may_lack_token(facts: &AttemptFacts, gang: &GangFacts, now: Timestamp) -> bool {
     let slow = gang.since.checked_add(SLOW_START).is_ok_and(|late| late < now);
-    let waits = matches!(standing(facts), Standing::Pending { problem: false, .. });
+    let waits = matches!(state(facts, now), Some(AttemptState::Pending { .. })) && hindrance(facts).is_none();
     gang.replicas > 1 && slow && waits && facts.alive().any(|pod| !pod.node.is_empty())
 }

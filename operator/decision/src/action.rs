@@ -1,17 +1,19 @@
 //! What a decision asks the shell to do.
 
 use pawl_api::TrainingJobStatus;
+use pawl_api::status::StopCause;
 use pawl_contract::plan::AttemptPlan;
 use std::time::Duration;
 
-/// The outcome of [`crate::decide`].
+/// The outcome of [`crate::decide`]. [`Decision::carry_out`] does what it says, in the order of the
+/// [protocol](crate::protocol): the status, the actions, the events.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
-    /// The status to write, when it differs.
+    /// The status to write, when it differs, before anything is done: it says what will be done.
     pub status: TrainingJobStatus,
-    /// What to do, in order, before the status is written. Each is idempotent.
+    /// What to do, in order, after the status was written. Each is idempotent.
     pub actions: Vec<Action>,
-    /// What to tell people, after the status was written.
+    /// What to report to people, last.
     pub events: Vec<Event>,
     /// When to decide again even if nothing changes.
     pub requeue_after: Option<Duration>,
@@ -31,8 +33,11 @@ pub enum Action {
     Stop {
         /// Name of the attempt.
         attempt: String,
-        /// Let a training launch write a checkpoint first.
+        /// Let its ranks end in their own time: a training launch writes a checkpoint first.
         checkpoint: bool,
+        /// Why. After [`StopCause::GangBroken`] only the ranks that are left are stopped: what the others reported
+        /// stays where it is until the attempt is released.
+        cause: StopCause,
     },
     /// Remove what is left of an attempt that ended and whose results are in the status.
     Release {

@@ -10,14 +10,14 @@ use crate::fingerprint::fingerprint;
 use crate::fold::speaks;
 use crate::launch::Work;
 use crate::lifecycle::leave_queue;
-use crate::observed::{AttemptFacts, AttemptState, Ending, Observed};
+use crate::observed::{AttemptFacts, AttemptState, Ending, Leaving, Observed};
 use crate::reason::Reason;
 use crate::retry::{Missing, after, time};
 use crate::step::Next;
 use jiff::Timestamp;
 use pawl_api::status::{AttemptStatus, Purpose, StopCause};
 
-/// A queue that takes longer than this is told of, seconds.
+/// A queue that takes longer than this is reported, seconds.
 const QUEUED: u64 = 2;
 
 impl Draft<'_> {
@@ -54,8 +54,8 @@ fn described(work: &Work, name: String, plan_hash: String, started: String) -> A
     }
 }
 
-/// An attempt that exists although the status does not know it was started just before a crash: it is taken over if
-/// it does what is wanted, else it is stopped.
+/// An attempt that exists although the status does not name it: the status was restored from an older copy, for it is
+/// written before an attempt is started. It is taken over if it does what is wanted, else it is stopped.
 pub(crate) fn adopt(draft: &mut Draft<'_>, observed: &Observed, next: &Next) -> bool {
     if draft.status.attempt.is_some() {
         return false;
@@ -99,9 +99,20 @@ pub(crate) fn watch(draft: &mut Draft<'_>, observed: &Observed, next: &Next) -> 
     attempt.seen = true;
     match &facts.state {
         AttemptState::Pending { since, .. } => {
-            if after(*since, timeout) <= now && attempt.stop.is_none() {
-                attempt.stop = Some(StopCause::SchedulingTimeout);
+            if after(*since, timeout) <= now {
+                attempt.stop.get_or_insert(StopCause::SchedulingTimeout);
             }
+            false
+        }
+        AttemptState::Leaving(Leaving::Preempted) => {
+            // Stopping what is left of a broken gang is not enough: its queue would run the whole gang again.
+            if matches!(attempt.stop, None | Some(StopCause::GangBroken)) {
+                attempt.stop = Some(StopCause::Preempted);
+            }
+            false
+        }
+        AttemptState::Leaving(Leaving::Broken) => {
+            attempt.stop.get_or_insert(StopCause::GangBroken);
             false
         }
         AttemptState::Queued => {
@@ -110,10 +121,10 @@ pub(crate) fn watch(draft: &mut Draft<'_>, observed: &Observed, next: &Next) -> 
             }
             false
         }
-        AttemptState::Running => false,
+        AttemptState::Running | AttemptState::Leaving(Leaving::Draining) => false,
         AttemptState::Ended(ending) => {
-            if *ending == Ending::Preempted && attempt.stop.is_none() {
-                let message = format!("{}: its queue took its devices back, its turn comes again", attempt.name);
+            if *ending == Ending::Preempted && matches!(attempt.stop, None | Some(StopCause::Preempted)) {
+                let message = format!("{}: preempted by its queue; it runs again in its turn", attempt.name);
                 draft.normal(Reason::Preempted, message, None);
             }
             if let Some(failure) = failure(draft, facts, ending, next) {
@@ -130,7 +141,8 @@ pub(crate) fn queued_until(attempt: &AttemptStatus) -> Option<Timestamp> {
     time(&attempt.started).map(|started| after(started, QUEUED))
 }
 
-/// The attempt was seen and is gone: it was lost, and is made again under its name.
+/// The attempt was seen and is gone: it was lost, and is made again under its name. One that its queue preempted and that
+/// was removed for that is no failure.
 fn vanished(draft: &mut Draft<'_>) -> bool {
     if !draft.draining() {
         return false;
@@ -140,8 +152,12 @@ fn vanished(draft: &mut Draft<'_>) -> bool {
     attempt.seen = false;
     let stopped = attempt.stop.take();
     let message = format!("attempt {} went away", attempt.name);
-    if stopped != Some(StopCause::NotWanted) {
-        count(draft, &Missing { taken: true, ..Missing::because(message) });
+    match stopped {
+        Some(StopCause::NotWanted) => {}
+        Some(StopCause::Preempted) => draft.normal(Reason::Preempted, message, None),
+        Some(StopCause::SchedulingTimeout | StopCause::GangBroken) | None => {
+            count(draft, &Missing { taken: true, ..Missing::because(message) });
+        }
     }
     true
 }
@@ -169,7 +185,7 @@ fn failure(draft: &Draft<'_>, facts: &AttemptFacts, ending: &Ending, next: &Next
             return missing(format!("not all ranks ran within lifecycle.schedulingTimeout {limit}{why}"));
         }
         Some(StopCause::NotWanted) => return None,
-        None => {}
+        Some(StopCause::Preempted | StopCause::GangBroken) | None => {}
     }
     let Next::Run(work) = next else { return None };
     let mut open = work.launches.iter().filter(|launch| attempt.launches.contains(&launch.plan.launch)).peekable();
@@ -196,7 +212,8 @@ pub(crate) fn schedule(draft: &mut Draft<'_>, observed: &Observed, next: &Next) 
         .attempts
         .iter()
         .filter(|facts| !matches!(facts.state, AttemptState::Ended(_)) && Some(&facts.name) != own.as_ref());
-    actions.extend(strangers.map(|facts| Action::Stop { attempt: facts.name.clone(), checkpoint: false }));
+    let stopped = |facts: &AttemptFacts| stop(&facts.name, Purpose::default(), StopCause::NotWanted);
+    actions.extend(strangers.map(stopped));
     let blocked = !actions.is_empty();
     match next {
         Next::Run(work) => {
@@ -225,10 +242,17 @@ fn keep_or_stop(draft: &mut Draft<'_>, observed: &Observed, work: Option<&Work>)
     if attempt.stop.is_none() && as_planned && (covers || ending) {
         return None;
     }
+    let cause = attempt.stop.unwrap_or(StopCause::NotWanted);
     if attempt.seen {
-        attempt.stop.get_or_insert(StopCause::NotWanted);
+        attempt.stop = Some(cause);
     }
-    Some(Action::Stop { attempt: attempt.name.clone(), checkpoint: attempt.purpose == Purpose::Train })
+    Some(stop(&attempt.name, attempt.purpose, cause))
+}
+
+fn stop(attempt: &str, purpose: Purpose, cause: StopCause) -> Action {
+    // The cluster has begun to end such a gang: the time that it gave its ranks is not cut short.
+    let already_ending = matches!(cause, StopCause::Preempted | StopCause::GangBroken);
+    Action::Stop { attempt: attempt.to_owned(), checkpoint: purpose == Purpose::Train || already_ending, cause }
 }
 
 /// Starts an attempt under the next number, or again under that of one that was never seen.

@@ -10,7 +10,7 @@ use pawl_contract::measured::Validation;
 use pawl_contract::report::truncated;
 
 /// Longest message in a status, bytes.
-const MAX_MESSAGE: usize = 320;
+pub(crate) const MAX_MESSAGE: usize = 320;
 /// Metrics of one evaluation in a status.
 const MAX_METRICS: usize = 16;
 

@@ -83,16 +83,15 @@ pub(crate) fn results(draft: &mut Draft<'_>, facts: &AttemptFacts, work: Option<
 }
 
 fn record(draft: &mut Draft<'_>, launch: &Launch, result: &LaunchResult, placement: &str) {
-    if result.outcome == Outcome::InvalidPlan {
-        draft.fail(Reason::InvalidPlan, &format!("{}: {}", launch.plan.shown(), result.message));
-        return;
-    }
     if let (Some(baseline), Some(items)) = (draft.status.baseline.as_mut(), result.items_per_epoch) {
         baseline.items_per_epoch = Some(items);
     }
     let evidence = match launch.target {
         Target::PreflightBaseline | Target::PreflightPhase { .. } => {
             return preflight::record(draft, launch, result);
+        }
+        _ if result.outcome == Outcome::InvalidPlan => {
+            return draft.fail(Reason::InvalidPlan, &format!("{}: {}", launch.plan.shown(), result.message));
         }
         Target::Train => return train::record(draft, result),
         Target::Phase(index) => draft.status.phases.get_mut(index).map(|phase| &mut phase.launches),

@@ -1,13 +1,13 @@
 //! The decision core. [`decide`] is a pure function of (spec, status, observations, now): this crate's manifest has
 //! nothing to do I/O with.
 //!
-//! Both shells, Kubernetes and local, call it in the same loop: observe, decide, carry out the actions, write the
-//! status, emit the events.
+//! Both shells, Kubernetes and local, call it in the same loop: observe, decide, and carry out the decision by one
+//! [`protocol`]: write the status that says what will be done, then act, then emit the events.
 //!
 //! The status holds evidence (launches and how they ended) and states. Verdicts are worked out from the evidence each
 //! time, so that a decision made twice is the same decision, and a crash between any two writes loses nothing.
 //!
-//! - [`action`], [`observed`]: what goes out and what comes in;
+//! - [`action`], [`observed`]: what goes out and what comes in; [`protocol`]: the order in which it is carried out;
 //! - `settle`: the parts of a job in order (preflight, phases, enablers, leave-one-out, bundle, training);
 //! - `gates/`: one file for each gate, and the chains that apply them;
 //! - `attempt`: what is alive, started and stopped;
@@ -18,6 +18,7 @@
 
 pub mod action;
 pub mod observed;
+pub mod protocol;
 
 mod aggregate;
 mod attempt;
@@ -38,7 +39,9 @@ mod leave_one_out;
 mod lifecycle;
 mod phase;
 mod pin;
+mod plan;
 mod preflight;
+mod problems;
 mod reason;
 mod refuse;
 mod requeue;
@@ -52,6 +55,7 @@ mod train;
 mod trial;
 
 pub use launch::gang;
+pub use plan::plan;
 
 use action::Decision;
 use draft::Draft;
@@ -67,8 +71,8 @@ const ROUNDS: usize = 8;
 /// Decides what to do about a job.
 ///
 /// `status` must be the newest one written; `observed` may be late, incomplete or repeated, but an attempt that was
-/// seen to end has ended. The shell carries out the actions in order, writes the status if it differs, emits the
-/// events, and decides again when anything was written or observed, or after [`Decision::requeue_after`].
+/// seen to end has ended. The shell calls [`Decision::carry_out`], and decides again when anything was written or
+/// observed, or after [`Decision::requeue_after`].
 ///
 /// Total and deterministic: it never panics, and the same arguments give the same decision. Deciding again on its own
 /// status, with nothing new observed, changes nothing.

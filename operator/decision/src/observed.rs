@@ -42,8 +42,21 @@ pub enum AttemptState {
     },
     /// All of its ranks run.
     Running,
+    /// Some of its ranks ended or are about to, others still hold devices.
+    Leaving(Leaving),
     /// None of its ranks runs or will run.
     Ended(Ending),
+}
+
+/// Why an attempt is coming to its end while some of its ranks hold devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leaving {
+    /// Its ranks end by themselves, or because they were asked to.
+    Draining,
+    /// Its queue preempted it: it would run again in its turn if it were not stopped.
+    Preempted,
+    /// A rank was lost, and the others wait for it in vain.
+    Broken,
 }
 
 /// How an attempt ended.
@@ -53,7 +66,7 @@ pub enum Ending {
     Completed,
     /// It was stopped on request.
     Stopped,
-    /// Its queue took its devices back: no failure, its turn comes again.
+    /// Its queue preempted it: that is no failure, and it runs again in its turn.
     Preempted,
     /// It went away: a lost node, a preemption, a deleted pod, a killed process. The message is for people.
     Lost(String),

@@ -3,17 +3,23 @@
 use crate::draft::Draft;
 use crate::ladder;
 use crate::launch::{Launch, Target, Work, budget, seed, tag};
+use crate::problems;
 use crate::reason::Reason;
 use crate::revision::patch;
 use crate::step::{Next, Step};
 use crate::trial::Trial;
 use pawl_api::spec::{Pin, TrainingJobSpec, Trigger};
-use pawl_api::status::{Arm, BaselineStatus, PhaseState, Purpose};
+use pawl_api::status::{Arm, BaselineStatus, InvalidSettings, PhaseState, Purpose};
 use pawl_contract::exit::Outcome;
 use pawl_contract::measured::Measured;
 use pawl_contract::plan::LaunchKind;
-use pawl_contract::report::LaunchResult;
+use pawl_contract::report::{LaunchResult, truncated};
 use pawl_contract::settings::Settings;
+
+/// When this many settings were found invalid, the rest is not checked any more.
+const MAX_INVALID: usize = 24;
+/// Longest message kept with invalid settings, bytes.
+const MAX_INVALID_MESSAGE: usize = 200;
 
 /// The baseline with what the phase requires and the phase itself, with so many rungs taken.
 pub(crate) fn standalone(spec: &TrainingJobSpec, index: usize, rung: u32) -> Settings {
@@ -28,19 +34,25 @@ pub(crate) fn standalone(spec: &TrainingJobSpec, index: usize, rung: u32) -> Set
     required.fold(spec.settings.clone(), |settings, earlier| settings.with(&earlier.settings)).with(&patch(phase, rung))
 }
 
-fn check_tag(spec: &TrainingJobSpec, settings: &Settings) -> String {
+pub(crate) fn check_tag(spec: &TrainingJobSpec, settings: &Settings) -> String {
     tag(spec, LaunchKind::Preflight, settings, seed(spec, 0), &budget(spec, LaunchKind::Preflight))
 }
 
-/// Checks what was not checked yet.
+/// Checks what was not checked yet; fails with all problems when everything was checked and something is invalid.
 pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
     if let Some(retry) = draft.exhausted(&Trial::Preflight.to_string()) {
         draft.fail(Reason::RetriesExhausted, &format!("preflight: {}", retry.message));
         return Step::Moved;
     }
+    problems::forget_fixed(draft);
     let mut launches: Vec<Launch> = baseline(draft).into_iter().collect();
     for index in 0..draft.spec.phases.len() {
         launches.extend(phase(draft, index));
+    }
+    let found = problems::found(draft);
+    if !found.is_empty() && (launches.is_empty() || found.len() >= MAX_INVALID) {
+        draft.fail(Reason::InvalidPlan, &problems::listed(&found));
+        return Step::Moved;
     }
     if launches.is_empty() {
         return Step::Pass;
@@ -57,7 +69,7 @@ pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
 
 fn baseline(draft: &mut Draft<'_>) -> Option<Launch> {
     let tag = check_tag(draft.spec, &draft.spec.settings);
-    if draft.status.baseline.as_ref().is_some_and(|baseline| baseline.input_hash == tag) {
+    if draft.status.baseline.as_ref().is_some_and(|baseline| baseline.input_hash == tag) || is_invalid(draft, &tag) {
         return None;
     }
     let target = (Target::PreflightBaseline, Arm::Control, 0);
@@ -71,7 +83,10 @@ fn phase(draft: &Draft<'_>, index: usize) -> Vec<Launch> {
     }
     let checked = &draft.status.phases[index].checked;
     let rungs = (0..=phase.fallbacks.len() as u32).map(|rung| (rung, standalone(draft.spec, index, rung)));
-    let open = rungs.filter(|(_, settings)| !checked.contains(&check_tag(draft.spec, settings)));
+    let open = rungs.filter(|(_, settings)| {
+        let tag = check_tag(draft.spec, settings);
+        !checked.contains(&tag) && !is_invalid(draft, &tag)
+    });
     open.map(|(rung, settings)| {
         let target = (Target::PreflightPhase { phase: index, rung }, Arm::Candidate, 0);
         draft.launch(&format!("{}-r{rung}-check", phase.name), LaunchKind::Preflight, &settings, target)
@@ -79,14 +94,26 @@ fn phase(draft: &Draft<'_>, index: usize) -> Vec<Launch> {
     .collect()
 }
 
+fn is_invalid(draft: &Draft<'_>, tag: &str) -> bool {
+    draft.status.invalid.iter().any(|invalid| invalid.input_hash == tag)
+}
+
+/// Keeps that these settings are invalid. The job fails once everything was checked: then all problems are known.
+fn record_invalid(draft: &mut Draft<'_>, launch: &Launch, tag: String, result: &LaunchResult) {
+    let phase = match launch.target {
+        Target::PreflightPhase { phase, .. } => draft.spec.phases.get(phase).map(|phase| phase.name.as_str()),
+        Target::PreflightBaseline | Target::Phase(_) | Target::Baseline | Target::Bundle | Target::Train => None,
+    };
+    draft.warning(Reason::InvalidPlan, format!("{}: {}", launch.plan.shown(), result.message), phase);
+    let message = truncated(&result.message, MAX_INVALID_MESSAGE).to_owned();
+    draft.status.invalid.push(InvalidSettings { input_hash: tag, message });
+}
+
 /// Takes in the result of a check.
 pub(crate) fn record(draft: &mut Draft<'_>, launch: &Launch, result: &LaunchResult) {
-    if result.outcome == Outcome::InvalidPlan {
-        draft.fail(Reason::InvalidPlan, &format!("{}: {}", launch.plan.shown(), result.message));
-        return;
-    }
     let tag = check_tag(draft.spec, &launch.plan.settings);
     match launch.target {
+        _ if result.outcome == Outcome::InvalidPlan => record_invalid(draft, launch, tag, result),
         Target::PreflightBaseline => record_baseline(draft, tag, result),
         Target::PreflightPhase { phase, rung } => record_phase(draft, phase, rung, tag, result),
         Target::Phase(_) | Target::Baseline | Target::Bundle | Target::Train => {}

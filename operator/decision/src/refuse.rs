@@ -3,10 +3,9 @@
 use crate::draft::Draft;
 use crate::fingerprint::fingerprint;
 use crate::gates::batch::items_per_step;
-use crate::preflight::standalone;
+use crate::problems;
 use crate::reason::Reason;
 use crate::step::{Next, Step};
-use pawl_api::spec::Pin;
 use pawl_api::status::Stage;
 
 /// A job that failed stays so until its spec changes.
@@ -28,8 +27,10 @@ pub(crate) fn refuse(draft: &mut Draft<'_>) -> Step {
         draft.fail(Reason::SearchUnavailable, &message);
         return Step::Moved;
     }
-    if let Some(message) = batch_mismatch(draft) {
-        draft.fail(Reason::BatchMismatch, &message);
+    let world = draft.spec.trainer.world_size();
+    let mismatches = problems::all(draft.spec, |settings| items_per_step(settings, world).err());
+    if !mismatches.is_empty() {
+        draft.fail(Reason::BatchMismatch, &problems::listed(&mismatches));
         return Step::Moved;
     }
     // Once a spec: what is wrong with it is in the status from then on.
@@ -49,20 +50,4 @@ fn invalid(draft: &Draft<'_>) -> Option<String> {
     let more = problems.len() - 1;
     let others = if more == 0 { String::new() } else { format!(" (and {more} more: pawl validate tells all)") };
     Some(format!("{first}{others}"))
-}
-
-/// The first settings whose batch arithmetic does not come out.
-fn batch_mismatch(draft: &Draft<'_>) -> Option<String> {
-    let world = draft.spec.trainer.world_size();
-    if let Err(error) = items_per_step(&draft.spec.settings, world) {
-        return Some(error);
-    }
-    draft.spec.phases.iter().enumerate().filter(|(_, phase)| phase.pin != Some(Pin::RolledBack)).find_map(
-        |(index, phase)| {
-            (0..=phase.fallbacks.len() as u32).find_map(|rung| {
-                let error = items_per_step(&standalone(draft.spec, index, rung), world).err()?;
-                Some(format!("phases[{}], rung {rung}: {error}", phase.name))
-            })
-        },
-    )
 }

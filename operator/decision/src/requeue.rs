@@ -24,7 +24,7 @@ pub(crate) fn after(draft: &Draft<'_>, observed: &Observed, next: &Next) -> Opti
             Some(later(since, draft.spec.lifecycle.scheduling_timeout.get().as_secs()))
         }
         AttemptState::Queued => draft.status.attempt.as_ref().filter(|_| !queued).and_then(queued_until),
-        AttemptState::Running | AttemptState::Ended(_) => None,
+        AttemptState::Running | AttemptState::Leaving(_) | AttemptState::Ended(_) => None,
     });
     let nearest = [deadline, backoff, scheduled].into_iter().flatten().min()?;
     Some(until(draft.now, nearest))

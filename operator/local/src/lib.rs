@@ -1,7 +1,7 @@
 //! The local shell: `pawl run` without a cluster. The same manifest, the same decisions, every rank a process of this
 //! machine.
 //!
-//! - [`shell`]: the loop: observe, decide, act, write the status, tell;
+//! - [`shell`]: the loop: observe, decide, write the status, act, emit the events;
 //! - [`gang`]: the attempts, and the agent that runs one of them in this process;
 //! - [`state`]: the directory in which everything is kept, so that a run that was killed goes on where it was;
 //! - [`machine`]: GPUs and cores;

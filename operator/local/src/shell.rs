@@ -1,4 +1,5 @@
-//! The local shell: observe, decide, act, write the status, tell, wait.
+//! The local shell: observe, decide, carry out the decision by the [protocol](pawl_decision::protocol) of all shells,
+//! wait.
 
 use crate::display::{Display, Style};
 use crate::evidence;
@@ -10,9 +11,10 @@ use crate::state::events::{self, EventLog};
 use crate::state::{Lock, StateDir, StateError};
 use jiff::Timestamp;
 use pawl_agent::Stop;
-use pawl_api::status::Stage;
+use pawl_api::status::{PhaseState, Stage};
 use pawl_api::{TrainingJob, TrainingJobStatus};
-use pawl_decision::action::{Action, Decision, Event, EventKind};
+use pawl_decision::action::{Action, Event, EventKind};
+use pawl_decision::protocol::{self, CarriedOut};
 use std::ffi::OsString;
 use std::time::Duration;
 
@@ -69,8 +71,14 @@ pub enum RunError {
 /// # Errors
 /// [`RunError`]; when the state cannot be written, the ranks are stopped first.
 pub fn run(job: TrainingJob, options: Options) -> Result<(Verdict, Document), RunError> {
-    let machine = Machine::allot(&job, options.gpus.as_deref())?;
+    let shell = open(job, options)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    tokio::task::LocalSet::new().block_on(&runtime, shell.run())
+}
+
+/// The shell of `job` with what its state directory holds; nothing runs yet.
+fn open(job: TrainingJob, options: Options) -> Result<Shell, RunError> {
+    let machine = Machine::allot(&job, options.gpus.as_deref())?;
     let state = options.state.prepare()?;
     let lock = state.lock()?;
     let document = opened(&state, job)?;
@@ -85,8 +93,7 @@ pub fn run(job: TrainingJob, options: Options) -> Result<(Verdict, Document), Ru
     let attempts = Attempts::load(site)?;
     let events = EventLog::open(&state)?;
     let display = Display::new(options.style, &document.job);
-    let shell = Shell { state, document, attempts, events, display, written: None, _lock: lock };
-    tokio::task::LocalSet::new().block_on(&runtime, shell.run())
+    Ok(Shell { state, document, attempts, events, display, written: None, _lock: lock })
 }
 
 /// The document of the job: the one of earlier runs with this manifest, or a new one.
@@ -153,7 +160,7 @@ impl Shell {
     /// Decides and acts until the job is at rest; `None` when a signal came first.
     async fn drive(&mut self, interrupts: &mut Interrupts) -> Result<Option<Verdict>, RunError> {
         loop {
-            let (requeue_after, moved) = self.step()?;
+            let (requeue_after, moved) = self.step().await?;
             self.attempts.take_up();
             if moved {
                 // A decision may call for the next one at once; signals are heard in between.
@@ -179,34 +186,25 @@ impl Shell {
         }
     }
 
-    /// Decides once, acts, writes, tells. Returns when to decide again at the latest, and whether the status or an
-    /// attempt changed: then it is to be decided again at once.
-    fn step(&mut self) -> Result<(Option<Duration>, bool), RunError> {
-        let now = Timestamp::now();
+    /// Decides once and carries it out. Returns when to decide again at the latest, and whether the status or an attempt
+    /// changed: then it is to be decided again at once.
+    async fn step(&mut self) -> Result<(Option<Duration>, bool), RunError> {
         let observed = self.attempts.observe();
-        let Decision { status, actions, events, requeue_after } =
-            pawl_decision::decide(&self.document.job, &self.document.status, &observed, now);
-        let mut moved = status != self.document.status;
-        for action in actions {
-            moved |= match action {
-                Action::Start { plan, plan_hash } => self.attempts.start(plan, plan_hash, now)?,
-                Action::Stop { attempt, checkpoint } => self.attempts.stop(&attempt, checkpoint)?,
-                Action::Release { attempt } => self.attempts.release(&attempt)?,
-            };
-        }
-        self.document.status = status;
-        if self.worth_writing(!events.is_empty()) {
-            self.save()?;
-        }
-        for event in events {
-            self.tell(event, now)?;
+        let Document { job, status, .. } = &self.document;
+        let decision = pawl_decision::decide(job, status, &observed, Timestamp::now());
+        let changed = decision.status != *status;
+        let judged = verdicts(status);
+        let CarriedOut { acted, requeue_after } = decision.carry_out(self).await?;
+        if verdicts(&self.document.status) != judged {
+            // A run that is killed later leaves the evidence so far.
+            evidence::write_report(&self.state, &self.state.report())?;
         }
         self.display.show(&self.document.status, self.attempts.current());
-        Ok((requeue_after, moved))
+        Ok((requeue_after, changed || acted))
     }
 
-    fn tell(&mut self, event: Event, now: Timestamp) -> Result<(), StateError> {
-        let record = events::record(event, now);
+    fn tell(&mut self, event: Event) -> Result<(), StateError> {
+        let record = events::record(event, Timestamp::now());
         self.events.append(&record)?;
         self.display.event(&record);
         Ok(())
@@ -241,17 +239,14 @@ impl Shell {
                 news = self.attempts.news() => self.take_in(news, true)?,
             }
         }
-        self.step()?;
+        self.step().await?;
         self.save()?;
-        self.tell(
-            Event {
-                kind: EventKind::Normal,
-                reason: "Interrupted".to_owned(),
-                message: format!("stopped by {signal}; the same command goes on from here"),
-                phase: None,
-            },
-            Timestamp::now(),
-        )?;
+        self.tell(Event {
+            kind: EventKind::Normal,
+            reason: "Interrupted".to_owned(),
+            message: format!("stopped by {signal}; the same command goes on from here"),
+            phase: None,
+        })?;
         Ok(Verdict::Interrupted(signal))
     }
 
@@ -274,13 +269,14 @@ impl Shell {
         self.written.as_ref().is_none_or(|(status, _)| *status != self.document.status)
     }
 
-    /// Whether the status is to be written now rather than with the next ones.
-    fn worth_writing(&self, told: bool) -> bool {
+    /// Whether the status is to be written now rather than with the next ones. `urgent`: there are actions or events.
+    fn worth_writing(&self, urgent: bool) -> bool {
         let Some((written, since)) = &self.written else { return true };
         if *written == self.document.status {
             return false;
         }
-        told || since.elapsed() >= PROGRESS_WRITE
+        urgent
+            || since.elapsed() >= PROGRESS_WRITE
             || written.clone().without_progress() != self.document.status.clone().without_progress()
     }
 
@@ -291,6 +287,34 @@ impl Shell {
         }
         Ok(())
     }
+}
+
+impl protocol::Shell for Shell {
+    type Error = StateError;
+
+    async fn write(&mut self, status: TrainingJobStatus, urgent: bool) -> Result<(), StateError> {
+        self.document.status = status;
+        if self.worth_writing(urgent) { self.save() } else { Ok(()) }
+    }
+
+    async fn act(&mut self, action: Action) -> Result<bool, StateError> {
+        match action {
+            Action::Start { plan, plan_hash } => self.attempts.start(plan, plan_hash, Timestamp::now()),
+            Action::Stop { attempt, checkpoint, cause: _ } => self.attempts.stop(&attempt, checkpoint),
+            Action::Release { attempt } => self.attempts.release(&attempt),
+        }
+    }
+
+    async fn emit(&mut self, event: Event) -> Result<(), StateError> {
+        self.tell(event)
+    }
+}
+
+/// What was judged for good: the phases by their index, and the bundle.
+fn verdicts(status: &TrainingJobStatus) -> Vec<(usize, PhaseState)> {
+    let bundle = status.bundle.iter().map(|bundle| bundle.state);
+    let states = status.phases.iter().map(|phase| phase.state).chain(bundle);
+    states.enumerate().filter(|(_, state)| state.is_final()).collect()
 }
 
 /// How the job rests, if nothing more will happen by itself.
@@ -304,3 +328,6 @@ fn at_rest(status: &TrainingJobStatus) -> Option<Verdict> {
         Stage::Pending | Stage::Preflight | Stage::Optimizing | Stage::Searching | Stage::Training => None,
     }
 }
+
+#[cfg(test)]
+mod tests;

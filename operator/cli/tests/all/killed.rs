@@ -1,6 +1,6 @@
 //! SIGKILL at random moments.
 
-use crate::scene::{Scene, stderr, stdout};
+use crate::scene::{Scene, stderr, stdout, wait_until};
 use serde_json::Value;
 use std::process::Stdio;
 use std::time::Duration;
@@ -55,4 +55,20 @@ fn fifty_kills_change_no_verdict_and_repeat_no_launch() {
     assert_eq!(scene.ledger("repeated"), [""; 0], "finished launches were run again");
     assert_eq!(conclusions(&scene.status()), conclusions(&undisturbed.status()));
     assert!(scene.status()["retry"].is_null(), "a kill counted as a failure of the job");
+}
+
+#[test]
+fn a_run_that_is_killed_after_a_verdict_leaves_a_report() {
+    let scene = Scene::new();
+    // The launches after the first verdict take long enough to be killed in.
+    scene.write_job(|job| job["spec"]["workload"]["config"]["stepSeconds"] = 0.01.into());
+    let mut pawl = scene.pawl(&["run", "job.yaml"]);
+    let mut child = pawl.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let report = scene.state().join("report.html");
+    wait_until("the report about the first verdict", || report.exists());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(scene.status()["stage"], "Optimizing", "the run was over before it was killed");
+    let page = std::fs::read_to_string(&report).unwrap();
+    assert!(page.contains("graph") && page.ends_with("</html>\n"), "{page}");
 }

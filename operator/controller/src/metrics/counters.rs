@@ -4,7 +4,7 @@ use super::LiveOutcome;
 use super::families::purpose;
 use jiff::Timestamp;
 use pawl_api::spec::Scope;
-use pawl_api::status::{AttemptStatus, PhaseState};
+use pawl_api::status::{AttemptStatus, PhaseState, StopCause};
 use pawl_api::{TrainingJob, TrainingJobStatus};
 use pawl_decision::observed::{AttemptState, Ending, Observed};
 use prometheus::core::Collector;
@@ -155,12 +155,14 @@ fn outcome(attempt: &AttemptStatus, observed: &Observed) -> &'static str {
         Some(AttemptState::Ended(Ending::Stopped)) => "Stopped",
         Some(AttemptState::Ended(Ending::Preempted)) => "Preempted",
         Some(AttemptState::Ended(Ending::Lost(_))) => "Lost",
-        Some(AttemptState::Queued | AttemptState::Pending { .. } | AttemptState::Running) | None
-            if attempt.stop.is_some() =>
-        {
-            "Stopped"
-        }
-        Some(AttemptState::Queued | AttemptState::Pending { .. } | AttemptState::Running) | None => "Lost",
+        Some(
+            AttemptState::Queued | AttemptState::Pending { .. } | AttemptState::Running | AttemptState::Leaving(_),
+        )
+        | None => match attempt.stop {
+            Some(StopCause::NotWanted | StopCause::SchedulingTimeout) => "Stopped",
+            Some(StopCause::Preempted) => "Preempted",
+            Some(StopCause::GangBroken) | None => "Lost",
+        },
     }
 }
 

@@ -168,7 +168,7 @@ fn pending_since(status: &TrainingJobStatus, observed: &Observed) -> Option<f64>
     let facts = observed.attempts.iter().find(|facts| facts.name == attempt.name)?;
     match &facts.state {
         AttemptState::Pending { since, .. } => Some(timestamp(*since)),
-        AttemptState::Queued | AttemptState::Running | AttemptState::Ended(_) => None,
+        AttemptState::Queued | AttemptState::Running | AttemptState::Leaving(_) | AttemptState::Ended(_) => None,
     }
 }
 

@@ -1,18 +1,18 @@
 //! From facts to what decisions are made on. Pure: facts and live data in, [`Observed`] out.
 //!
-//! - [`standing`]: where an attempt is, and whether its gang is broken;
+//! - [`state()`]: where an attempt is, and whether its gang was preempted or is broken;
 //! - `ending`: how it ended, and why;
 //! - `results`: what its launches found: the termination message of the first pod, and what agent 0 said before.
 
 mod ending;
 mod placement;
 mod results;
-mod standing;
+mod state;
 
 #[cfg(test)]
 mod tests;
 
-pub use standing::{Broken, Signature, Standing, broken, hindrance, signature, standing, taken};
+pub use state::{Signature, hindrance, signature, state};
 
 use crate::facts::AttemptFacts;
 use jiff::Timestamp;
@@ -43,25 +43,14 @@ pub fn observe(scene: &Scene<'_>) -> Observed {
 }
 
 fn attempt(scene: &Scene<'_>, facts: &AttemptFacts) -> Option<observed::AttemptFacts> {
-    let standing = standing(facts);
+    let state = state(facts, scene.now)?;
     let live = scene.live.filter(|live| live.attempt == facts.name);
     let launches = scene.under_way.filter(|(name, _)| *name == facts.name).map_or(&[][..], |(_, launches)| launches);
-    let results = results::results(facts, live, launches, standing == Standing::Ended);
-    let state = match &standing {
-        Standing::Absent => return None,
-        Standing::Queued => AttemptState::Queued,
-        Standing::Pending { message, .. } => {
-            let gang = facts.gang.as_ref().filter(|gang| !gang.suspended);
-            let since = gang.map_or(scene.now, |gang| gang.since);
-            AttemptState::Pending { since, message: message.clone() }
-        }
-        Standing::Running | Standing::Ending => AttemptState::Running,
-        Standing::Ended => AttemptState::Ended(ending::ending(facts)),
-    };
+    let results = results::results(facts, live, launches, matches!(state, AttemptState::Ended(_)));
     // A batch Job of an earlier TrainingJob of this name is no attempt of this one, whatever its plan.
     let own = |gang: &&crate::facts::GangFacts| gang.job_uid == scene.job_uid;
     let plan_hash = facts.gang.as_ref().filter(own).map(|gang| gang.plan_hash.clone()).unwrap_or_default();
-    let running = state == AttemptState::Running;
+    let running = matches!(state, AttemptState::Running | AttemptState::Leaving(_));
     Some(observed::AttemptFacts {
         name: facts.name.clone(),
         plan_hash,

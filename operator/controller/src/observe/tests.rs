@@ -4,7 +4,7 @@ use pawl_contract::exit::Outcome;
 use pawl_contract::plan::LaunchKind;
 use pawl_contract::progress::Progress;
 use pawl_contract::report::{LaunchResult, fold};
-use pawl_decision::observed::Ending;
+use pawl_decision::observed::{Ending, Leaving};
 use proptest::prelude::*;
 use rstest::rstest;
 
@@ -135,11 +135,9 @@ fn what_its_queue_takes_back_has_ended_when_no_pod_can_come_any_more() {
         // Its turn came again before anybody looked.
         let let_go = AttemptFacts { gang: Some(GangFacts { taken: true, ..gang() }), ..suspended.clone() };
         for facts in [suspended, let_go] {
-            assert!(taken(&facts));
-            assert_eq!(standing(&facts), Standing::Ending);
+            assert_eq!(super::state(&facts, NOW), Some(AttemptState::Leaving(Leaving::Preempted)));
             let deleted = GangFacts { deleting: true, ..facts.gang.clone().unwrap() };
             let facts = AttemptFacts { gang: Some(deleted), ..facts };
-            assert!(!taken(&facts));
             assert_eq!(seen(facts, None).state, AttemptState::Ended(Ending::Preempted));
         }
     }
@@ -192,7 +190,7 @@ fn a_batch_job_that_is_gone_is_told_when_nothing_else_is() {
 fn nothing_has_ended_while_a_pod_is_alive() {
     let mut facts = facts(vec![exited(0, 0), running(1)]);
     facts.gang = Some(GangFacts { gone: true, ..gang() });
-    assert_eq!(seen(facts.clone(), None).state, AttemptState::Running);
+    assert_eq!(seen(facts.clone(), None).state, AttemptState::Leaving(Leaving::Draining));
     // Nor while a pod of an earlier batch Job of this name is.
     facts.gang = Some(GangFacts {
         uid: "g2".to_owned(),
@@ -200,7 +198,7 @@ fn nothing_has_ended_while_a_pod_is_alive() {
         ..gang()
     });
     facts.pods = vec![deleted(running(0))];
-    assert_eq!(seen(facts, None).state, AttemptState::Running);
+    assert_eq!(seen(facts, None).state, AttemptState::Leaving(Leaving::Draining));
 }
 
 #[test]
@@ -211,17 +209,18 @@ fn another_jobs_gang_runs_no_plan_of_this_one() {
 }
 
 #[rstest]
-#[case::whole(vec![running(0), running(1)], None)]
-#[case::done_one_by_one(vec![exited(0, 0), running(1)], None)]
-#[case::ends_by_itself(vec![running(0), exited(1, 10)], Some(Broken::Ending))]
-#[case::killed(vec![running(0), exited(1, 137)], Some(Broken::Hurt))]
-#[case::out_of_memory(vec![running(0), out_of_memory(1)], Some(Broken::Hurt))]
-#[case::being_deleted(vec![running(0), deleted(running(1))], Some(Broken::Hurt))]
-#[case::gone(vec![running(0), gone(running(1))], Some(Broken::Hurt))]
-#[case::worse_counts(vec![exited(0, 40), running(1), gone(running(1))], Some(Broken::Hurt))]
-#[case::nothing_to_stop(vec![gone(running(0)), exited(1, 1)], None)]
-fn a_broken_gang_is_noticed(#[case] pods: Vec<PodFacts>, #[case] wanted: Option<Broken>) {
-    assert_eq!(broken(&facts(pods)), wanted);
+#[case::whole(vec![running(0), running(1)], AttemptState::Running)]
+#[case::done_one_by_one(vec![exited(0, 0), running(1)], AttemptState::Leaving(Leaving::Draining))]
+#[case::ends_by_itself(vec![running(0), exited(1, 10)], AttemptState::Leaving(Leaving::Draining))]
+#[case::killed(vec![running(0), exited(1, 137)], AttemptState::Leaving(Leaving::Broken))]
+#[case::out_of_memory(vec![running(0), out_of_memory(1)], AttemptState::Leaving(Leaving::Broken))]
+#[case::being_deleted(vec![running(0), deleted(running(1))], AttemptState::Leaving(Leaving::Broken))]
+#[case::disrupted(vec![running(0), PodFacts { disruption: "drained".to_owned(), ..running(1) }], AttemptState::Leaving(Leaving::Broken))]
+#[case::gone(vec![running(0), gone(running(1))], AttemptState::Leaving(Leaving::Broken))]
+#[case::worse_counts(vec![exited(0, 40), running(1), gone(running(1))], AttemptState::Leaving(Leaving::Broken))]
+#[case::nothing_to_stop(vec![gone(running(0)), exited(1, 1)], lost("pod toy-1-0 was deleted"))]
+fn a_broken_gang_is_noticed(#[case] pods: Vec<PodFacts>, #[case] wanted: AttemptState) {
+    assert_eq!(state(pods), wanted);
 }
 
 #[test]
@@ -330,8 +329,7 @@ proptest! {
         if let Some(gang) = &mut later.gang {
             gang.gone = true;
         }
-        if standing(&facts) == Standing::Ended {
-            prop_assert_eq!(standing(&later), Standing::Ended);
-        }
+        let ended = |facts| matches!(super::state(facts, NOW), Some(AttemptState::Ended(_)));
+        prop_assert!(!ended(&facts) || ended(&later));
     }
 }

@@ -38,6 +38,8 @@ pub struct Store {
     pub writes: Vec<String>,
     /// Requests of the operator that were refused.
     pub refused: Vec<String>,
+    /// Gangs that were started or stopped before the status said so.
+    pub unannounced: Vec<String>,
     /// Stop the operator at its write of this number, from 1.
     pub stop: Option<(usize, Stop)>,
     pub dead: bool,
@@ -125,12 +127,36 @@ impl Store {
             ("GET", None) => self.list(&plural, &namespace, query),
             ("POST", None) => {
                 let name = body["metadata"]["name"].as_str().unwrap().to_owned();
+                if plural == "jobs" {
+                    self.announced(&namespace, &name, false);
+                }
                 self.create(id(&name), body)
             }
             ("PATCH", Some(name)) => self.apply(id(name), subresource.as_deref(), body),
-            ("DELETE", Some(name)) => self.delete(&id(name), &body),
+            ("DELETE", Some(name)) => {
+                if plural == "jobs" && body["propagationPolicy"] == "Foreground" {
+                    self.announced(&namespace, name, true);
+                }
+                self.delete(&id(name), &body)
+            }
             ("DELETE", None) => self.delete_collection(&plural, &namespace, query),
             other => panic!("{other:?} {path}"),
+        }
+    }
+
+    /// Notes a gang that is started or stopped although the status of its job does not say so.
+    fn announced(&mut self, namespace: &str, attempt: &str, stops: bool) {
+        let (job, _) = attempt.rsplit_once('-').unwrap();
+        let job = &self.objects[&("trainingjobs".to_owned(), namespace.to_owned(), job.to_owned())];
+        let intent = &job["status"]["attempt"];
+        let said = match (stops, intent["name"] == attempt) {
+            (false, named) => named,
+            (true, true) => !intent["stop"].is_null(),
+            // Of an attempt that the status no longer names nothing may run.
+            (true, false) => true,
+        };
+        if !said {
+            self.unannounced.push(format!("{attempt} {}: {intent}", if stops { "stopped" } else { "started" }));
         }
     }
 
@@ -217,6 +243,7 @@ impl Store {
     fn delete_collection(&mut self, plural: &str, namespace: &str, query: &str) -> (StatusCode, Value) {
         let attempt = query.split("pawl.dev%2Fattempt%3D").nth(1).expect("only the pods of one attempt are deleted");
         let attempt = attempt.split('&').next().unwrap();
+        self.announced(namespace, attempt, true);
         let chosen: Vec<(Id, Value)> = self
             .objects
             .iter()

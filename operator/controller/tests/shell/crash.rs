@@ -1,6 +1,6 @@
 //! The crash matrix: the operator is stopped at every one of its writes, and starts again with new or with stale caches.
 
-use crate::api::{Api, Stop};
+use crate::api::{Api, Id, Stop, Store};
 use crate::cluster;
 use crate::operator::Operator;
 use pawl_api::TrainingJobStatus;
@@ -39,6 +39,42 @@ enum Caches {
     Behind,
 }
 
+/// What happens to the gang of the second attempt while it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// A pod is killed.
+    Killed,
+    /// Its queue suspends it.
+    Preempted,
+}
+
+impl Trouble {
+    /// Befalls the gang of `attempt`, once all of its pods run. Returns whether it did.
+    pub fn befall(self, store: &mut Store, attempt: &str) -> bool {
+        let of = |kind: &str, name: &str| (kind.to_owned(), "default".to_owned(), name.to_owned());
+        let is_own = |id: &Id, pod: &Value| id.0 == "pods" && pod["metadata"]["labels"]["pawl.dev/attempt"] == attempt;
+        let pods = store.objects.iter().filter(|(id, pod)| is_own(id, pod));
+        let pods: Vec<_> = pods.map(|(id, pod)| (id.2.clone(), pod.clone())).collect();
+        if pods.len() < 2 || pods.iter().any(|(_, pod)| pod["status"]["phase"] != "Running") {
+            return false;
+        }
+        match self {
+            Self::Killed => {
+                let (name, mut pod) = pods[1].clone();
+                pod["status"] = json!({"phase": "Failed", "containerStatuses": [{"name": "trainer",
+                    "state": {"terminated": {"exitCode": 137, "reason": "Error"}}}]});
+                store.put(of("pods", &name), pod);
+            }
+            Self::Preempted => {
+                let mut job = store.objects[&of("jobs", attempt)].clone();
+                job["spec"]["suspend"] = json!(true);
+                store.put(of("jobs", attempt), job);
+            }
+        }
+        true
+    }
+}
+
 struct End {
     status: Value,
     writes: Vec<String>,
@@ -46,7 +82,7 @@ struct End {
 }
 
 /// Runs the job to its end, stopping the operator once.
-async fn run(stop: Option<(usize, Stop)>, caches: Caches) -> End {
+async fn run(stop: Option<(usize, Stop)>, caches: Caches, mut trouble: Option<Trouble>) -> End {
     let api = Api::default();
     api.store().create(("trainingjobs".to_owned(), "default".to_owned(), "toy".to_owned()), job());
     api.store().stop = stop;
@@ -74,6 +110,7 @@ async fn run(stop: Option<(usize, Stop)>, caches: Caches) -> End {
         }
         let rested = store.version;
         cluster::step(&mut store);
+        trouble.take_if(|trouble| trouble.befall(&mut store, "toy-2"));
         assert!(cluster::gangs_alive(&store).len() <= 1, "two gangs: {:?}", cluster::gangs_alive(&store));
         quiet = if rested == store.version && rested == now { quiet + 1 } else { 0 };
         if quiet == 3 {
@@ -81,6 +118,8 @@ async fn run(stop: Option<(usize, Stop)>, caches: Caches) -> End {
         }
     }
     let store = api.store();
+    assert_eq!(store.unannounced, Vec::<String>::new());
+    assert_eq!(trouble, None, "it never befell the gang");
     let job = &store.objects[&("trainingjobs".to_owned(), "default".to_owned(), "toy".to_owned())];
     let left =
         store.objects.keys().filter(|(kind, ..)| !matches!(kind.as_str(), "trainingjobs" | "events" | "services"));
@@ -91,15 +130,24 @@ async fn run(stop: Option<(usize, Stop)>, caches: Caches) -> End {
     }
 }
 
-/// A status without its times.
+/// A status without its times, and without the message of a failure, which names a pod.
 fn timeless(mut status: Value) -> Value {
+    if let Some(retry) = status.get_mut("retry").and_then(Value::as_object_mut) {
+        retry.remove("message");
+    }
     fn strip(value: &mut Value) {
         match value {
             Value::Object(fields) => {
                 fields.retain(|name, _| {
                     !matches!(
                         name.as_str(),
-                        "lastTransitionTime" | "startTime" | "completionTime" | "started" | "eta" | "goodput"
+                        "lastTransitionTime"
+                            | "startTime"
+                            | "completionTime"
+                            | "started"
+                            | "eta"
+                            | "goodput"
+                            | "notBefore"
                     )
                 });
                 fields.values_mut().for_each(strip);
@@ -114,7 +162,7 @@ fn timeless(mut status: Value) -> Value {
 
 #[tokio::test]
 async fn the_job_ends_as_its_trainers_say() {
-    let end = run(None, Caches::Fresh).await;
+    let end = run(None, Caches::Fresh, None).await;
     let status: TrainingJobStatus = serde_json::from_value(end.status).unwrap();
     assert_eq!(status.stage, Stage::Complete);
     let states: Vec<_> = status.phases.iter().map(|phase| phase.state).collect();
@@ -130,11 +178,27 @@ async fn stopped_at_any_write_the_operator_comes_to_the_same_end(
     #[values(Caches::Fresh, Caches::Behind)] caches: Caches,
     #[values(Stop::AfterAnswer, Stop::AnswerLost, Stop::NotSent)] stop: Stop,
 ) {
-    let whole = run(None, Caches::Fresh).await;
+    let whole = run(None, Caches::Fresh, None).await;
     let wanted = timeless(whole.status);
     for at in 1..=whole.writes.len() {
-        let end = run(Some((at, stop)), caches).await;
+        let end = run(Some((at, stop)), caches, None).await;
         let case = format!("{stop:?} at write {at} ({}), caches {caches:?}", whole.writes[at - 1]);
+        assert_eq!(timeless(end.status), wanted, "{case}");
+        assert_eq!(end.left, Vec::<String>::new(), "{case}");
+    }
+}
+
+#[rstest]
+#[tokio::test]
+async fn nor_does_it_matter_when_a_gang_is_broken_or_preempted(
+    #[values(Trouble::Killed, Trouble::Preempted)] trouble: Trouble,
+) {
+    let whole = run(None, Caches::Fresh, Some(trouble)).await;
+    let wanted = timeless(whole.status);
+    assert_eq!(wanted["stage"], "Complete");
+    for at in 1..=whole.writes.len() {
+        let end = run(Some((at, Stop::AfterAnswer)), Caches::Fresh, Some(trouble)).await;
+        let case = format!("at write {at} ({})", whole.writes[at - 1]);
         assert_eq!(timeless(end.status), wanted, "{case}");
         assert_eq!(end.left, Vec::<String>::new(), "{case}");
     }

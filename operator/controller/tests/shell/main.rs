@@ -7,3 +7,4 @@ mod cluster;
 mod crash;
 mod operator;
 mod service;
+mod stopped;

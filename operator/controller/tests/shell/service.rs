@@ -41,14 +41,14 @@ fn writes(api: &Api) -> usize {
     api.store().writes.iter().filter(|write| write.contains("/services")).count()
 }
 
-async fn reconcile(operator: &mut Operator, api: &Api) -> Action {
+pub async fn reconcile(operator: &mut Operator, api: &Api) -> Action {
     let now = api.store().version;
     operator.catch_up(now);
     operator.reconcile().await.unwrap()
 }
 
 /// A job, and the operator in the midst of it: a gang of two runs.
-async fn under_way() -> (Api, Operator) {
+pub async fn under_way() -> (Api, Operator) {
     let api = Api::default();
     let mut job = job();
     // The first attempt of a foreign trainer is a gang.

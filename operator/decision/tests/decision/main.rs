@@ -7,6 +7,7 @@ mod history;
 mod judging;
 mod model;
 mod order;
+mod protocol;
 mod training;
 mod trouble;
 mod world;

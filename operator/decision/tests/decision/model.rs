@@ -1,5 +1,5 @@
 //! Model checking: a job of three phases (one holds, one walks a rung and is rolled back, one needs the quality gate)
-//! under crashes of the shell between any two writes, lost and vanished attempts, failed launches, and observations
+//! under crashes of the shell between any two steps of the protocol, lost, preempted and vanished attempts, failed launches, and observations
 //! that are late, incomplete, repeated and out of order.
 
 use crate::world::{done, ended, job};
@@ -11,7 +11,7 @@ use pawl_contract::plan::{AttemptPlan, LaunchKind, LaunchPlan};
 use pawl_contract::report::LaunchResult;
 use pawl_decision::action::{Action as Act, Decision};
 use pawl_decision::decide;
-use pawl_decision::observed::{AttemptFacts, AttemptState, Ending, Observed};
+use pawl_decision::observed::{AttemptFacts, AttemptState, Ending, Leaving, Observed};
 use serde::Serialize;
 use serde_json::json;
 use stateright::{Checker, Model, Property};
@@ -80,10 +80,16 @@ struct Attempt {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Life {
     Running,
-    /// Asked to stop; it still holds its devices.
-    Stopping,
+    /// A rank was lost, and the others wait for it.
+    Broken,
+    /// Its queue preempted it; it runs again unless it is stopped.
+    Preempted,
+    /// Asked to stop; it still holds its devices. Whether its queue preempted it before.
+    Stopping(bool),
     Completed,
     Stopped,
+    /// Stopped after its queue had preempted it.
+    GaveWay,
     Lost,
 }
 
@@ -102,7 +108,7 @@ enum View {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Step {
-    /// The shell decides; it dies after so many actions, before it writes the status.
+    /// The shell decides; it dies after it wrote the status and carried out so many actions.
     Decide(View, Option<u8>),
     /// The next launch runs, or the attempt ends.
     Work,
@@ -112,6 +118,10 @@ enum Step {
     FailLaunch,
     /// The attempt is lost.
     Lose,
+    /// A rank of the attempt is lost.
+    Break,
+    /// The attempt's queue preempts it.
+    Preempt,
     /// The attempt is gone without a trace.
     Vanish,
 }
@@ -134,7 +144,7 @@ impl Attempt {
     }
 
     fn alive(&self) -> bool {
-        matches!(self.life, Life::Running | Life::Stopping)
+        matches!(self.life, Life::Running | Life::Broken | Life::Preempted | Life::Stopping(_))
     }
 
     fn results(&self) -> Vec<LaunchResult> {
@@ -148,9 +158,13 @@ impl Attempt {
     fn facts(&self, early: bool) -> AttemptFacts {
         let state = match self.life {
             _ if early => AttemptState::Running,
-            Life::Running | Life::Stopping => AttemptState::Running,
+            Life::Running => AttemptState::Running,
+            Life::Broken => AttemptState::Leaving(Leaving::Broken),
+            Life::Preempted => AttemptState::Leaving(Leaving::Preempted),
+            Life::Stopping(_) => AttemptState::Leaving(Leaving::Draining),
             Life::Completed => AttemptState::Ended(Ending::Completed),
             Life::Stopped => AttemptState::Ended(Ending::Stopped),
+            Life::GaveWay => AttemptState::Ended(Ending::Preempted),
             Life::Lost => AttemptState::Ended(Ending::Lost("node went away".to_owned())),
         };
         AttemptFacts {
@@ -202,9 +216,9 @@ impl State {
                 }
             }
             Act::Stop { attempt, .. } => {
-                let running = self.attempts.iter_mut().find(|a| a.name == *attempt && a.life == Life::Running);
-                if let Some(attempt) = running {
-                    attempt.life = Life::Stopping;
+                if let Some(attempt) = self.attempts.iter_mut().find(|a| a.name == *attempt && a.alive()) {
+                    let preempted = matches!(attempt.life, Life::Preempted | Life::Stopping(true));
+                    attempt.life = Life::Stopping(preempted);
                 }
             }
             Act::Release { attempt } => self.attempts.retain(|a| a.name != *attempt || a.alive()),
@@ -259,11 +273,12 @@ impl Shell {
                 return None;
             }
             after.faults += 1;
+            after.status = Document::of(decision.status);
             decision.actions.iter().take(count.into()).for_each(|action| after.act(action));
             return Some(after);
         }
-        decision.actions.iter().for_each(|action| after.act(action));
         after.status = Document::of(decision.status);
+        decision.actions.iter().for_each(|action| after.act(action));
         if after == *before && !before.attempts.iter().any(Attempt::alive) {
             let wait = decision.requeue_after.and_then(|wait| SignedDuration::try_from(wait).ok());
             after.milliseconds += wait.map_or(0, |wait| wait.as_millis() as i64);
@@ -287,10 +302,10 @@ impl Model for Shell {
     fn actions(&self, state: &State, actions: &mut Vec<Step>) {
         actions.extend([Step::Decide(View::Shuffled, None), Step::Work, Step::LetGo, Step::Decide(View::Fresh, None)]);
         if state.faults < self.faults {
-            actions.extend((1..3).map(|count| Step::Decide(View::Fresh, Some(count))));
+            actions.extend((0..2).map(|count| Step::Decide(View::Fresh, Some(count))));
             let stale = [View::NewestUnseen, View::Nothing, View::Early];
             actions.extend(stale.map(|view| Step::Decide(view, None)));
-            actions.extend([Step::FailLaunch, Step::Lose, Step::Vanish]);
+            actions.extend([Step::FailLaunch, Step::Lose, Step::Break, Step::Preempt, Step::Vanish]);
         }
     }
 
@@ -310,9 +325,21 @@ impl Model for Shell {
                 }
                 after.faults += u8::from(step == Step::FailLaunch);
             }
-            Step::LetGo => after.newest().filter(|attempt| attempt.life == Life::Stopping)?.life = Life::Stopped,
+            Step::LetGo => {
+                let attempt = after.newest()?;
+                attempt.life = match attempt.life {
+                    Life::Stopping(true) => Life::GaveWay,
+                    Life::Stopping(false) => Life::Stopped,
+                    _ => return None,
+                };
+            }
             Step::Lose => {
                 after.newest().filter(|attempt| attempt.alive())?.life = Life::Lost;
+                after.faults += 1;
+            }
+            Step::Break | Step::Preempt => {
+                let life = if step == Step::Break { Life::Broken } else { Life::Preempted };
+                after.newest().filter(|attempt| attempt.life == Life::Running)?.life = life;
                 after.faults += 1;
             }
             Step::Vanish => {

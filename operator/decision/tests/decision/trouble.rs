@@ -1,12 +1,12 @@
 //! Infrastructure: lost, vanished, refused, late; suspended, overdue.
 
 use crate::world::{World, done, ended, factors};
-use pawl_api::status::{PhaseState, Stage};
+use pawl_api::status::{PhaseState, Stage, StopCause};
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::LaunchKind;
 use pawl_decision::action::Action;
-use pawl_decision::decide;
-use pawl_decision::observed::{AttemptState, Ending, Observed};
+use pawl_decision::observed::{AttemptState, Ending, Leaving, Observed};
+use pawl_decision::{decide, plan};
 use serde_json::json;
 
 const FACTORS: &[(&str, f64)] = &[("Fuse", 1.3)];
@@ -136,6 +136,103 @@ fn the_plan_is_refused_by_name() {
     assert_eq!(world.status.stage, Stage::Complete);
 }
 
+/// A job whose baseline or phases the trainer refuses: `wrong` says why, by a part of the settings.
+fn refused(spec: serde_json::Value, wrong: &'static [(&'static str, &'static str)]) -> World {
+    let trainer = Box::new(move |plan: &pawl_contract::plan::LaunchPlan, _| {
+        let text = serde_json::to_string(&plan.settings).unwrap();
+        match wrong.iter().find(|(part, _)| text.contains(part)) {
+            Some((_, message)) => pawl_contract::report::LaunchResult {
+                message: (*message).to_owned(),
+                ..ended(plan, Outcome::InvalidPlan)
+            },
+            None => done(plan, 1.0),
+        }
+    });
+    let mut world = World::new(spec, trainer);
+    world.run();
+    assert_eq!(world.launches(LaunchKind::Measure, ""), 0);
+    world
+}
+
+#[test]
+fn the_preflight_lists_all_problems_of_all_phases_at_once() {
+    let spec = json!({"phases": [
+        {"name": "fuse", "settings": {"compile": "Fuse"}},
+        {"name": "clip", "settings": {"gradientClip": "0"}},
+        {"name": "half", "settings": {"precision": "fp16"},
+         "fallbacks": [{"when": ["OutOfMemory"], "settings": {"batchPerGpu": 4}},
+                       {"when": ["NonFinite"], "settings": {"precision": "bf16"}}]},
+    ]});
+    let mut world = refused(
+        spec.clone(),
+        &[
+            ("Fuse", "settings.compile: Fuse: unknown"),
+            ("gradientClip", "settings.gradientClip: 0: must be above 0"),
+            ("bf16", "settings.precision: bf16: no such device"),
+            ("fp16", "settings.precision: fp16: no loss scale"),
+        ],
+    );
+    let (reason, message) = world.failure();
+    assert_eq!(reason, "InvalidPlan");
+    let all = "phase fuse: settings.compile: Fuse: unknown; phase clip: settings.gradientClip: 0: must be above 0; \
+               phase half: settings.precision: fp16: no loss scale; \
+               phase half rung 2: settings.precision: bf16: no such device";
+    assert_eq!(message, all);
+    for phase in ["fuse", "clip", "half"] {
+        let of_phase = |event: &&pawl_decision::action::Event| event.phase.as_deref() == Some(phase);
+        assert!(world.events.iter().filter(of_phase).any(|event| event.reason == "InvalidPlan"), "{phase}");
+    }
+    // What is right by now is checked again; what is still wrong is not.
+    let before = world.launches(LaunchKind::Preflight, "");
+    world.edit(|spec| {
+        spec["phases"][0]["settings"] = json!({"compile": "Graph"});
+        spec["phases"].as_array_mut().unwrap().truncate(2);
+    });
+    world.run();
+    assert_eq!(world.failure().1, "phase clip: settings.gradientClip: 0: must be above 0");
+    assert_eq!(world.launches(LaunchKind::Preflight, "") - before, 1);
+    world.edit(|spec| spec["phases"][1]["settings"] = json!({"gradientClip": "1"}));
+    world.trainer = factors(&[]);
+    world.run();
+    assert_eq!((world.status.stage, world.status.invalid.len()), (Stage::Complete, 0));
+}
+
+#[test]
+fn a_problem_of_the_baseline_is_not_repeated_for_every_phase() {
+    let phases =
+        json!([{"name": "a", "settings": {"compile": "Fuse"}}, {"name": "b", "settings": {"precision": "bf16"}}]);
+    let world = refused(json!({"phases": phases}), &[("batchPerGpu", "workload.config.presett: unknown field")]);
+    assert_eq!(world.failure().1, "baseline: workload.config.presett: unknown field");
+}
+
+#[test]
+fn more_problems_than_a_message_holds_are_counted() {
+    let phase = |number: u32| json!({"name": format!("phase-{number}"), "settings": {"loaderWorkers": number}});
+    let phases: Vec<_> = (1..=20).map(phase).collect();
+    let world = refused(
+        json!({"phases": phases}),
+        &[("loaderWorkers", "settings.loaderWorkers: too many of them, and more words")],
+    );
+    let message = world.failure().1;
+    assert!(message.len() <= 320 && message.contains("phase phase-1: settings.loaderWorkers"), "{message}");
+    assert!(message.ends_with("more") && message.contains("; and "), "{message}");
+}
+
+#[test]
+fn batches_that_do_not_divide_are_all_listed() {
+    let mut world = World::new(
+        json!({"settings": {"batchPerGpu": 8, "globalBatch": 96}, "phases": [
+            {"name": "odd", "settings": {"batchPerGpu": 20}}, {"name": "even", "settings": {"batchPerGpu": 16}},
+            {"name": "odder", "settings": {"batchPerGpu": 28}}]}),
+        factors(FACTORS),
+    );
+    world.run();
+    let (reason, message) = world.failure();
+    assert_eq!(reason, "BatchMismatch");
+    assert!(message.contains("phase odd: ") && message.contains("phase odder: "), "{message}");
+    assert!(!message.contains("phase even"), "{message}");
+}
+
 #[test]
 fn what_cannot_be_done_is_refused_before_anything_starts() {
     let search = json!([{"name": "s", "trials": 1, "epochs": 1, "objective": {"metric": "loss", "goal": "Minimize"}, "parameters": []}]);
@@ -258,6 +355,100 @@ fn what_its_queue_takes_back_is_no_failure_and_comes_again_at_once() {
     assert_eq!((world.status.stage, world.told("AttemptFailed")), (Stage::Complete, 0));
 }
 
+/// The actions that are decided while the attempt under way leaves like this, and the cause that the status keeps.
+fn leaving(world: &mut World, leaving: Leaving) -> (Vec<Action>, Option<StopCause>) {
+    let attempt = world.attempts.values_mut().find(|attempt| attempt.facts.state == AttemptState::Running).unwrap();
+    attempt.facts.state = AttemptState::Leaving(leaving);
+    let decision = decide(&world.job, &world.status, &world.observed(), world.now);
+    let again = decide(&world.job, &decision.status, &world.observed(), world.now);
+    assert_eq!(again.actions, decision.actions, "the stop is decided until the attempt has ended");
+    (decision.actions, decision.status.attempt.unwrap().stop)
+}
+
+#[test]
+fn a_broken_gang_is_stopped_by_decision_and_made_again_without_its_finished_launches() {
+    let mut world = World::new(fuse(json!({"lifecycle": {"maxRestarts": 1}})), factors(FACTORS));
+    world.run_until(|world| world.launches(LaunchKind::Measure, "fuse") == 3);
+    let (attempt, cause) = (world.alive()[0].facts.name.clone(), StopCause::GangBroken);
+    let (actions, kept) = leaving(&mut world, Leaving::Broken);
+    assert_eq!(
+        (actions, kept),
+        (vec![Action::Stop { attempt: attempt.clone(), checkpoint: true, cause }], Some(cause))
+    );
+    let state = |world: &mut World, state| world.attempts.get_mut(&attempt).unwrap().facts.state = state;
+    // Its pods take their time: nothing is started before they are gone.
+    let decision = decide(&world.job, &world.status, &world.observed(), world.now);
+    assert!(!decision.actions.iter().any(|action| matches!(action, Action::Start { .. })), "{:?}", decision.actions);
+    world.status = decision.status;
+    state(&mut world, AttemptState::Ended(Ending::Lost("pod job-2-1 was deleted".to_owned())));
+    world.run();
+    assert_eq!(world.verdict("fuse").0, PhaseState::Accepted);
+    assert_eq!(world.launches(LaunchKind::Measure, "fuse"), 6, "no finished launch is repeated");
+    assert_eq!(world.told("AttemptFailed"), 1);
+    assert!(world.events.iter().any(|event| event.message.contains("pod job-2-1 was deleted")));
+}
+
+#[test]
+fn a_preempted_gang_is_stopped_by_decision_and_counts_as_no_failure() {
+    let mut world = World::new(fuse(json!({"lifecycle": {"maxRestarts": 0}})), factors(FACTORS));
+    world.run_until(|world| world.launches(LaunchKind::Measure, "fuse") == 3);
+    let (attempt, cause) = (world.alive()[0].facts.name.clone(), StopCause::Preempted);
+    let (actions, kept) = leaving(&mut world, Leaving::Preempted);
+    assert_eq!((actions, kept), (vec![Action::Stop { attempt, checkpoint: true, cause }], Some(cause)));
+    world.decide();
+    assert_eq!(world.alive().len(), 0);
+    world.attempts.values_mut().last().unwrap().facts.state = AttemptState::Ended(Ending::Preempted);
+    world.run();
+    assert_eq!((world.verdict("fuse").0, world.status.retry.clone()), (PhaseState::Accepted, None));
+    assert_eq!((world.told("Preempted"), world.told("AttemptFailed")), (1, 0));
+}
+
+#[test]
+fn a_preempted_gang_that_is_gone_before_it_was_seen_to_end_counts_as_no_failure() {
+    let mut world = World::new(fuse(json!({"lifecycle": {"maxRestarts": 0}})), factors(FACTORS));
+    world.run_until(|world| world.launches(LaunchKind::Measure, "fuse") == 1);
+    leaving(&mut world, Leaving::Preempted);
+    world.decide();
+    world.attempts.clear();
+    world.run();
+    assert_eq!((world.verdict("fuse").0, world.told("AttemptFailed")), (PhaseState::Accepted, 0));
+    assert_eq!(world.told("Preempted"), 1);
+}
+
+#[test]
+fn a_broken_gang_that_its_queue_preempts_is_removed_as_a_whole() {
+    let mut world = World::new(fuse(json!({})), factors(FACTORS));
+    world.run_until(|world| world.launches(LaunchKind::Measure, "fuse") == 1);
+    let state = |world: &mut World, leaving| {
+        world.attempts.values_mut().last().unwrap().facts.state = AttemptState::Leaving(leaving);
+        let decision = decide(&world.job, &world.status, &world.observed(), world.now);
+        world.status = decision.status;
+        world.status.attempt.as_ref().unwrap().stop
+    };
+    let causes =
+        [Leaving::Broken, Leaving::Draining, Leaving::Preempted, Leaving::Broken].map(|now| state(&mut world, now));
+    let [broken, preempted] = [StopCause::GangBroken, StopCause::Preempted].map(Some);
+    assert_eq!(causes, [broken, broken, preempted, preempted]);
+}
+
+#[test]
+fn the_plan_of_an_attempt_follows_from_the_status_until_a_launch_has_ended() {
+    let mut world = World::new(fuse(json!({})), factors(FACTORS));
+    assert_eq!(plan(&world.job, &world.status), None, "there is no attempt");
+    for number in 1..=2 {
+        world.run_until(|world| world.alive().iter().any(|attempt| attempt.facts.name == format!("job-{number}")));
+        let started = world.alive()[0].plan.clone();
+        assert_eq!(plan(&world.job, &world.status), Some(started.clone()), "before it was seen");
+        world.decide();
+        assert_eq!(plan(&world.job, &world.status), Some(started), "while it runs");
+    }
+    world.work();
+    world.decide();
+    assert_eq!(plan(&world.job, &world.status), None, "what is left of the plan is another plan");
+    world.edit(|spec| spec["phases"] = json!([]));
+    assert_eq!(plan(&world.job, &world.status), None, "another spec has another plan");
+}
+
 #[test]
 fn a_job_that_is_active_for_too_long_fails_and_lets_go() {
     let mut world = World::new(fuse(json!({"lifecycle": {"activeDeadline": "90s"}})), factors(FACTORS));
@@ -267,13 +458,13 @@ fn a_job_that_is_active_for_too_long_fails_and_lets_go() {
 }
 
 #[test]
-fn a_crash_before_the_status_was_written_starts_nothing_twice() {
+fn a_status_that_is_restored_from_a_copy_starts_nothing_twice() {
     let mut world = World::new(fuse(json!({})), factors(FACTORS));
     world.decide();
     let before = world.status.clone();
     world.run_until(|world| world.status.attempts == 2);
     let started = world.alive()[0].facts.clone();
-    // The shell comes back with the status from before the second attempt.
+    // A person restores the status from before the second attempt.
     let first = decide(&world.job, &before, &world.observed(), world.now);
     assert!(first.actions.iter().all(|action| !matches!(action, Action::Stop { .. })), "{:?}", first.actions);
     // With the first attempt ended and its results seen, it takes over what it finds.
@@ -292,7 +483,8 @@ fn strange_attempts_are_stopped_before_anything_starts() {
     let mut facts = stranger.observed().attempts.remove(0);
     facts.plan_hash = "of another spec".to_owned();
     let decision = decide(&world.job, &world.status, &Observed { attempts: vec![facts.clone()] }, world.now);
-    assert_eq!(decision.actions, [Action::Stop { attempt: "job-1".to_owned(), checkpoint: false }]);
+    let cause = StopCause::NotWanted;
+    assert_eq!(decision.actions, [Action::Stop { attempt: "job-1".to_owned(), checkpoint: false, cause }]);
     facts.state = AttemptState::Ended(Ending::Stopped);
     let decision = decide(&world.job, &decision.status, &Observed { attempts: vec![facts] }, world.now);
     let started =

@@ -133,16 +133,16 @@ impl World {
         self.attempts.values().filter(|attempt| !matches!(attempt.facts.state, AttemptState::Ended(_))).collect()
     }
 
-    /// Decides, checks the decision, carries it out and writes the status. `true` when anything moved.
+    /// Decides, checks the decision, writes the status and carries the decision out. `true` when anything moved.
     pub fn decide(&mut self) -> bool {
         let observed = self.observed();
         let decision = decide(&self.job, &self.status, &observed, self.now);
         self.check(&decision, &observed);
         let mut moved = decision.status != self.status;
+        self.status = decision.status;
         for action in decision.actions {
             moved |= self.carry_out(action);
         }
-        self.status = decision.status;
         self.events.extend(decision.events);
         assert!(self.alive().len() <= 1, "two attempts alive");
         if !moved && let Some(wait) = decision.requeue_after {

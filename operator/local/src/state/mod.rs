@@ -8,7 +8,7 @@
 //!   attempts/<name>/ plan and state of each attempt, and of each launch its plan, report, progress and logs
 //!   checkpoints/     unless the manifest says otherwise
 //!   data/            what workloads generated
-//!   report.html      written when a run ends
+//!   report.html      written at each verdict and when a run ends
 //! ```
 
 mod atomic;
@@ -91,7 +91,7 @@ impl StateDir {
         self.root.join("data")
     }
 
-    /// The report that a run leaves.
+    /// The report about the verdicts so far.
     pub fn report(&self) -> PathBuf {
         self.root.join("report.html")
     }

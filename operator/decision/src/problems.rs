@@ -1,0 +1,100 @@
+//! All that is wrong with the settings of a job, in one message.
+
+use crate::draft::{Draft, MAX_MESSAGE};
+use crate::preflight::{check_tag, standalone};
+use pawl_api::spec::{Pin, TrainingJobSpec};
+use pawl_contract::report::truncated;
+use pawl_contract::settings::Settings;
+
+/// The least room that a problem is given in a message, bytes.
+const LEAST: usize = 60;
+/// Room for the number of problems that have none, bytes.
+const AND_MORE: usize = 16;
+
+/// Something wrong with the settings of the baseline or of a phase.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Problem {
+    /// `None`: the baseline.
+    pub phase: Option<String>,
+    /// Rungs taken.
+    pub rung: u32,
+    pub message: String,
+}
+
+impl Problem {
+    fn of(&self) -> String {
+        match (&self.phase, self.rung) {
+            (None, _) => "baseline".to_owned(),
+            (Some(phase), 0) => format!("phase {phase}"),
+            (Some(phase), rung) => format!("phase {phase} rung {rung}"),
+        }
+    }
+}
+
+/// Every set of settings that a job may run: the baseline's, and each phase's with each of its rungs.
+fn settings(spec: &TrainingJobSpec) -> Vec<(Option<String>, u32, Settings)> {
+    let mut all = vec![(None, 0, spec.settings.clone())];
+    for (index, phase) in spec.phases.iter().enumerate().filter(|(_, phase)| phase.pin != Some(Pin::RolledBack)) {
+        let rungs = 0..=phase.fallbacks.len() as u32;
+        all.extend(rungs.map(|rung| (Some(phase.name.clone()), rung, standalone(spec, index, rung))));
+    }
+    all
+}
+
+/// Checks all settings that a job may run, and collects what `check` says is wrong with them.
+pub(crate) fn all(spec: &TrainingJobSpec, check: impl Fn(&Settings) -> Option<String>) -> Vec<Problem> {
+    let problem =
+        |(phase, rung, settings): (_, _, Settings)| check(&settings).map(|message| Problem { phase, rung, message });
+    settings(spec).into_iter().filter_map(problem).collect()
+}
+
+/// Drops what was found invalid of settings that the spec no longer has.
+pub(crate) fn forget_fixed(draft: &mut Draft<'_>) {
+    if draft.status.invalid.is_empty() {
+        return;
+    }
+    let known: Vec<String> =
+        settings(draft.spec).iter().map(|(.., settings)| check_tag(draft.spec, settings)).collect();
+    draft.status.invalid.retain(|invalid| known.contains(&invalid.input_hash));
+}
+
+/// What the preflight found invalid of the settings that the spec has now.
+pub(crate) fn found(draft: &Draft<'_>) -> Vec<Problem> {
+    if draft.status.invalid.is_empty() {
+        return Vec::new();
+    }
+    all(draft.spec, |settings| {
+        let tag = check_tag(draft.spec, settings);
+        let invalid = draft.status.invalid.iter().find(|invalid| invalid.input_hash == tag)?;
+        Some(invalid.message.clone())
+    })
+}
+
+/// The problems in one message that fits into the status. A problem that the baseline has is not listed again for the
+/// phases, which inherit it, nor one of a phase for its rungs; what has no room is counted.
+pub(crate) fn listed(problems: &[Problem]) -> String {
+    let inherited = |problem: &Problem| {
+        let from = |known: &Problem| {
+            let of_baseline = known.phase.is_none() && problem.phase.is_some();
+            let of_phase = known.phase == problem.phase && known.rung < problem.rung;
+            known.message == problem.message && (of_baseline || of_phase)
+        };
+        problems.iter().any(from)
+    };
+    let own: Vec<&Problem> = problems.iter().filter(|problem| !inherited(problem)).collect();
+    let share = (MAX_MESSAGE / own.len().max(1)).max(LEAST);
+    let mut text = String::new();
+    for (index, problem) in own.iter().enumerate() {
+        let separator = if index == 0 { "" } else { "; " };
+        let entry = format!("{separator}{}: {}", problem.of(), problem.message);
+        let entry = truncated(&entry, share);
+        let last = index + 1 == own.len();
+        let room = if last { MAX_MESSAGE } else { MAX_MESSAGE - AND_MORE };
+        if text.len() + entry.len() > room {
+            text.push_str(&format!("; and {} more", own.len() - index));
+            break;
+        }
+        text.push_str(entry);
+    }
+    text
+}

@@ -1,0 +1,264 @@
+//! The protocol on disk: `pawl run` is stopped after every single step of every decision, and run again. Ranks are
+//! played: their reports are written as the agent writes them.
+
+use super::*;
+use crate::state::attempts::{self, AttemptRecord, Stand};
+use pawl_contract::plan::{LaunchKind, LaunchPlan};
+use pawl_decision::protocol::Shell as Protocol;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// Lives of the shell after which a job must have ended.
+const LIVES: usize = 100;
+
+/// A job of two phases, of which the second is slower. The manifest is changed while the second attempt runs, so that
+/// the attempt is stopped.
+fn job(attempts: u32) -> TrainingJob {
+    let windows = if attempts < 2 { 50 } else { 40 };
+    serde_json::from_value(json!({
+        "apiVersion": "pawl.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": "toy"},
+        "spec": {
+            "workload": {"name": "ups"},
+            "trainer": {"gpusPerReplica": 0},
+            "settings": {"batchPerGpu": 8},
+            "phases": [
+                {"name": "graph", "settings": {"compile": "Graph"}},
+                {"name": "slow", "settings": {"activationCheckpointing": "Full"}},
+            ],
+            "analysis": {"minPairs": 1, "maxPairs": 1, "windowSteps": windows},
+            "train": {"items": 1000},
+        },
+    }))
+    .unwrap()
+}
+
+fn options(directory: &Path) -> Options {
+    Options {
+        state: StateDir::new(directory),
+        gpus: None,
+        trainer: Vec::new(),
+        style: Style { document: false, quiet: true },
+    }
+}
+
+fn report(plan: &LaunchPlan) -> Value {
+    let settings = serde_json::to_value(&plan.settings).unwrap();
+    let faster = if settings["compile"] == "Graph" { 1.5 } else { 1.0 };
+    let slower = if settings["activationCheckpointing"] == "Full" { 0.8 } else { 1.0 };
+    let mut report = json!({
+        "contract": plan.contract, "launch": plan.launch, "kind": plan.kind, "rank": 0, "outcome": "Done", "steps": 70,
+        "items": plan.budget.items.unwrap_or(700), "losses": [{"items": 700, "loss": 0.5}], "peakMemoryBytes": 1024,
+        "predictedMemoryBytes": 1024, "wallSeconds": 1.0,
+    });
+    if plan.kind != LaunchKind::Preflight {
+        report["itemsPerSecond"] = json!(100.0 * faster * slower);
+    }
+    report
+}
+
+/// The attempts that are to run, as the disk has them.
+fn active(state: &StateDir) -> Vec<AttemptRecord> {
+    let records = attempts::load(state).unwrap();
+    records.into_iter().filter(|record| record.stand == Stand::Active).collect()
+}
+
+/// Runs the attempt that is to run to its end. Returns its launches.
+fn play(state: &StateDir) -> Vec<String> {
+    let mut played = Vec::new();
+    for mut record in active(state) {
+        let directory = attempts::directory(state, &record.plan.attempt);
+        std::fs::write(directory.join("attempt.json"), serde_json::to_vec(&record.plan).unwrap()).unwrap();
+        for plan in &record.plan.launches {
+            let launch = directory.join(&plan.launch);
+            std::fs::create_dir_all(&launch).unwrap();
+            std::fs::write(launch.join("report.json"), report(plan).to_string()).unwrap();
+            played.push(plan.launch.clone());
+        }
+        record.stand = Stand::Completed;
+        record.save(state).unwrap();
+    }
+    played
+}
+
+/// Every attempt that is to run is the one that the status on disk names: the intent is written first.
+fn check(state: &StateDir) {
+    let active = active(state);
+    assert!(active.len() <= 1, "two attempts: {active:?}");
+    let document = Document::load_existing(state).unwrap();
+    for record in active {
+        let named = document.status.attempt.as_ref().map(|attempt| (&attempt.name, &attempt.plan_hash));
+        assert_eq!(named, Some((&record.plan.attempt, &record.plan_hash)), "started before the status named it");
+    }
+    for record in attempts::load(state).unwrap().iter().filter(|record| record.stand == Stand::Stopped) {
+        let attempt = document.status.attempt.as_ref().filter(|attempt| attempt.name == record.plan.attempt);
+        assert!(attempt.is_none_or(|attempt| attempt.stop.is_some()), "stopped before the status said so");
+    }
+}
+
+/// Passes steps on to the shell, and is stopped before the step after the last that it has left.
+struct Dying<'a> {
+    shell: &'a mut Shell,
+    left: &'a mut usize,
+}
+
+impl Dying<'_> {
+    fn step(&mut self) -> Result<(), Option<StateError>> {
+        check(&self.shell.state);
+        *self.left = self.left.checked_sub(1).ok_or(None)?;
+        Ok(())
+    }
+}
+
+impl Protocol for Dying<'_> {
+    /// `None`: it was stopped.
+    type Error = Option<StateError>;
+
+    async fn write(&mut self, status: TrainingJobStatus, urgent: bool) -> Result<(), Self::Error> {
+        self.step()?;
+        self.shell.write(status, urgent).await.map_err(Some)
+    }
+
+    async fn act(&mut self, action: Action) -> Result<bool, Self::Error> {
+        self.step()?;
+        self.shell.act(action).await.map_err(Some)
+    }
+
+    async fn emit(&mut self, event: Event) -> Result<(), Self::Error> {
+        self.step()?;
+        self.shell.emit(event).await.map_err(Some)
+    }
+}
+
+enum End {
+    /// It was stopped.
+    Died,
+    /// Its attempt is to be played.
+    Waits,
+    AtRest,
+}
+
+/// One life of the shell: decides until there is nothing to do but wait, or it is stopped.
+async fn live(directory: &Path, left: &mut usize) -> End {
+    let known = attempts::load(&StateDir::new(directory)).unwrap().len();
+    let mut shell = open(job(known as u32), options(directory)).unwrap();
+    loop {
+        let observed = shell.attempts.observe();
+        let Document { job, status, .. } = &shell.document;
+        let decision = pawl_decision::decide(job, status, &observed, Timestamp::now());
+        let changed = decision.status != *status;
+        let carried_out = decision.carry_out(&mut Dying { shell: &mut shell, left: &mut *left }).await;
+        check(&shell.state);
+        match carried_out {
+            Err(None) => return End::Died,
+            Err(Some(error)) => panic!("{error}"),
+            Ok(CarriedOut { acted, .. }) if changed || acted => {}
+            Ok(_) if at_rest(&shell.document.status).is_some() => return End::AtRest,
+            Ok(_) => return End::Waits,
+        }
+    }
+}
+
+struct Run {
+    status: Value,
+    steps: usize,
+}
+
+/// Runs the job to its end; the shell is stopped once after `steps` steps.
+async fn run(steps: usize) -> Run {
+    let directory = tempfile::tempdir().unwrap();
+    let state = StateDir::new(directory.path());
+    let (mut left, mut played) = (steps, Vec::new());
+    for _ in 0..LIVES {
+        match live(directory.path(), &mut left).await {
+            End::Died => left = usize::MAX,
+            // The manifest is changed before the second attempt runs anything.
+            End::Waits if active(&state).iter().any(|record| record.plan.attempt == "toy-2") => {}
+            End::Waits => played.extend(play(&state)),
+            End::AtRest => {
+                let distinct: BTreeSet<_> = played.iter().collect();
+                assert_eq!(distinct.len(), played.len(), "a launch ran twice: {played:?}");
+                let records = attempts::load(&state).unwrap();
+                let second = records.iter().find(|record| record.plan.attempt == "toy-2").unwrap();
+                assert!(!played.iter().any(|launch| launch == &second.plan.launches[0].launch), "it was not stopped");
+                return Run {
+                    status: timeless(serde_json::to_value(Document::load_existing(&state).unwrap().status).unwrap()),
+                    steps: usize::MAX - left,
+                };
+            }
+        }
+    }
+    panic!("it never ends");
+}
+
+/// A status without its times.
+fn timeless(mut status: Value) -> Value {
+    fn strip(value: &mut Value) {
+        match value {
+            Value::Object(fields) => {
+                let times = ["lastTransitionTime", "startTime", "completionTime", "started", "eta", "goodput"];
+                fields.retain(|name, _| !times.contains(&name.as_str()));
+                fields.values_mut().for_each(strip);
+            }
+            Value::Array(items) => items.iter_mut().for_each(strip),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+        }
+    }
+    strip(&mut status);
+    status
+}
+
+#[tokio::test]
+async fn stopped_after_any_step_a_run_comes_to_the_same_end() {
+    let whole = run(usize::MAX).await;
+    assert_eq!(whole.status["stage"], "Complete", "{:#}", whole.status);
+    let states: Vec<_> =
+        whole.status["phases"].as_array().unwrap().iter().map(|phase| phase["state"].clone()).collect();
+    assert_eq!(states, ["Accepted", "RolledBack"]);
+    assert!(whole.steps >= 30, "only {} steps", whole.steps);
+    for steps in 0..whole.steps {
+        let end = run(steps).await;
+        assert_eq!(end.status, whole.status, "stopped after {steps} steps");
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_started_when_the_status_cannot_be_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut shell = open(job(0), options(directory.path())).unwrap();
+    // The replacement of the status has no place to be written to.
+    std::fs::create_dir(directory.path().join("status.json.new")).unwrap();
+    let RunError::State(error) = shell.step().await.unwrap_err() else { panic!() };
+    assert!(error.to_string().contains("status.json"), "{error}");
+    assert_eq!(active(&shell.state), []);
+    assert_eq!(events::read(&shell.state), []);
+    std::fs::remove_dir(directory.path().join("status.json.new")).unwrap();
+    drop(shell);
+    let mut shell = open(job(0), options(directory.path())).unwrap();
+    shell.step().await.unwrap();
+    assert_eq!(active(&shell.state).len(), 1);
+}
+
+#[tokio::test]
+async fn a_verdict_is_in_the_report_before_the_run_ends() {
+    let directory = tempfile::tempdir().unwrap();
+    let state = StateDir::new(directory.path());
+    let mut known = 0;
+    loop {
+        let mut shell = open(job(2), options(directory.path())).unwrap();
+        while shell.step().await.unwrap().1 {}
+        let judged = verdicts(&shell.document.status).len();
+        assert_eq!(state.report().exists(), judged > 0, "after {judged} verdicts");
+        if at_rest(&shell.document.status).is_some() {
+            break;
+        }
+        known = known.max(judged);
+        if judged == 1 {
+            let page = std::fs::read_to_string(state.report()).unwrap();
+            assert!(page.contains("✓ kept</span> graph"), "{page}");
+        }
+        drop(shell);
+        play(&state);
+    }
+    assert!(known >= 1, "no verdict came before the end");
+}
