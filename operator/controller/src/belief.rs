@@ -7,7 +7,7 @@
 //! 2. *Only the newest may decide.* A status is written with the resource version that the decision was made on, so a
 //!    decision on stale data is refused as a whole: it writes nothing, and since acting comes after writing, it does
 //!    nothing. An action that needs no write (a start that is repeated) first reads the resource version.
-//! 3. *The cache may lag.* What this process wrote last is kept here until the cache has caught up, so that its next
+//! 3. *The cache may lag.* What this process wrote last is kept ([`crate::jobs`]) until the cache has caught up, so that its next
 //!    decision is made on it. Resource versions of one kind are ordered; an older cache is simply passed over.
 //! 4. *Facts may lag.* A fact that is late only delays. An attempt's number advances when all of its pods were seen to
 //!    end or to be gone, which is for ever; until then any start bears the same name, and names are unique.
@@ -15,8 +15,7 @@
 //!    only when the status that was given to the decision core, and therefore written, no longer needs it.
 
 use pawl_api::{TrainingJob, TrainingJobStatus};
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The status is written at once when it says something new, and so often when only the training went on.
@@ -49,6 +48,11 @@ impl Belief {
         Self { version, saved: status.clone(), newest: status, since: Some(Instant::now()) }
     }
 
+    /// The same belief about a job that has this version by now.
+    pub(crate) fn at(self, version: String) -> Self {
+        Self { version, ..self }
+    }
+
     /// Whether `status` is to be written now rather than with what comes next. `urgent`: there are actions or events.
     pub fn worth_writing(&self, status: &TrainingJobStatus, urgent: bool) -> bool {
         let (saved, new) = (known(&self.saved), known(status));
@@ -76,63 +80,6 @@ fn known(status: &TrainingJobStatus) -> TrainingJobStatus {
     known
 }
 
-/// The beliefs about all jobs that this process has written to, by uid.
-#[derive(Debug, Default)]
-pub struct Beliefs {
-    known: Mutex<HashMap<String, Belief>>,
-}
-
-impl Beliefs {
-    /// The newest belief about `job`, which comes from the cache: what this process knows of it, unless the cache is as
-    /// new or somebody else wrote since.
-    pub fn of(&self, job: &TrainingJob) -> Belief {
-        let read = Belief::read(job);
-        let known = self.lock();
-        let Some(own) = job.metadata.uid.as_ref().and_then(|uid| known.get(uid)) else { return read };
-        if is_older(&read.version, &own.version) {
-            return own.clone();
-        }
-        if *read.saved == *own.saved {
-            return Belief { version: read.version, ..own.clone() };
-        }
-        read
-    }
-
-    /// Keeps a belief.
-    pub fn keep(&self, job: &TrainingJob, belief: Belief) {
-        if let Some(uid) = &job.metadata.uid {
-            self.lock().insert(uid.clone(), belief);
-        }
-    }
-
-    /// Forgets what the cache knows as well: the job rests.
-    pub fn rest(&self, job: &TrainingJob) {
-        let Some(uid) = &job.metadata.uid else { return };
-        let version = job.metadata.resource_version.as_deref().unwrap_or_default();
-        let mut known = self.lock();
-        let caught_up = known.get(uid).is_some_and(|own| {
-            !is_older(version, &own.version) && *own.saved == *own.newest && job.status.as_ref() == Some(&*own.saved)
-        });
-        if caught_up {
-            known.remove(uid);
-        }
-    }
-
-    /// Forgets a job.
-    pub fn forget(&self, uid: &str) {
-        self.lock().remove(uid);
-    }
-
-    /// Forgets all: another replica may write.
-    pub fn forget_all(&self) {
-        self.lock().clear();
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Belief>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// Whether resource version `a` is older than `b`. They are decimal numbers that grow (KEP-5504); what does not parse is
 /// not older: then the write, which names its version, is refused if it is.
 pub(crate) fn is_older(a: &str, b: &str) -> bool {
@@ -147,42 +94,6 @@ mod tests {
     use super::*;
     use pawl_api::status::{AttemptStatus, TrainingStatus};
     use pawl_contract::measured::Measured;
-    use serde_json::json;
-
-    fn job(version: &str, attempts: u32) -> TrainingJob {
-        let mut job: TrainingJob = serde_json::from_value(json!({
-            "apiVersion": "pawl.dev/v1alpha1", "kind": "TrainingJob",
-            "metadata": {"name": "toy", "namespace": "n", "uid": "u", "resourceVersion": version},
-            "spec": {"workload": {"name": "ups"}},
-        }))
-        .unwrap();
-        job.status = Some(TrainingJobStatus { attempts, ..TrainingJobStatus::default() });
-        job
-    }
-
-    #[test]
-    fn a_cache_that_lags_is_passed_over_and_one_that_is_newer_is_believed() {
-        let beliefs = Beliefs::default();
-        let status = |attempts| TrainingJobStatus { attempts, ..TrainingJobStatus::default() };
-        beliefs.keep(&job("10", 1), Belief::written("12".to_owned(), status(2)));
-        assert_eq!(beliefs.of(&job("10", 1)).newest.attempts, 2);
-        assert_eq!(beliefs.of(&job("9", 0)).version, "12");
-        // The spec was edited meanwhile.
-        let edited = beliefs.of(&job("13", 2));
-        assert_eq!((edited.newest.attempts, edited.version.as_str()), (2, "13"));
-        // Another replica wrote meanwhile.
-        assert_eq!(beliefs.of(&job("14", 3)).newest.attempts, 3);
-    }
-
-    #[test]
-    fn unsaved_progress_outlives_an_edit_of_the_spec() {
-        let beliefs = Beliefs::default();
-        let mut belief = Belief::written("12".to_owned(), TrainingJobStatus { attempts: 2, ..Default::default() });
-        belief.newest =
-            Arc::new(TrainingJobStatus { attempts: 2, cost: Some(Default::default()), ..Default::default() });
-        beliefs.keep(&job("12", 2), belief);
-        assert!(beliefs.of(&job("13", 2)).newest.cost.is_some());
-    }
 
     #[test]
     fn progress_alone_waits() {
@@ -204,15 +115,5 @@ mod tests {
         seen.attempt.as_mut().unwrap().seen = true;
         // Written, it would make an operator that restarts with old caches believe that the attempt went away.
         assert!(!Belief { since: None, ..belief }.worth_writing(&seen, true));
-    }
-
-    #[test]
-    fn a_job_that_rests_costs_no_memory() {
-        let beliefs = Beliefs::default();
-        beliefs.keep(&job("12", 2), Belief::written("12".to_owned(), job("12", 2).status.unwrap()));
-        beliefs.rest(&job("11", 1));
-        assert_eq!(beliefs.lock().len(), 1);
-        beliefs.rest(&job("12", 2));
-        assert_eq!(beliefs.lock().len(), 0);
     }
 }

@@ -57,12 +57,10 @@ fn gained(context: Arc<Context>) -> impl Stream<Item = ()> + Send {
         if !first {
             leadership.lost().await;
             context.metrics.leading(false);
-            context.metrics.forget_all();
-            context.live.forget_all();
-            context.beliefs.forget_all();
+            context.forget_all();
         }
         leadership.gained().await;
-        context.beliefs.forget_all();
+        context.jobs.forget_all();
         context.metrics.leading(matches!(leadership.role(), Role::Leading { .. }));
         Some(((), (context, false)))
     })
@@ -85,7 +83,7 @@ async fn one(object: Arc<Guarded>, context: Arc<Context>) -> Result<Action, Erro
     };
     context.metrics.reconciled(started.elapsed(), result.as_ref().err().map(Error::kind));
     match &result {
-        Ok(_) => context.failures.clear(&key),
+        Ok(_) => context.jobs.succeeded(&key),
         Err(error) if error.is_refusal() => {
             context.events.warn(&*object, "AttemptRefused", error.to_string()).await;
         }
@@ -101,7 +99,7 @@ fn failed(object: Arc<Guarded>, error: &Error, context: Arc<Context>) -> Action 
     }
     let wait = match error {
         Error::Stale => Duration::from_millis(20),
-        Error::Api { .. } | Error::Taken { .. } | Error::Local { .. } => context.failures.failed(&key),
+        Error::Api { .. } | Error::Taken { .. } | Error::Local { .. } => context.jobs.failed(&key),
     };
     match error {
         Error::Stale => tracing::debug!(job = key.name, namespace = key.namespace, "decided on old data: again"),

@@ -31,6 +31,7 @@ pub mod controller;
 pub mod error;
 pub mod events;
 pub mod facts;
+pub mod jobs;
 pub mod leader;
 pub mod live;
 pub mod metrics;

@@ -45,7 +45,7 @@ pub async fn reconcile(context: &Context, cached: &TrainingJob) -> Result<Next, 
         return Ok(Next::await_change());
     }
     let mut job = cached.clone();
-    let mut belief = context.beliefs.of(&job);
+    let mut belief = context.jobs.belief(&job);
     for round in 0..ROUNDS {
         let now = Timestamp::now();
         repair::look(context, &key, now).await?;
@@ -55,13 +55,13 @@ pub async fn reconcile(context: &Context, cached: &TrainingJob) -> Result<Next, 
         match step(context, &key, &job, &mut belief, &observed, decision, now).instrument(span).await {
             Ok(Moved::Yes) => {}
             Ok(Moved::No(requeue)) => {
-                context.beliefs.keep(&job, belief.clone());
+                context.jobs.keep(&job, belief.clone());
                 return rest(context, &key, &job, &belief, requeue, now).await;
             }
             // The newest is read once; if that is not enough, the cache will have it soon.
             Err(Error::Stale) if round == 0 => {
                 job = newest(context, &key).await?;
-                context.beliefs.forget(job.metadata.uid.as_deref().unwrap_or_default());
+                context.jobs.distrust(&key);
                 belief = Belief::read(&job);
             }
             Err(error) => return Err(error),
@@ -125,7 +125,7 @@ impl Shell for ClusterShell<'_> {
         } else {
             self.belief.newest = Arc::new(status);
         }
-        self.context.beliefs.keep(self.job, self.belief.clone());
+        self.context.jobs.keep(self.job, self.belief.clone());
         self.context.metrics.job(self.job, &before, &self.belief.newest, self.observed, self.now);
         Ok(())
     }
@@ -210,7 +210,7 @@ async fn rest(
         tell_problem(context, key, job, facts, now).await;
     }
     if status.attempt.is_none() {
-        context.beliefs.rest(job);
+        context.jobs.rest(job);
     }
     let next = [requeue, over, unsettled, belief.due()].into_iter().flatten().min();
     Ok(next.map_or_else(Next::await_change, Next::requeue))
@@ -220,7 +220,7 @@ async fn rest(
 async fn tell_problem(context: &Context, key: &Key, job: &TrainingJob, facts: &AttemptFacts, now: Timestamp) {
     if let Some(AttemptState::Pending { message, .. }) = observe::state(facts, now)
         && let Some(hindrance) = observe::hindrance(facts)
-        && context.tried.again(key, &format!("problem {hindrance}"), PROBLEM_EVERY)
+        && context.jobs.may_try(key, &format!("problem {hindrance}"), PROBLEM_EVERY)
     {
         context.events.warn(job, "GangPending", format!("{}: {message}", facts.name)).await;
     }

@@ -67,7 +67,7 @@ pub fn may_be_lost(pod: &PodFacts, now: Timestamp) -> bool {
 
 /// Whether a node is gone, or its kubelet does not report any more.
 async fn node_is_dead(context: &Context, key: &Key, pod: &PodFacts) -> Result<bool, Error> {
-    if !context.tried.again(key, &format!("node {}", pod.node), NODE_EVERY) {
+    if !context.jobs.may_try(key, &format!("node {}", pod.node), NODE_EVERY) {
         return Ok(false);
     }
     let nodes: Api<Node> = Api::all(context.client.clone());
@@ -132,7 +132,7 @@ pub async fn repair(
         None => restore_plan(context, key, job, status, facts, gang).await?,
     }
     if may_lack_token(facts, gang, now)
-        && context.tried.again(key, "token", TOKEN_EVERY)
+        && context.jobs.may_try(key, "token", TOKEN_EVERY)
         && let Some(plan) = pawl_decision::plan(job, status)
     {
         let blueprint = blueprint(context, job, &plan, &attempt.plan_hash);

@@ -1,12 +1,12 @@
 //! The operator, put together.
 
-use crate::belief::Beliefs;
 use crate::build::Images;
 use crate::client;
-use crate::context::{Context, Failures, Tried};
+use crate::context::Context;
 use crate::controller;
 use crate::events::Events;
 use crate::facts::Facts;
+use crate::jobs::Jobs;
 use crate::leader::{Election, Leadership, Timing};
 use crate::live::{Live, Pace};
 use crate::metrics::Metrics;
@@ -87,13 +87,11 @@ pub async fn run(
         client,
         images: config.images.clone(),
         facts: facts.clone(),
-        beliefs: Beliefs::default(),
+        jobs: Jobs::default(),
         live: live.clone(),
         metrics: metrics.clone(),
         leadership,
         services: Services::default(),
-        failures: Failures::default(),
-        tried: Tried::default(),
     });
 
     let mut tasks = JoinSet::new();

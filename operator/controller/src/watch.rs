@@ -145,13 +145,7 @@ impl Tracker {
 
     /// A job is no longer there: nothing is kept of it.
     fn gone(&self, job: &Guarded) {
-        let Key { namespace, name } = key_of(job);
-        self.context.live.forget(&namespace, &name);
-        self.context.metrics.forget(&namespace, &name);
-        let key = Key { namespace, name };
-        self.context.facts.orphan(&key);
-        self.context.failures.clear(&key);
-        self.context.beliefs.forget(&job.uid().unwrap_or_default());
+        self.context.forget(&key_of(job));
     }
 }
 

@@ -8,17 +8,18 @@ use k8s_openapi::api::core::v1::{
     SecurityContext, VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use pawl_contract::{env, pod};
 use std::collections::BTreeMap;
 
 /// The trainer's container.
 pub(super) fn trainer(blueprint: &Blueprint<'_>) -> Container {
     let trainer = &blueprint.job.spec.trainer;
     let foreign = is_foreign(blueprint);
-    let agent = if foreign { "/pawl/bin/pawl" } else { "/bin/pawl" };
+    let agent = if foreign { format!("{}/pawl", volumes::BIN) } else { "/bin/pawl".to_owned() };
     Container {
         name: names::CONTAINER.to_owned(),
         image: Some(trainer.image.clone().unwrap_or_else(|| blueprint.images.trainer.clone())),
-        command: Some(vec![agent.to_owned(), "agent".to_owned()]),
+        command: Some(vec![agent, "agent".to_owned()]),
         env: Some(environment(blueprint)),
         ports: Some(ports(blueprint)),
         resources: resources(blueprint),
@@ -92,18 +93,18 @@ fn environment(blueprint: &Blueprint<'_>) -> Vec<EnvVar> {
         }),
     };
     let mut all = vec![
-        set("PAWL_ATTEMPT_PLAN", format!("{}/{}", volumes::PLAN, names::PLAN_KEY)),
-        set("PAWL_WORK_DIR", volumes::WORK.to_owned()),
-        set("PAWL_DATA", volumes::DATA.to_owned()),
-        set("PAWL_CHECKPOINTS", storage(blueprint.job).location),
-        set("PAWL_HTTP_PORT", names::HTTP_PORT.to_string()),
+        set(pod::PLAN, format!("{}/{}", volumes::PLAN, names::PLAN_KEY)),
+        set(pod::WORK_DIR, volumes::WORK.to_owned()),
+        set(env::DATA, volumes::DATA.to_owned()),
+        set(env::CHECKPOINTS, storage(blueprint.job).location),
+        set(pod::HTTP_PORT, names::HTTP_PORT.to_string()),
         field("PAWL_POD_NAME", "metadata.name"),
         field("PAWL_NODE_NAME", "spec.nodeName"),
     ];
     if blueprint.is_gang() {
         let host = format!("{}-0.{}.{}.svc", blueprint.name(), names::SERVICE, blueprint.namespace());
-        all.push(set("PAWL_AGENT_ADDRESS", format!("{host}:{}", names::RENDEZVOUS_PORT)));
-        all.push(set("PAWL_AGENT_TOKEN_FILE", format!("{}/{}", volumes::TOKEN, names::TOKEN_KEY)));
+        all.push(set(pod::AGENT_ADDRESS, format!("{host}:{}", names::RENDEZVOUS_PORT)));
+        all.push(set(pod::TOKEN_FILE, format!("{}/{}", volumes::TOKEN, names::TOKEN_KEY)));
     }
     // The user of the container has no home, and the root file system cannot be written.
     if !wanted.iter().any(|variable| variable.name == "HOME") {

@@ -6,13 +6,15 @@ use k8s_openapi::api::core::v1::{PodSecurityContext, PodSpec, PodTemplateSpec, S
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 use pawl_contract::plan::LaunchKind;
+use pawl_contract::pod;
 
 /// User and group of the trainer: the customary `nonroot`.
 pub(super) const USER: i64 = 65532;
-/// From SIGTERM to SIGKILL when a checkpoint is to be written, seconds: more than the agent gives its ranks (60).
-const CHECKPOINT_GRACE: i64 = 75;
+/// From SIGTERM to SIGKILL when a checkpoint is to be written, seconds: what the agent gives its ranks, and what it takes
+/// to report how they ended.
+const CHECKPOINT_GRACE: u64 = pod::CHECKPOINT_GRACE_SECONDS + pod::REPORT_SECONDS;
 /// From SIGTERM to SIGKILL otherwise, seconds.
-const GRACE: i64 = 30;
+const GRACE: u64 = pod::STOP_GRACE_SECONDS + pod::REPORT_SECONDS;
 
 /// The template of an attempt's pods.
 pub(super) fn template(blueprint: &Blueprint<'_>) -> PodTemplateSpec {
@@ -34,7 +36,7 @@ fn spec(blueprint: &Blueprint<'_>) -> PodSpec {
         containers: vec![container::trainer(blueprint)],
         volumes: Some(volumes::volumes(blueprint)),
         restart_policy: Some("Never".to_owned()),
-        termination_grace_period_seconds: Some(if trains { CHECKPOINT_GRACE } else { GRACE }),
+        termination_grace_period_seconds: i64::try_from(if trains { CHECKPOINT_GRACE } else { GRACE }).ok(),
         subdomain: blueprint.is_gang().then(|| names::SERVICE.to_owned()),
         automount_service_account_token: Some(false),
         enable_service_links: Some(false),

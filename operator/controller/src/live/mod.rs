@@ -16,6 +16,7 @@ mod pace;
 mod tests;
 
 use crate::metrics::{LiveOutcome, Metrics};
+use crate::names;
 use kube::runtime::reflector::ObjectRef;
 use pace::slot;
 use pawl_api::TrainingJob;
@@ -29,9 +30,6 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{self, Instant};
-
-/// Where agent 0 listens.
-pub const PORT: u16 = 9470;
 
 /// Gangs that are due within this time are asked together: a thousand of them wake the process 50 times a second, not 200.
 const GRAIN: Duration = Duration::from_millis(20);
@@ -58,7 +56,7 @@ impl Default for Pace {
             progress_every: Duration::from_secs(15),
             deadline: Duration::from_secs(2),
             concurrency: 16,
-            port: PORT,
+            port: names::HTTP_PORT,
         }
     }
 }

@@ -4,12 +4,12 @@ use crate::api::{Api, Change, Id};
 use kube::runtime::controller::Action;
 use kube::runtime::watcher::Event;
 use pawl_api::TrainingJob;
-use pawl_controller::belief::Beliefs;
 use pawl_controller::build::Images;
-use pawl_controller::context::{Context, Failures, Tried};
+use pawl_controller::context::Context;
 use pawl_controller::error::Error;
 use pawl_controller::events::Events;
 use pawl_controller::facts::{Facts, Key, Listing};
+use pawl_controller::jobs::Jobs;
 use pawl_controller::leader::Leadership;
 use pawl_controller::live::{Live, Pace};
 use pawl_controller::metrics::Metrics;
@@ -46,13 +46,11 @@ impl Operator {
             client,
             images: Images { trainer: "trainer:1".to_owned(), agent: "agent:1".to_owned() },
             facts: Arc::new(Facts::default()),
-            beliefs: Beliefs::default(),
+            jobs: Jobs::default(),
             live,
             metrics,
             leadership: Leadership::alone(),
             services: Services::default(),
-            failures: Failures::default(),
-            tried: Tried::default(),
         };
         let listings = [(); 4].map(|()| Listing::new(None));
         let (known, named) = (BTreeMap::new(), Vec::new());
