@@ -61,7 +61,7 @@ pub struct TrainingJobStatus {
     /// How far the job is, for a narrow column: `phase 3/8`, then `41%` of the training; `queued` in its queue.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub progress: String,
-    /// Settings that the preflight found invalid; the job fails with all of them once everything was checked.
+    /// Settings that the preflight found invalid; the job fails with all of them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub invalid: Vec<InvalidSettings>,
     /// Why the job failed; a changed spec gives it another chance.
