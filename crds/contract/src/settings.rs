@@ -30,30 +30,30 @@ Attention {
     /// Scores are never materialized.
     Flash,
 });
-choices!(/// How the optimizer walks its parameters.
+choices!(/// Optimizer kernel implementation.
 OptimizerKernel {
     /// One update per tensor.
     #[default] PerTensor,
-    /// One update over flat arenas.
+    /// One fused update over flat buffers that hold all tensors.
     Fused,
 });
 choices!(/// Where optimizer state lives.
 OptimizerOffload {
     /// On the device.
     #[default] None,
-    /// In host memory, moved asynchronously.
+    /// In host memory, copied asynchronously.
     Cpu,
 });
-choices!(/// Which activations are recomputed in the backward pass.
+choices!(/// Activations that are recomputed in the backward pass.
 ActivationCheckpointing {
-    /// None: all are kept.
+    /// No recomputation: all activations are kept.
     #[default] None,
-    /// The cheap ones (norms, activations).
+    /// The attention and MLP sub-layers of each block, each recomputed on its own.
     Selective,
-    /// All within a block.
+    /// Each block as a whole.
     Full,
 });
-choices!(/// What is sharded over the ranks.
+choices!(/// State that is sharded over the ranks.
 Sharding {
     /// Nothing: data parallel.
     #[default] None,
@@ -61,7 +61,7 @@ Sharding {
     Zero1,
     /// Optimizer state and gradients.
     Zero2,
-    /// Parameters too.
+    /// Optimizer state, gradients and parameters.
     Full,
 });
 choices!(/// Quantization of frozen weights.
@@ -85,7 +85,7 @@ RopeCache {
     /// Once.
     Cached,
 });
-choices!(/// Layout of parameters that a workload may re-arrange.
+choices!(/// Layout of the parameters that a workload can rearrange.
 ParameterLayout {
     /// As published.
     #[default] Raw,
@@ -110,7 +110,7 @@ pub enum Precision {
     Bf16,
 }
 
-/// Which sub-models `compile` leaves alone.
+/// Sub-models excluded from `compile`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -123,7 +123,7 @@ pub struct CompileScope {
 
 macro_rules! settings {
     ($($(#[$doc:meta])* $field:ident : $type:ty),+ $(,)?) => {
-        /// Settings, or a patch to settings: what is absent is not touched. Absent everywhere means the default.
+        /// Settings, or a patch to settings: absent fields are left unchanged. A field that is absent everywhere has its default.
         #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
         #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
         #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -170,9 +170,9 @@ replaced!(
     u32,
 );
 
-/// Variables of NCCL by name.
+/// NCCL environment variables by name.
 pub type NcclVariables = BTreeMap<String, String>;
-/// Settings that only the workload knows.
+/// Settings specific to the workload.
 pub type WorkloadSettings = serde_json::Map<String, serde_json::Value>;
 
 macro_rules! merged_by_key {
@@ -191,19 +191,19 @@ merged_by_key!(NcclVariables, WorkloadSettings);
 settings! {
     /// How the step is executed. Default `None`.
     compile: Compile,
-    /// Sub-models that `compile` leaves alone.
+    /// Sub-models excluded from `compile`.
     compile_scope: CompileScope,
     /// Arithmetic of matrix products and activations. Default `fp32`.
     precision: Precision,
     /// How attention is computed. Default `Math`.
     attention: Attention,
-    /// How the optimizer walks its parameters. Default `PerTensor`.
+    /// Optimizer kernel implementation. Default `PerTensor`.
     optimizer_kernel: OptimizerKernel,
     /// Where optimizer state lives. Default `None`.
     optimizer_offload: OptimizerOffload,
-    /// Which activations are recomputed. Default `None`.
+    /// Activations that are recomputed in the backward pass. Default `None`.
     activation_checkpointing: ActivationCheckpointing,
-    /// What is sharded over the ranks. Default `None`.
+    /// State that is sharded over the ranks. Default `None`.
     sharding: Sharding,
     /// Items per rank and micro-step, at least 1.
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1048576)))]
@@ -211,10 +211,10 @@ settings! {
     /// Micro-steps per optimizer step, at least 1. Default 1.
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 65536)))]
     accumulation_steps: u32,
-    /// Items per optimizer step of the whole gang: accumulation is derived from it, exactly.
+    /// Items per optimizer step over all ranks; must be divisible by batchPerGpu x ranks. Accumulation is derived from it.
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1073741824)))]
     global_batch: u32,
-    /// Items per rank in evaluation. Default: as `batchPerGpu`.
+    /// Items per rank in evaluation. Default: `batchPerGpu`.
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1048576)))]
     eval_batch: u32,
     /// Threads that prepare batches; 0 prepares them inside the step. Default 0.
@@ -223,11 +223,11 @@ settings! {
     /// Batches that each worker prepares ahead, at least 1. Default 2.
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 256)))]
     loader_prefetch: u32,
-    /// Batches lie in page-locked memory. Default false.
+    /// Use page-locked (pinned) host memory for batches. Default false.
     loader_pinned: bool,
-    /// Workers live on from epoch to epoch. Default false.
+    /// Keep worker threads between epochs. Default false.
     loader_persistent: bool,
-    /// Batches are copied to the device while the step before runs. Default false.
+    /// Copy the next batch to the device while the current step runs. Default false.
     loader_async_copy: bool,
     /// Quantization of frozen weights. Default `None`.
     weight_quantization: WeightQuantization,
@@ -235,39 +235,39 @@ settings! {
     memory_format: MemoryFormat,
     /// When rotary tables are computed. Default `PerStep`.
     rope_cache: RopeCache,
-    /// Layout of parameters that a workload may re-arrange. Default `Raw`.
+    /// Layout of the parameters that a workload can rearrange. Default `Raw`.
     parameter_layout: ParameterLayout,
-    /// Auxiliary losses are computed every so many micro-steps, at least 1. Default 1.
+    /// Compute auxiliary losses every n micro-steps, at least 1. Default 1.
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 65536)))]
     loss_frequency: u32,
     /// Query points of auxiliary losses.
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1048576)))]
     query_samples: u32,
-    /// Variables for NCCL, such as `NCCL_MIN_NCHANNELS`.
+    /// Environment variables for NCCL, such as `NCCL_MIN_NCHANNELS`.
     #[cfg_attr(feature = "schema", schemars(extend("maxProperties" = 64)))]
     nccl: NcclVariables,
-    /// Bit-equal results from run to run. Default false.
+    /// Bitwise reproducible results. Default false.
     deterministic: bool,
-    /// Largest norm of the gradient; larger ones are scaled down. Default: no clipping.
+    /// Maximum norm of the gradient; a larger gradient is scaled down. Default: no clipping.
     gradient_clip: Decimal,
     /// Learning rate. Default: the workload's.
     learning_rate: Decimal,
-    /// Optimizer steps over which the learning rate rises linearly from 0. Default 0.
+    /// Optimizer steps of linear learning-rate warm-up from 0. Default 0.
     #[cfg_attr(feature = "schema", schemars(range(max = 100000000)))]
     warmup_steps: u32,
     /// Decoupled weight decay. Default: the workload's.
     weight_decay: Decimal,
     /// Decay of the exponential moving average of the weights. Default: the workload's.
     ema: Decimal,
-    /// Settings that only the workload knows; preflight checks them.
+    /// Settings specific to the workload; preflight validates them.
     #[cfg_attr(feature = "schema", schemars(extend("maxProperties" = 64, "x-kubernetes-preserve-unknown-fields" = true)))]
     workload: WorkloadSettings,
 }
 
-/// The batch arithmetic does not come out.
+/// `globalBatch` is not divisible by `batchPerGpu` x ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchMismatch {
-    /// Items per optimizer step that were asked for.
+    /// Requested items per optimizer step.
     pub global_batch: u32,
     /// `batchPerGpu`.
     pub batch_per_gpu: u32,
@@ -296,6 +296,9 @@ impl Settings {
     }
 
     /// Micro-steps per optimizer step for `world_size` ranks, derived from `globalBatch` when that is set.
+    ///
+    /// # Errors
+    /// [`BatchMismatch`] when `globalBatch` is not divisible by `batchPerGpu` x `world_size`.
     pub fn accumulation(&self, world_size: u32) -> Result<u32, BatchMismatch> {
         let Some(global_batch) = self.global_batch else {
             return Ok(self.accumulation_steps.unwrap_or(1));
@@ -307,7 +310,10 @@ impl Settings {
         Ok((u64::from(global_batch) / micro) as u32)
     }
 
-    /// Items per optimizer step of the whole gang.
+    /// Items per optimizer step over all ranks.
+    ///
+    /// # Errors
+    /// As [`Settings::accumulation`].
     pub fn items_per_step(&self, world_size: u32) -> Result<u64, BatchMismatch> {
         let accumulation = self.accumulation(world_size)?;
         Ok(u64::from(self.batch()) * u64::from(accumulation) * u64::from(world_size))

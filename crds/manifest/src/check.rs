@@ -1,4 +1,4 @@
-//! A document against the schema: every unknown field, wrong type and value out of range, not only the first.
+//! Validates a document against the schema; finds all unknown fields, wrong types and out-of-range values, not only the first.
 
 use crate::tree::{Node, Tree};
 use pawl_api::Problem;
@@ -7,14 +7,14 @@ use pawl_api::quantity::{Bytes, NotBytes};
 use pawl_contract::decimal::{Decimal, NotADecimal};
 use serde_json::Value;
 
-/// How alike two names must be for one to be suggested for the other.
+/// Minimum similarity (1 is equal) of two names for one to be suggested for the other.
 const ALIKE: f64 = 0.7;
 
-/// Names that people write for others.
+/// Common mistakes: the name as written, and the name that was meant.
 const MEANT: [(&str, &str); 4] =
     [("on", "when"), ("True", "when"), ("true", "when"), ("optimiserKernel", "optimizerKernel")];
 
-/// All that is wrong with `tree` as the schema of a whole manifest sees it.
+/// All violations of `schema`, the schema of a whole manifest, in `tree`.
 pub(crate) fn check(tree: &Tree, schema: &Value) -> Vec<Problem> {
     let mut checker = Checker { problems: Vec::new() };
     checker.value(tree, schema, String::new());
@@ -56,7 +56,7 @@ impl Checker {
             self.refuse(&path, "{}", "is empty", "name at least one field, or remove it");
         }
         if let Some(most) = schema["maxProperties"].as_u64().filter(|most| count > *most) {
-            self.refuse(&path, count.to_string(), format!("entries are more than {most}"), "remove some");
+            self.refuse(&path, count.to_string(), format!("entries exceed the limit of {most}"), "remove some");
         }
         let Some(properties) = schema["properties"].as_object() else {
             if schema["additionalProperties"].is_object() {
@@ -138,7 +138,7 @@ impl Checker {
         }
         let length = text.chars().count() as u64;
         if schema["minLength"].as_u64().is_some_and(|least| length < least) {
-            return self.refuse(path, quoted, "is empty", "write something, or leave the field out");
+            return self.refuse(path, quoted, "is empty", "set a value, or omit the field");
         }
         if let Some(most) = schema["maxLength"].as_u64().filter(|most| length > *most) {
             let start: String = text.chars().take(20).collect();
@@ -178,17 +178,17 @@ impl Checker {
 
     fn wrong_type(&mut self, tree: &Tree, kind: &str, schema: &Value, path: &str) {
         let (shown, is) = match &tree.node {
-            Node::Scalar(Value::Null) => ("null".to_owned(), "is nothing"),
-            Node::Scalar(Value::Bool(value)) => (value.to_string(), "is a truth value"),
+            Node::Scalar(Value::Null) => ("null".to_owned(), "is null"),
+            Node::Scalar(Value::Bool(value)) => (value.to_string(), "is a boolean"),
             Node::Scalar(value) => (value.to_string(), "is a number"),
             Node::Text(text) => (Value::from(text.as_str()).to_string(), "is text"),
             Node::List(_) => (String::new(), "is a list"),
             Node::Map(_) => (String::new(), "is a map"),
         };
         let remedy = match (&tree.node, kind) {
-            // YAML 1.1 reads yes, no, on and off as truth values, and so does kubectl.
+            // YAML 1.1 reads yes, no, on and off as booleans, and so does kubectl.
             (Node::Scalar(Value::Bool(_)), "string") if schema["enum"].is_null() => {
-                "write text, in quotes where YAML reads it as a truth value".to_owned()
+                "write text, in quotes where YAML reads it as a boolean".to_owned()
             }
             (Node::Scalar(Value::Number(number)), "string") if schema["pattern"].is_string() => {
                 match schema["pattern"].as_str() {
@@ -217,7 +217,7 @@ impl Checker {
     }
 }
 
-/// `did you mean x?` when a name is like `wrong`, else `otherwise`.
+/// `did you mean x?` when one of `names` is similar to `wrong`, else `otherwise`.
 pub(crate) fn suggestion<'a>(wrong: &str, names: impl Iterator<Item = &'a str> + Clone, otherwise: &str) -> String {
     if let Some((_, meant)) = MEANT.iter().find(|(from, to)| *from == wrong && names.clone().any(|n| n == *to)) {
         return format!("did you mean {meant}?");

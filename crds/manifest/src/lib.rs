@@ -1,8 +1,8 @@
-//! Manifests in files: YAML or JSON in, a [`TrainingJob`] or all that is wrong with it, each with its line, out.
+//! Reads manifests in YAML or JSON into a [`TrainingJob`], or reports every error with its line and column.
 //!
-//! Text → located tree → checked against the schema → typed → [`pawl_api::validate()`]. The schema is the CRD's, so that what
-//! is refused here and by the API server is the same; only fields of pods, which the CRD knows as well, and unknown fields
-//! are told more exactly.
+//! Text → tree with locations → schema validation → typed → [`pawl_api::validate()`]. The schema is the CRD's, so that this
+//! crate and the API server reject the same manifests; messages about pod template fields and unknown fields are more
+//! precise here.
 
 mod check;
 mod crd;
@@ -18,28 +18,28 @@ use std::path::Path;
 use std::sync::LazyLock;
 use tree::Tree;
 
-/// Largest manifest that is read, in bytes: what etcd would take.
+/// Maximum size of a manifest in bytes: about the limit of etcd.
 const MAX_BYTES: u64 = 1024 * 1024;
 
-/// All that is wrong with a manifest; never empty.
+/// All errors of a manifest; never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ManifestErrors {
-    /// The file, or what stands for it.
+    /// Path of the file, or a placeholder such as `<stdin>`.
     pub source: String,
-    /// What is wrong, in the order of the file.
+    /// The errors, in the order of the file.
     pub errors: Vec<ManifestError>,
 }
 
-/// One thing that is wrong with a manifest.
+/// One error of a manifest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ManifestError {
-    /// Line, from 1; 0 when it is about the whole file.
+    /// Line, from 1; 0 when the error concerns the whole file.
     pub line: u32,
-    /// Column, from 1; 0 when it is about the whole file.
+    /// Column, from 1; 0 when the error concerns the whole file.
     pub column: u32,
-    /// Path of the field, such as `spec.phases[1].name`; empty when it is about no field.
+    /// Path of the field, such as `spec.phases[1].name`; empty when the error concerns no field.
     pub field: String,
-    /// Value, what is wrong with it, and the remedy.
+    /// The value, the problem, and the remedy.
     pub message: String,
 }
 
@@ -61,6 +61,9 @@ impl fmt::Display for ManifestErrors {
 impl std::error::Error for ManifestErrors {}
 
 /// Reads the manifest at `path`.
+///
+/// # Errors
+/// [`ManifestErrors`] when the file cannot be read, is larger than 1 MiB or not UTF-8, and as [`parse`].
 pub fn load(path: &Path) -> Result<TrainingJob, ManifestErrors> {
     let source = path.display().to_string();
     let refuse = |message: String| Err(ManifestErrors::about_file(&source, message));
@@ -84,6 +87,10 @@ pub fn load(path: &Path) -> Result<TrainingJob, ManifestErrors> {
 /// Reads a manifest of one YAML or JSON document. `source` names it in errors.
 ///
 /// A `status` in it is ignored. Defaults are filled in as the API server does.
+///
+/// # Errors
+/// [`ManifestErrors`] with every syntax error, schema violation, or violated rule of [`pawl_api::validate()`] (those of the
+/// first of these steps that fails), each with its location, field and remedy.
 pub fn parse(text: &str, source: &str) -> Result<TrainingJob, ManifestErrors> {
     let mut tree = tree::read(text).map_err(|e| ManifestErrors { source: source.to_owned(), errors: vec![e] })?;
     tree.remove("status");

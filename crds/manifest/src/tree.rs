@@ -1,4 +1,4 @@
-//! A YAML or JSON document with the place of every key and value.
+//! A YAML or JSON document with the location of every key and value.
 
 use crate::ManifestError;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
@@ -18,7 +18,7 @@ pub(crate) struct Tree {
 /// A value.
 #[derive(Debug)]
 pub(crate) enum Node {
-    /// Null, a truth value or a number, as a reader of YAML 1.1 takes it: `kubectl` is one.
+    /// Null, a boolean or a number by the rules of YAML 1.1, which `kubectl` follows.
     Scalar(Value),
     /// Text.
     Text(String),
@@ -56,17 +56,17 @@ pub(crate) fn read(text: &str) -> Result<Tree, ManifestError> {
             line: second.place.0,
             column: second.place.1,
             field: String::new(),
-            message: "a second document begins here: keep one TrainingJob a file".to_owned(),
+            message: "a second document begins here: keep one TrainingJob per file".to_owned(),
         }),
     }
 }
 
-/// The first line of what the reader says; it adds the place, which we print ourselves.
+/// The first line of the parser's message, without the location, which is printed separately.
 fn unreadable(error: &serde_saphyr::Error) -> String {
     let text = error.without_snippet().to_string();
     let text = text.lines().next().unwrap_or_default();
     let text = text.split(" at line ").next().unwrap_or(text);
-    // The reader's own remedy is for programmers.
+    // The parser's own remedy is for programmers.
     let text = text.split(", set DuplicateKeyPolicy").next().unwrap_or(text).trim_end_matches([':', '.']);
     if text.contains("duplicate") {
         format!("{text}: remove one of them")
@@ -81,7 +81,7 @@ fn place(location: &Location) -> (u32, u32) {
 }
 
 impl Tree {
-    /// The value without its places.
+    /// The value without its locations.
     pub(crate) fn json(&self) -> Value {
         match &self.node {
             Node::Scalar(value) => value.clone(),
@@ -95,15 +95,15 @@ impl Tree {
         }
     }
 
-    /// Forgets an entry of the outermost map.
+    /// Removes an entry of the outermost map.
     pub(crate) fn remove(&mut self, key: &str) {
         if let Node::Map(entries) = &mut self.node {
             entries.retain(|e| e.key != key);
         }
     }
 
-    /// Where `field` is, such as `spec.phases[1].name`: its key (an element of a list: itself), or, when there is no such
-    /// field, that of the innermost field around it.
+    /// Line and column of `field`, such as `spec.phases[1].name`: those of its key (an element of a list: its own), or, when
+    /// there is no such field, those of the innermost enclosing field.
     pub(crate) fn location(&self, field: &str) -> (u32, u32) {
         let mut here = self;
         let mut found = self.place;
@@ -115,11 +115,11 @@ impl Tree {
         found
     }
 
-    /// The first step of `path`: its key's place, its value, and what is left of the path.
+    /// Resolves the first segment of `path`: location of its key, its value, and the rest of the path.
     fn step<'a, 'p>(&'a self, path: &'p str) -> Option<((u32, u32), &'a Self, &'p str)> {
         match &self.node {
             Node::Map(entries) => {
-                // Keys may contain dots: take the longest that fits.
+                // Keys may contain dots: take the longest match.
                 let fits = |e: &&Entry| {
                     path.strip_prefix(e.key.as_str()).is_some_and(|r| r.is_empty() || r.starts_with(['.', '[']))
                 };
