@@ -212,7 +212,7 @@ fn a_pod_whose_peers_do_not_come_gives_its_devices_back() {
     plan["gatherSeconds"] = json!(1.0);
     // A name without an address, as long as the other pod is not there; and a port on which nobody answers.
     for (index, address, said) in [
-        (0, format!("127.0.0.1:{}", free_port()), "no agent 1 within 1 s"),
+        (0, format!("127.0.0.1:{}", free_port()), "no connection from agent 1 within 1 s"),
         (1, format!("127.0.0.1:{}", free_port()), "was not reached within 1 s"),
         (1, "job-1-0.pawl-trainers.invalid:9471".to_owned(), "was not reached within 1 s"),
     ] {

@@ -1,4 +1,4 @@
-//! One attempt on one node, from its plan to its result.
+//! Runs one attempt on one node, from its plan to its result.
 
 use crate::coordinator::{Coordinator, Inbox};
 use crate::durable::{self, named};
@@ -34,21 +34,21 @@ pub enum AgentError {
     InvalidPlan {
         /// Name of the attempt.
         attempt: String,
-        /// What is wrong, and the remedy.
+        /// The problem, and the remedy.
         message: String,
     },
-    /// Another agent runs in the directory.
-    #[error("{}: another `pawl` runs this attempt: wait for it, or end it", .0.display())]
+    /// Another agent is running in the directory.
+    #[error("{}: another `pawl` is running this attempt: wait for it, or end it", .0.display())]
     Busy(PathBuf),
     /// The token cannot be read.
     #[error(transparent)]
     Token(#[from] TokenError),
-    /// Agent 0 does not let this one in.
+    /// Agent 0 rejected this agent.
     #[error("agent 0 at {address}: {source}")]
     Refused {
         /// `host:port`.
         address: String,
-        /// Why.
+        /// Cause.
         source: ClientError,
     },
     /// A file or a process of the node failed.
@@ -56,14 +56,14 @@ pub enum AgentError {
     Io(#[from] io::Error),
 }
 
-/// Runs `plan` on this node: all its launches in order, those that have ended with evidence in an earlier run excepted.
+/// Runs `plan` on this node: all its launches in order, except those that have a report from an earlier run.
 ///
-/// `stop` asks for an early end; `observer` hears what happens, on this task, and must not block for long. Dropping the
-/// future ends all ranks, as does the death of this process.
+/// `stop` requests an early end; `observer` receives events on this task, and must not block for long. Dropping the future
+/// ends all ranks, as does the death of this process.
 ///
 /// # Errors
-/// The plan is not valid, the directory is in use or cannot be written, or agent 0 does not let this one in. A rank that
-/// fails is no error: its launch says so. Nor is an agent that does not come: the end says so.
+/// The plan is invalid, the directory is in use or cannot be written, or agent 0 rejected this agent. A failed rank is not an
+/// error but is reported in its launch, and an agent that does not connect is reported in the result's end.
 pub async fn run(
     plan: &AttemptPlan,
     mut node: Node,
@@ -126,12 +126,12 @@ pub async fn run(
     };
     let member = Member { shared: &shared, limits: &node.limits, link, stop, observer: &observer, launches };
     let result = member.run().await?;
-    // The first task to end is the coordinator, when all agents have heard of the end, or this agent's connection.
+    // The first task to end is the coordinator, once all agents have received the end, or this agent's connection.
     tasks.join_next().await;
     Ok(result)
 }
 
-/// Starts agent 0's part; the link of its own member.
+/// Starts the coordinator of agent 0; returns the link of its own member.
 fn coordinate(
     shared: &Shared,
     node: &Node,
@@ -168,7 +168,7 @@ fn coordinate(
     tasks.spawn(async move {
         let pass_on = async {
             while let Some(message) = said.recv().await {
-                // The coordinator only ends after it has told everyone.
+                // The coordinator ends only after it has notified all agents.
                 let _ = sender.send(Inbox::Said { replica: 0, message });
             }
             std::future::pending::<()>().await;
@@ -182,10 +182,10 @@ fn coordinate(
     Ok(Link { up, down })
 }
 
-/// What is wrong with the plan, on this node.
+/// Validates the plan for this node.
 fn check(plan: &AttemptPlan, node: &Node) -> Result<(), String> {
     if plan.contract != CONTRACT_VERSION {
-        return Err(format!("contract {}: this agent speaks contract {CONTRACT_VERSION}", plan.contract));
+        return Err(format!("contract {}: this agent supports contract {CONTRACT_VERSION}", plan.contract));
     }
     if plan.replicas == 0 || plan.ranks_per_replica == 0 || plan.ranks() > 1 << 16 {
         return Err(format!("{} x {} ranks: choose 1 to 65536", plan.replicas, plan.ranks_per_replica));
@@ -209,19 +209,21 @@ fn check(plan: &AttemptPlan, node: &Node) -> Result<(), String> {
         let name = launch.launch.as_str();
         let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
         if name.is_empty() || name.len() > 128 || name.starts_with('.') || !name.chars().all(plain) {
-            return Err(format!("launch `{name}`: a name has 1 to 128 of A-Z a-z 0-9 . _ - and no dot in front"));
+            return Err(format!(
+                "launch `{name}`: a name has 1 to 128 of A-Z a-z 0-9 . _ - and does not start with a dot"
+            ));
         }
         if launch.contract != CONTRACT_VERSION {
             return Err(format!("launch `{name}`: contract {}, not {CONTRACT_VERSION}", launch.contract));
         }
         if !names.insert(name) {
-            return Err(format!("launch `{name}` is there twice: names are unique"));
+            return Err(format!("launch `{name}` is duplicated: names must be unique"));
         }
     }
     Ok(())
 }
 
-/// The lock of the attempt's directory, for as long as the file lives.
+/// Locks the attempt's directory until the returned file is dropped.
 fn lock(work_dir: &Path) -> Result<File, AgentError> {
     let path = work_dir.join("agent.lock");
     survivors::lock(&path).map_err(|e| match e.kind() {
@@ -230,7 +232,7 @@ fn lock(work_dir: &Path) -> Result<File, AgentError> {
     })
 }
 
-/// Writes the attempt's plan, unless the directory is another attempt's.
+/// Writes the attempt's plan, unless the directory belongs to another attempt.
 fn claim(plan: &AttemptPlan, work_dir: &Path) -> Result<(), AgentError> {
     let path = work_dir.join(ATTEMPT);
     let there = durable::read_bounded(&path, durable::MAX_ATTEMPT).ok();

@@ -1,4 +1,4 @@
-//! Agent 0's part: keeps the gang in step.
+//! The coordinator on agent 0: synchronizes the agents of the gang.
 
 use crate::finished::report;
 use crate::member::leaves_in_peace;
@@ -18,12 +18,12 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-/// What reaches agent 0 from the agents, itself included.
+/// Messages to the coordinator from the agents, including agent 0.
 #[derive(Debug)]
 pub(crate) enum Inbox {
-    /// An agent came and holds the token.
+    /// An agent connected and is authenticated.
     Joined { replica: u32, down: mpsc::UnboundedSender<Down> },
-    /// An agent says something.
+    /// An agent sent a message.
     Said { replica: u32, message: Up },
     /// An agent's connection has ended.
     Gone { replica: u32, why: String },
@@ -40,7 +40,7 @@ pub(crate) struct Coordinator {
     pub(crate) stop: Stop,
 }
 
-/// The attempt cannot go on.
+/// The attempt cannot continue.
 struct Over(AttemptEnd, String);
 
 impl Over {
@@ -49,7 +49,7 @@ impl Over {
     }
 }
 
-/// What one agent did, when the coordinator itself has nothing to do about it.
+/// An agent's message that the coordinator itself does not handle.
 enum News {
     Of(u32, Up),
     Lost(u32, String),
@@ -59,7 +59,7 @@ enum News {
 }
 
 impl Coordinator {
-    /// Runs to the end of the attempt, and tells all agents.
+    /// Runs to the end of the attempt, and notifies all agents.
     pub(crate) async fn run(mut self) {
         let Over(end, message) = match self.attempt().await {
             Ok(()) => Over(AttemptEnd::Complete, String::new()),
@@ -67,7 +67,7 @@ impl Coordinator {
         };
         self.tell(&Down::Finish { end, message });
         let mut remote: BTreeSet<u32> = self.members.keys().copied().filter(|&replica| replica != 0).collect();
-        // The connections end when everything was written; their agents hang up.
+        // The connections end once everything is written and the agents have closed them.
         self.members.clear();
         let hung_up = async {
             while !remote.is_empty() {
@@ -76,7 +76,7 @@ impl Coordinator {
                 }
             }
         };
-        // An agent that does not hang up is not waited for.
+        // Do not wait for an agent that does not close its connection.
         let _ = tokio::time::timeout(Duration::from_secs(2), hung_up).await;
     }
 
@@ -108,15 +108,15 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Sends to every agent that is there.
+    /// Sends to every connected agent.
     fn tell(&self, message: &Down) {
         for down in self.members.values() {
-            // Its connection says when it is gone.
+            // Its connection reports when it is lost.
             let _ = down.send(message.clone());
         }
     }
 
-    /// What happens next; at `deadline` nothing did. Stops are passed on here.
+    /// The next message; [`News::Late`] at `deadline`. Requests to stop are forwarded here.
     async fn next(&mut self, deadline: Option<Instant>) -> News {
         let inbox = async {
             match deadline {
@@ -139,13 +139,13 @@ impl Coordinator {
             Some(Inbox::Said { replica, message }) => News::Of(replica, message),
             Some(Inbox::Gone { replica, why }) => {
                 self.members.remove(&replica);
-                News::Lost(replica, format!("agent {replica} went away: {why}"))
+                News::Lost(replica, format!("agent {replica} was lost: {why}"))
             }
             None => News::Late,
         }
     }
 
-    /// Waits until all agents are there.
+    /// Waits until all agents are connected.
     async fn gather(&mut self) -> Result<(), Over> {
         let deadline = Instant::now() + self.limits.gather;
         while self.members.len() < self.plan.replicas as usize {
@@ -153,7 +153,10 @@ impl Coordinator {
                 News::Late => {
                     let absent: Vec<String> = self.absent().map(|replica| replica.to_string()).collect();
                     let waited = self.limits.gather.as_secs_f64();
-                    return Err(Over::lost(format!("no agent {} within {waited} s", absent.join(", "))));
+                    return Err(Over::lost(format!(
+                        "no connection from agent {} within {waited} s",
+                        absent.join(", ")
+                    )));
                 }
                 News::Stop => return Err(Over(AttemptEnd::Stopped, String::new())),
                 News::Of(..) | News::Lost(..) | News::Joined => {}
@@ -190,7 +193,7 @@ impl Coordinator {
         }))
     }
 
-    /// The barrier: all agents are ready for this launch. A node that cannot prepare is a fact about the launch.
+    /// The barrier: all agents are ready for this launch. A node that cannot prepare is recorded as a fact of the launch.
     async fn prepare(&mut self, plan: &LaunchPlan) -> Result<Vec<Fact>, Over> {
         self.tell(&Down::Prepare { launch: plan.launch.clone() });
         let deadline = Instant::now() + self.limits.gather;
@@ -214,8 +217,8 @@ impl Coordinator {
         Ok(facts)
     }
 
-    /// Watches the ranks of all nodes until the last has ended, and ends all when one does not go on. What rank 0 said
-    /// last.
+    /// Watches the ranks of all nodes until the last has ended, and ends all when one fails or hangs. Returns the last
+    /// progress of rank 0.
     async fn watch(
         &mut self,
         plan: &LaunchPlan,
@@ -231,7 +234,7 @@ impl Coordinator {
                     if !leaves_in_peace(end.outcome, self.stop) {
                         ending.all(self, false);
                     } else if ending.deadline.is_none() {
-                        // One rank is through: the others must be soon.
+                        // One rank is done: the others must finish soon.
                         ending.deadline = Some(Instant::now() + exit_time.max(self.stop_time()));
                     }
                     facts.push(Fact::Rank(end));
@@ -270,7 +273,7 @@ impl Coordinator {
         progress
     }
 
-    /// How long ranks may take to stop.
+    /// Time that ranks may take to stop.
     fn stop_time(&self) -> Duration {
         if self.stop > Stop::No { self.limits.stop_grace + DEATH } else { Duration::ZERO }
     }
@@ -287,7 +290,7 @@ impl Ending {
     fn all(&mut self, coordinator: &Coordinator, hung: bool) {
         if !self.sent {
             self.sent = true;
-            // Agents end their ranks after the peer grace, and give up on a rank that does not die after DEATH.
+            // Agents kill their ranks after the peer grace, and give up on a rank that is still alive after DEATH.
             self.deadline = Some(Instant::now() + coordinator.limits.peer_grace + 3 * DEATH);
             coordinator.tell(&Down::End { launch: self.launch.clone(), hung });
         }

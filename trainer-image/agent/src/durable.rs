@@ -1,15 +1,15 @@
-//! Files that survive a crash, and reads that cannot be made to swallow a disk.
+//! Crash-safe file writes, and size-bounded reads.
 
 use rustix::fs::{Mode, OFlags};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
 
-/// Largest `report.json` that is read, in bytes.
+/// Maximum size of a `report.json` in bytes.
 pub(crate) const MAX_REPORT: u64 = 1 << 20;
-/// Largest `progress.json` that is read, in bytes.
+/// Maximum size of a `progress.json` in bytes.
 pub(crate) const MAX_PROGRESS: u64 = 64 << 10;
-/// Largest `attempt.json` that is read, in bytes.
+/// Maximum size of an `attempt.json` in bytes.
 pub(crate) const MAX_ATTEMPT: u64 = 64 << 20;
 
 /// An error that names its file.
@@ -17,7 +17,7 @@ pub(crate) fn named(path: &Path, e: io::Error) -> io::Error {
     io::Error::new(e.kind(), format!("{}: {e}", path.display()))
 }
 
-/// Writes a file that is there whole or not at all, and stays after a power cut.
+/// Writes a file atomically and durably: it is complete or absent, and survives a power failure.
 pub(crate) fn write(path: &Path, content: &[u8]) -> io::Result<()> {
     let parent = path.parent().ok_or_else(|| io::Error::other("a file has a parent"))?;
     let part = path.with_extension("part");
@@ -29,13 +29,13 @@ pub(crate) fn write(path: &Path, content: &[u8]) -> io::Result<()> {
         File::open(parent)?.sync_all()
     })();
     if result.is_err() {
-        // What was written may be torn; nobody reads it under this name.
+        // An incomplete file may remain; it is never read under this name.
         let _ = std::fs::remove_file(&part);
     }
     result.map_err(|e| named(path, e))
 }
 
-/// The content of a regular file of at most `limit` bytes. Never waits (as on a pipe).
+/// The content of a regular file of at most `limit` bytes. Never blocks (as on a pipe).
 pub(crate) fn read_bounded(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
@@ -46,7 +46,7 @@ pub(crate) fn read_bounded(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     let mut content = Vec::new();
     file.take(limit + 1).read_to_end(&mut content)?;
     if content.len() as u64 > limit {
-        return Err(io::Error::other(format!("{} bytes, more than the {limit} that are read", facts.len())));
+        return Err(io::Error::other(format!("{} bytes, more than the limit of {limit}", facts.len())));
     }
     Ok(content)
 }

@@ -1,4 +1,4 @@
-//! What the end of one rank says: its exit status, then its report.
+//! Classifies the end of one rank by its exit status and its report.
 
 use crate::durable::{MAX_REPORT, read_bounded};
 use crate::messages::RankEnd;
@@ -12,7 +12,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::ExitStatus;
 
-/// A rank's report, or why there is none that counts.
+/// A rank's report, or why there is no valid one.
 pub(crate) fn read_report(path: &Path, launch: &str) -> Result<Report, String> {
     let content = read_bounded(path, MAX_REPORT).map_err(|e| match e.kind() {
         io::ErrorKind::NotFound => "left no report.json".to_owned(),
@@ -42,7 +42,7 @@ pub(crate) enum Exit {
 impl Exit {
     pub(crate) fn of(status: ExitStatus) -> Self {
         match (status.code(), status.signal()) {
-            // A shell says so when its child was killed.
+            // The exit status of a shell whose child was killed.
             (Some(code), _) if (129..=192).contains(&code) => Self::Signal(code - 128),
             (Some(code), _) => Self::Code(code),
             (None, signal) => Self::Signal(signal.unwrap_or(0)),
@@ -50,7 +50,7 @@ impl Exit {
     }
 }
 
-/// All that the agent knows of a rank that has ended, but its report.
+/// The agent's facts about an ended rank, besides its report.
 pub(crate) struct Exited {
     pub(crate) rank: u32,
     pub(crate) exit: Exit,
@@ -61,7 +61,7 @@ pub(crate) struct Exited {
 }
 
 impl Exited {
-    /// The exit code rules; the report adds to it. Only "done" needs both, and needs the report from rank 0 alone.
+    /// The exit code takes precedence; the report adds details. Only "done" requires both, with the report of rank 0 alone.
     pub(crate) fn judge(self, report: Result<Report, String>) -> RankEnd {
         let Self { rank, exit, killed, terminated, out_of_memory, last_words } = self;
         let by_agent = killed && exit == Exit::Signal(Signal::KILL.as_raw());
@@ -155,7 +155,7 @@ mod tests {
         assert_eq!(ended(Exit::Signal(9), false, true), (Outcome::HostOutOfMemory, false));
         assert_eq!(ended(Exit::Signal(9), false, false), (Outcome::Failed, false));
         assert_eq!(ended(Exit::Signal(11), false, true), (Outcome::Failed, false));
-        // What the agent itself killed says nothing.
+        // A rank killed by the agent itself carries no information.
         assert!(ended(Exit::Signal(9), true, true).1);
         assert!(!ended(Exit::Signal(11), true, false).1);
     }

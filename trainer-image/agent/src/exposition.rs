@@ -1,13 +1,13 @@
-//! Prometheus' text form: what a trainer wrote, without all that would spoil the scrape of the pod.
+//! Prometheus' text format: merges a trainer's metrics, without lines that would make the scrape of the pod fail.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-/// Most series that are taken of a trainer.
+/// Maximum number of series of a trainer.
 const MAX_SERIES: usize = 1000;
 /// Types of metrics.
 const TYPES: [&str; 5] = ["counter", "gauge", "histogram", "summary", "untyped"];
-/// What the series of a histogram or summary add to its name.
+/// Suffixes of the series of a histogram or summary.
 const SUFFIXES: [&str; 3] = ["_bucket", "_sum", "_count"];
 
 /// One metric: its comments and its series.
@@ -18,8 +18,8 @@ struct Family<'a> {
     series: Vec<&'a str>,
 }
 
-/// `own`, and of `theirs` every metric that is not among them. Lines that do not keep the form, series that are there
-/// twice or carry a time, and what is beyond [`MAX_SERIES`] are left out.
+/// `own`, and every metric of `theirs` that is not in `own`. Malformed lines, duplicate series, series with a timestamp, and
+/// series beyond [`MAX_SERIES`] are dropped.
 pub(crate) fn merged(own: String, theirs: &str) -> String {
     let taken: BTreeSet<String> = own.lines().filter_map(|line| Some(comment(line, "TYPE")?.0.to_owned())).collect();
     let mut text = own;
@@ -60,7 +60,7 @@ fn family<'a>(name: &'a str, families: &BTreeMap<&str, Family<'_>>) -> &'a str {
     SUFFIXES.iter().filter_map(|suffix| name.strip_suffix(suffix)).find(compound).unwrap_or(name)
 }
 
-/// Name and text of a comment that means something.
+/// Name and text of a `HELP` or `TYPE` comment.
 fn comment<'a>(line: &'a str, keyword: &str) -> Option<(&'a str, &'a str)> {
     let rest = line.strip_prefix("# ")?.strip_prefix(keyword)?.strip_prefix(' ')?;
     let (name, text) = rest.split_once(' ').unwrap_or((rest, ""));
@@ -81,14 +81,14 @@ fn sample(line: &str) -> Option<(&str, &str)> {
     number.parse::<f64>().is_ok().then_some((name, series))
 }
 
-/// What is behind a name, which may hold `more` besides letters, digits and underscores.
+/// The rest after a name, which may contain `more` besides letters, digits and underscores.
 fn after_name<'a>(text: &'a str, more: &str) -> Option<&'a str> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || c == '_' || more.contains(c);
     let rest = text.trim_start_matches(allowed);
     (rest.len() < text.len() && !text.starts_with(|c: char| c.is_ascii_digit())).then_some(rest)
 }
 
-/// What is behind the brace that ends labels.
+/// The rest after the brace that ends the labels.
 fn after_labels(mut text: &str) -> Option<&str> {
     loop {
         if let Some(rest) = text.strip_prefix('}') {
@@ -156,7 +156,7 @@ mod tests {
         ] {
             assert_eq!(merged(own.clone(), spoiling), own, "{spoiling}");
         }
-        // Only the torn line is lost, a series counts once, and a metric stands together.
+        // Only the truncated line is lost, a series counts once, and the series of a metric are grouped.
         let mixed = "a{x=\"1\"} 1\nb 2\na{x=\"1\"} 3\na{x=\"2\"} 4\nc{x=";
         assert_eq!(merged(String::new(), mixed), "a{x=\"1\"} 1\na{x=\"2\"} 4\nb 2\n");
     }

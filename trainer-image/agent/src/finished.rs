@@ -1,4 +1,4 @@
-//! What an attempt's directory says about the launches that have ended.
+//! Reads the reports of finished launches from an attempt's directory.
 
 use crate::durable::{MAX_ATTEMPT, MAX_REPORT, read_bounded};
 use pawl_contract::plan::AttemptPlan;
@@ -11,11 +11,10 @@ pub(crate) const ATTEMPT: &str = "attempt.json";
 /// Name of a launch's report.
 pub(crate) const REPORT: &str = "report.json";
 
-/// The reports of the launches of an attempt that have ended, in the order of its plan. No directory: none.
+/// The reports of the finished launches of an attempt, in the order of its plan. Empty when there is no directory.
 ///
 /// # Errors
-/// The attempt's plan is there and cannot be read. A report that cannot be read counts as not there: the launch runs
-/// again.
+/// The attempt's plan exists and cannot be read. A report that cannot be read counts as missing: the launch runs again.
 pub fn finished_reports(work_dir: &Path) -> io::Result<Vec<Report>> {
     let plan = match read_bounded(&work_dir.join(ATTEMPT), MAX_ATTEMPT) {
         Ok(content) => serde_json::from_slice::<AttemptPlan>(&content)
@@ -26,7 +25,7 @@ pub fn finished_reports(work_dir: &Path) -> io::Result<Vec<Report>> {
     Ok(plan.launches.iter().filter_map(|launch| report(work_dir, &launch.launch)).collect())
 }
 
-/// As [`finished_reports`], in the compact form on which decisions are made.
+/// As [`finished_reports`], in the compact form that decisions use.
 ///
 /// # Errors
 /// As [`finished_reports`].

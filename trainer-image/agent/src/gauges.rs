@@ -1,7 +1,7 @@
-//! What an agent counts for Prometheus.
+//! Prometheus metrics of an agent.
 //!
-//! Of the gang, agent 0 alone speaks: sums over its pods are right. Series carry no job, attempt or rank: whoever scrapes
-//! a pod knows its labels.
+//! Only agent 0 exports the metrics of the gang, so that sums over its pods are correct. Series have no labels for job,
+//! attempt or rank: these are target labels of the pod.
 
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::LaunchKind;
@@ -10,7 +10,7 @@ use prometheus::core::Collector;
 use prometheus::{Counter, CounterVec, Gauge, GaugeVec, Opts, Registry, TextEncoder};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Most validation metrics that become series, and longest name of one in bytes.
+/// Maximum number of validation metrics exported as series, and maximum length of their names in bytes.
 const MAX_METRICS: usize = 64;
 
 /// The metrics of an agent.
@@ -29,39 +29,36 @@ pub(crate) struct Gauges {
     launches: CounterVec,
     checkpoint_step: GaugeVec,
     checkpoint_time: GaugeVec,
-    /// Launch and items of what was said last.
+    /// Launch and items of the last progress.
     last: Option<(String, u64)>,
     /// Launch and step of the newest checkpoint.
     saved: Option<(String, u64)>,
 }
 
 impl Gauges {
-    /// All metrics; those of the gang only when this agent leads it.
+    /// Creates all metrics; those of the gang only on the agent that coordinates it.
     ///
     /// # Errors
     /// Never in practice: a metric's name is malformed or taken.
     pub(crate) fn new(leads: bool) -> prometheus::Result<Self> {
-        // Without a label, and all the same not there before something is known.
+        // A family without labels, so that the series is absent until its first value.
         let of_gang = |name: &str, help: &str, labels: &[&str]| GaugeVec::new(Opts::new(name, help), labels);
         let gauges = Self {
             registry: Registry::new(),
-            ranks: Gauge::new("pawl_agent_ranks", "Ranks that run on this node.")?,
-            items: Counter::new("pawl_train_items_total", "Items trained on by the gang, over all launches.")?,
+            ranks: Gauge::new("pawl_agent_ranks", "Number of running ranks on this node.")?,
+            items: Counter::new("pawl_train_items_total", "Items processed by the gang, over all launches.")?,
             step: of_gang("pawl_train_step", "Optimizer steps done by the launch.", &[])?,
             items_per_second: of_gang("pawl_train_items_per_second", "Items per second over the newest window.", &[])?,
             loss: of_gang("pawl_train_loss", "Newest training loss.", &[])?,
-            eta: of_gang("pawl_train_eta_seconds", "Seconds until the launch is done.", &[])?,
-            validation: of_gang("pawl_validation", "Newest evaluation.", &["metric"])?,
+            eta: of_gang("pawl_train_eta_seconds", "Estimated time until the launch is done, in seconds.", &[])?,
+            validation: of_gang("pawl_validation", "Validation metrics of the newest evaluation.", &["metric"])?,
             straggler: of_gang("pawl_train_straggler", "1 while one rank is slower than the others.", &[])?,
-            running: of_gang("pawl_launch_running", "1 for the kind of the launch that runs.", &["kind"])?,
-            launches: CounterVec::new(
-                Opts::new("pawl_launches_total", "Launches that have ended."),
-                &["kind", "outcome"],
-            )?,
+            running: of_gang("pawl_launch_running", "1 for the kind of the running launch.", &["kind"])?,
+            launches: CounterVec::new(Opts::new("pawl_launches_total", "Finished launches."), &["kind", "outcome"])?,
             checkpoint_step: of_gang("pawl_checkpoint_last_step", "Step of the newest complete checkpoint.", &[])?,
             checkpoint_time: of_gang(
                 "pawl_checkpoint_last_timestamp_seconds",
-                "When the newest complete checkpoint was heard of, in seconds since 1970.",
+                "Time at which the newest complete checkpoint was reported, in seconds since 1970.",
                 &[],
             )?,
             last: None,
@@ -87,7 +84,7 @@ impl Gauges {
         Ok(gauges)
     }
 
-    /// A launch began, with so many ranks here.
+    /// Records the start of a launch, with its number of local ranks.
     pub(crate) fn started(&mut self, kind: LaunchKind, ranks: u32) {
         self.ranks.set(f64::from(ranks));
         for of_launch in [
@@ -104,17 +101,17 @@ impl Gauges {
         self.running.with_label_values(&[&name(kind)]).set(1.0);
     }
 
-    /// A launch ended.
+    /// Records the end of a launch.
     pub(crate) fn ended(&self, kind: LaunchKind, outcome: Outcome) {
         self.ranks.set(0.0);
         self.running.reset();
         self.launches.with_label_values(&[name(kind), name(outcome)]).inc();
     }
 
-    /// Rank 0 said where it is.
+    /// Records progress of rank 0.
     pub(crate) fn progress(&mut self, progress: &Progress) {
         let set = |gauge: &GaugeVec, value: f64| gauge.with_label_values::<&str>(&[]).set(value);
-        // Where a launch begins is what others have trained.
+        // Items at the start of a launch were processed by earlier launches.
         let before = match &self.last {
             Some((launch, items)) if *launch == progress.launch => *items,
             _ => progress.items,
@@ -147,7 +144,7 @@ impl Gauges {
         }
     }
 
-    /// All of it, in Prometheus' text form.
+    /// All metrics in Prometheus' text format.
     pub(crate) fn text(&self) -> String {
         let text = TextEncoder::new().encode_to_string(&self.registry.gather());
         text.unwrap_or_else(|error| {
@@ -157,7 +154,7 @@ impl Gauges {
     }
 }
 
-/// The name of an outcome or a kind in the contract.
+/// The contract's name of an outcome or a kind.
 fn name(value: impl serde::Serialize) -> String {
     serde_json::to_value(value).ok().and_then(|value| Some(value.as_str()?.to_owned())).unwrap_or_default()
 }

@@ -17,14 +17,14 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-/// Connections at once; more wait in the kernel's queue.
+/// Maximum concurrent connections; more wait in the kernel's backlog.
 const CONNECTIONS: usize = 64;
-/// Time for a request and its answer.
+/// Timeout of a request and its response.
 const CLIENT_TIME: Duration = Duration::from_secs(5);
-/// Longest head of a request, in bytes.
+/// Maximum size of a request's header in bytes.
 const MAX_HEAD: usize = 16 << 10;
 
-/// Tells `live` to whoever asks, until the future is dropped. A connection carries one request, within five seconds.
+/// Serves `live` over HTTP until the future is dropped. A connection carries one request, within five seconds.
 ///
 /// # Errors
 /// The listener cannot be used.
@@ -37,7 +37,7 @@ pub async fn serve(listener: std::net::TcpListener, live: Live) -> io::Result<In
         let place = Arc::clone(&places).acquire_owned().await.map_err(io::Error::other)?;
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
-            // Out of descriptors, or the caller is gone already: the next may come through.
+            // Out of descriptors, or the client has disconnected: the next connection may succeed.
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
                 tokio::time::sleep(Duration::from_millis(50)).await;
@@ -51,8 +51,8 @@ pub async fn serve(listener: std::net::TcpListener, live: Live) -> io::Result<In
             let served = http.keep_alive(false).max_buf_size(MAX_HEAD).serve_connection(TokioIo::new(stream), answer);
             match timeout(CLIENT_TIME, served).await {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::debug!(%error, "a client of the agent was not served"),
-                Err(_) => tracing::debug!("a client of the agent was too slow"),
+                Ok(Err(error)) => tracing::debug!(%error, "request to the agent failed"),
+                Err(_) => tracing::debug!("request to the agent timed out"),
             }
             drop(place);
         });
@@ -80,8 +80,11 @@ fn answer(request: &Request<Incoming>, live: &Live) -> Answer {
                 nothing
             }
         },
-        _ if live.leads() => text(StatusCode::NOT_FOUND, "there are /healthz, /metrics, /progress and /attempt\n"),
-        _ => text(StatusCode::NOT_FOUND, "there are /healthz and /metrics; agent 0 has /progress and /attempt\n"),
+        _ if live.leads() => text(StatusCode::NOT_FOUND, "available: /healthz, /metrics, /progress and /attempt\n"),
+        _ => text(
+            StatusCode::NOT_FOUND,
+            "available: /healthz and /metrics; agent 0 also serves /progress and /attempt\n",
+        ),
     }
 }
 

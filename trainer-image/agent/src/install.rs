@@ -1,4 +1,4 @@
-//! The agent as a file, for images that have none.
+//! Installs the agent's executable, for images that do not include it.
 
 use crate::durable::named;
 use std::fs::{File, Permissions};
@@ -6,12 +6,12 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// Copies the running program to `directory`/pawl, whole or not at all, for everyone to run. Returns its path.
+/// Atomically copies the running program to `directory`/pawl, executable for all users. Returns its path.
 ///
 /// # Errors
 /// Names the file that cannot be read or written.
 pub fn install(directory: &Path) -> io::Result<PathBuf> {
-    // Not by its name: the file may have been replaced since this process was started.
+    // Not by path: the file may have been replaced since this process started.
     let program = Path::new("/proc/self/exe");
     let path = directory.join("pawl");
     let part = directory.join(".pawl.part");
@@ -21,12 +21,12 @@ pub fn install(directory: &Path) -> io::Result<PathBuf> {
         let mut to = File::create(&part).map_err(|e| named(&part, e))?;
         io::copy(&mut from, &mut to).map_err(|e| named(&part, e))?;
         to.set_permissions(Permissions::from_mode(0o755)).map_err(|e| named(&part, e))?;
-        // A program that is open for writing cannot be run.
+        // A file that is open for writing cannot be executed.
         drop(to);
         std::fs::rename(&part, &path).map_err(|e| named(&path, e))
     })();
     if copied.is_err() {
-        // It may not be there at all.
+        // It may not exist.
         let _ = std::fs::remove_file(&part);
     }
     copied.map(|()| path)

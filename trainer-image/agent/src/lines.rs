@@ -1,4 +1,4 @@
-//! Lines that are bounded in length and time, and the two directions of an agent's connection.
+//! Reads and writes lines of bounded length within a timeout; the two directions of an agent's connection.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -8,11 +8,10 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWrite, AsyncWr
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-/// Time for a line once its first byte is there, and for writing one.
+/// Timeout of reading a line after its first byte, and of writing one.
 pub(crate) const LINE_TIME: Duration = Duration::from_secs(10);
 
-/// Reads one line of at most `limit` bytes, within `first` to its first byte (`None`: as long as it takes) and `rest`
-/// to its end.
+/// Reads one line of at most `limit` bytes, within `first` to its first byte (`None`: no timeout) and `rest` to its end.
 pub(crate) async fn read_line<R: AsyncBufRead + Unpin>(
     reader: &mut R,
     limit: usize,
@@ -20,7 +19,7 @@ pub(crate) async fn read_line<R: AsyncBufRead + Unpin>(
     rest: Duration,
 ) -> io::Result<Vec<u8>> {
     let begun = match first {
-        Some(first) => timeout(first, reader.fill_buf()).await.map_err(|_| late("no line came"))??,
+        Some(first) => timeout(first, reader.fill_buf()).await.map_err(|_| late("no line received"))??,
         None => reader.fill_buf().await?,
     };
     if begun.is_empty() {
@@ -28,9 +27,12 @@ pub(crate) async fn read_line<R: AsyncBufRead + Unpin>(
     }
     let mut line = Vec::new();
     let mut bounded = reader.take(limit as u64);
-    timeout(rest, bounded.read_until(b'\n', &mut line)).await.map_err(|_| late("a line did not end"))??;
+    timeout(rest, bounded.read_until(b'\n', &mut line)).await.map_err(|_| late("a line was not completed"))??;
     if line.pop() != Some(b'\n') {
-        return Err(io::Error::new(ErrorKind::InvalidData, format!("a line longer than {limit} bytes, or torn")));
+        return Err(io::Error::new(
+            ErrorKind::InvalidData,
+            format!("a line is longer than {limit} bytes, or truncated"),
+        ));
     }
     Ok(line)
 }
@@ -54,10 +56,10 @@ pub(crate) async fn read_json<T: DeserializeOwned, R: AsyncBufRead + Unpin>(
 pub(crate) async fn write_json<W: AsyncWrite + Unpin>(writer: &mut W, message: &impl Serialize) -> io::Result<()> {
     let mut line = serde_json::to_vec(message)?;
     line.push(b'\n');
-    timeout(LINE_TIME, writer.write_all(&line)).await.map_err(|_| late("a line was not taken"))?
+    timeout(LINE_TIME, writer.write_all(&line)).await.map_err(|_| late("a line was not sent"))?
 }
 
-/// Writes messages as they come, and a `beat` whenever none came for `every`; ends when the channel is closed.
+/// Writes messages as they arrive, and a `beat` whenever none arrived for `every`; ends when the channel is closed.
 pub(crate) async fn write_all<T: Serialize + Clone>(
     mut writer: impl AsyncWrite + Unpin,
     mut messages: mpsc::UnboundedReceiver<T>,

@@ -12,13 +12,13 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-/// Between two tries to reach agent 0.
+/// Interval between two attempts to connect to agent 0.
 const RETRY: Duration = Duration::from_millis(200);
 
-/// Reaches agent 0, which may start later, within `gather`.
+/// Connects to agent 0, which may start later, within `gather`.
 ///
 /// # Errors
-/// The last try's, or at once when the tokens differ: waiting cures many things, but not that.
+/// The error of the last attempt; returned at once when the tokens differ, since a retry cannot fix that.
 pub(crate) async fn join(
     address: &str,
     token: &Token,
@@ -38,7 +38,7 @@ pub(crate) async fn join(
     }
 }
 
-/// Passes messages on in both directions; the task ends when everything is said or agent 0 is gone.
+/// Forwards messages in both directions; the task ends when all messages are sent or the connection to agent 0 is lost.
 pub(crate) fn link(
     (stream, received): (std::net::TcpStream, Vec<u8>),
     lost_after: Duration,

@@ -1,4 +1,4 @@
-//! What an agent knows of its attempt while it runs.
+//! State of an agent's attempt while it runs.
 
 use crate::durable::read_bounded;
 use crate::exposition::merged;
@@ -14,10 +14,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Largest text of a trainer's metrics that is read, in bytes.
+/// Maximum size of a trainer's metrics in bytes.
 const MAX_TEXT: u64 = 256 << 10;
 
-/// What [`crate::serve`] tells. Clones share it.
+/// The state that [`crate::serve`] serves. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Live(Arc<Mutex<State>>);
 
@@ -32,7 +32,7 @@ struct State {
 }
 
 impl Live {
-    /// Nothing has happened yet.
+    /// The state before the first event.
     ///
     /// # Errors
     /// Never in practice: a metric's name is malformed or taken.
@@ -49,11 +49,11 @@ impl Live {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing is left half done by a panic elsewhere.
+        // A panic elsewhere cannot leave it inconsistent.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes in what happened.
+    /// Updates the state with an event.
     pub fn hear(&self, event: &Event) {
         let mut state = self.lock();
         match event {
@@ -69,7 +69,7 @@ impl Live {
             }
             Event::LaunchEnded(report) => {
                 state.gauges.ended(report.kind, report.outcome);
-                // A launch that was cut short has no result; where it was may still matter.
+                // A launch that was stopped early has no result, but its progress may still matter.
                 if report.outcome != Outcome::Stopped {
                     state.attempt.progress = None;
                     let result = LaunchResult::from(&**report);
@@ -80,12 +80,12 @@ impl Live {
         }
     }
 
-    /// Whether this agent speaks for the gang.
+    /// Whether this agent reports for the gang.
     pub(crate) fn leads(&self) -> bool {
         self.lock().leads
     }
 
-    /// The launch that runs.
+    /// The running launch.
     pub(crate) fn progress(&self) -> Option<Progress> {
         self.lock().attempt.progress.clone()
     }
@@ -112,7 +112,7 @@ impl Live {
             let file = state.launch.as_ref().map(|launch| state.work_dir.join(launch).join(METRICS));
             (state.gauges.text(), file.filter(|_| state.leads))
         };
-        // Most trainers write none, and none has at its start.
+        // Most trainers write no metrics, and none has any at its start.
         let theirs = file.and_then(|file| read_bounded(&file, MAX_TEXT).ok()).unwrap_or_default();
         merged(own, &String::from_utf8_lossy(&theirs))
     }

@@ -1,4 +1,4 @@
-//! The output of a rank: the newest bytes in two files, its last lines in memory, and in a pod on the pod's output too.
+//! The output of a rank: the newest bytes in two files, the last lines in memory, and in a pod also on the pod's output.
 
 use std::fs::File;
 use std::io::{self, PipeReader, Read, Write};
@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Bytes of the output's end that are kept for messages.
+/// Bytes of the end of the output that are kept for messages.
 const TAIL: usize = 2048;
-/// Longest line that is echoed in one piece, in bytes: container runtimes cut longer ones themselves.
+/// Maximum length of a line that is echoed in one piece, in bytes: container runtimes split longer ones themselves.
 const MAX_LINE: usize = 8 << 10;
 
 /// The log of one rank while it runs.
@@ -20,7 +20,7 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// Reads `output` until all writers have closed it. `path` takes `limit` bytes, then becomes `path.1`; `echo` takes
+    /// Reads `output` until all writers have closed it. `path` is rotated to `path.1` after `limit` bytes; `echo` receives
     /// every line.
     pub(crate) fn start(output: PipeReader, path: PathBuf, limit: u64, echo: Option<Echo>) -> io::Result<Self> {
         let tail = Arc::new(Mutex::new(Vec::new()));
@@ -31,7 +31,7 @@ impl Log {
         Ok(Self { tail, writer })
     }
 
-    /// The last lines in one, once the output has ended or a moment has passed: a helper of the rank may hold it open.
+    /// The last lines, joined, once the output has ended or after a short wait: a child process of the rank may hold it open.
     pub(crate) async fn last_words(&self) -> String {
         let deadline = Instant::now() + Duration::from_millis(200);
         while !self.writer.is_finished() && Instant::now() < deadline {
@@ -49,7 +49,7 @@ impl Log {
     }
 }
 
-/// A file that is begun anew when it is full.
+/// A file that is rotated when it is full.
 struct Rotating {
     file: Option<File>,
     path: PathBuf,
@@ -66,7 +66,7 @@ impl Rotating {
             self.file = renamed.and_then(|()| File::create(&self.path)).ok();
             self.written = 0;
         }
-        // A full disk ends the log, not the rank: what it prints is still taken off its hands.
+        // A full disk ends the log, not the rank: its output is still read.
         if let Some(file) = &mut self.file
             && file.write_all(chunk).is_err()
         {
@@ -76,11 +76,11 @@ impl Rotating {
     }
 }
 
-/// The lines of a rank on this process's standard output, each behind the rank's name.
+/// Writes the lines of a rank to this process's standard output, each prefixed with the rank.
 #[derive(Debug)]
 pub(crate) struct Echo {
     prefix: String,
-    /// The beginning of a line whose end has not come.
+    /// The beginning of an incomplete line.
     begun: Vec<u8>,
 }
 
@@ -89,7 +89,7 @@ impl Echo {
         Self { prefix: format!("[rank {rank}] "), begun: Vec::new() }
     }
 
-    /// All lines that `chunk` ends, each whole.
+    /// All lines that `chunk` completes.
     fn lines(&mut self, chunk: &[u8]) -> Vec<u8> {
         let mut lines = Vec::with_capacity(chunk.len() + 64);
         for piece in chunk.split_inclusive(|&byte| byte == b'\n') {
@@ -112,7 +112,7 @@ impl Echo {
     }
 
     fn write(lines: &[u8]) {
-        // In one call: lines of several ranks are not mixed. Nobody is left to tell that nobody listens.
+        // In one call, so that lines of several ranks are not interleaved. An error cannot be reported anywhere.
         let mut out = io::stdout().lock();
         let _ = out.write_all(lines).and_then(|()| out.flush());
     }

@@ -1,4 +1,4 @@
-//! What every agent does, agent 0 included: prepare, start, watch and end the ranks of its own node.
+//! The role of every agent, including agent 0: prepare, start, supervise and end the ranks of its node.
 
 use crate::durable::{self, named};
 use crate::finished::REPORT;
@@ -16,20 +16,20 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
 
-/// How often progress is read.
+/// Interval of reading progress.
 const POLL: Duration = Duration::from_millis(100);
 
 /// The two directions between an agent and agent 0.
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) up: mpsc::UnboundedSender<Up>,
-    /// Closed when agent 0 is gone.
+    /// Closed when the connection to agent 0 is lost.
     pub(crate) down: mpsc::UnboundedReceiver<Down>,
 }
 
 impl Link {
     fn say(&self, message: Up) {
-        // When agent 0 is gone, `down` says so.
+        // When agent 0 is lost, `down` is closed.
         let _ = self.up.send(message);
     }
 }
@@ -46,7 +46,7 @@ pub(crate) struct Member<'a> {
 }
 
 impl Member<'_> {
-    /// Does what agent 0 says until the attempt is over.
+    /// Executes the commands of agent 0 until the attempt is over.
     pub(crate) async fn run(mut self) -> io::Result<AttemptResult> {
         let mut told = Stop::No;
         loop {
@@ -65,7 +65,7 @@ impl Member<'_> {
                 },
                 Some(Down::Start { launch, master_port }) => {
                     if let Some(report) = self.launch(&launch, master_port, &mut told).await? {
-                        // Agent 0 is gone, and the launch with it.
+                        // Agent 0 is lost, and the launch with it.
                         let message = report.message.clone();
                         self.keep(report)?;
                         return Ok(self.result(AttemptEnd::LostPeer, message));
@@ -91,7 +91,7 @@ impl Member<'_> {
         known.ok_or_else(|| io::Error::other(format!("launch `{launch}` is not in this agent's plan")))
     }
 
-    /// Makes the launch's directory as if nothing had ever run in it.
+    /// Creates an empty directory for the launch, without files of an earlier run.
     async fn prepare(&self, launch: &str) -> io::Result<()> {
         let plan = serde_json::to_vec_pretty(self.plan(launch)?)?;
         let dir = self.shared.dir(launch);
@@ -109,7 +109,7 @@ impl Member<'_> {
         .await
     }
 
-    /// The report is on disk before anyone hears of it.
+    /// Writes the report to disk, then announces it.
     fn keep(&mut self, report: Report) -> io::Result<()> {
         let dir = self.shared.dir(&report.launch);
         durable::write(&dir.join(REPORT), &serde_json::to_vec(&report)?)?;
@@ -121,7 +121,7 @@ impl Member<'_> {
         Ok(())
     }
 
-    /// Runs the local ranks of a launch to their end. The report is made here only when agent 0 is gone.
+    /// Runs the local ranks of a launch to their end. The report is made here only when agent 0 is lost.
     async fn launch(&mut self, launch: &str, master_port: u16, told: &mut Stop) -> io::Result<Option<Report>> {
         let plan = self.plan(launch)?.clone();
         let mut ranks = Ranks::none(self.shared);
@@ -185,7 +185,7 @@ impl Member<'_> {
                     }
                     if dead_by <= Instant::now() {
                         return Err(io::Error::other(format!(
-                            "launch `{launch}`: a rank does not die of SIGKILL: its node needs a reboot\n{}",
+                            "launch `{launch}`: a rank is still alive after SIGKILL: its node needs a reboot\n{}",
                             ranks.whereabouts()
                         )));
                     }
@@ -207,7 +207,7 @@ impl Member<'_> {
         Ok(None)
     }
 
-    /// Stops the ranks; the instant at which those that are left are killed.
+    /// Stops the ranks; returns the instant at which remaining ones are killed.
     fn stop_ranks(&self, ranks: &mut Ranks, stop: Stop, kill_at: Option<Instant>) -> Option<Instant> {
         match stop {
             Stop::No => kill_at,
@@ -223,20 +223,20 @@ impl Member<'_> {
     }
 }
 
-const GONE: &str = "agent 0 went away";
+const GONE: &str = "agent 0 was lost";
 
 fn sooner(at: Option<Instant>, grace: Duration) -> Option<Instant> {
     let new = Instant::now() + grace;
     Some(at.map_or(new, |at| at.min(new)))
 }
 
-/// Whether the peers of a rank that ends so may go on: it is done, or it stops as was asked. A peer that misses one that
-/// has stopped already is no reason to cut off the checkpoint of a third.
+/// Whether the peers of a rank with this end may continue: it is done, or it stopped as requested. A rank that reports the
+/// loss of an already stopped peer is no reason to interrupt the checkpoint of another rank.
 pub(crate) fn leaves_in_peace(outcome: Outcome, stop: Stop) -> bool {
     outcome == Outcome::Done || (stop > Stop::No && matches!(outcome, Outcome::Stopped | Outcome::LostPeer))
 }
 
-/// Waits until `at`, or for ever.
+/// Waits until `at`, or forever.
 async fn until(at: Option<Instant>) {
     match at {
         Some(at) => tokio::time::sleep_until(at.into()).await,
@@ -244,13 +244,13 @@ async fn until(at: Option<Instant>) {
     }
 }
 
-/// The next request to stop beyond what is told already. May be cancelled.
+/// The next request to stop beyond `told`. Cancel-safe.
 pub(crate) async fn next_stop(stop: &mut watch::Receiver<Stop>, told: Stop) -> Stop {
     // The guard of the value must not live across an await.
     let asked = stop.wait_for(|stop| *stop > told).await.map(|stop| *stop);
     match asked {
         Ok(stop) => stop,
-        // Whoever could ask is gone.
+        // The sender is gone: no further requests.
         Err(_) => std::future::pending().await,
     }
 }
@@ -259,7 +259,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send
     tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
 }
 
-/// Removes what only mattered while the launch ran. What is left over is only untidy.
+/// Removes files that are needed only while the launch runs. Failures are harmless.
 fn tidy(dir: &Path) {
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
         let name = entry.file_name();

@@ -1,4 +1,4 @@
-//! What the agents of a gang say to each other: one JSON document a line, after the handshake of `pawl-rendezvous`.
+//! Messages between the agents of a gang: one JSON document per line, after the handshake of `pawl-rendezvous`.
 
 use crate::node::{AttemptEnd, Stop};
 use pawl_contract::exit::Outcome;
@@ -12,20 +12,20 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct RankEnd {
     /// Global rank.
     pub(crate) rank: u32,
-    /// Whether its agent ended it: then it says nothing about the launch.
+    /// Whether its agent killed it: then its outcome does not count for the launch.
     pub(crate) by_agent: bool,
-    /// How it ended.
+    /// Its outcome.
     pub(crate) outcome: Outcome,
-    /// What happened, for people.
+    /// Human-readable description.
     pub(crate) message: String,
-    /// Its report, when it left a readable one.
+    /// Its report, if it wrote a readable one.
     pub(crate) report: Option<Box<Report>>,
 }
 
 /// From an agent to agent 0.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Up {
-    /// Everything is prepared for the launch.
+    /// The agent is ready for the launch.
     Ready { launch: String },
     /// This node cannot prepare or start the launch, and why.
     Unable { launch: String, message: String },
@@ -33,18 +33,18 @@ pub(crate) enum Up {
     RankEnded { launch: String, end: RankEnd },
     /// Rank 0 makes no progress.
     Hung { launch: String, message: String },
-    /// No rank of the launch lives on this node; what rank 0 said last, if it was here.
+    /// No rank of the launch is alive on this node; the last progress of rank 0, if it ran here.
     Ended { launch: String, progress: Option<Box<Progress>> },
-    /// This node was asked to stop.
+    /// This node received a request to stop.
     Stop(Stop),
-    /// Still here.
+    /// Heartbeat.
     Beat,
 }
 
 /// From agent 0 to an agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Down {
-    /// Prepare the launch and say [`Up::Ready`].
+    /// Prepare the launch and reply [`Up::Ready`].
     Prepare { launch: String },
     /// Start the launch.
     Start { launch: String, master_port: u16 },
@@ -56,6 +56,6 @@ pub(crate) enum Down {
     Verdict(Box<Report>),
     /// The attempt is over.
     Finish { end: AttemptEnd, message: String },
-    /// Still here.
+    /// Heartbeat.
     Beat,
 }

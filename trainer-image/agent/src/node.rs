@@ -1,4 +1,4 @@
-//! What the caller gives and gets: the node, its limits, events, the result.
+//! Input and output of an attempt: the node, its limits, events, the result.
 
 use pawl_contract::plan::LaunchKind;
 use pawl_contract::progress::Progress;
@@ -11,30 +11,30 @@ use std::time::Duration;
 /// The node on which an agent runs, and its place in the gang.
 #[derive(Debug)]
 pub struct Node {
-    /// Index of this agent in the gang; 0 coordinates.
+    /// Index of this agent in the gang; agent 0 coordinates.
     pub replica: u32,
-    /// The attempt's directory, absolute. Created when it is not there.
+    /// The attempt's directory, absolute. Created if it does not exist.
     pub work_dir: PathBuf,
     /// Program and arguments of the built-in trainer, for plans without a command of their own.
     pub trainer: Vec<OsString>,
-    /// GPUs of this node for `CUDA_VISIBLE_DEVICES`; empty: those that the environment shows.
+    /// GPUs of this node for `CUDA_VISIBLE_DEVICES`; empty: those visible in the environment.
     pub gpus: Vec<String>,
     /// Checkpoint storage, URL or path.
     pub checkpoints: String,
-    /// Where workloads keep generated data.
+    /// Directory for generated data of workloads.
     pub data: PathBuf,
-    /// More environment for the ranks. The contract's variables cannot be overridden.
+    /// Additional environment of the ranks. The contract's variables cannot be overridden.
     pub env: Vec<(String, String)>,
-    /// Whether the output of the ranks goes to this process's standard output too, each line behind its rank.
+    /// Whether the output of the ranks is also written to this process's standard output, each line prefixed with its rank.
     pub echo: bool,
-    /// How the gang meets.
+    /// Rendezvous of the gang.
     pub rendezvous: Rendezvous,
-    /// How long the agent waits for what.
+    /// Timeouts and limits.
     pub limits: Limits,
 }
 
 impl Node {
-    /// This machine as the whole gang. Checkpoints and data lie in the attempt's directory until said otherwise.
+    /// This machine as the whole gang. Checkpoints and data are in the attempt's directory by default.
     pub fn local(work_dir: impl Into<PathBuf>, trainer: Vec<OsString>) -> Self {
         let work_dir = work_dir.into();
         Self {
@@ -52,16 +52,16 @@ impl Node {
     }
 }
 
-/// How the agents and ranks of a gang meet.
+/// How the agents and ranks of a gang connect.
 #[derive(Debug)]
 pub enum Rendezvous {
-    /// One agent is the gang: it listens on the loopback interface, with a fresh token.
+    /// A gang of one agent: it listens on the loopback interface, with a new token.
     Local,
     /// Agent 0 of several.
     Listen {
-        /// Where it listens.
+        /// Listen address.
         listener: TcpListener,
-        /// `host:port` at which the other agents and all ranks reach it.
+        /// `host:port` at which the other agents and all ranks connect to it.
         address: String,
         /// File that holds the gang's token.
         token_file: PathBuf,
@@ -75,20 +75,20 @@ pub enum Rendezvous {
     },
 }
 
-/// How long an agent waits for what, and how much it keeps.
+/// Timeouts and size limits of an agent.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Added to `hangTimeout` until the first step is done. Default 10 minutes.
     pub start_allowance: Duration,
-    /// From SIGTERM to SIGKILL when a stop was asked for: time for a checkpoint. Default 60 s.
+    /// From SIGTERM to SIGKILL after a request to stop: time for a checkpoint. Default 60 s.
     pub stop_grace: Duration,
-    /// From the death of one rank to the SIGKILL of its peers: time to say what they saw. Default 500 ms.
+    /// From the death of one rank to the SIGKILL of its peers: time to log errors. Default 500 ms.
     pub peer_grace: Duration,
-    /// Until all agents are there, when the plan does not say; and for each barrier between launches. Default 10 minutes.
+    /// Until all agents are connected, unless the plan sets it; and for each barrier between launches. Default 10 minutes.
     pub gather: Duration,
-    /// Silence after which an agent counts as lost; agents beat four times in it. Default 15 s.
+    /// Heartbeat timeout after which an agent counts as lost; agents send four heartbeats in it. Default 15 s.
     pub lost_after: Duration,
-    /// Bytes of output kept of each rank and launch, twice: the newest. Default 4 MiB.
+    /// Size in bytes at which a rank's log is rotated; the current and the previous file are kept. Default 4 MiB.
     pub log_bytes: u64,
 }
 
@@ -105,10 +105,10 @@ impl Default for Limits {
     }
 }
 
-/// What the caller asks of a running attempt.
+/// Request to a running attempt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub enum Stop {
-    /// Go on.
+    /// Continue.
     #[default]
     No,
     /// SIGTERM to all ranks: they checkpoint and exit 30. Those that do not within [`Limits::stop_grace`] are killed.
@@ -117,17 +117,17 @@ pub enum Stop {
     Now,
 }
 
-/// What happens while an attempt runs, in order.
+/// Events of a running attempt, in order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// All ranks of this node were started.
     LaunchStarted {
         /// Name of the launch.
         launch: String,
-        /// What it is for.
+        /// Its kind.
         kind: LaunchKind,
     },
-    /// Rank 0 said something new. Only the agent that holds rank 0 tells.
+    /// New progress of rank 0. Sent only by the agent that runs rank 0.
     Progress(Progress),
     /// The launch has ended on all nodes, and `report.json` is on this node's disk.
     LaunchEnded(Box<Report>),
@@ -136,23 +136,23 @@ pub enum Event {
 /// How an attempt ended.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AttemptResult {
-    /// The finished launches in order; those of an earlier run of the same attempt included.
+    /// The finished launches in order, including those of an earlier run of the same attempt.
     pub launches: Vec<LaunchResult>,
-    /// Why it ended.
+    /// Reason of the end.
     pub end: AttemptEnd,
-    /// What happened, for people; empty when all is well.
+    /// Human-readable description; empty on success.
     pub message: String,
 }
 
-/// Why an attempt ended.
+/// Reason of the end of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum AttemptEnd {
-    /// All launches were run.
+    /// All launches have run.
     Complete,
-    /// A launch did not end well, and the plan says to end then.
+    /// A launch failed, and the plan sets `stopOnFailure`.
     LaunchFailed,
-    /// A stop was asked for.
+    /// A stop was requested.
     Stopped,
-    /// An agent went away or did not come: the gang is not whole.
+    /// An agent was lost or did not connect: the gang is incomplete.
     LostPeer,
 }

@@ -1,23 +1,23 @@
-//! Whether the kernel's OOM killer was at work.
+//! Detects kills by the kernel's OOM killer.
 
 use std::path::PathBuf;
 
 /// A counter of OOM kills, read before and after a launch.
 #[derive(Clone, Debug)]
 pub(crate) struct OomCounter {
-    /// `memory.events` of this process's control group, or `/proc/vmstat`; none when neither can be read.
+    /// `memory.events` of this process's cgroup, or `/proc/vmstat`; `None` when neither can be read.
     file: Option<PathBuf>,
 }
 
 impl OomCounter {
-    /// The narrowest counter that this machine has: the control group's, else the machine's.
+    /// The most specific counter available: the cgroup's, else the machine's.
     pub(crate) fn find() -> Self {
         let group = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let unified = group.lines().find_map(|line| line.strip_prefix("0::/"));
         let candidates = unified
             .map(|path| PathBuf::from("/sys/fs/cgroup").join(path).join("memory.events"))
             .into_iter()
-            // In a container the group's path may be that of the host, while its files are at the root.
+            // In a container the cgroup path may be that of the host, while its files are at the root.
             .chain(
                 ["/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control", "/proc/vmstat"]
                     .map(PathBuf::from),

@@ -1,4 +1,4 @@
-//! The dead whose parents are gone: in a container they become children of process 1, which is the agent.
+//! Reaps orphaned processes as PID 1: in a container, they become children of the agent.
 
 use crate::processes::zombies_of;
 use rustix::process::{Pid, WaitOptions, getpid, waitpid};
@@ -6,10 +6,10 @@ use std::collections::BTreeSet;
 use std::io;
 use std::time::Duration;
 
-/// Between two looks. A rank that died is waited for long before.
+/// Interval of scans. The agent waits for a dead rank long before.
 const PERIOD: Duration = Duration::from_secs(10);
 
-/// Starts to reap orphans, if this is process 1; they would fill the process table of the pod.
+/// Starts to reap orphaned processes, if this is PID 1; zombies would fill the process table of the pod.
 ///
 /// # Errors
 /// The thread cannot be started.
@@ -27,11 +27,11 @@ pub fn reap_orphans() -> io::Result<()> {
     std::thread::Builder::new().name("pawl-orphans".into()).spawn(look_for_ever).map(drop)
 }
 
-/// Reaps the dead children that were dead at the last look already: nobody else waits for them.
+/// Reaps children that were zombies at the previous scan already: no other thread waits for them.
 fn reap(seen: &mut BTreeSet<i32>) {
     let dead: BTreeSet<i32> = zombies_of(getpid()).into_iter().map(|pid| pid.as_raw_nonzero().get()).collect();
     for pid in dead.intersection(seen).copied().filter_map(Pid::from_raw) {
-        // Whoever waited in the meantime has done it.
+        // It may have been reaped in the meantime.
         let _ = waitpid(Some(pid), WaitOptions::NOHANG);
     }
     *seen = dead;

@@ -1,4 +1,4 @@
-//! What `/proc` says about processes.
+//! Information about processes from `/proc`.
 
 use rustix::process::Pid;
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ pub(crate) fn holders_of(path: &Path) -> Vec<Pid> {
     let own = std::process::id() as i32;
     let holds = |pid: i32| {
         let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten();
-        // The metadata of the link's target: nothing is opened.
+        // The metadata of the link's target: no file is opened.
         descriptors
             .filter_map(|entry| std::fs::metadata(entry.ok()?.path()).ok())
             .any(|open| (open.dev(), open.ino()) == (file.dev(), file.ino()))
@@ -25,7 +25,7 @@ pub(crate) fn holders_of(path: &Path) -> Vec<Pid> {
     pids().filter(|&pid| pid != own && holds(pid)).filter_map(Pid::from_raw).collect()
 }
 
-/// The fields of `/proc/PID/stat` behind the name: state, parent, process group, ...
+/// The fields of `/proc/PID/stat` after the name: state, parent, process group, ...
 fn stat(path: &str) -> Option<(String, Vec<String>)> {
     let text = std::fs::read_to_string(path).ok()?;
     // The name is in parentheses and may hold any character.
@@ -34,7 +34,7 @@ fn stat(path: &str) -> Option<(String, Vec<String>)> {
     Some((name, after.split_whitespace().map(str::to_owned).collect()))
 }
 
-/// The children of a process that have ended and were not waited for.
+/// The zombie children of a process.
 pub(crate) fn zombies_of(parent: Pid) -> Vec<Pid> {
     let parent = parent.as_raw_nonzero().to_string();
     let of_parent = |pid: &i32| {
@@ -45,7 +45,7 @@ pub(crate) fn zombies_of(parent: Pid) -> Vec<Pid> {
     pids().filter(of_parent).filter_map(Pid::from_raw).collect()
 }
 
-/// Where the processes of a group are: of each, its threads by name, state and the kernel function in which they wait.
+/// State of the processes of a group: threads by name, state, and the kernel function in which they wait.
 pub(crate) fn whereabouts(group: Pid) -> String {
     let group = group.as_raw_nonzero().get();
     let in_group = |pid: &i32| {

@@ -23,7 +23,7 @@ use std::time::Duration;
 use tokio::process::Command;
 use tokio::sync::mpsc;
 
-/// What the ranks of all launches of an attempt share.
+/// Configuration shared by the ranks of all launches of an attempt.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) plan: AttemptPlan,
@@ -36,9 +36,9 @@ pub(crate) struct Shared {
     pub(crate) env: Vec<(String, String)>,
     pub(crate) log_bytes: u64,
     pub(crate) echo: bool,
-    /// `host:port` of the rendezvous, as it was given.
+    /// `host:port` of the rendezvous, as configured.
     address: String,
-    /// Where that is: a rank that starts needs no name server.
+    /// Its resolved address, so that a starting rank needs no DNS lookup.
     pub(crate) met_at: Arc<OnceLock<SocketAddr>>,
     pub(crate) token_file: PathBuf,
     pub(crate) nursery: Nursery,
@@ -46,7 +46,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Takes what ranks need from `node`.
+    /// The configuration for the ranks of `node`.
     pub(crate) fn new(plan: AttemptPlan, node: &Node, address: String, token_file: PathBuf) -> io::Result<Self> {
         Ok(Self {
             plan,
@@ -138,17 +138,17 @@ impl Ranks {
             .envs(shared.env.iter().map(|(name, value)| (name, value)))
             .envs(nccl(launch));
         environment(&mut command, shared, &dir, master_port, local, rank);
-        // Before the process: its first words must not be lost.
+        // Before the process starts: its first output must not be lost.
         let echo = shared.echo.then(|| Echo::of_rank(rank));
         let log = Log::start(output, dir.join(format!("rank-{rank}.log")), shared.log_bytes, echo)?;
         let mut child = shared.nursery.spawn(command, lock).await?;
         let group = child.id().and_then(|id| Pid::from_raw(id as i32));
-        let group = group.ok_or_else(|| io::Error::other("it was gone at once"))?;
+        let group = group.ok_or_else(|| io::Error::other("it exited at once"))?;
         self.alive.insert(rank, Rank { group, log });
         let sender = self.sender.clone();
         tokio::spawn(async move {
             let status = child.wait().await;
-            // Nobody listens when the launch was dropped.
+            // The receiver is gone when the launch was dropped.
             let _ = sender.send((rank, status));
         });
         Ok(())
@@ -169,7 +169,7 @@ impl Ranks {
         self.alive.contains_key(&rank)
     }
 
-    /// The end of the next rank. Waits for ever when none is left; may be cancelled.
+    /// The end of the next rank. Waits forever when none is left; cancel-safe.
     pub(crate) async fn next_exit(&mut self) -> (u32, io::Result<ExitStatus>) {
         match self.exits.recv().await {
             Some(exit) => exit,
@@ -177,7 +177,7 @@ impl Ranks {
         }
     }
 
-    /// What the end of a rank says. Its helpers end with it.
+    /// Classifies the end of a rank. Its child processes are ended with it.
     pub(crate) async fn judge(
         &mut self,
         shared: &Shared,
@@ -187,7 +187,7 @@ impl Ranks {
     ) -> RankEnd {
         let last_words = match self.alive.remove(&rank) {
             Some(gone) => {
-                // An empty group is what we want.
+                // The group may be empty already.
                 let _ = kill_process_group(gone.group, Signal::KILL);
                 gone.log.last_words().await
             }
@@ -213,11 +213,11 @@ impl Ranks {
         exit.judge(report)
     }
 
-    /// SIGTERM to the ranks: checkpoint and exit. Only to the rank itself, as Kubernetes does: its helpers are its own.
+    /// Sends SIGTERM to the ranks: checkpoint and exit. Only to the rank's process, as Kubernetes does, not to its children.
     pub(crate) fn terminate(&mut self) {
         self.terminated = true;
         for rank in self.alive.values() {
-            // It may be gone, and not yet reaped.
+            // It may have exited already, not yet reaped.
             let _ = kill_process(rank.group, Signal::TERM);
         }
     }
@@ -230,7 +230,7 @@ impl Ranks {
         }
     }
 
-    /// Where the processes of the ranks are, for people who look into a hang.
+    /// State of the ranks' processes, for debugging a hang.
     pub(crate) fn whereabouts(&self) -> String {
         self.alive.iter().map(|(rank, of)| format!("rank {rank}:\n{}", whereabouts(of.group))).collect()
     }
@@ -300,5 +300,5 @@ fn environment(command: &mut Command, shared: &Shared, dir: &Path, master_port: 
     }
 }
 
-/// How long a killed rank may take to be gone.
+/// Time that a killed rank may take to exit.
 pub(crate) const DEATH: Duration = Duration::from_secs(30);

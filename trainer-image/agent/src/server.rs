@@ -1,4 +1,4 @@
-//! Agent 0's listener: lets in who holds the token, and serves agents and ranks.
+//! Agent 0's listener: authenticates by the token, and serves agents and ranks.
 
 use crate::coordinator::Inbox;
 use crate::lines::{LINE_TIME, read_json, read_line, write_all, write_json};
@@ -19,12 +19,12 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-/// Time for the whole handshake.
+/// Timeout of the whole handshake.
 const HANDSHAKE: Duration = Duration::from_secs(5);
-/// Strangers that may be in the handshake at once; more wait in the kernel's queue.
+/// Maximum number of concurrent handshakes; more connections wait in the kernel's backlog.
 const STRANGERS: usize = 256;
 
-/// What all connections share.
+/// State shared by all connections.
 pub(crate) struct Server {
     pub(crate) token: Token,
     pub(crate) replicas: u32,
@@ -32,9 +32,9 @@ pub(crate) struct Server {
     pub(crate) lost_after: Duration,
     pub(crate) store: Arc<Store>,
     pub(crate) inbox: mpsc::UnboundedSender<Inbox>,
-    /// Where the agents reached this one.
+    /// Address at which the agents connect to this one.
     pub(crate) met_at: Arc<OnceLock<SocketAddr>>,
-    /// Agents that came; each comes once.
+    /// Agents that have connected; each connects once.
     pub(crate) came: Mutex<BTreeSet<u32>>,
 }
 
@@ -44,7 +44,7 @@ struct Connection {
 }
 
 impl Server {
-    /// Accepts connections for ever; dropping the future closes all of them.
+    /// Accepts connections forever; dropping the future closes all of them.
     pub(crate) async fn run(self, listener: TcpListener) {
         let server = Arc::new(self);
         let strangers = Arc::new(Semaphore::new(STRANGERS));
@@ -67,7 +67,7 @@ impl Server {
                         }
                     });
                 }
-                // Out of descriptors, or the caller is gone already: the next may come through.
+                // Out of descriptors, or the client has disconnected: the next connection may succeed.
                 Err(e) => {
                     tracing::warn!(error = %e, "cannot accept a connection");
                     tokio::time::sleep(Duration::from_millis(50)).await;
@@ -77,7 +77,7 @@ impl Server {
         }
     }
 
-    /// Who the caller is, proved.
+    /// The authenticated identity of the caller.
     async fn handshake(&self, stream: TcpStream) -> io::Result<(Connection, Who)> {
         stream.set_nodelay(true)?;
         let (reader, writer) = stream.into_split();
@@ -104,23 +104,23 @@ impl Server {
         match who {
             Who::Agent { replica } if (1..self.replicas).contains(&replica) => {
                 if !self.came.lock().unwrap_or_else(PoisonError::into_inner).insert(replica) {
-                    return Err(io::Error::other(format!("agent {replica} came twice")));
+                    return Err(io::Error::other(format!("agent {replica} connected twice")));
                 }
                 self.serve_agent(connection, replica).await
             }
-            Who::Agent { replica } => Err(io::Error::other(format!("there is no agent {replica}"))),
+            Who::Agent { replica } => Err(io::Error::other(format!("unknown agent {replica}"))),
             Who::Rank { rank, launch } if rank < self.world_size && self.store.runs(&launch) => {
                 self.serve_rank(connection, &launch).await
             }
-            Who::Rank { rank, launch } => Err(io::Error::other(format!("rank {rank} of `{launch}` does not run"))),
+            Who::Rank { rank, launch } => Err(io::Error::other(format!("rank {rank} of `{launch}` is not running"))),
         }
     }
 
-    /// Passes messages on in both directions until the agent is gone, or agent 0 has said everything.
+    /// Forwards messages in both directions until the agent disconnects, or agent 0 has sent everything.
     async fn serve_agent(&self, connection: Connection, replica: u32) -> io::Result<()> {
         let Connection { mut reader, writer } = connection;
         let here = writer.local_addr()?;
-        // All come by the same name: the first says where that is.
+        // All agents use the same name: the first connection shows its address.
         let _ = self.met_at.set(SocketAddr::new(here.ip().to_canonical(), here.port()));
         let (down, messages) = mpsc::unbounded_channel();
         let tell = |message| self.inbox.send(message).map_err(io::Error::other);
@@ -137,7 +137,7 @@ impl Server {
         let (mut read, mut write) = (std::pin::pin!(read), std::pin::pin!(write));
         let ended: io::Result<()> = tokio::select! {
             ended = &mut read => ended,
-            // Everything is said: the agent hangs up.
+            // Everything is sent: the agent closes the connection.
             Ok(()) = &mut write => read.await,
         };
         let why = match ended {
@@ -148,7 +148,7 @@ impl Server {
         tell(Inbox::Gone { replica, why })
     }
 
-    /// Answers a rank until its launch is over.
+    /// Serves a rank until its launch is over.
     async fn serve_rank(&self, connection: Connection, launch: &str) -> io::Result<()> {
         let Connection { mut reader, mut writer } = connection;
         loop {

@@ -14,28 +14,27 @@ struct Request {
     reply: oneshot::Sender<io::Result<Child>>,
 }
 
-/// The parent of the ranks: a thread of its own, because the kernel's parent-death signal is sent when the *thread*
-/// that started a process ends, and threads of an async runtime come and go. Dropping the nursery ends all ranks.
+/// The parent of the ranks: a dedicated thread, because the kernel sends the parent-death signal when the *thread* that
+/// started a process ends, and threads of an async runtime are not permanent. Dropping the nursery ends all ranks.
 #[derive(Debug)]
 pub(crate) struct Nursery(mpsc::Sender<Request>);
 
 impl Nursery {
-    /// Starts the thread. To be called within the runtime.
+    /// Starts the thread. Must be called within the runtime.
     pub(crate) fn start() -> io::Result<Self> {
         let (sender, requests) = mpsc::channel::<Request>();
         let runtime = Handle::current();
         std::thread::Builder::new().name("pawl-nursery".into()).spawn(move || {
             let _context = runtime.enter();
             for Request { mut command, reply } in requests {
-                // Nobody waits any more: the child is dropped, and killed by `kill_on_drop`.
+                // The receiver is gone: the child is dropped, and killed by `kill_on_drop`.
                 let _ = reply.send(command.spawn());
             }
         })?;
         Ok(Self(sender))
     }
 
-    /// Starts `command` as the leader of a process group, holding `lock` open for as long as it or any process that it
-    /// starts lives.
+    /// Starts `command` as the leader of a process group. It and every process that it starts hold `lock` open while alive.
     pub(crate) async fn spawn(&self, mut command: Command, lock: File) -> io::Result<Child> {
         let parent = getpid();
         command.process_group(0).kill_on_drop(true);
@@ -51,7 +50,7 @@ impl Nursery {
         // SAFETY: between fork and exec `prepare` makes three system calls and neither allocates nor takes a lock.
         unsafe { command.pre_exec(prepare) };
         let (reply, child) = oneshot::channel();
-        let gone = || io::Error::other("the thread that starts ranks is gone");
+        let gone = || io::Error::other("the thread that starts ranks has ended");
         self.0.send(Request { command, reply }).map_err(|_| gone())?;
         child.await.map_err(|_| gone())?
     }

@@ -1,4 +1,4 @@
-//! The values that the ranks of a launch leave for each other.
+//! Key-value store of the ranks of a launch.
 
 use pawl_rendezvous::wire::{Answer, MAX_KEY, MAX_KEYS, MAX_VALUE};
 use std::collections::HashMap;
@@ -6,10 +6,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// Longest wait of one request.
+/// Maximum wait of one request.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
-/// Values of the launch that runs.
+/// Values of the running launch.
 #[derive(Debug, Default)]
 pub(crate) struct Store {
     values: Mutex<Values>,
@@ -24,17 +24,17 @@ struct Values {
 
 impl Store {
     fn lock(&self) -> MutexGuard<'_, Values> {
-        // Every change is one insertion or replacement: a panic elsewhere cannot leave it half done.
+        // Every change is a single insertion or replacement: a panic elsewhere cannot leave it inconsistent.
         self.values.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forgets everything; from now on the ranks of `launch` may come, or nobody.
+    /// Removes all values; from now on the ranks of `launch` are accepted, or none.
     pub(crate) fn open(&self, launch: Option<&str>) {
         *self.lock() = Values { launch: launch.map(str::to_owned), by_key: HashMap::new() };
         self.changed.notify_waiters();
     }
 
-    /// Whether `launch` is the one that runs.
+    /// Whether `launch` is running.
     pub(crate) fn runs(&self, launch: &str) -> bool {
         self.lock().launch.as_deref() == Some(launch)
     }
@@ -60,12 +60,12 @@ impl Store {
         Answer::Stored
     }
 
-    /// Reads a value, waiting for it.
+    /// Reads a value, waiting until it is stored.
     pub(crate) async fn get(&self, launch: &str, key: &str, wait: Duration) -> Answer {
         let deadline = tokio::time::Instant::now() + wait.min(MAX_WAIT);
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
-            // From here on no change is missed.
+            // From here on, no change is missed.
             changed.as_mut().enable();
             {
                 let values = self.lock();
@@ -84,5 +84,5 @@ impl Store {
 }
 
 fn over(launch: &str) -> Answer {
-    Answer::Refused(format!("launch `{launch}` does not run"))
+    Answer::Refused(format!("launch `{launch}` is not running"))
 }

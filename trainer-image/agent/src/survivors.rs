@@ -1,7 +1,7 @@
-//! Ranks that outlived their agent, or their own process group.
+//! Ends processes that outlived their agent, or left the process group of their rank.
 //!
-//! Each rank inherits a locked file. The lock is free when no process that descends from the rank is left, whatever
-//! became of its process group and its parent.
+//! Each rank inherits a locked file. The lock is released when no descendant process of the rank is alive, regardless of its
+//! process group and its parent.
 
 use crate::processes::holders_of;
 use rustix::fs::{FlockOperation, flock};
@@ -11,7 +11,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long a lock may be held for reasons of its own: a process that is being started or reaped.
+/// Time for which a lock may be held legitimately: by a process that is being started or reaped.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Opens the lock of a rank and takes it.
@@ -40,11 +40,11 @@ fn locks(launch_dir: &Path) -> Vec<PathBuf> {
     entries.map(|entry| entry.path()).filter(is_lock).collect()
 }
 
-/// Ends every process that an earlier agent left behind in an attempt's directory, and waits until it is gone.
+/// Ends every process that an earlier agent left behind in an attempt's directory, and waits until it has exited.
 /// Blocks for up to `wait`.
 ///
 /// # Errors
-/// A process is still there after `wait`; the message names it.
+/// A process is still alive after `wait`; the message names it.
 pub fn end_survivors(work_dir: &Path, wait: Duration) -> io::Result<()> {
     let entries = std::fs::read_dir(work_dir).into_iter().flatten().flatten();
     let deadline = Instant::now() + wait;
@@ -69,7 +69,7 @@ pub(crate) fn end_in(launch_dir: &Path, deadline: Instant) -> io::Result<()> {
                 }
                 for pid in holders {
                     tracing::warn!(pid = pid.as_raw_nonzero(), lock = %path.display(), "ending a process that outlived its rank");
-                    // It may be gone by now: then the lock is free.
+                    // It may have exited by now: then the lock is free.
                     let _ = kill_process(pid, Signal::KILL);
                 }
             }

@@ -1,4 +1,4 @@
-//! How a launch ended, from what its ranks and agents said. Pure.
+//! Determines how a launch ended, from the reports of its ranks and agents. Pure.
 
 use crate::messages::RankEnd;
 use pawl_contract::exit::Outcome;
@@ -7,42 +7,42 @@ use pawl_contract::plan::LaunchPlan;
 use pawl_contract::progress::Progress;
 use pawl_contract::report::{Failure, Report, truncated};
 
-/// Longest message of a report, in bytes.
+/// Maximum length of a report's message in bytes.
 const MAX_TEXT: usize = 4096;
-/// Most points of a loss curve.
+/// Maximum points of a loss curve.
 const MAX_LOSSES: usize = 64;
-/// Most validation metrics, and longest name of one in bytes.
+/// Maximum number of validation metrics, and maximum length of their names in bytes.
 const MAX_METRICS: usize = 64;
 
-/// Something that happened to a launch.
+/// A fact about a launch.
 #[derive(Clone, Debug)]
 pub(crate) enum Fact {
     /// A rank ended.
     Rank(RankEnd),
     /// The gang made no progress.
     Hung(String),
-    /// An agent went away.
+    /// An agent was lost.
     Lost(String),
     /// A node could not prepare or start its ranks.
     Unable(String),
 }
 
-/// All that is known of a launch when its last rank has ended.
+/// The facts of a launch whose last rank has ended.
 #[derive(Debug)]
 pub(crate) struct Evidence<'a> {
     /// The launch.
     pub(crate) plan: &'a LaunchPlan,
-    /// What happened, in order.
+    /// Facts, in order.
     pub(crate) facts: &'a [Fact],
-    /// Whether a stop was asked for.
+    /// Whether a stop was requested.
     pub(crate) stopping: bool,
-    /// What rank 0 said last.
+    /// The last progress of rank 0.
     pub(crate) progress: Option<&'a Progress>,
     /// Seconds from start to end.
     pub(crate) wall_seconds: f64,
 }
 
-/// The outcome, its text and the rank to which it belongs.
+/// The outcome, its message and the rank that caused it.
 struct Cause<'a> {
     outcome: Outcome,
     message: String,
@@ -76,7 +76,7 @@ pub(crate) fn verdict(evidence: &Evidence<'_>) -> Report {
     report
 }
 
-/// The first thing that went wrong on its own: what only follows from the loss of a peer yields to it.
+/// The first independent failure; failures that only follow from the loss of a peer are ignored in its favour.
 fn cause<'a>(evidence: &Evidence<'a>) -> Cause<'a> {
     let of_rank = |end: &'a RankEnd| Cause { outcome: end.outcome, message: end.message.clone(), rank: Some(end) };
     let without_rank = |outcome, message: &str| Cause { outcome, message: message.to_owned(), rank: None };
@@ -113,17 +113,17 @@ fn cause<'a>(evidence: &Evidence<'a>) -> Cause<'a> {
     }
     match ranks().find(|end| end.rank == 0) {
         Some(end) => of_rank(end),
-        None => without_rank(Outcome::Failed, "rank 0 left no trace"),
+        None => without_rank(Outcome::Failed, "no information about the end of rank 0"),
     }
 }
 
-/// The report of a launch of which no rank reported.
+/// The report of a launch without any rank's report.
 fn silent(evidence: &Evidence<'_>) -> Report {
     let measured = Measured { wall_seconds: Some(evidence.wall_seconds), ..Measured::default() };
     Report { measured, ..Report::bare(evidence.plan, 0, Outcome::Failed) }
 }
 
-/// Adds what rank 0 had said in its progress, where the report knows less.
+/// Fills gaps in the report from the last progress of rank 0.
 fn catch_up(report: &mut Report, progress: &Progress) {
     let measured = &mut report.measured;
     measured.steps = measured.steps.max(progress.step);
@@ -137,7 +137,7 @@ fn catch_up(report: &mut Report, progress: &Progress) {
     }
 }
 
-/// The report with its texts, curves and maps cut to what the contract allows.
+/// The report with its texts, curves and maps truncated to the contract's limits.
 pub(crate) fn bounded(mut report: Report) -> Report {
     report.message = truncated(&report.message, MAX_TEXT).to_owned();
     if report.losses.len() > MAX_LOSSES {

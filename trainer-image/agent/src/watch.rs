@@ -1,4 +1,4 @@
-//! Hang detection: what rank 0 says of its progress, and for how long it has said nothing new.
+//! Hang detection: the progress of rank 0, and the time since it last changed.
 
 use crate::durable::{MAX_PROGRESS, read_bounded};
 use crate::node::Limits;
@@ -9,7 +9,7 @@ use pawl_contract::report::truncated;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// What rank 0 says, and since when it has said nothing new.
+/// The progress of rank 0, and when it last changed.
 pub(crate) struct Watch {
     file: PathBuf,
     stuck: PathBuf,
@@ -43,7 +43,7 @@ impl Watch {
         }
     }
 
-    /// Reads `progress.json`; what it says when that is new.
+    /// Reads `progress.json`; returns the progress if it has changed.
     pub(crate) fn look(&mut self) -> Option<Progress> {
         let text = read_bounded(&self.file, MAX_PROGRESS).ok()?;
         if text == self.text {
@@ -57,28 +57,28 @@ impl Watch {
         let before = self.progress.as_ref().map(mark);
         if before != Some(mark(&progress)) {
             self.since = Instant::now();
-            // What comes first may only say where the launch resumes.
+            // The first progress may only report the position at which the launch resumes.
             self.moved |= before.is_some() || (progress.step > 0 && !self.resumes);
         }
         self.progress = Some(progress.clone());
         Some(progress)
     }
 
-    /// What to say when there was no progress for too long.
+    /// The message of a hang: no progress for too long.
     pub(crate) fn hung(&self) -> Option<String> {
         let allowed = if self.moved { self.timeout } else { self.timeout.saturating_add(self.allowance) };
         let silent = self.since.elapsed();
         (silent >= allowed).then(|| match &self.progress {
             Some(p) => format!("no progress for {:.0} s; the last step was {}", silent.as_secs_f64(), p.step),
-            None => format!("no progress for {:.0} s; not one step was made", silent.as_secs_f64()),
+            None => format!("no progress for {:.0} s; no step was completed", silent.as_secs_f64()),
         })
     }
 
-    /// Writes down where the ranks are; the beginning of it in one line.
+    /// Writes the state of the ranks to a file; returns the beginning of it in one line.
     pub(crate) fn note_stuck(&self, ranks: &Ranks) -> String {
         let text = ranks.whereabouts();
         if let Err(e) = std::fs::write(&self.stuck, &text) {
-            tracing::warn!(file = %self.stuck.display(), error = %e, "cannot say where the ranks hang");
+            tracing::warn!(file = %self.stuck.display(), error = %e, "cannot write where the ranks hang");
         }
         truncated(&text, 1000).lines().collect::<Vec<_>>().join(" ")
     }

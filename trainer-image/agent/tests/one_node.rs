@@ -297,7 +297,7 @@ async fn bad_plans_and_directories_in_use_are_refused() {
         assert!(refused(&bad).await.to_string().contains("a name has"), "{name}");
     }
     let twice = pawl_contract::plan::AttemptPlan { launches: vec![launch("a"), launch("a")], ..good.clone() };
-    assert!(refused(&twice).await.to_string().contains("launch `a` is there twice"));
+    assert!(refused(&twice).await.to_string().contains("launch `a` is duplicated"));
     let future = pawl_contract::plan::AttemptPlan { contract: 2, ..good.clone() };
     assert!(refused(&future).await.to_string().contains("contract 2"));
     first.stop.send(Stop::Now).unwrap();

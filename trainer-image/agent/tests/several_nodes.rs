@@ -138,7 +138,7 @@ async fn a_lost_agent_is_a_lost_peer_on_every_side() {
         for agent in agents {
             let result = agent.result().await;
             assert_eq!((result.end, outcomes(&result)), (AttemptEnd::LostPeer, vec![("a", Outcome::LostPeer)]));
-            assert!(result.message.contains(&format!("agent {lost} went away")), "{}", result.message);
+            assert!(result.message.contains(&format!("agent {lost} was lost")), "{}", result.message);
         }
         assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
     }
@@ -159,7 +159,7 @@ async fn an_agent_that_falls_silent_is_lost() {
     let result = agent.result().await;
     assert!((Duration::from_millis(400)..SOON).contains(&begun.elapsed()), "{:?}", begun.elapsed());
     assert_eq!((result.end, result.launches.len()), (AttemptEnd::LostPeer, 0));
-    assert_eq!(result.message, "agent 1 went away: no line came in time");
+    assert_eq!(result.message, "agent 1 was lost: no line received in time");
     drop(silent);
 }
 
@@ -190,7 +190,7 @@ async fn a_gang_that_is_never_whole_gives_up() {
         .collect();
     let result = agreed(agents).await;
     assert_eq!((result.end, result.launches.len()), (AttemptEnd::LostPeer, 0));
-    assert_eq!(result.message, "no agent 2 within 0.5 s");
+    assert_eq!(result.message, "no connection from agent 2 within 0.5 s");
 }
 
 #[tokio::test]

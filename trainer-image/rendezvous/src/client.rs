@@ -15,11 +15,11 @@ pub struct Client {
     stream: BufReader<TcpStream>,
 }
 
-/// The rendezvous did not do what the rank asked.
+/// A request to the rendezvous failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// A variable of the contract's environment is missing or malformed.
-    #[error("environment variable {0}: not set as the agent sets it: start ranks through `pawl`")]
+    #[error("environment variable {0}: missing or malformed; the agent sets it: start ranks through `pawl`")]
     Environment(&'static str),
     /// The token cannot be read.
     #[error(transparent)]
@@ -27,17 +27,17 @@ pub enum ClientError {
     /// The connection failed or was closed.
     #[error("rendezvous: {0}")]
     Connection(#[from] std::io::Error),
-    /// The other side does not hold the gang's token, or closed the connection because this side does not.
-    #[error("rendezvous: the two sides do not hold the same token")]
+    /// Authentication failed: the two sides hold different tokens.
+    #[error("rendezvous: authentication failed: the two sides hold different tokens")]
     WrongToken,
-    /// The other side speaks another language.
-    #[error("rendezvous: an unreadable answer: do both sides run the same version of pawl?")]
+    /// The response does not follow the protocol.
+    #[error("rendezvous: malformed response: do both sides run the same version of pawl?")]
     Protocol,
-    /// The other side refused, and why.
-    #[error("rendezvous: refused: {0}")]
+    /// The request was rejected, and why.
+    #[error("rendezvous: rejected: {0}")]
     Refused(String),
-    /// Nobody stored the value in time.
-    #[error("rendezvous: nobody stored `{key}` within {waited:?}")]
+    /// Timeout: no rank stored the value.
+    #[error("rendezvous: timeout: no rank stored `{key}` within {waited:?}")]
     Timeout {
         /// The key.
         key: String,
@@ -46,13 +46,16 @@ pub enum ClientError {
     },
 }
 
-/// Time for connecting, for the handshake and for an answer beyond its own wait.
+/// Timeout of connecting, of the handshake, and of a response beyond the wait that the request asks for.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Longest wait that is asked for at once.
+/// Longest wait of a single request.
 const WAIT: Duration = Duration::from_secs(20);
 
-/// Connects to `address` (`host:port`) and proves the token, in 10 s a step at most. The bytes are those that were
-/// received behind the handshake already.
+/// Connects to `address` (`host:port`) and authenticates with the token; each step times out after 10 s. Returns the
+/// connection and the bytes that were received after the handshake.
+///
+/// # Errors
+/// [`ClientError`] when the address cannot be reached, the handshake fails, or the tokens differ.
 pub fn connect(address: &str, token: &Token, who: Who) -> Result<(TcpStream, Vec<u8>), ClientError> {
     let client = Client::open(address, token, who)?;
     let received = client.stream.buffer().to_vec();
@@ -61,6 +64,9 @@ pub fn connect(address: &str, token: &Token, who: Who) -> Result<(TcpStream, Vec
 
 impl Client {
     /// Connects as the rank that the environment names (see [`pawl_contract::env`]), for the launch of the plan.
+    ///
+    /// # Errors
+    /// [`ClientError`] when a variable is missing or malformed, the token cannot be read, and as [`Client::connect`].
     pub fn from_env(launch: &str) -> Result<Self, ClientError> {
         use pawl_contract::env;
         let variable = |name| std::env::var(name).map_err(|_| ClientError::Environment(name));
@@ -70,6 +76,9 @@ impl Client {
     }
 
     /// Connects to `address` (`host:port`) as `rank` of `launch`.
+    ///
+    /// # Errors
+    /// As the function [`connect`].
     pub fn connect(address: &str, token: &Token, rank: u32, launch: &str) -> Result<Self, ClientError> {
         Self::open(address, token, Who::Rank { rank, launch: launch.to_owned() })
     }
@@ -96,7 +105,7 @@ impl Client {
         let ListenerNonce { nonce } = client.receive(MAX_HELLO_LINE)?;
         let challenge = Challenge { hello, listener_nonce: nonce };
         client.send(&json(&Proof { proof: prove(token, Side::Caller, &challenge) }))?;
-        // Whoever refuses a proof just closes the connection.
+        // A side that rejects a proof closes the connection.
         let answer: Proof = client.receive(MAX_HELLO_LINE).map_err(|error| match error {
             ClientError::Connection(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => ClientError::WrongToken,
             error => error,
@@ -107,7 +116,11 @@ impl Client {
         Ok(client)
     }
 
-    /// Stores `value` (64 KiB at most) under `key` (256 bytes at most) for all ranks of the launch. A key is stored once.
+    /// Stores `value` (64 KiB at most) under `key` (256 bytes at most) for all ranks of the launch. A key can be stored once.
+    ///
+    /// # Errors
+    /// [`ClientError`] when the connection is lost, or the request is rejected: the key is already stored, a limit is
+    /// exceeded, or the launch is not running.
     pub fn put(&mut self, key: &str, value: &[u8]) -> Result<(), ClientError> {
         self.send(&json(&Ask::Put { key: key.to_owned(), value: hex(value) }))?;
         match self.receive(MAX_LINE)? {
@@ -118,6 +131,9 @@ impl Client {
     }
 
     /// The value of `key`, waiting up to `timeout` for a rank to store it.
+    ///
+    /// # Errors
+    /// [`ClientError`] when no rank stores the key in time, the connection is lost, or the launch is not running.
     pub fn get(&mut self, key: &str, timeout: Duration) -> Result<Vec<u8>, ClientError> {
         let start = Instant::now();
         loop {

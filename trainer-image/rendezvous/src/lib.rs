@@ -1,6 +1,6 @@
-//! Where a gang meets: the token's proof, the messages on the wire, and the blocking client of a rank.
+//! Rendezvous of a gang: token authentication, the wire messages, and the blocking client of a rank.
 //!
-//! Agent 0 of a gang listens (its side is in `pawl-agent`); the other agents and all ranks connect and prove that they
+//! Agent 0 of a gang listens (the server side is in `pawl-agent`); the other agents and all ranks connect and prove that they
 //! hold the gang's [`Token`] without sending it:
 //!
 //! ```text
@@ -11,12 +11,12 @@
 //!                      <- {"proof": HMAC(token, "listener" first-line S)}
 //! ```
 //!
-//! Both proofs are HMAC-SHA256, compared in constant time. What follows is one JSON document a line ([`wire`]). The
-//! proof keeps strangers out of the gang; it does not encrypt, so the network between the nodes of a gang must be one
-//! that nobody else can write to (a NetworkPolicy does that on Kubernetes).
+//! Both proofs are HMAC-SHA256, compared in constant time. After the handshake, each line is one JSON document ([`wire`]).
+//! The proof authenticates both sides; it does not encrypt, so only members of the gang may be able to write to the network
+//! between its nodes (on Kubernetes, enforce this with a NetworkPolicy).
 //!
 //! Ranks [`Client::put`] and [`Client::get`] small values, such as an NCCL id or the address that a rank listens on.
-//! Values live as long as their launch.
+//! Values are dropped when their launch ends.
 
 mod client;
 pub mod proof;

@@ -1,29 +1,32 @@
-//! The proof that both sides hold the token.
+//! Mutual proof that both sides hold the token.
 
 use crate::Token;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use std::fmt::Write;
 
-/// Which side of the connection makes a proof; the sides differ, so that a proof cannot be sent back.
+/// Side of the connection that makes a proof. The sides' proofs differ, so that a proof cannot be reflected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// Who connected.
+    /// The side that connected.
     Caller,
-    /// Agent 0, who listens.
+    /// Agent 0, which listens.
     Listener,
 }
 
-/// What both sides of one connection agree on.
+/// The values of one connection that both proofs cover.
 #[derive(Clone, Debug)]
 pub struct Challenge {
-    /// The caller's first line, as it was sent: who it says it is, and its random text.
+    /// The caller's first line as sent: its claimed identity and its nonce.
     pub hello: String,
-    /// Random text of the listener.
+    /// Nonce of the listener.
     pub listener_nonce: String,
 }
 
-/// 256 random bits in hexadecimal digits.
+/// 256 random bits in hexadecimal.
+///
+/// # Errors
+/// When the system's random number generator cannot be read.
 pub fn random_hex() -> std::io::Result<String> {
     let mut bytes = [0_u8; 32];
     getrandom::fill(&mut bytes).map_err(|e| std::io::Error::other(e.to_string()))?;
@@ -39,7 +42,7 @@ pub fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// The bytes of hexadecimal digits; `None` when they are not.
+/// Decodes hexadecimal; `None` when `text` is not hexadecimal.
 pub fn unhex(text: &str) -> Option<Vec<u8>> {
     let digits = text.as_bytes();
     if !digits.len().is_multiple_of(2) {
@@ -56,7 +59,7 @@ fn mac(token: &Token, side: Side, challenge: &Challenge) -> Hmac<Sha256> {
         Side::Listener => b"pawl rendezvous 1 listener",
     };
     for part in [side, challenge.hello.as_bytes(), challenge.listener_nonce.as_bytes()] {
-        // The length before each part: no two challenges give the same bytes.
+        // Each part is prefixed with its length: no two challenges give the same bytes.
         mac.update(&(part.len() as u64).to_be_bytes());
         mac.update(part);
     }
@@ -68,7 +71,7 @@ pub fn prove(token: &Token, side: Side, challenge: &Challenge) -> String {
     hex(&mac(token, side, challenge).finalize().into_bytes())
 }
 
-/// Whether `proof` is the proof of `side`. Takes the same time for every wrong proof.
+/// Whether `proof` is the proof of `side`, in constant time.
 pub fn holds(token: &Token, side: Side, challenge: &Challenge, proof: &str) -> bool {
     unhex(proof).is_some_and(|bytes| mac(token, side, challenge).verify_slice(&bytes).is_ok())
 }

@@ -31,17 +31,23 @@ pub enum TokenError {
 }
 
 impl Token {
-    /// Fewest bytes of a token: 128 bits in hexadecimal digits.
+    /// Minimum bytes of a token: 128 bits in hexadecimal.
     pub const SHORTEST: usize = 32;
-    /// Most bytes of a token.
+    /// Maximum bytes of a token.
     pub const LONGEST: usize = 1024;
 
-    /// A fresh random token: 256 bits in hexadecimal digits.
+    /// A new random token: 256 bits in hexadecimal.
+    ///
+    /// # Errors
+    /// When the system's random number generator cannot be read.
     pub fn random() -> std::io::Result<Self> {
         Ok(Self(crate::proof::random_hex()?.into_bytes()))
     }
 
-    /// Reads a token; white space around it does not count.
+    /// Reads a token; surrounding white space is ignored.
+    ///
+    /// # Errors
+    /// [`TokenError`] when the file cannot be read, or the token is too short or too long.
     pub fn read(path: &Path) -> Result<Self, TokenError> {
         let unreadable = |source| TokenError::Unreadable { path: path.to_owned(), source };
         let mut bytes = Vec::new();

@@ -1,21 +1,21 @@
-//! The messages of the handshake and of ranks: one JSON document a line. Agents add their own in `pawl-agent`.
+//! The messages of the handshake and of ranks, one JSON document per line. The messages between agents are in `pawl-agent`.
 
 use serde::{Deserialize, Serialize};
 
-/// Version of the handshake and the messages. Both sides must speak the same.
+/// Version of the protocol: handshake and messages. Both sides must use the same.
 pub const VERSION: u32 = 1;
-/// Longest line before the proof, in bytes with its line feed.
+/// Maximum length of a line before the proof, in bytes with its line feed.
 pub const MAX_HELLO_LINE: usize = 1024;
-/// Longest line after the proof, in bytes with its line feed.
+/// Maximum length of a line after the proof, in bytes with its line feed.
 pub const MAX_LINE: usize = 256 * 1024;
-/// Longest key, in bytes.
+/// Maximum length of a key in bytes.
 pub const MAX_KEY: usize = 256;
-/// Longest value, in bytes (twice as many as hexadecimal digits on the wire).
+/// Maximum length of a value in bytes; on the wire it is in hexadecimal, twice as long.
 pub const MAX_VALUE: usize = 64 * 1024;
-/// Most keys of one launch.
+/// Maximum number of keys per launch.
 pub const MAX_KEYS: usize = 8192;
 
-/// Who connects.
+/// Identity of the caller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum Who {
@@ -39,17 +39,17 @@ pub enum Who {
 pub struct Hello {
     /// [`VERSION`].
     pub version: u32,
-    /// Who connects.
+    /// Identity of the caller.
     pub who: Who,
-    /// Random text.
+    /// Nonce: random hexadecimal text.
     pub nonce: String,
 }
 
-/// First answer of the listener.
+/// First line of the listener.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ListenerNonce {
-    /// Random text.
+    /// Nonce: random hexadecimal text.
     pub nonce: String,
 }
 
@@ -61,7 +61,7 @@ pub struct Proof {
     pub proof: String,
 }
 
-/// What a rank asks.
+/// Request of a rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum Ask {
@@ -69,28 +69,28 @@ pub enum Ask {
     Put {
         /// The key.
         key: String,
-        /// The value in hexadecimal digits.
+        /// The value in hexadecimal.
         value: String,
     },
-    /// Read a value, waiting for it.
+    /// Read a value, waiting until it is stored.
     Get {
         /// The key.
         key: String,
-        /// Longest wait, in milliseconds; the listener waits 60 s at most.
+        /// Maximum wait in milliseconds; the listener waits 60 s at most.
         wait_ms: u64,
     },
 }
 
-/// What the listener answers.
+/// Response of the listener.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum Answer {
     /// The value is stored.
     Stored,
-    /// The value, in hexadecimal digits.
+    /// The value in hexadecimal.
     Value(String),
-    /// Nobody stored a value in time.
+    /// Timeout: no rank stored the value.
     Missing,
-    /// The listener will not do it, and why.
+    /// The request was rejected, and why.
     Refused(String),
 }
