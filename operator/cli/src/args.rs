@@ -22,10 +22,9 @@ pub struct Arguments {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run a job on this machine: judge its phases, then train with what held.
+    /// Run a job on this machine: measure its phases, then train with the accepted ones.
     ///
-    /// Everything is kept in the state directory: a run that was interrupted or killed goes on where it was when the
-    /// same command is given again.
+    /// All state is kept in the state directory: to resume an interrupted or killed run, repeat the command.
     #[command(after_help = crate::exit::HELP)]
     Run(Run),
     /// Check manifests, and print every problem as FILE:LINE:COLUMN.
@@ -34,21 +33,21 @@ pub enum Command {
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
     },
-    /// Print where a job is: its phases, settings, training, cost.
+    /// Print the status of a job: phases, settings, training, cost.
     Status {
-        /// Whose.
+        /// Job whose state is read.
         #[command(flatten)]
         place: Place,
-        /// Form of the output.
+        /// Output format.
         #[arg(long, value_enum, default_value = "table")]
         output: Output,
     },
     /// Write the evidence of a job as one HTML page.
     Report {
-        /// Whose.
+        /// Job whose state is read.
         #[command(flatten)]
         place: Place,
-        /// Where to; - is standard output. Default: report.html in the state directory.
+        /// Output file; - is standard output. Default: report.html in the state directory.
         #[arg(short = 'o', long = "out", value_name = "PATH")]
         out: Option<PathBuf>,
     },
@@ -72,22 +71,22 @@ pub enum Command {
     Crd,
     /// Print a completion script.
     Completion {
-        /// For which shell.
+        /// Shell to complete for.
         shell: Shell,
     },
-    /// Run the ranks of one pod: its entry point.
+    /// Run the ranks of one pod (entry point of trainer pods).
     #[command(hide = true)]
     Agent(agent::Agent),
-    /// Be one rank: read the trainer contract's environment.
+    /// Run as one rank, configured by the environment of the trainer contract.
     #[command(hide = true)]
     Trainer,
 }
 
-/// Arguments of a command that this build does not have; it refuses them all.
+/// Arguments of a command that this build does not include; all are rejected.
 #[cfg(not(feature = "cluster"))]
 #[derive(Debug, Args)]
 pub struct Absent {
-    /// Whatever was written.
+    /// Any arguments.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
     pub arguments: Vec<std::ffi::OsString>,
 }
@@ -98,21 +97,21 @@ pub struct Run {
     /// The manifest; - is standard input.
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// State directory. Default: .pawl/<job name>. Delete it to start the job anew.
+    /// State directory. Default: .pawl/<job name>. Delete it to restart the job from scratch.
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,
-    /// GPUs to use, such as 0,1. Default: the first visible ones, as many as the manifest wants.
+    /// GPUs to use, such as 0,1. Default: the first visible GPUs, as many as the manifest requests.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub gpus: Option<Vec<String>>,
-    /// Form of the result. With json and yaml, standard output is that document alone.
+    /// Output format of the result. With json and yaml, standard output contains only that document.
     #[arg(long, value_enum, default_value = "table")]
     pub output: Output,
-    /// No progress, only the result.
+    /// Print no progress, only the result.
     #[arg(short, long)]
     pub quiet: bool,
 }
 
-/// Whose state to read: `--state DIR`, or the default directory of a manifest's job.
+/// State to read: `--state DIR`, or the default directory of a manifest's job.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub struct Place {
@@ -138,10 +137,10 @@ pub struct Plan {
     pub phases: Vec<String>,
 }
 
-/// Form of an output.
+/// Output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Output {
-    /// For people.
+    /// Human-readable table.
     Table,
     /// JSON.
     Json,
@@ -149,13 +148,13 @@ pub enum Output {
     Yaml,
 }
 
-/// What of a plan to print.
+/// View of a plan to print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Dump {
     /// Operators after all passes.
     Graph,
     /// Kernels, as the graph executor runs them.
     Kernels,
-    /// Places in memory, and the predicted peak.
+    /// Memory layout, and the predicted peak.
     Memory,
 }

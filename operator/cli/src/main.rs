@@ -1,4 +1,4 @@
-//! `pawl`: one manifest, judged phase by phase. See `pawl --help`.
+//! `pawl`: measures the phases of a training job one by one. See `pawl --help`.
 
 mod args;
 mod commands;
@@ -8,7 +8,7 @@ use clap::Parser;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// The program is what its name says: a link is enough for kubectl to find it.
+/// Dispatches on the name of the program: a link is enough for kubectl to find the plugin.
 fn main() -> ExitCode {
     let mut words = std::env::args_os();
     let program = words.next().unwrap_or_default();

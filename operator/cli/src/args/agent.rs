@@ -5,38 +5,38 @@ use pawl_contract::{env, pod};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// `pawl agent`: runs the ranks of a pod, or does what the subcommand says.
+/// `pawl agent`: runs the ranks of a pod, or the subcommand.
 #[derive(Debug, Args)]
 pub struct Agent {
-    /// What to do instead of running a pod.
+    /// Subcommand, instead of running a pod.
     #[command(subcommand)]
     pub command: Option<AgentCommand>,
-    /// The pod.
+    /// Options of running a pod.
     #[command(flatten)]
     pub pod: Pod,
 }
 
-/// What an agent does besides running a pod.
+/// Subcommands of an agent.
 #[derive(Debug, Subcommand)]
 pub enum AgentCommand {
-    /// Copy this program to DIR/pawl, for a container whose image has none.
+    /// Copy this program to DIR/pawl, for a container whose image does not include it.
     Install {
-        /// Where to.
+        /// Destination directory.
         #[arg(value_name = "DIR")]
         directory: PathBuf,
     },
 }
 
-/// What the operator gives to a pod.
+/// Configuration of a pod, set by the operator.
 #[derive(Debug, Args)]
 pub struct Pod {
     /// The attempt's plan.
     #[arg(long, env = pod::PLAN, value_name = "PATH")]
     pub plan: Option<PathBuf>,
-    /// Index of this pod in the gang; 0 coordinates.
+    /// Index of this pod in the gang; pod 0 coordinates.
     #[arg(long, env = pod::INDEX, value_name = "N", default_value = "0")]
     pub replica: u32,
-    /// host:port at which pod 0 is reached by the others.
+    /// host:port at which the other pods reach pod 0.
     #[arg(long, env = pod::AGENT_ADDRESS, value_name = "HOST:PORT", requires = "token_file")]
     pub address: Option<String>,
     /// File that holds the gang's token.
@@ -48,13 +48,13 @@ pub struct Pod {
     /// Checkpoint storage, URL or path. Default: in the working directory.
     #[arg(long, env = env::CHECKPOINTS, value_name = "URL")]
     pub checkpoints: Option<String>,
-    /// Where workloads keep generated data. Default: in the working directory.
+    /// Directory for generated data of workloads. Default: in the working directory.
     #[arg(long, env = env::DATA, value_name = "DIR")]
     pub data: Option<PathBuf>,
-    /// Port for /metrics and /healthz, and of pod 0 /progress and /attempt. Default: none is served.
+    /// HTTP port of /metrics and /healthz, and on pod 0 also of /progress and /attempt. Default: no HTTP server.
     #[arg(long, env = pod::HTTP_PORT, value_name = "PORT")]
     pub http_port: Option<u16>,
-    /// Where the results go in at most 4096 bytes.
+    /// File for the termination message: the results in at most 4096 bytes.
     #[arg(long, env = "PAWL_TERMINATION_LOG", default_value = "/dev/termination-log", value_name = "PATH")]
     pub termination_log: PathBuf,
     /// The trainer and its arguments, for plans without a command. Default: the built-in trainer.

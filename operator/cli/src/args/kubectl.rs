@@ -9,36 +9,36 @@ use std::path::PathBuf;
 
 use crate::commands::kubectl::complete;
 
-/// What its exit codes mean.
+/// Its exit codes.
 const HELP: &str = "Exit codes:
-  0  done; with status --watch: the job is complete, and every gate holds
+  0  success; with status --watch: the job is complete, and every gate passed
   1  with status --watch: the job failed
-  2  bad input: no such job or phase, a manifest that is not valid, or that cannot run here; nothing was changed
-  3  with status --watch: the job is at rest, but not as asked: a gate was missed, or it is suspended
-  4  the cluster cannot be used: not reached, not allowed, or TrainingJobs are not installed";
+  2  invalid input: no such job or phase, or a manifest that is invalid or cannot run here; nothing was changed
+  3  with status --watch: the job has stopped without reaching its goal: a gate failed, or it is suspended
+  4  the cluster cannot be used: unreachable, forbidden, or the TrainingJob CRD is not installed";
 
-/// Looks after the TrainingJobs of a cluster.
+/// Manages the TrainingJobs of a cluster.
 #[derive(Debug, Parser)]
 #[command(name = "kubectl-pawl", bin_name = "kubectl pawl", version, max_term_width = 100)]
 pub struct Plugin {
-    /// What to do, and where.
+    /// Command and cluster.
     #[command(flatten)]
     pub arguments: Arguments,
 }
 
-/// What to do, and where.
+/// Command and cluster.
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub struct Arguments {
-    /// Which cluster.
+    /// Cluster to connect to.
     #[command(flatten)]
     pub cluster: Cluster,
-    /// What to do.
+    /// Command to run.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// Which cluster, as kubectl says it.
+/// Cluster to connect to, with kubectl's options.
 #[derive(Debug, Default, Args)]
 pub struct Cluster {
     /// Namespace. Default: that of the context.
@@ -52,88 +52,88 @@ pub struct Cluster {
     pub kubeconfig: Option<PathBuf>,
 }
 
-/// What to do.
+/// Command to run.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Print where a job is: its phases, settings, training, cost.
+    /// Print the status of a job: phases, settings, training, cost.
     Status {
-        /// Which.
+        /// Name of the job.
         #[command(flatten)]
         job: Job,
-        /// Go on printing until the job is at rest, and exit as `pawl run` does.
+        /// Watch the job until it completes, fails or is suspended, and exit with the exit codes of `pawl run`.
         #[arg(short, long)]
         watch: bool,
-        /// Form of the output.
+        /// Output format.
         #[arg(short, long, value_enum, default_value = "table")]
         output: Output,
     },
     /// Write the evidence of a job as one HTML page.
     Report {
-        /// Which.
+        /// Name of the job.
         #[command(flatten)]
         job: Job,
-        /// Where to; - is standard output. Default: JOB.html.
+        /// Output file; - is standard output. Default: JOB.html.
         #[arg(short = 'o', long = "out", value_name = "PATH")]
         out: Option<PathBuf>,
     },
-    /// Revert phases, and keep them out: pins them to RolledBack.
+    /// Roll back phases permanently: pins them to RolledBack.
     #[command(group = ArgGroup::new("which").required(true))]
     Rollback {
-        /// Which.
+        /// Name of the job.
         #[command(flatten)]
         job: Job,
-        /// A phase; may be given several times.
+        /// Phase to roll back; may be repeated.
         #[arg(short, long = "phase", group = "which", value_name = "NAME", add = ArgValueCompleter::new(complete::phases))]
         phases: Vec<String>,
-        /// All phases: train with the baseline.
+        /// Roll back all phases: train with the baseline.
         #[arg(long, group = "which")]
         all: bool,
     },
-    /// Pin a phase: a person's word beats measurement.
+    /// Pin a phase: a manual override of the measured verdict.
     Pin {
-        /// Which.
+        /// Name of the job.
         #[command(flatten)]
         job: Job,
-        /// The phase; may be given several times.
+        /// Phase to pin; may be repeated.
         #[arg(short, long = "phase", required = true, value_name = "NAME", add = ArgValueCompleter::new(complete::phases))]
         phases: Vec<String>,
-        /// To what.
+        /// State to pin the phase to.
         #[arg(value_enum)]
         to: PinTo,
     },
-    /// Stop after a checkpoint, and give all devices back.
+    /// Stop after a checkpoint, and release all devices.
     Suspend {
-        /// Which.
+        /// Name of the job.
         #[command(flatten)]
         job: Job,
     },
-    /// Let a suspended job go on.
+    /// Resume a suspended job.
     Resume {
-        /// Which.
+        /// Name of the job.
         #[command(flatten)]
         job: Job,
     },
     /// Print the log of the rank that failed first, or of rank 0 of the newest attempt.
     Logs {
-        /// Which.
+        /// Name of the job.
         #[command(flatten)]
         job: Job,
-        /// Go on as the log grows, until the pod ends.
+        /// Follow the log until the pod ends.
         #[arg(short, long)]
         follow: bool,
-        /// Lines from the end. Default: all.
+        /// Number of lines from the end of the log. Default: all.
         #[arg(long, value_name = "N")]
         tail: Option<u32>,
-        /// This rank instead, whichever failed.
+        /// Print the log of this rank.
         #[arg(long, value_name = "N")]
         rank: Option<u32>,
     },
-    /// Say whether a manifest would run here, without running it.
+    /// Check whether a manifest can run on this cluster, without running it.
     Preflight {
         /// The manifest; - is standard input.
         #[arg(short, long = "filename", value_name = "FILE")]
         file: PathBuf,
-        /// Form of the output.
+        /// Output format.
         #[arg(short, long, value_enum, default_value = "table")]
         output: Output,
     },
@@ -141,7 +141,7 @@ pub enum Command {
     ///
     /// kubectl itself completes `kubectl pawl` when a link to pawl named kubectl_complete-pawl is in the PATH.
     Completion {
-        /// For which shell.
+        /// Shell to complete for.
         shell: Shell,
     },
 }
@@ -154,34 +154,34 @@ pub struct Job {
     pub name: String,
 }
 
-/// The name in `NAME` or `tj/NAME`, as kubectl takes and prints it.
+/// The name in `NAME` or `tj/NAME`, as kubectl accepts and prints it.
 fn bare_name(text: &str) -> Result<String, String> {
     match text.split_once('/') {
         None => Ok(text.to_owned()),
         Some(("tj" | "trainingjob" | "trainingjobs" | "trainingjob.pawl.dev" | "trainingjobs.pawl.dev", name)) => {
             Ok(name.to_owned())
         }
-        Some((kind, _)) => Err(format!("{kind:?} is no kind of Pawl: give the name of a TrainingJob, or tj/NAME")),
+        Some((kind, _)) => Err(format!("{kind:?} is not a TrainingJob: give the name of a TrainingJob, or tj/NAME")),
     }
 }
 
-/// What a phase is pinned to.
+/// State that a phase is pinned to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "PascalCase")]
 pub enum PinTo {
-    /// Keep it, unmeasured.
+    /// Apply it, without measurement.
     Accepted,
-    /// Leave it out, unmeasured.
+    /// Do not apply it, without measurement.
     RolledBack,
-    /// Measure and judge it, but do not keep it.
+    /// Measure it and report the verdict, but do not apply it.
     DryRun,
-    /// Take the pin away: measurement decides.
+    /// Remove the pin: the measurement decides.
     #[value(name = "none")]
     Nothing,
 }
 
 impl PinTo {
-    /// As the spec says it.
+    /// The value of `pin` in the spec.
     pub const fn pin(self) -> Option<Pin> {
         match self {
             Self::Accepted => Some(Pin::Accepted),

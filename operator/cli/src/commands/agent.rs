@@ -16,10 +16,10 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tracing_subscriber::EnvFilter;
 
-/// The pod cannot run its part of the attempt.
+/// Error that prevents the pod from running its part of the attempt.
 #[derive(Debug, thiserror::Error)]
 enum PodError {
-    #[error("--plan: not given: name the attempt's plan")]
+    #[error("--plan: missing: give the path of the attempt's plan")]
     NoPlan,
     #[error("{}: {source}", path.display())]
     Plan { path: PathBuf, source: io::Error },
@@ -71,13 +71,14 @@ fn run(pod: Pod) -> ExitCode {
     ExitCode::from(outcome.exit_code())
 }
 
-/// Pod 0 tells the results. What ended the attempt before there was any, and what ended another pod, is told in words.
+/// The termination message: on pod 0 the results; on other pods, and when there are no results, the reason of the end as text.
 fn last_words(replica: u32, result: &AttemptResult) -> String {
     let nothing_but_words = result.launches.is_empty() && !result.message.is_empty();
     if replica == 0 && !nothing_but_words { report::fold(&result.launches) } else { result.message.clone() }
 }
 
-/// How the pod exits: 0 when all was run, else why it was not. All pods of a gang agree on the rank that failed first.
+/// Outcome that determines the pod's exit code: `Done` when all launches ran, else the reason. All pods of a gang agree on the
+/// rank that failed first.
 fn outcome(result: &AttemptResult) -> Outcome {
     match result.end {
         AttemptEnd::Complete => Outcome::Done,
@@ -90,7 +91,7 @@ fn outcome(result: &AttemptResult) -> Outcome {
     }
 }
 
-/// Standard output is for the lines of the ranks.
+/// Logs to standard error: standard output carries the output of the ranks.
 fn log_to_stderr() {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     let lines = tracing_subscriber::fmt().json().flatten_event(true).with_current_span(false);
@@ -106,16 +107,16 @@ fn read_plan(path: Option<&Path>) -> Result<AttemptPlan, PodError> {
 fn attempt(arguments: Pod) -> Result<AttemptResult, PodError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let result = runtime.block_on(async {
-        // Before anything else: process 1 does not hear a signal that it does not listen for.
+        // First: the kernel discards signals to process 1 that have no handler.
         let interrupts = Interrupts::listen()?;
         pawl_agent::reap_orphans()?;
         let plan = read_plan(arguments.plan.as_deref())?;
         let place = tracing::info_span!("attempt", job = plan.job, attempt = plan.attempt, pod = arguments.replica);
-        // On this thread everything is about this attempt.
+        // Everything on this thread belongs to this attempt.
         let _here = place.entered();
         whole(&plan, arguments, interrupts).await
     });
-    // A look-up of a name may still wait for an answer that nobody needs.
+    // Do not wait for a pending DNS lookup.
     runtime.shutdown_background();
     result
 }
@@ -128,7 +129,7 @@ async fn whole(plan: &AttemptPlan, arguments: Pod, mut interrupts: Interrupts) -
         tokio::spawn(pawl_agent::serve(listen(port)?, live.clone()));
     }
     let (stop, stopped) = watch::channel(Stop::No);
-    tracing::info!(launches = plan.launches.len(), ranks = plan.ranks(), "the attempt begins");
+    tracing::info!(launches = plan.launches.len(), ranks = plan.ranks(), "attempt started");
     let planned = plan.clone();
     let heard = move |event: Event| {
         live.hear(&event);
@@ -140,12 +141,12 @@ async fn whole(plan: &AttemptPlan, arguments: Pod, mut interrupts: Interrupts) -
         tokio::select! {
             result = &mut run => {
                 let result = result?;
-                tracing::info!(end = ?result.end, "the attempt ends{}{}", colon(&result.message), result.message);
+                tracing::info!(end = ?result.end, "attempt ended{}{}", colon(&result.message), result.message);
                 return Ok(result);
             }
             signal = interrupts.next() => {
-                tracing::info!("{signal}: the ranks are asked to stop");
-                // However often it is asked: whoever cannot wait for a checkpoint has SIGKILL.
+                tracing::info!("{signal}: stopping the ranks");
+                // Repeated signals change nothing: SIGKILL ends the pod without a checkpoint.
                 let _ = stop.send(Stop::Gracefully);
             }
         }
@@ -184,16 +185,16 @@ fn node(plan: &AttemptPlan, arguments: Pod) -> Result<Node, PodError> {
     Ok(node)
 }
 
-/// Listens on all addresses, of both families where the node has both.
+/// Listens on all addresses, IPv4 and IPv6 where the node supports both.
 fn listen(port: u16) -> Result<TcpListener, PodError> {
     let both = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port));
     let listener = both.or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)));
     listener.map_err(|source| PodError::Listen { port, source })
 }
 
-/// Each rank's share of the processors that the pod may use, unless the pod's environment says otherwise.
+/// Each rank's share of the CPUs available to the pod, unless the pod's environment sets the number of threads.
 fn threads(ranks: u32) -> Vec<(String, String)> {
-    // This knows of limits by control groups.
+    // This takes cgroup limits into account.
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let share = (processors / ranks.max(1) as usize).max(1);
     ["OMP_NUM_THREADS", "RAYON_NUM_THREADS"]

@@ -1,4 +1,4 @@
-//! A file per subcommand.
+//! One file per subcommand.
 
 mod agent;
 #[cfg(feature = "cluster")]
@@ -21,7 +21,7 @@ use serde::Serialize;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-/// Does what the command line says.
+/// Runs the command.
 pub fn dispatch(command: Command) -> ExitCode {
     match command {
         Command::Run(run) => run::run(&run),
@@ -46,7 +46,7 @@ pub fn dispatch(command: Command) -> ExitCode {
     }
 }
 
-/// Refuses a command that needs a client of the Kubernetes API.
+/// Rejects a command that needs the Kubernetes client.
 #[cfg(not(feature = "cluster"))]
 pub fn without_cluster() -> ExitCode {
     const REMEDY: &str = "this pawl was built without the commands for a cluster: build it with \
@@ -54,7 +54,7 @@ pub fn without_cluster() -> ExitCode {
     exit::with_error(exit::INPUT, &REMEDY)
 }
 
-/// Prints a result. A reader that has seen enough, such as `head`, is no error.
+/// Prints a result. A reader that closes the pipe early, such as `head`, is not an error.
 fn print(text: &str) -> ExitCode {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -65,7 +65,7 @@ fn print(text: &str) -> ExitCode {
     }
 }
 
-/// How wide a table may be, and whether it may be coloured; in a pipe nothing is cut.
+/// Maximum width of a table, and whether it may be coloured; in a pipe nothing is truncated.
 fn terminal() -> (Option<usize>, bool) {
     let term = Term::stdout();
     let width = term.size_checked().map(|(_, columns)| usize::from(columns));

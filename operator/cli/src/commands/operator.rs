@@ -13,10 +13,10 @@ use std::thread;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// More threads would wait for the same API server; a machine of 128 cores must not start 128.
+/// Worker threads: more of them would only wait for the same API server, on a machine with 128 cores too.
 const MOST_THREADS: usize = 4;
 
-/// Runs the operator until SIGTERM or SIGINT, then gives the lease back and ends with 0.
+/// Runs the operator until SIGTERM or SIGINT, then releases the lease and exits with 0.
 pub fn operator(arguments: Operator) -> ExitCode {
     match start(arguments) {
         Ok(()) => ExitCode::SUCCESS,
@@ -67,7 +67,7 @@ fn configuration(arguments: Operator, own_namespace: &str) -> Config {
     }
 }
 
-/// A name that no other process on any machine has.
+/// Default identity, unique among all processes of all machines.
 fn own_name() -> String {
     let host = rustix::system::uname();
     format!("{}-{}", host.nodename().to_string_lossy(), std::process::id())

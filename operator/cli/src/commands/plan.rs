@@ -9,7 +9,7 @@ use pawl_contract::plan::{Budget, LaunchKind, LaunchPlan, WorkloadPlan};
 use pawl_trainer::View;
 use std::process::ExitCode;
 
-/// Prints what one measuring launch of the job would run.
+/// Prints the programs of a measuring launch of the job.
 pub fn plan(arguments: &Plan) -> ExitCode {
     let job = match source::load(&arguments.file) {
         Ok(job) => job,
@@ -30,7 +30,7 @@ pub fn plan(arguments: &Plan) -> ExitCode {
     }
 }
 
-/// A measuring launch with the baseline and the named phases, in the order in which they were named.
+/// A measuring launch with the baseline and the named phases, in the given order.
 fn launch(job: &TrainingJob, phases: &[String]) -> Result<LaunchPlan, String> {
     let spec = &job.spec;
     let Some(workload) = &spec.workload.name else {
@@ -42,7 +42,7 @@ fn launch(job: &TrainingJob, phases: &[String]) -> Result<LaunchPlan, String> {
     for name in phases {
         let Some(phase) = spec.phases.iter().find(|phase| phase.name == *name) else {
             let known: Vec<&str> = spec.phases.iter().map(|phase| phase.name.as_str()).collect();
-            return Err(format!("--phase: {name:?} is no phase of the manifest: choose from {}", known.join(", ")));
+            return Err(format!("--phase: {name:?} is not a phase of the manifest: choose from {}", known.join(", ")));
         };
         settings = settings.with(&phase.settings);
     }

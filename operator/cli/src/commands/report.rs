@@ -9,7 +9,7 @@ use pawl_local::state::write_atomic;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Writes the page and says where it is.
+/// Writes the page and prints its path.
 pub fn report(place: &Place, out: Option<&Path>) -> ExitCode {
     let state = match source::place(place) {
         Ok(state) => state,

@@ -7,7 +7,7 @@ use pawl_local::display::Style;
 use pawl_local::{Options, Verdict};
 use std::process::ExitCode;
 
-/// Runs a job until it is at rest.
+/// Runs a job until it completes, fails or is stopped.
 pub fn run(arguments: &Run) -> ExitCode {
     let job = match source::load(&arguments.file) {
         Ok(job) => job,
@@ -30,7 +30,7 @@ pub fn run(arguments: &Run) -> ExitCode {
         Err(error) => return exit::with_error(exit::of_error(&error), &error),
     };
     let text = match arguments.output {
-        // A line between the progress and the result.
+        // An empty line separates the progress from the result.
         Output::Table if !arguments.quiet => format!("\n{}", status::table(&state, &finished)),
         Output::Table => status::table(&state, &finished),
         Output::Json => document(&status::Result::new(&state, &finished), false),
@@ -42,7 +42,7 @@ pub fn run(arguments: &Run) -> ExitCode {
             Some(state) => format!("{} --state {}", arguments.file.display(), state.display()),
             None => arguments.file.display().to_string(),
         };
-        eprintln!("stopped by {signal}; nothing that finished is lost: go on with `pawl run {again}`");
+        eprintln!("stopped by {signal}; all finished work is saved: resume with `pawl run {again}`");
     }
     ExitCode::from(exit::of_verdict(verdict))
 }

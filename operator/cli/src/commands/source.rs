@@ -1,4 +1,4 @@
-//! Reading manifests, and finding the state of their jobs.
+//! Reads manifests, and locates the state of their jobs.
 
 use crate::args::Place;
 use crate::exit;
@@ -9,7 +9,7 @@ use std::io::Read;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Why a manifest cannot be had.
+/// Error of reading a manifest.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
     /// It cannot be read from standard input.
@@ -39,7 +39,7 @@ pub fn refuse(error: &SourceError) -> ExitCode {
     ExitCode::from(exit::INPUT)
 }
 
-/// The state directory of `job`, unless another one is named.
+/// `named`, or else the default state directory of `job`.
 pub fn state_of(job: &TrainingJob, named: Option<&Path>) -> StateDir {
     match named {
         Some(directory) => StateDir::new(directory),
@@ -47,7 +47,7 @@ pub fn state_of(job: &TrainingJob, named: Option<&Path>) -> StateDir {
     }
 }
 
-/// The state directory that the command line means.
+/// The state directory that the command line selects.
 pub fn place(place: &Place) -> Result<StateDir, SourceError> {
     match (&place.state, &place.file) {
         (Some(directory), _) => Ok(StateDir::new(directory)),

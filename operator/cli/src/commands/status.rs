@@ -21,7 +21,7 @@ pub struct Result<'a> {
     paths: Paths,
 }
 
-/// Where everything lies, absolute.
+/// Absolute paths of the job's files.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Paths {
@@ -29,7 +29,7 @@ struct Paths {
     status: PathBuf,
     events: PathBuf,
     report: PathBuf,
-    /// The newest complete checkpoint, when checkpoints lie in the state directory.
+    /// The newest complete checkpoint, when checkpoints are in the state directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     checkpoint: Option<PathBuf>,
 }
@@ -57,13 +57,13 @@ impl<'a> Result<'a> {
     }
 }
 
-/// The result for people, as wide as the terminal; in a pipe nothing is cut.
+/// The result as a table, as wide as the terminal; in a pipe nothing is truncated.
 pub fn table(state: &StateDir, finished: &Document) -> String {
     let (width, colours) = terminal();
     summary::render(&finished.job, &finished.status, &evidence::places(state, finished), width, colours)
 }
 
-/// Prints where a job is.
+/// Prints the status of a job.
 pub fn status(place: &Place, output: Output) -> ExitCode {
     let state = match source::place(place) {
         Ok(state) => state,

@@ -5,7 +5,7 @@ use crate::exit;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Checks every file, and prints all problems of all of them.
+/// Validates every file, and prints all errors of all files.
 pub fn validate(files: &[PathBuf]) -> ExitCode {
     let mut good = true;
     for file in files {

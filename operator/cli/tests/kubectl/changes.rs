@@ -63,7 +63,7 @@ fn a_pin_can_be_any_word_of_the_api_and_be_taken_away() {
     assert_eq!(printed.out, "trainingjob.pawl.dev/toy: slow: not pinned any more\n", "{}", printed.err);
     assert_eq!(api.writes().pop().unwrap().json()[1], json!({"op": "remove", "path": "/spec/phases/1/pin"}));
     let printed = program.pawl(&["pin", "toy", "--phase", "compil", "Accepted"]);
-    assert!(printed.code == Some(2) && printed.err.contains("there is compile"), "{}", printed.err);
+    assert!(printed.code == Some(2) && printed.err.contains("available: compile"), "{}", printed.err);
     assert_eq!(api.writes().len(), 2);
 }
 
@@ -75,5 +75,5 @@ fn a_job_that_changed_meanwhile_is_left_alone_and_told() {
     });
     let printed = Program::new(&api).pawl(&["rollback", "toy", "--all"]);
     assert_eq!(printed.code, Some(2));
-    assert!(printed.err.contains("the API server refuses it: the server rejected"), "{}", printed.err);
+    assert!(printed.err.contains("rejected by the API server: the server rejected"), "{}", printed.err);
 }

@@ -9,7 +9,7 @@ fn an_unknown_job_is_told_with_those_that_are_near() {
     let api = one_job();
     let printed = Program::new(&api).pawl(&["status", "toi"]);
     assert_eq!(printed.code, Some(2));
-    assert!(printed.err.contains("namespace \"team\" has no TrainingJob \"toi\"; there is toy"), "{}", printed.err);
+    assert!(printed.err.contains("namespace \"team\" has no TrainingJob \"toi\"; available: toy"), "{}", printed.err);
 }
 
 #[test]

@@ -72,7 +72,7 @@ fn every_reason_why_it_would_not_run_is_told_at_once() {
         .collect();
     assert_eq!(bad.len(), 4, "{bad:?}");
     assert!(bad[0].contains("spec.phases: too many"), "{}", bad[0]);
-    assert!(bad[1].contains("2 pods of 4 nvidia.com/gpu") && bad[1].contains("room for 1"), "{}", bad[1]);
+    assert!(bad[1].contains("2 pods of 4 nvidia.com/gpu") && bad[1].contains("capacity for 1"), "{}", bad[1]);
     assert!(bad[2].contains("quota gpus leaves 4 of 8"), "{}", bad[2]);
     assert!(bad[3].contains("no PersistentVolumeClaim \"missing\""), "{}", bad[3]);
 }
@@ -86,7 +86,7 @@ fn what_may_not_be_seen_is_unknown_and_no_verdict() {
     });
     let printed = preflight(&api, &manifest("s3://bucket/runs"), &[]);
     assert_eq!(printed.code, Some(0), "{}\n{}", printed.out, printed.err);
-    assert!(printed.out.contains("? room on the nodes: not checked, you may not list nodes"), "{}", printed.out);
+    assert!(printed.out.contains("? capacity of the nodes: not checked, you may not list nodes"), "{}", printed.out);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What happened: counters and histograms in a registry.
+//! Counters and histograms of events, in a registry.
 
 use super::LiveOutcome;
 use super::families::purpose;
@@ -21,7 +21,7 @@ const REQUEST_BUCKETS: [f64; 9] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 
 const ATTEMPT_BUCKETS: [f64; 11] =
     [1.0, 5.0, 15.0, 60.0, 180.0, 600.0, 1800.0, 3600.0, 3.0 * 3600.0, 12.0 * 3600.0, 24.0 * 3600.0];
 
-/// The registry and what is in it.
+/// The registry and its metrics.
 pub(super) struct Counters {
     registry: Registry,
     pub(super) leader: IntGauge,
@@ -35,7 +35,7 @@ pub(super) struct Counters {
     attempt_seconds: HistogramVec,
 }
 
-/// Registers a metric that was made from literals of this file: names, help and labels are known to be right.
+/// Registers a metric made from literals of this file: names, help and labels are known to be valid.
 fn registered<M: Collector + Clone + 'static>(registry: &Registry, metric: prometheus::Result<M>) -> M {
     let metric = metric.expect("a valid metric");
     registry.register(Box::new(metric.clone())).expect("a name of its own");
@@ -54,15 +54,18 @@ impl Counters {
         };
         let build = registered(
             &registry,
-            IntGaugeVec::new(Opts::new("pawl_build_info", "The version that runs; always 1."), &["version"]),
+            IntGaugeVec::new(Opts::new("pawl_build_info", "Version of the operator; always 1."), &["version"]),
         );
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
-        let reconcile = HistogramOpts::new("pawl_reconcile_duration_seconds", "Time of one reconcile.")
+        let reconcile = HistogramOpts::new("pawl_reconcile_duration_seconds", "Duration of a reconcile.")
             .buckets(RECONCILE_BUCKETS.to_vec());
         Self {
-            leader: registered(&registry, IntGauge::new("pawl_leader", "1 while this replica acts.")),
+            leader: registered(
+                &registry,
+                IntGauge::new("pawl_leader", "1 while this replica holds the leader election lease."),
+            ),
             reconcile_seconds: registered(&registry, Histogram::with_opts(reconcile)),
-            reconcile_errors: counter("pawl_reconcile_errors_total", "Reconciles that failed.", &["kind"]),
+            reconcile_errors: counter("pawl_reconcile_errors_total", "Failed reconciles.", &["kind"]),
             api_requests: counter(
                 "pawl_api_requests_total",
                 "Requests to the API server.",
@@ -70,16 +73,16 @@ impl Counters {
             ),
             api_seconds: histogram(
                 "pawl_api_request_duration_seconds",
-                "Time to the head of the API server's answer; watches excluded.",
+                "Time to the response header of the API server; watches excluded.",
                 &REQUEST_BUCKETS,
                 &["verb"],
             ),
-            live_requests: counter("pawl_live_requests_total", "Questions to agents.", &["outcome"]),
-            rollbacks: counter("pawl_rollbacks_total", "Phases reverted.", &["reason", "scope"]),
-            attempts: counter("pawl_attempts_total", "Attempts that ended.", &["purpose", "outcome"]),
+            live_requests: counter("pawl_live_requests_total", "Progress requests to agents.", &["outcome"]),
+            rollbacks: counter("pawl_rollbacks_total", "Rolled-back phases.", &["reason", "scope"]),
+            attempts: counter("pawl_attempts_total", "Finished attempts.", &["purpose", "outcome"]),
             attempt_seconds: histogram(
                 "pawl_attempt_duration_seconds",
-                "From the decision to the end of an attempt.",
+                "Time from the decision to the end of an attempt.",
                 &ATTEMPT_BUCKETS,
                 &["purpose"],
             ),
@@ -112,7 +115,7 @@ impl Counters {
         self.live_requests.with_label_values(&[outcome]).inc();
     }
 
-    /// Counts a request to the API server. `took` is absent for a watch, which is as long as its events last.
+    /// Counts a request to the API server. `took` is absent for a watch, which lasts as long as its connection.
     pub(super) fn request(&self, verb: &str, resource: &str, code: &str, took: Option<Duration>) {
         self.api_requests.with_label_values(&[verb, resource, code]).inc();
         if let Some(took) = took {
@@ -120,7 +123,7 @@ impl Counters {
         }
     }
 
-    /// Counts what happened between two statuses of a job.
+    /// Counts the changes between two statuses of a job.
     pub(super) fn changed(
         &self,
         job: &TrainingJob,
@@ -147,7 +150,7 @@ impl Counters {
     }
 }
 
-/// How an attempt ended that the status no longer has.
+/// Ending of an attempt that is no longer in the status.
 fn outcome(attempt: &AttemptStatus, observed: &Observed) -> &'static str {
     let facts = observed.attempts.iter().find(|facts| facts.name == attempt.name);
     match facts.map(|facts| &facts.state) {

@@ -1,8 +1,8 @@
-//! Prometheus' text format, written family by family: the series of a thousand jobs never exist as objects.
+//! Prometheus' text format, written family by family: the series of a thousand jobs are never held as objects.
 
 use std::fmt::Write;
 
-/// What a value is.
+/// Type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Goes up and down.
@@ -11,7 +11,7 @@ pub(super) enum Kind {
     Counter,
 }
 
-/// A text under construction.
+/// Writer of the text format.
 #[derive(Default)]
 pub(super) struct Exposition {
     text: String,
@@ -19,7 +19,7 @@ pub(super) struct Exposition {
 }
 
 impl Exposition {
-    /// Begins a family; its series follow.
+    /// Starts a family; its series follow.
     pub(super) fn family(&mut self, name: &'static str, kind: Kind, help: &str) {
         let kind = match kind {
             Kind::Gauge => "gauge",
@@ -45,7 +45,7 @@ impl Exposition {
         let _ = writeln!(self.text, " {value}");
     }
 
-    /// What was written.
+    /// The text written so far.
     pub(super) fn into_text(self) -> String {
         self.text
     }

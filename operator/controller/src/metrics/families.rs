@@ -1,4 +1,4 @@
-//! The families of series that come from the samples of the jobs.
+//! The metric families computed from the samples of the jobs.
 
 use super::Samples;
 use super::exposition::Exposition;
@@ -6,7 +6,7 @@ use super::exposition::Kind::{self, Counter, Gauge};
 use super::sample::{Bounds, PhaseSample, Sample};
 use pawl_api::status::{PhaseState, Purpose, Stage};
 
-/// A family of series, and how to get those of one job or phase.
+/// A metric family, and how to get its series of one job or phase.
 struct Family<T> {
     name: &'static str,
     kind: Kind,
@@ -32,19 +32,19 @@ const STAGES: [Stage; 8] = [
 
 #[rustfmt::skip]
 const JOBS: [Family<Sample>; 18] = [
-    family("pawl_job_stage", Gauge, "1 for the stage that the job is in.",
+    family("pawl_job_stage", Gauge, "1 for the current stage of the job.",
         |job, row| row.put("stage", stage(job.stage), 1.0)),
     family("pawl_job_condition", Gauge, "1 for each condition that is True.",
         |job, row| for (kind, reason) in &job.conditions {
             row.put_all(&[("condition", kind), ("reason", reason)], 1.0);
         }),
-    family("pawl_job_start_timestamp_seconds", Gauge, "When the job began.",
+    family("pawl_job_start_timestamp_seconds", Gauge, "Start time of the job.",
         |job, row| row.some(job.started)),
-    family("pawl_job_completion_timestamp_seconds", Gauge, "When the job ended.",
+    family("pawl_job_completion_timestamp_seconds", Gauge, "Completion time of the job.",
         |job, row| row.some(job.completed)),
-    family("pawl_job_pending_since_timestamp_seconds", Gauge, "Since when the gang waits for all of its pods.",
+    family("pawl_job_pending_since_timestamp_seconds", Gauge, "Time since which not all pods of the gang are running.",
         |job, row| row.some(job.pending_since)),
-    family("pawl_job_attempts_total", Counter, "Attempts so far.",
+    family("pawl_job_attempts_total", Counter, "Number of attempts.",
         |job, row| row.some(Some(f64::from(job.attempts)))),
     family("pawl_job_restarts_total", Counter, "Restarts of the training after infrastructure failures.",
         |job, row| row.some(job.restarts.map(f64::from))),
@@ -53,9 +53,9 @@ const JOBS: [Family<Sample>; 18] = [
             row.bounds(&job.speedup);
             row.some_with("bound", "goal", job.goal);
         }),
-    family("pawl_job_items", Gauge, "Items trained.",
+    family("pawl_job_items", Gauge, "Processed items.",
         |job, row| row.some(job.items)),
-    family("pawl_job_items_goal", Gauge, "Items to train.",
+    family("pawl_job_items_goal", Gauge, "Target number of items.",
         |job, row| row.some(job.items_goal)),
     family("pawl_job_items_per_second", Gauge, "Items per second of the whole gang.",
         |job, row| {
@@ -63,32 +63,32 @@ const JOBS: [Family<Sample>; 18] = [
             row.some_with("kind", "promised", job.promised_speed);
             row.some_with("kind", "baseline", job.baseline_speed);
         }),
-    family("pawl_job_eta_timestamp_seconds", Gauge, "When the training will be done.",
+    family("pawl_job_eta_timestamp_seconds", Gauge, "Estimated completion time of the training.",
         |job, row| row.some(job.eta)),
-    family("pawl_goodput_ratio", Gauge, "Share of device time that went into steps that count.",
+    family("pawl_goodput_ratio", Gauge, "Fraction of training GPU time spent on productive steps.",
         |job, row| row.some(job.goodput)),
-    family("pawl_job_checkpoint_interval_seconds", Gauge, "Time between checkpoints, as the manifest says.",
+    family("pawl_job_checkpoint_interval_seconds", Gauge, "Configured checkpoint interval (spec.train.checkpoint.every).",
         |job, row| row.some(job.saving.as_ref().map(|saving| saving.interval))),
     family("pawl_job_unsaved_since_timestamp_seconds", Gauge,
-        "When the newest checkpoint was heard of, or training began.",
+        "Time of the newest reported checkpoint, or of the start of training.",
         |job, row| row.some(job.saving.as_ref().map(|saving| saving.since))),
-    family("pawl_gpu_hours_total", Counter, "Device hours.",
+    family("pawl_gpu_hours_total", Counter, "GPU hours (process hours on the CPU).",
         |job, row| for (what, hours) in &job.hours {
             row.put("purpose", purpose(*what), *hours);
         }),
-    family("pawl_cost_total", Counter, "Money so far.",
+    family("pawl_cost_total", Counter, "Cost so far.",
         |job, row| row.some_with("currency", &job.currency, job.spent)),
-    family("pawl_cost_saved", Gauge, "Money saved compared with training with the baseline, less what judging cost.",
+    family("pawl_cost_saved", Gauge, "Estimated savings compared with training with the baseline settings, net of measurement costs.",
         |job, row| row.some_with("currency", &job.currency, job.saved)),
 ];
 
 #[rustfmt::skip]
 const PHASES: [Family<PhaseSample>; 7] = [
-    family("pawl_phase_state", Gauge, "1 for the state that the phase is in.",
+    family("pawl_phase_state", Gauge, "1 for the current state of the phase.",
         |phase, row| row.put("state", state(phase.state), 1.0)),
-    family("pawl_phase_index", Gauge, "Place in the manifest, from 1.",
+    family("pawl_phase_index", Gauge, "Index of the phase in the manifest, starting at 1.",
         |phase, row| row.some(Some(f64::from(phase.index)))),
-    family("pawl_phase_speedup_ratio", Gauge, "Speedup of the phase over what was accepted before it.",
+    family("pawl_phase_speedup_ratio", Gauge, "Speedup of the phase over the previously accepted settings.",
         |phase, row| {
             row.bounds(&phase.speedup);
             row.some_with("bound", "minimum", phase.minimum);
@@ -96,7 +96,7 @@ const PHASES: [Family<PhaseSample>; 7] = [
         }),
     family("pawl_phase_pairs", Gauge, "Pairs measured.",
         |phase, row| row.some(phase.pairs.map(f64::from))),
-    family("pawl_phase_rung", Gauge, "Fallbacks taken.",
+    family("pawl_phase_rung", Gauge, "Number of fallbacks used.",
         |phase, row| row.some(Some(f64::from(phase.rung)))),
     family("pawl_phase_quality_loss_delta", Gauge, "Increase of the validation loss over the baseline.",
         |phase, row| {
@@ -119,7 +119,7 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
 
 /// Writes every family.
 pub(super) fn write(samples: &Samples, out: &mut Exposition) {
-    out.family("pawl_trainingjobs", Gauge, "Jobs in each stage.");
+    out.family("pawl_trainingjobs", Gauge, "Number of jobs by stage.");
     for each in STAGES {
         let count = samples.values().filter(|sample| sample.stage == each).count();
         out.series(&[("stage", stage(each))], count as f64);

@@ -8,7 +8,7 @@ use http::{Method, Request, header};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What is done around each request: it is counted by verb, resource and code.
+/// Middleware that counts each request by verb, resource and code.
 #[derive(Clone)]
 pub struct Counted(pub(super) Arc<Counters>);
 
@@ -32,7 +32,7 @@ impl Around for Counted {
     }
 }
 
-/// What a request wants, in RBAC's words; server-side apply is `apply`.
+/// RBAC verb of a request; server-side apply is `apply`.
 fn verb<B>(request: &Request<B>) -> &'static str {
     let named = Place::of(request.uri().path()).name.is_some();
     let watches = || {
@@ -56,7 +56,7 @@ fn verb<B>(request: &Request<B>) -> &'static str {
     }
 }
 
-/// `jobs`, `trainingjobs/status`, or `other` for what is no resource, such as `/version`.
+/// `jobs`, `trainingjobs/status`, or `other` for a path that is not a resource, such as `/version`.
 fn resource(path: &str) -> String {
     let place = Place::of(path);
     match (place.resource, place.subresource) {
@@ -66,7 +66,7 @@ fn resource(path: &str) -> String {
     }
 }
 
-/// The parts of a path of the API.
+/// The segments of an API path.
 #[derive(Default)]
 struct Place<'a> {
     resource: Option<&'a str>,

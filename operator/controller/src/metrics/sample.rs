@@ -1,4 +1,4 @@
-//! What is kept of a job between scrapes: numbers and enums, a few hundred bytes.
+//! The sample of a job that is kept between scrapes: numbers and enums, a few hundred bytes.
 
 use jiff::Timestamp;
 use pawl_api::spec::Phase;
@@ -7,10 +7,10 @@ use pawl_api::{TrainingJob, TrainingJobStatus};
 use pawl_contract::decimal::Decimal;
 use pawl_decision::observed::{AttemptState, Observed};
 
-/// A job as Prometheus sees it.
+/// The metric values of a job.
 pub(super) struct Sample {
     pub(super) stage: Stage,
-    /// Type and reason of the conditions that hold.
+    /// Type and reason of the conditions that are True.
     pub(super) conditions: Vec<(Box<str>, Box<str>)>,
     pub(super) started: Option<f64>,
     pub(super) completed: Option<f64>,
@@ -27,7 +27,7 @@ pub(super) struct Sample {
     pub(super) eta: Option<f64>,
     pub(super) goodput: Option<f64>,
     pub(super) saving: Option<Saving>,
-    /// Device hours by purpose.
+    /// GPU hours by purpose.
     pub(super) hours: Vec<(Purpose, f64)>,
     pub(super) spent: Option<f64>,
     pub(super) saved: Option<f64>,
@@ -35,7 +35,7 @@ pub(super) struct Sample {
     pub(super) phases: Vec<PhaseSample>,
 }
 
-/// An estimate with its interval.
+/// An estimate with its confidence interval.
 #[derive(Default)]
 pub(super) struct Bounds {
     pub(super) estimate: Option<f64>,
@@ -43,15 +43,15 @@ pub(super) struct Bounds {
     pub(super) upper: Option<f64>,
 }
 
-/// How a training is saved.
+/// Checkpointing of a training.
 pub(super) struct Saving {
     pub(super) interval: f64,
-    /// When the newest checkpoint was heard of, or training began.
+    /// Time of the newest reported checkpoint, or of the start of training.
     pub(super) since: f64,
     checkpoint: Option<CheckpointStatus>,
 }
 
-/// A phase as Prometheus sees it.
+/// The metric values of a phase.
 pub(super) struct PhaseSample {
     pub(super) name: Box<str>,
     /// From 1.
@@ -69,7 +69,7 @@ pub(super) struct PhaseSample {
 }
 
 impl Sample {
-    /// The sample of a job. `last` is the one before: it knows since when the newest checkpoint is known.
+    /// The sample of a job. `last` is the previous one: it has the time at which the newest checkpoint was reported.
     pub(super) fn new(
         job: &TrainingJob,
         status: &TrainingJobStatus,
@@ -162,7 +162,7 @@ impl PhaseSample {
     }
 }
 
-/// Since when the attempt under way waits for its pods.
+/// Time since which the running attempt waits for its pods.
 fn pending_since(status: &TrainingJobStatus, observed: &Observed) -> Option<f64> {
     let attempt = status.attempt.as_ref()?;
     let facts = observed.attempts.iter().find(|facts| facts.name == attempt.name)?;

@@ -1,4 +1,4 @@
-//! Completion: what `kubectl_complete-pawl` prints, and the names that only the cluster knows.
+//! Shell completion: the output of `kubectl_complete-pawl`, and names read from the cluster.
 
 use super::session::Session;
 use crate::args::kubectl::{Cluster, Plugin};
@@ -13,15 +13,15 @@ use std::fmt::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Longest that a person at a prompt waits for names.
+/// Timeout of a completion request to the cluster.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// What kubectl is told to do with the candidates, as Cobra counts it: do not offer files.
+/// Cobra's completion directive NoFileComp.
 const NO_FILES: u8 = 4;
-/// Offer files.
+/// Cobra's completion directive Default, which completes files.
 const FILES: u8 = 0;
 
-/// Answers kubectl, which asks `kubectl_complete-pawl WORD... WORD-TO-COMPLETE`: a candidate a line, with its description
-/// after a tab, and then what else to do.
+/// Answers kubectl, which runs `kubectl_complete-pawl WORD... WORD-TO-COMPLETE`: one candidate per line, with its description
+/// after a tab, then the completion directive.
 pub fn answer(words: impl Iterator<Item = OsString>) -> ExitCode {
     let mut words: Vec<OsString> = std::iter::once("kubectl-pawl".into()).chain(words).collect();
     if words.len() == 1 {
@@ -53,7 +53,7 @@ pub fn jobs(typed: &OsStr) -> Vec<CompletionCandidate> {
     })
 }
 
-/// Phases of the job that the command line names before.
+/// Phases of the job named earlier on the command line.
 pub fn phases(typed: &OsStr) -> Vec<CompletionCandidate> {
     candidates(typed, async |session| {
         let words: Vec<String> = std::env::args().collect();
@@ -84,7 +84,7 @@ pub fn contexts(typed: &OsStr) -> Vec<CompletionCandidate> {
     matching(typed, names.unwrap_or_default())
 }
 
-/// Asks the cluster that the command line names; silence when it does not answer soon.
+/// Queries the cluster that the command line names; no candidates when it does not answer in time.
 fn candidates(typed: &OsStr, ask: impl AsyncFnOnce(Session) -> Option<Vec<String>>) -> Vec<CompletionCandidate> {
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return Vec::new() };
     let names = runtime.block_on(async {
@@ -103,7 +103,7 @@ fn matching(typed: &OsStr, names: Vec<String>) -> Vec<CompletionCandidate> {
     names.into_iter().filter(|name| name.starts_with(&*typed)).map(CompletionCandidate::new).collect()
 }
 
-/// The cluster that the words so far name, whatever else they say.
+/// The cluster options among the words so far; everything else is ignored.
 fn named_cluster() -> Cluster {
     #[derive(Parser)]
     #[command(ignore_errors = true, disable_help_flag = true)]

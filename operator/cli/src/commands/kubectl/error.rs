@@ -1,25 +1,25 @@
-//! What goes wrong with a cluster, in words that say what to do.
+//! Errors of commands on a cluster, each with its remedy.
 
 use crate::exit;
 use kube::core::Status;
 
-/// Why a command on a cluster could not be done.
+/// Error of a command on a cluster.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
-    /// There is no usable kubeconfig.
+    /// No usable kubeconfig.
     #[error(
         "the cluster's configuration: {0}\n  name a kubeconfig with --kubeconfig or $KUBECONFIG, a context with --context"
     )]
     Configuration(String),
-    /// The API server was not reached.
-    #[error("the API server at {server}: {cause}\n  is it up, and is --context the cluster that you mean?")]
+    /// The API server is unreachable.
+    #[error("the API server at {server}: {cause}\n  is it running, and does --context select the right cluster?")]
     Unreachable {
         /// Its address.
         server: String,
         /// What happened.
         cause: String,
     },
-    /// The cluster does not know TrainingJobs.
+    /// The TrainingJob CRD is not installed.
     #[error(
         "this cluster has no TrainingJobs: install Pawl with `helm install pawl charts/pawl --namespace pawl-system --create-namespace`"
     )]
@@ -27,11 +27,11 @@ pub enum ClusterError {
     /// There is no such job.
     #[error("namespace {namespace:?} has no TrainingJob {name:?}{}", suggested(.near))]
     NoJob {
-        /// What was asked for.
+        /// Name that was requested.
         name: String,
-        /// Where.
+        /// Namespace.
         namespace: String,
-        /// Jobs with names like it.
+        /// Jobs with similar names.
         near: Vec<String>,
     },
     /// The job has no such phase.
@@ -39,42 +39,42 @@ pub enum ClusterError {
     NoPhase {
         /// The job.
         job: String,
-        /// What was asked for.
+        /// Name that was requested.
         name: String,
-        /// Phases with names like it; all when none is.
+        /// Phases with similar names; all phases when there are none.
         near: Vec<String>,
     },
-    /// The user may not do this.
+    /// The user lacks permission.
     #[error(
         "you may not {verb} {resource} in namespace {namespace:?}: ask for a Role with the verb {verb:?} on {resource}\n  the API server says: {message}"
     )]
     Forbidden {
-        /// What was tried.
+        /// Attempted verb.
         verb: &'static str,
-        /// On what.
+        /// Resource.
         resource: &'static str,
-        /// Where.
+        /// Namespace.
         namespace: String,
-        /// The API server's words.
+        /// Message of the API server.
         message: String,
     },
-    /// The API server says that the input is wrong.
-    #[error("the API server refuses it: {0}")]
+    /// The API server rejected the request as invalid.
+    #[error("rejected by the API server: {0}")]
     Refused(String),
-    /// There is nothing to show.
+    /// Nothing to show.
     #[error("{0}")]
     Nothing(String),
-    /// The API server answered something else.
+    /// Any other error of the API server.
     #[error("cannot {verb} {resource}: {message}")]
     Answer {
-        /// What was tried.
+        /// Attempted verb.
         verb: &'static str,
-        /// On what.
+        /// Resource.
         resource: &'static str,
-        /// Its answer.
+        /// Message of the API server.
         message: String,
     },
-    /// A file that cannot be written, or a stream that broke off.
+    /// A file cannot be written, or a stream was interrupted.
     #[error("{0}")]
     File(String),
 }
@@ -82,7 +82,7 @@ pub enum ClusterError {
 fn suggested(names: &[String]) -> String {
     match names {
         [] => String::new(),
-        names => format!("; there is {}", names.join(", ")),
+        names => format!("; available: {}", names.join(", ")),
     }
 }
 
@@ -101,21 +101,21 @@ impl ClusterError {
     }
 }
 
-/// What was tried on the API server.
+/// A request to the API server, for its error.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// The verb, as a Role names it.
     pub verb: &'static str,
     /// The resource, as kubectl names it.
     pub resource: &'static str,
-    /// Where.
+    /// Namespace.
     pub namespace: &'a str,
     /// Address of the API server.
     pub server: &'a str,
 }
 
 impl Request<'_> {
-    /// What `error`, the answer to this request, means.
+    /// Classifies `error`, the failure of this request.
     pub fn failed(&self, error: kube::Error) -> ClusterError {
         let Self { verb, resource, .. } = *self;
         match error {
@@ -128,7 +128,7 @@ impl Request<'_> {
                 verb,
                 resource,
                 message: format!(
-                    "what the cluster holds is not of this version of Pawl ({cause}): use the same version"
+                    "the object in the cluster has the format of another Pawl version ({cause}): use the version of the operator"
                 ),
             },
             other => ClusterError::Answer { verb, resource, message: deepest(&other) },
@@ -140,9 +140,9 @@ impl Request<'_> {
         let named = status.details.as_ref().is_some_and(|details| !details.name.is_empty());
         let message = if status.message.is_empty() { status.reason.clone() } else { status.message.clone() };
         match status.code {
-            401 => ClusterError::Configuration(format!("the API server does not know who you are ({message})")),
+            401 => ClusterError::Configuration(format!("the API server rejected your credentials ({message})")),
             403 => ClusterError::Forbidden { verb, resource, namespace: namespace.to_owned(), message },
-            // An unknown object is named in the answer; an unknown kind of object is not.
+            // The response names an unknown object, but not an unknown kind of object.
             404 if !named && resource.ends_with(".pawl.dev") => ClusterError::NotInstalled,
             400 | 409 | 422 => ClusterError::Refused(message),
             _ => ClusterError::Answer { verb, resource, message },
@@ -150,7 +150,7 @@ impl Request<'_> {
     }
 }
 
-/// The innermost cause: the outer ones only say that there is one.
+/// The innermost cause: the outer ones carry no information.
 fn deepest(error: &dyn std::error::Error) -> String {
     let mut innermost = error;
     while let Some(cause) = innermost.source() {

@@ -1,4 +1,4 @@
-//! What a cluster knows of a job: its status and its events. Curves stay with the pods that drew them.
+//! Evidence of a job from the cluster: its status and its events. Loss curves are not stored in the cluster.
 
 use super::error::ClusterError;
 use super::session::Session;
@@ -8,7 +8,7 @@ use kube::api::{Api, ListParams};
 use pawl_display::event::EventRecord;
 use pawl_display::report::evidence::Evidence;
 
-/// Reads everything about the job `name`. Who may not read events gets the page without them.
+/// Reads the evidence of the job `name`. Without permission to list events, the page has none.
 pub async fn gather(session: &Session, name: &str) -> Result<Evidence, ClusterError> {
     let mut job = session.job(name).await?;
     let status = job.status.take().unwrap_or_default();
@@ -30,7 +30,7 @@ pub async fn gather(session: &Session, name: &str) -> Result<Evidence, ClusterEr
     Ok(Evidence::new(job, status, records, Vec::new()))
 }
 
-/// The event as it was told; one without any time says nothing.
+/// The event for the report; `None` without a timestamp.
 fn record(event: &Event) -> Option<EventRecord> {
     let time: Timestamp = match (&event.event_time, &event.first_timestamp, &event.last_timestamp) {
         (Some(time), _, _) => time.0,

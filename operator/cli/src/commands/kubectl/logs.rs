@@ -1,4 +1,4 @@
-//! `kubectl pawl logs`: the log that tells most.
+//! `kubectl pawl logs`: the most relevant log of a job.
 
 use super::error::ClusterError;
 use super::session::Session;
@@ -17,26 +17,26 @@ use std::process::ExitCode;
 const CONTAINER: &str = "trainer";
 const PODS: &str = "pods";
 const LOG: &str = "pods/log";
-/// Where the Job controller writes the index of a pod.
+/// Annotation with a pod's index, set by the Job controller.
 const INDEX: &str = "batch.kubernetes.io/job-completion-index";
 
-/// What of the log is wanted.
+/// Selection of the log.
 #[derive(Clone, Debug, Default)]
 pub struct Wanted {
-    /// As it grows.
+    /// Follow the log.
     pub follow: bool,
-    /// Only so many lines from its end.
+    /// Only the last n lines.
     pub tail: Option<u32>,
-    /// Of this rank.
+    /// Only this rank.
     pub rank: Option<u32>,
 }
 
-/// A pod, and what is wanted of its log.
+/// The selected pod, and the part of its log to print.
 struct Choice<'a> {
     pod: &'a Pod,
-    /// Why it is that one.
+    /// Reason of the selection.
     why: String,
-    /// Only what this rank says; `None`: all of it.
+    /// Only the lines of this rank; `None`: all lines.
     rank: Option<u32>,
 }
 
@@ -57,7 +57,7 @@ pub async fn logs(session: &Session, name: &str, wanted: &Wanted) -> Result<Exit
     if wanted.follow && !begun(pod) {
         wait_until_begun(session, &pods, &pod_name).await?;
     }
-    // What the API server cuts, it cuts before the lines of other ranks are left out.
+    // The API server applies its tail limit before the lines of other ranks are filtered out.
     let cut_here = rank.is_some() && !wanted.follow;
     let parameters = LogParams {
         container: Some(CONTAINER.to_owned()),
@@ -82,7 +82,7 @@ pub async fn logs(session: &Session, name: &str, wanted: &Wanted) -> Result<Exit
             continue;
         }
         let mut out = std::io::stdout().lock();
-        // A reader that has seen enough, such as `head`, is no error.
+        // A reader that closes the pipe early, such as `head`, is not an error.
         if writeln!(out, "{line}").and_then(|()| out.flush()).is_err() {
             break;
         }
@@ -90,7 +90,7 @@ pub async fn logs(session: &Session, name: &str, wanted: &Wanted) -> Result<Exit
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whether a line of a pod's log is of this rank, or of the agent itself: the agent puts a rank's name before its lines.
+/// Whether a line of a pod's log is from this rank or from the agent itself: the agent prefixes the lines of ranks.
 fn of_rank(line: &str, rank: u32) -> bool {
     match line.strip_prefix("[rank ").and_then(|rest| rest.split_once("] ")) {
         Some((number, _)) => number.parse() == Ok(rank),
@@ -99,10 +99,10 @@ fn of_rank(line: &str, rank: u32) -> bool {
 }
 
 fn broken(pod: &str, source: &std::io::Error) -> ClusterError {
-    ClusterError::File(format!("the log of {pod} broke off: {source}"))
+    ClusterError::File(format!("the log stream of {pod} was interrupted: {source}"))
 }
 
-/// Why there is no such pod, in words.
+/// Error that explains why there is no such pod.
 async fn no_pod(session: &Session, name: &str, rank: Option<u32>) -> Result<ClusterError, ClusterError> {
     let job = session.job(name).await?;
     if let Some(rank) = rank.filter(|&rank| rank >= job.spec.trainer.world_size()) {
@@ -116,12 +116,12 @@ async fn no_pod(session: &Session, name: &str, rank: Option<u32>) -> Result<Clus
         _ => String::new(),
     };
     Ok(ClusterError::Nothing(format!(
-        "TrainingJob {name:?} has no pods now (stage {:?}){why}\n  `kubectl pawl status {name}` says where it is",
+        "TrainingJob {name:?} has no pods now (stage {:?}){why}\n  see `kubectl pawl status {name}`",
         status.stage
     )))
 }
 
-/// Whether there is a log.
+/// Whether the pod has a log.
 fn begun(pod: &Pod) -> bool {
     let statuses = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
     let state = statuses.filter(|status| status.name == CONTAINER).find_map(|status| status.state.as_ref());
@@ -136,7 +136,7 @@ async fn wait_until_begun(session: &Session, pods: &Api<Pod>, name: &str) -> Res
         match change {
             Ok(Some(pod)) if begun(&pod) => return Ok(()),
             Ok(Some(_)) => {}
-            Ok(None) => return Err(ClusterError::Nothing(format!("pod {name} is gone before it began"))),
+            Ok(None) => return Err(ClusterError::Nothing(format!("pod {name} was deleted before it started"))),
             Err(error) => {
                 return Err(ClusterError::Answer {
                     verb: "watch",
@@ -149,7 +149,7 @@ async fn wait_until_begun(session: &Session, pods: &Api<Pod>, name: &str) -> Res
     Ok(())
 }
 
-/// The pod whose log tells most, or that of a rank: `place` is its number and its pod's.
+/// The pod with the most relevant log, or that of a rank: `place` is the rank and the index of its pod.
 fn choose(pods: &[Pod], place: Option<(u32, u32)>) -> Option<Choice<'_>> {
     let newest = pods.iter().filter_map(attempt).max()?;
     let mut gang: Vec<&Pod> = pods.iter().filter(|&pod| attempt(pod) == Some(newest)).collect();
@@ -164,7 +164,7 @@ fn choose(pods: &[Pod], place: Option<(u32, u32)>) -> Option<Choice<'_>> {
         return Some(choice(pod, &format!("rank {rank}"), Some(rank)));
     }
     let failed = gang.iter().filter_map(|&pod| Some((pod, failure(pod)?)));
-    // A pod that only lost its peers, or was told to stop, did not fail first, whatever the clocks say.
+    // A pod that only lost its peers, or was stopped, did not fail first, regardless of timestamps.
     let first = failed.min_by_key(|(pod, end)| {
         let followed = matches!(Outcome::from_exit_code(end.exit_code), Outcome::LostPeer | Outcome::Stopped);
         (followed, end.finished_at.as_ref().map(|time| time.0), index(pod))
@@ -187,7 +187,7 @@ fn index(pod: &Pod) -> Option<u32> {
     marks.into_iter().flatten().find_map(|marks| marks.get(INDEX))?.parse().ok()
 }
 
-/// How the trainer of a pod ended, if it did not end well.
+/// Terminated state of the trainer container of a pod, if it failed.
 fn failure(pod: &Pod) -> Option<&ContainerStateTerminated> {
     let statuses = pod.status.as_ref()?.container_statuses.as_ref()?;
     let end = statuses.iter().find(|status| status.name == CONTAINER)?.state.as_ref()?.terminated.as_ref()?;

@@ -21,19 +21,19 @@ use error::ClusterError;
 use session::Session;
 use std::process::ExitCode;
 
-/// Does what the command line of a program called `kubectl-pawl` says.
+/// Runs the command line of a program called `kubectl-pawl`.
 pub fn plugin() -> ExitCode {
     kubectl(Plugin::parse().arguments)
 }
 
-/// Does what the command line says.
+/// Runs the command.
 pub fn kubectl(arguments: Arguments) -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return exit::with_error(exit::FAILED, &error),
     };
     let done = runtime.block_on(dispatch(arguments));
-    // A name that is being looked up must not hold the end up.
+    // Do not wait for a pending DNS lookup.
     runtime.shutdown_background();
     done.unwrap_or_else(|error| exit::with_error(error.code(), &error))
 }

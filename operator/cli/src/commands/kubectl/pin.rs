@@ -1,4 +1,4 @@
-//! `kubectl pawl pin` and `rollback`: a person's word on phases.
+//! `kubectl pawl pin` and `rollback`: manual overrides of phases.
 
 use super::error::ClusterError;
 use super::session::{Session, nearest};
@@ -9,14 +9,14 @@ use pawl_api::spec::Pin;
 use serde_json::{Value, json};
 use std::process::ExitCode;
 
-/// Pins the phases, or all, to RolledBack.
+/// Pins the phases, or all phases, to RolledBack.
 pub async fn rollback(session: &Session, name: &str, phases: &[String], all: bool) -> Result<ExitCode, ClusterError> {
     let job = session.job(name).await?;
     let phases = if all { job.spec.phases.iter().map(|phase| phase.name.clone()).collect() } else { phases.to_vec() };
     change(session, &job, &phases, Some(Pin::RolledBack)).await
 }
 
-/// Pins the phases, or takes their pins away.
+/// Pins the phases, or removes their pins.
 pub async fn pin(session: &Session, name: &str, phases: &[String], pin: Option<Pin>) -> Result<ExitCode, ClusterError> {
     let job = session.job(name).await?;
     change(session, &job, phases, pin).await
@@ -38,16 +38,16 @@ async fn change(
     session.patch(name, &Patch::Json(patch)).await?;
     let said = match pin {
         Some(pin) => format!("pinned to {pin:?}"),
-        None => "not pinned any more".to_owned(),
+        None => "pin removed".to_owned(),
     };
     let printed = print(&format!("trainingjob.pawl.dev/{name}: {}: {said}\n", phases.join(", ")));
     if pin.is_some() {
-        eprintln!("note: say `pin:` in the manifest too, or the next kubectl apply of it takes this back");
+        eprintln!("note: set `pin:` in the manifest too, or the next kubectl apply of it removes this pin");
     }
     Ok(printed)
 }
 
-/// The JSON patch that pins `phases`. It holds only while every phase is where it was read.
+/// The JSON patch that pins `phases`. It fails when the list of phases has changed since it was read.
 fn operations(job: &TrainingJob, phases: &[String], pin: Option<Pin>) -> Result<Vec<Value>, ClusterError> {
     let mut operations = Vec::new();
     for wanted in phases {
@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn an_unknown_phase_is_told_with_the_known_ones() {
         let error = operations(&job(), &names(&["compil"]), None).unwrap_err().to_string();
-        assert!(error.contains("\"compil\"") && error.ends_with("there is compile"), "{error}");
+        assert!(error.contains("\"compil\"") && error.ends_with("available: compile"), "{error}");
         let error = operations(&job(), &names(&["zzz"]), None).unwrap_err().to_string();
         assert!(error.contains("compile, batch"), "{error}");
     }

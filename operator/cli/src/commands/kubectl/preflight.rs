@@ -1,4 +1,4 @@
-//! `kubectl pawl preflight`: whether a manifest would run, without running it.
+//! `kubectl pawl preflight`: checks whether a manifest can run, without running it.
 
 use super::error::ClusterError;
 use super::schedulable::{self, Finding, Result as Found};
@@ -14,7 +14,7 @@ use serde::Serialize;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// What was found, as a document.
+/// The findings as a document.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Preflight<'a> {
@@ -24,9 +24,9 @@ struct Preflight<'a> {
     findings: &'a [Finding],
 }
 
-/// Checks the manifest, asks the API server, and looks for room.
+/// Checks the manifest, sends it to the API server as a dry run, and checks capacity and quotas.
 pub async fn preflight(cluster: &Cluster, file: &Path, output: Output) -> Result<ExitCode, ClusterError> {
-    // What is wrong with the manifest itself is said before a cluster is asked for.
+    // Errors of the manifest itself are reported before connecting to a cluster.
     let job = match source::load(file) {
         Ok(job) => job,
         Err(error) => return Ok(source::refuse(&error)),
@@ -65,7 +65,7 @@ fn line(finding: &Finding) -> String {
     format!("{mark} {}\n", finding.message)
 }
 
-/// What cannot be seen is said, and is no verdict; that the cluster is not there is an error.
+/// Missing permission is an unknown finding; an unreachable cluster is an error.
 fn unseen(what: &str, error: ClusterError) -> Result<Finding, ClusterError> {
     match error {
         ClusterError::Forbidden { verb, resource, .. } => {
@@ -75,17 +75,17 @@ fn unseen(what: &str, error: ClusterError) -> Result<Finding, ClusterError> {
     }
 }
 
-/// Whether the API server would take the manifest, its defaults and policies included.
+/// Whether the API server accepts the manifest, with its defaults and admission policies.
 async fn accepted(session: &Session, job: &TrainingJob) -> Result<Finding, ClusterError> {
     let name = job.metadata.name.as_deref().unwrap_or_default();
     let parameters = PatchParams::apply(MANAGER).force().dry_run();
     let (jobs, manifest) = (session.jobs(), Patch::Apply(job));
     match session.ask(session.request("patch", JOBS), jobs.patch(name, &parameters, &manifest)).await {
-        Ok(_) => Ok(Finding::good("the API server takes the manifest (dry run)")),
+        Ok(_) => Ok(Finding::good("the API server accepts the manifest (dry run)")),
         Err(ClusterError::Refused(message)) => {
-            Ok(Finding::bad(format!("the API server refuses the manifest: {message}")))
+            Ok(Finding::bad(format!("the API server rejects the manifest: {message}")))
         }
-        Err(error @ ClusterError::Forbidden { .. }) => unseen("whether the API server takes the manifest", error),
+        Err(error @ ClusterError::Forbidden { .. }) => unseen("whether the API server accepts the manifest", error),
         Err(ClusterError::Answer { message, .. }) if message.contains("namespaces") => {
             Ok(Finding::bad(format!("{message}: create the namespace first")))
         }
@@ -97,7 +97,7 @@ async fn nodes(session: &Session, job: &TrainingJob) -> Result<Finding, ClusterE
     let nodes: Api<Node> = Api::all(session.client.clone());
     match session.ask(session.request("list", "nodes"), nodes.list(&ListParams::default())).await {
         Ok(nodes) => Ok(schedulable::nodes(job, &nodes.items)),
-        Err(error) => unseen("room on the nodes", error),
+        Err(error) => unseen("capacity of the nodes", error),
     }
 }
 
@@ -109,7 +109,7 @@ async fn quotas(session: &Session, job: &TrainingJob) -> Result<Vec<Finding>, Cl
     }
 }
 
-/// Whether the claim that is to hold the checkpoints is there.
+/// Whether the PersistentVolumeClaim for the checkpoints exists.
 async fn claim(session: &Session, job: &TrainingJob) -> Result<Option<Finding>, ClusterError> {
     let storage = job.spec.train.checkpoint.storage.as_deref();
     let Some(place) = storage.and_then(|storage| storage.strip_prefix("pvc://")) else { return Ok(None) };
@@ -117,7 +117,7 @@ async fn claim(session: &Session, job: &TrainingJob) -> Result<Option<Finding>, 
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(session.client.clone(), &session.namespace);
     let field = "spec.train.checkpoint.storage";
     match session.ask(session.request("get", "persistentvolumeclaims"), claims.get_opt(name)).await {
-        Ok(Some(_)) => Ok(Some(Finding::good(format!("{field}: the PersistentVolumeClaim {name:?} is there")))),
+        Ok(Some(_)) => Ok(Some(Finding::good(format!("{field}: the PersistentVolumeClaim {name:?} exists")))),
         Ok(None) => Ok(Some(Finding::bad(format!(
             "{field}: namespace {:?} has no PersistentVolumeClaim {name:?}: create it",
             session.namespace

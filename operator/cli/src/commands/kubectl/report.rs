@@ -9,7 +9,7 @@ use pawl_local::state::write_atomic;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Writes the page and says where it is.
+/// Writes the page and prints its path.
 pub async fn report(session: &Session, name: &str, out: Option<&Path>) -> Result<ExitCode, ClusterError> {
     let page = report::render(&evidence::gather(session, name).await?);
     if out == Some(Path::new("-")) {

@@ -1,49 +1,49 @@
-//! Whether a gang would find room, as far as a client can see: nodes, quotas, claims.
+//! Whether a gang can be scheduled, as far as a client can check: nodes, quotas, claims.
 
 use k8s_openapi::api::core::v1::{Node, ResourceQuota, Taint, Toleration};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use pawl_api::TrainingJob;
 use serde::Serialize;
 
-/// One thing that was looked at.
+/// Result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Finding {
-    /// What it means.
+    /// The result.
     pub result: Result,
-    /// What was found, and the remedy.
+    /// The finding, and the remedy.
     pub message: String,
 }
 
-/// What a finding means.
+/// Result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum Result {
-    /// It is as it must be.
+    /// Passed.
     Good,
-    /// It could not be seen.
+    /// Could not be checked.
     Unknown,
-    /// The job would not run.
+    /// The job cannot run.
     Bad,
 }
 
 impl Finding {
-    /// All is well.
+    /// A check that passed.
     pub fn good(message: impl Into<String>) -> Self {
         Self { result: Result::Good, message: message.into() }
     }
 
-    /// It could not be seen.
+    /// Could not be checked.
     pub fn unknown(message: impl Into<String>) -> Self {
         Self { result: Result::Unknown, message: message.into() }
     }
 
-    /// The job would not run.
+    /// The job cannot run.
     pub fn bad(message: impl Into<String>) -> Self {
         Self { result: Result::Bad, message: message.into() }
     }
 }
 
-/// Whether the nodes could hold the gang if they were empty. Affinity and other pods are the scheduler's business.
+/// Whether the nodes have capacity for the gang when empty. Affinity and running pods are left to the scheduler.
 pub fn nodes(job: &TrainingJob, nodes: &[Node]) -> Finding {
     let trainer = &job.spec.trainer;
     let (replicas, gpus, resource) = (trainer.replicas, trainer.gpus_per_replica, trainer.gpu_resource.as_str());
@@ -53,12 +53,16 @@ pub fn nodes(job: &TrainingJob, nodes: &[Node]) -> Finding {
         let selector: Vec<String> = selector.iter().map(|(name, value)| format!("{name}={value}")).collect();
         let wanted = if selector.is_empty() { String::new() } else { format!(" with {}", selector.join(", ")) };
         return Finding::bad(format!(
-            "none of the {} nodes{wanted} takes these pods: see spec.trainer.podTemplate.nodeSelector and tolerations",
+            "none of the {} nodes{wanted} accepts these pods: see spec.trainer.podTemplate.nodeSelector and tolerations",
             nodes.len()
         ));
     }
     if gpus == 0 {
-        return Finding::good(format!("{} of {} nodes take these pods, which need no GPU", fitting.len(), nodes.len()));
+        return Finding::good(format!(
+            "{} of {} nodes accept these pods, which need no GPU",
+            fitting.len(),
+            nodes.len()
+        ));
     }
     let on = |node: &Node| allocatable(node, resource);
     let pods: u64 = fitting.iter().map(|node| on(node) / u64::from(gpus)).sum();
@@ -70,23 +74,23 @@ pub fn nodes(job: &TrainingJob, nodes: &[Node]) -> Finding {
                 "no node has the resource {resource}: is its device plugin installed, is spec.trainer.gpuResource right?"
             ),
             some => format!(
-                "the {some} nodes with {resource} do not take these pods: see spec.trainer.podTemplate.nodeSelector and tolerations"
+                "the {some} nodes with {resource} do not accept these pods: see spec.trainer.podTemplate.nodeSelector and tolerations"
             ),
         };
         return Finding::bad(hint);
     }
     if pods < u64::from(replicas) {
         return Finding::bad(format!(
-            "{replicas} pods of {gpus} {resource} each do not fit: the nodes have room for {pods} even when empty, and the largest \
+            "{replicas} pods of {gpus} {resource} each do not fit: the nodes have capacity for {pods} even when empty, and the largest \
              has {largest}: see spec.trainer.replicas and gpusPerReplica"
         ));
     }
     Finding::good(format!(
-        "the nodes have room for {pods} pods of {gpus} {resource} when empty; the job needs {replicas}"
+        "the nodes have capacity for {pods} pods of {gpus} {resource} when empty; the job needs {replicas}"
     ))
 }
 
-/// Whether a node takes the pods: schedulable, selected, its taints tolerated.
+/// Whether a node accepts the pods: schedulable, selected, its taints tolerated.
 fn admits(job: &TrainingJob, node: &Node) -> bool {
     let template = &job.spec.trainer.pod_template;
     let labels = node.metadata.labels.clone().unwrap_or_default();
@@ -115,12 +119,12 @@ fn allocatable(node: &Node, resource: &str) -> u64 {
     all.and_then(|all| all.get(resource)).and_then(whole).unwrap_or(0)
 }
 
-/// A count of devices or pods; these are whole numbers.
+/// A count of devices or pods, an integer.
 fn whole(quantity: &Quantity) -> Option<u64> {
     quantity.0.parse().ok()
 }
 
-/// Whether the quotas of the namespace leave room for the gang.
+/// Whether the quotas of the namespace suffice for the gang.
 pub fn quotas(job: &TrainingJob, quotas: &[ResourceQuota]) -> Vec<Finding> {
     let trainer = &job.spec.trainer;
     let gpus = u64::from(trainer.replicas) * u64::from(trainer.gpus_per_replica);
@@ -143,7 +147,7 @@ pub fn quotas(job: &TrainingJob, quotas: &[ResourceQuota]) -> Vec<Finding> {
                 ))
             } else if *need > free {
                 Finding::bad(format!(
-                    "quota {name} leaves {free} of {hard} {resource}, the job needs {need}: wait, or free some"
+                    "quota {name} leaves {free} of {hard} {resource}, the job needs {need}: wait, or release some"
                 ))
             } else {
                 Finding::good(format!("quota {name} leaves {free} of {hard} {resource}; the job needs {need}"))

@@ -1,4 +1,4 @@
-//! A connection to the cluster that the command line means.
+//! Connection to the cluster that the command line selects.
 
 use super::error::{ClusterError, Request};
 use crate::args::kubectl::Cluster;
@@ -8,27 +8,27 @@ use kube::{Client, Config};
 use pawl_api::TrainingJob;
 use std::time::Duration;
 
-/// Longest that an answer is waited for.
+/// Timeout of a request.
 const DEADLINE: Duration = Duration::from_secs(30);
-/// Names that are suggested for one that is unknown.
+/// Maximum number of names suggested for an unknown one.
 const SUGGESTIONS: usize = 3;
 /// The resource, as kubectl names it.
 pub const JOBS: &str = "trainingjobs.pawl.dev";
-/// The field manager of what people change with these commands.
+/// Field manager of the changes made by these commands.
 pub const MANAGER: &str = "kubectl-pawl";
 
 /// A connection.
 pub struct Session {
     /// The client.
     pub client: Client,
-    /// The namespace that is meant.
+    /// The selected namespace.
     pub namespace: String,
     /// Address of the API server.
     pub server: String,
 }
 
 impl Session {
-    /// Reads the configuration. Nothing is asked of the cluster yet.
+    /// Reads the configuration. Sends no request yet.
     ///
     /// # Errors
     /// [`ClusterError::Configuration`].
@@ -49,15 +49,15 @@ impl Session {
         Ok(Self { client, namespace, server })
     }
 
-    /// What is about to be tried, for the error should it fail.
+    /// Describes a request, for the error if it fails.
     pub fn request(&self, verb: &'static str, resource: &'static str) -> Request<'_> {
         Request { verb, resource, namespace: &self.namespace, server: &self.server }
     }
 
-    /// Waits for an answer, not for ever.
+    /// Waits for the response, with a timeout.
     ///
     /// # Errors
-    /// What the API server answered, or that it did not.
+    /// The error of the API server, or a timeout.
     pub async fn ask<T>(
         &self,
         request: Request<'_>,
@@ -67,7 +67,7 @@ impl Session {
             Ok(answer) => answer.map_err(|error| request.failed(error)),
             Err(_) => Err(ClusterError::Unreachable {
                 server: self.server.clone(),
-                cause: format!("no answer within {} s", DEADLINE.as_secs()),
+                cause: format!("no response within {} s", DEADLINE.as_secs()),
             }),
         }
     }
@@ -80,7 +80,7 @@ impl Session {
     /// The job `name`.
     ///
     /// # Errors
-    /// [`ClusterError::NoJob`] with the names that are near it, or whatever else went wrong.
+    /// [`ClusterError::NoJob`] with similar names, or any other error of the request.
     pub async fn job(&self, name: &str) -> Result<TrainingJob, ClusterError> {
         let jobs = self.jobs();
         match self.ask(self.request("get", JOBS), jobs.get_opt(name)).await? {
@@ -89,13 +89,13 @@ impl Session {
         }
     }
 
-    /// That there is no job `name`; or, when that is why, that there are no TrainingJobs at all.
+    /// The error for an unknown job `name`; [`ClusterError::NotInstalled`] when the CRD is missing.
     pub async fn no_job(&self, name: &str) -> ClusterError {
         let known = self.ask(self.request("list", JOBS), self.jobs().list_metadata(&ListParams::default())).await;
         let names = match known {
             Ok(known) => known.items.into_iter().filter_map(|job| job.metadata.name).collect(),
             Err(ClusterError::NotInstalled) => return ClusterError::NotInstalled,
-            // Who may not list the jobs is told of this one all the same.
+            // Without permission to list jobs, the error has no suggestions.
             Err(_) => Vec::new(),
         };
         ClusterError::NoJob { near: nearest(name, &names), name: name.to_owned(), namespace: self.namespace.clone() }
@@ -111,7 +111,7 @@ impl Session {
     }
 }
 
-/// The names most like `name`, best first; those that have nothing in common with it are left out.
+/// The names most similar to `name`, best first; dissimilar names are omitted.
 pub fn nearest(name: &str, names: &[String]) -> Vec<String> {
     let mut scored: Vec<(f64, &String)> =
         names.iter().map(|known| (strsim::jaro_winkler(name, known), known)).collect();

@@ -18,7 +18,7 @@ struct Document<'a> {
     status: &'a TrainingJobStatus,
 }
 
-/// Prints where a job is.
+/// Prints the status of a job.
 pub async fn status(session: &Session, name: &str, output: Output) -> Result<ExitCode, ClusterError> {
     let job = session.job(name).await?;
     let printed = print(&text(session, &job, output));
@@ -28,7 +28,7 @@ pub async fn status(session: &Session, name: &str, output: Output) -> Result<Exi
     Ok(printed)
 }
 
-/// The status of `job` in the form that is wanted.
+/// The status of `job` in the requested format.
 pub fn text(session: &Session, job: &TrainingJob, output: Output) -> String {
     let unseen = TrainingJobStatus::default();
     let status = job.status.as_ref().unwrap_or(&unseen);
@@ -44,18 +44,18 @@ pub fn text(session: &Session, job: &TrainingJob, output: Output) -> String {
     }
 }
 
-/// Where what the job leaves lies: without a storage, its checkpoints end with its pods.
+/// Location of the job's checkpoints: without storage, they are deleted with its pods.
 fn places(job: &TrainingJob) -> Places {
     Places { checkpoints: job.spec.train.checkpoint.storage.clone(), report: None }
 }
 
-/// What the reader should know of the status itself.
+/// Note on a missing or outdated status.
 pub fn note(job: &TrainingJob) -> Option<String> {
     let generation = job.metadata.generation;
     match &job.status {
-        None => Some("note: no operator has looked at this job yet: is Pawl running?".to_owned()),
+        None => Some("note: no operator has reconciled this job yet: is Pawl running?".to_owned()),
         Some(status) if status.observed_generation < generation => Some(format!(
-            "note: this is about generation {} of the spec; the operator has yet to look at generation {}",
+            "note: the status is of generation {} of the spec; generation {} has not been reconciled yet",
             status.observed_generation.unwrap_or(0),
             generation.unwrap_or(0),
         )),

@@ -1,4 +1,4 @@
-//! `kubectl pawl status --watch`: the job as it goes on, until it is at rest.
+//! `kubectl pawl status --watch`: the status of a job until it completes, fails or is suspended.
 
 use super::error::ClusterError;
 use super::session::{JOBS, Session};
@@ -17,7 +17,7 @@ use std::process::ExitCode;
 
 /// Prints the job whenever it changes.
 pub async fn watch(session: &Session, name: &str, output: Output) -> Result<ExitCode, ClusterError> {
-    // A name that is wrong, or a cluster that is, is told at once and well.
+    // A wrong name or an unreachable cluster is reported at once, with a precise error.
     let mut job = session.job(name).await?;
     let mut view = View::new(output);
     view.show(session, &job);
@@ -33,7 +33,7 @@ pub async fn watch(session: &Session, name: &str, output: Output) -> Result<Exit
             Some(Ok(None)) => {
                 return Err(ClusterError::Nothing(format!("TrainingJob {name:?} was deleted")));
             }
-            // The watch begins anew by itself, unless it is told that it must not.
+            // The watch restarts by itself, except after a permanent error.
             Some(Err(error)) => {
                 refused(session, error)?;
                 continue;
@@ -44,7 +44,7 @@ pub async fn watch(session: &Session, name: &str, output: Output) -> Result<Exit
     }
 }
 
-/// An answer that will not change however often it is asked for.
+/// A permanent error, which a retry cannot fix.
 fn refused(session: &Session, error: watcher::Error) -> Result<(), ClusterError> {
     let error = match error {
         watcher::Error::InitialListFailed(error)
@@ -62,7 +62,7 @@ fn refused(session: &Session, error: watcher::Error) -> Result<(), ClusterError>
     }
 }
 
-/// The exit code of a job that is at rest with the newest spec.
+/// The exit code of a job that has completed, failed or been suspended with the newest spec; else `None`.
 fn at_rest(job: &TrainingJob) -> Option<u8> {
     let status = job.status.as_ref()?;
     if status.observed_generation < job.metadata.generation {
@@ -78,13 +78,13 @@ fn at_rest(job: &TrainingJob) -> Option<u8> {
     }
 }
 
-/// What is shown, and how.
+/// The display of the watch.
 struct View {
     term: Term,
     output: Output,
-    /// Redrawn in place, where a terminal can.
+    /// Redrawn in place on terminals.
     live: bool,
-    /// Lines on the terminal that the next ones replace.
+    /// Number of lines on the terminal that the next update replaces.
     drawn: usize,
     told: String,
 }
@@ -106,7 +106,7 @@ impl View {
         }
     }
 
-    /// The job is at rest. In a pipe, the table ends what was told.
+    /// The final status. In a pipe, the table ends the output.
     fn end(&mut self, session: &Session, job: &TrainingJob) {
         let table = status::text(session, job, self.output);
         match (self.output, self.live) {
@@ -116,17 +116,17 @@ impl View {
         }
     }
 
-    /// What would scroll away could not be taken back: only as many lines as the terminal has are drawn.
+    /// Draws no more lines than the terminal has: lines that scrolled away cannot be redrawn.
     fn redraw(&mut self, text: &str) {
         let height = usize::from(self.term.size().0).saturating_sub(1);
         let lines: Vec<&str> = text.lines().take(height).collect();
-        // Nobody reads any more when this fails.
+        // Fails only when the output is closed.
         let _ = self.term.clear_last_lines(self.drawn);
         let _ = self.term.write_line(&lines.join("\n"));
         self.drawn = lines.len();
     }
 
-    /// Says what was not just said. Documents are kept apart as YAML does; JSON documents need nothing.
+    /// Prints `text` unless it equals the last output. YAML documents are separated by `---`; JSON documents need no separator.
     fn tell(&mut self, text: &str) {
         if self.told == text {
             return;
