@@ -1,9 +1,9 @@
-//! How much memory this process may still take.
+//! Memory that this process may still allocate.
 
 use std::fs;
 
-/// The least of what the machine has free, what the cgroup allows, and what the address space limit leaves; `None` when
-/// the system does not say.
+/// The minimum of the machine's free memory, the remaining limit of the cgroup, and the remaining address space limit, in
+/// bytes; `None` when unknown.
 pub fn memory() -> Option<usize> {
     [machine(), cgroup(), address_space()].into_iter().flatten().min()
 }

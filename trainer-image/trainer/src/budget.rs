@@ -1,4 +1,4 @@
-//! How long a launch runs, and when it evaluates.
+//! Duration of a launch, and its evaluation schedule.
 
 use crate::ending::Ending;
 use pawl_contract::plan::{LaunchKind, LaunchPlan};
@@ -8,7 +8,7 @@ use pawl_contract::plan::{LaunchKind, LaunchPlan};
 pub struct Budget {
     /// Items at which the launch ends, with the first step that reaches them.
     pub items: u64,
-    /// Steps of this process that its throughput leaves out.
+    /// Warm-up steps of this process that its throughput excludes.
     pub warmup: u64,
     /// Items between evaluations while training; `None`: only before and after, or never.
     pub eval_every: Option<u64>,
@@ -24,7 +24,7 @@ impl Budget {
     pub fn new(plan: &LaunchPlan, step_items: u64, epoch_items: u64) -> Result<Self, Ending> {
         let budget = &plan.budget;
         let missing = |field: &str| {
-            Ending::InvalidPlan(format!("budget.{field}: absent, a launch of kind {:?} needs it", plan.kind))
+            Ending::InvalidPlan(format!("budget.{field}: missing, a launch of kind {:?} needs it", plan.kind))
         };
         match plan.kind {
             LaunchKind::Preflight => Ok(Self { items: 0, warmup: 0, eval_every: None, evaluates: false }),

@@ -1,4 +1,4 @@
-//! What a plan will run, as text.
+//! Prints the programs of a plan as text.
 
 use crate::ending::Ending;
 use crate::executors;
@@ -12,21 +12,21 @@ use pawl_graph::passes::expand_norms;
 use pawl_lower::Lowered;
 use std::path::Path;
 
-/// Which view of the programs.
+/// View of the programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum View {
     /// Operators after all passes.
     Graph,
     /// Kernels, as the graph executor runs them.
     Kernels,
-    /// Places in memory, and the predicted peak.
+    /// Memory layout, and the predicted peak.
     Memory,
 }
 
 /// The programs of the launch plan in the file at `path`, for rank 0 of `world_size`.
 ///
 /// # Errors
-/// When the plan is refused; the message says why.
+/// When the plan is rejected, with the reason.
 pub fn plan_file(path: &Path, world_size: u32, view: View) -> Result<String, Ending> {
     plan(&read_plan(path)?, world_size, view)
 }
@@ -34,7 +34,7 @@ pub fn plan_file(path: &Path, world_size: u32, view: View) -> Result<String, End
 /// The programs of `plan`, for rank 0 of `world_size`.
 ///
 /// # Errors
-/// When the plan is refused; the message says why.
+/// When the plan is rejected, with the reason.
 pub fn plan(plan: &LaunchPlan, world_size: u32, view: View) -> Result<String, Ending> {
     let place = Place::from_env()?;
     let Prepared { lineup, .. } = prepare(plan, place, 0, world_size)?;

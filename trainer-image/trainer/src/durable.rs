@@ -1,4 +1,4 @@
-//! Files that are whole whenever someone looks: progress, metrics and reports.
+//! Atomically replaced files: progress, metrics and reports.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -7,15 +7,15 @@ use std::path::Path;
 /// As [`write`], of `value` as JSON.
 ///
 /// # Errors
-/// Names the file.
+/// An I/O error that names the file.
 pub fn write_json<T: serde::Serialize>(path: &Path, value: &T, sync: bool) -> io::Result<()> {
     write(path, &serde_json::to_vec_pretty(value)?, sync)
 }
 
-/// Writes `bytes` to a temporary file beside `path` and renames it. With `sync`, it survives a power cut too.
+/// Writes `bytes` to a temporary file beside `path` and renames it. With `sync`, it survives a power failure.
 ///
 /// # Errors
-/// Names the file.
+/// An I/O error that names the file.
 pub fn write(path: &Path, bytes: &[u8], sync: bool) -> io::Result<()> {
     let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
     let temporary = path.with_extension(format!("{}.tmp", std::process::id()));

@@ -1,4 +1,4 @@
-//! Why a launch ends before its budget is used up, as the contract's outcomes.
+//! Reasons for which a launch ends before its budget is used up, as the contract's outcomes.
 
 use crate::checkpoint::CheckpointError;
 use crate::collective::CollectiveError;
@@ -7,10 +7,10 @@ use pawl_graph::executor::ExecError;
 use pawl_graph::graph::GraphError;
 use pawl_workloads::WorkloadError;
 
-/// A launch that ends other than [`Outcome::Done`]. The message is for people: what happened, and the remedy.
+/// End of a launch other than [`Outcome::Done`], with a human-readable message: the problem and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum Ending {
-    /// The step does not fit.
+    /// The step does not fit in memory.
     #[error("{0}")]
     OutOfMemory(String),
     /// A number is NaN or infinite.
@@ -19,25 +19,25 @@ pub enum Ending {
     /// The loss rose far above its recent level.
     #[error("{0}")]
     LossSpike(String),
-    /// This trainer or device cannot do what is asked.
+    /// Not supported by this trainer or device.
     #[error("{0}")]
     Unsupported(String),
-    /// The plan contradicts itself, or names what the workload does not know.
+    /// The plan is contradictory, or unknown to the workload.
     #[error("{0}")]
     InvalidPlan(String),
     /// Stopped on request.
     #[error("{0}")]
     Stopped(String),
-    /// Another rank went away.
+    /// Another rank was lost.
     #[error("{0}")]
     LostPeer(String),
-    /// Anything else.
+    /// Any other failure.
     #[error("{0}")]
     Failed(String),
 }
 
 impl Ending {
-    /// The contract's word for it.
+    /// The contract's outcome.
     pub fn outcome(&self) -> Outcome {
         match self {
             Self::OutOfMemory(_) => Outcome::OutOfMemory,
@@ -67,7 +67,7 @@ impl From<ExecError> for Ending {
         let message = error.to_string();
         #[cfg(feature = "cuda")]
         let message = match (&error, crate::xid::newest()) {
-            (ExecError::Device(_), Some(xid)) => format!("{message}; the newest of the kernel's log: {xid}"),
+            (ExecError::Device(_), Some(xid)) => format!("{message}; newest Xid in the kernel log: {xid}"),
             _ => message,
         };
         match error {
@@ -84,7 +84,7 @@ impl From<ExecError> for Ending {
 
 impl From<GraphError> for Ending {
     fn from(error: GraphError) -> Self {
-        Self::Failed(format!("the program is ill-formed, which is a defect: {error}"))
+        Self::Failed(format!("the program is ill-formed, which is a bug: {error}"))
     }
 }
 

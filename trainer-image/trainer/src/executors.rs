@@ -1,4 +1,4 @@
-//! Which executor a launch runs on, on the CPU; and what all executors are told alike.
+//! Selection of the executor on the CPU, and the configuration common to all executors.
 
 use pawl_contract::settings::{Compile, Settings};
 use pawl_cpu::{Buffers, GraphCpu};
@@ -6,8 +6,8 @@ use pawl_eager::Eager;
 use pawl_graph::executor::Executor;
 use pawl_lower::LowerOptions;
 
-/// Variables that say how many threads a rank may use, the first that is set. Several ranks on one machine share its
-/// processors only if whoever starts them says so here.
+/// Variables that set the number of threads of a rank; the first that is set counts. Several ranks on one machine share its
+/// CPUs only if the process that starts them sets one of these.
 const THREADS: [&str; 2] = ["RAYON_NUM_THREADS", "OMP_NUM_THREADS"];
 
 /// `None` runs one library call per operation, `Fuse` fused kernels over pooled buffers, `Graph` the same kernels over a static memory plan.

@@ -1,4 +1,4 @@
-//! A trained language model as a directory that Hugging Face's libraries load.
+//! Exports a trained language model as a directory that Hugging Face libraries can load.
 
 use crate::checkpoint::Store;
 use crate::ending::Ending;
@@ -10,23 +10,23 @@ use pawl_workloads::slm::export::{description, export};
 use pawl_workloads::{Job as _, Request};
 use std::path::{Path, PathBuf};
 
-/// What lies beside the tokenizer or the weights that a run started from, and belongs to the model as much as they.
+/// Files of the model beside the tokenizer or the initial weights of a run, which are copied too.
 const COMPANIONS: [&str; 5] =
     ["tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json"];
 
-/// Writes what the launch of the plan in the file at `plan` made into the directory `to`: `model.safetensors` with the newest checkpoint of the
-/// storage at `checkpoints`, adapters merged (bfloat16 where `narrow`, else float32), `config.json`, and the tokenizer of its text or of the
-/// weights that it started from. Gives a line that says what was written.
+/// Exports the model of the plan in the file at `plan` to the directory `to`: `model.safetensors` with the newest checkpoint of the storage at
+/// `checkpoints`, adapters merged (bfloat16 where `narrow`, else float32), `config.json`, and the tokenizer of its text or of the weights that it
+/// started from. Returns a one-line summary.
 ///
 /// # Errors
-/// When the plan is of another workload, there is no checkpoint, it is another run's, or the disk refuses.
+/// When the plan is of another workload, there is no checkpoint, it belongs to another run, or writing fails.
 pub fn plan_file(plan: &Path, checkpoints: &str, narrow: bool, to: &Path) -> Result<String, Ending> {
     let plan = read_plan(plan)?;
     let job = language_model(&plan)?;
     let found = Store::open(checkpoints, u32::MAX)?.newest(None)?;
     let found = found.ok_or_else(|| {
         Ending::InvalidPlan(format!(
-            "{checkpoints}: holds no complete checkpoint: name the storage of a run that has trained"
+            "{checkpoints}: contains no complete checkpoint: name the storage of a run that has trained"
         ))
     })?;
     let workload = plan.workload.name.as_deref().unwrap_or_default();
@@ -59,7 +59,7 @@ fn language_model(plan: &LaunchPlan) -> Result<SlmJob, Ending> {
     let name = plan.workload.name.as_deref().unwrap_or_default();
     if name != "slm" {
         return Err(Ending::InvalidPlan(format!(
-            "workload.name: {name:?}: only models of the workload slm are exported"
+            "workload.name: {name:?}: only models of the workload slm can be exported"
         )));
     }
     let config = plan.workload.config.clone();

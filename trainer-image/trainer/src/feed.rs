@@ -1,4 +1,4 @@
-//! Batches in order, from loaders that live as long as the settings say.
+//! Delivers batches in order, from loaders that persist between epochs if the settings say so.
 
 use crate::ending::Ending;
 use pawl_contract::settings::Settings;
@@ -16,11 +16,11 @@ pub struct Feed {
     by_epoch: bool,
     step_items: u64,
     accumulation: u32,
-    /// What earlier loaders made steps wait.
+    /// Time that steps waited for earlier loaders.
     waited: Duration,
-    /// Waits that something else was done during.
+    /// Waiting time that was overlapped with other work.
     hidden: Duration,
-    /// The next batch, looked at before its time.
+    /// The next batch, if it was peeked.
     ahead: Option<Batch>,
 }
 
@@ -46,7 +46,7 @@ impl Feed {
         Ok(batch?)
     }
 
-    /// What [`Feed::next_batch`] will give.
+    /// Peeks at the batch that [`Feed::next_batch`] will return.
     ///
     /// # Errors
     /// When the data cannot be read.
@@ -55,21 +55,21 @@ impl Feed {
         Ok(self.ahead.insert(batch))
     }
 
-    /// Of the time waited, `duration` made nobody wait.
+    /// Marks `duration` of the waiting time as overlapped with other work.
     pub fn hide(&mut self, duration: Duration) {
         self.hidden += duration;
     }
 
-    /// Gives a used batch back.
+    /// Returns a used batch, whose buffers are reused.
     pub fn recycle(&self, batch: Batch) {
         self.loader.recycle(batch);
     }
 
-    /// An epoch is over after `items` items: workers that are not persistent end, and new ones begin.
+    /// Ends an epoch after `items` items: workers that are not persistent end, and new ones start.
     pub fn epoch_over(&mut self, items: u64) {
         if self.by_epoch {
             self.waited += self.loader.waited();
-            // The new loader begins with it.
+            // The new loader starts with it.
             self.ahead = None;
             let schedule = Schedule::new(items, self.step_items, self.accumulation);
             self.loader = Loader::new(Arc::clone(&self.data), schedule, self.workers, self.prefetch);

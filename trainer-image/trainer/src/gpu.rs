@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Key of the gang's exchange under which rank 0 leaves NCCL's meeting point.
+/// Key of the gang's exchange under which rank 0 stores NCCL's unique id.
 const MEETING: &str = "nccl";
 
 /// An opened GPU.
@@ -28,10 +28,10 @@ impl Gpu {
     /// Opens visible GPU `number`. Compiled kernels and tuned products are kept in `cache`.
     ///
     /// # Errors
-    /// [`Ending::Unsupported`] when there is no such GPU, or driver or a library are missing or too old.
+    /// [`Ending::Unsupported`] when there is no such GPU, or the driver or a library is missing or too old.
     pub fn open(number: usize, cache: &Path) -> Result<Self, Ending> {
         let device = Device::open(number, Some(cache.to_owned())).map_err(|error| match error {
-            // No work has begun: whatever is wrong, it is this machine that cannot do what is asked.
+            // Before any work, every error means that this machine is not supported.
             ExecError::Device(message) => Ending::Unsupported(format!("GPU {number}: {message}")),
             other => Ending::from(other),
         })?;
@@ -39,41 +39,41 @@ impl Gpu {
         tracing::info!(gpu = name, mebibytes = memory, cache = %cache.display(), "using");
         let cudnn = match Cudnn::open(&device) {
             Ok(cudnn) => {
-                tracing::info!(version = cudnn.version(), "cuDNN is there for attention of long sequences");
+                tracing::info!(version = cudnn.version(), "using cuDNN for attention of long sequences");
                 Some(cudnn)
             }
             Err(error) => {
-                tracing::warn!(%error, "no cuDNN: attention of long sequences is left to generated kernels, which are slower");
+                tracing::warn!(%error, "cuDNN is missing: attention of long sequences uses generated kernels, which are slower");
                 None
             }
         };
         let uuid = device.context().uuid().ok().map(|uuid| uuid.bytes.map(|byte| byte as u8));
         let busy = uuid.and_then(BusyTime::watch);
         if busy.is_none() {
-            tracing::warn!("the driver's management library is not there: reports will not say how busy the GPU is");
+            tracing::warn!("NVML is missing: reports will lack the GPU utilization");
         }
         Ok(Self { device, cudnn, nccl: None, busy })
     }
 
-    /// What the driver calls it.
+    /// The driver's name of the GPU.
     pub fn name(&self) -> &str {
         self.device.name()
     }
 
-    /// For how long the GPU has been busy; `None` when nobody says.
+    /// Time for which the GPU has been busy; `None` when unknown.
     pub fn busy_time(&self) -> Option<Duration> {
         self.busy.as_ref().map(BusyTime::so_far)
     }
 
-    /// Bytes of device memory that are free now.
+    /// Free device memory in bytes.
     pub fn free_memory(&self) -> Option<usize> {
         self.device.free_memory().ok()
     }
 
-    /// Meets the other ranks' GPUs.
+    /// Initializes NCCL with the GPUs of the other ranks.
     ///
     /// # Errors
-    /// [`Ending::LostPeer`] when not all came within `deadline`; [`Ending::Unsupported`] when there is no NCCL.
+    /// [`Ending::LostPeer`] when not all ranks joined within `deadline`; [`Ending::Unsupported`] when NCCL is missing.
     pub fn meet(
         &mut self,
         rank: u32,
@@ -81,24 +81,24 @@ impl Gpu {
         exchange: &mut dyn Exchange,
         deadline: Duration,
     ) -> Result<(), Ending> {
-        let lost = |problem: String| Ending::LostPeer(format!("cannot meet the other ranks' GPUs: {problem}"));
+        let lost = |problem: String| Ending::LostPeer(format!("cannot connect to the other ranks' GPUs: {problem}"));
         let id = if rank == 0 {
             let id = Nccl::id()?;
             exchange.put(MEETING, &id).map_err(lost)?;
             id
         } else {
             let id = exchange.get(MEETING, deadline).map_err(lost)?;
-            id.try_into().map_err(|_| lost("rank 0's meeting point is malformed".to_owned()))?
+            id.try_into().map_err(|_| lost("the NCCL unique id of rank 0 is malformed".to_owned()))?
         };
         let nccl = Nccl::connect(&self.device, id, rank as usize, world_size as usize, deadline)?;
-        tracing::info!(version = Nccl::version()?, rank, world_size, "met by NCCL");
+        tracing::info!(version = Nccl::version()?, rank, world_size, "connected by NCCL");
         self.nccl = Some(nccl);
         Ok(())
     }
 
-    /// The executor that `settings` ask for. `compile: None` queues a kernel for each operator, `Fuse` fused kernels, `Graph` all of a program at
-    /// once as a CUDA graph. With `deterministic`, algorithms of products are not chosen by timing, which may come out differently from run to run,
-    /// and cuDNN's attention is told to give the same bits; all else does in any case.
+    /// The executor that `settings` select. `compile: None` launches a kernel per operator, `Fuse` fused kernels, `Graph` a whole program as a CUDA
+    /// graph. With `deterministic`, algorithms of matrix products are not chosen by timing, which may vary between runs, and cuDNN's attention is
+    /// configured to be deterministic; all other kernels always are.
     pub fn executor(&self, settings: &Settings) -> CudaGraph {
         let device = Arc::clone(&self.device);
         let base = match settings.compile.unwrap_or_default() {
@@ -120,16 +120,16 @@ impl Gpu {
     }
 }
 
-/// Bytes that `programs` will take on a GPU with `settings`, found without one.
+/// Memory in bytes that `programs` need on a GPU with `settings`, predicted without a GPU.
 ///
 /// # Errors
-/// When no kernel computes something.
+/// When an operation has no kernel.
 pub fn predict(programs: &[Program], settings: &Settings) -> Result<MemoryReport, ExecError> {
     let (tf32, offload) = (rounds_to_tf32(settings), offloads(settings));
     pawl_cuda::predict(programs, Choices { lowering: &lowering(settings), tf32, offload })
 }
 
-/// `compile: None` fuses nothing at all.
+/// `compile: None` fuses nothing.
 fn lowering(settings: &Settings) -> LowerOptions {
     let mut lowering = executors::lowering(settings);
     if settings.compile.unwrap_or_default() == Compile::None {

@@ -1,4 +1,4 @@
-//! What a rank is told: its plan and its environment.
+//! Input of a rank: its plan and its environment.
 
 use crate::ending::Ending;
 use pawl_contract::plan::LaunchPlan;
@@ -9,27 +9,27 @@ use std::str::FromStr;
 /// A launch as one rank sees it.
 #[derive(Clone, Debug)]
 pub struct Launch {
-    /// What to do.
+    /// The launch's plan.
     pub plan: LaunchPlan,
     /// This rank.
     pub rank: u32,
     /// Ranks in the gang.
     pub world_size: u32,
-    /// Where the report goes.
+    /// File of the report.
     pub report: Option<PathBuf>,
-    /// Where rank 0's progress goes.
+    /// File of rank 0's progress.
     pub progress: Option<PathBuf>,
     /// URL of the checkpoint storage.
     pub checkpoints: Option<String>,
-    /// Where the workload keeps data.
+    /// Data directory of the workload.
     pub data: PathBuf,
-    /// Where rank 0's metrics go.
+    /// File of rank 0's metrics.
     pub metrics: Option<PathBuf>,
 }
 
 impl Launch {
-    /// Reads the environment of the contract and the plan that it names. Without ranks and files named there, this is
-    /// rank 0 of 1 that keeps its data in the current directory.
+    /// Reads the environment of the contract and the plan that it names. Unset variables default to rank 0 of 1 with its data
+    /// in the current directory.
     ///
     /// # Errors
     /// [`Ending::InvalidPlan`], naming the variable or the field.
@@ -53,13 +53,13 @@ impl Launch {
     }
 }
 
-/// Where the workload keeps data: `PAWL_DATA`, else `data` in the current directory.
+/// Data directory of the workload: `PAWL_DATA`, else `data` in the current directory.
 pub fn data_directory() -> PathBuf {
     let named = std::env::var_os(env::DATA).filter(|path| !path.is_empty());
     named.map_or_else(|| PathBuf::from("data"), PathBuf::from)
 }
 
-/// Where compiled kernels are kept from launch to launch: `PAWL_KERNEL_CACHE`, else beside the data.
+/// Directory of the persistent kernel cache: `PAWL_KERNEL_CACHE`, else `kernels` in the data directory.
 pub fn kernel_cache(data: &Path) -> PathBuf {
     let named = std::env::var_os("PAWL_KERNEL_CACHE").filter(|path| !path.is_empty());
     named.map_or_else(|| data.join("kernels"), PathBuf::from)

@@ -1,8 +1,8 @@
-//! The trainer: a process per rank that runs one launch of a plan and reports what it found.
+//! The trainer: one process per rank that runs one launch of a plan and reports its measurements.
 //!
 //! [`run_from_env`] is the whole program: it reads the contract's environment and `plan.json`, runs the launch, writes
-//! `progress.json` and `report.json`, and gives the contract's exit code. The main loop is [`train::train`]; every other
-//! concern is a file of its own.
+//! `progress.json` and `report.json`, and returns the contract's exit code. The main loop is [`train::train`]; every other
+//! concern has a file of its own.
 
 mod available;
 pub mod budget;
@@ -48,7 +48,7 @@ pub use dump::{View, plan, plan_file};
 /// Runs the launch that the environment names; see [`launch::Launch::from_env`] and [`pawl_contract::env`].
 pub fn run_from_env() -> ExitCode {
     let started = Instant::now();
-    // The program that hosts the trainer may have set up its own log.
+    // The host program may have installed its own subscriber.
     let filter = tracing_subscriber::EnvFilter::try_from_default_env();
     let filter = filter.unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false);
@@ -70,7 +70,7 @@ pub fn run_from_env() -> ExitCode {
     let outcome = catch_unwind(AssertUnwindSafe(|| rank::run(&launch, &stop, started)));
     let report = outcome.unwrap_or_else(|panic| {
         let said = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
-        let message = format!("the trainer panicked, which is a defect: {}", said.unwrap_or("no message"));
+        let message = format!("the trainer panicked, which is a bug: {}", said.unwrap_or("no message"));
         report::bare(&launch.plan, launch.rank, Outcome::Failed, message, started.elapsed())
     });
     match report.outcome {

@@ -1,12 +1,12 @@
-//! The training loss: its curve for the report, and the watch for spikes.
+//! The training loss: its curve for the report, and the detection of spikes.
 
 use pawl_contract::report::LossPoint;
 use std::collections::VecDeque;
 
-/// Most points of a curve.
+/// Maximum points of a curve.
 const POINTS: usize = 64;
 
-/// The loss curve at a bounded number of points, each the mean of as many steps as any other but the last.
+/// The loss curve with a bounded number of points, each the mean of an equal number of steps (the last of fewer).
 #[derive(Debug)]
 pub struct Curve {
     points: Vec<LossPoint>,
@@ -24,7 +24,7 @@ impl Default for Curve {
 }
 
 impl Curve {
-    /// Adds the loss of a step after which `items` had been seen.
+    /// Adds the loss of a step that ended at `items` items.
     pub fn add(&mut self, items: u64, loss: f64) {
         (self.sum, self.count, self.items) = (self.sum + loss, self.count + 1, items);
         if self.count < self.stride {
@@ -49,17 +49,17 @@ impl Curve {
 
 /// Steps that make up the recent level.
 const RECENT: usize = 64;
-/// Steps before which nothing counts as a spike.
+/// Steps before which spikes are not detected.
 const LEAST: usize = 24;
-/// Steps in a row that must lie above the bound.
+/// Consecutive steps that must be above the bound.
 const IN_A_ROW: u32 = 3;
 
-/// Watches for loss spikes.
+/// Detects loss spikes.
 ///
 /// The recent level is the median `m` of the last 64 losses, their spread `s` is 1.4826 times the median absolute
 /// deviation from it (the standard deviation, for normal noise). A step is above the bound when its loss exceeds
-/// `m + max(10 s, 2 |m|)`. Three steps in a row above it are a spike; a single bad batch is none. Losses above the bound
-/// do not enter the recent level, and nothing is judged before 24 steps.
+/// `m + max(10 s, 2 |m|)`. Three consecutive steps above it are a spike; a single bad batch is not. Losses above the bound are
+/// excluded from the recent level, and detection starts after 24 steps.
 #[derive(Debug, Default)]
 pub struct SpikeWatch {
     recent: VecDeque<f64>,
@@ -67,7 +67,7 @@ pub struct SpikeWatch {
 }
 
 impl SpikeWatch {
-    /// Adds a step's loss; gives the bound when this is a spike.
+    /// Adds a step's loss; returns the bound if this is a spike.
     pub fn add(&mut self, loss: f64) -> Option<f64> {
         let bound = self.bound().filter(|bound| loss > *bound);
         if bound.is_none() {

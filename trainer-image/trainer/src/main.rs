@@ -1,4 +1,4 @@
-//! `pawl-trainer`: runs the launch that the environment names, or prints what a plan will run.
+//! `pawl-trainer`: runs the launch that the environment names, or prints the programs of a plan.
 
 use clap::{Parser, Subcommand, ValueEnum};
 use std::io::Write;
@@ -15,42 +15,42 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Times the kernels of a plan's micro-step on its data, on the CPU or the GPU that PAWL_DEVICE names.
+    /// Profiles the kernels of a plan's micro-step on its data, on the CPU or the GPU that PAWL_DEVICE names.
     Profile {
         /// The launch's plan.json.
         #[arg(long)]
         plan: PathBuf,
-        /// Runs to time.
+        /// Number of timed runs.
         #[arg(long, default_value_t = 5)]
         rounds: usize,
-        /// How many of the longest kernels to print.
+        /// Number of slowest kernels to print.
         #[arg(long, default_value_t = 30)]
         kernels: usize,
     },
-    /// Writes the language model that a plan trained as a directory that Hugging Face's libraries load.
+    /// Exports the language model of a plan as a directory that Hugging Face libraries can load.
     Export {
         /// The launch's plan.json.
         #[arg(long)]
         plan: PathBuf,
-        /// The checkpoint storage, a directory or a URL; its newest checkpoint is taken.
+        /// The checkpoint storage, a directory or a URL; its newest checkpoint is exported.
         #[arg(long)]
         checkpoints: String,
-        /// The directory to write.
+        /// The output directory.
         #[arg(long)]
         to: PathBuf,
-        /// Weights in bfloat16, in place of float32.
+        /// Write weights in bfloat16 instead of float32.
         #[arg(long)]
         narrow: bool,
     },
-    /// Prints what a plan will run, without running it.
+    /// Prints the programs of a plan, without running them.
     Plan {
         /// The launch's plan.json.
         #[arg(long)]
         plan: PathBuf,
-        /// Ranks in the gang.
+        /// Number of ranks in the gang.
         #[arg(long, default_value_t = 1)]
         world_size: u32,
-        /// What to print.
+        /// View to print.
         #[arg(long, value_enum, default_value = "graph")]
         dump: Dump,
     },
@@ -62,7 +62,7 @@ enum Dump {
     Graph,
     /// Kernels, as the graph executor runs them.
     Kernels,
-    /// Places in memory, and the predicted peak.
+    /// Memory layout, and the predicted peak.
     Memory,
 }
 
@@ -83,7 +83,7 @@ fn main() -> ExitCode {
         Some(Command::Profile { plan, rounds, kernels }) => pawl_trainer::profile::plan_file(&plan, rounds, kernels),
     };
     match text {
-        // A reader such as `head` may have seen enough.
+        // A reader such as `head` may close the pipe early.
         Ok(text) => match writeln!(std::io::stdout(), "{text}") {
             Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => ExitCode::FAILURE,
             _ => ExitCode::SUCCESS,

@@ -1,4 +1,4 @@
-//! What a rank counts for Prometheus: what nobody else can know. What `progress.json` says, the agent says.
+//! Prometheus metrics that only the rank can measure. The agent exports those of `progress.json`.
 
 use crate::throughput::StepTime;
 use prometheus::{Counter, CounterVec, Gauge, GaugeVec, Histogram, HistogramOpts, Opts, Registry, TextEncoder};
@@ -19,7 +19,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// All metrics, at zero.
+    /// Creates all metrics, at zero.
     ///
     /// # Errors
     /// Never in practice: a metric's name is malformed or taken.
@@ -28,24 +28,34 @@ impl Metrics {
         let buckets = prometheus::exponential_buckets(0.001, 2.0, 16)?;
         let metrics = Self {
             step_seconds: Histogram::with_opts(
-                HistogramOpts::new("pawl_train_step_seconds", "Seconds per optimizer step, data loading included.")
-                    .buckets(buckets.clone()),
+                HistogramOpts::new(
+                    "pawl_train_step_seconds",
+                    "Duration of an optimizer step including data loading, in seconds.",
+                )
+                .buckets(buckets.clone()),
             )?,
             memory: GaugeVec::new(Opts::new("pawl_gpu_memory_bytes", "Device memory of rank 0."), &["kind"])?,
-            utilization: Gauge::new("pawl_train_utilization_ratio", "Share of the device's time that training used.")?,
+            utilization: Gauge::new(
+                "pawl_train_utilization_ratio",
+                "Fraction of time that the GPU is busy with training.",
+            )?,
             flops: Gauge::new(
                 "pawl_train_mfu_ratio",
-                "Share of the device's peak arithmetic that the model's own operations used.",
+                "Model FLOP utilization: fraction of the device's peak that the model's operations use.",
             )?,
-            loader_wait: Counter::new("pawl_loader_wait_seconds_total", "Seconds that steps waited for data.")?,
+            loader_wait: Counter::new(
+                "pawl_loader_wait_seconds_total",
+                "Time that steps waited for data, in seconds.",
+            )?,
             collective: CounterVec::new(
-                Opts::new("pawl_collective_seconds_total", "Seconds in collectives."),
+                Opts::new("pawl_collective_seconds_total", "Time spent in collectives, in seconds."),
                 &["exposed"],
             )?,
             checkpoint_seconds: Histogram::with_opts(
-                HistogramOpts::new("pawl_checkpoint_seconds", "Seconds to write a checkpoint.").buckets(buckets),
+                HistogramOpts::new("pawl_checkpoint_seconds", "Duration of a checkpoint write in seconds.")
+                    .buckets(buckets),
             )?,
-            checkpoint_failures: Counter::new("pawl_checkpoint_failures_total", "Checkpoints that were not written.")?,
+            checkpoint_failures: Counter::new("pawl_checkpoint_failures_total", "Failed checkpoint writes.")?,
             registry,
         };
         let all: [Box<dyn prometheus::core::Collector>; 7] = [
@@ -61,32 +71,32 @@ impl Metrics {
         Ok(metrics)
     }
 
-    /// A step is done.
+    /// Records a step.
     pub fn step(&self, time: StepTime) {
         self.step_seconds.observe(time.wall.as_secs_f64());
         self.loader_wait.inc_by(time.loader.as_secs_f64());
         self.collective.with_label_values(&["true"]).inc_by(time.collective.as_secs_f64());
     }
 
-    /// Bytes of device memory.
+    /// Sets the predicted and peak device memory in bytes.
     pub fn memory(&self, predicted: usize, peak: usize) {
         self.memory.with_label_values(&["predicted"]).set(predicted as f64);
         self.memory.with_label_values(&["peak"]).set(peak as f64);
     }
 
-    /// Share of the device's time that training used so far, 0 to 1.
+    /// Sets the fraction of time that the device was busy with training so far, 0 to 1.
     pub fn utilization(&self, share: f64) {
         self.utilization.set(share);
     }
 
-    /// Share of the device's peak arithmetic that training used lately, 0 to 1. Where it is never told, as on a CPU, there is no such metric.
+    /// Sets the recent model FLOP utilization, 0 to 1. The metric is absent until it is set, such as on a CPU.
     pub fn flops_utilization(&self, share: f64) {
         self.flops.set(share);
-        // The second time it is there already.
+        // It is registered already on later calls.
         let _ = self.registry.register(Box::new(self.flops.clone()));
     }
 
-    /// A checkpoint was written, or was not.
+    /// Records a checkpoint write or its failure.
     pub fn checkpoint(&self, took: Duration, written: bool) {
         if written {
             self.checkpoint_seconds.observe(took.as_secs_f64());
@@ -95,7 +105,7 @@ impl Metrics {
         }
     }
 
-    /// All of it, in Prometheus' text form.
+    /// All metrics in Prometheus' text format.
     ///
     /// # Errors
     /// Never in practice: a metric cannot be written.

@@ -1,11 +1,11 @@
-//! Model FLOP utilisation: what a step has to compute, over what the device could compute in that time.
+//! Model FLOP utilization (MFU): the model's operations of a step divided by the device's peak in that time.
 
 use crate::session::Lineup;
 use pawl_contract::settings::{Precision, Settings};
 use pawl_graph::graph::{AttentionSpec, Graph, Node, Op, Program, Stage};
 use pawl_workloads::{At, Job};
 
-/// Dense peak of tensor cores, in TFLOP/s: 16-bit floats, TensorFloat-32; and of float32 without them. By words of the device's name, from
+/// Dense peak in TFLOP/s of 16-bit floats and TensorFloat-32 on tensor cores, and of float32 without them, by a part of the device's name; from
 /// NVIDIA's data sheets.
 const PEAKS: [(&str, [f64; 3]); 9] = [
     ("B200", [2250.0, 1125.0, 75.0]),
@@ -19,11 +19,11 @@ const PEAKS: [(&str, [f64; 3]); 9] = [
     ("A10G", [70.0, 35.0, 31.2]),
 ];
 
-/// Peak of a device in FLOP/s for products in the precision of `settings`; `None` for a device that is not known.
+/// Peak of a device in FLOP/s for matrix products in the precision of `settings`; `None` for an unknown device.
 pub fn peak(device: &str, settings: &Settings) -> Option<f64> {
     let words: Vec<&str> = device.split([' ', '-']).collect();
     let called = |name: &str| name.split(' ').all(|word| words.contains(&word));
-    // Cards of less power, and parts of one, reach less.
+    // Variants with a lower power limit and MIG slices have a lower peak.
     if called("NVL") || called("MIG") {
         return None;
     }
@@ -36,7 +36,7 @@ pub fn peak(device: &str, settings: &Settings) -> Option<f64> {
     Some(teraflops * 1e12)
 }
 
-/// Steps that [`per_item`] looks at.
+/// Steps over which [`per_item`] averages.
 const STEPS: u64 = 1000;
 
 /// [`of_micro_step`] for an item, on average over a run's first thousand steps: not every micro-step has the same losses. A step takes `step_items`
@@ -49,8 +49,8 @@ pub fn per_item(job: &dyn Job, lineup: &Lineup, step_items: u64, accumulation: u
     sum / (STEPS * u64::from(accumulation)) as f64 / f64::from(job.items_per_batch())
 }
 
-/// Floating point operations of the products of forward and backward pass of `micro_step`: what is computed a second time to save memory is not
-/// counted, nor what a causal mask hides, nor the optimiser.
+/// Floating point operations of the matrix products in the forward and backward pass of `micro_step`, without recomputation, masked attention
+/// scores and the optimizer.
 pub fn of_micro_step(micro_step: &Program) -> u64 {
     let graph = &micro_step.graph;
     graph.nodes().iter().map(|node| of_node(graph, node)).sum()
@@ -92,7 +92,7 @@ mod tests {
     use pawl_workloads::ups::UpsJob;
     use serde_json::json;
 
-    /// What the language model's specification says a token costs.
+    /// FLOPs per token by the language model's specification.
     #[test]
     fn a_micro_step_costs_what_the_formula_says() {
         for (config, checkpointing) in [

@@ -1,4 +1,4 @@
-//! How busy the GPU is, as the driver's management library (NVML) sees it: the share of time in which a kernel ran.
+//! GPU utilization from NVML: the fraction of time in which a kernel ran.
 
 use libloading::{Library, Symbol};
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
@@ -21,7 +21,7 @@ type Init = unsafe extern "C" fn() -> c_int;
 type ByUuid = unsafe extern "C" fn(*const c_char, *mut *mut c_void) -> c_int;
 type Utilization = unsafe extern "C" fn(*mut c_void, *mut Rates) -> c_int;
 
-/// Adds up, in a thread of its own, the time for which a GPU was busy. Ends when dropped.
+/// Accumulates the busy time of a GPU in a dedicated thread. Ends when dropped.
 #[derive(Debug)]
 pub struct BusyTime {
     nanoseconds: Arc<AtomicU64>,
@@ -29,7 +29,7 @@ pub struct BusyTime {
 }
 
 impl BusyTime {
-    /// Watches the GPU of this UUID (16 bytes). `None` when NVML is not there, or does not know it.
+    /// Samples the GPU with this UUID (16 bytes). `None` when NVML is missing, or does not know the GPU.
     pub fn watch(uuid: [u8; 16]) -> Option<Self> {
         let hex: Vec<String> = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
         let part = |range: std::ops::Range<usize>| hex[range].concat();
@@ -69,7 +69,7 @@ impl BusyTime {
         Some(busy)
     }
 
-    /// Time for which the GPU was busy so far.
+    /// Busy time of the GPU so far.
     pub fn so_far(&self) -> Duration {
         Duration::from_nanos(self.nanoseconds.load(Ordering::Relaxed))
     }

@@ -1,4 +1,4 @@
-//! Where a step's time goes: each kernel of a plan, timed on real data.
+//! Profiles a step: times each kernel of a plan on real data.
 
 use crate::ending::Ending;
 use crate::executors;
@@ -16,11 +16,11 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
-/// Times the micro-step of the plan in the file at `path`, kernel by kernel, over `rounds` runs, where `PAWL_DEVICE` says, and gives a table: the
-/// kinds of kernels, then the `kernels` that take longest.
+/// Times the micro-step of the plan in the file at `path`, kernel by kernel, over `rounds` runs on `PAWL_DEVICE`, and returns a table: the kinds of
+/// kernels, then the `kernels` slowest ones.
 ///
 /// # Errors
-/// When the plan is refused, or the device or the data fail.
+/// When the plan is rejected, or the device or the data fail.
 pub fn plan_file(path: &Path, rounds: usize, kernels: usize) -> Result<String, Ending> {
     let plan = read_plan(path)?;
     let place = Place::from_env()?;

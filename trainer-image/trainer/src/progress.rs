@@ -1,4 +1,4 @@
-//! Saying how it goes: `progress.json` and `metrics.prom`, a few times a second at most.
+//! Publishes `progress.json` and `metrics.prom`, a few times a second at most.
 
 use crate::durable::{write, write_json};
 use crate::metrics::Metrics;
@@ -7,7 +7,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Least time between two writes.
+/// Minimum interval between two writes.
 const PERIOD: Duration = Duration::from_millis(300);
 
 /// Publishes the progress and the metrics of rank 0.
@@ -21,28 +21,28 @@ pub struct Publisher {
 }
 
 impl Publisher {
-    /// Publishes progress to the file at `progress`, and `metrics` to that at `text`, those that are named.
+    /// Publishes progress to the file `progress`, and `metrics` to the file `text`; `None` disables either.
     pub fn new(progress: Option<PathBuf>, text: Option<PathBuf>, metrics: Metrics) -> Self {
         Self { progress, text, metrics, last: None, complained: false }
     }
 
-    /// Where metrics are counted.
+    /// The metrics.
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
     }
 
-    /// Whether enough time has gone by since the last publication.
+    /// Whether the minimum interval since the last write has passed.
     pub fn due(&self) -> bool {
         self.last.is_none_or(|last| last.elapsed() >= PERIOD)
     }
 
-    /// Publishes now. A file that cannot be written is complained about once: training goes on.
+    /// Publishes now. A failed write is logged once, and training continues.
     pub fn publish(&mut self, progress: &Progress) {
         self.last = Some(Instant::now());
         if let Err(error) = self.write(progress)
             && !std::mem::replace(&mut self.complained, true)
         {
-            tracing::error!("cannot write how it goes: {error}");
+            tracing::error!("cannot write the progress: {error}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! One rank of one launch, from its plan to its report.
+//! Runs one rank of one launch, from its plan to its report.
 
 use crate::budget::Budget;
 use crate::checkpoint::Position;
@@ -25,7 +25,7 @@ use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Runs a launch to its report; never fails, because a failure is what the report then says.
+/// Runs a launch to its report; never fails, because failures are part of the report.
 pub fn run(launch: &Launch, stop: &StopRequest, started: Instant) -> Report {
     let bare = |outcome, message| report::bare(&launch.plan, launch.rank, outcome, message, started.elapsed());
     let result = match launch.plan.kind {
@@ -41,17 +41,17 @@ pub fn run(launch: &Launch, stop: &StopRequest, started: Instant) -> Report {
     result.unwrap_or_else(|ending| bare(ending.outcome(), ending.to_string()))
 }
 
-/// A plan that has been checked: what will be trained, and how.
+/// A validated plan: what will be trained, and how.
 pub(crate) struct Prepared {
     pub job: Box<dyn Job>,
     pub recipe: Recipe,
     pub lineup: Lineup,
 }
 
-/// Checks a plan against trainer and workload, and makes its programs; touches no file and no data.
+/// Validates a plan against trainer and workload, and builds its programs; accesses no file and no data.
 pub(crate) fn prepare(plan: &LaunchPlan, place: Place, rank: u32, world_size: u32) -> Result<Prepared, Ending> {
     let name = plan.workload.name.as_deref().ok_or_else(|| {
-        Ending::InvalidPlan("workload.name: absent: this trainer only runs built-in workloads".to_owned())
+        Ending::InvalidPlan("workload.name: missing: this trainer only runs built-in workloads".to_owned())
     })?;
     let workload = pawl_workloads::workload(name)?;
     recipe::check(&plan.settings, place, name, workload.settings())?;
@@ -68,7 +68,7 @@ pub(crate) fn prepare(plan: &LaunchPlan, place: Place, rank: u32, world_size: u3
     Ok(Prepared { job, recipe, lineup })
 }
 
-/// Checks the plan and predicts memory: bytes predicted, and bytes that the states take already.
+/// Validates the plan and predicts the peak memory, bytes.
 fn preflight(launch: &Launch) -> Result<usize, Ending> {
     let Launch { plan, rank, world_size, .. } = launch;
     let place = Place::from_env()?;
@@ -152,18 +152,18 @@ fn measured(launch: &Launch, stop: &StopRequest, started: Instant) -> Result<Rep
     Ok(report::of_run(&run, launch, &result, peak, started.elapsed()))
 }
 
-/// What this launch computes on.
+/// The device of this launch.
 fn open(launch: &Launch, place: Place) -> Result<Target, Ending> {
     Target::open(place, &kernel_cache(&launch.data))
 }
 
-/// This rank's gang, met through the rendezvous; its GPU meets the others' too.
+/// Connects this rank to its gang through the rendezvous, and its GPU to the other GPUs.
 fn gang(launch: &Launch, target: &mut Target) -> Result<Gang, Ending> {
     let Launch { plan, rank, world_size, .. } = launch;
     if *world_size == 1 {
         return Ok(Gang::alone());
     }
-    let lost = |problem: String| Ending::LostPeer(format!("cannot meet the other ranks: {problem}"));
+    let lost = |problem: String| Ending::LostPeer(format!("cannot connect to the other ranks: {problem}"));
     let mut client = Client::from_env(&plan.launch).map_err(|e| lost(e.to_string()))?;
     let deadline = Duration::try_from_secs_f64(plan.hang_timeout_seconds)
         .map_err(|e| Ending::InvalidPlan(format!("hangTimeoutSeconds: {}: {e}", plan.hang_timeout_seconds)))?;
@@ -172,7 +172,7 @@ fn gang(launch: &Launch, target: &mut Target) -> Result<Gang, Ending> {
     Ok(Gang::new(mesh))
 }
 
-/// The address of this machine on the way to the rendezvous, which is the way to the other ranks. No packet is sent.
+/// The local address of the route to the rendezvous, which is the route to the other ranks. Sends no packet.
 fn own_address() -> IpAddr {
     let found = || {
         let rendezvous = std::env::var(pawl_contract::env::RENDEZVOUS).ok()?.to_socket_addrs().ok()?.next()?;

@@ -1,5 +1,5 @@
-//! From the contract's settings to the engine's recipe. Every setting either acts here, acts in the loop or the
-//! workload, or is refused with the reason: none is accepted and ignored.
+//! Translates the contract's settings to the engine's recipe. Every setting takes effect here, in the loop or in the workload,
+//! or is rejected with the reason: none is accepted and ignored.
 
 use crate::ending::Ending;
 use crate::target::Place;
@@ -12,13 +12,13 @@ use pawl_graph::passes::Pattern;
 use pawl_graph::recipe::{AttentionKernel, LossScale, Precision as EnginePrecision, Recipe};
 use pawl_workloads::Job;
 
-/// Refuses what neither this trainer at `place` nor the workload (which gives a meaning to the settings named in
-/// `of_workload`) can act on.
+/// Rejects settings that neither this trainer at `place` nor the workload (which supports the settings in `of_workload`)
+/// supports.
 ///
 /// # Errors
-/// [`Ending::Unsupported`] names the setting, the value, who has it, and the remedy.
+/// [`Ending::Unsupported`] names the setting, the value, where it is supported, and the remedy.
 pub fn check(settings: &Settings, place: Place, workload: &str, of_workload: &[&str]) -> Result<(), Ending> {
-    // Destructured without `..`: a new setting must be decided about here.
+    // Destructured without `..`: a new setting must be handled here.
     let Settings {
         compile: _,
         compile_scope: _,
@@ -44,7 +44,7 @@ pub fn check(settings: &Settings, place: Place, workload: &str, of_workload: &[&
         loss_frequency,
         query_samples,
         nccl: _,
-        // On the CPU sums are taken in a fixed order in any case; on a GPU the executor is told.
+        // On the CPU the order of sums is always fixed; on a GPU the executor is configured.
         deterministic: _,
         gradient_clip: _,
         learning_rate: _,
@@ -70,18 +70,18 @@ pub fn check(settings: &Settings, place: Place, workload: &str, of_workload: &[&
     ];
     match unknown.into_iter().find(|(name, asked)| *asked && !has(name)) {
         Some((name, _)) => Err(Ending::Unsupported(format!(
-            "settings.{name}: workload {workload} gives it no meaning: leave it out; it knows {}",
+            "settings.{name}: not supported by workload {workload}: remove it; supported are {}",
             of_workload.join(", ")
         ))),
         None => Ok(()),
     }
 }
 
-/// Refuses what only a GPU can do.
+/// Rejects settings that need a GPU.
 fn without_gpu(settings: &Settings) -> Result<(), Ending> {
     let gpu = |setting: &str, value: &str, reason: &str| {
         Err(Ending::Unsupported(format!(
-            "settings.{setting}: {value} needs a GPU: {reason}; run on GPUs, or leave it out for the CPU"
+            "settings.{setting}: {value} needs a GPU: {reason}; run on GPUs, or remove it for the CPU"
         )))
     };
     if settings.precision == Some(Precision::Tf32) {
@@ -94,25 +94,25 @@ fn without_gpu(settings: &Settings) -> Result<(), Ending> {
         return gpu(
             "sharding",
             &format!("{sharding:?}"),
-            "ranks on one CPU share its memory, so there is nothing to save",
+            "ranks on one CPU share its memory, so sharding would save none",
         );
     }
     if settings.loader_pinned == Some(true) {
         return gpu("loaderPinned", "true", "page-locked memory speeds up copies to a GPU");
     }
     if settings.loader_async_copy == Some(true) {
-        return gpu("loaderAsyncCopy", "true", "on the CPU batches are used where they lie");
+        return gpu("loaderAsyncCopy", "true", "on the CPU batches are used in place");
     }
     match settings.nccl.iter().flatten().next() {
-        Some((name, value)) => gpu(&format!("nccl.{name}"), value, "ranks on CPUs talk over TCP, not NCCL"),
+        Some((name, value)) => gpu(&format!("nccl.{name}"), value, "ranks on CPUs communicate over TCP, not NCCL"),
         None => Ok(()),
     }
 }
 
-/// Refuses what this trainer cannot do on a GPU.
+/// Rejects settings that this trainer does not support on a GPU.
 fn with_gpu(settings: &Settings) -> Result<(), Ending> {
     let refuse = |setting: &str, value: &str, remedy: &str| {
-        Err(Ending::Unsupported(format!("settings.{setting}: {value} is not built for GPUs: {remedy}")))
+        Err(Ending::Unsupported(format!("settings.{setting}: {value} is not supported on GPUs: {remedy}")))
     };
     match settings.sharding.filter(|sharding| *sharding != Sharding::None) {
         Some(sharding) => refuse("sharding", &format!("{sharding:?}"), "use sharding: None, which is data parallel"),
@@ -132,7 +132,7 @@ pub fn recipe(settings: &Settings, job: &dyn Job, world_size: u32) -> Result<Rec
     let clip = settings.gradient_clip.as_ref().map(|limit| limit.value());
     if let Some(limit) = clip.filter(|limit| *limit <= 0.0) {
         return Err(Ending::InvalidPlan(format!(
-            "settings.gradientClip: {limit} must be above 0: leave it out for none"
+            "settings.gradientClip: {limit} must be above 0: remove it for no clipping"
         )));
     }
     let mut recipe = Recipe::new(optimization.optimizer.clone());

@@ -1,4 +1,4 @@
-//! The report: what a launch found, or what ended it.
+//! The report of a launch: its measurements, or the reason of its end.
 
 use crate::ending::Ending;
 use crate::launch::Launch;
@@ -10,7 +10,7 @@ use pawl_contract::plan::LaunchPlan;
 use pawl_contract::report::{Failure, Report};
 use std::time::Duration;
 
-/// A report that says only how a launch ended.
+/// A report that contains only the end of a launch.
 pub fn bare(plan: &LaunchPlan, rank: u32, outcome: Outcome, message: String, wall: Duration) -> Report {
     let wall_seconds = Some(wall.as_secs_f64());
     let measured = Measured { wall_seconds, ..Measured::default() };
@@ -51,7 +51,7 @@ pub fn of_run(run: &Run<'_>, launch: &Launch, result: &Result<(), Ending>, peak:
     }
 }
 
-/// Share of a step that goes to bringing the optimiser's state from host memory and back.
+/// Fraction of a step spent copying optimizer state from and to host memory.
 fn offload_share(run: &Run<'_>) -> Option<f64> {
     let step = run.throughput.step_seconds()?.median;
     Some((run.session.offload_seconds()? / step).min(1.0))

@@ -1,4 +1,4 @@
-//! A launch in progress on one rank: what the main loop in [`crate::train`] is made of.
+//! A running launch on one rank: the building blocks of the main loop in [`crate::train`].
 
 use crate::budget::Budget;
 use crate::checkpoint::{Checkpoint, Position};
@@ -21,7 +21,7 @@ use pawl_workloads::{At, Batch, Data, Job};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// See the module's documentation.
+/// A running launch on one rank.
 pub struct Run<'a> {
     pub(crate) launch: &'a Launch,
     pub(crate) job: &'a dyn Job,
@@ -42,16 +42,16 @@ pub struct Run<'a> {
     pub(crate) straggler: Option<String>,
     pub(crate) busy: Vec<f64>,
     pub(crate) saver: Option<Saver>,
-    /// Share of the device's peak that one item a second takes; `None` when the peak is not known.
+    /// Fraction of the device's peak that one item per second uses; `None` when the peak is unknown.
     pub(crate) flops_share: Option<f64>,
     pub(crate) publisher: Publisher,
     pub(crate) stop: StopRequest,
 }
 
-/// How much slower than the fastest a rank has to be over a window to be called a straggler.
+/// Ratio to the fastest rank's time over a window above which a rank counts as a straggler.
 const STRAGGLER: f64 = 1.3;
 
-/// A wait for the device longer than this says that it was not idle before.
+/// A wait for the device longer than this means that it was busy before.
 const STILL_RUNNING: Duration = Duration::from_millis(1);
 
 impl Run<'_> {
@@ -66,15 +66,15 @@ impl Run<'_> {
         rule.is_some_and(|rule| self.position.evaluations_since_best >= rule.patience)
     }
 
-    /// For how long the device has been busy.
+    /// Busy time of the device.
     pub fn busy_time(&self) -> Duration {
         self.target.busy_time()
     }
 
-    /// Starts from the newest good checkpoint, if the plan says so and there is one.
+    /// Resumes from the newest good checkpoint, if the plan says so and there is one.
     ///
     /// # Errors
-    /// When it is of another job, or cannot be read.
+    /// When it belongs to another job, or cannot be read.
     pub fn resume(&mut self) -> Result<(), Ending> {
         let Some(checkpoint) = self.saver.as_mut().map(|saver| saver.resume(&self.gang)).transpose()?.flatten() else {
             return Ok(());
@@ -119,13 +119,13 @@ impl Run<'_> {
         let start = Instant::now();
         let result = self.session.finish();
         if start.elapsed() > STILL_RUNNING {
-            // The device had work all the while.
+            // The device was busy all the time.
             self.feed.hide(waited);
         }
         result
     }
 
-    /// The learning rate of the coming step: it rises linearly over `warmupSteps`, and falls as the workload wants over the launch.
+    /// The learning rate of the next step: linear warm-up over `warmupSteps`, then the workload's schedule.
     fn learning_rate(&self) -> f64 {
         let optimization = self.job.optimization();
         let full = optimization.learning_rate * optimization.decay.factor(self.position.items, self.budget.items);
@@ -137,12 +137,12 @@ impl Run<'_> {
         }
     }
 
-    /// The executor only knows which rank was lost; the gang knows why.
+    /// Completes the executor's error, which only has the lost rank, with the reason from the gang.
     fn explained(&self, ending: Ending) -> Ending {
         self.gang.failure().map_or(ending, Ending::from)
     }
 
-    /// What the gang makes of a step: the mean loss, and what rank 0 and the signals want.
+    /// Aggregates a step over the gang: the mean loss, and requests of rank 0 and of signals.
     ///
     /// # Errors
     /// When a peer is lost.
@@ -163,7 +163,7 @@ impl Run<'_> {
         Ok(Vote::of_all(&votes))
     }
 
-    /// Books a step that all ranks have agreed on.
+    /// Records a step that all ranks have agreed on.
     ///
     /// # Errors
     /// [`Ending::NonFinite`], [`Ending::LossSpike`].
@@ -185,7 +185,7 @@ impl Run<'_> {
         }
         match self.spikes.add(loss) {
             Some(bound) => Err(Ending::LossSpike(format!(
-                "the training loss spiked at step {}: {loss:.4}, three steps in a row above {bound:.4}, which is far \
+                "the training loss spiked at step {}: {loss:.4}, three consecutive steps above {bound:.4}, far \
                  above its recent level; lower settings.learningRate, or set settings.gradientClip or warmupSteps",
                 self.position.step
             ))),
@@ -223,7 +223,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Evaluates, and judges whether validation still improves.
+    /// Evaluates, and updates whether validation still improves.
     ///
     /// # Errors
     /// [`Ending::NonFinite`] when the validation loss is not finite; when data, device or a peer fail.
@@ -241,7 +241,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// The metrics of the validation split: every rank evaluates its share, sums are taken in rank order.
+    /// The metrics of the validation split: every rank evaluates its share, sums are computed in rank order.
     fn validate(&mut self) -> Result<Validation, Ending> {
         let mut sums = vec![0.0; self.data.sums()];
         let (rank, world) = (self.gang.rank() as usize, self.gang.world_size() as usize);
@@ -280,14 +280,14 @@ impl Run<'_> {
                 format!("{name} is not finite after step {}; lower settings.learningRate", self.position.step);
             return Err(Ending::NonFinite(message));
         }
-        // What a program reads of them is a state already.
+        // The parts that a program reads are states already.
         let extras = self.job.extras().into_iter().filter(|(name, _)| tensors.iter().all(|(known, _)| known != name));
         tensors.extend(extras.collect::<Vec<_>>());
         let checkpoint = Checkpoint { position: self.position.clone(), tensors };
         saver.save(&self.launch.plan.launch, &checkpoint, must, self.publisher.metrics())
     }
 
-    /// Publishes the progress if that is due, on rank 0.
+    /// Publishes the progress if it is due, on rank 0.
     pub fn publish_when_due(&mut self) {
         if self.publisher.due() {
             self.publish();

@@ -1,4 +1,4 @@
-//! When checkpoints are written, by rank 0, and how all ranks start from one.
+//! Writing checkpoints on rank 0, and resuming all ranks from one.
 
 use crate::checkpoint::{Checkpoint, Found, Position, Store, Tensors};
 use crate::collective::Gang;
@@ -11,7 +11,7 @@ use pawl_graph::graph::Shape;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
-/// Checkpoints in a row that may fail before the launch does: what cannot be saved is not worth going on with.
+/// Consecutive failed checkpoint writes after which the launch fails: unsaved progress is not worth continuing.
 const FAILURES: u32 = 3;
 
 /// Writes the checkpoints of a launch.
@@ -25,7 +25,7 @@ pub struct Saver {
     newest: Option<CheckpointRef>,
 }
 
-/// What rank 0 tells the others about the checkpoint it found.
+/// Rank 0's message to the others about the checkpoint to resume from.
 #[derive(Serialize, Deserialize)]
 struct Announcement {
     position: Position,
@@ -43,7 +43,7 @@ impl Saver {
         Ok(Self { store, policy: policy.clone(), last: Instant::now(), failures: 0, newest: None })
     }
 
-    /// Newest complete checkpoint.
+    /// The newest complete checkpoint.
     pub fn newest(&self) -> Option<&CheckpointRef> {
         self.newest.as_ref()
     }
@@ -53,7 +53,7 @@ impl Saver {
         self.store.is_some() && self.last.elapsed() >= Duration::from_secs_f64(self.policy.every_seconds.max(0.0))
     }
 
-    /// The checkpoint to go on from, on every rank the one that rank 0 found.
+    /// The checkpoint to resume from: on every rank the one that rank 0 found.
     ///
     /// # Errors
     /// When storage or a peer fails.
@@ -86,7 +86,7 @@ impl Saver {
         for (_, array) in &mut tensors {
             match array.data_mut() {
                 Data::F32(values) => gang.broadcast(0, values)?,
-                // Words are moved, never calculated with.
+                // Words are only copied, never computed with.
                 Data::U32(values) => gang.broadcast(0, bytemuck::cast_slice_mut(values))?,
                 _ => {}
             }
@@ -96,10 +96,10 @@ impl Saver {
         Ok(Some(Checkpoint { position: announced.position, tensors }))
     }
 
-    /// Writes a checkpoint, on rank 0. `must`: a failure ends the launch; otherwise only the third in a row does.
+    /// Writes a checkpoint on rank 0. With `must`, a failure ends the launch; otherwise only the third consecutive one does.
     ///
     /// # Errors
-    /// When storage fails, as said.
+    /// When storage fails, as described above.
     pub fn save(&mut self, launch: &str, checkpoint: &Checkpoint, must: bool, metrics: &Metrics) -> Result<(), Ending> {
         let Some(store) = &self.store else { return Ok(()) };
         let start = Instant::now();

@@ -1,4 +1,4 @@
-//! The compiled programs of a launch and their states: one step, one evaluation, all that lives on.
+//! The compiled programs of a launch and their states: steps, evaluation, persistent state.
 
 use crate::checkpoint::Tensors;
 use crate::ending::Ending;
@@ -12,18 +12,18 @@ use pawl_workloads::{Batch, Programs};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// What a step did, on this rank.
+/// Result of a step on this rank.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepResult {
-    /// Sum over the micro-steps of their losses.
+    /// Sum of the losses of the micro-steps.
     pub loss_sum: f64,
     /// Norm of the gradient of the gang, before clipping.
     pub gradient_norm: f64,
-    /// Whether the loss scale was too large, so that nothing was updated.
+    /// Whether the update was skipped because the loss scale was too large.
     pub skipped: bool,
 }
 
-/// Everything that will run, in the order in which it is compiled.
+/// All programs, in the order of compilation.
 pub struct Lineup {
     /// The programs.
     pub programs: Vec<Program>,
@@ -36,7 +36,7 @@ pub struct Lineup {
 }
 
 impl Lineup {
-    /// Makes the programs of a launch.
+    /// Builds the programs of a launch.
     ///
     /// # Errors
     /// When a program of the workload is ill-formed.
@@ -67,7 +67,7 @@ impl Lineup {
         &self.programs[self.micro[variant]]
     }
 
-    /// Adds a program unless it is there already.
+    /// Adds a program unless it exists already.
     fn add(&mut self, program: Program) -> usize {
         self.programs.iter().position(|known| *known == program).unwrap_or_else(|| {
             self.programs.push(program);
@@ -83,16 +83,16 @@ pub struct Session {
     /// Variants of the micro-steps of the current step.
     ran: BTreeSet<usize>,
     loss_sum: f64,
-    /// The program of the micro-step that was started, and of the update with it.
+    /// The programs of the queued micro-step and of its update.
     queued: Option<(usize, Option<usize>)>,
 }
 
 impl Session {
-    /// Compiles a launch for `executor`; states get their first values from `seed`.
+    /// Compiles a launch for `executor`; states are initialized from `seed`.
     ///
     /// # Errors
-    /// [`Ending::OutOfMemory`] when it needs more than `memory_limit` bytes, [`Ending::Unsupported`] when the executor
-    /// lacks something.
+    /// [`Ending::OutOfMemory`] when it needs more than `memory_limit` bytes, [`Ending::Unsupported`] when the executor does not
+    /// support an operation.
     pub fn new(
         lineup: Lineup,
         executor: &dyn Executor,
@@ -106,12 +106,12 @@ impl Session {
         Ok(Self { lineup, executable, ran: BTreeSet::new(), loss_sum: 0.0, queued: None })
     }
 
-    /// Bytes predicted and measured.
+    /// Predicted and measured memory in bytes.
     pub fn memory(&self) -> MemoryReport {
         self.executable.memory()
     }
 
-    /// Seconds of each update that wait for optimiser state in host memory; `None` when it is on the device.
+    /// Seconds per update spent waiting for optimizer state in host memory; `None` when it is on the device.
     pub fn offload_seconds(&self) -> Option<f64> {
         self.executable.offload_seconds()
     }
@@ -141,7 +141,7 @@ impl Session {
         Ok(())
     }
 
-    /// Begins to bring the batch that comes next to the device, while what is queued runs.
+    /// Starts to copy the next batch to the device, while queued work runs.
     ///
     /// # Errors
     /// When the device fails.
@@ -150,7 +150,7 @@ impl Session {
         Ok(self.executable.prefetch(self.lineup.micro[batch.program], &inputs)?)
     }
 
-    /// Waits for the micro-step that was started; when it was the last of a step, gives what the step did.
+    /// Waits for the queued micro-step; returns the result of the step if it was the last one.
     ///
     /// # Errors
     /// When the device fails or a peer is lost.
@@ -179,7 +179,7 @@ impl Session {
         (0..count).map(|output| Ok(self.executable.output(program, output)?)).collect()
     }
 
-    /// All states that live on from step to step and change, by name. What is frozen is a function of configuration and seed.
+    /// All mutable states that persist between steps, by name. Frozen states are functions of configuration and seed.
     ///
     /// # Errors
     /// When the device fails.
@@ -188,11 +188,11 @@ impl Session {
         Ok(read_chosen(self.executable.as_mut(), changes)?)
     }
 
-    /// Sets states by name. Averages that are not there start from the weights; other slots that are not there keep
-    /// their first values, and are named in the log.
+    /// Sets states by name. Missing averages start from the weights; other missing states keep their initial values, and are
+    /// logged.
     ///
     /// # Errors
-    /// [`Ending::InvalidPlan`] when a weight is missing or has another shape: it is a checkpoint of another model.
+    /// [`Ending::InvalidPlan`] when a weight is missing or has another shape: the checkpoint belongs to another model.
     pub fn restore(&mut self, mut tensors: Tensors) -> Result<(), Ending> {
         let decls: Vec<_> = self
             .executable
@@ -212,15 +212,15 @@ impl Session {
                 (Role::Average, Some(weight)) => tensors.push((name.clone(), weight)),
                 (Role::Parameter, _) => {
                     return Err(Ending::InvalidPlan(format!(
-                        "the checkpoint has no weight {name}: it is of another model; start in an empty checkpoint storage"
+                        "the checkpoint has no weight {name}: it belongs to another model; use an empty checkpoint storage"
                     )));
                 }
-                _ => tracing::info!(state = name, "not in the checkpoint: begins anew"),
+                _ => tracing::info!(state = name, "not in the checkpoint: initialized"),
             }
         }
         let unused = write_named(self.executable.as_mut(), &tensors).map_err(|error| {
             Ending::InvalidPlan(format!(
-                "the checkpoint does not fit the model: {error}; start in an empty checkpoint storage"
+                "the checkpoint does not fit the model: {error}; use an empty checkpoint storage"
             ))
         })?;
         if !unused.is_empty() {
@@ -229,7 +229,7 @@ impl Session {
         Ok(())
     }
 
-    /// The first tensor, by declaration, that holds NaN or infinity: what a launch died of.
+    /// The first tensor, in order of declaration, that contains NaN or infinity, for the error message.
     pub fn first_non_finite(&mut self) -> Option<String> {
         let states = self.states().ok()?;
         states

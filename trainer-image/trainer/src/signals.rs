@@ -1,4 +1,4 @@
-//! What the outside may ask of a rank: to stop (SIGTERM), and to go when its agent is gone.
+//! Signals to a rank: stop on SIGTERM, exit when its agent dies.
 
 use signal_hook::consts::{SIGTERM, SIGXFSZ};
 use std::io;
@@ -6,18 +6,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How often a rank looks whether its agent is still there.
+/// Interval at which a rank checks whether its agent is alive.
 const PARENT_PERIOD: Duration = Duration::from_millis(200);
 
-/// Whether this process was asked to stop.
+/// Whether this process was requested to stop.
 #[derive(Clone, Debug, Default)]
 pub struct StopRequest(Arc<AtomicBool>);
 
 impl StopRequest {
-    /// From now on SIGTERM sets this; it no longer ends the process. A second SIGTERM ends it at once.
+    /// From now on SIGTERM sets this flag instead of ending the process. A second SIGTERM ends it at once.
     ///
     /// # Errors
-    /// When the system refuses the handler.
+    /// When the handler cannot be installed.
     pub fn on_sigterm() -> io::Result<Self> {
         let flag = Arc::new(AtomicBool::new(false));
         signal_hook::flag::register_conditional_shutdown(SIGTERM, 143, Arc::clone(&flag))?;
@@ -25,19 +25,19 @@ impl StopRequest {
         Ok(Self(flag))
     }
 
-    /// Whether to stop.
+    /// Whether a stop was requested.
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Asks to stop.
+    /// Requests a stop.
     pub fn set(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
-/// Ends this process soon after its parent is gone: an orphan would hold the device, and its next checkpoint would
-/// collide with those of the gang that is started in its place. No checkpoint is written for the same reason.
+/// Ends this process soon after its parent dies: an orphan would occupy the device, and its next checkpoint would collide with
+/// those of the gang that replaces it. For the same reason, no checkpoint is written.
 ///
 /// # Errors
 /// When the watching thread cannot be started.
@@ -47,16 +47,16 @@ pub fn die_with_parent() -> io::Result<()> {
         while std::os::unix::process::parent_id() == parent {
             std::thread::sleep(PARENT_PERIOD);
         }
-        eprintln!("the agent that started this rank is gone: ending");
+        eprintln!("the agent that started this rank has died: exiting");
         std::process::exit(1);
     };
     std::thread::Builder::new().name("parent-watch".into()).spawn(watch).map(drop)
 }
 
-/// A write over the limit on file sizes becomes an error that can be reported, instead of a signal that kills.
+/// Catches SIGXFSZ, so that a write beyond the file size limit fails with an error that can be reported.
 ///
 /// # Errors
-/// When the system refuses the handler.
+/// When the handler cannot be installed.
 pub fn survive_file_size_limit() -> io::Result<()> {
     signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false))).map(drop)
 }

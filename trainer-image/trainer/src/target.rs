@@ -1,4 +1,4 @@
-//! What a rank computes on: the CPU, or one GPU.
+//! The device of a rank: the CPU, or one GPU.
 
 use crate::collective::Exchange;
 use crate::ending::Ending;
@@ -14,14 +14,14 @@ use std::time::Duration;
 #[cfg(feature = "cuda")]
 use crate::gpu::Gpu;
 
-/// What the agent gave this rank to compute on.
+/// The device that the agent assigned to this rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// The CPU.
     Cpu,
-    /// The visible GPU of this number.
+    /// The visible GPU with this index.
     Cuda(usize),
-    /// A GPU that is not here: a preflight needs none.
+    /// A GPU that is not present: a preflight needs none.
     AbsentGpu,
 }
 
@@ -29,7 +29,7 @@ impl Place {
     /// Reads `PAWL_DEVICE`.
     ///
     /// # Errors
-    /// [`Ending::InvalidPlan`] naming the variable when it says neither.
+    /// [`Ending::InvalidPlan`] naming the variable when its value is invalid.
     pub fn from_env() -> Result<Self, Ending> {
         Self::parse(std::env::var(env::DEVICE).ok().as_deref())
     }
@@ -56,11 +56,11 @@ pub enum Target {
 }
 
 impl Target {
-    /// Opens `place`. What is worth keeping from launch to launch (compiled kernels) goes into `cache`.
+    /// Opens `place`. `cache` is the directory of the persistent kernel cache.
     ///
     /// # Errors
     /// [`Ending::Unsupported`] with the remedy when there is no such GPU, its driver or a library is missing, or this trainer is built without
-    /// CUDA: what was given a GPU never runs on the CPU in its stead.
+    /// CUDA: there is no fallback from a GPU to the CPU.
     pub fn open(place: Place, cache: &Path) -> Result<Self, Ending> {
         match place {
             Place::Cpu => Ok(Self::Cpu),
@@ -72,7 +72,7 @@ impl Target {
                 Err(without_cuda())
             }
             Place::AbsentGpu => Err(Ending::InvalidPlan(format!(
-                "{}: cuda: only a preflight does without a GPU: say cuda:N",
+                "{}: cuda: only a preflight can run without a GPU: set cuda:N",
                 env::DEVICE
             ))),
         }
@@ -87,10 +87,10 @@ impl Target {
         }
     }
 
-    /// Meets what the other ranks of the gang compute on, where sums go from one to another directly.
+    /// Connects to the devices of the other ranks, where collectives run directly between devices.
     ///
     /// # Errors
-    /// [`Ending::LostPeer`] when not all ranks came within `deadline`; [`Ending::Unsupported`] when a library is missing.
+    /// [`Ending::LostPeer`] when not all ranks joined within `deadline`; [`Ending::Unsupported`] when a library is missing.
     pub fn meet(
         &mut self,
         rank: u32,
@@ -108,7 +108,7 @@ impl Target {
         }
     }
 
-    /// For how long it has been busy so far: see [`Target::devices`].
+    /// Busy time so far, summed over [`Target::devices`].
     pub fn busy_time(&self) -> Duration {
         match self {
             Self::Cpu => processor_time(),
@@ -117,7 +117,7 @@ impl Target {
         }
     }
 
-    /// How many processors (or GPUs) [`Target::busy_time`] adds up; `None` when it is not known.
+    /// Number of CPUs (or GPUs) that [`Target::busy_time`] sums over; `None` when unknown.
     pub fn devices(&self) -> Option<usize> {
         match self {
             Self::Cpu => Some(executors::threads()),
@@ -126,7 +126,7 @@ impl Target {
         }
     }
 
-    /// Operations a second that products in the precision of `settings` could reach; `None` when nobody knows.
+    /// Peak FLOP/s of matrix products in the precision of `settings`; `None` when unknown.
     pub fn peak(&self, settings: &Settings) -> Option<f64> {
         let _ = settings;
         match self {
@@ -136,7 +136,7 @@ impl Target {
         }
     }
 
-    /// Bytes of memory that states and values may take; `None` when the system does not say.
+    /// Memory in bytes available to states and values; `None` when unknown.
     pub fn memory(&self) -> Option<usize> {
         match self {
             Self::Cpu => crate::available::memory(),
@@ -146,16 +146,16 @@ impl Target {
     }
 }
 
-/// Bytes that `programs` will take on a GPU, which is not here.
+/// Predicted memory in bytes of `programs` on a GPU that is not present.
 ///
 /// # Errors
-/// [`Ending::Unsupported`] when no kernel computes something, or this trainer is built without CUDA.
+/// [`Ending::Unsupported`] when an operation has no kernel, or this trainer is built without CUDA.
 #[cfg(feature = "cuda")]
 pub fn predict(programs: &[Program], settings: &Settings) -> Result<MemoryReport, Ending> {
     Ok(crate::gpu::predict(programs, settings)?)
 }
 
-/// Without CUDA there is nothing to predict.
+/// Without CUDA, no prediction is possible.
 ///
 /// # Errors
 /// [`Ending::Unsupported`], with the remedy.

@@ -1,23 +1,23 @@
-//! How fast it goes: step times, waits and processor time over the window that a report speaks about.
+//! Throughput: step times, waits and busy time over the measurement window of a report.
 
 use pawl_contract::measured::Spread;
 use std::time::{Duration, Instant};
 
-/// Least duration of a window of the guard, so that a window of short steps is more than noise.
+/// Minimum duration of a window of the guard, to limit the noise of windows of short steps.
 const LEAST_WINDOW: Duration = Duration::from_secs(2);
-/// Least number of steps in a window of the guard.
+/// Minimum number of steps in a window of the guard.
 const LEAST_STEPS: u64 = 10;
 
-/// What one step took.
+/// Times of one step.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StepTime {
-    /// From its first batch to its agreed loss; evaluations and checkpoints lie between steps and are not in it.
+    /// From its first batch to its aggregated loss; excludes evaluations and checkpoints, which run between steps.
     pub wall: Duration,
     /// Waiting for data.
     pub loader: Duration,
     /// Waiting for other ranks.
     pub collective: Duration,
-    /// For which the device was busy; on the CPU the processor time of all threads of this process.
+    /// Busy time of the device; on the CPU, the CPU time of all threads of this process.
     pub busy: Duration,
 }
 
@@ -36,8 +36,8 @@ pub struct Throughput {
 }
 
 impl Throughput {
-    /// For steps of `step_items` items, of which the first `warmup` do not count, on so many processors (or one GPU); `None` when nobody knows how
-    /// busy those are.
+    /// For steps of `step_items` items, of which the first `warmup` do not count, on this number of CPUs (or one GPU); `None` when their busy time
+    /// is unknown.
     pub fn new(step_items: u64, warmup: u64, devices: Option<usize>) -> Self {
         Self {
             step_items,
@@ -52,7 +52,7 @@ impl Throughput {
         }
     }
 
-    /// Adds a step. Gives true when it completes a window of the guard.
+    /// Adds a step. Returns true when it completes a window of the guard.
     pub fn add(&mut self, time: StepTime) -> bool {
         self.seen += 1;
         if self.seen <= self.warmup {
@@ -83,7 +83,7 @@ impl Throughput {
         self.newest.or_else(|| self.items_per_second())
     }
 
-    /// Full windows so far.
+    /// Number of complete windows so far.
     pub fn windows(&self) -> u64 {
         self.windows
     }
@@ -96,17 +96,17 @@ impl Throughput {
         Some(Spread { p10: at(0.1)?, median: at(0.5)?, p90: at(0.9)? })
     }
 
-    /// Share of the time that steps waited for data.
+    /// Fraction of the time that steps waited for data.
     pub fn loader_share(&self) -> Option<f64> {
         self.share(self.total.loader.as_secs_f64())
     }
 
-    /// Share of the time that steps waited for other ranks.
+    /// Fraction of the time that steps waited for other ranks.
     pub fn collective_share(&self) -> Option<f64> {
         self.share(self.total.collective.as_secs_f64())
     }
 
-    /// Share of the device's time (of all processors' together) that was used.
+    /// Fraction of the device's time (of all CPUs together) that was busy.
     pub fn utilization(&self) -> Option<f64> {
         let devices = self.devices?.max(1);
         self.share(self.total.busy.as_secs_f64() / devices as f64).map(|share| share.min(1.0))
@@ -118,7 +118,7 @@ impl Throughput {
     }
 }
 
-/// Reads the clocks at the start of a step; [`Stopwatch::stop`] gives what has gone by.
+/// Measures a step from its start to [`Stopwatch::stop`].
 #[derive(Debug)]
 pub struct Stopwatch {
     start: Instant,
@@ -128,7 +128,7 @@ pub struct Stopwatch {
 }
 
 impl Stopwatch {
-    /// Starts, given the totals of the loader's and the gang's waits, and of the device's work.
+    /// Starts, given the totals of the loader's and the gang's waiting time, and of the device's busy time.
     pub fn start(loader: Duration, collective: Duration, busy: Duration) -> Self {
         Self { start: Instant::now(), busy, loader, collective }
     }
@@ -144,7 +144,7 @@ impl Stopwatch {
     }
 }
 
-/// Processor time of all threads of this process.
+/// CPU time of all threads of this process.
 pub fn processor_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec.clamp(0, 999_999_999) as u32)

@@ -8,7 +8,7 @@ use pawl_contract::plan::LaunchKind;
 /// Runs a launch from its start (or checkpoint) to the end of its budget.
 ///
 /// # Errors
-/// When it ends before.
+/// When it ends early.
 pub fn train(run: &mut Run<'_>) -> Result<(), Ending> {
     run.resume()?;
     run.evaluate_before_training()?;
@@ -36,7 +36,7 @@ pub fn train(run: &mut Run<'_>) -> Result<(), Ending> {
     finish(run)
 }
 
-/// The end of the budget: evaluation, checkpoint, and all ranks together.
+/// Finishes at the end of the budget: evaluation, checkpoint, and a barrier of all ranks.
 fn finish(run: &mut Run<'_>) -> Result<(), Ending> {
     let evaluated = run.validation.as_ref().is_some_and(|v| v.items == run.position.items && v.items > 0);
     if run.budget.evaluates && !evaluated {
@@ -47,7 +47,7 @@ fn finish(run: &mut Run<'_>) -> Result<(), Ending> {
     Ok(run.gang.barrier()?)
 }
 
-/// The end on request: what has been trained is saved, and no rank leaves before that is done.
+/// Finishes on a request to stop: writes a checkpoint, and no rank exits before that is done.
 fn stop(run: &mut Run<'_>) -> Result<(), Ending> {
     run.checkpoint(true)?;
     run.publish();

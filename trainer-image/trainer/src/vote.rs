@@ -1,11 +1,11 @@
-//! What the ranks tell each other after every step, so that all of them do the same next.
+//! Values that the ranks exchange after every step, so that all of them continue in the same way.
 
-/// One rank's word, or the gang's.
+/// Vote of one rank, or the result of the gang.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Vote {
     /// Sum of the losses of the micro-steps.
     pub loss_sum: f64,
-    /// Somebody was asked to stop.
+    /// A rank was requested to stop.
     pub stop: bool,
     /// Rank 0 wants to write a checkpoint.
     pub checkpoint: bool,
@@ -14,7 +14,7 @@ pub struct Vote {
 }
 
 impl Vote {
-    /// On the wire.
+    /// Serializes the vote.
     pub fn to_bytes(self) -> [u8; 17] {
         let mut bytes = [0; 17];
         bytes[..8].copy_from_slice(&self.loss_sum.to_le_bytes());
@@ -23,14 +23,14 @@ impl Vote {
         bytes
     }
 
-    /// From the wire; what is missing counts as zero.
+    /// Deserializes a vote; missing values count as zero.
     pub fn from_bytes(bytes: &[u8]) -> Self {
         let byte = |at: usize| bytes.get(at).copied().unwrap_or(0);
         let number = |at: usize| f64::from_le_bytes(std::array::from_fn(|i| byte(at + i)));
         Self { loss_sum: number(0), busy: number(8), stop: byte(16) & 1 != 0, checkpoint: byte(16) & 2 != 0 }
     }
 
-    /// The gang's word: sums in rank order, wishes of any rank.
+    /// The result of the gang: sums in rank order, requests of any rank.
     pub fn of_all(votes: &[Self]) -> Self {
         Self {
             loss_sum: votes.iter().map(|vote| vote.loss_sum).sum(),

@@ -1,19 +1,19 @@
-//! What the kernel's log says of the GPUs: the driver writes an Xid number there for every fault.
+//! Xid errors of NVIDIA GPUs from the kernel log: the driver logs an Xid for every fault.
 
 use rustix::fs::{Mode, OFlags, open};
 use std::io::Read;
 
-/// Longest record of the kernel's log.
+/// Maximum length of a record of the kernel log.
 const RECORD: usize = 8 << 10;
 
-/// The newest Xid of the kernel's log: `Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus`. `None` when there is none, or the log may not be
-/// read (in most containers it may not).
+/// The newest Xid of the kernel log: `Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus`. `None` when there is none, or the log is not
+/// readable (as in most containers).
 pub fn newest() -> Option<String> {
     let log = open("/dev/kmsg", OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let mut log = std::fs::File::from(log);
     let mut found = None;
     let mut record = [0; RECORD];
-    // Each read gives one record; at the end of the log it would block.
+    // Each read returns one record; at the end of the log it would block.
     while let Ok(length) = log.read(&mut record) {
         if length == 0 {
             break;

@@ -72,7 +72,7 @@ fn a_checkpoint_is_of_the_run_that_made_it_alone() {
         (one.made_by("ups", 42, &changed), "set of data (adamw/count differs)"),
         (one.made_by("ups", 42, &absent), "set of data (encoder differs)"),
     ] {
-        assert_eq!(made_by, Err(format!("the checkpoint is of another {what}")));
+        assert_eq!(made_by, Err(format!("the checkpoint belongs to another {what}")));
     }
 }
 
@@ -148,7 +148,7 @@ fn an_address_that_cannot_work_says_why() {
         ("ftp://host/dir", "ftp:// is not known: use a path, file://, s3:// or gs://"),
         ("pvc://claim/dir", "mounted by the operator"),
         ("file://relative", "absolute path"),
-        (file.path().to_str().unwrap(), "cannot make the directory"),
+        (file.path().to_str().unwrap(), "cannot create the directory"),
     ] {
         let message = Store::open(url, 1).unwrap_err().to_string();
         assert!(message.contains(expected) && message.contains(url), "{url}: {message}");

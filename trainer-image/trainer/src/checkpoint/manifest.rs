@@ -1,11 +1,11 @@
-//! What a checkpoint says of itself: written last, so that what has a manifest is whole.
+//! Manifest of a checkpoint: written last, so that a checkpoint with a manifest is complete.
 
 use serde::{Deserialize, Serialize};
 
 /// The format that this trainer reads and writes.
 pub(super) const FORMAT: &str = "pawl-checkpoint/1";
 
-/// Where a run stands: all that is not a tensor. Data order, random draws and schedules are pure functions of it.
+/// Position of a run: all state that is not a tensor. Data order, random draws and schedules are pure functions of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Position {
@@ -20,7 +20,7 @@ pub struct Position {
     /// Best validation loss so far, for early stopping.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub best_validation: Option<f64>,
-    /// Evaluations since it.
+    /// Evaluations since the best one.
     #[serde(default)]
     pub evaluations_since_best: u32,
     /// Validation before the first step.
@@ -44,7 +44,7 @@ pub(super) struct Manifest {
     pub launch: String,
     pub position: Position,
     pub shards: Vec<Shard>,
-    /// SHA-256 of the rest of the manifest, so that a damaged position is noticed too.
+    /// SHA-256 of the rest of the manifest, so that a corrupt position is detected too.
     #[serde(default)]
     pub sha256: String,
 }
@@ -55,21 +55,21 @@ impl Manifest {
         Self { format, launch: launch.to_owned(), position, shards, sha256: String::new() }
     }
 
-    /// The bytes to write.
+    /// Serializes the manifest.
     pub fn to_bytes(&self) -> Result<Vec<u8>, serde_json::Error> {
         let sealed = Self { sha256: self.own_hash()?, ..self.clone() };
         serde_json::to_vec_pretty(&sealed)
     }
 
-    /// Reads and checks a manifest; the error says what is wrong with it.
+    /// Reads and validates a manifest; the error describes the problem.
     pub fn parse(bytes: &[u8]) -> Result<Self, String> {
-        let manifest: Self = serde_json::from_slice(bytes).map_err(|e| format!("its manifest is damaged: {e}"))?;
+        let manifest: Self = serde_json::from_slice(bytes).map_err(|e| format!("its manifest is corrupt: {e}"))?;
         if manifest.format != FORMAT {
             return Err(format!("its format is {}, this trainer reads {FORMAT}", manifest.format));
         }
         match manifest.own_hash() {
             Ok(hash) if hash == manifest.sha256 => Ok(manifest),
-            _ => Err("its manifest is damaged: the hash does not match".to_owned()),
+            _ => Err("its manifest is corrupt: the hash does not match".to_owned()),
         }
     }
 

@@ -1,9 +1,9 @@
-//! Checkpoints: layout-free, atomic, hashed.
+//! Checkpoints: independent of layout and number of ranks, atomic, hashed.
 //!
 //! A checkpoint is a folder `<generation>-step-<step>` of safetensors shards and a `manifest.json` with the SHA-256 of
-//! each, written last. Generations only rise, so that a new checkpoint never touches an older one, not even after a
-//! rollback has led back to an earlier step. Tensors are whole and named as the model names them: no trace of ranks,
-//! arenas or precision, so that a run can go on with other settings.
+//! each, written last. Generations only increase, so that a new checkpoint never overwrites an older one, not even after a
+//! rollback to an earlier step. Tensors are unsharded fp32 tensors under the model's names, independent of ranks, optimizer
+//! buffers and precision, so that a run can resume with other settings.
 
 mod manifest;
 mod shards;
@@ -21,15 +21,15 @@ use storage::Storage;
 /// A checkpoint that could not be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
-    /// Storage refused.
+    /// A storage operation failed.
     #[error(transparent)]
     Storage(#[from] StorageError),
-    /// The tensors cannot be written down.
+    /// The tensors cannot be serialized.
     #[error("checkpoint {name}: {problem}")]
     Format {
         /// The checkpoint.
         name: String,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
 }
@@ -37,20 +37,20 @@ pub enum CheckpointError {
 /// A checkpoint in memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Checkpoint {
-    /// Where the run stands.
+    /// Position of the run.
     pub position: Position,
-    /// Every state that lives on; read back, they are in the order of their names.
+    /// Every persistent state; when read, in the order of their names.
     pub tensors: Tensors,
 }
 
 impl Checkpoint {
-    /// Checks that a run of `workload` with `seed` and the frozen arrays `extras` made it.
+    /// Checks that the checkpoint is from a run of `workload` with `seed` and the frozen arrays `extras`.
     ///
     /// # Errors
-    /// What of it is another run's.
+    /// What differs.
     pub fn made_by(&self, workload: &str, seed: u64, extras: &[(String, Array)]) -> Result<(), String> {
         let Self { position, tensors } = self;
-        let foreign = |what: String| Err(format!("the checkpoint is of another {what}"));
+        let foreign = |what: String| Err(format!("the checkpoint belongs to another {what}"));
         if position.workload != workload {
             return foreign(format!("workload ({}, not {workload})", position.workload));
         }
@@ -66,7 +66,7 @@ impl Checkpoint {
     }
 }
 
-/// A checkpoint on storage, read and checked.
+/// A checkpoint that was read from storage and verified.
 #[derive(Debug)]
 pub struct Found {
     /// Name, step and items.
@@ -83,38 +83,37 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the storage at `url`, of which the newest `keep` (at least 1) complete checkpoints are kept.
+    /// Opens the storage at `url`, which retains the newest `keep` (at least 1) complete checkpoints.
     ///
     /// # Errors
-    /// When the address is not understood or cannot be reached.
+    /// When the address is not supported or unreachable.
     pub fn open(url: &str, keep: u32) -> Result<Self, CheckpointError> {
         Ok(Self { storage: Storage::open(url)?, keep: keep.max(1) as usize })
     }
 
-    /// Writes a checkpoint, then deletes what is older than the newest `keep`. Until this returns `Ok`, all older
-    /// checkpoints are untouched.
+    /// Writes a checkpoint, then deletes those older than the newest `keep`. Until this returns `Ok`, all older checkpoints
+    /// are left unchanged.
     ///
     /// # Errors
-    /// When storage refuses; what was written of it is removed, and would never be resumed from.
+    /// When storage fails; the incomplete checkpoint is removed, and would never be resumed from.
     pub fn save(&self, launch: &str, checkpoint: &Checkpoint) -> Result<CheckpointRef, CheckpointError> {
         let Position { step, items, .. } = checkpoint.position;
         let generation = self.names()?.first().map_or(0, |newest| newest.0) + 1;
         let name = format!("{generation:08}-step-{step}");
         if let Err(error) = self.write(&name, launch, checkpoint) {
             if let Err(also) = self.remove(&name) {
-                tracing::warn!(checkpoint = name, "an unfinished checkpoint stays behind: {also}");
+                tracing::warn!(checkpoint = name, "cannot remove an incomplete checkpoint: {also}");
             }
             return Err(error);
         }
-        // The checkpoint stands: not being able to tidy up is no reason to fail.
+        // The checkpoint is complete: a failed clean-up is not an error.
         if let Err(error) = self.prune() {
-            tracing::warn!("older checkpoints stay behind: {error}");
+            tracing::warn!("cannot remove older checkpoints: {error}");
         }
         Ok(CheckpointRef { name, step, items })
     }
 
-    /// The newest checkpoint that is whole and has seen at most `not_after_items`. Torn and damaged ones are named in
-    /// the log and passed over.
+    /// The newest complete checkpoint of at most `not_after_items` items. Incomplete and corrupt ones are logged and skipped.
     ///
     /// # Errors
     /// When storage cannot be read.
@@ -123,13 +122,16 @@ impl Store {
             let manifest = match self.manifest(&name)? {
                 Ok(manifest) => manifest,
                 Err(problem) => {
-                    tracing::warn!(checkpoint = name, "passed over: {problem}; using the one before");
+                    tracing::warn!(checkpoint = name, "skipped: {problem}; trying the previous one");
                     continue;
                 }
             };
             let Position { step, items, .. } = manifest.position;
             if let Some(bound) = not_after_items.filter(|bound| items > *bound) {
-                tracing::warn!(checkpoint = name, "passed over: it has seen {items} items, good are at most {bound}");
+                tracing::warn!(
+                    checkpoint = name,
+                    "skipped: it is at {items} items, after the last good position at {bound} items"
+                );
                 continue;
             }
             match self.load(&name, &manifest)? {
@@ -139,24 +141,23 @@ impl Store {
                     return Ok(Some(Found { reference, checkpoint }));
                 }
                 Err(problem) => {
-                    tracing::warn!(checkpoint = name, "passed over: {problem}; using the one before");
+                    tracing::warn!(checkpoint = name, "skipped: {problem}; trying the previous one");
                 }
             }
         }
         Ok(None)
     }
 
-    /// Deletes every checkpoint that has seen more than `items`: they are damaged, and must not become the newest of a
-    /// later launch.
+    /// Deletes every checkpoint after `items` items: they are bad, and must not become the newest of a later launch.
     ///
     /// # Errors
-    /// When storage refuses.
+    /// When storage fails.
     pub fn discard_after(&self, items: u64) -> Result<(), CheckpointError> {
         for (_, name) in self.names()? {
             if let Ok(manifest) = self.manifest(&name)?
                 && manifest.position.items > items
             {
-                tracing::info!(checkpoint = name, "deleted: it has seen more than {items} items");
+                tracing::info!(checkpoint = name, "deleted: it is after the last good position at {items} items");
                 self.remove(&name)?;
             }
         }
@@ -166,7 +167,7 @@ impl Store {
     fn write(&self, name: &str, launch: &str, checkpoint: &Checkpoint) -> Result<(), CheckpointError> {
         let format = |problem: String| CheckpointError::Format { name: name.to_owned(), problem };
         if let Some(twice) = shards::duplicate(&checkpoint.tensors) {
-            return Err(format(format!("two tensors are called {twice}, which is a defect")));
+            return Err(format(format!("two tensors have the name {twice}, which is a bug")));
         }
         let parts = shards::cut(&checkpoint.tensors);
         let mut written = Vec::with_capacity(parts.len());
@@ -181,7 +182,7 @@ impl Store {
         Ok(self.storage.put(&format!("{name}/manifest.json"), bytes)?)
     }
 
-    /// All checkpoints, whole or not, newest first.
+    /// All checkpoints, complete or not, newest first.
     fn names(&self) -> Result<Vec<(u64, String)>, CheckpointError> {
         let all = self.storage.list(None)?;
         let mut names: Vec<(u64, String)> =
@@ -190,21 +191,21 @@ impl Store {
         Ok(names)
     }
 
-    /// A checkpoint's manifest, or what is wrong with it.
+    /// A checkpoint's manifest, or its problem.
     fn manifest(&self, name: &str) -> Result<Result<Manifest, String>, CheckpointError> {
         let bytes = self.storage.get(&format!("{name}/manifest.json"))?;
-        Ok(bytes.map_or(Err("it is torn: there is no manifest".to_owned()), |bytes| Manifest::parse(&bytes)))
+        Ok(bytes.map_or(Err("it is incomplete: there is no manifest".to_owned()), |bytes| Manifest::parse(&bytes)))
     }
 
-    /// A checkpoint's tensors, or what is wrong with them.
+    /// A checkpoint's tensors, or their problem.
     fn load(&self, name: &str, manifest: &Manifest) -> Result<Result<Tensors, String>, CheckpointError> {
         let mut tensors = Vec::new();
         for shard in &manifest.shards {
             let Some(bytes) = self.storage.get(&format!("{name}/{}", shard.file))? else {
-                return Ok(Err(format!("it is torn: {} is missing", shard.file)));
+                return Ok(Err(format!("it is incomplete: {} is missing", shard.file)));
             };
             if bytes.len() as u64 != shard.bytes || hash(&bytes) != shard.sha256 {
-                return Ok(Err(format!("it is damaged: {} does not match its hash", shard.file)));
+                return Ok(Err(format!("it is corrupt: {} does not match its hash", shard.file)));
             }
             match shards::decode(&bytes) {
                 Ok(part) => tensors.extend(part),
@@ -215,7 +216,7 @@ impl Store {
         Ok(Ok(tensors))
     }
 
-    /// Deletes all but the newest `keep` complete checkpoints, and torn ones that are older than one of those.
+    /// Deletes all but the newest `keep` complete checkpoints, and incomplete ones that are older than one of those.
     fn prune(&self) -> Result<(), CheckpointError> {
         let mut complete = 0;
         for (_, name) in self.names()? {
@@ -228,7 +229,7 @@ impl Store {
         Ok(())
     }
 
-    /// Deletes a checkpoint, its manifest first: half deleted it is torn, never wrong.
+    /// Deletes a checkpoint, its manifest first: partially deleted, it counts as incomplete.
     fn remove(&self, name: &str) -> Result<(), CheckpointError> {
         self.storage.delete(&format!("{name}/manifest.json"))?;
         Ok(self.storage.delete_folder(name)?)

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 /// Tensors by name.
 pub type Tensors = Vec<(String, Array)>;
 
-/// Bytes after which a new shard begins.
+/// Maximum bytes of a shard with several tensors.
 const SHARD_BYTES: usize = 256 << 20;
 
 /// Cuts `tensors` into shards, in order: each holds at least one tensor and, if it holds more, at most [`SHARD_BYTES`].
@@ -27,13 +27,13 @@ pub(super) fn cut(tensors: &[(String, Array)]) -> Vec<&[(String, Array)]> {
     shards
 }
 
-/// The name that two tensors share, if any.
+/// A duplicate tensor name, if any.
 pub(super) fn duplicate(tensors: &[(String, Array)]) -> Option<&str> {
     let mut known = HashSet::new();
     tensors.iter().map(|(name, _)| name.as_str()).find(|name| !known.insert(*name))
 }
 
-/// A shard's file: integers stay, everything else is widened (or narrowed from float64) to float32.
+/// Serializes a shard: integers are unchanged, all other dtypes are converted to float32.
 pub(super) fn encode(tensors: &[(String, Array)]) -> Result<Vec<u8>, String> {
     let raw: Vec<(&str, Dtype, Vec<usize>, Vec<u8>)> = tensors
         .iter()
@@ -62,7 +62,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Tensors, String> {
             let data = match view.dtype() {
                 Dtype::F32 => Data::F32(words.map(f32::from_le_bytes).collect()),
                 Dtype::U32 => Data::U32(words.map(u32::from_le_bytes).collect()),
-                other => return Err(format!("tensor {name} is {other:?}: only F32 and U32 are read")),
+                other => return Err(format!("tensor {name} is {other:?}: only F32 and U32 are supported")),
             };
             let array = Array::new(Shape::from(view.shape()), data).map_err(|e| format!("tensor {name}: {e}"))?;
             Ok((name.to_owned(), array))

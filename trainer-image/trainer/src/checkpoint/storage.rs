@@ -1,36 +1,36 @@
-//! Where checkpoints lie: a directory, or an object store.
+//! Checkpoint storage: a directory, or an object store.
 //!
-//! A write is atomic and durable when it returns: on a file system the bytes go to a temporary file that is synced,
-//! renamed, and whose directory is synced; object stores promise it.
+//! A write is atomic and durable when it returns: on a file system, the bytes are written to a temporary file that is synced
+//! and renamed, then its directory is synced; object stores guarantee it.
 
 use object_store::path::Path as Key;
 use object_store::{ObjectStore, ObjectStoreExt, PutPayload, local::LocalFileSystem};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Storage that refused.
+/// Error of a checkpoint storage.
 #[derive(Debug, thiserror::Error)]
 pub enum StorageError {
-    /// The address cannot be used by this build.
+    /// The address is invalid, or not supported by this build.
     #[error("checkpoint storage {url}: {problem}")]
     Address {
-        /// As given.
+        /// The address as given.
         url: String,
-        /// What is wrong and what would be right.
+        /// The problem and the remedy.
         problem: String,
     },
     /// An operation failed.
     #[error("checkpoint storage {storage}: cannot {action} {key}: {problem}{remedy}")]
     Operation {
-        /// Where.
+        /// The storage.
         storage: String,
-        /// What was tried.
+        /// The operation.
         action: &'static str,
-        /// On which object.
+        /// The object.
         key: String,
-        /// What the system said.
+        /// The system's error.
         problem: String,
-        /// What to do about it, when that is known; begins with a colon.
+        /// The remedy, if known; starts with a colon.
         remedy: &'static str,
     },
 }
@@ -39,7 +39,7 @@ pub enum StorageError {
 pub(super) struct Storage {
     name: String,
     store: Arc<dyn ObjectStore>,
-    /// The directory, when that is what it is.
+    /// The directory, for local storage.
     root: Option<PathBuf>,
     runtime: tokio::runtime::Runtime,
 }
@@ -51,8 +51,8 @@ impl std::fmt::Debug for Storage {
 }
 
 impl Storage {
-    /// Opens `url`: a path or `file://` URL, whose directory is made; `s3://` and `gs://` with the features of that
-    /// name, configured by the usual environment variables.
+    /// Opens `url`: a path or `file://` URL, whose directory is created; `s3://` and `gs://` with the features of that name,
+    /// configured by the usual environment variables.
     pub fn open(url: &str) -> Result<Self, StorageError> {
         let wrong = |problem: String| StorageError::Address { url: url.to_owned(), problem };
         let store = match url.split_once("://") {
@@ -61,7 +61,7 @@ impl Storage {
             Some(("file", _)) => return Err(wrong("needs an absolute path, as in file:///checkpoints".into())),
             Some(("pvc", _)) => {
                 return Err(wrong(
-                    "is mounted by the operator, which gives the trainer a path: set a path here".into(),
+                    "is mounted by the operator, which passes a path to the trainer: set a path here".into(),
                 ));
             }
             Some(("s3", rest)) => s3(rest).map_err(wrong)?,
@@ -77,7 +77,7 @@ impl Storage {
         Ok(Self { name: url.to_owned(), store, root, runtime })
     }
 
-    /// Writes an object, whole or not at all.
+    /// Writes an object atomically.
     pub fn put(&self, key: &str, bytes: Vec<u8>) -> Result<(), StorageError> {
         let location = Key::from(key);
         let put = self.store.put(&location, PutPayload::from(bytes));
@@ -107,7 +107,7 @@ impl Storage {
         Ok(names)
     }
 
-    /// Removes an object; one that is not there is as good as removed.
+    /// Removes an object; succeeds when it does not exist.
     pub fn delete(&self, key: &str) -> Result<(), StorageError> {
         match self.runtime.block_on(self.store.delete(&Key::from(key))) {
             Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
@@ -120,7 +120,7 @@ impl Storage {
         for file in self.list(Some(folder))? {
             self.delete(&format!("{folder}/{file}"))?;
         }
-        // What a killed process was writing is not listed, and an empty directory is left by a refused write.
+        // A killed process leaves temporary files that are not listed, and a failed write an empty directory.
         match self.root.as_ref().map(|root| std::fs::remove_dir_all(root.join(folder))) {
             Some(Err(error)) if error.kind() != std::io::ErrorKind::NotFound => {
                 let (problem, remedy) = (error.to_string(), "");
@@ -137,7 +137,7 @@ impl Storage {
     }
 }
 
-/// The innermost cause, and what a person can do about it.
+/// The innermost cause, and its remedy.
 fn explained(error: &object_store::Error) -> (String, &'static str) {
     let mut cause: &dyn std::error::Error = error;
     while let Some(inner) = cause.source() {
@@ -145,10 +145,10 @@ fn explained(error: &object_store::Error) -> (String, &'static str) {
     }
     let kind = cause.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
     let remedy = match kind {
-        Some(std::io::ErrorKind::StorageFull) => ": make room or give checkpoints a larger volume",
+        Some(std::io::ErrorKind::StorageFull) => ": free some space, or use a larger volume for checkpoints",
         Some(std::io::ErrorKind::QuotaExceeded) => ": raise the quota or keep fewer checkpoints",
         Some(std::io::ErrorKind::FileTooLarge) => ": raise the limit on file sizes (ulimit -f)",
-        Some(std::io::ErrorKind::PermissionDenied) => ": let the trainer's user write there",
+        Some(std::io::ErrorKind::PermissionDenied) => ": give the trainer's user write permission",
         Some(std::io::ErrorKind::ReadOnlyFilesystem) => ": mount it writable",
         _ => "",
     };
@@ -156,7 +156,7 @@ fn explained(error: &object_store::Error) -> (String, &'static str) {
 }
 
 fn directory(path: &Path) -> Result<Arc<dyn ObjectStore>, String> {
-    std::fs::create_dir_all(path).map_err(|e| format!("cannot make the directory: {e}"))?;
+    std::fs::create_dir_all(path).map_err(|e| format!("cannot create the directory: {e}"))?;
     let store = LocalFileSystem::new_with_prefix(path).map_err(|e| explained(&e).0)?;
     Ok(Arc::new(store.with_fsync(true).with_automatic_cleanup(true)))
 }

@@ -1,7 +1,7 @@
-//! One round of messages with every peer at once, over non-blocking sockets.
+//! Concurrent message exchange with all peers, over non-blocking sockets.
 //!
-//! A single `poll` loop moves all bytes in both directions, so that no order of sends and receives can deadlock, no
-//! thread is needed for a peer, and a peer's death is seen at once whichever peer this rank is waiting for.
+//! A single `poll` loop moves all bytes in both directions, so that no order of sends and receives can deadlock, no thread
+//! per peer is needed, and the death of any peer is detected at once.
 
 use super::CollectiveError;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -19,13 +19,13 @@ pub(super) struct Peer {
     pub stream: TcpStream,
 }
 
-/// What to send to and receive from one peer in a round. An absent direction moves nothing at all.
+/// Data to send to and receive from one peer in a round. An absent direction transfers nothing.
 pub(super) struct Transfer<'a> {
     pub send: Option<&'a [u8]>,
     pub receive: Option<&'a mut [u8]>,
 }
 
-/// Both directions of one peer, as far as they have come.
+/// Progress of both directions of one peer.
 struct State<'a> {
     out_header: [u8; HEADER],
     out: Option<&'a [u8]>,
@@ -45,7 +45,7 @@ impl State<'_> {
     }
 }
 
-/// Runs one round: `transfers[i]` belongs to `peers[i]`. Fails when no byte moves for `deadline`.
+/// Runs one round: `transfers[i]` belongs to `peers[i]`. Fails when no byte is transferred for `deadline`.
 pub(super) fn round(
     peers: &[Peer],
     transfers: Vec<Transfer<'_>>,
@@ -79,7 +79,7 @@ pub(super) fn round(
         }
         let left = deadline.saturating_sub(quiet_since.elapsed());
         if left.is_zero() {
-            let reason = format!("it said nothing for {:.1} s", deadline.as_secs_f64());
+            let reason = format!("no data for {:.1} s", deadline.as_secs_f64());
             return Err(CollectiveError::LostPeer { rank: peers[pending].rank, reason });
         }
         wait(peers, &states, left)?;
@@ -143,14 +143,14 @@ fn words(header: &[u8; HEADER]) -> String {
     format!("message {} of {} bytes", number(0), number(8))
 }
 
-/// Sleeps until a socket that has something left to do can go on, at most `left`.
+/// Waits until a socket with pending transfers is ready, at most `left`.
 fn wait(peers: &[Peer], states: &[State<'_>], left: Duration) -> Result<(), CollectiveError> {
     let mut fds: Vec<PollFd<'_>> = Vec::with_capacity(peers.len());
     for (peer, state) in peers.iter().zip(states) {
         let mut interest = PollFlags::empty();
         interest.set(PollFlags::OUT, state.out_left() > 0);
         interest.set(PollFlags::IN, state.in_left() > 0);
-        // A peer that is done with this round may leave: it is not looked at, and what it missed shows in the next.
+        // A peer that has finished this round may disconnect: it is not polled; an error shows in the next round.
         if !interest.is_empty() {
             fds.push(PollFd::new(&peer.stream, interest));
         }

@@ -1,7 +1,7 @@
 //! A full mesh of TCP connections among the ranks.
 //!
-//! An all-reduce is a direct reduce-scatter followed by an all-gather: as many bytes as a ring moves, in two rounds
-//! instead of `2 (n - 1)`, and the owner of a part can add it up in rank order.
+//! An all-reduce is a direct reduce-scatter followed by an all-gather: as many bytes as a ring transfers, in two rounds
+//! instead of `2 (n - 1)`, and the owner of a part can sum it in rank order.
 
 use super::exchange::{Peer, Transfer, round};
 use super::{CollectiveError, part};
@@ -16,14 +16,14 @@ const DIRECT_LIMIT: usize = 2048;
 const SECRET: usize = 16;
 /// First bytes of a connection.
 const MAGIC: &[u8; 8] = b"pawlmsh1";
-/// How long a connection may take to say who it is.
+/// Timeout for a connection to authenticate.
 const HELLO_LIMIT: Duration = Duration::from_secs(2);
 
-/// Where the ranks of a launch leave small values for each other: the gang's rendezvous.
+/// Key-value exchange among the ranks of a launch: the gang's rendezvous.
 pub trait Exchange {
-    /// Leaves `value` under `key`, once.
+    /// Stores `value` under `key`, once.
     fn put(&mut self, key: &str, value: &[u8]) -> Result<(), String>;
-    /// The value under `key`, as soon as some rank has left it.
+    /// The value under `key`, as soon as a rank has stored it.
     fn get(&mut self, key: &str, limit: Duration) -> Result<Vec<u8>, String>;
 }
 
@@ -34,7 +34,7 @@ pub struct TcpMesh {
     peers: Vec<Peer>,
     deadline: Duration,
     sequence: u64,
-    /// What the peers sent for a sum, one row each.
+    /// Values received from the peers for a sum, one row each.
     rows: Vec<f32>,
     /// The sum of this rank's part.
     sum: Vec<f32>,
@@ -53,9 +53,9 @@ impl TcpMesh {
 
     /// Connects this rank to all others, whose addresses (and proofs) it finds through `exchange`.
     ///
-    /// `host` is the address of this rank that the others can reach. `deadline` bounds the connecting, and then how
-    /// long a collective may go without any byte from a peer: it must exceed the longest time for which ranks may
-    /// drift apart, such as rank 0 writing a checkpoint.
+    /// `host` is the address of this rank that the others can reach. `deadline` is the timeout of connecting, and of a
+    /// collective without any byte from a peer: it must exceed the longest time by which ranks may drift apart, such as rank
+    /// 0 writing a checkpoint.
     pub fn connect(
         rank: u32,
         world_size: u32,
@@ -117,8 +117,7 @@ impl TcpMesh {
         result
     }
 
-    /// Sends `mine` to every peer and receives each peer's values into its part of `all`; this rank's own part is
-    /// left to the caller.
+    /// Sends `mine` to every peer and receives each peer's values into its part of `all`; the caller fills this rank's part.
     fn spread(&mut self, mine: &[f32], all: Vec<&mut [f32]>) -> Result<(), CollectiveError> {
         let transfers = all
             .into_iter()
@@ -132,7 +131,7 @@ impl TcpMesh {
         Self::round(&self.peers, &mut self.sequence, &mut self.waited, self.deadline, transfers)
     }
 
-    /// The sum, in rank order, of `own` and what the peers' scratch rows hold; row `i` belongs to peer `i`.
+    /// The sum, in rank order, of `own` and the peers' scratch rows; row `i` belongs to peer `i`.
     fn add_up(&self, own: &[f32], rows: &[f32], sum: &mut [f32]) {
         let width = own.len();
         let row = |rank: usize| match rank.cmp(&(self.rank as usize)) {
@@ -279,7 +278,7 @@ fn secret() -> std::io::Result<[u8; SECRET]> {
     Ok(bytes)
 }
 
-/// Connects to the rank that made `offer` and says who calls.
+/// Connects to the rank that made `offer` and authenticates.
 fn dial(offer: &[u8], rank: u32, end: Instant) -> Result<TcpStream, String> {
     let (secret, address) = offer.split_at_checked(SECRET).ok_or("its offer is too short")?;
     let address = std::str::from_utf8(address).ok().and_then(|a| a.parse::<SocketAddr>().ok());
@@ -291,7 +290,7 @@ fn dial(offer: &[u8], rank: u32, end: Instant) -> Result<TcpStream, String> {
     Ok(stream)
 }
 
-/// The next connection of the gang; `None` for one that did not prove itself.
+/// The next connection of the gang; `None` for one that failed to authenticate.
 fn accept(listener: &TcpListener, secret: &[u8; SECRET], end: Instant) -> std::io::Result<Option<Peer>> {
     let left = end.saturating_duration_since(Instant::now());
     let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };

@@ -1,8 +1,8 @@
-//! Collectives: what the ranks of a gang do together.
+//! Collective operations among the ranks of a gang.
 //!
-//! Sums are taken **in rank order**, element by element, whatever the transport and however a buffer is cut into
-//! buckets: `((x0 + x1) + x2) + ...`. Two ranks that each add one micro-step therefore give bit for bit what one rank
-//! gives that accumulates the same two micro-steps. With accumulation on several ranks the grouping differs
+//! Sums are computed **in rank order**, element by element, regardless of the transport and of the buckets of a buffer:
+//! `((x0 + x1) + x2) + ...`. Two ranks that each add one micro-step are therefore bitwise equal to one rank that accumulates
+//! the same two micro-steps. With accumulation on several ranks the grouping differs
 //! (`(a + b) + (c + d)` instead of `((a + b) + c) + d`), so that results agree to within rounding only: the relative
 //! difference of an element is at most `2^-24 * (terms - 1)` of the sum of magnitudes.
 
@@ -18,18 +18,16 @@ use std::time::Duration;
 /// A collective could not be completed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum CollectiveError {
-    /// A rank went away, or said nothing for the whole deadline.
+    /// A rank was lost, or sent no data until the deadline.
     #[error("lost rank {rank}: {reason}")]
     LostPeer {
         /// The rank that is missing.
         rank: u32,
-        /// What was seen of it.
+        /// The observed error.
         reason: String,
     },
-    /// The ranks are not in the same program: a bug or a mismatched plan, never repaired by a retry.
-    #[error(
-        "rank {rank} disagrees about what comes next: {reason}; all ranks must run the same plan and the same image"
-    )]
+    /// The ranks run different programs: a bug or a mismatched plan, which a retry cannot fix.
+    #[error("rank {rank} is at another operation: {reason}; all ranks must run the same plan and the same image")]
     Disagreement {
         /// The other rank.
         rank: u32,
@@ -75,20 +73,19 @@ impl Gang {
         self.mesh().broadcast(root, data)
     }
 
-    /// Every rank's `mine`, by rank. Meant for what is small: each rank gets all of it. Lengths may differ.
+    /// Every rank's `mine`, by rank. For small data: each rank receives all of it. Lengths may differ.
     pub fn gather_bytes(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, CollectiveError> {
         self.mesh().gather_bytes(mine)
     }
 
-    /// Every rank's `mine`, by rank, of a message that serde knows. NaN and infinity do not survive JSON: use
-    /// [`Option`].
+    /// Every rank's `mine`, by rank, serialized as JSON, which cannot represent NaN and infinity: use [`Option`].
     pub fn gather<T: serde::Serialize + serde::de::DeserializeOwned>(
         &self,
         mine: &T,
     ) -> Result<Vec<T>, CollectiveError> {
         let garbled = |rank: usize, error: serde_json::Error| CollectiveError::Disagreement {
             rank: rank as u32,
-            reason: format!("its message is not understood: {error}"),
+            reason: format!("malformed message: {error}"),
         };
         let bytes = serde_json::to_vec(mine).map_err(|e| garbled(self.rank as usize, e))?;
         let all = self.gather_bytes(&bytes)?;
@@ -105,7 +102,7 @@ impl Gang {
         self.mesh().waited()
     }
 
-    /// What broke a collective that the executor ran, in this crate's words; its own error only has the rank.
+    /// The error of a collective that the executor ran; the executor's own error only has the rank.
     pub fn failure(&self) -> Option<CollectiveError> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
