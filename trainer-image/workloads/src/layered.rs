@@ -1,10 +1,10 @@
-//! Configurations in layers: a preset, what the manifest says, what a phase patches.
+//! Layered configurations: a preset, overridden by the manifest, overridden by a phase's patch.
 
 use crate::workload::WorkloadError;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// Lays `patch` over `base`: objects key by key, anything else replaced.
+/// Merges `patch` into `base`: objects key by key, all other values are replaced.
 pub fn overlay(base: &mut Value, patch: &Value) {
     match (base, patch) {
         (Value::Object(base), Value::Object(patch)) => {

@@ -1,7 +1,7 @@
-//! The systems Pawl trains and their data.
+//! The built-in workloads of Pawl and their data.
 //!
-//! A [`Workload`] is found by name in the [`registry`], makes a [`Job`] of a configuration, and the job's [`Data`] make the batches that
-//! a [`Loader`] prepares ahead. New systems add a module and a line to the registry; the trainer knows only the traits.
+//! A [`Workload`] is found by name in the [`registry`] and builds a [`Job`] from a configuration; the job's [`Data`] makes the batches that
+//! a [`Loader`] prefetches. A new workload adds a module and a line to the registry; the trainer depends only on the traits.
 
 pub mod layered;
 pub mod loader;
@@ -25,7 +25,7 @@ pub fn registry() -> &'static [&'static dyn Workload] {
 /// The workload called `name`.
 ///
 /// # Errors
-/// [`WorkloadError::UnknownWorkload`], naming those there are.
+/// [`WorkloadError::UnknownWorkload`], with the known names.
 pub fn workload(name: &str) -> Result<&'static dyn Workload, WorkloadError> {
     registry().iter().copied().find(|workload| workload.name() == name).ok_or_else(|| {
         let known: Vec<_> = registry().iter().map(|workload| workload.name()).collect();

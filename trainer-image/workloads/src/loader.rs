@@ -1,4 +1,4 @@
-//! Batches, prepared ahead by worker threads, delivered in order.
+//! Loads batches: prefetched by worker threads, delivered in order.
 
 use crate::workload::{At, Batch, Data, WorkloadError};
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// Prepares the batches of a schedule.
 ///
 /// With workers, at most `workers * prefetch` batches are prepared or in preparation; the order of delivery is that of the schedule
-/// and the bytes do not depend on the number of workers. Without workers a batch is made when it is asked for.
+/// and the bytes do not depend on the number of workers. Without workers, a batch is made on request.
 pub struct Loader {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
@@ -21,17 +21,17 @@ struct Shared {
     data: Arc<dyn Data>,
     queue: Mutex<Queue>,
     changed: Condvar,
-    /// Batches prepared or in preparation at most.
+    /// Maximum number of batches prepared or in preparation.
     bound: u64,
 }
 
 struct Queue {
     schedule: Box<dyn Iterator<Item = At> + Send>,
-    /// Number of the next batch that a worker takes.
+    /// Index of the next batch that a worker takes.
     next: u64,
     /// Whether the schedule has ended.
     ended: bool,
-    /// Number of the next batch that is delivered.
+    /// Index of the next batch that is delivered.
     wanted: u64,
     ready: BTreeMap<u64, Result<Batch, WorkloadError>>,
     spare: Vec<Batch>,
@@ -79,7 +79,7 @@ impl Loader {
         batch
     }
 
-    /// Gives a used batch back, so that its buffers serve again.
+    /// Returns a used batch, whose buffers are reused.
     pub fn recycle(&self, batch: Batch) {
         let mut queue = self.shared.lock();
         if queue.spare.len() as u64 <= self.shared.bound {
@@ -87,7 +87,7 @@ impl Loader {
         }
     }
 
-    /// Time that [`Loader::next_batch`] has taken so far: what the training step waited for data.
+    /// Total time spent in [`Loader::next_batch`]: the time that training steps waited for data.
     pub fn waited(&self) -> Duration {
         self.waited
     }
@@ -143,7 +143,7 @@ impl Shared {
 
     fn work(&self) {
         while let Some((number, at, mut batch)) = self.claim() {
-            // A panic in a batch must reach the step that wants it, not leave it waiting.
+            // A panic while making a batch must fail the step that needs it, not leave it waiting.
             let made = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.data.train(at, &mut batch)));
             let result = match made {
                 Ok(result) => result.map(|()| batch),
@@ -154,7 +154,7 @@ impl Shared {
         }
     }
 
-    /// The next batch to prepare, once there is room; `None` at the end.
+    /// The next batch to prepare, once there is capacity; `None` at the end.
     fn claim(&self) -> Option<(u64, At, Batch)> {
         let mut queue = self.lock();
         loop {

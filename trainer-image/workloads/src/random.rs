@@ -1,7 +1,7 @@
 //! Random numbers as a pure function of (seed, stream, index): SplitMix64 in counter form.
 //!
-//! Nothing has a state, so any value can be had without those before it: shards are made in any order, a run resumes at
-//! any step, and every rank agrees. `ln`, `sin` and `cos` come from the `libm` crate: equal bits on every platform.
+//! It is stateless, so any value can be computed without its predecessors: shards are made in any order, a run resumes at
+//! any step, and all ranks agree. `ln`, `sin` and `cos` come from the `libm` crate: bitwise equal on every platform.
 
 use std::f64::consts::TAU;
 
@@ -22,7 +22,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Stream number `stream` of `seed`.
+    /// Stream `stream` of `seed`.
     pub fn new(seed: u64, stream: u64) -> Self {
         Self { base: seed.wrapping_add(stream.wrapping_mul(STREAM)) }
     }
@@ -35,7 +35,7 @@ impl Stream {
         Self::new(mix(seed), hash)
     }
 
-    /// The sub-stream with this number.
+    /// The sub-stream with this index.
     pub fn fork(self, number: u64) -> Self {
         Self { base: mix(self.base ^ mix(number.wrapping_add(STREAM))) }
     }

@@ -1,15 +1,15 @@
-//! Which samples a batch holds: pure functions of (seed, position), whatever the number of ranks or workers.
+//! Selection of the samples of a batch: pure functions of (seed, position), independent of the number of ranks or workers.
 
 use crate::random::Stream;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Recent permutations kept; neighbouring batches fall into at most two cycles, workers run ahead by a few.
+/// Number of cached permutations; consecutive batches span at most two cycles, and workers run ahead by a few.
 const KEPT: usize = 4;
 
-/// An endless order of `len` samples: every sample once per cycle, each cycle shuffled anew.
+/// An infinite order of `len` samples: every sample once per cycle, each cycle reshuffled.
 ///
 /// Position `p` lies in cycle `p / len`. When `group` consecutive positions must be distinct samples (an item that bundles
-/// several), a cycle is cut to a multiple of `group`, and what is left over takes its chance in the next one.
+/// several), a cycle is truncated to a multiple of `group`; the remaining samples may occur in the next one.
 #[derive(Debug)]
 pub struct Shuffle {
     stream: Stream,

@@ -1,13 +1,13 @@
-//! What the trainer needs to know of a system it trains.
+//! The interface between the trainer and a workload.
 //!
 //! ```text
 //! Workload --prepare(config, settings, seed, rank)--> Job --open(data directory)--> Data --train(At)--> Batch
 //!   name, schema, settings                            programs, optimization        evaluation(i), metrics(sums)
 //! ```
 //!
-//! Everything up to [`Job`] is pure and quick: preflight validates, builds the programs and predicts memory without any data.
-//! Everything after it is a pure function of positions: a batch depends on how many items the gang has seen, not on who asks, in which
-//! order, or how often. So resumption is exact, and N ranks see what one rank with N times the accumulation sees.
+//! Everything up to [`Job`] is pure and fast: preflight validates, builds the programs and predicts memory without any data.
+//! Everything after it is a pure function of positions: a batch depends on the number of items that the gang has seen, not on the caller, the
+//! order or the number of calls. So resuming is exact, and N ranks see the same data as one rank with N times the accumulation.
 
 use pawl_contract::settings::Settings;
 use pawl_graph::array::{Array, Data as Elements};
@@ -18,25 +18,25 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-/// A configuration, a setting or data that the workload cannot work with. The message names the field or file, the value and the remedy.
+/// A configuration, a setting or data that the workload does not support. The message names the field or file, the value and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkloadError {
-    /// A field of the workload's configuration, or of `settings.workload` laid over it.
+    /// A field of the workload's configuration, or of `settings.workload`, which overrides it.
     #[error("workload.config.{field}: {value} {problem}")]
     Config {
         /// Path of the field, such as `operator.heads`.
         field: String,
         /// Its value.
         value: String,
-        /// What is wrong and what would be right.
+        /// The problem and the remedy.
         problem: String,
     },
     /// No workload has this name.
     #[error("workload.name: {name} is not a workload: choose one of {known}")]
     UnknownWorkload {
-        /// The name asked for.
+        /// The requested name.
         name: String,
-        /// The names there are.
+        /// The known names.
         known: String,
     },
     /// A typed setting.
@@ -46,15 +46,15 @@ pub enum WorkloadError {
         field: String,
         /// Its value.
         value: String,
-        /// What is wrong and what would be right.
+        /// The problem and the remedy.
         problem: String,
     },
-    /// The data cannot be opened or made.
+    /// The data cannot be opened or generated.
     #[error("data: {0}")]
     Data(#[from] crate::store::StoreError),
     /// A loader thread panicked.
     #[error(
-        "data: batch {number} could not be made: a loader thread panicked; this is a defect, its message is in the log"
+        "data: batch {number} could not be made: a loader thread panicked; this is a bug, its message is in the log"
     )]
     Worker {
         /// Number of the batch since the loader started.
@@ -81,12 +81,12 @@ impl WorkloadError {
     }
 }
 
-/// What a launch asks for.
+/// Request for a job.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// `spec.workload.config`.
     pub config: Map<String, Value>,
-    /// The folded settings.
+    /// The merged settings.
     pub settings: Settings,
     /// Seed of weights, data order and stochastic depth.
     pub seed: u64,
@@ -96,19 +96,19 @@ pub struct Request {
     pub world: u32,
 }
 
-/// A system that can be trained.
+/// A workload that can be trained.
 pub trait Workload: Send + Sync {
     /// The name in manifests.
     fn name(&self) -> &'static str;
 
-    /// JSON Schema of the configuration. `settings.workload` is a patch of the same shape, laid over it.
+    /// JSON Schema of the configuration. `settings.workload` is a patch with the same schema, which overrides it.
     fn schema(&self) -> Value;
 
-    /// The typed settings (camelCase) that this workload gives a meaning to, beside those that act on any program. Preflight
-    /// refuses a setting that neither it nor the workload knows.
+    /// The typed settings (camelCase) that this workload supports, beside those that apply to any program. Preflight rejects a
+    /// setting that neither the trainer nor the workload supports.
     fn settings(&self) -> &'static [&'static str];
 
-    /// Validates `request`; makes no data and touches no file.
+    /// Validates `request`; generates no data and accesses no file.
     ///
     /// # Errors
     /// Names the field, the value and the remedy.
@@ -129,24 +129,24 @@ pub trait Job: Send + Sync {
     /// Items of one epoch of the whole gang.
     fn items_per_epoch(&self) -> u64;
 
-    /// Which of [`Programs::train`] the micro-step at `at` runs: cheap, and the same on every rank.
+    /// Index of the program in [`Programs::train`] that the micro-step at `at` runs: cheap, and equal on every rank.
     fn variant(&self, at: At) -> usize;
 
-    /// Frozen arrays, by name, that make checkpoints complete (an encoder, say). A run resumes only from a checkpoint that holds equal ones.
+    /// Frozen arrays by name, such as an encoder, that are stored in checkpoints. A run resumes only from a checkpoint with equal ones.
     fn extras(&self) -> Vec<(String, Array)>;
 
-    /// Opens the data under `root`, making what is missing; `progress` is a sign of life (phase, done, total).
+    /// Opens the data under `root`, and generates what is missing; `progress` reports (phase, done, total) as a heartbeat.
     ///
     /// # Errors
-    /// When the disk refuses or a source file is missing or foreign.
+    /// When an I/O operation fails, or a source file is missing or invalid.
     fn open(&self, root: &Path, progress: crate::store::OnProgress<'_>) -> Result<Arc<dyn Data>, WorkloadError>;
 }
 
 /// The programs of a job: forward passes. The trainer differentiates, accumulates, updates and compiles them.
 #[derive(Clone, Debug)]
 pub struct Programs {
-    /// Training variants. Each returns `loss` first, a float32 scalar: the mean over the micro-batch; other outputs are for the record.
-    /// The states that learn are those with [`Role::Parameter`](pawl_graph::graph::Role::Parameter).
+    /// Training variants. Each returns `loss` first, a float32 scalar: the mean over the micro-batch; other outputs are informational.
+    /// The trainable states are those with [`Role::Parameter`](pawl_graph::graph::Role::Parameter).
     pub train: Vec<Program>,
     /// Evaluation programs; their parameters are the averages where there are any.
     pub evaluation: Vec<Program>,
@@ -157,41 +157,41 @@ pub struct Programs {
 /// Parts of the programs as patterns of scopes (see [`Pattern`](pawl_graph::passes::Pattern)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Regions {
-    /// What stays float32 under any `precision`.
+    /// Regions that stay float32 under any `precision`.
     pub float32: &'static [&'static str],
-    /// What `activationCheckpointing: Full` recomputes as one.
+    /// Regions that `activationCheckpointing: Full` recomputes, each as a whole: the blocks.
     pub blocks: &'static [&'static str],
-    /// What may be recomputed separately: attention and MLP of each block.
+    /// Regions that `activationCheckpointing: Selective` recomputes, each as a whole: attention and MLP of each block.
     pub sublayers: &'static [&'static str],
-    /// What is never kept for the backward pass, whatever `activationCheckpointing` says.
+    /// Regions that are always recomputed in the backward pass, regardless of `activationCheckpointing`.
     pub rematerialized: &'static [&'static str],
 }
 
-/// How the parameters are updated: what the workload fills in of a [`Recipe`](pawl_graph::recipe::Recipe).
+/// How the parameters are updated: the workload's part of a [`Recipe`](pawl_graph::recipe::Recipe).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Optimization {
-    /// Which rule updates which parameter.
+    /// Update rule of each parameter.
     pub optimizer: Optimizer,
-    /// Prefixes of parameters that move only on steps of which a micro-step gave them a gradient: the trainer applies the update that
-    /// belongs to the training variants that ran.
+    /// Prefixes of parameters that are updated only in steps in which a micro-step gave them a gradient: the trainer applies the update of the
+    /// training variants that ran.
     pub groups: Vec<String>,
     /// Learning rate.
     pub learning_rate: f64,
-    /// How the learning rate falls, after warm-up, over the items of the launch.
+    /// Learning-rate schedule after warm-up, over the items of the launch.
     pub decay: RateDecay,
-    /// Largest norm of the gradient, unless `settings.gradientClip` says otherwise.
+    /// Maximum norm of the gradient, unless `settings.gradientClip` overrides it.
     pub clip: Option<f64>,
     /// Decay of the exponential moving average of the parameters, which evaluation reads.
     pub average: Option<f64>,
 }
 
-/// How a learning rate falls.
+/// Learning-rate schedule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RateDecay {
-    /// Not at all.
+    /// Constant.
     #[default]
     None,
-    /// As half a period of a cosine, to 0 at the end of the launch.
+    /// Cosine decay to 0 at the end of the launch.
     Cosine,
 }
 
@@ -208,7 +208,7 @@ impl RateDecay {
     }
 }
 
-/// Where a micro-step stands.
+/// Position of a micro-step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct At {
     /// Items that the whole gang had seen when the optimizer step began.
@@ -217,7 +217,7 @@ pub struct At {
     pub micro: u32,
 }
 
-/// The micro-steps of a run, endless, in order.
+/// The micro-steps of a run in order, an infinite sequence.
 #[derive(Clone, Debug)]
 pub struct Schedule {
     next: At,
@@ -250,15 +250,15 @@ impl Iterator for Schedule {
 pub struct Batch {
     /// Index into [`Programs::train`] or [`Programs::evaluation`].
     pub program: usize,
-    /// The program's inputs in their order, all of them.
+    /// All inputs of the program, in order.
     pub inputs: Vec<Array>,
 }
 
 impl Batch {
-    /// Makes this one for program number `number`: buffers that fit are kept, others are zeros.
+    /// Prepares this batch for program `number`: buffers of the right shape are reused, others are zeroed.
     ///
     /// # Errors
-    /// When an input is declared with a shape that no array has.
+    /// When an input is declared with an invalid shape.
     pub fn fit(&mut self, number: usize, program: &Program) -> Result<(), GraphError> {
         let like =
             |(array, decl): (&Array, &InputDecl)| *array.shape() == decl.meta.shape && array.dtype() == decl.meta.dtype;
@@ -277,13 +277,13 @@ impl Batch {
 
 /// Opened data of a job. All methods are pure; batches may be made on any thread, in any order.
 pub trait Data: Send + Sync {
-    /// Makes this rank's training batch at `at` in `batch`, whose buffers are used again where they fit.
+    /// Writes this rank's training batch at `at` to `batch`, whose buffers are reused where they fit.
     ///
     /// # Errors
     /// When the data cannot be read.
     fn train(&self, at: At, batch: &mut Batch) -> Result<(), WorkloadError>;
 
-    /// Number of evaluation batches of the validation split; ranks share them out.
+    /// Number of evaluation batches of the validation split, distributed over the ranks.
     fn evaluations(&self) -> usize;
 
     /// Evaluation batch `index`.
@@ -295,9 +295,9 @@ pub trait Data: Send + Sync {
     /// Length of the vector of sums that [`Data::add`] adds to.
     fn sums(&self) -> usize;
 
-    /// Adds what the program returned for evaluation batch `index` to `sums`. The sums of all batches (and ranks) make the metrics.
+    /// Adds the program's outputs for evaluation batch `index` to `sums`. The metrics are computed from the sums of all batches (and ranks).
     fn add(&self, index: usize, outputs: &[Array], sums: &mut [f64]);
 
-    /// The metrics; `loss` is always among them.
+    /// The metrics, which always include `loss`.
     fn metrics(&self, sums: &[f64]) -> BTreeMap<String, f64>;
 }

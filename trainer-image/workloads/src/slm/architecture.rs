@@ -1,10 +1,10 @@
-//! The sizes of a Llama-style decoder, and what follows from them.
+//! The sizes of a Llama-style decoder, and derived quantities.
 
 use super::config::{Method, Size, Target};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How Llama 3.1 and 3.2 stretch low frequencies of the rotary positions.
+/// RoPE scaling of Llama 3.1 and 3.2, which stretches low frequencies.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RopeScaling {
@@ -12,9 +12,9 @@ pub struct RopeScaling {
     pub factor: f64,
     /// Wavelengths above `originalLength / lowFrequency` are low.
     pub low_frequency: f64,
-    /// Wavelengths below `originalLength / highFrequency` are left alone.
+    /// Wavelengths below `originalLength / highFrequency` are left unchanged.
     pub high_frequency: f64,
-    /// Context that the model was first trained on.
+    /// Context length of the original pre-training.
     pub original_length: usize,
 }
 
@@ -22,7 +22,7 @@ pub struct RopeScaling {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Architecture {
-    /// Token ids.
+    /// Number of token ids.
     pub vocabulary: usize,
     /// Width of the residual stream.
     pub width: usize,
@@ -36,11 +36,11 @@ pub struct Architecture {
     pub head_size: usize,
     /// Hidden width of the MLP.
     pub feed_forward: usize,
-    /// Whether the output matrix is the embedding.
+    /// Whether the output matrix is tied to the embedding.
     pub tied: bool,
     /// Base of the rotary frequencies.
     pub rope_base: f64,
-    /// Stretched frequencies, for weights that were trained with them.
+    /// RoPE scaling, for weights that were trained with it.
     pub rope_scaling: Option<RopeScaling>,
 }
 
@@ -86,7 +86,7 @@ impl Architecture {
         (matrices + 2 * self.width) as u64
     }
 
-    /// Parameters of the model, adapters not counted.
+    /// Parameters of the model without adapters.
     pub fn parameters(&self) -> u64 {
         let embedding = (self.vocabulary * self.width) as u64;
         let outputs = if self.tied { 0 } else { embedding };
@@ -102,8 +102,8 @@ impl Architecture {
         self.layers as u64 * targets.iter().map(of).sum::<usize>() as u64
     }
 
-    /// Floating point operations of forward and backward for one token in windows of `sequence`, attention counted half for its mask;
-    /// `adapters` is the number of parameters that learn under [`Method::Lora`].
+    /// Floating point operations of forward and backward for one token in windows of `sequence`, with half of the attention because of the
+    /// causal mask; `adapters` is the number of trainable parameters under [`Method::Lora`].
     pub fn flops_per_token(&self, method: Method, sequence: usize, adapters: u64) -> u64 {
         let embedding = if self.tied { 0 } else { (self.vocabulary * self.width) as u64 };
         let multiplied = self.parameters() - embedding;

@@ -1,4 +1,4 @@
-//! Batches of windows, and what evaluation makes of them.
+//! Batches of windows, and the metrics of their evaluation.
 
 use super::Plan;
 use super::corpus::{Corpus, Documents, Split, Window};
@@ -11,7 +11,7 @@ use pawl_graph::array::{Array, Data as Elements};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Sums of every evaluation: of losses, of targets that counted.
+/// Sums of every evaluation: of losses, and of targets that count.
 const LOSS_SUMS: usize = 2;
 
 /// The opened data of a job.
@@ -19,9 +19,9 @@ pub struct Batches {
     plan: Arc<Plan>,
     programs: Arc<Programs>,
     corpus: Corpus,
-    /// The order of the training documents, where each is an item.
+    /// The order of the training documents, if an item is a document.
     order: Option<Shuffle>,
-    /// What the evaluation looks at, where documents end in codes.
+    /// The evaluated documents, if documents end in codes.
     diagnoses: Option<Diagnoses>,
 }
 
@@ -33,7 +33,7 @@ impl Batches {
         Self { plan, programs, corpus, order, diagnoses }
     }
 
-    /// The window of training item `item`, counted over the whole run: a document, anywhere, or as a file says.
+    /// The window of training item `item`, counted over the whole run: a document, a random window, or as prescribed by a file.
     fn training(&self, item: u64) -> Window {
         let len = self.plan.config.sequence;
         if let (Some(order), Some(documents)) = (&self.order, self.corpus.documents(Split::Train)) {
@@ -60,7 +60,7 @@ impl Batches {
         })
     }
 
-    /// Windows of the validation split that are evaluated.
+    /// Number of evaluated windows of the validation split.
     fn evaluated(&self) -> usize {
         let windows = match self.validation_documents() {
             Some(documents) => documents.count(),
@@ -69,12 +69,12 @@ impl Batches {
         windows.min(self.plan.config.evaluation.windows)
     }
 
-    /// The documents of a split, where their prompts are not to be predicted.
+    /// The documents of a split, if their prompts are masked.
     fn masked(&self, split: Split) -> Option<&Documents> {
         self.corpus.documents(split).filter(|_| self.plan.config.data.mask_prompt)
     }
 
-    /// How many targets of a training window count: by where documents lie, no token is read.
+    /// Number of targets of a training window that count, computed from the positions of documents without reading tokens.
     fn count(&self, window: Window) -> usize {
         let prompts = self.masked(Split::Train).map(|documents| documents.prompts(window.targets()));
         window.len - prompts.into_iter().flatten().map(|part| part.len()).sum::<usize>()
@@ -103,7 +103,8 @@ impl Batches {
             if let Some(id) = out.iter().find(|&&id| id >= vocabulary) {
                 let start = window.start;
                 let message = format!(
-                    "token {id} near position {start} is not below workload.config.architecture.vocabulary ({vocabulary}): make the data for this model"
+                    "token {id} near position {start} is not below workload.config.architecture.vocabulary ({vocabulary}): \
+                     generate the data for this model"
                 );
                 return Err(crate::store::StoreError::Source(message).into());
             }
@@ -155,7 +156,7 @@ impl Data for Batches {
         let (rows, sequence) = (self.plan.evaluation_batch, self.plan.config.sequence);
         for row in 0..rows {
             let number = index * rows + row;
-            // What fills up the last batch does not count.
+            // Padding of the last batch does not count.
             self.fill(Split::Validation, self.validation(number), row, &mut batch)?;
             let position = self.code(number).map_or(0, |(position, _)| position);
             if let Some(Elements::U32(codes)) = batch.inputs.get_mut(2).map(Array::data_mut) {

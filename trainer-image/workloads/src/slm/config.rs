@@ -1,4 +1,4 @@
-//! The configuration of the language model: a size, and whatever of it is to be different.
+//! The configuration of the language model: a size, and overrides of it.
 
 use super::architecture::{Architecture, RopeScaling};
 use super::corpus::{LEAST_DIALOGUE_VOCABULARY, Split};
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 
-/// A model to start from.
+/// Size of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Size {
     /// 853,120 parameters, for tests and CPUs.
@@ -30,12 +30,12 @@ pub enum Size {
     B8,
 }
 
-/// What learns.
+/// Trainable parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Method {
     /// Low-rank adapters beside frozen matrices.
     Lora,
-    /// Everything.
+    /// All parameters.
     Full,
 }
 
@@ -51,11 +51,11 @@ pub enum Target {
     V,
     /// Output of attention.
     O,
-    /// Gate of the MLP.
+    /// Gate projection of the MLP.
     Gate,
-    /// What is gated.
+    /// Up projection of the MLP.
     Up,
-    /// Output of the MLP.
+    /// Down projection of the MLP.
     Down,
 }
 
@@ -65,36 +65,36 @@ pub enum Target {
 pub struct LoraConfig {
     /// Rank r of every adapter.
     pub rank: usize,
-    /// Adapters count alpha / r times.
+    /// Adapters are scaled by alpha / r.
     pub alpha: f64,
-    /// Share of an adapter's inputs that are dropped.
+    /// Dropout probability of an adapter's inputs.
     pub dropout: f64,
-    /// The matrices that have one.
+    /// The matrices with an adapter.
     pub targets: Vec<Target>,
 }
 
-/// Where tokens come from.
+/// Source of the tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Source {
     /// A generated stream with structure of order 2 and Zipf noise.
     Markov,
-    /// Text files below `data.directory`, cut by `data.tokenizer`; without one a token is a byte, 256 the end of a document.
+    /// Text files below `data.directory`, tokenized by `data.tokenizer`; without one, tokens are bytes, and 256 is the end of a document.
     Text,
     /// `train.bin` and `validation.bin` in `data.directory`: little-endian 32-bit ids, one after the other.
     Tokens,
-    /// Generated dialogues of doctor and patient that end in the code of a diagnosis; the prompt is what comes before it. With 12,000,000
+    /// Generated dialogues of doctor and patient that end in the code of a diagnosis; the prompt is the part before it. With 12,000,000
     /// `data.tokens` and a vocabulary of at least 8,000: 10,000 documents of 1,167 tokens on average and 2,000 codes; fewer and shorter ones with
     /// less. Each validation document is evaluated in a row of its own, which gives `top1`, `top3`, `top5` and `macroF1` of its code.
     Dialogues,
 }
 
-/// What an item is.
+/// Content of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Layout {
     /// `sequence` tokens from anywhere: documents one after the other, each with its end.
     Packed,
-    /// One document, cut to `sequence` tokens (dialogues at their beginning, text at its end); what it leaves of them counts nowhere. There to be
-    /// compared with.
+    /// One document, truncated to `sequence` tokens (dialogues at their beginning, text at its end) and padded; padding does not count. For
+    /// comparison with Packed.
     Padded,
 }
 
@@ -102,24 +102,24 @@ pub enum Layout {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DataConfig {
-    /// Where tokens come from.
+    /// Source of the tokens.
     pub source: Source,
-    /// The directory of `source: Text` and `source: Tokens`.
+    /// The directory for `source: Text` and `source: Tokens`.
     pub directory: Option<String>,
-    /// The `tokenizer.json` of `source: Text`, or a directory that holds it; none: that beside `weights`, if there is one.
+    /// The `tokenizer.json` for `source: Text`, or a directory that contains it. Default: the one beside `weights`, if any.
     pub tokenizer: Option<String>,
-    /// What an item is; Padded wants documents, which `source: Text` and `source: Dialogues` have.
+    /// Content of an item; Padded needs documents, as in `source: Text` and `source: Dialogues`.
     pub layout: Layout,
-    /// Whether only what follows a prompt is to be predicted, with `source: Dialogues`. The loss of a step is the mean over all targets that count.
+    /// Whether prompts are masked in the loss, with `source: Dialogues`. The loss of a step is the mean over all targets that count.
     pub mask_prompt: bool,
-    /// Tokens in all, at most.
+    /// Maximum total number of tokens.
     pub tokens: usize,
     /// Seed of the stream and of the split; the seed of a launch changes neither.
     pub seed: u64,
 }
 
 impl DataConfig {
-    /// Whether the items of a split are documents. Those of dialogues are evaluated as such in any layout: the metrics are of their codes.
+    /// Whether the items of a split are documents. Dialogues are always evaluated by document: the metrics are of their codes.
     pub fn by_document(&self, split: Split) -> bool {
         self.layout == Layout::Padded || (self.source == Source::Dialogues && split == Split::Validation)
     }
@@ -129,7 +129,7 @@ impl DataConfig {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LossConfig {
-    /// Tokens whose logits are in memory at once; 0 for as many as take 512 MiB in 16 bits.
+    /// Tokens whose logits are in memory at once; 0 for as many as fit in 512 MiB in 16 bits.
     pub chunk: usize,
 }
 
@@ -137,7 +137,7 @@ pub struct LossConfig {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EvaluationConfig {
-    /// Windows of the validation split that are looked at, from its beginning; documents with `source: Dialogues` or `layout: Padded`.
+    /// Number of evaluated windows, from the beginning of the validation split; documents with `source: Dialogues` or `layout: Padded`.
     pub windows: usize,
 }
 
@@ -145,9 +145,9 @@ pub struct EvaluationConfig {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Config {
-    /// The model that it started from.
+    /// Size of the model.
     pub size: Size,
-    /// What learns.
+    /// Trainable parameters.
     pub method: Method,
     /// Tokens of a window: an item is one window.
     pub sequence: usize,
@@ -155,7 +155,7 @@ pub struct Config {
     pub architecture: Architecture,
     /// The adapters.
     pub lora: LoraConfig,
-    /// A directory with weights in Hugging Face's layout (`model.safetensors`, or shards and their index); none: random ones.
+    /// A directory with weights in Hugging Face's layout (`model.safetensors`, or shards and their index). Default: random weights.
     pub weights: Option<String>,
     /// The data.
     pub data: DataConfig,
@@ -166,7 +166,7 @@ pub struct Config {
 }
 
 impl Size {
-    /// The complete configuration that the size stands for.
+    /// The complete default configuration of the size.
     pub fn config(self) -> Value {
         let (method, sequence) = match self {
             Self::Tiny => (Method::Full, 64),
@@ -193,7 +193,7 @@ impl Size {
 }
 
 impl Config {
-    /// Reads `config` (`spec.workload.config`) with `patch` (`settings.workload`) laid over it, both over the size they name.
+    /// Reads `config` (`spec.workload.config`), overridden by `patch` (`settings.workload`), both over the defaults of their size.
     ///
     /// # Errors
     /// Names the field, the value and the remedy.
@@ -213,7 +213,7 @@ impl Config {
         Ok(config)
     }
 
-    /// The tokenizer's file, where text is cut by one.
+    /// The tokenizer's file, if text is tokenized by one.
     pub fn tokenizer(&self) -> Option<PathBuf> {
         let in_directory = |directory: &String| Tokenizer::beside(Path::new(directory));
         let named = |path: &String| in_directory(path).unwrap_or_else(|| PathBuf::from(path));
@@ -221,7 +221,7 @@ impl Config {
         (self.data.source == Source::Text).then(found)?
     }
 
-    /// Checks what the types cannot: sizes that must fit together, ranges, choices that need each other.
+    /// Validates what the types cannot express: compatible sizes, ranges, options that depend on each other.
     fn validate(&self) -> Result<(), WorkloadError> {
         let wrong = |field: &str, value: &dyn std::fmt::Display, remedy: &str| -> Result<(), WorkloadError> {
             Err(WorkloadError::config(field, &Value::String(value.to_string()), remedy))
@@ -276,7 +276,7 @@ impl Config {
         if self.lora.targets.iter().enumerate().any(twice) {
             return wrong("lora.targets", &format!("{:?}", self.lora.targets), "must name each matrix once");
         }
-        // Both splits hold at least one window and the token after it, and the validation split is a twentieth.
+        // Both splits contain at least one window and the token after it, and the validation split is a twentieth.
         let least = 40 * (self.sequence + 1);
         if self.data.tokens < least || self.data.tokens > 1 << 31 {
             let remedy = format!("must be between 40 windows ({least}) and 2147483648");
@@ -285,13 +285,13 @@ impl Config {
         let source = self.data.source;
         if self.data.layout == Layout::Padded && !matches!(source, Source::Text | Source::Dialogues) {
             let remedy = format!(
-                "puts a document into each item, and `source: {source:?}` has no documents: choose Text or Dialogues, or leave it out"
+                "puts a document into each item, and `source: {source:?}` has no documents: choose Text or Dialogues, or remove it"
             );
             return wrong("data.layout", &"Padded", &remedy);
         }
         if self.data.mask_prompt && source != Source::Dialogues {
             let remedy = format!(
-                "leaves prompts out of the loss, and documents of `source: {source:?}` have none: choose Dialogues, or leave it out"
+                "masks prompts in the loss, and documents of `source: {source:?}` have none: choose Dialogues, or remove it"
             );
             return wrong("data.maskPrompt", &true, &remedy);
         }
@@ -299,7 +299,7 @@ impl Config {
             (Source::Markov | Source::Dialogues, Some(directory)) => wrong(
                 "data.directory",
                 directory,
-                &format!("is not read with `source: {source:?}`: choose Text or Tokens, or leave it out"),
+                &format!("is not used with `source: {source:?}`: choose Text or Tokens, or remove it"),
             ),
             (Source::Text | Source::Tokens, None) => wrong(
                 "data.directory",
@@ -309,7 +309,7 @@ impl Config {
             (Source::Markov | Source::Tokens | Source::Dialogues, _) if self.data.tokenizer.is_some() => wrong(
                 "data.tokenizer",
                 &self.data.tokenizer.as_deref().unwrap_or_default(),
-                "cuts text, and there is none without `source: Text`: choose that, or leave it out",
+                "is only used with `source: Text`: choose that, or remove it",
             ),
             (Source::Text, _)
                 if self.tokenizer().is_none() && of.vocabulary <= usize::from(super::corpus::END_OF_DOCUMENT) =>

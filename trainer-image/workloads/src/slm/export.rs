@@ -1,4 +1,4 @@
-//! Trained weights as a safetensors file that Hugging Face's libraries load: adapters merged, names as theirs.
+//! Exports trained weights as a safetensors file that Hugging Face libraries can load: adapters merged, in their naming.
 
 use super::SlmJob;
 use super::config::{Config, Method, Target};
@@ -11,30 +11,30 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
-/// An export that did not happen.
+/// Error of an export.
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
-    /// The checkpoint lacks a weight that learns.
-    #[error("the checkpoint has no {0}: it is of another model, or of another workload.config.method")]
+    /// The checkpoint lacks a trainable weight.
+    #[error("the checkpoint has no {0}: it belongs to another model, or to another workload.config.method")]
     Missing(String),
-    /// A base weight cannot be had, or one of the checkpoint has another shape.
+    /// A base weight cannot be read, or one of the checkpoint has another shape.
     #[error(transparent)]
     Weight(#[from] GraphError),
     /// The file cannot be written.
-    #[error("{path}: cannot be written: {source}; choose another place")]
+    #[error("{path}: cannot be written: {source}; choose another directory")]
     Io {
         /// The file.
         path: String,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
 }
 
-/// Writes the model that `trained` (states of a checkpoint by name) makes of the weights that a launch of `job` with `seed` starts from:
-/// bfloat16 matrices where `narrow`, else float32, into the file `to`. One weight at a time is in memory.
+/// Writes the trained model to the file `to`: the initial weights of a launch of `job` with `seed`, updated by `trained` (states of a checkpoint
+/// by name); bfloat16 matrices if `narrow`, else float32. One weight at a time is in memory.
 ///
 /// # Errors
-/// When a weight is missing or the disk refuses; `to` is then not there.
+/// When a weight is missing or writing fails; `to` is then not created.
 pub fn export(
     job: &SlmJob,
     seed: u64,
@@ -60,7 +60,7 @@ pub fn export(
     std::fs::rename(&temporary, to).map_err(failed)
 }
 
-/// What Hugging Face's libraries want to know of the model: its `config.json`.
+/// The model's `config.json` for Hugging Face libraries.
 pub fn description(config: &Config, narrow: bool) -> Value {
     let of = &config.architecture;
     let scaling = of.rope_scaling.as_ref().map(|scaling| {
@@ -94,7 +94,7 @@ pub fn description(config: &Config, narrow: bool) -> Value {
     })
 }
 
-/// Length and header of a safetensors file that holds `all` one after the other.
+/// Length and header of a safetensors file with `all` in order.
 fn header(all: &[StateDecl], narrow: bool) -> Vec<u8> {
     let (name, size) = if narrow { ("BF16", 2) } else { ("F32", 4) };
     let mut tensors = Map::from_iter([("__metadata__".to_owned(), json!({"format": "pt"}))]);
@@ -110,7 +110,7 @@ fn header(all: &[StateDecl], narrow: bool) -> Vec<u8> {
     [&(text.len() as u64).to_le_bytes(), text.as_slice()].concat()
 }
 
-/// The trained value of a base weight: from the checkpoint, or what it started from plus what its adapter adds.
+/// The trained value of a base weight: from the checkpoint, or its initial value plus that of its adapter.
 fn merged(
     job: &SlmJob,
     weights: &Weights<'_>,
@@ -129,7 +129,7 @@ fn merged(
     if config.method == Method::Full {
         return learnt(decl);
     }
-    // Rounded as the launch stored it: what the adapters were trained beside.
+    // Rounded as the launch stored it: the adapters were trained with the rounded weight.
     let stored = match decl.meta.shape.rank() {
         1 => decl.clone(),
         _ => StateDecl { meta: pawl_graph::graph::Meta::new(weights.storage.frozen, &decl.meta.shape), ..decl.clone() },

@@ -14,7 +14,7 @@ use std::sync::Arc;
 const ONE_FILE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
-/// Where each weight of a directory lies. Only headers are read.
+/// Location of each weight in a directory. Only headers are read.
 #[derive(Clone, Debug)]
 pub struct WeightFiles {
     directory: PathBuf,
@@ -34,8 +34,9 @@ impl WeightFiles {
         let index = directory.join(INDEX);
         let files: BTreeSet<String> = match std::fs::read(&index) {
             Ok(bytes) => {
-                let index: Value = serde_json::from_slice(&bytes)
-                    .map_err(|error| wrong(&index, format!("is no index of shards: {error}; copy it again")))?;
+                let index: Value = serde_json::from_slice(&bytes).map_err(|error| {
+                    wrong(&index, format!("is not a valid index of shards: {error}; copy it again"))
+                })?;
                 let map = index["weight_map"].as_object().into_iter().flatten();
                 map.filter_map(|(_, file)| file.as_str().map(str::to_owned)).collect()
             }
@@ -46,15 +47,15 @@ impl WeightFiles {
             let path = directory.join(&file);
             let open = File::open(&path).map_err(|error| {
                 let remedy = format!(
-                    "cannot be read: {error}; name a directory that holds {ONE_FILE} or {INDEX} and its shards"
+                    "cannot be read: {error}; name a directory that contains {ONE_FILE} or {INDEX} and its shards"
                 );
                 wrong(&path, remedy)
             })?;
-            // SAFETY: weights that a run starts from are not written while it starts; were they, its values would be undefined, as said.
+            // SAFETY: the initial weights of a run are not modified while it starts; otherwise its values would be undefined.
             let map =
                 unsafe { Mmap::map(&open) }.map_err(|error| wrong(&path, format!("cannot be mapped: {error}")))?;
             let (header, metadata) = SafeTensors::read_metadata(&map)
-                .map_err(|error| wrong(&path, format!("is no safetensors file: {error}; copy it again")))?;
+                .map_err(|error| wrong(&path, format!("is not a valid safetensors file: {error}; copy it again")))?;
             let path: Arc<Path> = Arc::from(path);
             digest.update(file.as_bytes());
             digest.update(&map[..header + 8]);
@@ -63,7 +64,7 @@ impl WeightFiles {
                     Dtype::F32 => DType::F32,
                     Dtype::BF16 => DType::BF16,
                     Dtype::F16 => DType::F16,
-                    // Buffers of other types (a mask, say) are no weights.
+                    // Buffers of other types, such as a mask, are not weights.
                     _ => continue,
                 };
                 let offset = (8 + header + info.data_offsets.0) as u64;
@@ -74,7 +75,7 @@ impl WeightFiles {
         Ok(Self { directory: directory.to_owned(), tensors, fingerprint: digest.finalize().into() })
     }
 
-    /// Where the weight called `name` lies.
+    /// Location of the weight `name`.
     pub fn slice(&self, name: &str) -> Option<FileSlice> {
         self.tensors.get(name).map(|(slice, _)| slice.clone())
     }
@@ -84,10 +85,10 @@ impl WeightFiles {
         self.fingerprint
     }
 
-    /// Whether each of `wanted` is there, with its shape.
+    /// Checks that each of `wanted` exists with its shape.
     ///
     /// # Errors
-    /// Names the first that is not.
+    /// Names the first missing or different one.
     pub fn check<'d>(&self, wanted: impl Iterator<Item = &'d StateDecl>) -> Result<(), WorkloadError> {
         let wrong = |problem: String| {
             Err(WorkloadError::config("weights", &Value::String(self.directory.display().to_string()), &problem))
@@ -95,11 +96,11 @@ impl WeightFiles {
         for decl in wanted {
             match self.tensors.get(&decl.name) {
                 None => {
-                    return wrong(format!("has no weight {}: choose the size that these weights are of", decl.name));
+                    return wrong(format!("has no weight {}: choose the size of these weights", decl.name));
                 }
                 Some((_, shape)) if decl.meta.shape.dims() != shape => {
                     return wrong(format!(
-                        "has {} as {shape:?}, this model wants {}: set size and architecture as the weights have it",
+                        "has {} as {shape:?}, this model needs {}: set size and architecture to those of the weights",
                         decl.name, decl.meta.shape
                     ));
                 }

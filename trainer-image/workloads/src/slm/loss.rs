@@ -1,17 +1,17 @@
-//! Cross-entropy of the next token, chunk by chunk: the logits are never whole, forward or backward.
+//! Cross-entropy of the next token, chunk by chunk: the full logits are never materialized, forward or backward.
 //!
-//! The gradient of a chunk is made while its logits are there (and given to differentiation, see
-//! [`with_gradients`](pawl_graph::graph::Var::with_gradients)), so no logits are kept and none computed twice.
+//! The gradient of a chunk is computed while its logits are in memory (and passed to differentiation, see
+//! [`with_gradients`](pawl_graph::graph::Var::with_gradients)), so no logits are stored or recomputed.
 
 use pawl_graph::graph::{DType, Var, concat};
 
-/// The target of positions that do not count.
+/// Target of positions that are excluded from the loss.
 pub const IGNORED: u32 = u32::MAX;
 
-/// Bytes of 16-bit logits in a chunk, unless the configuration says otherwise.
+/// Default bytes of 16-bit logits in a chunk.
 const CHUNK_BYTES: usize = 512 << 20;
 
-/// Rows of a chunk: what is asked for, or as many as fill [`CHUNK_BYTES`]; chunks are as equal as can be.
+/// Rows of a chunk: as configured, or as many as fit in [`CHUNK_BYTES`]; chunks are of equal size as far as possible.
 pub fn chunk_rows(asked: usize, rows: usize, vocabulary: usize) -> usize {
     let most = if asked > 0 { asked } else { (CHUNK_BYTES / 2 / vocabulary).max(1) };
     rows.div_ceil(rows.div_ceil(most))
@@ -25,18 +25,18 @@ pub struct CrossEntropy<'b> {
     pub count: Var<'b>,
 }
 
-/// What the loss is a function of.
+/// Inputs of the loss.
 #[derive(Clone, Copy)]
 pub struct Head<'b> {
     /// Normalised hidden states, (rows, width), float32.
     pub hidden: Var<'b>,
     /// The output matrix, (vocabulary, width), in any float dtype.
     pub matrix: Var<'b>,
-    /// (rows, 1), U32; [`IGNORED`] where nothing is to be predicted.
+    /// (rows, 1), U32; [`IGNORED`] for excluded positions.
     pub targets: Var<'b>,
-    /// Dtype in which hidden states enter the product.
+    /// Dtype of the hidden states in the matrix product.
     pub stream: DType,
-    /// Whether the output matrix learns.
+    /// Whether the output matrix is trainable.
     pub learns: bool,
 }
 
@@ -50,7 +50,7 @@ impl<'b> Head<'b> {
         let (narrow, wide) = (hidden.cast(stream), matrix.cast(DType::F32));
         let counts = targets.not_equal(b.scalar(f64::from(IGNORED), DType::U32));
         let mut matrix_gradient: Option<Var<'b>> = None;
-        // Added up when all are there: a running sum would let the gradient of the first chunk wait for the logits of the last.
+        // Summed at the end: with a running sum, the gradient of the first chunk would wait for the logits of the last.
         let (mut losses, mut hidden_gradients) = (Vec::new(), Vec::new());
         for (number, first) in (0..rows).step_by(chunk.max(1)).enumerate() {
             let len = chunk.min(rows - first);
@@ -58,8 +58,8 @@ impl<'b> Head<'b> {
             let counts = counts.slice(0, first, len).cast(DType::F32);
             let logits = x.matmul_t(wide);
             let target = targets.slice(0, first, len).broadcast([len, vocabulary]);
-            // An index of its own, told apart by axes of extent 1: one for all chunks would be computed by one kernel, which would then take in all
-            // of them, and have all logits at once.
+            // A separate index per chunk, made distinct by axes of extent 1: a shared index would be computed by one kernel, which would then fuse
+            // all chunks and materialize all logits at once.
             let shape = [vec![1; number], vec![len, vocabulary]].concat();
             let hit = b.iota(number + 1, shape).reshape([len, vocabulary]).equal(target);
             let max = logits.max([1]);

@@ -1,4 +1,4 @@
-//! A language model: fine-tuning (or training) a decoder of Llama's architecture, whole or by low-rank adapters.
+//! A language model: fine-tunes (or trains) a decoder of Llama's architecture, fully or with low-rank adapters.
 
 pub mod architecture;
 mod batches;
@@ -63,7 +63,7 @@ pub struct SlmJob {
     tokenizer: Option<Tokenizer>,
 }
 
-/// What batches are a function of.
+/// Inputs of the batches.
 #[derive(Debug)]
 struct Plan {
     config: Config,
@@ -73,7 +73,7 @@ struct Plan {
     seed: u64,
     rank: u64,
     world: u64,
-    /// Micro-steps of a step.
+    /// Micro-steps per step.
     accumulation: u64,
     items_per_epoch: u64,
 }
@@ -97,7 +97,7 @@ impl SlmJob {
         let model = Model {
             config: &plan.config,
             weights,
-            // Only bfloat16 has the range that a residual stream wants.
+            // Only bfloat16 has the range that a residual stream needs.
             stream: if settings.precision == Some(Precision::Bf16) { DType::BF16 } else { DType::F32 },
             rope_cached: settings.rope_cache == Some(RopeCache::Cached),
         };
@@ -126,18 +126,18 @@ impl Plan {
         let settings = &request.settings;
         let config = Config::parse(&request.config, settings.workload.as_ref().unwrap_or(&Default::default()))?;
         let accumulation = settings.accumulation(request.world.max(1)).map_err(|mismatch| {
-            WorkloadError::setting("globalBatch", mismatch.global_batch, format!("does not come out: {mismatch}"))
+            WorkloadError::setting("globalBatch", mismatch.global_batch, format!("is not possible: {mismatch}"))
         })?;
         let quantized = settings.weight_quantization == Some(WeightQuantization::Int8);
         if quantized && config.method == Method::Full {
             let problem =
-                "keeps frozen weights in 8 bits, and workload.config.method Full has none: set Lora, or leave it out";
+                "quantizes frozen weights to 8 bits, and workload.config.method Full has none: set Lora, or remove it";
             return Err(WorkloadError::setting("weightQuantization", "Int8", problem));
         }
         let odd = config::Target::ALL.iter().find(|&&t| config.architecture.matrix(t).0 % 4 != 0);
         if let (true, Some(target)) = (quantized, odd) {
             let problem =
-                format!("packs four rows, and matrix {} has a number of them that 4 does not divide", target.path());
+                format!("packs four rows, and the number of rows of matrix {} is not divisible by 4", target.path());
             return Err(WorkloadError::setting("weightQuantization", "Int8", problem));
         }
         let batch = settings.batch().max(1) as usize;
@@ -164,12 +164,12 @@ impl Plan {
         at.items + (u64::from(at.micro) * self.world + self.rank) * self.batch as u64
     }
 
-    /// What tells this micro-step's dropout from every other's.
+    /// Dropout counter, unique per micro-step.
     fn counter(&self, at: At) -> u32 {
         mix(self.seed ^ mix(self.first_item(at))) as u32
     }
 
-    /// Micro-batches of a step, over all ranks.
+    /// Micro-batches per step over all ranks.
     fn micro_batches(&self) -> u64 {
         self.accumulation * self.world
     }
@@ -180,7 +180,7 @@ impl Plan {
     }
 }
 
-/// Documents of the training split, or windows that hold as many tokens as it should. Text that nobody has read yet counts as windows in any layout.
+/// Number of items of the training split: documents, or windows by its expected number of tokens. Text is counted in windows in any layout.
 fn items_per_epoch(config: &Config) -> u64 {
     let data = &config.data;
     let tokens = match data.source {
@@ -220,7 +220,7 @@ impl Job for SlmJob {
         0
     }
 
-    /// What the weights that it started from were: frozen ones are not in a checkpoint.
+    /// Hash of the initial weights: frozen weights are not in a checkpoint.
     fn extras(&self) -> Vec<(String, Array)> {
         let Some(files) = &self.files else { return Vec::new() };
         let words = files.fingerprint().as_chunks().0.iter().map(|&word| u32::from_le_bytes(word)).collect();
@@ -234,7 +234,7 @@ impl Job for SlmJob {
     }
 }
 
-/// AdamW, which shrinks matrices only.
+/// AdamW with weight decay on matrices only.
 fn optimization(settings: &Settings, config: &Config) -> Result<Optimization, WorkloadError> {
     let number = |field: &str, value: &Option<Decimal>, range: Range<f64>| match value.as_ref().map(Decimal::value) {
         Some(value) if !range.contains(&value) => {
@@ -243,7 +243,7 @@ fn optimization(settings: &Settings, config: &Config) -> Result<Optimization, Wo
         }
         value => Ok(value),
     };
-    // Adapters, weights from nothing, weights that know something already.
+    // Adapters, random weights, pre-trained weights.
     let usual = match (config.method, config.size) {
         (Method::Lora, _) => 2e-4,
         (Method::Full, Size::Tiny | Size::M125) if config.weights.is_none() => 3e-4,
@@ -263,7 +263,7 @@ fn optimization(settings: &Settings, config: &Config) -> Result<Optimization, Wo
     })
 }
 
-/// Parameters of a program that learn.
+/// Number of trainable parameters of a program.
 pub fn learning_parameters(program: &pawl_graph::graph::Program) -> u64 {
     let learn = program.states.iter().filter(|state| state.role == Role::Parameter);
     learn.map(|state| state.meta.shape.elements() as u64).sum()

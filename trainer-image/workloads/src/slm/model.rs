@@ -1,4 +1,4 @@
-//! The decoder: pre-norm blocks of grouped-query attention and SwiGLU, with adapters where they are asked for.
+//! The decoder: pre-norm blocks of grouped-query attention and SwiGLU, with optional adapters.
 
 use super::config::{Config, Method, Source, Target};
 use super::loss::{CrossEntropy, Head, chunk_rows};
@@ -8,20 +8,20 @@ use super::weights::Weights;
 use crate::workload::Regions;
 use pawl_graph::graph::{AttentionSpec, Builder, DType, GraphError, Program, Var, concat};
 
-/// Regions of the programs that passes ask for.
+/// Regions of the programs that compiler passes use.
 pub const REGIONS: Regions = Regions {
     float32: &[],
     blocks: &["blocks.*"],
     sublayers: &["blocks.*/attn", "blocks.*/mlp"],
-    // Weights that were 8-bit integers a moment ago, inputs of adapters that random numbers make again, and what the MLP's gate let through, which
-    // its gradient has the factors of at hand.
+    // Dequantized weights, dropped-out inputs of adapters (recomputed from random numbers), and the gated product of the MLP, whose factors the
+    // gradient needs anyway.
     rematerialized: &["blocks.*/*/*/dequantized", "blocks.*/*/*/dropped", "blocks.*/mlp/gated"],
 };
 
 /// Added to the mean square in every norm.
 pub const EPSILON: f64 = 1e-5;
 
-/// What the model code needs to know.
+/// Inputs of the model code.
 pub struct Model<'a> {
     /// The configuration.
     pub config: &'a Config,
@@ -44,11 +44,11 @@ struct Pass<'m, 'b> {
 }
 
 impl Model<'_> {
-    /// One training micro-step of `batch` windows. Inputs: `tokens` and `targets` (batch, sequence), U32; `normalizer`, what the sum of the
-    /// losses is divided by: how many targets count in an average micro-batch of the step; `counter` with dropout. Output: `loss`.
+    /// One training micro-step of `batch` windows. Inputs: `tokens` and `targets` (batch, sequence), U32; `normalizer`, the divisor of the sum of
+    /// losses: the average number of targets that count per micro-batch of the step; `counter` with dropout. Output: `loss`.
     ///
     /// # Errors
-    /// Only when this code is wrong.
+    /// Only on a bug in this code.
     pub fn training(&self, batch: usize) -> Result<Program, GraphError> {
         let b = Builder::new("training");
         let dropout = self.config.method == Method::Lora && self.config.lora.dropout > 0.0;
@@ -66,7 +66,7 @@ impl Model<'_> {
     /// outputs `rank` and `likeliest` (batch, 1), float32: see [`Ranking`].
     ///
     /// # Errors
-    /// Only when this code is wrong.
+    /// Only on a bug in this code.
     pub fn evaluation(&self, batch: usize) -> Result<Program, GraphError> {
         let b = Builder::new("evaluation");
         let (tokens, targets) = self.window(&b, batch);
@@ -88,7 +88,7 @@ impl Model<'_> {
         (b.input("tokens", DType::U32, shape), b.input("targets", DType::U32, shape))
     }
 
-    /// The pass through the blocks, up to what losses are made of.
+    /// The forward pass through the blocks, up to the inputs of the losses.
     fn head<'b>(
         &self,
         b: &'b Builder,
@@ -156,14 +156,14 @@ impl<'b> Pass<'_, 'b> {
         let [gate, up] = self.linears(layer, [Target::Gate, Target::Up], n);
         let gated = match self.model.config.method {
             Method::Full => self.b.scope("gated", || self.settle(gate.silu() * up)),
-            // Adapters keep less of it: the product does not learn.
+            // With adapters, less is stored: the product has no trainable weight.
             Method::Lora => gate.silu() * up,
         };
         self.linear(layer, Target::Down, gated)
     }
 
-    /// [`Pass::linear`] of several matrices. Where all learn, their weights lie side by side, and one product does the work of several smaller
-    /// ones; frozen ones do not, and adapters differ in what they drop.
+    /// [`Pass::linear`] of several matrices. If all are trainable, their weights are adjacent and one matrix product replaces several; frozen
+    /// weights are not adjacent, and adapters differ in dropout.
     fn linears<const N: usize>(&self, layer: usize, targets: [Target; N], x: Var<'b>) -> [Var<'b>; N] {
         let (b, Model { config, weights, .. }) = (self.b, self.model);
         if config.method == Method::Lora {
@@ -182,10 +182,10 @@ impl<'b> Pass<'_, 'b> {
         })
     }
 
-    /// `x W^T`, and the adapter's part.
+    /// `x W^T` plus the adapter's output.
     fn linear(&self, layer: usize, target: Target, x: Var<'b>) -> Var<'b> {
         let (b, Model { config, weights, .. }) = (self.b, self.model);
-        // What the products read is what is kept.
+        // The products' input is what is stored for the backward pass.
         let x = self.settle(x);
         b.scope(target.scope(), || {
             let y = x.matmul_t(weights.matrix(b, layer, target));
@@ -199,12 +199,12 @@ impl<'b> Pass<'_, 'b> {
         })
     }
 
-    /// `x` with a share of its elements zeroed and the others scaled up to make good for them.
+    /// Dropout of `x`: zeroes a fraction of the elements and scales up the others.
     fn drop(&self, name: &str, x: Var<'b>) -> Var<'b> {
         let Some(counter) = self.counter else { return x };
         let share = self.model.config.lora.dropout;
         let kept = self.b.random(name, counter, x.shape()).greater_equal(self.b.scalar(share, DType::F32));
-        // Rounded here, as the product would: so what is made again for the backward pass is all of it.
+        // Rounded here, as the product would, so that recomputation for the backward pass covers it too.
         kept.select(x * (1.0 / (1.0 - share)), 0.0).cast(self.model.weights.storage.frozen).cast(DType::F32)
     }
 }

@@ -1,13 +1,13 @@
-//! Where the target stands among all tokens, for a few positions: their logits are small enough to be whole.
+//! Rank of the target among all tokens, for a few positions: their logits are small enough to be materialized.
 
 use super::loss::Head;
 use pawl_graph::graph::{DType, Var};
 
-/// Of each position that was asked for; both (positions, 1), float32, whole numbers.
+/// Ranking of each requested position; both (positions, 1), float32, integers.
 pub struct Ranking<'b> {
-    /// How many tokens are more likely than the target.
+    /// Number of tokens that are more likely than the target.
     pub rank: Var<'b>,
-    /// The most likely token; of several the first.
+    /// The most likely token; the first one in a tie.
     pub likeliest: Var<'b>,
 }
 

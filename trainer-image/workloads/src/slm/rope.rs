@@ -19,7 +19,7 @@ pub fn frequencies(of: &Architecture) -> Vec<f64> {
     plain.map(|w| of.rope_scaling.as_ref().map_or(w, |scaling| stretched(w, scaling))).collect()
 }
 
-/// Llama 3.1's rule: short waves stay, long ones are divided by the factor, in between a mixture.
+/// Llama 3.1's rule: high frequencies are unchanged, low ones are divided by the factor, those in between are interpolated.
 fn stretched(w: f64, scaling: &RopeScaling) -> f64 {
     let RopeScaling { factor, low_frequency, high_frequency, original_length } = *scaling;
     let turns = original_length as f64 * w / TAU;
@@ -31,7 +31,7 @@ impl<'b> Tables<'b> {
     /// Tables of the first `positions` positions: embedded in the program when `cached`, else computed in every step.
     ///
     /// # Errors
-    /// Only when this code is wrong.
+    /// Only on a bug in this code.
     pub fn new(b: &'b Builder, of: &Architecture, positions: usize, cached: bool) -> Result<Self, GraphError> {
         let w = frequencies(of);
         let pairs = w.len();

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 const FILE: &str = "tokenizer.json";
 const CONFIG: &str = "tokenizer_config.json";
-/// What models call the end of a document, for tokenizers whose configuration does not say.
+/// Common end-of-document tokens, for tokenizers whose configuration names none.
 const ENDS: [&str; 3] = ["<|end_of_text|>", "<|endoftext|>", "</s>"];
 
 /// Text to ids.
@@ -34,14 +34,14 @@ impl Tokenizer {
             WorkloadError::config("data.tokenizer", &Value::String(path.display().to_string()), problem)
         };
         let bytes = std::fs::read(path).map_err(|error| {
-            wrong(&format!("cannot be read: {error}; name a {FILE}, or a directory that holds one"))
+            wrong(&format!("cannot be read: {error}; name a {FILE}, or a directory that contains one"))
         })?;
         let inner = tokenizers::Tokenizer::from_bytes(&bytes)
-            .map_err(|error| wrong(&format!("is no tokenizer of Hugging Face's library: {error}; copy it again")))?;
+            .map_err(|error| wrong(&format!("is not a valid Hugging Face tokenizer: {error}; copy it again")))?;
         let largest = inner.get_vocab(true).into_values().max().unwrap_or(0) as usize;
         if largest >= vocabulary {
             return Err(wrong(&format!(
-                "has token {largest}, and the model ends below workload.config.architecture.vocabulary ({vocabulary}): take the tokenizer of \
+                "has token {largest}, which is not below workload.config.architecture.vocabulary ({vocabulary}): use the tokenizer of \
                  this model"
             )));
         }
@@ -56,7 +56,7 @@ impl Tokenizer {
     /// Ids of a document, without special tokens.
     ///
     /// # Errors
-    /// When the tokenizer knows no token for a part of it.
+    /// When the tokenizer has no token for a part of it.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, StoreError> {
         let encoding = self.inner.encode_fast(text, false);
         let encoding = encoding.map_err(|error| StoreError::Source(format!("{}: {error}", self.path.display())))?;
@@ -68,7 +68,7 @@ impl Tokenizer {
         self.end
     }
 
-    /// What its ids depend on, as a hash.
+    /// Hash of everything that the ids depend on.
     pub fn fingerprint(&self) -> [u8; 32] {
         self.fingerprint
     }

@@ -1,4 +1,4 @@
-//! The states of the decoder: which learn, which are frozen, in which form they are stored, and what they start from.
+//! The states of the decoder: trainable and frozen ones, their storage format and initial values.
 
 use super::config::{Config, Method, Target};
 use super::hugging_face::WeightFiles;
@@ -10,19 +10,19 @@ const DEVIATION: f64 = 0.02;
 /// How a launch stores weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Storage {
-    /// Dtype of frozen matrices; what learns is float32.
+    /// Dtype of frozen matrices; trainable ones are float32.
     pub frozen: DType,
     /// Whether frozen matrices of blocks are 8-bit integers.
     pub quantized: bool,
 }
 
-/// Names, shapes and first values of all states.
+/// Names, shapes and initial values of all states.
 pub struct Weights<'a> {
     /// The configuration.
     pub config: &'a Config,
     /// How they are stored.
     pub storage: Storage,
-    /// Where they come from, when not random.
+    /// Source of the weights, if not random.
     pub files: Option<&'a WeightFiles>,
 }
 
@@ -115,7 +115,7 @@ impl Weights<'_> {
         all
     }
 
-    /// In the form of frozen matrices, unless it learns.
+    /// In the format of frozen matrices, unless it is trainable.
     fn stored(&self, decl: StateDecl) -> StateDecl {
         match decl.role {
             Role::Frozen => StateDecl { meta: Meta::new(self.storage.frozen, decl.meta.shape.clone()), ..decl },

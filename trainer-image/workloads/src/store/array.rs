@@ -1,4 +1,4 @@
-//! Rows of an array that lies in memory-mapped shards.
+//! Rows of an array in memory-mapped shards.
 
 use super::{ArraySpec, Element, StoreError, TENSOR};
 use half::slice::HalfFloatSliceExt;
@@ -20,7 +20,7 @@ pub struct Rows {
 #[derive(Debug)]
 struct Mapped {
     map: Mmap,
-    /// Where the tensor's bytes begin.
+    /// Offset of the tensor's bytes.
     offset: usize,
 }
 
@@ -49,7 +49,7 @@ impl Rows {
     /// Copies `out.len()` elements of row `row` from element `start` on, widened to f32.
     ///
     /// # Panics
-    /// When they lie outside of the row.
+    /// When they are outside of the row.
     pub fn read(&self, row: usize, start: usize, out: &mut [f32]) {
         assert!(row < self.rows && start + out.len() <= self.row_len, "row {row} + {start} is out of range");
         let bytes = self.bytes(row, start, out.len());
@@ -62,7 +62,7 @@ impl Rows {
     /// Copies the elements of row `row` at `start` + `indices`, widened to f32.
     ///
     /// # Panics
-    /// When one lies outside of the row, or `out` has another length.
+    /// When one is outside of the row, or `out` has another length.
     pub fn gather(&self, row: usize, start: usize, indices: &[u32], out: &mut [f32]) {
         assert!(row < self.rows && start <= self.row_len, "row {row} + {start} is out of range");
         assert_eq!(indices.len(), out.len(), "one place for each index");

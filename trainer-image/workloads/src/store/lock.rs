@@ -1,11 +1,11 @@
-//! One process at a time makes a cache; the others wait for it.
+//! Lock file: one process at a time generates a cache; the others wait.
 
 use super::{OnProgress, StoreError};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::path::Path;
 use std::time::Duration;
 
-/// How often a waiting process looks again.
+/// Poll interval of a waiting process.
 const POLL: Duration = Duration::from_millis(100);
 
 /// Holds the lock file at `path` until dropped; the system releases it when the process dies.
@@ -20,12 +20,12 @@ pub fn acquire(path: &Path, progress: OnProgress<'_>) -> Result<File, StoreError
         match file.try_lock() {
             Ok(()) => return Ok(file),
             Err(TryLockError::WouldBlock) => {
-                progress("waiting for another process that makes the data", 0, 0);
+                progress("waiting for another process that generates the data", 0, 0);
                 std::thread::sleep(POLL);
             }
             Err(TryLockError::Error(error)) if error.kind() == std::io::ErrorKind::Unsupported => {
-                // A file system without locks: renames keep every file whole, at worst the work is done twice.
-                tracing::warn!(lock = %path.display(), "the file system has no locks");
+                // A file system without locks: renames keep every file complete; at worst, the work is done twice.
+                tracing::warn!(lock = %path.display(), "the file system does not support locks");
                 return Ok(file);
             }
             Err(TryLockError::Error(error)) => return Err(StoreError::io(path, "cannot lock", error)),

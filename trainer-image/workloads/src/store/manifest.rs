@@ -1,4 +1,4 @@
-//! The files that say what a cache holds: the manifest, the journal of an unfinished one, and the stamps of verified files.
+//! Metadata files of a cache: the manifest, the journal of an incomplete cache, and the stamps of verified files.
 
 use super::StoreError;
 use serde::{Deserialize, Serialize};
@@ -23,7 +23,7 @@ fn hex(digest: &[u8]) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Writes `path` so that a reader sees the old bytes or the new ones, never a part, whoever else writes it.
+/// Replaces `path` atomically: readers see the old bytes or the new ones, also with concurrent writers.
 pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
     let temporary = path.with_extension(format!("tmp-{}", std::process::id()));
     let written = File::create(&temporary).and_then(|mut file| {
@@ -45,12 +45,12 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Whether the file at `path` is this one; if not, what is wrong with it.
+    /// Checks that the file at `path` has this size and hash; the error describes the difference.
     pub fn check(&self, path: &Path) -> Result<(), String> {
         let mut file = File::open(path).map_err(|e| format!("cannot be opened ({e})"))?;
         let length = file.metadata().map_err(|e| format!("cannot be read ({e})"))?.len();
         if length != self.bytes {
-            return Err(format!("holds {length} bytes instead of {}", self.bytes));
+            return Err(format!("has {length} bytes instead of {}", self.bytes));
         }
         let (mut digest, mut buffer) = (Sha256::new(), vec![0; 1 << 18]);
         loop {
@@ -63,7 +63,7 @@ impl Entry {
     }
 }
 
-/// `manifest.json`: written last, so its presence says that everything it names was complete.
+/// `manifest.json`: written last, so its presence means that everything it names is complete.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Manifest {
     pub key: Value,
@@ -72,12 +72,12 @@ pub struct Manifest {
 }
 
 impl Manifest {
-    /// The manifest in `directory`; `None` when there is none or it is damaged, which is the same: nothing is complete.
+    /// The manifest in `directory`; `None` when it is missing or corrupt, either of which means that nothing is complete.
     pub fn read(directory: &Path) -> Option<Self> {
         let path = directory.join(MANIFEST);
         let bytes = fs::read(&path).ok()?;
         serde_json::from_slice(&bytes)
-            .inspect_err(|error| tracing::warn!(manifest = %path.display(), %error, "making a damaged manifest again"))
+            .inspect_err(|error| tracing::warn!(manifest = %path.display(), %error, "regenerating a corrupt manifest"))
             .ok()
     }
 
@@ -87,7 +87,7 @@ impl Manifest {
     }
 }
 
-/// `unfinished.jsonl`: the shards that were made so far. A killed generation goes on from it.
+/// `unfinished.jsonl`: the shards generated so far. An interrupted generation resumes from it.
 #[derive(Debug)]
 pub struct Journal {
     path: PathBuf,
@@ -99,7 +99,7 @@ impl Journal {
         Ok(Self { path: directory.join(JOURNAL), file: Mutex::new(None) })
     }
 
-    /// What it says; a torn last line is left out.
+    /// The entries; a truncated last line is ignored.
     pub fn entries(&self) -> BTreeMap<String, Entry> {
         let Ok(file) = File::open(&self.path) else { return BTreeMap::new() };
         BufReader::new(file)
@@ -116,12 +116,12 @@ impl Journal {
             Some(open) => slot.insert(open),
             None => slot.insert(OpenOptions::new().create(true).append(true).open(&self.path).map_err(failed)?),
         };
-        // The line break comes first, so that a torn line of a killed process spoils nothing but itself.
+        // The line break comes first, so that a truncated line of a killed process does not corrupt the next one.
         let line = serde_json::to_string(&(file, entry)).expect("a file name and its entry always serialize");
         out.write_all(format!("\n{line}").as_bytes()).map_err(failed)
     }
 
-    /// Forgets it: the manifest has taken over.
+    /// Removes it: the manifest supersedes it.
     pub fn remove(self) -> Result<(), StoreError> {
         match fs::remove_file(&self.path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -132,8 +132,8 @@ impl Journal {
     }
 }
 
-/// `verified.json`: size, time of change and inode of files whose hash was checked, so that a cache of many gigabytes is hashed
-/// once and not by every process that opens it. A file that was written to since is hashed again.
+/// `verified.json`: size, modification time and inode of files whose hash was verified, so that a cache of many gigabytes is hashed
+/// once and not by every process that opens it. A file that was modified since is hashed again.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Stamps {
     files: BTreeMap<String, Stamp>,
@@ -168,7 +168,7 @@ impl Stamps {
         self.files.get(file).is_some_and(|known| stamp(&directory.join(file)).as_ref() == Some(known))
     }
 
-    /// Notes that `file` was verified just now.
+    /// Records that `file` was verified just now.
     pub fn add(&mut self, directory: &Path, file: &str) {
         if let Some(now) = stamp(&directory.join(file)) {
             self.changed |= self.files.insert(file.to_owned(), now) != Some(now);

@@ -1,8 +1,8 @@
-//! A cache of generated arrays on disk: shards, a manifest with their hashes written last, verified when opened.
+//! On-disk cache of generated arrays: shards and a manifest with their hashes, which is written last and verified when opened.
 //!
-//! A [`Recipe`] says what there is and makes one shard at a time, as a pure function; the store decides what has to be made.
-//! So memory stays bounded by a few shards, a torn or damaged shard is made again alone, and a killed generation goes on
-//! where it was. Files are written beside their place and renamed into it; one process at a time generates.
+//! A [`Recipe`] declares the arrays and generates one shard at a time, as a pure function; the store decides which shards to
+//! generate. So memory is bounded by a few shards, only incomplete or corrupt shards are regenerated, and an interrupted
+//! generation resumes. Files are written to a temporary name and renamed; one process at a time generates.
 
 mod array;
 mod lock;
@@ -56,7 +56,7 @@ pub struct ArraySpec {
     pub name: String,
     /// Element type on disk.
     pub element: Element,
-    /// Rows in all, at least 1.
+    /// Total number of rows, at least 1.
     pub rows: usize,
     /// Shape of one row.
     pub row_shape: Vec<usize>,
@@ -106,9 +106,9 @@ impl Shard<'_> {
     }
 }
 
-/// What a cache holds and how each part is made.
+/// Content of a cache, and how each part is generated.
 pub trait Recipe: Sync {
-    /// Everything that the bytes depend on. Two recipes with equal keys make equal caches.
+    /// Everything that the bytes depend on. Two recipes with equal keys generate equal caches.
     fn key(&self) -> Value;
 
     /// The arrays, in stages: a stage may read the arrays and summaries of those before it.
@@ -117,14 +117,14 @@ pub trait Recipe: Sync {
     /// The elements of `shard`, row-major; the store narrows them to the array's element type.
     fn make(&self, shard: Shard<'_>, done: &Store) -> Result<Vec<f32>, StoreError>;
 
-    /// What to remember of a finished stage (statistics, say); stored in the manifest.
+    /// Summary of a finished stage, such as statistics; stored in the manifest.
     fn summarize(&self, stage: usize, done: &Store) -> Result<Value, StoreError>;
 }
 
-/// What generation is doing: the phase, shards done, shards in all. Called often enough to serve as a sign of life.
+/// Progress callback of generation: the phase, shards done, total shards. Called often enough to serve as a heartbeat.
 pub type OnProgress<'a> = &'a (dyn Fn(&str, u64, u64) + Sync);
 
-/// A cache could not be opened or made.
+/// A cache could not be opened or generated.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// Reading or writing failed.
@@ -132,22 +132,22 @@ pub enum StoreError {
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// What was tried.
+        /// The operation.
         action: &'static str,
-        /// What to do about it.
+        /// The remedy.
         remedy: String,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// A shard is still damaged after it was made again.
+    /// A shard is still corrupt after it was regenerated.
     #[error("{}: {problem} right after it was written: check the disk, or choose another data directory", path.display())]
     Damaged {
         /// The shard.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
-    /// The source of the data is not as expected.
+    /// The data source is missing or invalid.
     #[error("{0}")]
     Source(String),
 }
@@ -156,7 +156,7 @@ impl StoreError {
     pub(crate) fn io(path: &Path, action: &'static str, source: std::io::Error) -> Self {
         let remedy = match source.kind() {
             std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
-                "free some space or choose another data directory; what is finished is kept"
+                "free some space or choose another data directory; finished shards are kept"
             }
             std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => {
                 "make it writable or choose another data directory"
@@ -176,7 +176,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the cache of `recipe` under `root`, making what is missing, torn or damaged. Returns when all of it is there.
+    /// Opens the cache of `recipe` under `root`, and generates missing, incomplete or corrupt shards. Returns when it is complete.
     ///
     /// The directory's name is a hash of the recipe's key, so different settings never share bytes.
     pub fn open(root: &Path, recipe: &dyn Recipe, progress: OnProgress<'_>) -> Result<Self, StoreError> {
@@ -197,18 +197,18 @@ impl Store {
         self.arrays.get(name).unwrap_or_else(|| panic!("the cache has no array `{name}`"))
     }
 
-    /// What the recipe remembered of `stage`.
+    /// The recipe's summary of `stage`.
     pub fn summary(&self, stage: usize) -> &Value {
         &self.summaries[stage]
     }
 
-    /// Where the files lie.
+    /// Directory of the files.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 }
 
-/// JSON with sorted keys: equal values give equal text, however their maps are ordered.
+/// JSON with sorted keys: equal values give equal text, independent of the order of their maps.
 fn canonical(value: &Value) -> String {
     match value {
         Value::Object(map) => {
@@ -254,7 +254,7 @@ impl Opening<'_> {
                 let paths: Vec<PathBuf> = array.shards().map(|shard| self.directory.join(shard.file())).collect();
                 store.arrays.insert(array.name.clone(), Rows::open(array, &paths)?);
             }
-            // Shards are pure functions of the key: a stage that was made again has the summary that it had.
+            // Shards are pure functions of the key: a regenerated stage has the same summary.
             let summary = match old.as_ref().and_then(|old| old.summaries.get(stage)) {
                 Some(summary) => summary.clone(),
                 None => self.recipe.summarize(stage, &store)?,
@@ -270,7 +270,7 @@ impl Opening<'_> {
         Ok(store)
     }
 
-    /// The shards that are missing, torn or damaged.
+    /// The shards that are missing, incomplete or corrupt.
     fn broken<'s>(&self, all: &[Shard<'s>], known: &BTreeMap<String, Entry>, stamps: &mut Stamps) -> Vec<Shard<'s>> {
         let (total, done) = (all.len() as u64, AtomicU64::new(0));
         let problems: Vec<Option<String>> = all
@@ -290,7 +290,7 @@ impl Opening<'_> {
         for (shard, problem) in all.iter().zip(problems) {
             let Some(problem) = problem else { continue };
             if !problem.is_empty() {
-                tracing::warn!(shard = %self.directory.join(shard.file()).display(), problem, "making a damaged shard again");
+                tracing::warn!(shard = %self.directory.join(shard.file()).display(), problem, "regenerating a corrupt shard");
             }
             broken.push(*shard);
         }

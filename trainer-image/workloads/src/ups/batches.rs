@@ -1,4 +1,4 @@
-//! Batches of UPS: which pairs, gathered from the memory-mapped shards.
+//! Batches of UPS: selection of pairs, gathered from the memory-mapped shards.
 
 use super::Plan;
 use super::config::Task;
@@ -16,7 +16,7 @@ pub struct Batches {
     plan: Arc<Plan>,
     programs: Arc<Programs>,
     dataset: Dataset,
-    /// One for each task, in the order of the configuration.
+    /// One per task, in the order of the configuration.
     orders: Vec<Shuffle>,
     evaluations: Vec<Evaluation>,
 }
@@ -215,10 +215,10 @@ impl Data for Batches {
         let Evaluation { program: number, task, first, rows } = self.evaluations[index];
         let (program, mut batch) = (&self.programs.evaluation[number], Batch::default());
         batch.fit(number, program)?;
-        // Physical evaluation looks at a few pairs, spread over the split.
+        // Physical evaluation uses a few pairs, spread over the split.
         let (total, physical) = (pairs_in(&self.plan, task), number > 0);
         let used = if physical { total.min(self.plan.config.evaluation.physical_pairs) } else { total };
-        // Rows that fill up the last batch repeat its last pair; what they give is not counted.
+        // Padding rows of the last batch repeat its last pair; their results are not counted.
         let pair = |row: usize| self.validation_pair(task, (first + row.min(rows - 1)) * total / used);
         let field = if self.plan.config.tasks[task] == Task::Advection1d { Field::Advection } else { Field::Pressure };
         let Normalization { mean, std } = self.dataset.normalization(field);

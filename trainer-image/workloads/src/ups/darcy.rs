@@ -11,7 +11,7 @@ const HIGH: f64 = 1.0;
 const LOW: f64 = 0.1;
 /// Square of the inverse correlation length of the random field.
 const TAU_SQUARED: f64 = 9.0;
-/// The residual, relative to the right-hand side, at which a solve ends.
+/// Tolerance of a solve: the residual relative to the right-hand side.
 const TOLERANCE: f64 = 1e-8;
 const MAX_ITERATIONS: usize = 200;
 
@@ -29,7 +29,7 @@ pub struct Darcy {
     inverse: Vec<f64>,
 }
 
-/// A solution, and what it took.
+/// A solution, and its number of iterations.
 #[derive(Debug)]
 pub struct Solution {
     /// The pressure, (s, s) row-major.

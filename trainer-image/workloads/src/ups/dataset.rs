@@ -1,4 +1,4 @@
-//! The samples of both tasks and their latents, made once and cached on disk.
+//! The samples of both tasks and their latents, generated once and cached on disk.
 
 use super::advection::Advection;
 use super::config::{Config, LatentType, Source, Task};
@@ -11,12 +11,12 @@ use serde_json::{Value, json};
 use std::ops::Range;
 use std::path::Path;
 
-/// Bytes per shard, about: what one thread holds in memory while it makes one is a small multiple.
+/// Approximate bytes per shard; a thread uses a small multiple of it in memory while generating one.
 const SHARD_BYTES: usize = 32 << 20;
-/// Raises when the bytes that a configuration stands for change.
+/// Format version: increase it when the bytes of a configuration change.
 const FORMAT: u32 = 1;
 
-/// What a field is.
+/// A physical field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
     /// The advected quantity.
@@ -123,10 +123,10 @@ pub struct Dataset {
 }
 
 impl Dataset {
-    /// Opens the cache of `config` under `root`, making what is missing. See [`Store::open`].
+    /// Opens the cache of `config` under `root`, and generates what is missing. See [`Store::open`].
     ///
     /// # Errors
-    /// When the disk or PDEBench's files refuse.
+    /// When an I/O operation fails, or PDEBench's files are missing or invalid.
     pub fn open(root: &Path, config: &Config, progress: OnProgress<'_>) -> Result<Self, StoreError> {
         let encoders: Vec<_> = config.tasks.iter().map(|&task| (task, Encoder::new(task, config))).collect();
         let recipe = UpsRecipe::new(config, &encoders);
@@ -138,7 +138,7 @@ impl Dataset {
     /// The frozen encoder of `task`.
     ///
     /// # Panics
-    /// When the configuration leaves the task out.
+    /// When the task is not configured.
     pub fn encoder(&self, task: Task) -> &Encoder {
         let found = self.encoders.iter().find(|(of, _)| *of == task);
         found.map(|(_, encoder)| encoder).expect("the task is configured")
@@ -147,7 +147,7 @@ impl Dataset {
     /// How `field` was normalised.
     ///
     /// # Panics
-    /// When the configuration leaves its task out.
+    /// When its task is not configured.
     pub fn normalization(&self, field: Field) -> Normalization {
         let found = self.normalizations.iter().find(|(of, _)| *of == field);
         found.map(|(_, normalization)| *normalization).expect("the task is configured")
@@ -169,7 +169,7 @@ fn fields(config: &Config) -> impl Iterator<Item = Field> {
 }
 
 fn normalization(store: &Store, field: Field) -> Normalization {
-    // Statistics are strings: JSON numbers may lose their last bit on the way.
+    // Statistics are strings: JSON numbers may lose their last bit.
     let statistics = &store.summary(0)[field.name()];
     let number = |name: &str| statistics[name].as_str().and_then(|text| text.parse().ok());
     match (number("mean"), number("std")) {
@@ -187,7 +187,7 @@ enum Fields {
 struct UpsRecipe<'a> {
     config: &'a Config,
     encoders: &'a [(Task, Encoder)],
-    /// Opened when the first shard is made, so that a finished cache needs no source.
+    /// Opened when the first shard is generated, so that a complete cache needs no source.
     sources: Vec<(Task, std::sync::OnceLock<Fields>)>,
 }
 

@@ -5,7 +5,7 @@ use crate::random::Stream;
 use gemm::{Parallelism, gemm};
 use std::f64::consts::TAU;
 
-/// Channels that say where a tile lies: sine and cosine of two frequencies of its centre's x and y.
+/// Positional channels of a tile: sine and cosine of two frequencies of its centre's x and y.
 pub const COORDINATES: usize = 8;
 
 /// Rows and columns of the tiling of a square into `tokens` (a power of two) rectangles, at least as many rows as columns.
@@ -14,7 +14,7 @@ pub fn darcy_tiles(tokens: usize) -> (usize, usize) {
     (rows, tokens / rows)
 }
 
-/// How a grid of cells is cut into tiles.
+/// Tiling of a grid of cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tiling {
     /// Tiles from top to bottom.

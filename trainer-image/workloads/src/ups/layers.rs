@@ -10,12 +10,12 @@ pub struct Weights<'b> {
 }
 
 impl<'b> Weights<'b> {
-    /// Weights that learn.
+    /// Trainable weights.
     pub fn learning(builder: &'b Builder) -> Self {
         Self { builder, role: Role::Parameter }
     }
 
-    /// Weights that stay as they are.
+    /// Frozen weights.
     pub fn frozen(builder: &'b Builder) -> Self {
         Self { builder, role: Role::Frozen }
     }

@@ -1,10 +1,10 @@
-//! What evaluation reports.
+//! Metrics of the evaluation.
 
 use super::config::Config;
 use pawl_graph::array::Array;
 use std::collections::BTreeMap;
 
-/// Numbers that are summed for each task: squared error, square of the target, absolute error, spectral error (means over the elements
+/// Sums per task: squared error, square of the target, absolute error, spectral error (means over the elements
 /// of a state), states; relative physical error, states of that.
 pub const PER_TASK: usize = 7;
 const STATES: usize = 4;
@@ -15,7 +15,7 @@ const PHYSICAL_STATES: usize = 6;
 pub struct Sums<'a>(pub &'a mut [f64]);
 
 impl Sums<'_> {
-    /// Adds the first `rows` rows of what an evaluation program returned.
+    /// Adds the first `rows` rows of the outputs of an evaluation program.
     pub fn add(&mut self, physical: bool, rows: usize, outputs: &[Array]) {
         let (first, count) = if physical { (PHYSICAL, PHYSICAL_STATES) } else { (0, STATES) };
         for (slot, output) in (first..count).zip(outputs) {
@@ -26,7 +26,7 @@ impl Sums<'_> {
 }
 
 /// The metrics: `loss` (as in training without auxiliary terms; mean over the tasks), `nrmse` (relative L2 error in latent space over all
-/// elements), `mse`, `mae`, `rmse`; `nrmse_TASK`; `physical_nrmse_TASK` (mean relative L2 error of a decoded state) where it was made.
+/// elements), `mse`, `mae`, `rmse`; `nrmse_TASK`; `physical_nrmse_TASK` (mean relative L2 error of a decoded state) where it was evaluated.
 pub fn metrics(config: &Config, sums: &[f64]) -> BTreeMap<String, f64> {
     let mut all = [0.0; STATES + 1];
     let mut metrics = BTreeMap::new();

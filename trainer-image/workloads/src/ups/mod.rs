@@ -29,11 +29,11 @@ use serde_json::Value;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Query points unless `settings.querySamples` says otherwise.
+/// Default number of query points; `settings.querySamples` overrides it.
 const QUERIES: u32 = 2048;
-/// The largest weight that the inverse losses may have.
+/// Maximum weight of the inverse losses.
 const INVERSE_LIMIT: f64 = 0.05;
-/// Rows of a physical evaluation at most: each is decoded on the whole grid.
+/// Maximum rows of a physical evaluation: each is decoded on the whole grid.
 const PHYSICAL_ROWS: usize = 8;
 
 /// The workload.
@@ -65,7 +65,7 @@ pub struct UpsJob {
     encoders: Vec<(Task, Encoder)>,
 }
 
-/// What batches are a function of.
+/// Inputs of the batches.
 #[derive(Debug)]
 struct Plan {
     config: Config,
@@ -89,7 +89,7 @@ impl UpsJob {
         let plan = Plan::new(request)?;
         let encoders: Vec<_> = plan.config.tasks.iter().map(|&task| (task, Encoder::new(task, &plan.config))).collect();
         let edge = edge_points();
-        // Only bfloat16 has the range that a residual stream wants.
+        // Only bfloat16 has the range that a residual stream needs.
         let stream = if request.settings.precision == Some(Precision::Bf16) { DType::BF16 } else { DType::F32 };
         let model = Model { config: &plan.config, layout: plan.layout, stream, encoders: &encoders, edge: &edge };
         let auxiliary = plan.config.loss.auxiliary;
@@ -127,11 +127,12 @@ impl Plan {
         config.tasks.sort_unstable();
         let (batch, tasks) = (settings.batch() as usize, config.tasks.len());
         if batch == 0 || batch % tasks != 0 {
-            let problem = format!("must be a multiple of {tasks}: every batch holds equally many items of each task");
+            let problem =
+                format!("must be a multiple of {tasks}: every batch has an equal number of items of each task");
             return Err(WorkloadError::setting("batchPerGpu", batch, problem));
         }
         let accumulation = settings.accumulation(request.world).map_err(|mismatch| {
-            WorkloadError::setting("globalBatch", mismatch.global_batch, format!("does not come out: {mismatch}"))
+            WorkloadError::setting("globalBatch", mismatch.global_batch, format!("is not possible: {mismatch}"))
         })?;
         let auxiliary = config.loss.auxiliary != Auxiliary::None;
         let settings_of_auxiliary =
@@ -140,7 +141,7 @@ impl Plan {
             match value {
                 Some(0) => return Err(WorkloadError::setting(field, 0, "must be at least 1")),
                 Some(value) if !auxiliary => {
-                    let problem = "acts on auxiliary losses, and workload.config.loss.auxiliary is None: leave it out, or turn them on";
+                    let problem = "applies to auxiliary losses, and workload.config.loss.auxiliary is None: remove it, or enable them";
                     return Err(WorkloadError::setting(field, value, problem));
                 }
                 _ => {}
@@ -176,7 +177,7 @@ impl Plan {
         at.items + (u64::from(at.micro) * self.world + self.rank) * self.batch()
     }
 
-    /// Whether the auxiliary losses are computed: every so many micro-steps, counted from the first step of an epoch.
+    /// Whether the auxiliary losses are computed: every n micro-steps (`lossFrequency`), counted from the first step of an epoch.
     fn is_auxiliary(&self, at: At) -> bool {
         let step_items = self.batch() * self.world * self.accumulation;
         let step = at.items % self.items_per_epoch() / step_items;
@@ -198,7 +199,7 @@ impl Plan {
         (loss.inverse * ramp).min(INVERSE_LIMIT)
     }
 
-    /// What tells this micro-step's stochastic depth from every other's.
+    /// Counter of stochastic depth, unique per micro-step.
     fn counter(&self, at: At) -> u32 {
         mix(self.seed ^ mix(self.first_item(at))) as u32
     }
@@ -244,7 +245,7 @@ impl Job for UpsJob {
     }
 }
 
-/// Matrices go to Muon, vectors to AdamW; the decoder moves only when it had gradients.
+/// Muon for matrices, AdamW for vectors; the decoder is updated only when it has gradients.
 fn optimization(settings: &Settings) -> Result<Optimization, WorkloadError> {
     let number =
         |field: &str, value: &Option<pawl_contract::decimal::Decimal>, default: f64, range: std::ops::Range<f64>| {

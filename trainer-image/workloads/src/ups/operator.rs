@@ -6,7 +6,7 @@ use pawl_graph::graph::{AttentionSpec, Builder, DType, Var};
 
 /// Prefix of the operator's parameters.
 pub const PREFIX: &str = "operator.";
-/// The one time step; the model sees it, though it never changes.
+/// The constant time step, an input of the model.
 const TIME_STEP: f64 = 0.1;
 
 /// Stochastic depth of one training step.

@@ -6,10 +6,10 @@ use crate::store::StoreError;
 use hdf5_pure::{Dataset, File};
 use std::path::{Path, PathBuf};
 
-/// Every how manyeth frame of a file is used.
+/// Stride between the used frames of a file.
 const TIME_STRIDE: usize = 2;
 
-/// The files of one task, opened. Sample i is row i / n of file i mod n, so that every split holds every file's kind.
+/// The opened files of one task. Sample i is row i / n of file i mod n, so that every split has samples of every file.
 pub struct PdeBench {
     files: Vec<(PathBuf, File)>,
     task: Task,
@@ -17,16 +17,16 @@ pub struct PdeBench {
     extent: (usize, usize),
 }
 
-/// The number as PDEBench writes it into a file name: `1.0`, `0.4`.
+/// The number as in PDEBench's file names: `1.0`, `0.4`.
 fn decimal(value: f64) -> String {
     format!("{value:?}")
 }
 
 impl PdeBench {
-    /// Opens the files of `task` that `config` asks for, and checks that they hold `samples` samples of the right size.
+    /// Opens the files of `task` that `config` selects, and checks that they have `samples` samples of the right size.
     ///
     /// # Errors
-    /// [`StoreError::Source`], naming the file, what is wrong with it and the remedy.
+    /// [`StoreError::Source`], naming the file, the problem and the remedy.
     pub fn open(task: Task, config: &Config, samples: usize) -> Result<Self, StoreError> {
         debug_assert_eq!(config.data.source, Source::PdeBench, "files are read only when they are asked for");
         let directory = Path::new(config.data.directory.as_deref().unwrap_or("."));
@@ -79,7 +79,7 @@ impl PdeBench {
         Ok(())
     }
 
-    /// Samples and frames may be more than are asked for; the grid must be the same.
+    /// Files may have more samples and frames than needed; the grid must be equal.
     fn fits(&self, (path, file): &(PathBuf, File), name: &str, least: &[usize]) -> Result<(), StoreError> {
         let has = self.dataset(path, file, name)?.shape().map_err(|error| unreadable(path, name, &error))?;
         let at_least = if self.task == Task::Advection1d { 2 } else { 1 };
@@ -109,7 +109,7 @@ impl PdeBench {
         match values.iter().position(|value| !value.is_finite()) {
             None => Ok(values),
             Some(at) => Err(StoreError::Source(format!(
-                "{}: dataset `{name}`, row {row}, holds {} at element {at}: the file is damaged, fetch it again",
+                "{}: dataset `{name}`, row {row}, contains {} at element {at}: the file is corrupt, download it again",
                 path.display(),
                 values[at]
             ))),
@@ -119,7 +119,7 @@ impl PdeBench {
     /// `field` of sample `index` in physical units: (frames, cells), or (rows, columns) of the grid.
     ///
     /// # Errors
-    /// [`StoreError::Source`] when the file cannot be read or holds a number that is not finite.
+    /// [`StoreError::Source`] when the file cannot be read or contains a number that is not finite.
     pub fn sample(&self, field: Field, index: usize) -> Result<Vec<f32>, StoreError> {
         let (file, row) = (index % self.files.len(), index / self.files.len());
         match field {
@@ -136,7 +136,7 @@ impl PdeBench {
 
 fn unreadable(path: &Path, name: &str, error: &dyn std::fmt::Display) -> StoreError {
     StoreError::Source(format!(
-        "{}: dataset `{name}` cannot be read ({error}): is this PDEBench's file, whole?",
+        "{}: dataset `{name}` cannot be read ({error}): is this a complete file of PDEBench?",
         path.display()
     ))
 }

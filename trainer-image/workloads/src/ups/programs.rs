@@ -9,7 +9,7 @@ use super::operator::{Dropping, predict};
 use crate::workload::Regions;
 use pawl_graph::graph::{Builder, DType, GraphError, Program, Var};
 
-/// Regions of the programs that passes ask for.
+/// Regions of the programs that compiler passes use.
 pub const REGIONS: Regions = Regions {
     float32: &["loss"],
     blocks: &["operator/blocks.*", "decoder/*/layers.*"],
@@ -22,7 +22,7 @@ pub const REGIONS: Regions = Regions {
     rematerialized: &[],
 };
 
-/// Points on each of the four edges at which the boundary loss looks.
+/// Number of points of the boundary loss on each of the four edges.
 const EDGE_POINTS: usize = 32;
 
 /// Sizes of a micro-batch: rows are (task, item, pair), tasks in the order of the configuration.
@@ -42,13 +42,13 @@ impl Layout {
         self.items * self.pairs
     }
 
-    /// Query points on a grid of `cells`: all of them, unless there are more than are asked for.
+    /// Number of query points on a grid of `cells`: all of them, unless there are more than configured.
     pub fn queries_of(self, cells: usize) -> usize {
         self.queries.min(cells)
     }
 }
 
-/// What the model code needs to know beside the configuration.
+/// Inputs of the model code beside the configuration.
 pub struct Model<'a> {
     /// The configuration.
     pub config: &'a Config,
@@ -58,7 +58,7 @@ pub struct Model<'a> {
     pub stream: DType,
     /// The frozen encoders.
     pub encoders: &'a [(Task, Encoder)],
-    /// Where the boundary loss looks, as (x, y).
+    /// Points of the boundary loss, as (x, y).
     pub edge: &'a [[f32; 2]],
 }
 
@@ -77,7 +77,7 @@ impl Model<'_> {
     /// normalised value on the boundary.
     ///
     /// # Errors
-    /// Only when this code is wrong.
+    /// Only on a bug in this code.
     pub fn training(&self, auxiliary: bool) -> Result<Program, GraphError> {
         let Config { operator, loss, tasks, .. } = self.config;
         let b = Builder::new(if auxiliary { "auxiliary" } else { "plain" });
@@ -108,7 +108,7 @@ impl Model<'_> {
     /// `absolute_error`, and `spectral`.
     ///
     /// # Errors
-    /// Only when this code is wrong.
+    /// Only on a bug in this code.
     pub fn latent_evaluation(&self, rows: usize) -> Result<Program, GraphError> {
         let b = Builder::new("evaluation");
         let (z0, z1) = self.states(&b, rows);
@@ -130,7 +130,7 @@ impl Model<'_> {
     /// `mean` and `std`, how it was normalised. Output `relative_error` (rows): ||prediction - field|| / ||field||.
     ///
     /// # Errors
-    /// Only when this code is wrong.
+    /// Only on a bug in this code.
     pub fn physical_evaluation(&self, task: Task, rows: usize) -> Result<Program, GraphError> {
         let b = Builder::new(format!("physical-{}", task.name()));
         let (grid_rows, grid_columns) = Tiling::of(task, self.config).grid();

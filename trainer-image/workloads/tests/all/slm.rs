@@ -361,7 +361,7 @@ fn text_is_cut_by_the_tokenizer_of_the_weights() {
     for (changes, words) in [
         (json!({"architecture": {"vocabulary": 5}}), ["token 5", "architecture.vocabulary (5)"]),
         (json!({"data": {"tokenizer": "/nowhere/tokenizer.json"}}), ["/nowhere/tokenizer.json", "cannot be read"]),
-        (json!({"data": {"tokenizer": text.path().join("1.txt")}}), ["1.txt", "no tokenizer"]),
+        (json!({"data": {"tokenizer": text.path().join("1.txt")}}), ["1.txt", "Hugging Face tokenizer"]),
         (json!({"data": {"source": "Markov", "directory": null}}), ["data.tokenizer", "source: Text"]),
     ] {
         let message = refused(changes);

@@ -1,12 +1,12 @@
-//! Dialogues of doctor and patient with a diagnosis at their end, which only the symptoms in them give away.
+//! Dialogues of doctor and patient that end in a diagnosis, which only their symptoms determine.
 //!
 //! ```text
 //! DOCTOR question.. PATIENT word SYMPTOM word.. DOCTOR .. DIAGNOSIS | code END
 //!                          prompt                                   |  answer
 //! ```
 //!
-//! Ids are made directly: [`END`], the other marks, one id for each code, symptoms, words. A code has a few symptoms, of which most mentions are;
-//! the other mentions are of any. Questions and answers are templates. Codes take turns, so chance is 1 in their number.
+//! Ids are assigned directly: [`END`], the other marks, one id for each code, symptoms, words. Most mentioned symptoms are from the few of the
+//! code; the others are random. Questions and answers are templates. Codes are balanced, so the chance level is 1 in their number.
 
 use super::{Split, share};
 use crate::random::Stream;
@@ -24,28 +24,28 @@ const DIAGNOSIS: u32 = 3;
 const MARKS: usize = 4;
 /// Tokens of a document that follow its prompt: the code and the end.
 pub const ANSWER: usize = 2;
-/// The smallest vocabulary in which there is something to tell apart.
+/// The smallest vocabulary in which there are several codes to distinguish.
 pub const LEAST_VOCABULARY: usize = 32;
 
-/// Documents, codes and mean length at full scale: those of the data set that this stands for.
+/// Documents, codes and mean length at full scale: those of the data set that this models.
 const DOCUMENTS: usize = 10_000;
 const CODES: usize = 2_000;
 const MEAN: usize = 1_167;
-/// Shorter documents would mention too little.
+/// Minimum mean length: shorter documents would mention too few symptoms.
 const LEAST_MEAN: usize = 24;
-/// Ids of symptoms and of words, at most.
+/// Maximum number of ids of symptoms and of words.
 const SYMPTOMS: usize = 512;
 const WORDS: usize = 4_096;
-/// Symptoms that belong to a code.
+/// Number of symptoms of a code.
 const OF_A_CODE: u32 = 4;
-/// How often a symptom that is mentioned is one of the code's.
+/// Probability that a mentioned symptom is one of the code's.
 const TRUE_MENTIONS: f64 = 0.7;
-/// Templates of questions, and of answers.
+/// Number of templates of questions, and of answers.
 const TEMPLATES: u64 = 32;
 /// Seed of symptoms and templates, which are the same for all dialogues.
 const RULE_SEED: u64 = 1234;
 
-/// A set of dialogues: how many, how long, in which order. Their tokens are made when asked for.
+/// A set of dialogues: their number, lengths and order. Tokens are generated on demand.
 #[derive(Debug)]
 pub struct Dialogues {
     seed: u64,
@@ -59,8 +59,8 @@ pub struct Dialogues {
 }
 
 impl Dialogues {
-    /// Dialogues of `tokens` tokens in all, at most, in ids below `vocabulary`. With less than a full set takes (11.7 million), number and mean
-    /// length of the documents fall alike, each by the root; there is a code for five documents, and for four ids.
+    /// Dialogues of at most `tokens` tokens in total, in ids below `vocabulary`. Below a full set (11.7 million), number and mean length of the
+    /// documents shrink equally, each by the square root; there is one code per five documents, and per four ids.
     pub fn new(tokens: usize, vocabulary: usize, seed: u64) -> Self {
         let scale = (tokens as f64 / (DOCUMENTS * MEAN) as f64).sqrt().min(1.0);
         let mean = ((MEAN as f64 * scale).round() as usize).max(LEAST_MEAN);
@@ -68,7 +68,7 @@ impl Dialogues {
         let codes = CODES.min(documents / 5).min(vocabulary / 4).max(2);
         let symptoms = SYMPTOMS.min(vocabulary / 4);
         let words = WORDS.min(vocabulary.saturating_sub(MARKS + codes + symptoms)).max(1);
-        // Uniform around the mean, from its half on: at full scale nothing is longer than 1,750 tokens.
+        // Uniform around the mean, from half of it on: at full scale no document is longer than 1,750 tokens.
         let (draws, spread) = (Stream::named(seed, "slm.lengths"), mean / 2);
         let mut left = tokens;
         let lengths: Vec<usize> = (0..documents as u64)

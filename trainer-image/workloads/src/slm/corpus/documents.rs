@@ -1,4 +1,4 @@
-//! Where the documents of a split lie, and which of their tokens are prompt.
+//! Positions of the documents of a split, and of the prompts in them.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use std::ops::Range;
 pub struct Window {
     /// The first position.
     pub start: usize,
-    /// How many there are.
+    /// Number of positions.
     pub len: usize,
 }
 
@@ -37,7 +37,7 @@ impl Documents {
         Self { ends: lengths.into_iter().scan(0, add).collect(), answer }
     }
 
-    /// Documents without prompts, of which these positions, ascending, are the last. What of `tokens` tokens comes after them is one, too.
+    /// Documents without prompts that end at these positions, ascending. The rest of `tokens` tokens after them is a document, too.
     pub fn ended_at(positions: impl IntoIterator<Item = usize>, tokens: usize) -> Self {
         let mut ends: Vec<usize> = positions.into_iter().map(|position| position + 1).collect();
         if ends.last().copied().unwrap_or(0) < tokens {
@@ -46,31 +46,31 @@ impl Documents {
         Self { ends, answer: None }
     }
 
-    /// How many there are.
+    /// Number of documents.
     pub fn count(&self) -> usize {
         self.ends.len()
     }
 
-    /// Where the tokens of document `number` lie.
+    /// Positions of the tokens of document `number`.
     pub fn range(&self, number: usize) -> Range<usize> {
         let start = number.checked_sub(1).map_or(0, |before| self.ends[before]);
         start..self.ends[number]
     }
 
-    /// Where the tokens of document `number` lie that follow its prompt: nowhere without prompts.
+    /// Positions of the tokens of document `number` after its prompt: empty without prompts.
     pub fn answer(&self, number: usize) -> Range<usize> {
         let end = self.ends[number];
         end - self.answer.unwrap_or(0)..end
     }
 
-    /// Document `number`, cut to `sequence` positions: a prompt loses its beginning, for what follows it matters most, text its end.
+    /// Document `number`, truncated to `sequence` positions: at the beginning with a prompt, since the answer matters most, else at the end.
     pub fn window(&self, number: usize, sequence: usize) -> Window {
         let Range { start, end } = self.range(number);
         let len = (end - start).saturating_sub(1).min(sequence);
         Window { start: if self.answer.is_some() { end - 1 - len } else { start }, len }
     }
 
-    /// The parts of `positions` that lie in prompts, in order.
+    /// The parts of `positions` inside prompts, in order.
     pub fn prompts(&self, positions: Range<usize>) -> impl Iterator<Item = Range<usize>> {
         let first = self.ends.partition_point(|&end| end <= positions.start);
         let last = if self.answer.is_some() { self.ends.len() } else { first };

@@ -4,11 +4,11 @@ use crate::random::Stream;
 use crate::sampling::permutation;
 use rayon::prelude::*;
 
-/// Independent pieces that the stream is made of.
+/// Number of independent pieces of the stream.
 const LANES: usize = 512;
-/// Ids that are used at most.
+/// Maximum number of used ids.
 const USED: usize = 8192;
-/// How often a token follows from the two before it.
+/// Probability that a token is determined by the two before it.
 const RULED: f64 = 0.7;
 /// Exponent of the noise.
 const EXPONENT: f64 = 1.1;

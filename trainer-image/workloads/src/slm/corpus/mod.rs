@@ -1,4 +1,4 @@
-//! Token streams: generated, read from text, or read as they are.
+//! Token streams: generated, tokenized from text, or read from token files.
 
 mod dialogues;
 mod documents;
@@ -20,7 +20,7 @@ use std::ops::Range;
 use std::path::Path;
 use text::Text;
 
-/// Shares of documents up to the end of a split: the rest is a test split that nothing here reads.
+/// Cumulative fractions of documents at the end of each split: the rest is a test split, unused here.
 const SPLIT: [f64; 2] = [0.70, 0.85];
 
 /// Ids one after the other.
@@ -79,9 +79,9 @@ pub struct Corpus {
 /// A split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Split {
-    /// What is learnt from.
+    /// Training.
     Train,
-    /// What is measured on.
+    /// Validation.
     Validation,
 }
 
@@ -95,10 +95,10 @@ fn share(split: Split, documents: usize) -> Range<usize> {
 }
 
 impl Corpus {
-    /// Makes or opens the corpus of `config`, whose text `tokenizer` cuts (bytes without one). What takes long to make is kept below `root`.
+    /// Generates or opens the corpus of `config`, with text tokenized by `tokenizer` (as bytes without one). Slow results are cached below `root`.
     ///
     /// # Errors
-    /// When files cannot be read, hold too little, or an id is not in the vocabulary.
+    /// When files cannot be read, have too few tokens, or an id is not in the vocabulary.
     pub fn open(
         config: &Config,
         tokenizer: Option<&Tokenizer>,
@@ -149,13 +149,13 @@ impl Corpus {
             if config.data.by_document(split) {
                 if corpus.documents(split).is_none_or(|documents| documents.count() == 0) {
                     return Err(StoreError::Source(format!(
-                        "the {name} split holds no document: give more text, or raise workload.config.data.tokens"
+                        "the {name} split has no document: provide more text, or raise workload.config.data.tokens"
                     )));
                 }
             } else if corpus.len(split) <= config.sequence {
                 let (held, wanted) = (corpus.len(split), config.sequence + 1);
                 return Err(StoreError::Source(format!(
-                    "the {name} split holds {held} tokens, a window takes {wanted}: give more text, or shorten workload.config.sequence"
+                    "the {name} split has {held} tokens, a window needs {wanted}: provide more text, or reduce workload.config.sequence"
                 )));
             }
         }
@@ -188,12 +188,12 @@ impl Corpus {
     /// Copies tokens of a split from `start` on.
     ///
     /// # Panics
-    /// When there are not so many.
+    /// When there are fewer.
     pub fn read(&self, split: Split, start: usize, out: &mut [u32]) {
         self.tokens(split).read(start, out);
     }
 
-    /// Where the window of training item `item` begins, if a file says so: `order.bin`, 64-bit words, used again from its beginning.
+    /// Start of the window of training item `item`, if `order.bin` prescribes it: 64-bit words, repeated cyclically.
     pub fn prescribed(&self, item: u64) -> Option<u64> {
         let words = self.order.as_ref()?.as_chunks::<8>().0;
         words.get((item % words.len().max(1) as u64) as usize).map(|&word| u64::from_le_bytes(word))
@@ -210,7 +210,9 @@ impl Corpus {
 fn mapped(path: &Path) -> Result<Mmap, StoreError> {
     let wrong = |error: std::io::Error| {
         let path = path.display();
-        StoreError::Source(format!("{path}: cannot be read: {error}; it holds token ids as little-endian 32-bit words"))
+        StoreError::Source(format!(
+            "{path}: cannot be read: {error}; it must contain token ids as little-endian 32-bit words"
+        ))
     };
     let file = File::open(path).map_err(wrong)?;
     // SAFETY: data of a run are not written while it runs; were they, other tokens would be read, but none out of bounds.

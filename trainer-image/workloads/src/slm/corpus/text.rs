@@ -1,4 +1,4 @@
-//! Text files, as bytes or as a tokenizer cuts them.
+//! Text files as bytes or tokenized.
 
 use super::super::tokenizer::Tokenizer;
 use super::{SPLIT, Split, share};
@@ -9,22 +9,22 @@ use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 
-/// The token between documents of bytes; those below are bytes.
+/// The token between documents of bytes; ids below it are bytes.
 pub const END_OF_DOCUMENT: u16 = 256;
-/// Longer files are no text that anyone wrote.
+/// Maximum size of a text file; larger files are skipped.
 const LONGEST: u64 = 16 << 20;
-/// Documents that are read before the next ones.
+/// Number of documents per batch of reading.
 const AT_ONCE: usize = 64;
 
-/// Documents below a directory, and how much of them becomes tokens.
+/// Documents below a directory, tokenized up to a limit.
 pub struct Text<'t> {
-    /// Where they are.
+    /// The directory.
     pub directory: &'t Path,
-    /// Tokens in all, at most.
+    /// Maximum total number of tokens.
     pub tokens: usize,
-    /// Gives their order, and with it the splits.
+    /// Seed of their order, which determines the splits.
     pub seed: u64,
-    /// None: a token is a byte.
+    /// `None`: tokens are bytes.
     pub tokenizer: Option<&'t Tokenizer>,
 }
 
@@ -52,13 +52,13 @@ impl Text<'_> {
         Ok(splits)
     }
 
-    /// The same as files of little-endian words below `root`, made once: cutting takes minutes for what is read in seconds.
+    /// The same as files of little-endian words, cached below `root`: tokenizing takes minutes, reading the result seconds.
     pub fn cached(&self, root: &Path, progress: OnProgress<'_>) -> Result<[PathBuf; 2], StoreError> {
         let directory = root.join("slm").join(self.key()?);
         let [train, validation] = ["train.bin", "validation.bin"].map(|name| directory.join(name));
-        std::fs::create_dir_all(&directory).map_err(|error| StoreError::io(&directory, "cannot make", error))?;
+        std::fs::create_dir_all(&directory).map_err(|error| StoreError::io(&directory, "cannot create", error))?;
         let _lock = acquire(&directory.join("lock"), progress)?;
-        // Written last: what is there is whole.
+        // Written last: if it exists, both files are complete.
         if !validation.exists() {
             for (path, tokens) in [&train, &validation].into_iter().zip(self.read(progress)?) {
                 let words: Vec<u8> = tokens.into_iter().flat_map(u32::to_le_bytes).collect();
@@ -68,7 +68,7 @@ impl Text<'_> {
         Ok([train, validation])
     }
 
-    /// Everything that the tokens depend on, as a name. Files count by size and time: reading them is what is to be saved.
+    /// Cache key: a hash of everything that the tokens depend on. Files count by size and modification time, to avoid reading them.
     fn key(&self) -> Result<String, StoreError> {
         let mut digest = Sha256::new();
         digest.update(format!("{} {}\n", self.tokens, self.seed));
@@ -100,7 +100,7 @@ impl Text<'_> {
     }
 }
 
-/// Regular files that hold something, not too much of it.
+/// Non-empty regular files below the maximum size.
 fn walk(directory: &Path, files: &mut Vec<PathBuf>) -> Result<(), StoreError> {
     let entries = std::fs::read_dir(directory).map_err(|error| refused(directory, &error))?;
     for entry in entries {

@@ -1,4 +1,4 @@
-//! The configuration of the UPS workload: a preset, and whatever of it is to be different.
+//! The configuration of the UPS workload: a preset, and overrides of it.
 
 mod rules;
 
@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 /// The eight speeds of PDEBench's advection files.
 pub const PDEBENCH_BETAS: [f64; 8] = [0.1, 0.2, 0.4, 0.7, 1.0, 2.0, 4.0, 7.0];
 
-/// A set of sizes to start from.
+/// Preset of sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Preset {
@@ -45,7 +45,7 @@ impl Task {
     }
 }
 
-/// Where the fields come from.
+/// Source of the fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Source {
     /// Solved here, from the seed.
@@ -54,7 +54,7 @@ pub enum Source {
     PdeBench,
 }
 
-/// How latents lie on disk.
+/// Storage format of latents on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum LatentType {
@@ -96,7 +96,7 @@ impl Betas {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DataConfig {
-    /// Where the fields come from.
+    /// Source of the fields.
     pub source: Source,
     /// The directory of PDEBench's files, for `source: PdeBench`.
     pub directory: Option<String>,
@@ -104,7 +104,7 @@ pub struct DataConfig {
     pub darcy_beta: f64,
     /// Seed of the fields and of the frozen encoders; the seed of a launch changes neither.
     pub seed: u64,
-    /// How latents lie on disk.
+    /// Storage format of latents on disk.
     pub latents: LatentType,
 }
 
@@ -164,14 +164,14 @@ pub struct DecoderConfig {
     pub layers: usize,
 }
 
-/// Whether the losses through the decoder are computed, and who learns from them.
+/// Whether the losses through the decoder are computed, and what they train.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Auxiliary {
     /// Not computed.
     None,
-    /// The decoder learns with the operator; physics terms act on the prediction.
+    /// The decoder is trained with the operator; physics terms act on the prediction.
     Live,
-    /// Computed from the inputs, nobody learns: the published behaviour, which costs time and changes nothing.
+    /// Computed from the inputs without training anything: the published behaviour, which costs time and has no effect.
     Frozen,
 }
 
@@ -211,9 +211,9 @@ pub struct EvaluationConfig {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Config {
-    /// The preset that it started from.
+    /// The preset.
     pub preset: Preset,
-    /// What is learnt; each task gets an equal part of every batch.
+    /// The tasks to learn; each gets an equal part of every batch.
     pub tasks: Vec<Task>,
     /// The data.
     pub data: DataConfig,
@@ -234,7 +234,7 @@ pub struct Config {
 }
 
 impl Preset {
-    /// The complete configuration that the preset stands for.
+    /// The complete configuration of the preset.
     pub fn config(self) -> Value {
         let (tokens, width, hidden, depth, heads) = match self {
             Self::Smoke => (32, 32, 64, 2, 4),
@@ -269,7 +269,7 @@ impl Preset {
 }
 
 impl Config {
-    /// Reads `config` (`spec.workload.config`) with `patch` (`settings.workload`) laid over it, both over the preset they name.
+    /// Reads `config` (`spec.workload.config`), overridden by `patch` (`settings.workload`), both over the preset they name.
     pub fn parse(config: &Map<String, Value>, patch: &Map<String, Value>) -> Result<Self, WorkloadError> {
         let mut asked = Value::Object(config.clone());
         layered::overlay(&mut asked, &Value::Object(patch.clone()));
@@ -281,7 +281,7 @@ impl Config {
         };
         let mut complete = preset.config();
         layered::overlay(&mut complete, &asked);
-        // The preset's number of inverse pairs gives way to fewer pairs; one that was asked for does not.
+        // The preset's number of inverse pairs is capped by the number of pairs; an explicit one is not.
         if let (None, Some(pairs)) = (asked.pointer("/loss/inversePairs"), complete["pairs"].as_u64()) {
             let preset = complete.pointer("/loss/inversePairs").and_then(Value::as_u64).unwrap_or(pairs);
             if let Some(loss) = complete["loss"].as_object_mut() {
@@ -293,7 +293,7 @@ impl Config {
         Ok(config)
     }
 
-    /// Whether `task` is learnt.
+    /// Whether `task` is configured.
     pub fn has(&self, task: Task) -> bool {
         self.tasks.contains(&task)
     }

@@ -1,4 +1,4 @@
-//! What a configuration must keep beyond its types.
+//! Validation rules of a configuration beyond its types.
 
 use super::{AdvectionConfig, Config, DarcyConfig, OperatorConfig, Source, Task};
 use crate::ups::encoder::darcy_tiles;
@@ -6,7 +6,7 @@ use crate::workload::WorkloadError;
 use serde_json::Value;
 
 impl Config {
-    /// Checks what the types cannot: sizes that must fit together, ranges, choices that need each other.
+    /// Validates what the types cannot express: compatible sizes, ranges, options that depend on each other.
     pub(super) fn validate(&self) -> Result<(), WorkloadError> {
         let wrong = |field: &str, value: &dyn std::fmt::Display, remedy: &str| -> Result<(), WorkloadError> {
             Err(WorkloadError::config(field, &Value::String(value.to_string()), remedy))
@@ -102,7 +102,7 @@ impl Config {
                 wrong("data.directory", &"null", "must name the directory of PDEBench's files for `source: PdeBench`")
             }
             (Source::Generated, Some(directory)) => {
-                wrong("data.directory", directory, "is only read with `source: PdeBench`: set that, or leave it out")
+                wrong("data.directory", directory, "is only used with `source: PdeBench`: set that, or remove it")
             }
             _ => Ok(()),
         }
