@@ -17,7 +17,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Bench {
-    /// The training step of UPS: the graph executor against the eager one, and against the PyTorch peer when it is given.
+    /// The training step of UPS: the graph executor compared with the eager one, and with the PyTorch peer if given.
     UpsSmall(UpsSmall),
 }
 
@@ -30,7 +30,7 @@ struct UpsSmall {
     /// Items of a step (half of them of each task).
     #[arg(long, default_value_t = 2)]
     items: u32,
-    /// Pairs per item; the preset's when absent.
+    /// Pairs per item. Default: the preset's.
     #[arg(long)]
     pairs: Option<u32>,
     /// Threads of every arm.
@@ -39,7 +39,7 @@ struct UpsSmall {
     /// Rounds: in each, every arm runs once.
     #[arg(long, default_value_t = 7)]
     rounds: usize,
-    /// Steps an arm takes in a round.
+    /// Steps of an arm per round.
     #[arg(long, default_value_t = 20)]
     steps: usize,
     /// A Python with torch and numpy.
@@ -48,7 +48,7 @@ struct UpsSmall {
     /// `ups_peer.py`.
     #[arg(long, requires = "torch")]
     peer: Option<PathBuf>,
-    /// Leave the eager arm out (it is slow on large presets).
+    /// Skip the eager arm (it is slow on large presets).
     #[arg(long)]
     no_eager: bool,
     /// Print the kernels that take most of the time.
@@ -57,7 +57,7 @@ struct UpsSmall {
     /// Print `kernels` or `memory` of the step.
     #[arg(long, value_parser = ["kernels", "memory"])]
     dump: Option<String>,
-    /// JSON instead of a table.
+    /// Print JSON instead of a table.
     #[arg(long)]
     json: bool,
 }

@@ -25,7 +25,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Prints what a step of UPS is lowered to; needs no GPU.
+    /// Prints the lowered step of UPS; needs no GPU.
     Dump {
         #[command(flatten)]
         ups: UpsArgs,
@@ -33,13 +33,13 @@ enum Command {
         #[arg(long, default_value = "estimate", value_parser = ["estimate", "kernels", "memory", "sources"])]
         what: String,
     },
-    /// Runs programs on a GPU and on the CPU and compares.
+    /// Runs programs on a GPU and on the CPU and compares the results.
     Check {
         /// Random programs.
         #[arg(long, default_value_t = 60)]
         random: u64,
     },
-    /// Prints what a step of the language model is lowered to; needs no GPU.
+    /// Prints the lowered step of the language model; needs no GPU.
     DumpSlm {
         #[command(flatten)]
         slm: SlmArgs,
@@ -92,7 +92,7 @@ struct SlmArgs {
     /// Frozen matrices as 8-bit integers.
     #[arg(long)]
     int8: bool,
-    /// Blocks are computed again in the backward pass.
+    /// Recompute blocks in the backward pass.
     #[arg(long)]
     recompute: bool,
 }
@@ -118,7 +118,7 @@ struct UpsArgs {
     /// Items of a micro-step.
     #[arg(long, default_value_t = 30)]
     items: u32,
-    /// Pairs per item; the preset's when absent.
+    /// Pairs per item. Default: the preset's.
     #[arg(long)]
     pairs: Option<u32>,
     /// With the losses through the decoder.
@@ -130,7 +130,7 @@ struct UpsArgs {
     /// Attention as matmuls and softmax.
     #[arg(long)]
     math: bool,
-    /// Sub-layers are computed again in the backward pass.
+    /// Recompute sub-layers in the backward pass.
     #[arg(long)]
     recompute: bool,
 }

@@ -37,7 +37,7 @@ pub fn run(contest: &Contest, shape: &Shape) -> anyhow::Result<()> {
         let (a, b) = (&theirs[round], &ours[round]);
         eprint!("round {round}: peer {:.2}, ours {:.2} items/s", a.items_per_second, b.items_per_second);
         match a.validation.zip(b.validation) {
-            Some((peer, ours)) => eprintln!("; {} of what is held out {peer:.5}, {ours:.5}", shape.metric()),
+            Some((peer, ours)) => eprintln!("; {} on held-out data: peer {peer:.5}, ours {ours:.5}", shape.metric()),
             None => eprintln!(),
         }
     }
@@ -89,7 +89,7 @@ fn report(args: &Contest, shape: &Shape, theirs: &[Round], ours: &[Round]) -> an
     if let Some(Validation { pairs, difference, spread }) = validation {
         let metric = shape.metric();
         for (round, [t, o]) in pairs.iter().enumerate() {
-            println!("seed {}: {metric} of what is held out: peer {t:.5}, ours {o:.5}", SEED + round as u64);
+            println!("seed {}: {metric} on held-out data: peer {t:.5}, ours {o:.5}", SEED + round as u64);
         }
         println!("validation: the arms differ by {difference:.5} at most, the peer's seeds by {spread:.5}");
     }

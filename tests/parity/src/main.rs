@@ -24,7 +24,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// UPS, by its recipe of 2 or of 4 GPUs, on one device.
+    /// UPS, with its recipe for 2 or 4 GPUs, on one device.
     Ups {
         #[command(flatten)]
         contest: Contest,
@@ -38,13 +38,13 @@ enum Command {
         #[command(flatten)]
         shape: slm::Shape,
     },
-    /// One round of our arm, on what the peer exported; prints one line of JSON.
+    /// One round of our arm on the peer's export; prints one line of JSON.
     #[command(hide = true)]
     Ours {
         /// The folder of the export.
         #[arg(long)]
         export: PathBuf,
-        /// What is run, as JSON.
+        /// Trial to run, as JSON.
         #[arg(long)]
         trial: String,
     },
@@ -62,19 +62,19 @@ struct Contest {
     /// Rounds of each arm.
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// Where the export goes (gigabytes, at the full sizes); it is kept, and used again.
+    /// Directory of the export (gigabytes at full size), which is kept and reused.
     #[arg(long, default_value = "parity")]
     work: PathBuf,
-    /// Gives each round a seed of its own, validates after its last step, and sets the arms' differences beside those of the peer's seeds.
+    /// Use a different seed per round, validate after its last step, and compare the difference of the arms with that of the peer's seeds.
     #[arg(long)]
     validate: bool,
-    /// Losses to print.
+    /// Number of losses to print.
     #[arg(long, default_value_t = 20)]
     losses: usize,
-    /// One JSON document in place of tables.
+    /// Print one JSON document instead of tables.
     #[arg(long)]
     json: bool,
-    /// More arguments for the peer, which win: `-- --compile none`.
+    /// Additional arguments for the peer, which take precedence: `-- --compile none`.
     #[arg(last = true)]
     more: Vec<String>,
 }

@@ -14,7 +14,7 @@ use std::path::Path;
 /// The peer with an export, which it has not itself.
 pub const EXPORTING: &str = include_str!("slm_peer.py");
 
-/// Steps over which the peer's learning rate rises, unless it is told otherwise.
+/// Default warm-up steps of the peer's learning rate.
 const RISE: f64 = 20.0;
 /// The peer runs at least as many steps after those that it does not time.
 const TIMED: usize = 50;
@@ -22,7 +22,7 @@ const TIMED: usize = 50;
 /// What both arms run.
 #[derive(clap::Args, Clone, Debug, Serialize, Deserialize)]
 pub struct Shape {
-    /// The model: 125m and tiny learn whole, the others by adapters.
+    /// The model: 125m and tiny are fully trained, the others with adapters.
     #[arg(long, default_value = "125m", value_parser = ["tiny", "125m", "1b", "3b", "8b"])]
     pub size: String,
     /// Windows of a micro-step.
@@ -34,22 +34,22 @@ pub struct Shape {
     /// Steps of a round.
     #[arg(long, default_value_t = 70)]
     pub steps: usize,
-    /// Steps that are not timed; at least 50 are.
+    /// Steps that are not timed; at least 50 of the others are.
     #[arg(long, default_value_t = 20)]
     pub warmup: usize,
     /// Precision of products and attention.
     #[arg(long, value_enum, default_value = "bf16")]
     pub precision: Precision,
-    /// Whether blocks are computed again in the backward pass.
+    /// Recompute blocks in the backward pass.
     #[arg(long)]
     pub recompute: bool,
-    /// Whether frozen matrices are 8-bit integers.
+    /// Quantize frozen matrices to 8-bit integers.
     #[arg(long)]
     pub int8: bool,
-    /// Share of the adapters' inputs that is dropped. Both arms drop others: losses are comparable with 0.
+    /// Dropout probability of the adapters' inputs. The arms draw different masks: losses are comparable only with 0.
     #[arg(long, default_value_t = 0.1)]
     pub dropout: f64,
-    /// Each arm draws its own weights and windows: nothing is exported and no losses are compared. For models too large to be copied.
+    /// Each arm draws its own weights and windows: nothing is exported and no losses are compared. For models too large to copy.
     #[arg(long)]
     pub apart: bool,
     /// `cpu`, or `cuda`.

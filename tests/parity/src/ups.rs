@@ -30,10 +30,10 @@ pub struct Shape {
     /// Losses and batch.
     #[arg(long, value_enum, default_value = "2gpu")]
     pub recipe: Recipe,
-    /// Sizes: a preset that both know.
+    /// Preset, known to both arms.
     #[arg(long, default_value = "full", value_parser = ["smoke", "medium", "full"])]
     pub preset: String,
-    /// Items of a micro-step: the recipe's unless set.
+    /// Items of a micro-step. Default: the recipe's.
     #[arg(long)]
     items: Option<usize>,
     /// Latent pairs of an item.

@@ -35,17 +35,17 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Measures, and adds what was measured to a file.
+    /// Measures, and appends the results to a file.
     Measure {
-        /// Where to add it: a JSON object a line.
+        /// File to append to: one JSON object per line.
         #[arg(long)]
         out: PathBuf,
         #[command(subcommand)]
         what: What,
     },
-    /// Prints what was measured and whether it is within the limits.
+    /// Prints the results and whether they are within the limits.
     Judge {
-        /// What was measured.
+        /// File of results.
         results: PathBuf,
     },
 }
@@ -54,15 +54,15 @@ enum Command {
 enum What {
     /// Many gangs at once, as plain batch Jobs.
     Raw {
-        /// How many.
+        /// Number of gangs.
         jobs: usize,
     },
     /// Many gangs at once, as TrainingJobs.
     Pawl {
-        /// How many.
+        /// Number of gangs.
         jobs: usize,
     },
-    /// One gang at a time: how fast its pods are there, and are there again when one of them is hurt.
+    /// One gang at a time: time until its pods run, and until they run again after one of them fails.
     Idle,
 }
 

@@ -64,12 +64,12 @@ fn judge_idle(tally: &mut Tally, idle: &Idle) {
     println!("       plain Jobs:   {}", list(&idle.raw_milliseconds));
     println!("       TrainingJobs: {}", list(&idle.pawl_milliseconds));
     println!("       median of plain Jobs: {:.0} ms", median(&idle.raw_milliseconds));
-    tally.at_most("from the post to its pods (median)", median(&idle.pawl_milliseconds), START, "ms");
-    println!("== a pod is hurt, ms since then");
+    tally.at_most("from creation to running pods (median)", median(&idle.pawl_milliseconds), START, "ms");
+    println!("== recovery from a failed pod, ms since the failure");
     for (how, all) in [("deleted", &idle.deleted), ("killed", &idle.killed)] {
         for it in all {
             println!(
-                "       {how}: the rest is told {:.0}, has ended {:.0}, is gone {:.0}; a new gang {:.0}; own stopping time {:.0}",
+                "       {how}: other pods signalled {:.0}, ended {:.0}, deleted {:.0}; new gang complete {:.0}; stopping time {:.0}",
                 it.told, it.ended, it.gone, it.whole, it.stopping
             );
         }

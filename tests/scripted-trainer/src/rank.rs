@@ -68,7 +68,7 @@ fn read_plan() -> Result<LaunchPlan, String> {
     let content = std::fs::read(&path).map_err(|e| format!("{path}: {e}"))?;
     let plan: LaunchPlan = serde_json::from_slice(&content).map_err(|e| format!("{path}: {e}"))?;
     if plan.contract != CONTRACT_VERSION {
-        return Err(format!("{path}: contract {}: this trainer speaks contract {CONTRACT_VERSION}", plan.contract));
+        return Err(format!("{path}: contract {}: this trainer supports contract {CONTRACT_VERSION}", plan.contract));
     }
     Ok(plan)
 }
@@ -269,7 +269,7 @@ impl Rank {
         self.tell(run, true).map_err(End::failed)?;
         if due.fault.rank % self.world_size != self.number {
             std::thread::sleep(PEER_PATIENCE);
-            return Err(End::new(Outcome::LostPeer, format!("rank {} went away at step {step}", due.fault.rank)));
+            return Err(End::new(Outcome::LostPeer, format!("rank {} was lost at step {step}", due.fault.rank)));
         }
         due.spend().map_err(End::failed)?;
         let end = |outcome, text: &str| Err(End::new(outcome, format!("{text} at step {step}, as scripted")));
@@ -281,7 +281,7 @@ impl Rank {
             FaultKind::Unsupported => end(Outcome::Unsupported, "these settings are not supported"),
             FaultKind::InvalidPlan => end(Outcome::InvalidPlan, "the plan is not valid"),
             FaultKind::CompileFailed => end(Outcome::CompileFailed, "a kernel does not compile"),
-            FaultKind::LostPeer => end(Outcome::LostPeer, "a peer went away"),
+            FaultKind::LostPeer => end(Outcome::LostPeer, "a peer was lost"),
             FaultKind::Hang => loop {
                 std::thread::park();
             },
