@@ -22,6 +22,9 @@ pub enum Ending {
     /// Not supported by this trainer or device.
     #[error("{0}")]
     Unsupported(String),
+    /// A kernel of the step does not compile.
+    #[error("{0}")]
+    CompileFailed(String),
     /// The plan is contradictory, or unknown to the workload.
     #[error("{0}")]
     InvalidPlan(String),
@@ -44,6 +47,7 @@ impl Ending {
             Self::NonFinite(_) => Outcome::NonFinite,
             Self::LossSpike(_) => Outcome::LossSpike,
             Self::Unsupported(_) => Outcome::Unsupported,
+            Self::CompileFailed(_) => Outcome::CompileFailed,
             Self::InvalidPlan(_) => Outcome::InvalidPlan,
             Self::Stopped(_) => Outcome::Stopped,
             Self::LostPeer(_) => Outcome::LostPeer,
@@ -73,6 +77,7 @@ impl From<ExecError> for Ending {
         match error {
             ExecError::OutOfMemory { .. } => Self::OutOfMemory(message),
             ExecError::Unsupported { .. } => Self::Unsupported(message),
+            ExecError::Compile { .. } => Self::CompileFailed(message),
             ExecError::Collective(Gang::PeerLost { .. } | Gang::Silent { .. }) => Self::LostPeer(message),
             ExecError::Collective(Gang::Disagree { .. } | Gang::Transport(_))
             | ExecError::Graph(_)

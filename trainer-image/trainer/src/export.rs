@@ -14,16 +14,17 @@ use std::path::{Path, PathBuf};
 const COMPANIONS: [&str; 5] =
     ["tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json"];
 
-/// Exports the model of the plan in the file at `plan` to the directory `to`: `model.safetensors` with the newest checkpoint of the storage at
-/// `checkpoints`, adapters merged (bfloat16 where `narrow`, else float32), `config.json`, and the tokenizer of its text or of the weights that it
+/// Exports the model of the plan in the file at `plan` to the directory `to`: `model.safetensors` with the best checkpoint of the storage at
+/// `checkpoints` (the newest one where `newest`), adapters merged (bfloat16 where `narrow`, else float32), `config.json`, and the tokenizer of its text or of the weights that it
 /// started from. Returns a one-line summary.
 ///
 /// # Errors
 /// When the plan is of another workload, there is no checkpoint, it belongs to another run, or writing fails.
-pub fn plan_file(plan: &Path, checkpoints: &str, narrow: bool, to: &Path) -> Result<String, Ending> {
+pub fn plan_file(plan: &Path, checkpoints: &str, newest: bool, narrow: bool, to: &Path) -> Result<String, Ending> {
     let plan = read_plan(plan)?;
     let job = language_model(&plan)?;
-    let found = Store::open(checkpoints, u32::MAX)?.newest(None)?;
+    let store = Store::open(checkpoints, u32::MAX)?;
+    let found = if newest { store.newest(None)? } else { store.best()? };
     let found = found.ok_or_else(|| {
         Ending::InvalidPlan(format!(
             "{checkpoints}: contains no complete checkpoint: name the storage of a run that has trained"

@@ -32,9 +32,12 @@ enum Command {
         /// The launch's plan.json.
         #[arg(long)]
         plan: PathBuf,
-        /// The checkpoint storage, a directory or a URL; its newest checkpoint is exported.
+        /// The checkpoint storage, a directory or a URL; its best checkpoint is exported.
         #[arg(long)]
         checkpoints: String,
+        /// Export the newest checkpoint instead of the best one.
+        #[arg(long)]
+        newest: bool,
         /// The output directory.
         #[arg(long)]
         to: PathBuf,
@@ -77,8 +80,8 @@ fn main() -> ExitCode {
             };
             pawl_trainer::plan_file(&plan, world_size, view)
         }
-        Some(Command::Export { plan, checkpoints, to, narrow }) => {
-            pawl_trainer::export::plan_file(&plan, &checkpoints, narrow, &to)
+        Some(Command::Export { plan, checkpoints, newest, to, narrow }) => {
+            pawl_trainer::export::plan_file(&plan, &checkpoints, newest, narrow, &to)
         }
         Some(Command::Profile { plan, rounds, kernels }) => pawl_trainer::profile::plan_file(&plan, rounds, kernels),
     };

@@ -114,6 +114,7 @@ fn measured(launch: &Launch, stop: &StopRequest, started: Instant) -> Result<Rep
         items: 0,
         best_validation: None,
         evaluations_since_best: 0,
+        best_checkpoint: None,
         first_validation: None,
     };
     let flops_share = target.peak(&plan.settings).map(|peak| flops_per_item / (peak * f64::from(*world_size)));

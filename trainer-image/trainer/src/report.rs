@@ -46,6 +46,7 @@ pub fn of_run(run: &Run<'_>, launch: &Launch, result: &Result<(), Ending>, peak:
         losses: run.curve.points(),
         items_per_epoch: Some(run.job.items_per_epoch()),
         last_checkpoint: run.saver.as_ref().and_then(Saver::newest).cloned(),
+        best_checkpoint: run.best_checkpoint().cloned(),
         failure: stopped.then_some(Failure { rank: Some(launch.rank), step, items }),
         ..bare
     }

@@ -15,8 +15,8 @@ use crate::target::Target;
 use crate::throughput::{StepTime, Throughput};
 use crate::vote::Vote;
 use pawl_contract::measured::Validation;
-use pawl_contract::plan::LaunchKind;
-use pawl_contract::progress::Progress;
+use pawl_contract::plan::{Criterion, LaunchKind};
+use pawl_contract::progress::{BestCheckpoint, Progress};
 use pawl_workloads::{At, Batch, Data, Job};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -217,27 +217,73 @@ impl Run<'_> {
             return Ok(());
         }
         let first = self.validate()?;
+        self.require_metrics(&first)?;
         self.position.first_validation = Some(first.clone());
         self.validation = Some(first);
         self.publish();
         Ok(())
     }
 
-    /// Evaluates, and updates whether validation still improves.
+    /// Refuses criteria by a metric that the workload does not report.
+    fn require_metrics(&self, validation: &Validation) -> Result<(), Ending> {
+        let plan = &self.launch.plan;
+        let stopping = plan.budget.early_stopping.as_ref().map(|rule| ("train.earlyStopping.metric", &rule.criterion));
+        let best = plan.checkpoint.as_ref().map(|policy| ("train.checkpoint.best.metric", &policy.best));
+        let unknown = stopping.into_iter().chain(best).find(|(_, c)| !validation.metrics.contains_key(&c.metric));
+        let Some((field, criterion)) = unknown else { return Ok(()) };
+        let known: Vec<&str> = validation.metrics.keys().map(String::as_str).collect();
+        Err(Ending::InvalidPlan(format!(
+            "{field}: {} is not a validation metric of workload {}: choose one of {}",
+            criterion.metric,
+            self.position.workload,
+            known.join(", ")
+        )))
+    }
+
+    /// The best checkpoint so far, by the metric that the plan names.
+    pub fn best_checkpoint(&self) -> Option<&BestCheckpoint> {
+        let policy = self.launch.plan.checkpoint.as_ref()?;
+        self.position.best_checkpoint.as_ref().filter(|best| best.metric == policy.best.metric)
+    }
+
+    /// Evaluates, updates whether validation still improves, and writes a checkpoint if it is the best so far.
     ///
     /// # Errors
     /// [`Ending::NonFinite`] when the validation loss is not finite; when data, device or a peer fail.
     pub fn evaluate(&mut self) -> Result<(), Ending> {
         let validation = self.validate()?;
         let loss = validation.metrics["loss"];
-        let least = self.launch.plan.budget.early_stopping.as_ref().map_or(0.0, |rule| rule.min_delta);
-        let better = self.position.best_validation.is_none_or(|best| loss < best - least);
+        let rule = self.launch.plan.budget.early_stopping.as_ref();
+        let (criterion, least) =
+            rule.map_or((Criterion::default(), 0.0), |rule| (rule.criterion.clone(), rule.min_delta));
+        // A metric that is not finite in this evaluation is no improvement.
+        let value = validation.metrics.get(&criterion.metric).copied();
+        let improves =
+            |value: f64| self.position.best_validation.is_none_or(|best| criterion.better.improves(value, best, least));
+        let better = value.is_some_and(improves);
         if better {
-            self.position.best_validation = Some(loss);
+            self.position.best_validation = value;
         }
         self.position.evaluations_since_best = if better { 0 } else { self.position.evaluations_since_best + 1 };
         tracing::info!(items = self.position.items, loss, "validation");
+        self.keep_best(&validation)?;
         self.validation = Some(validation);
+        Ok(())
+    }
+
+    /// Writes a checkpoint if this evaluation is the best so far.
+    fn keep_best(&mut self, validation: &Validation) -> Result<(), Ending> {
+        let Some(policy) = self.launch.plan.checkpoint.as_ref() else { return Ok(()) };
+        let Criterion { metric, better } = &policy.best;
+        let Some(value) = validation.metrics.get(metric).copied() else { return Ok(()) };
+        if self.best_checkpoint().is_some_and(|best| !better.improves(value, best.value, 0.0)) {
+            return Ok(());
+        }
+        let Some(checkpoint) = self.snapshot()? else { return Ok(()) };
+        let Some(saver) = self.saver.as_mut() else { return Ok(()) };
+        let launch = &self.launch.plan.launch;
+        let saved = saver.save_best(launch, checkpoint, (metric, value), self.publisher.metrics())?;
+        self.position.best_checkpoint = saved.or(self.position.best_checkpoint.take());
         Ok(())
     }
 
@@ -268,12 +314,27 @@ impl Run<'_> {
         Ok(Validation { items: self.position.items, metrics })
     }
 
-    /// Writes a checkpoint; see [`Saver::save`].
+    /// Writes a checkpoint unless that of this step is written already; see [`Saver::save`].
+    ///
+    /// # Errors
+    /// As [`Run::snapshot`]; when storage fails.
+    pub fn checkpoint(&mut self, must: bool) -> Result<(), Ending> {
+        if self.saver.as_ref().is_some_and(|saver| saver.has_written(self.position.step)) {
+            return Ok(());
+        }
+        let Some(checkpoint) = self.snapshot()? else { return Ok(()) };
+        let Some(saver) = self.saver.as_mut() else { return Ok(()) };
+        saver.save(&self.launch.plan.launch, &checkpoint, must, self.publisher.metrics())
+    }
+
+    /// The checkpoint of this step on the rank that writes it; `None` on the others, and where nothing is saved.
     ///
     /// # Errors
     /// [`Ending::NonFinite`] when a tensor is not finite: such a checkpoint must never be the newest.
-    pub fn checkpoint(&mut self, must: bool) -> Result<(), Ending> {
-        let Some(saver) = self.saver.as_mut().filter(|_| self.gang.rank() == 0) else { return Ok(()) };
+    fn snapshot(&mut self) -> Result<Option<Checkpoint>, Ending> {
+        if self.saver.is_none() || self.gang.rank() != 0 {
+            return Ok(None);
+        }
         let mut tensors = self.session.states()?;
         if let Some((name, _)) = tensors.iter().find(|(_, array)| array.to_f64().iter().any(|v| !v.is_finite())) {
             let message =
@@ -283,8 +344,7 @@ impl Run<'_> {
         // The parts that a program reads are states already.
         let extras = self.job.extras().into_iter().filter(|(name, _)| tensors.iter().all(|(known, _)| known != name));
         tensors.extend(extras.collect::<Vec<_>>());
-        let checkpoint = Checkpoint { position: self.position.clone(), tensors };
-        saver.save(&self.launch.plan.launch, &checkpoint, must, self.publisher.metrics())
+        Ok(Some(Checkpoint { position: self.position.clone(), tensors }))
     }
 
     /// Publishes the progress if it is due, on rank 0.

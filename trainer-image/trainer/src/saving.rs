@@ -1,11 +1,11 @@
 //! Writing checkpoints on rank 0, and resuming all ranks from one.
 
-use crate::checkpoint::{Checkpoint, Found, Position, Store, Tensors};
+use crate::checkpoint::{Checkpoint, CheckpointError, Found, Position, Store, Tensors};
 use crate::collective::Gang;
 use crate::ending::Ending;
 use crate::metrics::Metrics;
 use pawl_contract::plan::CheckpointPolicy;
-use pawl_contract::progress::CheckpointRef;
+use pawl_contract::progress::{BestCheckpoint, CheckpointRef};
 use pawl_graph::array::{Array, Data};
 use pawl_graph::graph::Shape;
 use serde::{Deserialize, Serialize};
@@ -23,6 +23,8 @@ pub struct Saver {
     last: Instant,
     failures: u32,
     newest: Option<CheckpointRef>,
+    /// Step of the newest checkpoint that this process wrote.
+    written: Option<u64>,
 }
 
 /// Rank 0's message to the others about the checkpoint to resume from.
@@ -40,12 +42,17 @@ impl Saver {
     /// When it cannot be opened.
     pub fn new(url: &str, policy: &CheckpointPolicy, rank: u32) -> Result<Self, Ending> {
         let store = if rank == 0 { Some(Store::open(url, policy.keep)?) } else { None };
-        Ok(Self { store, policy: policy.clone(), last: Instant::now(), failures: 0, newest: None })
+        Ok(Self { store, policy: policy.clone(), last: Instant::now(), failures: 0, newest: None, written: None })
     }
 
     /// The newest complete checkpoint.
     pub fn newest(&self) -> Option<&CheckpointRef> {
         self.newest.as_ref()
+    }
+
+    /// Whether this process has written the checkpoint of `step`.
+    pub fn has_written(&self, step: u64) -> bool {
+        self.written == Some(step)
     }
 
     /// Whether rank 0 wants to write one after this step.
@@ -101,13 +108,44 @@ impl Saver {
     /// # Errors
     /// When storage fails, as described above.
     pub fn save(&mut self, launch: &str, checkpoint: &Checkpoint, must: bool, metrics: &Metrics) -> Result<(), Ending> {
+        self.write(must, metrics, |store| store.save(launch, checkpoint))
+    }
+
+    /// Writes a checkpoint on rank 0 that is the best so far, with `value` of `metric`. Returns it unless the write failed,
+    /// which ends the launch as in [`Saver::save`] without `must`.
+    ///
+    /// # Errors
+    /// When storage fails for the third consecutive time.
+    pub fn save_best(
+        &mut self,
+        launch: &str,
+        checkpoint: Checkpoint,
+        (metric, value): (&str, f64),
+        metrics: &Metrics,
+    ) -> Result<Option<BestCheckpoint>, Ending> {
+        let mut best = None;
+        self.write(false, metrics, |store| {
+            let saved = store.save_best(launch, checkpoint, metric, value)?;
+            best = Some(saved.clone());
+            Ok(saved.checkpoint)
+        })?;
+        Ok(best)
+    }
+
+    fn write(
+        &mut self,
+        must: bool,
+        metrics: &Metrics,
+        save: impl FnOnce(&Store) -> Result<CheckpointRef, CheckpointError>,
+    ) -> Result<(), Ending> {
         let Some(store) = &self.store else { return Ok(()) };
         let start = Instant::now();
-        let result = store.save(launch, checkpoint);
+        let result = save(store);
         self.last = Instant::now();
         match result {
             Ok(reference) => {
                 metrics.checkpoint(start.elapsed(), true);
+                self.written = Some(reference.step);
                 tracing::info!(
                     checkpoint = reference.name,
                     seconds = start.elapsed().as_secs_f64(),

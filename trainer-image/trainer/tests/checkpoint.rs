@@ -16,6 +16,7 @@ fn checkpoint(step: u64) -> Checkpoint {
         items: step * 4,
         best_validation: Some(0.1 + 0.2),
         evaluations_since_best: 1,
+        best_checkpoint: None,
         first_validation: None,
     };
     let values: Vec<f32> = (0..3000u32).map(|i| f32::from_bits(0x3e00_0000 + i * 2_654 + step as u32)).collect();
@@ -92,6 +93,31 @@ fn the_newest_few_are_kept_and_what_is_damaged_can_be_discarded() {
     assert!(store.newest(None).unwrap().unwrap().checkpoint == checkpoint(30));
     store.save("b", &checkpoint(15)).unwrap();
     assert_eq!(store.newest(None).unwrap().unwrap().checkpoint.position.step, 15, "newest is last written");
+}
+
+#[test]
+fn the_best_is_kept_beside_the_newest_and_makes_room_for_a_better_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store(dir.path(), 1);
+    let mut run = checkpoint(10);
+    for (step, loss) in [(10, Some(0.5)), (20, None), (30, None), (40, Some(0.4)), (50, None)] {
+        let position = Position { best_checkpoint: run.position.best_checkpoint.take(), ..checkpoint(step).position };
+        run = Checkpoint { position, ..checkpoint(step) };
+        match loss {
+            Some(loss) => {
+                let best = store.save_best("a", run.clone(), "loss", loss).unwrap();
+                run.position.best_checkpoint = Some(best);
+            }
+            None => drop(store.save("a", &run).unwrap()),
+        }
+        let best = store.best().unwrap().unwrap();
+        assert_eq!(best.reference.step, if step < 40 { 10 } else { 40 });
+        assert!(best.checkpoint.tensors == checkpoint(best.reference.step).tensors);
+        assert_eq!(store.newest(None).unwrap().unwrap().reference.step, step);
+        assert_eq!(folders(dir.path()).len(), if loss.is_some() { 1 } else { 2 });
+    }
+    fs::remove_file(folders(dir.path())[0].join("manifest.json")).unwrap();
+    assert_eq!(store.best().unwrap().unwrap().reference.step, 50, "the best one is unreadable: the newest instead");
 }
 
 /// Something that may happen to a file.

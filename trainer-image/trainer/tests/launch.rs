@@ -167,6 +167,42 @@ fn a_resumed_run_is_the_run_that_was_never_interrupted() {
 }
 
 #[test]
+fn the_best_checkpoint_is_kept_and_reported_by_the_metric_that_the_plan_names() {
+    let dir = tempfile::tempdir().unwrap();
+    let changes = |best: Value| {
+        json!({"budget": {"items": 80, "evalEveryItems": 20}, "settings": {"ema": "0.5"},
+               "checkpoint": {"everySeconds": 1000.0, "keep": 1, "resume": true, "best": best}})
+    };
+    // The error falls while it learns: where larger is better, the first evaluation is the best.
+    let report = launch(dir.path(), changes(json!({"metric": "mae", "better": "Larger"})));
+    let best = report.best_checkpoint.expect("is reported");
+    assert_eq!((best.checkpoint.items, best.metric.as_str()), (20, "mae"), "{}", report.message);
+    assert_eq!(report.last_checkpoint.unwrap().items, 80);
+    assert!(best.value > report.measured.validation.unwrap().metrics["mae"]);
+    let store = pawl_trainer::checkpoint::Store::open(dir.path().join("checkpoints").to_str().unwrap(), 9).unwrap();
+    assert_eq!(store.best().unwrap().unwrap().reference, best.checkpoint);
+    assert_eq!(store.newest(None).unwrap().unwrap().reference.items, 80);
+
+    let dir = tempfile::tempdir().unwrap();
+    let report = launch(dir.path(), changes(json!({"metric": "accuracy", "better": "Larger"})));
+    assert_eq!(report.outcome, Outcome::InvalidPlan);
+    let named = ["train.checkpoint.best.metric: accuracy is not", "workload ups", "nrmse"];
+    assert!(named.iter().all(|part| report.message.contains(part)), "{}", report.message);
+}
+
+#[test]
+fn training_stops_early_by_the_metric_that_the_plan_names() {
+    let dir = tempfile::tempdir().unwrap();
+    let stop = |better: &str| {
+        let rule = json!({"metric": "mae", "better": better, "patience": 2, "minDelta": 0.0});
+        let budget = json!({"items": 200, "evalEveryItems": 20, "earlyStopping": rule});
+        launch(dir.path(), json!({"budget": budget, "settings": {"ema": "0.5"}}))
+    };
+    assert_eq!(stop("Larger").measured.items, 60, "nothing gets better after the first evaluation");
+    assert!(stop("Smaller").measured.items > 60);
+}
+
+#[test]
 fn two_ranks_give_the_losses_of_one_that_accumulates() {
     let alone = tempfile::tempdir().unwrap();
     let changes = json!({"settings": {"accumulationSteps": 2}, "budget": {"items": 40}, "checkpoint": saving()});

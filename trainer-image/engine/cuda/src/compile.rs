@@ -101,7 +101,7 @@ impl Compiler {
     /// Machine code of a translation unit, from the cache or compiled.
     ///
     /// # Errors
-    /// [`ExecError::Device`] with the compiler's log when it does not compile.
+    /// [`ExecError::Compile`] with the compiler's log when it does not compile; [`ExecError::Device`] when NVRTC itself fails.
     pub fn compile(&self, source: &Source) -> Result<Vec<u8>, ExecError> {
         let mut parts = vec![source.text.as_str()];
         parts.extend(source.options.iter().map(String::as_str));
@@ -162,7 +162,8 @@ impl Compiler {
             let _ = nvrtc::destroy_program(program);
             code.map_err(|e| {
                 let log: Vec<u8> = log.iter().map(|&c| c as u8).take_while(|&c| c != 0).collect();
-                ExecError::Device(format!("kernel {}: {e:?}\n{}", source.name, String::from_utf8_lossy(&log)))
+                let log = format!("{e:?}\n{}", String::from_utf8_lossy(&log));
+                ExecError::Compile { kernel: source.name.clone(), log }
             })
         }
     }

@@ -17,12 +17,15 @@ pub struct Position {
     pub step: u64,
     /// Items seen by the whole gang.
     pub items: u64,
-    /// Best validation loss so far, for early stopping.
+    /// Best value so far of the metric of early stopping.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub best_validation: Option<f64>,
     /// Evaluations since the best one.
     #[serde(default)]
     pub evaluations_since_best: u32,
+    /// The best checkpoint so far; the checkpoint that it names may be this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub best_checkpoint: Option<pawl_contract::progress::BestCheckpoint>,
     /// Validation before the first step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_validation: Option<pawl_contract::measured::Validation>,

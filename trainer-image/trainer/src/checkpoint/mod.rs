@@ -14,7 +14,7 @@ pub use shards::Tensors;
 pub use storage::StorageError;
 
 use manifest::{Manifest, Shard, hash};
-use pawl_contract::progress::CheckpointRef;
+use pawl_contract::progress::{BestCheckpoint, CheckpointRef};
 use pawl_graph::array::Array;
 use storage::Storage;
 
@@ -91,17 +91,46 @@ impl Store {
         Ok(Self { storage: Storage::open(url)?, keep: keep.max(1) as usize })
     }
 
-    /// Writes a checkpoint, then deletes those older than the newest `keep`. Until this returns `Ok`, all older checkpoints
-    /// are left unchanged.
+    /// Writes a checkpoint, then deletes those older than the newest `keep`, except the best one that its position names.
+    /// Until this returns `Ok`, all older checkpoints are left unchanged.
     ///
     /// # Errors
     /// When storage fails; the incomplete checkpoint is removed, and would never be resumed from.
     pub fn save(&self, launch: &str, checkpoint: &Checkpoint) -> Result<CheckpointRef, CheckpointError> {
+        let reference = self.next(checkpoint)?;
+        self.save_as(&reference, launch, checkpoint)?;
+        Ok(reference)
+    }
+
+    /// As [`Store::save`], of a checkpoint that is the best so far with `value` of `metric`.
+    ///
+    /// # Errors
+    /// As [`Store::save`].
+    pub fn save_best(
+        &self,
+        launch: &str,
+        mut checkpoint: Checkpoint,
+        metric: &str,
+        value: f64,
+    ) -> Result<BestCheckpoint, CheckpointError> {
+        let reference = self.next(&checkpoint)?;
+        let best = BestCheckpoint { checkpoint: reference.clone(), metric: metric.to_owned(), value };
+        checkpoint.position.best_checkpoint = Some(best.clone());
+        self.save_as(&reference, launch, &checkpoint)?;
+        Ok(best)
+    }
+
+    /// What a checkpoint that is written now is called.
+    fn next(&self, checkpoint: &Checkpoint) -> Result<CheckpointRef, CheckpointError> {
         let Position { step, items, .. } = checkpoint.position;
         let generation = self.names()?.first().map_or(0, |newest| newest.0) + 1;
-        let name = format!("{generation:08}-step-{step}");
-        if let Err(error) = self.write(&name, launch, checkpoint) {
-            if let Err(also) = self.remove(&name) {
+        Ok(CheckpointRef { name: format!("{generation:08}-step-{step}"), step, items })
+    }
+
+    fn save_as(&self, reference: &CheckpointRef, launch: &str, checkpoint: &Checkpoint) -> Result<(), CheckpointError> {
+        let name = &reference.name;
+        if let Err(error) = self.write(name, launch, checkpoint) {
+            if let Err(also) = self.remove(name) {
                 tracing::warn!(checkpoint = name, "cannot remove an incomplete checkpoint: {also}");
             }
             return Err(error);
@@ -110,7 +139,28 @@ impl Store {
         if let Err(error) = self.prune() {
             tracing::warn!("cannot remove older checkpoints: {error}");
         }
-        Ok(CheckpointRef { name, step, items })
+        Ok(())
+    }
+
+    /// The best checkpoint that the newest complete one names, or that one itself where the best is none or unreadable.
+    ///
+    /// # Errors
+    /// When storage cannot be read.
+    pub fn best(&self) -> Result<Option<Found>, CheckpointError> {
+        let Some(newest) = self.newest(None)? else { return Ok(None) };
+        let Some(best) = newest.checkpoint.position.best_checkpoint.clone() else { return Ok(Some(newest)) };
+        let reference = best.checkpoint;
+        let read = match self.manifest(&reference.name)? {
+            Ok(manifest) => self.load(&reference.name, &manifest)?.map(|tensors| (manifest.position, tensors)),
+            Err(problem) => Err(problem),
+        };
+        match read {
+            Ok((position, tensors)) => Ok(Some(Found { reference, checkpoint: Checkpoint { position, tensors } })),
+            Err(problem) => {
+                tracing::warn!(checkpoint = reference.name, "the best checkpoint: {problem}; using the newest one");
+                Ok(Some(newest))
+            }
+        }
     }
 
     /// The newest complete checkpoint of at most `not_after_items` items. Incomplete and corrupt ones are logged and skipped.
@@ -216,13 +266,19 @@ impl Store {
         Ok(Ok(tensors))
     }
 
-    /// Deletes all but the newest `keep` complete checkpoints, and incomplete ones that are older than one of those.
+    /// Deletes all but the newest `keep` complete checkpoints and the best one that the newest names, and incomplete ones that
+    /// are older than one of those.
     fn prune(&self) -> Result<(), CheckpointError> {
         let mut complete = 0;
+        let mut best = None;
         for (_, name) in self.names()? {
-            let whole = complete < self.keep && self.manifest(&name)?.is_ok();
+            let manifest = if complete < self.keep { self.manifest(&name)?.ok() } else { None };
+            let whole = manifest.is_some();
+            if let Some(manifest) = manifest.filter(|_| complete == 0) {
+                best = manifest.position.best_checkpoint.map(|best| best.checkpoint.name);
+            }
             complete += usize::from(whole);
-            if !whole && complete > 0 {
+            if !whole && complete > 0 && best.as_ref() != Some(&name) {
                 self.remove(&name)?;
             }
         }

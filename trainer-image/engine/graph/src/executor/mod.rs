@@ -80,6 +80,14 @@ pub enum ExecError {
         /// Extent of the axis.
         extent: usize,
     },
+    /// A generated kernel does not compile.
+    #[error("kernel {kernel} does not compile: {log}")]
+    Compile {
+        /// Name of the kernel.
+        kernel: String,
+        /// What the compiler reported.
+        log: String,
+    },
     /// The device or its library failed.
     #[error("device: {0}")]
     Device(String),
