@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 pub fn definition() -> Value {
     let mut schema = json!({
         "type": "object",
-        "description": "A training job whose optimizations are measured, one by one, and kept or reverted.",
+        "description": "A training job whose optimizations are measured, one by one, and accepted or rolled back.",
         "required": ["spec"],
         "properties": {
             "apiVersion": {"type": "string", "description": "pawl.dev/v1alpha1"},
@@ -54,12 +54,12 @@ pub fn definition() -> Value {
 fn columns() -> Value {
     let column = |name: &str, path: &str, about: &str| json!({"name": name, "type": "string", "jsonPath": path, "description": about});
     json!([
-        column("Stage", ".status.stage", "Where the job is."),
-        column("Phase", ".status.attempt.phase", "The phase that is being judged."),
+        column("Stage", ".status.stage", "Current stage of the job."),
+        column("Phase", ".status.attempt.phase", "Phase being evaluated."),
         column("Speedup", ".status.speedup", "Speedup over the baseline so far."),
-        column("Progress", ".status.progress", "How far the job is."),
-        column("ETA", ".status.training.eta", "When the training will be done."),
-        column("Cost", ".status.cost.spent", "Money so far."),
+        column("Progress", ".status.progress", "Progress of the job."),
+        column("ETA", ".status.training.eta", "Estimated completion time."),
+        column("Cost", ".status.cost.spent", "Cost so far."),
         {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
     ])
 }

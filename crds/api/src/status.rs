@@ -24,7 +24,7 @@ pub struct TrainingJobStatus {
     /// Reconciling, Stalled, Complete, Failed, Suspended, Degraded.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
-    /// Where the job is.
+    /// Current stage.
     pub stage: Stage,
     /// Baseline and accepted patches, folded.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -44,7 +44,7 @@ pub struct TrainingJobStatus {
     /// The training.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub training: Option<TrainingStatus>,
-    /// What it cost.
+    /// Cost so far.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<CostStatus>,
     /// The attempt under way.
@@ -58,25 +58,25 @@ pub struct TrainingJobStatus {
     /// Speedup over the baseline so far: the product of what the accepted phases showed, then what the bundle showed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub speedup: Option<Decimal>,
-    /// How far the job is, for a narrow column: `phase 3/8`, then `41%` of the training; `queued` in its queue.
+    /// Progress, for the printer column: `phase 3/8`, then `41%` of the training; `queued` while Kueue holds it back.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub progress: String,
     /// Settings that the preflight found invalid; the job fails with all of them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub invalid: Vec<InvalidSettings>,
-    /// Why the job failed; a changed spec gives it another chance.
+    /// Why the job failed; it is retried after a change of the spec.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<FailureStatus>,
-    /// Since when it is suspended.
+    /// Time since which it is suspended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub suspended_since: Option<String>,
-    /// Seconds that it was suspended or in its queue before; they do not count towards the deadline.
+    /// Seconds for which it was suspended or queued before; they do not count towards the deadline.
     #[serde(skip_serializing_if = "is_zero")]
     pub suspended_seconds: u64,
-    /// When the job began.
+    /// Start time of the job.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_time: Option<String>,
-    /// When the job ended.
+    /// Completion time of the job.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub completion_time: Option<String>,
 }
@@ -107,7 +107,7 @@ pub struct InvalidSettings {
     pub message: String,
 }
 
-/// Where a job is.
+/// Stage of a job.
 #[derive(
     Clone,
     Copy,
@@ -124,7 +124,7 @@ pub struct InvalidSettings {
     strum::Display,
 )]
 pub enum Stage {
-    /// Nothing was done yet.
+    /// Not started.
     #[default]
     Pending,
     /// Settings are being checked and memory predicted.
@@ -133,13 +133,13 @@ pub enum Stage {
     Optimizing,
     /// Hyperparameters are being searched.
     Searching,
-    /// It trains.
+    /// Training is running.
     Training,
-    /// It is done.
+    /// All work is done.
     Complete,
-    /// It ended without what was asked for.
+    /// The job failed.
     Failed,
-    /// It holds no devices until a person says so.
+    /// No pods run until the job is resumed.
     Suspended,
 }
 
@@ -160,26 +160,26 @@ pub enum Stage {
     strum::Display,
 )]
 pub enum PhaseState {
-    /// Not begun.
+    /// Not started.
     #[default]
     Pending,
     /// Its settings are being checked.
     Preflight,
     /// It is being measured.
     Measuring,
-    /// A rung is about to be tried.
+    /// A fallback is about to be tried.
     Retrying,
-    /// It is being reverted.
+    /// It is being rolled back.
     RollingBack,
-    /// It holds.
+    /// It is part of the effective settings.
     Accepted,
-    /// It was reverted; the reason says why.
+    /// It was rolled back; the reason says why.
     RolledBack,
-    /// The trainer or the device cannot do it.
+    /// The trainer or the device does not support it.
     Unsupported,
     /// What it requires is not accepted, or what it conflicts with is.
     Skipped,
-    /// The evidence does not suffice.
+    /// The evidence is not sufficient for a verdict.
     Inconclusive,
     /// The infrastructure failed too often.
     Error,
@@ -206,7 +206,7 @@ impl PhaseState {
 pub struct PhaseStatus {
     /// Name, as in the spec.
     pub name: String,
-    /// Where it is.
+    /// Current state.
     pub state: PhaseState,
     /// Why, in one CamelCase word, such as `SpeedAboveThreshold`.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -225,13 +225,13 @@ pub struct PhaseStatus {
     /// Hashes of the preflight checks that it passed through, one for each rung.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub checked: Vec<String>,
-    /// Hash of all that its verdict depends on; when it changes, the phase is judged anew.
+    /// Hash of all inputs of its verdict; if it changes, the phase is measured again.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub input_hash: String,
-    /// What was measured of its speed.
+    /// Measured speedup.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub speedup: Option<Speedup>,
-    /// What was measured of its quality.
+    /// Measured quality.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quality: Option<QualityStatus>,
     /// What was measured of its launches: the median of rates and shares, the largest memory.
@@ -314,7 +314,7 @@ pub struct LaunchStatus {
     /// Which devices it ran on: only launches with the same placement make a pair.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub placement: String,
-    /// What the trainer said, unless all was well.
+    /// Message of the trainer; empty after success.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
 }
@@ -342,9 +342,9 @@ pub struct BaselineStatus {
 pub struct BundleStatus {
     /// Hash of all that its verdict depends on.
     pub input_hash: String,
-    /// Where it is.
+    /// Current state.
     pub state: PhaseState,
-    /// Why, in one word.
+    /// Reason, in one CamelCase word.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reason: String,
     /// Why, for people.
@@ -376,13 +376,13 @@ pub struct TrainingStatus {
     pub measured: Measured<Decimal>,
     /// Epochs begun, from 0.
     pub epoch: u32,
-    /// Items per second that the evidence promises.
+    /// Items per second expected from the measurements.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub promised_items_per_second: Option<Decimal>,
-    /// When it will be done.
+    /// Estimated completion time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eta: Option<String>,
-    /// Share of device time that went into steps that count.
+    /// Fraction of training GPU time spent on productive steps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub goodput: Option<Decimal>,
     /// Newest complete checkpoint.
@@ -391,7 +391,7 @@ pub struct TrainingStatus {
     /// Best complete checkpoint, by `train.checkpoint.best`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub best_checkpoint: Option<BestCheckpointStatus>,
-    /// Consecutive windows below the promise.
+    /// Consecutive windows below the expected throughput.
     pub slow_windows: u32,
     /// The window counted last.
     pub window: u64,
@@ -405,13 +405,13 @@ pub struct TrainingStatus {
     pub revision: String,
     /// Items at the newest evaluation that passed the gate.
     pub last_good_items: u64,
-    /// When it began.
+    /// Start time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started: Option<String>,
-    /// A slow rank or device, in words.
+    /// Description of a slow rank or device.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub straggler: String,
-    /// Why it runs worse than promised though nothing is left to revert, in words.
+    /// Why training is slower or worse than measured, with no phase left to roll back.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub degraded: String,
     /// Hash of the training target that was reached.
@@ -443,7 +443,7 @@ pub struct BestCheckpointStatus {
     pub value: Decimal,
 }
 
-/// What the job cost.
+/// Cost of the job.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CostStatus {
@@ -456,11 +456,11 @@ pub struct CostStatus {
     /// Device hours so far (process hours on the CPU).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu_hours: Option<Decimal>,
-    /// Money so far.
+    /// Cost so far.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spent: Option<Decimal>,
     /// Money saved so far: what training the same items with the baseline would have cost more, less what preflight,
-    /// measuring and quality launches cost. Negative until the phases have paid for being judged.
+    /// measuring and quality launches cost. Negative until the savings exceed the cost of measurement.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub saved: Option<Decimal>,
     /// The same in percent of what training the same items with the baseline would have cost; also without a price.
@@ -516,14 +516,14 @@ pub struct AttemptStatus {
     pub phase: Option<String>,
     /// Hash of its plan.
     pub plan_hash: String,
-    /// When it was decided, or its queue let it go.
+    /// Time of the start decision, or of admission by Kueue.
     pub started: String,
-    /// Since when its queue holds it back.
+    /// Time since which it waits in its Kueue queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queued_since: Option<String>,
-    /// Whether it was seen: one that was seen and is gone was lost, one never seen is to be started.
+    /// Whether it was observed: an observed attempt that is gone was lost, one never observed is started.
     pub seen: bool,
-    /// The trial that it serves: retries are counted for each.
+    /// The trial it belongs to: retries are counted per trial.
     pub trial: String,
     /// Its launches.
     pub launches: Vec<String>,
@@ -537,13 +537,13 @@ pub struct AttemptStatus {
 /// Why an attempt is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum StopCause {
-    /// Its launches are no longer what is wanted, or nothing is.
+    /// Its launches are no longer needed.
     NotWanted,
-    /// Not all of its ranks ran in time.
+    /// Not all of its ranks started in time.
     SchedulingTimeout,
     /// Its queue preempted it.
     Preempted,
-    /// A rank was lost, and the others wait for it in vain.
+    /// A rank was lost, and the others cannot continue without it.
     GangBroken,
 }
 
@@ -551,17 +551,17 @@ pub enum StopCause {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RetryStatus {
-    /// The trial that is meant.
+    /// The trial.
     pub trial: String,
     /// How the accepted settings failed, when that is what is being retried.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub control_outcome: Option<Outcome>,
-    /// The settings that failed so are the baseline's.
+    /// The failed settings are the baseline settings.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub baseline_failed: bool,
     /// Failures so far.
     pub count: u32,
-    /// No attempt before this time.
+    /// Earliest time of the next attempt (back-off).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_before: Option<String>,
     /// The newest failure.

@@ -28,7 +28,7 @@ pub struct BestCheckpoint {
     pub value: f64,
 }
 
-/// A running launch, as of now. Rank 0 speaks for the gang.
+/// A running launch, as of now; rank 0 reports for the gang.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Progress {

@@ -69,7 +69,7 @@ impl Known {
         (self.right, self.taken) = (right, false);
     }
 
-    /// How long it is to be let be before it may be looked at; `None` when it is right.
+    /// Cool-down before it is looked at again; `None` when it is as it should be.
     fn wait(&self) -> Option<Duration> {
         let left = || self.applied.map_or(Duration::ZERO, |applied| APPLY_EVERY.saturating_sub(applied.elapsed()));
         (!self.right).then(left)
@@ -95,7 +95,7 @@ impl Services {
     }
 
     /// Sees to it that the namespace has the Service, as it should be: without any request while it is known to be right.
-    /// Returns when to look again, if it was applied so recently that it is let be for now. That keeps no gang from its
+    /// Returns when to look again, if it was applied so recently that the cool-down has not passed. That keeps no gang from its
     /// start: pods try for minutes to find each other.
     ///
     /// # Errors

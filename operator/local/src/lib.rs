@@ -3,7 +3,7 @@
 //!
 //! - [`shell`]: the loop: observe, decide, write the status, act, emit the events;
 //! - [`gang`]: the attempts, and the agent that runs one of them in this process;
-//! - [`state`]: the directory in which everything is kept, so that a run that was killed goes on where it was;
+//! - [`state`]: the directory in which everything is kept, so that a run that was killed resumes;
 //! - [`machine`]: GPUs and cores;
 //! - [`display`]: what people see on a terminal or in a pipe;
 //! - [`evidence`]: what the directory holds, for the report (`pawl-display` draws it).

@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Analysis {
-    /// Steps before the window.
+    /// Warm-up steps before the measured window.
     #[schemars(range(max = 100000))]
     pub warmup_steps: u32,
-    /// Steps in the window.
+    /// Steps in the measured window.
     #[schemars(range(min = 1, max = 100000))]
     pub window_steps: u32,
     /// Pairs before the first look.
@@ -23,20 +23,20 @@ pub struct Analysis {
     /// Pairs after which the verdict is Inconclusive. 1 to 7.
     #[schemars(range(min = 1, max = 7))]
     pub max_pairs: u32,
-    /// Error probability of a verdict in percent, shared by the looks.
+    /// Type I error rate of a verdict in percent, over all looks.
     pub alpha_percent: Decimal,
-    /// What an inconclusive phase becomes.
+    /// Treatment of inconclusive phases.
     pub on_inconclusive: OnInconclusive,
-    /// Items that a launch trains for the quality gates. At most one of `qualityItems` and `qualityEpochs`; default: 200000
+    /// Number of items trained for the quality gates. At most one of `qualityItems` and `qualityEpochs`; default: 200000
     /// items.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000000000000_u64))]
     pub quality_items: Option<u64>,
-    /// Epochs that a launch trains for the quality gates, instead of `qualityItems`.
+    /// Number of epochs trained for the quality gates, instead of `qualityItems`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000000))]
     pub quality_epochs: Option<u32>,
-    /// Whether the control launches of the phase before may be used again when the revision is the same.
+    /// Whether control launches of the previous phase are reused if the revision is unchanged.
     pub reuse_control: bool,
 }
 
@@ -61,7 +61,7 @@ impl Analysis {
     pub const DEFAULT_QUALITY_ITEMS: u64 = 200_000;
 }
 
-/// What an inconclusive phase becomes.
+/// Treatment of inconclusive phases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum OnInconclusive {
     /// It is rolled back.
@@ -71,11 +71,11 @@ pub enum OnInconclusive {
     Accept,
 }
 
-/// What must hold. What is absent is not checked.
+/// Acceptance criteria. An absent gate is not checked.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Gates {
-    /// Speedup of all accepted phases together over the baseline.
+    /// Minimum speedup of all accepted phases together over the baseline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overall_speedup: Option<Decimal>,
     /// Largest increase of the validation loss over the original baseline, absolute.
@@ -148,17 +148,17 @@ pub struct MetricGate {
     pub max: Option<Decimal>,
 }
 
-/// What happens when something does not hold.
+/// Rollback policy.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Rollback {
-    /// What is reverted when training stops holding.
+    /// Scope of a rollback during training.
     pub scope: Scope,
-    /// What happens when the accepted phases together miss a gate.
+    /// Action when the accepted phases together miss a gate.
     pub on_goal_missed: OnGoalMissed,
 }
 
-/// What is reverted.
+/// Scope of a rollback.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Scope {
     /// The responsible phase, and those that require it.
@@ -170,14 +170,14 @@ pub enum Scope {
     All,
 }
 
-/// What happens when the accepted phases together miss a gate.
+/// Action when the accepted phases together miss a gate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum OnGoalMissed {
-    /// Train with what was accepted, and say Degraded.
+    /// Train with the accepted phases, and set the condition Degraded.
     #[default]
     KeepAccepted,
     /// Train with the baseline.
     RollBackAll,
-    /// Stop and wait for a person.
+    /// Suspend the job until the spec changes.
     Pause,
 }

@@ -21,11 +21,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A training job: what to train, a baseline, an ordered list of optimization phases, and gates. Pawl measures each
-/// phase against the settings accepted so far, keeps or reverts it, then trains with what held.
+/// phase against the settings accepted so far, accepts it or rolls it back, then trains with the accepted settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TrainingJobSpec {
-    /// Stop after a checkpoint and give all devices back, until set to false again.
+    /// Write a checkpoint, then release all GPUs until set to false again.
     #[serde(default)]
     pub suspend: bool,
     /// What to train.
@@ -36,7 +36,7 @@ pub struct TrainingJobSpec {
     /// The baseline: every phase is judged on top of these settings.
     #[serde(default)]
     pub settings: Settings,
-    /// Seeds of the launches. The quality gate needs several to know its noise.
+    /// Seeds of the launches. The quality gate needs several to estimate the variance.
     #[serde(default = "default_seeds")]
     #[schemars(length(min = 1, max = 16), extend("x-kubernetes-list-type" = "set"))]
     pub seeds: Vec<u32>,
@@ -44,26 +44,26 @@ pub struct TrainingJobSpec {
     #[serde(default)]
     #[schemars(length(max = 50), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub phases: Vec<Phase>,
-    /// How phases are measured.
+    /// How phases are measured and judged.
     #[serde(default)]
     pub analysis: Analysis,
-    /// What must hold.
+    /// Acceptance criteria.
     #[serde(default)]
     pub gates: Gates,
-    /// What happens when something does not hold.
+    /// Rollback policy.
     #[serde(default)]
     pub rollback: Rollback,
     /// Searches over hyperparameters, in order. Not available yet: declare none.
     #[serde(default)]
     #[schemars(length(max = 8), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub search: Vec<Search>,
-    /// The training that follows.
+    /// The training after the phases.
     #[serde(default)]
     pub train: Train,
-    /// What a GPU hour or a machine hour costs.
+    /// Price of a GPU hour or a machine hour.
     #[serde(default)]
     pub cost: Cost,
-    /// Deadlines and budgets.
+    /// Deadlines and retry limits.
     #[serde(default)]
     pub lifecycle: Lifecycle,
 }
@@ -84,7 +84,7 @@ pub struct Workload {
     #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
     #[schemars(extend("maxProperties" = 64, "x-kubernetes-preserve-unknown-fields" = true))]
     pub config: serde_json::Map<String, serde_json::Value>,
-    /// Program of a foreign trainer that keeps the trainer contract.
+    /// Program of a custom trainer that implements the trainer contract.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(max = 4096)))]
     pub command: Vec<String>,

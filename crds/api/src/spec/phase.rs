@@ -12,40 +12,40 @@ pub struct Phase {
     /// Name, unique in the job: lower-case letters, digits and `-`.
     #[schemars(length(min = 1, max = 63))]
     pub name: String,
-    /// The speedup that is hoped for. Documentation and the waterfall; never a gate.
+    /// Expected speedup, shown in reports; not a gate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected_speedup: Option<Decimal>,
-    /// The speedup that the lower confidence bound must clear. Default 1.02; 0.97 for an Enabler.
+    /// Minimum lower confidence bound of the speedup. Default 1.02; 0.97 for an Enabler.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_speedup: Option<Decimal>,
-    /// Whether the phase changes the mathematics.
+    /// Whether the phase changes the numerics.
     #[serde(default)]
     pub numerics: Numerics,
-    /// Whether the phase must be faster by itself.
+    /// Whether the phase must be faster on its own.
     #[serde(default)]
     pub role: Role,
-    /// Earlier phases without which this one is skipped.
+    /// Earlier phases that must be accepted; otherwise this phase is skipped.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(max = 63)), extend("x-kubernetes-list-type" = "set"))]
     pub requires: Vec<String>,
-    /// Phases with which this one does not go together: it is skipped when one of them is accepted.
+    /// Phases that are incompatible with this one: it is skipped if one of them is accepted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(max = 63)), extend("x-kubernetes-list-type" = "set"))]
     pub conflicts_with: Vec<String>,
-    /// The patch.
+    /// Patch to the settings.
     #[serde(default)]
     pub settings: Settings,
-    /// What to try instead when it fails, in order.
+    /// Fallback settings, tried in order if the phase fails.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     pub fallbacks: Vec<Fallback>,
-    /// A person's word, which beats measurement.
+    /// Manual override of the measured verdict.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pin: Option<Pin>,
 }
 
 impl Phase {
-    /// The speedup that the lower bound must clear.
+    /// Minimum lower confidence bound of the speedup.
     pub fn min_speedup(&self) -> f64 {
         match (&self.min_speedup, self.role) {
             (Some(value), _) => value.value(),
@@ -55,34 +55,34 @@ impl Phase {
     }
 }
 
-/// Whether a phase changes the mathematics.
+/// Whether a phase changes the numerics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Numerics {
-    /// The same mathematics: the loss trajectory must agree.
+    /// Equivalent numerics: the training loss must agree with that of the control.
     #[default]
     Equivalent,
-    /// Other mathematics: the quality gate must be passed.
+    /// Changed numerics: the quality gates apply.
     Changed,
 }
 
-/// Whether a phase must be faster by itself.
+/// Whether a phase must be faster on its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Role {
     /// It must be faster.
     #[default]
     Optimization,
-    /// It may cost a little; it is kept only if a phase that requires it is accepted.
+    /// It may be slightly slower; it is kept only if a phase that requires it is accepted.
     Enabler,
 }
 
-/// A person's word on a phase.
+/// Manual override of a verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Pin {
-    /// Keep it, unmeasured.
+    /// Apply it without measurement.
     Accepted,
-    /// Leave it out, unmeasured.
+    /// Do not apply it, without measurement.
     RolledBack,
-    /// Measure and judge it, but do not keep it.
+    /// Measure and judge it, but do not apply it.
     DryRun,
 }
 
@@ -91,15 +91,15 @@ pub enum Pin {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Fallback {
-    /// What it answers. (Not `on`: YAML 1.1, and with it kubectl, reads that key as `true`.)
+    /// Conditions that trigger this fallback. (Not `on`: YAML 1.1, and with it kubectl, reads that key as `true`.)
     #[schemars(length(min = 1, max = 12), extend("x-kubernetes-list-type" = "set"))]
     pub when: Vec<Trigger>,
-    /// The patch.
+    /// Patch to the settings.
     #[schemars(extend("minProperties" = 1))]
     pub settings: Settings,
 }
 
-/// What a fallback answers. Displayed as serialized.
+/// Condition that triggers a fallback. Displayed as serialized.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema, strum::Display,
 )]
@@ -118,13 +118,13 @@ pub enum Trigger {
     LoaderBound,
     /// The speedup is below `minSpeedup`.
     SpeedBelowThreshold,
-    /// Validation is worse than the gate allows.
+    /// Validation metrics violate a quality gate.
     QualityBelowThreshold,
     /// Peak or predicted memory is above `gates.gpuMemory`, or above the baseline's by more than `gates.gpuMemoryIncrease`.
     MemoryAboveGate,
     /// Offloading costs more than `gates.maxOffloadOverhead`.
     OffloadOverhead,
-    /// The trainer cannot do what the settings ask for.
+    /// The trainer does not support the settings.
     Unsupported,
     /// A kernel of these settings does not compile, or no algorithm exists for it.
     CompileFailed,

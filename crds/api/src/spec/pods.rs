@@ -26,11 +26,11 @@ pub struct Trainer {
     #[serde(default = "one")]
     #[schemars(range(min = 0, max = 64))]
     pub gpus_per_replica: u32,
-    /// The resource that the GPUs are.
+    /// Name of the GPU resource.
     #[serde(default = "default_gpu_resource")]
     #[schemars(length(min = 1, max = 253))]
     pub gpu_resource: String,
-    /// What else the pods need.
+    /// Further fields of the pods.
     #[serde(default)]
     pub pod_template: PodTemplate,
 }
@@ -63,7 +63,7 @@ impl Trainer {
     }
 }
 
-/// What the trainer's pods need besides GPUs: fields of a pod's spec, under their own names.
+/// Fields of the spec of the trainer's pods, under the names that Kubernetes gives them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PodTemplate {
@@ -75,7 +75,7 @@ pub struct PodTemplate {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 64))]
     pub annotations: BTreeMap<String, String>,
-    /// Node labels that the pods need.
+    /// Node labels required by the pods.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 64))]
     pub node_selector: BTreeMap<String, String>,

@@ -23,12 +23,12 @@ pub struct Train {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000000000000000_u64))]
     pub eval_every: Option<u64>,
-    /// End when validation stops improving.
+    /// Stop when a validation metric no longer improves.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub early_stopping: Option<EarlyStopping>,
     /// When checkpoints are written, and where.
     pub checkpoint: Checkpoint,
-    /// What is watched meanwhile.
+    /// Guard on throughput and quality during training.
     pub guard: Guard,
 }
 
@@ -85,15 +85,15 @@ impl Default for Checkpoint {
     }
 }
 
-/// What is watched during training.
+/// Guard on throughput and quality during training.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Guard {
-    /// Whether training is watched at all.
+    /// Whether the guard is enabled.
     pub enabled: bool,
-    /// Share of the promised throughput that may be missing.
+    /// Tolerated relative loss of throughput compared with the measurements.
     pub throughput_tolerance: Decimal,
-    /// Consecutive slow windows before a phase is reverted.
+    /// Consecutive slow windows before a phase is rolled back.
     #[schemars(range(min = 1, max = 1000))]
     pub windows: u32,
 }
@@ -125,21 +125,21 @@ impl Default for Cost {
     }
 }
 
-/// Deadlines and budgets.
+/// Deadlines and retry limits.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Lifecycle {
-    /// The job fails when it has been active for so long. Absent: never.
+    /// The job fails if it has been active for longer than this. Absent: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub active_deadline: Option<Span>,
-    /// All pods of a gang must run within this time, or all devices are given back.
+    /// All pods of a gang must run within this time; otherwise the gang is deleted and its GPUs are released.
     pub scheduling_timeout: Span,
-    /// A rank without a step for this time hangs.
+    /// A rank that completes no step within this time is considered hung.
     pub hang_timeout: Span,
-    /// Infrastructure failures that are survived: per trial, and in training.
+    /// Maximum number of infrastructure failures per trial, and in training.
     #[schemars(range(max = 1000))]
     pub max_restarts: u32,
-    /// The job is deleted so long after it finished. Absent: never.
+    /// The job is deleted this long after it finished. Absent: never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ttl_after_finished: Option<Span>,
 }

@@ -1,4 +1,4 @@
-//! Batch arithmetic along the ladder: accumulation comes out, and an `Equivalent` phase leaves the items per step alone.
+//! Batch arithmetic along the ladder: `globalBatch` is divisible, and an `Equivalent` phase keeps the items per step.
 
 use super::Problem;
 use crate::spec::{Numerics, Phase, TrainingJobSpec};
@@ -77,7 +77,7 @@ fn patch(base: &Settings, patch: &Settings, world: u32, before: Option<&Settings
             field,
             shown.clone(),
             format!(
-                "does not come out: globalBatch {} is not a multiple of batchPerGpu x ranks = {} x {world}",
+                "is not possible: globalBatch {} is not divisible by batchPerGpu x ranks = {} x {world}",
                 e.global_batch, e.batch_per_gpu
             ),
             format!("choose a globalBatch that is a multiple of {step}, or another batchPerGpu"),

@@ -221,9 +221,10 @@ fn tell(plan: &AttemptPlan, event: &Event) {
         ),
         Event::LaunchEnded(report) => tracing::warn!(
             launch = report.launch,
+            outcome = %report.outcome,
             rank = report.failure.as_ref().and_then(|failure| failure.rank),
             steps = report.measured.steps,
-            "{}: {:?}{}{}",
+            "{}: {}{}{}",
             title(&report.launch),
             report.outcome,
             colon(&report.message),

@@ -32,7 +32,7 @@ fn a_run_in_a_pipe_judges_trains_and_shows_the_evidence() {
     let status = scene.output(&["status", "job.yaml"]);
     assert!(stdout(&status).contains("kept on rung 1"), "{}", stdout(&status));
     let page = scene.output(&["report", "--state", ".pawl/toy", "-o", "-"]);
-    assert!(stdout(&page).starts_with("<!doctype html>"), "{}", stderr(&page));
+    assert!(stdout(&page).starts_with("<!DOCTYPE html>"), "{}", stderr(&page));
 }
 
 #[test]

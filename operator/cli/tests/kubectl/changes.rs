@@ -60,7 +60,7 @@ fn a_pin_can_be_any_word_of_the_api_and_be_taken_away() {
     assert_eq!(printed.out, "trainingjob.pawl.dev/toy: compile: pinned to DryRun\n", "{}", printed.err);
     assert_eq!(api.writes().pop().unwrap().json()[1]["value"], "DryRun");
     let printed = program.pawl(&["pin", "toy", "--phase", "slow", "none"]);
-    assert_eq!(printed.out, "trainingjob.pawl.dev/toy: slow: not pinned any more\n", "{}", printed.err);
+    assert_eq!(printed.out, "trainingjob.pawl.dev/toy: slow: pin removed\n", "{}", printed.err);
     assert_eq!(api.writes().pop().unwrap().json()[1], json!({"op": "remove", "path": "/spec/phases/1/pin"}));
     let printed = program.pawl(&["pin", "toy", "--phase", "compil", "Accepted"]);
     assert!(printed.code == Some(2) && printed.err.contains("available: compile"), "{}", printed.err);

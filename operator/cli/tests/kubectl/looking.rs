@@ -102,7 +102,7 @@ fn a_report_is_a_page_with_the_clusters_events_of_this_job_alone() {
     let printed = program.pawl(&["report", "toy"]);
     assert_eq!((printed.code, printed.out.as_str()), (Some(0), "toy.html\n"), "{}", printed.err);
     let page = std::fs::read_to_string(program.path().join("toy.html")).unwrap();
-    for wanted in ["<!doctype html>", "compile-p0-b", "[1.40, 1.60]", "phase-slow-is-pinned"] {
+    for wanted in ["<!DOCTYPE html>", "compile-p0-b", "[1.40, 1.60]", "phase-slow-is-pinned"] {
         assert!(page.contains(wanted), "{wanted} is missing");
     }
     assert!(!page.contains("of-an-earlier-job"));

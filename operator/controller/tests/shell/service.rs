@@ -1,4 +1,4 @@
-//! The Service of a namespace: put right while a gang needs its name, and otherwise let be.
+//! The Service of a namespace: put right while a gang needs its name, and otherwise left unchanged.
 
 use crate::api::{Api, Id};
 use crate::cluster;
@@ -105,7 +105,7 @@ async fn somebody_who_wants_it_otherwise_gets_no_endless_fight() {
         tokio::time::advance(Duration::from_millis(100)).await;
     }
     assert_eq!(writes(&api), 1 + 2, "in ten seconds");
-    // What was let be for so long is not forgotten.
+    // It is not forgotten during the cool-down.
     tokio::time::advance(A_WHILE).await;
     reconcile(&mut operator, &api).await;
     assert_eq!(said(&api), before);

@@ -51,7 +51,7 @@ pub fn render(evidence: &Evidence) -> String {
     };
     // Names and messages may hold what no page may.
     let unprintable = |c: char| c.is_control() && c != '\n' && c != '\t';
-    page.into_string().replace(unprintable, "\u{fffd}")
+    page.into_string().replace(unprintable, "\u{fffd}") + "\n"
 }
 
 fn waterfall(evidence: &Evidence) -> Option<Markup> {
