@@ -103,7 +103,7 @@ fn mistakes_are_named_with_their_remedy() {
             batches(1),
             "`source: Tokens` has no documents",
         ),
-        (json!({"size": "tiny", "data": {"maskPrompt": true}}), batches(1), "data.maskPrompt: true leaves prompts"),
+        (json!({"size": "tiny", "data": {"maskPrompt": true}}), batches(1), "data.maskPrompt: true masks prompts"),
         (
             json!({"size": "tiny", "data": {"source": "Text", "directory": "/", "maskPrompt": true}}),
             batches(1),
