@@ -9,7 +9,7 @@
 //! - [`progress`]: what a running launch says of itself.
 //! - [`live`]: what agent 0 says of the attempt that it runs.
 //! - [`exit`]: exit codes and outcomes.
-//! - [`env`]: the environment of a rank.
+//! - [`mod@env`]: the environment of a rank.
 //! - [`pod`]: what the operator gives to the agent of a pod.
 //! - [`settings`]: the typed optimization settings.
 

@@ -97,7 +97,7 @@ pub struct Run {
     /// The manifest; - is standard input.
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// State directory. Default: .pawl/<job name>. Delete it to restart the job from scratch.
+    /// State directory. Default: .pawl/JOB, with the name of the job. Delete it to restart the job from scratch.
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,
     /// GPUs to use, such as 0,1. Default: the first visible GPUs, as many as the manifest requests.

@@ -1,5 +1,4 @@
-//! The local shell: observe, decide, carry out the decision by the [protocol](pawl_decision::protocol) of all shells,
-//! wait.
+//! The local shell: observe, decide, carry out the decision by the [`pawl_decision::protocol`] of all shells, wait.
 
 use crate::display::{Display, Style};
 use crate::evidence;

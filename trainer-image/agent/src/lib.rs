@@ -30,7 +30,7 @@
 //!
 //! # In a pod
 //! [`serve`] serves the state in [`Live`] over HTTP: the operator reads `/attempt`; Prometheus reads `/metrics`, the agent's
-//! metrics merged with those of rank 0. [`reap_orphans`] reaps orphaned processes as PID 1, [`install`] copies the agent into
+//! metrics merged with those of rank 0. [`reap_orphans`] reaps orphaned processes as PID 1, [`install()`] copies the agent into
 //! an image that does not include it.
 
 mod attempt;

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
 
-/// As [`write`], of `value` as JSON.
+/// As [`write()`], of `value` as JSON.
 ///
 /// # Errors
 /// An I/O error that names the file.

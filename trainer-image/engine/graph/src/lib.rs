@@ -6,7 +6,7 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`graph`] | the intermediate representation, and the [`Builder`](graph::Builder) that model code is written against |
-//! | [`array`] | arrays on the host |
+//! | [`mod@array`] | arrays on the host |
 //! | [`random`] | counter-based random numbers |
 //! | [`autodiff`] | reverse mode, graph to graph |
 //! | [`passes`] | the settings, each a function from program to program |
