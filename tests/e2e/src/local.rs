@@ -30,8 +30,17 @@ pub fn pawl_run(scene: &Scene, manifest: &Path, arguments: &[&str]) -> Value {
 /// What a status says apart from when and where it happened, what that took, and how far the training was when somebody
 /// last asked a running gang: every field by its path.
 pub fn timeless(status: &Value) -> BTreeMap<String, Value> {
-    const TIMES: [&str; 8] =
-        ["startTime", "completionTime", "lastTransitionTime", "started", "eta", "goodput", "placement", "cost"];
+    const TIMES: [&str; 9] = [
+        "startTime",
+        "completionTime",
+        "lastTransitionTime",
+        "started",
+        "eta",
+        "goodput",
+        "placement",
+        "cost",
+        "wallSeconds",
+    ];
     const LAST_SEEN: [&str; 3] = ["epoch", "window", "lastGoodItems"];
     fn flatten(at: &str, value: &Value, into: &mut BTreeMap<String, Value>) {
         match value {

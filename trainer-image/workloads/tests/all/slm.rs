@@ -112,12 +112,12 @@ fn mistakes_are_named_with_their_remedy() {
         (
             json!({"size": "tiny", "data": {"source": "Dialogues", "directory": "/"}}),
             batches(1),
-            "data.directory: / is not read with `source: Dialogues`",
+            "data.directory: / is not used with `source: Dialogues`",
         ),
         (
             json!({"size": "tiny", "data": {"source": "Dialogues", "tokenizer": "/"}}),
             batches(1),
-            "data.tokenizer: / cuts text",
+            "data.tokenizer: / is only used",
         ),
         (
             json!({"size": "tiny", "architecture": {"vocabulary": 31}, "data": {"source": "Dialogues"}}),
@@ -130,7 +130,7 @@ fn mistakes_are_named_with_their_remedy() {
             "workload.config.sequence: 1 must be at least 2",
         ),
         (json!({"size": "tiny", "weights": "/nowhere"}), batches(1), "/nowhere/model.safetensors cannot be read"),
-        (json!({"size": "tiny"}), int8, "settings.weightQuantization: Int8 keeps frozen weights"),
+        (json!({"size": "tiny"}), int8, "settings.weightQuantization: Int8 quantizes frozen weights"),
         (json!({"size": "tiny"}), Settings { global_batch: Some(5), ..batches(2) }, "globalBatch"),
     ] {
         let message = job(config, settings).err().unwrap().to_string();
