@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 /// What people break of an attempt's own objects is put right within this.
 const OWNED: Duration = Duration::from_secs(5);
-/// The same for the Service of the namespace: for a few seconds after it was put right it is let be.
+/// The same for the Service of the namespace: it has a cool-down of a few seconds after a repair.
 const SHARED: Duration = Duration::from_secs(10);
 /// The Service of a namespace.
 const SERVICE: &str = "pawl-trainers";

@@ -11,7 +11,7 @@ pub const MAX_ATTEMPT: usize = 1 << 20;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Attempt {
-    /// Name of the attempt: an answer of another one speaks of other pods at the same address.
+    /// Name of the attempt: an answer of another attempt comes from other pods at the same address.
     pub attempt: String,
     /// The launches that have ended, in the order of the plan. Oldest ones are missing when all do not fit.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

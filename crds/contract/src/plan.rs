@@ -217,7 +217,7 @@ impl AttemptPlan {
         self.replicas * self.ranks_per_replica
     }
 
-    /// Number of ranks that each rank is told of: of those that run, or of the gang that is checked.
+    /// Number of ranks that each rank sees: of those that run, or of the gang that is checked.
     pub fn world_size(&self) -> u32 {
         self.checks.map_or_else(|| self.ranks(), |gang| gang.replicas * gang.ranks_per_replica)
     }

@@ -1,7 +1,7 @@
 //! Events: what people see in `kubectl describe`.
 //!
 //! An event is named by a hash of what it says. Telling it again, after a crash or because nothing changed, is refused
-//! by the API server as a duplicate: what is told once is told once, for as long as events are kept. (kube's own
+//! by the API server as a duplicate: an event is published once, for as long as events are kept. (kube's own
 //! recorder folds events of one reason into the first one's text: of three phases that were accepted only one would be
 //! seen.)
 
@@ -39,7 +39,7 @@ impl Events {
         Self { client, instance: instance.into(), told: Mutex::default() }
     }
 
-    /// Tells `event` of the object, unless it was told before. What cannot be told is logged: no work waits for it.
+    /// Publishes `event` about the object, unless it was published before. A failure is logged: no work waits for it.
     pub async fn tell(&self, about: &ObjectReference, event: &Event) {
         let digest = digest(about, event);
         {

@@ -17,7 +17,7 @@
 //! | | `secrets` | create delete | tokens of gangs; never read |
 //! | | `services` | get list watch create patch | the headless Service of a namespace |
 //! | | `nodes` | get | whether a node is dead; optional: without it, pods of a dead node are waited for |
-//! | `events.k8s.io` | `events` | create | what people are told |
+//! | `events.k8s.io` | `events` | create | events of a job |
 //! | `coordination.k8s.io` | `leases` | get create update | the election, in the operator's own namespace |
 
 #![forbid(unsafe_code)]

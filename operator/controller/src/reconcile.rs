@@ -32,7 +32,7 @@ const ROUNDS: usize = 6;
 const GOING_DOWN: Duration = Duration::from_secs(5);
 /// The same for one that is coming up: it may miss what somebody deleted.
 const COMING_UP: Duration = Duration::from_secs(30);
-/// One thing that a gang waits for is told no more often than this.
+/// Minimum interval between events about one thing that a gang waits for.
 const PROBLEM_EVERY: Duration = Duration::from_secs(30);
 
 /// Brings a job as far as it can be brought now. Returns when to look again.

@@ -141,7 +141,7 @@ pub async fn repair(
     if gang.replicas > 1 { repair_service(context, key, job).await } else { Ok(None) }
 }
 
-/// Of a gang that runs, the pods have met: who took the name of their Service is told of, and holds nothing up.
+/// Of a gang that runs, the pods have met: a foreign Service of that name is reported and delays nothing.
 async fn repair_service(context: &Context, key: &Key, job: &TrainingJob) -> Result<Option<Duration>, Error> {
     match context.services.ensure(&context.client, &key.namespace).await {
         Err(error @ Error::Taken { .. }) => {

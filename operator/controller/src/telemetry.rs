@@ -149,7 +149,7 @@ mod tests {
         assert!(id.bytes().all(|byte| byte.is_ascii_hexdigit()));
         assert_eq!(id, trace_id("5d8b", "ups-1"));
         assert_ne!(id, trace_id("5d8b", "ups-2"));
-        assert_ne!(id, trace_id("5d8", "bups-1"), "the parts are told apart");
+        assert_ne!(id, trace_id("5d8", "bups-1"), "the parts are distinguished");
     }
 
     /// What a collector is sent: the body of the first request to the address.
@@ -220,7 +220,7 @@ mod tests {
             spans(1);
             provider.force_flush().is_err()
         };
-        assert!((0..3).any(told), "it is told that they did not arrive");
+        assert!((0..3).any(told), "it is logged that they did not arrive");
         let began = Instant::now();
         spans(10_000);
         assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());

@@ -24,7 +24,7 @@ pub(crate) const MAX_ATTEMPT_LAUNCHES: usize = 14;
 pub(crate) enum Target {
     /// The preflight of the baseline.
     PreflightBaseline,
-    /// The preflight of a phase with so many rungs taken.
+    /// The preflight of a phase with `rung` fallbacks taken.
     PreflightPhase { phase: usize, rung: u32 },
     /// The evidence of a phase.
     Phase(usize),

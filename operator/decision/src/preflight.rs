@@ -21,7 +21,7 @@ const MAX_INVALID: usize = 24;
 /// Longest message kept with invalid settings, bytes.
 const MAX_INVALID_MESSAGE: usize = 200;
 
-/// The baseline with what the phase requires and the phase itself, with so many rungs taken.
+/// The baseline with what the phase requires and the phase itself, with `rung` fallbacks taken.
 pub(crate) fn standalone(spec: &TrainingJobSpec, index: usize, rung: u32) -> Settings {
     let Some(phase) = spec.phases.get(index) else { return spec.settings.clone() };
     let mut needed: Vec<&str> = phase.requires.iter().map(String::as_str).collect();

@@ -1,4 +1,4 @@
-//! What happened, as it was told.
+//! Events as people see them.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EventRecord {
-    /// When it was told.
+    /// Time of the event.
     pub time: Timestamp,
     /// Whether it needs attention.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

@@ -193,7 +193,7 @@ mod tests {
         let gathered = machine.gathered(&plan);
         assert_eq!((gathered.replicas, gathered.ranks_per_replica, gathered.gpus_per_replica), (1, 4, 4));
         assert_eq!(gathered.world_size(), plan.world_size());
-        // One rank that checks for all of them stays one, and is told of all.
+        // One rank that checks for all of them stays one, and its plan names all of them.
         let whole = Shape { replicas: 2, ranks_per_replica: 2, gpus_per_replica: 2 };
         let check = AttemptPlan { replicas: 1, ranks_per_replica: 1, gpus_per_replica: 0, checks: Some(whole), ..plan };
         let gathered = machine.gathered(&check);

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::PathBuf;
 
-/// A moment: what was asked of the API server from then on can be told.
+/// A moment: the requests to the API server since then can be counted.
 pub struct Audit {
     file: PathBuf,
     /// Where the log ended.

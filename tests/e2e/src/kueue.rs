@@ -13,7 +13,7 @@ const QUEUED: &str = "pawl-e2e/queued=true";
 /// The queue of a scene, in its namespace.
 pub const QUEUE: &str = "team";
 
-/// The queue [`QUEUE`] of a scene, with room for so many pods that hold one GPU each. It is gone when this is dropped.
+/// The queue [`QUEUE`] of a scene, with quota for a number of pods of one GPU each. It is gone when this is dropped.
 pub struct Queue {
     name: String,
 }

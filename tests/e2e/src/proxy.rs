@@ -32,7 +32,7 @@ struct Shared {
 }
 
 impl Proxy {
-    /// Starts a proxy that speaks to the API server with the credentials of `client`, and lets every news of a watch
+    /// Starts a proxy that connects to the API server with the credentials of `client`, and lets every news of a watch
     /// wait for `lag`.
     pub async fn start(client: Client, lag: Duration) -> Self {
         let shared =

@@ -22,7 +22,7 @@ pub struct Seen {
     pub made: Instant,
     /// When it was first seen to run.
     pub runs: Option<Instant>,
-    /// When it was first seen to be told to stop.
+    /// When its deletion was first seen.
     pub told: Option<Instant>,
     /// When it was first seen to have ended.
     pub ended: Option<Instant>,
@@ -124,7 +124,7 @@ impl Census {
         }
     }
 
-    /// When so many pods were first there.
+    /// When n pods were first there.
     pub async fn count(&self, pods: usize, deadline: Duration) -> Instant {
         let last = |seen: &HashMap<String, Seen>| seen.values().map(|pod| pod.made).max();
         self.until(&format!("{pods} pods"), deadline, |seen| last(seen).filter(|_| seen.len() >= pods)).await

@@ -154,7 +154,7 @@ async fn all_run(scene: &Scene) {
     tokio::time::sleep(Duration::from_secs(1)).await;
 }
 
-/// Waits until so many jobs are Complete.
+/// Waits until `count` jobs are Complete.
 async fn all_complete(scene: &Scene, jobs: usize) {
     let api = scene.api::<Ending>();
     let mut events = std::pin::pin!(watcher::watcher(api, watcher::Config::default()).default_backoff());

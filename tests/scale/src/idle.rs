@@ -42,7 +42,7 @@ pub struct Idle {
 /// How a gang came back, in milliseconds since one of its pods was hurt.
 #[derive(Serialize, Deserialize)]
 pub struct Recovery {
-    /// The rest of it was told to stop.
+    /// The rest of it received SIGTERM.
     pub told: f64,
     /// All of it had ended.
     pub ended: f64,

@@ -11,7 +11,7 @@ pub(super) fn check(spec: &TrainingJobSpec) -> Vec<Problem> {
         problem.field = format!("spec.settings.{}", problem.field);
     }
     if !problems.is_empty() {
-        // Every phase stands on the baseline: its mistake would be told once for each.
+        // Every phase stands on the baseline: its mistake would be reported once for each.
         return problems;
     }
     for (i, phase) in spec.phases.iter().enumerate() {

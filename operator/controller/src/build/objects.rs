@@ -55,7 +55,7 @@ pub fn token(blueprint: &Blueprint<'_>, gang_uid: &str, token: &Token) -> Secret
 }
 
 /// The headless Service of a namespace: it gives the first pod of every gang its name, before it is ready. The others
-/// are told each other's addresses there; the cluster need not write an endpoint for each of them.
+/// learn each other's addresses there; the cluster need not write an endpoint for each of them.
 pub fn service(namespace: &str) -> Service {
     let labels = BTreeMap::from([
         (names::MANAGED_BY.to_owned(), names::MANAGER.to_owned()),

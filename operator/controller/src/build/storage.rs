@@ -6,7 +6,7 @@ use pawl_api::TrainingJob;
 /// Where checkpoints go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Storage {
-    /// URL or path, as the trainer is told.
+    /// URL or path, as passed to the trainer.
     pub location: String,
     /// The claim to mount, if one is named.
     pub claim: Option<String>,

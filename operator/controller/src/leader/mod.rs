@@ -28,7 +28,7 @@
 //!
 //! # Times
 //!
-//! Killed with SIGKILL, a leader is replaced at most `duration` + one look later: 15 s + 2 s. One that is told to stop
+//! Killed with SIGKILL, a leader is replaced at most `duration` + one look later: 15 s + 2 s. One that receives SIGTERM
 //! releases the lease, and is replaced at the next look. A container that restarts in the same pod has the same
 //! identity and goes on at once.
 

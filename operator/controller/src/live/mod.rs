@@ -74,7 +74,7 @@ struct Gang {
     told: Option<(Instant, Told)>,
 }
 
-/// What the controller was told of.
+/// What the controller was notified of.
 #[derive(Clone, PartialEq)]
 struct Told {
     results: usize,

@@ -17,7 +17,7 @@ pub(super) fn ending(facts: &AttemptFacts) -> Ending {
     let taken = gang.is_some_and(|gang| gang.taken || gang.suspended && !pods.is_empty());
     if taken && !pods.iter().any(|pod| out_of_memory(pod)) {
         // A gang that cannot come up must not come again for ever.
-        let early = || "its queue took its devices back before all of its pods ran".to_owned();
+        let early = || "preempted by Kueue before all of its pods ran".to_owned();
         let why = || pods.iter().find_map(|pod| problem(pod)).unwrap_or_else(early);
         return if never_whole { Ending::Lost(why()) } else { Ending::Preempted };
     }

@@ -8,7 +8,7 @@ use std::fmt::Write;
 const MAX: usize = 64;
 
 /// The nodes of the pods in the order of their indices, and the GPUs of each; empty while a node is unknown. A long
-/// list is told by its hash.
+/// list is identified by its hash.
 pub fn placement(facts: &AttemptFacts, gpus: u32) -> String {
     let nodes: Vec<&str> = facts.own_pods().map(|pod| pod.node.as_str()).collect();
     if nodes.is_empty() || nodes.contains(&"") {

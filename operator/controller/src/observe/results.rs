@@ -9,7 +9,7 @@ use pawl_contract::report::{LaunchResult, unfold};
 /// where it had no room, those that agent 0 told while it ran.
 ///
 /// `launches` are those of the plan, `ended` says that no pod is alive any more: then a pod that ran out of memory
-/// without a word speaks for the launch that it was in.
+/// without a report counts for the launch that it was in.
 pub(super) fn results(
     facts: &AttemptFacts,
     live: Option<&live::Attempt>,

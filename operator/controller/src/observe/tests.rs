@@ -147,7 +147,7 @@ fn what_its_queue_takes_back_has_ended_when_no_pod_can_come_any_more() {
 #[case::it_was_done(vec![exited(0, 0), gone(exited(1, 30))], AttemptState::Ended(Ending::Completed))]
 #[case::it_was_killed(vec![out_of_memory(0), gone(exited(1, 30))], lost("pod toy-1-0: OOMKilled"))]
 #[case::it_never_ran(vec![running(0), waiting(1, "ErrImagePull: x")], lost("pod toy-1-1: ErrImagePull: x"))]
-#[case::it_was_coming_up(vec![exited(0, 30), waiting(1, "")], lost("its queue took its devices back before all of its pods ran"))]
+#[case::it_was_coming_up(vec![exited(0, 30), waiting(1, "")], lost("preempted by Kueue before all of its pods ran"))]
 fn what_else_befell_a_gang_counts_more_than_its_queue(#[case] pods: Vec<PodFacts>, #[case] expected: AttemptState) {
     let gang = Some(GangFacts { suspended: true, deleting: true, ..gang() });
     assert_eq!(seen(AttemptFacts { gang, ..facts(pods.into_iter().map(gone).collect()) }, None).state, expected);

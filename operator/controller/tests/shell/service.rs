@@ -137,7 +137,7 @@ async fn one_that_is_not_headless_is_somebody_elses() {
         assert_eq!(refused(&api), number, "it is not tried all the time");
         tokio::time::advance(LET_BE).await;
     }
-    assert_eq!(told(&api), before + 1, "and people are told once");
+    assert_eq!(told(&api), before + 1, "and one event is published");
     assert_eq!(said(&api), json!([null, theirs["spec"]]));
     // A person gives the name back.
     api.store().remove(&id());

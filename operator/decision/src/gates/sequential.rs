@@ -21,7 +21,7 @@ pub(crate) fn alpha(analysis: &Analysis) -> f64 {
     (analysis.alpha_percent.value() / 100.0).clamp(1e-6, 0.5)
 }
 
-/// Error probability of the look after `pairs` pairs, or of the next look when there is none after just so many.
+/// Error probability of the look after `pairs` pairs, or of the next look if there is none after `pairs`.
 pub(crate) fn share(analysis: &Analysis, pairs: usize) -> f64 {
     let looks = looks(analysis);
     let next = looks.iter().position(|&look| look >= pairs).unwrap_or(looks.len() - 1);
@@ -66,7 +66,7 @@ fn quantile(alpha: f64, freedom: usize) -> f64 {
 /// What a sequence of looks says.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Sequential {
-    /// So many pairs are needed for the next look.
+    /// Number of pairs needed for the next look.
     More(usize),
     /// The lower bound clears the threshold.
     Above(Interval),

@@ -108,7 +108,7 @@ enum View {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Step {
-    /// The shell decides; it dies after it wrote the status and carried out so many actions.
+    /// The shell decides; it dies after it wrote the status and carried out n actions.
     Decide(View, Option<u8>),
     /// The next launch runs, or the attempt ends.
     Work,

@@ -1,4 +1,4 @@
-//! What the API server cannot know is told before anything is measured: in the condition, and in an event.
+//! What the API server cannot know is reported before anything is measured: in the condition, and in an event.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;

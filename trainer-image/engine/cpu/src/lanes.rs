@@ -1,7 +1,7 @@
 //! Instructions of fused kernels over one chunk: tight loops over registers that lie in first-level cache.
 //!
 //! A register holds one element for each element, row or column of the chunk, or one; elements are `f32` (also for 16-bit
-//! floats), `f64` or `u32` (also for truth values).
+//! floats), `f64` or `u32` (also for booleans).
 
 use super::math::{self, Arithmetic};
 use pawl_graph::{
@@ -24,7 +24,7 @@ pub(super) enum Round {
     None,
     Bf16,
     F16,
-    /// To a truth value.
+    /// To a boolean.
     Bool,
 }
 

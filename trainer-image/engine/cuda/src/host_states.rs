@@ -88,7 +88,7 @@ fn bus_seconds(device: &Arc<Device>, own: &Memory, host: &mut Pinned) -> Result<
         if probe == 1 {
             start.record(stream).check()?;
         }
-        // SAFETY: both have so many bytes, and nothing else uses them yet.
+        // SAFETY: both have that many bytes, and nothing else uses them yet.
         unsafe { cudarc::driver::result::memcpy_htod_async(own.address(), &host.bytes()[..size], stream.cu_stream()) }
             .check()?;
     }

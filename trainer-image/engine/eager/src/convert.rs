@@ -9,7 +9,7 @@ use pawl_graph::{
     graph::{DType, Meta, Shape},
 };
 
-/// Candle's name for a dtype; truth values are bytes.
+/// Candle's name for a dtype; booleans are bytes.
 pub(super) fn candle_type(dtype: DType) -> CandleType {
     match dtype {
         DType::F64 => CandleType::F64,

@@ -19,7 +19,7 @@ struct Counters {
     peak: AtomicUsize,
 }
 
-/// A buffer of so many bytes; counted until its last clone is dropped.
+/// A buffer with its size in bytes; counted until its last clone is dropped.
 #[derive(Debug)]
 pub(super) struct Buffer {
     bytes: usize,

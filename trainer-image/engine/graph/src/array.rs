@@ -1,4 +1,4 @@
-//! Arrays in host memory: what goes into a program and comes out of it.
+//! Arrays in host memory: inputs and outputs of programs.
 
 use half::{bf16, f16};
 

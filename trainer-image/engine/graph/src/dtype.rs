@@ -15,7 +15,7 @@ pub enum DType {
     F16,
     /// Unsigned 32-bit integer: indices and counters. Arithmetic wraps.
     U32,
-    /// Truth value, one byte, 0 or 1.
+    /// Boolean, one byte, 0 or 1.
     Bool,
 }
 

@@ -1,4 +1,4 @@
-//! What a manifest may say, and what it is told when it says something else.
+//! What a manifest may say, and the errors when it says something else.
 
 use pawl_contract::settings::Settings;
 use pawl_graph::graph::{Program, Role};

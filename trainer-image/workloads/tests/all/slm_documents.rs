@@ -96,7 +96,7 @@ proptest! {
         }
     }
 
-    /// Codes and ends are ids of their own, so a mask can be told from the tokens.
+    /// Codes and ends are ids of their own, so a mask can be derived from the tokens.
     #[test]
     fn only_what_follows_a_prompt_is_predicted(items in 0u64..500, micro in 0u32..3, padded: bool) {
         let layout = if padded { "Padded" } else { "Packed" };

@@ -5,7 +5,7 @@ use crate::{
     graph::{GraphError, InputDecl, Meta, Output, Program},
 };
 
-/// What goes into a compiled program and what comes out of it, and whether it has run.
+/// Inputs and outputs of a compiled program, and whether it has run.
 #[derive(Debug, Clone)]
 pub struct Interface {
     program: String,

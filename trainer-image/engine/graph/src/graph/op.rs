@@ -233,7 +233,7 @@ pub enum Op {
     /// `(q, k, v, bias_q, bias_k, bias_v, gain, o, lse, do) -> dq`. Side results: 1 is dk, 2 is dv; then, summed over rows and in the accumulator
     /// dtype, 3, 4, 5 are the gradients of the biases, `[b,h,d]`, `[b,g,d]`, `[b,g,d]`, and 6 that of the gain, `[b,g,d]`.
     NormedAttentionGrad(NormedAttentionSpec),
-    /// `(node) -> ` side result `index` (from 1) of the operand's operator: a name for a value that comes out beside its main one.
+    /// `(node) -> ` side result `index` (from 1) of the operand's operator: a name for a further result beside its main one.
     /// Stands directly after that node (and its other sides) in the arena.
     Side(u8),
 

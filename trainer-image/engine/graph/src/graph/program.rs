@@ -29,7 +29,7 @@ pub struct Update {
     pub value: NodeId,
 }
 
-/// A graph, what goes in, what comes out, and what lives on.
+/// A graph with its inputs, outputs and states.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Program {
     /// Name in dumps and errors: `step`, `apply`, `evaluate`.
