@@ -21,7 +21,7 @@ OF_PROCESSES = {"process_resident_memory_bytes", "process_cpu_seconds_total", "p
 
 def emitted():
     """Names of all exported metrics, from string literals in the sources."""
-    sources = [*ROOT.glob("operator/*/src/**/*.rs"), *ROOT.glob("trainer-image/trainer/src/**/*.rs")]
+    sources = [*ROOT.glob("operator/*/src/**/*.rs"), *ROOT.glob("trainer-image/*/src/**/*.rs")]
     return set(re.findall(r'"(pawl_[a-z0-9_]+)"', "\n".join(path.read_text() for path in sources))) | OF_PROCESSES
 
 
