@@ -15,6 +15,11 @@ pub const WORK_DIR: &str = "PAWL_WORK_DIR";
 /// Port on which the agent serves `/metrics` and `/healthz`, and pod 0 `/progress` and `/attempt`; absent: none.
 pub const HTTP_PORT: &str = "PAWL_HTTP_PORT";
 
+/// Port of the agent's HTTP server on a cluster.
+pub const AGENT_HTTP_PORT: u16 = 9470;
+/// Port of the gang's rendezvous, at agent 0, on a cluster.
+pub const RENDEZVOUS_PORT: u16 = 9471;
+
 /// Seconds that an agent gives to its ranks between SIGTERM and SIGKILL when the attempt writes checkpoints.
 pub const CHECKPOINT_GRACE_SECONDS: u64 = 60;
 /// Seconds that it gives to them otherwise.

@@ -2,7 +2,7 @@
 //!
 //! # Why no evidence is lost, and no attempt is made twice
 //!
-//! 1. *Intent first*, as the [protocol](pawl_decision::protocol) of all shells says: a reconcile writes the status and
+//! 1. *Intent first*, as in the [protocol](pawl_decision::protocol) of all shells: a reconcile writes the status and
 //!    only then acts.
 //! 2. *Only the newest may decide.* A status is written with the resource version that the decision was made on, so a
 //!    decision on stale data is refused as a whole: it writes nothing, and since acting comes after writing, it does
@@ -18,7 +18,7 @@ use pawl_api::{TrainingJob, TrainingJobStatus};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The status is written at once when it says something new, and so often when only the training went on.
+/// Minimum interval between writes of a status in which only the training progressed.
 pub const PROGRESS_WRITE: Duration = Duration::from_secs(30);
 
 /// The newest status of a job.
@@ -35,7 +35,7 @@ pub struct Belief {
 }
 
 impl Belief {
-    /// What the API server says of `job`.
+    /// The status of `job` in the API server.
     pub fn read(job: &TrainingJob) -> Self {
         let status = Arc::new(job.status.clone().unwrap_or_default());
         let version = job.metadata.resource_version.clone().unwrap_or_default();

@@ -1,39 +1,38 @@
-//! The controller: which jobs are reconciled when, how many at a time, and what happens when that fails.
+//! The controller: when jobs are reconciled, how many at a time, and the handling of errors.
 
 use crate::context::Context;
 use crate::error::Error;
+use crate::key::Key;
 use crate::leader::Role;
-use crate::reconcile::{self, key_of};
+use crate::reconcile;
 use crate::watch::{Guarded, Watches};
 use futures::{FutureExt, Stream, StreamExt, stream};
 use kube::runtime::applier;
 use kube::runtime::controller::{Action, Config};
 use kube::runtime::reflector::ObjectRef;
-use pawl_api::TrainingJob;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Runs reconciles until `stop` resolves and those under way have ended. `heard` names jobs whose agents had news.
+/// Runs reconciles until `stop` resolves and those under way have ended. `reported` yields jobs whose agents reported something new.
 ///
 /// A job is reconciled by one task at a time, `concurrency` jobs are at once. A reconcile that panics fails alone.
 pub async fn run(
     context: Arc<Context>,
     watches: Watches,
-    heard: impl Stream<Item = ObjectRef<TrainingJob>> + Send + 'static,
+    reported: impl Stream<Item = Key> + Send + 'static,
     concurrency: u16,
     stop: impl Future<Output = ()> + Send + 'static,
 ) {
     let Watches { jobs, store, changed } = watches;
-    let reference = |name: &str, namespace: &str| ObjectRef::<Guarded>::new(name).within(namespace);
     let all = {
         let store = store.clone();
         move |()| stream::iter(store.state().iter().map(|job| ObjectRef::from_obj(&**job)).collect::<Vec<_>>())
     };
     let triggers = [
         jobs.boxed(),
-        changed.map(move |key| reference(&key.name, &key.namespace)).boxed(),
-        heard.map(move |job| reference(&job.name, job.namespace.as_deref().unwrap_or_default())).boxed(),
+        changed.map(|key| key.reference()).boxed(),
+        reported.map(|key| key.reference()).boxed(),
         gained(context.clone()).flat_map(all).boxed(),
     ];
     let queue = stream::select_all(triggers).take_until(stop).map(Ok::<_, Infallible>);
@@ -50,17 +49,16 @@ pub async fn run(
         .await;
 }
 
-/// Each time this replica begins to lead: what it believed is old, and every job is to be looked at.
+/// Each time this replica becomes the leader: its state is stale, and every job is reconciled.
 fn gained(context: Arc<Context>) -> impl Stream<Item = ()> + Send {
     stream::unfold((context, true), |(context, first)| async move {
         let mut leadership = context.leadership.clone();
         if !first {
             leadership.lost().await;
             context.metrics.leading(false);
-            context.forget_all();
         }
         leadership.gained().await;
-        context.jobs.forget_all();
+        context.jobs.step_down();
         context.metrics.leading(matches!(leadership.role(), Role::Leading { .. }));
         Some(((), (context, false)))
     })
@@ -71,11 +69,11 @@ async fn one(object: Arc<Guarded>, context: Arc<Context>) -> Result<Action, Erro
         return Ok(Action::await_change());
     }
     let started = Instant::now();
-    let key = key_of(&*object);
+    let key = Key::of(&*object);
     let result = match &object.0 {
         Ok(job) => reconcile::reconcile(&context, job).await,
         Err(invalid) => {
-            let message = format!("cannot be read: {invalid}: put the field right");
+            let message = format!("cannot be read: {invalid}: correct the field");
             tracing::warn!(job = key.name, namespace = key.namespace, "{message}");
             context.events.warn(&*object, "InvalidSpec", message).await;
             Ok(Action::await_change())
@@ -93,7 +91,7 @@ async fn one(object: Arc<Guarded>, context: Arc<Context>) -> Result<Action, Erro
 }
 
 fn failed(object: Arc<Guarded>, error: &Error, context: Arc<Context>) -> Action {
-    let key = key_of(&*object);
+    let key = Key::of(&*object);
     if !context.leadership.may_act() {
         return Action::await_change();
     }
@@ -102,7 +100,7 @@ fn failed(object: Arc<Guarded>, error: &Error, context: Arc<Context>) -> Action 
         Error::Api { .. } | Error::Taken { .. } | Error::Local { .. } => context.jobs.failed(&key),
     };
     match error {
-        Error::Stale => tracing::debug!(job = key.name, namespace = key.namespace, "decided on old data: again"),
+        Error::Stale => tracing::debug!(job = key.name, namespace = key.namespace, "decided on stale data: retrying"),
         _ => tracing::warn!(job = key.name, namespace = key.namespace, %error, ?wait, "reconcile failed"),
     }
     Action::requeue(wait)

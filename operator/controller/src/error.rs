@@ -35,7 +35,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The kind of error, in one word of a few, for metrics.
+    /// The kind of error, from a fixed set, for metrics.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Api { source, .. } if fenced(source) => "fenced",
@@ -52,7 +52,7 @@ impl Error {
         }
     }
 
-    /// Whether the API server refuses what was asked for, so that a person has to change something.
+    /// Whether the API server rejects the request, so that the user has to change something.
     pub fn is_refusal(&self) -> bool {
         matches!(self.kind(), "forbidden" | "invalid" | "taken")
     }

@@ -1,9 +1,8 @@
-//! Events: what people see in `kubectl describe`.
+//! Kubernetes events, as `kubectl describe` shows them.
 //!
-//! An event is named by a hash of what it says. Telling it again, after a crash or because nothing changed, is refused
-//! by the API server as a duplicate: an event is published once, for as long as events are kept. (kube's own
-//! recorder folds events of one reason into the first one's text: of three phases that were accepted only one would be
-//! seen.)
+//! The name of an event is a hash of its contents. Publishing it again, after a crash or because nothing changed, is
+//! rejected by the API server as a duplicate: an event is published once, for as long as events are kept. (kube's own
+//! recorder aggregates events of one reason under the first one's text: of three accepted phases only one would be shown.)
 
 use crate::error::code;
 use jiff::Timestamp;
@@ -12,42 +11,42 @@ use k8s_openapi::api::events::v1::Event as KubeEvent;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::api::PostParams;
 use kube::{Api, Client, Resource};
+use parking_lot::Mutex;
 use pawl_contract::report::truncated;
 use pawl_decision::action::{Event, EventKind};
 use sha2::{Digest, Sha256};
 use std::collections::HashSet;
 use std::fmt::Write;
-use std::sync::{Mutex, PoisonError};
 
-/// Who tells.
+/// The reporting controller.
 const CONTROLLER: &str = "pawl.dev/operator";
-/// Longest note that the API takes, bytes.
+/// Maximum length of a note in the API, bytes.
 const MAX_NOTE: usize = 1024;
-/// Events remembered as told, so that a repeated one costs no request.
-const MAX_TOLD: usize = 8192;
+/// Number of published events that are remembered, so that a repeated one costs no request.
+const MAX_PUBLISHED: usize = 8192;
 
-/// Tells people what happened.
+/// Publishes events.
 pub struct Events {
     client: Client,
     instance: String,
-    told: Mutex<HashSet<u64>>,
+    published: Mutex<HashSet<u64>>,
 }
 
 impl Events {
-    /// Tells through `client` as `instance`, such as the name of the operator's pod.
+    /// Publishes through `client` as `instance`, such as the name of the operator's pod.
     pub fn new(client: Client, instance: impl Into<String>) -> Self {
-        Self { client, instance: instance.into(), told: Mutex::default() }
+        Self { client, instance: instance.into(), published: Mutex::default() }
     }
 
     /// Publishes `event` about the object, unless it was published before. A failure is logged: no work waits for it.
-    pub async fn tell(&self, about: &ObjectReference, event: &Event) {
+    pub async fn publish(&self, about: &ObjectReference, event: &Event) {
         let digest = digest(about, event);
         {
-            let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-            if told.len() >= MAX_TOLD {
-                told.clear();
+            let mut published = self.published.lock();
+            if published.len() >= MAX_PUBLISHED {
+                published.clear();
             }
-            if !told.insert(u64::from_le_bytes(digest[..8].try_into().unwrap_or_default())) {
+            if !published.insert(u64::from_le_bytes(digest[..8].try_into().unwrap_or_default())) {
                 return;
             }
         }
@@ -57,14 +56,14 @@ impl Events {
         match events.create(&PostParams::default(), &made).await {
             Ok(_) => {}
             Err(error) if code(&error) == Some(409) => {}
-            Err(error) => tracing::warn!(%error, reason = event.reason, "cannot tell an event"),
+            Err(error) => tracing::warn!(%error, reason = event.reason, "cannot publish an event"),
         }
     }
 
-    /// Warns people about an object.
+    /// Publishes a warning about an object.
     pub async fn warn<K: Resource<DynamicType = ()>>(&self, about: &K, reason: &str, message: String) {
         let event = Event { kind: EventKind::Warning, reason: reason.to_owned(), message, phase: None };
-        self.tell(&about.object_ref(&()), &event).await;
+        self.publish(&about.object_ref(&()), &event).await;
     }
 
     fn event(&self, about: &ObjectReference, event: &Event, digest: &[u8]) -> KubeEvent {
@@ -91,7 +90,7 @@ impl Events {
     }
 }
 
-/// Hash of what an event says, and of whom.
+/// Hash of an event and its object.
 fn digest(about: &ObjectReference, event: &Event) -> [u8; 32] {
     let mut hash = Sha256::new();
     for part in [about.uid.as_deref().unwrap_or_default(), &event.reason, &event.message] {

@@ -1,51 +1,70 @@
-//! What this process keeps of each job between reconciles, in one place: dropped as a whole when the job is gone.
+//! All that this process knows of each job, in one place, so that nothing of a deleted job is left behind.
+//!
+//! [`Facts`](crate::facts::Facts), [`Live`](crate::live::Live) and [`Metrics`](crate::metrics::Metrics) are views of this one
+//! map: each reads and writes its own field.
 
 use crate::belief::{Belief, is_older};
-use crate::facts::Key;
-use crate::reconcile::key_of;
+use crate::facts::JobFacts;
+use crate::key::Key;
+use crate::live::Gang;
+use crate::metrics::Sample;
+use parking_lot::{Mutex, MutexGuard};
 use pawl_api::TrainingJob;
-use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Wait after the first failure of a job's reconcile; it doubles with each.
+/// Backoff after the first failed reconcile of a job; it doubles with each further one.
 const FIRST_BACKOFF: Duration = Duration::from_millis(250);
-/// Longest wait.
+/// Longest backoff.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(60);
-/// Longer than anything must wait before it may be tried again.
+/// Longer than any cool-down.
 const TRIED_LONG_AGO: Duration = Duration::from_secs(600);
 
-/// What is kept of one job.
+/// All that is known of one job.
 #[derive(Debug, Default)]
-struct JobState {
-    /// The newest status that this process wrote or decided, and the uid of the job that it is of.
+pub(crate) struct JobState {
+    /// The newest status that this process wrote or decided, and the uid of the job it belongs to.
     belief: Option<(String, Belief)>,
-    /// Reconciles that failed in a row.
+    /// Consecutive failed reconciles.
     failures: u32,
-    /// When something was last tried that may be tried again only so often.
+    /// When an action with a cool-down was last tried.
     tried: HashMap<String, Instant>,
+    /// What the watches report of its attempts.
+    pub(crate) facts: JobFacts,
+    /// Its running gang, and the newest answer of the gang's agent.
+    pub(crate) gang: Option<Gang>,
+    /// Its metrics.
+    pub(crate) sample: Option<Sample>,
 }
 
 impl JobState {
-    fn is_empty(&self) -> bool {
-        let Self { belief, failures, tried } = self;
-        belief.is_none() && *failures == 0 && tried.is_empty()
+    pub(crate) fn is_empty(&self) -> bool {
+        let Self { belief, failures, tried, facts, gang, sample } = self;
+        belief.is_none() && *failures == 0 && tried.is_empty() && facts.is_empty() && gang.is_none() && sample.is_none()
+    }
+
+    /// Forgets all that only the leader knows. The facts stay: watches keep them current on every replica.
+    fn step_down(&mut self) {
+        let Self { belief, failures, tried, facts: _, gang, sample } = self;
+        (*belief, *failures, *gang, *sample) = (None, 0, None, None);
+        tried.clear();
     }
 }
 
-/// What is kept of all jobs.
-#[derive(Debug, Default)]
+/// What is known of all jobs. Clones share it.
+#[derive(Clone, Debug, Default)]
 pub struct Jobs {
-    states: Mutex<HashMap<Key, JobState>>,
+    states: Arc<Mutex<BTreeMap<Key, JobState>>>,
 }
 
 impl Jobs {
-    /// The newest belief about `job`, which comes from the cache: what this process knows of it, unless the cache is as
-    /// new or somebody else wrote since.
+    /// The newest belief about `job`, which comes from the cache: this process's own, unless the cache is as new or another
+    /// writer has changed the status since.
     pub fn belief(&self, job: &TrainingJob) -> Belief {
         let read = Belief::read(job);
         let states = self.lock();
-        let state = states.get(&key_of(job)).and_then(|state| state.belief.as_ref());
+        let state = states.get(&Key::of(job)).and_then(|state| state.belief.as_ref());
         let Some((_, own)) = state.filter(|(uid, _)| job.metadata.uid.as_ref() == Some(uid)) else { return read };
         if is_older(&read.version, &own.version) {
             return own.clone();
@@ -56,17 +75,17 @@ impl Jobs {
         read
     }
 
-    /// Keeps a belief.
+    /// Sets the belief about a job.
     pub fn keep(&self, job: &TrainingJob, belief: Belief) {
         if let Some(uid) = job.metadata.uid.clone() {
-            self.lock().entry(key_of(job)).or_default().belief = Some((uid, belief));
+            self.entry(&Key::of(job), |state| state.belief = Some((uid, belief)));
         }
     }
 
-    /// Drops the belief about a job that rests, once the cache has caught up with it.
+    /// Drops the belief about an idle job once the cache has caught up with it.
     pub fn rest(&self, job: &TrainingJob) {
         let version = job.metadata.resource_version.as_deref().unwrap_or_default();
-        self.change(&key_of(job), |state| {
+        self.change(&Key::of(job), |state| {
             state.belief.take_if(|(_, own)| {
                 !is_older(version, &own.version)
                     && *own.saved == *own.newest
@@ -81,55 +100,72 @@ impl Jobs {
         self.change(key, |state| state.belief = None);
     }
 
-    /// A reconcile of the job failed: how long to wait.
+    /// Counts a failed reconcile. Returns the backoff.
     pub fn failed(&self, key: &Key) -> Duration {
-        let mut states = self.lock();
-        let failures = &mut states.entry(key.clone()).or_default().failures;
-        let wait = FIRST_BACKOFF.saturating_mul(1 << (*failures).min(16)).min(LONGEST_BACKOFF);
-        *failures = failures.saturating_add(1);
-        wait
+        self.entry(key, |state| {
+            let wait = FIRST_BACKOFF.saturating_mul(1 << state.failures.min(16)).min(LONGEST_BACKOFF);
+            state.failures = state.failures.saturating_add(1);
+            wait
+        })
     }
 
-    /// A reconcile of the job went well.
+    /// Resets the backoff after a successful reconcile.
     pub fn succeeded(&self, key: &Key) {
         self.change(key, |state| state.failures = 0);
     }
 
-    /// Whether `what` may be tried again for the job; then it counts as tried.
+    /// Whether the cool-down `every` of action `what` has passed; if so, a new one begins.
     pub fn may_try(&self, key: &Key, what: &str, every: Duration) -> bool {
-        let mut states = self.lock();
-        let tried = &mut states.entry(key.clone()).or_default().tried;
-        tried.retain(|_, when| when.elapsed() < TRIED_LONG_AGO);
-        let may = tried.get(what).is_none_or(|when| when.elapsed() >= every);
-        if may {
-            tried.insert(what.to_owned(), Instant::now());
-        }
-        may
+        self.entry(key, |JobState { tried, .. }| {
+            tried.retain(|_, when| when.elapsed() < TRIED_LONG_AGO);
+            let may = tried.get(what).is_none_or(|when| when.elapsed() >= every);
+            if may {
+                tried.insert(what.to_owned(), Instant::now());
+            }
+            may
+        })
     }
 
-    /// The job is gone: nothing is kept of it.
+    /// The `TrainingJob` is gone: only those of its pods and batch Jobs that still exist are remembered.
     pub fn forget(&self, key: &Key) {
-        self.lock().remove(key);
+        self.change(key, |state| {
+            state.step_down();
+            state.facts.orphan();
+        });
     }
 
-    /// Forgets all: another replica may write.
-    pub fn forget_all(&self) {
-        self.lock().clear();
-    }
-
-    /// Changes what is kept of a job; nothing is kept of one of which nothing is left to keep.
-    fn change(&self, key: &Key, change: impl FnOnce(&mut JobState)) {
+    /// This replica no longer leads: another one may write.
+    pub fn step_down(&self) {
         let mut states = self.lock();
-        let Some(state) = states.get_mut(key) else { return };
-        change(state);
+        states.values_mut().for_each(JobState::step_down);
+        states.retain(|_, state| !state.is_empty());
+    }
+
+    /// Changes the state of a job, if there is one, and drops it when nothing is left of it.
+    pub(crate) fn change<T>(&self, key: &Key, change: impl FnOnce(&mut JobState) -> T) -> Option<T> {
+        let mut states = self.lock();
+        let state = states.get_mut(key)?;
+        let result = change(state);
         if state.is_empty() {
             states.remove(key);
         }
+        Some(result)
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, JobState>> {
-        // A map of independent entries: a panic elsewhere leaves nothing half done.
-        self.states.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Changes the state of a job, which begins empty, and drops it when nothing is left of it.
+    pub(crate) fn entry<T>(&self, key: &Key, change: impl FnOnce(&mut JobState) -> T) -> T {
+        let mut states = self.lock();
+        let state = states.entry(key.clone()).or_default();
+        let result = change(state);
+        if state.is_empty() {
+            states.remove(key);
+        }
+        result
+    }
+
+    /// The states of all jobs, in the order of their keys.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, BTreeMap<Key, JobState>> {
+        self.states.lock()
     }
 }
 

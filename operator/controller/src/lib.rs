@@ -1,7 +1,7 @@
-//! The Kubernetes shell: a reconcile fetches, observes, decides, writes the status, applies, and tells.
+//! The Kubernetes shell: a reconcile fetches, observes, decides, writes the status, acts, and emits events.
 //!
 //! Reading order: [`reconcile`] is the loop, [`observe`] makes facts into what decisions are made on, [`build`] makes
-//! plans into objects, [`apply`] carries decisions out. [`belief`] says why no crash and no stale cache loses evidence
+//! plans into objects, [`apply`] carries them out. [`belief`] explains why no crash and no stale cache loses evidence
 //! or runs two gangs.
 //!
 //! # What it calls
@@ -32,11 +32,13 @@ pub mod error;
 pub mod events;
 pub mod facts;
 pub mod jobs;
+pub mod key;
 pub mod leader;
 pub mod live;
 pub mod metrics;
 pub mod names;
 pub mod observe;
+mod owned;
 pub mod reconcile;
 pub mod repair;
 mod run;

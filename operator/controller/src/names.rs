@@ -1,4 +1,4 @@
-//! Names, labels and annotations that the operator gives, in one place.
+//! Names, labels and annotations of owned objects, in one place.
 
 /// Field manager of every write.
 pub const FIELD_MANAGER: &str = "pawl";
@@ -6,7 +6,7 @@ pub const FIELD_MANAGER: &str = "pawl";
 pub const NAME: &str = "app.kubernetes.io/name";
 /// Value of [`NAME`].
 pub const TRAINER_NAME: &str = "pawl-trainer";
-/// Label: who keeps the object. Its value is [`MANAGER`]; the operator watches nothing without it.
+/// Label: who manages the object. Its value is [`MANAGER`]; the operator watches only objects with it.
 pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// Value of [`MANAGED_BY`].
 pub const MANAGER: &str = "pawl";
@@ -18,8 +18,8 @@ pub const JOB: &str = "pawl.dev/job";
 pub const ATTEMPT: &str = "pawl.dev/attempt";
 /// Annotation of the batch Job and of its pods: hash of the plan that the attempt runs.
 pub const PLAN_HASH: &str = "pawl.dev/plan-hash";
-/// Annotation of the batch Job and of its pods: uid of its `TrainingJob`. It tells jobs of one name apart, also when somebody removed
-/// the owner reference.
+/// Annotation of the batch Job and of its pods: uid of its `TrainingJob`. It distinguishes jobs of one name, also when the
+/// owner reference was removed.
 pub const JOB_UID: &str = "pawl.dev/job-uid";
 /// Labels of a `TrainingJob` that its batch Jobs have as well: Kueue's.
 pub const KUEUE: &str = "kueue.x-k8s.io/";
@@ -31,10 +31,6 @@ pub const SERVICE: &str = "pawl-trainers";
 pub const CONTAINER: &str = "trainer";
 /// The init container that brings the agent into a foreign image.
 pub const AGENT_CONTAINER: &str = "agent";
-/// Port of `/metrics`, `/progress`, `/attempt`, `/healthz` of an agent.
-pub const HTTP_PORT: u16 = 9470;
-/// Port of the gang's rendezvous at agent 0.
-pub const RENDEZVOUS_PORT: u16 = 9471;
 /// Key of the plan in the attempt's ConfigMap.
 pub const PLAN_KEY: &str = "plan.json";
 /// Key of the token in the attempt's Secret.

@@ -6,7 +6,8 @@ use crate::belief::Belief;
 use crate::build::Blueprint;
 use crate::context::Context;
 use crate::error::{Doing, Error, code};
-use crate::facts::{AttemptFacts, Key};
+use crate::facts::AttemptFacts;
+use crate::key::Key;
 use crate::names;
 use crate::observe::{self, Scene};
 use crate::repair;
@@ -26,21 +27,21 @@ use std::sync::Arc;
 use std::time::Duration;
 use tracing::{Instrument, Span};
 
-/// Decisions of one reconcile. Each takes in what the one before made known; there are few such things.
+/// Maximum number of decisions per reconcile. Each is based on what the one before changed.
 const ROUNDS: usize = 6;
-/// A gang that is going down is looked at so often, also when nothing is heard of it: its nodes may be dead.
-const GOING_DOWN: Duration = Duration::from_secs(5);
-/// The same for one that is coming up: it may miss what somebody deleted.
-const COMING_UP: Duration = Duration::from_secs(30);
+/// Interval between reconciles while a gang terminates, also without events: its nodes may be dead.
+const WHILE_TERMINATING: Duration = Duration::from_secs(5);
+/// The same while a gang starts: an object that it needs may have been deleted.
+const WHILE_STARTING: Duration = Duration::from_secs(30);
 /// Minimum interval between events about one thing that a gang waits for.
 const PROBLEM_EVERY: Duration = Duration::from_secs(30);
 
-/// Brings a job as far as it can be brought now. Returns when to look again.
+/// Advances a job as far as possible now. Returns when to reconcile again.
 ///
 /// # Errors
-/// [`Error`]: what was decided and not done is decided again.
+/// [`Error`]: the next reconcile decides again.
 pub async fn reconcile(context: &Context, cached: &TrainingJob) -> Result<Next, Error> {
-    let key = key_of(cached);
+    let key = Key::of(cached);
     if !context.leadership.may_act() || cached.metadata.deletion_timestamp.is_some() {
         return Ok(Next::await_change());
     }
@@ -58,7 +59,7 @@ pub async fn reconcile(context: &Context, cached: &TrainingJob) -> Result<Next, 
                 context.jobs.keep(&job, belief.clone());
                 return rest(context, &key, &job, &belief, requeue, now).await;
             }
-            // The newest is read once; if that is not enough, the cache will have it soon.
+            // The newest version is read once; after that, the cache catches up soon.
             Err(Error::Stale) if round == 0 => {
                 job = newest(context, &key).await?;
                 context.jobs.distrust(&key);
@@ -70,7 +71,7 @@ pub async fn reconcile(context: &Context, cached: &TrainingJob) -> Result<Next, 
     Ok(Next::requeue(Duration::ZERO))
 }
 
-/// What is done for an attempt; where there is nothing to do there is nothing to tell.
+/// The span of a reconcile; none when nothing changes.
 fn span(key: &Key, job: &TrainingJob, belief: &Belief, decision: &Decision) -> Span {
     if decision.actions.is_empty() && decision.events.is_empty() && decision.status == *belief.newest {
         return Span::none();
@@ -85,7 +86,7 @@ enum Moved {
     No(Option<Duration>),
 }
 
-/// Carries out a decision, and puts right what is broken of the attempt under way.
+/// Carries out a decision, and repairs the running attempt.
 async fn step(
     context: &Context,
     key: &Key,
@@ -147,19 +148,19 @@ impl Shell for ClusterShell<'_> {
 
     async fn emit(&mut self, event: Event) -> Result<(), Error> {
         tracing::info!(reason = event.reason, "{}", event.message);
-        self.context.events.tell(&self.job.object_ref(&()), &event).await;
+        self.context.events.publish(&self.job.object_ref(&()), &event).await;
         Ok(())
     }
 }
 
-/// What decisions are made on, and whom to ask about it from now on.
+/// The observations for a decision. Registers the running gang for polling.
 fn fetch(context: &Context, key: &Key, job: &TrainingJob, status: &TrainingJobStatus, now: Timestamp) -> Observed {
     let attempts = context.facts.of(key);
     let under_way = status.attempt.as_ref();
     let name = under_way.map(|attempt| attempt.name.as_str());
     let facts = attempts.iter().find(|facts| Some(facts.name.as_str()) == name);
     listen(context, key, facts, now);
-    let live = name.and_then(|name| context.live.latest(&key.namespace, &key.name, name));
+    let live = name.and_then(|name| context.live.latest(key, name));
     observe::observe(&Scene {
         job_uid: job.metadata.uid.as_deref().unwrap_or_default(),
         gpus: under_way.map_or(0, |attempt| pawl_decision::gang(&job.spec, attempt.purpose).gpus_per_replica),
@@ -170,19 +171,19 @@ fn fetch(context: &Context, key: &Key, job: &TrainingJob, status: &TrainingJobSt
     })
 }
 
-/// Agent 0 of a gang that runs is asked from now on; what it said last is kept until the attempt is over.
+/// Polls agent 0 of a running gang from now on; its last answer is kept until the attempt is over.
 fn listen(context: &Context, key: &Key, facts: Option<&AttemptFacts>, now: Timestamp) {
-    let Some(facts) = facts else { return context.live.forget(&key.namespace, &key.name) };
+    let Some(facts) = facts else { return context.live.forget(key) };
     if observe::state(facts, now) != Some(AttemptState::Running) {
         return;
     }
     let first = facts.own_pods().find(|pod| pod.index == 0);
     if let Some(address) = first.and_then(|pod| pod.address.parse().ok()) {
-        context.live.watch(&key.namespace, &key.name, &facts.name, address);
+        context.live.watch(key, &facts.name, address);
     }
 }
 
-/// Nothing is left to do now: says when to look again, and deletes a job whose time is over.
+/// Nothing is left to do now. Returns when to reconcile again, and deletes a job whose TTL has expired.
 async fn rest(
     context: &Context,
     key: &Key,
@@ -199,15 +200,15 @@ async fn rest(
     }
     let known = context.facts.of(key);
     let unsettled = known.iter().filter_map(|facts| match observe::state(facts, now) {
-        // Nobody reports what becomes of a pod that is out of sight.
-        _ if facts.alive().any(|pod| pod.hidden) => Some(GOING_DOWN),
-        Some(AttemptState::Leaving(_)) if !facts.released => Some(GOING_DOWN),
-        Some(AttemptState::Pending { .. }) if !facts.released => Some(COMING_UP),
+        // No watch reports the end of a pod that lost its label.
+        _ if facts.alive().any(|pod| pod.hidden) => Some(WHILE_TERMINATING),
+        Some(AttemptState::Leaving(_)) if !facts.released => Some(WHILE_TERMINATING),
+        Some(AttemptState::Pending { .. }) if !facts.released => Some(WHILE_STARTING),
         _ => None,
     });
     let unsettled = unsettled.min();
     for facts in &known {
-        tell_problem(context, key, job, facts, now).await;
+        report_problem(context, key, job, facts, now).await;
     }
     if status.attempt.is_none() {
         context.jobs.rest(job);
@@ -216,8 +217,8 @@ async fn rest(
     Ok(next.map_or_else(Next::await_change, Next::requeue))
 }
 
-/// Tells people what a gang waits for, when that is not just time.
-async fn tell_problem(context: &Context, key: &Key, job: &TrainingJob, facts: &AttemptFacts, now: Timestamp) {
+/// Publishes an event about what a gang waits for, unless it is merely starting.
+async fn report_problem(context: &Context, key: &Key, job: &TrainingJob, facts: &AttemptFacts, now: Timestamp) {
     if let Some(AttemptState::Pending { message, .. }) = observe::state(facts, now)
         && let Some(hindrance) = observe::hindrance(facts)
         && context.jobs.may_try(key, &format!("problem {hindrance}"), PROBLEM_EVERY)
@@ -226,7 +227,7 @@ async fn tell_problem(context: &Context, key: &Key, job: &TrainingJob, facts: &A
     }
 }
 
-/// How long a finished job still lives; `None` when it does for ever, or is not finished.
+/// Remaining TTL of a finished job; `None` without a TTL, or when it is not finished.
 fn time_to_live(job: &TrainingJob, status: &TrainingJobStatus, now: Timestamp) -> Option<Duration> {
     let limit = job.spec.lifecycle.ttl_after_finished.as_ref()?.get();
     if !matches!(status.stage, Stage::Complete | Stage::Failed) || status.attempt.is_some() {
@@ -284,9 +285,4 @@ async fn newest(context: &Context, key: &Key) -> Result<TrainingJob, Error> {
     let jobs: Api<TrainingJob> = Api::namespaced(context.client.clone(), &key.namespace);
     let there = jobs.get_opt(&key.name).await.doing(|| format!("read TrainingJob {}", key.name))?;
     there.filter(|job| job.metadata.deletion_timestamp.is_none()).ok_or(Error::Stale)
-}
-
-/// Namespace and name of a job.
-pub fn key_of<K: ResourceExt>(job: &K) -> Key {
-    Key::new(job.namespace().unwrap_or_default(), job.name_any())
 }

@@ -1,4 +1,4 @@
-//! The operator, put together.
+//! Runs the operator.
 
 use crate::build::Images;
 use crate::client;
@@ -7,6 +7,7 @@ use crate::controller;
 use crate::events::Events;
 use crate::facts::Facts;
 use crate::jobs::Jobs;
+use crate::key::Key;
 use crate::leader::{Election, Leadership, Timing};
 use crate::live::{Live, Pace};
 use crate::metrics::Metrics;
@@ -23,20 +24,20 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-/// How the operator runs.
+/// Configuration of the operator.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Namespaces whose jobs it looks after; empty: all.
+    /// Namespaces whose jobs it manages; empty: all.
     pub namespaces: Vec<String>,
     /// The images that pods run.
     pub images: Images,
-    /// Jobs that are reconciled at a time.
+    /// Number of concurrent reconciles.
     pub concurrency: u16,
-    /// How running gangs are asked.
+    /// How running gangs are polled.
     pub pace: Pace,
     /// Where `/metrics`, `/healthz` and `/readyz` are served.
     pub listen: SocketAddr,
-    /// Who this replica is, such as the name of its pod.
+    /// Identity of this replica, such as the name of its pod.
     pub identity: String,
     /// The namespace of the lease; `None`: no election, this replica is alone.
     pub lease_namespace: Option<String>,
@@ -55,7 +56,7 @@ pub enum RunError {
     Listen(SocketAddr, io::Error),
 }
 
-/// Runs the operator until `stop` resolves, then lets what is under way end, and gives the lease back.
+/// Runs the operator until `stop` resolves, then finishes running reconciles and releases the lease.
 ///
 /// # Errors
 /// [`RunError`], before anything was done.
@@ -65,9 +66,10 @@ pub async fn run(
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), RunError> {
     let stop: Shared<BoxFuture<'static, ()>> = stop.boxed().shared();
-    let metrics = Metrics::new();
+    let jobs = Jobs::default();
+    let metrics = Metrics::new(jobs.clone());
     let listener = TcpListener::bind(config.listen).await.map_err(|error| RunError::Listen(config.listen, error))?;
-    // The lease is given back when nothing acts any more.
+    // The lease is released once nothing acts any more.
     let (ended, release) = oneshot::channel::<()>();
     let (election, leadership) = match &config.lease_namespace {
         Some(namespace) => {
@@ -80,14 +82,13 @@ pub async fn run(
     };
     let client = client::connect(cluster, &metrics, &leadership)?;
     let readiness = Readiness::new(leadership.clone());
-    let (live, heard) = Live::new(config.pace, metrics.clone());
-    let facts = Arc::new(Facts::default());
+    let (live, reported) = Live::new(jobs.clone(), config.pace, metrics.clone());
     let context = Arc::new(Context {
         events: Events::new(client.clone(), config.identity.clone()),
         client,
         images: config.images.clone(),
-        facts: facts.clone(),
-        jobs: Jobs::default(),
+        facts: Facts::new(jobs.clone()),
+        jobs,
         live: live.clone(),
         metrics: metrics.clone(),
         leadership,
@@ -101,12 +102,12 @@ pub async fn run(
         }
     }));
     tasks.spawn(async move { live.run().await });
-    let heard = stream::unfold(heard, |mut heard| async move { Some((heard.recv().await?, heard)) });
-    operate(context, &config, readiness, heard, &mut tasks, stop).await;
+    let reported = stream::unfold(reported, |mut reported| async move { Some((reported.recv().await?, reported)) });
+    operate(context, &config, readiness, reported, &mut tasks, stop).await;
     tasks.shutdown().await;
     drop(ended);
     if let Some(election) = election {
-        // It ends by itself now.
+        // It ends on its own now.
         let _ = election.await;
     }
     Ok(())
@@ -117,7 +118,7 @@ async fn operate(
     context: Arc<Context>,
     config: &Config,
     readiness: Readiness,
-    heard: impl futures::Stream<Item = kube::runtime::reflector::ObjectRef<pawl_api::TrainingJob>> + Send + 'static,
+    reported: impl futures::Stream<Item = Key> + Send + 'static,
     tasks: &mut JoinSet<()>,
     stop: Shared<BoxFuture<'static, ()>>,
 ) {
@@ -127,7 +128,7 @@ async fn operate(
         tasks.spawn(task);
     }
     let mut unfilled = gangs.unfilled;
-    // Without all facts, what exists would look as if it were gone.
+    // Without all facts, existing objects would seem to be missing.
     tokio::select! {
         filled = unfilled.wait_for(|count| *count == 0) => if filled.is_err() { return },
         () = stop.clone() => return,
@@ -136,5 +137,5 @@ async fn operate(
     tracing::info!("caches are filled");
     let (jobs, store) = watch::jobs(&context, &config.namespaces);
     let watches = Watches { jobs, store, changed: news };
-    controller::run(context, watches, heard, config.concurrency, stop).await;
+    controller::run(context, watches, reported, config.concurrency, stop).await;
 }

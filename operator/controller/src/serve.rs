@@ -49,7 +49,7 @@ impl Readiness {
     }
 }
 
-/// Serves until `stop` resolves, then answers what was asked and ends.
+/// Serves until `stop` resolves, then finishes the open requests.
 ///
 /// # Errors
 /// When the listener fails.
@@ -84,6 +84,7 @@ pub fn routes(metrics: Metrics, readiness: Readiness) -> Router {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::jobs::Jobs;
     use axum::body::Body;
     use axum::http::Request;
     use http_body_util::BodyExt;
@@ -100,7 +101,7 @@ mod tests {
     #[tokio::test]
     async fn a_leader_is_ready_once_its_caches_are_filled() {
         let readiness = Readiness::new(Leadership::alone());
-        let mut routes = routes(Metrics::new(), readiness.clone());
+        let mut routes = routes(Metrics::new(Jobs::default()), readiness.clone());
         assert_eq!(ask(&mut routes, "/healthz").await.0, StatusCode::OK, "it lives before it is ready");
         let (status, why) = ask(&mut routes, "/readyz").await;
         assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
@@ -111,7 +112,7 @@ mod tests {
 
     #[tokio::test]
     async fn metrics_are_text() {
-        let mut routes = routes(Metrics::new(), Readiness::new(Leadership::alone()));
+        let mut routes = routes(Metrics::new(Jobs::default()), Readiness::new(Leadership::alone()));
         let (status, text) = ask(&mut routes, "/metrics").await;
         assert_eq!(status, StatusCode::OK);
         assert!(text.contains("# TYPE pawl_leader gauge\npawl_leader 0\n"), "{text}");

@@ -1,4 +1,4 @@
-//! The headless Service of each namespace: what is known of it, and that it is put right when a gang needs it.
+//! The headless Service of each namespace: what is known of it, and its repair when a gang needs it.
 
 use crate::belief::is_older;
 use crate::build;
@@ -10,12 +10,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Patch, PatchParams};
 use kube::runtime::watcher::Event;
 use kube::{Api, Client};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The Service of a namespace is applied no more often than this: somebody else may want it otherwise, and not give in.
+/// Cool-down before the Service of a namespace is applied again: another controller may keep changing it back.
 const APPLY_EVERY: Duration = Duration::from_secs(5);
 
 /// The headless Services, one a namespace: the newest that is known of each, by the watch or by an answer of the API
@@ -25,16 +26,16 @@ pub struct Services {
     known: Mutex<HashMap<String, Known>>,
 }
 
-/// What is known of a Service: at first, nothing that says it is right.
+/// What is known of a Service: at first it counts as not right.
 #[derive(Debug, Default)]
 struct Known {
-    /// The resource version of which the rest is said.
+    /// The resource version that the other fields describe.
     version: String,
     /// It is as it should be.
     right: bool,
     /// When it was applied last.
     applied: Option<Instant>,
-    /// That was refused: a Service of somebody else has the name.
+    /// Applying was refused: another owner has a Service of this name.
     taken: bool,
     /// Who looks holds it: of many gangs that start at once, one looks.
     look: Arc<tokio::sync::Mutex<()>>,
@@ -77,15 +78,15 @@ impl Known {
 }
 
 impl Services {
-    /// Takes in news of Services. Returns the namespaces whose Service is not as it should be.
+    /// Handles an event of the Service watch. Returns the namespaces whose Service is not as it should be.
     pub fn watched(&self, event: Event<WatchedService>, listing: &mut Listing) -> Vec<String> {
         match event {
-            Event::Apply(service) => self.heard(&service, |known, version| known.seen(version, right(&service))),
+            Event::Apply(service) => self.update(&service, |known, version| known.seen(version, right(&service))),
             Event::InitApply(service) => {
                 listing.seen.extend(place(&service.metadata));
-                self.heard(&service, |known, version| known.seen(version, right(&service)))
+                self.update(&service, |known, version| known.seen(version, right(&service)))
             }
-            Event::Delete(service) => self.heard(&service, Known::gone),
+            Event::Delete(service) => self.update(&service, Known::gone),
             Event::Init => {
                 listing.seen.clear();
                 Vec::new()
@@ -94,12 +95,12 @@ impl Services {
         }
     }
 
-    /// Sees to it that the namespace has the Service, as it should be: without any request while it is known to be right.
-    /// Returns when to look again, if it was applied so recently that the cool-down has not passed. That keeps no gang from its
-    /// start: pods try for minutes to find each other.
+    /// Ensures that the namespace has the Service: without any request while it is known to be right.
+    /// Returns when to look again, if it was applied so recently that the cool-down has not passed. No gang waits for
+    /// that: pods try for minutes to find each other.
     ///
     /// # Errors
-    /// [`Error::Taken`] when somebody else made a Service of this name that is not headless; [`Error::Api`].
+    /// [`Error::Taken`] when another owner has a Service of this name that is not headless; [`Error::Api`].
     pub async fn ensure(&self, client: &Client, namespace: &str) -> Result<Option<Duration>, Error> {
         let look = self.of(namespace, |known| (!known.right).then(|| known.look.clone()));
         let Some(look) = look else { return Ok(None) };
@@ -122,8 +123,8 @@ impl Services {
             return Ok(());
         }
         match there {
-            Some(_) => tracing::warn!(namespace, "Service {name} was changed by somebody: put right"),
-            None => tracing::info!(namespace, "Service {name} is made"),
+            Some(_) => tracing::warn!(namespace, "Service {name} was changed by another client: restored"),
+            None => tracing::info!(namespace, "creating Service {name}"),
         }
         let parameters = PatchParams::apply(names::FIELD_MANAGER).force();
         match services.patch(name, &parameters, &Patch::Apply(build::service(namespace))).await {
@@ -134,7 +135,7 @@ impl Services {
                 });
                 Ok(())
             }
-            // An address of its own cannot be taken from a Service: somebody else made it.
+            // `clusterIP` is immutable: the Service has another owner.
             Err(error) if code(&error) == Some(422) => {
                 self.of(namespace, |known| (known.applied, known.taken) = (Some(Instant::now()), true));
                 Err(taken())
@@ -143,8 +144,8 @@ impl Services {
         }
     }
 
-    /// Takes in what the watch says of one. Returns its namespace when it is not right.
-    fn heard(&self, service: &WatchedService, take: impl FnOnce(&mut Known, &str)) -> Vec<String> {
+    /// Records what the watch reports of a Service. Returns its namespace when it is not right.
+    fn update(&self, service: &WatchedService, take: impl FnOnce(&mut Known, &str)) -> Vec<String> {
         let Some((namespace, name)) = place(&service.metadata) else { return Vec::new() };
         if name != names::SERVICE {
             return Vec::new();
@@ -156,7 +157,7 @@ impl Services {
         if right { Vec::new() } else { vec![namespace] }
     }
 
-    /// What is not in a list is not there, unless it was made since: that is for a look to find out.
+    /// A Service that is not in the list does not exist, unless it was created since: the next read decides.
     fn sweep(&self, listing: &mut Listing) -> Vec<String> {
         let seen = std::mem::take(&mut listing.seen);
         let unseen = |namespace: &str| !seen.contains(&(namespace.to_owned(), names::SERVICE.to_owned()));
@@ -180,8 +181,7 @@ impl Services {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Known>> {
-        // Entries are independent of each other: a panic elsewhere leaves nothing half done.
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock()
     }
 }
 
@@ -245,7 +245,7 @@ mod tests {
     #[case::more_selected(|service: &mut Value| service["spec"]["selector"]["theirs"] = json!("x"))]
     #[case::ready_only(|service: &mut Value| service["spec"]["publishNotReadyAddresses"] = Value::Null)]
     #[case::address(|service: &mut Value| service["spec"]["clusterIP"] = json!("10.0.0.1"))]
-    fn what_a_person_broke_is_noticed(#[case] change: fn(&mut Value)) {
+    fn changes_by_other_clients_are_noticed(#[case] change: fn(&mut Value)) {
         let (services, mut listing) = one("1");
         assert_eq!(services.watched(Event::Apply(service("2", change)), &mut listing), ["n"]);
         assert!(!is_right(&services));
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ours_to_say_is_let_be() {
+    fn fields_and_services_of_others_are_left_unchanged() {
         let (services, mut listing) = one("1");
         let labelled = service("2", |service| service["metadata"]["labels"]["team"] = json!("a"));
         assert_eq!(services.watched(Event::Apply(labelled), &mut listing), [""; 0]);
@@ -278,7 +278,7 @@ mod tests {
         services.watched(Event::Init, &mut listing);
         assert_eq!(services.watched(Event::InitDone, &mut listing), ["n"]);
         assert!(!is_right(&services));
-        // It was made while the list was: the watch tells of it again.
+        // It was created during the list: the watch reports it again.
         services.watched(Event::Apply(service("3", |_| {})), &mut listing);
         assert!(is_right(&services));
     }
@@ -305,7 +305,7 @@ mod tests {
         let (services, mut listing) = one("1");
         services.watched(Event::Apply(service("2", unselecting)), &mut listing);
         let wait = || services.of("n", |known| known.wait());
-        assert_eq!(wait(), Some(Duration::ZERO), "the first time it is put right at once");
+        assert_eq!(wait(), Some(Duration::ZERO), "the first time it is restored at once");
         services.of("n", |known| {
             known.applied = Some(Instant::now());
             known.answered("3");

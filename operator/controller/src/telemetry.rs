@@ -4,7 +4,7 @@
 //! is about. The trace id is that of the attempt ([`trace_id`]): every line and every span about one gang, of every operator
 //! process that ever dealt with it, has the same.
 
-use crate::facts::Key;
+use crate::key::Key;
 use opentelemetry::trace::{SpanContext, SpanId, TraceContextExt, TraceFlags, TraceId, TraceState, TracerProvider};
 use opentelemetry_otlp::{ExporterBuildError, SpanExporter};
 use opentelemetry_sdk::Resource;
@@ -24,7 +24,7 @@ use tracing_subscriber::{EnvFilter, Layer};
 
 /// The standard variables that name a collector (OTLP over HTTP); without one nothing is traced.
 const COLLECTORS: [&str; 2] = ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"];
-/// What the collector knows the operator as, unless OTEL_SERVICE_NAME says otherwise.
+/// Default of OTEL_SERVICE_NAME.
 const SERVICE: &str = "pawl-operator";
 
 /// Form of the log.
@@ -32,7 +32,7 @@ const SERVICE: &str = "pawl-operator";
 pub enum Format {
     /// One JSON object a line.
     Json,
-    /// For people.
+    /// Human-readable.
     Text,
 }
 
@@ -113,7 +113,7 @@ pub fn span(key: &Key, job_uid: &str, attempt: Option<&str>) -> Span {
         span.record("trace_id", &id);
         if let (Ok(trace), Ok(parent)) = (TraceId::from_hex(&id), SpanId::from_hex(&id[..16])) {
             let attempt = SpanContext::new(trace, parent, TraceFlags::SAMPLED, true, TraceState::NONE);
-            // Without a collector there is nobody to take it.
+            // There is no collector.
             let _ = span.set_parent(opentelemetry::Context::new().with_remote_span_context(attempt));
         }
     }

@@ -5,9 +5,9 @@
 //! that fails begins anew, after a backoff; what is gone by then is found out by comparison.
 
 use crate::context::Context;
-use crate::facts::{Key, Listing};
+use crate::facts::Listing;
+use crate::key::Key;
 use crate::names;
-use crate::reconcile::key_of;
 use crate::waits::Waits;
 use crate::watched::{WatchedJob, WatchedPod, WatchedService};
 use futures::channel::mpsc;
@@ -36,7 +36,7 @@ const JOB_PAGE: u32 = 50;
 /// A `TrainingJob`, or what is wrong with one: one that cannot be read must not hold up the others.
 pub type Guarded = DeserializeGuard<TrainingJob>;
 
-/// Where the controller's news come from.
+/// The controller's sources of events.
 pub struct Watches {
     /// `TrainingJob`s whose spec, labels or annotations changed.
     pub jobs: BoxStream<'static, ObjectRef<Guarded>>,
@@ -82,7 +82,7 @@ pub fn gangs(context: &Arc<Context>, namespaces: &[String], changed: &mpsc::Unbo
 
 /// Watches the `TrainingJob`s of `namespaces`, all when there are none. Jobs that are gone are forgotten everywhere.
 ///
-/// Of a relisting only what changed is passed on, so that one store holds what several watches say.
+/// Of a relisting only what changed is passed on, so that one store holds the result of several watches.
 pub fn jobs(context: &Arc<Context>, namespaces: &[String]) -> (BoxStream<'static, ObjectRef<Guarded>>, Store<Guarded>) {
     let (store, writer) = reflector::store::<Guarded>();
     let mut all = SelectAll::new();
@@ -92,7 +92,7 @@ pub fn jobs(context: &Arc<Context>, namespaces: &[String]) -> (BoxStream<'static
         let mut tracker = Tracker { context: context.clone(), store: store.clone(), scope, seen: HashSet::new() };
         all.push(events.flat_map(move |event| stream::iter(tracker.track(event))).boxed());
     }
-    // An empty list to begin with makes the store ready; whether the cache is filled is for the facts to say.
+    // An initial empty list makes the store ready; `GangWatches::unfilled` shows whether the caches are filled.
     let start = stream::iter([Event::Init, Event::InitDone]);
     let changes = predicates::generation.combine(predicates::labels).combine(predicates::annotations);
     let jobs = start.chain(all).map(Ok).reflect(writer).applied_objects();
@@ -109,18 +109,18 @@ struct Tracker {
 }
 
 impl Tracker {
-    /// The changes that an event says.
+    /// The changes that an event stands for.
     fn track(&mut self, event: Event<Guarded>) -> Vec<Event<Guarded>> {
         match event {
             Event::Apply(mut job) => {
                 slim(&mut job);
-                self.context.facts.adopt(&key_of(&job));
+                self.context.facts.adopt(&Key::of(&job));
                 vec![Event::Apply(job)]
             }
             Event::InitApply(mut job) => {
                 slim(&mut job);
-                self.seen.insert(key_of(&job));
-                self.context.facts.adopt(&key_of(&job));
+                self.seen.insert(Key::of(&job));
+                self.context.facts.adopt(&Key::of(&job));
                 vec![Event::Apply(job)]
             }
             Event::Delete(job) => {
@@ -135,7 +135,7 @@ impl Tracker {
                 let seen = std::mem::take(&mut self.seen);
                 let covered =
                     |job: &Guarded| self.scope.as_ref().is_none_or(|scope| job.namespace().as_ref() == Some(scope));
-                let gone = self.store.state_filter(|job| covered(job) && !seen.contains(&key_of(job)));
+                let gone = self.store.state_filter(|job| covered(job) && !seen.contains(&Key::of(job)));
                 gone.iter().for_each(|job| self.gone(job));
                 self.context.facts.orphan_others(self.scope.as_deref(), &seen);
                 gone.into_iter().map(|job| Event::Delete((*job).clone())).collect()
@@ -143,19 +143,19 @@ impl Tracker {
         }
     }
 
-    /// A job is no longer there: nothing is kept of it.
+    /// A job was deleted: its state is dropped.
     fn gone(&self, job: &Guarded) {
-        self.context.forget(&key_of(job));
+        self.context.jobs.forget(&Key::of(job));
     }
 }
 
-/// Drops what nobody reads.
+/// Drops fields that are never read.
 fn slim(job: &mut Guarded) {
     job.managed_fields_mut().clear();
     job.annotations_mut().remove("kubectl.kubernetes.io/last-applied-configuration");
 }
 
-/// What is to be watched: each namespace, or all at once.
+/// The scopes of the watches: each namespace, or all at once.
 fn scopes(namespaces: &[String]) -> Vec<Option<String>> {
     if namespaces.is_empty() { vec![None] } else { namespaces.iter().cloned().map(Some).collect() }
 }
@@ -170,17 +170,17 @@ where
     }
 }
 
-/// A watch that never ends: errors are logged and waited out.
+/// A watch that never ends: errors are logged, then it is restarted after a backoff.
 fn objects<K>(api: Api<K>, config: watcher::Config, what: &'static str) -> impl Stream<Item = Event<K>> + Send
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
     watcher::watcher(api, config).backoff(Waits::default()).filter_map(move |event| async move {
-        event.inspect_err(|error| tracing::warn!(%error, "watch of {what}: trying again")).ok()
+        event.inspect_err(|error| tracing::warn!(%error, "watch of {what} failed: restarting")).ok()
     })
 }
 
-/// Where news go.
+/// Where events go.
 struct Sink {
     changed: mpsc::UnboundedSender<Key>,
     unfilled: Arc<watch::Sender<usize>>,

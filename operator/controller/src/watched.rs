@@ -40,7 +40,7 @@ pub struct PodStatus {
     pub phase: Option<String>,
     /// Why, such as `Evicted`.
     pub reason: Option<String>,
-    /// Why, for people.
+    /// Human-readable message.
     pub message: Option<String>,
     /// Its address.
     #[serde(rename = "podIP")]
@@ -62,9 +62,9 @@ pub struct Condition {
     pub type_: String,
     /// True, False, Unknown.
     pub status: String,
-    /// Why, in one word.
+    /// Machine-readable reason.
     pub reason: Option<String>,
-    /// Why, for people.
+    /// Human-readable message.
     pub message: Option<String>,
 }
 
@@ -94,9 +94,9 @@ pub struct ContainerState {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Waiting {
-    /// In one word.
+    /// Machine-readable reason.
     pub reason: Option<String>,
-    /// For people.
+    /// Human-readable message.
     pub message: Option<String>,
 }
 
@@ -123,7 +123,7 @@ pub struct WatchedJob {
     /// Without managed fields.
     #[serde(deserialize_with = "slim")]
     pub metadata: ObjectMeta,
-    /// What was asked for.
+    /// The spec.
     #[serde(default)]
     pub spec: JobSpec,
     /// What the Job controller wrote.
@@ -157,7 +157,7 @@ pub struct PodTemplate {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct TemplateMeta {
-    /// Annotations. The API server lets nobody change them once pods may be made.
+    /// Annotations. Immutable once pods may be created.
     pub annotations: BTreeMap<String, String>,
 }
 
@@ -178,7 +178,7 @@ pub struct WatchedService {
     /// Without managed fields.
     #[serde(deserialize_with = "slim")]
     pub metadata: ObjectMeta,
-    /// What was asked for.
+    /// The spec.
     #[serde(default)]
     pub spec: ServiceSpec,
 }
@@ -191,7 +191,7 @@ pub struct ServiceSpec {
     pub selector: Option<BTreeMap<String, String>>,
     /// Names are given before pods are ready.
     pub publish_not_ready_addresses: Option<bool>,
-    /// Its address; `None` as a word when it is headless.
+    /// Its address; the string `None` when it is headless.
     #[serde(rename = "clusterIP")]
     pub cluster_ip: Option<String>,
 }

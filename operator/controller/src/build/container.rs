@@ -45,7 +45,7 @@ pub(super) fn installer(blueprint: &Blueprint<'_>) -> Option<Container> {
     })
 }
 
-/// Whether the image is somebody else's: it has no agent of its own.
+/// Whether the image is the user's: it contains no agent.
 pub(super) fn is_foreign(blueprint: &Blueprint<'_>) -> bool {
     !blueprint.job.spec.workload.command.is_empty()
 }
@@ -59,7 +59,7 @@ fn restricted() -> SecurityContext {
     }
 }
 
-/// What the pod template asks for, and the GPUs. A limit of an extended resource is its request.
+/// The resources of the pod template, and the GPUs. A limit of an extended resource is its request.
 fn resources(blueprint: &Blueprint<'_>) -> Option<ResourceRequirements> {
     let trainer = &blueprint.job.spec.trainer;
     let mut resources = trainer.pod_template.resources.clone().unwrap_or_default();
@@ -77,8 +77,8 @@ fn ports(blueprint: &Blueprint<'_>) -> Vec<ContainerPort> {
         container_port: i32::from(number),
         ..ContainerPort::default()
     };
-    let rendezvous = blueprint.is_gang().then(|| port("rendezvous", names::RENDEZVOUS_PORT));
-    std::iter::once(port("metrics", names::HTTP_PORT)).chain(rendezvous).collect()
+    let rendezvous = blueprint.is_gang().then(|| port("rendezvous", pod::RENDEZVOUS_PORT));
+    std::iter::once(port("metrics", pod::AGENT_HTTP_PORT)).chain(rendezvous).collect()
 }
 
 fn environment(blueprint: &Blueprint<'_>) -> Vec<EnvVar> {
@@ -97,13 +97,13 @@ fn environment(blueprint: &Blueprint<'_>) -> Vec<EnvVar> {
         set(pod::WORK_DIR, volumes::WORK.to_owned()),
         set(env::DATA, volumes::DATA.to_owned()),
         set(env::CHECKPOINTS, storage(blueprint.job).location),
-        set(pod::HTTP_PORT, names::HTTP_PORT.to_string()),
+        set(pod::HTTP_PORT, pod::AGENT_HTTP_PORT.to_string()),
         field("PAWL_POD_NAME", "metadata.name"),
         field("PAWL_NODE_NAME", "spec.nodeName"),
     ];
     if blueprint.is_gang() {
         let host = format!("{}-0.{}.{}.svc", blueprint.name(), names::SERVICE, blueprint.namespace());
-        all.push(set(pod::AGENT_ADDRESS, format!("{host}:{}", names::RENDEZVOUS_PORT)));
+        all.push(set(pod::AGENT_ADDRESS, format!("{host}:{}", pod::RENDEZVOUS_PORT)));
         all.push(set(pod::TOKEN_FILE, format!("{}/{}", volumes::TOKEN, names::TOKEN_KEY)));
     }
     // The user of the container has no home, and the root file system cannot be written.

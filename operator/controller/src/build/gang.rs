@@ -11,7 +11,7 @@ use kube::{Resource, ResourceExt};
 use pawl_api::TrainingJob;
 use pawl_api::status::AttemptStatus;
 
-/// The batch Job: all pods at once, none replaced, all ended when one fails. Pawl decides about the next attempt.
+/// The batch Job: all pods at once, none replaced, all terminated when one fails. Pawl decides about the next attempt.
 pub fn gang(blueprint: &Blueprint<'_>) -> Job {
     let size = i32::try_from(blueprint.plan.replicas).unwrap_or(i32::MAX);
     let meta = metadata(blueprint.job, blueprint.name(), blueprint.plan_hash);
@@ -30,8 +30,8 @@ pub fn gang(blueprint: &Blueprint<'_>) -> Job {
     Job { metadata: meta, spec: Some(spec), status: None }
 }
 
-/// What of a batch Job a person may have broken, as a patch that puts it right: labels, annotations, owner and size. The
-/// pod template cannot be changed once it is there, and whether it is suspended is its queue's to say.
+/// A patch that restores the mutable part of a batch Job: labels, annotations, owner and size. The pod template is
+/// immutable, and `suspend` belongs to its queue.
 pub fn gang_repair(job: &TrainingJob, attempt: &AttemptStatus) -> serde_json::Value {
     let size = pawl_decision::gang(&job.spec, attempt.purpose).replicas;
     serde_json::json!({
@@ -68,8 +68,8 @@ fn job_owner(job: &TrainingJob) -> OwnerReference {
     }
 }
 
-/// One failed pod ends the gang, whatever its exit code; so does a disruption. The Job controller would come to the same
-/// end by `backoffLimit`, but seconds later.
+/// One failed pod ends the gang, whatever its exit code; so does a disruption. `backoffLimit` would have the same
+/// effect, but seconds later.
 fn failure_policy() -> PodFailurePolicy {
     let failed = PodFailurePolicyOnExitCodesRequirement {
         container_name: Some(names::CONTAINER.to_owned()),

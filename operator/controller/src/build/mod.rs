@@ -29,7 +29,7 @@ use pawl_api::TrainingJob;
 use pawl_contract::plan::AttemptPlan;
 use std::collections::BTreeMap;
 
-/// What the operator knows that a `TrainingJob` does not say.
+/// The operator's own images.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Images {
     /// The trainer of jobs that name no image.

@@ -20,7 +20,7 @@ fn metadata(blueprint: &Blueprint<'_>, gang_uid: &str) -> ObjectMeta {
     }
 }
 
-/// The ConfigMap that holds the plan: nobody can change what an attempt runs.
+/// The ConfigMap that holds the plan: immutable, like what an attempt runs.
 ///
 /// # Errors
 /// The plan cannot be written as JSON.
@@ -34,7 +34,7 @@ pub fn plan(blueprint: &Blueprint<'_>, gang_uid: &str) -> serde_json::Result<Con
     })
 }
 
-/// What of a plan's ConfigMap a person may have broken, as a patch that puts it right: labels and owner.
+/// A patch that restores the mutable part of a plan's ConfigMap: labels and owner.
 pub fn plan_repair(job: &str, attempt: &str, gang_uid: &str) -> Value {
     json!({
         "apiVersion": "v1",

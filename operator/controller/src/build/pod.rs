@@ -1,4 +1,4 @@
-//! The pods of an attempt: the `restricted` Pod Security Standard, and what the job's pod template asks for.
+//! The pods of an attempt: the `restricted` Pod Security Standard, and the job's pod template.
 
 use super::{Blueprint, annotations, container, labels, volumes};
 use crate::names;
@@ -22,7 +22,7 @@ pub(super) fn template(blueprint: &Blueprint<'_>) -> PodTemplateSpec {
     let mut all_labels = wanted.labels.clone();
     all_labels.extend(labels(&blueprint.job.name_any(), blueprint.name()));
     let mut all_annotations = wanted.annotations.clone();
-    // What an attempt runs is read from here: once pods may be made, nobody can change it.
+    // What an attempt runs is read from here: it is immutable once pods may be created.
     all_annotations.extend(annotations(blueprint.job, blueprint.plan_hash));
     let metadata = ObjectMeta { labels: Some(all_labels), annotations: Some(all_annotations), ..ObjectMeta::default() };
     PodTemplateSpec { metadata: Some(metadata), spec: Some(spec(blueprint)) }

@@ -71,8 +71,8 @@ fn what_is_built_is_found_to_be_intact_and_the_jobs_own() {
     there.metadata.uid = Some(GANG_UID.to_owned());
     let facts = GangFacts::new(&serde_json::from_value(json!(there)).unwrap()).unwrap();
     assert!(facts.intact, "{facts:?}");
-    let told = (facts.job_uid.as_str(), facts.plan_hash.as_str(), facts.replicas, facts.suspended);
-    assert_eq!(told, ("job-uid", "hash", 2, false));
+    let read = (facts.job_uid.as_str(), facts.plan_hash.as_str(), facts.replicas, facts.suspended);
+    assert_eq!(read, ("job-uid", "hash", 2, false));
     let plan = PlanFacts::new(&plan(&made.blueprint(), GANG_UID).unwrap().metadata);
     assert_eq!(plan, PlanFacts { gang_uid: GANG_UID.to_owned(), intact: true });
 }
@@ -297,8 +297,8 @@ fn nobody_can_change_plan_and_token_and_both_go_with_the_batch_job() {
         assert_eq!((owner.kind.as_str(), owner.name.as_str(), owner.uid.as_str()), ("Job", "toy-3", GANG_UID));
         assert_eq!((metadata.name.as_deref(), metadata.namespace.as_deref()), (Some("toy-3"), Some("team")));
     }
-    let told: AttemptPlan = serde_json::from_str(&plan.data.unwrap()["plan.json"]).unwrap();
-    assert_eq!(told, made.plan);
+    let read: AttemptPlan = serde_json::from_str(&plan.data.unwrap()["plan.json"]).unwrap();
+    assert_eq!(read, made.plan);
     assert!(token.data.unwrap()["token"].0.len() >= 32);
 }
 

@@ -25,7 +25,7 @@ pub(super) const CHECKPOINTS: &str = "/pawl/checkpoints";
 pub(super) const TMP: &str = "/tmp";
 /// Shared memory of the ranks and their loaders.
 const SHM: &str = "/dev/shm";
-/// Size of [`SHM`] unless the job says otherwise.
+/// Size of [`SHM`] unless the job sets another.
 const SHM_SIZE: &str = "1Gi";
 
 /// A volume and where the trainer mounts it.

@@ -21,9 +21,9 @@ pub struct GangFacts {
     pub since: Timestamp,
     /// When the Job controller last began to make pods.
     pub started: Option<Timestamp>,
-    /// No pods are made: a queue holds it back, or has just let it go and the Job controller does not know yet.
+    /// No pods are made: held by a queue, or just admitted and not yet started by the Job controller.
     pub suspended: bool,
-    /// It was suspended again after it could run: its queue takes its devices back.
+    /// It was suspended again after it could run: it was preempted by its queue.
     pub taken: bool,
     /// The Job controller made it final: whether it failed, and why.
     pub finished: Option<Finished>,
@@ -40,7 +40,7 @@ pub struct GangFacts {
 pub struct Finished {
     /// It failed.
     pub failed: bool,
-    /// Why, for people.
+    /// Human-readable reason.
     pub message: String,
 }
 
@@ -50,10 +50,10 @@ impl GangFacts {
         let meta = &job.metadata;
         let made = |name: &str| job.spec.template.metadata.annotations.get(name).cloned().unwrap_or_default();
         let (plan_hash, job_uid) = (made(names::PLAN_HASH), made(names::JOB_UID));
-        let says = |name: &str, value: &str| {
-            meta.annotations.as_ref().and_then(|all| all.get(name)).is_some_and(|said| said == value)
+        let annotated = |name: &str, value: &str| {
+            meta.annotations.as_ref().and_then(|all| all.get(name)).is_some_and(|found| found == value)
         };
-        let annotated = says(names::PLAN_HASH, &plan_hash) && says(names::JOB_UID, &job_uid);
+        let annotated = annotated(names::PLAN_HASH, &plan_hash) && annotated(names::JOB_UID, &job_uid);
         let owned = owner(meta).is_some_and(|owner| owner.uid == job_uid);
         let replicas = job.spec.completions.or(job.spec.parallelism).and_then(|n| u32::try_from(n).ok()).unwrap_or(1);
         let whole = job.spec.parallelism.is_none_or(|n| u32::try_from(n) == Ok(replicas));
@@ -66,7 +66,7 @@ impl GangFacts {
             replicas,
             since: started.unwrap_or_else(|| created(meta)),
             started,
-            // Until it has a start again its age says nothing.
+            // Its age has no meaning until the Job controller has set a new start time.
             suspended: job.spec.suspend == Some(true) || holds(job, "Suspended").is_some() && started.is_none(),
             taken: false,
             finished: finished(job),
@@ -103,8 +103,8 @@ fn finished(job: &WatchedJob) -> Option<Finished> {
     let holds = |kind: &str| holds(job, kind);
     let failed = holds("Failed").or_else(|| holds("FailureTarget"));
     if let Some(condition) = failed {
-        let words = [condition.reason.as_deref(), condition.message.as_deref()];
-        let message = words.into_iter().flatten().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(": ");
+        let parts = [condition.reason.as_deref(), condition.message.as_deref()];
+        let message = parts.into_iter().flatten().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(": ");
         return Some(Finished { failed: true, message: truncated(&message, 256).to_owned() });
     }
     let complete = holds("Complete").or_else(|| holds("SuccessCriteriaMet"));
@@ -131,7 +131,9 @@ impl PlanFacts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::facts::{Facts, Key};
+    use crate::facts::Facts;
+    use crate::jobs::Jobs;
+    use crate::key::Key;
     use serde_json::{Value, json};
 
     fn gang(change: impl FnOnce(&mut Value)) -> GangFacts {
@@ -156,7 +158,7 @@ mod tests {
         assert!(!gang(|job| job["metadata"]["annotations"] = json!({})).intact);
         let other = gang(|job| job["metadata"]["annotations"]["pawl.dev/plan-hash"] = json!("0"));
         assert!(!other.intact);
-        assert_eq!(other.plan_hash, "h", "what it runs is not what somebody wrote on it");
+        assert_eq!(other.plan_hash, "h", "what it runs is not what its annotation was changed to");
         assert!(!gang(|job| job["spec"]["parallelism"] = json!(1)).intact);
         let orphan = gang(|job| job["metadata"]["ownerReferences"] = json!([]));
         assert!(!orphan.intact);
@@ -181,7 +183,7 @@ mod tests {
     #[test]
     fn a_gang_that_is_suspended_again_is_taken_for_good() {
         let taken = |seen: &[(bool, Value)]| {
-            let (facts, key) = (Facts::default(), Key::new("n", "toy"));
+            let (facts, key) = (Facts::new(Jobs::default()), Key::new("n", "toy"));
             for (suspended, start) in seen {
                 let there = gang(|job| {
                     job["spec"]["suspend"] = json!(suspended);
@@ -197,7 +199,7 @@ mod tests {
         let again = [(true, none.clone()), (false, none.clone())];
         assert!(taken(&[&waited, &again[..1]].concat()));
         assert!(taken(&[&waited, &again[..]].concat()), "its turn comes again, but its pods would be new ones");
-        // A watch that broke off tells only how it ended.
+        // A watch that was interrupted reports only the last state.
         assert!(taken(&[&waited[..], &[(false, second)]].concat()));
     }
 }

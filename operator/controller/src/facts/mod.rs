@@ -1,16 +1,18 @@
-//! What the watches say, compactly: for each `TrainingJob` its attempts, and of each its batch Job, ConfigMap and pods.
+//! What the watches report, compactly: for each `TrainingJob` its attempts, and of each its batch Job, ConfigMap and pods.
 //!
 //! Nothing else of a pod is kept, so that memory does not grow with pods' size. What is deleted in the cluster is
 //! remembered here as gone until the decision core has taken it in ([`Facts::release`]): how a pod ended is evidence.
 
 mod gang;
+mod job;
 mod pod;
 mod store;
 
 pub use gang::{Finished, GangFacts, PlanFacts, labelled, owner};
+pub(crate) use job::JobFacts;
 pub use pod::{PodEnd, PodFacts, Stand};
 pub(crate) use store::place;
-pub use store::{Facts, Key, Listing};
+pub use store::{Facts, Listing};
 
 use crate::names;
 
@@ -54,6 +56,12 @@ impl AttemptFacts {
     /// Number of the attempt; 0 when its name has none.
     pub fn number(&self) -> u32 {
         names::parse_attempt(&self.name).map_or(0, |(_, number)| number)
+    }
+
+    /// Drops what no longer exists.
+    fn drop_gone(&mut self) {
+        self.pods.retain(|pod| !pod.gone);
+        self.gang.take_if(|gang| gang.gone);
     }
 
     fn is_empty(&self) -> bool {

@@ -27,11 +27,11 @@ pub struct PodFacts {
     pub address: String,
     /// Where it is.
     pub stand: Stand,
-    /// When it is or was to be gone, if somebody deleted it.
+    /// When it is or was to be gone, if it was deleted.
     pub deleting: Option<Timestamp>,
     /// Why it was disrupted, if the cluster did it; empty otherwise.
     pub disruption: String,
-    /// The watch does not see it any more, and nothing announced its end: somebody took its label, or it was deleted by
+    /// It left the watch, and nothing announced its end: its label was removed, or it was deleted by
     /// force. It counts as alive until it was looked for.
     pub hidden: bool,
     /// It is no longer there. It is remembered until its attempt is released: how it ended is evidence.
@@ -45,7 +45,7 @@ pub struct PodFacts {
 pub enum Stand {
     /// The trainer's container does not run yet.
     Waiting {
-        /// What is wrong, for people; empty when it only takes time.
+        /// Human-readable problem; empty when the pod is merely starting.
         problem: String,
     },
     /// The trainer's container runs.
@@ -61,7 +61,7 @@ pub struct PodEnd {
     pub exit: Option<i32>,
     /// The kernel killed it because the memory limit was reached.
     pub out_of_memory: bool,
-    /// Why, for people; empty when the exit code says it all.
+    /// Human-readable reason; empty when the exit code is sufficient.
     pub cause: String,
     /// What the trainer's container left as its termination message; kept of the first pod only.
     pub termination: String,
@@ -98,7 +98,7 @@ impl PodFacts {
     }
 
     /// A pod that ended without having run ended for what it waited for: the kubelet only says that there was nothing to
-    /// stop. One that ran after all says itself why it ended.
+    /// stop. One that ran after all reports the reason itself.
     pub(super) fn explained_by(&mut self, before: &Stand) {
         match (before, &mut self.stand) {
             // While it is being deleted nothing is tried any more.
@@ -143,18 +143,18 @@ fn stand(pod: &WatchedPod, index: u32) -> Stand {
 
 fn ended(terminated: &Terminated, index: u32) -> PodEnd {
     let reason = terminated.reason.as_deref().unwrap_or_default();
-    let said = terminated.message.as_deref().unwrap_or_default();
-    let folded = said.starts_with('{');
+    let message = terminated.message.as_deref().unwrap_or_default();
+    let folded = message.starts_with('{');
     let out_of_memory = reason == "OOMKilled";
     let cause = match (out_of_memory, reason, terminated.exit_code) {
         (true, ..) => "its memory limit was reached (OOMKilled)".to_owned(),
         // The container could not be started, or its state was lost: nothing ran that could exit.
-        (_, "ContainerCannotRun" | "StartError" | STATUS_UNKNOWN, _) => text(reason, said),
+        (_, "ContainerCannotRun" | "StartError" | STATUS_UNKNOWN, _) => text(reason, message),
         (_, _, code) if code > 128 => format!("its container was killed by signal {}", code - 128),
-        _ if !folded && !said.is_empty() => truncated(said, MAX_TEXT).to_owned(),
+        _ if !folded && !message.is_empty() => truncated(message, MAX_TEXT).to_owned(),
         _ => String::new(),
     };
-    let termination = if index == 0 && folded { truncated(said, MAX_TERMINATION_MESSAGE) } else { "" };
+    let termination = if index == 0 && folded { truncated(message, MAX_TERMINATION_MESSAGE) } else { "" };
     PodEnd { exit: Some(terminated.exit_code), out_of_memory, cause, termination: termination.to_owned() }
 }
 
@@ -163,8 +163,8 @@ fn never_ran(pod: &WatchedPod) -> PodEnd {
     let status = &pod.status;
     let failed = |container: &ContainerStatus| {
         let terminated = container.state.terminated.as_ref().filter(|terminated| terminated.exit_code != 0)?;
-        let said = terminated.message.as_deref().or(terminated.reason.as_deref()).unwrap_or_default();
-        Some(text(&format!("init container {} exited with {}", container.name, terminated.exit_code), said))
+        let message = terminated.message.as_deref().or(terminated.reason.as_deref()).unwrap_or_default();
+        Some(text(&format!("init container {} exited with {}", container.name, terminated.exit_code), message))
     };
     let cause = status.init_container_statuses.iter().find_map(failed).unwrap_or_else(|| {
         let phase = status.phase.as_deref().unwrap_or_default();
@@ -184,8 +184,8 @@ fn problem(pod: &WatchedPod) -> String {
     let containers = status.init_container_statuses.iter().chain(&status.container_statuses);
     let waiting = containers.filter_map(|container| container.state.waiting.as_ref());
     let usual = |reason: &str| matches!(reason, "ContainerCreating" | "PodInitializing" | "");
-    let mut told = waiting.filter(|waiting| !usual(waiting.reason.as_deref().unwrap_or_default()));
-    let problem = told.next().map(|waiting| {
+    let mut problems = waiting.filter(|waiting| !usual(waiting.reason.as_deref().unwrap_or_default()));
+    let problem = problems.next().map(|waiting| {
         text(waiting.reason.as_deref().unwrap_or_default(), waiting.message.as_deref().unwrap_or_default())
     });
     problem.unwrap_or_default()
@@ -295,7 +295,7 @@ mod tests {
         }
         let Stand::Ended(end) = known.stand else { panic!("{known:?}") };
         assert_eq!((end.exit, end.cause.as_str()), (Some(137), "ErrImagePull: no such image"));
-        // One that ran after all, before anybody saw it run, says itself.
+        // One that ran after all, before it was seen running, reports the reason itself.
         let refused = json!({"terminated": {"exitCode": 1, "reason": "Error", "message": "no such plan"}});
         let mut ran = at(refused, false);
         ran.explained_by(&Stand::Waiting { problem: "ErrImagePull".to_owned() });

@@ -1,6 +1,8 @@
 //! The facts of all jobs, fed by the watches.
 
-use super::{AttemptFacts, GangFacts, PlanFacts, PodFacts};
+use super::{AttemptFacts, GangFacts, JobFacts, PlanFacts, PodFacts};
+use crate::jobs::Jobs;
+use crate::key::Key;
 use crate::names;
 use crate::observe::signature;
 use crate::watched::{WatchedJob, WatchedPod};
@@ -8,36 +10,12 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::PartialObjectMeta;
 use kube::runtime::watcher::Event;
-use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// A `TrainingJob`: namespace and name.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Key {
-    /// Namespace.
-    pub namespace: String,
-    /// Name.
-    pub name: String,
-}
-
-impl Key {
-    /// The key of `namespace/name`.
-    pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
-        Self { namespace: namespace.into(), name: name.into() }
-    }
-}
+use std::collections::HashSet;
 
 /// The facts of all jobs. Cheap to read: a reconcile copies those of its own job.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Facts {
-    jobs: Mutex<HashMap<Key, JobFacts>>,
-}
-
-#[derive(Debug, Default)]
-struct JobFacts {
-    attempts: Vec<AttemptFacts>,
-    /// Its `TrainingJob` is gone: nothing is evidence any more.
-    orphaned: bool,
+    jobs: Jobs,
 }
 
 /// One watch being listed anew: what is not in the list any more is gone.
@@ -66,7 +44,7 @@ pub(crate) fn place(meta: &ObjectMeta) -> Option<(String, String)> {
     Some((meta.namespace.clone()?, meta.name.clone()?))
 }
 
-/// The attempt of a pod: its batch Job's name, which nobody can change without the Job controller noticing.
+/// The attempt of a pod: its batch Job's name, which cannot be changed without the Job controller noticing.
 fn attempt_of(meta: &ObjectMeta) -> Option<(Key, String)> {
     let attempt = meta.labels.as_ref()?.get(names::BATCH_JOB)?;
     let (job, _) = names::parse_attempt(attempt)?;
@@ -81,7 +59,12 @@ fn attempt_named(meta: &ObjectMeta) -> Option<(Key, String)> {
 }
 
 impl Facts {
-    /// Takes in news of pods. Returns the jobs for which something changed that decisions depend on.
+    /// The facts part of the state of all jobs.
+    pub fn new(jobs: Jobs) -> Self {
+        Self { jobs }
+    }
+
+    /// Handles an event of the pod watch. Returns the jobs for which something changed that decisions depend on.
     pub fn pod(&self, event: Event<WatchedPod>, listing: &mut Listing) -> Vec<Key> {
         match event {
             Event::Apply(pod) => self.put_pod(&pod),
@@ -108,7 +91,7 @@ impl Facts {
         }
     }
 
-    /// Takes in news of batch Jobs. Returns the jobs for which something changed that decisions depend on.
+    /// Handles an event of the batch Job watch. Returns the jobs for which something changed that decisions depend on.
     pub fn gang(&self, event: Event<WatchedJob>, listing: &mut Listing) -> Vec<Key> {
         match event {
             Event::Apply(job) => self.put_gang(&job),
@@ -134,7 +117,7 @@ impl Facts {
         }
     }
 
-    /// Takes in news of the ConfigMaps that hold plans.
+    /// Handles an event of the watch on the plans' ConfigMaps.
     pub fn plan(&self, event: Event<PartialObjectMeta<ConfigMap>>, listing: &mut Listing) -> Vec<Key> {
         let put = |meta: &ObjectMeta, plan: Option<PlanFacts>| {
             let Some((key, attempt)) = attempt_named(meta) else { return Vec::new() };
@@ -159,17 +142,17 @@ impl Facts {
         }
     }
 
-    /// A batch Job that was just made: it is known before the watch tells of it.
+    /// Records a batch Job that was just created, before the watch reports it.
     pub fn assume(&self, key: &Key, attempt: &str, gang: GangFacts) {
         self.change(key, attempt, |facts| set_gang(facts, gang));
     }
 
-    /// A ConfigMap that was just made.
+    /// Records a ConfigMap that was just created.
     pub fn assume_plan(&self, key: &Key, attempt: &str, plan: PlanFacts) {
         self.change(key, attempt, |facts| facts.plan = Some(plan));
     }
 
-    /// A batch Job that was just deleted: it makes no more pods.
+    /// Records a batch Job that was just deleted: it creates no more pods.
     pub fn assume_deleting(&self, key: &Key, attempt: &str, uid: &str) {
         self.change(key, attempt, |facts| {
             if let Some(gang) = facts.gang.as_mut().filter(|gang| gang.uid == uid) {
@@ -187,7 +170,7 @@ impl Facts {
         })
     }
 
-    /// The node of this pod does not answer, and the pod was deleted.
+    /// The pod was deleted and its node is not ready: its end will not be reported.
     pub fn lose(&self, key: &Key, attempt: &str, uid: &str) {
         self.change(key, attempt, |facts| {
             facts.pods.iter_mut().filter(|pod| pod.uid == uid).for_each(|pod| pod.lost = true);
@@ -213,54 +196,38 @@ impl Facts {
 
     /// What is known of a job's attempts, oldest first.
     pub fn of(&self, key: &Key) -> Vec<AttemptFacts> {
-        self.lock().get(key).map(|job| job.attempts.clone()).unwrap_or_default()
+        self.jobs.change(key, |state| state.facts.attempts.clone()).unwrap_or_default()
     }
 
     /// The jobs of a namespace that have a gang of more than one pod at work: its pods meet by name.
     pub fn meeting(&self, namespace: &str) -> Vec<Key> {
         let meets = |facts: &AttemptFacts| facts.working_gang().is_some_and(|gang| gang.replicas > 1);
-        let jobs = self.lock();
-        let there = jobs.iter().filter(|(key, job)| key.namespace == namespace && job.attempts.iter().any(meets));
+        let jobs = self.jobs.lock();
+        let there = jobs.iter().filter(|(key, job)| key.namespace == namespace && job.facts.attempts.iter().any(meets));
         there.map(|(key, _)| key.clone()).collect()
     }
 
     /// An attempt's results are in the status: what is gone of it need not be remembered.
     pub fn release(&self, key: &Key, attempt: &str) {
-        let mut jobs = self.lock();
-        let Some(job) = jobs.get_mut(key) else { return };
-        if let Some(facts) = job.attempts.iter_mut().find(|facts| facts.name == attempt) {
-            facts.released = true;
-            drop_gone(facts);
-        }
-        tidy(&mut jobs, key);
+        self.jobs.change(key, |state| {
+            if let Some(facts) = state.facts.attempts.iter_mut().find(|facts| facts.name == attempt) {
+                facts.released = true;
+                facts.drop_gone();
+            }
+            state.facts.drop_empty();
+        });
     }
 
-    /// A `TrainingJob` is there.
+    /// A `TrainingJob` exists.
     pub fn adopt(&self, key: &Key) {
-        if let Some(job) = self.lock().get_mut(key) {
-            job.orphaned = false;
-        }
-    }
-
-    /// A `TrainingJob` is no longer there: only what is alive of it is remembered.
-    pub fn orphan(&self, key: &Key) {
-        let mut jobs = self.lock();
-        let Some(job) = jobs.get_mut(key) else { return };
-        job.orphaned = true;
-        job.attempts.iter_mut().for_each(drop_gone);
-        tidy(&mut jobs, key);
+        self.jobs.change(key, |state| state.facts.orphaned = false);
     }
 
     /// Orphans all jobs of the namespace (or of all) that are not `there`.
     pub fn orphan_others(&self, scope: Option<&str>, there: &HashSet<Key>) {
-        let known: Vec<Key> = self.lock().keys().cloned().collect();
+        let known: Vec<Key> = self.jobs.lock().keys().cloned().collect();
         let others = known.iter().filter(|key| scope.is_none_or(|scope| scope == key.namespace));
-        others.filter(|key| !there.contains(key)).for_each(|key| self.orphan(key));
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, JobFacts>> {
-        // Every change is a single assignment or a retain: a panic elsewhere leaves nothing half done.
-        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+        others.filter(|key| !there.contains(key)).for_each(|key| self.jobs.forget(key));
     }
 
     fn put_pod(&self, pod: &WatchedPod) -> Vec<Key> {
@@ -287,22 +254,7 @@ impl Facts {
 
     /// Changes what is known of an attempt. Returns the job when that matters to decisions.
     fn change(&self, key: &Key, attempt: &str, change: impl FnOnce(&mut AttemptFacts)) -> Vec<Key> {
-        let mut jobs = self.lock();
-        let job = jobs.entry(key.clone()).or_default();
-        let index = job.attempts.iter().position(|facts| facts.name == attempt).unwrap_or_else(|| {
-            let new = AttemptFacts { name: attempt.to_owned(), ..AttemptFacts::default() };
-            let at = job.attempts.partition_point(|facts| facts.number() < new.number());
-            job.attempts.insert(at, new);
-            at
-        });
-        let facts = &mut job.attempts[index];
-        let before = signature(facts);
-        change(facts);
-        if job.orphaned || facts.released {
-            drop_gone(facts);
-        }
-        let changed = signature(facts) != before;
-        tidy(&mut jobs, key);
+        let changed = self.jobs.entry(key, |state| state.facts.change(attempt, change));
         if changed { vec![key.clone()] } else { Vec::new() }
     }
 
@@ -313,21 +265,22 @@ impl Facts {
     ) -> Vec<Key> {
         let seen = std::mem::take(&mut listing.seen);
         let mut changed = Vec::new();
-        let mut jobs = self.lock();
-        for (key, job) in jobs.iter_mut().filter(|(key, _)| listing.covers(&key.namespace)) {
-            for facts in &mut job.attempts {
+        let mut jobs = self.jobs.lock();
+        for (key, state) in jobs.iter_mut().filter(|(key, _)| listing.covers(&key.namespace)) {
+            let JobFacts { attempts, orphaned } = &mut state.facts;
+            for facts in attempts {
                 let before = signature(facts);
                 forget(facts, &key.namespace, &seen);
                 if signature(facts) != before {
                     changed.push(key.clone());
                 }
-                if job.orphaned || facts.released {
-                    drop_gone(facts);
+                if *orphaned || facts.released {
+                    facts.drop_gone();
                 }
             }
-            job.attempts.retain(|facts| !facts.is_empty());
+            state.facts.drop_empty();
         }
-        jobs.retain(|_, job| !job.attempts.is_empty());
+        jobs.retain(|_, state| !state.is_empty());
         changed.dedup();
         changed
     }
@@ -347,17 +300,4 @@ fn set_gang(facts: &mut AttemptFacts, mut gang: GangFacts) {
         facts.released = false;
     }
     facts.gang = Some(gang);
-}
-
-fn drop_gone(facts: &mut AttemptFacts) {
-    facts.pods.retain(|pod| !pod.gone);
-    facts.gang.take_if(|gang| gang.gone);
-}
-
-fn tidy(jobs: &mut HashMap<Key, JobFacts>, key: &Key) {
-    let Some(job) = jobs.get_mut(key) else { return };
-    job.attempts.retain(|facts| !facts.is_empty());
-    if job.attempts.is_empty() {
-        jobs.remove(key);
-    }
 }

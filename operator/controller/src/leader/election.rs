@@ -1,4 +1,4 @@
-//! The I/O of the election, and what the rest of the operator knows of it.
+//! The I/O of the election, and its result for the rest of the operator.
 
 use super::{Act, Fence, LEASE, Seen, Timing, evaluate};
 use crate::client::around::AroundLayer;
@@ -14,7 +14,7 @@ use tokio::time::{self, Instant};
 /// What this replica is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// It knows nothing of the lease yet, or nothing any more.
+    /// It has not read the lease yet, or lost contact.
     Unknown,
     /// Another one holds the lease.
     Following {
@@ -30,7 +30,7 @@ pub enum Role {
     },
 }
 
-/// What the operator knows of the election. Clones share it.
+/// The result of the election. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Leadership {
     role: watch::Receiver<Role>,
@@ -133,13 +133,13 @@ impl Election {
         self.release().await;
     }
 
-    /// Looks at the lease and does what is to be done; says when to look again.
+    /// Reads the lease and acts on it. Returns when to do so again.
     async fn step(&mut self) -> Duration {
         let before = Instant::now();
         match time::timeout(self.timing.renew_every, self.look_and_act()).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) if conflict(&error) => {
-                tracing::debug!("the lease was written or deleted by somebody else: looking again");
+                tracing::debug!("the lease was written or deleted by another client: reading it again");
                 self.seen = None;
                 return Duration::from_millis(100);
             }
@@ -160,7 +160,7 @@ impl Election {
     }
 
     async fn look_and_act(&mut self) -> kube::Result<()> {
-        // A leader knows the lease: nobody else writes it, and if somebody does, the renewal is refused.
+        // A leader knows the lease: no other client writes it, and if one does, the renewal is refused.
         if !matches!(*self.role.borrow(), Role::Leading { .. }) || self.seen.is_none() {
             let lease = self.api.get_opt(LEASE).await?;
             let now = Instant::now();
@@ -214,7 +214,7 @@ impl Election {
         lease
     }
 
-    /// A right to act that has run out is given up; so is a lease that nobody was seen to renew.
+    /// A right to act that has run out is given up; so is a lease that was not renewed.
     fn expire(&mut self) {
         let now = Instant::now();
         let over = match *self.role.borrow() {

@@ -1,11 +1,11 @@
-//! Which replica of the operator acts: a Lease, a pure evaluation, thin I/O.
+//! Leader election: a Lease, a pure evaluation, thin I/O.
 //!
-//! [`evaluate`] says what to do about a lease; [`Election`] does it, every few seconds; [`Leadership`] is what the rest
-//! of the operator knows of it; [`Fence`] is why a replica that does not lead cannot write.
+//! [`evaluate`] decides what to do about a lease; [`Election`] does it, every few seconds; [`Leadership`] tells the rest
+//! of the operator the result; [`Fence`] prevents a replica that does not lead from writing.
 //!
 //! # No clock is compared with another
 //!
-//! The times in a Lease are for people. A follower measures, on its own monotonic clock, how long the lease has *not
+//! The times in a Lease are informational. A follower measures, on its own monotonic clock, how long the lease has *not
 //! changed since it saw it last*, and takes it over when that is longer than the lease's duration (15 s). Machines
 //! whose clocks differ by an hour elect as well as any.
 //!
@@ -23,14 +23,14 @@
 //! that starts, or was cut off, in that moment cannot know of it.
 //!
 //! The clock is `CLOCK_MONOTONIC`: a process that was stopped (SIGSTOP, a debugger) finds its right expired when it
-//! goes on. A machine that was suspended whole does not notice by that clock; there the update of the lease, which
+//! resumes. A machine that was suspended whole is not detected by that clock; there the update of the lease, which
 //! names the version that it replaces, is what fails.
 //!
 //! # Times
 //!
 //! Killed with SIGKILL, a leader is replaced at most `duration` + one look later: 15 s + 2 s. One that receives SIGTERM
 //! releases the lease, and is replaced at the next look. A container that restarts in the same pod has the same
-//! identity and goes on at once.
+//! identity and continues at once.
 
 mod election;
 mod fence;
@@ -51,9 +51,9 @@ pub const LEASE: &str = "pawl-operator";
 /// How long things take. Every replica must have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// A lease that was not renewed for so long may be taken.
+    /// A lease that was not renewed for this long may be taken over.
     pub duration: Duration,
-    /// A leader acts for so long after a renewal; less than `duration` by the longest request.
+    /// A leader acts for this long after a renewal; less than `duration` by the longest request.
     pub act_for: Duration,
     /// Time between renewals, and the longest that a renewal may take.
     pub renew_every: Duration,
@@ -89,7 +89,7 @@ impl Seen {
         Self { lease, at }
     }
 
-    /// Who holds it; nobody, when it was released.
+    /// The holder; `None` when it was released.
     pub fn holder(&self) -> Option<&str> {
         let holder = self.lease.spec.as_ref()?.holder_identity.as_deref()?;
         (!holder.is_empty()).then_some(holder)

@@ -1,49 +1,49 @@
-//! What running gangs say of themselves: agent 0 of each is asked, a few at a time, within deadlines.
+//! Polls the agents of running gangs: agent 0 of each, a few at a time, with deadlines.
 //!
-//! The controller says which gangs run ([`Live::watch`]) and reads their newest answer ([`Live::latest`]); this module
-//! asks, and names a job to be reconciled only when its answer matters: at once when a launch ended, at most every
-//! [`Pace::progress_every`] when a training got on.
+//! The controller registers running gangs ([`Live::watch`]) and reads their newest answer ([`Live::latest`]); this module
+//! polls, and requests a reconcile only when an answer matters: at once when a launch ended, at most every
+//! [`Pace::progress_every`] when a training progressed.
 //!
-//! A gang is asked once per [`Pace::ask_every`], at an offset that is a hash of the job's name: a thousand gangs that
-//! started together are asked one after another, not together, and the same each time. A connection serves one
-//! question: a thousand idle ones would cost more than a thousand new ones in five seconds. What cannot be read is
-//! counted and forgotten; the pods' own facts say when a gang is gone.
+//! A gang is polled once per [`Pace::ask_every`], at an offset that is a hash of the job's name: a thousand gangs that
+//! started together are polled one after another, always at the same offset. Each poll opens a connection: a thousand
+//! idle ones would cost more than a thousand new ones in five seconds. Invalid answers are counted and dropped; the pods'
+//! facts show when a gang is gone.
 
 mod ask;
+mod gang;
 mod pace;
 
 #[cfg(test)]
 mod tests;
 
+pub(crate) use gang::Gang;
+
+use crate::jobs::{JobState, Jobs};
+use crate::key::Key;
 use crate::metrics::{LiveOutcome, Metrics};
-use crate::names;
-use kube::runtime::reflector::ObjectRef;
 use pace::slot;
-use pawl_api::TrainingJob;
 use pawl_contract::live::Attempt;
-use pawl_contract::plan::LaunchKind;
-use pawl_contract::progress::Progress;
-use std::collections::BTreeMap;
+use pawl_contract::pod;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{self, Instant};
 
-/// Gangs that are due within this time are asked together: a thousand of them wake the process 50 times a second, not 200.
+/// Gangs that are due within this time are polled together: a thousand of them wake the process 50 times a second, not 200.
 const GRAIN: Duration = Duration::from_millis(20);
 
-/// How often and how long agents are asked.
+/// Intervals and limits of polling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// Time between two questions to one gang.
+    /// Poll interval of a gang.
     pub ask_every: Duration,
-    /// A job is named because of mere progress no more often than this.
+    /// Minimum interval between reconciles requested because of progress alone.
     pub progress_every: Duration,
-    /// Longest time from the connection to the end of the answer.
+    /// Timeout from connecting to the end of the answer.
     pub deadline: Duration,
-    /// Questions under way at a time.
+    /// Maximum number of concurrent polls.
     pub concurrency: usize,
     /// Port of agent 0.
     pub port: u16,
@@ -56,89 +56,56 @@ impl Default for Pace {
             progress_every: Duration::from_secs(15),
             deadline: Duration::from_secs(2),
             concurrency: 16,
-            port: names::HTTP_PORT,
+            port: pod::AGENT_HTTP_PORT,
         }
     }
 }
 
-/// Namespace and name of a job.
-type Key = (String, String);
-
-/// A gang that runs.
-struct Gang {
-    attempt: String,
-    address: IpAddr,
-    due: Instant,
-    answer: Option<Arc<Attempt>>,
-    /// When the job was named last, and with what.
-    told: Option<(Instant, Told)>,
-}
-
-/// What the controller was notified of.
-#[derive(Clone, PartialEq)]
-struct Told {
-    results: usize,
-    progress: Option<Progress>,
-}
-
-impl Told {
-    /// Only a training's progress is of interest before its end.
-    fn of(attempt: &Attempt) -> Self {
-        let progress = attempt.progress.as_ref().filter(|progress| progress.kind == LaunchKind::Train);
-        Self { results: attempt.results.len(), progress: progress.cloned() }
-    }
-}
-
-/// The gangs that are asked, and their newest answers. Clones share them.
+/// Polls agent 0 of every running gang. Clones share the answers.
 #[derive(Clone)]
 pub struct Live {
-    gangs: Arc<Mutex<BTreeMap<Key, Gang>>>,
+    jobs: Jobs,
     pace: Pace,
     metrics: Metrics,
-    jobs: mpsc::UnboundedSender<ObjectRef<TrainingJob>>,
+    news: mpsc::UnboundedSender<Key>,
     changed: Arc<tokio::sync::Notify>,
 }
 
 impl Live {
-    /// Asks nobody yet. The receiver names the jobs to reconcile.
-    pub fn new(pace: Pace, metrics: Metrics) -> (Self, mpsc::UnboundedReceiver<ObjectRef<TrainingJob>>) {
-        let (jobs, receiver) = mpsc::unbounded_channel();
-        let changed = Arc::new(tokio::sync::Notify::new());
-        (Self { gangs: Arc::default(), pace, metrics, jobs, changed }, receiver)
+    /// Polls no gang yet. The receiver yields the jobs to reconcile.
+    pub fn new(jobs: Jobs, pace: Pace, metrics: Metrics) -> (Self, mpsc::UnboundedReceiver<Key>) {
+        let (news, receiver) = mpsc::unbounded_channel();
+        (Self { jobs, pace, metrics, news, changed: Arc::default() }, receiver)
     }
 
-    /// Asks agent 0 of this attempt from now on. Saying it again changes nothing; another attempt or address replaces
-    /// the one before.
-    pub fn watch(&self, namespace: &str, job: &str, attempt: &str, address: IpAddr) {
-        let key = (namespace.to_owned(), job.to_owned());
-        let mut gangs = self.gangs();
-        if gangs.get(&key).is_some_and(|gang| gang.attempt == attempt && gang.address == address) {
-            return;
+    /// Polls agent 0 of this attempt from now on. A repeated call changes nothing; another attempt or address replaces
+    /// the previous one.
+    pub fn watch(&self, key: &Key, attempt: &str, address: IpAddr) {
+        let new = self.jobs.entry(key, |state| {
+            if state.gang.as_ref().is_some_and(|gang| gang.attempt == attempt && gang.address == address) {
+                return false;
+            }
+            let due = Instant::now() + slot(key, self.pace.ask_every);
+            state.gang = Some(Gang { attempt: attempt.to_owned(), address, due, answer: None, reported: None });
+            true
+        });
+        if new {
+            self.changed.notify_one();
         }
-        let due = Instant::now() + slot(&key, self.pace.ask_every);
-        gangs.insert(key, Gang { attempt: attempt.to_owned(), address, due, answer: None, told: None });
-        drop(gangs);
-        self.changed.notify_one();
     }
 
-    /// Asks this job's gang no more.
-    pub fn forget(&self, namespace: &str, job: &str) {
-        self.gangs().remove(&(namespace.to_owned(), job.to_owned()));
-    }
-
-    /// Asks nobody any more: this replica leads no more.
-    pub fn forget_all(&self) {
-        self.gangs().clear();
+    /// Polls this job's gang no more.
+    pub fn forget(&self, key: &Key) {
+        self.jobs.change(key, |state| state.gang = None);
     }
 
     /// The newest answer of this attempt.
-    pub fn latest(&self, namespace: &str, job: &str, attempt: &str) -> Option<Arc<Attempt>> {
-        let gangs = self.gangs();
-        let gang = gangs.get(&(namespace.to_owned(), job.to_owned()))?;
-        gang.answer.clone().filter(|_| gang.attempt == attempt)
+    pub fn latest(&self, key: &Key, attempt: &str) -> Option<Arc<Attempt>> {
+        let gang = |state: &mut JobState| state.gang.as_ref().filter(|gang| gang.attempt == attempt)?.answer.clone();
+        self.jobs.change(key, gang)?
     }
 
-    /// Asks, for as long as it is polled.
+    /// Polls for as long as this future is polled.
     pub async fn run(&self) {
         let free = Arc::new(Semaphore::new(self.pace.concurrency));
         let mut asking = JoinSet::new();
@@ -154,7 +121,7 @@ impl Live {
                     drop(permit);
                 });
             }
-            let next = self.gangs().values().map(|gang| gang.due).min();
+            let next = self.jobs.lock().values().filter_map(|state| Some(state.gang.as_ref()?.due)).min();
             let pause = async {
                 match next {
                     Some(next) => time::sleep_until(next.max(now + GRAIN)).await,
@@ -168,10 +135,12 @@ impl Live {
         }
     }
 
-    /// The gangs that are due; each is due again one interval after it was due, never twice for the same slot.
+    /// The gangs that are due; each is due again one interval later, never twice for the same slot.
     fn due(&self, now: Instant) -> Vec<Question> {
         let mut questions = Vec::new();
-        for (key, gang) in self.gangs().iter_mut().filter(|(_, gang)| gang.due <= now) {
+        let mut jobs = self.jobs.lock();
+        let gangs = jobs.iter_mut().filter_map(|(key, state)| Some((key, state.gang.as_mut()?)));
+        for (key, gang) in gangs.filter(|(_, gang)| gang.due <= now) {
             while gang.due <= now {
                 gang.due += self.pace.ask_every;
             }
@@ -188,44 +157,33 @@ impl Live {
             Ok(Err(outcome)) => Err(outcome),
             Err(_) => Err(LiveOutcome::Timeout),
         };
-        let (namespace, job) = &question.key;
         match answer {
             Ok(answer) => {
                 self.metrics.live(LiveOutcome::Ok);
-                self.answered(&question, answer, Instant::now());
+                self.answered(question, answer, Instant::now());
             }
             Err(outcome) => {
                 self.metrics.live(outcome);
+                let Key { namespace, name: job } = &question.key;
                 tracing::debug!(namespace, job, attempt = question.attempt, %address, ?outcome, "agent 0 gave no answer");
             }
         }
     }
 
-    /// Keeps an answer, and names the job when it matters.
-    fn answered(&self, question: &Question, answer: Attempt, now: Instant) {
-        let mut gangs = self.gangs();
-        let Some(gang) = gangs.get_mut(&question.key).filter(|gang| gang.attempt == question.attempt) else { return };
-        let new = Told::of(&answer);
-        gang.answer = Some(Arc::new(answer));
-        let matters = match &gang.told {
-            None => new.results > 0 || new.progress.is_some(),
-            Some((_, told)) if told.results != new.results => true,
-            Some((when, told)) => *told != new && now.duration_since(*when) >= self.pace.progress_every,
-        };
-        if matters {
-            gang.told = Some((now, new));
-            let (namespace, job) = &question.key;
-            // Nobody listens when the controller has stopped.
-            let _ = self.jobs.send(ObjectRef::new(job).within(namespace));
+    /// Keeps an answer, and has the job reconciled when it matters.
+    fn answered(&self, question: Question, answer: Attempt, now: Instant) {
+        let matters = self.jobs.change(&question.key, |state| {
+            let Some(gang) = state.gang.as_mut().filter(|gang| gang.attempt == question.attempt) else { return false };
+            gang.answered(answer, now, self.pace.progress_every)
+        });
+        if matters == Some(true) {
+            // The receiver is gone once the controller has stopped.
+            let _ = self.news.send(question.key);
         }
-    }
-
-    fn gangs(&self) -> MutexGuard<'_, BTreeMap<Key, Gang>> {
-        self.gangs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Whom to ask.
+/// A gang to poll.
 struct Question {
     key: Key,
     attempt: String,

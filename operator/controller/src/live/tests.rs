@@ -4,7 +4,10 @@ use super::*;
 use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::get;
+use parking_lot::Mutex;
 use pawl_contract::exit::Outcome;
+use pawl_contract::plan::LaunchKind;
+use pawl_contract::progress::Progress;
 use pawl_contract::report::LaunchResult;
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -32,7 +35,7 @@ async fn agent(routes: Router) -> u16 {
 
 fn answering(attempt: Arc<Mutex<Attempt>>) -> Router {
     let answer = move || {
-        let attempt = attempt.lock().unwrap().clone();
+        let attempt = attempt.lock().clone();
         async { axum::Json(attempt) }
     };
     Router::new().route("/attempt", get(answer))
@@ -52,33 +55,33 @@ fn progress(kind: LaunchKind, step: u64) -> Progress {
         .unwrap()
 }
 
-async fn named(jobs: &mut mpsc::UnboundedReceiver<ObjectRef<TrainingJob>>, limit: Duration) -> Option<String> {
+async fn named(jobs: &mut mpsc::UnboundedReceiver<Key>, limit: Duration) -> Option<String> {
     time::timeout(limit, jobs.recv()).await.ok().flatten().map(|job| job.name)
 }
 
 #[tokio::test]
 async fn a_job_is_named_when_a_launch_ends_and_seldom_for_progress() {
-    let says = Arc::new(Mutex::new(attempt("ups-1")));
-    let pace = pace(agent(answering(says.clone())).await);
-    let (live, mut jobs) = Live::new(pace, Metrics::new());
-    live.watch("team", "ups", "ups-1", LOOPBACK);
+    let answer = Arc::new(Mutex::new(attempt("ups-1")));
+    let pace = pace(agent(answering(answer.clone())).await);
+    let (live, mut jobs) = Live::new(Jobs::default(), pace, Metrics::new(Jobs::default()));
+    live.watch(&Key::new("team", "ups"), "ups-1", LOOPBACK);
     let asking = live.clone();
     let task = tokio::spawn(async move { asking.run().await });
     assert_eq!(named(&mut jobs, Duration::from_millis(200)).await, None, "nothing has happened");
 
-    says.lock().unwrap().results.push(result("measure-1"));
+    answer.lock().results.push(result("measure-1"));
     assert_eq!(named(&mut jobs, Duration::from_secs(2)).await.as_deref(), Some("ups"), "a launch ended");
-    let latest = live.latest("team", "ups", "ups-1").expect("an answer");
+    let latest = live.latest(&Key::new("team", "ups"), "ups-1").expect("an answer");
     assert_eq!(latest.results.len(), 1);
     assert_eq!(named(&mut jobs, Duration::from_millis(200)).await, None, "nothing new");
 
-    says.lock().unwrap().progress = Some(progress(LaunchKind::Measure, 7));
-    assert_eq!(named(&mut jobs, pace.progress_every * 2).await, None, "progress of a measurement is nobody's business");
+    answer.lock().progress = Some(progress(LaunchKind::Measure, 7));
+    assert_eq!(named(&mut jobs, pace.progress_every * 2).await, None, "progress of a measurement does not matter");
 
-    let writer = says.clone();
+    let writer = answer.clone();
     let steps = tokio::spawn(async move {
         for step in 1.. {
-            writer.lock().unwrap().progress = Some(progress(LaunchKind::Train, step));
+            writer.lock().progress = Some(progress(LaunchKind::Train, step));
             time::sleep(Duration::from_millis(10)).await;
         }
     });
@@ -97,32 +100,32 @@ async fn an_answer_of_other_pods_at_the_same_address_is_not_believed() {
     let mut other = attempt("other-3");
     other.results.push(result("measure-1"));
     let pace = pace(agent(answering(Arc::new(Mutex::new(other)))).await);
-    let metrics = Metrics::new();
-    let (live, mut jobs) = Live::new(pace, metrics.clone());
-    live.watch("team", "ups", "ups-1", LOOPBACK);
+    let metrics = Metrics::new(Jobs::default());
+    let (live, mut jobs) = Live::new(Jobs::default(), pace, metrics.clone());
+    live.watch(&Key::new("team", "ups"), "ups-1", LOOPBACK);
     let _ = time::timeout(Duration::from_millis(300), live.run()).await;
-    assert!(live.latest("team", "ups", "ups-1").is_none());
+    assert!(live.latest(&Key::new("team", "ups"), "ups-1").is_none());
     assert!(jobs.try_recv().is_err());
     assert!(metrics.render().contains(r#"pawl_live_requests_total{outcome="invalid"}"#));
 }
 
 #[tokio::test]
 async fn a_new_attempt_does_not_see_the_answers_of_the_one_before() {
-    let says = Arc::new(Mutex::new(attempt("ups-1")));
-    let pace = pace(agent(answering(says)).await);
-    let (live, _jobs) = Live::new(pace, Metrics::new());
-    live.watch("team", "ups", "ups-1", LOOPBACK);
+    let answer = Arc::new(Mutex::new(attempt("ups-1")));
+    let pace = pace(agent(answering(answer)).await);
+    let (live, _jobs) = Live::new(Jobs::default(), pace, Metrics::new(Jobs::default()));
+    live.watch(&Key::new("team", "ups"), "ups-1", LOOPBACK);
     let _ = time::timeout(Duration::from_millis(300), live.run()).await;
-    assert!(live.latest("team", "ups", "ups-1").is_some());
-    assert!(live.latest("team", "ups", "ups-2").is_none());
-    live.watch("team", "ups", "ups-2", LOOPBACK);
-    assert!(live.latest("team", "ups", "ups-1").is_none());
-    live.forget("team", "ups");
-    assert!(live.latest("team", "ups", "ups-2").is_none());
+    assert!(live.latest(&Key::new("team", "ups"), "ups-1").is_some());
+    assert!(live.latest(&Key::new("team", "ups"), "ups-2").is_none());
+    live.watch(&Key::new("team", "ups"), "ups-2", LOOPBACK);
+    assert!(live.latest(&Key::new("team", "ups"), "ups-1").is_none());
+    live.forget(&Key::new("team", "ups"));
+    assert!(live.latest(&Key::new("team", "ups"), "ups-2").is_none());
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_is_counted_and_hurts_nobody() {
+async fn invalid_answers_are_counted_and_dropped() {
     let hang = Router::new().route("/attempt", get(async || time::sleep(Duration::from_secs(60)).await));
     let refuse = Router::new().route("/attempt", get(async || StatusCode::NO_CONTENT));
     let huge = Router::new().route("/attempt", get(async || vec![b' '; pawl_contract::live::MAX_ATTEMPT + 1]));
@@ -137,11 +140,11 @@ async fn what_cannot_be_read_is_counted_and_hurts_nobody() {
         ("unreachable", closed),
     ];
     for (outcome, port) in cases {
-        let metrics = Metrics::new();
-        let (live, mut jobs) = Live::new(pace(port), metrics.clone());
-        live.watch("team", "ups", "ups-1", LOOPBACK);
+        let metrics = Metrics::new(Jobs::default());
+        let (live, mut jobs) = Live::new(Jobs::default(), pace(port), metrics.clone());
+        live.watch(&Key::new("team", "ups"), "ups-1", LOOPBACK);
         let _ = time::timeout(Duration::from_millis(800), live.run()).await;
-        assert!(live.latest("team", "ups", "ups-1").is_none());
+        assert!(live.latest(&Key::new("team", "ups"), "ups-1").is_none());
         assert!(jobs.try_recv().is_err());
         let text = metrics.render();
         assert!(text.contains(&format!("pawl_live_requests_total{{outcome=\"{outcome}\"}}")), "{outcome}: {text}");
@@ -162,14 +165,14 @@ async fn no_more_are_asked_at_a_time_than_allowed() {
         }),
     );
     let pace = pace(agent(slow).await);
-    let (live, _jobs) = Live::new(pace, Metrics::new());
+    let (live, _jobs) = Live::new(Jobs::default(), pace, Metrics::new(Jobs::default()));
     for job in 0..50 {
-        live.watch("team", &format!("job-{job}"), "x", LOOPBACK);
+        live.watch(&Key::new("team", format!("job-{job}")), "x", LOOPBACK);
     }
     let _ = time::timeout(Duration::from_millis(600), live.run()).await;
     let most = MOST.load(Ordering::SeqCst);
     assert!((2..=pace.concurrency).contains(&most), "{most} at a time");
-    let answered = (0..50).filter(|job| live.latest("team", &format!("job-{job}"), "x").is_some()).count();
+    let answered = (0..50).filter(|job| live.latest(&Key::new("team", format!("job-{job}")), "x").is_some()).count();
     assert_eq!(answered, 50, "and all have their turn");
 }
 
@@ -178,7 +181,7 @@ fn a_thousand_gangs_are_spread_over_the_interval() {
     let interval = Duration::from_secs(5);
     let mut tenths = [0_u32; 10];
     for job in 0..1000 {
-        let key = ("team".to_owned(), format!("ups-{job}"));
+        let key = Key::new("team", format!("ups-{job}"));
         let at = slot(&key, interval);
         assert_eq!(at, slot(&key, interval), "the same each time");
         tenths[(at.as_secs_f64() * 2.0).min(9.0) as usize] += 1;

@@ -1,9 +1,9 @@
 //! The metric families computed from the samples of the jobs.
 
-use super::Samples;
 use super::exposition::Exposition;
 use super::exposition::Kind::{self, Counter, Gauge};
 use super::sample::{Bounds, PhaseSample, Sample};
+use crate::key::Key;
 use pawl_api::status::{PhaseState, Purpose, Stage};
 
 /// A metric family, and how to get its series of one job or phase.
@@ -118,21 +118,21 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
 }
 
 /// Writes every family.
-pub(super) fn write(samples: &Samples, out: &mut Exposition) {
+pub(super) fn write(samples: &[(&Key, &Sample)], out: &mut Exposition) {
     out.family("pawl_trainingjobs", Gauge, "Number of jobs by stage.");
     for each in STAGES {
-        let count = samples.values().filter(|sample| sample.stage == each).count();
+        let count = samples.iter().filter(|(_, sample)| sample.stage == each).count();
         out.series(&[("stage", stage(each))], count as f64);
     }
     for family in &JOBS {
         out.family(family.name, family.kind, family.help);
-        for ((namespace, job), sample) in samples {
+        for (Key { namespace, name: job }, sample) in samples {
             (family.series)(sample, &mut Row { out, labels: vec![("namespace", namespace), ("job", job)] });
         }
     }
     for family in &PHASES {
         out.family(family.name, family.kind, family.help);
-        for ((namespace, job), sample) in samples {
+        for (Key { namespace, name: job }, sample) in samples {
             for phase in &sample.phases {
                 let labels = vec![("namespace", namespace.as_str()), ("job", job), ("phase", &phase.name)];
                 (family.series)(phase, &mut Row { out, labels });

@@ -78,26 +78,24 @@ mod sample;
 mod tests;
 
 pub use requests::Counted;
+pub(crate) use sample::Sample;
 
 use crate::client::around::AroundLayer;
+use crate::jobs::Jobs;
+use crate::key::Key;
 use counters::Counters;
 use exposition::Exposition;
 use jiff::Timestamp;
 use pawl_api::{TrainingJob, TrainingJobStatus};
 use pawl_decision::observed::Observed;
-use sample::Sample;
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
-
-/// Samples by namespace and name.
-type Samples = BTreeMap<(String, String), Sample>;
 
 /// The metrics of one operator process. Clones share them.
 #[derive(Clone)]
 pub struct Metrics {
     counters: Arc<Counters>,
-    samples: Arc<Mutex<Samples>>,
+    jobs: Jobs,
 }
 
 /// Outcome of a progress request to an agent.
@@ -115,16 +113,10 @@ pub enum LiveOutcome {
     Invalid,
 }
 
-impl Default for Metrics {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Metrics {
-    /// Metrics of a new process.
-    pub fn new() -> Self {
-        Self { counters: Arc::new(Counters::new()), samples: Arc::default() }
+    /// Metrics of a new process; the samples are kept in the state of the jobs.
+    pub fn new(jobs: Jobs) -> Self {
+        Self { counters: Arc::new(Counters::new()), jobs }
     }
 
     /// Updates the metrics of a job after its status was written, or found unchanged.
@@ -140,20 +132,9 @@ impl Metrics {
         now: Timestamp,
     ) {
         self.counters.changed(job, before, after, observed, now);
-        let key = key_of(job);
-        let mut samples = self.samples();
-        let sample = Sample::new(job, after, observed, samples.get(&key), now);
-        samples.insert(key, sample);
-    }
-
-    /// Drops all series of a deleted job.
-    pub fn forget(&self, namespace: &str, name: &str) {
-        self.samples().remove(&(namespace.to_owned(), name.to_owned()));
-    }
-
-    /// Drops the series of all jobs: this replica is no longer the leader.
-    pub fn forget_all(&self) {
-        self.samples().clear();
+        self.jobs.entry(&Key::of(job), |state| {
+            state.sample = Some(Sample::new(job, after, observed, state.sample.as_ref(), now));
+        });
     }
 
     /// Counts a reconcile. `error` is the kind of the error that ended it, from a fixed set.
@@ -179,19 +160,14 @@ impl Metrics {
     /// All metrics in Prometheus' text format, version 0.0.4.
     pub fn render(&self) -> String {
         let mut out = Exposition::default();
-        families::write(&self.samples(), &mut out);
+        {
+            let jobs = self.jobs.lock();
+            let samples: Vec<_> = jobs.iter().filter_map(|(key, state)| Some((key, state.sample.as_ref()?))).collect();
+            families::write(&samples, &mut out);
+        }
         process::write(&mut out);
         let mut text = out.into_text();
         text.push_str(&self.counters.render());
         text
     }
-
-    /// The samples; each update is a single assignment, so the map stays consistent after a panic elsewhere.
-    fn samples(&self) -> MutexGuard<'_, Samples> {
-        self.samples.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-fn key_of(job: &TrainingJob) -> (String, String) {
-    (job.metadata.namespace.clone().unwrap_or_default(), job.metadata.name.clone().unwrap_or_default())
 }

@@ -8,7 +8,8 @@ use pawl_contract::decimal::Decimal;
 use pawl_decision::observed::{AttemptState, Observed};
 
 /// The metric values of a job.
-pub(super) struct Sample {
+#[derive(Debug)]
+pub(crate) struct Sample {
     pub(super) stage: Stage,
     /// Type and reason of the conditions that are True.
     pub(super) conditions: Vec<(Box<str>, Box<str>)>,
@@ -36,7 +37,7 @@ pub(super) struct Sample {
 }
 
 /// An estimate with its confidence interval.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct Bounds {
     pub(super) estimate: Option<f64>,
     pub(super) lower: Option<f64>,
@@ -44,6 +45,7 @@ pub(super) struct Bounds {
 }
 
 /// Checkpointing of a training.
+#[derive(Debug)]
 pub(super) struct Saving {
     pub(super) interval: f64,
     /// Time of the newest reported checkpoint, or of the start of training.
@@ -52,6 +54,7 @@ pub(super) struct Saving {
 }
 
 /// The metric values of a phase.
+#[derive(Debug)]
 pub(super) struct PhaseSample {
     pub(super) name: Box<str>,
     /// From 1.

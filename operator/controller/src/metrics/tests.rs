@@ -138,7 +138,7 @@ fn documented() -> BTreeSet<String> {
 
 #[test]
 fn the_documentation_lists_every_family_and_no_other() {
-    let metrics = Metrics::new();
+    let metrics = Metrics::new(Jobs::default());
     let after = TrainingJobStatus { attempt: None, ..status() };
     metrics.job(&job("ups"), &status(), &after, &facts(AttemptState::Ended(Ending::Completed)), now());
     metrics.reconciled(Duration::from_millis(1), Some("conflict"));
@@ -162,7 +162,7 @@ fn the_documentation_lists_every_family_and_no_other() {
 
 #[test]
 fn a_job_shows_what_its_status_says() {
-    let metrics = Metrics::new();
+    let metrics = Metrics::new(Jobs::default());
     metrics.job(&job("ups"), &status(), &status(), &facts(AttemptState::Running), now());
     let series = read(&metrics.render());
     let of = |name: &str| series.get(name).copied();
@@ -186,24 +186,25 @@ fn a_job_shows_what_its_status_says() {
 
 #[test]
 fn the_series_of_a_deleted_job_are_removed() {
-    let metrics = Metrics::new();
+    let jobs = Jobs::default();
+    let metrics = Metrics::new(jobs.clone());
     let empty = metrics.render();
     let count = |text: &str| text.lines().filter(|line| line.contains("job=\"")).count();
     assert_eq!(count(&empty), 0);
     metrics.job(&job("ups"), &status(), &status(), &Observed::default(), now());
     metrics.job(&job("slm"), &status(), &status(), &Observed::default(), now());
     let both = metrics.render();
-    metrics.forget("team", "slm");
+    jobs.forget(&Key::new("team", "slm"));
     let one = metrics.render();
     assert_eq!(count(&both), 2 * count(&one));
     assert!(!one.contains("job=\"slm\""));
-    metrics.forget_all();
+    jobs.step_down();
     assert_eq!(count(&metrics.render()), 0);
 }
 
 #[test]
 fn a_phase_or_state_that_is_gone_leaves_no_series() {
-    let metrics = Metrics::new();
+    let metrics = Metrics::new(Jobs::default());
     metrics.job(&job("ups"), &status(), &status(), &Observed::default(), now());
     let mut after = status();
     after.phases.truncate(1);
@@ -217,7 +218,7 @@ fn a_phase_or_state_that_is_gone_leaves_no_series() {
 
 #[test]
 fn a_rollback_and_an_end_are_counted_once() {
-    let metrics = Metrics::new();
+    let metrics = Metrics::new(Jobs::default());
     let before = status();
     let mut after = before.clone();
     after.phases[0].state = PhaseState::RolledBack;
@@ -234,7 +235,7 @@ fn a_rollback_and_an_end_are_counted_once() {
 
 #[test]
 fn a_gang_that_waits_shows_since_when() {
-    let metrics = Metrics::new();
+    let metrics = Metrics::new(Jobs::default());
     let since: Timestamp = "2026-01-01T00:08:00Z".parse().unwrap();
     let pending = facts(AttemptState::Pending { since, message: String::new() });
     metrics.job(&job("ups"), &status(), &status(), &pending, now());
@@ -245,7 +246,7 @@ fn a_gang_that_waits_shows_since_when() {
 #[test]
 fn a_training_is_unsaved_since_it_began_or_its_newest_checkpoint_was_heard_of() {
     use pawl_api::status::CheckpointStatus;
-    let metrics = Metrics::new();
+    let metrics = Metrics::new(Jobs::default());
     let name = r#"pawl_job_unsaved_since_timestamp_seconds{namespace="team",job="ups"}"#;
     let at = |text: &str| text.parse::<Timestamp>().unwrap();
     let show = |status: &TrainingJobStatus, time: &str| {
@@ -258,16 +259,16 @@ fn a_training_is_unsaved_since_it_began_or_its_newest_checkpoint_was_heard_of() 
     assert_eq!(show(&status, "2026-01-01T00:11:00Z"), Some(began));
     status.training.as_mut().unwrap().last_checkpoint =
         Some(CheckpointStatus { name: "c1".to_owned(), step: 1, items: 1 });
-    let heard = at("2026-01-01T00:12:00Z").as_second() as f64;
-    assert_eq!(show(&status, "2026-01-01T00:12:00Z"), Some(heard));
-    assert_eq!(show(&status, "2026-01-01T00:20:00Z"), Some(heard));
+    let reported = at("2026-01-01T00:12:00Z").as_second() as f64;
+    assert_eq!(show(&status, "2026-01-01T00:12:00Z"), Some(reported));
+    assert_eq!(show(&status, "2026-01-01T00:20:00Z"), Some(reported));
     status.stage = Stage::Complete;
     assert_eq!(show(&status, "2026-01-01T00:21:00Z"), None, "nothing is left to save");
 }
 
 #[test]
 fn labels_are_escaped() {
-    let metrics = Metrics::new();
+    let metrics = Metrics::new(Jobs::default());
     let mut job = job("ups");
     job.spec.cost.currency = "a\"b\\c\nd".to_owned();
     metrics.job(&job, &status(), &status(), &Observed::default(), now());
@@ -277,7 +278,7 @@ fn labels_are_escaped() {
 /// A thousand jobs of ten phases: what is kept between scrapes is small, and a scrape is fast.
 #[test]
 fn a_thousand_jobs_are_cheap() {
-    let metrics = Metrics::new();
+    let metrics = Metrics::new(Jobs::default());
     let mut status = status();
     let phase = status.phases[0].clone();
     status.phases = (0..10).map(|n| PhaseStatus { name: format!("phase-{n}"), ..phase.clone() }).collect();

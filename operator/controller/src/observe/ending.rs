@@ -50,7 +50,7 @@ fn out_of_memory(pod: &PodFacts) -> bool {
     matches!(&pod.stand, Stand::Ended(end) if end.out_of_memory)
 }
 
-/// Whether the first pod says that the attempt came to its own end: done, or a launch failed with evidence.
+/// Whether the first pod reports a regular end of the attempt: done, or a launch failed with evidence.
 fn ran_its_plan(pod: &PodFacts) -> bool {
     exit(pod).is_some_and(Outcome::is_evidence)
 }
@@ -83,7 +83,7 @@ fn problem(pod: &PodFacts) -> Option<String> {
     }
 }
 
-/// What a pod itself says.
+/// The reason that a pod itself reports.
 fn failure(pod: &PodFacts) -> Option<String> {
     let Stand::Ended(end) = &pod.stand else { return None };
     let code = end.exit?;

@@ -1,8 +1,8 @@
-//! From facts to what decisions are made on. Pure: facts and live data in, [`Observed`] out.
+//! From facts to observations, the input of decisions. Pure: facts and live data in, [`Observed`] out.
 //!
 //! - [`state()`]: where an attempt is, and whether its gang was preempted or is broken;
 //! - `ending`: how it ended, and why;
-//! - `results`: what its launches found: the termination message of the first pod, and what agent 0 said before.
+//! - `results`: what its launches found: the termination message of the first pod, and what agent 0 reported before.
 
 mod ending;
 mod placement;
@@ -26,17 +26,17 @@ pub struct Scene<'a> {
     pub job_uid: &'a str,
     /// GPUs of each pod, for the placement.
     pub gpus: u32,
-    /// The launches of the attempt under way, in order, with its name: they tell which launch a killed pod was in.
+    /// The name and the launches, in order, of the running attempt: they identify the launch in which a pod was killed.
     pub under_way: Option<(&'a str, &'a [String])>,
     /// The facts of its attempts.
     pub attempts: &'a [AttemptFacts],
-    /// What agent 0 of the attempt under way said last.
+    /// The last answer of agent 0 of the running attempt.
     pub live: Option<&'a live::Attempt>,
     /// Now.
     pub now: Timestamp,
 }
 
-/// What decisions are made on.
+/// The observations on which decisions are based.
 pub fn observe(scene: &Scene<'_>) -> Observed {
     let there = scene.attempts.iter().filter(|facts| !facts.released || facts.alive().next().is_some());
     Observed { attempts: there.filter_map(|facts| attempt(scene, facts)).collect() }

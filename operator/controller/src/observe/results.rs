@@ -6,9 +6,9 @@ use pawl_contract::live;
 use pawl_contract::report::{LaunchResult, unfold};
 
 /// The results known of an attempt, in order: those of the first pod's termination message, and before there is one, or
-/// where it had no room, those that agent 0 told while it ran.
+/// where it had no room, those that agent 0 reported while it ran.
 ///
-/// `launches` are those of the plan, `ended` says that no pod is alive any more: then a pod that ran out of memory
+/// `launches` are those of the plan, `ended`: no pod is running any more: then a pod that ran out of memory
 /// without a report counts for the launch that it was in.
 pub(super) fn results(
     facts: &AttemptFacts,
@@ -16,20 +16,20 @@ pub(super) fn results(
     launches: &[String],
     ended: bool,
 ) -> Vec<LaunchResult> {
-    let told = facts.own_pods().find(|pod| pod.index == 0).and_then(termination);
-    let final_ = told.clone().unwrap_or_default();
+    let message = facts.own_pods().find(|pod| pod.index == 0).and_then(termination);
+    let final_ = message.clone().unwrap_or_default();
     let earlier = live.map(|live| live.results.as_slice()).unwrap_or_default();
     let missing = |result: &&LaunchResult| !final_.iter().any(|known| known.launch == result.launch);
     let mut results: Vec<LaunchResult> = earlier.iter().filter(missing).cloned().collect();
     results.extend(final_);
     if ended && let Some(pod) = facts.own_pods().find(|pod| out_of_memory(pod)) {
-        let launch = interrupted(&results, live, launches, told.is_some());
+        let launch = interrupted(&results, live, launches, message.is_some());
         results.extend(launch.map(|launch| host_out_of_memory(launch, pod)));
     }
     results
 }
 
-/// The results in a pod's termination message; `None` when it left none, or somebody else wrote it.
+/// The results in a pod's termination message; `None` when it left none, or it has another author.
 fn termination(pod: &PodFacts) -> Option<Vec<LaunchResult>> {
     let Stand::Ended(end) = &pod.stand else { return None };
     (!end.termination.is_empty()).then(|| unfold(&end.termination).ok().map(|folded| folded.launches))?
@@ -39,22 +39,22 @@ fn out_of_memory(pod: &PodFacts) -> bool {
     matches!(&pod.stand, Stand::Ended(end) if end.out_of_memory)
 }
 
-/// The launch in which a pod was killed, when that is certain: the one that ran when agent 0 was last heard, the one
+/// The launch in which a pod was killed, when that is certain: the one that ran when agent 0 last answered, the one
 /// after those that are known to have ended, or the only one. Evidence is never guessed.
 fn interrupted<'a>(
     results: &[LaunchResult],
     live: Option<&'a live::Attempt>,
     launches: &'a [String],
-    told: bool,
+    has_message: bool,
 ) -> Option<&'a str> {
     let ended = |launch: &str| results.iter().any(|result| result.launch == launch);
-    let heard = live.and_then(|live| live.progress.as_ref()).map(|progress| progress.launch.as_str());
-    if let Some(heard) = heard.filter(|launch| !ended(launch)) {
-        return Some(heard);
+    let running = live.and_then(|live| live.progress.as_ref()).map(|progress| progress.launch.as_str());
+    if let Some(running) = running.filter(|launch| !ended(launch)) {
+        return Some(running);
     }
     match launches {
         [only] if !ended(only) => Some(only),
-        _ if told => launches.iter().map(String::as_str).find(|launch| !ended(launch)),
+        _ if has_message => launches.iter().map(String::as_str).find(|launch| !ended(launch)),
         _ => None,
     }
 }

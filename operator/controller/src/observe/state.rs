@@ -84,7 +84,7 @@ fn problem(facts: &AttemptFacts) -> Option<(&PodFacts, &str)> {
     })
 }
 
-/// What keeps a gang from running, in one word, such as `Unschedulable` or `ErrImagePull`; `None` when only time does.
+/// Why a gang does not start, such as `Unschedulable` or `ErrImagePull`; `None` when it is merely starting.
 pub fn hindrance(facts: &AttemptFacts) -> Option<&str> {
     problem(facts).and_then(|(_, problem)| problem.split(':').next())
 }

@@ -234,8 +234,8 @@ fn results_survive_their_pod_and_complete_each_other() {
         progress: None,
     };
     let attempt = seen(facts(vec![gone(first), gone(exited(1, 0))]), Some(&live));
-    let told: Vec<_> = attempt.results.iter().map(|r| (r.launch.as_str(), r.outcome)).collect();
-    assert_eq!(told, [("a", Outcome::Done), ("b", Outcome::Done)]);
+    let results: Vec<_> = attempt.results.iter().map(|r| (r.launch.as_str(), r.outcome)).collect();
+    assert_eq!(results, [("a", Outcome::Done), ("b", Outcome::Done)]);
     assert_eq!(attempt.placement, "node-0,node-1/gpu:4");
 }
 

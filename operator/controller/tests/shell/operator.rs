@@ -8,8 +8,9 @@ use pawl_controller::build::Images;
 use pawl_controller::context::Context;
 use pawl_controller::error::Error;
 use pawl_controller::events::Events;
-use pawl_controller::facts::{Facts, Key, Listing};
+use pawl_controller::facts::{Facts, Listing};
 use pawl_controller::jobs::Jobs;
+use pawl_controller::key::Key;
 use pawl_controller::leader::Leadership;
 use pawl_controller::live::{Live, Pace};
 use pawl_controller::metrics::Metrics;
@@ -17,7 +18,6 @@ use pawl_controller::reconcile::reconcile;
 use pawl_controller::services::Services;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 /// What is watched of gangs: only what bears the operator's label.
 const WATCHED: [&str; 4] = ["pods", "jobs", "configmaps", "services"];
@@ -39,14 +39,15 @@ impl Operator {
     /// Starts, with caches as of `version`.
     pub fn start(api: &Api, version: u64) -> Self {
         let client = api.client();
-        let metrics = Metrics::new();
-        let (live, _) = Live::new(Pace::default(), metrics.clone());
+        let jobs = Jobs::default();
+        let metrics = Metrics::new(jobs.clone());
+        let (live, _) = Live::new(jobs.clone(), Pace::default(), metrics.clone());
         let context = Context {
             events: Events::new(client.clone(), "test"),
             client,
             images: Images { trainer: "trainer:1".to_owned(), agent: "agent:1".to_owned() },
-            facts: Arc::new(Facts::default()),
-            jobs: Jobs::default(),
+            facts: Facts::new(jobs.clone()),
+            jobs,
             live,
             metrics,
             leadership: Leadership::alone(),

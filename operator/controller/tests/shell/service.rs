@@ -5,7 +5,7 @@ use crate::cluster;
 use crate::crash::job;
 use crate::operator::Operator;
 use kube::runtime::controller::Action;
-use pawl_controller::facts::Key;
+use pawl_controller::key::Key;
 use serde_json::{Value, json};
 use std::time::Duration;
 

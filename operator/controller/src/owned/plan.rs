@@ -1,0 +1,86 @@
+//! The ConfigMap that holds an attempt's plan.
+
+use super::{Attempt, creation, repairing};
+use crate::build::{self, Blueprint};
+use crate::error::{Doing, Error, code};
+use crate::facts::{AttemptFacts, GangFacts, PlanFacts};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::{DeleteParams, Patch};
+
+/// The ConfigMap. The garbage collector deletes it with the batch Job.
+pub(crate) struct PlanConfigMap<'a>(pub(super) Attempt<'a>);
+
+impl PlanConfigMap<'_> {
+    /// Creates it. It is immutable, so an existing one with this owner is correct.
+    ///
+    /// # Errors
+    /// [`Error::Stale`] when an earlier batch Job's plan had to be deleted first; [`Error::Api`].
+    pub(crate) async fn create(&self, blueprint: &Blueprint<'_>, gang_uid: &str) -> Result<(), Error> {
+        let Attempt { context, key, name } = self.0;
+        let object = build::plan(blueprint, gang_uid)
+            .map_err(|error| Error::Local { what: "the plan's ConfigMap", why: error.to_string() })?;
+        match self.0.api::<ConfigMap>().create(&creation(), &object).await {
+            Ok(_) => {
+                context.facts.assume_plan(key, name, PlanFacts { gang_uid: gang_uid.to_owned(), intact: true });
+                Ok(())
+            }
+            Err(error) if code(&error) == Some(409) => match self.read().await? {
+                Some(plan) if plan.gang_uid == gang_uid => Ok(()),
+                // Left by an earlier batch Job of this name, or made by another client: pods must not read it.
+                Some(_) => {
+                    self.remove().await?;
+                    Err(Error::Stale)
+                }
+                None => Err(Error::Stale),
+            },
+            Err(error) => Err(error).doing(|| format!("create ConfigMap {name}")),
+        }
+    }
+
+    /// Deletes the plan of an earlier batch Job.
+    ///
+    /// # Errors
+    /// [`Error::Api`].
+    pub(crate) async fn remove(&self) -> Result<(), Error> {
+        let name = self.0.name;
+        match self.0.api::<ConfigMap>().delete(name, &DeleteParams::default()).await {
+            Ok(_) => Ok(()),
+            Err(error) if code(&error) == Some(404) => Ok(()),
+            Err(error) => Err(error).doing(|| format!("delete ConfigMap {name}")),
+        }
+    }
+
+    /// Restores labels and owner. Returns whether the ConfigMap is missing and has to be created again.
+    ///
+    /// # Errors
+    /// [`Error::Api`].
+    pub(crate) async fn repair(&self, facts: &AttemptFacts, gang: &GangFacts) -> Result<bool, Error> {
+        let Attempt { context, key, name } = self.0;
+        let right = |plan: &PlanFacts| plan.gang_uid == gang.uid && plan.intact;
+        let found = match &facts.plan {
+            Some(plan) => plan.clone(),
+            // Not in the watch: its label was removed, or it was deleted.
+            None => match self.read().await? {
+                Some(plan) => {
+                    let restored = PlanFacts { gang_uid: gang.uid.clone(), intact: true };
+                    context.facts.assume_plan(key, name, restored);
+                    plan
+                }
+                None => return Ok(true),
+            },
+        };
+        if !right(&found) {
+            tracing::warn!(attempt = name, "the ConfigMap of its plan was changed by another client: restored");
+            let patch = Patch::Apply(build::plan_repair(&key.name, name, &gang.uid));
+            let repaired = self.0.api::<ConfigMap>().patch_metadata(name, &repairing(), &patch).await;
+            repaired.doing(|| format!("repair ConfigMap {name}"))?;
+        }
+        Ok(false)
+    }
+
+    async fn read(&self) -> Result<Option<PlanFacts>, Error> {
+        let name = self.0.name;
+        let found = self.0.api::<ConfigMap>().get_metadata_opt(name).await;
+        Ok(found.doing(|| format!("read ConfigMap {name}"))?.map(|found| PlanFacts::new(&found.metadata)))
+    }
+}

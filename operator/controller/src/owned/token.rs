@@ -1,0 +1,64 @@
+//! The Secret that holds the token by which the pods of a gang trust each other.
+
+use super::{Attempt, creation, is_gang};
+use crate::build::{self, Blueprint};
+use crate::error::{Doing, Error, code};
+use crate::facts::{AttemptFacts, GangFacts};
+use crate::observe::{hindrance, state};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::DeleteParams;
+use pawl_decision::observed::AttemptState;
+use pawl_rendezvous::Token;
+use std::time::Duration;
+
+/// A gang whose scheduled pods are not running after this time may be waiting for its Secret. Pulling an image takes long
+/// as well.
+const SLOW_START: SignedDuration = SignedDuration::from_secs(60);
+/// Cool-down before the Secret is created again.
+const CREATE_EVERY: Duration = Duration::from_secs(120);
+
+/// The Secret; only of attempts with several pods. The operator may not read Secrets, so it does not know whether it exists.
+/// The garbage collector deletes it with the batch Job.
+pub(crate) struct TokenSecret<'a>(pub(super) Attempt<'a>);
+
+impl TokenSecret<'_> {
+    /// Creates it. One that a new batch Job finds belongs to an earlier one and is replaced; otherwise (`new` is false)
+    /// pods may have read it already.
+    ///
+    /// # Errors
+    /// [`Error::Api`]; [`Error::Local`] when the system has no random numbers.
+    pub(crate) async fn create(&self, blueprint: &Blueprint<'_>, gang_uid: &str, new: bool) -> Result<(), Error> {
+        if !is_gang(blueprint) {
+            return Ok(());
+        }
+        let name = self.0.name;
+        let secrets = self.0.api::<Secret>();
+        let token = Token::random().map_err(|error| Error::Local { what: "a token", why: error.to_string() })?;
+        let object = build::token(blueprint, gang_uid, &token);
+        match secrets.create(&creation(), &object).await {
+            Ok(_) => Ok(()),
+            Err(error) if code(&error) == Some(409) && !new => Ok(()),
+            Err(error) if code(&error) == Some(409) => {
+                let deleted = secrets.delete(name, &DeleteParams::default()).await;
+                if let Err(error) = deleted
+                    && code(&error) != Some(404)
+                {
+                    return Err(error).doing(|| format!("delete Secret {name}"));
+                }
+                secrets.create(&creation(), &object).await.doing(|| format!("create Secret {name}")).map(|_| ())
+            }
+            Err(error) => Err(error).doing(|| format!("create Secret {name}")),
+        }
+    }
+
+    /// Whether a gang that does not start may be missing its Secret, which has to be created again; true at most once per
+    /// cool-down.
+    pub(crate) fn may_be_missing(&self, facts: &AttemptFacts, gang: &GangFacts, now: Timestamp) -> bool {
+        let slow = gang.since.checked_add(SLOW_START).is_ok_and(|late| late < now);
+        let waits = || matches!(state(facts, now), Some(AttemptState::Pending { .. })) && hindrance(facts).is_none();
+        let scheduled = || facts.alive().any(|pod| !pod.node.is_empty());
+        let Attempt { context, key, .. } = self.0;
+        gang.replicas > 1 && slow && waits() && scheduled() && context.jobs.may_try(key, "token", CREATE_EVERY)
+    }
+}
