@@ -133,6 +133,15 @@ macro_rules! settings {
 
         impl Settings {
             /// These settings with `patch` applied. Maps (`nccl`, `workload`) are merged by key.
+            ///
+            /// ```
+            /// use pawl_contract::settings::{Compile, Settings};
+            ///
+            /// let baseline = Settings { batch_per_gpu: Some(8), ..Settings::default() };
+            /// let patch = Settings { compile: Some(Compile::Graph), ..Settings::default() };
+            /// let settings = baseline.with(&patch);
+            /// assert_eq!((settings.batch_per_gpu, settings.compile), (Some(8), Some(Compile::Graph)));
+            /// ```
             pub fn with(&self, patch: &Self) -> Self {
                 Self { $($field: Merge::merge(&self.$field, &patch.$field),)+ }
             }
@@ -264,7 +273,7 @@ settings! {
     workload: WorkloadSettings,
 }
 
-/// `globalBatch` is not divisible by `batchPerGpu` x ranks.
+/// Error: `globalBatch` is not divisible by `batchPerGpu` x ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchMismatch {
     /// Requested items per optimizer step.
@@ -290,12 +299,21 @@ impl std::fmt::Display for BatchMismatch {
 impl std::error::Error for BatchMismatch {}
 
 impl Settings {
-    /// Items per rank and micro-step.
+    /// Items per rank and micro-step: `batchPerGpu`, by default 1.
     pub fn batch(&self) -> u32 {
         self.batch_per_gpu.unwrap_or(1)
     }
 
     /// Micro-steps per optimizer step for `world_size` ranks, derived from `globalBatch` when that is set.
+    ///
+    /// ```
+    /// use pawl_contract::settings::Settings;
+    ///
+    /// let settings = Settings { batch_per_gpu: Some(8), global_batch: Some(96), ..Settings::default() };
+    /// assert_eq!(settings.accumulation(4)?, 3);
+    /// assert!(settings.accumulation(5).is_err());
+    /// # Ok::<(), pawl_contract::settings::BatchMismatch>(())
+    /// ```
     ///
     /// # Errors
     /// [`BatchMismatch`] when `globalBatch` is not divisible by `batchPerGpu` x `world_size`.

@@ -166,6 +166,6 @@ spec: {workload: {name: ups}}
         let mut found = Vec::new();
         refusals(&schema(), &new, &old, &mut found);
         assert_eq!(found.len(), 1, "{found:?}");
-        assert!(found[0].contains(value) && found[0].contains("make a new job"), "{}", found[0]);
+        assert!(found[0].contains(value) && found[0].contains("create a new TrainingJob"), "{}", found[0]);
     }
 }

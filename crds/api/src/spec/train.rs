@@ -7,7 +7,7 @@ use pawl_contract::plan::{Better, Criterion, LOSS};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The training that follows the phases. Without `items` and `epochs` there is none.
+/// The training that follows the phases. Without `items` and `epochs` the job does not train.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Train {
@@ -46,7 +46,7 @@ pub struct EarlyStopping {
     /// Evaluations without improvement before the end.
     #[schemars(range(min = 1, max = 10000))]
     pub patience: u32,
-    /// The least improvement that counts, in the unit of the metric. Default 0.
+    /// Minimum improvement, in the unit of the metric. Default 0.
     #[serde(default = "zero")]
     pub min_delta: Decimal,
 }
@@ -69,12 +69,12 @@ pub struct Checkpoint {
     #[schemars(range(min = 1, max = 1000))]
     pub keep: u32,
     /// `pvc://claim/dir`, `s3://bucket/dir`, `gs://bucket/dir` or `file:///dir`. Default: the state directory (local), or
-    /// storage that lives as long as the pod.
+    /// storage that is deleted with the pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub storage: Option<String>,
-    /// The metric by which one checkpoint is the best: it is kept beside the newest ones. Default: the metric of
-    /// `earlyStopping`, else the validation loss.
+    /// The metric that selects the best checkpoint, which is kept in addition to the newest ones. Default: the metric of
+    /// `earlyStopping`, otherwise the validation loss.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub best: Option<Criterion>,
 }
@@ -104,7 +104,7 @@ impl Default for Guard {
     }
 }
 
-/// The price of the devices: at most one of `gpuHour` and `machineHour`. Without a price hours are counted, money is not.
+/// The price of the devices: at most one of `gpuHour` and `machineHour`. Without a price, only device hours are reported.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Cost {

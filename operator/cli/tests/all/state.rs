@@ -82,5 +82,5 @@ fn a_full_disk_stops_the_run_and_loses_nothing() {
     assert!(grown.success());
     let output = scene.output(&["run", "job.yaml", "--state", "disk/state"]);
     assert_eq!(output.status.code(), Some(0), "{}\n{}", stdout(&output), stderr(&output));
-    assert!(stdout(&output).contains("kept on rung 1"), "{}", stdout(&output));
+    assert!(stdout(&output).contains("accepted (fallback 1)"), "{}", stdout(&output));
 }

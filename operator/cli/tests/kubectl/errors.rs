@@ -36,7 +36,11 @@ fn what_is_forbidden_names_the_verb() {
     });
     let printed = Program::new(&api).pawl(&["suspend", "toy"]);
     assert_eq!(printed.code, Some(4));
-    assert!(printed.err.contains("you may not patch trainingjobs.pawl.dev in namespace \"team\""), "{}", printed.err);
+    assert!(
+        printed.err.contains("you are not allowed to patch trainingjobs.pawl.dev in namespace \"team\""),
+        "{}",
+        printed.err
+    );
     assert!(printed.err.contains("User \"jo\""), "{}", printed.err);
 }
 

@@ -14,7 +14,7 @@ fn status_is_the_table_of_pawl_run_and_a_document_for_programs() {
         let printed = program.run(name, words);
         assert_eq!(printed.code, Some(0), "{}", printed.err);
         let line = |start: &str| printed.out.lines().find(|line| line.starts_with(start)).unwrap_or_default();
-        assert!(line("compile").contains("✓ kept") && line("compile").contains("[1.40, 1.60]"), "{}", printed.out);
+        assert!(line("compile").contains("✓ accepted") && line("compile").contains("[1.40, 1.60]"), "{}", printed.out);
         assert!(line("slow").contains("↩ rolled back"), "{}", printed.out);
         assert!(line("training").contains("50 steps, 400 items"), "{}", printed.out);
         assert_eq!(printed.err, "");

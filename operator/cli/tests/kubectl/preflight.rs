@@ -86,7 +86,11 @@ fn what_may_not_be_seen_is_unknown_and_no_verdict() {
     });
     let printed = preflight(&api, &manifest("s3://bucket/runs"), &[]);
     assert_eq!(printed.code, Some(0), "{}\n{}", printed.out, printed.err);
-    assert!(printed.out.contains("? capacity of the nodes: not checked, you may not list nodes"), "{}", printed.out);
+    assert!(
+        printed.out.contains("? capacity of the nodes: not checked, you are not allowed to list nodes"),
+        "{}",
+        printed.out
+    );
 }
 
 #[test]

@@ -91,7 +91,7 @@ fn a_slow_loader_is_answered_by_its_rung() {
     );
     world.run();
     assert_eq!(world.verdict("fuse"), (PhaseState::Accepted, "SpeedAboveThreshold", 2));
-    assert_eq!(world.told("LoaderBound"), 1);
+    assert_eq!(world.count_events("LoaderBound"), 1);
 }
 
 #[test]
@@ -398,5 +398,5 @@ fn a_compile_error_is_answered_by_its_rung() {
     );
     world.run();
     assert_eq!(world.verdict("fuse"), (PhaseState::Accepted, "SpeedAboveThreshold", 1));
-    assert_eq!((world.told("CompileFailed"), world.told("AttemptFailed")), (1, 0), "it is not retried");
+    assert_eq!((world.count_events("CompileFailed"), world.count_events("AttemptFailed")), (1, 0), "it is not retried");
 }

@@ -99,7 +99,7 @@ fn a_rung_answers_out_of_memory_and_replaces_the_one_before() {
     assert_eq!(world.verdict("batch"), (PhaseState::Accepted, "SpeedAboveThreshold", 3));
     let effective = serde_json::to_value(&world.status.effective_settings).unwrap();
     assert_eq!(effective, json!({"batchPerGpu": 16, "compile": "Fuse"}));
-    assert_eq!(world.told("OutOfMemory"), 2);
+    assert_eq!(world.count_events("OutOfMemory"), 2);
 }
 
 #[test]

@@ -93,13 +93,13 @@ fn only_what_depends_on_a_change_is_judged_anew() {
     // A later phase changes: the earlier one stays.
     world.edit(|spec| spec["phases"][1]["settings"] = json!({"attention": "Flash", "optimizerKernel": "Fused"}));
     world.run();
-    assert_eq!(world.told("Superseded"), 1);
+    assert_eq!(world.count_events("Superseded"), 1);
     assert_eq!(world.launches(LaunchKind::Measure, "fuse"), fuse);
     assert_eq!(world.launches(LaunchKind::Measure, "flash"), 2 * flash);
-    // An earlier phase changes: both are judged anew, and names do not collide.
+    // An earlier phase changes: both are evaluated again, and names do not collide.
     world.edit(|spec| spec["phases"][0]["settings"] = json!({"compile": "Fuse", "deterministic": true}));
     world.run();
-    assert_eq!(world.told("Superseded"), 3);
+    assert_eq!(world.count_events("Superseded"), 3);
     let names: std::collections::BTreeSet<_> = world.ran.iter().map(|plan| &plan.launch).collect();
     assert_eq!(names.len(), world.ran.len(), "no launch was made twice");
     // Another threshold is judged from the evidence that is there.
@@ -180,7 +180,7 @@ fn a_thin_phase_that_no_longer_helps_goes() {
     world.run();
     assert_eq!(world.verdict("loader"), (PhaseState::RolledBack, "NoLongerHelps", 0));
     assert_eq!(world.verdict("fuse").0, PhaseState::Accepted, "it is not judged again");
-    assert_eq!(world.told("Superseded"), 0);
+    assert_eq!(world.count_events("Superseded"), 0);
     let trained = world.ran.last().unwrap();
     assert!(trained.settings.compile.is_some() && trained.settings.loader_workers.is_none());
 }
@@ -193,7 +193,7 @@ fn every_launch_is_called_what_it_is() {
         factors(&[("bf16", 1.3)]),
     );
     world.run();
-    let titles: Vec<&str> = world.ran.iter().map(|plan| plan.shown()).collect();
+    let titles: Vec<&str> = world.ran.iter().map(|plan| plan.display_title()).collect();
     for title in [
         "baseline: check",
         "bf16: check",

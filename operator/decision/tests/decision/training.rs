@@ -191,8 +191,8 @@ fn scope_all_trains_on_with_the_baseline() {
     );
 }
 
-/// A job that only trains, and tells at its end where it began (a loss of 2.5) and what it left.
-fn telling(left: Option<CheckpointRef>) -> World {
+/// A job that only trains; its final report contains its first evaluation (a loss of 2.5) and its checkpoint.
+fn unobserved(left: Option<CheckpointRef>) -> World {
     World::new(
         spec(json!({"phases": []})),
         Box::new(move |plan, _| match plan.kind {
@@ -208,14 +208,17 @@ fn telling(left: Option<CheckpointRef>) -> World {
 }
 
 #[test]
-fn a_training_that_nobody_watched_says_where_it_began_and_what_it_left() {
+fn the_final_report_of_an_unobserved_training_contains_its_first_evaluation_and_checkpoint() {
     let last = CheckpointRef { name: "step-9000".to_owned(), step: 9_000, items: 90_000 };
-    let mut world = telling(Some(last.clone()));
+    let mut world = unobserved(Some(last.clone()));
     world.run();
-    // Nobody asked the gang between this checkpoint and its end.
+    // The gang was not observed between this checkpoint and its end.
     let training = world.status.training.as_ref().unwrap();
-    let told = training.last_checkpoint.as_ref().unwrap();
-    assert_eq!((told.name.as_str(), told.step, told.items), (last.name.as_str(), last.step, last.items));
+    let checkpoint = training.last_checkpoint.as_ref().unwrap();
+    assert_eq!(
+        (checkpoint.name.as_str(), checkpoint.step, checkpoint.items),
+        (last.name.as_str(), last.step, last.items)
+    );
     assert_eq!(training.measured.first_metric("loss").unwrap().value(), 2.5);
 }
 
@@ -226,7 +229,7 @@ fn a_training_began_where_its_first_validation_says_whenever_it_is_seen() {
         training.measured.first_metric("loss").map(|loss| loss.value())
     };
     for (items, loss, seen) in [(0, 2.5, Some(2.5)), (5_000, 0.5, None)] {
-        let mut world = telling(None);
+        let mut world = unobserved(None);
         trains(&mut world);
         world.progress(|progress| {
             (progress.items, progress.step) = (6_000, 600);
@@ -252,7 +255,7 @@ fn a_spec_that_rules_cannot_refuse_fails_before_anything_runs() {
     assert!(failure.message.starts_with("spec.trainer.podTemplate.env[0].name"), "{}", failure.message);
     assert!(world.ran.is_empty());
     assert!(world.events.iter().any(|event| event.reason == "InvalidSpec" && event.message == failure.message));
-    // It stays so; another spec gets another chance.
+    // It stays so; a changed spec is retried.
     assert!(!world.decide());
     world.edit(|spec| spec["trainer"]["podTemplate"]["env"] = json!([]));
     world.run();
@@ -291,9 +294,9 @@ fn a_rung_answers_a_failure_of_the_training() {
         let fuse = world.phase("fuse");
         assert_eq!((fuse.state, fuse.rung, fuse.training_rung), (PhaseState::Accepted, 0, Some(2)));
         assert_eq!(fuse.reason, outcome.to_string());
-        assert!(fuse.message.contains("rung 2 of 2") && fuse.message.contains("not measured"), "{}", fuse.message);
+        assert!(fuse.message.contains("fallback 2 of 2") && fuse.message.contains("not measured"), "{}", fuse.message);
         assert_eq!(world.verdict("flash").0, PhaseState::Accepted);
-        assert_eq!(world.told("Superseded"), 0, "nothing is judged anew");
+        assert_eq!(world.count_events("Superseded"), 0, "nothing is evaluated again");
         let runs = trained(&world);
         assert_eq!(runs.len(), 2);
         let resumed = runs[1].checkpoint.as_ref().unwrap();

@@ -1,4 +1,4 @@
-//! `status.json`: the manifest as it runs, and the status.
+//! `status.json`: the manifest and the status of a job.
 
 use super::{StateDir, StateError, write_atomic};
 use pawl_api::{TrainingJob, TrainingJobStatus};
@@ -16,22 +16,22 @@ pub const FORMAT: u32 = 1;
 pub struct Document {
     /// Format of this document.
     pub format: u32,
-    /// Hash of the spec, by which a changed manifest is noticed.
+    /// Hash of the spec, which detects a changed manifest.
     pub spec_hash: String,
-    /// The manifest as it runs; its `metadata.generation` counts the changes of the spec, from 1.
+    /// The manifest; its `metadata.generation` counts the changes of the spec, from 1.
     pub job: TrainingJob,
-    /// What Pawl believes, and why: the only memory of the decision core.
+    /// The status: the only persistent state of the decision core.
     pub status: TrainingJobStatus,
 }
 
-/// The document before its contents are trusted to be of a known format.
+/// The part of the document that identifies its format.
 #[derive(Deserialize)]
 struct Header {
     format: u32,
 }
 
 impl Document {
-    /// The document of a job that was never run.
+    /// The document of a new job.
     pub fn new(job: TrainingJob) -> Self {
         let mut document =
             Self { format: FORMAT, spec_hash: spec_hash(&job), job, status: TrainingJobStatus::default() };
@@ -40,7 +40,7 @@ impl Document {
         document
     }
 
-    /// Takes over the manifest of a later run. Returns whether the spec differs from what ran before.
+    /// Replaces the manifest by that of a later run. Returns whether the spec has changed.
     pub fn adopt(&mut self, job: TrainingJob) -> bool {
         let hash = spec_hash(&job);
         let changed = hash != self.spec_hash;
@@ -60,7 +60,7 @@ impl Document {
     /// Reads the document of `state`; `None` when no job was run there.
     ///
     /// # Errors
-    /// [`StateError::Corrupt`], [`StateError::Newer`] or [`StateError::Unusable`]; the file is left as it is.
+    /// [`StateError::Corrupt`], [`StateError::Newer`] or [`StateError::Unusable`]; the file is left unchanged.
     pub fn load(state: &StateDir) -> Result<Option<Self>, StateError> {
         let path = state.status();
         let bytes = match fs::read(&path) {
@@ -81,11 +81,17 @@ impl Document {
     }
 
     /// Reads the document of `state`, where a job must have run.
+    ///
+    /// # Errors
+    /// [`StateError::Absent`] when no job was run there, and as [`Self::load`].
     pub fn load_existing(state: &StateDir) -> Result<Self, StateError> {
         Self::load(state)?.ok_or_else(|| StateError::Absent { path: state.status() })
     }
 
-    /// Writes the document.
+    /// Writes the document atomically.
+    ///
+    /// # Errors
+    /// [`StateError::Unusable`] when it cannot be written.
     pub fn save(&self, state: &StateDir) -> Result<(), StateError> {
         let path = state.status();
         let mut bytes = serde_json::to_vec_pretty(self)
