@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_kubernetes_reads() {
+    fn accepts_the_durations_of_kubernetes_and_rejects_others() {
         for (text, seconds) in [("10m", 600.0), ("1h30m", 5400.0), ("168h", 604_800.0), ("250ms", 0.25), ("1.5s", 1.5)]
         {
             assert_eq!(text.parse::<Span>().unwrap().seconds(), seconds, "{text}");

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_launch_is_called_what_it_is() {
+    fn titles_describe_launches() {
         let title =
             Title { subject: "compile", rung: 0, kind: LaunchKind::Measure, arm: Arm::Control, index: 1, of: Some(3) };
         assert_eq!(title.to_string(), "compile: pair 2 of 3, control");

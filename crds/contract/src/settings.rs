@@ -257,16 +257,16 @@ settings! {
     nccl: NcclVariables,
     /// Bitwise reproducible results. Default false.
     deterministic: bool,
-    /// Maximum norm of the gradient; a larger gradient is scaled down. Default: no clipping.
+    /// Maximum norm of the gradient, above 0; a larger gradient is scaled down. Default: no clipping.
     gradient_clip: Decimal,
-    /// Learning rate. Default: the workload's.
+    /// Learning rate, above 0. Default: the workload's.
     learning_rate: Decimal,
     /// Optimizer steps of linear learning-rate warm-up from 0. Default 0.
     #[cfg_attr(feature = "schema", schemars(range(max = 100000000)))]
     warmup_steps: u32,
-    /// Decoupled weight decay. Default: the workload's.
+    /// Decoupled weight decay, at least 0. Default: the workload's.
     weight_decay: Decimal,
-    /// Decay of the exponential moving average of the weights. Default: the workload's.
+    /// Decay of the exponential moving average of the weights, at least 0 and below 1. Default: the workload's.
     ema: Decimal,
     /// Settings specific to the workload; preflight validates them.
     #[cfg_attr(feature = "schema", schemars(extend("maxProperties" = 64, "x-kubernetes-preserve-unknown-fields" = true)))]

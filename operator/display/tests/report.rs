@@ -209,7 +209,7 @@ fn the_status_alone_makes_a_page_with_every_pair() {
 }
 
 #[test]
-fn a_launch_is_called_what_it_is_and_its_name_is_only_a_tooltip() {
+fn a_launch_is_shown_by_its_title_with_its_name_as_tooltip() {
     let page = render(&evidence(""));
     for title in ["graph: pair 1 of 3, control", "big-batch, fallback 1: pair 3 of 3, candidate"] {
         assert!(page.contains(&format!(">{title}</td>")), "{title} is missing");
@@ -220,7 +220,7 @@ fn a_launch_is_called_what_it_is_and_its_name_is_only_a_tooltip() {
 
 /// The evidence of a launch is the same whether its report is at hand or only the status: one table for both.
 #[test]
-fn a_cluster_shows_what_a_machine_shows_of_the_same_launch() {
+fn a_launch_is_shown_alike_for_clusters_and_local_runs() {
     let whole = evidence("");
     let cluster = Evidence::new(whole.job.clone(), whole.status.clone(), Vec::new(), Vec::new());
     for known in &cluster.launches {

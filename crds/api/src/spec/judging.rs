@@ -23,7 +23,7 @@ pub struct Analysis {
     /// Pairs after which the verdict is Inconclusive. 1 to 7.
     #[schemars(range(min = 1, max = 7))]
     pub max_pairs: u32,
-    /// Type I error rate of a verdict in percent, over all interim analyses.
+    /// Type I error rate of a verdict over all interim analyses, in percent, above 0 and below 50.
     pub alpha_percent: Decimal,
     /// Treatment of inconclusive phases.
     pub on_inconclusive: OnInconclusive,
@@ -75,10 +75,10 @@ pub enum OnInconclusive {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Gates {
-    /// Minimum speedup of all accepted phases together over the baseline.
+    /// Minimum speedup of all accepted phases together over the baseline, a ratio above 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overall_speedup: Option<Decimal>,
-    /// Maximum increase of the validation loss over the original baseline, absolute.
+    /// Maximum increase of the validation loss over the original baseline, absolute, at least 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub validation_loss_delta: Option<Decimal>,
     /// Maximum relative difference of the validation loss from the original baseline's, in either direction: `"0.01"` allows
@@ -96,16 +96,16 @@ pub struct Gates {
     /// Maximum peak memory of a GPU (of a rank's tensors, on the CPU).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_memory: Option<Bytes>,
-    /// Maximum relative increase of the peak memory over the original baseline's: `"0.2"` allows 20 % more.
+    /// Maximum relative increase of the peak memory over the original baseline's, at least 0: `"0.2"` allows 20 % more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_memory_increase: Option<Decimal>,
     /// Minimum device utilization of all accepted phases together, 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_gpu_utilization: Option<Decimal>,
-    /// Minimum items per second of all accepted phases together, and of the training.
+    /// Minimum items per second of all accepted phases together, and of the training. Above 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_items_per_second: Option<Decimal>,
-    /// Maximum seconds per epoch of all accepted phases together, and of the training: the items of an epoch divided by the
+    /// Maximum seconds per epoch, above 0, of all accepted phases together, and of the training: the items of an epoch divided by the
     /// measured items per second, without evaluations and checkpoints.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_epoch_seconds: Option<Decimal>,
@@ -134,10 +134,10 @@ pub struct MetricGate {
     /// Which direction of the metric is an improvement.
     #[serde(default)]
     pub better: Better,
-    /// Maximum regression relative to the original baseline, such as `"0.03"` for 3 %.
+    /// Maximum regression relative to the original baseline, at least 0, such as `"0.03"` for 3 %.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_relative_regression: Option<Decimal>,
-    /// Maximum regression in the unit of the metric.
+    /// Maximum regression in the unit of the metric, at least 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_regression: Option<Decimal>,
     /// Minimum value of the metric.

@@ -12,10 +12,10 @@ pub struct Phase {
     /// Name, unique in the job: lower-case letters, digits and `-`.
     #[schemars(length(min = 1, max = 63))]
     pub name: String,
-    /// Expected speedup, shown in reports; not a gate.
+    /// Expected speedup, a ratio above 0, shown in reports; not a gate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected_speedup: Option<Decimal>,
-    /// Minimum lower confidence bound of the speedup. Default 1.02; 0.97 for an Enabler.
+    /// Minimum lower confidence bound of the speedup, a ratio above 0. Default 1.02; 0.97 for an Enabler.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_speedup: Option<Decimal>,
     /// Whether the phase changes the numerics.

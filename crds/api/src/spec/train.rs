@@ -46,7 +46,7 @@ pub struct EarlyStopping {
     /// Evaluations without improvement before the end.
     #[schemars(range(min = 1, max = 10000))]
     pub patience: u32,
-    /// Minimum improvement, in the unit of the metric. Default 0.
+    /// Minimum improvement, in the unit of the metric, at least 0. Default 0.
     #[serde(default = "zero")]
     pub min_delta: Decimal,
 }
@@ -63,7 +63,7 @@ fn zero() -> Decimal {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Checkpoint {
-    /// Time between checkpoints.
+    /// Time between checkpoints, at least 1s.
     pub every: Span,
     /// Checkpoints kept.
     #[schemars(range(min = 1, max = 1000))]
@@ -91,7 +91,7 @@ impl Default for Checkpoint {
 pub struct Guard {
     /// Whether the guard is enabled.
     pub enabled: bool,
-    /// Tolerated relative loss of throughput compared with the measurements.
+    /// Tolerated relative loss of throughput compared with the measurements, above 0 and below 1.
     pub throughput_tolerance: Decimal,
     /// Consecutive slow windows before a phase is rolled back.
     #[schemars(range(min = 1, max = 1000))]
@@ -108,10 +108,10 @@ impl Default for Guard {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Cost {
-    /// Price of one GPU for one hour.
+    /// Price of one GPU for one hour, at least 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu_hour: Option<Decimal>,
-    /// Price of one machine for one hour: of one replica with all its GPUs.
+    /// Price of one machine (a replica with all its GPUs) for one hour, at least 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machine_hour: Option<Decimal>,
     /// Currency of the price.
@@ -129,12 +129,12 @@ impl Default for Cost {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Lifecycle {
-    /// The job fails if it has been active for longer than this. Absent: no limit.
+    /// The job fails if it has been active for longer than this, at least 1s. Absent: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub active_deadline: Option<Span>,
-    /// All pods of a gang must run within this time; otherwise the gang is deleted and its GPUs are released.
+    /// All pods of a gang must run within this time, at least 1s; otherwise the gang is deleted and its GPUs are released.
     pub scheduling_timeout: Span,
-    /// A rank that completes no step within this time is considered hung.
+    /// A rank that completes no step within this time, at least 1s, is considered hung.
     pub hang_timeout: Span,
     /// Maximum number of infrastructure failures per trial, and in training.
     #[schemars(range(max = 1000))]

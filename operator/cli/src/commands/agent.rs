@@ -145,7 +145,7 @@ async fn run_attempt(
         tokio::select! {
             result = &mut run => {
                 let result = result?;
-                tracing::info!(end = ?result.end, "attempt ended{}{}", colon(&result.message), result.message);
+                tracing::info!(outcome = %outcome(&result), "attempt ended{}{}", colon(&result.message), result.message);
                 return Ok(result);
             }
             signal = interrupts.next() => {

@@ -40,7 +40,7 @@ fn every_broken_manifest_is_refused_exactly() {
 }
 
 #[test]
-fn every_bad_file_of_several_is_told() {
+fn the_errors_of_all_files_are_reported() {
     let scene = Scene::new();
     scene.write_job(|_| {});
     fs::write(scene.path().join("a.yaml"), "kind: Nonsense\n").unwrap();

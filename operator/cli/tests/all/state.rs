@@ -40,7 +40,7 @@ fn a_directory_that_cannot_be_written_or_is_another_jobs_is_refused() {
 }
 
 #[test]
-fn a_second_run_is_told_who_runs() {
+fn a_second_run_fails_and_identifies_the_first() {
     let scene = Scene::new();
     scene.write_job(|job| job["spec"]["workload"]["config"]["stepSeconds"] = 0.05.into());
     let mut first = scene.pawl(&["run", "job.yaml"]).spawn().unwrap();

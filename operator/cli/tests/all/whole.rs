@@ -22,7 +22,7 @@ fn a_run_in_a_pipe_judges_trains_and_shows_the_evidence() {
     );
     assert!(scene.state().join("report.html").exists());
 
-    // Done is done: once more starts nothing and says the same.
+    // A completed job: another run starts nothing and prints the same result.
     let started = scene.ledger("started").len();
     let again = scene.output(&["run", "job.yaml"]);
     assert_eq!(again.status.code(), Some(0), "{}", stderr(&again));
@@ -82,7 +82,7 @@ fn a_missed_gate_and_a_failed_job_have_their_own_exit_codes() {
 }
 
 #[test]
-fn a_changed_manifest_is_a_new_generation_and_judges_only_what_changed() {
+fn a_changed_manifest_is_a_new_generation_and_repeats_only_affected_evaluations() {
     let scene = Scene::new();
     scene.write_job(|job| job["spec"]["phases"].as_array_mut().unwrap().truncate(1));
     assert_eq!(scene.output(&["run", "job.yaml"]).status.code(), Some(0));

@@ -51,7 +51,7 @@ mod tests {
     use strum::IntoEnumIterator;
 
     #[test]
-    fn what_is_evidence_against_settings_has_the_trigger_of_its_name() {
+    fn outcomes_that_are_evidence_against_settings_have_the_trigger_of_their_name() {
         for outcome in Outcome::iter() {
             let against = outcome.is_evidence() && !matches!(outcome, Outcome::Done | Outcome::InvalidPlan);
             let trigger = unsafe_outcome(outcome).map(|trigger| trigger.to_string());

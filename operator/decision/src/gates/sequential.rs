@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn looks_are_where_the_spec_says() {
+    fn looks_follow_the_spec() {
         let at = |min_pairs, max_pairs| looks(&Analysis { min_pairs, max_pairs, ..Analysis::default() });
         assert_eq!(at(3, 7), [3, 5, 7]);
         assert_eq!(at(3, 6), [3, 5, 6]);

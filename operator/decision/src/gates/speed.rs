@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_median_leaves_out_what_is_not_finite() {
+    fn a_median_ignores_values_that_are_not_finite() {
         assert_eq!(median([].into_iter()), None);
         assert_eq!(median([3.0, f64::NAN, 1.0].into_iter()), Some(2.0));
         assert_eq!(median([3.0, 9.0, 1.0].into_iter()), Some(3.0));

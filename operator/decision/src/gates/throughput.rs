@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_promise_is_kept_within_its_tolerance() {
+    fn throughput_within_the_tolerance_raises_no_alarm() {
         let tolerance: Decimal = "0.2".parse().unwrap();
         assert_eq!(below_tolerance(100.0, &tolerance, 80.0), None);
         assert!(below_tolerance(100.0, &tolerance, 79.9).unwrap().contains("throughputTolerance is 0.2"));

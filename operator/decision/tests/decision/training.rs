@@ -62,7 +62,7 @@ fn divergence_reverts_changed_numerics_and_resumes_before_the_damage() {
 }
 
 #[test]
-fn a_training_that_is_stopped_says_where_it_goes_on() {
+fn a_stopped_training_reports_the_checkpoint_from_which_it_resumes() {
     let stopped = |edit: Value| {
         let mut world = training(json!({}));
         world.edit(|spec| spec.as_object_mut().unwrap().extend(edit.as_object().unwrap().clone()));
@@ -223,7 +223,7 @@ fn the_final_report_of_an_unobserved_training_contains_its_first_evaluation_and_
 }
 
 #[test]
-fn a_training_began_where_its_first_validation_says_whenever_it_is_seen() {
+fn the_first_validation_is_recorded_whenever_a_training_is_observed() {
     let first = |world: &World| {
         let training = world.status.training.as_ref().unwrap();
         training.measured.first_metric("loss").map(|loss| loss.value())
@@ -284,7 +284,7 @@ fn fallible(outcome: Outcome, fits: fn(&str) -> bool) -> World {
 }
 
 #[test]
-fn a_rung_answers_a_failure_of_the_training() {
+fn a_fallback_handles_a_failure_of_the_training() {
     for (outcome, resume_not_after) in
         [(Outcome::OutOfMemory, None), (Outcome::CompileFailed, None), (Outcome::NonFinite, Some(500))]
     {
@@ -396,7 +396,7 @@ fn the_best_checkpoint_of_a_training_is_in_the_status() {
 }
 
 #[test]
-fn what_judging_cost_is_deducted_from_what_was_saved() {
+fn the_cost_of_measurement_is_deducted_from_the_savings() {
     let saved = |cost: Value| {
         let mut world = World::new(
             spec(json!({"cost": cost, "trainer": {"gpusPerReplica": 4}, "train": {"items": 10_000_000}})),

@@ -234,7 +234,7 @@ fn batches_that_do_not_divide_are_all_listed() {
 }
 
 #[test]
-fn what_cannot_be_done_is_refused_before_anything_starts() {
+fn invalid_specs_fail_before_any_launch() {
     let search = json!([{"name": "s", "trials": 1, "epochs": 1, "objective": {"metric": "loss", "goal": "Minimize"}, "parameters": []}]);
     for (spec, reason, part) in [
         (json!({"search": search}), "SearchUnavailable", "remove spec.search"),
@@ -251,7 +251,7 @@ fn what_cannot_be_done_is_refused_before_anything_starts() {
 }
 
 #[test]
-fn preflight_of_what_is_built_in_is_one_rank_without_a_gpu() {
+fn the_preflight_of_the_built_in_trainer_is_one_rank_without_a_gpu() {
     let trainer = json!({"replicas": 2, "gpusPerReplica": 4});
     let shapes = |spec: serde_json::Value| {
         let mut world = World::new(spec, factors(FACTORS));
@@ -271,7 +271,7 @@ fn preflight_of_what_is_built_in_is_one_rank_without_a_gpu() {
 }
 
 #[test]
-fn preflight_finds_what_is_unsupported_and_a_rung_may_answer() {
+fn preflight_finds_unsupported_settings_and_a_fallback_may_replace_them() {
     let trainer = || -> crate::world::Trainer {
         Box::new(|plan, _| match serde_json::to_string(&plan.settings).unwrap().contains("Full") {
             true => ended(plan, Outcome::Unsupported),
@@ -291,7 +291,7 @@ fn preflight_finds_what_is_unsupported_and_a_rung_may_answer() {
 }
 
 #[test]
-fn a_suspended_job_holds_nothing_and_goes_on_where_it_was() {
+fn a_suspended_job_releases_its_devices_and_resumes() {
     let mut world = World::new(fuse(json!({"lifecycle": {"activeDeadline": "1h"}})), factors(FACTORS));
     world.run_until(|world| world.launches(LaunchKind::Measure, "fuse") == 2);
     world.edit(|spec| spec["suspend"] = json!(true));
@@ -341,7 +341,7 @@ fn a_queued_job_waits_without_a_deadline() {
 }
 
 #[test]
-fn what_its_queue_takes_back_is_no_failure_and_comes_again_at_once() {
+fn preemption_by_kueue_is_not_a_failure_and_is_retried_at_once() {
     let mut world = World::new(fuse(json!({"lifecycle": {"maxRestarts": 0}})), factors(FACTORS));
     for _ in 0..3 {
         world.run_until(|world| !world.alive().is_empty());
@@ -450,7 +450,7 @@ fn the_plan_of_an_attempt_follows_from_the_status_until_a_launch_has_ended() {
 }
 
 #[test]
-fn a_job_that_is_active_for_too_long_fails_and_lets_go() {
+fn a_job_beyond_its_deadline_fails_and_releases_its_devices() {
     let mut world = World::new(fuse(json!({"lifecycle": {"activeDeadline": "90s"}})), factors(FACTORS));
     world.run();
     assert_eq!(world.failure().0, "DeadlineExceeded");
@@ -508,7 +508,7 @@ fn device_time_is_counted_once() {
 }
 
 #[test]
-fn a_phase_that_is_judged_again_keeps_the_retries_of_a_phase_whose_name_begins_alike() {
+fn re_evaluating_a_phase_keeps_the_retries_of_a_phase_with_the_same_name_prefix() {
     for other in ["batch-recompute", "batch-r0"] {
         let mut world = World::new(
             json!({"lifecycle": {"maxRestarts": 3}, "phases": [

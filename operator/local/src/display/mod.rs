@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_of_a_launch_says_what_it_was_and_what_it_measured() {
+    fn the_line_of_a_launch_has_its_title_and_its_measurements() {
         let report: Report = serde_json::from_value(serde_json::json!({
             "contract": 1, "launch": "compile-r0-0bad-p1-a-0badcafe", "kind": "Measure", "rank": 0, "outcome": "Done",
             "itemsPerSecond": 10.83, "wallSeconds": 12.0, "losses": [{"items": 8, "loss": 0.5}],

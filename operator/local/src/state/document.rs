@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_saved_is_loaded() {
+    fn a_saved_document_is_loaded() {
         let (_directory, state) = state();
         assert_eq!(Document::load(&state).unwrap(), None);
         let document = Document::new(job(8));
