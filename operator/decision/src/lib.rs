@@ -12,6 +12,46 @@
 //! - `gates/`: one file for each gate, and the chains that apply them;
 //! - `attempt`: starts and stops attempts, and evaluates how they ended;
 //! - `fold`: turns results into evidence.
+//!
+//! # Example
+//! A shell without I/O, in which every launch succeeds and `compile: Graph` is 1.5 times as fast: the chain of gates accepts
+//! the phase.
+//!
+//! ```
+//! use pawl_api::status::{PhaseState, TrainingJobStatus};
+//! use pawl_contract::{exit::Outcome, plan::LaunchPlan, report::LaunchResult};
+//! use pawl_decision::{action::Action, decide, observed::{AttemptFacts, AttemptState, Ending, Observed}};
+//!
+//! let job: pawl_api::TrainingJob = serde_json::from_value(serde_json::json!({
+//!     "metadata": {"name": "toy"},
+//!     "spec": {
+//!         "workload": {"name": "ups"},
+//!         "phases": [{"name": "compile", "settings": {"compile": "Graph"}}],
+//!         "analysis": {"minPairs": 1, "maxPairs": 1},
+//!     },
+//! }))?;
+//! let run = |launch: &LaunchPlan| {
+//!     let mut result = LaunchResult::bare(&launch.launch, Outcome::Done);
+//!     result.measured.items_per_second = Some(if launch.settings.compile.is_some() { 150.0 } else { 100.0 });
+//!     result
+//! };
+//! let (mut status, mut observed) = (TrainingJobStatus::default(), Observed::default());
+//! for _ in 0..5 {
+//!     let decision = decide(&job, &status, &observed, jiff::Timestamp::UNIX_EPOCH);
+//!     status = decision.status;
+//!     for action in decision.actions {
+//!         if let Action::Start { plan, plan_hash } = action {
+//!             let results = plan.launches.iter().map(run).collect();
+//!             let (state, placement) = (AttemptState::Ended(Ending::Completed), "node-a/gpu:0".to_owned());
+//!             let facts = AttemptFacts { name: plan.attempt, plan_hash, state, placement, results, progress: None };
+//!             observed.attempts = vec![facts];
+//!         }
+//!     }
+//! }
+//! assert_eq!(status.phases[0].state, PhaseState::Accepted);
+//! assert_eq!(status.speedup.unwrap().as_str(), "1.5");
+//! # Ok::<(), serde_json::Error>(())
+//! ```
 
 #![forbid(unsafe_code)]
 #![warn(clippy::missing_errors_doc)]

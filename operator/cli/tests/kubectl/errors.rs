@@ -49,7 +49,11 @@ fn a_server_that_is_not_there_is_named() {
     let unused_address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let printed = Program::at(unused_address).pawl(&["status", "toy"]);
     assert_eq!(printed.code, Some(4), "{}", printed.err);
-    assert!(printed.err.contains(&format!("http://{unused_address}")) && printed.err.contains("refused"), "{}", printed.err);
+    assert!(
+        printed.err.contains(&format!("http://{unused_address}")) && printed.err.contains("refused"),
+        "{}",
+        printed.err
+    );
 }
 
 #[test]
