@@ -25,7 +25,6 @@ pub mod pod;
 pub mod progress;
 pub mod report;
 pub mod settings;
-mod termination;
 
 /// The contract version that plans and reports carry.
 pub const CONTRACT_VERSION: u32 = 1;

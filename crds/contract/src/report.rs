@@ -1,5 +1,7 @@
 //! Reports: the outcome and the measurements of a launch.
 
+mod termination;
+
 use crate::CONTRACT_VERSION;
 use crate::exit::Outcome;
 use crate::measured::Measured;
@@ -7,7 +9,7 @@ use crate::plan::{LaunchKind, LaunchPlan};
 use crate::progress::{BestCheckpoint, CheckpointRef};
 use serde::{Deserialize, Serialize};
 
-pub use crate::termination::{Folded, fold, unfold};
+pub use termination::{Folded, fold, unfold};
 
 /// Maximum length of the message of a [`LaunchResult`], bytes.
 pub const MAX_MESSAGE: usize = 200;

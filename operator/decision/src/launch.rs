@@ -6,7 +6,6 @@
 
 use crate::draft::Draft;
 use crate::fingerprint::fingerprint;
-use crate::gates::quality::seeds;
 use crate::gates::sequential::looks;
 use pawl_api::spec::{self, Analysis, Train, TrainingJobSpec};
 use pawl_api::status::{Arm, Purpose};
@@ -20,6 +19,8 @@ use serde_json::json;
 
 /// Maximum number of launches of one attempt: their results must fit into one termination message.
 pub(crate) const MAX_ATTEMPT_LAUNCHES: usize = 14;
+/// Maximum number of seeds of the quality gates: their launches and the baseline's fit into one attempt.
+const MAX_QUALITY_SEEDS: usize = 7;
 
 /// The part of the status that receives the result of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +67,11 @@ pub(crate) fn tag(spec: &TrainingJobSpec, kind: LaunchKind, settings: &Settings,
     fingerprint(&json!([kind, spec.workload, trainer.image, world, settings, seed, budget]), 8)
 }
 
+/// The tag of the preflight launch of `settings`.
+pub(crate) fn check_tag(spec: &TrainingJobSpec, settings: &Settings) -> String {
+    tag(spec, LaunchKind::Preflight, settings, seed(spec, 0), &budget(spec, LaunchKind::Preflight))
+}
+
 /// The hash in the name of a launch; the whole name when there is none.
 pub(crate) fn tag_of(launch: &str) -> &str {
     launch.rsplit_once('-').map_or(launch, |(_, tag)| tag)
@@ -106,6 +112,11 @@ fn whole(spec: &TrainingJobSpec) -> GangSize {
 pub(crate) fn seed(spec: &TrainingJobSpec, index: u32) -> u32 {
     let count = spec.seeds.len().max(1);
     spec.seeds.get(index as usize % count).copied().unwrap_or(42)
+}
+
+/// Number of seeds that the quality gates compare.
+pub(crate) fn quality_seeds(spec: &TrainingJobSpec) -> u32 {
+    spec.seeds.len().clamp(1, MAX_QUALITY_SEEDS) as u32
 }
 
 /// The budget of a launch of this kind.
@@ -226,7 +237,7 @@ impl Launch {
             LaunchKind::Measure => {
                 looks(&spec.analysis).into_iter().map(|look| look as u32).find(|&look| look > self.pair)
             }
-            LaunchKind::Quality => Some(seeds(spec)),
+            LaunchKind::Quality => Some(quality_seeds(spec)),
             LaunchKind::Preflight | LaunchKind::Search | LaunchKind::Train => None,
         };
         let title = Title { subject, rung, kind: self.plan.kind, arm: self.arm, index: self.pair, of };

@@ -2,41 +2,23 @@
 
 use crate::draft::Draft;
 use crate::fallback;
-use crate::launch::{EvidenceTarget, Launch, Work, budget, seed, tag};
+use crate::launch::{EvidenceTarget, Launch, Work, check_tag};
 use crate::problems;
 use crate::reason::Reason;
-use crate::revision::patch;
+use crate::revision::standalone;
 use crate::step::{Next, Step};
 use crate::trial::Trial;
-use pawl_api::spec::{Pin, TrainingJobSpec, Trigger};
+use pawl_api::spec::{Pin, Trigger};
 use pawl_api::status::{Arm, BaselineStatus, InvalidSettings, PhaseState, Purpose};
 use pawl_contract::exit::Outcome;
 use pawl_contract::measured::Measured;
 use pawl_contract::plan::LaunchKind;
 use pawl_contract::report::{LaunchResult, truncated};
-use pawl_contract::settings::Settings;
 
 /// Number of invalid settings after which the remaining ones are not checked.
 const MAX_INVALID: usize = 24;
 /// Maximum length of the message of invalid settings, bytes.
 const MAX_INVALID_MESSAGE: usize = 200;
-
-/// The baseline with the patches of the required phases and of the phase itself, with its fallback `rung` (0: none).
-pub(crate) fn standalone(spec: &TrainingJobSpec, index: usize, rung: u32) -> Settings {
-    let Some(phase) = spec.phases.get(index) else { return spec.settings.clone() };
-    let mut needed: Vec<&str> = phase.requires.iter().map(String::as_str).collect();
-    for earlier in spec.phases[..index].iter().rev() {
-        if needed.contains(&earlier.name.as_str()) {
-            needed.extend(earlier.requires.iter().map(String::as_str));
-        }
-    }
-    let required = spec.phases[..index].iter().filter(|earlier| needed.contains(&earlier.name.as_str()));
-    required.fold(spec.settings.clone(), |settings, earlier| settings.with(&earlier.settings)).with(&patch(phase, rung))
-}
-
-pub(crate) fn check_tag(spec: &TrainingJobSpec, settings: &Settings) -> String {
-    tag(spec, LaunchKind::Preflight, settings, seed(spec, 0), &budget(spec, LaunchKind::Preflight))
-}
 
 /// Checks the unchecked settings; after all checks, fails with all problems if any settings are invalid.
 pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {

@@ -1,7 +1,8 @@
 //! Collects all errors in the settings of a job into one message.
 
 use crate::draft::{Draft, MAX_MESSAGE};
-use crate::preflight::{check_tag, standalone};
+use crate::launch::check_tag;
+use crate::revision::standalone;
 use pawl_api::spec::{Pin, TrainingJobSpec};
 use pawl_contract::report::truncated;
 use pawl_contract::settings::Settings;

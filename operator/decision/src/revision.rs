@@ -18,6 +18,19 @@ pub(crate) fn patch(phase: &Phase, rung: u32) -> Settings {
     fallback.map_or_else(|| phase.settings.clone(), |fallback| phase.settings.with(&fallback.settings))
 }
 
+/// The baseline with the patches of the required phases and of the phase itself, with its fallback `rung` (0: none).
+pub(crate) fn standalone(spec: &TrainingJobSpec, index: usize, rung: u32) -> Settings {
+    let Some(phase) = spec.phases.get(index) else { return spec.settings.clone() };
+    let mut needed: Vec<&str> = phase.requires.iter().map(String::as_str).collect();
+    for earlier in spec.phases[..index].iter().rev() {
+        if needed.contains(&earlier.name.as_str()) {
+            needed.extend(earlier.requires.iter().map(String::as_str));
+        }
+    }
+    let required = spec.phases[..index].iter().filter(|earlier| needed.contains(&earlier.name.as_str()));
+    required.fold(spec.settings.clone(), |settings, earlier| settings.with(&earlier.settings)).with(&patch(phase, rung))
+}
+
 /// The baseline with the effective patches of the phases selected by `keep`, in order.
 pub(crate) fn fold(
     spec: &TrainingJobSpec,

@@ -74,6 +74,13 @@ pub async fn client(kubeconfig: &Path) -> Client {
     Client::try_from(config).unwrap()
 }
 
+impl Scene {
+    /// An operator that watches this namespace.
+    pub async fn operator(&self) -> Operator {
+        Operator::start(self, None).await
+    }
+}
+
 impl Operator {
     /// Starts an operator that watches the scene's namespace, and waits until it is ready. `kubeconfig` replaces its
     /// own.

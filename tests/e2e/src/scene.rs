@@ -1,6 +1,5 @@
 //! A namespace per test, what may be asked of it, and what it says after a failure.
 
-use crate::operator::Operator;
 use crate::programs::{kubectl, repository, run, succeed};
 use futures::{FutureExt, StreamExt};
 use k8s_openapi::api::batch::v1::Job;
@@ -161,11 +160,6 @@ impl Scene {
     pub async fn patch_spec(&self, job: &str, spec: Value) {
         let patch = Patch::Merge(json!({ "spec": spec }));
         self.api::<TrainingJob>().patch(job, &PatchParams::default(), &patch).await.unwrap();
-    }
-
-    /// An operator that watches this namespace.
-    pub async fn operator(&self) -> Operator {
-        Operator::start(self, None).await
     }
 
     /// Where all operators of this scene write their logs.

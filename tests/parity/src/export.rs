@@ -72,9 +72,18 @@ pub struct Batches {
     trajectories: Vec<usize>,
     frames: Vec<usize>,
     darcy: Vec<usize>,
-    items: usize,
-    pairs: usize,
-    accumulation: usize,
+    extent: Extent,
+}
+
+/// Size of a step.
+#[derive(Clone, Copy, Debug)]
+pub struct Extent {
+    /// Items of a micro-step.
+    pub items: usize,
+    /// Latent pairs of an item.
+    pub pairs: usize,
+    /// Micro-steps of a step.
+    pub accumulation: usize,
 }
 
 /// Byte where a tensor begins, and an element of it.
@@ -82,7 +91,7 @@ type Place = (usize, usize);
 
 impl Batches {
     /// Reads the plan of an export; batches are for `programs`.
-    pub fn open(folder: &Path, programs: &Programs, shape: &crate::ups::Shape) -> anyhow::Result<Self> {
+    pub fn open(folder: &Path, programs: &Programs, extent: Extent) -> anyhow::Result<Self> {
         let plan = Tensors::open(&folder.join("plan.safetensors"))?;
         let data = Tensors::open(&folder.join("data.safetensors"))?;
         Ok(Self {
@@ -93,26 +102,25 @@ impl Batches {
             trajectories: plan.integers("traj")?,
             frames: plan.integers("frame")?,
             darcy: plan.integers("darcy")?,
-            items: shape.items(),
-            pairs: shape.pairs,
-            accumulation: shape.accumulation,
+            extent,
         })
     }
 
     /// Latents of micro-step `micro`: first states (`next` = 0) or those that follow (1). The first half of the items is advection.
     fn latents(&self, micro: usize, next: usize, out: &mut [f32]) -> anyhow::Result<()> {
-        let (advection, darcy) = (self.items - self.items / 2, self.items / 2);
-        let rows = (advection + darcy) * self.pairs;
+        let Extent { items, pairs, .. } = self.extent;
+        let (advection, darcy) = (items - items / 2, items / 2);
+        let rows = (advection + darcy) * pairs;
         let state = out.len() / rows;
         let (shape, start) = self.data.of("z_adv")?;
         let (_, darcy_start) = self.data.of(if next == 0 { "z_darcy_in" } else { "z_darcy_out" })?;
         for (row, out) in out.chunks_exact_mut(state).enumerate() {
-            if row < advection * self.pairs {
-                let trajectory = self.trajectories[micro * advection + row / self.pairs];
-                let frame = self.frames[micro * advection * self.pairs + row] + next;
+            if row < advection * pairs {
+                let trajectory = self.trajectories[micro * advection + row / pairs];
+                let frame = self.frames[micro * advection * pairs + row] + next;
                 self.data.floats(*start, (trajectory * shape[1] + frame) * state, out);
             } else {
-                let sample = self.darcy[micro * darcy * self.pairs + row - advection * self.pairs];
+                let sample = self.darcy[micro * darcy * pairs + row - advection * pairs];
                 self.data.floats(*darcy_start, sample * state, out);
             }
         }
@@ -141,10 +149,10 @@ fn rows(program: &Program) -> usize {
 
 impl Data for Batches {
     fn train(&self, at: At, batch: &mut Batch) -> Result<(), WorkloadError> {
-        let step = at.items as usize / (self.items * self.accumulation);
+        let Extent { items, accumulation, .. } = self.extent;
+        let step = at.items as usize / (items * accumulation);
         // What is prepared ahead of the last step is not used.
-        let micro = (step * self.accumulation + at.micro as usize)
-            .min(self.trajectories.len() / (self.items - self.items / 2) - 1);
+        let micro = (step * accumulation + at.micro as usize).min(self.trajectories.len() / (items - items / 2) - 1);
         batch.fit(0, &self.program)?;
         for (array, decl) in batch.inputs.iter_mut().zip(&self.program.inputs) {
             if let Elements::F32(out) = array.data_mut() {

@@ -1,7 +1,7 @@
 //! UPS, in both arms.
 
 use crate::Precision;
-use crate::export::{self, Batches};
+use crate::export::{self, Batches, Extent};
 use crate::ours::Entry;
 use anyhow::Context;
 use clap::ValueEnum;
@@ -115,7 +115,8 @@ impl Shape {
             (None, job.open(folder, &|_, _, _| {}).context("the data")?)
         } else {
             let weights = export::weights(&folder.join("init.safetensors"))?;
-            (Some(weights), Arc::new(Batches::open(folder, job.programs(), self)?))
+            let extent = Extent { items: self.items(), pairs: self.pairs, accumulation: self.accumulation };
+            (Some(weights), Arc::new(Batches::open(folder, job.programs(), extent)?))
         };
         Ok(Entry { weights, data, rate: Box::new(move |_| rate) })
     }

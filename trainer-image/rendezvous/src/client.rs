@@ -1,6 +1,7 @@
 //! The blocking client of a rank.
 
-use crate::proof::{Challenge, Side, hex, holds, prove, random_hex, unhex};
+use crate::hexadecimal::{hex, random_hex, unhex};
+use crate::proof::{Challenge, Side, holds, prove};
 use crate::wire::{Answer, Ask, Hello, ListenerNonce, MAX_HELLO_LINE, MAX_LINE, Proof, VERSION, Who};
 use crate::{Token, TokenError};
 use serde::de::DeserializeOwned;

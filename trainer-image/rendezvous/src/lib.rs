@@ -19,6 +19,7 @@
 //! Values are dropped when their launch ends.
 
 mod client;
+pub mod hexadecimal;
 pub mod proof;
 mod token;
 pub mod wire;

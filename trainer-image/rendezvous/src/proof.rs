@@ -1,9 +1,9 @@
 //! Mutual proof that both sides hold the token.
 
 use crate::Token;
+use crate::hexadecimal::{hex, unhex};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
-use std::fmt::Write;
 
 /// Side of the connection that makes a proof. The sides' proofs differ, so that a proof cannot be reflected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,35 +21,6 @@ pub struct Challenge {
     pub hello: String,
     /// Nonce of the listener.
     pub listener_nonce: String,
-}
-
-/// 256 random bits in hexadecimal.
-///
-/// # Errors
-/// When the system's random number generator cannot be read.
-pub fn random_hex() -> std::io::Result<String> {
-    let mut bytes = [0_u8; 32];
-    getrandom::fill(&mut bytes).map_err(|e| std::io::Error::other(e.to_string()))?;
-    Ok(hex(&bytes))
-}
-
-/// Lower-case hexadecimal digits.
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
-/// Decodes hexadecimal; `None` when `text` is not hexadecimal.
-pub fn unhex(text: &str) -> Option<Vec<u8>> {
-    let digits = text.as_bytes();
-    if !digits.len().is_multiple_of(2) {
-        return None;
-    }
-    let digit = |byte: u8| char::from(byte).to_digit(16).map(|value| value as u8);
-    digits.chunks_exact(2).map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?)).collect()
 }
 
 fn mac(token: &Token, side: Side, challenge: &Challenge) -> Hmac<Sha256> {
@@ -79,7 +50,6 @@ pub fn holds(token: &Token, side: Side, challenge: &Challenge, proof: &str) -> b
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     #[test]
     fn a_proof_holds_only_for_its_token_side_and_challenge() {
@@ -93,18 +63,6 @@ mod tests {
         assert!(!holds(&token, Side::Caller, &shifted, &proof));
         for wrong in ["", "zz", &proof[..62], &proof.replace(|c: char| c.is_ascii_digit(), "a")] {
             assert!(!holds(&token, Side::Caller, &challenge, wrong), "{wrong}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn hexadecimal_is_undone(bytes: Vec<u8>) {
-            prop_assert_eq!(unhex(&hex(&bytes)), Some(bytes));
-        }
-
-        #[test]
-        fn any_text_is_read_as_hexadecimal_or_refused(text: String) {
-            let _ = unhex(&text);
         }
     }
 }

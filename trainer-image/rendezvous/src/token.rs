@@ -41,7 +41,7 @@ impl Token {
     /// # Errors
     /// When the system's random number generator cannot be read.
     pub fn random() -> std::io::Result<Self> {
-        Ok(Self(crate::proof::random_hex()?.into_bytes()))
+        Ok(Self(crate::hexadecimal::random_hex()?.into_bytes()))
     }
 
     /// Reads a token; surrounding white space is ignored.

@@ -3,11 +3,8 @@
 use super::Output;
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use clap_complete::engine::ArgValueCompleter;
 use pawl_api::spec::Pin;
 use std::path::PathBuf;
-
-use crate::commands::kubectl::complete;
 
 /// Its exit codes.
 const HELP: &str = "Exit codes:
@@ -42,10 +39,10 @@ pub struct KubectlArgs {
 #[derive(Debug, Default, Args)]
 pub struct ClusterArgs {
     /// Namespace. Default: that of the context.
-    #[arg(short, long, global = true, value_name = "NAME", add = ArgValueCompleter::new(complete::namespaces))]
+    #[arg(short, long, global = true, value_name = "NAME")]
     pub namespace: Option<String>,
     /// Context of the kubeconfig. Default: the current one.
-    #[arg(long, global = true, value_name = "NAME", add = ArgValueCompleter::new(complete::contexts))]
+    #[arg(long, global = true, value_name = "NAME")]
     pub context: Option<String>,
     /// The kubeconfig. Default: $KUBECONFIG, ~/.kube/config, or the service account of a pod.
     #[arg(long, global = true, value_name = "PATH")]
@@ -83,7 +80,7 @@ pub enum KubectlCommand {
         #[command(flatten)]
         job: JobArgs,
         /// Phase to roll back; may be repeated.
-        #[arg(short, long = "phase", group = "which", value_name = "NAME", add = ArgValueCompleter::new(complete::phases))]
+        #[arg(short, long = "phase", group = "which", value_name = "NAME")]
         phases: Vec<String>,
         /// Roll back all phases: train with the baseline.
         #[arg(long, group = "which")]
@@ -95,7 +92,7 @@ pub enum KubectlCommand {
         #[command(flatten)]
         job: JobArgs,
         /// Phase to pin; may be repeated.
-        #[arg(short, long = "phase", required = true, value_name = "NAME", add = ArgValueCompleter::new(complete::phases))]
+        #[arg(short, long = "phase", required = true, value_name = "NAME")]
         phases: Vec<String>,
         /// State to pin the phase to.
         #[arg(value_enum)]
@@ -150,7 +147,7 @@ pub enum KubectlCommand {
 #[derive(Debug, Args)]
 pub struct JobArgs {
     /// Name of the TrainingJob.
-    #[arg(value_name = "JOB", value_parser = bare_name, add = ArgValueCompleter::new(complete::jobs))]
+    #[arg(value_name = "JOB", value_parser = bare_name)]
     pub name: String,
 }
 

@@ -5,7 +5,7 @@ use super::band::{Band, Position};
 use super::sequential::{Interval, alpha, interval};
 use super::{Alarm, RunningTraining, Subject, Verdict};
 use crate::comparison::Comparison;
-use crate::launch::{EvidenceTarget, Launch};
+use crate::launch::{EvidenceTarget, Launch, quality_seeds};
 use crate::reason::Reason;
 use crate::trial::Trial;
 use pawl_api::spec::{Gates, MetricGate, TrainingJobSpec, Trigger};
@@ -17,8 +17,6 @@ use std::collections::BTreeMap;
 
 /// Allowed relative increase of the validation loss when no quality gate is set.
 const DEFAULT_RELATIVE_MARGIN: f64 = 0.01;
-/// Maximum number of seeds of the gate: their launches and the baseline's fit into one attempt.
-const MAX_SEEDS: usize = 7;
 
 /// The metric of a criterion.
 #[derive(Clone, Debug, PartialEq)]
@@ -144,11 +142,6 @@ pub(crate) fn missing_measure(
     })
 }
 
-/// Number of seeds that are compared, 1 to [`MAX_SEEDS`].
-pub(crate) fn seeds(spec: &TrainingJobSpec) -> u32 {
-    spec.seeds.len().clamp(1, MAX_SEEDS) as u32
-}
-
 /// The candidate's quality launches paired with the baseline's, and the missing launches.
 fn paired<'a>(
     candidate: &Comparison<'a>,
@@ -160,7 +153,7 @@ fn paired<'a>(
         missing_measure(spec, |name| launch.measured.metric(name).is_some(), launch.measured.loss.is_some()).is_none()
     };
     let done = |launch: &&LaunchStatus| launch.outcome == Outcome::Done && complete(launch);
-    for index in 0..seeds(spec) {
+    for index in 0..quality_seeds(spec) {
         let a = baseline.find(LaunchKind::Quality, Arm::Control, index).filter(done);
         let b = candidate.find(LaunchKind::Quality, Arm::Candidate, index).filter(done);
         if let (Some(a), Some(b)) = (a, b) {

@@ -1,8 +1,56 @@
 //! The sizes of a Llama-style decoder, and derived quantities.
 
-use super::config::{Method, Size, Target};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+/// Size of the model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Size {
+    /// 853,120 parameters, for tests and CPUs.
+    #[serde(rename = "tiny")]
+    Tiny,
+    /// 128,404,224 parameters.
+    #[serde(rename = "125m")]
+    M125,
+    /// 1,235,814,400 parameters, as Llama 3.2 1B.
+    #[serde(rename = "1b")]
+    B1,
+    /// 3,212,749,824 parameters, as Llama 3.2 3B.
+    #[serde(rename = "3b")]
+    B3,
+    /// 8,030,261,248 parameters, as Llama 3.1 8B.
+    #[serde(rename = "8b")]
+    B8,
+}
+
+/// Trainable parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Method {
+    /// Low-rank adapters beside frozen matrices.
+    Lora,
+    /// All parameters.
+    Full,
+}
+
+/// A matrix of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Target {
+    /// Queries.
+    Q,
+    /// Keys.
+    K,
+    /// Values.
+    V,
+    /// Output of attention.
+    O,
+    /// Gate projection of the MLP.
+    Gate,
+    /// Up projection of the MLP.
+    Up,
+    /// Down projection of the MLP.
+    Down,
+}
 
 /// RoPE scaling of Llama 3.1 and 3.2, which stretches low frequencies.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -1,9 +1,10 @@
 //! Batches of windows, and the metrics of their evaluation.
 
 use super::Plan;
-use super::corpus::{Corpus, Documents, Split, Window};
+use super::corpus::{Corpus, Documents, Window};
 use super::diagnosis::Diagnoses;
 use super::loss::IGNORED;
+use super::split::Split;
 use crate::random::Stream;
 use crate::sampling::Shuffle;
 use crate::workload::{At, Batch, Data, Programs, WorkloadError};

@@ -1,7 +1,8 @@
 //! Exports trained weights as a safetensors file that Hugging Face libraries can load: adapters merged, in their naming.
 
 use super::SlmJob;
-use super::config::{Config, Method, Target};
+use super::architecture::{Method, Target};
+use super::config::Config;
 use super::model::EPSILON;
 use super::weights::Weights;
 use pawl_graph::array::Array;

@@ -11,14 +11,17 @@ pub mod loss;
 pub mod model;
 pub mod ranking;
 pub mod rope;
+pub mod split;
 pub mod tokenizer;
+pub mod vocabulary;
 pub mod weights;
 
 use crate::random::mix;
 use crate::workload::{At, Data, Job, Optimization, Programs, RateDecay, Request, Workload, WorkloadError};
+use architecture::{Method, Size, Target};
 use batches::Batches;
-use config::{Config, Layout, Method, Size, Source};
-use corpus::{Corpus, Dialogues, Split};
+use config::{Config, Layout, Source};
+use corpus::{Corpus, Dialogues};
 use hugging_face::WeightFiles;
 use model::{Model, REGIONS};
 use pawl_contract::decimal::Decimal;
@@ -27,6 +30,7 @@ use pawl_graph::array::{Array, Data as Elements};
 use pawl_graph::graph::{DType, Role};
 use pawl_graph::optim::{AdamW, Optimizer};
 use serde_json::Value;
+use split::Split;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -134,7 +138,7 @@ impl Plan {
                 "quantizes frozen weights to 8 bits, and workload.config.method Full has none: set Lora, or remove it";
             return Err(WorkloadError::setting("weightQuantization", "Int8", problem));
         }
-        let odd = config::Target::ALL.iter().find(|&&t| config.architecture.matrix(t).0 % 4 != 0);
+        let odd = Target::ALL.iter().find(|&&t| config.architecture.matrix(t).0 % 4 != 0);
         if let (true, Some(target)) = (quantized, odd) {
             let problem =
                 format!("packs four rows, and the number of rows of matrix {} is not divisible by 4", target.path());

@@ -1,6 +1,7 @@
 //! The decoder: pre-norm blocks of grouped-query attention and SwiGLU, with optional adapters.
 
-use super::config::{Config, Method, Source, Target};
+use super::architecture::{Method, Target};
+use super::config::{Config, Source};
 use super::loss::{CrossEntropy, Head, chunk_rows};
 use super::ranking::Ranking;
 use super::rope::Tables;

@@ -66,7 +66,7 @@ impl<'b> Tables<'b> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::slm::config::Size;
+    use crate::slm::architecture::Size;
 
     #[test]
     fn stretching_touches_long_waves_only() {

@@ -1,6 +1,7 @@
 //! The states of the decoder: trainable and frozen ones, their storage format and initial values.
 
-use super::config::{Config, Method, Target};
+use super::architecture::{Method, Target};
+use super::config::Config;
 use super::hugging_face::WeightFiles;
 use pawl_graph::graph::{Builder, DType, Init, Meta, Role, StateDecl, Var, quantize};
 

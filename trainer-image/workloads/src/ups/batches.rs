@@ -2,7 +2,8 @@
 
 use super::Plan;
 use super::config::Task;
-use super::dataset::{Dataset, Field, Normalization, Split, samples};
+use super::dataset::{Dataset, Normalization, Split, samples};
+use super::field::Field;
 use super::metrics::{PER_TASK, Sums, metrics};
 use crate::random::Stream;
 use crate::sampling::{Shuffle, choose};

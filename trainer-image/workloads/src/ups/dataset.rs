@@ -4,6 +4,7 @@ use super::advection::Advection;
 use super::config::{Config, LatentType, Source, Task};
 use super::darcy::Darcy;
 use super::encoder::Encoder;
+use super::field::Field;
 use super::pdebench::PdeBench;
 use crate::store::{ArraySpec, Element, OnProgress, Recipe, Rows, Shard, Store, StoreError};
 use rayon::prelude::*;
@@ -15,51 +16,6 @@ use std::path::Path;
 const SHARD_BYTES: usize = 32 << 20;
 /// Format version: increase it when the bytes of a configuration change.
 const FORMAT: u32 = 1;
-
-/// A physical field.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Field {
-    /// The advected quantity.
-    Advection,
-    /// The coefficient a.
-    Coefficient,
-    /// The pressure u.
-    Pressure,
-}
-
-impl Field {
-    /// The fields of `task`.
-    pub fn of(task: Task) -> &'static [Field] {
-        match task {
-            Task::Advection1d => &[Field::Advection],
-            Task::Darcy2d => &[Field::Coefficient, Field::Pressure],
-        }
-    }
-
-    /// The task it belongs to.
-    pub fn task(self) -> Task {
-        match self {
-            Self::Advection => Task::Advection1d,
-            Self::Coefficient | Self::Pressure => Task::Darcy2d,
-        }
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Advection => "advection1d-u",
-            Self::Coefficient => "darcy2d-a",
-            Self::Pressure => "darcy2d-u",
-        }
-    }
-
-    fn latent(self) -> &'static str {
-        match self {
-            Self::Advection => "advection1d-u-latent",
-            Self::Coefficient => "darcy2d-a-latent",
-            Self::Pressure => "darcy2d-u-latent",
-        }
-    }
-}
 
 /// Mean and standard deviation of a field over the training split.
 #[derive(Clone, Copy, Debug, PartialEq)]

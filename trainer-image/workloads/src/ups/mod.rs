@@ -7,6 +7,7 @@ pub mod darcy;
 pub mod dataset;
 pub mod decoder;
 pub mod encoder;
+pub mod field;
 mod layers;
 mod losses;
 mod metrics;

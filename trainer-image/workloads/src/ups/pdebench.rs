@@ -1,7 +1,7 @@
 //! Fields from PDEBench's HDF5 files.
 
 use super::config::{Config, Source, Task};
-use super::dataset::Field;
+use super::field::Field;
 use crate::store::StoreError;
 use hdf5_pure::{Dataset, File};
 use std::path::{Path, PathBuf};

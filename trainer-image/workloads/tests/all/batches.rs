@@ -3,7 +3,8 @@
 use pawl_contract::settings::Settings;
 use pawl_graph::array::{Array, Data as Elements};
 use pawl_workloads::ups::config::Task;
-use pawl_workloads::ups::dataset::{Dataset, Field};
+use pawl_workloads::ups::dataset::Dataset;
+use pawl_workloads::ups::field::Field;
 use pawl_workloads::ups::{Ups, UpsJob};
 use pawl_workloads::{At, Batch, Data, Job, Loader, Request, Schedule, Workload};
 use proptest::prelude::*;

@@ -2,7 +2,8 @@
 
 use hdf5_pure::{AttrValue, FileBuilder};
 use pawl_workloads::ups::config::Config;
-use pawl_workloads::ups::dataset::{Dataset, Field};
+use pawl_workloads::ups::dataset::Dataset;
+use pawl_workloads::ups::field::Field;
 use serde_json::{Value, json};
 use std::path::Path;
 

@@ -3,8 +3,8 @@
 use super::session::Session;
 use crate::args::kubectl::{ClusterArgs, Plugin};
 use crate::commands::print;
-use clap::{CommandFactory, Parser};
-use clap_complete::engine::CompletionCandidate;
+use clap::{Command, CommandFactory, Parser};
+use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{Api, ListParams};
 use kube::config::Kubeconfig;
@@ -32,7 +32,8 @@ pub fn answer(words: impl Iterator<Item = OsString>) -> ExitCode {
     if file {
         return print(&format!(":{FILES}\n"));
     }
-    let candidates = clap_complete::engine::complete(&mut Plugin::command(), words, last, None).unwrap_or_default();
+    let candidates =
+        clap_complete::engine::complete(&mut completed(Plugin::command()), words, last, None).unwrap_or_default();
     let mut text = String::new();
     for candidate in candidates.iter().filter(|candidate| !candidate.is_hide_set()) {
         text.push_str(&candidate.get_value().to_string_lossy());
@@ -45,8 +46,21 @@ pub fn answer(words: impl Iterator<Item = OsString>) -> ExitCode {
     print(&format!("{text}:{NO_FILES}\n"))
 }
 
+/// `command` and its subcommands with the completers of their arguments, which are attached here so that the definition of the
+/// command line does not depend on the client of the cluster.
+fn completed(command: Command) -> Command {
+    let command = command.mut_args(|argument| match argument.get_id().as_str() {
+        "namespace" => argument.add(ArgValueCompleter::new(namespaces)),
+        "context" => argument.add(ArgValueCompleter::new(contexts)),
+        "name" => argument.add(ArgValueCompleter::new(jobs)),
+        "phases" => argument.add(ArgValueCompleter::new(phases)),
+        _ => argument,
+    });
+    command.mut_subcommands(completed)
+}
+
 /// Names of the namespace's jobs.
-pub fn jobs(typed: &OsStr) -> Vec<CompletionCandidate> {
+fn jobs(typed: &OsStr) -> Vec<CompletionCandidate> {
     candidates(typed, async |session| {
         let jobs = session.jobs().list_metadata(&ListParams::default()).await.ok()?;
         Some(jobs.items.into_iter().filter_map(|job| job.metadata.name).collect())
@@ -54,7 +68,7 @@ pub fn jobs(typed: &OsStr) -> Vec<CompletionCandidate> {
 }
 
 /// Phases of the job named earlier on the command line.
-pub fn phases(typed: &OsStr) -> Vec<CompletionCandidate> {
+fn phases(typed: &OsStr) -> Vec<CompletionCandidate> {
     candidates(typed, async |session| {
         let words: Vec<String> = std::env::args().collect();
         let verb = words.iter().position(|word| word == "rollback" || word == "pin")?;
@@ -65,7 +79,7 @@ pub fn phases(typed: &OsStr) -> Vec<CompletionCandidate> {
 }
 
 /// Names of the cluster's namespaces.
-pub fn namespaces(typed: &OsStr) -> Vec<CompletionCandidate> {
+fn namespaces(typed: &OsStr) -> Vec<CompletionCandidate> {
     candidates(typed, async |session| {
         let namespaces: Api<Namespace> = Api::all(session.client.clone());
         let namespaces = namespaces.list_metadata(&ListParams::default()).await.ok()?;
@@ -74,7 +88,7 @@ pub fn namespaces(typed: &OsStr) -> Vec<CompletionCandidate> {
 }
 
 /// Contexts of the kubeconfig.
-pub fn contexts(typed: &OsStr) -> Vec<CompletionCandidate> {
+fn contexts(typed: &OsStr) -> Vec<CompletionCandidate> {
     let cluster = named_cluster();
     let kubeconfig = match cluster.kubeconfig {
         Some(path) => Kubeconfig::read_from(path),
@@ -114,4 +128,24 @@ fn named_cluster() -> ClusterArgs {
         rest: Vec<String>,
     }
     Words::try_parse().map(|words| words.cluster).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_argument_that_names_an_object_of_the_cluster_has_a_completer() {
+        let command = completed(Plugin::command());
+        let has = |command: &Command, id: &str| {
+            let argument = command.get_arguments().find(|argument| argument.get_id() == id);
+            argument.is_some_and(|argument| argument.get::<ArgValueCompleter>().is_some())
+        };
+        assert!(has(&command, "namespace") && has(&command, "context") && !has(&command, "kubeconfig"));
+        let verb = |name: &str| command.find_subcommand(name).unwrap();
+        for name in ["status", "report", "rollback", "pin", "suspend", "resume", "logs"] {
+            assert!(has(verb(name), "name"), "{name}");
+        }
+        assert!(has(verb("rollback"), "phases") && has(verb("pin"), "phases"));
+    }
 }

@@ -8,9 +8,9 @@
 //! Ids are assigned directly: [`END`], the other marks, one id for each code, symptoms, words. Most mentioned symptoms are from the few of the
 //! code; the others are random. Questions and answers are templates. Codes are balanced, so the chance level is 1 in their number.
 
-use super::{Split, share};
 use crate::random::Stream;
 use crate::sampling::{choose, permutation};
+use crate::slm::split::{Split, share};
 use rayon::prelude::*;
 use std::ops::Range;
 
@@ -24,8 +24,6 @@ const DIAGNOSIS: u32 = 3;
 const MARKS: usize = 4;
 /// Tokens of a document that follow its prompt: the code and the end.
 pub const ANSWER: usize = 2;
-/// The smallest vocabulary in which there are several codes to distinguish.
-pub const LEAST_VOCABULARY: usize = 32;
 
 /// Documents, codes and mean length at full scale: those of the data set that this models.
 const DOCUMENTS: usize = 10_000;
@@ -142,6 +140,7 @@ impl Dialogues {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::slm::vocabulary::LEAST_DIALOGUE_VOCABULARY;
     use std::collections::BTreeSet;
 
     fn documents(tokens: &[u32]) -> Vec<&[u32]> {
@@ -168,7 +167,9 @@ mod tests {
 
     #[test]
     fn documents_are_dialogues_that_end_in_a_code() {
-        for (tokens, vocabulary) in [(700, LEAST_VOCABULARY), (100_000, 64), (1_000_000, 512), (2_000_000, 32_000)] {
+        for (tokens, vocabulary) in
+            [(700, LEAST_DIALOGUE_VOCABULARY), (100_000, 64), (1_000_000, 512), (2_000_000, 32_000)]
+        {
             let all = Dialogues::new(tokens, vocabulary, 7);
             assert!(all.lengths.iter().sum::<usize>() <= tokens);
             let mut seen = BTreeSet::new();

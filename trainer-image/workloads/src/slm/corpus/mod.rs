@@ -5,13 +5,14 @@ mod documents;
 mod markov;
 mod text;
 
-pub use dialogues::{Dialogues, LEAST_VOCABULARY as LEAST_DIALOGUE_VOCABULARY};
+pub use dialogues::Dialogues;
 pub use documents::{Documents, Window};
 pub use markov::markov_stream;
-pub use text::END_OF_DOCUMENT;
 
 use super::config::{Config, DataConfig, Layout, Source};
+use super::split::Split;
 use super::tokenizer::Tokenizer;
+use super::vocabulary::END_OF_DOCUMENT;
 use crate::store::{OnProgress, StoreError};
 use dialogues::ANSWER;
 use memmap2::Mmap;
@@ -19,9 +20,6 @@ use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
 use text::Text;
-
-/// Cumulative fractions of documents at the end of each split: the rest is a test split, unused here.
-const SPLIT: [f64; 2] = [0.70, 0.85];
 
 /// Ids one after the other.
 #[derive(Debug)]
@@ -74,24 +72,6 @@ pub struct Corpus {
     documents: Option<[Documents; 2]>,
     /// Ids of diagnosis codes.
     codes: Option<Range<u32>>,
-}
-
-/// A split.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Split {
-    /// Training.
-    Train,
-    /// Validation.
-    Validation,
-}
-
-/// Numbers of the documents of a split, of `documents` in the order that the seed gives.
-fn share(split: Split, documents: usize) -> Range<usize> {
-    let [train, validation] = SPLIT.map(|share| (share * documents as f64).ceil() as usize);
-    match split {
-        Split::Train => 0..train,
-        Split::Validation => train..validation,
-    }
 }
 
 impl Corpus {

@@ -1,16 +1,15 @@
 //! Text files as bytes or tokenized.
 
-use super::super::tokenizer::Tokenizer;
-use super::{SPLIT, Split, share};
 use crate::random::Stream;
 use crate::sampling::permutation;
+use crate::slm::split::{SPLIT, Split, share};
+use crate::slm::tokenizer::Tokenizer;
+use crate::slm::vocabulary::END_OF_DOCUMENT;
 use crate::store::{OnProgress, StoreError, acquire, write_atomic};
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 
-/// The token between documents of bytes; ids below it are bytes.
-pub const END_OF_DOCUMENT: u16 = 256;
 /// Maximum size of a text file; larger files are skipped.
 const LONGEST: u64 = 16 << 20;
 /// Number of documents per batch of reading.

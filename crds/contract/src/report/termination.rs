@@ -4,9 +4,9 @@
 //! message is a table: `columns` contains the names of the fields once, and each launch is a row of values in that order,
 //! `null` where absent.
 
+use super::{LaunchResult, MAX_MESSAGE, MAX_TERMINATION_MESSAGE, truncated};
 use crate::measured::{Measured, rounded};
 use crate::progress::BestCheckpoint;
-use crate::report::{LaunchResult, MAX_MESSAGE, MAX_TERMINATION_MESSAGE, truncated};
 use serde::de::Error;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
