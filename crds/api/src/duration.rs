@@ -1,4 +1,7 @@
 //! Durations as strings, such as `10m` or `1h30m`.
+//!
+//! Parsed here because `kube::core::Duration` panics on overflow and would bring kube into the decision core, and jiff
+//! refuses some of what Kubernetes and [`Span::PATTERN`] accept (`30m1h`, `1.5h30m`) and accepts what they refuse (`2 hours`, `01:30:00`).
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};

@@ -116,7 +116,9 @@ mod tests {
         let (status, text) = ask(&mut routes, "/metrics").await;
         assert_eq!(status, StatusCode::OK);
         assert!(text.contains("# TYPE pawl_leader gauge\npawl_leader 0\n"), "{text}");
-        assert!(text.contains("process_resident_memory_bytes"));
+        for name in ["process_resident_memory_bytes", "process_cpu_seconds_total", "process_open_fds"] {
+            assert!(text.contains(&format!("\n{name} ")), "{name}: {text}");
+        }
         assert_eq!(ask(&mut routes, "/").await.0, StatusCode::NOT_FOUND);
     }
 }

@@ -1,4 +1,8 @@
 //! The table of phases.
+//!
+//! Laid out here and not by comfy-table, which fits a table to a terminal by wrapping the text of every cell: at 40 columns a
+//! reason becomes 15 lines of 4 letters, and at 80 columns a phase takes 4 lines. Here a phase is one line, cut at its end; on a
+//! narrow terminal its reason is a second line.
 
 use crate::numbers::{bytes, factor, interval};
 use crate::verdict::{self, Tone};

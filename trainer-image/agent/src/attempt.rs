@@ -1,7 +1,7 @@
 //! Runs one attempt on one node, from its plan to its result.
 
 use crate::coordinator::{Coordinator, Inbox};
-use crate::durable::{self, named};
+use crate::files::{self, named};
 use crate::finished::{ATTEMPT, finished_reports};
 use crate::link::{join, link};
 use crate::member::{Link, Member, next_stop};
@@ -11,6 +11,7 @@ use crate::ranks::{DEATH, Shared};
 use crate::server::Server;
 use crate::store::Store;
 use crate::survivors::{self, end_survivors};
+use parking_lot::Mutex;
 use pawl_contract::CONTRACT_VERSION;
 use pawl_contract::plan::AttemptPlan;
 use pawl_contract::report::LaunchResult;
@@ -21,7 +22,7 @@ use std::io::{self, Write};
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -235,7 +236,7 @@ fn lock(work_dir: &Path) -> Result<File, AgentError> {
 /// Writes the attempt's plan, unless the directory belongs to another attempt.
 fn claim(plan: &AttemptPlan, work_dir: &Path) -> Result<(), AgentError> {
     let path = work_dir.join(ATTEMPT);
-    let there = durable::read_bounded(&path, durable::MAX_ATTEMPT).ok();
+    let there = files::read_bounded(&path, files::MAX_ATTEMPT).ok();
     let there = there.and_then(|content| serde_json::from_slice::<AttemptPlan>(&content).ok());
     match there {
         Some(there) if (&there.job, &there.attempt) != (&plan.job, &plan.attempt) => Err(AgentError::InvalidPlan {
@@ -243,7 +244,7 @@ fn claim(plan: &AttemptPlan, work_dir: &Path) -> Result<(), AgentError> {
             message: format!("{} holds attempt `{}`: use another directory", work_dir.display(), there.attempt),
         }),
         Some(there) if there == *plan => Ok(()),
-        _ => Ok(durable::write(&path, &serde_json::to_vec(plan).map_err(io::Error::other)?)?),
+        _ => Ok(files::write(&path, &serde_json::to_vec(plan).map_err(io::Error::other)?)?),
     }
 }
 

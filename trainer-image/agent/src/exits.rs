@@ -1,6 +1,6 @@
 //! Classifies the end of one rank by its exit status and its report.
 
-use crate::durable::{MAX_REPORT, read_bounded};
+use crate::files::{MAX_REPORT, read_bounded};
 use crate::messages::RankEnd;
 use crate::verdict::bounded;
 use pawl_contract::CONTRACT_VERSION;

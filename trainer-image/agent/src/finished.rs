@@ -1,6 +1,6 @@
 //! Reads the reports of finished launches from an attempt's directory.
 
-use crate::durable::{MAX_ATTEMPT, MAX_REPORT, read_bounded};
+use crate::files::{MAX_ATTEMPT, MAX_REPORT, read_bounded};
 use pawl_contract::plan::AttemptPlan;
 use pawl_contract::report::{LaunchResult, Report};
 use std::io;

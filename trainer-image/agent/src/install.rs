@@ -1,6 +1,7 @@
 //! Installs the agent's executable, for images that do not include it.
 
-use crate::durable::named;
+use crate::files::named;
+use pawl_durable::Replacement;
 use std::fs::{File, Permissions};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -14,22 +15,15 @@ pub fn install(directory: &Path) -> io::Result<PathBuf> {
     // Not by path: the file may have been replaced since this process started.
     let program = Path::new("/proc/self/exe");
     let path = directory.join("pawl");
-    let part = directory.join(".pawl.part");
-    let copied = (|| {
-        std::fs::create_dir_all(directory).map_err(|e| named(directory, e))?;
-        let mut from = File::open(program).map_err(|e| named(program, e))?;
-        let mut to = File::create(&part).map_err(|e| named(&part, e))?;
-        io::copy(&mut from, &mut to).map_err(|e| named(&part, e))?;
-        to.set_permissions(Permissions::from_mode(0o755)).map_err(|e| named(&part, e))?;
-        // A file that is open for writing cannot be executed.
-        drop(to);
-        std::fs::rename(&part, &path).map_err(|e| named(&path, e))
-    })();
-    if copied.is_err() {
-        // It may not exist.
-        let _ = std::fs::remove_file(&part);
-    }
-    copied.map(|()| path)
+    std::fs::create_dir_all(directory).map_err(|e| named(directory, e))?;
+    let mut from = File::open(program).map_err(|e| named(program, e))?;
+    let replaced = Replacement::of(&path).and_then(|mut to| {
+        io::copy(&mut from, &mut to)?;
+        to.file().set_permissions(Permissions::from_mode(0o755))?;
+        to.commit()
+    });
+    replaced.map_err(|e| named(&path, e))?;
+    Ok(path)
 }
 
 #[cfg(test)]

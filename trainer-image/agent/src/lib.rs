@@ -35,9 +35,9 @@
 
 mod attempt;
 mod coordinator;
-mod durable;
 mod exits;
 mod exposition;
+mod files;
 mod finished;
 mod gauges;
 mod http;

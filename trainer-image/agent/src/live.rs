@@ -1,10 +1,11 @@
 //! State of an agent's attempt while it runs.
 
-use crate::durable::read_bounded;
 use crate::exposition::merged;
+use crate::files::read_bounded;
 use crate::gauges::Gauges;
 use crate::node::Event;
 use crate::ranks::METRICS;
+use parking_lot::Mutex;
 use pawl_contract::exit::Outcome;
 use pawl_contract::live::{Attempt, MAX_ATTEMPT};
 use pawl_contract::plan::AttemptPlan;
@@ -12,7 +13,7 @@ use pawl_contract::progress::Progress;
 use pawl_contract::report::LaunchResult;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// Maximum size of a trainer's metrics in bytes.
 const MAX_TEXT: u64 = 256 << 10;
@@ -48,14 +49,9 @@ impl Live {
         }))))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic elsewhere cannot leave it inconsistent.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Updates the state with an event.
     pub fn hear(&self, event: &Event) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         match event {
             Event::LaunchStarted { launch, kind } => {
                 let ranks = state.ranks;
@@ -82,17 +78,17 @@ impl Live {
 
     /// Whether this agent reports for the gang.
     pub(crate) fn leads(&self) -> bool {
-        self.lock().leads
+        self.0.lock().leads
     }
 
     /// The running launch.
     pub(crate) fn progress(&self) -> Option<Progress> {
-        self.lock().attempt.progress.clone()
+        self.0.lock().attempt.progress.clone()
     }
 
     /// The attempt as JSON of at most [`MAX_ATTEMPT`] bytes.
     pub(crate) fn attempt(&self) -> Vec<u8> {
-        let mut attempt = self.lock().attempt.clone();
+        let mut attempt = self.0.lock().attempt.clone();
         loop {
             let json = serde_json::to_vec(&attempt).unwrap_or_default();
             if json.len() <= MAX_ATTEMPT {
@@ -108,7 +104,7 @@ impl Live {
     /// This agent's metrics, with those of rank 0 when it runs here.
     pub(crate) fn metrics(&self) -> String {
         let (own, file) = {
-            let state = self.lock();
+            let state = self.0.lock();
             let file = state.launch.as_ref().map(|launch| state.work_dir.join(launch).join(METRICS));
             (state.gauges.text(), file.filter(|_| state.leads))
         };

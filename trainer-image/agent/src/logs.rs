@@ -1,9 +1,10 @@
 //! The output of a rank: the newest bytes in two files, the last lines in memory, and in a pod also on the pod's output.
 
+use parking_lot::Mutex;
 use std::fs::File;
 use std::io::{self, PipeReader, Read, Write};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -37,7 +38,7 @@ impl Log {
         while !self.writer.is_finished() && Instant::now() < deadline {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
-        let tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
+        let tail = self.tail.lock();
         let text = String::from_utf8_lossy(&tail);
         let printable = |c: char| if c.is_control() { ' ' } else { c };
         let lines: Vec<String> = text
@@ -128,7 +129,7 @@ fn copy(mut output: PipeReader, mut log: Rotating, mut echo: Option<Echo>, tail:
                 if let Some(echo) = &mut echo {
                     Echo::write(&echo.lines(&chunk[..count]));
                 }
-                let mut tail = tail.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut tail = tail.lock();
                 tail.extend_from_slice(&chunk[..count]);
                 let surplus = tail.len().saturating_sub(TAIL);
                 tail.drain(..surplus);

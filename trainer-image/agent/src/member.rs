@@ -1,6 +1,6 @@
 //! The role of every agent, including agent 0: prepare, start, supervise and end the ranks of its node.
 
-use crate::durable::{self, named};
+use crate::files::{self, named};
 use crate::finished::REPORT;
 use crate::messages::{Down, Up};
 use crate::node::{AttemptEnd, AttemptResult, Event, Limits, Stop};
@@ -104,7 +104,7 @@ impl Member<'_> {
                     std::fs::remove_file(&path).map_err(|e| named(&path, e))?;
                 }
             }
-            durable::write(&dir.join("plan.json"), &plan)
+            files::write(&dir.join("plan.json"), &plan)
         })
         .await
     }
@@ -112,7 +112,7 @@ impl Member<'_> {
     /// Writes the report to disk, then announces it.
     fn keep(&mut self, report: Report) -> io::Result<()> {
         let dir = self.shared.dir(&report.launch);
-        durable::write(&dir.join(REPORT), &serde_json::to_vec(&report)?)?;
+        files::write(&dir.join(REPORT), &serde_json::to_vec(&report)?)?;
         if report.outcome == Outcome::Done {
             tidy(&dir);
         }

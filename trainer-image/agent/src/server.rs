@@ -4,6 +4,7 @@ use crate::coordinator::Inbox;
 use crate::lines::{LINE_TIME, read_json, read_line, write_all, write_json};
 use crate::messages::{Down, Up};
 use crate::store::Store;
+use parking_lot::Mutex;
 use pawl_rendezvous::Token;
 use pawl_rendezvous::hexadecimal::random_hex;
 use pawl_rendezvous::proof::{Challenge, Side, holds, prove};
@@ -11,7 +12,7 @@ use pawl_rendezvous::wire::{Answer, Ask, Hello, ListenerNonce, MAX_HELLO_LINE, M
 use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::io::BufReader;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -104,7 +105,7 @@ impl Server {
     async fn serve(&self, connection: Connection, who: Who) -> io::Result<()> {
         match who {
             Who::Agent { replica } if (1..self.replicas).contains(&replica) => {
-                if !self.came.lock().unwrap_or_else(PoisonError::into_inner).insert(replica) {
+                if !self.came.lock().insert(replica) {
                     return Err(io::Error::other(format!("agent {replica} connected twice")));
                 }
                 self.serve_agent(connection, replica).await

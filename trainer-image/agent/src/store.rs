@@ -1,8 +1,8 @@
 //! Key-value store of the ranks of a launch.
 
+use parking_lot::Mutex;
 use pawl_rendezvous::wire::{Answer, MAX_KEY, MAX_KEYS, MAX_VALUE};
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
 
@@ -23,25 +23,20 @@ struct Values {
 }
 
 impl Store {
-    fn lock(&self) -> MutexGuard<'_, Values> {
-        // Every change is a single insertion or replacement: a panic elsewhere cannot leave it inconsistent.
-        self.values.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Removes all values; from now on the ranks of `launch` are accepted, or none.
     pub(crate) fn open(&self, launch: Option<&str>) {
-        *self.lock() = Values { launch: launch.map(str::to_owned), by_key: HashMap::new() };
+        *self.values.lock() = Values { launch: launch.map(str::to_owned), by_key: HashMap::new() };
         self.changed.notify_waiters();
     }
 
     /// Whether `launch` is running.
     pub(crate) fn runs(&self, launch: &str) -> bool {
-        self.lock().launch.as_deref() == Some(launch)
+        self.values.lock().launch.as_deref() == Some(launch)
     }
 
     /// Stores a value.
     pub(crate) fn put(&self, launch: &str, key: String, value: String) -> Answer {
-        let mut values = self.lock();
+        let mut values = self.values.lock();
         if values.launch.as_deref() != Some(launch) {
             return over(launch);
         }
@@ -68,7 +63,7 @@ impl Store {
             // From here on, no change is missed.
             changed.as_mut().enable();
             {
-                let values = self.lock();
+                let values = self.values.lock();
                 if values.launch.as_deref() != Some(launch) {
                     return over(launch);
                 }

@@ -1,6 +1,6 @@
 //! Hang detection: the progress of rank 0, and the time since it last changed.
 
-use crate::durable::{MAX_PROGRESS, read_bounded};
+use crate::files::{MAX_PROGRESS, read_bounded};
 use crate::node::Limits;
 use crate::ranks::{Ranks, Shared};
 use pawl_contract::plan::LaunchPlan;

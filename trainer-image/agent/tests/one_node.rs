@@ -216,7 +216,7 @@ async fn a_stop_leaves_time_for_the_checkpoint_even_when_a_peer_misses_another()
 #[tokio::test]
 async fn a_report_that_cannot_be_kept_is_an_error_that_names_it_and_loses_nothing_else() {
     let dir = tempdir().unwrap();
-    let plan = plan(1, 1, &["a", "b"], "[ $LAUNCH = b ] && mkdir -p report.part; echo $LAUNCH >> ../ran; done_well");
+    let plan = plan(1, 1, &["a", "b"], "[ $LAUNCH = b ] && mkdir -p report.json; echo $LAUNCH >> ../ran; done_well");
     let (_stop, stopped) = watch::channel(Stop::No);
     let node = Node { limits: limits(), ..Node::local(dir.path(), Vec::new()) };
     let error = run(&plan, node, stopped, |_| {}).await.unwrap_err().to_string();

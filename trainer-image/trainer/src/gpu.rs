@@ -48,10 +48,8 @@ impl Gpu {
             }
         };
         let uuid = device.context().uuid().ok().map(|uuid| uuid.bytes.map(|byte| byte as u8));
-        let busy = uuid.and_then(BusyTime::watch);
-        if busy.is_none() {
-            tracing::warn!("NVML is missing: reports will lack the GPU utilization");
-        }
+        let busy = uuid.ok_or_else(|| "the driver gives no UUID".to_owned()).and_then(BusyTime::watch);
+        let busy = busy.inspect_err(|error| tracing::warn!(error, "reports will lack the GPU utilization")).ok();
         Ok(Self { device, cudnn, nccl: None, busy })
     }
 

@@ -9,7 +9,6 @@ pub mod budget;
 pub mod checkpoint;
 pub mod collective;
 pub mod dump;
-pub mod durable;
 pub mod ending;
 pub mod executors;
 pub mod export;
@@ -78,9 +77,9 @@ pub fn run_from_env() -> ExitCode {
         outcome => tracing::error!(?outcome, "{}", report.message),
     }
     if let Some(path) = &launch.report
-        && let Err(error) = durable::write_json(path, &report, true)
+        && let Err(error) = report::write(path, &report)
     {
-        tracing::error!("cannot write the report: {error}");
+        tracing::error!("cannot write the report: {}: {error}", path.display());
         return ExitCode::FAILURE;
     }
     ExitCode::from(report.outcome.exit_code())

@@ -1,10 +1,9 @@
 //! Publishes `progress.json` and `metrics.prom`, a few times a second at most.
 
-use crate::durable::{write, write_json};
 use crate::metrics::Metrics;
 use pawl_contract::progress::Progress;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Minimum interval between two writes.
@@ -48,11 +47,16 @@ impl Publisher {
 
     fn write(&self, progress: &Progress) -> io::Result<()> {
         if let Some(path) = &self.progress {
-            write_json(path, progress, false)?;
+            replace(path, &serde_json::to_vec_pretty(progress)?)?;
         }
         match &self.text {
-            Some(path) => write(path, self.metrics.text().map_err(io::Error::other)?.as_bytes(), false),
+            Some(path) => replace(path, self.metrics.text().map_err(io::Error::other)?.as_bytes()),
             None => Ok(()),
         }
     }
+}
+
+fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
+    pawl_durable::replace(path, content)
+        .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
 }

@@ -1,8 +1,9 @@
 //! Loads batches: prefetched by worker threads, delivered in order.
 
 use crate::workload::{At, Batch, Data, WorkloadError};
+use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -81,7 +82,7 @@ impl Loader {
 
     /// Returns a used batch, whose buffers are reused.
     pub fn recycle(&self, batch: Batch) {
-        let mut queue = self.shared.lock();
+        let mut queue = self.shared.queue.lock();
         if queue.spare.len() as u64 <= self.shared.bound {
             queue.spare.push(batch);
         }
@@ -99,14 +100,14 @@ impl Loader {
 
     fn make(&self) -> Option<Result<Batch, WorkloadError>> {
         let (at, mut batch) = {
-            let mut queue = self.shared.lock();
+            let mut queue = self.shared.queue.lock();
             (queue.schedule.next()?, queue.spare.pop().unwrap_or_default())
         };
         Some(self.shared.data.train(at, &mut batch).map(|()| batch))
     }
 
     fn take(&self) -> Option<Result<Batch, WorkloadError>> {
-        let mut queue = self.shared.lock();
+        let mut queue = self.shared.queue.lock();
         loop {
             let wanted = queue.wanted;
             if let Some(batch) = queue.ready.remove(&wanted) {
@@ -117,14 +118,14 @@ impl Loader {
             if queue.ended && queue.next == wanted {
                 return None;
             }
-            queue = self.shared.wait(queue);
+            self.shared.changed.wait(&mut queue);
         }
     }
 }
 
 impl Drop for Loader {
     fn drop(&mut self) {
-        self.shared.lock().stop = true;
+        self.shared.queue.lock().stop = true;
         self.shared.changed.notify_all();
         for worker in self.workers.drain(..) {
             let _ = worker.join();
@@ -133,14 +134,6 @@ impl Drop for Loader {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn wait<'a>(&self, queue: MutexGuard<'a, Queue>) -> MutexGuard<'a, Queue> {
-        self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn work(&self) {
         while let Some((number, at, mut batch)) = self.claim() {
             // A panic while making a batch must fail the step that needs it, not leave it waiting.
@@ -149,14 +142,14 @@ impl Shared {
                 Ok(result) => result.map(|()| batch),
                 Err(_) => Err(WorkloadError::Worker { number }),
             };
-            self.lock().ready.insert(number, result);
+            self.queue.lock().ready.insert(number, result);
             self.changed.notify_all();
         }
     }
 
     /// The next batch to prepare, once there is capacity; `None` at the end.
     fn claim(&self) -> Option<(u64, At, Batch)> {
-        let mut queue = self.lock();
+        let mut queue = self.queue.lock();
         loop {
             if queue.stop || queue.ended {
                 return None;
@@ -170,7 +163,7 @@ impl Shared {
                 queue.next += 1;
                 return Some((queue.next - 1, at, queue.spare.pop().unwrap_or_default()));
             }
-            queue = self.wait(queue);
+            self.changed.wait(&mut queue);
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Selection of the samples of a batch: pure functions of (seed, position), independent of the number of ranks or workers.
 
 use crate::random::Stream;
-use std::sync::{Arc, Mutex, PoisonError};
+use parking_lot::Mutex;
+use std::sync::Arc;
 
 /// Number of cached permutations; consecutive batches span at most two cycles, and workers run ahead by a few.
 const KEPT: usize = 4;
@@ -35,7 +36,7 @@ impl Shuffle {
     }
 
     fn permutation(&self, cycle: u64) -> Arc<[u32]> {
-        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut recent = self.recent.lock();
         if let Some((_, order)) = recent.iter().find(|(number, _)| *number == cycle) {
             return Arc::clone(order);
         }

@@ -8,6 +8,8 @@ use pawl_api::status::{AttemptStatus, PhaseState, StopCause};
 use pawl_api::{TrainingJob, TrainingJobStatus};
 use pawl_decision::observed::{AttemptState, Ending, Observed};
 use prometheus::core::Collector;
+#[cfg(target_os = "linux")]
+use prometheus::process_collector::ProcessCollector;
 use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
@@ -45,6 +47,9 @@ fn registered<M: Collector + Clone + 'static>(registry: &Registry, metric: prome
 impl Counters {
     pub(super) fn new() -> Self {
         let registry = Registry::new();
+        // Memory, processor time in whole seconds, and open files of this process, from `/proc`.
+        #[cfg(target_os = "linux")]
+        registry.register(Box::new(ProcessCollector::for_self())).expect("names of its own");
         let counter = |name: &str, help: &str, labels: &[&str]| {
             registered(&registry, IntCounterVec::new(Opts::new(name, help), labels))
         };

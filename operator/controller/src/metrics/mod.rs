@@ -70,7 +70,6 @@
 mod counters;
 mod exposition;
 mod families;
-mod process;
 mod requests;
 mod sample;
 
@@ -165,7 +164,6 @@ impl Metrics {
             let samples: Vec<_> = jobs.iter().filter_map(|(key, state)| Some((key, state.sample.as_ref()?))).collect();
             families::write(&samples, &mut out);
         }
-        process::write(&mut out);
         let mut text = out.into_text();
         text.push_str(&self.counters.render());
         text

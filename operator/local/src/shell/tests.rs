@@ -229,13 +229,17 @@ async fn stopped_after_any_step_a_run_comes_to_the_same_end() {
 async fn nothing_is_started_when_the_status_cannot_be_written() {
     let directory = tempfile::tempdir().unwrap();
     let mut shell = open(job(0), options(directory.path())).unwrap();
-    // The replacement of the status has no place to be written to.
-    std::fs::create_dir(directory.path().join("status.json.new")).unwrap();
+    // A directory in place of the status can't be replaced by a file.
+    let path = directory.path().join("status.json");
+    let kept = std::fs::read(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    std::fs::create_dir(&path).unwrap();
     let RunError::State(error) = shell.step().await.unwrap_err() else { panic!() };
     assert!(error.to_string().contains("status.json"), "{error}");
     assert_eq!(active(&shell.state), []);
     assert_eq!(events::read(&shell.state), []);
-    std::fs::remove_dir(directory.path().join("status.json.new")).unwrap();
+    std::fs::remove_dir(&path).unwrap();
+    std::fs::write(&path, kept).unwrap();
     drop(shell);
     let mut shell = open(job(0), options(directory.path())).unwrap();
     shell.step().await.unwrap();

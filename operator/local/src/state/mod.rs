@@ -11,19 +11,25 @@
 //!   report.html      the report, written after each verdict and when a run ends
 //! ```
 
-mod atomic;
 pub mod attempts;
 pub mod document;
 mod error;
 pub mod events;
 mod lock;
 
-pub use atomic::write_atomic;
 pub use error::StateError;
 pub use lock::Lock;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+
+/// Replaces `path` by `bytes`, atomically and durably.
+///
+/// # Errors
+/// [`StateError::Unusable`] when any step fails; `path` then has its previous content, unless the sync of the directory failed.
+pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<(), StateError> {
+    pawl_durable::write(path, bytes).map_err(StateError::unusable(path))
+}
 
 /// A state directory. Reading it needs no lock; running a job does: [`StateDir::lock`].
 #[derive(Clone, Debug, PartialEq, Eq)]

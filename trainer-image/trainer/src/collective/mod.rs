@@ -11,8 +11,8 @@ mod mesh;
 
 pub use mesh::{Exchange, TcpMesh};
 
+use parking_lot::Mutex;
 use pawl_graph::collective as engine;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// A collective could not be completed.
@@ -70,12 +70,12 @@ impl Gang {
 
     /// Replaces `data` by that of rank `root`.
     pub fn broadcast(&self, root: u32, data: &mut [f32]) -> Result<(), CollectiveError> {
-        self.mesh().broadcast(root, data)
+        self.mesh.lock().broadcast(root, data)
     }
 
     /// Every rank's `mine`, by rank. For small data: each rank receives all of it. Lengths may differ.
     pub fn gather_bytes(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, CollectiveError> {
-        self.mesh().gather_bytes(mine)
+        self.mesh.lock().gather_bytes(mine)
     }
 
     /// Every rank's `mine`, by rank, serialized as JSON, which cannot represent NaN and infinity: use [`Option`].
@@ -94,21 +94,17 @@ impl Gang {
 
     /// Returns when every rank has called it.
     pub fn barrier(&self) -> Result<(), CollectiveError> {
-        self.mesh().barrier()
+        self.mesh.lock().barrier()
     }
 
     /// Time spent inside collectives so far.
     pub fn waited(&self) -> Duration {
-        self.mesh().waited()
+        self.mesh.lock().waited()
     }
 
     /// The error of a collective that the executor ran; the executor's own error only has the rank.
     pub fn failure(&self) -> Option<CollectiveError> {
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn mesh(&self) -> MutexGuard<'_, TcpMesh> {
-        self.mesh.lock().unwrap_or_else(PoisonError::into_inner)
+        self.failure.lock().clone()
     }
 
     fn told(&self, result: Result<(), CollectiveError>) -> Result<(), engine::CollectiveError> {
@@ -117,7 +113,7 @@ impl Gang {
                 CollectiveError::LostPeer { rank, .. } => engine::CollectiveError::PeerLost { rank: *rank as usize },
                 CollectiveError::Disagreement { .. } => engine::CollectiveError::Transport(error.to_string()),
             };
-            *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+            *self.failure.lock() = Some(error);
             short
         })
     }
@@ -133,15 +129,15 @@ impl engine::Collective for Gang {
     }
 
     fn all_reduce(&self, buffer: &mut [f32]) -> Result<(), engine::CollectiveError> {
-        self.told(self.mesh().all_reduce_sum(buffer))
+        self.told(self.mesh.lock().all_reduce_sum(buffer))
     }
 
     fn reduce_scatter(&self, input: &[f32], output: &mut [f32]) -> Result<(), engine::CollectiveError> {
-        self.told(self.mesh().reduce_scatter_sum(input, output))
+        self.told(self.mesh.lock().reduce_scatter_sum(input, output))
     }
 
     fn all_gather(&self, input: &[f32], output: &mut [f32]) -> Result<(), engine::CollectiveError> {
-        self.told(self.mesh().all_gather(input, output))
+        self.told(self.mesh.lock().all_gather(input, output))
     }
 }
 

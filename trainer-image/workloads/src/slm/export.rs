@@ -5,10 +5,10 @@ use super::architecture::{Method, Target};
 use super::config::Config;
 use super::model::EPSILON;
 use super::weights::Weights;
+use pawl_durable::Replacement;
 use pawl_graph::array::Array;
 use pawl_graph::graph::{DType, GraphError, StateDecl, initial_value};
 use serde_json::{Map, Value, json};
-use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
@@ -45,9 +45,8 @@ pub fn export(
 ) -> Result<(), ExportError> {
     let weights = job.weights();
     let all = weights.all();
-    let temporary = to.with_extension("part");
     let failed = |source| ExportError::Io { path: to.display().to_string(), source };
-    let mut out = BufWriter::new(File::create(&temporary).map_err(failed)?);
+    let mut out = BufWriter::new(Replacement::of(to).map_err(failed)?);
     out.write_all(&header(&all, narrow)).map_err(failed)?;
     for decl in &all {
         let values = merged(job, &weights, decl, seed, trained)?;
@@ -57,8 +56,7 @@ pub fn export(
         };
         out.write_all(&bytes).map_err(failed)?;
     }
-    out.into_inner().map_err(|error| failed(error.into_error())).and_then(|file| file.sync_all().map_err(failed))?;
-    std::fs::rename(&temporary, to).map_err(failed)
+    out.into_inner().map_err(|error| error.into_error()).and_then(Replacement::commit).map_err(failed)
 }
 
 /// The model's `config.json` for Hugging Face libraries.

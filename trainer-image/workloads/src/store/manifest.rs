@@ -1,6 +1,7 @@
 //! Metadata files of a cache: the manifest, the journal of an incomplete cache, and the stamps of verified files.
 
 use super::StoreError;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -8,7 +9,6 @@ use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
 const MANIFEST: &str = "manifest.json";
 const JOURNAL: &str = "unfinished.jsonl";
@@ -25,16 +25,7 @@ fn hex(digest: &[u8]) -> String {
 
 /// Replaces `path` atomically: readers see the old bytes or the new ones, also with concurrent writers.
 pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
-    let temporary = path.with_extension(format!("tmp-{}", std::process::id()));
-    let written = File::create(&temporary).and_then(|mut file| {
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&temporary, path)
-    });
-    written.map_err(|error| {
-        let _ = fs::remove_file(&temporary);
-        StoreError::io(path, "cannot write", error)
-    })
+    pawl_durable::write(path, bytes).map_err(|error| StoreError::io(path, "cannot write", error))
 }
 
 /// Size and hash of one file.
@@ -110,7 +101,7 @@ impl Journal {
     }
 
     pub fn append(&self, file: &str, entry: &Entry) -> Result<(), StoreError> {
-        let mut slot = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slot = self.file.lock();
         let failed = |error| StoreError::io(&self.path, "cannot write", error);
         let out = match slot.take() {
             Some(open) => slot.insert(open),

@@ -1,8 +1,8 @@
-//! Crash-safe file writes, and size-bounded reads.
+//! Files of an attempt: size-bounded reads, and errors that name the file.
 
 use rustix::fs::{Mode, OFlags};
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::path::Path;
 
 /// Maximum size of a `report.json` in bytes.
@@ -17,22 +17,9 @@ pub(crate) fn named(path: &Path, e: io::Error) -> io::Error {
     io::Error::new(e.kind(), format!("{}: {e}", path.display()))
 }
 
-/// Writes a file atomically and durably: it is complete or absent, and survives a power failure.
+/// Replaces a file atomically and durably.
 pub(crate) fn write(path: &Path, content: &[u8]) -> io::Result<()> {
-    let parent = path.parent().ok_or_else(|| io::Error::other("a file has a parent"))?;
-    let part = path.with_extension("part");
-    let result = (|| {
-        let mut file = File::create(&part)?;
-        file.write_all(content)?;
-        file.sync_all()?;
-        std::fs::rename(&part, path)?;
-        File::open(parent)?.sync_all()
-    })();
-    if result.is_err() {
-        // An incomplete file may remain; it is never read under this name.
-        let _ = std::fs::remove_file(&part);
-    }
-    result.map_err(|e| named(path, e))
+    pawl_durable::write(path, content).map_err(|e| named(path, e))
 }
 
 /// The content of a regular file of at most `limit` bytes. Never blocks (as on a pipe).
