@@ -71,9 +71,9 @@ fn measured(name: &str, state: &str, ratios: &[f64], all: &mut Vec<FinishedLaunc
            "peakMemoryBytes": 431_000_000u64, "predictedMemoryBytes": 428_000_000u64})
 }
 
-/// A job with one of everything; `hostile` stands wherever a name or message may.
-fn evidence(hostile: &str) -> Evidence {
-    let job: TrainingJob = serde_json::from_value(json!({
+/// A job with phases and gates of every kind; `hostile` stands wherever a name may.
+fn job(hostile: &str) -> TrainingJob {
+    serde_json::from_value(json!({
         "apiVersion": "pawl.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": format!("quickstart{hostile}")},
         "spec": {
             "workload": {"name": format!("ups{hostile}")},
@@ -92,7 +92,11 @@ fn evidence(hostile: &str) -> Evidence {
             "cost": {"gpuHour": "1.89"}, "train": {"items": 200000},
         },
     }))
-    .unwrap();
+    .unwrap()
+}
+
+/// A job with one of everything; `hostile` stands wherever a name or message may.
+fn evidence(hostile: &str) -> Evidence {
     let mut launches = Vec::new();
     let mut big = measured("big-batch", "Accepted", &[1.38, 1.42, 1.4], &mut launches);
     big["rung"] = json!(1);
@@ -141,7 +145,7 @@ fn evidence(hostile: &str) -> Evidence {
         event(95, true, "SpeedBelowThreshold", &format!("phase bf16: rolled back: 0.71 {hostile}")),
         event(240, false, "Completed", "trained 200000 items"),
     ];
-    Evidence::new(job, status, events, launches)
+    Evidence::new(job(hostile), status, events, launches)
 }
 
 #[test]

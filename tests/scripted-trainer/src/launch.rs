@@ -59,11 +59,47 @@ impl Run<'_> {
         1.0 - self.effect(FaultKind::SlowLoader, |fault| 1.0 - fault.share.unwrap_or(0.0))
     }
 
+    /// # Errors
+    /// When `needed` bytes of device memory are more than there are.
+    pub(crate) fn fits(&self, needed: u64) -> Result<(), End> {
+        let limit = self.script.memory.limit_bytes;
+        if needed <= limit {
+            return Ok(());
+        }
+        let message = format!("{needed} bytes needed, the device has {limit}: use a smaller batchPerGpu");
+        Err(End::new(Outcome::OutOfMemory, message))
+    }
+
     pub(crate) fn validate(&mut self) -> &Validation {
         let items = self.items();
         let loss = self.script.validation_loss(&self.plan.settings, items, self.plan.seed, &self.plan.launch)
             * self.effect(FaultKind::QualityLoss, |fault| fault.factor.unwrap_or(1.0));
         self.validation.insert(Validation { items, metrics: self.script.metrics(loss) })
+    }
+}
+
+/// Early stopping: the best validation loss, and the number of evaluations since then.
+pub(crate) struct Patience {
+    best: f64,
+    worse: u32,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { best: f64::INFINITY, worse: 0 }
+    }
+}
+
+impl Patience {
+    /// Evaluates; ends the run at this step when the patience of its budget is exhausted.
+    pub(crate) fn evaluate(&mut self, run: &mut Run<'_>) {
+        let loss = run.validate().metrics["loss"];
+        let Some(early) = &run.plan.budget.early_stopping else { return };
+        self.worse = if loss < self.best - early.min_delta { 0 } else { self.worse + 1 };
+        self.best = self.best.min(loss);
+        if self.worse >= early.patience {
+            run.total_steps = run.step;
+        }
     }
 }
 

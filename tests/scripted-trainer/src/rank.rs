@@ -2,7 +2,7 @@
 
 use crate::checkpoints::{Checkpoints, write};
 use crate::faults::{Armed, armed};
-use crate::launch::{End, Run, measured, total_steps};
+use crate::launch::{End, Patience, Run, measured, total_steps};
 use crate::script::{FaultKind, Script};
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::{CheckpointPolicy, LaunchKind, LaunchPlan};
@@ -154,16 +154,12 @@ impl Rank {
             report.measured.first_validation = Some(run.validate().clone());
         }
         let mut seconds = Vec::new();
-        let (mut since_checkpoint, mut best, mut patience) = (0.0, f64::INFINITY, 0);
+        let (mut since_checkpoint, mut patience) = (0.0, Patience::default());
         let first = run.step;
         let stride = (run.total_steps - first.min(run.total_steps)).div_ceil(LOSSES).max(1);
         self.tell(run, true).map_err(End::failed)?;
         while run.step < run.total_steps {
-            if needed > run.script.memory.limit_bytes {
-                let limit = run.script.memory.limit_bytes;
-                let message = format!("{needed} bytes needed, the device has {limit}: use a smaller batchPerGpu");
-                return Err(End::new(Outcome::OutOfMemory, message));
-            }
+            run.fits(needed)?;
             self.strike(run, false)?;
             if self.stop.load(Ordering::Relaxed) {
                 if let Some((storage, _)) = &storage {
@@ -187,14 +183,7 @@ impl Rank {
             if plan.kind == LaunchKind::Train
                 && plan.budget.eval_every_items.is_some_and(|every| every > 0 && crossed(every))
             {
-                let loss = run.validate().metrics["loss"];
-                if let Some(early) = &plan.budget.early_stopping {
-                    patience = if loss < best - early.min_delta { 0 } else { patience + 1 };
-                    best = best.min(loss);
-                    if patience >= early.patience {
-                        run.total_steps = run.step;
-                    }
-                }
+                patience.evaluate(run);
             }
             since_checkpoint += step_seconds;
             if let Some((storage, policy)) = &storage

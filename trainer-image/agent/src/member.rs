@@ -1,23 +1,20 @@
 //! The role of every agent, including agent 0: prepare, start, supervise and end the ranks of its node.
 
+mod launch;
+
 use crate::files::{self, named};
 use crate::finished::REPORT;
 use crate::messages::{Down, Up};
 use crate::node::{AttemptEnd, AttemptResult, Event, Limits, Stop};
-use crate::ranks::{DEATH, Ranks, Shared};
+use crate::ranks::{DEATH, Shared};
 use crate::survivors;
-use crate::verdict::{Evidence, Fact, verdict};
-use crate::watch::Watch;
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::LaunchPlan;
 use pawl_contract::report::{LaunchResult, Report};
 use std::io;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tokio::sync::{mpsc, watch};
-
-/// Interval of reading progress.
-const POLL: Duration = Duration::from_millis(100);
 
 /// The two directions between an agent and agent 0.
 #[derive(Debug)]
@@ -120,128 +117,14 @@ impl Member<'_> {
         (self.observer)(Event::LaunchEnded(Box::new(report)));
         Ok(())
     }
-
-    /// Runs the local ranks of a launch to their end. The report is made here only when agent 0 is lost.
-    async fn launch(&mut self, launch: &str, master_port: u16, told: &mut Stop) -> io::Result<Option<Report>> {
-        let plan = self.plan(launch)?.clone();
-        let mut ranks = Ranks::none(self.shared);
-        let mut watch = Watch::new(&plan, self.shared, self.limits);
-        let mut kill_at: Option<Instant> = None;
-        if let Err(e) = ranks.start(self.shared, &plan, master_port).await {
-            self.link.say(Up::Unable { launch: launch.to_owned(), message: e.to_string() });
-            kill_at = Some(Instant::now());
-        } else {
-            (self.observer)(Event::LaunchStarted { launch: launch.to_owned(), kind: plan.kind });
-        }
-        let mut tick = tokio::time::interval(POLL);
-        let mut facts = Vec::new();
-        let mut lost = false;
-        let mut dead_by = Instant::now() + DEATH;
-        while !ranks.is_empty() {
-            tokio::select! {
-                (rank, status) = ranks.next_exit() => {
-                    let end = ranks.judge(self.shared, &plan, rank, status).await;
-                    if !leaves_in_peace(end.outcome, *told) {
-                        kill_at = sooner(kill_at, self.limits.peer_grace);
-                    }
-                    facts.push(Fact::Rank(end.clone()));
-                    self.link.say(Up::RankEnded { launch: launch.to_owned(), end });
-                }
-                message = self.link.down.recv(), if !lost => match message {
-                    Some(Down::End { launch: ended, hung }) if ended == launch => {
-                        if hung {
-                            watch.note_stuck(&ranks);
-                        }
-                        kill_at = sooner(kill_at, if hung { Duration::ZERO } else { self.limits.peer_grace });
-                    }
-                    Some(Down::Stop(stop)) => {
-                        *told = stop.max(*told);
-                        kill_at = self.stop_ranks(&mut ranks, stop, kill_at);
-                    }
-                    Some(_) => {}
-                    None => {
-                        lost = true;
-                        facts.push(Fact::Lost(GONE.to_owned()));
-                        kill_at = sooner(kill_at, self.limits.peer_grace);
-                    }
-                },
-                stop = next_stop(&mut self.stop, *told) => {
-                    *told = stop;
-                    self.link.say(Up::Stop(stop));
-                    kill_at = self.stop_ranks(&mut ranks, stop, kill_at);
-                }
-                () = until(kill_at), if !ranks.is_killed() => ranks.kill(),
-                _ = tick.tick() => {
-                    if let Some(progress) = watch.look() {
-                        (self.observer)(Event::Progress(progress));
-                    }
-                    if ranks.has(0) && kill_at.is_none() && let Some(message) = watch.hung() {
-                        let message = format!("{message}; {}", watch.note_stuck(&ranks));
-                        self.link.say(Up::Hung { launch: launch.to_owned(), message });
-                        kill_at = Some(Instant::now());
-                    }
-                    if !ranks.is_killed() {
-                        dead_by = Instant::now() + DEATH;
-                    }
-                    if dead_by <= Instant::now() {
-                        return Err(io::Error::other(format!(
-                            "launch `{launch}`: a rank is still alive after SIGKILL: its node needs a reboot\n{}",
-                            ranks.whereabouts()
-                        )));
-                    }
-                }
-            }
-        }
-        if let Some(progress) = watch.look() {
-            (self.observer)(Event::Progress(progress));
-        }
-        let dir = self.shared.dir(launch);
-        blocking(move || survivors::end_in(&dir, Instant::now() + DEATH)).await?;
-        if lost {
-            let wall_seconds = watch.started.elapsed().as_secs_f64();
-            let progress = watch.progress.as_ref();
-            let stopping = *told > Stop::No;
-            return Ok(Some(verdict(&Evidence { plan: &plan, facts: &facts, stopping, progress, wall_seconds })));
-        }
-        self.link.say(Up::Ended { launch: launch.to_owned(), progress: watch.progress.map(Box::new) });
-        Ok(None)
-    }
-
-    /// Stops the ranks; returns the instant at which remaining ones are killed.
-    fn stop_ranks(&self, ranks: &mut Ranks, stop: Stop, kill_at: Option<Instant>) -> Option<Instant> {
-        match stop {
-            Stop::No => kill_at,
-            Stop::Gracefully => {
-                ranks.terminate();
-                sooner(kill_at, self.limits.stop_grace)
-            }
-            Stop::Now => {
-                ranks.kill();
-                Some(Instant::now())
-            }
-        }
-    }
 }
 
 const GONE: &str = "agent 0 was lost";
-
-fn sooner(at: Option<Instant>, grace: Duration) -> Option<Instant> {
-    let new = Instant::now() + grace;
-    Some(at.map_or(new, |at| at.min(new)))
-}
 
 /// Whether the peers of a rank with this end may continue: it is done, or it stopped as requested. A rank that reports the
 /// loss of an already stopped peer is no reason to interrupt the checkpoint of another rank.
 pub(crate) fn leaves_in_peace(outcome: Outcome, stop: Stop) -> bool {
     outcome == Outcome::Done || (stop > Stop::No && matches!(outcome, Outcome::Stopped | Outcome::LostPeer))
-}
-
-/// Waits until `at`, or forever.
-async fn until(at: Option<Instant>) {
-    match at {
-        Some(at) => tokio::time::sleep_until(at.into()).await,
-        None => std::future::pending().await,
-    }
 }
 
 /// The next request to stop beyond `told`. Cancel-safe.

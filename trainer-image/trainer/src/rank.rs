@@ -94,14 +94,7 @@ fn measured(launch: &Launch, stop: &StopRequest, started: Instant) -> Result<Rep
     let budget = Budget::new(plan, step_items, job.items_per_epoch())?;
     let mut target = open(launch, place)?;
     let gang = Arc::new(gang(launch, &mut target)?);
-    let saver = match (&plan.checkpoint, plan.kind, &launch.checkpoints) {
-        (Some(policy), LaunchKind::Train, Some(url)) => Some(Saver::new(url, policy, *rank)?),
-        (Some(_), LaunchKind::Train, None) => {
-            let variable = pawl_contract::env::CHECKPOINTS;
-            return Err(Ending::InvalidPlan(format!("checkpoint: {variable} is not set: name the checkpoint storage")));
-        }
-        _ => None,
-    };
+    let saver = saver(launch)?;
     let flops_per_item = model_flops::per_item(job.as_ref(), &lineup, step_items, accumulation);
     let executor = target.executor(&plan.settings);
     let session = Session::new(lineup, executor.as_ref(), plan.seed, Arc::clone(&gang) as _, target.memory())?;
@@ -151,6 +144,19 @@ fn measured(launch: &Launch, stop: &StopRequest, started: Instant) -> Result<Rep
         Err(_) => own,
     };
     Ok(report::of_run(&run, launch, &result, peak, started.elapsed()))
+}
+
+/// What saves the checkpoints, if the plan has a checkpoint policy and is to train.
+fn saver(launch: &Launch) -> Result<Option<Saver>, Ending> {
+    let Launch { plan, rank, .. } = launch;
+    match (&plan.checkpoint, plan.kind, &launch.checkpoints) {
+        (Some(policy), LaunchKind::Train, Some(url)) => Ok(Some(Saver::new(url, policy, *rank)?)),
+        (Some(_), LaunchKind::Train, None) => {
+            let variable = pawl_contract::env::CHECKPOINTS;
+            Err(Ending::InvalidPlan(format!("checkpoint: {variable} is not set: name the checkpoint storage")))
+        }
+        _ => Ok(None),
+    }
 }
 
 /// The device of this launch.

@@ -1,0 +1,174 @@
+//! Runs the ranks of one launch on this node until the last one has ended.
+
+use super::{GONE, Member, blocking, leaves_in_peace, next_stop};
+use crate::messages::{Down, Up};
+use crate::node::{Event, Stop};
+use crate::ranks::{DEATH, Ranks};
+use crate::survivors;
+use crate::verdict::{Evidence, Fact, verdict};
+use crate::watch::Watch;
+use pawl_contract::plan::LaunchPlan;
+use pawl_contract::report::Report;
+use std::io;
+use std::process::ExitStatus;
+use std::time::{Duration, Instant};
+
+/// Interval of reading progress.
+const POLL: Duration = Duration::from_millis(100);
+
+/// A launch whose ranks run on this node.
+struct Running {
+    plan: LaunchPlan,
+    ranks: Ranks,
+    watch: Watch,
+    facts: Vec<Fact>,
+    /// When the remaining ranks are killed.
+    kill_at: Option<Instant>,
+    /// When killed ranks must be gone.
+    dead_by: Instant,
+    /// Whether agent 0 is lost.
+    lost: bool,
+}
+
+impl Running {
+    /// Kills the remaining ranks after `grace`, or earlier if they already have less time.
+    fn kill_after(&mut self, grace: Duration) {
+        let new = Instant::now() + grace;
+        self.kill_at = Some(self.kill_at.map_or(new, |at| at.min(new)));
+    }
+}
+
+impl Member<'_> {
+    /// Runs the local ranks of a launch to their end. The report is made here only when agent 0 is lost.
+    pub(super) async fn launch(&mut self, launch: &str, port: u16, told: &mut Stop) -> io::Result<Option<Report>> {
+        let mut running = self.start(launch, port).await?;
+        let mut tick = tokio::time::interval(POLL);
+        while !running.ranks.is_empty() {
+            tokio::select! {
+                (rank, status) = running.ranks.next_exit() => self.exited(&mut running, rank, status, *told).await,
+                message = self.link.down.recv(), if !running.lost => self.heed(&mut running, message, told),
+                stop = next_stop(&mut self.stop, *told) => {
+                    *told = stop;
+                    self.link.say(Up::Stop(stop));
+                    self.stop_ranks(&mut running, stop);
+                }
+                () = until(running.kill_at), if !running.ranks.is_killed() => running.ranks.kill(),
+                _ = tick.tick() => self.look(&mut running)?,
+            }
+        }
+        self.observe(&mut running);
+        let dir = self.shared.dir(launch);
+        blocking(move || survivors::end_in(&dir, Instant::now() + DEATH)).await?;
+        let Running { plan, watch, facts, lost, .. } = running;
+        if lost {
+            let wall_seconds = watch.started.elapsed().as_secs_f64();
+            let (progress, stopping) = (watch.progress.as_ref(), *told > Stop::No);
+            return Ok(Some(verdict(&Evidence { plan: &plan, facts: &facts, stopping, progress, wall_seconds })));
+        }
+        self.link.say(Up::Ended { launch: launch.to_owned(), progress: watch.progress.map(Box::new) });
+        Ok(None)
+    }
+
+    /// Starts the ranks. Those that could be started before a failure are to be killed at once.
+    async fn start(&self, launch: &str, port: u16) -> io::Result<Running> {
+        let plan = self.plan(launch)?.clone();
+        let (mut ranks, watch) = (Ranks::none(self.shared), Watch::new(&plan, self.shared, self.limits));
+        let mut kill_at = None;
+        if let Err(e) = ranks.start(self.shared, &plan, port).await {
+            self.link.say(Up::Unable { launch: launch.to_owned(), message: e.to_string() });
+            kill_at = Some(Instant::now());
+        } else {
+            (self.observer)(Event::LaunchStarted { launch: launch.to_owned(), kind: plan.kind });
+        }
+        Ok(Running { plan, ranks, watch, facts: Vec::new(), kill_at, dead_by: Instant::now() + DEATH, lost: false })
+    }
+
+    /// Judges the end of a rank and reports it to agent 0.
+    async fn exited(&self, running: &mut Running, rank: u32, status: io::Result<ExitStatus>, told: Stop) {
+        let end = running.ranks.judge(self.shared, &running.plan, rank, status).await;
+        if !leaves_in_peace(end.outcome, told) {
+            running.kill_after(self.limits.peer_grace);
+        }
+        running.facts.push(Fact::Rank(end.clone()));
+        self.link.say(Up::RankEnded { launch: running.plan.launch.clone(), end });
+    }
+
+    /// Obeys a message of agent 0; `None`: it is lost.
+    fn heed(&self, running: &mut Running, message: Option<Down>, told: &mut Stop) {
+        match message {
+            Some(Down::End { launch, hung }) if launch == running.plan.launch => {
+                if hung {
+                    running.watch.note_stuck(&running.ranks);
+                }
+                running.kill_after(if hung { Duration::ZERO } else { self.limits.peer_grace });
+            }
+            Some(Down::Stop(stop)) => {
+                *told = stop.max(*told);
+                self.stop_ranks(running, stop);
+            }
+            Some(_) => {}
+            None => {
+                running.lost = true;
+                running.facts.push(Fact::Lost(GONE.to_owned()));
+                running.kill_after(self.limits.peer_grace);
+            }
+        }
+    }
+
+    /// Publishes progress, and reports a hang of rank 0.
+    ///
+    /// # Errors
+    /// When a rank is still alive long after SIGKILL.
+    fn look(&self, running: &mut Running) -> io::Result<()> {
+        self.observe(running);
+        let Running { plan, ranks, watch, .. } = running;
+        if ranks.has(0)
+            && running.kill_at.is_none()
+            && let Some(message) = watch.hung()
+        {
+            let message = format!("{message}; {}", watch.note_stuck(ranks));
+            self.link.say(Up::Hung { launch: plan.launch.clone(), message });
+            running.kill_at = Some(Instant::now());
+        }
+        if !ranks.is_killed() {
+            running.dead_by = Instant::now() + DEATH;
+        }
+        if running.dead_by <= Instant::now() {
+            return Err(io::Error::other(format!(
+                "launch `{}`: a rank is still alive after SIGKILL: its node needs a reboot\n{}",
+                plan.launch,
+                ranks.whereabouts()
+            )));
+        }
+        Ok(())
+    }
+
+    fn observe(&self, running: &mut Running) {
+        if let Some(progress) = running.watch.look() {
+            (self.observer)(Event::Progress(progress));
+        }
+    }
+
+    /// Stops the ranks. Remaining ones are killed later.
+    fn stop_ranks(&self, running: &mut Running, stop: Stop) {
+        match stop {
+            Stop::No => {}
+            Stop::Gracefully => {
+                running.ranks.terminate();
+                running.kill_after(self.limits.stop_grace);
+            }
+            Stop::Now => {
+                running.ranks.kill();
+                running.kill_at = Some(Instant::now());
+            }
+        }
+    }
+}
+
+/// Waits until `at`, or forever.
+async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at.into()).await,
+        None => std::future::pending().await,
+    }
+}
