@@ -80,6 +80,7 @@ fn patches(settings: &Value) -> String {
     names.join(" || ")
 }
 
+#[expect(clippy::too_many_lines, reason = "a table of rules")]
 fn all(patches: &str) -> Vec<Rule> {
     let mut rules = vec![rule(
         "",
