@@ -63,7 +63,5 @@ impl Checkpoints {
 
 /// Writes JSON that is there whole or not at all.
 pub(crate) fn write(path: &Path, content: &impl serde::Serialize) -> io::Result<()> {
-    let part = path.with_extension("part");
-    std::fs::write(&part, serde_json::to_vec(content)?)?;
-    std::fs::rename(part, path)
+    pawl_durable::replace(path, &serde_json::to_vec(content)?)
 }

@@ -44,7 +44,7 @@ pub fn plan_file(plan: &Path, checkpoints: &str, newest: bool, narrow: bool, to:
     export(&job, plan.seed, &trained, narrow, &file).map_err(|error| Ending::Failed(error.to_string()))?;
     let config = to.join("config.json");
     let text = format!("{:#}\n", description(job.config(), narrow));
-    std::fs::write(&config, text).map_err(|error| failed(&config, &error))?;
+    pawl_durable::write(&config, text.as_bytes()).map_err(|error| failed(&config, &error))?;
     let weights = job.config().weights.as_ref().map(PathBuf::from);
     let tokenizer = job.config().tokenizer().and_then(|file| file.parent().map(PathBuf::from));
     let beside: Vec<PathBuf> = tokenizer.into_iter().chain(weights).collect();

@@ -196,8 +196,7 @@ struct Folder(std::path::PathBuf);
 impl Exchange for Folder {
     fn put(&mut self, key: &str, value: &[u8]) -> Result<(), String> {
         let path = self.0.join(key.replace('/', "-"));
-        std::fs::write(path.with_extension("part"), value).map_err(|e| e.to_string())?;
-        std::fs::rename(path.with_extension("part"), path).map_err(|e| e.to_string())
+        pawl_durable::replace(&path, value).map_err(|e| e.to_string())
     }
 
     fn get(&mut self, key: &str, limit: Duration) -> Result<Vec<u8>, String> {
