@@ -52,6 +52,9 @@ impl Tensors {
 }
 
 /// The first weights, by their names here.
+///
+/// # Errors
+/// When the file is not a readable safetensors file.
 pub fn weights(file: &Path) -> anyhow::Result<Vec<(String, Array)>> {
     let tensors = Tensors::open(file)?;
     let array = |(name, (shape, start)): (&String, &(Vec<usize>, usize))| {
@@ -82,7 +85,10 @@ type Place = (usize, usize);
 
 impl Batches {
     /// Reads the plan of an export; batches are for `programs`.
-    pub fn open(folder: &Path, programs: &Programs, shape: &crate::ups::Shape) -> anyhow::Result<Self> {
+    ///
+    /// # Errors
+    /// When a file cannot be read, or lacks a tensor.
+    pub fn open(folder: &Path, programs: &Programs, experiment: &crate::ups::UpsExperiment) -> anyhow::Result<Self> {
         let plan = Tensors::open(&folder.join("plan.safetensors"))?;
         let data = Tensors::open(&folder.join("data.safetensors"))?;
         Ok(Self {
@@ -93,9 +99,9 @@ impl Batches {
             trajectories: plan.integers("traj")?,
             frames: plan.integers("frame")?,
             darcy: plan.integers("darcy")?,
-            items: shape.items(),
-            pairs: shape.pairs,
-            accumulation: shape.accumulation,
+            items: experiment.items(),
+            pairs: experiment.pairs,
+            accumulation: experiment.accumulation,
         })
     }
 

@@ -39,10 +39,10 @@ pub enum Method {
     Full,
 }
 
-/// A matrix of a block.
+/// A projection of a block: a matrix that can have an adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Target {
+pub enum Projection {
     /// Queries.
     Q,
     /// Keys.
@@ -70,7 +70,7 @@ pub struct LoraConfig {
     /// Dropout probability of an adapter's inputs.
     pub dropout: f64,
     /// The matrices with an adapter.
-    pub targets: Vec<Target>,
+    pub targets: Vec<Projection>,
 }
 
 /// Source of the tokens.
@@ -272,7 +272,7 @@ impl Config {
         if self.method == Method::Lora && self.lora.targets.is_empty() {
             return wrong("lora.targets", &"[]", "must name at least one of q, k, v, o, gate, up, down");
         }
-        let twice = |(i, target): (usize, &Target)| self.lora.targets[..i].contains(target);
+        let twice = |(i, projection): (usize, &Projection)| self.lora.targets[..i].contains(projection);
         if self.lora.targets.iter().enumerate().any(twice) {
             return wrong("lora.targets", &format!("{:?}", self.lora.targets), "must name each matrix once");
         }
