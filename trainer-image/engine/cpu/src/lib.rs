@@ -12,12 +12,12 @@ mod compiled;
 mod executable;
 mod fused;
 mod gemm;
+mod kernel;
 mod lanes;
 mod math;
 mod microkernel;
 mod pool;
 mod profile;
-mod run;
 mod transfer;
 
 pub use executable::GraphExecutable;

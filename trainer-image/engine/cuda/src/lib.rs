@@ -17,11 +17,11 @@ pub mod device;
 mod error;
 mod executable;
 mod host_states;
+mod kernel;
 mod matmul;
 pub mod nccl;
 mod overlap;
 mod planned;
-mod run;
 pub mod source;
 mod transfer;
 

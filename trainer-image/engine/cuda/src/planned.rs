@@ -2,11 +2,11 @@
 
 use super::{
     attention,
-    cudnn::Plans,
+    cudnn::CudnnPlans,
     error::NAME,
     host_states,
+    kernel::{GpuProperties, KernelPlan},
     matmul::WORKSPACE,
-    run::{Plan, Target},
 };
 use pawl_graph::{
     executor::{ExecError, MemoryReport, check_programs, unify_states},
@@ -16,7 +16,7 @@ use pawl_graph::{
 use pawl_lower::{LowerOptions, Lowered, aligned};
 
 /// The GPU that is planned for while there is none: an H100 or H200.
-const USUAL: Target = Target { multiprocessors: 132, shared: 227 << 10 };
+const USUAL: GpuProperties = GpuProperties { multiprocessors: 132, shared: 227 << 10 };
 
 /// Choices that decide what runs.
 #[derive(Debug, Clone, Copy)]
@@ -36,7 +36,7 @@ pub(super) struct Planned {
     /// Each program's kernels and buffers.
     pub lowered: Vec<Lowered>,
     /// How each kernel of each program will run.
-    pub kernels: Vec<Vec<Plan>>,
+    pub plans: Vec<Vec<KernelPlan>>,
     /// The states of all programs.
     pub states: Vec<StateDecl>,
     /// For each program, the places of its states among all.
@@ -53,25 +53,25 @@ impl Planned {
     pub(super) fn new(
         programs: &[Program],
         choices: Choices<'_>,
-        target: &Target,
-        cudnn: &mut Plans,
+        gpu: &GpuProperties,
+        cudnn: &mut CudnnPlans,
     ) -> Result<Self, ExecError> {
         let fused = !choices.lowering.unfused.iter().any(|scope| scope == LowerOptions::EVERYTHING);
-        let joined = |graph: &Graph, node: &Node| fused && attention::joins_norms(graph, node, target.shared);
+        let joined = |graph: &Graph, node: &Node| fused && attention::joins_norms(graph, node, gpu.shared);
         let programs: Vec<Program> = programs.iter().map(|p| expand_norms(p, joined)).collect::<Result<_, _>>()?;
         check_programs(&programs, NAME)?;
         let (states, places) = unify_states(&programs)?;
         let [state_size, _] = host_states::bytes(&states, choices.offload);
         let lowered: Vec<Lowered> = programs.iter().map(|p| Lowered::new(p, choices.lowering)).collect();
-        let kernels = lowered.iter().map(|lowered| Plan::all(lowered, target, cudnn, choices.tf32));
-        let kernels = kernels.collect::<Result<Vec<_>, ExecError>>()?;
+        let plans = lowered.iter().map(|lowered| KernelPlan::all(lowered, gpu, cudnn, choices.tf32));
+        let plans = plans.collect::<Result<Vec<_>, ExecError>>()?;
         let arena = lowered.iter().map(|l| l.plan.arena).max().unwrap_or(0);
-        let workspace = kernels.iter().flatten().map(Plan::workspace).max().unwrap_or(0);
+        let workspace = plans.iter().flatten().map(KernelPlan::workspace).max().unwrap_or(0);
         let slots: usize = programs.iter().map(|p| 2 * input_bytes(p)).sum();
         let own: usize = lowered.iter().map(|l| l.own().bytes).sum();
         let planned = state_size + arena + workspace + WORKSPACE + slots + own;
         let memory = MemoryReport { states: state_size, planned, peak: 0 };
-        Ok(Self { programs, lowered, kernels, states, places, arena, workspace, memory })
+        Ok(Self { programs, lowered, plans, states, places, arena, workspace, memory })
     }
 }
 
@@ -86,5 +86,5 @@ pub(super) fn input_bytes(program: &Program) -> usize {
 /// # Errors
 /// When a program is ill-formed, or has something that no kernel computes.
 pub fn predict(programs: &[Program], choices: Choices<'_>) -> Result<MemoryReport, ExecError> {
-    Ok(Planned::new(programs, choices, &USUAL, &mut Plans::default())?.memory)
+    Ok(Planned::new(programs, choices, &USUAL, &mut CudnnPlans::default())?.memory)
 }

@@ -66,11 +66,12 @@ impl Executor for Eager {
             .iter()
             .map(|array| Ok(Value::new(convert::to_tensor(array.view(), array.shape(), &self.device)?, &meter)))
             .collect::<Result<Vec<_>, ExecError>>()?;
-        let plans = programs.iter().zip(places).map(|(p, place)| Plan::new(p.clone(), place, &self.device));
+        let prepared =
+            programs.iter().zip(places).map(|(p, place)| PreparedProgram::new(p.clone(), place, &self.device));
         Ok(Box::new(EagerExecutable {
             device: self.device.clone(),
             options: options.clone(),
-            programs: plans.collect::<Result<_, _>>()?,
+            programs: prepared.collect::<Result<_, _>>()?,
             declared: states,
             values,
             meter,
@@ -79,8 +80,8 @@ impl Executor for Eager {
     }
 }
 
-/// A program with what is known about it before it runs.
-struct Plan {
+/// A program, with the tables that its runs read.
+struct PreparedProgram {
     program: Program,
     interface: Interface,
     /// For each state of the program, its place among all states.
@@ -95,7 +96,7 @@ struct Plan {
     outputs: Vec<Tensor>,
 }
 
-impl Plan {
+impl PreparedProgram {
     fn new(program: Program, places: Vec<usize>, device: &Device) -> Result<Self, ExecError> {
         let needed = program.needed();
         let dying = memory::dying(&program, &needed);
@@ -112,7 +113,7 @@ impl Plan {
 struct EagerExecutable {
     device: Device,
     options: ExecOptions,
-    programs: Vec<Plan>,
+    programs: Vec<PreparedProgram>,
     declared: Vec<StateDecl>,
     values: Vec<Value>,
     meter: Meter,
@@ -122,15 +123,15 @@ struct EagerExecutable {
 impl Executable for EagerExecutable {
     fn run(&mut self, program: usize, inputs: &[View<'_>]) -> Result<(), ExecError> {
         let (meter, device) = (self.meter.clone(), self.device.clone());
-        let plan = find_program(&mut self.programs, program)?;
-        plan.outputs.clear();
-        plan.interface.begin();
-        plan.interface.check_inputs(inputs)?;
-        let plan = &self.programs[program];
+        let prepared = find_program(&mut self.programs, program)?;
+        prepared.outputs.clear();
+        prepared.interface.begin();
+        prepared.interface.check_inputs(inputs)?;
+        let prepared = &self.programs[program];
         let mut interpreter =
-            Interpreter::new(&plan.program, &plan.needed, &plan.constants, &self.options, &device, &meter);
-        for (id, node) in plan.program.graph.iter() {
-            if !plan.needed[id.index()] {
+            Interpreter::new(&prepared.program, &prepared.needed, &prepared.constants, &self.options, &device, &meter);
+        for (id, node) in prepared.program.graph.iter() {
+            if !prepared.needed[id.index()] {
                 continue;
             }
             match &node.op {
@@ -139,19 +140,19 @@ impl Executable for EagerExecutable {
                     let tensor = convert::to_tensor(view, &node.meta.shape, &device)?;
                     interpreter.set(id, Value::new(tensor, &meter));
                 }
-                Op::State(state) => interpreter.set(id, self.values[plan.places[state.0 as usize]].clone()),
+                Op::State(state) => interpreter.set(id, self.values[prepared.places[state.0 as usize]].clone()),
                 _ => interpreter.compute(id)?,
             }
-            for &dead in &plan.dying[id.index()] {
+            for &dead in &prepared.dying[id.index()] {
                 interpreter.free(dead);
             }
         }
-        let outputs = plan.program.outputs.iter().map(|o| interpreter.get(o.node).tensor.clone()).collect();
-        let updates: Vec<_> = plan
+        let outputs = prepared.program.outputs.iter().map(|o| interpreter.get(o.node).tensor.clone()).collect();
+        let updates: Vec<_> = prepared
             .program
             .updates
             .iter()
-            .map(|u| (plan.places[u.state.0 as usize], interpreter.get(u.value).clone()))
+            .map(|u| (prepared.places[u.state.0 as usize], interpreter.get(u.value).clone()))
             .collect();
         drop(interpreter);
         self.programs[program].outputs = outputs;
@@ -163,9 +164,9 @@ impl Executable for EagerExecutable {
     }
 
     fn output(&mut self, program: usize, output: usize) -> Result<Array, ExecError> {
-        let plan = find_program(&mut self.programs, program)?;
-        let meta = plan.interface.output(output)?;
-        Ok(convert::to_array(&plan.outputs[output], meta)?)
+        let prepared = find_program(&mut self.programs, program)?;
+        let meta = prepared.interface.output(output)?;
+        Ok(convert::to_array(&prepared.outputs[output], meta)?)
     }
 
     fn states(&self) -> &[StateDecl] {

@@ -9,6 +9,7 @@
 //! 6. [`memory`]: places of buffers in one arena.
 
 mod access;
+mod addresses;
 mod dump;
 mod emit;
 mod emit_fused;
@@ -23,6 +24,7 @@ mod times;
 use std::collections::HashSet;
 
 pub use access::{Access, Class, Nest};
+pub use addresses::{Address, Regions};
 pub use kernel::{
     Attention, AttentionGrad, Body, Buffer, Collect, CollectOp, Fold, Fused, Instruction, Kernel, Load, Lookup, MatMul,
     Norm, Storage, Store,

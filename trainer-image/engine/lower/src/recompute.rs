@@ -77,7 +77,7 @@ pub(super) fn recompute(fusion: &mut Fusion<'_>, pinned: &HashSet<usize>) {
     }
 }
 
-struct Plan {
+struct RecomputePlan {
     again: Vec<usize>,
     leaves: Vec<usize>,
     /// What must have run before, though nobody reads it.
@@ -96,7 +96,7 @@ fn plan(
     readers: &[BTreeSet<usize>],
     reading: &[Vec<(usize, usize)>],
     position: &[usize],
-) -> Option<Plan> {
+) -> Option<RecomputePlan> {
     let of = &fusion.units[unit];
     (of.class[&value] == Member::Full && !of.excluded()).then_some(())?;
     for &consumer in &readers[value] {
@@ -150,7 +150,7 @@ fn plan(
         (more <= 1 && longer.count() <= 1).then_some(())?;
     }
     again.sort_unstable();
-    Some(Plan { again, leaves, tokens })
+    Some(RecomputePlan { again, leaves, tokens })
 }
 
 /// Cost of an operator for an element, in additions; `None` when it is not computed again.

@@ -26,7 +26,7 @@ use source::Head;
 
 /// What a kernel is given.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Argument {
+pub enum AttentionArgument {
     /// Address of a byte of a buffer.
     Buffer {
         /// The buffer.
@@ -40,7 +40,7 @@ pub enum Argument {
     Null,
 }
 
-impl Argument {
+impl AttentionArgument {
     /// The first element of a view.
     pub(super) fn first(view: &Access, buffers: &[Buffer]) -> Self {
         Self::Buffer { buffer: view.buffer, offset: view.offset * buffers[view.buffer].dtype.bytes() }
@@ -49,7 +49,7 @@ impl Argument {
 
 /// A launch of a generated kernel.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Launch {
+pub struct AttentionLaunch {
     /// Its source; launches of equal source can share the machine code.
     pub source: Source,
     /// Name of the kernel in it.
@@ -61,14 +61,14 @@ pub struct Launch {
     /// Bytes of dynamic shared memory.
     pub shared: u32,
     /// Parameters, in order: all are addresses.
-    pub arguments: Vec<Argument>,
+    pub arguments: Vec<AttentionArgument>,
 }
 
 /// The launches that make up an operator, in order, and the scratch memory they share.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Plan {
+pub struct AttentionPlan {
     /// In order; each reads what those before wrote.
-    pub launches: Vec<Launch>,
+    pub launches: Vec<AttentionLaunch>,
     /// Bytes of scratch memory. Nothing has to be there before, nothing is kept.
     pub workspace: usize,
     /// The family chosen.
@@ -99,20 +99,20 @@ const WIDEST: usize = 128;
 ///
 /// # Errors
 /// [`ExecError::Unsupported`] when heads are too wide for the GPU's shared memory.
-pub fn forward(kernel: &Attention, buffers: &[Buffer], shared: usize) -> Result<Plan, ExecError> {
-    let shape = Shape::new(kernel, buffers);
+pub fn forward(kernel: &Attention, buffers: &[Buffer], shared: usize) -> Result<AttentionPlan, ExecError> {
+    let shape = AttentionShape::new(kernel, buffers);
     let mut views = vec![&kernel.q, &kernel.k, &kernel.v, &kernel.o];
     let family = shape.family(&views, shape.forward_bytes(), shared);
     shape.must_normalise(family)?;
     views.extend(&kernel.lse);
     let head = Head::new(&shape, kernel);
-    let mut arguments: Vec<_> = views.into_iter().map(|view| Argument::first(view, buffers)).collect();
-    arguments.resize(5, Argument::Null);
+    let mut arguments: Vec<_> = views.into_iter().map(|view| AttentionArgument::first(view, buffers)).collect();
+    arguments.resize(5, AttentionArgument::Null);
     arguments.extend(vectors_of(kernel.norm.as_ref(), buffers));
     let launch = |entry, grid: usize, warps, blocks, shared_bytes, part| {
         head.launch(family, entry, (grid, warps, blocks, shared_bytes), part, arguments.clone())
     };
-    let Shape { batch, heads, queries, width, .. } = shape;
+    let AttentionShape { batch, heads, queries, width, .. } = shape;
     let launch = match family {
         Family::Tile => {
             let warps = queries.div_ceil(16);
@@ -137,44 +137,46 @@ pub fn forward(kernel: &Attention, buffers: &[Buffer], shared: usize) -> Result<
             launch("attention_plain_forward", queries.div_ceil(PLAIN) * batch * heads, 8, 1, bytes, 0)
         }
     };
-    Ok(Plan { launches: vec![launch], workspace: 0, family })
+    Ok(AttentionPlan { launches: vec![launch], workspace: 0, family })
 }
 
 /// Launches of the gradient; see [`forward`].
 ///
 /// # Errors
 /// As [`forward`].
-pub fn backward(kernel: &AttentionGrad, buffers: &[Buffer], shared: usize) -> Result<Plan, ExecError> {
+pub fn backward(kernel: &AttentionGrad, buffers: &[Buffer], shared: usize) -> Result<AttentionPlan, ExecError> {
     let fwd = &kernel.forward;
-    let shape = Shape::new(fwd, buffers);
+    let shape = AttentionShape::new(fwd, buffers);
     let views = [&fwd.q, &fwd.k, &fwd.v, &fwd.o, &kernel.grad, &kernel.dq, &kernel.dk, &kernel.dv];
     let family = shape.family(&views, shape.backward_bytes(), shared);
     shape.must_normalise(family)?;
     let head = Head::new(&shape, fwd).with_gradients(kernel);
-    let [q, k, v, o, grad, dq, dk, dv] = views.map(|view| Argument::first(view, buffers));
-    let lse = fwd.lse.as_ref().map_or(Argument::Null, |view| Argument::first(view, buffers));
-    let Shape { batch, heads, groups, queries, keys, width, .. } = shape;
+    let [q, k, v, o, grad, dq, dk, dv] = views.map(|view| AttentionArgument::first(view, buffers));
+    let lse = fwd.lse.as_ref().map_or(AttentionArgument::Null, |view| AttentionArgument::first(view, buffers));
+    let AttentionShape { batch, heads, groups, queries, keys, width, .. } = shape;
     let launches = match family {
         Family::Tile => {
             let warps = queries.max(keys).div_ceil(16);
             let numbers = (batch * groups, warps, if width <= 64 { 2 } else { 1 }, shape.tile_backward());
             let mut arguments = vec![q, k, v, o, lse, grad, dq, dk, dv];
             arguments.extend(vectors_of(fwd.norm.as_ref(), buffers));
-            arguments.extend(kernel.sums.iter().flatten().map(|sums| Argument::first(sums, buffers)));
+            arguments.extend(kernel.sums.iter().flatten().map(|sums| AttentionArgument::first(sums, buffers)));
             vec![head.launch(family, "attention_tile_backward", numbers, 1, arguments)]
         }
         Family::Flash => {
             let (most, blocks) = if width <= 64 { (8, 2) } else { (4, 1) };
             let warps = shape.flash_warps(queries, most);
             let grid = queries.div_ceil(16 * warps) * batch * heads;
-            let arguments =
-                [&q, &k, &v, &o, &lse, &grad, &dq, &Argument::Workspace].into_iter().cloned().collect::<Vec<_>>();
+            let arguments = [&q, &k, &v, &o, &lse, &grad, &dq, &AttentionArgument::Workspace]
+                .into_iter()
+                .cloned()
+                .collect::<Vec<_>>();
             let numbers = (grid, warps, blocks, shape.flash(warps, 2) + 4 * 16 * warps);
             let first = head.launch(family, "attention_flash_queries", numbers, 1, arguments);
             let warps = shape.flash_warps(keys, most);
             let grid = keys.div_ceil(16 * warps) * batch * groups;
             let numbers = (grid, warps, blocks, shape.flash(warps, 2) + 4 * 4 * CHUNK);
-            let arguments = vec![q, k, v, lse, grad, Argument::Workspace, dk, dv];
+            let arguments = vec![q, k, v, lse, grad, AttentionArgument::Workspace, dk, dv];
             vec![first, head.launch(family, "attention_flash_keys", numbers, 2, arguments)]
         }
         Family::Plain => {
@@ -189,7 +191,7 @@ pub fn backward(kernel: &AttentionGrad, buffers: &[Buffer], shared: usize) -> Re
         }
     };
     let workspace = if family == Family::Flash { batch * heads * queries * 4 } else { 0 };
-    Ok(Plan { launches, workspace, family })
+    Ok(AttentionPlan { launches, workspace, family })
 }
 
 /// Whether the kernels do this [`Op::NormedAttention`], or its gradient, as it is. `shared` is the dynamic shared memory that a block of the GPU may
@@ -197,7 +199,7 @@ pub fn backward(kernel: &AttentionGrad, buffers: &[Buffer], shared: usize) -> Re
 pub fn joins_norms(graph: &Graph, node: &Node, shared: usize) -> bool {
     let (Op::NormedAttention(spec) | Op::NormedAttentionGrad(spec)) = &node.op else { return false };
     let [q, k] = [0, 1].map(|i| graph.meta(node.operands[i]));
-    let shape = Shape {
+    let shape = AttentionShape {
         dtype: q.dtype,
         batch: q.shape[0],
         heads: q.shape[1],
@@ -212,14 +214,14 @@ pub fn joins_norms(graph: &Graph, node: &Node, shared: usize) -> bool {
 }
 
 /// What a kernel is given to normalise with.
-fn vectors_of(norm: Option<&Norm>, buffers: &[Buffer]) -> Vec<Argument> {
+fn vectors_of(norm: Option<&Norm>, buffers: &[Buffer]) -> Vec<AttentionArgument> {
     let views = norm.into_iter().flat_map(|norm| norm.biases.iter().chain([&norm.gain]));
-    views.map(|view| Argument::first(view, buffers)).collect()
+    views.map(|view| AttentionArgument::first(view, buffers)).collect()
 }
 
 /// Extents of one attention.
 #[derive(Debug, Clone, Copy)]
-struct Shape {
+struct AttentionShape {
     dtype: DType,
     batch: usize,
     heads: usize,
@@ -232,7 +234,7 @@ struct Shape {
     normed: bool,
 }
 
-impl Shape {
+impl AttentionShape {
     fn new(kernel: &Attention, buffers: &[Buffer]) -> Self {
         let (q, k) = (&kernel.q.dims, &kernel.k.dims);
         Self {

@@ -20,7 +20,7 @@ use folds::Partials;
 
 use super::{
     Argument, Generated, Grid,
-    geometry::{Geometry, Shape},
+    geometry::{Geometry, Traversal},
     index::Walk,
     types,
 };
@@ -150,12 +150,12 @@ impl<'k> Emitter<'k> {
         }
     }
 
-    /// Rows of a segment; vectors of it, for [`Shape::Flat`].
+    /// Rows of a segment; vectors of it, for [`Traversal::Flat`].
     fn run(&self) -> usize {
         let rows = self.kernel.rows / self.kernel.segments;
-        match self.geometry.shape {
-            Shape::Rows => rows,
-            Shape::Flat => rows * (self.kernel.cols / self.geometry.vector),
+        match self.geometry.traversal {
+            Traversal::Rows => rows,
+            Traversal::Flat => rows * (self.kernel.cols / self.geometry.vector),
         }
     }
 
@@ -179,7 +179,7 @@ impl<'k> Emitter<'k> {
     fn guard(&self) -> Option<String> {
         let Geometry { vector, lanes, held, tiles, .. } = self.geometry;
         let vectors = self.kernel.cols / vector;
-        let exact = lanes * held * tiles == vectors || self.geometry.shape == Shape::Flat;
+        let exact = lanes * held * tiles == vectors || self.geometry.traversal == Traversal::Flat;
         (!exact).then(|| format!("if (column(i) < {vectors}u)"))
     }
 
@@ -193,7 +193,7 @@ impl<'k> Emitter<'k> {
             "blockIdx.x".into()
         };
         self.line(format!("const u32 block = {block}, blocks = gridDim.x / {}u;", self.kernel.segments));
-        if self.geometry.shape == Shape::Flat {
+        if self.geometry.traversal == Traversal::Flat {
             self.line("const u32 group = threadIdx.x;");
         } else {
             self.line(format!("const u32 lane = threadIdx.x % {lanes}u, group = threadIdx.x / {lanes}u;"));

@@ -5,7 +5,7 @@ use std::{ffi::c_void, sync::Arc};
 use half::{bf16, f16};
 use pawl_cuda::{
     Check as _,
-    attention::{Argument, Plan},
+    attention::{AttentionArgument, AttentionPlan},
     device::{Device, Memory},
 };
 use pawl_graph::{
@@ -31,7 +31,7 @@ pub struct Case {
 }
 
 /// What a run gave.
-pub struct Run {
+pub struct Results {
     /// As [`RESULTS`] names them; gradients of biases and gain for each batch and head.
     pub values: Vec<Vec<f64>>,
     pub touched_outside: usize,
@@ -148,7 +148,7 @@ impl Case {
         &self,
         device: &Arc<Device>,
         launches: impl Fn(&AttentionGrad, &[Buffer], &[Memory]) -> Result<(), ExecError>,
-    ) -> Result<Run, ExecError> {
+    ) -> Result<Results, ExecError> {
         let (buffers, views) = (self.buffers(), self.views());
         let mut images: Vec<Vec<u8>> = buffers.iter().map(|b| vec![0xff; b.bytes()]).collect();
         for at in self.inputs() {
@@ -170,7 +170,7 @@ impl Case {
             places.iter().for_each(|place| inside[place * dtype.bytes()..(place + 1) * dtype.bytes()].fill(true));
             touched_outside += image.iter().zip(&inside).filter(|&(&byte, &inside)| !inside && byte != 0xff).count();
         }
-        Ok(Run { values, touched_outside })
+        Ok(Results { values, touched_outside })
     }
 
     /// What a run is to give, whose output was `kept` so.
@@ -187,7 +187,7 @@ impl Case {
 }
 
 /// Compiles and queues a plan, and waits for it.
-pub fn launch(device: &Arc<Device>, plan: &Plan, memory: &[Memory]) -> Result<(), ExecError> {
+pub fn launch(device: &Arc<Device>, plan: &AttentionPlan, memory: &[Memory]) -> Result<(), ExecError> {
     let workspace = device.allocate(plan.workspace)?;
     for launch in &plan.launches {
         let function = device.load(&device.compiler().compile(&launch.source)?)?.function(launch.entry)?;
@@ -203,11 +203,11 @@ pub fn launch(device: &Arc<Device>, plan: &Plan, memory: &[Memory]) -> Result<()
     Ok(())
 }
 
-fn address(argument: &Argument, workspace: &Memory, memory: &[Memory]) -> u64 {
+fn address(argument: &AttentionArgument, workspace: &Memory, memory: &[Memory]) -> u64 {
     match *argument {
-        Argument::Buffer { buffer, offset } => memory[buffer].address() + offset as u64,
-        Argument::Workspace => workspace.address(),
-        Argument::Null => 0,
+        AttentionArgument::Buffer { buffer, offset } => memory[buffer].address() + offset as u64,
+        AttentionArgument::Workspace => workspace.address(),
+        AttentionArgument::Null => 0,
     }
 }
 

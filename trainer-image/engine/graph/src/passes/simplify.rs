@@ -97,32 +97,32 @@ fn identity<'b>(visit: &Visit<'_, 'b>) -> Option<Var<'b>> {
 fn joined<'b>(visit: &Visit<'_, 'b>, axis: usize) -> Option<Var<'b>> {
     let b = visit.b;
     let leads = visit.node.meta.shape.dims()[..axis].iter().all(|&extent| extent == 1);
-    let mut runs: Vec<Run> = Vec::new();
+    let mut spans: Vec<Span> = Vec::new();
     for &operand in visit.operands {
-        let next = Run::of(operand)?;
-        match runs.last_mut() {
+        let next = Span::of(operand)?;
+        match spans.last_mut() {
             Some(last) if leads && last.source == next.source && last.first + last.elements == next.first => {
                 last.elements += next.elements;
                 last.extent += operand.dim(axis);
                 last.whole = None;
             }
-            _ => runs.push(Run { extent: operand.dim(axis), ..next }),
+            _ => spans.push(Span { extent: operand.dim(axis), ..next }),
         }
     }
-    (runs.len() < visit.operands.len()).then(|| {
+    (spans.len() < visit.operands.len()).then(|| {
         visit.here(|| {
-            let part = |run: &Run| {
-                let shape = visit.node.meta.shape.with(axis, run.extent);
-                run.whole.map_or_else(|| run.value(b), |id| b.var(id)).reshape(shape)
+            let part = |span: &Span| {
+                let shape = visit.node.meta.shape.with(axis, span.extent);
+                span.whole.map_or_else(|| span.value(b), |id| b.var(id)).reshape(shape)
             };
-            let parts: Vec<Var<'b>> = runs.iter().map(part).collect();
+            let parts: Vec<Var<'b>> = spans.iter().map(part).collect();
             if let [one] = parts[..] { one } else { concat(&parts, axis) }
         })
     })
 }
 
 /// Elements that lie side by side in a value.
-struct Run {
+struct Span {
     source: NodeId,
     first: usize,
     elements: usize,
@@ -132,7 +132,7 @@ struct Run {
     whole: Option<NodeId>,
 }
 
-impl Run {
+impl Span {
     /// What `v` is of the value that it is a slice of, if its elements lie side by side there; else all of itself.
     fn of(v: Var<'_>) -> Option<Self> {
         let id = v.id()?;

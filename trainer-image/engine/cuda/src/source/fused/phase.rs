@@ -1,7 +1,7 @@
 //! One pass over the elements of a step, up to the next reduction along rows; and what is written.
 
 use super::Emitter;
-use crate::source::{geometry::Shape, index::Walk, types};
+use crate::source::{geometry::Traversal, index::Walk, types};
 use pawl_lower::{Fold, Instruction, Store};
 
 impl Emitter<'_> {
@@ -123,8 +123,11 @@ impl Emitter<'_> {
             return;
         }
         let tile = if self.geometry.tiles > 1 { " && blockIdx.y == 0" } else { "" };
-        let mut first =
-            if self.geometry.shape == Shape::Flat { "col[u] == 0".to_owned() } else { format!("lane == 0{tile}") };
+        let mut first = if self.geometry.traversal == Traversal::Flat {
+            "col[u] == 0".to_owned()
+        } else {
+            format!("lane == 0{tile}")
+        };
         if !self.whole() {
             first.push_str(" && live[u]");
         }
