@@ -184,6 +184,23 @@ impl<'k> Emitter<'k> {
     }
 
     fn body(&mut self, partials: &[Partials]) -> String {
+        self.indices();
+        self.scalars();
+        if self.geometry.hoists(self.kernel) {
+            for value in self.loads_of(Class::Col) {
+                let array = self.array(value, "[H]");
+                self.line(array.declaration());
+                self.vectors(|e| e.load(value, &format!("l{value}[i]"), "0u", "column(i) * V"));
+            }
+        }
+        self.accumulators();
+        self.steps();
+        self.sums(partials);
+        std::mem::take(&mut self.text)
+    }
+
+    /// Declares which elements the thread computes: block, segment, lane, group and columns.
+    fn indices(&mut self) {
         let Geometry { vector, lanes, held, unroll, tiles, .. } = self.geometry.clone();
         self.line(format!("constexpr int U = {unroll}, H = {held}, V = {vector};"));
         let block = if self.kernel.segments > 1 {
@@ -200,14 +217,10 @@ impl<'k> Emitter<'k> {
             let tile = if tiles > 1 { format!("blockIdx.y * {}u + ", lanes * held) } else { String::new() };
             self.line(format!("auto column = [&](int i) -> u32 {{ return {tile}lane + i * {lanes}u; }};"));
         }
-        self.scalars();
-        if self.geometry.hoists(self.kernel) {
-            for value in self.loads_of(Class::Col) {
-                let array = self.array(value, "[H]");
-                self.line(array.declaration());
-                self.vectors(|e| e.load(value, &format!("l{value}[i]"), "0u", "column(i) * V"));
-            }
-        }
+    }
+
+    /// Declares the accumulator of each fold.
+    fn accumulators(&mut self) {
         for (index, fold) in self.kernel.folds.iter().enumerate() {
             let (acc, _) = types::accumulator(self.kernel.values[fold.value].0);
             let identity = format!("{}::identity<{acc}>()", types::reduction(fold.op));
@@ -221,6 +234,10 @@ impl<'k> Emitter<'k> {
                 self.line(format!("{acc} f{index} = {identity};"));
             }
         }
+    }
+
+    /// The loop over the steps of a block: loads, phases and what is stored once per row.
+    fn steps(&mut self) {
         let (step, run) = (self.geometry.step(), self.run());
         if self.geometry.ahead {
             self.fetch();
@@ -245,8 +262,6 @@ impl<'k> Emitter<'k> {
         }
         self.row_stores();
         self.close();
-        self.sums(partials);
-        std::mem::take(&mut self.text)
     }
 
     fn class(&self, value: usize) -> Class {

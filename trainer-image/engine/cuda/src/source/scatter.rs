@@ -18,6 +18,7 @@ const SUMS: usize = 24 << 10;
 ///
 /// A block owns some destinations, whose sums are in shared memory. Its warps look through the indices side by side, each through a run of its
 /// own, and note which are the block's; then all threads add up what was found, in order, each its own columns.
+#[allow(clippy::too_many_lines, reason = "most of it is the text of the kernel")]
 pub(super) fn scatter_add(kernel: &Lookup, buffers: &[Buffer]) -> Generated {
     let dtype = buffers[kernel.to.buffer].dtype;
     let (outer, extent, inner) = (kernel.to.dims[0], kernel.to.dims[1], kernel.to.dims[2]);

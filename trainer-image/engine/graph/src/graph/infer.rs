@@ -33,6 +33,7 @@ pub fn infer_sides(op: &Op, operands: &[&Meta]) -> Vec<Meta> {
 
 type Rule = Result<Meta, String>;
 
+#[allow(clippy::too_many_lines, reason = "one rule for each operator")]
 fn rule(op: &Op, operands: &[&Meta]) -> Rule {
     match (op, operands) {
         (Op::Constant(array), []) => Ok(Meta::new(array.dtype(), array.shape())),
@@ -52,7 +53,7 @@ fn rule(op: &Op, operands: &[&Meta]) -> Rule {
         }
         (Op::Binary(_), [a, b]) => {
             alike(a, b)?;
-            ensure(a.dtype != DType::Bool, || "arithmetic wants numbers; cast the truth values first".into())?;
+            ensure(a.dtype != DType::Bool, || "arithmetic takes numbers; cast the booleans first".into())?;
             Ok((*a).clone())
         }
         (Op::Compare(_), [a, b]) => {
@@ -192,7 +193,7 @@ fn matmul(a: &Meta, b: &Meta, transpose_a: bool, transpose_b: bool, output: DTyp
 
 fn reduce(op: ReduceOp, axes: &[usize], x: &Meta) -> Rule {
     let numbers = x.dtype.is_float() || x.dtype == DType::U32;
-    ensure(numbers, || "a reduction wants numbers".into())?;
+    ensure(numbers, || "a reduction takes numbers".into())?;
     ensure(!axes.is_empty() && axes.windows(2).all(|w| w[0] < w[1]), || {
         "axes are ascending, without repetition, at least one".into()
     })?;
