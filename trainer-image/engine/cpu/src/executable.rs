@@ -107,17 +107,17 @@ impl GraphExecutable {
         })
     }
 
-    /// The lowered programs, to be dumped.
+    /// The lowered programs, in the order in which they were compiled.
     pub fn lowered(&self) -> impl Iterator<Item = &Lowered> {
         self.programs.iter().map(|program| &program.lowered)
     }
 
-    /// Time of each kernel of each program, in order; zero unless [`GraphCpu::timed`].
+    /// Time of each kernel of each program, in order, since compilation; zero unless [`GraphCpu::timed`].
     pub fn profile(&self) -> Vec<KernelTime> {
         self.programs.iter().flat_map(|p| p.times.table(&p.lowered)).collect()
     }
 
-    /// Number of threads.
+    /// Number of threads, including the caller's.
     pub fn threads(&self) -> usize {
         self.pool.threads()
     }

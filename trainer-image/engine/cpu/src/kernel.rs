@@ -1,4 +1,4 @@
-//! Kernels on the CPU: what lowering gave, with everything looked up that can be.
+//! Lowered kernels, prepared for the CPU.
 
 use super::{
     attention::CpuAttention,

@@ -1,4 +1,4 @@
-//! A compiled program on a GPU: its kernels, where their buffers lie, and the two slots of its inputs.
+//! A compiled program on a GPU: its kernels, the addresses of their buffers, and the two slots of its inputs.
 
 use std::sync::Arc;
 
@@ -29,9 +29,9 @@ pub(super) struct Compiled {
     _own: Memory,
     /// Address of each output.
     pub(super) outputs: Vec<u64>,
-    /// For each input, its place in a slot.
+    /// For each input, its byte offset in a slot.
     inputs: Vec<usize>,
-    /// Number of first inputs that the next slot has already.
+    /// Number of inputs that were prefetched to the next slot.
     pub(super) ahead: usize,
     /// Whether a run has queued the kernels one by one, so that all code is loaded.
     pub(super) warm: bool,
@@ -99,7 +99,7 @@ impl Compiled {
         })
     }
 
-    /// Brings inputs, of which `from` are there, to slot `to`, behind the run that reads it.
+    /// Copies all inputs but the first `from` to slot `to`, after the run that reads the slot.
     pub(super) fn bring(
         &mut self,
         device: &Device,

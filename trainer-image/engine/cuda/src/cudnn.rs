@@ -17,7 +17,7 @@ use super::{attention::AttentionArgument, device::Device, error::Check as _};
 use pawl_graph::{executor::ExecError, graph::DType};
 use pawl_lower::{Access, Attention, AttentionGrad, Buffer};
 
-/// The library that speaks to cuDNN: looked for in `$PAWL_CUDNN` (a path), beside the program, in `../lib` from there, and on the loader's path.
+/// The library that calls cuDNN: looked for in `$PAWL_CUDNN` (a path), beside the program, in `../lib` from there, and on the loader's path.
 pub const FILE: &str = "libpawl_cudnn.so";
 /// cuDNN, on the loader's path.
 const CUDNN: &CStr = c"libcudnn.so.9";
@@ -25,9 +25,9 @@ const CUDNN: &CStr = c"libcudnn.so.9";
 const TENSORS: usize = 9;
 /// Room for a message.
 const MESSAGE: usize = 1024;
-/// Longest sequence for which a generated kernel, which holds it whole, is faster.
+/// Longest sequence for which the generated kernel, which holds all of it, is faster.
 const SHORT: usize = 128;
-/// Widest head that cuDNN takes.
+/// Widest head that cuDNN supports.
 const WIDEST: usize = 128;
 
 /// `PawlAttention` of `attention.cpp`.
@@ -140,7 +140,7 @@ impl Cudnn {
     /// Opens both libraries.
     ///
     /// # Errors
-    /// With what is missing.
+    /// When a library is missing, or cuDNN cannot be initialised.
     pub fn open(device: &Arc<Device>) -> Result<Arc<Self>, ExecError> {
         device.context().bind_to_thread().check()?;
         let missing = |error: libloading::Error| ExecError::Device(format!("{FILE}: {error}"));
@@ -174,12 +174,12 @@ impl Cudnn {
 }
 
 impl CudnnPlans {
-    /// With cuDNN if it is there; `deterministic` backward passes give the same bits in every run.
+    /// Plans for `cudnn`; without it, all plans are `None`. `deterministic`: backward passes are bit-reproducible from run to run.
     pub fn new(cudnn: Option<Arc<Cudnn>>, deterministic: bool) -> Self {
         Self { cudnn, deterministic, made: HashMap::new() }
     }
 
-    /// The forward pass; `None` when the generated kernel is better, or cuDNN cannot.
+    /// The plan of a forward pass; `None` when the generated kernel is faster, or cuDNN does not support it.
     pub fn forward(&mut self, kernel: &Attention, buffers: &[Buffer]) -> Option<CudnnPlan> {
         let lse = kernel.lse.as_ref()?;
         let tensors = [Some(&kernel.q), Some(&kernel.k), Some(&kernel.v), Some(&kernel.o), Some(lse)];
@@ -188,7 +188,7 @@ impl CudnnPlans {
         self.plan(kernel, all, false, buffers)
     }
 
-    /// The backward pass, likewise.
+    /// The plan of a backward pass; `None` as for [`CudnnPlans::forward`].
     pub fn backward(&mut self, kernel: &AttentionGrad, buffers: &[Buffer]) -> Option<CudnnPlan> {
         let of = &kernel.forward;
         let lse = of.lse.as_ref()?;
@@ -213,7 +213,7 @@ impl CudnnPlans {
 }
 
 impl Problem {
-    /// `None` for what the generated kernels do better, or cuDNN does not do.
+    /// `None` when the generated kernels are faster, or cuDNN does not support the operands.
     fn new(
         kernel: &Attention,
         tensors: [Option<&Access>; TENSORS],
@@ -267,24 +267,24 @@ fn make(cudnn: &Arc<Cudnn>, problem: &Problem) -> Option<ExecutionPlan> {
     let status = unsafe {
         (cudnn.make)(cudnn.handle, problem, &raw mut plan, &raw mut workspace, message.as_mut_ptr(), MESSAGE)
     };
-    // That it cannot is no error: there are generated kernels.
+    // Not an error: generated kernels are the fallback.
     checked(status, &message).ok()?;
     Some(ExecutionPlan { plan, workspace: usize::try_from(workspace).ok()?, cudnn: Arc::clone(cudnn) })
 }
 
 impl CudnnPlan {
-    /// Bytes of scratch memory: never none, which cuDNN takes ill.
+    /// Bytes of scratch memory; at least 16, since cuDNN rejects a null workspace.
     pub fn workspace(&self) -> usize {
         self.execution.workspace.max(16)
     }
 
-    /// Queues it, given addresses of buffers and of the scratch memory.
+    /// Queues the operator on the device's stream, given the addresses of buffers and of [`CudnnPlan::workspace`] bytes of scratch memory.
     ///
     /// # Errors
     /// When cuDNN fails.
     ///
     /// # Safety
-    /// Buffers hold what their views say, until the stream is done.
+    /// Buffers and scratch memory are valid for the plan's views until the stream is done.
     pub unsafe fn enqueue(&self, buffers: &[u64], workspace: u64) -> Result<(), ExecError> {
         let address = |argument: &AttentionArgument| match *argument {
             AttentionArgument::Buffer { buffer, offset } => (buffers[buffer] + offset as u64) as *mut c_void,

@@ -1,7 +1,7 @@
 //! Compiled programs, their states and memory on a GPU.
 //!
-//! Everything is allocated before the first run. Inputs come through two slots: while a run reads one, the next run's inputs are copied to
-//! the other, through page-locked memory, by a stream of their own. A program's first run queues its kernels one by one; then they are
+//! Everything is allocated before the first run. Inputs have two slots: while a run reads one, the next run's inputs are copied to
+//! the other, through page-locked memory, on a separate stream. A program's first run queues its kernels one by one; then they are
 //! captured, once for each slot, and replayed.
 
 use std::sync::Arc;
@@ -112,7 +112,7 @@ impl CudaExecutable {
         Ok(executable)
     }
 
-    /// The lowered programs, to be dumped.
+    /// The lowered programs, in the order in which they were compiled.
     pub fn lowered(&self) -> impl Iterator<Item = &Lowered> {
         self.programs.iter().map(|program| &program.lowered)
     }
@@ -122,8 +122,8 @@ impl CudaExecutable {
         self.blas.version()
     }
 
-    /// Time of each kernel of a program, from `rounds` runs without a pause, kernels queued one by one with events between them. It runs the program:
-    /// states change.
+    /// Time of each kernel of a program, summed over `rounds` consecutive runs in which kernels are queued one by one with events between them. Runs the
+    /// program: states change.
     ///
     /// # Errors
     /// As [`Executable::run`].
@@ -156,15 +156,15 @@ impl CudaExecutable {
         Ok(compiled.lowered.times(&seconds, rounds as u64))
     }
 
-    /// Registers and spilled bytes of a kernel's threads; `None` for those of libraries.
+    /// Registers per thread and spilled bytes per thread of a kernel; `None` for kernels of libraries.
     pub fn registers(&self, program: usize, kernel: usize) -> Option<(i32, i32)> {
         self.programs.get(program)?.kernels.get(kernel)?.registers()
     }
 
-    /// Waits until all that was queued is done.
+    /// Waits until all queued work is done.
     ///
     /// # Errors
-    /// When something queued failed, or a gang stays silent.
+    /// When queued work failed, or a gang made no progress within its deadline.
     pub fn synchronize(&self) -> Result<(), ExecError> {
         match &self.gang {
             Some(gang) => gang.wait(self.device.stream()),
@@ -282,7 +282,7 @@ impl Executable for CudaExecutable {
 
 impl Drop for CudaExecutable {
     fn drop(&mut self) {
-        // Nothing may be freed that is still in use; a gang that is silent is waited for no longer than its deadline.
+        // Memory must not be freed while it is in use; the wait for a gang is bounded by its deadline.
         if self.device.context().bind_to_thread().is_ok() {
             let _ = self.synchronize();
         }

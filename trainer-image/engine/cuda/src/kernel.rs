@@ -17,7 +17,7 @@ use super::{
 use pawl_graph::{executor::ExecError, graph::DType};
 use pawl_lower::{Access, Body, Buffer, Collect, CollectOp, Kernel, Lowered};
 
-/// Addresses that a launch is given: those of buffers (which depend on the input slot), and of the workspace.
+/// Addresses for a launch: those of buffers (which depend on the input slot), and of the workspace.
 #[derive(Clone, Copy)]
 pub(super) struct Addresses<'p> {
     /// Address of each buffer.
@@ -26,11 +26,11 @@ pub(super) struct Addresses<'p> {
     pub workspace: u64,
 }
 
-/// What a kernel will be, before anything is compiled or allocated.
+/// How a kernel will run, before anything is compiled or allocated.
 pub(super) enum KernelPlan {
-    /// Own generated code.
+    /// Generated code.
     Generated(Generated),
-    /// A product of the library; the own kernel is for when it has no algorithm.
+    /// A matrix product of cuBLASLt, with a generated kernel in case that it has no algorithm.
     Product(Product, Box<Generated>),
     /// Launches of attention.
     Attention(AttentionPlan),
@@ -164,7 +164,7 @@ pub(super) enum CudaKernel {
     Collective(Collect),
 }
 
-/// A launch but for its addresses.
+/// A launch, without addresses.
 pub(super) struct KernelLaunch {
     function: Function,
     grid: [u32; 3],

@@ -1,4 +1,4 @@
-//! Collectives beside kernels: whatever touches no byte that a collective moves goes on meanwhile.
+//! Overlap of collectives and kernels: kernels that access no byte of a running collective do not wait for it.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ use super::{
 use pawl_graph::executor::ExecError;
 use pawl_lower::{Body, Lowered};
 
-/// A collective that is under way, and the bytes it reads and writes.
+/// A running collective, and the bytes that it reads and writes.
 struct Moving<E> {
     bytes: Vec<Range<u64>>,
     done: E,

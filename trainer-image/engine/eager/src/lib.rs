@@ -1,9 +1,28 @@
-//! The op-by-op executor over Candle: the honest baseline, and in float64 the oracle. The trainer uses it for `compile: None`, tests compare every
+//! The op-by-op executor over Candle: the baseline, and in float64 the oracle. The trainer uses it for `compile: None`, tests compare every
 //! other executor with it.
 //!
 //! Each node becomes the Candle calls that a competent user would write for it: views stay views, constants become `affine`, a value is
 //! freed after its last use. Nothing is fused, planned or captured. On the CPU, 16-bit matmuls and reductions are computed in float32 and rounded
-//! once, so the numbers are those of the format even where Candle has no kernel for it.
+//! once, so the results are those of the format even where Candle has no kernel for it.
+//!
+//! # Example
+//! ```
+//! use pawl_eager::Eager;
+//! use pawl_graph::{
+//!     array::View,
+//!     executor::{ExecOptions, Executor},
+//!     graph::{Builder, DType},
+//! };
+//! let b = Builder::new("softmax");
+//! b.output("y", b.input("x", DType::F64, [2, 2]).softmax());
+//! let mut run = Eager::cpu().compile(&[b.finish()?], &ExecOptions::default())?;
+//! run.run(0, &[View::F64(&[0.0, 0.0, 0.0, f64::ln(3.0)])])?;
+//! let y = run.output(0, 0)?.to_f64();
+//! assert!(y.iter().zip([0.5, 0.5, 0.25, 0.75]).all(|(y, exact)| (y - exact).abs() < 1e-12));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+#![warn(clippy::missing_errors_doc)]
 
 mod attention;
 mod convert;
@@ -32,12 +51,12 @@ pub struct Eager {
 }
 
 impl Eager {
-    /// On the CPU.
+    /// The executor on the CPU.
     pub fn cpu() -> Self {
         Self { device: Device::Cpu }
     }
 
-    /// On a Candle device.
+    /// The executor on a Candle device.
     pub fn on(device: Device) -> Self {
         Self { device }
     }
@@ -84,15 +103,15 @@ impl Executor for Eager {
 struct PreparedProgram {
     program: Program,
     interface: Interface,
-    /// For each state of the program, its place among all states.
+    /// For each state of the program, its index among the states of all programs.
     places: Vec<usize>,
-    /// For each node, whether anything asked for depends on it.
+    /// For each node, whether an output or an update depends on it.
     needed: Vec<bool>,
     /// For each node, the values not used after it.
     dying: Vec<Vec<usize>>,
     /// Embedded arrays, uploaded once.
     constants: Vec<Option<Tensor>>,
-    /// Of the last run.
+    /// Outputs of the last run.
     outputs: Vec<Tensor>,
 }
 

@@ -1,4 +1,4 @@
-//! Values that are cheaper to compute again than to keep.
+//! Recomputation of values that are cheaper to compute again than to keep.
 //!
 //! Gradients of elementwise expressions read intermediate values of the forward pass: for GELU three of them, all functions of one.
 //! A kernel that can compute such a value from what it already reads and at most one more array does so; then the value is

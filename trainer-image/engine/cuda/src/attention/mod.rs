@@ -1,4 +1,4 @@
-//! Attention and its gradient as generated kernels: which of three families a shape gets, and with what launches.
+//! Attention and its gradient as generated kernels: the family of kernels for a shape, and its launches.
 //!
 //! | family | for | how |
 //! |---|---|---|
@@ -24,7 +24,7 @@ use pawl_graph::{
 use pawl_lower::{Access, Attention, AttentionGrad, Buffer, Norm};
 use source::Head;
 
-/// What a kernel is given.
+/// An argument of a kernel of attention.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AttentionArgument {
     /// Address of a byte of a buffer.
@@ -36,7 +36,7 @@ pub enum AttentionArgument {
     },
     /// Address of the scratch memory.
     Workspace,
-    /// No address: what the kernel does not touch.
+    /// No address: the kernel does not access it.
     Null,
 }
 
@@ -50,7 +50,7 @@ impl AttentionArgument {
 /// A launch of a generated kernel.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AttentionLaunch {
-    /// Its source; launches of equal source can share the machine code.
+    /// Its source; launches of equal source share the machine code.
     pub source: Source,
     /// Name of the kernel in it.
     pub entry: &'static str,
@@ -67,9 +67,9 @@ pub struct AttentionLaunch {
 /// The launches that make up an operator, in order, and the scratch memory they share.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AttentionPlan {
-    /// In order; each reads what those before wrote.
+    /// The launches in order; each reads the results of earlier ones.
     pub launches: Vec<AttentionLaunch>,
-    /// Bytes of scratch memory. Nothing has to be there before, nothing is kept.
+    /// Bytes of scratch memory; its content need not be initialised and is not kept.
     pub workspace: usize,
     /// The family chosen.
     pub family: Family,
@@ -88,7 +88,7 @@ pub enum Family {
 
 /// Longest sequence of [`Family::Tile`].
 const TILE: usize = 128;
-/// Keys (or queries) that [`Family::Flash`] takes at a time.
+/// Keys (or queries) that [`Family::Flash`] processes at a time.
 const CHUNK: usize = 64;
 /// Side of a tile of [`Family::Plain`].
 const PLAIN: usize = 32;
@@ -194,7 +194,7 @@ pub fn backward(kernel: &AttentionGrad, buffers: &[Buffer], shared: usize) -> Re
     Ok(AttentionPlan { launches, workspace, family })
 }
 
-/// Whether the kernels do this [`Op::NormedAttention`], or its gradient, as it is. `shared` is the dynamic shared memory that a block of the GPU may
+/// Whether the kernels support this [`Op::NormedAttention`], or its gradient. `shared` is the dynamic shared memory that a block of the GPU may
 /// have, in bytes.
 pub fn joins_norms(graph: &Graph, node: &Node, shared: usize) -> bool {
     let (Op::NormedAttention(spec) | Op::NormedAttentionGrad(spec)) = &node.op else { return false };
@@ -213,7 +213,7 @@ pub fn joins_norms(graph: &Graph, node: &Node, shared: usize) -> bool {
     shape.heads == shape.groups && shape.family(&[], shape.backward_bytes(), shared) == Family::Tile
 }
 
-/// What a kernel is given to normalise with.
+/// The biases and the gain of the normalisation, as arguments.
 fn vectors_of(norm: Option<&Norm>, buffers: &[Buffer]) -> Vec<AttentionArgument> {
     let views = norm.into_iter().flat_map(|norm| norm.biases.iter().chain([&norm.gain]));
     views.map(|view| AttentionArgument::first(view, buffers)).collect()

@@ -7,7 +7,7 @@
 //! done and read the next rows while they work on these; sums of several blocks are joined in a fixed order by a second kernel: results never depend on
 //! timing.
 //!
-//! Here is the frame; [`loads`] reads, [`values`] computes, [`phase`] goes over the elements and writes, [`folds`] adds up.
+//! This module emits the frame; [`loads`] reads, [`values`] computes, [`phase`] loops over the elements and writes, [`folds`] accumulates.
 
 mod folds;
 mod loads;

@@ -20,16 +20,16 @@ const NEIGHBOURS: usize = 4;
 /// Longest row that one warp holds in registers.
 const WARP: usize = 32;
 
-/// How threads walk.
+/// Order in which threads process elements.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Traversal {
-    /// Over vectors of the whole run of elements, wherever rows end.
+    /// Vectors of consecutive elements, regardless of rows.
     Flat,
-    /// Over rows; a thread keeps its columns.
+    /// Row by row; a thread keeps its columns.
     Rows,
 }
 
-/// The arrangement.
+/// The mapping of threads to elements.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Geometry {
     pub traversal: Traversal,

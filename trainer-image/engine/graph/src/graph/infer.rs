@@ -1,13 +1,22 @@
-//! Shape and dtype inference: what an operator makes of its operands, or why it cannot.
+//! Inference of dtypes and shapes: the result of an operator, or the rule that its operands violate.
 
 use super::{DType, GraphError, Meta, Op, ReduceOp, Shape, UnaryOp};
 
 /// Dtype and shape of the value of `op` over operands like `operands`.
 ///
-/// `Input`, `State` and `Side` depend on the program, not on operands: [`Graph::push`](super::Graph::push) knows them.
+/// `Input`, `State` and `Side` depend on the program, not on operands: [`Graph::push`](super::Graph::push) handles them.
+///
+/// ```
+/// use pawl_graph::graph::{DType, Meta, Op, infer};
+/// let (a, b) = (Meta::new(DType::BF16, [4, 8, 16]), Meta::new(DType::BF16, [4, 32, 16]));
+/// let product = |transpose_b| Op::MatMul { transpose_a: false, transpose_b, output: DType::F32 };
+/// assert_eq!(infer(&product(true), &[&a, &b])?, Meta::new(DType::F32, [4, 8, 32]));
+/// assert!(infer(&product(false), &[&a, &b]).is_err(), "inner extents are 16 and 32");
+/// # Ok::<(), pawl_graph::graph::GraphError>(())
+/// ```
 ///
 /// # Errors
-/// [`GraphError::Operands`], saying what would be right.
+/// [`GraphError::Operands`] with the rule that the operands violate.
 pub fn infer(op: &Op, operands: &[&Meta]) -> Result<Meta, GraphError> {
     rule(op, operands).map_err(|reason| GraphError::Operands {
         op: op.to_string(),

@@ -9,7 +9,7 @@ impl Program {
     /// leaves agree with their declarations, names are unique, updates fit their states.
     ///
     /// # Errors
-    /// The first thing that is wrong.
+    /// The first violation: [`GraphError::Duplicate`], [`GraphError::IllFormed`] or [`GraphError::Mismatch`].
     pub fn verify(&self) -> Result<(), GraphError> {
         unique("input", self.inputs.iter().map(|i| i.name.as_str()))?;
         unique("state", self.states.iter().map(|s| s.name.as_str()))?;
@@ -60,7 +60,7 @@ impl Program {
     }
 }
 
-/// Checks that the dtype and shape `got` are those that `what` wants.
+/// Checks that `what`, declared as `wanted`, has that dtype and shape.
 ///
 /// # Errors
 /// [`GraphError::Mismatch`] naming `what`.

@@ -9,8 +9,8 @@ use crate::graph::{
     UnaryOp, Var,
 };
 
-/// Lets attention over heads of projections with a bias, whose queries and keys are normalised to a root mean square of 1 and multiplied by a gain, be
-/// [`Op::NormedAttention`]. To be run on a forward program, before differentiation and precision. The values are the same but for rounding.
+/// Replaces attention over heads of projections with a bias, whose queries and keys are RMS-normalised and multiplied by a gain, by one
+/// [`Op::NormedAttention`]. To be run on a forward program, before differentiation and precision. Values are equal up to rounding.
 ///
 /// # Errors
 /// When the program is ill-formed.
@@ -24,7 +24,7 @@ pub fn join_norms(program: &Program) -> Result<Program, GraphError> {
                 joined_last = Some(visit.id);
                 visit.here(|| joined.build(visit.b, &values))
             }
-            // Nobody asks a forward program for statistics.
+            // A forward program does not use the statistics.
             (Op::Side(_), _) if joined_last == Some(visit.node.operands[0]) => visit.operands[0],
             _ => visit.copy(),
         };
@@ -147,8 +147,8 @@ fn number(graph: &Graph, mut id: NodeId) -> Option<f64> {
     }
 }
 
-/// Writes [`Op::NormedAttention`] and its gradient out as the operators they stand for, but where `kept` says that an executor has a kernel for
-/// a node of the graph.
+/// Replaces [`Op::NormedAttention`] and its gradient by equivalent elementary operators, except at nodes for which `kept` returns true because the executor
+/// has a kernel for them.
 ///
 /// # Errors
 /// When the program is ill-formed.
