@@ -1,4 +1,4 @@
-//! The GPU against the CPU: same numbers, same states.
+//! Compares the GPU with the CPU: outputs and states.
 
 use pawl_cuda::CudaGraph;
 use pawl_eager::Eager;
@@ -12,14 +12,14 @@ use pawl_kernels::{UpsStep, inputs};
 
 use crate::{device, executor};
 
-/// Comparisons, and those that failed.
+/// Number of successful comparisons, and the failed ones.
 struct Tally {
     passed: usize,
     failed: Vec<String>,
 }
 
 impl Tally {
-    /// Compares `runs` runs on each of `cuda` with those of the eager executor.
+    /// Compares the results of `runs` runs on each of `cuda` with those of the eager executor.
     fn close(&mut self, name: &str, case: &Case, cuda: &[&CudaGraph], runs: usize, bound: f64) {
         let options = ExecOptions { seed: 5, ..ExecOptions::default() };
         let eager = match case.run(&Eager::cpu(), &options, runs) {
@@ -44,7 +44,7 @@ impl Tally {
         }
     }
 
-    /// Two executables that run one program give equal bits.
+    /// Checks that two executables of one program give bit-equal results.
     fn repeats(&mut self, name: &str, case: &Case, cuda: &CudaGraph, runs: usize) {
         let options = ExecOptions { seed: 5, ..ExecOptions::default() };
         let run = || {

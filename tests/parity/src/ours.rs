@@ -3,7 +3,7 @@
 use crate::{Experiment, Trial};
 use anyhow::Context;
 use pawl_graph::array::Array;
-use pawl_graph::collective::Solo;
+use pawl_graph::collective::SingleRank;
 use pawl_trainer::device::{Place, RankDevice};
 use pawl_trainer::recipe;
 use pawl_trainer::session::{Lineup, Session};
@@ -143,7 +143,7 @@ pub fn round(folder: &Path, trial: &Trial) -> anyhow::Result<Round> {
     let lineup = Lineup::new(&recipe, &programs)?;
     let device = RankDevice::open(place, &pawl_trainer::launch::kernel_cache(folder))?;
     let executor = device.executor(&settings);
-    let mut session = Session::new(lineup, executor.as_ref(), *seed, Arc::new(Solo), device.memory())?;
+    let mut session = Session::new(lineup, executor.as_ref(), *seed, Arc::new(SingleRank), device.memory())?;
     let Entry { weights, data, rate } = match experiment {
         Experiment::Ups(of) => of.entry(job.as_ref(), folder)?,
         Experiment::Slm(of) => of.entry(job.as_ref(), folder)?,

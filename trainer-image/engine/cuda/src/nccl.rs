@@ -85,7 +85,7 @@ impl Nccl {
     /// [`Nccl::wait`].
     ///
     /// # Errors
-    /// [`CollectiveError::Silent`] when not all ranks joined in time; [`ExecError::Device`] when NCCL fails.
+    /// [`CollectiveError::Timeout`] when not all ranks joined in time; [`ExecError::Device`] when NCCL fails.
     pub fn connect(
         device: &Arc<Device>,
         id: [u8; ID],
@@ -110,7 +110,7 @@ impl Nccl {
         });
         let comm = match meeting.recv_timeout(deadline) {
             Ok(comm) => comm?,
-            Err(_) => return Err(CollectiveError::Silent { seconds: deadline.as_secs() }.into()),
+            Err(_) => return Err(CollectiveError::Timeout { seconds: deadline.as_secs() }.into()),
         };
         let broken = AtomicBool::new(false);
         Ok(Arc::new(Self { comm, stream, rank, world, deadline, broken, device: Arc::clone(device) }))
@@ -164,11 +164,11 @@ impl Nccl {
     /// Waits until everything in `stream` is done.
     ///
     /// # Errors
-    /// [`CollectiveError::Silent`] when that takes longer than the deadline, or when NCCL has lost a peer: the communicator is aborted and
+    /// [`CollectiveError::Timeout`] when that takes longer than the deadline, or when NCCL has lost a peer: the communicator is aborted and
     /// cannot be used again. [`ExecError::Device`] when queued work failed.
     pub fn wait(&self, stream: &CudaStream) -> Result<(), ExecError> {
         if self.broken.load(Ordering::Relaxed) {
-            return Err(CollectiveError::Silent { seconds: self.deadline.as_secs() }.into());
+            return Err(CollectiveError::Timeout { seconds: self.deadline.as_secs() }.into());
         }
         let reached = stream.record_event(None).check()?;
         let start = Instant::now();
@@ -181,7 +181,7 @@ impl Nccl {
             std::thread::sleep(LOOK);
             if start.elapsed() > self.deadline {
                 self.abort();
-                return Err(CollectiveError::Silent { seconds: self.deadline.as_secs() }.into());
+                return Err(CollectiveError::Timeout { seconds: self.deadline.as_secs() }.into());
             }
             if looked.elapsed() > HEALTH {
                 looked = Instant::now();

@@ -23,7 +23,7 @@ pub enum CollectiveError {
     },
     /// No rank made progress within the hang timeout: one is gone, or hangs.
     #[error("no progress of the gang for {seconds} s: a rank is gone or hangs")]
-    Silent {
+    Timeout {
         /// The hang timeout, in seconds.
         seconds: u64,
     },
@@ -71,9 +71,9 @@ pub trait Collective: Send + Sync {
 
 /// A gang of one.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Solo;
+pub struct SingleRank;
 
-impl Collective for Solo {
+impl Collective for SingleRank {
     fn world(&self) -> usize {
         1
     }

@@ -94,7 +94,7 @@ impl<'b> Operands<'b> {
             27 => a.gather(1, b.iota(0, [n])).softmax(),
             28 => {
                 let [q, kv] = [a, other].map(|v| v.tanh().reshape([1, 1, v.dim(0), n]));
-                let spec = AttentionSpec { scale: 0.3, causal: h <= other.dim(0) && i % 2 == 0 };
+                let spec = AttentionSpec { scale: 0.3, causal: h <= other.dim(0) && i.is_multiple_of(2) };
                 q.attention(kv, kv * 0.5, spec).reshape([h, n])
             }
             29 => (a * b.random(&format!("draw {i}"), counter, [h, n])).silu(),

@@ -26,11 +26,11 @@ pub struct Case {
     pub causal: bool,
     /// Whether queries, keys and values are views of packed rows (else each head lies alone).
     pub packed: bool,
-    /// Whether queries and keys are normalised on their way in, after biases were added.
+    /// Whether biases are added to queries and keys, and these are normalised, before attention.
     pub normed: bool,
 }
 
-/// What a run gave.
+/// Results of both passes.
 pub struct Results {
     /// As [`RESULTS`] names them; gradients of biases and gain for each batch and head.
     pub values: Vec<Vec<f64>>,
@@ -143,7 +143,10 @@ impl Case {
         self.views().iter().enumerate().map(make).collect()
     }
 
-    /// Runs both passes with `launches`, which is given the kernel, its buffers and their memory.
+    /// Runs both passes with `launches`, which receives the kernel, its buffers and their memory.
+    ///
+    /// # Errors
+    /// When the device or `launches` fails.
     pub fn run(
         &self,
         device: &Arc<Device>,
@@ -173,7 +176,7 @@ impl Case {
         Ok(Results { values, touched_outside })
     }
 
-    /// What a run is to give, whose output was `kept` so.
+    /// The expected results, given the output as it was stored.
     pub fn reference(&self, kept: &[f64]) -> Vec<Expected> {
         let inputs = [0, 1, 2, 4].map(|at| self.input(at));
         if !self.normed {
@@ -186,7 +189,10 @@ impl Case {
     }
 }
 
-/// Compiles and queues a plan, and waits for it.
+/// Compiles and runs a plan, and waits for it.
+///
+/// # Errors
+/// When a kernel does not compile, or the device fails.
 pub fn launch(device: &Arc<Device>, plan: &AttentionPlan, memory: &[Memory]) -> Result<(), ExecError> {
     let workspace = device.allocate(plan.workspace)?;
     for launch in &plan.launches {

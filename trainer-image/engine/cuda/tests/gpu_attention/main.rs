@@ -1,4 +1,4 @@
-//! The attention kernels on a GPU against float64, at sizes and views that fit nothing well.
+//! The attention kernels on a GPU against float64, at sizes and views that match no tile.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

@@ -12,7 +12,7 @@ pub use states::{find_state, find_state_for, unify_states};
 
 use crate::{
     array::{Array, View},
-    collective::{Collective, CollectiveError, Solo},
+    collective::{Collective, CollectiveError, SingleRank},
     graph::{GraphError, Program, StateDecl},
 };
 
@@ -30,7 +30,7 @@ pub struct ExecOptions {
 impl Default for ExecOptions {
     /// Seed 0, a gang of one, no limit.
     fn default() -> Self {
-        Self { seed: 0, collective: Arc::new(Solo), memory_limit: None }
+        Self { seed: 0, collective: Arc::new(SingleRank), memory_limit: None }
     }
 }
 
