@@ -1,7 +1,7 @@
 //! Alternating rounds of both arms, and the report on them.
 
 use crate::ours::Round;
-use crate::{Comparison, Experiment, Trial, peer};
+use crate::{ComparisonOptions, Experiment, Trial, peer};
 use anyhow::{Context, bail};
 use serde_json::json;
 use statrs::distribution::{ContinuousCDF, StudentsT};
@@ -14,7 +14,7 @@ const SEED: u64 = 42;
 ///
 /// # Errors
 /// When the options leave nothing to compare, or a round fails.
-pub fn run(comparison: &Comparison, experiment: &Experiment) -> anyhow::Result<()> {
+pub fn run(comparison: &ComparisonOptions, experiment: &Experiment) -> anyhow::Result<()> {
     if comparison.rounds == 0 || !experiment.is_timed() {
         bail!("--rounds must be at least 1 and --steps more than --warmup");
     }
@@ -50,7 +50,7 @@ pub fn run(comparison: &Comparison, experiment: &Experiment) -> anyhow::Result<(
 }
 
 /// A round of our arm in a process of its own.
-fn own(comparison: &Comparison, trial: &Trial) -> anyhow::Result<Round> {
+fn own(comparison: &ComparisonOptions, trial: &Trial) -> anyhow::Result<Round> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("ours").arg("--export").arg(&comparison.work).arg("--trial").arg(serde_json::to_string(trial)?);
     let output = command.stderr(Stdio::inherit()).output()?;
@@ -60,7 +60,7 @@ fn own(comparison: &Comparison, trial: &Trial) -> anyhow::Result<Round> {
     serde_json::from_slice(&output.stdout).context("our arm printed no JSON")
 }
 
-fn report(args: &Comparison, experiment: &Experiment, theirs: &[Round], ours: &[Round]) -> anyhow::Result<()> {
+fn report(args: &ComparisonOptions, experiment: &Experiment, theirs: &[Round], ours: &[Round]) -> anyhow::Result<()> {
     let logs: Vec<f64> = ours.iter().zip(theirs).map(|(o, t)| (o.items_per_second / t.items_per_second).ln()).collect();
     let (ratio, lower, upper) = interval(&logs);
     let worst = relative(&theirs[0].losses, &ours[0].losses, args.losses);

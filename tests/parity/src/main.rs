@@ -27,14 +27,14 @@ enum Command {
     /// UPS, with its recipe for 2 or 4 GPUs, on one device.
     Ups {
         #[command(flatten)]
-        comparison: Comparison,
+        comparison: ComparisonOptions,
         #[command(flatten)]
         experiment: ups::UpsExperiment,
     },
     /// The language model, on one device.
     Slm {
         #[command(flatten)]
-        comparison: Comparison,
+        comparison: ComparisonOptions,
         #[command(flatten)]
         experiment: slm::SlmExperiment,
     },
@@ -52,7 +52,7 @@ enum Command {
 
 /// Options of a comparison.
 #[derive(clap::Args)]
-struct Comparison {
+struct ComparisonOptions {
     /// The peer: `ups_peer.py` or `slm_peer.py`.
     #[arg(long)]
     peer: PathBuf,

@@ -1,7 +1,7 @@
 //! The peer's arm: its own program, tuned as well as it can be.
 
 use crate::ours::Round;
-use crate::{Comparison, Experiment, Trial, slm};
+use crate::{ComparisonOptions, Experiment, Trial, slm};
 use anyhow::{Context, bail};
 use serde_json::Value;
 use std::path::Path;
@@ -11,7 +11,7 @@ use std::process::Command;
 ///
 /// # Errors
 /// When the peer does not start, fails, or prints no report, or its losses cannot be read.
-pub fn round(comparison: &Comparison, trial: &Trial, export: Option<&Path>) -> anyhow::Result<Round> {
+pub fn round(comparison: &ComparisonOptions, trial: &Trial, export: Option<&Path>) -> anyhow::Result<Round> {
     let Trial { experiment, seed, validates } = trial;
     let mut command = Command::new(&comparison.python);
     match experiment {

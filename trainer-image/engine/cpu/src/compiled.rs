@@ -14,7 +14,7 @@ use pawl_graph::{
     executor::{ExecError, Interface},
     graph::Program,
 };
-use pawl_lower::{Access, Body, CollectOp, Lowered, Regions, Storage};
+use pawl_lower::{Access, BaseAddresses, Body, CollectOp, Lowered, Storage};
 
 /// One program, ready to run.
 pub(super) struct Compiled {
@@ -47,7 +47,7 @@ impl Compiled {
     ) -> Self {
         let own_plan = lowered.own();
         let own = Bytes::new(own_plan.bytes, meter);
-        let bases = lowered.addresses(&own_plan, &Regions { arena, own: own.start(), state });
+        let bases = lowered.addresses(&own_plan, &BaseAddresses { arena, own: own.start(), state });
         for (index, array) in lowered.constants() {
             // SAFETY: the plan gave the constant its place.
             unsafe { write(bases[index], array.view()) };

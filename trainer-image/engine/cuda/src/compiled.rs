@@ -16,7 +16,7 @@ use pawl_graph::{
     executor::{ExecError, Interface},
     graph::Program,
 };
-use pawl_lower::{Address as _, Lowered, Packing, Regions, Storage};
+use pawl_lower::{Address as _, BaseAddresses, Lowered, Packing, Storage};
 
 /// One program, ready to run.
 pub(super) struct Compiled {
@@ -63,7 +63,7 @@ impl Compiled {
     ) -> Result<Self, ExecError> {
         let own_plan = lowered.own();
         let own = device.allocate(own_plan.bytes)?;
-        let addresses = lowered.addresses(&own_plan, &Regions { arena: Some(arena), own: own.address(), state });
+        let addresses = lowered.addresses(&own_plan, &BaseAddresses { arena: Some(arena), own: own.address(), state });
         for (index, array) in lowered.constants() {
             // SAFETY: the plan gave the constant its place; nothing runs.
             unsafe { write(addresses[index], array.view()) }?;

@@ -29,7 +29,7 @@ impl Address for *mut u8 {
 }
 
 /// The start of each region of a compiled program's memory.
-pub struct Regions<'r, A> {
+pub struct BaseAddresses<'r, A> {
     /// The arena, of [`MemoryPlan::arena`](super::MemoryPlan::arena) bytes; `None` when buffers are allocated one by one while the program runs.
     pub arena: Option<A>,
     /// Constants and outputs, of [`OwnPlan::bytes`] bytes.
@@ -41,15 +41,15 @@ pub struct Regions<'r, A> {
 impl Lowered {
     /// The address of each buffer, by its index in [`Lowered::buffers`]. Null for inputs, whose address each run gives; for arena buffers without an
     /// arena; and for buffers that no kernel touches.
-    pub fn addresses<A: Address>(&self, own: &OwnPlan, regions: &Regions<'_, A>) -> Vec<A> {
+    pub fn addresses<A: Address>(&self, own: &OwnPlan, bases: &BaseAddresses<'_, A>) -> Vec<A> {
         let address = |(index, buffer): (usize, &Buffer)| match buffer.storage {
             Storage::Input(_) => A::NULL,
-            Storage::State(id) => (regions.state)(id.0 as usize),
-            Storage::Arena => match (regions.arena, self.plan.offsets[index]) {
+            Storage::State(id) => (bases.state)(id.0 as usize),
+            Storage::Arena => match (bases.arena, self.plan.offsets[index]) {
                 (Some(arena), Some(offset)) => arena.plus(offset),
                 _ => A::NULL,
             },
-            Storage::Constant(_) | Storage::Output(_) => regions.own.plus(own.offsets[index].unwrap_or(0)),
+            Storage::Constant(_) | Storage::Output(_) => bases.own.plus(own.offsets[index].unwrap_or(0)),
         };
         self.buffers.iter().enumerate().map(address).collect()
     }
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn buffers_lie_in_the_region_of_their_storage() {
-        let b = Builder::new("regions");
+        let b = Builder::new("bases");
         let (x, w) = (b.input("x", DType::F32, [4]), b.parameter("w", [4], Init::Fill(1.0)));
         let table = b.constant(Array::new([2], pawl_graph::array::Data::F32(vec![1.0, 2.0])).expect("two elements"));
         let sum = (x + w).sum_all();
@@ -81,7 +81,7 @@ mod tests {
         let lowered = Lowered::new(&program, &LowerOptions::default());
         let own = lowered.own();
         let state = |index: usize| 1_000_000 + index as u64;
-        let of = |arena| lowered.addresses(&own, &Regions { arena, own: 2_000_000, state: &state });
+        let of = |arena| lowered.addresses(&own, &BaseAddresses { arena, own: 2_000_000, state: &state });
         for (index, (&address, buffer)) in of(Some(3_000_000)).iter().zip(&lowered.buffers).enumerate() {
             match buffer.storage {
                 Storage::Input(_) => assert_eq!(address, 0),

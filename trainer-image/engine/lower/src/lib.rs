@@ -52,7 +52,7 @@ mod times;
 use std::collections::HashSet;
 
 pub use access::{Access, Class, Nest};
-pub use addresses::{Address, Regions};
+pub use addresses::{Address, BaseAddresses};
 pub use kernel::{
     Attention, AttentionGrad, Body, Buffer, Collect, CollectOp, Fold, Fused, Instruction, Kernel, Load, Lookup, MatMul,
     Norm, Storage, Store,

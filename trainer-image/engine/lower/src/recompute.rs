@@ -54,7 +54,7 @@ pub(super) fn recompute(fusion: &mut Fusion<'_>, pinned: &HashSet<usize>) {
             if fusion.home[value] != Some(unit) || pinned.contains(&value) || readers[value].is_empty() {
                 continue;
             }
-            let tables = Tables { fusion, pinned, readers: &readers, reading: &reading, position: &position };
+            let tables = RecomputeTables { fusion, pinned, readers: &readers, reading: &reading, position: &position };
             let Some(plan) = tables.plan(unit, value) else { continue };
             for consumer in std::mem::take(&mut readers[value]) {
                 let into = &mut fusion.units[consumer];
@@ -88,7 +88,7 @@ struct RecomputePlan {
 }
 
 /// The tables of the pass, by item or by unit.
-struct Tables<'t, 'f> {
+struct RecomputeTables<'t, 'f> {
     fusion: &'t Fusion<'f>,
     /// Items that are stored in any case.
     pinned: &'t HashSet<usize>,
@@ -100,7 +100,7 @@ struct Tables<'t, 'f> {
     position: &'t [usize],
 }
 
-impl Tables<'_, '_> {
+impl RecomputeTables<'_, '_> {
     /// How to compute `value`, a member of `unit`, again in all its readers; `None` when that is impossible or costs more than keeping it.
     fn plan(&self, unit: usize, value: usize) -> Option<RecomputePlan> {
         self.can_move(unit, value).then_some(())?;

@@ -112,21 +112,21 @@ fn identity<'b>(visit: &Visit<'_, 'b>) -> Option<Var<'b>> {
 fn joined<'b>(visit: &Visit<'_, 'b>, axis: usize) -> Option<Var<'b>> {
     let b = visit.b;
     let leads = visit.node.meta.shape.dims()[..axis].iter().all(|&extent| extent == 1);
-    let mut spans: Vec<Span> = Vec::new();
+    let mut spans: Vec<ContiguousPart> = Vec::new();
     for &operand in visit.operands {
-        let next = Span::of(operand)?;
+        let next = ContiguousPart::of(operand)?;
         match spans.last_mut() {
             Some(last) if leads && last.source == next.source && last.first + last.elements == next.first => {
                 last.elements += next.elements;
                 last.extent += operand.dim(axis);
                 last.whole = None;
             }
-            _ => spans.push(Span { extent: operand.dim(axis), ..next }),
+            _ => spans.push(ContiguousPart { extent: operand.dim(axis), ..next }),
         }
     }
     (spans.len() < visit.operands.len()).then(|| {
         visit.here(|| {
-            let part = |span: &Span| {
+            let part = |span: &ContiguousPart| {
                 let shape = visit.node.meta.shape.with(axis, span.extent);
                 span.whole.map_or_else(|| span.value(b), |id| b.var(id)).reshape(shape)
             };
@@ -137,7 +137,7 @@ fn joined<'b>(visit: &Visit<'_, 'b>, axis: usize) -> Option<Var<'b>> {
 }
 
 /// Contiguous elements of a value.
-struct Span {
+struct ContiguousPart {
     source: NodeId,
     first: usize,
     elements: usize,
@@ -147,7 +147,7 @@ struct Span {
     whole: Option<NodeId>,
 }
 
-impl Span {
+impl ContiguousPart {
     /// The elements of `v` in the value that it is a slice of, if they are contiguous there; else all elements of `v` itself.
     fn of(v: Var<'_>) -> Option<Self> {
         let id = v.id()?;

@@ -6,7 +6,7 @@ use pawl_graph::graph::ReduceOp;
 use pawl_lower::{Fold, Instruction, Store};
 
 /// What one phase computes from elements.
-struct Phase<'k> {
+struct PhaseWork<'k> {
     /// Values that are reduced along rows.
     reduces: Vec<usize>,
     /// Stores of one element each, with their numbers.
@@ -15,7 +15,7 @@ struct Phase<'k> {
     folds: Vec<(usize, &'k Fold)>,
 }
 
-impl<'k> Phase<'k> {
+impl<'k> PhaseWork<'k> {
     fn new(of: &Emitter<'k>, phase: usize) -> Self {
         let kernel = of.kernel;
         let is_reduced = |value: &usize| of.reduction(*value).is_some_and(|(_, x)| of.level[x] == phase);
@@ -41,7 +41,7 @@ impl<'k> Phase<'k> {
 impl Emitter<'_> {
     /// Emits a phase: the loop over elements that reduces, stores and folds each value as soon as its operands are known.
     pub(super) fn phase(&mut self, phase: usize) {
-        let work = Phase::new(self, phase);
+        let work = PhaseWork::new(self, phase);
         let roots = work.roots(self);
         if roots.is_empty() {
             return;
@@ -78,7 +78,7 @@ impl Emitter<'_> {
     }
 
     /// Adds one element to the reductions and folds of a phase, and keeps it for its stores.
-    fn consume(&mut self, work: &Phase<'_>) {
+    fn consume(&mut self, work: &PhaseWork<'_>) {
         for &value in &work.reduces {
             let Some((op, x)) = self.reduction(value) else { continue };
             let (acc, _) = types::accumulator(self.dtype(value));
