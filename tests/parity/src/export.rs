@@ -20,7 +20,7 @@ struct Tensors {
 impl Tensors {
     fn open(path: &Path) -> anyhow::Result<Self> {
         let file = File::open(path).with_context(|| path.display().to_string())?;
-        // SAFETY: the export is written before it is read, and by nobody since.
+        // SAFETY: the export is complete before it is read, and not written again.
         let bytes = unsafe { Mmap::map(&file) }.with_context(|| path.display().to_string())?;
         let tensors = SafeTensors::deserialize(&bytes).with_context(|| path.display().to_string())?;
         let start = bytes.as_ptr() as usize;

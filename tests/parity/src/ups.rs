@@ -68,7 +68,7 @@ impl UpsExperiment {
         })
     }
 
-    /// Whether each arm has its own weights and data.
+    /// Whether each arm draws its own weights and data: nothing is exported.
     pub fn apart(&self) -> bool {
         self.recipe == Recipe::Auxiliary
     }

@@ -318,14 +318,14 @@ impl CpuFused {
 }
 
 /// # Safety
-/// `start` has as many elements as `range` needs, and nobody else uses them.
+/// `start` is valid for the elements of `range`, and no other thread accesses them.
 unsafe fn slice<'s, T>(start: *mut T, range: &std::ops::Range<usize>) -> &'s mut [T] {
     // SAFETY: the caller's promise.
     unsafe { std::slice::from_raw_parts_mut(start.add(range.start), range.len()) }
 }
 
 /// # Safety
-/// `to` has room for the result, and nobody else uses it.
+/// `to` is valid for writes of the result, and no other thread accesses it.
 #[inline(always)]
 unsafe fn accumulate<T: Copy>(
     per_column: bool,

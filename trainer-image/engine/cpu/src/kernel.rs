@@ -10,7 +10,7 @@ use super::{
 use pawl_graph::{executor::ExecError, graph::DType};
 use pawl_lower::{Access, Attention, Body, Buffer, Collect, Lookup, Lowered, MatMul};
 
-/// A kernel, ready to run.
+/// A kernel, prepared for execution.
 pub(super) enum CpuKernel {
     Fused(Box<CpuFused>),
     MatMul(Box<CpuMatMul>),
@@ -151,7 +151,7 @@ impl CpuLookup {
 
     fn indices<'m>(&self, memory: &Memory<'m>, extent: usize) -> Result<&'m [u32], ExecError> {
         let start = self.at(memory, &self.kernel.indices, 4).cast::<u32>();
-        // SAFETY: the view lies in its buffer, which is not written meanwhile.
+        // SAFETY: the view lies in its buffer, which is not written during the kernel.
         let indices = unsafe { std::slice::from_raw_parts(start, self.kernel.indices.elements()) };
         match indices.iter().find(|&&index| index as usize >= extent) {
             Some(&index) => Err(ExecError::Index { op: self.op.clone(), index, extent }),

@@ -149,7 +149,7 @@ impl Compiler {
         let mut options = vec![format!("--gpu-architecture={}", self.architecture), "--std=c++17".into()];
         options.extend(source.options.iter().cloned());
         let program = nvrtc::create_program(&text, Some(&name)).map_err(failed)?;
-        // SAFETY: the program is live until it is destroyed at the end; the buffer has the size that was asked for.
+        // SAFETY: the program is live until it is destroyed at the end; the buffer has the size that NVRTC reported.
         unsafe {
             let code = nvrtc::compile_program(program, &options).and_then(|()| {
                 let mut size = 0;

@@ -24,7 +24,7 @@ use pawl_lower::{Access, Buffer, MatMul};
 
 /// Bytes of workspace that algorithms may use.
 pub const WORKSPACE: usize = 64 << 20;
-/// Number of algorithms that the heuristic is asked for.
+/// Number of algorithms requested from the heuristic.
 const CANDIDATES: usize = 12;
 /// Products with fewer operations are not worth timing.
 const TUNED: u64 = 200_000_000;
@@ -319,7 +319,7 @@ impl Blas {
         ];
         let workspace = WORKSPACE as u64;
         let mut found = 0;
-        // SAFETY: attributes have these types; there is room for as many results as are asked for.
+        // SAFETY: attributes have these types; there is room for the requested number of results.
         let found = unsafe {
             let which = Preference::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
             result::set_matmul_pref_attribute(preference, which, (&raw const workspace).cast(), 8).check()?;

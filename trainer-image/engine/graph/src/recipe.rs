@@ -216,7 +216,7 @@ impl Recipe {
         let loss = b.var(loss);
         let parameters: Vec<StateDecl> =
             b.peek(|p| trainable(p).into_iter().filter(|decl| first_read(p, decl).is_some()).collect());
-        // Any read of a state stands for all of them.
+        // All reads of one state are one value.
         let reads: Vec<Var<'_>> = b.peek(|p| first_reads(p, &parameters)).into_iter().map(|id| b.var(id)).collect();
         let share = 1.0 / (self.accumulation * self.world) as f64;
         let scaled = b.stage(Stage::Backward, || match self.loss_scale {

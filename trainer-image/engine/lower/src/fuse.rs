@@ -273,7 +273,7 @@ impl<'a> Fusion<'a> {
 
     /// The same of paths that do not lead through `beside`.
     fn reaches_beside(&self, roots: &[usize], unit: usize, beside: usize) -> bool {
-        // All of what came before has to be looked at: a unit of early nodes may need one that has taken in late ones.
+        // All earlier units must be searched: a unit of early nodes may depend on one to which late nodes were added.
         let mut seen = vec![false; self.units.len()];
         (seen[unit], seen[beside]) = (true, true);
         let mut open: Vec<usize> = roots.iter().filter_map(|&r| self.home[r]).collect();

@@ -184,9 +184,9 @@ pub fn normed_heads([batch, heads, rows, width]: [usize; 4], causal: bool) -> Re
     let x = b.input("x", DType::F32, [batch, rows, 24]);
     let uniform = |name: &str, shape: &[usize], bound: f64| b.parameter(name, shape, Init::Uniform { bound });
     let product = x.matmul_t(uniform("weight", &[3 * heads * width, 24], 1.0));
-    let apart = (product + uniform("bias", &[3 * heads * width], 1.0)).reshape([batch, rows, 3, heads, width]);
-    let apart = apart.permute([2, 0, 3, 1, 4]);
-    let part = |part: usize| apart.slice(0, part, 1).reshape([batch, heads, rows, width]);
+    let split = (product + uniform("bias", &[3 * heads * width], 1.0)).reshape([batch, rows, 3, heads, width]);
+    let split = split.permute([2, 0, 3, 1, 4]);
+    let part = |part: usize| split.slice(0, part, 1).reshape([batch, heads, rows, width]);
     let [q, k] =
         [(0, "gain_q"), (1, "gain_k")].map(|(at, gain)| part(at).rms_norm(1e-3) * uniform(gain, &[width], 2.0));
     let mixed = q.attention(k, part(2), AttentionSpec { scale: 0.2, causal });

@@ -6,7 +6,7 @@
 //! | [`Family::Flash`] | any length, 16-bit floats | blocks of keys, running maximum; backward in two kernels |
 //! | [`Family::Plain`] | everything else: float32, float64, odd widths, unaligned views | no tensor cores |
 //!
-//! [`Family::Tile`] also normalises queries and keys on their way in ([`Op::NormedAttention`]), where [`joins_norms`] says so.
+//! [`Family::Tile`] also normalises queries and keys ([`Op::NormedAttention`]), for the shapes of [`joins_norms`].
 //!
 //! All three handle causal masks, grouped queries and views with free strides, keep the log-sum-exp as [`Op::Attention`] defines it,
 //! and give bit-equal results from run to run. Extents and strides are constants of the generated source: layers of one shape share one.
@@ -230,7 +230,7 @@ struct AttentionShape {
     keys: usize,
     width: usize,
     scale: f64,
-    /// Whether queries and keys are normalised on their way in.
+    /// Whether queries and keys are normalised.
     normed: bool,
 }
 
@@ -342,8 +342,8 @@ fn pad(rows: usize) -> usize {
 
 /// Whether every row of a view can be read 16 bytes at a time, for a 16-bit type.
 fn vectors(view: &Access) -> bool {
-    let apart = |axis: usize| view.dims[axis] == 1 || view.strides[axis].is_multiple_of(8);
-    view.strides[3] == 1 && view.offset.is_multiple_of(8) && (0..3).all(apart)
+    let aligned = |axis: usize| view.dims[axis] == 1 || view.strides[axis].is_multiple_of(8);
+    view.strides[3] == 1 && view.offset.is_multiple_of(8) && (0..3).all(aligned)
 }
 
 #[cfg(test)]

@@ -159,7 +159,7 @@ impl<'k> Emitter<'k> {
         }
     }
 
-    /// Blocks of a multiprocessor to ask the compiler for: as many as what is held in registers leaves room for.
+    /// Resident blocks per multiprocessor to request from the compiler, as far as registers allow; `None` for one.
     fn resident(&self) -> Option<usize> {
         let blocks = REGISTERS / (self.geometry.registers(self.kernel, self.buffers) * self.geometry.threads());
         (blocks > 1).then_some(blocks.min(2048 / self.geometry.threads()).min(RESIDENT))
@@ -170,7 +170,7 @@ impl<'k> Emitter<'k> {
         if self.kernel.segments > 1 { "segment" } else { "0u" }
     }
 
-    /// Whether every row (or vector) that a thread looks at exists.
+    /// Whether every row (or vector) index of a thread is in range.
     fn whole(&self) -> bool {
         self.run().is_multiple_of(self.geometry.step())
     }

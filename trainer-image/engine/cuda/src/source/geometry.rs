@@ -45,8 +45,8 @@ pub(super) struct Geometry {
     pub unroll: usize,
     /// Blocks side by side that share a row.
     pub tiles: usize,
-    /// Whether the next rows are read while these are worked on: sums of columns take the registers of threads that
-    /// would keep memory busy meanwhile.
+    /// Whether the next rows are prefetched while the current ones are processed: accumulators of columns take the registers of other threads that would
+    /// otherwise keep memory busy.
     pub ahead: bool,
 }
 

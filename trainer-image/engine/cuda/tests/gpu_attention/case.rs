@@ -1,4 +1,4 @@
-//! One attention with its gradient: data on the device, launches, what came back.
+//! One attention with its gradient: data on the device, launches, results.
 
 use std::{ffi::c_void, sync::Arc};
 

@@ -234,7 +234,7 @@ pub enum Op {
     /// dtype, 3, 4, 5 are the gradients of the biases, `[b,h,d]`, `[b,g,d]`, `[b,g,d]`, and 6 that of the gain, `[b,g,d]`.
     NormedAttentionGrad(NormedAttentionSpec),
     /// `(node) -> ` side result `index` (from 1) of the operand's operator: a name for a further result beside its main one.
-    /// Stands directly after that node (and its other sides) in the arena.
+    /// Directly follows that node (and its other side results) in the arena.
     Side(u8),
 
     /// `(x, token) -> ` x. Identity that must not run before `token` is computed, and that no pass removes: it delays

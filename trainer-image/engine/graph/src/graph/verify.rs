@@ -22,7 +22,7 @@ impl Program {
             if let (Op::Side(_), [of]) = (&node.op, node.operands.as_slice()) {
                 let between = &self.graph.nodes()[of.index() + 1..id.index()];
                 if !between.iter().all(|n| matches!(n.op, Op::Side(_)) && n.operands == [*of]) {
-                    return Err(fail(format!("a side result stands directly after its operator, node {}", of.0)));
+                    return Err(fail(format!("a side result must directly follow its operator, node {}", of.0)));
                 }
             }
             let expected = match &node.op {

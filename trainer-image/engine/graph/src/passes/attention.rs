@@ -1,4 +1,4 @@
-//! The setting `attention`: one operator, or the products and the softmax it stands for.
+//! The setting `attention`: one operator, or equivalent products and softmax.
 
 use super::rewrite::rewrite;
 use crate::graph::{AttentionSpec, Builder, DType, GraphError, Op, Program, Var};

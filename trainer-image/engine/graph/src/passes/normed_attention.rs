@@ -46,7 +46,7 @@ struct Joined {
 struct Heads {
     product: NodeId,
     bias: NodeId,
-    apart: Shape,
+    split: Shape,
     part: usize,
 }
 
@@ -63,10 +63,10 @@ impl Joined {
 
     fn build<'b>(&self, b: &'b Builder, values: &[Option<NodeId>]) -> Var<'b> {
         let var = |id: NodeId| b.var(values[id.index()].expect("operands come before their users"));
-        // What is cut apart together has one gradient, joined from those of its parts.
+        // Parts of one split have one gradient, concatenated from those of the parts.
         let mut cut: HashMap<(NodeId, NodeId, &Shape), (Var<'b>, Var<'b>)> = HashMap::new();
         let [q, k, v] = self.heads.each_ref().map(|heads| {
-            let key = (heads.product, heads.bias, &heads.apart);
+            let key = (heads.product, heads.bias, &heads.split);
             let whole = *cut.entry(key).or_insert_with(|| heads.cut(var(heads.product), var(heads.bias)));
             heads.take(whole)
         });
@@ -83,20 +83,20 @@ impl Heads {
             Op::Permute(_) => (one, 0),
             _ => return None,
         };
-        let apart = operand(graph, permuted, |op| *op == Op::Permute(vec![2, 0, 3, 1, 4]))?;
-        let sum = operand(graph, apart, |op| matches!(op, Op::Reshape(_)))?;
-        let shape = graph.meta(apart).shape.clone();
+        let split = operand(graph, permuted, |op| *op == Op::Permute(vec![2, 0, 3, 1, 4]))?;
+        let sum = operand(graph, split, |op| matches!(op, Op::Reshape(_)))?;
+        let shape = graph.meta(split).shape.clone();
         let [product, bias] = both(graph, sum, BinaryOp::Add)?;
         let bias = operand(graph, bias, |op| matches!(op, Op::Broadcast(_)))?;
         let vector = graph.meta(bias).shape.rank() == 1;
         let whole = *graph.meta(id).shape == [shape[0], shape[3], shape[1], shape[4]];
-        (vector && whole).then_some(Self { product, bias, apart: shape, part })
+        (vector && whole).then_some(Self { product, bias, split: shape, part })
     }
 
     /// All parts of the product and of the bias, parts first.
     fn cut<'b>(&self, product: Var<'b>, bias: Var<'b>) -> (Var<'b>, Var<'b>) {
         let [_, _, parts, h, d] = self.extents();
-        (product.reshape(&self.apart).permute([2, 0, 3, 1, 4]), bias.reshape([parts, h, d]))
+        (product.reshape(&self.split).permute([2, 0, 3, 1, 4]), bias.reshape([parts, h, d]))
     }
 
     fn take<'b>(&self, (product, bias): (Var<'b>, Var<'b>)) -> (Var<'b>, Var<'b>) {
@@ -106,7 +106,7 @@ impl Heads {
     }
 
     fn extents(&self) -> [usize; 5] {
-        std::array::from_fn(|axis| self.apart[axis])
+        std::array::from_fn(|axis| self.split[axis])
     }
 }
 
