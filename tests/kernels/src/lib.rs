@@ -31,19 +31,19 @@ pub struct UpsStep {
     pub pairs: Option<u32>,
     /// Whether the losses through the decoder are computed.
     pub auxiliary: bool,
-    /// Numbers of matmuls and attention.
+    /// Precision of matmuls and attention.
     pub precision: Precision,
-    /// Attention in one kernel.
+    /// Kernel of attention.
     pub attention: AttentionKernel,
-    /// Whether sub-layers are computed again in the backward pass.
+    /// Whether sub-layers are recomputed in the backward pass.
     pub recompute: bool,
 }
 
 impl UpsStep {
-    /// The forward pass, the settings that make it a step, and the programs: one micro-step with the update.
+    /// The program of a step without accumulation: forward, backward and update.
     ///
     /// # Errors
-    /// When the configuration is wrong.
+    /// When the workload rejects the configuration.
     pub fn program(&self) -> anyhow::Result<Program> {
         let mut config: Map<String, Value> = Map::new();
         config.insert("preset".into(), json!(self.preset));

@@ -18,19 +18,19 @@ pub struct SlmStep {
     pub size: String,
     /// Windows of a micro-step.
     pub windows: u32,
-    /// Numbers of matmuls and attention.
+    /// Precision of matmuls and attention.
     pub precision: Precision,
     /// Frozen matrices as 8-bit integers.
     pub int8: bool,
-    /// Whether blocks are computed again in the backward pass.
+    /// Whether blocks are recomputed in the backward pass.
     pub recompute: bool,
 }
 
 impl SlmStep {
-    /// One micro-step with the update.
+    /// The program of a step without accumulation: forward, backward and update.
     ///
     /// # Errors
-    /// When the configuration is wrong.
+    /// When the workload rejects the configuration.
     pub fn program(&self) -> anyhow::Result<Program> {
         let config = json!({"size": self.size}).as_object().cloned().unwrap_or_default();
         let precision = match self.precision {

@@ -1,4 +1,4 @@
-//! Kernels by the time they take.
+//! Tables of kernels by time.
 
 use std::collections::BTreeMap;
 
@@ -43,7 +43,7 @@ fn print(title: &str, lines: BTreeMap<String, Line>) {
     }
 }
 
-/// Prints measured times; `note` says more about a kernel.
+/// Prints measured times; `note` adds a remark to a kernel.
 pub fn measured(lowered: &Lowered, times: &[KernelTime], note: impl Fn(usize) -> String) {
     let mut lines: BTreeMap<String, Line> = BTreeMap::new();
     for time in times {
@@ -76,7 +76,7 @@ fn name(lowered: &Lowered, kernel: usize) -> String {
     format!("{} {size} {}", of.body.name(), kind_of_scope(&of.scope))
 }
 
-/// Prints what memory at 4.2 TB/s and matrix units at 550 TFLOP/s would take.
+/// Prints estimated times, for a memory bandwidth of 4.2 TB/s and 550 TFLOP/s of matrix products.
 pub fn estimate(lowered: &Lowered) {
     let mut lines: BTreeMap<String, Line> = BTreeMap::new();
     for (at, kernel) in lowered.kernels.iter().enumerate() {

@@ -142,8 +142,8 @@ fn updates_in_place_read_what_they_write() {
     assert_eq!(generated.arguments.len(), 3);
 }
 
-/// What slowed kernels to a half of memory's speed: conversions of single numbers, remainders of 64 bits for each element, and sums of
-/// columns whose next rows are asked for when these are done.
+/// Guards against code that halved the memory throughput of kernels: conversions of single numbers, remainders of 64 bits for each element, and sums of
+/// columns that do not prefetch the next rows.
 #[test]
 fn memory_is_what_kernels_wait_for() {
     let mut found = HashSet::new();

@@ -1,7 +1,7 @@
-//! Rounds in turn, and what they say.
+//! Alternating rounds of both arms, and the report on them.
 
 use crate::ours::Round;
-use crate::{Contest, Shape, Trial, peer};
+use crate::{ComparisonOptions, Experiment, Trial, peer};
 use anyhow::{Context, bail};
 use serde_json::json;
 use statrs::distribution::{ContinuousCDF, StudentsT};
@@ -10,44 +10,49 @@ use std::process::{Command, Stdio};
 /// Seed of the first round.
 const SEED: u64 = 42;
 
-/// Runs `contest.rounds` rounds of each arm, the order turned round each time, and prints what came out.
-pub fn run(contest: &Contest, shape: &Shape) -> anyhow::Result<()> {
-    if contest.rounds == 0 || !shape.is_timed() {
+/// Runs `comparison.rounds` rounds of each arm, in alternating order, and prints the results.
+///
+/// # Errors
+/// When the options leave nothing to compare, or a round fails.
+pub fn run(comparison: &ComparisonOptions, experiment: &Experiment) -> anyhow::Result<()> {
+    if comparison.rounds == 0 || !experiment.is_timed() {
         bail!("--rounds must be at least 1 and --steps more than --warmup");
     }
-    if contest.validate && contest.rounds < 2 {
+    if comparison.validate && comparison.rounds < 2 {
         bail!("--validate needs --rounds of at least 2: one seed has no spread");
     }
-    std::fs::create_dir_all(&contest.work).with_context(|| contest.work.display().to_string())?;
+    std::fs::create_dir_all(&comparison.work).with_context(|| comparison.work.display().to_string())?;
     let (mut theirs, mut ours) = (Vec::new(), Vec::new());
-    for round in 0..contest.rounds {
-        let (anew, validates) = (round == 0 || contest.validate, contest.validate);
+    for round in 0..comparison.rounds {
+        let (anew, validates) = (round == 0 || comparison.validate, comparison.validate);
         let seed = if validates { SEED + round as u64 } else { SEED };
-        let trial = Trial { shape: shape.clone(), seed, validates };
+        let trial = Trial { experiment: experiment.clone(), seed, validates };
         // The peer makes what both train on.
-        let exports = anew && !shape.apart();
-        let peer = || peer::round(contest, &trial, exports.then_some(contest.work.as_path()));
+        let exports = anew && !experiment.apart();
+        let peer = || peer::round(comparison, &trial, exports.then_some(comparison.work.as_path()));
         if exports || round % 2 == 0 {
             theirs.push(peer()?);
-            ours.push(own(contest, &trial)?);
+            ours.push(own(comparison, &trial)?);
         } else {
-            ours.push(own(contest, &trial)?);
+            ours.push(own(comparison, &trial)?);
             theirs.push(peer()?);
         }
         let (a, b) = (&theirs[round], &ours[round]);
         eprint!("round {round}: peer {:.2}, ours {:.2} items/s", a.items_per_second, b.items_per_second);
         match a.validation.zip(b.validation) {
-            Some((peer, ours)) => eprintln!("; {} on held-out data: peer {peer:.5}, ours {ours:.5}", shape.metric()),
+            Some((peer, ours)) => {
+                eprintln!("; {} on held-out data: peer {peer:.5}, ours {ours:.5}", experiment.metric())
+            }
             None => eprintln!(),
         }
     }
-    report(contest, shape, &theirs, &ours)
+    report(comparison, experiment, &theirs, &ours)
 }
 
 /// A round of our arm in a process of its own.
-fn own(contest: &Contest, trial: &Trial) -> anyhow::Result<Round> {
+fn own(comparison: &ComparisonOptions, trial: &Trial) -> anyhow::Result<Round> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.arg("ours").arg("--export").arg(&contest.work).arg("--trial").arg(serde_json::to_string(trial)?);
+    command.arg("ours").arg("--export").arg(&comparison.work).arg("--trial").arg(serde_json::to_string(trial)?);
     let output = command.stderr(Stdio::inherit()).output()?;
     if !output.status.success() {
         bail!("our arm failed: its message is above");
@@ -55,7 +60,7 @@ fn own(contest: &Contest, trial: &Trial) -> anyhow::Result<Round> {
     serde_json::from_slice(&output.stdout).context("our arm printed no JSON")
 }
 
-fn report(args: &Contest, shape: &Shape, theirs: &[Round], ours: &[Round]) -> anyhow::Result<()> {
+fn report(args: &ComparisonOptions, experiment: &Experiment, theirs: &[Round], ours: &[Round]) -> anyhow::Result<()> {
     let logs: Vec<f64> = ours.iter().zip(theirs).map(|(o, t)| (o.items_per_second / t.items_per_second).ln()).collect();
     let (ratio, lower, upper) = interval(&logs);
     let worst = relative(&theirs[0].losses, &ours[0].losses, args.losses);
@@ -64,7 +69,7 @@ fn report(args: &Contest, shape: &Shape, theirs: &[Round], ours: &[Round]) -> an
     let validation = Validation::of(theirs, ours);
     if args.json {
         let document = json!({
-            "workload": shape.name(), "shape": shape, "rounds": args.rounds,
+            "workload": experiment.name(), "experiment": experiment, "rounds": args.rounds,
             "speedRatio": {"estimate": ratio, "lower": lower, "upper": upper},
             "memoryRatio": memory, "largestRelativeLossDifference": worst, "validation": validation,
             "peer": theirs, "ours": ours,
@@ -87,7 +92,7 @@ fn report(args: &Contest, shape: &Shape, theirs: &[Round], ours: &[Round]) -> an
         println!("start:  {seconds:.1} s to the end of our first step");
     }
     if let Some(Validation { pairs, difference, spread }) = validation {
-        let metric = shape.metric();
+        let metric = experiment.metric();
         for (round, [t, o]) in pairs.iter().enumerate() {
             println!("seed {}: {metric} on held-out data: peer {t:.5}, ours {o:.5}", SEED + round as u64);
         }

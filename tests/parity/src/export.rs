@@ -20,7 +20,7 @@ struct Tensors {
 impl Tensors {
     fn open(path: &Path) -> anyhow::Result<Self> {
         let file = File::open(path).with_context(|| path.display().to_string())?;
-        // SAFETY: the export is written before it is read, and by nobody since.
+        // SAFETY: the export is complete before it is read, and not written again.
         let bytes = unsafe { Mmap::map(&file) }.with_context(|| path.display().to_string())?;
         let tensors = SafeTensors::deserialize(&bytes).with_context(|| path.display().to_string())?;
         let start = bytes.as_ptr() as usize;
@@ -52,6 +52,9 @@ impl Tensors {
 }
 
 /// The first weights, by their names here.
+///
+/// # Errors
+/// When the file is not a readable safetensors file.
 pub fn weights(file: &Path) -> anyhow::Result<Vec<(String, Array)>> {
     let tensors = Tensors::open(file)?;
     let array = |(name, (shape, start)): (&String, &(Vec<usize>, usize))| {
@@ -91,6 +94,9 @@ type Place = (usize, usize);
 
 impl Batches {
     /// Reads the plan of an export; batches are for `programs`.
+    ///
+    /// # Errors
+    /// When a file cannot be read, or lacks a tensor.
     pub fn open(folder: &Path, programs: &Programs, extent: Extent) -> anyhow::Result<Self> {
         let plan = Tensors::open(&folder.join("plan.safetensors"))?;
         let data = Tensors::open(&folder.join("data.safetensors"))?;

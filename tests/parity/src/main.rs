@@ -27,16 +27,16 @@ enum Command {
     /// UPS, with its recipe for 2 or 4 GPUs, on one device.
     Ups {
         #[command(flatten)]
-        contest: Contest,
+        comparison: ComparisonOptions,
         #[command(flatten)]
-        shape: ups::Shape,
+        experiment: ups::UpsExperiment,
     },
     /// The language model, on one device.
     Slm {
         #[command(flatten)]
-        contest: Contest,
+        comparison: ComparisonOptions,
         #[command(flatten)]
-        shape: slm::Shape,
+        experiment: slm::SlmExperiment,
     },
     /// One round of our arm on the peer's export; prints one line of JSON.
     #[command(hide = true)]
@@ -50,9 +50,9 @@ enum Command {
     },
 }
 
-/// How the arms meet.
+/// Options of a comparison.
 #[derive(clap::Args)]
-struct Contest {
+struct ComparisonOptions {
     /// The peer: `ups_peer.py` or `slm_peer.py`.
     #[arg(long)]
     peer: PathBuf,
@@ -82,17 +82,17 @@ struct Contest {
 /// What both arms run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "workload", rename_all = "lowercase")]
-pub enum Shape {
+pub enum Experiment {
     /// The Universal Physics Stack.
-    Ups(ups::Shape),
+    Ups(ups::UpsExperiment),
     /// The language model.
-    Slm(slm::Shape),
+    Slm(slm::SlmExperiment),
 }
 
 /// What a round of either arm runs.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Trial {
-    shape: Shape,
+    experiment: Experiment,
     seed: u64,
     /// Whether what is held out is looked at after the last step.
     validates: bool,
@@ -110,8 +110,8 @@ pub enum Precision {
 
 fn main() -> anyhow::Result<()> {
     match Arguments::parse().command {
-        Command::Ups { contest, shape } => compare::run(&contest, &Shape::Ups(shape)),
-        Command::Slm { contest, shape } => compare::run(&contest, &Shape::Slm(shape)),
+        Command::Ups { comparison, experiment } => compare::run(&comparison, &Experiment::Ups(experiment)),
+        Command::Slm { comparison, experiment } => compare::run(&comparison, &Experiment::Slm(experiment)),
         Command::Ours { export, trial } => {
             println!("{}", serde_json::to_string(&ours::round(&export, &serde_json::from_str(&trial)?)?)?);
             Ok(())

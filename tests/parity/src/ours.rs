@@ -1,12 +1,12 @@
 //! Our arm: the trainer's own session, on the peer's weights and batches.
 
-use crate::{Shape, Trial};
+use crate::{Experiment, Trial};
 use anyhow::Context;
 use pawl_graph::array::Array;
-use pawl_graph::collective::Solo;
+use pawl_graph::collective::SingleRank;
+use pawl_trainer::device::{Place, RankDevice};
 use pawl_trainer::recipe;
 use pawl_trainer::session::{Lineup, Session};
-use pawl_trainer::target::{Place, Target};
 use pawl_workloads::{Data, Loader, Request, Schedule, workload};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -40,7 +40,7 @@ pub struct Entry {
     pub rate: Box<dyn Fn(usize) -> f64>,
 }
 
-impl Shape {
+impl Experiment {
     fn counts(&self) -> Counts {
         match self {
             Self::Ups(of) => Counts {
@@ -108,21 +108,31 @@ struct Counts {
     gpu: bool,
 }
 
+impl Counts {
+    /// Items of a step.
+    fn step_items(&self) -> usize {
+        self.items * self.accumulation
+    }
+}
+
 /// Trains on the export in `folder`.
+///
+/// # Errors
+/// When the trial or its export does not fit the workload, the device cannot run it, or a step fails.
 pub fn round(folder: &Path, trial: &Trial) -> anyhow::Result<Round> {
     let started = Instant::now();
-    let Trial { shape, seed, validates } = trial;
-    let Counts { items, accumulation, steps, warmup, gpu } = shape.counts();
-    let (mut settings, config) = match shape {
-        Shape::Ups(of) => (of.settings(*validates)?, of.config()),
-        Shape::Slm(of) => (of.settings()?, of.config(folder)),
+    let Trial { experiment, seed, validates } = trial;
+    let counts = experiment.counts();
+    let (mut settings, config) = match experiment {
+        Experiment::Ups(of) => (of.settings(*validates)?, of.config()),
+        Experiment::Slm(of) => (of.settings()?, of.config(folder)),
     };
-    if gpu {
+    if counts.gpu {
         (settings.loader_pinned, settings.loader_async_copy) = (Some(true), Some(true));
     }
-    let place = if gpu { Place::Cuda(0) } else { Place::Cpu };
-    let of = workload(shape.name())?;
-    recipe::check(&settings, place, shape.name(), of.settings())?;
+    let place = if counts.gpu { Place::Cuda(0) } else { Place::Cpu };
+    let of = workload(experiment.name())?;
+    recipe::check(&settings, place, experiment.name(), of.settings())?;
     let job = of.prepare(&Request { config, settings: settings.clone(), seed: *seed, rank: 0, world: 1 })?;
     let recipe = recipe::recipe(&settings, job.as_ref(), 1)?;
     let mut programs = job.programs().clone();
@@ -131,22 +141,52 @@ pub fn round(folder: &Path, trial: &Trial) -> anyhow::Result<Round> {
         programs.evaluation.clear();
     }
     let lineup = Lineup::new(&recipe, &programs)?;
-    let cache = pawl_trainer::launch::kernel_cache(folder);
-    let target = Target::open(place, &cache)?;
-    let executor = target.executor(&settings);
-    let mut session = Session::new(lineup, executor.as_ref(), *seed, Arc::new(Solo), target.memory())?;
-    let Entry { weights, data, rate } = match shape {
-        Shape::Ups(of) => of.entry(job.as_ref(), folder)?,
-        Shape::Slm(of) => of.entry(job.as_ref(), folder)?,
+    let device = RankDevice::open(place, &pawl_trainer::launch::kernel_cache(folder))?;
+    let executor = device.executor(&settings);
+    let mut session = Session::new(lineup, executor.as_ref(), *seed, Arc::new(SingleRank), device.memory())?;
+    let Entry { weights, data, rate } = match experiment {
+        Experiment::Ups(of) => of.entry(job.as_ref(), folder)?,
+        Experiment::Slm(of) => of.entry(job.as_ref(), folder)?,
     };
     if let Some(weights) = weights {
         session.restore(weights)?;
     }
-    let step_items = (items * accumulation) as u64;
-    let workers = std::thread::available_parallelism().map_or(1, usize::from).min(8) as u32;
-    let mut loader = Loader::new(Arc::clone(&data), Schedule::new(0, step_items, accumulation as u32), workers, 2);
-    let mut next = || loader.next_batch().context("the loader ended").and_then(|batch| Ok(batch?));
+    let Steps { losses, mut times, first_step } = train(&mut session, &data, rate.as_ref(), &counts, started)?;
+    let memory = session.memory();
+    let validation = validates.then(|| validate(&mut session, data.as_ref(), experiment.metric())).transpose()?;
+    Ok(Round {
+        items_per_second: counts.step_items() as f64 / experiment.typical(&mut times[counts.warmup..]),
+        losses,
+        peak_bytes: Some(memory.peak as f64),
+        predicted_bytes: Some(memory.planned as f64),
+        first_step_seconds: first_step,
+        validation,
+    })
+}
 
+/// Measurements of the steps of a round.
+struct Steps {
+    /// Mean loss of each step.
+    losses: Vec<f64>,
+    /// Seconds of each step.
+    times: Vec<f64>,
+    /// Seconds from the start of the round to the end of the first step.
+    first_step: Option<f64>,
+}
+
+/// Runs all steps of a round that began at `started`.
+fn train(
+    session: &mut Session,
+    data: &Arc<dyn Data>,
+    rate: &dyn Fn(usize) -> f64,
+    counts: &Counts,
+    started: Instant,
+) -> anyhow::Result<Steps> {
+    let Counts { accumulation, steps, .. } = *counts;
+    let workers = std::thread::available_parallelism().map_or(1, usize::from).min(8) as u32;
+    let schedule = Schedule::new(0, counts.step_items() as u64, accumulation as u32);
+    let mut loader = Loader::new(Arc::clone(data), schedule, workers, 2);
+    let mut next = || loader.next_batch().context("the loader ended").and_then(|batch| Ok(batch?));
     let mut losses = Vec::with_capacity(steps);
     let mut times = Vec::with_capacity(steps);
     let mut first_step = None;
@@ -164,16 +204,7 @@ pub fn round(folder: &Path, trial: &Trial) -> anyhow::Result<Round> {
         times.push(began.elapsed().as_secs_f64());
         first_step.get_or_insert_with(|| started.elapsed().as_secs_f64());
     }
-    let memory = session.memory();
-    let validation = validates.then(|| validate(&mut session, data.as_ref(), shape.metric())).transpose()?;
-    Ok(Round {
-        items_per_second: (items * accumulation) as f64 / shape.typical(&mut times[warmup..]),
-        losses,
-        peak_bytes: Some(memory.peak as f64),
-        predicted_bytes: Some(memory.planned as f64),
-        first_step_seconds: first_step,
-        validation,
-    })
+    Ok(Steps { losses, times, first_step })
 }
 
 /// `metric` of what is held out.

@@ -1,36 +1,39 @@
 //! The peer's arm: its own program, tuned as well as it can be.
 
 use crate::ours::Round;
-use crate::{Contest, Shape, Trial, slm};
+use crate::{ComparisonOptions, Experiment, Trial, slm};
 use anyhow::{Context, bail};
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
 
 /// Runs the peer; with `export`, it writes weights, data, order and losses there first.
-pub fn round(contest: &Contest, trial: &Trial, export: Option<&Path>) -> anyhow::Result<Round> {
-    let Trial { shape, seed, validates } = trial;
-    let mut command = Command::new(&contest.python);
-    match shape {
-        Shape::Ups(shape) => {
-            command.arg(&contest.peer).args(shape.of_peer(*validates));
+///
+/// # Errors
+/// When the peer does not start, fails, or prints no report, or its losses cannot be read.
+pub fn round(comparison: &ComparisonOptions, trial: &Trial, export: Option<&Path>) -> anyhow::Result<Round> {
+    let Trial { experiment, seed, validates } = trial;
+    let mut command = Command::new(&comparison.python);
+    match experiment {
+        Experiment::Ups(experiment) => {
+            command.arg(&comparison.peer).args(experiment.peer_arguments(*validates));
             if let Some(folder) = export {
                 command.arg("--export").arg(folder);
             }
         }
-        Shape::Slm(shape) => {
+        Experiment::Slm(experiment) => {
             if let Some(folder) = export {
                 let exporting = folder.join("slm_peer.py");
                 std::fs::write(&exporting, slm::EXPORTING).with_context(|| exporting.display().to_string())?;
-                command.arg(exporting).arg(&contest.peer).arg(folder);
+                command.arg(exporting).arg(&comparison.peer).arg(folder);
             } else {
-                command.arg(&contest.peer);
+                command.arg(&comparison.peer);
             }
-            command.args(shape.of_peer()?);
+            command.args(experiment.peer_arguments()?);
         }
     }
-    command.arg("--seed").arg(seed.to_string()).args(&contest.more);
-    let output = command.output().with_context(|| format!("cannot start {}", contest.python.display()))?;
+    command.arg("--seed").arg(seed.to_string()).args(&comparison.more);
+    let output = command.output().with_context(|| format!("cannot start {}", comparison.python.display()))?;
     if !output.status.success() {
         bail!("the peer failed:\n{}", String::from_utf8_lossy(&output.stderr));
     }

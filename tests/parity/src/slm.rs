@@ -21,7 +21,7 @@ const TIMED: usize = 50;
 
 /// What both arms run.
 #[derive(clap::Args, Clone, Debug, Serialize, Deserialize)]
-pub struct Shape {
+pub struct SlmExperiment {
     /// The model: 125m and tiny are fully trained, the others with adapters.
     #[arg(long, default_value = "125m", value_parser = ["tiny", "125m", "1b", "3b", "8b"])]
     pub size: String,
@@ -57,7 +57,7 @@ pub struct Shape {
     pub device: String,
 }
 
-impl Shape {
+impl SlmExperiment {
     /// Tokens of a window.
     pub fn sequence(&self) -> usize {
         match self.size.as_str() {
@@ -69,6 +69,9 @@ impl Shape {
     }
 
     /// The settings of our arm.
+    ///
+    /// # Errors
+    /// Never for values that the command line accepts.
     pub fn settings(&self) -> anyhow::Result<Settings> {
         Ok(serde_json::from_value(json!({
             "batchPerGpu": self.windows,
@@ -93,7 +96,10 @@ impl Shape {
         config.as_object().cloned().unwrap_or_default()
     }
 
-    /// What our arm begins with, from the export in `folder`.
+    /// First weights, data and learning rates of our arm, from the export in `folder`.
+    ///
+    /// # Errors
+    /// When the adapters of the export or the data cannot be read.
     pub fn entry(&self, job: &dyn Job, folder: &Path) -> anyhow::Result<Entry> {
         let adapters = folder.join("adapters.safetensors");
         let full = if matches!(self.size.as_str(), "tiny" | "125m") { 3e-4 } else { 2e-4 };
@@ -110,8 +116,11 @@ impl Shape {
         })
     }
 
-    /// Arguments of the peer for the same.
-    pub fn of_peer(&self) -> anyhow::Result<Vec<String>> {
+    /// Command-line arguments of the peer for the same experiment.
+    ///
+    /// # Errors
+    /// When `--steps` leaves too few steps to time.
+    pub fn peer_arguments(&self) -> anyhow::Result<Vec<String>> {
         let Self { size, windows, accumulation, steps, warmup, precision, recompute, int8, dropout, device, .. } = self;
         anyhow::ensure!(*steps >= warmup + TIMED, "--steps must be at least {TIMED} more than --warmup");
         let (precision, tf32) = match precision {

@@ -26,7 +26,7 @@ pub enum Recipe {
 
 /// What both arms run.
 #[derive(clap::Args, Clone, Debug, Serialize, Deserialize)]
-pub struct Shape {
+pub struct UpsExperiment {
     /// Losses and batch.
     #[arg(long, value_enum, default_value = "2gpu")]
     pub recipe: Recipe,
@@ -59,7 +59,7 @@ pub struct Shape {
     pub device: String,
 }
 
-impl Shape {
+impl UpsExperiment {
     /// Items of a micro-step.
     pub fn items(&self) -> usize {
         self.items.unwrap_or(match self.recipe {
@@ -68,12 +68,15 @@ impl Shape {
         })
     }
 
-    /// Whether each arm has its own weights and data.
+    /// Whether each arm draws its own weights and data: nothing is exported.
     pub fn apart(&self) -> bool {
         self.recipe == Recipe::Auxiliary
     }
 
     /// The settings of our arm; whether it validates after its last step.
+    ///
+    /// # Errors
+    /// Never for values that the command line accepts.
     pub fn settings(&self, validates: bool) -> anyhow::Result<Settings> {
         let mut settings = json!({
             "batchPerGpu": self.items(),
@@ -108,7 +111,10 @@ impl Shape {
         config.as_object().cloned().unwrap_or_default()
     }
 
-    /// What our arm begins with, from the export in `folder`.
+    /// First weights, data and learning rates of our arm, from the export in `folder`.
+    ///
+    /// # Errors
+    /// When the export or the data cannot be read.
     pub fn entry(&self, job: &dyn Job, folder: &Path) -> anyhow::Result<Entry> {
         let rate = job.optimization().learning_rate;
         let (weights, data): (_, Arc<dyn Data>) = if self.apart() {
@@ -121,8 +127,8 @@ impl Shape {
         Ok(Entry { weights, data, rate: Box::new(move |_| rate) })
     }
 
-    /// Arguments of the peer for the same.
-    pub fn of_peer(&self, validates: bool) -> Vec<String> {
+    /// Command-line arguments of the peer for the same experiment.
+    pub fn peer_arguments(&self, validates: bool) -> Vec<String> {
         let Self { preset, pairs, accumulation, steps, warmup, precision, recompute, device, .. } = self;
         let items = self.items();
         let recipe = match self.recipe {

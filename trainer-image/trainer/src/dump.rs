@@ -1,10 +1,10 @@
 //! Prints the programs of a plan as text.
 
+use crate::device::Place;
 use crate::ending::Ending;
 use crate::executors;
 use crate::launch::read_plan;
 use crate::rank::{Prepared, prepare};
-use crate::target::Place;
 use pawl_contract::plan::LaunchPlan;
 use pawl_graph::executor::ExecError;
 use pawl_graph::graph::GraphError;

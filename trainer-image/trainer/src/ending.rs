@@ -78,7 +78,7 @@ impl From<ExecError> for Ending {
             ExecError::OutOfMemory { .. } => Self::OutOfMemory(message),
             ExecError::Unsupported { .. } => Self::Unsupported(message),
             ExecError::Compile { .. } => Self::CompileFailed(message),
-            ExecError::Collective(Gang::PeerLost { .. } | Gang::Silent { .. }) => Self::LostPeer(message),
+            ExecError::Collective(Gang::PeerLost { .. } | Gang::Timeout { .. }) => Self::LostPeer(message),
             ExecError::Collective(Gang::Disagree { .. } | Gang::Transport(_))
             | ExecError::Graph(_)
             | ExecError::Index { .. }

@@ -1,10 +1,10 @@
 //! Profiles a step: times each kernel of a plan on real data.
 
+use crate::device::{Place, RankDevice};
 use crate::ending::Ending;
 use crate::executors;
 use crate::launch::{data_directory, kernel_cache, read_plan};
 use crate::rank::{Prepared, prepare};
-use crate::target::{Place, Target};
 use pawl_contract::plan::LaunchPlan;
 use pawl_cpu::GraphCpu;
 use pawl_graph::array::{Array, View};
@@ -45,8 +45,8 @@ fn times(
 ) -> Result<Vec<KernelTime>, Ending> {
     let options = ExecOptions { seed: plan.seed, ..ExecOptions::default() };
     let programs = std::slice::from_ref(program);
-    match Target::open(place, &kernel_cache(&data_directory()))? {
-        Target::Cpu => {
+    match RankDevice::open(place, &kernel_cache(&data_directory()))? {
+        RankDevice::Cpu => {
             let executor = executors::fused_on_cpu(&plan.settings).ok_or_else(|| {
                 Ending::Unsupported(
                     "settings.compile: None runs library calls on the CPU, not kernels: profile Fuse or Graph"
@@ -58,7 +58,9 @@ fn times(
             Ok(executable.profile())
         }
         #[cfg(feature = "cuda")]
-        Target::Cuda(gpu) => Ok(gpu.executor(&plan.settings).build(programs, &options)?.profile(0, inputs, rounds)?),
+        RankDevice::Cuda(gpu) => {
+            Ok(gpu.executor(&plan.settings).build(programs, &options)?.profile(0, inputs, rounds)?)
+        }
     }
 }
 

@@ -3,16 +3,16 @@
 use crate::budget::Budget;
 use crate::checkpoint::Position;
 use crate::collective::{Exchange, Gang, TcpMesh};
+use crate::device::{self, Place, RankDevice};
 use crate::ending::Ending;
 use crate::feed::Feed;
 use crate::launch::{Launch, kernel_cache};
 use crate::metrics::Metrics;
 use crate::progress::Publisher;
-use crate::run::Run;
+use crate::run::RunningLaunch;
 use crate::saving::Saver;
 use crate::session::{Lineup, Session};
 use crate::signals::StopRequest;
-use crate::target::{self, Place, Target};
 use crate::throughput::Throughput;
 use crate::{model_flops, recipe, report, train};
 use pawl_contract::exit::Outcome;
@@ -74,12 +74,12 @@ fn preflight(launch: &Launch) -> Result<usize, Ending> {
     let place = Place::from_env()?;
     let prepared = prepare(plan, place, *rank, *world_size)?;
     if place == Place::AbsentGpu {
-        return Ok(target::predict(&prepared.lineup.programs, &plan.settings)?.planned);
+        return Ok(device::predict(&prepared.lineup.programs, &plan.settings)?.planned);
     }
     let alone = Arc::new(Gang::alone());
-    let target = open(launch, place)?;
-    let executor = target.executor(&plan.settings);
-    let session = Session::new(prepared.lineup, executor.as_ref(), plan.seed, alone, target.memory())?;
+    let device = open(launch, place)?;
+    let executor = device.executor(&plan.settings);
+    let session = Session::new(prepared.lineup, executor.as_ref(), plan.seed, alone, device.memory())?;
     Ok(session.memory().planned)
 }
 
@@ -92,12 +92,12 @@ fn measured(launch: &Launch, stop: &StopRequest, started: Instant) -> Result<Rep
     let accumulation = recipe.accumulation as u32;
     let step_items = u64::from(job.items_per_batch()) * u64::from(accumulation) * u64::from(*world_size);
     let budget = Budget::new(plan, step_items, job.items_per_epoch())?;
-    let mut target = open(launch, place)?;
-    let gang = Arc::new(gang(launch, &mut target)?);
+    let mut device = open(launch, place)?;
+    let gang = Arc::new(gang(launch, &mut device)?);
     let saver = saver(launch)?;
     let flops_per_item = model_flops::per_item(job.as_ref(), &lineup, step_items, accumulation);
-    let executor = target.executor(&plan.settings);
-    let session = Session::new(lineup, executor.as_ref(), plan.seed, Arc::clone(&gang) as _, target.memory())?;
+    let executor = device.executor(&plan.settings);
+    let session = Session::new(lineup, executor.as_ref(), plan.seed, Arc::clone(&gang) as _, device.memory())?;
     let alive = |phase: &str, done: u64, total: u64| tracing::info!(done, total, "data: {phase}");
     let data = job.open(&launch.data, &alive)?;
     let position = Position {
@@ -110,16 +110,16 @@ fn measured(launch: &Launch, stop: &StopRequest, started: Instant) -> Result<Rep
         best_checkpoint: None,
         first_validation: None,
     };
-    let flops_share = target.peak(&plan.settings).map(|peak| flops_per_item / (peak * f64::from(*world_size)));
-    let throughput = Throughput::new(step_items, budget.warmup, target.devices());
-    let mut run = Run {
+    let flops_share = device.peak(&plan.settings).map(|peak| flops_per_item / (peak * f64::from(*world_size)));
+    let throughput = Throughput::new(step_items, budget.warmup, device.devices());
+    let mut run = RunningLaunch {
         launch,
         job: job.as_ref(),
         feed: Feed::new(Arc::clone(&data), &plan.settings, 0, step_items, accumulation),
         data,
         gang: Arc::clone(&gang),
         session,
-        target,
+        device,
         budget,
         step_items,
         accumulation,
@@ -160,12 +160,12 @@ fn saver(launch: &Launch) -> Result<Option<Saver>, Ending> {
 }
 
 /// The device of this launch.
-fn open(launch: &Launch, place: Place) -> Result<Target, Ending> {
-    Target::open(place, &kernel_cache(&launch.data))
+fn open(launch: &Launch, place: Place) -> Result<RankDevice, Ending> {
+    RankDevice::open(place, &kernel_cache(&launch.data))
 }
 
 /// Connects this rank to its gang through the rendezvous, and its GPU to the other GPUs.
-fn gang(launch: &Launch, target: &mut Target) -> Result<Gang, Ending> {
+fn gang(launch: &Launch, device: &mut RankDevice) -> Result<Gang, Ending> {
     let Launch { plan, rank, world_size, .. } = launch;
     if *world_size == 1 {
         return Ok(Gang::alone());
@@ -175,7 +175,7 @@ fn gang(launch: &Launch, target: &mut Target) -> Result<Gang, Ending> {
     let deadline = Duration::try_from_secs_f64(plan.hang_timeout_seconds)
         .map_err(|e| Ending::InvalidPlan(format!("hangTimeoutSeconds: {}: {e}", plan.hang_timeout_seconds)))?;
     let mesh = TcpMesh::connect(*rank, *world_size, own_address(), &mut client, deadline)?;
-    target.meet(*rank, *world_size, &mut client, deadline)?;
+    device.meet(*rank, *world_size, &mut client, deadline)?;
     Ok(Gang::new(mesh))
 }
 

@@ -1,8 +1,8 @@
 //! Translates the contract's settings to the engine's recipe. Every setting takes effect here, in the loop or in the workload,
 //! or is rejected with the reason: none is accepted and ignored.
 
+use crate::device::Place;
 use crate::ending::Ending;
-use crate::target::Place;
 use pawl_contract::settings::{
     ActivationCheckpointing, Attention, MemoryFormat, OptimizerKernel, OptimizerOffload, ParameterLayout, Precision,
     RopeCache, Settings, Sharding, WeightQuantization,

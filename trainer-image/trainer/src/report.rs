@@ -2,7 +2,7 @@
 
 use crate::ending::Ending;
 use crate::launch::Launch;
-use crate::run::Run;
+use crate::run::RunningLaunch;
 use crate::saving::Saver;
 use pawl_contract::exit::Outcome;
 use pawl_contract::measured::Measured;
@@ -28,7 +28,13 @@ pub fn bare(plan: &LaunchPlan, rank: u32, outcome: Outcome, message: String, wal
 }
 
 /// The report of a run that ended with `result`, `wall` after the start of the process. `peak` is the largest rank's.
-pub fn of_run(run: &Run<'_>, launch: &Launch, result: &Result<(), Ending>, peak: usize, wall: Duration) -> Report {
+pub fn of_run(
+    run: &RunningLaunch<'_>,
+    launch: &Launch,
+    result: &Result<(), Ending>,
+    peak: usize,
+    wall: Duration,
+) -> Report {
     let (outcome, message) = match result {
         Ok(()) => (Outcome::Done, String::new()),
         Err(ending) => (ending.outcome(), ending.to_string()),
@@ -63,7 +69,7 @@ pub fn of_run(run: &Run<'_>, launch: &Launch, result: &Result<(), Ending>, peak:
 }
 
 /// Fraction of a step spent copying optimizer state from and to host memory.
-fn offload_share(run: &Run<'_>) -> Option<f64> {
+fn offload_share(run: &RunningLaunch<'_>) -> Option<f64> {
     let step = run.throughput.step_seconds()?.median;
     Some((run.session.offload_seconds()? / step).min(1.0))
 }

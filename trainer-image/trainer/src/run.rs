@@ -3,6 +3,7 @@
 use crate::budget::Budget;
 use crate::checkpoint::{Checkpoint, Position};
 use crate::collective::Gang;
+use crate::device::RankDevice;
 use crate::ending::Ending;
 use crate::feed::Feed;
 use crate::launch::Launch;
@@ -11,7 +12,6 @@ use crate::progress::Publisher;
 use crate::saving::Saver;
 use crate::session::{Session, StepResult};
 use crate::signals::StopRequest;
-use crate::target::Target;
 use crate::throughput::{StepTime, Throughput};
 use crate::vote::Vote;
 use pawl_contract::measured::Validation;
@@ -22,13 +22,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A running launch on one rank.
-pub struct Run<'a> {
+pub struct RunningLaunch<'a> {
     pub(crate) launch: &'a Launch,
     pub(crate) job: &'a dyn Job,
     pub(crate) data: Arc<dyn Data>,
     pub(crate) gang: Arc<Gang>,
     pub(crate) session: Session,
-    pub(crate) target: Target,
+    pub(crate) device: RankDevice,
     pub(crate) feed: Feed,
     pub(crate) budget: Budget,
     pub(crate) step_items: u64,
@@ -54,7 +54,7 @@ const STRAGGLER: f64 = 1.3;
 /// A wait for the device longer than this means that it was busy before.
 const STILL_RUNNING: Duration = Duration::from_millis(1);
 
-impl Run<'_> {
+impl RunningLaunch<'_> {
     /// Whether the budget is used up, or validation has stopped improving.
     pub fn done(&self) -> bool {
         self.position.items >= self.budget.items || self.stopped_early()
@@ -68,7 +68,7 @@ impl Run<'_> {
 
     /// Busy time of the device.
     pub fn busy_time(&self) -> Duration {
-        self.target.busy_time()
+        self.device.busy_time()
     }
 
     /// Resumes from the newest good checkpoint, if the plan says so and there is one.
@@ -211,7 +211,7 @@ impl Run<'_> {
     /// Validation before the first step, for the launches that report it.
     ///
     /// # Errors
-    /// As [`Run::evaluate`].
+    /// As [`RunningLaunch::evaluate`].
     pub fn evaluate_before_training(&mut self) -> Result<(), Ending> {
         if !self.budget.evaluates || self.position.first_validation.is_some() {
             return Ok(());
@@ -317,7 +317,7 @@ impl Run<'_> {
     /// Writes a checkpoint unless that of this step is written already; see [`Saver::save`].
     ///
     /// # Errors
-    /// As [`Run::snapshot`]; when storage fails.
+    /// As [`RunningLaunch::snapshot`]; when storage fails.
     pub fn checkpoint(&mut self, must: bool) -> Result<(), Ending> {
         if self.saver.as_ref().is_some_and(|saver| saver.has_written(self.position.step)) {
             return Ok(());

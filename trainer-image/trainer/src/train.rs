@@ -1,7 +1,7 @@
 //! The main loop.
 
 use crate::ending::Ending;
-use crate::run::Run;
+use crate::run::RunningLaunch;
 use crate::throughput::Stopwatch;
 use pawl_contract::plan::LaunchKind;
 
@@ -9,7 +9,7 @@ use pawl_contract::plan::LaunchKind;
 ///
 /// # Errors
 /// When it ends early.
-pub fn train(run: &mut Run<'_>) -> Result<(), Ending> {
+pub fn train(run: &mut RunningLaunch<'_>) -> Result<(), Ending> {
     run.resume()?;
     run.evaluate_before_training()?;
     while !run.done() {
@@ -37,7 +37,7 @@ pub fn train(run: &mut Run<'_>) -> Result<(), Ending> {
 }
 
 /// Finishes at the end of the budget: evaluation, checkpoint, and a barrier of all ranks.
-fn finish(run: &mut Run<'_>) -> Result<(), Ending> {
+fn finish(run: &mut RunningLaunch<'_>) -> Result<(), Ending> {
     let evaluated = run.validation.as_ref().is_some_and(|v| v.items == run.position.items && v.items > 0);
     if run.budget.evaluates && !evaluated {
         run.evaluate()?;
@@ -48,7 +48,7 @@ fn finish(run: &mut Run<'_>) -> Result<(), Ending> {
 }
 
 /// Finishes on a request to stop: writes a checkpoint, and no rank exits before that is done.
-fn stop(run: &mut Run<'_>) -> Result<(), Ending> {
+fn stop(run: &mut RunningLaunch<'_>) -> Result<(), Ending> {
     run.checkpoint(true)?;
     run.publish();
     run.gang.barrier()?;

@@ -41,7 +41,7 @@ impl Heads {
 }
 
 /// Attention, or its gradient, ready to run.
-pub(super) struct AttentionRun {
+pub(super) struct CpuAttention {
     spec: AttentionSpec,
     /// Batch, query heads, key heads.
     heads: (usize, usize, usize),
@@ -63,7 +63,7 @@ struct Gradients {
     v: Heads,
 }
 
-impl AttentionRun {
+impl CpuAttention {
     pub(super) fn forward(kernel: &Attention, buffers: &[Buffer]) -> Self {
         let (q, k) = (&kernel.q.dims, &kernel.k.dims);
         let heads = |access: &Access| Heads::new(access, buffers);
@@ -241,22 +241,28 @@ enum Statistics {
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-fn softmax_avx512(run: &AttentionRun, scores: &mut [f32], keys: usize, first: usize, statistics: Statistics) {
-    softmax::<math::OneRounding>(run, scores, keys, first, statistics);
+fn softmax_avx512(kernel: &CpuAttention, scores: &mut [f32], keys: usize, first: usize, statistics: Statistics) {
+    softmax::<math::OneRounding>(kernel, scores, keys, first, statistics);
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
-fn softmax_avx2(run: &AttentionRun, scores: &mut [f32], keys: usize, first: usize, statistics: Statistics) {
-    softmax::<math::OneRounding>(run, scores, keys, first, statistics);
+fn softmax_avx2(kernel: &CpuAttention, scores: &mut [f32], keys: usize, first: usize, statistics: Statistics) {
+    softmax::<math::OneRounding>(kernel, scores, keys, first, statistics);
 }
 
 /// Turns rows of products into weights.
 #[inline(always)]
-fn softmax<A: Arithmetic>(run: &AttentionRun, scores: &mut [f32], keys: usize, first: usize, statistics: Statistics) {
-    let scale = run.spec.scale as f32;
+fn softmax<A: Arithmetic>(
+    kernel: &CpuAttention,
+    scores: &mut [f32],
+    keys: usize,
+    first: usize,
+    statistics: Statistics,
+) {
+    let scale = kernel.spec.scale as f32;
     for (row, scores) in scores.chunks_exact_mut(keys.max(1)).enumerate() {
-        let seen = run.seen(first + row + 1).min(keys);
+        let seen = kernel.seen(first + row + 1).min(keys);
         let (scores, hidden) = scores.split_at_mut(seen);
         hidden.fill(0.0);
         match &statistics {

@@ -37,7 +37,7 @@ pub(super) struct Bytes {
     meter: Arc<Meter>,
 }
 
-// SAFETY: it owns its memory; access is through raw pointers whose users keep threads apart.
+// SAFETY: it owns its memory; access is through raw pointers whose users prevent data races.
 unsafe impl Send for Bytes {}
 
 impl Bytes {
@@ -79,7 +79,7 @@ impl Drop for Bytes {
 /// Copies elements to memory.
 ///
 /// # Safety
-/// There is room for them.
+/// `to` is valid for writes of the elements.
 pub(super) unsafe fn write(to: *mut u8, view: View<'_>) {
     let bytes = view.bytes();
     // SAFETY: the caller's promise.
@@ -89,7 +89,7 @@ pub(super) unsafe fn write(to: *mut u8, view: View<'_>) {
 /// A copy of the elements at `from`.
 ///
 /// # Safety
-/// There are as many as the meta says.
+/// `from` is valid for reads of the elements of `meta`.
 pub(super) unsafe fn read(from: *const u8, meta: &Meta) -> Result<Array, ExecError> {
     let mut data = Data::zeros(meta.dtype, meta.shape.elements());
     let bytes = data.bytes_mut();

@@ -9,7 +9,7 @@ use std::{
 use pawl_graph::collective::{Collective, CollectiveError};
 use pawl_lower::CollectOp;
 
-/// A collective over memory that nobody touches before it is done.
+/// A collective over memory that is not accessed until it is done.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Job {
     pub op: CollectOp,

@@ -6,21 +6,21 @@ use super::{
     blocks::Blocks,
     bytes::{Bytes, Meter, read, write},
     comm::{Comm, Job},
+    kernel::CpuKernel,
     profile::Times,
-    run::Run,
 };
 use pawl_graph::{
     array::Array,
     executor::{ExecError, Interface},
     graph::Program,
 };
-use pawl_lower::{Access, Body, CollectOp, Lowered, Storage};
+use pawl_lower::{Access, BaseAddresses, Body, CollectOp, Lowered, Storage};
 
 /// One program, ready to run.
 pub(super) struct Compiled {
     pub(super) interface: Interface,
     pub(super) lowered: Lowered,
-    pub(super) runs: Vec<Run>,
+    pub(super) kernels: Vec<CpuKernel>,
     /// For each kernel, how many of the run's collectives must be done before it.
     pub(super) waits: Vec<usize>,
     /// Address of each buffer in the current run.
@@ -40,37 +40,25 @@ impl Compiled {
     pub(super) fn new(
         program: &Program,
         lowered: Lowered,
-        runs: Vec<Run>,
+        kernels: Vec<CpuKernel>,
         meter: &Arc<Meter>,
-        arena: &Bytes,
-        pooled: bool,
+        arena: Option<*mut u8>,
         state: &dyn Fn(usize) -> *mut u8,
     ) -> Self {
         let own_plan = lowered.own();
         let own = Bytes::new(own_plan.bytes, meter);
-        let own_place = |index: usize| own.start().wrapping_add(own_plan.offsets[index].unwrap_or(0));
-        let base = |index: usize| match &lowered.buffers[index].storage {
-            Storage::Input(_) => std::ptr::null_mut(),
-            Storage::State(id) => state(id.0 as usize),
-            Storage::Arena => match lowered.plan.offsets[index] {
-                Some(offset) if !pooled => arena.start().wrapping_add(offset),
-                _ => std::ptr::null_mut(),
-            },
-            Storage::Constant(array) => {
-                // SAFETY: the plan gave the constant its place.
-                unsafe { write(own_place(index), array.view()) };
-                own_place(index)
-            }
-            Storage::Output(_) => own_place(index),
-        };
-        let bases = (0..lowered.buffers.len()).map(base).collect();
+        let bases = lowered.addresses(&own_plan, &BaseAddresses { arena, own: own.start(), state });
+        for (index, array) in lowered.constants() {
+            // SAFETY: the plan gave the constant its place.
+            unsafe { write(bases[index], array.view()) };
+        }
         let waits = waits(&lowered);
         let held = (0..lowered.buffers.len()).map(|_| None).collect();
         let times = Times::new(lowered.kernels.len());
         Self {
             interface: Interface::new(program),
             lowered,
-            runs,
+            kernels,
             waits,
             bases,
             own,
@@ -104,7 +92,7 @@ impl Compiled {
 
     /// Begins the collective that kernel `at` is, if it is one.
     pub(super) fn issue(&self, at: usize, comm: &Comm) -> Result<(), ExecError> {
-        let Run::Collective(collect) = &self.runs[at] else {
+        let CpuKernel::Collective(collect) = &self.kernels[at] else {
             return Ok(());
         };
         let place =

@@ -9,9 +9,9 @@ use super::{
     comm::Comm,
     compiled::Compiled,
     fused::Memory,
+    kernel::CpuKernel,
     lanes::Features,
     pool::Pool,
-    run::Run,
 };
 use pawl_graph::{
     array::{Array, View},
@@ -56,11 +56,11 @@ impl GraphExecutable {
         let state_size = packing.bytes();
 
         let lowered: Vec<Lowered> = programs.iter().map(|p| Lowered::new(p, &executor.lowering)).collect();
-        let runs = lowered.iter().map(Run::all).collect::<Result<Vec<_>, _>>()?;
-        let most = |of: &dyn Fn(&Run) -> usize| runs.iter().flatten().map(of).max().unwrap_or(0);
-        let stride = aligned(most(&|run| run.scratch(features)));
+        let kernels = lowered.iter().map(CpuKernel::all).collect::<Result<Vec<_>, _>>()?;
+        let most = |of: &dyn Fn(&CpuKernel) -> usize| kernels.iter().flatten().map(of).max().unwrap_or(0);
+        let stride = aligned(most(&|kernel| kernel.scratch(features)));
         let threads = executor.threads.max(1);
-        let workspace = aligned(most(&|run| run.workspace(features)));
+        let workspace = aligned(most(&|kernel| kernel.workspace(features)));
         let pooled = executor.buffers == Buffers::Pooled;
         let arena = if pooled { 0 } else { lowered.iter().map(|l| l.plan.arena).max().unwrap_or(0) };
         let in_blocks = if pooled { blocks::predict(&lowered) } else { 0 };
@@ -81,10 +81,11 @@ impl GraphExecutable {
         let arena = Bytes::new(arena, &meter);
         let mut compiled = Vec::with_capacity(programs.len());
         let mut collectives = 0;
-        for (((program, place), lowered), runs) in programs.iter().zip(places).zip(lowered).zip(runs) {
+        for (((program, place), lowered), kernels) in programs.iter().zip(places).zip(lowered).zip(kernels) {
             let place = |state: usize| state_bytes.start().wrapping_add(state_offsets[place[state]]);
-            let one = Compiled::new(program, lowered, runs, &meter, &arena, pooled, &place);
-            collectives = collectives.max(one.runs.iter().filter(|run| matches!(run, Run::Collective(_))).count());
+            let one = Compiled::new(program, lowered, kernels, &meter, (!pooled).then(|| arena.start()), &place);
+            let is_collective = |kernel: &&CpuKernel| matches!(kernel, CpuKernel::Collective(_));
+            collectives = collectives.max(one.kernels.iter().filter(is_collective).count());
             compiled.push(one);
         }
         let report = MemoryReport { states: state_size, planned, peak: 0 };
@@ -106,17 +107,17 @@ impl GraphExecutable {
         })
     }
 
-    /// The lowered programs, to be dumped.
+    /// The lowered programs, in the order in which they were compiled.
     pub fn lowered(&self) -> impl Iterator<Item = &Lowered> {
         self.programs.iter().map(|program| &program.lowered)
     }
 
-    /// Time of each kernel of each program, in order; zero unless [`GraphCpu::timed`].
+    /// Time of each kernel of each program, in order, since compilation; zero unless [`GraphCpu::timed`].
     pub fn profile(&self) -> Vec<KernelTime> {
         self.programs.iter().flat_map(|p| p.times.table(&p.lowered)).collect()
     }
 
-    /// Number of threads.
+    /// Number of threads, including the caller's.
     pub fn threads(&self) -> usize {
         self.pool.threads()
     }
@@ -134,7 +135,7 @@ impl Executable for GraphExecutable {
             }
         }
         let issued = comm.issued();
-        for at in 0..compiled.runs.len() {
+        for at in 0..compiled.kernels.len() {
             if let Some(blocks) = blocks {
                 compiled.take(at, blocks, meter);
             }
@@ -148,7 +149,7 @@ impl Executable for GraphExecutable {
                 stride: scratch.1,
                 workspace: workspace.start(),
             };
-            compiled.runs[at].run(*features, pool, memory)?;
+            compiled.kernels[at].run(*features, pool, memory)?;
             compiled.issue(at, comm)?;
             if let Some(began) = began {
                 compiled.times.add(at, began.elapsed().as_secs_f64());

@@ -27,7 +27,7 @@ const PARTIALS: usize = 1 << 20;
 const ALONE: usize = 200_000;
 
 /// A fused kernel, ready to run.
-pub(super) struct FusedRun {
+pub(super) struct CpuFused {
     rows: usize,
     cols: usize,
     /// Rows and columns of a chunk.
@@ -41,7 +41,7 @@ pub(super) struct FusedRun {
     loads: Vec<(usize, Walk)>,
     code: Vec<Step>,
     stores: Vec<(usize, Walk, bool)>,
-    folds: Vec<FoldRun>,
+    folds: Vec<CpuFold>,
     /// Numbers, filled in once.
     numbers: Vec<(usize, DType, f64)>,
     /// Bytes of registers.
@@ -56,7 +56,7 @@ enum Slot {
     Unused,
 }
 
-struct FoldRun {
+struct CpuFold {
     slot: usize,
     lane: Lane,
     op: ReduceOp,
@@ -91,7 +91,7 @@ impl Memory<'_> {
     }
 }
 
-impl FusedRun {
+impl CpuFused {
     pub(super) fn new(kernel: &Fused, buffers: &[Buffer]) -> Self {
         planner::Planner::new(kernel, buffers).plan()
     }
@@ -104,11 +104,11 @@ impl FusedRun {
     /// Bytes of shared memory it needs.
     pub(super) fn workspace(&self) -> usize {
         let end =
-            |fold: &FoldRun| fold.partials + self.segments * fold.count * self.width(fold) * lane_bytes(fold.lane);
+            |fold: &CpuFold| fold.partials + self.segments * fold.count * self.width(fold) * lane_bytes(fold.lane);
         self.folds.iter().map(end).max().unwrap_or(0)
     }
 
-    fn width(&self, fold: &FoldRun) -> usize {
+    fn width(&self, fold: &CpuFold) -> usize {
         if fold.per_column { self.cols } else { 1 }
     }
 
@@ -227,7 +227,7 @@ impl FusedRun {
     }
 
     /// The partial result of a task: one for each part of the rows; sums of everything have one for each part of the columns too.
-    fn partial<T>(&self, fold: &FoldRun, memory: &Memory<'_>, segment: usize, part: (usize, usize)) -> *mut T {
+    fn partial<T>(&self, fold: &CpuFold, memory: &Memory<'_>, segment: usize, part: (usize, usize)) -> *mut T {
         let index = if fold.per_column { part.0 } else { part.0 * self.parts.1 + part.1 };
         let element = (segment * fold.count + index) * self.width(fold);
         // SAFETY: the workspace is as large as `workspace` says.
@@ -236,7 +236,7 @@ impl FusedRun {
 
     fn start(
         &self,
-        fold: &FoldRun,
+        fold: &CpuFold,
         memory: &Memory<'_>,
         segment: usize,
         part: (usize, usize),
@@ -261,7 +261,7 @@ impl FusedRun {
     #[inline(always)]
     fn fold(
         &self,
-        fold: &FoldRun,
+        fold: &CpuFold,
         memory: &Memory<'_>,
         slots: &[*mut u8],
         segment: usize,
@@ -295,7 +295,7 @@ impl FusedRun {
         }
     }
 
-    fn finish<T: Copy>(&self, fold: &FoldRun, memory: &Memory<'_>, sum: impl Fn(T, T) -> T, max: impl Fn(T, T) -> T) {
+    fn finish<T: Copy>(&self, fold: &CpuFold, memory: &Memory<'_>, sum: impl Fn(T, T) -> T, max: impl Fn(T, T) -> T) {
         let width = self.width(fold);
         for segment in 0..self.segments {
             let first = self.partial::<T>(fold, memory, segment, (0, 0));
@@ -318,14 +318,14 @@ impl FusedRun {
 }
 
 /// # Safety
-/// `start` has as many elements as `range` needs, and nobody else uses them.
+/// `start` is valid for the elements of `range`, and no other thread accesses them.
 unsafe fn slice<'s, T>(start: *mut T, range: &std::ops::Range<usize>) -> &'s mut [T] {
     // SAFETY: the caller's promise.
     unsafe { std::slice::from_raw_parts_mut(start.add(range.start), range.len()) }
 }
 
 /// # Safety
-/// `to` has room for the result, and nobody else uses it.
+/// `to` is valid for writes of the result, and no other thread accesses it.
 #[inline(always)]
 unsafe fn accumulate<T: Copy>(
     per_column: bool,

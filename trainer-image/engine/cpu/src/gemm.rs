@@ -35,7 +35,7 @@ pub(super) struct Matrix {
     pub col: usize,
 }
 
-// SAFETY: an address and strides; those who read or write through it keep threads apart.
+// SAFETY: an address and strides; its users prevent data races.
 unsafe impl Sync for Matrix {}
 
 impl Matrix {
@@ -204,7 +204,7 @@ impl Product {
         let (m, n, k) = self.extents;
         if !self.by_batch() {
             for index in 0..self.batch {
-                // SAFETY: matrices lie in buffers, scratch and workspace are as large as this asked for.
+                // SAFETY: matrices lie in buffers, scratch and workspace have the sizes that this type reports.
                 unsafe { self.spread::<E>(features, pool, memory, matrices(index)) };
             }
             return;

@@ -11,7 +11,7 @@ use std::{
     thread::JoinHandle,
 };
 
-/// A task: `(task, worker)`; `worker` tells scratch memory apart.
+/// A task: `(task, worker)`; `worker` selects the scratch memory.
 type Task<'t> = dyn Fn(usize, usize) + Sync + 't;
 
 /// Rounds a worker looks for work before it sleeps: about 20 microseconds.

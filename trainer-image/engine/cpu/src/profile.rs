@@ -1,4 +1,4 @@
-//! Where the time goes.
+//! Times of kernels.
 
 use pawl_lower::{KernelTime, Lowered};
 

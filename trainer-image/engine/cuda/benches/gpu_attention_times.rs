@@ -4,7 +4,7 @@ use std::{ffi::c_void, sync::Arc};
 
 use pawl_cuda::{
     Check as _,
-    attention::{self, Argument, Plan},
+    attention::{self, AttentionArgument, AttentionPlan},
     device::{Device, Function, Memory},
 };
 use pawl_graph::{
@@ -58,13 +58,13 @@ fn kernels([b, h, g, t, d]: [usize; 5], causal: bool, dtype: DType) -> (Attentio
 }
 
 struct Ready {
-    launches: Vec<(Function, attention::Launch)>,
+    launches: Vec<(Function, attention::AttentionLaunch)>,
     workspace: Memory,
 }
 
 impl Ready {
-    fn new(device: &Arc<Device>, plan: &Plan) -> Result<Self, ExecError> {
-        let load = |launch: &attention::Launch| {
+    fn new(device: &Arc<Device>, plan: &AttentionPlan) -> Result<Self, ExecError> {
+        let load = |launch: &attention::AttentionLaunch| {
             let function = device.load(&device.compiler().compile(&launch.source)?)?.function(launch.entry)?;
             function.allow_shared(launch.shared as usize)?;
             Ok((function, launch.clone()))
@@ -75,10 +75,10 @@ impl Ready {
 
     fn run(&self, device: &Device, memory: &[Memory]) -> Result<(), ExecError> {
         for (function, launch) in &self.launches {
-            let address = |argument: &Argument| match *argument {
-                Argument::Buffer { buffer, offset } => memory[buffer].address() + offset as u64,
-                Argument::Workspace => self.workspace.address(),
-                Argument::Null => 0,
+            let address = |argument: &AttentionArgument| match *argument {
+                AttentionArgument::Buffer { buffer, offset } => memory[buffer].address() + offset as u64,
+                AttentionArgument::Workspace => self.workspace.address(),
+                AttentionArgument::Null => 0,
             };
             let mut addresses: Vec<u64> = launch.arguments.iter().map(address).collect();
             let mut arguments: Vec<*mut c_void> = addresses.iter_mut().map(|a| std::ptr::from_mut(a).cast()).collect();

@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 use super::error::missing;
 use pawl_graph::executor::ExecError;
 
-/// What machine code is for: `sm_90`.
+/// Architecture of machine code: `sm_90`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Architecture {
     major: i32,
@@ -23,7 +23,7 @@ pub struct Architecture {
 }
 
 impl Architecture {
-    /// Of a compute capability.
+    /// The architecture of a compute capability.
     pub fn new(major: i32, minor: i32) -> Self {
         Self { major, minor }
     }
@@ -38,11 +38,11 @@ impl std::fmt::Display for Architecture {
 /// A translation unit.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Source {
-    /// What it is called in messages.
+    /// Name in messages.
     pub name: String,
     /// CUDA C++17. There are no headers.
     pub text: String,
-    /// Options of NVRTC beside architecture and language: `--prec-div=false`.
+    /// Options of NVRTC in addition to architecture and language: `--prec-div=false`.
     pub options: Vec<String>,
 }
 
@@ -55,7 +55,7 @@ pub struct Compiler {
 }
 
 impl Compiler {
-    /// For an architecture, with a directory (made when missing) for results.
+    /// A compiler for an architecture. `cache` is the directory of compiled code, created when missing; `None`: no cache.
     ///
     /// # Errors
     /// [`ExecError::Unsupported`] when there is no NVRTC, or it does not know the architecture.
@@ -72,7 +72,7 @@ impl Compiler {
         Ok(Self { architecture, version: (major, minor), cache })
     }
 
-    /// What it compiles for.
+    /// The architecture that it compiles for.
     pub fn architecture(&self) -> Architecture {
         self.architecture
     }
@@ -82,12 +82,12 @@ impl Compiler {
         self.version
     }
 
-    /// The directory of results.
+    /// The directory of compiled code.
     pub fn cache(&self) -> Option<&Path> {
         self.cache.as_deref()
     }
 
-    /// A name for what `parts` lead to on this architecture with this NVRTC: equal parts, equal name.
+    /// Cache key of `parts` for this architecture and this version of NVRTC: 32 hexadecimal digits.
     pub fn key(&self, parts: &[&str]) -> String {
         let mut hash = Sha256::new();
         hash.update(format!("{} {:?}", self.architecture, self.version));
@@ -98,7 +98,7 @@ impl Compiler {
         hash.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// Machine code of a translation unit, from the cache or compiled.
+    /// Machine code (cubin) of a translation unit, from the cache or compiled.
     ///
     /// # Errors
     /// [`ExecError::Compile`] with the compiler's log when it does not compile; [`ExecError::Device`] when NVRTC itself fails.
@@ -116,7 +116,7 @@ impl Compiler {
         Ok(code)
     }
 
-    /// Machine code of all, compiled by as many threads as the machine runs at once; equal sources once.
+    /// Machine code (cubin) of each source, compiled in parallel by all processors.
     ///
     /// # Errors
     /// As [`Compiler::compile`].
@@ -149,7 +149,7 @@ impl Compiler {
         let mut options = vec![format!("--gpu-architecture={}", self.architecture), "--std=c++17".into()];
         options.extend(source.options.iter().cloned());
         let program = nvrtc::create_program(&text, Some(&name)).map_err(failed)?;
-        // SAFETY: the program is live until it is destroyed at the end; the buffer has the size that was asked for.
+        // SAFETY: the program is live until it is destroyed at the end; the buffer has the size that NVRTC reported.
         unsafe {
             let code = nvrtc::compile_program(program, &options).and_then(|()| {
                 let mut size = 0;
@@ -173,7 +173,7 @@ fn is_elf(code: &[u8]) -> bool {
     code.starts_with(b"\x7fELF")
 }
 
-/// Writes a file of the cache, whole or not at all. A cache that cannot be written only costs time.
+/// Writes a file of the cache atomically. Errors are ignored: without the file, the kernel is compiled again.
 pub(super) fn keep(file: &Path, bytes: &[u8]) {
     let Some(directory) = file.parent() else { return };
     let temporary = file.with_extension(format!("{}.{:?}", std::process::id(), std::thread::current().id()));

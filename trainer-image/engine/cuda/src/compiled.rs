@@ -1,4 +1,4 @@
-//! A compiled program on a GPU: its kernels, where their buffers lie, and the two slots of its inputs.
+//! A compiled program on a GPU: its kernels, the addresses of their buffers, and the two slots of its inputs.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use cudarc::driver::{CudaEvent, CudaGraph as Captured, result};
 use super::{
     device::{Device, Memory, Pinned},
     error::Check as _,
+    kernel::CudaKernel,
     planned::input_bytes,
-    run::Run,
     transfer::{copy, fill, write},
 };
 use pawl_graph::{
@@ -16,22 +16,22 @@ use pawl_graph::{
     executor::{ExecError, Interface},
     graph::Program,
 };
-use pawl_lower::{Lowered, Packing, Storage};
+use pawl_lower::{Address as _, BaseAddresses, Lowered, Packing, Storage};
 
 /// One program, ready to run.
 pub(super) struct Compiled {
     pub(super) interface: Interface,
     pub(super) lowered: Lowered,
-    pub(super) runs: Vec<Run>,
+    pub(super) kernels: Vec<CudaKernel>,
     pub(super) slots: Vec<Slot>,
     pub(super) next: usize,
     /// Constants, then outputs.
     _own: Memory,
     /// Address of each output.
     pub(super) outputs: Vec<u64>,
-    /// For each input, its place in a slot.
+    /// For each input, its byte offset in a slot.
     inputs: Vec<usize>,
-    /// Number of first inputs that the next slot has already.
+    /// Number of inputs that were prefetched to the next slot.
     pub(super) ahead: usize,
     /// Whether a run has queued the kernels one by one, so that all code is loaded.
     pub(super) warm: bool,
@@ -63,22 +63,13 @@ impl Compiled {
     ) -> Result<Self, ExecError> {
         let own_plan = lowered.own();
         let own = device.allocate(own_plan.bytes)?;
-        let own_place = |offset: usize| own.address() + offset as u64;
+        let addresses = lowered.addresses(&own_plan, &BaseAddresses { arena: Some(arena), own: own.address(), state });
+        for (index, array) in lowered.constants() {
+            // SAFETY: the plan gave the constant its place; nothing runs.
+            unsafe { write(addresses[index], array.view()) }?;
+        }
         let mut packing = Packing::default();
         let inputs: Vec<usize> = program.inputs.iter().map(|input| packing.add(input.meta.bytes())).collect();
-        let mut addresses = vec![0; lowered.buffers.len()];
-        for (index, buffer) in lowered.buffers.iter().enumerate() {
-            addresses[index] = match &buffer.storage {
-                Storage::Input(_) => 0,
-                Storage::State(id) => state(id.0 as usize),
-                Storage::Arena => arena + lowered.plan.offsets[index].unwrap_or(0) as u64,
-                Storage::Constant(_) | Storage::Output(_) => own_place(own_plan.offsets[index].unwrap_or(0)),
-            };
-            if let Storage::Constant(array) = &buffer.storage {
-                // SAFETY: the plan gave the constant its place; nothing runs.
-                unsafe { write(addresses[index], array.view()) }?;
-            }
-        }
         let slot = || -> Result<Slot, ExecError> {
             let memory = device.allocate(input_bytes(program))?;
             fill(device, &memory)?;
@@ -93,11 +84,11 @@ impl Compiled {
             Ok(Slot { addresses, staging, memory, copied, read, graph: None })
         };
         let slots = vec![slot()?, slot()?];
-        let outputs = own_plan.outputs.iter().map(|&offset| own_place(offset)).collect();
+        let outputs = own_plan.outputs.iter().map(|&offset| own.address().plus(offset)).collect();
         Ok(Self {
             interface: Interface::new(program),
             lowered,
-            runs: Vec::new(),
+            kernels: Vec::new(),
             slots,
             next: 0,
             outputs,
@@ -108,7 +99,7 @@ impl Compiled {
         })
     }
 
-    /// Brings inputs, of which `from` are there, to slot `to`, behind the run that reads it.
+    /// Copies all inputs but the first `from` to slot `to`, after the run that reads the slot.
     pub(super) fn bring(
         &mut self,
         device: &Device,

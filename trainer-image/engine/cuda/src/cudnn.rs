@@ -13,11 +13,11 @@ use std::{
 
 use libloading::Library;
 
-use super::{attention::Argument, device::Device, error::Check as _};
+use super::{attention::AttentionArgument, device::Device, error::Check as _};
 use pawl_graph::{executor::ExecError, graph::DType};
 use pawl_lower::{Access, Attention, AttentionGrad, Buffer};
 
-/// The library that speaks to cuDNN: looked for in `$PAWL_CUDNN` (a path), beside the program, in `../lib` from there, and on the loader's path.
+/// The library that calls cuDNN: looked for in `$PAWL_CUDNN` (a path), beside the program, in `../lib` from there, and on the loader's path.
 pub const FILE: &str = "libpawl_cudnn.so";
 /// cuDNN, on the loader's path.
 const CUDNN: &CStr = c"libcudnn.so.9";
@@ -25,9 +25,9 @@ const CUDNN: &CStr = c"libcudnn.so.9";
 const TENSORS: usize = 9;
 /// Room for a message.
 const MESSAGE: usize = 1024;
-/// Longest sequence for which a generated kernel, which holds it whole, is faster.
+/// Longest sequence for which the generated kernel, which holds all of it, is faster.
 const SHORT: usize = 128;
-/// Widest head that cuDNN takes.
+/// Widest head that cuDNN supports.
 const WIDEST: usize = 128;
 
 /// `PawlAttention` of `attention.cpp`.
@@ -83,38 +83,38 @@ impl Drop for Cudnn {
     }
 }
 
-/// A way to run attention, made by cuDNN.
-struct Made {
+/// An execution plan of cuDNN.
+struct ExecutionPlan {
     plan: *mut c_void,
     workspace: usize,
     cudnn: Arc<Cudnn>,
 }
 
 // SAFETY: as for `Cudnn`.
-unsafe impl Send for Made {}
+unsafe impl Send for ExecutionPlan {}
 // SAFETY: as for `Cudnn`.
-unsafe impl Sync for Made {}
+unsafe impl Sync for ExecutionPlan {}
 
-impl Drop for Made {
+impl Drop for ExecutionPlan {
     fn drop(&mut self) {
         // SAFETY: made by `pawl_attention_plan`, freed once.
         unsafe { (self.cudnn.free)(self.plan) };
     }
 }
 
-/// One operator with its operands.
+/// An execution plan with its operands.
 #[derive(Clone)]
-pub struct Plan {
-    made: Arc<Made>,
-    arguments: [Argument; TENSORS],
+pub struct CudnnPlan {
+    execution: Arc<ExecutionPlan>,
+    arguments: [AttentionArgument; TENSORS],
 }
 
-/// Plans by what they are for: layers of one shape share one.
+/// Execution plans by problem: layers of one shape share one.
 #[derive(Default)]
-pub struct Plans {
+pub struct CudnnPlans {
     cudnn: Option<Arc<Cudnn>>,
     deterministic: bool,
-    made: HashMap<Problem, Option<Arc<Made>>>,
+    made: HashMap<Problem, Option<Arc<ExecutionPlan>>>,
 }
 
 /// The first of the places of [`FILE`] where there is one, else its name, for the loader to find.
@@ -140,7 +140,7 @@ impl Cudnn {
     /// Opens both libraries.
     ///
     /// # Errors
-    /// With what is missing.
+    /// When a library is missing, or cuDNN cannot be initialised.
     pub fn open(device: &Arc<Device>) -> Result<Arc<Self>, ExecError> {
         device.context().bind_to_thread().check()?;
         let missing = |error: libloading::Error| ExecError::Device(format!("{FILE}: {error}"));
@@ -173,14 +173,14 @@ impl Cudnn {
     }
 }
 
-impl Plans {
-    /// With cuDNN if it is there; `deterministic` backward passes give the same bits in every run.
+impl CudnnPlans {
+    /// Plans for `cudnn`; without it, all plans are `None`. `deterministic`: backward passes are bit-reproducible from run to run.
     pub fn new(cudnn: Option<Arc<Cudnn>>, deterministic: bool) -> Self {
         Self { cudnn, deterministic, made: HashMap::new() }
     }
 
-    /// The forward pass; `None` when the generated kernel is better, or cuDNN cannot.
-    pub fn forward(&mut self, kernel: &Attention, buffers: &[Buffer]) -> Option<Plan> {
+    /// The plan of a forward pass; `None` when the generated kernel is faster, or cuDNN does not support it.
+    pub fn forward(&mut self, kernel: &Attention, buffers: &[Buffer]) -> Option<CudnnPlan> {
         let lse = kernel.lse.as_ref()?;
         let tensors = [Some(&kernel.q), Some(&kernel.k), Some(&kernel.v), Some(&kernel.o), Some(lse)];
         let mut all = [None; TENSORS];
@@ -188,8 +188,8 @@ impl Plans {
         self.plan(kernel, all, false, buffers)
     }
 
-    /// The backward pass, likewise.
-    pub fn backward(&mut self, kernel: &AttentionGrad, buffers: &[Buffer]) -> Option<Plan> {
+    /// The plan of a backward pass; `None` as for [`CudnnPlans::forward`].
+    pub fn backward(&mut self, kernel: &AttentionGrad, buffers: &[Buffer]) -> Option<CudnnPlan> {
         let of = &kernel.forward;
         let lse = of.lse.as_ref()?;
         let tensors = [&of.q, &of.k, &of.v, &of.o, lse, &kernel.grad, &kernel.dq, &kernel.dk, &kernel.dv];
@@ -202,17 +202,18 @@ impl Plans {
         tensors: [Option<&Access>; TENSORS],
         backward: bool,
         buffers: &[Buffer],
-    ) -> Option<Plan> {
+    ) -> Option<CudnnPlan> {
         let cudnn = self.cudnn.as_ref()?;
         let problem = Problem::new(kernel, tensors, backward, self.deterministic, buffers)?;
         let made = self.made.entry(problem).or_insert_with(|| make(cudnn, &problem).map(Arc::new));
-        let arguments = tensors.map(|view| view.map_or(Argument::Null, |view| Argument::first(view, buffers)));
-        Some(Plan { made: Arc::clone(made.as_ref()?), arguments })
+        let arguments =
+            tensors.map(|view| view.map_or(AttentionArgument::Null, |view| AttentionArgument::first(view, buffers)));
+        Some(CudnnPlan { execution: Arc::clone(made.as_ref()?), arguments })
     }
 }
 
 impl Problem {
-    /// `None` for what the generated kernels do better, or cuDNN does not do.
+    /// `None` when the generated kernels are faster, or cuDNN does not support the operands.
     fn new(
         kernel: &Attention,
         tensors: [Option<&Access>; TENSORS],
@@ -260,42 +261,42 @@ impl Problem {
 const STATS: usize = 4;
 
 /// The plan that cuDNN's heuristic prefers; `None` when it has none.
-fn make(cudnn: &Arc<Cudnn>, problem: &Problem) -> Option<Made> {
+fn make(cudnn: &Arc<Cudnn>, problem: &Problem) -> Option<ExecutionPlan> {
     let (mut plan, mut workspace, mut message) = (null_mut(), 0, [0; MESSAGE]);
     // SAFETY: the problem is laid out as the library declares it.
     let status = unsafe {
         (cudnn.make)(cudnn.handle, problem, &raw mut plan, &raw mut workspace, message.as_mut_ptr(), MESSAGE)
     };
-    // That it cannot is no error: there are generated kernels.
+    // Not an error: generated kernels are the fallback.
     checked(status, &message).ok()?;
-    Some(Made { plan, workspace: usize::try_from(workspace).ok()?, cudnn: Arc::clone(cudnn) })
+    Some(ExecutionPlan { plan, workspace: usize::try_from(workspace).ok()?, cudnn: Arc::clone(cudnn) })
 }
 
-impl Plan {
-    /// Bytes of scratch memory: never none, which cuDNN takes ill.
+impl CudnnPlan {
+    /// Bytes of scratch memory; at least 16, since cuDNN rejects a null workspace.
     pub fn workspace(&self) -> usize {
-        self.made.workspace.max(16)
+        self.execution.workspace.max(16)
     }
 
-    /// Queues it, given addresses of buffers and of the scratch memory.
+    /// Queues the operator on the device's stream, given the addresses of buffers and of [`CudnnPlan::workspace`] bytes of scratch memory.
     ///
     /// # Errors
     /// When cuDNN fails.
     ///
     /// # Safety
-    /// Buffers hold what their views say, until the stream is done.
+    /// Buffers and scratch memory are valid for the plan's views until the stream is done.
     pub unsafe fn enqueue(&self, buffers: &[u64], workspace: u64) -> Result<(), ExecError> {
-        let address = |argument: &Argument| match *argument {
-            Argument::Buffer { buffer, offset } => (buffers[buffer] + offset as u64) as *mut c_void,
-            Argument::Workspace | Argument::Null => null_mut(),
+        let address = |argument: &AttentionArgument| match *argument {
+            AttentionArgument::Buffer { buffer, offset } => (buffers[buffer] + offset as u64) as *mut c_void,
+            AttentionArgument::Workspace | AttentionArgument::Null => null_mut(),
         };
         let addresses = self.arguments.each_ref().map(address);
-        let (cudnn, mut message) = (&self.made.cudnn, [0; MESSAGE]);
+        let (cudnn, mut message) = (&self.execution.cudnn, [0; MESSAGE]);
         // SAFETY: the caller's promise; the plan was made with this handle.
         let status = unsafe {
             (cudnn.run)(
                 cudnn.handle,
-                self.made.plan,
+                self.execution.plan,
                 addresses.as_ptr(),
                 workspace as *mut c_void,
                 message.as_mut_ptr(),

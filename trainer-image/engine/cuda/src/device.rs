@@ -25,7 +25,7 @@ pub struct Device {
 }
 
 impl Device {
-    /// GPU `ordinal` among those visible. Compiled kernels are cached in `cache`.
+    /// Opens GPU `ordinal` of the visible ones. Compiled kernels are cached in the directory `cache`.
     ///
     /// # Errors
     /// [`ExecError::Unsupported`] naming a library that is missing, or a GPU that is too old; [`ExecError::Device`] when there is no such GPU.
@@ -60,22 +60,22 @@ impl Device {
         &self.context
     }
 
-    /// The stream that kernels run in.
+    /// The stream of kernels.
     pub fn stream(&self) -> &Arc<CudaStream> {
         &self.stream
     }
 
-    /// The stream that inputs come in.
+    /// The stream of copies of inputs.
     pub fn copies(&self) -> &Arc<CudaStream> {
         &self.copies
     }
 
-    /// Compiles kernels for this GPU.
+    /// The compiler of kernels for this GPU.
     pub fn compiler(&self) -> &Compiler {
         &self.compiler
     }
 
-    /// What the driver calls it.
+    /// Name of the GPU, as reported by the driver.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -85,12 +85,12 @@ impl Device {
         self.multiprocessors
     }
 
-    /// Bytes of its memory, used or not.
+    /// Total device memory in bytes.
     pub fn memory(&self) -> usize {
         self.memory
     }
 
-    /// Bytes free now.
+    /// Free device memory in bytes.
     ///
     /// # Errors
     /// When the driver fails.
@@ -118,7 +118,7 @@ impl Device {
     /// Loads machine code.
     ///
     /// # Errors
-    /// When the driver does not take it.
+    /// When the driver rejects it.
     pub fn load(self: &Arc<Self>, code: &[u8]) -> Result<Arc<Module>, ExecError> {
         self.context.bind_to_thread().check()?;
         // SAFETY: the driver reads a whole image, whose size is in its header.
@@ -126,10 +126,10 @@ impl Device {
         Ok(Arc::new(Module { raw, device: Arc::clone(self) }))
     }
 
-    /// `len` bytes of device memory, not cleared.
+    /// Allocates `len` bytes of device memory, uninitialised.
     ///
     /// # Errors
-    /// [`ExecError::OutOfMemory`] with what is free.
+    /// [`ExecError::OutOfMemory`] with the number of free bytes.
     pub fn allocate(self: &Arc<Self>, len: usize) -> Result<Memory, ExecError> {
         self.context.bind_to_thread().check()?;
         if len == 0 {
@@ -143,10 +143,10 @@ impl Device {
         Ok(Memory { address: allocated.check()?, len, device: Arc::clone(self) })
     }
 
-    /// `len` bytes of page-locked host memory, from which copies are asynchronous.
+    /// Allocates `len` bytes of page-locked host memory, from which copies are asynchronous.
     ///
     /// # Errors
-    /// When there is not so much.
+    /// When the host has too little memory.
     pub fn pinned(self: &Arc<Self>, len: usize) -> Result<Pinned, ExecError> {
         self.context.bind_to_thread().check()?;
         // SAFETY: freed once, by `Drop`.
@@ -217,7 +217,7 @@ impl Pinned {
         self.len == 0
     }
 
-    /// The bytes. The caller keeps away from those that a copy still reads.
+    /// The bytes. The caller must not write bytes that a copy still reads.
     pub fn bytes(&mut self) -> &mut [u8] {
         // SAFETY: that many bytes were allocated.
         unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
@@ -248,7 +248,7 @@ impl Module {
     /// The kernel `name`.
     ///
     /// # Errors
-    /// When there is none.
+    /// When the code has no such kernel.
     pub fn function(self: &Arc<Self>, name: &str) -> Result<Function, ExecError> {
         let text = std::ffi::CString::new(name).map_err(|e| ExecError::Device(e.to_string()))?;
         // SAFETY: the module is loaded.
@@ -279,7 +279,7 @@ unsafe impl Send for Function {}
 unsafe impl Sync for Function {}
 
 impl Function {
-    /// A property: registers, spilled bytes, ..
+    /// An attribute of the kernel: registers, spilled bytes, ..
     ///
     /// # Errors
     /// When the driver fails.
@@ -291,14 +291,14 @@ impl Function {
     /// Allows `bytes` of dynamic shared memory: needed above 48 KiB.
     ///
     /// # Errors
-    /// When the GPU has not so much.
+    /// When the GPU has less.
     pub fn allow_shared(&self, bytes: usize) -> Result<(), ExecError> {
         let which = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         // SAFETY: the function is loaded.
         unsafe { result::function::set_function_attribute(self.raw, which, bytes as i32) }.check()
     }
 
-    /// Blocks of `threads` threads that one multiprocessor holds at once.
+    /// Number of blocks of `threads` threads, with `shared` bytes of dynamic shared memory, that one multiprocessor runs at once.
     ///
     /// # Errors
     /// When the driver fails.
@@ -310,13 +310,13 @@ impl Function {
         Ok(blocks.max(1) as usize)
     }
 
-    /// Queues a launch: `arguments` point at values like the kernel's parameters, in order; they are read before this returns.
+    /// Queues a launch of `grid` blocks: `arguments` point at the values of the kernel's parameters, in order; they are read before this returns.
     ///
     /// # Safety
-    /// Arguments are what the kernel declares, and what they point to holds what it reads and writes until it has run.
+    /// Arguments have the types that the kernel declares, and memory that they point to is valid for its reads and writes until it has run.
     ///
     /// # Errors
-    /// When the driver refuses the launch. Failures inside of the kernel show up later.
+    /// When the driver rejects the launch. Failures inside the kernel are reported by a later call.
     pub unsafe fn launch(
         &self,
         stream: &CudaStream,
@@ -330,7 +330,7 @@ impl Function {
         unsafe { result::launch_kernel(self.raw, grid, block, shared, stream.cu_stream(), arguments) }.check()
     }
 
-    /// The module it is from.
+    /// The module that contains it.
     pub fn module(&self) -> &Arc<Module> {
         &self.module
     }

@@ -1,4 +1,4 @@
-//! Errors of the CUDA libraries as [`ExecError`]s that say what to do.
+//! Errors of the CUDA libraries as [`ExecError`]s with the remedy.
 
 use cudarc::{cublaslt::result::CublasError, driver::DriverError, driver::sys::CUresult};
 
@@ -7,7 +7,7 @@ use pawl_graph::executor::ExecError;
 /// Name of the executor in errors.
 pub(super) const NAME: &str = "graph-cuda";
 
-/// What is to be done about an error of the driver.
+/// The remedy for an error of the driver.
 fn remedy(error: CUresult) -> &'static str {
     use CUresult as E;
     match error {
@@ -37,7 +37,7 @@ pub trait Check<T> {
     /// The value.
     ///
     /// # Errors
-    /// [`ExecError::Device`] with the library's error and what to do about it.
+    /// [`ExecError::Device`] with the library's error and the remedy.
     fn check(self) -> Result<T, ExecError>;
 }
 
@@ -56,7 +56,7 @@ impl<T> Check<T> for Result<T, CublasError> {
     }
 }
 
-/// A library that is not there.
+/// The error for a missing library.
 pub(super) fn missing(library: &str, package: &str) -> ExecError {
     ExecError::Unsupported {
         executor: NAME,

@@ -1,7 +1,7 @@
 //! Compiled programs, their states and memory on a GPU.
 //!
-//! Everything is allocated before the first run. Inputs come through two slots: while a run reads one, the next run's inputs are copied to
-//! the other, through page-locked memory, by a stream of their own. A program's first run queues its kernels one by one; then they are
+//! Everything is allocated before the first run. Inputs have two slots: while a run reads one, the next run's inputs are copied to
+//! the other, through page-locked memory, on a separate stream. A program's first run queues its kernels one by one; then they are
 //! captured, once for each slot, and replayed.
 
 use std::sync::Arc;
@@ -11,15 +11,15 @@ use cudarc::driver::sys;
 use super::{
     Choices, CudaGraph, Launching,
     compiled::Compiled,
-    cudnn::Plans,
+    cudnn::CudnnPlans,
     device::{Device, Memory},
     error::{Check as _, NAME},
     host_states::States,
+    kernel::{Addresses, Code, CudaKernel, GpuProperties, KernelPlan},
     matmul::Blas,
     nccl::Nccl,
     overlap,
     planned::Planned,
-    run::{Code, Places, Plan, Run, Target},
     transfer::{fill, read, write},
 };
 use pawl_graph::{
@@ -56,18 +56,18 @@ impl CudaExecutable {
         }
         let device = &executor.device;
         device.context().bind_to_thread().check()?;
-        let target = Target { multiprocessors: device.multiprocessors(), shared: shared_memory(device)? };
-        let mut cudnn = Plans::new(executor.cudnn.clone(), executor.deterministic);
+        let gpu = GpuProperties { multiprocessors: device.multiprocessors(), shared: shared_memory(device)? };
+        let mut cudnn = CudnnPlans::new(executor.cudnn.clone(), executor.deterministic);
         let choices = Choices { lowering: &executor.lowering, tf32: executor.tf32, offload: executor.offload };
-        let Planned { programs, lowered, kernels, states, places, arena, workspace, memory } =
-            Planned::new(programs, choices, &target, &mut cudnn)?;
+        let Planned { programs, lowered, plans, states, places, arena, workspace, memory } =
+            Planned::new(programs, choices, &gpu, &mut cudnn)?;
         let free = device.free_memory()?;
         let limit = options.memory_limit.unwrap_or(free).min(free);
         if memory.planned > limit {
             return Err(ExecError::OutOfMemory { needed: memory.planned, limit });
         }
         let mut code = Code::new(device);
-        code.add(&kernels.iter().flatten().flat_map(Plan::sources).collect::<Vec<_>>())?;
+        code.add(&plans.iter().flatten().flat_map(KernelPlan::sources).collect::<Vec<_>>())?;
         let mut blas = Blas::new(device)?;
         let state_memory = States::new(device, &states, executor.offload)?;
         let arena = device.allocate(arena)?;
@@ -77,12 +77,12 @@ impl CudaExecutable {
             fill(device, memory)?;
         }
         let mut compiled = Vec::with_capacity(programs.len());
-        for (((program, place), lowered), plans) in programs.iter().zip(places).zip(lowered).zip(&kernels) {
+        for (((program, place), lowered), plans) in programs.iter().zip(places).zip(lowered).zip(&plans) {
             let place = |state: usize| state_memory.address(place[state]);
             let mut one = Compiled::new(device, program, lowered, arena.address(), &place)?;
-            let at = Places { buffers: &one.slots[0].addresses, workspace: workspace.address() };
-            one.runs = (plans.iter())
-                .map(|plan| Run::new(plan, &mut code, &mut blas, at, executor.tune))
+            let addresses = Addresses { buffers: &one.slots[0].addresses, workspace: workspace.address() };
+            one.kernels = (plans.iter())
+                .map(|plan| CudaKernel::new(plan, &mut code, &mut blas, addresses, executor.tune))
                 .collect::<Result<_, ExecError>>()?;
             compiled.push(one);
         }
@@ -112,7 +112,7 @@ impl CudaExecutable {
         Ok(executable)
     }
 
-    /// The lowered programs, to be dumped.
+    /// The lowered programs, in the order in which they were compiled.
     pub fn lowered(&self) -> impl Iterator<Item = &Lowered> {
         self.programs.iter().map(|program| &program.lowered)
     }
@@ -122,8 +122,8 @@ impl CudaExecutable {
         self.blas.version()
     }
 
-    /// Time of each kernel of a program, from `rounds` runs without a pause, kernels queued one by one with events between them. It runs the program:
-    /// states change.
+    /// Time of each kernel of a program, summed over `rounds` consecutive runs in which kernels are queued one by one with events between them. Runs the
+    /// program: states change.
     ///
     /// # Errors
     /// As [`Executable::run`].
@@ -137,13 +137,13 @@ impl CudaExecutable {
         self.device.synchronize()?;
         let Self { device, blas, workspace, programs, gang, .. } = self;
         let compiled = &programs[program];
-        let places = Places { buffers: &compiled.slots[compiled.next].addresses, workspace: workspace.address() };
-        let mut seconds = vec![0.0; compiled.runs.len()];
+        let addresses = Addresses { buffers: &compiled.slots[compiled.next].addresses, workspace: workspace.address() };
+        let mut seconds = vec![0.0; compiled.kernels.len()];
         for round in 0..rounds + 1 {
-            let events = (0..=compiled.runs.len()).map(|_| device.event()).collect::<Result<Vec<_>, _>>()?;
+            let events = (0..=compiled.kernels.len()).map(|_| device.event()).collect::<Result<Vec<_>, _>>()?;
             events[0].record(device.stream()).check()?;
-            for (run, event) in compiled.runs.iter().zip(&events[1..]) {
-                if let Some(done) = run.enqueue(device, blas, gang.as_deref(), places)? {
+            for (kernel, event) in compiled.kernels.iter().zip(&events[1..]) {
+                if let Some(done) = kernel.enqueue(device, blas, gang.as_deref(), addresses)? {
                     device.stream().wait(&done).check()?;
                 }
                 event.record(device.stream()).check()?;
@@ -156,15 +156,15 @@ impl CudaExecutable {
         Ok(compiled.lowered.times(&seconds, rounds as u64))
     }
 
-    /// Registers and spilled bytes of a kernel's threads; `None` for those of libraries.
+    /// Registers per thread and spilled bytes per thread of a kernel; `None` for kernels of libraries.
     pub fn registers(&self, program: usize, kernel: usize) -> Option<(i32, i32)> {
-        self.programs.get(program)?.runs.get(kernel)?.registers()
+        self.programs.get(program)?.kernels.get(kernel)?.registers()
     }
 
-    /// Waits until all that was queued is done.
+    /// Waits until all queued work is done.
     ///
     /// # Errors
-    /// When something queued failed, or a gang stays silent.
+    /// When queued work failed, or a gang made no progress within its deadline.
     pub fn synchronize(&self) -> Result<(), ExecError> {
         match &self.gang {
             Some(gang) => gang.wait(self.device.stream()),
@@ -197,9 +197,9 @@ impl Executable for CudaExecutable {
         compiled.bring(device, compiled.next, ahead, inputs, *pinned)?;
         device.stream().wait(&compiled.slots[compiled.next].copied).check()?;
         let slot = &compiled.slots[compiled.next];
-        let places = Places { buffers: &slot.addresses, workspace: workspace.address() };
-        let (lowered, runs) = (&compiled.lowered, &compiled.runs);
-        let queue = || overlap::queue(lowered, runs, device, blas, gang.as_deref(), places);
+        let addresses = Addresses { buffers: &slot.addresses, workspace: workspace.address() };
+        let (lowered, kernels) = (&compiled.lowered, &compiled.kernels);
+        let queue = || overlap::queue(lowered, kernels, device, blas, gang.as_deref(), addresses);
         let first = !compiled.warm;
         match &slot.graph {
             _ if first || *launching == Launching::Streamed => queue()?,
@@ -282,7 +282,7 @@ impl Executable for CudaExecutable {
 
 impl Drop for CudaExecutable {
     fn drop(&mut self) {
-        // Nothing may be freed that is still in use; a gang that is silent is waited for no longer than its deadline.
+        // Memory must not be freed while it is in use; the wait for a gang is bounded by its deadline.
         if self.device.context().bind_to_thread().is_ok() {
             let _ = self.synchronize();
         }

@@ -1,7 +1,7 @@
-//! Where states lie: in device memory, or, of the optimiser, in page-locked host memory.
+//! Memory of states: device memory, or, for states of the optimiser, page-locked host memory.
 //!
-//! Kernels reach page-locked memory at its own address, over the bus: state in host memory takes no device memory at all, not even for a while, and
-//! no step is computed differently. What that costs is the time its bytes take on the bus, once there and once back in every update.
+//! Kernels access page-locked memory directly, over the bus: state in host memory never takes device memory, and results are unchanged. The cost is the
+//! time to transfer its bytes over the bus, once in each direction per update.
 
 use std::sync::Arc;
 

@@ -7,7 +7,27 @@
 //! The trainer uses [`CudaGraph`] with its feature `cuda`; `pawl-kernels` checks and times single kernels.
 //!
 //! There is no eager executor on Candle's CUDA operators: they need a CUDA toolkit when they are built, and link to libcuda, so that the binary would
-//! not start without a driver. The baseline is [`CudaGraph::unfused`]: a kernel for each operator, queued one by one.
+//! not start without a driver. The baseline is [`CudaGraph::unfused`]: one kernel per operator, queued one by one.
+//!
+//! # Example
+//! [`predict`] needs no GPU:
+//! ```
+//! use pawl_cuda::{Choices, predict};
+//! use pawl_graph::graph::{Builder, DType, Init};
+//! use pawl_lower::LowerOptions;
+//!
+//! let b = Builder::new("product");
+//! let x = b.input("x", DType::F32, [4096, 1024]);
+//! b.output("y", x.matmul_t(b.parameter("w", [1024, 1024], Init::Fill(0.0))).exp());
+//! let lowering = LowerOptions::default();
+//! let memory = predict(&[b.finish()?], Choices { lowering: &lowering, tf32: false, offload: false })?;
+//! assert_eq!(memory.states, 1024 * 1024 * 4);
+//! // Two slots of inputs, the product, the output; and the workspace of cuBLASLt.
+//! assert!(memory.planned > memory.states + 4 * 4096 * 1024 * 4);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+#![warn(clippy::missing_errors_doc)]
 
 pub mod attention;
 pub mod compile;
@@ -17,11 +37,11 @@ pub mod device;
 mod error;
 mod executable;
 mod host_states;
+mod kernel;
 mod matmul;
 pub mod nccl;
 mod overlap;
 mod planned;
-mod run;
 pub mod source;
 mod transfer;
 
@@ -37,10 +57,10 @@ use pawl_graph::{
 };
 use pawl_lower::LowerOptions;
 
-/// How kernels get to the GPU.
+/// How the kernels of a program are launched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Launching {
-    /// All of a program at once, as a CUDA graph.
+    /// All at once, as a captured CUDA graph.
     #[default]
     Captured,
     /// One by one.
@@ -52,23 +72,23 @@ pub enum Launching {
 pub struct CudaGraph {
     /// The GPU.
     pub device: Arc<device::Device>,
-    /// How kernels get there: `compile: Graph` captures, `compile: Fuse` does not.
+    /// How kernels are launched: `compile: Graph` captures, `compile: Fuse` does not.
     pub launching: Launching,
-    /// Choices of lowering (`compileScope`).
+    /// Options of lowering (`compileScope`).
     pub lowering: LowerOptions,
     /// Whether float32 products may round operands to 10 bits of significand (`precision: tf32`).
     pub tf32: bool,
-    /// Whether algorithms of products are chosen by timing (else the library's first choice).
+    /// Whether algorithms of matrix products are chosen by timing (else the library's first choice).
     pub tune: bool,
-    /// Whether inputs come through page-locked memory (`loaderPinned`), which is asynchronous.
+    /// Whether inputs are copied through page-locked memory (`loaderPinned`), which is asynchronous.
     pub pinned: bool,
-    /// Whether the optimiser's state lies in page-locked host memory (`optimizerOffload: Cpu`), which kernels of the update read and write where it is.
+    /// Whether the optimiser's state is in page-locked host memory (`optimizerOffload: Cpu`), which kernels of the update access directly.
     pub offload: bool,
-    /// Whether cuDNN's attention gives the same bits in every run: no sum depends on the order in which blocks end. (Products: see `tune`.)
+    /// Whether cuDNN's attention is bit-reproducible from run to run: no sum depends on the order in which blocks end. (For products, see `tune`.)
     pub deterministic: bool,
-    /// cuDNN, whose attention is taken where it is faster; without it the generated kernels do all.
+    /// cuDNN, whose attention is used where it is faster; `None`: generated kernels only.
     pub cudnn: Option<Arc<cudnn::Cudnn>>,
-    /// The ranks that collectives sum over, when there is more than one.
+    /// The communicator of collectives, when there is more than one rank.
     pub gang: Option<Arc<nccl::Nccl>>,
 }
 
@@ -89,16 +109,16 @@ impl CudaGraph {
         }
     }
 
-    /// The baseline (`compile: None`): a kernel for each operator, queued one by one, the library's first choice of algorithms.
+    /// The baseline (`compile: None`): one kernel per operator, queued one by one, the library's first choice of algorithms.
     pub fn unfused(device: Arc<device::Device>) -> Self {
         let lowering = LowerOptions { unfused: vec![LowerOptions::EVERYTHING.into()] };
         Self { launching: Launching::Streamed, lowering, tune: false, ..Self::new(device) }
     }
 
-    /// As [`Executor::compile`], with what only this executor knows (dumps, times).
+    /// As [`Executor::compile`], with access to what is specific to this executor: dumps and times.
     ///
     /// # Errors
-    /// When a program is ill-formed, does not fit, or has something this executor cannot run.
+    /// When a program is ill-formed, does not fit in memory, or has an operator or dtype that this executor does not support.
     pub fn build(&self, programs: &[Program], options: &ExecOptions) -> Result<CudaExecutable, ExecError> {
         CudaExecutable::new(self, programs, options)
     }
@@ -119,7 +139,7 @@ impl Executor for CudaGraph {
     }
 }
 
-/// Where compiled kernels and chosen algorithms are kept: `$PAWL_KERNEL_CACHE`, `$XDG_CACHE_HOME/pawl/kernels` or `~/.cache/pawl/kernels`.
+/// Directory in which compiled kernels and chosen algorithms are cached: `$PAWL_KERNEL_CACHE`, `$XDG_CACHE_HOME/pawl/kernels` or `~/.cache/pawl/kernels`.
 pub fn cache_directory() -> Option<PathBuf> {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let cache = || variable("XDG_CACHE_HOME").or_else(|| variable("HOME").map(|home| home.join(".cache")));

@@ -2,7 +2,7 @@
 //!
 //! Row-major products are column-major ones of the transposed: `c^T = b^T a^T`. Which operand counts as transposed follows from which of its
 //! strides is 1; views with no such stride, and repeated ones, are left to an own kernel. Of the algorithms that the library's heuristic names, the
-//! fastest is found by timing on the operands' own memory, after rests, since a hot card runs at another clock; the choice is kept on disk.
+//! fastest is found by timing on the operands' own memory, after pauses, since a hot GPU runs at a lower clock; the choice is cached on disk.
 
 use std::{collections::HashMap, ffi::c_void, path::PathBuf, sync::Arc, time::Duration};
 
@@ -24,11 +24,11 @@ use pawl_lower::{Access, Buffer, MatMul};
 
 /// Bytes of workspace that algorithms may use.
 pub const WORKSPACE: usize = 64 << 20;
-/// Algorithms asked for.
+/// Number of algorithms requested from the heuristic.
 const CANDIDATES: usize = 12;
 /// Products with fewer operations are not worth timing.
 const TUNED: u64 = 200_000_000;
-/// Rest before each timing.
+/// Pause before each timing.
 const REST: Duration = Duration::from_millis(12);
 /// Most calls for the batch axes that one call cannot walk.
 const CALLS: usize = 64;
@@ -47,7 +47,7 @@ struct Matrix {
     batch: usize,
 }
 
-/// A product as the library sees it.
+/// A product as cuBLASLt describes it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Problem {
     a: Matrix,
@@ -319,7 +319,7 @@ impl Blas {
         ];
         let workspace = WORKSPACE as u64;
         let mut found = 0;
-        // SAFETY: attributes have these types; there is room for as many results as are asked for.
+        // SAFETY: attributes have these types; there is room for the requested number of results.
         let found = unsafe {
             let which = Preference::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
             result::set_matmul_pref_attribute(preference, which, (&raw const workspace).cast(), 8).check()?;

@@ -1,10 +1,10 @@
-//! Sums across GPUs with NCCL: queued on a stream of their own, so that what is left of a step goes on meanwhile.
+//! Collectives across GPUs with NCCL, queued on their own stream, so that they overlap the rest of a step.
 //!
-//! Sums are the same from run to run on the same machines, but not taken in rank order as [`Collective`](pawl_graph::collective::Collective)
-//! promises: N ranks agree with one rank that accumulates to within rounding.
+//! Sums are reproducible from run to run on the same machines, but not computed in rank order as those of
+//! [`Collective`](pawl_graph::collective::Collective): N ranks agree with one rank that accumulates up to rounding.
 //!
-//! NCCL says nothing about a peer that is gone: its kernels wait for ever. Hence nobody waits for the device itself while there is a gang, but
-//! through [`Nccl::wait`], which gives up after the deadline and ends NCCL's kernels.
+//! NCCL does not report a lost peer: its kernels wait forever. Therefore executables with a gang do not wait for the device directly, but
+//! through [`Nccl::wait`], which gives up after the deadline and aborts NCCL's kernels.
 
 use std::{
     ffi::c_void,
@@ -31,13 +31,13 @@ use super::{
 use pawl_graph::{collective::CollectiveError, executor::ExecError};
 use pawl_lower::CollectOp;
 
-/// Bytes of what ranks must agree on to meet.
+/// Size in bytes of the id under which ranks meet.
 pub const ID: usize = 128;
-/// How long a wait spins before it sleeps between looks.
+/// Time that a wait spins before it sleeps between polls.
 const SPIN: Duration = Duration::from_micros(200);
-/// Time between looks at the device.
+/// Time between polls of the device.
 const LOOK: Duration = Duration::from_micros(50);
-/// Time between looks at NCCL's state.
+/// Time between polls of NCCL's state.
 const HEALTH: Duration = Duration::from_millis(100);
 
 /// One rank of a gang of GPUs.
@@ -61,7 +61,7 @@ unsafe impl Send for Comm {}
 unsafe impl Sync for Comm {}
 
 impl Nccl {
-    /// A new meeting point: rank 0 makes it and gives it to the others.
+    /// A new id of a communicator (`ncclUniqueId`): rank 0 creates it and sends it to the other ranks.
     ///
     /// # Errors
     /// [`ExecError::Unsupported`] when there is no NCCL.
@@ -81,10 +81,11 @@ impl Nccl {
         Ok(format!("{}.{}.{}", number / 10_000, number / 100 % 100, number % 100))
     }
 
-    /// Meets the other ranks of the gang at `id`; each rank has a GPU of its own. `deadline` bounds the meeting, and then each wait.
+    /// Creates the communicator `id` together with the other ranks of the gang; each rank has its own GPU. `deadline` bounds this call, and later each
+    /// [`Nccl::wait`].
     ///
     /// # Errors
-    /// [`CollectiveError::Silent`] when not all ranks came in time; [`ExecError::Device`] when NCCL fails.
+    /// [`CollectiveError::Timeout`] when not all ranks joined in time; [`ExecError::Device`] when NCCL fails.
     pub fn connect(
         device: &Arc<Device>,
         id: [u8; ID],
@@ -109,7 +110,7 @@ impl Nccl {
         });
         let comm = match meeting.recv_timeout(deadline) {
             Ok(comm) => comm?,
-            Err(_) => return Err(CollectiveError::Silent { seconds: deadline.as_secs() }.into()),
+            Err(_) => return Err(CollectiveError::Timeout { seconds: deadline.as_secs() }.into()),
         };
         let broken = AtomicBool::new(false);
         Ok(Arc::new(Self { comm, stream, rank, world, deadline, broken, device: Arc::clone(device) }))
@@ -125,14 +126,15 @@ impl Nccl {
         self.rank
     }
 
-    /// Queues a collective over `elements` float32 values at `from`, to begin when what is in `after` by now is done. The event given back is
-    /// reached when the result is at `to`; whoever reads `to` or overwrites either lets its stream wait for it. Can be captured.
+    /// Queues a collective over `elements` float32 values at `from`, to start when the work queued in `after` so far is done. The returned event is
+    /// reached when the result is at `to`; a stream that reads `to` or overwrites either must wait for it. Can be captured.
     ///
     /// # Safety
-    /// Until then there are `elements` values at `from`; and at `to` as many, of a reduce-scatter 1/world and of an all-gather world times as many.
+    /// Until then, `from` must be valid for `elements` values, and `to` for `elements` (all-reduce), `elements / world` (reduce-scatter) or
+    /// `elements * world` (all-gather) values.
     ///
     /// # Errors
-    /// When NCCL refuses.
+    /// When NCCL rejects the call.
     pub unsafe fn start(
         &self,
         op: CollectOp,
@@ -162,11 +164,11 @@ impl Nccl {
     /// Waits until everything in `stream` is done.
     ///
     /// # Errors
-    /// [`CollectiveError::Silent`] when that takes longer than the deadline, or when NCCL has lost a peer: the collective is over, and so is
-    /// this gang. [`ExecError::Device`] when something queued failed.
+    /// [`CollectiveError::Timeout`] when that takes longer than the deadline, or when NCCL has lost a peer: the communicator is aborted and
+    /// cannot be used again. [`ExecError::Device`] when queued work failed.
     pub fn wait(&self, stream: &CudaStream) -> Result<(), ExecError> {
         if self.broken.load(Ordering::Relaxed) {
-            return Err(CollectiveError::Silent { seconds: self.deadline.as_secs() }.into());
+            return Err(CollectiveError::Timeout { seconds: self.deadline.as_secs() }.into());
         }
         let reached = stream.record_event(None).check()?;
         let start = Instant::now();
@@ -179,7 +181,7 @@ impl Nccl {
             std::thread::sleep(LOOK);
             if start.elapsed() > self.deadline {
                 self.abort();
-                return Err(CollectiveError::Silent { seconds: self.deadline.as_secs() }.into());
+                return Err(CollectiveError::Timeout { seconds: self.deadline.as_secs() }.into());
             }
             if looked.elapsed() > HEALTH {
                 looked = Instant::now();
@@ -189,7 +191,7 @@ impl Nccl {
         Ok(())
     }
 
-    /// What NCCL says of its connections.
+    /// The asynchronous error state of NCCL's communicator.
     fn healthy(&self) -> Result<(), ExecError> {
         let mut state = sys::ncclResult_t::ncclSuccess;
         // SAFETY: the communicator is live, `state` a valid place.
@@ -209,7 +211,7 @@ impl Nccl {
         }
     }
 
-    /// Ends NCCL's kernels, wherever they wait.
+    /// Aborts NCCL's kernels.
     fn abort(&self) {
         if !self.broken.swap(true, Ordering::Relaxed) {
             // SAFETY: the communicator is live, and from now on not used.
@@ -220,7 +222,7 @@ impl Nccl {
 
 impl Drop for Nccl {
     fn drop(&mut self) {
-        // Peers may be gone: a polite end would wait for them.
+        // Peers may be gone: an orderly shutdown would wait for them.
         if self.device.context().bind_to_thread().is_ok() {
             self.abort();
         }

@@ -1,4 +1,4 @@
-//! Collectives beside kernels: whatever touches no byte that a collective moves goes on meanwhile.
+//! Overlap of collectives and kernels: kernels that access no byte of a running collective do not wait for it.
 
 use std::ops::Range;
 
@@ -7,14 +7,14 @@ use cudarc::driver::{CudaEvent, CudaStream};
 use super::{
     device::Device,
     error::Check as _,
+    kernel::{Addresses, CudaKernel},
     matmul::Blas,
     nccl::Nccl,
-    run::{Places, Run},
 };
 use pawl_graph::executor::ExecError;
 use pawl_lower::{Body, Lowered};
 
-/// A collective that is under way, and the bytes it reads and writes.
+/// A running collective, and the bytes that it reads and writes.
 struct Moving<E> {
     bytes: Vec<Range<u64>>,
     done: E,
@@ -24,22 +24,22 @@ struct Moving<E> {
 /// the end.
 pub(super) fn queue(
     lowered: &Lowered,
-    runs: &[Run],
+    kernels: &[CudaKernel],
     device: &Device,
     blas: &Blas,
     gang: Option<&Nccl>,
-    places: Places<'_>,
+    addresses: Addresses<'_>,
 ) -> Result<(), ExecError> {
     let stream: &CudaStream = device.stream();
     let mut moving: Vec<Moving<CudaEvent>> = Vec::new();
-    for (run, kernel) in runs.iter().zip(&lowered.kernels) {
+    for (kernel, of) in kernels.iter().zip(&lowered.kernels) {
         if !moving.is_empty() {
-            for done in touched(&mut moving, &bytes(&kernel.body, lowered, places.buffers)) {
+            for done in touched(&mut moving, &bytes(&of.body, lowered, addresses.buffers)) {
                 stream.wait(&done).check()?;
             }
         }
-        if let Some(done) = run.enqueue(device, blas, gang, places)? {
-            moving.push(Moving { bytes: bytes(&kernel.body, lowered, places.buffers), done });
+        if let Some(done) = kernel.enqueue(device, blas, gang, addresses)? {
+            moving.push(Moving { bytes: bytes(&of.body, lowered, addresses.buffers), done });
         }
     }
     moving.iter().try_for_each(|collective| stream.wait(&collective.done).check())

@@ -1,12 +1,12 @@
-//! What programs will run and take on a GPU, before anything is compiled or allocated.
+//! Kernels and memory of programs on a GPU, before anything is compiled or allocated.
 
 use super::{
     attention,
-    cudnn::Plans,
+    cudnn::CudnnPlans,
     error::NAME,
     host_states,
+    kernel::{GpuProperties, KernelPlan},
     matmul::WORKSPACE,
-    run::{Plan, Target},
 };
 use pawl_graph::{
     executor::{ExecError, MemoryReport, check_programs, unify_states},
@@ -15,37 +15,37 @@ use pawl_graph::{
 };
 use pawl_lower::{LowerOptions, Lowered, aligned};
 
-/// The GPU that is planned for while there is none: an H100 or H200.
-const USUAL: Target = Target { multiprocessors: 132, shared: 227 << 10 };
+/// The GPU for which [`predict`] plans: an H100 or H200.
+const USUAL: GpuProperties = GpuProperties { multiprocessors: 132, shared: 227 << 10 };
 
-/// Choices that decide what runs.
+/// Options that determine the kernels and the memory.
 #[derive(Debug, Clone, Copy)]
 pub struct Choices<'a> {
-    /// Of lowering (`compile`, `compileScope`).
+    /// Options of lowering (`compile`, `compileScope`).
     pub lowering: &'a LowerOptions,
     /// Whether float32 products may round operands to 10 bits of significand (`precision: tf32`).
     pub tf32: bool,
-    /// Whether the optimiser's state lies in host memory (`optimizerOffload: Cpu`).
+    /// Whether the optimiser's state is in host memory (`optimizerOffload: Cpu`).
     pub offload: bool,
 }
 
-/// Programs, planned.
+/// Planned programs.
 pub(super) struct Planned {
-    /// With norms apart where no kernel joins them.
+    /// The programs, with normalised attention expanded where no kernel supports it.
     pub programs: Vec<Program>,
     /// Each program's kernels and buffers.
     pub lowered: Vec<Lowered>,
-    /// How each kernel of each program will run.
-    pub kernels: Vec<Vec<Plan>>,
+    /// The plan of each kernel of each program.
+    pub plans: Vec<Vec<KernelPlan>>,
     /// The states of all programs.
     pub states: Vec<StateDecl>,
-    /// For each program, the places of its states among all.
+    /// For each program, the indices of its states in `states`.
     pub places: Vec<Vec<usize>>,
-    /// Bytes that all programs share for values.
+    /// Bytes of the arena, which all programs share.
     pub arena: usize,
-    /// Bytes that all kernels share for themselves.
+    /// Bytes of the workspace, which all kernels share.
     pub workspace: usize,
-    /// Bytes of states, and of all.
+    /// Predicted memory.
     pub memory: MemoryReport,
 }
 
@@ -53,25 +53,25 @@ impl Planned {
     pub(super) fn new(
         programs: &[Program],
         choices: Choices<'_>,
-        target: &Target,
-        cudnn: &mut Plans,
+        gpu: &GpuProperties,
+        cudnn: &mut CudnnPlans,
     ) -> Result<Self, ExecError> {
         let fused = !choices.lowering.unfused.iter().any(|scope| scope == LowerOptions::EVERYTHING);
-        let joined = |graph: &Graph, node: &Node| fused && attention::joins_norms(graph, node, target.shared);
+        let joined = |graph: &Graph, node: &Node| fused && attention::joins_norms(graph, node, gpu.shared);
         let programs: Vec<Program> = programs.iter().map(|p| expand_norms(p, joined)).collect::<Result<_, _>>()?;
         check_programs(&programs, NAME)?;
         let (states, places) = unify_states(&programs)?;
         let [state_size, _] = host_states::bytes(&states, choices.offload);
         let lowered: Vec<Lowered> = programs.iter().map(|p| Lowered::new(p, choices.lowering)).collect();
-        let kernels = lowered.iter().map(|lowered| Plan::all(lowered, target, cudnn, choices.tf32));
-        let kernels = kernels.collect::<Result<Vec<_>, ExecError>>()?;
+        let plans = lowered.iter().map(|lowered| KernelPlan::all(lowered, gpu, cudnn, choices.tf32));
+        let plans = plans.collect::<Result<Vec<_>, ExecError>>()?;
         let arena = lowered.iter().map(|l| l.plan.arena).max().unwrap_or(0);
-        let workspace = kernels.iter().flatten().map(Plan::workspace).max().unwrap_or(0);
+        let workspace = plans.iter().flatten().map(KernelPlan::workspace).max().unwrap_or(0);
         let slots: usize = programs.iter().map(|p| 2 * input_bytes(p)).sum();
         let own: usize = lowered.iter().map(|l| l.own().bytes).sum();
         let planned = state_size + arena + workspace + WORKSPACE + slots + own;
         let memory = MemoryReport { states: state_size, planned, peak: 0 };
-        Ok(Self { programs, lowered, kernels, states, places, arena, workspace, memory })
+        Ok(Self { programs, lowered, plans, states, places, arena, workspace, memory })
     }
 }
 
@@ -80,11 +80,11 @@ pub(super) fn input_bytes(program: &Program) -> usize {
     program.inputs.iter().map(|input| aligned(input.meta.bytes())).sum()
 }
 
-/// Bytes that `programs` will take on a GPU, found without one. They are those of an H100 or H200 whose attention runs in
-/// generated kernels; cuDNN's takes a little more or less.
+/// Predicted memory of `programs` on a GPU, in bytes; no GPU is needed. The prediction is for an H100 or H200 and attention in
+/// generated kernels; cuDNN needs slightly more or less.
 ///
 /// # Errors
-/// When a program is ill-formed, or has something that no kernel computes.
+/// When a program is ill-formed, or has an operator or dtype that no kernel supports.
 pub fn predict(programs: &[Program], choices: Choices<'_>) -> Result<MemoryReport, ExecError> {
-    Ok(Planned::new(programs, choices, &USUAL, &mut Plans::default())?.memory)
+    Ok(Planned::new(programs, choices, &USUAL, &mut CudnnPlans::default())?.memory)
 }

@@ -1,4 +1,4 @@
-//! Bytes between the host and the GPU.
+//! Copies between the host and the GPU.
 
 use super::{
     device::{Device, Memory},
@@ -11,7 +11,7 @@ use pawl_graph::{
     graph::Meta,
 };
 
-/// Inputs larger than this are brought to page-locked memory by several threads.
+/// Inputs larger than this, in bytes, are copied to page-locked memory by several threads.
 const PARALLEL_COPY: usize = 8 << 20;
 
 /// Fills memory with a pattern that is a number near 1 in 16 and in 32 bits.

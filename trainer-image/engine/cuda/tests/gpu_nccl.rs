@@ -1,4 +1,4 @@
-//! Sums across two GPUs, each of which a thread has.
+//! Sums across two GPUs, one per thread.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -38,7 +38,7 @@ impl Rank {
         values
     }
 
-    /// Sums `memory` over the ranks, in place, behind what is in the stream.
+    /// Sums `memory` over the ranks, in place, after the work queued in the stream.
     fn sum(&self, memory: &Memory) -> Result<(), ExecError> {
         let stream = self.device.stream();
         // SAFETY: the memory holds that many numbers, and lives until the caller has waited.

@@ -1,8 +1,8 @@
-//! Why an operator failed.
+//! Errors of operators.
 
 use pawl_graph::executor::ExecError;
 
-/// What goes wrong while operators run: in Candle, or what every executor reports.
+/// An error of an operator: one of Candle, or one that every executor reports.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum OpError {
     #[error(transparent)]

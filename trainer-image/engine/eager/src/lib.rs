@@ -1,9 +1,28 @@
-//! The op-by-op executor over Candle: the honest baseline, and in float64 the oracle. The trainer uses it for `compile: None`, tests compare every
+//! The op-by-op executor over Candle: the baseline, and in float64 the oracle. The trainer uses it for `compile: None`, tests compare every
 //! other executor with it.
 //!
 //! Each node becomes the Candle calls that a competent user would write for it: views stay views, constants become `affine`, a value is
 //! freed after its last use. Nothing is fused, planned or captured. On the CPU, 16-bit matmuls and reductions are computed in float32 and rounded
-//! once, so the numbers are those of the format even where Candle has no kernel for it.
+//! once, so the results are those of the format even where Candle has no kernel for it.
+//!
+//! # Example
+//! ```
+//! use pawl_eager::Eager;
+//! use pawl_graph::{
+//!     array::View,
+//!     executor::{ExecOptions, Executor},
+//!     graph::{Builder, DType},
+//! };
+//! let b = Builder::new("softmax");
+//! b.output("y", b.input("x", DType::F64, [2, 2]).softmax());
+//! let mut run = Eager::cpu().compile(&[b.finish()?], &ExecOptions::default())?;
+//! run.run(0, &[View::F64(&[0.0, 0.0, 0.0, f64::ln(3.0)])])?;
+//! let y = run.output(0, 0)?.to_f64();
+//! assert!(y.iter().zip([0.5, 0.5, 0.25, 0.75]).all(|(y, exact)| (y - exact).abs() < 1e-12));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+#![warn(clippy::missing_errors_doc)]
 
 mod attention;
 mod convert;
@@ -32,12 +51,12 @@ pub struct Eager {
 }
 
 impl Eager {
-    /// On the CPU.
+    /// The executor on the CPU.
     pub fn cpu() -> Self {
         Self { device: Device::Cpu }
     }
 
-    /// On a Candle device.
+    /// The executor on a Candle device.
     pub fn on(device: Device) -> Self {
         Self { device }
     }
@@ -66,11 +85,12 @@ impl Executor for Eager {
             .iter()
             .map(|array| Ok(Value::new(convert::to_tensor(array.view(), array.shape(), &self.device)?, &meter)))
             .collect::<Result<Vec<_>, ExecError>>()?;
-        let plans = programs.iter().zip(places).map(|(p, place)| Plan::new(p.clone(), place, &self.device));
+        let prepared =
+            programs.iter().zip(places).map(|(p, place)| PreparedProgram::new(p.clone(), place, &self.device));
         Ok(Box::new(EagerExecutable {
             device: self.device.clone(),
             options: options.clone(),
-            programs: plans.collect::<Result<_, _>>()?,
+            programs: prepared.collect::<Result<_, _>>()?,
             declared: states,
             values,
             meter,
@@ -79,23 +99,23 @@ impl Executor for Eager {
     }
 }
 
-/// A program with what is known about it before it runs.
-struct Plan {
+/// A program, with the tables that its runs read.
+struct PreparedProgram {
     program: Program,
     interface: Interface,
-    /// For each state of the program, its place among all states.
+    /// For each state of the program, its index among the states of all programs.
     places: Vec<usize>,
-    /// For each node, whether anything asked for depends on it.
+    /// For each node, whether an output or an update depends on it.
     needed: Vec<bool>,
     /// For each node, the values not used after it.
     dying: Vec<Vec<usize>>,
     /// Embedded arrays, uploaded once.
     constants: Vec<Option<Tensor>>,
-    /// Of the last run.
+    /// Outputs of the last run.
     outputs: Vec<Tensor>,
 }
 
-impl Plan {
+impl PreparedProgram {
     fn new(program: Program, places: Vec<usize>, device: &Device) -> Result<Self, ExecError> {
         let needed = program.needed();
         let dying = memory::dying(&program, &needed);
@@ -112,7 +132,7 @@ impl Plan {
 struct EagerExecutable {
     device: Device,
     options: ExecOptions,
-    programs: Vec<Plan>,
+    programs: Vec<PreparedProgram>,
     declared: Vec<StateDecl>,
     values: Vec<Value>,
     meter: Meter,
@@ -122,15 +142,15 @@ struct EagerExecutable {
 impl Executable for EagerExecutable {
     fn run(&mut self, program: usize, inputs: &[View<'_>]) -> Result<(), ExecError> {
         let (meter, device) = (self.meter.clone(), self.device.clone());
-        let plan = find_program(&mut self.programs, program)?;
-        plan.outputs.clear();
-        plan.interface.begin();
-        plan.interface.check_inputs(inputs)?;
-        let plan = &self.programs[program];
+        let prepared = find_program(&mut self.programs, program)?;
+        prepared.outputs.clear();
+        prepared.interface.begin();
+        prepared.interface.check_inputs(inputs)?;
+        let prepared = &self.programs[program];
         let mut interpreter =
-            Interpreter::new(&plan.program, &plan.needed, &plan.constants, &self.options, &device, &meter);
-        for (id, node) in plan.program.graph.iter() {
-            if !plan.needed[id.index()] {
+            Interpreter::new(&prepared.program, &prepared.needed, &prepared.constants, &self.options, &device, &meter);
+        for (id, node) in prepared.program.graph.iter() {
+            if !prepared.needed[id.index()] {
                 continue;
             }
             match &node.op {
@@ -139,19 +159,19 @@ impl Executable for EagerExecutable {
                     let tensor = convert::to_tensor(view, &node.meta.shape, &device)?;
                     interpreter.set(id, Value::new(tensor, &meter));
                 }
-                Op::State(state) => interpreter.set(id, self.values[plan.places[state.0 as usize]].clone()),
+                Op::State(state) => interpreter.set(id, self.values[prepared.places[state.0 as usize]].clone()),
                 _ => interpreter.compute(id)?,
             }
-            for &dead in &plan.dying[id.index()] {
+            for &dead in &prepared.dying[id.index()] {
                 interpreter.free(dead);
             }
         }
-        let outputs = plan.program.outputs.iter().map(|o| interpreter.get(o.node).tensor.clone()).collect();
-        let updates: Vec<_> = plan
+        let outputs = prepared.program.outputs.iter().map(|o| interpreter.get(o.node).tensor.clone()).collect();
+        let updates: Vec<_> = prepared
             .program
             .updates
             .iter()
-            .map(|u| (plan.places[u.state.0 as usize], interpreter.get(u.value).clone()))
+            .map(|u| (prepared.places[u.state.0 as usize], interpreter.get(u.value).clone()))
             .collect();
         drop(interpreter);
         self.programs[program].outputs = outputs;
@@ -163,9 +183,9 @@ impl Executable for EagerExecutable {
     }
 
     fn output(&mut self, program: usize, output: usize) -> Result<Array, ExecError> {
-        let plan = find_program(&mut self.programs, program)?;
-        let meta = plan.interface.output(output)?;
-        Ok(convert::to_array(&plan.outputs[output], meta)?)
+        let prepared = find_program(&mut self.programs, program)?;
+        let meta = prepared.interface.output(output)?;
+        Ok(convert::to_array(&prepared.outputs[output], meta)?)
     }
 
     fn states(&self) -> &[StateDecl] {

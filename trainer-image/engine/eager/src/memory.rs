@@ -1,4 +1,4 @@
-//! What values are alive when, and how many bytes that is.
+//! Lifetimes of values, and the memory that they need.
 
 use std::sync::{
     Arc,
@@ -46,7 +46,7 @@ impl Drop for Buffer {
     }
 }
 
-/// For each node, the values whose last use it is. Roots never die.
+/// For each node, the values that are not used after it. Outputs and updates live until the end.
 pub(super) fn dying(program: &Program, needed: &[bool]) -> Vec<Vec<usize>> {
     let graph = &program.graph;
     let mut last: Vec<usize> = (0..graph.len()).collect();
@@ -65,7 +65,7 @@ pub(super) fn dying(program: &Program, needed: &[bool]) -> Vec<Vec<usize>> {
     dying
 }
 
-/// Bytes of temporaries an operator has beside its operands and results.
+/// Bytes of temporaries of an operator, beside its operands and results.
 pub(super) fn scratch(graph: &Graph, node: &Node) -> usize {
     let metas: Vec<&Meta> = node.operands.iter().map(|&o| graph.meta(o)).collect();
     match (&node.op, metas.as_slice()) {
@@ -88,7 +88,7 @@ pub(super) fn predict(program: &Program) -> usize {
     let needed = program.needed();
     let dying = dying(program, &needed);
     let graph = &program.graph;
-    // A view shares the buffer of the value it looks at; the buffer dies with the last of them.
+    // A view shares the buffer of its operand; the buffer is freed with the last of them.
     let mut buffer: Vec<usize> = (0..graph.len()).collect();
     let mut users = vec![0usize; graph.len()];
     let (mut now, mut peak) = (0usize, 0usize);

@@ -16,7 +16,7 @@ use pawl_graph::{
     random,
 };
 
-/// A tensor and the buffer it looks at.
+/// A tensor and its buffer.
 #[derive(Debug, Clone)]
 pub(super) struct Value {
     pub(super) tensor: Tensor,
@@ -111,6 +111,7 @@ impl<'a> Interpreter<'a> {
         Ok(Value { tensor, buffer: Arc::clone(&of.buffer) })
     }
 
+    #[allow(clippy::too_many_lines, reason = "one case for each operator")]
     fn own(&mut self, id: NodeId, node: &Node) -> Result<Tensor, OpError> {
         let x = || self.operand(node, 0);
         Ok(match &node.op {
@@ -215,7 +216,7 @@ impl<'a> Interpreter<'a> {
         })
     }
 
-    /// The value of a node that is one number everywhere.
+    /// The number that all elements of a node are, if it is a constant.
     fn constant(&self, id: NodeId) -> Option<f64> {
         let node = self.program.graph.node(id);
         match &node.op {
@@ -304,7 +305,7 @@ fn compare(op: CompareOp, a: &Tensor, b: &Tensor) -> candle_core::Result<Tensor>
     })
 }
 
-/// Computes in float32 what would lose digits in a 16-bit float, and rounds once.
+/// Computes 16-bit floats in float32 and rounds once.
 fn wide(x: &Tensor, f: impl FnOnce(&Tensor) -> candle_core::Result<Tensor>) -> candle_core::Result<Tensor> {
     Ok(match x.dtype() {
         CandleType::BF16 | CandleType::F16 => f(&x.to_dtype(CandleType::F32)?)?.to_dtype(x.dtype())?,
@@ -318,7 +319,7 @@ fn matrix(x: &Tensor, transpose: bool) -> candle_core::Result<Tensor> {
     Ok(if transpose { x.t()? } else { x })
 }
 
-/// Candle checks indices on the CPU only, and with less to say.
+/// Candle checks indices on the CPU only, and its message lacks the operator.
 fn check_indices(node: &Node, indices: &Tensor, extent: usize) -> Result<(), OpError> {
     if !indices.device().is_cpu() {
         return Ok(());

@@ -19,14 +19,14 @@ fn wrong_inputs_and_states_are_refused_by_name() {
     let mut exe = Eager::cpu().compile(&[b.finish().unwrap()], &ExecOptions::default()).unwrap();
     let message = |error: ExecError| error.to_string();
     assert!(message(exe.run(0, &[View::F32(&[1.0])]).unwrap_err()).contains("input `x`"));
-    assert!(message(exe.run(0, &[View::F64(&[1.0, 2.0])]).unwrap_err()).contains("wants f32[2], got f64[2]"));
+    assert!(message(exe.run(0, &[View::F64(&[1.0, 2.0])]).unwrap_err()).contains("must be f32[2], got f64[2]"));
     assert!(message(exe.run(0, &[]).unwrap_err()).contains("input `x`"));
     assert!(exe.run(0, &[View::F32(&[1.0, 2.0]), View::F32(&[1.0])]).is_err());
     assert!(exe.run(1, &[]).is_err());
     assert!(exe.output(0, 0).is_err(), "nothing has run");
     assert!(message(exe.read_state("q").unwrap_err()).contains("there are: p"));
     let wrong = Array::new([3], Data::F32(vec![0.0; 3])).unwrap();
-    assert!(message(exe.write_state("p", &wrong).unwrap_err()).contains("state `p` wants f32[2], got f32[3]"));
+    assert!(message(exe.write_state("p", &wrong).unwrap_err()).contains("state `p` must be f32[2], got f32[3]"));
     exe.run(0, &[View::F32(&[1.0, 2.0])]).unwrap();
     assert_eq!(exe.output(0, 0).unwrap().to_f64(), [1.0, 2.0]);
 }

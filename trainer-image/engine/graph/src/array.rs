@@ -67,7 +67,7 @@ impl<'a> View<'a> {
         self.len() == 0
     }
 
-    /// The elements' bytes, in the machine's order.
+    /// The elements' bytes, in the machine's byte order: `len() * dtype().bytes()` of them.
     pub fn bytes(&self) -> &'a [u8] {
         each_dtype!(View, self, v => {
             // SAFETY: elements of all dtypes are plain numbers without padding.
@@ -148,6 +148,15 @@ impl Data {
 }
 
 /// A shaped array in host memory, row-major.
+///
+/// ```
+/// use pawl_graph::{array::{Array, Data}, graph::DType};
+/// let array = Array::new([2, 2], Data::from_f64(DType::BF16, [1.0, 2.5, -3.0, 0.1]))?;
+/// assert_eq!(array.view().bytes().len(), 8);
+/// assert_eq!(array.to_f64()[..3], [1.0, 2.5, -3.0]);
+/// assert!(Array::new([3], Data::F32(vec![0.0; 2])).is_err(), "two elements do not fill the shape");
+/// # Ok::<(), pawl_graph::graph::GraphError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Array {
     shape: Shape,
@@ -158,7 +167,7 @@ impl Array {
     /// An array of `shape` over `data`.
     ///
     /// # Errors
-    /// When the number of elements is not that of the shape.
+    /// [`GraphError::ElementCount`] when the number of elements is not that of the shape.
     pub fn new(shape: impl Into<Shape>, data: Data) -> Result<Self, GraphError> {
         let shape = shape.into();
         let len = data.view().len();
@@ -218,7 +227,7 @@ impl Array {
     /// `shape.elements()` elements from `start` on, as an array of `shape`.
     ///
     /// # Errors
-    /// When there are not so many.
+    /// [`GraphError::ElementCount`] when fewer elements follow.
     pub fn part(&self, start: usize, shape: &Shape) -> Result<Self, GraphError> {
         let end = start + shape.elements();
         let short = || GraphError::ElementCount { shape: shape.clone(), len: self.view().len().saturating_sub(start) };

@@ -1,8 +1,8 @@
-//! Sums across ranks: what [`Op::AllReduce`](crate::graph::Op::AllReduce) and its kin call.
+//! Collectives over ranks: the implementation of [`Op::AllReduce`](crate::graph::Op::AllReduce), `ReduceScatter` and `AllGather`.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// A collective that did not happen: a peer is gone, or ranks disagree about what is summed.
+/// A failed collective: a peer is gone, or ranks disagree about the number of elements.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CollectiveError {
     /// A peer left; the gang has to be started again.
@@ -21,10 +21,10 @@ pub enum CollectiveError {
         /// Rank 0's.
         expected: usize,
     },
-    /// No rank answered within the hang timeout: one is gone, or stands still.
-    #[error("the gang is silent for {seconds} s: a rank is gone or stands still")]
-    Silent {
-        /// How long was waited.
+    /// No rank made progress within the hang timeout: one is gone, or hangs.
+    #[error("no progress of the gang for {seconds} s: a rank is gone or hangs")]
+    Timeout {
+        /// The hang timeout, in seconds.
         seconds: u64,
     },
     /// The transport failed.
@@ -32,10 +32,10 @@ pub enum CollectiveError {
     Transport(String),
 }
 
-/// The ranks of one gang, as one of them sees it. All ranks call the same operations in the same order.
+/// The collectives of one rank of a gang, over float32 buffers. All ranks call the same operations in the same order.
 ///
-/// Sums are taken **in rank order** (`((r0 + r1) + r2) + ..`) and are bit-equal on every rank, so that N ranks give exactly what one
-/// rank gives that adds N micro-steps.
+/// Sums are taken **in rank order** (`((r0 + r1) + r2) + ..`) and are bit-equal on every rank, so that N ranks give exactly the same sum as one
+/// rank that adds N micro-steps.
 pub trait Collective: Send + Sync {
     /// Number of ranks.
     fn world(&self) -> usize;
@@ -43,16 +43,17 @@ pub trait Collective: Send + Sync {
     /// This rank, below [`Collective::world`].
     fn rank(&self) -> usize;
 
-    /// Replaces `buffer` by its sum over all ranks.
+    /// Replaces `buffer` by its elementwise sum over all ranks.
     ///
     /// # Errors
-    /// When the gang is broken.
+    /// When a rank is gone, ranks disagree, or the transport fails.
     fn all_reduce(&self, buffer: &mut [f32]) -> Result<(), CollectiveError>;
 
-    /// `output` is this rank's part of the sum of `input` over all ranks.
+    /// Sets `output` to this rank's part of the sum of `input` over all ranks: elements `rank * output.len() ..`, where
+    /// `input.len() = world * output.len()`.
     ///
     /// # Errors
-    /// When the gang is broken.
+    /// When a rank is gone, ranks disagree, or the transport fails.
     fn reduce_scatter(&self, input: &[f32], output: &mut [f32]) -> Result<(), CollectiveError> {
         let mut sum = input.to_vec();
         self.all_reduce(&mut sum)?;
@@ -61,18 +62,18 @@ pub trait Collective: Send + Sync {
         Ok(())
     }
 
-    /// `output` is the `input` of all ranks, in rank order.
+    /// Sets `output` to the `input` of all ranks, concatenated in rank order: `output.len() = world * input.len()`.
     ///
     /// # Errors
-    /// When the gang is broken.
+    /// When a rank is gone, ranks disagree, or the transport fails.
     fn all_gather(&self, input: &[f32], output: &mut [f32]) -> Result<(), CollectiveError>;
 }
 
 /// A gang of one.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Solo;
+pub struct SingleRank;
 
-impl Collective for Solo {
+impl Collective for SingleRank {
     fn world(&self) -> usize {
         1
     }
@@ -91,7 +92,7 @@ impl Collective for Solo {
     }
 }
 
-/// One rank of a gang of threads in this process. Dropping a rank tells its peers that it is gone.
+/// One rank of a gang of threads in this process. Dropping a rank makes the collectives of its peers fail.
 #[derive(Debug)]
 pub struct ThreadRank {
     rank: usize,
@@ -111,7 +112,7 @@ struct Table {
     gone: Option<usize>,
 }
 
-/// A gang of `world` ranks, one for each thread that takes one.
+/// A gang of `world` ranks in this process, one per thread.
 pub fn threads(world: usize) -> Vec<ThreadRank> {
     let table = Table { parts: vec![None; world], taken: 0, gone: None };
     let meeting = Arc::new(Meeting { table: Mutex::new(table), changed: Condvar::new() });
@@ -119,7 +120,7 @@ pub fn threads(world: usize) -> Vec<ThreadRank> {
 }
 
 impl ThreadRank {
-    /// Lays `mine` down, waits for all ranks, and lets `take` look at all parts.
+    /// Contributes `mine`, waits for the parts of all ranks, and calls `take` with them.
     fn meet(&self, mine: &[f32], take: impl FnOnce(&[Option<Vec<f32>>])) -> Result<(), CollectiveError> {
         let mut table = self.wait(|t| t.parts[self.rank].is_none())?;
         table.parts[self.rank] = Some(mine.to_vec());
@@ -138,7 +139,7 @@ impl ThreadRank {
             table.parts.fill(None);
             self.meeting.changed.notify_all();
         } else {
-            // Nobody may lay down the next part before all have taken this one.
+            // No rank may contribute its next part before all have read this one.
             drop(self.meeting.changed.wait_while(table, |t| t.parts[self.rank].is_some() && t.gone.is_none()));
         }
         Ok(())

@@ -1,21 +1,21 @@
-//! What can be wrong with a graph.
+//! Errors of graphs.
 
 use crate::{dtype::DType, shape::Shape};
 
 /// An ill-formed operator, program, or set of arrays for one.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum GraphError {
-    /// An operator was given operands it cannot take.
+    /// The dtypes or shapes of operands are invalid for the operator.
     #[error("{op} cannot take operands {operands}: {reason}")]
     Operands {
         /// The operator, printed.
         op: String,
         /// Dtypes and shapes of the operands.
         operands: String,
-        /// What would be right.
+        /// The rule that is violated.
         reason: String,
     },
-    /// An error in model code, with where.
+    /// An error in model code, with its location.
     #[error("{source} (at {location}{scope})")]
     At {
         /// What is wrong.
@@ -38,19 +38,19 @@ pub enum GraphError {
     Unknown {
         /// input, state or output.
         kind: &'static str,
-        /// The name asked for.
+        /// The name that was looked up.
         name: String,
-        /// The names there are.
+        /// The names that exist, joined by commas.
         known: String,
     },
-    /// A value has another shape or dtype than its place wants.
-    #[error("{what} wants {dtype}{shape}, got {got_dtype}{got_shape}")]
+    /// A value does not have the dtype and shape that are declared for it.
+    #[error("{what} must be {dtype}{shape}, got {got_dtype}{got_shape}")]
     Mismatch {
-        /// The place.
+        /// The input, state or update.
         what: String,
-        /// Dtype wanted.
+        /// Declared dtype.
         dtype: DType,
-        /// Shape wanted.
+        /// Declared shape.
         shape: Shape,
         /// Dtype given.
         got_dtype: DType,
@@ -65,22 +65,22 @@ pub enum GraphError {
         /// Number of elements given.
         len: usize,
     },
-    /// The file that a state's first value is in cannot be read.
-    #[error("{path}: cannot read the first value of `{state}`: {problem}; check the file")]
+    /// The file of a state's initial value cannot be read.
+    #[error("{path}: cannot read the initial value of `{state}`: {problem}; check the file")]
     File {
         /// Name of the state.
         state: String,
         /// The file.
         path: String,
-        /// What the system said.
+        /// The error of the operating system.
         problem: String,
     },
-    /// The arena is broken: a pass made a mistake.
+    /// The graph violates an invariant: a pass has a defect.
     #[error("node {node} is ill-formed: {reason}")]
     IllFormed {
         /// Index of the node.
         node: u32,
-        /// What is wrong.
+        /// The invariant that is violated.
         reason: String,
     },
 }

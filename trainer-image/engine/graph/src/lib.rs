@@ -12,8 +12,12 @@
 //! | [`passes`] | the settings, each a function from program to program |
 //! | [`optim`] | AdamW, Muon and moving averages, as nodes of the graph |
 //! | [`recipe`] | forward program and settings in, training programs out |
-//! | [`executor`] | what an executor is, and how states are read and written by name |
+//! | [`executor`] | the interface of executors; states by name |
 //! | [`collective`] | sums over ranks |
+//!
+//! `pawl-cpu` has an example that evaluates, differentiates, lowers and measures a program.
+
+#![warn(clippy::missing_errors_doc)]
 
 pub mod array;
 pub mod autodiff;

@@ -1,4 +1,4 @@
-//! What is known of a value before it is computed.
+//! Dtype and shape of a value, known before it is computed.
 
 use crate::{dtype::DType, shape::Shape};
 

@@ -1,4 +1,4 @@
-//! Counter-based random numbers: every draw is a pure function of what names it, so recomputation and resumption are exact.
+//! Counter-based random numbers: every draw is a pure function of its stream and index, so recomputation and resumption are exact.
 //!
 //! SplitMix64 in counter form (Steele, Lea, Flood 2014): element i of a stream is `mix(stream + (i + 1) * GOLDEN)`.
 
@@ -16,7 +16,7 @@ pub fn stream(seed: u64, name: &str) -> u64 {
     name.bytes().fold(mix(seed.wrapping_add(GOLDEN)), |state, byte| mix(state.wrapping_mul(GOLDEN) ^ u64::from(byte)))
 }
 
-/// Element `index` of `stream`.
+/// Element `index` of `stream`: 64 uniformly distributed bits.
 pub fn bits(stream: u64, index: u64) -> u64 {
     mix(stream.wrapping_add(index.wrapping_add(1).wrapping_mul(GOLDEN)))
 }
@@ -32,13 +32,13 @@ pub fn normal_f64(stream: u64, index: u64) -> f64 {
     (-2.0 * (1.0 - u).ln()).sqrt() * (std::f64::consts::TAU * v).cos()
 }
 
-/// The stream of `Op::Random` with `key` at `counter`.
+/// The stream of [`Op::Random`](crate::graph::Op::Random) with `key` at `counter`.
 pub fn draw_stream(key: u64, counter: u32) -> u64 {
     mix(key ^ mix(u64::from(counter).wrapping_add(GOLDEN)))
 }
 
-/// Element `index` of a draw of `Op::Random`: uniform in [0, 1) with 24 bits. Neighbours share 64 bits,
-/// an upper and a lower half: on a GPU that mixes bits slower than it reads memory, dropout is as fast again.
+/// Element `index` of a draw of [`Op::Random`](crate::graph::Op::Random): uniform in [0, 1) with 24 bits. Elements 2i and 2i + 1 use the lower and the
+/// upper half of the same 64 bits, which doubles the speed of dropout on GPUs that mix bits more slowly than they read memory.
 pub fn uniform_f32(stream: u64, index: u64) -> f32 {
     let pair = bits(stream, index / 2);
     let half = if index.is_multiple_of(2) { pair as u32 } else { (pair >> 32) as u32 };

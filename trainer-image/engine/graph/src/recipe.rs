@@ -12,17 +12,17 @@ use crate::{
 /// Which kernel computes attention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AttentionKernel {
-    /// Matmul, softmax, matmul: the scores are in memory, and kept for the backward pass.
+    /// Matmul, softmax, matmul: the scores `[b,h,t,s]` are in memory, and kept for the backward pass.
     #[default]
     Math,
     /// One operator; the backward pass computes the scores again.
     Flash,
 }
 
-/// Which numbers are 16 bits wide.
+/// Dtype of matmuls and attention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Precision {
-    /// None.
+    /// float32 everywhere.
     #[default]
     F32,
     /// Operands and results of matmuls and attention, bfloat16.
@@ -31,7 +31,7 @@ pub enum Precision {
     F16,
 }
 
-/// Factor of the loss that keeps small gradients above the least half-precision number.
+/// Factor of the loss that keeps small gradients representable in half precision.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum LossScale {
     /// 1.
@@ -39,16 +39,36 @@ pub enum LossScale {
     None,
     /// A fixed factor. A step whose gradients are not finite is skipped.
     Static(f64),
-    /// As `torch.amp.GradScaler`: from 65,536, halved (and the step skipped) when a gradient is not finite, doubled after 2,000 good
-    /// steps in a row.
+    /// As `torch.amp.GradScaler`: starts at 65,536, is halved (and the step skipped) when a gradient is not finite, and doubled after 2,000 consecutive
+    /// steps with finite gradients.
     Dynamic,
 }
 
-/// The settings of a training step. Each is a pass; together they make a forward program into what runs.
+/// The settings of a training step. Each is a pass; together they turn a forward program into the programs that train it.
 ///
 /// A forward program has a float32 scalar output `loss`, reads parameters as states of [`Role::Parameter`], and may have any other inputs and
-/// outputs. What is made adds the input `learning_rate` (float32 scalar, last) to programs that update, and the outputs `gradient_norm` and, with a
+/// outputs. Programs that update have one more input, `learning_rate` (float32 scalar, last), and the outputs `gradient_norm` and, with a
 /// loss scale, `loss_scale` and `skipped` (0 or 1).
+///
+/// ```
+/// use pawl_graph::{
+///     graph::{Builder, DType, Init},
+///     optim::{AdamW, Optimizer},
+///     recipe::{Precision, Recipe},
+/// };
+/// let b = Builder::new("forward");
+/// let (x, w) = (b.input("x", DType::F32, [8, 3]), b.parameter("w", [4, 3], Init::Uniform { bound: 0.5 }));
+/// b.output("loss", x.matmul_t(w).square().mean_all());
+/// let forward = b.finish()?;
+///
+/// let adamw = Optimizer { matrices: None, others: AdamW::default() };
+/// let recipe = Recipe { precision: Precision::BF16, clip: Some(1.0), ..Recipe::new(adamw) };
+/// let step = recipe.step(&forward)?;
+/// let inputs: Vec<&str> = step.inputs.iter().map(|input| input.name.as_str()).collect();
+/// assert_eq!(inputs, ["x", "learning_rate"]);
+/// assert!(step.state("adamw.m/w").is_ok() && step.output("gradient_norm").is_ok());
+/// # Ok::<(), pawl_graph::graph::GraphError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Recipe {
     /// Kernel of attention.
@@ -59,26 +79,26 @@ pub struct Recipe {
     pub full_precision: Vec<Pattern>,
     /// Loss scale.
     pub loss_scale: LossScale,
-    /// Scopes whose forward values are recomputed in the backward pass; none: all are kept.
+    /// Scopes whose forward values are recomputed in the backward pass: see [`passes::recompute`](passes::recompute()). Without any, all are kept.
     pub recompute: Vec<Pattern>,
     /// Scopes whose forward values are never kept for the backward pass, which computes them again: see [`passes::rematerialize`].
     pub rematerialize: Vec<Pattern>,
-    /// Micro-steps a step.
+    /// Micro-steps per step.
     pub accumulation: usize,
     /// Ranks; gradients are averaged over them.
     pub world: usize,
-    /// Size of the buckets in which gradients are summed over the ranks.
+    /// Largest size in bytes of the buckets in which gradients are summed over the ranks.
     pub bucket_bytes: usize,
     /// Optimiser.
     pub optimizer: Optimizer,
     /// Layout of the optimiser's arithmetic.
     pub kernel: OptimizerKernel,
-    /// Prefixes of parameter names that are stepped (and counted, and laid out) by themselves; all other parameters are one group. A group none of
-    /// whose parameters has a gradient is not touched by a step.
+    /// Prefixes of parameter names, each of which forms a group with its own step counter and arenas; all other parameters are one group. A step leaves a
+    /// group unchanged if none of its parameters has a gradient.
     pub groups: Vec<String>,
-    /// Gradients are scaled down to this global norm.
+    /// Largest global L2 norm of the gradients, to which larger ones are scaled down.
     pub clip: Option<f64>,
-    /// Decay of the moving average of the parameters.
+    /// Decay per step of the exponential moving average of the parameters; `None`: no average.
     pub average: Option<f64>,
 }
 
@@ -106,18 +126,18 @@ impl Recipe {
     /// Forward, backward and update in one program: a step without accumulation.
     ///
     /// # Errors
-    /// When the forward program is ill-formed or has no loss.
+    /// When the forward program is ill-formed or has no output `loss`.
     pub fn step(&self, forward: &Program) -> Result<Program, GraphError> {
         let mut program = self.differentiated(forward)?;
         program.name = "step".into();
         self.updated(&program, &self.parameters(&[forward]))
     }
 
-    /// Forward and backward of one micro-step; gradients are added to states `gradient/<parameter>`, in the order of the
+    /// Forward and backward of one micro-step; gradients are added to float32 states `gradient/<parameter>`, in the order of the
     /// micro-steps: after n of them the sum is `((g1 + g2) + ..) + gn`, which is the order in which ranks are summed too.
     ///
     /// # Errors
-    /// When the forward program is ill-formed or has no loss.
+    /// When the forward program is ill-formed or has no output `loss`.
     pub fn micro_step(&self, forward: &Program) -> Result<Program, GraphError> {
         let mut program = self.differentiated(forward)?;
         program.name = "micro_step".into();
@@ -133,10 +153,10 @@ impl Recipe {
         self.laid_out(&b.finish()?, &self.parameters(&[forward]))
     }
 
-    /// The update after the micro-steps: reads and clears the sums that the micro-steps of these forward programs made.
+    /// The update after the micro-steps: reads and clears the sums of the micro-steps of these forward programs.
     ///
     /// # Errors
-    /// When a forward program is ill-formed or has no loss.
+    /// When a forward program is ill-formed or has no output `loss`.
     pub fn apply(&self, forwards: &[&Program]) -> Result<Program, GraphError> {
         let mut summed: Vec<(String, Meta)> = Vec::new();
         for forward in forwards {
@@ -158,7 +178,7 @@ impl Recipe {
         self.updated(&b.finish()?, &self.parameters(forwards))
     }
 
-    /// The forward program as training runs it, without gradients; with `averaged`, over the moving averages of the parameters.
+    /// The forward program with the same passes as in training, without gradients; with `averaged`, over the moving averages of the parameters.
     ///
     /// # Errors
     /// When the forward program is ill-formed.
@@ -196,7 +216,7 @@ impl Recipe {
         let loss = b.var(loss);
         let parameters: Vec<StateDecl> =
             b.peek(|p| trainable(p).into_iter().filter(|decl| first_read(p, decl).is_some()).collect());
-        // Any read of a state stands for all of them.
+        // All reads of one state are one value.
         let reads: Vec<Var<'_>> = b.peek(|p| first_reads(p, &parameters)).into_iter().map(|id| b.var(id)).collect();
         let share = 1.0 / (self.accumulation * self.world) as f64;
         let scaled = b.stage(Stage::Backward, || match self.loss_scale {
@@ -271,7 +291,7 @@ impl Recipe {
         }
     }
 
-    /// Takes the loss scale out of the gradients; gives whether all are finite, and updates a dynamic scale.
+    /// Divides the gradients by the loss scale and updates a dynamic scale; returns whether all gradients are finite (Bool scalar).
     fn unscale<'b>(&self, b: &'b Builder, groups: &mut [(&str, Vec<Unit<'b>>)]) -> Var<'b> {
         let scale = match self.loss_scale {
             LossScale::Dynamic => loss_scale(b),
@@ -297,7 +317,7 @@ impl Recipe {
         valid
     }
 
-    /// With parameters in arenas, if the kernel wants them there; simplified.
+    /// The program with parameters in arenas if the optimiser's kernel is fused; simplified.
     fn laid_out(&self, program: &Program, parameters: &[StateDecl]) -> Result<Program, GraphError> {
         let arenas: Vec<Arena> = match self.kernel {
             OptimizerKernel::PerTensor => Vec::new(),
@@ -335,7 +355,7 @@ impl Recipe {
     }
 }
 
-/// Good steps in a row after which a dynamic loss scale grows.
+/// Consecutive steps with finite gradients after which a dynamic loss scale grows.
 const GROWTH_INTERVAL: f64 = 2000.0;
 
 fn loss_scale(b: &Builder) -> Var<'_> {
@@ -360,7 +380,7 @@ fn first_reads(program: &Program, parameters: &[StateDecl]) -> Vec<NodeId> {
     parameters.iter().filter_map(|decl| first_read(program, decl)).collect()
 }
 
-/// Removes the gradient outputs and gives them by parameter.
+/// Removes the gradient outputs and returns them by parameter.
 fn take_gradients(program: &mut Program) -> Vec<(String, NodeId)> {
     let mut taken = Vec::new();
     program.outputs.retain(|output| match output.name.strip_prefix(GRADIENT) {
@@ -373,7 +393,7 @@ fn take_gradients(program: &mut Program) -> Vec<(String, NodeId)> {
     taken
 }
 
-/// The unit of an arena: gradients joined in the order of its parts, zeros where there is none.
+/// The unit of an arena: gradients concatenated in the order of its parts, zeros for parameters without gradient.
 fn fused<'b>(b: &'b Builder, arena: &Arena, gradient: &impl Fn(&str) -> Option<Var<'b>>) -> Unit<'b> {
     let flat: Vec<Var<'b>> = arena
         .parts

@@ -2,8 +2,17 @@
 
 use std::{fmt, ops::Deref};
 
-/// Extents of a value, outermost axis first; rank 0 is a scalar. Always row-major and contiguous as far as the graph is
-/// concerned: how bytes lie is the executor's affair.
+/// Extents of a value, outermost axis first; rank 0 is a scalar. To the graph, values are row-major and contiguous; executors choose the layout in
+/// memory.
+///
+/// ```
+/// use pawl_graph::graph::Shape;
+/// let shape = Shape::from([2, 3, 4]);
+/// assert_eq!((shape.rank(), shape.elements()), (3, 24));
+/// assert_eq!(shape.strides(), [12, 4, 1]);
+/// assert!(Shape::from([3, 1]).broadcasts_to(&shape));
+/// assert_eq!(shape.to_string(), "[2x3x4]");
+/// ```
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Shape(Vec<usize>);
 
@@ -23,7 +32,7 @@ impl Shape {
         self.0.iter().product()
     }
 
-    /// Extents.
+    /// Extents, outermost axis first.
     pub fn dims(&self) -> &[usize] {
         &self.0
     }
@@ -59,6 +68,9 @@ impl Shape {
     }
 
     /// This shape with `extent` at `axis`.
+    ///
+    /// # Panics
+    /// When `axis` is not below the rank.
     pub fn with(&self, axis: usize, extent: usize) -> Shape {
         let mut dims = self.0.clone();
         dims[axis] = extent;

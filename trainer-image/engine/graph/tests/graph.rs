@@ -120,5 +120,5 @@ fn side_results_stay_beside_their_operator() {
     let late = out.exp();
     let statistics = b.push(Op::Side(1), &[out]);
     b.output("y", late + statistics);
-    assert!(b.finish().unwrap_err().to_string().contains("directly after its operator"));
+    assert!(b.finish().unwrap_err().to_string().contains("directly follow its operator"));
 }

@@ -1,18 +1,18 @@
-//! Where the elements of a value lie: affine views of a buffer.
+//! Affine views of a buffer.
 
 use pawl_graph::graph::{Op, Shape};
 
-/// Elements of a buffer seen as an array: element `(i0, i1, ..)` lies at `offset + sum(i * stride)`, in elements.
-/// A stride of 0 repeats.
+/// An array over elements of a buffer: element `(i0, i1, ..)` is element `offset + sum(i * stride)` of the buffer.
+/// A stride of 0 repeats an element.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Access {
     /// Index of the buffer in [`Lowered::buffers`](super::Lowered::buffers) (while fusing: the node that is the root).
     pub buffer: usize,
-    /// Index of the first element.
+    /// Index of the first element in the buffer.
     pub offset: usize,
     /// Extents, outermost first.
     pub dims: Vec<usize>,
-    /// Distance between neighbours along each axis.
+    /// Distance in elements between neighbours along each axis.
     pub strides: Vec<usize>,
 }
 
@@ -45,12 +45,12 @@ impl Access {
         Self { buffer, offset: 0, dims: shape.to_vec(), strides }
     }
 
-    /// Number of elements seen.
+    /// Number of elements of the view.
     pub fn elements(&self) -> usize {
         self.dims.iter().product()
     }
 
-    /// Loops with extents of 1 left out and contiguous neighbours merged.
+    /// Loops as `(extent, stride)`, without extents of 1, and with contiguous neighbours merged.
     pub fn collapsed(&self) -> Vec<(usize, usize)> {
         let mut loops: Vec<(usize, usize)> = Vec::with_capacity(self.dims.len());
         for (&extent, &stride) in self.dims.iter().zip(&self.strides).filter(|&(&e, _)| e != 1) {
@@ -62,17 +62,17 @@ impl Access {
         loops
     }
 
-    /// Whether the elements lie one after the other, in order.
+    /// Whether the elements are contiguous and in order.
     pub fn is_contiguous(&self) -> bool {
         matches!(self.collapsed()[..], [] | [(_, 1)])
     }
 
-    /// Whether this is the buffer from its start, in order.
+    /// Whether the view starts at the first element of the buffer and is contiguous.
     pub fn is_identity(&self) -> bool {
         self.offset == 0 && self.is_contiguous()
     }
 
-    /// The loops cut after `elements / cols` rows; `None` when no cut falls there.
+    /// The loops split into rows of `cols` elements; `None` when no loop can be split there.
     pub fn nest(&self, cols: usize) -> Option<Nest> {
         let mut outer = self.collapsed();
         let mut inner = Vec::new();
@@ -93,7 +93,7 @@ impl Access {
         Some(Nest { outer, inner })
     }
 
-    /// How the view varies over `elements / cols` rows of `cols`.
+    /// How the view varies over rows of `cols` elements; `None` when it has no such rows.
     pub fn class(&self, cols: usize) -> Option<Class> {
         let nest = self.nest(cols)?;
         let still = |loops: &[(usize, usize)]| loops.iter().all(|&(_, stride)| stride == 0);
@@ -105,7 +105,7 @@ impl Access {
         })
     }
 
-    /// Whether row r of `rows x cols` sees element r of the buffer, all along the row.
+    /// Whether all elements of row r of `rows x cols` are element r of the buffer.
     pub fn is_row_identity(&self, rows: usize, cols: usize) -> bool {
         self.offset == 0
             && self.elements() == rows * cols
@@ -114,7 +114,7 @@ impl Access {
                 .is_some_and(|nest| nest.inner.iter().all(|&(_, s)| s == 0) && (rows == 1 || nest.outer == [(rows, 1)]))
     }
 
-    /// The view after a layout operator; `None` when `op` is none, or when no strides describe the result.
+    /// The view after a layout operator; `None` when `op` is not a layout operator, or when no strides describe the result.
     pub fn apply(&self, op: &Op) -> Option<Self> {
         match op {
             Op::Reshape(shape) => self.reshape(shape),
@@ -126,7 +126,7 @@ impl Access {
         }
     }
 
-    /// The same elements in another shape.
+    /// The same elements in another shape; `None` when no strides describe it.
     pub fn reshape(&self, dims: &[usize]) -> Option<Self> {
         let mut strides = vec![0; dims.len()];
         if self.elements() == 0 {
@@ -154,13 +154,13 @@ impl Access {
         Some(Self { dims: dims.to_vec(), strides, ..*self })
     }
 
-    /// Axis i of the result is axis `order[i]`.
+    /// Permutes axes: axis i of the result is axis `order[i]`.
     pub fn permute(&self, order: &[usize]) -> Self {
         let pick = |of: &[usize]| order.iter().map(|&axis| of[axis]).collect();
         Self { dims: pick(&self.dims), strides: pick(&self.strides), ..*self }
     }
 
-    /// Repeated to `dims`.
+    /// Repeats the view to `dims`, aligned at the last axis.
     pub fn broadcast(&self, dims: &[usize]) -> Self {
         let lead = dims.len() - self.dims.len();
         let strides = (0..dims.len())

@@ -1,11 +1,11 @@
-//! Lowered programs as text: what will run, and where it lies.
+//! Lowered programs as text: kernels and memory.
 
 use std::fmt::Write;
 
 use super::{Body, Class, Fused, Instruction, Lowered, Storage};
 
 impl Lowered {
-    /// One line for each kernel: number, kind, loops, bytes moved, operations, scope; with the code of fused kernels below.
+    /// One line per kernel: index, kind, loops, bytes moved, floating point operations, scope; followed by its views and the code of fused kernels.
     pub fn dump_kernels(&self) -> String {
         let mut text = String::new();
         let _ = writeln!(text, "program {}: {} kernels", self.name, self.kernels.len());
@@ -42,7 +42,7 @@ impl Lowered {
         text
     }
 
-    /// Buffers of the arena by place, with size and life, and the sums.
+    /// The buffers of the arena by offset, with size in bytes and lifetime, and the totals per storage.
     pub fn dump_memory(&self) -> String {
         let mut text = String::new();
         let sum = |kind: fn(&Storage) -> bool| -> usize {
@@ -74,7 +74,7 @@ impl Lowered {
         text
     }
 
-    /// Bytes a kernel reads and writes, each element once.
+    /// Bytes that a kernel reads and writes, each element counted once.
     pub fn traffic(&self, body: &Body) -> usize {
         let size = |access: &super::Access| {
             let distinct: usize =

@@ -7,7 +7,7 @@ use super::{
     fuse::{Fusion, Unit},
     layout::Layout,
 };
-use pawl_graph::graph::{AttentionSpec, DType, Op};
+use pawl_graph::graph::{AttentionSpec, DType, Op, Shape};
 
 /// Writes kernels, one unit after the other.
 pub(super) struct Emit<'a> {
@@ -53,23 +53,19 @@ impl<'a> Emit<'a> {
             }
             return;
         }
+        self.single(unit);
+    }
+
+    /// The kernel of an operator that is not fused.
+    fn single(&mut self, unit: &Unit) {
         let item = unit.members[0];
         let fusion = self.layout.fusion;
         let operands: Vec<usize> = fusion.work.operands(item).to_vec();
         let own = self.layout.physical[item].clone().expect("values of single kernels are stored");
-        let shape = &fusion.work.meta(item).shape;
         match fusion.work.op(item).clone() {
             Op::MatMul { transpose_a, transpose_b, .. } => {
-                let swapped = |access: Access, swap: bool| {
-                    let rank = access.dims.len();
-                    let mut order: Vec<usize> = (0..rank).collect();
-                    if swap {
-                        order.swap(rank - 2, rank - 1);
-                    }
-                    access.permute(&order)
-                };
-                let a = swapped(self.operand(operands[0]), transpose_a);
-                let b = swapped(self.operand(operands[1]), transpose_b);
+                let a = transposed(self.operand(operands[0]), transpose_a);
+                let b = transposed(self.operand(operands[1]), transpose_b);
                 self.push(Body::MatMul(MatMul { a, b, c: own }));
             }
             Op::Attention(spec) => {
@@ -87,28 +83,13 @@ impl<'a> Emit<'a> {
                 self.attention_grad(unit, &operands, own, (spec.attention, Some(norm)));
             }
             Op::Gather { axis } => {
-                let from = self.contiguous_operand(operands[0]);
-                let indices = self.contiguous_operand(operands[1]);
-                let dims = fusion.work.meta(operands[0]).shape.to_vec();
-                let (outer, inner) = (dims[..axis].iter().product(), dims[axis + 1..].iter().product());
-                let lookup = lookup(from, [outer, dims[axis], inner], indices, own, outer, inner);
+                let dims = around(&fusion.work.meta(operands[0]).shape, axis);
+                let lookup = self.lookup(&operands, own, |count| [dims, [dims[0], count, dims[2]]]);
                 self.push(Body::Gather(lookup));
             }
-            Op::ScatterAdd { axis, extent } => {
-                let from = self.contiguous_operand(operands[0]);
-                let indices = self.contiguous_operand(operands[1]);
-                let (outer, inner): (usize, usize) =
-                    (shape[..axis].iter().product(), shape[axis + 1..].iter().product());
-                let updates = [outer, indices.elements(), inner];
-                let flat = |access: Access, dims: &[usize]| access.reshape(dims).expect("it is contiguous");
-                let lookup = Lookup {
-                    from: flat(from, &updates),
-                    indices: {
-                        let n = indices.elements();
-                        flat(indices, &[n])
-                    },
-                    to: flat(own, &[outer, extent, inner]),
-                };
+            Op::ScatterAdd { axis, .. } => {
+                let dims = around(&fusion.work.meta(item).shape, axis);
+                let lookup = self.lookup(&operands, own, |count| [[dims[0], count, dims[2]], dims]);
                 self.push(Body::ScatterAdd(lookup));
             }
             Op::AllReduce => self.collective(CollectOp::AllReduce, operands[0], own),
@@ -117,6 +98,15 @@ impl<'a> Emit<'a> {
             Op::Concat { axis } => self.concat(item, axis, &operands, &own),
             other => unreachable!("{other} is a leaf, a layout operator or fused"),
         }
+    }
+
+    /// `operands`: what is read, and the indices. `dims` gives the dimensions of what is read and of `to` for a number of indices.
+    fn lookup(&mut self, operands: &[usize], to: Access, dims: impl FnOnce(usize) -> [[usize; 3]; 2]) -> Lookup {
+        let [from, indices] = [0, 1].map(|i| self.contiguous_operand(operands[i]));
+        let count = indices.elements();
+        let [from_dims, to_dims] = dims(count);
+        let flat = |access: Access, dims: &[usize]| access.reshape(dims).expect("it is contiguous");
+        Lookup { from: flat(from, &from_dims), indices: flat(indices, &[count]), to: flat(to, &to_dims) }
     }
 
     fn attention(
@@ -288,10 +278,19 @@ impl<'a> Emit<'a> {
     }
 }
 
-fn lookup(from: Access, dims: [usize; 3], indices: Access, to: Access, outer: usize, inner: usize) -> Lookup {
-    let flat = |access: Access, dims: &[usize]| access.reshape(dims).expect("it is contiguous");
-    let count = indices.elements();
-    Lookup { from: flat(from, &dims), indices: flat(indices, &[count]), to: flat(to, &[outer, count, inner]) }
+/// A matrix, or its transpose.
+fn transposed(access: Access, transpose: bool) -> Access {
+    let rank = access.dims.len();
+    let mut order: Vec<usize> = (0..rank).collect();
+    if transpose {
+        order.swap(rank - 2, rank - 1);
+    }
+    access.permute(&order)
+}
+
+/// The extents before `axis` (their product), of it, and after it (their product).
+fn around(shape: &Shape, axis: usize) -> [usize; 3] {
+    [shape[..axis].iter().product(), shape[axis], shape[axis + 1..].iter().product()]
 }
 
 impl Fused {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::{
     Access, Class, Fold, Fused, Instruction, Load, Store,
-    fuse::{Member, Unit},
+    fuse::{Fusion, Member, Unit},
     layout::Layout,
     simplify::reduction,
 };
@@ -55,38 +55,25 @@ impl<'l, 'a> FusedBuilder<'l, 'a> {
         if stored.is_empty() {
             return (Vec::new(), None);
         }
-        // Only what stored values need.
-        let mut needed = vec![];
-        let mut open = stored.clone();
-        while let Some(item) = open.pop() {
-            if needed.contains(&item) {
-                continue;
-            }
-            needed.push(item);
-            for &operand in fusion.work.operands(item) {
-                let root = fusion.views.root[operand];
-                if unit.class.contains_key(&root) && fusion.immediate(operand).is_none() {
-                    open.push(root);
-                }
-            }
+        let needed = needed(fusion, unit, &stored);
+        let cols = unit.cols.unwrap_or_else(|| unit_columns(layout, unit, &stored, &needed));
+        let mut builder = Self::new(layout, unit, cols);
+        // Loads first: values are numbered so.
+        for &item in &needed {
+            builder.loads(item);
         }
-        needed.sort_unstable();
+        for &item in &needed {
+            builder.instruction(item);
+        }
+        for &item in &stored {
+            builder.store(item);
+        }
+        (builder.before, Some(builder.fused))
+    }
 
-        let whole = unit.elements / unit.segments.unwrap_or(1);
-        let cols = unit.cols.unwrap_or_else(|| {
-            let mut views: Vec<Access> = stored.iter().filter_map(|&item| layout.physical[item].clone()).collect();
-            for &item in &needed {
-                for &operand in fusion.work.operands(item) {
-                    if !unit.class.contains_key(&fusion.views.root[operand]) {
-                        views.extend(layout.access(operand).filter(|a| a.elements() == unit.elements));
-                    }
-                }
-            }
-            views.retain(|view| view.elements() == unit.elements);
-            columns(unit.elements, whole, &views)
-        });
+    fn new(layout: &'l mut Layout<'a>, unit: &'l Unit, cols: usize) -> Self {
         let rows = unit.elements / cols;
-        let mut builder = FusedBuilder {
+        Self {
             layout,
             unit,
             rows,
@@ -106,18 +93,7 @@ impl<'l, 'a> FusedBuilder<'l, 'a> {
             of_number: HashMap::new(),
             before: Vec::new(),
             copies: HashMap::new(),
-        };
-        // Loads first: values are numbered so.
-        for &item in &needed {
-            builder.loads(item);
         }
-        for &item in &needed {
-            builder.instruction(item);
-        }
-        for &item in &stored {
-            builder.store(item);
-        }
-        (builder.before, Some(builder.fused))
     }
 
     /// The view through which a member reads something from elsewhere, over all elements.
@@ -253,6 +229,41 @@ impl<'l, 'a> FusedBuilder<'l, 'a> {
             }
         }
     }
+}
+
+/// The members that the stored ones depend on, these included, in order.
+fn needed(fusion: &Fusion<'_>, unit: &Unit, stored: &[usize]) -> Vec<usize> {
+    let mut needed = vec![];
+    let mut open = stored.to_vec();
+    while let Some(item) = open.pop() {
+        if needed.contains(&item) {
+            continue;
+        }
+        needed.push(item);
+        for &operand in fusion.work.operands(item) {
+            let root = fusion.views.root[operand];
+            if unit.class.contains_key(&root) && fusion.immediate(operand).is_none() {
+                open.push(root);
+            }
+        }
+    }
+    needed.sort_unstable();
+    needed
+}
+
+/// [`columns`] of a unit, given its members that are stored and all that are needed.
+fn unit_columns(layout: &Layout<'_>, unit: &Unit, stored: &[usize], needed: &[usize]) -> usize {
+    let fusion = layout.fusion;
+    let mut views: Vec<Access> = stored.iter().filter_map(|&item| layout.physical[item].clone()).collect();
+    for &item in needed {
+        for &operand in fusion.work.operands(item) {
+            if !unit.class.contains_key(&fusion.views.root[operand]) {
+                views.extend(layout.access(operand));
+            }
+        }
+    }
+    views.retain(|view| view.elements() == unit.elements);
+    columns(unit.elements, unit.elements / unit.segments.unwrap_or(1), &views)
 }
 
 /// Class of a function of two values.

@@ -1,4 +1,4 @@
-//! Grouping: which nodes run in one kernel.
+//! Fusion: which nodes run in one kernel.
 //!
 //! Nodes are taken in execution order; each joins the kernel of an operand (or one that reads the same value) when the loops agree
 //! and no path leads from that kernel through another one back to the node; two kernels that both feed a node are joined
@@ -15,20 +15,20 @@ use pawl_graph::graph::{Graph, Op, Stage};
 /// How a member of a fused unit varies over the unit's loops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Member {
-    /// An element for each.
+    /// One value for each element.
     Full,
-    /// An element for each row.
+    /// One value for each row.
     Row,
-    /// Reduced over rows, for each column (and segment): not seen inside.
+    /// Reduced over rows, for each column (and segment); not read inside the unit.
     FoldColumns,
-    /// Reduced over everything of a segment: not seen inside.
+    /// Reduced over all elements of a segment; not read inside the unit.
     FoldAll,
 }
 
-/// What becomes one kernel (a concatenation: none, or a few copies).
+/// Nodes that become one kernel (a concatenation: no kernel, or a few copies).
 #[derive(Debug, Clone)]
 pub(super) struct Unit {
-    /// Whether this is loops over elements that may take in more nodes.
+    /// Whether the unit is loops over elements, to which more nodes may be added.
     pub fused: bool,
     /// Nodes, ascending. A node may be in several units when it is computed again; it is stored by its home.
     pub members: Vec<usize>,
@@ -40,16 +40,16 @@ pub(super) struct Unit {
     pub cols: Option<usize>,
     /// Segments, when a fold fixes them.
     pub segments: Option<usize>,
-    /// Roots read from elsewhere (some may have become members), and what must have run before.
+    /// Roots that are read from other units (some may have become members), and items that must have run before.
     pub needs: Vec<usize>,
-    /// First node, in execution order: units run in this order as far as what they need allows.
+    /// First node: units run in this order as far as their dependencies allow.
     pub first: usize,
     late: u8,
     closed: bool,
 }
 
 impl Unit {
-    /// Whether a setting keeps other nodes out.
+    /// Whether a setting excludes the unit from fusion.
     pub(super) fn excluded(&self) -> bool {
         self.fused && self.closed
     }
@@ -62,7 +62,7 @@ const ROW: usize = 16 * 1024;
 /// How far back (in units) a node may join a unit that only reads the same value.
 const SIBLINGS: usize = 24;
 
-/// The grouping.
+/// The units of a program.
 #[derive(Debug)]
 pub(super) struct Fusion<'a> {
     pub work: &'a Work,
@@ -93,7 +93,7 @@ impl<'a> Fusion<'a> {
         immediate(self.work, self.views.root[item])
     }
 
-    /// Roots of what an item reads, and what must have run before it.
+    /// Roots that an item reads, and items that must have run before it.
     fn needs(&self, item: usize) -> Vec<usize> {
         let mut needs = Vec::new();
         for &operand in self.work.operands(item) {
@@ -273,7 +273,7 @@ impl<'a> Fusion<'a> {
 
     /// The same of paths that do not lead through `beside`.
     fn reaches_beside(&self, roots: &[usize], unit: usize, beside: usize) -> bool {
-        // All of what came before has to be looked at: a unit of early nodes may need one that has taken in late ones.
+        // All earlier units must be searched: a unit of early nodes may depend on one to which late nodes were added.
         let mut seen = vec![false; self.units.len()];
         (seen[unit], seen[beside]) = (true, true);
         let mut open: Vec<usize> = roots.iter().filter_map(|&r| self.home[r]).collect();
@@ -380,7 +380,7 @@ pub(super) fn is_leaf(work: &Work, item: usize) -> bool {
     matches!(work.op(item), Op::Input(_) | Op::State(_) | Op::Constant(_) | Op::Fill { .. })
 }
 
-/// The number that a root is everywhere, if it is one.
+/// The number that all elements of a root are, if it is a constant.
 pub(super) fn immediate(work: &Work, root: usize) -> Option<f64> {
     match work.op(root) {
         Op::Fill { value, .. } => Some(*value),

@@ -1,4 +1,4 @@
-//! What lowering gives: kernels in execution order, over buffers.
+//! Kernels in execution order, over buffers: the result of lowering.
 
 use std::sync::Arc;
 
@@ -8,12 +8,12 @@ use pawl_graph::{
     graph::{AttentionSpec, BinaryOp, CompareOp, DType, InputId, ReduceOp, StateId, UnaryOp},
 };
 
-/// Where a buffer's bytes are.
+/// Storage of a buffer.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Storage {
     /// Given by the caller for each run; read only.
     Input(InputId),
-    /// A state of the program: lives on between runs.
+    /// A state of the program: persists between runs.
     State(StateId),
     /// Embedded in the program; read only.
     Constant(Arc<Array>),
@@ -23,16 +23,16 @@ pub enum Storage {
     Arena,
 }
 
-/// A run of elements of one dtype.
+/// Contiguous elements of one dtype.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Buffer {
     /// Element type.
     pub dtype: DType,
     /// Number of elements.
     pub elements: usize,
-    /// Where the bytes are.
+    /// Storage.
     pub storage: Storage,
-    /// First and last kernel that touch it.
+    /// Indices of the first and the last kernel that access it.
     pub life: (usize, usize),
 }
 
@@ -43,16 +43,16 @@ impl Buffer {
     }
 }
 
-/// A launch.
+/// One kernel of a program.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Kernel {
-    /// What it does.
+    /// The computation.
     pub body: Body,
-    /// Scope path of the node it was made from (of the last one, when it was fused from several).
+    /// Scope path of the node that it computes (of the last one, if it is fused).
     pub scope: String,
 }
 
-/// What a kernel does.
+/// The computation of a kernel.
 #[derive(Debug, Clone, PartialEq)]
 #[expect(clippy::large_enum_variant, reason = "there are hundreds of kernels, not millions")]
 pub enum Body {
@@ -74,52 +74,52 @@ pub enum Body {
 
 /// Loops over `rows x cols` elements in row-major order, for each of which a program in single-assignment form is run.
 ///
-/// Values are numbered: first the loads, then the instructions. A value's [`Class`] says how it varies. Everything of a row (and all
-/// of a row at once) is at hand when a [`Instruction::Reduce`] needs it, so rows are not split where there is one.
+/// Values are numbered: first the loads, then the instructions. A value's [`Class`] says how it varies. A [`Instruction::Reduce`] needs all columns of a
+/// row, so that kernels with one do not split rows.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fused {
     /// Number of rows.
     pub rows: usize,
     /// Number of columns: elements of a row.
     pub cols: usize,
-    /// What is read: values `0 .. loads.len()`.
+    /// Values `0 .. loads.len()`, read from buffers.
     pub loads: Vec<Load>,
-    /// What is computed: values `loads.len() ..`.
+    /// Values `loads.len() ..`, computed.
     pub code: Vec<Instruction>,
     /// Dtype and class of every value.
     pub values: Vec<(DType, Class)>,
-    /// What is written, an element at a time.
+    /// Values that are written elementwise.
     pub stores: Vec<Store>,
-    /// What is reduced over rows; written when all rows are done.
+    /// Values that are reduced over rows; written after the last row.
     pub folds: Vec<Fold>,
-    /// Rows fall into this many equal runs, each folded for itself.
+    /// Number of equal parts of the rows, each of which is folded separately.
     pub segments: usize,
 }
 
 /// A value read from a buffer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Load {
-    /// From where: seen as `rows * cols` elements (`rows` of them for a row value of a kernel that knows no other form).
+    /// The view that is read: seen as `rows * cols` elements (`rows` of them for a row value of a kernel that knows no other form).
     pub from: Access,
 }
 
 /// A value written to a buffer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Store {
-    /// The value: [`Class::Row`] values are written once a row, others once an element.
+    /// The value: [`Class::Row`] values are written once per row, others once per element.
     pub value: usize,
-    /// Whether one element a row is written.
+    /// Whether one element per row is written.
     pub per_row: bool,
-    /// To where.
+    /// The view that is written.
     pub to: Access,
 }
 
-/// A reduction whose result is not seen by the kernel itself.
+/// A reduction whose result the kernel itself does not read.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fold {
     /// The value reduced.
     pub value: usize,
-    /// How.
+    /// Sum or maximum.
     pub op: ReduceOp,
     /// Whether each column is reduced over the rows of its segment (else all elements of the segment give one).
     pub per_column: bool,
@@ -161,7 +161,7 @@ pub enum Instruction {
 }
 
 impl Instruction {
-    /// Values it reads.
+    /// The values that it reads.
     pub fn operands(&self) -> impl Iterator<Item = usize> {
         let (list, len) = match *self {
             Instruction::Immediate(_) | Instruction::Iota { .. } => ([0; 3], 0),
@@ -199,7 +199,7 @@ impl MatMul {
 pub struct Attention {
     /// Scale and mask.
     pub spec: AttentionSpec,
-    /// What comes before, in [`Op::NormedAttention`](pawl_graph::graph::Op::NormedAttention).
+    /// Normalisation of queries and keys, of [`Op::NormedAttention`](pawl_graph::graph::Op::NormedAttention).
     pub norm: Option<Norm>,
     /// `[b, h, t, d]`
     pub q: Access,
@@ -209,18 +209,18 @@ pub struct Attention {
     pub v: Access,
     /// `[b, h, t, d]`, written
     pub o: Access,
-    /// `[b, h, t, 1]`, written when anyone reads it
+    /// `[b, h, t, 1]`, written if any kernel reads it
     pub lse: Option<Access>,
 }
 
-/// What is done to queries, keys and values: see [`Op::NormedAttention`](pawl_graph::graph::Op::NormedAttention). All contiguous.
+/// Operands of the normalisation of [`Op::NormedAttention`](pawl_graph::graph::Op::NormedAttention). All contiguous.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Norm {
     /// Added to the mean square.
     pub epsilon: f64,
-    /// Of queries `[h, d]`, keys `[g, d]` and values `[g, d]`.
+    /// Biases of queries `[h, d]`, keys `[g, d]` and values `[g, d]`.
     pub biases: [Access; 3],
-    /// `[d]`
+    /// Gain of queries and keys together, `[d]`.
     pub gain: Access,
 }
 
@@ -229,13 +229,13 @@ pub struct Norm {
 pub struct AttentionGrad {
     /// The forward pass; its `lse` is read.
     pub forward: Attention,
-    /// Gradient of the output.
+    /// Gradient of the output, `[b, h, t, d]`, read.
     pub grad: Access,
-    /// Gradient of the queries, written.
+    /// Gradient of the queries, `[b, h, t, d]`, written.
     pub dq: Access,
-    /// Gradient of the keys, written.
+    /// Gradient of the keys, `[b, g, s, d]`, written.
     pub dk: Access,
-    /// Gradient of the values, written.
+    /// Gradient of the values, `[b, g, s, d]`, written.
     pub dv: Access,
     /// With [`Attention::norm`]: gradients of the three biases and of the gain, of each batch and head, written; contiguous.
     pub sums: Option<[Access; 4]>,
@@ -259,21 +259,21 @@ pub struct Lookup {
     pub to: Access,
 }
 
-/// Which collective.
+/// Kind of a collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CollectOp {
-    /// Sum, to all.
+    /// Sum; every rank gets all of it.
     AllReduce,
-    /// Sum, a part to each.
+    /// Sum; each rank gets its own part.
     ReduceScatter,
-    /// Parts joined, to all.
+    /// Concatenation; every rank gets all of it.
     AllGather,
 }
 
-/// A collective. Contiguous. For an all-reduce, `from` and `to` may be one buffer.
+/// A collective over contiguous views. For an all-reduce, `from` and `to` may be one buffer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Collect {
-    /// Which.
+    /// Kind.
     pub op: CollectOp,
     /// This rank's contribution.
     pub from: Access,
@@ -282,7 +282,7 @@ pub struct Collect {
 }
 
 impl Body {
-    /// What is read.
+    /// The views that are read.
     pub fn reads(&self) -> Vec<&Access> {
         match self {
             Body::Fused(f) => f.loads.iter().map(|l| &l.from).collect(),
@@ -297,7 +297,7 @@ impl Body {
         }
     }
 
-    /// What is written.
+    /// The views that are written.
     pub fn writes(&self) -> Vec<&Access> {
         match self {
             Body::Fused(f) => f.stores.iter().map(|s| &s.to).chain(f.folds.iter().map(|f| &f.to)).collect(),
@@ -309,7 +309,7 @@ impl Body {
         }
     }
 
-    /// Floating point operations, a multiplication with its addition counted as 2; elementwise functions as 1.
+    /// Number of floating point operations: a multiply-add counts as 2, an elementwise function as 1.
     pub fn flops(&self) -> u64 {
         let per_head = |a: &Attention| (a.q.elements() * a.k.dims[2]) as u64;
         match self {
@@ -338,7 +338,7 @@ impl Body {
         }
     }
 
-    /// Short name of the kind.
+    /// Short name of the kind: `fused`, `matmul`, ..
     pub fn name(&self) -> &'static str {
         match self {
             Body::Fused(f) if f.code.is_empty() => "copy",

@@ -1,4 +1,4 @@
-//! Which buffer each value is stored in, and how its elements lie there.
+//! Layout: the buffer and the strides in which each value is stored.
 //!
 //! A value is stored row-major in a buffer of its own, but for: outputs; updates that may be written over the state; parts of a
 //! concatenation, which are written where they end up; values that are only read permuted, which are stored that way, and reshapes of those;
@@ -13,11 +13,11 @@ use super::{
 };
 use pawl_graph::graph::{DType, Op};
 
-/// Where everything is stored.
+/// Storage of all values.
 pub(super) struct Layout<'a> {
     pub fusion: &'a Fusion<'a>,
     pub buffers: Vec<Buffer>,
-    /// Where each root is stored, once that is decided.
+    /// The view in which each root is stored, once decided.
     pub physical: Vec<Option<Access>>,
     /// Units in execution order.
     pub order: Vec<usize>,
@@ -76,7 +76,7 @@ impl<'a> Layout<'a> {
         layout
     }
 
-    /// What an item sees of its buffer; `None` for items that are not stored (inside of a kernel, or a number).
+    /// The view of an item's buffer; `None` for items that are not stored (inside a kernel, or a number).
     pub(super) fn access(&self, item: usize) -> Option<Access> {
         let root = self.fusion.views.root[item];
         self.seen(item, root, self.physical[root].as_ref()?)
@@ -173,7 +173,7 @@ impl<'a> Layout<'a> {
         }
     }
 
-    /// Whether nobody needs what is in `buffer` (a state's) once the kernel that computes `root` writes there.
+    /// Whether the content of `buffer` (of a state) is no longer read once the kernel that computes `root` writes it.
     fn may_overwrite(&self, buffer: usize, root: usize) -> bool {
         let home = self.fusion.home[root].expect("checked by `is_free`");
         let writes = match self.fusion.work.op(root) {
@@ -322,14 +322,14 @@ impl<'a> Layout<'a> {
         }
     }
 
-    /// Whether a value lies where what it is made of lies: nothing has to be done for it.
+    /// Whether a value is stored where its operands are stored: no kernel is needed for it.
     pub(super) fn is_alias(&self, item: usize) -> bool {
         let Op::Reshape(shape) = self.fusion.work.op(item) else { return false };
         let own = self.physical[item].as_ref();
         own.is_some() && self.access(self.fusion.work.operands(item)[0]).and_then(|a| a.reshape(shape)).as_ref() == own
     }
 
-    /// A sum over ranks is taken in place when nobody reads this rank's part afterwards.
+    /// A sum over ranks is computed in place when this rank's part is not read afterwards.
     fn collectives(&mut self) {
         for item in 0..self.fusion.work.items.len() {
             if !self.fusion.work.live[item] || !matches!(self.fusion.work.op(item), Op::AllReduce) {

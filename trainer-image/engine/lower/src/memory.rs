@@ -1,18 +1,18 @@
-//! The memory plan: where in one arena each buffer lies, known before anything runs.
+//! The memory plan: the offset of each buffer in one arena, known before the first run.
 
 use super::{Buffer, Storage};
 
 /// Alignment of every buffer, in bytes: a cache line.
 pub const ALIGNMENT: usize = 64;
 
-/// Places of arena buffers.
+/// Offsets of arena buffers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MemoryPlan {
-    /// Byte offset in the arena, for each buffer; `None` for those that lie elsewhere.
+    /// Byte offset in the arena of each buffer; `None` for buffers of other storage.
     pub offsets: Vec<Option<usize>>,
     /// Size of the arena in bytes.
     pub arena: usize,
-    /// Bytes alive at the fullest kernel: no plan needs less.
+    /// Largest number of bytes that are alive at one kernel: a lower bound of every plan's arena.
     pub floor: usize,
 }
 
@@ -21,37 +21,37 @@ pub fn aligned(bytes: usize) -> usize {
     bytes.next_multiple_of(ALIGNMENT)
 }
 
-/// Places buffers one after the other, each at a multiple of [`ALIGNMENT`].
+/// Offsets of consecutive buffers, each a multiple of [`ALIGNMENT`].
 #[derive(Debug, Default)]
 pub struct Packing(usize);
 
 impl Packing {
-    /// The offset of the next buffer, of `bytes` bytes.
+    /// The byte offset of the next buffer, which has `bytes` bytes.
     pub fn add(&mut self, bytes: usize) -> usize {
         let at = self.0;
         self.0 += aligned(bytes);
         at
     }
 
-    /// Bytes of all buffers so far.
+    /// Size in bytes of all buffers so far, with alignment.
     pub fn bytes(&self) -> usize {
         self.0
     }
 }
 
-/// Places of the buffers that a program keeps for itself: its constants, and its outputs until the next run.
+/// Offsets of the buffers that belong to one program: its constants, and its outputs, which last until its next run.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct OwnPlan {
-    /// Byte offset of each buffer; `None` for those that lie elsewhere.
+    /// Byte offset of each buffer; `None` for buffers of other storage.
     pub offsets: Vec<Option<usize>>,
-    /// Byte offset of each output, by its number in the program.
+    /// Byte offset of each output, by its index in the program.
     pub outputs: Vec<usize>,
-    /// Bytes of all.
+    /// Size in bytes of all of them.
     pub bytes: usize,
 }
 
 impl OwnPlan {
-    /// Places the constants and outputs among `buffers` in order.
+    /// Packs the constants and outputs among `buffers` in order.
     pub fn new(buffers: &[Buffer]) -> Self {
         let mut packing = Packing::default();
         let own = |b: &Buffer| matches!(b.storage, Storage::Constant(_) | Storage::Output(_));
@@ -68,7 +68,7 @@ impl OwnPlan {
 }
 
 impl MemoryPlan {
-    /// Places buffers greedily, the largest first, each at the lowest place that is free for all of its life.
+    /// Places buffers greedily, the largest first, each at the lowest offset that is free during its lifetime.
     pub fn new(buffers: &[Buffer]) -> Self {
         let lives = |b: &Buffer| b.storage == Storage::Arena && b.life.0 <= b.life.1;
         let mut by_size: Vec<usize> = (0..buffers.len()).filter(|&i| lives(&buffers[i])).collect();

@@ -1,4 +1,4 @@
-//! Values that are cheaper to compute again than to keep.
+//! Recomputation of values that are cheaper to compute again than to keep.
 //!
 //! Gradients of elementwise expressions read intermediate values of the forward pass: for GELU three of them, all functions of one.
 //! A kernel that can compute such a value from what it already reads and at most one more array does so; then the value is
@@ -54,8 +54,8 @@ pub(super) fn recompute(fusion: &mut Fusion<'_>, pinned: &HashSet<usize>) {
             if fusion.home[value] != Some(unit) || pinned.contains(&value) || readers[value].is_empty() {
                 continue;
             }
-            let of = |narrowed| plan(fusion, unit, value, narrowed, pinned, &readers, &reading, &position);
-            let Some(plan) = of(false).or_else(|| of(true)) else { continue };
+            let tables = RecomputeTables { fusion, pinned, readers: &readers, reading: &reading, position: &position };
+            let Some(plan) = tables.plan(unit, value) else { continue };
             for consumer in std::mem::take(&mut readers[value]) {
                 let into = &mut fusion.units[consumer];
                 for &item in &plan.again {
@@ -77,80 +77,109 @@ pub(super) fn recompute(fusion: &mut Fusion<'_>, pinned: &HashSet<usize>) {
     }
 }
 
-struct Plan {
+/// How to compute a value again.
+struct RecomputePlan {
+    /// The expression: items that are computed again, the value among them.
     again: Vec<usize>,
+    /// The values that the expression reads.
     leaves: Vec<usize>,
-    /// What must have run before, though nobody reads it.
+    /// Items that must have run before, although none of their values is read.
     tokens: Vec<usize>,
 }
 
-/// What has to be computed again for `value`, and from what; `narrowed`: a value that was rounded to fewer bits and widened again is taken from
-/// those bits (which are then kept in its place), not computed from what it was rounded from.
-#[expect(clippy::too_many_arguments, reason = "the tables of one pass")]
-fn plan(
-    fusion: &Fusion<'_>,
-    unit: usize,
-    value: usize,
-    narrowed: bool,
-    pinned: &HashSet<usize>,
-    readers: &[BTreeSet<usize>],
-    reading: &[Vec<(usize, usize)>],
-    position: &[usize],
-) -> Option<Plan> {
-    let of = &fusion.units[unit];
-    (of.class[&value] == Member::Full && !of.excluded()).then_some(())?;
-    for &consumer in &readers[value] {
-        let to = &fusion.units[consumer];
-        let plain = to.fused && to.elements == of.elements && to.members.len() < 128;
-        let seen = reading[consumer].iter().filter(|&&(root, _)| root == value);
-        let whole = seen.clone().all(|&(_, operand)| {
-            let view = &fusion.views.logical[operand];
-            view.is_identity() && view.elements() == of.elements
-        });
-        // A row value that reads the element-wise value through a view of as many elements cannot be: loops are equal.
-        (plain && whole && !to.excluded()).then_some(())?;
+/// The tables of the pass, by item or by unit.
+struct RecomputeTables<'t, 'f> {
+    fusion: &'t Fusion<'f>,
+    /// Items that are stored in any case.
+    pinned: &'t HashSet<usize>,
+    /// For each item, the units that read it.
+    readers: &'t [BTreeSet<usize>],
+    /// For each unit, its [`reads`].
+    reading: &'t [Vec<(usize, usize)>],
+    /// For each unit, its place in execution order.
+    position: &'t [usize],
+}
+
+impl RecomputeTables<'_, '_> {
+    /// How to compute `value`, a member of `unit`, again in all its readers; `None` when that is impossible or costs more than keeping it.
+    fn plan(&self, unit: usize, value: usize) -> Option<RecomputePlan> {
+        self.can_move(unit, value).then_some(())?;
+        let cheap =
+            |narrowed| self.expression(unit, value, narrowed).filter(|plan| self.saves_memory(unit, value, plan));
+        cheap(false).or_else(|| cheap(true))
     }
-    let (mut again, mut leaves, mut tokens, mut cost) = (Vec::new(), Vec::new(), Vec::new(), 0);
-    let mut open = vec![value];
-    while let Some(item) = open.pop() {
-        if again.contains(&item) {
-            continue;
-        }
-        again.push(item);
-        cost += price(fusion.work.op(item))?;
-        (cost <= COST).then_some(())?;
-        for &operand in fusion.work.operands(item) {
-            let root = fusion.views.root[operand];
-            if fusion.immediate(operand).is_some() {
+
+    /// Whether all readers loop over the elements of `value` as its own unit does.
+    fn can_move(&self, unit: usize, value: usize) -> bool {
+        let of = &self.fusion.units[unit];
+        let fits = |consumer: usize| {
+            let to = &self.fusion.units[consumer];
+            let plain = to.fused && to.elements == of.elements && to.members.len() < 128;
+            let mut seen = self.reading[consumer].iter().filter(|&&(root, _)| root == value);
+            // A row value that reads the element-wise value through a view of as many elements cannot be: loops are equal.
+            plain
+                && !to.excluded()
+                && seen.all(|&(_, operand)| {
+                    let view = &self.fusion.views.logical[operand];
+                    view.is_identity() && view.elements() == of.elements
+                })
+        };
+        of.class[&value] == Member::Full && !of.excluded() && self.readers[value].iter().all(|&unit| fits(unit))
+    }
+
+    /// The expression of `value` over values that are stored, if it is cheap. With `narrowed`, a value that was rounded to fewer bits and widened again
+    /// is read from those bits (which are then kept in its place), not computed from the value that was rounded.
+    fn expression(&self, unit: usize, value: usize, narrowed: bool) -> Option<RecomputePlan> {
+        let Self { fusion, pinned, readers, .. } = *self;
+        let of = &fusion.units[unit];
+        let (mut again, mut leaves, mut tokens, mut cost) = (Vec::new(), Vec::new(), Vec::new(), 0);
+        let mut open = vec![value];
+        while let Some(item) = open.pop() {
+            if again.contains(&item) {
                 continue;
             }
-            let fewer = fusion.work.meta(root).dtype.bytes() < fusion.work.meta(item).dtype.bytes();
-            let bits = narrowed && fewer && matches!(fusion.work.op(item), Op::Cast(_));
-            let kept = bits || pinned.contains(&root) || !readers[root].is_empty();
-            match of.class.get(&root) {
-                Some(Member::Full) if !kept => open.push(root),
-                _ => leaves.push(root),
+            again.push(item);
+            cost += price(fusion.work.op(item))?;
+            (cost <= COST).then_some(())?;
+            for &operand in fusion.work.operands(item) {
+                let root = fusion.views.root[operand];
+                if fusion.immediate(operand).is_some() {
+                    continue;
+                }
+                let fewer = fusion.work.meta(root).dtype.bytes() < fusion.work.meta(item).dtype.bytes();
+                let bits = narrowed && fewer && matches!(fusion.work.op(item), Op::Cast(_));
+                let kept = bits || pinned.contains(&root) || !readers[root].is_empty();
+                match of.class.get(&root) {
+                    Some(Member::Full) if !kept => open.push(root),
+                    _ => leaves.push(root),
+                }
+                tokens.extend(&fusion.views.tokens[operand]);
             }
-            tokens.extend(&fusion.views.tokens[operand]);
         }
+        leaves.sort_unstable();
+        leaves.dedup();
+        again.sort_unstable();
+        Some(RecomputePlan { again, leaves, tokens })
     }
-    leaves.sort_unstable();
-    leaves.dedup();
-    let large = |root: usize| fusion.work.meta(root).shape.elements() * 4 > of.elements;
-    let leaf = |root: usize| super::fuse::is_leaf(fusion.work, root);
-    for &consumer in &readers[value] {
-        let known = |root: usize| {
-            fusion.units[consumer].class.contains_key(&root) || reading[consumer].iter().any(|&(r, _)| r == root)
-        };
-        let more = leaves.iter().filter(|&&root| large(root) && !known(root)).count();
-        let longer = leaves.iter().filter(|&&root| {
-            let last = readers[root].iter().map(|&u| position[u]).max().unwrap_or(0);
-            large(root) && !leaf(root) && !pinned.contains(&root) && last < position[consumer]
-        });
-        (more <= 1 && longer.count() <= 1).then_some(())?;
+
+    /// Whether each reader reads at most one large value more than before, and keeps at most one alive for longer.
+    fn saves_memory(&self, unit: usize, value: usize, plan: &RecomputePlan) -> bool {
+        let Self { fusion, pinned, readers, reading, position } = *self;
+        let elements = fusion.units[unit].elements;
+        let large = |root: usize| fusion.work.meta(root).shape.elements() * 4 > elements;
+        let leaf = |root: usize| super::fuse::is_leaf(fusion.work, root);
+        readers[value].iter().all(|&consumer| {
+            let known = |root: usize| {
+                fusion.units[consumer].class.contains_key(&root) || reading[consumer].iter().any(|&(r, _)| r == root)
+            };
+            let more = plan.leaves.iter().filter(|&&root| large(root) && !known(root));
+            let longer = plan.leaves.iter().filter(|&&root| {
+                let last = readers[root].iter().map(|&u| position[u]).max().unwrap_or(0);
+                large(root) && !leaf(root) && !pinned.contains(&root) && last < position[consumer]
+            });
+            more.count() <= 1 && longer.count() <= 1
+        })
     }
-    again.sort_unstable();
-    Some(Plan { again, leaves, tokens })
 }
 
 /// Cost of an operator for an element, in additions; `None` when it is not computed again.

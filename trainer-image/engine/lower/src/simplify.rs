@@ -1,4 +1,4 @@
-//! A working copy of a program, in the forms that lowering knows.
+//! A working copy of a program in canonical form.
 
 use pawl_graph::graph::{BinaryOp, DType, Meta, Node, NodeId, Op, Program, ReduceOp, Shape, StateId};
 
@@ -13,7 +13,7 @@ pub(super) struct Item {
 /// The working copy: like the program's graph, in execution order.
 ///
 /// Differences: sums of disjoint paddings are concatenations, reductions run over neighbouring axes, layout operators and casts that
-/// change nothing are gone, and [`Work::live`] tells what is needed.
+/// change nothing are removed, and [`Work::live`] marks the items that are needed.
 #[derive(Debug, Default)]
 pub(super) struct Work {
     pub items: Vec<Item>,
@@ -186,10 +186,10 @@ impl Work {
     }
 }
 
-/// A slice of an elementwise value (a product with its bias) of which nothing but slices is read: each slice is better computed by its own
-/// reader from slices of the operands than all of them written and read again.
+/// A slice of an elementwise value (a product with its bias) of which only slices are read: it is faster to compute each slice in its reader, from
+/// slices of the operands, than to write the whole value and read it again.
 struct Sunk {
-    /// The elementwise value, and what is computed again of its operands.
+    /// The elementwise value, and those of its operands that are computed again.
     value: NodeId,
     again: Vec<NodeId>,
     /// Layout operators from the value to the slice, with their shapes.
@@ -229,7 +229,7 @@ impl Sunk {
     }
 }
 
-/// Whether all that reads a value, through views and casts, are slices.
+/// Whether only slices read a value, through views and casts.
 fn only_sliced(program: &Program, value: NodeId, users: &[Vec<NodeId>]) -> bool {
     users[value.index()].iter().all(|&user| match &program.graph.node(user).op {
         // What an output or an update names is noted as its own reader.
@@ -243,7 +243,7 @@ fn only_sliced(program: &Program, value: NodeId, users: &[Vec<NodeId>]) -> bool 
 /// A tree of additions whose leaves are paddings along one axis that do not overlap: the gradient of slicing one value.
 struct PadSum {
     axis: usize,
-    /// What is padded, and where it starts.
+    /// The padded values, each with its start along the axis.
     parts: Vec<(NodeId, usize)>,
 }
 
@@ -271,7 +271,7 @@ impl PadSum {
     }
 }
 
-/// Roots, views and order: what every later step asks about values.
+/// Roots, views and order of values, for the later steps.
 #[derive(Debug)]
 pub(super) struct Views {
     /// The item that holds the elements that an item sees: itself, unless it is a layout operator.

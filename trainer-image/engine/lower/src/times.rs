@@ -1,30 +1,30 @@
-//! Where the time goes.
+//! Times of kernels.
 
 use crate::Lowered;
 
-/// Time of one kernel, over all runs so far.
+/// Time of one kernel, summed over runs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KernelTime {
     /// Name of the program.
     pub program: String,
-    /// Number of the kernel in it, as in the dump.
+    /// Index of the kernel in the program, as in [`Lowered::dump_kernels`].
     pub kernel: usize,
-    /// Kind.
+    /// Kind: see [`Body::name`](crate::Body::name).
     pub kind: &'static str,
     /// Scope path.
     pub scope: String,
-    /// Times it ran.
+    /// Number of runs.
     pub runs: u64,
-    /// Seconds in all.
+    /// Seconds, summed over all runs.
     pub seconds: f64,
-    /// Bytes it reads and writes in a run, each element once.
+    /// Bytes read and written per run, each element counted once.
     pub bytes: usize,
-    /// Floating point operations of a run.
+    /// Floating point operations per run.
     pub flops: u64,
 }
 
 impl Lowered {
-    /// The time of each kernel, given the seconds that each took in `runs` runs.
+    /// The time of each kernel, given the seconds of each, summed over `runs` runs.
     pub fn times(&self, seconds: &[f64], runs: u64) -> Vec<KernelTime> {
         let time = |(index, (kernel, &seconds)): (usize, (&crate::Kernel, &f64))| KernelTime {
             program: self.name.clone(),

@@ -1,4 +1,4 @@
-//! A program with its data, what it gives, and how far apart two results are.
+//! A program with its data, its results, and the distance between two results.
 
 use pawl_graph::{
     array::{Array, Data, View},
@@ -16,7 +16,7 @@ pub struct Case {
     pub inputs: Vec<Array>,
 }
 
-/// What a case gave.
+/// Results of a case.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
     /// Outputs of each run, by name.
@@ -57,7 +57,7 @@ impl Case {
     /// Runs the case `runs` times.
     ///
     /// # Errors
-    /// When the executor says so.
+    /// When the executor does not compile or run it.
     pub fn run(&self, executor: &dyn Executor, options: &ExecOptions, runs: usize) -> Result<Outcome, ExecError> {
         let mut exe = executor.compile(std::slice::from_ref(&self.program), options)?;
         let views: Vec<View<'_>> = self.inputs.iter().map(Array::view).collect();

@@ -39,7 +39,11 @@
 //! ```
 
 mod case;
+pub mod operators;
 mod programs;
+mod training;
 
 pub use case::{Case, Outcome, read_outputs};
+pub use operators::{OperatorCase, operator_cases};
 pub use programs::{normed_heads, random_case, transformer};
+pub use training::{recipes, training};

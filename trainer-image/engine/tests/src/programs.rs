@@ -28,8 +28,42 @@ pub fn random_case(seed: u64, size: usize) -> Case {
         let a = pool[rng.below(pool.len())];
         let other = pool[rng.below(pool.len())];
         let mate = if other.shape() == a.shape() { other } else { other.mean([0]) };
-        let h = a.dim(0);
-        let next = b.scope(&format!("node.{}", i % 3), || match rng.below(31) {
+        let operands = Operands { a, other, mate, x, y, v, counter };
+        let next = b.scope(&format!("node.{}", i % 3), || operands.operator(rng.below(31), i));
+        // Long columns of concatenations would only be slow.
+        pool.push(if next.dim(0) > 40 { next.slice(0, 0, 7) } else { next });
+    }
+    let last = pool.len().saturating_sub(3);
+    let loss = pool[last..].iter().map(|p| p.tanh().mean_all()).reduce(|sum, part| sum + part);
+    let loss = loss.unwrap_or_else(|| x.mean_all());
+    b.output("loss", loss);
+    b.output("last", *pool.last().unwrap_or(&x));
+    for (parameter, gradient) in [w, v, table].into_iter().zip(gradients(loss, &[w, v, table])) {
+        if let Some(gradient) = gradient {
+            b.update(parameter, parameter - gradient * 0.1);
+        }
+    }
+    Case::new(b.finish().expect("random programs are well formed"), seed)
+}
+
+/// Operands of one operator of a random program.
+struct Operands<'b> {
+    a: Var<'b>,
+    other: Var<'b>,
+    /// `other`, in a shape that broadcasts to that of `a`.
+    mate: Var<'b>,
+    x: Var<'b>,
+    y: Var<'b>,
+    v: Var<'b>,
+    counter: Var<'b>,
+}
+
+impl<'b> Operands<'b> {
+    /// Expression `which` of 31, as operator `i` of the program.
+    fn operator(&self, which: usize, i: usize) -> Var<'b> {
+        let Self { a, other, mate, x, y, v, counter } = *self;
+        let (b, h, n) = (a.builder(), a.dim(0), a.dim(1));
+        match which {
             0 => a.tanh(),
             1 => a.sigmoid() - mate,
             2 => (a.tanh() * 0.5).exp(),
@@ -60,26 +94,13 @@ pub fn random_case(seed: u64, size: usize) -> Case {
             27 => a.gather(1, b.iota(0, [n])).softmax(),
             28 => {
                 let [q, kv] = [a, other].map(|v| v.tanh().reshape([1, 1, v.dim(0), n]));
-                let spec = AttentionSpec { scale: 0.3, causal: h <= other.dim(0) && i % 2 == 0 };
+                let spec = AttentionSpec { scale: 0.3, causal: h <= other.dim(0) && i.is_multiple_of(2) };
                 q.attention(kv, kv * 0.5, spec).reshape([h, n])
             }
             29 => (a * b.random(&format!("draw {i}"), counter, [h, n])).silu(),
             _ => a.cast(DType::BF16).cast(DType::F32) * 0.0 + a.stop_gradient() * 0.25,
-        });
-        // Long columns of concatenations would only be slow.
-        pool.push(if next.dim(0) > 40 { next.slice(0, 0, 7) } else { next });
-    }
-    let last = pool.len().saturating_sub(3);
-    let loss = pool[last..].iter().map(|p| p.tanh().mean_all()).reduce(|sum, part| sum + part);
-    let loss = loss.unwrap_or_else(|| x.mean_all());
-    b.output("loss", loss);
-    b.output("last", *pool.last().unwrap_or(&x));
-    for (parameter, gradient) in [w, v, table].into_iter().zip(gradients(loss, &[w, v, table])) {
-        if let Some(gradient) = gradient {
-            b.update(parameter, parameter - gradient * 0.1);
         }
     }
-    Case::new(b.finish().expect("random programs are well formed"), seed)
 }
 
 /// A forward program like the workloads': two transformer blocks with normed queries and keys, stochastic depth, a spectral and a pointwise loss.
@@ -163,9 +184,9 @@ pub fn normed_heads([batch, heads, rows, width]: [usize; 4], causal: bool) -> Re
     let x = b.input("x", DType::F32, [batch, rows, 24]);
     let uniform = |name: &str, shape: &[usize], bound: f64| b.parameter(name, shape, Init::Uniform { bound });
     let product = x.matmul_t(uniform("weight", &[3 * heads * width, 24], 1.0));
-    let apart = (product + uniform("bias", &[3 * heads * width], 1.0)).reshape([batch, rows, 3, heads, width]);
-    let apart = apart.permute([2, 0, 3, 1, 4]);
-    let part = |part: usize| apart.slice(0, part, 1).reshape([batch, heads, rows, width]);
+    let split = (product + uniform("bias", &[3 * heads * width], 1.0)).reshape([batch, rows, 3, heads, width]);
+    let split = split.permute([2, 0, 3, 1, 4]);
+    let part = |part: usize| split.slice(0, part, 1).reshape([batch, heads, rows, width]);
     let [q, k] =
         [(0, "gain_q"), (1, "gain_k")].map(|(at, gain)| part(at).rms_norm(1e-3) * uniform(gain, &[width], 2.0));
     let mixed = q.attention(k, part(2), AttentionSpec { scale: 0.2, causal });

@@ -32,10 +32,10 @@ pub enum Method {
     Full,
 }
 
-/// A matrix of a block.
+/// A projection of a block: a matrix that can have an adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Target {
+pub enum Projection {
     /// Queries.
     Q,
     /// Keys.
@@ -117,20 +117,21 @@ impl Architecture {
     }
 
     /// `(outputs, inputs)` of a matrix of a block.
-    pub fn matrix(&self, target: Target) -> (usize, usize) {
+    pub fn matrix(&self, projection: Projection) -> (usize, usize) {
         let (queries, keys) = (self.heads * self.head_size, self.kv_heads * self.head_size);
-        match target {
-            Target::Q => (queries, self.width),
-            Target::K | Target::V => (keys, self.width),
-            Target::O => (self.width, queries),
-            Target::Gate | Target::Up => (self.feed_forward, self.width),
-            Target::Down => (self.width, self.feed_forward),
+        match projection {
+            Projection::Q => (queries, self.width),
+            Projection::K | Projection::V => (keys, self.width),
+            Projection::O => (self.width, queries),
+            Projection::Gate | Projection::Up => (self.feed_forward, self.width),
+            Projection::Down => (self.width, self.feed_forward),
         }
     }
 
     /// Parameters of one block.
     pub fn block_parameters(&self) -> u64 {
-        let matrices: usize = Target::ALL.iter().map(|&target| self.matrix(target)).map(|(m, n)| m * n).sum();
+        let matrices: usize =
+            Projection::ALL.iter().map(|&projection| self.matrix(projection)).map(|(m, n)| m * n).sum();
         (matrices + 2 * self.width) as u64
     }
 
@@ -142,9 +143,9 @@ impl Architecture {
     }
 
     /// Parameters of adapters of `rank` on `targets` of every block.
-    pub fn adapter_parameters(&self, rank: usize, targets: &[Target]) -> u64 {
-        let of = |&target: &Target| {
-            let (outputs, inputs) = self.matrix(target);
+    pub fn adapter_parameters(&self, rank: usize, targets: &[Projection]) -> u64 {
+        let of = |&projection: &Projection| {
+            let (outputs, inputs) = self.matrix(projection);
             rank * (outputs + inputs)
         };
         self.layers as u64 * targets.iter().map(of).sum::<usize>() as u64
@@ -163,7 +164,7 @@ impl Architecture {
     }
 }
 
-impl Target {
+impl Projection {
     /// All matrices of a block.
     pub const ALL: [Self; 7] = [Self::Q, Self::K, Self::V, Self::O, Self::Gate, Self::Up, Self::Down];
 

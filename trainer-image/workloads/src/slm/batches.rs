@@ -1,6 +1,6 @@
 //! Batches of windows, and the metrics of their evaluation.
 
-use super::Plan;
+use super::SlmSetup;
 use super::corpus::{Corpus, Documents, Window};
 use super::diagnosis::Diagnoses;
 use super::loss::IGNORED;
@@ -17,7 +17,7 @@ const LOSS_SUMS: usize = 2;
 
 /// The opened data of a job.
 pub struct Batches {
-    plan: Arc<Plan>,
+    setup: Arc<SlmSetup>,
     programs: Arc<Programs>,
     corpus: Corpus,
     /// The order of the training documents, if an item is a document.
@@ -27,33 +27,33 @@ pub struct Batches {
 }
 
 impl Batches {
-    pub fn new(plan: Arc<Plan>, programs: Arc<Programs>, corpus: Corpus) -> Self {
-        let documents = corpus.documents(Split::Train).filter(|_| plan.config.data.by_document(Split::Train));
-        let order = documents.map(|documents| Shuffle::new(plan.seed, "slm.documents", documents.count(), 1));
+    pub fn new(setup: Arc<SlmSetup>, programs: Arc<Programs>, corpus: Corpus) -> Self {
+        let documents = corpus.documents(Split::Train).filter(|_| setup.config.data.by_document(Split::Train));
+        let order = documents.map(|documents| Shuffle::new(setup.seed, "slm.documents", documents.count(), 1));
         let diagnoses = corpus.codes().map(|codes| Diagnoses { codes });
-        Self { plan, programs, corpus, order, diagnoses }
+        Self { setup, programs, corpus, order, diagnoses }
     }
 
     /// The window of training item `item`, counted over the whole run: a document, a random window, or as prescribed by a file.
     fn training(&self, item: u64) -> Window {
-        let len = self.plan.config.sequence;
+        let len = self.setup.config.sequence;
         if let (Some(order), Some(documents)) = (&self.order, self.corpus.documents(Split::Train)) {
             return documents.window(order.sample(item), len);
         }
         let choices = (self.corpus.len(Split::Train) - len) as u64;
         let start = self.corpus.prescribed(item);
-        let start = start.unwrap_or_else(|| Stream::named(self.plan.seed, "slm.windows").below(item, choices));
+        let start = start.unwrap_or_else(|| Stream::named(self.setup.seed, "slm.windows").below(item, choices));
         Window { start: start.min(choices - 1) as usize, len }
     }
 
     /// The documents of the validation split, where those are evaluated.
     fn validation_documents(&self) -> Option<&Documents> {
-        self.corpus.documents(Split::Validation).filter(|_| self.plan.config.data.by_document(Split::Validation))
+        self.corpus.documents(Split::Validation).filter(|_| self.setup.config.data.by_document(Split::Validation))
     }
 
     /// Window `number` of the validation split, if it is evaluated.
     fn validation(&self, number: usize) -> Option<Window> {
-        let sequence = self.plan.config.sequence;
+        let sequence = self.setup.config.sequence;
         let evaluated = number < self.evaluated();
         evaluated.then(|| match self.validation_documents() {
             Some(documents) => documents.window(number, sequence),
@@ -65,14 +65,14 @@ impl Batches {
     fn evaluated(&self) -> usize {
         let windows = match self.validation_documents() {
             Some(documents) => documents.count(),
-            None => (self.corpus.len(Split::Validation) - 1) / self.plan.config.sequence,
+            None => (self.corpus.len(Split::Validation) - 1) / self.setup.config.sequence,
         };
-        windows.min(self.plan.config.evaluation.windows)
+        windows.min(self.setup.config.evaluation.windows)
     }
 
     /// The documents of a split, if their prompts are masked.
     fn masked(&self, split: Split) -> Option<&Documents> {
-        self.corpus.documents(split).filter(|_| self.plan.config.data.mask_prompt)
+        self.corpus.documents(split).filter(|_| self.setup.config.data.mask_prompt)
     }
 
     /// Number of targets of a training window that count, computed from the positions of documents without reading tokens.
@@ -85,16 +85,16 @@ impl Batches {
     /// of its micro-batches, it thus gets the mean over all its targets. A step without any has a loss of 0.
     fn normalizer(&self, items: u64) -> f32 {
         if self.order.is_none() && self.masked(Split::Train).is_none() {
-            return (self.plan.batch * self.plan.config.sequence) as f32;
+            return (self.setup.batch * self.setup.config.sequence) as f32;
         }
-        let targets: usize = self.plan.step(items).map(|item| self.count(self.training(item))).sum();
-        (targets.max(1) as f64 / self.plan.micro_batches() as f64) as f32
+        let targets: usize = self.setup.step(items).map(|item| self.count(self.training(item))).sum();
+        (targets.max(1) as f64 / self.setup.micro_batches() as f64) as f32
     }
 
     /// Writes a window into row `row` of tokens and targets; where there is none, nothing counts.
     fn fill(&self, split: Split, window: Option<Window>, row: usize, batch: &mut Batch) -> Result<(), WorkloadError> {
-        let sequence = self.plan.config.sequence;
-        let vocabulary = self.plan.config.architecture.vocabulary as u32;
+        let sequence = self.setup.config.sequence;
+        let vocabulary = self.setup.config.architecture.vocabulary as u32;
         let window = window.unwrap_or(Window { start: 0, len: 0 });
         for (shift, array) in batch.inputs.iter_mut().take(2).enumerate() {
             let Elements::U32(out) = array.data_mut() else { unreachable!("tokens are integers") };
@@ -134,27 +134,27 @@ impl Batches {
 impl Data for Batches {
     fn train(&self, at: At, batch: &mut Batch) -> Result<(), WorkloadError> {
         batch.fit(0, &self.programs.train[0])?;
-        let first = self.plan.first_item(at);
-        for row in 0..self.plan.batch {
+        let first = self.setup.first_item(at);
+        for row in 0..self.setup.batch {
             self.fill(Split::Train, Some(self.training(first + row as u64)), row, batch)?;
         }
         if let Some(Elements::F32(out)) = batch.inputs.get_mut(2).map(Array::data_mut) {
             out.fill(self.normalizer(at.items));
         }
         if let Some(Elements::U32(out)) = batch.inputs.get_mut(3).map(Array::data_mut) {
-            out.fill(self.plan.counter(at));
+            out.fill(self.setup.counter(at));
         }
         Ok(())
     }
 
     fn evaluations(&self) -> usize {
-        self.evaluated().div_ceil(self.plan.evaluation_batch)
+        self.evaluated().div_ceil(self.setup.evaluation_batch)
     }
 
     fn evaluation(&self, index: usize) -> Result<Batch, WorkloadError> {
         let mut batch = Batch::default();
         batch.fit(0, &self.programs.evaluation[0])?;
-        let (rows, sequence) = (self.plan.evaluation_batch, self.plan.config.sequence);
+        let (rows, sequence) = (self.setup.evaluation_batch, self.setup.config.sequence);
         for row in 0..rows {
             let number = index * rows + row;
             // Padding of the last batch does not count.
@@ -175,7 +175,7 @@ impl Data for Batches {
         let (losses, sums) = sums.split_at_mut(LOSS_SUMS);
         losses.iter_mut().zip(outputs).for_each(|(sum, output)| *sum += output.item());
         let (Some(diagnoses), [_, _, ranks, likeliest]) = (&self.diagnoses, outputs) else { return };
-        let documents = index * self.plan.evaluation_batch..;
+        let documents = index * self.setup.evaluation_batch..;
         for ((number, rank), likeliest) in documents.zip(ranks.to_f64()).zip(likeliest.to_f64()) {
             if let Some((_, code)) = self.code(number) {
                 diagnoses.add(code, rank, likeliest as u32, sums);

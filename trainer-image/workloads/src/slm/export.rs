@@ -1,7 +1,7 @@
 //! Exports trained weights as a safetensors file that Hugging Face libraries can load: adapters merged, in their naming.
 
 use super::SlmJob;
-use super::architecture::{Method, Target};
+use super::architecture::{Method, Projection};
 use super::config::Config;
 use super::model::EPSILON;
 use super::weights::Weights;
@@ -134,10 +134,10 @@ fn merged(
         _ => StateDecl { meta: pawl_graph::graph::Meta::new(weights.storage.frozen, &decl.meta.shape), ..decl.clone() },
     };
     let mut values = narrowed(&initial_value(&[&stored], &stored, seed)?);
-    let pairs = (0..config.architecture.layers).flat_map(|layer| Target::ALL.map(|target| (layer, target)));
-    let adapted = pairs.into_iter().find(|&(layer, target)| Weights::matrix_name(layer, target) == decl.name);
-    if let Some((layer, target)) = adapted.filter(|(_, target)| config.lora.targets.contains(target)) {
-        let [down, up] = weights.adapter_decls(layer, target);
+    let pairs = (0..config.architecture.layers).flat_map(|layer| Projection::ALL.map(|projection| (layer, projection)));
+    let adapted = pairs.into_iter().find(|&(layer, projection)| Weights::matrix_name(layer, projection) == decl.name);
+    if let Some((layer, projection)) = adapted.filter(|(_, projection)| config.lora.targets.contains(projection)) {
+        let [down, up] = weights.adapter_decls(layer, projection);
         let (rank, inputs) = (down.meta.shape[0], down.meta.shape[1]);
         let (down, up) = (learnt(&down)?, learnt(&up)?);
         let scale = (config.lora.alpha / config.lora.rank as f64) as f32;

@@ -18,7 +18,7 @@ pub mod weights;
 
 use crate::random::mix;
 use crate::workload::{At, Data, Job, Optimization, Programs, RateDecay, Request, Workload, WorkloadError};
-use architecture::{Method, Size, Target};
+use architecture::{Method, Projection, Size};
 use batches::Batches;
 use config::{Config, Layout, Source};
 use corpus::{Corpus, Dialogues};
@@ -60,7 +60,7 @@ impl Workload for Slm {
 
 /// A validated launch.
 pub struct SlmJob {
-    plan: Arc<Plan>,
+    setup: Arc<SlmSetup>,
     programs: Arc<Programs>,
     optimization: Optimization,
     files: Option<WeightFiles>,
@@ -69,7 +69,7 @@ pub struct SlmJob {
 
 /// Inputs of the batches.
 #[derive(Debug)]
-struct Plan {
+struct SlmSetup {
     config: Config,
     storage: Storage,
     batch: usize,
@@ -89,43 +89,43 @@ impl SlmJob {
     /// Names the field, the value and the remedy.
     pub fn new(request: &Request) -> Result<Self, WorkloadError> {
         let settings = &request.settings;
-        let plan = Plan::new(request)?;
-        let directory = plan.config.weights.as_deref();
+        let setup = SlmSetup::new(request)?;
+        let directory = setup.config.weights.as_deref();
         let files = directory.map(|directory| WeightFiles::open(Path::new(directory))).transpose()?;
-        let weights = Weights { config: &plan.config, storage: plan.storage, files: files.as_ref() };
+        let weights = Weights { config: &setup.config, storage: setup.storage, files: files.as_ref() };
         if let Some(files) = &files {
             files.check(weights.all().iter())?;
         }
-        let vocabulary = plan.config.architecture.vocabulary;
-        let tokenizer = plan.config.tokenizer().map(|path| Tokenizer::open(&path, vocabulary)).transpose()?;
+        let vocabulary = setup.config.architecture.vocabulary;
+        let tokenizer = setup.config.tokenizer().map(|path| Tokenizer::open(&path, vocabulary)).transpose()?;
         let model = Model {
-            config: &plan.config,
+            config: &setup.config,
             weights,
             // Only bfloat16 has the range that a residual stream needs.
             stream: if settings.precision == Some(Precision::Bf16) { DType::BF16 } else { DType::F32 },
             rope_cached: settings.rope_cache == Some(RopeCache::Cached),
         };
         let programs = Programs {
-            train: vec![model.training(plan.batch)?],
-            evaluation: vec![model.evaluation(plan.evaluation_batch)?],
+            train: vec![model.training(setup.batch)?],
+            evaluation: vec![model.evaluation(setup.evaluation_batch)?],
             regions: REGIONS,
         };
-        let optimization = optimization(settings, &plan.config)?;
-        Ok(Self { plan: Arc::new(plan), programs: Arc::new(programs), optimization, files, tokenizer })
+        let optimization = optimization(settings, &setup.config)?;
+        Ok(Self { setup: Arc::new(setup), programs: Arc::new(programs), optimization, files, tokenizer })
     }
 
     /// The complete configuration.
     pub fn config(&self) -> &Config {
-        &self.plan.config
+        &self.setup.config
     }
 
     /// The states as this launch stores them.
     pub fn weights(&self) -> Weights<'_> {
-        Weights { config: &self.plan.config, storage: self.plan.storage, files: self.files.as_ref() }
+        Weights { config: &self.setup.config, storage: self.setup.storage, files: self.files.as_ref() }
     }
 }
 
-impl Plan {
+impl SlmSetup {
     fn new(request: &Request) -> Result<Self, WorkloadError> {
         let settings = &request.settings;
         let config = Config::parse(&request.config, settings.workload.as_ref().unwrap_or(&Default::default()))?;
@@ -138,10 +138,12 @@ impl Plan {
                 "quantizes frozen weights to 8 bits, and workload.config.method Full has none: set Lora, or remove it";
             return Err(WorkloadError::setting("weightQuantization", "Int8", problem));
         }
-        let odd = Target::ALL.iter().find(|&&t| config.architecture.matrix(t).0 % 4 != 0);
-        if let (true, Some(target)) = (quantized, odd) {
-            let problem =
-                format!("packs four rows, and the number of rows of matrix {} is not divisible by 4", target.path());
+        let odd = Projection::ALL.iter().find(|&&t| config.architecture.matrix(t).0 % 4 != 0);
+        if let (true, Some(projection)) = (quantized, odd) {
+            let problem = format!(
+                "packs four rows, and the number of rows of matrix {} is not divisible by 4",
+                projection.path()
+            );
             return Err(WorkloadError::setting("weightQuantization", "Int8", problem));
         }
         let batch = settings.batch().max(1) as usize;
@@ -213,11 +215,11 @@ impl Job for SlmJob {
     }
 
     fn items_per_batch(&self) -> u32 {
-        self.plan.batch as u32
+        self.setup.batch as u32
     }
 
     fn items_per_epoch(&self) -> u64 {
-        self.plan.items_per_epoch
+        self.setup.items_per_epoch
     }
 
     fn variant(&self, _at: At) -> usize {
@@ -233,8 +235,8 @@ impl Job for SlmJob {
     }
 
     fn open(&self, root: &Path, progress: crate::store::OnProgress<'_>) -> Result<Arc<dyn Data>, WorkloadError> {
-        let corpus = Corpus::open(&self.plan.config, self.tokenizer.as_ref(), root, progress)?;
-        Ok(Arc::new(Batches::new(Arc::clone(&self.plan), Arc::clone(&self.programs), corpus)))
+        let corpus = Corpus::open(&self.setup.config, self.tokenizer.as_ref(), root, progress)?;
+        Ok(Arc::new(Batches::new(Arc::clone(&self.setup), Arc::clone(&self.programs), corpus)))
     }
 }
 

@@ -1,6 +1,6 @@
 //! The decoder: pre-norm blocks of grouped-query attention and SwiGLU, with optional adapters.
 
-use super::architecture::{Method, Target};
+use super::architecture::{Method, Projection};
 use super::config::{Config, Source};
 use super::loss::{CrossEntropy, Head, chunk_rows};
 use super::ranking::Ranking;
@@ -142,37 +142,37 @@ impl<'b> Pass<'_, 'b> {
         let of = &self.model.config.architecture;
         let n = self.norm(&format!("model.layers.{layer}.input_layernorm.weight"), x);
         let sequence = self.model.config.sequence;
-        let [q, k, v] = self.linears(layer, [Target::Q, Target::K, Target::V], n);
+        let [q, k, v] = self.linears(layer, [Projection::Q, Projection::K, Projection::V], n);
         let heads = |x: Var<'b>, heads: usize| x.reshape([self.batch, sequence, heads, of.head_size]);
         let turned = |x: Var<'b>| self.tables.rotate(x, self.model.stream).permute([0, 2, 1, 3]).cast(DType::F32);
         let (q, k) = (turned(heads(q, of.heads)), turned(heads(k, of.kv_heads)));
         let v = heads(v, of.kv_heads).permute([0, 2, 1, 3]);
         let spec = AttentionSpec { scale: 1.0 / (of.head_size as f64).sqrt(), causal: true };
         let o = q.attention(k, v, spec).permute([0, 2, 1, 3]);
-        self.linear(layer, Target::O, o.reshape([self.batch * sequence, of.heads * of.head_size]))
+        self.linear(layer, Projection::O, o.reshape([self.batch * sequence, of.heads * of.head_size]))
     }
 
     fn feed_forward(&self, layer: usize, x: Var<'b>) -> Var<'b> {
         let n = self.norm(&format!("model.layers.{layer}.post_attention_layernorm.weight"), x);
-        let [gate, up] = self.linears(layer, [Target::Gate, Target::Up], n);
+        let [gate, up] = self.linears(layer, [Projection::Gate, Projection::Up], n);
         let gated = match self.model.config.method {
             Method::Full => self.b.scope("gated", || self.settle(gate.silu() * up)),
             // With adapters, less is stored: the product has no trainable weight.
             Method::Lora => gate.silu() * up,
         };
-        self.linear(layer, Target::Down, gated)
+        self.linear(layer, Projection::Down, gated)
     }
 
     /// [`Pass::linear`] of several matrices. If all are trainable, their weights are adjacent and one matrix product replaces several; frozen
     /// weights are not adjacent, and adapters differ in dropout.
-    fn linears<const N: usize>(&self, layer: usize, targets: [Target; N], x: Var<'b>) -> [Var<'b>; N] {
+    fn linears<const N: usize>(&self, layer: usize, targets: [Projection; N], x: Var<'b>) -> [Var<'b>; N] {
         let (b, Model { config, weights, .. }) = (self.b, self.model);
         if config.method == Method::Lora {
-            return targets.map(|target| self.linear(layer, target, x));
+            return targets.map(|projection| self.linear(layer, projection, x));
         }
         let x = self.settle(x);
         b.scope(targets[0].scope(), || {
-            let matrices = targets.map(|target| weights.matrix(b, layer, target));
+            let matrices = targets.map(|projection| weights.matrix(b, layer, projection));
             let all = x.matmul_t(concat(&matrices, 0));
             let mut start = 0;
             matrices.map(|matrix| {
@@ -184,17 +184,17 @@ impl<'b> Pass<'_, 'b> {
     }
 
     /// `x W^T` plus the adapter's output.
-    fn linear(&self, layer: usize, target: Target, x: Var<'b>) -> Var<'b> {
+    fn linear(&self, layer: usize, projection: Projection, x: Var<'b>) -> Var<'b> {
         let (b, Model { config, weights, .. }) = (self.b, self.model);
         // The products' input is what is stored for the backward pass.
         let x = self.settle(x);
-        b.scope(target.scope(), || {
-            let y = x.matmul_t(weights.matrix(b, layer, target));
-            if config.method == Method::Full || !config.lora.targets.contains(&target) {
+        b.scope(projection.scope(), || {
+            let y = x.matmul_t(weights.matrix(b, layer, projection));
+            if config.method == Method::Full || !config.lora.targets.contains(&projection) {
                 return y;
             }
-            let (down, up) = weights.adapter(b, layer, target);
-            let kept = b.scope("dropped", || self.drop(&format!("blocks.{layer}.{}", target.path()), x));
+            let (down, up) = weights.adapter(b, layer, projection);
+            let kept = b.scope("dropped", || self.drop(&format!("blocks.{layer}.{}", projection.path()), x));
             let scale = config.lora.alpha / config.lora.rank as f64;
             b.scope("adapter", || self.settle(y + kept.matmul_t(down).matmul_t(up) * scale))
         })

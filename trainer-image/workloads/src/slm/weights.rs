@@ -1,6 +1,6 @@
 //! The states of the decoder: trainable and frozen ones, their storage format and initial values.
 
-use super::architecture::{Method, Target};
+use super::architecture::{Method, Projection};
 use super::config::Config;
 use super::hugging_face::WeightFiles;
 use pawl_graph::graph::{Builder, DType, Init, Meta, Role, StateDecl, Var, quantize};
@@ -53,16 +53,16 @@ impl Weights<'_> {
         b.state(self.stored(self.base(name, &[of.vocabulary, of.width])))
     }
 
-    /// The name of matrix `target` of block `layer`.
-    pub fn matrix_name(layer: usize, target: Target) -> String {
-        format!("model.layers.{layer}.{}.weight", target.path())
+    /// The name of matrix `projection` of block `layer`.
+    pub fn matrix_name(layer: usize, projection: Projection) -> String {
+        format!("model.layers.{layer}.{}.weight", projection.path())
     }
 
-    /// Matrix `target` of block `layer`, float32 (outputs, inputs).
+    /// Matrix `projection` of block `layer`, float32 (outputs, inputs).
     #[track_caller]
-    pub fn matrix<'b>(&self, b: &'b Builder, layer: usize, target: Target) -> Var<'b> {
-        let (outputs, inputs) = self.config.architecture.matrix(target);
-        let base = self.base(&Self::matrix_name(layer, target), &[outputs, inputs]);
+    pub fn matrix<'b>(&self, b: &'b Builder, layer: usize, projection: Projection) -> Var<'b> {
+        let (outputs, inputs) = self.config.architecture.matrix(projection);
+        let base = self.base(&Self::matrix_name(layer, projection), &[outputs, inputs]);
         if !self.storage.quantized || self.learns() {
             return b.state(self.stored(base)).cast(DType::F32);
         }
@@ -78,16 +78,16 @@ impl Weights<'_> {
 
     /// The two matrices of an adapter: A (rank, inputs) and B (outputs, rank), under the names of Hugging Face's PEFT.
     #[track_caller]
-    pub fn adapter<'b>(&self, b: &'b Builder, layer: usize, target: Target) -> (Var<'b>, Var<'b>) {
-        let [down, up] = self.adapter_decls(layer, target);
+    pub fn adapter<'b>(&self, b: &'b Builder, layer: usize, projection: Projection) -> (Var<'b>, Var<'b>) {
+        let [down, up] = self.adapter_decls(layer, projection);
         (b.state(down), b.state(up))
     }
 
     /// Declarations of an adapter's A and B.
-    pub fn adapter_decls(&self, layer: usize, target: Target) -> [StateDecl; 2] {
-        let (outputs, inputs) = self.config.architecture.matrix(target);
+    pub fn adapter_decls(&self, layer: usize, projection: Projection) -> [StateDecl; 2] {
+        let (outputs, inputs) = self.config.architecture.matrix(projection);
         let rank = self.config.lora.rank;
-        let name = |part: &str| format!("base_model.model.model.layers.{layer}.{}.{part}.weight", target.path());
+        let name = |part: &str| format!("base_model.model.model.layers.{layer}.{}.{part}.weight", projection.path());
         let bound = 1.0 / (inputs as f64).sqrt();
         [
             StateDecl::f32(name("lora_A"), [rank, inputs], Role::Parameter, Init::Uniform { bound }),
@@ -101,9 +101,9 @@ impl Weights<'_> {
         let table = [of.vocabulary, of.width];
         let mut all = vec![self.base("model.embed_tokens.weight", &table)];
         for layer in 0..of.layers {
-            for target in Target::ALL {
-                let (outputs, inputs) = of.matrix(target);
-                all.push(self.base(&Self::matrix_name(layer, target), &[outputs, inputs]));
+            for projection in Projection::ALL {
+                let (outputs, inputs) = of.matrix(projection);
+                all.push(self.base(&Self::matrix_name(layer, projection), &[outputs, inputs]));
             }
             for norm in ["input_layernorm", "post_attention_layernorm"] {
                 all.push(self.base(&format!("model.layers.{layer}.{norm}.weight"), &[of.width]));

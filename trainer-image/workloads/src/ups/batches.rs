@@ -1,6 +1,6 @@
 //! Batches of UPS: selection of pairs, gathered from the memory-mapped shards.
 
-use super::Plan;
+use super::UpsSetup;
 use super::config::Task;
 use super::dataset::{Dataset, Normalization, Split, samples};
 use super::field::Field;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 /// The opened data of a UPS job.
 pub struct Batches {
-    plan: Arc<Plan>,
+    setup: Arc<UpsSetup>,
     programs: Arc<Programs>,
     dataset: Dataset,
     /// One per task, in the order of the configuration.
@@ -41,37 +41,37 @@ struct Evaluation {
 }
 
 impl Batches {
-    pub fn new(plan: Arc<Plan>, programs: Arc<Programs>, dataset: Dataset) -> Self {
-        let config = &plan.config;
+    pub fn new(setup: Arc<UpsSetup>, programs: Arc<Programs>, dataset: Dataset) -> Self {
+        let config = &setup.config;
         let order = |task: &Task| {
             let count = samples(*task, Split::Train, config).len();
             let group = if *task == Task::Darcy2d { config.pairs } else { 1 };
-            Shuffle::new(plan.seed, &format!("{}.order", task.name()), count, group)
+            Shuffle::new(setup.seed, &format!("{}.order", task.name()), count, group)
         };
         let orders = config.tasks.iter().map(order).collect();
         let mut evaluations = Vec::new();
         for task in 0..config.tasks.len() {
-            let total = pairs_in(&plan, task);
+            let total = pairs_in(&setup, task);
             let mut cut = |program: usize, total: usize, rows: usize| {
                 for first in (0..total).step_by(rows) {
                     evaluations.push(Evaluation { program, task, first, rows: rows.min(total - first) });
                 }
             };
-            cut(0, total, plan.evaluation_rows);
-            if plan.physical_rows > 0 {
-                cut(1 + task, total.min(config.evaluation.physical_pairs), plan.physical_rows);
+            cut(0, total, setup.evaluation_rows);
+            if setup.physical_rows > 0 {
+                cut(1 + task, total.min(config.evaluation.physical_pairs), setup.physical_rows);
             }
         }
-        Self { plan, programs, dataset, orders, evaluations }
+        Self { setup, programs, dataset, orders, evaluations }
     }
 
     /// Pair `index` of training item `item` of task number `task`, both counted over the whole run.
     fn training_pair(&self, task: usize, item: u64, index: usize) -> Pair {
-        let (config, order) = (&self.plan.config, &self.orders[task]);
+        let (config, order) = (&self.setup.config, &self.orders[task]);
         match config.tasks[task] {
             Task::Advection1d => {
                 let starts = (config.advection.frames - config.pairs) as u64;
-                let start = Stream::named(self.plan.seed, "advection1d.start").below(item, starts) as usize;
+                let start = Stream::named(self.setup.seed, "advection1d.start").below(item, starts) as usize;
                 Pair { task: Task::Advection1d, sample: order.sample(item), frame: start + index }
             }
             Task::Darcy2d => {
@@ -83,7 +83,7 @@ impl Batches {
 
     /// Pair `index` of the validation split of task number `task`.
     fn validation_pair(&self, task: usize, index: usize) -> Pair {
-        let (config, task) = (&self.plan.config, self.plan.config.tasks[task]);
+        let (config, task) = (&self.setup.config, self.setup.config.tasks[task]);
         let first = samples(task, Split::Validation, config).start;
         match task {
             Task::Advection1d => {
@@ -107,16 +107,16 @@ impl Batches {
 
     /// Elements of one latent state.
     fn state_len(&self) -> usize {
-        self.plan.config.operator.tokens * self.plan.config.operator.width
+        self.setup.config.operator.tokens * self.setup.config.operator.width
     }
 
     /// Latents of all rows of a training batch.
     fn train_latents(&self, first_item: u64, next: usize, out: &mut [f32]) {
-        let (layout, tasks) = (self.plan.layout, self.orders.len());
+        let (layout, tasks) = (self.setup.layout, self.orders.len());
         let item_len = layout.pairs * self.state_len();
         for (slot, out) in out.chunks_exact_mut(item_len).enumerate() {
             let (task, item) = (slot / layout.items, first_item / tasks as u64 + (slot % layout.items) as u64);
-            match self.plan.config.tasks[task] {
+            match self.setup.config.tasks[task] {
                 Task::Advection1d => self.read_latents(self.training_pair(task, item, 0), next, out),
                 Task::Darcy2d => {
                     for (index, out) in out.chunks_exact_mut(self.state_len()).enumerate() {
@@ -129,7 +129,7 @@ impl Batches {
 
     /// Normalised values, at `queries` of the grid (all when `None`), of the first states of the inverse pairs of a task.
     fn inverse_fields(&self, first_item: u64, task: usize, queries: Option<&[u32]>, out: &mut [f32]) {
-        let (layout, config) = (self.plan.layout, &self.plan.config);
+        let (layout, config) = (self.setup.layout, &self.setup.config);
         let (field, cells) = match config.tasks[task] {
             Task::Advection1d => (Field::Advection, config.advection.cells),
             Task::Darcy2d => (Field::Coefficient, config.darcy.grid * config.darcy.grid),
@@ -150,15 +150,15 @@ impl Batches {
 
     /// The query points of `task` in the batch that begins at `first_item`; `None` where the whole grid is used.
     fn queries(&self, first_item: u64, task: Task, cells: usize) -> Option<Vec<u32>> {
-        let count = self.plan.layout.queries_of(cells);
+        let count = self.setup.layout.queries_of(cells);
         (count < cells).then(|| {
-            let stream = Stream::named(self.plan.seed, &format!("{}.queries", task.name())).fork(first_item);
+            let stream = Stream::named(self.setup.seed, &format!("{}.queries", task.name())).fork(first_item);
             choose(stream, cells as u32, count as u32)
         })
     }
 
     fn cells(&self, task: Task) -> usize {
-        let config = &self.plan.config;
+        let config = &self.setup.config;
         if task == Task::Advection1d { config.advection.cells } else { config.darcy.grid * config.darcy.grid }
     }
 
@@ -169,29 +169,29 @@ impl Batches {
 }
 
 /// Pairs in the validation split of task number `task`.
-fn pairs_in(plan: &Plan, task: usize) -> usize {
-    let task = plan.config.tasks[task];
-    let count = samples(task, Split::Validation, &plan.config).len();
-    if task == Task::Advection1d { count * (plan.config.advection.frames - 1) } else { count }
+fn pairs_in(setup: &UpsSetup, task: usize) -> usize {
+    let task = setup.config.tasks[task];
+    let count = samples(task, Split::Validation, &setup.config).len();
+    if task == Task::Advection1d { count * (setup.config.advection.frames - 1) } else { count }
 }
 
 impl Data for Batches {
     fn train(&self, at: At, batch: &mut Batch) -> Result<(), WorkloadError> {
-        let (plan, train) = (&self.plan, &self.programs.train);
-        let number = usize::from(train.len() > 1 && !plan.is_auxiliary(at));
+        let (setup, train) = (&self.setup, &self.programs.train);
+        let number = usize::from(train.len() > 1 && !setup.is_auxiliary(at));
         let program = &train[number];
         batch.fit(number, program)?;
-        let first_item = plan.first_item(at);
+        let first_item = setup.first_item(at);
         for (array, decl) in batch.inputs.iter_mut().zip(&program.inputs) {
             match (decl.name.as_str(), array.data_mut()) {
                 ("z0", Elements::F32(out)) => self.train_latents(first_item, 0, out),
                 ("z1", Elements::F32(out)) => self.train_latents(first_item, 1, out),
-                ("counter", Elements::U32(out)) => out.fill(plan.counter(at)),
-                ("inverse_weight", Elements::F32(out)) => out.fill(plan.inverse_weight(at) as f32),
+                ("counter", Elements::U32(out)) => out.fill(setup.counter(at)),
+                ("inverse_weight", Elements::F32(out)) => out.fill(setup.inverse_weight(at) as f32),
                 ("darcy2d.edge", Elements::F32(out)) => out.fill(self.edge_value()),
                 (name, out) => {
                     let of = |&(_, task): &(usize, &Task)| name.starts_with(task.name());
-                    let Some((number, &task)) = plan.config.tasks.iter().enumerate().find(of) else {
+                    let Some((number, &task)) = setup.config.tasks.iter().enumerate().find(of) else {
                         unreachable!("the programs of this workload have no input `{name}`")
                     };
                     let queries = self.queries(first_item, task, self.cells(task));
@@ -217,13 +217,13 @@ impl Data for Batches {
         let (program, mut batch) = (&self.programs.evaluation[number], Batch::default());
         batch.fit(number, program)?;
         // Physical evaluation uses a few pairs, spread over the split.
-        let (total, physical) = (pairs_in(&self.plan, task), number > 0);
-        let used = if physical { total.min(self.plan.config.evaluation.physical_pairs) } else { total };
+        let (total, physical) = (pairs_in(&self.setup, task), number > 0);
+        let used = if physical { total.min(self.setup.config.evaluation.physical_pairs) } else { total };
         // Padding rows of the last batch repeat its last pair; their results are not counted.
         let pair = |row: usize| self.validation_pair(task, (first + row.min(rows - 1)) * total / used);
-        let field = if self.plan.config.tasks[task] == Task::Advection1d { Field::Advection } else { Field::Pressure };
+        let field = if self.setup.config.tasks[task] == Task::Advection1d { Field::Advection } else { Field::Pressure };
         let Normalization { mean, std } = self.dataset.normalization(field);
-        let cells = self.cells(self.plan.config.tasks[task]);
+        let cells = self.cells(self.setup.config.tasks[task]);
         for (array, decl) in batch.inputs.iter_mut().zip(&program.inputs) {
             let Elements::F32(out) = array.data_mut() else {
                 unreachable!("evaluation inputs are float32");
@@ -250,7 +250,7 @@ impl Data for Batches {
     }
 
     fn sums(&self) -> usize {
-        PER_TASK * self.plan.config.tasks.len()
+        PER_TASK * self.setup.config.tasks.len()
     }
 
     fn add(&self, index: usize, outputs: &[Array], sums: &mut [f64]) {
@@ -260,6 +260,6 @@ impl Data for Batches {
     }
 
     fn metrics(&self, sums: &[f64]) -> BTreeMap<String, f64> {
-        metrics(&self.plan.config, sums)
+        metrics(&self.setup.config, sums)
     }
 }

@@ -60,7 +60,7 @@ impl Workload for Ups {
 
 /// A validated UPS launch.
 pub struct UpsJob {
-    plan: Arc<Plan>,
+    setup: Arc<UpsSetup>,
     programs: Arc<Programs>,
     optimization: Optimization,
     encoders: Vec<(Task, Encoder)>,
@@ -68,7 +68,7 @@ pub struct UpsJob {
 
 /// Inputs of the batches.
 #[derive(Debug)]
-struct Plan {
+struct UpsSetup {
     config: Config,
     layout: Layout,
     /// Pairs per evaluation batch.
@@ -87,28 +87,29 @@ impl UpsJob {
     /// # Errors
     /// Names the field, the value and the remedy.
     pub fn new(request: &Request) -> Result<Self, WorkloadError> {
-        let plan = Plan::new(request)?;
-        let encoders: Vec<_> = plan.config.tasks.iter().map(|&task| (task, Encoder::new(task, &plan.config))).collect();
+        let setup = UpsSetup::new(request)?;
+        let encoders: Vec<_> =
+            setup.config.tasks.iter().map(|&task| (task, Encoder::new(task, &setup.config))).collect();
         let edge = edge_points();
         // Only bfloat16 has the range that a residual stream needs.
         let stream = if request.settings.precision == Some(Precision::Bf16) { DType::BF16 } else { DType::F32 };
-        let model = Model { config: &plan.config, layout: plan.layout, stream, encoders: &encoders, edge: &edge };
-        let auxiliary = plan.config.loss.auxiliary;
-        let variants: &[bool] = match (auxiliary, plan.loss_frequency) {
+        let model = Model { config: &setup.config, layout: setup.layout, stream, encoders: &encoders, edge: &edge };
+        let auxiliary = setup.config.loss.auxiliary;
+        let variants: &[bool] = match (auxiliary, setup.loss_frequency) {
             (Auxiliary::None, _) => &[false],
             (_, 1) => &[true],
             _ => &[true, false],
         };
-        let mut evaluation = vec![model.latent_evaluation(plan.evaluation_rows)?];
-        if plan.physical_rows > 0 {
-            for &task in &plan.config.tasks {
-                evaluation.push(model.physical_evaluation(task, plan.physical_rows)?);
+        let mut evaluation = vec![model.latent_evaluation(setup.evaluation_rows)?];
+        if setup.physical_rows > 0 {
+            for &task in &setup.config.tasks {
+                evaluation.push(model.physical_evaluation(task, setup.physical_rows)?);
             }
         }
         let train = variants.iter().map(|&auxiliary| model.training(auxiliary)).collect::<Result<_, _>>()?;
         let optimization = optimization(&request.settings)?;
         Ok(Self {
-            plan: Arc::new(plan),
+            setup: Arc::new(setup),
             programs: Arc::new(Programs { train, evaluation, regions: REGIONS }),
             optimization,
             encoders,
@@ -117,11 +118,11 @@ impl UpsJob {
 
     /// The complete configuration.
     pub fn config(&self) -> &Config {
-        &self.plan.config
+        &self.setup.config
     }
 }
 
-impl Plan {
+impl UpsSetup {
     fn new(request: &Request) -> Result<Self, WorkloadError> {
         let settings = &request.settings;
         let mut config = Config::parse(&request.config, settings.workload.as_ref().unwrap_or(&Default::default()))?;
@@ -216,15 +217,15 @@ impl Job for UpsJob {
     }
 
     fn items_per_batch(&self) -> u32 {
-        self.plan.batch() as u32
+        self.setup.batch() as u32
     }
 
     fn items_per_epoch(&self) -> u64 {
-        self.plan.items_per_epoch()
+        self.setup.items_per_epoch()
     }
 
     fn variant(&self, at: At) -> usize {
-        usize::from(self.programs.train.len() > 1 && !self.plan.is_auxiliary(at))
+        usize::from(self.programs.train.len() > 1 && !self.setup.is_auxiliary(at))
     }
 
     fn extras(&self) -> Vec<(String, Array)> {
@@ -241,8 +242,8 @@ impl Job for UpsJob {
     }
 
     fn open(&self, root: &Path, progress: crate::store::OnProgress<'_>) -> Result<Arc<dyn Data>, WorkloadError> {
-        let dataset = Dataset::open(&root.join("ups"), &self.plan.config, progress)?;
-        Ok(Arc::new(Batches::new(Arc::clone(&self.plan), Arc::clone(&self.programs), dataset)))
+        let dataset = Dataset::open(&root.join("ups"), &self.setup.config, progress)?;
+        Ok(Arc::new(Batches::new(Arc::clone(&self.setup), Arc::clone(&self.programs), dataset)))
     }
 }
 

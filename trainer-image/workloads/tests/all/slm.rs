@@ -7,7 +7,7 @@ use pawl_graph::executor::{ExecOptions, Executable, Executor, read_chosen};
 use pawl_graph::graph::{DType, Program, Role};
 use pawl_graph::passes::Pattern;
 use pawl_graph::recipe::{LossScale, Precision as Arithmetic, Recipe};
-use pawl_workloads::slm::architecture::{Method, Size, Target};
+use pawl_workloads::slm::architecture::{Method, Projection, Size};
 use pawl_workloads::slm::config::Config;
 use pawl_workloads::slm::{SlmJob, export::export, learning_parameters};
 use pawl_workloads::{At, Batch, Data, Job, Request, WorkloadError};
@@ -57,7 +57,7 @@ fn sizes_have_the_parameters_of_the_specification() {
             let (program, total): (_, u64) =
                 (&job.programs().train[0], job.weights().all().iter().map(|d| d.meta.shape.elements() as u64).sum());
             assert_eq!((of.parameters(), total, of.block_parameters()), (all, all, block));
-            assert_eq!(of.adapter_parameters(64, &Target::ALL), adapters);
+            assert_eq!(of.adapter_parameters(64, &Projection::ALL), adapters);
             assert_eq!(learning_parameters(program), if method == "Full" { all } else { adapters });
             let states: u64 = program.states.iter().map(|s| s.meta.shape.elements() as u64).sum();
             assert_eq!(states, if method == "Full" { all } else { all + adapters });
@@ -69,7 +69,7 @@ fn sizes_have_the_parameters_of_the_specification() {
 fn floating_point_operations_are_those_of_the_specification() {
     let of = |size: &str, method: Method, sequence: usize| {
         let config = Config::parse(json!({"size": size}).as_object().unwrap(), &Map::new()).unwrap();
-        let adapters = config.architecture.adapter_parameters(64, &Target::ALL);
+        let adapters = config.architecture.adapter_parameters(64, &Projection::ALL);
         config.architecture.flops_per_token(method, sequence, adapters) as f64 / 1e9
     };
     for (size, method, sequence, want) in [
@@ -140,14 +140,14 @@ fn mistakes_are_named_with_their_remedy() {
 }
 
 /// A job with its data and its compiled programs: 0 a step, 1 the evaluation.
-pub struct Run {
+pub struct CompiledSlm {
     pub job: SlmJob,
     pub data: Arc<dyn Data>,
     pub programs: Vec<Program>,
     executable: Box<dyn Executable>,
 }
 
-impl Run {
+impl CompiledSlm {
     pub fn new(config: Value, settings: Settings, change: impl Fn(&mut Recipe)) -> Self {
         let job = job(config, settings).unwrap();
         let data = job.open(Path::new("/nowhere"), &|_, _, _| {}).unwrap();
@@ -203,36 +203,36 @@ impl Run {
 
 #[test]
 fn training_learns_the_stream() {
-    let mut run = Run::new(small(json!({})), batches(8), |_| {});
-    let before = run.evaluate();
+    let mut compiled = CompiledSlm::new(small(json!({})), batches(8), |_| {});
+    let before = compiled.evaluate();
     assert!((before["loss"] - 64f64.ln()).abs() < 0.05, "random weights know nothing: {before:?}");
-    run.train(150, 1e-2);
-    let after = run.evaluate();
+    compiled.train(150, 1e-2);
+    let after = compiled.evaluate();
     assert!(after["loss"] < 0.85 * before["loss"], "{before:?} -> {after:?}");
     assert!((after["perplexity"] - after["loss"].exp()).abs() < 1e-9);
 }
 
 #[test]
 fn adapters_learn_beside_a_base_that_stays() {
-    let mut run = Run::new(small(json!({"method": "Lora"})), batches(8), |_| {});
-    let (base, start) = (run.states(Role::Frozen), run.evaluate()["loss"]);
-    run.train(60, 1e-2);
-    assert!(run.states(Role::Frozen) == base);
-    assert!(run.evaluate()["loss"] < start - 0.01);
+    let mut compiled = CompiledSlm::new(small(json!({"method": "Lora"})), batches(8), |_| {});
+    let (base, start) = (compiled.states(Role::Frozen), compiled.evaluate()["loss"]);
+    compiled.train(60, 1e-2);
+    assert!(compiled.states(Role::Frozen) == base);
+    assert!(compiled.evaluate()["loss"] < start - 0.01);
     // Dropout acts in training only.
-    assert!(run.programs[1].inputs.iter().all(|input| input.name != "counter"));
-    assert_eq!(run.evaluate(), run.evaluate());
+    assert!(compiled.programs[1].inputs.iter().all(|input| input.name != "counter"));
+    assert_eq!(compiled.evaluate(), compiled.evaluate());
 }
 
 #[test]
 fn eight_bit_weights_are_near_and_cost_a_quarter() {
     let settings = Settings { weight_quantization: Some(WeightQuantization::Int8), ..batches(4) };
-    let mut plain = Run::new(small(json!({"method": "Lora"})), batches(4), |_| {});
-    let mut packed = Run::new(small(json!({"method": "Lora"})), settings, |_| {});
+    let mut plain = CompiledSlm::new(small(json!({"method": "Lora"})), batches(4), |_| {});
+    let mut packed = CompiledSlm::new(small(json!({"method": "Lora"})), settings, |_| {});
     let (a, b) = (plain.train(10, 1e-3), packed.train(10, 1e-3));
     assert!(a.iter().zip(&b).all(|(a, b)| (a / b - 1.0).abs() < 1e-2) && a != b, "{a:?} {b:?}");
-    let bytes = |run: &Run| -> usize {
-        let matrices = run.programs[0].states.iter().filter(|s| s.role == Role::Frozen && s.name.contains("proj"));
+    let bytes = |compiled: &CompiledSlm| -> usize {
+        let matrices = compiled.programs[0].states.iter().filter(|s| s.role == Role::Frozen && s.name.contains("proj"));
         matrices.map(|s| s.meta.bytes()).sum()
     };
     let ratio = bytes(&packed) as f64 / bytes(&plain) as f64;
@@ -243,7 +243,7 @@ fn eight_bit_weights_are_near_and_cost_a_quarter() {
 fn sixteen_bits_store_the_base_and_train_alike() {
     let of = |precision, arithmetic, scale| {
         let settings = Settings { precision: Some(precision), ..batches(4) };
-        Run::new(small(json!({"method": "Lora"})), settings, |recipe| {
+        CompiledSlm::new(small(json!({"method": "Lora"})), settings, |recipe| {
             (recipe.precision, recipe.loss_scale) = (arithmetic, scale);
         })
     };
@@ -376,18 +376,18 @@ fn text_is_cut_by_the_tokenizer_of_the_weights() {
 #[test]
 fn an_export_merges_what_was_learnt_and_can_be_started_from() {
     let directory = tempfile::tempdir().unwrap();
-    let mut run = Run::new(small(json!({"method": "Lora", "lora": {"dropout": 0.0}})), batches(8), |_| {});
-    run.train(30, 1e-2);
-    let trained = run.states(Role::Parameter);
+    let mut compiled = CompiledSlm::new(small(json!({"method": "Lora", "lora": {"dropout": 0.0}})), batches(8), |_| {});
+    compiled.train(30, 1e-2);
+    let trained = compiled.states(Role::Parameter);
     let file = directory.path().join("model.safetensors");
-    export(&run.job, 42, &|name| trained.get(name).cloned(), false, &file).unwrap();
+    export(&compiled.job, 42, &|name| trained.get(name).cloned(), false, &file).unwrap();
     let weights = directory.path().to_str().unwrap();
     for method in ["Full", "Lora"] {
-        let mut again = Run::new(small(json!({"method": method, "weights": weights})), batches(8), |_| {});
-        let (a, b) = (run.evaluate()["loss"], again.evaluate()["loss"]);
+        let mut again = CompiledSlm::new(small(json!({"method": method, "weights": weights})), batches(8), |_| {});
+        let (a, b) = (compiled.evaluate()["loss"], again.evaluate()["loss"]);
         assert!((a / b - 1.0).abs() < 1e-5, "{method}: {a} is not {b}");
     }
-    let message = export(&run.job, 42, &|_| None, false, &file).unwrap_err().to_string();
+    let message = export(&compiled.job, 42, &|_| None, false, &file).unwrap_err().to_string();
     assert!(message.contains("lora_A"), "{message}");
     let wider = job(small(json!({"weights": weights, "architecture": {"feedForward": 64}})), batches(1));
     let message = wider.err().unwrap().to_string();

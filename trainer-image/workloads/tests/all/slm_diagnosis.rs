@@ -1,6 +1,6 @@
 //! The codes of dialogues: where they stand among all tokens, what the metrics make of that, and that they can be learnt.
 
-use crate::slm::{Run, batches, job, small};
+use crate::slm::{CompiledSlm, batches, job, small};
 use pawl_cpu::GraphCpu;
 use pawl_eager::Eager;
 use pawl_graph::array::{Array, Data as Elements, View};
@@ -133,13 +133,13 @@ fn documents_are_evaluated_one_a_row_in_any_layout() {
     let truth = true_codes(&all);
     for layout in ["Packed", "Padded"] {
         let config = small(json!({"data": {"source": "Dialogues", "layout": layout}, "evaluation": {"windows": 1000}}));
-        let run = Run::new(config, batches(8), |_| {});
-        let names: Vec<_> = run.programs[1].inputs.iter().map(|input| input.name.as_str()).collect();
+        let compiled = CompiledSlm::new(config, batches(8), |_| {});
+        let names: Vec<_> = compiled.programs[1].inputs.iter().map(|input| input.name.as_str()).collect();
         assert_eq!(names, ["tokens", "targets", "codes"]);
-        assert_eq!(run.data.evaluations(), truth.len().div_ceil(8));
+        assert_eq!(compiled.data.evaluations(), truth.len().div_ceil(8));
         let mut found = Vec::new();
-        for index in 0..run.data.evaluations() {
-            let batch = run.data.evaluation(index).unwrap();
+        for index in 0..compiled.data.evaluations() {
+            let batch = compiled.data.evaluation(index).unwrap();
             let [Elements::U32(targets), Elements::U32(places)] = [1, 2].map(|at| batch.inputs[at].data()) else {
                 panic!("ids are integers")
             };
@@ -149,7 +149,7 @@ fn documents_are_evaluated_one_a_row_in_any_layout() {
         assert!(documents == truth && rest.iter().all(|&target| target == IGNORED));
     }
     // Nothing else pays for it.
-    let plain = Run::new(small(json!({})), batches(8), |_| {});
+    let plain = CompiledSlm::new(small(json!({})), batches(8), |_| {});
     assert_eq!((plain.programs[1].inputs.len(), plain.programs[1].outputs.len(), plain.data.sums()), (2, 2, 2));
 }
 
@@ -161,11 +161,11 @@ fn codes_are_learnt_from_dialogues() {
         "data": {"source": "Dialogues", "layout": "Padded", "maskPrompt": true, "tokens": 300_000},
         "evaluation": {"windows": 128},
     }));
-    let mut run = Run::new(config, batches(16), |_| {});
+    let mut compiled = CompiledSlm::new(config, batches(16), |_| {});
     let codes = Dialogues::new(300_000, 64, 42).codes().len() as f64;
-    let before = run.evaluate();
-    run.train(320, 2e-3);
-    let after = run.evaluate();
+    let before = compiled.evaluate();
+    compiled.train(320, 2e-3);
+    let after = compiled.evaluate();
     let enough = after["top5"] > 5.0 / codes + 0.3 && after["top1"] > 2.0 / codes;
     assert!(enough, "not far above chance with {codes} codes: {before:?} -> {after:?}");
     assert!(after["top1"] <= after["top3"] && after["top3"] <= after["top5"]);

@@ -11,7 +11,7 @@ use pawl_workloads::{Job, Request};
 use serde_json::json;
 use std::time::Instant;
 
-struct Plan {
+struct MemoryPlan {
     /// Bytes of states and arena together.
     bytes: usize,
     /// Elements of the largest value in the arena.
@@ -21,7 +21,7 @@ struct Plan {
 }
 
 /// The plan of a step and an evaluation in bfloat16 with every fusing setting on.
-fn plan(size: &str, batch: u32, int8: bool, checkpointing: bool) -> Plan {
+fn plan(size: &str, batch: u32, int8: bool, checkpointing: bool) -> MemoryPlan {
     let settings = Settings {
         batch_per_gpu: Some(batch),
         precision: Some(Precision::Bf16),
@@ -72,12 +72,12 @@ fn plan(size: &str, batch: u32, int8: bool, checkpointing: bool) -> Plan {
         lowered[0].buffers.iter().filter(|buffer| buffer.elements == largest).map(|buffer| buffer.life).collect();
     let alive = |at: usize| lives.iter().filter(|life| (life.0..=life.1).contains(&at)).count();
     let together = (0..lowered[0].kernels.len()).map(alive).max().unwrap();
-    Plan { bytes: states + arena, largest, together }
+    MemoryPlan { bytes: states + arena, largest, together }
 }
 
 #[test]
 fn logits_are_never_whole() {
-    let Plan { largest, together, .. } = plan("125m", 32, false, false);
+    let MemoryPlan { largest, together, .. } = plan("125m", 32, false, false);
     let chunk = 32 * 1024 / 4 * 32_000;
     assert!(largest <= chunk, "{largest}");
     // Logits and their gradient.

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 const BATCH: u32 = 4;
 
-struct Run {
+struct CompiledUps {
     job: Box<dyn Job>,
     data: Arc<dyn Data>,
     programs: Vec<Program>,
@@ -26,7 +26,7 @@ struct Run {
 const UPDATE: usize = 2;
 const EVALUATION: usize = 4;
 
-impl Run {
+impl CompiledUps {
     fn new(executor: &dyn Executor, config: Value) -> Self {
         let settings = Settings {
             batch_per_gpu: Some(BATCH),
@@ -107,10 +107,10 @@ impl Run {
 
 #[test]
 fn training_learns() {
-    let mut run = Run::new(&GraphCpu::default(), json!({"preset": "smoke"}));
-    let first = run.evaluate();
-    let losses = run.train(120);
-    let last = run.evaluate();
+    let mut compiled = CompiledUps::new(&GraphCpu::default(), json!({"preset": "smoke"}));
+    let first = compiled.evaluate();
+    let losses = compiled.train(120);
+    let last = compiled.evaluate();
     let mean = |losses: &[f64]| losses.iter().sum::<f64>() / losses.len() as f64;
     let (begin, end) = (mean(&losses[..4]), mean(&losses[116..]));
     assert!(end < 0.5 * begin, "the core loss went from {begin} to {end}");
@@ -124,17 +124,17 @@ fn training_learns() {
 
 #[test]
 fn the_decoder_rests_on_steps_without_auxiliary_losses() {
-    let mut run = Run::new(&GraphCpu::default(), json!({"preset": "smoke"}));
+    let mut compiled = CompiledUps::new(&GraphCpu::default(), json!({"preset": "smoke"}));
     let names = ["decoder.h1.weight", "decoder.h1.bias", "operator.inp.weight"];
-    let mut before = names.map(|name| run.state(name));
+    let mut before = names.map(|name| compiled.state(name));
     let moved: Vec<[bool; 3]> = (0..4)
         .map(|step| {
             let schedule = Schedule::new(step * u64::from(BATCH), u64::from(BATCH), 1).take(1);
-            let mut loader = Loader::new(Arc::clone(&run.data), schedule, 0, 1);
+            let mut loader = Loader::new(Arc::clone(&compiled.data), schedule, 0, 1);
             let batch = loader.next_batch().unwrap().unwrap();
-            run.run(batch.program, &batch.inputs);
-            run.run(UPDATE + batch.program, &[Array::scalar(1e-3)]);
-            let after = names.map(|name| run.state(name));
+            compiled.run(batch.program, &batch.inputs);
+            compiled.run(UPDATE + batch.program, &[Array::scalar(1e-3)]);
+            let after = names.map(|name| compiled.state(name));
             let moved = [0, 1, 2].map(|i| after[i] != before[i]);
             before = after;
             moved
@@ -154,8 +154,8 @@ fn executors_agree() {
         "pairs": 2,
     });
     let mut losses = [&Eager::cpu() as &dyn Executor, &GraphCpu::default()].map(|executor| {
-        let mut run = Run::new(executor, config.clone());
-        (run.train(6), run.evaluate())
+        let mut compiled = CompiledUps::new(executor, config.clone());
+        (compiled.train(6), compiled.evaluate())
     });
     let (graph, eager) = (losses[1].clone(), &mut losses[0]);
     assert!((graph.0[0] / eager.0[0] - 1.0).abs() < 1e-5, "{} is not {}", graph.0[0], eager.0[0]);

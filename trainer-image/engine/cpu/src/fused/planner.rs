@@ -1,6 +1,6 @@
 //! From a fused kernel to steps over registers: which chunk, which registers, which tasks.
 
-use super::{ALONE, CHUNK, FoldRun, FusedRun, PARTIALS, Slot, TASK};
+use super::{ALONE, CHUNK, CpuFold, CpuFused, PARTIALS, Slot, TASK};
 use crate::{
     lanes::{Act, Lane, Operand, Round, Step},
     transfer::{Walk, lane, lane_bytes},
@@ -8,7 +8,7 @@ use crate::{
 use pawl_graph::graph::DType;
 use pawl_lower::{Buffer, Class, Fused, Instruction, aligned};
 
-/// Makes a [`FusedRun`].
+/// Makes a [`CpuFused`].
 pub(super) struct Planner<'k> {
     kernel: &'k Fused,
     buffers: &'k [Buffer],
@@ -36,7 +36,7 @@ impl<'k> Planner<'k> {
         }
     }
 
-    pub(super) fn plan(mut self) -> FusedRun {
+    pub(super) fn plan(mut self) -> CpuFused {
         let kernel = self.kernel;
         let written: Vec<usize> = kernel.stores.iter().map(|s| s.to.buffer).collect();
         let mut loads = Vec::new();
@@ -221,7 +221,7 @@ impl<'k> Planner<'k> {
         stores: Vec<(usize, Walk, bool)>,
         fold_slots: &[(usize, usize)],
         registers: usize,
-    ) -> FusedRun {
+    ) -> CpuFused {
         let kernel = self.kernel;
         let row_chunks = (kernel.rows / kernel.segments).div_ceil(self.chunk.0);
         let col_chunks = kernel.cols.div_ceil(self.chunk.1);
@@ -243,11 +243,11 @@ impl<'k> Planner<'k> {
             let start = partials;
             partials += aligned(kernel.segments * count * width * lane_bytes(lane));
             let to = Walk::new(&fold.to, dtype, width);
-            FoldRun { slot, lane, op: fold.op, per_column: fold.per_column, to, partials: start, count }
+            CpuFold { slot, lane, op: fold.op, per_column: fold.per_column, to, partials: start, count }
         });
         let folds = folds.collect();
         let work = (self.code.len() + loads.len() + stores.len() + 1) * kernel.rows * kernel.cols;
-        FusedRun {
+        CpuFused {
             rows: kernel.rows,
             cols: kernel.cols,
             chunk: self.chunk,

@@ -1,20 +1,51 @@
-// Attention of any length on tensor cores, a block of keys (or queries) at a time; scores are never in memory.
-// Backward is two kernels, each with its own sums in registers: deterministic, without atomics.
+// Attention of any length on tensor cores, a block of keys (or queries) at a time; scores are never written to global memory.
+// The backward pass is two kernels, each of which accumulates in registers: deterministic, without atomics.
 #define HEADS_OF_GROUP (HEADS / GROUPS)
 #define SHIFT (S - T)         // causal: query i sees the keys up to i + SHIFT
 #define OWN (16 * WARPS)      // rows that a block owns: queries, or keys in the gradient of keys and values
 
-// Keys that the queries below `end` see.
+// Number of keys that are visible to the queries below `end`.
 DEVICE int seen(int end) {
     if (!CAUSAL) return S;
     const int n = (end < T ? end : T) + SHIFT;
     return n < 0 ? 0 : n < S ? n : S;
 }
 
-// The keys and values from row `j` of a head to a stage.
+// Loads the keys and values of a head from row `j` into a stage.
 #define LOAD_CHUNK(stage, j)                               \
     load_rows<CHUNK>(stage, hk + (j) * K_T, K_T, S - (j)); \
     load_rows<CHUNK>((stage) + CHUNK * ROW, hv + (j) * V_T, V_T, S - (j))
+
+// Prologue of a block that owns queries, whose shared memory begins with `sq`: their first row `q0`, batch `b`, head `h`, group `g`; warp `w` and
+// `lane`; the number of steps over the keys that these queries see, and the keys `hk` and values `hv` of the head. Starts to load the queries.
+// Blocks with the most keys of a causal mask start first.
+#define QUERIES_OF_BLOCK                                                                               \
+    const int tiles = (T + OWN - 1) / OWN;                                                             \
+    const int q0 = (CAUSAL ? tiles - 1 - (int)(blockIdx.x % tiles) : (int)(blockIdx.x % tiles)) * OWN; \
+    const int b = blockIdx.x / tiles / HEADS, h = blockIdx.x / tiles % HEADS, g = h / HEADS_OF_GROUP;  \
+    const int w = threadIdx.x >> 5, lane = threadIdx.x & 31;                                           \
+    const int keys = seen(q0 + OWN), steps = (keys + CHUNK - 1) / CHUNK;                               \
+    const u16 *hk = k + b * K_B + g * K_H, *hv = v + b * V_B + g * V_H;                                \
+    load_rows<OWN>(sq, q + b * Q_B + h * Q_H + q0 * Q_T, Q_T, T - q0);
+
+// Starts to load the first keys and values.
+#define FIRST_CHUNK         \
+    if (steps) {            \
+        LOAD_CHUNK(skv, 0); \
+    }                       \
+    commit();
+
+// Begins step `step`: `sk` and `sv`, keys and values from row `j0`, are loaded; those of the next step are on their way to the other stage.
+#define NEXT_CHUNK                                                        \
+    const int j0 = step * CHUNK;                                          \
+    u16 *sk = skv + (step & 1) * 2 * CHUNK * ROW, *sv = sk + CHUNK * ROW; \
+    if (step + 1 < steps) {                                               \
+        u16 *next = skv + (~step & 1) * 2 * CHUNK * ROW;                  \
+        LOAD_CHUNK(next, j0 + CHUNK);                                     \
+    }                                                                     \
+    commit();                                                             \
+    WAIT(1);                                                              \
+    __syncthreads();
 
 #if PART == 0
 extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
@@ -22,33 +53,15 @@ attention_flash_forward(const u16 *__restrict__ q, const u16 *__restrict__ k, co
                         u16 *__restrict__ o, float *__restrict__ lse) {
     extern __shared__ __align__(16) u16 shared[];
     u16 *sq = shared, *skv = sq + OWN * ROW;
-    const int tiles = (T + OWN - 1) / OWN;
-    // The longest rows of a causal mask first.
-    const int q0 = (CAUSAL ? tiles - 1 - (int)(blockIdx.x % tiles) : (int)(blockIdx.x % tiles)) * OWN;
-    const int b = blockIdx.x / tiles / HEADS, h = blockIdx.x / tiles % HEADS, g = h / HEADS_OF_GROUP;
-    const int w = threadIdx.x >> 5, lane = threadIdx.x & 31;
-    const int keys = seen(q0 + OWN), steps = (keys + CHUNK - 1) / CHUNK;
-    const u16 *hk = k + b * K_B + g * K_H, *hv = v + b * V_B + g * V_H;
-    load_rows<OWN>(sq, q + b * Q_B + h * Q_H + q0 * Q_T, Q_T, T - q0);
-    if (steps) {
-        LOAD_CHUNK(skv, 0);
-    }
-    commit();
+    QUERIES_OF_BLOCK
+    FIRST_CHUNK
     const float c = SCALE * LOG2E;
     const int row = q0 + 16 * w + (lane >> 2);
     float m0 = -INF, m1 = -INF, l0 = 0, l1 = 0;
     float acc[D / 8][4] = {};
     #pragma unroll 1
     for (int step = 0; step < steps; step++) {
-        const int j0 = step * CHUNK;
-        u16 *sk = skv + (step & 1) * 2 * CHUNK * ROW, *sv = sk + CHUNK * ROW;
-        if (step + 1 < steps) {
-            u16 *next = skv + (~step & 1) * 2 * CHUNK * ROW;
-            LOAD_CHUNK(next, j0 + CHUNK);
-        }
-        commit();
-        WAIT(1);
-        __syncthreads();
+        NEXT_CHUNK
         float s[CHUNK / 8][4] = {};
         SCORES(CHUNK / 16, s, sq, 16 * w, sk, 0)
         if (j0 + CHUNK > S || (CAUSAL && j0 + CHUNK - 1 > q0 + 16 * w + SHIFT)) {
@@ -69,7 +82,7 @@ attention_flash_forward(const u16 *__restrict__ q, const u16 *__restrict__ k, co
             n1 = fmaxf(n1, fmaxf(s[n][2], s[n][3]));
         }
         LARGEST_OF_ROWS(n0, n1)
-        // Rows that have seen no key yet: any finite number will do.
+        // For rows that have seen no key yet, any finite number will do.
         const float u0 = n0 == -INF ? 0 : n0, u1 = n1 == -INF ? 0 : n1;
         const float f0 = exp2_fast((m0 - u0) * c), f1 = exp2_fast((m1 - u1) * c);
         m0 = n0;
@@ -104,25 +117,16 @@ attention_flash_forward(const u16 *__restrict__ q, const u16 *__restrict__ k, co
 }
 
 #elif PART == 1
-// The gradient of the queries; and, for the kernel that follows, the sums of o times its gradient: `delta` [b, h, t].
+// Gradient of the queries; and `delta` [b, h, t], the row sums of o times its gradient, which the next kernel reads.
 extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
 attention_flash_queries(const u16 *__restrict__ q, const u16 *__restrict__ k, const u16 *__restrict__ v, const u16 *__restrict__ o,
                         const float *__restrict__ lse, const u16 *__restrict__ grad, u16 *__restrict__ dq, float *__restrict__ delta) {
     extern __shared__ __align__(16) u16 shared[];
     u16 *sq = shared, *sg = sq + OWN * ROW, *skv = sg + OWN * ROW;
     float *sd = (float *)(skv + 4 * CHUNK * ROW);
-    const int tiles = (T + OWN - 1) / OWN;
-    const int q0 = (CAUSAL ? tiles - 1 - (int)(blockIdx.x % tiles) : (int)(blockIdx.x % tiles)) * OWN;
-    const int b = blockIdx.x / tiles / HEADS, h = blockIdx.x / tiles % HEADS, g = h / HEADS_OF_GROUP;
-    const int w = threadIdx.x >> 5, lane = threadIdx.x & 31;
-    const int keys = seen(q0 + OWN), steps = (keys + CHUNK - 1) / CHUNK;
-    const u16 *hk = k + b * K_B + g * K_H, *hv = v + b * V_B + g * V_H;
-    load_rows<OWN>(sq, q + b * Q_B + h * Q_H + q0 * Q_T, Q_T, T - q0);
+    QUERIES_OF_BLOCK
     load_rows<OWN>(sg, grad + b * G_B + h * G_H + q0 * G_T, G_T, T - q0);
-    if (steps) {
-        LOAD_CHUNK(skv, 0);
-    }
-    commit();
+    FIRST_CHUNK
     {
         const int r = threadIdx.x >> 1, half = threadIdx.x & 1;
         float sum = 0;
@@ -146,15 +150,7 @@ attention_flash_queries(const u16 *__restrict__ q, const u16 *__restrict__ k, co
     float acc[D / 8][4] = {};
     #pragma unroll 1
     for (int step = 0; step < steps; step++) {
-        const int j0 = step * CHUNK;
-        u16 *sk = skv + (step & 1) * 2 * CHUNK * ROW, *sv = sk + CHUNK * ROW;
-        if (step + 1 < steps) {
-            u16 *next = skv + (~step & 1) * 2 * CHUNK * ROW;
-            LOAD_CHUNK(next, j0 + CHUNK);
-        }
-        commit();
-        WAIT(1);
-        __syncthreads();
+        NEXT_CHUNK
         const bool edge = j0 + CHUNK > S || (CAUSAL && j0 + CHUNK - 1 > q0 + 16 * w + SHIFT);
         #pragma unroll 1
         for (int k0 = 0; k0 < CHUNK; k0 += 32) {

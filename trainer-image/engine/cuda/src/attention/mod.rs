@@ -1,4 +1,4 @@
-//! Attention and its gradient as generated kernels: which of three families a shape gets, and with what launches.
+//! Attention and its gradient as generated kernels: the family of kernels for a shape, and its launches.
 //!
 //! | family | for | how |
 //! |---|---|---|
@@ -6,7 +6,7 @@
 //! | [`Family::Flash`] | any length, 16-bit floats | blocks of keys, running maximum; backward in two kernels |
 //! | [`Family::Plain`] | everything else: float32, float64, odd widths, unaligned views | no tensor cores |
 //!
-//! [`Family::Tile`] also normalises queries and keys on their way in ([`Op::NormedAttention`]), where [`joins_norms`] says so.
+//! [`Family::Tile`] also normalises queries and keys ([`Op::NormedAttention`]), for the shapes of [`joins_norms`].
 //!
 //! All three handle causal masks, grouped queries and views with free strides, keep the log-sum-exp as [`Op::Attention`] defines it,
 //! and give bit-equal results from run to run. Extents and strides are constants of the generated source: layers of one shape share one.
@@ -24,9 +24,9 @@ use pawl_graph::{
 use pawl_lower::{Access, Attention, AttentionGrad, Buffer, Norm};
 use source::Head;
 
-/// What a kernel is given.
+/// An argument of a kernel of attention.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Argument {
+pub enum AttentionArgument {
     /// Address of a byte of a buffer.
     Buffer {
         /// The buffer.
@@ -36,11 +36,11 @@ pub enum Argument {
     },
     /// Address of the scratch memory.
     Workspace,
-    /// No address: what the kernel does not touch.
+    /// No address: the kernel does not access it.
     Null,
 }
 
-impl Argument {
+impl AttentionArgument {
     /// The first element of a view.
     pub(super) fn first(view: &Access, buffers: &[Buffer]) -> Self {
         Self::Buffer { buffer: view.buffer, offset: view.offset * buffers[view.buffer].dtype.bytes() }
@@ -49,8 +49,8 @@ impl Argument {
 
 /// A launch of a generated kernel.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Launch {
-    /// Its source; launches of equal source can share the machine code.
+pub struct AttentionLaunch {
+    /// Its source; launches of equal source share the machine code.
     pub source: Source,
     /// Name of the kernel in it.
     pub entry: &'static str,
@@ -61,15 +61,15 @@ pub struct Launch {
     /// Bytes of dynamic shared memory.
     pub shared: u32,
     /// Parameters, in order: all are addresses.
-    pub arguments: Vec<Argument>,
+    pub arguments: Vec<AttentionArgument>,
 }
 
 /// The launches that make up an operator, in order, and the scratch memory they share.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Plan {
-    /// In order; each reads what those before wrote.
-    pub launches: Vec<Launch>,
-    /// Bytes of scratch memory. Nothing has to be there before, nothing is kept.
+pub struct AttentionPlan {
+    /// The launches in order; each reads the results of earlier ones.
+    pub launches: Vec<AttentionLaunch>,
+    /// Bytes of scratch memory; its content need not be initialised and is not kept.
     pub workspace: usize,
     /// The family chosen.
     pub family: Family,
@@ -88,7 +88,7 @@ pub enum Family {
 
 /// Longest sequence of [`Family::Tile`].
 const TILE: usize = 128;
-/// Keys (or queries) that [`Family::Flash`] takes at a time.
+/// Keys (or queries) that [`Family::Flash`] processes at a time.
 const CHUNK: usize = 64;
 /// Side of a tile of [`Family::Plain`].
 const PLAIN: usize = 32;
@@ -99,20 +99,20 @@ const WIDEST: usize = 128;
 ///
 /// # Errors
 /// [`ExecError::Unsupported`] when heads are too wide for the GPU's shared memory.
-pub fn forward(kernel: &Attention, buffers: &[Buffer], shared: usize) -> Result<Plan, ExecError> {
-    let shape = Shape::new(kernel, buffers);
+pub fn forward(kernel: &Attention, buffers: &[Buffer], shared: usize) -> Result<AttentionPlan, ExecError> {
+    let shape = AttentionShape::new(kernel, buffers);
     let mut views = vec![&kernel.q, &kernel.k, &kernel.v, &kernel.o];
     let family = shape.family(&views, shape.forward_bytes(), shared);
     shape.must_normalise(family)?;
     views.extend(&kernel.lse);
     let head = Head::new(&shape, kernel);
-    let mut arguments: Vec<_> = views.into_iter().map(|view| Argument::first(view, buffers)).collect();
-    arguments.resize(5, Argument::Null);
+    let mut arguments: Vec<_> = views.into_iter().map(|view| AttentionArgument::first(view, buffers)).collect();
+    arguments.resize(5, AttentionArgument::Null);
     arguments.extend(vectors_of(kernel.norm.as_ref(), buffers));
     let launch = |entry, grid: usize, warps, blocks, shared_bytes, part| {
         head.launch(family, entry, (grid, warps, blocks, shared_bytes), part, arguments.clone())
     };
-    let Shape { batch, heads, queries, width, .. } = shape;
+    let AttentionShape { batch, heads, queries, width, .. } = shape;
     let launch = match family {
         Family::Tile => {
             let warps = queries.div_ceil(16);
@@ -137,44 +137,46 @@ pub fn forward(kernel: &Attention, buffers: &[Buffer], shared: usize) -> Result<
             launch("attention_plain_forward", queries.div_ceil(PLAIN) * batch * heads, 8, 1, bytes, 0)
         }
     };
-    Ok(Plan { launches: vec![launch], workspace: 0, family })
+    Ok(AttentionPlan { launches: vec![launch], workspace: 0, family })
 }
 
 /// Launches of the gradient; see [`forward`].
 ///
 /// # Errors
 /// As [`forward`].
-pub fn backward(kernel: &AttentionGrad, buffers: &[Buffer], shared: usize) -> Result<Plan, ExecError> {
+pub fn backward(kernel: &AttentionGrad, buffers: &[Buffer], shared: usize) -> Result<AttentionPlan, ExecError> {
     let fwd = &kernel.forward;
-    let shape = Shape::new(fwd, buffers);
+    let shape = AttentionShape::new(fwd, buffers);
     let views = [&fwd.q, &fwd.k, &fwd.v, &fwd.o, &kernel.grad, &kernel.dq, &kernel.dk, &kernel.dv];
     let family = shape.family(&views, shape.backward_bytes(), shared);
     shape.must_normalise(family)?;
     let head = Head::new(&shape, fwd).with_gradients(kernel);
-    let [q, k, v, o, grad, dq, dk, dv] = views.map(|view| Argument::first(view, buffers));
-    let lse = fwd.lse.as_ref().map_or(Argument::Null, |view| Argument::first(view, buffers));
-    let Shape { batch, heads, groups, queries, keys, width, .. } = shape;
+    let [q, k, v, o, grad, dq, dk, dv] = views.map(|view| AttentionArgument::first(view, buffers));
+    let lse = fwd.lse.as_ref().map_or(AttentionArgument::Null, |view| AttentionArgument::first(view, buffers));
+    let AttentionShape { batch, heads, groups, queries, keys, width, .. } = shape;
     let launches = match family {
         Family::Tile => {
             let warps = queries.max(keys).div_ceil(16);
             let numbers = (batch * groups, warps, if width <= 64 { 2 } else { 1 }, shape.tile_backward());
             let mut arguments = vec![q, k, v, o, lse, grad, dq, dk, dv];
             arguments.extend(vectors_of(fwd.norm.as_ref(), buffers));
-            arguments.extend(kernel.sums.iter().flatten().map(|sums| Argument::first(sums, buffers)));
+            arguments.extend(kernel.sums.iter().flatten().map(|sums| AttentionArgument::first(sums, buffers)));
             vec![head.launch(family, "attention_tile_backward", numbers, 1, arguments)]
         }
         Family::Flash => {
             let (most, blocks) = if width <= 64 { (8, 2) } else { (4, 1) };
             let warps = shape.flash_warps(queries, most);
             let grid = queries.div_ceil(16 * warps) * batch * heads;
-            let arguments =
-                [&q, &k, &v, &o, &lse, &grad, &dq, &Argument::Workspace].into_iter().cloned().collect::<Vec<_>>();
+            let arguments = [&q, &k, &v, &o, &lse, &grad, &dq, &AttentionArgument::Workspace]
+                .into_iter()
+                .cloned()
+                .collect::<Vec<_>>();
             let numbers = (grid, warps, blocks, shape.flash(warps, 2) + 4 * 16 * warps);
             let first = head.launch(family, "attention_flash_queries", numbers, 1, arguments);
             let warps = shape.flash_warps(keys, most);
             let grid = keys.div_ceil(16 * warps) * batch * groups;
             let numbers = (grid, warps, blocks, shape.flash(warps, 2) + 4 * 4 * CHUNK);
-            let arguments = vec![q, k, v, lse, grad, Argument::Workspace, dk, dv];
+            let arguments = vec![q, k, v, lse, grad, AttentionArgument::Workspace, dk, dv];
             vec![first, head.launch(family, "attention_flash_keys", numbers, 2, arguments)]
         }
         Family::Plain => {
@@ -189,15 +191,15 @@ pub fn backward(kernel: &AttentionGrad, buffers: &[Buffer], shared: usize) -> Re
         }
     };
     let workspace = if family == Family::Flash { batch * heads * queries * 4 } else { 0 };
-    Ok(Plan { launches, workspace, family })
+    Ok(AttentionPlan { launches, workspace, family })
 }
 
-/// Whether the kernels do this [`Op::NormedAttention`], or its gradient, as it is. `shared` is the dynamic shared memory that a block of the GPU may
+/// Whether the kernels support this [`Op::NormedAttention`], or its gradient. `shared` is the dynamic shared memory that a block of the GPU may
 /// have, in bytes.
 pub fn joins_norms(graph: &Graph, node: &Node, shared: usize) -> bool {
     let (Op::NormedAttention(spec) | Op::NormedAttentionGrad(spec)) = &node.op else { return false };
     let [q, k] = [0, 1].map(|i| graph.meta(node.operands[i]));
-    let shape = Shape {
+    let shape = AttentionShape {
         dtype: q.dtype,
         batch: q.shape[0],
         heads: q.shape[1],
@@ -211,15 +213,15 @@ pub fn joins_norms(graph: &Graph, node: &Node, shared: usize) -> bool {
     shape.heads == shape.groups && shape.family(&[], shape.backward_bytes(), shared) == Family::Tile
 }
 
-/// What a kernel is given to normalise with.
-fn vectors_of(norm: Option<&Norm>, buffers: &[Buffer]) -> Vec<Argument> {
+/// The biases and the gain of the normalisation, as arguments.
+fn vectors_of(norm: Option<&Norm>, buffers: &[Buffer]) -> Vec<AttentionArgument> {
     let views = norm.into_iter().flat_map(|norm| norm.biases.iter().chain([&norm.gain]));
-    views.map(|view| Argument::first(view, buffers)).collect()
+    views.map(|view| AttentionArgument::first(view, buffers)).collect()
 }
 
 /// Extents of one attention.
 #[derive(Debug, Clone, Copy)]
-struct Shape {
+struct AttentionShape {
     dtype: DType,
     batch: usize,
     heads: usize,
@@ -228,11 +230,11 @@ struct Shape {
     keys: usize,
     width: usize,
     scale: f64,
-    /// Whether queries and keys are normalised on their way in.
+    /// Whether queries and keys are normalised.
     normed: bool,
 }
 
-impl Shape {
+impl AttentionShape {
     fn new(kernel: &Attention, buffers: &[Buffer]) -> Self {
         let (q, k) = (&kernel.q.dims, &kernel.k.dims);
         Self {
@@ -340,8 +342,8 @@ fn pad(rows: usize) -> usize {
 
 /// Whether every row of a view can be read 16 bytes at a time, for a 16-bit type.
 fn vectors(view: &Access) -> bool {
-    let apart = |axis: usize| view.dims[axis] == 1 || view.strides[axis].is_multiple_of(8);
-    view.strides[3] == 1 && view.offset.is_multiple_of(8) && (0..3).all(apart)
+    let aligned = |axis: usize| view.dims[axis] == 1 || view.strides[axis].is_multiple_of(8);
+    view.strides[3] == 1 && view.offset.is_multiple_of(8) && (0..3).all(aligned)
 }
 
 #[cfg(test)]

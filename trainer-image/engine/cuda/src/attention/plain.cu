@@ -1,4 +1,4 @@
-// Attention of any shape, dtype and stride, without tensor cores: float32, and what the other kernels have no place for.
+// Attention of any shape, dtype and stride, without tensor cores: float32, float64, and what the other kernels do not support.
 // Tiles of 32 queries and 32 keys; eight lanes of one warp share a row. Deterministic, without atomics or workspace.
 #define TILE 32
 #define ROW (D + 1)           // odd, so that rows fall into different banks
@@ -53,13 +53,13 @@ DEVICE real of_row(real x, bool sum) {
     return x;
 }
 DEVICE bool visible(int i, int j) { return i < T && j < S && (!CAUSAL || j <= i + S - T); }
-// The keys that the queries below `end` see.
+// Number of keys that are visible to the queries below `end`.
 DEVICE int seen(int end) {
     if (!CAUSAL) return S;
     const int n = (end < T ? end : T) + S - T;
     return n < 0 ? 0 : n < S ? n : S;
 }
-// A tile of rows; zeros where there are none.
+// Loads a tile of rows; rows from `valid` on are zeros.
 DEVICE void load_tile(real *to, const element *from, long long row, long long column, int valid) {
     for (int i = threadIdx.x; i < TILE * D; i += 256) {
         const int r = i / D, c = i % D;

@@ -1,5 +1,5 @@
-// What the tensor-core attention kernels share. No headers: NVRTC knows the vector types and intrinsics.
-// Every extent and stride is a #define of the generated head; ELEMENT is the PTX name of the 16-bit type.
+// Shared by the attention kernels on tensor cores. No headers: NVRTC has the vector types and intrinsics built in.
+// The generated head #defines every extent and stride; ELEMENT is the PTX name of the 16-bit type.
 typedef unsigned int u32;
 typedef unsigned short u16;
 #define DEVICE __device__ __forceinline__
@@ -84,7 +84,7 @@ DEVICE void multiply(float *c, const u32 *a, u32 b0, u32 b1) {
 #define B_KN(s, ld, k0, n0) shared_address((s) + ((k0) + ((lane >> 3) & 1) * 8 + (lane & 7)) * (ld) + (n0) + (lane >> 4) * 8)
 #define A_KM(s, ld, k0, m0) shared_address((s) + ((k0) + (lane >> 4) * 8 + (lane & 7)) * (ld) + (m0) + ((lane >> 3) & 1) * 8)
 
-// 16 bytes to shared memory in the background; zeros where `there` is false.
+// Copies 16 bytes to shared memory asynchronously; zeros where `there` is false.
 DEVICE void copy16(u16 *to, const u16 *from, bool there) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(shared_address(to)), "l"(from), "r"(there ? 16 : 0));
 }
@@ -94,7 +94,7 @@ DEVICE void copy4(float *to, const float *from, bool there) {
 DEVICE void commit() { asm volatile("cp.async.commit_group;"); }
 #define WAIT(groups) asm volatile("cp.async.wait_group %0;" :: "n"(groups))
 
-// `rows` rows of a head from global memory, of which the first `valid` are there and the others are zeros.
+// Loads `rows` rows of a head from global memory; rows from `valid` on are zeros.
 template <int rows> DEVICE void load_rows(u16 *to, const u16 *from, long long stride, int valid) {
     for (int i = threadIdx.x; i < rows * VECTORS; i += 32 * WARPS) {
         const int r = i / VECTORS, c = i % VECTORS;
@@ -120,8 +120,8 @@ DEVICE void store_rows(u16 *to, const u16 *from, long long stride, int valid, in
 // Whether query i sees key j.
 DEVICE bool visible(int i, int j) { return i < T && j < S && (!CAUSAL || j <= i + S - T); }
 
-// What follows works on a warp's accumulators: 16 rows, of which a thread has rows lane / 4 and lane / 4 + 8, two of each eight columns.
-// Macros, where a function makes NVRTC compute addresses and sums in another order.
+// The rest works on a warp's accumulators: 16 rows, of which a thread holds rows lane / 4 and lane / 4 + 8, two of every eight columns.
+// Macros where a function would make NVRTC compute addresses and sums in another order.
 // s[16][16 blocks] += a[16][D] b[16 blocks][D]^T, from row `m` of `a` and row `n` of `b`.
 #define SCORES(blocks, s, a, m, b, n)                         \
     _Pragma("unroll")                                         \
@@ -182,21 +182,21 @@ DEVICE void pack_columns(u32 *a, float (*s)[4]) {
         multiply(y[2 * d_], e, r_[0], r_[1]);              \
         multiply(y[2 * d_ + 1], e, r_[2], r_[3]);          \
     }
-// The largest of each row, from the largest that each thread has.
+// The maximum of each row, from the maximum of each thread.
 #define LARGEST_OF_ROWS(x, y)                      \
     _Pragma("unroll")                              \
     for (int d_ = 1; d_ < 4; d_ <<= 1) {           \
         x = fmaxf(x, __shfl_xor_sync(~0u, x, d_)); \
         y = fmaxf(y, __shfl_xor_sync(~0u, y, d_)); \
     }
-// The sum of each row, from the sum that each thread has.
+// The sum of each row, from the partial sum of each thread.
 #define SUMS_OF_ROWS(x, y)                \
     _Pragma("unroll")                     \
     for (int d_ = 1; d_ < 4; d_ <<= 1) {  \
         x += __shfl_xor_sync(~0u, x, d_); \
         y += __shfl_xor_sync(~0u, y, d_); \
     }
-// Scores to weights, less the largest of each row, `c` a unit; adds them to the sums that each thread has.
+// Scores to weights, exp2((s - m) c) with the maximum m of each row; adds them to each thread's partial sums.
 #define EXPONENTIALS(blocks, s, m0, m1, c, l0, l1) \
     _Pragma("unroll")                              \
     for (int n_ = 0; n_ < (blocks); n_++) {        \
@@ -216,7 +216,7 @@ DEVICE void scale_rows(float (*acc)[4], float f0, float f1) {
         acc[d][3] *= f1;
     }
 }
-// Scores to weights, given the negative logarithm (base 2) of the sum for each; and gradients of weights to those of scores.
+// Scores to weights, given the negative log2 of each row's sum; and gradients of weights to gradients of scores.
 DEVICE void weights(float *s, float c, float l0, float l1, float l2, float l3) {
     s[0] = exp2_fast(fmaf(s[0], c, l0));
     s[1] = exp2_fast(fmaf(s[1], c, l1));

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Argument, CHUNK, Family, Launch, Shape};
+use super::{AttentionArgument, AttentionLaunch, AttentionShape, CHUNK, Family};
 use crate::compile::Source;
 use pawl_graph::graph::DType;
 use pawl_lower::{Access, Attention, AttentionGrad};
@@ -14,13 +14,13 @@ const PLAIN: &str = include_str!("plain.cu");
 
 /// Constants of one operator.
 pub(super) struct Head {
-    shape: Shape,
+    shape: AttentionShape,
     text: String,
 }
 
 impl Head {
-    pub(super) fn new(shape: &Shape, kernel: &Attention) -> Self {
-        let Shape { heads, groups, queries, keys, width, scale, .. } = *shape;
+    pub(super) fn new(shape: &AttentionShape, kernel: &Attention) -> Self {
+        let AttentionShape { heads, groups, queries, keys, width, scale, .. } = *shape;
         let mut text = String::new();
         let mut define = |name: &str, value: String| {
             let _ = writeln!(text, "#define {name} {value}");
@@ -63,16 +63,16 @@ impl Head {
         }
     }
 
-    /// The launch of `entry`. `numbers` are blocks of the grid, warps of a block, resident blocks that registers must leave room for, and bytes
-    /// of shared memory; `part` says which kernel of the family it is.
+    /// The launch of `entry`. The numbers are blocks of the grid, warps per block, resident blocks per multiprocessor that registers must leave room for,
+    /// and bytes of shared memory; `part` is the index of the kernel in its family.
     pub(super) fn launch(
         &self,
         family: Family,
         entry: &'static str,
         (grid, warps, blocks, shared): (usize, usize, usize, usize),
         part: usize,
-        arguments: Vec<Argument>,
-    ) -> Launch {
+        arguments: Vec<AttentionArgument>,
+    ) -> AttentionLaunch {
         let mut text = self.text.clone();
         let mut define = |name: &str, value: &str| {
             let _ = writeln!(text, "#define {name} {value}");
@@ -111,6 +111,13 @@ impl Head {
             }
         }
         let source = Source { name: entry.to_owned(), text, options: Vec::new() };
-        Launch { source, entry, grid: grid as u32, threads: 32 * warps as u32, shared: shared as u32, arguments }
+        AttentionLaunch {
+            source,
+            entry,
+            grid: grid as u32,
+            threads: 32 * warps as u32,
+            shared: shared as u32,
+            arguments,
+        }
     }
 }

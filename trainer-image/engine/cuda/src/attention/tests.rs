@@ -48,7 +48,7 @@ fn normed(mut kernel: AttentionGrad) -> AttentionGrad {
     kernel
 }
 
-fn plans(extents: Extents, dtype: DType, causal: bool, shared: usize) -> Result<[Plan; 2], ExecError> {
+fn plans(extents: Extents, dtype: DType, causal: bool, shared: usize) -> Result<[AttentionPlan; 2], ExecError> {
     let kernel = gradient(extents, causal);
     let buffers = [buffer(dtype), buffer(dtype.accumulator())];
     Ok([forward(&kernel.forward, &buffers, shared)?, backward(&kernel, &buffers, shared)?])

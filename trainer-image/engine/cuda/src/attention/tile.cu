@@ -1,16 +1,16 @@
 // Attention whose queries and keys each fit one tile of 128 rows, on tensor cores.
-// One block for each batch and head (backward: each batch and head of the keys). The backward pass needs no sum across
+// One block per batch and head (backward: per batch and head of the keys). The backward pass needs no sum across
 // tiles, hence no workspace and no atomics: it is deterministic.
 //
-// NORMED: queries and keys are normalised in shared memory, the gain of both goes into the keys. The bias of the values is added to what comes out:
-// weights of a row add up to 1. Backward, the gradients of the vectors are summed over this head's rows.
+// NORMED: queries and keys are normalised in shared memory; the gain of both is multiplied into the keys. The bias of the values is added to the
+// output, because the weights of a row sum to 1. The backward pass sums the gradients of biases and gain over this head's rows.
 #define TQ ((T + 15) / 16 * 16)
 #define TK ((S + 15) / 16 * 16)
 #define QUERIES (TQ + 8)      // padded row of the transposed scores
 
 #if NORMED
 #define VECTORS_OF_HEADS , const float *__restrict__ bias_q, const float *__restrict__ bias_k, const float *__restrict__ bias_v, const float *__restrict__ gain
-// The vectors of head h to shared memory: biases of queries, keys and values, gain.
+// Loads the vectors of head h into shared memory: biases of queries, keys and values, then the gain.
 DEVICE void load_vectors(float *to, const float *bias_q, const float *bias_k, const float *bias_v, const float *gain, int h) {
     for (int i = threadIdx.x; i < D; i += 32 * WARPS) {
         to[i] = bias_q[h * D + i];
@@ -19,8 +19,8 @@ DEVICE void load_vectors(float *to, const float *bias_q, const float *bias_k, co
         to[3 * D + i] = gain[i];
     }
 }
-// Rows of a head in shared memory plus their bias, normalised, times the gain: two threads a row. Rows that are not there stay zero.
-// `factors` gets what rows were multiplied by, `normal` the rows without the gain, where they are wanted.
+// Adds the bias to the rows of a head in shared memory, normalises them and multiplies them by the gain: two threads per row. Rows from `valid` on
+// stay zero. `factors`, unless null, receives the factor of each row; `normal`, unless null, the normalised rows without the gain.
 template <bool gained> DEVICE void normalise(u16 *rows, int padded, int valid, const float *bias, const float *gain, float *factors, u16 *normal) {
     for (int r = threadIdx.x >> 1; r < padded; r += 16 * WARPS) {
         const int at = (threadIdx.x & 1) * (D / 2);
@@ -87,7 +87,7 @@ attention_tile_forward(const u16 *__restrict__ q, const u16 *__restrict__ k, con
     normalise<true>(sk, TK, S, vectors + D, vectors + 3 * D, nullptr, nullptr);
     __syncthreads();
     #endif
-    // Each warp owns 16 queries; all their scores stay in registers.
+    // Each warp owns 16 queries, whose scores all stay in registers.
     float s[TK / 8][4] = {};
     SCORES(TK / 16, s, sq, 16 * w, sk, 0)
     const int row = 16 * w + (lane >> 2);
@@ -129,7 +129,7 @@ attention_tile_forward(const u16 *__restrict__ q, const u16 *__restrict__ k, con
         if (l1 > 0) acc[d][2] += plus.x, acc[d][3] += plus.y;
     }
     #endif
-    // This warp alone read these rows of q.
+    // Only this warp reads these rows of q.
     put_rows(sq + 16 * w * ROW, acc, lane);
     #if KEEP
     if ((lane & 3) == 0) {
@@ -144,7 +144,7 @@ attention_tile_forward(const u16 *__restrict__ q, const u16 *__restrict__ k, con
 #else
 #if NORMED
 #define SUMS_OF_HEADS , float *__restrict__ sums_q, float *__restrict__ sums_k, float *__restrict__ sums_v, float *__restrict__ sums_gain
-// The gradient of 16 rows before they were normalised from that of the normalised ones, in one warp's accumulators.
+// Turns the gradient of 16 normalised rows, in one warp's accumulators, into that of the rows before normalisation.
 DEVICE void through_norm(float (*g)[4], const u16 *normal, const float *factors, int lane) {
     const u16 *first = normal + (lane >> 2) * ROW + (lane & 3) * 2, *second = first + 8 * ROW;
     float m0 = 0, m1 = 0;
@@ -167,7 +167,7 @@ DEVICE void through_norm(float (*g)[4], const u16 *normal, const float *factors,
         g[j][3] = f1 * fmaf(high_of(y), m1, g[j][3]);
     }
 }
-// Sums of the columns of 16 rows in shared memory, by one warp: of each eight columns, a thread gets numbers 2 (lane % 4) and the next.
+// Column sums of 16 rows in shared memory, by one warp: of every eight columns, a thread gets columns 2 (lane % 4) and 2 (lane % 4) + 1.
 DEVICE void column_sums(float (*sums)[2], const u16 *rows, int lane) {
     const u32 ones[4] = {ONES, ONES, ONES, ONES};
     #pragma unroll
@@ -204,7 +204,7 @@ attention_tile_backward(const u16 *__restrict__ q, const u16 *__restrict__ k, co
     #if NORMED
     float *factors = sd + TQ, *vectors = factors + TQ + TK;
     u16 *sn = (u16 *)(vectors + 4 * D);
-    // Sums of each warp: of the queries where their gradient was, of the keys and values (3) where those were.
+    // Column sums of each warp: those of the queries reuse the memory of their gradient, the three of keys and values reuse that of the keys.
     float *sums_of_q = (float *)sg, *sums_of_k = (float *)sk;
     load_vectors(vectors, bias_q, bias_k, bias_v, gain, g);
     __syncthreads();
@@ -215,7 +215,7 @@ attention_tile_backward(const u16 *__restrict__ q, const u16 *__restrict__ k, co
         load_rows<TQ>(sq, q + b * Q_B + h * Q_H, Q_T, T);
         load_rows<TQ>(sg, grad + b * G_B + h * G_H, G_T, T);
         commit();
-        {   // The sum of o times its gradient: two threads a row. Rows that are not there get weights of zero.
+        {   // Row sums of o times its gradient: two threads per row. Rows from T on get weights of zero.
             const int r = threadIdx.x >> 1, half = threadIdx.x & 1;
             float delta = 0;
             if (r < T) {
@@ -225,7 +225,7 @@ attention_tile_backward(const u16 *__restrict__ q, const u16 *__restrict__ k, co
                     const uint4 of_o = *(const uint4 *)(x + 8 * i), of_grad = *(const uint4 *)(y + 8 * i);
                     delta = dot8(of_o, of_grad, delta);
                     #if NORMED
-                    // Without the bias of the values: as if they had none.
+                    // o without the bias of the values.
                     delta -= dot8(of_grad, vectors + 2 * D + half * (D / 2) + 8 * i);
                     #endif
                 }
@@ -276,7 +276,7 @@ attention_tile_backward(const u16 *__restrict__ q, const u16 *__restrict__ k, co
                 }
             }
         }
-        __syncthreads();        // ss is whole; nobody reads sq or sg any more
+        __syncthreads();        // ss is complete; sq and sg are no longer read
         if (16 * w < TQ) {
             float aq[D / 8][4] = {};
             #pragma unroll
@@ -337,7 +337,7 @@ attention_tile_backward(const u16 *__restrict__ q, const u16 *__restrict__ k, co
         store_rows(dk + b * DK_B + g * DK_H + 16 * w * DK_T, sk + 16 * w * ROW, DK_T, S - 16 * w, lane);
     }
     #if NORMED
-    __syncthreads();        // nobody reads keys and values any more
+    __syncthreads();        // keys and values are no longer read
     if (16 * w < TK) {
         put_sums(sums_of_k + w * D, of_k, lane);
         put_sums(sums_of_k + (WARPS + w) * D, of_v, lane);

@@ -7,7 +7,7 @@
 //! done and read the next rows while they work on these; sums of several blocks are joined in a fixed order by a second kernel: results never depend on
 //! timing.
 //!
-//! Here is the frame; [`loads`] reads, [`values`] computes, [`phase`] goes over the elements and writes, [`folds`] adds up.
+//! This module emits the frame; [`loads`] reads, [`values`] computes, [`phase`] loops over the elements and writes, [`folds`] accumulates.
 
 mod folds;
 mod loads;
@@ -20,7 +20,7 @@ use folds::Partials;
 
 use super::{
     Argument, Generated, Grid,
-    geometry::{Geometry, Shape},
+    geometry::{Geometry, Traversal},
     index::Walk,
     types,
 };
@@ -150,16 +150,16 @@ impl<'k> Emitter<'k> {
         }
     }
 
-    /// Rows of a segment; vectors of it, for [`Shape::Flat`].
+    /// Rows of a segment; vectors of it, for [`Traversal::Flat`].
     fn run(&self) -> usize {
         let rows = self.kernel.rows / self.kernel.segments;
-        match self.geometry.shape {
-            Shape::Rows => rows,
-            Shape::Flat => rows * (self.kernel.cols / self.geometry.vector),
+        match self.geometry.traversal {
+            Traversal::Rows => rows,
+            Traversal::Flat => rows * (self.kernel.cols / self.geometry.vector),
         }
     }
 
-    /// Blocks of a multiprocessor to ask the compiler for: as many as what is held in registers leaves room for.
+    /// Resident blocks per multiprocessor to request from the compiler, as far as registers allow; `None` for one.
     fn resident(&self) -> Option<usize> {
         let blocks = REGISTERS / (self.geometry.registers(self.kernel, self.buffers) * self.geometry.threads());
         (blocks > 1).then_some(blocks.min(2048 / self.geometry.threads()).min(RESIDENT))
@@ -170,7 +170,7 @@ impl<'k> Emitter<'k> {
         if self.kernel.segments > 1 { "segment" } else { "0u" }
     }
 
-    /// Whether every row (or vector) that a thread looks at exists.
+    /// Whether every row (or vector) index of a thread is in range.
     fn whole(&self) -> bool {
         self.run().is_multiple_of(self.geometry.step())
     }
@@ -179,11 +179,28 @@ impl<'k> Emitter<'k> {
     fn guard(&self) -> Option<String> {
         let Geometry { vector, lanes, held, tiles, .. } = self.geometry;
         let vectors = self.kernel.cols / vector;
-        let exact = lanes * held * tiles == vectors || self.geometry.shape == Shape::Flat;
+        let exact = lanes * held * tiles == vectors || self.geometry.traversal == Traversal::Flat;
         (!exact).then(|| format!("if (column(i) < {vectors}u)"))
     }
 
     fn body(&mut self, partials: &[Partials]) -> String {
+        self.indices();
+        self.scalars();
+        if self.geometry.hoists(self.kernel) {
+            for value in self.loads_of(Class::Col) {
+                let array = self.array(value, "[H]");
+                self.line(array.declaration());
+                self.vectors(|e| e.load(value, &format!("l{value}[i]"), "0u", "column(i) * V"));
+            }
+        }
+        self.accumulators();
+        self.steps();
+        self.sums(partials);
+        std::mem::take(&mut self.text)
+    }
+
+    /// Declares which elements the thread computes: block, segment, lane, group and columns.
+    fn indices(&mut self) {
         let Geometry { vector, lanes, held, unroll, tiles, .. } = self.geometry.clone();
         self.line(format!("constexpr int U = {unroll}, H = {held}, V = {vector};"));
         let block = if self.kernel.segments > 1 {
@@ -193,21 +210,17 @@ impl<'k> Emitter<'k> {
             "blockIdx.x".into()
         };
         self.line(format!("const u32 block = {block}, blocks = gridDim.x / {}u;", self.kernel.segments));
-        if self.geometry.shape == Shape::Flat {
+        if self.geometry.traversal == Traversal::Flat {
             self.line("const u32 group = threadIdx.x;");
         } else {
             self.line(format!("const u32 lane = threadIdx.x % {lanes}u, group = threadIdx.x / {lanes}u;"));
             let tile = if tiles > 1 { format!("blockIdx.y * {}u + ", lanes * held) } else { String::new() };
             self.line(format!("auto column = [&](int i) -> u32 {{ return {tile}lane + i * {lanes}u; }};"));
         }
-        self.scalars();
-        if self.geometry.hoists(self.kernel) {
-            for value in self.loads_of(Class::Col) {
-                let array = self.array(value, "[H]");
-                self.line(array.declaration());
-                self.vectors(|e| e.load(value, &format!("l{value}[i]"), "0u", "column(i) * V"));
-            }
-        }
+    }
+
+    /// Declares the accumulator of each fold.
+    fn accumulators(&mut self) {
         for (index, fold) in self.kernel.folds.iter().enumerate() {
             let (acc, _) = types::accumulator(self.kernel.values[fold.value].0);
             let identity = format!("{}::identity<{acc}>()", types::reduction(fold.op));
@@ -221,6 +234,10 @@ impl<'k> Emitter<'k> {
                 self.line(format!("{acc} f{index} = {identity};"));
             }
         }
+    }
+
+    /// The loop over the steps of a block: loads, phases and what is stored once per row.
+    fn steps(&mut self) {
         let (step, run) = (self.geometry.step(), self.run());
         if self.geometry.ahead {
             self.fetch();
@@ -245,8 +262,6 @@ impl<'k> Emitter<'k> {
         }
         self.row_stores();
         self.close();
-        self.sums(partials);
-        std::mem::take(&mut self.text)
     }
 
     fn class(&self, value: usize) -> Class {

@@ -20,19 +20,19 @@ const NEIGHBOURS: usize = 4;
 /// Longest row that one warp holds in registers.
 const WARP: usize = 32;
 
-/// How threads walk.
+/// Order in which threads process elements.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Shape {
-    /// Over vectors of the whole run of elements, wherever rows end.
+pub(super) enum Traversal {
+    /// Vectors of consecutive elements, regardless of rows.
     Flat,
-    /// Over rows; a thread keeps its columns.
+    /// Row by row; a thread keeps its columns.
     Rows,
 }
 
-/// The arrangement.
+/// The mapping of threads to elements.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Geometry {
-    pub shape: Shape,
+    pub traversal: Traversal,
     /// Elements of a vector.
     pub vector: usize,
     /// Threads along a row.
@@ -45,8 +45,8 @@ pub(super) struct Geometry {
     pub unroll: usize,
     /// Blocks side by side that share a row.
     pub tiles: usize,
-    /// Whether the next rows are read while these are worked on: sums of columns take the registers of threads that
-    /// would keep memory busy meanwhile.
+    /// Whether the next rows are prefetched while the current ones are processed: accumulators of columns take the registers of other threads that would
+    /// otherwise keep memory busy.
     pub ahead: bool,
 }
 
@@ -71,7 +71,16 @@ impl Geometry {
             let groups = if lanes > WARP { 1 } else { threads / lanes };
             // Short rows leave a thread little to wait for: several at once.
             let unroll = (8 / (held * vector)).clamp(1, 4).min(kernel.rows.div_ceil(groups));
-            return Self { shape: Shape::Rows, vector, lanes, held, groups, unroll, tiles: 1, ahead: by_column };
+            return Self {
+                traversal: Traversal::Rows,
+                vector,
+                lanes,
+                held,
+                groups,
+                unroll,
+                tiles: 1,
+                ahead: by_column,
+            };
         }
         let unroll = |room: usize| (room / vector).clamp(1, 4);
         if by_column {
@@ -79,18 +88,18 @@ impl Geometry {
             let lanes = vectors.div_ceil(tiles);
             let groups = (threads / lanes).max(1);
             let unroll = unroll(16).min(kernel.rows.div_ceil(kernel.segments * groups)).max(1);
-            return Self { shape: Shape::Rows, vector, lanes, held: 1, groups, unroll, tiles, ahead: true };
+            return Self { traversal: Traversal::Rows, vector, lanes, held: 1, groups, unroll, tiles, ahead: true };
         }
         let all = kernel.rows * vectors / kernel.segments;
         let unroll = unroll(16).min(all.div_ceil(threads)).max(1);
-        Self { shape: Shape::Flat, vector, lanes: 1, held: 1, groups: threads, unroll, tiles: 1, ahead: false }
+        Self { traversal: Traversal::Flat, vector, lanes: 1, held: 1, groups: threads, unroll, tiles: 1, ahead: false }
     }
 
     /// Whether columns' values are read once, before all rows.
     pub(super) fn hoists(&self, kernel: &Fused) -> bool {
         let columns = kernel.values[..kernel.loads.len()].iter().filter(|(_, class)| *class == Class::Col);
         let words: usize = columns.map(|(dtype, _)| dtype.bytes() * self.held * self.vector).sum::<usize>() / 4;
-        self.shape == Shape::Rows && words <= KEPT
+        self.traversal == Traversal::Rows && words <= KEPT
     }
 
     /// Registers of a thread, about: what is read, what is kept for a second pass over a row, and sums of columns.
@@ -121,7 +130,7 @@ impl Geometry {
         self.lanes * self.groups
     }
 
-    /// Rows (or vectors, for [`Shape::Flat`]) that a block works on at once.
+    /// Rows (or vectors, for [`Traversal::Flat`]) that a block works on at once.
     pub(super) fn step(&self) -> usize {
         self.groups * self.unroll
     }

@@ -1,6 +1,6 @@
-//! Kernels as CUDA C, generated for static shapes: pure functions of what was lowered.
+//! Kernels as CUDA C, generated for static shapes: pure functions of lowered kernels.
 //!
-//! Equal kernels at other addresses (the blocks of a model) have equal sources: places are parameters.
+//! Equal kernels at other addresses (the blocks of a model) have equal sources: addresses are parameters.
 
 mod fused;
 mod geometry;
@@ -15,7 +15,7 @@ use pawl_lower::{Body, Buffer};
 
 const PRELUDE: &str = include_str!("prelude.cu");
 
-/// A generated kernel: `main_kernel`, and `finish_kernel` where there is something to finish.
+/// A generated kernel: `main_kernel`, and `finish_kernel` when partial results of blocks are combined.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Generated {
     /// The translation unit.
@@ -41,34 +41,34 @@ pub struct Grid {
     pub beside: usize,
     /// Parts of the columns.
     pub tiles: usize,
-    /// Whether blocks stay until all is done: there need be no more than the GPU holds at once.
+    /// Whether blocks loop until all rows are done: more blocks than the GPU runs at once are not needed.
     pub persistent: bool,
 }
 
-/// A parameter.
+/// An argument of a generated kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Argument {
-    /// An address: a buffer's, and bytes from there.
+    /// Address in a buffer.
     Buffer {
         /// Index into [`Lowered::buffers`](pawl_lower::Lowered::buffers).
         buffer: usize,
-        /// Bytes.
+        /// Bytes from its start.
         offset: usize,
     },
-    /// Address of the workspace, and bytes from there.
+    /// Address in the workspace, in bytes from its start.
     Workspace(usize),
 }
 
-/// The kernel that joins the partial results of blocks. Its parameters: the workspace, the number of blocks (`u32`), then these.
+/// The kernel that combines the partial results of blocks. Its parameters: the workspace, the number of blocks (`u32`), then `arguments`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finish {
-    /// Where results go.
+    /// Addresses of the results.
     pub arguments: Vec<Argument>,
     /// Blocks.
     pub grid: [u32; 3],
 }
 
-/// The kernel of fused loops, or of a lookup; `None` for what libraries and other modules do.
+/// The kernel of fused loops, or of a gather or scatter, for a GPU with that many multiprocessors; `None` for other kinds of kernels.
 pub fn generate(body: &Body, buffers: &[Buffer], multiprocessors: usize) -> Option<Generated> {
     match body {
         Body::Fused(kernel) => Some(fused::fused(kernel, buffers, multiprocessors)),

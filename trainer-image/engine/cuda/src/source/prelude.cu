@@ -1,4 +1,4 @@
-// What all generated kernels build on. No headers: NVRTC knows the vector types and intrinsics.
+// Shared by all generated kernels. No headers: NVRTC has the vector types and intrinsics built in.
 typedef unsigned char u8;
 typedef unsigned short u16;
 typedef unsigned int u32;
@@ -6,7 +6,7 @@ typedef unsigned long long u64;
 #define DEV static __device__ __forceinline__
 #define UNROLL _Pragma("unroll")
 
-// Element types as they lie in memory. Values are computed as float (F32, BF16, F16), double, u32 or bool.
+// Element types in memory. Values are computed as float (F32, BF16, F16), double, u32 or bool.
 struct F64 { static constexpr int bytes = 8; typedef double value; };
 struct F32 { static constexpr int bytes = 4; typedef float value; };
 struct BF16 { static constexpr int bytes = 2; typedef float value; };
@@ -19,7 +19,7 @@ template <class A> constexpr bool same<A, A> = true;
 // B bytes in registers, a power of two.
 template <int B> struct Raw { u32 w[(B + 3) / 4]; };
 
-// Read once: past the first-level cache. Nobody may write there while the kernel runs.
+// For data that is read once: bypasses the first-level cache. The kernel must not write it.
 template <int B> DEV Raw<B> load_once(const void* p) {
     Raw<B> r;
     if constexpr (B >= 16) {
@@ -38,7 +38,7 @@ template <int B> DEV Raw<B> load_once(const void* p) {
     return r;
 }
 
-// Read by many threads: through the first-level cache. Nobody may write there while the kernel runs.
+// For data that many threads read: through the first-level cache. The kernel must not write it.
 template <int B> DEV Raw<B> load_shared(const void* p) {
     Raw<B> r;
     if constexpr (B >= 16) {
@@ -59,7 +59,7 @@ template <int B> DEV Raw<B> load_shared(const void* p) {
     return r;
 }
 
-// From a buffer that this kernel also writes.
+// For data that the kernel also writes.
 template <int B> DEV Raw<B> load_written(const void* p) {
     Raw<B> r;
     if constexpr (B >= 16) {
@@ -97,7 +97,7 @@ template <int B> DEV void store(void* p, const Raw<B>& r) {
 
 DEV float widen_bf16(u32 bits) { return __uint_as_float(bits << 16); }
 DEV float widen_f16(u32 bits) { float x; asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"((u16)bits)); return x; }
-// In pairs, also one value alone: what converts a single one is the unit of elementary functions, which is slow and has its own work.
+// Converts in pairs, even a single value: single conversions run on the special function unit, which is slow and busy.
 DEV u32 pair_bf16(float low, float high) { u32 r; asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low)); return r; }
 DEV u32 pair_f16(float low, float high) { u32 r; asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low)); return r; }
 
@@ -133,7 +133,7 @@ template <class T, int N> DEV Raw<T::bytes * N> pack(const typename T::value (&v
 
 DEV float round_bf16(float x) { return __uint_as_float(pair_bf16(0.0f, x)); }
 DEV float round_f16(float x) { return widen_f16(pair_f16(x, 0.0f)); }
-// To odd, so that a second rounding to 16 bits gives what one would have given.
+// Rounds to odd, so that a second rounding to 16 bits gives the same result as a single one.
 DEV float narrow_odd(double x) {
     float y = __double2float_rz(x);
     return (double)y == x || (__float_as_uint(y) & 0x7f800000u) == 0x7f800000u ? y : __uint_as_float(__float_as_uint(y) | 1u);
@@ -203,7 +203,7 @@ DEV u64 mix(u64 z) {
     return z ^ (z >> 31);
 }
 DEV u64 draw_stream(u64 key, u32 counter) { return mix(key ^ mix((u64)counter + GOLDEN)); }
-// Of element `first + j`, where `first` is even or `j` zero; neighbours share 64 bits, which are mixed once where j is a constant.
+// Random number of element `first + j`, where `first` is even or `j` zero; neighbours share 64 bits, which are mixed once where j is a constant.
 DEV float uniform(u64 stream, u64 first, u32 j) {
     u64 pair = mix(stream + (first / 2 + j / 2 + 1ull) * GOLDEN);
     u32 half = (first + j) % 2 ? (u32)(pair >> 32) : (u32)pair;
@@ -224,13 +224,13 @@ struct Max {
     template <class T> DEV T join(T a, T b) { return max_(a, b); }
 };
 
-// Over the G neighbours (a power of two up to 32) that hold a row together.
+// Over the G neighbouring lanes (a power of two up to 32) that share a row.
 template <class Op, int G, class T> DEV T over_lanes(T x) {
     UNROLL for (int o = G / 2; o; o /= 2) x = Op::join(x, __shfl_xor_sync(0xffffffffu, x, o));
     return x;
 }
 
-// Over all threads of a block of W warps; everyone gets the result.
+// Over all threads of a block of W warps; every thread gets the result.
 template <class Op, int W, class T> DEV T over_block(T x, T* shared) {
     x = over_lanes<Op, 32>(x);
     if constexpr (W == 1) return x;

@@ -7,17 +7,18 @@ use pawl_lower::{Buffer, Lookup};
 
 const THREADS: usize = 256;
 const WARPS: usize = THREADS / 32;
-/// Indices that a warp looks at before their rows are added up.
+/// Indices that a warp examines before their rows are added up.
 const LOOK: usize = 512;
-/// Rows whose elements are on their way at once.
+/// Rows that are loaded at once.
 const AHEAD: usize = 8;
 /// Bytes of shared memory for sums.
 const SUMS: usize = 24 << 10;
 
 /// `to` zeroed, then `to[outer, indices[i], inner] += from[outer, i, inner]` in order of i, each sum rounded.
 ///
-/// A block owns some destinations, whose sums are in shared memory. Its warps look through the indices side by side, each through a run of its
-/// own, and note which are the block's; then all threads add up what was found, in order, each its own columns.
+/// A block owns some destinations, whose sums are in shared memory. Its warps scan the indices in parallel, each a contiguous part, and
+/// collect those of the block; then all threads add the rows found, in order, each in its own columns.
+#[allow(clippy::too_many_lines, reason = "most of it is the text of the kernel")]
 pub(super) fn scatter_add(kernel: &Lookup, buffers: &[Buffer]) -> Generated {
     let dtype = buffers[kernel.to.buffer].dtype;
     let (outer, extent, inner) = (kernel.to.dims[0], kernel.to.dims[1], kernel.to.dims[2]);

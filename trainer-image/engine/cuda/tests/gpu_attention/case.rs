@@ -1,11 +1,11 @@
-//! One attention with its gradient: data on the device, launches, what came back.
+//! One attention with its gradient: data on the device, launches, results.
 
 use std::{ffi::c_void, sync::Arc};
 
 use half::{bf16, f16};
 use pawl_cuda::{
     Check as _,
-    attention::{Argument, Plan},
+    attention::{AttentionArgument, AttentionPlan},
     device::{Device, Memory},
 };
 use pawl_graph::{
@@ -26,12 +26,12 @@ pub struct Case {
     pub causal: bool,
     /// Whether queries, keys and values are views of packed rows (else each head lies alone).
     pub packed: bool,
-    /// Whether queries and keys are normalised on their way in, after biases were added.
+    /// Whether biases are added to queries and keys, and these are normalised, before attention.
     pub normed: bool,
 }
 
-/// What a run gave.
-pub struct Run {
+/// Results of both passes.
+pub struct Results {
     /// As [`RESULTS`] names them; gradients of biases and gain for each batch and head.
     pub values: Vec<Vec<f64>>,
     pub touched_outside: usize,
@@ -143,12 +143,15 @@ impl Case {
         self.views().iter().enumerate().map(make).collect()
     }
 
-    /// Runs both passes with `launches`, which is given the kernel, its buffers and their memory.
+    /// Runs both passes with `launches`, which receives the kernel, its buffers and their memory.
+    ///
+    /// # Errors
+    /// When the device or `launches` fails.
     pub fn run(
         &self,
         device: &Arc<Device>,
         launches: impl Fn(&AttentionGrad, &[Buffer], &[Memory]) -> Result<(), ExecError>,
-    ) -> Result<Run, ExecError> {
+    ) -> Result<Results, ExecError> {
         let (buffers, views) = (self.buffers(), self.views());
         let mut images: Vec<Vec<u8>> = buffers.iter().map(|b| vec![0xff; b.bytes()]).collect();
         for at in self.inputs() {
@@ -170,10 +173,10 @@ impl Case {
             places.iter().for_each(|place| inside[place * dtype.bytes()..(place + 1) * dtype.bytes()].fill(true));
             touched_outside += image.iter().zip(&inside).filter(|&(&byte, &inside)| !inside && byte != 0xff).count();
         }
-        Ok(Run { values, touched_outside })
+        Ok(Results { values, touched_outside })
     }
 
-    /// What a run is to give, whose output was `kept` so.
+    /// The expected results, given the output as it was stored.
     pub fn reference(&self, kept: &[f64]) -> Vec<Expected> {
         let inputs = [0, 1, 2, 4].map(|at| self.input(at));
         if !self.normed {
@@ -186,8 +189,11 @@ impl Case {
     }
 }
 
-/// Compiles and queues a plan, and waits for it.
-pub fn launch(device: &Arc<Device>, plan: &Plan, memory: &[Memory]) -> Result<(), ExecError> {
+/// Compiles and runs a plan, and waits for it.
+///
+/// # Errors
+/// When a kernel does not compile, or the device fails.
+pub fn launch(device: &Arc<Device>, plan: &AttentionPlan, memory: &[Memory]) -> Result<(), ExecError> {
     let workspace = device.allocate(plan.workspace)?;
     for launch in &plan.launches {
         let function = device.load(&device.compiler().compile(&launch.source)?)?.function(launch.entry)?;
@@ -203,11 +209,11 @@ pub fn launch(device: &Arc<Device>, plan: &Plan, memory: &[Memory]) -> Result<()
     Ok(())
 }
 
-fn address(argument: &Argument, workspace: &Memory, memory: &[Memory]) -> u64 {
+fn address(argument: &AttentionArgument, workspace: &Memory, memory: &[Memory]) -> u64 {
     match *argument {
-        Argument::Buffer { buffer, offset } => memory[buffer].address() + offset as u64,
-        Argument::Workspace => workspace.address(),
-        Argument::Null => 0,
+        AttentionArgument::Buffer { buffer, offset } => memory[buffer].address() + offset as u64,
+        AttentionArgument::Workspace => workspace.address(),
+        AttentionArgument::Null => 0,
     }
 }
 

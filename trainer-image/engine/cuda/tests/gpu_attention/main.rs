@@ -1,4 +1,4 @@
-//! The attention kernels on a GPU against float64, at sizes and views that fit nothing well.
+//! The attention kernels on a GPU against float64, at sizes and views that match no tile.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -50,7 +50,7 @@ fn generated(device: &Arc<Device>, family: Family) -> impl Fn(&AttentionGrad, &[
 fn by_cudnn(device: &Arc<Device>) -> impl Fn(&AttentionGrad, &[Buffer], &[Memory]) -> Launched {
     let cudnn = Cudnn::open(device).expect("cuDNN and libpawl_cudnn.so are on the machine");
     move |kernel, buffers, memory| {
-        let mut plans = cudnn::Plans::new(Some(Arc::clone(&cudnn)), true);
+        let mut plans = cudnn::CudnnPlans::new(Some(Arc::clone(&cudnn)), true);
         let addresses: Vec<u64> = memory.iter().map(Memory::address).collect();
         for plan in [plans.forward(&kernel.forward, buffers), plans.backward(kernel, buffers)] {
             let plan = plan.expect("cuDNN takes it");

@@ -104,8 +104,8 @@ fn biased(x: &[f64], bias: &[f64], heads: usize, rows: usize, width: usize) -> V
 }
 
 /// Output, log-sum-exp, gradients of q, k and v, then of their biases and of the gain for each batch and head, of attention over normalised
-/// queries and keys. Those are `round`ed on their way, which no gradient notices; values are not, whose bias may as well be added to what comes out.
-/// What is `kept` of the output holds that bias, so its rounding weighs more than the products do.
+/// queries and keys. Queries and keys are `round`ed after normalisation, which gradients ignore; values are not rounded, since their bias can be added to
+/// the output instead. `kept`, the stored output, includes that bias, so that its rounding error exceeds that of the products.
 pub fn normed(
     extents: [usize; 6],
     (causal, scale, epsilon): (bool, f64, f64),

@@ -10,8 +10,27 @@ use std::collections::HashMap;
 
 use crate::graph::{GraphError, NodeId, Op, Stage, StateId, Var};
 
-/// Gradients of the scalar `loss` with respect to `wrt`, in its order; `None` where the loss does not depend on the value (or only
-/// through integers, comparisons or [`Op::StopGradient`]). All reads of one state count as one value.
+/// Gradients of the scalar `loss` with respect to `wrt`, in its order, each of the dtype and shape of its value; `None` where the loss does not depend
+/// on the value (or only through integers, comparisons or [`Op::StopGradient`]). All reads of one state count as one value.
+///
+/// ```
+/// use pawl_graph::{
+///     autodiff::gradients,
+///     graph::{Builder, DType, Init, Stage},
+/// };
+/// let b = Builder::new("linear");
+/// let x = b.input("x", DType::F32, [8, 3]);
+/// let (w, unused) = (b.parameter("w", [4, 3], Init::Fill(0.5)), b.parameter("unused", [4], Init::Fill(0.0)));
+/// let loss = x.matmul_t(w).square().mean_all();
+/// let found = gradients(loss, &[w, unused]);
+/// let dw = found[0].expect("the loss depends on w");
+/// assert_eq!(dw.shape().dims(), [4, 3]);
+/// assert!(found[1].is_none());
+/// b.output("dw", dw);
+/// let program = b.finish()?;
+/// assert_eq!(program.graph.node(program.output("dw")?).stage, Stage::Backward);
+/// # Ok::<(), pawl_graph::graph::GraphError>(())
+/// ```
 ///
 /// A mistake (a loss that is not a float scalar, an operator that has no gradient) poisons the builder: see
 /// [`Builder::finish`](crate::graph::Builder::finish).

@@ -1,4 +1,4 @@
-//! What an executable keeps of a program once it is compiled.
+//! Inputs and outputs of a compiled program.
 
 use crate::{
     array::View,
@@ -15,7 +15,7 @@ pub struct Interface {
 }
 
 impl Interface {
-    /// Of a program that has not run.
+    /// The interface of a program that has not run.
     pub fn new(program: &Program) -> Self {
         let output = |o: &Output| (o.name.clone(), program.graph.meta(o.node).clone());
         Self {
@@ -26,18 +26,18 @@ impl Interface {
         }
     }
 
-    /// Checks that `inputs` are what the program declares. Allocates nothing when they are.
+    /// Checks the dtypes and numbers of elements of all inputs. Allocates nothing when they are.
     ///
     /// # Errors
-    /// [`GraphError::Mismatch`] naming the first input that does not fit, is missing, or is not declared.
+    /// [`GraphError::Mismatch`] naming the first input whose dtype or number of elements differs, that is missing, or that is not declared.
     pub fn check_inputs(&self, inputs: &[View<'_>]) -> Result<(), GraphError> {
         self.check(self.inputs.len().max(inputs.len()), inputs)
     }
 
-    /// Checks that `inputs` are the first ones that the program declares. Allocates nothing when they are.
+    /// Checks the dtypes and numbers of elements of the program's first `inputs.len()` inputs. Allocates nothing when they are.
     ///
     /// # Errors
-    /// As [`Interface::check_inputs`], but for inputs that are missing.
+    /// As [`Interface::check_inputs`], except that inputs may be missing.
     pub fn check_first_inputs(&self, inputs: &[View<'_>]) -> Result<(), GraphError> {
         self.check(inputs.len(), inputs)
     }
@@ -68,12 +68,12 @@ impl Interface {
         }
     }
 
-    /// Records that a run begins: until it has ended, there are no outputs.
+    /// Records the start of a run: until it ends, there are no outputs.
     pub fn begin(&mut self) {
         self.ran = false;
     }
 
-    /// Records that a run has ended, or is queued whole.
+    /// Records that a run has ended, or is queued completely.
     pub fn end(&mut self) {
         self.ran = true;
     }
@@ -97,7 +97,7 @@ impl Interface {
 /// The program `program` of an executable.
 ///
 /// # Errors
-/// [`GraphError::Unknown`] when there are not as many.
+/// [`GraphError::Unknown`] when the index is not below the number of programs.
 pub fn find_program<P>(programs: &mut [P], program: usize) -> Result<&mut P, GraphError> {
     let count = programs.len();
     programs.get_mut(program).ok_or_else(|| GraphError::Unknown {

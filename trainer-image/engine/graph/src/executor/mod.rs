@@ -1,4 +1,4 @@
-//! What an executor is: something that compiles programs and runs them.
+//! The interface of executors, which compile programs and run them.
 
 mod interface;
 mod named;
@@ -12,46 +12,46 @@ pub use states::{find_state, find_state_for, unify_states};
 
 use crate::{
     array::{Array, View},
-    collective::{Collective, CollectiveError, Solo},
+    collective::{Collective, CollectiveError, SingleRank},
     graph::{GraphError, Program, StateDecl},
 };
 
 /// Choices that hold for all programs compiled together.
 #[derive(Clone)]
 pub struct ExecOptions {
-    /// Seed of the first values of the states.
+    /// Seed of the initial values of the states.
     pub seed: u64,
     /// The gang that collectives sum over.
     pub collective: Arc<dyn Collective>,
-    /// Refuse to compile what needs more bytes than this for states and values.
+    /// Bytes that states and values may take together; compilation of programs that need more fails. `None`: no limit.
     pub memory_limit: Option<usize>,
 }
 
 impl Default for ExecOptions {
     /// Seed 0, a gang of one, no limit.
     fn default() -> Self {
-        Self { seed: 0, collective: Arc::new(Solo), memory_limit: None }
+        Self { seed: 0, collective: Arc::new(SingleRank), memory_limit: None }
     }
 }
 
-/// Bytes of device memory for states and values together. Code, handles and host copies of inputs are not counted.
+/// Memory of states and values on the device, in bytes. Code, handles and host copies of inputs are not counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MemoryReport {
     /// Bytes of the states alone.
     pub states: usize,
-    /// Predicted peak, known before the first run.
+    /// Predicted peak in bytes, states included, known before the first run.
     pub planned: usize,
-    /// Highest so far, measured.
+    /// Measured peak in bytes so far.
     pub peak: usize,
 }
 
-/// Why something could not be compiled or run.
+/// An error of compiling or running a program.
 #[derive(Debug, thiserror::Error)]
 pub enum ExecError {
-    /// The program, an input or a state is not what it has to be.
+    /// The program is ill-formed, or an input or state does not match its declaration.
     #[error(transparent)]
     Graph(#[from] GraphError),
-    /// It would not fit.
+    /// The program does not fit in memory.
     #[error("program needs {needed} bytes of memory and may use {limit}: use a smaller batch or recomputation")]
     OutOfMemory {
         /// Bytes needed.
@@ -59,7 +59,7 @@ pub enum ExecError {
         /// Bytes allowed.
         limit: usize,
     },
-    /// This executor cannot run this.
+    /// The executor does not support an operator or dtype.
     #[error("{executor} cannot run {what}")]
     Unsupported {
         /// Name of the executor.
@@ -85,7 +85,7 @@ pub enum ExecError {
     Compile {
         /// Name of the kernel.
         kernel: String,
-        /// What the compiler reported.
+        /// The compiler's log.
         log: String,
     },
     /// The device or its library failed.
@@ -93,70 +93,69 @@ pub enum ExecError {
     Device(String),
 }
 
-/// Compiles programs.
+/// Compiles programs for a device. `pawl-cpu` and `pawl-eager` have examples.
 pub trait Executor {
     /// Name in reports: `eager`, `graph-cpu`.
     fn name(&self) -> &'static str;
 
-    /// Compiles programs that share states of equal name (which must be declared alike), and gives the states their first
-    /// values.
+    /// Compiles programs that share states of equal name (whose declarations must be equal), and initialises the states.
     ///
     /// # Errors
-    /// When a program is ill-formed, does not fit, or has something this executor cannot run.
+    /// When a program is ill-formed, does not fit in memory, or has an operator or dtype that this executor does not support.
     fn compile(&self, programs: &[Program], options: &ExecOptions) -> Result<Box<dyn Executable>, ExecError>;
 }
 
 /// Compiled programs with their states. One run at a time.
 pub trait Executable: Send {
-    /// Runs program `program` (index into what was compiled): computes outputs and updates states. `inputs` are in the order
-    /// of [`Program::inputs`]; they may be released when this returns. On devices this only queues the work.
+    /// Runs program `program` (an index into the programs that were compiled): computes outputs and updates states. `inputs` are in the order
+    /// of [`Program::inputs`], of the declared dtypes and numbers of elements; they may be released when this returns. On a GPU the work is only queued.
     ///
     /// # Errors
-    /// When an input does not fit its declaration, or something fails while running: states are then undefined.
+    /// When an input does not match its declaration, or the run fails: states are then undefined.
     fn run(&mut self, program: usize, inputs: &[View<'_>]) -> Result<(), ExecError>;
 
-    /// Begins to bring the first inputs of the next run of `program` to the device while what is queued goes on. That run is then given these
-    /// inputs again, and more if the program has more; those that were brought are not copied a second time. Where inputs lie where they are
-    /// used, there is nothing to do.
+    /// Starts to copy the first inputs of the next run of `program` to the device while queued work continues. The next [`Executable::run`] must be given
+    /// the same inputs again, and the remaining ones; those that were prefetched are not copied a second time. Does nothing on executors that read inputs
+    /// in place.
     ///
     /// # Errors
-    /// When an input does not fit its declaration, or the device fails.
+    /// When an input does not match its declaration, or the device fails.
     fn prefetch(&mut self, program: usize, inputs: &[View<'_>]) -> Result<(), ExecError> {
         let _ = (program, inputs);
         Ok(())
     }
 
-    /// Seconds of each update in which the device waits for optimiser state that lies in host memory; `None` when none does.
+    /// Seconds per update that the device waits for optimiser state in host memory; `None` when no state is offloaded.
     fn offload_seconds(&self) -> Option<f64> {
         None
     }
 
-    /// Output `output` (index into [`Program::outputs`]) of the last run of `program`. Waits for the device.
+    /// Output `output` (an index into [`Program::outputs`]) of the last run of `program`, of the dtype and shape of its node. Waits for the device.
     ///
     /// # Errors
-    /// When the program has not run, or its run failed.
+    /// When there is no such output, or the program has not run, or its run failed.
     fn output(&mut self, program: usize, output: usize) -> Result<Array, ExecError>;
 
-    /// All states of all programs.
+    /// The states of all programs, each once.
     fn states(&self) -> &[StateDecl];
 
-    /// A state's value.
+    /// A state's value, of its declared dtype and shape. Waits for the device.
     ///
     /// # Errors
-    /// When there is no such state.
+    /// When there is no such state, or the device fails.
     fn read_state(&mut self, name: &str) -> Result<Array, ExecError>;
 
     /// Sets a state's value.
     ///
     /// # Errors
-    /// When there is no such state, or the array is not like it.
+    /// When there is no such state, the array's dtype or shape differs from its declaration, or the device fails.
     fn write_state(&mut self, name: &str, value: &Array) -> Result<(), ExecError>;
 
     /// Memory, predicted and measured.
     fn memory(&self) -> MemoryReport;
 }
 
-/// Refuses programs that are ill-formed, or have values without elements, which generated kernels cannot loop over.
+/// Rejects programs that are ill-formed, or have values without elements, which generated kernels do not support.
 ///
 /// # Errors
 /// What [`Program::verify`] finds; [`ExecError::Unsupported`] naming the operator whose value has no elements.

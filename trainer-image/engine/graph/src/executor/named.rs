@@ -1,4 +1,4 @@
-//! States by name, as checkpoints hold them: independent of the arenas that programs lay them out in.
+//! States by name, as checkpoints store them: independent of the arenas in which programs keep them.
 
 use std::collections::HashSet;
 
@@ -8,7 +8,7 @@ use crate::{
     graph::{Meta, StateDecl, fits},
 };
 
-/// All states by name, arenas taken apart: what a checkpoint holds. Independent of the layout a program was compiled to.
+/// All states by name, with arenas split into their parts: the content of a checkpoint. Independent of the layout that a program was compiled to.
 ///
 /// # Errors
 /// When the device fails.
@@ -16,7 +16,7 @@ pub fn read_named(executable: &mut dyn Executable) -> Result<Vec<(String, Array)
     read_chosen(executable, |_| true)
 }
 
-/// The states that `choose` wants, by name, arenas taken apart: see [`read_named`]. Others are not read at all.
+/// The states that `choose` selects, by name, with arenas split into their parts: see [`read_named`]. Other states are not read.
 ///
 /// # Errors
 /// When the device fails.
@@ -41,11 +41,11 @@ pub fn read_chosen(
     Ok(named)
 }
 
-/// Sets states by name, arenas or not; the opposite of [`read_named`]. Names that are no state are returned: what else is in a checkpoint
-/// (the optimiser's slots, when only weights are wanted) is the caller's affair.
+/// Sets states and parts of arenas by name: the inverse of [`read_named`]. Returns the names that match no state, such as the optimiser's
+/// slots when a checkpoint is loaded into a program that only evaluates.
 ///
 /// # Errors
-/// When an array is not like its state.
+/// [`GraphError::Mismatch`](crate::graph::GraphError::Mismatch) when an array's dtype or shape is not that of its state; when the device fails.
 pub fn write_named(executable: &mut dyn Executable, named: &[(String, Array)]) -> Result<Vec<String>, ExecError> {
     let find = |name: &str| named.iter().find(|(n, _)| n == name).map(|(_, array)| array);
     let mut known = HashSet::new();

@@ -5,10 +5,10 @@ use crate::{
     graph::{GraphError, Meta, Program, StateDecl, fits},
 };
 
-/// The states of programs compiled together, each once, in order of first appearance; and for each program, where its states are in that list.
+/// The states of programs compiled together, each once, in order of first appearance; and for each program, the indices of its states in that list.
 ///
 /// # Errors
-/// When two programs declare one name differently.
+/// [`GraphError::Duplicate`] when two programs declare one name differently.
 pub fn unify_states(programs: &[Program]) -> Result<(Vec<StateDecl>, Vec<Vec<usize>>), GraphError> {
     let mut all: Vec<StateDecl> = Vec::new();
     let mut places = Vec::with_capacity(programs.len());
@@ -33,7 +33,7 @@ pub fn unify_states(programs: &[Program]) -> Result<(Vec<StateDecl>, Vec<Vec<usi
     Ok((all, places))
 }
 
-/// The place of the state `name` among `states`.
+/// The index of the state `name` in `states`.
 ///
 /// # Errors
 /// [`GraphError::Unknown`] naming all states when there is no such state.
@@ -45,7 +45,7 @@ pub fn find_state(states: &[StateDecl], name: &str) -> Result<usize, GraphError>
     })
 }
 
-/// The place of the state `name`, which is to be set to `value`.
+/// The index in `states` of the state `name`, after a check that `value` has its dtype and shape.
 ///
 /// # Errors
 /// As [`find_state`]; [`GraphError::Mismatch`] when the value's dtype or shape is not the state's.

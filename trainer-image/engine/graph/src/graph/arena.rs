@@ -25,7 +25,7 @@ pub enum Stage {
     Forward,
     /// Gradients.
     Backward,
-    /// A forward node run again because its value was not kept.
+    /// A copy of a forward node, computed again because the value was not kept.
     Recompute,
     /// Gradient reduction, optimiser, averages.
     Update,
@@ -100,7 +100,7 @@ impl Graph {
         &self.scopes
     }
 
-    /// The scope with this path, made if it is new.
+    /// The scope with this path, added if it is new.
     pub fn intern_scope(&mut self, path: &str) -> ScopeId {
         let index = self.scopes.iter().rposition(|s| s == path).unwrap_or_else(|| {
             self.scopes.push(path.to_owned());
@@ -112,7 +112,7 @@ impl Graph {
     /// Appends a node whose value follows from its operands (anything but [`Op::Input`] and [`Op::State`]).
     ///
     /// # Errors
-    /// When the operator cannot take these operands.
+    /// [`GraphError::Operands`] when the dtypes or shapes of the operands are invalid.
     pub fn push(&mut self, op: Op, operands: &[NodeId], scope: ScopeId, stage: Stage) -> Result<NodeId, GraphError> {
         let meta = self.infer(&op, operands)?;
         Ok(self.push_unchecked(Node { op, operands: operands.to_vec(), meta, scope, stage }))
@@ -125,10 +125,10 @@ impl Graph {
         id
     }
 
-    /// Dtype and shape that `op` would give over these operands.
+    /// Dtype and shape of `op` applied to these operands.
     ///
     /// # Errors
-    /// When the operator cannot take these operands.
+    /// [`GraphError::Operands`] when the dtypes or shapes of the operands are invalid.
     pub fn infer(&self, op: &Op, operands: &[NodeId]) -> Result<Meta, GraphError> {
         if let (Op::Side(index), [of]) = (op, operands) {
             let node = self.node(*of);
@@ -146,7 +146,7 @@ impl Graph {
         infer(op, &metas)
     }
 
-    /// Lets each [`Op::State`] read `renamed[its id]`.
+    /// Makes each [`Op::State`] read `renamed[its id]`.
     pub(crate) fn rename_states(&mut self, renamed: &[StateId]) {
         for node in &mut self.nodes {
             if let Op::State(state) = &mut node.op {

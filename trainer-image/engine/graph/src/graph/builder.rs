@@ -45,7 +45,7 @@ impl Builder {
         Self::extend(Program { name: name.into(), ..Program::default() })
     }
 
-    /// Goes on building `program`.
+    /// Continues to build `program`.
     pub fn extend(program: Program) -> Self {
         Self { program: RefCell::new(program), ..Self::default() }
     }
@@ -53,7 +53,7 @@ impl Builder {
     /// The program, verified.
     ///
     /// # Errors
-    /// The first mistake made while building.
+    /// The first mistake made while building, as [`GraphError::At`]; what [`Program::verify`] finds.
     pub fn finish(self) -> Result<Program, GraphError> {
         if let Some(error) = self.error.into_inner() {
             return Err(error);
@@ -86,7 +86,7 @@ impl Builder {
         result
     }
 
-    /// Declares an input.
+    /// Declares an input of `dtype` and `shape`; its data are given to each run.
     #[track_caller]
     pub fn input(&self, name: &str, dtype: DType, shape: impl Into<Shape>) -> Var<'_> {
         let meta = Meta::new(dtype, shape);
@@ -101,13 +101,13 @@ impl Builder {
         self.leaf(Op::Input(id), meta)
     }
 
-    /// Declares a trainable float32 parameter.
+    /// Declares a trainable float32 parameter of `shape`.
     #[track_caller]
     pub fn parameter(&self, name: &str, shape: impl Into<Shape>, init: Init) -> Var<'_> {
         self.state(StateDecl::f32(name, shape, Role::Parameter, init))
     }
 
-    /// Declares a state and reads it; an equal declaration made before is read again.
+    /// Declares a state and reads it; a state with an equal declaration is read again.
     #[track_caller]
     pub fn state(&self, decl: StateDecl) -> Var<'_> {
         let mut program = self.program.borrow_mut();
@@ -131,43 +131,43 @@ impl Builder {
         self.leaf(Op::State(id), meta)
     }
 
-    /// Embeds an array.
+    /// An array embedded in the program.
     pub fn constant(&self, array: Array) -> Var<'_> {
         self.push(Op::Constant(Arc::new(array)), &[])
     }
 
-    /// `value` everywhere.
+    /// An array of `shape` whose elements are all `value`.
     pub fn fill(&self, value: f64, dtype: DType, shape: impl Into<Shape>) -> Var<'_> {
         self.push(Op::Fill { value, shape: shape.into(), dtype }, &[])
     }
 
-    /// A rank-0 constant.
+    /// A rank-0 constant of `dtype`.
     pub fn scalar(&self, value: f64, dtype: DType) -> Var<'_> {
         self.fill(value, dtype, Shape::scalar())
     }
 
-    /// Each element's index along `axis`, U32.
+    /// An array of `shape`, U32, whose elements are their indices along `axis`.
     #[track_caller]
     pub fn iota(&self, axis: usize, shape: impl Into<Shape>) -> Var<'_> {
         self.push(Op::Iota { axis, shape: shape.into() }, &[])
     }
 
-    /// Uniform in [0, 1), float32, from `counter` (a U32 scalar that differs for each micro-step and rank). The stream is keyed by
-    /// `name`, which is unique in the program.
+    /// An array of `shape`, float32, uniform in [0, 1). `counter` is a U32 scalar that must differ for each micro-step and rank; the stream is keyed by
+    /// `name`, which must be unique in the program.
     #[track_caller]
     pub fn random<'b>(&'b self, name: &str, counter: Var<'b>, shape: impl Into<Shape>) -> Var<'b> {
         let key = crate::random::stream(0, name);
         self.push(Op::Random { key, shape: shape.into() }, &[counter])
     }
 
-    /// Returns `value` from the program as `name`.
+    /// Declares `value` as an output of the program.
     pub fn output(&self, name: &str, value: Var<'_>) {
         if let Some(node) = value.id {
             self.program.borrow_mut().outputs.push(Output { name: name.to_owned(), node });
         }
     }
 
-    /// Sets the next value of the state that `state` reads.
+    /// Sets the next value of the state that `state` reads; `value` has its dtype and shape.
     #[track_caller]
     pub fn update(&self, state: Var<'_>, value: Var<'_>) {
         let (Some(read), Some(value)) = (state.id, value.id) else { return };
@@ -184,14 +184,14 @@ impl Builder {
         }
     }
 
-    /// Sets the next value of a declared state.
+    /// Sets the next value of a declared state; `value` has its dtype and shape.
     pub fn update_state(&self, state: StateId, value: Var<'_>) {
         if let Some(value) = value.id {
             self.program.borrow_mut().updates.push(Update { state, value });
         }
     }
 
-    /// The value that the state read by `state` will have next: its update if there is one by now, else its present value.
+    /// The next value of the state that `state` reads: its update if there is one so far, else its current value.
     pub fn next_of<'b>(&'b self, state: Var<'b>) -> Var<'b> {
         let next = self.peek(|program| {
             let Op::State(id) = program.graph.node(state.id?).op else { return None };
@@ -200,7 +200,7 @@ impl Builder {
         next.map_or(state, |id| self.var(id))
     }
 
-    /// The program so far, to look at.
+    /// Calls `look` with the program as built so far.
     pub fn peek<T>(&self, look: impl FnOnce(&Program) -> T) -> T {
         look(&self.program.borrow())
     }

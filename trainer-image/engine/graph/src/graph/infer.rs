@@ -1,13 +1,22 @@
-//! Shape and dtype inference: what an operator makes of its operands, or why it cannot.
+//! Inference of dtypes and shapes: the result of an operator, or the rule that its operands violate.
 
 use super::{DType, GraphError, Meta, Op, ReduceOp, Shape, UnaryOp};
 
 /// Dtype and shape of the value of `op` over operands like `operands`.
 ///
-/// `Input`, `State` and `Side` depend on the program, not on operands: [`Graph::push`](super::Graph::push) knows them.
+/// `Input`, `State` and `Side` depend on the program, not on operands: [`Graph::push`](super::Graph::push) handles them.
+///
+/// ```
+/// use pawl_graph::graph::{DType, Meta, Op, infer};
+/// let (a, b) = (Meta::new(DType::BF16, [4, 8, 16]), Meta::new(DType::BF16, [4, 32, 16]));
+/// let product = |transpose_b| Op::MatMul { transpose_a: false, transpose_b, output: DType::F32 };
+/// assert_eq!(infer(&product(true), &[&a, &b])?, Meta::new(DType::F32, [4, 8, 32]));
+/// assert!(infer(&product(false), &[&a, &b]).is_err(), "inner extents are 16 and 32");
+/// # Ok::<(), pawl_graph::graph::GraphError>(())
+/// ```
 ///
 /// # Errors
-/// [`GraphError::Operands`], saying what would be right.
+/// [`GraphError::Operands`] with the rule that the operands violate.
 pub fn infer(op: &Op, operands: &[&Meta]) -> Result<Meta, GraphError> {
     rule(op, operands).map_err(|reason| GraphError::Operands {
         op: op.to_string(),
@@ -33,6 +42,7 @@ pub fn infer_sides(op: &Op, operands: &[&Meta]) -> Vec<Meta> {
 
 type Rule = Result<Meta, String>;
 
+#[allow(clippy::too_many_lines, reason = "one rule for each operator")]
 fn rule(op: &Op, operands: &[&Meta]) -> Rule {
     match (op, operands) {
         (Op::Constant(array), []) => Ok(Meta::new(array.dtype(), array.shape())),
@@ -52,7 +62,7 @@ fn rule(op: &Op, operands: &[&Meta]) -> Rule {
         }
         (Op::Binary(_), [a, b]) => {
             alike(a, b)?;
-            ensure(a.dtype != DType::Bool, || "arithmetic wants numbers; cast the truth values first".into())?;
+            ensure(a.dtype != DType::Bool, || "arithmetic takes numbers; cast the booleans first".into())?;
             Ok((*a).clone())
         }
         (Op::Compare(_), [a, b]) => {
@@ -192,7 +202,7 @@ fn matmul(a: &Meta, b: &Meta, transpose_a: bool, transpose_b: bool, output: DTyp
 
 fn reduce(op: ReduceOp, axes: &[usize], x: &Meta) -> Rule {
     let numbers = x.dtype.is_float() || x.dtype == DType::U32;
-    ensure(numbers, || "a reduction wants numbers".into())?;
+    ensure(numbers, || "a reduction takes numbers".into())?;
     ensure(!axes.is_empty() && axes.windows(2).all(|w| w[0] < w[1]), || {
         "axes are ascending, without repetition, at least one".into()
     })?;

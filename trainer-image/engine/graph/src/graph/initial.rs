@@ -1,4 +1,4 @@
-//! First values of states.
+//! Initial values of states.
 
 use std::{fs::File, io::Read, io::Seek, io::SeekFrom};
 
@@ -13,17 +13,18 @@ use crate::{
 /// Elements made by one thread at a time; smaller states are not worth a thread.
 const PIECE: usize = 1 << 18;
 
-/// First values of `states` for a run with `seed`, in their order.
+/// Initial values of `states` for `seed`, in their order, each of its declared dtype and shape.
 ///
 /// Element i of a random state is drawn from a stream keyed by the seed and the state's name, so adding a parameter changes no other.
 ///
 /// # Errors
-/// When a state refers to a name that is not there, or to itself, or to another number of elements, or to a file that cannot be read.
+/// [`GraphError::Unknown`] when a state refers to a name that does not exist, or to itself; [`GraphError::ElementCount`] when the number of elements
+/// differs; [`GraphError::File`] when a file cannot be read.
 pub fn initial_values(states: &[&StateDecl], seed: u64) -> Result<Vec<Array>, GraphError> {
     states.iter().map(|decl| initial_value(states, decl, seed)).collect()
 }
 
-/// The first value of `decl`, one of `states`: see [`initial_values`].
+/// The initial value of `decl`, one of `states`: see [`initial_values`].
 ///
 /// # Errors
 /// As [`initial_values`].

@@ -9,8 +9,8 @@ use crate::array::Array;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct InputId(pub u32);
 
-/// Elementwise functions of one operand. Shape is kept; so is the dtype, but for [`UnaryOp::IsFinite`].
-/// All but `IsFinite` want a float operand. In 16-bit floats each is computed in float32 and rounded once.
+/// Elementwise functions of one float operand. Shape and dtype are those of the operand, except for [`UnaryOp::IsFinite`], whose dtype is Bool.
+/// In 16-bit floats each is computed in float32 and rounded once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum UnaryOp {
     /// `-x`
@@ -64,7 +64,7 @@ pub enum BinaryOp {
     Min,
 }
 
-/// Elementwise comparisons of two operands of one shape and dtype; give Bool. IEEE: all but `Ne` are false for NaN.
+/// Elementwise comparisons of two operands of one shape and dtype; the result is Bool. IEEE: all but `Ne` are false for NaN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CompareOp {
     /// `a == b`
@@ -234,17 +234,17 @@ pub enum Op {
     /// dtype, 3, 4, 5 are the gradients of the biases, `[b,h,d]`, `[b,g,d]`, `[b,g,d]`, and 6 that of the gain, `[b,g,d]`.
     NormedAttentionGrad(NormedAttentionSpec),
     /// `(node) -> ` side result `index` (from 1) of the operand's operator: a name for a further result beside its main one.
-    /// Stands directly after that node (and its other sides) in the arena.
+    /// Directly follows that node (and its other side results) in the arena.
     Side(u8),
 
-    /// `(x, token) -> ` x. Identity that must not run before `token` is there, and that no pass may see through: it holds
-    /// recomputed forward nodes back until their gradient arrives.
+    /// `(x, token) -> ` x. Identity that must not run before `token` is computed, and that no pass removes: it delays
+    /// recomputed forward nodes until their gradient is computed.
     After,
 
     /// `(x) -> ` x. Identity through which no gradient flows.
     StopGradient,
     /// `(y: scalar, x1, d1, .., xn, dn) -> ` y. Identity whose gradient is given: differentiation takes `d` (like `x`) for the derivative of y
-    /// with respect to `x`, and does not look at how y was computed. So a loss can make its gradient while its values are at hand.
+    /// with respect to `x`, whatever y was computed from. A loss can so compute its gradient together with its value.
     GivenGradient,
 
     /// `(x: F32) -> ` shape of x: the sum over all ranks, in rank order. Every rank gets bit-equal results.
@@ -273,12 +273,12 @@ impl Op {
         }
     }
 
-    /// Whether each element of the value depends on the element at the same place of each operand only.
+    /// Whether each element of the value depends only on the elements of the operands at the same index.
     pub fn is_elementwise(&self) -> bool {
         matches!(self, Op::Unary(_) | Op::Binary(_) | Op::Compare(_) | Op::Select | Op::Cast(_))
     }
 
-    /// Whether every rank must run this at the same point of the schedule.
+    /// Whether all ranks must run this operator in the same order.
     pub fn is_collective(&self) -> bool {
         matches!(self, Op::AllReduce | Op::ReduceScatter { .. } | Op::AllGather { .. })
     }

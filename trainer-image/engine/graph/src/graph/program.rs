@@ -11,7 +11,7 @@ pub struct InputDecl {
     pub meta: Meta,
 }
 
-/// A value the program returns.
+/// A value that the program returns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Output {
     /// Unique name.
@@ -50,7 +50,7 @@ impl Program {
     /// The input called `name`.
     ///
     /// # Errors
-    /// [`GraphError::Unknown`].
+    /// [`GraphError::Unknown`] naming all inputs.
     pub fn input(&self, name: &str) -> Result<InputId, GraphError> {
         let names = self.inputs.iter().map(|i| i.name.as_str());
         position("input", names, name).map(|i| InputId(i as u32))
@@ -59,7 +59,7 @@ impl Program {
     /// The state called `name`.
     ///
     /// # Errors
-    /// [`GraphError::Unknown`].
+    /// [`GraphError::Unknown`] naming all states.
     pub fn state(&self, name: &str) -> Result<StateId, GraphError> {
         let names = self.states.iter().map(|s| s.name.as_str());
         position("state", names, name).map(|i| StateId(i as u32))
@@ -68,18 +68,18 @@ impl Program {
     /// The value of the output called `name`.
     ///
     /// # Errors
-    /// [`GraphError::Unknown`].
+    /// [`GraphError::Unknown`] naming all outputs.
     pub fn output(&self, name: &str) -> Result<NodeId, GraphError> {
         let names = self.outputs.iter().map(|o| o.name.as_str());
         position("output", names, name).map(|i| self.outputs[i].node)
     }
 
-    /// Nodes that outputs and updates name: what must be computed.
+    /// Nodes that outputs and updates refer to.
     pub fn roots(&self) -> impl Iterator<Item = NodeId> {
         self.outputs.iter().map(|o| o.node).chain(self.updates.iter().map(|u| u.value))
     }
 
-    /// The program without its nodes, outputs and updates: where a pass starts.
+    /// The program with its name, inputs and states, but without nodes, outputs and updates: the start of a pass.
     pub fn interface(&self) -> Program {
         Program {
             name: self.name.clone(),

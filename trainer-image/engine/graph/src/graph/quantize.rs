@@ -11,7 +11,7 @@ const LANES: usize = 4;
 /// Makes integers from -127 on into bytes.
 const BIAS: f64 = 128.0;
 
-/// Largest absolute value of each row over 127, as float32. A row of zeros gets the scale of 1e-8.
+/// Scale of each row of a matrix `[rows, columns]`: its largest absolute value (at least 1e-8) over 127, float32.
 pub fn scales(matrix: &Array) -> Vec<f32> {
     let columns = columns(matrix);
     let values = matrix.to_f64();
@@ -36,7 +36,7 @@ fn columns(matrix: &Array) -> usize {
     matrix.shape().last().copied().unwrap_or(1).max(1)
 }
 
-/// The matrix that `words` (`[rows / 4, columns]`, U32) with `scales` (`[rows, 1]`) stand for, in `dtype`.
+/// The matrix `[rows, columns]` in `dtype` whose quantized form is `words` (`[rows / 4, columns]`, U32) with `scales` (`[rows, 1]`, float32).
 #[track_caller]
 pub fn dequantize<'b>(words: Var<'b>, scales: Var<'b>, dtype: DType) -> Var<'b> {
     let b = words.builder();

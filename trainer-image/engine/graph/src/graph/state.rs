@@ -1,4 +1,4 @@
-//! States: what lives on between runs.
+//! States: values that persist between runs.
 
 use std::{path::Path, sync::Arc};
 
@@ -9,12 +9,12 @@ use crate::array::Array;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StateId(pub u32);
 
-/// What a state is for.
+/// Purpose of a state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Role {
     /// A weight that training changes.
     Parameter,
-    /// A weight that training leaves alone.
+    /// A weight that training leaves unchanged.
     Frozen,
     /// A slot of the optimiser: momenta, counters, loss scale.
     Optimizer,
@@ -24,7 +24,7 @@ pub enum Role {
     Average,
 }
 
-/// First value of a state: a pure function of the run's seed and the state's name, equal on every executor.
+/// Initial value of a state: a pure function of the run's seed and the state's name, equal on every executor.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Init {
     /// One value everywhere.
@@ -41,24 +41,24 @@ pub enum Init {
     },
     /// A given array, cast to the state's dtype.
     Array(Array),
-    /// The first value of another state of the same program, by name, cast and reshaped.
+    /// The initial value of another state of the same program, by name, cast and reshaped.
     SameAs(String),
-    /// The first values of several declarations, each flattened, one after the other: this state is an arena that holds them.
+    /// The initial values of several declarations, each flattened, concatenated: this state is an arena that holds them.
     Parts(Vec<StateDecl>),
-    /// Elements in a file, cast to the state's dtype: nothing is read before the value is wanted.
+    /// Elements in a file, cast to the state's dtype; read only when the value is needed.
     File(FileSlice),
-    /// A matrix as 8-bit integers, four in a word: see [`quantize`](super::quantize). The state is U32.
+    /// A float matrix `[rows, columns]` as 8-bit integers, four per word: see [`quantize`](super::quantize). The state is U32 `[rows / 4, columns]`.
     Quantized(Box<StateDecl>),
-    /// What a row of the [`Init::Quantized`] form of a matrix is to be multiplied with. The state is `[rows, 1]`.
+    /// The factor of each row of the [`Init::Quantized`] form of a matrix. The state is `[rows, 1]`.
     QuantizationScales(Box<StateDecl>),
 }
 
-/// Elements that lie in a file one after the other, little-endian.
+/// Contiguous elements in a file, little-endian.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FileSlice {
     /// The file.
     pub path: Arc<Path>,
-    /// Where the first element begins, in bytes.
+    /// Offset of the first element, in bytes.
     pub offset: u64,
     /// Element type in the file.
     pub dtype: DType,
@@ -71,9 +71,9 @@ pub struct StateDecl {
     pub name: String,
     /// Dtype and shape.
     pub meta: Meta,
-    /// What it is for.
+    /// Purpose.
     pub role: Role,
-    /// First value.
+    /// Initial value.
     pub init: Init,
 }
 
@@ -83,7 +83,7 @@ impl StateDecl {
         Self { name: name.into(), meta: Meta::new(DType::F32, shape), role, init }
     }
 
-    /// What an arena holds, in order; nothing for other states.
+    /// The parts of an arena, in order; empty for other states.
     pub fn parts(&self) -> &[StateDecl] {
         match &self.init {
             Init::Parts(parts) => parts,

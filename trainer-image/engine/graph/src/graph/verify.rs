@@ -9,7 +9,7 @@ impl Program {
     /// leaves agree with their declarations, names are unique, updates fit their states.
     ///
     /// # Errors
-    /// The first thing that is wrong.
+    /// The first violation: [`GraphError::Duplicate`], [`GraphError::IllFormed`] or [`GraphError::Mismatch`].
     pub fn verify(&self) -> Result<(), GraphError> {
         unique("input", self.inputs.iter().map(|i| i.name.as_str()))?;
         unique("state", self.states.iter().map(|s| s.name.as_str()))?;
@@ -22,7 +22,7 @@ impl Program {
             if let (Op::Side(_), [of]) = (&node.op, node.operands.as_slice()) {
                 let between = &self.graph.nodes()[of.index() + 1..id.index()];
                 if !between.iter().all(|n| matches!(n.op, Op::Side(_)) && n.operands == [*of]) {
-                    return Err(fail(format!("a side result stands directly after its operator, node {}", of.0)));
+                    return Err(fail(format!("a side result must directly follow its operator, node {}", of.0)));
                 }
             }
             let expected = match &node.op {
@@ -60,7 +60,7 @@ impl Program {
     }
 }
 
-/// Checks that the dtype and shape `got` are those that `what` wants.
+/// Checks that `what`, declared as `wanted`, has that dtype and shape.
 ///
 /// # Errors
 /// [`GraphError::Mismatch`] naming `what`.

@@ -6,15 +6,15 @@ use crate::graph::{DType, Shape};
 /// Adam with decoupled weight decay.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AdamW {
-    /// Decay of the mean of gradients.
+    /// Decay per step of the mean of gradients.
     pub beta1: f64,
-    /// Decay of the mean of squared gradients.
+    /// Decay per step of the mean of squared gradients.
     pub beta2: f64,
-    /// Added to the root of the latter.
+    /// Added to the square root of the mean of squared gradients.
     pub eps: f64,
-    /// Weights shrink by `learning rate * weight_decay` a step.
+    /// Decoupled weight decay: weights shrink by the fraction `learning rate * weight_decay` per step.
     pub weight_decay: f64,
-    /// Whether parameters with fewer than two axes (gains, biases) shrink too.
+    /// Whether weight decay applies to parameters with fewer than two axes (gains, biases) too.
     pub decay_vectors: bool,
 }
 
@@ -26,7 +26,7 @@ impl Default for AdamW {
 }
 
 impl AdamW {
-    /// Whether a parameter of this shape shrinks.
+    /// Whether weight decay applies to a parameter of this shape.
     pub(super) fn decays(&self, shape: &Shape) -> bool {
         self.decay_vectors || shape.rank() >= 2
     }

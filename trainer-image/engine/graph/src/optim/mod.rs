@@ -17,7 +17,7 @@ use crate::{
 /// Which optimiser trains which parameter.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Optimizer {
-    /// For parameters with two axes or more, if another than `others`.
+    /// For parameters with two or more axes; `None`: they use `others`.
     pub matrices: Option<Muon>,
     /// For all other parameters.
     pub others: AdamW,
@@ -26,17 +26,17 @@ pub struct Optimizer {
 /// How an optimiser's arithmetic is laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OptimizerKernel {
-    /// Operators for each parameter.
+    /// One update per parameter.
     #[default]
     PerTensor,
-    /// Operators for each arena: AdamW over one flat array, Muon over stacks of matrices of one shape.
+    /// One update per arena: AdamW over one flat array, Muon over stacks `[n, rows, columns]` of matrices of one shape.
     Fused,
 }
 
 /// Prefix of moving averages: `average/<parameter>`.
 pub const AVERAGE: &str = "average/";
 
-/// What is updated at once.
+/// A parameter or an arena of parameters, updated at once.
 pub(crate) struct Unit<'b> {
     /// The parameter or arena.
     pub(crate) decl: StateDecl,
@@ -47,13 +47,13 @@ pub(crate) struct Unit<'b> {
 }
 
 impl Unit<'_> {
-    /// The parameter's shape; an arena's parts are alike as far as the optimiser tells shapes apart: that of the first.
+    /// The shape of the parameter, or of the arena's first part: all parts of an arena are matrices of one shape, or none is a matrix.
     fn shape_of_parts(&self) -> Shape {
         self.decl.parts().first().unwrap_or(&self.decl).meta.shape.clone()
     }
 }
 
-/// What all units of a step share.
+/// Values shared by all units of a step.
 pub(crate) struct StepContext<'b> {
     pub(crate) b: &'b Builder,
     /// Learning rate, float32 scalar.

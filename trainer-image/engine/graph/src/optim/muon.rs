@@ -6,11 +6,11 @@ use crate::graph::{DType, Op, Var};
 /// Momentum orthogonalised by Newton-Schulz.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Muon {
-    /// Decay of the momentum.
+    /// Decay per step of the momentum.
     pub momentum: f64,
     /// Newton-Schulz iterations.
     pub iterations: usize,
-    /// Weights shrink by `learning rate * weight_decay` a step.
+    /// Decoupled weight decay: weights shrink by the fraction `learning rate * weight_decay` per step.
     pub weight_decay: f64,
 }
 
@@ -25,7 +25,7 @@ impl Default for Muon {
 const NEWTON_SCHULZ: [f64; 3] = [3.4445, -4.7750, 2.0315];
 
 impl Muon {
-    /// The last two axes of the unit are the matrix; axes before are a stack (PerTensor: more than two axes are rows by all the rest).
+    /// Appends the update of a unit. An arena is a stack of matrices `[n, rows, columns]`; a parameter is one matrix, of its first axis by all others.
     pub(super) fn step(&self, context: &StepContext<'_>, unit: &Unit<'_>) {
         let (p, g, lr) = (unit.value, unit.gradient, context.learning_rate);
         let m = context.b.state(slot(&unit.decl, "muon.m/"));
@@ -45,7 +45,7 @@ impl Muon {
     }
 }
 
-/// The nearest semi-orthogonal matrices of a stack `[n, rows, columns]`, roughly; float32 in and out, bfloat16 between.
+/// Approximations of the nearest semi-orthogonal matrices of a stack `[n, rows, columns]`: float32 in and out, bfloat16 in between.
 fn orthogonalise(matrices: Var<'_>, iterations: usize) -> Var<'_> {
     let wide = matrices.dtype();
     let tall = matrices.dim(1) > matrices.dim(2);

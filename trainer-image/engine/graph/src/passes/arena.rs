@@ -4,7 +4,7 @@ use crate::graph::{GraphError, Init, Meta, Op, Program, Role, Shape, StateDecl, 
 
 use super::rewrite::rewrite;
 
-/// A state that holds others, one after the other.
+/// A state that holds other states, concatenated.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Arena {
     /// Name of the state.
@@ -16,15 +16,15 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// The state's declaration: [`Init::Parts`] says where everything is.
+    /// The state's declaration, whose [`Init::Parts`] lists the parts in order.
     pub fn decl(&self) -> StateDecl {
         let role = self.parts.first().map_or(Role::Parameter, |p| p.role);
         StateDecl::f32(&self.name, &self.shape, role, Init::Parts(self.parts.clone()))
     }
 }
 
-/// Lets every read of a state that one of the arenas holds be a slice of the arena; where it is cast, a slice of the cast arena, so that one
-/// kernel casts all. Values are the same; checkpoints still know each part by its name (see [`read_named`](crate::executor::read_named)).
+/// Replaces every read of a state that one of the arenas holds by a slice of the arena; where the state is cast, by a slice of the cast arena, so that one
+/// kernel casts all. Values are unchanged; checkpoints still store each part by its name (see [`read_named`](crate::executor::read_named)).
 ///
 /// # Errors
 /// When the program is ill-formed.

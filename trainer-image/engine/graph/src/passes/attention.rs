@@ -1,9 +1,9 @@
-//! The setting `attention`: one operator, or the products and the softmax it stands for.
+//! The setting `attention`: one operator, or equivalent products and softmax.
 
 use super::rewrite::rewrite;
 use crate::graph::{AttentionSpec, Builder, DType, GraphError, Op, Program, Var};
 
-/// Writes every [`Op::Attention`] out as matmul, softmax, matmul with the scores in memory (setting `Math`). To be run on
+/// Replaces every [`Op::Attention`] by matmul, softmax and matmul, with the scores `[b,h,t,s]` in memory (setting `attention: Math`). To be run on
 /// a forward program, before differentiation and precision. Softmax is in float32 for 16-bit operands.
 ///
 /// # Errors
@@ -16,7 +16,7 @@ pub fn expand_attention(program: &Program) -> Result<Program, GraphError> {
             expanded = Some(visit.id);
             out
         }
-        // Nobody but the gradient reads the statistics: what takes their place is left out with them.
+        // Only the gradient reads the statistics: their replacement is not used either.
         (Op::Side(_), &[of]) if expanded == Some(visit.node.operands[0]) => of,
         _ => visit.copy(),
     })

@@ -6,11 +6,11 @@ use crate::graph::{GraphError, NodeId, Op, Program, Stage, Var, concat};
 /// Prefix of the outputs that carry gradients between passes: `gradient/<parameter>`.
 pub const GRADIENT: &str = "gradient/";
 
-/// Replaces each output `gradient/..` by its sum over all ranks. Gradients are joined into flat buckets of at most `bucket_bytes` (at least one
-/// gradient each), in the order in which the backward pass finishes them; a bucket's [`Op::AllReduce`] stands right after
-/// its last gradient, so that an executor with a second stream overlaps it with what is left of the backward pass.
+/// Replaces each output `gradient/..` by its sum over all ranks. Gradients are concatenated into flat float32 buckets of at most `bucket_bytes` bytes (at
+/// least one gradient each), in the order in which the backward pass computes them; a bucket's [`Op::AllReduce`] directly follows
+/// its last gradient, so that an executor with a second stream overlaps it with the rest of the backward pass.
 ///
-/// Sums are elementwise, so the size of the buckets changes no bit.
+/// Sums are elementwise, so results are bit-equal for every bucket size.
 ///
 /// # Errors
 /// When the program is ill-formed.

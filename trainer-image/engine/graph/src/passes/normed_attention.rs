@@ -9,8 +9,8 @@ use crate::graph::{
     UnaryOp, Var,
 };
 
-/// Lets attention over heads of projections with a bias, whose queries and keys are normalised to a root mean square of 1 and multiplied by a gain, be
-/// [`Op::NormedAttention`]. To be run on a forward program, before differentiation and precision. The values are the same but for rounding.
+/// Replaces attention over heads of projections with a bias, whose queries and keys are RMS-normalised and multiplied by a gain, by one
+/// [`Op::NormedAttention`]. To be run on a forward program, before differentiation and precision. Values are equal up to rounding.
 ///
 /// # Errors
 /// When the program is ill-formed.
@@ -24,7 +24,7 @@ pub fn join_norms(program: &Program) -> Result<Program, GraphError> {
                 joined_last = Some(visit.id);
                 visit.here(|| joined.build(visit.b, &values))
             }
-            // Nobody asks a forward program for statistics.
+            // A forward program does not use the statistics.
             (Op::Side(_), _) if joined_last == Some(visit.node.operands[0]) => visit.operands[0],
             _ => visit.copy(),
         };
@@ -46,7 +46,7 @@ struct Joined {
 struct Heads {
     product: NodeId,
     bias: NodeId,
-    apart: Shape,
+    split: Shape,
     part: usize,
 }
 
@@ -63,10 +63,10 @@ impl Joined {
 
     fn build<'b>(&self, b: &'b Builder, values: &[Option<NodeId>]) -> Var<'b> {
         let var = |id: NodeId| b.var(values[id.index()].expect("operands come before their users"));
-        // What is cut apart together has one gradient, joined from those of its parts.
+        // Parts of one split have one gradient, concatenated from those of the parts.
         let mut cut: HashMap<(NodeId, NodeId, &Shape), (Var<'b>, Var<'b>)> = HashMap::new();
         let [q, k, v] = self.heads.each_ref().map(|heads| {
-            let key = (heads.product, heads.bias, &heads.apart);
+            let key = (heads.product, heads.bias, &heads.split);
             let whole = *cut.entry(key).or_insert_with(|| heads.cut(var(heads.product), var(heads.bias)));
             heads.take(whole)
         });
@@ -83,20 +83,20 @@ impl Heads {
             Op::Permute(_) => (one, 0),
             _ => return None,
         };
-        let apart = operand(graph, permuted, |op| *op == Op::Permute(vec![2, 0, 3, 1, 4]))?;
-        let sum = operand(graph, apart, |op| matches!(op, Op::Reshape(_)))?;
-        let shape = graph.meta(apart).shape.clone();
+        let split = operand(graph, permuted, |op| *op == Op::Permute(vec![2, 0, 3, 1, 4]))?;
+        let sum = operand(graph, split, |op| matches!(op, Op::Reshape(_)))?;
+        let shape = graph.meta(split).shape.clone();
         let [product, bias] = both(graph, sum, BinaryOp::Add)?;
         let bias = operand(graph, bias, |op| matches!(op, Op::Broadcast(_)))?;
         let vector = graph.meta(bias).shape.rank() == 1;
         let whole = *graph.meta(id).shape == [shape[0], shape[3], shape[1], shape[4]];
-        (vector && whole).then_some(Self { product, bias, apart: shape, part })
+        (vector && whole).then_some(Self { product, bias, split: shape, part })
     }
 
     /// All parts of the product and of the bias, parts first.
     fn cut<'b>(&self, product: Var<'b>, bias: Var<'b>) -> (Var<'b>, Var<'b>) {
         let [_, _, parts, h, d] = self.extents();
-        (product.reshape(&self.apart).permute([2, 0, 3, 1, 4]), bias.reshape([parts, h, d]))
+        (product.reshape(&self.split).permute([2, 0, 3, 1, 4]), bias.reshape([parts, h, d]))
     }
 
     fn take<'b>(&self, (product, bias): (Var<'b>, Var<'b>)) -> (Var<'b>, Var<'b>) {
@@ -106,7 +106,7 @@ impl Heads {
     }
 
     fn extents(&self) -> [usize; 5] {
-        std::array::from_fn(|axis| self.apart[axis])
+        std::array::from_fn(|axis| self.split[axis])
     }
 }
 
@@ -147,8 +147,8 @@ fn number(graph: &Graph, mut id: NodeId) -> Option<f64> {
     }
 }
 
-/// Writes [`Op::NormedAttention`] and its gradient out as the operators they stand for, but where `kept` says that an executor has a kernel for
-/// a node of the graph.
+/// Replaces [`Op::NormedAttention`] and its gradient by equivalent elementary operators, except at nodes for which `kept` returns true because the executor
+/// has a kernel for them.
 ///
 /// # Errors
 /// When the program is ill-formed.

@@ -3,9 +3,9 @@
 use super::{GRADIENT, rewrite::rewrite, scopes::Pattern};
 use crate::graph::{AttentionSpec, BinaryOp, DType, GraphError, Node, NodeId, Op, Program, UnaryOp, Var};
 
-/// Lets matmuls (with the bias that is added to them) and attention of a float32 forward program read and write `dtype` (bf16 or f16), and nothing
-/// else: parameters stay float32 masters, and norms, softmax, residual sums and losses are computed in float32. Scopes that match one of `keep` (see [`Pattern`])
-/// stay float32 altogether. To be run before differentiation: the gradient of a cast casts back.
+/// Makes matmuls (with the bias that is added to them) and attention of a float32 forward program read and write `dtype` (bf16 or f16). Everything else is
+/// unchanged: parameters stay float32 masters, and norms, softmax, residual sums and losses are computed in float32. Scopes that match one of `keep` (see
+/// [`Pattern`]) stay float32 entirely. To be run before differentiation: the gradient of a cast casts back.
 ///
 /// # Errors
 /// When the program is ill-formed.
@@ -76,9 +76,9 @@ fn is_biased_product(program: &Program, node: &Node) -> bool {
     product(a) && vector(b) || product(b) && vector(a)
 }
 
-/// After differentiation: a 16-bit product from which only gradients of parameters are made, and that is read as float32, is written as
-/// float32 at once, which is what a matmul accumulates in: weight gradients lose no digits, and a cast is saved. Other products stay as narrow as
-/// they are: they are kept for the backward pass, and their bytes are what takes time.
+/// Makes 16-bit products that only gradients of parameters are computed from, and that are read as float32, write float32, the dtype in which matmuls
+/// accumulate: weight gradients are not rounded, and a cast is saved. Other products stay 16-bit: they are kept for the backward pass, whose time depends
+/// on their bytes. To be run after differentiation.
 ///
 /// # Errors
 /// When the program is ill-formed.
@@ -138,8 +138,7 @@ fn of_gradients(program: &Program) -> Vec<bool> {
     only.iter().zip(used).map(|(&only, used)| only && used).collect()
 }
 
-/// The program with all floats in float64: the oracle. Inputs and states are float64 too; 16-bit rounding disappears. Collectives are
-/// not widened.
+/// The program with all floats, inputs and states included, in float64: the oracle, without rounding to 16 bits. Collectives cannot be widened.
 ///
 /// # Errors
 /// When the program is ill-formed, or has a collective.

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use super::{rewrite::rewrite, scopes::Pattern};
 use crate::graph::{Builder, GraphError, NodeId, Op, Program, Stage, Var};
 
-/// Lets the backward pass of each region (the scopes that match one of `regions`) read copies of the region's forward values, made when the
-/// region's gradient arrives, from what came into the region. So between forward and backward only what crosses a region's border is kept.
+/// Activation checkpointing: makes the backward pass of each region (the scopes that match one of `regions`) read copies of the region's forward values,
+/// recomputed from the region's inputs when the region's gradient is computed. Between forward and backward, only the inputs and outputs of regions are kept.
 ///
 /// Copies are the same operators on the same operands (random numbers too: they are counter-based), so losses and gradients stay
 /// **bit-equal**. Only what the backward pass reads is copied. [`Op::After`] keeps other passes from undoing it.
@@ -75,7 +75,7 @@ struct Copies<'p> {
     program: &'p Program,
     inside: &'p [Option<usize>],
     crosses: &'p [bool],
-    /// What came into a region, held back: by region and source node.
+    /// Inputs of a region, delayed by [`Op::After`]: by region and source node.
     kept: HashMap<(usize, NodeId), NodeId>,
     /// Copies made, by source node.
     made: HashMap<NodeId, NodeId>,

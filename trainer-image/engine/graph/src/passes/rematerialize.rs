@@ -5,9 +5,8 @@ use std::collections::HashMap;
 use super::{rewrite::rewrite, scopes::Pattern};
 use crate::graph::{Builder, GraphError, NodeId, Op, Program, Stage, Var};
 
-/// Lets the backward pass read copies of the forward values of `regions` (scopes), made where it first needs them, so that none of them lives
-/// from forward to backward. Unlike [`recompute`](super::recompute()) this holds for values that cross a region's border too: the region is
-/// the value, not a part of the model whose border values are kept.
+/// Makes the backward pass read copies of the forward values of `regions` (scopes), recomputed where they are first needed, so that none of them is kept
+/// from forward to backward. Unlike with [`recompute`](super::recompute()), the outputs of a region are not kept either.
 ///
 /// Losses and gradients stay bit-equal. To be run after differentiation.
 ///

@@ -1,7 +1,7 @@
 //! Naming parts of a model by scope.
 
-/// A pattern for scope paths: components joined by `/`, `*` for any run of characters within one component.
-/// `blocks.*/attn` names the regions `blocks.0/attn`, `blocks.1/attn`, ..; each with everything below it.
+/// A pattern for scope paths: components joined by `/`, `*` for any characters within one component.
+/// `blocks.*/attn` names the regions `blocks.0/attn`, `blocks.1/attn`, ..; each with all scopes below it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern {
     components: Vec<String>,

@@ -8,8 +8,22 @@ use crate::{
     graph::{BinaryOp, Builder, DType, GraphError, NodeId, Op, Program, Stage, UnaryOp, Var, concat},
 };
 
-/// Removes nodes nothing needs, merges equal ones, folds arithmetic on constants, and drops identities (`x * 1`, `x + 0`, a reshape of a
-/// reshape, [`Op::StopGradient`], [`Op::GivenGradient`]).
+/// Removes nodes that no output or update depends on, merges equal ones, folds arithmetic on constants, and drops identities (`x * 1`, `x + 0`, a
+/// reshape of a reshape, [`Op::StopGradient`], [`Op::GivenGradient`]).
+///
+/// ```
+/// use pawl_graph::{
+///     graph::{Builder, DType, Op},
+///     passes::simplify,
+/// };
+/// let b = Builder::new("twice");
+/// let x = b.input("x", DType::F32, [4]);
+/// b.output("y", x.exp() * 1.0 + x.exp());
+/// let program = simplify(&b.finish()?)?;
+/// let ops: Vec<&Op> = program.graph.nodes().iter().map(|node| &node.op).collect();
+/// assert_eq!(ops.len(), 3, "the input, one exponential and the sum: {program}");
+/// # Ok::<(), pawl_graph::graph::GraphError>(())
+/// ```
 ///
 /// Nodes merge within one [`Stage`] only: a backward pass that computes a cheap value again must not keep the forward
 /// one alive. Inputs, states and constants merge everywhere. Values stay bit-equal, but for the sign of zeros.
@@ -49,7 +63,7 @@ fn sweep(program: &Program) -> Result<Program, GraphError> {
 
 type Key = (String, Vec<NodeId>, Option<Stage>);
 
-/// What makes two nodes one; `None` for nodes that must stay as they are.
+/// The key under which equal nodes are merged; `None` for nodes that must not be merged.
 fn key(visit: &Visit<'_, '_>) -> Option<Key> {
     let op = &visit.node.op;
     if op.is_collective() || op.side_results() > 0 || matches!(op, Op::Side(_) | Op::After) {
@@ -63,7 +77,7 @@ fn key(visit: &Visit<'_, '_>) -> Option<Key> {
     Some((name, operands, (!op.is_leaf()).then_some(visit.node.stage)))
 }
 
-/// The node that this one repeats.
+/// The value that a node leaves unchanged.
 fn identity<'b>(visit: &Visit<'_, 'b>) -> Option<Var<'b>> {
     let x = *visit.operands.first()?;
     let second = visit.operands.get(1).copied();
@@ -93,47 +107,48 @@ fn identity<'b>(visit: &Visit<'_, 'b>) -> Option<Var<'b>> {
     }
 }
 
-/// A concatenation of parts of which neighbours lie side by side in one value already (weights in an arena, slices of a gradient): such are one part.
+/// A concatenation some of whose adjacent parts are contiguous elements of one value (weights in an arena, slices of a gradient), with these parts joined
+/// to one.
 fn joined<'b>(visit: &Visit<'_, 'b>, axis: usize) -> Option<Var<'b>> {
     let b = visit.b;
     let leads = visit.node.meta.shape.dims()[..axis].iter().all(|&extent| extent == 1);
-    let mut runs: Vec<Run> = Vec::new();
+    let mut spans: Vec<ContiguousPart> = Vec::new();
     for &operand in visit.operands {
-        let next = Run::of(operand)?;
-        match runs.last_mut() {
+        let next = ContiguousPart::of(operand)?;
+        match spans.last_mut() {
             Some(last) if leads && last.source == next.source && last.first + last.elements == next.first => {
                 last.elements += next.elements;
                 last.extent += operand.dim(axis);
                 last.whole = None;
             }
-            _ => runs.push(Run { extent: operand.dim(axis), ..next }),
+            _ => spans.push(ContiguousPart { extent: operand.dim(axis), ..next }),
         }
     }
-    (runs.len() < visit.operands.len()).then(|| {
+    (spans.len() < visit.operands.len()).then(|| {
         visit.here(|| {
-            let part = |run: &Run| {
-                let shape = visit.node.meta.shape.with(axis, run.extent);
-                run.whole.map_or_else(|| run.value(b), |id| b.var(id)).reshape(shape)
+            let part = |span: &ContiguousPart| {
+                let shape = visit.node.meta.shape.with(axis, span.extent);
+                span.whole.map_or_else(|| span.value(b), |id| b.var(id)).reshape(shape)
             };
-            let parts: Vec<Var<'b>> = runs.iter().map(part).collect();
+            let parts: Vec<Var<'b>> = spans.iter().map(part).collect();
             if let [one] = parts[..] { one } else { concat(&parts, axis) }
         })
     })
 }
 
-/// Elements that lie side by side in a value.
-struct Run {
+/// Contiguous elements of a value.
+struct ContiguousPart {
     source: NodeId,
     first: usize,
     elements: usize,
     /// Extent along the axis of the concatenation.
     extent: usize,
-    /// The node that is just this.
+    /// The node whose value they are.
     whole: Option<NodeId>,
 }
 
-impl Run {
-    /// What `v` is of the value that it is a slice of, if its elements lie side by side there; else all of itself.
+impl ContiguousPart {
+    /// The elements of `v` in the value that it is a slice of, if they are contiguous there; else all elements of `v` itself.
     fn of(v: Var<'_>) -> Option<Self> {
         let id = v.id()?;
         v.builder().peek(|program| {
@@ -166,7 +181,7 @@ impl Run {
     }
 }
 
-/// What `x`, a view of a widened value, is a view of before it was widened, when that has the dtype that is wanted.
+/// For `x`, a view of a widened value: the same view of the value before it was widened, if that has dtype `dtype`.
 fn narrow_view<'b>(visit: &Visit<'_, 'b>, x: Var<'b>, dtype: DType) -> Option<Var<'b>> {
     let mut at = x.id()?;
     let (views, narrow) = visit.b.peek(|program| {
@@ -188,7 +203,7 @@ fn narrow_view<'b>(visit: &Visit<'_, 'b>, x: Var<'b>, dtype: DType) -> Option<Va
     Some(visit.here(|| views.into_iter().rev().fold(narrow, |value, view| visit.b.push(view, &[value]))))
 }
 
-/// Arithmetic on values that are one number everywhere.
+/// Arithmetic on constants: values whose elements are all one number.
 fn fold<'b>(visit: &Visit<'_, 'b>) -> Option<Var<'b>> {
     let meta = &visit.node.meta;
     if !meta.dtype.is_float() || visit.operands.is_empty() {
@@ -209,7 +224,7 @@ fn fold<'b>(visit: &Visit<'_, 'b>) -> Option<Var<'b>> {
     Some(visit.here(|| visit.b.fill(rounded(folded, meta.dtype), meta.dtype, &meta.shape)))
 }
 
-/// The number that `v` is everywhere, as its dtype holds it. Sums and products of two such numbers are exact enough in float64 that
+/// The number that all elements of `v` are, rounded to its dtype. Sums and products of two such numbers are exact enough in float64 that
 /// rounding them once more gives what the dtype's own arithmetic gives.
 fn value_of(v: Var<'_>) -> Option<f64> {
     let id = v.id()?;

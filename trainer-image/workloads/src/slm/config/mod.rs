@@ -2,7 +2,7 @@
 
 mod rules;
 
-use super::architecture::{Architecture, Method, Size, Target};
+use super::architecture::{Architecture, Method, Size, Projection};
 use super::split::Split;
 use super::tokenizer::Tokenizer;
 use crate::layered;
@@ -23,7 +23,7 @@ pub struct LoraConfig {
     /// Dropout probability of an adapter's inputs.
     pub dropout: f64,
     /// The matrices with an adapter.
-    pub targets: Vec<Target>,
+    pub targets: Vec<Projection>,
 }
 
 /// Source of the tokens.

@@ -1,7 +1,7 @@
 //! Validation rules of a configuration beyond its types.
 
 use super::{Config, Layout, Source};
-use crate::slm::architecture::{Architecture, Method, RopeScaling, Target};
+use crate::slm::architecture::{Architecture, Method, RopeScaling, Projection};
 use crate::slm::vocabulary::{END_OF_DOCUMENT, LEAST_DIALOGUE_VOCABULARY};
 use crate::workload::WorkloadError;
 use serde_json::Value;
@@ -58,7 +58,7 @@ impl Config {
         if self.method == Method::Lora && lora.targets.is_empty() {
             return wrong("lora.targets", &"[]", "must name at least one of q, k, v, o, gate, up, down");
         }
-        let twice = |(i, target): (usize, &Target)| lora.targets[..i].contains(target);
+        let twice = |(i, projection): (usize, &Projection)| lora.targets[..i].contains(projection);
         if lora.targets.iter().enumerate().any(twice) {
             return wrong("lora.targets", &format!("{:?}", lora.targets), "must name each matrix once");
         }

@@ -21,7 +21,7 @@ fn every_variant_compiles_for_every_architecture() {
     for (major, minor, limit) in [(8, 0, LIMITS[0]), (9, 0, LIMITS[2]), (10, 0, LIMITS[2])] {
         let compiler =
             Compiler::new(Architecture::new(major, minor), None).expect("the feature nvrtc is tested with NVRTC");
-        let launches: Vec<Launch> = shapes
+        let launches: Vec<AttentionLaunch> = shapes
             .iter()
             .flat_map(|&(extents, dtype, causal)| plans(extents, dtype, causal, limit).unwrap())
             .flat_map(|plan| plan.launches)
@@ -32,7 +32,8 @@ fn every_variant_compiles_for_every_architecture() {
             let plans = [forward(&kernel.forward, &buffers, limit), backward(&kernel, &buffers, limit)];
             plans.map(|plan| plan.unwrap().launches)
         });
-        let launches: Vec<Launch> = launches.into_iter().chain(joined.into_iter().flatten().flatten()).collect();
+        let launches: Vec<AttentionLaunch> =
+            launches.into_iter().chain(joined.into_iter().flatten().flatten()).collect();
         let sources: Vec<&Source> = launches.iter().map(|launch| &launch.source).collect();
         for (code, launch) in compiler.compile_all(&sources).unwrap().iter().zip(&launches) {
             let name = launch.entry.as_bytes();

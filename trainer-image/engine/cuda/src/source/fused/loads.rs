@@ -2,7 +2,7 @@
 
 use super::Emitter;
 use crate::source::{
-    geometry::{Shape, is_small},
+    geometry::{Traversal, is_small},
     types,
 };
 use pawl_lower::Class;
@@ -29,7 +29,7 @@ impl Emitter<'_> {
 
     /// What a step has: its rows, and all that is read for them.
     pub(super) fn arrays(&self) -> Vec<Array> {
-        let flat = self.geometry.shape == Shape::Flat;
+        let flat = self.geometry.traversal == Traversal::Flat;
         let own = |of: &str, name: &str| Array { of: of.into(), name: name.into(), extents: "[U]".into() };
         let mut arrays = vec![own("u32", "row")];
         arrays.extend(flat.then(|| own("u32", "col")));
@@ -76,7 +76,7 @@ impl Emitter<'_> {
         if !self.whole() || self.geometry.ahead {
             self.line(format!("if (at >= {run}u) at = {}u;", run - 1));
         }
-        if self.geometry.shape == Shape::Flat {
+        if self.geometry.traversal == Traversal::Flat {
             self.line(format!("row[u] = {segment} * {per_segment}u + at / {vectors}u;"));
             self.line(format!("col[u] = at % {vectors}u * V;"));
         } else {
@@ -138,7 +138,7 @@ impl Emitter<'_> {
     }
 
     fn loads(&mut self) {
-        let flat = self.geometry.shape == Shape::Flat;
+        let flat = self.geometry.traversal == Traversal::Flat;
         let columns = if self.geometry.hoists(self.kernel) { Vec::new() } else { self.loads_of(Class::Col) };
         let col = self.column();
         self.open("UNROLL for (int u = 0; u < U; u++) {");

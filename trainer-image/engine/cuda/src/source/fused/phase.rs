@@ -1,49 +1,64 @@
-//! One pass over the elements of a step, up to the next reduction along rows; and what is written.
+//! One pass over the elements of a step, up to the next reduction along rows; and the stores.
 
 use super::Emitter;
-use crate::source::{geometry::Shape, index::Walk, types};
+use crate::source::{geometry::Traversal, index::Walk, types};
+use pawl_graph::graph::ReduceOp;
 use pawl_lower::{Fold, Instruction, Store};
 
+/// What one phase computes from elements.
+struct PhaseWork<'k> {
+    /// Values that are reduced along rows.
+    reduces: Vec<usize>,
+    /// Stores of one element each, with their numbers.
+    stores: Vec<(usize, &'k Store)>,
+    /// Folds over rows, with their numbers.
+    folds: Vec<(usize, &'k Fold)>,
+}
+
+impl<'k> PhaseWork<'k> {
+    fn new(of: &Emitter<'k>, phase: usize) -> Self {
+        let kernel = of.kernel;
+        let is_reduced = |value: &usize| of.reduction(*value).is_some_and(|(_, x)| of.level[x] == phase);
+        Self {
+            reduces: (kernel.loads.len()..kernel.values.len()).filter(is_reduced).collect(),
+            stores: (kernel.stores.iter().enumerate())
+                .filter(|(_, store)| !store.per_row && of.level[store.value] == phase)
+                .collect(),
+            folds: kernel.folds.iter().enumerate().filter(|(_, fold)| of.level[fold.value] == phase).collect(),
+        }
+    }
+
+    /// The values that are consumed.
+    fn roots(&self, of: &Emitter<'_>) -> Vec<usize> {
+        let operands = self.reduces.iter().filter_map(|&value| of.reduction(value)).map(|(_, x)| x);
+        operands
+            .chain(self.stores.iter().map(|(_, store)| store.value))
+            .chain(self.folds.iter().map(|(_, fold)| fold.value))
+            .collect()
+    }
+}
+
 impl Emitter<'_> {
-    /// Elements of a phase: what is reduced, stored and folded as soon as it can be.
+    /// Emits a phase: the loop over elements that reduces, stores and folds each value as soon as its operands are known.
     pub(super) fn phase(&mut self, phase: usize) {
-        let first = self.kernel.loads.len();
-        let reduces: Vec<usize> = (first..self.kernel.values.len())
-            .filter(|&v| match self.kernel.code[v - first] {
-                Instruction::Reduce(_, x) => self.level[x] == phase,
-                _ => false,
-            })
-            .collect();
-        let kernel = self.kernel;
-        let stores: Vec<(usize, &Store)> = (kernel.stores.iter().enumerate())
-            .filter(|(_, store)| !store.per_row && self.level[store.value] == phase)
-            .collect();
-        let folds: Vec<(usize, &Fold)> =
-            kernel.folds.iter().enumerate().filter(|(_, fold)| self.level[fold.value] == phase).collect();
-        let operand = |v: usize| match kernel.code[v - first] {
-            Instruction::Reduce(_, x) => x,
-            _ => v,
-        };
-        let roots: Vec<usize> = (reduces.iter().map(|&v| operand(v)))
-            .chain(stores.iter().map(|(_, s)| s.value))
-            .chain(folds.iter().map(|(_, f)| f.value))
-            .collect();
+        let work = PhaseWork::new(self, phase);
+        let roots = work.roots(self);
         if roots.is_empty() {
             return;
         }
-        for &value in &reduces {
+        for &value in &work.reduces {
             let (acc, _) = types::accumulator(self.dtype(value));
             self.line(format!("{acc} s{value}[U];"));
         }
         self.open("UNROLL for (int u = 0; u < U; u++) {");
-        for &value in &reduces {
-            let Instruction::Reduce(op, _) = kernel.code[value - first] else { continue };
+        for &value in &work.reduces {
+            let Some((op, _)) = self.reduction(value) else { continue };
             let (acc, _) = types::accumulator(self.dtype(value));
             self.line(format!("s{value}[u] = {}::identity<{acc}>();", types::reduction(op)));
         }
         let needed = self.elements(&roots);
         self.vectors(|e| {
-            for (index, store) in &stores {
+            for (index, store) in &work.stores {
                 let tag = types::tag(e.buffers[store.to.buffer].dtype);
                 e.line(format!("{tag}::value o{index}[V];"));
             }
@@ -52,30 +67,43 @@ impl Emitter<'_> {
             for &value in &needed {
                 e.element(value);
             }
-            for &value in &reduces {
-                let Instruction::Reduce(op, x) = kernel.code[value - first] else { continue };
-                let (acc, _) = types::accumulator(e.dtype(value));
-                let name = e.name(x);
-                e.line(format!("s{value}[u] = {}::join(s{value}[u], ({acc}){name});", types::reduction(op)));
-            }
-            let live = if e.whole() { "" } else { "if (live[u]) " };
-            for (index, fold) in &folds {
-                let (acc, _) = types::accumulator(e.dtype(fold.value));
-                let name = e.name(fold.value);
-                let place = if fold.per_column { format!("f{index}[i][j]") } else { format!("f{index}") };
-                e.line(format!("{live}{place} = {}::join({place}, ({acc}){name});", types::reduction(fold.op)));
-            }
-            for (index, store) in &stores {
-                let name = e.unrounded(store.value);
-                e.line(format!("o{index}[j] = {name};"));
-            }
+            e.consume(&work);
             e.close();
-            for &(index, store) in &stores {
+            for &(index, store) in &work.stores {
                 e.store(index, store);
             }
         });
         self.close();
-        self.reduce(&reduces);
+        self.reduce(&work.reduces);
+    }
+
+    /// Adds one element to the reductions and folds of a phase, and keeps it for its stores.
+    fn consume(&mut self, work: &PhaseWork<'_>) {
+        for &value in &work.reduces {
+            let Some((op, x)) = self.reduction(value) else { continue };
+            let (acc, _) = types::accumulator(self.dtype(value));
+            let name = self.name(x);
+            self.line(format!("s{value}[u] = {}::join(s{value}[u], ({acc}){name});", types::reduction(op)));
+        }
+        let live = if self.whole() { "" } else { "if (live[u]) " };
+        for (index, fold) in &work.folds {
+            let (acc, _) = types::accumulator(self.dtype(fold.value));
+            let name = self.name(fold.value);
+            let place = if fold.per_column { format!("f{index}[i][j]") } else { format!("f{index}") };
+            self.line(format!("{live}{place} = {}::join({place}, ({acc}){name});", types::reduction(fold.op)));
+        }
+        for (index, store) in &work.stores {
+            let name = self.unrounded(store.value);
+            self.line(format!("o{index}[j] = {name};"));
+        }
+    }
+
+    /// The operator and the operand of a value that is reduced along rows; `None` for any other value.
+    fn reduction(&self, value: usize) -> Option<(ReduceOp, usize)> {
+        match self.kernel.code[value.checked_sub(self.kernel.loads.len())?] {
+            Instruction::Reduce(op, x) => Some((op, x)),
+            _ => None,
+        }
     }
 
     pub(super) fn store(&mut self, index: usize, store: &Store) {
@@ -98,9 +126,8 @@ impl Emitter<'_> {
 
     /// Finishes reductions over a row.
     pub(super) fn reduce(&mut self, reduces: &[usize]) {
-        let first = self.kernel.loads.len();
         for &value in reduces {
-            let Instruction::Reduce(op, _) = self.kernel.code[value - first] else { continue };
+            let Some((op, _)) = self.reduction(value) else { continue };
             let (op, dtype) = (types::reduction(op), self.dtype(value));
             let (acc, _) = types::accumulator(dtype);
             let lanes = self.geometry.lanes;
@@ -123,8 +150,11 @@ impl Emitter<'_> {
             return;
         }
         let tile = if self.geometry.tiles > 1 { " && blockIdx.y == 0" } else { "" };
-        let mut first =
-            if self.geometry.shape == Shape::Flat { "col[u] == 0".to_owned() } else { format!("lane == 0{tile}") };
+        let mut first = if self.geometry.traversal == Traversal::Flat {
+            "col[u] == 0".to_owned()
+        } else {
+            format!("lane == 0{tile}")
+        };
         if !self.whole() {
             first.push_str(" && live[u]");
         }

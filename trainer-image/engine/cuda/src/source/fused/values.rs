@@ -1,7 +1,7 @@
 //! What is computed: an instruction, and what it calls its operands.
 
 use super::Emitter;
-use crate::source::{geometry::Shape, types};
+use crate::source::{geometry::Traversal, types};
 use pawl_graph::graph::DType;
 use pawl_lower::{Class, Instruction};
 
@@ -65,7 +65,7 @@ impl Emitter<'_> {
 
     /// The first column of a vector.
     pub(super) fn column(&self) -> &'static str {
-        if self.geometry.shape == Shape::Flat { "col[u]" } else { "column(i) * V" }
+        if self.geometry.traversal == Traversal::Flat { "col[u]" } else { "column(i) * V" }
     }
 
     /// What a value is called inside of the loops over elements (`element`), or beside them.
@@ -136,7 +136,7 @@ impl Emitter<'_> {
         if value >= self.kernel.loads.len() {
             return self.compute(value, &|e, v| e.name(v), "const ");
         }
-        let columns = self.class(value) == Class::Col && self.geometry.shape == Shape::Rows;
+        let columns = self.class(value) == Class::Col && self.geometry.traversal == Traversal::Rows;
         let place = if columns { format!("l{value}[i]") } else { format!("l{value}[u][i]") };
         let tag = types::tag(self.dtype(value));
         if self.is_vector(value) {

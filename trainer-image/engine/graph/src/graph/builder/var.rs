@@ -45,9 +45,9 @@ macro_rules! compare {
     )*};
 }
 
-/// What can stand on the right of an expression: a value or a number.
+/// The right operand of an expression: a value or a number.
 pub trait Operand<'b> {
-    /// As a value that goes with `left`.
+    /// The operand as a value; a number becomes a scalar of the dtype of `left`.
     fn beside(self, left: Var<'b>) -> Var<'b>;
 }
 
@@ -64,17 +64,17 @@ impl<'b> Operand<'b> for f64 {
 }
 
 impl<'b> Var<'b> {
-    /// The program this belongs to.
+    /// The builder of the program that the value belongs to.
     pub fn builder(self) -> &'b Builder {
         self.builder
     }
 
-    /// The node; `None` after a mistake.
+    /// The node; `None` when the value is poisoned by a mistake.
     pub fn id(self) -> Option<NodeId> {
         self.id
     }
 
-    /// Dtype and shape (after a mistake: an f32 scalar).
+    /// Dtype and shape (of a poisoned value: an f32 scalar).
     pub fn meta(self) -> Meta {
         let of = |id| self.builder.peek(|p| p.graph.meta(id).clone());
         self.id.map_or_else(|| Meta::new(DType::F32, []), of)
@@ -90,7 +90,7 @@ impl<'b> Var<'b> {
         self.meta().dtype
     }
 
-    /// Extent of an axis (1 where there is no such axis, which only happens after a mistake or makes one).
+    /// Extent of an axis; 1 when there is no such axis.
     pub fn dim(self, axis: usize) -> usize {
         self.shape().get(axis).copied().unwrap_or(1)
     }
@@ -143,19 +143,19 @@ impl<'b> Var<'b> {
         greater_equal Ge;
     }
 
-    /// The larger.
+    /// The larger of two numbers, elementwise.
     #[track_caller]
     pub fn maximum(self, other: impl Operand<'b>) -> Self {
         self.both(other, Op::Binary(BinaryOp::Max))
     }
 
-    /// The smaller.
+    /// The smaller of two numbers, elementwise.
     #[track_caller]
     pub fn minimum(self, other: impl Operand<'b>) -> Self {
         self.both(other, Op::Binary(BinaryOp::Min))
     }
 
-    /// `a` where this (Bool) holds, else `b`. All three broadcast to one shape.
+    /// `a` where this (Bool) is true, else `b`, elementwise. All three broadcast to one shape; `a` and `b` have one dtype.
     #[track_caller]
     pub fn select(self, a: Var<'b>, b: impl Operand<'b>) -> Self {
         let b = b.beside(a);
@@ -166,25 +166,26 @@ impl<'b> Var<'b> {
         }
     }
 
-    /// In another dtype; itself when it already is.
+    /// The value in `dtype`, rounded: see [`Op::Cast`].
     #[track_caller]
     pub fn cast(self, dtype: DType) -> Self {
         if self.dtype() == dtype { self } else { self.apply(Op::Cast(dtype)) }
     }
 
-    /// Matrix product `self @ other` over the last two axes. A rank-2 `other` multiplies every row of a higher-rank `self`.
+    /// Matrix product `self @ other` over the last two axes: `[.., m, k]` by `[.., k, n]` is `[.., m, n]`, of one float dtype. A rank-2 `other`
+    /// multiplies every row of a `self` of higher rank.
     #[track_caller]
     pub fn matmul(self, other: Var<'b>) -> Self {
         self.product(other, false, false)
     }
 
-    /// `self @ other^T`: the product with a weight stored as `[out, in]`.
+    /// `self @ other^T`: `[.., m, k]` by `[.., n, k]`, the product with a weight stored as `[out, in]`.
     #[track_caller]
     pub fn matmul_t(self, other: Var<'b>) -> Self {
         self.product(other, false, true)
     }
 
-    /// `self^T @ other`.
+    /// `self^T @ other`: `[.., k, m]` by `[.., k, n]`.
     #[track_caller]
     pub fn t_matmul(self, other: Var<'b>) -> Self {
         self.product(other, true, false)
@@ -202,19 +203,19 @@ impl<'b> Var<'b> {
         self.builder.push(op, &[self, other])
     }
 
-    /// Sum over `axes`, which stay with extent 1. No axes: the value itself.
+    /// Sum over `axes`, which keep extent 1. Without axes: the value itself.
     #[track_caller]
     pub fn sum(self, axes: impl AsRef<[usize]>) -> Self {
         self.reduce(ReduceOp::Sum, axes.as_ref())
     }
 
-    /// Maximum over `axes`, which stay with extent 1. No axes: the value itself.
+    /// Maximum over `axes`, which keep extent 1. Without axes: the value itself.
     #[track_caller]
     pub fn max(self, axes: impl AsRef<[usize]>) -> Self {
         self.reduce(ReduceOp::Max, axes.as_ref())
     }
 
-    /// Arithmetic mean over `axes`, which stay with extent 1.
+    /// Arithmetic mean over `axes`, which keep extent 1.
     #[track_caller]
     pub fn mean(self, axes: impl AsRef<[usize]>) -> Self {
         let count: usize = axes.as_ref().iter().map(|&axis| self.dim(axis)).product();
@@ -243,14 +244,14 @@ impl<'b> Var<'b> {
         self.apply(Op::Reduce { op, axes })
     }
 
-    /// The same elements in another shape.
+    /// The same elements, in row-major order, in another shape of as many elements.
     #[track_caller]
     pub fn reshape(self, shape: impl Into<Shape>) -> Self {
         let shape = shape.into();
         if self.shape() == shape { self } else { self.apply(Op::Reshape(shape)) }
     }
 
-    /// Axis i of the result is axis `order[i]`.
+    /// Permutes axes: axis i of the result is axis `order[i]`.
     #[track_caller]
     pub fn permute(self, order: impl Into<Vec<usize>>) -> Self {
         let order = order.into();
@@ -269,7 +270,7 @@ impl<'b> Var<'b> {
         self.permute(order)
     }
 
-    /// Repeated to `shape`.
+    /// Repeats the value to `shape`: aligned at the last axis, every extent is equal or 1.
     #[track_caller]
     pub fn broadcast(self, shape: impl Into<Shape>) -> Self {
         let shape = shape.into();
@@ -285,29 +286,29 @@ impl<'b> Var<'b> {
         self.apply(Op::Slice { axis, start, len })
     }
 
-    /// With `before` and `after` zeros along `axis`.
+    /// Pads `axis` with `before` and `after` zeros.
     #[track_caller]
     pub fn pad(self, axis: usize, before: usize, after: usize) -> Self {
         if before + after == 0 { self } else { self.apply(Op::Pad { axis, before, after }) }
     }
 
-    /// `axis` looked up at `indices` (U32, any shape).
+    /// Looks `indices` (U32, any shape) up along `axis`, which is replaced by the axes of `indices`.
     #[track_caller]
     pub fn gather(self, axis: usize, indices: Var<'b>) -> Self {
         self.builder.push(Op::Gather { axis }, &[self, indices])
     }
 
-    /// Zeros with `extent` at `axis`, plus these updates added at `indices`.
+    /// Adds these updates at `indices` (U32) along `axis` of an array of zeros whose extent there is `extent`: the transpose of [`Var::gather`].
     #[track_caller]
     pub fn scatter_add(self, axis: usize, extent: usize, indices: Var<'b>) -> Self {
         self.builder.push(Op::ScatterAdd { axis, extent }, &[self, indices])
     }
 
-    /// Attention with this as queries `[b,h,t,d]`; keys and values `[b,g,s,d]`.
+    /// Attention with this as queries `[b,h,t,d]`, and keys and values `[b,g,s,d]`, of one float dtype; `g` divides `h`. The result is `[b,h,t,d]`.
     #[track_caller]
     pub fn attention(self, keys: Var<'b>, values: Var<'b>, spec: AttentionSpec) -> Self {
         let out = self.builder.push(Op::Attention(spec), &[self, keys, values]);
-        // Named here, directly after, for the gradient to find; nothing keeps it if nobody asks for it.
+        // Side results directly follow their operator, where the gradient finds them; simplification removes this one when it is not used.
         out.side(1);
         out
     }
@@ -329,26 +330,27 @@ impl<'b> Var<'b> {
         out
     }
 
-    /// Itself, but no gradient flows through.
+    /// The value, through which no gradient flows.
     #[track_caller]
     pub fn stop_gradient(self) -> Self {
         self.apply(Op::StopGradient)
     }
 
-    /// Itself (a scalar), whose derivative with respect to each first of `given` is the second: see [`Op::GivenGradient`].
+    /// The value (a scalar) with given derivatives: the second of each pair in `given` is the derivative with respect to the first. See
+    /// [`Op::GivenGradient`].
     #[track_caller]
     pub fn with_gradients(self, given: &[(Var<'b>, Var<'b>)]) -> Self {
         let operands: Vec<Var<'b>> = std::iter::once(self).chain(given.iter().flat_map(|&(x, d)| [x, d])).collect();
         self.builder.push(Op::GivenGradient, &operands)
     }
 
-    /// Itself, but not before `token` is there, and not merged with itself by any pass.
+    /// The value, computed not before `token`; no pass merges it with equal values. See [`Op::After`].
     #[track_caller]
     pub fn after(self, token: Var<'b>) -> Self {
         self.builder.push(Op::After, &[self, token])
     }
 
-    /// Sum over all ranks.
+    /// Elementwise sum over all ranks, float32.
     #[track_caller]
     pub fn all_reduce(self) -> Self {
         self.apply(Op::AllReduce)
@@ -423,7 +425,7 @@ impl<'b> Var<'b> {
     }
 }
 
-/// The parts joined along `axis`.
+/// Concatenates `parts` along `axis`; their dtypes and all other extents are equal.
 ///
 /// # Panics
 /// When there are no parts.

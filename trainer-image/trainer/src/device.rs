@@ -47,7 +47,7 @@ impl Place {
 }
 
 /// An opened [`Place`].
-pub enum Target {
+pub enum RankDevice {
     /// The CPU.
     Cpu,
     /// A GPU.
@@ -55,7 +55,7 @@ pub enum Target {
     Cuda(Gpu),
 }
 
-impl Target {
+impl RankDevice {
     /// Opens `place`. `cache` is the directory of the persistent kernel cache.
     ///
     /// # Errors
@@ -108,7 +108,7 @@ impl Target {
         }
     }
 
-    /// Busy time so far, summed over [`Target::devices`].
+    /// Busy time so far, summed over [`RankDevice::devices`].
     pub fn busy_time(&self) -> Duration {
         match self {
             Self::Cpu => processor_time(),
@@ -117,7 +117,7 @@ impl Target {
         }
     }
 
-    /// Number of CPUs (or GPUs) that [`Target::busy_time`] sums over; `None` when unknown.
+    /// Number of CPUs (or GPUs) that [`RankDevice::busy_time`] sums over; `None` when unknown.
     pub fn devices(&self) -> Option<usize> {
         match self {
             Self::Cpu => Some(executors::threads()),
@@ -191,7 +191,7 @@ mod tests {
     #[test]
     #[cfg(not(feature = "cuda"))]
     fn a_trainer_without_cuda_does_not_train_on_the_cpu_in_its_stead() {
-        let ending = Target::open(Place::Cuda(0), Path::new("kernels")).err().expect("refused");
+        let ending = RankDevice::open(Place::Cuda(0), Path::new("kernels")).err().expect("refused");
         assert_eq!(ending.outcome(), pawl_contract::exit::Outcome::Unsupported);
         assert!(ending.to_string().contains("gpusPerReplica to 0"), "{ending}");
     }

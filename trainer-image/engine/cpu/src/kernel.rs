@@ -1,8 +1,8 @@
-//! Kernels on the CPU: what lowering gave, with everything looked up that can be.
+//! Lowered kernels, prepared for the CPU.
 
 use super::{
-    attention::AttentionRun,
-    fused::{FusedRun, Memory},
+    attention::CpuAttention,
+    fused::{CpuFused, Memory},
     gemm::{Matrix, Product},
     lanes::Features,
     pool::Pool,
@@ -10,18 +10,18 @@ use super::{
 use pawl_graph::{executor::ExecError, graph::DType};
 use pawl_lower::{Access, Attention, Body, Buffer, Collect, Lookup, Lowered, MatMul};
 
-/// A kernel, ready to run.
-pub(super) enum Run {
-    Fused(Box<FusedRun>),
-    MatMul(Box<MatMulRun>),
-    Attention(Box<AttentionRun>),
-    Gather(LookupRun),
-    ScatterAdd(LookupRun),
+/// A kernel, prepared for execution.
+pub(super) enum CpuKernel {
+    Fused(Box<CpuFused>),
+    MatMul(Box<CpuMatMul>),
+    Attention(Box<CpuAttention>),
+    Gather(CpuLookup),
+    ScatterAdd(CpuLookup),
     Collective(Collect),
 }
 
 /// Batched products.
-pub(super) struct MatMulRun {
+pub(super) struct CpuMatMul {
     product: Product,
     a: Batched,
     b: Batched,
@@ -55,7 +55,7 @@ impl Batched {
     }
 }
 
-impl MatMulRun {
+impl CpuMatMul {
     fn new(kernel: &MatMul, buffers: &[Buffer]) -> Self {
         let [a, b, c] = [&kernel.a, &kernel.b, &kernel.c].map(|access| Batched::new(access, buffers));
         let (batch, m, n, k) = kernel.extents();
@@ -65,23 +65,23 @@ impl MatMulRun {
 }
 
 /// A gather or scatter of contiguous rows.
-pub(super) struct LookupRun {
+pub(super) struct CpuLookup {
     kernel: Lookup,
     op: String,
     dtype: DType,
 }
 
-impl Run {
+impl CpuKernel {
     pub(super) fn new(body: &Body, buffers: &[Buffer]) -> Result<Self, ExecError> {
         let unsupported = |what: &str| ExecError::Unsupported { executor: "graph-cpu", what: what.to_owned() };
-        let lookup = |kernel: &Lookup, op: &str| LookupRun {
+        let lookup = |kernel: &Lookup, op: &str| CpuLookup {
             kernel: kernel.clone(),
             op: op.to_owned(),
             dtype: buffers[kernel.to.buffer].dtype,
         };
         Ok(match body {
-            Body::Fused(kernel) => Run::Fused(Box::new(FusedRun::new(kernel, buffers))),
-            Body::MatMul(kernel) => Run::MatMul(Box::new(MatMulRun::new(kernel, buffers))),
+            Body::Fused(kernel) => CpuKernel::Fused(Box::new(CpuFused::new(kernel, buffers))),
+            Body::MatMul(kernel) => CpuKernel::MatMul(Box::new(CpuMatMul::new(kernel, buffers))),
             Body::Attention(Attention { norm: Some(_), .. }) => {
                 return Err(unsupported("normalisation within attention (expand it first)"));
             }
@@ -91,15 +91,15 @@ impl Run {
             Body::AttentionGrad(kernel) if buffers[kernel.grad.buffer].dtype == DType::F64 => {
                 return Err(unsupported("attention in float64 (use the eager executor)"));
             }
-            Body::Attention(kernel) => Run::Attention(Box::new(AttentionRun::forward(kernel, buffers))),
-            Body::AttentionGrad(kernel) => Run::Attention(Box::new(AttentionRun::backward(kernel, buffers))),
-            Body::Gather(kernel) => Run::Gather(lookup(kernel, "gather")),
-            Body::ScatterAdd(kernel) => Run::ScatterAdd(lookup(kernel, "scatter_add")),
+            Body::Attention(kernel) => CpuKernel::Attention(Box::new(CpuAttention::forward(kernel, buffers))),
+            Body::AttentionGrad(kernel) => CpuKernel::Attention(Box::new(CpuAttention::backward(kernel, buffers))),
+            Body::Gather(kernel) => CpuKernel::Gather(lookup(kernel, "gather")),
+            Body::ScatterAdd(kernel) => CpuKernel::ScatterAdd(lookup(kernel, "scatter_add")),
             Body::Collective(kernel) => {
                 if buffers[kernel.from.buffer].dtype != DType::F32 {
                     return Err(unsupported("collectives of anything but float32"));
                 }
-                Run::Collective(kernel.clone())
+                CpuKernel::Collective(kernel.clone())
             }
         })
     }
@@ -112,18 +112,18 @@ impl Run {
     /// Bytes of scratch each worker needs.
     pub(super) fn scratch(&self, features: Features) -> usize {
         match self {
-            Run::Fused(run) => run.scratch(),
-            Run::MatMul(run) => run.product.scratch(features),
-            Run::Attention(run) => run.scratch(features),
-            Run::Gather(_) | Run::ScatterAdd(_) | Run::Collective(_) => 0,
+            CpuKernel::Fused(kernel) => kernel.scratch(),
+            CpuKernel::MatMul(kernel) => kernel.product.scratch(features),
+            CpuKernel::Attention(kernel) => kernel.scratch(features),
+            CpuKernel::Gather(_) | CpuKernel::ScatterAdd(_) | CpuKernel::Collective(_) => 0,
         }
     }
 
     /// Bytes of memory all workers share.
     pub(super) fn workspace(&self, features: Features) -> usize {
         match self {
-            Run::Fused(run) => run.workspace(),
-            Run::MatMul(run) => run.product.workspace(features, run.output),
+            CpuKernel::Fused(kernel) => kernel.workspace(),
+            CpuKernel::MatMul(kernel) => kernel.product.workspace(features, kernel.output),
             _ => 0,
         }
     }
@@ -131,27 +131,27 @@ impl Run {
     /// Runs a kernel (anything but a collective).
     pub(super) fn run(&self, features: Features, pool: &Pool, memory: Memory<'_>) -> Result<(), ExecError> {
         match self {
-            Run::Fused(run) => run.run(features, pool, memory),
-            Run::MatMul(run) => run.product.run(features, pool, memory, &|index| {
-                [&run.a, &run.b, &run.c].map(|matrix| matrix.matrix(&memory, index))
+            CpuKernel::Fused(kernel) => kernel.run(features, pool, memory),
+            CpuKernel::MatMul(kernel) => kernel.product.run(features, pool, memory, &|index| {
+                [&kernel.a, &kernel.b, &kernel.c].map(|matrix| matrix.matrix(&memory, index))
             }),
-            Run::Attention(run) => run.run(features, pool, memory),
-            Run::Gather(run) => run.gather(memory)?,
-            Run::ScatterAdd(run) => run.scatter_add(memory)?,
-            Run::Collective(_) => {}
+            CpuKernel::Attention(kernel) => kernel.run(features, pool, memory),
+            CpuKernel::Gather(kernel) => kernel.gather(memory)?,
+            CpuKernel::ScatterAdd(kernel) => kernel.scatter_add(memory)?,
+            CpuKernel::Collective(_) => {}
         }
         Ok(())
     }
 }
 
-impl LookupRun {
+impl CpuLookup {
     fn at(&self, memory: &Memory<'_>, access: &Access, bytes: usize) -> *mut u8 {
         memory.bases[access.buffer].wrapping_add(access.offset * bytes)
     }
 
     fn indices<'m>(&self, memory: &Memory<'m>, extent: usize) -> Result<&'m [u32], ExecError> {
         let start = self.at(memory, &self.kernel.indices, 4).cast::<u32>();
-        // SAFETY: the view lies in its buffer, which is not written meanwhile.
+        // SAFETY: the view lies in its buffer, which is not written during the kernel.
         let indices = unsafe { std::slice::from_raw_parts(start, self.kernel.indices.elements()) };
         match indices.iter().find(|&&index| index as usize >= extent) {
             Some(&index) => Err(ExecError::Index { op: self.op.clone(), index, extent }),

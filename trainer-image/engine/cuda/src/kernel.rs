@@ -5,9 +5,9 @@ use std::{collections::HashMap, ffi::c_void, sync::Arc};
 use cudarc::driver::{CudaEvent, result, sys};
 
 use super::{
-    attention,
+    attention::{self, AttentionArgument, AttentionLaunch, AttentionPlan},
     compile::Source,
-    cudnn,
+    cudnn::{CudnnPlan, CudnnPlans},
     device::{Device, Function},
     error::{Check as _, NAME},
     matmul::{Blas, Product, Ready},
@@ -17,45 +17,45 @@ use super::{
 use pawl_graph::{executor::ExecError, graph::DType};
 use pawl_lower::{Access, Body, Buffer, Collect, CollectOp, Kernel, Lowered};
 
-/// Addresses that a launch is given: those of buffers (which depend on the input slot), and of the workspace.
+/// Addresses for a launch: those of buffers (which depend on the input slot), and of the workspace.
 #[derive(Clone, Copy)]
-pub(super) struct Places<'p> {
+pub(super) struct Addresses<'p> {
     /// Address of each buffer.
     pub buffers: &'p [u64],
     /// Address of the workspace.
     pub workspace: u64,
 }
 
-/// What a kernel will be, before anything is compiled or allocated.
-pub(super) enum Plan {
-    /// Own generated code.
+/// How a kernel will run, before anything is compiled or allocated.
+pub(super) enum KernelPlan {
+    /// Generated code.
     Generated(Generated),
-    /// A product of the library; the own kernel is for when it has no algorithm.
+    /// A matrix product of cuBLASLt, with a generated kernel in case that it has no algorithm.
     Product(Product, Box<Generated>),
     /// Launches of attention.
-    Attention(attention::Plan),
+    Attention(AttentionPlan),
     /// Attention by cuDNN.
-    Library(cudnn::Plan),
+    Library(CudnnPlan),
     /// A sum or concatenation over ranks.
     Collective(Collect),
 }
 
-impl Plan {
+impl KernelPlan {
     /// How each kernel of a program will run.
     pub(super) fn all(
         lowered: &Lowered,
-        target: &Target,
-        cudnn: &mut cudnn::Plans,
+        gpu: &GpuProperties,
+        cudnn: &mut CudnnPlans,
         tf32: bool,
     ) -> Result<Vec<Self>, ExecError> {
         let plan = |kernel: &Kernel| match Self::by_library(&kernel.body, &lowered.buffers, cudnn) {
-            Some(plan) => Ok(Plan::Library(plan)),
-            None => Self::new(&kernel.body, &lowered.buffers, target, tf32),
+            Some(plan) => Ok(KernelPlan::Library(plan)),
+            None => Self::new(&kernel.body, &lowered.buffers, gpu, tf32),
         };
         lowered.kernels.iter().map(plan).collect()
     }
 
-    fn by_library(body: &Body, buffers: &[Buffer], cudnn: &mut cudnn::Plans) -> Option<cudnn::Plan> {
+    fn by_library(body: &Body, buffers: &[Buffer], cudnn: &mut CudnnPlans) -> Option<CudnnPlan> {
         match body {
             Body::Attention(kernel) => cudnn.forward(kernel, buffers),
             Body::AttentionGrad(kernel) => cudnn.backward(kernel, buffers),
@@ -63,26 +63,26 @@ impl Plan {
         }
     }
 
-    fn new(body: &Body, buffers: &[Buffer], target: &Target, tf32: bool) -> Result<Self, ExecError> {
+    fn new(body: &Body, buffers: &[Buffer], gpu: &GpuProperties, tf32: bool) -> Result<Self, ExecError> {
         Ok(match body {
             Body::MatMul(kernel) => {
                 let own = source::product(kernel, buffers);
                 match Product::new(kernel, buffers, tf32) {
-                    Some(product) => Plan::Product(product, Box::new(own)),
-                    None => Plan::Generated(own),
+                    Some(product) => KernelPlan::Product(product, Box::new(own)),
+                    None => KernelPlan::Generated(own),
                 }
             }
-            Body::Attention(kernel) => Plan::Attention(attention::forward(kernel, buffers, target.shared)?),
-            Body::AttentionGrad(kernel) => Plan::Attention(attention::backward(kernel, buffers, target.shared)?),
+            Body::Attention(kernel) => KernelPlan::Attention(attention::forward(kernel, buffers, gpu.shared)?),
+            Body::AttentionGrad(kernel) => KernelPlan::Attention(attention::backward(kernel, buffers, gpu.shared)?),
             Body::Collective(kernel) => {
                 if buffers[kernel.from.buffer].dtype != DType::F32 {
                     let what = "collectives of anything but float32".into();
                     return Err(ExecError::Unsupported { executor: NAME, what });
                 }
-                Plan::Collective(kernel.clone())
+                KernelPlan::Collective(kernel.clone())
             }
-            body => match source::generate(body, buffers, target.multiprocessors) {
-                Some(generated) => Plan::Generated(generated),
+            body => match source::generate(body, buffers, gpu.multiprocessors) {
+                Some(generated) => KernelPlan::Generated(generated),
                 None => {
                     let what = format!("a kernel of kind {}", body.name());
                     return Err(ExecError::Unsupported { executor: NAME, what });
@@ -94,27 +94,27 @@ impl Plan {
     /// Bytes of workspace.
     pub(super) fn workspace(&self) -> usize {
         match self {
-            Plan::Generated(generated) => generated.workspace,
-            Plan::Product(_, own) => own.workspace,
-            Plan::Attention(plan) => plan.workspace,
-            Plan::Library(plan) => plan.workspace(),
-            Plan::Collective(_) => 0,
+            KernelPlan::Generated(generated) => generated.workspace,
+            KernelPlan::Product(_, own) => own.workspace,
+            KernelPlan::Attention(plan) => plan.workspace,
+            KernelPlan::Library(plan) => plan.workspace(),
+            KernelPlan::Collective(_) => 0,
         }
     }
 
     /// Code that has to be compiled (a product's own kernel only if the library turns out to need it).
     pub(super) fn sources(&self) -> Vec<&Source> {
         match self {
-            Plan::Generated(generated) => vec![&generated.source],
-            Plan::Attention(plan) => plan.launches.iter().map(|launch| &launch.source).collect(),
-            Plan::Product(..) | Plan::Library(_) | Plan::Collective(_) => Vec::new(),
+            KernelPlan::Generated(generated) => vec![&generated.source],
+            KernelPlan::Attention(plan) => plan.launches.iter().map(|launch| &launch.source).collect(),
+            KernelPlan::Product(..) | KernelPlan::Library(_) | KernelPlan::Collective(_) => Vec::new(),
         }
     }
 }
 
-/// What code is generated for.
+/// Properties of the GPU that generated code depends on.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Target {
+pub(super) struct GpuProperties {
     /// Multiprocessors of the GPU.
     pub multiprocessors: usize,
     /// Bytes of dynamic shared memory that a block may have.
@@ -157,15 +157,15 @@ impl Code {
 }
 
 /// A kernel, ready to be queued.
-pub(super) enum Run {
-    Launches(Vec<Launch>),
+pub(super) enum CudaKernel {
+    Launches(Vec<KernelLaunch>),
     Product { ready: Arc<Ready>, buffers: [usize; 3], calls: Vec<[usize; 3]> },
-    Library(cudnn::Plan),
+    Library(CudnnPlan),
     Collective(Collect),
 }
 
-/// A launch but for its addresses.
-pub(super) struct Launch {
+/// A launch, without addresses.
+pub(super) struct KernelLaunch {
     function: Function,
     grid: [u32; 3],
     threads: u32,
@@ -180,37 +180,37 @@ enum Parameter {
     Null,
 }
 
-impl Run {
+impl CudaKernel {
     /// Makes a plan ready. Memory must be there: algorithms of products are chosen by timing.
     pub(super) fn new(
-        plan: &Plan,
+        plan: &KernelPlan,
         code: &mut Code,
         blas: &mut Blas,
-        places: Places<'_>,
+        addresses: Addresses<'_>,
         tune: bool,
     ) -> Result<Self, ExecError> {
         Ok(match plan {
-            Plan::Generated(generated) => Run::Launches(generated_launches(generated, code)?),
-            Plan::Product(product, own) => {
+            KernelPlan::Generated(generated) => CudaKernel::Launches(generated_launches(generated, code)?),
+            KernelPlan::Product(product, own) => {
                 let calls = &product.calls;
-                let addresses = [0, 1, 2].map(|x| places.buffers[product.buffers[x]] + calls[0][x] as u64);
-                match blas.ready(product, addresses, tune)? {
-                    Some(ready) => Run::Product { ready, buffers: product.buffers, calls: calls.clone() },
-                    None => Run::Launches(generated_launches(own, code)?),
+                let operands = [0, 1, 2].map(|x| addresses.buffers[product.buffers[x]] + calls[0][x] as u64);
+                match blas.ready(product, operands, tune)? {
+                    Some(ready) => CudaKernel::Product { ready, buffers: product.buffers, calls: calls.clone() },
+                    None => CudaKernel::Launches(generated_launches(own, code)?),
                 }
             }
-            Plan::Attention(plan) => {
-                let launch = |launch: &attention::Launch| {
+            KernelPlan::Attention(plan) => {
+                let launch = |launch: &AttentionLaunch| {
                     let function = code.function(&launch.source, launch.entry)?;
                     if launch.shared > 48 * 1024 {
                         function.allow_shared(launch.shared as usize)?;
                     }
                     let parameters = launch.arguments.iter().map(|argument| match argument {
-                        attention::Argument::Buffer { buffer, offset } => Parameter::Buffer(*buffer, *offset as u64),
-                        attention::Argument::Workspace => Parameter::Workspace(0),
-                        attention::Argument::Null => Parameter::Null,
+                        AttentionArgument::Buffer { buffer, offset } => Parameter::Buffer(*buffer, *offset as u64),
+                        AttentionArgument::Workspace => Parameter::Workspace(0),
+                        AttentionArgument::Null => Parameter::Null,
                     });
-                    Ok(Launch {
+                    Ok(KernelLaunch {
                         grid: [launch.grid, 1, 1],
                         threads: launch.threads,
                         shared: launch.shared,
@@ -218,32 +218,32 @@ impl Run {
                         function,
                     })
                 };
-                Run::Launches(plan.launches.iter().map(launch).collect::<Result<_, ExecError>>()?)
+                CudaKernel::Launches(plan.launches.iter().map(launch).collect::<Result<_, ExecError>>()?)
             }
-            Plan::Library(plan) => Run::Library(plan.clone()),
-            Plan::Collective(collect) => Run::Collective(collect.clone()),
+            KernelPlan::Library(plan) => CudaKernel::Library(plan.clone()),
+            KernelPlan::Collective(collect) => CudaKernel::Collective(collect.clone()),
         })
     }
 
-    /// Queues it. A collective goes on beside the stream: it is done at the event given back.
+    /// Queues it. A collective runs beside the stream: it is done at the event that is returned.
     pub(super) fn enqueue(
         &self,
         device: &Device,
         blas: &Blas,
         gang: Option<&Nccl>,
-        places: Places<'_>,
+        addresses: Addresses<'_>,
     ) -> Result<Option<CudaEvent>, ExecError> {
         match self {
-            Run::Launches(launches) => {
-                launches.iter().try_for_each(|launch| launch.enqueue(device, places))?;
+            CudaKernel::Launches(launches) => {
+                launches.iter().try_for_each(|launch| launch.enqueue(device, addresses))?;
             }
-            Run::Product { ready, buffers, calls } => calls.iter().try_for_each(|call| {
-                blas.enqueue(ready, [0, 1, 2].map(|x| places.buffers[buffers[x]] + call[x] as u64))
+            CudaKernel::Product { ready, buffers, calls } => calls.iter().try_for_each(|call| {
+                blas.enqueue(ready, [0, 1, 2].map(|x| addresses.buffers[buffers[x]] + call[x] as u64))
             })?,
             // SAFETY: the plan was made for these buffers, which live as long as the executable.
-            Run::Library(plan) => unsafe { plan.enqueue(places.buffers, places.workspace) }?,
-            Run::Collective(collect) => {
-                let place = |access: &Access| places.buffers[access.buffer] + 4 * access.offset as u64;
+            CudaKernel::Library(plan) => unsafe { plan.enqueue(addresses.buffers, addresses.workspace) }?,
+            CudaKernel::Collective(collect) => {
+                let place = |access: &Access| addresses.buffers[access.buffer] + 4 * access.offset as u64;
                 let (from, to) = (place(&collect.from), place(&collect.to));
                 match gang {
                     Some(gang) => {
@@ -270,7 +270,7 @@ impl Run {
 
     /// Registers and spilled bytes of a thread, of the first launch.
     pub(super) fn registers(&self) -> Option<(i32, i32)> {
-        let Run::Launches(launches) = self else { return None };
+        let CudaKernel::Launches(launches) = self else { return None };
         let function = &launches.first()?.function;
         let registers = function.attribute(sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_NUM_REGS).ok()?;
         let local = function.attribute(sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES).ok()?;
@@ -278,7 +278,7 @@ impl Run {
     }
 }
 
-fn generated_launches(generated: &Generated, code: &mut Code) -> Result<Vec<Launch>, ExecError> {
+fn generated_launches(generated: &Generated, code: &mut Code) -> Result<Vec<KernelLaunch>, ExecError> {
     let function = code.function(&generated.source, "main_kernel")?;
     let grid = &generated.grid;
     let mut blocks = grid.blocks;
@@ -290,7 +290,7 @@ fn generated_launches(generated: &Generated, code: &mut Code) -> Result<Vec<Laun
         Argument::Buffer { buffer, offset } => Parameter::Buffer(buffer, offset as u64),
         Argument::Workspace(offset) => Parameter::Workspace(offset as u64),
     };
-    let mut launches = vec![Launch {
+    let mut launches = vec![KernelLaunch {
         function,
         grid: [(blocks * grid.beside) as u32, grid.tiles as u32, 1],
         threads: generated.threads as u32,
@@ -300,7 +300,7 @@ fn generated_launches(generated: &Generated, code: &mut Code) -> Result<Vec<Laun
     if let Some(finish) = &generated.finish {
         let mut parameters = vec![Parameter::Workspace(0), Parameter::Number(blocks as u32)];
         parameters.extend(finish.arguments.iter().map(parameter));
-        launches.push(Launch {
+        launches.push(KernelLaunch {
             function: code.function(&generated.source, "finish_kernel")?,
             grid: finish.grid,
             threads: 1024,
@@ -311,13 +311,13 @@ fn generated_launches(generated: &Generated, code: &mut Code) -> Result<Vec<Laun
     Ok(launches)
 }
 
-impl Launch {
-    fn enqueue(&self, device: &Device, places: Places<'_>) -> Result<(), ExecError> {
+impl KernelLaunch {
+    fn enqueue(&self, device: &Device, addresses: Addresses<'_>) -> Result<(), ExecError> {
         // A number is the lower half of its word: parameters are read as their own types.
         let mut values: Vec<u64> = (self.parameters.iter())
             .map(|parameter| match *parameter {
-                Parameter::Buffer(buffer, offset) => places.buffers[buffer] + offset,
-                Parameter::Workspace(offset) => places.workspace + offset,
+                Parameter::Buffer(buffer, offset) => addresses.buffers[buffer] + offset,
+                Parameter::Workspace(offset) => addresses.workspace + offset,
                 Parameter::Number(number) => u64::from(number),
                 Parameter::Null => 0,
             })

@@ -1,0 +1,202 @@
+//! Operators at their edges (odd sizes, strided views, broadcasts, integers), each with the bound within which executors agree.
+
+use pawl_graph::{
+    autodiff::gradients,
+    graph::{AttentionSpec, Builder, DType, GraphError, Init, Role, StateDecl, Var, concat},
+};
+
+use crate::Case;
+
+/// A case for operators, and how it is compared.
+#[derive(Debug, Clone)]
+pub struct OperatorCase {
+    /// Operators and sizes, for messages.
+    pub name: String,
+    /// The program and its inputs.
+    pub case: Case,
+    /// Number of runs.
+    pub runs: usize,
+    /// Largest [`Outcome::distance`](crate::Outcome::distance) from the eager executor.
+    pub bound: f64,
+}
+
+impl OperatorCase {
+    /// One run, with inputs drawn from `seed`.
+    fn new(name: impl Into<String>, b: Builder, seed: u64, bound: f64) -> Result<Self, GraphError> {
+        Ok(Self { name: name.into(), case: Case::new(b.finish()?, seed), runs: 1, bound })
+    }
+}
+
+/// All cases of this module.
+///
+/// # Errors
+/// Never: the programs are well formed.
+pub fn operator_cases() -> Result<Vec<OperatorCase>, GraphError> {
+    let lists = [products()?, reductions()?, norms()?, attention()?];
+    let singles = [integers()?, indices()?, updates()?, table()?];
+    Ok(lists.into_iter().flatten().chain(singles).collect())
+}
+
+/// Gradients of `loss`, times 100, as outputs of these names.
+fn output_gradients(b: &Builder, loss: Var<'_>, named: &[(&str, Var<'_>)]) {
+    b.output("loss", loss);
+    let values: Vec<Var<'_>> = named.iter().map(|&(_, value)| value).collect();
+    for ((name, _), gradient) in named.iter().zip(gradients(loss, &values)) {
+        if let Some(gradient) = gradient {
+            b.output(name, gradient * 100.0);
+        }
+    }
+}
+
+/// Every matmul form over odd sizes and views, around the edges of tiles and blocks.
+///
+/// # Errors
+/// Never: the programs are well formed.
+pub fn products() -> Result<Vec<OperatorCase>, GraphError> {
+    let sizes = [(1, 1, 1), (13, 33, 385), (97, 5, 64), (48, 64, 800), (5, 129, 3), (200, 96, 40)];
+    let case = |(m, n, k): (usize, usize, usize)| {
+        let b = Builder::new("products");
+        let (x, w) = (b.input("x", DType::F32, [m, k]), b.input("w", DType::F32, [n, k]));
+        let heads = b.input("heads", DType::F32, [3, m, 2, k]);
+        let keys = b.input("keys", DType::F32, [3, n, 2, k]);
+        b.output("nt", x.matmul_t(w));
+        b.output("nn", x.matmul(w.transpose()));
+        b.output("tn", x.transpose().t_matmul(w.transpose()));
+        let scores = heads.permute([0, 2, 1, 3]).matmul_t(keys.permute([0, 2, 1, 3]));
+        b.output("batched", scores);
+        b.output("part", (scores.permute([0, 2, 1, 3]) + 1.0).slice(2, 1, 1));
+        b.output("half", x.cast(DType::BF16).matmul_t(w.cast(DType::BF16)).cast(DType::F32));
+        let bound = 5e-5 * (k as f64).sqrt().max(8.0) * 20.0;
+        OperatorCase::new(format!("products {m} {n} {k}"), b, 1, bound)
+    };
+    sizes.into_iter().map(case).collect()
+}
+
+/// Reductions over every choice of axes, of short and long, narrow and wide arrays.
+///
+/// # Errors
+/// Never: the programs are well formed.
+pub fn reductions() -> Result<Vec<OperatorCase>, GraphError> {
+    let mut cases = Vec::new();
+    for axes in [vec![0], vec![1], vec![2], vec![0, 1], vec![1, 2], vec![0, 2], vec![0, 1, 2]] {
+        for shape in [[3, 4, 5], [1, 70, 33], [40, 1, 2100], [2, 3, 20_000], [2000, 3, 48], [700, 2, 384]] {
+            let b = Builder::new("reductions");
+            let x = b.input("x", DType::F32, shape);
+            let e = (x * 0.5).exp();
+            b.output("sum", e.sum(&axes));
+            b.output("max", x.max(&axes));
+            b.output("centred", (e - e.mean(&axes)).square().mean_all());
+            b.output("halves", x.cast(DType::BF16).cast(DType::F32).sum(&axes));
+            cases.push(OperatorCase::new(format!("reduction of {shape:?} over {axes:?}"), b, 4, 3e-5)?);
+        }
+    }
+    Ok(cases)
+}
+
+/// Layer normalisation with its gradients, over rows of every width that executors treat differently, in two dtypes.
+///
+/// # Errors
+/// Never: the programs are well formed.
+pub fn norms() -> Result<Vec<OperatorCase>, GraphError> {
+    let mut cases = Vec::new();
+    for (dtype, bound) in [(DType::F32, 2e-4), (DType::BF16, 2e-2)] {
+        for width in [1, 7, 37, 48, 96, 128, 384, 768, 1000, 1536, 5000] {
+            let b = Builder::new("norms");
+            let x = b.parameter("x", [301, width], Init::Uniform { bound: 1.0 });
+            let g = b.parameter("g", [width], Init::Uniform { bound: 1.0 });
+            let y = (x.cast(dtype).cast(DType::F32).layer_norm(1e-3) * g).gelu();
+            let loss = (y.cast(dtype).cast(DType::F32) * x).mean_all();
+            output_gradients(&b, loss, &[("dx", x), ("dg", g)]);
+            cases.push(OperatorCase::new(format!("norms {dtype} {width}"), b, 4, bound)?);
+        }
+    }
+    Ok(cases)
+}
+
+/// Attention with grouped heads, masks and odd lengths, and its gradients.
+///
+/// # Errors
+/// Never: the programs are well formed.
+pub fn attention() -> Result<Vec<OperatorCase>, GraphError> {
+    let shapes = [(5, 5, 4, 2, true), (1, 7, 2, 1, true), (150, 33, 2, 2, false), (130, 130, 3, 1, true)];
+    let case = |(t, s, h, g, causal): (usize, usize, usize, usize, bool)| {
+        let b = Builder::new("attention");
+        let q = b.parameter("q", [2, h, t, 6], Init::Uniform { bound: 1.0 });
+        let k = b.parameter("k", [2, g, s, 6], Init::Uniform { bound: 1.0 });
+        let v = b.parameter("v", [2, g, s, 6], Init::Uniform { bound: 1.0 });
+        let o = q.attention(k, v, AttentionSpec { scale: 0.7, causal });
+        let loss = o.permute([0, 2, 1, 3]).reshape([2, t, h * 6]).square().mean_all();
+        output_gradients(&b, loss, &[("dq", q), ("dk", k), ("dv", v)]);
+        OperatorCase::new(format!("attention {t} {s}"), b, 1, 2e-5)
+    };
+    shapes.into_iter().map(case).collect()
+}
+
+/// Integers, booleans, casts between all dtypes, and random numbers.
+///
+/// # Errors
+/// Never: the program is well formed.
+pub fn integers() -> Result<OperatorCase, GraphError> {
+    let b = Builder::new("integers");
+    let i = b.iota(1, [5, 37]);
+    let x = b.input("x", DType::F32, [5, 37]);
+    let counter = b.input("counter", DType::U32, []);
+    let odd = (i * 3.0 + 4_294_967_290.0).cast(DType::F32);
+    b.output("chosen", x.less(0.25).select(odd, x.cast(DType::F16).cast(DType::F32)));
+    b.output("boolean", x.greater_equal(0.0));
+    b.output("count", x.greater(0.0).cast(DType::U32).sum([0]));
+    b.output("draw", b.random("draw", counter, [5, 37]));
+    b.output("finite", (x / x.floor()).is_finite());
+    b.output("back", (x * 10.0).abs().cast(DType::U32));
+    b.output("wide", x.cast(DType::F64).exp().cast(DType::BF16));
+    OperatorCase::new("integers", b, 9, 1e-6)
+}
+
+/// Indices along each axis, in elementwise code and in reductions.
+///
+/// # Errors
+/// Never: the program is well formed.
+pub fn indices() -> Result<OperatorCase, GraphError> {
+    let b = Builder::new("indices");
+    let x = b.input("x", DType::F32, [6, 50, 48]);
+    for axis in 0..3 {
+        let index = b.iota(axis, [6, 50, 48]).cast(DType::F32);
+        b.output(&format!("axis {axis}"), index + x);
+        b.output(&format!("axis {axis} in rows"), (index * x - (index * x).max([2])).sum([2]));
+        b.output(&format!("axis {axis} over rows"), (index * x).sum([0, 1]));
+        b.output(&format!("axis {axis} in halves of rows"), (index * x).reshape([600, 24]).max([1]));
+    }
+    OperatorCase::new("indices", b, 2, 1e-5)
+}
+
+/// Updates of states that read each other: two are exchanged, one reads, shifted, what another overwrites.
+///
+/// # Errors
+/// Never: the program is well formed.
+pub fn updates() -> Result<OperatorCase, GraphError> {
+    let state = |name: &str, value: f64| StateDecl::f32(name, [70], Role::Optimizer, Init::Fill(value));
+    let b = Builder::new("updates");
+    let (p, q, r) = (b.state(state("p", 1.0)), b.state(state("q", 2.0)), b.state(state("r", 3.0)));
+    b.update(p, q);
+    b.update(q, p);
+    let shifted = concat(&[r.slice(0, 1, 69), r.slice(0, 0, 1)], 0);
+    b.update(r, shifted + p + b.iota(0, [70]).cast(DType::F32));
+    b.output("old", r.sum_all() + p.sum_all());
+    b.output("view", q.reshape([7, 10]));
+    Ok(OperatorCase { runs: 4, ..OperatorCase::new("updates", b, 1, 1e-5)? })
+}
+
+/// A table of three rows, each looked up hundreds of times, and its gradient.
+///
+/// # Errors
+/// Never: the program is well formed.
+pub fn table() -> Result<OperatorCase, GraphError> {
+    let b = Builder::new("table");
+    let table = b.parameter("table", [3, 384], Init::Normal { deviation: 1.0 });
+    let loss = (table.gather(0, b.input("rows", DType::U32, [1000])).square() * 0.5).sum_all();
+    b.output("loss", loss * 1e-5);
+    if let Some(gradient) = gradients(loss, &[table]).remove(0) {
+        b.output("gradient", gradient);
+    }
+    OperatorCase::new("table", b, 1, 1e-5)
+}
