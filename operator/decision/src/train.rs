@@ -48,6 +48,7 @@ pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
         let promise = promise(draft, &settings);
         let training = draft.status.training.get_or_insert_with(TrainingStatus::default);
         training.revision = revision;
+        training.storage = crate::storage::location(draft.job);
         training.promised_items_per_second = promise.and_then(Decimal::from_f64);
         training.slow_windows = 0;
         training.degraded.clear();
@@ -64,6 +65,8 @@ fn work(draft: &Draft<'_>, settings: &Settings) -> Work {
         keep: checkpoint.keep,
         resume: true,
         best: best(draft),
+        expected: None,
+        resume_from: draft.spec.train.resume_from.clone(),
         resume_not_after_items: draft.status.training.as_ref().and_then(|training| training.resume_not_after_items),
     });
     Work {
@@ -131,6 +134,7 @@ pub(crate) fn record(draft: &mut Draft<'_>, result: &LaunchResult) {
         | Outcome::HostOutOfMemory
         | Outcome::Unsupported
         | Outcome::CompileFailed => failed(draft, result),
+        Outcome::CheckpointUnreadable => draft.fail(Reason::Outcome(result.outcome), &result.message),
         // Not evidence, or handled where results are taken in.
         Outcome::InvalidPlan | Outcome::Stopped | Outcome::LostPeer | Outcome::Hang | Outcome::Failed => {}
     }

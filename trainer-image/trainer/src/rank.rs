@@ -1,7 +1,7 @@
 //! Runs one rank of one launch, from its plan to its report.
 
 use crate::budget::Budget;
-use crate::checkpoint::Position;
+use crate::checkpoint::{Author, Position};
 use crate::collective::{Exchange, Gang, TcpMesh};
 use crate::ending::Ending;
 use crate::feed::Feed;
@@ -95,7 +95,7 @@ fn measured(launch: &Launch, stop: &StopRequest, started: Instant) -> Result<Rep
     let mut target = open(launch, place)?;
     let gang = Arc::new(gang(launch, &mut target)?);
     let saver = match (&plan.checkpoint, plan.kind, &launch.checkpoints) {
-        (Some(policy), LaunchKind::Train, Some(url)) => Some(Saver::new(url, policy, *rank)?),
+        (Some(policy), LaunchKind::Train, Some(url)) => Some(Saver::new(url, policy, Author::of(plan), *rank)?),
         (Some(_), LaunchKind::Train, None) => {
             let variable = pawl_contract::env::CHECKPOINTS;
             return Err(Ending::InvalidPlan(format!("checkpoint: {variable} is not set: name the checkpoint storage")));

@@ -77,7 +77,7 @@ fn launch(dir: &Path, changes: Value) -> Report {
 
 /// The newest checkpoint's tensors.
 fn tensors(dir: &Path) -> pawl_trainer::checkpoint::Tensors {
-    let store = pawl_trainer::checkpoint::Store::open(dir.join("checkpoints").to_str().unwrap(), 9).unwrap();
+    let store = pawl_trainer::checkpoint::Store::open(dir.join("checkpoints").to_str().unwrap()).unwrap();
     store.newest(None).unwrap().unwrap().checkpoint.tensors
 }
 
@@ -179,7 +179,7 @@ fn the_best_checkpoint_is_kept_and_reported_by_the_metric_that_the_plan_names() 
     assert_eq!((best.checkpoint.items, best.metric.as_str()), (20, "mae"), "{}", report.message);
     assert_eq!(report.last_checkpoint.unwrap().items, 80);
     assert!(best.value > report.measured.validation.unwrap().metrics["mae"]);
-    let store = pawl_trainer::checkpoint::Store::open(dir.path().join("checkpoints").to_str().unwrap(), 9).unwrap();
+    let store = pawl_trainer::checkpoint::Store::open(dir.path().join("checkpoints").to_str().unwrap()).unwrap();
     assert_eq!(store.best().unwrap().unwrap().reference, best.checkpoint);
     assert_eq!(store.newest(None).unwrap().unwrap().reference.items, 80);
 
