@@ -27,6 +27,9 @@ pub const JOB_UID: &str = "PAWL_JOB_UID";
 pub const JOB_GENERATION: &str = "PAWL_JOB_GENERATION";
 /// URL (or path) of the job's own checkpoint storage: no other job writes there.
 pub const CHECKPOINTS: &str = "PAWL_CHECKPOINTS";
+/// URL (or path) at which the ranks read `checkpoint.resumeFrom` of the plan, where that is not its own `storage`: a claim is
+/// mounted. Absent: `storage`.
+pub const RESUME_FROM: &str = "PAWL_RESUME_FROM";
 /// Directory in which the workload may keep generated data.
 pub const DATA: &str = "PAWL_DATA";
 /// Path to which rank 0 may write metrics in Prometheus' text form, atomically, a few times a second at most. The agent

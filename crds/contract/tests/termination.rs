@@ -9,9 +9,11 @@ use proptest::prelude::*;
 
 fn outcome() -> impl Strategy<Value = Outcome> {
     use Outcome::{
-        CompileFailed, Done, Failed, Hang, HostOutOfMemory, LossSpike, LostPeer, NonFinite, OutOfMemory, Stopped,
+        CheckpointUnreadable, CompileFailed, Done, Failed, Hang, HostOutOfMemory, LossSpike, LostPeer, NonFinite,
+        OutOfMemory, Stopped,
     };
     prop::sample::select(vec![
+        CheckpointUnreadable,
         CompileFailed,
         Done,
         Failed,

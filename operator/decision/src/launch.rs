@@ -210,7 +210,8 @@ impl Draft<'_> {
             let mut plan = LaunchPlan { attempt: attempt.to_owned(), ..launch.plan.clone() };
             if let Some(policy) = &mut plan.checkpoint {
                 // What is after the last good position will be discarded.
-                let good = |newest: &CheckpointRef| policy.resume_not_after_items.is_none_or(|limit| newest.items <= limit);
+                let good =
+                    |newest: &CheckpointRef| policy.resume_not_after_items.is_none_or(|limit| newest.items <= limit);
                 policy.expected = expected.clone().filter(good);
             }
             plan

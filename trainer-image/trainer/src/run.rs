@@ -76,7 +76,9 @@ impl Run<'_> {
     /// # Errors
     /// When it belongs to another job, or cannot be read.
     pub fn resume(&mut self) -> Result<(), Ending> {
-        let Some(Resumed { checkpoint, origin }) = self.saver.as_mut().map(|saver| saver.resume(&self.gang)).transpose()?.flatten() else {
+        let Some(Resumed { checkpoint, origin }) =
+            self.saver.as_mut().map(|saver| saver.resume(&self.gang)).transpose()?.flatten()
+        else {
             return Ok(());
         };
         let Position { workload, seed, .. } = self.position.clone();

@@ -4,6 +4,7 @@ use crate::checkpoint::{Author, Checkpoint, CheckpointError, Found, Position, St
 use crate::collective::Gang;
 use crate::ending::Ending;
 use crate::metrics::Metrics;
+use pawl_contract::env;
 use pawl_contract::plan::CheckpointPolicy;
 use pawl_contract::progress::{BestCheckpoint, CheckpointRef};
 use pawl_graph::array::{Array, Data};
@@ -150,7 +151,8 @@ impl Saver {
         }
         let Some(from) = &self.policy.resume_from else { return Ok(None) };
         let field = "train.resumeFrom.storage";
-        let store = Store::open(&from.storage).map_err(|error| Ending::InvalidPlan(format!("{field}: {error}")))?;
+        let location = std::env::var(env::RESUME_FROM).unwrap_or_else(|_| from.storage.clone());
+        let store = Store::open(&location).map_err(|error| Ending::InvalidPlan(format!("{field}: {error}")))?;
         let found = store.newest(None)?.ok_or_else(|| {
             Ending::InvalidPlan(format!(
                 "{field}: {} contains no complete checkpoint: use status.training.storage of a job that has trained",

@@ -194,6 +194,16 @@ fn what_a_superseded_gang_still_finishes_is_older_than_all_of_the_new_gang() {
     assert_eq!(new.newest(None).unwrap().unwrap().checkpoint.position.step, 30);
 }
 
+/// Every later version must read the checkpoints of this one: the directory was written by the version that introduced its
+/// format, and is never changed.
+#[test]
+fn checkpoints_of_format_1_can_be_read() {
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/checkpoint-1");
+    let found = Store::open(fixture.to_str().unwrap()).unwrap().newest(None).unwrap().unwrap();
+    assert!(found.checkpoint == checkpoint(10), "every bit");
+    assert_eq!(found.reference.name, "00000001-step-10-by-1.1");
+}
+
 /// Something that may happen to a file.
 #[derive(Clone, Copy, Debug)]
 enum Damage {

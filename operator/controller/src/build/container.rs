@@ -1,7 +1,7 @@
 //! The containers of a pod: the trainer's, whose entry point is the agent, and for a foreign image the one that brings
 //! the agent in.
 
-use super::{Blueprint, storage::storage, volumes};
+use super::{Blueprint, storage::resumed, storage::storage, volumes};
 use crate::names;
 use k8s_openapi::api::core::v1::{
     Capabilities, Container, ContainerPort, EnvVar, EnvVarSource, ObjectFieldSelector, ResourceRequirements,
@@ -101,6 +101,14 @@ fn environment(blueprint: &Blueprint<'_>) -> Vec<EnvVar> {
         field("PAWL_POD_NAME", "metadata.name"),
         field("PAWL_NODE_NAME", "spec.nodeName"),
     ];
+    let meta = &blueprint.job.metadata;
+    let identity = [
+        (env::JOB_NAMESPACE, meta.namespace.clone()),
+        (env::JOB_UID, meta.uid.clone()),
+        (env::JOB_GENERATION, meta.generation.map(|generation| generation.to_string())),
+        (env::RESUME_FROM, resumed(blueprint.job).map(|from| from.location)),
+    ];
+    all.extend(identity.into_iter().filter_map(|(name, value)| Some(set(name, value?))));
     if blueprint.is_gang() {
         let host = format!("{}-0.{}.{}.svc", blueprint.name(), names::SERVICE, blueprint.namespace());
         all.push(set(pod::AGENT_ADDRESS, format!("{host}:{}", pod::RENDEZVOUS_PORT)));

@@ -21,7 +21,7 @@ mod volumes;
 
 pub use gang::{gang, gang_repair};
 pub use objects::{plan, plan_repair, service, token};
-pub use storage::{Storage, storage};
+pub use storage::{Storage, resumed, storage};
 
 use crate::names;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;

@@ -1,6 +1,6 @@
 //! The volumes of a pod. A path that the job's own pod template mounts is the job's.
 
-use super::{Blueprint, container, storage::storage};
+use super::{Blueprint, container, storage::resumed, storage::storage};
 use k8s_openapi::api::core::v1::{
     ConfigMapVolumeSource, EmptyDirVolumeSource, PersistentVolumeClaimVolumeSource, SecretVolumeSource, Volume,
     VolumeMount,
@@ -21,6 +21,8 @@ pub(super) const WORK: &str = "/pawl/work";
 pub(super) const DATA: &str = "/pawl/data";
 /// Where a claim for checkpoints is mounted.
 pub(super) const CHECKPOINTS: &str = "/pawl/checkpoints";
+/// Where a claim with the checkpoints of another job is mounted.
+pub(super) const RESUME_FROM: &str = "/pawl/resume-from";
 /// Temporary files.
 pub(super) const TMP: &str = "/tmp";
 /// Shared memory of the ranks and their loaders.
@@ -80,15 +82,11 @@ fn own(blueprint: &Blueprint<'_>) -> Vec<Mounted> {
     if container::is_foreign(blueprint) {
         all.push(read_only(BIN, directory(BIN_VOLUME)));
     }
-    if let Some(claim) = storage(blueprint.job).claim {
-        all.push(writable(
-            CHECKPOINTS,
-            Volume {
-                name: "pawl-checkpoints".to_owned(),
-                persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource { claim_name: claim, read_only: None }),
-                ..Volume::default()
-            },
-        ));
+    if let Some(name) = storage(blueprint.job).claim {
+        all.push(writable(CHECKPOINTS, claim("pawl-checkpoints", name)));
+    }
+    if let Some(name) = resumed(blueprint.job).and_then(|from| from.claim) {
+        all.push(read_only(RESUME_FROM, claim("pawl-resume-from", name)));
     }
     all.retain(|mounted| !template.volume_mounts.iter().any(|theirs| same_path(&theirs.mount_path, mounted.path)));
     all
@@ -104,6 +102,14 @@ fn read_only(path: &'static str, volume: Volume) -> Mounted {
 
 fn writable(path: &'static str, volume: Volume) -> Mounted {
     Mounted { volume, path, read_only: false }
+}
+
+fn claim(name: &str, claim_name: String) -> Volume {
+    Volume {
+        name: name.to_owned(),
+        persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource { claim_name, read_only: None }),
+        ..Volume::default()
+    }
 }
 
 fn directory(name: &str) -> Volume {

@@ -50,7 +50,9 @@ pub enum CheckpointError {
         problem: String,
     },
     /// A later gang of the job writes to the storage.
-    #[error("this gang of attempt {attempt} was superseded: a later one ({by}) writes to the checkpoint storage; nothing was written")]
+    #[error(
+        "this gang of attempt {attempt} was superseded: a later one ({by}) writes to the checkpoint storage; nothing was written"
+    )]
     Superseded {
         /// The own attempt.
         attempt: String,
