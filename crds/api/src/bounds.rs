@@ -1,16 +1,16 @@
-//! Ranges of the numbers that are written as strings.
+//! Ranges of the numbers that are written as strings, which JSON Schema cannot compare.
 //!
-//! JSON Schema cannot compare them, so the table is used twice: [`crate::rules`] makes a CEL rule of each line for the
-//! API server, [`crate::validate()`] checks manifests.
+//! The table is used twice: [`crate::rules`] generates a CEL rule from each line for the API server, and
+//! [`crate::validate()`] checks manifests.
 
 use std::fmt::Write;
 
-/// How a bounded string is read.
+/// How a bounded string is parsed.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Kind {
+pub(crate) enum NumberFormat {
     /// A decimal number.
     Decimal,
-    /// A time; the limits are seconds.
+    /// A duration; the limits are in seconds.
     Time,
 }
 
@@ -20,13 +20,13 @@ pub(crate) struct Bound {
     pub at: &'static str,
     /// The field in it.
     pub field: &'static str,
-    /// How it is read.
-    pub kind: Kind,
-    /// Lower limit, and whether it is allowed itself.
+    /// How it is parsed.
+    pub format: NumberFormat,
+    /// Lower limit, and whether it is inclusive.
     low: (f64, bool),
-    /// Upper limit, if any, and whether it is allowed itself.
+    /// Upper limit, if any, and whether it is inclusive.
     high: Option<(f64, bool)>,
-    /// What to write instead.
+    /// The remedy: an example of a valid value.
     pub remedy: &'static str,
 }
 
@@ -49,13 +49,13 @@ impl Bound {
     /// The range as a CEL expression over `self`; an absent field passes.
     pub(crate) fn cel(&self) -> String {
         let field = self.field;
-        let number = |value: f64| match self.kind {
-            Kind::Decimal => format!("{value:?}"),
-            Kind::Time => format!("duration('{}')", self.show(value)),
+        let number = |value: f64| match self.format {
+            NumberFormat::Decimal => format!("{value:?}"),
+            NumberFormat::Time => format!("duration('{}')", self.show(value)),
         };
-        let read = match self.kind {
-            Kind::Decimal => format!("double(self.{field})"),
-            Kind::Time => format!("duration(self.{field})"),
+        let read = match self.format {
+            NumberFormat::Decimal => format!("double(self.{field})"),
+            NumberFormat::Time => format!("duration(self.{field})"),
         };
         let mut text = format!("{read} {} {}", if self.low.1 { ">=" } else { ">" }, number(self.low.0));
         if let Some((high, closed)) = self.high {
@@ -65,29 +65,29 @@ impl Bound {
     }
 
     fn show(&self, value: f64) -> String {
-        match self.kind {
-            Kind::Decimal => format!("{value}"),
-            Kind::Time if value >= 3600.0 => format!("{}h", value / 3600.0),
-            Kind::Time => format!("{value}s"),
+        match self.format {
+            NumberFormat::Decimal => format!("{value}"),
+            NumberFormat::Time if value >= 3600.0 => format!("{}h", value / 3600.0),
+            NumberFormat::Time => format!("{value}s"),
         }
     }
 }
 
 const fn above(at: &'static str, field: &'static str, low: f64, remedy: &'static str) -> Bound {
-    Bound { at, field, kind: Kind::Decimal, low: (low, false), high: None, remedy }
+    Bound { at, field, format: NumberFormat::Decimal, low: (low, false), high: None, remedy }
 }
 
 const fn at_least(at: &'static str, field: &'static str, low: f64, remedy: &'static str) -> Bound {
-    Bound { at, field, kind: Kind::Decimal, low: (low, true), high: None, remedy }
+    Bound { at, field, format: NumberFormat::Decimal, low: (low, true), high: None, remedy }
 }
 
 const fn share(at: &'static str, field: &'static str, remedy: &'static str) -> Bound {
-    Bound { at, field, kind: Kind::Decimal, low: (0.0, true), high: Some((1.0, true)), remedy }
+    Bound { at, field, format: NumberFormat::Decimal, low: (0.0, true), high: Some((1.0, true)), remedy }
 }
 
 /// From `low` seconds to ten years.
 const fn time(at: &'static str, field: &'static str, low: f64, remedy: &'static str) -> Bound {
-    Bound { at, field, kind: Kind::Time, low: (low, true), high: Some((87_600.0 * 3600.0, true)), remedy }
+    Bound { at, field, format: NumberFormat::Time, low: (low, true), high: Some((87_600.0 * 3600.0, true)), remedy }
 }
 
 const RATIO: &str = "write a ratio such as \"1.02\"";
@@ -101,7 +101,7 @@ const TIME: &str = "write a time such as \"10m\"";
 const OF_THE_SPEC: [Bound; 23] = [
     above("spec.phases[]", "expectedSpeedup", 0.0, RATIO),
     above("spec.phases[]", "minSpeedup", 0.0, RATIO),
-    Bound { at: "spec.analysis", field: "alphaPercent", kind: Kind::Decimal, low: (0.0, false), high: Some((50.0, false)),
+    Bound { at: "spec.analysis", field: "alphaPercent", format: NumberFormat::Decimal, low: (0.0, false), high: Some((50.0, false)),
             remedy: "write percent such as \"5\"" },
     above("spec.gates", "overallSpeedup", 0.0, RATIO),
     at_least("spec.gates", "validationLossDelta", 0.0, "write a loss such as \"0.001\""),
@@ -115,7 +115,7 @@ const OF_THE_SPEC: [Bound; 23] = [
     at_least("spec.gates.validationMetrics[]", "maxRelativeRegression", 0.0, PART),
     at_least("spec.gates.validationMetrics[]", "maxRegression", 0.0, "write a difference such as \"0.001\""),
     at_least("spec.train.earlyStopping", "minDelta", 0.0, "write a loss such as \"0.0001\", or \"0\""),
-    Bound { at: "spec.train.guard", field: "throughputTolerance", kind: Kind::Decimal, low: (0.0, false), high: Some((1.0, false)),
+    Bound { at: "spec.train.guard", field: "throughputTolerance", format: NumberFormat::Decimal, low: (0.0, false), high: Some((1.0, false)),
             remedy: "write a share such as \"0.2\"" },
     time("spec.train.checkpoint", "every", 1.0, TIME),
     at_least("spec.cost", "gpuHour", 0.0, PRICE),
@@ -138,7 +138,7 @@ fn of_settings(at: &'static str) -> [Bound; 4] {
         Bound {
             at,
             field: "ema",
-            kind: Kind::Decimal,
+            format: NumberFormat::Decimal,
             low: (0.0, true),
             high: Some((1.0, false)),
             remedy: "write a decay such as \"0.999\"",

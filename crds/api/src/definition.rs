@@ -6,7 +6,13 @@ use crate::spec::TrainingJobSpec;
 use crate::status::TrainingJobStatus;
 use serde_json::{Map, Value, json};
 
-/// The CustomResourceDefinition.
+/// The CustomResourceDefinition as JSON: `apiextensions.k8s.io/v1`, with the schema, the validation rules and the printer
+/// columns.
+///
+/// ```
+/// let definition = pawl_api::definition();
+/// assert_eq!(definition["metadata"]["name"], "trainingjobs.pawl.dev");
+/// ```
 pub fn definition() -> Value {
     let mut schema = json!({
         "type": "object",
@@ -20,7 +26,7 @@ pub fn definition() -> Value {
             "status": schema::of::<TrainingJobStatus>(),
         },
     });
-    // Pawl alone writes the status, whole: a default there would only hide what was not written.
+    // Only Pawl writes the status, and always completely: a default there would hide fields that were not written.
     schema::strip(&mut schema["properties"]["status"], "default");
     shorten(&mut schema);
     rules::attach(&mut schema);
@@ -64,8 +70,8 @@ fn columns() -> Value {
     ])
 }
 
-/// Documentation that stands elsewhere: the fields of a pod are Kubernetes' own, settings and launches are documented
-/// where they come first. `kubectl apply` carries the whole definition in an annotation of at most 256 KiB.
+/// Removes repeated documentation: the fields of pods are documented by Kubernetes, those of settings and launches where
+/// they occur first. `kubectl apply` carries the whole definition in an annotation of at most 256 KiB.
 fn shorten(schema: &mut Value) {
     let pod = &mut schema["properties"]["spec"]["properties"]["trainer"]["properties"]["podTemplate"]["properties"];
     pod.as_object_mut().into_iter().flat_map(Map::values_mut).for_each(keep_first_description);
@@ -75,7 +81,7 @@ fn shorten(schema: &mut Value) {
     keep_first_description(&mut status["effectiveSettings"]);
     keep_first_description(&mut status["baseline"]["properties"]["launches"]);
     keep_first_description(&mut status["bundle"]["properties"]["launches"]);
-    // What was measured stands in each of them.
+    // Each of them contains the fields of `Measured`.
     let phase = status["phases"]["items"]["properties"].clone();
     undocument_repeated(&mut status["phases"]["items"]["properties"]["launches"]["items"], &phase);
     for part in ["baseline", "bundle", "training"] {
@@ -83,7 +89,7 @@ fn shorten(schema: &mut Value) {
     }
 }
 
-/// Removes descriptions from the properties that are documented alike in `first`.
+/// Removes descriptions from the properties that have the same description in `first`.
 fn undocument_repeated(schema: &mut Value, first: &Value) {
     for (name, property) in schema["properties"].as_object_mut().into_iter().flatten() {
         if property["description"].is_string() && property["description"] == first[name]["description"] {

@@ -1,4 +1,4 @@
-//! Times as strings, such as `10m` or `1h30m`.
+//! Durations as strings, such as `10m` or `1h30m`.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
@@ -7,12 +7,23 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// A non-negative time in the form of Kubernetes' own: `300ms`, `30s`, `10m`, `1h30m`.
+/// A non-negative duration in the form that Kubernetes uses: `300ms`, `30s`, `10m`, `1h30m`.
+///
+/// Decimal numbers, each with a unit: `h`, `m`, `s` or `ms`. Two values are equal when their texts are: `60s` is not `1m`.
+///
+/// ```
+/// use pawl_api::duration::Span;
+///
+/// let limit: Span = "1h30m".parse()?;
+/// assert_eq!(limit.seconds(), 5400.0);
+/// assert!("1d".parse::<Span>().is_err());
+/// # Ok::<(), pawl_api::duration::NotASpan>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(transparent)]
 pub struct Span(String);
 
-/// The text is not a time.
+/// Error: the text is not a duration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a time: write numbers with the units h, m, s or ms, such as \"1h30m\" or \"45s\"")]
 pub struct NotASpan(pub String);
@@ -21,12 +32,12 @@ impl Span {
     /// The pattern that the JSON Schema enforces.
     pub const PATTERN: &'static str = r"^([0-9]+(\.[0-9]+)?(h|m|s|ms))+$";
 
-    /// The time.
+    /// The duration.
     pub fn get(&self) -> Duration {
         parse(&self.0).unwrap_or_default()
     }
 
-    /// The time in seconds.
+    /// The duration in seconds.
     pub fn seconds(&self) -> f64 {
         self.get().as_secs_f64()
     }
@@ -97,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_kubernetes_reads() {
+    fn accepts_the_durations_of_kubernetes_and_rejects_others() {
         for (text, seconds) in [("10m", 600.0), ("1h30m", 5400.0), ("168h", 604_800.0), ("250ms", 0.25), ("1.5s", 1.5)]
         {
             assert_eq!(text.parse::<Span>().unwrap().seconds(), seconds, "{text}");

@@ -1,12 +1,15 @@
 //! The `TrainingJob` API, `pawl.dev/v1alpha1`: types, schema, validation rules.
 //!
-//! - [`spec`]: what a user writes;
-//! - [`status`]: what Pawl believes, and why: the only memory of the decision core;
-//! - [`title`]: what a launch is, for people;
+//! - [`spec`]: the desired state, written by the user;
+//! - [`status`]: the observed state: measurements, verdicts and their evidence; the only persistent state of the decision
+//!   core;
+//! - [`title`]: human-readable titles of launches;
 //! - [`quantity`] and [`duration`]: the string forms of bytes and times;
-//! - [`validate()`]: what must hold beyond the schema;
-//! - [`definition()`]: the CustomResourceDefinition, from the types and the rules. The crate `pawl-manifest` prints it as YAML and
+//! - [`validate()`]: validation beyond the schema;
+//! - [`definition()`]: the CustomResourceDefinition, generated from the types and the rules. The crate `pawl-manifest` prints it as YAML and
 //!   reads manifests against it.
+
+#![warn(clippy::missing_errors_doc)]
 
 mod bounds;
 mod definition;

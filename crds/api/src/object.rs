@@ -9,22 +9,21 @@ use serde::{Deserialize, Serialize, Serializer};
 
 /// A training job: what to train, a baseline, an ordered list of optimization phases, and gates.
 ///
-/// It is a resource of Kubernetes by [`Resource`] and [`Metadata`], which `kube`'s client accepts; this crate itself needs no
-/// client.
+/// It implements [`Resource`] and [`Metadata`], so that `kube`'s client accepts it; this crate does not depend on a client.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct TrainingJob {
-    /// Name, namespace, labels, and what the API server keeps.
+    /// Name, namespace, labels, and the fields that the API server sets.
     #[serde(default)]
     pub metadata: ObjectMeta,
-    /// What the user asks for.
+    /// The desired state.
     pub spec: TrainingJobSpec,
-    /// What Pawl observed and decided; absent before the first decision.
+    /// The observed state and the decisions; absent before the first decision.
     #[serde(default)]
     pub status: Option<TrainingJobStatus>,
 }
 
 impl TrainingJob {
-    /// A job without a status.
+    /// A job named `name` with `spec`, and without a namespace and a status.
     pub fn new(name: &str, spec: TrainingJobSpec) -> Self {
         Self { metadata: ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() }, spec, status: None }
     }
@@ -51,7 +50,7 @@ impl Metadata for TrainingJob {
     }
 }
 
-/// With `apiVersion` and `kind`, which the type knows.
+/// Serializes `apiVersion` and `kind` too, which are constants of the type.
 impl Serialize for TrainingJob {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut object = serializer.serialize_struct(Self::KIND, 4 + usize::from(self.status.is_some()))?;

@@ -1,11 +1,11 @@
-//! Progress, apart from news: what every step of the training changes need not be written at every step.
+//! Separates the progress of a training, which changes with every step, from the changes that must be written at once.
 
 use crate::status::{CheckpointStatus, TrainingJobStatus, TrainingStatus};
 use pawl_contract::measured::Measured;
 
 impl TrainingJobStatus {
-    /// This status without what changes with every step of the training. Two statuses whose rests differ tell news, which
-    /// is worth a write at once.
+    /// This status without the fields that change with every step of the training. If two statuses differ in the remaining
+    /// fields, the newer one should be written at once.
     #[must_use]
     pub fn without_progress(mut self) -> Self {
         self.cost = None;
@@ -13,13 +13,13 @@ impl TrainingJobStatus {
         for condition in self.conditions.iter_mut().filter(|condition| condition.type_ == "Reconciling") {
             condition.message.clear();
         }
-        self.training.iter_mut().for_each(forget_progress);
+        self.training.iter_mut().for_each(clear_progress);
         self
     }
 }
 
-/// Names every field, so that a new one does not compile before it is said what it is.
-fn forget_progress(training: &mut TrainingStatus) {
+/// Destructures every field, so that a new field does not compile until it is classified.
+fn clear_progress(training: &mut TrainingStatus) {
     let TrainingStatus {
         measured:
             Measured {
@@ -34,7 +34,7 @@ fn forget_progress(training: &mut TrainingStatus) {
                 collective_wait_share,
                 offload_share,
                 utilization,
-                // What was validated last is what guards against damage.
+                // The guard depends on the newest validation.
                 validation: _,
                 first_validation: _,
                 predicted_memory_bytes: _,
@@ -44,7 +44,7 @@ fn forget_progress(training: &mut TrainingStatus) {
         goodput,
         storage: _,
         last_checkpoint,
-        // It changes with evaluations, as what was validated last.
+        // It changes with evaluations, as `validation` does.
         best_checkpoint: _,
         slow_windows,
         window,

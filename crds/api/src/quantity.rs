@@ -7,11 +7,23 @@ use std::fmt;
 use std::str::FromStr;
 
 /// A number of bytes in the form of Kubernetes' quantities: `512Mi`, `50Gi`, `2G`, `1048576`.
+///
+/// A non-negative decimal number with an optional suffix: `k`, `M`, `G`, `T`, `P` (powers of 1000) or `Ki`, `Mi`, `Gi`,
+/// `Ti`, `Pi` (powers of 1024); less than 9e18 bytes. Two values are equal when their texts are.
+///
+/// ```
+/// use pawl_api::quantity::Bytes;
+///
+/// let limit: Bytes = "1.5Gi".parse()?;
+/// assert_eq!(limit.get(), 3 << 29);
+/// assert!("5GiB".parse::<Bytes>().is_err());
+/// # Ok::<(), pawl_api::quantity::NotBytes>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(transparent)]
 pub struct Bytes(String);
 
-/// The text is not a number of bytes.
+/// Error: the text is not a number of bytes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a number of bytes: write a number with Ki, Mi, Gi, Ti (or k, M, G, T), such as \"50Gi\"")]
 pub struct NotBytes(pub String);

@@ -1,13 +1,13 @@
-//! Validation rules of the CRD: what the API server refuses by itself, in CEL, with no webhook.
+//! Validation rules of the CRD: CEL expressions that the API server evaluates, without a webhook.
 //!
-//! Each rule is the CEL form of a check in [`crate::validate()`], which also knows what CEL cannot say. Tests run every
-//! rule through a CEL interpreter and hold both against the same manifests. Rules see objects after defaulting, and only
-//! objects that keep the schema. Functions used: CEL's standard ones, and `indexOf` of Kubernetes' list library.
+//! Each rule is the CEL form of a check in [`crate::validate()`], which also has checks that CEL cannot express. Tests run
+//! every rule in a CEL interpreter and compare both on the same manifests. Rules see objects after defaulting, and only
+//! objects that conform to the schema. Functions used: CEL's standard ones, and `indexOf` of Kubernetes' list library.
 
 use crate::bounds::{self, SETTINGS};
 use serde_json::{Value, json};
 
-/// Settings that change what is computed, whatever their value: an `Equivalent` phase may not touch them.
+/// Settings that change the computation, whatever their value: an `Equivalent` phase must not set them.
 pub(crate) const CHANGES_NUMERICS: [&str; 9] = [
     "precision",
     "lossFrequency",
@@ -30,18 +30,18 @@ pub(crate) const MAX_JOB_NAME: usize = 52;
 struct Rule {
     /// Path of the schema, `[]` for items.
     at: String,
-    /// CEL; true when all is well.
+    /// The CEL expression; true for a valid object.
     rule: String,
-    /// What is wrong: field, value, remedy.
+    /// The error message: field, value and remedy.
     message: Message,
 }
 
-/// What a refusal says.
+/// The error message of a violated rule.
 enum Message {
-    /// CEL that makes the text, with the value in it.
+    /// A CEL expression of the text, which includes the value.
     Expression(String),
-    /// A text. For values whose length the API server cannot bound (numbers as text, elements that were searched for): it
-    /// refuses an expression that may cost too much.
+    /// A constant text, for values whose length the API server cannot bound (numbers as strings, results of a search): it
+    /// rejects an expression whose estimated cost exceeds its budget.
     Text(&'static str),
 }
 
@@ -53,7 +53,7 @@ fn plain(at: &str, rule: impl Into<String>, message: &'static str) -> Rule {
     Rule { at: at.to_owned(), rule: rule.into(), message: Message::Text(message) }
 }
 
-/// Puts the rules into the schema of a whole `TrainingJob`.
+/// Adds the rules to the schema of a whole `TrainingJob`.
 pub(crate) fn attach(schema: &mut Value) {
     let patches = patches(&schema["properties"]["spec"]["properties"]["settings"]);
     for Rule { at, rule, message } in all(&patches) {
@@ -72,7 +72,7 @@ pub(crate) fn attach(schema: &mut Value) {
     }
 }
 
-/// CEL: whether the patch `self.settings` names anything.
+/// A CEL expression: whether the patch `self.settings` sets any field.
 fn patches(settings: &Value) -> String {
     let names = settings["properties"].as_object().into_iter().flat_map(|p| p.keys());
     let mut names: Vec<_> = names.map(|name| format!("has(self.settings.{name})")).collect();
@@ -85,8 +85,8 @@ fn all(patches: &str) -> Vec<Rule> {
         "",
         format!("size(self.metadata.name) <= {MAX_JOB_NAME} && !self.metadata.name.contains('.')"),
         format!(
-            "'metadata.name: ' + self.metadata.name + ' is longer than {MAX_JOB_NAME} characters or has a dot: pods are \
-             named after it; choose a shorter name of lower-case letters, digits and -'"
+            "'metadata.name: ' + self.metadata.name + ' is longer than {MAX_JOB_NAME} characters or contains a dot: pods \
+             are named after it; choose a shorter name of lower-case letters, digits and -'"
         ),
     )];
     rules.extend(bounds::all().map(|bound| {
@@ -101,13 +101,13 @@ fn all(patches: &str) -> Vec<Rule> {
         rule(
             "spec.trainer",
             "self.gpuResource == oldSelf.gpuResource",
-            "'gpuResource: cannot change from ' + oldSelf.gpuResource + ' to ' + self.gpuResource + ': evidence from other \
-             devices does not carry over; make a new job'",
+            "'gpuResource: is immutable, cannot change from ' + oldSelf.gpuResource + ' to ' + self.gpuResource + ': \
+             measurements on different devices are not comparable; create a new TrainingJob'",
         ),
         plain(
             "spec.analysis",
             "self.minPairs <= self.maxPairs",
-            "minPairs: is more than maxPairs: lower minPairs (3 unless set) or raise maxPairs (at most 7)",
+            "minPairs: is greater than maxPairs: lower minPairs (default 3) or raise maxPairs (at most 7)",
         ),
         plain(
             "spec.analysis",
@@ -133,7 +133,7 @@ fn all(patches: &str) -> Vec<Rule> {
         rule(
             "spec.train.checkpoint",
             "!has(self.storage) || self.storage.matches('^(pvc://[^/]+|s3://[^/]+|gs://[^/]+|file:///)')",
-            "'storage: \"' + self.storage + '\" is no storage: write pvc://claim/dir, s3://bucket/dir, gs://bucket/dir or \
+            "'storage: \"' + self.storage + '\" is not a storage URL: write pvc://claim/dir, s3://bucket/dir, gs://bucket/dir or \
              file:///dir'",
         ),
         plain(
@@ -157,18 +157,18 @@ fn workload() -> [Rule; 4] {
         rule(
             at,
             "!has(self.args) || size(self.args) == 0 || (has(self.command) && size(self.command) > 0)",
-            "'args: ' + self.args[0] + ' has no command to go to: set command, or remove args'",
+            "'args: ' + self.args[0] + ' is set without command: set command, or remove args'",
         ),
         rule(
             at,
             "has(self.name) == has(oldSelf.name) && (!has(self.name) || self.name == oldSelf.name)",
-            "'name: ' + (has(self.name) ? self.name : '(none)') + ' differs from what the job began with: a job trains one \
-             workload; make a new job'",
+            "'name: ' + (has(self.name) ? self.name : '(none)') + ' is immutable after the job is created: a job trains one \
+             workload; create a new TrainingJob'",
         ),
         rule(
             at,
             "has(self.command) == has(oldSelf.command) && (!has(self.command) || self.command == oldSelf.command)",
-            "'command: it differs from what the job began with: a job trains one workload; make a new job'",
+            "'command: is immutable after the job is created: a job trains one workload; create a new TrainingJob'",
         ),
     ]
 }
@@ -183,19 +183,19 @@ fn phases(patches: &str) -> Vec<Rule> {
             format!(
                 "[{places}].all(i, i >= size(self) || !has(self[i].requires) || self[i].requires.all(r, {earlier}))"
             ),
-            "requires: an entry is no earlier phase: name phases that come before it in the list, or move them up",
+            "requires: an entry is not an earlier phase: name phases that come before it in the list, or move them up",
         ),
         plain(
             at,
             "self.all(p, !has(p.conflictsWith) || p.conflictsWith.all(r, r != p.name && self.exists(q, q.name == r) && \
              !(has(p.requires) && r in p.requires)))",
-            "conflictsWith: an entry is no other phase of this job, or is in requires too: correct or remove it",
+            "conflictsWith: an entry is not another phase of this job, or is also in requires: correct or remove it",
         ),
         plain(
             at,
             "self.all(p, p.role != 'Enabler' || self.exists(q, has(q.requires) && p.name in q.requires))",
-            "role: an Enabler is kept only for a phase that requires it, and none does: add it to requires of a later phase, \
-             or make it an Optimization",
+            "role: an Enabler must be required by a later phase, and no phase requires it: add it to requires of a later \
+             phase, or set role to Optimization",
         ),
     ];
     let touched = |name: &str| format!("has(self.settings.{name})");
@@ -205,12 +205,12 @@ fn phases(patches: &str) -> Vec<Rule> {
         rule(
             "spec.phases[]",
             "self.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",
-            "'name: \"' + self.name + '\" is not a name: use lower-case letters, digits and -, at most 63'",
+            "'name: \"' + self.name + '\" is not a valid phase name: use lower-case letters, digits and -, at most 63 characters'",
         ),
         rule(
             "spec.phases[]",
             format!("has(self.pin) || {patches}"),
-            "'settings of ' + self.name + ': the phase changes nothing: name at least one setting, or remove the phase'",
+            "'settings of ' + self.name + ': the patch is empty: set at least one setting, or remove the phase'",
         ),
         rule(
             "spec.phases[]",
@@ -220,8 +220,8 @@ fn phases(patches: &str) -> Vec<Rule> {
                 any(&in_fallback)
             ),
             format!(
-                "'numerics of ' + self.name + ': Equivalent does not go with a patch of {}, which change what is computed: \
-                 write numerics: Changed, so that the quality gate is checked'",
+                "'numerics of ' + self.name + ': Equivalent cannot be combined with a patch of {}, which change the \
+                 computation: set numerics to Changed, so that the quality gate is checked'",
                 CHANGES_NUMERICS.join(", ")
             ),
         ),
@@ -236,7 +236,7 @@ fn settings() -> Vec<Rule> {
             plain(
                 at,
                 "!has(self.nccl) || self.nccl.all(k, k.startsWith('NCCL_'))",
-                "nccl: a name does not begin with NCCL_, so it is no variable of NCCL: correct or remove it",
+                "nccl: a name does not begin with NCCL_, so it is not an NCCL variable: correct or remove it",
             )
         })
         .collect();
@@ -261,7 +261,7 @@ fn settings() -> Vec<Rule> {
             "spec",
             "has(self.gates.validationLossDelta) || has(self.gates.validationLossWithin) || (has(self.gates.validationMetrics) && size(self.gates.validationMetrics) > \
              0) || !self.phases.exists(p, p.numerics == 'Changed' && (!has(p.pin) || p.pin == 'DryRun'))",
-            "phases: numerics: Changed needs a quality gate: set gates.validationLossDelta, gates.validationLossWithin or \
+            "phases: numerics: Changed requires a quality gate: set gates.validationLossDelta, gates.validationLossWithin or \
              gates.validationMetrics",
         ),
     ]);

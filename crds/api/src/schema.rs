@@ -1,4 +1,4 @@
-//! The schema of a `TrainingJob` as Kubernetes wants it: structural, self-contained, bounded.
+//! The schema of a `TrainingJob` in the form that Kubernetes requires: structural, self-contained, bounded.
 //!
 //! `schemars` describes the Rust types in JSON Schema; [`of`] rewrites that into the subset of OpenAPI v3 that a
 //! CustomResourceDefinition may use. The same schema checks manifests that are read from files (crate `pawl-manifest`).
@@ -7,10 +7,10 @@ use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
-/// Longest string where a type does not say: values of labels, annotations and variables.
+/// Maximum length of strings whose type sets none, characters: values of labels, annotations and environment variables.
 const MAX_STRING: u64 = 4096;
 
-/// The structural schema of `T`.
+/// The structural OpenAPI v3 schema of `T`, without references to other schemas.
 pub fn of<T: JsonSchema>() -> Value {
     let settings = SchemaSettings::openapi3().with(|s| {
         s.inline_subschemas = true;
@@ -26,7 +26,7 @@ pub fn of<T: JsonSchema>() -> Value {
     schema
 }
 
-/// Makes one schema, and all inside it, structural.
+/// Rewrites a schema and all nested schemas into structural ones.
 fn rewrite(schema: &mut Map<String, Value>) {
     unwrap_option(schema);
     fold_enum(schema);
@@ -45,7 +45,7 @@ fn rewrite(schema: &mut Map<String, Value>) {
     if schema.get("type").and_then(Value::as_str) == Some("array") {
         schema.entry("x-kubernetes-list-type").or_insert_with(|| json!("atomic"));
     }
-    // Unknown fields are pruned or refused by the API server itself, and `false` is not allowed beside `properties`.
+    // The API server prunes or rejects unknown fields by default, and `false` is not allowed together with `properties`.
     match schema.get_mut("additionalProperties") {
         Some(Value::Bool(_)) => drop(schema.remove("additionalProperties")),
         Some(Value::Object(values)) => {
@@ -62,7 +62,7 @@ fn rewrite(schema: &mut Map<String, Value>) {
     for property in schema.get_mut("properties").and_then(Value::as_object_mut).into_iter().flat_map(Map::values_mut) {
         match property {
             Value::Object(property) => rewrite(property),
-            // `true`: anything goes.
+            // `true` admits any value.
             other => *other = json!({"x-kubernetes-preserve-unknown-fields": true}),
         }
     }
@@ -81,7 +81,7 @@ fn unwrap_option(schema: &mut Map<String, Value>) {
             let only = only.clone();
             schema.remove(key);
             for (key, value) in only {
-                // The field's own description says more than that of its type.
+                // The description of the field is more specific than that of its type.
                 schema.entry(key).or_insert(value);
             }
         }
@@ -122,7 +122,7 @@ fn fold_enum(schema: &mut Map<String, Value>) {
     }
 }
 
-/// Rust's integer formats are not OpenAPI's: bounds say the same.
+/// Replaces Rust's integer formats, which OpenAPI lacks, by bounds.
 fn number(schema: &mut Map<String, Value>) {
     if schema.get("type").and_then(Value::as_str) != Some("integer") {
         return;
@@ -130,7 +130,7 @@ fn number(schema: &mut Map<String, Value>) {
     let largest = match schema.get("format").and_then(Value::as_str) {
         Some("uint16") => Some(u64::from(u16::MAX)),
         Some("uint32") => Some(u64::from(u32::MAX)),
-        // The format's own limit: JSON readers that use doubles could not hold it as a bound.
+        // No bound: JSON readers that use doubles could not represent it.
         Some("uint64" | "uint") => None,
         _ => return,
     };
@@ -141,7 +141,7 @@ fn number(schema: &mut Map<String, Value>) {
     }
 }
 
-/// Removes every value of `key` from a schema and all inside it.
+/// Removes `key` from a schema and all nested schemas.
 pub(crate) fn strip(schema: &mut Value, key: &str) {
     let Some(schema) = schema.as_object_mut() else { return };
     schema.remove(key);

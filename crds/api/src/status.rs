@@ -1,5 +1,7 @@
-//! What Pawl believes of a job, and why. It is the only memory of the decision core, and is bounded: under 64 KiB for
-//! 50 phases. Numbers that are not integers are decimal strings of six significant digits.
+//! The status of a job: measurements, verdicts and their evidence.
+//!
+//! It is the only persistent state of the decision core, and is bounded: under 64 KiB of JSON for 50 phases. Numbers that
+//! are not integers are decimal strings of six significant digits; times are RFC 3339.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use pawl_contract::decimal::Decimal;
@@ -11,7 +13,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Launches kept as evidence per trial: 7 pairs.
+/// Maximum number of launches kept as evidence per trial: 7 pairs.
 pub const MAX_LAUNCHES: usize = 14;
 
 /// The status of a `TrainingJob`.
@@ -26,13 +28,13 @@ pub struct TrainingJobStatus {
     pub conditions: Vec<Condition>,
     /// Current stage.
     pub stage: Stage,
-    /// Baseline and accepted patches, folded.
+    /// Settings in effect: the baseline with all accepted patches applied.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub effective_settings: Option<Settings>,
     /// Hash of the effective settings.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub revision: Option<String>,
-    /// What was measured of the baseline.
+    /// Measurements of the baseline.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub baseline: Option<BaselineStatus>,
     /// The phases, in the order of the spec.
@@ -47,18 +49,18 @@ pub struct TrainingJobStatus {
     /// Cost so far.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<CostStatus>,
-    /// The attempt under way.
+    /// The current attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attempt: Option<AttemptStatus>,
     /// Number of the newest attempt; attempts are numbered from 1.
     pub attempts: u32,
-    /// Infrastructure failures in the trial under way.
+    /// Infrastructure failures in the current trial.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry: Option<RetryStatus>,
-    /// Speedup over the baseline so far: the product of what the accepted phases showed, then what the bundle showed.
+    /// Speedup over the baseline so far: the product of the accepted phases' speedups, then the speedup of the bundle.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub speedup: Option<Decimal>,
-    /// Progress, for the printer column: `phase 3/8`, then `41%` of the training; `queued` while Kueue holds it back.
+    /// Progress, for the printer column: `phase 3/8`, then `41%` of the training; `queued` while the job waits in its Kueue queue.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub progress: String,
     /// Settings that the preflight found invalid; the job fails with all of them.
@@ -89,21 +91,21 @@ fn is_zero(value: &u64) -> bool {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct FailureStatus {
-    /// Why, in one CamelCase word, such as `InvalidPlan`.
+    /// Reason, in one CamelCase word, such as `InvalidPlan`.
     pub reason: String,
-    /// Why, for people, with the remedy.
+    /// Human-readable explanation, with the remedy.
     pub message: String,
     /// Hash of the spec that failed.
     pub spec_hash: String,
 }
 
-/// Settings that the trainer refuses.
+/// Settings that the trainer rejects.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct InvalidSettings {
-    /// Hash of all that the check depends on.
+    /// Hash of all inputs of the check.
     pub input_hash: String,
-    /// What is wrong, for people, with the remedy.
+    /// Human-readable description of the error, with the remedy.
     pub message: String,
 }
 
@@ -129,7 +131,7 @@ pub enum Stage {
     Pending,
     /// Settings are being checked and memory predicted.
     Preflight,
-    /// Phases are being judged.
+    /// Phases are being evaluated.
     Optimizing,
     /// Hyperparameters are being searched.
     Searching,
@@ -171,22 +173,22 @@ pub enum PhaseState {
     Retrying,
     /// It is being rolled back.
     RollingBack,
-    /// It is part of the effective settings.
+    /// Its patch is part of the effective settings.
     Accepted,
-    /// It was rolled back; the reason says why.
+    /// It was rolled back, see the reason.
     RolledBack,
     /// The trainer or the device does not support it.
     Unsupported,
-    /// What it requires is not accepted, or what it conflicts with is.
+    /// A phase that it requires is not accepted, or a phase that it conflicts with is.
     Skipped,
     /// The evidence is not sufficient for a verdict.
     Inconclusive,
-    /// The infrastructure failed too often.
+    /// Infrastructure failures exceeded `lifecycle.maxRestarts`.
     Error,
 }
 
 impl PhaseState {
-    /// Whether nothing more happens to the phase unless a person or the spec re-opens it.
+    /// Whether the state is terminal: only a change of the spec, such as a pin, re-opens the phase.
     pub const fn is_final(self) -> bool {
         match self {
             Self::Pending | Self::Preflight | Self::Measuring | Self::Retrying | Self::RollingBack => false,
@@ -208,21 +210,21 @@ pub struct PhaseStatus {
     pub name: String,
     /// Current state.
     pub state: PhaseState,
-    /// Why, in one CamelCase word, such as `SpeedAboveThreshold`.
+    /// Reason, in one CamelCase word, such as `SpeedAboveThreshold`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// Why, for people: metric, value and threshold.
+    /// Human-readable explanation: metric, value and threshold.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// Rungs taken when the phase was judged: 0 is the phase as written.
+    /// Fallback with which the phase was evaluated, numbered from 1; 0: the phase without a fallback.
     pub rung: u32,
-    /// The rung that is in effect since a failure in training, if that is another one than was judged.
+    /// Fallback in effect since a failure in training, if it differs from `rung`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub training_rung: Option<u32>,
-    /// It was accepted and reverted afterwards: later phases were judged on top of it, and are not judged again.
+    /// Whether it was accepted and reverted later: phases that were evaluated on top of it are not evaluated again.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub held: bool,
-    /// Hashes of the preflight checks that it passed through, one for each rung.
+    /// Hashes of its completed preflight checks, one per fallback.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub checked: Vec<String>,
     /// Hash of all inputs of its verdict; if it changes, the phase is measured again.
@@ -234,7 +236,7 @@ pub struct PhaseStatus {
     /// Measured quality.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quality: Option<QualityStatus>,
-    /// What was measured of its launches: the median of rates and shares, the largest memory.
+    /// Measurements of its launches: the median of rates and shares, the maximum of memory.
     #[serde(flatten)]
     pub measured: Measured<Decimal>,
     /// The evidence: its newest launches.
@@ -243,7 +245,7 @@ pub struct PhaseStatus {
 }
 
 impl PhaseStatus {
-    /// Rungs taken of the patch that is in effect when the phase is accepted.
+    /// Fallback whose patch is in effect when the phase is accepted, numbered from 1; 0: none.
     pub fn effective_rung(&self) -> u32 {
         self.training_rung.unwrap_or(self.rung)
     }
@@ -283,7 +285,7 @@ pub struct QualityStatus {
     pub items: u64,
 }
 
-/// Which side of a comparison a launch was on.
+/// Arm of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Arm {
     /// The settings accepted so far (A).
@@ -298,20 +300,20 @@ pub enum Arm {
 pub struct LaunchStatus {
     /// Name of the launch.
     pub name: String,
-    /// What it was for.
+    /// Purpose of the launch.
     pub kind: LaunchKind,
-    /// Side of the comparison.
+    /// Arm of the comparison.
     pub arm: Arm,
-    /// Pair (Measure) or seed index (Quality), from 0.
+    /// Index of the pair (Measure) or seed (Quality), from 0.
     pub pair: u32,
     /// Seed.
     pub seed: u32,
     /// How it ended.
     pub outcome: Outcome,
-    /// What was measured; of the validation, the loss and the metrics with a gate.
+    /// Measurements; of the validation, the loss and the metrics with a gate.
     #[serde(flatten)]
     pub measured: Measured<Decimal>,
-    /// Which devices it ran on: only launches with the same placement make a pair.
+    /// Devices on which it ran: only launches with equal placement form a pair.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub placement: String,
     /// Message of the trainer; empty after success.
@@ -319,13 +321,13 @@ pub struct LaunchStatus {
     pub message: String,
 }
 
-/// What was measured of the baseline.
+/// Measurements of the baseline.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct BaselineStatus {
-    /// Hash of all that its measurement depends on.
+    /// Hash of all inputs of its measurement.
     pub input_hash: String,
-    /// What was measured of its launches: the median of rates and shares, the largest memory.
+    /// Measurements of its launches: the median of rates and shares, the maximum of memory.
     #[serde(flatten)]
     pub measured: Measured<Decimal>,
     /// Items of one pass over the training data, when the trainer reports them.
@@ -336,18 +338,18 @@ pub struct BaselineStatus {
     pub launches: Vec<LaunchStatus>,
 }
 
-/// All accepted phases together against the baseline, and each thin one left out.
+/// Measurement of all accepted phases together against the baseline, and leave-one-out trials.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct BundleStatus {
-    /// Hash of all that its verdict depends on.
+    /// Hash of all inputs of its verdict.
     pub input_hash: String,
     /// Current state.
     pub state: PhaseState,
     /// Reason, in one CamelCase word.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// Why, for people.
+    /// Human-readable explanation.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
     /// Speedup over the baseline.
@@ -356,13 +358,13 @@ pub struct BundleStatus {
     /// Quality against the baseline.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quality: Option<QualityStatus>,
-    /// What was measured of its launches: the median of rates and shares, the largest memory.
+    /// Measurements of its launches: the median of rates and shares, the maximum of memory.
     #[serde(flatten)]
     pub measured: Measured<Decimal>,
-    /// Phases that were left out once to see whether they still help; each is judged once.
+    /// Phases with a completed leave-one-out trial.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<String>,
-    /// The evidence of the comparison under way.
+    /// The evidence of the current comparison.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub launches: Vec<LaunchStatus>,
 }
@@ -371,10 +373,10 @@ pub struct BundleStatus {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TrainingStatus {
-    /// What was measured so far: speed over the newest window.
+    /// Measurements so far: speed over the newest window.
     #[serde(flatten)]
     pub measured: Measured<Decimal>,
-    /// Epochs begun, from 0.
+    /// Index of the current epoch, from 0.
     pub epoch: u32,
     /// Items per second expected from the measurements.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -396,14 +398,14 @@ pub struct TrainingStatus {
     pub best_checkpoint: Option<BestCheckpointStatus>,
     /// Consecutive windows below the expected throughput.
     pub slow_windows: u32,
-    /// The window counted last.
+    /// Number of the newest throughput window that was counted.
     pub window: u64,
     /// Restarts after infrastructure failures.
     pub restarts: u32,
     /// Training resumes from no checkpoint with more items than this.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resume_not_after_items: Option<u64>,
-    /// Hash of the settings that train.
+    /// Hash of the settings in use.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub revision: String,
     /// Items at the newest evaluation that passed the gate.
@@ -414,10 +416,10 @@ pub struct TrainingStatus {
     /// Description of a slow rank or device.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub straggler: String,
-    /// Why training is slower or worse than measured, with no phase left to roll back.
+    /// Why training is slower or worse than measured, when no phase is left to roll back.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub degraded: String,
-    /// Hash of the training target that was reached.
+    /// Hash of the training target that has been reached.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub completed: String,
 }
@@ -426,7 +428,7 @@ pub struct TrainingStatus {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CheckpointStatus {
-    /// Name under the storage.
+    /// Name relative to the storage.
     pub name: String,
     /// Optimizer steps done.
     pub step: u64,
@@ -450,9 +452,9 @@ pub struct BestCheckpointStatus {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CostStatus {
-    /// Device time so far, exactly, in milliseconds.
+    /// Device time so far in milliseconds.
     pub device_milliseconds: u64,
-    /// The same by what it was for: `Preflight`, `Speed`, `Quality`, `Bundle`, `LeaveOneOut`, `Train`.
+    /// Device time in milliseconds by purpose: `Preflight`, `Speed`, `Quality`, `Bundle`, `LeaveOneOut`, `Train`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(with = "BTreeMap<String, u64>")]
     pub purposes: BTreeMap<Purpose, u64>,
@@ -462,11 +464,11 @@ pub struct CostStatus {
     /// Cost so far.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spent: Option<Decimal>,
-    /// Money saved so far: what training the same items with the baseline would have cost more, less what preflight,
-    /// measuring and quality launches cost. Negative until the savings exceed the cost of measurement.
+    /// Savings so far: the estimated cost of training the same items with the baseline, minus the cost of this training and
+    /// of preflight, measurement and quality launches. Negative until the savings exceed the cost of measurement.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub saved: Option<Decimal>,
-    /// The same in percent of what training the same items with the baseline would have cost; also without a price.
+    /// Savings in percent of the estimated cost of training the same items with the baseline; reported without a price too.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub saved_percent: Option<Decimal>,
     /// Currency.
@@ -474,7 +476,7 @@ pub struct CostStatus {
     pub currency: String,
 }
 
-/// What an attempt is for.
+/// Purpose of an attempt.
 #[derive(
     Clone,
     Copy,
@@ -502,19 +504,19 @@ pub enum Purpose {
     Bundle,
     /// Measures all accepted phases against all but one.
     LeaveOneOut,
-    /// Trains for real.
+    /// Trains the model.
     Train,
 }
 
-/// The attempt under way.
+/// The current attempt.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AttemptStatus {
     /// `<job>-<number>`.
     pub name: String,
-    /// What it is for.
+    /// Its purpose.
     pub purpose: Purpose,
-    /// The phase it is about, if one.
+    /// The phase that it evaluates, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase: Option<String>,
     /// Hash of its plan.
@@ -524,7 +526,7 @@ pub struct AttemptStatus {
     /// Time since which it waits in its Kueue queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queued_since: Option<String>,
-    /// Whether it was observed: an observed attempt that is gone was lost, one never observed is started.
+    /// Whether it was observed: an attempt that was observed and no longer exists was lost, one that never was is started.
     pub seen: bool,
     /// The trial it belongs to: retries are counted per trial.
     pub trial: String,
@@ -535,12 +537,12 @@ pub struct AttemptStatus {
     /// Newest checkpoint of the training when the attempt was started: it must find one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resumes: Option<CheckpointStatus>,
-    /// Why it is being stopped.
+    /// Reason for stopping it; absent unless it is being stopped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stop: Option<StopCause>,
 }
 
-/// Why an attempt is stopped.
+/// Reason for stopping an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum StopCause {
     /// Its launches are no longer needed.
@@ -553,16 +555,16 @@ pub enum StopCause {
     GangBroken,
 }
 
-/// Infrastructure failures in the trial under way.
+/// Infrastructure failures in the current trial.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RetryStatus {
     /// The trial.
     pub trial: String,
-    /// How the accepted settings failed, when that is what is being retried.
+    /// Outcome of the control launch, when the accepted settings failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub control_outcome: Option<Outcome>,
-    /// The failed settings are the baseline settings.
+    /// Whether the failed settings are those of the baseline.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub baseline_failed: bool,
     /// Failures so far.

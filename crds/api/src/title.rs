@@ -1,35 +1,44 @@
-//! What a launch is, for people: its name carries hashes and belongs into files.
+//! Human-readable titles of launches, whose names contain hashes.
 
 use crate::status::{Arm, LaunchStatus};
 use pawl_contract::plan::LaunchKind;
 use std::fmt;
 
-/// What a launch is, such as `compile: pair 2 of 3, control`.
+/// The title of a launch, such as `compile: pair 2 of 3, control`, by [`Display`](fmt::Display).
+///
+/// ```
+/// use pawl_api::{status::Arm, title::Title};
+/// use pawl_contract::plan::LaunchKind;
+///
+/// let (kind, arm) = (LaunchKind::Measure, Arm::Control);
+/// let title = Title { subject: "compile", rung: 0, kind, arm, index: 1, of: Some(3) };
+/// assert_eq!(title.to_string(), "compile: pair 2 of 3, control");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Title<'a> {
-    /// What it is about: the name of a phase, `baseline`, `all together`; empty where the text around it says so.
+    /// The subject: the name of a phase, `baseline`, `all together`; empty where the context names it.
     pub subject: &'a str,
-    /// Rungs taken by the phase.
+    /// Index of the fallback in effect, from 1; 0: none.
     pub rung: u32,
-    /// What the launch is for.
+    /// Purpose of the launch.
     pub kind: LaunchKind,
-    /// Side of the comparison.
+    /// Arm of the comparison.
     pub arm: Arm,
-    /// Pair (Measure) or seed (Quality), from 0.
+    /// Index of the pair (Measure) or seed (Quality), from 0.
     pub index: u32,
-    /// Pairs or seeds that there are, when known.
+    /// Number of pairs or seeds, when known.
     pub of: Option<u32>,
 }
 
 impl<'a> Title<'a> {
-    /// The title of `launch`, one of those that are kept as the evidence about `subject` on its rung `rung`.
+    /// The title of `launch`, which is part of `evidence` on `subject` with its fallback `rung`.
     pub fn of_evidence(subject: &'a str, rung: u32, evidence: &[LaunchStatus], launch: &LaunchStatus) -> Self {
         let alike = evidence.iter().filter(|other| other.kind == launch.kind);
         let of = alike.map(|other| other.pair.saturating_add(1)).max();
         Self { subject, rung, kind: launch.kind, arm: launch.arm, index: launch.pair, of }
     }
 
-    /// The title of `launch` where the text around it says what it is about.
+    /// The title of `launch` in a context that names the subject.
     pub fn bare(launch: &LaunchStatus) -> Self {
         Self { subject: "", rung: 0, kind: launch.kind, arm: launch.arm, index: launch.pair, of: None }
     }
@@ -44,7 +53,7 @@ impl fmt::Display for Title<'_> {
         match (subject, rung) {
             ("", _) => {}
             (subject, 0) => write!(f, "{subject}: ")?,
-            (subject, rung) => write!(f, "{subject} on rung {rung}: ")?,
+            (subject, rung) => write!(f, "{subject}, fallback {rung}: ")?,
         }
         let what = match kind {
             LaunchKind::Preflight => return f.write_str("check"),
@@ -68,12 +77,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_launch_is_called_what_it_is() {
+    fn titles_describe_launches() {
         let title =
             Title { subject: "compile", rung: 0, kind: LaunchKind::Measure, arm: Arm::Control, index: 1, of: Some(3) };
         assert_eq!(title.to_string(), "compile: pair 2 of 3, control");
         let quality = Title { rung: 1, kind: LaunchKind::Quality, arm: Arm::Candidate, ..title };
-        assert_eq!(quality.to_string(), "compile on rung 1: quality, seed 2 of 3, candidate");
+        assert_eq!(quality.to_string(), "compile, fallback 1: quality, seed 2 of 3, candidate");
         assert_eq!(Title { subject: "", of: None, ..title }.to_string(), "pair 2, control");
         assert_eq!(Title { kind: LaunchKind::Preflight, ..title }.to_string(), "compile: check");
         assert_eq!(Title { kind: LaunchKind::Train, ..title }.to_string(), "training");

@@ -5,11 +5,24 @@ use std::fmt;
 use std::str::FromStr;
 
 /// A finite decimal number that is written as a string, such as `"1.36"` or `"1.4e-3"`.
+///
+/// It keeps its text: two values are equal when their texts are, and [`Ord`] compares texts. Compare numbers with
+/// [`Decimal::value`].
+///
+/// ```
+/// use pawl_contract::decimal::Decimal;
+///
+/// let ratio: Decimal = "1.36".parse()?;
+/// assert_eq!(ratio.value(), 1.36);
+/// assert_eq!(Decimal::from_f64(1.0 / 3.0).unwrap().as_str(), "0.333333");
+/// assert!("1,36".parse::<Decimal>().is_err());
+/// # Ok::<(), pawl_contract::decimal::NotADecimal>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(transparent)]
 pub struct Decimal(String);
 
-/// The text is not a finite decimal number.
+/// Error: the text is not a finite decimal number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotADecimal(pub String);
 
@@ -34,7 +47,7 @@ impl Decimal {
 
     /// Rounds `value` to six significant digits; `None` when it is not finite.
     ///
-    /// Six digits keep a status document short, and equal when two shells computed the same value.
+    /// Six digits keep a status document short and equal for values that differ only by rounding.
     pub fn from_f64(value: f64) -> Option<Self> {
         if !value.is_finite() {
             return None;

@@ -1,4 +1,4 @@
-//! The environment that the agent gives to each rank.
+//! Environment variables that the agent sets for each rank.
 
 /// Path of the launch's `plan.json`.
 pub const PLAN: &str = "PAWL_PLAN";
@@ -6,8 +6,8 @@ pub const PLAN: &str = "PAWL_PLAN";
 pub const RANK: &str = "PAWL_RANK";
 /// Rank within this node, `0..ranks per replica`; also the GPU index.
 pub const LOCAL_RANK: &str = "PAWL_LOCAL_RANK";
-/// What the rank computes on: `cpu`, or `cuda:N` for visible GPU N, or `cuda` when it only checks what GPUs that it does
-/// not have would run. Absent: the CPU.
+/// Device of the rank: `cpu`, `cuda:N` for visible GPU N, or `cuda` for a preflight check of GPU settings without a GPU.
+/// Absent: the CPU.
 pub const DEVICE: &str = "PAWL_DEVICE";
 /// Number of ranks in the gang.
 pub const WORLD_SIZE: &str = "PAWL_WORLD_SIZE";
@@ -32,6 +32,6 @@ pub const CHECKPOINTS: &str = "PAWL_CHECKPOINTS";
 pub const RESUME_FROM: &str = "PAWL_RESUME_FROM";
 /// Directory in which the workload may keep generated data.
 pub const DATA: &str = "PAWL_DATA";
-/// Path to which rank 0 may write metrics in Prometheus' text form, atomically, a few times a second at most. The agent
-/// serves them with its own, which say what `progress.json` says: only what nobody else can know belongs here.
+/// Path to which rank 0 may write metrics in the Prometheus text format, atomically, a few times a second at most. The agent
+/// serves them together with its own, which cover `progress.json`: only metrics beyond those belong here.
 pub const METRICS: &str = "PAWL_METRICS";

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// How a launch ended. Displayed as serialized: the variant's name.
+/// How a launch ended.
 #[derive(
     Clone,
     Copy,
@@ -30,9 +30,9 @@ pub enum Outcome {
     NonFinite,
     /// The loss rose far above its recent level.
     LossSpike,
-    /// This trainer or device cannot do what the settings ask for.
+    /// The trainer or the device does not support the settings.
     Unsupported,
-    /// The plan contradicts itself or names what the workload does not know.
+    /// The plan is inconsistent, or uses a name that the workload does not know.
     InvalidPlan,
     /// A kernel of these settings does not compile, or no algorithm exists for it (NVRTC, cuBLASLt, cuDNN).
     CompileFailed,
@@ -40,7 +40,7 @@ pub enum Outcome {
     CheckpointUnreadable,
     /// Stopped on request, after a checkpoint.
     Stopped,
-    /// Another rank of the gang went away.
+    /// Another rank of the gang was lost.
     LostPeer,
     /// A rank made no progress for `hangTimeout`; the agent ended it.
     Hang,
@@ -49,7 +49,16 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// The exit code of a rank that ends this way. [`Outcome::Hang`] has none of its own: a hung rank cannot exit.
+    /// The exit code of a rank that ends with this outcome, below 128. [`Outcome::Hang`] has no code of its own, because a
+    /// hung rank cannot exit.
+    ///
+    /// ```
+    /// use pawl_contract::exit::Outcome;
+    ///
+    /// assert_eq!(Outcome::OutOfMemory.exit_code(), 10);
+    /// assert_eq!(Outcome::from_exit_code(10), Outcome::OutOfMemory);
+    /// assert_eq!(Outcome::from_exit_code(137), Outcome::Failed);
+    /// ```
     pub const fn exit_code(self) -> u8 {
         match self {
             Self::Done => 0,
@@ -67,7 +76,7 @@ impl Outcome {
         }
     }
 
-    /// The outcome that an exit code stands for; unknown codes are [`Outcome::Failed`].
+    /// The outcome that an exit code indicates; unknown codes are [`Outcome::Failed`].
     pub const fn from_exit_code(code: i32) -> Self {
         match code {
             0 => Self::Done,

@@ -1,17 +1,19 @@
-//! What operator and trainer share: settings, plan, report, progress, exit codes, environment.
+//! The trainer contract, version 1: the data that operator, agent and trainer exchange.
 //!
-//! This crate is the trainer contract, version 1. It holds plain data and serde, nothing that does I/O, so that the
-//! decision core, the agent and any trainer can depend on it.
+//! This crate contains plain data types with serde and does no I/O, so that the decision core, the agent and any trainer
+//! can depend on it.
 //!
-//! - [`plan`]: what an attempt runs; one [`plan::LaunchPlan`] is the `plan.json` of one launch.
-//! - [`measured`]: what was measured, the same wherever it is written.
-//! - [`report`]: what a launch found; [`report::LaunchResult`] is the compact form on which decisions are made.
-//! - [`progress`]: what a running launch says of itself.
-//! - [`live`]: what agent 0 says of the attempt that it runs.
+//! - [`plan`]: the launches of an attempt; one [`plan::LaunchPlan`] is the `plan.json` of one launch.
+//! - [`measured`]: measurements, in the same form wherever they occur.
+//! - [`report`]: the report of a launch; [`report::LaunchResult`] is its compact form, the input of decisions.
+//! - [`progress`]: the progress of a running launch.
+//! - [`live`]: the state of a running attempt, as agent 0 serves it.
 //! - [`exit`]: exit codes and outcomes.
-//! - [`mod@env`]: the environment of a rank.
-//! - [`pod`]: what the operator gives to the agent of a pod.
+//! - [`mod@env`]: the environment variables of a rank.
+//! - [`pod`]: the environment variables of an agent's pod, set by the operator.
 //! - [`settings`]: the typed optimization settings.
+
+#![warn(clippy::missing_errors_doc)]
 
 pub mod decimal;
 pub mod env;

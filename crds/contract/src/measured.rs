@@ -1,4 +1,4 @@
-//! What was measured: one struct in the report of a launch, in its result, in the status and in what people see.
+//! Measurements: one struct for the report of a launch, its result, the status and the display.
 
 use crate::decimal::Decimal;
 use serde::{Deserialize, Serialize};
@@ -22,13 +22,13 @@ pub struct Spread<N = f64> {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Validation<N = f64> {
-    /// Items seen by the whole gang when it was made.
+    /// Items that the whole gang had seen at the time of the evaluation.
     pub items: u64,
-    /// Metric values by name; `loss` is always there.
+    /// Metric values by name; `loss` is always present.
     pub metrics: BTreeMap<String, N>,
 }
 
-/// What was measured of a launch, of several that ran the same settings, or of the training. What is absent was not
+/// Measurements of a launch, of several launches with the same settings, or of the training. An absent value was not
 /// measured.
 ///
 /// `N` is the type of the numbers that are not integers: `f64` in reports and results, [`Decimal`] in the status, where the
@@ -71,10 +71,10 @@ pub struct Measured<N = f64> {
     /// Newest evaluation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub validation: Option<Validation<N>>,
-    /// Device memory (host memory of tensors on the CPU) at its peak, bytes, largest rank. Measured, never predicted.
+    /// Peak device memory (host memory of tensors on the CPU) of the largest rank, bytes. Measured, never predicted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak_memory_bytes: Option<u64>,
-    /// What the memory plan predicts for `peakMemoryBytes` before anything runs, bytes.
+    /// Prediction of `peakMemoryBytes` by the memory plan before the launch, bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predicted_memory_bytes: Option<u64>,
     /// Share of the window in which a step waited for data, 0 to 1.
@@ -83,7 +83,7 @@ pub struct Measured<N = f64> {
     /// Share of the window in which a step waited for collectives, 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub collective_wait_share: Option<N>,
-    /// Share of the window spent on optimizer offload that nothing hid, 0 to 1.
+    /// Share of the window spent on optimizer offload that did not overlap with computation, 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offload_share: Option<N>,
     /// Device utilization over the window, 0 to 1.
@@ -95,33 +95,33 @@ fn is_zero(value: &u64) -> bool {
     *value == 0
 }
 
-/// `value` at six significant digits; `None` when it is not finite, which JSON has no number for.
+/// `value` rounded to six significant digits; `None` when it is not finite, which JSON cannot represent.
 pub(crate) fn rounded(value: f64) -> Option<f64> {
     value.is_finite().then(|| format!("{value:.5e}").parse().unwrap_or(value))
 }
 
 impl<N> Spread<N> {
-    /// Each number converted; `None` when one of them cannot be.
+    /// Converts each number; `None` when `convert` returns `None` for one of them.
     pub fn filter_map<M>(&self, convert: impl Fn(&N) -> Option<M>) -> Option<Spread<M>> {
         Some(Spread { p10: convert(&self.p10)?, median: convert(&self.median)?, p90: convert(&self.p90)? })
     }
 }
 
 impl<N> Validation<N> {
-    /// Each metric converted; one that cannot be is left out.
+    /// Converts each metric; one for which `convert` returns `None` is omitted.
     pub fn filter_map<M>(&self, convert: impl Fn(&N) -> Option<M>) -> Validation<M> {
         let metrics = self.metrics.iter().filter_map(|(name, value)| Some((name.clone(), convert(value)?)));
         Validation { items: self.items, metrics: metrics.collect() }
     }
 
-    /// Keeps the metrics whose names `keep` admits.
+    /// Keeps only the metrics whose names satisfy `keep`.
     pub fn retain(&mut self, keep: impl Fn(&str) -> bool) {
         self.metrics.retain(|name, _| keep(name));
     }
 }
 
 impl<N> Measured<N> {
-    /// Each number converted; one that cannot be is absent.
+    /// Converts each number; one for which `convert` returns `None` is absent.
     pub fn filter_map<M>(&self, convert: impl Fn(&N) -> Option<M>) -> Measured<M> {
         let number = |value: &Option<N>| value.as_ref().and_then(&convert);
         let validation = |value: &Option<Validation<N>>| value.as_ref().map(|value| value.filter_map(&convert));
@@ -143,19 +143,19 @@ impl<N> Measured<N> {
         }
     }
 
-    /// A metric of the newest evaluation.
+    /// A metric of the newest evaluation, by name.
     pub fn metric(&self, name: &str) -> Option<&N> {
         self.validation.as_ref()?.metrics.get(name)
     }
 
-    /// A metric of the evaluation before the first step.
+    /// A metric of the evaluation before the first step, by name.
     pub fn first_metric(&self, name: &str) -> Option<&N> {
         self.first_validation.as_ref()?.metrics.get(name)
     }
 }
 
 impl Measured {
-    /// Every number that is finite, at six significant digits: enough for a decision, short in a message.
+    /// The finite numbers, rounded to six significant digits: precise enough for decisions, short in messages.
     #[must_use]
     pub fn rounded(&self) -> Self {
         self.filter_map(|value| rounded(*value))

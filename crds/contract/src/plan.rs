@@ -1,10 +1,28 @@
-//! Plans: what an attempt runs and what one launch does.
+//! Plans: the launches of an attempt, and the parameters of one launch.
+//!
+//! ```
+//! use pawl_contract::plan::{AttemptPlan, LaunchKind};
+//!
+//! // The plan of an attempt, as the operator writes it for the agent of each pod.
+//! let plan: AttemptPlan = serde_json::from_value(serde_json::json!({
+//!     "contract": 1, "job": "toy", "attempt": "toy-1", "stopOnFailure": true,
+//!     "replicas": 2, "ranksPerReplica": 4, "gpusPerReplica": 4,
+//!     "launches": [{
+//!         "contract": 1, "job": "toy", "attempt": "toy-1", "launch": "compile-p0-a-0badcafe",
+//!         "kind": "Measure", "workload": {"name": "ups"}, "settings": {"batchPerGpu": 8}, "seed": 42,
+//!         "budget": {"warmupSteps": 20, "windowSteps": 50}, "hangTimeoutSeconds": 300.0,
+//!     }],
+//! }))?;
+//! assert_eq!(plan.ranks(), 8);
+//! assert_eq!(plan.launches[0].kind, LaunchKind::Measure);
+//! # Ok::<(), serde_json::Error>(())
+//! ```
 
 use crate::progress::CheckpointRef;
 use crate::settings::Settings;
 use serde::{Deserialize, Serialize};
 
-/// What a launch is for.
+/// Purpose of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum LaunchKind {
@@ -16,7 +34,7 @@ pub enum LaunchKind {
     Quality,
     /// One trial of a search.
     Search,
-    /// Trains for real, with checkpoints.
+    /// Trains the model, with checkpoints.
     Train,
 }
 
@@ -24,7 +42,7 @@ pub enum LaunchKind {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkloadPlan {
-    /// Name of a built-in workload; `None` for a foreign image.
+    /// Name of a built-in workload; `None` for a custom image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// The workload's own configuration, checked by the workload.
@@ -32,7 +50,7 @@ pub struct WorkloadPlan {
     pub config: serde_json::Map<String, serde_json::Value>,
 }
 
-/// How long a launch runs. Exactly what the kind needs is set.
+/// Length of a launch. Only the fields of its kind are set.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Budget {
@@ -48,7 +66,7 @@ pub struct Budget {
     /// Epochs to train (Quality, Train).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epochs: Option<u32>,
-    /// Items between evaluations (Train); evaluation at the end is always made.
+    /// Items between evaluations (Train). A launch always evaluates at its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eval_every_items: Option<u64>,
     /// End early when validation stops improving (Train).
@@ -71,12 +89,19 @@ pub enum Better {
 }
 
 impl Better {
-    /// Whether `value` is better than `reference` by more than `least`; false when either is not a number.
+    /// Whether `value` is better than `reference` by more than `least`, in the unit of the metric; false when either is NaN.
+    ///
+    /// ```
+    /// use pawl_contract::plan::Better;
+    ///
+    /// assert!(Better::Smaller.improves(0.8, 1.0, 0.1));
+    /// assert!(!Better::Larger.improves(0.8, 1.0, 0.1));
+    /// ```
     pub fn improves(self, value: f64, reference: f64, least: f64) -> bool {
         self.regression(value, reference) < -least
     }
 
-    /// How much worse `value` is than `reference`, in the unit of the metric; negative when it is better.
+    /// Difference by which `value` is worse than `reference`, in the unit of the metric; negative when it is better.
     pub fn regression(self, value: f64, reference: f64) -> f64 {
         match self {
             Self::Smaller => value - reference,
@@ -113,12 +138,12 @@ impl Default for Criterion {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EarlyStopping {
-    /// The metric and its direction; `metric` and `better` beside the other fields.
+    /// The metric and its direction; its fields are inlined in the JSON.
     #[serde(flatten)]
     pub criterion: Criterion,
     /// Evaluations without improvement before the end.
     pub patience: u32,
-    /// The least improvement that counts, in the unit of the metric.
+    /// Minimum improvement, in the unit of the metric.
     pub min_delta: f64,
 }
 
@@ -148,9 +173,9 @@ pub struct CheckpointPolicy {
     pub every_seconds: f64,
     /// Complete checkpoints kept; older ones are deleted.
     pub keep: u32,
-    /// Start from the newest complete checkpoint, if there is one.
+    /// Whether to start from the newest complete checkpoint, if any.
     pub resume: bool,
-    /// Resume from no checkpoint that has seen more items than this: what came later is damaged.
+    /// Maximum number of items of a checkpoint to resume from: later ones are damaged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume_not_after_items: Option<u64>,
     /// The newest checkpoint that the job is known to have written. A trainer that finds no checkpoint at all although one
@@ -160,13 +185,13 @@ pub struct CheckpointPolicy {
     /// Where a job that has no checkpoint of its own starts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume_from: Option<ResumeFrom>,
-    /// Which checkpoint is the best one, by the evaluation at the same number of items. A trainer keeps it beside the
-    /// newest `keep`, and reports it as [`crate::report::Report::best_checkpoint`].
+    /// Criterion of the best checkpoint, applied to the evaluation at the same number of items. A trainer keeps it in
+    /// addition to the newest `keep`, and reports it as [`crate::report::Report::best_checkpoint`].
     #[serde(default)]
     pub best: Criterion,
 }
 
-/// One launch: fresh processes on every rank, one seed, nothing carried over. This is `plan.json`.
+/// One launch: new processes on every rank, one seed, no state of earlier launches. Serialized as `plan.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LaunchPlan {
@@ -178,29 +203,29 @@ pub struct LaunchPlan {
     pub attempt: String,
     /// Name of the launch, unique within the job and deterministic.
     pub launch: String,
-    /// What the launch is, for people: `compile: pair 2 of 3, control`.
+    /// Human-readable title, such as `compile: pair 2 of 3, control`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub title: String,
-    /// What it is for.
+    /// Purpose of the launch.
     pub kind: LaunchKind,
     /// What to train.
     pub workload: WorkloadPlan,
-    /// The folded settings: baseline and every patch that applies.
+    /// The settings: the baseline with every applicable patch.
     pub settings: Settings,
     /// Seed of weights and data order.
     pub seed: u64,
-    /// How long it runs.
+    /// Length of the launch.
     pub budget: Budget,
-    /// Checkpoints, for [`LaunchKind::Train`].
+    /// Checkpoint policy, for [`LaunchKind::Train`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointPolicy>,
-    /// Seconds without a step after which the rank counts as hung.
+    /// Seconds without a completed step after which a rank is considered hung.
     pub hang_timeout_seconds: f64,
 }
 
 impl LaunchPlan {
-    /// What people are shown: the title, or the name where the plan has none.
-    pub fn shown(&self) -> &str {
+    /// The title for display: [`Self::title`], or the name of the launch where that is empty.
+    pub fn display_title(&self) -> &str {
         if self.title.is_empty() { &self.launch } else { &self.title }
     }
 }
@@ -221,38 +246,38 @@ pub struct AttemptPlan {
     pub ranks_per_replica: u32,
     /// GPUs per agent; 0 when the ranks run on the CPU.
     pub gpus_per_replica: u32,
-    /// The gang that the launches are checked for, when that is not this one: in the first attempt of a job, one rank
-    /// without a GPU checks for all of them.
+    /// The gang for which a preflight attempt checks the settings, when it differs from the gang of this attempt: one rank
+    /// without a GPU checks the settings of the whole gang.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub checks: Option<Shape>,
-    /// Program and arguments of a rank; empty: the trainer that is built in.
+    pub checks: Option<GangSize>,
+    /// Program and arguments of a rank; empty: the built-in trainer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
-    /// Seconds within which all agents must have met, counted by each from its own start; absent: the agent's own limit.
+    /// Timeout of the rendezvous of all agents in seconds, from the start of each agent; absent: the agent's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gather_seconds: Option<f64>,
-    /// What to run, in order.
+    /// The launches, in order.
     pub launches: Vec<LaunchPlan>,
-    /// Whether the first launch that does not end [`crate::exit::Outcome::Done`] ends the attempt.
+    /// Whether the attempt ends after the first launch whose outcome is not [`crate::exit::Outcome::Done`].
     pub stop_on_failure: bool,
 }
 
 impl AttemptPlan {
-    /// Number of ranks that run.
+    /// Number of ranks of this attempt.
     pub fn ranks(&self) -> u32 {
         self.replicas * self.ranks_per_replica
     }
 
-    /// Number of ranks that each rank sees: of those that run, or of the gang that is checked.
+    /// World size that each rank uses: that of [`Self::checks`] in a preflight, otherwise the number of ranks of this attempt.
     pub fn world_size(&self) -> u32 {
         self.checks.map_or_else(|| self.ranks(), |gang| gang.replicas * gang.ranks_per_replica)
     }
 }
 
-/// How large a gang is, and on what it runs.
+/// Size of a gang: agents, ranks and GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Shape {
+pub struct GangSize {
     /// Agents.
     pub replicas: u32,
     /// Ranks per agent.

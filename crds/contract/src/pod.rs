@@ -1,16 +1,16 @@
-//! The pod of an agent: what the operator gives to it.
+//! Environment variables that the operator sets for the agent of a pod, and the timeouts of its shutdown.
 //!
-//! Checkpoints and data go by the names that ranks know ([`crate::env::CHECKPOINTS`], [`crate::env::DATA`]).
+//! Checkpoint storage and data directory use the variables of the ranks ([`crate::env::CHECKPOINTS`], [`crate::env::DATA`]).
 
 /// Path of the attempt's plan, an [`crate::plan::AttemptPlan`].
 pub const PLAN: &str = "PAWL_ATTEMPT_PLAN";
 /// Index of the pod in its gang, as an Indexed Job sets it; pod 0 coordinates.
 pub const INDEX: &str = "JOB_COMPLETION_INDEX";
-/// `host:port` at which pod 0 is reached by the others; only in gangs of several pods.
+/// `host:port` at which the other pods reach pod 0; only in gangs of several pods.
 pub const AGENT_ADDRESS: &str = "PAWL_AGENT_ADDRESS";
-/// Path of the file that holds the gang's token; only in gangs of several pods.
+/// Path of the file that contains the gang's token; only in gangs of several pods.
 pub const TOKEN_FILE: &str = "PAWL_AGENT_TOKEN_FILE";
-/// Directory in which the agent keeps the attempt.
+/// Working directory of the agent.
 pub const WORK_DIR: &str = "PAWL_WORK_DIR";
 /// Port on which the agent serves `/metrics` and `/healthz`, and pod 0 `/progress` and `/attempt`; absent: none.
 pub const HTTP_PORT: &str = "PAWL_HTTP_PORT";
@@ -20,9 +20,10 @@ pub const AGENT_HTTP_PORT: u16 = 9470;
 /// Port of the gang's rendezvous, at agent 0, on a cluster.
 pub const RENDEZVOUS_PORT: u16 = 9471;
 
-/// Seconds that an agent gives to its ranks between SIGTERM and SIGKILL when the attempt writes checkpoints.
+/// Seconds between SIGTERM and SIGKILL of the ranks when the attempt writes checkpoints.
 pub const CHECKPOINT_GRACE_SECONDS: u64 = 60;
-/// Seconds that it gives to them otherwise.
+/// Seconds between SIGTERM and SIGKILL of the ranks otherwise.
 pub const STOP_GRACE_SECONDS: u64 = 15;
-/// Seconds that it takes at most to say how they ended: the pod's own grace is longer by as much.
+/// Maximum seconds that the agent takes to report the results after its ranks ended: the pod's termination grace period is
+/// longer by as much.
 pub const REPORT_SECONDS: u64 = 15;

@@ -1,4 +1,4 @@
-//! What a running launch says of itself: `progress.json` and `GET /progress`.
+//! The progress of a running launch: `progress.json` and `GET /progress`.
 
 use crate::measured::Validation;
 use crate::plan::LaunchKind;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CheckpointRef {
-    /// Name under the checkpoint storage.
+    /// Name relative to the checkpoint storage.
     pub name: String,
     /// Optimizer steps done.
     pub step: u64,
@@ -34,16 +34,16 @@ pub struct BestCheckpoint {
 pub struct Progress {
     /// Name of the launch.
     pub launch: String,
-    /// What the launch is for.
+    /// Purpose of the launch.
     pub kind: LaunchKind,
     /// Optimizer steps done.
     pub step: u64,
-    /// Steps the launch will make, when known.
+    /// Total number of optimizer steps of the launch, when known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total_steps: Option<u64>,
     /// Items seen by the whole gang.
     pub items: u64,
-    /// Epochs begun, from 0.
+    /// Index of the current epoch, from 0.
     pub epoch: u32,
     /// Newest training loss, when finite.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -54,7 +54,7 @@ pub struct Progress {
     /// Number of full throughput windows so far; the guard counts each window once.
     #[serde(default)]
     pub windows: u64,
-    /// Seconds until the launch is done, when known.
+    /// Estimated seconds until the launch is done, when known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eta_seconds: Option<f64>,
     /// Newest evaluation.
@@ -63,7 +63,8 @@ pub struct Progress {
     /// Newest complete checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_checkpoint: Option<CheckpointRef>,
-    /// A rank or GPU that is slower than the others, in words: the machine, not the settings, explains low speed.
+    /// Human-readable description of a rank or GPU that is slower than the others: low throughput is then caused by the
+    /// machine, not by the settings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub straggler: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! Reports: what a launch found.
+//! Reports: the outcome and the measurements of a launch.
 
 use crate::CONTRACT_VERSION;
 use crate::exit::Outcome;
@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::termination::{Folded, fold, unfold};
 
-/// Longest message that a [`LaunchResult`] carries, in bytes.
+/// Maximum length of the message of a [`LaunchResult`], bytes.
 pub const MAX_MESSAGE: usize = 200;
-/// Longest termination message of a pod, in bytes; Kubernetes cuts there.
+/// Maximum length of a pod's termination message, bytes; Kubernetes truncates longer ones.
 pub const MAX_TERMINATION_MESSAGE: usize = 4096;
 
 /// A point of the training loss curve.
@@ -20,24 +20,25 @@ pub const MAX_TERMINATION_MESSAGE: usize = 4096;
 pub struct LossPoint {
     /// Items seen by the whole gang.
     pub items: u64,
-    /// Mean training loss since the point before.
+    /// Mean training loss since the previous point.
     pub loss: f64,
 }
 
-/// Where and on what a launch died.
+/// The rank and the step at which a launch failed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Failure {
     /// Rank that failed first, when known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank: Option<u32>,
-    /// Optimizer steps done before.
+    /// Optimizer steps done before the failure.
     pub step: u64,
-    /// Items seen before by the whole gang; a checkpoint with more items is damaged.
+    /// Items that the whole gang had seen before the failure; a checkpoint with more items is damaged.
     pub items: u64,
 }
 
-/// `report.json`. Rank 0's is the launch's; any other rank's only says what killed it. Every number is finite.
+/// The report of a rank, `report.json`. That of rank 0 is the report of the launch; those of other ranks contain only the
+/// cause of their failure. Every number is finite.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
@@ -45,22 +46,22 @@ pub struct Report {
     pub contract: u32,
     /// Name of the launch.
     pub launch: String,
-    /// What the launch was for.
+    /// Purpose of the launch.
     pub kind: LaunchKind,
     /// Rank that wrote this.
     pub rank: u32,
     /// How it ended.
     pub outcome: Outcome,
-    /// What happened and what to do about it, for people. Empty when all is well.
+    /// Human-readable cause of a failure and its remedy. Empty after success.
     #[serde(default)]
     pub message: String,
-    /// What was measured: its fields stand beside the others in the JSON.
+    /// Measurements; the fields are inlined in the JSON.
     #[serde(flatten)]
     pub measured: Measured,
     /// The training loss curve, at most 64 points, evenly spaced in items.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub losses: Vec<LossPoint>,
-    /// Items of one pass over the training data, when the workload has an end; also of a Preflight.
+    /// Items of one epoch, when the training data are finite; also reported by a Preflight.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub items_per_epoch: Option<u64>,
     /// Newest complete checkpoint.
@@ -69,13 +70,13 @@ pub struct Report {
     /// Best complete checkpoint, by the plan's `checkpoint.best` (Train).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub best_checkpoint: Option<BestCheckpoint>,
-    /// Where it died, unless it is done.
+    /// Where it failed; absent after success.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
 }
 
 impl Report {
-    /// A report that says only how rank `rank` of a launch ended; every measurement is absent.
+    /// A report of only the outcome of rank `rank`, without measurements.
     pub fn bare(plan: &LaunchPlan, rank: u32, outcome: Outcome) -> Self {
         Self {
             contract: CONTRACT_VERSION,
@@ -94,7 +95,7 @@ impl Report {
     }
 }
 
-/// The compact form of a finished launch, on which decisions are made: at most about 500 bytes of JSON.
+/// The compact result of a finished launch, the input of decisions: at most about 500 bytes of JSON.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LaunchResult {
@@ -105,10 +106,10 @@ pub struct LaunchResult {
     /// First [`MAX_MESSAGE`] bytes of the message.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// What was measured, at six significant digits: its fields stand beside the others in the JSON.
+    /// Measurements with six significant digits; the fields are inlined in the JSON.
     #[serde(flatten)]
     pub measured: Measured,
-    /// Items of one pass over the training data, when the workload has an end; also of a Preflight.
+    /// Items of one epoch, when the training data are finite; also reported by a Preflight.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub items_per_epoch: Option<u64>,
     /// Newest complete checkpoint.
@@ -123,7 +124,7 @@ pub struct LaunchResult {
 }
 
 impl LaunchResult {
-    /// A result that says only how a launch ended.
+    /// A result of only the outcome, without measurements.
     pub fn bare(launch: &str, outcome: Outcome) -> Self {
         Self {
             launch: launch.to_owned(),
@@ -138,7 +139,11 @@ impl LaunchResult {
     }
 }
 
-/// The first `limit` bytes of `text`, cut at a character.
+/// The longest prefix of `text` of at most `limit` bytes that ends at a character boundary.
+///
+/// ```
+/// assert_eq!(pawl_contract::report::truncated("né", 2), "n");
+/// ```
 pub fn truncated(text: &str, limit: usize) -> &str {
     if text.len() <= limit {
         return text;

@@ -133,6 +133,15 @@ macro_rules! settings {
 
         impl Settings {
             /// These settings with `patch` applied. Maps (`nccl`, `workload`) are merged by key.
+            ///
+            /// ```
+            /// use pawl_contract::settings::{Compile, Settings};
+            ///
+            /// let baseline = Settings { batch_per_gpu: Some(8), ..Settings::default() };
+            /// let patch = Settings { compile: Some(Compile::Graph), ..Settings::default() };
+            /// let settings = baseline.with(&patch);
+            /// assert_eq!((settings.batch_per_gpu, settings.compile), (Some(8), Some(Compile::Graph)));
+            /// ```
             pub fn with(&self, patch: &Self) -> Self {
                 Self { $($field: Merge::merge(&self.$field, &patch.$field),)+ }
             }
@@ -248,23 +257,23 @@ settings! {
     nccl: NcclVariables,
     /// Bitwise reproducible results. Default false.
     deterministic: bool,
-    /// Maximum norm of the gradient; a larger gradient is scaled down. Default: no clipping.
+    /// Maximum norm of the gradient, above 0; a larger gradient is scaled down. Default: no clipping.
     gradient_clip: Decimal,
-    /// Learning rate. Default: the workload's.
+    /// Learning rate, above 0. Default: the workload's.
     learning_rate: Decimal,
     /// Optimizer steps of linear learning-rate warm-up from 0. Default 0.
     #[cfg_attr(feature = "schema", schemars(range(max = 100000000)))]
     warmup_steps: u32,
-    /// Decoupled weight decay. Default: the workload's.
+    /// Decoupled weight decay, at least 0. Default: the workload's.
     weight_decay: Decimal,
-    /// Decay of the exponential moving average of the weights. Default: the workload's.
+    /// Decay of the exponential moving average of the weights, at least 0 and below 1. Default: the workload's.
     ema: Decimal,
     /// Settings specific to the workload; preflight validates them.
     #[cfg_attr(feature = "schema", schemars(extend("maxProperties" = 64, "x-kubernetes-preserve-unknown-fields" = true)))]
     workload: WorkloadSettings,
 }
 
-/// `globalBatch` is not divisible by `batchPerGpu` x ranks.
+/// Error: `globalBatch` is not divisible by `batchPerGpu` x ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchMismatch {
     /// Requested items per optimizer step.
@@ -290,12 +299,21 @@ impl std::fmt::Display for BatchMismatch {
 impl std::error::Error for BatchMismatch {}
 
 impl Settings {
-    /// Items per rank and micro-step.
+    /// Items per rank and micro-step: `batchPerGpu`, by default 1.
     pub fn batch(&self) -> u32 {
         self.batch_per_gpu.unwrap_or(1)
     }
 
     /// Micro-steps per optimizer step for `world_size` ranks, derived from `globalBatch` when that is set.
+    ///
+    /// ```
+    /// use pawl_contract::settings::Settings;
+    ///
+    /// let settings = Settings { batch_per_gpu: Some(8), global_batch: Some(96), ..Settings::default() };
+    /// assert_eq!(settings.accumulation(4)?, 3);
+    /// assert!(settings.accumulation(5).is_err());
+    /// # Ok::<(), pawl_contract::settings::BatchMismatch>(())
+    /// ```
     ///
     /// # Errors
     /// [`BatchMismatch`] when `globalBatch` is not divisible by `batchPerGpu` x `world_size`.

@@ -1,8 +1,8 @@
-//! The termination message of a pod: all launches of an attempt in at most 4,096 bytes.
+//! The termination message of a pod: the results of all launches of an attempt in at most 4,096 bytes.
 //!
-//! Kubernetes keeps the last 4,096 bytes that a container leaves as its termination message. A trial's attempt may hold
-//! fourteen launches, so the message is a table: the names of the fields stand once, in `columns`, and each launch is a row
-//! of values in that order, `null` where it has none.
+//! Kubernetes truncates the termination message of a container to 4,096 bytes. An attempt may have fourteen launches, so the
+//! message is a table: `columns` contains the names of the fields once, and each launch is a row of values in that order,
+//! `null` where absent.
 
 use crate::measured::{Measured, rounded};
 use crate::progress::BestCheckpoint;
@@ -12,15 +12,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 
-/// A checkpoint of a longer name, or that is the best by a metric of a longer name, is left out, bytes.
+/// Maximum length of the name of a checkpoint or of its metric, bytes; checkpoints with longer names are omitted.
 const MAX_NAME: usize = 64;
 
-/// What [`unfold`] reads from a termination message.
+/// The content of a termination message, read by [`unfold`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Folded {
     /// The launches, in the order in which they ran.
     pub launches: Vec<LaunchResult>,
-    /// Launches before those that had no room.
+    /// Number of earlier launches that were omitted because the message was full.
     pub dropped: u32,
 }
 
@@ -31,7 +31,7 @@ struct Message {
     dropped: u32,
 }
 
-/// Objects whose keys are written once.
+/// A list of objects whose keys are written once.
 #[derive(Serialize, Deserialize)]
 struct Table {
     columns: Vec<String>,
@@ -54,7 +54,7 @@ impl Table {
     fn read(self) -> Result<Vec<LaunchResult>, serde_json::Error> {
         let read = |row: Vec<Value>| {
             if row.len() != self.columns.len() {
-                return Err(serde_json::Error::custom("a row has not one value for each column"));
+                return Err(serde_json::Error::custom("a row must have one value for each column"));
             }
             let fields = self.columns.iter().cloned().zip(row).filter(|(_, value)| !value.is_null());
             serde_json::from_value(Value::Object(fields.collect()))
@@ -63,13 +63,13 @@ impl Table {
     }
 }
 
-/// Where the best checkpoint is, if its names fit.
+/// The best checkpoint, if its names are not too long.
 fn short_best(best: &BestCheckpoint) -> Option<BestCheckpoint> {
     let fits = best.checkpoint.name.len() <= MAX_NAME && best.metric.len() <= MAX_NAME;
     Some(BestCheckpoint { value: rounded(best.value)?, ..best.clone() }).filter(|_| fits)
 }
 
-/// The launch with numbers that JSON has and with names and texts that fit.
+/// The launch with finite, rounded numbers, and with bounded names and messages.
 fn bounded(launch: &LaunchResult) -> LaunchResult {
     let checkpoint = launch.checkpoint.clone();
     LaunchResult {
@@ -95,10 +95,20 @@ fn text(launches: &[Map<String, Value>], dropped: u32) -> String {
     serde_json::to_string(&message).expect("keys are strings and numbers are finite")
 }
 
-/// All `launches` in one message of at most [`MAX_TERMINATION_MESSAGE`] bytes.
+/// Serializes `launches` into one message of at most [`MAX_TERMINATION_MESSAGE`] bytes.
 ///
-/// When they do not fit, first the texts go (to 100 bytes, then 40, then none), then what no verdict needs (the spread of
-/// step times, the first validation and, of the newest, metrics other than the loss), then the oldest launches.
+/// When they do not fit, first the messages are shortened (to 100 bytes, then 40, then none), then the values that no
+/// verdict needs are omitted (the spread of step times, the first validation and, of the newest, metrics other than the
+/// loss), then the oldest launches.
+///
+/// ```
+/// use pawl_contract::exit::Outcome;
+/// use pawl_contract::report::{LaunchResult, fold, unfold};
+///
+/// let launches = vec![LaunchResult::bare("compile-p0-a-0badcafe", Outcome::Done)];
+/// assert_eq!(unfold(&fold(&launches))?.launches, launches);
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 pub fn fold(launches: &[LaunchResult]) -> String {
     let mut launches: Vec<LaunchResult> = launches.iter().map(bounded).collect();
     let fits = |text: &String| text.len() <= MAX_TERMINATION_MESSAGE;
@@ -116,17 +126,17 @@ pub fn fold(launches: &[LaunchResult]) -> String {
         validation.iter_mut().for_each(|validation| validation.retain(|name| name == "loss"));
     }
     let launches = objects(&launches);
-    // One more is dropped in each turn; the last turn has none left and fits.
+    // Each iteration omits one more launch; a message without launches fits.
     (0..=launches.len())
         .map(|dropped| text(&launches[dropped..], u32::try_from(dropped).unwrap_or(u32::MAX)))
         .find(fits)
         .unwrap_or_default()
 }
 
-/// Reads what [`fold`] wrote.
+/// Reads a message of [`fold`].
 ///
 /// # Errors
-/// The text is something else: a container that died on its own may leave any message.
+/// The text is not such a message: a container that did not reach the end of the agent may leave any text.
 pub fn unfold(text: &str) -> Result<Folded, serde_json::Error> {
     let message: Message = serde_json::from_str(text)?;
     Ok(Folded { launches: message.pawl.read()?, dropped: message.dropped })

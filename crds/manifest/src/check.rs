@@ -116,7 +116,7 @@ impl Checker {
                     &format!("{path}[{i}]{dot}{key}"),
                     value.to_string(),
                     format!("is already in {path}[{first}]"),
-                    if key.is_empty() { "remove one of them" } else { "give each its own" },
+                    if key.is_empty() { "remove one of them" } else { "choose a unique name" },
                 );
             }
         }
@@ -162,7 +162,7 @@ impl Checker {
 
     fn integer(&mut self, number: &serde_json::Number, schema: &Value, path: &str) {
         let Some(value) = number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from)) else {
-            return self.refuse(path, number.to_string(), "is not a whole number", "round it");
+            return self.refuse(path, number.to_string(), "is not an integer", "round it");
         };
         let bound = |key: &str| schema[key].as_i64().or_else(|| schema[key].as_f64().map(|f| f as i64)).map(i128::from);
         match (bound("minimum"), bound("maximum")) {
@@ -207,7 +207,7 @@ impl Checker {
                 }
                 None => "write text".to_owned(),
             },
-            (_, "integer") => "write a whole number".to_owned(),
+            (_, "integer") => "write an integer".to_owned(),
             (_, "number") => "write a number".to_owned(),
             (_, "boolean") => "write true or false".to_owned(),
             (_, "array") => "write a list".to_owned(),

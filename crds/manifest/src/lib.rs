@@ -4,6 +4,8 @@
 //! crate and the API server reject the same manifests; messages about pod template fields and unknown fields are more
 //! precise here.
 
+#![warn(clippy::missing_errors_doc)]
+
 mod check;
 mod crd;
 mod tree;

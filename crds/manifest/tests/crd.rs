@@ -14,7 +14,7 @@ fn schema() -> Value {
 }
 
 #[test]
-fn the_file_is_what_the_types_say() {
+fn the_generated_file_is_up_to_date() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../trainingjobs.yaml");
     let same = std::fs::read_to_string(&file).is_ok_and(|text| text == pawl_manifest::crd());
     assert!(same, "{} is out of date: cargo run -- crd > crds/trainingjobs.yaml", file.display());
@@ -123,7 +123,7 @@ fn typed(text: &str) -> Option<TrainingJob> {
 }
 
 #[test]
-fn rules_refuse_what_validation_refuses() {
+fn rules_reject_only_manifests_that_validation_rejects() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
     let (mut by_rule, mut seen) = (0, 0);
     for file in std::fs::read_dir(folder.join("tests/broken")).unwrap().map(|f| f.unwrap().path()) {
@@ -152,7 +152,7 @@ fn rules_admit_the_examples() {
 }
 
 #[test]
-fn what_a_job_trains_and_on_what_cannot_change() {
+fn workload_and_gpu_resource_are_immutable() {
     let text = "
 apiVersion: pawl.dev/v1alpha1
 kind: TrainingJob
@@ -166,6 +166,6 @@ spec: {workload: {name: ups}}
         let mut found = Vec::new();
         refusals(&schema(), &new, &old, &mut found);
         assert_eq!(found.len(), 1, "{found:?}");
-        assert!(found[0].contains(value) && found[0].contains("make a new job"), "{}", found[0]);
+        assert!(found[0].contains(value) && found[0].contains("create a new TrainingJob"), "{}", found[0]);
     }
 }

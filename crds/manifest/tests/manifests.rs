@@ -33,7 +33,7 @@ fn each_broken_manifest_gives_its_one_error() {
 }
 
 #[test]
-fn all_that_is_wrong_is_told_at_once_in_the_order_of_the_file() {
+fn all_errors_are_reported_in_the_order_of_the_file() {
     let text = r#"{"apiVersion": "pawl.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": "job"},
  "spec": {"workload": {"name": "ups"},
   "settings": {"precision": "fp8", "batchPerGpu": 0},

@@ -10,7 +10,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use std::path::PathBuf;
 
-/// Trains a model, keeping only the optimizations that measurably hold.
+/// Measures the optimizations of a training job one by one, and trains with the accepted ones.
 #[derive(Debug, Parser)]
 #[command(name = "pawl", version, after_help = crate::exit::HELP, max_term_width = 100)]
 pub struct Arguments {
@@ -26,7 +26,7 @@ pub enum Command {
     ///
     /// All state is kept in the state directory: to resume an interrupted or killed run, repeat the command.
     #[command(after_help = crate::exit::HELP)]
-    Run(Run),
+    Run(RunArgs),
     /// Check manifests, and print every problem as FILE:LINE:COLUMN.
     Validate {
         /// The manifests; - is standard input.
@@ -37,7 +37,7 @@ pub enum Command {
     Status {
         /// Job whose state is read.
         #[command(flatten)]
-        place: Place,
+        state: StateArgs,
         /// Output format.
         #[arg(long, value_enum, default_value = "table")]
         output: Output,
@@ -46,19 +46,19 @@ pub enum Command {
     Report {
         /// Job whose state is read.
         #[command(flatten)]
-        place: Place,
+        state: StateArgs,
         /// Output file; - is standard output. Default: report.html in the state directory.
         #[arg(short = 'o', long = "out", value_name = "PATH")]
         out: Option<PathBuf>,
     },
     /// Print what the trainer will run, without running it.
-    Plan(Plan),
+    Plan(PlanArgs),
     /// Manage the TrainingJobs of a cluster; `kubectl pawl` when a link named kubectl-pawl is in the PATH.
     #[cfg(feature = "cluster")]
-    Kubectl(kubectl::Arguments),
+    Kubectl(kubectl::KubectlArgs),
     /// Run the operator of a cluster until SIGTERM.
     #[cfg(feature = "cluster")]
-    Operator(operator::Operator),
+    Operator(operator::OperatorArgs),
     /// Not in this build: manage the TrainingJobs of a cluster.
     #[cfg(not(feature = "cluster"))]
     #[command(hide = true, disable_help_flag = true)]
@@ -76,7 +76,7 @@ pub enum Command {
     },
     /// Run the ranks of one pod (entry point of trainer pods).
     #[command(hide = true)]
-    Agent(agent::Agent),
+    Agent(agent::AgentArgs),
     /// Run as one rank, configured by the environment of the trainer contract.
     #[command(hide = true)]
     Trainer,
@@ -93,7 +93,7 @@ pub struct Absent {
 
 /// `pawl run`.
 #[derive(Debug, Args)]
-pub struct Run {
+pub struct RunArgs {
     /// The manifest; - is standard input.
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
@@ -114,7 +114,7 @@ pub struct Run {
 /// State to read: `--state DIR`, or the default directory of a manifest's job.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
-pub struct Place {
+pub struct StateArgs {
     /// The job's manifest: its default state directory is read.
     #[arg(value_name = "FILE")]
     pub file: Option<PathBuf>,
@@ -125,7 +125,7 @@ pub struct Place {
 
 /// `pawl plan`.
 #[derive(Debug, Args)]
-pub struct Plan {
+pub struct PlanArgs {
     /// The manifest; - is standard input.
     #[arg(value_name = "FILE")]
     pub file: PathBuf,

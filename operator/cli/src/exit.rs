@@ -1,6 +1,6 @@
 //! Exit codes, and the common way to exit with an error.
 
-use pawl_local::{RunError, Verdict};
+use pawl_local::{RunError, RunOutcome};
 use std::fmt::Display;
 use std::process::ExitCode;
 
@@ -29,12 +29,12 @@ pub const HELP: &str = "Exit codes:
   143  stopped by SIGTERM after a checkpoint; the same command resumes";
 
 /// The exit code of a run that ended.
-pub const fn of_verdict(verdict: Verdict) -> u8 {
-    match verdict {
-        Verdict::Complete => COMPLETE,
-        Verdict::Failed => FAILED,
-        Verdict::Degraded | Verdict::Suspended => NOT_AS_ASKED,
-        Verdict::Interrupted(signal) => signal.exit_status(),
+pub const fn of_outcome(outcome: RunOutcome) -> u8 {
+    match outcome {
+        RunOutcome::Complete => COMPLETE,
+        RunOutcome::Failed => FAILED,
+        RunOutcome::Degraded | RunOutcome::Suspended => NOT_AS_ASKED,
+        RunOutcome::Interrupted(signal) => signal.exit_status(),
     }
 }
 

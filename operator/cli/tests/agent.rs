@@ -107,7 +107,7 @@ impl Pod {
         self.start().wait_with_output().unwrap()
     }
 
-    fn last_words(&self) -> String {
+    fn termination_message(&self) -> String {
         std::fs::read_to_string(self.path("end")).unwrap()
     }
 
@@ -150,7 +150,7 @@ fn the_built_in_trainer_trains_where_only_a_pods_volumes_can_be_written() {
     let pod = Pod::new(&plan);
     let output = pod.run();
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
-    let folded = unfold(&pod.last_words()).unwrap();
+    let folded = unfold(&pod.termination_message()).unwrap();
     let launch = &folded.launches[0];
     assert_eq!((launch.measured.items, launch.checkpoint.as_ref().map(|checkpoint| checkpoint.items)), (20, Some(20)));
     assert!(std::fs::read_dir(pod.path("checkpoints/job")).unwrap().count() > 0);
@@ -161,20 +161,20 @@ fn the_built_in_trainer_trains_where_only_a_pods_volumes_can_be_written() {
 }
 
 #[test]
-fn the_rank_that_fails_first_decides_and_every_line_says_whose_it_is() {
+fn the_first_failed_rank_determines_the_outcome_and_every_line_has_its_rank() {
     let script = r#"echo "hello from $RANK"; echo "threads $OMP_NUM_THREADS $RAYON_NUM_THREADS" >&2
-        until [ -e ../said-0 ] && [ -e ../said-1 ]; do touch ../said-$RANK; sleep 0.02; done
+        until [ -e ../ready-0 ] && [ -e ../ready-1 ]; do touch ../ready-$RANK; sleep 0.02; done
         if [ $RANK = 1 ]; then report OutOfMemory "too big"; printf 'last word'; exit 10; fi
         while :; do sleep 0.05; done"#;
     let pod = Pod::new(&plan(1, 2, script)).with("RAYON_NUM_THREADS", "7");
     let output = pod.run();
     assert_eq!(output.status.code(), Some(10));
-    let folded = unfold(&pod.last_words()).unwrap();
+    let folded = unfold(&pod.termination_message()).unwrap();
     assert_eq!((folded.launches.len(), &*folded.launches[0].message), (1, "rank 1: too big"));
 
     let threads = std::thread::available_parallelism().unwrap().get().div_euclid(2).max(1);
-    let mut said = lines(&output.stdout);
-    said.sort_unstable();
+    let mut printed = lines(&output.stdout);
+    printed.sort_unstable();
     let expected = [
         "[rank 0] hello from 0".to_owned(),
         format!("[rank 0] threads {threads} 7"),
@@ -182,7 +182,7 @@ fn the_rank_that_fails_first_decides_and_every_line_says_whose_it_is() {
         "[rank 1] last word".to_owned(),
         format!("[rank 1] threads {threads} 7"),
     ];
-    assert_eq!(said, expected);
+    assert_eq!(printed, expected);
     let logged: Vec<Value> =
         lines(&output.stderr).into_iter().map(|line| serde_json::from_str(line).unwrap()).collect();
     let ended = logged.iter().find(|line| line["outcome"] == "OutOfMemory").unwrap();
@@ -202,7 +202,7 @@ fn however_often_it_is_asked_to_stop_the_ranks_may_finish_their_checkpoint() {
         std::thread::sleep(Duration::from_millis(100));
     }
     assert_eq!(agent.wait_with_output().unwrap().status.code(), Some(30));
-    let folded = unfold(&pod.last_words()).unwrap();
+    let folded = unfold(&pod.termination_message()).unwrap();
     assert_eq!(folded.launches[0].message, "rank 0: after a checkpoint");
 }
 
@@ -210,18 +210,18 @@ fn however_often_it_is_asked_to_stop_the_ranks_may_finish_their_checkpoint() {
 fn a_pod_whose_peers_do_not_come_gives_its_devices_back() {
     let mut plan = plan(2, 1, "report Done ''");
     plan["gatherSeconds"] = json!(1.0);
-    // A name without an address, as long as the other pod is not there; and a port on which nobody answers.
-    for (index, address, said) in [
+    // A name without an address, as long as the other pod is not there; and a port without a listener.
+    for (index, address, message) in [
         (0, format!("127.0.0.1:{}", free_port()), "no connection from agent 1 within 1 s"),
         (1, format!("127.0.0.1:{}", free_port()), "was not reached within 1 s"),
         (1, "job-1-0.pawl-trainers.invalid:9471".to_owned(), "was not reached within 1 s"),
     ] {
         let pod = Pod::of_gang(&plan, index, &address);
-        let begun = Instant::now();
+        let start = Instant::now();
         let output = pod.run();
         assert_eq!(output.status.code(), Some(40), "{}", String::from_utf8_lossy(&output.stderr));
-        assert!(pod.last_words().contains(said), "{}", pod.last_words());
-        assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+        assert!(pod.termination_message().contains(message), "{}", pod.termination_message());
+        assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
     }
 }
 
@@ -234,10 +234,10 @@ fn a_pod_that_waits_for_its_peers_stops_when_asked() {
             Pod::of_gang(&plan, index, &format!("127.0.0.1:{port}")).with("PAWL_HTTP_PORT", &free_port().to_string());
         let agent = pod.start();
         pod.appears("work/attempt.json");
-        let begun = Instant::now();
+        let start = Instant::now();
         terminate(&agent);
         assert_eq!(agent.wait_with_output().unwrap().status.code(), Some(30));
-        assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+        assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
     }
 }
 
@@ -259,22 +259,22 @@ fn two_pods_are_one_gang_and_end_alike() {
     for (agent, pod) in agents.into_iter().zip(&pods) {
         assert_eq!(agent.wait_with_output().unwrap().status.code(), Some(12), "pod {}", pod.index);
     }
-    assert_eq!(unfold(&pods[0].last_words()).unwrap().launches.len(), 1);
-    assert!(pods[1].last_words().starts_with("rank 1: exit code 12"), "{}", pods[1].last_words());
+    assert_eq!(unfold(&pods[0].termination_message()).unwrap().launches.len(), 1);
+    assert!(pods[1].termination_message().starts_with("rank 1: exit code 12"), "{}", pods[1].termination_message());
 }
 
 #[test]
-fn what_a_pod_cannot_run_is_said_in_its_last_words() {
+fn an_invalid_plan_is_reported_in_the_termination_message() {
     let mut wrong = plan(1, 1, "");
     wrong["contract"] = json!(2);
-    for (plan, code, said) in [(wrong, 21, "contract 2"), (json!({"rubbish": 1}), 21, "plan.json: missing field")] {
+    for (plan, code, message) in [(wrong, 21, "contract 2"), (json!({"rubbish": 1}), 21, "plan.json: missing field")] {
         let pod = Pod::new(&plan);
         let output = pod.run();
         assert_eq!(output.status.code(), Some(code));
-        assert!(pod.last_words().contains(said), "{}", pod.last_words());
+        assert!(pod.termination_message().contains(message), "{}", pod.termination_message());
     }
     let pod = Pod::new(&plan(1, 1, "")).with("PAWL_WORK_DIR", "/proc/none");
     assert_eq!(pod.run().status.code(), Some(1));
-    assert!(pod.last_words().contains("/proc/none"), "{}", pod.last_words());
+    assert!(pod.termination_message().contains("/proc/none"), "{}", pod.termination_message());
     assert!(!Path::new("/proc/none").exists());
 }

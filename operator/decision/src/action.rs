@@ -1,69 +1,69 @@
-//! What a decision asks the shell to do.
+//! Decisions: the status to write, the actions to take, the events to emit.
 
 use pawl_api::TrainingJobStatus;
 use pawl_api::status::StopCause;
 use pawl_contract::plan::AttemptPlan;
 use std::time::Duration;
 
-/// The outcome of [`crate::decide`]. [`Decision::carry_out`] does what it says, in the order of the
+/// The result of [`crate::decide`]. [`Decision::carry_out`] carries it out in the order of the
 /// [protocol](crate::protocol): the status, the actions, the events.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
-    /// The status to write, when it differs, before anything is done: it says what will be done.
+    /// The status to write before any action, if it differs from the current one: it contains the intended actions.
     pub status: TrainingJobStatus,
-    /// What to do, in order, after the status was written. Each is idempotent.
+    /// The actions, in order, to take after the status was written. Each is idempotent.
     pub actions: Vec<Action>,
-    /// What to report to people, last.
+    /// The events, to be emitted last.
     pub events: Vec<Event>,
-    /// When to decide again even if nothing changes.
+    /// Time after which to decide again even if nothing changes; `None`: only after a change.
     pub requeue_after: Option<Duration>,
 }
 
-/// Something to do. Doing it twice is the same as doing it once.
+/// An idempotent action on an attempt.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Make the attempt exist.
+    /// Create the attempt, unless it exists.
     Start {
-        /// What it runs.
+        /// Its plan.
         plan: AttemptPlan,
-        /// Hash of the plan, kept with the attempt: [`crate::observed::AttemptFacts::plan_hash`].
+        /// Hash of the plan, stored with the attempt: [`crate::observed::AttemptFacts::plan_hash`].
         plan_hash: String,
     },
-    /// End the attempt.
+    /// Stop the attempt.
     Stop {
         /// Name of the attempt.
         attempt: String,
-        /// Let its ranks end in their own time: a training launch writes a checkpoint first.
+        /// Whether the ranks get their full grace period: a training launch writes a checkpoint first.
         checkpoint: bool,
-        /// Why. After [`StopCause::GangBroken`] only the ranks that are left are stopped: what the others reported
-        /// stays where it is until the attempt is released.
+        /// Why. After [`StopCause::GangBroken`] only the remaining ranks are stopped: the reports of the others are kept
+        /// until the attempt is released.
         cause: StopCause,
     },
-    /// Remove what is left of an attempt that ended and whose results are in the status.
+    /// Delete the objects of an attempt that has ended and whose results are in the status.
     Release {
         /// Name of the attempt.
         attempt: String,
     },
 }
 
-/// Something to tell people: a Kubernetes event, a line of `pawl run`.
+/// An event for the user: a Kubernetes event, or a line in the output of `pawl run`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Whether it needs attention.
+    /// Whether it requires attention.
     pub kind: EventKind,
-    /// Why, in one CamelCase word.
+    /// Reason, in one CamelCase word.
     pub reason: String,
     /// What happened, with metric, value and threshold.
     pub message: String,
-    /// The phase it is about, if one.
+    /// The phase that it concerns, if any.
     pub phase: Option<String>,
 }
 
-/// Whether an event needs attention.
+/// Whether an event requires attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
-    /// As planned.
+    /// Normal operation.
     Normal,
-    /// Look at it.
+    /// It requires attention.
     Warning,
 }

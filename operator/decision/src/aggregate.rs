@@ -1,4 +1,4 @@
-//! What several launches of the same settings measured together.
+//! Aggregates the measurements of several launches with the same settings.
 
 use crate::gates::speed::median;
 use pawl_api::status::LaunchStatus;
@@ -6,15 +6,15 @@ use pawl_contract::decimal::Decimal;
 use pawl_contract::measured::Measured;
 use pawl_contract::plan::LaunchKind;
 
-/// The median of the rates and shares of the launches that measured speed, and the largest memory of all. What has no
-/// meaning for several launches together (steps, items, losses, validation) is absent.
+/// The median of the rates and shares of the Measure launches, and the maximum memory of all launches. Values that cannot be
+/// aggregated (steps, items, losses, validation) are absent.
 pub(crate) fn together<'a>(launches: impl Iterator<Item = &'a LaunchStatus>) -> Measured<Decimal> {
     let launches: Vec<&LaunchStatus> = launches.collect();
     let middle = |number: fn(&Measured<Decimal>) -> Option<&Decimal>| {
         let speeds = launches.iter().filter(|launch| launch.kind == LaunchKind::Measure);
         median(speeds.filter_map(|launch| number(&launch.measured)).map(Decimal::value)).and_then(Decimal::from_f64)
     };
-    // A check runs nothing: whatever it reports is no peak.
+    // A preflight allocates nothing: its report has no valid peak.
     let ran = launches.iter().filter(|launch| launch.kind != LaunchKind::Preflight);
     Measured {
         items_per_second: middle(|measured| measured.items_per_second.as_ref()),

@@ -1,27 +1,27 @@
-//! The attempt under way: adopted, watched, ended, stopped, started. There is never more than one alive.
+//! The current attempt: adopts, observes, stops and starts it. At most one attempt is alive.
 //!
-//! The number of the attempt advances only when the one before was positively seen to have ended. Until then whatever
-//! is started bears the same name, and names are unique: however late or incomplete the observations are, two
-//! attempts cannot be alive.
+//! The number of the attempt is incremented only after the previous one was observed to have ended. Until then every start
+//! uses the same name, and names are unique: however late or incomplete the observations are, two attempts cannot be alive
+//! at the same time.
 
 use crate::action::{Action, Decision};
 use crate::draft::Draft;
 use crate::fingerprint::fingerprint;
-use crate::fold::speaks;
+use crate::fold::require_evidence;
 use crate::launch::Work;
 use crate::lifecycle::leave_queue;
 use crate::observed::{AttemptFacts, AttemptState, Ending, Leaving, Observed};
 use crate::reason::Reason;
-use crate::retry::{Missing, after, time};
+use crate::retry::{MissingEvidence, after, time};
 use crate::step::Next;
 use jiff::Timestamp;
 use pawl_api::status::{AttemptStatus, Purpose, StopCause};
 
-/// A queue that takes longer than this is reported, seconds.
+/// An attempt that waits longer than this in its queue is reported as queued, seconds.
 const QUEUED: u64 = 2;
 
 impl Draft<'_> {
-    /// Whether an attempt was seen and not yet seen to end.
+    /// Whether an attempt was observed and has not been observed to end.
     pub fn draining(&self) -> bool {
         self.status.attempt.as_ref().is_some_and(|attempt| attempt.seen)
     }
@@ -31,14 +31,14 @@ impl Draft<'_> {
     }
 }
 
-/// What is known of an attempt. Seen twice, the one that ended counts: that is for ever.
+/// The observations of an attempt. Of several, the one that reports the end is used, because it is final.
 fn facts_of<'a>(observed: &'a Observed, name: &str) -> Option<&'a AttemptFacts> {
     let ended = |facts: &&AttemptFacts| matches!(facts.state, AttemptState::Ended(_));
     let mut all = observed.attempts.iter().filter(|facts| facts.name == name);
     all.clone().find(ended).or_else(|| all.next())
 }
 
-fn described(work: &Work, name: String, plan_hash: String, started: String) -> AttemptStatus {
+fn attempt_status(work: &Work, name: String, plan_hash: String, started: String) -> AttemptStatus {
     AttemptStatus {
         name,
         purpose: work.purpose,
@@ -55,8 +55,8 @@ fn described(work: &Work, name: String, plan_hash: String, started: String) -> A
     }
 }
 
-/// An attempt that exists although the status does not name it: the status was restored from an older copy, for it is
-/// written before an attempt is started. It is taken over if it does what is wanted, else it is stopped.
+/// Adopts an attempt that exists although the status does not name it: the status must have been restored from an older
+/// copy, because it is written before an attempt is started. The attempt is stopped unless its plan is the desired one.
 pub(crate) fn adopt(draft: &mut Draft<'_>, observed: &Observed, next: &Next) -> bool {
     if draft.status.attempt.is_some() {
         return false;
@@ -68,11 +68,11 @@ pub(crate) fn adopt(draft: &mut Draft<'_>, observed: &Observed, next: &Next) -> 
     let wanted = match next {
         Next::Run(work) if fingerprint(&draft.attempt_plan(&name, work), 16) == facts.plan_hash => {
             let resumes = draft.newest_checkpoint();
-            Some(AttemptStatus { resumes, ..described(work, name.clone(), facts.plan_hash.clone(), started.clone()) })
+            Some(AttemptStatus { resumes, ..attempt_status(work, name.clone(), facts.plan_hash.clone(), started.clone()) })
         }
         Next::Run(_) | Next::Drain | Next::Idle(_) => None,
     };
-    let stranger = || AttemptStatus {
+    let unknown = || AttemptStatus {
         name,
         plan_hash: facts.plan_hash.clone(),
         started,
@@ -80,16 +80,16 @@ pub(crate) fn adopt(draft: &mut Draft<'_>, observed: &Observed, next: &Next) -> 
         ..AttemptStatus::default()
     };
     draft.status.attempts = number;
-    draft.status.attempt = Some(AttemptStatus { seen: true, ..wanted.unwrap_or_else(stranger) });
+    draft.status.attempt = Some(AttemptStatus { seen: true, ..wanted.unwrap_or_else(unknown) });
     true
 }
 
-/// Facts of the attempt under way.
+/// Observations of the current attempt.
 pub(crate) fn current<'a>(draft: &Draft<'_>, observed: &'a Observed) -> Option<&'a AttemptFacts> {
     facts_of(observed, &draft.status.attempt.as_ref()?.name)
 }
 
-/// Sees that the attempt is there, overdue, ended or gone. `true` when there is no attempt to wait for any more.
+/// Updates the status from the observed state of the attempt. `true` when the attempt has ended or was lost.
 pub(crate) fn watch(draft: &mut Draft<'_>, observed: &Observed, next: &Next) -> bool {
     let Some(facts) = current(draft, observed) else { return vanished(draft) };
     if facts.state != AttemptState::Queued {
@@ -107,7 +107,7 @@ pub(crate) fn watch(draft: &mut Draft<'_>, observed: &Observed, next: &Next) -> 
             false
         }
         AttemptState::Leaving(Leaving::Preempted) => {
-            // Stopping what is left of a broken gang is not enough: its queue would run the whole gang again.
+            // Stopping the remaining pods of a broken gang is not enough: Kueue would run the whole gang again.
             if matches!(attempt.stop, None | Some(StopCause::GangBroken)) {
                 attempt.stop = Some(StopCause::Preempted);
             }
@@ -126,7 +126,7 @@ pub(crate) fn watch(draft: &mut Draft<'_>, observed: &Observed, next: &Next) -> 
         AttemptState::Running | AttemptState::Leaving(Leaving::Draining) => false,
         AttemptState::Ended(ending) => {
             if *ending == Ending::Preempted && matches!(attempt.stop, None | Some(StopCause::Preempted)) {
-                let message = format!("{}: preempted by its queue; it runs again in its turn", attempt.name);
+                let message = format!("{}: preempted by Kueue; requeued", attempt.name);
                 draft.normal(Reason::Preempted, message, None);
             }
             if let Some(failure) = failure(draft, facts, ending, next) {
@@ -138,13 +138,13 @@ pub(crate) fn watch(draft: &mut Draft<'_>, observed: &Observed, next: &Next) -> 
     }
 }
 
-/// When an attempt that its queue holds back is said to wait: a queue with room lets it go at once.
+/// Time from which an attempt is reported as queued: a queue with free quota admits it immediately.
 pub(crate) fn queued_until(attempt: &AttemptStatus) -> Option<Timestamp> {
     time(&attempt.started).map(|started| after(started, QUEUED))
 }
 
-/// The attempt was seen and is gone: it was lost, and is made again under its name. One that its queue preempted and that
-/// was removed for that is no failure.
+/// The attempt was observed and no longer exists: it was lost, and is created again under its name. An attempt that was
+/// deleted because Kueue preempted it does not count as a failure.
 fn vanished(draft: &mut Draft<'_>) -> bool {
     if !draft.draining() {
         return false;
@@ -153,18 +153,18 @@ fn vanished(draft: &mut Draft<'_>) -> bool {
     let Some(attempt) = draft.status.attempt.as_mut() else { return false };
     attempt.seen = false;
     let stopped = attempt.stop.take();
-    let message = format!("attempt {} went away", attempt.name);
+    let message = format!("attempt {} no longer exists", attempt.name);
     match stopped {
         Some(StopCause::NotWanted) => {}
         Some(StopCause::Preempted) => draft.normal(Reason::Preempted, message, None),
         Some(StopCause::SchedulingTimeout | StopCause::GangBroken) | None => {
-            count(draft, &Missing { taken: true, ..Missing::because(message) });
+            count(draft, &MissingEvidence { ranks_lost: true, ..MissingEvidence::because(message) });
         }
     }
     true
 }
 
-fn count(draft: &mut Draft<'_>, missing: &Missing) {
+fn count(draft: &mut Draft<'_>, missing: &MissingEvidence) {
     let Some(attempt) = &draft.status.attempt else { return };
     let (trial, purpose) = (attempt.trial.clone(), attempt.purpose);
     draft.count_failure(&trial, missing);
@@ -173,10 +173,10 @@ fn count(draft: &mut Draft<'_>, missing: &Missing) {
     }
 }
 
-/// What the infrastructure did to an attempt that ended without all that is still wanted of it.
-fn failure(draft: &Draft<'_>, facts: &AttemptFacts, ending: &Ending, next: &Next) -> Option<Missing> {
+/// The infrastructure failure of an attempt that ended before all desired launches had results.
+fn failure(draft: &Draft<'_>, facts: &AttemptFacts, ending: &Ending, next: &Next) -> Option<MissingEvidence> {
     let attempt = draft.status.attempt.as_ref()?;
-    let missing = |message: String| Some(Missing::because(message));
+    let missing = |message: String| Some(MissingEvidence::because(message));
     match attempt.stop {
         Some(StopCause::SchedulingTimeout) => {
             let limit = draft.spec.lifecycle.scheduling_timeout.as_str();
@@ -184,7 +184,7 @@ fn failure(draft: &Draft<'_>, facts: &AttemptFacts, ending: &Ending, next: &Next
                 Ending::Lost(message) => format!(": {message}"),
                 Ending::Completed | Ending::Stopped | Ending::Preempted => String::new(),
             };
-            return missing(format!("not all ranks ran within lifecycle.schedulingTimeout {limit}{why}"));
+            return missing(format!("not all ranks were running within lifecycle.schedulingTimeout {limit}{why}"));
         }
         Some(StopCause::NotWanted) => return None,
         Some(StopCause::Preempted | StopCause::GangBroken) | None => {}
@@ -193,29 +193,29 @@ fn failure(draft: &Draft<'_>, facts: &AttemptFacts, ending: &Ending, next: &Next
     let mut open = work.launches.iter().filter(|launch| attempt.launches.contains(&launch.plan.launch)).peekable();
     let first = open.peek()?.plan.launch.clone();
     let result = |name: &str| facts.results.iter().find(|result| result.launch == name);
-    let said = open.find_map(|launch| speaks(draft.spec, launch, result(&launch.plan.launch)?).err());
-    match (ending, said) {
+    let failed = open.find_map(|launch| require_evidence(draft.spec, launch, result(&launch.plan.launch)?).err());
+    match (ending, failed) {
         (Ending::Stopped | Ending::Preempted, _) => None,
-        (Ending::Completed, Some(said)) => Some(said),
-        (Ending::Lost(_), Some(said)) => Some(Missing { taken: true, ..said }),
+        (Ending::Completed, Some(failed)) => Some(failed),
+        (Ending::Lost(_), Some(failed)) => Some(MissingEvidence { ranks_lost: true, ..failed }),
         (Ending::Lost(message), None) => {
             let message = format!("attempt {} was lost: {message}", attempt.name);
-            Some(Missing { taken: true, ..Missing::because(message) })
+            Some(MissingEvidence { ranks_lost: true, ..MissingEvidence::because(message) })
         }
         (Ending::Completed, None) => missing(format!("attempt {} ended without a report of {first}", attempt.name)),
     }
 }
 
-/// Asks for what is next: starts, stops, waits.
+/// The actions that lead to the desired state: starts and stops attempts, or none while waiting.
 pub(crate) fn schedule(draft: &mut Draft<'_>, observed: &Observed, next: &Next) -> Vec<Action> {
     let mut actions = Vec::new();
     let own = draft.status.attempt.as_ref().map(|attempt| attempt.name.clone());
-    let strangers = observed
+    let others = observed
         .attempts
         .iter()
         .filter(|facts| !matches!(facts.state, AttemptState::Ended(_)) && Some(&facts.name) != own.as_ref());
     let stopped = |facts: &AttemptFacts| stop(&facts.name, Purpose::default(), StopCause::NotWanted);
-    actions.extend(strangers.map(stopped));
+    actions.extend(others.map(stopped));
     let blocked = !actions.is_empty();
     match next {
         Next::Run(work) => {
@@ -230,13 +230,13 @@ pub(crate) fn schedule(draft: &mut Draft<'_>, observed: &Observed, next: &Next) 
     actions
 }
 
-/// Stops the attempt unless it will do all that is wanted.
+/// Stops the attempt unless it runs all desired launches.
 fn keep_or_stop(draft: &mut Draft<'_>, observed: &Observed, work: Option<&Work>) -> Option<Action> {
     let facts_hash = current(draft, observed).map(|facts| facts.plan_hash.clone());
     let attempt = draft.status.attempt.as_mut()?;
-    let promised = |name: &String| attempt.launches.contains(name) && !attempt.folded.contains(name);
-    let covers = work.is_some_and(|work| work.launches.iter().all(|launch| promised(&launch.plan.launch)));
-    // A launch that failed leaves its attempt to end by itself: stopping it would hide how it ended.
+    let outstanding = |name: &String| attempt.launches.contains(name) && !attempt.folded.contains(name);
+    let covers = work.is_some_and(|work| work.launches.iter().all(|launch| outstanding(&launch.plan.launch)));
+    // After a failed launch the attempt ends by itself: stopping it would hide how it ended.
     let ending = work.is_some_and(|work| {
         work.trial == attempt.trial && work.launches.iter().all(|launch| attempt.launches.contains(&launch.plan.launch))
     });
@@ -252,12 +252,12 @@ fn keep_or_stop(draft: &mut Draft<'_>, observed: &Observed, work: Option<&Work>)
 }
 
 fn stop(attempt: &str, purpose: Purpose, cause: StopCause) -> Action {
-    // The cluster has begun to end such a gang: the time that it gave its ranks is not cut short.
+    // The cluster is already terminating such a gang: its grace period is not shortened.
     let already_ending = matches!(cause, StopCause::Preempted | StopCause::GangBroken);
     Action::Stop { attempt: attempt.to_owned(), checkpoint: purpose == Purpose::Train || already_ending, cause }
 }
 
-/// Starts an attempt under the next number, or again under that of one that was never seen.
+/// Starts an attempt under the next number, or again under the number of one that was never observed.
 fn start(draft: &mut Draft<'_>, work: &Work) -> Option<Action> {
     let number = match &draft.status.attempt {
         Some(_) => draft.status.attempts,
@@ -271,7 +271,7 @@ fn start(draft: &mut Draft<'_>, work: &Work) -> Option<Action> {
     if !known {
         draft.status.attempts = number;
         let resumes = draft.resumes(&name);
-        let new = described(work, name.clone(), plan_hash.clone(), draft.now.to_string());
+        let new = attempt_status(work, name.clone(), plan_hash.clone(), draft.now.to_string());
         draft.status.attempt = Some(AttemptStatus { resumes, ..new });
         let about = work.phase.as_deref().map(|phase| format!(" for phase {phase}")).unwrap_or_default();
         let message = format!("{name}: {}{about}, {} launches", work.purpose, work.launches.len());
@@ -283,7 +283,7 @@ fn start(draft: &mut Draft<'_>, work: &Work) -> Option<Action> {
     Some(Action::Start { plan, plan_hash })
 }
 
-/// Removes what ended before the status that was given was written.
+/// Releases the attempts that had ended before the status `before` was written.
 pub(crate) fn release(decision: &mut Decision, before: &pawl_api::TrainingJobStatus, job: &str, observed: &Observed) {
     for facts in &observed.attempts {
         let number =

@@ -6,7 +6,7 @@ use crate::draft::{Draft, bounded};
 use crate::fingerprint::fingerprint;
 use crate::gates::{Subject, Verdict, judge, quality, speed};
 use crate::goal;
-use crate::launch::Target;
+use crate::launch::EvidenceTarget;
 use crate::reason::Reason;
 use crate::revert::{Blame, responsible, revert};
 use crate::revision::{accepted, judged_fold};
@@ -17,13 +17,13 @@ use pawl_api::status::{BundleStatus, LaunchStatus, PhaseState};
 use pawl_contract::plan::LaunchKind;
 use serde_json::json;
 
-/// Hash of the settings in effect now and of the bundle's input: launches of others have other names.
+/// Hash of the settings in effect and of the bundle's input; a part of the names of its launches.
 pub(crate) fn input(draft: &Draft<'_>) -> String {
     let input = draft.status.bundle.as_ref().map(|bundle| bundle.input_hash.as_str());
     fingerprint(&json!([input, draft.effective()]), 4)
 }
 
-/// The trial of the settings in effect now.
+/// The trial of the settings in effect.
 fn trial(draft: &Draft<'_>) -> Trial {
     Trial::Bundle { input: input(draft) }
 }
@@ -35,15 +35,15 @@ impl Draft<'_> {
     }
 }
 
-/// Whether there is something to judge together: several accepted phases, or one and a gate.
+/// Whether the bundle must be evaluated: several phases are accepted, or one and a gate is set.
 fn needed(draft: &Draft<'_>) -> bool {
     let gated = draft.spec.gates != Gates::default();
     let count = draft.accepted_names().len();
     count > 1 || count == 1 && gated
 }
 
-/// Hash of what the bundle's verdict depends on. What was reverted after its own trial still counts, so that such a
-/// revert does not ask for the bundle again.
+/// Hash of all inputs of the bundle's verdict. Phases that were reverted after their own trial are included, so that such a
+/// revert does not repeat the evaluation of the bundle.
 fn input_hash(draft: &Draft<'_>) -> String {
     let spec = draft.spec;
     let judged = judged_fold(spec, &draft.status, |_, phase| accepted(phase) || phase.held);
@@ -52,7 +52,7 @@ fn input_hash(draft: &Draft<'_>) -> String {
     fingerprint(&json!([spec.workload, trainer, spec.settings, spec.seeds, gates, judged]), 12)
 }
 
-/// Whether the bundle is under judgement; opens it when its input is new.
+/// Whether the bundle is being evaluated; opens its trial when its input has changed.
 pub(crate) fn open(draft: &mut Draft<'_>) -> bool {
     let touched = draft.status.phases.iter().any(|phase| accepted(phase) || phase.held);
     if !touched {
@@ -75,8 +75,8 @@ pub(crate) fn open(draft: &mut Draft<'_>) -> bool {
     draft.status.bundle.as_ref().is_some_and(|bundle| !bundle.state.is_final())
 }
 
-/// What was measured already. One accepted phase on the baseline is the bundle. Of several, what the last one was judged
-/// with are the settings in effect, and quality is always judged against the baseline: only speed is measured anew.
+/// Existing evidence about the bundle. A single accepted phase on the baseline is the bundle itself. Of several, the quality
+/// launches of the last one used the settings in effect and are compared with the baseline: only speed is measured again.
 fn own_evidence(draft: &Draft<'_>) -> Vec<LaunchStatus> {
     let phases = draft.status.phases.iter().filter(|phase| accepted(phase));
     let launches: Vec<LaunchStatus> = phases.clone().flat_map(|phase| phase.launches.clone()).collect();
@@ -84,7 +84,7 @@ fn own_evidence(draft: &Draft<'_>) -> Vec<LaunchStatus> {
         return launches;
     }
     let settings = (draft.spec.settings.clone(), draft.effective());
-    let comparison = Comparison::new(draft, (trial(draft), Target::Bundle), settings, &launches);
+    let comparison = Comparison::new(draft, (trial(draft), EvidenceTarget::Bundle), settings, &launches);
     let fits = |launch: &&LaunchStatus| {
         launch.kind == LaunchKind::Quality
             && comparison.find(launch.kind, launch.arm, launch.pair).is_some_and(|found| std::ptr::eq(found, *launch))
@@ -92,7 +92,7 @@ fn own_evidence(draft: &Draft<'_>) -> Vec<LaunchStatus> {
     launches.iter().filter(fits).cloned().collect()
 }
 
-/// Judges the bundle.
+/// Evaluates the bundle.
 pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
     if !open(draft) {
         return Step::Pass;
@@ -102,7 +102,7 @@ pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
     }
     let evidence = draft.bundle_launches().to_vec();
     let settings = (draft.spec.settings.clone(), draft.effective());
-    let comparison = Comparison::new(draft, (trial(draft), Target::Bundle), settings, &evidence);
+    let comparison = Comparison::new(draft, (trial(draft), EvidenceTarget::Bundle), settings, &evidence);
     let subject = Subject { comparison, phase: None };
     let verdict = judge(&subject);
     let speedup = speed::reached(&subject).as_ref().and_then(speed::status);
@@ -140,7 +140,7 @@ fn missed(draft: &mut Draft<'_>, message: &str) -> Step {
     conclude(draft, state, Reason::GoalMissed, message)
 }
 
-/// The settings in effect broke: the newest phase goes, and what is left is judged again.
+/// The settings in effect failed: reverts the newest phase, and evaluates the remaining ones again.
 pub(crate) fn broken(draft: &mut Draft<'_>, reason: Reason, message: &str) -> Step {
     match responsible(draft, Blame::Newest) {
         Some(index) => {
@@ -154,7 +154,7 @@ pub(crate) fn broken(draft: &mut Draft<'_>, reason: Reason, message: &str) -> St
     }
 }
 
-/// The bundle's final state.
+/// Sets the bundle's final state.
 pub(crate) fn conclude(draft: &mut Draft<'_>, state: PhaseState, reason: Reason, message: &str) -> Step {
     if let Some(bundle) = &mut draft.status.bundle {
         bundle.state = state;

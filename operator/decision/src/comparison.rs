@@ -1,7 +1,7 @@
-//! Pairs of launches: which exist, which count, which are missing.
+//! Pairs of launches: complete, excluded and missing ones.
 
 use crate::draft::Draft;
-use crate::launch::{Launch, Target, budget, seed, tag, tag_of};
+use crate::launch::{EvidenceTarget, Launch, budget, seed, tag, tag_of};
 use crate::trial::Trial;
 use pawl_api::status::{Arm, LaunchStatus};
 use pawl_contract::exit::Outcome;
@@ -10,15 +10,15 @@ use pawl_contract::settings::Settings;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-/// Pairs beyond this do not exist: they come from a damaged status.
+/// Pairs with a larger index are ignored: they are from a corrupt status.
 const MAX_INDEX: u32 = 1024;
 
-/// A comparison of two settings. Its evidence are those launches that were made with exactly these settings.
+/// A comparison of two settings. Only launches with exactly these settings are evidence.
 pub(crate) struct Comparison<'a> {
     pub draft: &'a Draft<'a>,
-    /// Prefix of launch names; retries are counted for it.
+    /// The trial: prefix of launch names, and unit of counting retries.
     pub trial: Trial,
-    pub target: Target,
+    pub target: EvidenceTarget,
     pub control: Settings,
     pub candidate: Settings,
     pub evidence: &'a [LaunchStatus],
@@ -34,7 +34,7 @@ pub(crate) struct Pair<'a> {
 impl<'a> Comparison<'a> {
     pub fn new(
         draft: &'a Draft<'a>,
-        (trial, target): (Trial, Target),
+        (trial, target): (Trial, EvidenceTarget),
         (control, candidate): (Settings, Settings),
         evidence: &'a [LaunchStatus],
     ) -> Self {
@@ -71,7 +71,7 @@ impl<'a> Comparison<'a> {
         all.filter(|launch| tag_of(&launch.name) == self.tag(launch.kind, launch.arm, launch.pair))
     }
 
-    /// A launch to make.
+    /// A launch to run.
     pub fn launch(&self, kind: LaunchKind, arm: Arm, index: u32) -> Launch {
         let side = match arm {
             Arm::Control => "a",
@@ -86,8 +86,8 @@ impl<'a> Comparison<'a> {
         self.draft.launch(&stem, kind, self.settings(arm), (self.target, arm, index))
     }
 
-    /// The pairs that count, in order, and the launches that are missing until there are `wanted`, in ABBA order: drift
-    /// cancels. A pair whose launches ran on different devices does not count, and another one takes its place.
+    /// The valid pairs, in order, and the launches that are missing for `wanted` pairs, in ABBA order, so that drift cancels
+    /// out. A pair whose launches ran on different devices is excluded and replaced by another one.
     pub fn pairs(&self, wanted: usize) -> (Vec<Pair<'a>>, Vec<Launch>) {
         let done =
             |arm, index| self.find(LaunchKind::Measure, arm, index).filter(|launch| launch.outcome == Outcome::Done);
@@ -121,7 +121,7 @@ impl<'a> Comparison<'a> {
 }
 
 impl Pair<'_> {
-    /// Candidate over control, items per second.
+    /// Ratio of the items per second, candidate over control.
     pub fn ratio(&self) -> f64 {
         let speed =
             |launch: &LaunchStatus| launch.measured.items_per_second.as_ref().map_or(f64::NAN, |speed| speed.value());

@@ -1,13 +1,13 @@
-//! Conditions, as kstatus reads them.
+//! Conditions in the form that kstatus interprets.
 
 use crate::draft::{Draft, bounded};
 use crate::reason::Reason;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use pawl_api::status::{PhaseState, Stage};
 
-/// The conditions of a job. Displayed as their types.
+/// Type of a condition. Displayed as in the status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display)]
-enum Kind {
+enum ConditionType {
     Reconciling,
     Stalled,
     Complete,
@@ -16,27 +16,27 @@ enum Kind {
     Degraded,
 }
 
-struct State {
+struct ConditionState {
     holds: bool,
     reason: String,
     message: String,
 }
 
-/// Sets every condition; the time of one changes only when its status does.
+/// Sets every condition; `lastTransitionTime` changes only with the status of the condition.
 pub(crate) fn set(draft: &mut Draft<'_>) {
     let states = [
-        (Kind::Reconciling, reconciling(draft)),
-        (Kind::Stalled, failed(draft)),
-        (Kind::Complete, complete(draft)),
-        (Kind::Failed, failed(draft)),
-        (Kind::Suspended, suspended(draft)),
-        (Kind::Degraded, degraded(draft)),
+        (ConditionType::Reconciling, reconciling(draft)),
+        (ConditionType::Stalled, failed(draft)),
+        (ConditionType::Complete, complete(draft)),
+        (ConditionType::Failed, failed(draft)),
+        (ConditionType::Suspended, suspended(draft)),
+        (ConditionType::Degraded, degraded(draft)),
     ];
     let old = std::mem::take(&mut draft.status.conditions);
     draft.status.conditions = states.into_iter().map(|(kind, state)| condition(draft, &old, kind, state)).collect();
 }
 
-fn condition(draft: &Draft<'_>, old: &[Condition], kind: Kind, state: State) -> Condition {
+fn condition(draft: &Draft<'_>, old: &[Condition], kind: ConditionType, state: ConditionState) -> Condition {
     let status = if state.holds { "True" } else { "False" };
     let same = old.iter().find(|old| old.type_ == kind.to_string() && old.status == status);
     Condition {
@@ -49,16 +49,18 @@ fn condition(draft: &Draft<'_>, old: &[Condition], kind: Kind, state: State) -> 
     }
 }
 
-fn state(holds: bool, reason: impl ToString, message: &str) -> State {
-    State { holds, reason: reason.to_string(), message: message.to_owned() }
+fn state(holds: bool, reason: impl ToString, message: &str) -> ConditionState {
+    ConditionState { holds, reason: reason.to_string(), message: message.to_owned() }
 }
 
-fn reconciling(draft: &Draft<'_>) -> State {
+fn reconciling(draft: &Draft<'_>) -> ConditionState {
     match draft.status.stage {
         Stage::Pending | Stage::Preflight | Stage::Optimizing | Stage::Searching | Stage::Training => {
             let attempt = draft.status.attempt.as_ref();
             match attempt.and_then(|attempt| Some((&attempt.name, attempt.queued_since.as_deref()?))) {
-                Some((name, since)) => state(true, Reason::Queued, &format!("{name} waits in its queue since {since}")),
+                Some((name, since)) => {
+                    state(true, Reason::Queued, &format!("{name} has been waiting in its queue since {since}"))
+                }
                 None => state(true, Reason::Stage(draft.status.stage), &draft.status.progress),
             }
         }
@@ -66,31 +68,31 @@ fn reconciling(draft: &Draft<'_>) -> State {
     }
 }
 
-fn complete(draft: &Draft<'_>) -> State {
+fn complete(draft: &Draft<'_>) -> ConditionState {
     let done = draft.status.stage == Stage::Complete;
     state(done, if done { Reason::Complete } else { Reason::NotComplete }, "")
 }
 
-fn failed(draft: &Draft<'_>) -> State {
+fn failed(draft: &Draft<'_>) -> ConditionState {
     match &draft.status.failure {
         Some(failure) => state(true, &failure.reason, &failure.message),
         None => state(false, Reason::NoFailure, ""),
     }
 }
 
-fn suspended(draft: &Draft<'_>) -> State {
+fn suspended(draft: &Draft<'_>) -> ConditionState {
     let suspended = draft.status.stage == Stage::Suspended;
     match (suspended, draft.spec.suspend) {
-        (true, true) => state(true, Reason::SpecSuspend, "spec.suspend is true: set it to false to go on"),
+        (true, true) => state(true, Reason::SpecSuspend, "spec.suspend is true: set it to false to resume"),
         (true, false) => {
             let missed = draft.status.bundle.as_ref().map(|bundle| bundle.message.as_str()).unwrap_or_default();
-            state(true, Reason::GoalMissed, &format!("{missed}: change the spec to go on"))
+            state(true, Reason::GoalMissed, &format!("{missed}: change the spec to resume"))
         }
         (false, _) => state(false, Reason::NotSuspended, ""),
     }
 }
 
-fn degraded(draft: &Draft<'_>) -> State {
+fn degraded(draft: &Draft<'_>) -> ConditionState {
     let status = &draft.status;
     if let Some(training) = &status.training {
         if !training.straggler.is_empty() {

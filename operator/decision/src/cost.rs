@@ -1,4 +1,4 @@
-//! What a job cost, and what it saved.
+//! Cost and savings of a job.
 
 use crate::draft::Draft;
 use crate::launch::gang;
@@ -8,10 +8,10 @@ use pawl_contract::decimal::Decimal;
 use pawl_contract::report::LaunchResult;
 use std::collections::BTreeMap;
 
-/// Counts the device time of a launch.
+/// Adds the device time of a launch.
 pub(crate) fn count(draft: &mut Draft<'_>, result: &LaunchResult) {
     let purpose = draft.status.attempt.as_ref().map(|attempt| attempt.purpose);
-    // A negative or absurd time counts as none; the cast saturates.
+    // Invalid times count as 0; the cast saturates.
     let milliseconds =
         (result.measured.wall_seconds.unwrap_or(0.0).max(0.0) * devices(draft.spec, purpose) * 1000.0) as u64;
     let cost = draft.status.cost.get_or_insert_default();
@@ -27,22 +27,23 @@ pub(crate) fn count(draft: &mut Draft<'_>, result: &LaunchResult) {
     cost.currency = if price.is_some() { draft.spec.cost.currency.clone() } else { String::new() };
 }
 
-/// The price of a device for an hour; a machine is a replica with all its devices.
+/// Price of one device for one hour; a machine is one replica with all its devices.
 fn device_hour(spec: &TrainingJobSpec) -> Option<f64> {
     let machine =
         || spec.cost.machine_hour.as_ref().map(|price| price.value() / f64::from(spec.trainer.ranks_per_replica()));
     spec.cost.gpu_hour.as_ref().map(Decimal::value).or_else(machine)
 }
 
-/// What a launch is paid for: GPUs, or processes of a job that has none.
+/// Number of devices of a launch: GPUs, or processes if the job uses none; 0 for a preflight without GPUs of a job with
+/// GPUs.
 fn devices(spec: &TrainingJobSpec, purpose: Option<Purpose>) -> f64 {
     let gang = gang(spec, purpose.unwrap_or(Purpose::Train));
     let free = spec.trainer.gpus_per_replica > 0 && gang.gpus_per_replica == 0;
     if free { 0.0 } else { f64::from(gang.replicas) * f64::from(gang.ranks_per_replica) }
 }
 
-/// Estimates what was saved: what training the same items with the baseline would have cost more, less what the evidence
-/// cost.
+/// Estimates the savings: the cost of training the same items with the baseline, minus the cost of this training and of the
+/// evidence.
 pub(crate) fn saved(draft: &mut Draft<'_>) {
     let baseline = draft.status.baseline.as_ref().and_then(|baseline| baseline.measured.items_per_second.as_ref());
     let training = draft.status.training.as_ref();
@@ -61,13 +62,13 @@ pub(crate) fn saved(draft: &mut Draft<'_>) {
     }
 }
 
-/// Device hours that were not spent on training.
+/// Device hours not spent on training.
 fn judging_hours(purposes: &BTreeMap<Purpose, u64>) -> f64 {
     let judging = purposes.iter().filter(|(purpose, _)| **purpose != Purpose::Train);
     judging.map(|(_, milliseconds)| *milliseconds as f64).sum::<f64>() / 3.6e6
 }
 
-/// What was saved, in device hours and in percent of what training with the baseline would have taken.
+/// Savings in device hours, and in percent of the device hours of training with the baseline.
 struct Balance {
     saved_hours: f64,
     percent: f64,

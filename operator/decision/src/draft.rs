@@ -1,4 +1,4 @@
-//! A decision being made: the status as it will be, and the events so far.
+//! A decision in progress: the new status, and the events so far.
 
 use crate::action::{Event, EventKind};
 use crate::reason::Reason;
@@ -9,28 +9,28 @@ use pawl_contract::decimal::Decimal;
 use pawl_contract::measured::Validation;
 use pawl_contract::report::truncated;
 
-/// Longest message in a status, bytes.
+/// Maximum length of a message in the status, bytes.
 pub(crate) const MAX_MESSAGE: usize = 320;
-/// Metrics of one evaluation in a status.
+/// Maximum number of metrics of one evaluation in the status.
 const MAX_METRICS: usize = 16;
 
-/// A decision being made.
+/// A decision in progress.
 pub(crate) struct Draft<'a> {
     pub job: &'a TrainingJob,
     pub spec: &'a TrainingJobSpec,
     pub now: Timestamp,
-    /// No decision was made on this spec yet.
-    pub unread: bool,
+    /// Whether this is the first decision on this generation of the spec.
+    pub spec_is_new: bool,
     pub status: TrainingJobStatus,
     pub events: Vec<Event>,
 }
 
-/// Text that fits into the status.
+/// `text`, truncated to the maximum length of a message in the status.
 pub(crate) fn bounded(text: &str) -> String {
     truncated(text, MAX_MESSAGE).to_owned()
 }
 
-/// An evaluation as the status holds it: metrics that are finite, and not too many.
+/// An evaluation for the status: finite metrics, at most [`MAX_METRICS`].
 pub(crate) fn decimals(validation: &Validation) -> Validation<Decimal> {
     let Validation { items, metrics } = validation.filter_map(|value| Decimal::from_f64(*value));
     Validation { items, metrics: metrics.into_iter().take(MAX_METRICS).collect() }
@@ -38,11 +38,11 @@ pub(crate) fn decimals(validation: &Validation) -> Validation<Decimal> {
 
 impl<'a> Draft<'a> {
     pub fn new(job: &'a TrainingJob, status: &TrainingJobStatus, now: Timestamp) -> Self {
-        let unread = status.observed_generation != job.metadata.generation;
-        Self { job, spec: &job.spec, now, unread, status: status.clone(), events: Vec::new() }
+        let spec_is_new = status.observed_generation != job.metadata.generation;
+        Self { job, spec: &job.spec, now, spec_is_new, status: status.clone(), events: Vec::new() }
     }
 
-    /// Name of the job; the API server and the manifest reader see to it that there is one.
+    /// Name of the job; the API server and the manifest reader guarantee that it is set.
     pub fn name(&self) -> &'a str {
         self.job.metadata.name.as_deref().unwrap_or("job")
     }
@@ -60,7 +60,7 @@ impl<'a> Draft<'a> {
         self.events.push(Event { kind, reason: reason.to_string(), message: bounded(&message), phase });
     }
 
-    /// Moves a phase, and tells.
+    /// Sets the state of a phase, and emits an event.
     pub fn phase_to(&mut self, index: usize, state: PhaseState, reason: Reason, message: &str) {
         let Some(phase) = self.status.phases.get_mut(index) else { return };
         phase.state = state;
@@ -83,7 +83,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// The job failed; it stays so until its spec changes.
+    /// Sets the failure of the job, which is final until its spec changes.
     pub fn fail(&mut self, reason: Reason, message: &str) {
         let spec_hash = crate::fingerprint::fingerprint(self.spec, 16);
         let failure = FailureStatus { reason: reason.to_string(), message: bounded(message), spec_hash };

@@ -1,4 +1,4 @@
-//! Enablers are accepted provisionally: they are kept only if something that requires them is.
+//! Enablers are accepted provisionally: they remain accepted only if a phase that requires them is accepted.
 
 use crate::draft::Draft;
 use crate::reason::Reason;
@@ -7,7 +7,7 @@ use crate::revision::accepted;
 use crate::step::Step;
 use pawl_api::spec::{Pin, Role, Scope};
 
-/// Reverts the first enabler that nothing accepted requires. All phases are final by now.
+/// Reverts the last enabler that no accepted phase requires. All phases are final at this point.
 pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
     let phases = draft.spec.phases.iter().zip(&draft.status.phases);
     let useless = phases.enumerate().rev().find(|(_, (phase, status))| {

@@ -1,14 +1,16 @@
-//! Hashes of what verdicts depend on.
+//! Hashes of the inputs of verdicts.
 
 use serde::Serialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
 
-/// The first `digits` hexadecimal digits of the SHA-256 of the value's canonical JSON.
+/// The first `digits` (at most 64) hexadecimal digits of the SHA-256 of the value's canonical JSON: keys sorted, no spaces.
+///
+/// `fingerprint(&json!({"a": 1}), 4)` is the same wherever and whenever it is computed: the status stores it.
 pub(crate) fn fingerprint(value: &impl Serialize, digits: usize) -> String {
     let mut text = String::new();
-    // A value that is not JSON (a map with keys that are no strings) cannot come from a manifest.
+    // A value that is not JSON (a map with keys that are not strings) cannot occur in a manifest.
     canonical(&serde_json::to_value(value).unwrap_or(Value::Null), &mut text);
     let mut hex = String::with_capacity(64);
     for byte in Sha256::digest(text.as_bytes()) {

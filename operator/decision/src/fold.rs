@@ -1,12 +1,12 @@
-//! Taking in what was observed of the attempt under way: every result once, and only what was asked for.
+//! Turns the results of the current attempt into evidence: every result once, and only of desired launches.
 
 use crate::draft::{Draft, bounded};
 use crate::gates::quality::missing_measure;
 use crate::gates::safety::unsafe_outcome;
-use crate::launch::{Launch, Target, Work};
+use crate::launch::{EvidenceTarget, Launch, Work};
 use crate::observed::AttemptFacts;
 use crate::reason::Reason;
-use crate::retry::Missing;
+use crate::retry::MissingEvidence;
 use crate::{cost, preflight, train};
 use pawl_api::spec::TrainingJobSpec;
 use pawl_api::status::{Arm, LaunchStatus};
@@ -16,13 +16,20 @@ use pawl_contract::measured::Measured;
 use pawl_contract::plan::{LOSS, LaunchKind};
 use pawl_contract::report::{LaunchResult, truncated};
 
-/// Longest message kept with a launch, bytes.
+/// Maximum length of the message of a launch, bytes.
 const MAX_LAUNCH_MESSAGE: usize = 160;
 
-/// Whether a result is evidence. What is not is missing data: the launch is made again.
-pub(crate) fn speaks(spec: &TrainingJobSpec, launch: &Launch, result: &LaunchResult) -> Result<(), Missing> {
-    let missing = |message: String| Err(Missing::because(message));
-    let title = launch.plan.shown();
+/// Checks that a result is evidence about the settings of its launch.
+///
+/// # Errors
+/// [`MissingEvidence`] when it is not: the launch is then repeated.
+pub(crate) fn require_evidence(
+    spec: &TrainingJobSpec,
+    launch: &Launch,
+    result: &LaunchResult,
+) -> Result<(), MissingEvidence> {
+    let missing = |message: String| Err(MissingEvidence::because(message));
+    let title = launch.plan.display_title();
     if !result.outcome.is_evidence() {
         return missing(format!("{title}: ended with {}: {}", result.outcome, result.message));
     }
@@ -46,23 +53,25 @@ pub(crate) fn speaks(spec: &TrainingJobSpec, launch: &Launch, result: &LaunchRes
     );
     let broken = unsafe_outcome(result.outcome).is_some();
     match (launch.target, launch.arm) {
-        (Target::PreflightBaseline | Target::PreflightPhase { .. }, _) if broken && !deterministic => {
+        (EvidenceTarget::PreflightBaseline | EvidenceTarget::PreflightPhase { .. }, _) if broken && !deterministic => {
             missing(format!("{title}: ended with {}: {}", result.outcome, result.message))
         }
-        (Target::Train, _) if result.outcome == Outcome::Hang => {
+        (EvidenceTarget::Train, _) if result.outcome == Outcome::Hang => {
             missing(format!("{title}: ended with Hang: {}", result.message))
         }
-        (Target::Phase(_) | Target::Bundle | Target::Baseline, Arm::Control) if broken => Err(Missing {
-            message: format!("{title}: the accepted settings ended with {}: {}", result.outcome, result.message),
-            control_outcome: Some(result.outcome),
-            baseline: launch.plan.settings == spec.settings,
-            taken: false,
-        }),
+        (EvidenceTarget::Phase(_) | EvidenceTarget::Bundle | EvidenceTarget::Baseline, Arm::Control) if broken => {
+            Err(MissingEvidence {
+                message: format!("{title}: the accepted settings ended with {}: {}", result.outcome, result.message),
+                control_outcome: Some(result.outcome),
+                baseline: launch.plan.settings == spec.settings,
+                ranks_lost: false,
+            })
+        }
         _ => Ok(()),
     }
 }
 
-/// Takes in the results of launches that are wanted. `true` when there was a new one.
+/// Records the results of the desired launches. `true` when there was a new result.
 pub(crate) fn results(draft: &mut Draft<'_>, facts: &AttemptFacts, work: Option<&Work>) -> bool {
     let mut new = false;
     for result in &facts.results {
@@ -74,7 +83,7 @@ pub(crate) fn results(draft: &mut Draft<'_>, facts: &AttemptFacts, work: Option<
         new = true;
         cost::count(draft, result);
         let wanted = work.and_then(|work| work.launches.iter().find(|launch| launch.plan.launch == result.launch));
-        match wanted.filter(|launch| speaks(draft.spec, launch, result).is_ok()) {
+        match wanted.filter(|launch| require_evidence(draft.spec, launch, result).is_ok()) {
             Some(launch) => record(draft, launch, result, &facts.placement),
             None => train::stopped(draft, result),
         }
@@ -87,18 +96,18 @@ fn record(draft: &mut Draft<'_>, launch: &Launch, result: &LaunchResult, placeme
         baseline.items_per_epoch = Some(items);
     }
     let evidence = match launch.target {
-        Target::PreflightBaseline | Target::PreflightPhase { .. } => {
+        EvidenceTarget::PreflightBaseline | EvidenceTarget::PreflightPhase { .. } => {
             return preflight::record(draft, launch, result);
         }
         _ if result.outcome == Outcome::InvalidPlan => {
-            return draft.fail(Reason::InvalidPlan, &format!("{}: {}", launch.plan.shown(), result.message));
+            return draft.fail(Reason::InvalidPlan, &format!("{}: {}", launch.plan.display_title(), result.message));
         }
-        Target::Train => return train::record(draft, result),
-        Target::Phase(index) => draft.status.phases.get_mut(index).map(|phase| &mut phase.launches),
-        Target::Baseline => draft.status.baseline.as_mut().map(|baseline| &mut baseline.launches),
-        Target::Bundle => draft.status.bundle.as_mut().map(|bundle| &mut bundle.launches),
+        EvidenceTarget::Train => return train::record(draft, result),
+        EvidenceTarget::Phase(index) => draft.status.phases.get_mut(index).map(|phase| &mut phase.launches),
+        EvidenceTarget::Baseline => draft.status.baseline.as_mut().map(|baseline| &mut baseline.launches),
+        EvidenceTarget::Bundle => draft.status.bundle.as_mut().map(|bundle| &mut bundle.launches),
     };
-    // Devices that are not known are those of this attempt only.
+    // Unknown devices are treated as specific to this attempt.
     let attempt = draft.status.attempt.as_ref().map(|attempt| attempt.name.as_str()).unwrap_or_default();
     let placement = if placement.is_empty() { attempt } else { placement };
     let Some(evidence) = evidence else { return };
@@ -116,7 +125,7 @@ fn record(draft: &mut Draft<'_>, launch: &Launch, result: &LaunchResult, placeme
     });
 }
 
-/// What was measured; of the validation, the loss and the gated metrics: what verdicts need.
+/// The measurements; of the validation only the loss and the metrics with a gate, which verdicts need.
 fn measured(spec: &TrainingJobSpec, result: &LaunchResult) -> Measured<Decimal> {
     let mut measured = Measured::from(&result.measured);
     let gated = |name: &str| spec.gates.validation_metrics.iter().any(|gate| gate.name == name);

@@ -1,4 +1,4 @@
-//! What happens when the accepted phases together miss a gate.
+//! The action when the accepted phases together miss a gate.
 
 use crate::draft::Draft;
 use crate::reason::Reason;
@@ -7,7 +7,7 @@ use crate::step::{Next, Step};
 use pawl_api::spec::{OnGoalMissed, Scope};
 use pawl_api::status::{PhaseState, Stage};
 
-/// Does what `rollback.onGoalMissed` says. Returns the state that this gives the bundle.
+/// Applies `rollback.onGoalMissed`. Returns the resulting state of the bundle.
 pub(crate) fn missed(draft: &mut Draft<'_>, message: &str) -> PhaseState {
     match draft.spec.rollback.on_goal_missed {
         OnGoalMissed::KeepAccepted => PhaseState::Accepted,
@@ -21,7 +21,7 @@ pub(crate) fn missed(draft: &mut Draft<'_>, message: &str) -> PhaseState {
     }
 }
 
-/// Waits for a person when the goal was missed and that is what was asked for.
+/// Suspends the job when the goal was missed and `rollback.onGoalMissed` is Pause.
 pub(crate) fn paused(draft: &mut Draft<'_>) -> Step {
     let missed = draft.status.bundle.as_ref().is_some_and(|bundle| Reason::GoalMissed.is(&bundle.reason));
     match draft.spec.rollback.on_goal_missed {

@@ -1,20 +1,20 @@
-//! The guard: training is watched, and reverts again when it stops holding.
+//! The guard: monitors the training, and reverts a phase when throughput or quality degrade.
 
 use crate::cost;
 use crate::draft::{Draft, bounded, decimals};
-use crate::gates::{self, Alarm, Watched, quality};
+use crate::gates::{self, Alarm, RunningTraining, quality};
 use crate::observed::{AttemptFacts, AttemptState};
 use crate::reason::Reason;
 use crate::retry::{after, time};
 use crate::revert::{Blame, responsible};
-use crate::train::{answer, revert_by_scope};
+use crate::train::{handle_failure, revert_by_scope};
 use pawl_api::spec::Trigger;
 use pawl_api::status::{Purpose, TrainingStatus};
 use pawl_contract::decimal::Decimal;
 use pawl_contract::plan::LaunchKind;
 use pawl_contract::progress::Progress;
 
-/// A fresh process counts its windows from 0.
+/// Resets the counters of throughput windows, which new processes count from 0.
 pub(crate) fn restart(draft: &mut Draft<'_>) {
     let now = draft.now.to_string();
     let training = draft.status.training.get_or_insert_with(TrainingStatus::default);
@@ -24,7 +24,7 @@ pub(crate) fn restart(draft: &mut Draft<'_>) {
     training.started.get_or_insert(now);
 }
 
-/// Takes in the progress of the training launch under way, and judges it.
+/// Records the progress of the running training launch, and applies the gates to it. `true` when it was new.
 pub(crate) fn watch(draft: &mut Draft<'_>, facts: &AttemptFacts) -> bool {
     let Some(progress) = &facts.progress else { return false };
     let Some(attempt) = &draft.status.attempt else { return false };
@@ -35,7 +35,7 @@ pub(crate) fn watch(draft: &mut Draft<'_>, facts: &AttemptFacts) -> bool {
         && facts.state == AttemptState::Running
         && progress.kind == LaunchKind::Train;
     let known = draft.status.training.as_ref().is_some_and(|training| {
-        // Late observations go backwards, repeated ones say nothing new.
+        // Observations may be late or repeated.
         (progress.step, progress.windows) <= (training.measured.steps, training.window)
             && training.measured.items >= progress.items
             && training.window >= progress.windows
@@ -55,7 +55,7 @@ pub(crate) fn watch(draft: &mut Draft<'_>, facts: &AttemptFacts) -> bool {
     true
 }
 
-/// Whether a throughput window has ended that was not counted yet; it is from now on.
+/// Whether a new throughput window has ended; counts it.
 fn next_window(draft: &mut Draft<'_>, progress: &Progress) -> bool {
     draft.status.training.as_mut().is_some_and(|training| {
         let new = progress.windows > training.window;
@@ -64,19 +64,19 @@ fn next_window(draft: &mut Draft<'_>, progress: &Progress) -> bool {
     })
 }
 
-/// Applies the gates to the training, and acts on the first alarm. `window`: a throughput window has ended.
+/// Applies the gates to the training, and handles the first alarm. `window`: whether a throughput window has ended.
 fn judge(draft: &mut Draft<'_>, progress: &Progress, window: bool) {
     let Some(training) = &draft.status.training else { return };
     let baseline = draft.status.baseline.as_ref();
-    let watched = Watched { spec: draft.spec, baseline, training, progress };
+    let watched = RunningTraining { spec: draft.spec, baseline, training, progress };
     let alarm = gates::watch(&watched);
     if !matches!(alarm, Some(Alarm::Quality(_))) && quality::comparable(&watched).is_some() {
-        good(draft, progress);
+        record_good(draft, progress);
     }
     match alarm {
-        Some(Alarm::Quality(message)) => worse(draft, &message),
-        Some(Alarm::BelowPromise(message)) => slow(draft, progress, window, &message, true),
-        Some(Alarm::BelowGate(message)) => slow(draft, progress, window, &message, false),
+        Some(Alarm::Quality(message)) => handle_quality(draft, &message),
+        Some(Alarm::BelowExpected(message)) => handle_throughput(draft, progress, window, &message, true),
+        Some(Alarm::BelowGate(message)) => handle_throughput(draft, progress, window, &message, false),
         None if window && progress.items_per_second.is_some() => {
             if let Some(training) = draft.status.training.as_mut() {
                 training.slow_windows = 0;
@@ -87,7 +87,7 @@ fn judge(draft: &mut Draft<'_>, progress: &Progress, window: bool) {
     }
 }
 
-/// A restarted training begins again before where the one before ended.
+/// Whether a restarted training reports fewer steps than the previous one, because it resumed from a checkpoint.
 fn rewound(draft: &Draft<'_>, progress: &Progress) -> bool {
     draft
         .status
@@ -116,14 +116,14 @@ fn describe(draft: &mut Draft<'_>, progress: &Progress) {
     training.eta = eta.map(|seconds| after(now, seconds as u64).to_string());
     training.straggler = progress.straggler.as_deref().map(bounded).unwrap_or_default();
     if let Some(validation) = &progress.validation {
-        // Of a training that is seen from its middle on, its end says where it began.
+        // If the first evaluation was not observed, the final report contains it.
         if training.measured.first_validation.is_none() && validation.items == 0 {
             training.measured.first_validation = Some(decimals(validation));
         }
         training.measured.validation = Some(decimals(validation));
     }
     if let Some(checkpoint) = &progress.last_checkpoint {
-        // A checkpoint that this run wrote lies after the damage that is left out.
+        // A checkpoint written since the resumption is not damaged.
         if let Some(limit) = &mut training.resume_not_after_items {
             *limit = checkpoint.items.max(*limit);
         }
@@ -132,9 +132,9 @@ fn describe(draft: &mut Draft<'_>, progress: &Progress) {
     cost::saved(draft);
 }
 
-/// Slow windows, each counted once. A slow machine is reported, not rolled back; so is training that is slower than a gate
-/// demands though as fast as measured: no phase explains that.
-fn slow(draft: &mut Draft<'_>, progress: &Progress, window: bool, message: &str, explained: bool) {
+/// Counts slow windows, each once. A slow machine is reported but not rolled back. So is training that is below a gate but
+/// as fast as measured, for which no phase is responsible (`explained` is false).
+fn handle_throughput(draft: &mut Draft<'_>, progress: &Progress, window: bool, message: &str, explained: bool) {
     let windows = draft.spec.train.guard.windows.max(1);
     let Some(training) = draft.status.training.as_mut().filter(|_| window && progress.straggler.is_none()) else {
         return;
@@ -146,7 +146,7 @@ fn slow(draft: &mut Draft<'_>, progress: &Progress, window: bool, message: &str,
     let message = format!("{message}, in {} windows", training.slow_windows);
     match responsible(draft, Blame::Newest).filter(|_| explained) {
         Some(index) => revert_by_scope(draft, index, Reason::ThroughputBelowPromise, &message),
-        // Slow training is still training: nothing is gained by ending it.
+        // Ending a slow training would gain nothing.
         None => {
             if let Some(training) = draft.status.training.as_mut() {
                 training.slow_windows = 0;
@@ -156,8 +156,8 @@ fn slow(draft: &mut Draft<'_>, progress: &Progress, window: bool, message: &str,
     }
 }
 
-/// Validation is worse than the gates allow: training resumes before the newest evaluation that passed.
-fn worse(draft: &mut Draft<'_>, message: &str) {
+/// Handles validation that violates a gate: training resumes from before the newest evaluation that passed.
+fn handle_quality(draft: &mut Draft<'_>, message: &str) {
     let explained = responsible(draft, Blame::Numerics).is_some();
     let Some(training) = draft.status.training.as_mut() else { return };
     if !explained {
@@ -166,10 +166,10 @@ fn worse(draft: &mut Draft<'_>, message: &str) {
     }
     let last_good = training.last_good_items;
     training.resume_not_after_items = Some(training.resume_not_after_items.map_or(last_good, |old| old.min(last_good)));
-    answer(draft, Blame::Numerics, Trigger::QualityBelowThreshold, Reason::ValidationAboveGate, message);
+    handle_failure(draft, Blame::Numerics, Trigger::QualityBelowThreshold, Reason::ValidationAboveGate, message);
 }
 
-fn good(draft: &mut Draft<'_>, progress: &Progress) {
+fn record_good(draft: &mut Draft<'_>, progress: &Progress) {
     if let (Some(training), Some(validation)) = (draft.status.training.as_mut(), &progress.validation) {
         training.last_good_items = training.last_good_items.max(validation.items);
     }

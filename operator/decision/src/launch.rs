@@ -1,8 +1,8 @@
 //! Launches: their plans and their names.
 //!
-//! A launch's name ends in a hash of all that decides its outcome (kind, workload, trainer, settings, seed, budget):
-//! equal names mean equal launches, whatever attempt ran them, so that evidence survives attempts and outlives edits
-//! of the spec that do not touch it.
+//! A launch's name ends in a hash of all inputs of its outcome (kind, workload, trainer, settings, seed, budget): equal
+//! names mean equal launches, independent of the attempt, so that evidence remains valid across attempts and across edits
+//! of the spec that do not affect it.
 
 use crate::draft::Draft;
 use crate::fingerprint::fingerprint;
@@ -12,24 +12,26 @@ use pawl_api::spec::{self, Analysis, Train, TrainingJobSpec};
 use pawl_api::status::{Arm, CheckpointStatus, Purpose};
 use pawl_api::title::Title;
 use pawl_contract::CONTRACT_VERSION;
-use pawl_contract::plan::{AttemptPlan, Budget, Criterion, EarlyStopping, LaunchKind, LaunchPlan, Shape, WorkloadPlan};
+use pawl_contract::plan::{
+    AttemptPlan, Budget, Criterion, EarlyStopping, GangSize, LaunchKind, LaunchPlan, WorkloadPlan,
+};
 use pawl_contract::progress::CheckpointRef;
 use pawl_contract::settings::Settings;
 use serde_json::json;
 
-/// Launches of one attempt: their results must fit into one termination message.
+/// Maximum number of launches of one attempt: their results must fit into one termination message.
 pub(crate) const MAX_ATTEMPT_LAUNCHES: usize = 14;
 
-/// Where the result of a launch belongs.
+/// The part of the status that receives the result of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Target {
+pub(crate) enum EvidenceTarget {
     /// The preflight of the baseline.
     PreflightBaseline,
-    /// The preflight of a phase with `rung` fallbacks taken.
+    /// The preflight of a phase with its fallback `rung` (0: none).
     PreflightPhase { phase: usize, rung: u32 },
-    /// The evidence of a phase.
+    /// The evidence of the phase with this index.
     Phase(usize),
-    /// The quality of the baseline.
+    /// The quality launches of the baseline.
     Baseline,
     /// The evidence of the bundle.
     Bundle,
@@ -37,59 +39,71 @@ pub(crate) enum Target {
     Train,
 }
 
-/// A launch that is wanted, and where its result belongs.
+/// A desired launch, and the part of the status that receives its result.
 #[derive(Clone, Debug)]
 pub(crate) struct Launch {
     pub plan: LaunchPlan,
-    pub target: Target,
+    pub target: EvidenceTarget,
     pub arm: Arm,
-    /// Pair or seed index.
+    /// Index of the pair or the seed.
     pub pair: u32,
 }
 
-/// What an attempt should do now.
+/// The launches that the next attempt should run.
 #[derive(Clone, Debug)]
 pub(crate) struct Work {
     pub purpose: Purpose,
     pub phase: Option<String>,
-    /// Retries are counted for each trial.
+    /// The trial: unit of counting retries.
     pub trial: String,
     pub launches: Vec<Launch>,
     pub stop_on_failure: bool,
 }
 
-/// Hash of all that decides a launch's outcome, eight digits.
+/// Hash of all inputs of a launch's outcome, eight digits.
 pub(crate) fn tag(spec: &TrainingJobSpec, kind: LaunchKind, settings: &Settings, seed: u32, budget: &Budget) -> String {
     let trainer = &spec.trainer;
     let world = (trainer.replicas, trainer.gpus_per_replica, &trainer.gpu_resource);
     fingerprint(&json!([kind, spec.workload, trainer.image, world, settings, seed, budget]), 8)
 }
 
-/// The hash in the name of a launch; the whole name when it has none.
+/// The hash in the name of a launch; the whole name when there is none.
 pub(crate) fn tag_of(launch: &str) -> &str {
     launch.rsplit_once('-').map_or(launch, |(_, tag)| tag)
 }
 
-/// The gang that runs an attempt. The trainer that is built in checks a job in one rank without a GPU, before any device
-/// time is spent; a foreign one may need its peers and devices to know what it can do.
-pub fn gang(spec: &TrainingJobSpec, purpose: Purpose) -> Shape {
+/// The size of the gang of an attempt.
+///
+/// The built-in trainer runs the preflight in one rank without a GPU, before any device time is used; a custom trainer may
+/// need its peers and devices for it.
+///
+/// ```
+/// use pawl_api::status::Purpose;
+///
+/// let trainer = serde_json::json!({"replicas": 2, "gpusPerReplica": 4});
+/// let spec = serde_json::from_value(serde_json::json!({"workload": {"name": "ups"}, "trainer": trainer}))?;
+/// assert_eq!(pawl_decision::gang(&spec, Purpose::Preflight).gpus_per_replica, 0);
+/// assert_eq!(pawl_decision::gang(&spec, Purpose::Train).gpus_per_replica, 4);
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+pub fn gang(spec: &TrainingJobSpec, purpose: Purpose) -> GangSize {
     if purpose == Purpose::Preflight && spec.workload.command.is_empty() {
-        return Shape { replicas: 1, ranks_per_replica: 1, gpus_per_replica: 0 };
+        return GangSize { replicas: 1, ranks_per_replica: 1, gpus_per_replica: 0 };
     }
     whole(spec)
 }
 
 /// The gang that trains.
-fn whole(spec: &TrainingJobSpec) -> Shape {
+fn whole(spec: &TrainingJobSpec) -> GangSize {
     let trainer = &spec.trainer;
-    Shape {
+    GangSize {
         replicas: trainer.replicas,
         ranks_per_replica: trainer.ranks_per_replica(),
         gpus_per_replica: trainer.gpus_per_replica,
     }
 }
 
-/// The seed of a pair or seed index.
+/// The seed of the pair or seed with this index; seeds are used cyclically.
 pub(crate) fn seed(spec: &TrainingJobSpec, index: u32) -> u32 {
     let count = spec.seeds.len().max(1);
     spec.seeds.get(index as usize % count).copied().unwrap_or(42)
@@ -110,7 +124,7 @@ pub(crate) fn budget(spec: &TrainingJobSpec, kind: LaunchKind) -> Budget {
     }
 }
 
-/// How long a launch for the quality gates trains.
+/// Length of a launch for the quality gates.
 fn quality(analysis: &Analysis) -> Budget {
     let items = match (analysis.quality_items, analysis.quality_epochs) {
         (None, Some(_)) => None,
@@ -119,7 +133,7 @@ fn quality(analysis: &Analysis) -> Budget {
     Budget { items, epochs: analysis.quality_epochs.filter(|_| items.is_none()), ..Budget::default() }
 }
 
-/// How long training runs.
+/// Length of the training.
 fn training(train: &Train) -> Budget {
     Budget {
         items: train.items,
@@ -146,7 +160,7 @@ impl Draft<'_> {
         stem: &str,
         kind: LaunchKind,
         settings: &Settings,
-        (target, arm, pair): (Target, Arm, u32),
+        (target, arm, pair): (EvidenceTarget, Arm, u32),
     ) -> Launch {
         let spec = self.spec;
         let budget = budget(spec, kind);
@@ -172,15 +186,15 @@ impl Draft<'_> {
         launch
     }
 
-    /// What launches for `target` are about, and the rungs taken.
-    fn subject(&self, target: Target) -> (&str, u32) {
+    /// The subject of the launches for `target`, and the fallback in effect.
+    fn subject(&self, target: EvidenceTarget) -> (&str, u32) {
         let name = |index: usize| self.spec.phases.get(index).map_or("", |phase| phase.name.as_str());
         match target {
-            Target::PreflightBaseline | Target::Baseline => ("baseline", 0),
-            Target::PreflightPhase { phase, rung } => (name(phase), rung),
-            Target::Phase(index) => (name(index), self.status.phases.get(index).map_or(0, |phase| phase.rung)),
-            Target::Bundle => ("all together", 0),
-            Target::Train => ("", 0),
+            EvidenceTarget::PreflightBaseline | EvidenceTarget::Baseline => ("baseline", 0),
+            EvidenceTarget::PreflightPhase { phase, rung } => (name(phase), rung),
+            EvidenceTarget::Phase(index) => (name(index), self.status.phases.get(index).map_or(0, |phase| phase.rung)),
+            EvidenceTarget::Bundle => ("all together", 0),
+            EvidenceTarget::Train => ("", 0),
         }
     }
 
@@ -233,7 +247,7 @@ impl Draft<'_> {
 }
 
 impl Launch {
-    /// Writes into the plan what the launch is, for people: it is about `subject`, on rung `rung`.
+    /// Sets the human-readable title of the launch, with its `subject` and fallback `rung` (0: none).
     pub fn entitle(&mut self, spec: &TrainingJobSpec, subject: &str, rung: u32) {
         let of = match self.plan.kind {
             LaunchKind::Measure => {
@@ -248,7 +262,7 @@ impl Launch {
 }
 
 impl Work {
-    /// Keeps what fits into one attempt; the rest is wanted again afterwards.
+    /// Keeps the launches that fit into one attempt; the next decision requests the others again.
     pub fn bounded(mut self) -> Self {
         self.launches.truncate(MAX_ATTEMPT_LAUNCHES);
         self

@@ -1,19 +1,60 @@
-//! The decision core. [`decide`] is a pure function of (spec, status, observations, now): this crate's manifest has
-//! nothing to do I/O with.
+//! The decision core. [`decide`] is a pure function of (spec, status, observations, now): this crate has no dependency that
+//! does I/O.
 //!
 //! Both shells, Kubernetes and local, call it in the same loop: observe, decide, and carry out the decision by one
-//! [`protocol`]: write the status that says what will be done, then act, then emit the events.
+//! [`protocol`]: write the status with the intended actions, then act, then emit the events.
 //!
-//! The status holds evidence (launches and how they ended) and states. Verdicts are worked out from the evidence each
-//! time, so that a decision made twice is the same decision, and a crash between any two writes loses nothing.
+//! The status contains states and evidence (launches and their outcomes). Verdicts are computed from the evidence each
+//! time, so that repeated decisions are equal, and a crash between any two writes loses nothing.
 //!
-//! - [`action`], [`observed`]: what goes out and what comes in; [`protocol`]: the order in which it is carried out;
+//! - [`observed`]: the observations; [`action`]: the decision; [`protocol`]: the order in which a decision is carried out;
 //! - `settle`: the parts of a job in order (preflight, phases, enablers, leave-one-out, bundle, training);
 //! - `gates/`: one file for each gate, and the chains that apply them;
-//! - `attempt`: what is alive, started and stopped;
-//! - `fold`: how results become evidence.
+//! - `attempt`: starts and stops attempts, and evaluates how they ended;
+//! - `fold`: turns results into evidence.
+//!
+//! # Example
+//! A shell without I/O, in which every launch succeeds and `compile: Graph` is 1.5 times as fast: the chain of gates accepts
+//! the phase.
+//!
+//! ```
+//! use pawl_api::status::{PhaseState, TrainingJobStatus};
+//! use pawl_contract::{exit::Outcome, plan::LaunchPlan, report::LaunchResult};
+//! use pawl_decision::{action::Action, decide, observed::{AttemptFacts, AttemptState, Ending, Observed}};
+//!
+//! let job: pawl_api::TrainingJob = serde_json::from_value(serde_json::json!({
+//!     "metadata": {"name": "toy"},
+//!     "spec": {
+//!         "workload": {"name": "ups"},
+//!         "phases": [{"name": "compile", "settings": {"compile": "Graph"}}],
+//!         "analysis": {"minPairs": 1, "maxPairs": 1},
+//!     },
+//! }))?;
+//! let run = |launch: &LaunchPlan| {
+//!     let mut result = LaunchResult::bare(&launch.launch, Outcome::Done);
+//!     result.measured.items_per_second = Some(if launch.settings.compile.is_some() { 150.0 } else { 100.0 });
+//!     result
+//! };
+//! let (mut status, mut observed) = (TrainingJobStatus::default(), Observed::default());
+//! for _ in 0..5 {
+//!     let decision = decide(&job, &status, &observed, jiff::Timestamp::UNIX_EPOCH);
+//!     status = decision.status;
+//!     for action in decision.actions {
+//!         if let Action::Start { plan, plan_hash } = action {
+//!             let results = plan.launches.iter().map(run).collect();
+//!             let (state, placement) = (AttemptState::Ended(Ending::Completed), "node-a/gpu:0".to_owned());
+//!             let facts = AttemptFacts { name: plan.attempt, plan_hash, state, placement, results, progress: None };
+//!             observed.attempts = vec![facts];
+//!         }
+//!     }
+//! }
+//! assert_eq!(status.phases[0].state, PhaseState::Accepted);
+//! assert_eq!(status.speedup.unwrap().as_str(), "1.5");
+//! # Ok::<(), serde_json::Error>(())
+//! ```
 
 #![forbid(unsafe_code)]
+#![warn(clippy::missing_errors_doc)]
 #![deny(clippy::wildcard_enum_match_arm, clippy::disallowed_methods)]
 
 pub mod action;
@@ -29,12 +70,12 @@ mod conditions;
 mod cost;
 mod draft;
 mod enabler;
+mod fallback;
 mod fingerprint;
 mod fold;
 mod gates;
 mod goal;
 mod guard;
-mod ladder;
 mod launch;
 mod leave_one_out;
 mod lifecycle;
@@ -66,23 +107,38 @@ use pawl_api::{TrainingJob, TrainingJobStatus};
 use settle::settle;
 use step::Next;
 
-/// Rounds of taking in and settling; each takes in something new, and there are few things to take in.
+/// Maximum number of rounds of processing observations: each processes a new one, and there are few.
 const ROUNDS: usize = 8;
 
-/// Decides what to do about a job.
+/// Computes the next status of a job, the actions to take and the events to emit.
 ///
-/// `status` must be the newest one written; `observed` may be late, incomplete or repeated, but an attempt that was
-/// seen to end has ended. The shell calls [`Decision::carry_out`], and decides again when anything was written or
-/// observed, or after [`Decision::requeue_after`].
+/// `status` must be the newest one written; `observed` may be late, incomplete or repeated, but an attempt reported as
+/// ended must have ended. The shell calls [`Decision::carry_out`], and decides again after it wrote or observed a change,
+/// or after [`Decision::requeue_after`].
 ///
-/// Total and deterministic: it never panics, and the same arguments give the same decision. Deciding again on its own
-/// status, with nothing new observed, changes nothing.
+/// Total, deterministic and idempotent: it never panics, equal arguments give equal decisions, and a decision on its own
+/// status without new observations changes nothing.
+///
+/// ```
+/// use pawl_decision::{action::Action, decide, observed::Observed};
+///
+/// let job: pawl_api::TrainingJob = serde_json::from_value(serde_json::json!({
+///     "metadata": {"name": "toy"},
+///     "spec": {"workload": {"name": "ups"}, "phases": [{"name": "compile", "settings": {"compile": "Graph"}}]},
+/// }))?;
+/// let decision = decide(&job, &Default::default(), &Observed::default(), jiff::Timestamp::UNIX_EPOCH);
+/// // The first attempt checks the baseline and the phase. The status names it before it is started.
+/// let [Action::Start { plan, .. }] = &decision.actions[..] else { panic!() };
+/// assert_eq!((plan.attempt.as_str(), plan.launches.len()), ("toy-1", 2));
+/// assert_eq!(decision.status.attempt.unwrap().name, "toy-1");
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 pub fn decide(job: &TrainingJob, status: &TrainingJobStatus, observed: &Observed, now: Timestamp) -> Decision {
     let mut draft = Draft::new(job, status, now);
     draft.status.start_time.get_or_insert_with(|| now.to_string());
     draft.status.observed_generation = job.metadata.generation;
     summary::align(&mut draft);
-    let next = take_in(&mut draft, observed);
+    let next = process(&mut draft, observed);
     let next = lifecycle::limited(&mut draft, next);
     let actions = attempt::schedule(&mut draft, observed, &next);
     summary::set(&mut draft, &next);
@@ -96,8 +152,8 @@ pub fn decide(job: &TrainingJob, status: &TrainingJobStatus, observed: &Observed
     decision
 }
 
-/// Takes in what was observed until nothing of it is new, and says what should run.
-fn take_in(draft: &mut Draft<'_>, observed: &Observed) -> Next {
+/// Processes the observations until none is new, and returns what should run.
+fn process(draft: &mut Draft<'_>, observed: &Observed) -> Next {
     for _ in 0..ROUNDS {
         let next = settle(draft);
         if attempt::adopt(draft, observed, &next) {

@@ -7,7 +7,7 @@ use crate::step::Next;
 use jiff::Timestamp;
 use pawl_api::status::Stage;
 
-/// When the job's deadline is, if it has one; time spent suspended, in a queue or done does not count.
+/// Time of the job's deadline, if any; time while suspended, queued or complete does not count.
 pub(crate) fn deadline_at(draft: &Draft<'_>) -> Option<Timestamp> {
     let limit = draft.spec.lifecycle.active_deadline.as_ref()?.get().as_secs();
     let start = draft.status.start_time.as_deref().and_then(time)?;
@@ -24,7 +24,7 @@ pub(crate) fn seconds_between(from: Timestamp, to: Timestamp) -> u64 {
     u64::try_from(to.as_second().saturating_sub(from.as_second())).unwrap_or(0)
 }
 
-/// What should run, unless a person suspended the job or it was active for too long. One that is done stays done.
+/// What should run, unless the job is suspended or exceeds its deadline. A job that is done stays done.
 pub(crate) fn limited(draft: &mut Draft<'_>, next: Next) -> Next {
     match next {
         Next::Idle(_) => next,
@@ -34,14 +34,14 @@ pub(crate) fn limited(draft: &mut Draft<'_>, next: Next) -> Next {
             if deadline_at(draft).is_none_or(|deadline| deadline > draft.now) {
                 return next;
             }
-            let message = format!("active for longer than lifecycle.activeDeadline {limit}: raise it to go on");
+            let message = format!("active for longer than lifecycle.activeDeadline {limit}: raise it to resume");
             draft.fail(Reason::DeadlineExceeded, &message);
             Next::Idle(Stage::Failed)
         }
     }
 }
 
-/// The attempt's queue lets it go: the time that it waited does not count.
+/// Records that Kueue admitted the attempt: its time in the queue does not count.
 pub(crate) fn leave_queue(draft: &mut Draft<'_>) {
     let Some(attempt) = draft.status.attempt.as_mut() else { return };
     let Some(since) = attempt.queued_since.take() else { return };
@@ -50,7 +50,7 @@ pub(crate) fn leave_queue(draft: &mut Draft<'_>) {
     draft.status.suspended_seconds = draft.status.suspended_seconds.saturating_add(waited);
 }
 
-/// Keeps count of the time in which nothing was to be done, and of the end.
+/// Updates the suspended time and the completion time.
 pub(crate) fn keep_time(draft: &mut Draft<'_>) {
     let now = draft.now.to_string();
     let status = &mut draft.status;
@@ -72,7 +72,7 @@ pub(crate) fn keep_time(draft: &mut Draft<'_>) {
         | Stage::Searching
         | Stage::Training
         | Stage::Suspended => {
-            // A job that was done and has something to do again.
+            // The job was complete and resumes after a change of the spec.
             let done = status.completion_time.take().and_then(|done| time(&done));
             let seconds = done.map_or(0, |done| seconds_between(done, draft.now));
             status.suspended_seconds = status.suspended_seconds.saturating_add(seconds);

@@ -1,73 +1,102 @@
-//! The facts that decisions are made on.
+//! The observations on which decisions are based.
+//!
+//! # States of an attempt
+//! Five types describe the state of an attempt, each as one component sees it:
+//!
+//! | type | component | describes |
+//! |---|---|---|
+//! | [`AttemptState`] | decision core | the observed state of the gang, the only one on which decisions are based |
+//! | [`AttemptStatus`](pawl_api::status::AttemptStatus) and its [`StopCause`](pawl_api::status::StopCause) | decision core | the desired state, in the status: which attempt should exist, and why it is being stopped |
+//! | `PodFacts` of `pawl-controller` | operator | the state of one pod; the operator derives the [`AttemptState`] from all pods, the batch Job and the queue |
+//! | `RecordState` of `pawl-local` | `pawl run` | the state on disk, which survives the process; there is no queue, so it has no counterpart of [`AttemptState::Queued`] and [`AttemptState::Pending`] |
+//! | `AttemptEnd` of `pawl-agent` | agent | how the launches ended, as the agents of a gang agree; it does not cover lost nodes and deleted pods |
+//!
+//! The shells map the last three to [`AttemptState`]. An [`Ending`] has fewer distinctions than `AttemptEnd`, because the
+//! outcomes of the launches are in the results.
 
 use jiff::Timestamp;
 use pawl_contract::progress::Progress;
 use pawl_contract::report::LaunchResult;
 
-/// Everything that is known of a job's attempts. Facts may be missing, late, or seen twice.
+/// The observed state of all attempts of a job. Observations may be missing, late, or repeated.
+///
+/// ```
+/// use pawl_decision::observed::{AttemptFacts, AttemptState, Observed};
+///
+/// let facts = AttemptFacts {
+///     name: "toy-1".to_owned(),
+///     plan_hash: "0badcafe0badcafe".to_owned(),
+///     state: AttemptState::Running,
+///     placement: "node-a/gpu:0,1".to_owned(),
+///     results: Vec::new(),
+///     progress: None,
+/// };
+/// let observed = Observed { attempts: vec![facts] };
+/// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Observed {
-    /// The attempts that exist, in any order.
+    /// The existing attempts, in any order.
     pub attempts: Vec<AttemptFacts>,
 }
 
-/// What is known of one attempt.
+/// The observed state of one attempt.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AttemptFacts {
     /// `<job>-<number>`.
     pub name: String,
-    /// Hash of the plan that it was started with.
+    /// Hash of its plan.
     pub plan_hash: String,
-    /// Where it is.
+    /// State of its gang.
     pub state: AttemptState,
-    /// Which devices it runs on; launches with equal placement may be compared. Empty when unknown.
+    /// Devices on which it runs; only launches with equal placement are compared. Empty when unknown.
     pub placement: String,
-    /// Results of the launches that ended, in order. They survive the attempt.
+    /// Results of the completed launches, in order. They outlive the gang.
     pub results: Vec<LaunchResult>,
-    /// The launch that runs.
+    /// Progress of the running launch.
     pub progress: Option<Progress>,
 }
 
-/// Where an attempt is.
+/// Observed state of an attempt's gang.
 #[derive(Clone, Debug, PartialEq)]
 pub enum AttemptState {
-    /// None of its ranks may run yet: a queue holds it back, for as long as it likes.
+    /// It waits in its Kueue queue for admission; `lifecycle.schedulingTimeout` does not apply.
     Queued,
     /// Not all of its ranks run yet.
     Pending {
-        /// Since when.
+        /// Time of its creation, or of its admission.
         since: Timestamp,
-        /// Why, for people.
+        /// Human-readable cause.
         message: String,
     },
-    /// All of its ranks run.
+    /// All of its ranks are running.
     Running,
-    /// Some of its ranks ended or are about to, others still hold devices.
+    /// Some of its ranks have ended or are terminating, and others still hold devices.
     Leaving(Leaving),
-    /// None of its ranks runs or will run.
+    /// None of its ranks is running or will run.
     Ended(Ending),
 }
 
-/// Why an attempt is coming to its end while some of its ranks hold devices.
+/// Why an attempt is terminating while some of its ranks hold devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leaving {
-    /// Its ranks end by themselves, or because they were asked to.
+    /// Its ranks end normally, or were stopped.
     Draining,
-    /// Its queue preempted it: it would run again in its turn if it were not stopped.
+    /// Kueue preempted it; unless it is stopped, its batch Job is requeued and runs again.
     Preempted,
-    /// A rank was lost, and the others wait for it in vain.
+    /// A rank was lost, and the others cannot continue without it.
     Broken,
 }
 
 /// How an attempt ended.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Ending {
-    /// It ran what it could of its plan; the results say how that went.
+    /// The agents ended it; the results contain the outcomes of its launches.
     Completed,
     /// It was stopped on request.
     Stopped,
-    /// Its queue preempted it: that is no failure, and it runs again in its turn.
+    /// Kueue preempted it. This does not count as a failure, and its launches are requeued.
     Preempted,
-    /// It went away: a lost node, a preemption, a deleted pod, a killed process. The message is for people.
+    /// It was lost: a failed node, a preemption by the scheduler, a deleted pod, a killed process; with a human-readable
+    /// cause.
     Lost(String),
 }

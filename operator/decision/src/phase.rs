@@ -1,12 +1,12 @@
-//! The turn of one phase: skip it, open it again, judge it, move it.
+//! The evaluation of one phase: skips it, re-opens it, or advances it.
 
 use crate::aggregate::together;
 use crate::comparison::Comparison;
 use crate::draft::Draft;
+use crate::fallback;
 use crate::fingerprint::fingerprint;
 use crate::gates::{Subject, Verdict, judge, quality, speed};
-use crate::ladder;
-use crate::launch::{Target, Work, tag_of};
+use crate::launch::{EvidenceTarget, Work, tag_of};
 use crate::reason::Reason;
 use crate::revision::{accepted, patch};
 use crate::step::{Next, Step};
@@ -18,10 +18,10 @@ use pawl_contract::measured::Measured;
 use pawl_contract::plan::LaunchKind;
 use serde_json::json;
 
-/// The phases in order; the first one that is not final has the turn.
+/// Advances the first phase that is not final.
 pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
     for index in 0..draft.spec.phases.len() {
-        match turn(draft, index) {
+        match advance_one(draft, index) {
             Step::Pass => {}
             step @ (Step::Moved | Step::Go(_)) => return step,
         }
@@ -29,7 +29,7 @@ pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
     Step::Pass
 }
 
-/// Hash of all that the phase's verdict depends on.
+/// Hash of all inputs of the phase's verdict.
 fn input_hash(draft: &Draft<'_>, index: usize) -> String {
     let spec = draft.spec;
     let phase = &spec.phases[index];
@@ -54,7 +54,7 @@ fn input_hash(draft: &Draft<'_>, index: usize) -> String {
     fingerprint(&json!([spec.workload, trainer, spec.seeds, measuring, gates, quality, declared, patches, control]), 12)
 }
 
-fn turn(draft: &mut Draft<'_>, index: usize) -> Step {
+fn advance_one(draft: &mut Draft<'_>, index: usize) -> Step {
     let phase = &draft.spec.phases[index];
     if matches!(phase.pin, Some(Pin::Accepted | Pin::RolledBack)) {
         return Step::Pass;
@@ -64,7 +64,7 @@ fn turn(draft: &mut Draft<'_>, index: usize) -> Step {
     if status.input_hash.is_empty() {
         status.input_hash = hash;
     } else if status.input_hash != hash {
-        let message = "what its verdict depends on has changed: it is judged anew";
+        let message = "an input of its verdict has changed: it is evaluated again";
         reopen(draft, index, Reason::Superseded, message);
         draft.status.phases[index].input_hash = hash;
         return Step::Moved;
@@ -78,7 +78,7 @@ fn turn(draft: &mut Draft<'_>, index: usize) -> Step {
             }
         }
         None if draft.status.phases[index].state == PhaseState::Skipped => {
-            reopen(draft, index, Reason::Reopened, "what it was skipped for no longer holds");
+            reopen(draft, index, Reason::Reopened, "the cause of skipping it no longer applies");
             return Step::Moved;
         }
         None => {}
@@ -92,7 +92,7 @@ fn turn(draft: &mut Draft<'_>, index: usize) -> Step {
         | PhaseState::Error => Step::Pass,
         PhaseState::RollingBack | PhaseState::Retrying if draft.draining() => Step::Go(Next::Drain),
         PhaseState::RollingBack => {
-            // Its event was sent when the rollback began.
+            // Its event was emitted at the start of the rollback.
             draft.status.phases[index].state = PhaseState::RolledBack;
             Step::Moved
         }
@@ -108,9 +108,9 @@ fn turn(draft: &mut Draft<'_>, index: usize) -> Step {
     }
 }
 
-/// Gives a phase another chance. Launches that ended well stay: they count again where they still fit.
+/// Re-opens a phase. Completed launches are kept as evidence, which is used again if the settings are equal.
 pub(crate) fn reopen(draft: &mut Draft<'_>, index: usize, reason: Reason, message: &str) {
-    forget_retries(draft, index);
+    reset_retries(draft, index);
     let old = &mut draft.status.phases[index];
     let launches = std::mem::take(&mut old.launches).into_iter().filter(|launch| launch.outcome == Outcome::Done);
     *old = PhaseStatus {
@@ -126,15 +126,15 @@ pub(crate) fn reopen(draft: &mut Draft<'_>, index: usize, reason: Reason, messag
     draft.phase_to(index, PhaseState::Pending, reason, message);
 }
 
-/// Gives the trials of the phase, with whatever rung, their budget of infrastructure failures again.
-fn forget_retries(draft: &mut Draft<'_>, index: usize) {
+/// Resets the count of infrastructure failures of the phase's trials.
+fn reset_retries(draft: &mut Draft<'_>, index: usize) {
     let phase = &draft.status.phases[index];
     let rungs = 0..=draft.spec.phases[index].fallbacks.len() as u32;
     let trials: Vec<_> = rungs.map(|rung| Trial::of_phase(phase, rung).to_string()).collect();
     draft.status.retry.take_if(|retry| trials.contains(&retry.trial));
 }
 
-/// Why the phase is not tried: what it requires is not accepted, or what it conflicts with is.
+/// Why the phase is skipped: a required phase is not accepted, or a conflicting one is.
 fn skip_reason(draft: &Draft<'_>, index: usize) -> Option<(Reason, String)> {
     let phase = &draft.spec.phases[index];
     let earlier = || draft.spec.phases[..index].iter().zip(&draft.status.phases);
@@ -157,17 +157,18 @@ fn subject<'a>(draft: &'a Draft<'a>, index: usize) -> Subject<'a> {
     let status = &draft.status.phases[index];
     let control = draft.control(index);
     let candidate = control.with(&patch(phase, status.rung));
-    let name = (Trial::of_phase(status, status.rung), Target::Phase(index));
+    let name = (Trial::of_phase(status, status.rung), EvidenceTarget::Phase(index));
     Subject { phase: Some(phase), comparison: Comparison::new(draft, name, (control, candidate), &status.launches) }
 }
 
-/// Opens the trial: keeps the launches that fit, and takes over control launches of an earlier trial if that is wanted.
+/// Opens the trial: keeps the launches with equal settings, and with `analysis.reuseControl` also uses the control launches
+/// of an earlier trial.
 fn begin(draft: &mut Draft<'_>, index: usize) {
     let comparison = subject(draft, index).comparison;
     let fits = |launch: &&LaunchStatus| {
         comparison.find(launch.kind, launch.arm, launch.pair).is_some_and(|found| std::ptr::eq(found, *launch))
     };
-    // A control without its candidate ran at another time than the candidate will: drift would not cancel.
+    // A control without its candidate ran at another time than the candidate will: drift would not cancel out.
     let paired = |launch: &&LaunchStatus| {
         launch.kind != LaunchKind::Measure
             || launch.arm == Arm::Candidate
@@ -185,7 +186,7 @@ fn begin(draft: &mut Draft<'_>, index: usize) {
         }
     }
     draft.status.phases[index].launches = launches;
-    draft.phase_to(index, PhaseState::Preflight, Reason::TrialStarted, "it is preflighted, then measured");
+    draft.phase_to(index, PhaseState::Preflight, Reason::TrialStarted, "preflight check, then measurement");
 }
 
 fn earlier_control(draft: &Draft<'_>, comparison: &Comparison<'_>, index: usize, pair: u32) -> Option<LaunchStatus> {
@@ -199,7 +200,7 @@ fn earlier_control(draft: &Draft<'_>, comparison: &Comparison<'_>, index: usize,
     launches.find(|launch| launch.pair == pair && tag_of(&launch.name) == tag).cloned()
 }
 
-/// Judges the phase and moves it.
+/// Computes the verdict on the phase and applies it.
 fn judged(draft: &mut Draft<'_>, index: usize) -> Step {
     let subject = subject(draft, index);
     let verdict = judge(&subject);
@@ -238,13 +239,13 @@ fn conclude(draft: &mut Draft<'_>, index: usize, verdict: Verdict) -> Step {
             return Step::Moved;
         }
         Verdict::Broken { trigger, reason, message } => {
-            if ladder::take(draft, index, trigger, reason, &message) {
+            if fallback::take(draft, index, trigger, reason, &message) {
                 return Step::Moved;
             }
             (rejected(Some(trigger)), reason, message)
         }
         Verdict::Fails { trigger, reason, message } => {
-            if trigger.is_some_and(|trigger| ladder::take(draft, index, trigger, reason, &message)) {
+            if trigger.is_some_and(|trigger| fallback::take(draft, index, trigger, reason, &message)) {
                 return Step::Moved;
             }
             (rejected(trigger), reason, message)
@@ -252,7 +253,7 @@ fn conclude(draft: &mut Draft<'_>, index: usize, verdict: Verdict) -> Step {
         Verdict::Inconclusive { reason, message } => (PhaseState::Inconclusive, reason, message),
         Verdict::Error { reason, message } => match baseline_failure(draft) {
             Some(failure) => {
-                draft.fail(failure, &format!("the baseline does not run: {message}"));
+                draft.fail(failure, &format!("the baseline fails: {message}"));
                 return Step::Moved;
             }
             None => (PhaseState::Error, reason, message),
@@ -263,13 +264,13 @@ fn conclude(draft: &mut Draft<'_>, index: usize, verdict: Verdict) -> Step {
     Step::Moved
 }
 
-/// The reason of the job's failure when it is the baseline that was the control and failed.
+/// The reason of the job's failure when the failed control launch used the baseline settings.
 fn baseline_failure(draft: &Draft<'_>) -> Option<Reason> {
     let retry = draft.status.retry.as_ref().filter(|retry| retry.baseline_failed)?;
     retry.control_outcome.map(Reason::Baseline)
 }
 
-/// The state of a phase that no rung saves.
+/// The final state of a phase without a further fallback for `trigger`.
 fn rejected(trigger: Option<Trigger>) -> PhaseState {
     match trigger {
         Some(Trigger::Unsupported) => PhaseState::Unsupported,
@@ -277,7 +278,7 @@ fn rejected(trigger: Option<Trigger>) -> PhaseState {
     }
 }
 
-/// The phase's final state; a dry run ends rolled back, whatever the verdict would have been.
+/// Sets the phase's final state; a dry run is always rolled back, and its message contains the verdict.
 fn settle_as(draft: &mut Draft<'_>, index: usize, state: PhaseState, reason: Reason, message: &str) {
     if draft.spec.phases[index].pin == Some(Pin::DryRun) {
         let message = format!("dry run; it would be {state} ({reason}): {message}");

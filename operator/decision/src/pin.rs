@@ -1,4 +1,4 @@
-//! Pins: manual overrides of measurement, effective at once.
+//! Pins: manual overrides of verdicts, effective immediately.
 
 use crate::draft::Draft;
 use crate::phase::reopen;
@@ -8,7 +8,7 @@ use crate::step::Step;
 use pawl_api::spec::Pin;
 use pawl_api::status::PhaseState;
 
-/// Makes every phase what its pin says, and opens those again whose pin is gone.
+/// Applies the pin of every phase, and re-opens the phases whose pin was removed.
 pub(crate) fn apply(draft: &mut Draft<'_>) -> Step {
     let moved = (0..draft.spec.phases.len()).filter(|&index| apply_to(draft, index)).count();
     if moved > 0 { Step::Moved } else { Step::Pass }
@@ -39,11 +39,11 @@ fn apply_to(draft: &mut Draft<'_>, index: usize) -> bool {
             true
         }
         None | Some(Pin::DryRun) if is_pinned => {
-            reopen(draft, index, Reason::Unpinned, "its pin was taken away: it is judged");
+            reopen(draft, index, Reason::Unpinned, "its pin was removed: it is evaluated");
             true
         }
         None if Reason::DryRun.is(&status.reason) && status.state.is_final() => {
-            reopen(draft, index, Reason::Unpinned, "its pin was taken away: it is judged");
+            reopen(draft, index, Reason::Unpinned, "its pin was removed: it is evaluated");
             true
         }
         Some(Pin::Accepted | Pin::RolledBack | Pin::DryRun) | None => false,

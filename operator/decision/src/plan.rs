@@ -1,4 +1,4 @@
-//! The plan of the attempt under way, worked out again from the status.
+//! The plan of the current attempt, computed again from the status.
 
 use crate::draft::Draft;
 use crate::fingerprint::fingerprint;
@@ -9,13 +9,26 @@ use jiff::Timestamp;
 use pawl_api::{TrainingJob, TrainingJobStatus};
 use pawl_contract::plan::AttemptPlan;
 
-/// The plan of the attempt that `status` names: the one that [`crate::decide`] returned when it started the attempt.
+/// The plan of the attempt in `status`: the plan that [`crate::decide`] returned when it started the attempt.
 ///
-/// `None` when there is no attempt, or its plan can no longer be worked out because launches have ended since or the
-/// spec was changed.
+/// `None` when there is no attempt, or its plan can no longer be computed because launches have ended or the spec has
+/// changed since.
+///
+/// ```
+/// use pawl_decision::{action::Action, decide, observed::Observed, plan};
+///
+/// let job: pawl_api::TrainingJob = serde_json::from_value(serde_json::json!({
+///     "metadata": {"name": "toy"},
+///     "spec": {"workload": {"name": "ups"}},
+/// }))?;
+/// let decision = decide(&job, &Default::default(), &Observed::default(), jiff::Timestamp::UNIX_EPOCH);
+/// let [Action::Start { plan: started, .. }] = &decision.actions[..] else { panic!() };
+/// assert_eq!(plan(&job, &decision.status).as_ref(), Some(started));
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 pub fn plan(job: &TrainingJob, status: &TrainingJobStatus) -> Option<AttemptPlan> {
     let attempt = status.attempt.as_ref()?;
-    // What is wanted next does not depend on the time; only waits and deadlines do.
+    // The launches do not depend on the time; only back-off and deadlines do.
     let mut draft = Draft::new(job, status, Timestamp::UNIX_EPOCH);
     summary::align(&mut draft);
     let Next::Run(work) = settle(&mut draft) else { return None };

@@ -1,8 +1,8 @@
-//! The preflight stage: the baseline and every phase with each of its rungs are checked before any device time is spent.
+//! The preflight stage: checks the baseline and every phase with each of its fallbacks before any device time is used.
 
 use crate::draft::Draft;
-use crate::ladder;
-use crate::launch::{Launch, Target, Work, budget, seed, tag};
+use crate::fallback;
+use crate::launch::{EvidenceTarget, Launch, Work, budget, seed, tag};
 use crate::problems;
 use crate::reason::Reason;
 use crate::revision::patch;
@@ -16,12 +16,12 @@ use pawl_contract::plan::LaunchKind;
 use pawl_contract::report::{LaunchResult, truncated};
 use pawl_contract::settings::Settings;
 
-/// When this many settings were found invalid, the rest is not checked any more.
+/// Number of invalid settings after which the remaining ones are not checked.
 const MAX_INVALID: usize = 24;
-/// Longest message kept with invalid settings, bytes.
+/// Maximum length of the message of invalid settings, bytes.
 const MAX_INVALID_MESSAGE: usize = 200;
 
-/// The baseline with what the phase requires and the phase itself, with `rung` fallbacks taken.
+/// The baseline with the patches of the required phases and of the phase itself, with its fallback `rung` (0: none).
 pub(crate) fn standalone(spec: &TrainingJobSpec, index: usize, rung: u32) -> Settings {
     let Some(phase) = spec.phases.get(index) else { return spec.settings.clone() };
     let mut needed: Vec<&str> = phase.requires.iter().map(String::as_str).collect();
@@ -38,13 +38,13 @@ pub(crate) fn check_tag(spec: &TrainingJobSpec, settings: &Settings) -> String {
     tag(spec, LaunchKind::Preflight, settings, seed(spec, 0), &budget(spec, LaunchKind::Preflight))
 }
 
-/// Checks what was not checked yet; fails with all problems when everything was checked and something is invalid.
+/// Checks the unchecked settings; after all checks, fails with all problems if any settings are invalid.
 pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
     if let Some(retry) = draft.exhausted(&Trial::Preflight.to_string()) {
         draft.fail(Reason::RetriesExhausted, &format!("preflight: {}", retry.message));
         return Step::Moved;
     }
-    problems::forget_fixed(draft);
+    problems::retain_current(draft);
     let mut launches: Vec<Launch> = baseline(draft).into_iter().collect();
     for index in 0..draft.spec.phases.len() {
         launches.extend(phase(draft, index));
@@ -72,7 +72,7 @@ fn baseline(draft: &mut Draft<'_>) -> Option<Launch> {
     if draft.status.baseline.as_ref().is_some_and(|baseline| baseline.input_hash == tag) || is_invalid(draft, &tag) {
         return None;
     }
-    let target = (Target::PreflightBaseline, Arm::Control, 0);
+    let target = (EvidenceTarget::PreflightBaseline, Arm::Control, 0);
     Some(draft.launch("baseline-check", LaunchKind::Preflight, &draft.spec.settings, target))
 }
 
@@ -88,7 +88,7 @@ fn phase(draft: &Draft<'_>, index: usize) -> Vec<Launch> {
         !checked.contains(&tag) && !is_invalid(draft, &tag)
     });
     open.map(|(rung, settings)| {
-        let target = (Target::PreflightPhase { phase: index, rung }, Arm::Candidate, 0);
+        let target = (EvidenceTarget::PreflightPhase { phase: index, rung }, Arm::Candidate, 0);
         draft.launch(&format!("{}-r{rung}-check", phase.name), LaunchKind::Preflight, &settings, target)
     })
     .collect()
@@ -98,25 +98,29 @@ fn is_invalid(draft: &Draft<'_>, tag: &str) -> bool {
     draft.status.invalid.iter().any(|invalid| invalid.input_hash == tag)
 }
 
-/// Keeps that these settings are invalid. The job fails once everything was checked: then all problems are known.
+/// Records that these settings are invalid. The job fails after all checks, when all problems are known.
 fn record_invalid(draft: &mut Draft<'_>, launch: &Launch, tag: String, result: &LaunchResult) {
     let phase = match launch.target {
-        Target::PreflightPhase { phase, .. } => draft.spec.phases.get(phase).map(|phase| phase.name.as_str()),
-        Target::PreflightBaseline | Target::Phase(_) | Target::Baseline | Target::Bundle | Target::Train => None,
+        EvidenceTarget::PreflightPhase { phase, .. } => draft.spec.phases.get(phase).map(|phase| phase.name.as_str()),
+        EvidenceTarget::PreflightBaseline
+        | EvidenceTarget::Phase(_)
+        | EvidenceTarget::Baseline
+        | EvidenceTarget::Bundle
+        | EvidenceTarget::Train => None,
     };
-    draft.warning(Reason::InvalidPlan, format!("{}: {}", launch.plan.shown(), result.message), phase);
+    draft.warning(Reason::InvalidPlan, format!("{}: {}", launch.plan.display_title(), result.message), phase);
     let message = truncated(&result.message, MAX_INVALID_MESSAGE).to_owned();
     draft.status.invalid.push(InvalidSettings { input_hash: tag, message });
 }
 
-/// Takes in the result of a check.
+/// Records the result of a check.
 pub(crate) fn record(draft: &mut Draft<'_>, launch: &Launch, result: &LaunchResult) {
     let tag = check_tag(draft.spec, &launch.plan.settings);
     match launch.target {
         _ if result.outcome == Outcome::InvalidPlan => record_invalid(draft, launch, tag, result),
-        Target::PreflightBaseline => record_baseline(draft, tag, result),
-        Target::PreflightPhase { phase, rung } => record_phase(draft, phase, rung, tag, result),
-        Target::Phase(_) | Target::Baseline | Target::Bundle | Target::Train => {}
+        EvidenceTarget::PreflightBaseline => record_baseline(draft, tag, result),
+        EvidenceTarget::PreflightPhase { phase, rung } => record_phase(draft, phase, rung, tag, result),
+        EvidenceTarget::Phase(_) | EvidenceTarget::Baseline | EvidenceTarget::Bundle | EvidenceTarget::Train => {}
     }
 }
 
@@ -149,7 +153,7 @@ fn record_phase(draft: &mut Draft<'_>, index: usize, rung: u32, tag: String, res
         phase.rung = 0;
         phase.launches.clear();
         let reason = Reason::Outcome(result.outcome);
-        if !ladder::take(draft, index, Trigger::Unsupported, reason, &result.message) {
+        if !fallback::take(draft, index, Trigger::Unsupported, reason, &result.message) {
             draft.phase_to(index, PhaseState::Unsupported, reason, &result.message);
         }
     }

@@ -1,4 +1,4 @@
-//! All that is wrong with the settings of a job, in one message.
+//! Collects all errors in the settings of a job into one message.
 
 use crate::draft::{Draft, MAX_MESSAGE};
 use crate::preflight::{check_tag, standalone};
@@ -6,17 +6,17 @@ use pawl_api::spec::{Pin, TrainingJobSpec};
 use pawl_contract::report::truncated;
 use pawl_contract::settings::Settings;
 
-/// The least room that a problem is given in a message, bytes.
+/// Minimum length to which a problem is truncated in a message, bytes.
 const LEAST: usize = 60;
-/// Room for the number of problems that have none, bytes.
+/// Space for the number of omitted problems, bytes.
 const AND_MORE: usize = 16;
 
-/// Something wrong with the settings of the baseline or of a phase.
+/// An error in the settings of the baseline or of a phase.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Problem {
     /// `None`: the baseline.
     pub phase: Option<String>,
-    /// Rungs taken.
+    /// Fallback in effect, from 1; 0: none.
     pub rung: u32,
     pub message: String,
 }
@@ -26,12 +26,12 @@ impl Problem {
         match (&self.phase, self.rung) {
             (None, _) => "baseline".to_owned(),
             (Some(phase), 0) => format!("phase {phase}"),
-            (Some(phase), rung) => format!("phase {phase} rung {rung}"),
+            (Some(phase), rung) => format!("phase {phase}, fallback {rung}"),
         }
     }
 }
 
-/// Every set of settings that a job may run: the baseline's, and each phase's with each of its rungs.
+/// All settings that a job may run: those of the baseline, and of each phase with each of its fallbacks.
 fn settings(spec: &TrainingJobSpec) -> Vec<(Option<String>, u32, Settings)> {
     let mut all = vec![(None, 0, spec.settings.clone())];
     for (index, phase) in spec.phases.iter().enumerate().filter(|(_, phase)| phase.pin != Some(Pin::RolledBack)) {
@@ -41,15 +41,15 @@ fn settings(spec: &TrainingJobSpec) -> Vec<(Option<String>, u32, Settings)> {
     all
 }
 
-/// Checks all settings that a job may run, and collects what `check` says is wrong with them.
+/// Checks all settings that a job may run, and collects the errors that `check` returns.
 pub(crate) fn all(spec: &TrainingJobSpec, check: impl Fn(&Settings) -> Option<String>) -> Vec<Problem> {
     let problem =
         |(phase, rung, settings): (_, _, Settings)| check(&settings).map(|message| Problem { phase, rung, message });
     settings(spec).into_iter().filter_map(problem).collect()
 }
 
-/// Drops what was found invalid of settings that the spec no longer has.
-pub(crate) fn forget_fixed(draft: &mut Draft<'_>) {
+/// Drops the errors of settings that are no longer in the spec.
+pub(crate) fn retain_current(draft: &mut Draft<'_>) {
     if draft.status.invalid.is_empty() {
         return;
     }
@@ -58,7 +58,7 @@ pub(crate) fn forget_fixed(draft: &mut Draft<'_>) {
     draft.status.invalid.retain(|invalid| known.contains(&invalid.input_hash));
 }
 
-/// What the preflight found invalid of the settings that the spec has now.
+/// The errors that the preflight found in the current settings.
 pub(crate) fn found(draft: &Draft<'_>) -> Vec<Problem> {
     if draft.status.invalid.is_empty() {
         return Vec::new();
@@ -70,8 +70,8 @@ pub(crate) fn found(draft: &Draft<'_>) -> Vec<Problem> {
     })
 }
 
-/// The problems in one message that fits into the status. A problem that the baseline has is not listed again for the
-/// phases, which inherit it, nor one of a phase for its rungs; what has no room is counted.
+/// The problems in one message that fits into the status. A problem of the baseline is not repeated for the phases, which
+/// inherit it, nor one of a phase for its fallbacks; problems that do not fit are counted.
 pub(crate) fn listed(problems: &[Problem]) -> String {
     let inherited = |problem: &Problem| {
         let from = |known: &Problem| {

@@ -1,24 +1,24 @@
-//! The order in which a shell carries out a decision, and why it may be stopped at any point of it.
+//! The order in which a shell carries out a decision, and why a crash at any point is safe.
 //!
-//! 1. *Write* the status, which says what will be done ([`Shell::write`]).
+//! 1. *Write* the status, which contains the intended actions ([`Shell::write`]).
 //! 2. *Act*: start, stop, release, in the order of [`Decision::actions`] ([`Shell::act`]).
 //! 3. *Emit* the events ([`Shell::emit`]).
 //!
-//! A status that differs from the one on record by mere progress of a training may be written later; everything else is
-//! durable before the first action. A write that is refused ends the decision: nothing was done.
+//! A status that differs from the stored one only by the progress of a training may be written later; any other must be
+//! durable before the first action. If the write fails, no action is taken.
 //!
 //! # Why a crash between any two steps is safe
-//! After a restart the shell decides on the status that was written last and on what it observes then.
+//! After a restart the shell decides on the newest written status and on new observations.
 //!
-//! - *Before the write*: nothing was done. The same facts lead to the same decision.
-//! - *After the write, before a start*: the status names an attempt that was never seen. It is started again under the
+//! - *Before the write*: no action was taken. The same observations lead to the same decision.
+//! - *After the write, before a start*: the status names an attempt that was never observed. It is started again under the
 //!   same name with the same plan; names are unique, so starting it twice starts it once.
-//! - *After the write, before a stop*: the attempt's `stop` says why it is to end. The stop is decided again until the
-//!   attempt was seen to end.
-//! - *After the write, before a release*: only an attempt that a status written earlier no longer needs is released. What
-//!   is left of it is observed again, and released again.
-//! - *Between two actions*: each is idempotent, and those that are missing are decided again.
-//! - *Before the events*: they are lost. No decision reads them; the status holds the evidence that they announce.
+//! - *After the write, before a stop*: the attempt's `stop` is set in the status. The stop is decided again until the
+//!   attempt is observed to have ended.
+//! - *After the write, before a release*: only an attempt that an earlier written status no longer needs is released. Its
+//!   remaining objects are observed again, and released again.
+//! - *Between two actions*: each is idempotent, and the missing ones are decided again.
+//! - *Before the events*: they are lost. No decision depends on them; the status contains their evidence.
 
 use crate::action::{Action, Decision, Event};
 use pawl_api::TrainingJobStatus;
@@ -27,33 +27,33 @@ use std::time::Duration;
 /// The side effects of a shell. [`Decision::carry_out`] calls them in the order of the [protocol](self).
 #[allow(async_fn_in_trait, reason = "each shell awaits its own futures on a runtime that it knows")]
 pub trait Shell {
-    /// Why a side effect failed.
+    /// Error of a side effect.
     type Error;
 
-    /// Makes `status` the newest one, durably unless it differs from the one on record by mere progress. `urgent`: there
-    /// are actions or events, so that progress is not to wait either.
+    /// Makes `status` the current one. The write must be durable, unless the status differs from the stored one only by
+    /// progress. `urgent`: there are actions or events, so that progress must not be delayed either.
     ///
     /// # Errors
-    /// When the status could not be written, or another writer was faster: then nothing of the decision is done.
+    /// The status could not be written, or another writer changed it concurrently: then no action of the decision is taken.
     async fn write(&mut self, status: TrainingJobStatus, urgent: bool) -> Result<(), Self::Error>;
 
-    /// Carries out one action. Returns whether that changed what can be observed.
+    /// Takes one action. Returns whether it changed the observable state.
     ///
     /// # Errors
-    /// When the action failed or was only done in part: it is decided again.
+    /// The action failed or was only partly done: it is decided again.
     async fn act(&mut self, action: Action) -> Result<bool, Self::Error>;
 
     /// Emits one event.
     ///
     /// # Errors
-    /// When a shell that keeps its events cannot store it.
+    /// A shell that stores its events could not store it.
     async fn emit(&mut self, event: Event) -> Result<(), Self::Error>;
 }
 
-/// What remains of a decision that was carried out.
+/// The result of carrying out a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CarriedOut {
-    /// An action changed what can be observed.
+    /// Whether an action changed the observable state.
     pub acted: bool,
     /// [`Decision::requeue_after`].
     pub requeue_after: Option<Duration>,
@@ -63,8 +63,8 @@ impl Decision {
     /// Carries out the decision: writes the status, acts, emits the events.
     ///
     /// # Errors
-    /// The first error of `shell`. After a failed action no further one is tried, but the events are emitted: the status
-    /// that they announce is written, so that they will not be decided again.
+    /// The first error of `shell`. After a failed action no further one is taken, but the events are emitted: their status
+    /// is written, so that they are not decided again.
     pub async fn carry_out<S: Shell>(self, shell: &mut S) -> Result<CarriedOut, S::Error> {
         let Self { status, actions, events, requeue_after } = self;
         shell.write(status, !actions.is_empty() || !events.is_empty()).await?;

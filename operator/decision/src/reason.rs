@@ -1,18 +1,18 @@
-//! Reasons: why something happened, in one CamelCase word.
+//! Reasons of phases, conditions, events and failures, each one CamelCase word.
 
 use pawl_api::status::Stage;
 use pawl_contract::exit::Outcome;
 
-/// The reasons of phases, the bundle, conditions, events and failures. Displayed as it stands in the status.
+/// Reason of a phase, the bundle, a condition, an event or a failure. Displayed as in the status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display)]
 pub(crate) enum Reason {
-    /// A launch ended so.
+    /// Outcome of a launch.
     #[strum(to_string = "{0}")]
     Outcome(Outcome),
-    /// The baseline ended so.
+    /// Outcome of a launch of the baseline.
     #[strum(to_string = "Baseline{0}")]
     Baseline(Outcome),
-    /// The job is there.
+    /// Stage of the job.
     #[strum(to_string = "{0}")]
     Stage(Stage),
     AcceptedInconclusive,
@@ -72,7 +72,7 @@ pub(crate) enum Reason {
 }
 
 impl Reason {
-    /// Whether `text`, as it stands in the status, is this reason.
+    /// Whether `text`, from the status, is this reason.
     pub fn is(self, text: &str) -> bool {
         self.to_string() == text
     }

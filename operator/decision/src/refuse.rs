@@ -1,4 +1,4 @@
-//! Specs that cannot be carried out, and jobs that failed.
+//! Specs that cannot be run, and jobs that failed.
 
 use crate::draft::Draft;
 use crate::fingerprint::fingerprint;
@@ -8,19 +8,19 @@ use crate::reason::Reason;
 use crate::step::{Next, Step};
 use pawl_api::status::Stage;
 
-/// A job that failed stays so until its spec changes.
+/// A failed job stays failed until its spec changes.
 pub(crate) fn failed(draft: &mut Draft<'_>) -> Step {
     let Some(failure) = &draft.status.failure else { return Step::Pass };
     if failure.spec_hash == fingerprint(draft.spec, 16) {
         return Step::Go(Next::Idle(Stage::Failed));
     }
-    draft.normal(Reason::Reopened, "the spec changed: the job gets another chance", None);
+    draft.normal(Reason::Reopened, "the spec changed: the job is retried", None);
     draft.status.failure = None;
     draft.status.retry = None;
     Step::Moved
 }
 
-/// Refuses what is known to be impossible before anything runs.
+/// Fails a job whose spec is known to be invalid before any launch.
 pub(crate) fn refuse(draft: &mut Draft<'_>) -> Step {
     if let Some(search) = draft.spec.search.first() {
         let message = format!("search[{}]: searches are not available yet: remove spec.search", search.name);
@@ -33,8 +33,8 @@ pub(crate) fn refuse(draft: &mut Draft<'_>) -> Step {
         draft.fail(Reason::BatchMismatch, &problems::listed(&mismatches));
         return Step::Moved;
     }
-    // Once a spec: what is wrong with it is in the status from then on.
-    if draft.unread
+    // Once per generation: its errors are in the status from then on.
+    if draft.spec_is_new
         && let Some(message) = invalid(draft)
     {
         draft.fail(Reason::InvalidSpec, &message);
@@ -43,11 +43,11 @@ pub(crate) fn refuse(draft: &mut Draft<'_>) -> Step {
     Step::Pass
 }
 
-/// What is wrong with the spec that its schema and rules cannot say: the API server lets that through.
+/// Errors of the spec that its schema and CEL rules cannot express, so that the API server accepts them.
 fn invalid(draft: &Draft<'_>) -> Option<String> {
     let problems = pawl_api::validate(draft.job);
     let first = problems.first()?;
     let more = problems.len() - 1;
-    let others = if more == 0 { String::new() } else { format!(" (and {more} more: pawl validate tells all)") };
+    let others = if more == 0 { String::new() } else { format!(" (and {more} more: run pawl validate)") };
     Some(format!("{first}{others}"))
 }

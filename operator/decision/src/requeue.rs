@@ -1,4 +1,4 @@
-//! When to decide again although nothing changed: the nearest of the deadlines.
+//! The time of the next decision if nothing changes: the nearest deadline.
 
 use crate::attempt::{current, queued_until};
 use crate::draft::Draft;
@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use pawl_api::status::Stage;
 use std::time::Duration;
 
-/// Time until the nearest deadline; a millisecond more, so that it has passed by then.
+/// Time until the nearest deadline, plus a millisecond, so that it has passed by then.
 pub(crate) fn after(draft: &Draft<'_>, observed: &Observed, next: &Next) -> Option<Duration> {
     let running = !matches!(next, Next::Idle(Stage::Complete | Stage::Failed | Stage::Suspended));
     let queued = draft.status.attempt.as_ref().is_some_and(|attempt| attempt.queued_since.is_some());

@@ -1,4 +1,5 @@
-//! Infrastructure failures: missing data is never a verdict, it is tried again; budgeted and backed off.
+//! Infrastructure failures: missing evidence leads to a retry, never to a verdict; retries are limited, with exponential
+//! back-off.
 
 use crate::draft::{Draft, bounded};
 use crate::reason::Reason;
@@ -6,47 +7,47 @@ use jiff::{SignedDuration, Timestamp};
 use pawl_api::status::RetryStatus;
 use pawl_contract::exit::Outcome;
 
-/// Wait after the first failure, seconds; it doubles with each. Ranks that were taken away come back at once, once.
+/// Back-off after the first failure, seconds; it doubles with each. After the first loss of ranks there is no back-off.
 const FIRST_BACKOFF: u64 = 10;
-/// Longest wait, seconds.
+/// Maximum back-off, seconds.
 const LONGEST_BACKOFF: u64 = 300;
 
-/// Why a result says nothing about the settings.
-pub(crate) struct Missing {
+/// Why there is no evidence about the settings of a launch.
+pub(crate) struct MissingEvidence {
     pub message: String,
-    /// How the accepted settings failed, when it is that.
+    /// Outcome of the control launch, when the accepted settings failed.
     pub control_outcome: Option<Outcome>,
-    /// Those settings are the baseline's.
+    /// Whether the failed settings are those of the baseline.
     pub baseline: bool,
-    /// The ranks were taken away: a deleted pod, a lost node. Nothing says that it would happen again at once.
-    pub taken: bool,
+    /// Whether ranks were lost by a deleted pod or a failed node, which is unlikely to recur immediately.
+    pub ranks_lost: bool,
 }
 
-impl Missing {
-    /// Something that says nothing about any settings.
+impl MissingEvidence {
+    /// Missing evidence for an infrastructure reason.
     pub fn because(message: String) -> Self {
-        Self { message, control_outcome: None, baseline: false, taken: false }
+        Self { message, control_outcome: None, baseline: false, ranks_lost: false }
     }
 }
 
-/// A time of the status.
+/// Parses a time of the status.
 pub(crate) fn time(text: &str) -> Option<Timestamp> {
     text.parse().ok()
 }
 
-/// `from` and a number of seconds; the end of time when that is beyond it.
+/// `seconds` after `from`, saturating.
 pub(crate) fn after(from: Timestamp, seconds: u64) -> Timestamp {
     let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
     from.checked_add(SignedDuration::from_secs(seconds)).unwrap_or(Timestamp::MAX)
 }
 
 impl Draft<'_> {
-    /// Counts a failure against the trial's budget.
-    pub fn count_failure(&mut self, trial: &str, missing: &Missing) {
+    /// Counts a failure of the trial, and sets the back-off.
+    pub fn count_failure(&mut self, trial: &str, missing: &MissingEvidence) {
         let message = &missing.message;
         let before = self.status.retry.take().filter(|retry| retry.trial == trial).map_or(0, |retry| retry.count);
         let wait = match before {
-            0 if missing.taken => 0,
+            0 if missing.ranks_lost => 0,
             _ => FIRST_BACKOFF.saturating_mul(1 << before.min(16)).min(LONGEST_BACKOFF),
         };
         let budget = self.spec.lifecycle.max_restarts;
@@ -63,13 +64,13 @@ impl Draft<'_> {
         });
     }
 
-    /// The trial's failures, when they are more than the budget.
+    /// The trial's failures, when they exceed `lifecycle.maxRestarts`.
     pub fn exhausted(&self, trial: &str) -> Option<RetryStatus> {
         let retry = self.status.retry.as_ref().filter(|retry| retry.trial == trial)?;
         (retry.count > self.spec.lifecycle.max_restarts).then(|| retry.clone())
     }
 
-    /// Until when the trial must wait, when that is in the future.
+    /// End of the trial's back-off, when that is in the future.
     pub fn backoff(&self, trial: &str) -> Option<Timestamp> {
         let retry = self.status.retry.as_ref().filter(|retry| retry.trial == trial)?;
         retry.not_before.as_deref().and_then(time).filter(|until| *until > self.now)

@@ -1,4 +1,4 @@
-//! Reverting what was accepted: the fold without that patch, and without those that require it.
+//! Reverts accepted phases: removes the patch of a phase, and of the phases that require it, from the settings.
 
 use crate::draft::Draft;
 use crate::reason::Reason;
@@ -7,23 +7,23 @@ use pawl_api::spec::{Numerics, Pin, Scope};
 use pawl_api::status::PhaseState;
 use std::collections::BTreeSet;
 
-/// What is looked for when a responsible phase is looked for.
+/// Order in which accepted phases are suspected of having caused a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Blame {
-    /// The last accepted one that changes the mathematics, then the last accepted one.
+    /// First the newest accepted phase that changes the numerics, then the newest accepted phase.
     Numerics,
-    /// The last accepted one.
+    /// The newest accepted phase first.
     Newest,
 }
 
-/// Accepted phases that measurement may revert: a pin beats it.
+/// Accepted phases that may be reverted: those that are not pinned.
 fn revertible(draft: &Draft<'_>) -> impl DoubleEndedIterator<Item = usize> {
     let phases = draft.spec.phases.iter().zip(&draft.status.phases).enumerate();
     let free = phases.filter(|(_, (phase, status))| accepted(status) && phase.pin != Some(Pin::Accepted));
     free.map(|(index, _)| index).collect::<Vec<_>>().into_iter()
 }
 
-/// The accepted phases that can explain a failure, the likeliest first.
+/// The accepted phases that may have caused a failure, the most likely first.
 pub(crate) fn suspects(draft: &Draft<'_>, blame: Blame) -> Vec<usize> {
     let mut found: Vec<usize> = revertible(draft).rev().collect();
     if blame == Blame::Numerics {
@@ -32,12 +32,12 @@ pub(crate) fn suspects(draft: &Draft<'_>, blame: Blame) -> Vec<usize> {
     found
 }
 
-/// The accepted phase that can explain a failure best.
+/// The accepted phase that most likely caused a failure.
 pub(crate) fn responsible(draft: &Draft<'_>, blame: Blame) -> Option<usize> {
     suspects(draft, blame).first().copied()
 }
 
-/// The accepted phases that go when the phase at `index` goes.
+/// The phase at `index` and the accepted phases that depend on it.
 pub(crate) fn with_dependents(draft: &Draft<'_>, index: usize) -> BTreeSet<usize> {
     let mut gone = BTreeSet::from([index]);
     for later in revertible(draft).filter(|later| *later > index) {
@@ -49,7 +49,7 @@ pub(crate) fn with_dependents(draft: &Draft<'_>, index: usize) -> BTreeSet<usize
     gone
 }
 
-/// Reverts the phase at `index` and, by `scope`, others.
+/// Reverts the phase at `index` and, depending on `scope`, others.
 pub(crate) fn revert(draft: &mut Draft<'_>, index: usize, scope: Scope, reason: Reason, message: &str) {
     let also: BTreeSet<usize> = match scope {
         Scope::Phase => with_dependents(draft, index),

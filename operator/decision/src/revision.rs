@@ -1,4 +1,4 @@
-//! Revisions: the baseline and the accepted patches, folded.
+//! Revisions: the baseline with the accepted patches applied.
 
 use crate::draft::Draft;
 use crate::fingerprint::fingerprint;
@@ -7,18 +7,18 @@ use pawl_api::spec::{Phase, TrainingJobSpec};
 use pawl_api::status::{PhaseState, PhaseStatus, TrainingJobStatus};
 use pawl_contract::settings::Settings;
 
-/// The settings' short hash.
+/// Hash of the settings, 12 digits.
 pub(crate) fn revision(settings: &Settings) -> String {
     fingerprint(settings, 12)
 }
 
-/// A phase's patch with `rung` rungs taken; a rung replaces the one before.
+/// The patch of a phase with its fallback `rung` (0: none), which replaces earlier fallbacks.
 pub(crate) fn patch(phase: &Phase, rung: u32) -> Settings {
     let fallback = (rung as usize).checked_sub(1).and_then(|index| phase.fallbacks.get(index));
     fallback.map_or_else(|| phase.settings.clone(), |fallback| phase.settings.with(&fallback.settings))
 }
 
-/// The baseline with the patches, as they are in effect, of those phases that `keep` names, in order.
+/// The baseline with the effective patches of the phases selected by `keep`, in order.
 pub(crate) fn fold(
     spec: &TrainingJobSpec,
     status: &TrainingJobStatus,
@@ -27,8 +27,8 @@ pub(crate) fn fold(
     folded(spec, status, keep, PhaseStatus::effective_rung)
 }
 
-/// [`fold`] with the patches as they were judged: the base of input hashes, so that a rung that was taken in training does
-/// not judge anything anew.
+/// [`fold`] with the patches as they were evaluated. Input hashes are based on it, so that a fallback selected in training
+/// does not repeat evaluations.
 pub(crate) fn judged_fold(
     spec: &TrainingJobSpec,
     status: &TrainingJobStatus,
@@ -60,13 +60,13 @@ impl Draft<'_> {
         fold(self.spec, &self.status, |_, phase| accepted(phase))
     }
 
-    /// The settings on top of which the phase at `index` is judged.
+    /// The settings with which the phase at `index` is compared.
     pub fn control(&self, index: usize) -> Settings {
         fold(self.spec, &self.status, |i, phase| i < index && accepted(phase))
     }
 
-    /// [`Self::control`] as it was before anything was reverted after its own trial: the base of input hashes, so
-    /// that such a revert does not judge later phases anew. A pin does.
+    /// [`Self::control`] without the reverts that followed a phase's own trial. Input hashes are based on it, so that such a
+    /// revert does not repeat the evaluation of later phases; a pin does.
     pub fn judged_control(&self, index: usize) -> Settings {
         let judged = |phase: &PhaseStatus| accepted(phase) || phase.held && !Reason::Pinned.is(&phase.reason);
         judged_fold(self.spec, &self.status, |i, phase| i < index && judged(phase))

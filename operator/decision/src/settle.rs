@@ -4,7 +4,7 @@ use crate::draft::Draft;
 use crate::step::{Next, Step};
 use pawl_api::status::Stage;
 
-/// In the order in which a job goes through them.
+/// The parts, in order.
 const PARTS: &[fn(&mut Draft<'_>) -> Step] = &[
     crate::refuse::failed,
     crate::refuse::refuse,
@@ -18,9 +18,9 @@ const PARTS: &[fn(&mut Draft<'_>) -> Step] = &[
     crate::train::advance,
 ];
 
-/// Moves the job as far as the evidence in its status carries it, and says what should run.
+/// Advances the job as far as the evidence in its status allows, and returns what should run.
 pub(crate) fn settle(draft: &mut Draft<'_>) -> Next {
-    // Every move brings a phase, a rung or the bundle further; this bound is far above what any job needs.
+    // Every step advances a phase, a fallback or the bundle; no job needs as many steps as this bound.
     let bound = 64 + 16 * draft.spec.phases.iter().map(|phase| 4 + phase.fallbacks.len()).sum::<usize>();
     'moved: for _ in 0..bound {
         for part in PARTS {

@@ -1,25 +1,25 @@
-//! What the parts of a decision hand to each other.
+//! The results of the parts of a decision.
 
 use crate::launch::Work;
 use pawl_api::status::Stage;
 
-/// What should run now.
+/// The desired state of attempts.
 #[derive(Clone, Debug)]
 pub(crate) enum Next {
-    /// These launches.
+    /// An attempt with these launches.
     Run(Work),
-    /// Nothing until the attempt that is alive has ended.
+    /// No new attempt until the current one has ended.
     Drain,
-    /// Nothing.
+    /// No attempt.
     Idle(Stage),
 }
 
-/// What a part of the decision did.
+/// The result of one part of a decision.
 pub(crate) enum Step {
-    /// The status moved: look at everything again.
+    /// It changed the status: start again with the first part.
     Moved,
-    /// This is next.
+    /// This is the desired state.
     Go(Next),
-    /// It has nothing to do or to wait for.
+    /// Nothing to do in this part: continue with the next one.
     Pass,
 }

@@ -1,21 +1,21 @@
-//! What a status says at a glance: stage, progress, settings in effect, speedup, the baseline's speed; and its size.
+//! The summary in the status: stage, progress, settings in effect, speedup, the baseline's throughput. Bounds its size.
 
 use crate::aggregate::together;
 use crate::draft::Draft;
 use crate::revision::{accepted, revision};
 use crate::step::Next;
-use crate::train::{measured_with, promise};
+use crate::train::{expected_items_per_second, measured_with};
 use pawl_api::spec::TrainingJobSpec;
 use pawl_api::status::{MAX_LAUNCHES, PhaseStatus, Purpose, Stage};
 use pawl_contract::decimal::Decimal;
 use pawl_contract::measured::Measured;
 
-/// Bytes of JSON beyond which old evidence is dropped.
+/// Maximum size of the status in bytes of JSON; old evidence is dropped beyond that.
 const MAX_BYTES: usize = 56 * 1024;
-/// The progress of a job that has to wait for its queue.
+/// The progress of a job that waits in its queue.
 const QUEUED: &str = "queued";
 
-/// Brings the phases of the status into the order of the spec.
+/// Aligns the phases of the status with those of the spec.
 pub(crate) fn align(draft: &mut Draft<'_>) {
     let spec: &TrainingJobSpec = draft.spec;
     let same = spec.phases.iter().map(|phase| &phase.name).eq(draft.status.phases.iter().map(|phase| &phase.name));
@@ -48,7 +48,7 @@ pub(crate) fn set(draft: &mut Draft<'_>, next: &Next) {
     draft.status.revision = Some(revision(&effective));
     draft.status.effective_settings = Some(effective);
     if draft.status.baseline.as_ref().is_some_and(|baseline| baseline.measured.items_per_second.is_none())
-        && let Some(speed) = promise(draft, &draft.spec.settings).and_then(Decimal::from_f64)
+        && let Some(speed) = expected_items_per_second(draft, &draft.spec.settings).and_then(Decimal::from_f64)
     {
         let measured = together(measured_with(draft, &draft.spec.settings).into_iter());
         if let Some(baseline) = draft.status.baseline.as_mut() {
@@ -62,7 +62,7 @@ pub(crate) fn set(draft: &mut Draft<'_>, next: &Next) {
 }
 
 impl Draft<'_> {
-    /// The baseline's peak memory: of its launches that are still evidence, else as it was measured once.
+    /// The baseline's peak memory in bytes: of its launches in the evidence, otherwise as measured earlier.
     pub fn baseline_peak(&self) -> Option<u64> {
         let known = together(measured_with(self, &self.spec.settings).into_iter()).peak_memory_bytes;
         known.or(self.status.baseline.as_ref()?.measured.peak_memory_bytes)
@@ -112,7 +112,7 @@ fn progress(draft: &Draft<'_>) -> String {
     }
 }
 
-/// Keeps the status small: a final phase keeps its newest launches, and the oldest evidence goes first.
+/// Bounds the size of the status: a final phase keeps its newest launches, and the oldest evidence is dropped first.
 fn bound(draft: &mut Draft<'_>) {
     for phase in draft.status.phases.iter_mut().filter(|phase| phase.state.is_final()) {
         let surplus = phase.launches.len().saturating_sub(MAX_LAUNCHES + 1);

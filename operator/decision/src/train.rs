@@ -1,15 +1,15 @@
-//! Training with what held: its plan, and what its end means.
+//! Training with the accepted settings: its plan, and how its end is handled.
 
 use crate::draft::{Draft, bounded, decimals};
 use crate::fingerprint::fingerprint;
 use crate::gates::safety::unsafe_outcome;
 use crate::gates::speed::median;
-use crate::launch::{Target, Work, criterion, seed, tag_of};
+use crate::launch::{EvidenceTarget, Work, criterion, seed, tag_of};
 use crate::reason::Reason;
 use crate::revert::{Blame, responsible, revert};
 use crate::step::{Next, Step};
 use crate::trial::Trial;
-use crate::{cost, ladder, launch};
+use crate::{cost, fallback, launch};
 use pawl_api::spec::{Scope, Trigger};
 use pawl_api::status::{Arm, BestCheckpointStatus, CheckpointStatus, LaunchStatus, Purpose, TrainingStatus};
 use pawl_contract::decimal::Decimal;
@@ -21,13 +21,13 @@ use pawl_contract::report::LaunchResult;
 use pawl_contract::settings::Settings;
 use serde_json::json;
 
-/// Hash of what is to be reached, whatever the settings.
+/// Hash of the training target, independent of the settings.
 fn target(draft: &Draft<'_>) -> String {
     let train = &draft.spec.train;
     fingerprint(&json!([draft.spec.workload, train.items, train.epochs, seed(draft.spec, 0)]), 12)
 }
 
-/// Trains until the target is reached.
+/// Requests training until the target is reached.
 pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
     let train = &draft.spec.train;
     if train.items.is_none() && train.epochs.is_none() {
@@ -45,11 +45,11 @@ pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
     let settings = draft.effective();
     let revision = crate::revision::revision(&settings);
     if draft.status.training.as_ref().is_none_or(|training| training.revision != revision) {
-        let promise = promise(draft, &settings);
+        let expected = expected_items_per_second(draft, &settings);
         let training = draft.status.training.get_or_insert_with(TrainingStatus::default);
         training.revision = revision;
         training.storage = crate::storage::location(draft.job);
-        training.promised_items_per_second = promise.and_then(Decimal::from_f64);
+        training.promised_items_per_second = expected.and_then(Decimal::from_f64);
         training.slow_windows = 0;
         training.degraded.clear();
         training.completed.clear();
@@ -59,7 +59,7 @@ pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
 
 fn work(draft: &Draft<'_>, settings: &Settings) -> Work {
     let checkpoint = &draft.spec.train.checkpoint;
-    let mut launch = draft.launch("train", LaunchKind::Train, settings, (Target::Train, Arm::Candidate, 0));
+    let mut launch = draft.launch("train", LaunchKind::Train, settings, (EvidenceTarget::Train, Arm::Candidate, 0));
     launch.plan.checkpoint = Some(CheckpointPolicy {
         every_seconds: checkpoint.every.seconds(),
         keep: checkpoint.keep,
@@ -78,20 +78,20 @@ fn work(draft: &Draft<'_>, settings: &Settings) -> Work {
     }
 }
 
-/// The metric by which a checkpoint is the best.
+/// The criterion of the best checkpoint.
 fn best(draft: &Draft<'_>) -> Criterion {
     let train = &draft.spec.train;
     let stopping = || train.early_stopping.as_ref().map(criterion);
     train.checkpoint.best.clone().or_else(stopping).unwrap_or_default()
 }
 
-/// Items per second that the evidence promises for these settings: the median of all that measured exactly them.
-pub(crate) fn promise(draft: &Draft<'_>, settings: &Settings) -> Option<f64> {
+/// Items per second expected with these settings: the median of the launches that measured exactly these settings.
+pub(crate) fn expected_items_per_second(draft: &Draft<'_>, settings: &Settings) -> Option<f64> {
     let found = measured_with(draft, settings).into_iter();
     median(found.filter_map(|launch| launch.measured.items_per_second.as_ref()).map(Decimal::value))
 }
 
-/// The launches in the evidence that measured exactly these settings.
+/// The completed Measure launches in the evidence with exactly these settings.
 pub(crate) fn measured_with<'a>(draft: &'a Draft<'_>, settings: &Settings) -> Vec<&'a LaunchStatus> {
     let spec = draft.spec;
     let budget = launch::budget(spec, LaunchKind::Measure);
@@ -106,7 +106,7 @@ pub(crate) fn measured_with<'a>(draft: &'a Draft<'_>, settings: &Settings) -> Ve
     draft.bundle_launches().iter().chain(phases).filter(measured).collect()
 }
 
-/// Takes in the end of a training launch.
+/// Records the end of a training launch.
 pub(crate) fn record(draft: &mut Draft<'_>, result: &LaunchResult) {
     let target = target(draft);
     let training = draft.status.training.get_or_insert_with(TrainingStatus::default);
@@ -135,13 +135,13 @@ pub(crate) fn record(draft: &mut Draft<'_>, result: &LaunchResult) {
         | Outcome::Unsupported
         | Outcome::CompileFailed => failed(draft, result),
         Outcome::CheckpointUnreadable => draft.fail(Reason::Outcome(result.outcome), &result.message),
-        // Not evidence, or handled where results are taken in.
+        // Not evidence, or handled in `fold`.
         Outcome::InvalidPlan | Outcome::Stopped | Outcome::LostPeer | Outcome::Hang | Outcome::Failed => {}
     }
 }
 
-/// Handles a training launch that its settings broke. After a divergence, training does not resume from a checkpoint of
-/// later items.
+/// Handles a training launch that failed because of its settings. After a divergence, training resumes only from a checkpoint
+/// before it.
 fn failed(draft: &mut Draft<'_>, result: &LaunchResult) {
     let Some(trigger) = unsafe_outcome(result.outcome) else { return };
     let diverged = matches!(result.outcome, Outcome::NonFinite | Outcome::LossSpike);
@@ -150,18 +150,19 @@ fn failed(draft: &mut Draft<'_>, result: &LaunchResult) {
         training.resume_not_after_items = Some(training.resume_not_after_items.map_or(limit, |old| old.min(limit)));
     }
     let blame = if diverged { Blame::Numerics } else { Blame::Newest };
-    answer(draft, blame, trigger, Reason::Outcome(result.outcome), &described(result));
+    handle_failure(draft, blame, trigger, Reason::Outcome(result.outcome), &failure_message(result));
 }
 
-/// Takes in where a training that was stopped, or lost its ranks, goes on; nothing of one that is no longer wanted.
+/// Records the checkpoints from which a stopped or lost training resumes, unless its settings are no longer in effect.
 pub(crate) fn stopped(draft: &mut Draft<'_>, result: &LaunchResult) {
-    let wanted = draft.launch("train", LaunchKind::Train, &draft.effective(), (Target::Train, Arm::Candidate, 0));
+    let wanted =
+        draft.launch("train", LaunchKind::Train, &draft.effective(), (EvidenceTarget::Train, Arm::Candidate, 0));
     if let Some(training) = draft.status.training.as_mut().filter(|_| wanted.plan.launch == result.launch) {
         keep_checkpoints(training, result);
     }
 }
 
-/// The newest and the best checkpoint, where the result names them.
+/// Records the newest and the best checkpoint, if the result contains them.
 fn keep_checkpoints(training: &mut TrainingStatus, result: &LaunchResult) {
     let last = result.checkpoint.as_ref().map(checkpointed);
     training.last_checkpoint = last.or(training.last_checkpoint.take());
@@ -169,12 +170,12 @@ fn keep_checkpoints(training: &mut TrainingStatus, result: &LaunchResult) {
     training.best_checkpoint = best.or(training.best_checkpoint.take());
 }
 
-/// A checkpoint, as the status says it.
+/// A checkpoint, converted for the status.
 pub(crate) fn checkpointed(checkpoint: &CheckpointRef) -> CheckpointStatus {
     CheckpointStatus { name: bounded(&checkpoint.name), step: checkpoint.step, items: checkpoint.items }
 }
 
-/// The best checkpoint, as the status says it; `None` when its metric is not a number.
+/// The best checkpoint, converted for the status; `None` when its metric is not finite.
 fn best_checkpoint(best: &BestCheckpoint) -> Option<BestCheckpointStatus> {
     Some(BestCheckpointStatus {
         checkpoint: checkpointed(&best.checkpoint),
@@ -183,7 +184,7 @@ fn best_checkpoint(best: &BestCheckpoint) -> Option<BestCheckpointStatus> {
     })
 }
 
-/// What a launch measured, as the status holds it.
+/// The measurements of a launch, converted for the status.
 fn measured(result: &LaunchResult) -> Measured<Decimal> {
     let found = &result.measured;
     Measured {
@@ -193,15 +194,15 @@ fn measured(result: &LaunchResult) -> Measured<Decimal> {
     }
 }
 
-fn described(result: &LaunchResult) -> String {
+fn failure_message(result: &LaunchResult) -> String {
     let at = result.failed_at_items.unwrap_or(result.measured.items);
     format!("training ended with {} at {at} items: {}", result.outcome, result.message)
 }
 
-/// Answers a failure of the training: with a rung of a phase that can explain it, else by reverting the phase that explains
-/// it best; without one the job failed.
-pub(crate) fn answer(draft: &mut Draft<'_>, blame: Blame, trigger: Trigger, reason: Reason, message: &str) {
-    if ladder::take_in_training(draft, blame, trigger, reason, message) {
+/// Handles a failure of the training: selects a fallback of a responsible phase, otherwise reverts the most likely
+/// responsible phase; without accepted phases the job fails.
+pub(crate) fn handle_failure(draft: &mut Draft<'_>, blame: Blame, trigger: Trigger, reason: Reason, message: &str) {
+    if fallback::take_in_training(draft, blame, trigger, reason, message) {
         return;
     }
     match responsible(draft, blame) {
@@ -210,7 +211,7 @@ pub(crate) fn answer(draft: &mut Draft<'_>, blame: Blame, trigger: Trigger, reas
     }
 }
 
-/// Reverts a phase as `rollback.scope` says.
+/// Reverts a phase with the scope of `rollback.scope`.
 pub(crate) fn revert_by_scope(draft: &mut Draft<'_>, index: usize, reason: Reason, message: &str) {
     let scope: Scope = draft.spec.rollback.scope;
     revert(draft, index, scope, reason, message);

@@ -1,18 +1,18 @@
-//! Trials: what launches are made for, and what retries are counted for.
+//! Trials: groups of launches with a common purpose, for which retries are counted.
 
 use pawl_api::status::PhaseStatus;
 use std::fmt;
 
-/// A trial. Its text is the prefix of its launches' names, and the status keeps it; trials are compared by their whole text,
-/// which two phases never share.
+/// A trial. Its text is the prefix of its launches' names, and is stored in the status. Trials are compared by their whole
+/// text, which is unique per phase and input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Trial {
     /// The checks before anything is measured.
     Preflight,
     /// The quality launches of the baseline.
     Baseline,
-    /// A phase with a number of rungs taken. The hash of its input is part of the name: a phase that is judged anew makes
-    /// launches of new names.
+    /// A phase with its fallback `rung` (0: none). The hash of its input is part of the name, so that a repeated evaluation
+    /// uses new names.
     Phase { phase: String, rung: u32, input: String },
     /// All accepted phases together, by the hash of the settings.
     Bundle { input: String },
@@ -36,7 +36,7 @@ impl fmt::Display for Trial {
 }
 
 impl Trial {
-    /// The trial of a phase with `rung` rungs taken.
+    /// The trial of a phase with its fallback `rung` (0: none).
     pub fn of_phase(phase: &PhaseStatus, rung: u32) -> Self {
         let input = phase.input_hash.get(..4).unwrap_or_default().to_owned();
         Self::Phase { phase: phase.name.clone(), rung, input }

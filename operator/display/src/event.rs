@@ -1,4 +1,4 @@
-//! Events as people see them.
+//! Events for display.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -9,14 +9,14 @@ use serde::{Deserialize, Serialize};
 pub struct EventRecord {
     /// Time of the event.
     pub time: Timestamp,
-    /// Whether it needs attention.
+    /// Whether it requires attention: a Kubernetes event of type Warning.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub warning: bool,
-    /// Why, in one CamelCase word.
+    /// Reason, in one CamelCase word.
     pub reason: String,
     /// What happened.
     pub message: String,
-    /// The phase it is about, if one.
+    /// The phase that it concerns, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<String>,
 }

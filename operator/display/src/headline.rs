@@ -1,4 +1,4 @@
-//! What a job does now, in one line.
+//! The current activity of a job, in one line.
 
 use crate::numbers::factor;
 use pawl_api::TrainingJobStatus;
@@ -7,7 +7,7 @@ use pawl_api::status::{PhaseStatus, Purpose, Stage};
 /// The job in one line; `max_pairs` is its `analysis.maxPairs`.
 pub fn render(status: &TrainingJobStatus, max_pairs: u32) -> String {
     let judged = status.phases.iter().filter(|phase| phase.state.is_final()).count();
-    let count = format!("{judged}/{} phases judged", status.phases.len());
+    let count = format!("{judged}/{} phases evaluated", status.phases.len());
     let attempt = status.attempt.as_ref();
     let phase = attempt.and_then(|attempt| attempt.phase.as_deref());
     let phase = phase.and_then(|name| status.phases.iter().find(|phase| phase.name == name));
@@ -26,7 +26,7 @@ pub fn render(status: &TrainingJobStatus, max_pairs: u32) -> String {
     };
     match &status.retry {
         Some(retry) if !retry.message.is_empty() && attempt.is_none() => {
-            format!("{count} · waiting to try again: {}", retry.message)
+            format!("{count} · waiting before a retry: {}", retry.message)
         }
         _ => format!("{count} · {doing}"),
     }

@@ -1,13 +1,14 @@
-//! A job for people: the same table, summary and page whether it ran on this machine or on a cluster. Text in, text out: no
-//! terminal, no file and no network is touched here.
+//! Display of a job: the same table, summary and HTML report for local runs and for clusters. All functions are pure: they
+//! return text, and access no terminal, file or network.
 //!
-//! - [`table`]: the phases, a line each;
-//! - [`summary`]: the table, and settings, training, cost below it;
-//! - [`headline`]: what the job does now, in one line;
-//! - [`report`]: the HTML page of evidence;
-//! - [`numbers`]: how numbers are written everywhere.
+//! - [`table`]: the phases, one per line;
+//! - [`summary`]: the table, followed by settings, training and cost;
+//! - [`headline`]: the current activity of the job in one line;
+//! - [`report`]: the HTML report with the evidence;
+//! - [`numbers`]: formatting of numbers.
 
 #![forbid(unsafe_code)]
+#![warn(clippy::missing_errors_doc)]
 
 pub mod event;
 pub mod headline;

@@ -1,26 +1,34 @@
-//! Numbers for people: three significant digits, a unit, always the same form.
+//! Formatting of numbers: three significant digits and a unit, consistently.
 
 use pawl_api::quantity::Bytes;
 use pawl_api::status::{CostStatus, Speedup};
 
 /// A ratio as a factor, such as `1.31×`.
+///
+/// ```
+/// assert_eq!(pawl_display::numbers::factor(1.314), "1.31×");
+/// ```
 pub fn factor(value: f64) -> String {
     format!("{value:.*}×", if value < 10.0 { 2 } else { 1 })
 }
 
-/// An interval of factors, such as `[1.28, 1.35]`; a missing side is open.
+/// The confidence interval of a speedup, such as `[1.28, 1.35]`; a missing bound is 0 or ∞. `None` without bounds.
 pub fn interval(speedup: &Speedup) -> Option<String> {
     let side = |value: Option<f64>, open: &str| value.map_or_else(|| open.to_owned(), |value| format!("{value:.2}"));
     let (lower, upper) = bounds(speedup);
     (lower.is_some() || upper.is_some()).then(|| format!("[{}, {}]", side(lower, "0"), side(upper, "∞")))
 }
 
-/// Both bounds of a speedup as numbers.
+/// The lower and the upper bound of a speedup, ratios.
 pub fn bounds(speedup: &Speedup) -> (Option<f64>, Option<f64>) {
     (speedup.lower.as_ref().map(|bound| bound.value()), speedup.upper.as_ref().map(|bound| bound.value()))
 }
 
 /// A number with three significant digits and a decimal prefix, such as `12.3k`.
+///
+/// ```
+/// assert_eq!(pawl_display::numbers::short(12_345.0), "12.3k");
+/// ```
 pub fn short(value: f64) -> String {
     let magnitude = value.abs();
     let (scaled, prefix) = match magnitude {
@@ -42,13 +50,13 @@ pub fn short(value: f64) -> String {
     format!("{text}{prefix}")
 }
 
-/// A change in percent with its sign, such as `-12.3 %`.
+/// The relative change in percent with its sign, such as `-12.3 %`; `None` when it is not finite.
 pub fn percent_change(from: f64, to: f64) -> Option<String> {
     let change = (to / from - 1.0) * 100.0;
     change.is_finite().then(|| format!("{change:+.1} %"))
 }
 
-/// Bytes, such as `1.25 GiB`.
+/// A number of bytes, such as `1.25 GiB`.
 pub fn bytes(value: u64) -> String {
     let text = Bytes::display(value);
     let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
@@ -56,7 +64,7 @@ pub fn bytes(value: u64) -> String {
     format!("{number} {unit}B")
 }
 
-/// A time, such as `1h 05m`, `3m 20s` or `4.2s`.
+/// A duration in seconds, such as `1h 05m`, `3m 20s` or `4.2s`; a negative one as 0.
 pub fn seconds(value: f64) -> String {
     let value = value.max(0.0);
     let whole = value.round() as u64;
@@ -68,8 +76,8 @@ pub fn seconds(value: f64) -> String {
     }
 }
 
-/// What a job saved compared with training with the baseline, for people: `1.20 USD saved (34 %)`, or the share alone when
-/// there is no price. Negative while the phases have not paid for being judged.
+/// The savings of a job compared with training with the baseline: `1.20 USD saved (34 %)`, or only the percentage without a
+/// price. Negative until the savings exceed the cost of measurement.
 pub fn saved(cost: &CostStatus) -> Option<String> {
     let percent = cost.saved_percent.as_ref().map(|percent| format!("{:.0} %", percent.value()));
     let money = cost.saved.as_ref().map(|saved| format!("{:.2} {} saved", saved.value(), cost.currency));

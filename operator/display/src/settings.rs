@@ -1,10 +1,10 @@
-//! Settings as flat lists of name and value, and the difference between two of them.
+//! Flat lists of settings by dotted name, and the difference between two of them.
 
 use pawl_contract::settings::Settings;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Every setting that is set, by dotted name.
+/// The values of all settings that are set, by dotted name such as `nccl.NCCL_ALGO`.
 pub fn flat(settings: &Settings) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     if let Ok(Value::Object(fields)) = serde_json::to_value(settings) {
@@ -31,25 +31,25 @@ fn insert(all: &mut BTreeMap<String, String>, name: String, value: &Value) {
     }
 }
 
-/// A setting before and after; a missing side means the default.
+/// A setting in the baseline and in the effective settings; `None` is the default.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
     /// Dotted name.
     pub name: String,
     /// In the baseline.
     pub baseline: Option<String>,
-    /// As it holds now.
+    /// In the effective settings.
     pub effective: Option<String>,
 }
 
 impl Difference {
-    /// Whether both sides differ.
+    /// Whether the values differ.
     pub fn changed(&self) -> bool {
         self.baseline != self.effective
     }
 }
 
-/// Every setting of either side, by name.
+/// All settings that are set in either, by name.
 pub fn differences(baseline: &Settings, effective: &Settings) -> Vec<Difference> {
     let (before, after) = (flat(baseline), flat(effective));
     let mut names: Vec<&String> = before.keys().chain(after.keys()).collect();

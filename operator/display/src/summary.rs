@@ -1,4 +1,4 @@
-//! Everything about a job below one another: the table, the settings, the training, the cost, the files.
+//! The summary of a job: the table of phases, then settings, training, cost and files.
 
 use super::table;
 use crate::numbers::{percent_change, saved, short};
@@ -10,23 +10,23 @@ use std::fmt::Write;
 
 const INFALLIBLE: &str = "writing to a string does not fail";
 
-/// Where what a job leaves lies, as a person would write it.
+/// Locations of the output files of a job, for display.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Places {
-    /// The storage of its checkpoints; `None` when they end with their pods.
+    /// The storage of its checkpoints; `None` when they are deleted with the pods.
     pub checkpoints: Option<String>,
-    /// The HTML page, when there is one.
+    /// The HTML report, if it exists.
     pub report: Option<String>,
 }
 
-/// A job, and where its files lie.
+/// A job and the locations of its files.
 struct View<'a> {
     job: &'a TrainingJob,
     status: &'a TrainingJobStatus,
     places: &'a Places,
 }
 
-/// Everything about a job, for people. Lines are cut to `width` columns when one is given.
+/// Renders the summary of a job. Lines are truncated to `width` columns if given; `colours`: whether to use ANSI colours.
 pub fn render(
     job: &TrainingJob,
     status: &TrainingJobStatus,
@@ -43,7 +43,7 @@ pub fn render(
             let label = if index == 0 { label } else { "" };
             let label = Paint::new().bold().force_styling(colours).apply_to(format!("{label:<11}"));
             let line = format!("{label}{fact}");
-            // A path is never cut: people copy it.
+            // Paths are never truncated, so that they can be copied.
             let cut = width.filter(|&width| measure_text_width(&line) > width && !fact.contains('/'));
             match cut {
                 Some(width) => writeln!(text, "{}", truncate_str(&line, width, "…")).expect(INFALLIBLE),
@@ -110,7 +110,7 @@ fn training(view: &View<'_>) -> Vec<String> {
     if let Some(checkpoint) = &training.last_checkpoint {
         lines.push(match &view.places.checkpoints {
             Some(storage) => format!("checkpoint {}/{}", storage.trim_end_matches('/'), checkpoint.name),
-            None => format!("checkpoint {} (kept only as long as its pods)", checkpoint.name),
+            None => format!("checkpoint {} (deleted with its pods)", checkpoint.name),
         });
     }
     lines

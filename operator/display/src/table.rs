@@ -8,16 +8,17 @@ use pawl_api::status::{PhaseStatus, QualityStatus, Speedup};
 use pawl_contract::decimal::Decimal;
 use pawl_contract::measured::Measured;
 
-/// The narrowest last column that is still worth reading.
+/// Minimum width of the last column.
 const LEAST: usize = 24;
 
-/// One line: tone, cells.
+/// One row: its tone and its cells.
 type Row = (Tone, [String; 8]);
 
 const HEAD: [&str; 8] = ["PHASE", "STATE", "SPEEDUP", "INTERVAL", "PAIRS", "QUALITY", "MEMORY", "WHY"];
 const RIGHT_ALIGNED: [bool; 8] = [false, false, true, false, true, true, true, false];
 
-/// The phases and what they are together; empty without phases. Lines are cut to `width` columns when one is given.
+/// Renders the table of the phases and of all of them together; empty without phases. Lines are truncated to `width` columns
+/// if given; `colours`: whether to use ANSI colours.
 pub fn render(status: &TrainingJobStatus, width: Option<usize>, colours: bool) -> String {
     if status.phases.is_empty() {
         return String::new();
@@ -66,7 +67,7 @@ fn quality(quality: Option<&QualityStatus>) -> String {
     quality.map(|quality| format!("loss {:+.4}", quality.loss_delta.value())).unwrap_or_default()
 }
 
-/// The measured peak; before anything ran, the prediction, marked as such.
+/// The measured peak memory; before any launch the prediction, marked as such.
 fn memory(measured: &Measured<Decimal>) -> String {
     match (measured.peak_memory_bytes, measured.predicted_memory_bytes) {
         (Some(peak), _) => bytes(peak),
@@ -94,7 +95,7 @@ fn lay_out(rows: &[Row], width: Option<usize>, colours: bool) -> String {
         })
         .collect();
     let before_last: usize = widths[..widths.len() - 1].iter().map(|width| width + 2).sum();
-    // On a narrow terminal the reason goes on a line of its own rather than being cut to nothing.
+    // On a narrow terminal the reason is printed on a separate line.
     let own_line = width.is_some_and(|width| width < before_last + LEAST);
     let mut text = String::new();
     let mut push = |cells: &[&str], tone: Option<Tone>| {

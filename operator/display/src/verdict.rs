@@ -1,19 +1,19 @@
-//! The state of a phase in words, a symbol and a tone: never by colour alone.
+//! The state of a phase as words, a symbol and a tone, so that colour is never the only indication.
 
 use pawl_api::status::{PhaseState, PhaseStatus};
 
-/// How a row looks.
+/// The tone of a row: its colour and its symbol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tone {
-    /// It holds.
+    /// Accepted.
     Good,
-    /// It was reverted.
+    /// Rolled back.
     Bad,
-    /// It was not decided, or could not be.
+    /// No verdict: inconclusive, unsupported or an error.
     Unclear,
-    /// It was not tried, or not yet.
+    /// Not evaluated (yet).
     Idle,
-    /// The sum of all.
+    /// The total of all phases.
     Total,
 }
 
@@ -61,9 +61,9 @@ pub const fn word(state: PhaseState) -> &'static str {
         PhaseState::Pending => "pending",
         PhaseState::Preflight => "being checked",
         PhaseState::Measuring => "being measured",
-        PhaseState::Retrying => "next rung",
+        PhaseState::Retrying => "next fallback",
         PhaseState::RollingBack => "rolling back",
-        PhaseState::Accepted => "kept",
+        PhaseState::Accepted => "accepted",
         PhaseState::RolledBack => "rolled back",
         PhaseState::Unsupported => "unsupported",
         PhaseState::Skipped => "skipped",
@@ -72,10 +72,10 @@ pub const fn word(state: PhaseState) -> &'static str {
     }
 }
 
-/// The verdict on a phase in a few words, the rung that was taken included.
+/// The verdict on a phase in a few words, with the number of its fallback, if any.
 pub fn phrase(phase: &PhaseStatus) -> String {
     match phase.effective_rung() {
         0 => word(phase.state).to_owned(),
-        rung => format!("{} on rung {rung}", word(phase.state)),
+        rung => format!("{} (fallback {rung})", word(phase.state)),
     }
 }

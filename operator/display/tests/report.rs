@@ -137,7 +137,7 @@ fn evidence(hostile: &str) -> Evidence {
     let events = vec![
         event(0, false, "Started", "preflight of the baseline and 5 phases"),
         event(2, true, "Unsupported", "phase flash: no flash attention on the CPU"),
-        event(40, false, "SpeedAboveThreshold", "phase graph: kept: speedup 1.31 [1.27, 1.35], needs 1.02"),
+        event(40, false, "SpeedAboveThreshold", "phase graph: accepted: speedup 1.31 [1.27, 1.35], needs 1.02"),
         event(95, true, "SpeedBelowThreshold", &format!("phase bf16: rolled back: 0.71 {hostile}")),
         event(240, false, "Completed", "trained 200000 items"),
     ];
@@ -161,7 +161,7 @@ fn the_page_shows_everything_and_needs_nothing() {
         assert!(page.contains(wanted), "{wanted} is missing");
     }
     for title in
-        ["Speedup, phase by phase", "not kept", "Training", "Evidence", "Memory", "Settings", "Events", "Launches"]
+        ["Speedup, phase by phase", "not accepted", "Training", "Evidence", "Memory", "Settings", "Events", "Launches"]
     {
         assert!(page.contains(title) && page.contains("<h2>"), "section {title} is missing");
     }
@@ -209,9 +209,9 @@ fn the_status_alone_makes_a_page_with_every_pair() {
 }
 
 #[test]
-fn a_launch_is_called_what_it_is_and_its_name_is_only_a_tooltip() {
+fn a_launch_is_shown_by_its_title_with_its_name_as_tooltip() {
     let page = render(&evidence(""));
-    for title in ["graph: pair 1 of 3, control", "big-batch on rung 1: pair 3 of 3, candidate"] {
+    for title in ["graph: pair 1 of 3, control", "big-batch, fallback 1: pair 3 of 3, candidate"] {
         assert!(page.contains(&format!(">{title}</td>")), "{title} is missing");
     }
     let shown = page.matches("-0badcafe").count();
@@ -220,7 +220,7 @@ fn a_launch_is_called_what_it_is_and_its_name_is_only_a_tooltip() {
 
 /// The evidence of a launch is the same whether its report is at hand or only the status: one table for both.
 #[test]
-fn a_cluster_shows_what_a_machine_shows_of_the_same_launch() {
+fn a_launch_is_shown_alike_for_clusters_and_local_runs() {
     let whole = evidence("");
     let cluster = Evidence::new(whole.job.clone(), whole.status.clone(), Vec::new(), Vec::new());
     for known in &cluster.launches {
@@ -255,7 +255,7 @@ fn no_label_is_cut_at_the_edge_of_its_figure() {
     }
     let page = render(&evidence);
     let figures: Vec<&str> = page.split("<svg ").skip(1).map(|rest| rest.split("</svg>").next().unwrap()).collect();
-    assert!(figures.len() > 5 && page.contains("↩ rolled back on rung 1<"), "{}", figures.len());
+    assert!(figures.len() > 5 && page.contains("↩ rolled back (fallback 1)<"), "{}", figures.len());
     for figure in figures {
         let right: f64 = attribute(&format!(" {figure}"), "viewBox").split(' ').nth(2).unwrap().parse().unwrap();
         for text in figure.split("<text").skip(1) {

@@ -1,4 +1,4 @@
-//! What a state directory holds, for the report and the summary.
+//! Reads the evidence in a state directory, for the report and the summary.
 
 use crate::state::document::Document;
 use crate::state::{StateDir, StateError, attempts, events, write_atomic};
@@ -9,10 +9,10 @@ use pawl_display::summary::Places;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Reads everything that `state` holds.
+/// Reads the evidence in `state`.
 ///
 /// # Errors
-/// When no job ran there, or what is there cannot be read.
+/// [`StateError::Absent`] when no job ran there, another [`StateError`] when its files cannot be read.
 pub fn gather(state: &StateDir) -> Result<Evidence, StateError> {
     let document = Document::load_existing(state)?;
     let mut launches = Vec::new();
@@ -29,7 +29,7 @@ pub fn gather(state: &StateDir) -> Result<Evidence, StateError> {
     Ok(Evidence::new(job, status, events::read(state), launches))
 }
 
-/// Writes the page about what `state` holds to `path`.
+/// Writes the HTML report of the job in `state` to `path`.
 ///
 /// # Errors
 /// As [`gather`], or when `path` cannot be written.
@@ -37,7 +37,7 @@ pub fn write_report(state: &StateDir, path: &Path) -> Result<(), StateError> {
     write_atomic(path, report::render(&gather(state)?).as_bytes())
 }
 
-/// Where what the job in `state` leaves lies.
+/// Locations of the output files of the job in `state`.
 pub fn places(state: &StateDir, document: &Document) -> Places {
     let storage = pawl_decision::storage::location(&document.job);
     Places {
@@ -46,7 +46,7 @@ pub fn places(state: &StateDir, document: &Document) -> Places {
     }
 }
 
-/// A path as people would write it: relative when it lies under the current directory.
+/// A path for display: relative when it is under the current directory.
 pub fn displayed(path: &Path) -> String {
     let relative = std::env::current_dir().ok().and_then(|here| path.strip_prefix(here).ok().map(Path::to_owned));
     relative.unwrap_or_else(|| path.to_owned()).display().to_string()

@@ -1,7 +1,7 @@
-//! The attempts of a job on this machine: what the disk knows of each, and the agent that runs one of them.
+//! The attempts of a job on this machine: their records on disk, and the agent that runs one of them.
 
 use crate::machine::Machine;
-use crate::state::attempts::{self, AttemptRecord, Stand};
+use crate::state::attempts::{self, AttemptRecord, RecordState};
 use crate::state::{StateDir, StateError};
 use jiff::Timestamp;
 use pawl_agent::{AgentError, AttemptEnd, AttemptResult, Event, Node, Stop};
@@ -14,7 +14,7 @@ use std::ffi::OsString;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
-/// Everything that the agent of an attempt needs besides its plan.
+/// Configuration of the agent of an attempt, in addition to its plan.
 #[derive(Clone, Debug)]
 pub struct Site {
     /// The state directory.
@@ -29,16 +29,16 @@ pub struct Site {
     pub env: Vec<(String, String)>,
 }
 
-/// News of the attempt that runs.
+/// An observation of the running attempt.
 #[derive(Debug)]
 pub enum News {
-    /// Something happened in it.
+    /// An event of one of its launches.
     Event(Event),
     /// It ended.
     Ended(Result<AttemptResult, AgentError>),
 }
 
-/// The agent at work.
+/// The running agent.
 #[derive(Debug)]
 struct Agent {
     attempt: String,
@@ -47,17 +47,17 @@ struct Agent {
     task: JoinHandle<Result<AttemptResult, AgentError>>,
 }
 
-/// One attempt that is not released.
+/// An attempt that has not been released.
 #[derive(Debug)]
 struct Attempt {
     record: AttemptRecord,
     results: Vec<LaunchResult>,
     progress: Option<Progress>,
-    /// The decision core asked for its end.
+    /// The requested stop, if any.
     stopping: Option<Stop>,
 }
 
-/// The attempts of a job that are not released. At most one of them runs: they share the devices.
+/// The attempts of a job that have not been released. At most one of them runs, because they share the devices.
 #[derive(Debug)]
 pub struct Attempts {
     site: Site,
@@ -66,29 +66,32 @@ pub struct Attempts {
 }
 
 impl Attempts {
-    /// Reads what the state directory holds.
+    /// Reads the attempts from the state directory.
+    ///
+    /// # Errors
+    /// [`StateError`] when a record or a report cannot be read.
     pub fn load(site: Site) -> Result<Self, StateError> {
         let mut known = Vec::new();
         for record in attempts::load(&site.state)? {
             let directory = attempts::directory(&site.state, &record.plan.attempt);
             let finished = pawl_agent::finished_launches(&directory).map_err(StateError::unusable(&directory))?;
-            let results = match &record.stand {
-                Stand::Released => continue,
-                // What is not evidence is run again when the attempt is taken up.
-                Stand::Active => finished.into_iter().filter(|result| result.outcome.is_evidence()).collect(),
-                Stand::Completed | Stand::Stopped | Stand::Lost(_) => finished,
+            let results = match &record.state {
+                RecordState::Released => continue,
+                // Launches without evidence are run again when the attempt is resumed.
+                RecordState::Active => finished.into_iter().filter(|result| result.outcome.is_evidence()).collect(),
+                RecordState::Completed | RecordState::Stopped | RecordState::Lost(_) => finished,
             };
             known.push(Attempt { record, results, progress: None, stopping: None });
         }
         Ok(Self { site, known, agent: None })
     }
 
-    /// The facts that decisions are made on.
+    /// The observations for the decision core.
     pub fn observe(&self) -> Observed {
         let facts = |attempt: &Attempt| AttemptFacts {
             name: attempt.record.plan.attempt.clone(),
             plan_hash: attempt.record.plan_hash.clone(),
-            state: attempt.record.stand.ending().map_or(AttemptState::Running, AttemptState::Ended),
+            state: attempt.record.state.ending().map_or(AttemptState::Running, AttemptState::Ended),
             placement: self.site.machine.placement.clone(),
             results: attempt.results.clone(),
             progress: attempt.progress.clone(),
@@ -96,61 +99,72 @@ impl Attempts {
         Observed { attempts: self.known.iter().map(facts).collect() }
     }
 
-    /// Makes the attempt of `plan` exist, unless one of its name ever did. Returns whether the facts changed.
+    /// Creates the attempt of `plan`, unless an attempt of its name was created before. Returns whether the observations changed.
+    ///
+    /// # Errors
+    /// [`StateError`] when its record cannot be written.
     pub fn start(&mut self, plan: AttemptPlan, plan_hash: String, now: Timestamp) -> Result<bool, StateError> {
         let existing = attempts::directory(&self.site.state, &plan.attempt).join(attempts::RECORD);
         if existing.exists() {
             return Ok(false);
         }
-        let record = AttemptRecord { plan, plan_hash, created: now, stand: Stand::Active };
+        let record = AttemptRecord { plan, plan_hash, created: now, state: RecordState::Active };
         record.save(&self.site.state)?;
         self.known.push(Attempt { record, results: Vec::new(), progress: None, stopping: None });
         Ok(true)
     }
 
-    /// Begins to end an attempt. Returns whether the facts changed already.
+    /// Requests the stop of an attempt. Returns whether the observations changed already.
+    ///
+    /// # Errors
+    /// [`StateError`] when its record cannot be written.
     pub fn stop(&mut self, name: &str, checkpoint: bool) -> Result<bool, StateError> {
         let how = if checkpoint { Stop::Gracefully } else { Stop::Now };
         let Some(attempt) = self.known.iter_mut().find(|attempt| attempt.record.plan.attempt == name) else {
             return Ok(false);
         };
-        if attempt.record.stand != Stand::Active || attempt.stopping >= Some(how) {
+        if attempt.record.state != RecordState::Active || attempt.stopping >= Some(how) {
             return Ok(false);
         }
         attempt.stopping = Some(how);
         match &self.agent {
             Some(agent) if agent.attempt == name => {
-                // The agent may have ended this very moment; its end is news soon.
+                // If the agent has just ended, its end will be observed.
                 let _ = agent.stop.send(how);
                 Ok(false)
             }
-            // Nothing runs it: this process was started anew and has not taken it up.
-            _ => self.end(name, Stand::Stopped).map(|()| true),
+            // No agent runs it: this process has just been started and has not resumed it.
+            _ => self.end(name, RecordState::Stopped).map(|()| true),
         }
     }
 
-    /// Forgets an attempt that ended; its files stay as evidence. Returns whether the facts changed.
+    /// Releases an attempt that has ended; its files remain as evidence. Returns whether the observations changed.
+    ///
+    /// # Errors
+    /// [`StateError`] when its record cannot be written.
     pub fn release(&mut self, name: &str) -> Result<bool, StateError> {
         let Some(index) = self.known.iter().position(|attempt| attempt.record.plan.attempt == name) else {
             return Ok(false);
         };
-        if self.known[index].record.stand == Stand::Active {
+        if self.known[index].record.state == RecordState::Active {
             return Ok(false);
         }
         let mut record = self.known[index].record.clone();
-        record.stand = Stand::Released;
+        record.state = RecordState::Released;
         record.save(&self.site.state)?;
         self.known.remove(index);
         Ok(true)
     }
 
-    /// Starts the agent of the attempt that is to run and has none: a new one, or one that an earlier process left.
-    /// Inside a [`tokio::task::LocalSet`] only.
-    pub fn take_up(&mut self) {
+    /// Starts the agent of the active attempt, which is new or was left by an earlier process, unless one is running. Must be
+    /// called inside a [`tokio::task::LocalSet`].
+    pub fn start_agent(&mut self) {
         if self.agent.is_some() {
             return;
         }
-        let Some(attempt) = self.known.iter().find(|attempt| attempt.record.stand == Stand::Active) else { return };
+        let Some(attempt) = self.known.iter().find(|attempt| attempt.record.state == RecordState::Active) else {
+            return;
+        };
         let name = attempt.record.plan.attempt.clone();
         let site = &self.site;
         let mut node = Node::local(attempts::directory(&site.state, &name), site.trainer.clone());
@@ -158,53 +172,53 @@ impl Attempts {
         node.checkpoints.clone_from(&site.checkpoints);
         node.data = site.state.data();
         node.env = site.env.iter().cloned().chain(site.machine.environment()).collect();
-        let plan = site.machine.gathered(&attempt.record.plan);
+        let plan = site.machine.single_agent_plan(&attempt.record.plan);
         let (stop, stopped) = watch::channel(Stop::No);
-        let (tell, news) = mpsc::unbounded_channel();
+        let (events, news) = mpsc::unbounded_channel();
         let task = tokio::task::spawn_local(async move {
-            // Nobody listens only when this process is about to end.
-            pawl_agent::run(&plan, node, stopped, move |event| drop(tell.send(event))).await
+            // The receiver is dropped only when this process is about to end.
+            pawl_agent::run(&plan, node, stopped, move |event| drop(events.send(event))).await
         });
         self.agent = Some(Agent { attempt: name, stop, news, task });
     }
 
-    /// Whether an agent is at work.
+    /// Whether an agent is running.
     pub fn running(&self) -> bool {
         self.agent.is_some()
     }
 
-    /// The plan of the attempt that runs.
+    /// The plan of the running attempt.
     pub fn current(&self) -> Option<&AttemptPlan> {
         let name = &self.agent.as_ref()?.attempt;
         self.known.iter().map(|attempt| &attempt.record.plan).find(|plan| plan.attempt == *name)
     }
 
-    /// Asks the ranks to end without ending the attempt: the next `pawl run` takes it up again.
+    /// Stops the ranks without ending the attempt: the next `pawl run` resumes it.
     pub fn interrupt(&self, how: Stop) {
         if let Some(agent) = &self.agent {
             let _ = agent.stop.send(how);
         }
     }
 
-    /// The next news of the attempt that runs; pending for ever while none does. Safe to cancel.
+    /// The next observation of the running attempt; pending while none is running. Cancel safe.
     pub async fn news(&mut self) -> News {
         let Some(agent) = &mut self.agent else { return std::future::pending().await };
         if let Some(event) = agent.news.recv().await {
             return News::Event(event);
         }
-        // The agent dropped its observer: it is at its end.
+        // The agent dropped its sender: it is ending.
         let ended = (&mut agent.task).await;
         News::Ended(ended.unwrap_or_else(|panic| Err(AgentError::from(std::io::Error::other(panic)))))
     }
 
-    /// Takes in what happened.
-    pub fn heard(&mut self, event: &Event) {
+    /// Records an event of the running attempt.
+    pub fn record_event(&mut self, event: &Event) {
         let Some(name) = self.agent.as_ref().map(|agent| agent.attempt.clone()) else { return };
         let Some(attempt) = self.known.iter_mut().find(|attempt| attempt.record.plan.attempt == name) else { return };
         match event {
             Event::LaunchStarted { .. } => attempt.progress = None,
             Event::Progress(progress) => attempt.progress = Some(progress.clone()),
-            // It was cut short and is no result; but the checkpoint that it left is worth knowing of.
+            // A stopped launch has no result, but its checkpoint is recorded.
             Event::LaunchEnded(report) if report.outcome == Outcome::Stopped => {
                 if let Some(progress) = &mut attempt.progress {
                     progress.step = progress.step.max(report.measured.steps);
@@ -213,7 +227,7 @@ impl Attempts {
                 }
             }
             Event::LaunchEnded(report) => {
-                // What it said last belongs to it; decisions that need it have the report.
+                // Its last progress is superseded by its report.
                 attempt.progress = None;
                 let result = LaunchResult::from(&**report);
                 attempt.results.retain(|known| known.launch != result.launch);
@@ -222,11 +236,14 @@ impl Attempts {
         }
     }
 
-    /// Takes in the end of the attempt that ran. `interrupted`: its end was asked for by [`Self::interrupt`], so it
-    /// stays to be taken up.
+    /// Records the end of the running attempt. `interrupted`: whether [`Self::interrupt`] stopped it, so that it remains active
+    /// and is resumed later.
+    ///
+    /// # Errors
+    /// [`StateError`] when its record cannot be written, or its agent could not write to the disk.
     pub fn ended(&mut self, result: Result<AttemptResult, AgentError>, interrupted: bool) -> Result<(), StateError> {
         let Some(agent) = self.agent.take() else { return Ok(()) };
-        let stand = match result {
+        let state = match result {
             Ok(AttemptResult { end: AttemptEnd::Stopped, .. }) if interrupted && !self.stopping(&agent.attempt) => {
                 return Ok(());
             }
@@ -236,30 +253,30 @@ impl Attempts {
                     attempt.progress = None;
                 }
                 match end {
-                    AttemptEnd::Complete | AttemptEnd::LaunchFailed => Stand::Completed,
-                    AttemptEnd::Stopped => Stand::Stopped,
-                    AttemptEnd::LostPeer => Stand::Lost(message),
+                    AttemptEnd::Complete | AttemptEnd::LaunchFailed => RecordState::Completed,
+                    AttemptEnd::Stopped => RecordState::Stopped,
+                    AttemptEnd::LostPeer => RecordState::Lost(message),
                 }
             }
-            // A full or read-only disk is no fault of the attempt: it is taken up when there is space again.
+            // A full or read-only disk is not a failure of the attempt: it is resumed when there is space again.
             Err(AgentError::Io(source)) if is_about_storage(&source) => {
                 let path = attempts::directory(&self.site.state, &agent.attempt);
                 return Err(StateError::Unusable { path, source });
             }
-            Err(error) => Stand::Lost(error.to_string()),
+            Err(error) => RecordState::Lost(error.to_string()),
         };
-        self.end(&agent.attempt, stand)
+        self.end(&agent.attempt, state)
     }
 
     fn stopping(&self, name: &str) -> bool {
         self.known.iter().any(|attempt| attempt.record.plan.attempt == name && attempt.stopping.is_some())
     }
 
-    fn end(&mut self, name: &str, stand: Stand) -> Result<(), StateError> {
+    fn end(&mut self, name: &str, state: RecordState) -> Result<(), StateError> {
         let Some(attempt) = self.known.iter_mut().find(|attempt| attempt.record.plan.attempt == name) else {
             return Ok(());
         };
-        attempt.record.stand = stand;
+        attempt.record.state = state;
         attempt.record.save(&self.site.state)
     }
 }

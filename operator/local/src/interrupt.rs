@@ -14,7 +14,7 @@ pub enum Signal {
 }
 
 impl Signal {
-    /// The exit status by which shells know it: 128 and its number.
+    /// The exit status that shells use for the signal: 128 plus its number.
     pub const fn exit_status(self) -> u8 {
         match self {
             Self::Interrupt => 130,
@@ -32,7 +32,7 @@ impl fmt::Display for Signal {
     }
 }
 
-/// Both signals, heard instead of ending the process.
+/// Handlers of both signals, which then no longer terminate the process.
 #[derive(Debug)]
 pub struct Interrupts {
     interrupt: unix::Signal,
@@ -41,7 +41,10 @@ pub struct Interrupts {
 }
 
 impl Interrupts {
-    /// Begins to listen. Inside a tokio runtime only.
+    /// Installs the handlers. Must be called inside a tokio runtime.
+    ///
+    /// # Errors
+    /// When a handler cannot be installed.
     pub fn listen() -> io::Result<Self> {
         Ok(Self {
             interrupt: unix::signal(SignalKind::interrupt())?,
@@ -50,7 +53,7 @@ impl Interrupts {
         })
     }
 
-    /// Waits for a signal. Safe to cancel.
+    /// Waits for a signal. Cancel safe.
     pub async fn next(&mut self) -> Signal {
         let signal = tokio::select! {
             _ = self.interrupt.recv() => Signal::Interrupt,
@@ -60,7 +63,7 @@ impl Interrupts {
         signal
     }
 
-    /// Whether a signal came that nobody waited for.
+    /// Whether a signal was received that [`Self::next`] has not returned; [`Self::received`] returns it.
     pub fn pending(&mut self) -> bool {
         use std::task::{Context, Poll, Waker};
         let mut context = Context::from_waker(Waker::noop());
@@ -74,7 +77,7 @@ impl Interrupts {
         false
     }
 
-    /// The newest signal.
+    /// The newest signal received.
     pub fn received(&self) -> Option<Signal> {
         self.received
     }

@@ -1,12 +1,14 @@
-//! The local shell: `pawl run` without a cluster. The same manifest, the same decisions, every rank a process of this
+//! The local shell: `pawl run` without a cluster. The same manifest and the same decisions; every rank is a process of this
 //! machine.
 //!
 //! - [`shell`]: the loop: observe, decide, write the status, act, emit the events;
 //! - [`gang`]: the attempts, and the agent that runs one of them in this process;
-//! - [`state`]: the directory in which everything is kept, so that a run that was killed resumes;
-//! - [`machine`]: GPUs and cores;
-//! - [`display`]: what people see on a terminal or in a pipe;
-//! - [`evidence`]: what the directory holds, for the report (`pawl-display` draws it).
+//! - [`state`]: the state directory, from which a killed run resumes;
+//! - [`machine`]: allocation of GPUs and cores;
+//! - [`display`]: progress on a terminal or in a pipe;
+//! - [`evidence`]: the content of the state directory for the report, which `pawl-display` renders.
+
+#![warn(clippy::missing_errors_doc)]
 
 pub mod display;
 pub mod evidence;
@@ -16,4 +18,4 @@ pub mod machine;
 pub mod shell;
 pub mod state;
 
-pub use shell::{Options, RunError, Verdict, run};
+pub use shell::{Options, RunError, RunOutcome, run};

@@ -1,64 +1,67 @@
-//! What this machine gives to a job: GPUs, cores, a name.
+//! Allocation of this machine's GPUs and cores to a job.
 
 use pawl_api::TrainingJob;
 use pawl_contract::plan::AttemptPlan;
 use std::ffi::OsStr;
 use std::path::Path;
 
-/// This machine cannot run the job as the manifest says.
+/// This machine does not meet the requirements of the manifest.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MachineError {
-    /// Too few GPUs are visible.
+    /// Fewer GPUs are visible than required.
     #[error(
-        "spec.trainer: {wanted} GPUs are wanted (replicas x gpusPerReplica), {visible} are visible here: run it where \
-         they are, lower spec.trainer.gpusPerReplica (0 trains on the CPU), or check nvidia-smi and CUDA_VISIBLE_DEVICES"
+        "spec.trainer: {wanted} GPUs are required (replicas x gpusPerReplica), {visible} are visible: use a machine \
+         with more GPUs, lower spec.trainer.gpusPerReplica (0 trains on the CPU), or check nvidia-smi and CUDA_VISIBLE_DEVICES"
     )]
     TooFewGpus {
-        /// GPUs that the manifest asks for.
+        /// Number of GPUs that the manifest requires.
         wanted: u32,
-        /// GPUs that this machine shows.
+        /// Number of visible GPUs.
         visible: usize,
     },
-    /// `--gpus` does not fit the manifest.
+    /// The number of GPUs in `--gpus` differs from that of the manifest.
     #[error(
-        "--gpus: {given} named, but the manifest wants {wanted} (replicas x gpusPerReplica): name {wanted}, or change \
-         spec.trainer"
+        "--gpus: {given} GPUs given, but the manifest requires {wanted} (replicas x gpusPerReplica): give {wanted}, or \
+         change spec.trainer"
     )]
     GpuCount {
-        /// GPUs that the manifest asks for.
+        /// Number of GPUs that the manifest requires.
         wanted: u32,
-        /// GPUs that were named.
+        /// Number of GPUs in `--gpus`.
         given: usize,
     },
-    /// `--gpus` names what is not there.
-    #[error("--gpus: GPU {name:?} is not visible here: name some of {}", visible.join(","))]
+    /// `--gpus` names a GPU that is not visible.
+    #[error("--gpus: GPU \"{name}\" is not visible: choose from {}", visible.join(","))]
     NoSuchGpu {
-        /// The name.
+        /// Its name.
         name: String,
-        /// What there is.
+        /// The visible GPUs.
         visible: Vec<String>,
     },
 }
 
-/// The devices that a job's ranks run on: all replicas' ranks share this machine.
+/// The devices allocated to a job; the ranks of all replicas run on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
     /// GPUs in the order of the ranks; empty: the ranks run on the CPU.
     pub gpus: Vec<String>,
-    /// Threads of each rank.
+    /// Threads per rank, at least 1.
     pub threads: usize,
-    /// Says which devices these are: launches on equal placements may be compared.
+    /// Identifies the devices: only launches with equal placement are compared.
     pub placement: String,
 }
 
 impl Machine {
-    /// Gives `job` the GPUs `chosen` (`--gpus`), or the first ones that are visible.
-    pub fn allot(job: &TrainingJob, chosen: Option<&[String]>) -> Result<Self, MachineError> {
+    /// Allocates the GPUs `chosen` (`--gpus`) to `job`, or the first visible ones.
+    ///
+    /// # Errors
+    /// [`MachineError`] when too few GPUs are visible, or `chosen` does not match the manifest.
+    pub fn allocate(job: &TrainingJob, chosen: Option<&[String]>) -> Result<Self, MachineError> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Self::allot_from(job, chosen, &visible_gpus(), cores, &host())
+        Self::allocate_from(job, chosen, &visible_gpus(), cores, &host())
     }
 
-    fn allot_from(
+    fn allocate_from(
         job: &TrainingJob,
         chosen: Option<&[String]>,
         visible: &[String],
@@ -72,7 +75,7 @@ impl Machine {
                 return Err(MachineError::GpuCount { wanted, given: chosen.len() });
             }
             Some(chosen) => {
-                // A UUID (GPU-.., MIG-..) is left for the driver to check: only indices can be counted here.
+                // Only indices can be checked here; the driver checks UUIDs (GPU-.., MIG-..).
                 let unknown = |name: &&String| name.bytes().all(|b| b.is_ascii_digit()) && !visible.contains(name);
                 if let Some(name) = chosen.iter().find(unknown) {
                     return Err(MachineError::NoSuchGpu { name: name.clone(), visible: visible.to_vec() });
@@ -91,8 +94,8 @@ impl Machine {
         Ok(Self { placement: format!("{host}/{devices}"), gpus, threads })
     }
 
-    /// `plan` as one agent of this machine runs it: the ranks of all replicas, in the same order.
-    pub fn gathered(&self, plan: &AttemptPlan) -> AttemptPlan {
+    /// `plan` for a single agent that runs the ranks of all replicas, in the same order.
+    pub fn single_agent_plan(&self, plan: &AttemptPlan) -> AttemptPlan {
         AttemptPlan {
             replicas: 1,
             ranks_per_replica: plan.ranks(),
@@ -101,13 +104,13 @@ impl Machine {
         }
     }
 
-    /// Environment of every rank: each gets the same share of the cores, so that both arms of a pair are equal.
+    /// Environment variables of every rank: equal shares of the cores, so that both arms of a pair have equal conditions.
     pub fn environment(&self) -> Vec<(String, String)> {
         ["OMP_NUM_THREADS", "RAYON_NUM_THREADS"].map(|name| (name.to_owned(), self.threads.to_string())).to_vec()
     }
 }
 
-/// The GPUs that `CUDA_VISIBLE_DEVICES` shows, or else those that the driver lists.
+/// The GPUs in `CUDA_VISIBLE_DEVICES`, or else those that the driver lists.
 fn visible_gpus() -> Vec<String> {
     match std::env::var_os("CUDA_VISIBLE_DEVICES") {
         Some(shown) => listed(&shown),
@@ -115,7 +118,7 @@ fn visible_gpus() -> Vec<String> {
     }
 }
 
-/// The devices of a `CUDA_VISIBLE_DEVICES`: CUDA stops reading at the first one that is not valid, such as -1.
+/// The devices in a value of `CUDA_VISIBLE_DEVICES`, up to the first invalid one, such as -1, as in CUDA.
 fn listed(shown: &OsStr) -> Vec<String> {
     let shown = shown.to_string_lossy();
     let names = shown.split(',').map(str::trim).take_while(|name| !name.is_empty() && !name.starts_with('-'));
@@ -135,7 +138,7 @@ fn host() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pawl_contract::plan::Shape;
+    use pawl_contract::plan::GangSize;
 
     fn job(replicas: u32, gpus: u32) -> TrainingJob {
         serde_json::from_value(serde_json::json!({
@@ -154,7 +157,7 @@ mod tests {
         let visible = names(&["0", "1", "2", "3"]);
         let allot = |gpus, chosen: Option<&[&str]>| {
             let chosen = chosen.map(names);
-            Machine::allot_from(&job(1, gpus), chosen.as_deref(), &visible, 8, "host").map(|machine| machine.gpus)
+            Machine::allocate_from(&job(1, gpus), chosen.as_deref(), &visible, 8, "host").map(|machine| machine.gpus)
         };
         assert_eq!(allot(2, None), Ok(names(&["0", "1"])));
         assert_eq!(allot(2, Some(&["3", "1"])), Ok(names(&["3", "1"])));
@@ -167,7 +170,7 @@ mod tests {
     #[test]
     fn ranks_on_the_cpu_share_the_cores_equally() {
         for (ranks, cores, threads) in [(1, 8, 8), (2, 8, 4), (3, 8, 2), (16, 8, 1)] {
-            let machine = Machine::allot_from(&job(ranks, 0), None, &[], cores, "host").unwrap();
+            let machine = Machine::allocate_from(&job(ranks, 0), None, &[], cores, "host").unwrap();
             assert_eq!(machine.threads, threads);
             let environment = machine.environment();
             assert!(environment.contains(&("OMP_NUM_THREADS".to_owned(), threads.to_string())));
@@ -176,7 +179,7 @@ mod tests {
 
     #[test]
     fn the_replicas_of_a_gang_become_ranks_of_one_agent() {
-        let machine = Machine::allot_from(&job(2, 2), None, &names(&["0", "1", "2", "3"]), 8, "host").unwrap();
+        let machine = Machine::allocate_from(&job(2, 2), None, &names(&["0", "1", "2", "3"]), 8, "host").unwrap();
         let plan = AttemptPlan {
             contract: 1,
             job: "toy".to_owned(),
@@ -190,13 +193,13 @@ mod tests {
             launches: Vec::new(),
             stop_on_failure: true,
         };
-        let gathered = machine.gathered(&plan);
+        let gathered = machine.single_agent_plan(&plan);
         assert_eq!((gathered.replicas, gathered.ranks_per_replica, gathered.gpus_per_replica), (1, 4, 4));
         assert_eq!(gathered.world_size(), plan.world_size());
-        // One rank that checks for all of them stays one, and its plan names all of them.
-        let whole = Shape { replicas: 2, ranks_per_replica: 2, gpus_per_replica: 2 };
+        // A preflight in one rank remains one rank, with the world size of the whole gang.
+        let whole = GangSize { replicas: 2, ranks_per_replica: 2, gpus_per_replica: 2 };
         let check = AttemptPlan { replicas: 1, ranks_per_replica: 1, gpus_per_replica: 0, checks: Some(whole), ..plan };
-        let gathered = machine.gathered(&check);
+        let gathered = machine.single_agent_plan(&check);
         assert_eq!((gathered.ranks(), gathered.gpus_per_replica, gathered.world_size()), (1, 0, 4));
     }
 }

@@ -18,7 +18,7 @@ use pawl_decision::protocol::{self, CarriedOut};
 use std::ffi::OsString;
 use std::time::Duration;
 
-/// The status is written at once when it says something new, and so often when only the training went on.
+/// Interval of status writes that contain only progress; other changes are written immediately.
 const PROGRESS_WRITE: Duration = Duration::from_secs(1);
 
 /// How a job is run on this machine.
@@ -34,31 +34,31 @@ pub struct Options {
     pub style: Style,
 }
 
-/// How a run ended.
+/// Outcome of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// The job is complete, and every gate holds.
+pub enum RunOutcome {
+    /// The job is complete, and every gate passed.
     Complete,
-    /// The job is complete, but a gate does not hold.
+    /// The job is complete, but a gate failed.
     Degraded,
-    /// The job waits for a person: the manifest suspends it, or a gate was missed and it says to pause.
+    /// The job is suspended: by the manifest, or because a gate failed and `rollback.onGoalMissed` is Pause.
     Suspended,
     /// The job failed.
     Failed,
-    /// A signal ended the run. Run again, the job goes on.
+    /// A signal ended the run; the next run resumes the job.
     Interrupted(Signal),
 }
 
-/// Why a job could not be run, or run on. Nothing that was finished is lost.
+/// Error of running a job. Finished launches are never lost.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The machine does not fit the manifest.
+    /// The machine does not meet the requirements of the manifest.
     #[error(transparent)]
     Machine(#[from] MachineError),
-    /// The manifest asks for what only a cluster has.
-    #[error("spec.train.checkpoint.storage: {0:?} is a volume of a cluster: use file:///dir here, or leave it out")]
+    /// The manifest uses storage that is available in clusters only.
+    #[error("spec.train.checkpoint.storage: \"{0}\" requires a cluster: use file:///dir, or remove the field")]
     ClusterStorage(String),
-    /// Trouble with the state directory.
+    /// The state directory cannot be used.
     #[error(transparent)]
     State(#[from] StateError),
     /// The runtime or the signal handlers could not be set up.
@@ -66,19 +66,19 @@ pub enum RunError {
     Setup(#[from] std::io::Error),
 }
 
-/// Runs `job` until it ends, is suspended, or is interrupted. Returns how it ended, and the document as it was left.
+/// Runs `job` until it ends, is suspended, or is interrupted. Returns the outcome, and the final document.
 ///
 /// # Errors
 /// [`RunError`]; when the state cannot be written, the ranks are stopped first.
-pub fn run(job: TrainingJob, options: Options) -> Result<(Verdict, Document), RunError> {
+pub fn run(job: TrainingJob, options: Options) -> Result<(RunOutcome, Document), RunError> {
     let shell = open(job, options)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     tokio::task::LocalSet::new().block_on(&runtime, shell.run())
 }
 
-/// The shell of `job` with what its state directory holds; nothing runs yet.
+/// Opens the state directory of `job`. Starts no launch.
 fn open(job: TrainingJob, options: Options) -> Result<Shell, RunError> {
-    let machine = Machine::allot(&job, options.gpus.as_deref())?;
+    let machine = Machine::allocate(&job, options.gpus.as_deref())?;
     let state = options.state.prepare()?;
     let lock = state.lock()?;
     let document = opened(&state, job)?;
@@ -96,7 +96,7 @@ fn open(job: TrainingJob, options: Options) -> Result<Shell, RunError> {
     Ok(Shell { state, document, attempts, events, display, written: None, _lock: lock })
 }
 
-/// The document of the job: the one of earlier runs with this manifest, or a new one.
+/// The document of the job: that of earlier runs with this manifest, or a new one.
 fn opened(state: &StateDir, job: TrainingJob) -> Result<Document, StateError> {
     let name = job.metadata.name.clone().unwrap_or_default();
     let Some(mut document) = Document::load(state)? else {
@@ -114,7 +114,7 @@ fn opened(state: &StateDir, job: TrainingJob) -> Result<Document, StateError> {
     Ok(document)
 }
 
-/// Where checkpoints go.
+/// The checkpoint storage, URL or path.
 fn checkpoints(state: &StateDir, job: &TrainingJob) -> Result<String, RunError> {
     let train = &job.spec.train;
     let named = [train.checkpoint.storage.as_ref(), train.resume_from.as_ref().map(|from| &from.storage)];
@@ -125,7 +125,8 @@ fn checkpoints(state: &StateDir, job: &TrainingJob) -> Result<String, RunError> 
     Ok(pawl_decision::storage::location(job).unwrap_or_else(own))
 }
 
-/// The job's identity, and plain variables of the pod template; those that refer to objects of a cluster have no value here.
+/// The identity of the job, and the environment variables of the pod template with a literal value; references to objects of
+/// a cluster are ignored.
 fn environment(job: &TrainingJob) -> Vec<(String, String)> {
     let meta = &job.metadata;
     let identity = [
@@ -144,98 +145,98 @@ struct Shell {
     attempts: Attempts,
     events: EventLog,
     display: Display,
-    /// What the disk holds, and since when.
+    /// The status on disk, and the time of its write.
     written: Option<(TrainingJobStatus, std::time::Instant)>,
     _lock: Lock,
 }
 
 impl Shell {
-    async fn run(mut self) -> Result<(Verdict, Document), RunError> {
+    async fn run(mut self) -> Result<(RunOutcome, Document), RunError> {
         let mut interrupts = Interrupts::listen()?;
-        let outcome = match self.drive(&mut interrupts).await {
-            Ok(Some(verdict)) => Ok(verdict),
+        let ended = match self.drive(&mut interrupts).await {
+            Ok(Some(outcome)) => Ok(outcome),
             Ok(None) => self.wind_down(&mut interrupts).await,
             Err(error) => {
-                self.give_up(&mut interrupts).await;
+                self.stop_after_error(&mut interrupts).await;
                 Err(error)
             }
         };
         self.display.close();
-        let verdict = outcome?;
+        let outcome = ended?;
         evidence::write_report(&self.state, &self.state.report())?;
-        Ok((verdict, self.document))
+        Ok((outcome, self.document))
     }
 
-    /// Decides and acts until the job is at rest; `None` when a signal came first.
-    async fn drive(&mut self, interrupts: &mut Interrupts) -> Result<Option<Verdict>, RunError> {
+    /// Decides and acts until the job is complete, failed or suspended; `None` when a signal was received first.
+    async fn drive(&mut self, interrupts: &mut Interrupts) -> Result<Option<RunOutcome>, RunError> {
         loop {
             let (requeue_after, moved) = self.step().await?;
-            self.attempts.take_up();
+            self.attempts.start_agent();
             if moved {
-                // A decision may call for the next one at once; signals are heard in between.
+                // A decision may require the next one immediately; signals are checked in between.
                 if interrupts.pending() {
                     return Ok(None);
                 }
                 continue;
             }
             if !self.attempts.running()
-                && let Some(verdict) = at_rest(&self.document.status)
+                && let Some(outcome) = outcome(&self.document.status)
             {
                 self.save()?;
-                return Ok(Some(verdict));
+                return Ok(Some(outcome));
             }
             let wait = requeue_after.unwrap_or(Duration::from_secs(3600)).max(Duration::from_millis(10));
             let wait = if self.unsaved() { wait.min(PROGRESS_WRITE) } else { wait };
             tokio::select! {
                 biased;
                 _ = interrupts.next() => return Ok(None),
-                news = self.attempts.news() => self.take_in(news, false)?,
+                news = self.attempts.news() => self.process(news, false)?,
                 () = tokio::time::sleep(wait) => {}
             }
         }
     }
 
-    /// Decides once and carries it out. Returns when to decide again at the latest, and whether the status or an attempt
-    /// changed: then it is to be decided again at once.
+    /// Decides once and carries the decision out. Returns the maximum time until the next decision, and whether the status or
+    /// an attempt changed, which requires the next decision immediately.
     async fn step(&mut self) -> Result<(Option<Duration>, bool), RunError> {
         let observed = self.attempts.observe();
         let Document { job, status, .. } = &self.document;
         let decision = pawl_decision::decide(job, status, &observed, Timestamp::now());
         let changed = decision.status != *status;
-        let judged = verdicts(status);
+        let final_before = final_states(status);
         let CarriedOut { acted, requeue_after } = decision.carry_out(self).await?;
-        if verdicts(&self.document.status) != judged {
-            // A run that is killed later leaves the evidence so far.
+        if final_states(&self.document.status) != final_before {
+            // If the run is killed later, the report contains the evidence so far.
             evidence::write_report(&self.state, &self.state.report())?;
         }
         self.display.show(&self.document.status, self.attempts.current());
         Ok((requeue_after, changed || acted))
     }
 
-    fn tell(&mut self, event: Event) -> Result<(), StateError> {
+    fn emit_event(&mut self, event: Event) -> Result<(), StateError> {
         let record = events::record(event, Timestamp::now());
         self.events.append(&record)?;
         self.display.event(&record);
         Ok(())
     }
 
-    /// Takes in what the agent has to say.
-    fn take_in(&mut self, news: News, interrupted: bool) -> Result<(), StateError> {
+    /// Records an observation of the running attempt.
+    fn process(&mut self, news: News, interrupted: bool) -> Result<(), StateError> {
         match news {
             News::Event(event) => {
-                self.attempts.heard(&event);
-                self.display.heard(&event);
+                self.attempts.record_event(&event);
+                self.display.record_event(&event);
                 Ok(())
             }
             News::Ended(result) => self.attempts.ended(result, interrupted),
         }
     }
 
-    /// After a signal: checkpoint, take in what was still said, write it all down. A second signal kills at once.
-    async fn wind_down(&mut self, interrupts: &mut Interrupts) -> Result<Verdict, RunError> {
+    /// After a signal: stops the ranks with a checkpoint, and records their last events. A second signal kills them.
+    async fn wind_down(&mut self, interrupts: &mut Interrupts) -> Result<RunOutcome, RunError> {
         let mut signal = interrupts.received().unwrap_or(Signal::Interrupt);
         if self.attempts.running() {
-            self.display.note("stopping: the ranks write a checkpoint; once more to kill them at once");
+            self.display.note("stopping: the ranks write a checkpoint; repeat the signal to kill them immediately");
         }
         self.attempts.interrupt(Stop::Gracefully);
         while self.attempts.running() {
@@ -245,30 +246,30 @@ impl Shell {
                     signal = again;
                     self.attempts.interrupt(Stop::Now);
                 }
-                news = self.attempts.news() => self.take_in(news, true)?,
+                news = self.attempts.news() => self.process(news, true)?,
             }
         }
         self.step().await?;
         self.save()?;
-        self.tell(Event {
+        self.emit_event(Event {
             kind: EventKind::Normal,
             reason: "Interrupted".to_owned(),
-            message: format!("stopped by {signal}; the same command goes on from here"),
+            message: format!("stopped by {signal}; the same command resumes the job"),
             phase: None,
         })?;
-        Ok(Verdict::Interrupted(signal))
+        Ok(RunOutcome::Interrupted(signal))
     }
 
-    /// The state cannot be written: no rank may run on unseen. What they can still save, they save.
-    async fn give_up(&mut self, interrupts: &mut Interrupts) {
+    /// After an error of the state directory: stops the ranks with a checkpoint, because their progress cannot be recorded.
+    async fn stop_after_error(&mut self, interrupts: &mut Interrupts) {
         self.attempts.interrupt(Stop::Gracefully);
         while self.attempts.running() {
             tokio::select! {
                 biased;
                 _ = interrupts.next() => self.attempts.interrupt(Stop::Now),
                 news = self.attempts.news() => {
-                    // Its end may be as impossible to write as the status was: then it is taken up next time.
-                    let _ = self.take_in(news, true);
+                    // If its end cannot be written either, the next run resumes the attempt.
+                    let _ = self.process(news, true);
                 }
             }
         }
@@ -278,7 +279,7 @@ impl Shell {
         self.written.as_ref().is_none_or(|(status, _)| *status != self.document.status)
     }
 
-    /// Whether the status is to be written now rather than with the next ones. `urgent`: there are actions or events.
+    /// Whether to write the status now rather than later. `urgent`: there are actions or events.
     fn worth_writing(&self, urgent: bool) -> bool {
         let Some((written, since)) = &self.written else { return true };
         if *written == self.document.status {
@@ -315,25 +316,25 @@ impl protocol::Shell for Shell {
     }
 
     async fn emit(&mut self, event: Event) -> Result<(), StateError> {
-        self.tell(event)
+        self.emit_event(event)
     }
 }
 
-/// What was judged for good: the phases by their index, and the bundle.
-fn verdicts(status: &TrainingJobStatus) -> Vec<(usize, PhaseState)> {
+/// The final states of the phases, by index, and of the bundle.
+fn final_states(status: &TrainingJobStatus) -> Vec<(usize, PhaseState)> {
     let bundle = status.bundle.iter().map(|bundle| bundle.state);
     let states = status.phases.iter().map(|phase| phase.state).chain(bundle);
     states.enumerate().filter(|(_, state)| state.is_final()).collect()
 }
 
-/// How the job rests, if nothing more will happen by itself.
-fn at_rest(status: &TrainingJobStatus) -> Option<Verdict> {
+/// The outcome of the run, if the job is complete, failed or suspended.
+fn outcome(status: &TrainingJobStatus) -> Option<RunOutcome> {
     let degraded = || status.conditions.iter().any(|known| known.type_ == "Degraded" && known.status == "True");
     match status.stage {
-        Stage::Complete if degraded() => Some(Verdict::Degraded),
-        Stage::Complete => Some(Verdict::Complete),
-        Stage::Failed => Some(Verdict::Failed),
-        Stage::Suspended => Some(Verdict::Suspended),
+        Stage::Complete if degraded() => Some(RunOutcome::Degraded),
+        Stage::Complete => Some(RunOutcome::Complete),
+        Stage::Failed => Some(RunOutcome::Failed),
+        Stage::Suspended => Some(RunOutcome::Suspended),
         Stage::Pending | Stage::Preflight | Stage::Optimizing | Stage::Searching | Stage::Training => None,
     }
 }

@@ -1,4 +1,4 @@
-//! How phases are measured, what must hold, and what happens when it does not.
+//! How phases are measured, the acceptance criteria, and the actions when they are not met.
 
 use super::decimal;
 use crate::quantity::Bytes;
@@ -17,13 +17,13 @@ pub struct Analysis {
     /// Steps in the measured window.
     #[schemars(range(min = 1, max = 100000))]
     pub window_steps: u32,
-    /// Pairs before the first look.
+    /// Pairs before the first interim analysis.
     #[schemars(range(min = 1, max = 7))]
     pub min_pairs: u32,
     /// Pairs after which the verdict is Inconclusive. 1 to 7.
     #[schemars(range(min = 1, max = 7))]
     pub max_pairs: u32,
-    /// Type I error rate of a verdict in percent, over all looks.
+    /// Type I error rate of a verdict over all interim analyses, in percent, above 0 and below 50.
     pub alpha_percent: Decimal,
     /// Treatment of inconclusive phases.
     pub on_inconclusive: OnInconclusive,
@@ -67,7 +67,7 @@ pub enum OnInconclusive {
     /// It is rolled back.
     #[default]
     RollBack,
-    /// It is kept.
+    /// It is accepted.
     Accept,
 }
 
@@ -75,17 +75,17 @@ pub enum OnInconclusive {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Gates {
-    /// Minimum speedup of all accepted phases together over the baseline.
+    /// Minimum speedup of all accepted phases together over the baseline, a ratio above 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overall_speedup: Option<Decimal>,
-    /// Largest increase of the validation loss over the original baseline, absolute.
+    /// Maximum increase of the validation loss over the original baseline, absolute, at least 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub validation_loss_delta: Option<Decimal>,
-    /// Largest relative difference of the validation loss from the original baseline's, in either direction: `"0.01"` allows
+    /// Maximum relative difference of the validation loss from the original baseline's, in either direction: `"0.01"` allows
     /// 1 % more and 1 % less.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub validation_loss_within: Option<Decimal>,
-    /// Largest relative difference of the final training loss from the original baseline's, in either direction. It is
+    /// Maximum relative difference of the final training loss from the original baseline's, in either direction. It is
     /// compared at the end of the quality launches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub training_loss_within: Option<Decimal>,
@@ -93,29 +93,29 @@ pub struct Gates {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub validation_metrics: Vec<MetricGate>,
-    /// Largest peak memory of a GPU (of a rank's tensors, on the CPU).
+    /// Maximum peak memory of a GPU (of a rank's tensors, on the CPU).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_memory: Option<Bytes>,
-    /// Largest relative increase of the peak memory over the original baseline's: `"0.2"` allows 20 % more.
+    /// Maximum relative increase of the peak memory over the original baseline's, at least 0: `"0.2"` allows 20 % more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_memory_increase: Option<Decimal>,
-    /// Least device utilization of all accepted phases together, 0 to 1.
+    /// Minimum device utilization of all accepted phases together, 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_gpu_utilization: Option<Decimal>,
-    /// Least items per second of all accepted phases together, and of the training.
+    /// Minimum items per second of all accepted phases together, and of the training. Above 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_items_per_second: Option<Decimal>,
-    /// Most seconds that an epoch may take, of all accepted phases together and in the training: the items of an epoch at
-    /// the measured items per second, without evaluations and checkpoints.
+    /// Maximum seconds per epoch, above 0, of all accepted phases together, and of the training: the items of an epoch divided by the
+    /// measured items per second, without evaluations and checkpoints.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_epoch_seconds: Option<Decimal>,
-    /// Largest share of a step that optimizer offload may cost, 0 to 1.
+    /// Maximum share of a step spent on optimizer offload, 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_offload_overhead: Option<Decimal>,
 }
 
 impl Gates {
-    /// Whether a gate compares validation with the baseline's or with a bound: phases that change the numerics need one.
+    /// Whether any gate on validation metrics is set: phases that change the numerics require one.
     pub fn has_quality(&self) -> bool {
         self.validation_loss_delta.is_some()
             || self.validation_loss_within.is_some()
@@ -123,8 +123,8 @@ impl Gates {
     }
 }
 
-/// Bounds on a validation metric; at least one. Regressions are differences from the original baseline in the direction that
-/// is not `better`.
+/// Bounds on a validation metric; at least one is required. A regression is a difference from the original baseline in the
+/// direction opposite to `better`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct MetricGate {
@@ -134,16 +134,16 @@ pub struct MetricGate {
     /// Which direction of the metric is an improvement.
     #[serde(default)]
     pub better: Better,
-    /// Largest regression relative to the original baseline, such as `"0.03"` for 3 %.
+    /// Maximum regression relative to the original baseline, at least 0, such as `"0.03"` for 3 %.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_relative_regression: Option<Decimal>,
-    /// Largest regression in the unit of the metric.
+    /// Maximum regression in the unit of the metric, at least 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_regression: Option<Decimal>,
-    /// Smallest value of the metric.
+    /// Minimum value of the metric.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min: Option<Decimal>,
-    /// Largest value of the metric.
+    /// Maximum value of the metric.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max: Option<Decimal>,
 }

@@ -1,7 +1,8 @@
-//! What a user writes: the spec of a `TrainingJob`.
+//! The spec of a `TrainingJob`: the desired state, written by the user.
 //!
-//! The bounds beside the fields are the schema's: they hold in the API server, and for manifests read from a file. Every
-//! list, map and string is bounded, or the API server cannot bound the cost of the validation rules (`crate::rules`).
+//! The bounds of the fields are part of the schema: the API server enforces them, and so does the manifest reader. Every
+//! list, map and string is bounded; otherwise the API server cannot estimate the cost of the validation rules
+//! (`crate::rules`).
 
 mod judging;
 mod phase;
@@ -33,7 +34,7 @@ pub struct TrainingJobSpec {
     /// Where and how the trainer runs.
     #[serde(default)]
     pub trainer: Trainer,
-    /// The baseline: every phase is judged on top of these settings.
+    /// The baseline: every phase is a patch to these settings.
     #[serde(default)]
     pub settings: Settings,
     /// Seeds of the launches. The quality gate needs several to estimate the variance.
@@ -44,7 +45,7 @@ pub struct TrainingJobSpec {
     #[serde(default)]
     #[schemars(length(max = 50), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub phases: Vec<Phase>,
-    /// How phases are measured and judged.
+    /// How phases are measured and evaluated.
     #[serde(default)]
     pub analysis: Analysis,
     /// Acceptance criteria.
@@ -72,7 +73,7 @@ fn default_seeds() -> Vec<u32> {
     vec![42, 43, 44]
 }
 
-/// What to train: a workload of the built-in trainer by name, or the command of a foreign image. Exactly one.
+/// What to train: a workload of the built-in trainer by name, or the command of a custom image. Exactly one.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Workload {

@@ -5,17 +5,17 @@ use pawl_contract::settings::Settings;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// One optimization phase: a patch to the settings, and how it is judged.
+/// One optimization phase: a patch to the settings, and how it is evaluated.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Phase {
     /// Name, unique in the job: lower-case letters, digits and `-`.
     #[schemars(length(min = 1, max = 63))]
     pub name: String,
-    /// Expected speedup, shown in reports; not a gate.
+    /// Expected speedup, a ratio above 0, shown in reports; not a gate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected_speedup: Option<Decimal>,
-    /// Minimum lower confidence bound of the speedup. Default 1.02; 0.97 for an Enabler.
+    /// Minimum lower confidence bound of the speedup, a ratio above 0. Default 1.02; 0.97 for an Enabler.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_speedup: Option<Decimal>,
     /// Whether the phase changes the numerics.
@@ -45,7 +45,8 @@ pub struct Phase {
 }
 
 impl Phase {
-    /// Minimum lower confidence bound of the speedup.
+    /// Minimum lower confidence bound of the speedup, a ratio above 0: the field, or else the default of the role,
+    /// which is 1.02 for an Optimization and 0.97 for an Enabler.
     pub fn min_speedup(&self) -> f64 {
         match (&self.min_speedup, self.role) {
             (Some(value), _) => value.value(),
@@ -71,23 +72,23 @@ pub enum Role {
     /// It must be faster.
     #[default]
     Optimization,
-    /// It may be slightly slower; it is kept only if a phase that requires it is accepted.
+    /// It may be slightly slower; it remains accepted only if a phase that requires it is accepted.
     Enabler,
 }
 
 /// Manual override of a verdict.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, strum::Display)]
 pub enum Pin {
     /// Apply it without measurement.
     Accepted,
     /// Do not apply it, without measurement.
     RolledBack,
-    /// Measure and judge it, but do not apply it.
+    /// Measure and evaluate it, but do not apply it.
     DryRun,
 }
 
-/// A rung of a phase's ladder: a patch on top of the phase's, tried when one of `when` happened. It also answers failures of
-/// the training, which then resumes with it.
+/// A fallback of a phase: a patch on top of the phase's patch, tried when one of the conditions `when` occurs. After a failure
+/// in training, training resumes with it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Fallback {
@@ -99,7 +100,7 @@ pub struct Fallback {
     pub settings: Settings,
 }
 
-/// Condition that triggers a fallback. Displayed as serialized.
+/// Condition that triggers a fallback.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema, strum::Display,
 )]

@@ -22,7 +22,7 @@ pub struct Trainer {
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 4096))]
     pub replicas: u32,
-    /// GPUs in each pod, one process each; 0: one process a pod, on the CPU.
+    /// GPUs per pod, one process per GPU; 0: one process per pod, on the CPU.
     #[serde(default = "one")]
     #[schemars(range(min = 0, max = 64))]
     pub gpus_per_replica: u32,
@@ -52,12 +52,12 @@ impl Default for Trainer {
 }
 
 impl Trainer {
-    /// Ranks of one pod.
+    /// Ranks per pod: one per GPU, at least 1.
     pub fn ranks_per_replica(&self) -> u32 {
         self.gpus_per_replica.max(1)
     }
 
-    /// Ranks of the gang.
+    /// Ranks of the gang: `replicas` times [`Self::ranks_per_replica`].
     pub fn world_size(&self) -> u32 {
         self.replicas.saturating_mul(self.ranks_per_replica())
     }
@@ -130,8 +130,8 @@ pub struct PodTemplate {
     pub shared_memory: Option<Bytes>,
 }
 
-/// Reads resources whose quantities may be plain numbers (`cpu: 4`), as the API server does: `k8s-openapi` reads strings
-/// only.
+/// Deserializes resources whose quantities may be plain numbers (`cpu: 4`), as the API server does; `k8s-openapi` accepts
+/// strings only.
 fn resources<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<ResourceRequirements>, D::Error> {
     let Some(mut value) = Option::<serde_json::Value>::deserialize(deserializer)? else { return Ok(None) };
     for list in ["limits", "requests"] {

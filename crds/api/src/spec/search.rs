@@ -15,7 +15,7 @@ pub struct Search {
     /// Number of trials.
     #[schemars(range(min = 1, max = 100000))]
     pub trials: u32,
-    /// Epochs of a trial.
+    /// Epochs per trial.
     #[schemars(range(min = 1, max = 100000))]
     pub epochs: u32,
     /// How the next trial is chosen.
@@ -24,13 +24,13 @@ pub struct Search {
     /// When a trial is ended early.
     #[serde(default)]
     pub pruner: Pruner,
-    /// What is optimized.
+    /// The metric to optimize.
     pub objective: Objective,
-    /// Trials at a time.
+    /// Number of concurrent trials.
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 1024))]
     pub parallelism: u32,
-    /// What is varied.
+    /// Parameters to vary.
     #[schemars(length(min = 1, max = 32), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub parameters: Vec<Parameter>,
 }
@@ -66,11 +66,11 @@ pub struct Objective {
     /// Name of the validation metric.
     #[schemars(length(min = 1, max = 63))]
     pub metric: String,
-    /// Which way is better.
+    /// Whether to minimize or maximize it.
     pub goal: Goal,
 }
 
-/// Which way is better.
+/// Direction in which an objective is optimized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Goal {
     /// Smaller is better.

@@ -7,7 +7,7 @@ use pawl_contract::plan::{Better, Criterion, LOSS, ResumeFrom};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The training that follows the phases. Without `items` and `epochs` there is none.
+/// The training that follows the phases. Without `items` and `epochs` the job does not train.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Train {
@@ -50,7 +50,7 @@ pub struct EarlyStopping {
     /// Evaluations without improvement before the end.
     #[schemars(range(min = 1, max = 10000))]
     pub patience: u32,
-    /// The least improvement that counts, in the unit of the metric. Default 0.
+    /// Minimum improvement, in the unit of the metric, at least 0. Default 0.
     #[serde(default = "zero")]
     pub min_delta: Decimal,
 }
@@ -67,18 +67,18 @@ fn zero() -> Decimal {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Checkpoint {
-    /// Time between checkpoints.
+    /// Time between checkpoints, at least 1s.
     pub every: Span,
     /// Checkpoints kept.
     #[schemars(range(min = 1, max = 1000))]
     pub keep: u32,
     /// `pvc://claim/dir`, `s3://bucket/dir`, `gs://bucket/dir` or `file:///dir`. Default: the state directory (local), or
-    /// storage that lives as long as the pod.
+    /// storage that is deleted with the pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub storage: Option<String>,
-    /// The metric by which one checkpoint is the best: it is kept beside the newest ones. Default: the metric of
-    /// `earlyStopping`, else the validation loss.
+    /// The metric that selects the best checkpoint, which is kept in addition to the newest ones. Default: the metric of
+    /// `earlyStopping`, otherwise the validation loss.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub best: Option<Criterion>,
 }
@@ -95,7 +95,7 @@ impl Default for Checkpoint {
 pub struct Guard {
     /// Whether the guard is enabled.
     pub enabled: bool,
-    /// Tolerated relative loss of throughput compared with the measurements.
+    /// Tolerated relative loss of throughput compared with the measurements, above 0 and below 1.
     pub throughput_tolerance: Decimal,
     /// Consecutive slow windows before a phase is rolled back.
     #[schemars(range(min = 1, max = 1000))]
@@ -108,14 +108,14 @@ impl Default for Guard {
     }
 }
 
-/// The price of the devices: at most one of `gpuHour` and `machineHour`. Without a price hours are counted, money is not.
+/// The price of the devices: at most one of `gpuHour` and `machineHour`. Without a price, only device hours are reported.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Cost {
-    /// Price of one GPU for one hour.
+    /// Price of one GPU for one hour, at least 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu_hour: Option<Decimal>,
-    /// Price of one machine for one hour: of one replica with all its GPUs.
+    /// Price of one machine (a replica with all its GPUs) for one hour, at least 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machine_hour: Option<Decimal>,
     /// Currency of the price.
@@ -133,12 +133,12 @@ impl Default for Cost {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Lifecycle {
-    /// The job fails if it has been active for longer than this. Absent: no limit.
+    /// The job fails if it has been active for longer than this, at least 1s. Absent: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub active_deadline: Option<Span>,
-    /// All pods of a gang must run within this time; otherwise the gang is deleted and its GPUs are released.
+    /// All pods of a gang must run within this time, at least 1s; otherwise the gang is deleted and its GPUs are released.
     pub scheduling_timeout: Span,
-    /// A rank that completes no step within this time is considered hung.
+    /// A rank that completes no step within this time, at least 1s, is considered hung.
     pub hang_timeout: Span,
     /// Maximum number of infrastructure failures per trial, and in training.
     #[schemars(range(max = 1000))]

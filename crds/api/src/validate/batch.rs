@@ -1,4 +1,5 @@
-//! Batch arithmetic along the ladder: `globalBatch` is divisible, and an `Equivalent` phase keeps the items per step.
+//! Batch arithmetic of every revision: `globalBatch` must be divisible, and an `Equivalent` phase must not change the items
+//! per step.
 
 use super::Problem;
 use crate::spec::{Numerics, Phase, TrainingJobSpec};
@@ -11,7 +12,7 @@ pub(super) fn check(spec: &TrainingJobSpec) -> Vec<Problem> {
         problem.field = format!("spec.settings.{}", problem.field);
     }
     if !problems.is_empty() {
-        // Every phase stands on the baseline: its mistake would be reported once for each.
+        // Every phase is applied on top of the baseline, whose error would be reported once for each.
         return problems;
     }
     for (i, phase) in spec.phases.iter().enumerate() {
@@ -34,7 +35,8 @@ pub(super) fn check(spec: &TrainingJobSpec) -> Vec<Problem> {
     problems
 }
 
-/// Revisions on which phase `i` may be judged: with only what it requires accepted, and with all that came before.
+/// The revisions on which phase `i` may be evaluated: with only its requirements accepted, and with all earlier phases
+/// accepted.
 fn bases(spec: &TrainingJobSpec, i: usize) -> [Settings; 2] {
     let phase = &spec.phases[i];
     let mut needed: Vec<&String> = phase.requires.iter().collect();
@@ -77,7 +79,7 @@ fn patch(base: &Settings, patch: &Settings, world: u32, before: Option<&Settings
             field,
             shown.clone(),
             format!(
-                "is not possible: globalBatch {} is not divisible by batchPerGpu x ranks = {} x {world}",
+                "is invalid: globalBatch {} is not divisible by batchPerGpu x ranks = {} x {world}",
                 e.global_batch, e.batch_per_gpu
             ),
             format!("choose a globalBatch that is a multiple of {step}, or another batchPerGpu"),
@@ -90,7 +92,7 @@ fn patch(base: &Settings, patch: &Settings, world: u32, before: Option<&Settings
         return Err(Problem::new(
             "accumulationSteps",
             steps.to_string(),
-            format!("contradicts globalBatch {global}, from which {derived} follows"),
+            format!("conflicts with globalBatch {global}, from which {derived} is derived"),
             "remove one of them",
         ));
     }
@@ -98,8 +100,10 @@ fn patch(base: &Settings, patch: &Settings, world: u32, before: Option<&Settings
         Some(Ok(items)) if items != per_step => Err(Problem::new(
             field,
             shown,
-            format!("changes the items per step from {items} to {per_step}, and the phase is numerics: Equivalent"),
-            "write numerics: Changed, or keep batchPerGpu x accumulationSteps x ranks as it is",
+            format!(
+                "changes the items per step from {items} to {per_step}, but the phase declares numerics: Equivalent"
+            ),
+            "set numerics to Changed, or keep batchPerGpu x accumulationSteps x ranks unchanged",
         )),
         _ => Ok(()),
     }

@@ -1,11 +1,11 @@
-//! What a manifest must be beyond its schema: the CRD's CEL rules, and what CEL cannot say.
+//! Validation of a job beyond its schema: the CRD's CEL rules, and checks that CEL cannot express.
 
 mod batch;
 mod nccl;
 mod phases;
 mod pods;
 
-use crate::bounds::{self, Kind};
+use crate::bounds::{self, NumberFormat};
 use crate::duration::Span;
 use crate::object::TrainingJob;
 use crate::rules::MAX_JOB_NAME;
@@ -14,16 +14,16 @@ use pawl_contract::decimal::Decimal;
 use serde_json::Value;
 use std::fmt;
 
-/// One thing that is wrong with a job.
+/// A validation error of a job. Displayed as `field: value message: remedy`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// Path of the field, such as `spec.phases[1].settings.precision`.
     pub field: String,
-    /// The value as it was written; empty when it says nothing.
+    /// The value as it was written, strings in quotes; empty when it adds no information.
     pub value: String,
-    /// What is wrong with it.
+    /// The violated requirement, such as `is not above 0`.
     pub message: String,
-    /// What to do instead; empty when the message says it.
+    /// How to correct it; empty when the message includes that.
     pub remedy: String,
 }
 
@@ -52,7 +52,20 @@ impl fmt::Display for Problem {
     }
 }
 
-/// All that is wrong with a job; empty when nothing is. Never panics, also for jobs that do not keep the schema.
+/// All validation errors of a job; empty for a valid job.
+///
+/// Assumes, but does not require, that the job conforms to the schema: it never panics.
+///
+/// ```
+/// let job: pawl_api::TrainingJob = serde_json::from_value(serde_json::json!({
+///     "metadata": {"name": "toy"},
+///     "spec": {"workload": {"name": "ups"}, "seeds": [42], "phases": [{"name": "compile", "settings": {"precision": "bf16"}}]},
+/// }))?;
+/// let problems = pawl_api::validate(&job);
+/// assert_eq!(problems[0].field, "spec.phases[0].settings.precision");
+/// assert_eq!(problems[0].remedy, "set numerics to Changed, so that the quality gate is checked");
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 pub fn validate(job: &TrainingJob) -> Vec<Problem> {
     let mut problems: Vec<_> = name(job).into_iter().collect();
     problems.extend(workload(job));
@@ -77,9 +90,10 @@ fn quoted(text: &str) -> String {
 
 fn name(job: &TrainingJob) -> Option<Problem> {
     let name = job.metadata.name.as_deref().unwrap_or_default();
-    let remedy = format!("use lower-case letters, digits and -, at most {MAX_JOB_NAME}: pods are named after it");
+    let remedy =
+        format!("use lower-case letters, digits and -, at most {MAX_JOB_NAME} characters: pods are named after it");
     (!is_label(name) || name.len() > MAX_JOB_NAME)
-        .then(|| Problem::new("metadata.name", quoted(name), "cannot name a job", remedy))
+        .then(|| Problem::new("metadata.name", quoted(name), "is not a valid job name", remedy))
 }
 
 fn workload(job: &TrainingJob) -> Vec<Problem> {
@@ -95,7 +109,7 @@ fn workload(job: &TrainingJob) -> Vec<Problem> {
         (Some(name), Some(_)) => problems.push(Problem::new(
             "spec.workload.command",
             "",
-            format!("is set beside name: {name}"),
+            format!("is mutually exclusive with name: {name}"),
             "keep one of them",
         )),
         _ => {}
@@ -104,7 +118,7 @@ fn workload(job: &TrainingJob) -> Vec<Problem> {
         problems.push(Problem::new(
             "spec.workload.args",
             quoted(first),
-            "has no command to go to",
+            "is set without command",
             "set command, or remove args",
         ));
     }
@@ -122,9 +136,9 @@ fn ranges(job: &TrainingJob) -> Vec<Problem> {
             steps.fold(start, |places, step| places.into_iter().flat_map(|p| inside(p, step)).collect())
         {
             let Some(text) = object.get(bound.field).and_then(Value::as_str) else { continue };
-            let number = match bound.kind {
-                Kind::Decimal => text.parse().map(|d: Decimal| d.value()).ok(),
-                Kind::Time => text.parse().map(|s: Span| s.seconds()).ok(),
+            let number = match bound.format {
+                NumberFormat::Decimal => text.parse().map(|d: Decimal| d.value()).ok(),
+                NumberFormat::Time => text.parse().map(|s: Span| s.seconds()).ok(),
             };
             if !number.is_some_and(|n| bound.admits(n)) {
                 let field = format!("{path}.{}", bound.field);
@@ -161,8 +175,13 @@ fn alternatives(spec: &TrainingJobSpec) -> impl Iterator<Item = Problem> {
         ),
         ("spec.cost.gpuHour", price(&cost.gpu_hour), "machineHour", price(&cost.machine_hour)),
     ];
-    pairs.into_iter().filter_map(|(field, value, other, beside)| {
-        Some(Problem::new(field, value?, format!("is set beside {other}: {}", beside?), "keep one of them"))
+    pairs.into_iter().filter_map(|(field, value, other, other_value)| {
+        Some(Problem::new(
+            field,
+            value?,
+            format!("is mutually exclusive with {other}: {}", other_value?),
+            "keep one of them",
+        ))
     })
 }
 
@@ -194,7 +213,7 @@ fn rest(job: &TrainingJob) -> Vec<Problem> {
         problems.push(Problem::new(
             "spec.analysis.minPairs",
             spec.analysis.min_pairs.to_string(),
-            format!("is more than maxPairs, which is {}", spec.analysis.max_pairs),
+            format!("is greater than maxPairs, which is {}", spec.analysis.max_pairs),
             "lower minPairs or raise maxPairs (at most 7)",
         ));
     }
@@ -206,7 +225,7 @@ fn rest(job: &TrainingJob) -> Vec<Problem> {
             problems.push(Problem::new(
                 "spec.train.checkpoint.storage",
                 quoted(storage),
-                "is no storage",
+                "is not a storage URL",
                 "write pvc://claim/dir, s3://bucket/dir, gs://bucket/dir or file:///dir",
             ));
         }

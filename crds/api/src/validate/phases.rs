@@ -1,4 +1,5 @@
-//! Phases among each other: references, what they change, and which gates their fallbacks and numerics need.
+//! Checks of phases: references to other phases, the settings that they change, and the gates that their fallbacks and
+//! numerics require.
 
 use super::{Problem, is_label, quoted};
 use crate::rules::CHANGES_NUMERICS;
@@ -13,17 +14,17 @@ pub(super) fn check(spec: &TrainingJobSpec) -> Vec<Problem> {
             problems.push(Problem::new(format!("{at}.{field}"), value, message, remedy));
         };
         if !is_label(&phase.name) {
-            let remedy = "use lower-case letters, digits and -, at most 63";
-            refuse("name".to_owned(), quoted(&phase.name), "cannot name a phase".to_owned(), remedy);
+            let remedy = "use lower-case letters, digits and -, at most 63 characters";
+            refuse("name".to_owned(), quoted(&phase.name), "is not a valid phase name".to_owned(), remedy);
         }
         if let Some(first) = spec.phases[..i].iter().position(|p| p.name == phase.name) {
             let message = format!("is already the name of spec.phases[{first}]");
-            refuse("name".to_owned(), quoted(&phase.name), message, "give each its own");
+            refuse("name".to_owned(), quoted(&phase.name), message, "choose a unique name");
         }
         references(spec, i, phase, &mut refuse);
         if phase.settings == Settings::default() && phase.pin.is_none() {
-            let remedy = "name at least one setting, or remove the phase";
-            refuse("settings".to_owned(), String::new(), "changes nothing".to_owned(), remedy);
+            let remedy = "set at least one setting, or remove the phase";
+            refuse("settings".to_owned(), String::new(), "is an empty patch".to_owned(), remedy);
         }
         numerics(spec, phase, &mut refuse);
         for (k, fallback) in phase.fallbacks.iter().enumerate() {
@@ -45,23 +46,23 @@ fn references(spec: &TrainingJobSpec, i: usize, phase: &Phase, refuse: &mut Refu
         let (message, remedy) = match place(name) {
             Some(earlier) if earlier < i => continue,
             Some(own) if own == i => ("is the phase itself", "remove it"),
-            Some(_) => ("comes later in the list", "requires may name earlier phases only: move it up"),
-            None => ("is no phase of this job", "name an earlier phase"),
+            Some(_) => ("comes later in the list", "requires may only name earlier phases: move it up"),
+            None => ("is not a phase of this job", "name an earlier phase"),
         };
         refuse(format!("requires[{r}]"), quoted(name), message.to_owned(), remedy);
     }
     for (c, name) in phase.conflicts_with.iter().enumerate() {
         let (message, remedy) = match place(name) {
             Some(own) if own == i => ("is the phase itself", "remove it"),
-            None => ("is no phase of this job", "name another phase"),
-            Some(_) if phase.requires.contains(name) => ("is in requires too", "keep one of them"),
+            None => ("is not a phase of this job", "name another phase"),
+            Some(_) if phase.requires.contains(name) => ("is also in requires", "keep one of them"),
             Some(_) => continue,
         };
         refuse(format!("conflictsWith[{c}]"), quoted(name), message.to_owned(), remedy);
     }
     if phase.role == Role::Enabler && !spec.phases.iter().any(|p| p.requires.contains(&phase.name)) {
-        let message = "is kept only for a phase that requires it, and none does".to_owned();
-        let remedy = "add it to requires of a later phase, or make it an Optimization";
+        let message = "must be required by a later phase, and no phase requires it".to_owned();
+        let remedy = "add it to requires of a later phase, or set role to Optimization";
         refuse("role".to_owned(), "Enabler".to_owned(), message, remedy);
     }
 }
@@ -75,8 +76,8 @@ fn numerics(spec: &TrainingJobSpec, phase: &Phase, refuse: &mut Refuse<'_>) {
             for (path, patch) in patches.chain(rungs) {
                 let patch = serde_json::to_value(patch).unwrap_or_default();
                 for (name, value) in CHANGES_NUMERICS.iter().filter_map(|name| Some((name, patch.get(name)?))) {
-                    let message = "changes what is computed, and the phase is numerics: Equivalent".to_owned();
-                    let remedy = "write numerics: Changed, so that the quality gate is checked";
+                    let message = "changes the computation, but the phase declares numerics: Equivalent".to_owned();
+                    let remedy = "set numerics to Changed, so that the quality gate is checked";
                     refuse(format!("{path}.{name}"), value.to_string(), message, remedy);
                 }
             }
@@ -85,23 +86,23 @@ fn numerics(spec: &TrainingJobSpec, phase: &Phase, refuse: &mut Refuse<'_>) {
             let judged = matches!(phase.pin, None | Some(Pin::DryRun));
             if judged && !spec.gates.has_quality() {
                 let remedy = "set spec.gates.validationLossDelta, validationLossWithin or validationMetrics";
-                refuse("numerics".to_owned(), "Changed".to_owned(), "needs a quality gate".to_owned(), remedy);
+                refuse("numerics".to_owned(), "Changed".to_owned(), "requires a quality gate".to_owned(), remedy);
             }
         }
     }
 }
 
-/// Why a trigger can never happen in this job, and what to do.
+/// Why a trigger cannot occur in this job, and the remedy.
 fn never(spec: &TrainingJobSpec, phase: &Phase, trigger: Trigger) -> Option<(&'static str, &'static str)> {
     match trigger {
         Trigger::MemoryAboveGate if spec.gates.gpu_memory.is_none() && spec.gates.gpu_memory_increase.is_none() => {
-            Some(("never happens without the gate", "set spec.gates.gpuMemory or spec.gates.gpuMemoryIncrease"))
+            Some(("cannot occur without the gate", "set spec.gates.gpuMemory or spec.gates.gpuMemoryIncrease"))
         }
         Trigger::OffloadOverhead if spec.gates.max_offload_overhead.is_none() => {
-            Some(("never happens without the gate", "set spec.gates.maxOffloadOverhead"))
+            Some(("cannot occur without the gate", "set spec.gates.maxOffloadOverhead"))
         }
         Trigger::QualityBelowThreshold if phase.numerics == Numerics::Equivalent => {
-            Some(("is not checked for numerics: Equivalent", "write numerics: Changed, or remove it"))
+            Some(("is not checked for numerics: Equivalent", "set numerics to Changed, or remove it"))
         }
         _ => None,
     }

@@ -1,4 +1,4 @@
-//! The pod template: what Pawl sets itself may not be set, and mounts have volumes.
+//! Checks of the pod template: fields that Pawl sets must be absent, and every mount needs a volume.
 
 use super::{Problem, quoted};
 use crate::spec::Trainer;
@@ -18,25 +18,25 @@ pub(super) fn check(trainer: &Trainer) -> Vec<Problem> {
         }
         if variable.value.is_some() && variable.value_from.is_some() {
             let field = format!("{at}.env[{i}].valueFrom");
-            problems.push(Problem::new(field, "", "is set beside value", "keep one of them"));
+            problems.push(Problem::new(field, "", "is mutually exclusive with value", "keep one of them"));
         }
     }
     for (i, volume) in pod.volumes.iter().enumerate() {
         let sources = serde_json::to_value(volume).ok().and_then(|v| v.as_object().map(|o| o.len() - 1)).unwrap_or(0);
         if sources != 1 {
             let message = format!("has {sources} sources");
-            let remedy = "give it exactly one, such as persistentVolumeClaim or emptyDir";
+            let remedy = "set exactly one, such as persistentVolumeClaim or emptyDir";
             problems.push(Problem::new(format!("{at}.volumes[{i}]"), quoted(&volume.name), message, remedy));
         }
     }
     for (i, mount) in pod.volume_mounts.iter().enumerate() {
         if !pod.volumes.iter().any(|v| v.name == mount.name) {
             let field = format!("{at}.volumeMounts[{i}].name");
-            problems.push(Problem::new(field, quoted(&mount.name), "is no volume of this pod", "add it to volumes"));
+            problems.push(Problem::new(field, quoted(&mount.name), "is not a volume of this pod", "add it to volumes"));
         }
         if !mount.mount_path.starts_with('/') {
             let field = format!("{at}.volumeMounts[{i}].mountPath");
-            problems.push(Problem::new(field, quoted(&mount.mount_path), "is not absolute", "begin it with /"));
+            problems.push(Problem::new(field, quoted(&mount.mount_path), "is not an absolute path", "start it with /"));
         }
     }
     for (list, quantities) in pod.resources.iter().flat_map(|r| [("limits", &r.limits), ("requests", &r.requests)]) {

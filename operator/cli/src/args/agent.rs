@@ -7,13 +7,13 @@ use std::path::PathBuf;
 
 /// `pawl agent`: runs the ranks of a pod, or the subcommand.
 #[derive(Debug, Args)]
-pub struct Agent {
+pub struct AgentArgs {
     /// Subcommand, instead of running a pod.
     #[command(subcommand)]
     pub command: Option<AgentCommand>,
     /// Options of running a pod.
     #[command(flatten)]
-    pub pod: Pod,
+    pub pod: PodArgs,
 }
 
 /// Subcommands of an agent.
@@ -29,7 +29,7 @@ pub enum AgentCommand {
 
 /// Configuration of a pod, set by the operator.
 #[derive(Debug, Args)]
-pub struct Pod {
+pub struct PodArgs {
     /// The attempt's plan.
     #[arg(long, env = pod::PLAN, value_name = "PATH")]
     pub plan: Option<PathBuf>,

@@ -23,24 +23,24 @@ const HELP: &str = "Exit codes:
 pub struct Plugin {
     /// Command and cluster.
     #[command(flatten)]
-    pub arguments: Arguments,
+    pub arguments: KubectlArgs,
 }
 
 /// Command and cluster.
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
-pub struct Arguments {
+pub struct KubectlArgs {
     /// Cluster to connect to.
     #[command(flatten)]
-    pub cluster: Cluster,
+    pub cluster: ClusterArgs,
     /// Command to run.
     #[command(subcommand)]
-    pub command: Command,
+    pub command: KubectlCommand,
 }
 
 /// Cluster to connect to, with kubectl's options.
 #[derive(Debug, Default, Args)]
-pub struct Cluster {
+pub struct ClusterArgs {
     /// Namespace. Default: that of the context.
     #[arg(short, long, global = true, value_name = "NAME", add = ArgValueCompleter::new(complete::namespaces))]
     pub namespace: Option<String>,
@@ -54,12 +54,12 @@ pub struct Cluster {
 
 /// Command to run.
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub enum KubectlCommand {
     /// Print the status of a job: phases, settings, training, cost.
     Status {
         /// Name of the job.
         #[command(flatten)]
-        job: Job,
+        job: JobArgs,
         /// Watch the job until it completes, fails or is suspended, and exit with the exit codes of `pawl run`.
         #[arg(short, long)]
         watch: bool,
@@ -71,7 +71,7 @@ pub enum Command {
     Report {
         /// Name of the job.
         #[command(flatten)]
-        job: Job,
+        job: JobArgs,
         /// Output file; - is standard output. Default: JOB.html.
         #[arg(short = 'o', long = "out", value_name = "PATH")]
         out: Option<PathBuf>,
@@ -81,7 +81,7 @@ pub enum Command {
     Rollback {
         /// Name of the job.
         #[command(flatten)]
-        job: Job,
+        job: JobArgs,
         /// Phase to roll back; may be repeated.
         #[arg(short, long = "phase", group = "which", value_name = "NAME", add = ArgValueCompleter::new(complete::phases))]
         phases: Vec<String>,
@@ -93,7 +93,7 @@ pub enum Command {
     Pin {
         /// Name of the job.
         #[command(flatten)]
-        job: Job,
+        job: JobArgs,
         /// Phase to pin; may be repeated.
         #[arg(short, long = "phase", required = true, value_name = "NAME", add = ArgValueCompleter::new(complete::phases))]
         phases: Vec<String>,
@@ -105,19 +105,19 @@ pub enum Command {
     Suspend {
         /// Name of the job.
         #[command(flatten)]
-        job: Job,
+        job: JobArgs,
     },
     /// Resume a suspended job.
     Resume {
         /// Name of the job.
         #[command(flatten)]
-        job: Job,
+        job: JobArgs,
     },
     /// Print the log of the rank that failed first, or of rank 0 of the newest attempt.
     Logs {
         /// Name of the job.
         #[command(flatten)]
-        job: Job,
+        job: JobArgs,
         /// Follow the log until the pod ends.
         #[arg(short, long)]
         follow: bool,
@@ -148,7 +148,7 @@ pub enum Command {
 
 /// A job by name.
 #[derive(Debug, Args)]
-pub struct Job {
+pub struct JobArgs {
     /// Name of the TrainingJob.
     #[arg(value_name = "JOB", value_parser = bare_name, add = ArgValueCompleter::new(complete::jobs))]
     pub name: String,

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 /// `pawl operator`.
 #[derive(Debug, Args)]
-pub struct Operator {
+pub struct OperatorArgs {
     /// Namespaces to watch. Default: all.
     #[arg(long = "namespace", env = "PAWL_NAMESPACES", value_name = "NAME", value_delimiter = ',')]
     pub namespaces: Vec<String>,

@@ -1,6 +1,6 @@
 //! `pawl agent`: the entry point of a pod.
 
-use crate::args::agent::{Agent, AgentCommand, Pod};
+use crate::args::agent::{AgentArgs, AgentCommand, PodArgs};
 use crate::exit;
 use pawl_agent::{AgentError, AttemptEnd, AttemptResult, Event, Live, Node, Rendezvous, Stop};
 use pawl_contract::exit::Outcome;
@@ -44,8 +44,8 @@ impl PodError {
     }
 }
 
-/// Runs the ranks of this pod, writes the termination message, and exits as the contract says.
-pub fn agent(Agent { command, pod }: Agent) -> ExitCode {
+/// Runs the ranks of this pod, writes the termination message, and exits with an exit code of the contract.
+pub fn agent(AgentArgs { command, pod }: AgentArgs) -> ExitCode {
     match command {
         Some(AgentCommand::Install { directory }) => match pawl_agent::install(&directory) {
             Ok(_) => ExitCode::SUCCESS,
@@ -55,26 +55,26 @@ pub fn agent(Agent { command, pod }: Agent) -> ExitCode {
     }
 }
 
-fn run(pod: Pod) -> ExitCode {
+fn run(pod: PodArgs) -> ExitCode {
     log_to_stderr();
     let (replica, log) = (pod.replica, pod.termination_log.clone());
-    let (outcome, last_words) = match attempt(pod) {
-        Ok(result) => (outcome(&result), last_words(replica, &result)),
+    let (outcome, termination_message) = match attempt(pod) {
+        Ok(result) => (outcome(&result), termination_message(replica, &result)),
         Err(error) => {
             tracing::error!("{error}");
             (error.outcome(), error.to_string())
         }
     };
-    if let Err(error) = std::fs::write(&log, last_words) {
+    if let Err(error) = std::fs::write(&log, termination_message) {
         tracing::error!("{}: {error}: the results are only in the working directory", log.display());
     }
     ExitCode::from(outcome.exit_code())
 }
 
 /// The termination message: on pod 0 the results; on other pods, and when there are no results, the reason of the end as text.
-fn last_words(replica: u32, result: &AttemptResult) -> String {
-    let nothing_but_words = result.launches.is_empty() && !result.message.is_empty();
-    if replica == 0 && !nothing_but_words { report::fold(&result.launches) } else { result.message.clone() }
+fn termination_message(replica: u32, result: &AttemptResult) -> String {
+    let only_a_message = result.launches.is_empty() && !result.message.is_empty();
+    if replica == 0 && !only_a_message { report::fold(&result.launches) } else { result.message.clone() }
 }
 
 /// Outcome that determines the pod's exit code: `Done` when all launches ran, else the reason. All pods of a gang agree on the
@@ -104,24 +104,28 @@ fn read_plan(path: Option<&Path>) -> Result<AttemptPlan, PodError> {
     read().map_err(|source| PodError::Plan { path: path.to_owned(), source })
 }
 
-fn attempt(arguments: Pod) -> Result<AttemptResult, PodError> {
+fn attempt(arguments: PodArgs) -> Result<AttemptResult, PodError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let result = runtime.block_on(async {
         // First: the kernel discards signals to process 1 that have no handler.
         let interrupts = Interrupts::listen()?;
         pawl_agent::reap_orphans()?;
         let plan = read_plan(arguments.plan.as_deref())?;
-        let place = tracing::info_span!("attempt", job = plan.job, attempt = plan.attempt, pod = arguments.replica);
+        let span = tracing::info_span!("attempt", job = plan.job, attempt = plan.attempt, pod = arguments.replica);
         // Everything on this thread belongs to this attempt.
-        let _here = place.entered();
-        whole(&plan, arguments, interrupts).await
+        let _entered = span.entered();
+        run_attempt(&plan, arguments, interrupts).await
     });
     // Do not wait for a pending DNS lookup.
     runtime.shutdown_background();
     result
 }
 
-async fn whole(plan: &AttemptPlan, arguments: Pod, mut interrupts: Interrupts) -> Result<AttemptResult, PodError> {
+async fn run_attempt(
+    plan: &AttemptPlan,
+    arguments: PodArgs,
+    mut interrupts: Interrupts,
+) -> Result<AttemptResult, PodError> {
     let port = arguments.http_port;
     let node = node(plan, arguments)?;
     let live = Live::new(plan, node.replica, &node.work_dir)?;
@@ -131,17 +135,17 @@ async fn whole(plan: &AttemptPlan, arguments: Pod, mut interrupts: Interrupts) -
     let (stop, stopped) = watch::channel(Stop::No);
     tracing::info!(launches = plan.launches.len(), ranks = plan.ranks(), "attempt started");
     let planned = plan.clone();
-    let heard = move |event: Event| {
+    let observer = move |event: Event| {
         live.hear(&event);
-        tell(&planned, &event);
+        log_event(&planned, &event);
     };
-    let run = pawl_agent::run(plan, node, stopped, heard);
+    let run = pawl_agent::run(plan, node, stopped, observer);
     tokio::pin!(run);
     loop {
         tokio::select! {
             result = &mut run => {
                 let result = result?;
-                tracing::info!(end = ?result.end, "attempt ended{}{}", colon(&result.message), result.message);
+                tracing::info!(outcome = %outcome(&result), "attempt ended{}{}", colon(&result.message), result.message);
                 return Ok(result);
             }
             signal = interrupts.next() => {
@@ -153,8 +157,8 @@ async fn whole(plan: &AttemptPlan, arguments: Pod, mut interrupts: Interrupts) -
     }
 }
 
-/// This pod and its place in the gang.
-fn node(plan: &AttemptPlan, arguments: Pod) -> Result<Node, PodError> {
+/// This pod and its span in the gang.
+fn node(plan: &AttemptPlan, arguments: PodArgs) -> Result<Node, PodError> {
     let trainer: Vec<OsString> = if arguments.trainer.is_empty() {
         vec![std::env::current_exe()?.into_os_string(), "trainer".into()]
     } else {
@@ -204,11 +208,11 @@ fn threads(ranks: u32) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Logs what happens to the launches of `plan`: for people what each is, and its name to find its files by.
-fn tell(plan: &AttemptPlan, event: &Event) {
+/// Logs an event of a launch of `plan`, with its title and its name, which is also the name of its directory.
+fn log_event(plan: &AttemptPlan, event: &Event) {
     let title = |launch: &str| {
         let planned = plan.launches.iter().find(|planned| planned.launch == launch);
-        planned.map_or_else(|| launch.to_owned(), |planned| planned.shown().to_owned())
+        planned.map_or_else(|| launch.to_owned(), |planned| planned.display_title().to_owned())
     };
     match event {
         Event::LaunchStarted { launch, .. } => tracing::info!(launch, "{}: started", title(launch)),

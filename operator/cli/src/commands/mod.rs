@@ -26,8 +26,8 @@ pub fn dispatch(command: Command) -> ExitCode {
     match command {
         Command::Run(run) => run::run(&run),
         Command::Validate { files } => validate::validate(&files),
-        Command::Status { place, output } => status::status(&place, output),
-        Command::Report { place, out } => report::report(&place, out.as_deref()),
+        Command::Status { state, output } => status::status(&state, output),
+        Command::Report { state, out } => report::report(&state, out.as_deref()),
         Command::Plan(plan) => plan::plan(&plan),
         #[cfg(feature = "cluster")]
         Command::Kubectl(arguments) => kubectl::kubectl(arguments),

@@ -1,6 +1,6 @@
 //! `pawl operator`: runs the `TrainingJob`s of a cluster.
 
-use crate::args::operator::{LogFormat, Operator};
+use crate::args::operator::{LogFormat, OperatorArgs};
 use crate::exit;
 use pawl_controller::build::Images;
 use pawl_controller::leader::Timing;
@@ -13,24 +13,24 @@ use std::thread;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Worker threads: more of them would only wait for the same API server, on a machine with 128 cores too.
-const MOST_THREADS: usize = 4;
+/// Maximum number of worker threads: more would not help, because reconciles mostly wait for the API server.
+const MAX_THREADS: usize = 4;
 
 /// Runs the operator until SIGTERM or SIGINT, then releases the lease and exits with 0.
-pub fn operator(arguments: Operator) -> ExitCode {
+pub fn operator(arguments: OperatorArgs) -> ExitCode {
     match start(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => exit::with_error(exit::INPUT, &error),
     }
 }
 
-fn start(arguments: Operator) -> Result<(), Box<dyn Error>> {
+fn start(arguments: OperatorArgs) -> Result<(), Box<dyn Error>> {
     let format = match arguments.log_format {
         LogFormat::Json => Format::Json,
         LogFormat::Text => Format::Text,
     };
     let _telemetry = telemetry::init(format, &arguments.log)?;
-    let threads = thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
+    let threads = thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS);
     let runtime = Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
     runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
@@ -48,7 +48,7 @@ fn start(arguments: Operator) -> Result<(), Box<dyn Error>> {
     })
 }
 
-fn configuration(arguments: Operator, own_namespace: &str) -> Config {
+fn configuration(arguments: OperatorArgs, own_namespace: &str) -> Config {
     let lease_namespace = arguments.lease_namespace.unwrap_or_else(|| own_namespace.to_owned());
     Config {
         // An empty variable is a list with one empty name.

@@ -1,7 +1,7 @@
 //! `pawl plan`.
 
 use super::{print, source};
-use crate::args::{Dump, Plan};
+use crate::args::{Dump, PlanArgs};
 use crate::exit;
 use pawl_api::TrainingJob;
 use pawl_contract::CONTRACT_VERSION;
@@ -10,10 +10,10 @@ use pawl_trainer::View;
 use std::process::ExitCode;
 
 /// Prints the programs of a measuring launch of the job.
-pub fn plan(arguments: &Plan) -> ExitCode {
+pub fn plan(arguments: &PlanArgs) -> ExitCode {
     let job = match source::load(&arguments.file) {
         Ok(job) => job,
-        Err(error) => return source::refuse(&error),
+        Err(error) => return source::reject(&error),
     };
     let launch = match launch(&job, &arguments.phases) {
         Ok(launch) => launch,

@@ -1,7 +1,7 @@
 //! `pawl report`.
 
 use super::{print, source};
-use crate::args::Place;
+use crate::args::StateArgs;
 use crate::exit;
 use pawl_display::report;
 use pawl_local::evidence::{self, displayed};
@@ -10,10 +10,10 @@ use std::path::Path;
 use std::process::ExitCode;
 
 /// Writes the page and prints its path.
-pub fn report(place: &Place, out: Option<&Path>) -> ExitCode {
-    let state = match source::place(place) {
+pub fn report(args: &StateArgs, out: Option<&Path>) -> ExitCode {
+    let state = match source::state_dir(args) {
         Ok(state) => state,
-        Err(error) => return source::refuse(&error),
+        Err(error) => return source::reject(&error),
     };
     let page = match evidence::gather(&state) {
         Ok(evidence) => report::render(&evidence),

@@ -1,17 +1,17 @@
 //! `pawl run`.
 
 use super::{document, print, source, status};
-use crate::args::{Output, Run};
+use crate::args::{Output, RunArgs};
 use crate::exit;
 use pawl_local::display::Style;
-use pawl_local::{Options, Verdict};
+use pawl_local::{Options, RunOutcome};
 use std::process::ExitCode;
 
 /// Runs a job until it completes, fails or is stopped.
-pub fn run(arguments: &Run) -> ExitCode {
+pub fn run(arguments: &RunArgs) -> ExitCode {
     let job = match source::load(&arguments.file) {
         Ok(job) => job,
-        Err(error) => return source::refuse(&error),
+        Err(error) => return source::reject(&error),
     };
     let program = match std::env::current_exe() {
         Ok(program) => program,
@@ -25,24 +25,24 @@ pub fn run(arguments: &Run) -> ExitCode {
         trainer: vec![program.into_os_string(), "trainer".into()],
         style,
     };
-    let (verdict, finished) = match pawl_local::run(job, options) {
-        Ok(outcome) => outcome,
+    let (outcome, finished) = match pawl_local::run(job, options) {
+        Ok(finished) => finished,
         Err(error) => return exit::with_error(exit::of_error(&error), &error),
     };
     let text = match arguments.output {
         // An empty line separates the progress from the result.
         Output::Table if !arguments.quiet => format!("\n{}", status::table(&state, &finished)),
         Output::Table => status::table(&state, &finished),
-        Output::Json => document(&status::Result::new(&state, &finished), false),
-        Output::Yaml => document(&status::Result::new(&state, &finished), true),
+        Output::Json => document(&status::JobResult::new(&state, &finished), false),
+        Output::Yaml => document(&status::JobResult::new(&state, &finished), true),
     };
     let _ = print(&text);
-    if let Verdict::Interrupted(signal) = verdict {
+    if let RunOutcome::Interrupted(signal) = outcome {
         let again = match &arguments.state {
             Some(state) => format!("{} --state {}", arguments.file.display(), state.display()),
             None => arguments.file.display().to_string(),
         };
         eprintln!("stopped by {signal}; all finished work is saved: resume with `pawl run {again}`");
     }
-    ExitCode::from(exit::of_verdict(verdict))
+    ExitCode::from(exit::of_outcome(outcome))
 }

@@ -1,6 +1,6 @@
 //! Reads manifests, and locates the state of their jobs.
 
-use crate::args::Place;
+use crate::args::StateArgs;
 use crate::exit;
 use pawl_api::TrainingJob;
 use pawl_local::state::StateDir;
@@ -31,7 +31,7 @@ pub fn load(file: &Path) -> Result<TrainingJob, SourceError> {
 }
 
 /// Prints every problem on a line of its own.
-pub fn refuse(error: &SourceError) -> ExitCode {
+pub fn reject(error: &SourceError) -> ExitCode {
     match error {
         SourceError::Stdin(_) => return exit::with_error(exit::INPUT, error),
         SourceError::Manifest(errors) => eprintln!("{}", errors.to_string().trim_end()),
@@ -48,8 +48,8 @@ pub fn state_of(job: &TrainingJob, named: Option<&Path>) -> StateDir {
 }
 
 /// The state directory that the command line selects.
-pub fn place(place: &Place) -> Result<StateDir, SourceError> {
-    match (&place.state, &place.file) {
+pub fn state_dir(args: &StateArgs) -> Result<StateDir, SourceError> {
+    match (&args.state, &args.file) {
         (Some(directory), _) => Ok(StateDir::new(directory)),
         (None, Some(file)) => Ok(state_of(&load(file)?, None)),
         (None, None) => Ok(StateDir::new(".")),

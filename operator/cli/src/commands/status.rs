@@ -1,7 +1,7 @@
 //! `pawl status`, and the result of `pawl run`.
 
 use super::{document, print, source, terminal};
-use crate::args::{Output, Place};
+use crate::args::{Output, StateArgs};
 use crate::exit;
 use pawl_api::TrainingJobStatus;
 use pawl_display::summary;
@@ -15,7 +15,7 @@ use std::process::ExitCode;
 /// The result as a document.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Result<'a> {
+pub struct JobResult<'a> {
     job: &'a str,
     status: &'a TrainingJobStatus,
     paths: Paths,
@@ -34,7 +34,7 @@ struct Paths {
     checkpoint: Option<PathBuf>,
 }
 
-impl<'a> Result<'a> {
+impl<'a> JobResult<'a> {
     /// The result of the job in `state`.
     pub fn new(state: &StateDir, finished: &'a Document) -> Self {
         let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
@@ -64,10 +64,10 @@ pub fn table(state: &StateDir, finished: &Document) -> String {
 }
 
 /// Prints the status of a job.
-pub fn status(place: &Place, output: Output) -> ExitCode {
-    let state = match source::place(place) {
+pub fn status(args: &StateArgs, output: Output) -> ExitCode {
+    let state = match source::state_dir(args) {
         Ok(state) => state,
-        Err(error) => return source::refuse(&error),
+        Err(error) => return source::reject(&error),
     };
     let found = match Document::load_existing(&state) {
         Ok(found) => found,
@@ -75,7 +75,7 @@ pub fn status(place: &Place, output: Output) -> ExitCode {
     };
     print(&match output {
         Output::Table => table(&state, &found),
-        Output::Json => document(&Result::new(&state, &found), false),
-        Output::Yaml => document(&Result::new(&state, &found), true),
+        Output::Json => document(&JobResult::new(&state, &found), false),
+        Output::Yaml => document(&JobResult::new(&state, &found), true),
     })
 }

@@ -6,7 +6,7 @@ use serde_json::json;
 use std::time::{Duration, Instant};
 
 #[test]
-fn ctrl_c_checkpoints_and_the_same_command_goes_on() {
+fn ctrl_c_checkpoints_and_the_same_command_resumes() {
     for (sent, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
         let scene = Scene::new();
         scene.write_job(|job| {

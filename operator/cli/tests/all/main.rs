@@ -1,4 +1,4 @@
-//! `pawl` as people use it: whole runs with the scripted trainer, in a pipe.
+//! `pawl` end to end: complete runs with the scripted trainer, in a pipe.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

@@ -40,7 +40,7 @@ fn every_broken_manifest_is_refused_exactly() {
 }
 
 #[test]
-fn every_bad_file_of_several_is_told() {
+fn the_errors_of_all_files_are_reported() {
     let scene = Scene::new();
     scene.write_job(|_| {});
     fs::write(scene.path().join("a.yaml"), "kind: Nonsense\n").unwrap();
@@ -49,7 +49,7 @@ fn every_bad_file_of_several_is_told() {
     assert_eq!(output.status.code(), Some(2));
     let error = stderr(&output);
     assert!(["a.yaml", "b.yaml", "missing.yaml"].iter().all(|file| error.contains(file)), "{error}");
-    assert!(stdout(&output).contains("job.yaml: good"), "{}", stdout(&output));
+    assert!(stdout(&output).contains("job.yaml: valid"), "{}", stdout(&output));
     assert_eq!(scene.output(&["validate", "job.yaml"]).status.code(), Some(0));
 }
 
@@ -59,7 +59,7 @@ fn a_machine_that_does_not_fit_is_refused_before_anything_starts() {
     scene.write_job(|job| job["spec"]["trainer"]["gpusPerReplica"] = json!(64));
     let output = scene.output(&["run", "job.yaml"]);
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
-    assert!(stderr(&output).contains("64 GPUs are wanted"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("64 GPUs are required"), "{}", stderr(&output));
     let output = scene.output(&["run", "job.yaml", "--gpus", "0,1"]);
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
     assert!(stderr(&output).contains("--gpus"), "{}", stderr(&output));

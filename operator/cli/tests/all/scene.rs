@@ -127,9 +127,9 @@ pub fn stderr(output: &Output) -> String {
 
 /// Waits until `holds`, at most half a minute.
 pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
-    let began = Instant::now();
+    let start = Instant::now();
     while !holds() {
-        assert!(began.elapsed() < Duration::from_secs(30), "waited in vain: {what}");
+        assert!(start.elapsed() < Duration::from_secs(30), "timed out waiting for {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

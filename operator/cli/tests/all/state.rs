@@ -40,7 +40,7 @@ fn a_directory_that_cannot_be_written_or_is_another_jobs_is_refused() {
 }
 
 #[test]
-fn a_second_run_is_told_who_runs() {
+fn a_second_run_fails_and_identifies_the_first() {
     let scene = Scene::new();
     scene.write_job(|job| job["spec"]["workload"]["config"]["stepSeconds"] = 0.05.into());
     let mut first = scene.pawl(&["run", "job.yaml"]).spawn().unwrap();
@@ -82,5 +82,5 @@ fn a_full_disk_stops_the_run_and_loses_nothing() {
     assert!(grown.success());
     let output = scene.output(&["run", "job.yaml", "--state", "disk/state"]);
     assert_eq!(output.status.code(), Some(0), "{}\n{}", stdout(&output), stderr(&output));
-    assert!(stdout(&output).contains("kept on rung 1"), "{}", stdout(&output));
+    assert!(stdout(&output).contains("accepted (fallback 1)"), "{}", stdout(&output));
 }

@@ -12,9 +12,9 @@ fn a_run_in_a_pipe_judges_trains_and_shows_the_evidence() {
     assert_eq!(output.status.code(), Some(0), "{text}\n{}", stderr(&output));
     assert!(!text.contains('\u{1b}') && !text.contains('\r'), "escapes in a pipe:\n{text}");
     let line = |start: &str| text.lines().rfind(|line| line.starts_with(start)).unwrap_or_default();
-    assert!(line("graph ").contains("✓ kept") && line("graph ").contains("1.5"), "{text}");
+    assert!(line("graph ").contains("✓ accepted") && line("graph ").contains("1.5"), "{text}");
     assert!(line("slow ").contains("rolled back"), "{text}");
-    assert!(line("batch ").contains("kept on rung 1"), "{text}");
+    assert!(line("batch ").contains("accepted (fallback 1)"), "{text}");
     assert!(text.contains("compile: Graph (was default)") && text.contains("batchPerGpu: 16 (was 8)"), "{text}");
     assert!(
         text.contains("checkpoint .pawl/toy/checkpoints/") && text.contains("report     .pawl/toy/report.html"),
@@ -22,7 +22,7 @@ fn a_run_in_a_pipe_judges_trains_and_shows_the_evidence() {
     );
     assert!(scene.state().join("report.html").exists());
 
-    // Done is done: once more starts nothing and says the same.
+    // A completed job: another run starts nothing and prints the same result.
     let started = scene.ledger("started").len();
     let again = scene.output(&["run", "job.yaml"]);
     assert_eq!(again.status.code(), Some(0), "{}", stderr(&again));
@@ -30,7 +30,7 @@ fn a_run_in_a_pipe_judges_trains_and_shows_the_evidence() {
     assert_eq!(scene.ledger("repeated"), [""; 0]);
 
     let status = scene.output(&["status", "job.yaml"]);
-    assert!(stdout(&status).contains("kept on rung 1"), "{}", stdout(&status));
+    assert!(stdout(&status).contains("accepted (fallback 1)"), "{}", stdout(&status));
     let page = scene.output(&["report", "--state", ".pawl/toy", "-o", "-"]);
     assert!(stdout(&page).starts_with("<!DOCTYPE html>"), "{}", stderr(&page));
 }
@@ -82,7 +82,7 @@ fn a_missed_gate_and_a_failed_job_have_their_own_exit_codes() {
 }
 
 #[test]
-fn a_changed_manifest_is_a_new_generation_and_judges_only_what_changed() {
+fn a_changed_manifest_is_a_new_generation_and_repeats_only_affected_evaluations() {
     let scene = Scene::new();
     scene.write_job(|job| job["spec"]["phases"].as_array_mut().unwrap().truncate(1));
     assert_eq!(scene.output(&["run", "job.yaml"]).status.code(), Some(0));

@@ -41,7 +41,7 @@ impl Asked {
 pub enum Answer {
     /// An object or a list.
     Json(Value),
-    /// What went wrong, as the API server says it: code, reason, message, name of the object.
+    /// The error of the API server: code, reason, message, name of the object.
     Failure(u16, &'static str, String, &'static str),
     /// Text, such as a log, with its code.
     Text(u16, String),
@@ -110,7 +110,7 @@ fn response(answer: Answer) -> Response {
     response.header(header::CONTENT_TYPE, kind).body(Body::from(body)).unwrap()
 }
 
-/// What lies at an address that nobody knows.
+/// The response for an unknown path.
 pub fn unknown() -> Answer {
     Answer::Text(404, "404 page not found\n".to_owned())
 }

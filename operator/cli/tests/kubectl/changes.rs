@@ -53,7 +53,7 @@ fn rollback_pins_each_phase_that_is_not_yet() {
 }
 
 #[test]
-fn a_pin_can_be_any_word_of_the_api_and_be_taken_away() {
+fn a_pin_can_have_any_value_of_the_api_and_can_be_removed() {
     let api = one_job();
     let program = Program::new(&api);
     let printed = program.pawl(&["pin", "toy", "--phase", "compile", "DryRun"]);
@@ -68,7 +68,7 @@ fn a_pin_can_be_any_word_of_the_api_and_be_taken_away() {
 }
 
 #[test]
-fn a_job_that_changed_meanwhile_is_left_alone_and_told() {
+fn a_concurrently_changed_job_is_left_unchanged_with_an_error() {
     let api = Api::start(|asked| match asked.writes() {
         true => Answer::Failure(422, "Invalid", "the server rejected our request: testing value failed".into(), "toy"),
         false => Answer::Json(job()),

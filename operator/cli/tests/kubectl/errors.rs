@@ -5,7 +5,7 @@ use crate::program::Program;
 use std::net::TcpListener;
 
 #[test]
-fn an_unknown_job_is_told_with_those_that_are_near() {
+fn an_unknown_job_is_an_error_that_suggests_similar_names() {
     let api = one_job();
     let printed = Program::new(&api).pawl(&["status", "toi"]);
     assert_eq!(printed.code, Some(2));
@@ -13,7 +13,7 @@ fn an_unknown_job_is_told_with_those_that_are_near() {
 }
 
 #[test]
-fn a_cluster_without_pawl_says_how_to_install_it() {
+fn the_error_for_a_missing_crd_explains_the_installation() {
     let api = Api::start(|_| unknown());
     let program = Program::new(&api);
     for words in [&["status", "toy"][..], &["suspend", "toy"], &["rollback", "toy", "--all"], &["report", "toy"]] {
@@ -24,7 +24,7 @@ fn a_cluster_without_pawl_says_how_to_install_it() {
 }
 
 #[test]
-fn what_is_forbidden_names_the_verb() {
+fn the_error_for_missing_permission_names_the_verb() {
     let api = Api::start(|asked| match asked.method.as_str() {
         "PATCH" => Answer::Failure(
             403,
@@ -36,16 +36,24 @@ fn what_is_forbidden_names_the_verb() {
     });
     let printed = Program::new(&api).pawl(&["suspend", "toy"]);
     assert_eq!(printed.code, Some(4));
-    assert!(printed.err.contains("you may not patch trainingjobs.pawl.dev in namespace \"team\""), "{}", printed.err);
+    assert!(
+        printed.err.contains("you are not allowed to patch trainingjobs.pawl.dev in namespace \"team\""),
+        "{}",
+        printed.err
+    );
     assert!(printed.err.contains("User \"jo\""), "{}", printed.err);
 }
 
 #[test]
 fn a_server_that_is_not_there_is_named() {
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let printed = Program::at(nobody).pawl(&["status", "toy"]);
+    let unused_address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let printed = Program::at(unused_address).pawl(&["status", "toy"]);
     assert_eq!(printed.code, Some(4), "{}", printed.err);
-    assert!(printed.err.contains(&format!("http://{nobody}")) && printed.err.contains("refused"), "{}", printed.err);
+    assert!(
+        printed.err.contains(&format!("http://{unused_address}")) && printed.err.contains("refused"),
+        "{}",
+        printed.err
+    );
 }
 
 #[test]

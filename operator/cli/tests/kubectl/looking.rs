@@ -14,7 +14,7 @@ fn status_is_the_table_of_pawl_run_and_a_document_for_programs() {
         let printed = program.run(name, words);
         assert_eq!(printed.code, Some(0), "{}", printed.err);
         let line = |start: &str| printed.out.lines().find(|line| line.starts_with(start)).unwrap_or_default();
-        assert!(line("compile").contains("✓ kept") && line("compile").contains("[1.40, 1.60]"), "{}", printed.out);
+        assert!(line("compile").contains("✓ accepted") && line("compile").contains("[1.40, 1.60]"), "{}", printed.out);
         assert!(line("slow").contains("↩ rolled back"), "{}", printed.out);
         assert!(line("training").contains("50 steps, 400 items"), "{}", printed.out);
         assert_eq!(printed.err, "");
@@ -43,7 +43,7 @@ fn the_namespace_is_the_flags_or_the_contexts() {
 }
 
 #[test]
-fn a_watch_goes_on_until_the_job_rests_and_exits_as_pawl_run_does() {
+fn a_watch_ends_with_the_job_and_with_the_exit_code_of_pawl_run() {
     for (stage, degraded, code) in
         [("Complete", false, 0), ("Complete", true, 3), ("Failed", false, 1), ("Suspended", false, 3)]
     {
@@ -167,7 +167,7 @@ fn the_log_of_one_rank_is_found_in_its_pod_and_is_its_own() {
 }
 
 #[test]
-fn a_job_without_pods_says_where_it_is() {
+fn the_error_for_a_job_without_pods_contains_its_stage() {
     let api = one_job();
     let printed = Program::new(&api).pawl(&["logs", "toy"]);
     assert_eq!(printed.code, Some(2));

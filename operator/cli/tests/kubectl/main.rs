@@ -1,4 +1,4 @@
-//! `kubectl pawl` as a program, against an API server that says what each test wants. The real one is in tests/cluster.
+//! `kubectl pawl` as a program, against a scripted API server. The real one is in tests/cluster.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

@@ -46,7 +46,7 @@ fn preflight(api: &Api, manifest: &Value, more: &[&str]) -> Printed {
 }
 
 #[test]
-fn a_job_that_fits_is_good_and_is_only_tried() {
+fn a_job_that_fits_passes_and_is_sent_only_as_a_dry_run() {
     let api = cluster(vec![node("a", 8), node("b", 0)], Some(16), false);
     let printed = preflight(&api, &manifest("pvc://disk/runs"), &[]);
     assert_eq!(printed.code, Some(0), "{}\n{}", printed.out, printed.err);
@@ -57,7 +57,7 @@ fn a_job_that_fits_is_good_and_is_only_tried() {
 }
 
 #[test]
-fn every_reason_why_it_would_not_run_is_told_at_once() {
+fn all_obstacles_are_reported_at_once() {
     let api = cluster(vec![node("a", 4)], Some(8), true);
     let printed = preflight(&api, &manifest("pvc://missing/runs"), &["-o", "json"]);
     assert_eq!(printed.code, Some(2), "{}\n{}", printed.out, printed.err);
@@ -78,7 +78,7 @@ fn every_reason_why_it_would_not_run_is_told_at_once() {
 }
 
 #[test]
-fn what_may_not_be_seen_is_unknown_and_no_verdict() {
+fn a_check_without_permission_is_unknown_and_does_not_fail() {
     let api = Api::start(|asked| match asked.path.as_str() {
         "/api/v1/nodes" => Answer::Failure(403, "Forbidden", "User \"jo\" cannot list nodes".into(), ""),
         path if path.ends_with("/resourcequotas") => list(&[]),
@@ -86,11 +86,15 @@ fn what_may_not_be_seen_is_unknown_and_no_verdict() {
     });
     let printed = preflight(&api, &manifest("s3://bucket/runs"), &[]);
     assert_eq!(printed.code, Some(0), "{}\n{}", printed.out, printed.err);
-    assert!(printed.out.contains("? capacity of the nodes: not checked, you may not list nodes"), "{}", printed.out);
+    assert!(
+        printed.out.contains("? capacity of the nodes: not checked, you are not allowed to list nodes"),
+        "{}",
+        printed.out
+    );
 }
 
 #[test]
-fn a_manifest_that_is_wrong_asks_nobody() {
+fn an_invalid_manifest_is_rejected_without_a_request() {
     let api = cluster(vec![], None, false);
     let mut wrong = manifest("pvc://disk/runs");
     wrong["spec"]["phases"] = json!([{"name": "Upper", "settings": {"compile": "Graph"}}]);

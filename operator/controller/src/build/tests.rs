@@ -249,7 +249,8 @@ fn the_checkpoints_of_another_job_are_read_only(
     assert_eq!(variable(&made.trainer(), "PAWL_RESUME_FROM").as_deref(), Some(location));
     let claims: Vec<_> = made.pod().volumes.unwrap().into_iter().filter_map(|v| v.persistent_volume_claim).collect();
     assert_eq!(claims.first().map(|source| source.claim_name.as_str()), claim);
-    let mounts = mount(&made.trainer(), "/pawl/resume-from");
+    let trainer = made.trainer();
+    let mounts = mount(&trainer, "/pawl/resume-from");
     assert!(mounts.len() == claims.len() && mounts.iter().all(|mount| mount.read_only == Some(true)));
     assert_eq!(variable(&Made::new(|_| {}).trainer(), "PAWL_RESUME_FROM"), None);
 }

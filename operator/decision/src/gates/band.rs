@@ -1,25 +1,25 @@
-//! A range that a measured value must lie in, and what an interval says about it.
+//! The allowed range of a measured value, and the position of a confidence interval relative to it.
 
 use super::sequential::Interval;
 use pawl_contract::decimal::Decimal;
 use std::fmt;
 
-/// A closed range; infinite where it is open.
+/// A closed range; an infinite limit means that this end is unbounded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Band {
     low: f64,
     high: f64,
 }
 
-/// What an interval says about a band.
+/// Position of a confidence interval relative to a band.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum Position {
     /// The whole interval lies in the band.
     Inside,
     /// The estimate lies outside.
     Outside,
     /// The estimate lies inside, a bound of the interval does not.
-    Unsure,
+    Undecided,
 }
 
 impl Band {
@@ -33,37 +33,37 @@ impl Band {
         Self { low: -reach, high: reach }
     }
 
-    /// Values from `low` to `high`; open where there is none.
+    /// Values from `low` to `high`; unbounded where `None`.
     pub fn between(low: Option<&Decimal>, high: Option<&Decimal>) -> Self {
         Self { low: low.map_or(f64::NEG_INFINITY, Decimal::value), high: high.map_or(f64::INFINITY, Decimal::value) }
     }
 
-    /// This band, open at the low end.
+    /// This band without a lower limit.
     pub fn without_low(self) -> Self {
         Self { low: f64::NEG_INFINITY, ..self }
     }
 
-    /// This band, open at the high end.
+    /// This band without an upper limit.
     pub fn without_high(self) -> Self {
         Self { high: f64::INFINITY, ..self }
     }
 
-    /// Whether `value` lies in the band; what is not a number does not.
+    /// Whether `value` lies in the band; false for NaN.
     pub fn contains(self, value: f64) -> bool {
         (self.low..=self.high).contains(&value)
     }
 
-    /// What an interval says. Without bounds the estimate decides.
-    pub fn judge(self, interval: &Interval) -> Standing {
+    /// Position of `interval`; of the estimate when the interval has no bounds.
+    pub fn judge(self, interval: &Interval) -> Position {
         let (lower, upper) = interval.bounds.unwrap_or((interval.mean, interval.mean));
-        // The bound towards an open end decides nothing.
+        // The bound towards an unbounded end is irrelevant.
         let open = |bound: f64, end: f64| if end.is_infinite() { interval.mean } else { bound };
         if !self.contains(interval.mean) {
-            Standing::Outside
+            Position::Outside
         } else if self.contains(open(lower, self.low)) && self.contains(open(upper, self.high)) {
-            Standing::Inside
+            Position::Inside
         } else {
-            Standing::Unsure
+            Position::Undecided
         }
     }
 }
@@ -90,20 +90,20 @@ mod tests {
 
     #[test]
     fn an_open_end_admits_anything_and_a_closed_one_needs_the_whole_interval() {
-        for (band, mean, reach, standing) in [
-            (Band::at_most(0.01), 0.005, 0.004, Standing::Inside),
-            (Band::at_most(0.01), 0.005, 0.006, Standing::Unsure),
-            (Band::at_most(0.01), 0.011, 0.1, Standing::Outside),
-            (Band::at_most(0.01), -5.0, 4.0, Standing::Inside),
-            (Band::within(0.01), -0.009, 0.0005, Standing::Inside),
-            (Band::within(0.01), -0.009, 0.002, Standing::Unsure),
-            (Band::within(0.01), -0.02, 0.001, Standing::Outside),
-            (Band::at_most(0.01), f64::NAN, 0.0, Standing::Outside),
+        for (band, mean, reach, position) in [
+            (Band::at_most(0.01), 0.005, 0.004, Position::Inside),
+            (Band::at_most(0.01), 0.005, 0.006, Position::Undecided),
+            (Band::at_most(0.01), 0.011, 0.1, Position::Outside),
+            (Band::at_most(0.01), -5.0, 4.0, Position::Inside),
+            (Band::within(0.01), -0.009, 0.0005, Position::Inside),
+            (Band::within(0.01), -0.009, 0.002, Position::Undecided),
+            (Band::within(0.01), -0.02, 0.001, Position::Outside),
+            (Band::at_most(0.01), f64::NAN, 0.0, Position::Outside),
         ] {
-            assert_eq!(band.judge(&interval(mean, reach)), standing, "{band}: {mean} +- {reach}");
+            assert_eq!(band.judge(&interval(mean, reach)), position, "{band}: {mean} +- {reach}");
         }
         let single = Interval { mean: 0.01, bounds: None, count: 1 };
-        assert_eq!(Band::within(0.01).judge(&single), Standing::Inside, "the limit itself is allowed");
+        assert_eq!(Band::within(0.01).judge(&single), Position::Inside, "the limit itself is allowed");
     }
 
     #[test]

@@ -5,7 +5,10 @@ use crate::reason::Reason;
 use pawl_api::spec::Trigger;
 use pawl_contract::settings::Settings;
 
-/// Items per optimizer step of the whole gang, or what is wrong with the settings.
+/// Items per optimizer step of the whole gang.
+///
+/// # Errors
+/// A message when a value is out of range, or `globalBatch` is not divisible.
 pub(crate) fn items_per_step(settings: &Settings, world: u32) -> Result<u64, String> {
     let bounded = |name: &str, value: u32, most: u32| {
         let wrong = || format!("settings.{name}: {value} is out of range: choose 1 to {most}");
@@ -26,7 +29,7 @@ pub(super) fn arithmetic(subject: &Subject<'_>) -> Option<Verdict> {
     Some(Verdict::Fails { trigger: Some(Trigger::Unsupported), reason: Reason::BatchMismatch, message })
 }
 
-/// Another number of items per optimizer step is other mathematics.
+/// A different number of items per optimizer step changes the numerics.
 pub(super) fn misdeclared(subject: &Subject<'_>) -> Option<Verdict> {
     let world = subject.spec().trainer.world_size();
     let control = items_per_step(&subject.comparison.control, world).ok()?;
@@ -36,8 +39,8 @@ pub(super) fn misdeclared(subject: &Subject<'_>) -> Option<Verdict> {
     }
     let name = subject.phase.map(|phase| phase.name.as_str()).unwrap_or_default();
     let message = format!(
-        "items per optimizer step are {candidate}, those of the settings accepted so far {control}: that changes the \
-         mathematics; declare phases[{name}].numerics: Changed, or adapt accumulationSteps"
+        "items per optimizer step are {candidate}, but {control} with the settings accepted so far: this changes the \
+         numerics; declare phases[{name}].numerics: Changed, or adapt accumulationSteps"
     );
     Some(Verdict::Fails { trigger: None, reason: Reason::NumericsMisdeclared, message })
 }

@@ -1,14 +1,14 @@
-//! `numerics: Equivalent` declares that the losses agree; they are compared.
+//! Verifies the declaration `numerics: Equivalent`: compares the training losses.
 
 use super::{Subject, Verdict};
 use crate::reason::Reason;
 use pawl_api::status::LaunchStatus;
 
-/// Relative difference of final losses that rounding in another order explains.
+/// Relative difference of final losses that a different rounding order may cause.
 const ROUNDING: f64 = 5e-3;
 
-/// The pair of losses (control, candidate) that differs most, and the difference that is allowed, if it is larger than
-/// that: the spread of the controls, or what rounding explains.
+/// The pair of losses (control, candidate) with the largest difference, and the tolerance, if the difference exceeds it. The
+/// tolerance is the spread of the controls, or that of rounding if it is larger.
 fn diverged(losses: &[(f64, f64)]) -> Option<(f64, f64, f64)> {
     let controls = || losses.iter().map(|(control, _)| *control);
     let spread = controls().fold(f64::MIN, f64::max) - controls().fold(f64::MAX, f64::min);
@@ -18,7 +18,7 @@ fn diverged(losses: &[(f64, f64)]) -> Option<(f64, f64, f64)> {
     (off(&(control, candidate)) > allowed).then_some((control, candidate, allowed))
 }
 
-/// Each candidate's final loss must agree with its control's within the spread of the control launches.
+/// Fails when a candidate's final loss differs from its control's by more than the spread of the control launches.
 pub(super) fn losses(subject: &Subject<'_>) -> Option<Verdict> {
     if subject.changes_numerics() {
         return None;
@@ -31,7 +31,7 @@ pub(super) fn losses(subject: &Subject<'_>) -> Option<Verdict> {
     let name = subject.phase.map(|phase| phase.name.as_str()).unwrap_or_default();
     let message = format!(
         "final loss {candidate:.5} differs from {control:.5} with the settings accepted so far by more than {allowed:.2e} \
-         (their spread): the phase changes the mathematics; declare phases[{name}].numerics: Changed"
+         (their spread): the phase changes the numerics; declare phases[{name}].numerics: Changed"
     );
     Some(Verdict::Fails { trigger: None, reason: Reason::LossDiverged, message })
 }

@@ -7,7 +7,7 @@ use pawl_api::quantity::Bytes;
 use pawl_api::spec::{Gates, Trigger};
 use pawl_contract::plan::LaunchKind;
 
-/// The memory plan predicts more than the gates allow: no device time is spent.
+/// Fails when the predicted memory violates a gate, before any device time is used.
 pub(super) fn predicted(subject: &Subject<'_>) -> Option<Verdict> {
     let baseline = subject.comparison.draft.status.baseline.as_ref();
     let baseline = baseline.and_then(|baseline| baseline.measured.predicted_memory_bytes);
@@ -15,7 +15,7 @@ pub(super) fn predicted(subject: &Subject<'_>) -> Option<Verdict> {
     judge(subject, "predicted", baseline, checks.filter_map(|launch| launch.measured.predicted_memory_bytes).max()?)
 }
 
-/// A launch used more than the gates allow.
+/// Fails when the measured peak memory violates a gate.
 pub(super) fn peak(subject: &Subject<'_>) -> Option<Verdict> {
     let baseline = subject.comparison.draft.baseline_peak();
     judge(subject, "peak", baseline, together(subject.comparison.candidates()).peak_memory_bytes?)
@@ -26,7 +26,7 @@ fn judge(subject: &Subject<'_>, what: &str, baseline: Option<u64>, memory: u64) 
     Some(Verdict::Fails { trigger: Some(Trigger::MemoryAboveGate), reason: Reason::MemoryAboveGate, message })
 }
 
-/// What is wrong with `memory`, bytes. An increase over a baseline that was not measured is not judged.
+/// The violation by `memory`, bytes, if any. Without a measured baseline, the increase is not checked.
 fn above(gates: &Gates, what: &str, memory: u64, baseline: Option<u64>) -> Option<String> {
     if let Some(gate) = gates.gpu_memory.as_ref().filter(|gate| memory > gate.get()) {
         return Some(format!("{what} memory {} is above gates.gpuMemory {gate}", Bytes::display(memory)));

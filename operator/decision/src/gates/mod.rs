@@ -1,8 +1,13 @@
 //! Gates: small functions, one file each, in ordered chains: [`PHASE`] for a phase, [`BUNDLE`] for all accepted phases
-//! together, [`TRAINING`] for the training under way.
+//! together, [`TRAINING`] for the running training.
 //!
-//! A gate compares what was measured with what the spec demands. It either passes (`None`), which leaves the decision to the
-//! gates after it, or decides. Each comparison is written once, in the gate's file; a chain only lists the gates that apply.
+//! A gate compares a measurement with a requirement of the spec. It either passes (`None`), which leaves the decision to the
+//! following gates, or returns a verdict. Each comparison is implemented once, in the gate's file; a chain only lists the
+//! gates that apply.
+//!
+//! For example, a phase that ran out of memory is rejected by `safety::candidate` before `speed::speedup` requests further
+//! pairs, and a phase whose speedup is sufficient reaches `quality::regression`, which requests its quality launches only
+//! then.
 
 pub(crate) mod batch;
 pub(crate) mod quality;
@@ -27,37 +32,37 @@ use pawl_api::status::{BaselineStatus, LaunchStatus, Purpose, TrainingStatus};
 use pawl_contract::plan::LaunchKind;
 use pawl_contract::progress::Progress;
 
-/// What a gate decides.
+/// Verdict of a gate.
 #[derive(Clone, Debug)]
 pub(crate) enum Verdict {
     /// More launches are needed.
     Run(Work),
-    /// A launch ended in a way that its settings explain.
+    /// A launch failed because of its settings.
     Broken { trigger: Trigger, reason: Reason, message: String },
-    /// The settings do not hold: a rung that answers the trigger, or a rollback.
+    /// The settings violate the gate: leads to a fallback for the trigger, or to a rollback.
     Fails { trigger: Option<Trigger>, reason: Reason, message: String },
-    /// The evidence does not suffice and will not.
+    /// The evidence is not sufficient, and further launches would not change that.
     Inconclusive { reason: Reason, message: String },
-    /// The infrastructure failed too often.
+    /// Infrastructure failures exceeded their limit.
     Error { reason: Reason, message: String },
-    /// The trainer refuses the plan: only a changed spec helps.
+    /// The trainer rejects the plan: the spec must be changed.
     InvalidPlan { message: String },
-    /// Everything holds.
+    /// All gates pass.
     Holds { reason: Reason, message: String },
 }
 
-/// Settings under judgement.
+/// Settings being evaluated.
 pub(crate) struct Subject<'a> {
     pub comparison: Comparison<'a>,
-    /// The phase that is judged on top of the settings accepted so far; `None` for all accepted phases together, which are
-    /// judged on the baseline.
+    /// The phase, which is compared with the settings accepted so far; `None` for all accepted phases together, which are
+    /// compared with the baseline.
     pub phase: Option<&'a Phase>,
 }
 
-/// A gate on settings under judgement.
+/// A gate on settings being evaluated.
 type Gate = fn(&Subject<'_>) -> Option<Verdict>;
 
-/// The gates of a phase: what costs nothing first, safety before speed, speed before quality.
+/// The gates of a phase: those without launches first, safety before speed, speed before quality.
 const PHASE: &[Gate] = &[
     batch::arithmetic,
     batch::misdeclared,
@@ -89,31 +94,31 @@ pub(crate) fn judge(subject: &Subject<'_>) -> Verdict {
     chain.iter().find_map(|gate| gate(subject)).unwrap_or_else(|| speed::holds(subject))
 }
 
-/// A training under way.
-pub(crate) struct Watched<'a> {
+/// The state of a running training.
+pub(crate) struct RunningTraining<'a> {
     pub spec: &'a TrainingJobSpec,
     pub baseline: Option<&'a BaselineStatus>,
     pub training: &'a TrainingStatus,
     pub progress: &'a Progress,
 }
 
-/// What a gate finds in a training under way.
+/// A violation of a gate by a running training, with a human-readable message.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Alarm {
     /// Validation is worse than the gates allow.
     Quality(String),
-    /// This throughput window is slower than the evidence promises.
-    BelowPromise(String),
-    /// This throughput window is slower than a gate demands.
+    /// The throughput of this window is below the measured one.
+    BelowExpected(String),
+    /// The throughput of this window is below a gate.
     BelowGate(String),
 }
 
-/// The gates of the training, damage first.
-const TRAINING: &[fn(&Watched<'_>) -> Option<Alarm>] =
-    &[quality::in_training, throughput::promise, throughput::least_in_training];
+/// The gates of the training, quality before throughput.
+const TRAINING: &[fn(&RunningTraining<'_>) -> Option<Alarm>] =
+    &[quality::in_training, throughput::below_expected, throughput::least_in_training];
 
-/// The first gate that the training does not pass.
-pub(crate) fn watch(watched: &Watched<'_>) -> Option<Alarm> {
+/// The alarm of the first violated gate.
+pub(crate) fn watch(watched: &RunningTraining<'_>) -> Option<Alarm> {
     TRAINING.iter().find_map(|gate| gate(watched))
 }
 
@@ -123,7 +128,7 @@ impl<'a> Subject<'a> {
         self.comparison.draft.spec
     }
 
-    /// Whether the settings compute something else than the baseline does, by what the phases declare.
+    /// Whether a phase of the settings declares `numerics: Changed`.
     pub fn changes_numerics(&self) -> bool {
         let changed = |phase: &Phase| phase.numerics == Numerics::Changed;
         match self.phase {
@@ -136,7 +141,7 @@ impl<'a> Subject<'a> {
         }
     }
 
-    /// An attempt for `launches`.
+    /// The verdict that requests `launches`.
     fn run(&self, purpose: Purpose, launches: Vec<Launch>) -> Verdict {
         let purpose = if self.phase.is_none() && purpose == Purpose::Speed { Purpose::Bundle } else { purpose };
         Verdict::Run(Work {
@@ -148,13 +153,13 @@ impl<'a> Subject<'a> {
         })
     }
 
-    /// The median over the candidate's measured launches, if any reports the value.
+    /// The median over the candidate's Measure launches, if any reports the value.
     pub fn median(&self, value: impl Fn(&LaunchStatus) -> Option<f64>) -> Option<f64> {
         let measured = self.comparison.candidates().filter(|launch| launch.kind == LaunchKind::Measure);
         speed::median(measured.filter_map(value))
     }
 
-    /// The verdict on a gate for which nothing was measured: such a gate is never passed.
+    /// The verdict of a gate whose metric was not measured: such a gate never passes.
     fn unmeasured(gate: &str, what: &str) -> Verdict {
         Verdict::Inconclusive {
             reason: Reason::GateUnmeasured,

@@ -1,4 +1,4 @@
-//! What optimizer offload costs: `gates.maxOffloadOverhead`.
+//! Overhead of optimizer offload: `gates.maxOffloadOverhead`.
 
 use super::{Subject, Verdict};
 use crate::reason::Reason;
@@ -11,7 +11,7 @@ fn above(share: Option<f64>, gate: &Decimal) -> Option<String> {
     Some(format!("optimizer offload takes {share:.3} of a step, above gates.maxOffloadOverhead {gate}"))
 }
 
-/// Offload takes a larger share of the step than allowed.
+/// Fails when offload takes a larger share of the step than allowed.
 pub(super) fn overhead(subject: &Subject<'_>) -> Option<Verdict> {
     let gate = subject.spec().gates.max_offload_overhead.as_ref()?;
     let share = subject.median(|launch| launch.measured.offload_share.as_ref().map(Decimal::value));

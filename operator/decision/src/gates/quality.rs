@@ -1,11 +1,11 @@
-//! Quality: validation (and the training loss) against the **original** baseline at equal items seen; against the settings
-//! accepted so far, ten small losses would add up.
+//! Quality: compares validation metrics (and the training loss) with the **original** baseline at equal items seen. Compared
+//! with the settings accepted so far, small regressions of several phases would add up.
 
-use super::band::{Band, Standing};
+use super::band::{Band, Position};
 use super::sequential::{Interval, alpha, interval};
-use super::{Alarm, Subject, Verdict, Watched};
+use super::{Alarm, RunningTraining, Subject, Verdict};
 use crate::comparison::Comparison;
-use crate::launch::{Launch, Target};
+use crate::launch::{EvidenceTarget, Launch};
 use crate::reason::Reason;
 use crate::trial::Trial;
 use pawl_api::spec::{Gates, MetricGate, TrainingJobSpec, Trigger};
@@ -15,12 +15,12 @@ use pawl_contract::exit::Outcome;
 use pawl_contract::plan::{Better, LOSS, LaunchKind};
 use std::collections::BTreeMap;
 
-/// Relative increase of the validation loss that is allowed when no quality gate is declared.
+/// Allowed relative increase of the validation loss when no quality gate is set.
 const DEFAULT_RELATIVE_MARGIN: f64 = 0.01;
-/// Seeds that the gate uses at most: their launches and the baseline's fit into one attempt.
+/// Maximum number of seeds of the gate: their launches and the baseline's fit into one attempt.
 const MAX_SEEDS: usize = 7;
 
-/// What is measured.
+/// The metric of a criterion.
 #[derive(Clone, Debug, PartialEq)]
 enum Measure<'a> {
     Validation(&'a str),
@@ -30,17 +30,17 @@ enum Measure<'a> {
 /// How the candidate's value is compared with the baseline's.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Scale {
-    /// How much worse it is, in the unit of the metric.
+    /// The regression, in the unit of the metric.
     Regression,
-    /// How much worse it is, as a share of the baseline's.
+    /// The regression relative to the baseline's value.
     RelativeRegression,
-    /// It is not: the value itself counts.
+    /// The candidate's value itself.
     Value,
 }
 
-/// What one gate demands of one metric.
+/// The requirement of one gate on one metric.
 #[derive(Clone, Debug, PartialEq)]
-struct Criterion<'a> {
+struct Requirement<'a> {
     what: String,
     measure: Measure<'a>,
     better: Better,
@@ -48,7 +48,7 @@ struct Criterion<'a> {
     band: Band,
 }
 
-impl Criterion<'_> {
+impl Requirement<'_> {
     fn scaled(&self, baseline: f64, candidate: f64) -> f64 {
         let regression = self.better.regression(candidate, baseline);
         match self.scale {
@@ -66,7 +66,7 @@ impl Criterion<'_> {
         value.map_or(f64::NAN, Decimal::value)
     }
 
-    /// The band without the end at which better values lie.
+    /// The band without the limit in the direction of better values.
     fn worse_end(&self) -> Band {
         match (self.scale, self.better) {
             (Scale::Value, Better::Larger) => self.band.without_high(),
@@ -77,9 +77,9 @@ impl Criterion<'_> {
     }
 }
 
-/// What the gates demand. Without any gate on quality the validation loss has a default margin.
-fn criteria(gates: &Gates) -> Vec<Criterion<'_>> {
-    let loss = |what: &str, measure, scale, band| Criterion {
+/// The requirements of the gates. Without any quality gate the validation loss has a default margin.
+fn criteria(gates: &Gates) -> Vec<Requirement<'_>> {
+    let loss = |what: &str, measure, scale, band| Requirement {
         what: what.to_owned(),
         measure,
         better: Better::Smaller,
@@ -108,8 +108,8 @@ fn criteria(gates: &Gates) -> Vec<Criterion<'_>> {
     found
 }
 
-fn of_metric(gate: &MetricGate) -> Vec<Criterion<'_>> {
-    let criterion = |what: &str, scale, band| Criterion {
+fn of_metric(gate: &MetricGate) -> Vec<Requirement<'_>> {
+    let criterion = |what: &str, scale, band| Requirement {
         what: format!("{what} {}, gates.validationMetrics ({} is better)", gate.name, gate.better),
         measure: Measure::Validation(&gate.name),
         better: gate.better,
@@ -129,7 +129,7 @@ fn of_metric(gate: &MetricGate) -> Vec<Criterion<'_>> {
     regressions.into_iter().flatten().collect()
 }
 
-/// What a quality launch must report for the gates and does not: a name for people.
+/// A metric that the gates require and a quality launch did not report; its human-readable name.
 pub(crate) fn missing_measure(
     spec: &TrainingJobSpec,
     validation: impl Fn(&str) -> bool,
@@ -139,17 +139,17 @@ pub(crate) fn missing_measure(
     let gated = criteria.iter().map(|criterion| &criterion.measure);
     let mut needed = std::iter::once(&Measure::Validation(LOSS)).chain(gated);
     needed.find_map(|measure| match measure {
-        Measure::Validation(name) => (!validation(name)).then(|| format!("validation metric {name:?}")),
+        Measure::Validation(name) => (!validation(name)).then(|| format!("validation metric \"{name}\"")),
         Measure::TrainingLoss => (!training_loss).then(|| "training loss".to_owned()),
     })
 }
 
-/// Seeds that are compared.
+/// Number of seeds that are compared, 1 to [`MAX_SEEDS`].
 pub(crate) fn seeds(spec: &TrainingJobSpec) -> u32 {
     spec.seeds.len().clamp(1, MAX_SEEDS) as u32
 }
 
-/// The candidate's quality launches paired with the baseline's, and what is missing.
+/// The candidate's quality launches paired with the baseline's, and the missing launches.
 fn paired<'a>(
     candidate: &Comparison<'a>,
     baseline: &Comparison<'a>,
@@ -173,23 +173,23 @@ fn paired<'a>(
     (pairs, missing)
 }
 
-/// The original baseline, whose quality launches serve every phase.
+/// The original baseline, whose quality launches are shared by all phases.
 fn baseline<'a>(candidate: &Comparison<'a>) -> Comparison<'a> {
     let draft = candidate.draft;
     let settings = draft.spec.settings.clone();
     let evidence = draft.status.baseline.as_ref().map_or(&[][..], |baseline| &baseline.launches);
-    Comparison::new(draft, (Trial::Baseline, Target::Baseline), (settings.clone(), settings), evidence)
+    Comparison::new(draft, (Trial::Baseline, EvidenceTarget::Baseline), (settings.clone(), settings), evidence)
 }
 
 /// The values of a criterion, one for each seed, and their interval. With one seed there are no bounds.
-fn measured(criterion: &Criterion<'_>, pairs: &[(&LaunchStatus, &LaunchStatus)], error: f64) -> Option<Interval> {
+fn measured(criterion: &Requirement<'_>, pairs: &[(&LaunchStatus, &LaunchStatus)], error: f64) -> Option<Interval> {
     let value =
         |(a, b): &(&LaunchStatus, &LaunchStatus)| criterion.scaled(criterion.of_launch(a), criterion.of_launch(b));
     interval(&pairs.iter().map(value).collect::<Vec<_>>(), error)
 }
 
-/// What a criterion found, for people.
-fn shown(criterion: &Criterion<'_>, interval: &Interval) -> String {
+/// Human-readable result of a requirement.
+fn shown(criterion: &Requirement<'_>, interval: &Interval) -> String {
     let bounds = match interval.bounds {
         Some((lower, upper)) => format!(" [{lower:.3e}, {upper:.3e}]"),
         None => " (SingleSeed: no interval)".to_owned(),
@@ -197,7 +197,7 @@ fn shown(criterion: &Criterion<'_>, interval: &Interval) -> String {
     format!("{}: {:.3e}{bounds}, allowed: {}", criterion.what, interval.mean, criterion.band)
 }
 
-/// A subject that changes the mathematics must keep the quality of the original baseline.
+/// Fails a subject with changed numerics whose quality is worse than that of the original baseline beyond the gates.
 pub(super) fn regression(subject: &Subject<'_>) -> Option<Verdict> {
     if !subject.changes_numerics() {
         return None;
@@ -210,23 +210,23 @@ pub(super) fn regression(subject: &Subject<'_>) -> Option<Verdict> {
     let criteria = criteria(&spec.gates);
     let judged = criteria.iter().map(|criterion| {
         let Some(interval) = measured(criterion, &pairs, alpha(&spec.analysis)) else {
-            return (Standing::Unsure, format!("{}: not measured", criterion.what));
+            return (Position::Undecided, format!("{}: not measured", criterion.what));
         };
         (criterion.band.judge(&interval), shown(criterion, &interval))
     });
     let judged: Vec<_> = judged.collect();
-    let first = |wanted| judged.iter().find(|(standing, _)| *standing == wanted).map(|(_, message)| message.clone());
-    if let Some(message) = first(Standing::Outside) {
+    let first = |wanted| judged.iter().find(|(position, _)| *position == wanted).map(|(_, message)| message.clone());
+    if let Some(message) = first(Position::Outside) {
         let (trigger, reason) = (Some(Trigger::QualityBelowThreshold), Reason::QualityBelowThreshold);
         return Some(Verdict::Fails { trigger, reason, message });
     }
-    first(Standing::Unsure).map(|message| Verdict::Inconclusive {
+    first(Position::Undecided).map(|message| Verdict::Inconclusive {
         reason: Reason::GateUnderpowered,
         message: format!("{message}; more seeds or more qualityItems would narrow the interval"),
     })
 }
 
-/// The comparison as it stands in the status; `None` before it is complete.
+/// The comparison, converted for the status; `None` before it is complete.
 pub(crate) fn status(candidate: &Comparison<'_>) -> Option<QualityStatus> {
     let (pairs, missing) = paired(candidate, &baseline(candidate));
     if !missing.is_empty() || pairs.is_empty() {
@@ -235,7 +235,7 @@ pub(crate) fn status(candidate: &Comparison<'_>) -> Option<QualityStatus> {
     let spec = candidate.draft.spec;
     let change = |name, scale| {
         let (what, measure, better) = (String::new(), Measure::Validation(name), Better::Smaller);
-        let criterion = Criterion { what, measure, better, scale, band: Band::between(None, None) };
+        let criterion = Requirement { what, measure, better, scale, band: Band::between(None, None) };
         measured(&criterion, &pairs, alpha(&spec.analysis))
     };
     let loss = change(LOSS, Scale::Regression)?;
@@ -250,15 +250,15 @@ pub(crate) fn status(candidate: &Comparison<'_>) -> Option<QualityStatus> {
     })
 }
 
-/// Items that the baseline's quality launches saw, when the newest evaluation of a training can be compared with them.
-pub(crate) fn comparable(watched: &Watched<'_>) -> Option<u64> {
+/// Items seen by the baseline's quality launches, when the newest evaluation of a training can be compared with them.
+pub(crate) fn comparable(watched: &RunningTraining<'_>) -> Option<u64> {
     watched.progress.validation.as_ref()?;
     watched.baseline?.launches.iter().map(|launch| launch.measured.items).max()
 }
 
-/// Validation of a training must not be worse than the gates allow after the fewer items of the baseline's launches. Better
-/// than a two-sided gate allows it may be: it has seen more.
-pub(super) fn in_training(watched: &Watched<'_>) -> Option<Alarm> {
+/// Alarm when the validation of a training violates a gate, compared with the baseline's launches, which saw fewer items. A
+/// better value than a two-sided gate allows is not a violation, because the training has seen more items.
+pub(super) fn in_training(watched: &RunningTraining<'_>) -> Option<Alarm> {
     let items = comparable(watched)?;
     let validation = watched.progress.validation.as_ref().filter(|validation| validation.items >= items)?;
     let launches = &watched.baseline?.launches;

@@ -1,10 +1,10 @@
-//! The budget of infrastructure failures.
+//! The limit of infrastructure failures, `lifecycle.maxRestarts`.
 
 use super::{Subject, Verdict};
 use crate::reason::Reason;
 use pawl_api::status::RetryStatus;
 
-/// The infrastructure failed too often, or the accepted settings did.
+/// Fails when infrastructure failures, or failures of the accepted settings, exceed the limit.
 pub(super) fn exhausted(subject: &Subject<'_>) -> Option<Verdict> {
     let draft = subject.comparison.draft;
     let retry = draft.exhausted(&subject.comparison.trial.to_string())?;

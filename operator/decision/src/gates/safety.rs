@@ -1,4 +1,4 @@
-//! Safety: one launch of the candidate that broke is enough.
+//! Safety: a single failed launch of the candidate is sufficient.
 
 use super::{Subject, Verdict};
 use crate::comparison::Comparison;
@@ -7,8 +7,8 @@ use pawl_api::spec::Trigger;
 use pawl_api::status::LaunchStatus;
 use pawl_contract::exit::Outcome;
 
-/// What an outcome means for the settings that were run; `None` when the launch is done, or the outcome is no evidence
-/// about them.
+/// The trigger that corresponds to an outcome; `None` when the launch is done, or its outcome is not evidence about the
+/// settings.
 pub(crate) fn unsafe_outcome(outcome: Outcome) -> Option<Trigger> {
     match outcome {
         Outcome::OutOfMemory => Some(Trigger::OutOfMemory),
@@ -27,18 +27,18 @@ pub(crate) fn unsafe_outcome(outcome: Outcome) -> Option<Trigger> {
     }
 }
 
-/// The first launch of the candidate that did not end well.
+/// The first failed launch of the candidate.
 pub(crate) fn broken<'a>(comparison: &Comparison<'a>) -> Option<&'a LaunchStatus> {
     comparison.candidates().find(|launch| launch.outcome != Outcome::Done)
 }
 
-/// How a broken launch ended, for people.
+/// Human-readable description of a failed launch.
 pub(crate) fn description(launch: &LaunchStatus) -> String {
     let text = if launch.message.is_empty() { "no message" } else { &launch.message };
     format!("launch {} ended with {}: {text}", launch.name, launch.outcome)
 }
 
-/// The candidate ran out of memory, diverged, hung, or cannot run at all.
+/// Fails a candidate that ran out of memory, diverged, hung, or cannot run.
 pub(super) fn candidate(subject: &Subject<'_>) -> Option<Verdict> {
     let launch = broken(&subject.comparison)?;
     if launch.outcome == Outcome::InvalidPlan {
@@ -56,7 +56,7 @@ mod tests {
     use strum::IntoEnumIterator;
 
     #[test]
-    fn what_is_evidence_against_settings_has_the_trigger_of_its_name() {
+    fn outcomes_that_are_evidence_against_settings_have_the_trigger_of_their_name() {
         for outcome in Outcome::iter() {
             let other = matches!(outcome, Outcome::Done | Outcome::InvalidPlan | Outcome::CheckpointUnreadable);
             let against = outcome.is_evidence() && !other;

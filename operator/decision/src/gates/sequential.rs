@@ -1,13 +1,14 @@
-//! Group-sequential comparison: looks at fixed numbers of pairs, one-sided t bounds, the error shared by the looks.
+//! Group-sequential test: interim analyses ("looks") after fixed numbers of pairs, with one-sided t bounds and an
+//! alpha-spending function.
 //!
-//! The looks share the error by the power family of Kim and DeMets (Biometrika 74, 1987): after the share `t` of all pairs,
-//! `alpha * t^3` is spent. Late looks, which see most, get most of it. Each look is tested at what is spent since the look
-//! before, so that the sum is `alpha` whatever the looks have in common.
+//! The error is spent by the power family of Kim and DeMets (Biometrika 74, 1987): after the fraction `t` of all pairs,
+//! `alpha * t^3` is spent, so that later looks, which have more data, get more of it. Each look is tested at the error spent
+//! since the previous look: by the union bound, the total is at most `alpha` for any correlation of the looks.
 
 use pawl_api::spec::Analysis;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
-/// Numbers of pairs after which the evidence is looked at: `minPairs`, then two more each, and `maxPairs`.
+/// Numbers of pairs of the looks: `minPairs`, then two more each, and `maxPairs`.
 pub(crate) fn looks(analysis: &Analysis) -> Vec<usize> {
     let last = analysis.max_pairs.clamp(1, 7) as usize;
     let first = (analysis.min_pairs as usize).max(2).min(last);
@@ -16,12 +17,12 @@ pub(crate) fn looks(analysis: &Analysis) -> Vec<usize> {
     looks
 }
 
-/// Error probability of the whole verdict.
+/// Type I error rate of the verdict over all looks, 1e-6 to 0.5.
 pub(crate) fn alpha(analysis: &Analysis) -> f64 {
     (analysis.alpha_percent.value() / 100.0).clamp(1e-6, 0.5)
 }
 
-/// Error probability of the look after `pairs` pairs, or of the next look if there is none after `pairs`.
+/// Type I error rate of the look after `pairs` pairs, or of the next look if there is none at `pairs`.
 pub(crate) fn share(analysis: &Analysis, pairs: usize) -> f64 {
     let looks = looks(analysis);
     let next = looks.iter().position(|&look| look >= pairs).unwrap_or(looks.len() - 1);
@@ -33,12 +34,13 @@ pub(crate) fn share(analysis: &Analysis, pairs: usize) -> f64 {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Interval {
     pub mean: f64,
-    /// Lower and upper one-sided bounds, each at the error asked for; absent with one value.
+    /// Lower and upper one-sided bounds, each at the given error rate; absent with one value.
     pub bounds: Option<(f64, f64)>,
     pub count: usize,
 }
 
-/// The mean of `values` and its one-sided t bounds at error probability `alpha` each. `None` without values.
+/// The mean of `values` and its one-sided t bounds at error rate `alpha` each. `None` without values, or with one that is
+/// not finite.
 pub(crate) fn interval(values: &[f64], alpha: f64) -> Option<Interval> {
     let count = values.len();
     if count == 0 || values.iter().any(|value| !value.is_finite()) {
@@ -58,26 +60,27 @@ pub(crate) fn interval(values: &[f64], alpha: f64) -> Option<Interval> {
 fn quantile(alpha: f64, freedom: usize) -> f64 {
     match StudentsT::new(0.0, 1.0, freedom as f64) {
         Ok(t) => t.inverse_cdf(1.0 - alpha),
-        // Only for no degrees of freedom, which `interval` excludes.
+        // Only without degrees of freedom, which `interval` excludes.
         Err(_) => f64::INFINITY,
     }
 }
 
-/// What a sequence of looks says.
+/// Result of a group-sequential test.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Sequential {
-    /// Number of pairs needed for the next look.
+    /// Not decided: the number of pairs required for the next look.
     More(usize),
-    /// The lower bound clears the threshold.
+    /// The lower bound is at least the threshold.
     Above(Interval),
     /// The upper bound is below the threshold.
     Below(Interval),
-    /// All pairs are used up.
+    /// Not decided after all pairs.
     Undecided(Interval),
 }
 
-/// Walks through the looks over the pairs' `ratios` (candidate over control, in order). Later pairs than those of the
-/// deciding look change nothing, so that a verdict does not depend on when it was asked for. The intervals are ratios.
+/// Tests the pairs' `ratios` (candidate over control, in order) against `threshold`, a ratio, at each look. Pairs after the
+/// deciding look do not change the result, so that a verdict does not depend on the time of its computation. The intervals
+/// are ratios.
 pub(crate) fn sequential(ratios: &[f64], threshold: f64, analysis: &Analysis) -> Sequential {
     let mut newest = None;
     for look in looks(analysis) {
@@ -181,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn looks_are_where_the_spec_says() {
+    fn looks_follow_the_spec() {
         let at = |min_pairs, max_pairs| looks(&Analysis { min_pairs, max_pairs, ..Analysis::default() });
         assert_eq!(at(3, 7), [3, 5, 7]);
         assert_eq!(at(3, 6), [3, 5, 6]);

@@ -1,4 +1,4 @@
-//! Speed: the lower bound must clear the threshold, `minSpeedup` of a phase or `gates.overallSpeedup`.
+//! Speed: the lower confidence bound must be at least the threshold, `minSpeedup` of a phase or `gates.overallSpeedup`.
 
 use super::sequential::{Interval, Sequential, looks, sequential};
 use super::{Subject, Verdict};
@@ -11,10 +11,10 @@ use pawl_contract::decimal::Decimal;
 use pawl_contract::plan::LaunchKind;
 use std::fmt;
 
-/// Share of the window spent waiting for data above which the loader, not the phase, explains low speed.
+/// Share of the window spent waiting for data above which low speed is attributed to the data loader, not to the phase.
 const LOADER_BOUND_SHARE: f64 = 0.25;
 
-/// A speedup that is demanded, and the field that demands it.
+/// The required speedup, and the field that sets it.
 struct Threshold {
     value: f64,
     field: &'static str,
@@ -26,7 +26,7 @@ impl fmt::Display for Threshold {
     }
 }
 
-/// The speedup that is demanded of the subject, if any.
+/// The required speedup of the subject, if any.
 fn threshold(subject: &Subject<'_>) -> Option<Threshold> {
     match subject.phase {
         Some(phase) => Some(Threshold { value: phase.min_speedup(), field: "minSpeedup" }),
@@ -37,20 +37,20 @@ fn threshold(subject: &Subject<'_>) -> Option<Threshold> {
     }
 }
 
-/// What the pairs say about a threshold, and the launches that are missing for the next look.
+/// Result of the sequential test of the pairs against a threshold, and the missing launches for the next interim analysis.
 pub(crate) fn compare(comparison: &Comparison<'_>, threshold: f64) -> (Sequential, Vec<Launch>) {
     let analysis = &comparison.draft.spec.analysis;
     let (pairs, _) = comparison.pairs(0);
     let ratios: Vec<f64> = pairs.iter().map(Pair::ratio).collect();
-    let said = sequential(&ratios, threshold, analysis);
-    let missing = match said {
+    let outcome = sequential(&ratios, threshold, analysis);
+    let missing = match outcome {
         Sequential::More(wanted) => comparison.pairs(wanted).1,
         Sequential::Above(_) | Sequential::Below(_) | Sequential::Undecided(_) => Vec::new(),
     };
-    (said, missing)
+    (outcome, missing)
 }
 
-/// The interval as it stands in the status.
+/// The interval, converted for the status.
 pub(crate) fn status(interval: &Interval) -> Option<Speedup> {
     Some(Speedup {
         estimate: Decimal::from_f64(interval.mean)?,
@@ -60,7 +60,7 @@ pub(crate) fn status(interval: &Interval) -> Option<Speedup> {
     })
 }
 
-/// The interval for people.
+/// Human-readable text of the interval.
 pub(crate) fn shown(interval: &Interval) -> String {
     match interval.bounds {
         Some((lower, upper)) => {
@@ -70,7 +70,7 @@ pub(crate) fn shown(interval: &Interval) -> String {
     }
 }
 
-/// The interval that the subject has reached; `None` before the first look.
+/// The confidence interval of the subject's speedup so far; `None` without pairs.
 pub(crate) fn reached(subject: &Subject<'_>) -> Option<Interval> {
     let comparison = &subject.comparison;
     let Some(threshold) = threshold(subject) else { return measured(comparison) };
@@ -80,12 +80,12 @@ pub(crate) fn reached(subject: &Subject<'_>) -> Option<Interval> {
     }
 }
 
-/// The interval of a comparison that decides nothing: one look, at the whole error probability.
+/// The interval of a comparison without a threshold: a single analysis at the whole error probability.
 fn measured(comparison: &Comparison<'_>) -> Option<Interval> {
     over_all_pairs(comparison, |analysis, _| super::sequential::alpha(analysis))
 }
 
-/// The interval over the pairs that there are, at the error probability that `error` gives for their number.
+/// The interval over the existing pairs, at the error probability `error` of their number.
 fn over_all_pairs(comparison: &Comparison<'_>, error: impl Fn(&Analysis, usize) -> f64) -> Option<Interval> {
     let (pairs, _) = comparison.pairs(0);
     let logs: Vec<f64> = pairs.iter().map(|pair| pair.ratio().ln()).collect();
@@ -106,11 +106,11 @@ pub(crate) fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
     }
 }
 
-/// The subject is not faster than demanded, or that is not known yet.
+/// Fails a subject whose speedup is below the threshold, or requests more pairs.
 pub(super) fn speedup(subject: &Subject<'_>) -> Option<Verdict> {
     let Some(threshold) = threshold(subject) else { return first_look(subject) };
-    let (said, missing) = compare(&subject.comparison, threshold.value);
-    match said {
+    let (outcome, missing) = compare(&subject.comparison, threshold.value);
+    match outcome {
         Sequential::More(_) => Some(subject.run(Purpose::Speed, checked_first(subject, missing))),
         Sequential::Above(_) => None,
         Sequential::Below(interval) => Some(slow(subject, &interval, &threshold)),
@@ -118,14 +118,14 @@ pub(super) fn speedup(subject: &Subject<'_>) -> Option<Verdict> {
     }
 }
 
-/// Without a threshold the speedup is measured, at the first look, and decides nothing.
+/// Without a threshold the speedup is measured up to the first interim analysis, and does not affect the verdict.
 fn first_look(subject: &Subject<'_>) -> Option<Verdict> {
     let wanted = looks(&subject.spec().analysis).first().copied().unwrap_or(1);
     let (pairs, missing) = subject.comparison.pairs(wanted);
     (pairs.len() < wanted && !missing.is_empty()).then(|| subject.run(Purpose::Speed, missing))
 }
 
-/// The candidate of a phase is preflighted before it runs.
+/// Prepends the preflight of the candidate to the launches of a phase, unless it was done.
 fn checked_first(subject: &Subject<'_>, missing: Vec<Launch>) -> Vec<Launch> {
     let comparison = &subject.comparison;
     let checked = subject.phase.is_none() || comparison.find(LaunchKind::Preflight, Arm::Candidate, 0).is_some();
@@ -134,11 +134,11 @@ fn checked_first(subject: &Subject<'_>, missing: Vec<Launch>) -> Vec<Launch> {
 }
 
 fn undecided(subject: &Subject<'_>, interval: &Interval, threshold: &Threshold) -> Option<Verdict> {
-    let message = format!("{}: neither bound clears {threshold}", shown(interval));
+    let message = format!("{}: the confidence interval includes {threshold}", shown(interval));
     match (subject.phase, subject.spec().analysis.on_inconclusive) {
         (Some(_), OnInconclusive::Accept) => None,
         (Some(_), OnInconclusive::RollBack) => Some(Verdict::Inconclusive { reason: Reason::SpeedUndecided, message }),
-        // A goal that is not shown to be reached is missed.
+        // A goal counts as missed unless it is shown to be reached.
         (None, _) => Some(Verdict::Fails { trigger: None, reason: Reason::SpeedUndecided, message }),
     }
 }
@@ -147,7 +147,7 @@ fn slow(subject: &Subject<'_>, interval: &Interval, threshold: &Threshold) -> Ve
     let wait = subject.median(|launch| launch.measured.loader_wait_share.as_ref().map(Decimal::value));
     let message = format!("{} is below {threshold}", shown(interval));
     let loader_rung = |phase: &Phase| {
-        let rung = crate::ladder::rung(&subject.comparison) as usize;
+        let rung = crate::fallback::rung(&subject.comparison) as usize;
         phase.fallbacks.iter().skip(rung).any(|fallback| fallback.when.contains(&Trigger::LoaderBound))
     };
     match wait {
@@ -171,13 +171,13 @@ pub(super) fn holds(subject: &Subject<'_>) -> Verdict {
     match compare(&subject.comparison, threshold.value).0 {
         Sequential::Undecided(interval) => Verdict::Holds {
             reason: Reason::AcceptedInconclusive,
-            message: format!("{}: undecided, kept by analysis.onInconclusive", shown(&interval)),
+            message: format!("{}: inconclusive, accepted by analysis.onInconclusive", shown(&interval)),
         },
         Sequential::Above(interval) | Sequential::Below(interval) => Verdict::Holds {
             reason: if interval.bounds.is_some() { Reason::SpeedAboveThreshold } else { Reason::SinglePair },
-            message: format!("{} clears {threshold}", shown(&interval)),
+            message: format!("{} is at least {threshold}", shown(&interval)),
         },
-        // `speedup` asks for more pairs first.
+        // Unreachable after the gate `speedup`, which requests more pairs.
         Sequential::More(pairs) => Verdict::Inconclusive {
             reason: Reason::SpeedUndecided,
             message: format!("{pairs} pairs are needed for a verdict"),
@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_median_leaves_out_what_is_not_finite() {
+    fn a_median_ignores_values_that_are_not_finite() {
         assert_eq!(median([].into_iter()), None);
         assert_eq!(median([3.0, f64::NAN, 1.0].into_iter()), Some(2.0));
         assert_eq!(median([3.0, 9.0, 1.0].into_iter()), Some(3.0));

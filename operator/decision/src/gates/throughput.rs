@@ -1,12 +1,12 @@
-//! Throughput as such: `gates.minItemsPerSecond` and `gates.maxEpochSeconds`, measured and in training; and in training what
-//! the evidence promises.
+//! Absolute throughput: `gates.minItemsPerSecond` and `gates.maxEpochSeconds`, of the bundle and in training; and in training
+//! the throughput expected from the measurements.
 
-use super::{Alarm, Subject, Verdict, Watched};
+use super::{Alarm, RunningTraining, Subject, Verdict};
 use crate::reason::Reason;
 use pawl_api::spec::Gates;
 use pawl_contract::decimal::Decimal;
 
-/// All accepted phases together train fewer items per second than demanded.
+/// Fails when all accepted phases together train fewer items per second than the gate requires.
 pub(super) fn items_per_second(subject: &Subject<'_>) -> Option<Verdict> {
     let gates = &subject.spec().gates;
     gates.min_items_per_second.as_ref()?;
@@ -16,7 +16,7 @@ pub(super) fn items_per_second(subject: &Subject<'_>) -> Option<Verdict> {
     }
 }
 
-/// An epoch takes longer with all accepted phases together than demanded.
+/// Fails when an epoch with all accepted phases together takes longer than the gate allows.
 pub(super) fn epoch_seconds(subject: &Subject<'_>) -> Option<Verdict> {
     let gates = &subject.spec().gates;
     gates.max_epoch_seconds.as_ref()?;
@@ -28,15 +28,15 @@ pub(super) fn epoch_seconds(subject: &Subject<'_>) -> Option<Verdict> {
     }
 }
 
-/// Training is slower than the evidence promises, by more than `train.guard.throughputTolerance`.
-pub(super) fn promise(watched: &Watched<'_>) -> Option<Alarm> {
+/// Alarm when training is slower than measured by more than `train.guard.throughputTolerance`.
+pub(super) fn below_expected(watched: &RunningTraining<'_>) -> Option<Alarm> {
     let promised = watched.training.promised_items_per_second.as_ref()?.value();
-    let message = below_promise(promised, &watched.spec.train.guard.throughput_tolerance, in_window(watched)?)?;
-    Some(Alarm::BelowPromise(message))
+    let message = below_tolerance(promised, &watched.spec.train.guard.throughput_tolerance, in_window(watched)?)?;
+    Some(Alarm::BelowExpected(message))
 }
 
-/// Training is slower than a gate demands.
-pub(super) fn least_in_training(watched: &Watched<'_>) -> Option<Alarm> {
+/// Alarm when training is slower than a gate allows.
+pub(super) fn least_in_training(watched: &RunningTraining<'_>) -> Option<Alarm> {
     let (gates, speed) = (&watched.spec.gates, in_window(watched)?);
     let items = watched.baseline.and_then(|baseline| baseline.items_per_epoch);
     let epoch = || epoch_too_long(gates, speed, items?);
@@ -48,7 +48,7 @@ fn speed(subject: &Subject<'_>) -> Option<f64> {
 }
 
 /// Items per second of the newest window of a training.
-fn in_window(watched: &Watched<'_>) -> Option<f64> {
+fn in_window(watched: &RunningTraining<'_>) -> Option<f64> {
     watched.progress.items_per_second.filter(|speed| speed.is_finite())
 }
 
@@ -63,7 +63,7 @@ fn below_rate(gates: &Gates, speed: f64) -> Option<String> {
 
 fn epoch_too_long(gates: &Gates, speed: f64, items: u64) -> Option<String> {
     let gate = gates.max_epoch_seconds.as_ref()?;
-    // No speed at all takes for ever.
+    // Without throughput, an epoch takes infinitely long.
     let seconds = items as f64 / speed.max(0.0);
     (seconds > gate.value()).then(|| {
         format!(
@@ -72,11 +72,11 @@ fn epoch_too_long(gates: &Gates, speed: f64, items: u64) -> Option<String> {
     })
 }
 
-fn below_promise(promised: f64, tolerance: &Decimal, speed: f64) -> Option<String> {
+fn below_tolerance(promised: f64, tolerance: &Decimal, speed: f64) -> Option<String> {
     let least = promised * (1.0 - tolerance.value());
     (speed < least).then(|| {
         format!(
-            "{speed:.1} items/s are below {least:.1}: promised were {promised:.1}, train.guard.throughputTolerance is \
+            "{speed:.1} items/s are below {least:.1}: {promised:.1} were measured, train.guard.throughputTolerance is \
              {tolerance}"
         )
     })
@@ -102,9 +102,9 @@ mod tests {
     }
 
     #[test]
-    fn a_promise_is_kept_within_its_tolerance() {
+    fn throughput_within_the_tolerance_raises_no_alarm() {
         let tolerance: Decimal = "0.2".parse().unwrap();
-        assert_eq!(below_promise(100.0, &tolerance, 80.0), None);
-        assert!(below_promise(100.0, &tolerance, 79.9).unwrap().contains("throughputTolerance is 0.2"));
+        assert_eq!(below_tolerance(100.0, &tolerance, 80.0), None);
+        assert!(below_tolerance(100.0, &tolerance, 79.9).unwrap().contains("throughputTolerance is 0.2"));
     }
 }

@@ -4,7 +4,7 @@ use super::{Subject, Verdict};
 use crate::reason::Reason;
 use pawl_contract::decimal::Decimal;
 
-/// The devices are busy for a smaller share of the time than demanded.
+/// Fails when the device utilization is below the gate.
 pub(super) fn busy(subject: &Subject<'_>) -> Option<Verdict> {
     let gate = subject.spec().gates.min_gpu_utilization.as_ref()?;
     match subject.median(|launch| launch.measured.utilization.as_ref().map(Decimal::value)) {

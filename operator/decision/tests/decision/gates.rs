@@ -91,11 +91,11 @@ fn a_slow_loader_is_answered_by_its_rung() {
     );
     world.run();
     assert_eq!(world.verdict("fuse"), (PhaseState::Accepted, "SpeedAboveThreshold", 2));
-    assert_eq!(world.told("LoaderBound"), 1);
+    assert_eq!(world.count_events("LoaderBound"), 1);
 }
 
 #[test]
-fn equivalent_numerics_are_held_to_their_word() {
+fn the_declaration_of_equivalent_numerics_is_verified() {
     let mut world = one_phase(
         json!({}),
         candidate_is(|result, _| result.measured.loss = result.measured.loss.map(|loss| loss * 1.05)),
@@ -176,7 +176,7 @@ fn quality_that_noise_hides_is_inconclusive_and_never_passes() {
 }
 
 #[test]
-fn a_single_seed_is_judged_by_its_estimate_and_a_gated_metric_counts() {
+fn a_single_seed_is_evaluated_by_its_estimate_and_a_gated_metric_is_required() {
     let gates =
         json!({"seeds": [1], "gates": {"validationMetrics": [{"name": "nrmse", "maxRelativeRegression": "0.03"}]}});
     let mut world = changed(gates.clone(), candidate_is(|_, _| {}));
@@ -398,5 +398,5 @@ fn a_compile_error_is_answered_by_its_rung() {
     );
     world.run();
     assert_eq!(world.verdict("fuse"), (PhaseState::Accepted, "SpeedAboveThreshold", 1));
-    assert_eq!((world.told("CompileFailed"), world.told("AttemptFailed")), (1, 0), "it is not retried");
+    assert_eq!((world.count_events("CompileFailed"), world.count_events("AttemptFailed")), (1, 0), "it is not retried");
 }

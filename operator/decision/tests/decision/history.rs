@@ -193,7 +193,7 @@ fn happen(world: &mut World, happening: Happening) {
             }
         }),
         Happening::Progress(items, speed, loss, straggles) if !world.alive().is_empty() => {
-            world.say(items, speed, loss, straggles)
+            world.report_progress(items, speed, loss, straggles)
         }
         Happening::MoveAway => world.placement.push('x'),
         Happening::Lose | Happening::StopItself | Happening::Progress(..) => {}
@@ -203,7 +203,7 @@ fn happen(world: &mut World, happening: Happening) {
 }
 
 impl World {
-    fn say(&mut self, items: u64, speed: f64, loss: f64, straggles: bool) {
+    fn report_progress(&mut self, items: u64, speed: f64, loss: f64, straggles: bool) {
         let running = self.alive()[0];
         if running.facts.results.len() >= running.plan.launches.len() {
             return;

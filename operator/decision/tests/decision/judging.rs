@@ -7,7 +7,7 @@ use pawl_contract::plan::LaunchKind;
 use serde_json::json;
 
 #[test]
-fn a_faster_phase_is_accepted_a_slower_one_rolled_back_and_training_uses_what_held() {
+fn a_faster_phase_is_accepted_a_slower_one_rolled_back_and_training_uses_the_accepted_settings() {
     let mut world = World::new(
         json!({
             "phases": [
@@ -69,7 +69,7 @@ fn an_unclear_phase_is_looked_at_again_and_ends_inconclusive() {
 }
 
 #[test]
-fn a_single_pair_is_allowed_and_says_so() {
+fn a_single_pair_is_allowed_and_labelled() {
     let mut world = World::new(
         json!({"phases": [{"name": "fuse", "settings": {"compile": "Fuse"}}], "analysis": {"minPairs": 1, "maxPairs": 1}}),
         factors(&[("Fuse", 1.3)]),
@@ -99,7 +99,7 @@ fn a_rung_answers_out_of_memory_and_replaces_the_one_before() {
     assert_eq!(world.verdict("batch"), (PhaseState::Accepted, "SpeedAboveThreshold", 3));
     let effective = serde_json::to_value(&world.status.effective_settings).unwrap();
     assert_eq!(effective, json!({"batchPerGpu": 16, "compile": "Fuse"}));
-    assert_eq!(world.told("OutOfMemory"), 2);
+    assert_eq!(world.count_events("OutOfMemory"), 2);
 }
 
 #[test]

@@ -9,7 +9,7 @@ const FACTORS: &[(&str, f64)] =
     &[("Fuse", 1.3), ("Flash", 1.2), ("loaderWorkers", 0.9), ("Cached", 0.98), ("Fused", 1.1)];
 
 #[test]
-fn what_requires_the_rejected_or_conflicts_with_the_accepted_is_skipped() {
+fn phases_with_a_rejected_requirement_or_an_accepted_conflict_are_skipped() {
     let mut world = World::new(
         json!({"phases": [
             {"name": "fuse", "settings": {"compile": "Fuse"}},
@@ -25,7 +25,7 @@ fn what_requires_the_rejected_or_conflicts_with_the_accepted_is_skipped() {
 }
 
 #[test]
-fn an_enabler_may_cost_a_little_and_stays_only_if_something_needs_it() {
+fn an_enabler_may_be_slower_and_remains_accepted_only_if_it_is_required() {
     let spec = |faster: &str| {
         json!({"phases": [
             {"name": "rope", "role": "Enabler", "settings": {"ropeCache": "Cached"}},
@@ -41,7 +41,7 @@ fn an_enabler_may_cost_a_little_and_stays_only_if_something_needs_it() {
 }
 
 #[test]
-fn pins_beat_measurement_and_a_dry_run_is_not_kept() {
+fn pins_override_measurement_and_a_dry_run_is_not_accepted() {
     let mut world = World::new(
         json!({"phases": [
             {"name": "loader", "pin": "Accepted", "settings": {"loaderWorkers": 4}},
@@ -81,7 +81,7 @@ fn a_pin_during_training_takes_effect_at_once() {
 }
 
 #[test]
-fn only_what_depends_on_a_change_is_judged_anew() {
+fn only_phases_that_depend_on_a_change_are_evaluated_again() {
     let mut world = World::new(
         json!({"phases": [
             {"name": "fuse", "settings": {"compile": "Fuse"}},
@@ -93,13 +93,13 @@ fn only_what_depends_on_a_change_is_judged_anew() {
     // A later phase changes: the earlier one stays.
     world.edit(|spec| spec["phases"][1]["settings"] = json!({"attention": "Flash", "optimizerKernel": "Fused"}));
     world.run();
-    assert_eq!(world.told("Superseded"), 1);
+    assert_eq!(world.count_events("Superseded"), 1);
     assert_eq!(world.launches(LaunchKind::Measure, "fuse"), fuse);
     assert_eq!(world.launches(LaunchKind::Measure, "flash"), 2 * flash);
-    // An earlier phase changes: both are judged anew, and names do not collide.
+    // An earlier phase changes: both are evaluated again, and names do not collide.
     world.edit(|spec| spec["phases"][0]["settings"] = json!({"compile": "Fuse", "deterministic": true}));
     world.run();
-    assert_eq!(world.told("Superseded"), 3);
+    assert_eq!(world.count_events("Superseded"), 3);
     let names: std::collections::BTreeSet<_> = world.ran.iter().map(|plan| &plan.launch).collect();
     assert_eq!(names.len(), world.ran.len(), "no launch was made twice");
     // Another threshold is judged from the evidence that is there.
@@ -139,7 +139,7 @@ impl World {
 }
 
 #[test]
-fn a_missed_goal_does_what_was_asked_for() {
+fn a_missed_goal_is_handled_as_configured() {
     let spec = |then: &str| {
         json!({"gates": {"overallSpeedup": "3.0"}, "rollback": {"onGoalMissed": then}, "train": {"items": 1000},
             "phases": [{"name": "fuse", "settings": {"compile": "Fuse"}}, {"name": "flash", "settings": {"attention": "Flash"}}]})
@@ -165,7 +165,7 @@ fn a_missed_goal_does_what_was_asked_for() {
 }
 
 #[test]
-fn a_thin_phase_that_no_longer_helps_goes() {
+fn a_marginal_phase_that_no_longer_improves_the_speed_is_reverted() {
     // `loader` helps by 2.5 % alone and hurts once `fuse` is there.
     let mut world = World::new(
         json!({"phases": [
@@ -180,20 +180,20 @@ fn a_thin_phase_that_no_longer_helps_goes() {
     world.run();
     assert_eq!(world.verdict("loader"), (PhaseState::RolledBack, "NoLongerHelps", 0));
     assert_eq!(world.verdict("fuse").0, PhaseState::Accepted, "it is not judged again");
-    assert_eq!(world.told("Superseded"), 0);
+    assert_eq!(world.count_events("Superseded"), 0);
     let trained = world.ran.last().unwrap();
     assert!(trained.settings.compile.is_some() && trained.settings.loader_workers.is_none());
 }
 
 #[test]
-fn every_launch_is_called_what_it_is() {
+fn every_launch_has_a_title() {
     let mut world = World::new(
         json!({"seeds": [1, 2], "train": {"items": 10},
                "phases": [{"name": "bf16", "numerics": "Changed", "settings": {"precision": "bf16"}}]}),
         factors(&[("bf16", 1.3)]),
     );
     world.run();
-    let titles: Vec<&str> = world.ran.iter().map(|plan| plan.shown()).collect();
+    let titles: Vec<&str> = world.ran.iter().map(|plan| plan.display_title()).collect();
     for title in [
         "baseline: check",
         "bf16: check",
@@ -208,7 +208,7 @@ fn every_launch_is_called_what_it_is() {
 }
 
 #[test]
-fn what_a_phase_measured_is_one_struct_with_peak_and_prediction_apart() {
+fn measured_and_predicted_memory_are_separate() {
     let mut world = World::new(
         json!({"phases": [{"name": "fuse", "settings": {"compile": "Fuse"}}]}),
         Box::new(|plan, _| {

@@ -72,7 +72,7 @@ fn a_status_that_is_not_written_starts_nothing() {
 }
 
 #[test]
-fn what_the_written_status_announces_is_emitted_although_an_action_fails() {
+fn events_are_emitted_after_a_failed_action() {
     let expected = ["write job-1 now", "start job-1", "emit AttemptStarted"].map(str::to_owned);
     assert_eq!(steps(Some(2)), (expected.into(), false));
 }

@@ -62,7 +62,7 @@ fn divergence_reverts_changed_numerics_and_resumes_before_the_damage() {
 }
 
 #[test]
-fn a_training_that_is_stopped_says_where_it_goes_on() {
+fn a_stopped_training_reports_the_checkpoint_from_which_it_resumes() {
     let stopped = |edit: Value| {
         let mut world = training(json!({}));
         world.edit(|spec| spec.as_object_mut().unwrap().extend(edit.as_object().unwrap().clone()));
@@ -238,8 +238,8 @@ fn scope_all_trains_on_with_the_baseline() {
     );
 }
 
-/// A job that only trains, and tells at its end where it began (a loss of 2.5) and what it left.
-fn telling(left: Option<CheckpointRef>) -> World {
+/// A job that only trains; its final report contains its first evaluation (a loss of 2.5) and its checkpoint.
+fn unobserved(left: Option<CheckpointRef>) -> World {
     World::new(
         spec(json!({"phases": []})),
         Box::new(move |plan, _| match plan.kind {
@@ -255,25 +255,28 @@ fn telling(left: Option<CheckpointRef>) -> World {
 }
 
 #[test]
-fn a_training_that_nobody_watched_says_where_it_began_and_what_it_left() {
+fn the_final_report_of_an_unobserved_training_contains_its_first_evaluation_and_checkpoint() {
     let last = CheckpointRef { name: "step-9000".to_owned(), step: 9_000, items: 90_000 };
-    let mut world = telling(Some(last.clone()));
+    let mut world = unobserved(Some(last.clone()));
     world.run();
-    // Nobody asked the gang between this checkpoint and its end.
+    // The gang was not observed between this checkpoint and its end.
     let training = world.status.training.as_ref().unwrap();
-    let told = training.last_checkpoint.as_ref().unwrap();
-    assert_eq!((told.name.as_str(), told.step, told.items), (last.name.as_str(), last.step, last.items));
+    let checkpoint = training.last_checkpoint.as_ref().unwrap();
+    assert_eq!(
+        (checkpoint.name.as_str(), checkpoint.step, checkpoint.items),
+        (last.name.as_str(), last.step, last.items)
+    );
     assert_eq!(training.measured.first_metric("loss").unwrap().value(), 2.5);
 }
 
 #[test]
-fn a_training_began_where_its_first_validation_says_whenever_it_is_seen() {
+fn the_first_validation_is_recorded_whenever_a_training_is_observed() {
     let first = |world: &World| {
         let training = world.status.training.as_ref().unwrap();
         training.measured.first_metric("loss").map(|loss| loss.value())
     };
     for (items, loss, seen) in [(0, 2.5, Some(2.5)), (5_000, 0.5, None)] {
-        let mut world = telling(None);
+        let mut world = unobserved(None);
         trains(&mut world);
         world.progress(|progress| {
             (progress.items, progress.step) = (6_000, 600);
@@ -299,7 +302,7 @@ fn a_spec_that_rules_cannot_refuse_fails_before_anything_runs() {
     assert!(failure.message.starts_with("spec.trainer.podTemplate.env[0].name"), "{}", failure.message);
     assert!(world.ran.is_empty());
     assert!(world.events.iter().any(|event| event.reason == "InvalidSpec" && event.message == failure.message));
-    // It stays so; another spec gets another chance.
+    // It stays so; a changed spec is retried.
     assert!(!world.decide());
     world.edit(|spec| spec["trainer"]["podTemplate"]["env"] = json!([]));
     world.run();
@@ -328,7 +331,7 @@ fn fallible(outcome: Outcome, fits: fn(&str) -> bool) -> World {
 }
 
 #[test]
-fn a_rung_answers_a_failure_of_the_training() {
+fn a_fallback_handles_a_failure_of_the_training() {
     for (outcome, resume_not_after) in
         [(Outcome::OutOfMemory, None), (Outcome::CompileFailed, None), (Outcome::NonFinite, Some(500))]
     {
@@ -338,9 +341,9 @@ fn a_rung_answers_a_failure_of_the_training() {
         let fuse = world.phase("fuse");
         assert_eq!((fuse.state, fuse.rung, fuse.training_rung), (PhaseState::Accepted, 0, Some(2)));
         assert_eq!(fuse.reason, outcome.to_string());
-        assert!(fuse.message.contains("rung 2 of 2") && fuse.message.contains("not measured"), "{}", fuse.message);
+        assert!(fuse.message.contains("fallback 2 of 2") && fuse.message.contains("not measured"), "{}", fuse.message);
         assert_eq!(world.verdict("flash").0, PhaseState::Accepted);
-        assert_eq!(world.told("Superseded"), 0, "nothing is judged anew");
+        assert_eq!(world.count_events("Superseded"), 0, "nothing is evaluated again");
         let runs = trained(&world);
         assert_eq!(runs.len(), 2);
         let resumed = runs[1].checkpoint.as_ref().unwrap();
@@ -440,7 +443,7 @@ fn the_best_checkpoint_of_a_training_is_in_the_status() {
 }
 
 #[test]
-fn what_judging_cost_is_deducted_from_what_was_saved() {
+fn the_cost_of_measurement_is_deducted_from_the_savings() {
     let saved = |cost: Value| {
         let mut world = World::new(
             spec(json!({"cost": cost, "trainer": {"gpusPerReplica": 4}, "train": {"items": 10_000_000}})),

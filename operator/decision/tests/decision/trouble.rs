@@ -26,7 +26,7 @@ fn a_lost_attempt_is_made_again_without_its_finished_launches() {
     world.run();
     assert_eq!(world.verdict("fuse"), (PhaseState::Accepted, "SpeedAboveThreshold", 0));
     assert_eq!(world.launches(LaunchKind::Measure, "fuse"), 6, "no finished launch is repeated");
-    assert_eq!(world.told("AttemptFailed"), 1);
+    assert_eq!(world.count_events("AttemptFailed"), 1);
     assert!(world.now.as_second() - lost_at.as_second() >= 10, "it was backed off");
 }
 
@@ -50,7 +50,7 @@ fn a_restarted_shell_does_not_wait_and_is_not_counted() {
     world.end_alive(Ending::Stopped);
     world.run();
     assert_eq!(world.verdict("fuse").0, PhaseState::Accepted);
-    assert_eq!(world.told("AttemptFailed"), 0);
+    assert_eq!(world.count_events("AttemptFailed"), 0);
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn missing_data_is_never_a_verdict_and_the_budget_ends_it() {
         );
         world.run();
         assert_eq!(world.verdict("fuse"), (PhaseState::Error, "RetriesExhausted", 0));
-        assert_eq!(world.told("AttemptFailed"), 3);
+        assert_eq!(world.count_events("AttemptFailed"), 3);
         assert_eq!(world.status.stage, Stage::Complete, "the rest of the job goes on");
     }
 }
@@ -110,7 +110,7 @@ fn a_gang_that_is_not_scheduled_gives_its_devices_back_and_tries_again() {
     assert_eq!(world.alive().len(), 0, "stopped");
     world.run();
     assert_eq!(world.status.stage, Stage::Complete);
-    assert_eq!(world.told("AttemptFailed"), 1);
+    assert_eq!(world.count_events("AttemptFailed"), 1);
     assert_eq!(world.verdict("fuse").0, PhaseState::Accepted);
 }
 
@@ -130,7 +130,7 @@ fn the_plan_is_refused_by_name() {
     assert_eq!(world.failure().0, "InvalidPlan");
     assert!(world.failure().1.contains("compileScope.exclude"));
     assert_eq!(world.launches(LaunchKind::Measure, ""), 0);
-    // A changed spec gets another chance.
+    // A changed spec is retried.
     world.edit(|spec| spec["phases"] = json!([]));
     world.run();
     assert_eq!(world.status.stage, Stage::Complete);
@@ -176,7 +176,7 @@ fn the_preflight_lists_all_problems_of_all_phases_at_once() {
     assert_eq!(reason, "InvalidPlan");
     let all = "phase fuse: settings.compile: Fuse: unknown; phase clip: settings.gradientClip: 0: must be above 0; \
                phase half: settings.precision: fp16: no loss scale; \
-               phase half rung 2: settings.precision: bf16: no such device";
+               phase half, fallback 2: settings.precision: bf16: no such device";
     assert_eq!(message, all);
     for phase in ["fuse", "clip", "half"] {
         let of_phase = |event: &&pawl_decision::action::Event| event.phase.as_deref() == Some(phase);
@@ -234,7 +234,7 @@ fn batches_that_do_not_divide_are_all_listed() {
 }
 
 #[test]
-fn what_cannot_be_done_is_refused_before_anything_starts() {
+fn invalid_specs_fail_before_any_launch() {
     let search = json!([{"name": "s", "trials": 1, "epochs": 1, "objective": {"metric": "loss", "goal": "Minimize"}, "parameters": []}]);
     for (spec, reason, part) in [
         (json!({"search": search}), "SearchUnavailable", "remove spec.search"),
@@ -251,7 +251,7 @@ fn what_cannot_be_done_is_refused_before_anything_starts() {
 }
 
 #[test]
-fn preflight_of_what_is_built_in_is_one_rank_without_a_gpu() {
+fn the_preflight_of_the_built_in_trainer_is_one_rank_without_a_gpu() {
     let trainer = json!({"replicas": 2, "gpusPerReplica": 4});
     let shapes = |spec: serde_json::Value| {
         let mut world = World::new(spec, factors(FACTORS));
@@ -271,7 +271,7 @@ fn preflight_of_what_is_built_in_is_one_rank_without_a_gpu() {
 }
 
 #[test]
-fn preflight_finds_what_is_unsupported_and_a_rung_may_answer() {
+fn preflight_finds_unsupported_settings_and_a_fallback_may_replace_them() {
     let trainer = || -> crate::world::Trainer {
         Box::new(|plan, _| match serde_json::to_string(&plan.settings).unwrap().contains("Full") {
             true => ended(plan, Outcome::Unsupported),
@@ -291,7 +291,7 @@ fn preflight_finds_what_is_unsupported_and_a_rung_may_answer() {
 }
 
 #[test]
-fn a_suspended_job_holds_nothing_and_goes_on_where_it_was() {
+fn a_suspended_job_releases_its_devices_and_resumes() {
     let mut world = World::new(fuse(json!({"lifecycle": {"activeDeadline": "1h"}})), factors(FACTORS));
     world.run_until(|world| world.launches(LaunchKind::Measure, "fuse") == 2);
     world.edit(|spec| spec["suspend"] = json!(true));
@@ -306,20 +306,20 @@ fn a_suspended_job_holds_nothing_and_goes_on_where_it_was() {
 }
 
 #[test]
-fn a_queue_may_hold_a_job_back_for_as_long_as_it_likes() {
+fn a_queued_job_waits_without_a_deadline() {
     let spec = json!({"lifecycle": {"activeDeadline": "1h", "schedulingTimeout": "2m"}});
     let mut world = World::new(fuse(spec), factors(FACTORS));
     world.decide();
     let queued = |world: &mut World, state| world.attempts.values_mut().next().unwrap().facts.state = state;
     queued(&mut world, AttemptState::Queued);
     world.decide();
-    assert_eq!(world.status.progress, "", "a queue with room lets it go at once");
+    assert_eq!(world.status.progress, "", "a queue with free quota admits it at once");
     world.wait(3).decide();
-    let told = |world: &World| {
+    let reconciling = |world: &World| {
         let condition = world.status.conditions.iter().find(|condition| condition.type_ == "Reconciling").unwrap();
         (condition.reason.clone(), condition.message.clone())
     };
-    assert_eq!((told(&world).0.as_str(), world.status.progress.as_str()), ("Queued", "queued"));
+    assert_eq!((reconciling(&world).0.as_str(), world.status.progress.as_str()), ("Queued", "queued"));
     let waits = world.status.clone();
     world.wait(100_000).decide();
     assert_eq!(world.status, waits, "nothing is written while it waits");
@@ -330,7 +330,7 @@ fn a_queue_may_hold_a_job_back_for_as_long_as_it_likes() {
     queued(&mut world, AttemptState::Pending { since, message: String::new() });
     world.decide();
     assert_eq!(world.status.attempt.as_ref().unwrap().queued_since, None);
-    assert_ne!(told(&world).0, "Queued");
+    assert_ne!(reconciling(&world).0, "Queued");
     queued(&mut world, AttemptState::Running);
     let later = |seconds| {
         let now = world.now.checked_add(jiff::SignedDuration::from_secs(seconds)).unwrap();
@@ -341,7 +341,7 @@ fn a_queue_may_hold_a_job_back_for_as_long_as_it_likes() {
 }
 
 #[test]
-fn what_its_queue_takes_back_is_no_failure_and_comes_again_at_once() {
+fn preemption_by_kueue_is_not_a_failure_and_is_retried_at_once() {
     let mut world = World::new(fuse(json!({"lifecycle": {"maxRestarts": 0}})), factors(FACTORS));
     for _ in 0..3 {
         world.run_until(|world| !world.alive().is_empty());
@@ -350,9 +350,9 @@ fn what_its_queue_takes_back_is_no_failure_and_comes_again_at_once() {
         world.decide();
         assert_eq!((world.status.attempts, world.now), (attempts + 1, now));
     }
-    assert_eq!((world.status.retry.clone(), world.told("Preempted")), (None, 3));
+    assert_eq!((world.status.retry.clone(), world.count_events("Preempted")), (None, 3));
     world.run();
-    assert_eq!((world.status.stage, world.told("AttemptFailed")), (Stage::Complete, 0));
+    assert_eq!((world.status.stage, world.count_events("AttemptFailed")), (Stage::Complete, 0));
 }
 
 /// The actions that are decided while the attempt under way leaves like this, and the cause that the status keeps.
@@ -384,7 +384,7 @@ fn a_broken_gang_is_stopped_by_decision_and_made_again_without_its_finished_laun
     world.run();
     assert_eq!(world.verdict("fuse").0, PhaseState::Accepted);
     assert_eq!(world.launches(LaunchKind::Measure, "fuse"), 6, "no finished launch is repeated");
-    assert_eq!(world.told("AttemptFailed"), 1);
+    assert_eq!(world.count_events("AttemptFailed"), 1);
     assert!(world.events.iter().any(|event| event.message.contains("pod job-2-1 was deleted")));
 }
 
@@ -400,7 +400,7 @@ fn a_preempted_gang_is_stopped_by_decision_and_counts_as_no_failure() {
     world.attempts.values_mut().last().unwrap().facts.state = AttemptState::Ended(Ending::Preempted);
     world.run();
     assert_eq!((world.verdict("fuse").0, world.status.retry.clone()), (PhaseState::Accepted, None));
-    assert_eq!((world.told("Preempted"), world.told("AttemptFailed")), (1, 0));
+    assert_eq!((world.count_events("Preempted"), world.count_events("AttemptFailed")), (1, 0));
 }
 
 #[test]
@@ -411,8 +411,8 @@ fn a_preempted_gang_that_is_gone_before_it_was_seen_to_end_counts_as_no_failure(
     world.decide();
     world.attempts.clear();
     world.run();
-    assert_eq!((world.verdict("fuse").0, world.told("AttemptFailed")), (PhaseState::Accepted, 0));
-    assert_eq!(world.told("Preempted"), 1);
+    assert_eq!((world.verdict("fuse").0, world.count_events("AttemptFailed")), (PhaseState::Accepted, 0));
+    assert_eq!(world.count_events("Preempted"), 1);
 }
 
 #[test]
@@ -450,7 +450,7 @@ fn the_plan_of_an_attempt_follows_from_the_status_until_a_launch_has_ended() {
 }
 
 #[test]
-fn a_job_that_is_active_for_too_long_fails_and_lets_go() {
+fn a_job_beyond_its_deadline_fails_and_releases_its_devices() {
     let mut world = World::new(fuse(json!({"lifecycle": {"activeDeadline": "90s"}})), factors(FACTORS));
     world.run();
     assert_eq!(world.failure().0, "DeadlineExceeded");
@@ -478,9 +478,9 @@ fn a_status_that_is_restored_from_a_copy_starts_nothing_twice() {
 #[test]
 fn strange_attempts_are_stopped_before_anything_starts() {
     let mut world = World::new(fuse(json!({})), factors(FACTORS));
-    let mut stranger = World::new(json!({}), factors(FACTORS));
-    stranger.decide();
-    let mut facts = stranger.observed().attempts.remove(0);
+    let mut other = World::new(json!({}), factors(FACTORS));
+    other.decide();
+    let mut facts = other.observed().attempts.remove(0);
     facts.plan_hash = "of another spec".to_owned();
     let decision = decide(&world.job, &world.status, &Observed { attempts: vec![facts.clone()] }, world.now);
     let cause = StopCause::NotWanted;
@@ -508,7 +508,7 @@ fn device_time_is_counted_once() {
 }
 
 #[test]
-fn a_phase_that_is_judged_again_keeps_the_retries_of_a_phase_whose_name_begins_alike() {
+fn re_evaluating_a_phase_keeps_the_retries_of_a_phase_with_the_same_name_prefix() {
     for other in ["batch-recompute", "batch-r0"] {
         let mut world = World::new(
             json!({"lifecycle": {"maxRestarts": 3}, "phases": [
@@ -522,7 +522,7 @@ fn a_phase_that_is_judged_again_keeps_the_retries_of_a_phase_whose_name_begins_a
         world.run_until(|world| retries(world) == 1 && world.alive().is_empty());
         world.edit(|spec| spec["phases"][0]["minSpeedup"] = json!("1.01"));
         world.decide();
-        assert_eq!((world.told("Superseded"), world.verdict("batch").0), (1, PhaseState::Accepted), "{other}");
+        assert_eq!((world.count_events("Superseded"), world.verdict("batch").0), (1, PhaseState::Accepted), "{other}");
         assert_eq!(retries(&world), 1, "{other}");
         // Its own retries are forgotten when it is judged again itself.
         world.edit(|spec| spec["phases"][1]["pin"] = json!("RolledBack"));

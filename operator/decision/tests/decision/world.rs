@@ -155,7 +155,7 @@ impl World {
     fn check(&self, decision: &Decision, observed: &Observed) {
         let again = decide(&self.job, &decision.status, observed, self.now);
         assert_eq!(again.status, decision.status, "deciding again changed the status");
-        assert_eq!(again.events, [], "deciding again told something");
+        assert_eq!(again.events, [], "deciding again emitted an event");
         let spec = &self.job.spec;
         let mut expected = spec.settings.clone();
         for (phase, status) in spec.phases.iter().zip(&decision.status.phases) {
@@ -310,7 +310,7 @@ impl World {
         self.ran.iter().filter(|plan| plan.kind == kind && plan.launch.starts_with(prefix)).count()
     }
 
-    pub fn told(&self, reason: &str) -> usize {
+    pub fn count_events(&self, reason: &str) -> usize {
         self.events.iter().filter(|event| event.reason == reason).count()
     }
 }

@@ -9,15 +9,15 @@ use pawl_api::status::Speedup;
 pub struct Series {
     /// Its class in the style sheet: `a`, `b`, `train` or `valid`.
     pub class: &'static str,
-    /// What it is, for the tooltip.
+    /// Its name in the tooltip.
     pub name: String,
     /// (items, value), in order of items.
     pub points: Vec<(f64, f64)>,
-    /// Whether each point gets a dot of its own.
+    /// Whether to draw a dot at each point.
     pub dots: bool,
 }
 
-/// Draws lines over items seen; `None` when there is nothing to draw.
+/// Draws lines over items seen; `None` without data.
 pub fn lines(series: &[Series], width: f64, height: f64, unit: &str, label: &str) -> Option<String> {
     let points = || series.iter().flat_map(|line| &line.points).filter(|(x, y)| x.is_finite() && y.is_finite());
     let range = |values: &mut dyn Iterator<Item = f64>| {
@@ -120,7 +120,7 @@ pub fn ratios(pairs: &[Pair], speedup: Option<&Speedup>, threshold: f64, width: 
     Some(canvas.finish("Speed ratio of each pair of launches"))
 }
 
-/// A factor with as many digits as the axis needs.
+/// A factor with as many digits as the axis requires.
 fn fine_factor(value: f64, ratio: f64) -> String {
     if ratio > 1.06 || (value * 100.0 - (value * 100.0).round()).abs() < 1e-6 {
         factor(value)

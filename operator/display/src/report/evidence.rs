@@ -1,4 +1,4 @@
-//! What a report is made of: manifest, status, events, and what launches measured, wherever the job ran.
+//! The input of a report: manifest, status, events and measurements of launches, independent of the shell.
 
 use crate::event::EventRecord;
 use pawl_api::status::{Arm, LaunchStatus};
@@ -10,35 +10,35 @@ use pawl_contract::plan::{LaunchKind, LaunchPlan};
 use pawl_contract::report::{LaunchResult, LossPoint, Report};
 use std::collections::BTreeMap;
 
-/// A launch that finished, and what it measured.
+/// A finished launch and its measurements.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FinishedLaunch {
-    /// What it is, such as `compile: pair 2 of 3, control`.
+    /// Its title, such as `compile: pair 2 of 3, control`.
     pub title: String,
-    /// Name of the launch: of its files, too.
+    /// Name of the launch and of its directory.
     pub name: String,
-    /// Name of its attempt; empty when that is not known any more.
+    /// Name of its attempt; empty when unknown.
     pub attempt: String,
-    /// What it was for.
+    /// Its purpose.
     pub kind: LaunchKind,
     /// Seed of weights and data order.
     pub seed: u64,
     /// How it ended.
     pub outcome: Outcome,
-    /// What the trainer said, unless all was well.
+    /// Message of the trainer; empty after success.
     pub message: String,
-    /// What was measured.
+    /// Its measurements.
     pub measured: Measured,
-    /// The training loss curve, where its report is at hand.
+    /// The training loss curve, if its report is available.
     pub losses: Vec<LossPoint>,
 }
 
 impl FinishedLaunch {
-    /// The launch that `plan` asked for in the attempt `attempt`, and its whole report.
+    /// The launch of `plan` in the attempt `attempt`, with its complete report.
     pub fn reported(attempt: &str, plan: &LaunchPlan, report: &Report) -> Self {
         let LaunchResult { launch, outcome, measured, .. } = LaunchResult::from(report);
         Self {
-            title: plan.shown().to_owned(),
+            title: plan.display_title().to_owned(),
             name: launch,
             attempt: attempt.to_owned(),
             kind: plan.kind,
@@ -50,8 +50,8 @@ impl FinishedLaunch {
         }
     }
 
-    /// A launch of which the status keeps what was measured.
-    fn kept(title: &Title<'_>, launch: &LaunchStatus) -> Self {
+    /// A launch from the evidence in the status.
+    fn from_status(title: &Title<'_>, launch: &LaunchStatus) -> Self {
         Self {
             title: title.to_string(),
             name: launch.name.clone(),
@@ -66,25 +66,25 @@ impl FinishedLaunch {
     }
 }
 
-/// Everything that is known of a job.
+/// The evidence about a job.
 #[derive(Clone, Debug)]
 pub struct Evidence {
-    /// The manifest as it runs; its own `status` is not read.
+    /// The manifest; its `status` is ignored.
     pub job: TrainingJob,
-    /// What Pawl believes, and why.
+    /// The status.
     pub status: TrainingJobStatus,
-    /// What happened, oldest first.
+    /// The events, oldest first.
     pub events: Vec<EventRecord>,
-    /// The launches that finished, oldest first.
+    /// The finished launches, oldest first.
     pub launches: Vec<FinishedLaunch>,
 }
 
-/// A pair of launches whose speeds may be compared.
+/// A pair of comparable launches.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pair {
-    /// Number of the pair, from 0.
+    /// Index of the pair, from 0.
     pub number: u32,
-    /// Seed of both.
+    /// Seed of both launches.
     pub seed: u32,
     /// Items per second with the settings accepted so far.
     pub control: f64,
@@ -93,7 +93,7 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Candidate over control.
+    /// Ratio of the items per second, candidate over control.
     pub fn ratio(&self) -> f64 {
         self.candidate / self.control
     }
@@ -105,9 +105,8 @@ impl Evidence {
         self.job.metadata.name.as_deref().unwrap_or_default()
     }
 
-    /// What the status knows of a job, and the launches whose reports are at hand: all of them where the job ran on this
-    /// machine, none where it ran on a cluster, whose pods take their reports with them. Of any other launch there is what
-    /// the status keeps.
+    /// Combines the status with the launches whose reports are available: all of them for a local run, none on a cluster,
+    /// where reports are deleted with the pods. Other launches are taken from the evidence in the status.
     pub fn new(
         job: TrainingJob,
         status: TrainingJobStatus,
@@ -118,7 +117,7 @@ impl Evidence {
         for (title, launch) in judged(&status) {
             match launches.iter_mut().find(|known| known.name == launch.name) {
                 Some(known) => known.title = title.to_string(),
-                None => launches.push(FinishedLaunch::kept(&title, launch)),
+                None => launches.push(FinishedLaunch::from_status(&title, launch)),
             }
         }
         Self { job, status, events, launches }
@@ -129,13 +128,13 @@ impl Evidence {
         self.launches.iter().find(|finished| finished.name == name)
     }
 
-    /// The launches that trained for real, oldest first.
+    /// The training launches, oldest first.
     pub fn training(&self) -> impl Iterator<Item = &FinishedLaunch> {
         self.launches.iter().filter(|finished| finished.kind == LaunchKind::Train)
     }
 }
 
-/// The launches that the status keeps as evidence, and what they are.
+/// The launches in the status, with their titles.
 fn judged(status: &TrainingJobStatus) -> Vec<(Title<'_>, &LaunchStatus)> {
     let baseline = status.baseline.iter().map(|baseline| ("baseline", 0, &baseline.launches));
     let phases = status.phases.iter().map(|phase| (phase.name.as_str(), phase.rung, &phase.launches));

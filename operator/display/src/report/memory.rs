@@ -1,4 +1,4 @@
-//! Memory that was predicted before a launch against what it used.
+//! Comparison of predicted and measured memory.
 
 use super::evidence::Evidence;
 use super::svg::{Anchor, Canvas, Scale};
@@ -24,7 +24,7 @@ impl<'a> Row<'a> {
     }
 }
 
-/// Draws predicted and measured memory of the baseline, each phase and all together; `None` when nothing is known.
+/// Draws the predicted and the measured memory of the baseline, each phase and all together; `None` without data.
 pub fn draw(evidence: &Evidence) -> Option<String> {
     let status = &evidence.status;
     let baseline = status.baseline.iter().map(|baseline| Row::new("baseline", &baseline.measured));
@@ -34,7 +34,7 @@ pub fn draw(evidence: &Evidence) -> Option<String> {
     let rows: Vec<Row<'_>> = baseline.chain(phases).chain(bundle).filter(known).collect();
     let gate = evidence.job.spec.gates.gpu_memory.as_ref().map(|gate| gate.get());
     let most = rows.iter().flat_map(|row| [row.predicted, row.measured]).flatten().max()?;
-    // A gate far above all bars would squeeze them into nothing: it is then only named.
+    // A gate far above all bars would make them invisible: it is then only mentioned in the text.
     let near_gate = gate.filter(|&gate| gate < most.saturating_mul(4));
 
     let unit = unit(most);
@@ -83,7 +83,7 @@ pub fn draw(evidence: &Evidence) -> Option<String> {
     Some(canvas.finish("Memory predicted and measured") + legend)
 }
 
-/// The unit in which `most` is a handy number.
+/// The largest unit that does not exceed `most`, and its size in bytes.
 fn unit(most: u64) -> (&'static str, f64) {
     match most {
         0..1_048_576 => ("KiB", 1024.0),

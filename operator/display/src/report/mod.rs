@@ -1,4 +1,4 @@
-//! One self-contained HTML page of evidence, without scripts and without the network.
+//! The HTML report: a self-contained page without scripts and external resources.
 
 mod chart;
 pub mod evidence;
@@ -17,11 +17,11 @@ use pawl_api::status::Stage;
 
 const STYLE: &str = include_str!("style.css");
 
-/// The page.
+/// Renders the HTML page.
 pub fn render(evidence: &Evidence) -> String {
     let sections = [
         ("Speedup, phase by phase", waterfall(evidence)),
-        ("What was not kept, and why", phases::rollbacks(evidence)),
+        ("Phases not accepted", phases::rollbacks(evidence)),
         ("Training", training::section(evidence)),
         ("Evidence", phases::cards(evidence)),
         ("Memory", memory::draw(evidence).map(PreEscaped)),
@@ -49,7 +49,7 @@ pub fn render(evidence: &Evidence) -> String {
             }
         }
     };
-    // Names and messages may hold what no page may.
+    // Names and messages may contain control characters, which are not allowed in HTML.
     let unprintable = |c: char| c.is_control() && c != '\n' && c != '\t';
     page.into_string().replace(unprintable, "\u{fffd}") + "\n"
 }
@@ -59,13 +59,13 @@ fn waterfall(evidence: &Evidence) -> Option<Markup> {
     Some(html! {
         (PreEscaped(figure))
         p.legend {
-            span.key.good {} "kept " span.key.ghost {} "not kept, drawn where it would stand "
+            span.key.good {} "accepted " span.key.ghost {} "not accepted, drawn at the speedup reached before it "
             span.key.whisker {} "interval " span.key.diamond {} "expected"
         }
     })
 }
 
-/// Name, stage, and the few numbers that matter.
+/// Name, stage and key numbers.
 fn header(evidence: &Evidence) -> Markup {
     let status = &evidence.status;
     let class = match status.stage {
@@ -99,7 +99,7 @@ fn header(evidence: &Evidence) -> Markup {
     }
 }
 
-/// When the job began, to the second.
+/// Start time of the job, to the second.
 fn started(time: Option<&str>) -> String {
     let time = time.and_then(|time| time.parse::<jiff::Timestamp>().ok());
     time.map(|time| format!(" · started {}", time.strftime("%Y-%m-%d %H:%M:%S UTC"))).unwrap_or_default()
@@ -118,16 +118,16 @@ fn tiles(evidence: &Evidence) -> Vec<(String, String, String)> {
         None if !status.phases.is_empty() => tiles.push((
             "speedup".to_owned(),
             factor(waterfall::product(&status.phases)),
-            "product of the kept phases' estimates".to_owned(),
+            "product of the accepted phases' estimates".to_owned(),
         )),
         None => {}
     }
     if !status.phases.is_empty() {
         let count = |wanted: Tone| status.phases.iter().filter(|phase| tone(phase.state) == wanted).count();
-        let (kept, reverted) = (count(Tone::Good), count(Tone::Bad));
+        let (accepted, reverted) = (count(Tone::Good), count(Tone::Bad));
         tiles.push((
-            "phases kept".to_owned(),
-            format!("{kept} of {}", status.phases.len()),
+            "phases accepted".to_owned(),
+            format!("{accepted} of {}", status.phases.len()),
             format!("{reverted} rolled back"),
         ));
     }

@@ -70,26 +70,26 @@ fn numbers(pairs: &[Pair]) -> Markup {
     }
 }
 
-/// What the phase changes, the rungs that were taken included.
+/// The patch of the phase, including the fallbacks up to the effective one.
 fn patch(phase: &PhaseStatus, spec: &Phase) -> Markup {
     let rungs = spec.fallbacks.iter().take(phase.effective_rung() as usize).map(|rung| &rung.settings);
     html! {
         p.patch {
             @for (index, settings) in std::iter::once(&spec.settings).chain(rungs).enumerate() {
-                @if index > 0 { " " span.muted { "then rung " (index) ":" } " " }
+                @if index > 0 { " " span.muted { "then fallback " (index) ":" } " " }
                 @for (name, value) in crate::settings::flat(settings) { code { (name) ": " (value) } " " }
             }
             span.muted {
                 @match spec.numerics {
-                    Numerics::Equivalent => "same mathematics",
-                    Numerics::Changed => "changes the mathematics",
+                    Numerics::Equivalent => "equivalent numerics",
+                    Numerics::Changed => "changed numerics",
                 }
             }
         }
     }
 }
 
-/// The loss curves of both arms: of the quality launches when there are any, else of the measurements.
+/// The loss curves of both arms: of the quality launches if there are any, otherwise of the Measure launches.
 fn losses(evidence: &Evidence, phase: &PhaseStatus) -> Option<Markup> {
     let has_quality = phase.launches.iter().any(|launch| launch.kind == LaunchKind::Quality);
     let kind = if has_quality { LaunchKind::Quality } else { LaunchKind::Measure };
@@ -99,7 +99,7 @@ fn losses(evidence: &Evidence, phase: &PhaseStatus) -> Option<Markup> {
         .chain(phase.launches.iter().filter(|launch| launch.kind == kind))
         .filter_map(|launch| curve(evidence, launch))
         .collect();
-    let figure = chart::lines(&series, CHART, 220.0, "both arms alike", "Training loss of both arms")?;
+    let figure = chart::lines(&series, CHART, 220.0, "equal in both arms", "Training loss of both arms")?;
     Some(html! {
         (PreEscaped(figure))
         p.legend { span.key.a {} "A: settings so far " span.key.b {} "B: with this phase" }
@@ -135,7 +135,7 @@ fn quality(phase: &PhaseStatus) -> Markup {
     }
 }
 
-/// What was reverted and why, as a table; nothing when nothing was.
+/// A table of the phases that were not accepted, with the reasons; `None` without such phases.
 pub fn rollbacks(evidence: &Evidence) -> Option<Markup> {
     let reverted = |phase: &&PhaseStatus| matches!(verdict::tone(phase.state), Tone::Bad | Tone::Unclear);
     let reverted: Vec<&PhaseStatus> = evidence.status.phases.iter().filter(reverted).collect();

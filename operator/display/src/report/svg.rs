@@ -1,8 +1,8 @@
-//! Drawing: escaped text, scales, ticks, and an SVG canvas whose colours come from the page's style sheet.
+//! SVG drawing: escaped text, scales, ticks, and a canvas whose colours are defined by the page's style sheet.
 
 use std::fmt::{self, Display, Write};
 
-/// Text that is safe inside HTML and SVG, attributes included.
+/// Escapes text for HTML and SVG, including attributes.
 struct Escaped<'a>(&'a str);
 
 impl Display for Escaped<'_> {
@@ -22,7 +22,7 @@ impl Display for Escaped<'_> {
     }
 }
 
-/// Maps values to positions, evenly or in the logarithm.
+/// Maps values to positions, linearly or logarithmically.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
     from: f64,
@@ -33,18 +33,18 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// Values `from..to` lie evenly between the positions `start` and `end`.
+    /// Maps values `from..to` linearly to positions `start..end`.
     pub fn linear(from: f64, to: f64, start: f64, end: f64) -> Self {
         let to = if to > from { to } else { from + from.abs().max(1.0) * 1e-3 };
         Self { from, to, start, end, logarithmic: false }
     }
 
-    /// Ratios of values become distances. Both values are positive.
+    /// Maps values `from..to`, both positive, logarithmically to positions `start..end`.
     pub fn logarithmic(from: f64, to: f64, start: f64, end: f64) -> Self {
         Self { logarithmic: true, ..Self::linear(from, to, start, end) }
     }
 
-    /// Where `value` lies; what is outside lies on the edge.
+    /// Position of `value`, clamped to the range.
     pub fn at(&self, value: f64) -> f64 {
         let value = value.clamp(self.from, self.to);
         let share = if self.logarithmic {
@@ -55,7 +55,7 @@ impl Scale {
         self.start + share * (self.end - self.start)
     }
 
-    /// Round values to label, about `count` of them.
+    /// About `count` round values for labels.
     pub fn ticks(&self, count: usize) -> Vec<f64> {
         if self.logarithmic && self.to / self.from > 4.0 {
             return self.decade_ticks(count);
@@ -81,18 +81,18 @@ impl Scale {
     }
 }
 
-/// Where text is anchored.
+/// Horizontal alignment of text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Anchor {
-    /// The position is its start.
+    /// The position is the start of the text.
     Start,
-    /// The position is its middle.
+    /// The position is the middle of the text.
     Middle,
-    /// The position is its end.
+    /// The position is the end of the text.
     End,
 }
 
-/// An SVG picture under construction. Classes are the page's; positions are in pixels at full width.
+/// Builder of an SVG picture. Classes refer to the page's style sheet; positions are in pixels at full width.
 #[derive(Debug)]
 pub struct Canvas {
     width: f64,
@@ -175,7 +175,7 @@ impl Canvas {
         ));
     }
 
-    /// The picture as an element that says what it shows to those who do not see it.
+    /// The picture as an HTML element, with `label` as its description for screen readers.
     pub fn finish(self, label: &str) -> String {
         let Self { width, height, body } = self;
         format!(

@@ -5,7 +5,7 @@ use crate::numbers::{bytes, seconds, short};
 use crate::settings::differences;
 use maud::{Markup, html};
 
-/// What holds now against the baseline, changed settings first.
+/// The effective settings compared with the baseline, changed settings first.
 pub fn settings(evidence: &Evidence) -> Markup {
     let baseline = &evidence.job.spec.settings;
     let effective = evidence.status.effective_settings.as_ref().unwrap_or(baseline);
@@ -31,7 +31,7 @@ pub fn settings(evidence: &Evidence) -> Markup {
     }
 }
 
-/// Every launch that finished, oldest first; nothing when there is none. Their names are in the tooltips.
+/// The finished launches, oldest first, with their names in the tooltips; `None` without launches.
 pub fn launches(evidence: &Evidence) -> Option<Markup> {
     let launches = &evidence.launches;
     let table = html! {
@@ -42,7 +42,7 @@ pub fn launches(evidence: &Evidence) -> Option<Markup> {
                     thead {
                         tr {
                             th { "launch" } th.n { "seed" } th { "outcome" } th.n { "items/s" } th.n { "loss" }
-                            th.n { "peak memory" } th.n { "time" } th { "said" }
+                            th.n { "peak memory" } th.n { "time" } th { "message" }
                         }
                     }
                     tbody {
@@ -67,7 +67,7 @@ pub fn launches(evidence: &Evidence) -> Option<Markup> {
     (!launches.is_empty()).then_some(table)
 }
 
-/// Every event, oldest first, with the time since the first.
+/// The events, oldest first, with the time since the first one; `None` without events.
 pub fn events(evidence: &Evidence) -> Option<Markup> {
     let first = evidence.events.first()?.time;
     Some(html! {

@@ -1,4 +1,4 @@
-//! The training: curves, validation before and after, where the checkpoint is.
+//! The training: curves, validation before and after, the newest checkpoint.
 
 use super::chart::{self, Series};
 use super::evidence::Evidence;
@@ -7,7 +7,7 @@ use maud::{Markup, PreEscaped, html};
 use pawl_api::status::TrainingStatus;
 use pawl_contract::measured::Measured;
 
-/// The section's content; nothing when the job did not train.
+/// The section on the training; `None` if the job has not trained.
 pub fn section(evidence: &Evidence) -> Option<Markup> {
     let training = evidence.status.training.as_ref()?;
     let figures = [("Training loss", loss(evidence)), ("Validation loss", validation(evidence, training))];
@@ -42,9 +42,9 @@ fn facts(training: &TrainingStatus) -> Vec<String> {
     let measured = &training.measured;
     let mut facts = vec![format!("{} steps, {} items", measured.steps, short(measured.items as f64))];
     if let Some(speed) = &measured.items_per_second {
-        let promised = training.promised_items_per_second.as_ref();
-        let promised = promised.map(|p| format!(" ({} promised)", short(p.value()))).unwrap_or_default();
-        facts.push(format!("{} items/s{promised}", short(speed.value())));
+        let expected = training.promised_items_per_second.as_ref();
+        let expected = expected.map(|p| format!(" ({} expected)", short(p.value()))).unwrap_or_default();
+        facts.push(format!("{} items/s{expected}", short(speed.value())));
     }
     if let Some(goodput) = &training.goodput {
         facts.push(format!("goodput {:.0} %", goodput.value() * 100.0));

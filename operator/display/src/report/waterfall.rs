@@ -1,4 +1,4 @@
-//! The waterfall: how the speedup of each phase, with its interval, multiplies up to what was reached.
+//! The waterfall chart: the speedup of each phase with its confidence interval, multiplied up to the total speedup.
 
 use super::evidence::Evidence;
 use super::svg::{Anchor, Canvas, Scale};
@@ -16,14 +16,14 @@ const TOP: f64 = 34.0;
 /// One line of the waterfall.
 struct Row<'a> {
     label: &'a str,
-    /// Where its bar begins.
+    /// Speedup over the baseline at which its bar starts.
     from: f64,
     speedup: Option<&'a Speedup>,
     expected: Option<f64>,
     tone: Tone,
     verdict: String,
-    /// Whether later rows stand on it.
-    kept: bool,
+    /// Whether the bars of later rows start at its end.
+    accepted: bool,
 }
 
 impl Row<'_> {
@@ -57,7 +57,7 @@ pub fn draw(evidence: &Evidence) -> Option<String> {
         expected: None,
         tone: Tone::Total,
         verdict: "measured together".to_owned(),
-        kept: true,
+        accepted: true,
     });
     let gate = spec.gates.overall_speedup.as_ref().map(|gate| gate.value());
     let all: Vec<&Row> = rows.iter().chain(&together).collect();
@@ -96,7 +96,7 @@ fn rows<'a>(specs: &[Phase], phases: &'a [PhaseStatus]) -> Vec<Row<'a>> {
     let mut rows = Vec::new();
     for phase in phases {
         let spec = specs.iter().find(|spec| spec.name == phase.name);
-        let kept = phase.state == PhaseState::Accepted;
+        let accepted = phase.state == PhaseState::Accepted;
         rows.push(Row {
             label: &phase.name,
             from: reached,
@@ -104,9 +104,9 @@ fn rows<'a>(specs: &[Phase], phases: &'a [PhaseStatus]) -> Vec<Row<'a>> {
             expected: spec.and_then(|spec| spec.expected_speedup.as_ref()).map(|expected| expected.value()),
             tone: verdict::tone(phase.state),
             verdict: verdict::phrase(phase),
-            kept,
+            accepted,
         });
-        if let (true, Some(speedup)) = (kept, &phase.speedup) {
+        if let (true, Some(speedup)) = (accepted, &phase.speedup) {
             reached *= speedup.estimate.value();
         }
     }
@@ -121,7 +121,7 @@ fn draw_row(canvas: &mut Canvas, scale: &Scale, row: &Row<'_>, top: f64, more: b
     if let Some(speedup) = row.speedup {
         let estimate = speedup.estimate.value();
         let tooltip = format!("{}: {} {}", row.label, factor(estimate), interval(speedup).unwrap_or_default());
-        let bar = if row.kept { format!("bar {class}") } else { format!("bar ghost {class}") };
+        let bar = if row.accepted { format!("bar {class}") } else { format!("bar ghost {class}") };
         canvas.bar(&bar, (scale.at(row.from), scale.at(row.from * estimate)), top + 8.0, ROW - 16.0, &tooltip);
         if let (Some(lower), Some(upper)) = bounds(speedup) {
             let (left, right) = (scale.at(row.from * lower), scale.at(row.from * upper));
@@ -132,7 +132,7 @@ fn draw_row(canvas: &mut Canvas, scale: &Scale, row: &Row<'_>, top: f64, more: b
         }
         let text = format!("{} {}", factor(estimate), interval(speedup).unwrap_or_default());
         canvas.text("number", (RIGHT + 16.0, middle + 4.5), Anchor::Start, &text);
-        if row.kept {
+        if row.accepted {
             end = row.from * estimate;
         }
     } else {

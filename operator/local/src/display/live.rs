@@ -1,4 +1,4 @@
-//! Two live lines at the bottom of a terminal: where the job is, and the launch that runs.
+//! Two live lines at the bottom of a terminal: the state of the job, and the running launch.
 
 use console::Term;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -9,7 +9,7 @@ use pawl_display::headline;
 use pawl_display::numbers::{seconds, short};
 use std::time::Duration;
 
-/// Redraws a second.
+/// Redraws per second.
 const RATE: u8 = 8;
 
 /// The live lines.
@@ -23,7 +23,7 @@ pub struct Live {
 }
 
 impl Live {
-    /// Begins to draw.
+    /// Draws the lines on `term`.
     pub fn new(term: &Term, job: &TrainingJob, colours: bool) -> Self {
         let target = ProgressDrawTarget::term(term.clone(), RATE);
         let lines = MultiProgress::with_draw_target(target);
@@ -41,21 +41,21 @@ impl Live {
         Self { lines, stage, launch, max_pairs: job.spec.analysis.max_pairs, launches: Vec::new() }
     }
 
-    /// Says where the job is.
+    /// Updates the state of the job.
     pub fn show(&mut self, status: &TrainingJobStatus, plan: Option<&AttemptPlan>) {
         self.stage.set_message(headline::render(status, self.max_pairs));
         if let Some(plan) = plan
             && self.launches.len() != plan.launches.len()
         {
             self.launches =
-                plan.launches.iter().map(|launch| (launch.launch.clone(), launch.shown().to_owned())).collect();
+                plan.launches.iter().map(|launch| (launch.launch.clone(), launch.display_title().to_owned())).collect();
         }
         if plan.is_none() {
             self.launches.clear();
         }
     }
 
-    /// A launch begins.
+    /// Shows the start of a launch.
     pub fn launch_started(&mut self, launch: &str) {
         let place = self.launches.iter().position(|(known, _)| known == launch);
         let title = place.map_or(launch, |place| &self.launches[place].1);
@@ -69,7 +69,7 @@ impl Live {
         self.launch.set_message(format!("{title}: starting"));
     }
 
-    /// The launch goes on.
+    /// Shows the progress of the launch.
     pub fn progress(&mut self, progress: &Progress) {
         self.launch.set_length(progress.total_steps.unwrap_or(0).max(1));
         self.launch.set_position(progress.step);
@@ -83,7 +83,7 @@ impl Live {
         self.launch.set_message(facts.join(" · "));
     }
 
-    /// The launch is over.
+    /// Shows the end of the launch.
     pub fn launch_ended(&mut self) {
         let length = self.launch.length().unwrap_or(1);
         self.launch.set_position(length);
@@ -91,11 +91,11 @@ impl Live {
 
     /// Prints a line above the live ones.
     pub fn print(&self, text: &str) {
-        // Nobody reads any more when this fails: the job goes on all the same.
+        // This fails when the output is closed; the job continues.
         let _ = self.lines.println(text);
     }
 
-    /// Takes the live lines away.
+    /// Removes the live lines.
     pub fn close(&self) {
         self.stage.finish_and_clear();
         self.launch.finish_and_clear();

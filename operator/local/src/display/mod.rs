@@ -1,4 +1,4 @@
-//! What a run shows while it runs: a few live lines on a terminal, one line per event in a pipe.
+//! Progress display of a run: a few live lines on a terminal, one line per event in a pipe.
 
 mod live;
 
@@ -15,40 +15,40 @@ use pawl_display::numbers::{seconds, short};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// In a pipe, training says how it goes so often.
+/// Interval of progress lines of training in a pipe.
 const TRAINING_LINE: Duration = Duration::from_secs(30);
 
 /// How progress is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Style {
-    /// Standard output is for a document alone: progress goes to standard error.
+    /// Standard output is reserved for a document: progress is written to standard error.
     pub document: bool,
     /// No progress at all.
     pub quiet: bool,
 }
 
 impl Style {
-    /// Where people read.
+    /// The terminal or pipe for progress.
     pub fn term(self) -> Term {
         if self.document { Term::stderr() } else { Term::stdout() }
     }
 }
 
-/// Whether text to `term` may be coloured: `NO_COLOR` is unset or empty, and it is a terminal that can.
+/// Whether text on `term` may be coloured: `NO_COLOR` is unset or empty, and the terminal supports colours.
 pub fn colours(term: &Term) -> bool {
     let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     wanted && term.features().is_attended() && term.features().colors_supported()
 }
 
-/// Shows a run as it goes.
+/// The progress display of a run.
 pub struct Display {
     term: Term,
     mode: Mode,
     colours: bool,
-    told: Option<Instant>,
-    /// The title of each launch of the attempt under way, by name.
+    last_training_line: Option<Instant>,
+    /// The title of each launch of the running attempt, by name.
     titles: BTreeMap<String, String>,
-    /// The validation metrics that a line has room for: the loss, and those with a gate.
+    /// The validation metrics in progress lines: the loss, and those with a gate.
     metrics: Vec<String>,
 }
 
@@ -59,7 +59,7 @@ enum Mode {
 }
 
 impl Display {
-    /// For `job`, in the given style; live lines only where a terminal can move its cursor.
+    /// A display for `job` in the given style; live lines only on terminals that can move the cursor.
     pub fn new(style: Style, job: &TrainingJob) -> Self {
         let term = style.term();
         let dumb = std::env::var_os("TERM").is_some_and(|name| name == "dumb");
@@ -72,20 +72,21 @@ impl Display {
         };
         let gated = job.spec.gates.validation_metrics.iter().map(|gate| gate.name.clone());
         let metrics = std::iter::once("loss".to_owned()).chain(gated).collect();
-        Self { colours: colours(&term), term, mode, told: None, titles: BTreeMap::new(), metrics }
+        Self { colours: colours(&term), term, mode, last_training_line: None, titles: BTreeMap::new(), metrics }
     }
 
-    /// Shows where the job is.
+    /// Updates the state of the job.
     pub fn show(&mut self, status: &TrainingJobStatus, plan: Option<&AttemptPlan>) {
         if let Some(plan) = plan {
-            self.titles = plan.launches.iter().map(|plan| (plan.launch.clone(), plan.shown().to_owned())).collect();
+            self.titles =
+                plan.launches.iter().map(|plan| (plan.launch.clone(), plan.display_title().to_owned())).collect();
         }
         if let Mode::Live(live) = &mut self.mode {
             live.show(status, plan);
         }
     }
 
-    /// Tells an event.
+    /// Prints an event.
     pub fn event(&mut self, event: &EventRecord) {
         let mark = if event.warning {
             self.paint(Paint::new().yellow().bold(), "!")
@@ -95,8 +96,8 @@ impl Display {
         self.line(&format!("{mark} {}: {}", event.reason, event.message));
     }
 
-    /// Tells what the ranks do.
-    pub fn heard(&mut self, event: &Event) {
+    /// Updates the display after an event of a launch.
+    pub fn record_event(&mut self, event: &Event) {
         match (&mut self.mode, event) {
             (Mode::Live(live), Event::LaunchStarted { launch, .. }) => live.launch_started(launch),
             (Mode::Live(live), Event::Progress(progress)) => live.progress(progress),
@@ -106,8 +107,11 @@ impl Display {
                 self.line(&format!("  {text}"));
             }
             (Mode::Lines, Event::Progress(progress)) if progress.kind == LaunchKind::Train => {
-                if self.told.is_none_or(|told| told.elapsed() >= TRAINING_LINE) {
-                    self.told = Some(Instant::now());
+                if self
+                    .last_training_line
+                    .is_none_or(|last_training_line| last_training_line.elapsed() >= TRAINING_LINE)
+                {
+                    self.last_training_line = Some(Instant::now());
                     self.line(&format!("  {}", training_line(progress, &self.metrics)));
                 }
             }
@@ -115,12 +119,12 @@ impl Display {
         }
     }
 
-    /// Tells something about the run itself.
+    /// Prints a note about the run itself.
     pub fn note(&mut self, text: &str) {
         self.line(text);
     }
 
-    /// Takes the live lines away.
+    /// Removes the live lines.
     pub fn close(&mut self) {
         if let Mode::Live(live) = &self.mode {
             live.close();
@@ -130,13 +134,13 @@ impl Display {
     fn line(&self, text: &str) {
         match &self.mode {
             Mode::Quiet => {}
-            // Nobody reads any more when this fails: the job goes on all the same.
+            // This fails when the output is closed; the job continues.
             Mode::Lines => drop(self.term.write_line(text)),
             Mode::Live(live) => live.print(text),
         }
     }
 
-    /// What a launch is, for people.
+    /// Title of a launch.
     fn title<'a>(&'a self, launch: &'a str) -> &'a str {
         self.titles.get(launch).map_or(launch, String::as_str)
     }
@@ -180,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_of_a_launch_says_what_it_was_and_what_it_measured() {
+    fn the_line_of_a_launch_has_its_title_and_its_measurements() {
         let report: Report = serde_json::from_value(serde_json::json!({
             "contract": 1, "launch": "compile-r0-0bad-p1-a-0badcafe", "kind": "Measure", "rank": 0, "outcome": "Done",
             "itemsPerSecond": 10.83, "wallSeconds": 12.0, "losses": [{"items": 8, "loss": 0.5}],

@@ -1,8 +1,8 @@
 //! The protocol on disk: `pawl run` is stopped after every single step of every decision, and run again. Ranks are
-//! played: their reports are written as the agent writes them.
+//! simulated: the test writes their reports as the agent does.
 
 use super::*;
-use crate::state::attempts::{self, AttemptRecord, Stand};
+use crate::state::attempts::{self, AttemptRecord, RecordState};
 use pawl_contract::plan::{LaunchKind, LaunchPlan};
 use pawl_decision::protocol::Shell as Protocol;
 use serde_json::{Value, json};
@@ -60,7 +60,7 @@ fn report(plan: &LaunchPlan) -> Value {
 /// The attempts that are to run, as the disk has them.
 fn active(state: &StateDir) -> Vec<AttemptRecord> {
     let records = attempts::load(state).unwrap();
-    records.into_iter().filter(|record| record.stand == Stand::Active).collect()
+    records.into_iter().filter(|record| record.state == RecordState::Active).collect()
 }
 
 /// Runs the attempt that is to run to its end. Returns its launches.
@@ -75,13 +75,13 @@ fn play(state: &StateDir) -> Vec<String> {
             std::fs::write(launch.join("report.json"), report(plan).to_string()).unwrap();
             played.push(plan.launch.clone());
         }
-        record.stand = Stand::Completed;
+        record.state = RecordState::Completed;
         record.save(state).unwrap();
     }
     played
 }
 
-/// Every attempt that is to run is the one that the status on disk names: the intent is written first.
+/// Every active attempt is the one in the status on disk: the intent is written first.
 fn check(state: &StateDir) {
     let active = active(state);
     assert!(active.len() <= 1, "two attempts: {active:?}");
@@ -90,9 +90,9 @@ fn check(state: &StateDir) {
         let named = document.status.attempt.as_ref().map(|attempt| (&attempt.name, &attempt.plan_hash));
         assert_eq!(named, Some((&record.plan.attempt, &record.plan_hash)), "started before the status named it");
     }
-    for record in attempts::load(state).unwrap().iter().filter(|record| record.stand == Stand::Stopped) {
+    for record in attempts::load(state).unwrap().iter().filter(|record| record.state == RecordState::Stopped) {
         let attempt = document.status.attempt.as_ref().filter(|attempt| attempt.name == record.plan.attempt);
-        assert!(attempt.is_none_or(|attempt| attempt.stop.is_some()), "stopped before the status said so");
+        assert!(attempt.is_none_or(|attempt| attempt.stop.is_some()), "stopped before the status contained the stop");
     }
 }
 
@@ -133,7 +133,7 @@ impl Protocol for Dying<'_> {
 enum End {
     /// It was stopped.
     Died,
-    /// Its attempt is to be played.
+    /// It waits for its attempt, which the test simulates.
     Waits,
     AtRest,
 }
@@ -153,19 +153,19 @@ async fn live(directory: &Path, left: &mut usize) -> End {
             Err(None) => return End::Died,
             Err(Some(error)) => panic!("{error}"),
             Ok(CarriedOut { acted, .. }) if changed || acted => {}
-            Ok(_) if at_rest(&shell.document.status).is_some() => return End::AtRest,
+            Ok(_) if outcome(&shell.document.status).is_some() => return End::AtRest,
             Ok(_) => return End::Waits,
         }
     }
 }
 
-struct Run {
+struct FinishedRun {
     status: Value,
     steps: usize,
 }
 
 /// Runs the job to its end; the shell is stopped once after `steps` steps.
-async fn run(steps: usize) -> Run {
+async fn run(steps: usize) -> FinishedRun {
     let directory = tempfile::tempdir().unwrap();
     let state = StateDir::new(directory.path());
     let (mut left, mut played) = (steps, Vec::new());
@@ -180,8 +180,11 @@ async fn run(steps: usize) -> Run {
                 assert_eq!(distinct.len(), played.len(), "a launch ran twice: {played:?}");
                 let records = attempts::load(&state).unwrap();
                 let second = records.iter().find(|record| record.plan.attempt == "toy-2").unwrap();
-                assert!(!played.iter().any(|launch| launch == &second.plan.launches[0].launch), "it was not stopped");
-                return Run {
+                assert!(
+                    !played.iter().any(|launch| launch == &second.plan.launches[0].launch),
+                    "the second attempt was not stopped"
+                );
+                return FinishedRun {
                     status: timeless(serde_json::to_value(Document::load_existing(&state).unwrap().status).unwrap()),
                     steps: usize::MAX - left,
                 };
@@ -247,15 +250,15 @@ async fn a_verdict_is_in_the_report_before_the_run_ends() {
     loop {
         let mut shell = open(job(2), options(directory.path())).unwrap();
         while shell.step().await.unwrap().1 {}
-        let judged = verdicts(&shell.document.status).len();
+        let judged = final_states(&shell.document.status).len();
         assert_eq!(state.report().exists(), judged > 0, "after {judged} verdicts");
-        if at_rest(&shell.document.status).is_some() {
+        if outcome(&shell.document.status).is_some() {
             break;
         }
         known = known.max(judged);
         if judged == 1 {
             let page = std::fs::read_to_string(state.report()).unwrap();
-            assert!(page.contains("✓ kept</span> graph"), "{page}");
+            assert!(page.contains("✓ accepted</span> graph"), "{page}");
         }
         drop(shell);
         play(&state);

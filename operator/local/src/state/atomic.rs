@@ -1,14 +1,15 @@
-//! Replacing a file so that a crash leaves the old one or the new one, never a mixture.
+//! Atomic replacement of files: after a crash the file has either the old or the new content.
 
 use super::StateError;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
 
-/// Replaces `path` by `bytes`: written beside it, flushed to disk, renamed over it, and the rename flushed too.
+/// Replaces the content of `path` atomically: writes a temporary file in the same directory, syncs it, renames it, and syncs
+/// the directory.
 ///
 /// # Errors
-/// [`StateError::Unusable`] when any step fails; `path` then holds what it held before.
+/// [`StateError::Unusable`] when a step fails; `path` then has its previous content, unless the sync of the directory failed.
 pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<(), StateError> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut name = path.file_name().unwrap_or_default().to_owned();
@@ -19,7 +20,7 @@ pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<(), StateError> {
         file.sync_all()
     });
     if let Err(source) = written {
-        // A half-written file would only take up the space that is missing.
+        // An incomplete file would only use up scarce space.
         let _ = fs::remove_file(&temporary);
         return Err(StateError::Unusable { path: path.to_owned(), source });
     }

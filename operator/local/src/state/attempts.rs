@@ -1,5 +1,5 @@
-//! `attempts/<name>/record.json`: the plan of an attempt and where it is. What its launches found lies beside it, kept
-//! by the agent.
+//! `attempts/<name>/record.json`: the plan and the state of an attempt. The agent stores the results of its launches in the
+//! same directory.
 
 use super::{StateDir, StateError, write_atomic};
 use jiff::Timestamp;
@@ -11,23 +11,23 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Where an attempt is, as far as the disk knows.
+/// State of an attempt on disk. See [`pawl_decision::observed`] for the other types that describe the state of an attempt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Stand {
-    /// It is to run until it ends: when nothing runs it, it is taken up where it stopped.
+pub enum RecordState {
+    /// It should run until it ends: if no agent runs it, one is started and resumes it.
     Active,
-    /// It ran what it could of its plan.
+    /// Its agent ended it; the results contain the outcomes of its launches.
     Completed,
     /// It was stopped on request.
     Stopped,
-    /// It could not be run; the message is for people.
+    /// It could not be run; with a human-readable cause.
     Lost(String),
-    /// Its results are in the status. Its files are kept as evidence.
+    /// Its results are in the status; its files remain as evidence.
     Released,
 }
 
-impl Stand {
-    /// How the attempt ended, if it did and still matters.
+impl RecordState {
+    /// How the attempt ended; `None` while it is active, and after its release.
     pub fn ending(&self) -> Option<Ending> {
         match self {
             Self::Active | Self::Released => None,
@@ -38,22 +38,26 @@ impl Stand {
     }
 }
 
-/// What is kept of an attempt.
+/// The record of an attempt on disk.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AttemptRecord {
-    /// What it runs.
+    /// Its plan.
     pub plan: AttemptPlan,
-    /// Hash of the plan, given by the decision core.
+    /// Hash of the plan, computed by the decision core.
     pub plan_hash: String,
-    /// When it was made.
+    /// Time of its creation.
     pub created: Timestamp,
-    /// Where it is.
-    pub stand: Stand,
+    /// Its state.
+    #[serde(rename = "stand")]
+    pub state: RecordState,
 }
 
 impl AttemptRecord {
-    /// Writes the record into the attempt's directory, which is made.
+    /// Writes the record into the attempt's directory, which is created if necessary.
+    ///
+    /// # Errors
+    /// [`StateError::Unusable`] when the directory or the file cannot be written.
     pub fn save(&self, state: &StateDir) -> Result<(), StateError> {
         let directory = directory(state, &self.plan.attempt);
         fs::create_dir_all(&directory).map_err(StateError::unusable(&directory))?;
@@ -72,7 +76,10 @@ pub fn directory(state: &StateDir, attempt: &str) -> PathBuf {
     state.attempts().join(attempt)
 }
 
-/// The records of all attempts, oldest first. A directory without a record never became an attempt.
+/// Reads the records of all attempts, oldest first. Directories without a record are ignored.
+///
+/// # Errors
+/// [`StateError::Unusable`] when a directory or a record cannot be read, [`StateError::Corrupt`] when a record is invalid.
 pub fn load(state: &StateDir) -> Result<Vec<AttemptRecord>, StateError> {
     let attempts = state.attempts();
     let entries = match fs::read_dir(&attempts) {
@@ -107,7 +114,7 @@ fn load_one(state: &StateDir, directory: &Path) -> Result<Option<AttemptRecord>,
     })
 }
 
-/// The whole reports of an attempt's launches that finished, in the order of its plan.
+/// The complete reports of an attempt's finished launches, in the order of its plan.
 pub fn reports(state: &StateDir, record: &AttemptRecord) -> Vec<Report> {
     pawl_agent::finished_reports(&directory(state, &record.plan.attempt)).unwrap_or_default()
 }

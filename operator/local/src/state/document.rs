@@ -1,4 +1,4 @@
-//! `status.json`: the manifest as it runs, and the status.
+//! `status.json`: the manifest and the status of a job.
 
 use super::{StateDir, StateError, write_atomic};
 use pawl_api::{TrainingJob, TrainingJobStatus};
@@ -16,23 +16,23 @@ pub const FORMAT: u32 = 1;
 pub struct Document {
     /// Format of this document.
     pub format: u32,
-    /// Hash of the spec, by which a changed manifest is noticed.
+    /// Hash of the spec, which detects a changed manifest.
     pub spec_hash: String,
-    /// The manifest as it runs; its `metadata.generation` counts the changes of the spec, from 1, and its `metadata.uid` is
-    /// made with the state directory: a job that is started anew is another job.
+    /// The manifest; its `metadata.generation` counts the changes of the spec, from 1, and its `metadata.uid` is created with the
+    /// state directory: a job that is started anew is another job.
     pub job: TrainingJob,
-    /// What Pawl believes, and why: the only memory of the decision core.
+    /// The status: the only persistent state of the decision core.
     pub status: TrainingJobStatus,
 }
 
-/// The document before its contents are trusted to be of a known format.
+/// The part of the document that identifies its format.
 #[derive(Deserialize)]
 struct Header {
     format: u32,
 }
 
 impl Document {
-    /// The document of a job that was never run.
+    /// The document of a new job.
     pub fn new(job: TrainingJob) -> Self {
         let mut document =
             Self { format: FORMAT, spec_hash: spec_hash(&job), job, status: TrainingJobStatus::default() };
@@ -42,7 +42,7 @@ impl Document {
         document
     }
 
-    /// Takes over the manifest of a later run. Returns whether the spec differs from what ran before.
+    /// Replaces the manifest by that of a later run. Returns whether the spec has changed.
     pub fn adopt(&mut self, job: TrainingJob) -> bool {
         let hash = spec_hash(&job);
         let changed = hash != self.spec_hash;
@@ -64,7 +64,7 @@ impl Document {
     /// Reads the document of `state`; `None` when no job was run there.
     ///
     /// # Errors
-    /// [`StateError::Corrupt`], [`StateError::Newer`] or [`StateError::Unusable`]; the file is left as it is.
+    /// [`StateError::Corrupt`], [`StateError::Newer`] or [`StateError::Unusable`]; the file is left unchanged.
     pub fn load(state: &StateDir) -> Result<Option<Self>, StateError> {
         let path = state.status();
         let bytes = match fs::read(&path) {
@@ -85,11 +85,17 @@ impl Document {
     }
 
     /// Reads the document of `state`, where a job must have run.
+    ///
+    /// # Errors
+    /// [`StateError::Absent`] when no job was run there, and as [`Self::load`].
     pub fn load_existing(state: &StateDir) -> Result<Self, StateError> {
         Self::load(state)?.ok_or_else(|| StateError::Absent { path: state.status() })
     }
 
-    /// Writes the document.
+    /// Writes the document atomically.
+    ///
+    /// # Errors
+    /// [`StateError::Unusable`] when it cannot be written.
     pub fn save(&self, state: &StateDir) -> Result<(), StateError> {
         let path = state.status();
         let mut bytes = serde_json::to_vec_pretty(self)
@@ -124,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_saved_is_loaded() {
+    fn a_saved_document_is_loaded() {
         let (_directory, state) = state();
         assert_eq!(Document::load(&state).unwrap(), None);
         let document = Document::new(job(8));

@@ -1,78 +1,78 @@
-//! What can go wrong with a state directory, each with its remedy.
+//! Errors of a state directory, each with its remedy.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Trouble with a state directory. Nothing that was on disk is ever overwritten because of it.
+/// Error of a state directory. Existing files are never overwritten after an error.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
-    /// A file or directory cannot be read, made or written.
+    /// A file or directory cannot be read, created or written.
     #[error("{}: {source}: {}", path.display(), remedy(source))]
     Unusable {
-        /// Which.
+        /// Its path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// Another process runs this job.
     #[error(
-        "{}: in use by {holder}: wait for it, end it, or give this run another directory with --state DIR",
+        "{}: in use by {holder}: wait until it ends, stop it, or choose another directory with --state DIR",
         path.display()
     )]
     Locked {
         /// The lock file.
         path: PathBuf,
-        /// Who holds it.
+        /// The process that holds it.
         holder: String,
     },
-    /// A file does not hold what Pawl wrote.
+    /// A file is not in the format that Pawl writes.
     #[error(
-        "{}: not readable as Pawl's own: {problem}: restore it from a copy, or delete {} to start the job anew \
-         (it was left as it is)",
+        "{}: corrupt: {problem}: restore it from a backup, or delete {} to restart the job from scratch \
+         (the file was left unchanged)",
         path.display(), remove.display()
     )]
     Corrupt {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The parse error.
         problem: String,
-        /// What to delete to begin anew.
+        /// The directory to delete for a restart from scratch.
         remove: PathBuf,
     },
     /// The document is of a later format.
-    #[error("{}: written by a newer pawl (format {found}, this one knows {known}): use that version", path.display())]
+    #[error("{}: written by a newer version of pawl (format {found}, supported is {known}): use that version", path.display())]
     Newer {
         /// The file.
         path: PathBuf,
         /// Its format.
         found: u32,
-        /// The newest format that this version knows.
+        /// The newest supported format.
         known: u32,
     },
     /// The directory belongs to another job.
     #[error(
-        "{}: holds the state of job {found:?}, not of {wanted:?}: give this job another directory with --state DIR",
+        "{}: contains the state of job \"{found}\", not of \"{wanted}\": choose another directory with --state DIR",
         path.display()
     )]
     OtherJob {
-        /// The file that says so.
+        /// The status document.
         path: PathBuf,
-        /// The job it holds.
+        /// The job in the document.
         found: String,
-        /// The job that was to run.
+        /// The job of the manifest.
         wanted: String,
     },
-    /// There are attempts but no status document.
+    /// There are attempts, but no status document.
     #[error(
-        "{}: missing, though {} holds attempts: restore it from a copy, or delete {} to start the job anew",
+        "{}: missing, but {} contains attempts: restore it from a backup, or delete {} to restart the job from scratch",
         path.display(), attempts.display(), remove.display()
     )]
     Missing {
         /// The status document.
         path: PathBuf,
-        /// The attempts that it should know of.
+        /// The directory of the attempts.
         attempts: PathBuf,
-        /// What to delete to begin anew.
+        /// The directory to delete for a restart from scratch.
         remove: PathBuf,
     },
     /// No job was run here.
@@ -86,23 +86,23 @@ pub enum StateError {
 }
 
 impl StateError {
-    /// Wraps an I/O error with the path it is about.
+    /// Adds the path to an I/O error.
     pub fn unusable(path: &Path) -> impl FnOnce(io::Error) -> Self + '_ {
         |source| Self::Unusable { path: path.to_owned(), source }
     }
 }
 
-/// What to do about an I/O error in a state directory.
+/// The remedy for an I/O error in a state directory.
 fn remedy(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
-            "make it writable for you, or choose another directory with --state DIR"
+            "make it writable, or choose another directory with --state DIR"
         }
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            "free some space and run again: nothing that was finished is lost"
+            "free some space and repeat the command: all finished work is saved"
         }
         io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => {
-            "a file is in the way: move it, or choose another directory with --state DIR"
+            "a file has the name of a directory: move it, or choose another directory with --state DIR"
         }
         _ => "check the disk, or choose another directory with --state DIR",
     }

@@ -1,4 +1,4 @@
-//! `events.jsonl`: what happened, for people. Decisions never read it.
+//! `events.jsonl`: the event log for users. Decisions do not depend on it.
 
 use super::{StateDir, StateError};
 use jiff::Timestamp;
@@ -8,7 +8,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::PathBuf;
 
-/// `event`, told at `time`.
+/// The record of `event`, emitted at `time`.
 pub fn record(event: Event, time: Timestamp) -> EventRecord {
     let Event { kind, reason, message, phase } = event;
     EventRecord { time, warning: kind == EventKind::Warning, reason, message, phase }
@@ -22,7 +22,10 @@ pub struct EventLog {
 }
 
 impl EventLog {
-    /// Opens the log of `state`. A last line that a crash tore is closed, so that the next one stands alone.
+    /// Opens the log of `state`. An incomplete last line, left by a crash, is terminated.
+    ///
+    /// # Errors
+    /// [`StateError::Unusable`] when the file cannot be opened.
     pub fn open(state: &StateDir) -> Result<Self, StateError> {
         let path = state.events();
         let unusable = StateError::unusable(&path);
@@ -43,6 +46,9 @@ impl EventLog {
     }
 
     /// Appends one event.
+    ///
+    /// # Errors
+    /// [`StateError::Unusable`] when the file cannot be written.
     pub fn append(&mut self, event: &EventRecord) -> Result<(), StateError> {
         let mut line = serde_json::to_vec(event).unwrap_or_default();
         line.push(b'\n');
@@ -50,7 +56,7 @@ impl EventLog {
     }
 }
 
-/// The events of `state`, oldest first; lines that a crash tore are passed over.
+/// The events of `state`, oldest first; incomplete lines are skipped.
 pub fn read(state: &StateDir) -> Vec<EventRecord> {
     let bytes = fs::read(state.events()).unwrap_or_default();
     bytes.split(|&byte| byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect()

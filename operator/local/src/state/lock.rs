@@ -6,13 +6,16 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Write};
 use std::path::Path;
 
-/// The lock on a state directory, held until dropped. The system releases it when the process dies, however it dies.
+/// The lock on a state directory, released on drop. The kernel releases it when the process ends for any reason.
 #[derive(Debug)]
 pub struct Lock {
     _file: File,
 }
 
-/// Takes the lock file at `path` or says who holds it.
+/// Acquires the lock file at `path`.
+///
+/// # Errors
+/// [`StateError::Locked`], which identifies the holder, or [`StateError::Unusable`].
 pub(super) fn take(path: &Path) -> Result<Lock, StateError> {
     let mut file = OpenOptions::new()
         .create(true)
@@ -44,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_second_is_told_who_was_first() {
+    fn a_second_lock_fails_and_identifies_the_holder() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("pawl.lock");
         let first = take(&path).unwrap();

@@ -1,7 +1,7 @@
 //! Shell completion: the output of `kubectl_complete-pawl`, and names read from the cluster.
 
 use super::session::Session;
-use crate::args::kubectl::{Cluster, Plugin};
+use crate::args::kubectl::{ClusterArgs, Plugin};
 use crate::commands::print;
 use clap::{CommandFactory, Parser};
 use clap_complete::engine::CompletionCandidate;
@@ -104,12 +104,12 @@ fn matching(typed: &OsStr, names: Vec<String>) -> Vec<CompletionCandidate> {
 }
 
 /// The cluster options among the words so far; everything else is ignored.
-fn named_cluster() -> Cluster {
+fn named_cluster() -> ClusterArgs {
     #[derive(Parser)]
     #[command(ignore_errors = true, disable_help_flag = true)]
     struct Words {
         #[command(flatten)]
-        cluster: Cluster,
+        cluster: ClusterArgs,
         #[arg(trailing_var_arg = false)]
         rest: Vec<String>,
     }

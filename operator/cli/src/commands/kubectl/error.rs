@@ -46,7 +46,7 @@ pub enum ClusterError {
     },
     /// The user lacks permission.
     #[error(
-        "you may not {verb} {resource} in namespace {namespace:?}: ask for a Role with the verb {verb:?} on {resource}\n  the API server says: {message}"
+        "you are not allowed to {verb} {resource} in namespace {namespace:?}: a Role with the verb {verb:?} on {resource} is required\n  response of the API server: {message}"
     )]
     Forbidden {
         /// Attempted verb.

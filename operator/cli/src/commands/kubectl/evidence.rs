@@ -14,8 +14,8 @@ pub async fn gather(session: &Session, name: &str) -> Result<Evidence, ClusterEr
     let status = job.status.take().unwrap_or_default();
     let events: Api<Event> = Api::namespaced(session.client.clone(), &session.namespace);
     let about = ListParams::default().fields(&format!("involvedObject.kind=TrainingJob,involvedObject.name={name}"));
-    let told = match session.ask(session.request("list", "events"), events.list(&about)).await {
-        Ok(told) => told.items,
+    let events_of_name = match session.ask(session.request("list", "events"), events.list(&about)).await {
+        Ok(list) => list.items,
         Err(error @ ClusterError::Forbidden { .. }) => {
             eprintln!("note: the page has no events: {error}");
             Vec::new()
@@ -25,7 +25,7 @@ pub async fn gather(session: &Session, name: &str) -> Result<Evidence, ClusterEr
     let uid = job.metadata.uid.as_deref();
     // An earlier job of the same name has events too, until they expire.
     let mut records: Vec<EventRecord> =
-        told.iter().filter(|event| event.involved_object.uid.as_deref() == uid).filter_map(record).collect();
+        events_of_name.iter().filter(|event| event.involved_object.uid.as_deref() == uid).filter_map(record).collect();
     records.sort_by_key(|record| record.time);
     Ok(Evidence::new(job, status, records, Vec::new()))
 }

@@ -22,7 +22,7 @@ const INDEX: &str = "batch.kubernetes.io/job-completion-index";
 
 /// Selection of the log.
 #[derive(Clone, Debug, Default)]
-pub struct Wanted {
+pub struct LogSelection {
     /// Follow the log.
     pub follow: bool,
     /// Only the last n lines.
@@ -41,38 +41,38 @@ struct Choice<'a> {
 }
 
 /// Prints the log of the pod in which a rank failed first, or of rank 0 of the newest attempt.
-pub async fn logs(session: &Session, name: &str, wanted: &Wanted) -> Result<ExitCode, ClusterError> {
+pub async fn logs(session: &Session, name: &str, selection: &LogSelection) -> Result<ExitCode, ClusterError> {
     let pods: Api<Pod> = Api::namespaced(session.client.clone(), &session.namespace);
     let of_job = ListParams::default().labels(&format!("pawl.dev/job={name}"));
-    let place = match wanted.rank {
+    let place = match selection.rank {
         Some(rank) => Some((rank, rank / session.job(name).await?.spec.trainer.ranks_per_replica())),
         None => None,
     };
     let found = session.ask(session.request("list", PODS), pods.list(&of_job)).await?;
     let Some(Choice { pod, why, rank }) = choose(&found.items, place) else {
-        return Err(no_pod(session, name, wanted.rank).await?);
+        return Err(no_pod(session, name, selection.rank).await?);
     };
     let pod_name = pod.metadata.name.clone().unwrap_or_default();
     eprintln!("{pod_name}: {why}");
-    if wanted.follow && !begun(pod) {
-        wait_until_begun(session, &pods, &pod_name).await?;
+    if selection.follow && !has_started(pod) {
+        wait_until_started(session, &pods, &pod_name).await?;
     }
     // The API server applies its tail limit before the lines of other ranks are filtered out.
-    let cut_here = rank.is_some() && !wanted.follow;
+    let cut_here = rank.is_some() && !selection.follow;
     let parameters = LogParams {
         container: Some(CONTAINER.to_owned()),
-        follow: wanted.follow,
-        tail_lines: wanted.tail.filter(|_| !cut_here).map(i64::from),
+        follow: selection.follow,
+        tail_lines: selection.tail.filter(|_| !cut_here).map(i64::from),
         ..LogParams::default()
     };
     let stream = session.ask(session.request("get", LOG), pods.log_stream(&pod_name, &parameters)).await?;
     pin_mut!(stream);
     let wants = |line: &str| rank.is_none_or(|rank| of_rank(line, rank));
-    if !wanted.follow {
+    if !selection.follow {
         let mut text = String::new();
         stream.read_to_string(&mut text).await.map_err(|source| broken(&pod_name, &source))?;
         let lines: Vec<&str> = text.lines().filter(|line| wants(line)).collect();
-        let skipped = wanted.tail.map_or(0, |tail| lines.len().saturating_sub(tail as usize));
+        let skipped = selection.tail.map_or(0, |tail| lines.len().saturating_sub(tail as usize));
         return Ok(print(&lines[skipped..].iter().map(|line| format!("{line}\n")).collect::<String>()));
     }
     let mut lines = stream.lines();
@@ -116,25 +116,25 @@ async fn no_pod(session: &Session, name: &str, rank: Option<u32>) -> Result<Clus
         _ => String::new(),
     };
     Ok(ClusterError::Nothing(format!(
-        "TrainingJob {name:?} has no pods now (stage {:?}){why}\n  see `kubectl pawl status {name}`",
+        "TrainingJob {name:?} has no pods now (stage {}){why}\n  see `kubectl pawl status {name}`",
         status.stage
     )))
 }
 
 /// Whether the pod has a log.
-fn begun(pod: &Pod) -> bool {
+fn has_started(pod: &Pod) -> bool {
     let statuses = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
     let state = statuses.filter(|status| status.name == CONTAINER).find_map(|status| status.state.as_ref());
     state.is_some_and(|state| state.running.is_some() || state.terminated.is_some())
 }
 
-async fn wait_until_begun(session: &Session, pods: &Api<Pod>, name: &str) -> Result<(), ClusterError> {
+async fn wait_until_started(session: &Session, pods: &Api<Pod>, name: &str) -> Result<(), ClusterError> {
     eprintln!("{name}: not started yet; waiting");
     let changes = watch_object(pods.clone(), name).default_backoff();
     pin_mut!(changes);
     while let Some(change) = changes.next().await {
         match change {
-            Ok(Some(pod)) if begun(&pod) => return Ok(()),
+            Ok(Some(pod)) if has_started(&pod) => return Ok(()),
             Ok(Some(_)) => {}
             Ok(None) => return Err(ClusterError::Nothing(format!("pod {name} was deleted before it started"))),
             Err(error) => {
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_attempt_speaks_and_in_it_rank_0() {
+    fn the_log_of_rank_0_of_the_newest_attempt_is_chosen() {
         let pods = [pod(9, 0, Some((10, 1))), pod(10, 1, None), pod(10, 0, None)];
         let (name, why, rank) = chosen(&pods, None).unwrap();
         assert_eq!((name.as_str(), why.as_str(), rank), ("toy-10-0-x", "attempt toy-10, rank 0", Some(0)));
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pod_that_failed_first_speaks_not_those_that_lost_it() {
+    fn the_pod_that_failed_first_is_chosen_not_those_that_lost_their_peer() {
         // Pod 0 noticed that its peer was lost, and its clock is behind.
         let pods = [pod(3, 0, Some((40, 1))), pod(3, 1, Some((40, 9))), pod(3, 2, Some((10, 5)))];
         let (name, why, rank) = chosen(&pods, None).unwrap();

@@ -14,7 +14,7 @@ mod suspend;
 mod watch;
 
 use super::print;
-use crate::args::kubectl::{Arguments, Command, Plugin};
+use crate::args::kubectl::{KubectlArgs, KubectlCommand, Plugin};
 use crate::exit;
 use clap::{CommandFactory, Parser};
 use error::ClusterError;
@@ -27,7 +27,7 @@ pub fn plugin() -> ExitCode {
 }
 
 /// Runs the command.
-pub fn kubectl(arguments: Arguments) -> ExitCode {
+pub fn kubectl(arguments: KubectlArgs) -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return exit::with_error(exit::FAILED, &error),
@@ -38,21 +38,25 @@ pub fn kubectl(arguments: Arguments) -> ExitCode {
     done.unwrap_or_else(|error| exit::with_error(error.code(), &error))
 }
 
-async fn dispatch(Arguments { cluster, command }: Arguments) -> Result<ExitCode, ClusterError> {
+async fn dispatch(KubectlArgs { cluster, command }: KubectlArgs) -> Result<ExitCode, ClusterError> {
     let session = || Session::open(&cluster);
     match command {
-        Command::Status { job, watch: true, output } => watch::watch(&session().await?, &job.name, output).await,
-        Command::Status { job, watch: false, output } => status::status(&session().await?, &job.name, output).await,
-        Command::Report { job, out } => report::report(&session().await?, &job.name, out.as_deref()).await,
-        Command::Rollback { job, phases, all } => pin::rollback(&session().await?, &job.name, &phases, all).await,
-        Command::Pin { job, phases, to } => pin::pin(&session().await?, &job.name, &phases, to.pin()).await,
-        Command::Suspend { job } => suspend::suspend(&session().await?, &job.name, true).await,
-        Command::Resume { job } => suspend::suspend(&session().await?, &job.name, false).await,
-        Command::Logs { job, follow, tail, rank } => {
-            logs::logs(&session().await?, &job.name, &logs::Wanted { follow, tail, rank }).await
+        KubectlCommand::Status { job, watch: true, output } => watch::watch(&session().await?, &job.name, output).await,
+        KubectlCommand::Status { job, watch: false, output } => {
+            status::status(&session().await?, &job.name, output).await
         }
-        Command::Preflight { file, output } => preflight::preflight(&cluster, &file, output).await,
-        Command::Completion { shell } => {
+        KubectlCommand::Report { job, out } => report::report(&session().await?, &job.name, out.as_deref()).await,
+        KubectlCommand::Rollback { job, phases, all } => {
+            pin::rollback(&session().await?, &job.name, &phases, all).await
+        }
+        KubectlCommand::Pin { job, phases, to } => pin::pin(&session().await?, &job.name, &phases, to.pin()).await,
+        KubectlCommand::Suspend { job } => suspend::suspend(&session().await?, &job.name, true).await,
+        KubectlCommand::Resume { job } => suspend::suspend(&session().await?, &job.name, false).await,
+        KubectlCommand::Logs { job, follow, tail, rank } => {
+            logs::logs(&session().await?, &job.name, &logs::LogSelection { follow, tail, rank }).await
+        }
+        KubectlCommand::Preflight { file, output } => preflight::preflight(&cluster, &file, output).await,
+        KubectlCommand::Completion { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Plugin::command(), "kubectl-pawl", &mut script);
             Ok(print(&String::from_utf8_lossy(&script)))

@@ -36,11 +36,11 @@ async fn change(
     let patch = serde_json::from_value(Value::Array(operations))
         .map_err(|error| ClusterError::Refused(format!("the change cannot be written as a JSON patch: {error}")))?;
     session.patch(name, &Patch::Json(patch)).await?;
-    let said = match pin {
-        Some(pin) => format!("pinned to {pin:?}"),
+    let change = match pin {
+        Some(pin) => format!("pinned to {pin}"),
         None => "pin removed".to_owned(),
     };
-    let printed = print(&format!("trainingjob.pawl.dev/{name}: {}: {said}\n", phases.join(", ")));
+    let printed = print(&format!("trainingjob.pawl.dev/{name}: {}: {change}\n", phases.join(", ")));
     if pin.is_some() {
         eprintln!("note: set `pin:` in the manifest too, or the next kubectl apply of it removes this pin");
     }
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_phase_is_told_with_the_known_ones() {
+    fn an_unknown_phase_is_an_error_that_lists_the_known_ones() {
         let error = operations(&job(), &names(&["compil"]), None).unwrap_err().to_string();
         assert!(error.contains("\"compil\"") && error.ends_with("available: compile"), "{error}");
         let error = operations(&job(), &names(&["zzz"]), None).unwrap_err().to_string();

@@ -1,10 +1,10 @@
 //! `kubectl pawl preflight`: checks whether a manifest can run, without running it.
 
 use super::error::ClusterError;
-use super::schedulable::{self, Finding, Result as Found};
+use super::schedulable::{self, CheckResult, Finding};
 use super::session::{JOBS, MANAGER, Session};
 use crate::args::Output;
-use crate::args::kubectl::Cluster;
+use crate::args::kubectl::ClusterArgs;
 use crate::commands::{document, print, source};
 use crate::exit;
 use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, ResourceQuota};
@@ -25,11 +25,11 @@ struct Preflight<'a> {
 }
 
 /// Checks the manifest, sends it to the API server as a dry run, and checks capacity and quotas.
-pub async fn preflight(cluster: &Cluster, file: &Path, output: Output) -> Result<ExitCode, ClusterError> {
+pub async fn preflight(cluster: &ClusterArgs, file: &Path, output: Output) -> Result<ExitCode, ClusterError> {
     // Errors of the manifest itself are reported before connecting to a cluster.
     let job = match source::load(file) {
         Ok(job) => job,
-        Err(error) => return Ok(source::refuse(&error)),
+        Err(error) => return Ok(source::reject(&error)),
     };
     let mut session = Session::open(cluster).await?;
     if let Some(namespace) = job.metadata.namespace.clone() {
@@ -45,7 +45,7 @@ pub async fn preflight(cluster: &Cluster, file: &Path, output: Output) -> Result
     findings.push(nodes(&session, &job).await?);
     findings.extend(quotas(&session, &job).await?);
     findings.extend(claim(&session, &job).await?);
-    let runs = findings.iter().all(|finding| finding.result != Found::Bad);
+    let runs = findings.iter().all(|finding| finding.result != CheckResult::Bad);
     let name = job.metadata.name.as_deref().unwrap_or_default();
     let whole = Preflight { namespace: &session.namespace, job: name, runs, findings: &findings };
     let printed = print(&match output {
@@ -58,9 +58,9 @@ pub async fn preflight(cluster: &Cluster, file: &Path, output: Output) -> Result
 
 fn line(finding: &Finding) -> String {
     let mark = match finding.result {
-        Found::Good => "✓",
-        Found::Unknown => "?",
-        Found::Bad => "✗",
+        CheckResult::Good => "✓",
+        CheckResult::Unknown => "?",
+        CheckResult::Bad => "✗",
     };
     format!("{mark} {}\n", finding.message)
 }
@@ -69,7 +69,7 @@ fn line(finding: &Finding) -> String {
 fn unseen(what: &str, error: ClusterError) -> Result<Finding, ClusterError> {
     match error {
         ClusterError::Forbidden { verb, resource, .. } => {
-            Ok(Finding::unknown(format!("{what}: not checked, you may not {verb} {resource}")))
+            Ok(Finding::unknown(format!("{what}: not checked, you are not allowed to {verb} {resource}")))
         }
         other => Err(other),
     }

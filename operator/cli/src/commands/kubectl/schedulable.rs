@@ -10,14 +10,14 @@ use serde::Serialize;
 #[serde(rename_all = "camelCase")]
 pub struct Finding {
     /// The result.
-    pub result: Result,
+    pub result: CheckResult,
     /// The finding, and the remedy.
     pub message: String,
 }
 
 /// Result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub enum Result {
+pub enum CheckResult {
     /// Passed.
     Good,
     /// Could not be checked.
@@ -29,17 +29,17 @@ pub enum Result {
 impl Finding {
     /// A check that passed.
     pub fn good(message: impl Into<String>) -> Self {
-        Self { result: Result::Good, message: message.into() }
+        Self { result: CheckResult::Good, message: message.into() }
     }
 
     /// Could not be checked.
     pub fn unknown(message: impl Into<String>) -> Self {
-        Self { result: Result::Unknown, message: message.into() }
+        Self { result: CheckResult::Unknown, message: message.into() }
     }
 
     /// The job cannot run.
     pub fn bad(message: impl Into<String>) -> Self {
-        Self { result: Result::Bad, message: message.into() }
+        Self { result: CheckResult::Bad, message: message.into() }
     }
 }
 
@@ -181,13 +181,13 @@ mod tests {
     fn gangs_are_counted_in_whole_pods() {
         let two_of_four = job(json!({"replicas": 2, "gpusPerReplica": 4}));
         let with = |gpus: &[&str]| gpus.iter().map(|gpus| node(gpus, json!({}))).collect::<Vec<_>>();
-        assert_eq!(nodes(&two_of_four, &with(&["8"])).result, Result::Good);
-        assert_eq!(nodes(&two_of_four, &with(&["4", "4"])).result, Result::Good);
+        assert_eq!(nodes(&two_of_four, &with(&["8"])).result, CheckResult::Good);
+        assert_eq!(nodes(&two_of_four, &with(&["4", "4"])).result, CheckResult::Good);
         // Seven devices, but room for one whole pod.
-        assert_eq!(nodes(&two_of_four, &with(&["4", "3"])).result, Result::Bad);
+        assert_eq!(nodes(&two_of_four, &with(&["4", "3"])).result, CheckResult::Bad);
         let none = nodes(&two_of_four, &with(&["0", "0"]));
-        assert!(none.result == Result::Bad && none.message.contains("device plugin"), "{none:?}");
-        assert_eq!(nodes(&job(json!({"gpusPerReplica": 0})), &with(&["0"])).result, Result::Good);
+        assert!(none.result == CheckResult::Bad && none.message.contains("device plugin"), "{none:?}");
+        assert_eq!(nodes(&job(json!({"gpusPerReplica": 0})), &with(&["0"])).result, CheckResult::Good);
     }
 
     #[test]
@@ -195,21 +195,21 @@ mod tests {
         let one = |template: Value| job(json!({"gpusPerReplica": 1, "podTemplate": template}));
         let taint = |effect: &str| json!({"taints": [{"key": "team", "value": "x", "effect": effect}]});
         let cases = [
-            (one(json!({})), json!({}), Result::Good),
-            (one(json!({})), json!({"unschedulable": true}), Result::Bad),
-            (one(json!({"nodeSelector": {"zone": "a"}})), json!({}), Result::Good),
-            (one(json!({"nodeSelector": {"zone": "b"}})), json!({}), Result::Bad),
-            (one(json!({})), taint("NoSchedule"), Result::Bad),
-            (one(json!({})), taint("PreferNoSchedule"), Result::Good),
-            (one(json!({"tolerations": [{"key": "team", "value": "x"}]})), taint("NoSchedule"), Result::Good),
-            (one(json!({"tolerations": [{"key": "team", "value": "y"}]})), taint("NoSchedule"), Result::Bad),
-            (one(json!({"tolerations": [{"operator": "Exists"}]})), taint("NoExecute"), Result::Good),
+            (one(json!({})), json!({}), CheckResult::Good),
+            (one(json!({})), json!({"unschedulable": true}), CheckResult::Bad),
+            (one(json!({"nodeSelector": {"zone": "a"}})), json!({}), CheckResult::Good),
+            (one(json!({"nodeSelector": {"zone": "b"}})), json!({}), CheckResult::Bad),
+            (one(json!({})), taint("NoSchedule"), CheckResult::Bad),
+            (one(json!({})), taint("PreferNoSchedule"), CheckResult::Good),
+            (one(json!({"tolerations": [{"key": "team", "value": "x"}]})), taint("NoSchedule"), CheckResult::Good),
+            (one(json!({"tolerations": [{"key": "team", "value": "y"}]})), taint("NoSchedule"), CheckResult::Bad),
+            (one(json!({"tolerations": [{"operator": "Exists"}]})), taint("NoExecute"), CheckResult::Good),
             (
                 one(json!({"tolerations": [{"key": "team", "operator": "Exists", "effect": "NoSchedule"}]})),
                 taint("NoExecute"),
-                Result::Bad,
+                CheckResult::Bad,
             ),
-            (one(json!({})), json!({"taints": [{"key": "nvidia.com/gpu", "effect": "NoSchedule"}]}), Result::Good),
+            (one(json!({})), json!({"taints": [{"key": "nvidia.com/gpu", "effect": "NoSchedule"}]}), CheckResult::Good),
         ];
         for (job, spec, expected) in cases {
             let found = nodes(&job, &[node("4", spec.clone())]);

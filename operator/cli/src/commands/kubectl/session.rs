@@ -1,7 +1,7 @@
 //! Connection to the cluster that the command line selects.
 
 use super::error::{ClusterError, Request};
-use crate::args::kubectl::Cluster;
+use crate::args::kubectl::ClusterArgs;
 use kube::api::{Api, ListParams, Patch, PatchParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
@@ -32,7 +32,7 @@ impl Session {
     ///
     /// # Errors
     /// [`ClusterError::Configuration`].
-    pub async fn open(cluster: &Cluster) -> Result<Self, ClusterError> {
+    pub async fn open(cluster: &ClusterArgs) -> Result<Self, ClusterError> {
         let configuration = |error: &dyn std::fmt::Display| ClusterError::Configuration(error.to_string());
         let options = KubeConfigOptions { context: cluster.context.clone(), ..KubeConfigOptions::default() };
         let config = match (&cluster.kubeconfig, &cluster.context) {

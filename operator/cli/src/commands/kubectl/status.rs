@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_that_is_behind_or_missing_says_so() {
+    fn an_outdated_or_missing_status_is_noted() {
         assert_eq!(note(&job(2, Some(2))), None);
         assert!(
             note(&job(3, Some(2))).is_some_and(|note| note.contains("generation 2") && note.contains("generation 3"))

@@ -24,7 +24,7 @@ pub async fn watch(session: &Session, name: &str, output: Output) -> Result<Exit
     let changes = watch_object(session.jobs(), name).backoff(Waits::default());
     pin_mut!(changes);
     loop {
-        if let Some(code) = at_rest(&job) {
+        if let Some(code) = exit_code(&job) {
             view.end(session, &job);
             return Ok(ExitCode::from(code));
         }
@@ -63,7 +63,7 @@ fn refused(session: &Session, error: watcher::Error) -> Result<(), ClusterError>
 }
 
 /// The exit code of a job that has completed, failed or been suspended with the newest spec; else `None`.
-fn at_rest(job: &TrainingJob) -> Option<u8> {
+fn exit_code(job: &TrainingJob) -> Option<u8> {
     let status = job.status.as_ref()?;
     if status.observed_generation < job.metadata.generation {
         return None;
@@ -86,14 +86,14 @@ struct View {
     live: bool,
     /// Number of lines on the terminal that the next update replaces.
     drawn: usize,
-    told: String,
+    printed: String,
 }
 
 impl View {
     fn new(output: Output) -> Self {
         let term = Term::stdout();
         let live = output == Output::Table && term.features().is_attended();
-        Self { term, output, live, drawn: 0, told: String::new() }
+        Self { term, output, live, drawn: 0, printed: String::new() }
     }
 
     fn show(&mut self, session: &Session, job: &TrainingJob) {
@@ -101,8 +101,8 @@ impl View {
             (Output::Table, true) => {
                 self.redraw(&format!("{}\n{}\n", status::text(session, job, self.output), line(job)))
             }
-            (Output::Table, false) => self.tell(&line(job)),
-            (Output::Json | Output::Yaml, _) => self.tell(status::text(session, job, self.output).trim_end()),
+            (Output::Table, false) => self.print_change(&line(job)),
+            (Output::Json | Output::Yaml, _) => self.print_change(status::text(session, job, self.output).trim_end()),
         }
     }
 
@@ -111,7 +111,7 @@ impl View {
         let table = status::text(session, job, self.output);
         match (self.output, self.live) {
             (Output::Table, true) => self.redraw(&table),
-            (Output::Table, false) => self.tell(&format!("\n{}", table.trim_end())),
+            (Output::Table, false) => self.print_change(&format!("\n{}", table.trim_end())),
             (Output::Json | Output::Yaml, _) => {}
         }
     }
@@ -127,15 +127,15 @@ impl View {
     }
 
     /// Prints `text` unless it equals the last output. YAML documents are separated by `---`; JSON documents need no separator.
-    fn tell(&mut self, text: &str) {
-        if self.told == text {
+    fn print_change(&mut self, text: &str) {
+        if self.printed == text {
             return;
         }
-        if self.output == Output::Yaml && !self.told.is_empty() {
+        if self.output == Output::Yaml && !self.printed.is_empty() {
             let _ = self.term.write_line("---");
         }
         let _ = self.term.write_line(text);
-        text.clone_into(&mut self.told);
+        text.clone_into(&mut self.printed);
     }
 }
 
@@ -178,12 +178,12 @@ mod tests {
     }
 
     #[test]
-    fn rest_is_what_the_newest_spec_came_to() {
-        assert_eq!(at_rest(&job("Complete", 2, false)), Some(0));
-        assert_eq!(at_rest(&job("Complete", 2, true)), Some(3));
-        assert_eq!(at_rest(&job("Failed", 2, false)), Some(1));
-        assert_eq!(at_rest(&job("Suspended", 2, false)), Some(3));
-        assert_eq!(at_rest(&job("Training", 2, false)), None);
-        assert_eq!(at_rest(&job("Complete", 1, false)), None, "an older spec was complete");
+    fn the_exit_code_is_of_the_newest_spec() {
+        assert_eq!(exit_code(&job("Complete", 2, false)), Some(0));
+        assert_eq!(exit_code(&job("Complete", 2, true)), Some(3));
+        assert_eq!(exit_code(&job("Failed", 2, false)), Some(1));
+        assert_eq!(exit_code(&job("Suspended", 2, false)), Some(3));
+        assert_eq!(exit_code(&job("Training", 2, false)), None);
+        assert_eq!(exit_code(&job("Complete", 1, false)), None, "an older spec was complete");
     }
 }

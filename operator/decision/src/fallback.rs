@@ -1,33 +1,33 @@
-//! A phase's ladder: rungs are tried in order, each at most once; a rung replaces the one before.
+//! Fallbacks of a phase, in the status called rungs: tried in order, each at most once; each replaces the previous one.
 
 use crate::comparison::Comparison;
 use crate::draft::{Draft, bounded};
-use crate::launch::Target;
+use crate::launch::EvidenceTarget;
 use crate::reason::Reason;
 use crate::revert::{Blame, suspects};
 use pawl_api::spec::{Phase, Trigger};
 use pawl_api::status::PhaseState;
 use pawl_contract::measured::Measured;
 
-/// Rungs taken by the phase of a comparison.
+/// Fallback in effect of the phase of a comparison, from 1; 0: none.
 pub(crate) fn rung(comparison: &Comparison<'_>) -> u32 {
     match comparison.target {
-        Target::Phase(index) => comparison.draft.status.phases.get(index).map_or(0, |phase| phase.rung),
-        Target::PreflightBaseline
-        | Target::PreflightPhase { .. }
-        | Target::Baseline
-        | Target::Bundle
-        | Target::Train => 0,
+        EvidenceTarget::Phase(index) => comparison.draft.status.phases.get(index).map_or(0, |phase| phase.rung),
+        EvidenceTarget::PreflightBaseline
+        | EvidenceTarget::PreflightPhase { .. }
+        | EvidenceTarget::Baseline
+        | EvidenceTarget::Bundle
+        | EvidenceTarget::Train => 0,
     }
 }
 
-/// The next rung after `rung` that answers `trigger`.
+/// The next fallback after `rung` for `trigger`.
 fn next(phase: &Phase, rung: u32, trigger: Trigger) -> Option<u32> {
     let mut rungs = phase.fallbacks.iter().enumerate().skip(rung as usize);
     rungs.find(|(_, fallback)| fallback.when.contains(&trigger)).map(|(index, _)| index as u32 + 1)
 }
 
-/// Takes the next rung that answers `trigger` and judges the phase anew with it; `false` when there is none.
+/// Selects the next fallback for `trigger` and evaluates the phase again with it; `false` when there is none.
 pub(crate) fn take(draft: &mut Draft<'_>, index: usize, trigger: Trigger, reason: Reason, message: &str) -> bool {
     let spec = &draft.spec.phases[index];
     let phase = &mut draft.status.phases[index];
@@ -37,14 +37,14 @@ pub(crate) fn take(draft: &mut Draft<'_>, index: usize, trigger: Trigger, reason
     phase.speedup = None;
     phase.quality = None;
     phase.measured = Measured::default();
-    let message = format!("{message}; rung {rung} of {} is tried", spec.fallbacks.len());
+    let message = format!("{message}; trying fallback {rung} of {}", spec.fallbacks.len());
     draft.phase_to(index, PhaseState::Retrying, reason, &message);
     true
 }
 
-/// Takes the next rung that answers a failure of the training, of the phase that explains it best and has one: training
-/// resumes with that rung. It was preflighted, and is not measured first: the guard watches it. `false` when no accepted
-/// phase has such a rung.
+/// Selects the next fallback for a failure of the training, of the most likely responsible phase that has one: training
+/// resumes with it. Its settings passed the preflight but are not measured first; the guard monitors the training. `false`
+/// when no accepted phase has such a fallback.
 pub(crate) fn take_in_training(
     draft: &mut Draft<'_>,
     blame: Blame,
@@ -59,7 +59,7 @@ pub(crate) fn take_in_training(
     let Some((index, rung)) = suspects(draft, blame).into_iter().find_map(answer) else { return false };
     let count = draft.spec.phases[index].fallbacks.len();
     let phase = &mut draft.status.phases[index];
-    let message = format!("{message}; training resumes with rung {rung} of {count}, which was not measured");
+    let message = format!("{message}; training resumes with fallback {rung} of {count}, which was not measured");
     phase.training_rung = Some(rung);
     phase.reason = reason.to_string();
     phase.message = bounded(&message);
