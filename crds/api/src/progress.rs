@@ -1,6 +1,6 @@
 //! Separates the progress of a training, which changes with every step, from the changes that must be written at once.
 
-use crate::status::{TrainingJobStatus, TrainingStatus};
+use crate::status::{CheckpointStatus, TrainingJobStatus, TrainingStatus};
 use pawl_contract::measured::Measured;
 
 impl TrainingJobStatus {
@@ -42,6 +42,7 @@ fn clear_progress(training: &mut TrainingStatus) {
         epoch,
         eta,
         goodput,
+        storage: _,
         last_checkpoint,
         // It changes with evaluations, as `validation` does.
         best_checkpoint: _,
@@ -61,7 +62,11 @@ fn clear_progress(training: &mut TrainingStatus) {
     (*items_per_second, *step_seconds, *loss, *wall_seconds) = Default::default();
     (*peak_memory_bytes, *utilization) = Default::default();
     (*loader_wait_share, *collective_wait_share, *offload_share) = Default::default();
-    (*eta, *goodput, *last_checkpoint, *window) = Default::default();
+    (*eta, *goodput, *window) = Default::default();
+    // That there is a first checkpoint at all is news: no later attempt may start from the beginning.
+    if let Some(checkpoint) = last_checkpoint {
+        *checkpoint = CheckpointStatus::default();
+    }
 }
 
 #[cfg(test)]
@@ -77,6 +82,12 @@ mod tests {
         };
         let (before, later) = (status(at(7)), status(at(8)));
         assert_eq!(before.clone().without_progress(), later.without_progress());
+        let saved = |items| {
+            let last_checkpoint = Some(CheckpointStatus { items, ..CheckpointStatus::default() });
+            status(TrainingStatus { last_checkpoint, ..at(7) }).without_progress()
+        };
+        assert_eq!(saved(10), saved(20));
+        assert_ne!(saved(10), status(at(7)).without_progress(), "the first checkpoint");
         let again = status(TrainingStatus { restarts: 1, ..at(7) });
         assert_ne!(before.clone().without_progress(), again.without_progress());
         assert_ne!(before.without_progress(), TrainingJobStatus::default().without_progress(), "training began");

@@ -387,6 +387,9 @@ pub struct TrainingStatus {
     /// Fraction of training GPU time spent on productive steps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub goodput: Option<Decimal>,
+    /// Where the job's checkpoints are; absent when it trains in a local state directory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub storage: Option<String>,
     /// Newest complete checkpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_checkpoint: Option<CheckpointStatus>,
@@ -531,6 +534,9 @@ pub struct AttemptStatus {
     pub launches: Vec<String>,
     /// Launches whose results are in this status.
     pub folded: Vec<String>,
+    /// Newest checkpoint of the training when the attempt was started: it must find one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resumes: Option<CheckpointStatus>,
     /// Reason for stopping it; absent unless it is being stopped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stop: Option<StopCause>,

@@ -19,8 +19,17 @@ pub const TOKEN_FILE: &str = "PAWL_TOKEN_FILE";
 pub const REPORT: &str = "PAWL_REPORT";
 /// Path to which rank 0 writes its `progress.json`, atomically, a few times a second at most.
 pub const PROGRESS: &str = "PAWL_PROGRESS";
-/// URL (or path) of the checkpoint storage.
+/// Namespace of the job; absent without a cluster.
+pub const JOB_NAMESPACE: &str = "PAWL_JOB_NAMESPACE";
+/// Unique identifier of the job: a job that is deleted and created again has another one.
+pub const JOB_UID: &str = "PAWL_JOB_UID";
+/// Generation of the job's spec when the attempt was started.
+pub const JOB_GENERATION: &str = "PAWL_JOB_GENERATION";
+/// URL (or path) of the job's own checkpoint storage: no other job writes there.
 pub const CHECKPOINTS: &str = "PAWL_CHECKPOINTS";
+/// URL (or path) at which the ranks read `checkpoint.resumeFrom` of the plan, where that is not its own `storage`: a claim is
+/// mounted. Absent: `storage`.
+pub const RESUME_FROM: &str = "PAWL_RESUME_FROM";
 /// Directory in which the workload may keep generated data.
 pub const DATA: &str = "PAWL_DATA";
 /// Path to which rank 0 may write metrics in the Prometheus text format, atomically, a few times a second at most. The agent

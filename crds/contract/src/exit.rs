@@ -36,6 +36,8 @@ pub enum Outcome {
     InvalidPlan,
     /// A kernel of these settings does not compile, or no algorithm exists for it (NVRTC, cuBLASLt, cuDNN).
     CompileFailed,
+    /// A checkpoint that must exist is missing or cannot be read: training does not start over in silence.
+    CheckpointUnreadable,
     /// Stopped on request, after a checkpoint.
     Stopped,
     /// Another rank of the gang was lost.
@@ -67,6 +69,7 @@ impl Outcome {
             Self::Unsupported => 20,
             Self::InvalidPlan => 21,
             Self::CompileFailed => 22,
+            Self::CheckpointUnreadable => 23,
             Self::Stopped => 30,
             Self::LostPeer => 40,
             Self::Hang | Self::Failed => 1,
@@ -84,13 +87,15 @@ impl Outcome {
             20 => Self::Unsupported,
             21 => Self::InvalidPlan,
             22 => Self::CompileFailed,
+            23 => Self::CheckpointUnreadable,
             30 => Self::Stopped,
             40 => Self::LostPeer,
             _ => Self::Failed,
         }
     }
 
-    /// Whether the outcome is evidence about the settings. The others are infrastructure failures and are retried.
+    /// Whether the outcome is final for its launch: evidence about the settings, the plan or its checkpoints. The others are
+    /// infrastructure failures and are retried.
     pub const fn is_evidence(self) -> bool {
         match self {
             Self::Done
@@ -101,6 +106,7 @@ impl Outcome {
             | Self::Unsupported
             | Self::InvalidPlan
             | Self::CompileFailed
+            | Self::CheckpointUnreadable
             | Self::Hang => true,
             Self::Stopped | Self::LostPeer | Self::Failed => false,
         }

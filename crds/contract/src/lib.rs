@@ -15,6 +15,7 @@
 
 #![warn(clippy::missing_errors_doc)]
 
+pub mod checkpoint;
 pub mod decimal;
 pub mod env;
 pub mod exit;

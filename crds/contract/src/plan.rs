@@ -18,6 +18,7 @@
 //! # Ok::<(), serde_json::Error>(())
 //! ```
 
+use crate::checkpoint::CheckpointRef;
 use crate::settings::Settings;
 use serde::{Deserialize, Serialize};
 
@@ -146,6 +147,24 @@ pub struct EarlyStopping {
     pub min_delta: f64,
 }
 
+/// A checkpoint of another job from which training starts.
+///
+/// The workload, the names and shapes of its weights, and the frozen arrays (such as statistics of the data) must match.
+/// Settings, seed, number of ranks and data order may differ.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ResumeFrom {
+    /// The other job's checkpoints: `status.training.storage` of that job, or a path. Its newest complete checkpoint is
+    /// used. Training never writes there.
+    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 1024)))]
+    pub storage: String,
+    /// Take only the weights: optimizer state, step and items start anew. Default: false, training continues at the
+    /// checkpoint's step and items, which count towards `items` and `epochs`.
+    #[serde(default)]
+    pub weights_only: bool,
+}
+
 /// When a launch writes checkpoints.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -159,6 +178,13 @@ pub struct CheckpointPolicy {
     /// Maximum number of items of a checkpoint to resume from: later ones are damaged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume_not_after_items: Option<u64>,
+    /// The newest checkpoint that the job is known to have written. A trainer that finds no checkpoint at all although one
+    /// is expected ends with [`crate::exit::Outcome::CheckpointUnreadable`]: the storage was emptied, or is another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected: Option<CheckpointRef>,
+    /// Where a job that has no checkpoint of its own starts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resume_from: Option<ResumeFrom>,
     /// Criterion of the best checkpoint, applied to the evaluation at the same number of items. A trainer keeps it in
     /// addition to the newest `keep`, and reports it as [`crate::report::Report::best_checkpoint`].
     #[serde(default)]

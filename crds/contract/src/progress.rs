@@ -1,32 +1,9 @@
 //! The progress of a running launch: `progress.json` and `GET /progress`.
 
+use crate::checkpoint::CheckpointRef;
 use crate::measured::Validation;
 use crate::plan::LaunchKind;
 use serde::{Deserialize, Serialize};
-
-/// A checkpoint that is complete on storage.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct CheckpointRef {
-    /// Name relative to the checkpoint storage.
-    pub name: String,
-    /// Optimizer steps done.
-    pub step: u64,
-    /// Items seen by the whole gang.
-    pub items: u64,
-}
-
-/// The best checkpoint by [`crate::plan::CheckpointPolicy::best`].
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct BestCheckpoint {
-    /// The checkpoint.
-    pub checkpoint: CheckpointRef,
-    /// Name of the validation metric by which it is the best.
-    pub metric: String,
-    /// Value of that metric at the checkpoint.
-    pub value: f64,
-}
 
 /// A running launch, as of now; rank 0 reports for the gang.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -3,10 +3,10 @@
 mod termination;
 
 use crate::CONTRACT_VERSION;
+use crate::checkpoint::{BestCheckpoint, CheckpointRef};
 use crate::exit::Outcome;
 use crate::measured::Measured;
 use crate::plan::{LaunchKind, LaunchPlan};
-use crate::progress::{BestCheckpoint, CheckpointRef};
 use serde::{Deserialize, Serialize};
 
 pub use termination::{Folded, fold, unfold};

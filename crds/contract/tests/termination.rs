@@ -1,17 +1,19 @@
 //! The termination message: bounded, readable, newest evidence kept.
 
+use pawl_contract::checkpoint::{BestCheckpoint, CheckpointRef};
 use pawl_contract::exit::Outcome;
 use pawl_contract::measured::{Measured, Spread, Validation};
-use pawl_contract::progress::{BestCheckpoint, CheckpointRef};
 use pawl_contract::report::{LaunchResult, MAX_TERMINATION_MESSAGE, fold, unfold};
 use proptest::option::of;
 use proptest::prelude::*;
 
 fn outcome() -> impl Strategy<Value = Outcome> {
     use Outcome::{
-        CompileFailed, Done, Failed, Hang, HostOutOfMemory, LossSpike, LostPeer, NonFinite, OutOfMemory, Stopped,
+        CheckpointUnreadable, CompileFailed, Done, Failed, Hang, HostOutOfMemory, LossSpike, LostPeer, NonFinite,
+        OutOfMemory, Stopped,
     };
     prop::sample::select(vec![
+        CheckpointUnreadable,
         CompileFailed,
         Done,
         Failed,

@@ -50,6 +50,7 @@ fn attempt_status(work: &Work, name: String, plan_hash: String, started: String)
         trial: work.trial.clone(),
         launches: work.launches.iter().map(|launch| launch.plan.launch.clone()).collect(),
         folded: Vec::new(),
+        resumes: None,
         stop: None,
     }
 }
@@ -66,7 +67,11 @@ pub(crate) fn adopt(draft: &mut Draft<'_>, observed: &Observed, next: &Next) -> 
     let started = draft.now.to_string();
     let wanted = match next {
         Next::Run(work) if fingerprint(&draft.attempt_plan(&name, work), 16) == facts.plan_hash => {
-            Some(attempt_status(work, name.clone(), facts.plan_hash.clone(), started.clone()))
+            let resumes = draft.newest_checkpoint();
+            Some(AttemptStatus {
+                resumes,
+                ..attempt_status(work, name.clone(), facts.plan_hash.clone(), started.clone())
+            })
         }
         Next::Run(_) | Next::Drain | Next::Idle(_) => None,
     };
@@ -268,7 +273,9 @@ fn start(draft: &mut Draft<'_>, work: &Work) -> Option<Action> {
         draft.status.attempt.as_ref().is_some_and(|attempt| attempt.plan_hash == plan_hash && attempt.stop.is_none());
     if !known {
         draft.status.attempts = number;
-        draft.status.attempt = Some(attempt_status(work, name.clone(), plan_hash.clone(), draft.now.to_string()));
+        let resumes = draft.resumes(&name);
+        let new = attempt_status(work, name.clone(), plan_hash.clone(), draft.now.to_string());
+        draft.status.attempt = Some(AttemptStatus { resumes, ..new });
         let about = work.phase.as_deref().map(|phase| format!(" for phase {phase}")).unwrap_or_default();
         let message = format!("{name}: {}{about}, {} launches", work.purpose, work.launches.len());
         draft.normal(Reason::AttemptStarted, message, work.phase.as_deref());

@@ -8,9 +8,10 @@ use crate::draft::Draft;
 use crate::fingerprint::fingerprint;
 use crate::gates::sequential::looks;
 use pawl_api::spec::{self, Analysis, Train, TrainingJobSpec};
-use pawl_api::status::{Arm, Purpose};
+use pawl_api::status::{Arm, CheckpointStatus, Purpose};
 use pawl_api::title::Title;
 use pawl_contract::CONTRACT_VERSION;
+use pawl_contract::checkpoint::CheckpointRef;
 use pawl_contract::plan::{
     AttemptPlan, Budget, Criterion, EarlyStopping, GangSize, LaunchKind, LaunchPlan, WorkloadPlan,
 };
@@ -208,12 +209,38 @@ impl Draft<'_> {
         }
     }
 
+    /// The newest checkpoint that the status names.
+    pub fn newest_checkpoint(&self) -> Option<CheckpointStatus> {
+        self.status.training.as_ref()?.last_checkpoint.clone()
+    }
+
+    /// The newest checkpoint at the start of an attempt: what was known then if it is under way, else what is known now.
+    pub fn resumes(&self, attempt: &str) -> Option<CheckpointStatus> {
+        match &self.status.attempt {
+            Some(under_way) if under_way.name == attempt => under_way.resumes.clone(),
+            _ => self.newest_checkpoint(),
+        }
+    }
+
     /// The plan of an attempt.
     pub fn attempt_plan(&self, attempt: &str, work: &Work) -> AttemptPlan {
         let gang = gang(self.spec, work.purpose);
         let command = self.spec.workload.command.iter().chain(&self.spec.workload.args).cloned().collect();
-        let launches =
-            work.launches.iter().map(|launch| LaunchPlan { attempt: attempt.to_owned(), ..launch.plan.clone() });
+        let expected = self.resumes(attempt).map(|newest| CheckpointRef {
+            name: newest.name,
+            step: newest.step,
+            items: newest.items,
+        });
+        let launches = work.launches.iter().map(|launch| {
+            let mut plan = LaunchPlan { attempt: attempt.to_owned(), ..launch.plan.clone() };
+            if let Some(policy) = &mut plan.checkpoint {
+                // What is after the last good position will be discarded.
+                let good =
+                    |newest: &CheckpointRef| policy.resume_not_after_items.is_none_or(|limit| newest.items <= limit);
+                policy.expected = expected.clone().filter(good);
+            }
+            plan
+        });
         AttemptPlan {
             contract: CONTRACT_VERSION,
             job: self.name().to_owned(),

@@ -60,6 +60,7 @@
 pub mod action;
 pub mod observed;
 pub mod protocol;
+pub mod storage;
 
 mod aggregate;
 mod attempt;

@@ -12,11 +12,11 @@ use crate::trial::Trial;
 use crate::{cost, fallback, launch};
 use pawl_api::spec::{Scope, Trigger};
 use pawl_api::status::{Arm, BestCheckpointStatus, CheckpointStatus, LaunchStatus, Purpose, TrainingStatus};
+use pawl_contract::checkpoint::{BestCheckpoint, CheckpointRef};
 use pawl_contract::decimal::Decimal;
 use pawl_contract::exit::Outcome;
 use pawl_contract::measured::Measured;
 use pawl_contract::plan::{CheckpointPolicy, Criterion, LaunchKind};
-use pawl_contract::progress::{BestCheckpoint, CheckpointRef};
 use pawl_contract::report::LaunchResult;
 use pawl_contract::settings::Settings;
 use serde_json::json;
@@ -48,6 +48,7 @@ pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
         let expected = expected_items_per_second(draft, &settings);
         let training = draft.status.training.get_or_insert_with(TrainingStatus::default);
         training.revision = revision;
+        training.storage = crate::storage::location(draft.job);
         training.promised_items_per_second = expected.and_then(Decimal::from_f64);
         training.slow_windows = 0;
         training.degraded.clear();
@@ -64,6 +65,8 @@ fn work(draft: &Draft<'_>, settings: &Settings) -> Work {
         keep: checkpoint.keep,
         resume: true,
         best: best(draft),
+        expected: None,
+        resume_from: draft.spec.train.resume_from.clone(),
         resume_not_after_items: draft.status.training.as_ref().and_then(|training| training.resume_not_after_items),
     });
     Work {
@@ -131,6 +134,7 @@ pub(crate) fn record(draft: &mut Draft<'_>, result: &LaunchResult) {
         | Outcome::HostOutOfMemory
         | Outcome::Unsupported
         | Outcome::CompileFailed => failed(draft, result),
+        Outcome::CheckpointUnreadable => draft.fail(Reason::Outcome(result.outcome), &result.message),
         // Not evidence, or handled in `fold`.
         Outcome::InvalidPlan | Outcome::Stopped | Outcome::LostPeer | Outcome::Hang | Outcome::Failed => {}
     }

@@ -39,7 +39,7 @@ pub fn write_report(state: &StateDir, path: &Path) -> Result<(), StateError> {
 
 /// Locations of the output files of the job in `state`.
 pub fn places(state: &StateDir, document: &Document) -> Places {
-    let storage = document.job.spec.train.checkpoint.storage.clone();
+    let storage = pawl_decision::storage::location(&document.job);
     Places {
         checkpoints: Some(storage.unwrap_or_else(|| displayed(&state.checkpoints()))),
         report: state.report().exists().then(|| displayed(&state.report())),

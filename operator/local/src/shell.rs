@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use pawl_agent::Stop;
 use pawl_api::status::{PhaseState, Stage};
 use pawl_api::{TrainingJob, TrainingJobStatus};
+use pawl_contract::env;
 use pawl_decision::action::{Action, Event, EventKind};
 use pawl_decision::protocol::{self, CarriedOut};
 use std::ffi::OsString;
@@ -115,17 +116,27 @@ fn opened(state: &StateDir, job: TrainingJob) -> Result<Document, StateError> {
 
 /// The checkpoint storage, URL or path.
 fn checkpoints(state: &StateDir, job: &TrainingJob) -> Result<String, RunError> {
-    match &job.spec.train.checkpoint.storage {
-        Some(storage) if storage.starts_with("pvc://") => Err(RunError::ClusterStorage(storage.clone())),
-        Some(storage) => Ok(storage.clone()),
-        None => Ok(state.checkpoints().to_string_lossy().into_owned()),
+    let train = &job.spec.train;
+    let named = [train.checkpoint.storage.as_ref(), train.resume_from.as_ref().map(|from| &from.storage)];
+    if let Some(storage) = named.into_iter().flatten().find(|storage| storage.starts_with("pvc://")) {
+        return Err(RunError::ClusterStorage(storage.clone()));
     }
+    let own = || state.checkpoints().to_string_lossy().into_owned();
+    Ok(pawl_decision::storage::location(job).unwrap_or_else(own))
 }
 
-/// Environment variables of the pod template with a literal value; references to objects of a cluster are ignored.
+/// The identity of the job, and the environment variables of the pod template with a literal value; references to objects of
+/// a cluster are ignored.
 fn environment(job: &TrainingJob) -> Vec<(String, String)> {
+    let meta = &job.metadata;
+    let identity = [
+        (env::JOB_UID, meta.uid.clone()),
+        (env::JOB_GENERATION, meta.generation.map(|generation| generation.to_string())),
+    ];
+    let identity = identity.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
     let variables = job.spec.trainer.pod_template.env.iter();
-    variables.filter_map(|variable| Some((variable.name.clone(), variable.value.clone()?))).collect()
+    let variables = variables.filter_map(|variable| Some((variable.name.clone(), variable.value.clone()?)));
+    identity.chain(variables).collect()
 }
 
 struct Shell {

@@ -149,7 +149,7 @@ pub fn round(folder: &Path, trial: &Trial) -> anyhow::Result<Round> {
         Experiment::Slm(of) => of.entry(job.as_ref(), folder)?,
     };
     if let Some(weights) = weights {
-        session.restore(weights)?;
+        session.restore(weights, false)?;
     }
     let Steps { losses, mut times, first_step } = train(&mut session, &data, rate.as_ref(), &counts, started)?;
     let memory = session.memory();

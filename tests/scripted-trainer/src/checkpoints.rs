@@ -1,7 +1,7 @@
 //! Checkpoints: small JSON files, written whole or not at all.
 
+use pawl_contract::checkpoint::CheckpointRef;
 use pawl_contract::plan::CheckpointPolicy;
-use pawl_contract::progress::CheckpointRef;
 use std::io;
 use std::path::{Path, PathBuf};
 

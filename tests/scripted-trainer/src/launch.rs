@@ -2,10 +2,10 @@
 
 use crate::faults::Armed;
 use crate::script::{Fault, FaultKind, Script};
+use pawl_contract::checkpoint::CheckpointRef;
 use pawl_contract::exit::Outcome;
 use pawl_contract::measured::{Measured, Spread, Validation};
 use pawl_contract::plan::{LaunchKind, LaunchPlan};
-use pawl_contract::progress::CheckpointRef;
 use pawl_contract::settings::OptimizerOffload;
 use std::time::Instant;
 

@@ -206,6 +206,12 @@ impl Rank {
             return Ok(());
         }
         run.checkpoint = storage.newest(policy);
+        if let (None, Some(expected)) = (&run.checkpoint, &policy.expected) {
+            return Err(End::new(
+                Outcome::CheckpointUnreadable,
+                format!("there is no checkpoint, {} was expected", expected.name),
+            ));
+        }
         // Steps may be of another size now: what counts is the items.
         run.step = run.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.items / run.items_per_step);
         if self.number == 0 {

@@ -41,6 +41,8 @@ fn policy() -> CheckpointPolicy {
         every_seconds: 1.0,
         keep: 3,
         resume: true,
+        expected: None,
+        resume_from: None,
         resume_not_after_items: None,
         best: Criterion::default(),
     }

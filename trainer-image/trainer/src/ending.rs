@@ -28,7 +28,10 @@ pub enum Ending {
     /// The plan is contradictory, or unknown to the workload.
     #[error("{0}")]
     InvalidPlan(String),
-    /// Stopped on request.
+    /// A checkpoint that must exist is missing, or is of a later format.
+    #[error("{0}")]
+    CheckpointUnreadable(String),
+    /// Stopped on request, or superseded by a later gang.
     #[error("{0}")]
     Stopped(String),
     /// Another rank was lost.
@@ -49,6 +52,7 @@ impl Ending {
             Self::Unsupported(_) => Outcome::Unsupported,
             Self::CompileFailed(_) => Outcome::CompileFailed,
             Self::InvalidPlan(_) => Outcome::InvalidPlan,
+            Self::CheckpointUnreadable(_) => Outcome::CheckpointUnreadable,
             Self::Stopped(_) => Outcome::Stopped,
             Self::LostPeer(_) => Outcome::LostPeer,
             Self::Failed(_) => Outcome::Failed,
@@ -107,6 +111,11 @@ impl From<WorkloadError> for Ending {
 
 impl From<CheckpointError> for Ending {
     fn from(error: CheckpointError) -> Self {
-        Self::Failed(error.to_string())
+        let message = error.to_string();
+        match error {
+            CheckpointError::Unreadable { .. } => Self::CheckpointUnreadable(message),
+            CheckpointError::Superseded { .. } => Self::Stopped(message),
+            CheckpointError::Storage(_) | CheckpointError::Format { .. } => Self::Failed(message),
+        }
     }
 }

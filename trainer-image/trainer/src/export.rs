@@ -23,7 +23,7 @@ const COMPANIONS: [&str; 5] =
 pub fn plan_file(plan: &Path, checkpoints: &str, newest: bool, narrow: bool, to: &Path) -> Result<String, Ending> {
     let plan = read_plan(plan)?;
     let job = language_model(&plan)?;
-    let store = Store::open(checkpoints, u32::MAX)?;
+    let store = Store::open(checkpoints)?;
     let found = if newest { store.newest(None)? } else { store.best()? };
     let found = found.ok_or_else(|| {
         Ending::InvalidPlan(format!(

@@ -1,7 +1,7 @@
 //! Runs one rank of one launch, from its plan to its report.
 
 use crate::budget::Budget;
-use crate::checkpoint::Position;
+use crate::checkpoint::{Author, Position};
 use crate::collective::{Exchange, Gang, TcpMesh};
 use crate::device::{self, Place, RankDevice};
 use crate::ending::Ending;
@@ -150,7 +150,7 @@ fn measured(launch: &Launch, stop: &StopRequest, started: Instant) -> Result<Rep
 fn saver(launch: &Launch) -> Result<Option<Saver>, Ending> {
     let Launch { plan, rank, .. } = launch;
     match (&plan.checkpoint, plan.kind, &launch.checkpoints) {
-        (Some(policy), LaunchKind::Train, Some(url)) => Ok(Some(Saver::new(url, policy, *rank)?)),
+        (Some(policy), LaunchKind::Train, Some(url)) => Ok(Some(Saver::new(url, policy, Author::of(plan), *rank)?)),
         (Some(_), LaunchKind::Train, None) => {
             let variable = pawl_contract::env::CHECKPOINTS;
             Err(Ending::InvalidPlan(format!("checkpoint: {variable} is not set: name the checkpoint storage")))

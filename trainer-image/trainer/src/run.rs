@@ -9,14 +9,15 @@ use crate::feed::Feed;
 use crate::launch::Launch;
 use crate::losses::{Curve, SpikeWatch};
 use crate::progress::Publisher;
-use crate::saving::Saver;
+use crate::saving::{Origin, Resumed, Saver};
 use crate::session::{Session, StepResult};
 use crate::signals::StopRequest;
 use crate::throughput::{StepTime, Throughput};
 use crate::vote::Vote;
+use pawl_contract::checkpoint::BestCheckpoint;
 use pawl_contract::measured::Validation;
 use pawl_contract::plan::{Criterion, LaunchKind};
-use pawl_contract::progress::{BestCheckpoint, Progress};
+use pawl_contract::progress::Progress;
 use pawl_workloads::{At, Batch, Data, Job};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -76,17 +77,31 @@ impl RunningLaunch<'_> {
     /// # Errors
     /// When it belongs to another job, or cannot be read.
     pub fn resume(&mut self) -> Result<(), Ending> {
-        let Some(checkpoint) = self.saver.as_mut().map(|saver| saver.resume(&self.gang)).transpose()?.flatten() else {
+        let Some(Resumed { checkpoint, origin }) =
+            self.saver.as_mut().map(|saver| saver.resume(&self.gang)).transpose()?.flatten()
+        else {
             return Ok(());
         };
-        checkpoint.made_by(&self.position.workload, self.position.seed, &self.job.extras()).map_err(|foreign| {
-            Ending::InvalidPlan(format!("{foreign}: use another checkpoint storage, or empty this one"))
-        })?;
+        let Position { workload, seed, .. } = self.position.clone();
+        let extras = self.job.extras();
+        let (belongs, remedy) = match origin {
+            Origin::Own => {
+                (checkpoint.made_by(&workload, seed, &extras), "use another checkpoint storage, or empty this one")
+            }
+            Origin::Other | Origin::OtherWeights => {
+                (checkpoint.fits(&workload, &extras), "train.resumeFrom needs a job of the same workload and data")
+            }
+        };
+        belongs.map_err(|foreign| Ending::InvalidPlan(format!("{foreign}: {remedy}")))?;
         let Checkpoint { position, tensors } = checkpoint;
-        self.session.restore(tensors)?;
-        let settings = &self.launch.plan.settings;
-        self.feed = Feed::new(Arc::clone(&self.data), settings, position.items, self.step_items, self.accumulation);
-        self.position = position;
+        self.session.restore(tensors, origin == Origin::OtherWeights)?;
+        self.position = match origin {
+            Origin::Own => position,
+            Origin::Other => Position { seed, best_checkpoint: None, ..position },
+            Origin::OtherWeights => return Ok(()),
+        };
+        let (settings, items) = (&self.launch.plan.settings, self.position.items);
+        self.feed = Feed::new(Arc::clone(&self.data), settings, items, self.step_items, self.accumulation);
         Ok(())
     }
 
@@ -281,8 +296,7 @@ impl RunningLaunch<'_> {
         }
         let Some(checkpoint) = self.snapshot()? else { return Ok(()) };
         let Some(saver) = self.saver.as_mut() else { return Ok(()) };
-        let launch = &self.launch.plan.launch;
-        let saved = saver.save_best(launch, checkpoint, (metric, value), self.publisher.metrics())?;
+        let saved = saver.save_best(checkpoint, (metric, value), self.publisher.metrics())?;
         self.position.best_checkpoint = saved.or(self.position.best_checkpoint.take());
         Ok(())
     }
@@ -324,7 +338,7 @@ impl RunningLaunch<'_> {
         }
         let Some(checkpoint) = self.snapshot()? else { return Ok(()) };
         let Some(saver) = self.saver.as_mut() else { return Ok(()) };
-        saver.save(&self.launch.plan.launch, &checkpoint, must, self.publisher.metrics())
+        saver.save(&checkpoint, must, self.publisher.metrics())
     }
 
     /// The checkpoint of this step on the rank that writes it; `None` on the others, and where nothing is saved.

@@ -189,11 +189,11 @@ impl Session {
     }
 
     /// Sets states by name. Missing averages start from the weights; other missing states keep their initial values, and are
-    /// logged.
+    /// logged. With `weights_only` only parameters and frozen arrays are set.
     ///
     /// # Errors
     /// [`Ending::InvalidPlan`] when a weight is missing or has another shape: the checkpoint belongs to another model.
-    pub fn restore(&mut self, mut tensors: Tensors) -> Result<(), Ending> {
+    pub fn restore(&mut self, mut tensors: Tensors, weights_only: bool) -> Result<(), Ending> {
         let decls: Vec<_> = self
             .executable
             .states()
@@ -203,6 +203,12 @@ impl Session {
                 parts => parts.iter().map(|part| (part.name.clone(), part.role)).collect(),
             })
             .collect();
+        if weights_only {
+            let weight = |name: &str| {
+                decls.iter().any(|(known, role)| known == name && matches!(role, Role::Parameter | Role::Frozen))
+            };
+            tensors.retain(|(name, _)| weight(name));
+        }
         for (name, role) in decls.iter().filter(|(_, role)| !matches!(role, Role::Gradient | Role::Frozen)) {
             let find = |wanted: &str| tensors.iter().find(|(known, _)| known == wanted).map(|(_, array)| array.clone());
             if find(name).is_some() {

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use pawl_graph::array::{Array, Data};
-use pawl_trainer::checkpoint::{Checkpoint, Position, Store};
+use pawl_trainer::checkpoint::{Author, Checkpoint, CheckpointError, Position, Store, Writer};
 use proptest::prelude::*;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,12 +27,17 @@ fn checkpoint(step: u64) -> Checkpoint {
     Checkpoint { position, tensors }
 }
 
-fn store(dir: &Path, keep: u32) -> Store {
-    Store::open(dir.to_str().unwrap(), keep).unwrap()
+fn author(attempt: &str) -> Author {
+    Author { job: "toy".into(), uid: "7f3a".into(), attempt: attempt.into(), ..Author::default() }
+}
+
+fn store(dir: &Path, keep: u32) -> Writer {
+    Writer::open(dir.to_str().unwrap(), keep, author("toy-1")).unwrap()
 }
 
 fn folders(dir: &Path) -> Vec<PathBuf> {
-    let mut all: Vec<PathBuf> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    let mut all: Vec<PathBuf> = entries.filter(|path| !path.ends_with("epochs")).collect();
     all.sort();
     all
 }
@@ -40,9 +45,9 @@ fn folders(dir: &Path) -> Vec<PathBuf> {
 #[test]
 fn what_was_saved_comes_back_to_the_bit() {
     let dir = tempfile::tempdir().unwrap();
-    let reference = store(dir.path(), 3).save("train-1", &checkpoint(10)).unwrap();
+    let reference = store(dir.path(), 3).save(&checkpoint(10)).unwrap();
     let url = format!("file://{}", dir.path().display());
-    let found = Store::open(&url, 3).unwrap().newest(None).unwrap().unwrap();
+    let found = Store::open(&url).unwrap().newest(None).unwrap().unwrap();
     assert!(found.checkpoint == checkpoint(10), "every bit");
     assert_eq!((found.reference.step, found.reference.items), (10, 40));
     assert_eq!(found.reference, reference);
@@ -54,7 +59,7 @@ fn two_tensors_of_one_name_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let mut twice = checkpoint(10);
     twice.tensors.push(twice.tensors[0].clone());
-    let message = store(dir.path(), 3).save("a", &twice).unwrap_err().to_string();
+    let message = store(dir.path(), 3).save(&twice).unwrap_err().to_string();
     assert!(message.contains("adamw/count"), "{message}");
     assert!(store(dir.path(), 3).newest(None).unwrap().is_none());
 }
@@ -82,16 +87,16 @@ fn the_newest_few_are_kept_and_what_is_damaged_can_be_discarded() {
     let dir = tempfile::tempdir().unwrap();
     let store = store(dir.path(), 2);
     for step in [10, 20, 30] {
-        store.save("a", &checkpoint(step)).unwrap();
+        store.save(&checkpoint(step)).unwrap();
     }
     assert_eq!(folders(dir.path()).len(), 2);
     assert_eq!(store.newest(Some(119)).unwrap().unwrap().checkpoint.position.step, 20);
     assert!(store.newest(Some(79)).unwrap().is_none());
     store.discard_after(80).unwrap();
     // A run that went back to step 20 writes step 30 again: a new checkpoint, and the newest.
-    store.save("b", &checkpoint(30)).unwrap();
+    store.save(&checkpoint(30)).unwrap();
     assert!(store.newest(None).unwrap().unwrap().checkpoint == checkpoint(30));
-    store.save("b", &checkpoint(15)).unwrap();
+    store.save(&checkpoint(15)).unwrap();
     assert_eq!(store.newest(None).unwrap().unwrap().checkpoint.position.step, 15, "newest is last written");
 }
 
@@ -105,10 +110,10 @@ fn the_best_is_kept_beside_the_newest_and_makes_room_for_a_better_one() {
         run = Checkpoint { position, ..checkpoint(step) };
         match loss {
             Some(loss) => {
-                let best = store.save_best("a", run.clone(), "loss", loss).unwrap();
+                let best = store.save_best(run.clone(), "loss", loss).unwrap();
                 run.position.best_checkpoint = Some(best);
             }
-            None => drop(store.save("a", &run).unwrap()),
+            None => drop(store.save(&run).unwrap()),
         }
         let best = store.best().unwrap().unwrap();
         assert_eq!(best.reference.step, if step < 40 { 10 } else { 40 });
@@ -118,6 +123,85 @@ fn the_best_is_kept_beside_the_newest_and_makes_room_for_a_better_one() {
     }
     fs::remove_file(folders(dir.path())[0].join("manifest.json")).unwrap();
     assert_eq!(store.best().unwrap().unwrap().reference.step, 50, "the best one is unreadable: the newest instead");
+}
+
+/// Rewrites the manifest of a checkpoint as a later trainer would write it.
+fn make_newer(dir: &Path, name: &str) {
+    let manifest = dir.join(name).join("manifest.json");
+    let text = fs::read_to_string(&manifest).unwrap();
+    let later = text.replace("pawl-checkpoint/1", "pawl-checkpoint/2").replacen('{', "{\"sharding\": [4, 2],", 1);
+    let later = later.replace("\"sha256\": \"", "\"sha256\": \"0");
+    fs::write(manifest, later).unwrap();
+}
+
+#[test]
+fn a_checkpoint_of_a_later_format_is_an_error_and_is_never_deleted() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store(dir.path(), 1);
+    store.save(&checkpoint(10)).unwrap();
+    let newer = store.save(&checkpoint(20)).unwrap().name;
+    make_newer(dir.path(), &newer);
+    let error = store.newest(None).unwrap_err();
+    assert!(matches!(error, CheckpointError::Unreadable { .. }), "{error}");
+    let message = error.to_string();
+    assert!(message.contains(&newer) && message.contains("pawl-checkpoint/2"), "{message}");
+    for step in [30, 40] {
+        store.save(&checkpoint(step)).unwrap();
+    }
+    assert_eq!(folders(dir.path()).len(), 2, "the newest, and the one that is not understood");
+    assert!(dir.path().join(newer).join("model-00001-of-00001.safetensors").exists());
+}
+
+#[test]
+fn a_gang_that_was_superseded_writes_and_deletes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let old = store(dir.path(), 1);
+    old.save(&checkpoint(10)).unwrap();
+    // The same attempt was created again; then a later attempt.
+    let again = store(dir.path(), 1);
+    let new = Writer::open(dir.path().to_str().unwrap(), 1, author("toy-2")).unwrap();
+    for stale in [&old, &again] {
+        for refused in [stale.save(&checkpoint(20)).map(drop), stale.discard_after(0)] {
+            let error = refused.unwrap_err();
+            assert!(matches!(error, CheckpointError::Superseded { .. }), "{error}");
+            assert!(error.to_string().contains("toy-1") && error.to_string().contains("2.1"), "{error}");
+        }
+    }
+    assert_eq!(folders(dir.path()).len(), 1);
+    assert!(new.newest(None).unwrap().unwrap().checkpoint == checkpoint(10));
+    new.save(&checkpoint(15)).unwrap();
+    assert!(new.newest(None).unwrap().unwrap().checkpoint == checkpoint(15));
+    let late = Writer::open(dir.path().to_str().unwrap(), 1, author("toy-1")).unwrap_err();
+    assert!(matches!(late, CheckpointError::Superseded { .. }), "a pod of an earlier attempt that starts late: {late}");
+}
+
+#[test]
+fn what_a_superseded_gang_still_finishes_is_older_than_all_of_the_new_gang() {
+    let (dir, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let old = store(dir.path(), 9);
+    old.save(&checkpoint(10)).unwrap();
+    // Frozen between its last check and the end of the write, it goes on later: its checkpoint of step 99 appears.
+    let twin = store(elsewhere.path(), 9);
+    for step in [1, 2, 99] {
+        twin.save(&checkpoint(step)).unwrap();
+    }
+    let new = Writer::open(dir.path().to_str().unwrap(), 9, author("toy-2")).unwrap();
+    new.save(&checkpoint(20)).unwrap();
+    let late = folders(elsewhere.path()).pop().unwrap();
+    fs::rename(&late, dir.path().join(late.file_name().unwrap())).unwrap();
+    assert_eq!(new.newest(None).unwrap().unwrap().checkpoint.position.step, 20);
+    new.save(&checkpoint(30)).unwrap();
+    assert_eq!(new.newest(None).unwrap().unwrap().checkpoint.position.step, 30);
+}
+
+/// Every later version must read the checkpoints of this one: the directory was written by the version that introduced its
+/// format, and is never changed.
+#[test]
+fn checkpoints_of_format_1_can_be_read() {
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/checkpoint-1");
+    let found = Store::open(fixture.to_str().unwrap()).unwrap().newest(None).unwrap().unwrap();
+    assert!(found.checkpoint == checkpoint(10), "every bit");
+    assert_eq!(found.reference.name, "00000001-step-10-by-1.1");
 }
 
 /// Something that may happen to a file.
@@ -142,8 +226,8 @@ proptest! {
     ) {
         let dir = tempfile::tempdir().unwrap();
         let store = store(dir.path(), 3);
-        store.save("a", &checkpoint(10)).unwrap();
-        let reference = store.save("a", &checkpoint(20)).unwrap();
+        store.save(&checkpoint(10)).unwrap();
+        let reference = store.save(&checkpoint(20)).unwrap();
         let victim = &folders(&dir.path().join(reference.name))[file];
         let mut bytes = fs::read(victim).unwrap();
         match damage {
@@ -160,7 +244,7 @@ proptest! {
         }
         prop_assert!(store.newest(None).unwrap().unwrap().checkpoint == checkpoint(10));
         // The next one is written beside it and is found.
-        store.save("a", &checkpoint(30)).unwrap();
+        store.save(&checkpoint(30)).unwrap();
         prop_assert!(store.newest(None).unwrap().unwrap().checkpoint == checkpoint(30));
     }
 }
@@ -176,7 +260,7 @@ fn an_address_that_cannot_work_says_why() {
         ("file://relative", "absolute path"),
         (file.path().to_str().unwrap(), "cannot create the directory"),
     ] {
-        let message = Store::open(url, 1).unwrap_err().to_string();
+        let message = Store::open(url).unwrap_err().to_string();
         assert!(message.contains(expected) && message.contains(url), "{url}: {message}");
     }
 }
@@ -198,11 +282,11 @@ fn a_disk_that_is_full_leaves_older_checkpoints_alone() {
     };
     let dir = Path::new(&dir);
     let store = store(dir, 1);
-    store.save("a", &checkpoint(10)).unwrap();
+    store.save(&checkpoint(10)).unwrap();
     pawl_trainer::signals::survive_file_size_limit().unwrap();
     let limit = rustix::process::Rlimit { current: Some(4000), maximum: Some(4000) };
     rustix::process::setrlimit(rustix::process::Resource::Fsize, limit).unwrap();
-    let message = store.save("a", &checkpoint(20)).unwrap_err().to_string();
+    let message = store.save(&checkpoint(20)).unwrap_err().to_string();
     assert!(
         message.contains("cannot write") && message.contains("File too large") && message.contains("ulimit -f"),
         "{message}"

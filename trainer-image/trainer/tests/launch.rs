@@ -77,7 +77,7 @@ fn launch(dir: &Path, changes: Value) -> Report {
 
 /// The newest checkpoint's tensors.
 fn tensors(dir: &Path) -> pawl_trainer::checkpoint::Tensors {
-    let store = pawl_trainer::checkpoint::Store::open(dir.join("checkpoints").to_str().unwrap(), 9).unwrap();
+    let store = pawl_trainer::checkpoint::Store::open(dir.join("checkpoints").to_str().unwrap()).unwrap();
     store.newest(None).unwrap().unwrap().checkpoint.tensors
 }
 
@@ -167,6 +167,79 @@ fn a_resumed_run_is_the_run_that_was_never_interrupted() {
 }
 
 #[test]
+fn a_checkpoint_that_is_expected_and_missing_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let expected = json!({"name": "00000002-step-10-by-1.1", "step": 10, "items": 20});
+    let policy = json!({"everySeconds": 1000.0, "keep": 3, "resume": true, "expected": expected});
+    let report = launch(dir.path(), json!({"checkpoint": policy}));
+    assert_eq!((report.outcome, report.measured.steps), (Outcome::CheckpointUnreadable, 0));
+    let named = ["00000002-step-10-by-1.1", "20 items", "contains no complete checkpoint", "restore"];
+    assert!(named.iter().all(|part| report.message.contains(part)), "{}", report.message);
+    launch(dir.path(), json!({"checkpoint": saving()}));
+    let report = launch(dir.path(), json!({"budget": {"items": 24}, "checkpoint": policy}));
+    assert_eq!((report.outcome, report.measured.steps), (Outcome::Done, 12), "{}", report.message);
+}
+
+#[test]
+fn a_job_starts_from_the_checkpoint_of_another_job_only_when_its_plan_names_it() {
+    let (base, own) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let first = launch(base.path(), json!({"budget": {"items": 40}, "checkpoint": saving()}));
+    let before = tensors(base.path());
+    let from = |weights_only: bool| {
+        let storage = base.path().join("checkpoints");
+        json!({"everySeconds": 1000.0, "keep": 3, "resume": true,
+               "resumeFrom": {"storage": storage, "weightsOnly": weights_only}})
+    };
+    // It continues at the position of the other job, with another seed and other settings.
+    let changes = |weights_only: bool, items: u64| json!({"seed": 7, "budget": {"items": items}, "settings": {"compile": "Fuse"}, "checkpoint": from(weights_only)});
+    let report = launch(own.path(), changes(false, 44));
+    assert_eq!((report.outcome, report.measured.steps), (Outcome::Done, 22), "{}", report.message);
+    // Its own checkpoint comes before the other job's.
+    let report = launch(own.path(), changes(true, 48));
+    assert_eq!((report.outcome, report.measured.steps), (Outcome::Done, 24), "{}", report.message);
+    // Only the weights: the first step already has a loss of trained weights.
+    let fresh = tempfile::tempdir().unwrap();
+    let report = launch(fresh.path(), changes(true, 20));
+    assert_eq!((report.outcome, report.measured.steps), (Outcome::Done, 10), "{}", report.message);
+    assert!(losses(&report)[0] < 0.9 * losses(&first)[0], "{:?} {:?}", losses(&report), losses(&first));
+    assert!(tensors(base.path()) == before, "the other job's checkpoints are unchanged");
+
+    let empty = tempfile::tempdir().unwrap();
+    let nowhere = json!({"everySeconds": 1000.0, "keep": 3, "resume": true,
+                         "resumeFrom": {"storage": empty.path().join("none")}});
+    let report = launch(empty.path(), json!({"checkpoint": nowhere}));
+    assert_eq!(report.outcome, Outcome::InvalidPlan);
+    assert!(report.message.contains("train.resumeFrom.storage"), "{}", report.message);
+}
+
+#[test]
+fn a_gang_that_was_frozen_and_superseded_stops_when_it_wakes() {
+    use rustix::process::{Pid, Signal, kill_process};
+    let (dir, new) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let often = json!({"everySeconds": 0.0, "keep": 2, "resume": true});
+    let old = Rank::start(dir.path(), &plan(json!({"budget": {"items": 100_000}, "checkpoint": often})), &[]);
+    let store = || pawl_trainer::checkpoint::Store::open(dir.path().join("checkpoints").to_str().unwrap()).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while store().newest(None).unwrap().is_none_or(|found| found.reference.step < 3) {
+        assert!(Instant::now() < deadline, "no checkpoint was written");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let pid = Pid::from_raw(old.child.id().try_into().unwrap()).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    let frozen = store().newest(None).unwrap().unwrap().reference.step;
+    let changes = json!({"attempt": "test-2", "budget": {"items": 2 * frozen + 20}, "checkpoint": often});
+    let storage = [("PAWL_CHECKPOINTS", dir.path().join("checkpoints").display().to_string())];
+    let (_, report) = Rank::start(new.path(), &plan(changes), &storage).end();
+    assert_eq!(report.outcome, Outcome::Done, "{}", report.message);
+    kill_process(pid, Signal::CONT).unwrap();
+    let (_, superseded) = old.end();
+    assert_eq!(superseded.outcome, Outcome::Stopped);
+    assert!(superseded.message.contains("superseded"), "{}", superseded.message);
+    let newest = store().newest(None).unwrap().unwrap().reference;
+    assert_eq!(Some(newest), report.last_checkpoint, "the new gang's model is untouched");
+}
+
+#[test]
 fn the_best_checkpoint_is_kept_and_reported_by_the_metric_that_the_plan_names() {
     let dir = tempfile::tempdir().unwrap();
     let changes = |best: Value| {
@@ -179,7 +252,7 @@ fn the_best_checkpoint_is_kept_and_reported_by_the_metric_that_the_plan_names() 
     assert_eq!((best.checkpoint.items, best.metric.as_str()), (20, "mae"), "{}", report.message);
     assert_eq!(report.last_checkpoint.unwrap().items, 80);
     assert!(best.value > report.measured.validation.unwrap().metrics["mae"]);
-    let store = pawl_trainer::checkpoint::Store::open(dir.path().join("checkpoints").to_str().unwrap(), 9).unwrap();
+    let store = pawl_trainer::checkpoint::Store::open(dir.path().join("checkpoints").to_str().unwrap()).unwrap();
     assert_eq!(store.best().unwrap().unwrap().reference, best.checkpoint);
     assert_eq!(store.newest(None).unwrap().unwrap().reference.items, 80);
 

@@ -53,7 +53,7 @@ fn losses(report: &Report) -> Vec<f64> {
 }
 
 fn tensors(dir: &Path) -> Tensors {
-    Store::open(dir.join("checkpoints").to_str().unwrap(), 9).unwrap().newest(None).unwrap().unwrap().checkpoint.tensors
+    Store::open(dir.join("checkpoints").to_str().unwrap()).unwrap().newest(None).unwrap().unwrap().checkpoint.tensors
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::decimal;
 use crate::duration::Span;
 use pawl_contract::decimal::Decimal;
-use pawl_contract::plan::{Better, Criterion, LOSS};
+use pawl_contract::plan::{Better, Criterion, LOSS, ResumeFrom};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -28,6 +28,10 @@ pub struct Train {
     pub early_stopping: Option<EarlyStopping>,
     /// When checkpoints are written, and where.
     pub checkpoint: Checkpoint,
+    /// Start from a checkpoint of another job. Without it a job starts from its own checkpoints, or from the beginning. Workload,
+    /// weights and frozen arrays must match; settings, seed and number of GPUs may differ.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resume_from: Option<ResumeFrom>,
     /// Guard on throughput and quality during training.
     pub guard: Guard,
 }

@@ -5,8 +5,8 @@
 //! `null` where absent.
 
 use super::{LaunchResult, MAX_MESSAGE, MAX_TERMINATION_MESSAGE, truncated};
+use crate::checkpoint::BestCheckpoint;
 use crate::measured::{Measured, rounded};
-use crate::progress::BestCheckpoint;
 use serde::de::Error;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};

@@ -7,4 +7,5 @@ mod killed;
 mod refused;
 mod scene;
 mod state;
+mod storage;
 mod whole;

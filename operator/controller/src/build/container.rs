@@ -1,7 +1,7 @@
 //! The containers of a pod: the trainer's, whose entry point is the agent, and for a foreign image the one that brings
 //! the agent in.
 
-use super::{Blueprint, storage::storage, volumes};
+use super::{Blueprint, paths, storage::resumed, storage::storage, volumes};
 use crate::names;
 use k8s_openapi::api::core::v1::{
     Capabilities, Container, ContainerPort, EnvVar, EnvVarSource, ObjectFieldSelector, ResourceRequirements,
@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 /// The trainer's container.
 pub(super) fn trainer(blueprint: &Blueprint<'_>) -> Container {
     let trainer = &blueprint.job.spec.trainer;
-    let foreign = is_foreign(blueprint);
-    let agent = if foreign { format!("{}/pawl", volumes::BIN) } else { "/bin/pawl".to_owned() };
+    let foreign = blueprint.is_foreign();
+    let agent = if foreign { format!("{}/pawl", paths::BIN) } else { "/bin/pawl".to_owned() };
     Container {
         name: names::CONTAINER.to_owned(),
         image: Some(trainer.image.clone().unwrap_or_else(|| blueprint.images.trainer.clone())),
@@ -31,23 +31,18 @@ pub(super) fn trainer(blueprint: &Blueprint<'_>) -> Container {
 
 /// The init container that copies the agent into a foreign image's reach.
 pub(super) fn installer(blueprint: &Blueprint<'_>) -> Option<Container> {
-    is_foreign(blueprint).then(|| Container {
+    blueprint.is_foreign().then(|| Container {
         name: names::AGENT_CONTAINER.to_owned(),
         image: Some(blueprint.images.agent.clone()),
-        command: Some(["/bin/pawl", "agent", "install", volumes::BIN].map(str::to_owned).to_vec()),
+        command: Some(["/bin/pawl", "agent", "install", paths::BIN].map(str::to_owned).to_vec()),
         volume_mounts: Some(vec![VolumeMount {
-            name: volumes::BIN_VOLUME.to_owned(),
-            mount_path: volumes::BIN.to_owned(),
+            name: paths::BIN_VOLUME.to_owned(),
+            mount_path: paths::BIN.to_owned(),
             ..VolumeMount::default()
         }]),
         security_context: Some(restricted()),
         ..Container::default()
     })
-}
-
-/// Whether the image is the user's: it contains no agent.
-pub(super) fn is_foreign(blueprint: &Blueprint<'_>) -> bool {
-    !blueprint.job.spec.workload.command.is_empty()
 }
 
 fn restricted() -> SecurityContext {
@@ -93,22 +88,30 @@ fn environment(blueprint: &Blueprint<'_>) -> Vec<EnvVar> {
         }),
     };
     let mut all = vec![
-        set(pod::PLAN, format!("{}/{}", volumes::PLAN, names::PLAN_KEY)),
-        set(pod::WORK_DIR, volumes::WORK.to_owned()),
-        set(env::DATA, volumes::DATA.to_owned()),
+        set(pod::PLAN, format!("{}/{}", paths::PLAN, names::PLAN_KEY)),
+        set(pod::WORK_DIR, paths::WORK.to_owned()),
+        set(env::DATA, paths::DATA.to_owned()),
         set(env::CHECKPOINTS, storage(blueprint.job).location),
         set(pod::HTTP_PORT, pod::AGENT_HTTP_PORT.to_string()),
         field("PAWL_POD_NAME", "metadata.name"),
         field("PAWL_NODE_NAME", "spec.nodeName"),
     ];
+    let meta = &blueprint.job.metadata;
+    let identity = [
+        (env::JOB_NAMESPACE, meta.namespace.clone()),
+        (env::JOB_UID, meta.uid.clone()),
+        (env::JOB_GENERATION, meta.generation.map(|generation| generation.to_string())),
+        (env::RESUME_FROM, resumed(blueprint.job).map(|from| from.location)),
+    ];
+    all.extend(identity.into_iter().filter_map(|(name, value)| Some(set(name, value?))));
     if blueprint.is_gang() {
         let host = format!("{}-0.{}.{}.svc", blueprint.name(), names::SERVICE, blueprint.namespace());
         all.push(set(pod::AGENT_ADDRESS, format!("{host}:{}", pod::RENDEZVOUS_PORT)));
-        all.push(set(pod::TOKEN_FILE, format!("{}/{}", volumes::TOKEN, names::TOKEN_KEY)));
+        all.push(set(pod::TOKEN_FILE, format!("{}/{}", paths::TOKEN, names::TOKEN_KEY)));
     }
     // The user of the container has no home, and the root file system cannot be written.
     if !wanted.iter().any(|variable| variable.name == "HOME") {
-        all.push(set("HOME", volumes::TMP.to_owned()));
+        all.push(set("HOME", paths::TMP.to_owned()));
     }
     all.extend(wanted.iter().cloned());
     all

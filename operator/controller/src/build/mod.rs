@@ -13,6 +13,7 @@
 mod container;
 mod gang;
 mod objects;
+mod paths;
 mod pod;
 mod storage;
 #[cfg(test)]
@@ -21,7 +22,7 @@ mod volumes;
 
 pub use gang::{gang, gang_repair};
 pub use objects::{plan, plan_repair, service, token};
-pub use storage::{Storage, storage};
+pub use storage::{Storage, resumed, storage};
 
 use crate::names;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -58,6 +59,11 @@ impl Blueprint<'_> {
 
     fn namespace(&self) -> &str {
         self.job.metadata.namespace.as_deref().unwrap_or("default")
+    }
+
+    /// Whether the image is the user's: it contains no agent.
+    fn is_foreign(&self) -> bool {
+        !self.job.spec.workload.command.is_empty()
     }
 
     /// Whether the gang has more than one pod: then its pods need to find and to trust each other.

@@ -1,6 +1,6 @@
 //! Where checkpoints go.
 
-use super::volumes;
+use super::paths;
 use pawl_api::TrainingJob;
 
 /// Where checkpoints go.
@@ -12,21 +12,25 @@ pub struct Storage {
     pub claim: Option<String>,
 }
 
-/// Where the checkpoints of `job` go: a claim, an object store, a directory that the pod template mounts, or else the
-/// pod's own storage, which ends with it.
+/// Where the checkpoints of `job` go: its own directory in a claim, an object store or a directory that the pod template
+/// mounts; or else the pod's own storage, which ends with it.
 pub fn storage(job: &TrainingJob) -> Storage {
-    let given = job.spec.train.checkpoint.storage.as_deref();
-    match given {
-        None => Storage { location: format!("{}/checkpoints", volumes::WORK), claim: None },
-        Some(url) => match url.strip_prefix("pvc://") {
-            Some(rest) => {
-                let (claim, directory) = rest.split_once('/').unwrap_or((rest, ""));
-                let directory = directory.trim_matches('/');
-                let slash = if directory.is_empty() { "" } else { "/" };
-                let location = format!("{}{slash}{directory}", volumes::CHECKPOINTS);
-                Storage { location, claim: Some(claim.to_owned()) }
-            }
-            None => Storage { location: url.to_owned(), claim: None },
-        },
+    match pawl_decision::storage::location(job) {
+        None => Storage { location: format!("{}/checkpoints", paths::WORK), claim: None },
+        Some(url) => mounted(&url, paths::CHECKPOINTS),
     }
+}
+
+/// The checkpoints of another job from which `job` starts.
+pub fn resumed(job: &TrainingJob) -> Option<Storage> {
+    let from = job.spec.train.resume_from.as_ref()?;
+    Some(mounted(from.storage.trim_end_matches('/'), paths::RESUME_FROM))
+}
+
+/// The storage at `url`, where a claim is mounted at `path`.
+fn mounted(url: &str, path: &str) -> Storage {
+    let Some(rest) = url.strip_prefix("pvc://") else { return Storage { location: url.to_owned(), claim: None } };
+    let (claim, directory) = rest.split_once('/').unwrap_or((rest, ""));
+    let slash = if directory.is_empty() { "" } else { "/" };
+    Storage { location: format!("{path}{slash}{directory}"), claim: Some(claim.to_owned()) }
 }

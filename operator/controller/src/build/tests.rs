@@ -219,10 +219,10 @@ fn only_pods_of_a_gang_find_and_trust_each_other() {
 }
 
 #[rstest]
-#[case::claim("pvc://models", "/pawl/checkpoints", "models")]
-#[case::folder_of_a_claim("pvc://models/a/b/", "/pawl/checkpoints/a/b", "models")]
-#[case::object_store("s3://bucket/run", "s3://bucket/run", None)]
-#[case::mounted_by_the_template("file:///mnt/run", "file:///mnt/run", None)]
+#[case::claim("pvc://models", "/pawl/checkpoints/team/toy/job-uid", "models")]
+#[case::folder_of_a_claim("pvc://models/a/b/", "/pawl/checkpoints/a/b/team/toy/job-uid", "models")]
+#[case::object_store("s3://bucket/run", "s3://bucket/run/team/toy/job-uid", None)]
+#[case::mounted_by_the_template("file:///mnt/run", "file:///mnt/run/team/toy/job-uid", None)]
 fn checkpoints_go_where_the_job_says(
     #[case] given: &str,
     #[case] location: &str,
@@ -236,12 +236,31 @@ fn checkpoints_go_where_the_job_says(
     assert_eq!(mount(&made.trainer(), "/pawl/checkpoints").len(), claims.len());
 }
 
+#[rstest]
+#[case::claim("pvc://models/team/base/u", "/pawl/resume-from/team/base/u", "models")]
+#[case::object_store("s3://bucket/team/base/u", "s3://bucket/team/base/u", None)]
+fn the_checkpoints_of_another_job_are_read_only(
+    #[case] given: &str,
+    #[case] location: &str,
+    #[case] claim: impl Into<Option<&'static str>>,
+) {
+    let claim = claim.into();
+    let made = Made::new(|job| job["spec"]["train"] = json!({"resumeFrom": {"storage": given}}));
+    assert_eq!(variable(&made.trainer(), "PAWL_RESUME_FROM").as_deref(), Some(location));
+    let claims: Vec<_> = made.pod().volumes.unwrap().into_iter().filter_map(|v| v.persistent_volume_claim).collect();
+    assert_eq!(claims.first().map(|source| source.claim_name.as_str()), claim);
+    let trainer = made.trainer();
+    let mounts = mount(&trainer, "/pawl/resume-from");
+    assert!(mounts.len() == claims.len() && mounts.iter().all(|mount| mount.read_only == Some(true)));
+    assert_eq!(variable(&Made::new(|_| {}).trainer(), "PAWL_RESUME_FROM"), None);
+}
+
 #[test]
 fn checkpoints_of_a_job_that_does_not_say_end_with_the_pod() {
     let trainer = Made::new(|_| {}).trainer();
     let work = variable(&trainer, "PAWL_WORK_DIR").unwrap();
     assert_eq!(variable(&trainer, "PAWL_CHECKPOINTS"), Some(format!("{work}/checkpoints")));
-    assert!(mount(&trainer, volumes::CHECKPOINTS).is_empty());
+    assert!(mount(&trainer, paths::CHECKPOINTS).is_empty());
 }
 
 #[test]

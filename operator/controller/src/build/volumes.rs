@@ -1,31 +1,13 @@
 //! The volumes of a pod. A path that the job's own pod template mounts is the job's.
 
-use super::{Blueprint, container, storage::storage};
+use super::{Blueprint, paths, storage::resumed, storage::storage};
 use k8s_openapi::api::core::v1::{
     ConfigMapVolumeSource, EmptyDirVolumeSource, PersistentVolumeClaimVolumeSource, SecretVolumeSource, Volume,
     VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-/// Where the plan lies.
-pub(super) const PLAN: &str = "/etc/pawl/plan";
-/// Where the token lies.
-pub(super) const TOKEN: &str = "/etc/pawl/token";
-/// Where the agent of a foreign image lies.
-pub(super) const BIN: &str = "/pawl/bin";
-/// The volume of [`BIN`].
-pub(super) const BIN_VOLUME: &str = "pawl-bin";
-/// The agent's files of the attempt.
-pub(super) const WORK: &str = "/pawl/work";
-/// Data that the workload makes or reads.
-pub(super) const DATA: &str = "/pawl/data";
-/// Where a claim for checkpoints is mounted.
-pub(super) const CHECKPOINTS: &str = "/pawl/checkpoints";
-/// Temporary files.
-pub(super) const TMP: &str = "/tmp";
-/// Shared memory of the ranks and their loaders.
-const SHM: &str = "/dev/shm";
-/// Size of [`SHM`] unless the job sets another.
+/// Size of [`paths::SHM`] unless the job sets another.
 const SHM_SIZE: &str = "1Gi";
 
 /// A volume and where the trainer mounts it.
@@ -40,20 +22,20 @@ fn own(blueprint: &Blueprint<'_>) -> Vec<Mounted> {
     let attempt = blueprint.name().to_owned();
     let mut all = vec![
         read_only(
-            PLAN,
+            paths::PLAN,
             Volume {
                 name: "pawl-plan".to_owned(),
                 config_map: Some(ConfigMapVolumeSource { name: attempt.clone(), ..ConfigMapVolumeSource::default() }),
                 ..Volume::default()
             },
         ),
-        writable(WORK, directory("pawl-work")),
-        writable(DATA, directory("pawl-data")),
-        writable(TMP, directory("pawl-tmp")),
+        writable(paths::WORK, directory("pawl-work")),
+        writable(paths::DATA, directory("pawl-data")),
+        writable(paths::TMP, directory("pawl-tmp")),
     ];
     let size = template.shared_memory.as_ref().map_or(SHM_SIZE, |size| size.as_str());
     all.push(writable(
-        SHM,
+        paths::SHM,
         Volume {
             name: "pawl-shm".to_owned(),
             empty_dir: Some(EmptyDirVolumeSource {
@@ -65,7 +47,7 @@ fn own(blueprint: &Blueprint<'_>) -> Vec<Mounted> {
     ));
     if blueprint.is_gang() {
         all.push(read_only(
-            TOKEN,
+            paths::TOKEN,
             Volume {
                 name: "pawl-token".to_owned(),
                 secret: Some(SecretVolumeSource {
@@ -77,18 +59,14 @@ fn own(blueprint: &Blueprint<'_>) -> Vec<Mounted> {
             },
         ));
     }
-    if container::is_foreign(blueprint) {
-        all.push(read_only(BIN, directory(BIN_VOLUME)));
+    if blueprint.is_foreign() {
+        all.push(read_only(paths::BIN, directory(paths::BIN_VOLUME)));
     }
-    if let Some(claim) = storage(blueprint.job).claim {
-        all.push(writable(
-            CHECKPOINTS,
-            Volume {
-                name: "pawl-checkpoints".to_owned(),
-                persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource { claim_name: claim, read_only: None }),
-                ..Volume::default()
-            },
-        ));
+    if let Some(name) = storage(blueprint.job).claim {
+        all.push(writable(paths::CHECKPOINTS, claim("pawl-checkpoints", name)));
+    }
+    if let Some(name) = resumed(blueprint.job).and_then(|from| from.claim) {
+        all.push(read_only(paths::RESUME_FROM, claim("pawl-resume-from", name)));
     }
     all.retain(|mounted| !template.volume_mounts.iter().any(|theirs| same_path(&theirs.mount_path, mounted.path)));
     all
@@ -104,6 +82,14 @@ fn read_only(path: &'static str, volume: Volume) -> Mounted {
 
 fn writable(path: &'static str, volume: Volume) -> Mounted {
     Mounted { volume, path, read_only: false }
+}
+
+fn claim(name: &str, claim_name: String) -> Volume {
+    Volume {
+        name: name.to_owned(),
+        persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource { claim_name, read_only: None }),
+        ..Volume::default()
+    }
 }
 
 fn directory(name: &str) -> Volume {

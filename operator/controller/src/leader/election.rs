@@ -1,7 +1,6 @@
 //! The I/O of the election, and its result for the rest of the operator.
 
-use super::{Act, Fence, LEASE, Seen, Timing, evaluate};
-use crate::client::around::AroundLayer;
+use super::{Act, LEASE, Seen, Timing, evaluate};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
@@ -92,11 +91,6 @@ impl Leadership {
                 },
             }
         }
-    }
-
-    /// A layer of the Kubernetes client: it refuses what writes while this replica may not act.
-    pub fn fence(&self) -> AroundLayer<Fence> {
-        AroundLayer(Fence(self.clone()))
     }
 }
 

@@ -1,7 +1,7 @@
 //! A layer of the Kubernetes client that lets nothing be written by a replica that does not lead.
 
 use super::Leadership;
-use crate::client::around::{Answer, Around};
+use crate::client::around::{Answer, Around, AroundLayer};
 use http::{Method, Request};
 
 /// A write was refused, because this replica does not lead, or can no longer be sure that it does.
@@ -11,7 +11,14 @@ pub struct Fenced;
 
 /// What is done around each request: writes of a replica that does not lead are refused.
 #[derive(Clone)]
-pub struct Fence(pub(super) Leadership);
+pub struct Fence(Leadership);
+
+impl Leadership {
+    /// A layer of the Kubernetes client: it refuses writes while this replica may not act.
+    pub fn fence(&self) -> AroundLayer<Fence> {
+        AroundLayer(Fence(self.clone()))
+    }
+}
 
 impl Around for Fence {
     fn around<A, B: 'static>(&self, request: Request<A>, send: impl FnOnce(Request<A>) -> Answer<B>) -> Answer<B> {

@@ -18,7 +18,12 @@ pub(crate) fn unsafe_outcome(outcome: Outcome) -> Option<Trigger> {
         Outcome::Hang => Some(Trigger::Hang),
         Outcome::Unsupported => Some(Trigger::Unsupported),
         Outcome::CompileFailed => Some(Trigger::CompileFailed),
-        Outcome::Done | Outcome::InvalidPlan | Outcome::Stopped | Outcome::LostPeer | Outcome::Failed => None,
+        Outcome::Done
+        | Outcome::InvalidPlan
+        | Outcome::CheckpointUnreadable
+        | Outcome::Stopped
+        | Outcome::LostPeer
+        | Outcome::Failed => None,
     }
 }
 
@@ -53,7 +58,8 @@ mod tests {
     #[test]
     fn outcomes_that_are_evidence_against_settings_have_the_trigger_of_their_name() {
         for outcome in Outcome::iter() {
-            let against = outcome.is_evidence() && !matches!(outcome, Outcome::Done | Outcome::InvalidPlan);
+            let other = matches!(outcome, Outcome::Done | Outcome::InvalidPlan | Outcome::CheckpointUnreadable);
+            let against = outcome.is_evidence() && !other;
             let trigger = unsafe_outcome(outcome).map(|trigger| trigger.to_string());
             assert_eq!(trigger, against.then(|| outcome.to_string()));
         }

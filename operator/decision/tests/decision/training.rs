@@ -2,10 +2,10 @@
 
 use crate::world::{World, done, ended, factors, noise, speed};
 use pawl_api::status::{PhaseState, Purpose, Stage};
+use pawl_contract::checkpoint::{BestCheckpoint, CheckpointRef};
 use pawl_contract::exit::Outcome;
 use pawl_contract::measured::Validation;
 use pawl_contract::plan::{LaunchKind, LaunchPlan};
-use pawl_contract::progress::{BestCheckpoint, CheckpointRef};
 use pawl_contract::report::LaunchResult;
 use pawl_decision::observed::{AttemptState, Ending};
 use serde_json::{Value, json};
@@ -82,6 +82,53 @@ fn a_stopped_training_reports_the_checkpoint_from_which_it_resumes() {
     assert_eq!(stopped(json!({})), Some(4_480), "the gang was lost");
     // Another training has other checkpoints.
     assert_eq!(stopped(json!({"suspend": true, "seeds": [7]})), None);
+}
+
+#[test]
+fn a_job_that_has_a_checkpoint_never_starts_from_the_beginning() {
+    let mut world = training(json!({}));
+    assert_eq!(world.alive()[0].plan.launches[0].checkpoint.as_ref().unwrap().expected, None, "the first attempt");
+    let checkpoint = CheckpointRef { name: "00000007-step-70-by-5.1".to_owned(), step: 70, items: 4_480 };
+    world.progress(|progress| {
+        (progress.step, progress.items, progress.last_checkpoint) = (70, 4_480, Some(checkpoint.clone()));
+    });
+    world.decide();
+    assert!(pawl_decision::plan(&world.job, &world.status).is_some(), "the plan of the running attempt is the same");
+    // The gang is lost. The storage of the next one is empty, or another one.
+    world.end_alive(Ending::Lost("node lost".to_owned()));
+    world.trainer = Box::new(|plan, _| ended(plan, Outcome::CheckpointUnreadable));
+    world.run();
+    let resumed = trained(&world).pop().unwrap().checkpoint.clone().unwrap();
+    assert_eq!(resumed.expected, Some(checkpoint));
+    assert_eq!(trained(&world).len(), 1, "it is not retried");
+    assert_eq!(world.failure().0, "CheckpointUnreadable");
+    let stalled = world.status.conditions.iter().find(|condition| condition.type_ == "Stalled").unwrap();
+    assert_eq!((stalled.status.as_str(), stalled.reason.as_str()), ("True", "CheckpointUnreadable"));
+    // Restored, it goes on.
+    world.trainer = factors(FACTORS);
+    world.edit(|spec| spec["suspend"] = json!(true));
+    world.run();
+    world.edit(|spec| spec["suspend"] = json!(false));
+    world.run();
+    assert_eq!(world.status.stage, Stage::Complete);
+}
+
+#[test]
+fn what_was_damaged_is_not_expected() {
+    let mut world = training(json!({}));
+    let checkpoint = CheckpointRef { name: "00000007-step-70-by-5.1".to_owned(), step: 70, items: 4_480 };
+    world.progress(|progress| {
+        (progress.step, progress.items, progress.last_checkpoint) = (70, 4_480, Some(checkpoint));
+    });
+    world.decide();
+    // It diverged at 500 items, before the only checkpoint.
+    world.trainer = Box::new(|plan, before| match (plan.kind, before, plan.settings.precision) {
+        (LaunchKind::Train, _, Some(_)) => ended(plan, Outcome::NonFinite),
+        _ => done(plan, speed(&plan.settings, FACTORS) * noise(plan, 0.002)),
+    });
+    world.run();
+    assert_eq!(world.status.stage, Stage::Complete);
+    assert_eq!(trained(&world).pop().unwrap().checkpoint.as_ref().unwrap().expected, None);
 }
 
 #[test]

@@ -18,7 +18,8 @@ pub struct Document {
     pub format: u32,
     /// Hash of the spec, which detects a changed manifest.
     pub spec_hash: String,
-    /// The manifest; its `metadata.generation` counts the changes of the spec, from 1.
+    /// The manifest; its `metadata.generation` counts the changes of the spec, from 1, and its `metadata.uid` is created with the
+    /// state directory: a job that is started anew is another job.
     pub job: TrainingJob,
     /// The status: the only persistent state of the decision core.
     pub status: TrainingJobStatus,
@@ -37,6 +38,7 @@ impl Document {
             Self { format: FORMAT, spec_hash: spec_hash(&job), job, status: TrainingJobStatus::default() };
         document.job.status = None;
         document.job.metadata.generation = Some(1);
+        document.job.metadata.uid = Some(uuid::Uuid::new_v4().to_string());
         document
     }
 
@@ -45,7 +47,9 @@ impl Document {
         let hash = spec_hash(&job);
         let changed = hash != self.spec_hash;
         let generation = self.job.metadata.generation.unwrap_or(1) + i64::from(changed);
+        let uid = self.job.metadata.uid.take();
         self.job = job;
+        self.job.metadata.uid = uid;
         self.job.status = None;
         self.job.metadata.generation = Some(generation);
         self.spec_hash = hash;

@@ -111,7 +111,7 @@ impl<'a> Interpreter<'a> {
         Ok(Value { tensor, buffer: Arc::clone(&of.buffer) })
     }
 
-    #[allow(clippy::too_many_lines, reason = "one case for each operator")]
+    #[expect(clippy::too_many_lines, reason = "one case for each operator")]
     fn own(&mut self, id: NodeId, node: &Node) -> Result<Tensor, OpError> {
         let x = || self.operand(node, 0);
         Ok(match &node.op {

@@ -1,9 +1,13 @@
 //! Manifest of a checkpoint: written last, so that a checkpoint with a manifest is complete.
 
+use super::Author;
 use serde::{Deserialize, Serialize};
 
-/// The format that this trainer reads and writes.
-pub(super) const FORMAT: &str = "pawl-checkpoint/1";
+/// Name of the format, before its version.
+const FAMILY: &str = "pawl-checkpoint/";
+/// The version that this trainer reads and writes. A later version must read all earlier ones; an earlier version refuses a
+/// later one by its number and leaves it unchanged.
+const VERSION: u32 = 1;
 
 /// Position of a run: all state that is not a tensor. Data order, random draws and schedules are pure functions of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -25,10 +29,26 @@ pub struct Position {
     pub evaluations_since_best: u32,
     /// The best checkpoint so far; the checkpoint that it names may be this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub best_checkpoint: Option<pawl_contract::progress::BestCheckpoint>,
+    pub best_checkpoint: Option<pawl_contract::checkpoint::BestCheckpoint>,
     /// Validation before the first step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_validation: Option<pawl_contract::measured::Validation>,
+}
+
+/// Why a checkpoint cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Problem {
+    /// It is incomplete or corrupt: an earlier one is used instead, and it may be deleted.
+    Damaged(String),
+    /// It may be sound, but this trainer does not understand it: it is neither skipped nor deleted.
+    Unknown(String),
+}
+
+impl std::fmt::Display for Problem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (Self::Damaged(text) | Self::Unknown(text)) = self;
+        f.write_str(text)
+    }
 }
 
 /// One file of tensors.
@@ -43,8 +63,8 @@ pub(super) struct Shard {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Manifest {
     pub format: String,
-    /// The launch that wrote it.
-    pub launch: String,
+    /// The job, attempt and launch that wrote it.
+    pub author: Author,
     pub position: Position,
     pub shards: Vec<Shard>,
     /// SHA-256 of the rest of the manifest, so that a corrupt position is detected too.
@@ -53,9 +73,9 @@ pub(super) struct Manifest {
 }
 
 impl Manifest {
-    pub fn new(launch: &str, position: Position, shards: Vec<Shard>) -> Self {
-        let format = FORMAT.to_owned();
-        Self { format, launch: launch.to_owned(), position, shards, sha256: String::new() }
+    pub fn new(author: &Author, position: Position, shards: Vec<Shard>) -> Self {
+        let format = format!("{FAMILY}{VERSION}");
+        Self { format, author: author.clone(), position, shards, sha256: String::new() }
     }
 
     /// Serializes the manifest.
@@ -64,16 +84,37 @@ impl Manifest {
         serde_json::to_vec_pretty(&sealed)
     }
 
-    /// Reads and validates a manifest; the error describes the problem.
-    pub fn parse(bytes: &[u8]) -> Result<Self, String> {
-        let manifest: Self = serde_json::from_slice(bytes).map_err(|e| format!("its manifest is corrupt: {e}"))?;
-        if manifest.format != FORMAT {
-            return Err(format!("its format is {}, this trainer reads {FORMAT}", manifest.format));
+    /// Reads and validates a manifest.
+    pub fn parse(bytes: &[u8]) -> Result<Self, Problem> {
+        #[derive(Deserialize)]
+        struct Header {
+            format: String,
         }
-        match manifest.own_hash() {
-            Ok(hash) if hash == manifest.sha256 => Ok(manifest),
-            _ => Err("its manifest is corrupt: the hash does not match".to_owned()),
+        let corrupt = |error: serde_json::Error| Problem::Damaged(format!("its manifest is corrupt: {error}"));
+        let Header { format } = serde_json::from_slice(bytes).map_err(corrupt)?;
+        let version = format.strip_prefix(FAMILY).and_then(|version| version.parse::<u32>().ok());
+        let manifest = serde_json::from_slice::<Self>(bytes);
+        if version.is_none_or(|version| version > VERSION) {
+            // A manifest of this version in which only the name of the format was damaged.
+            let restored = manifest.map(|manifest| Self { format: format!("{FAMILY}{VERSION}"), ..manifest });
+            if restored.is_ok_and(|manifest| manifest.is_sealed()) {
+                return Err(Problem::Damaged("its manifest is corrupt: the format is damaged".to_owned()));
+            }
+            return Err(Problem::Unknown(format!(
+                "its format is {format}, this trainer reads {FAMILY}1 to {VERSION}: use the trainer that wrote it, or a newer one"
+            )));
         }
+        let manifest = manifest.map_err(corrupt)?;
+        if manifest.is_sealed() {
+            Ok(manifest)
+        } else {
+            Err(Problem::Damaged("its manifest is corrupt: the hash does not match".to_owned()))
+        }
+    }
+
+    /// Whether its hash is that of the rest.
+    fn is_sealed(&self) -> bool {
+        self.own_hash().is_ok_and(|hash| hash == self.sha256)
     }
 
     fn own_hash(&self) -> Result<String, serde_json::Error> {

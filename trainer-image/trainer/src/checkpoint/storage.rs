@@ -4,7 +4,7 @@
 //! and renamed, then its directory is synced; object stores guarantee it.
 
 use object_store::path::Path as Key;
-use object_store::{ObjectStore, ObjectStoreExt, PutPayload, local::LocalFileSystem};
+use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutPayload, local::LocalFileSystem};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -82,6 +82,17 @@ impl Storage {
         let location = Key::from(key);
         let put = self.store.put(&location, PutPayload::from(bytes));
         self.runtime.block_on(put).map(drop).map_err(|e| self.failed("write", key, &e))
+    }
+
+    /// Creates an object atomically. Returns whether it is new: an existing one is left unchanged.
+    pub fn create(&self, key: &str, bytes: Vec<u8>) -> Result<bool, StorageError> {
+        let location = Key::from(key);
+        let put = self.store.put_opts(&location, PutPayload::from(bytes), PutMode::Create.into());
+        match self.runtime.block_on(put) {
+            Ok(_) => Ok(true),
+            Err(object_store::Error::AlreadyExists { .. }) => Ok(false),
+            Err(error) => Err(self.failed("create", key, &error)),
+        }
     }
 
     /// An object's bytes; `None` when there is none.

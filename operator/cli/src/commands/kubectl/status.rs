@@ -46,7 +46,8 @@ pub fn text(session: &Session, job: &TrainingJob, output: Output) -> String {
 
 /// Location of the job's checkpoints: without storage, they are deleted with its pods.
 fn places(job: &TrainingJob) -> Places {
-    Places { checkpoints: job.spec.train.checkpoint.storage.clone(), report: None }
+    let training = job.status.as_ref().and_then(|status| status.training.as_ref());
+    Places { checkpoints: training.and_then(|training| training.storage.clone()), report: None }
 }
 
 /// Note on a missing or outdated status.

@@ -18,7 +18,7 @@ const SUMS: usize = 24 << 10;
 ///
 /// A block owns some destinations, whose sums are in shared memory. Its warps scan the indices in parallel, each a contiguous part, and
 /// collect those of the block; then all threads add the rows found, in order, each in its own columns.
-#[allow(clippy::too_many_lines, reason = "most of it is the text of the kernel")]
+#[expect(clippy::too_many_lines, reason = "most of it is the text of the kernel")]
 pub(super) fn scatter_add(kernel: &Lookup, buffers: &[Buffer]) -> Generated {
     let dtype = buffers[kernel.to.buffer].dtype;
     let (outer, extent, inner) = (kernel.to.dims[0], kernel.to.dims[1], kernel.to.dims[2]);

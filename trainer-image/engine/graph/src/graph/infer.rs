@@ -42,7 +42,7 @@ pub fn infer_sides(op: &Op, operands: &[&Meta]) -> Vec<Meta> {
 
 type Rule = Result<Meta, String>;
 
-#[allow(clippy::too_many_lines, reason = "one rule for each operator")]
+#[expect(clippy::too_many_lines, reason = "one rule for each operator")]
 fn rule(op: &Op, operands: &[&Meta]) -> Rule {
     match (op, operands) {
         (Op::Constant(array), []) => Ok(Meta::new(array.dtype(), array.shape())),

@@ -2,7 +2,7 @@
 
 mod rules;
 
-use super::architecture::{Architecture, Method, Size, Projection};
+use super::architecture::{Architecture, Method, Projection, Size};
 use super::split::Split;
 use super::tokenizer::Tokenizer;
 use crate::layered;

@@ -1,7 +1,7 @@
 //! Validation rules of a configuration beyond its types.
 
 use super::{Config, Layout, Source};
-use crate::slm::architecture::{Architecture, Method, RopeScaling, Projection};
+use crate::slm::architecture::{Architecture, Method, Projection, RopeScaling};
 use crate::slm::vocabulary::{END_OF_DOCUMENT, LEAST_DIALOGUE_VOCABULARY};
 use crate::workload::WorkloadError;
 use serde_json::Value;
