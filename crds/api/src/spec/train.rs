@@ -72,8 +72,8 @@ pub struct Checkpoint {
     /// Checkpoints kept.
     #[schemars(range(min = 1, max = 1000))]
     pub keep: u32,
-    /// `pvc://claim/dir`, `s3://bucket/dir`, `gs://bucket/dir` or `file:///dir`. Default: the state directory (local), or
-    /// storage that is deleted with the pod.
+    /// `pvc://claim/dir`, `s3://bucket/dir`, `gs://bucket/dir` or `file:///dir`. Each job writes to NAMESPACE/NAME/UID there
+    /// (`status.training.storage`). Default: the state directory (local), or storage that is deleted with the pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub storage: Option<String>,
