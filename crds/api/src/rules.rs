@@ -268,3 +268,50 @@ fn settings() -> Vec<Rule> {
     ]);
     rules
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pawl_contract::settings::Settings;
+    use std::collections::BTreeSet;
+
+    /// Settings that an `Equivalent` phase may set: they change the results by rounding errors at most, or (batch sizes,
+    /// `workload`) another check decides.
+    const KEEPS_NUMERICS: [&str; 22] = [
+        "compile",
+        "compileScope",
+        "attention",
+        "optimizerKernel",
+        "optimizerOffload",
+        "activationCheckpointing",
+        "sharding",
+        "batchPerGpu",
+        "accumulationSteps",
+        "globalBatch",
+        "evalBatch",
+        "loaderWorkers",
+        "loaderPrefetch",
+        "loaderPinned",
+        "loaderPersistent",
+        "loaderAsyncCopy",
+        "memoryFormat",
+        "ropeCache",
+        "parameterLayout",
+        "nccl",
+        "deterministic",
+        "workload",
+    ];
+
+    #[test]
+    fn every_setting_either_changes_the_numerics_or_keeps_them() {
+        let schema = crate::schema::of::<Settings>();
+        let settings: BTreeSet<_> = schema["properties"].as_object().unwrap().keys().map(String::as_str).collect();
+        let classified: Vec<_> = CHANGES_NUMERICS.into_iter().chain(KEEPS_NUMERICS).collect();
+        assert_eq!(
+            settings,
+            classified.iter().copied().collect(),
+            "add the setting to CHANGES_NUMERICS or KEEPS_NUMERICS"
+        );
+        assert_eq!(settings.len(), classified.len(), "a setting is in one list only");
+    }
+}

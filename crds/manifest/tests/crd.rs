@@ -63,6 +63,36 @@ fn the_schema_is_structural_and_bounded() {
     walk(&schema(), "", true);
 }
 
+/// JSON Schema cannot compare numbers and times that are written as strings: each has a range in `bounds.rs` of `pawl-api`,
+/// or another rule.
+#[test]
+fn every_number_written_as_a_string_has_a_rule() {
+    fn walk(schema: &Value, path: &str, patterns: &[&Value], found: &mut usize) {
+        let rules: Vec<_> = schema["x-kubernetes-validations"].as_array().into_iter().flatten().collect();
+        for (name, property) in schema["properties"].as_object().into_iter().flatten() {
+            if patterns.contains(&&property["pattern"]) {
+                *found += 1;
+                let read = format!("(self.{name})");
+                let ruled = rules.iter().any(|rule| rule["rule"].as_str().is_some_and(|rule| rule.contains(&read)));
+                assert!(ruled, "{path}.{name}: add its range to crds/api/src/bounds.rs");
+            }
+            // The pod template is Kubernetes' own; a search is refused as a whole.
+            if !matches!(name.as_str(), "podTemplate" | "search") {
+                walk(property, &format!("{path}.{name}"), patterns, found);
+            }
+        }
+        schema.get("items").into_iter().for_each(|items| walk(items, &format!("{path}[]"), patterns, found));
+    }
+    let schema = schema();
+    let spec = &schema["properties"]["spec"];
+    let of = |pointer: &str| spec.pointer(pointer).expect("the field exists");
+    let number = of("/properties/gates/properties/overallSpeedup/pattern");
+    let time = of("/properties/lifecycle/properties/hangTimeout/pattern");
+    let mut found = 0;
+    walk(spec, "spec", &[number, time], &mut found);
+    assert!(found >= 30, "{found} numbers written as strings");
+}
+
 fn to_cel(value: &Value) -> Cel {
     match value {
         Value::Null => Cel::Null,

@@ -117,9 +117,21 @@ pub struct Gates {
 impl Gates {
     /// Whether any gate on validation metrics is set: phases that change the numerics require one.
     pub fn has_quality(&self) -> bool {
-        self.validation_loss_delta.is_some()
-            || self.validation_loss_within.is_some()
-            || !self.validation_metrics.is_empty()
+        // Destructured without `..`: whether a new gate is one of these is decided here.
+        let Self {
+            overall_speedup: _,
+            validation_loss_delta,
+            validation_loss_within,
+            training_loss_within: _,
+            validation_metrics,
+            gpu_memory: _,
+            gpu_memory_increase: _,
+            min_gpu_utilization: _,
+            min_items_per_second: _,
+            max_epoch_seconds: _,
+            max_offload_overhead: _,
+        } = self;
+        validation_loss_delta.is_some() || validation_loss_within.is_some() || !validation_metrics.is_empty()
     }
 }
 

@@ -92,7 +92,7 @@ fn numerics(spec: &TrainingJobSpec, phase: &Phase, refuse: &mut Refuse<'_>) {
     }
 }
 
-/// Why a trigger cannot occur in this job, and the remedy.
+/// Why a trigger cannot occur in this job, and the remedy. Without a wildcard: whether a new trigger needs a gate is decided here.
 fn never(spec: &TrainingJobSpec, phase: &Phase, trigger: Trigger) -> Option<(&'static str, &'static str)> {
     match trigger {
         Trigger::MemoryAboveGate if spec.gates.gpu_memory.is_none() && spec.gates.gpu_memory_increase.is_none() => {
@@ -104,6 +104,17 @@ fn never(spec: &TrainingJobSpec, phase: &Phase, trigger: Trigger) -> Option<(&'s
         Trigger::QualityBelowThreshold if phase.numerics == Numerics::Equivalent => {
             Some(("is not checked for numerics: Equivalent", "set numerics to Changed, or remove it"))
         }
-        _ => None,
+        Trigger::OutOfMemory
+        | Trigger::HostOutOfMemory
+        | Trigger::NonFinite
+        | Trigger::LossSpike
+        | Trigger::Hang
+        | Trigger::LoaderBound
+        | Trigger::SpeedBelowThreshold
+        | Trigger::QualityBelowThreshold
+        | Trigger::MemoryAboveGate
+        | Trigger::OffloadOverhead
+        | Trigger::Unsupported
+        | Trigger::CompileFailed => None,
     }
 }

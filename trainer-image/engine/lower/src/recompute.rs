@@ -185,11 +185,19 @@ impl RecomputeTables<'_, '_> {
 /// Cost of an operator for an element, in additions; `None` when it is not computed again.
 fn price(op: &Op) -> Option<usize> {
     Some(match op {
-        Op::Unary(
-            UnaryOp::Exp | UnaryOp::Log | UnaryOp::Erf | UnaryOp::Tanh | UnaryOp::Sigmoid | UnaryOp::Sin | UnaryOp::Cos,
-        )
-        | Op::Random { .. } => 8,
-        Op::Unary(UnaryOp::Sqrt | UnaryOp::Rsqrt | UnaryOp::Recip) | Op::Binary(BinaryOp::Div) => 3,
+        Op::Unary(op) => match op {
+            UnaryOp::Exp
+            | UnaryOp::Log
+            | UnaryOp::Erf
+            | UnaryOp::Tanh
+            | UnaryOp::Sigmoid
+            | UnaryOp::Sin
+            | UnaryOp::Cos => 8,
+            UnaryOp::Sqrt | UnaryOp::Rsqrt | UnaryOp::Recip => 3,
+            UnaryOp::Neg | UnaryOp::Abs | UnaryOp::Square | UnaryOp::Sign | UnaryOp::Floor | UnaryOp::IsFinite => 1,
+        },
+        Op::Random { .. } => 8,
+        Op::Binary(BinaryOp::Div) => 3,
         op if op.is_elementwise() => 1,
         Op::Reshape(_) | Op::Permute(_) | Op::Broadcast(_) | Op::Slice { .. } | Op::Iota { .. } => 1,
         _ => return None,
