@@ -74,7 +74,7 @@ pub fn generate(body: &Body, buffers: &[Buffer], multiprocessors: usize) -> Opti
         Body::Fused(kernel) => Some(fused::fused(kernel, buffers, multiprocessors)),
         Body::Gather(kernel) => Some(lookup::gather(kernel, buffers)),
         Body::ScatterAdd(kernel) => Some(scatter::scatter_add(kernel, buffers)),
-        _ => None,
+        Body::MatMul(_) | Body::Attention(_) | Body::AttentionGrad(_) | Body::Collective(_) => None,
     }
 }
 
