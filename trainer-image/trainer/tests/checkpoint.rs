@@ -5,6 +5,8 @@
 use pawl_graph::array::{Array, Data};
 use pawl_trainer::checkpoint::{Author, Checkpoint, CheckpointError, Position, Store, Writer};
 use proptest::prelude::*;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -127,11 +129,14 @@ fn the_best_is_kept_beside_the_newest_and_makes_room_for_a_better_one() {
 
 /// Rewrites the manifest of a checkpoint as a later trainer would write it.
 fn make_newer(dir: &Path, name: &str) {
-    let manifest = dir.join(name).join("manifest.json");
-    let text = fs::read_to_string(&manifest).unwrap();
-    let later = text.replace("pawl-checkpoint/1", "pawl-checkpoint/2").replacen('{', "{\"sharding\": [4, 2],", 1);
-    let later = later.replace("\"sha256\": \"", "\"sha256\": \"0");
-    fs::write(manifest, later).unwrap();
+    let file = dir.join(name).join("manifest.json");
+    let mut manifest: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    manifest["format"] = json!("pawl-checkpoint/2");
+    manifest["sharding"] = json!([4, 2]);
+    manifest["sha256"] = json!("");
+    let sha256: String = Sha256::digest(manifest.to_string()).iter().map(|byte| format!("{byte:02x}")).collect();
+    manifest["sha256"] = json!(sha256);
+    fs::write(file, manifest.to_string()).unwrap();
 }
 
 #[test]

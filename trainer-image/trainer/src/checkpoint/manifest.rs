@@ -2,6 +2,7 @@
 
 use super::Author;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 /// Name of the format, before its version.
 const FAMILY: &str = "pawl-checkpoint/";
@@ -80,47 +81,33 @@ impl Manifest {
 
     /// Serializes the manifest.
     pub fn to_bytes(&self) -> Result<Vec<u8>, serde_json::Error> {
-        let sealed = Self { sha256: self.own_hash()?, ..self.clone() };
+        let sealed = Self { sha256: seal(serde_json::to_value(self)?), ..self.clone() };
         serde_json::to_vec_pretty(&sealed)
     }
 
     /// Reads and validates a manifest.
     pub fn parse(bytes: &[u8]) -> Result<Self, Problem> {
-        #[derive(Deserialize)]
-        struct Header {
-            format: String,
-        }
         let corrupt = |error: serde_json::Error| Problem::Damaged(format!("its manifest is corrupt: {error}"));
-        let Header { format } = serde_json::from_slice(bytes).map_err(corrupt)?;
+        let content: Value = serde_json::from_slice(bytes).map_err(corrupt)?;
+        if content["sha256"] != seal(content.clone()) {
+            return Err(Problem::Damaged("its manifest is corrupt: the hash does not match".to_owned()));
+        }
+        let format = content["format"].as_str().unwrap_or_default();
         let version = format.strip_prefix(FAMILY).and_then(|version| version.parse::<u32>().ok());
-        let manifest = serde_json::from_slice::<Self>(bytes);
         if version.is_none_or(|version| version > VERSION) {
-            // A manifest of this version in which only the name of the format was damaged.
-            let restored = manifest.map(|manifest| Self { format: format!("{FAMILY}{VERSION}"), ..manifest });
-            if restored.is_ok_and(|manifest| manifest.is_sealed()) {
-                return Err(Problem::Damaged("its manifest is corrupt: the format is damaged".to_owned()));
-            }
             return Err(Problem::Unknown(format!(
                 "its format is {format}, this trainer reads {FAMILY}1 to {VERSION}: use the trainer that wrote it, or a newer one"
             )));
         }
-        let manifest = manifest.map_err(corrupt)?;
-        if manifest.is_sealed() {
-            Ok(manifest)
-        } else {
-            Err(Problem::Damaged("its manifest is corrupt: the hash does not match".to_owned()))
-        }
+        serde_json::from_value(content).map_err(corrupt)
     }
+}
 
-    /// Whether its hash is that of the rest.
-    fn is_sealed(&self) -> bool {
-        self.own_hash().is_ok_and(|hash| hash == self.sha256)
-    }
-
-    fn own_hash(&self) -> Result<String, serde_json::Error> {
-        let unsealed = Self { sha256: String::new(), ..self.clone() };
-        Ok(hash(&serde_json::to_vec(&unsealed)?))
-    }
+/// The hash of a manifest: of its compact JSON with sorted keys, in which `sha256` is empty. Every version seals its manifests
+/// in this way, so that an earlier trainer can tell a later format from a damaged one.
+fn seal(mut content: Value) -> String {
+    content["sha256"] = Value::from("");
+    hash(content.to_string().as_bytes())
 }
 
 /// SHA-256 in hexadecimal.
