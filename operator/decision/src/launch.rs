@@ -226,7 +226,8 @@ impl Draft<'_> {
     pub fn attempt_plan(&self, attempt: &str, work: &Work) -> AttemptPlan {
         let gang = gang(self.spec, work.purpose);
         let command = self.spec.workload.command.iter().chain(&self.spec.workload.args).cloned().collect();
-        let expected = self.resumes(attempt).map(|newest| CheckpointRef {
+        let kept = crate::storage::outlives_pods(self.job);
+        let expected = self.resumes(attempt).filter(|_| kept).map(|newest| CheckpointRef {
             name: newest.name,
             step: newest.step,
             items: newest.items,

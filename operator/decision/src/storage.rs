@@ -27,3 +27,9 @@ pub fn location(job: &TrainingJob) -> Option<String> {
     }
     Some(location)
 }
+
+/// Whether the checkpoints of a job outlive the attempt that wrote them: in a named storage, or in the state directory of a
+/// job that runs without a cluster, which has no namespace. Otherwise they are deleted with their pods.
+pub(crate) fn outlives_pods(job: &TrainingJob) -> bool {
+    job.spec.train.checkpoint.storage.is_some() || job.metadata.namespace.is_none()
+}

@@ -114,6 +114,23 @@ fn a_job_that_has_a_checkpoint_never_starts_from_the_beginning() {
 }
 
 #[test]
+fn what_was_deleted_with_its_pods_is_not_expected() {
+    for (storage, expected) in [(json!({}), false), (json!({"storage": "s3://models"}), true)] {
+        let mut world = training(json!({}));
+        world.job.metadata.namespace = Some("team".to_owned());
+        world.edit(|spec| spec["train"]["checkpoint"] = storage.clone());
+        let checkpoint = CheckpointRef { name: "00000007-step-70-by-5.1".to_owned(), step: 70, items: 4_480 };
+        world.progress(|progress| {
+            (progress.step, progress.items, progress.last_checkpoint) = (70, 4_480, Some(checkpoint));
+        });
+        world.decide();
+        world.end_alive(Ending::Lost("node lost".to_owned()));
+        world.run();
+        assert_eq!(trained(&world).pop().unwrap().checkpoint.as_ref().unwrap().expected.is_some(), expected);
+    }
+}
+
+#[test]
 fn what_was_damaged_is_not_expected() {
     let mut world = training(json!({}));
     let checkpoint = CheckpointRef { name: "00000007-step-70-by-5.1".to_owned(), step: 70, items: 4_480 };
