@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use pawl_api::TrainingJob;
 use pawl_api::status::Stage;
-use pawl_e2e::job::{status, training};
+use pawl_e2e::job::{files, status, training};
 use pawl_e2e::{Scene, scene::stage};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -79,10 +79,10 @@ impl<'a> Training<'a> {
     }
 }
 
-/// The items of all checkpoints in a directory.
-fn all(directory: &Path) -> BTreeSet<u64> {
-    let entries = std::fs::read_dir(directory).into_iter().flatten().filter_map(Result::ok);
-    let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+/// The items of all checkpoints in a storage: each job has a directory of its own there.
+fn all(storage: &Path) -> BTreeSet<u64> {
+    let files = files(storage).into_iter();
+    let names = files.filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
     names.filter_map(|name| name.strip_prefix("items-")?.strip_suffix(".json")?.parse().ok()).collect()
 }
 

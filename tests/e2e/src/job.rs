@@ -4,7 +4,7 @@ use crate::scene::{SCENE, Scene};
 use pawl_api::TrainingJob;
 use pawl_api::status::{PhaseState, TrainingJobStatus};
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The job `toy` with `change` made to it: `graph` is faster, `slow` is slower, `batch` needs its rung.
 pub fn toy(change: impl FnOnce(&mut Value)) -> Value {
@@ -87,4 +87,10 @@ impl Scene {
         }));
         directory
     }
+}
+
+/// All files in a directory and its subdirectories; none when it does not exist.
+pub fn files(directory: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().filter_map(Result::ok);
+    entries.flat_map(|entry| if entry.path().is_dir() { files(&entry.path()) } else { vec![entry.path()] }).collect()
 }

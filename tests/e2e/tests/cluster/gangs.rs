@@ -65,8 +65,13 @@ fn the_real_trainer_averages_gradients_over_pod_addresses() {
         let done = scene.complete("real", Duration::from_secs(300)).await;
         let training = status(&done).training.clone().unwrap();
         assert_eq!((training.measured.steps, training.measured.items), (20, 80), "{training:?}");
-        let checkpoints = std::fs::read_dir(&volume).unwrap().count();
-        assert!(checkpoints > 0, "no checkpoint in {}", volume.display());
+        let own = volume.join(format!("{}/real/{}", scene.namespace, done.metadata.uid.as_deref().unwrap()));
+        assert_eq!(
+            training.storage,
+            Some(format!("pvc://shared/real/{}/real/{}", scene.namespace, done.metadata.uid.unwrap()))
+        );
+        let checkpoint = own.join(training.last_checkpoint.unwrap().name).join("manifest.json");
+        assert!(checkpoint.exists(), "no checkpoint at {}", checkpoint.display());
     });
 }
 

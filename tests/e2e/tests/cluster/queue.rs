@@ -6,7 +6,7 @@ use kube::api::ListParams;
 use pawl_api::TrainingJob;
 use pawl_api::status::Stage;
 use pawl_e2e::audit::{Audit, Write};
-use pawl_e2e::job::{status, training};
+use pawl_e2e::job::{files, status, training};
 use pawl_e2e::kueue::{QUEUE, Queue};
 use pawl_e2e::scene::stage;
 use pawl_e2e::{Operator, Scene, scene};
@@ -78,7 +78,7 @@ async fn two_jobs_and_a_queue_that_changes_its_mind(scene: &Scene, queue: &Queue
     scene.apply(&queued("first", 16));
     let look = async || {
         let pods = scene.pods("first").await;
-        let checkpointed = std::fs::read_dir(checkpoints).is_ok_and(|files| files.count() > 0);
+        let checkpointed = !files(checkpoints).is_empty();
         (checkpointed && pods.iter().filter(|pod| is_alive(pod)).count() == 2).then_some(pods)
     };
     let gang = scene.until("the first to train", Duration::from_secs(60), look).await;
