@@ -22,7 +22,7 @@ mod volumes;
 
 pub use gang::{gang, gang_repair};
 pub use objects::{plan, plan_repair, service, token};
-pub use storage::{Storage, resumed, storage};
+pub use storage::{Storage, storage};
 
 use crate::names;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -67,7 +67,7 @@ impl Blueprint<'_> {
     }
 
     /// Whether the gang has more than one pod: then its pods need to find and to trust each other.
-    fn is_gang(&self) -> bool {
+    pub(crate) fn is_gang(&self) -> bool {
         self.plan.replicas > 1
     }
 }

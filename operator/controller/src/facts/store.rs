@@ -196,7 +196,7 @@ impl Facts {
 
     /// What is known of a job's attempts, oldest first.
     pub fn of(&self, key: &Key) -> Vec<AttemptFacts> {
-        self.jobs.change(key, |state| state.facts.attempts.clone()).unwrap_or_default()
+        self.jobs.lock().get(key).map(|state| state.facts.attempts.clone()).unwrap_or_default()
     }
 
     /// The jobs of a namespace that have a gang of more than one pod at work: its pods meet by name.

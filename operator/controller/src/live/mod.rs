@@ -18,7 +18,7 @@ mod tests;
 
 pub(crate) use gang::Gang;
 
-use crate::jobs::{JobState, Jobs};
+use crate::jobs::Jobs;
 use crate::key::Key;
 use crate::metrics::{LiveOutcome, Metrics};
 use pace::slot;
@@ -101,8 +101,8 @@ impl Live {
 
     /// The newest answer of this attempt.
     pub fn latest(&self, key: &Key, attempt: &str) -> Option<Arc<Attempt>> {
-        let gang = |state: &mut JobState| state.gang.as_ref().filter(|gang| gang.attempt == attempt)?.answer.clone();
-        self.jobs.change(key, gang)?
+        let jobs = self.jobs.lock();
+        jobs.get(key)?.gang.as_ref().filter(|gang| gang.attempt == attempt)?.answer.clone()
     }
 
     /// Polls for as long as this future is polled.

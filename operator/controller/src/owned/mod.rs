@@ -7,7 +7,6 @@ mod plan;
 mod service;
 mod token;
 
-use crate::build::Blueprint;
 use crate::context::Context;
 use crate::key::Key;
 use crate::names;
@@ -59,11 +58,6 @@ impl Attempt<'_> {
     {
         Api::namespaced(self.context.client.clone(), &self.key.namespace)
     }
-}
-
-/// Whether the attempt has several pods, which have to find and to trust each other.
-fn is_gang(blueprint: &Blueprint<'_>) -> bool {
-    blueprint.plan.replicas > 1
 }
 
 fn creation() -> PostParams {

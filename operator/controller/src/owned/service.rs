@@ -1,6 +1,6 @@
 //! The headless Service of a namespace, by which the pods of a gang find the first one.
 
-use super::{Attempt, is_gang};
+use super::Attempt;
 use crate::build::Blueprint;
 use crate::error::Error;
 use crate::facts::GangFacts;
@@ -19,7 +19,7 @@ impl HeadlessService<'_> {
     /// # Errors
     /// [`Error::Taken`] when another owner has a Service of this name that is not headless; [`Error::Api`].
     pub(crate) async fn create(&self, blueprint: &Blueprint<'_>) -> Result<(), Error> {
-        if is_gang(blueprint) {
+        if blueprint.is_gang() {
             self.ensure().await?;
         }
         Ok(())

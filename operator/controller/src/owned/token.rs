@@ -1,6 +1,6 @@
 //! The Secret that holds the token by which the pods of a gang trust each other.
 
-use super::{Attempt, creation, is_gang};
+use super::{Attempt, creation};
 use crate::build::{self, Blueprint};
 use crate::error::{Doing, Error, code};
 use crate::facts::{AttemptFacts, GangFacts};
@@ -29,7 +29,7 @@ impl TokenSecret<'_> {
     /// # Errors
     /// [`Error::Api`]; [`Error::Local`] when the system has no random numbers.
     pub(crate) async fn create(&self, blueprint: &Blueprint<'_>, gang_uid: &str, new: bool) -> Result<(), Error> {
-        if !is_gang(blueprint) {
+        if !blueprint.is_gang() {
             return Ok(());
         }
         let name = self.0.name;
