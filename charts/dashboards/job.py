@@ -1,6 +1,6 @@
 """The Job dashboard: one TrainingJob."""
 
-from panels import (BAD, BUSY, GOOD, OUTCOMES, STAGES, STATES, UNCLEAR, bars, colours, column, dashboard, joined, lines, names,
+from panels import (BAD, BUSY, GOOD, OUTCOMES, STAGES, STATES, UNCLEAR, bars, colours, column, dashboard, gauge_bars, joined, lines, names,
                     now, query, stat, table, thresholds, timeline, variable)
 
 JOB = 'namespace="$namespace", job="$job"'
@@ -94,6 +94,22 @@ def phases():
     ]
 
 
+def search():
+    ended = f'sum by (search) (pawl_search_trials{{{JOB}, state!~"Running|Paused"}})'
+    return [
+        gauge_bars("Search progress", "Trials that have ended, as a fraction of the number in the manifest, by stage of the search. A stage "
+                   "may end earlier: by its budget, its patience, or when the space has no further point.",
+                   [now(f"{ended} / max by (search) (pawl_search_trials_goal{{{JOB}}})", "{{search}}")], unit="percentunit", decimals=0,
+                   least=0, most=1),
+        lines("Trials by state", "Trials of each stage of the search by state. Infeasible: out of memory, a loss that is not finite, or "
+              "settings that the trainer does not support. Paused: waits with a checkpoint for its promotion.",
+              [query(f"sum by (search, state) (pawl_search_trials{{{JOB}}})", "{{search}} {{state}}")], stacked=True, decimals=0, least=0),
+        lines("Best objective", "Objectives of the best complete trial so far; at the end of a stage those of the winner, whose value is the "
+              "mean over its seeds if it was repeated.",
+              [query(f"max by (search, metric) (pawl_search_objective{{{JOB}}})", "{{search}} {{metric}}")]),
+    ]
+
+
 def training():
     rate = lambda name, by="": f"sum{by} (rate({name}{{{JOB}}}[$__rate_interval]))"
     steps = rate("pawl_train_step_seconds_sum")
@@ -125,6 +141,21 @@ def training():
               [query(f"max(pawl_train_utilization_ratio{{{JOB}}})", "utilization")], unit="percentunit", least=0, most=1),
         lines("Ranks", "Number of running ranks on all nodes of the gang.",
               [query(f"sum(pawl_agent_ranks{{{JOB}}})", "ranks")], decimals=0, least=0),
+        lines("Gradient norm", "Norm of the gradient before clipping, and skipped updates per hour. An update is skipped when the loss "
+              "scale of half precision is too large.",
+              [query(f"max(pawl_train_gradient_norm{{{JOB}}})", "gradient norm"),
+               query(f"sum(rate(pawl_train_skipped_updates_total{{{JOB}}}[15m])) * 3600", "skipped per hour")],
+              overrides=[column("skipped per hour", ("color", {"mode": "fixed", "fixedColor": BAD}),
+                                ("custom.axisPlacement", "right"))]),
+        lines("Learning rate", "Learning rate of the newest optimizer step.",
+              [query(f"max(pawl_train_learning_rate{{{JOB}}})", "learning rate")], least=0),
+        lines("Planned memory by kind", "Planned memory of rank 0: weights, gradients that are summed over micro-steps, state of the "
+              "optimizer, data sets on the device, and everything else (activations). The sum is the predicted peak.",
+              [query(f"max by (kind) (pawl_train_memory_bytes{{{JOB}}})", "{{kind}}")], unit="bytes", least=0, stacked=True),
+        lines("Epoch and compile time", "Duration of the newest complete epoch with its evaluations and checkpoints, and the time to "
+              "compile the programs.",
+              [query(f"max(pawl_train_epoch_seconds{{{JOB}}})", "epoch"),
+               query(f"max(pawl_train_compile_seconds{{{JOB}}})", "compile")], unit="s", least=0),
     ]
 
 
@@ -164,7 +195,7 @@ def build():
     choose = lambda name, label, expr, description: variable(name, label, expr, multi=False, description=description)
     variables = [choose("namespace", "Namespace", "label_values(pawl_job_stage, namespace)", "Namespace of the job."),
                  choose("job", "Job", 'label_values(pawl_job_stage{namespace="$namespace"}, job)', "The TrainingJob.")]
-    rows = [("Current state", overview()), ("Phases", phases()), ("Training", training()), ("Checkpoints and launches", safety()),
+    rows = [("Current state", overview()), ("Phases", phases()), ("Search", search()), ("Training", training()), ("Checkpoints and launches", safety()),
             ("Cost", cost())]
     return dashboard("job", "Job", "One TrainingJob: measurements of each phase, training, cost.", variables, rows,
                      span="3h")

@@ -73,7 +73,7 @@ def called():
 
 
 def group_of(resource):
-    assert resource in {"pods", "configmaps", "secrets", "services", "nodes"}, resource
+    assert resource in {"pods", "configmaps", "secrets", "services", "nodes", "persistentvolumeclaims"}, resource
     return ""
 
 
@@ -109,6 +109,28 @@ def a_list_of_namespaces_gives_no_permissions_elsewhere():
     for role in of_kind(objects, "Role"):
         if role["metadata"]["namespace"] != "pawl-system":
             assert rules(role) == rules(whole) - {("", "nodes", "get")}
+    with_nodes = template("namespaces={team-a}", "rbac.nodes=true")
+    (binding,) = of_kind(with_nodes, "ClusterRoleBinding")
+    (role,) = [each for each in of_kind(with_nodes, "ClusterRole") if each["metadata"]["name"] == binding["roleRef"]["name"]]
+    assert rules(role) == {("", "nodes", "get")}
+
+
+@test
+def the_default_storage_is_passed_to_the_operator():
+    def storage(*values):
+        (deployment,) = of_kind(template(*values), "Deployment")
+        (container,) = deployment["spec"]["template"]["spec"]["containers"]
+        variables = {each["name"]: each.get("value") for each in container["env"]}
+        names = ("DEFAULT_STORAGE", "CLAIM_SIZE", "CLAIM_CLASS", "CLAIM_ACCESS_MODE", "CLAIM_RETENTION")
+        return [variables[f"PAWL_{name}"] for name in names]
+
+    assert storage() == ["Claim", "50Gi", "", "", "Retain"]
+    claim = "checkpoints.claim"
+    changed = storage(f"{claim}.size=2Ti", f"{claim}.storageClassName=nfs", f"{claim}.accessMode=ReadWriteMany",
+                      f"{claim}.retention=Delete")
+    assert changed == ["Claim", "2Ti", "nfs", "ReadWriteMany", "Delete"]
+    assert storage("checkpoints.defaultStorage=s3://models/runs")[0] == "s3://models/runs"
+    assert "defaultStorage" in rejected("checkpoints.defaultStorage=/models")
 
 
 @test
@@ -203,8 +225,10 @@ def values_and_schema_have_the_same_keys():
             for name, each in schema["properties"].items():
                 used((*path, name), each)
             return
-        # A value is used with its whole path, or with its last component inside `with` or after `$image :=`.
-        assert f".Values.{'.'.join(path)}" in text or f".{path[-1]}" in text, f"{'.'.join(path)} is not used in any template"
+        # A value is used with its whole path, with its last component inside `with` or after `$image :=`, or with all
+        # values of its object, which the operator reads as JSON.
+        uses = (f".Values.{'.'.join(path)}", f".{path[-1]}", f".Values.{path[0]} | toJson")
+        assert any(use in text for use in uses), f"{'.'.join(path)} is not used in any template"
 
     used((), schema)
 
@@ -240,6 +264,106 @@ def network_policies_allow_the_expected_ingress():
         assert "ports" not in gang, "NCCL uses dynamic ports"
         assert readers["ports"] == [{"port": 9470}]
         assert all("namespaceSelector" in peer for peer in readers["from"])
+
+
+@test
+def network_policies_exist_by_default_where_namespaces_are_listed():
+    assert not of_kind(template(), "NetworkPolicy")
+    listed = of_kind(template("namespaces={team-a,team-b}"), "NetworkPolicy")
+    assert {each["metadata"]["namespace"] for each in listed} == {"pawl-system", "team-a", "team-b"}
+    assert not of_kind(template("namespaces={team-a}", "networkPolicy.create=false"), "NetworkPolicy")
+
+
+@test
+def the_admission_policy_has_every_list_of_the_policy():
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    (policy,) = of_kind(template("policy.allowedSecrets={db,team-a/s3}"), "ValidatingAdmissionPolicy")
+    variables = {each["name"]: each["expression"] for each in policy["spec"]["variables"]}
+    assert set(values["policy"]) <= set(variables), "a list is missing"
+    assert policy["spec"]["matchConditions"][0]["name"] == "spec-changed"
+    assert json.loads(variables["allowedSecrets"]) == ["db", "team-a/s3"]
+    for name in values["policy"]:
+        assert any(f"variables.{name}" in text for text in yaml.dump(policy["spec"]).split("\n")), f"{name} is not checked"
+    assert policy["spec"]["failurePolicy"] == "Fail"
+    (binding,) = of_kind(template("namespaces={team-a}"), "ValidatingAdmissionPolicyBinding")
+    assert binding["spec"]["validationActions"] == ["Deny"]
+    (expression,) = binding["spec"]["matchResources"]["namespaceSelector"]["matchExpressions"]
+    assert expression["values"] == ["team-a"]
+    kinds = {each["kind"] for each in template("admissionPolicy.create=false")}
+    assert not any(kind.startswith("ValidatingAdmission") for kind in kinds)
+
+
+def operator_environment(*values):
+    (deployment,) = of_kind(template(*values), "Deployment")
+    pod = deployment["spec"]["template"]["spec"]
+    return pod, {each["name"]: each.get("value") for each in pod["containers"][0]["env"]}
+
+
+@test
+def the_operator_gets_the_policy_and_the_defaults_of_pods():
+    _, variables = operator_environment("policy.allowedIds[0].min=1000", "policy.allowedIds[0].max=1000650000")
+    assert json.loads(variables["PAWL_POLICY"])["allowedIds"] == [{"min": 1000, "max": 1000650000}]
+    pods = json.loads(variables["PAWL_PODS"])
+    assert pods["securityContext"] == {"runAsUser": 65532, "runAsGroup": 65532, "fsGroup": 65532}
+    assert all(pods["emptyDirs"][name] for name in ("work", "data", "tmp"))
+
+
+@test
+def ids_can_be_left_to_openshift():
+    pod, variables = operator_environment("pods.securityContext=null", "securityContext=null")
+    assert "securityContext" not in json.loads(variables["PAWL_PODS"])
+    assert pod["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+
+
+@test
+def null_is_rejected_or_means_the_default():
+    """Helm removes a value that is null: what a template cannot do without is required by the schema."""
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    optional = []
+
+    def compare(path, schema):
+        if "properties" not in schema or "default" in schema:
+            return
+        required = set(schema.get("required", []))
+        for name, each in schema["properties"].items():
+            nullable = "null" in each.get("type", []) if isinstance(each.get("type"), list) else False
+            empty = each.get("type") in ("array", "object") and "default" in each and path != ("policy",)
+            where = (*path, name)
+            assert (name in required) != (nullable or empty), f"{'.'.join(where)} is not required, or cannot be left out"
+            if name not in required:
+                optional.append(".".join(where))
+            compare(where, each)
+
+    compare((), schema)
+    assert len(optional) > 8, optional
+    template(*[f"{path}=null" for path in optional])
+    for value in ("policy", "policy.allowedSecrets", "checkpoints.claim", "image.tag", "live"):
+        assert value.split(".")[-1] in rejected(f"{value}=null"), value
+
+
+@test
+def defaults_of_the_chart_are_those_of_the_operator():
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    claim = (ROOT / "operator/controller/src/build/claim.rs").read_text()
+    (size,) = re.findall(r'DEFAULT_CLAIM_SIZE: &str = "(.+)"', claim)
+    retention = re.search(r"#\[default\]\s+([A-Z]\w+),", claim.split("pub enum Retention")[1]).group(1)
+    storage = (ROOT / "operator/decision/src/storage.rs").read_text()
+    kind = re.search(r"#\[default\]\s+([A-Z]\w+),", storage.split("pub enum DefaultStorage")[1]).group(1)
+    found = values["checkpoints"]
+    assert (found["defaultStorage"], found["claim"]["size"], found["claim"]["retention"]) == (kind, size, retention)
+    pods = (ROOT / "operator/controller/src/build/defaults.rs").read_text()
+    sizes = dict(re.findall(r'(\w+): size\("(.+?)"\)', pods))
+    assert sizes == values["pods"]["emptyDirs"]
+    (user,) = re.findall(r"const USER: i64 = (\d+);", pods)
+    assert set(values["pods"]["securityContext"].values()) == {int(user)}
+
+
+@test
+def invalid_policies_are_rejected():
+    assert "/policy/allowedVolumeTypes" in rejected("policy.allowedVolumeTypes={secret}")
+    assert "/policy/allowedHostPaths" in rejected("policy.allowedHostPaths={data}")
+    assert "/policy/allowedSecrets" in rejected("policy.allowedSecrets={a/b/c}")
+    assert "/pods/emptyDirs" in rejected("pods.emptyDirs.tmp=much")
 
 
 @test

@@ -47,9 +47,10 @@ fn the_loss_of_its_token_and_its_plan_does_not_hurt_a_running_gang() {
         let refused = scene.api::<ConfigMap>().patch(&name, &PatchParams::default(), &edit).await.unwrap_err();
         assert!(refused.to_string().contains("immutable"), "{refused}");
         let edit = Patch::Merge(json!({"stringData": {"token": "x"}}));
-        let refused = scene.api::<Secret>().patch(&name, &PatchParams::default(), &edit).await.unwrap_err();
+        let token = format!("pawl-token-{name}");
+        let refused = scene.api::<Secret>().patch(&token, &PatchParams::default(), &edit).await.unwrap_err();
         assert!(refused.to_string().contains("immutable"), "{refused}");
-        scene.api::<Secret>().delete(&name, &DeleteParams::default()).await.unwrap();
+        scene.api::<Secret>().delete(&token, &DeleteParams::default()).await.unwrap();
         scene.api::<ConfigMap>().delete(&name, &DeleteParams::default()).await.unwrap();
         let done = training.completes_from(training.checkpointed(), Duration::from_secs(90)).await;
         assert_eq!(pawl_e2e::job::status(&done).training.as_ref().unwrap().restarts, 0);

@@ -98,7 +98,7 @@ const TIME: &str = "write a time such as \"10m\"";
 
 /// The bounds, except those of settings.
 #[rustfmt::skip]
-const OF_THE_SPEC: [Bound; 23] = [
+const OF_THE_SPEC: [Bound; 27] = [
     above("spec.phases[]", "expectedSpeedup", 0.0, RATIO),
     above("spec.phases[]", "minSpeedup", 0.0, RATIO),
     Bound { at: "spec.analysis", field: "alphaPercent", format: NumberFormat::Decimal, low: (0.0, false), high: Some((50.0, false)),
@@ -120,9 +120,13 @@ const OF_THE_SPEC: [Bound; 23] = [
     time("spec.train.checkpoint", "every", 1.0, TIME),
     at_least("spec.cost", "gpuHour", 0.0, PRICE),
     at_least("spec.cost", "machineHour", 0.0, PRICE),
+    above("spec.search[].budget", "gpuHours", 0.0, "write hours such as \"8\""),
+    above("spec.search[].budget", "cost", 0.0, PRICE),
+    time("spec.search[].budget", "wallTime", 1.0, TIME),
     time("spec.lifecycle", "activeDeadline", 1.0, TIME),
     time("spec.lifecycle", "schedulingTimeout", 1.0, TIME),
     time("spec.lifecycle", "hangTimeout", 1.0, TIME),
+    time("spec.lifecycle", "checkpointGrace", 1.0, TIME),
     time("spec.lifecycle", "ttlAfterFinished", 0.0, TIME),
 ];
 

@@ -46,6 +46,7 @@ fn clear_progress(training: &mut TrainingStatus) {
         last_checkpoint,
         // It changes with evaluations, as `validation` does.
         best_checkpoint: _,
+        stop_seconds,
         slow_windows,
         window,
         promised_items_per_second: _,
@@ -62,7 +63,7 @@ fn clear_progress(training: &mut TrainingStatus) {
     (*items_per_second, *step_seconds, *loss, *wall_seconds) = Default::default();
     (*peak_memory_bytes, *utilization) = Default::default();
     (*loader_wait_share, *collective_wait_share, *offload_share) = Default::default();
-    (*eta, *goodput, *window) = Default::default();
+    (*eta, *goodput, *window, *stop_seconds) = Default::default();
     // That there is a first checkpoint at all is news: no later attempt may start from the beginning.
     if let Some(checkpoint) = last_checkpoint {
         *checkpoint = CheckpointStatus::default();

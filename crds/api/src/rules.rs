@@ -133,14 +133,26 @@ fn all(patches: &str) -> Vec<Rule> {
         plain("spec.train", "!(has(self.items) && has(self.epochs))", "items and epochs are both set: keep one of them"),
         rule(
             "spec.train.checkpoint",
-            "!has(self.storage) || self.storage.matches('^(pvc://[^/]+|s3://[^/]+|gs://[^/]+|file:///)')",
-            "'storage: \"' + self.storage + '\" is not a storage URL: write pvc://claim/dir, s3://bucket/dir, gs://bucket/dir or \
-             file:///dir'",
+            "!has(self.storage) || self.storage.matches('^(pvc://[^/]+|s3://[^/]+|gs://[^/]+|file:///|None$)')",
+            "'storage: \"' + self.storage + '\" is not a storage URL: write pvc://claim/dir, s3://bucket/dir, gs://bucket/dir, \
+             file:///dir or None'",
         ),
         plain(
-            "spec.search",
-            "size(self) == 0",
-            "search: is not available yet: remove it, and set the hyperparameters in settings",
+            "spec.search[]",
+            "has(self.epochs) != has(self.items)",
+            "epochs and items: exactly one must be set: the length of a complete trial",
+        ),
+        plain(
+            "spec.search[]",
+            "self.parallelism == 1",
+            "parallelism: more than 1 is not supported yet, trials run one after another: use 1",
+        ),
+        plain(
+            "spec.search[].parameters[]",
+            "has(self.values) && size(self.values) > 0 ? !(has(self.min) || has(self.max) || has(self.step)) : has(self.min) && \
+             has(self.max) && double(self.min) < double(self.max) && (!has(self.step) || double(self.step) > 0.0) && \
+             (self.scale != 'Log' || double(self.min) > 0.0)",
+            "parameters: each needs either values, or min below max, with a step above 0 if any and a min above 0 for scale Log",
         ),
     ]);
     rules

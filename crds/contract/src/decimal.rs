@@ -42,18 +42,22 @@ impl Default for Decimal {
 }
 
 impl Decimal {
-    /// The pattern that the JSON Schema enforces.
-    pub const PATTERN: &'static str = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?$";
+    /// The pattern that the JSON Schema enforces. With an exponent of two digits every number is finite.
+    pub const PATTERN: &'static str = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,2})?$";
 
-    /// Rounds `value` to six significant digits; `None` when it is not finite.
+    /// Rounds `value` to six significant digits, and to 0 below 1e-99; `None` when it is not finite, or 1e100 or larger.
     ///
     /// Six digits keep a status document short and equal for values that differ only by rounding.
     pub fn from_f64(value: f64) -> Option<Self> {
         if !value.is_finite() {
             return None;
         }
+        let value = if value.abs() < 1e-99 { 0.0 } else { value };
         let rounded: f64 = format!("{value:.5e}").parse().ok()?;
         let magnitude = rounded.abs();
+        if magnitude >= 1e100 {
+            return None;
+        }
         let text = if magnitude != 0.0 && !(1e-4..1e15).contains(&magnitude) {
             format!("{rounded:e}")
         } else {
@@ -78,8 +82,9 @@ impl FromStr for Decimal {
 
     fn from_str(text: &str) -> Result<Self, NotADecimal> {
         let plain = text.bytes().all(|b| b.is_ascii_digit() || b"+-.eE".contains(&b));
+        let exponent = text.split(['e', 'E']).nth(1).unwrap_or_default().trim_start_matches(['+', '-']);
         match text.parse::<f64>() {
-            Ok(value) if plain && value.is_finite() => Ok(Self(text.to_owned())),
+            Ok(value) if plain && value.is_finite() && exponent.len() <= 2 => Ok(Self(text.to_owned())),
             _ => Err(NotADecimal(text.to_owned())),
         }
     }
@@ -122,11 +127,13 @@ mod tests {
             assert_eq!(Decimal::from_f64(value).unwrap().as_str(), text);
         }
         assert_eq!(Decimal::from_f64(f64::NAN), None);
+        assert_eq!(Decimal::from_f64(9.999999e99), None);
+        assert_eq!(Decimal::from_f64(-1e-120).unwrap().value(), 0.0);
     }
 
     #[test]
     fn rejects_what_is_not_finite_or_not_a_number() {
-        for text in ["", "x", "NaN", "inf", "1e999", "0x10", "1,5"] {
+        for text in ["", "x", "NaN", "inf", "1e999", "1e-100", "0x10", "1,5"] {
             assert!(text.parse::<Decimal>().is_err(), "{text}");
         }
     }

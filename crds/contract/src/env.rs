@@ -35,3 +35,6 @@ pub const DATA: &str = "PAWL_DATA";
 /// Path to which rank 0 may write metrics in the Prometheus text format, atomically, a few times a second at most. The agent
 /// serves them together with its own, which cover `progress.json`: only metrics beyond those belong here.
 pub const METRICS: &str = "PAWL_METRICS";
+/// Settings that placeholders of the command or the environment have consumed, separated by commas: `compile,workload.width`.
+/// A script that reports settings which it does not use as unsupported leaves these out.
+pub const CONSUMED: &str = "PAWL_CONSUMED_SETTINGS";

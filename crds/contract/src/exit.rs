@@ -36,7 +36,7 @@ pub enum Outcome {
     InvalidPlan,
     /// A kernel of these settings does not compile, or no algorithm exists for it (NVRTC, cuBLASLt, cuDNN).
     CompileFailed,
-    /// A checkpoint that must exist is missing or cannot be read: training does not start over in silence.
+    /// A checkpoint that must exist is missing or cannot be read, or the storage cannot be used.
     CheckpointUnreadable,
     /// Stopped on request, after a checkpoint.
     Stopped,

@@ -5,6 +5,7 @@
 //!
 //! - [`plan`]: the launches of an attempt; one [`plan::LaunchPlan`] is the `plan.json` of one launch.
 //! - [`measured`]: measurements, in the same form wherever they occur.
+//! - [`details`]: measurements that only the report contains.
 //! - [`report`]: the report of a launch; [`report::LaunchResult`] is its compact form, the input of decisions.
 //! - [`progress`]: the progress of a running launch.
 //! - [`live`]: the state of a running attempt, as agent 0 serves it.
@@ -12,20 +13,28 @@
 //! - [`mod@env`]: the environment variables of a rank.
 //! - [`pod`]: the environment variables of an agent's pod, set by the operator.
 //! - [`settings`]: the typed optimization settings.
+//! - [`problem`]: errors of a specification.
+//! - [`script`]: scripts that do not implement the contract; [`template`]: placeholders in their command; [`log`]: patterns
+//!   over their output.
 
 #![warn(clippy::missing_errors_doc)]
 
 pub mod checkpoint;
 pub mod decimal;
+pub mod details;
 pub mod env;
 pub mod exit;
 pub mod live;
+pub mod log;
 pub mod measured;
 pub mod plan;
 pub mod pod;
+pub mod problem;
 pub mod progress;
 pub mod report;
+pub mod script;
 pub mod settings;
+pub mod template;
 
 /// The contract version that plans and reports carry.
 pub const CONTRACT_VERSION: u32 = 1;

@@ -19,6 +19,7 @@
 //! ```
 
 use crate::checkpoint::CheckpointRef;
+use crate::script::ScriptPlan;
 use crate::settings::Settings;
 use serde::{Deserialize, Serialize};
 
@@ -60,12 +61,18 @@ pub struct Budget {
     /// Steps in the window (Measure).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window_steps: Option<u64>,
-    /// Items to train (Quality, Train): the launch ends with the first step that reaches them.
+    /// Items to train (Quality, Search, Train), those before a resumed checkpoint included: the launch ends with the first step that reaches them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub items: Option<u64>,
-    /// Epochs to train (Quality, Train).
+    /// Epochs to train (Quality, Search, Train).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epochs: Option<u32>,
+    /// Items of a complete trial, when this launch ends before them (Search): schedules are those of the complete trial.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub horizon_items: Option<u64>,
+    /// Epochs of a complete trial, when this launch ends before them (Search).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub horizon_epochs: Option<u32>,
     /// Items between evaluations (Train). A launch always evaluates at its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eval_every_items: Option<u64>,
@@ -175,7 +182,8 @@ pub struct CheckpointPolicy {
     pub keep: u32,
     /// Whether to start from the newest complete checkpoint, if any.
     pub resume: bool,
-    /// Maximum number of items of a checkpoint to resume from: later ones are damaged.
+    /// Maximum number of items of a checkpoint to resume from: later ones are damaged. The trainer deletes them before its
+    /// first step; once it has trained, the plans of later attempts have no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume_not_after_items: Option<u64>,
     /// The newest checkpoint that the job is known to have written. A trainer that finds no checkpoint at all although one
@@ -189,6 +197,10 @@ pub struct CheckpointPolicy {
     /// addition to the newest `keep`, and reports it as [`crate::report::Report::best_checkpoint`].
     #[serde(default)]
     pub best: Criterion,
+    /// Directory in the storage, for a trial of a search: the agent sets the storage of the ranks to it. Absent: the storage
+    /// itself, which holds the checkpoints of the training.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub directory: Option<String>,
 }
 
 /// One launch: new processes on every rank, one seed, no state of earlier launches. Serialized as `plan.json`.
@@ -216,7 +228,9 @@ pub struct LaunchPlan {
     pub seed: u64,
     /// Length of the launch.
     pub budget: Budget,
-    /// Checkpoint policy, for [`LaunchKind::Train`].
+    /// Checkpoint policy, for [`LaunchKind::Train`], and for a [`LaunchKind::Search`] that may be continued later. In a [`LaunchKind::Preflight`]: that of the training which will follow; the
+    /// trainer proves that it can write, read, list and delete in the storage, and ends with
+    /// [`crate::exit::Outcome::CheckpointUnreadable`] if it cannot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointPolicy>,
     /// Seconds without a completed step after which a rank is considered hung.
@@ -250,9 +264,12 @@ pub struct AttemptPlan {
     /// without a GPU checks the settings of the whole gang.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checks: Option<GangSize>,
-    /// Program and arguments of a rank; empty: the built-in trainer.
+    /// Program and arguments of a rank, with placeholders ([`crate::template`]); empty: the built-in trainer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
+    /// How the command is run, beyond the contract.
+    #[serde(default, skip_serializing_if = "ScriptPlan::is_default")]
+    pub script: ScriptPlan,
     /// Timeout of the rendezvous of all agents in seconds, from the start of each agent; absent: the agent's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gather_seconds: Option<f64>,

@@ -15,12 +15,16 @@ pub const WORK_DIR: &str = "PAWL_WORK_DIR";
 /// Port on which the agent serves `/metrics` and `/healthz`, and pod 0 `/progress` and `/attempt`; absent: none.
 pub const HTTP_PORT: &str = "PAWL_HTTP_PORT";
 
+/// Seconds between SIGTERM and SIGKILL of the ranks; absent: the constants below.
+pub const STOP_GRACE: &str = "PAWL_STOP_GRACE_SECONDS";
+
 /// Port of the agent's HTTP server on a cluster.
 pub const AGENT_HTTP_PORT: u16 = 9470;
 /// Port of the gang's rendezvous, at agent 0, on a cluster.
 pub const RENDEZVOUS_PORT: u16 = 9471;
 
-/// Seconds between SIGTERM and SIGKILL of the ranks when the attempt writes checkpoints.
+/// Seconds between SIGTERM and SIGKILL of the ranks when the attempt writes checkpoints, unless
+/// `lifecycle.checkpointGrace` or the trainer's own estimate is known.
 pub const CHECKPOINT_GRACE_SECONDS: u64 = 60;
 /// Seconds between SIGTERM and SIGKILL of the ranks otherwise.
 pub const STOP_GRACE_SECONDS: u64 = 15;

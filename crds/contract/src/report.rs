@@ -4,8 +4,9 @@ mod termination;
 
 use crate::CONTRACT_VERSION;
 use crate::checkpoint::{BestCheckpoint, CheckpointRef};
+use crate::details::Details;
 use crate::exit::Outcome;
-use crate::measured::Measured;
+use crate::measured::{Measured, rounded};
 use crate::plan::{LaunchKind, LaunchPlan};
 use serde::{Deserialize, Serialize};
 
@@ -60,6 +61,9 @@ pub struct Report {
     /// Measurements; the fields are inlined in the JSON.
     #[serde(flatten)]
     pub measured: Measured,
+    /// Further measurements, for people.
+    #[serde(default, skip_serializing_if = "Details::is_empty")]
+    pub details: Details,
     /// The training loss curve, at most 64 points, evenly spaced in items.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub losses: Vec<LossPoint>,
@@ -72,6 +76,9 @@ pub struct Report {
     /// Best complete checkpoint, by the plan's `checkpoint.best` (Train).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub best_checkpoint: Option<BestCheckpoint>,
+    /// As [`crate::progress::Progress::stop_seconds`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop_seconds: Option<f64>,
     /// Where it failed; absent after success.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
@@ -88,10 +95,12 @@ impl Report {
             outcome,
             message: String::new(),
             measured: Measured::default(),
+            details: Details::default(),
             losses: Vec::new(),
             items_per_epoch: None,
             last_checkpoint: None,
             best_checkpoint: None,
+            stop_seconds: None,
             failure: None,
         }
     }
@@ -120,6 +129,9 @@ pub struct LaunchResult {
     /// Best complete checkpoint, by the plan's `checkpoint.best`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub best_checkpoint: Option<BestCheckpoint>,
+    /// As [`crate::progress::Progress::stop_seconds`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop_seconds: Option<f64>,
     /// Items seen before the failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed_at_items: Option<u64>,
@@ -136,6 +148,7 @@ impl LaunchResult {
             items_per_epoch: None,
             checkpoint: None,
             best_checkpoint: None,
+            stop_seconds: None,
             failed_at_items: None,
         }
     }
@@ -152,6 +165,16 @@ pub fn truncated(text: &str, limit: usize) -> &str {
     }
     let end = (0..=limit).rev().find(|&i| text.is_char_boundary(i)).unwrap_or(0);
     &text[..end]
+}
+
+/// `text` without control characters, which a terminal would obey: each is replaced by a space. Line feeds and tabs remain.
+///
+/// ```
+/// assert_eq!(pawl_contract::report::printable("\u{1b}[2Jlost\nrank 3"), " [2Jlost\nrank 3");
+/// ```
+pub fn printable(text: &str) -> String {
+    let obeyed = |c: char| c.is_control() && c != '\n' && c != '\t';
+    text.chars().map(|c| if obeyed(c) { ' ' } else { c }).collect()
 }
 
 /// Mean loss over the last quarter of a loss curve.
@@ -177,6 +200,7 @@ impl From<&Report> for LaunchResult {
             items_per_epoch: report.items_per_epoch,
             checkpoint: report.last_checkpoint.clone(),
             best_checkpoint: report.best_checkpoint.clone(),
+            stop_seconds: report.stop_seconds.and_then(rounded),
             failed_at_items: report.failure.as_ref().map(|f| f.items),
         }
     }

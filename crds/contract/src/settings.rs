@@ -145,8 +145,25 @@ macro_rules! settings {
             pub fn with(&self, patch: &Self) -> Self {
                 Self { $($field: Merge::merge(&self.$field, &patch.$field),)+ }
             }
+
+            /// Names of all settings, as in a manifest.
+            ///
+            /// ```
+            /// use pawl_contract::settings::Settings;
+            ///
+            /// assert!(Settings::names().any(|name| name == "batchPerGpu"));
+            /// ```
+            pub fn names() -> impl Iterator<Item = String> {
+                [$(stringify!($field)),+].into_iter().map(camel_case)
+            }
         }
     };
+}
+
+fn camel_case(name: &str) -> String {
+    let mut words = name.split('_');
+    let first = words.next().unwrap_or_default().to_owned();
+    words.fold(first, |text, word| text + &word[..1].to_uppercase() + &word[1..])
 }
 
 /// How one field of a patch changes one field of the settings.

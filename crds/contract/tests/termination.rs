@@ -66,11 +66,12 @@ prop_compose! {
         checkpoint in of(("\\PC{0,80}", any::<(u64, u64)>())),
         best in of(("\\PC{0,80}", any::<f64>())),
         items_per_epoch in of(any::<u64>()),
+        stop_seconds in of(any::<f64>()),
         failed_at_items in of(any::<u64>()),
         measured in measured_anything(),
     ) -> LaunchResult {
         LaunchResult {
-            launch, outcome, message, measured, failed_at_items, items_per_epoch,
+            launch, outcome, message, measured, failed_at_items, items_per_epoch, stop_seconds,
             checkpoint: checkpoint.map(|(name, (step, items))| CheckpointRef { name, step, items }),
             best_checkpoint: best.map(|(metric, value)| BestCheckpoint { checkpoint: best_checkpoint(), metric, value }),
         }
@@ -138,6 +139,7 @@ fn measured(index: usize, message: &str) -> LaunchResult {
         items_per_epoch: Some(13_000),
         checkpoint: None,
         best_checkpoint: None,
+        stop_seconds: None,
         failed_at_items: None,
     }
 }

@@ -1,5 +1,7 @@
 //! Manifests: each broken one gives exactly its one error, on its line; the examples are good; nothing is lost in a round trip.
 
+mod examples;
+
 use pawl_api::{TrainingJob, TrainingJobStatus};
 use pawl_manifest::{load, parse};
 use std::path::{Path, PathBuf};
@@ -55,7 +57,7 @@ fn files_that_cannot_be_read_are_named() {
 
 #[test]
 fn examples_are_valid_and_survive_a_round_trip() {
-    for file in files("../../examples") {
+    for file in examples::manifests() {
         let job = load(&file).unwrap_or_else(|e| panic!("{e}"));
         for text in [serde_json::to_string(&job).unwrap(), serde_saphyr::to_string(&job).unwrap()] {
             let again = parse(&text, "again").unwrap_or_else(|e| panic!("{e}\n{text}"));
@@ -93,7 +95,7 @@ fn an_empty_status_reads_as_the_default_and_writes_little() {
 
 #[test]
 fn no_text_makes_the_reader_panic() {
-    let whole = std::fs::read_to_string(files("../../examples")[0].clone()).unwrap();
+    let whole = std::fs::read_to_string(&examples::manifests()[0]).unwrap();
     for end in (0..whole.len()).filter(|i| whole.is_char_boundary(*i)).step_by(7) {
         let _: Result<TrainingJob, _> = parse(&whole[..end], "cut.yaml");
     }

@@ -5,6 +5,7 @@ pub mod agent;
 pub mod kubectl;
 #[cfg(feature = "cluster")]
 pub mod operator;
+pub mod search;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
@@ -27,6 +28,8 @@ pub enum Command {
     /// All state is kept in the state directory: to resume an interrupted or killed run, repeat the command.
     #[command(after_help = crate::exit::HELP)]
     Run(RunArgs),
+    /// Write a manifest for a training script, with phases that most scripts profit from.
+    Init(InitArgs),
     /// Check manifests, and print every problem as FILE:LINE:COLUMN.
     Validate {
         /// The manifests; - is standard input.
@@ -51,6 +54,9 @@ pub enum Command {
         #[arg(short = 'o', long = "out", value_name = "PATH")]
         out: Option<PathBuf>,
     },
+    /// Export the hyperparameter search of a job.
+    #[command(subcommand)]
+    Search(search::SearchCommand),
     /// Print what the trainer will run, without running it.
     Plan(PlanArgs),
     /// Manage the TrainingJobs of a cluster; `kubectl pawl` when a link named kubectl-pawl is in the PATH.
@@ -58,7 +64,7 @@ pub enum Command {
     Kubectl(kubectl::KubectlArgs),
     /// Run the operator of a cluster until SIGTERM.
     #[cfg(feature = "cluster")]
-    Operator(operator::OperatorArgs),
+    Operator(Box<operator::OperatorArgs>),
     /// Not in this build: manage the TrainingJobs of a cluster.
     #[cfg(not(feature = "cluster"))]
     #[command(hide = true, disable_help_flag = true)]
@@ -109,6 +115,10 @@ pub struct RunArgs {
     /// Print no progress, only the result.
     #[arg(short, long)]
     pub quiet: bool,
+    /// Print the command line and the environment of each launch, and start none: the baseline, each phase with all phases
+    /// before it, and the training.
+    #[arg(long, conflicts_with_all = ["output", "quiet"])]
+    pub dry_run: bool,
 }
 
 /// State to read: `--state DIR`, or the default directory of a manifest's job.
@@ -121,6 +131,45 @@ pub struct StateArgs {
     /// State directory.
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,
+}
+
+/// `pawl init`.
+#[derive(Debug, Args)]
+pub struct InitArgs {
+    /// The training script.
+    #[arg(value_name = "SCRIPT")]
+    pub script: PathBuf,
+    /// Framework of the script.
+    #[arg(long, value_enum, default_value = "pytorch")]
+    pub framework: Framework,
+    /// Name of the job. Default: the name of the script.
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// GPUs, with one process each; 0 trains on the CPU.
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(0..=64))]
+    pub gpus: u32,
+    /// Batch size of the script now: items per GPU and step.
+    #[arg(long, value_name = "N", default_value = "8", value_parser = clap::value_parser!(u32).range(1..=524_288))]
+    pub batch: u32,
+    /// Items to train after the phases. Default: the job only measures.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub items: Option<u64>,
+    /// Output file, which must not exist; - is standard output.
+    #[arg(short = 'o', long = "out", value_name = "FILE", default_value = "job.yaml")]
+    pub out: PathBuf,
+}
+
+/// Framework of a training script.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Framework {
+    /// Hugging Face Trainer, with the arguments of TrainingArguments.
+    Hf,
+    /// Lightning, with the arguments of LightningCLI.
+    Lightning,
+    /// Accelerate, configured by its environment variables.
+    Accelerate,
+    /// A loop in plain PyTorch.
+    Pytorch,
 }
 
 /// `pawl plan`.

@@ -34,11 +34,12 @@ pub async fn start(context: &Context, key: &Key, blueprint: &Blueprint<'_>) -> R
         tracing::info!(attempt = name, "pods of an earlier batch Job of this name still exist: waiting");
         return Ok(false);
     }
-    let Objects { service, batch_job, token, plan } = Objects::new(context, key, name);
+    let Objects { service, claim, batch_job, token, plan } = Objects::new(context, key, name);
     if own.live_gang().is_none() && own.plan.is_some() {
         plan.remove().await?;
     }
     service.create(blueprint).await?;
+    claim.create(blueprint).await?;
     let Some((uid, new)) = batch_job.create(blueprint).await? else { return Ok(false) };
     token.create(blueprint, &uid, new).await?;
     plan.create(blueprint, &uid).await?;
@@ -106,8 +107,8 @@ async fn delete(
     gang: &GangFacts,
     propagation: PropagationPolicy,
 ) -> Result<(), Error> {
-    // Token and plan are deleted with their owner; the Service belongs to the namespace.
-    let Objects { service: _, batch_job, token: _, plan: _ } = Objects::new(context, key, attempt);
+    // Token and plan are deleted with their owner; the Service belongs to the namespace, the claim to the job.
+    let Objects { service: _, claim: _, batch_job, token: _, plan: _ } = Objects::new(context, key, attempt);
     batch_job.delete(gang, propagation).await
 }
 

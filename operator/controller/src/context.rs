@@ -1,6 +1,6 @@
 //! State and clients that all reconciles share.
 
-use crate::build::Images;
+use crate::build::{Blueprint, Images, PodDefaults, StorageConfig};
 use crate::events::Events;
 use crate::facts::Facts;
 use crate::jobs::Jobs;
@@ -9,6 +9,8 @@ use crate::live::Live;
 use crate::metrics::Metrics;
 use crate::services::Services;
 use kube::Client;
+use pawl_api::{Policy, TrainingJob};
+use pawl_contract::plan::AttemptPlan;
 
 /// State and clients that all reconciles share.
 pub struct Context {
@@ -16,6 +18,12 @@ pub struct Context {
     pub client: Client,
     /// The operator's images.
     pub images: Images,
+    /// How checkpoints of jobs that name no storage are stored.
+    pub storage: StorageConfig,
+    /// What the administrator sets for all pods.
+    pub pods: PodDefaults,
+    /// What pod templates may refer to.
+    pub policy: Policy,
     /// The state of each job between reconciles.
     pub jobs: Jobs,
     /// What the watches report: a view of `jobs`.
@@ -30,4 +38,16 @@ pub struct Context {
     pub events: Events,
     /// The headless Services of namespaces.
     pub services: Services,
+}
+
+impl Context {
+    /// What the objects of an attempt are built from.
+    pub(crate) fn blueprint<'a>(
+        &'a self,
+        job: &'a TrainingJob,
+        plan: &'a AttemptPlan,
+        plan_hash: &'a str,
+    ) -> Blueprint<'a> {
+        Blueprint { job, plan, plan_hash, images: &self.images, pods: &self.pods, storage: &self.storage }
+    }
 }

@@ -4,8 +4,9 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::key::Key;
 use crate::leader::Role;
+use crate::reading::{self, Guarded};
 use crate::reconcile;
-use crate::watch::{Guarded, Watches};
+use crate::watch::Watches;
 use futures::{FutureExt, Stream, StreamExt, stream};
 use kube::runtime::applier;
 use kube::runtime::controller::{Action, Config};
@@ -72,12 +73,7 @@ async fn one(object: Arc<Guarded>, context: Arc<Context>) -> Result<Action, Erro
     let key = Key::of(&*object);
     let result = match &object.0 {
         Ok(job) => reconcile::reconcile(&context, job).await,
-        Err(invalid) => {
-            let message = format!("cannot be read: {invalid}: correct the field");
-            tracing::warn!(job = key.name, namespace = key.namespace, "{message}");
-            context.events.warn(&*object, "InvalidSpec", message).await;
-            Ok(Action::await_change())
-        }
+        Err(unreadable) => reading::report(&context, &object, unreadable).await.map(|()| Action::await_change()),
     };
     context.metrics.reconciled(started.elapsed(), result.as_ref().err().map(Error::kind));
     match &result {

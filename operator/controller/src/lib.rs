@@ -15,6 +15,7 @@
 //! | | `pods` | list watch deletecollection | facts; stopping a broken gang |
 //! | | `configmaps` | get list watch create patch delete | plans |
 //! | | `secrets` | create delete | tokens of gangs; never read |
+//! | | `persistentvolumeclaims` | get create | the storage of jobs that name none |
 //! | | `services` | get list watch create patch | the headless Service of a namespace |
 //! | | `nodes` | get | whether a node is dead; optional: without it, pods of a dead node are waited for |
 //! | `events.k8s.io` | `events` | create | events of a job |
@@ -39,6 +40,7 @@ pub mod metrics;
 pub mod names;
 pub mod observe;
 mod owned;
+pub mod reading;
 pub mod reconcile;
 pub mod repair;
 mod run;

@@ -42,6 +42,12 @@ pub const BATCH_JOB_UID: &str = "batch.kubernetes.io/controller-uid";
 /// The Job controller's label on a pod: its index in the gang.
 pub const BATCH_INDEX: &str = "batch.kubernetes.io/job-completion-index";
 
+/// The Secret with the token of an attempt. A name of its own: a job whose attempts have the names of Secrets of others would
+/// mount and replace them.
+pub fn token_secret(attempt: &str) -> String {
+    format!("pawl-token-{attempt}")
+}
+
 /// The `TrainingJob` of an attempt's name, and its number: `ups-4gpu-12` is attempt 12 of `ups-4gpu`.
 pub fn parse_attempt(name: &str) -> Option<(&str, u32)> {
     let (job, number) = name.rsplit_once('-')?;

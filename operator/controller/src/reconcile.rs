@@ -3,13 +3,13 @@
 
 use crate::apply;
 use crate::belief::Belief;
-use crate::build::Blueprint;
 use crate::context::Context;
 use crate::error::{Doing, Error, code};
 use crate::facts::AttemptFacts;
 use crate::key::Key;
 use crate::names;
-use crate::observe::{self, Scene};
+use crate::observe;
+use crate::reading;
 use crate::repair;
 use crate::telemetry;
 use jiff::Timestamp;
@@ -18,11 +18,12 @@ use kube::core::PartialObjectMeta;
 use kube::runtime::controller::Action as Next;
 use kube::{Api, Resource, ResourceExt};
 use pawl_api::status::Stage;
-use pawl_api::{TrainingJob, TrainingJobStatus};
+use pawl_api::{TrainingJob, TrainingJobStatus, Unknown};
 use pawl_decision::action::{Action, Decision, Event};
 use pawl_decision::observed::{AttemptState, Observed};
 use pawl_decision::protocol::{CarriedOut, Shell};
 use serde_json::json;
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 use tracing::{Instrument, Span};
@@ -40,20 +41,24 @@ const PROBLEM_EVERY: Duration = Duration::from_secs(30);
 ///
 /// # Errors
 /// [`Error`]: the next reconcile decides again.
-pub async fn reconcile(context: &Context, cached: &TrainingJob) -> Result<Next, Error> {
-    let key = Key::of(cached);
-    if !context.leadership.may_act() || cached.metadata.deletion_timestamp.is_some() {
+pub async fn reconcile(context: &Context, cached: &reading::Job) -> Result<Next, Error> {
+    let key = Key::of(&cached.job);
+    if !context.leadership.may_act() || cached.job.metadata.deletion_timestamp.is_some() {
         return Ok(Next::await_change());
     }
-    let mut job = cached.clone();
+    let mut read = Cow::Borrowed(cached);
+    let mut job = with_storage(context, read.job.clone());
     let mut belief = context.jobs.belief(&job);
     for round in 0..ROUNDS {
         let now = Timestamp::now();
         repair::look(context, &key, now).await?;
         let observed = fetch(context, &key, &job, &belief.newest, now);
-        let decision = pawl_decision::decide(&job, &belief.newest, &observed, now);
+        let observed = Observed { unknown_fields: read.unknown.ignored(), ..observed };
+        let written = &read.job.spec;
+        let decision = pawl_decision::decide_under(&context.policy, written, &job, &belief.newest, &observed, now);
         let span = span(&key, &job, &belief, &decision);
-        match step(context, &key, &job, &mut belief, &observed, decision, now).instrument(span).await {
+        let scene = Scene { key: &key, job: &job, unknown: &read.unknown, observed: &observed, now };
+        match step(context, scene, &mut belief, decision).instrument(span).await {
             Ok(Moved::Yes) => {}
             Ok(Moved::No(requeue)) => {
                 context.jobs.keep(&job, belief.clone());
@@ -61,7 +66,8 @@ pub async fn reconcile(context: &Context, cached: &TrainingJob) -> Result<Next, 
             }
             // The newest version is read once; after that, the cache catches up soon.
             Err(Error::Stale) if round == 0 => {
-                job = newest(context, &key).await?;
+                read = Cow::Owned(newest(context, &key).await?);
+                job = with_storage(context, read.job.clone());
                 context.jobs.distrust(&key);
                 belief = Belief::read(&job);
             }
@@ -86,31 +92,31 @@ enum Moved {
     No(Option<Duration>),
 }
 
-/// Carries out a decision, and repairs the running attempt.
-async fn step(
-    context: &Context,
-    key: &Key,
-    job: &TrainingJob,
-    belief: &mut Belief,
-    observed: &Observed,
-    decision: Decision,
+/// What a decision was made on.
+#[derive(Clone, Copy)]
+struct Scene<'a> {
+    key: &'a Key,
+    job: &'a TrainingJob,
+    /// Fields of the job that this version does not know.
+    unknown: &'a Unknown,
+    observed: &'a Observed,
     now: Timestamp,
-) -> Result<Moved, Error> {
+}
+
+/// Carries out a decision, and repairs the running attempt.
+async fn step(context: &Context, scene: Scene<'_>, belief: &mut Belief, decision: Decision) -> Result<Moved, Error> {
     let moved = decision.status != *belief.newest;
-    let mut shell = ClusterShell { context, key, job, belief, observed, now, written: false };
+    let mut shell = ClusterShell { context, scene, belief, written: false };
     let CarriedOut { acted, requeue_after } = decision.carry_out(&mut shell).await?;
-    let later = repair::repair(context, key, job, &belief.newest, now).await?;
+    let later = repair::repair(context, scene.key, scene.job, &belief.newest, scene.now).await?;
     Ok(if moved || acted { Moved::Yes } else { Moved::No(requeue_after.into_iter().chain(later).min()) })
 }
 
 /// The side effects of one decision.
 struct ClusterShell<'a> {
     context: &'a Context,
-    key: &'a Key,
-    job: &'a TrainingJob,
+    scene: Scene<'a>,
     belief: &'a mut Belief,
-    observed: &'a Observed,
-    now: Timestamp,
     /// This decision's status was written.
     written: bool,
 }
@@ -119,27 +125,27 @@ impl Shell for ClusterShell<'_> {
     type Error = Error;
 
     async fn write(&mut self, status: TrainingJobStatus, urgent: bool) -> Result<(), Error> {
+        let Scene { job, unknown, observed, now, .. } = self.scene;
         let before = self.belief.newest.clone();
         self.written = self.belief.worth_writing(&status, urgent);
         if self.written {
-            *self.belief = save(self.context, self.job, &self.belief.version, &status).await?;
+            *self.belief = save(self.context, job, unknown, &self.belief.version, &status).await?;
         } else {
             self.belief.newest = Arc::new(status);
         }
-        self.context.jobs.keep(self.job, self.belief.clone());
-        self.context.metrics.job(self.job, &before, &self.belief.newest, self.observed, self.now);
+        self.context.jobs.keep(job, self.belief.clone());
+        self.context.metrics.job(job, &before, &self.belief.newest, observed, now);
         Ok(())
     }
 
     async fn act(&mut self, action: Action) -> Result<bool, Error> {
-        let (context, key, job) = (self.context, self.key, self.job);
+        let (context, Scene { key, job, .. }) = (self.context, self.scene);
         match action {
             Action::Start { plan, plan_hash } => {
                 if !self.written {
                     apply::still(context, job, &self.belief.version).await?;
                 }
-                let blueprint = Blueprint { job, plan: &plan, plan_hash: &plan_hash, images: &context.images };
-                apply::start(context, key, &blueprint).await
+                apply::start(context, key, &context.blueprint(job, &plan, &plan_hash)).await
             }
             Action::Stop { attempt, checkpoint, cause } => apply::stop(context, key, &attempt, checkpoint, cause).await,
             Action::Release { attempt } => apply::release(context, key, &attempt).await.map(|()| false),
@@ -148,7 +154,7 @@ impl Shell for ClusterShell<'_> {
 
     async fn emit(&mut self, event: Event) -> Result<(), Error> {
         tracing::info!(reason = event.reason, "{}", event.message);
-        self.context.events.publish(&self.job.object_ref(&()), &event).await;
+        self.context.events.publish(&self.scene.job.object_ref(&()), &event).await;
         Ok(())
     }
 }
@@ -161,7 +167,7 @@ fn fetch(context: &Context, key: &Key, job: &TrainingJob, status: &TrainingJobSt
     let facts = attempts.iter().find(|facts| Some(facts.name.as_str()) == name);
     listen(context, key, facts, now);
     let live = name.and_then(|name| context.live.latest(key, name));
-    observe::observe(&Scene {
+    observe::observe(&observe::Scene {
         job_uid: job.metadata.uid.as_deref().unwrap_or_default(),
         gpus: under_way.map_or(0, |attempt| pawl_decision::gang(&job.spec, attempt.purpose).gpus_per_replica),
         under_way: under_way.map(|attempt| (attempt.name.as_str(), attempt.launches.as_slice())),
@@ -251,19 +257,22 @@ async fn delete(context: &Context, job: &TrainingJob) -> Result<(), Error> {
     }
 }
 
-/// Writes the status, if the job still is the version that it was decided on.
+/// Writes the status, if the job still is the version that it was decided on. Its fields that are `unknown` are written again:
+/// otherwise the API server would remove them.
 async fn save(
     context: &Context,
     job: &TrainingJob,
+    unknown: &Unknown,
     version: &str,
     status: &TrainingJobStatus,
 ) -> Result<Belief, Error> {
     let name = job.name_any();
-    let value =
+    let mut value =
         serde_json::to_value(status).map_err(|error| Error::Local { what: "the status", why: error.to_string() })?;
     // As the API server will give it back: times without fractions, for one.
     let status = serde_json::from_value(value.clone())
         .map_err(|error| Error::Local { what: "the status", why: error.to_string() })?;
+    unknown.restore(&mut value);
     let patch = Patch::Apply(json!({
         "apiVersion": TrainingJob::api_version(&()),
         "kind": TrainingJob::kind(&()),
@@ -281,8 +290,16 @@ async fn save(
 }
 
 /// The job as it is now.
-async fn newest(context: &Context, key: &Key) -> Result<TrainingJob, Error> {
-    let jobs: Api<TrainingJob> = Api::namespaced(context.client.clone(), &key.namespace);
+async fn newest(context: &Context, key: &Key) -> Result<reading::Job, Error> {
+    let jobs: Api<reading::Guarded> = Api::namespaced(context.client.clone(), &key.namespace);
     let there = jobs.get_opt(&key.name).await.doing(|| format!("read TrainingJob {}", key.name))?;
-    there.filter(|job| job.metadata.deletion_timestamp.is_none()).ok_or(Error::Stale)
+    // One that cannot be read is reported when the watch has it.
+    let there = there.and_then(|there| there.0.ok());
+    there.filter(|read| read.job.metadata.deletion_timestamp.is_none()).ok_or(Error::Stale)
+}
+
+/// The job with the default storage, if it names none. All decisions and objects are made from this.
+fn with_storage(context: &Context, mut job: TrainingJob) -> TrainingJob {
+    pawl_decision::storage::fill(&mut job, &context.storage.default);
+    job
 }

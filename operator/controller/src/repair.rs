@@ -1,7 +1,6 @@
 //! Repairs what other clients or the cluster broke of the running attempt: labels, owners, a missing plan or token, a
 //! batch Job or a pod that lost its label and left the watch, pods on a dead node, and the namespace's Service.
 
-use crate::build::Blueprint;
 use crate::context::Context;
 use crate::error::{Doing, Error, code};
 use crate::facts::{GangFacts, PodFacts};
@@ -9,7 +8,7 @@ use crate::key::Key;
 use crate::owned::Objects;
 use crate::watched::{WatchedJob, WatchedPod};
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1 as core;
 use kube::Api;
 use kube::api::ListParams;
 use pawl_api::{TrainingJob, TrainingJobStatus};
@@ -36,9 +35,13 @@ pub async fn look(context: &Context, key: &Key, now: Timestamp) -> Result<(), Er
             look_for_pod(context, key, &facts.name, pod).await?;
         }
         for pod in facts.alive().filter(|pod| may_be_lost(pod, now)) {
-            if node_is_dead(context, key, pod).await? {
-                tracing::warn!(pod = pod.name, node = pod.node, "its node is not ready: the pod counts as lost");
-                context.facts.lose(key, &facts.name, &pod.uid);
+            match node(context, key, pod).await? {
+                Node::Dead => {
+                    tracing::warn!(pod = pod.name, node = pod.node, "its node is not ready: the pod counts as lost");
+                    context.facts.lose(key, &facts.name, &pod.uid);
+                }
+                Node::Unreadable => context.facts.node_unreadable(key, &facts.name, &pod.uid),
+                Node::Unknown => {}
             }
         }
     }
@@ -52,20 +55,30 @@ pub fn may_be_lost(pod: &PodFacts, now: Timestamp) -> bool {
     !pod.node.is_empty() && (overdue || !pod.disruption.is_empty())
 }
 
-/// Whether a node is deleted, or its kubelet no longer reports.
-async fn node_is_dead(context: &Context, key: &Key, pod: &PodFacts) -> Result<bool, Error> {
+/// What is known of a node.
+enum Node {
+    /// It is deleted, or its kubelet no longer reports.
+    Dead,
+    /// The operator may not read it: somebody has to remove its pods.
+    Unreadable,
+    /// It may be alive.
+    Unknown,
+}
+
+/// The node of a pod.
+async fn node(context: &Context, key: &Key, pod: &PodFacts) -> Result<Node, Error> {
     if !context.jobs.may_try(key, &format!("node {}", pod.node), NODE_EVERY) {
-        return Ok(false);
+        return Ok(Node::Unknown);
     }
-    let nodes: Api<Node> = Api::all(context.client.clone());
+    let nodes: Api<core::Node> = Api::all(context.client.clone());
     match nodes.get_opt(&pod.node).await {
-        Ok(None) => Ok(true),
+        Ok(None) => Ok(Node::Dead),
         Ok(Some(node)) => {
             let conditions = node.status.and_then(|status| status.conditions).unwrap_or_default();
-            Ok(conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "Unknown"))
+            let silent = conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "Unknown");
+            Ok(if silent { Node::Dead } else { Node::Unknown })
         }
-        // An operator of single namespaces may not read nodes: then the cluster has to remove the pod.
-        Err(error) if code(&error) == Some(403) => Ok(false),
+        Err(error) if code(&error) == Some(403) => Ok(Node::Unreadable),
         Err(error) => Err(error).doing(|| format!("read Node {}", pod.node)),
     }
 }
@@ -110,14 +123,16 @@ pub async fn repair(
     if Some(gang.job_uid.as_str()) != job.metadata.uid.as_deref() {
         return Ok(None);
     }
-    let Objects { service, batch_job, token, plan } = Objects::new(context, key, &attempt.name);
+    // The cluster protects the claim while pods with a node use it. A gang that waits for a claim that is gone is deleted
+    // after lifecycle.schedulingTimeout; the next one creates it.
+    let Objects { service, claim: _, batch_job, token, plan } = Objects::new(context, key, &attempt.name);
     batch_job.repair(job, attempt, gang).await?;
     let missing = plan.repair(facts, gang).await?;
     // When launches have ended since, their plan can no longer be worked out; every pod has read it by then.
     if (missing || token.may_be_missing(facts, gang, now))
         && let Some(content) = pawl_decision::plan(job, status)
     {
-        let blueprint = Blueprint { job, plan: &content, plan_hash: &attempt.plan_hash, images: &context.images };
+        let blueprint = context.blueprint(job, &content, &attempt.plan_hash);
         token.create(&blueprint, &gang.uid, false).await?;
         if missing {
             // Deleted, or never created: the operator was stopped in the middle of a start.

@@ -1,6 +1,6 @@
 //! Runs the operator.
 
-use crate::build::Images;
+use crate::build::{Images, PodDefaults, StorageConfig};
 use crate::client;
 use crate::context::Context;
 use crate::controller;
@@ -17,6 +17,7 @@ use crate::watch::{self, Watches};
 use futures::channel::mpsc;
 use futures::future::{BoxFuture, Shared};
 use futures::{FutureExt, stream};
+use pawl_api::Policy;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -31,6 +32,12 @@ pub struct Config {
     pub namespaces: Vec<String>,
     /// The images that pods run.
     pub images: Images,
+    /// How checkpoints of jobs that name no storage are stored.
+    pub storage: StorageConfig,
+    /// What the administrator sets for all pods.
+    pub pods: PodDefaults,
+    /// What pod templates may refer to.
+    pub policy: Policy,
     /// Number of concurrent reconciles.
     pub concurrency: u16,
     /// How running gangs are polled.
@@ -87,6 +94,9 @@ pub async fn run(
         events: Events::new(client.clone(), config.identity.clone()),
         client,
         images: config.images.clone(),
+        storage: config.storage.clone(),
+        pods: config.pods.clone(),
+        policy: config.policy.clone(),
         facts: Facts::new(jobs.clone()),
         jobs,
         live: live.clone(),

@@ -8,6 +8,7 @@ use crate::context::Context;
 use crate::facts::Listing;
 use crate::key::Key;
 use crate::names;
+use crate::reading::Guarded;
 use crate::waits::Waits;
 use crate::watched::{WatchedJob, WatchedPod, WatchedService};
 use futures::channel::mpsc;
@@ -16,12 +17,11 @@ use futures::stream::{self, BoxStream, SelectAll};
 use futures::{Stream, StreamExt};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::core::{DeserializeGuard, PartialObjectMeta};
+use kube::core::PartialObjectMeta;
 use kube::runtime::reflector::{self, ObjectRef, Store};
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{Predicate, WatchStreamExt, predicates};
 use kube::{Api, Client, Resource, ResourceExt};
-use pawl_api::TrainingJob;
 use serde::de::DeserializeOwned;
 use std::collections::HashSet;
 use std::fmt::Debug;
@@ -32,9 +32,6 @@ use tokio::sync::watch;
 const PAGE: u32 = 250;
 /// `TrainingJob`s in a page: with their status they are large.
 const JOB_PAGE: u32 = 50;
-
-/// A `TrainingJob`, or what is wrong with one: one that cannot be read must not hold up the others.
-pub type Guarded = DeserializeGuard<TrainingJob>;
 
 /// The controller's sources of events.
 pub struct Watches {

@@ -74,6 +74,9 @@ pub struct Condition {
 pub struct ContainerStatus {
     /// Its name.
     pub name: String,
+    /// The image that it runs, with its digest.
+    #[serde(rename = "imageID")]
+    pub image_id: String,
     /// Waiting, running or terminated.
     pub state: ContainerState,
 }

@@ -21,6 +21,7 @@ pub struct Decision {
 
 /// An idempotent action on an attempt.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "a decision has one or two actions")]
 pub enum Action {
     /// Create the attempt, unless it exists.
     Start {

@@ -10,10 +10,11 @@ use crate::fingerprint::fingerprint;
 use crate::fold::require_evidence;
 use crate::launch::Work;
 use crate::lifecycle::leave_queue;
-use crate::observed::{AttemptFacts, AttemptState, Ending, Leaving, Observed};
+use crate::observed::{AttemptFacts, AttemptState, Ending, Leaving, Observed, WaitsFor};
 use crate::reason::Reason;
 use crate::retry::{MissingEvidence, after, time};
 use crate::step::Next;
+use crate::storage::{outlives_pods, settle};
 use jiff::Timestamp;
 use pawl_api::status::{AttemptStatus, Purpose, StopCause};
 
@@ -95,7 +96,7 @@ pub(crate) fn current<'a>(draft: &Draft<'_>, observed: &'a Observed) -> Option<&
 /// Updates the status from the observed state of the attempt. `true` when the attempt has ended or was lost.
 pub(crate) fn watch(draft: &mut Draft<'_>, observed: &Observed, next: &Next) -> bool {
     let Some(facts) = current(draft, observed) else { return vanished(draft) };
-    if facts.state != AttemptState::Queued {
+    if !facts.state.waits_in_turn() {
         leave_queue(draft);
     }
     let timeout = draft.spec.lifecycle.scheduling_timeout.get().as_secs();
@@ -103,9 +104,17 @@ pub(crate) fn watch(draft: &mut Draft<'_>, observed: &Observed, next: &Next) -> 
     let Some(attempt) = draft.status.attempt.as_mut() else { return false };
     attempt.seen = true;
     match &facts.state {
-        AttemptState::Pending { since, .. } => {
-            if after(*since, timeout) <= now {
-                attempt.stop.get_or_insert(StopCause::SchedulingTimeout);
+        AttemptState::Queued | AttemptState::Pending { waits_for: WaitsFor::Devices, .. } => {
+            if queued_until(attempt).is_some_and(|until| until <= now) {
+                attempt.queued_since.get_or_insert_with(|| attempt.started.clone());
+            }
+            false
+        }
+        AttemptState::Pending { since, waits_for, .. } => {
+            if after(pending_since(attempt, *since), timeout) <= now {
+                let partly = *waits_for == WaitsFor::MoreDevices;
+                let cause = if partly { StopCause::Unschedulable } else { StopCause::SchedulingTimeout };
+                attempt.stop.get_or_insert(cause);
             }
             false
         }
@@ -118,12 +127,6 @@ pub(crate) fn watch(draft: &mut Draft<'_>, observed: &Observed, next: &Next) -> 
         }
         AttemptState::Leaving(Leaving::Broken) => {
             attempt.stop.get_or_insert(StopCause::GangBroken);
-            false
-        }
-        AttemptState::Queued => {
-            if queued_until(attempt).is_some_and(|until| until <= now) {
-                attempt.queued_since.get_or_insert_with(|| attempt.started.clone());
-            }
             false
         }
         AttemptState::Running | AttemptState::Leaving(Leaving::Draining) => false,
@@ -141,7 +144,13 @@ pub(crate) fn watch(draft: &mut Draft<'_>, observed: &Observed, next: &Next) -> 
     }
 }
 
-/// Time from which an attempt is reported as queued: a queue with free quota admits it immediately.
+/// Start of the time in which all ranks of an attempt must start: its time in a queue does not count.
+pub(crate) fn pending_since(attempt: &AttemptStatus, created: Timestamp) -> Timestamp {
+    time(&attempt.started).map_or(created, |started| started.max(created))
+}
+
+/// Time from which an attempt is reported as queued: a queue with free quota, or a cluster with free devices, admits it
+/// immediately.
 pub(crate) fn queued_until(attempt: &AttemptStatus) -> Option<Timestamp> {
     time(&attempt.started).map(|started| after(started, QUEUED))
 }
@@ -160,8 +169,9 @@ fn vanished(draft: &mut Draft<'_>) -> bool {
     match stopped {
         Some(StopCause::NotWanted) => {}
         Some(StopCause::Preempted) => draft.normal(Reason::Preempted, message, None),
-        Some(StopCause::SchedulingTimeout | StopCause::GangBroken) | None => {
-            count(draft, &MissingEvidence { ranks_lost: true, ..MissingEvidence::because(message) });
+        Some(StopCause::SchedulingTimeout) => count(draft, &MissingEvidence::because(message)),
+        Some(StopCause::Unschedulable | StopCause::GangBroken) | None => {
+            count(draft, &MissingEvidence::disrupted(message));
         }
     }
     true
@@ -170,10 +180,19 @@ fn vanished(draft: &mut Draft<'_>) -> bool {
 fn count(draft: &mut Draft<'_>, missing: &MissingEvidence) {
     let Some(attempt) = &draft.status.attempt else { return };
     let (trial, purpose) = (attempt.trial.clone(), attempt.purpose);
+    if purpose == Purpose::Train && has_progressed(draft, attempt) {
+        draft.status.retry = None;
+    }
     draft.count_failure(&trial, missing);
     if let (Purpose::Train, Some(training)) = (purpose, draft.status.training.as_mut()) {
         training.restarts = training.restarts.saturating_add(1);
     }
+}
+
+/// Whether the attempt wrote a checkpoint that is further than the one from which it started, and outlives it.
+fn has_progressed(draft: &Draft<'_>, attempt: &AttemptStatus) -> bool {
+    let start = attempt.resumes.as_ref().map_or(0, |checkpoint| checkpoint.items);
+    outlives_pods(draft.job) && draft.newest_checkpoint().is_some_and(|newest| newest.items > start)
 }
 
 /// The infrastructure failure of an attempt that ended before all desired launches had results.
@@ -181,13 +200,15 @@ fn failure(draft: &Draft<'_>, facts: &AttemptFacts, ending: &Ending, next: &Next
     let attempt = draft.status.attempt.as_ref()?;
     let missing = |message: String| Some(MissingEvidence::because(message));
     match attempt.stop {
-        Some(StopCause::SchedulingTimeout) => {
+        Some(cause @ (StopCause::SchedulingTimeout | StopCause::Unschedulable)) => {
             let limit = draft.spec.lifecycle.scheduling_timeout.as_str();
             let why = match ending {
-                Ending::Lost(message) => format!(": {message}"),
+                Ending::Lost(message) | Ending::Disrupted(message) => format!(": {message}"),
                 Ending::Completed | Ending::Stopped | Ending::Preempted => String::new(),
             };
-            return missing(format!("not all ranks were running within lifecycle.schedulingTimeout {limit}{why}"));
+            let message = format!("not all ranks were running within lifecycle.schedulingTimeout {limit}{why}");
+            let disrupted = cause == StopCause::Unschedulable;
+            return Some(MissingEvidence { disrupted, ..MissingEvidence::because(message) });
         }
         Some(StopCause::NotWanted) => return None,
         Some(StopCause::Preempted | StopCause::GangBroken) | None => {}
@@ -201,6 +222,9 @@ fn failure(draft: &Draft<'_>, facts: &AttemptFacts, ending: &Ending, next: &Next
         (Ending::Stopped | Ending::Preempted, _) => None,
         (Ending::Completed, Some(failed)) => Some(failed),
         (Ending::Lost(_), Some(failed)) => Some(MissingEvidence { ranks_lost: true, ..failed }),
+        (Ending::Disrupted(message), _) => {
+            Some(MissingEvidence::disrupted(format!("attempt {} was disrupted: {message}", attempt.name)))
+        }
         (Ending::Lost(message), None) => {
             let message = format!("attempt {} was lost: {message}", attempt.name);
             Some(MissingEvidence { ranks_lost: true, ..MissingEvidence::because(message) })
@@ -267,6 +291,9 @@ fn start(draft: &mut Draft<'_>, work: &Work) -> Option<Action> {
         None => draft.status.attempts.checked_add(1)?,
     };
     let name = draft.attempt_name(number);
+    if work.purpose == Purpose::Train && draft.status.attempt.is_none() {
+        settle(draft);
+    }
     let plan = draft.attempt_plan(&name, work);
     let plan_hash = fingerprint(&plan, 16);
     let known =

@@ -2,6 +2,7 @@
 
 use crate::draft::Draft;
 use crate::launch::{EvidenceTarget, Launch, budget, seed, tag, tag_of};
+use crate::trainer::comparable;
 use crate::trial::Trial;
 use pawl_api::status::{Arm, LaunchStatus};
 use pawl_contract::exit::Outcome;
@@ -59,7 +60,8 @@ impl<'a> Comparison<'a> {
 
     /// The launch of this comparison in the evidence, however it ended.
     pub fn find(&self, kind: LaunchKind, arm: Arm, index: u32) -> Option<&'a LaunchStatus> {
-        let mut found = self.evidence.iter().filter(|l| l.kind == kind && l.arm == arm && l.pair == index).peekable();
+        let fits = |l: &&LaunchStatus| l.kind == kind && l.arm == arm && l.pair == index && comparable(l);
+        let mut found = self.evidence.iter().filter(fits).peekable();
         found.peek()?;
         let tag = self.tag(kind, arm, index);
         found.find(|launch| tag_of(&launch.name) == tag)
@@ -67,7 +69,7 @@ impl<'a> Comparison<'a> {
 
     /// All launches of the candidate in the evidence.
     pub fn candidates(&self) -> impl Iterator<Item = &'a LaunchStatus> + '_ {
-        let all = self.evidence.iter().filter(|launch| launch.arm == Arm::Candidate);
+        let all = self.evidence.iter().filter(|launch| launch.arm == Arm::Candidate && comparable(launch));
         all.filter(|launch| tag_of(&launch.name) == self.tag(launch.kind, launch.arm, launch.pair))
     }
 
@@ -92,7 +94,7 @@ impl<'a> Comparison<'a> {
         let done =
             |arm, index| self.find(LaunchKind::Measure, arm, index).filter(|launch| launch.outcome == Outcome::Done);
         let (mut pairs, mut missing) = (Vec::new(), Vec::new());
-        let measured = self.evidence.iter().filter(|launch| launch.kind == LaunchKind::Measure);
+        let measured = self.evidence.iter().filter(|launch| launch.kind == LaunchKind::Measure && comparable(launch));
         let end = measured.map(|launch| launch.pair.saturating_add(1)).max().unwrap_or(0).min(MAX_INDEX);
         let mut planned = 0;
         for index in 0.. {

@@ -2,11 +2,13 @@
 
 use crate::draft::{Draft, bounded};
 use crate::reason::Reason;
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use pawl_api::status::{PhaseState, Stage};
+use std::str::FromStr;
 
 /// Type of a condition. Displayed as in the status.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display, strum::EnumString)]
 enum ConditionType {
     Reconciling,
     Stalled,
@@ -14,6 +16,22 @@ enum ConditionType {
     Failed,
     Suspended,
     Degraded,
+    /// Absent unless it holds.
+    UnknownFields,
+}
+
+/// The condition `Stalled` of a job that cannot be read, instead of a decision: a shell writes it into `conditions`, the list
+/// of the status, and nothing else.
+///
+/// ```
+/// let conditions = pawl_decision::unreadable(&[], Some(2), "spec.settings.compile: \"Turbo\"", jiff::Timestamp::UNIX_EPOCH);
+/// assert_eq!((conditions[0].type_.as_str(), conditions[0].status.as_str()), ("Stalled", "True"));
+/// ```
+pub fn unreadable(conditions: &[Condition], generation: Option<i64>, message: &str, now: Timestamp) -> Vec<Condition> {
+    let kind = ConditionType::Stalled;
+    let others = conditions.iter().filter(|known| known.type_ != kind.to_string()).cloned();
+    let stalled = condition((now, generation), conditions, kind, state(true, Reason::Unreadable, message));
+    others.chain([stalled]).collect()
 }
 
 struct ConditionState {
@@ -26,23 +44,33 @@ struct ConditionState {
 pub(crate) fn set(draft: &mut Draft<'_>) {
     let states = [
         (ConditionType::Reconciling, reconciling(draft)),
-        (ConditionType::Stalled, failed(draft)),
+        (ConditionType::Stalled, stalled(draft)),
         (ConditionType::Complete, complete(draft)),
         (ConditionType::Failed, failed(draft)),
         (ConditionType::Suspended, suspended(draft)),
         (ConditionType::Degraded, degraded(draft)),
     ];
+    let unknown = (!draft.unknown_fields.is_empty()).then(|| (ConditionType::UnknownFields, unknown_fields(draft)));
+    let about = (draft.now, draft.job.metadata.generation);
     let old = std::mem::take(&mut draft.status.conditions);
-    draft.status.conditions = states.into_iter().map(|(kind, state)| condition(draft, &old, kind, state)).collect();
+    // Those of a later version are kept.
+    let later = old.iter().filter(|known| ConditionType::from_str(&known.type_).is_err());
+    let ours = states.into_iter().chain(unknown).map(|(kind, state)| condition(about, &old, kind, state));
+    draft.status.conditions = ours.chain(later.cloned()).collect();
 }
 
-fn condition(draft: &Draft<'_>, old: &[Condition], kind: ConditionType, state: ConditionState) -> Condition {
+fn condition(
+    (now, observed_generation): (Timestamp, Option<i64>),
+    old: &[Condition],
+    kind: ConditionType,
+    state: ConditionState,
+) -> Condition {
     let status = if state.holds { "True" } else { "False" };
     let same = old.iter().find(|old| old.type_ == kind.to_string() && old.status == status);
     Condition {
-        last_transition_time: same.map_or(Time(draft.now), |old| old.last_transition_time.clone()),
+        last_transition_time: same.map_or(Time(now), |old| old.last_transition_time.clone()),
         message: bounded(&state.message),
-        observed_generation: draft.job.metadata.generation,
+        observed_generation,
         reason: state.reason,
         status: status.to_owned(),
         type_: kind.to_string(),
@@ -58,9 +86,11 @@ fn reconciling(draft: &Draft<'_>) -> ConditionState {
         Stage::Pending | Stage::Preflight | Stage::Optimizing | Stage::Searching | Stage::Training => {
             let attempt = draft.status.attempt.as_ref();
             match attempt.and_then(|attempt| Some((&attempt.name, attempt.queued_since.as_deref()?))) {
-                Some((name, since)) => {
-                    state(true, Reason::Queued, &format!("{name} has been waiting in its queue since {since}"))
-                }
+                Some((name, since)) => state(
+                    true,
+                    Reason::Queued,
+                    &format!("{name} has been waiting in its queue or for free devices since {since}"),
+                ),
                 None => state(true, Reason::Stage(draft.status.stage), &draft.status.progress),
             }
         }
@@ -71,6 +101,14 @@ fn reconciling(draft: &Draft<'_>) -> ConditionState {
 fn complete(draft: &Draft<'_>) -> ConditionState {
     let done = draft.status.stage == Stage::Complete;
     state(done, if done { Reason::Complete } else { Reason::NotComplete }, "")
+}
+
+/// Nothing happens until somebody acts: the job failed, or an attempt does not end.
+fn stalled(draft: &Draft<'_>) -> ConditionState {
+    match (&draft.status.failure, draft.obstacle) {
+        (None, obstacle) if !obstacle.is_empty() => state(true, Reason::ActionRequired, obstacle),
+        _ => failed(draft),
+    }
 }
 
 fn failed(draft: &Draft<'_>) -> ConditionState {
@@ -111,4 +149,13 @@ fn degraded(draft: &Draft<'_>) -> ConditionState {
         return state(true, Reason::PhaseError, &format!("phase {}: {}", phase.name, phase.message));
     }
     state(false, Reason::AsPlanned, "")
+}
+
+/// The job contains fields of a later version.
+fn unknown_fields(draft: &Draft<'_>) -> ConditionState {
+    let message = format!(
+        "{}: this version of the operator ignores these fields, and keeps them: upgrade it, or remove them from the spec",
+        draft.unknown_fields
+    );
+    state(true, Reason::UnknownFields, &message)
 }

@@ -34,6 +34,11 @@ fn device_hour(spec: &TrainingJobSpec) -> Option<f64> {
     spec.cost.gpu_hour.as_ref().map(Decimal::value).or_else(machine)
 }
 
+/// The price of device hours; 0 without one.
+pub(crate) fn price_of(spec: &TrainingJobSpec, hours: f64) -> f64 {
+    device_hour(spec).unwrap_or(0.0) * hours
+}
+
 /// Number of devices of a launch: GPUs, or processes if the job uses none; 0 for a preflight without GPUs of a job with
 /// GPUs.
 fn devices(spec: &TrainingJobSpec, purpose: Option<Purpose>) -> f64 {

@@ -4,10 +4,10 @@ use crate::action::{Event, EventKind};
 use crate::reason::Reason;
 use jiff::Timestamp;
 use pawl_api::status::{FailureStatus, PhaseState, TrainingJobStatus};
-use pawl_api::{TrainingJob, TrainingJobSpec};
+use pawl_api::{Problem, TrainingJob, TrainingJobSpec};
 use pawl_contract::decimal::Decimal;
 use pawl_contract::measured::Validation;
-use pawl_contract::report::truncated;
+use pawl_contract::report::{printable, truncated};
 
 /// Maximum length of a message in the status, bytes.
 pub(crate) const MAX_MESSAGE: usize = 320;
@@ -18,16 +18,25 @@ const MAX_METRICS: usize = 16;
 pub(crate) struct Draft<'a> {
     pub job: &'a TrainingJob,
     pub spec: &'a TrainingJobSpec,
+    /// The spec as the user wrote it: without what a shell filled in.
+    pub written: &'a TrainingJobSpec,
+    /// References of the pod template that the operator's policy does not allow.
+    pub refused: Vec<Problem>,
     pub now: Timestamp,
     /// Whether this is the first decision on this generation of the spec.
     pub spec_is_new: bool,
     pub status: TrainingJobStatus,
     pub events: Vec<Event>,
+    /// What keeps an attempt from ending; see [`crate::observed::Observed::obstacle`].
+    pub obstacle: &'a str,
+    /// Fields of the job that this version ignores; see [`crate::observed::Observed::unknown_fields`].
+    pub unknown_fields: &'a str,
 }
 
-/// `text`, truncated to the maximum length of a message in the status.
+/// `text`, truncated to the maximum length of a message in the status, without control characters: an agent in a foreign
+/// image is not trusted to remove them.
 pub(crate) fn bounded(text: &str) -> String {
-    truncated(text, MAX_MESSAGE).to_owned()
+    printable(truncated(text, MAX_MESSAGE))
 }
 
 /// An evaluation for the status: finite metrics, at most [`MAX_METRICS`].
@@ -37,9 +46,20 @@ pub(crate) fn decimals(validation: &Validation) -> Validation<Decimal> {
 }
 
 impl<'a> Draft<'a> {
-    pub fn new(job: &'a TrainingJob, status: &TrainingJobStatus, now: Timestamp) -> Self {
+    pub fn new(job: &'a TrainingJob, refused: Vec<Problem>, status: &TrainingJobStatus, now: Timestamp) -> Self {
         let spec_is_new = status.observed_generation != job.metadata.generation;
-        Self { job, spec: &job.spec, now, spec_is_new, status: status.clone(), events: Vec::new() }
+        Self {
+            job,
+            spec: &job.spec,
+            written: &job.spec,
+            refused,
+            now,
+            spec_is_new,
+            status: status.clone(),
+            events: Vec::new(),
+            obstacle: "",
+            unknown_fields: "",
+        }
     }
 
     /// Name of the job; the API server and the manifest reader guarantee that it is set.
@@ -85,7 +105,7 @@ impl<'a> Draft<'a> {
 
     /// Sets the failure of the job, which is final until its spec changes.
     pub fn fail(&mut self, reason: Reason, message: &str) {
-        let spec_hash = crate::fingerprint::fingerprint(self.spec, 16);
+        let spec_hash = crate::fingerprint::fingerprint(self.written, 16);
         let failure = FailureStatus { reason: reason.to_string(), message: bounded(message), spec_hash };
         if self.status.failure.as_ref() != Some(&failure) {
             self.warning(reason, message, None);

@@ -17,6 +17,7 @@ pub(crate) fn rung(comparison: &Comparison<'_>) -> u32 {
         | EvidenceTarget::PreflightPhase { .. }
         | EvidenceTarget::Baseline
         | EvidenceTarget::Bundle
+        | EvidenceTarget::Search { .. }
         | EvidenceTarget::Train => 0,
     }
 }

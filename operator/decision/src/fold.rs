@@ -7,7 +7,7 @@ use crate::launch::{EvidenceTarget, Launch, Work};
 use crate::observed::AttemptFacts;
 use crate::reason::Reason;
 use crate::retry::MissingEvidence;
-use crate::{cost, preflight, train};
+use crate::{cost, preflight, search, train};
 use pawl_api::spec::TrainingJobSpec;
 use pawl_api::status::{Arm, LaunchStatus};
 use pawl_contract::decimal::Decimal;
@@ -56,8 +56,11 @@ pub(crate) fn require_evidence(
         (EvidenceTarget::PreflightBaseline | EvidenceTarget::PreflightPhase { .. }, _) if broken && !deterministic => {
             missing(format!("{title}: ended with {}: {}", result.outcome, result.message))
         }
-        (EvidenceTarget::Train, _) if result.outcome == Outcome::Hang => {
+        (EvidenceTarget::Train | EvidenceTarget::Search { .. }, _) if result.outcome == Outcome::Hang => {
             missing(format!("{title}: ended with Hang: {}", result.message))
+        }
+        (EvidenceTarget::Search { .. }, _) if launch.plan.kind == LaunchKind::Preflight && broken && !deterministic => {
+            missing(format!("{title}: ended with {}: {}", result.outcome, result.message))
         }
         (EvidenceTarget::Phase(_) | EvidenceTarget::Bundle | EvidenceTarget::Baseline, Arm::Control) if broken => {
             Err(MissingEvidence {
@@ -65,6 +68,7 @@ pub(crate) fn require_evidence(
                 control_outcome: Some(result.outcome),
                 baseline: launch.plan.settings == spec.settings,
                 ranks_lost: false,
+                disrupted: false,
             })
         }
         _ => Ok(()),
@@ -99,6 +103,7 @@ fn record(draft: &mut Draft<'_>, launch: &Launch, result: &LaunchResult, placeme
         EvidenceTarget::PreflightBaseline | EvidenceTarget::PreflightPhase { .. } => {
             return preflight::record(draft, launch, result);
         }
+        EvidenceTarget::Search { stage, run } => return search::record(draft, launch, (stage, run), result),
         _ if result.outcome == Outcome::InvalidPlan => {
             return draft.fail(Reason::InvalidPlan, &format!("{}: {}", launch.plan.display_title(), result.message));
         }
@@ -121,6 +126,7 @@ fn record(draft: &mut Draft<'_>, launch: &Launch, result: &LaunchResult, placeme
         outcome: result.outcome,
         measured: measured(draft.spec, result),
         placement: truncated(placement, 64).to_owned(),
+        trainer: String::new(),
         message: truncated(&bounded(&result.message), MAX_LAUNCH_MESSAGE).to_owned(),
     });
 }

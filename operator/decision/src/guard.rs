@@ -3,6 +3,7 @@
 use crate::cost;
 use crate::draft::{Draft, bounded, decimals};
 use crate::gates::{self, Alarm, RunningTraining, quality};
+use crate::grace;
 use crate::observed::{AttemptFacts, AttemptState};
 use crate::reason::Reason;
 use crate::retry::{after, time};
@@ -98,6 +99,8 @@ fn rewound(draft: &Draft<'_>, progress: &Progress) -> bool {
 
 fn describe(draft: &mut Draft<'_>, progress: &Progress) {
     let now = draft.now;
+    // A gang whose settings were just reverted is still to be stopped.
+    let resumed = progress.items > 0 && crate::train::is_wanted(draft, &progress.launch);
     let started = draft.status.training.as_ref().and_then(|training| training.started.as_deref().and_then(time));
     let Some(training) = draft.status.training.as_mut() else { return };
     training.measured.steps = progress.step;
@@ -122,11 +125,13 @@ fn describe(draft: &mut Draft<'_>, progress: &Progress) {
         }
         training.measured.validation = Some(decimals(validation));
     }
+    training.stop_seconds = grace::longer(training.stop_seconds, progress.stop_seconds);
+    // It deleted the damaged checkpoints before its first step. Those that it writes are not damaged, whether they are observed
+    // or not.
+    if resumed {
+        training.resume_not_after_items = None;
+    }
     if let Some(checkpoint) = &progress.last_checkpoint {
-        // A checkpoint written since the resumption is not damaged.
-        if let Some(limit) = &mut training.resume_not_after_items {
-            *limit = checkpoint.items.max(*limit);
-        }
         training.last_checkpoint = Some(crate::train::checkpointed(checkpoint));
     }
     cost::saved(draft);

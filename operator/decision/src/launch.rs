@@ -15,7 +15,9 @@ use pawl_contract::checkpoint::CheckpointRef;
 use pawl_contract::plan::{
     AttemptPlan, Budget, Criterion, EarlyStopping, GangSize, LaunchKind, LaunchPlan, WorkloadPlan,
 };
+use pawl_contract::script::ScriptPlan;
 use pawl_contract::settings::Settings;
+use pawl_contract::template::is_template;
 use serde_json::json;
 
 /// Maximum number of launches of one attempt: their results must fit into one termination message.
@@ -36,8 +38,21 @@ pub(crate) enum EvidenceTarget {
     Baseline,
     /// The evidence of the bundle.
     Bundle,
+    /// A stage of the search, and what of it.
+    Search { stage: usize, run: SearchRun },
     /// The training.
     Train,
+}
+
+/// What a launch of a search runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SearchRun {
+    /// The settings of trial 0, for a few steps.
+    DryRun,
+    /// The trial with this number.
+    Trial(u32),
+    /// A repetition of the trial with this number.
+    Finalist(u32),
 }
 
 /// A desired launch, and the part of the status that receives its result.
@@ -81,7 +96,7 @@ pub(crate) fn tag_of(launch: &str) -> &str {
 /// The size of the gang of an attempt.
 ///
 /// The built-in trainer runs the preflight in one rank without a GPU, before any device time is used; a custom trainer may
-/// need its peers and devices for it.
+/// need its peers and devices for it, unless it has a monitor: then the agent itself does the preflight.
 ///
 /// ```
 /// use pawl_api::status::Purpose;
@@ -93,10 +108,22 @@ pub(crate) fn tag_of(launch: &str) -> &str {
 /// # Ok::<(), serde_json::Error>(())
 /// ```
 pub fn gang(spec: &TrainingJobSpec, purpose: Purpose) -> GangSize {
-    if purpose == Purpose::Preflight && spec.workload.command.is_empty() {
+    let by_agent = spec.workload.command.is_empty() || spec.workload.monitor.is_some();
+    if purpose == Purpose::Preflight && by_agent {
         return GangSize { replicas: 1, ranks_per_replica: 1, gpus_per_replica: 0 };
     }
     whole(spec)
+}
+
+/// What a custom command needs beyond the contract. The variables with placeholders differ between launches, so that the agent
+/// sets them rather than the pod.
+fn script(spec: &TrainingJobSpec) -> ScriptPlan {
+    if spec.workload.command.is_empty() {
+        return ScriptPlan::default();
+    }
+    let variables = spec.trainer.pod_template.env.iter();
+    let env = variables.filter_map(|variable| Some((variable.name.clone(), variable.value.clone()?)));
+    ScriptPlan { env: env.filter(|(_, value)| is_template(value)).collect(), monitor: spec.workload.monitor.clone() }
 }
 
 /// The gang that trains.
@@ -174,10 +201,18 @@ impl Draft<'_> {
         (target, arm, pair): (EvidenceTarget, Arm, u32),
     ) -> Launch {
         let spec = self.spec;
-        let budget = budget(spec, kind);
-        let seed = seed(spec, pair);
+        let plan = self.planned(stem, kind, settings, seed(spec, pair), budget(spec, kind));
+        let mut launch = Launch { plan, target, arm, pair };
+        let (subject, rung) = self.subject(target);
+        launch.entitle(spec, subject, rung);
+        launch
+    }
+
+    /// The plan of a launch named `stem` and its tag, without title.
+    pub fn planned(&self, stem: &str, kind: LaunchKind, settings: &Settings, seed: u32, budget: Budget) -> LaunchPlan {
+        let spec = self.spec;
         let tag = tag(spec, kind, settings, seed, &budget);
-        let plan = LaunchPlan {
+        LaunchPlan {
             contract: CONTRACT_VERSION,
             job: self.name().to_owned(),
             attempt: String::new(),
@@ -190,11 +225,7 @@ impl Draft<'_> {
             budget,
             checkpoint: None,
             hang_timeout_seconds: spec.lifecycle.hang_timeout.seconds(),
-        };
-        let mut launch = Launch { plan, target, arm, pair };
-        let (subject, rung) = self.subject(target);
-        launch.entitle(spec, subject, rung);
-        launch
+        }
     }
 
     /// The subject of the launches for `target`, and the fallback in effect.
@@ -205,7 +236,7 @@ impl Draft<'_> {
             EvidenceTarget::PreflightPhase { phase, rung } => (name(phase), rung),
             EvidenceTarget::Phase(index) => (name(index), self.status.phases.get(index).map_or(0, |phase| phase.rung)),
             EvidenceTarget::Bundle => ("all together", 0),
-            EvidenceTarget::Train => ("", 0),
+            EvidenceTarget::Search { .. } | EvidenceTarget::Train => ("", 0),
         }
     }
 
@@ -234,7 +265,7 @@ impl Draft<'_> {
         });
         let launches = work.launches.iter().map(|launch| {
             let mut plan = LaunchPlan { attempt: attempt.to_owned(), ..launch.plan.clone() };
-            if let Some(policy) = &mut plan.checkpoint {
+            if let Some(policy) = plan.checkpoint.as_mut().filter(|policy| policy.directory.is_none()) {
                 // What is after the last good position will be discarded.
                 let good =
                     |newest: &CheckpointRef| policy.resume_not_after_items.is_none_or(|limit| newest.items <= limit);
@@ -251,6 +282,7 @@ impl Draft<'_> {
             gpus_per_replica: gang.gpus_per_replica,
             checks: Some(whole(self.spec)).filter(|whole| *whole != gang),
             command,
+            script: script(self.spec),
             gather_seconds: Some(self.spec.lifecycle.scheduling_timeout.seconds()),
             launches: launches.collect(),
             stop_on_failure: work.stop_on_failure,

@@ -8,7 +8,7 @@
 //! time, so that repeated decisions are equal, and a crash between any two writes loses nothing.
 //!
 //! - [`observed`]: the observations; [`action`]: the decision; [`protocol`]: the order in which a decision is carried out;
-//! - `settle`: the parts of a job in order (preflight, phases, enablers, leave-one-out, bundle, training);
+//! - `settle`: the parts of a job in order (preflight, phases, enablers, leave-one-out, bundle, search, training);
 //! - `gates/`: one file for each gate, and the chains that apply them;
 //! - `attempt`: starts and stops attempts, and evaluates how they ended;
 //! - `fold`: turns results into evidence.
@@ -43,7 +43,8 @@
 //!         if let Action::Start { plan, plan_hash } = action {
 //!             let results = plan.launches.iter().map(run).collect();
 //!             let (state, placement) = (AttemptState::Ended(Ending::Completed), "node-a/gpu:0".to_owned());
-//!             let facts = AttemptFacts { name: plan.attempt, plan_hash, state, placement, results, progress: None };
+//!             let (trainer, progress) = ("sha256:0123abcd".to_owned(), None);
+//!             let facts = AttemptFacts { name: plan.attempt, plan_hash, state, placement, trainer, results, progress };
 //!             observed.attempts = vec![facts];
 //!         }
 //!     }
@@ -75,6 +76,7 @@ mod fingerprint;
 mod fold;
 mod gates;
 mod goal;
+mod grace;
 mod guard;
 mod launch;
 mod leave_one_out;
@@ -83,6 +85,7 @@ mod phase;
 mod pin;
 mod plan;
 mod preflight;
+mod preview;
 mod problems;
 mod reason;
 mod refuse;
@@ -90,20 +93,25 @@ mod requeue;
 mod retry;
 mod revert;
 mod revision;
+mod search;
 mod settle;
 mod step;
 mod summary;
 mod train;
+mod trainer;
 mod trial;
 
+pub use conditions::unreadable;
+pub use grace::stop_grace;
 pub use launch::gang;
 pub use plan::plan;
+pub use preview::preview;
 
 use action::Decision;
 use draft::Draft;
 use jiff::Timestamp;
 use observed::Observed;
-use pawl_api::{TrainingJob, TrainingJobStatus};
+use pawl_api::{Policy, Problem, TrainingJob, TrainingJobSpec, TrainingJobStatus};
 use settle::settle;
 use step::Next;
 
@@ -134,7 +142,32 @@ const ROUNDS: usize = 8;
 /// # Ok::<(), serde_json::Error>(())
 /// ```
 pub fn decide(job: &TrainingJob, status: &TrainingJobStatus, observed: &Observed, now: Timestamp) -> Decision {
-    let mut draft = Draft::new(job, status, now);
+    decided(job, (&job.spec, Vec::new()), status, observed, now)
+}
+
+/// [`decide`] for a shell that creates pods: a job whose pod template contains a reference that `policy` does not allow
+/// fails, and its running attempt is stopped. `written` is the spec before [`storage::fill`]: a job that failed is retried when
+/// its user changes that, not when what is filled in changes.
+pub fn decide_under(
+    policy: &Policy,
+    written: &TrainingJobSpec,
+    job: &TrainingJob,
+    status: &TrainingJobStatus,
+    observed: &Observed,
+    now: Timestamp,
+) -> Decision {
+    decided(job, (written, policy.problems(job)), status, observed, now)
+}
+
+fn decided(
+    job: &TrainingJob,
+    (written, refused): (&TrainingJobSpec, Vec<Problem>),
+    status: &TrainingJobStatus,
+    observed: &Observed,
+    now: Timestamp,
+) -> Decision {
+    let Observed { obstacle, unknown_fields, .. } = observed;
+    let mut draft = Draft { written, obstacle, unknown_fields, ..Draft::new(job, refused, status, now) };
     draft.status.start_time.get_or_insert_with(|| now.to_string());
     draft.status.observed_generation = job.metadata.generation;
     summary::align(&mut draft);
@@ -164,6 +197,9 @@ fn process(draft: &mut Draft<'_>, observed: &Observed) -> Next {
                 Next::Run(work) => Some(work),
                 Next::Drain | Next::Idle(_) => None,
             };
+            if trainer::watch(draft, facts) {
+                continue;
+            }
             if fold::results(draft, facts, work) || guard::watch(draft, facts) {
                 continue;
             }

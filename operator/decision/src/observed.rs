@@ -28,15 +28,22 @@ use pawl_contract::report::LaunchResult;
 ///     plan_hash: "0badcafe0badcafe".to_owned(),
 ///     state: AttemptState::Running,
 ///     placement: "node-a/gpu:0,1".to_owned(),
+///     trainer: "sha256:0123abcd".to_owned(),
 ///     results: Vec::new(),
 ///     progress: None,
 /// };
-/// let observed = Observed { attempts: vec![facts] };
+/// let observed = Observed { attempts: vec![facts], ..Observed::default() };
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Observed {
     /// The existing attempts, in any order.
     pub attempts: Vec<AttemptFacts>,
+    /// What keeps an attempt from ending until somebody removes it, and how; empty when there is nothing. Displayed by the
+    /// condition `Stalled`.
+    pub obstacle: String,
+    /// Fields of the job that this version does not know; empty when there are none. Displayed by the condition
+    /// `UnknownFields`.
+    pub unknown_fields: String,
 }
 
 /// The observed state of one attempt.
@@ -50,6 +57,9 @@ pub struct AttemptFacts {
     pub state: AttemptState,
     /// Devices on which it runs; only launches with equal placement are compared. Empty when unknown.
     pub placement: String,
+    /// Build of the trainer that it runs: the digest of its image, or the version of the built-in trainer. Launches of
+    /// different builds are not compared. Empty when unknown.
+    pub trainer: String,
     /// Results of the completed launches, in order. They outlive the gang.
     pub results: Vec<LaunchResult>,
     /// Progress of the running launch.
@@ -67,6 +77,8 @@ pub enum AttemptState {
         since: Timestamp,
         /// Human-readable cause.
         message: String,
+        /// What it waits for.
+        waits_for: WaitsFor,
     },
     /// All of its ranks are running.
     Running,
@@ -74,6 +86,24 @@ pub enum AttemptState {
     Leaving(Leaving),
     /// None of its ranks is running or will run.
     Ended(Ending),
+}
+
+impl AttemptState {
+    /// Whether it waits for its turn without holding devices: such waiting has no limit and is not a failure.
+    pub(crate) const fn waits_in_turn(&self) -> bool {
+        matches!(self, Self::Queued | Self::Pending { waits_for: WaitsFor::Devices, .. })
+    }
+}
+
+/// What a pending gang waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitsFor {
+    /// Its containers: pods to be created, images, volumes.
+    Containers,
+    /// Free devices: none of its pods holds any.
+    Devices,
+    /// Free devices for some of its pods, while others hold theirs.
+    MoreDevices,
 }
 
 /// Why an attempt is terminating while some of its ranks hold devices.
@@ -96,7 +126,9 @@ pub enum Ending {
     Stopped,
     /// Kueue preempted it. This does not count as a failure, and its launches are requeued.
     Preempted,
-    /// It was lost: a failed node, a preemption by the scheduler, a deleted pod, a killed process; with a human-readable
-    /// cause.
+    /// The cluster ended it: an eviction, a preemption by the scheduler, a lost node, a deleted pod; with a human-readable
+    /// cause. This does not count as a failure.
+    Disrupted(String),
+    /// It was lost: a killed process, a missing report; with a human-readable cause.
     Lost(String),
 }

@@ -10,6 +10,7 @@ use crate::launch::{EvidenceTarget, Work, tag_of};
 use crate::reason::Reason;
 use crate::revision::{accepted, patch};
 use crate::step::{Next, Step};
+use crate::trainer::comparable;
 use crate::trial::Trial;
 use pawl_api::spec::{Gates, Numerics, Phase, Pin, Trigger};
 use pawl_api::status::{Arm, LaunchStatus, PhaseState, PhaseStatus};
@@ -193,7 +194,8 @@ fn earlier_control(draft: &Draft<'_>, comparison: &Comparison<'_>, index: usize,
     let wanted = comparison.launch(LaunchKind::Measure, Arm::Control, pair).plan.launch;
     let tag = tag_of(&wanted);
     let of_control = |launch: &&LaunchStatus| {
-        launch.kind == LaunchKind::Measure && launch.arm == Arm::Control && launch.outcome == Outcome::Done
+        let control = launch.kind == LaunchKind::Measure && launch.arm == Arm::Control;
+        control && launch.outcome == Outcome::Done && comparable(launch)
     };
     let earlier = draft.status.phases[..index].iter().rev();
     let mut launches = earlier.flat_map(|phase| phase.launches.iter().filter(of_control));

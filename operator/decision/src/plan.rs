@@ -29,7 +29,7 @@ use pawl_contract::plan::AttemptPlan;
 pub fn plan(job: &TrainingJob, status: &TrainingJobStatus) -> Option<AttemptPlan> {
     let attempt = status.attempt.as_ref()?;
     // The launches do not depend on the time; only back-off and deadlines do.
-    let mut draft = Draft::new(job, status, Timestamp::UNIX_EPOCH);
+    let mut draft = Draft::new(job, Vec::new(), status, Timestamp::UNIX_EPOCH);
     summary::align(&mut draft);
     let Next::Run(work) = settle(&mut draft) else { return None };
     let plan = draft.attempt_plan(&attempt.name, &work);

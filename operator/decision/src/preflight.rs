@@ -1,12 +1,13 @@
 //! The preflight stage: checks the baseline and every phase with each of its fallbacks before any device time is used.
 
-use crate::draft::Draft;
+use crate::draft::{Draft, bounded};
 use crate::fallback;
 use crate::launch::{EvidenceTarget, Launch, Work, check_tag};
 use crate::problems;
 use crate::reason::Reason;
 use crate::revision::standalone;
 use crate::step::{Next, Step};
+use crate::train::policy;
 use crate::trial::Trial;
 use pawl_api::spec::{Pin, Trigger};
 use pawl_api::status::{Arm, BaselineStatus, InvalidSettings, PhaseState, Purpose};
@@ -55,7 +56,11 @@ fn baseline(draft: &mut Draft<'_>) -> Option<Launch> {
         return None;
     }
     let target = (EvidenceTarget::PreflightBaseline, Arm::Control, 0);
-    Some(draft.launch("baseline-check", LaunchKind::Preflight, &draft.spec.settings, target))
+    let mut launch = draft.launch("baseline-check", LaunchKind::Preflight, &draft.spec.settings, target);
+    let train = &draft.spec.train;
+    // Where the training will write checkpoints is checked before a device is held.
+    launch.plan.checkpoint = (train.items.is_some() || train.epochs.is_some()).then(|| policy(draft));
+    Some(launch)
 }
 
 fn phase(draft: &Draft<'_>, index: usize) -> Vec<Launch> {
@@ -88,10 +93,11 @@ fn record_invalid(draft: &mut Draft<'_>, launch: &Launch, tag: String, result: &
         | EvidenceTarget::Phase(_)
         | EvidenceTarget::Baseline
         | EvidenceTarget::Bundle
+        | EvidenceTarget::Search { .. }
         | EvidenceTarget::Train => None,
     };
     draft.warning(Reason::InvalidPlan, format!("{}: {}", launch.plan.display_title(), result.message), phase);
-    let message = truncated(&result.message, MAX_INVALID_MESSAGE).to_owned();
+    let message = truncated(&bounded(&result.message), MAX_INVALID_MESSAGE).to_owned();
     draft.status.invalid.push(InvalidSettings { input_hash: tag, message });
 }
 
@@ -100,9 +106,17 @@ pub(crate) fn record(draft: &mut Draft<'_>, launch: &Launch, result: &LaunchResu
     let tag = check_tag(draft.spec, &launch.plan.settings);
     match launch.target {
         _ if result.outcome == Outcome::InvalidPlan => record_invalid(draft, launch, tag, result),
+        _ if result.outcome == Outcome::CheckpointUnreadable => {
+            let again = "set spec.suspend to true and back to false to check again";
+            draft.fail(Reason::StorageUnusable, &format!("{}; {again}", result.message));
+        }
         EvidenceTarget::PreflightBaseline => record_baseline(draft, tag, result),
         EvidenceTarget::PreflightPhase { phase, rung } => record_phase(draft, phase, rung, tag, result),
-        EvidenceTarget::Phase(_) | EvidenceTarget::Baseline | EvidenceTarget::Bundle | EvidenceTarget::Train => {}
+        EvidenceTarget::Phase(_)
+        | EvidenceTarget::Baseline
+        | EvidenceTarget::Bundle
+        | EvidenceTarget::Search { .. }
+        | EvidenceTarget::Train => {}
     }
 }
 

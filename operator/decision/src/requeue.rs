@@ -1,6 +1,6 @@
 //! The time of the next decision if nothing changes: the nearest deadline.
 
-use crate::attempt::{current, queued_until};
+use crate::attempt::{current, pending_since, queued_until};
 use crate::draft::Draft;
 use crate::lifecycle::deadline_at;
 use crate::observed::{AttemptState, Observed};
@@ -20,11 +20,12 @@ pub(crate) fn after(draft: &Draft<'_>, observed: &Observed, next: &Next) -> Opti
         Next::Run(_) | Next::Drain | Next::Idle(_) => None,
     };
     let scheduled = current(draft, observed).and_then(|facts| match facts.state {
+        ref state if state.waits_in_turn() => draft.status.attempt.as_ref().filter(|_| !queued).and_then(queued_until),
         AttemptState::Pending { since, .. } => {
-            Some(later(since, draft.spec.lifecycle.scheduling_timeout.get().as_secs()))
+            let attempt = draft.status.attempt.as_ref()?;
+            Some(later(pending_since(attempt, since), draft.spec.lifecycle.scheduling_timeout.get().as_secs()))
         }
-        AttemptState::Queued => draft.status.attempt.as_ref().filter(|_| !queued).and_then(queued_until),
-        AttemptState::Running | AttemptState::Leaving(_) | AttemptState::Ended(_) => None,
+        AttemptState::Queued | AttemptState::Running | AttemptState::Leaving(_) | AttemptState::Ended(_) => None,
     });
     let nearest = [deadline, backoff, scheduled].into_iter().flatten().min()?;
     Some(until(draft.now, nearest))

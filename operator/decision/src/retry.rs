@@ -19,14 +19,21 @@ pub(crate) struct MissingEvidence {
     pub control_outcome: Option<Outcome>,
     /// Whether the failed settings are those of the baseline.
     pub baseline: bool,
-    /// Whether ranks were lost by a deleted pod or a failed node, which is unlikely to recur immediately.
+    /// Whether ranks were lost, which is unlikely to recur immediately.
     pub ranks_lost: bool,
+    /// Whether the cluster ended the attempt or had no devices for it: that does not count as a failure.
+    pub disrupted: bool,
 }
 
 impl MissingEvidence {
     /// Missing evidence for an infrastructure reason.
     pub fn because(message: String) -> Self {
-        Self { message, control_outcome: None, baseline: false, ranks_lost: false }
+        Self { message, control_outcome: None, baseline: false, ranks_lost: false, disrupted: false }
+    }
+
+    /// Missing evidence because the cluster took the ranks away.
+    pub fn disrupted(message: String) -> Self {
+        Self { ranks_lost: true, disrupted: true, ..Self::because(message) }
     }
 }
 
@@ -42,23 +49,30 @@ pub(crate) fn after(from: Timestamp, seconds: u64) -> Timestamp {
 }
 
 impl Draft<'_> {
-    /// Counts a failure of the trial, and sets the back-off.
+    /// Counts a failure or a disruption of the trial, and sets the back-off. Only failures are limited.
     pub fn count_failure(&mut self, trial: &str, missing: &MissingEvidence) {
         let message = &missing.message;
-        let before = self.status.retry.take().filter(|retry| retry.trial == trial).map_or(0, |retry| retry.count);
-        let wait = match before {
+        let before = self.status.retry.take().filter(|retry| retry.trial == trial).unwrap_or_default();
+        let in_a_row = before.count.saturating_add(before.disruptions);
+        let wait = match in_a_row {
             0 if missing.ranks_lost => 0,
-            _ => FIRST_BACKOFF.saturating_mul(1 << before.min(16)).min(LONGEST_BACKOFF),
+            _ => FIRST_BACKOFF.saturating_mul(1 << in_a_row.min(16)).min(LONGEST_BACKOFF),
         };
-        let budget = self.spec.lifecycle.max_restarts;
-        let count = before.saturating_add(1);
-        let text = format!("{message} (failure {count}, lifecycle.maxRestarts {budget})");
-        self.warning(Reason::AttemptFailed, format!("{trial}: {text}"), None);
+        let count = before.count.saturating_add(u32::from(!missing.disrupted));
+        let disruptions = before.disruptions.saturating_add(u32::from(missing.disrupted));
+        if missing.disrupted {
+            self.warning(Reason::Disrupted, format!("{trial}: {message} (not counted as a failure)"), None);
+        } else {
+            let limit = self.spec.lifecycle.max_restarts;
+            let text = format!("{trial}: {message} (failure {count}, lifecycle.maxRestarts {limit})");
+            self.warning(Reason::AttemptFailed, text, None);
+        }
         self.status.retry = Some(RetryStatus {
             trial: trial.to_owned(),
             control_outcome: missing.control_outcome,
             baseline_failed: missing.baseline,
             count,
+            disruptions,
             not_before: Some(after(self.now, wait).to_string()),
             message: bounded(message),
         });

@@ -15,13 +15,16 @@ const PARTS: &[fn(&mut Draft<'_>) -> Step] = &[
     crate::leave_one_out::advance,
     crate::bundle::advance,
     crate::goal::paused,
+    crate::search::advance,
     crate::train::advance,
 ];
 
 /// Advances the job as far as the evidence in its status allows, and returns what should run.
 pub(crate) fn settle(draft: &mut Draft<'_>) -> Next {
-    // Every step advances a phase, a fallback or the bundle; no job needs as many steps as this bound.
-    let bound = 64 + 16 * draft.spec.phases.iter().map(|phase| 4 + phase.fallbacks.len()).sum::<usize>();
+    // Every step advances a phase, a fallback, the bundle or a search; no job needs as many steps as this bound.
+    let bound = 64
+        + 16 * draft.spec.phases.iter().map(|phase| 4 + phase.fallbacks.len()).sum::<usize>()
+        + 16 * draft.spec.search.len();
     'moved: for _ in 0..bound {
         for part in PARTS {
             match part(draft) {

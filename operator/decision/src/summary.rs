@@ -38,13 +38,14 @@ pub(crate) fn set(draft: &mut Draft<'_>, next: &Next) {
         Next::Run(work) => match work.purpose {
             Purpose::Preflight => Stage::Preflight,
             Purpose::Speed | Purpose::Quality | Purpose::Bundle | Purpose::LeaveOneOut => Stage::Optimizing,
+            Purpose::Search => Stage::Searching,
             Purpose::Train => Stage::Training,
         },
         Next::Drain => draft.status.stage,
         Next::Idle(stage) => *stage,
     };
     draft.status.stage = stage;
-    let effective = draft.effective();
+    let effective = draft.tuned();
     draft.status.revision = Some(revision(&effective));
     draft.status.effective_settings = Some(effective);
     if draft.status.baseline.as_ref().is_some_and(|baseline| baseline.measured.items_per_second.is_none())
@@ -90,7 +91,8 @@ fn progress(draft: &Draft<'_>) -> String {
             QUEUED.to_owned()
         }
         Stage::Pending | Stage::Preflight => String::new(),
-        Stage::Optimizing | Stage::Searching => {
+        Stage::Searching => crate::search::progress(draft),
+        Stage::Optimizing => {
             let judged = status.phases.iter().filter(|phase| phase.state.is_final()).count();
             if judged == status.phases.len() {
                 return "bundle".to_owned();

@@ -8,8 +8,9 @@ use crate::launch::{EvidenceTarget, Work, criterion, seed, tag_of};
 use crate::reason::Reason;
 use crate::revert::{Blame, responsible, revert};
 use crate::step::{Next, Step};
+use crate::trainer::comparable;
 use crate::trial::Trial;
-use crate::{cost, fallback, launch};
+use crate::{cost, fallback, grace, launch};
 use pawl_api::spec::{Scope, Trigger};
 use pawl_api::status::{Arm, BestCheckpointStatus, CheckpointStatus, LaunchStatus, Purpose, TrainingStatus};
 use pawl_contract::checkpoint::{BestCheckpoint, CheckpointRef};
@@ -42,13 +43,12 @@ pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
         draft.fail(Reason::RetriesExhausted, &message);
         return Step::Moved;
     }
-    let settings = draft.effective();
+    let settings = draft.tuned();
     let revision = crate::revision::revision(&settings);
     if draft.status.training.as_ref().is_none_or(|training| training.revision != revision) {
         let expected = expected_items_per_second(draft, &settings);
         let training = draft.status.training.get_or_insert_with(TrainingStatus::default);
         training.revision = revision;
-        training.storage = crate::storage::location(draft.job);
         training.promised_items_per_second = expected.and_then(Decimal::from_f64);
         training.slow_windows = 0;
         training.degraded.clear();
@@ -58,9 +58,21 @@ pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
 }
 
 fn work(draft: &Draft<'_>, settings: &Settings) -> Work {
-    let checkpoint = &draft.spec.train.checkpoint;
     let mut launch = draft.launch("train", LaunchKind::Train, settings, (EvidenceTarget::Train, Arm::Candidate, 0));
-    launch.plan.checkpoint = Some(CheckpointPolicy {
+    launch.plan.checkpoint = Some(policy(draft));
+    Work {
+        purpose: Purpose::Train,
+        phase: None,
+        trial: Trial::Train.to_string(),
+        launches: vec![launch],
+        stop_on_failure: true,
+    }
+}
+
+/// When the training writes checkpoints, and from which one it resumes.
+pub(crate) fn policy(draft: &Draft<'_>) -> CheckpointPolicy {
+    let checkpoint = &draft.spec.train.checkpoint;
+    CheckpointPolicy {
         every_seconds: checkpoint.every.seconds(),
         keep: checkpoint.keep,
         resume: true,
@@ -68,13 +80,7 @@ fn work(draft: &Draft<'_>, settings: &Settings) -> Work {
         expected: None,
         resume_from: draft.spec.train.resume_from.clone(),
         resume_not_after_items: draft.status.training.as_ref().and_then(|training| training.resume_not_after_items),
-    });
-    Work {
-        purpose: Purpose::Train,
-        phase: None,
-        trial: Trial::Train.to_string(),
-        launches: vec![launch],
-        stop_on_failure: true,
+        directory: None,
     }
 }
 
@@ -100,6 +106,7 @@ pub(crate) fn measured_with<'a>(draft: &'a Draft<'_>, settings: &Settings) -> Ve
     let measured = |launch: &&LaunchStatus| {
         launch.outcome == Outcome::Done
             && launch.kind == LaunchKind::Measure
+            && comparable(launch)
             && tags.iter().any(|tag| tag_of(&launch.name) == tag)
     };
     let phases = draft.status.phases.iter().flat_map(|phase| &phase.launches);
@@ -109,9 +116,11 @@ pub(crate) fn measured_with<'a>(draft: &'a Draft<'_>, settings: &Settings) -> Ve
 /// Records the end of a training launch.
 pub(crate) fn record(draft: &mut Draft<'_>, result: &LaunchResult) {
     let target = target(draft);
+    let resumed = draft.status.attempt.as_ref().is_some_and(|attempt| attempt.resumes.is_some());
     let training = draft.status.training.get_or_insert_with(TrainingStatus::default);
-    let (found, old) = (measured(result), std::mem::take(&mut training.measured));
-    let first_validation = old.first_validation.or(found.first_validation);
+    let (mut found, old) = (measured(result), std::mem::take(&mut training.measured));
+    // A launch that resumes evaluates first at its checkpoint, not before the first step.
+    let first_validation = old.first_validation.or(found.first_validation.take().filter(|_| !resumed));
     training.measured = if result.outcome == Outcome::Done {
         let (loss, items_per_second) = (found.loss.or(old.loss), found.items_per_second.or(old.items_per_second));
         let validation = found.validation.or(old.validation);
@@ -155,19 +164,25 @@ fn failed(draft: &mut Draft<'_>, result: &LaunchResult) {
 
 /// Records the checkpoints from which a stopped or lost training resumes, unless its settings are no longer in effect.
 pub(crate) fn stopped(draft: &mut Draft<'_>, result: &LaunchResult) {
-    let wanted =
-        draft.launch("train", LaunchKind::Train, &draft.effective(), (EvidenceTarget::Train, Arm::Candidate, 0));
-    if let Some(training) = draft.status.training.as_mut().filter(|_| wanted.plan.launch == result.launch) {
+    let wanted = is_wanted(draft, &result.launch);
+    if let Some(training) = draft.status.training.as_mut().filter(|_| wanted) {
         keep_checkpoints(training, result);
     }
 }
 
-/// Records the newest and the best checkpoint, if the result contains them.
+/// Whether a launch of this name trains with the settings in effect.
+pub(crate) fn is_wanted(draft: &Draft<'_>, launch: &str) -> bool {
+    let target = (EvidenceTarget::Train, Arm::Candidate, 0);
+    draft.launch("train", LaunchKind::Train, &draft.tuned(), target).plan.launch == launch
+}
+
+/// Records the newest and the best checkpoint, if the result contains them, and how long checkpoints take.
 fn keep_checkpoints(training: &mut TrainingStatus, result: &LaunchResult) {
     let last = result.checkpoint.as_ref().map(checkpointed);
     training.last_checkpoint = last.or(training.last_checkpoint.take());
     let best = result.best_checkpoint.as_ref().and_then(best_checkpoint);
     training.best_checkpoint = best.or(training.best_checkpoint.take());
+    training.stop_seconds = grace::longer(training.stop_seconds, result.stop_seconds);
 }
 
 /// A checkpoint, converted for the status.

@@ -3,17 +3,23 @@
 //!
 //! - [`table`]: the phases, one per line;
 //! - [`summary`]: the table, followed by settings, training and cost;
+//! - [`search`]: a search in words;
+//! - [`export`]: the trials of a search as CSV, JSON, or a study of Optuna;
 //! - [`headline`]: the current activity of the job in one line;
 //! - [`report`]: the HTML report with the evidence;
-//! - [`numbers`]: formatting of numbers.
+//! - [`numbers`]: formatting of numbers;
+//! - [`plain`]: texts without control characters, which all of them but the report use.
 
 #![forbid(unsafe_code)]
 #![warn(clippy::missing_errors_doc)]
 
 pub mod event;
+pub mod export;
 pub mod headline;
 pub mod numbers;
+pub mod plain;
 pub mod report;
+pub mod search;
 pub mod settings;
 pub mod summary;
 pub mod table;

@@ -1,17 +1,19 @@
 //! The summary of a job: the table of phases, then settings, training, cost and files.
 
-use super::table;
+use super::{search, table};
 use crate::numbers::{percent_change, saved, short};
+use crate::plain::plain;
 use crate::settings::{Difference, differences};
 use console::{Style as Paint, measure_text_width, truncate_str};
 use pawl_api::status::Stage;
 use pawl_api::{TrainingJob, TrainingJobStatus};
+use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 
 const INFALLIBLE: &str = "writing to a string does not fail";
 
 /// Locations of the output files of a job, for display.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Places {
     /// The storage of its checkpoints; `None` when they are deleted with the pods.
     pub checkpoints: Option<String>,
@@ -34,6 +36,7 @@ pub fn render(
     width: Option<usize>,
     colours: bool,
 ) -> String {
+    let (status, places) = (&plain(status), &plain(places));
     let mut text = table::render(status, width, colours);
     if !text.is_empty() {
         text.push('\n');
@@ -68,6 +71,7 @@ fn facts(view: &View<'_>) -> Vec<(&'static str, Vec<String>)> {
             .collect();
         facts.push(("settings", if changed.is_empty() { vec!["the baseline".to_owned()] } else { changed }));
     }
+    facts.push(("search", search_lines(view)));
     facts.push(("training", training(view)));
     facts.push(("cost", cost(view).into_iter().collect()));
     facts.push(("report", view.places.report.iter().cloned().collect()));
@@ -86,6 +90,17 @@ fn stage(status: &TrainingJobStatus) -> Vec<String> {
         }
     }
     lines
+}
+
+/// Each stage of the search that has begun: its trials, its winner, or its best trial so far.
+fn search_lines(view: &View<'_>) -> Vec<String> {
+    let spec = plain(&view.job.spec);
+    let stages = search::begun(&spec, view.status);
+    stages
+        .flat_map(|(search, status)| {
+            search::lines(search, status).into_iter().map(|line| format!("{}: {line}", search.name))
+        })
+        .collect()
 }
 
 fn training(view: &View<'_>) -> Vec<String> {

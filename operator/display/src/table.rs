@@ -5,6 +5,7 @@
 //! narrow terminal its reason is a second line.
 
 use crate::numbers::{bytes, factor, interval};
+use crate::plain::plain;
 use crate::verdict::{self, Tone};
 use console::{Style as Paint, measure_text_width, pad_str, truncate_str};
 use pawl_api::TrainingJobStatus;
@@ -27,6 +28,7 @@ pub fn render(status: &TrainingJobStatus, width: Option<usize>, colours: bool) -
     if status.phases.is_empty() {
         return String::new();
     }
+    let status = &plain(status);
     let mut rows: Vec<Row> = status.phases.iter().map(phase_row).collect();
     if let Some(bundle) = &status.bundle {
         let cells = [

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use pawl_api::TrainingJob;
+use pawl_contract::details::{Details, MemoryByKind};
 use pawl_contract::exit::Outcome;
 use pawl_contract::measured::{Measured, Validation};
 use pawl_contract::plan::LaunchKind;
@@ -34,6 +35,20 @@ fn finished(name: &str, kind: LaunchKind, seed: u64, speed: f64, rate: f64) -> F
         ..Measured::default()
     };
     FinishedLaunch {
+        details: Details {
+            compile_seconds: Some(4.2),
+            epoch_seconds: Some(30.0),
+            learning_rate: Some(2e-4),
+            gradient_norm: Some(0.75),
+            skipped_updates: 1,
+            memory: Some(MemoryByKind {
+                parameters: 1 << 20,
+                gradients: 0,
+                optimizer: 2 << 20,
+                data: 0,
+                activations: 409 << 20,
+            }),
+        },
         title: if kind == LaunchKind::Train { "training" } else { name }.to_owned(),
         name: name.to_owned(),
         attempt: "job-3".to_owned(),
@@ -71,6 +86,51 @@ fn measured(name: &str, state: &str, ratios: &[f64], all: &mut Vec<FinishedLaunc
            "peakMemoryBytes": 431_000_000u64, "predictedMemoryBytes": 428_000_000u64})
 }
 
+/// The spec of a search of one stage with conditions and pruning, and of one with two objectives.
+fn stages(hostile: &str) -> Value {
+    json!([
+        {"name": format!("quick{hostile}"), "trials": 14, "epochs": 9, "pruner": "ASHA",
+         "objectives": [{"metric": format!("loss{hostile}"), "goal": "Minimize"}],
+         "parameters": [
+            {"name": "learningRate", "min": "1e-5", "max": "1e-1", "scale": "Log"},
+            {"name": "workload.optimizer", "values": ["adam", format!("sgd{hostile}")]},
+            {"name": format!("workload.momentum{hostile}"), "min": "0.0", "max": "0.9",
+             "when": {"parameter": "workload.optimizer", "values": [format!("sgd{hostile}")]}},
+            {"name": "batchPerGpu", "min": "8", "max": "64", "step": "8"}]},
+        {"name": "both", "trials": 6, "items": 100,
+         "objectives": [{"metric": "loss", "goal": "Minimize"}, {"metric": "itemsPerSecond", "goal": "Maximize"}],
+         "parameters": [{"name": "batchPerGpu", "min": "8", "max": "64"}]},
+    ])
+}
+
+/// The status of the search: trials of every state, a winner; a stage that runs.
+fn searches(hostile: &str) -> Value {
+    // The loss is smallest at a learning rate of 1e-3 and does not depend on the rest.
+    let trial = |number: u32| {
+        let rate = 10f64.powf(-5.0 + 0.4 * f64::from(number));
+        let loss = 0.2 + (rate.log10() + 3.0).powi(2);
+        let batch = 8 * (1 + number * 3 % 8);
+        let rest = if number.is_multiple_of(2) { "0,".to_owned() } else { format!("1,0.{number}") };
+        match number {
+            10 => format!("S;3;;1:9,3:8.5;;{rate},{rest},{batch}"),
+            11 => format!("O;1;;;;{rate},{rest},{batch}"),
+            12 => format!("N;1;;;;{rate},{rest},{batch}"),
+            13 => format!("T;1;;;;{rate},{rest},{batch}"),
+            _ => format!("C;;{loss};1:9,3:4;100;{rate},{rest},{batch}"),
+        }
+    };
+    json!([
+        {"name": format!("quick{hostile}"), "inputHash": "x", "state": "Done", "reason": "AllTrialsEnded",
+         "message": format!("trial 5 of 14: loss 0.2 (mean of 2 seeds){hostile}"), "trials": (0..14).map(trial).collect::<Vec<_>>(),
+         "best": {"trial": 5, "values": ["0.2"], "parameters": {"learningRate": "0.001"}},
+         "winner": {"trial": 5, "values": ["0.21"], "parameters": {"learningRate": "0.001", "workload.optimizer": format!("sgd{hostile}")}},
+         "finalists": [{"trial": 5, "values": ["0.2", "0.22"]}, {"trial": 4, "values": ["0.36"], "failed": true}]},
+        {"name": "both", "inputHash": "x", "pareto": [0, 1, 3],
+         "trials": ["C;;0.5,100;;;8", "C;;0.4,80;;;16", "C;;0.6,90;;;24", "C;;0.7,300;;;64", "R;;;;;32"],
+         "best": {"trial": 1, "values": ["0.4", "80"], "parameters": {"batchPerGpu": "16"}}},
+    ])
+}
+
 /// A job with phases and gates of every kind; `hostile` stands wherever a name may.
 fn job(hostile: &str) -> TrainingJob {
     serde_json::from_value(json!({
@@ -89,6 +149,7 @@ fn job(hostile: &str) -> TrainingJob {
             ],
             "gates": {"overallSpeedup": "1.8", "gpuMemory": "1Gi",
                       "validationMetrics": [{"name": "nrmse", "maxRelativeRegression": "0.03"}]},
+            "search": stages(hostile),
             "cost": {"gpuHour": "1.89"}, "train": {"items": 200000},
         },
     }))
@@ -125,6 +186,7 @@ fn evidence(hostile: &str) -> Evidence {
                      "firstValidation": {"items": 0, "metrics": {"loss": "0.88", "nrmse": "0.94"}},
                      "validation": {"items": 200000, "metrics": {"loss": "0.096", "nrmse": "0.31"}}, "slowWindows": 0, "window": 9, "restarts": 1,
                      "lastCheckpoint": {"name": format!("step-12500{hostile}"), "step": 12500, "items": 200000}},
+        "search": searches(hostile),
         "cost": {"gpuHours": "0.31", "spent": "0.59", "saved": "0.22", "currency": "USD"},
     });
     let status = serde_json::from_value(status).unwrap();
@@ -161,12 +223,21 @@ fn the_page_shows_everything_and_needs_nothing() {
         "0.59 USD",
         "pair 7",
         "step-12500",
+        "compiled in 4.2s · newest epoch 30s · learning rate 2.00e-4 · gradient norm 0.75 · 1 skipped update · planned memory: parameters 1.00 MiB",
     ] {
         assert!(page.contains(wanted), "{wanted} is missing");
     }
-    for title in
-        ["Speedup, phase by phase", "not accepted", "Training", "Evidence", "Memory", "Settings", "Events", "Launches"]
-    {
+    for title in [
+        "Speedup, phase by phase",
+        "not accepted",
+        "Search",
+        "Training",
+        "Evidence",
+        "Memory",
+        "Settings",
+        "Events",
+        "Launches",
+    ] {
         assert!(page.contains(title) && page.contains("<h2>"), "section {title} is missing");
     }
     for outside in ["http://", "https://", "src=", "url(", "@import", "<script", "<link", "NaN", "inf\""] {
@@ -175,6 +246,98 @@ fn the_page_shows_everything_and_needs_nothing() {
     if let Some(path) = std::env::var_os("PAWL_REPORT_PREVIEW") {
         std::fs::write(path, page).unwrap();
     }
+}
+
+/// Number of elements of the page with a class, such as `circle` and `point train`.
+fn count(page: &str, element: &str, class: &str) -> usize {
+    page.matches(&format!("<{element} class=\"{class}\"")).count()
+}
+
+/// The card of a stage of the search.
+fn search_card(page: &str, name: &str) -> String {
+    let rest = page.split_once(&format!("id=\"search-{name}\"")).unwrap_or_else(|| panic!("no stage {name}")).1;
+    rest.split("</article>").next().unwrap().to_owned()
+}
+
+#[test]
+fn a_stage_of_the_search_has_its_history_importance_and_coordinates() {
+    let page = search_card(&render(&evidence("")), "quick");
+    for wanted in [
+        "14 of 14 trials",
+        "10 complete, 1 running (trial 13), 1 pruned, 2 infeasible (1 not finite, 1 out of memory)",
+        "trial 5 of 14: loss 0.2 (mean of 2 seeds)",
+        "0.36 (a repetition failed)",
+        "History of loss (minimize)",
+        "Importance for loss (minimize)",
+        "over 10 complete trials",
+        "With fewer than 20 trials it is a rough indication.",
+        "Parallel coordinates",
+        "not set",
+        "infeasible: out of memory",
+        "trial 10: batchPerGpu 56, learningRate 0.1, workload.optimizer adam: loss 8.5 after 3 of 9 epochs",
+    ] {
+        assert!(page.contains(wanted), "{wanted} is missing from {page}");
+    }
+    let history = page.split("<h4>History of").nth(1).unwrap().split("</svg>").next().unwrap();
+    assert_eq!(count(history, "circle", "point train"), 10, "a dot per complete trial");
+    assert_eq!(count(history, "circle", "point pruned"), 1, "and one per other trial with a value");
+    assert_eq!(count(history, "path", "mark bad"), 2, "a mark per infeasible trial");
+    assert_eq!(count(&page, "path", "series outstanding"), 1, "the winner");
+    let ranked: usize = (0..5).map(|rank| count(&page, "path", &format!("series rank{rank}"))).sum();
+    assert_eq!(
+        (ranked, count(&page, "path", "series pruned")),
+        (9, 2),
+        "a line per other trial that is not infeasible"
+    );
+    // By importance: the loss depends on the learning rate alone.
+    let importance = page.split("Importance for").nth(1).unwrap();
+    let first = importance.split("text-anchor=\"end\">").nth(1).unwrap();
+    assert!(first.starts_with("learningRate<"), "{first}");
+}
+
+#[test]
+fn the_best_so_far_only_improves_and_pruned_trials_do_not_count() {
+    let mut evidence = evidence("");
+    let trials =
+        ["C;;5;;;1e-3,0,,8", "S;1;;1:0.1;;1e-3,0,,8", "C;;3;;;1e-3,0,,8", "C;;4;;;1e-3,0,,8", "C;;2;;;1e-3,0,,8"];
+    evidence.status.search[0].trials = trials.map(str::to_owned).to_vec();
+    let page = search_card(&render(&evidence), "quick");
+    let line = page.split("<path class=\"series bestsofar\" d=\"M").nth(1).unwrap().split('"').next().unwrap();
+    let corners: Vec<(f64, f64)> = line
+        .split('L')
+        .map(|corner| corner.split_once(' ').unwrap())
+        .map(|(x, y)| (x.parse().unwrap(), y.parse().unwrap()))
+        .collect();
+    assert_eq!(corners.len(), 6, "the first value, two corners per improvement, the end: {corners:?}");
+    // Smaller is better: the line goes down, to larger y.
+    assert!(corners.windows(2).all(|pair| pair[0].0 <= pair[1].0 && pair[0].1 <= pair[1].1), "{corners:?}");
+}
+
+#[test]
+fn several_objectives_have_a_figure_of_their_pareto_set() {
+    let page = search_card(&render(&evidence("")), "both");
+    for wanted in [
+        "Pareto set of loss and itemsPerSecond",
+        "History of itemsPerSecond (maximize)",
+        "trials 0, 1, 3",
+        "Best so far",
+        "trial 1: loss 0.4, itemsPerSecond 80 with batchPerGpu 16",
+    ] {
+        assert!(page.contains(wanted), "{wanted} is missing from {page}");
+    }
+    let figure = page.split("Pareto set of").nth(1).unwrap().split("</svg>").next().unwrap();
+    assert_eq!((count(figure, "circle", "point outstanding"), count(figure, "circle", "point train")), (3, 1));
+    assert_eq!(count(&page, "path", "series outstanding"), 3);
+}
+
+#[test]
+fn a_search_without_complete_trials_or_with_other_parameters_has_no_figures() {
+    let mut evidence = evidence("");
+    evidence.status.search[0].trials = vec!["R;;;;;1e-3,0,,8".to_owned()];
+    let page = search_card(&render(&evidence), "quick");
+    assert!(page.contains("1 of 14 trials") && !page.contains("<svg"), "{page}");
+    evidence.job.spec.search[0].parameters.truncate(1);
+    assert!(search_card(&render(&evidence), "quick").contains("do not have the parameters of the spec"));
 }
 
 #[test]

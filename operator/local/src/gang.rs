@@ -11,6 +11,7 @@ use pawl_contract::progress::Progress;
 use pawl_contract::report::LaunchResult;
 use pawl_decision::observed::{AttemptFacts, AttemptState, Observed};
 use std::ffi::OsString;
+use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
@@ -72,7 +73,13 @@ impl Attempts {
     /// [`StateError`] when a record or a report cannot be read.
     pub fn load(site: Site) -> Result<Self, StateError> {
         let mut known = Vec::new();
-        for record in attempts::load(&site.state)? {
+        for mut record in attempts::load(&site.state)? {
+            // Its other launches would run another build of the trainer: they belong into another attempt.
+            if record.state == RecordState::Active
+                && record.trainer.as_deref().is_some_and(|b| b != build(&record.plan))
+            {
+                record.state = RecordState::Stopped;
+            }
             let directory = attempts::directory(&site.state, &record.plan.attempt);
             let finished = pawl_agent::finished_launches(&directory).map_err(StateError::unusable(&directory))?;
             let results = match &record.state {
@@ -93,10 +100,11 @@ impl Attempts {
             plan_hash: attempt.record.plan_hash.clone(),
             state: attempt.record.state.ending().map_or(AttemptState::Running, AttemptState::Ended),
             placement: self.site.machine.placement.clone(),
+            trainer: attempt.record.trainer.clone().unwrap_or_default(),
             results: attempt.results.clone(),
             progress: attempt.progress.clone(),
         };
-        Observed { attempts: self.known.iter().map(facts).collect() }
+        Observed { attempts: self.known.iter().map(facts).collect(), ..Observed::default() }
     }
 
     /// Creates the attempt of `plan`, unless an attempt of its name was created before. Returns whether the observations changed.
@@ -108,7 +116,8 @@ impl Attempts {
         if existing.exists() {
             return Ok(false);
         }
-        let record = AttemptRecord { plan, plan_hash, created: now, state: RecordState::Active };
+        let trainer = Some(build(&plan));
+        let record = AttemptRecord { plan, plan_hash, created: now, trainer, state: RecordState::Active };
         record.save(&self.site.state)?;
         self.known.push(Attempt { record, results: Vec::new(), progress: None, stopping: None });
         Ok(true)
@@ -157,8 +166,8 @@ impl Attempts {
     }
 
     /// Starts the agent of the active attempt, which is new or was left by an earlier process, unless one is running. Must be
-    /// called inside a [`tokio::task::LocalSet`].
-    pub fn start_agent(&mut self) {
+    /// called inside a [`tokio::task::LocalSet`]. `stop_grace` is the time of its ranks between SIGTERM and SIGKILL.
+    pub fn start_agent(&mut self, stop_grace: impl Fn(&AttemptPlan) -> Duration) {
         if self.agent.is_some() {
             return;
         }
@@ -171,7 +180,11 @@ impl Attempts {
         node.gpus.clone_from(&site.machine.gpus);
         node.checkpoints.clone_from(&site.checkpoints);
         node.data = site.state.data();
-        node.env = site.env.iter().cloned().chain(site.machine.environment()).collect();
+        node.limits.stop_grace = stop_grace(&attempt.record.plan);
+        // The user's own value has precedence over the share of the cores.
+        let own = |name: &str| site.env.iter().any(|(own, _)| own == name) || std::env::var_os(name).is_some();
+        let shares = site.machine.environment().into_iter().filter(|(name, _)| !own(name));
+        node.env = site.env.iter().cloned().chain(shares).collect();
         let plan = site.machine.single_agent_plan(&attempt.record.plan);
         let (stop, stopped) = watch::channel(Stop::No);
         let (events, news) = mpsc::unbounded_channel();
@@ -217,7 +230,7 @@ impl Attempts {
         let Some(attempt) = self.known.iter_mut().find(|attempt| attempt.record.plan.attempt == name) else { return };
         match event {
             Event::LaunchStarted { .. } => attempt.progress = None,
-            Event::Progress(progress) => attempt.progress = Some(progress.clone()),
+            Event::Progress(progress) => attempt.progress = Some(Progress::clone(progress)),
             // A stopped launch has no result, but its checkpoint is recorded.
             Event::LaunchEnded(report) if report.outcome == Outcome::Stopped => {
                 if let Some(progress) = &mut attempt.progress {
@@ -279,6 +292,11 @@ impl Attempts {
         attempt.record.state = state;
         attempt.record.save(&self.site.state)
     }
+}
+
+/// The build of the trainer that an attempt runs: the version of the built-in trainer; empty for a custom one.
+fn build(plan: &AttemptPlan) -> String {
+    if plan.command.is_empty() { concat!("pawl ", env!("CARGO_PKG_VERSION")).to_owned() } else { String::new() }
 }
 
 fn is_about_storage(error: &std::io::Error) -> bool {

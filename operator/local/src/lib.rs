@@ -15,7 +15,9 @@ pub mod evidence;
 pub mod gang;
 pub mod interrupt;
 pub mod machine;
+mod preview;
 pub mod shell;
 pub mod state;
 
+pub use preview::{Previews, preview};
 pub use shell::{Options, RunError, RunOutcome, run};

@@ -189,6 +189,7 @@ mod tests {
             gpus_per_replica: 2,
             checks: None,
             command: Vec::new(),
+            script: Default::default(),
             gather_seconds: None,
             launches: Vec::new(),
             stop_on_failure: true,

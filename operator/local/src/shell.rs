@@ -115,7 +115,7 @@ fn opened(state: &StateDir, job: TrainingJob) -> Result<Document, StateError> {
 }
 
 /// The checkpoint storage, URL or path.
-fn checkpoints(state: &StateDir, job: &TrainingJob) -> Result<String, RunError> {
+pub(crate) fn checkpoints(state: &StateDir, job: &TrainingJob) -> Result<String, RunError> {
     let train = &job.spec.train;
     let named = [train.checkpoint.storage.as_ref(), train.resume_from.as_ref().map(|from| &from.storage)];
     if let Some(storage) = named.into_iter().flatten().find(|storage| storage.starts_with("pvc://")) {
@@ -127,7 +127,7 @@ fn checkpoints(state: &StateDir, job: &TrainingJob) -> Result<String, RunError> 
 
 /// The identity of the job, and the environment variables of the pod template with a literal value; references to objects of
 /// a cluster are ignored.
-fn environment(job: &TrainingJob) -> Vec<(String, String)> {
+pub(crate) fn environment(job: &TrainingJob) -> Vec<(String, String)> {
     let meta = &job.metadata;
     let identity = [
         (env::JOB_UID, meta.uid.clone()),
@@ -171,7 +171,8 @@ impl Shell {
     async fn drive(&mut self, interrupts: &mut Interrupts) -> Result<Option<RunOutcome>, RunError> {
         loop {
             let (requeue_after, moved) = self.step().await?;
-            self.attempts.start_agent();
+            let Document { job, status, .. } = &self.document;
+            self.attempts.start_agent(|plan| pawl_decision::stop_grace(&job.spec, Some(status), plan));
             if moved {
                 // A decision may require the next one immediately; signals are checked in between.
                 if interrupts.pending() {

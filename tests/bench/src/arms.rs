@@ -1,84 +1,55 @@
 //! The arms, and their rounds.
 
-use std::{process::Command, time::Instant};
+use std::{
+    process::Command,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, bail};
-use pawl_contract::settings::Settings;
 use pawl_cpu::{GraphCpu, GraphExecutable};
 use pawl_eager::Eager;
 use pawl_graph::{
-    array::{Array, Data, View},
+    array::{Array, View},
     executor::{ExecOptions, Executable, Executor},
-    graph::{DType, Program},
-    random,
-    recipe::{AttentionKernel, Recipe},
 };
-use pawl_workloads::{Request, Workload, ups::Ups};
-use serde_json::{Map, Value, json};
+use pawl_trainer::throughput::processor_time;
+use serde_json::Value;
 
 use crate::{
-    UpsSmall,
+    Rounds,
+    cases::Case,
     report::{self, Arm},
 };
 
-/// One training step (forward, backward, update, average) of UPS with auxiliary losses, shaped by the arguments.
-fn step(args: &UpsSmall) -> anyhow::Result<Program> {
-    let mut config: Map<String, Value> = Map::new();
-    config.insert("preset".into(), json!(args.preset));
-    if let Some(pairs) = args.pairs {
-        config.insert("pairs".into(), json!(pairs));
-    }
-    let settings: Settings = serde_json::from_value(json!({"batchPerGpu": args.items}))?;
-    let job = Ups.prepare(&Request { config, settings, seed: 42, rank: 0, world: 1 })?;
-    let optimization = job.optimization();
-    let recipe = Recipe {
-        attention: AttentionKernel::Flash,
-        groups: optimization.groups.clone(),
-        average: optimization.average.or(Some(0.999)),
-        ..Recipe::new(optimization.optimizer.clone())
-    };
-    Ok(recipe.step(&job.programs().train[0])?)
-}
+/// Runs a script (the first argument) whose clock is the CPU time of the process.
+const ON_CPU_TIME: &str = "import runpy, sys, time; time.perf_counter = time.process_time; \
+                           sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')";
 
-/// Data like a batch's: floats uniform in [-1, 1), indices in range, scalars as in training.
-fn inputs(program: &Program) -> anyhow::Result<Vec<Array>> {
-    let draw = |decl: &pawl_graph::graph::InputDecl| {
-        let stream = random::stream(1, &decl.name);
-        let values = (0..decl.meta.shape.elements() as u64).map(|i| match (decl.name.as_str(), decl.meta.dtype) {
-            ("learning_rate", _) => 1.4e-3,
-            ("inverse_weight", _) => 0.01,
-            (_, DType::U32) => (random::bits(stream, i) % 64) as f64,
-            _ => 2.0 * random::uniform_f64(stream, i) - 1.0,
-        });
-        Ok(Array::new(&decl.meta.shape, Data::from_f64(decl.meta.dtype, values))?)
-    };
-    program.inputs.iter().map(draw).collect()
-}
-
-fn timed(exe: &mut dyn Executable, views: &[View<'_>], steps: usize) -> anyhow::Result<f64> {
-    let start = Instant::now();
+/// Seconds per step.
+fn timed(exe: &mut dyn Executable, views: &[View<'_>], steps: usize, cpu_time: bool) -> anyhow::Result<f64> {
+    let (start, processor) = (Instant::now(), processor_time());
     for _ in 0..steps {
         exe.run(0, views)?;
         // The loss is read on every step, as the peer's baseline does.
         exe.output(0, 0)?;
     }
-    Ok(start.elapsed().as_secs_f64() / steps as f64)
+    let took: Duration = if cpu_time { processor_time().saturating_sub(processor) } else { start.elapsed() };
+    Ok(took.as_secs_f64() / steps as f64)
 }
 
-/// Seconds per step of the peer, baseline mode, shaped alike.
-fn peer(args: &UpsSmall) -> anyhow::Result<f64> {
-    let (Some(python), Some(script)) = (&args.torch, &args.peer) else { bail!("no peer was given") };
-    let threads = args.threads.to_string();
-    let steps = (args.steps + 2).to_string();
+/// Seconds per step of the peer, shaped alike.
+fn peer(case: &Case, rounds: &Rounds) -> anyhow::Result<f64> {
+    let (Some(python), Some(script)) = (&rounds.torch, &rounds.peer) else { bail!("no peer was given") };
+    let threads = rounds.threads.to_string();
     let mut command = Command::new(python);
+    if rounds.cpu_time {
+        command.args(["-c", ON_CPU_TIME]);
+    }
     command
         .arg(script)
-        .args(["--mode", "baseline", "--preset", if args.preset == "small" { "smoke" } else { &args.preset }])
-        .args(["--items", &args.items.to_string(), "--accum", "1", "--steps", &steps, "--warmup", "2", "--no-eval"])
+        .args(&case.peer)
+        .args(["--steps", &(rounds.steps + 2).to_string(), "--warmup", "2"])
         .envs([("OMP_NUM_THREADS", &threads), ("MKL_NUM_THREADS", &threads)]);
-    if let Some(pairs) = args.pairs {
-        command.args(["--pairs", &pairs.to_string()]);
-    }
     let output = command.output().with_context(|| format!("cannot start {}", python.display()))?;
     if !output.status.success() {
         bail!("the peer failed:\n{}", String::from_utf8_lossy(&output.stderr));
@@ -90,55 +61,54 @@ fn peer(args: &UpsSmall) -> anyhow::Result<f64> {
 }
 
 /// Runs all arms and prints what they took.
-pub fn ups(args: &UpsSmall) -> anyhow::Result<()> {
+///
+/// # Errors
+/// When an executor or the peer fails.
+pub fn compare(case: &Case, rounds: &Rounds) -> anyhow::Result<()> {
     // Candle takes its threads from rayon's global pool.
     // SAFETY: no other thread runs yet.
-    unsafe { std::env::set_var("RAYON_NUM_THREADS", args.threads.to_string()) };
-    if args.preset == "small" && args.torch.is_some() {
-        bail!("the peer knows the presets smoke and medium: choose one of them to compare");
-    }
-    let program = step(args)?;
-    let data = inputs(&program)?;
-    let views: Vec<View<'_>> = data.iter().map(Array::view).collect();
+    unsafe { std::env::set_var("RAYON_NUM_THREADS", rounds.threads.to_string()) };
+    let programs = std::slice::from_ref(&case.program);
+    let views: Vec<View<'_>> = case.inputs.iter().map(Array::view).collect();
     let options = ExecOptions { seed: 42, ..ExecOptions::default() };
-    let executor = GraphCpu { threads: args.threads, timed: args.profile, ..GraphCpu::default() };
+    let executor = GraphCpu { threads: rounds.threads, timed: rounds.profile, ..GraphCpu::default() };
     let start = Instant::now();
-    let mut graph: GraphExecutable = executor.build(std::slice::from_ref(&program), &options)?;
+    let mut graph: GraphExecutable = executor.build(programs, &options)?;
     eprintln!(
         "{} nodes, {} kernels, compiled in {:.0} ms, {:?}",
-        program.graph.len(),
+        case.program.graph.len(),
         graph.lowered().map(|l| l.kernels.len()).sum::<usize>(),
         start.elapsed().as_secs_f64() * 1e3,
         graph.memory()
     );
-    match args.dump.as_deref() {
+    match rounds.dump.as_deref() {
         Some("kernels") => graph.lowered().for_each(|l| println!("{}", l.dump_kernels())),
         Some(_) => graph.lowered().for_each(|l| println!("{}", l.dump_memory())),
         None => {}
     }
-    let mut eager = match args.no_eager {
+    let mut eager = match rounds.no_eager {
         true => None,
-        false => Some(Eager::cpu().compile(std::slice::from_ref(&program), &options)?),
+        false => Some(Eager::cpu().compile(programs, &options)?),
     };
     let mut arms = vec![Arm::new("graph")];
     arms.extend(eager.is_some().then(|| Arm::new("eager")));
-    arms.extend(args.torch.is_some().then(|| Arm::new("peer")));
-    timed(&mut graph, &views, 2)?;
+    arms.extend(rounds.torch.is_some().then(|| Arm::new("peer")));
+    timed(&mut graph, &views, 2, false)?;
     if let Some(eager) = &mut eager {
-        timed(eager.as_mut(), &views, 1)?;
+        timed(eager.as_mut(), &views, 1, false)?;
     }
-    for _ in 0..args.rounds {
+    for _ in 0..rounds.rounds {
         for arm in &mut arms {
             let seconds = match (arm.name, &mut eager) {
-                ("graph", _) => timed(&mut graph, &views, args.steps)?,
-                ("eager", Some(eager)) => timed(eager.as_mut(), &views, args.steps.div_ceil(2))?,
-                _ => peer(args)?,
+                ("graph", _) => timed(&mut graph, &views, rounds.steps, rounds.cpu_time)?,
+                ("eager", Some(eager)) => timed(eager.as_mut(), &views, rounds.steps.div_ceil(2), rounds.cpu_time)?,
+                _ => peer(case, rounds)?,
             };
             arm.seconds.push(seconds);
         }
     }
-    report::print(args, &arms);
-    if args.profile {
+    report::print(case, rounds, &arms);
+    if rounds.profile {
         report::profile(&graph.profile());
     }
     Ok(())

@@ -1,7 +1,9 @@
 //! `pawl-bench`: arms alternate within one run, so that a busy machine slows all of them alike; what counts is the ratio.
 
 mod arms;
+mod cases;
 mod report;
+mod save;
 
 use std::path::PathBuf;
 
@@ -19,9 +21,30 @@ struct Cli {
 enum Bench {
     /// The training step of UPS: the graph executor compared with the eager one, and with the PyTorch peer if given.
     UpsSmall(UpsSmall),
+    /// The training step of Vision-BDH in float32, likewise.
+    VisionBdh(VisionBdh),
+    /// What a checkpoint costs the training of UPS on the CPU: `pawl-bench ups-save` prints the share of a minute's steps.
+    UpsSave(UpsSave),
 }
 
-/// What to measure.
+/// The checkpoint to measure.
+#[derive(clap::Args)]
+struct UpsSave {
+    /// Preset of the workload: smoke, small, medium (the full model).
+    #[arg(long, default_value = "medium")]
+    preset: String,
+    /// Threads of the training, among which the writer's work is divided.
+    #[arg(long, default_value_t = 2)]
+    threads: usize,
+    /// Saves; the median counts.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Directory of the checkpoints. Default: a temporary one.
+    #[arg(long)]
+    storage: Option<PathBuf>,
+}
+
+/// The step of UPS to measure.
 #[derive(clap::Args)]
 struct UpsSmall {
     /// Preset of the workload: smoke, small, medium.
@@ -33,6 +56,26 @@ struct UpsSmall {
     /// Pairs per item. Default: the preset's.
     #[arg(long)]
     pairs: Option<u32>,
+    #[command(flatten)]
+    run: Rounds,
+}
+
+/// The step of Vision-BDH to measure: generated images, dropout, linear layout, cached rotary tables.
+#[derive(clap::Args)]
+struct VisionBdh {
+    /// Preset of the workload: smoke, medium (the full model).
+    #[arg(long, default_value = "smoke", value_parser = ["smoke", "medium"])]
+    preset: String,
+    /// Images of a step.
+    #[arg(long, default_value_t = 8)]
+    batch: u32,
+    #[command(flatten)]
+    run: Rounds,
+}
+
+/// The arms and their rounds.
+#[derive(clap::Args)]
+struct Rounds {
     /// Threads of every arm.
     #[arg(long, default_value_t = 2)]
     threads: usize,
@@ -45,9 +88,12 @@ struct UpsSmall {
     /// A Python with torch and numpy.
     #[arg(long, requires = "peer")]
     torch: Option<PathBuf>,
-    /// `ups_peer.py`.
+    /// The workload's PyTorch peer: a script.
     #[arg(long, requires = "torch")]
     peer: Option<PathBuf>,
+    /// Measure the CPU time of all threads instead of the elapsed time: on a machine with other load, with `--threads 1`.
+    #[arg(long)]
+    cpu_time: bool,
     /// Skip the eager arm (it is slow on large presets).
     #[arg(long)]
     no_eager: bool,
@@ -63,6 +109,9 @@ struct UpsSmall {
 }
 
 fn main() -> anyhow::Result<()> {
-    let Cli { bench: Bench::UpsSmall(args) } = Cli::parse();
-    arms::ups(&args)
+    match Cli::parse().bench {
+        Bench::UpsSmall(args) => arms::compare(&cases::ups(&args)?, &args.run),
+        Bench::VisionBdh(args) => arms::compare(&cases::vision_bdh(&args)?, &args.run),
+        Bench::UpsSave(args) => save::ups(&args),
+    }
 }

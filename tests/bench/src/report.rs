@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use pawl_lower::KernelTime;
 use serde_json::json;
 
-use crate::UpsSmall;
+use crate::{Rounds, cases::Case};
 
 /// Measurements of one arm.
 pub struct Arm {
@@ -31,7 +31,7 @@ fn spread(values: &[f64]) -> (f64, f64, f64) {
 }
 
 /// Prints the arms, and each one's time as a multiple of the graph executor's in the same round.
-pub fn print(args: &UpsSmall, arms: &[Arm]) {
+pub fn print(case: &Case, rounds: &Rounds, arms: &[Arm]) {
     let graph = &arms[0].seconds;
     let mut rows = Vec::new();
     for arm in arms {
@@ -43,7 +43,7 @@ pub fn print(args: &UpsSmall, arms: &[Arm]) {
             "step_ms": {"median": median * 1e3, "min": least * 1e3, "max": most * 1e3},
             "speedup_of_graph": {"median": ratio, "min": lower, "max": upper},
         }));
-        if !args.json {
+        if !rounds.json {
             println!(
                 "{:<6} {:>9.2} ms a step ({:.2} to {:.2})   graph is {ratio:.2}x as fast ({lower:.2} to {upper:.2})",
                 arm.name,
@@ -53,9 +53,9 @@ pub fn print(args: &UpsSmall, arms: &[Arm]) {
             );
         }
     }
-    if args.json {
-        let shape = json!({"preset": args.preset, "items": args.items, "pairs": args.pairs, "threads": args.threads});
-        println!("{}", json!({"bench": "ups-small", "shape": shape, "rounds": args.rounds, "arms": rows}));
+    if rounds.json {
+        let timing = json!({"threads": rounds.threads, "rounds": rounds.rounds, "cpuTime": rounds.cpu_time});
+        println!("{}", json!({"bench": case.name, "shape": case.shape, "timing": timing, "arms": rows}));
     }
 }
 

@@ -16,6 +16,7 @@ pub mod operator;
 pub mod programs;
 pub mod proxy;
 pub mod scene;
+pub mod soak;
 
 pub use operator::Operator;
 pub use scene::{Scene, scene};

@@ -12,11 +12,19 @@ use std::process::Command;
 /// # Panics
 /// When it fails.
 pub fn pawl_run(scene: &Scene, manifest: &Path, arguments: &[&str]) -> Value {
+    pawl_run_in(&scene.directory.path().join("state"), manifest, arguments)
+}
+
+/// The same with a state directory of its own, for several at a time.
+///
+/// # Panics
+/// When it fails.
+pub fn pawl_run_in(state: &Path, manifest: &Path, arguments: &[&str]) -> Value {
     let programs = built("pawl").parent().unwrap().to_owned();
     let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
     let output = Command::new(built("pawl"))
         .args(["run", "--output", "json", "--quiet", "--state"])
-        .arg(scene.directory.path().join("state"))
+        .arg(state)
         .args(arguments)
         .arg(manifest)
         .env("PATH", path)
@@ -30,7 +38,7 @@ pub fn pawl_run(scene: &Scene, manifest: &Path, arguments: &[&str]) -> Value {
 /// What a status says apart from when and where it happened, what that took, and how far the training was when somebody
 /// last asked a running gang: every field by its path.
 pub fn timeless(status: &Value) -> BTreeMap<String, Value> {
-    const TIMES: [&str; 9] = [
+    const WHEN_AND_WHERE: [&str; 10] = [
         "startTime",
         "completionTime",
         "lastTransitionTime",
@@ -38,6 +46,8 @@ pub fn timeless(status: &Value) -> BTreeMap<String, Value> {
         "eta",
         "goodput",
         "placement",
+        // A cluster has a default storage, a state directory is one.
+        "storage",
         "cost",
         "wallSeconds",
     ];
@@ -47,7 +57,7 @@ pub fn timeless(status: &Value) -> BTreeMap<String, Value> {
             Value::Object(fields) => {
                 for (name, field) in fields
                     .iter()
-                    .filter(|(name, _)| !TIMES.contains(&name.as_str()) && !LAST_SEEN.contains(&name.as_str()))
+                    .filter(|(name, _)| !WHEN_AND_WHERE.contains(&name.as_str()) && !LAST_SEEN.contains(&name.as_str()))
                 {
                     flatten(&format!("{at}.{name}"), field, into);
                 }
@@ -64,6 +74,8 @@ pub fn timeless(status: &Value) -> BTreeMap<String, Value> {
     flatten("status", status, &mut all);
     // The median of the launches that had ended when somebody first looked.
     all.remove("status.baseline.itemsPerSecond");
+    // An image there, a program here.
+    all.retain(|name, _| !name.starts_with("status.trainer."));
     all
 }
 

@@ -31,7 +31,26 @@ impl Node {
 
     /// Its kubelet and its containers die at once.
     pub fn cut(&self) {
-        script("node", &["cut", &self.0.to_string()]);
+        self.script("cut");
+    }
+
+    /// Starts it again after [`Self::cut`], without devices.
+    pub fn power_on(&self) {
+        script("node", &["start", &self.0.to_string(), "--gpus", "0"]);
+    }
+
+    /// Disconnects its network.
+    pub fn unplug(&self) {
+        self.script("unplug");
+    }
+
+    /// Reconnects its network.
+    pub fn plug(&self) {
+        self.script("plug");
+    }
+
+    fn script(&self, action: &str) {
+        script("node", &[action, &self.0.to_string()]);
     }
 }
 

@@ -14,6 +14,23 @@ use std::time::{Duration, Instant};
 
 /// Name of the operator's service account.
 const ACCOUNT: &str = "pawl";
+/// The checkpoints of most jobs here need not be kept, and the cluster has few volumes.
+const NO_STORAGE: [&str; 2] = ["--default-storage", "None"];
+/// It logs verbosely and polls often, and jobs use the images of the tests.
+const TALKATIVE: [&str; 12] = [
+    "--log-format",
+    "text",
+    "--log",
+    "info,pawl_controller=debug",
+    "--ask-every",
+    "1s",
+    "--progress-every",
+    "1s",
+    "--trainer-image",
+    "localhost/pawl:test",
+    "--agent-image",
+    "localhost/pawl:test",
+];
 /// Longest time until an operator is ready: another one may hold the lease.
 const READY: Duration = Duration::from_secs(30);
 
@@ -24,6 +41,21 @@ pub struct Operator {
     pub log: PathBuf,
     /// Where it serves metrics and probes.
     pub http: SocketAddr,
+}
+
+/// The operator's program, and what is added to its environment.
+pub struct Program {
+    /// Its path.
+    pub path: PathBuf,
+    /// Variables and values.
+    pub environment: Vec<(String, String)>,
+}
+
+impl Program {
+    /// `pawl` as it was built with the tests.
+    pub fn built() -> Self {
+        Self { path: built("pawl"), environment: Vec::new() }
+    }
 }
 
 /// The service account of the operator in the scene's namespace, and a kubeconfig with its token.
@@ -98,31 +130,50 @@ impl Operator {
         Self::spawn(scene, kubeconfig, &["--leader-election", "false"])
     }
 
+    /// Starts the operator `program`, such as that of an earlier version, and waits until it is ready.
+    pub async fn start_program(scene: &Scene, program: &Path) -> Self {
+        let arguments = [&TALKATIVE[..], &NO_STORAGE, &["--leader-election", "false"]].concat();
+        let program = Program { path: program.to_owned(), environment: Vec::new() };
+        Self::begin(scene, &program, None, &arguments).ready(scene).await
+    }
+
     async fn ready(self, scene: &Scene) -> Self {
         let probe = format!("http://{}/readyz", self.http);
         scene.until("the operator to be ready", READY, async || get(&probe).await).await;
         self
     }
 
-    /// Starts an operator that tells much and looks often.
+    /// Starts an operator that logs verbosely and polls often.
     fn spawn(scene: &Scene, kubeconfig: Option<&Path>, arguments: &[&str]) -> Self {
-        let talkative = ["--log-format", "text", "--log", "info,pawl_controller=debug"];
-        let eager = ["--ask-every", "1s", "--progress-every", "1s"];
-        let images = ["--trainer-image", "localhost/pawl:test", "--agent-image", "localhost/pawl:test"];
-        Self::begin(scene, kubeconfig, &[&talkative, &eager, &images, arguments].concat())
+        Self::spawn_with(scene, kubeconfig, &[&NO_STORAGE, arguments].concat())
     }
 
-    /// Starts an operator with the chart's defaults, and waits until it is ready.
+    /// Starts a replica of an operator with another program, and does not wait for it.
+    pub fn spawn_program(scene: &Scene, program: &Program) -> Self {
+        Self::begin(scene, program, None, &[&TALKATIVE[..], &NO_STORAGE].concat())
+    }
+
+    fn spawn_with(scene: &Scene, kubeconfig: Option<&Path>, arguments: &[&str]) -> Self {
+        Self::begin(scene, &Program::built(), kubeconfig, &[&TALKATIVE, arguments].concat())
+    }
+
+    /// Starts an operator with the chart's defaults except for storage, and waits until it is ready.
     pub async fn as_installed(scene: &Scene) -> Self {
-        Self::begin(scene, None, &[]).ready(scene).await
+        Self::begin(scene, &Program::built(), None, &NO_STORAGE).ready(scene).await
     }
 
-    fn begin(scene: &Scene, kubeconfig: Option<&Path>, arguments: &[&str]) -> Self {
+    /// Starts an operator that creates a claim for each job that names no storage, and waits until it is ready.
+    pub async fn with_claims(scene: &Scene) -> Self {
+        Self::spawn_with(scene, None, &["--default-storage", "Claim"]).ready(scene).await
+    }
+
+    fn begin(scene: &Scene, program: &Program, kubeconfig: Option<&Path>, arguments: &[&str]) -> Self {
         let own = account(scene);
         let http = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let log = scene.operator_log();
         let out = File::options().create(true).append(true).open(&log).unwrap();
-        let child = Command::new(built("pawl"))
+        let child = Command::new(&program.path)
+            .envs(program.environment.iter().cloned())
             .args(["operator", "--namespace", &scene.namespace, "--lease-namespace", &scene.namespace])
             .args(["--listen", &http.to_string()])
             .args(arguments)

@@ -1,8 +1,12 @@
 //! Programs whose kernels are compiled, checked and timed.
 
+mod forex;
 mod slm;
+mod vision_bdh;
 
+pub use forex::ForexStep;
 pub use slm::SlmStep;
+pub use vision_bdh::VisionStep;
 
 use anyhow::Context;
 use pawl_contract::settings::Settings;
@@ -92,6 +96,8 @@ pub fn inputs(program: &Program) -> anyhow::Result<Vec<Array>> {
             ("learning_rate", _) => 1.4e-3,
             ("inverse_weight", _) => 0.01,
             ("normalizer", _) => 32_768.0,
+            ("kl_weight", _) => 1e-4,
+            ("labels", _) => (random::bits(stream, i) % 10) as f64,
             ("tokens" | "targets", _) => (random::bits(stream, i) % 512) as f64,
             (_, DType::U32) => (random::bits(stream, i) % 64) as f64,
             _ => 2.0 * random::uniform_f64(stream, i) - 1.0,

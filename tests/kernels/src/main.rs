@@ -12,7 +12,7 @@ use pawl_graph::{
     graph::Program,
     recipe::{AttentionKernel, Precision},
 };
-use pawl_kernels::{SlmStep, UpsStep};
+use pawl_kernels::{ForexStep, SlmStep, UpsStep, VisionStep};
 use pawl_lower::{LowerOptions, Lowered};
 
 /// Generated CUDA kernels.
@@ -47,6 +47,22 @@ enum Command {
         #[arg(long, default_value = "estimate", value_parser = ["estimate", "kernels", "memory", "sources"])]
         what: String,
     },
+    /// Prints the lowered step of Vision-BDH; needs no GPU.
+    DumpVisionBdh {
+        #[command(flatten)]
+        vision: VisionArgs,
+        /// What to print, as for `dump`.
+        #[arg(long, default_value = "estimate", value_parser = ["estimate", "kernels", "memory", "sources"])]
+        what: String,
+    },
+    /// Prints the lowered step of the forex workload; needs no GPU.
+    DumpForex {
+        #[command(flatten)]
+        forex: ForexArgs,
+        /// What to print, as for `dump`.
+        #[arg(long, default_value = "estimate", value_parser = ["estimate", "kernels", "memory", "sources"])]
+        what: String,
+    },
     /// Times steps of UPS on a GPU.
     Ups {
         #[command(flatten)]
@@ -58,6 +74,20 @@ enum Command {
     Slm {
         #[command(flatten)]
         slm: SlmArgs,
+        #[command(flatten)]
+        timing: Timing,
+    },
+    /// Times steps of Vision-BDH on a GPU.
+    VisionBdh {
+        #[command(flatten)]
+        vision: VisionArgs,
+        #[command(flatten)]
+        timing: Timing,
+    },
+    /// Times steps of the forex workload on a GPU.
+    Forex {
+        #[command(flatten)]
+        forex: ForexArgs,
         #[command(flatten)]
         timing: Timing,
     },
@@ -109,6 +139,64 @@ impl SlmArgs {
     }
 }
 
+/// Which step of Vision-BDH.
+#[derive(Args, Clone)]
+struct VisionArgs {
+    /// Preset of the workload.
+    #[arg(long, default_value = "medium", value_parser = ["smoke", "medium"])]
+    preset: String,
+    /// Images of a micro-step.
+    #[arg(long, default_value_t = 128)]
+    images: u32,
+    /// fp32, bf16.
+    #[arg(long, default_value = "bf16", value_parser = ["fp32", "bf16"])]
+    precision: String,
+    /// Recompute levels in the backward pass.
+    #[arg(long)]
+    recompute: bool,
+    /// Keep images on the device, and augment them there.
+    #[arg(long)]
+    resident: bool,
+}
+
+impl VisionArgs {
+    fn step(&self) -> VisionStep {
+        VisionStep {
+            preset: self.preset.clone(),
+            images: self.images,
+            precision: if self.precision == "fp32" { Precision::F32 } else { Precision::BF16 },
+            recompute: self.recompute,
+            resident: self.resident,
+        }
+    }
+}
+
+/// Which step of the forex workload.
+#[derive(Args, Clone)]
+struct ForexArgs {
+    /// Preset of the workload.
+    #[arg(long, default_value = "medium", value_parser = ["smoke", "medium"])]
+    preset: String,
+    /// Windows of a micro-step.
+    #[arg(long, default_value_t = 64)]
+    windows: u32,
+    /// fp32, bf16.
+    #[arg(long, default_value = "bf16", value_parser = ["fp32", "bf16"])]
+    precision: String,
+    /// The evaluation instead of the training step.
+    #[arg(long)]
+    evaluation: bool,
+}
+
+impl ForexArgs {
+    fn program(&self) -> anyhow::Result<Program> {
+        let precision = if self.precision == "fp32" { Precision::F32 } else { Precision::BF16 };
+        let step = ForexStep { preset: self.preset.clone(), windows: self.windows, precision };
+        let [training, evaluation] = step.programs()?;
+        Ok(if self.evaluation { evaluation } else { training })
+    }
+}
+
 /// Which step.
 #[derive(Args, Clone)]
 struct UpsArgs {
@@ -154,7 +242,7 @@ impl UpsArgs {
 }
 
 fn device() -> anyhow::Result<Arc<Device>> {
-    Ok(Device::open(0, pawl_cuda::cache_directory())?)
+    Ok(Device::open(0, pawl_cuda::cache_directory().as_deref())?)
 }
 
 fn executor(device: &Arc<Device>, mode: &str) -> CudaGraph {
@@ -171,9 +259,13 @@ fn main() -> anyhow::Result<()> {
     match Cli::parse().command {
         Command::Dump { ups, what } => dump(&ups.step().program()?, &what),
         Command::DumpSlm { slm, what } => dump(&slm.step().program()?, &what),
+        Command::DumpVisionBdh { vision, what } => dump(&vision.step().program()?, &what),
         Command::Check { random } => check::run(random),
+        Command::DumpForex { forex, what } => dump(&forex.program()?, &what),
         Command::Ups { ups, timing } => speed::step(&ups.step().program()?, ups.items, &timing),
         Command::Slm { slm, timing } => speed::step(&slm.step().program()?, slm.windows, &timing),
+        Command::VisionBdh { vision, timing } => speed::step(&vision.step().program()?, vision.images, &timing),
+        Command::Forex { forex, timing } => speed::step(&forex.program()?, forex.windows, &timing),
     }
 }
 

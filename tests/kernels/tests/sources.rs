@@ -16,7 +16,7 @@ use pawl_graph::{
     optim::{AdamW, Optimizer},
     recipe::{AttentionKernel, Precision, Recipe},
 };
-use pawl_kernels::{SlmStep, UpsStep};
+use pawl_kernels::{ForexStep, SlmStep, UpsStep, VisionStep};
 use pawl_lower::{Body, LowerOptions, Lowered};
 
 /// Multiprocessors of the GPU that kernels are made for, and its shared memory.
@@ -46,8 +46,8 @@ fn compile(found: &HashSet<Source>) {
     let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels");
     let sources: Vec<&Source> = found.iter().collect();
     for (major, minor) in [(8, 0), (9, 0), (10, 0)] {
-        let compiler = Compiler::new(Architecture::new(major, minor), Some(cache.clone())).unwrap();
-        if let Err(error) = compiler.compile_all(&sources) {
+        let compiler = Compiler::new(Architecture::new(major, minor), Some(&cache)).unwrap();
+        if let Err(error) = compiler.compile_all(&sources, &|| ()) {
             panic!("sm_{major}{minor}, one of {} sources: {error}", sources.len());
         }
     }
@@ -112,6 +112,30 @@ fn kernels_of_the_language_model() {
         step("8b", 16, Precision::BF16, true),
     ] {
         sources(&program, &mut found);
+    }
+    compile(&found);
+}
+
+#[test]
+fn kernels_of_vision_bdh_at_full_size() {
+    let mut found = HashSet::new();
+    for (images, precision, recompute, resident) in
+        [(128, Precision::BF16, false, false), (64, Precision::F32, true, false), (128, Precision::BF16, false, true)]
+    {
+        let step = VisionStep { preset: "medium".into(), images, precision, recompute, resident };
+        sources(&step.program().unwrap(), &mut found);
+    }
+    compile(&found);
+}
+
+#[test]
+fn kernels_of_forex_at_full_size() {
+    let mut found = HashSet::new();
+    for (windows, precision) in [(64, Precision::F32), (512, Precision::BF16)] {
+        let step = ForexStep { preset: "medium".into(), windows, precision };
+        for program in step.programs().unwrap() {
+            sources(&program, &mut found);
+        }
     }
     compile(&found);
 }

@@ -11,14 +11,18 @@ use std::fs::File;
 use std::path::Path;
 
 /// Elements of a file of tensors, read where they lie.
-struct Tensors {
+pub struct Tensors {
     bytes: Mmap,
     /// Name, shape, and the place of the first byte.
     index: BTreeMap<String, (Vec<usize>, usize)>,
 }
 
 impl Tensors {
-    fn open(path: &Path) -> anyhow::Result<Self> {
+    /// Opens a file of tensors.
+    ///
+    /// # Errors
+    /// When it is not a readable safetensors file.
+    pub fn open(path: &Path) -> anyhow::Result<Self> {
         let file = File::open(path).with_context(|| path.display().to_string())?;
         // SAFETY: the export is complete before it is read, and not written again.
         let bytes = unsafe { Mmap::map(&file) }.with_context(|| path.display().to_string())?;
@@ -43,7 +47,20 @@ impl Tensors {
         }
     }
 
-    fn integers(&self, name: &str) -> anyhow::Result<Vec<usize>> {
+    /// `count` bytes from byte `first` of tensor `name`.
+    ///
+    /// # Errors
+    /// When there is no such tensor, or it is shorter.
+    pub fn raw(&self, name: &str, first: usize, count: usize) -> anyhow::Result<&[u8]> {
+        let (_, start) = self.of(name)?;
+        self.bytes.get(start + first..start + first + count).with_context(|| format!("tensor {name} is too short"))
+    }
+
+    /// All elements of the int64 tensor `name`, which are not negative.
+    ///
+    /// # Errors
+    /// When there is no such tensor.
+    pub fn integers(&self, name: &str) -> anyhow::Result<Vec<usize>> {
         let (shape, start) = self.of(name)?;
         let bytes = &self.bytes[*start..*start + 8 * shape.iter().product::<usize>()];
         let number = |bytes: &[u8]| i64::from_le_bytes(std::array::from_fn(|i| bytes[i])) as usize;

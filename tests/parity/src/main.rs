@@ -10,6 +10,7 @@ mod ours;
 mod peer;
 mod slm;
 mod ups;
+mod vision_bdh;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
@@ -38,6 +39,13 @@ enum Command {
         #[command(flatten)]
         experiment: slm::SlmExperiment,
     },
+    /// Vision-BDH on generated images, on one device.
+    VisionBdh {
+        #[command(flatten)]
+        comparison: ComparisonOptions,
+        #[command(flatten)]
+        experiment: vision_bdh::VisionExperiment,
+    },
     /// One round of our arm on the peer's export; prints one line of JSON.
     #[command(hide = true)]
     Ours {
@@ -53,7 +61,7 @@ enum Command {
 /// Options of a comparison.
 #[derive(clap::Args)]
 struct ComparisonOptions {
-    /// The peer: `ups_peer.py` or `slm_peer.py`.
+    /// The peer: `ups_peer.py`, `slm_peer.py` or `vision_bdh_peer.py`.
     #[arg(long)]
     peer: PathBuf,
     /// A Python that has torch.
@@ -87,6 +95,9 @@ pub enum Experiment {
     Ups(ups::UpsExperiment),
     /// The language model.
     Slm(slm::SlmExperiment),
+    /// Vision-BDH.
+    #[serde(rename = "vision-bdh")]
+    VisionBdh(vision_bdh::VisionExperiment),
 }
 
 /// What a round of either arm runs.
@@ -112,6 +123,7 @@ fn main() -> anyhow::Result<()> {
     match Arguments::parse().command {
         Command::Ups { comparison, experiment } => compare::run(&comparison, &Experiment::Ups(experiment)),
         Command::Slm { comparison, experiment } => compare::run(&comparison, &Experiment::Slm(experiment)),
+        Command::VisionBdh { comparison, experiment } => compare::run(&comparison, &Experiment::VisionBdh(experiment)),
         Command::Ours { export, trial } => {
             println!("{}", serde_json::to_string(&ours::round(&export, &serde_json::from_str(&trial)?)?)?);
             Ok(())

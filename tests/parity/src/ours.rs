@@ -3,7 +3,7 @@
 use crate::{Experiment, Trial};
 use anyhow::Context;
 use pawl_graph::array::Array;
-use pawl_graph::collective::SingleRank;
+use pawl_graph::executor::ExecOptions;
 use pawl_trainer::device::{Place, RankDevice};
 use pawl_trainer::recipe;
 use pawl_trainer::session::{Lineup, Session};
@@ -26,7 +26,7 @@ pub struct Round {
     pub predicted_bytes: Option<f64>,
     /// Seconds from the start of the process to the end of the first step.
     pub first_step_seconds: Option<f64>,
-    /// What was held out, after the last step: the error of UPS (`nrmse`), the language model's loss.
+    /// What was held out, after the last step: the error of UPS (`nrmse`), the language model's loss, the accuracy of Vision-BDH.
     pub validation: Option<f64>,
 }
 
@@ -57,6 +57,13 @@ impl Experiment {
                 warmup: of.warmup,
                 gpu: of.device == "cuda",
             },
+            Self::VisionBdh(of) => Counts {
+                items: of.images,
+                accumulation: of.accumulation,
+                steps: of.steps,
+                warmup: of.warmup,
+                gpu: of.device == "cuda",
+            },
         }
     }
 
@@ -65,6 +72,7 @@ impl Experiment {
         match self {
             Self::Ups(_) => "ups",
             Self::Slm(_) => "slm",
+            Self::VisionBdh(_) => "vision-bdh",
         }
     }
 
@@ -73,6 +81,7 @@ impl Experiment {
         match self {
             Self::Ups(_) => "nrmse",
             Self::Slm(_) => "loss",
+            Self::VisionBdh(_) => "accuracy",
         }
     }
 
@@ -81,13 +90,14 @@ impl Experiment {
         match self {
             Self::Ups(of) => of.apart(),
             Self::Slm(of) => of.apart,
+            Self::VisionBdh(_) => false,
         }
     }
 
-    /// Seconds of a step, as the peer's report takes them: the mean where steps differ (UPS), the median where all are alike.
+    /// Seconds of a step, as the peer's report takes them: the mean, or the median (language model).
     fn typical(&self, times: &mut [f64]) -> f64 {
         match self {
-            Self::Ups(_) => times.iter().sum::<f64>() / times.len() as f64,
+            Self::Ups(_) | Self::VisionBdh(_) => times.iter().sum::<f64>() / times.len() as f64,
             Self::Slm(_) => median(times),
         }
     }
@@ -126,6 +136,7 @@ pub fn round(folder: &Path, trial: &Trial) -> anyhow::Result<Round> {
     let (mut settings, config) = match experiment {
         Experiment::Ups(of) => (of.settings(*validates)?, of.config()),
         Experiment::Slm(of) => (of.settings()?, of.config(folder)),
+        Experiment::VisionBdh(of) => (of.settings()?, of.config()),
     };
     if counts.gpu {
         (settings.loader_pinned, settings.loader_async_copy) = (Some(true), Some(true));
@@ -143,10 +154,12 @@ pub fn round(folder: &Path, trial: &Trial) -> anyhow::Result<Round> {
     let lineup = Lineup::new(&recipe, &programs)?;
     let device = RankDevice::open(place, &pawl_trainer::launch::kernel_cache(folder))?;
     let executor = device.executor(&settings);
-    let mut session = Session::new(lineup, executor.as_ref(), *seed, Arc::new(SingleRank), device.memory())?;
+    let options = ExecOptions { seed: *seed, memory_limit: device.memory(), ..ExecOptions::default() };
+    let mut session = Session::new(lineup, executor.as_ref(), &options)?;
     let Entry { weights, data, rate } = match experiment {
         Experiment::Ups(of) => of.entry(job.as_ref(), folder)?,
         Experiment::Slm(of) => of.entry(job.as_ref(), folder)?,
+        Experiment::VisionBdh(of) => of.entry(job.as_ref(), folder)?,
     };
     if let Some(weights) = weights {
         session.restore(weights, false)?;

@@ -31,6 +31,12 @@ pub fn round(comparison: &ComparisonOptions, trial: &Trial, export: Option<&Path
             }
             command.args(experiment.peer_arguments()?);
         }
+        Experiment::VisionBdh(experiment) => {
+            command.arg(&comparison.peer).args(experiment.peer_arguments());
+            if let Some(folder) = export {
+                command.arg("--export").arg(folder);
+            }
+        }
     }
     command.arg("--seed").arg(seed.to_string()).args(&comparison.more);
     let output = command.output().with_context(|| format!("cannot start {}", comparison.python.display()))?;
@@ -48,8 +54,14 @@ pub fn round(comparison: &ComparisonOptions, trial: &Trial, export: Option<&Path
         peak_bytes: bytes("peak_gpu_mem_mib", 20).or(bytes("peak_mem_gib", 30)),
         predicted_bytes: None,
         first_step_seconds: None,
-        validation: if *validates { report["eval"]["nrmse"].as_f64().or(report["val_loss"].as_f64()) } else { None },
+        validation: if *validates { held_out(&report) } else { None },
     })
+}
+
+/// The peer's result on held-out data, under the name that it has for its workload.
+fn held_out(report: &Value) -> Option<f64> {
+    let names = [&report["eval"]["nrmse"], &report["val_loss"], &report["heldout_accuracy"]];
+    names.into_iter().find_map(Value::as_f64)
 }
 
 fn losses(path: &Path) -> anyhow::Result<Vec<f64>> {

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
 use pawl_api::{TrainingJob, TrainingJobStatus};
 use pawl_contract::report::{LaunchResult, fold};
-use pawl_controller::build::{self, Blueprint, Images};
+use pawl_controller::build::{self, Blueprint, Images, PodDefaults, StorageConfig};
 use pawl_controller::names;
 use pawl_decision::action::Action;
 use pawl_decision::observed::Observed;
@@ -43,7 +43,15 @@ pub fn batch_job(name: &str) -> Job {
     let (plan, plan_hash) = start(&manifest);
     let job = serde_json::from_value(manifest).unwrap();
     let images = Images { trainer: IMAGE.to_owned(), agent: IMAGE.to_owned() };
-    let mut gang = build::gang(&Blueprint { job: &job, plan: &plan, plan_hash: &plan_hash, images: &images });
+    let (pods, storage) = (PodDefaults::default(), StorageConfig::default());
+    let mut gang = build::gang(&Blueprint {
+        job: &job,
+        plan: &plan,
+        plan_hash: &plan_hash,
+        images: &images,
+        pods: &pods,
+        storage: &storage,
+    });
     gang.metadata.name = Some(name.to_owned());
     gang.metadata.owner_references = None;
     let template = gang.spec.as_mut().unwrap().template.metadata.as_mut().unwrap();

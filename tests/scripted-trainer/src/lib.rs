@@ -16,7 +16,8 @@
 //!   "memory": {"baseBytes": 1000, "bytesPerItem": 100, "limitBytes": 5000,
 //!              "effects": [{"setting": "activationCheckpointing", "value": "Full", "factor": 0.5}]},
 //!   "quality": {"startLoss": 2.0, "finalLoss": 0.5, "scaleItems": 10000, "seedNoise": 0.002, "launchNoise": 0.0005,
-//!               "effects": [{"setting": "precision", "value": "bf16", "factor": 1.01}]},
+//!               "effects": [{"setting": "precision", "value": "bf16", "factor": 1.01}],
+//!               "optima": [{"setting": "learningRate", "best": 0.001, "weight": 0.1}]},
 //!   "loaderWaitShare": 0.01, "offloadShare": 0.0, "utilization": 0.9,
 //!   "itemsPerEpoch": 10000,
 //!   "stepSeconds": 0.0,
@@ -32,7 +33,7 @@
 //! - Memory of a rank: `baseBytes + bytesPerItem x batchPerGpu`, of which effects scale the second part. More than
 //!   `limitBytes` is OutOfMemory, in Preflight as a prediction.
 //! - Validation loss after n items: `finalLoss + (startLoss - finalLoss) exp(-n / scaleItems)`, times effects, times
-//!   noise of the plan's seed and of the launch; `nrmse` is a tenth of it.
+//!   the distance of settings from their optima, times noise of the plan's seed and of the launch; `nrmse` is a tenth of it.
 //! - Faults: see [`script::FaultKind`]. All conditions of a fault must hold. `rank` (default 0) is the rank that dies;
 //!   the others then wait for it as in a collective. `once`: only in the first launch that reaches it; `nth`: only in
 //!   the n-th launch that meets its conditions. Both are remembered in `faultDirectory`, which is `PAWL_DATA` unless said.

@@ -1,7 +1,7 @@
 //! What a script says about settings: throughput, memory, losses.
 
 use crate::noise::normal;
-use crate::script::{Effect, Script};
+use crate::script::{Effect, Optimum, Script};
 use pawl_contract::settings::Settings;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -55,7 +55,21 @@ impl Script {
         let quality = &self.quality;
         let noise = quality.seed_noise * normal(self.seed ^ seed.rotate_left(32), "seed")
             + quality.launch_noise * normal(self.seed.wrapping_add(1), launch);
-        self.loss(items) * factor(&quality.effects, settings) * noise.exp()
+        self.loss(items) * factor(&quality.effects, settings) * self.distance(settings) * noise.exp()
+    }
+
+    /// By how much the loss is larger than at the optima of the settings.
+    fn distance(&self, settings: &Settings) -> f64 {
+        let settings = as_json(settings);
+        let value = |setting: &str| {
+            let found = settings.pointer(&format!("/{}", setting.replace('.', "/")))?;
+            found.as_f64().or_else(|| found.as_str()?.parse().ok())
+        };
+        let far = |optimum: &Optimum| {
+            let distance = value(&optimum.setting).map_or(0.0, |value| (value / optimum.best).ln());
+            1.0 + optimum.weight * distance * distance
+        };
+        self.quality.optima.iter().map(far).product()
     }
 
     /// Validation metrics: the loss, and a `nrmse` of a tenth of it.

@@ -141,7 +141,7 @@ impl Rank {
     fn steps(&self, run: &mut Run<'_>, needed: u64, report: &mut Report) -> Result<(), End> {
         let plan = run.plan;
         let storage = match (plan.kind, &plan.checkpoint) {
-            (LaunchKind::Train, Some(policy)) => {
+            (LaunchKind::Train | LaunchKind::Search, Some(policy)) => {
                 Some((Checkpoints::open(&self.checkpoints, policy).map_err(End::failed)?, policy))
             }
             _ => None,
@@ -236,8 +236,6 @@ impl Rank {
         let rate = run.rate();
         let left = run.total_steps.saturating_sub(run.step) * run.items_per_step;
         let progress = Progress {
-            launch: run.plan.launch.clone(),
-            kind: run.plan.kind,
             step: run.step,
             total_steps: Some(run.total_steps),
             items: run.items(),
@@ -248,7 +246,7 @@ impl Rank {
             eta_seconds: Some(left as f64 / rate),
             validation: run.validation.clone(),
             last_checkpoint: run.checkpoint.clone(),
-            straggler: None,
+            ..Progress::at_start(&run.plan.launch, run.plan.kind)
         };
         write(&self.progress, &progress)
     }

@@ -98,12 +98,28 @@ pub struct Quality {
     pub launch_noise: f64,
     /// What settings do to the validation loss.
     pub effects: Vec<Effect>,
+    /// Settings whose value has an optimum.
+    pub optima: Vec<Optimum>,
+}
+
+/// The best value of a setting: the final loss is multiplied by `1 + weight x d^2`, where d is the natural logarithm of the
+/// ratio of the value to `best`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Optimum {
+    /// Name of the setting, as in [`Effect`].
+    pub setting: String,
+    /// The best value, above 0.
+    pub best: f64,
+    /// How much the distance from it costs.
+    pub weight: f64,
 }
 
 impl Default for Quality {
     fn default() -> Self {
         let (start_loss, final_loss, scale_items) = (2.0, 0.5, 10_000.0);
-        Self { start_loss, final_loss, scale_items, seed_noise: 0.0, launch_noise: 0.0, effects: Vec::new() }
+        let (effects, optima) = (Vec::new(), Vec::new());
+        Self { start_loss, final_loss, scale_items, seed_noise: 0.0, launch_noise: 0.0, effects, optima }
     }
 }
 
@@ -221,7 +237,7 @@ impl Script {
     }
 
     fn check(&self) -> Result<(), String> {
-        let Quality { start_loss, final_loss, scale_items, seed_noise, launch_noise, effects } = &self.quality;
+        let Quality { start_loss, final_loss, scale_items, seed_noise, launch_noise, effects, optima } = &self.quality;
         above("itemsPerSecond", self.items_per_second)?;
         above("quality.startLoss", *start_loss)?;
         above("quality.finalLoss", *final_loss)?;
@@ -248,6 +264,10 @@ impl Script {
             for (index, effect) in effects.iter().enumerate() {
                 above(&format!("{list}[{index}].factor"), effect.factor)?;
             }
+        }
+        for (index, optimum) in optima.iter().enumerate() {
+            above(&format!("quality.optima[{index}].best"), optimum.best)?;
+            above(&format!("quality.optima[{index}].weight"), optimum.weight)?;
         }
         self.faults.iter().enumerate().try_for_each(|(index, fault)| fault.check(index))
     }

@@ -45,6 +45,7 @@ fn policy() -> CheckpointPolicy {
         resume_from: None,
         resume_not_after_items: None,
         best: Criterion::default(),
+        directory: None,
     }
 }
 
@@ -58,6 +59,7 @@ fn attempt(number: u32, ranks: u32, launches: Vec<LaunchPlan>) -> AttemptPlan {
         gpus_per_replica: 0,
         checks: None,
         command: Vec::new(),
+        script: Default::default(),
         gather_seconds: None,
         launches,
         stop_on_failure: false,

@@ -8,6 +8,7 @@ use crate::member::{Link, Member, next_stop};
 use crate::messages::{Down, Up};
 use crate::node::{AttemptEnd, AttemptResult, Event, Node, Rendezvous, Stop};
 use crate::ranks::{DEATH, Shared};
+use crate::script::Script;
 use crate::server::Server;
 use crate::store::Store;
 use crate::survivors::{self, end_survivors};
@@ -18,9 +19,8 @@ use pawl_contract::report::LaunchResult;
 use pawl_rendezvous::{ClientError, Token, TokenError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::net::{Ipv4Addr, TcpListener};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -120,7 +120,7 @@ pub async fn run(
             let address = listener.local_addr()?.to_string();
             let token_file = node.work_dir.join("token");
             let token = Token::random()?;
-            write_secret(&token_file, token.secret()).map_err(|e| named(&token_file, e))?;
+            files::write_secret(&token_file, token.secret()).map_err(|e| named(&token_file, e))?;
             let shared = Shared::new(plan.clone(), &node, address, token_file)?;
             (coordinate(&shared, &node, listener, token, &mut tasks)?, shared)
         }
@@ -150,6 +150,7 @@ fn coordinate(
     let coordinator = Coordinator {
         plan: plan.clone(),
         work_dir: node.work_dir.clone(),
+        script: Script::new(plan, node),
         limits: node.limits.clone(),
         store: Arc::clone(&store),
         inbox,
@@ -246,12 +247,4 @@ fn claim(plan: &AttemptPlan, work_dir: &Path) -> Result<(), AgentError> {
         Some(there) if there == *plan => Ok(()),
         _ => Ok(files::write(&path, &serde_json::to_vec(plan).map_err(io::Error::other)?)?),
     }
-}
-
-fn write_secret(path: &Path, secret: &[u8]) -> io::Result<()> {
-    match std::fs::remove_file(path) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-        _ => {}
-    }
-    File::options().create_new(true).write(true).mode(0o600).open(path)?.write_all(secret)
 }

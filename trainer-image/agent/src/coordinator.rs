@@ -5,6 +5,7 @@ use crate::member::leaves_in_peace;
 use crate::messages::{Down, Up};
 use crate::node::{AttemptEnd, Limits, Stop};
 use crate::ranks::DEATH;
+use crate::script::Script;
 use crate::store::Store;
 use crate::verdict::{Evidence, Fact, verdict};
 use pawl_contract::exit::Outcome;
@@ -33,6 +34,7 @@ pub(crate) enum Inbox {
 pub(crate) struct Coordinator {
     pub(crate) plan: AttemptPlan,
     pub(crate) work_dir: PathBuf,
+    pub(crate) script: Option<Script>,
     pub(crate) limits: Limits,
     pub(crate) store: Arc<Store>,
     pub(crate) inbox: mpsc::UnboundedReceiver<Inbox>,
@@ -173,6 +175,9 @@ impl Coordinator {
     async fn launch(&mut self, plan: &LaunchPlan) -> Result<Report, Over> {
         let begun = Instant::now();
         let mut facts = self.prepare(plan).await?;
+        if let Some(report) = self.script.as_ref().filter(|_| facts.is_empty()).and_then(|it| it.before_start(plan)) {
+            return Ok(report);
+        }
         let mut progress = None;
         if facts.is_empty() {
             let port = match free_port() {
@@ -238,6 +243,10 @@ impl Coordinator {
                         ending.deadline = Some(Instant::now() + exit_time.max(self.stop_time()));
                     }
                     facts.push(Fact::Rank(end));
+                }
+                News::Of(_, Up::Complete { launch }) if launch == plan.launch => {
+                    ending.deadline = Some(Instant::now() + exit_time.max(DEATH));
+                    self.tell(&Down::Complete { launch });
                 }
                 News::Of(_, Up::Hung { launch, message }) if launch == plan.launch => {
                     facts.push(Fact::Hung(message));

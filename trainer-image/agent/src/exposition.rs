@@ -3,8 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-/// Maximum number of series of a trainer.
+/// Maximum number of series of a trainer, over all scrapes of an agent: series that replace others count too, because
+/// Prometheus stores each of them.
 const MAX_SERIES: usize = 1000;
+/// Maximum length of a line of a trainer, bytes.
+const MAX_LINE: usize = 2048;
 /// Types of metrics.
 const TYPES: [&str; 5] = ["counter", "gauge", "histogram", "summary", "untyped"];
 /// Suffixes of the series of a histogram or summary.
@@ -18,12 +21,23 @@ struct Family<'a> {
     series: Vec<&'a str>,
 }
 
-/// `own`, and every metric of `theirs` that is not in `own`. Malformed lines, duplicate series, series with a timestamp, and
-/// series beyond [`MAX_SERIES`] are dropped.
-pub(crate) fn merged(own: String, theirs: &str) -> String {
+/// The series that a trainer has exported so far.
+#[derive(Debug, Default)]
+pub struct Known(BTreeSet<String>);
+
+impl Known {
+    /// Whether `series` may be exported: it was before, or there is room for another one.
+    fn admits(&mut self, series: &str) -> bool {
+        self.0.contains(series) || (self.0.len() < MAX_SERIES && self.0.insert(series.to_owned()))
+    }
+}
+
+/// `own`, and every metric of `theirs` that is not in `own`. Malformed and long lines, duplicate series, series with a
+/// timestamp, control characters, and series beyond [`MAX_SERIES`] are dropped.
+pub fn merged(own: String, theirs: &str, known: &mut Known) -> String {
     let taken: BTreeSet<String> = own.lines().filter_map(|line| Some(comment(line, "TYPE")?.0.to_owned())).collect();
     let mut text = own;
-    for (name, Family { help, kind, series }) in families(theirs) {
+    for (name, Family { help, kind, series }) in families(theirs, known) {
         if series.is_empty() || taken.contains(name) {
             continue;
         }
@@ -35,18 +49,20 @@ pub(crate) fn merged(own: String, theirs: &str) -> String {
     text
 }
 
-fn families(text: &str) -> BTreeMap<&str, Family<'_>> {
+fn families<'a>(text: &'a str, admitted: &mut Known) -> BTreeMap<&'a str, Family<'a>> {
     let mut families = BTreeMap::<&str, Family<'_>>::new();
     let mut known = BTreeSet::new();
-    for line in text.lines() {
+    let sound = |line: &&str| line.len() <= MAX_LINE && !line.contains(char::is_control);
+    for line in text.lines().filter(sound) {
         if let Some((name, help)) = comment(line, "HELP") {
             families.entry(name).or_default().help.get_or_insert(help);
         } else if let Some((name, kind)) = comment(line, "TYPE").filter(|(_, kind)| TYPES.contains(kind)) {
             families.entry(name).or_default().kind.get_or_insert(kind);
         } else if let Some((name, series)) = sample(line)
-            && known.len() < MAX_SERIES
-            && known.insert(series)
+            && !known.contains(series)
+            && admitted.admits(series)
         {
+            known.insert(series);
             families.entry(family(name, &families)).or_default().series.push(line.trim_end());
         }
     }
@@ -124,13 +140,17 @@ fn escapes_hold(text: &str, allowed: &str) -> bool {
 mod tests {
     use super::*;
 
+    fn fresh(own: String, theirs: &str) -> String {
+        merged(own, theirs, &mut Known::default())
+    }
+
     #[test]
     fn a_trainers_metrics_are_added_as_they_are() {
         let theirs = "# HELP t_seconds Of \\\\ a step.\n# TYPE t_seconds histogram\nt_seconds_bucket{le=\"1\"} 2\n\
                       t_seconds_bucket{le=\"+Inf\"} 3\nt_seconds_sum 4.5\nt_seconds_count 3\nt_untyped{a=\"x\\\"},\"} NaN\n";
         let own = "# TYPE own counter\nown 1\n".to_owned();
-        assert_eq!(merged(own.clone(), theirs), format!("{own}{theirs}"));
-        assert_eq!(merged(own.clone(), ""), own);
+        assert_eq!(fresh(own.clone(), theirs), format!("{own}{theirs}"));
+        assert_eq!(fresh(own.clone(), ""), own);
     }
 
     #[test]
@@ -153,17 +173,24 @@ mod tests {
             "# TYPE name rubbish",
             "\u{0}\u{1}",
             "<html>",
+            "name{a=\"\u{1b}[31m\"} 1",
         ] {
-            assert_eq!(merged(own.clone(), spoiling), own, "{spoiling}");
+            assert_eq!(fresh(own.clone(), spoiling), own, "{spoiling}");
         }
         // Only the truncated line is lost, a series counts once, and the series of a metric are grouped.
         let mixed = "a{x=\"1\"} 1\nb 2\na{x=\"1\"} 3\na{x=\"2\"} 4\nc{x=";
-        assert_eq!(merged(String::new(), mixed), "a{x=\"1\"} 1\na{x=\"2\"} 4\nb 2\n");
+        assert_eq!(fresh(String::new(), mixed), "a{x=\"1\"} 1\na{x=\"2\"} 4\nb 2\n");
     }
 
     #[test]
     fn a_trainer_cannot_flood_the_scrape() {
-        let flood: String = (0..100_000).map(|i| format!("name{{i=\"{i}\"}} 1\n")).collect();
-        assert_eq!(merged(String::new(), &flood).lines().count(), MAX_SERIES);
+        let flood = |prefix: &str| (0..100_000).map(|i| format!("name{{{prefix}=\"{i}\"}} 1\n")).collect::<String>();
+        let mut known = Known::default();
+        assert_eq!(merged(String::new(), &flood("a"), &mut known).lines().count(), MAX_SERIES);
+        // Nor Prometheus, with other series at each scrape; those that it has exported before remain.
+        assert_eq!(merged(String::new(), &flood("b"), &mut known), "");
+        assert_eq!(merged(String::new(), "name{a=\"7\"} 2\nnew 1", &mut known), "name{a=\"7\"} 2\n");
+        let long = format!("name{{a=\"{}\"}} 1", "x".repeat(MAX_LINE));
+        assert_eq!(merged(String::new(), &long, &mut Known::default()), "");
     }
 }

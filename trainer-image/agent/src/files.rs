@@ -2,7 +2,8 @@
 
 use rustix::fs::{Mode, OFlags};
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// Maximum size of a `report.json` in bytes.
@@ -15,6 +16,15 @@ pub(crate) const MAX_ATTEMPT: u64 = 64 << 20;
 /// An error that names its file.
 pub(crate) fn named(path: &Path, e: io::Error) -> io::Error {
     io::Error::new(e.kind(), format!("{}: {e}", path.display()))
+}
+
+/// Writes a file that only this user can read.
+pub(crate) fn write_secret(path: &Path, secret: &[u8]) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    File::options().create_new(true).write(true).mode(0o600).open(path)?.write_all(secret)
 }
 
 /// Replaces a file atomically and durably.

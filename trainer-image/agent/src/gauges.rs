@@ -8,9 +8,10 @@ use pawl_contract::plan::LaunchKind;
 use pawl_contract::progress::Progress;
 use prometheus::core::Collector;
 use prometheus::{Counter, CounterVec, Gauge, GaugeVec, Opts, Registry, TextEncoder};
+use std::collections::BTreeSet;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Maximum number of validation metrics exported as series, and maximum length of their names in bytes.
+/// Maximum number of validation metrics exported as series over all launches, and maximum length of their names in bytes.
 const MAX_METRICS: usize = 64;
 
 /// The metrics of an agent.
@@ -29,6 +30,8 @@ pub(crate) struct Gauges {
     launches: CounterVec,
     checkpoint_step: GaugeVec,
     checkpoint_time: GaugeVec,
+    /// Names of the validation metrics that were exported.
+    names: BTreeSet<String>,
     /// Launch and items of the last progress.
     last: Option<(String, u64)>,
     /// Launch and step of the newest checkpoint.
@@ -61,6 +64,7 @@ impl Gauges {
                 "Time at which the newest complete checkpoint was reported, in seconds since 1970.",
                 &[],
             )?,
+            names: BTreeSet::new(),
             last: None,
             saved: None,
         };
@@ -130,8 +134,11 @@ impl Gauges {
             }
         }
         let metrics = progress.validation.iter().flat_map(|validation| &validation.metrics);
-        for (name, value) in metrics.filter(|(name, _)| name.len() <= MAX_METRICS).take(MAX_METRICS) {
-            self.validation.with_label_values(&[name]).set(*value);
+        for (name, value) in metrics.filter(|(name, _)| name.len() <= MAX_METRICS) {
+            // A trainer that renames its metrics must not add series without end.
+            if self.names.contains(name) || (self.names.len() < MAX_METRICS && self.names.insert(name.clone())) {
+                self.validation.with_label_values(&[name]).set(*value);
+            }
         }
         if let Some(checkpoint) = &progress.last_checkpoint {
             let newest = (progress.launch.clone(), checkpoint.step);

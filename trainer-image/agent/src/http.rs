@@ -8,35 +8,39 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
+use pawl_rendezvous::strangers::{Limits, Strangers};
 use std::convert::Infallible;
 use std::io;
-use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 
-/// Maximum concurrent connections; more wait in the kernel's backlog.
-const CONNECTIONS: usize = 64;
+/// Limits of concurrent connections. Readers are the operator, Prometheus and people, with an address and a few connections
+/// each; their requests take milliseconds, so that the oldest connection is not one of theirs.
+const LIMITS: Limits = Limits { total: 128, per_address: 16, grace: Duration::ZERO };
+/// Length of the kernel's queue of connections that are not accepted yet.
+const BACKLOG: i32 = 4096;
 /// Timeout of a request and its response.
 const CLIENT_TIME: Duration = Duration::from_secs(5);
 /// Maximum size of a request's header in bytes.
 const MAX_HEAD: usize = 16 << 10;
 
-/// Serves `live` over HTTP until the future is dropped. A connection carries one request, within five seconds.
+/// Serves `live` over HTTP until the future is dropped. A connection carries one request, within five seconds. Of too many
+/// connections, from one address or altogether, the oldest is closed.
 ///
 /// # Errors
 /// The listener cannot be used.
 pub async fn serve(listener: std::net::TcpListener, live: Live) -> io::Result<Infallible> {
     listener.set_nonblocking(true)?;
     let listener = TcpListener::from_std(listener)?;
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    rustix::net::listen(&listener, BACKLOG)?;
+    let mut visitors: Strangers<AbortHandle> = Strangers::new(LIMITS);
     let mut connections = JoinSet::new();
     loop {
-        let place = Arc::clone(&places).acquire_owned().await.map_err(io::Error::other)?;
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
+        let (stream, from) = match listener.accept().await {
+            Ok(accepted) => accepted,
             // Out of descriptors, or the client has disconnected: the next connection may succeed.
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
@@ -44,20 +48,35 @@ pub async fn serve(listener: std::net::TcpListener, live: Live) -> io::Result<In
                 continue;
             }
         };
+        visitors.retain(|task| !task.is_finished());
+        let now = Instant::now();
+        let Ok(replaced) = visitors.make_room(from.ip(), now) else { continue };
+        replaced.into_iter().for_each(|task| task.abort());
         let live = live.clone();
-        connections.spawn(async move {
-            let answer = service_fn(|request| std::future::ready(Ok::<_, Infallible>(answer(&request, &live))));
-            let mut http = http1::Builder::new();
-            let served = http.keep_alive(false).max_buf_size(MAX_HEAD).serve_connection(TokioIo::new(stream), answer);
-            match timeout(CLIENT_TIME, served).await {
+        let task = connections.spawn(async move {
+            match timeout(CLIENT_TIME, answer_over(stream, &live)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => tracing::debug!(%error, "request to the agent failed"),
                 Err(_) => tracing::debug!("request to the agent timed out"),
             }
-            drop(place);
         });
+        visitors.enter(from.ip(), now, task);
         while connections.try_join_next().is_some() {}
     }
+}
+
+/// Answers the one request of a connection. Bounded in size, not in time.
+///
+/// # Errors
+/// The connection fails, or the request is malformed.
+pub async fn answer_over<S>(stream: S, live: &Live) -> hyper::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let answer = service_fn(|request| std::future::ready(Ok::<_, Infallible>(answer(&request, live))));
+    let mut http = http1::Builder::new();
+    // A client may close its sending side after the request.
+    http.keep_alive(false).half_close(true).max_buf_size(MAX_HEAD).serve_connection(TokioIo::new(stream), answer).await
 }
 
 type Answer = Response<Full<Bytes>>;

@@ -11,9 +11,14 @@
 //! 3. The first rank that fails on its own determines the outcome (`verdict.rs`): its exit code, then its report. Ranks that
 //!    only lost a peer are ignored in favour of that peer. "Done" requires both exit code 0 and a readable report of rank 0
 //!    with this outcome: a missing report is never a success.
-//! 4. A launch whose rank 0 shows no progress for `hangTimeout` is a hang. Before the first step
-//!    [`Limits::start_allowance`] is added: reading data and compiling are not steps.
+//! 4. A launch whose rank 0 shows no sign of life for `hangTimeout` is a hang ([`pawl_contract::progress`]). Before the first
+//!    step, and in a phase such as saving, [`Limits::start_allowance`] is added.
 //! 5. The launch's `report.json` is synced to disk before [`Event::LaunchEnded`] is sent.
+//!
+//! # Scripts that do not implement the contract
+//! Placeholders in the command and the environment are replaced for each launch ([`pawl_contract::template`]). With a monitor
+//! ([`pawl_contract::script::Monitor`]), the agent itself does the preflight, reads steps and losses of rank 0, ends a
+//! measurement after its last step, and writes `progress.json` and the report.
 //!
 //! # Files of an attempt
 //! ```text
@@ -36,10 +41,11 @@
 mod attempt;
 mod coordinator;
 mod exits;
-mod exposition;
+pub mod exposition;
 mod files;
 mod finished;
 mod gauges;
+pub mod handshake;
 mod http;
 mod install;
 mod lines;
@@ -51,8 +57,10 @@ mod messages;
 mod node;
 mod oom;
 mod orphans;
+mod preview;
 mod processes;
 mod ranks;
+mod script;
 mod server;
 mod spawn;
 mod store;
@@ -62,9 +70,10 @@ mod watch;
 
 pub use attempt::{AgentError, run};
 pub use finished::{finished_launches, finished_reports};
-pub use http::serve;
+pub use http::{answer_over, serve};
 pub use install::install;
 pub use live::Live;
 pub use node::{AttemptEnd, AttemptResult, Event, Limits, Node, Rendezvous, Stop};
 pub use orphans::reap_orphans;
+pub use preview::{Preview, preview};
 pub use survivors::end_survivors;

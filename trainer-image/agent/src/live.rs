@@ -1,6 +1,6 @@
 //! State of an agent's attempt while it runs.
 
-use crate::exposition::merged;
+use crate::exposition::{Known, merged};
 use crate::files::read_bounded;
 use crate::gauges::Gauges;
 use crate::node::Event;
@@ -30,6 +30,8 @@ struct State {
     work_dir: PathBuf,
     launch: Option<String>,
     gauges: Gauges,
+    /// Series of the trainer's own metrics.
+    series: Known,
 }
 
 impl Live {
@@ -46,6 +48,7 @@ impl Live {
             work_dir: work_dir.to_owned(),
             launch: None,
             gauges: Gauges::new(leads).map_err(io::Error::other)?,
+            series: Known::default(),
         }))))
     }
 
@@ -61,7 +64,7 @@ impl Live {
             }
             Event::Progress(progress) => {
                 state.gauges.progress(progress);
-                state.attempt.progress = Some(progress.clone());
+                state.attempt.progress = Some(Progress::clone(progress));
             }
             Event::LaunchEnded(report) => {
                 state.gauges.ended(report.kind, report.outcome);
@@ -110,7 +113,7 @@ impl Live {
         };
         // Most trainers write no metrics, and none has any at its start.
         let theirs = file.and_then(|file| read_bounded(&file, MAX_TEXT).ok()).unwrap_or_default();
-        merged(own, &String::from_utf8_lossy(&theirs))
+        merged(own, &String::from_utf8_lossy(&theirs), &mut self.0.lock().series)
     }
 }
 
@@ -143,13 +146,13 @@ mod tests {
 
     fn progress(launch: &str, items: u64, saved: Option<u64>) -> Event {
         let saved = saved.map(|step| json!({"name": "c", "step": step, "items": step}));
-        Event::Progress(
+        Event::Progress(Box::new(
             serde_json::from_value(
                 json!({"launch": launch, "kind": "Train", "step": items, "items": items, "epoch": 0,
                 "loss": 0.5, "validation": {"items": 1, "metrics": {"loss": 0.25}}, "lastCheckpoint": saved}),
             )
             .unwrap(),
-        )
+        ))
     }
 
     fn ended(plan: &LaunchPlan, outcome: Outcome, message: &str) -> Event {
@@ -182,6 +185,22 @@ mod tests {
         live.hear(&ended(&plan().launches[1], Outcome::NonFinite, ""));
         assert_eq!(value(&live, "pawl_launches_total{kind=\"Train\",outcome=\"NonFinite\"}"), Some(1.0));
         assert_eq!(value(&live, "pawl_agent_ranks"), Some(0.0));
+    }
+
+    #[test]
+    fn a_trainer_that_renames_its_metrics_adds_no_series_without_end() {
+        let live = live(0);
+        live.hear(&started("l-0"));
+        for step in 0..200 {
+            let metrics = json!({"loss": 0.5, format!("accuracy-{step}"): 0.1});
+            let validation = json!({"items": step, "metrics": metrics});
+            let progress = json!({"launch": "l-0", "kind": "Train", "step": step, "items": step, "epoch": 0,
+                "validation": validation});
+            live.hear(&Event::Progress(Box::new(serde_json::from_value(progress).unwrap())));
+        }
+        let series = live.metrics().lines().filter(|line| line.starts_with("pawl_validation{")).count();
+        assert_eq!(series, 64);
+        assert_eq!(value(&live, "pawl_validation{metric=\"loss\"}"), Some(0.5));
     }
 
     #[test]

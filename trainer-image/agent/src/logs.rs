@@ -1,5 +1,6 @@
 //! The output of a rank: the newest bytes in two files, the last lines in memory, and in a pod also on the pod's output.
 
+use crate::script::Tap;
 use parking_lot::Mutex;
 use std::fs::File;
 use std::io::{self, PipeReader, Read, Write};
@@ -21,13 +22,19 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// Reads `output` until all writers have closed it. `path` is rotated to `path.1` after `limit` bytes; `echo` receives
-    /// every line.
-    pub(crate) fn start(output: PipeReader, path: PathBuf, limit: u64, echo: Option<Echo>) -> io::Result<Self> {
+    /// Reads `output` until all writers have closed it. `path` is rotated to `path.1` after `limit` bytes; `echo` and `tap`
+    /// receive every line.
+    pub(crate) fn start(
+        output: PipeReader,
+        path: PathBuf,
+        limit: u64,
+        echo: Option<Echo>,
+        tap: Option<Tap>,
+    ) -> io::Result<Self> {
         let tail = Arc::new(Mutex::new(Vec::new()));
         let shared = Arc::clone(&tail);
         let file = File::create(&path)?;
-        let copy = move || copy(output, Rotating { file: Some(file), path, limit, written: 0 }, echo, &shared);
+        let copy = move || copy(output, Rotating { file: Some(file), path, limit, written: 0 }, echo, tap, &shared);
         let writer = std::thread::Builder::new().name("pawl-log".into()).spawn(copy)?;
         Ok(Self { tail, writer })
     }
@@ -119,12 +126,22 @@ impl Echo {
     }
 }
 
-fn copy(mut output: PipeReader, mut log: Rotating, mut echo: Option<Echo>, tail: &Mutex<Vec<u8>>) {
+fn copy(
+    mut output: PipeReader,
+    mut log: Rotating,
+    mut echo: Option<Echo>,
+    mut tap: Option<Tap>,
+    tail: &Mutex<Vec<u8>>,
+) {
     let mut chunk = [0; 16 << 10];
     loop {
         match output.read(&mut chunk) {
             Ok(0) => break,
             Ok(count) => {
+                // First: it takes the time.
+                if let Some(tap) = &mut tap {
+                    tap.take(&chunk[..count]);
+                }
                 log.write(&chunk[..count]);
                 if let Some(echo) = &mut echo {
                     Echo::write(&echo.lines(&chunk[..count]));
@@ -137,6 +154,9 @@ fn copy(mut output: PipeReader, mut log: Rotating, mut echo: Option<Echo>, tail:
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Err(_) => break,
         }
+    }
+    if let Some(tap) = &mut tap {
+        tap.end();
     }
     if let Some(mut echo) = echo {
         let mut last = Vec::new();
@@ -154,7 +174,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("rank-0.log");
         let (reader, mut writer) = io::pipe().unwrap();
-        let log = Log::start(reader, path.clone(), 100_000, None).unwrap();
+        let log = Log::start(reader, path.clone(), 100_000, None, None).unwrap();
         for number in 0..100_000 {
             writeln!(writer, "line {number}").unwrap();
         }

@@ -70,7 +70,7 @@ impl Member<'_> {
                 }
                 Some(Down::Verdict(report)) => self.keep(*report)?,
                 Some(Down::Finish { end, message }) => return Ok(self.result(end, message)),
-                Some(Down::End { .. } | Down::Stop(_) | Down::Beat) => {}
+                Some(Down::End { .. } | Down::Complete { .. } | Down::Stop(_) | Down::Beat) => {}
                 None => return Ok(self.result(AttemptEnd::LostPeer, GONE.to_owned())),
             }
         }

@@ -31,6 +31,8 @@ pub(crate) enum Up {
     Unable { launch: String, message: String },
     /// A rank has ended.
     RankEnded { launch: String, end: RankEnd },
+    /// Rank 0 has done what the launch was for, and does not end by itself.
+    Complete { launch: String },
     /// Rank 0 makes no progress.
     Hung { launch: String, message: String },
     /// No rank of the launch is alive on this node; the last progress of rank 0, if it ran here.
@@ -50,6 +52,8 @@ pub(crate) enum Down {
     Start { launch: String, master_port: u16 },
     /// End the launch's ranks: one died, or the gang hangs.
     End { launch: String, hung: bool },
+    /// End the launch's ranks: they have done what it was for.
+    Complete { launch: String },
     /// Stop the ranks.
     Stop(Stop),
     /// The launch has ended everywhere; its report.

@@ -1,7 +1,7 @@
 //! Input and output of an attempt: the node, its limits, events, the result.
 
 use pawl_contract::plan::LaunchKind;
-use pawl_contract::progress::Progress;
+use pawl_contract::progress::{Progress, RankPhase};
 use pawl_contract::report::{LaunchResult, Report};
 use std::ffi::OsString;
 use std::net::TcpListener;
@@ -78,8 +78,10 @@ pub enum Rendezvous {
 /// Timeouts and size limits of an agent.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Added to `hangTimeout` until the first step is done. Default 10 minutes.
+    /// Added to `hangTimeout` until the first step is done, and in each phase other than training. Default 10 minutes.
     pub start_allowance: Duration,
+    /// Maximum duration of a phase without a step, whatever its heartbeats. Default [`RankPhase::longest`].
+    pub longest_phase: fn(RankPhase) -> Option<Duration>,
     /// From SIGTERM to SIGKILL after a request to stop: time for a checkpoint. Default 60 s.
     pub stop_grace: Duration,
     /// From the death of one rank to the SIGKILL of its peers: time to log errors. Default 500 ms.
@@ -96,6 +98,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             start_allowance: Duration::from_secs(600),
+            longest_phase: RankPhase::longest,
             stop_grace: Duration::from_secs(60),
             peer_grace: Duration::from_millis(500),
             gather: Duration::from_secs(600),
@@ -128,7 +131,7 @@ pub enum Event {
         kind: LaunchKind,
     },
     /// New progress of rank 0. Sent only by the agent that runs rank 0.
-    Progress(Progress),
+    Progress(Box<Progress>),
     /// The launch has ended on all nodes, and `report.json` is on this node's disk.
     LaunchEnded(Box<Report>),
 }

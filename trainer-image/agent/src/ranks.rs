@@ -6,11 +6,17 @@ use crate::messages::RankEnd;
 use crate::node::Node;
 use crate::oom::OomCounter;
 use crate::processes::whereabouts;
+use crate::script::{Asked, Followed, Kubeflow, Script, Tap, Verdict};
 use crate::spawn::Nursery;
 use crate::survivors;
+use crate::verdict::bounded;
 use pawl_contract::env;
 use pawl_contract::exit::Outcome;
+use pawl_contract::log::Patterns;
 use pawl_contract::plan::{AttemptPlan, LaunchPlan};
+use pawl_contract::progress::Progress;
+use pawl_contract::script::MonitorSource;
+use pawl_contract::template::Rendered;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -27,6 +33,7 @@ use tokio::sync::mpsc;
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) plan: AttemptPlan,
+    pub(crate) script: Option<Script>,
     pub(crate) replica: u32,
     pub(crate) work_dir: PathBuf,
     pub(crate) trainer: Vec<OsString>,
@@ -49,6 +56,7 @@ impl Shared {
     /// The configuration for the ranks of `node`.
     pub(crate) fn new(plan: AttemptPlan, node: &Node, address: String, token_file: PathBuf) -> io::Result<Self> {
         Ok(Self {
+            script: Script::new(&plan, node),
             plan,
             replica: node.replica,
             work_dir: node.work_dir.clone(),
@@ -88,12 +96,20 @@ pub(crate) struct Ranks {
     oom_kills: Option<u64>,
     killed: bool,
     terminated: bool,
+    complete: bool,
+    /// Rank 0, if it is a script that the agent measures here.
+    followed: Option<Followed>,
+    /// The progress of rank 0 that was written last.
+    published: Option<Progress>,
+    kubeflow: Option<Kubeflow>,
 }
 
 #[derive(Debug)]
 struct Rank {
     group: Pid,
     log: Log,
+    /// Of a script that does not implement the contract.
+    followed: Option<Followed>,
 }
 
 impl Ranks {
@@ -101,7 +117,18 @@ impl Ranks {
     pub(crate) fn none(shared: &Shared) -> Self {
         let (sender, exits) = mpsc::unbounded_channel();
         let oom_kills = shared.oom.kills();
-        Self { alive: BTreeMap::new(), exits, sender, oom_kills, killed: false, terminated: false }
+        Self {
+            alive: BTreeMap::new(),
+            exits,
+            sender,
+            oom_kills,
+            killed: false,
+            terminated: false,
+            complete: false,
+            followed: None,
+            published: None,
+            kubeflow: None,
+        }
     }
 
     /// Starts one process for each local rank.
@@ -109,8 +136,11 @@ impl Ranks {
         for local in 0..shared.plan.ranks_per_replica {
             let rank = shared.replica * shared.plan.ranks_per_replica + local;
             self.start_rank(shared, launch, master_port, local, rank).await.map_err(|e| {
-                let program = program(shared).0;
-                io::Error::new(e.kind(), format!("rank {rank}: cannot start `{}`: {e}", program.to_string_lossy()))
+                let program = shared.plan.command.first().map_or_else(
+                    || shared.trainer.first().map(|program| program.to_string_lossy().into_owned()).unwrap_or_default(),
+                    Clone::clone,
+                );
+                io::Error::new(e.kind(), format!("rank {rank}: cannot start `{program}`: {e}"))
             })?;
         }
         Ok(())
@@ -127,24 +157,33 @@ impl Ranks {
         let dir = shared.dir(&launch.launch);
         let lock = survivors::lock(&dir.join(format!("rank-{rank}.lock")))?;
         let (output, writer) = io::pipe()?;
-        let (program, args) = program(shared);
-        let mut command = Command::new(program);
-        command
-            .args(args)
-            .current_dir(&dir)
-            .stdin(std::process::Stdio::null())
-            .stdout(writer.try_clone()?)
-            .stderr(writer)
-            .envs(shared.env.iter().map(|(name, value)| (name, value)))
-            .envs(nccl(launch));
-        environment(&mut command, shared, &dir, master_port, local, rank);
+        let monitor = shared.script.as_ref().and_then(Script::monitor);
+        let measured = monitor.filter(|_| rank == 0);
+        let followed = monitor.map(|_| {
+            let items = || shared.script.as_ref().map_or(1, |script| script.items_per_step(launch));
+            Followed::new(launch, measured.map(|_| items()))
+        });
+        let patterns = measured.map(Patterns::new).transpose().map_err(io::Error::other)?;
+        if let (Some(monitor), Some(followed)) = (measured, &followed) {
+            self.followed = Some(followed.clone());
+            if monitor.source == MonitorSource::Kubeflow {
+                self.kubeflow = Some(Kubeflow::start(&dir, followed.clone()).await?);
+            }
+        }
+        let contract = environment(shared, launch, &dir, master_port, local, rank);
+        let mut command = command(shared, launch, contract)?;
+        if rank == 0 {
+            command.envs(self.kubeflow.iter().flat_map(Kubeflow::environment));
+        }
+        command.current_dir(&dir).stdin(std::process::Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
         // Before the process starts: its first output must not be lost.
         let echo = shared.echo.then(|| Echo::of_rank(rank));
-        let log = Log::start(output, dir.join(format!("rank-{rank}.log")), shared.log_bytes, echo)?;
+        let tap = followed.clone().map(|followed| Tap::new(followed, patterns));
+        let log = Log::start(output, dir.join(format!("rank-{rank}.log")), shared.log_bytes, echo, tap)?;
         let mut child = shared.nursery.spawn(command, lock).await?;
         let group = child.id().and_then(|id| Pid::from_raw(id as i32));
         let group = group.ok_or_else(|| io::Error::other("it exited at once"))?;
-        self.alive.insert(rank, Rank { group, log });
+        self.alive.insert(rank, Rank { group, log, followed });
         let sender = self.sender.clone();
         tokio::spawn(async move {
             let status = child.wait().await;
@@ -185,13 +224,13 @@ impl Ranks {
         rank: u32,
         status: io::Result<ExitStatus>,
     ) -> RankEnd {
-        let last_words = match self.alive.remove(&rank) {
+        let (last_words, followed) = match self.alive.remove(&rank) {
             Some(gone) => {
                 // The group may be empty already.
                 let _ = kill_process_group(gone.group, Signal::KILL);
-                gone.log.last_words().await
+                (gone.log.last_words().await, gone.followed)
             }
-            None => String::new(),
+            None => (String::new(), None),
         };
         let exit = match status {
             Ok(status) => Exit::of(status),
@@ -201,7 +240,14 @@ impl Ranks {
             }
         };
         let dir = shared.dir(&launch.launch);
-        let report = read_report(&dir.join(rank_report(rank)), &launch.launch);
+        let (exit, report) = match followed {
+            Some(followed) => {
+                let asked = Asked { stop: self.terminated, complete: self.complete };
+                let (exit, report) = followed.end(launch, rank, exit, asked, &last_words);
+                (exit, Ok(bounded(report)))
+            }
+            None => (exit, read_report(&dir.join(rank_report(rank)), &launch.launch)),
+        };
         let exit = Exited {
             rank,
             exit,
@@ -220,6 +266,35 @@ impl Ranks {
             // It may have exited already, not yet reaped.
             let _ = kill_process(rank.group, Signal::TERM);
         }
+    }
+
+    /// Ends ranks that have done what the launch was for: SIGTERM. However they end, they are done.
+    pub(crate) fn complete(&mut self) {
+        self.complete = true;
+        for rank in self.alive.values() {
+            let _ = kill_process(rank.group, Signal::TERM);
+        }
+    }
+
+    /// Why a measured script has to be ended, if it has and still runs.
+    pub(crate) fn verdict(&self) -> Option<Verdict> {
+        self.followed.as_ref().filter(|_| self.has(0))?.verdict()
+    }
+
+    /// Writes the progress of a measured script, as a trainer of the contract does.
+    pub(crate) fn publish(&mut self, dir: &Path) {
+        let Some(progress) = self.followed.as_ref().and_then(Followed::progress) else { return };
+        if self.published.as_ref() == Some(&progress) {
+            return;
+        }
+        let (path, new) = (dir.join("progress.json"), dir.join("progress.json.new"));
+        // A full disk must not end the launch; the report has the measurements too.
+        let written =
+            serde_json::to_vec(&progress).map_err(io::Error::other).and_then(|text| std::fs::write(&new, text));
+        if let Err(error) = written.and_then(|()| std::fs::rename(&new, &path)) {
+            tracing::warn!(file = %path.display(), %error, "cannot write the progress");
+        }
+        self.published = Some(progress);
     }
 
     /// SIGKILL to the process groups of all ranks.
@@ -242,14 +317,32 @@ impl Drop for Ranks {
     }
 }
 
-fn program(shared: &Shared) -> (OsString, Vec<OsString>) {
-    let command: Vec<OsString> = if shared.plan.command.is_empty() {
-        shared.trainer.clone()
-    } else {
-        shared.plan.command.iter().map(OsString::from).collect()
+/// The program of a rank with its arguments and environment. The contract's variables cannot be overridden.
+fn command(shared: &Shared, launch: &LaunchPlan, contract: Variables) -> io::Result<Command> {
+    let value = |name: &str| {
+        let set =
+            contract.iter().find(|(known, _)| *known == name).map(|(_, value)| value.to_string_lossy().into_owned());
+        let own = || shared.env.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone());
+        set.or_else(own).or_else(|| std::env::var(name).ok())
     };
-    let mut words = command.into_iter();
-    (words.next().unwrap_or_default(), words.collect())
+    let Some(script) = &shared.script else {
+        let mut words = shared.trainer.iter();
+        let mut command = Command::new(words.next().cloned().unwrap_or_default());
+        command.args(words).envs(shared.env.iter().cloned()).envs(nccl(launch)).envs(contract);
+        return Ok(command);
+    };
+    let Rendered { command: words, env, consumed } =
+        script.rendered(launch, &value).map_err(|error| io::Error::other(error.to_string()))?;
+    script.prepare(launch)?;
+    let consumed: Vec<_> = consumed.into_iter().collect();
+    let mut words = words.into_iter();
+    let mut command = Command::new(words.next().unwrap_or_default());
+    command.args(words);
+    let defaults = script.defaults(launch, shared.plan.gpus_per_replica == 0);
+    command.envs(defaults.into_iter().filter(|(name, _)| std::env::var_os(name).is_none()));
+    command.envs(shared.env.iter().cloned()).envs(env).envs(nccl(launch)).envs(contract);
+    command.env(env::CONSUMED, consumed.join(","));
+    Ok(command)
 }
 
 /// Name of rank 0's metrics.
@@ -265,39 +358,72 @@ fn nccl(launch: &LaunchPlan) -> impl Iterator<Item = (&String, &String)> {
     launch.settings.nccl.iter().flatten().filter(|(name, _)| name.starts_with("NCCL_"))
 }
 
-/// The environment of the contract, and that of PyTorch's `env://`.
-fn environment(command: &mut Command, shared: &Shared, dir: &Path, master_port: u16, local: u32, rank: u32) {
+/// Where a launch has its checkpoints: in the storage, or in a directory of it.
+fn checkpoints(launch: &LaunchPlan, storage: &str) -> String {
+    match launch.checkpoint.as_ref().and_then(|policy| policy.directory.as_deref()) {
+        Some(directory) => format!("{}/{directory}", storage.trim_end_matches('/')),
+        None => storage.to_owned(),
+    }
+}
+
+/// Environment variables by name.
+type Variables = Vec<(&'static str, OsString)>;
+
+/// The environment of the contract, and that of `torchrun`.
+fn environment(shared: &Shared, launch: &LaunchPlan, dir: &Path, master_port: u16, local: u32, rank: u32) -> Variables {
     let rendezvous = shared.rendezvous();
-    let host = rendezvous.rsplit_once(':').map_or(rendezvous.as_str(), |(host, _)| host);
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    let world_size = shared.plan.world_size().to_string();
-    command
-        .env(env::PLAN, dir.join("plan.json"))
-        .env(env::RANK, rank.to_string())
-        .env(env::LOCAL_RANK, local.to_string())
-        .env(env::WORLD_SIZE, &world_size)
-        .env(env::RENDEZVOUS, &rendezvous)
-        .env(env::TOKEN_FILE, &shared.token_file)
-        .env(env::REPORT, dir.join(rank_report(rank)))
-        .env(env::PROGRESS, dir.join("progress.json"))
-        .env(env::METRICS, dir.join(METRICS))
-        .env(env::CHECKPOINTS, &shared.checkpoints)
-        .env(env::DATA, &shared.data)
-        .env("MASTER_ADDR", host)
-        .env("MASTER_PORT", master_port.to_string())
-        .env("RANK", rank.to_string())
-        .env("LOCAL_RANK", local.to_string())
-        .env("WORLD_SIZE", world_size);
+    let mut all: Variables = vec![
+        (env::PLAN, dir.join("plan.json").into()),
+        (env::RANK, rank.to_string().into()),
+        (env::LOCAL_RANK, local.to_string().into()),
+        (env::WORLD_SIZE, shared.plan.world_size().to_string().into()),
+        (env::RENDEZVOUS, rendezvous.clone().into()),
+        (env::TOKEN_FILE, shared.token_file.clone().into()),
+        (env::REPORT, dir.join(rank_report(rank)).into()),
+        (env::PROGRESS, dir.join("progress.json").into()),
+        (env::METRICS, dir.join(METRICS).into()),
+        (env::CHECKPOINTS, checkpoints(launch, &shared.checkpoints).into()),
+        (env::DATA, shared.data.clone().into()),
+    ];
+    all.extend(torchrun(shared, &rendezvous, master_port, local, rank));
     if shared.plan.gpus_per_replica == 0 {
         let checks_for_gpus = shared.plan.checks.is_some_and(|gang| gang.gpus_per_replica > 0);
         let device = if checks_for_gpus { "cuda" } else { "cpu" };
-        command.env(env::DEVICE, device).env("CUDA_VISIBLE_DEVICES", "");
-        return;
+        all.extend([(env::DEVICE, device.into()), ("CUDA_VISIBLE_DEVICES", OsString::new())]);
+        return all;
     }
-    command.env(env::DEVICE, format!("cuda:{local}"));
+    all.push((env::DEVICE, format!("cuda:{local}").into()));
     if !shared.gpus.is_empty() {
-        command.env("CUDA_VISIBLE_DEVICES", shared.gpus.join(","));
+        all.push(("CUDA_VISIBLE_DEVICES", shared.gpus.join(",").into()));
     }
+    all
+}
+
+/// The environment that `torchrun` gives: without it, Lightning on several nodes takes wrong ranks.
+fn torchrun(shared: &Shared, rendezvous: &str, master_port: u16, local: u32, rank: u32) -> Variables {
+    let host = rendezvous.rsplit_once(':').map_or(rendezvous, |(host, _)| host);
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let (plan, node) = (&shared.plan, shared.replica.to_string());
+    let world_size = plan.world_size().to_string();
+    let all = [
+        ("MASTER_ADDR", host.to_owned()),
+        ("MASTER_PORT", master_port.to_string()),
+        ("RANK", rank.to_string()),
+        ("LOCAL_RANK", local.to_string()),
+        ("ROLE_RANK", rank.to_string()),
+        ("WORLD_SIZE", world_size.clone()),
+        ("LOCAL_WORLD_SIZE", plan.ranks_per_replica.to_string()),
+        ("ROLE_WORLD_SIZE", world_size),
+        ("GROUP_RANK", node.clone()),
+        ("NODE_RANK", node),
+        ("GROUP_WORLD_SIZE", plan.replicas.to_string()),
+        ("TORCHELASTIC_RUN_ID", plan.attempt.clone()),
+        ("TORCHELASTIC_RESTART_COUNT", "0".to_owned()),
+        ("TORCHELASTIC_MAX_RESTARTS", "0".to_owned()),
+        // Rank 0 itself serves the store at MASTER_PORT.
+        ("TORCHELASTIC_USE_AGENT_STORE", "False".to_owned()),
+    ];
+    all.into_iter().map(|(name, value)| (name, value.into())).collect()
 }
 
 /// Time that a killed rank may take to exit.

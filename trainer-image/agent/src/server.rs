@@ -1,30 +1,32 @@
 //! Agent 0's listener: authenticates by the token, and serves agents and ranks.
 
 use crate::coordinator::Inbox;
-use crate::lines::{LINE_TIME, read_json, read_line, write_all, write_json};
+use crate::handshake::{HANDSHAKE, authenticate};
+use crate::lines::{LINE_TIME, read_json, write_all, write_json};
 use crate::messages::{Down, Up};
 use crate::store::Store;
 use parking_lot::Mutex;
 use pawl_rendezvous::Token;
-use pawl_rendezvous::hexadecimal::random_hex;
-use pawl_rendezvous::proof::{Challenge, Side, holds, prove};
-use pawl_rendezvous::wire::{Answer, Ask, Hello, ListenerNonce, MAX_HELLO_LINE, MAX_LINE, Proof, VERSION, Who};
+use pawl_rendezvous::strangers::{Limits, Strangers};
+use pawl_rendezvous::wire::{Answer, Ask, MAX_LINE, Who};
 use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::BufReader;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc};
-use tokio::task::JoinSet;
+use tokio::sync::mpsc;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 
-/// Timeout of the whole handshake.
-const HANDSHAKE: Duration = Duration::from_secs(5);
-/// Maximum number of concurrent handshakes; more connections wait in the kernel's backlog.
-const STRANGERS: usize = 256;
+/// Limits of concurrent handshakes. A pod has at most 65 callers: its agent and 64 ranks. One that is refused tries again.
+/// With those of the HTTP server, they leave descriptors where a process may have 1024.
+const LIMITS: Limits = Limits { total: 512, per_address: 128, grace: Duration::from_secs(1) };
+/// Length of the kernel's queue of connections that are not accepted yet.
+const BACKLOG: i32 = 4096;
 
 /// State shared by all connections.
 pub(crate) struct Server {
@@ -40,25 +42,41 @@ pub(crate) struct Server {
     pub(crate) came: Mutex<BTreeSet<u32>>,
 }
 
+/// A connection that may not have authenticated yet.
+struct Stranger {
+    task: AbortHandle,
+    /// Whether it has authenticated.
+    known: Arc<AtomicBool>,
+}
+
 struct Connection {
     reader: BufReader<OwnedReadHalf>,
     writer: OwnedWriteHalf,
 }
 
 impl Server {
-    /// Accepts connections forever; dropping the future closes all of them.
+    /// Accepts connections forever; dropping the future closes all of them. Of too many that have not authenticated, from one
+    /// address or altogether, the oldest is closed, or the new one if all of them are new.
     pub(crate) async fn run(self, listener: TcpListener) {
         let server = Arc::new(self);
-        let strangers = Arc::new(Semaphore::new(STRANGERS));
+        if let Err(error) = rustix::net::listen(&listener, BACKLOG) {
+            tracing::warn!(%error, "the queue of connections has its default length");
+        }
+        let mut strangers: Strangers<Stranger> = Strangers::new(LIMITS);
         let mut connections = JoinSet::new();
         loop {
-            let Ok(permit) = Arc::clone(&strangers).acquire_owned().await else { return };
             match listener.accept().await {
                 Ok((stream, from)) => {
+                    strangers.retain(|one| !one.task.is_finished() && !one.known.load(Ordering::Relaxed));
+                    let now = Instant::now();
+                    let Ok(replaced) = strangers.make_room(from.ip(), now) else { continue };
+                    replaced.into_iter().for_each(|one| one.task.abort());
                     let server = Arc::clone(&server);
-                    connections.spawn(async move {
+                    let known = Arc::new(AtomicBool::new(false));
+                    let authenticated = Arc::clone(&known);
+                    let task = connections.spawn(async move {
                         let greeted = timeout(HANDSHAKE, server.handshake(stream)).await;
-                        drop(permit);
+                        authenticated.store(matches!(greeted, Ok(Ok(_))), Ordering::Relaxed);
                         let ended = match greeted {
                             Ok(Ok((connection, who))) => server.serve(connection, who).await,
                             Ok(Err(e)) => Err(e),
@@ -68,6 +86,7 @@ impl Server {
                             tracing::debug!(%from, error = %e, "connection ended");
                         }
                     });
+                    strangers.enter(from.ip(), now, Stranger { task, known });
                 }
                 // Out of descriptors, or the client has disconnected: the next connection may succeed.
                 Err(e) => {
@@ -84,21 +103,7 @@ impl Server {
         stream.set_nodelay(true)?;
         let (reader, writer) = stream.into_split();
         let mut connection = Connection { reader: BufReader::new(reader), writer };
-        let Connection { reader, writer } = &mut connection;
-        let hello = read_line(reader, MAX_HELLO_LINE, None, HANDSHAKE).await?;
-        let hello = String::from_utf8(hello).map_err(io::Error::other)?;
-        let Hello { version, who, nonce: _ } = serde_json::from_str(&hello)?;
-        if version != VERSION {
-            return Err(io::Error::other(format!("rendezvous version {version}, not {VERSION}")));
-        }
-        let listener_nonce = random_hex()?;
-        write_json(writer, &ListenerNonce { nonce: listener_nonce.clone() }).await?;
-        let challenge = Challenge { hello, listener_nonce };
-        let Proof { proof } = read_json(reader, MAX_HELLO_LINE, None, HANDSHAKE).await?;
-        if !holds(&self.token, Side::Caller, &challenge, &proof) {
-            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "wrong token"));
-        }
-        write_json(writer, &Proof { proof: prove(&self.token, Side::Listener, &challenge) }).await?;
+        let who = authenticate(&self.token, &mut connection.reader, &mut connection.writer).await?;
         Ok((connection, who))
     }
 

@@ -5,7 +5,7 @@ use pawl_contract::exit::Outcome;
 use pawl_contract::measured::Measured;
 use pawl_contract::plan::LaunchPlan;
 use pawl_contract::progress::Progress;
-use pawl_contract::report::{Failure, Report, truncated};
+use pawl_contract::report::{Failure, Report, printable, truncated};
 
 /// Maximum length of a report's message in bytes.
 const MAX_TEXT: usize = 4096;
@@ -64,7 +64,7 @@ pub(crate) fn verdict(evidence: &Evidence<'_>) -> Report {
     }
     report.rank = cause.rank.map_or(0, |end| end.rank);
     report.outcome = cause.outcome;
-    report.message = truncated(&cause.message, MAX_TEXT).to_owned();
+    report.message = printable(truncated(&cause.message, MAX_TEXT));
     if cause.outcome == Outcome::Done {
         report.failure = None;
     } else {
@@ -137,9 +137,9 @@ fn catch_up(report: &mut Report, progress: &Progress) {
     }
 }
 
-/// The report with its texts, curves and maps truncated to the contract's limits.
+/// The report with its texts, curves and maps truncated to the contract's limits, and without control characters.
 pub(crate) fn bounded(mut report: Report) -> Report {
-    report.message = truncated(&report.message, MAX_TEXT).to_owned();
+    report.message = printable(truncated(&report.message, MAX_TEXT));
     if report.losses.len() > MAX_LOSSES {
         let last = report.losses.len() - 1;
         report.losses = (0..MAX_LOSSES).map(|i| report.losses[i * last / (MAX_LOSSES - 1)]).collect();
@@ -148,13 +148,14 @@ pub(crate) fn bounded(mut report: Report) -> Report {
     for validation in validation.iter_mut().chain(first_validation) {
         let mut room = MAX_METRICS;
         validation.metrics.retain(|name, _| {
-            let kept = name == "loss" || (room > 0 && name.len() <= MAX_METRICS);
+            let sound = name.len() <= MAX_METRICS && !name.contains(char::is_control);
+            let kept = name == "loss" || (room > 0 && sound);
             room -= usize::from(kept && room > 0);
             kept
         });
     }
     if let Some(checkpoint) = &mut report.last_checkpoint {
-        checkpoint.name = truncated(&checkpoint.name, MAX_TEXT).to_owned();
+        checkpoint.name = printable(truncated(&checkpoint.name, MAX_TEXT));
     }
     report
 }
@@ -216,6 +217,8 @@ mod tests {
         long.losses = (0..1000).map(|items| LossPoint { items, loss: 1.0 }).collect();
         let metrics = (0..500).map(|i| (format!("a{i}"), 1.0)).chain([("loss".to_owned(), 2.0)]).collect();
         long.measured.validation = Some(pawl_contract::measured::Validation { items: 1, metrics });
+        let hostile = Report { message: "\u{1b}]0;owned\u{7}\u{9b}31m lost".to_owned(), ..long.clone() };
+        assert_eq!(bounded(hostile).message, " ]0;owned  31m lost");
         let short = bounded(long);
         let metrics = short.measured.validation.unwrap().metrics;
         assert!(short.message.len() <= MAX_TEXT && metrics.len() <= MAX_METRICS + 1 && metrics["loss"] == 2.0);

@@ -165,6 +165,48 @@ async fn a_rank_that_makes_no_progress_is_a_hang() {
 }
 
 #[tokio::test]
+async fn slow_work_outside_of_training_is_no_hang_while_it_advances() {
+    let dir = tempdir().unwrap();
+    let run = async |name: &str, script: &str| {
+        let mut plan = plan(1, 1, &["l"], script);
+        plan.launches[0].hang_timeout_seconds = 0.4;
+        run_alone(&dir.path().join(name), &plan).await.launches[0].clone()
+    };
+    // A foreign trainer: its save takes several times as long as the timeout and the allowance together.
+    let saves = "progress 1; progress 2; for i in 1 2 3 4 5 6 7 8; do at 2 Saving $i; sleep 0.3; done; done_well";
+    let result = run("saves", saves).await;
+    assert_eq!(result.outcome, Outcome::Done, "{}", result.message);
+    for (name, script, expected) in [
+        ("stuck", "progress 1; progress 2; at 2 Saving 7; forever", "; the phase is Saving, the last step was 2; "),
+        ("dead", "progress 1; progress 2; at 2 Training 3; forever", "; the last step was 2; "),
+        ("early", "at 0 Compiling 7; forever", "; the phase is Compiling, no step was completed; "),
+        // Heartbeats are no steps.
+        (
+            "busy",
+            "progress 1; progress 2; for i in $(seq 40); do at 2 Training $i; sleep 0.1; done; done_well",
+            "; the last step was 2; ",
+        ),
+    ] {
+        let result = run(name, script).await;
+        assert_eq!(result.outcome, Outcome::Hang, "{name}");
+        assert!(result.message.contains(expected), "{name}: {}", result.message);
+    }
+}
+
+#[tokio::test]
+async fn a_phase_that_does_not_end_is_a_hang_although_it_has_heartbeats() {
+    let dir = tempdir().unwrap();
+    let script = "progress 1; progress 2; i=0; while :; do i=$((i+1)); at 2 Validating $i; sleep 0.1; done";
+    let mut node = Node::local(dir.path(), Vec::new());
+    node.limits = limits();
+    node.limits.longest_phase = |_| Some(Duration::from_millis(1500));
+    let agent = gang::Agent::start(&plan(1, 1, &["l"], script), node);
+    let result = agent.result().await.launches[0].clone();
+    assert_eq!(result.outcome, Outcome::Hang, "{}", result.message);
+    assert!(result.message.contains("although work goes on"), "{}", result.message);
+}
+
+#[tokio::test]
 async fn a_launch_may_start_slowly_and_end_one_by_one() {
     let dir = tempdir().unwrap();
     // Slower than the timeout before the first step, but within the allowance.

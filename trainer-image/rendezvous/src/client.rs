@@ -8,12 +8,13 @@ use serde::de::DeserializeOwned;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::path::Path;
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// A rank's connection to the rendezvous of its gang.
 #[derive(Debug)]
-pub struct Client {
-    stream: BufReader<TcpStream>,
+pub struct Client<S = TcpStream> {
+    stream: BufReader<S>,
 }
 
 /// A request to the rendezvous failed.
@@ -49,6 +50,10 @@ pub enum ClientError {
 
 /// Timeout of connecting, of the handshake, and of a response beyond the wait that the request asks for.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Time for which a caller tries again when the listener closes its connections: it has too many of strangers.
+const TURNED_AWAY: Duration = Duration::from_secs(5);
+/// Interval between these attempts.
+const RETRY: Duration = Duration::from_millis(200);
 /// Longest wait of a single request.
 const WAIT: Duration = Duration::from_secs(20);
 
@@ -85,6 +90,16 @@ impl Client {
     }
 
     fn open(address: &str, token: &Token, who: Who) -> Result<Self, ClientError> {
+        let end = Instant::now() + TURNED_AWAY;
+        loop {
+            match Self::dial(address, token, who.clone()) {
+                Err(ClientError::Connection(error)) if is_closed(&error) && Instant::now() < end => sleep(RETRY),
+                ended => return ended,
+            }
+        }
+    }
+
+    fn dial(address: &str, token: &Token, who: Who) -> Result<Self, ClientError> {
         let mut last = std::io::Error::other(format!("`{address}` has no address"));
         for resolved in address.to_socket_addrs()? {
             match TcpStream::connect_timeout(&resolved, PATIENCE) {
@@ -99,22 +114,7 @@ impl Client {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
-        let mut client = Self { stream: BufReader::new(stream) };
-        let nonce = random_hex()?;
-        let hello = json(&Hello { version: VERSION, who, nonce });
-        client.send(&hello)?;
-        let ListenerNonce { nonce } = client.receive(MAX_HELLO_LINE)?;
-        let challenge = Challenge { hello, listener_nonce: nonce };
-        client.send(&json(&Proof { proof: prove(token, Side::Caller, &challenge) }))?;
-        // A side that rejects a proof closes the connection.
-        let answer: Proof = client.receive(MAX_HELLO_LINE).map_err(|error| match error {
-            ClientError::Connection(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => ClientError::WrongToken,
-            error => error,
-        })?;
-        if !holds(token, Side::Listener, &challenge, &answer.proof) {
-            return Err(ClientError::WrongToken);
-        }
-        Ok(client)
+        Self::over(stream, token, who)
     }
 
     /// Stores `value` (64 KiB at most) under `key` (256 bytes at most) for all ranks of the launch. A key can be stored once.
@@ -150,6 +150,31 @@ impl Client {
             }
         }
     }
+}
+
+impl<S: Read + Write> Client<S> {
+    /// Authenticates over an open connection. Bounded in size, not in time.
+    ///
+    /// # Errors
+    /// [`ClientError`] when the connection is lost, the handshake fails, or the tokens differ.
+    pub fn over(stream: S, token: &Token, who: Who) -> Result<Self, ClientError> {
+        let mut client = Self { stream: BufReader::new(stream) };
+        let nonce = random_hex()?;
+        let hello = json(&Hello { version: VERSION, who, nonce });
+        client.send(&hello)?;
+        let ListenerNonce { nonce } = client.receive(MAX_HELLO_LINE)?;
+        let challenge = Challenge { hello, listener_nonce: nonce };
+        client.send(&json(&Proof { proof: prove(token, Side::Caller, &challenge) }))?;
+        // A side that rejects a proof closes the connection.
+        let answer: Proof = client.receive(MAX_HELLO_LINE).map_err(|error| match error {
+            ClientError::Connection(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => ClientError::WrongToken,
+            error => error,
+        })?;
+        if !holds(token, Side::Listener, &challenge, &answer.proof) {
+            return Err(ClientError::WrongToken);
+        }
+        Ok(client)
+    }
 
     fn send(&mut self, line: &str) -> Result<(), ClientError> {
         let mut bytes = Vec::with_capacity(line.len() + 1);
@@ -166,6 +191,12 @@ impl Client {
         }
         serde_json::from_slice(&line).map_err(|_| ClientError::Protocol)
     }
+}
+
+/// Whether the other side closed the connection.
+fn is_closed(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof)
 }
 
 fn json(message: &impl serde::Serialize) -> String {

@@ -21,6 +21,7 @@
 mod client;
 pub mod hexadecimal;
 pub mod proof;
+pub mod strangers;
 mod token;
 pub mod wire;
 

@@ -8,6 +8,8 @@ use pawl_contract::plan::{LaunchKind, LaunchPlan};
 pub struct Budget {
     /// Items at which the launch ends, with the first step that reaches them.
     pub items: u64,
+    /// Items at which schedules end: those of the launch, or of the complete trial of which it is a part.
+    pub horizon: u64,
     /// Warm-up steps of this process that its throughput excludes.
     pub warmup: u64,
     /// Items between evaluations while training; `None`: only before and after, or never.
@@ -27,11 +29,12 @@ impl Budget {
             Ending::InvalidPlan(format!("budget.{field}: missing, a launch of kind {:?} needs it", plan.kind))
         };
         match plan.kind {
-            LaunchKind::Preflight => Ok(Self { items: 0, warmup: 0, eval_every: None, evaluates: false }),
+            LaunchKind::Preflight => Ok(Self { items: 0, horizon: 0, warmup: 0, eval_every: None, evaluates: false }),
             LaunchKind::Measure => {
                 let warmup = budget.warmup_steps.ok_or_else(|| missing("warmupSteps"))?;
                 let window = budget.window_steps.filter(|steps| *steps > 0).ok_or_else(|| missing("windowSteps"))?;
-                Ok(Self { items: (warmup + window) * step_items, warmup, eval_every: None, evaluates: false })
+                let items = (warmup + window) * step_items;
+                Ok(Self { items, horizon: items, warmup, eval_every: None, evaluates: false })
             }
             LaunchKind::Quality | LaunchKind::Search | LaunchKind::Train => {
                 let epochs = budget.epochs.map(|epochs| u64::from(epochs) * epoch_items);
@@ -41,7 +44,9 @@ impl Budget {
                 let warmup = budget.warmup_steps.unwrap_or(10).min(steps / 4);
                 let training = plan.kind == LaunchKind::Train;
                 let eval_every = training.then(|| budget.eval_every_items.unwrap_or(epoch_items).max(1));
-                Ok(Self { items, warmup, eval_every, evaluates: true })
+                let complete = budget.horizon_epochs.map(|epochs| u64::from(epochs) * epoch_items);
+                let horizon = budget.horizon_items.or(complete).map_or(items, |complete| complete.max(items));
+                Ok(Self { items, horizon, warmup, eval_every, evaluates: true })
             }
         }
     }
@@ -85,6 +90,10 @@ mod tests {
         let epochs = Planned { epochs: Some(2), ..Default::default() };
         let quality = Budget::new(&plan(LaunchKind::Quality, epochs), 4, 100).unwrap();
         assert_eq!((quality.items, quality.eval_every), (200, None));
+        let rung = Planned { epochs: Some(2), horizon_epochs: Some(9), ..Default::default() };
+        let rung = Budget::new(&plan(LaunchKind::Search, rung), 4, 100).unwrap();
+        assert_eq!((rung.items, rung.horizon, rung.eval_every, rung.evaluates), (200, 900, None, true));
+        assert_eq!((train.horizon, quality.horizon), (200, 200));
         for kind in [LaunchKind::Measure, LaunchKind::Quality, LaunchKind::Train] {
             let message = Budget::new(&plan(kind, Planned::default()), 4, 100).unwrap_err().to_string();
             assert!(message.starts_with("budget."), "{message}");

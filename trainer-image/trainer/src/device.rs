@@ -136,6 +136,21 @@ impl RankDevice {
         }
     }
 
+    /// Memory in bytes available to states and values beside `host` bytes of host memory; `None` when unknown. On a GPU, too
+    /// little host memory is only logged: copies are freed between checkpoints.
+    pub fn memory_beside(&self, host: usize) -> Option<usize> {
+        match self {
+            Self::Cpu => self.memory().map(|free| free.saturating_sub(host)),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(_) => {
+                if let Some(free) = crate::available::memory().filter(|free| *free < host) {
+                    tracing::warn!(free, needed = host, "host memory may not suffice for copies of checkpoints");
+                }
+                self.memory()
+            }
+        }
+    }
+
     /// Memory in bytes available to states and values; `None` when unknown.
     pub fn memory(&self) -> Option<usize> {
         match self {

@@ -104,6 +104,7 @@ impl From<WorkloadError> for Ending {
             WorkloadError::Config { .. } | WorkloadError::UnknownWorkload { .. } | WorkloadError::Setting { .. } => {
                 Self::InvalidPlan(message)
             }
+            WorkloadError::Unsupported { .. } => Self::Unsupported(message),
             _ => Self::Failed(message),
         }
     }
@@ -115,6 +116,7 @@ impl From<CheckpointError> for Ending {
         match error {
             CheckpointError::Unreadable { .. } => Self::CheckpointUnreadable(message),
             CheckpointError::Superseded { .. } => Self::Stopped(message),
+            CheckpointError::NotFinite { .. } => Self::NonFinite(message),
             CheckpointError::Storage(_) | CheckpointError::Format { .. } => Self::Failed(message),
         }
     }

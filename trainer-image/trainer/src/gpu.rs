@@ -30,7 +30,7 @@ impl Gpu {
     /// # Errors
     /// [`Ending::Unsupported`] when there is no such GPU, or the driver or a library is missing or too old.
     pub fn open(number: usize, cache: &Path) -> Result<Self, Ending> {
-        let device = Device::open(number, Some(cache.to_owned())).map_err(|error| match error {
+        let device = Device::open(number, Some(cache)).map_err(|error| match error {
             // Before any work, every error means that this machine is not supported.
             ExecError::Device(message) => Ending::Unsupported(format!("GPU {number}: {message}")),
             other => Ending::from(other),

@@ -1,6 +1,8 @@
 //! Prometheus metrics that only the rank can measure. The agent exports those of `progress.json`.
 
+use crate::session::StepResult;
 use crate::throughput::StepTime;
+use pawl_contract::details::MemoryByKind;
 use prometheus::{Counter, CounterVec, Gauge, GaugeVec, Histogram, HistogramOpts, Opts, Registry, TextEncoder};
 use std::time::Duration;
 
@@ -10,8 +12,14 @@ pub struct Metrics {
     registry: Registry,
     step_seconds: Histogram,
     memory: GaugeVec,
+    memory_by_kind: GaugeVec,
+    compile_seconds: Gauge,
+    epoch_seconds: Gauge,
     utilization: Gauge,
     flops: Gauge,
+    gradient_norm: Gauge,
+    learning_rate: Gauge,
+    skipped_updates: Counter,
     loader_wait: Counter,
     collective: CounterVec,
     checkpoint_seconds: Histogram,
@@ -35,6 +43,18 @@ impl Metrics {
                 .buckets(buckets.clone()),
             )?,
             memory: GaugeVec::new(Opts::new("pawl_gpu_memory_bytes", "Device memory of rank 0."), &["kind"])?,
+            memory_by_kind: GaugeVec::new(
+                Opts::new("pawl_train_memory_bytes", "Planned memory of rank 0 by kind, in bytes."),
+                &["kind"],
+            )?,
+            compile_seconds: Gauge::new(
+                "pawl_train_compile_seconds",
+                "Time to compile the programs of the launch, in seconds.",
+            )?,
+            epoch_seconds: Gauge::new(
+                "pawl_train_epoch_seconds",
+                "Duration of the newest complete epoch with its evaluations and checkpoints, in seconds.",
+            )?,
             utilization: Gauge::new(
                 "pawl_train_utilization_ratio",
                 "Fraction of time that the GPU is busy with training.",
@@ -42,6 +62,15 @@ impl Metrics {
             flops: Gauge::new(
                 "pawl_train_mfu_ratio",
                 "Model FLOP utilization: fraction of the device's peak that the model's operations use.",
+            )?,
+            gradient_norm: Gauge::new(
+                "pawl_train_gradient_norm",
+                "Norm of the gradient of the newest optimizer step, before clipping.",
+            )?,
+            learning_rate: Gauge::new("pawl_train_learning_rate", "Learning rate of the newest optimizer step.")?,
+            skipped_updates: Counter::new(
+                "pawl_train_skipped_updates_total",
+                "Optimizer steps without an update, because the loss scale was too large.",
             )?,
             loader_wait: Counter::new(
                 "pawl_loader_wait_seconds_total",
@@ -58,17 +87,27 @@ impl Metrics {
             checkpoint_failures: Counter::new("pawl_checkpoint_failures_total", "Failed checkpoint writes.")?,
             registry,
         };
-        let all: [Box<dyn prometheus::core::Collector>; 7] = [
-            Box::new(metrics.step_seconds.clone()),
-            Box::new(metrics.memory.clone()),
-            Box::new(metrics.utilization.clone()),
-            Box::new(metrics.loader_wait.clone()),
-            Box::new(metrics.collective.clone()),
-            Box::new(metrics.checkpoint_seconds.clone()),
-            Box::new(metrics.checkpoint_failures.clone()),
-        ];
-        all.into_iter().try_for_each(|collector| metrics.registry.register(collector))?;
+        metrics.register()?;
         Ok(metrics)
+    }
+
+    /// Registers the metrics that are exported from the start.
+    fn register(&self) -> prometheus::Result<()> {
+        let all: [Box<dyn prometheus::core::Collector>; 12] = [
+            Box::new(self.step_seconds.clone()),
+            Box::new(self.memory.clone()),
+            Box::new(self.memory_by_kind.clone()),
+            Box::new(self.compile_seconds.clone()),
+            Box::new(self.utilization.clone()),
+            Box::new(self.gradient_norm.clone()),
+            Box::new(self.learning_rate.clone()),
+            Box::new(self.skipped_updates.clone()),
+            Box::new(self.loader_wait.clone()),
+            Box::new(self.collective.clone()),
+            Box::new(self.checkpoint_seconds.clone()),
+            Box::new(self.checkpoint_failures.clone()),
+        ];
+        all.into_iter().try_for_each(|collector| self.registry.register(collector))
     }
 
     /// Records a step.
@@ -78,10 +117,32 @@ impl Metrics {
         self.collective.with_label_values(&["true"]).inc_by(time.collective.as_secs_f64());
     }
 
+    /// Records the update of a step with this learning rate.
+    pub fn update(&self, result: &StepResult, learning_rate: f64) {
+        self.gradient_norm.set(result.gradient_norm);
+        self.learning_rate.set(learning_rate);
+        self.skipped_updates.inc_by(f64::from(u8::from(result.skipped)));
+    }
+
     /// Sets the predicted and peak device memory in bytes.
     pub fn memory(&self, predicted: usize, peak: usize) {
         self.memory.with_label_values(&["predicted"]).set(predicted as f64);
         self.memory.with_label_values(&["peak"]).set(peak as f64);
+    }
+
+    /// Sets the planned memory by kind, and the time to compile, of the launch.
+    pub fn compiled(&self, memory: &MemoryByKind, took: Duration) {
+        for (kind, bytes) in memory.kinds() {
+            self.memory_by_kind.with_label_values(&[kind]).set(bytes as f64);
+        }
+        self.compile_seconds.set(took.as_secs_f64());
+    }
+
+    /// Sets the duration of the newest complete epoch. The metric is absent until it is set.
+    pub fn epoch(&self, took: Duration) {
+        self.epoch_seconds.set(took.as_secs_f64());
+        // It is registered already on later calls.
+        let _ = self.registry.register(Box::new(self.epoch_seconds.clone()));
     }
 
     /// Sets the fraction of time that the device was busy with training so far, 0 to 1.
@@ -117,6 +178,38 @@ impl Metrics {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn updates_are_counted_and_their_numbers_are_the_newest() {
+        let metrics = Metrics::new().unwrap();
+        metrics.update(&StepResult { loss_sum: 1.0, gradient_norm: 3.0, skipped: true }, 0.5);
+        metrics.update(&StepResult { loss_sum: 1.0, gradient_norm: 2.0, skipped: false }, 0.25);
+        let text = metrics.text().unwrap();
+        for line in
+            ["pawl_train_gradient_norm 2\n", "pawl_train_learning_rate 0.25\n", "pawl_train_skipped_updates_total 1\n"]
+        {
+            assert!(text.contains(line), "{text}");
+        }
+    }
+
+    #[test]
+    fn compilation_is_exported_at_once_and_epochs_from_the_first_complete_one_on() {
+        let metrics = Metrics::new().unwrap();
+        let memory = MemoryByKind { parameters: 8, gradients: 0, optimizer: 16, data: 0, activations: 24 };
+        metrics.compiled(&memory, Duration::from_millis(1500));
+        let text = metrics.text().unwrap();
+        for line in [
+            "pawl_train_memory_bytes{kind=\"gradients\"} 0\n",
+            "pawl_train_memory_bytes{kind=\"activations\"} 24\n",
+            "pawl_train_compile_seconds 1.5\n",
+        ] {
+            assert!(text.contains(line), "{text}");
+        }
+        assert!(!text.contains("pawl_train_epoch_seconds"), "{text}");
+        metrics.epoch(Duration::from_secs(40));
+        metrics.epoch(Duration::from_secs(30));
+        assert!(metrics.text().unwrap().contains("pawl_train_epoch_seconds 30\n"));
+    }
 
     #[test]
     fn a_device_without_a_known_peak_has_no_utilisation_of_it() {

@@ -32,7 +32,7 @@ pub fn plan_file(path: &Path, rounds: usize, kernels: usize) -> Result<String, E
     let rate = Array::scalar(job.optimization().learning_rate as f32);
     let mut inputs: Vec<View<'_>> = batch.inputs.iter().map(Array::view).collect();
     inputs.extend((program.inputs.len() > inputs.len()).then(|| rate.view()));
-    let times = times(&plan, place, program, &inputs, rounds.max(1))?;
+    let times = times(&plan, place, program, (&inputs, &data.resident()?), rounds.max(1))?;
     Ok(table(&times, kernels))
 }
 
@@ -40,7 +40,7 @@ fn times(
     plan: &LaunchPlan,
     place: Place,
     program: &Program,
-    inputs: &[View<'_>],
+    (inputs, resident): (&[View<'_>], &[(String, Array)]),
     rounds: usize,
 ) -> Result<Vec<KernelTime>, Ending> {
     let options = ExecOptions { seed: plan.seed, ..ExecOptions::default() };
@@ -54,12 +54,15 @@ fn times(
                 )
             })?;
             let mut executable = GraphCpu { timed: true, ..executor }.build(programs, &options)?;
+            resident.iter().try_for_each(|(name, array)| executable.write_state(name, array))?;
             (0..rounds).try_for_each(|_| executable.run(0, inputs))?;
             Ok(executable.profile())
         }
         #[cfg(feature = "cuda")]
         RankDevice::Cuda(gpu) => {
-            Ok(gpu.executor(&plan.settings).build(programs, &options)?.profile(0, inputs, rounds)?)
+            let mut executable = gpu.executor(&plan.settings).build(programs, &options)?;
+            resident.iter().try_for_each(|(name, array)| executable.write_state(name, array))?;
+            Ok(executable.profile(0, inputs, rounds)?)
         }
     }
 }

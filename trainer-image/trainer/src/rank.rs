@@ -1,28 +1,32 @@
 //! Runs one rank of one launch, from its plan to its report.
 
 use crate::budget::Budget;
-use crate::checkpoint::{Author, Position};
+use crate::checkpoint::{self, Author, Position};
 use crate::collective::{Exchange, Gang, TcpMesh};
 use crate::device::{self, Place, RankDevice};
 use crate::ending::Ending;
+use crate::epochs::EpochClock;
 use crate::feed::Feed;
 use crate::launch::{Launch, kernel_cache};
 use crate::metrics::Metrics;
 use crate::progress::Publisher;
 use crate::run::RunningLaunch;
-use crate::saving::Saver;
+use crate::saving::{self, Saver};
 use crate::session::{Lineup, Session};
 use crate::signals::StopRequest;
 use crate::throughput::Throughput;
 use crate::{model_flops, recipe, report, train};
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::{LaunchKind, LaunchPlan};
+use pawl_contract::progress::{Progress, RankPhase};
 use pawl_contract::report::Report;
+use pawl_graph::executor::ExecOptions;
 use pawl_graph::recipe::Recipe;
 use pawl_rendezvous::Client;
 use pawl_workloads::{Job, Request};
 use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs, UdpSocket};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Runs a launch to its report; never fails, because failures are part of the report.
@@ -68,25 +72,30 @@ pub(crate) fn prepare(plan: &LaunchPlan, place: Place, rank: u32, world_size: u3
     Ok(Prepared { job, recipe, lineup })
 }
 
-/// Validates the plan and predicts the peak memory, bytes.
+/// Validates the plan, proves that the checkpoint storage can be used, and predicts the peak memory, bytes.
 fn preflight(launch: &Launch) -> Result<usize, Ending> {
     let Launch { plan, rank, world_size, .. } = launch;
     let place = Place::from_env()?;
     let prepared = prepare(plan, place, *rank, *world_size)?;
+    if let (Some(_), Some(url)) = (&plan.checkpoint, &launch.checkpoints) {
+        checkpoint::probe(url).map_err(|error| Ending::CheckpointUnreadable(error.to_string()))?;
+    }
     if place == Place::AbsentGpu {
         return Ok(device::predict(&prepared.lineup.programs, &plan.settings)?.planned);
     }
     let alone = Arc::new(Gang::alone());
     let device = open(launch, place)?;
     let executor = device.executor(&plan.settings);
-    let session = Session::new(prepared.lineup, executor.as_ref(), plan.seed, alone, device.memory())?;
+    let options =
+        ExecOptions { seed: plan.seed, collective: alone, memory_limit: device.memory(), ..ExecOptions::default() };
+    let session = Session::new(prepared.lineup, executor.as_ref(), &options)?;
     Ok(session.memory().planned)
 }
 
 /// Runs a launch that trains.
 fn measured(launch: &Launch, stop: &StopRequest, started: Instant) -> Result<Report, Ending> {
     let Launch { plan, rank, world_size, .. } = launch;
-    let metrics = Metrics::new().map_err(|e| Ending::Failed(format!("metrics: {e}")))?;
+    let publisher = publisher(launch)?;
     let place = Place::from_env()?;
     let Prepared { job, recipe, lineup } = prepare(plan, place, *rank, *world_size)?;
     let accumulation = recipe.accumulation as u32;
@@ -94,22 +103,15 @@ fn measured(launch: &Launch, stop: &StopRequest, started: Instant) -> Result<Rep
     let budget = Budget::new(plan, step_items, job.items_per_epoch())?;
     let mut device = open(launch, place)?;
     let gang = Arc::new(gang(launch, &mut device)?);
-    let saver = saver(launch)?;
+    let saver = saver(launch, &publisher)?;
     let flops_per_item = model_flops::per_item(job.as_ref(), &lineup, step_items, accumulation);
-    let executor = device.executor(&plan.settings);
-    let session = Session::new(lineup, executor.as_ref(), plan.seed, Arc::clone(&gang) as _, device.memory())?;
-    let alive = |phase: &str, done: u64, total: u64| tracing::info!(done, total, "data: {phase}");
-    let data = job.open(&launch.data, &alive)?;
-    let position = Position {
-        workload: plan.workload.name.clone().unwrap_or_default(),
-        seed: plan.seed,
-        step: 0,
-        items: 0,
-        best_validation: None,
-        evaluations_since_best: 0,
-        best_checkpoint: None,
-        first_validation: None,
-    };
+    let copies =
+        if saver.as_ref().is_some_and(Saver::writes) { saving::memory(&lineup.checkpoint_bytes()?) } else { 0 };
+    let mut session = compiled(plan, lineup, &device, &gang, (copies, &publisher))?;
+    publisher.enter(RankPhase::DataGeneration);
+    let data = job.open(&launch.data, &Advance::new(&publisher).observer())?;
+    data.resident()?.into_iter().try_for_each(|(name, array)| session.write_data(&name, &array))?;
+    let position = Position::start(plan.workload.name.as_deref().unwrap_or_default(), plan.seed);
     let flops_share = device.peak(&plan.settings).map(|peak| flops_per_item / (peak * f64::from(*world_size)));
     let throughput = Throughput::new(step_items, budget.warmup, device.devices());
     let mut run = RunningLaunch {
@@ -128,16 +130,22 @@ fn measured(launch: &Launch, stop: &StopRequest, started: Instant) -> Result<Rep
         curve: Default::default(),
         spikes: Default::default(),
         loss: None,
+        updates: Default::default(),
+        epochs: EpochClock::start(job.items_per_epoch(), 0),
         validation: None,
         straggler: None,
         busy: Vec::new(),
+        longest_step: Duration::ZERO,
         saver,
         flops_share,
-        publisher: Publisher::new(launch.progress.clone(), launch.metrics.clone(), metrics),
+        publisher,
         stop: stop.clone(),
     };
     run.publish();
     let result = train::train(&mut run);
+    if result.is_err() {
+        run.finish_saving();
+    }
     let own = run.session.memory().peak;
     let peak = match &result {
         Ok(()) => gang.gather(&own)?.into_iter().max().unwrap_or(own),
@@ -146,12 +154,66 @@ fn measured(launch: &Launch, stop: &StopRequest, started: Instant) -> Result<Rep
     Ok(report::of_run(&run, launch, &result, peak, started.elapsed()))
 }
 
+/// What publishes the progress of this rank; it publishes the first one.
+fn publisher(launch: &Launch) -> Result<Publisher, Ending> {
+    let Launch { plan, progress, metrics, .. } = launch;
+    let all = Metrics::new().map_err(|e| Ending::Failed(format!("metrics: {e}")))?;
+    let publisher = Publisher::new((&plan.launch, plan.kind), progress.clone(), metrics.clone(), all);
+    publisher.publish(Progress::at_start(&plan.launch, plan.kind));
+    Ok(publisher)
+}
+
+/// The compiled programs, in the memory that is left beside `copies` bytes of host memory for copies of checkpoints.
+fn compiled(
+    plan: &LaunchPlan,
+    lineup: Lineup,
+    device: &RankDevice,
+    gang: &Arc<Gang>,
+    (copies, publisher): (usize, &Publisher),
+) -> Result<Session, Ending> {
+    publisher.enter(RankPhase::Compiling);
+    let compiler = publisher.clone();
+    let options = ExecOptions {
+        seed: plan.seed,
+        collective: Arc::clone(gang) as _,
+        memory_limit: device.memory_beside(copies),
+        on_compiled: Some(Arc::new(move || compiler.beat(1))),
+    };
+    let session = Session::new(lineup, device.executor(&plan.settings).as_ref(), &options)?;
+    publisher.metrics().compiled(&session.memory_by_kind(), session.compile_time());
+    Ok(session)
+}
+
+/// Turns the progress of data generation into heartbeats.
+struct Advance<'a> {
+    publisher: &'a Publisher,
+    last: AtomicU64,
+}
+
+impl<'a> Advance<'a> {
+    fn new(publisher: &'a Publisher) -> Self {
+        Self { publisher, last: AtomicU64::new(0) }
+    }
+
+    /// A callback for [`Job::open`]: a call that reports as much as the one before is no heartbeat.
+    fn observer(&self) -> impl Fn(&str, u64, u64) + Sync {
+        |phase, done, total| {
+            if self.last.swap(done, Ordering::Relaxed) != done {
+                tracing::info!(done, total, "data: {phase}");
+                self.publisher.beat(1);
+            }
+        }
+    }
+}
+
 /// What saves the checkpoints, if the plan has a checkpoint policy and is to train.
-fn saver(launch: &Launch) -> Result<Option<Saver>, Ending> {
+fn saver(launch: &Launch, publisher: &Publisher) -> Result<Option<Saver>, Ending> {
     let Launch { plan, rank, .. } = launch;
     match (&plan.checkpoint, plan.kind, &launch.checkpoints) {
-        (Some(policy), LaunchKind::Train, Some(url)) => Ok(Some(Saver::new(url, policy, Author::of(plan), *rank)?)),
-        (Some(_), LaunchKind::Train, None) => {
+        (Some(policy), LaunchKind::Train | LaunchKind::Search, Some(url)) => {
+            Ok(Some(Saver::new(url, policy, Author::of(plan), *rank, publisher)?))
+        }
+        (Some(_), LaunchKind::Train | LaunchKind::Search, None) => {
             let variable = pawl_contract::env::CHECKPOINTS;
             Err(Ending::InvalidPlan(format!("checkpoint: {variable} is not set: name the checkpoint storage")))
         }
@@ -175,6 +237,9 @@ fn gang(launch: &Launch, device: &mut RankDevice) -> Result<Gang, Ending> {
     let deadline = Duration::try_from_secs_f64(plan.hang_timeout_seconds)
         .map_err(|e| Ending::InvalidPlan(format!("hangTimeoutSeconds: {}: {e}", plan.hang_timeout_seconds)))?;
     let mesh = TcpMesh::connect(*rank, *world_size, own_address(), &mut client, deadline)?;
+    // A peer may save, read a checkpoint or generate data for as long as its agent lets it.
+    let mesh =
+        mesh.with_deadline(RankPhase::DataGeneration.longest().map_or(deadline, |longest| longest.max(deadline)));
     device.meet(*rank, *world_size, &mut client, deadline)?;
     Ok(Gang::new(mesh))
 }

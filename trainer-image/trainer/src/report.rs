@@ -4,6 +4,7 @@ use crate::ending::Ending;
 use crate::launch::Launch;
 use crate::run::RunningLaunch;
 use crate::saving::Saver;
+use pawl_contract::details::Details;
 use pawl_contract::exit::Outcome;
 use pawl_contract::measured::Measured;
 use pawl_contract::plan::LaunchPlan;
@@ -59,12 +60,26 @@ pub fn of_run(
     };
     Report {
         measured,
+        details: details(run),
         losses: run.curve.points(),
         items_per_epoch: Some(run.job.items_per_epoch()),
         last_checkpoint: run.saver.as_ref().and_then(Saver::newest).cloned(),
-        best_checkpoint: run.best_checkpoint().cloned(),
+        best_checkpoint: run.saver.as_ref().and_then(Saver::best).cloned(),
+        stop_seconds: run.stop_seconds(),
         failure: stopped.then_some(Failure { rank: Some(launch.rank), step, items }),
         ..bare
+    }
+}
+
+/// What only the report contains.
+fn details(run: &RunningLaunch<'_>) -> Details {
+    Details {
+        compile_seconds: Some(run.session.compile_time().as_secs_f64()),
+        epoch_seconds: run.epochs.newest().map(|took| took.as_secs_f64()),
+        gradient_norm: run.updates.gradient_norm,
+        learning_rate: run.updates.learning_rate,
+        skipped_updates: run.updates.skipped,
+        memory: Some(run.session.memory_by_kind()),
     }
 }
 

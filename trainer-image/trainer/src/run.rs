@@ -5,20 +5,21 @@ use crate::checkpoint::{Checkpoint, Position};
 use crate::collective::Gang;
 use crate::device::RankDevice;
 use crate::ending::Ending;
+use crate::epochs::EpochClock;
 use crate::feed::Feed;
 use crate::launch::Launch;
 use crate::losses::{Curve, SpikeWatch};
 use crate::progress::Publisher;
-use crate::saving::{Origin, Resumed, Saver};
+use crate::saving::{Best, Origin, Resumed, Saver};
 use crate::session::{Session, StepResult};
 use crate::signals::StopRequest;
 use crate::throughput::{StepTime, Throughput};
 use crate::vote::Vote;
-use pawl_contract::checkpoint::BestCheckpoint;
 use pawl_contract::measured::Validation;
 use pawl_contract::plan::{Criterion, LaunchKind};
-use pawl_contract::progress::Progress;
-use pawl_workloads::{At, Batch, Data, Job};
+use pawl_contract::progress::{Progress, RankPhase};
+use pawl_workloads::{At, Batch, Data, Job, Optimization, RatePosition, Warmup};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -39,14 +40,29 @@ pub struct RunningLaunch<'a> {
     pub(crate) curve: Curve,
     pub(crate) spikes: SpikeWatch,
     pub(crate) loss: Option<f64>,
+    /// Gradient norm, learning rate and skipped updates.
+    pub(crate) updates: Updates,
+    pub(crate) epochs: EpochClock,
     pub(crate) validation: Option<Validation>,
     pub(crate) straggler: Option<String>,
     pub(crate) busy: Vec<f64>,
+    pub(crate) longest_step: Duration,
     pub(crate) saver: Option<Saver>,
     /// Fraction of the device's peak that one item per second uses; `None` when the peak is unknown.
     pub(crate) flops_share: Option<f64>,
     pub(crate) publisher: Publisher,
     pub(crate) stop: StopRequest,
+}
+
+/// The optimizer steps of this launch.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Updates {
+    /// Norm of the newest step's gradient, before clipping.
+    pub gradient_norm: Option<f64>,
+    /// The newest step's learning rate.
+    pub learning_rate: Option<f64>,
+    /// Steps without an update.
+    pub skipped: u64,
 }
 
 /// Ratio to the fastest rank's time over a window above which a rank counts as a straggler.
@@ -77,6 +93,9 @@ impl RunningLaunch<'_> {
     /// # Errors
     /// When it belongs to another job, or cannot be read.
     pub fn resume(&mut self) -> Result<(), Ending> {
+        if self.saver.is_some() {
+            self.publisher.enter(RankPhase::Resuming);
+        }
         let Some(Resumed { checkpoint, origin }) =
             self.saver.as_mut().map(|saver| saver.resume(&self.gang)).transpose()?.flatten()
         else {
@@ -140,16 +159,19 @@ impl RunningLaunch<'_> {
         result
     }
 
-    /// The learning rate of the next step: linear warm-up over `warmupSteps`, then the workload's schedule.
+    /// The learning rate of the next step, by the workload's schedule; `warmupSteps` overrides its warm-up.
     fn learning_rate(&self) -> f64 {
-        let optimization = self.job.optimization();
-        let full = optimization.learning_rate * optimization.decay.factor(self.position.items, self.budget.items);
-        match self.launch.plan.settings.warmup_steps {
-            Some(steps) if self.position.step < u64::from(steps) => {
-                full * (self.position.step + 1) as f64 / f64::from(steps)
-            }
-            _ => full,
+        let &Optimization { learning_rate, mut schedule, .. } = self.job.optimization();
+        if let Some(steps) = self.launch.plan.settings.warmup_steps {
+            schedule.warmup = Warmup::Updates(u64::from(steps));
         }
+        let at = RatePosition {
+            step: self.position.step,
+            items: self.position.items,
+            step_items: self.step_items,
+            total_items: self.budget.horizon,
+        };
+        learning_rate * schedule.factor(at)
     }
 
     /// Completes the executor's error, which only has the lost rank, with the reason from the gang.
@@ -185,12 +207,20 @@ impl RunningLaunch<'_> {
     pub fn record(&mut self, result: &StepResult, agreed: &Vote, time: StepTime) -> Result<(), Ending> {
         let loss = agreed.loss_sum / (f64::from(self.accumulation) * f64::from(self.gang.world_size()));
         self.require_finite(loss, result)?;
+        let rate = self.learning_rate();
+        self.publisher.metrics().update(result, rate);
+        self.updates = Updates {
+            gradient_norm: Some(result.gradient_norm).filter(|norm| norm.is_finite()),
+            learning_rate: Some(rate),
+            skipped: self.updates.skipped + u64::from(result.skipped),
+        };
         let before = self.position.items;
         self.position.step += 1;
         self.position.items += self.step_items;
         self.loss = Some(loss);
         self.curve.add(self.position.items, loss);
         self.publisher.metrics().step(time);
+        self.longest_step = self.longest_step.max(time.wall);
         if self.throughput.add(time) {
             self.straggler = straggler(&mut self.busy);
         }
@@ -205,6 +235,18 @@ impl RunningLaunch<'_> {
                 self.position.step
             ))),
             None => Ok(()),
+        }
+    }
+
+    /// Starts to time the epochs, at the current position.
+    pub fn start_epochs(&mut self) {
+        self.epochs = EpochClock::start(self.job.items_per_epoch(), self.position.items);
+    }
+
+    /// Records the end of an epoch, if the current position is beyond it.
+    pub fn record_epoch(&mut self) {
+        if let Some(took) = self.epochs.reached(self.position.items) {
+            self.publisher.metrics().epoch(took);
         }
     }
 
@@ -255,13 +297,7 @@ impl RunningLaunch<'_> {
         )))
     }
 
-    /// The best checkpoint so far, by the metric that the plan names.
-    pub fn best_checkpoint(&self) -> Option<&BestCheckpoint> {
-        let policy = self.launch.plan.checkpoint.as_ref()?;
-        self.position.best_checkpoint.as_ref().filter(|best| best.metric == policy.best.metric)
-    }
-
-    /// Evaluates, updates whether validation still improves, and writes a checkpoint if it is the best so far.
+    /// Evaluates, updates whether validation still improves, and keeps a checkpoint if it is the best so far.
     ///
     /// # Errors
     /// [`Ending::NonFinite`] when the validation loss is not finite; when data, device or a peer fail.
@@ -286,37 +322,28 @@ impl RunningLaunch<'_> {
         Ok(())
     }
 
-    /// Writes a checkpoint if this evaluation is the best so far.
+    /// Keeps a checkpoint, to be written soon, if this evaluation is the best so far.
     fn keep_best(&mut self, validation: &Validation) -> Result<(), Ending> {
+        // A trial of a search needs only the checkpoint from which it may be continued.
+        let trains = self.launch.plan.kind == LaunchKind::Train;
+        let Some(saver) = self.saver.as_mut().filter(|saver| trains && saver.writes()) else { return Ok(()) };
         let Some(policy) = self.launch.plan.checkpoint.as_ref() else { return Ok(()) };
         let Criterion { metric, better } = &policy.best;
         let Some(value) = validation.metrics.get(metric).copied() else { return Ok(()) };
-        if self.best_checkpoint().is_some_and(|best| !better.improves(value, best.value, 0.0)) {
+        if saver.best_value().is_some_and(|best| !better.improves(value, best, 0.0)) {
             return Ok(());
         }
-        let Some(checkpoint) = self.snapshot()? else { return Ok(()) };
-        let Some(saver) = self.saver.as_mut() else { return Ok(()) };
-        let saved = saver.save_best(checkpoint, (metric, value), self.publisher.metrics())?;
-        self.position.best_checkpoint = saved.or(self.position.best_checkpoint.take());
+        saver.make_room();
+        let best = Best { checkpoint: self.snapshot()?, metric: metric.clone(), value };
+        if let Some(saver) = &mut self.saver {
+            saver.keep_best(best);
+        }
         Ok(())
     }
 
-    /// The metrics of the validation split: every rank evaluates its share, sums are computed in rank order.
     fn validate(&mut self) -> Result<Validation, Ending> {
-        let mut sums = vec![0.0; self.data.sums()];
-        let (rank, world) = (self.gang.rank() as usize, self.gang.world_size() as usize);
-        for index in (rank..self.data.evaluations()).step_by(world) {
-            let outputs = self.session.evaluate(&self.data.evaluation(index)?)?;
-            self.data.add(index, &outputs, &mut sums);
-        }
-        let all = self.gang.gather_bytes(bytemuck::cast_slice(&sums))?;
-        let mut total = vec![0.0; sums.len()];
-        for bytes in &all {
-            for (sum, word) in total.iter_mut().zip(bytes.chunks_exact(8)) {
-                *sum += f64::from_ne_bytes(std::array::from_fn(|i| word[i]));
-            }
-        }
-        let mut metrics = self.data.metrics(&total);
+        let data = Arc::clone(&self.data);
+        let mut metrics = self.measure(data.as_ref())?;
         let loss = metrics.get("loss").copied().unwrap_or(f64::NAN);
         if !loss.is_finite() {
             let step = self.position.step;
@@ -328,37 +355,88 @@ impl RunningLaunch<'_> {
         Ok(Validation { items: self.position.items, metrics })
     }
 
-    /// Writes a checkpoint unless that of this step is written already; see [`Saver::save`].
+    /// The metrics of the evaluated split of `data`, finite or not: every rank evaluates its share, sums are computed in rank
+    /// order.
+    ///
+    /// # Errors
+    /// When data, device or a peer fail.
+    pub(crate) fn measure(&mut self, data: &dyn Data) -> Result<BTreeMap<String, f64>, Ending> {
+        self.publisher.enter(RankPhase::Validating);
+        let mut sums = vec![0.0; data.sums()];
+        let (rank, world) = (self.gang.rank() as usize, self.gang.world_size() as usize);
+        for index in (rank..data.evaluations()).step_by(world) {
+            let outputs = self.session.evaluate(&data.evaluation(index)?)?;
+            data.add(index, &outputs, &mut sums);
+            self.publisher.beat(1);
+        }
+        let all = self.gang.gather_bytes(bytemuck::cast_slice(&sums))?;
+        let mut total = vec![0.0; sums.len()];
+        for bytes in &all {
+            for (sum, word) in total.iter_mut().zip(bytes.chunks_exact(8)) {
+                *sum += f64::from_ne_bytes(std::array::from_fn(|i| word[i]));
+            }
+        }
+        Ok(data.metrics(&total))
+    }
+
+    /// Starts to write the checkpoint of this step, unless a save is in progress; see [`Saver`]. With `must`, waits until the
+    /// checkpoint of this step, and all before it, are written.
     ///
     /// # Errors
     /// As [`RunningLaunch::snapshot`]; when storage fails.
     pub fn checkpoint(&mut self, must: bool) -> Result<(), Ending> {
-        if self.saver.as_ref().is_some_and(|saver| saver.has_written(self.position.step)) {
-            return Ok(());
+        if must {
+            self.wait_for_save(false)?;
         }
-        let Some(checkpoint) = self.snapshot()? else { return Ok(()) };
-        let Some(saver) = self.saver.as_mut() else { return Ok(()) };
-        saver.save(&checkpoint, must, self.publisher.metrics())
+        let step = self.position.step;
+        let Some(saver) = self.saver.as_ref().filter(|saver| saver.writes()) else { return Ok(()) };
+        let (began, missing) = (Instant::now(), !saver.holds(step));
+        let checkpoint = if missing { Some(self.snapshot()?) } else { None };
+        if let Some(saver) = &mut self.saver {
+            saver.start(checkpoint, began.elapsed())?;
+        }
+        if must { self.wait_for_save(true) } else { Ok(()) }
     }
 
-    /// The checkpoint of this step on the rank that writes it; `None` on the others, and where nothing is saved.
+    fn wait_for_save(&mut self, must: bool) -> Result<(), Ending> {
+        let Some(saver) = self.saver.as_mut().filter(|saver| saver.writes()) else { return Ok(()) };
+        self.publisher.enter(RankPhase::Saving);
+        saver.wait(must)
+    }
+
+    /// Takes the result of a save that has ended; see [`Saver::poll`].
     ///
     /// # Errors
-    /// [`Ending::NonFinite`] when a tensor is not finite: such a checkpoint must never be the newest.
-    fn snapshot(&mut self) -> Result<Option<Checkpoint>, Ending> {
-        if self.saver.is_none() || self.gang.rank() != 0 {
-            return Ok(None);
+    /// As [`Saver::poll`].
+    pub fn poll_save(&mut self) -> Result<(), Ending> {
+        self.saver.as_mut().map_or(Ok(()), Saver::poll)
+    }
+
+    /// Ends the saving of a launch that ends with an error; see [`Saver::finish`].
+    pub fn finish_saving(&mut self) {
+        if let Some(saver) = &mut self.saver {
+            saver.finish();
         }
+    }
+
+    /// The checkpoint of this step: a copy of the states in host memory.
+    ///
+    /// # Errors
+    /// When the device fails.
+    fn snapshot(&mut self) -> Result<Checkpoint, Ending> {
         let mut tensors = self.session.states()?;
-        if let Some((name, _)) = tensors.iter().find(|(_, array)| array.to_f64().iter().any(|v| !v.is_finite())) {
-            let message =
-                format!("{name} is not finite after step {}; lower settings.learningRate", self.position.step);
-            return Err(Ending::NonFinite(message));
-        }
         // The parts that a program reads are states already.
         let extras = self.job.extras().into_iter().filter(|(name, _)| tensors.iter().all(|(known, _)| known != name));
         tensors.extend(extras.collect::<Vec<_>>());
-        Ok(Some(Checkpoint { position: self.position.clone(), tensors }))
+        // The writer knows the best checkpoint that is complete by then.
+        let position = Position { best_checkpoint: None, ..self.position.clone() };
+        Ok(Checkpoint { position, tensors })
+    }
+
+    /// Estimated seconds from SIGTERM to the exit after a checkpoint.
+    pub fn stop_seconds(&self) -> Option<f64> {
+        let save = self.saver.as_ref()?.longest()?;
+        Some((self.longest_step + 2 * save).as_secs_f64())
     }
 
     /// Publishes the progress if it is due, on rank 0.
@@ -379,8 +457,7 @@ impl RunningLaunch<'_> {
             self.publisher.metrics().flops_utilization(share * speed);
         }
         if self.gang.rank() == 0 {
-            let progress = self.progress();
-            self.publisher.publish(&progress);
+            self.publisher.publish(self.progress());
         }
     }
 
@@ -388,8 +465,6 @@ impl RunningLaunch<'_> {
         let left = self.budget.items.saturating_sub(self.position.items);
         let speed = self.throughput.newest();
         Progress {
-            launch: self.launch.plan.launch.clone(),
-            kind: self.launch.plan.kind,
             step: self.position.step,
             total_steps: Some(self.position.step + left.div_ceil(self.step_items)),
             items: self.position.items,
@@ -401,6 +476,8 @@ impl RunningLaunch<'_> {
             validation: self.validation.clone(),
             last_checkpoint: self.saver.as_ref().and_then(Saver::newest).cloned(),
             straggler: self.straggler.clone(),
+            stop_seconds: self.stop_seconds(),
+            ..Progress::at_start(&self.launch.plan.launch, self.launch.plan.kind)
         }
     }
 }

@@ -2,15 +2,17 @@
 
 use crate::checkpoint::Tensors;
 use crate::ending::Ending;
+use pawl_contract::details::MemoryByKind;
 use pawl_graph::array::{Array, View};
-use pawl_graph::collective::Collective;
-use pawl_graph::executor::{ExecOptions, Executable, Executor, MemoryReport, read_chosen, write_named};
+use pawl_graph::executor::{
+    ExecError, ExecOptions, Executable, Executor, MemoryReport, read_chosen, unify_states, write_named,
+};
 use pawl_graph::graph::{Program, Role, StateDecl};
 use pawl_graph::optim::AVERAGE;
 use pawl_graph::recipe::Recipe;
 use pawl_workloads::{Batch, Programs};
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Result of a step on this rank.
 #[derive(Clone, Debug, PartialEq)]
@@ -67,6 +69,35 @@ impl Lineup {
         &self.programs[self.micro[variant]]
     }
 
+    /// Bytes of each tensor in a checkpoint.
+    ///
+    /// # Errors
+    /// When two programs declare a state differently, which is a bug.
+    pub fn checkpoint_bytes(&self) -> Result<Vec<usize>, Ending> {
+        let (states, _) = unify_states(&self.programs)?;
+        let tensors = states.iter().filter(|decl| persists(decl)).flat_map(|decl| match decl.parts() {
+            [] => std::slice::from_ref(decl),
+            parts => parts,
+        });
+        Ok(tensors.map(|decl| decl.meta.shape.elements() * size_of::<f32>()).collect())
+    }
+
+    /// `error` of compiling the programs, with a remedy when their data set is a reason.
+    fn explained(&self, error: ExecError) -> Ending {
+        let data = |program: &Program| -> usize {
+            let states = program.states.iter().filter(|decl| decl.role == Role::Data);
+            states.map(|decl| decl.meta.bytes()).sum()
+        };
+        let bytes = self.programs.iter().map(data).max().unwrap_or(0);
+        let ending = Ending::from(error);
+        match ending {
+            Ending::OutOfMemory(message) if bytes > 0 => Ending::OutOfMemory(format!(
+                "{message}; {bytes} bytes of it are the data set: keep it in host memory with data.placement: Host"
+            )),
+            other => other,
+        }
+    }
+
     /// Adds a program unless it exists already.
     fn add(&mut self, program: Program) -> usize {
         self.programs.iter().position(|known| *known == program).unwrap_or_else(|| {
@@ -76,10 +107,16 @@ impl Lineup {
     }
 }
 
+/// Whether a state is part of checkpoints: it changes, and persists between steps.
+fn persists(decl: &StateDecl) -> bool {
+    !matches!(decl.role, Role::Gradient | Role::Frozen | Role::Data)
+}
+
 /// A launch's compiled programs.
 pub struct Session {
     lineup: Lineup,
     executable: Box<dyn Executable>,
+    compile_time: Duration,
     /// Variants of the micro-steps of the current step.
     ran: BTreeSet<usize>,
     loss_sum: f64,
@@ -88,27 +125,41 @@ pub struct Session {
 }
 
 impl Session {
-    /// Compiles a launch for `executor`; states are initialized from `seed`.
+    /// Compiles a launch for `executor`.
     ///
     /// # Errors
-    /// [`Ending::OutOfMemory`] when it needs more than `memory_limit` bytes, [`Ending::Unsupported`] when the executor does not
-    /// support an operation.
-    pub fn new(
-        lineup: Lineup,
-        executor: &dyn Executor,
-        seed: u64,
-        gang: Arc<dyn Collective>,
-        memory_limit: Option<usize>,
-    ) -> Result<Self, Ending> {
+    /// [`Ending::OutOfMemory`] when it needs more than the memory limit of `options`, [`Ending::Unsupported`] when the executor
+    /// does not support an operation.
+    pub fn new(lineup: Lineup, executor: &dyn Executor, options: &ExecOptions) -> Result<Self, Ending> {
         tracing::info!(executor = executor.name(), programs = lineup.programs.len(), "compiling");
-        let options = ExecOptions { seed, collective: gang, memory_limit };
-        let executable = executor.compile(&lineup.programs, &options)?;
-        Ok(Self { lineup, executable, ran: BTreeSet::new(), loss_sum: 0.0, queued: None })
+        let start = Instant::now();
+        let executable = executor.compile(&lineup.programs, options).map_err(|error| lineup.explained(error))?;
+        let compile_time = start.elapsed();
+        Ok(Self { lineup, executable, compile_time, ran: BTreeSet::new(), loss_sum: 0.0, queued: None })
     }
 
     /// Predicted and measured memory in bytes.
     pub fn memory(&self) -> MemoryReport {
         self.executable.memory()
+    }
+
+    /// Planned memory in bytes by kind.
+    pub fn memory_by_kind(&self) -> MemoryByKind {
+        let of = |roles: &[Role]| -> u64 {
+            let states = self.executable.states().iter().filter(|decl| roles.contains(&decl.role));
+            states.map(|decl| decl.meta.bytes() as u64).sum()
+        };
+        let parameters = of(&[Role::Parameter, Role::Frozen, Role::Average]);
+        let gradients = of(&[Role::Gradient]);
+        let data = of(&[Role::Data]);
+        let optimizer = if self.offload_seconds().is_some() { 0 } else { of(&[Role::Optimizer]) };
+        let activations = (self.memory().planned as u64).saturating_sub(parameters + gradients + optimizer + data);
+        MemoryByKind { parameters, gradients, optimizer, data, activations }
+    }
+
+    /// Time that compilation took.
+    pub fn compile_time(&self) -> Duration {
+        self.compile_time
     }
 
     /// Seconds per update spent waiting for optimizer state in host memory; `None` when it is on the device.
@@ -179,13 +230,20 @@ impl Session {
         (0..count).map(|output| Ok(self.executable.output(program, output)?)).collect()
     }
 
+    /// Writes a state of [`Role::Data`].
+    ///
+    /// # Errors
+    /// When the programs have no such state, or the device fails.
+    pub fn write_data(&mut self, name: &str, value: &Array) -> Result<(), Ending> {
+        Ok(self.executable.write_state(name, value)?)
+    }
+
     /// All mutable states that persist between steps, by name. Frozen states are functions of configuration and seed.
     ///
     /// # Errors
     /// When the device fails.
     pub fn states(&mut self) -> Result<Tensors, Ending> {
-        let changes = |decl: &StateDecl| !matches!(decl.role, Role::Gradient | Role::Frozen);
-        Ok(read_chosen(self.executable.as_mut(), changes)?)
+        Ok(read_chosen(self.executable.as_mut(), persists)?)
     }
 
     /// Sets states by name. Missing averages start from the weights; other missing states keep their initial values, and are
@@ -205,11 +263,14 @@ impl Session {
             .collect();
         if weights_only {
             let weight = |name: &str| {
-                decls.iter().any(|(known, role)| known == name && matches!(role, Role::Parameter | Role::Frozen))
+                decls
+                    .iter()
+                    .any(|(known, role)| known == name && matches!(role, Role::Parameter | Role::Frozen | Role::Buffer))
             };
             tensors.retain(|(name, _)| weight(name));
         }
-        for (name, role) in decls.iter().filter(|(_, role)| !matches!(role, Role::Gradient | Role::Frozen)) {
+        let kept = |role: &Role| !matches!(role, Role::Gradient | Role::Frozen | Role::Data);
+        for (name, role) in decls.iter().filter(|(_, role)| kept(role)) {
             let find = |wanted: &str| tensors.iter().find(|(known, _)| known == wanted).map(|(_, array)| array.clone());
             if find(name).is_some() {
                 continue;

@@ -4,6 +4,7 @@ use crate::ending::Ending;
 use crate::run::RunningLaunch;
 use crate::throughput::Stopwatch;
 use pawl_contract::plan::LaunchKind;
+use pawl_contract::progress::RankPhase;
 
 /// Runs a launch from its start (or checkpoint) to the end of its budget.
 ///
@@ -12,17 +13,29 @@ use pawl_contract::plan::LaunchKind;
 pub fn train(run: &mut RunningLaunch<'_>) -> Result<(), Ending> {
     run.resume()?;
     run.evaluate_before_training()?;
+    run.start_epochs();
     while !run.done() {
+        run.publisher.enter(RankPhase::Training);
         let before = run.position.items;
         let clock = Stopwatch::start(run.feed.waited(), run.gang.waited(), run.busy_time());
         let mine = run.step()?;
         let so_far = clock.stop(run.feed.waited(), run.gang.waited(), run.busy_time());
         let agreed = run.agree(&mine, so_far.wall.saturating_sub(so_far.collective).as_secs_f64())?;
-        run.record(&mine, &agreed, clock.stop(run.feed.waited(), run.gang.waited(), run.busy_time()))?;
+        let time = clock.stop(run.feed.waited(), run.gang.waited(), run.busy_time());
+        if let Err(ending) = run.record(&mine, &agreed, time) {
+            // All ranks end here, and no rank exits before rank 0 has written what it keeps.
+            run.finish_saving();
+            let _ = run.gang.barrier();
+            return Err(ending);
+        }
+        run.poll_save()?;
 
         if run.budget.evaluation_due(before, run.position.items) && run.position.items < run.budget.items {
             run.evaluate()?;
             run.publish();
+        }
+        if !run.done() {
+            run.record_epoch();
         }
         if agreed.stop {
             return stop(run);
@@ -36,13 +49,15 @@ pub fn train(run: &mut RunningLaunch<'_>) -> Result<(), Ending> {
     finish(run)
 }
 
-/// Finishes at the end of the budget: evaluation, checkpoint, and a barrier of all ranks.
+/// Finishes at the end of the budget: evaluation, checkpoint, test, and a barrier of all ranks.
 fn finish(run: &mut RunningLaunch<'_>) -> Result<(), Ending> {
     let evaluated = run.validation.as_ref().is_some_and(|v| v.items == run.position.items && v.items > 0);
     if run.budget.evaluates && !evaluated {
         run.evaluate()?;
     }
     run.checkpoint(true)?;
+    run.record_epoch();
+    run.test()?;
     run.publish();
     Ok(run.gang.barrier()?)
 }
@@ -53,7 +68,7 @@ fn stop(run: &mut RunningLaunch<'_>) -> Result<(), Ending> {
     run.publish();
     run.gang.barrier()?;
     let saved = match (&run.saver, run.launch.plan.kind) {
-        (Some(_), LaunchKind::Train) => ", after a checkpoint",
+        (Some(_), LaunchKind::Train | LaunchKind::Search) => ", after a checkpoint",
         _ => "",
     };
     Err(Ending::Stopped(format!("stopped on request at step {}{saved}", run.position.step)))

@@ -3,12 +3,14 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use pawl_graph::array::{Array, Data};
-use pawl_trainer::checkpoint::{Author, Checkpoint, CheckpointError, Position, Store, Writer};
+use pawl_trainer::checkpoint::{Author, Checkpoint, CheckpointError, Position, Store, Writer, archive, probe, unpack};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 fn checkpoint(step: u64) -> Checkpoint {
     let position = Position {
@@ -53,7 +55,10 @@ fn what_was_saved_comes_back_to_the_bit() {
     assert!(found.checkpoint == checkpoint(10), "every bit");
     assert_eq!((found.reference.step, found.reference.items), (10, 40));
     assert_eq!(found.reference, reference);
-    assert!(store(tempfile::tempdir().unwrap().path(), 1).newest(None).unwrap().is_none(), "nothing is no error");
+    assert!(
+        store(tempfile::tempdir().unwrap().path(), 1).store().newest(None).unwrap().is_none(),
+        "nothing is no error"
+    );
 }
 
 #[test]
@@ -63,7 +68,7 @@ fn two_tensors_of_one_name_are_refused() {
     twice.tensors.push(twice.tensors[0].clone());
     let message = store(dir.path(), 3).save(&twice).unwrap_err().to_string();
     assert!(message.contains("adamw/count"), "{message}");
-    assert!(store(dir.path(), 3).newest(None).unwrap().is_none());
+    assert!(store(dir.path(), 3).store().newest(None).unwrap().is_none());
 }
 
 #[test]
@@ -92,14 +97,56 @@ fn the_newest_few_are_kept_and_what_is_damaged_can_be_discarded() {
         store.save(&checkpoint(step)).unwrap();
     }
     assert_eq!(folders(dir.path()).len(), 2);
-    assert_eq!(store.newest(Some(119)).unwrap().unwrap().checkpoint.position.step, 20);
-    assert!(store.newest(Some(79)).unwrap().is_none());
+    assert_eq!(store.store().newest(Some(119)).unwrap().unwrap().checkpoint.position.step, 20);
+    assert!(store.store().newest(Some(79)).unwrap().is_none());
     store.discard_after(80).unwrap();
     // A run that went back to step 20 writes step 30 again: a new checkpoint, and the newest.
     store.save(&checkpoint(30)).unwrap();
-    assert!(store.newest(None).unwrap().unwrap().checkpoint == checkpoint(30));
+    assert!(store.store().newest(None).unwrap().unwrap().checkpoint == checkpoint(30));
     store.save(&checkpoint(15)).unwrap();
-    assert_eq!(store.newest(None).unwrap().unwrap().checkpoint.position.step, 15, "newest is last written");
+    assert_eq!(store.store().newest(None).unwrap().unwrap().checkpoint.position.step, 15, "newest is last written");
+}
+
+#[test]
+fn the_cost_of_a_save_does_not_depend_on_how_many_checkpoints_are_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let bytes = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&bytes);
+    let count = move |more: u64| {
+        counted.fetch_add(more, Ordering::Relaxed);
+    };
+    let store = store(dir.path(), 30).with_heartbeat(Arc::new(count));
+    let saved: Vec<u64> = (10..40)
+        .map(|step| {
+            let before = bytes.load(Ordering::Relaxed);
+            store.save(&checkpoint(step)).unwrap();
+            bytes.load(Ordering::Relaxed) - before
+        })
+        .collect();
+    // Numbers in the manifest have different lengths; another manifest that is read has several hundred bytes.
+    assert!(saved.iter().all(|more| more.abs_diff(saved[0]) < 50), "bytes read and written by each save: {saved:?}");
+    assert_eq!(folders(dir.path()).len(), 30);
+}
+
+#[test]
+fn a_storage_is_proven_before_it_is_used() {
+    let dir = tempfile::tempdir().unwrap();
+    let inside = dir.path().join("team/job/uid");
+    probe(inside.to_str().unwrap()).unwrap();
+    assert!(folders(&inside).is_empty(), "nothing is left");
+    // Something else is where the probe has to be written.
+    fs::write(inside.join("probes"), "a file").unwrap();
+    let file = inside.join("file");
+    fs::write(&file, "a file").unwrap();
+    for (url, expected) in [
+        (inside.to_str().unwrap(), "cannot create probes/"),
+        (file.to_str().unwrap(), "cannot create the directory: "),
+        ("/proc/checkpoints", "cannot create the directory: "),
+        ("s3://bucket/dir", "feature `s3`"),
+    ] {
+        let message = probe(url).unwrap_err().to_string();
+        assert!(message.starts_with(&format!("checkpoint storage {url}")) && message.contains(expected), "{message}");
+    }
 }
 
 #[test]
@@ -112,19 +159,23 @@ fn the_best_is_kept_beside_the_newest_and_makes_room_for_a_better_one() {
         run = Checkpoint { position, ..checkpoint(step) };
         match loss {
             Some(loss) => {
-                let best = store.save_best(run.clone(), "loss", loss).unwrap();
-                run.position.best_checkpoint = Some(best);
+                let best = store.save_best(&mut run, "loss", loss).unwrap();
+                assert_eq!(run.position.best_checkpoint, Some(best));
             }
             None => drop(store.save(&run).unwrap()),
         }
-        let best = store.best().unwrap().unwrap();
+        let best = store.store().best().unwrap().unwrap();
         assert_eq!(best.reference.step, if step < 40 { 10 } else { 40 });
         assert!(best.checkpoint.tensors == checkpoint(best.reference.step).tensors);
-        assert_eq!(store.newest(None).unwrap().unwrap().reference.step, step);
+        assert_eq!(store.store().newest(None).unwrap().unwrap().reference.step, step);
         assert_eq!(folders(dir.path()).len(), if loss.is_some() { 1 } else { 2 });
     }
     fs::remove_file(folders(dir.path())[0].join("manifest.json")).unwrap();
-    assert_eq!(store.best().unwrap().unwrap().reference.step, 50, "the best one is unreadable: the newest instead");
+    assert_eq!(
+        store.store().best().unwrap().unwrap().reference.step,
+        50,
+        "the best one is unreadable: the newest instead"
+    );
 }
 
 /// Rewrites the manifest of a checkpoint as a later trainer would write it.
@@ -146,7 +197,7 @@ fn a_checkpoint_of_a_later_format_is_an_error_and_is_never_deleted() {
     store.save(&checkpoint(10)).unwrap();
     let newer = store.save(&checkpoint(20)).unwrap().name;
     make_newer(dir.path(), &newer);
-    let error = store.newest(None).unwrap_err();
+    let error = store.store().newest(None).unwrap_err();
     assert!(matches!(error, CheckpointError::Unreadable { .. }), "{error}");
     let message = error.to_string();
     assert!(message.contains(&newer) && message.contains("pawl-checkpoint/2"), "{message}");
@@ -173,9 +224,9 @@ fn a_gang_that_was_superseded_writes_and_deletes_nothing() {
         }
     }
     assert_eq!(folders(dir.path()).len(), 1);
-    assert!(new.newest(None).unwrap().unwrap().checkpoint == checkpoint(10));
+    assert!(new.store().newest(None).unwrap().unwrap().checkpoint == checkpoint(10));
     new.save(&checkpoint(15)).unwrap();
-    assert!(new.newest(None).unwrap().unwrap().checkpoint == checkpoint(15));
+    assert!(new.store().newest(None).unwrap().unwrap().checkpoint == checkpoint(15));
     let late = Writer::open(dir.path().to_str().unwrap(), 1, author("toy-1")).unwrap_err();
     assert!(matches!(late, CheckpointError::Superseded { .. }), "a pod of an earlier attempt that starts late: {late}");
 }
@@ -194,9 +245,9 @@ fn what_a_superseded_gang_still_finishes_is_older_than_all_of_the_new_gang() {
     new.save(&checkpoint(20)).unwrap();
     let late = folders(elsewhere.path()).pop().unwrap();
     fs::rename(&late, dir.path().join(late.file_name().unwrap())).unwrap();
-    assert_eq!(new.newest(None).unwrap().unwrap().checkpoint.position.step, 20);
+    assert_eq!(new.store().newest(None).unwrap().unwrap().checkpoint.position.step, 20);
     new.save(&checkpoint(30)).unwrap();
-    assert_eq!(new.newest(None).unwrap().unwrap().checkpoint.position.step, 30);
+    assert_eq!(new.store().newest(None).unwrap().unwrap().checkpoint.position.step, 30);
 }
 
 /// Every later version must read the checkpoints of this one: the directory was written by the version that introduced its
@@ -247,10 +298,53 @@ proptest! {
                 fs::write(victim, bytes).unwrap();
             }
         }
-        prop_assert!(store.newest(None).unwrap().unwrap().checkpoint == checkpoint(10));
+        prop_assert!(store.store().newest(None).unwrap().unwrap().checkpoint == checkpoint(10));
         // The next one is written beside it and is found.
         store.save(&checkpoint(30)).unwrap();
-        prop_assert!(store.newest(None).unwrap().unwrap().checkpoint == checkpoint(30));
+        prop_assert!(store.store().newest(None).unwrap().unwrap().checkpoint == checkpoint(30));
+    }
+}
+
+#[test]
+fn a_storage_with_the_largest_number_is_an_error_with_its_remedy() {
+    for name in ["epochs/1.18446744073709551615", "18446744073709551615-step-1-by-1.1"] {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join(name)).unwrap();
+        let written = Writer::open(dir.path().to_str().unwrap(), 1, author("toy-1"));
+        let error = written.and_then(|writer| writer.save(&checkpoint(10))).unwrap_err().to_string();
+        assert!(error.contains(name.trim_start_matches("epochs/")) && error.contains("delete it"), "{error}");
+    }
+}
+
+#[test]
+fn an_archive_is_unpacked_unless_it_leaves_its_directory() {
+    let stored = tempfile::tempdir().unwrap();
+    let name = store(stored.path(), 3).save(&checkpoint(10)).unwrap().name;
+    let mut bytes = Vec::new();
+    archive(stored.path().to_str().unwrap(), &name, &mut bytes).unwrap();
+    let copy = tempfile::tempdir().unwrap();
+    unpack(bytes.as_slice(), copy.path()).unwrap();
+    assert!(Store::open(copy.path().to_str().unwrap()).unwrap().verify(&name).unwrap());
+
+    for (kind, path, problem) in [
+        (tar::EntryType::Symlink, "c/link", "neither a file nor a directory"),
+        (tar::EntryType::Link, "c/link", "neither a file nor a directory"),
+        (tar::EntryType::Fifo, "c/pipe", "neither a file nor a directory"),
+        (tar::EntryType::Regular, "../outside", "is outside of the checkpoint"),
+    ] {
+        let mut header = tar::Header::new_gnu();
+        // The library's own functions refuse to write such a path.
+        header.as_old_mut().name[..path.len()].copy_from_slice(path.as_bytes());
+        header.set_entry_type(kind);
+        header.set_link_name("/etc/passwd").unwrap();
+        header.set_size(0);
+        header.set_cksum();
+        let outer = tempfile::tempdir().unwrap();
+        let inner = outer.path().join("inner");
+        fs::create_dir(&inner).unwrap();
+        let error = unpack(header.as_bytes().as_slice(), &inner).unwrap_err().to_string();
+        assert!(error.contains(path) && error.contains(problem), "{error}");
+        assert_eq!(fs::read_dir(outer.path()).unwrap().count(), 1, "nothing is outside");
     }
 }
 
@@ -296,6 +390,6 @@ fn a_disk_that_is_full_leaves_older_checkpoints_alone() {
         message.contains("cannot write") && message.contains("File too large") && message.contains("ulimit -f"),
         "{message}"
     );
-    assert!(store.newest(None).unwrap().unwrap().checkpoint == checkpoint(10));
+    assert!(store.store().newest(None).unwrap().unwrap().checkpoint == checkpoint(10));
     assert_eq!(folders(dir).len(), 1, "nothing of the unfinished one is left");
 }

@@ -190,6 +190,85 @@ fn a_stranger_is_turned_away() {
     stranger.join().unwrap().unwrap();
 }
 
+/// A connection to the listener of rank 0 from an address of its own.
+fn neighbor(offer: &[u8]) -> std::net::TcpStream {
+    let address: std::net::SocketAddr = std::str::from_utf8(&offer[16..]).unwrap().parse().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let stream = runtime.block_on(async {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+        socket.connect(address).await.unwrap().into_std().unwrap()
+    });
+    stream.set_nonblocking(false).unwrap();
+    stream
+}
+
+#[test]
+fn silent_strangers_do_not_keep_the_gang_apart() {
+    use std::io::Write;
+    let mut board = Board::default();
+    let mut watch = board.clone();
+    let others = std::thread::spawn(move || {
+        let offer = watch.get("mesh/0", Duration::from_secs(5)).unwrap();
+        let strangers: Vec<_> = (0..400)
+            .map(|index| {
+                let mut stream = neighbor(&offer);
+                // Silence, the beginning of a hello, garbage.
+                let _ = match index % 3 {
+                    0 => Ok(()),
+                    1 => stream.write_all(b"pawl"),
+                    _ => stream.write_all(&[7; 4096]),
+                };
+                stream
+            })
+            .collect();
+        let met = Instant::now();
+        let mut mesh = TcpMesh::connect(1, 2, LOOPBACK, &mut watch, Duration::from_secs(10)).unwrap();
+        let ended = mesh.barrier();
+        drop(strangers);
+        (ended, met.elapsed())
+    });
+    let mut mesh = TcpMesh::connect(0, 2, LOOPBACK, &mut board, Duration::from_secs(10)).unwrap();
+    mesh.barrier().unwrap();
+    let (ended, took) = others.join().unwrap();
+    ended.unwrap();
+    assert!(took < Duration::from_secs(2), "{took:?}");
+}
+
+#[test]
+fn a_length_that_a_peer_announces_allocates_nothing() {
+    use std::io::Write;
+    let mut board = Board::default();
+    let mut watch = board.clone();
+    let peer = std::thread::spawn(move || {
+        let offer = watch.get("mesh/0", Duration::from_secs(5)).unwrap();
+        let address = std::str::from_utf8(&offer[16..]).unwrap().to_owned();
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        stream.write_all(&[b"pawlmsh1".as_slice(), &offer[..16], &1u32.to_le_bytes()].concat()).unwrap();
+        // The first message, of 8 bytes: the length of what follows.
+        let announced = 1u64 << 45;
+        stream.write_all(&[1u64.to_le_bytes(), 8u64.to_le_bytes(), announced.to_le_bytes()].concat()).unwrap();
+        stream
+    });
+    let mut mesh = TcpMesh::connect(0, 2, LOOPBACK, &mut board, Duration::from_secs(5)).unwrap();
+    let error = mesh.gather_bytes(b"mine").unwrap_err().to_string();
+    assert!(error.contains("rank 1") && error.contains("35184372088832 bytes"), "{error}");
+    drop(peer.join().unwrap());
+}
+
+#[test]
+fn long_messages_arrive_whole() {
+    let length = |rank: u32| [0, 65_536, 200_001][rank as usize];
+    let results = gang(3, Duration::from_secs(10), move |mesh| {
+        mesh.gather_bytes(&vec![mesh.rank() as u8 + 1; length(mesh.rank())]).unwrap()
+    });
+    for all in results {
+        for (rank, bytes) in (0..3).zip(all) {
+            assert!(bytes == vec![rank as u8 + 1; length(rank)], "{} bytes of rank {rank}", bytes.len());
+        }
+    }
+}
+
 /// A rendezvous of files, for processes.
 struct Folder(std::path::PathBuf);
 

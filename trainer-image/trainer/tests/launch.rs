@@ -291,6 +291,7 @@ fn two_ranks_give_the_losses_of_one_that_accumulates() {
         gpus_per_replica: 0,
         checks: None,
         command: Vec::new(),
+        script: Default::default(),
         gather_seconds: None,
         launches: vec![plan(json!({"budget": {"items": 40}, "checkpoint": saving()}))],
         stop_on_failure: true,
@@ -307,6 +308,67 @@ fn two_ranks_give_the_losses_of_one_that_accumulates() {
     assert_eq!(losses(&two), losses(&one), "bit for bit");
     assert!(tensors(gang.path()) == tensors(alone.path()), "bit for bit");
     assert!(two.measured.collective_wait_share.unwrap() > 0.0);
+}
+
+#[test]
+fn a_run_that_improves_at_every_evaluation_does_not_write_a_checkpoint_after_each() {
+    let dir = tempfile::tempdir().unwrap();
+    // 60 evaluations; the loss falls at nearly all of them.
+    let changes = json!({"budget": {"items": 120, "evalEveryItems": 2}, "settings": {"ema": "0.5"},
+                         "checkpoint": {"everySeconds": 1000.0, "keep": 1, "resume": true}});
+    let report = launch(dir.path(), changes);
+    assert_eq!(report.outcome, Outcome::Done, "{}", report.message);
+    let best = report.best_checkpoint.expect("is reported");
+    let last = report.last_checkpoint.expect("is reported");
+    let generation: u32 = last.name.split('-').next().unwrap().parse().unwrap();
+    // The last one, and one in 30 s.
+    let most = 2 + (report.measured.wall_seconds.unwrap() / 30.0) as u32;
+    assert!(generation <= most, "{generation} checkpoints were written");
+    let store = pawl_trainer::checkpoint::Store::open(dir.path().join("checkpoints").to_str().unwrap()).unwrap();
+    assert_eq!(store.best().unwrap().unwrap().reference, best.checkpoint, "it is durable at the end");
+    assert!(report.stop_seconds.unwrap() > 0.0);
+}
+
+#[test]
+fn what_a_rank_does_beside_training_is_reported() {
+    let dir = tempfile::tempdir().unwrap();
+    let changes = json!({"budget": {"items": 20, "evalEveryItems": 4}, "checkpoint": saving()});
+    let mut rank = Rank::start(dir.path(), &plan(changes), &[]);
+    let mut seen: Vec<(String, u64)> = Vec::new();
+    while rank.child.try_wait().unwrap().is_none() {
+        let text = std::fs::read(dir.path().join("progress.json")).unwrap_or_default();
+        if let Ok(progress) = serde_json::from_slice::<Value>(&text) {
+            let phase = progress["phase"].as_str().unwrap_or_default().to_owned();
+            let heartbeat = progress["heartbeat"].as_u64().unwrap_or_default();
+            if seen.last().is_none_or(|(last, _)| *last != phase) {
+                seen.push((phase, heartbeat));
+            }
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(rank.end().0, 0);
+    for phase in ["Compiling", "Validating", "Training"] {
+        assert!(seen.iter().any(|(known, _)| known == phase), "{phase}: {seen:?}");
+    }
+    assert!(seen.is_sorted_by_key(|(_, heartbeat)| *heartbeat) && seen.last().unwrap().1 > 0, "{seen:?}");
+}
+
+#[test]
+fn a_preflight_proves_the_storage_of_the_training_that_follows() {
+    let dir = tempfile::tempdir().unwrap();
+    let check = |storage: &Path| {
+        let plan = plan(json!({"kind": "Preflight", "checkpoint": saving()}));
+        let storage = ("PAWL_CHECKPOINTS", storage.display().to_string());
+        Rank::start(dir.path(), &plan, &[storage]).end().1
+    };
+    let report = check(&dir.path().join("new"));
+    assert_eq!(report.outcome, Outcome::Done, "{}", report.message);
+    assert_eq!(std::fs::read_dir(dir.path().join("new")).unwrap().count(), 0, "nothing is left");
+    std::fs::write(dir.path().join("taken"), "a file").unwrap();
+    let report = check(&dir.path().join("taken"));
+    assert_eq!(report.outcome, Outcome::CheckpointUnreadable);
+    let named = ["checkpoint storage /", "/taken: cannot create the directory: "];
+    assert!(named.iter().all(|part| report.message.contains(part)), "{}", report.message);
 }
 
 #[test]

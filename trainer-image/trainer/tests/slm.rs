@@ -2,9 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
 
-use pawl_agent::{Node, Stop};
+mod one_rank;
+mod two_ranks;
+
 use pawl_contract::exit::Outcome;
-use pawl_contract::plan::{AttemptPlan, LaunchPlan};
+use pawl_contract::plan::LaunchPlan;
 use pawl_contract::report::Report;
 use pawl_trainer::checkpoint::{Store, Tensors};
 use serde_json::{Value, json};
@@ -27,18 +29,7 @@ fn plan(changes: Value) -> LaunchPlan {
 
 /// Runs one rank that keeps everything in `dir`.
 fn launch(dir: &Path, changes: Value) -> Report {
-    std::fs::write(dir.join("plan.json"), serde_json::to_vec(&plan(changes)).unwrap()).unwrap();
-    let status = Command::new(TRAINER)
-        .env("PAWL_PLAN", dir.join("plan.json"))
-        .env("PAWL_REPORT", dir.join("report.json"))
-        .env("PAWL_CHECKPOINTS", dir.join("checkpoints"))
-        .env("PAWL_DATA", dir.join("data"))
-        .env("RUST_LOG", "warn")
-        .status()
-        .unwrap();
-    let report: Report = serde_json::from_slice(&std::fs::read(dir.join("report.json")).unwrap()).unwrap();
-    assert_eq!(status.code().unwrap(), i32::from(report.outcome.exit_code()), "{}", report.message);
-    report
+    one_rank::run(dir, &plan(changes))
 }
 
 /// What `export` says that writes what the plan in `dir` trained to `to`.
@@ -179,26 +170,7 @@ fn two_ranks_give_the_losses_of_one_that_accumulates() {
     }
 }
 
-/// Runs a gang of two ranks.
+/// Runs a gang of two ranks that keeps everything in `dir`.
 fn launch_two(dir: &Path, changes: Value) -> Report {
-    let attempt = AttemptPlan {
-        contract: 1,
-        job: "test".into(),
-        attempt: "test-1".into(),
-        replicas: 1,
-        ranks_per_replica: 2,
-        gather_seconds: None,
-        gpus_per_replica: 0,
-        checks: None,
-        command: Vec::new(),
-        launches: vec![plan(changes)],
-        stop_on_failure: true,
-    };
-    let mut node = Node::local(dir.join("work"), vec![TRAINER.into()]);
-    node.checkpoints = dir.join("checkpoints").display().to_string();
-    node.data = dir.join("data");
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    let (_keep, stop) = tokio::sync::watch::channel(Stop::No);
-    runtime.block_on(pawl_agent::run(&attempt, node, stop, |_| {})).unwrap();
-    pawl_agent::finished_reports(&dir.join("work")).unwrap().remove(0)
+    two_ranks::run(dir, plan(changes))
 }

@@ -3,23 +3,29 @@
 //! A [`Workload`] is found by name in the [`registry`] and builds a [`Job`] from a configuration; the job's [`Data`] makes the batches that
 //! a [`Loader`] prefetches. A new workload adds a module and a line to the registry; the trainer depends only on the traits.
 
+pub mod forex;
 pub mod layered;
 pub mod loader;
+mod optimization;
+mod placement;
 pub mod random;
+mod rules;
 pub mod sampling;
+mod schedule;
+mod share;
 pub mod slm;
 pub mod store;
 pub mod ups;
+pub mod vision_bdh;
 mod workload;
 
 pub use loader::Loader;
-pub use workload::{
-    At, Batch, Data, Job, Optimization, Programs, RateDecay, Regions, Request, Schedule, Workload, WorkloadError,
-};
+pub use schedule::{DecayStart, RateDecay, RatePosition, RateSchedule, Warmup};
+pub use workload::{At, Batch, Data, Job, Optimization, Programs, Regions, Request, Schedule, Workload, WorkloadError};
 
 /// All workloads.
 pub fn registry() -> &'static [&'static dyn Workload] {
-    &[&ups::Ups, &slm::Slm]
+    &[&ups::Ups, &slm::Slm, &vision_bdh::VisionBdh, &forex::Forex]
 }
 
 /// The workload called `name`.

@@ -9,6 +9,7 @@
 //! Everything after it is a pure function of positions: a batch depends on the number of items that the gang has seen, not on the caller, the
 //! order or the number of calls. So resuming is exact, and N ranks see the same data as one rank with N times the accumulation.
 
+use crate::schedule::RateSchedule;
 use pawl_contract::settings::Settings;
 use pawl_graph::array::{Array, Data as Elements};
 use pawl_graph::graph::{GraphError, InputDecl, Program};
@@ -49,6 +50,16 @@ pub enum WorkloadError {
         /// The problem and the remedy.
         problem: String,
     },
+    /// A typed setting that has no implementation for this workload: a phase with it is not applied, and the job continues.
+    #[error("settings.{field}: {value} {problem}")]
+    Unsupported {
+        /// Name of the setting, such as `attention`.
+        field: String,
+        /// Its value.
+        value: String,
+        /// The reason and the remedy.
+        problem: String,
+    },
     /// The data cannot be opened or generated.
     #[error("data: {0}")]
     Data(#[from] crate::store::StoreError),
@@ -78,6 +89,11 @@ impl WorkloadError {
     /// A problem with the setting `field`.
     pub fn setting(field: &str, value: impl std::fmt::Display, problem: impl Into<String>) -> Self {
         Self::Setting { field: field.to_owned(), value: value.to_string(), problem: problem.into() }
+    }
+
+    /// The setting `field` has no implementation for `value` in this workload.
+    pub fn unsupported(field: &str, value: impl std::fmt::Display, problem: impl Into<String>) -> Self {
+        Self::Unsupported { field: field.to_owned(), value: value.to_string(), problem: problem.into() }
     }
 }
 
@@ -130,10 +146,14 @@ pub trait Job: Send + Sync {
     fn items_per_epoch(&self) -> u64;
 
     /// Index of the program in [`Programs::train`] that the micro-step at `at` runs: cheap, and equal on every rank.
-    fn variant(&self, at: At) -> usize;
+    fn variant(&self, _at: At) -> usize {
+        0
+    }
 
     /// Frozen arrays by name, such as an encoder, that are stored in checkpoints. A run resumes only from a checkpoint with equal ones.
-    fn extras(&self) -> Vec<(String, Array)>;
+    fn extras(&self) -> Vec<(String, Array)> {
+        Vec::new()
+    }
 
     /// Opens the data under `root`, and generates what is missing; `progress` reports (phase, done, total) as a heartbeat.
     ///
@@ -177,35 +197,12 @@ pub struct Optimization {
     pub groups: Vec<String>,
     /// Learning rate.
     pub learning_rate: f64,
-    /// Learning-rate schedule after warm-up, over the items of the launch.
-    pub decay: RateDecay,
+    /// Learning-rate schedule over the launch; `settings.warmupSteps` overrides its warm-up.
+    pub schedule: RateSchedule,
     /// Maximum norm of the gradient, unless `settings.gradientClip` overrides it.
     pub clip: Option<f64>,
     /// Decay of the exponential moving average of the parameters, which evaluation reads.
     pub average: Option<f64>,
-}
-
-/// Learning-rate schedule.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum RateDecay {
-    /// Constant.
-    #[default]
-    None,
-    /// Cosine decay to 0 at the end of the launch.
-    Cosine,
-}
-
-impl RateDecay {
-    /// The factor of the learning rate after `items` of `total`.
-    pub fn factor(self, items: u64, total: u64) -> f64 {
-        match self {
-            Self::None => 1.0,
-            Self::Cosine => {
-                let done = (items as f64 / total.max(1) as f64).min(1.0);
-                0.5 * (1.0 + libm::cos(std::f64::consts::PI * done))
-            }
-        }
-    }
 }
 
 /// Position of a micro-step.
@@ -283,6 +280,15 @@ pub trait Data: Send + Sync {
     /// When the data cannot be read.
     fn train(&self, at: At, batch: &mut Batch) -> Result<(), WorkloadError>;
 
+    /// The states of [`Role::Data`](pawl_graph::graph::Role::Data) by name, which the trainer writes once: data that are kept on the device. Batches
+    /// are then positions in them.
+    ///
+    /// # Errors
+    /// When the data cannot be read.
+    fn resident(&self) -> Result<Vec<(String, Array)>, WorkloadError> {
+        Ok(Vec::new())
+    }
+
     /// Number of evaluation batches of the validation split, distributed over the ranks.
     fn evaluations(&self) -> usize;
 
@@ -300,4 +306,10 @@ pub trait Data: Send + Sync {
 
     /// The metrics, which always include `loss`.
     fn metrics(&self, sums: &[f64]) -> BTreeMap<String, f64>;
+
+    /// The same data with the test split in place of the validation split; `None` where there is no test split. At the end of the training the
+    /// trainer evaluates it once, with the weights of the best checkpoint.
+    fn test_split(&self) -> Option<Arc<dyn Data>> {
+        None
+    }
 }

@@ -12,11 +12,13 @@ mod train;
 
 pub use judging::{Analysis, Gates, MetricGate, OnGoalMissed, OnInconclusive, Rollback, Scope};
 pub use phase::{Fallback, Numerics, Phase, Pin, Role, Trigger};
-pub use pods::{PodTemplate, Trainer};
-pub use search::{Goal, Objective, Parameter, Pruner, Sampler, Scale, Search};
-pub use train::{Checkpoint, Cost, EarlyStopping, Guard, Lifecycle, Train};
+pub(crate) use pods::COMMON_VOLUME_TYPES;
+pub use pods::{PodSecurity, PodTemplate, Trainer, VOLUME_TYPES};
+pub use search::{Goal, Objective, Parameter, Pruner, Pruning, Sampler, Scale, Search, SearchBudget, When};
+pub use train::{Checkpoint, Cost, EarlyStopping, Guard, Lifecycle, NO_STORAGE, Train};
 
 use pawl_contract::decimal::Decimal;
+use pawl_contract::script::Monitor;
 use pawl_contract::settings::Settings;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -54,7 +56,7 @@ pub struct TrainingJobSpec {
     /// Rollback policy.
     #[serde(default)]
     pub rollback: Rollback,
-    /// Searches over hyperparameters, in order. Not available yet: declare none.
+    /// Stages of the search over hyperparameters, in order, after the phases; training uses the winner.
     #[serde(default)]
     #[schemars(length(max = 8), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub search: Vec<Search>,
@@ -85,7 +87,7 @@ pub struct Workload {
     #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
     #[schemars(extend("maxProperties" = 64, "x-kubernetes-preserve-unknown-fields" = true))]
     pub config: serde_json::Map<String, serde_json::Value>,
-    /// Program of a custom trainer that implements the trainer contract.
+    /// Program of a custom trainer, with placeholders: $(settings.batchPerGpu) is the value in each launch.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(max = 4096)))]
     pub command: Vec<String>,
@@ -93,6 +95,9 @@ pub struct Workload {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256), inner(length(max = 4096)))]
     pub args: Vec<String>,
+    /// For a script that does not implement the trainer contract: how it is followed. Every setting needs a placeholder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub monitor: Option<Monitor>,
 }
 
 pub(crate) fn one() -> u32 {

@@ -99,12 +99,15 @@ pub struct PodTemplate {
     pub env: Vec<EnvVar>,
     /// Volumes of the pods.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    #[schemars(schema_with = "volumes")]
     pub volumes: Vec<Volume>,
     /// Where the trainer's container mounts them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["mountPath"]))]
     pub volume_mounts: Vec<VolumeMount>,
+    /// Ids of the container's user and groups. Default: those of the operator's configuration.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub security_context: Option<PodSecurity>,
     /// Service account of the pods; its token is never mounted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
@@ -128,6 +131,52 @@ pub struct PodTemplate {
     /// Size of `/dev/shm`. Default 1Gi.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared_memory: Option<Bytes>,
+}
+
+/// Ids of the container's user and groups. The policy of the operator says which ids a job may set.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PodSecurity {
+    /// User id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 2_147_483_647))]
+    pub run_as_user: Option<i64>,
+    /// Group id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 2_147_483_647))]
+    pub run_as_group: Option<i64>,
+    /// Group id that owns the volumes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 2_147_483_647))]
+    pub fs_group: Option<i64>,
+    /// Further group ids.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), inner(range(min = 0, max = 2_147_483_647)))]
+    pub supplemental_groups: Vec<i64>,
+}
+
+/// Types of volumes that the policy of the operator may allow.
+pub const VOLUME_TYPES: [&str; 4] = ["downwardAPI", "image", "nfs", "projected"];
+
+/// Types of volumes that are always allowed, and those whose names are checked.
+pub(crate) const COMMON_VOLUME_TYPES: [&str; 7] =
+    ["persistentVolumeClaim", "configMap", "emptyDir", "ephemeral", "csi", "secret", "hostPath"];
+
+/// The schema of volumes: the types that are always allowed, and those that a policy may allow. The API server drops or
+/// refuses the others.
+fn volumes(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    let mut volume = Volume::json_schema(generator);
+    if let Some(properties) = volume.get_mut("properties").and_then(serde_json::Value::as_object_mut) {
+        let known = |name: &str| COMMON_VOLUME_TYPES.contains(&name) || VOLUME_TYPES.contains(&name);
+        properties.retain(|name, _| name == "name" || known(name));
+    }
+    schemars::json_schema!({
+        "type": "array",
+        "items": volume,
+        "maxItems": 64,
+        "x-kubernetes-list-type": "map",
+        "x-kubernetes-list-map-keys": ["name"],
+    })
 }
 
 /// Deserializes resources whose quantities may be plain numbers (`cpu: 4`), as the API server does; `k8s-openapi` accepts

@@ -73,7 +73,8 @@ pub struct Checkpoint {
     #[schemars(range(min = 1, max = 1000))]
     pub keep: u32,
     /// `pvc://claim/dir`, `s3://bucket/dir`, `gs://bucket/dir` or `file:///dir`. Each job writes to NAMESPACE/NAME/UID there
-    /// (`status.training.storage`). Default: the state directory (local), or storage that is deleted with the pod.
+    /// (`status.training.storage`). Default: the state directory (local), or the operator's default storage. `None`: on a
+    /// cluster, the checkpoints are deleted with the pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub storage: Option<String>,
@@ -82,6 +83,9 @@ pub struct Checkpoint {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub best: Option<Criterion>,
 }
+
+/// Value of [`Checkpoint::storage`] for a job whose checkpoints may be deleted with its pods.
+pub const NO_STORAGE: &str = "None";
 
 impl Default for Checkpoint {
     fn default() -> Self {
@@ -136,11 +140,17 @@ pub struct Lifecycle {
     /// The job fails if it has been active for longer than this, at least 1s. Absent: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub active_deadline: Option<Span>,
-    /// All pods of a gang must run within this time, at least 1s; otherwise the gang is deleted and its GPUs are released.
+    /// All pods of a gang must run within this time, at least 1s; otherwise the gang is deleted, its GPUs are released, and it is
+    /// tried again. Time in which no pod finds free GPUs does not count.
     pub scheduling_timeout: Span,
     /// A rank that completes no step within this time, at least 1s, is considered hung.
     pub hang_timeout: Span,
-    /// Maximum number of infrastructure failures per trial, and in training.
+    /// Time for a checkpoint between SIGTERM and SIGKILL of training, at least 1s. Default: 60s, or what the slowest checkpoint
+    /// needs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkpoint_grace: Option<Span>,
+    /// Maximum number of infrastructure failures per trial, and in training since the newest checkpoint. Preemptions,
+    /// evictions, lost nodes and waiting for GPUs do not count.
     #[schemars(range(max = 1000))]
     pub max_restarts: u32,
     /// The job is deleted this long after it finished. Absent: never.
@@ -155,6 +165,7 @@ impl Default for Lifecycle {
             active_deadline: None,
             scheduling_timeout: span("10m"),
             hang_timeout: span("5m"),
+            checkpoint_grace: None,
             max_restarts: 10,
             ttl_after_finished: None,
         }

@@ -4,53 +4,18 @@ mod batch;
 mod nccl;
 mod phases;
 mod pods;
+mod script;
+mod search;
 
 use crate::bounds::{self, NumberFormat};
 use crate::duration::Span;
 use crate::object::TrainingJob;
 use crate::rules::MAX_JOB_NAME;
-use crate::spec::{Gates, TrainingJobSpec};
+use crate::spec::{Gates, NO_STORAGE, TrainingJobSpec};
 use pawl_contract::decimal::Decimal;
+pub use pawl_contract::problem::Problem;
+pub(crate) use pawl_contract::problem::quoted;
 use serde_json::Value;
-use std::fmt;
-
-/// A validation error of a job. Displayed as `field: value message: remedy`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
-    /// Path of the field, such as `spec.phases[1].settings.precision`.
-    pub field: String,
-    /// The value as it was written, strings in quotes; empty when it adds no information.
-    pub value: String,
-    /// The violated requirement, such as `is not above 0`.
-    pub message: String,
-    /// How to correct it; empty when the message includes that.
-    pub remedy: String,
-}
-
-impl Problem {
-    /// A problem at `field`; `value`, `message` and `remedy` as in the fields of the same names.
-    pub fn new(
-        field: impl Into<String>,
-        value: impl Into<String>,
-        message: impl Into<String>,
-        remedy: impl Into<String>,
-    ) -> Self {
-        Self { field: field.into(), value: value.into(), message: message.into(), remedy: remedy.into() }
-    }
-
-    /// Value, message and remedy, without the field.
-    pub fn text(&self) -> String {
-        let space = if self.value.is_empty() { "" } else { " " };
-        let colon = if self.remedy.is_empty() { "" } else { ": " };
-        format!("{}{space}{}{colon}{}", self.value, self.message, self.remedy)
-    }
-}
-
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.field, self.text())
-    }
-}
 
 /// All validation errors of a job; empty for a valid job.
 ///
@@ -74,6 +39,8 @@ pub fn validate(job: &TrainingJob) -> Vec<Problem> {
     problems.extend(batch::check(&job.spec));
     problems.extend(nccl::check(&job.spec));
     problems.extend(pods::check(&job.spec.trainer));
+    problems.extend(script::check(&job.spec));
+    problems.extend(search::check(&job.spec));
     problems.extend(rest(job));
     problems
 }
@@ -82,10 +49,6 @@ pub fn validate(job: &TrainingJob) -> Vec<Problem> {
 fn is_label(text: &str) -> bool {
     let inner = text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
     inner && !text.is_empty() && text.len() <= 63 && !text.starts_with('-') && !text.ends_with('-')
-}
-
-fn quoted(text: &str) -> String {
-    Value::from(text).to_string()
 }
 
 fn name(job: &TrainingJob) -> Option<Problem> {
@@ -206,6 +169,18 @@ fn metric_bounds(gates: &Gates) -> Vec<Problem> {
     problems
 }
 
+/// Whether `text` names a storage: `pvc://claim/dir`, `s3://bucket/dir`, `gs://bucket/dir` or `file:///dir`.
+///
+/// ```
+/// # use pawl_api::is_storage_url;
+/// assert!(is_storage_url("pvc://models/runs") && is_storage_url("file:///mnt/models"));
+/// assert!(!is_storage_url("/mnt/models") && !is_storage_url("s3:///runs"));
+/// ```
+pub fn is_storage_url(text: &str) -> bool {
+    let named = |scheme: &str| text.strip_prefix(scheme).is_some_and(|rest| !rest.is_empty() && !rest.starts_with('/'));
+    ["pvc://", "s3://", "gs://"].into_iter().any(named) || text.starts_with("file:///")
+}
+
 fn rest(job: &TrainingJob) -> Vec<Problem> {
     let spec = &job.spec;
     let mut problems = Vec::new();
@@ -219,24 +194,20 @@ fn rest(job: &TrainingJob) -> Vec<Problem> {
     }
     problems.extend(alternatives(spec));
     problems.extend(metric_bounds(&spec.gates));
-    if let Some(storage) = spec.train.checkpoint.storage.as_deref() {
-        let named = |scheme: &str| storage.strip_prefix(scheme).is_some_and(|r| !r.is_empty() && !r.starts_with('/'));
-        if !(["pvc://", "s3://", "gs://"].into_iter().any(named) || storage.starts_with("file:///")) {
-            problems.push(Problem::new(
-                "spec.train.checkpoint.storage",
-                quoted(storage),
-                "is not a storage URL",
-                "write pvc://claim/dir, s3://bucket/dir, gs://bucket/dir or file:///dir",
-            ));
-        }
+    if let Some(storage) = spec.train.checkpoint.storage.as_deref()
+        && storage != NO_STORAGE
+        && !is_storage_url(storage)
+    {
+        problems.push(Problem::new(
+            "spec.train.checkpoint.storage",
+            quoted(storage),
+            "is not a storage URL",
+            "write pvc://claim/dir, s3://bucket/dir, gs://bucket/dir, file:///dir or None",
+        ));
     }
     if let Some(bytes) = spec.gates.gpu_memory.as_ref().filter(|b| b.get() == 0) {
         let remedy = "write bytes such as \"50Gi\", or leave it out";
         problems.push(Problem::new("spec.gates.gpuMemory", quoted(bytes.as_str()), "is not above 0", remedy));
-    }
-    if !spec.search.is_empty() {
-        let remedy = "remove it, and set the hyperparameters in settings";
-        problems.push(Problem::new("spec.search", "", "is not available yet", remedy));
     }
     problems
 }

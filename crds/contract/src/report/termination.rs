@@ -77,6 +77,7 @@ fn bounded(launch: &LaunchResult) -> LaunchResult {
         measured: launch.measured.rounded(),
         checkpoint: checkpoint.filter(|checkpoint| checkpoint.name.len() <= MAX_NAME),
         best_checkpoint: launch.best_checkpoint.as_ref().and_then(short_best),
+        stop_seconds: launch.stop_seconds.and_then(rounded),
         ..launch.clone()
     }
 }

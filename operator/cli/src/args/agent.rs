@@ -25,6 +25,17 @@ pub enum AgentCommand {
         #[arg(value_name = "DIR")]
         directory: PathBuf,
     },
+    /// Write a checkpoint to standard output as a tar archive.
+    Archive {
+        /// Checkpoint storage, URL or path.
+        #[arg(long, env = env::CHECKPOINTS, value_name = "URL")]
+        checkpoints: String,
+        /// Name of the checkpoint in the storage.
+        #[arg(value_name = "NAME")]
+        name: String,
+    },
+    /// Do nothing until SIGTERM: keeps a container running for `kubectl pawl fetch`.
+    Wait,
 }
 
 /// Configuration of a pod, set by the operator.
@@ -54,6 +65,9 @@ pub struct PodArgs {
     /// HTTP port of /metrics and /healthz, and on pod 0 also of /progress and /attempt. Default: no HTTP server.
     #[arg(long, env = pod::HTTP_PORT, value_name = "PORT")]
     pub http_port: Option<u16>,
+    /// Seconds between SIGTERM and SIGKILL of the ranks. Default: 60 when the attempt trains, otherwise 15.
+    #[arg(long, env = pod::STOP_GRACE, value_name = "SECONDS")]
+    pub stop_grace: Option<u64>,
     /// File for the termination message: the results in at most 4096 bytes.
     #[arg(long, env = "PAWL_TERMINATION_LOG", default_value = "/dev/termination-log", value_name = "PATH")]
     pub termination_log: PathBuf,

@@ -1,6 +1,7 @@
 //! The command line of `kubectl pawl`.
 
 use super::Output;
+use super::search::{ExportArgs, FORMATS};
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use pawl_api::spec::Pin;
@@ -73,6 +74,9 @@ pub enum KubectlCommand {
         #[arg(short = 'o', long = "out", value_name = "PATH")]
         out: Option<PathBuf>,
     },
+    /// Export the hyperparameter search of a job.
+    #[command(subcommand)]
+    Search(SearchCommand),
     /// Roll back phases permanently: pins them to RolledBack.
     #[command(group = ArgGroup::new("which").required(true))]
     Rollback {
@@ -125,6 +129,26 @@ pub enum KubectlCommand {
         #[arg(long, value_name = "N")]
         rank: Option<u32>,
     },
+    /// Copy the trained model: the best checkpoint of a job, or the newest one.
+    ///
+    /// Starts a pod that mounts the storage of the job, and copies the checkpoint through the API server. Requires the
+    /// permissions of the built-in role edit: to create, watch and delete pods, and to get and create pods/exec; pawl-edit is
+    /// not sufficient. The copy is verified by its hashes. To continue from it elsewhere, set train.resumeFrom.storage to
+    /// file:///DIR.
+    Fetch {
+        /// Name of the job.
+        #[command(flatten)]
+        job: JobArgs,
+        /// Output directory; the checkpoint is a directory in it. Default: JOB.
+        #[arg(short = 'o', long = "out", value_name = "DIR")]
+        out: Option<PathBuf>,
+        /// Copy the newest checkpoint instead of the best one.
+        #[arg(long)]
+        newest: bool,
+        /// Image of the pod; it contains /bin/pawl.
+        #[arg(long, env = "PAWL_AGENT_IMAGE", value_name = "IMAGE", default_value = super::operator::IMAGE)]
+        image: String,
+    },
     /// Check whether a manifest can run on this cluster, without running it.
     Preflight {
         /// The manifest; - is standard input.
@@ -140,6 +164,21 @@ pub enum KubectlCommand {
     Completion {
         /// Shell to complete for.
         shell: Shell,
+    },
+}
+
+/// What to do with the search of a job.
+#[derive(Debug, Subcommand)]
+pub enum SearchCommand {
+    /// Write the trials of a job as CSV, as JSON, or as a study that Optuna reads.
+    #[command(after_help = FORMATS)]
+    Export {
+        /// Name of the job.
+        #[command(flatten)]
+        job: JobArgs,
+        /// What to write.
+        #[command(flatten)]
+        export: ExportArgs,
     },
 }
 

@@ -1,7 +1,10 @@
 //! The command line of `pawl operator`.
 
 use clap::{ArgAction, Args, ValueEnum};
+use pawl_api::Policy;
 use pawl_api::duration::Span;
+use pawl_api::quantity::Bytes;
+use pawl_controller::build::{DEFAULT_CLAIM_SIZE, DefaultStorage, PodDefaults, Retention};
 use std::net::SocketAddr;
 
 /// `pawl operator`.
@@ -16,6 +19,30 @@ pub struct OperatorArgs {
     /// Image from which the agent is copied into pods with a custom trainer image. Default: the operator's image.
     #[arg(long, env = "PAWL_AGENT_IMAGE", value_name = "IMAGE", default_value = IMAGE)]
     pub agent_image: String,
+    /// Storage of checkpoints of jobs that name none: Claim (a PersistentVolumeClaim for each job, JOB-storage), a storage URL
+    /// that the jobs share, or None (checkpoints are deleted with the pods).
+    #[arg(long, env = "PAWL_DEFAULT_STORAGE", value_name = "STORAGE", default_value_t)]
+    pub default_storage: DefaultStorage,
+    /// With --default-storage Claim: size of each claim.
+    #[arg(long, env = "PAWL_CLAIM_SIZE", value_name = "SIZE", default_value = DEFAULT_CLAIM_SIZE)]
+    pub claim_size: Bytes,
+    /// StorageClass of the claims. Default: the default StorageClass of the cluster.
+    #[arg(long, env = "PAWL_CLAIM_CLASS", value_name = "NAME")]
+    pub claim_class: Option<String>,
+    /// Access mode of the claims. Default: ReadWriteOnce, or ReadWriteMany for jobs with several replicas.
+    #[arg(long, env = "PAWL_CLAIM_ACCESS_MODE", value_name = "MODE")]
+    pub claim_access_mode: Option<String>,
+    /// Whether a claim is kept (Retain) or deleted (Delete) when its job is deleted.
+    #[arg(long, env = "PAWL_CLAIM_RETENTION", value_name = "POLICY", default_value_t)]
+    pub claim_retention: Retention,
+    /// What pod templates of jobs may refer to, in JSON, as the value `policy` of the chart. Default: no Secret, service
+    /// account, priority class, runtime class, host path or id.
+    #[arg(long, env = "PAWL_POLICY", value_name = "JSON")]
+    pub policy: Option<Policy>,
+    /// Ids of the user and groups of trainer pods, and size limits of their directories, in JSON, as the value `pods` of the
+    /// chart. Default: 65532, and the chart's default sizes.
+    #[arg(long, env = "PAWL_PODS", value_name = "JSON")]
+    pub pods: Option<PodDefaults>,
     /// Maximum number of concurrent reconciles. A reconcile mostly waits for the API server.
     #[arg(long, env = "PAWL_CONCURRENCY", value_name = "N", default_value = "32", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub concurrency: u16,

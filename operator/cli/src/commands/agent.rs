@@ -7,6 +7,7 @@ use pawl_contract::exit::Outcome;
 use pawl_contract::plan::{AttemptPlan, LaunchKind};
 use pawl_contract::{pod, report};
 use pawl_local::interrupt::Interrupts;
+use pawl_trainer::checkpoint::archive;
 use std::ffi::OsString;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
@@ -51,8 +52,30 @@ pub fn agent(AgentArgs { command, pod }: AgentArgs) -> ExitCode {
             Ok(_) => ExitCode::SUCCESS,
             Err(error) => exit::with_error(exit::FAILED, &error),
         },
+        Some(AgentCommand::Archive { checkpoints, name }) => match archive(&checkpoints, &name, io::stdout().lock()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => exit::with_error(exit::FAILED, &error),
+        },
+        Some(AgentCommand::Wait) => match wait() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => exit::with_error(exit::FAILED, &error),
+        },
         None => run(pod),
     }
+}
+
+/// Returns after SIGTERM or SIGINT.
+fn wait() -> io::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        Ok(())
+    })
 }
 
 fn run(pod: PodArgs) -> ExitCode {
@@ -170,7 +193,7 @@ fn node(plan: &AttemptPlan, arguments: PodArgs) -> Result<Node, PodError> {
     node.env = threads(plan.ranks_per_replica);
     let saves = plan.launches.iter().any(|launch| launch.kind == LaunchKind::Train);
     let grace = if saves { pod::CHECKPOINT_GRACE_SECONDS } else { pod::STOP_GRACE_SECONDS };
-    node.limits.stop_grace = Duration::from_secs(grace);
+    node.limits.stop_grace = Duration::from_secs(arguments.stop_grace.unwrap_or(grace));
     if let Some(checkpoints) = arguments.checkpoints {
         node.checkpoints = checkpoints;
     }

@@ -1,6 +1,8 @@
 //! One file per subcommand.
 
 mod agent;
+mod dry_run;
+mod init;
 #[cfg(feature = "cluster")]
 pub mod kubectl;
 #[cfg(feature = "cluster")]
@@ -8,10 +10,12 @@ mod operator;
 mod plan;
 mod report;
 mod run;
+mod search;
 mod source;
 mod status;
 mod validate;
 
+use crate::args::search::SearchCommand;
 use crate::args::{Arguments, Command};
 use crate::exit;
 use clap::CommandFactory;
@@ -25,14 +29,16 @@ use std::process::ExitCode;
 pub fn dispatch(command: Command) -> ExitCode {
     match command {
         Command::Run(run) => run::run(&run),
+        Command::Init(arguments) => init::init(&arguments),
         Command::Validate { files } => validate::validate(&files),
         Command::Status { state, output } => status::status(&state, output),
         Command::Report { state, out } => report::report(&state, out.as_deref()),
+        Command::Search(SearchCommand::Export { state, export }) => search::export(&state, &export),
         Command::Plan(plan) => plan::plan(&plan),
         #[cfg(feature = "cluster")]
         Command::Kubectl(arguments) => kubectl::kubectl(arguments),
         #[cfg(feature = "cluster")]
-        Command::Operator(arguments) => operator::operator(arguments),
+        Command::Operator(arguments) => operator::operator(*arguments),
         #[cfg(not(feature = "cluster"))]
         Command::Kubectl(_) | Command::Operator(_) => without_cluster(),
         Command::Crd => print(&pawl_manifest::crd()),

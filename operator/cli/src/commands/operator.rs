@@ -2,7 +2,7 @@
 
 use crate::args::operator::{LogFormat, OperatorArgs};
 use crate::exit;
-use pawl_controller::build::Images;
+use pawl_controller::build::{Claim, Images, StorageConfig};
 use pawl_controller::leader::Timing;
 use pawl_controller::live::Pace;
 use pawl_controller::telemetry::{self, Format};
@@ -54,6 +54,17 @@ fn configuration(arguments: OperatorArgs, own_namespace: &str) -> Config {
         // An empty variable is a list with one empty name.
         namespaces: arguments.namespaces.into_iter().filter(|name| !name.is_empty()).collect(),
         images: Images { trainer: arguments.trainer_image, agent: arguments.agent_image },
+        storage: StorageConfig {
+            default: arguments.default_storage,
+            claim: Claim {
+                size: arguments.claim_size,
+                class: arguments.claim_class.filter(|name| !name.is_empty()),
+                access_mode: arguments.claim_access_mode.filter(|mode| !mode.is_empty()),
+                retention: arguments.claim_retention,
+            },
+        },
+        pods: arguments.pods.unwrap_or_default(),
+        policy: arguments.policy.unwrap_or_default(),
         concurrency: arguments.concurrency,
         pace: Pace {
             ask_every: arguments.ask_every.get(),
@@ -83,7 +94,7 @@ mod tests {
     fn parsed(line: &[&str]) -> Config {
         let arguments = Arguments::try_parse_from([&["pawl", "operator"], line].concat()).expect("a command line");
         let Command::Operator(operator) = arguments.command else { panic!("not the operator") };
-        configuration(operator, "from-kubeconfig")
+        configuration(*operator, "from-kubeconfig")
     }
 
     #[test]

@@ -25,6 +25,9 @@ pub fn run(arguments: &RunArgs) -> ExitCode {
         trainer: vec![program.into_os_string(), "trainer".into()],
         style,
     };
+    if arguments.dry_run {
+        return super::dry_run::print(&job, &options);
+    }
     let (outcome, finished) = match pawl_local::run(job, options) {
         Ok(finished) => finished,
         Err(error) => return exit::with_error(exit::of_error(&error), &error),

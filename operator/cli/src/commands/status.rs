@@ -4,6 +4,7 @@ use super::{document, print, source, terminal};
 use crate::args::{Output, StateArgs};
 use crate::exit;
 use pawl_api::TrainingJobStatus;
+use pawl_api::spec::NO_STORAGE;
 use pawl_display::summary;
 use pawl_local::evidence;
 use pawl_local::state::StateDir;
@@ -40,7 +41,8 @@ impl<'a> JobResult<'a> {
         let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let training = finished.status.training.as_ref();
         let checkpoint = training.and_then(|training| training.last_checkpoint.as_ref());
-        let here = finished.job.spec.train.checkpoint.storage.is_none();
+        let storage = finished.job.spec.train.checkpoint.storage.as_deref();
+        let here = storage.is_none_or(|storage| storage == NO_STORAGE);
         Self {
             job: finished.name(),
             status: &finished.status,

@@ -6,6 +6,7 @@ mod interrupted;
 mod killed;
 mod refused;
 mod scene;
+mod search;
 mod state;
 mod storage;
 mod whole;

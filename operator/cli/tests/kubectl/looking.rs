@@ -112,6 +112,30 @@ fn a_report_is_a_page_with_the_clusters_events_of_this_job_alone() {
     assert!(events.query.contains("involvedObject.name%3Dtoy"), "{}", events.query);
 }
 
+#[test]
+fn the_trials_of_a_search_are_exported_from_the_status() {
+    let searched = || {
+        let mut job = job();
+        job["spec"]["search"] = json!([{"name": "quick", "trials": 4, "epochs": 3, "parameters": [{"name": "batchPerGpu", "min": "1", "max": "64"}],
+                                        "objectives": [{"metric": "loss", "goal": "Minimize"}]}]);
+        job["status"]["search"] = json!([{"name": "quick", "inputHash": "x", "trials": ["C;;0.5;;;8", "T;;;;;16"]}]);
+        job
+    };
+    let api = Api::start(move |_| Answer::Json(searched()));
+    let program = Program::new(&api);
+    let printed = program.pawl(&["search", "export", "toy"]);
+    assert_eq!((printed.code, printed.out.lines().count()), (Some(0), 3), "{}\n{}", printed.out, printed.err);
+    let printed = program.pawl(&["search", "export", "tj/toy", "--format", "optuna", "--out", "toy.log"]);
+    assert_eq!((printed.code, printed.out.as_str()), (Some(0), "toy.log\n"), "{}", printed.err);
+    assert!(std::fs::read_to_string(program.path().join("toy.log")).unwrap().contains("toy/quick"));
+    assert_eq!(api.writes().len(), 0);
+
+    let api = one_job();
+    let printed = Program::new(&api).pawl(&["search", "export", "toy"]);
+    assert_eq!(printed.code, Some(2));
+    assert!(printed.err.contains("\"toy\" has no search"), "{}", printed.err);
+}
+
 fn pod(index: u32, exit_code: Option<i32>) -> Value {
     let state = match exit_code {
         Some(code) => json!({"terminated": {"exitCode": code, "finishedAt": "2026-01-05T10:04:00Z"}}),
@@ -185,7 +209,8 @@ fn completion_knows_commands_flags_jobs_and_phases() {
         (names, rest.trim().to_owned())
     };
     let (commands, directive) = candidates(&["s"]);
-    assert_eq!((commands, directive.as_str()), (vec!["status".to_owned(), "suspend".to_owned()], "4"));
+    assert_eq!((commands, directive.as_str()), (["status", "search", "suspend"].map(str::to_owned).to_vec(), "4"));
+    assert_eq!(candidates(&["search", "export", "t"]).0, ["toy"]);
     assert_eq!(candidates(&["status", ""]).0.first().unwrap(), "toy");
     assert_eq!(candidates(&["-n", "team", "logs", "t"]).0, ["toy"]);
     assert_eq!(candidates(&["pin", "toy", "--phase", "c"]).0, ["compile"]);

@@ -11,6 +11,11 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use pawl_contract::{env, pod};
 use std::collections::BTreeMap;
 
+/// Variable with the index of the pod in its gang, from its label: defined before the variables that refer to it.
+const POD_INDEX: &str = "PAWL_POD_INDEX";
+/// Resources that every container has; the others are devices.
+const COMMON_RESOURCES: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
+
 /// The trainer's container.
 pub(super) fn trainer(blueprint: &Blueprint<'_>) -> Container {
     let trainer = &blueprint.job.spec.trainer;
@@ -40,12 +45,30 @@ pub(super) fn installer(blueprint: &Blueprint<'_>) -> Option<Container> {
             mount_path: paths::BIN.to_owned(),
             ..VolumeMount::default()
         }]),
+        resources: installer_resources(blueprint),
         security_context: Some(restricted()),
         ..Container::default()
     })
 }
 
-fn restricted() -> SecurityContext {
+/// The trainer's CPU, memory and disk: a ResourceQuota and the Guaranteed class require them of every container. The
+/// containers run one after the other, so that the pod requests no more than without it.
+fn installer_resources(blueprint: &Blueprint<'_>) -> Option<ResourceRequirements> {
+    let wanted = blueprint.job.spec.trainer.pod_template.resources.as_ref()?;
+    let common = |quantities: &Option<BTreeMap<String, Quantity>>| {
+        let all = quantities.iter().flatten().filter(|(name, _)| COMMON_RESOURCES.contains(&name.as_str()));
+        let all: BTreeMap<_, _> = all.map(|(name, quantity)| (name.clone(), quantity.clone())).collect();
+        (!all.is_empty()).then_some(all)
+    };
+    let resources = ResourceRequirements {
+        limits: common(&wanted.limits),
+        requests: common(&wanted.requests),
+        ..ResourceRequirements::default()
+    };
+    (resources != ResourceRequirements::default()).then_some(resources)
+}
+
+pub(super) fn restricted() -> SecurityContext {
     SecurityContext {
         allow_privilege_escalation: Some(false),
         capabilities: Some(Capabilities { add: None, drop: Some(vec!["ALL".to_owned()]) }),
@@ -76,6 +99,19 @@ fn ports(blueprint: &Blueprint<'_>) -> Vec<ContainerPort> {
     std::iter::once(port("metrics", pod::AGENT_HTTP_PORT)).chain(rendezvous).collect()
 }
 
+/// The directory for generated data: in the claim that the operator creates, where each pod has its own, unless the job's pod
+/// template mounts a volume for it.
+fn data(blueprint: &Blueprint<'_>) -> String {
+    let mounts = &blueprint.job.spec.trainer.pod_template.volume_mounts;
+    let mounted = |path: &str| mounts.iter().any(|mount| mount.mount_path.trim_end_matches('/') == path);
+    let claimed = blueprint.has_own_claim() && !blueprint.is_preflight() && !mounted(paths::CHECKPOINTS);
+    if claimed && !mounted(paths::DATA) {
+        format!("{}/$({POD_INDEX})", paths::CLAIMED_DATA)
+    } else {
+        paths::DATA.to_owned()
+    }
+}
+
 fn environment(blueprint: &Blueprint<'_>) -> Vec<EnvVar> {
     let wanted = &blueprint.job.spec.trainer.pod_template.env;
     let set = |name: &str, value: String| EnvVar { name: name.to_owned(), value: Some(value), value_from: None };
@@ -90,9 +126,11 @@ fn environment(blueprint: &Blueprint<'_>) -> Vec<EnvVar> {
     let mut all = vec![
         set(pod::PLAN, format!("{}/{}", paths::PLAN, names::PLAN_KEY)),
         set(pod::WORK_DIR, paths::WORK.to_owned()),
-        set(env::DATA, paths::DATA.to_owned()),
+        field(POD_INDEX, &format!("metadata.labels['{}']", names::BATCH_INDEX)),
+        set(env::DATA, data(blueprint)),
         set(env::CHECKPOINTS, storage(blueprint.job).location),
         set(pod::HTTP_PORT, pod::AGENT_HTTP_PORT.to_string()),
+        set(pod::STOP_GRACE, blueprint.stop_grace_seconds().to_string()),
         field("PAWL_POD_NAME", "metadata.name"),
         field("PAWL_NODE_NAME", "spec.nodeName"),
     ];

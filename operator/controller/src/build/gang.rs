@@ -57,7 +57,7 @@ fn metadata(job: &TrainingJob, attempt: &str, plan_hash: &str) -> ObjectMeta {
     }
 }
 
-fn job_owner(job: &TrainingJob) -> OwnerReference {
+pub(super) fn job_owner(job: &TrainingJob) -> OwnerReference {
     OwnerReference {
         api_version: TrainingJob::api_version(&()).into_owned(),
         kind: TrainingJob::kind(&()).into_owned(),

@@ -2,32 +2,40 @@
 //!
 //! | object | when | owner |
 //! |---|---|---|
-//! | batch Job `<attempt>` | always, first | the `TrainingJob` |
-//! | Secret `<attempt>` with the gang's token | more than one pod | the batch Job |
+//! | PersistentVolumeClaim `<job>-storage` | the job's storage is the default `Claim` | none, or the `TrainingJob` |
+//! | batch Job `<attempt>` | always | the `TrainingJob` |
+//! | Secret `pawl-token-<attempt>` with the gang's token | more than one pod | the batch Job |
 //! | ConfigMap `<attempt>` with the plan | always, last | the batch Job |
 //! | headless Service `pawl-trainers` | more than one pod, once a namespace | none |
 //!
-//! The batch Job comes first, so that whatever follows is owned and goes with it; a pod waits for its mounts meanwhile.
+//! The batch Job comes before what it owns, which is deleted with it; a pod waits for its mounts meanwhile.
 //! The plan comes last: where it is, nothing is missing.
 
+mod claim;
 mod container;
+mod defaults;
 mod gang;
 mod objects;
 mod paths;
 mod pod;
+mod reader;
 mod storage;
 #[cfg(test)]
 mod tests;
 mod volumes;
 
+pub use claim::{Claim, DEFAULT_CLAIM_SIZE, Retention, StorageConfig, claim};
+pub use defaults::{DirectorySizes, PodDefaults};
 pub use gang::{gang, gang_repair};
 pub use objects::{plan, plan_repair, service, token};
+pub use pawl_decision::storage::DefaultStorage;
+pub use reader::reader;
 pub use storage::{Storage, storage};
 
 use crate::names;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use pawl_api::TrainingJob;
-use pawl_contract::plan::AttemptPlan;
+use pawl_contract::plan::{AttemptPlan, LaunchKind};
 use std::collections::BTreeMap;
 
 /// The operator's own images.
@@ -50,11 +58,34 @@ pub struct Blueprint<'a> {
     pub plan_hash: &'a str,
     /// The operator's images.
     pub images: &'a Images,
+    /// How the operator stores checkpoints of jobs that name no storage.
+    pub storage: &'a StorageConfig,
+    /// What the administrator sets for all pods.
+    pub pods: &'a PodDefaults,
 }
 
 impl Blueprint<'_> {
     fn name(&self) -> &str {
         &self.plan.attempt
+    }
+
+    /// Whether the job's storage is a claim that the operator creates.
+    fn has_own_claim(&self) -> bool {
+        let name = self.job.metadata.name.as_deref().unwrap_or_default();
+        let claim = storage(self.job).claim;
+        self.storage.default == DefaultStorage::Claim && claim == Some(pawl_decision::storage::claim_name(name))
+    }
+
+    /// Whether the attempt only checks that the settings are supported, without GPUs.
+    fn is_preflight(&self) -> bool {
+        self.plan.launches.iter().any(|launch| launch.kind == LaunchKind::Preflight)
+    }
+
+    /// Seconds between SIGTERM and SIGKILL of the ranks.
+    fn stop_grace_seconds(&self) -> u64 {
+        let grace = pawl_decision::stop_grace(&self.job.spec, self.job.status.as_ref(), self.plan);
+        // A fraction of a second is not worth less.
+        grace.as_secs() + u64::from(grace.subsec_nanos() > 0)
     }
 
     fn namespace(&self) -> &str {

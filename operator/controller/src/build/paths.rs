@@ -14,6 +14,8 @@ pub(super) const WORK: &str = "/pawl/work";
 pub(super) const DATA: &str = "/pawl/data";
 /// Where a claim for checkpoints is mounted.
 pub(super) const CHECKPOINTS: &str = "/pawl/checkpoints";
+/// Data of each pod in the claim that the operator creates: generated data outlives the attempt there.
+pub(super) const CLAIMED_DATA: &str = "/pawl/checkpoints/data";
 /// Where a claim with the checkpoints of another job is mounted.
 pub(super) const RESUME_FROM: &str = "/pawl/resume-from";
 /// Temporary files.

@@ -1,20 +1,13 @@
 //! The pods of an attempt: the `restricted` Pod Security Standard, and the job's pod template.
 
-use super::{Blueprint, annotations, container, labels, volumes};
+use super::{Blueprint, PodDefaults, annotations, container, labels, volumes};
 use crate::names;
 use k8s_openapi::api::core::v1::{PodSecurityContext, PodSpec, PodTemplateSpec, SeccompProfile};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
-use pawl_contract::plan::LaunchKind;
+use pawl_api::TrainingJob;
+use pawl_api::spec::PodSecurity;
 use pawl_contract::pod;
-
-/// User and group of the trainer: the customary `nonroot`.
-pub(super) const USER: i64 = 65532;
-/// From SIGTERM to SIGKILL when a checkpoint is to be written, seconds: what the agent gives its ranks, and what it takes
-/// to report how they ended.
-const CHECKPOINT_GRACE: u64 = pod::CHECKPOINT_GRACE_SECONDS + pod::REPORT_SECONDS;
-/// From SIGTERM to SIGKILL otherwise, seconds.
-const GRACE: u64 = pod::STOP_GRACE_SECONDS + pod::REPORT_SECONDS;
 
 /// The template of an attempt's pods.
 pub(super) fn template(blueprint: &Blueprint<'_>) -> PodTemplateSpec {
@@ -30,25 +23,18 @@ pub(super) fn template(blueprint: &Blueprint<'_>) -> PodTemplateSpec {
 
 fn spec(blueprint: &Blueprint<'_>) -> PodSpec {
     let wanted = &blueprint.job.spec.trainer.pod_template;
-    let trains = blueprint.plan.launches.iter().any(|launch| launch.kind == LaunchKind::Train);
+    // What the agent gives its ranks, and what it takes to report how they ended.
+    let grace = blueprint.stop_grace_seconds() + pod::REPORT_SECONDS;
     PodSpec {
         init_containers: container::installer(blueprint).map(|container| vec![container]),
         containers: vec![container::trainer(blueprint)],
         volumes: Some(volumes::volumes(blueprint)),
         restart_policy: Some("Never".to_owned()),
-        termination_grace_period_seconds: i64::try_from(if trains { CHECKPOINT_GRACE } else { GRACE }).ok(),
+        termination_grace_period_seconds: i64::try_from(grace).ok(),
         subdomain: blueprint.is_gang().then(|| names::SERVICE.to_owned()),
         automount_service_account_token: Some(false),
         enable_service_links: Some(false),
-        security_context: Some(PodSecurityContext {
-            run_as_non_root: Some(true),
-            run_as_user: Some(USER),
-            run_as_group: Some(USER),
-            fs_group: Some(USER),
-            fs_group_change_policy: Some("OnRootMismatch".to_owned()),
-            seccomp_profile: Some(SeccompProfile { type_: "RuntimeDefault".to_owned(), localhost_profile: None }),
-            ..PodSecurityContext::default()
-        }),
+        security_context: Some(security(blueprint.job, blueprint.pods)),
         node_selector: some(&wanted.node_selector),
         tolerations: some(&wanted.tolerations),
         affinity: wanted.affinity.clone(),
@@ -59,6 +45,24 @@ fn spec(blueprint: &Blueprint<'_>) -> PodSpec {
         runtime_class_name: wanted.runtime_class_name.clone(),
         image_pull_secrets: some(&wanted.image_pull_secrets),
         ..PodSpec::default()
+    }
+}
+
+/// The `restricted` standard, with the ids of the job, or else those that the administrator sets.
+pub(super) fn security(job: &TrainingJob, defaults: &PodDefaults) -> PodSecurityContext {
+    let (given, defaults) = (&job.spec.trainer.pod_template.security_context, &defaults.security_context);
+    let id = |of: fn(&PodSecurity) -> Option<i64>| given.as_ref().and_then(of).or_else(|| of(defaults));
+    let groups = given.as_ref().map(|given| &given.supplemental_groups).filter(|groups| !groups.is_empty());
+    let fs_group = id(|ids| ids.fs_group);
+    PodSecurityContext {
+        run_as_non_root: Some(true),
+        run_as_user: id(|ids| ids.run_as_user),
+        run_as_group: id(|ids| ids.run_as_group),
+        fs_group,
+        fs_group_change_policy: fs_group.map(|_| "OnRootMismatch".to_owned()),
+        supplemental_groups: some(groups.unwrap_or(&defaults.supplemental_groups)),
+        seccomp_profile: Some(SeccompProfile { type_: "RuntimeDefault".to_owned(), localhost_profile: None }),
+        ..PodSecurityContext::default()
     }
 }
 

@@ -28,7 +28,7 @@ pub fn resumed(job: &TrainingJob) -> Option<Storage> {
 }
 
 /// The storage at `url`, where a claim is mounted at `path`.
-fn mounted(url: &str, path: &str) -> Storage {
+pub(super) fn mounted(url: &str, path: &str) -> Storage {
     let Some(rest) = url.strip_prefix("pvc://") else { return Storage { location: url.to_owned(), claim: None } };
     let (claim, directory) = rest.split_once('/').unwrap_or((rest, ""));
     let slash = if directory.is_empty() { "" } else { "/" };

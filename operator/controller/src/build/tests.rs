@@ -3,6 +3,7 @@ use crate::facts::{GangFacts, PlanFacts};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Container, PodSpec, VolumeMount};
 use kube::ResourceExt;
+use pawl_api::spec::PodSecurity;
 use pawl_api::status::{AttemptStatus, Purpose};
 use pawl_rendezvous::Token;
 use rstest::rstest;
@@ -16,6 +17,8 @@ struct Made {
     job: TrainingJob,
     plan: AttemptPlan,
     images: Images,
+    storage: StorageConfig,
+    pods: PodDefaults,
 }
 
 impl Made {
@@ -34,11 +37,13 @@ impl Made {
             "launches": [], "stopOnFailure": false,
         });
         let images = Images { trainer: "trainer:1".to_owned(), agent: "pawl:1".to_owned() };
-        Self { plan: serde_json::from_value(plan).unwrap(), job, images }
+        let (pods, storage) = (PodDefaults::default(), StorageConfig::default());
+        Self { plan: serde_json::from_value(plan).unwrap(), job, images, pods, storage }
     }
 
     fn blueprint(&self) -> Blueprint<'_> {
-        Blueprint { job: &self.job, plan: &self.plan, plan_hash: "hash", images: &self.images }
+        let Self { job, plan, images, pods, storage } = self;
+        Blueprint { job, plan, plan_hash: "hash", images, pods, storage }
     }
 
     fn gang(&self) -> Job {
@@ -62,6 +67,21 @@ fn variable(container: &Container, name: &str) -> Option<String> {
 
 fn mount<'a>(container: &'a Container, path: &str) -> Vec<&'a VolumeMount> {
     container.volume_mounts.iter().flatten().filter(|mount| mount.mount_path == path).collect()
+}
+
+#[test]
+fn ranks_get_time_for_their_slowest_checkpoint_and_the_pod_gets_more() {
+    let grace = |lifecycle: Value, status: Value| {
+        let mut made = Made::new(|job| (job["spec"]["lifecycle"], job["status"]) = (lifecycle, status));
+        made.plan.launches = vec![launch("Train")];
+        let ranks = variable(&made.trainer(), "PAWL_STOP_GRACE_SECONDS").unwrap();
+        (ranks, made.pod().termination_grace_period_seconds.unwrap())
+    };
+    assert_eq!(grace(json!({}), json!(null)), ("60".to_owned(), 75));
+    let slow = json!({"training": {"stopSeconds": 300}});
+    assert_eq!(grace(json!({}), slow.clone()), ("300".to_owned(), 315));
+    assert_eq!(grace(json!({"checkpointGrace": "2m"}), slow), ("120".to_owned(), 135));
+    assert_eq!(variable(&Made::new(|_| {}).trainer(), "PAWL_STOP_GRACE_SECONDS").unwrap(), "15");
 }
 
 #[test]
@@ -255,9 +275,95 @@ fn the_checkpoints_of_another_job_are_read_only(
     assert_eq!(variable(&Made::new(|_| {}).trainer(), "PAWL_RESUME_FROM"), None);
 }
 
+/// A job that names no storage, as the operator fills it in; its gang trains.
+fn without_storage(change: impl FnOnce(&mut Value)) -> Made {
+    let mut made = Made::new(change);
+    pawl_decision::storage::fill(&mut made.job, &made.storage.default);
+    made.plan.launches = vec![launch("Train")];
+    made
+}
+
+fn launch(kind: &str) -> pawl_contract::plan::LaunchPlan {
+    let plan = json!({
+        "contract": 1, "job": "toy", "attempt": "toy-3", "launch": "train", "kind": kind, "seed": 42,
+        "workload": {"name": "ups"}, "settings": {}, "budget": {}, "hangTimeoutSeconds": 300,
+    });
+    serde_json::from_value(plan).unwrap()
+}
+
+fn claims_of(made: &Made) -> Vec<String> {
+    let volumes = made.pod().volumes.unwrap().into_iter();
+    volumes.filter_map(|volume| Some(volume.persistent_volume_claim?.claim_name)).collect()
+}
+
 #[test]
-fn checkpoints_of_a_job_that_does_not_say_end_with_the_pod() {
-    let trainer = Made::new(|_| {}).trainer();
+fn a_job_without_storage_gets_a_claim_that_outlives_it() {
+    let made = without_storage(|_| {});
+    let claim = claim(&made.blueprint()).unwrap();
+    assert_eq!(claim.name_any(), "toy-storage");
+    assert_eq!(claim.owner_references(), [], "it is not deleted with the job");
+    assert_eq!(claim.labels().get(names::ATTEMPT), None, "nor with an attempt");
+    let spec = claim.spec.unwrap();
+    assert_eq!(spec.access_modes.unwrap(), ["ReadWriteMany"], "the pods of a gang may run on several nodes");
+    assert_eq!(
+        (spec.resources.unwrap().requests.unwrap()["storage"].0.as_str(), spec.storage_class_name),
+        ("50Gi", None)
+    );
+    assert_eq!(claims_of(&made), ["toy-storage"]);
+    let trainer = made.trainer();
+    let location = "/pawl/checkpoints/checkpoints/team/toy/job-uid";
+    assert_eq!(variable(&trainer, "PAWL_CHECKPOINTS").as_deref(), Some(location));
+    assert_eq!(variable(&trainer, "PAWL_DATA").as_deref(), Some("/pawl/checkpoints/data/$(PAWL_POD_INDEX)"));
+    let defined = |name: &str| trainer.env.iter().flatten().position(|variable| variable.name == name);
+    assert!(defined("PAWL_POD_INDEX") < defined("PAWL_DATA"), "Kubernetes expands only variables defined before");
+}
+
+#[test]
+fn the_claim_is_made_as_configured() {
+    let mut made = without_storage(|job| job["spec"]["trainer"]["replicas"] = json!(1));
+    assert_eq!(claim(&made.blueprint()).unwrap().spec.unwrap().access_modes.unwrap(), ["ReadWriteOnce"]);
+    made.storage.claim = Claim {
+        size: "2Ti".parse().unwrap(),
+        class: Some("fast".to_owned()),
+        access_mode: Some("ReadWriteOncePod".to_owned()),
+        retention: Retention::Delete,
+    };
+    let claim = claim(&made.blueprint()).unwrap();
+    assert_eq!(claim.owner_references()[0].name, "toy");
+    let spec = claim.spec.unwrap();
+    assert_eq!(spec.access_modes.unwrap(), ["ReadWriteOncePod"]);
+    assert_eq!(
+        (spec.resources.unwrap().requests.unwrap()["storage"].0.as_str(), spec.storage_class_name.as_deref()),
+        ("2Ti", Some("fast"))
+    );
+}
+
+#[rstest]
+#[case::named(json!("pvc://models/run"), "Claim")]
+#[case::object_store(json!("s3://bucket"), "Claim")]
+#[case::none(json!("None"), "Claim")]
+#[case::no_claims(json!(null), "None")]
+#[case::shared(json!(null), "pvc://models")]
+#[case::a_claim_of_that_name(json!("pvc://toy-storage"), "s3://bucket")]
+fn no_other_storage_makes_a_claim(#[case] storage: Value, #[case] default: &str) {
+    let mut made = Made::new(|job| job["spec"]["train"] = json!({"checkpoint": {"storage": storage}}));
+    made.storage.default = default.parse().unwrap();
+    pawl_decision::storage::fill(&mut made.job, &made.storage.default);
+    assert_eq!(claim(&made.blueprint()), None);
+    assert_eq!(variable(&made.trainer(), "PAWL_DATA").as_deref(), Some("/pawl/data"));
+}
+
+#[test]
+fn a_preflight_does_not_bind_the_claim_to_a_node_without_gpus() {
+    let mut made = without_storage(|_| {});
+    made.plan.launches = vec![launch("Preflight")];
+    assert_eq!((claims_of(&made), claim(&made.blueprint())), (vec![], None));
+    assert_eq!(mount(&made.trainer(), "/pawl/checkpoints").len(), 1, "the directory exists");
+}
+
+#[test]
+fn checkpoints_of_a_job_that_wants_no_storage_end_with_the_pod() {
+    let trainer = Made::new(|job| job["spec"]["train"] = json!({"checkpoint": {"storage": "None"}})).trainer();
     let work = variable(&trainer, "PAWL_WORK_DIR").unwrap();
     assert_eq!(variable(&trainer, "PAWL_CHECKPOINTS"), Some(format!("{work}/checkpoints")));
     assert!(mount(&trainer, paths::CHECKPOINTS).is_empty());
@@ -294,6 +400,72 @@ fn shared_memory_is_memory_of_the_size_that_is_asked_for() {
 }
 
 #[test]
+fn directories_on_the_disk_of_the_node_are_bounded() {
+    let mut made = Made::new(|job| job["spec"]["workload"] = json!({"command": ["train"]}));
+    let sizes = |made: &Made| {
+        let volumes = made.pod().volumes.unwrap().into_iter();
+        let directories = volumes.filter_map(|volume| Some((volume.name, volume.empty_dir?)));
+        let sized = directories.map(|(name, directory)| (name, directory.size_limit.map(|size| size.0)));
+        sized.collect::<BTreeMap<_, _>>()
+    };
+    let limited = sizes(&made);
+    assert_eq!(limited.len(), 5, "{limited:?}");
+    assert!(limited.values().all(Option::is_some), "{limited:?}");
+    made.pods = r#"{"emptyDirs": {"work": "7Gi"}}"#.parse().unwrap();
+    let chosen = sizes(&made);
+    assert_eq!((chosen["pawl-work"].as_deref(), &chosen["pawl-data"]), (Some("7Gi"), &None));
+}
+
+#[test]
+fn ids_are_those_of_the_job_then_of_the_chart_and_otherwise_left_to_the_cluster() {
+    let ids = |made: &Made| {
+        let security = made.pod().security_context.unwrap();
+        assert_eq!(security.run_as_non_root, Some(true));
+        let one = [security.run_as_user, security.run_as_group, security.fs_group];
+        (one, security.supplemental_groups.unwrap_or_default(), security.fs_group_change_policy.is_some())
+    };
+    let mut made = Made::new(|job| {
+        job["spec"]["trainer"]["podTemplate"] =
+            json!({"securityContext": {"runAsUser": 1001, "supplementalGroups": [5000]}});
+    });
+    assert_eq!(ids(&made), ([Some(1001), Some(65532), Some(65532)], vec![5000], true));
+    made.pods = r#"{"securityContext": {"runAsGroup": 7, "supplementalGroups": [8]}}"#.parse().unwrap();
+    assert_eq!(ids(&made), ([Some(1001), Some(7), None], vec![5000], false));
+    // OpenShift's restricted-v2 chooses the ids.
+    let mut made = Made::new(|_| {});
+    made.pods = "{}".parse().unwrap();
+    assert_eq!(ids(&made), ([None; 3], vec![], false));
+}
+
+#[test]
+fn the_installer_of_the_agent_has_the_requests_and_limits_of_the_trainer() {
+    let resources = json!({
+        "limits": {"cpu": "4", "memory": "8Gi", "rdma/hca": "1"}, "requests": {"cpu": "4", "memory": "8Gi"},
+    });
+    let foreign = |resources: Value| {
+        let made = Made::new(|job| {
+            job["spec"]["workload"] = json!({"command": ["train"]});
+            job["spec"]["trainer"]["podTemplate"] = json!({"resources": resources});
+        });
+        made.pod().init_containers.unwrap().remove(0).resources
+    };
+    let common = json!({"cpu": "4", "memory": "8Gi"});
+    assert_eq!(json!(foreign(resources)), json!({"limits": common, "requests": common}));
+    assert_eq!(foreign(json!({"limits": {"rdma/hca": "1"}})), None);
+    assert_eq!(foreign(json!({})), None);
+}
+
+#[test]
+fn no_secret_of_others_has_the_name_of_a_token() {
+    // A Secret `toy-3` may be somebody else's.
+    let made = Made::new(|_| {});
+    let token = token(&made.blueprint(), GANG_UID, &Token::random().unwrap());
+    assert_eq!(token.metadata.name.as_deref(), Some("pawl-token-toy-3"));
+    let mounted = made.pod().volumes.unwrap().into_iter().find_map(|volume| volume.secret).unwrap();
+    assert_eq!(mounted.secret_name.as_deref(), Some("pawl-token-toy-3"));
+}
+
+#[test]
 fn the_jobs_own_environment_comes_last() {
     let made = Made::new(|job| {
         job["spec"]["trainer"]["podTemplate"] =
@@ -311,10 +483,10 @@ fn nobody_can_change_plan_and_token_and_both_go_with_the_batch_job() {
     let plan = plan(&made.blueprint(), GANG_UID).unwrap();
     let token = token(&made.blueprint(), GANG_UID, &Token::random().unwrap());
     assert_eq!((plan.immutable, token.immutable), (Some(true), Some(true)));
-    for metadata in [&plan.metadata, &token.metadata] {
+    for (metadata, name) in [(&plan.metadata, "toy-3"), (&token.metadata, "pawl-token-toy-3")] {
         let owner = &metadata.owner_references.as_ref().unwrap()[0];
         assert_eq!((owner.kind.as_str(), owner.name.as_str(), owner.uid.as_str()), ("Job", "toy-3", GANG_UID));
-        assert_eq!((metadata.name.as_deref(), metadata.namespace.as_deref()), (Some("toy-3"), Some("team")));
+        assert_eq!((metadata.name.as_deref(), metadata.namespace.as_deref()), (Some(name), Some("team")));
     }
     let read: AttemptPlan = serde_json::from_str(&plan.data.unwrap()["plan.json"]).unwrap();
     assert_eq!(read, made.plan);
@@ -334,4 +506,28 @@ fn one_headless_service_names_the_first_pods_of_all_gangs() {
         selector.iter().all(|(name, value)| pods.get(name) == Some(value))
     };
     assert_eq!([selected("0"), selected("1")], [true, false]);
+}
+
+#[test]
+fn the_pod_that_reads_checkpoints_has_limits_a_deadline_and_the_ids_of_the_writers() {
+    let read = |template: Value, ids: &PodSecurity| {
+        let job: TrainingJob = serde_json::from_value(json!({
+            "metadata": {"name": "toy", "namespace": "team"},
+            "spec": {"workload": {"name": "ups"}, "trainer": {"podTemplate": template}},
+        }))
+        .unwrap();
+        reader(&job, "pvc://models/team/toy/u", "pawl:1", ids).spec.unwrap()
+    };
+    let writers = PodSecurity { run_as_user: Some(1000), fs_group: Some(2000), ..PodSecurity::default() };
+    let pod = read(json!({}), &writers);
+    let resources = pod.containers[0].resources.clone().unwrap();
+    let (requests, limits) = (resources.requests.unwrap(), resources.limits.unwrap());
+    assert!(["cpu", "memory"].iter().all(|name| requests.contains_key(*name) && limits.contains_key(*name)));
+    assert!(pod.active_deadline_seconds.is_some_and(|seconds| seconds > 0));
+    let ids = pod.security_context.unwrap();
+    assert_eq!((ids.run_as_user, ids.run_as_group, ids.fs_group), (Some(1000), None, Some(2000)));
+    let own = read(json!({"securityContext": {"runAsUser": 7}}), &writers).security_context.unwrap();
+    assert_eq!(own.run_as_user, Some(7), "the job's own ids come first");
+    let openshift = read(json!({}), &PodSecurity::default()).security_context.unwrap();
+    assert_eq!((openshift.run_as_user, openshift.fs_group, openshift.run_as_non_root), (None, None, Some(true)));
 }

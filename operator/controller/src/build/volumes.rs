@@ -1,14 +1,19 @@
 //! The volumes of a pod. A path that the job's own pod template mounts is the job's.
 
 use super::{Blueprint, paths, storage::resumed, storage::storage};
+use crate::names;
 use k8s_openapi::api::core::v1::{
     ConfigMapVolumeSource, EmptyDirVolumeSource, PersistentVolumeClaimVolumeSource, SecretVolumeSource, Volume,
     VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use pawl_api::quantity::Bytes;
 
 /// Size of [`paths::SHM`] unless the job sets another.
 const SHM_SIZE: &str = "1Gi";
+
+/// Size of [`paths::BIN`]: the agent is one program.
+const AGENT_SIZE: &str = "512Mi";
 
 /// A volume and where the trainer mounts it.
 struct Mounted {
@@ -19,6 +24,7 @@ struct Mounted {
 
 fn own(blueprint: &Blueprint<'_>) -> Vec<Mounted> {
     let template = &blueprint.job.spec.trainer.pod_template;
+    let sizes = &blueprint.pods.empty_dirs;
     let attempt = blueprint.name().to_owned();
     let mut all = vec![
         read_only(
@@ -29,9 +35,9 @@ fn own(blueprint: &Blueprint<'_>) -> Vec<Mounted> {
                 ..Volume::default()
             },
         ),
-        writable(paths::WORK, directory("pawl-work")),
-        writable(paths::DATA, directory("pawl-data")),
-        writable(paths::TMP, directory("pawl-tmp")),
+        writable(paths::WORK, directory("pawl-work", sizes.work.as_ref())),
+        writable(paths::DATA, directory("pawl-data", sizes.data.as_ref())),
+        writable(paths::TMP, directory("pawl-tmp", sizes.tmp.as_ref())),
     ];
     let size = template.shared_memory.as_ref().map_or(SHM_SIZE, |size| size.as_str());
     all.push(writable(
@@ -51,7 +57,7 @@ fn own(blueprint: &Blueprint<'_>) -> Vec<Mounted> {
             Volume {
                 name: "pawl-token".to_owned(),
                 secret: Some(SecretVolumeSource {
-                    secret_name: Some(attempt),
+                    secret_name: Some(names::token_secret(&attempt)),
                     default_mode: Some(0o440),
                     ..SecretVolumeSource::default()
                 }),
@@ -60,10 +66,13 @@ fn own(blueprint: &Blueprint<'_>) -> Vec<Mounted> {
         ));
     }
     if blueprint.is_foreign() {
-        all.push(read_only(paths::BIN, directory(paths::BIN_VOLUME)));
+        all.push(read_only(paths::BIN, directory(paths::BIN_VOLUME, AGENT_SIZE.parse().ok().as_ref())));
     }
     if let Some(name) = storage(blueprint.job).claim {
-        all.push(writable(paths::CHECKPOINTS, claim("pawl-checkpoints", name)));
+        let volume = "pawl-checkpoints";
+        // A volume may be provisioned where its first pod runs: that must be a pod with the devices of the job.
+        let early = blueprint.has_own_claim() && blueprint.is_preflight();
+        all.push(writable(paths::CHECKPOINTS, if early { directory(volume, None) } else { claim(volume, name) }));
     }
     if let Some(name) = resumed(blueprint.job).and_then(|from| from.claim) {
         all.push(read_only(paths::RESUME_FROM, claim("pawl-resume-from", name)));
@@ -84,7 +93,7 @@ fn writable(path: &'static str, volume: Volume) -> Mounted {
     Mounted { volume, path, read_only: false }
 }
 
-fn claim(name: &str, claim_name: String) -> Volume {
+pub(super) fn claim(name: &str, claim_name: String) -> Volume {
     Volume {
         name: name.to_owned(),
         persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource { claim_name, read_only: None }),
@@ -92,8 +101,9 @@ fn claim(name: &str, claim_name: String) -> Volume {
     }
 }
 
-fn directory(name: &str) -> Volume {
-    Volume { name: name.to_owned(), empty_dir: Some(EmptyDirVolumeSource::default()), ..Volume::default() }
+pub(super) fn directory(name: &str, size: Option<&Bytes>) -> Volume {
+    let source = EmptyDirVolumeSource { medium: None, size_limit: size.map(|size| Quantity(size.as_str().to_owned())) };
+    Volume { name: name.to_owned(), empty_dir: Some(source), ..Volume::default() }
 }
 
 /// The volumes of a pod.

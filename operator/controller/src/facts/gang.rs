@@ -131,9 +131,10 @@ impl PlanFacts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::facts::Facts;
+    use crate::facts::{Facts, Listing};
     use crate::jobs::Jobs;
     use crate::key::Key;
+    use kube::runtime::watcher::Event;
     use serde_json::{Value, json};
 
     fn gang(change: impl FnOnce(&mut Value)) -> GangFacts {
@@ -201,5 +202,23 @@ mod tests {
         assert!(taken(&[&waited, &again[..]].concat()), "its turn comes again, but its pods would be new ones");
         // A watch that was interrupted reports only the last state.
         assert!(taken(&[&waited[..], &[(false, second)]].concat()));
+    }
+
+    /// A job is deleted and created again while a pod of the first one is on a node that does not answer.
+    #[test]
+    fn a_gang_is_seen_although_a_released_one_of_its_name_left_a_pod() {
+        let (facts, key) = (Facts::new(Jobs::default()), Key::new("n", "toy"));
+        let stuck = json!({"metadata": {"namespace": "n", "name": "toy-1-0-x", "uid": "p", "labels": {
+            "batch.kubernetes.io/job-name": "toy-1", "batch.kubernetes.io/controller-uid": "g",
+            "batch.kubernetes.io/job-completion-index": "0"}}});
+        facts.assume(&key, "toy-1", gang(|_| {}));
+        facts.pod(Event::Apply(serde_json::from_value(stuck).unwrap()), &mut Listing::new(None));
+        facts.release(&key, "toy-1");
+        facts.gang_gone(&key, "toy-1", "g");
+        assert!(facts.of(&key)[0].released && facts.of(&key)[0].gang.is_none());
+        facts.assume(&key, "toy-1", gang(|job| job["metadata"]["uid"] = json!("h")));
+        let seen = &facts.of(&key)[0];
+        assert!(!seen.released, "its results are in no status");
+        assert_eq!(seen.pods.len(), 1, "what may still run is not forgotten");
     }
 }

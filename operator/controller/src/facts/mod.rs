@@ -10,7 +10,7 @@ mod store;
 
 pub use gang::{Finished, GangFacts, PlanFacts, labelled, owner};
 pub(crate) use job::JobFacts;
-pub use pod::{PodEnd, PodFacts, Stand};
+pub use pod::{PodEnd, PodFacts, Stand, UNSCHEDULABLE};
 pub(crate) use store::place;
 pub use store::{Facts, Listing};
 

@@ -7,8 +7,13 @@ use pawl_contract::report::{MAX_TERMINATION_MESSAGE, truncated};
 
 /// Longest text about a pod, bytes.
 const MAX_TEXT: usize = 256;
+/// Longest digest, bytes: the name of the algorithm and 512 bits.
+const MAX_DIGEST: usize = 136;
 /// The kubelet's reason for a container that it cannot find: it was never started, or its node was away.
 const STATUS_UNKNOWN: &str = "ContainerStatusUnknown";
+
+/// Cause of the end of a container that was killed, before the number of the signal.
+const KILLED: &str = "its container was killed by signal";
 
 /// A pod of a gang.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,6 +30,8 @@ pub struct PodFacts {
     pub node: String,
     /// Its address; empty while it has none.
     pub address: String,
+    /// Digest of the image of the trainer's container; empty while it was not started.
+    pub image: String,
     /// Where it is.
     pub stand: Stand,
     /// When it is or was to be gone, if it was deleted.
@@ -38,7 +45,12 @@ pub struct PodFacts {
     pub gone: bool,
     /// It was deleted, and its node does not answer: nothing will say how it ended.
     pub lost: bool,
+    /// It was deleted, and the operator may not read its node to learn whether it answers.
+    pub node_unreadable: bool,
 }
+
+/// Reason of the condition `PodScheduled` of a pod for which no node has room; [`Stand::Waiting::problem`] begins with it.
+pub const UNSCHEDULABLE: &str = "Unschedulable";
 
 /// Where a pod is.
 #[derive(Clone, Debug, PartialEq)]
@@ -72,6 +84,12 @@ impl PodEnd {
     fn never_ran(&self) -> bool {
         self.exit.is_none() || self.cause.starts_with(STATUS_UNKNOWN)
     }
+
+    /// Whether the cause says why the container was not started, such as an image that cannot be pulled.
+    pub fn could_not_start(&self) -> bool {
+        let by_signal = self.cause.is_empty() || self.cause.starts_with(KILLED);
+        self.exit.is_none_or(|code| code > 127) && !by_signal && !self.out_of_memory
+    }
 }
 
 impl PodFacts {
@@ -88,12 +106,14 @@ impl PodFacts {
             index,
             node,
             address: pod.status.pod_ip.clone().unwrap_or_default(),
+            image: trainer(pod).map(|container| digest(&container.image_id)).unwrap_or_default(),
             stand: stand(pod, index),
             deleting: meta.deletion_timestamp.as_ref().map(|time| time.0),
             disruption: disruption(&pod.status.conditions),
             hidden: false,
             gone: false,
             lost: false,
+            node_unreadable: false,
         })
     }
 
@@ -128,9 +148,20 @@ impl PodFacts {
     }
 }
 
+/// The trainer's container.
+fn trainer(pod: &WatchedPod) -> Option<&ContainerStatus> {
+    pod.status.container_statuses.iter().find(|container| container.name == names::CONTAINER)
+}
+
+/// The digest of an image: `name@sha256:...` when it was pulled, `sha256:...` when it was loaded into the node.
+fn digest(image_id: &str) -> String {
+    let digest = image_id.rsplit_once('@').map_or(image_id, |(_, digest)| digest);
+    truncated(digest, MAX_DIGEST).to_owned()
+}
+
 fn stand(pod: &WatchedPod, index: u32) -> Stand {
     let status = &pod.status;
-    let container = status.container_statuses.iter().find(|container| container.name == names::CONTAINER);
+    let container = trainer(pod);
     if let Some(terminated) = container.and_then(|container| container.state.terminated.as_ref()) {
         return Stand::Ended(ended(terminated, index));
     }
@@ -150,7 +181,7 @@ fn ended(terminated: &Terminated, index: u32) -> PodEnd {
         (true, ..) => "its memory limit was reached (OOMKilled)".to_owned(),
         // The container could not be started, or its state was lost: nothing ran that could exit.
         (_, "ContainerCannotRun" | "StartError" | STATUS_UNKNOWN, _) => text(reason, message),
-        (_, _, code) if code > 128 => format!("its container was killed by signal {}", code - 128),
+        (_, _, code) if code > 128 => format!("{KILLED} {}", code - 128),
         _ if !folded && !message.is_empty() => truncated(message, MAX_TEXT).to_owned(),
         _ => String::new(),
     };
@@ -178,7 +209,7 @@ fn problem(pod: &WatchedPod) -> String {
     let status = &pod.status;
     let unscheduled = |condition: &&Condition| condition.type_ == "PodScheduled" && condition.status == "False";
     if let Some(condition) = status.conditions.iter().find(unscheduled) {
-        let reason = condition.reason.as_deref().unwrap_or("Unschedulable");
+        let reason = condition.reason.as_deref().unwrap_or(UNSCHEDULABLE);
         return text(reason, condition.message.as_deref().unwrap_or_default());
     }
     let containers = status.init_container_statuses.iter().chain(&status.container_statuses);
@@ -305,6 +336,19 @@ mod tests {
         let mut again = at(json!({"waiting": {"reason": "ContainerCreating"}}), false);
         again.explained_by(&Stand::Waiting { problem: "ErrImagePull".to_owned() });
         assert_eq!(again.stand, Stand::Waiting { problem: String::new() });
+    }
+
+    #[test]
+    fn the_digest_of_an_image_is_known_once_its_container_is_created() {
+        let of = |id: &str| {
+            let status = json!({"containerStatuses": [{"name": "sidecar", "imageID": "sha256:0"},
+                {"name": "trainer", "image": "registry:5000/trainer:1", "imageID": id}]});
+            facts(status).image
+        };
+        assert_eq!(of("registry:5000/trainer@sha256:ab12"), "sha256:ab12");
+        assert_eq!(of("sha256:cd34"), "sha256:cd34");
+        assert_eq!(of(""), "");
+        assert_eq!(facts(json!({})).image, "");
     }
 
     #[test]

@@ -177,6 +177,13 @@ impl Facts {
         });
     }
 
+    /// The operator may not read the node of a pod that does not end.
+    pub fn node_unreadable(&self, key: &Key, attempt: &str, uid: &str) {
+        self.change(key, attempt, |facts| {
+            facts.pods.iter_mut().filter(|pod| pod.uid == uid).for_each(|pod| pod.node_unreadable = true);
+        });
+    }
+
     /// A pod that the watch does not see was looked for: what it is now, if it is there.
     pub fn looked_for(&self, key: &Key, attempt: &str, uid: &str, there: Option<&WatchedPod>) {
         self.change(key, attempt, |facts| {
@@ -236,6 +243,7 @@ impl Facts {
         self.change(&key, &attempt, |facts| match facts.pods.iter_mut().find(|old| old.uid == new.uid) {
             Some(old) => {
                 new.lost = old.lost && new.deleting.is_some();
+                new.node_unreadable = old.node_unreadable && new.deleting.is_some();
                 new.explained_by(&old.stand);
                 *old = new;
             }
@@ -295,7 +303,8 @@ fn set_gang(facts: &mut AttemptFacts, mut gang: GangFacts) {
     let again = |old: &GangFacts| old.started.is_some_and(|first| gang.started.is_some_and(|last| last != first));
     let taken = |old: &GangFacts| old.taken || gang.suspended && !old.suspended || again(old);
     gang.taken |= same.is_some_and(taken);
-    if facts.gang.as_ref().is_some_and(|old| old.uid != gang.uid) {
+    // Of a released attempt, or of a deleted `TrainingJob` of this name, pods may be left whose node does not answer.
+    if same.is_none() {
         facts.pods.retain(|pod| !pod.gone || pod.gang_uid == gang.uid);
         facts.released = false;
     }

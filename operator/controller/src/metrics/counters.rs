@@ -162,14 +162,15 @@ fn outcome(attempt: &AttemptStatus, observed: &Observed) -> &'static str {
         Some(AttemptState::Ended(Ending::Completed)) => "Completed",
         Some(AttemptState::Ended(Ending::Stopped)) => "Stopped",
         Some(AttemptState::Ended(Ending::Preempted)) => "Preempted",
+        Some(AttemptState::Ended(Ending::Disrupted(_))) => "Disrupted",
         Some(AttemptState::Ended(Ending::Lost(_))) => "Lost",
         Some(
             AttemptState::Queued | AttemptState::Pending { .. } | AttemptState::Running | AttemptState::Leaving(_),
         )
         | None => match attempt.stop {
-            Some(StopCause::NotWanted | StopCause::SchedulingTimeout) => "Stopped",
+            Some(StopCause::NotWanted | StopCause::SchedulingTimeout | StopCause::Unschedulable) => "Stopped",
             Some(StopCause::Preempted) => "Preempted",
-            Some(StopCause::GangBroken) | None => "Lost",
+            Some(StopCause::GangBroken) | None => "Disrupted",
         },
     }
 }

@@ -3,10 +3,12 @@
 use super::exposition::Exposition;
 use super::exposition::Kind::{self, Counter, Gauge};
 use super::sample::{Bounds, PhaseSample, Sample};
+use super::search::SearchSample;
 use crate::key::Key;
-use pawl_api::status::{PhaseState, Purpose, Stage};
+use pawl_api::status::{PhaseState, Purpose, SearchState, Stage};
+use pawl_search::history::State;
 
-/// A metric family, and how to get its series of one job or phase.
+/// A metric family, and how to get its series of one job, phase or stage of a search.
 struct Family<T> {
     name: &'static str,
     kind: Kind,
@@ -110,11 +112,28 @@ const PHASES: [Family<PhaseSample>; 7] = [
         }),
 ];
 
+#[rustfmt::skip]
+const SEARCHES: [Family<SearchSample>; 4] = [
+    family("pawl_search_state", Gauge, "1 for the current state of the stage of the search.",
+        |search, row| row.put("state", search_state(search.state), 1.0)),
+    family("pawl_search_trials", Gauge, "Number of trials by state.",
+        |search, row| for (state, count) in State::NAMES.iter().zip(search.trials) {
+            row.put("state", state, f64::from(count));
+        }),
+    family("pawl_search_trials_goal", Gauge, "Number of trials in the manifest.",
+        |search, row| row.some(search.goal)),
+    family("pawl_search_objective", Gauge, "Objectives of the winner or, until there is one, of the best complete trial.",
+        |search, row| for (metric, value) in &search.objectives {
+            row.put("metric", metric, *value);
+        }),
+];
+
 /// Names of all families here.
 #[cfg(test)]
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     let phases = PHASES.iter().map(|family| family.name);
-    ["pawl_trainingjobs"].into_iter().chain(JOBS.iter().map(|family| family.name)).chain(phases)
+    let searches = SEARCHES.iter().map(|family| family.name);
+    ["pawl_trainingjobs"].into_iter().chain(JOBS.iter().map(|family| family.name)).chain(phases).chain(searches)
 }
 
 /// Writes every family.
@@ -139,9 +158,18 @@ pub(super) fn write(samples: &[(&Key, &Sample)], out: &mut Exposition) {
             }
         }
     }
+    for family in &SEARCHES {
+        out.family(family.name, family.kind, family.help);
+        for (Key { namespace, name: job }, sample) in samples {
+            for search in &sample.searches {
+                let labels = vec![("namespace", namespace.as_str()), ("job", job), ("search", &search.name)];
+                (family.series)(search, &mut Row { out, labels });
+            }
+        }
+    }
 }
 
-/// The series of one job or phase in the family being written.
+/// The series of one job, phase or stage of a search in the family being written.
 struct Row<'a> {
     out: &'a mut Exposition,
     labels: Vec<(&'static str, &'a str)>,
@@ -205,6 +233,14 @@ const fn state(state: PhaseState) -> &'static str {
     }
 }
 
+const fn search_state(state: SearchState) -> &'static str {
+    match state {
+        SearchState::Running => "Running",
+        SearchState::Repeating => "Repeating",
+        SearchState::Done => "Done",
+    }
+}
+
 /// The label's value for a purpose.
 pub(super) const fn purpose(purpose: Purpose) -> &'static str {
     match purpose {
@@ -213,6 +249,7 @@ pub(super) const fn purpose(purpose: Purpose) -> &'static str {
         Purpose::Quality => "Quality",
         Purpose::Bundle => "Bundle",
         Purpose::LeaveOneOut => "LeaveOneOut",
+        Purpose::Search => "Search",
         Purpose::Train => "Train",
     }
 }

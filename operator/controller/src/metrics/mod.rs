@@ -6,7 +6,8 @@
 //! the job's status. Only the leader has samples.
 //!
 //! Scrape with `honorLabels: true`: `namespace` and `job` below name the `TrainingJob`, not the operator.
-//! Label cardinality is bounded by the number of existing jobs and their phases (at most 50 each), else by enums.
+//! Label cardinality is bounded by the number of existing jobs, their phases (at most 50 each) and the stages of their searches
+//! (at most 8 each, with at most 4 objectives), else by enums.
 //!
 //! # The operator
 //!
@@ -29,7 +30,7 @@
 //! | `pawl_attempts_total` | counter | `purpose`, `outcome` | finished attempts: `Completed`, `Stopped`, `Preempted`, `Lost` |
 //! | `pawl_attempt_duration_seconds` | histogram | `purpose` | time from the decision to the end of an attempt |
 //!
-//! `purpose` is `Preflight`, `Speed`, `Quality`, `Bundle`, `LeaveOneOut` or `Train`.
+//! `purpose` is `Preflight`, `Speed`, `Quality`, `Bundle`, `LeaveOneOut`, `Search` or `Train`.
 //!
 //! # Per job (labels `namespace`, `job`, and those listed)
 //!
@@ -66,12 +67,22 @@
 //! | `pawl_phase_rung` | gauge | | number of fallbacks used |
 //! | `pawl_phase_quality_loss_delta` | gauge | `bound` | increase of the validation loss: `estimate`, `upper`; `limit` (the gate) |
 //! | `pawl_phase_memory_bytes` | gauge | `kind` | `measured` peak, `predicted` |
+//!
+//! # Per stage of a search that has begun (labels `namespace`, `job`, `search`, and those listed)
+//!
+//! | metric | type | labels | meaning |
+//! |---|---|---|---|
+//! | `pawl_search_state` | gauge | `state` | 1 for the current state of the stage: `Running`, `Repeating` or `Done` |
+//! | `pawl_search_trials` | gauge | `state` | trials by state: `Running`, `Paused`, `Complete`, `Pruned`, `Infeasible`, `Abandoned` |
+//! | `pawl_search_trials_goal` | gauge | | number of trials in the manifest |
+//! | `pawl_search_objective` | gauge | `metric` | objectives of the winner or, until there is one, of the best complete trial |
 
 mod counters;
 mod exposition;
 mod families;
 mod requests;
 mod sample;
+mod search;
 
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,6 @@
 //! The sample of a job that is kept between scrapes: numbers and enums, a few hundred bytes.
 
+use super::search::SearchSample;
 use jiff::Timestamp;
 use pawl_api::spec::Phase;
 use pawl_api::status::{CheckpointStatus, PhaseState, PhaseStatus, Purpose, Stage};
@@ -34,6 +35,7 @@ pub(crate) struct Sample {
     pub(super) saved: Option<f64>,
     pub(super) currency: Box<str>,
     pub(super) phases: Vec<PhaseSample>,
+    pub(super) searches: Vec<SearchSample>,
 }
 
 /// An estimate with its confidence interval.
@@ -114,6 +116,7 @@ impl Sample {
             saved: cost.and_then(|cost| number(cost.saved.as_ref())),
             currency: job.spec.cost.currency.as_str().into(),
             phases: (1..).zip(&status.phases).map(|(index, phase)| PhaseSample::new(job, index, phase)).collect(),
+            searches: super::search::samples(job, status),
         }
     }
 }

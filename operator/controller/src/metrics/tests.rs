@@ -2,11 +2,12 @@
 
 use super::*;
 use pawl_api::status::{
-    AttemptStatus, BundleStatus, CostStatus, PhaseState, PhaseStatus, Purpose, Speedup, Stage, TrainingStatus,
+    AttemptStatus, BestTrial, BundleStatus, CostStatus, PhaseState, PhaseStatus, Purpose, SearchState, SearchStatus,
+    Speedup, Stage, TrainingStatus,
 };
 use pawl_contract::decimal::Decimal;
 use pawl_contract::measured::Measured;
-use pawl_decision::observed::{AttemptFacts, AttemptState, Ending};
+use pawl_decision::observed::{AttemptFacts, AttemptState, Ending, WaitsFor};
 use std::collections::{BTreeSet, HashMap};
 
 const DOCUMENT: &str = include_str!("mod.rs");
@@ -29,6 +30,12 @@ fn job(name: &str) -> TrainingJob {
             "phases": [
                 {"name": "compile", "minSpeedup": "1.02", "expectedSpeedup": "1.36", "settings": {"compile": "Graph"}},
                 {"name": "bf16", "numerics": "Changed", "settings": {"precision": "bf16"}},
+            ],
+            "search": [
+                {"name": "quick", "trials": 12, "epochs": 3, "parameters": [{"name": "batchPerGpu", "values": ["1", "2"]}],
+                 "objectives": [{"metric": "loss", "goal": "Minimize"}, {"metric": "itemsPerSecond", "goal": "Maximize"}]},
+                {"name": "long", "trials": 4, "epochs": 9, "parameters": [{"name": "batchPerGpu", "values": ["1", "2"]}],
+                 "objectives": [{"metric": "loss", "goal": "Minimize"}]},
             ],
             "gates": {"overallSpeedup": "3.0", "validationLossDelta": "0.001"},
             "train": {"items": 1000},
@@ -91,8 +98,29 @@ fn status() -> TrainingJobStatus {
             ..AttemptStatus::default()
         }),
         attempts: 3,
+        search: searches(),
         ..TrainingJobStatus::default()
     }
+}
+
+/// A stage of the search that runs, and one that has not begun.
+fn searches() -> Vec<SearchStatus> {
+    vec![
+        SearchStatus {
+            name: "quick".to_owned(),
+            input_hash: "x".to_owned(),
+            trials: ["C;;0.5,9;;;0", "C;;0.4,8;;;1", "O;;;;;1", "N;;;;;1", "S;1;;1:3;;1", "T;;;;;1"]
+                .map(str::to_owned)
+                .into(),
+            best: Some(BestTrial {
+                trial: 1,
+                values: vec!["0.4".parse().unwrap(), "8".parse().unwrap()],
+                ..BestTrial::default()
+            }),
+            ..SearchStatus::default()
+        },
+        SearchStatus { name: "long".to_owned(), ..SearchStatus::default() },
+    ]
 }
 
 fn facts(state: AttemptState) -> Observed {
@@ -102,9 +130,11 @@ fn facts(state: AttemptState) -> Observed {
             plan_hash: String::new(),
             state,
             placement: String::new(),
+            trainer: String::new(),
             results: Vec::new(),
             progress: None,
         }],
+        ..Observed::default()
     }
 }
 
@@ -185,6 +215,31 @@ fn a_job_shows_what_its_status_says() {
 }
 
 #[test]
+fn a_search_shows_its_trials_by_state_and_its_best_objectives() {
+    let metrics = Metrics::new(Jobs::default());
+    metrics.job(&job("ups"), &status(), &status(), &Observed::default(), now());
+    let series = read(&metrics.render());
+    let of = |name: &str, labels: &str| {
+        series.get(&format!(r#"{name}{{namespace="team",job="ups",search="quick"{labels}}}"#)).copied()
+    };
+    let trials = |state: &str| of("pawl_search_trials", &format!(r#",state="{state}""#)).unwrap();
+    let counts = ["Running", "Paused", "Complete", "Pruned", "Infeasible", "Abandoned"].map(trials);
+    assert_eq!(counts, [1.0, 0.0, 2.0, 1.0, 2.0, 0.0]);
+    assert_eq!(of("pawl_search_trials_goal", ""), Some(12.0));
+    assert_eq!(of("pawl_search_state", r#",state="Running""#), Some(1.0));
+    assert_eq!(of("pawl_search_objective", r#",metric="loss""#), Some(0.4));
+    assert_eq!(of("pawl_search_objective", r#",metric="itemsPerSecond""#), Some(8.0));
+    assert!(!series.keys().any(|name| name.contains("search=\"long\"")), "it has not begun");
+    let mut done = status();
+    done.search[0].state = SearchState::Done;
+    done.search[0].winner = Some(BestTrial { values: vec!["0.45".parse().unwrap()], ..BestTrial::default() });
+    metrics.job(&job("ups"), &status(), &done, &Observed::default(), now());
+    let series = read(&metrics.render());
+    assert_eq!(series[r#"pawl_search_objective{namespace="team",job="ups",search="quick",metric="loss"}"#], 0.45);
+    assert_eq!(series[r#"pawl_search_state{namespace="team",job="ups",search="quick",state="Done"}"#], 1.0);
+}
+
+#[test]
 fn the_series_of_a_deleted_job_are_removed() {
     let jobs = Jobs::default();
     let metrics = Metrics::new(jobs.clone());
@@ -237,7 +292,7 @@ fn a_rollback_and_an_end_are_counted_once() {
 fn a_gang_that_waits_shows_since_when() {
     let metrics = Metrics::new(Jobs::default());
     let since: Timestamp = "2026-01-01T00:08:00Z".parse().unwrap();
-    let pending = facts(AttemptState::Pending { since, message: String::new() });
+    let pending = facts(AttemptState::Pending { since, message: String::new(), waits_for: WaitsFor::Containers });
     metrics.job(&job("ups"), &status(), &status(), &pending, now());
     let name = r#"pawl_job_pending_since_timestamp_seconds{namespace="team",job="ups"}"#;
     assert_eq!(read(&metrics.render())[name], since.as_second() as f64);

@@ -1,6 +1,6 @@
 //! How an attempt ended.
 
-use crate::facts::{AttemptFacts, PodFacts, Stand};
+use crate::facts::{AttemptFacts, PodFacts, Stand, UNSCHEDULABLE};
 use pawl_contract::exit::Outcome;
 use pawl_decision::observed::Ending;
 
@@ -16,25 +16,37 @@ pub(super) fn ending(facts: &AttemptFacts) -> Ending {
     let never_whole = pods.iter().any(|pod| matches!(pod.stand, Stand::Waiting { .. }));
     let taken = gang.is_some_and(|gang| gang.taken || gang.suspended && !pods.is_empty());
     if taken && !pods.iter().any(|pod| out_of_memory(pod)) {
-        // A gang that cannot come up must not come again for ever.
+        if let Some(problem) = pods.iter().filter(|pod| !is_unschedulable(pod)).find_map(|pod| problem(pod)) {
+            // Its turn in the queue does not help a gang that cannot start.
+            return Ending::Lost(problem);
+        }
         let early = || "preempted by Kueue before all of its pods ran".to_owned();
         let why = || pods.iter().find_map(|pod| problem(pod)).unwrap_or_else(early);
-        return if never_whole { Ending::Lost(why()) } else { Ending::Preempted };
+        return if never_whole { Ending::Disrupted(why()) } else { Ending::Preempted };
     }
-    // What the cluster did explains what the other pods say of it.
-    let cause = pods.iter().find_map(|pod| infrastructure(pod)).or_else(|| pods.iter().find_map(|pod| failure(pod)));
+    if let Some(cause) = pods.iter().find_map(|pod| disruption(pod)) {
+        return Ending::Disrupted(cause);
+    }
+    // A pod that failed on its own explains why the others were deleted, or lost their peer.
+    if let Some(cause) = pods.iter().find_map(|pod| own_failure(pod)) {
+        return Ending::Lost(cause);
+    }
+    if let Some(cause) = pods.iter().find_map(|pod| deletion(pod)) {
+        return Ending::Disrupted(cause);
+    }
+    let cause = pods.iter().find_map(|pod| problem(pod).or_else(|| failure(pod)));
     match (cause, gang) {
         (Some(cause), _) => Ending::Lost(cause),
         (None, _) if pods.iter().any(|pod| exit(pod) == Some(Outcome::Stopped)) => Ending::Stopped,
         (None, Some(gang)) if gang.gone || gang.deleting => {
             let early = if never_whole || pods.is_empty() { " before all of its pods ran" } else { "" };
-            Ending::Lost(format!("its batch Job was deleted{early}"))
+            Ending::Disrupted(format!("its batch Job was deleted{early}"))
         }
         (None, Some(gang)) => match &gang.finished {
             Some(finished) if finished.failed => Ending::Lost(format!("its batch Job failed: {}", finished.message)),
-            Some(_) | None => Ending::Lost("its pods went away".to_owned()),
+            Some(_) | None => Ending::Disrupted("its pods went away".to_owned()),
         },
-        (None, None) => Ending::Lost("its batch Job is gone".to_owned()),
+        (None, None) => Ending::Disrupted("its batch Job is gone".to_owned()),
     }
 }
 
@@ -55,8 +67,8 @@ fn ran_its_plan(pod: &PodFacts) -> bool {
     exit(pod).is_some_and(Outcome::is_evidence)
 }
 
-/// What the cluster did to a pod.
-fn infrastructure(pod: &PodFacts) -> Option<String> {
+/// What the cluster, or somebody with access to it, certainly did to a pod.
+fn disruption(pod: &PodFacts) -> Option<String> {
     let name = &pod.name;
     if !pod.disruption.is_empty() {
         return Some(format!("pod {name}: {}", pod.disruption));
@@ -64,15 +76,36 @@ fn infrastructure(pod: &PodFacts) -> Option<String> {
     if pod.lost {
         return Some(format!("pod {name}: its node {} does not answer", pod.node));
     }
-    match &pod.stand {
-        Stand::Ended(end) if end.exit.is_none() || end.exit.is_some_and(|code| code > 127) => {
-            Some(format!("pod {name}: {}", end.cause))
-        }
-        // Deleted while it ran, and gone before it could say anything.
-        Stand::Running if pod.gone => Some(format!("pod {name} was deleted")),
-        Stand::Waiting { .. } => problem(pod),
-        Stand::Ended(_) | Stand::Running => None,
+    // Deleted while it ran, and gone before it could report anything.
+    (pod.stand == Stand::Running && pod.gone).then(|| format!("pod {name} was deleted"))
+}
+
+/// A pod that failed although nobody deleted it, and not because of its peers; or that ran out of memory, or could not start.
+fn own_failure(pod: &PodFacts) -> Option<String> {
+    let Stand::Ended(end) = &pod.stand else { return None };
+    let certain = end.out_of_memory || end.could_not_start() && !end.cause.starts_with(UNSCHEDULABLE);
+    if !certain && (pod.deleting.is_some() || exit(pod) == Some(Outcome::LostPeer)) {
+        return None;
     }
+    failure(pod)
+}
+
+/// A pod that was deleted, although it did not fail, or before it could be scheduled.
+fn deletion(pod: &PodFacts) -> Option<String> {
+    match &pod.stand {
+        Stand::Ended(end) if end.could_not_start() => failure(pod),
+        Stand::Ended(end) if pod.deleting.is_some() => {
+            let stopped = end.exit.is_none_or(|code| code > 127) || exit(pod) == Some(Outcome::Stopped);
+            stopped.then(|| format!("pod {} was deleted", pod.name))
+        }
+        Stand::Waiting { .. } if is_unschedulable(pod) => problem(pod),
+        Stand::Ended(_) | Stand::Waiting { .. } | Stand::Running => None,
+    }
+}
+
+/// Whether no node has room for the pod.
+fn is_unschedulable(pod: &PodFacts) -> bool {
+    matches!(&pod.stand, Stand::Waiting { problem } if problem.starts_with(UNSCHEDULABLE))
 }
 
 /// What kept a pod from running.
@@ -83,14 +116,14 @@ fn problem(pod: &PodFacts) -> Option<String> {
     }
 }
 
-/// The reason that a pod itself reports.
+/// Why a pod failed: its exit code, or the signal that killed it.
 fn failure(pod: &PodFacts) -> Option<String> {
     let Stand::Ended(end) = &pod.stand else { return None };
-    let code = end.exit?;
+    let Some(code) = end.exit.filter(|code| *code <= 127) else {
+        return Some(format!("pod {}: {}", pod.name, end.cause));
+    };
     match Outcome::from_exit_code(code) {
-        Outcome::Done => None,
-        Outcome::Stopped if pod.deleting.is_none() => None,
-        Outcome::Stopped => Some(format!("pod {} was deleted", pod.name)),
+        Outcome::Done | Outcome::Stopped => None,
         outcome => {
             let colon = if end.cause.is_empty() { "" } else { ": " };
             Some(format!("pod {} exited with {code} ({outcome:?}){colon}{}", pod.name, end.cause))

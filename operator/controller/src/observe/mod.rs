@@ -15,9 +15,12 @@ mod tests;
 pub use state::{Signature, hindrance, signature, state};
 
 use crate::facts::AttemptFacts;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use pawl_contract::live;
 use pawl_decision::observed::{self, AttemptState, Observed};
+
+/// A pod that has not ended this long after its grace period needs attention.
+const STUCK: SignedDuration = SignedDuration::from_secs(60);
 
 /// What is known of a job's attempts.
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +42,21 @@ pub struct Scene<'a> {
 /// The observations on which decisions are based.
 pub fn observe(scene: &Scene<'_>) -> Observed {
     let there = scene.attempts.iter().filter(|facts| !facts.released || facts.alive().next().is_some());
-    Observed { attempts: there.filter_map(|facts| attempt(scene, facts)).collect() }
+    let obstacle = scene.attempts.iter().find_map(|facts| obstacle(facts, scene.now)).unwrap_or_default();
+    let attempts = there.filter_map(|facts| attempt(scene, facts)).collect();
+    Observed { attempts, obstacle, ..Observed::default() }
+}
+
+/// A pod that has not ended long after it was deleted, whose node the operator may not read: it may be lost, but as long as it
+/// may run, no other gang may start.
+fn obstacle(facts: &AttemptFacts, now: Timestamp) -> Option<String> {
+    let overdue = |until: Timestamp| until.checked_add(STUCK).is_ok_and(|late| late < now);
+    let stuck = facts.alive().find(|pod| pod.node_unreadable && pod.deleting.is_some_and(overdue))?;
+    let (pod, node) = (&stuck.name, &stuck.node);
+    Some(format!(
+        "pod {pod} does not end, and the operator may not read node {node}: if the node is lost, run `kubectl delete pod {pod} \
+         --force`, or let the operator find out with rbac.nodes=true in the values of the chart"
+    ))
 }
 
 fn attempt(scene: &Scene<'_>, facts: &AttemptFacts) -> Option<observed::AttemptFacts> {
@@ -56,6 +73,7 @@ fn attempt(scene: &Scene<'_>, facts: &AttemptFacts) -> Option<observed::AttemptF
         plan_hash,
         state,
         placement: placement::placement(facts, scene.gpus),
+        trainer: placement::trainer(facts),
         results,
         progress: live.filter(|_| running).and_then(|live| live.progress.clone()),
     })

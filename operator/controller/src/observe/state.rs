@@ -1,9 +1,9 @@
 //! Where an attempt is, from the facts of its batch Job and pods.
 
 use super::ending::ending;
-use crate::facts::{AttemptFacts, GangFacts, PodFacts, Stand};
+use crate::facts::{AttemptFacts, GangFacts, PodFacts, Stand, UNSCHEDULABLE};
 use jiff::Timestamp;
-use pawl_decision::observed::{AttemptState, Ending, Leaving};
+use pawl_decision::observed::{AttemptState, Ending, Leaving, WaitsFor};
 
 /// Where the attempt of `facts` is; `None` when nothing of it is there, nor was seen to end.
 ///
@@ -73,7 +73,22 @@ fn pending(facts: &AttemptFacts, gang: &GangFacts, now: Timestamp) -> AttemptSta
     };
     // One that its queue has just let go has no start yet.
     let since = if gang.suspended { now } else { gang.since };
-    AttemptState::Pending { since, message }
+    AttemptState::Pending { since, message, waits_for: waits_for(facts) }
+}
+
+/// What keeps the gang from running: that no node has room for its pods, or for some of them, or something else, such as a
+/// volume, for which the scheduler has no other reason.
+fn waits_for(facts: &AttemptFacts) -> WaitsFor {
+    let volume = |problem: &str| {
+        let problem = problem.to_ascii_lowercase();
+        problem.contains("persistentvolumeclaim") || problem.contains("persistent volumes")
+    };
+    let no_room = |pod: &PodFacts| matches!(&pod.stand, Stand::Waiting { problem } if problem.starts_with(UNSCHEDULABLE) && !volume(problem));
+    match (facts.alive().any(no_room), facts.alive().any(|pod| !pod.node.is_empty())) {
+        (false, _) => WaitsFor::Containers,
+        (true, false) => WaitsFor::Devices,
+        (true, true) => WaitsFor::MoreDevices,
+    }
 }
 
 /// What keeps a pod of the gang from running, other than time.
@@ -113,14 +128,15 @@ pub struct Signature {
     plan: Option<(String, bool)>,
     deleting: usize,
     hidden: usize,
+    unreadable: usize,
 }
 
 /// What decisions depend on.
 pub fn signature(facts: &AttemptFacts) -> Signature {
     let state = state(facts, Timestamp::UNIX_EPOCH).map(|state| match state {
         // How many run is of no account, only whether all do.
-        AttemptState::Pending { since, .. } if hindrance(facts).is_none() => {
-            AttemptState::Pending { since, message: String::new() }
+        AttemptState::Pending { since, waits_for, .. } if hindrance(facts).is_none() => {
+            AttemptState::Pending { since, message: String::new(), waits_for }
         }
         // How it ended is known by what ended it.
         AttemptState::Ended(_) => AttemptState::Ended(Ending::Completed),
@@ -132,5 +148,6 @@ pub fn signature(facts: &AttemptFacts) -> Signature {
         plan: facts.plan.as_ref().map(|plan| (plan.gang_uid.clone(), plan.intact)),
         deleting: facts.alive().filter(|pod| pod.deleting.is_some()).count(),
         hidden: facts.alive().filter(|pod| pod.hidden).count(),
+        unreadable: facts.alive().filter(|pod| pod.node_unreadable).count(),
     }
 }

@@ -4,7 +4,7 @@ use pawl_contract::exit::Outcome;
 use pawl_contract::plan::LaunchKind;
 use pawl_contract::progress::Progress;
 use pawl_contract::report::{LaunchResult, fold};
-use pawl_decision::observed::{Ending, Leaving};
+use pawl_decision::observed::{Ending, Leaving, WaitsFor};
 use proptest::prelude::*;
 use rstest::rstest;
 
@@ -18,12 +18,14 @@ fn pod(index: u32, stand: Stand) -> PodFacts {
         index,
         node: format!("node-{index}"),
         address: format!("10.0.0.{index}"),
+        image: "sha256:ab12".to_owned(),
         stand,
         deleting: None,
         disruption: String::new(),
         hidden: false,
         gone: false,
         lost: false,
+        node_unreadable: false,
     }
 }
 
@@ -32,8 +34,13 @@ fn running(index: u32) -> PodFacts {
 }
 
 fn exited(index: u32, code: i32) -> PodFacts {
-    let cause = if code > 128 { format!("signal {}", code - 128) } else { String::new() };
+    let cause = if code > 128 { format!("its container was killed by signal {}", code - 128) } else { String::new() };
     pod(index, Stand::Ended(PodEnd { exit: Some(code), cause, ..PodEnd::default() }))
+}
+
+/// The first pod, whose container the kubelet could not find when it was deleted.
+fn never_started(problem: &str) -> PodFacts {
+    pod(0, Stand::Ended(PodEnd { exit: Some(137), cause: problem.to_owned(), ..PodEnd::default() }))
 }
 
 fn out_of_memory(index: u32) -> PodFacts {
@@ -95,6 +102,10 @@ fn lost(message: &str) -> AttemptState {
     AttemptState::Ended(Ending::Lost(message.to_owned()))
 }
 
+fn disrupted(message: &str) -> AttemptState {
+    AttemptState::Ended(Ending::Disrupted(message.to_owned()))
+}
+
 #[rstest]
 #[case::no_pod_yet(vec![], false)]
 #[case::one_to_come(vec![running(0)], false)]
@@ -114,10 +125,22 @@ fn why_a_gang_is_pending_is_told() {
     assert_eq!(message, "1 of 2 pods run; pod toy-1-1: Unschedulable: no GPU");
 }
 
+#[rstest]
+#[case::some_have_devices(vec![running(0), waiting(1, "Unschedulable: no GPU")], WaitsFor::MoreDevices)]
+#[case::none_has(vec![waiting(0, "Unschedulable: no GPU"), waiting(1, "Unschedulable: no GPU")], WaitsFor::Devices)]
+#[case::a_missing_claim(vec![waiting(0, "Unschedulable: persistentvolumeclaim \"x\" not found")], WaitsFor::Containers)]
+#[case::no_volume(vec![waiting(0, "Unschedulable: 0/2 nodes are available: pod has unbound immediate PersistentVolumeClaims.")], WaitsFor::Containers)]
+#[case::an_image(vec![running(0), waiting(1, "ErrImagePull: x")], WaitsFor::Containers)]
+#[case::time(vec![running(0), waiting(1, "")], WaitsFor::Containers)]
+fn what_a_gang_waits_for(#[case] pods: Vec<PodFacts>, #[case] expected: WaitsFor) {
+    let AttemptState::Pending { waits_for, .. } = state(pods) else { panic!() };
+    assert_eq!(waits_for, expected);
+}
+
 #[test]
 fn a_queue_may_take_its_time() {
     let queued = |pods| {
-        let since = NOW - jiff::SignedDuration::from_hours(5);
+        let since = NOW - SignedDuration::from_hours(5);
         AttemptFacts { gang: Some(GangFacts { suspended: true, since, ..gang() }), ..facts(pods) }
     };
     assert_eq!(seen(queued(vec![]), None).state, AttemptState::Queued);
@@ -147,7 +170,8 @@ fn what_its_queue_takes_back_has_ended_when_no_pod_can_come_any_more() {
 #[case::it_was_done(vec![exited(0, 0), gone(exited(1, 30))], AttemptState::Ended(Ending::Completed))]
 #[case::it_was_killed(vec![out_of_memory(0), gone(exited(1, 30))], lost("pod toy-1-0: OOMKilled"))]
 #[case::it_never_ran(vec![running(0), waiting(1, "ErrImagePull: x")], lost("pod toy-1-1: ErrImagePull: x"))]
-#[case::it_was_coming_up(vec![exited(0, 30), waiting(1, "")], lost("preempted by Kueue before all of its pods ran"))]
+#[case::it_was_coming_up(vec![exited(0, 30), waiting(1, "")], disrupted("preempted by Kueue before all of its pods ran"))]
+#[case::it_found_no_room(vec![exited(0, 30), waiting(1, "Unschedulable: x")], disrupted("pod toy-1-1: Unschedulable: x"))]
 fn what_else_befell_a_gang_counts_more_than_its_queue(#[case] pods: Vec<PodFacts>, #[case] expected: AttemptState) {
     let gang = Some(GangFacts { suspended: true, deleting: true, ..gang() });
     assert_eq!(seen(AttemptFacts { gang, ..facts(pods.into_iter().map(gone).collect()) }, None).state, expected);
@@ -158,9 +182,14 @@ fn what_else_befell_a_gang_counts_more_than_its_queue(#[case] pods: Vec<PodFacts
 #[case::launch_failed(vec![exited(0, 10), exited(1, 10)], AttemptState::Ended(Ending::Completed))]
 #[case::a_peer_was_torn_down_with_it(vec![exited(0, 12), gone(exited(1, 30))], AttemptState::Ended(Ending::Completed))]
 #[case::stopped(vec![exited(0, 30), exited(1, 30)], AttemptState::Ended(Ending::Stopped))]
-#[case::deleted(vec![exited(0, 40), gone(exited(1, 143))], lost("pod toy-1-1: signal 15"))]
-#[case::deleted_before_a_word(vec![gone(running(0)), gone(running(1))], lost("pod toy-1-0 was deleted"))]
-#[case::lost_a_peer(vec![exited(0, 40), exited(1, 1)], lost("pod toy-1-0 exited with 40 (LostPeer)"))]
+#[case::deleted(vec![exited(0, 40), gone(exited(1, 143))], disrupted("pod toy-1-1 was deleted"))]
+#[case::deleted_before_a_report(vec![gone(running(0)), gone(running(1))], disrupted("pod toy-1-0 was deleted"))]
+#[case::deleted_before_it_could_start(vec![gone(never_started("ErrImagePull: x")), gone(waiting(1, ""))], lost("pod toy-1-0: ErrImagePull: x"))]
+#[case::deleted_before_there_was_room(vec![gone(never_started("Unschedulable: x")), gone(waiting(1, ""))], disrupted("pod toy-1-0: Unschedulable: x"))]
+#[case::deleted_after_a_peer_crashed(vec![gone(exited(0, 30)), exited(1, 1)], lost("pod toy-1-1 exited with 1 (Failed)"))]
+#[case::deleted_after_a_peer_was_killed(vec![gone(exited(0, 143)), exited(1, 139)], lost("pod toy-1-1: its container was killed by signal 11"))]
+#[case::out_of_memory_and_deleted(vec![gone(exited(0, 30)), gone(out_of_memory(1))], lost("pod toy-1-1: OOMKilled"))]
+#[case::lost_a_peer(vec![exited(0, 40), exited(1, 1)], lost("pod toy-1-1 exited with 1 (Failed)"))]
 #[case::crashed(vec![exited(0, 1), exited(1, 40)], lost("pod toy-1-0 exited with 1 (Failed)"))]
 fn how_a_gang_ended(#[case] pods: Vec<PodFacts>, #[case] wanted: AttemptState) {
     assert_eq!(state(pods), wanted);
@@ -170,12 +199,12 @@ fn how_a_gang_ended(#[case] pods: Vec<PodFacts>, #[case] wanted: AttemptState) {
 fn what_the_cluster_did_explains_the_rest() {
     let mut evicted = exited(1, 30);
     evicted.disruption = "EvictionByEvictionAPI: drained".to_owned();
-    assert_eq!(state(vec![exited(0, 40), evicted]), lost("pod toy-1-1: EvictionByEvictionAPI: drained"));
+    assert_eq!(state(vec![exited(0, 40), evicted]), disrupted("pod toy-1-1: EvictionByEvictionAPI: drained"));
     let cut_off = PodFacts { lost: true, ..deleted(running(1)) };
-    assert_eq!(state(vec![exited(0, 40), cut_off]), lost("pod toy-1-1: its node node-1 does not answer"));
+    assert_eq!(state(vec![exited(0, 40), cut_off]), disrupted("pod toy-1-1: its node node-1 does not answer"));
     assert_eq!(
         state(vec![gone(waiting(0, "Unschedulable: no GPU")), gone(waiting(1, ""))]),
-        lost("pod toy-1-0: Unschedulable: no GPU")
+        disrupted("pod toy-1-0: Unschedulable: no GPU")
     );
 }
 
@@ -183,7 +212,25 @@ fn what_the_cluster_did_explains_the_rest() {
 fn a_batch_job_that_is_gone_is_told_when_nothing_else_is() {
     let mut facts = facts(vec![]);
     facts.gang = Some(GangFacts { gone: true, ..gang() });
-    assert_eq!(seen(facts, None).state, lost("its batch Job was deleted before all of its pods ran"));
+    assert_eq!(seen(facts, None).state, disrupted("its batch Job was deleted before all of its pods ran"));
+}
+
+#[test]
+fn a_pod_that_does_not_end_on_an_unreadable_node_needs_somebody() {
+    let told = |pod: PodFacts, seconds: i64| {
+        let attempts = [facts(vec![running(0), pod])];
+        let now = NOW + SignedDuration::from_secs(seconds);
+        observe(&Scene { job_uid: "t", gpus: 4, under_way: None, attempts: &attempts, live: None, now }).obstacle
+    };
+    let stuck = || PodFacts { node_unreadable: true, ..deleted(running(1)) };
+    assert_eq!(told(stuck(), 59), "");
+    let obstacle = told(stuck(), 61);
+    assert!(
+        obstacle.contains("kubectl delete pod toy-1-1 --force") && obstacle.contains("rbac.nodes=true"),
+        "{obstacle}"
+    );
+    assert_eq!(told(gone(stuck()), 61), "", "it was deleted by force");
+    assert_eq!(told(deleted(running(1)), 61), "", "its node is known");
 }
 
 #[test]
@@ -218,7 +265,7 @@ fn another_jobs_gang_runs_no_plan_of_this_one() {
 #[case::disrupted(vec![running(0), PodFacts { disruption: "drained".to_owned(), ..running(1) }], AttemptState::Leaving(Leaving::Broken))]
 #[case::gone(vec![running(0), gone(running(1))], AttemptState::Leaving(Leaving::Broken))]
 #[case::worse_counts(vec![exited(0, 40), running(1), gone(running(1))], AttemptState::Leaving(Leaving::Broken))]
-#[case::nothing_to_stop(vec![gone(running(0)), exited(1, 1)], lost("pod toy-1-0 was deleted"))]
+#[case::nothing_to_stop(vec![gone(running(0)), exited(1, 1)], disrupted("pod toy-1-0 was deleted"))]
 fn a_broken_gang_is_noticed(#[case] pods: Vec<PodFacts>, #[case] wanted: AttemptState) {
     assert_eq!(state(pods), wanted);
 }
@@ -247,25 +294,26 @@ fn a_pod_that_ran_out_of_memory_speaks_for_the_launch_that_it_was_certainly_in()
         results.into_iter().find(|r| r.outcome == Outcome::HostOutOfMemory).map(|r| r.launch)
     };
     assert_eq!(blamed(None), None);
-    let progress = Progress {
-        launch: "b".to_owned(),
-        kind: LaunchKind::Measure,
-        step: 1,
-        total_steps: None,
-        items: 1,
-        epoch: 0,
-        loss: None,
-        items_per_second: None,
-        windows: 0,
-        eta_seconds: None,
-        validation: None,
-        last_checkpoint: None,
-        straggler: None,
-    };
+    let progress = Progress { step: 1, items: 1, ..Progress::at_start("b", LaunchKind::Measure) };
     let live = live::Attempt { attempt: "toy-1".to_owned(), results: vec![], progress: Some(progress) };
     assert_eq!(blamed(Some(&live)).as_deref(), Some("b"));
     // Nothing is said while pods are alive: a rank may still report it.
     assert!(seen(facts(vec![running(0), out_of_memory(1)]), Some(&live)).results.is_empty());
+}
+
+#[test]
+fn the_build_of_the_trainer_is_the_digest_that_all_pods_run() {
+    let of = |images: &[&str]| {
+        let pods = (0..).zip(images).map(|(i, image)| PodFacts { image: (*image).to_owned(), ..running(i) });
+        seen(facts(pods.collect()), None).trainer
+    };
+    assert_eq!(of(&["sha256:ab12", "sha256:ab12"]), "sha256:ab12");
+    assert_eq!(of(&["sha256:ab12", ""]), "", "not known of all yet");
+    assert_eq!(of(&["sha256:ab12"]), "", "the second pod is not there yet");
+    assert_eq!(of(&[]), "");
+    let mixed = of(&["sha256:ab12", "sha256:cd34"]);
+    assert!(mixed.starts_with("mixed ") && mixed.len() == 22, "{mixed}");
+    assert_ne!(mixed, of(&["sha256:ab12", "sha256:ef56"]));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! [`crate::build`] builds them, purely; here they meet the API server. Creating and repairing are idempotent.
 
 mod batch_job;
+mod claim;
 mod plan;
 mod service;
 mod token;
@@ -11,6 +12,7 @@ use crate::context::Context;
 use crate::key::Key;
 use crate::names;
 use batch_job::BatchJob;
+use claim::StorageClaim;
 use kube::Api;
 use kube::api::{PatchParams, PostParams};
 use plan::PlanConfigMap;
@@ -22,6 +24,8 @@ use token::TokenSecret;
 pub(crate) struct Objects<'a> {
     /// Created before the batch Job, because a gang whose pods cannot find each other would hold its GPUs in vain.
     pub(crate) service: HeadlessService<'a>,
+    /// Created before the batch Job, whose pods mount it.
+    pub(crate) claim: StorageClaim<'a>,
     /// Owns the token and the plan, which the garbage collector deletes with it.
     pub(crate) batch_job: BatchJob<'a>,
     pub(crate) token: TokenSecret<'a>,
@@ -35,6 +39,7 @@ impl<'a> Objects<'a> {
         let attempt = Attempt { context, key, name };
         Self {
             service: HeadlessService(attempt),
+            claim: StorageClaim(attempt),
             batch_job: BatchJob(attempt),
             token: TokenSecret(attempt),
             plan: PlanConfigMap(attempt),

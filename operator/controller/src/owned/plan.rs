@@ -14,7 +14,8 @@ impl PlanConfigMap<'_> {
     /// Creates it. It is immutable, so an existing one with this owner is correct.
     ///
     /// # Errors
-    /// [`Error::Stale`] when an earlier batch Job's plan had to be deleted first; [`Error::Api`].
+    /// [`Error::Stale`] when an earlier batch Job's plan had to be deleted first; [`Error::Taken`] when the ConfigMap is
+    /// not one of an attempt; [`Error::Api`].
     pub(crate) async fn create(&self, blueprint: &Blueprint<'_>, gang_uid: &str) -> Result<(), Error> {
         let Attempt { context, key, name } = self.0;
         let object = build::plan(blueprint, gang_uid)
@@ -26,7 +27,11 @@ impl PlanConfigMap<'_> {
             }
             Err(error) if code(&error) == Some(409) => match self.read().await? {
                 Some(plan) if plan.gang_uid == gang_uid => Ok(()),
-                // Left by an earlier batch Job of this name, or made by another client: pods must not read it.
+                Some(plan) if plan.gang_uid.is_empty() => {
+                    let (kind, why) = ("ConfigMap", "no batch Job owns it".to_owned());
+                    Err(Error::Taken { kind, name: name.to_owned(), why })
+                }
+                // Left by an earlier batch Job of this name: pods must not read it.
                 Some(_) => {
                     self.remove().await?;
                     Err(Error::Stale)

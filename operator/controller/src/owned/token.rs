@@ -4,6 +4,7 @@ use super::{Attempt, creation};
 use crate::build::{self, Blueprint};
 use crate::error::{Doing, Error, code};
 use crate::facts::{AttemptFacts, GangFacts};
+use crate::names;
 use crate::observe::{hindrance, state};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Secret;
@@ -32,7 +33,7 @@ impl TokenSecret<'_> {
         if !blueprint.is_gang() {
             return Ok(());
         }
-        let name = self.0.name;
+        let name = &names::token_secret(self.0.name);
         let secrets = self.0.api::<Secret>();
         let token = Token::random().map_err(|error| Error::Local { what: "a token", why: error.to_string() })?;
         let object = build::token(blueprint, gang_uid, &token);

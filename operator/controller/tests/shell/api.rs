@@ -215,6 +215,14 @@ impl Store {
         }
         let mut object = there.clone();
         match subresource {
+            // A merge patch names no type of the object, server-side apply does.
+            Some("status") if body["apiVersion"].is_null() => {
+                body["status"]
+                    .as_object()
+                    .into_iter()
+                    .flatten()
+                    .for_each(|(name, value)| object["status"][name] = value.clone());
+            }
             Some("status") => object["status"] = body["status"].clone(),
             _ => merge(&mut object, &body),
         }

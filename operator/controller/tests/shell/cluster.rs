@@ -126,6 +126,9 @@ fn mounted(store: &Store, (_, namespace, name): &Id, gang: &str) -> Option<Attem
         if let Some(secret) = volume["secret"]["secretName"].as_str() {
             store.objects.get(&("secrets".to_owned(), namespace.clone(), secret.to_owned()))?;
         }
+        if let Some(claim) = volume["persistentVolumeClaim"]["claimName"].as_str() {
+            store.objects.get(&("persistentvolumeclaims".to_owned(), namespace.clone(), claim.to_owned()))?;
+        }
     }
     plan
 }

@@ -121,8 +121,10 @@ async fn run(stop: Option<(usize, Stop)>, caches: Caches, mut trouble: Option<Tr
     assert_eq!(store.unannounced, Vec::<String>::new());
     assert_eq!(trouble, None, "it never befell the gang");
     let job = &store.objects[&("trainingjobs".to_owned(), "default".to_owned(), "toy".to_owned())];
-    let left =
-        store.objects.keys().filter(|(kind, ..)| !matches!(kind.as_str(), "trainingjobs" | "events" | "services"));
+    let claim = ("persistentvolumeclaims".to_owned(), "default".to_owned(), "toy-storage".to_owned());
+    assert!(store.objects.contains_key(&claim), "the storage of the job, with the trained model, is kept");
+    let kept = ["trainingjobs", "events", "services", "persistentvolumeclaims"];
+    let left = store.objects.keys().filter(|(kind, ..)| !kept.contains(&kind.as_str()));
     End {
         status: job["status"].clone(),
         writes: store.writes.clone(),

@@ -5,6 +5,7 @@
 mod api;
 mod cluster;
 mod crash;
+mod later;
 mod operator;
 mod service;
 mod stopped;

@@ -3,8 +3,8 @@
 use crate::api::{Api, Change, Id};
 use kube::runtime::controller::Action;
 use kube::runtime::watcher::Event;
-use pawl_api::TrainingJob;
-use pawl_controller::build::Images;
+use pawl_api::Policy;
+use pawl_controller::build::{Images, PodDefaults, StorageConfig};
 use pawl_controller::context::Context;
 use pawl_controller::error::Error;
 use pawl_controller::events::Events;
@@ -14,6 +14,7 @@ use pawl_controller::key::Key;
 use pawl_controller::leader::Leadership;
 use pawl_controller::live::{Live, Pace};
 use pawl_controller::metrics::Metrics;
+use pawl_controller::reading::{self, Guarded};
 use pawl_controller::reconcile::reconcile;
 use pawl_controller::services::Services;
 use serde_json::{Value, json};
@@ -27,7 +28,7 @@ pub struct Operator {
     api: Api,
     /// The caches hold everything up to this version.
     seen: u64,
-    job: Option<TrainingJob>,
+    job: Option<Guarded>,
     listings: [Listing; 4],
     /// The objects as the caches have them.
     known: BTreeMap<Id, Value>,
@@ -46,6 +47,9 @@ impl Operator {
             events: Events::new(client.clone(), "test"),
             client,
             images: Images { trainer: "trainer:1".to_owned(), agent: "agent:1".to_owned() },
+            storage: StorageConfig::default(),
+            pods: PodDefaults::default(),
+            policy: Policy::default(),
             facts: Facts::new(jobs.clone()),
             jobs,
             live,
@@ -136,7 +140,10 @@ impl Operator {
     /// Reconciles once with what the caches hold.
     pub async fn reconcile(&self) -> Result<Action, Error> {
         match &self.job {
-            Some(job) => reconcile(&self.context, job).await,
+            Some(Guarded(Ok(job))) => reconcile(&self.context, job).await,
+            Some(object @ Guarded(Err(unreadable))) => {
+                reading::report(&self.context, object, unreadable).await.map(|()| Action::await_change())
+            }
             None => Ok(Action::await_change()),
         }
     }

@@ -7,6 +7,7 @@ use super::{Alarm, RunningTraining, Subject, Verdict};
 use crate::comparison::Comparison;
 use crate::launch::{EvidenceTarget, Launch, quality_seeds};
 use crate::reason::Reason;
+use crate::trainer;
 use crate::trial::Trial;
 use pawl_api::spec::{Gates, MetricGate, TrainingJobSpec, Trigger};
 use pawl_api::status::{Arm, LaunchStatus, Purpose, QualityStatus};
@@ -243,10 +244,16 @@ pub(crate) fn status(candidate: &Comparison<'_>) -> Option<QualityStatus> {
     })
 }
 
+/// The quality launches of the baseline.
+fn baseline_of<'a>(watched: &RunningTraining<'a>) -> impl Iterator<Item = &'a LaunchStatus> {
+    let launches = watched.baseline.map_or(&[][..], |baseline| &baseline.launches);
+    launches.iter().filter(|launch| trainer::comparable(launch))
+}
+
 /// Items seen by the baseline's quality launches, when the newest evaluation of a training can be compared with them.
 pub(crate) fn comparable(watched: &RunningTraining<'_>) -> Option<u64> {
     watched.progress.validation.as_ref()?;
-    watched.baseline?.launches.iter().map(|launch| launch.measured.items).max()
+    baseline_of(watched).map(|launch| launch.measured.items).max()
 }
 
 /// Alarm when the validation of a training violates a gate, compared with the baseline's launches, which saw fewer items. A
@@ -254,11 +261,10 @@ pub(crate) fn comparable(watched: &RunningTraining<'_>) -> Option<u64> {
 pub(super) fn in_training(watched: &RunningTraining<'_>) -> Option<Alarm> {
     let items = comparable(watched)?;
     let validation = watched.progress.validation.as_ref().filter(|validation| validation.items >= items)?;
-    let launches = &watched.baseline?.launches;
     criteria(&watched.spec.gates).iter().find_map(|criterion| {
         let Measure::Validation(name) = criterion.measure else { return None };
         let value = *validation.metrics.get(name)?;
-        let known = launches.iter().map(|launch| criterion.of_launch(launch)).filter(|value| value.is_finite());
+        let known = baseline_of(watched).map(|launch| criterion.of_launch(launch)).filter(|value| value.is_finite());
         let known: Vec<f64> = known.collect();
         let mean = (!known.is_empty()).then(|| known.iter().sum::<f64>() / known.len() as f64)?;
         let (found, allowed) = (criterion.scaled(mean, value), criterion.worse_end());

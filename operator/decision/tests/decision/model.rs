@@ -1,10 +1,10 @@
 //! Model checking: a job of three phases (one holds, one walks a rung and is rolled back, one needs the quality gate)
 //! under crashes of the shell between any two steps of the protocol, lost, preempted and vanished attempts, failed launches, and observations
-//! that are late, incomplete, repeated and out of order.
+//! that are late, incomplete, repeated and out of order. Likewise a job with a search whose trials are paused and continued.
 
-use crate::world::{done, ended, job};
+use crate::world::{World, done, ended, job};
 use jiff::{SignedDuration, Timestamp};
-use pawl_api::status::{PhaseState, Stage};
+use pawl_api::status::{BestTrial, PhaseState, Stage};
 use pawl_api::{TrainingJob, TrainingJobStatus};
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::{AttemptPlan, LaunchKind, LaunchPlan};
@@ -27,6 +27,9 @@ struct Shell {
     faults: u8,
     /// What becomes of the phases when nothing goes wrong.
     expected: Vec<(PhaseState, String, u32)>,
+    /// The trials of the search, and its winner, when nothing goes wrong.
+    trials: Vec<String>,
+    winner: Option<BestTrial>,
 }
 
 /// A document that is compared by its text and read once.
@@ -131,10 +134,17 @@ fn trained(plan: &LaunchPlan) -> LaunchResult {
     if plan.kind == LaunchKind::Measure && text.contains("\"batchPerGpu\":16") {
         return ended(plan, Outcome::OutOfMemory);
     }
+    if plan.kind == LaunchKind::Preflight && text.contains("\"learningRate\":\"0.5\"") {
+        return ended(plan, Outcome::OutOfMemory);
+    }
     let factor = [("Fuse", 1.3), ("loaderWorkers", 0.9), ("bf16", 1.2)];
     let speed = factor.iter().filter(|(needle, _)| text.contains(needle)).map(|(_, factor)| factor).product::<f64>();
     let mut result = done(plan, 100.0 * speed);
     result.measured.wall_seconds = Some(1.0);
+    let rate = plan.settings.learning_rate.as_ref().map_or(0.0, |rate| rate.value());
+    if let Some(validation) = &mut result.measured.validation {
+        *validation.metrics.get_mut("loss").unwrap() += rate;
+    }
     result
 }
 
@@ -172,6 +182,7 @@ impl Attempt {
             plan_hash: self.hash.clone(),
             state,
             placement: "node".to_owned(),
+            trainer: String::new(),
             results: if early { Vec::new() } else { self.results() },
             progress: None,
         }
@@ -199,7 +210,7 @@ impl State {
             View::Nothing => Vec::new(),
             View::Early => all.map(|attempt| attempt.facts(true)).collect(),
         };
-        Observed { attempts }
+        Observed { attempts, ..Observed::default() }
     }
 
     fn act(&mut self, action: &Act) {
@@ -249,7 +260,39 @@ impl Shell {
             (PhaseState::RolledBack, "SpeedBelowThreshold".to_owned(), 1),
             (PhaseState::Accepted, "SinglePair".to_owned(), 0),
         ];
-        Self { job, faults, expected }
+        Self { job, faults, expected, trials: Vec::new(), winner: None }
+    }
+
+    /// A job with a search of four trials by successive halving, one of which runs out of memory, and two finalists.
+    fn searching(faults: u8) -> Self {
+        let job = job(json!({
+            "settings": {"batchPerGpu": 8, "learningRate": "0.1"},
+            "seeds": [1, 2],
+            "search": [{
+                "name": "rates", "trials": 4, "epochs": 4, "sampler": "Grid", "pruner": "ASHA", "finalists": 2,
+                "pruning": {"first": 2, "reduction": 2}, "objectives": [{"metric": "loss", "goal": "Minimize"}],
+                "parameters": [{"name": "learningRate", "values": ["0.1", "0.01", "0.001", "0.5"]}],
+            }],
+            "train": {"items": 1000},
+            "lifecycle": {"maxRestarts": 3},
+        }));
+        let mut world = World::new(json!({}), Box::new(|plan, _| trained(plan)));
+        world.job = job.clone();
+        world.run();
+        let search = &world.status.search[0];
+        let (trials, winner) = (search.trials.clone(), search.winner.clone());
+        assert_eq!(trials.iter().map(|line| &line[..1]).collect::<String>(), "SCCO");
+        Self { job, faults, expected: Vec::new(), trials, winner }
+    }
+
+    /// Whether each trial that has ended is that of an undisturbed run.
+    fn trials_are_as_expected(&self, status: &TrainingJobStatus) -> bool {
+        let Some(search) = status.search.first() else { return true };
+        let ended = |line: &str| !line.starts_with(['R', 'T', 'P']);
+        let lines = search.trials.iter().zip(&self.trials);
+        search.trials.len() <= self.trials.len()
+            && lines.into_iter().all(|(line, expected)| !ended(line) || line == expected)
+            && (search.winner.is_none() || search.winner == self.winner)
     }
 
     /// The decision, kept for the next call: the shell may die at several points of the same one.
@@ -366,12 +409,19 @@ impl Model for Shell {
                 |model: &Self, state: &State| {
                     let status = state.status();
                     let phases = model.job.spec.phases.iter().zip(&status.phases);
+                    let winners = status.search.iter().filter_map(|search| search.winner.as_ref());
                     let accepted = phases.filter(|(_, status)| status.state == PhaseState::Accepted);
                     let fold = accepted
                         .fold(model.job.spec.settings.clone(), |settings, (phase, _)| settings.with(&phase.settings));
+                    let fold = winners.fold(fold, |settings, winner| {
+                        pawl_api::search::with(&settings, &model.job.spec.workload, &winner.parameters)
+                    });
                     status.effective_settings.as_ref().is_none_or(|settings| *settings == fold)
                 },
             ),
+            Property::always("trials and winner are those of an undisturbed run", |model: &Self, state: &State| {
+                model.trials_are_as_expected(state.status())
+            }),
             Property::always("nothing fails for good", |_, state: &State| state.status().stage != Stage::Failed),
             Property::eventually("the job is done", |_, state: &State| state.status().stage == Stage::Complete),
         ]
@@ -391,6 +441,16 @@ fn no_interleaving_of_two_faults_breaks_a_job() {
     assert!(checker.is_done());
     checker.assert_properties();
     assert!(checker.unique_state_count() > 5_000, "the model explores too little");
+}
+
+/// The same for a search, with one fault.
+#[test]
+fn no_interleaving_of_a_fault_breaks_a_search() {
+    let checker = Shell::searching(1).checker().threads(2).spawn_bfs().join();
+    println!("{} states, {} distinct", checker.state_count(), checker.unique_state_count());
+    assert!(checker.is_done());
+    checker.assert_properties();
+    assert!(checker.unique_state_count() > 500, "the model explores too little");
 }
 
 /// `eventually` does not look into cycles, so the graph of states must have none: then every run ends.

@@ -5,7 +5,7 @@ use pawl_api::status::{PhaseState, Stage, StopCause};
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::LaunchKind;
 use pawl_decision::action::Action;
-use pawl_decision::observed::{AttemptState, Ending, Leaving, Observed};
+use pawl_decision::observed::{AttemptState, Ending, Leaving, Observed, WaitsFor};
 use pawl_decision::{decide, plan};
 use serde_json::json;
 
@@ -102,7 +102,8 @@ fn a_gang_that_is_not_scheduled_gives_its_devices_back_and_tries_again() {
     world.decide();
     let since = world.now;
     let attempt = world.attempts.values_mut().next().unwrap();
-    attempt.facts.state = AttemptState::Pending { since, message: "0/3 nodes are available".to_owned() };
+    let message = "0/3 nodes are available".to_owned();
+    attempt.facts.state = AttemptState::Pending { since, message, waits_for: WaitsFor::MoreDevices };
     world.decide();
     world.wait(119).decide();
     assert_eq!(world.alive().len(), 1, "not yet");
@@ -110,8 +111,51 @@ fn a_gang_that_is_not_scheduled_gives_its_devices_back_and_tries_again() {
     assert_eq!(world.alive().len(), 0, "stopped");
     world.run();
     assert_eq!(world.status.stage, Stage::Complete);
-    assert_eq!(world.count_events("AttemptFailed"), 1);
+    assert_eq!((world.count_events("AttemptFailed"), world.count_events("Disrupted")), (0, 1));
     assert_eq!(world.verdict("fuse").0, PhaseState::Accepted);
+}
+
+#[test]
+fn a_gang_without_any_device_waits_without_limit() {
+    let mut world =
+        World::new(fuse(json!({"lifecycle": {"schedulingTimeout": "2m", "maxRestarts": 0}})), factors(FACTORS));
+    world.decide();
+    let created = world.now;
+    let state = |world: &mut World, waits_for| {
+        let pending =
+            AttemptState::Pending { since: created, message: "0/3 nodes are available".to_owned(), waits_for };
+        world.attempts.values_mut().next().unwrap().facts.state = pending;
+    };
+    state(&mut world, WaitsFor::Devices);
+    world.wait(3).decide();
+    let waits = world.status.clone();
+    world.wait(100_000).decide();
+    assert_eq!((world.alive().len(), &world.status), (1, &waits), "it waits, and nothing is written");
+    let reconciling = world.status.conditions.iter().find(|condition| condition.type_ == "Reconciling").unwrap();
+    assert_eq!(reconciling.reason, "Queued");
+
+    // From the time at which the first pod holds devices, the others have 2 minutes.
+    state(&mut world, WaitsFor::MoreDevices);
+    world.decide();
+    world.wait(119).decide();
+    assert_eq!(world.alive().len(), 1);
+    world.wait(2).decide();
+    assert_eq!(world.alive().len(), 0);
+    world.run();
+    assert_eq!(world.verdict("fuse").0, PhaseState::Accepted);
+}
+
+#[test]
+fn containers_that_do_not_start_in_time_are_a_failure() {
+    let mut world =
+        World::new(fuse(json!({"lifecycle": {"schedulingTimeout": "2m", "maxRestarts": 0}})), factors(FACTORS));
+    world.decide();
+    let (since, message) = (world.now, "ErrImagePull: x".to_owned());
+    let attempt = world.attempts.values_mut().next().unwrap();
+    attempt.facts.state = AttemptState::Pending { since, message, waits_for: WaitsFor::Containers };
+    world.decide();
+    world.wait(121).run();
+    assert_eq!(world.status.stage, Stage::Failed);
 }
 
 #[test]
@@ -235,9 +279,7 @@ fn batches_that_do_not_divide_are_all_listed() {
 
 #[test]
 fn invalid_specs_fail_before_any_launch() {
-    let search = json!([{"name": "s", "trials": 1, "epochs": 1, "objective": {"metric": "loss", "goal": "Minimize"}, "parameters": []}]);
     for (spec, reason, part) in [
-        (json!({"search": search}), "SearchUnavailable", "remove spec.search"),
         (json!({"settings": {"batchPerGpu": 8, "globalBatch": 12}}), "BatchMismatch", "multiple of 8"),
         (json!({"settings": {"batchPerGpu": 0}}), "BatchMismatch", "batchPerGpu: 0"),
         (fuse(json!({"trainer": {"replicas": 0}})), "BatchMismatch", "replicas"),
@@ -327,7 +369,7 @@ fn a_queued_job_waits_without_a_deadline() {
     assert_eq!((decision.requeue_after, decision.actions.len()), (None, 0));
 
     let since = world.now;
-    queued(&mut world, AttemptState::Pending { since, message: String::new() });
+    queued(&mut world, AttemptState::Pending { since, message: String::new(), waits_for: WaitsFor::Containers });
     world.decide();
     assert_eq!(world.status.attempt.as_ref().unwrap().queued_since, None);
     assert_ne!(reconciling(&world).0, "Queued");
@@ -482,11 +524,17 @@ fn strange_attempts_are_stopped_before_anything_starts() {
     other.decide();
     let mut facts = other.observed().attempts.remove(0);
     facts.plan_hash = "of another spec".to_owned();
-    let decision = decide(&world.job, &world.status, &Observed { attempts: vec![facts.clone()] }, world.now);
+    let decision = decide(
+        &world.job,
+        &world.status,
+        &Observed { attempts: vec![facts.clone()], ..Observed::default() },
+        world.now,
+    );
     let cause = StopCause::NotWanted;
     assert_eq!(decision.actions, [Action::Stop { attempt: "job-1".to_owned(), checkpoint: false, cause }]);
     facts.state = AttemptState::Ended(Ending::Stopped);
-    let decision = decide(&world.job, &decision.status, &Observed { attempts: vec![facts] }, world.now);
+    let decision =
+        decide(&world.job, &decision.status, &Observed { attempts: vec![facts], ..Observed::default() }, world.now);
     let started =
         decision.actions.iter().any(|action| matches!(action, Action::Start { plan, .. } if plan.attempt == "job-2"));
     assert!(started, "{:?}", decision.actions);
@@ -531,4 +579,19 @@ fn re_evaluating_a_phase_keeps_the_retries_of_a_phase_with_the_same_name_prefix(
         world.decide();
         assert_eq!(retries(&world), 0, "{other}");
     }
+}
+
+#[test]
+fn a_job_that_somebody_has_to_free_is_stalled_until_then() {
+    let mut world = World::new(fuse(json!({})), factors(FACTORS));
+    world.decide();
+    let stalled = |observed: &Observed| {
+        let status = decide(&world.job, &world.status, observed, world.now).status;
+        let condition = status.conditions.into_iter().find(|condition| condition.type_ == "Stalled").unwrap();
+        (condition.status, condition.reason, condition.message)
+    };
+    let obstacle = "pod toy-1-0 does not end: delete it".to_owned();
+    let blocked = stalled(&Observed { obstacle: obstacle.clone(), ..world.observed() });
+    assert_eq!(blocked, ("True".to_owned(), "ActionRequired".to_owned(), obstacle));
+    assert_eq!(stalled(&world.observed()).0, "False");
 }

@@ -39,6 +39,8 @@ pub struct World {
     pub trainer: Trainer,
     /// Which devices the next attempt gets.
     pub placement: String,
+    /// Which build of the trainer the next attempt runs.
+    pub build: String,
 }
 
 /// A job with one GPU and these parts of its spec.
@@ -114,6 +116,7 @@ impl World {
             ran: Vec::new(),
             trainer,
             placement: "node-0".to_owned(),
+            build: "sha256:aaaaaaaaaaaaaaaa".to_owned(),
         }
     }
 
@@ -126,7 +129,10 @@ impl World {
     }
 
     pub fn observed(&self) -> Observed {
-        Observed { attempts: self.attempts.values().map(|attempt| attempt.facts.clone()).collect() }
+        Observed {
+            attempts: self.attempts.values().map(|attempt| attempt.facts.clone()).collect(),
+            ..Observed::default()
+        }
     }
 
     pub fn alive(&self) -> Vec<&Attempt> {
@@ -167,10 +173,13 @@ impl World {
                 }
             }
         }
+        for winner in decision.status.search.iter().filter_map(|stage| stage.winner.as_ref()) {
+            expected = pawl_api::search::with(&expected, &spec.workload, &winner.parameters);
+        }
         assert_eq!(decision.status.effective_settings.as_ref(), Some(&expected));
     }
 
-    fn carry_out(&mut self, action: Action) -> bool {
+    pub fn carry_out(&mut self, action: Action) -> bool {
         match action {
             Action::Start { plan, plan_hash } => {
                 if self.attempts.contains_key(&plan.attempt) {
@@ -182,6 +191,7 @@ impl World {
                     plan_hash,
                     state: AttemptState::Running,
                     placement: self.placement.clone(),
+                    trainer: self.build.clone(),
                     results: Vec::new(),
                     progress: None,
                 };
@@ -270,21 +280,7 @@ impl World {
         let running = |attempt: &&mut Attempt| attempt.facts.state == AttemptState::Running;
         let attempt = self.attempts.values_mut().find(running).expect("an attempt runs");
         let plan = &attempt.plan.launches[attempt.facts.results.len()];
-        let progress = attempt.facts.progress.get_or_insert_with(|| Progress {
-            launch: plan.launch.clone(),
-            kind: plan.kind,
-            step: 0,
-            total_steps: None,
-            items: 0,
-            epoch: 0,
-            loss: None,
-            items_per_second: None,
-            windows: 0,
-            eta_seconds: None,
-            validation: None,
-            last_checkpoint: None,
-            straggler: None,
-        });
+        let progress = attempt.facts.progress.get_or_insert_with(|| Progress::at_start(&plan.launch, plan.kind));
         change(progress);
     }
 

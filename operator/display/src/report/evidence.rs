@@ -4,6 +4,7 @@ use crate::event::EventRecord;
 use pawl_api::status::{Arm, LaunchStatus};
 use pawl_api::title::Title;
 use pawl_api::{TrainingJob, TrainingJobStatus};
+use pawl_contract::details::Details;
 use pawl_contract::exit::Outcome;
 use pawl_contract::measured::Measured;
 use pawl_contract::plan::{LaunchKind, LaunchPlan};
@@ -29,6 +30,8 @@ pub struct FinishedLaunch {
     pub message: String,
     /// Its measurements.
     pub measured: Measured,
+    /// Further measurements, if its report is available.
+    pub details: Details,
     /// The training loss curve, if its report is available.
     pub losses: Vec<LossPoint>,
 }
@@ -46,6 +49,7 @@ impl FinishedLaunch {
             outcome,
             message: report.message.clone(),
             measured,
+            details: report.details.clone(),
             losses: report.losses.clone(),
         }
     }
@@ -61,6 +65,7 @@ impl FinishedLaunch {
             outcome: launch.outcome,
             message: launch.message.clone(),
             measured: Measured::from(&launch.measured),
+            details: Details::default(),
             losses: Vec::new(),
         }
     }

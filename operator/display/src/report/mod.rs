@@ -4,6 +4,7 @@ mod chart;
 pub mod evidence;
 mod memory;
 mod phases;
+mod search;
 mod svg;
 mod tables;
 mod training;
@@ -22,6 +23,7 @@ pub fn render(evidence: &Evidence) -> String {
     let sections = [
         ("Speedup, phase by phase", waterfall(evidence)),
         ("Phases not accepted", phases::rollbacks(evidence)),
+        ("Search", search::section(evidence)),
         ("Training", training::section(evidence)),
         ("Evidence", phases::cards(evidence)),
         ("Memory", memory::draw(evidence).map(PreEscaped)),
@@ -131,6 +133,7 @@ fn tiles(evidence: &Evidence) -> Vec<(String, String, String)> {
             format!("{reverted} rolled back"),
         ));
     }
+    tiles.extend(search::tile(evidence));
     if let Some(training) = &status.training {
         let gated = evidence.job.spec.gates.validation_metrics.first().map(|gate| gate.name.as_str());
         let preferred = [gated, Some("nrmse"), Some("loss")].into_iter().flatten();

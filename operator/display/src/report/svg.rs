@@ -81,6 +81,14 @@ impl Scale {
     }
 }
 
+/// The first `limit` characters, with an ellipsis when something is cut off.
+pub fn clipped(text: &str, limit: usize) -> String {
+    if text.chars().count() <= limit {
+        return text.to_owned();
+    }
+    text.chars().take(limit - 1).chain(['…']).collect()
+}
+
 /// Horizontal alignment of text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Anchor {

@@ -2,9 +2,10 @@
 
 use super::chart::{self, Series};
 use super::evidence::Evidence;
-use crate::numbers::{percent_change, short};
+use crate::numbers::{bytes, percent_change, seconds, short};
 use maud::{Markup, PreEscaped, html};
 use pawl_api::status::TrainingStatus;
+use pawl_contract::details::Details;
 use pawl_contract::measured::Measured;
 
 /// The section on the training; `None` if the job has not trained.
@@ -35,6 +36,10 @@ pub fn section(evidence: &Evidence) -> Option<Markup> {
             }
         }
         p { (facts(training).join(" · ")) }
+        // Of the newest launch whose report is available.
+        @if let Some(launch) = evidence.training().filter(|launch| !launch.details.is_empty()).last() {
+            p { (details(&launch.details).join(" · ")) }
+        }
     })
 }
 
@@ -54,6 +59,24 @@ fn facts(training: &TrainingStatus) -> Vec<String> {
     }
     if let Some(checkpoint) = &training.last_checkpoint {
         facts.push(format!("newest checkpoint {} at {} items", checkpoint.name, short(checkpoint.items as f64)));
+    }
+    facts
+}
+
+fn details(details: &Details) -> Vec<String> {
+    let &Details { compile_seconds, epoch_seconds, gradient_norm, learning_rate, skipped_updates, memory } = details;
+    let mut facts = Vec::new();
+    facts.extend(compile_seconds.map(|time| format!("compiled in {}", seconds(time))));
+    facts.extend(epoch_seconds.map(|time| format!("newest epoch {}", seconds(time))));
+    facts.extend(learning_rate.map(|rate| format!("learning rate {}", short(rate))));
+    facts.extend(gradient_norm.map(|norm| format!("gradient norm {}", short(norm))));
+    if skipped_updates > 0 {
+        facts.push(format!("{skipped_updates} skipped update{}", if skipped_updates == 1 { "" } else { "s" }));
+    }
+    if let Some(memory) = memory {
+        let kinds = memory.kinds().into_iter().filter(|(_, size)| *size > 0);
+        let kinds: Vec<_> = kinds.map(|(kind, size)| format!("{kind} {}", bytes(size))).collect();
+        facts.push(format!("planned memory: {}", kinds.join(", ")));
     }
     facts
 }

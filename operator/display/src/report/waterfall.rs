@@ -1,7 +1,7 @@
 //! The waterfall chart: the speedup of each phase with its confidence interval, multiplied up to the total speedup.
 
 use super::evidence::Evidence;
-use super::svg::{Anchor, Canvas, Scale};
+use super::svg::{Anchor, Canvas, Scale, clipped};
 use crate::numbers::{bounds, factor, interval};
 use crate::verdict::{self, Tone};
 use pawl_api::spec::Phase;
@@ -147,12 +147,4 @@ fn draw_row(canvas: &mut Canvas, scale: &Scale, row: &Row<'_>, top: f64, more: b
     if more && row.tone != Tone::Total {
         canvas.line("step", (scale.at(end), top + ROW - 8.0), (scale.at(end), top + ROW + 8.0));
     }
-}
-
-/// The first `limit` characters, with an ellipsis when something is cut off.
-fn clipped(text: &str, limit: usize) -> String {
-    if text.chars().count() <= limit {
-        return text.to_owned();
-    }
-    text.chars().take(limit - 1).chain(['…']).collect()
 }

@@ -77,6 +77,7 @@ impl Live {
             Some(total) => format!("{}/{total} steps", progress.step),
             None => format!("{} steps", progress.step),
         }];
+        facts.extend(super::activity(progress).map(str::to_owned));
         facts.extend(progress.items_per_second.map(|speed| format!("{} items/s", short(speed))));
         facts.extend(progress.loss.map(|loss| format!("loss {}", short(loss))));
         facts.extend(progress.eta_seconds.map(|eta| format!("{} left", seconds(eta))));

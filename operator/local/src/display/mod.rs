@@ -8,7 +8,7 @@ use pawl_agent::Event;
 use pawl_api::{TrainingJob, TrainingJobStatus};
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::{AttemptPlan, LaunchKind};
-use pawl_contract::progress::Progress;
+use pawl_contract::progress::{Progress, RankPhase};
 use pawl_contract::report::{LaunchResult, Report};
 use pawl_display::event::EventRecord;
 use pawl_display::numbers::{seconds, short};
@@ -165,11 +165,25 @@ fn launch_line(title: &str, report: &Report) -> String {
     format!("{title}: {}", facts.join(", "))
 }
 
+/// What the launch does instead of training.
+fn activity(progress: &Progress) -> Option<&'static str> {
+    match progress.phase? {
+        RankPhase::Starting => Some("starting"),
+        RankPhase::DataGeneration => Some("generating data"),
+        RankPhase::Compiling => Some("compiling"),
+        RankPhase::Resuming => Some("reading a checkpoint"),
+        RankPhase::Validating => Some("validating"),
+        RankPhase::Saving => Some("writing a checkpoint"),
+        RankPhase::Training | RankPhase::Other => None,
+    }
+}
+
 fn training_line(progress: &Progress, metrics: &[String]) -> String {
     let mut facts = vec![match progress.total_steps {
         Some(total) => format!("step {} of {total}", progress.step),
         None => format!("step {}", progress.step),
     }];
+    facts.extend(activity(progress).map(str::to_owned));
     facts.extend(progress.loss.map(|loss| format!("loss {}", short(loss))));
     let validation = progress.validation.iter().flat_map(|validation| &validation.metrics);
     let validation = validation.filter(|(name, _)| metrics.contains(name));

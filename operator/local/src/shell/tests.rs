@@ -269,3 +269,40 @@ async fn a_verdict_is_in_the_report_before_the_run_ends() {
     }
     assert!(known >= 1, "no verdict came before the end");
 }
+
+#[tokio::test]
+async fn an_attempt_of_another_version_is_not_continued_and_its_launches_are_not_compared() {
+    let directory = tempfile::tempdir().unwrap();
+    let state = StateDir::new(directory.path());
+    let mut interrupted = None;
+    for _ in 0..LIVES {
+        let mut shell = open(job(2), options(directory.path())).unwrap();
+        while shell.step().await.unwrap().1 {}
+        drop(shell);
+        let measures = |plan: &LaunchPlan| plan.kind == LaunchKind::Measure;
+        interrupted = active(&state).pop().filter(|record| record.plan.launches.iter().any(measures));
+        if interrupted.is_some() {
+            break;
+        }
+        play(&state);
+    }
+    let mut interrupted = interrupted.expect("an attempt that measures");
+    // Another version ran its first launch, and was then interrupted and replaced by this one.
+    interrupted.trainer = Some("pawl 0.0.1".to_owned());
+    interrupted.save(&state).unwrap();
+    let (first, own) = (&interrupted.plan.launches[0], attempts::directory(&state, &interrupted.plan.attempt));
+    std::fs::create_dir_all(own.join(&first.launch)).unwrap();
+    std::fs::write(own.join("attempt.json"), serde_json::to_vec(&interrupted.plan).unwrap()).unwrap();
+    std::fs::write(own.join(&first.launch).join("report.json"), report(first).to_string()).unwrap();
+
+    let mut shell = open(job(2), options(directory.path())).unwrap();
+    while shell.step().await.unwrap().1 {}
+    let status = &shell.document.status;
+    let kept = status.phases[0].launches.iter().find(|launch| launch.name == first.launch).unwrap();
+    assert_eq!(kept.trainer, "pawl 0.0.1");
+    assert_eq!(status.trainer.as_ref().unwrap().build, concat!("pawl ", env!("CARGO_PKG_VERSION")));
+    let records = attempts::load(&state).unwrap();
+    let ended = records.iter().find(|record| record.plan.attempt == interrupted.plan.attempt).unwrap();
+    assert_ne!(ended.state, RecordState::Active);
+    assert!(events::read(&state).iter().any(|event| event.reason == "TrainerChanged"));
+}

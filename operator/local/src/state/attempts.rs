@@ -48,6 +48,9 @@ pub struct AttemptRecord {
     pub plan_hash: String,
     /// Time of its creation.
     pub created: Timestamp,
+    /// Build of the trainer that it runs; absent in records of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trainer: Option<String>,
     /// Its state.
     #[serde(rename = "stand")]
     pub state: RecordState,

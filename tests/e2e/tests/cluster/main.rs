@@ -10,3 +10,4 @@ mod queue;
 mod rights;
 mod security;
 mod shells;
+mod storage;

@@ -4,6 +4,7 @@ use super::{GONE, Member, blocking, leaves_in_peace, next_stop};
 use crate::messages::{Down, Up};
 use crate::node::{Event, Stop};
 use crate::ranks::{DEATH, Ranks};
+use crate::script::Verdict;
 use crate::survivors;
 use crate::verdict::{Evidence, Fact, verdict};
 use crate::watch::Watch;
@@ -28,6 +29,8 @@ struct Running {
     dead_by: Instant,
     /// Whether agent 0 is lost.
     lost: bool,
+    /// Whether agent 0 knows that the launch is complete.
+    complete: bool,
 }
 
 impl Running {
@@ -80,7 +83,16 @@ impl Member<'_> {
         } else {
             (self.observer)(Event::LaunchStarted { launch: launch.to_owned(), kind: plan.kind });
         }
-        Ok(Running { plan, ranks, watch, facts: Vec::new(), kill_at, dead_by: Instant::now() + DEATH, lost: false })
+        Ok(Running {
+            plan,
+            ranks,
+            watch,
+            facts: Vec::new(),
+            kill_at,
+            dead_by: Instant::now() + DEATH,
+            lost: false,
+            complete: false,
+        })
     }
 
     /// Judges the end of a rank and reports it to agent 0.
@@ -102,6 +114,10 @@ impl Member<'_> {
                 }
                 running.kill_after(if hung { Duration::ZERO } else { self.limits.peer_grace });
             }
+            Some(Down::Complete { launch }) if launch == running.plan.launch => {
+                running.ranks.complete();
+                running.kill_after(self.limits.peer_grace);
+            }
             Some(Down::Stop(stop)) => {
                 *told = stop.max(*told);
                 self.stop_ranks(running, stop);
@@ -121,6 +137,7 @@ impl Member<'_> {
     /// When a rank is still alive long after SIGKILL.
     fn look(&self, running: &mut Running) -> io::Result<()> {
         self.observe(running);
+        self.obey(running);
         let Running { plan, ranks, watch, .. } = running;
         if ranks.has(0)
             && running.kill_at.is_none()
@@ -143,9 +160,25 @@ impl Member<'_> {
         Ok(())
     }
 
+    /// Ends a script that has done what the launch was for, or has failed by its losses.
+    fn obey(&self, running: &mut Running) {
+        match running.ranks.verdict() {
+            Some(Verdict::Complete) if !running.complete => {
+                running.complete = true;
+                self.link.say(Up::Complete { launch: running.plan.launch.clone() });
+            }
+            Some(Verdict::Failed(..)) if !running.ranks.is_killed() => {
+                running.ranks.kill();
+                running.kill_at = Some(Instant::now());
+            }
+            _ => {}
+        }
+    }
+
     fn observe(&self, running: &mut Running) {
+        running.ranks.publish(&self.shared.dir(&running.plan.launch));
         if let Some(progress) = running.watch.look() {
-            (self.observer)(Event::Progress(progress));
+            (self.observer)(Event::Progress(Box::new(progress)));
         }
     }
 

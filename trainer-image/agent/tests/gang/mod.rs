@@ -6,6 +6,7 @@ use pawl_agent::{AttemptResult, Event, Limits, Node, Rendezvous, Stop, run};
 use pawl_contract::CONTRACT_VERSION;
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::{AttemptPlan, Budget, LaunchKind, LaunchPlan, WorkloadPlan};
+use pawl_contract::progress::RankPhase;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -21,6 +22,10 @@ report() {
 }
 progress() {
   echo '{"launch":"'$LAUNCH'","kind":"Measure","step":'$1',"items":'$1'0,"epoch":0}' > "$PAWL_PROGRESS.new"
+  mv "$PAWL_PROGRESS.new" "$PAWL_PROGRESS"
+}
+at() {
+  echo '{"launch":"'$LAUNCH'","kind":"Measure","step":'$1',"items":'$1',"epoch":0,"phase":"'$2'","heartbeat":'$3'}' > "$PAWL_PROGRESS.new"
   mv "$PAWL_PROGRESS.new" "$PAWL_PROGRESS"
 }
 forever() { while :; do sleep 0.05; done; }
@@ -54,6 +59,7 @@ pub fn plan(replicas: u32, ranks: u32, launches: &[&str], script: &str) -> Attem
         gpus_per_replica: 0,
         checks: None,
         command: vec!["sh".into(), "-c".into(), format!("{PRELUDE}{script}")],
+        script: Default::default(),
         gather_seconds: None,
         launches: launches.iter().map(|name| launch(name)).collect(),
         stop_on_failure: false,
@@ -63,6 +69,7 @@ pub fn plan(replicas: u32, ranks: u32, launches: &[&str], script: &str) -> Attem
 pub fn limits() -> Limits {
     Limits {
         start_allowance: Duration::from_millis(500),
+        longest_phase: RankPhase::longest,
         stop_grace: Duration::from_secs(5),
         peer_grace: Duration::from_millis(200),
         gather: Duration::from_secs(20),

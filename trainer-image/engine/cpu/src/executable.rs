@@ -87,6 +87,7 @@ impl GraphExecutable {
             let is_collective = |kernel: &&CpuKernel| matches!(kernel, CpuKernel::Collective(_));
             collectives = collectives.max(one.kernels.iter().filter(is_collective).count());
             compiled.push(one);
+            options.compiled();
         }
         let report = MemoryReport { states: state_size, planned, peak: 0 };
         Ok(Self {

@@ -2,7 +2,7 @@
 
 use std::{
     ffi::CString,
-    path::{Path, PathBuf},
+    path::Path,
     sync::{
         Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
@@ -12,6 +12,7 @@ use std::{
 use cudarc::nvrtc::{result as nvrtc, sys};
 use sha2::{Digest, Sha256};
 
+use super::cache::Cache;
 use super::error::missing;
 use pawl_graph::executor::ExecError;
 
@@ -51,15 +52,16 @@ pub struct Source {
 pub struct Compiler {
     architecture: Architecture,
     version: (i32, i32),
-    cache: Option<PathBuf>,
+    cache: Option<Cache>,
 }
 
 impl Compiler {
-    /// A compiler for an architecture. `cache` is the directory of compiled code, created when missing; `None`: no cache.
+    /// A compiler for an architecture. `cache` is the directory of compiled code, created when missing; `None`: no cache. In it,
+    /// each user has a directory that no other user can enter.
     ///
     /// # Errors
     /// [`ExecError::Unsupported`] when there is no NVRTC, or it does not know the architecture.
-    pub fn new(architecture: Architecture, cache: Option<PathBuf>) -> Result<Self, ExecError> {
+    pub fn new(architecture: Architecture, cache: Option<&Path>) -> Result<Self, ExecError> {
         // SAFETY: only opens and closes the library.
         if !unsafe { sys::is_culib_present() } {
             return Err(missing("libnvrtc.so.13", "pip install nvidia-cuda-nvrtc==13.0.88"));
@@ -69,7 +71,7 @@ impl Compiler {
         unsafe { sys::nvrtcVersion(&mut major, &mut minor) }
             .result()
             .map_err(|e| ExecError::Device(format!("NVRTC: {e:?}")))?;
-        Ok(Self { architecture, version: (major, minor), cache })
+        Ok(Self { architecture, version: (major, minor), cache: cache.and_then(Cache::open) })
     }
 
     /// The architecture that it compiles for.
@@ -82,9 +84,9 @@ impl Compiler {
         self.version
     }
 
-    /// The directory of compiled code.
-    pub fn cache(&self) -> Option<&Path> {
-        self.cache.as_deref()
+    /// The cache of what depends on this compiler and its device.
+    pub(super) fn cache(&self) -> Option<&Cache> {
+        self.cache.as_ref()
     }
 
     /// Cache key of `parts` for this architecture and this version of NVRTC: 32 hexadecimal digits.
@@ -105,22 +107,22 @@ impl Compiler {
     pub fn compile(&self, source: &Source) -> Result<Vec<u8>, ExecError> {
         let mut parts = vec![source.text.as_str()];
         parts.extend(source.options.iter().map(String::as_str));
-        let file = self.cache.as_ref().map(|cache| cache.join(format!("{}.cubin", self.key(&parts))));
-        if let Some(code) = file.as_ref().and_then(|file| std::fs::read(file).ok()).filter(|code| is_elf(code)) {
+        let name = format!("{}.cubin", self.key(&parts));
+        if let Some(code) = self.cache.as_ref().and_then(|cache| cache.read(&name)) {
             return Ok(code);
         }
         let code = self.translate(source)?;
-        if let Some(file) = file {
-            keep(&file, &code);
+        if let Some(cache) = &self.cache {
+            cache.keep(&name, &code);
         }
         Ok(code)
     }
 
-    /// Machine code (cubin) of each source, compiled in parallel by all processors.
+    /// Machine code (cubin) of each source, compiled in parallel by all processors. `each` is called after each one.
     ///
     /// # Errors
     /// As [`Compiler::compile`].
-    pub fn compile_all(&self, sources: &[&Source]) -> Result<Vec<Vec<u8>>, ExecError> {
+    pub fn compile_all(&self, sources: &[&Source], each: &(dyn Fn() + Sync)) -> Result<Vec<Vec<u8>>, ExecError> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(sources.len());
         let next = AtomicUsize::new(0);
         let done = Mutex::new(Vec::with_capacity(sources.len()));
@@ -131,6 +133,7 @@ impl Compiler {
                         let at = next.fetch_add(1, Ordering::Relaxed);
                         let Some(source) = sources.get(at) else { break };
                         let code = self.compile(source);
+                        each();
                         done.lock().unwrap_or_else(PoisonError::into_inner).push((at, code));
                     }
                 });
@@ -166,19 +169,5 @@ impl Compiler {
                 ExecError::Compile { kernel: source.name.clone(), log }
             })
         }
-    }
-}
-
-fn is_elf(code: &[u8]) -> bool {
-    code.starts_with(b"\x7fELF")
-}
-
-/// Writes a file of the cache atomically. Errors are ignored: without the file, the kernel is compiled again.
-pub(super) fn keep(file: &Path, bytes: &[u8]) {
-    let Some(directory) = file.parent() else { return };
-    let temporary = file.with_extension(format!("{}.{:?}", std::process::id(), std::thread::current().id()));
-    let written = std::fs::create_dir_all(directory).and_then(|()| std::fs::write(&temporary, bytes));
-    if written.and_then(|()| std::fs::rename(&temporary, file)).is_err() {
-        let _ = std::fs::remove_file(&temporary);
     }
 }

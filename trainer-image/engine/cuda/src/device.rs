@@ -29,7 +29,7 @@ impl Device {
     ///
     /// # Errors
     /// [`ExecError::Unsupported`] naming a library that is missing, or a GPU that is too old; [`ExecError::Device`] when there is no such GPU.
-    pub fn open(ordinal: usize, cache: Option<std::path::PathBuf>) -> Result<Arc<Self>, ExecError> {
+    pub fn open(ordinal: usize, cache: Option<&std::path::Path>) -> Result<Arc<Self>, ExecError> {
         // SAFETY: only opens and closes the library.
         if !unsafe { sys::is_culib_present() } {
             return Err(missing("libcuda.so", "it comes with NVIDIA's driver"));

@@ -66,7 +66,7 @@ impl CudaExecutable {
         if memory.planned > limit {
             return Err(ExecError::OutOfMemory { needed: memory.planned, limit });
         }
-        let mut code = Code::new(device);
+        let mut code = Code::new(device, options);
         code.add(&plans.iter().flatten().flat_map(KernelPlan::sources).collect::<Vec<_>>())?;
         let mut blas = Blas::new(device)?;
         let state_memory = States::new(device, &states, executor.offload)?;
@@ -83,6 +83,7 @@ impl CudaExecutable {
             let addresses = Addresses { buffers: &one.slots[0].addresses, workspace: workspace.address() };
             one.kernels = (plans.iter())
                 .map(|plan| CudaKernel::new(plan, &mut code, &mut blas, addresses, executor.tune))
+                .inspect(|_| options.compiled())
                 .collect::<Result<_, ExecError>>()?;
             compiled.push(one);
         }

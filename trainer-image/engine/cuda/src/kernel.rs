@@ -14,7 +14,10 @@ use super::{
     nccl::Nccl,
     source::{self, Argument, Generated},
 };
-use pawl_graph::{executor::ExecError, graph::DType};
+use pawl_graph::{
+    executor::{ExecError, ExecOptions},
+    graph::DType,
+};
 use pawl_lower::{Access, Body, Buffer, Collect, CollectOp, Kernel, Lowered};
 
 /// Addresses for a launch: those of buffers (which depend on the input slot), and of the workspace.
@@ -125,11 +128,12 @@ pub(super) struct GpuProperties {
 pub(super) struct Code {
     device: Arc<Device>,
     modules: HashMap<Source, Arc<super::device::Module>>,
+    options: ExecOptions,
 }
 
 impl Code {
-    pub(super) fn new(device: &Arc<Device>) -> Self {
-        Self { device: Arc::clone(device), modules: HashMap::new() }
+    pub(super) fn new(device: &Arc<Device>, options: &ExecOptions) -> Self {
+        Self { device: Arc::clone(device), modules: HashMap::new(), options: options.clone() }
     }
 
     /// Compiles and loads what is not there yet.
@@ -141,7 +145,7 @@ impl Code {
                 new.push(source);
             }
         }
-        for (source, code) in new.iter().zip(self.device.compiler().compile_all(&new)?) {
+        for (source, code) in new.iter().zip(self.device.compiler().compile_all(&new, &|| self.options.compiled())?) {
             self.modules.insert((*source).clone(), self.device.load(&code)?);
         }
         Ok(())

@@ -30,6 +30,7 @@
 #![warn(clippy::missing_errors_doc)]
 
 pub mod attention;
+mod cache;
 pub mod compile;
 mod compiled;
 pub mod cudnn;

@@ -4,7 +4,7 @@
 //! strides is 1; views with no such stride, and repeated ones, are left to an own kernel. Of the algorithms that the library's heuristic names, the
 //! fastest is found by timing on the operands' own memory, after pauses, since a hot GPU runs at a lower clock; the choice is cached on disk.
 
-use std::{collections::HashMap, ffi::c_void, path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::HashMap, ffi::c_void, sync::Arc, time::Duration};
 
 use cudarc::{
     cublaslt::{
@@ -15,7 +15,6 @@ use cudarc::{
 };
 
 use super::{
-    compile::keep,
     device::{Device, Memory},
     error::{Check as _, missing},
 };
@@ -239,15 +238,17 @@ impl Blas {
         }
         let Some((mut ready, candidates)) = self.describe(&product.problem)? else { return Ok(None) };
         if tune && candidates.len() > 1 && product.flops() >= TUNED {
-            let file = self.file(&product.problem);
-            let known = file.as_ref().and_then(|file| std::fs::read_to_string(file).ok());
+            let name = self.file(&product.problem);
+            let device = Arc::clone(&self.device);
+            let cache = device.compiler().cache();
+            let known = cache.and_then(|cache| String::from_utf8(cache.read(&name)?).ok());
             let known = known.and_then(|text| text.trim().parse::<usize>().ok()).filter(|&at| at < candidates.len());
             let best = match known {
                 Some(best) => best,
                 None => self.fastest(&mut ready, &candidates, addresses)?,
             };
-            if let Some(file) = file.filter(|_| known.is_none()) {
-                keep(&file, best.to_string().as_bytes());
+            if let Some(cache) = cache.filter(|_| known.is_none()) {
+                cache.keep(&name, best.to_string().as_bytes());
             }
             ready.algorithm = candidates[best];
         }
@@ -256,10 +257,11 @@ impl Blas {
         Ok(Some(ready))
     }
 
-    fn file(&self, problem: &Problem) -> Option<PathBuf> {
+    /// Name of the cached choice.
+    fn file(&self, problem: &Problem) -> String {
         let compiler = self.device.compiler();
         let key = compiler.key(&[&format!("{problem:?}"), self.device.name(), &self.version.to_string()]);
-        compiler.cache().map(|cache| cache.join(format!("{key}.matmul")))
+        format!("{key}.matmul")
     }
 
     fn describe(&self, problem: &Problem) -> Result<Option<(Ready, Vec<sys::cublasLtMatmulAlgo_t>)>, ExecError> {

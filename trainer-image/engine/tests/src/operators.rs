@@ -32,7 +32,7 @@ impl OperatorCase {
 /// # Errors
 /// Never: the programs are well formed.
 pub fn operator_cases() -> Result<Vec<OperatorCase>, GraphError> {
-    let lists = [products()?, reductions()?, norms()?, attention()?];
+    let lists = [products()?, reductions()?, norms()?, attention()?, convolutions()?];
     let singles = [integers()?, indices()?, updates()?, table()?];
     Ok(lists.into_iter().flatten().chain(singles).collect())
 }
@@ -46,6 +46,28 @@ fn output_gradients(b: &Builder, loss: Var<'_>, named: &[(&str, Var<'_>)]) {
             b.output(name, gradient * 100.0);
         }
     }
+}
+
+/// Convolutions over odd sizes, and their gradients.
+///
+/// # Errors
+/// Never: the programs are well formed.
+pub fn convolutions() -> Result<Vec<OperatorCase>, GraphError> {
+    let case = |(batch, length, inputs, outputs): (usize, usize, usize, usize)| {
+        let b = Builder::new("convolutions");
+        let x = b.input("x", DType::F32, [batch, length, inputs]);
+        let w = b.input("w", DType::F32, [outputs, inputs, 3]);
+        let up = b.input("up", DType::F32, [outputs, inputs, 4]);
+        let kernel = b.input("kernel", DType::F32, [inputs, length]);
+        let small = 0.3 / (inputs as f64).sqrt();
+        let down = x.conv1d(w * small, 2, 1);
+        let back = down.tanh().conv_transpose1d(up * small, 2, 1).tanh();
+        let filtered = x.permute([2, 0, 1]).causal_conv(kernel * (1.0 / length as f64), 16);
+        let loss = back.square().mean_all() + filtered.square().mean_all();
+        output_gradients(&b, loss, &[("dx", x), ("dw", w), ("dup", up), ("dkernel", kernel)]);
+        OperatorCase::new(format!("convolutions {batch}x{length}x{inputs}->{outputs}"), b, 17, 1e-5)
+    };
+    [(2, 64, 7, 16), (3, 37, 5, 9), (1, 16, 33, 12)].into_iter().map(case).collect()
 }
 
 /// Every matmul form over odd sizes and views, around the edges of tiles and blocks.

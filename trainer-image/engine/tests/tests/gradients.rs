@@ -8,6 +8,8 @@ use pawl_graph::{
     autodiff::gradients,
     executor::{ExecOptions, Executable, Executor},
     graph::{AttentionSpec, Builder, DType, GraphError, Init, Meta, Op, Program, Role, StateDecl, Var, concat},
+    optim::{AdamW, Optimizer},
+    recipe::{Precision, Recipe},
 };
 
 const STEP: f64 = 1e-5;
@@ -110,6 +112,11 @@ cases! {
     mul_broadcasts(x: [3, 5], y: [3, 1]) |_| x * y;
     div_broadcasts(x: [3, 5], y: [1, 5]) |_| x / (y.square() + 0.7);
     maximum(x: [3, 5], y: [5]) |_| x.maximum(y);
+    relu(x: [3, 5]) |_| x.relu();
+    product_with_itself(x: [2, 3, 4]) |_| x.matmul_t(x);
+    transposed_product_with_itself(x: [2, 3, 4]) |_| x.t_matmul(x);
+    softmax_of_a_product_with_itself(x: [2, 3, 4]) |_| x.matmul_t(x).softmax().matmul(x);
+    dropout(x: [6, 5]) |b| x.dropout("drop", b.scalar(7.0, DType::U32), 0.4).square() + x;
     minimum(x: [3, 5], y: [5]) |_| x.minimum(y);
     one_value_used_twice(x: [5]) |_| x * x + x.exp() * x;
     select(x: [3, 5], y: [3, 1]) |_| x.greater(0.1).select(x * 2.0, y);
@@ -152,6 +159,15 @@ cases! {
     attention_from_one_value(x: [1, 2, 3, 4]) |_| {
         x.attention(x * 2.0, x.square(), AttentionSpec { scale: 0.7, causal: false })
     };
+    convolution(x: [2, 7, 3], w: [5, 3, 3]) |_| x.conv1d(w, 1, 1);
+    convolution_with_stride_2(x: [2, 7, 3], w: [5, 3, 3]) |_| x.conv1d(w, 2, 1);
+    convolution_with_stride_3_and_an_even_filter(x: [1, 11, 2], w: [3, 2, 4]) |_| x.conv1d(w, 3, 0);
+    transposed_convolution(x: [2, 5, 3], w: [3, 4, 4]) |_| x.conv_transpose1d(w, 2, 1);
+    transposed_convolution_with_gaps(x: [2, 3, 2], w: [2, 3, 2]) |_| x.conv_transpose1d(w, 3, 0);
+    transposed_convolution_with_padding(x: [1, 5, 2], w: [2, 3, 5]) |_| x.conv_transpose1d(w, 3, 3);
+    causal_convolution_in_one_block(x: [3, 2, 7], k: [3, 7]) |_| x.causal_conv(k, 9);
+    causal_convolution_in_blocks(x: [3, 2, 7], k: [3, 7]) |_| x.causal_conv(k, 3);
+    causal_convolution_of_single_steps(x: [2, 1, 4], k: [2, 4]) |_| x.causal_conv(k, 1);
     spectral_magnitude(x: [3, 4], y: [4, 6]) |_| {
         let z = x.matmul(y);
         (z.slice(1, 0, 3).square() + z.slice(1, 3, 3).square() + 1e-12).sqrt()
@@ -190,6 +206,20 @@ fn ties_share_the_gradient() {
     let mut exe = Eager::cpu().compile(&[b.finish().unwrap()], &ExecOptions::default()).unwrap();
     exe.run(0, &[]).unwrap();
     assert_eq!(exe.output(0, 0).unwrap().to_f64(), vec![0.25 + 0.5; 4]);
+}
+
+#[test]
+fn the_gradient_of_a_product_with_itself_is_one_product() {
+    let b = Builder::new("gram");
+    let x = b.parameter("x", [8, 16], Init::Normal { deviation: 1.0 });
+    b.output("loss", x.matmul_t(x).square().mean_all());
+    let forward = b.finish().unwrap();
+    for precision in [Precision::F32, Precision::BF16] {
+        let recipe = Recipe { precision, ..Recipe::new(Optimizer { matrices: None, others: AdamW::default() }) };
+        let program = recipe.step(&forward).unwrap();
+        let products = program.graph.nodes().iter().filter(|node| matches!(node.op, Op::MatMul { .. })).count();
+        assert_eq!(products, 2, "forward and backward in {precision:?}: {program}");
+    }
 }
 
 #[test]

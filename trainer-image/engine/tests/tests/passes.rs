@@ -195,7 +195,7 @@ fn ranks_give_what_micro_steps_give_whatever_the_bucket() {
                 .map(|(rank, seat)| {
                     let program = program.clone();
                     thread::spawn(move || {
-                        let options = ExecOptions { seed: 7, collective: Arc::new(seat), memory_limit: None };
+                        let options = ExecOptions { seed: 7, collective: Arc::new(seat), ..ExecOptions::default() };
                         let mut exe = Eager::cpu().compile(std::slice::from_ref(&program), &options).unwrap();
                         for step in 0..2 {
                             run(exe.as_mut(), 0, &program, 2 * step + rank as u32);

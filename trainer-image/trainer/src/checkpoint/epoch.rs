@@ -49,7 +49,16 @@ impl Epoch {
             if latest.attempt > attempt {
                 return Ok(Err(latest));
             }
-            let claim = if latest.attempt == attempt { latest.claim + 1 } else { 1 };
+            let claim = if latest.attempt == attempt { latest.claim.checked_add(1) } else { Some(1) };
+            let Some(claim) = claim else {
+                let key = format!("{FOLDER}/{latest}");
+                return Err(storage.wrong(
+                    "claim the epoch after",
+                    &key,
+                    "no number is larger",
+                    ": no gang wrote it; delete it",
+                ));
+            };
             let epoch = Self { attempt, claim };
             if storage.create(&format!("{FOLDER}/{epoch}"), Vec::new())? {
                 return Ok(Ok(epoch));

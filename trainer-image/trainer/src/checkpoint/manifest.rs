@@ -36,6 +36,22 @@ pub struct Position {
     pub first_validation: Option<pawl_contract::measured::Validation>,
 }
 
+impl Position {
+    /// The position before the first step.
+    pub fn start(workload: &str, seed: u64) -> Self {
+        Self {
+            workload: workload.to_owned(),
+            seed,
+            step: 0,
+            items: 0,
+            best_validation: None,
+            evaluations_since_best: 0,
+            best_checkpoint: None,
+            first_validation: None,
+        }
+    }
+}
+
 /// Why a checkpoint cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Problem {

@@ -8,17 +8,22 @@
 //! A storage belongs to one job. Of several gangs of that job only the one with the latest epoch may write (`epoch.rs`).
 //! A checkpoint that is damaged is skipped; one of a later format is an error, and is never deleted.
 
+mod archive;
 mod author;
 mod epoch;
 mod manifest;
+mod probe;
 mod shards;
 mod storage;
 mod writer;
 
+pub use archive::{ArchiveError, archive, unpack};
 pub use author::Author;
 pub use manifest::Position;
-pub use shards::Tensors;
-pub use storage::StorageError;
+pub use probe::probe;
+pub(crate) use shards::largest_shard;
+pub use shards::{Tensors, decode};
+pub use storage::{Heartbeat, StorageError};
 pub use writer::Writer;
 
 use epoch::Epoch;
@@ -48,6 +53,14 @@ pub enum CheckpointError {
         name: String,
         /// Its format and the remedy.
         problem: String,
+    },
+    /// A tensor contains NaN or infinity: such a checkpoint must never be the newest.
+    #[error("{tensor} is not finite after step {step}; lower settings.learningRate")]
+    NotFinite {
+        /// The tensor.
+        tensor: String,
+        /// The step.
+        step: u64,
     },
     /// A later gang of the job writes to the storage.
     #[error(
@@ -135,6 +148,13 @@ impl Store {
         Ok(Self { storage: Storage::open(url)? })
     }
 
+    /// This store, which reports the bytes that it reads to `heartbeat`.
+    #[must_use]
+    pub fn with_heartbeat(mut self, heartbeat: Heartbeat) -> Self {
+        self.storage.set_heartbeat(heartbeat);
+        self
+    }
+
     /// The best checkpoint that the newest complete one names, or that one itself where the best is none or unreadable.
     ///
     /// # Errors
@@ -217,7 +237,7 @@ impl Store {
             if bytes.len() as u64 != shard.bytes || hash(&bytes) != shard.sha256 {
                 return Ok(Err(format!("it is corrupt: {} does not match its hash", shard.file)));
             }
-            match shards::decode(&bytes) {
+            match decode(&bytes) {
                 Ok(part) => tensors.extend(part),
                 Err(problem) => return Ok(Err(format!("{}: {problem}", shard.file))),
             }

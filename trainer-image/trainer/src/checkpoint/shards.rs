@@ -2,7 +2,8 @@
 
 use pawl_graph::array::{Array, Data};
 use pawl_graph::graph::Shape;
-use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use safetensors::tensor::{Dtype, SafeTensors};
+use std::borrow::Cow;
 use std::collections::HashSet;
 
 /// Tensors by name.
@@ -27,34 +28,64 @@ pub(super) fn cut(tensors: &[(String, Array)]) -> Vec<&[(String, Array)]> {
     shards
 }
 
+/// Maximum bytes of a shard of tensors of `sizes` bytes.
+pub fn largest_shard(sizes: &[usize]) -> usize {
+    let largest = sizes.iter().copied().max().unwrap_or(0);
+    sizes.iter().sum::<usize>().min(largest.max(SHARD_BYTES))
+}
+
 /// A duplicate tensor name, if any.
 pub(super) fn duplicate(tensors: &[(String, Array)]) -> Option<&str> {
     let mut known = HashSet::new();
     tensors.iter().map(|(name, _)| name.as_str()).find(|name| !known.insert(*name))
 }
 
-/// Serializes a shard: integers are unchanged, all other dtypes are converted to float32.
+/// A tensor as it is written: integers are unchanged, all other dtypes are converted to float32.
+struct Written<'a>(&'a Array);
+
+impl safetensors::View for Written<'_> {
+    fn dtype(&self) -> Dtype {
+        if matches!(self.0.data(), Data::U32(_)) { Dtype::U32 } else { Dtype::F32 }
+    }
+
+    fn shape(&self) -> &[usize] {
+        self.0.shape()
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        match self.0.data() {
+            Data::F32(_) | Data::U32(_) if cfg!(target_endian = "little") => Cow::Borrowed(self.0.view().bytes()),
+            Data::U32(values) => values.iter().flat_map(|v| v.to_le_bytes()).collect(),
+            other => other.to_f64().iter().flat_map(|v| (*v as f32).to_le_bytes()).collect(),
+        }
+    }
+
+    fn data_len(&self) -> usize {
+        self.0.view().len() * 4
+    }
+}
+
+/// Serializes a shard.
 pub(super) fn encode(tensors: &[(String, Array)]) -> Result<Vec<u8>, String> {
-    let raw: Vec<(&str, Dtype, Vec<usize>, Vec<u8>)> = tensors
-        .iter()
-        .map(|(name, array)| {
-            let (dtype, bytes) = match array.data() {
-                Data::F32(values) => (Dtype::F32, values.iter().flat_map(|v| v.to_le_bytes()).collect()),
-                Data::U32(values) => (Dtype::U32, values.iter().flat_map(|v| v.to_le_bytes()).collect()),
-                other => (Dtype::F32, other.to_f64().iter().flat_map(|v| (*v as f32).to_le_bytes()).collect()),
-            };
-            (name.as_str(), dtype, array.shape().to_vec(), bytes)
-        })
-        .collect();
-    let views: Result<Vec<_>, _> = raw
-        .iter()
-        .map(|(name, dtype, shape, bytes)| TensorView::new(*dtype, shape.clone(), bytes).map(|view| (*name, view)))
-        .collect();
-    safetensors::serialize(views.map_err(|e| e.to_string())?, None).map_err(|e| e.to_string())
+    let views = tensors.iter().map(|(name, array)| (name.as_str(), Written(array)));
+    safetensors::serialize(views, None).map_err(|e| e.to_string())
+}
+
+/// The first tensor that contains NaN or infinity.
+pub(super) fn not_finite(tensors: &[(String, Array)]) -> Option<&str> {
+    let finite = |array: &Array| match array.data() {
+        Data::F32(values) => values.iter().all(|value| value.is_finite()),
+        Data::U32(_) | Data::Bool(_) => true,
+        other => other.to_f64().iter().all(|value| value.is_finite()),
+    };
+    tensors.iter().find(|(_, array)| !finite(array)).map(|(name, _)| name.as_str())
 }
 
 /// The tensors of a shard's file.
-pub(super) fn decode(bytes: &[u8]) -> Result<Tensors, String> {
+///
+/// # Errors
+/// It is no safetensors file, or a tensor is neither float32 nor uint32.
+pub fn decode(bytes: &[u8]) -> Result<Tensors, String> {
     let file = SafeTensors::deserialize(bytes).map_err(|e| e.to_string())?;
     file.iter()
         .map(|(name, view)| {

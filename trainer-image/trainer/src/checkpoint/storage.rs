@@ -35,6 +35,9 @@ pub enum StorageError {
     },
 }
 
+/// Called with the number of bytes that were read or written, as they are, on the thread that does so.
+pub type Heartbeat = Arc<dyn Fn(u64) + Send + Sync>;
+
 /// Blocking access to one checkpoint storage.
 pub(super) struct Storage {
     name: String,
@@ -42,6 +45,7 @@ pub(super) struct Storage {
     /// The directory, for local storage.
     root: Option<PathBuf>,
     runtime: tokio::runtime::Runtime,
+    heartbeat: Option<Heartbeat>,
 }
 
 impl std::fmt::Debug for Storage {
@@ -74,14 +78,28 @@ impl Storage {
         let runtime = runtime.map_err(|e| wrong(format!("no runtime: {e}")))?;
         let local = !url.contains("://") || url.starts_with("file://");
         let root = local.then(|| PathBuf::from(url.strip_prefix("file://").unwrap_or(url)));
-        Ok(Self { name: url.to_owned(), store, root, runtime })
+        Ok(Self { name: url.to_owned(), store, root, runtime, heartbeat: None })
+    }
+
+    /// Reports bytes that are read and written to `heartbeat`.
+    pub fn set_heartbeat(&mut self, heartbeat: Heartbeat) {
+        self.heartbeat = Some(heartbeat);
+    }
+
+    /// Reports that work on `bytes` bytes is done.
+    pub fn beat(&self, bytes: usize) {
+        if let Some(heartbeat) = &self.heartbeat {
+            heartbeat(bytes as u64);
+        }
     }
 
     /// Writes an object atomically.
     pub fn put(&self, key: &str, bytes: Vec<u8>) -> Result<(), StorageError> {
-        let location = Key::from(key);
+        let (location, len) = (Key::from(key), bytes.len());
         let put = self.store.put(&location, PutPayload::from(bytes));
-        self.runtime.block_on(put).map(drop).map_err(|e| self.failed("write", key, &e))
+        self.runtime.block_on(put).map_err(|e| self.failed("write", key, &e))?;
+        self.beat(len);
+        Ok(())
     }
 
     /// Creates an object atomically. Returns whether it is new: an existing one is left unchanged.
@@ -100,7 +118,10 @@ impl Storage {
         let location = Key::from(key);
         let get = async { self.store.get(&location).await?.bytes().await };
         match self.runtime.block_on(get) {
-            Ok(bytes) => Ok(Some(bytes.into())),
+            Ok(bytes) => {
+                self.beat(bytes.len());
+                Ok(Some(bytes.into()))
+            }
             Err(object_store::Error::NotFound { .. }) => Ok(None),
             Err(error) => Err(self.failed("read", key, &error)),
         }
@@ -116,6 +137,18 @@ impl Storage {
         let mut names: Vec<String> = keys.filter_map(|key| key.filename().map(str::to_owned)).collect();
         names.sort();
         Ok(names)
+    }
+
+    /// Keys of all objects under `folder`, at any depth, in order.
+    pub fn files(&self, folder: &str) -> Result<Vec<String>, StorageError> {
+        let listing = self.runtime.block_on(self.store.list_with_delimiter(Some(&Key::from(folder))));
+        let listing = listing.map_err(|e| self.failed("list", folder, &e))?;
+        let mut keys: Vec<String> = listing.objects.into_iter().map(|object| object.location.to_string()).collect();
+        for inner in listing.common_prefixes {
+            keys.extend(self.files(inner.as_ref())?);
+        }
+        keys.sort();
+        Ok(keys)
     }
 
     /// Removes an object; succeeds when it does not exist.
@@ -134,12 +167,16 @@ impl Storage {
         // A killed process leaves temporary files that are not listed, and a failed write an empty directory.
         match self.root.as_ref().map(|root| std::fs::remove_dir_all(root.join(folder))) {
             Some(Err(error)) if error.kind() != std::io::ErrorKind::NotFound => {
-                let (problem, remedy) = (error.to_string(), "");
-                let (storage, key) = (self.name.clone(), folder.to_owned());
-                Err(StorageError::Operation { storage, action: "delete", key, problem, remedy })
+                Err(self.wrong("delete", folder, &error.to_string(), ""))
             }
             _ => Ok(()),
         }
+    }
+
+    /// The error of an operation whose result is wrong, although the store reported success.
+    pub fn wrong(&self, action: &'static str, key: &str, problem: &str, remedy: &'static str) -> StorageError {
+        let (storage, key, problem) = (self.name.clone(), key.to_owned(), problem.to_owned());
+        StorageError::Operation { storage, action, key, problem, remedy }
     }
 
     fn failed(&self, action: &'static str, key: &str, error: &object_store::Error) -> StorageError {
@@ -154,20 +191,31 @@ fn explained(error: &object_store::Error) -> (String, &'static str) {
     while let Some(inner) = cause.source() {
         cause = inner;
     }
-    let kind = cause.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
-    let remedy = match kind {
-        Some(std::io::ErrorKind::StorageFull) => ": free some space, or use a larger volume for checkpoints",
-        Some(std::io::ErrorKind::QuotaExceeded) => ": raise the quota or keep fewer checkpoints",
-        Some(std::io::ErrorKind::FileTooLarge) => ": raise the limit on file sizes (ulimit -f)",
-        Some(std::io::ErrorKind::PermissionDenied) => ": give the trainer's user write permission",
-        Some(std::io::ErrorKind::ReadOnlyFilesystem) => ": mount it writable",
+    let by_the_store = match error {
+        object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. } => {
+            ": give the trainer's credentials permission to write, read, list and delete there"
+        }
         _ => "",
     };
+    let remedy = cause.downcast_ref::<std::io::Error>().map_or(by_the_store, |error| remedy(error.kind()));
     (cause.to_string(), remedy)
 }
 
+/// The remedy of an error of a file system; starts with a colon.
+fn remedy(kind: std::io::ErrorKind) -> &'static str {
+    match kind {
+        std::io::ErrorKind::StorageFull => ": free some space, or use a larger volume for checkpoints",
+        std::io::ErrorKind::QuotaExceeded => ": raise the quota or keep fewer checkpoints",
+        std::io::ErrorKind::FileTooLarge => ": raise the limit on file sizes (ulimit -f)",
+        std::io::ErrorKind::PermissionDenied => ": give the trainer's user write permission",
+        std::io::ErrorKind::ReadOnlyFilesystem => ": mount it writable",
+        _ => "",
+    }
+}
+
 fn directory(path: &Path) -> Result<Arc<dyn ObjectStore>, String> {
-    std::fs::create_dir_all(path).map_err(|e| format!("cannot create the directory: {e}"))?;
+    let create = std::fs::create_dir_all(path);
+    create.map_err(|e| format!("cannot create the directory: {e}{}", remedy(e.kind())))?;
     let store = LocalFileSystem::new_with_prefix(path).map_err(|e| explained(&e).0)?;
     Ok(Arc::new(store.with_fsync(true).with_automatic_cleanup(true)))
 }

@@ -2,25 +2,21 @@
 
 use super::epoch::Epoch;
 use super::manifest::{Manifest, Problem, Shard, hash};
-use super::{Author, Checkpoint, CheckpointError, Position, Store, shards};
+use super::storage::Heartbeat;
+use super::{Author, Checkpoint, CheckpointError, Order, Position, Store, shards};
+use parking_lot::Mutex;
 use pawl_contract::checkpoint::{BestCheckpoint, CheckpointRef};
-use std::ops::Deref;
+use std::collections::HashSet;
 
-/// The right of one gang to write the checkpoints of its job; it reads as a [`Store`].
+/// The right of one gang to write the checkpoints of its job.
 #[derive(Debug)]
 pub struct Writer {
     store: Store,
     keep: usize,
     author: Author,
     epoch: Epoch,
-}
-
-impl Deref for Writer {
-    type Target = Store;
-
-    fn deref(&self) -> &Store {
-        &self.store
-    }
+    /// Names of checkpoints that were complete when this process wrote or read them.
+    complete: Mutex<HashSet<String>>,
 }
 
 impl Writer {
@@ -32,9 +28,21 @@ impl Writer {
     pub fn open(url: &str, keep: u32, author: Author) -> Result<Self, CheckpointError> {
         let store = Store::open(url)?;
         match Epoch::claim(&store.storage, author.attempt_number())? {
-            Ok(epoch) => Ok(Self { store, keep: keep.max(1) as usize, author, epoch }),
+            Ok(epoch) => Ok(Self { store, keep: keep.max(1) as usize, author, epoch, complete: Mutex::default() }),
             Err(latest) => Err(CheckpointError::Superseded { attempt: author.attempt, by: latest.to_string() }),
         }
+    }
+
+    /// This writer, which reports the bytes that it reads, hashes and writes to `heartbeat`.
+    #[must_use]
+    pub fn with_heartbeat(mut self, heartbeat: Heartbeat) -> Self {
+        self.store.storage.set_heartbeat(heartbeat);
+        self
+    }
+
+    /// The checkpoints, for reading.
+    pub fn store(&self) -> &Store {
+        &self.store
     }
 
     /// Writes a checkpoint, then deletes those older than the newest `keep`, except the best one that its position names.
@@ -42,27 +50,28 @@ impl Writer {
     ///
     /// # Errors
     /// When storage fails; the incomplete checkpoint is removed, and would never be resumed from.
-    /// [`CheckpointError::Superseded`] when a later gang of the job has started.
+    /// [`CheckpointError::Superseded`] when a later gang of the job has started, [`CheckpointError::NotFinite`] when a tensor
+    /// contains NaN or infinity.
     pub fn save(&self, checkpoint: &Checkpoint) -> Result<CheckpointRef, CheckpointError> {
-        let reference = self.next(checkpoint)?;
-        self.save_as(&reference, checkpoint)?;
+        let (reference, older) = self.next(checkpoint)?;
+        self.save_as(&reference, older, checkpoint)?;
         Ok(reference)
     }
 
-    /// As [`Writer::save`], of a checkpoint that is the best so far with `value` of `metric`.
+    /// As [`Writer::save`], of a checkpoint that is the best so far with `value` of `metric`: its position then names itself.
     ///
     /// # Errors
     /// As [`Writer::save`].
     pub fn save_best(
         &self,
-        mut checkpoint: Checkpoint,
+        checkpoint: &mut Checkpoint,
         metric: &str,
         value: f64,
     ) -> Result<BestCheckpoint, CheckpointError> {
-        let reference = self.next(&checkpoint)?;
+        let (reference, older) = self.next(checkpoint)?;
         let best = BestCheckpoint { checkpoint: reference.clone(), metric: metric.to_owned(), value };
         checkpoint.position.best_checkpoint = Some(best.clone());
-        self.save_as(&reference, &checkpoint)?;
+        self.save_as(&reference, older, checkpoint)?;
         Ok(best)
     }
 
@@ -71,12 +80,13 @@ impl Writer {
     /// # Errors
     /// When storage fails, or the gang was superseded.
     pub fn discard_after(&self, items: u64) -> Result<(), CheckpointError> {
-        for (_, name) in self.names()? {
-            if let Ok(manifest) = self.manifest(&name)?
+        for (_, name) in self.store.names()? {
+            if let Ok(manifest) = self.store.manifest(&name)?
                 && manifest.position.items > items
             {
                 tracing::info!(checkpoint = name, "deleted: it is after the last good position at {items} items");
-                self.remove(&name)?;
+                self.check_epoch()?;
+                self.delete(&name)?;
             }
         }
         Ok(())
@@ -84,7 +94,7 @@ impl Writer {
 
     /// Refuses when a later gang has claimed the storage.
     fn check_epoch(&self) -> Result<(), CheckpointError> {
-        match Epoch::latest(&self.storage)? {
+        match Epoch::latest(&self.store.storage)? {
             Some(latest) if latest > self.epoch => {
                 Err(CheckpointError::Superseded { attempt: self.author.attempt.clone(), by: latest.to_string() })
             }
@@ -92,15 +102,27 @@ impl Writer {
         }
     }
 
-    /// The reference of a checkpoint that is written now.
-    fn next(&self, checkpoint: &Checkpoint) -> Result<CheckpointRef, CheckpointError> {
+    /// The reference of a checkpoint that is written now, and all checkpoints before it, newest first.
+    fn next(&self, checkpoint: &Checkpoint) -> Result<(CheckpointRef, Vec<(Order, String)>), CheckpointError> {
         self.check_epoch()?;
         let Position { step, items, .. } = checkpoint.position;
-        let generation = self.names()?.iter().map(|((_, generation), _)| *generation).max().unwrap_or(0) + 1;
-        Ok(CheckpointRef { name: format!("{generation:08}-step-{step}-by-{}", self.epoch), step, items })
+        let older = self.store.names()?;
+        let highest = older.iter().max_by_key(|((_, generation), _)| *generation);
+        let generation = highest.map_or(Some(1), |((_, generation), _)| generation.checked_add(1));
+        let Some(generation) = generation else {
+            let name = highest.map(|(_, name)| name.clone()).unwrap_or_default();
+            let problem = "no number is larger than that in its name: no gang wrote it; delete it".to_owned();
+            return Err(CheckpointError::Unreadable { name, problem });
+        };
+        Ok((CheckpointRef { name: format!("{generation:08}-step-{step}-by-{}", self.epoch), step, items }, older))
     }
 
-    fn save_as(&self, reference: &CheckpointRef, checkpoint: &Checkpoint) -> Result<(), CheckpointError> {
+    fn save_as(
+        &self,
+        reference: &CheckpointRef,
+        older: Vec<(Order, String)>,
+        checkpoint: &Checkpoint,
+    ) -> Result<(), CheckpointError> {
         let name = &reference.name;
         if let Err(error) = self.write(name, checkpoint) {
             if let Err(also) = self.delete(name) {
@@ -108,8 +130,10 @@ impl Writer {
             }
             return Err(error);
         }
+        self.complete.lock().insert(name.clone());
+        let best = checkpoint.position.best_checkpoint.as_ref().map(|best| best.checkpoint.name.as_str());
         // The checkpoint is complete: a failed clean-up is not an error.
-        if let Err(error) = self.prune() {
+        if let Err(error) = self.prune(&older, best) {
             tracing::warn!("cannot remove older checkpoints: {error}");
         }
         Ok(())
@@ -120,52 +144,58 @@ impl Writer {
         if let Some(twice) = shards::duplicate(&checkpoint.tensors) {
             return Err(format(format!("two tensors have the name {twice}, which is a bug")));
         }
+        if let Some(tensor) = shards::not_finite(&checkpoint.tensors) {
+            return Err(CheckpointError::NotFinite { tensor: tensor.to_owned(), step: checkpoint.position.step });
+        }
         let parts = shards::cut(&checkpoint.tensors);
         let mut written = Vec::with_capacity(parts.len());
         for (index, part) in parts.iter().enumerate() {
             let file = format!("model-{:05}-of-{:05}.safetensors", index + 1, parts.len());
             let bytes = shards::encode(part).map_err(format)?;
             written.push(Shard { file: file.clone(), bytes: bytes.len() as u64, sha256: hash(&bytes) });
-            self.storage.put(&format!("{name}/{file}"), bytes)?;
+            self.store.storage.beat(bytes.len());
+            self.store.storage.put(&format!("{name}/{file}"), bytes)?;
         }
         let manifest = Manifest::new(&self.author, checkpoint.position.clone(), written);
         let bytes = manifest.to_bytes().map_err(|e| format(e.to_string()))?;
         self.check_epoch()?;
-        Ok(self.storage.put(&format!("{name}/manifest.json"), bytes)?)
+        Ok(self.store.storage.put(&format!("{name}/manifest.json"), bytes)?)
     }
 
-    /// Deletes all but the newest `keep` complete checkpoints and the best one that the newest names, and damaged ones that
-    /// are older than one of those. What this trainer does not understand stays.
-    fn prune(&self) -> Result<(), CheckpointError> {
-        let mut complete = 0;
-        let mut best = None;
-        for (_, name) in self.names()? {
-            match self.manifest(&name)? {
-                Ok(manifest) => {
-                    if complete == 0 {
-                        best = manifest.position.best_checkpoint.map(|best| best.checkpoint.name);
-                    }
+    /// Deletes what the checkpoint that was just written makes superfluous: of `older`, all but the newest complete ones that
+    /// are kept beside it and the `best` one; and damaged ones. What this trainer does not understand stays.
+    ///
+    /// The epoch was checked immediately before the manifest was written, and `older` was listed before that: no checkpoint of
+    /// a later gang is in it.
+    fn prune(&self, older: &[(Order, String)], best: Option<&str>) -> Result<(), CheckpointError> {
+        let mut complete = 1;
+        for (_, name) in older {
+            // A checkpoint that is known to be complete is read only before it is deleted.
+            let known = self.complete.lock().contains(name);
+            if known && complete < self.keep {
+                complete += 1;
+                continue;
+            }
+            if best == Some(name.as_str()) {
+                complete += 1;
+                continue;
+            }
+            match self.store.manifest(name)? {
+                Ok(_) if complete < self.keep => {
                     complete += 1;
-                    if complete > self.keep && best.as_ref() != Some(&name) {
-                        self.remove(&name)?;
-                    }
+                    self.complete.lock().insert(name.clone());
                 }
-                Err(Problem::Damaged(_)) if complete > 0 => self.remove(&name)?,
-                Err(Problem::Damaged(_) | Problem::Unknown(_)) => {}
+                Ok(_) | Err(Problem::Damaged(_)) => self.delete(name)?,
+                Err(Problem::Unknown(_)) => drop(self.complete.lock().remove(name)),
             }
         }
         Ok(())
     }
 
-    /// Deletes a checkpoint, unless this gang was superseded.
-    fn remove(&self, name: &str) -> Result<(), CheckpointError> {
-        self.check_epoch()?;
-        self.delete(name)
-    }
-
     /// Deletes a checkpoint, its manifest first: partially deleted, it counts as incomplete.
     fn delete(&self, name: &str) -> Result<(), CheckpointError> {
-        self.storage.delete(&format!("{name}/manifest.json"))?;
-        Ok(self.storage.delete_folder(name)?)
+        self.complete.lock().remove(name);
+        self.store.storage.delete(&format!("{name}/manifest.json"))?;
+        Ok(self.store.storage.delete_folder(name)?)
     }
 }

@@ -4,20 +4,18 @@
 //! instead of `2 (n - 1)`, and the owner of a part can sum it in rank order.
 
 use super::exchange::{Peer, Transfer, round};
+use super::welcome::{MAGIC, SECRET, Welcome};
 use super::{CollectiveError, part};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 /// Buffers of at most this many elements are summed by every rank itself: one round instead of two.
 const DIRECT_LIMIT: usize = 2048;
-/// Bytes of the secret that proves a connection comes from the gang.
-const SECRET: usize = 16;
-/// First bytes of a connection.
-const MAGIC: &[u8; 8] = b"pawlmsh1";
-/// Timeout for a connection to authenticate.
-const HELLO_LIMIT: Duration = Duration::from_secs(2);
+/// Largest message of [`TcpMesh::gather_bytes`]; real ones have a few kilobytes.
+const MAX_GATHERED: u64 = 64 << 20;
+/// Bytes of such a message that are received before memory for the next ones is allocated.
+const CHUNK: usize = 64 << 10;
 
 /// Key-value exchange among the ranks of a launch: the gang's rendezvous.
 pub trait Exchange {
@@ -54,8 +52,8 @@ impl TcpMesh {
     /// Connects this rank to all others, whose addresses (and proofs) it finds through `exchange`.
     ///
     /// `host` is the address of this rank that the others can reach. `deadline` is the timeout of connecting, and of a
-    /// collective without any byte from a peer: it must exceed the longest time by which ranks may drift apart, such as rank
-    /// 0 writing a checkpoint.
+    /// collective without any byte from a peer ([`Self::with_deadline`] changes that): it must exceed the longest time by which
+    /// ranks may drift apart, such as rank 0 waiting for a checkpoint.
     pub fn connect(
         rank: u32,
         world_size: u32,
@@ -79,14 +77,16 @@ impl TcpMesh {
             let stream = dial(&offer, rank, end).map_err(|e| lost(format!("cannot connect: {e}")))?;
             peers.push(Peer { rank: other, stream });
         }
+        let mut welcome = Welcome::new(&listener, &secret).map_err(|e| own(format!("cannot listen on {host}: {e}")))?;
         while peers.len() + 1 < world_size as usize {
-            match accept(&listener, &secret, end) {
-                Ok(Some(peer)) if peer.rank > rank && peer.rank < world_size => {
-                    if peers.iter().all(|known| known.rank != peer.rank) {
-                        peers.push(peer);
+            match welcome.next(end) {
+                Ok(arrived) => {
+                    for peer in arrived.into_iter().filter(|peer| peer.rank > rank && peer.rank < world_size) {
+                        if peers.iter().all(|known| known.rank != peer.rank) {
+                            peers.push(peer);
+                        }
                     }
                 }
-                Ok(_) => {}
                 Err(error) => {
                     let missing = (rank + 1..world_size).find(|r| peers.iter().all(|known| known.rank != *r));
                     let reason = format!("it did not connect: {error}");
@@ -100,6 +100,13 @@ impl TcpMesh {
             ready.map_err(|e| CollectiveError::LostPeer { rank: peer.rank, reason: e.to_string() })?;
         }
         Ok(Self::among(rank, peers, deadline))
+    }
+
+    /// This mesh with another timeout of a collective without any byte from a peer.
+    #[must_use]
+    pub fn with_deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
     }
 
     /// One round with every peer; counts the time.
@@ -232,17 +239,30 @@ impl TcpMesh {
         Self::round(&self.peers, &mut self.sequence, &mut self.waited, self.deadline, transfers)
     }
 
-    /// Every rank's `mine`, by rank; lengths may differ.
+    /// Every rank's `mine`, at most 64 MiB, by rank; lengths may differ.
     pub fn gather_bytes(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>, CollectiveError> {
         let length = (mine.len() as u64).to_le_bytes();
         let mut lengths = vec![[0u8; 8]; self.peers.len()];
         let transfers =
             lengths.iter_mut().map(|l| Transfer { send: Some(&length), receive: Some(&mut l[..]) }).collect();
         Self::round(&self.peers, &mut self.sequence, &mut self.waited, self.deadline, transfers)?;
-        let mut values: Vec<Vec<u8>> = lengths.iter().map(|l| vec![0; u64::from_le_bytes(*l) as usize]).collect();
-        if values.iter().any(|v| !v.is_empty()) || !mine.is_empty() {
-            let transfers =
-                values.iter_mut().map(|v| Transfer { send: Some(mine), receive: Some(&mut v[..]) }).collect();
+        let lengths: Vec<u64> = lengths.into_iter().map(u64::from_le_bytes).collect();
+        if let Some((peer, length)) = self.peers.iter().zip(&lengths).find(|(_, length)| **length > MAX_GATHERED) {
+            let reason = format!("it announces a message of {length} bytes, more than {MAX_GATHERED}");
+            return Err(CollectiveError::Disagreement { rank: peer.rank, reason });
+        }
+        let mut values = vec![Vec::new(); self.peers.len()];
+        let longest = lengths.iter().map(|length| *length as usize).fold(mine.len(), usize::max);
+        for start in (0..longest).step_by(CHUNK) {
+            // Memory grows with what was received, not with what was announced.
+            let send = (start < mine.len()).then(|| &mine[start..mine.len().min(start + CHUNK)]);
+            let transfers = values.iter_mut().zip(&lengths).map(|(value, length)| {
+                let length = *length as usize;
+                value.resize(length.min(start + CHUNK), 0);
+                let receive = if start < length { Some(&mut value[start..]) } else { None };
+                Transfer { send, receive }
+            });
+            let transfers = transfers.collect();
             Self::round(&self.peers, &mut self.sequence, &mut self.waited, self.deadline, transfers)?;
         }
         values.insert(self.rank as usize, mine.to_vec());
@@ -288,25 +308,4 @@ fn dial(offer: &[u8], rank: u32, end: Instant) -> Result<TcpStream, String> {
     let hello = [&MAGIC[..], secret, &rank.to_le_bytes()].concat();
     stream.write_all(&hello).map_err(|e| format!("{address}: {e}"))?;
     Ok(stream)
-}
-
-/// The next connection of the gang; `None` for one that failed to authenticate.
-fn accept(listener: &TcpListener, secret: &[u8; SECRET], end: Instant) -> std::io::Result<Option<Peer>> {
-    let left = end.saturating_duration_since(Instant::now());
-    let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
-    if poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&timeout))? == 0 {
-        return Err(std::io::Error::new(std::io::ErrorKind::TimedOut, "the deadline passed"));
-    }
-    let (mut stream, _) = listener.accept()?;
-    stream.set_read_timeout(Some(HELLO_LIMIT))?;
-    let mut hello = [0; MAGIC.len() + SECRET + 4];
-    if stream.read_exact(&mut hello).is_err() {
-        return Ok(None);
-    }
-    let (magic, rest) = hello.split_at(MAGIC.len());
-    let (proof, rank) = rest.split_at(SECRET);
-    // The comparison takes the same time wherever the bytes differ.
-    let differs = proof.iter().zip(secret).fold(0, |acc, (a, b)| acc | (a ^ b));
-    let rank = u32::from_le_bytes(std::array::from_fn(|i| rank[i]));
-    Ok((magic == MAGIC && differs == 0).then_some(Peer { rank, stream }))
 }

@@ -8,6 +8,7 @@
 
 mod exchange;
 mod mesh;
+mod welcome;
 
 pub use mesh::{Exchange, TcpMesh};
 

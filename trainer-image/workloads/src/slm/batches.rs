@@ -29,7 +29,7 @@ pub struct Batches {
 impl Batches {
     pub fn new(setup: Arc<SlmSetup>, programs: Arc<Programs>, corpus: Corpus) -> Self {
         let documents = corpus.documents(Split::Train).filter(|_| setup.config.data.by_document(Split::Train));
-        let order = documents.map(|documents| Shuffle::new(setup.seed, "slm.documents", documents.count(), 1));
+        let order = documents.map(|documents| Shuffle::new(setup.share.seed, "slm.documents", documents.count(), 1));
         let diagnoses = corpus.codes().map(|codes| Diagnoses { codes });
         Self { setup, programs, corpus, order, diagnoses }
     }
@@ -42,7 +42,7 @@ impl Batches {
         }
         let choices = (self.corpus.len(Split::Train) - len) as u64;
         let start = self.corpus.prescribed(item);
-        let start = start.unwrap_or_else(|| Stream::named(self.setup.seed, "slm.windows").below(item, choices));
+        let start = start.unwrap_or_else(|| Stream::named(self.setup.share.seed, "slm.windows").below(item, choices));
         Window { start: start.min(choices - 1) as usize, len }
     }
 
@@ -85,10 +85,10 @@ impl Batches {
     /// of its micro-batches, it thus gets the mean over all its targets. A step without any has a loss of 0.
     fn normalizer(&self, items: u64) -> f32 {
         if self.order.is_none() && self.masked(Split::Train).is_none() {
-            return (self.setup.batch * self.setup.config.sequence) as f32;
+            return (self.setup.share.batch * self.setup.config.sequence) as f32;
         }
         let targets: usize = self.setup.step(items).map(|item| self.count(self.training(item))).sum();
-        (targets.max(1) as f64 / self.setup.micro_batches() as f64) as f32
+        (targets.max(1) as f64 / self.setup.share.micro_batches() as f64) as f32
     }
 
     /// Writes a window into row `row` of tokens and targets; where there is none, nothing counts.
@@ -134,27 +134,27 @@ impl Batches {
 impl Data for Batches {
     fn train(&self, at: At, batch: &mut Batch) -> Result<(), WorkloadError> {
         batch.fit(0, &self.programs.train[0])?;
-        let first = self.setup.first_item(at);
-        for row in 0..self.setup.batch {
+        let first = self.setup.share.first_item(at);
+        for row in 0..self.setup.share.batch {
             self.fill(Split::Train, Some(self.training(first + row as u64)), row, batch)?;
         }
         if let Some(Elements::F32(out)) = batch.inputs.get_mut(2).map(Array::data_mut) {
             out.fill(self.normalizer(at.items));
         }
         if let Some(Elements::U32(out)) = batch.inputs.get_mut(3).map(Array::data_mut) {
-            out.fill(self.setup.counter(at));
+            out.fill(self.setup.share.counter(at));
         }
         Ok(())
     }
 
     fn evaluations(&self) -> usize {
-        self.evaluated().div_ceil(self.setup.evaluation_batch)
+        self.evaluated().div_ceil(self.setup.share.evaluation_batch)
     }
 
     fn evaluation(&self, index: usize) -> Result<Batch, WorkloadError> {
         let mut batch = Batch::default();
         batch.fit(0, &self.programs.evaluation[0])?;
-        let (rows, sequence) = (self.setup.evaluation_batch, self.setup.config.sequence);
+        let (rows, sequence) = (self.setup.share.evaluation_batch, self.setup.config.sequence);
         for row in 0..rows {
             let number = index * rows + row;
             // Padding of the last batch does not count.
@@ -175,7 +175,7 @@ impl Data for Batches {
         let (losses, sums) = sums.split_at_mut(LOSS_SUMS);
         losses.iter_mut().zip(outputs).for_each(|(sum, output)| *sum += output.item());
         let (Some(diagnoses), [_, _, ranks, likeliest]) = (&self.diagnoses, outputs) else { return };
-        let documents = index * self.setup.evaluation_batch..;
+        let documents = index * self.setup.share.evaluation_batch..;
         for ((number, rank), likeliest) in documents.zip(ranks.to_f64()).zip(likeliest.to_f64()) {
             if let Some((_, code)) = self.code(number) {
                 diagnoses.add(code, rank, likeliest as u32, sums);

@@ -16,19 +16,19 @@ pub mod tokenizer;
 pub mod vocabulary;
 pub mod weights;
 
-use crate::random::mix;
-use crate::workload::{At, Data, Job, Optimization, Programs, RateDecay, Request, Workload, WorkloadError};
+use crate::schedule::{RateDecay, RateSchedule};
+use crate::share::Share;
+use crate::workload::{Data, Job, Optimization, Programs, Request, Workload, WorkloadError};
 use architecture::{Method, Projection, Size};
 use batches::Batches;
 use config::{Config, Layout, Source};
 use corpus::{Corpus, Dialogues};
 use hugging_face::WeightFiles;
 use model::{Model, REGIONS};
-use pawl_contract::decimal::Decimal;
 use pawl_contract::settings::{Precision, RopeCache, Settings, WeightQuantization};
 use pawl_graph::array::{Array, Data as Elements};
 use pawl_graph::graph::{DType, Role};
-use pawl_graph::optim::{AdamW, Optimizer};
+use pawl_graph::optim::AdamW;
 use serde_json::Value;
 use split::Split;
 use std::ops::Range;
@@ -72,13 +72,7 @@ pub struct SlmJob {
 struct SlmSetup {
     config: Config,
     storage: Storage,
-    batch: usize,
-    evaluation_batch: usize,
-    seed: u64,
-    rank: u64,
-    world: u64,
-    /// Micro-steps per step.
-    accumulation: u64,
+    share: Share,
     items_per_epoch: u64,
 }
 
@@ -106,8 +100,8 @@ impl SlmJob {
             rope_cached: settings.rope_cache == Some(RopeCache::Cached),
         };
         let programs = Programs {
-            train: vec![model.training(setup.batch)?],
-            evaluation: vec![model.evaluation(setup.evaluation_batch)?],
+            train: vec![model.training(setup.share.batch)?],
+            evaluation: vec![model.evaluation(setup.share.evaluation_batch)?],
             regions: REGIONS,
         };
         let optimization = optimization(settings, &setup.config)?;
@@ -129,9 +123,7 @@ impl SlmSetup {
     fn new(request: &Request) -> Result<Self, WorkloadError> {
         let settings = &request.settings;
         let config = Config::parse(&request.config, settings.workload.as_ref().unwrap_or(&Default::default()))?;
-        let accumulation = settings.accumulation(request.world.max(1)).map_err(|mismatch| {
-            WorkloadError::setting("globalBatch", mismatch.global_batch, format!("is not possible: {mismatch}"))
-        })?;
+        let share = Share::new(request)?;
         let quantized = settings.weight_quantization == Some(WeightQuantization::Int8);
         if quantized && config.method == Method::Full {
             let problem =
@@ -146,43 +138,17 @@ impl SlmSetup {
             );
             return Err(WorkloadError::setting("weightQuantization", "Int8", problem));
         }
-        let batch = settings.batch().max(1) as usize;
         let frozen = match settings.precision.unwrap_or_default() {
             Precision::Bf16 => DType::BF16,
             Precision::Fp16 => DType::F16,
             Precision::Fp32 | Precision::Tf32 => DType::F32,
         };
-        Ok(Self {
-            storage: Storage { frozen, quantized },
-            batch,
-            evaluation_batch: settings.eval_batch.map_or(batch, |windows| windows.max(1) as usize),
-            seed: request.seed,
-            rank: u64::from(request.rank),
-            world: u64::from(request.world.max(1)),
-            accumulation: u64::from(accumulation.max(1)),
-            items_per_epoch: items_per_epoch(&config),
-            config,
-        })
-    }
-
-    /// The first item of this rank's batch at `at`, counted over the whole gang and run.
-    fn first_item(&self, at: At) -> u64 {
-        at.items + (u64::from(at.micro) * self.world + self.rank) * self.batch as u64
-    }
-
-    /// Dropout counter, unique per micro-step.
-    fn counter(&self, at: At) -> u32 {
-        mix(self.seed ^ mix(self.first_item(at))) as u32
-    }
-
-    /// Micro-batches per step over all ranks.
-    fn micro_batches(&self) -> u64 {
-        self.accumulation * self.world
+        Ok(Self { storage: Storage { frozen, quantized }, share, items_per_epoch: items_per_epoch(&config), config })
     }
 
     /// Items of the step that begins at `items`, over all micro-batches and ranks.
     fn step(&self, items: u64) -> Range<u64> {
-        items..items + self.micro_batches() * self.batch as u64
+        items..items + self.share.step_items()
     }
 }
 
@@ -215,15 +181,11 @@ impl Job for SlmJob {
     }
 
     fn items_per_batch(&self) -> u32 {
-        self.setup.batch as u32
+        self.setup.share.batch as u32
     }
 
     fn items_per_epoch(&self) -> u64 {
         self.setup.items_per_epoch
-    }
-
-    fn variant(&self, _at: At) -> usize {
-        0
     }
 
     /// Hash of the initial weights: frozen weights are not in a checkpoint.
@@ -242,31 +204,15 @@ impl Job for SlmJob {
 
 /// AdamW with weight decay on matrices only.
 fn optimization(settings: &Settings, config: &Config) -> Result<Optimization, WorkloadError> {
-    let number = |field: &str, value: &Option<Decimal>, range: Range<f64>| match value.as_ref().map(Decimal::value) {
-        Some(value) if !range.contains(&value) => {
-            let problem = format!("must be at least {} and less than {}", range.start, range.end);
-            Err(WorkloadError::setting(field, value, problem))
-        }
-        value => Ok(value),
-    };
     // Adapters, random weights, pre-trained weights.
     let usual = match (config.method, config.size) {
         (Method::Lora, _) => 2e-4,
         (Method::Full, Size::Tiny | Size::M125) if config.weights.is_none() => 3e-4,
         (Method::Full, _) => 2e-5,
     };
-    let weight_decay = number("weightDecay", &settings.weight_decay, 0.0..10.0)?.unwrap_or(0.01);
-    Ok(Optimization {
-        optimizer: Optimizer {
-            matrices: None,
-            others: AdamW { weight_decay, decay_vectors: false, ..AdamW::default() },
-        },
-        groups: Vec::new(),
-        learning_rate: number("learningRate", &settings.learning_rate, 0.0..10.0)?.unwrap_or(usual),
-        decay: RateDecay::Cosine,
-        clip: Some(1.0),
-        average: number("ema", &settings.ema, 0.0..1.0)?,
-    })
+    let adamw = AdamW { weight_decay: 0.01, decay_vectors: false, ..AdamW::default() };
+    let schedule = RateSchedule { decay: RateDecay::Cosine, ..RateSchedule::CONSTANT };
+    Optimization::adamw(settings, adamw, usual, schedule)
 }
 
 /// Number of trainable parameters of a program.

@@ -203,9 +203,8 @@ impl<'b> Pass<'_, 'b> {
     /// Dropout of `x`: zeroes a fraction of the elements and scales up the others.
     fn drop(&self, name: &str, x: Var<'b>) -> Var<'b> {
         let Some(counter) = self.counter else { return x };
-        let share = self.model.config.lora.dropout;
-        let kept = self.b.random(name, counter, x.shape()).greater_equal(self.b.scalar(share, DType::F32));
+        let dropped = x.dropout(name, counter, self.model.config.lora.dropout);
         // Rounded here, as the product would, so that recomputation for the backward pass covers it too.
-        kept.select(x * (1.0 / (1.0 - share)), 0.0).cast(self.model.weights.storage.frozen).cast(DType::F32)
+        dropped.cast(self.model.weights.storage.frozen).cast(DType::F32)
     }
 }

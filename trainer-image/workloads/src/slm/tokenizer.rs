@@ -4,6 +4,7 @@ use crate::store::StoreError;
 use crate::workload::WorkloadError;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 const FILE: &str = "tokenizer.json";
@@ -36,8 +37,14 @@ impl Tokenizer {
         let bytes = std::fs::read(path).map_err(|error| {
             wrong(&format!("cannot be read: {error}; name a {FILE}, or a directory that contains one"))
         })?;
-        let inner = tokenizers::Tokenizer::from_bytes(&bytes)
-            .map_err(|error| wrong(&format!("is not a valid Hugging Face tokenizer: {error}; copy it again")))?;
+        let invalid =
+            |error: &dyn Display| wrong(&format!("is not a valid Hugging Face tokenizer: {error}; copy it again"));
+        // As JSON first: the library panics at a syntax error in some of its parts.
+        let json: Value = serde_json::from_slice(&bytes).map_err(|error| invalid(&error))?;
+        let mut inner: tokenizers::Tokenizer = serde_json::from_value(json).map_err(|error| invalid(&error))?;
+        // Many files contain what their model was last used with: documents would be cut, or padded.
+        inner.with_truncation(None).map_err(|error| invalid(&error))?;
+        inner.with_padding(None);
         let largest = inner.get_vocab(true).into_values().max().unwrap_or(0) as usize;
         if largest >= vocabulary {
             return Err(wrong(&format!(

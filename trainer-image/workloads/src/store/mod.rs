@@ -121,7 +121,8 @@ pub trait Recipe: Sync {
     fn summarize(&self, stage: usize, done: &Store) -> Result<Value, StoreError>;
 }
 
-/// Progress callback of generation: the phase, shards done, total shards. Called often enough to serve as a heartbeat.
+/// Progress callback of generation: the phase, shards done, total shards (bytes, and 0, while another process generates). A
+/// call with other numbers than the one before means that work has advanced.
 pub type OnProgress<'a> = &'a (dyn Fn(&str, u64, u64) + Sync);
 
 /// A cache could not be opened or generated.
@@ -185,7 +186,7 @@ impl Store {
         let directory = root.join(name);
         std::fs::create_dir_all(&directory)
             .map_err(|e| StoreError::io(&directory, "cannot create the directory", e))?;
-        let _lock = acquire(&root.join(format!("{name}.lock")), progress)?;
+        let _lock = acquire(&root.join(format!("{name}.lock")), &directory, progress)?;
         Opening { directory: &directory, recipe, progress }.run(&key)
     }
 

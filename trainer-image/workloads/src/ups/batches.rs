@@ -46,7 +46,7 @@ impl Batches {
         let order = |task: &Task| {
             let count = samples(*task, Split::Train, config).len();
             let group = if *task == Task::Darcy2d { config.pairs } else { 1 };
-            Shuffle::new(setup.seed, &format!("{}.order", task.name()), count, group)
+            Shuffle::new(setup.share.seed, &format!("{}.order", task.name()), count, group)
         };
         let orders = config.tasks.iter().map(order).collect();
         let mut evaluations = Vec::new();
@@ -71,7 +71,7 @@ impl Batches {
         match config.tasks[task] {
             Task::Advection1d => {
                 let starts = (config.advection.frames - config.pairs) as u64;
-                let start = Stream::named(self.setup.seed, "advection1d.start").below(item, starts) as usize;
+                let start = Stream::named(self.setup.share.seed, "advection1d.start").below(item, starts) as usize;
                 Pair { task: Task::Advection1d, sample: order.sample(item), frame: start + index }
             }
             Task::Darcy2d => {
@@ -152,7 +152,7 @@ impl Batches {
     fn queries(&self, first_item: u64, task: Task, cells: usize) -> Option<Vec<u32>> {
         let count = self.setup.layout.queries_of(cells);
         (count < cells).then(|| {
-            let stream = Stream::named(self.setup.seed, &format!("{}.queries", task.name())).fork(first_item);
+            let stream = Stream::named(self.setup.share.seed, &format!("{}.queries", task.name())).fork(first_item);
             choose(stream, cells as u32, count as u32)
         })
     }
@@ -181,12 +181,12 @@ impl Data for Batches {
         let number = usize::from(train.len() > 1 && !setup.is_auxiliary(at));
         let program = &train[number];
         batch.fit(number, program)?;
-        let first_item = setup.first_item(at);
+        let first_item = setup.share.first_item(at);
         for (array, decl) in batch.inputs.iter_mut().zip(&program.inputs) {
             match (decl.name.as_str(), array.data_mut()) {
                 ("z0", Elements::F32(out)) => self.train_latents(first_item, 0, out),
                 ("z1", Elements::F32(out)) => self.train_latents(first_item, 1, out),
-                ("counter", Elements::U32(out)) => out.fill(setup.counter(at)),
+                ("counter", Elements::U32(out)) => out.fill(setup.share.counter(at)),
                 ("inverse_weight", Elements::F32(out)) => out.fill(setup.inverse_weight(at) as f32),
                 ("darcy2d.edge", Elements::F32(out)) => out.fill(self.edge_value()),
                 (name, out) => {

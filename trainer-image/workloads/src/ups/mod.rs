@@ -12,11 +12,13 @@ mod layers;
 mod losses;
 mod metrics;
 pub mod operator;
-mod pdebench;
+pub mod pdebench;
 pub mod programs;
 
-use crate::random::mix;
-use crate::workload::{At, Data, Job, Optimization, Programs, RateDecay, Request, Workload, WorkloadError};
+use crate::optimization::OptimizerSettings;
+use crate::schedule::RateSchedule;
+use crate::share::Share;
+use crate::workload::{At, Data, Job, Optimization, Programs, Request, Workload, WorkloadError};
 use batches::Batches;
 use config::{Auxiliary, Config, Task};
 use dataset::{Dataset, Split, samples};
@@ -74,10 +76,7 @@ struct UpsSetup {
     /// Pairs per evaluation batch.
     evaluation_rows: usize,
     physical_rows: usize,
-    seed: u64,
-    rank: u64,
-    world: u64,
-    accumulation: u64,
+    share: Share,
     loss_frequency: u64,
 }
 
@@ -133,9 +132,7 @@ impl UpsSetup {
                 format!("must be a multiple of {tasks}: every batch has an equal number of items of each task");
             return Err(WorkloadError::setting("batchPerGpu", batch, problem));
         }
-        let accumulation = settings.accumulation(request.world).map_err(|mismatch| {
-            WorkloadError::setting("globalBatch", mismatch.global_batch, format!("is not possible: {mismatch}"))
-        })?;
+        let share = Share::new(request)?;
         let auxiliary = config.loss.auxiliary != Auxiliary::None;
         let settings_of_auxiliary =
             [("lossFrequency", settings.loss_frequency), ("querySamples", settings.query_samples)];
@@ -153,37 +150,23 @@ impl UpsSetup {
         let layout = Layout { items: batch / tasks, pairs: config.pairs, queries };
         let physical = if config.loss.auxiliary == Auxiliary::Live { config.evaluation.physical_pairs } else { 0 };
         Ok(Self {
-            evaluation_rows: settings.eval_batch.map_or(batch, |items| items.max(1) as usize) * config.pairs,
+            evaluation_rows: share.evaluation_batch * config.pairs,
             physical_rows: physical.min(PHYSICAL_ROWS),
             layout,
-            seed: request.seed,
-            rank: u64::from(request.rank),
-            world: u64::from(request.world.max(1)),
-            accumulation: u64::from(accumulation.max(1)),
+            share,
             loss_frequency: u64::from(settings.loss_frequency.unwrap_or(1)),
             config,
         })
-    }
-
-    /// Items per micro-step and rank.
-    fn batch(&self) -> u64 {
-        (self.layout.items * self.config.tasks.len()) as u64
     }
 
     fn items_per_epoch(&self) -> u64 {
         self.config.tasks.iter().map(|&task| samples(task, Split::Train, &self.config).len() as u64).sum()
     }
 
-    /// The first item of this rank's batch at `at`, counted over the whole gang and run.
-    fn first_item(&self, at: At) -> u64 {
-        at.items + (u64::from(at.micro) * self.world + self.rank) * self.batch()
-    }
-
     /// Whether the auxiliary losses are computed: every n micro-steps (`lossFrequency`), counted from the first step of an epoch.
     fn is_auxiliary(&self, at: At) -> bool {
-        let step_items = self.batch() * self.world * self.accumulation;
-        let step = at.items % self.items_per_epoch() / step_items;
-        let index = step * self.accumulation + u64::from(at.micro);
+        let step = at.items % self.items_per_epoch() / self.share.step_items();
+        let index = step * self.share.accumulation + u64::from(at.micro);
         self.config.loss.auxiliary != Auxiliary::None && index.is_multiple_of(self.loss_frequency)
     }
 
@@ -200,11 +183,6 @@ impl UpsSetup {
         };
         (loss.inverse * ramp).min(INVERSE_LIMIT)
     }
-
-    /// Counter of stochastic depth, unique per micro-step.
-    fn counter(&self, at: At) -> u32 {
-        mix(self.seed ^ mix(self.first_item(at))) as u32
-    }
 }
 
 impl Job for UpsJob {
@@ -217,7 +195,7 @@ impl Job for UpsJob {
     }
 
     fn items_per_batch(&self) -> u32 {
-        self.setup.batch() as u32
+        self.setup.share.batch as u32
     }
 
     fn items_per_epoch(&self) -> u64 {
@@ -249,30 +227,17 @@ impl Job for UpsJob {
 
 /// Muon for matrices, AdamW for vectors; the decoder is updated only when it has gradients.
 fn optimization(settings: &Settings) -> Result<Optimization, WorkloadError> {
-    let number =
-        |field: &str, value: &Option<pawl_contract::decimal::Decimal>, default: f64, range: std::ops::Range<f64>| {
-            let value = value.as_ref().map_or(default, |value| value.value());
-            if range.contains(&value) {
-                return Ok(value);
-            }
-            Err(WorkloadError::setting(
-                field,
-                value,
-                format!("must be at least {} and less than {}", range.start, range.end),
-            ))
-        };
-    let learning_rate = number("learningRate", &settings.learning_rate, 1.4e-3, 0.0..10.0)?;
-    let weight_decay = number("weightDecay", &settings.weight_decay, 0.03, 0.0..10.0)?;
-    let decay = number("ema", &settings.ema, 0.999, 0.0..1.0)?;
+    let settings = OptimizerSettings::new(settings)?;
+    let weight_decay = settings.weight_decay.unwrap_or(0.03);
     Ok(Optimization {
         optimizer: Optimizer {
             matrices: Some(Muon { momentum: 0.95, iterations: 5, weight_decay }),
             others: AdamW { weight_decay, ..AdamW::default() },
         },
         groups: vec![operator::PREFIX.to_owned(), decoder::PREFIX.to_owned()],
-        learning_rate,
-        decay: RateDecay::None,
+        learning_rate: settings.learning_rate.unwrap_or(1.4e-3),
+        schedule: RateSchedule::CONSTANT,
         clip: None,
-        average: Some(decay),
+        average: Some(settings.average.unwrap_or(0.999)),
     })
 }

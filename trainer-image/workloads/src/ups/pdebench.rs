@@ -3,11 +3,13 @@
 use super::config::{Config, Source, Task};
 use super::field::Field;
 use crate::store::StoreError;
-use hdf5_pure::{Dataset, File};
+use hdf5_pure::{Chunk, Dataset, File};
 use std::path::{Path, PathBuf};
 
 /// Stride between the used frames of a file.
 const TIME_STRIDE: usize = 2;
+/// Maximum number of values of a sample and of a chunk: 256 MiB of them.
+const MAX_ELEMENTS: u64 = 1 << 26;
 
 /// The opened files of one task. Sample i is row i / n of file i mod n, so that every split has samples of every file.
 pub struct PdeBench {
@@ -81,7 +83,8 @@ impl PdeBench {
 
     /// Files may have more samples and frames than needed; the grid must be equal.
     fn fits(&self, (path, file): &(PathBuf, File), name: &str, least: &[usize]) -> Result<(), StoreError> {
-        let has = self.dataset(path, file, name)?.shape().map_err(|error| unreadable(path, name, &error))?;
+        let dataset = self.dataset(path, file, name)?;
+        let has = dataset.shape().map_err(|error| unreadable(path, name, &error))?;
         let at_least = if self.task == Task::Advection1d { 2 } else { 1 };
         let fits =
             has.len() == least.len()
@@ -89,7 +92,8 @@ impl PdeBench {
                     if axis < at_least { has >= least as u64 } else { has == least as u64 }
                 });
         if fits {
-            return Ok(());
+            let length = std::fs::metadata(path).map_err(|error| unreadable(path, name, &error))?.len();
+            return bounded(&dataset, &has, length).map_err(|error| unreadable(path, name, &*error));
         }
         Err(StoreError::Source(format!(
             "{}: dataset `{name}` is {has:?}, but the configuration needs {least:?} (samples, frames of which every second one \
@@ -132,6 +136,21 @@ impl PdeBench {
             Field::Pressure => self.row(file, "tensor", row),
         }
     }
+}
+
+/// Checks that reading a row allocates no more than a file of `length` bytes can contain, whatever a corrupt header announces.
+fn bounded(dataset: &Dataset, shape: &[u64], length: u64) -> Result<(), Box<dyn std::error::Error>> {
+    let elements = |shape: &[u64]| shape.iter().try_fold(1u64, |product, &axis| product.checked_mul(axis));
+    let small = |shape: &[u64]| elements(shape).is_some_and(|count| count <= MAX_ELEMENTS);
+    let within = |chunk: &Chunk| chunk.address.checked_add(chunk.storage_size).is_some_and(|end| end <= length);
+    if !small(&shape[1..]) {
+        return Err(format!("a sample has more than {MAX_ELEMENTS} values: {shape:?}").into());
+    }
+    let Some(chunk_shape) = dataset.chunk_shape()? else { return Ok(()) };
+    if !small(&chunk_shape) || !dataset.chunks()?.iter().all(within) {
+        return Err(format!("chunks of {chunk_shape:?} are larger than the file of {length} bytes").into());
+    }
+    Ok(())
 }
 
 fn unreadable(path: &Path, name: &str, error: &dyn std::fmt::Display) -> StoreError {

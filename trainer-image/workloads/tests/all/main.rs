@@ -4,6 +4,8 @@
 mod batches;
 mod configuration;
 mod differentiated;
+mod forex;
+mod forex_parity;
 mod generation;
 mod parity;
 mod pdebench;
@@ -14,3 +16,5 @@ mod slm_parity;
 mod slm_plans;
 mod store;
 mod training;
+mod vision_bdh;
+mod vision_bdh_parity;

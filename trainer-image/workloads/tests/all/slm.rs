@@ -312,7 +312,10 @@ fn write_tokenizer(directory: &Path, end: Value) {
         "id": 5, "content": "<end>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true,
     });
     let tokenizer = json!({
-        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [special], "normalizer": null,
+        "version": "1.0", "added_tokens": [special], "normalizer": null,
+        "truncation": {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0},
+        "padding": {"strategy": {"Fixed": 3}, "direction": "Right", "pad_to_multiple_of": null, "pad_id": 0, "pad_type_id": 0,
+                    "pad_token": "a"},
         "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
         "post_processor": null, "decoder": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
         "model": {
@@ -347,6 +350,7 @@ fn text_is_cut_by_the_tokenizer_of_the_weights() {
     // "ab ab" repeated is ab, then _ab and ab in turn, and ends in the end of the document.
     let pairs: Vec<_> = tokens.as_chunks::<16>().0.iter().flat_map(|window| window.windows(2)).collect();
     let ends = pairs.iter().filter(|pair| pair[1] == 5.0).count();
+    assert!(pairs.iter().any(|pair| **pair == [4.0, 3.0]), "documents are neither truncated nor padded: {tokens:?}");
     assert!(ends > 0 && tokens.iter().all(|token| [3.0, 4.0, 5.0].contains(token)), "{tokens:?}");
     for pair in pairs {
         assert!([[3.0, 3.0], [3.0, 4.0], [4.0, 3.0], [4.0, 5.0], [5.0, 3.0]].contains(&[pair[0], pair[1]]), "{pair:?}");

@@ -3,22 +3,25 @@
 pub mod complete;
 mod error;
 mod evidence;
+mod fetch;
 mod logs;
 mod pin;
 mod preflight;
 mod report;
 mod schedulable;
+mod search;
 mod session;
 mod status;
 mod suspend;
 mod watch;
 
 use super::print;
-use crate::args::kubectl::{KubectlArgs, KubectlCommand, Plugin};
+use crate::args::kubectl::{KubectlArgs, KubectlCommand, Plugin, SearchCommand};
 use crate::exit;
 use clap::{CommandFactory, Parser};
 use error::ClusterError;
 use session::Session;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Runs the command line of a program called `kubectl-pawl`.
@@ -46,6 +49,9 @@ async fn dispatch(KubectlArgs { cluster, command }: KubectlArgs) -> Result<ExitC
             status::status(&session().await?, &job.name, output).await
         }
         KubectlCommand::Report { job, out } => report::report(&session().await?, &job.name, out.as_deref()).await,
+        KubectlCommand::Search(SearchCommand::Export { job, export }) => {
+            search::export(&session().await?, &job.name, &export).await
+        }
         KubectlCommand::Rollback { job, phases, all } => {
             pin::rollback(&session().await?, &job.name, &phases, all).await
         }
@@ -54,6 +60,10 @@ async fn dispatch(KubectlArgs { cluster, command }: KubectlArgs) -> Result<ExitC
         KubectlCommand::Resume { job } => suspend::suspend(&session().await?, &job.name, false).await,
         KubectlCommand::Logs { job, follow, tail, rank } => {
             logs::logs(&session().await?, &job.name, &logs::LogSelection { follow, tail, rank }).await
+        }
+        KubectlCommand::Fetch { job, out, newest, image } => {
+            let directory = out.unwrap_or_else(|| PathBuf::from(&job.name));
+            fetch::fetch(&session().await?, &job.name, &directory, &fetch::Selection { newest, image }).await
         }
         KubectlCommand::Preflight { file, output } => preflight::preflight(&cluster, &file, output).await,
         KubectlCommand::Completion { shell } => {

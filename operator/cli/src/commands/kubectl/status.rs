@@ -4,6 +4,7 @@ use super::error::ClusterError;
 use super::session::Session;
 use crate::args::Output;
 use crate::commands::{document, print, terminal};
+use pawl_api::spec::NO_STORAGE;
 use pawl_api::{TrainingJob, TrainingJobStatus};
 use pawl_display::summary::{self, Places};
 use serde::Serialize;
@@ -47,7 +48,8 @@ pub fn text(session: &Session, job: &TrainingJob, output: Output) -> String {
 /// Location of the job's checkpoints: without storage, they are deleted with its pods.
 fn places(job: &TrainingJob) -> Places {
     let training = job.status.as_ref().and_then(|status| status.training.as_ref());
-    Places { checkpoints: training.and_then(|training| training.storage.clone()), report: None }
+    let storage = training.and_then(|training| training.storage.clone()).filter(|storage| storage != NO_STORAGE);
+    Places { checkpoints: storage, report: None }
 }
 
 /// Note on a missing or outdated status.

@@ -41,6 +41,14 @@ pub(super) fn vjp<'b>(b: &'b Builder, id: NodeId, node: &Node, g: Var<'b>, wante
             let product = |left, right, transpose_a, transpose_b| {
                 b.push(Op::MatMul { transpose_a, transpose_b, output: a.dtype() }, &[left, right])
             };
+            if node.operands[0] == node.operands[1] && transpose_a != transpose_b {
+                // Y = A A^T:  dA = (G + G^T) A.  Y = A^T A:  dA = A (G + G^T).  One product instead of two.
+                let both = g + g.transpose();
+                return vec![(
+                    0,
+                    if *transpose_b { product(both, a, false, false) } else { product(a, both, false, false) },
+                )];
+            }
             // Y = A B with A = a or a^T, B = b or b^T:  dA = G B^T,  dB = A^T G.
             let da = || match transpose_a {
                 false => product(g, c, false, !transpose_b),

@@ -25,12 +25,23 @@ pub struct ExecOptions {
     pub collective: Arc<dyn Collective>,
     /// Bytes that states and values may take together; compilation of programs that need more fails. `None`: no limit.
     pub memory_limit: Option<usize>,
+    /// Called after each compiled kernel or program, on any thread: compiling a large model may take minutes.
+    pub on_compiled: Option<Arc<dyn Fn() + Send + Sync>>,
+}
+
+impl ExecOptions {
+    /// Reports that a kernel or a program is compiled.
+    pub fn compiled(&self) {
+        if let Some(report) = &self.on_compiled {
+            report();
+        }
+    }
 }
 
 impl Default for ExecOptions {
     /// Seed 0, a gang of one, no limit.
     fn default() -> Self {
-        Self { seed: 0, collective: Arc::new(SingleRank), memory_limit: None }
+        Self { seed: 0, collective: Arc::new(SingleRank), memory_limit: None, on_compiled: None }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Building programs.
 
+mod convolution;
 mod var;
 
 use std::cell::{Cell, RefCell};
@@ -158,6 +159,16 @@ impl Builder {
     pub fn random<'b>(&'b self, name: &str, counter: Var<'b>, shape: impl Into<Shape>) -> Var<'b> {
         let key = crate::random::stream(0, name);
         self.push(Op::Random { key, shape: shape.into() }, &[counter])
+    }
+
+    /// An array of `shape`, float32, standard normal (Box and Muller, from two draws of [`Builder::random`]). `counter` and `name` as there.
+    #[track_caller]
+    pub fn normal<'b>(&'b self, name: &str, counter: Var<'b>, shape: impl Into<Shape>) -> Var<'b> {
+        let shape = shape.into();
+        let uniform = |part: &str| self.random(&format!("{name}.{part}"), counter, shape.clone());
+        // 1 - u is in (0, 1]: its logarithm is finite.
+        let radius = ((-uniform("radius") + 1.0).log() * -2.0).sqrt();
+        radius * (uniform("angle") * std::f64::consts::TAU).cos()
     }
 
     /// Declares `value` as an output of the program.

@@ -39,6 +39,9 @@ fn make(states: &[&StateDecl], decl: &StateDecl, seed: u64, depth: usize) -> Res
     let data = match &decl.init {
         Init::Fill(value) => generate(dtype, len, |_| *value),
         Init::Uniform { bound } => generate(dtype, len, |i| (2.0 * random::uniform_f64(stream, i) - 1.0) * bound),
+        Init::UniformBetween { low, high } => {
+            generate(dtype, len, |i| low + (high - low) * random::uniform_f64(stream, i))
+        }
         Init::Normal { deviation } => generate(dtype, len, |i| random::normal_f64(stream, i) * deviation),
         Init::Array(array) => cast(array.data(), dtype),
         Init::File(slice) => cast(&read(slice, len, &decl.name)?, dtype),

@@ -22,6 +22,10 @@ pub enum Role {
     Gradient,
     /// A moving average of a parameter.
     Average,
+    /// A data set, or part of one: written once after compilation, never part of a checkpoint.
+    Data,
+    /// A value of the model that training programs update without a gradient, such as a running statistic; part of checkpoints.
+    Buffer,
 }
 
 /// Initial value of a state: a pure function of the run's seed and the state's name, equal on every executor.
@@ -33,6 +37,13 @@ pub enum Init {
     Uniform {
         /// Half the width.
         bound: f64,
+    },
+    /// Uniform in `[low, high)`.
+    UniformBetween {
+        /// The smallest value.
+        low: f64,
+        /// The end of the range.
+        high: f64,
     },
     /// Normal with mean 0.
     Normal {

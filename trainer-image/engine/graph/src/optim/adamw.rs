@@ -1,7 +1,7 @@
 //! AdamW (Loshchilov, Hutter 2019), in the order of operations of `torch.optim.AdamW`.
 
 use super::{StepContext, Unit, counter, slot};
-use crate::graph::{DType, Shape};
+use crate::graph::{DType, StateDecl};
 
 /// Adam with decoupled weight decay.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -16,19 +16,21 @@ pub struct AdamW {
     pub weight_decay: f64,
     /// Whether weight decay applies to parameters with fewer than two axes (gains, biases) too.
     pub decay_vectors: bool,
+    /// Names of further parameters to which weight decay does not apply, such as embeddings.
+    pub undecayed: &'static [&'static str],
 }
 
 impl Default for AdamW {
     /// 0.9, 0.999, 1e-8, no decay (of anything).
     fn default() -> Self {
-        Self { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0, decay_vectors: true }
+        Self { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0, decay_vectors: true, undecayed: &[] }
     }
 }
 
 impl AdamW {
-    /// Whether weight decay applies to a parameter of this shape.
-    pub(super) fn decays(&self, shape: &Shape) -> bool {
-        self.decay_vectors || shape.rank() >= 2
+    /// Whether weight decay applies to a parameter.
+    pub(super) fn decays(&self, parameter: &StateDecl) -> bool {
+        (self.decay_vectors || parameter.meta.shape.rank() >= 2) && !self.undecayed.contains(&parameter.name.as_str())
     }
 
     /// `p (1 - lr wd) - lr/(1 - b1^t) m / (sqrt(v / (1 - b2^t)) + eps)`; t counts the steps of the group. Its powers are taken in float64.
@@ -49,7 +51,7 @@ impl AdamW {
             let m_next = m + (g - m) * (1.0 - self.beta1);
             let v_next = v * self.beta2 + g.square() * (1.0 - self.beta2);
             let denominator = v_next.sqrt() / root + self.eps;
-            let kept = if self.decays(&unit.shape_of_parts()) { p * keep } else { p };
+            let kept = if self.decays(unit.first_part()) { p * keep } else { p };
             let next = kept - rate * (m_next / denominator);
             context.update(m, m_next);
             context.update(v, v_next);

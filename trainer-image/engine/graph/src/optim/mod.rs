@@ -47,9 +47,10 @@ pub(crate) struct Unit<'b> {
 }
 
 impl Unit<'_> {
-    /// The shape of the parameter, or of the arena's first part: all parts of an arena are matrices of one shape, or none is a matrix.
-    fn shape_of_parts(&self) -> Shape {
-        self.decl.parts().first().unwrap_or(&self.decl).meta.shape.clone()
+    /// The parameter, or the arena's first part: all parts of an arena are matrices of one shape, or none is a matrix, and weight decay applies to
+    /// all of them or to none.
+    fn first_part(&self) -> &StateDecl {
+        self.decl.parts().first().unwrap_or(&self.decl)
     }
 }
 
@@ -79,7 +80,7 @@ impl Optimizer {
         self.matrices.is_some() && shape.rank() >= 2
     }
 
-    /// The arenas of a group of parameters: a flat one (two, when vectors do not shrink), and a stack for each shape of matrices.
+    /// The arenas of a group of parameters: a flat one (two, when weight decay does not apply to all), and a stack for each shape of matrices.
     pub(crate) fn arenas(&self, group: &str, parameters: &[StateDecl]) -> Vec<Arena> {
         let mut arenas: Vec<Arena> = Vec::new();
         for parameter in parameters {
@@ -87,7 +88,7 @@ impl Optimizer {
             let matrix = self.is_matrix(shape);
             let name = match matrix {
                 true => format!("arena/{group}muon{shape}"),
-                false if self.others.decays(shape) => format!("arena/{group}adamw"),
+                false if self.others.decays(parameter) => format!("arena/{group}adamw"),
                 false => format!("arena/{group}adamw.undecayed"),
             };
             let index = arenas.iter().position(|a| a.name == name).unwrap_or_else(|| {
@@ -107,7 +108,7 @@ impl Optimizer {
     /// Appends the update of every unit of a group.
     pub(crate) fn step(&self, context: &StepContext<'_>, group: &str, units: &[Unit<'_>]) {
         let (matrices, others): (Vec<&Unit<'_>>, Vec<&Unit<'_>>) =
-            units.iter().partition(|unit| self.is_matrix(&unit.shape_of_parts()));
+            units.iter().partition(|unit| self.is_matrix(&unit.first_part().meta.shape));
         if let Some(muon) = &self.matrices {
             for unit in matrices {
                 muon.step(context, unit);

@@ -19,8 +19,11 @@ pub fn lower_precision(program: &Program, dtype: DType, keep: &[Pattern]) -> Res
         match &visit.node.op {
             Op::MatMul { transpose_a, transpose_b, .. } if operands_fit => visit.here(|| {
                 let op = Op::MatMul { transpose_a: *transpose_a, transpose_b: *transpose_b, output: dtype };
-                let operands: Vec<Var<'_>> = visit.operands.iter().map(|x| x.cast(dtype)).collect();
-                visit.b.push(op, &operands).cast(DType::F32)
+                let [a, b] = [0, 1].map(|i| visit.operands[i]);
+                let left = a.cast(dtype);
+                // The product of a value with itself stays one, which its gradient makes use of.
+                let right = if a.id() == b.id() { left } else { b.cast(dtype) };
+                visit.b.push(op, &[left, right]).cast(DType::F32)
             }),
             Op::Attention(AttentionSpec { scale, causal }) if operands_fit => visit.here(|| {
                 let spec = AttentionSpec { scale: *scale, causal: *causal };

@@ -151,17 +151,10 @@ impl Config {
     /// # Errors
     /// Names the field, the value and the remedy.
     pub fn parse(config: &Map<String, Value>, patch: &Map<String, Value>) -> Result<Self, WorkloadError> {
-        let mut asked = Value::Object(config.clone());
-        layered::overlay(&mut asked, &Value::Object(patch.clone()));
-        let size = match asked.get("size") {
-            None => Size::B8,
-            Some(name) => Size::deserialize(name).map_err(|_| {
-                WorkloadError::config("size", name, "is not a size: choose tiny, 125m, 1b, 3b or 8b (in quotes)")
-            })?,
-        };
-        let mut complete = size.config();
-        layered::overlay(&mut complete, &asked);
-        let config: Self = layered::parse(&complete)?;
+        let asked = layered::asked(config, patch);
+        let problem = "is not a size: choose tiny, 125m, 1b, 3b or 8b (in quotes)";
+        let size = layered::preset(&asked, "size", Size::B8, problem)?;
+        let config: Self = layered::parse(&layered::over(size.config(), &asked))?;
         config.validate()?;
         Ok(config)
     }

@@ -1,17 +1,9 @@
 //! Validation rules of a configuration beyond its types.
 
 use super::{Config, Layout, Source};
+use crate::rules::{Validated, dropout, wrong};
 use crate::slm::architecture::{Architecture, Method, Projection, RopeScaling};
 use crate::slm::vocabulary::{END_OF_DOCUMENT, LEAST_DIALOGUE_VOCABULARY};
-use crate::workload::WorkloadError;
-use serde_json::Value;
-use std::fmt::Display;
-
-type Validated = Result<(), WorkloadError>;
-
-fn wrong(field: &str, value: &dyn Display, remedy: &str) -> Validated {
-    Err(WorkloadError::config(field, &Value::String(value.to_string()), remedy))
-}
 
 impl Config {
     /// Validates what the types cannot express: compatible sizes, ranges, options that depend on each other.
@@ -52,9 +44,7 @@ impl Config {
         if !(lora.alpha > 0.0 && lora.alpha.is_finite()) {
             return wrong("lora.alpha", &lora.alpha, "must be above 0");
         }
-        if !(0.0..1.0).contains(&lora.dropout) {
-            return wrong("lora.dropout", &lora.dropout, "must be at least 0 and less than 1");
-        }
+        dropout("lora.dropout", lora.dropout)?;
         if self.method == Method::Lora && lora.targets.is_empty() {
             return wrong("lora.targets", &"[]", "must name at least one of q, k, v, o, gate, up, down");
         }

@@ -56,7 +56,7 @@ impl Text<'_> {
         let directory = root.join("slm").join(self.key()?);
         let [train, validation] = ["train.bin", "validation.bin"].map(|name| directory.join(name));
         std::fs::create_dir_all(&directory).map_err(|error| StoreError::io(&directory, "cannot create", error))?;
-        let _lock = acquire(&directory.join("lock"), progress)?;
+        let _lock = acquire(&directory.join("lock"), &directory, progress)?;
         // Written last: if it exists, both files are complete.
         if !validation.exists() {
             for (path, tokens) in [&train, &validation].into_iter().zip(self.read(progress)?) {

@@ -271,16 +271,10 @@ impl Preset {
 impl Config {
     /// Reads `config` (`spec.workload.config`), overridden by `patch` (`settings.workload`), both over the preset they name.
     pub fn parse(config: &Map<String, Value>, patch: &Map<String, Value>) -> Result<Self, WorkloadError> {
-        let mut asked = Value::Object(config.clone());
-        layered::overlay(&mut asked, &Value::Object(patch.clone()));
-        let preset = match asked.get("preset") {
-            None => Preset::Full,
-            Some(name) => Preset::deserialize(name).map_err(|_| {
-                WorkloadError::config("preset", name, "is not a preset: choose smoke, small, medium or full")
-            })?,
-        };
-        let mut complete = preset.config();
-        layered::overlay(&mut complete, &asked);
+        let asked = layered::asked(config, patch);
+        let problem = "is not a preset: choose smoke, small, medium or full";
+        let preset = layered::preset(&asked, "preset", Preset::Full, problem)?;
+        let mut complete = layered::over(preset.config(), &asked);
         // The preset's number of inverse pairs is capped by the number of pairs; an explicit one is not.
         if let (None, Some(pairs)) = (asked.pointer("/loss/inversePairs"), complete["pairs"].as_u64()) {
             let preset = complete.pointer("/loss/inversePairs").and_then(Value::as_u64).unwrap_or(pairs);

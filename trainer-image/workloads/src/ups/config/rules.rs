@@ -1,16 +1,8 @@
 //! Validation rules of a configuration beyond its types.
 
 use super::{AdvectionConfig, Config, DarcyConfig, OperatorConfig, Source, Task};
+use crate::rules::{Validated, dropout, wrong};
 use crate::ups::encoder::darcy_tiles;
-use crate::workload::WorkloadError;
-use serde_json::Value;
-use std::fmt::Display;
-
-type Validated = Result<(), WorkloadError>;
-
-fn wrong(field: &str, value: &dyn Display, remedy: &str) -> Validated {
-    Err(WorkloadError::config(field, &Value::String(value.to_string()), remedy))
-}
 
 impl Config {
     /// Validates what the types cannot express: compatible sizes, ranges, options that depend on each other.
@@ -77,10 +69,7 @@ impl Config {
             let remedy = format!("must divide decoder.hidden ({})", self.decoder.hidden);
             return wrong("decoder.heads", &self.decoder.heads, &remedy);
         }
-        if !(0.0..1.0).contains(&drop_path) {
-            return wrong("operator.dropPath", &drop_path, "must be at least 0 and less than 1");
-        }
-        Ok(())
+        dropout("operator.dropPath", drop_path)
     }
 
     fn advection_fits(&self) -> Validated {

@@ -35,7 +35,7 @@ fn every_variant_compiles_for_every_architecture() {
         let launches: Vec<AttentionLaunch> =
             launches.into_iter().chain(joined.into_iter().flatten().flatten()).collect();
         let sources: Vec<&Source> = launches.iter().map(|launch| &launch.source).collect();
-        for (code, launch) in compiler.compile_all(&sources).unwrap().iter().zip(&launches) {
+        for (code, launch) in compiler.compile_all(&sources, &|| ()).unwrap().iter().zip(&launches) {
             let name = launch.entry.as_bytes();
             assert!(code.windows(name.len()).any(|window| window == name), "{} is not in its code", launch.entry);
         }

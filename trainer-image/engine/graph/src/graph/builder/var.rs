@@ -397,10 +397,19 @@ impl<'b> Var<'b> {
         self * ((self * std::f64::consts::FRAC_1_SQRT_2).erf() * 0.5 + 0.5)
     }
 
-    /// `max(x, 0)`
+    /// `max(x, 0)`; NaN stays NaN, and the gradient at 0 is 0.
     #[track_caller]
     pub fn relu(self) -> Self {
-        self.maximum(0.0)
+        self.less_equal(0.0).select(self.builder.scalar(0.0, self.dtype()), self)
+    }
+
+    /// Dropout: each element is zeroed with this probability, else divided by `1 - probability`. The random numbers are a pure function of
+    /// `name`, the U32 scalar `counter` and the element's index: recomputation for the backward pass draws the same
+    /// mask. Each dropout of a program has its own name, and each micro-step of each rank its own counter.
+    #[track_caller]
+    pub fn dropout(self, name: &str, counter: Var<'b>, probability: f64) -> Self {
+        let kept = self.builder.random(name, counter, self.shape()).greater_equal(probability);
+        kept.select(self * (1.0 / (1.0 - probability)), 0.0)
     }
 
     #[track_caller]

@@ -1,0 +1,119 @@
+//! The current attempt, and the retries of its trial.
+
+use super::CheckpointStatus;
+use pawl_contract::exit::Outcome;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Purpose of an attempt.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    JsonSchema,
+    strum::Display,
+)]
+pub enum Purpose {
+    /// Checks the baseline and every phase.
+    #[default]
+    Preflight,
+    /// Measures a phase.
+    Speed,
+    /// Trains for the quality gate of a phase.
+    Quality,
+    /// Measures all accepted phases against the baseline.
+    Bundle,
+    /// Measures all accepted phases against all but one.
+    LeaveOneOut,
+    /// Runs a trial of a search.
+    Search,
+    /// Trains the model.
+    Train,
+}
+
+/// The current attempt.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AttemptStatus {
+    /// `<job>-<number>`.
+    pub name: String,
+    /// Its purpose.
+    pub purpose: Purpose,
+    /// The phase that it evaluates, if any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub phase: Option<String>,
+    /// Hash of its plan.
+    pub plan_hash: String,
+    /// Time of the start decision, or of admission by Kueue.
+    pub started: String,
+    /// Time since which it waits in its Kueue queue.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queued_since: Option<String>,
+    /// Whether it was observed: an attempt that was observed and no longer exists was lost, one that never was is started.
+    pub seen: bool,
+    /// The trial it belongs to: retries are counted per trial.
+    pub trial: String,
+    /// Its launches.
+    pub launches: Vec<String>,
+    /// Launches whose results are in this status.
+    pub folded: Vec<String>,
+    /// Newest checkpoint of the training when the attempt was started: it must find one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resumes: Option<CheckpointStatus>,
+    /// Reason for stopping it; absent unless it is being stopped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stop: Option<StopCause>,
+}
+
+/// Reason for stopping an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum StopCause {
+    /// Its launches are no longer needed.
+    NotWanted,
+    /// Not all of its ranks started in time.
+    SchedulingTimeout,
+    /// Only some of its pods found free devices in time: they are released.
+    Unschedulable,
+    /// Its queue preempted it.
+    Preempted,
+    /// A rank was lost, and the others cannot continue without it.
+    GangBroken,
+}
+
+/// For `skip_serializing_if`.
+const fn no_disruptions(count: &u32) -> bool {
+    *count == 0
+}
+
+/// Infrastructure failures in the current trial.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RetryStatus {
+    /// The trial.
+    pub trial: String,
+    /// Outcome of the control launch, when the accepted settings failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub control_outcome: Option<Outcome>,
+    /// Whether the failed settings are those of the baseline.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub baseline_failed: bool,
+    /// Failures since the newest checkpoint.
+    pub count: u32,
+    /// Disruptions since then: they do not count.
+    #[serde(skip_serializing_if = "no_disruptions")]
+    pub disruptions: u32,
+    /// Earliest time of the next attempt (back-off).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub not_before: Option<String>,
+    /// The newest failure.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub message: String,
+}

@@ -1,0 +1,72 @@
+//! `pawl run --dry-run`.
+
+use crate::exit;
+use pawl_api::TrainingJob;
+use pawl_contract::plan::LaunchPlan;
+use pawl_local::Options;
+use std::fmt::Write;
+use std::process::ExitCode;
+
+/// Variables that differ between ranks, in addition to those of the contract (`PAWL_*`).
+const OF_EACH_RANK: &str = "RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_RANK, NODE_RANK, GROUP_WORLD_SIZE, MASTER_ADDR, \
+    MASTER_PORT, TORCHELASTIC_RUN_ID, OMP_NUM_THREADS and PAWL_*";
+
+/// Prints the command line and the environment of each launch as a shell would read them.
+pub fn print(job: &TrainingJob, options: &Options) -> ExitCode {
+    let launches = match pawl_local::preview(job, options) {
+        Ok(launches) => launches,
+        Err(error) => return exit::with_error(exit::of_error(&error), &error),
+    };
+    let mut text = String::new();
+    let mut valid = true;
+    for (launch, preview) in launches {
+        let _ = writeln!(text, "# {}", heading(&launch));
+        match preview {
+            Err(error) => {
+                valid = false;
+                let _ = writeln!(text, "# error: {error}");
+            }
+            Ok(preview) => {
+                if let Some(reason) = preview.unsupported {
+                    let _ = writeln!(text, "# Unsupported: {reason}");
+                }
+                let variables = preview.env.iter().map(|(name, value)| format!("{name}={}", quoted(value)));
+                let words = preview.command.iter().map(|word| quoted(word));
+                let _ = writeln!(text, "{}", variables.chain(words).collect::<Vec<_>>().join(" "));
+            }
+        }
+        text.push('\n');
+    }
+    let _ = writeln!(text, "# Each rank also has {OF_EACH_RANK}.");
+    let printed = super::print(&text);
+    if valid { printed } else { ExitCode::from(exit::INPUT) }
+}
+
+fn heading(launch: &LaunchPlan) -> String {
+    let steps = launch.budget.warmup_steps.unwrap_or(0) + launch.budget.window_steps.unwrap_or(0);
+    match steps {
+        0 => format!("{} ({:?})", launch.title, launch.kind),
+        steps => format!("{} ({:?}, {steps} steps)", launch.title, launch.kind),
+    }
+}
+
+/// A word as a POSIX shell reads it.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::quoted;
+
+    #[test]
+    fn words_are_quoted_where_a_shell_needs_it() {
+        for (word, expected) in [("--a=b", "--a=b"), ("", "''"), ("a b", "'a b'"), ("it's $x", "'it'\\''s $x'")] {
+            assert_eq!(quoted(word), expected);
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! `pawl init`.
+
+use super::print;
+use crate::args::{Framework, InitArgs};
+use crate::exit;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::Write as _;
+use std::path::Path;
+use std::process::ExitCode;
+
+/// Writes a manifest for a script.
+pub fn init(arguments: &InitArgs) -> ExitCode {
+    let script = match std::fs::canonicalize(&arguments.script) {
+        Ok(script) => script,
+        Err(error) => {
+            let place = arguments.script.display();
+            return exit::with_error(exit::INPUT, &format!("{place}: {error}: give the path of the training script"));
+        }
+    };
+    let text = manifest(arguments, &script);
+    if arguments.out == Path::new("-") {
+        return print(&text);
+    }
+    let out = arguments.out.display();
+    match File::create_new(&arguments.out).and_then(|mut file| file.write_all(text.as_bytes())) {
+        Ok(()) => {
+            print(&format!("{out}: adapt the arguments to those of the script, then: pawl run --dry-run {out}\n"))
+        }
+        Err(error) => exit::with_error(exit::INPUT, &format!("{out}: {error}: choose another file with --out")),
+    }
+}
+
+fn manifest(arguments: &InitArgs, script: &Path) -> String {
+    let stem = script.file_stem().unwrap_or_default().to_string_lossy();
+    let name = arguments.name.clone().unwrap_or_else(|| label(&stem));
+    let words = command(arguments, script);
+    let words = words.iter().map(|word| format!("      - {}\n", quoted(word))).collect::<String>();
+    let InitArgs { framework, gpus, batch, .. } = arguments;
+    let mut text = format!(
+        "# Written by pawl init. Adapt the arguments to those of the script; `pawl run --dry-run` prints the command of each launch.
+apiVersion: pawl.dev/v1alpha1
+kind: TrainingJob
+metadata: {{name: {name}}}
+spec:
+  workload:
+    # Placeholders are replaced for each launch: $(NAME), $(NAME:-DEFAULT), $(NAME:+TEXT if it is on), $(NAME=VALUE:+TEXT if it is
+    # VALUE). A setting without a placeholder is an error, so that no phase is measured without effect.
+    command:
+{words}{}  trainer:
+    gpusPerReplica: {gpus}
+",
+        monitor(*framework)
+    );
+    text.push_str(environment(*framework));
+    let _ = write!(
+        text,
+        "  # The baseline: the script as it is now.
+  settings: {{batchPerGpu: {batch}}}
+  seeds: [42, 43, 44]
+  # Each phase is measured against the settings accepted so far, and kept only if it is faster and as good.
+  phases:
+    - {{name: loader-workers, settings: {{loaderWorkers: 4}}}}
+    - {{name: fused-optimizer, settings: {{optimizerKernel: Fused}}}}
+    - {{name: attention, settings: {{attention: Flash}}}}
+    # Changed numerics: judged by the validation loss too.
+    - {{name: bf16, numerics: Changed, settings: {{precision: bf16}}}}
+    - {{name: compile, settings: {{compile: Fuse}}}}
+    - name: larger-batch
+      numerics: Changed
+      settings: {{batchPerGpu: {}}}
+      fallbacks:
+        - {{when: [OutOfMemory], settings: {{batchPerGpu: {}}}}}
+    # Costs speed, saves memory: worth it only with a batch that needs the memory, in the same phase.
+    - {{name: gradient-checkpointing, settings: {{activationCheckpointing: Full}}}}
+",
+        batch * 2,
+        batch + batch.div_ceil(2),
+    );
+    text.push_str(
+        "  # With source: Kubeflow, the window has to take more than 15 seconds: updates come every 5.
+  analysis: {warmupSteps: 20, windowSteps: 100, qualityItems: 20000}
+  # Largest increase of the validation loss.
+  gates: {validationLossDelta: \"0.02\"}
+",
+    );
+    if let Some(items) = arguments.items {
+        let _ = writeln!(text, "  train: {{items: {items}}}");
+    }
+    // Without a training line for this long, the launch is a hang: longer than an evaluation.
+    text.push_str(
+        "  # Longer than an evaluation and a checkpoint: without a step for this long, a launch counts as hung.\n",
+    );
+    text.push_str("  lifecycle: {hangTimeout: 10m}\n");
+    text
+}
+
+/// The program and its arguments.
+fn command(arguments: &InitArgs, script: &Path) -> Vec<String> {
+    let script = script.to_string_lossy().replace("$(", "$$(");
+    let one_rank = arguments.gpus <= 1 && matches!(arguments.framework, Framework::Hf | Framework::Accelerate);
+    // With these, the libraries would treat a single process as distributed.
+    let plain = ["env", "-u", "RANK", "-u", "LOCAL_RANK", "-u", "WORLD_SIZE"];
+    let start = plain.into_iter().filter(|_| one_rank).chain(["python3", &script]);
+    start.chain(flags(arguments.framework).iter().copied()).map(str::to_owned).collect()
+}
+
+/// The arguments of a script by its framework. A precision that no argument expresses is an error of the phase.
+const fn flags(framework: Framework) -> &'static [&'static str] {
+    match framework {
+        Framework::Hf => &[
+            "--output_dir=$(checkpoint.dir)",
+            "$(checkpoint.latest:+--resume_from_checkpoint=$(checkpoint.latest))",
+            "--seed=$(seed)",
+            "--max_steps=$(launch.steps:--1)",
+            "--num_train_epochs=$(launch.epochs:-1)",
+            "--per_device_train_batch_size=$(settings.batchPerGpu)",
+            "--gradient_accumulation_steps=$(settings.accumulationSteps)",
+            "--dataloader_num_workers=$(settings.loaderWorkers)",
+            "$(settings.precision=bf16:+--bf16=True)",
+            "$(settings.precision=fp16:+--fp16=True)",
+            "$(settings.precision=tf32:+--tf32=True)",
+            "$(settings.compile=Fuse:+--torch_compile=True)",
+            "$(settings.optimizerKernel=Fused:+--optim=adamw_torch_fused)",
+            "$(settings.activationCheckpointing=Full:+--gradient_checkpointing=True)",
+            // An argument of the script for its model.
+            "$(settings.attention=Flash:+--attn_implementation=sdpa)",
+            "--logging_steps=10",
+            "--logging_nan_inf_filter=False",
+            "$(launch.kind=Quality:+--do_eval)",
+            "$(launch.kind=Train:+--do_eval)",
+        ],
+        Framework::Lightning => &[
+            "fit",
+            "--seed_everything=$(seed)",
+            "--trainer.default_root_dir=$(checkpoint.dir)",
+            "$(checkpoint.latest:+--ckpt_path=$(checkpoint.latest))",
+            "--trainer.max_steps=$(launch.steps:--1)",
+            "--trainer.max_epochs=$(launch.epochs:--1)",
+            "--trainer.accumulate_grad_batches=$(settings.accumulationSteps)",
+            "$(settings.precision=bf16:+--trainer.precision=bf16-mixed)",
+            "$(settings.precision=fp16:+--trainer.precision=16-mixed)",
+            "--data.batch_size=$(settings.batchPerGpu)",
+            "--data.num_workers=$(settings.loaderWorkers)",
+            "$(settings.compile=Fuse:+--model.compile=true)",
+            "$(settings.attention=Flash:+--model.attention=sdpa)",
+            "$(settings.optimizerKernel=Fused:+--optimizer.fused=true)",
+            "$(settings.activationCheckpointing=Full:+--model.gradient_checkpointing=true)",
+        ],
+        Framework::Accelerate | Framework::Pytorch => &[
+            "--seed=$(seed)",
+            "--checkpoints=$(checkpoint.dir)",
+            "$(checkpoint.latest:+--resume=$(checkpoint.latest))",
+            "--steps=$(launch.steps:--1)",
+            "--epochs=$(launch.epochs:-1)",
+            "--batch-size=$(settings.batchPerGpu)",
+            "--accumulation=$(settings.accumulationSteps)",
+            "--workers=$(settings.loaderWorkers)",
+            "$(settings.precision=bf16:+--bf16)",
+            "$(settings.precision=fp16:+--fp16)",
+            "$(settings.compile=Fuse:+--compile)",
+            "$(settings.attention=Flash:+--attention=sdpa)",
+            "$(settings.optimizerKernel=Fused:+--fused-optimizer)",
+            "$(settings.activationCheckpointing=Full:+--gradient-checkpointing)",
+        ],
+    }
+}
+
+/// How the script is followed.
+const fn monitor(framework: Framework) -> &'static str {
+    match framework {
+        Framework::Hf => {
+            "    # The script needs no change: its Trainer reports to the agent by its KubeflowCallback (a recent Transformers).
+    monitor: {source: Kubeflow}
+"
+        }
+        Framework::Lightning | Framework::Accelerate | Framework::Pytorch => {
+            "    # The lines that the script prints: `step 120: loss 2.31`, and after an evaluation `validation: loss 2.4, accuracy 0.6`.
+    # Adapt the patterns to its own lines; groups are (?<step>..), (?<items>..), (?<loss>..) and names of metrics.
+    monitor:
+      training: 'step (?<step>\\d+): loss (?<loss>\\S+)'
+      validation: 'validation: loss (?<loss>\\S+)'
+"
+        }
+    }
+}
+
+/// Variables of the framework.
+const fn environment(framework: Framework) -> &'static str {
+    match framework {
+        Framework::Accelerate => {
+            "    podTemplate:
+      env:
+        - {name: ACCELERATE_MIXED_PRECISION, value: '$(settings.precision=bf16:+bf16)$(settings.precision=fp16:+fp16)$(settings.precision=fp32:+no)'}
+        - {name: ACCELERATE_GRADIENT_ACCUMULATION_STEPS, value: '$(settings.accumulationSteps)'}
+        - {name: ACCELERATE_DYNAMO_BACKEND, value: '$(settings.compile=Fuse:+inductor)$(settings.compile=None:+no)'}
+"
+        }
+        Framework::Hf | Framework::Lightning | Framework::Pytorch => "",
+    }
+}
+
+/// A name of Kubernetes made of `text`.
+fn label(text: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+    let name: String = text.chars().map(plain).take(40).collect();
+    let name = name.trim_matches('-');
+    if name.is_empty() { "training".to_owned() } else { name.to_owned() }
+}
+
+/// A scalar of YAML.
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', "''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::ValueEnum;
+    use pawl_contract::plan::LaunchKind;
+
+    #[test]
+    fn every_manifest_is_valid_and_each_of_its_settings_reaches_the_script() {
+        for framework in Framework::value_variants() {
+            for (gpus, items) in [(0, None), (1, Some(1000)), (4, Some(1000))] {
+                let arguments = InitArgs {
+                    script: "train_it's.py".into(),
+                    framework: *framework,
+                    name: None,
+                    gpus,
+                    batch: 8,
+                    items,
+                    out: "-".into(),
+                };
+                let text = manifest(&arguments, Path::new("/scripts/Train_it's.py"));
+                let job = pawl_manifest::parse(&text, "job.yaml").unwrap_or_else(|error| panic!("{error}\n{text}"));
+                assert_eq!(job.metadata.name.as_deref(), Some("train-it-s"));
+                assert_eq!(job.spec.phases.len(), 7);
+                assert_eq!(job.spec.train.items, items);
+                let plan = pawl_decision::preview(&job);
+                let node = pawl_agent::Node::local("/work", Vec::new());
+                for launch in &plan.launches {
+                    let preview = pawl_agent::preview(&plan, launch, &node).unwrap();
+                    assert_eq!(preview.unsupported, None, "{framework:?}: {}", launch.title);
+                    assert!(preview.command.iter().any(|word| word.contains("Train_it's.py")));
+                    assert_eq!(launch.kind == LaunchKind::Train, launch.title == "training");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn names_are_those_of_kubernetes() {
+        assert_eq!((label("My Script_2"), label("__")), ("my-script-2".to_owned(), "training".to_owned()));
+    }
+}

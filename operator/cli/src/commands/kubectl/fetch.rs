@@ -1,0 +1,349 @@
+//! `kubectl pawl fetch`: copies a checkpoint out of the cluster.
+
+use super::error::ClusterError;
+use super::session::Session;
+use crate::commands::print;
+use futures::{StreamExt, pin_mut};
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::{AttachParams, AttachedProcess, DeleteParams, ListParams, PostParams};
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::watch_object;
+use pawl_api::TrainingJob;
+use pawl_api::spec::{NO_STORAGE, PodSecurity};
+use pawl_controller::build::PodDefaults;
+use pawl_controller::names;
+use pawl_trainer::checkpoint::{Store, unpack};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+use tempfile::TempDir;
+use tokio::io::AsyncReadExt;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_util::io::SyncIoBridge;
+
+const PODS: &str = "pods";
+const EXEC: &str = "pods/exec";
+/// Maximum time until the pod runs: its image is pulled and its volume is attached.
+const START: Duration = Duration::from_secs(600);
+/// Reasons of a waiting container that do not go away on their own.
+const HOPELESS: [&str; 3] = ["ImagePullBackOff", "InvalidImageName", "CreateContainerConfigError"];
+/// Of these, the one that another image does not cure: a Secret or ConfigMap of the pod template is missing.
+const NOT_THE_IMAGE: &str = "CreateContainerConfigError";
+
+/// In the message with which OpenShift refuses a pod because of its ids.
+const OPENSHIFT: &str = "security context constraint";
+
+/// What to copy, and how.
+pub struct Selection {
+    /// The newest checkpoint instead of the best one.
+    pub newest: bool,
+    /// Image of the pod.
+    pub image: String,
+}
+
+/// Copies the checkpoint to `directory` and prints its path.
+pub async fn fetch(
+    session: &Session,
+    name: &str,
+    directory: &Path,
+    selection: &Selection,
+) -> Result<ExitCode, ClusterError> {
+    let job = session.job(name).await?;
+    let (location, checkpoint) = wanted(&job, selection.newest)?;
+    let target = directory.join(&checkpoint);
+    if target.exists() {
+        let problem = format!("{}: exists already: remove it, or choose another directory with -o", target.display());
+        return Err(ClusterError::Nothing(problem));
+    }
+    let pods: Api<Pod> = Api::namespaced(session.client.clone(), &session.namespace);
+    let mut interrupted = Interrupted::listen()?;
+    let pod = create(session, &pods, &job, &location, &selection.image).await?;
+    eprintln!("{pod}: reads {checkpoint} in {location}");
+    let copied = tokio::select! {
+        copied = copy(session, &pods, &pod, &checkpoint, directory) => copied,
+        () = interrupted.wait() => Err(ClusterError::File("interrupted: nothing was copied".to_owned())),
+    };
+    let deleted = session.ask(session.request("delete", PODS), pods.delete(&pod, &DeleteParams::default())).await;
+    if let Err(error) = deleted {
+        eprintln!("{pod}: not deleted: {error}");
+    }
+    copied?;
+    Ok(print(&format!("{}\n", target.display())))
+}
+
+/// SIGINT or SIGTERM: the pod is deleted before the program ends.
+struct Interrupted {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Interrupted {
+    fn listen() -> Result<Self, ClusterError> {
+        let listen = |kind| signal(kind).map_err(|error| ClusterError::File(format!("cannot handle signals: {error}")));
+        Ok(Self { interrupt: listen(SignalKind::interrupt())?, terminate: listen(SignalKind::terminate())? })
+    }
+
+    async fn wait(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}
+
+/// Creates the pod that reads the checkpoints, and returns its name.
+async fn create(
+    session: &Session,
+    pods: &Api<Pod>,
+    job: &TrainingJob,
+    location: &str,
+    image: &str,
+) -> Result<String, ClusterError> {
+    let name = job.metadata.name.as_deref().unwrap_or_default();
+    let chosen = ListParams::default().labels(&format!("{}={name}", names::JOB));
+    // Without the permission to list pods, or when they are gone: the ids that the chart sets by default.
+    let writers = pods.list(&chosen).await.map(|list| list.items).unwrap_or_default();
+    let ids = writers.first().map_or_else(|| PodDefaults::default().security_context, ids);
+    let ask = async |ids: &PodSecurity| {
+        let pod = pawl_controller::build::reader(job, location, image, ids);
+        session.ask(session.request("create", PODS), pods.create(&PostParams::default(), &pod)).await
+    };
+    let created = match ask(&ids).await {
+        // OpenShift chooses the ids, and refuses others.
+        Err(ClusterError::Forbidden { message, .. }) if message.contains(OPENSHIFT) => {
+            ask(&PodSecurity::default()).await?
+        }
+        created => created?,
+    };
+    Ok(created.metadata.name.unwrap_or_default())
+}
+
+/// The ids of a pod of the job, as the chart or the cluster set them.
+fn ids(pod: &Pod) -> PodSecurity {
+    let context = pod.spec.as_ref().and_then(|spec| spec.security_context.clone()).unwrap_or_default();
+    PodSecurity {
+        run_as_user: context.run_as_user,
+        run_as_group: context.run_as_group,
+        fs_group: context.fs_group,
+        supplemental_groups: context.supplemental_groups.unwrap_or_default(),
+    }
+}
+
+/// The storage of the job, and the name of the checkpoint to copy.
+fn wanted(job: &TrainingJob, newest: bool) -> Result<(String, String), ClusterError> {
+    let name = job.metadata.name.as_deref().unwrap_or_default();
+    let training = job.status.as_ref().and_then(|status| status.training.as_ref());
+    let last = training.and_then(|training| training.last_checkpoint.as_ref());
+    let best = training.and_then(|training| Some(&training.best_checkpoint.as_ref()?.checkpoint));
+    let Some(checkpoint) = best.filter(|_| !newest).or(last) else {
+        return Err(ClusterError::Nothing(format!(
+            "TrainingJob {name:?} has no checkpoint yet: see `kubectl pawl status {name}`"
+        )));
+    };
+    let location = training.and_then(|training| training.storage.clone()).filter(|storage| storage != NO_STORAGE);
+    let Some(location) = location else {
+        return Err(ClusterError::Nothing(format!(
+            "TrainingJob {name:?} has no storage: its checkpoints were deleted with its pods\n  set \
+             spec.train.checkpoint.storage, or checkpoints.defaultStorage of the chart"
+        )));
+    };
+    Ok((location, checkpoint.name.clone()))
+}
+
+/// Copies the checkpoint through the running pod, verifies it, and moves it to its place in `directory`.
+async fn copy(
+    session: &Session,
+    pods: &Api<Pod>,
+    pod: &str,
+    checkpoint: &str,
+    directory: &Path,
+) -> Result<(), ClusterError> {
+    started(session, pods, pod).await?;
+    let file = |error: std::io::Error| ClusterError::File(format!("{}: {error}", directory.display()));
+    std::fs::create_dir_all(directory).map_err(file)?;
+    // In the same file system, so that the complete copy appears at once.
+    let partial = tempfile::Builder::new().prefix(".fetch-").tempdir_in(directory).map_err(file)?;
+    let command = ["/bin/pawl", "agent", "archive", checkpoint];
+    let parameters = AttachParams::default().stdin(false).stdout(true).stderr(true);
+    let process = session.ask(session.request("get", EXEC), pods.exec(pod, command, &parameters)).await?;
+    let partial = receive(process, partial).await?;
+    let copy = partial.path().join(checkpoint);
+    if !copy.exists() {
+        return Err(ClusterError::File(format!(
+            "checkpoint {checkpoint}: the stream was interrupted; nothing was copied"
+        )));
+    }
+    // The storage blocks its thread, which must not be one that runs asynchronous tasks.
+    let (root, name) = (partial.path().to_owned(), checkpoint.to_owned());
+    let verified = tokio::task::spawn_blocking(move || verify(&root, &name)).await;
+    verified.map_err(|error| ClusterError::File(error.to_string()))??;
+    let target = directory.join(checkpoint);
+    if let Some(parent) = target.parent() {
+        std::fs::create_dir_all(parent).map_err(file)?;
+    }
+    std::fs::rename(copy, target).map_err(file)
+}
+
+/// Compares the copy with the hashes in its manifest, if it has one.
+fn verify(root: &Path, checkpoint: &str) -> Result<(), ClusterError> {
+    let root = root.to_string_lossy();
+    let verified = Store::open(&root).and_then(|store| store.verify(checkpoint));
+    match verified.map_err(|error| ClusterError::File(format!("{error}; nothing was copied: try again")))? {
+        true => Ok(()),
+        false => {
+            eprintln!("checkpoint {checkpoint}: has no manifest with hashes: not verified");
+            Ok(())
+        }
+    }
+}
+
+/// Unpacks what the process in the pod writes into `partial`. The process must end with success.
+async fn receive(mut process: AttachedProcess, partial: TempDir) -> Result<TempDir, ClusterError> {
+    let failed = |problem: String| ClusterError::File(format!("{problem}; nothing was copied"));
+    let (Some(out), Some(mut errors)) = (process.stdout(), process.stderr()) else {
+        return Err(failed("the pod gave no output".to_owned()));
+    };
+    let ended = process.take_status();
+    let root: PathBuf = partial.path().to_owned();
+    let unpack = tokio::task::spawn_blocking(move || unpack(SyncIoBridge::new(out), &root));
+    let mut said = String::new();
+    let (unpacked, _) = tokio::join!(unpack, errors.read_to_string(&mut said));
+    let status = match ended {
+        Some(ended) => ended.await,
+        None => None,
+    };
+    if status.and_then(|status| status.status).as_deref() != Some("Success") {
+        let said = said.trim();
+        return Err(failed(if said.is_empty() { "the pod ended early".to_owned() } else { said.to_owned() }));
+    }
+    match unpacked {
+        Ok(Ok(())) => Ok(partial),
+        Ok(Err(error)) => Err(failed(format!("cannot unpack the checkpoint: {error}"))),
+        Err(error) => Err(failed(error.to_string())),
+    }
+}
+
+/// Waits until the pod runs.
+async fn started(session: &Session, pods: &Api<Pod>, name: &str) -> Result<(), ClusterError> {
+    let changes = watch_object(pods.clone(), name).default_backoff();
+    pin_mut!(changes);
+    let mut problem = String::new();
+    let running = async {
+        while let Some(change) = changes.next().await {
+            let pod = match change {
+                Ok(Some(pod)) => pod,
+                Ok(None) => return Err(ClusterError::Nothing(format!("pod {name} was deleted before it started"))),
+                Err(error) => {
+                    let message = format!("{error} (at {})", session.server);
+                    return Err(ClusterError::Answer { verb: "watch", resource: PODS, message });
+                }
+            };
+            match state(&pod) {
+                State::Running => return Ok(()),
+                State::Failed(problem) => return Err(ClusterError::File(format!("pod {name}: {problem}"))),
+                State::Waiting(reason) if !reason.is_empty() && reason != problem => {
+                    eprintln!("{name}: {reason}");
+                    problem = reason;
+                }
+                State::Waiting(_) => {}
+            }
+        }
+        Err(ClusterError::File(format!("pod {name}: the watch ended")))
+    };
+    match tokio::time::timeout(START, running).await {
+        Ok(running) => running,
+        Err(_) => Err(ClusterError::File(format!("pod {name} did not start within {} s", START.as_secs()))),
+    }
+}
+
+/// State of the pod, for its user.
+#[derive(Debug, PartialEq)]
+enum State {
+    /// Commands can be executed in it.
+    Running,
+    /// Not yet, with the reason if there is one.
+    Waiting(String),
+    /// It will not run, and why.
+    Failed(String),
+}
+
+fn state(pod: &Pod) -> State {
+    let Some(status) = &pod.status else { return State::Waiting(String::new()) };
+    let container = status.container_statuses.iter().flatten().next().and_then(|container| container.state.as_ref());
+    if let Some(waiting) = container.and_then(|state| state.waiting.as_ref()) {
+        let (reason, message) =
+            (waiting.reason.clone().unwrap_or_default(), waiting.message.clone().unwrap_or_default());
+        return if HOPELESS.contains(&reason.as_str()) {
+            let remedy = match reason.as_str() {
+                NOT_THE_IMAGE => "create what the pod template of the job refers to",
+                _ => "name an image that the cluster can pull with --image",
+            };
+            State::Failed(format!("{reason}: {message}\n  {remedy}"))
+        } else {
+            State::Waiting(String::new())
+        };
+    }
+    if container.is_some_and(|state| state.running.is_some()) {
+        return State::Running;
+    }
+    if matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")) {
+        return State::Failed(status.message.clone().unwrap_or_else(|| "it has ended".to_owned()));
+    }
+    let unschedulable = status.conditions.iter().flatten().find(|c| c.type_ == "PodScheduled" && c.status == "False");
+    State::Waiting(unschedulable.and_then(|condition| condition.message.clone()).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn job(training: serde_json::Value) -> TrainingJob {
+        let job = json!({"metadata": {"name": "toy"}, "spec": {"workload": {"name": "ups"}}, "status": {"training": training}});
+        serde_json::from_value(job).unwrap()
+    }
+
+    #[test]
+    fn the_best_checkpoint_is_copied_unless_the_newest_is_asked_for() {
+        let last = json!({"name": "9-step-90-by-1.0", "step": 90, "items": 900});
+        let best = json!({"checkpoint": {"name": "7-step-70-by-1.0", "step": 70, "items": 700}, "metric": "loss", "value": "1"});
+        let both = job(json!({"storage": "s3://b/t/toy/u", "lastCheckpoint": last, "bestCheckpoint": best}));
+        let of = |job: &TrainingJob, newest| wanted(job, newest).unwrap();
+        assert_eq!(of(&both, false), ("s3://b/t/toy/u".to_owned(), "7-step-70-by-1.0".to_owned()));
+        assert_eq!(of(&both, true).1, "9-step-90-by-1.0");
+        let without_best = job(json!({"storage": "s3://b/t/toy/u", "lastCheckpoint": last}));
+        assert_eq!(of(&without_best, false).1, "9-step-90-by-1.0");
+    }
+
+    #[test]
+    fn a_job_without_checkpoint_or_storage_is_an_error_with_its_remedy() {
+        let nothing = wanted(&job(json!({})), false).unwrap_err().to_string();
+        assert!(nothing.contains("no checkpoint yet"), "{nothing}");
+        let gone = job(json!({"lastCheckpoint": {"name": "9", "step": 90, "items": 900}}));
+        let gone = wanted(&gone, false).unwrap_err().to_string();
+        assert!(gone.contains("deleted with its pods") && gone.contains("checkpoints.defaultStorage"), "{gone}");
+    }
+
+    #[test]
+    fn the_pod_has_the_ids_of_the_pods_that_wrote() {
+        let context = json!({"runAsNonRoot": true, "runAsUser": 1000650000, "fsGroup": 1000650000});
+        let pod: Pod = serde_json::from_value(json!({"spec": {"containers": [], "securityContext": context}})).unwrap();
+        let found = ids(&pod);
+        assert_eq!((found.run_as_user, found.run_as_group, found.fs_group), (Some(1000650000), None, Some(1000650000)));
+    }
+
+    #[test]
+    fn an_image_that_cannot_be_pulled_ends_the_wait() {
+        let pod = |state: serde_json::Value| -> Pod {
+            let container = json!({"name": "trainer", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state});
+            serde_json::from_value(json!({"status": {"phase": "Pending", "containerStatuses": [container]}})).unwrap()
+        };
+        let pulled = state(&pod(json!({"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}})));
+        assert!(matches!(&pulled, State::Failed(problem) if problem.contains("--image")), "{pulled:?}");
+        assert_eq!(state(&pod(json!({"waiting": {"reason": "ContainerCreating"}}))), State::Waiting(String::new()));
+        assert_eq!(state(&pod(json!({"running": {}}))), State::Running);
+        let pending = json!({"status": {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "message": "unbound claim"}]}});
+        assert_eq!(state(&serde_json::from_value(pending).unwrap()), State::Waiting("unbound claim".to_owned()));
+    }
+}

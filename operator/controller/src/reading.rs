@@ -1,0 +1,122 @@
+//! How `TrainingJob`s are read: leniently, so that jobs of a later version do not stop this one, and one that cannot be read
+//! does not hold up the others.
+
+use crate::context::Context;
+use crate::error::{Doing, Error, code};
+use crate::names;
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
+use kube::api::{Patch, PatchParams};
+use kube::core::PartialObjectMeta;
+use kube::{Api, Resource, ResourceExt};
+use pawl_api::{TrainingJob, Unknown};
+use serde::{Deserialize, Deserializer};
+use serde_json::{Value, json};
+use std::borrow::Cow;
+
+/// A `TrainingJob`, or what is wrong with one.
+#[derive(Clone, Debug)]
+pub struct Guarded(pub Result<Job, Unreadable>);
+
+/// A job that was read.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// The job, as far as this version knows its fields.
+    pub job: TrainingJob,
+    /// The fields that it does not know.
+    pub unknown: Unknown,
+}
+
+/// A job that cannot be decided on.
+#[derive(Clone, Debug)]
+pub struct Unreadable {
+    /// Its metadata.
+    pub metadata: ObjectMeta,
+    /// The conditions in its status.
+    pub conditions: Vec<Condition>,
+    /// Why, with the remedy.
+    pub problem: String,
+}
+
+impl<'de> Deserialize<'de> for Guarded {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut value = Value::deserialize(deserializer)?;
+        let unknown = Unknown::take(&mut value);
+        let blocking = unknown.blocking();
+        let problem = if blocking.is_empty() {
+            match TrainingJob::deserialize(&value) {
+                Ok(job) => return Ok(Self(Ok(Job { job, unknown }))),
+                Err(error) => format!("cannot be read: {error}: correct the field"),
+            }
+        } else {
+            let version = env!("CARGO_PKG_VERSION");
+            format!("{blocking}: not known to version {version} of the operator: upgrade it, or correct the spec")
+        };
+        let metadata = ObjectMeta::deserialize(&value["metadata"]).map_err(serde::de::Error::custom)?;
+        let conditions = Vec::deserialize(&value["status"]["conditions"]).unwrap_or_default();
+        Ok(Self(Err(Unreadable { metadata, conditions, problem })))
+    }
+}
+
+impl Resource for Guarded {
+    type DynamicType = ();
+    type Scope = <TrainingJob as Resource>::Scope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        TrainingJob::kind(&())
+    }
+
+    fn group((): &()) -> Cow<'_, str> {
+        TrainingJob::group(&())
+    }
+
+    fn version((): &()) -> Cow<'_, str> {
+        TrainingJob::version(&())
+    }
+
+    fn plural((): &()) -> Cow<'_, str> {
+        TrainingJob::plural(&())
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        self.0.as_ref().map_or_else(|unreadable| &unreadable.metadata, |read| &read.job.metadata)
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        self.0.as_mut().map_or_else(|unreadable| &mut unreadable.metadata, |read| &mut read.job.metadata)
+    }
+}
+
+/// Reports a job that cannot be decided on by its condition `Stalled` and an event; all else in its status, and its pods, are
+/// left as they are.
+///
+/// # Errors
+/// [`Error::Stale`] when the job has changed; [`Error::Api`].
+pub async fn report(context: &Context, object: &Guarded, unreadable: &Unreadable) -> Result<(), Error> {
+    let Unreadable { metadata, conditions, problem } = unreadable;
+    let message = format!("{problem}; the job and its pods are left as they are");
+    context.events.warn(object, "Unreadable", message.clone()).await;
+    let new = pawl_decision::unreadable(conditions, metadata.generation, &message, Timestamp::now());
+    let told = |all: &[Condition]| {
+        let stalled = all.iter().find(|condition| condition.type_ == "Stalled");
+        stalled.map(|condition| (condition.status.clone(), condition.message.clone(), condition.observed_generation))
+    };
+    if told(conditions) == told(&new) {
+        return Ok(());
+    }
+    let name = object.name_any();
+    tracing::warn!(job = name, "{message}");
+    // Not by server-side apply, which would remove the fields that this version does not name.
+    let patch = Patch::Merge(json!({
+        "metadata": {"resourceVersion": metadata.resource_version, "uid": metadata.uid},
+        "status": {"conditions": new},
+    }));
+    let jobs: Api<PartialObjectMeta<TrainingJob>> =
+        Api::namespaced(context.client.clone(), &object.namespace().unwrap_or_default());
+    let parameters = PatchParams { field_manager: Some(names::FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+    match jobs.patch_status(&name, &parameters, &patch).await {
+        Ok(_) => Ok(()),
+        Err(error) if matches!(code(&error), Some(404 | 409)) => Err(Error::Stale),
+        Err(error) => Err(error).doing(|| format!("write the conditions of TrainingJob {name}")),
+    }
+}

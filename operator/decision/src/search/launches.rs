@@ -1,0 +1,139 @@
+//! The launches of a search: a dry run, a trial up to its next comparison, a repetition of a trial.
+
+use super::Open;
+use crate::draft::Draft;
+use crate::launch::{self, EvidenceTarget, Launch, MAX_ATTEMPT_LAUNCHES, SearchRun, Work};
+use pawl_api::search::{self, Recorded};
+use pawl_api::spec::{Pruner, Search, TrainingJobSpec};
+use pawl_api::status::{Arm, Purpose};
+use pawl_contract::plan::{Budget, CheckpointPolicy, Criterion, LaunchKind};
+use pawl_contract::settings::Settings;
+use pawl_search::history::Trial;
+
+/// Maximum number of seeds of a finalist.
+const MAX_SEEDS: usize = 7;
+
+/// The seed of the trials of a stage.
+pub(super) fn seed(spec: &TrainingJobSpec, search: &Search) -> u32 {
+    search.seed.unwrap_or_else(|| launch::seed(spec, 0))
+}
+
+/// The seeds of the finalists: first that of the trials.
+pub(super) fn seeds(spec: &TrainingJobSpec, search: &Search) -> Vec<u32> {
+    let own = seed(spec, search);
+    let others = spec.seeds.iter().copied().filter(|seed| *seed != own);
+    std::iter::once(own).chain(others).take(MAX_SEEDS).collect()
+}
+
+/// Length of a launch that trains up to `target` of `full` epochs or items.
+fn budget(search: &Search, target: u32, full: u32) -> Budget {
+    let beyond = target < full;
+    if search.epochs.is_some() {
+        Budget { epochs: Some(target), horizon_epochs: beyond.then_some(full), ..Budget::default() }
+    } else {
+        let (items, horizon) = (u64::from(target), u64::from(full));
+        Budget { items: Some(items), horizon_items: beyond.then_some(horizon), ..Budget::default() }
+    }
+}
+
+impl Open {
+    /// A text that is unique to this stage with these inputs, and part of the names of its launches.
+    fn stem(&self, draft: &Draft<'_>) -> String {
+        let input = draft.status.search[self.index].input_hash.get(..4).unwrap_or_default();
+        format!("search-{}-{input}", self.index)
+    }
+
+    fn work(&self, trial: String, launches: Vec<Launch>) -> Work {
+        Work { purpose: Purpose::Search, phase: None, trial, launches, stop_on_failure: true }
+    }
+}
+
+/// A launch of a search with a title of its own.
+fn titled(
+    draft: &Draft<'_>,
+    (stem, title): (&str, String),
+    (kind, settings, seed, budget): (LaunchKind, &Settings, u32, Budget),
+    (run, pair): (EvidenceTarget, u32),
+) -> Launch {
+    let mut plan = draft.planned(stem, kind, settings, seed, budget);
+    plan.title = title;
+    Launch { plan, target: run, arm: Arm::Candidate, pair }
+}
+
+/// The settings of trial 0 for the steps that a phase is measured for.
+pub(super) fn dry_run(draft: &Draft<'_>, open: &Open) -> Work {
+    let search = &draft.spec.search[open.index];
+    let stem = format!("{}-dry-run", open.stem(draft));
+    let title = format!("search {}: dry run", search.name);
+    let budget = launch::budget(draft.spec, LaunchKind::Measure);
+    let what = (LaunchKind::Measure, &open.base, seed(draft.spec, search), budget);
+    let launch = titled(draft, (&stem, title), what, (open.run(SearchRun::DryRun), 0));
+    open.work(stem, vec![launch])
+}
+
+/// The next launch of a running trial, up to its target. Its settings are checked first, so that what cannot fit is not trained.
+pub(super) fn trial(draft: &Draft<'_>, open: &Open, recorded: &Recorded) -> Work {
+    let Recorded { trial, checked, .. } = recorded;
+    let search = &draft.spec.search[open.index];
+    let settings = search::settings(draft.spec, &open.base, &trial.point);
+    let seed = seed(draft.spec, search);
+    let stem = format!("{}-t{}", open.stem(draft), trial.number);
+    let target = target(search, trial);
+    let run = (open.run(SearchRun::Trial(trial.number)), 0);
+    let mut launches = Vec::new();
+    if trial.reports.is_empty() && !checked {
+        let title = format!("{}: check", open.title(draft, trial.number));
+        let what = (LaunchKind::Preflight, &settings, seed, Budget::default());
+        launches.push(titled(draft, (&format!("{stem}-check"), title), what, run));
+    }
+    let unit = if search.epochs.is_some() { "epochs" } else { "items" };
+    let mut title = open.title(draft, trial.number);
+    if search.pruner != Pruner::None {
+        title.push_str(&format!(", {target} of {} {unit}", open.stage.full));
+    }
+    let what = (LaunchKind::Search, &settings, seed, budget(search, target, open.stage.full));
+    let mut launch = titled(draft, (&format!("{stem}-n{target}"), title), what, run);
+    launch.plan.checkpoint = (search.pruner != Pruner::None).then(|| policy(draft, &stem));
+    launches.push(launch);
+    open.work(stem, launches)
+}
+
+/// The amount of training at the end of the next launch of a trial.
+pub(super) fn target(search: &Search, trial: &Trial) -> u32 {
+    match search.pruner {
+        Pruner::Median => {
+            let done = trial.newest().map_or(0, |report| report.resource);
+            trial.target.min(done.saturating_add(search.pruning.first.max(1)))
+        }
+        Pruner::None | Pruner::ASHA | Pruner::Hyperband => trial.target,
+    }
+}
+
+/// A trial that may be continued keeps a checkpoint in a directory of its own.
+fn policy(draft: &Draft<'_>, stem: &str) -> CheckpointPolicy {
+    CheckpointPolicy {
+        every_seconds: draft.spec.train.checkpoint.every.seconds(),
+        keep: 1,
+        resume: true,
+        resume_not_after_items: None,
+        expected: None,
+        resume_from: None,
+        best: Criterion::default(),
+        directory: Some(stem.to_owned()),
+    }
+}
+
+/// The repetitions of a finalist with the seeds from index `from` on.
+pub(super) fn finalist(draft: &Draft<'_>, open: &Open, trial: &Trial, from: usize) -> Work {
+    let search = &draft.spec.search[open.index];
+    let settings = search::settings(draft.spec, &open.base, &trial.point);
+    let stem = format!("{}-f{}", open.stem(draft), trial.number);
+    let launches = seeds(draft.spec, search).into_iter().enumerate().skip(from).map(|(index, seed)| {
+        let title = format!("{}, seed {seed}", open.title(draft, trial.number));
+        let what = (LaunchKind::Search, &settings, seed, budget(search, open.stage.full, open.stage.full));
+        let run = (open.run(SearchRun::Finalist(trial.number)), index as u32);
+        titled(draft, (&format!("{stem}-s{index}"), title), what, run)
+    });
+    let launches = launches.take(MAX_ATTEMPT_LAUNCHES).collect();
+    open.work(stem, launches)
+}

@@ -1,0 +1,146 @@
+//! The result of a launch of a search, as its trial learns it.
+
+use super::{Open, launches, open};
+use crate::draft::Draft;
+use crate::launch::{Launch, SearchRun};
+use crate::reason::Reason;
+use pawl_api::spec::Search;
+use pawl_contract::decimal::Decimal;
+use pawl_contract::exit::Outcome;
+use pawl_contract::plan::LaunchKind;
+use pawl_contract::report::LaunchResult;
+use pawl_search::history::{Cause, Report, State};
+
+/// The objective that is the throughput of a launch, and the one that is its peak memory in bytes.
+const ITEMS_PER_SECOND: &str = "itemsPerSecond";
+const PEAK_MEMORY: &str = "peakMemoryBytes";
+
+/// Records the result of a launch of the stage with this index.
+pub(crate) fn record(draft: &mut Draft<'_>, launch: &Launch, (index, run): (usize, SearchRun), result: &LaunchResult) {
+    match run {
+        SearchRun::DryRun if result.outcome == Outcome::Done => {
+            if let Some(status) = draft.status.search.get_mut(index) {
+                status.dry_run = true;
+            }
+        }
+        SearchRun::DryRun => {
+            let message = format!("{} ended with {}: {}", launch.plan.title, result.outcome, result.message);
+            draft.fail(Reason::DryRunFailed, &message);
+        }
+        SearchRun::Trial(number) => {
+            if let Some(open) = open(draft, index) {
+                trial(draft, open, number, launch, result);
+            }
+        }
+        SearchRun::Finalist(number) => finalist(draft, index, number, launch, result),
+    }
+}
+
+/// Why the point of a trial cannot be measured, if that is the outcome.
+const fn cause(outcome: Outcome) -> Option<Cause> {
+    match outcome {
+        Outcome::OutOfMemory | Outcome::HostOutOfMemory => Some(Cause::OutOfMemory),
+        Outcome::NonFinite | Outcome::LossSpike => Some(Cause::NonFinite),
+        // The workload refuses the values.
+        Outcome::Unsupported | Outcome::CompileFailed | Outcome::InvalidPlan => Some(Cause::Unsupported),
+        Outcome::Done
+        | Outcome::CheckpointUnreadable
+        | Outcome::Stopped
+        | Outcome::LostPeer
+        | Outcome::Hang
+        | Outcome::Failed => None,
+    }
+}
+
+fn trial(draft: &mut Draft<'_>, mut open: Open, number: u32, launch: &Launch, result: &LaunchResult) {
+    let search = &draft.spec.search[open.index];
+    let title = open.title(draft, number);
+    let measurable = open.recorded.iter().any(|recorded| !recorded.trial.reports.is_empty());
+    let full = open.stage.full;
+    let Some(recorded) = open.recorded.get_mut(number as usize) else { return };
+    if recorded.trial.state != State::Running {
+        return;
+    }
+    let infeasible = cause(result.outcome);
+    match (result.outcome, infeasible) {
+        (_, Some(cause)) => {
+            recorded.trial.state = State::Infeasible(cause);
+            draft.warning(Reason::TrialInfeasible, format!("{title}: {}: {}", result.outcome, result.message), None);
+        }
+        (Outcome::Done, None) if launch.plan.kind == LaunchKind::Preflight => recorded.checked = true,
+        (Outcome::Done, None) => match objectives(search, result) {
+            Ok(values) => {
+                let resource = launches::target(search, &recorded.trial);
+                recorded.items_per_second =
+                    result.measured.items_per_second.and_then(Decimal::from_f64).map_or(0.0, |rate| rate.value());
+                recorded.trial.reports.push(Report { resource, value: values[0] });
+                if resource >= full {
+                    recorded.trial.values.clone_from(&values);
+                }
+                let text = described(search, &values);
+                let so_far = if resource < full { format!(" after {resource} of {full}") } else { String::new() };
+                draft.normal(Reason::TrialDone, format!("{title}: {text}{so_far}"), None);
+            }
+            // A metric that is not finite is absent; one that no trial has reported does not exist.
+            Err(_) if measurable => recorded.trial.state = State::Infeasible(Cause::NonFinite),
+            Err(message) => return draft.fail(Reason::ObjectiveUnmeasured, &format!("{title}: {message}")),
+        },
+        _ => {
+            recorded.trial.state = State::Abandoned;
+            draft.warning(Reason::TrialAbandoned, format!("{title}: {}: {}", result.outcome, result.message), None);
+        }
+    }
+    open.write(draft);
+}
+
+/// The values of the objectives, rounded as the status holds them.
+///
+/// # Errors
+/// The message that names a metric which was not reported.
+fn objectives(search: &Search, result: &LaunchResult) -> Result<Vec<f64>, String> {
+    let measured = &result.measured;
+    let value = |metric: &str| match metric {
+        ITEMS_PER_SECOND => measured.items_per_second,
+        PEAK_MEMORY => measured.peak_memory_bytes.map(|bytes| bytes as f64),
+        _ => measured.metric(metric).copied(),
+    };
+    let read = |metric: &String| {
+        let rounded = value(metric).and_then(Decimal::from_f64).map(|value| value.value());
+        rounded.ok_or_else(|| {
+            let known = measured.validation.iter().flat_map(|validation| validation.metrics.keys().map(String::as_str));
+            let known: Vec<&str> = known.chain([ITEMS_PER_SECOND, PEAK_MEMORY]).collect();
+            format!("the trainer reports no metric {metric}: set objectives to some of {}", known.join(", "))
+        })
+    };
+    search.objectives.iter().map(|objective| read(&objective.metric)).collect()
+}
+
+/// Values of the objectives in a message.
+pub(super) fn described(search: &Search, values: &[f64]) -> String {
+    let one = |(metric, value): (&str, &f64)| {
+        let value = Decimal::from_f64(*value).map_or_else(|| value.to_string(), |value| value.to_string());
+        format!("{metric} {value}")
+    };
+    let metrics = search.objectives.iter().map(|objective| objective.metric.as_str());
+    metrics.zip(values).map(one).collect::<Vec<_>>().join(", ")
+}
+
+fn finalist(draft: &mut Draft<'_>, index: usize, number: u32, launch: &Launch, result: &LaunchResult) {
+    let value = objectives(&draft.spec.search[index], result).ok().and_then(|values| values.first().copied());
+    let value = value.filter(|_| result.outcome == Outcome::Done).and_then(Decimal::from_f64);
+    let title = launch.plan.title.clone();
+    let Some(status) = draft.status.search.get_mut(index) else { return };
+    let Some(finalist) = status.finalists.iter_mut().find(|finalist| finalist.trial == number) else { return };
+    match value {
+        Some(value) if finalist.values.len() == launch.pair as usize => {
+            let text = described(&draft.spec.search[index], &[value.value()]);
+            finalist.values.push(value);
+            draft.normal(Reason::TrialDone, format!("{title}: {text}"), None);
+        }
+        Some(_) => {}
+        None => {
+            finalist.failed = true;
+            draft.warning(Reason::TrialInfeasible, format!("{title}: {}: {}", result.outcome, result.message), None);
+        }
+    }
+}

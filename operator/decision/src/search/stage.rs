@@ -1,0 +1,134 @@
+//! One stage of a search: its trials one after another, as `pawl-search` decides.
+
+use super::{Open, begin, fail, finals, first, input_hash, is_done, launches, spent, trials, whole_hash};
+use crate::draft::Draft;
+use crate::launch::{EvidenceTarget, SearchRun};
+use crate::reason::Reason;
+use crate::revision::revision;
+use crate::step::{Next, Step};
+use pawl_api::search::{self, Recorded};
+use pawl_api::status::SearchState;
+use pawl_search::history::State;
+use pawl_search::stage::{Action, Ending};
+
+/// Advances the stage with this index; passes when it has ended.
+pub(super) fn advance(draft: &mut Draft<'_>, index: usize) -> Step {
+    let base = draft.base(index);
+    let status = &draft.status.search[index];
+    let done = is_done(status);
+    // What training reverts does not repeat the search.
+    let rebased = status.base != revision(&base) && !(done && draft.status.training.is_some());
+    if rebased || status.input_hash != input_hash(draft.spec, index) {
+        begin(draft, index);
+        return Step::Moved;
+    }
+    if done && status.completed == whole_hash(draft.spec, index) {
+        return Step::Pass;
+    }
+    if done {
+        let status = &mut draft.status.search[index];
+        (status.state, status.winner) = (SearchState::Running, None);
+        status.finalists.clear();
+        return Step::Moved;
+    }
+    let (state, dry_run) = (status.state, status.dry_run);
+    let stage = match search::stage(draft.spec, index, &base, &first(draft, index)) {
+        Ok(stage) => stage,
+        Err(problems) => {
+            let text = problems.first().map(ToString::to_string).unwrap_or_default();
+            return fail(draft, index, Reason::InvalidSpec, &text);
+        }
+    };
+    let Some(recorded) = search::decode(&draft.status.search[index].trials, &stage.study.space, stage.full) else {
+        begin(draft, index);
+        return Step::Moved;
+    };
+    let open = Open { index, base, stage, recorded };
+    if draft.spec.search[index].dry_run && !dry_run {
+        return dry_run_of(draft, &open);
+    }
+    match state {
+        SearchState::Running => run(draft, open),
+        SearchState::Repeating => finals::repeat(draft, &open),
+        SearchState::Done => Step::Pass,
+    }
+}
+
+fn dry_run_of(draft: &mut Draft<'_>, open: &Open) -> Step {
+    let work = launches::dry_run(draft, open);
+    match draft.exhausted(&work.trial) {
+        Some(retry) => fail(draft, open.index, Reason::RetriesExhausted, &format!("dry run: {}", retry.message)),
+        None => Step::Go(Next::Run(work)),
+    }
+}
+
+/// Applies what the stage decides on its trials, and runs the trial that is under way.
+fn run(draft: &mut Draft<'_>, mut open: Open) -> Step {
+    let known = trials(&open.recorded);
+    let actions = open.stage.next(&known, &spent(draft, open.index));
+    if let [Action::Finish(ending)] = actions.as_slice() {
+        return finals::conclude(draft, &open, reason(*ending));
+    }
+    if !actions.is_empty() {
+        apply(&mut open, &actions);
+        open.write(draft);
+        return Step::Moved;
+    }
+    let Some(running) = open.recorded.iter().find(|recorded| recorded.trial.state == State::Running) else {
+        return fail(draft, open.index, Reason::SearchFailed, "no trial runs, and none can be started");
+    };
+    let number = running.trial.number;
+    let work = launches::trial(draft, &open, running);
+    let Some(retry) = draft.exhausted(&work.trial) else { return Step::Go(Next::Run(work)) };
+    open.recorded[number as usize].trial.state = State::Abandoned;
+    open.write(draft);
+    let message = format!("{}: {} failures; the last: {}", open.title(draft, number), retry.count, retry.message);
+    draft.warning(Reason::RetriesExhausted, message, None);
+    Step::Moved
+}
+
+fn apply(open: &mut Open, actions: &[Action]) {
+    let mut trials = trials(&open.recorded);
+    for action in actions {
+        match action {
+            Action::Start(trial) => {
+                let mut trial = trial.clone();
+                trial.point = search::rounded(trial.point, &open.stage.study.space);
+                trials.push(trial);
+            }
+            Action::Resume { .. }
+            | Action::Extend { .. }
+            | Action::Pause(_)
+            | Action::Stop(_)
+            | Action::Complete(_)
+            | Action::Finish(_) => action.apply(&mut trials),
+        }
+    }
+    let known = open.recorded.len();
+    let new = trials.split_off(known);
+    for (recorded, trial) in open.recorded.iter_mut().zip(trials) {
+        recorded.trial = trial;
+    }
+    open.recorded.extend(new.into_iter().map(|trial| Recorded { trial, checked: false, items_per_second: 0.0 }));
+}
+
+const fn reason(ending: Ending) -> Reason {
+    match ending {
+        Ending::Finished => Reason::AllTrialsEnded,
+        Ending::Exhausted => Reason::SpaceExhausted,
+        Ending::NoImprovement => Reason::NoImprovement,
+        Ending::BudgetSpent => Reason::BudgetSpent,
+    }
+}
+
+impl Open {
+    /// A trial in a message.
+    pub fn title(&self, draft: &Draft<'_>, number: u32) -> String {
+        format!("search {}: trial {number}", draft.spec.search[self.index].name)
+    }
+
+    /// The target of a launch.
+    pub fn run(&self, run: SearchRun) -> EvidenceTarget {
+        EvidenceTarget::Search { stage: self.index, run }
+    }
+}

@@ -1,0 +1,54 @@
+#!/usr/bin/env python3
+"""Checks names in the book against the code: reasons and runbooks are complete, and every metric exists."""
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = ROOT / "docs/src"
+# Words in the form of a metric that are none.
+NOT_METRICS = {"pawl_launch", "pawl_controller"}
+
+
+def variants(path, name):
+    """The variants of an enum of a Rust source."""
+    body = re.search(rf"enum {name} \{{\n(.*?)\n\}}", (ROOT / path).read_text(), re.S)[1]
+    return set(re.findall(r"^    (\w+)(?:\(\w+\))?,$", body, re.M))
+
+
+def reasons():
+    """All reasons that a status or an event may contain, besides the names of stages and `Baseline` with an outcome."""
+    own = variants("operator/decision/src/reason.rs", "Reason") - {"Outcome", "Baseline", "Stage"}
+    return own | variants("crds/contract/src/exit.rs", "Outcome")
+
+
+def problems():
+    text = (PAGES / "verdicts.md").read_text()
+    table = set(re.findall(r"^\| `(\w+)` \|", text, re.M))
+    yield from (f"verdicts.md: the reason {name} is missing" for name in sorted(reasons() - table))
+    yield from (f"verdicts.md: {name} is not a reason" for name in sorted(table - reasons()))
+    runbooks = (PAGES / "operate/runbooks.md").read_text()
+    for path in sorted((ROOT / "charts/pawl/runbooks").glob("*.md")):
+        if path.name != "README.md" and f"{{{{#document {path.relative_to(ROOT)}}}}}" not in runbooks:
+            yield f"operate/runbooks.md: {path.name} is missing"
+    reference = (PAGES / "reference/metrics.md").read_text()
+    known = set(re.findall(r"`(pawl_\w+)`", reference)) | NOT_METRICS
+    # The buckets, sum and count of a histogram.
+    known |= {f"{name}_{suffix}" for name in known for suffix in ("bucket", "sum", "count")}
+    for path in sorted(PAGES.rglob("*.md")):
+        for name in sorted(set(re.findall(r"\bpawl_\w+", path.read_text())) - known):
+            yield f"{path.relative_to(PAGES)}: there is no metric {name}"
+    sources = [*(ROOT / "operator/controller/src/metrics").glob("*.rs"), ROOT / "trainer-image/agent/src/gauges.rs", ROOT / "trainer-image/trainer/src/metrics.rs"]
+    registered = {name for path in sources for name in re.findall(r'"(pawl_[a-z_]+[a-z])"', path.read_text())}
+    for name in sorted(registered - known):
+        yield f"reference/metrics.md: {name} is missing"
+
+
+def main():
+    found = list(problems())
+    print("\n".join(found))
+    return 1 if found else 0
+
+
+sys.exit(main())

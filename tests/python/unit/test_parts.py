@@ -1,0 +1,300 @@
+"""Losses, throughput, settings, checkpoints and exceptions, each on its own."""
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pawl_launch import CheckpointUnreadable, InvalidPlan, NonFinite, Outcome, Settings, Unsupported, checkpoints
+from pawl_launch.budget import Budget
+from pawl_launch.checkpoints import MANIFEST, Store, local_path
+from pawl_launch.gang import Gang
+from pawl_launch.keeper import Keeper
+from pawl_launch.losses import Curve, SpikeWatch, steps_before_last_quarter
+from pawl_launch.outcome import classify
+from pawl_launch.plan import CheckpointPolicy, Criterion, Plan, Rank
+from pawl_launch.progress import Position, Reporter
+from pawl_launch.throughput import Throughput
+
+
+@pytest.mark.parametrize("steps", [1, 63, 64, 65, 1000])
+def test_a_curve_is_short_and_keeps_the_mean(steps: int) -> None:
+    curve = Curve()
+    for step in range(steps):
+        curve.add(4 * (step + 1), float(step))
+    points = curve.points()
+    assert len(points) <= 64 and points[-1]["items"] == 4 * steps
+    before, total = 0, 0.0
+    for point in points:
+        total += point["loss"] * (point["items"] - before) / 4
+        before = point["items"]
+    assert total == pytest.approx(sum(range(steps)))
+
+
+@pytest.mark.parametrize("steps", [8, 60, 63, 64, 100, 1000])
+def test_the_loss_of_a_launch_does_not_depend_on_how_often_it_is_read(steps: int) -> None:
+    edge = steps_before_last_quarter(steps)
+
+    def last_quarter(every: int) -> float:
+        curve, losses = Curve(), []
+        curve.begin(100)
+        for step in range(1, steps + 1):
+            losses.append(1.0 / step)
+            if step % every == 0 or step in (edge, steps):
+                curve.add(100 + 4 * step, sum(losses) / len(losses), len(losses))
+                losses = []
+        points = curve.points()
+        count = math.ceil(len(points) / 4)
+        assert points[0]["items"] > 100 and points[-1]["items"] == 100 + 4 * steps
+        assert edge == 0 or points[-count - 1]["items"] == 100 + 4 * edge
+        return sum(point["loss"] for point in points[-count:]) / count
+
+    # From 64 steps on, a point is the mean of several steps, and the last one may be of fewer than the others.
+    tolerance = 1e-12 if steps < 64 else 0.02
+    for every in (7, 10, 17):
+        assert last_quarter(every) == pytest.approx(last_quarter(1), rel=tolerance)
+
+
+def test_a_spike_is_three_steps_far_above_the_recent_level() -> None:
+    watch = SpikeWatch()
+    assert all(watch.add(1 + 0.1 * math.sin(step)) is None for step in range(40))
+    assert [watch.add(50.0) is not None for _ in range(2)] == [False, False]
+    assert watch.add(1.0) is None, "two bad batches are no spike"
+    assert [watch.add(50.0) is not None for _ in range(3)] == [False, False, True]
+
+
+def test_throughput_counts_steps_after_the_warm_up() -> None:
+    throughput = Throughput(warmup=2)
+    for seconds in (9.0, 9.0):
+        throughput.add(seconds, 8, 0.0, 0.0)
+    assert throughput.at_end_of_warmup
+    throughput.close(full=False)
+    for seconds in (0.1, 0.2, 0.1):
+        throughput.add(seconds, 8, seconds / 4, seconds)
+    throughput.close(full=False)
+    assert throughput.items_per_second() == pytest.approx(60.0)
+    assert throughput.loader_share() == pytest.approx(0.25)
+    assert throughput.cpu_utilization(2) == pytest.approx(0.5)
+    assert throughput.step_seconds() == {"p10": 0.1, "median": 0.1, "p90": 0.2}
+    assert throughput.windows == 0
+
+
+def test_settings_that_placeholders_have_consumed_need_not_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAWL_CONSUMED_SETTINGS", "precision,workload.width")
+    settings = Settings({"precision": "bf16", "compile": "Graph", "workload": {"width": 3, "depth": 2}})
+    assert settings.unread() == ["compile", "workload.depth"]
+
+
+def test_settings_are_typed_have_defaults_and_must_be_read() -> None:
+    given = {"precision": "bf16", "gradientClip": "0.5", "nccl": {"NCCL_DEBUG": "INFO"}, "workload": {"width": 3}}
+    settings = Settings(given, {"batch_per_gpu": 16})
+    assert (settings.batch_per_gpu, settings.accumulation_steps, settings.gradient_clip) == (16, 1, 0.5)
+    assert settings.unread() == ["precision", "workload.width"]
+    with pytest.raises(Unsupported, match=r"settings.precision, settings.workload.width: not used by this script"):
+        settings.require_read()
+    with pytest.raises(Unsupported, match="settings.precision: bf16 is not supported.*fp32, fp16"):
+        settings.one_of("precision", "fp32", "fp16")
+    assert settings.workload["width"] == 3 and settings.unread() == []
+    with pytest.raises(AttributeError, match="sise: is not a setting"):
+        _ = settings.sise
+    with pytest.raises(InvalidPlan, match="batchsize: is not a setting"):
+        Settings({}, {"batchsize": 3})
+
+
+def plan(kind: str, **budget: int) -> Plan:
+    return Plan("job", "job-1", "launch", kind, {}, {}, 1, **budget)  # type: ignore[arg-type]
+
+
+def test_the_length_of_a_launch() -> None:
+    position = Position()
+    measure = Budget(plan("Measure", warmup_steps=3, window_steps=5), position, 2)
+    assert (measure.steps(4), measure.warmup(8), measure.is_used_up()) == (8, 3, False)
+    train = Budget(plan("Train", items=100, eval_every_items=30), position, 2)
+    assert (train.steps(4), train.warmup(13)) == (13, 3)
+    position.step, position.items = 4, 32
+    assert train.evaluation_due(24, None) and not train.evaluation_due(31, None)
+    assert train.steps(8) == 9, "the steps so far, and those for 68 items of 16 a step"
+    position.items = 104
+    assert train.is_used_up() and train.evaluation_due(96, 90) and not train.evaluation_due(96, 104)
+    epochs = Budget(plan("Quality", epochs=2), position, 1)
+    with pytest.raises(Unsupported, match="train.epochs: the length of an epoch is unknown"):
+        epochs.items()
+    epochs.items_per_epoch = 60
+    assert (epochs.items(), epochs.is_used_up(), epochs.epochs) == (120, False, 2)
+
+
+def policy(keep: int) -> CheckpointPolicy:
+    return CheckpointPolicy(1.0, keep, True, None, None, None, False, Criterion())
+
+
+def write(store: Store, step: int, **state: Any) -> Path:
+    partial = store.begin(10 * step, "job-1")
+    (partial / "state.bin").write_bytes(b"x" * step)
+    return store.commit(partial, step, 10 * step, {"evaluationsSinceBest": step, **state}).path
+
+
+def test_only_complete_checkpoints_are_found(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    assert store.newest() is None
+    paths = [write(store, step) for step in (1, 2, 3)]
+    newest = store.newest()
+    assert newest is not None and (newest.path, newest.step, newest.items) == (paths[2], 3, 30)
+    assert newest.state == {"evaluationsSinceBest": 3}
+    (paths[2] / "state.bin").write_bytes(b"")
+    store.begin(40, "job-1")
+    newest = store.newest()
+    assert newest is not None and newest.path == paths[1], "a torn checkpoint is skipped"
+    assert store.newest(not_after=10).path == paths[0]  # type: ignore[union-attr]
+    store.discard_after(10)
+    assert [checkpoint.path for checkpoint in store.all()] == paths[:1]
+
+
+def test_the_newest_and_the_best_checkpoints_are_kept(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    paths = [write(store, step) for step in range(1, 6)]
+    for attempt in ("job-1", "job-9", "job-10", "job-11"):
+        store.begin(90, attempt)
+    store.prune(policy(2), paths[0].name, "job-10")
+    assert [checkpoint.path for checkpoint in store.all()] == [paths[0], *paths[3:]]
+    assert [path.name for path in tmp_path.glob(".*")] == [".000000000000090-job-11.partial"], "that of a later attempt"
+
+
+def test_a_checkpoint_is_replaced_before_the_old_one_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, rename = Store(tmp_path), os.rename
+    path = write(store, 1)
+    partial = store.begin(10, "job-1")
+    (partial / "state.bin").write_bytes(b"new")
+
+    def fails(source: Path, target: Path) -> None:
+        if source == partial:
+            raise OSError("the storage is gone")
+        rename(source, target)
+
+    with monkeypatch.context() as context, pytest.raises(OSError, match="the storage is gone"):
+        context.setattr(os, "rename", fails)
+        store.commit(partial, 1, 10, {})
+    old = [file for file in tmp_path.rglob("state.bin") if file.read_bytes() == b"x"]
+    assert len(old) == 1 and (old[0].parent / MANIFEST).exists(), "the old checkpoint is whole"
+
+    assert store.commit(partial, 1, 10, {}).path == path
+    assert (path / "state.bin").read_bytes() == b"new"
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+
+
+def test_every_directory_of_a_checkpoint_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(checkpoints, "sync", synced.append)
+    partial = Store(tmp_path).begin(10, "job-1")
+    (partial / "model/shards").mkdir(parents=True)
+    (partial / "model/shards/state.bin").write_bytes(b"x")
+    Store(tmp_path).commit(partial, 1, 10, {})
+    directories = {partial, partial / "model", partial / "model/shards", tmp_path}
+    assert set(synced) == directories | {partial / "model/shards/state.bin"}
+
+
+def test_a_later_format_is_never_taken_for_absent(tmp_path: Path) -> None:
+    path = write(Store(tmp_path), 1)
+    manifest = json.loads((path / MANIFEST).read_text())
+    (path / MANIFEST).write_text(json.dumps({**manifest, "format": 2}))
+    with pytest.raises(CheckpointUnreadable, match="format 2.*install a newer one"):
+        Store(tmp_path).newest()
+
+
+def test_a_storage_that_cannot_be_read_is_not_an_empty_one(tmp_path: Path) -> None:
+    store = Store(tmp_path / "checkpoints")
+    assert store.all() == []
+    path = write(store, 1)
+    (store.directory / "notes.txt").write_text("not a checkpoint")
+    assert [checkpoint.path for checkpoint in store.all()] == [path]
+    (path / MANIFEST).unlink()
+    assert store.all() == []
+    (path / MANIFEST).symlink_to(MANIFEST)
+    with pytest.raises(OSError, match="symbolic links"):
+        store.all()
+
+
+def keeper(directory: Path, **more: Any) -> tuple[Keeper, Reporter]:
+    """The keeper of a training in ``directory``, and its reporter."""
+    training = Plan("job", "job-2", "launch", "Train", {}, {}, 1, checkpoint=CheckpointPolicy.read(POLICY | more))
+    rank = Rank(checkpoints=str(directory))
+    reporter = Reporter(training, rank, Throughput(0), Position())
+    return Keeper(training, rank, Gang(0, 1), reporter), reporter
+
+
+POLICY: dict[str, Any] = {"everySeconds": 3600, "keep": 2, "resume": True}
+BEST = {"checkpoint": {"name": "000000000000010-job-1", "step": 1, "items": 10}, "metric": "loss", "value": 0.5}
+
+
+def test_the_best_checkpoint_of_another_job_is_not_that_of_this_job(tmp_path: Path) -> None:
+    write(Store(tmp_path / "other"), 1, bestCheckpoint=BEST)
+    found, reporter = keeper(tmp_path / "own", resumeFrom={"storage": str(tmp_path / "other")})
+    assert (reporter.position.items, reporter.position.best_checkpoint) == (10, None)
+    found.compare({"loss": 0.9})
+    assert found.has_new_best, "the first of this job"
+    own, reporter = keeper(tmp_path / "other")
+    assert reporter.position.best_checkpoint == BEST
+    own.compare({"loss": 0.9})
+    assert not own.has_new_best
+
+
+def test_values_of_different_metrics_are_not_compared(tmp_path: Path) -> None:
+    write(Store(tmp_path), 1, bestCheckpoint=BEST)
+    found, _ = keeper(tmp_path, best={"metric": "perplexity"})
+    found.compare({"loss": 0.4, "perplexity": 20.0})
+    assert found.has_new_best
+
+
+def test_object_storage_is_refused() -> None:
+    assert local_path("file:///a/b", "f") == Path("/a/b")
+    with pytest.raises(Unsupported, match="train.checkpoint.storage: s3://a: .*use pvc://"):
+        local_path("s3://a", "train.checkpoint.storage")
+
+
+class OutOfMemoryError(RuntimeError):
+    """As that of PyTorch, which is recognized by its name."""
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (OutOfMemoryError("CUDA"), Outcome.OUT_OF_MEMORY),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED"), Outcome.OUT_OF_MEMORY),
+        (MemoryError(), Outcome.HOST_OUT_OF_MEMORY),
+        (RuntimeError("[enforce] DefaultCPUAllocator: can't allocate memory: 9 bytes"), Outcome.HOST_OUT_OF_MEMORY),
+        (FloatingPointError("underflow"), Outcome.NON_FINITE),
+        (NonFinite("loss"), Outcome.NON_FINITE),
+        (ImportError("flash_attn"), Outcome.UNSUPPORTED),
+        (RuntimeError("[gloo] Connection closed by peer"), Outcome.LOST_PEER),
+        (KeyError("x"), Outcome.FAILED),
+    ],
+)
+def test_exceptions(error: Exception, outcome: Outcome) -> None:
+    assert classify(error) is outcome
+    try:
+        raise ValueError("raised by a framework") from error
+    except ValueError as outer:
+        expected = Outcome.FAILED if isinstance(error, ImportError) else outcome
+        assert classify(outer) is expected, "the cause counts, but for an import that a library has only tried"
+
+
+def test_a_hidden_context_does_not_count() -> None:
+    try:
+        try:
+            raise MemoryError
+        except MemoryError:
+            raise KeyError("x") from None
+    except KeyError as error:
+        assert classify(error) is Outcome.FAILED
+
+
+def test_the_examples_of_the_documentation() -> None:
+    import doctest
+
+    import pawl_launch
+    from pawl_launch import settings
+
+    results = [doctest.testmod(module) for module in (pawl_launch, settings)]
+    assert [result.failed for result in results] == [0, 0]
+    assert all(result.attempted for result in results)

@@ -1,0 +1,84 @@
+//! The twin of a job: `pawl run` of the same manifest, which nothing disturbs.
+
+use crate::jobs::Blueprint;
+use pawl_e2e::local::{differences, pawl_run_in, timeless};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// How a job ends without faults.
+pub struct Twin {
+    fields: BTreeMap<String, Value>,
+    scripted: bool,
+}
+
+impl Twin {
+    /// Runs the twin in a directory of its own. This blocks.
+    pub fn run(blueprint: &Blueprint, directory: &Path) -> Self {
+        let manifest = directory.join(format!("{}.json", blueprint.name));
+        std::fs::write(&manifest, blueprint.local().to_string()).unwrap();
+        let status = pawl_run_in(&directory.join(blueprint.name), &manifest, &[]);
+        Self { fields: compared(&status, blueprint.scripted), scripted: blueprint.scripted }
+    }
+
+    /// The fields in which the status of a job that ended differs.
+    pub fn differences(&self, status: &Value) -> Vec<String> {
+        differences(&compared(status, self.scripted), &self.fields)
+    }
+
+    /// The number of fields that are compared.
+    pub fn len(&self) -> usize {
+        self.fields.len()
+    }
+}
+
+/// What faults may change in a status: how often something was tried, what only the newest launch of a training measured, and
+/// what was known when somebody last asked a gang that runs no more, and how long it waited for nodes.
+const TRIES: [&str; 13] = [
+    "status.attempts",
+    "status.training.restarts",
+    "status.training.loss",
+    "status.training.itemsPerSecond",
+    "status.training.stepSeconds.p10",
+    "status.training.stepSeconds.median",
+    "status.training.stepSeconds.p90",
+    "status.training.stopSeconds",
+    "status.training.slowWindows",
+    "status.training.resumeNotAfterItems",
+    "status.training.peakMemoryBytes",
+    "status.suspendedSeconds",
+    "status.observedGeneration",
+];
+
+/// Of a job whose measurements are real: verdicts, settings, and the model by its validation.
+fn is_determined(field: &str) -> bool {
+    let phase = |name: &str| field.starts_with("status.phases[") && field.ends_with(name);
+    let training = ["items", "steps", "completed", "revision"].map(|name| format!("status.training.{name}"));
+    phase("].name")
+        || phase("].state")
+        || phase("].reason")
+        || phase("].rung")
+        || field == "status.stage"
+        || field == "status.revision"
+        || field.starts_with("status.effectiveSettings")
+        || field.starts_with("status.training.validation.")
+        || field.starts_with("status.failure")
+        || training.contains(&field.to_owned())
+}
+
+/// The evidence of a comparison: the launches of a pair are repeated when a fault divides them between two placements.
+fn is_evidence(field: &str) -> bool {
+    let of_comparison = field.starts_with("status.phases[") || field.starts_with("status.bundle");
+    field.contains(".launches[")
+        || of_comparison && (field.ends_with(".itemsPerSecond") || field.contains(".stepSeconds."))
+}
+
+fn compared(status: &Value, scripted: bool) -> BTreeMap<String, Value> {
+    let mut fields = timeless(status);
+    let tried = |field: &str| TRIES.contains(&field) || field.starts_with("status.retry");
+    // An evaluation that no operator saw is lost with its gang.
+    let seen = |field: &str| field.starts_with("status.training.firstValidation");
+    let same = |field: &str| !tried(field) && !seen(field) && !is_evidence(field);
+    fields.retain(|field, _| same(field) && (scripted || is_determined(field)));
+    fields
+}

@@ -1,0 +1,70 @@
+//! What a launch would run, without running it.
+
+use crate::node::Node;
+use crate::script::Script;
+use pawl_contract::exit::Outcome;
+use pawl_contract::plan::{AttemptPlan, LaunchPlan};
+use pawl_contract::template::RenderError;
+use std::collections::BTreeMap;
+
+/// The command line and the environment of a launch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Preview {
+    /// Program and arguments. Variables that differ between ranks, such as `$(RANK)`, are not replaced.
+    pub command: Vec<String>,
+    /// Environment variables from the manifest and from the settings, besides those that every rank has.
+    pub env: BTreeMap<String, String>,
+    /// Why the launch would end as [`Outcome::Unsupported`] before it starts, if it would.
+    pub unsupported: Option<String>,
+}
+
+/// What the ranks of `launch` would run on `node`.
+///
+/// # Errors
+/// [`RenderError`]: a placeholder of the command has no value.
+pub fn preview(plan: &AttemptPlan, launch: &LaunchPlan, node: &Node) -> Result<Preview, RenderError> {
+    let mut env: BTreeMap<_, _> = node.env.iter().cloned().collect();
+    let nccl = launch.settings.nccl.iter().flatten().map(|(name, value)| (name.clone(), value.clone()));
+    let Some(script) = Script::new(plan, node) else {
+        env.extend(nccl);
+        let command = node.trainer.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        return Ok(Preview { command, env, unsupported: None });
+    };
+    let value = |name: &str| node.env.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone());
+    let rendered = script.rendered(launch, &value)?;
+    for (name, value) in script.defaults(launch, plan.gpus_per_replica == 0) {
+        env.entry(name.to_owned()).or_insert(value);
+    }
+    env.extend(rendered.env);
+    env.extend(nccl);
+    let ended = script.before_start(launch).filter(|report| report.outcome == Outcome::Unsupported);
+    Ok(Preview { command: rendered.command, env, unsupported: ended.map(|report| report.message) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_preview_has_the_rendered_command_and_names_a_setting_without_effect() {
+        let launch = json!({
+            "contract": 1, "job": "j", "attempt": "j-1", "launch": "l", "kind": "Measure", "workload": {}, "seed": 7,
+            "settings": {"batchPerGpu": 8, "attention": "Flash"}, "budget": {"warmupSteps": 2, "windowSteps": 8},
+            "hangTimeoutSeconds": 1.0,
+        });
+        let plan: AttemptPlan = serde_json::from_value(json!({
+            "contract": 1, "job": "j", "attempt": "j-1", "replicas": 1, "ranksPerReplica": 1, "gpusPerReplica": 0,
+            "launches": [launch], "stopOnFailure": true, "command": ["train", "$(launch.steps)", "$(RANK)"],
+            "script": {"env": {"BATCH": "$(settings.batchPerGpu)"}, "monitor": {"training": "(?<step>\\d+)"}},
+        }))
+        .unwrap();
+        let mut node = Node::local("/work", Vec::new());
+        node.env.push(("PYTHONUNBUFFERED".to_owned(), "0".to_owned()));
+        let preview = preview(&plan, &plan.launches[0], &node).unwrap();
+        assert_eq!(preview.command, ["train", "10", "$(RANK)"]);
+        let env: Vec<_> = preview.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        assert_eq!(env, ["ACCELERATE_USE_CPU=true", "BATCH=8", "PYTHONUNBUFFERED=0"]);
+        assert!(preview.unsupported.unwrap().contains("settings.attention"));
+    }
+}

@@ -1,0 +1,217 @@
+//! A rank that is followed by its output: lines become measurements, and its end becomes an outcome of the contract.
+
+use super::meter::{Meter, Verdict};
+use super::signs;
+use crate::exits::Exit;
+use parking_lot::Mutex;
+use pawl_contract::exit::Outcome;
+use pawl_contract::log::{MAX_LINE, Patterns, Reading};
+use pawl_contract::plan::LaunchPlan;
+use pawl_contract::progress::Progress;
+use pawl_contract::report::Report;
+use rustix::process::Signal;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// What was asked of a rank before it ended.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Asked {
+    /// To stop.
+    pub(crate) stop: bool,
+    /// To end, because all ranks have done what the launch was for.
+    pub(crate) complete: bool,
+}
+
+/// What is known of a rank. Clones share it.
+#[derive(Clone, Debug)]
+pub(crate) struct Followed(Arc<Mutex<State>>);
+
+#[derive(Debug)]
+struct State {
+    /// Rank 0 is measured.
+    meter: Option<Meter>,
+    /// The newest line that names an error, and its outcome.
+    error: Option<(Outcome, String)>,
+}
+
+impl Followed {
+    /// A rank that starts; `items_per_step` where it is measured.
+    pub(crate) fn new(plan: &LaunchPlan, items_per_step: Option<u64>) -> Self {
+        let meter = items_per_step.map(|items| Meter::new(plan, items));
+        Self(Arc::new(Mutex::new(State { meter, error: None })))
+    }
+
+    /// Adds what the rank reported now.
+    pub(super) fn observe(&self, reading: Reading) {
+        if let Some(meter) = &mut self.0.lock().meter {
+            meter.observe(reading, Instant::now());
+        }
+    }
+
+    /// Why the rank has to be ended, if it has.
+    pub(crate) fn verdict(&self) -> Option<Verdict> {
+        self.0.lock().meter.as_ref()?.verdict.clone()
+    }
+
+    /// The progress, if it is measured and has begun.
+    pub(crate) fn progress(&self) -> Option<Progress> {
+        self.0.lock().meter.as_ref()?.progress()
+    }
+
+    /// The exit as a trainer of the contract would have ended, and its report.
+    pub(crate) fn end(
+        &self,
+        plan: &LaunchPlan,
+        rank: u32,
+        exit: Exit,
+        asked: Asked,
+        last_words: &str,
+    ) -> (Exit, Report) {
+        let mut state = self.0.lock();
+        let State { meter, error } = &mut *state;
+        let (outcome, message) = judged(meter.as_mut(), error.as_ref(), exit, asked, last_words);
+        let bare = Report { message, ..Report::bare(plan, rank, outcome) };
+        let report = meter.as_ref().map_or_else(|| bare.clone(), |meter| meter.complete(bare.clone()));
+        // What a signal means is decided by what the agent did to the rank.
+        let by_signal = matches!(exit, Exit::Signal(_)) && outcome == Outcome::Failed;
+        (if by_signal { exit } else { Exit::Code(outcome.exit_code().into()) }, report)
+    }
+}
+
+fn judged(
+    meter: Option<&mut Meter>,
+    error: Option<&(Outcome, String)>,
+    exit: Exit,
+    asked: Asked,
+    last_words: &str,
+) -> (Outcome, String) {
+    let verdict = meter.as_ref().and_then(|meter| meter.verdict.clone());
+    if let Some(Verdict::Failed(outcome, message)) = verdict {
+        return (outcome, message);
+    }
+    let done = asked.complete || exit == Exit::Code(0);
+    match (meter, exit) {
+        (None, _) if done => (Outcome::Done, String::new()),
+        (Some(meter), _) if done => match meter.incomplete() {
+            None => {
+                meter.finish();
+                (Outcome::Done, String::new())
+            }
+            Some(_) if asked.stop => (Outcome::Stopped, "ended by SIGTERM".to_owned()),
+            Some(why) => (Outcome::Unsupported, format!("the script {why}")),
+        },
+        (_, Exit::Signal(signal)) if asked.stop && signal == Signal::TERM.as_raw() => {
+            (Outcome::Stopped, "ended by SIGTERM".to_owned())
+        }
+        (_, Exit::Signal(_)) => (Outcome::Failed, String::new()),
+        (_, Exit::Code(code)) => match (Outcome::from_exit_code(code), error) {
+            (Outcome::Failed, Some((outcome, line))) => (*outcome, line.clone()),
+            (Outcome::Failed, None) if asked.stop => (Outcome::Stopped, format!("exit code {code} after SIGTERM")),
+            (Outcome::Failed, None) => (Outcome::Failed, format!("exit code {code}; its last output: {last_words}")),
+            (outcome, _) => (outcome, format!("exit code {code}; its last output: {last_words}")),
+        },
+    }
+}
+
+/// Reads the output of a rank as it is written.
+#[derive(Debug)]
+pub(crate) struct Tap {
+    followed: Followed,
+    /// Of rank 0.
+    patterns: Option<Patterns>,
+    /// The beginning of an incomplete line, at most [`MAX_LINE`] bytes.
+    line: Vec<u8>,
+}
+
+impl Tap {
+    /// Reads for `followed`.
+    pub(crate) fn new(followed: Followed, patterns: Option<Patterns>) -> Self {
+        Self { followed, patterns, line: Vec::new() }
+    }
+
+    /// Takes what was written. Lines end with a line feed, or with a carriage return, as those of progress bars do.
+    pub(crate) fn take(&mut self, chunk: &[u8]) {
+        for piece in chunk.split_inclusive(|byte| matches!(byte, b'\n' | b'\r')) {
+            let ended = piece.ends_with(b"\n") || piece.ends_with(b"\r");
+            let text = if ended { &piece[..piece.len() - 1] } else { piece };
+            let room = MAX_LINE.saturating_sub(self.line.len());
+            self.line.extend_from_slice(&text[..text.len().min(room)]);
+            if ended {
+                self.end();
+            }
+        }
+    }
+
+    /// Ends the present line.
+    pub(crate) fn end(&mut self) {
+        if self.line.is_empty() {
+            return;
+        }
+        let text = String::from_utf8_lossy(&self.line);
+        if let Some(outcome) = signs::outcome(&text) {
+            self.followed.0.lock().error = Some((outcome, text.trim().to_owned()));
+        }
+        if let Some(reading) = self.patterns.as_ref().and_then(|patterns| patterns.read(&text)) {
+            self.followed.observe(reading);
+        }
+        self.line.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pawl_contract::script::Monitor;
+    use serde_json::json;
+
+    fn plan() -> LaunchPlan {
+        serde_json::from_value(json!({
+            "contract": 1, "job": "j", "attempt": "j-1", "launch": "l", "kind": "Train", "workload": {}, "settings": {},
+            "seed": 1, "budget": {"items": 30}, "hangTimeoutSeconds": 1.0,
+        }))
+        .unwrap()
+    }
+
+    fn ended(rank: u32, output: &str, exit: Exit, asked: Asked) -> (Exit, Outcome, String) {
+        let followed = Followed::new(&plan(), (rank == 0).then_some(1));
+        let training = Some(r"(?<step>\d+)/\d+|loss (?<loss>\S+)".to_owned());
+        let patterns = Patterns::new(&Monitor { training, ..Monitor::default() }).unwrap();
+        let mut tap = Tap::new(followed.clone(), (rank == 0).then_some(patterns));
+        // In pieces that end anywhere.
+        output.as_bytes().chunks(3).for_each(|chunk| tap.take(chunk));
+        tap.end();
+        let (exit, report) = followed.end(&plan(), rank, exit, asked, "words");
+        (exit, report.outcome, report.message)
+    }
+
+    #[test]
+    fn the_end_of_a_script_is_one_of_the_contract() {
+        let bar: String = (1..=30).map(|step| format!("\r{step}/30")).collect();
+        let no = Asked::default();
+        let stop = Asked { stop: true, ..no };
+        let complete = Asked { complete: true, ..no };
+        let memory = "torch.OutOfMemoryError: CUDA out of memory.\n";
+        let (term, kill) = (Exit::Signal(15), Exit::Signal(9));
+        for (rank, output, exit, asked, expected) in [
+            (0, &*bar, Exit::Code(0), no, (Exit::Code(0), Outcome::Done)),
+            (1, "", Exit::Code(0), no, (Exit::Code(0), Outcome::Done)),
+            (0, "\r3/30\n", Exit::Code(0), no, (Exit::Code(20), Outcome::Unsupported)),
+            (0, "", Exit::Code(0), no, (Exit::Code(20), Outcome::Unsupported)),
+            (0, "\r3/30\nloss nan\n", kill, no, (Exit::Code(12), Outcome::NonFinite)),
+            (0, memory, Exit::Code(1), no, (Exit::Code(10), Outcome::OutOfMemory)),
+            (1, memory, Exit::Code(1), no, (Exit::Code(10), Outcome::OutOfMemory)),
+            (1, memory, Exit::Code(0), no, (Exit::Code(0), Outcome::Done)),
+            (0, "ValueError: x", Exit::Code(1), no, (Exit::Code(1), Outcome::Failed)),
+            (0, "", Exit::Code(10), no, (Exit::Code(10), Outcome::OutOfMemory)),
+            (0, "", kill, no, (kill, Outcome::Failed)),
+            (0, "\r3/30\n", term, stop, (Exit::Code(30), Outcome::Stopped)),
+            (0, "\r3/30\n", Exit::Code(0), stop, (Exit::Code(30), Outcome::Stopped)),
+            (0, &*bar, term, complete, (Exit::Code(0), Outcome::Done)),
+            (1, "", kill, complete, (Exit::Code(0), Outcome::Done)),
+        ] {
+            let (exit, outcome, message) = ended(rank, output, exit, asked);
+            assert_eq!((exit, outcome), expected, "{rank} {output} {message}");
+        }
+        assert_eq!(ended(0, memory, Exit::Code(1), no).2, memory.trim());
+    }
+}

@@ -1,0 +1,447 @@
+//! Measures a script by what it reports: steps, losses and validation metrics become the progress and the report of its launch.
+
+use super::losses::{Curve, SpikeWatch};
+use pawl_contract::exit::Outcome;
+use pawl_contract::log::Reading;
+use pawl_contract::measured::{Measured, Spread, Validation};
+use pawl_contract::plan::{Budget, LOSS, LaunchKind, LaunchPlan};
+use pawl_contract::progress::{Progress, RankPhase};
+use pawl_contract::report::Report;
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+/// Steps without measurement at the start of a launch whose budget names none.
+const WARMUP: u64 = 10;
+/// Minimum length of a window of the guard.
+const LEAST_STEPS: u64 = 10;
+const LEAST_TIME: Duration = Duration::from_secs(2);
+/// Number of newest intervals from which the spread of step times is computed.
+const INTERVALS: usize = 4096;
+
+/// Why the agent ends a script.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Verdict {
+    /// All steps of a measurement were seen.
+    Complete,
+    /// A loss shows that the launch has failed.
+    Failed(Outcome, String),
+}
+
+/// A point at which steps and time are known.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    step: u64,
+    items: u64,
+    at: Instant,
+}
+
+/// Steps, items and time between marks.
+#[derive(Clone, Copy, Debug, Default)]
+struct Span {
+    steps: u64,
+    items: u64,
+    time: Duration,
+}
+
+impl Span {
+    fn add(&mut self, other: Self) {
+        self.steps += other.steps;
+        self.items += other.items;
+        self.time += other.time;
+    }
+
+    fn rate(self) -> Option<f64> {
+        (self.time > Duration::ZERO).then(|| self.items as f64 / self.time.as_secs_f64())
+    }
+}
+
+/// The measurements of a launch so far.
+#[derive(Debug)]
+pub(crate) struct Meter {
+    launch: String,
+    kind: LaunchKind,
+    budget: Budget,
+    items_per_step: u64,
+    begun: Instant,
+    step: u64,
+    items: u64,
+    /// Step of the first reading of training.
+    first: Option<u64>,
+    /// Largest number of steps between two readings.
+    largest_gap: u64,
+    /// The last reading, unless an evaluation followed it: that time is not measured.
+    mark: Option<Mark>,
+    total: Span,
+    window: Span,
+    windows: u64,
+    newest: Option<f64>,
+    intervals: VecDeque<(f64, u64)>,
+    loss: Option<f64>,
+    curve: Curve,
+    spikes: SpikeWatch,
+    first_validation: Option<Validation>,
+    validation: Option<Validation>,
+    /// Set once.
+    pub(super) verdict: Option<Verdict>,
+}
+
+impl Meter {
+    /// Before the first reading. `items_per_step`: items of the whole gang, where a reading has only steps or only items.
+    pub(super) fn new(plan: &LaunchPlan, items_per_step: u64) -> Self {
+        Self {
+            launch: plan.launch.clone(),
+            kind: plan.kind,
+            budget: plan.budget.clone(),
+            items_per_step: items_per_step.max(1),
+            begun: Instant::now(),
+            step: 0,
+            items: 0,
+            first: None,
+            largest_gap: 0,
+            mark: None,
+            total: Span::default(),
+            window: Span::default(),
+            windows: 0,
+            newest: None,
+            intervals: VecDeque::new(),
+            loss: None,
+            curve: Curve::default(),
+            spikes: SpikeWatch::default(),
+            first_validation: None,
+            validation: None,
+            verdict: None,
+        }
+    }
+
+    /// Adds what the script reported at a time.
+    pub(super) fn observe(&mut self, reading: Reading, at: Instant) {
+        match reading {
+            Reading::Training { step, items, loss } => {
+                let (step, items) = self.position(step, items);
+                // A line of an earlier step, such as a progress bar that starts again, says nothing.
+                if step < self.step {
+                    return;
+                }
+                if step > self.step || self.first.is_none() {
+                    self.advance(Mark { step, items, at });
+                }
+                if let Some(loss) = loss {
+                    self.record(loss);
+                }
+                if self.verdict.is_none() && self.measured_all() {
+                    self.verdict = Some(Verdict::Complete);
+                }
+            }
+            Reading::Validation { step, items, metrics } => {
+                let (_, items) = self.position(step, items);
+                self.mark = None;
+                self.validate(items, metrics);
+            }
+        }
+    }
+
+    fn position(&self, step: Option<u64>, items: Option<u64>) -> (u64, u64) {
+        match (step, items) {
+            (Some(step), Some(items)) => (step, items),
+            (Some(step), None) => (step, step.saturating_mul(self.items_per_step)),
+            (None, Some(items)) => (items / self.items_per_step, items),
+            (None, None) => (self.step, self.items),
+        }
+    }
+
+    fn advance(&mut self, new: Mark) {
+        // The steps before the first reading of a training may be those before a checkpoint.
+        if self.first.is_some() || self.kind != LaunchKind::Train {
+            self.largest_gap = self.largest_gap.max(new.step - self.step);
+        }
+        (self.step, self.items) = (new.step, new.items);
+        let first = *self.first.get_or_insert(new.step);
+        let (begin, warmup) = match (self.kind, self.budget.warmup_steps) {
+            (LaunchKind::Measure, Some(warmup)) => (0, warmup),
+            // A training may have resumed at this step.
+            _ => (first, WARMUP),
+        };
+        if new.step.saturating_sub(begin) < warmup {
+            return;
+        }
+        if let Some(old) = self.mark.replace(new) {
+            let time = new.at.saturating_duration_since(old.at);
+            let span = Span { steps: new.step - old.step, items: new.items.saturating_sub(old.items), time };
+            self.measure(span);
+        }
+    }
+
+    fn measure(&mut self, span: Span) {
+        self.total.add(span);
+        self.window.add(span);
+        self.intervals.push_back((span.time.as_secs_f64() / span.steps.max(1) as f64, span.steps));
+        if self.intervals.len() > INTERVALS {
+            self.intervals.pop_front();
+        }
+        if self.window.steps >= LEAST_STEPS && self.window.time >= LEAST_TIME {
+            self.newest = self.window.rate();
+            self.windows += 1;
+            self.window = Span::default();
+        }
+    }
+
+    fn record(&mut self, loss: f64) {
+        if self.verdict.is_some() {
+            return;
+        }
+        if !loss.is_finite() {
+            let message = format!(
+                "the training loss is {loss} at step {}; lower settings.learningRate, set settings.gradientClip, or use a wider \
+                 settings.precision",
+                self.step
+            );
+            self.verdict = Some(Verdict::Failed(Outcome::NonFinite, message));
+            return;
+        }
+        self.loss = Some(loss);
+        self.curve.add(self.items, loss);
+        if let Some(bound) = self.spikes.add(loss) {
+            let message = format!(
+                "the training loss spiked at step {}: {loss:.4}, three consecutive values above {bound:.4}; lower \
+                 settings.learningRate, or set settings.gradientClip or warmupSteps",
+                self.step
+            );
+            self.verdict = Some(Verdict::Failed(Outcome::LossSpike, message));
+        }
+    }
+
+    fn validate(&mut self, items: u64, mut metrics: BTreeMap<String, f64>) {
+        let loss = metrics.get(LOSS).copied();
+        if self.verdict.is_none()
+            && let Some(loss) = loss.filter(|loss| !loss.is_finite())
+        {
+            let message = format!(
+                "the validation loss is {loss} after step {}; lower settings.learningRate or set settings.gradientClip",
+                self.step
+            );
+            self.verdict = Some(Verdict::Failed(Outcome::NonFinite, message));
+        }
+        metrics.retain(|_, value| value.is_finite());
+        let validation = Validation { items, metrics };
+        if self.first.is_none() {
+            self.first_validation = Some(validation.clone());
+        }
+        self.validation = Some(validation);
+    }
+
+    /// Total number of optimizer steps, where the budget determines it.
+    fn steps(&self) -> Option<u64> {
+        match (self.budget.warmup_steps, self.budget.window_steps) {
+            (Some(warmup), Some(window)) => Some(warmup + window),
+            _ => self.budget.items.map(|items| items.div_ceil(self.items_per_step)),
+        }
+    }
+
+    fn measured_all(&self) -> bool {
+        self.kind == LaunchKind::Measure
+            && self.rate().is_some()
+            && self.steps().is_some_and(|steps| self.step >= steps)
+    }
+
+    fn rate(&self) -> Option<f64> {
+        self.total.rate().filter(|rate| *rate > 0.0)
+    }
+
+    /// Why the launch of a script that has ended without an error is not done. Steps that may have followed the last reading
+    /// are not missing.
+    pub(super) fn incomplete(&self) -> Option<String> {
+        if self.first.is_none() {
+            return Some(
+                "reported no step that monitor.training (or the KubeflowCallback) shows: check the pattern".to_owned(),
+            );
+        }
+        let step = self.step;
+        if let Some(steps) = self.steps().filter(|steps| step + self.largest_gap < *steps) {
+            return Some(format!(
+                "ended at step {step} of {steps}: pass $(launch.steps), $(launch.items) or $(launch.epochs) to the script, and \
+                 report the steps more often"
+            ));
+        }
+        if self.kind == LaunchKind::Measure && self.rate().is_none() {
+            let warmup = self.budget.warmup_steps.unwrap_or(WARMUP);
+            return Some(format!(
+                "reported steps only once after the {warmup} steps of warm-up: at least two reports at different times are \
+                 needed; report the steps more often, or raise analysis.windowSteps"
+            ));
+        }
+        let unvalidated = self.kind == LaunchKind::Quality && self.validation.is_none();
+        unvalidated.then(|| {
+            "reported no validation: set monitor.validation, and let the script validate at its end".to_owned()
+        })
+    }
+
+    /// Counts the steps after the last reading of a script that was done.
+    pub(super) fn finish(&mut self) {
+        if self.kind != LaunchKind::Measure
+            && let Some(items) = self.budget.items.filter(|items| *items > self.items)
+        {
+            (self.step, self.items) = (items.div_ceil(self.items_per_step), items);
+        }
+    }
+
+    /// The progress; `None` before the first reading.
+    pub(super) fn progress(&self) -> Option<Progress> {
+        if self.first.is_none() && self.validation.is_none() {
+            return None;
+        }
+        let rate = self.newest.or_else(|| self.rate());
+        let total_steps = self.steps();
+        let left = total_steps.map(|steps| steps.saturating_sub(self.step).saturating_mul(self.items_per_step));
+        Some(Progress {
+            phase: Some(if self.first.is_some() { RankPhase::Training } else { RankPhase::Starting }),
+            step: self.step,
+            total_steps,
+            items: self.items,
+            loss: self.loss,
+            items_per_second: rate,
+            windows: self.windows,
+            eta_seconds: left.zip(rate).map(|(items, rate)| items as f64 / rate),
+            validation: self.validation.clone(),
+            ..Progress::at_start(&self.launch, self.kind)
+        })
+    }
+
+    /// Adds the measurements to a report.
+    pub(super) fn complete(&self, report: Report) -> Report {
+        let measured = Measured {
+            steps: self.step,
+            items: self.items,
+            wall_seconds: Some(self.begun.elapsed().as_secs_f64()),
+            items_per_second: self.rate(),
+            step_seconds: self.step_seconds(),
+            first_validation: self.first_validation.clone(),
+            validation: self.validation.clone(),
+            ..Measured::default()
+        };
+        Report { measured, losses: self.curve.points(), ..report }
+    }
+
+    /// Spread of the seconds of a step, each interval weighted by its steps.
+    fn step_seconds(&self) -> Option<Spread> {
+        let mut ordered: Vec<_> = self.intervals.iter().copied().collect();
+        ordered.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let steps: u64 = ordered.iter().map(|(_, steps)| steps).sum();
+        let at = |quantile: f64| {
+            let mut rank = (quantile * steps.saturating_sub(1) as f64).round() as u64;
+            ordered.iter().find_map(|(seconds, steps)| match rank.checked_sub(*steps) {
+                None => Some(*seconds),
+                Some(rest) => {
+                    rank = rest;
+                    None
+                }
+            })
+        };
+        Some(Spread { p10: at(0.1)?, median: at(0.5)?, p90: at(0.9)? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn meter(kind: &str, budget: serde_json::Value) -> Meter {
+        let plan: LaunchPlan = serde_json::from_value(json!({
+            "contract": 1, "job": "j", "attempt": "j-1", "launch": "l", "kind": kind, "workload": {}, "settings": {},
+            "seed": 1, "budget": budget, "hangTimeoutSeconds": 1.0,
+        }))
+        .unwrap();
+        Meter::new(&plan, 8)
+    }
+
+    /// Reports every `every`th of `steps` steps, each of 0.5 s, with a loss.
+    fn trained(meter: &mut Meter, steps: std::ops::RangeInclusive<u64>, every: u64) {
+        let begun = meter.begun;
+        for step in steps.filter(|step| step % every == 0) {
+            let at = begun + Duration::from_millis(500 * step);
+            meter.observe(Reading::Training { step: Some(step), items: None, loss: Some(1.0 / step as f64) }, at);
+        }
+    }
+
+    fn validated(meter: &mut Meter, loss: f64) {
+        let metrics = BTreeMap::from([(LOSS.to_owned(), loss), ("odd".to_owned(), f64::NAN)]);
+        meter.observe(Reading::Validation { step: None, items: None, metrics }, meter.begun);
+    }
+
+    #[test]
+    fn a_measurement_leaves_out_the_warmup_and_ends_with_its_last_step() {
+        let mut meter = meter("Measure", json!({"warmupSteps": 4, "windowSteps": 20}));
+        trained(&mut meter, 1..=23, 1);
+        assert_eq!(meter.verdict, None);
+        trained(&mut meter, 24..=24, 1);
+        assert_eq!(meter.verdict, Some(Verdict::Complete));
+        let report = meter.complete(Report::bare(&plan(), 0, Outcome::Done));
+        assert_eq!((report.measured.steps, report.measured.items), (24, 192));
+        assert_eq!(report.measured.items_per_second, Some(16.0));
+        assert_eq!(report.measured.step_seconds, Some(Spread { p10: 0.5, median: 0.5, p90: 0.5 }));
+        let progress = meter.progress().unwrap();
+        assert_eq!((progress.windows, progress.total_steps, report.losses.len()), (2, Some(24), 24));
+    }
+
+    fn plan() -> LaunchPlan {
+        serde_json::from_value(json!({
+            "contract": 1, "job": "j", "attempt": "j-1", "launch": "l", "kind": "Measure", "workload": {}, "settings": {},
+            "seed": 1, "budget": {}, "hangTimeoutSeconds": 1.0,
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn evaluations_are_no_training_time() {
+        let mut meter = meter("Train", json!({"items": 8000}));
+        trained(&mut meter, 1..=20, 1);
+        validated(&mut meter, 0.5);
+        let begun = meter.begun;
+        // The evaluation took a minute.
+        for (step, seconds) in [(21, 70.0), (22, 70.5), (23, 71.0)] {
+            let at = begun + Duration::from_secs_f64(seconds);
+            meter.observe(Reading::Training { step: Some(step), items: None, loss: None }, at);
+        }
+        assert_eq!(meter.rate(), Some(16.0));
+        let validation = meter.validation.clone().unwrap();
+        assert_eq!((validation.items, validation.metrics.len()), (160, 1), "a metric that is NaN is left out");
+        assert_eq!(meter.first_validation, None);
+    }
+
+    #[test]
+    fn a_launch_is_done_only_with_all_it_was_for() {
+        let measure = || meter("Measure", json!({"warmupSteps": 4, "windowSteps": 20}));
+        assert!(measure().incomplete().unwrap().contains("monitor.training"));
+        let mut short = measure();
+        trained(&mut short, 1..=12, 1);
+        assert!(short.incomplete().unwrap().contains("step 12 of 24: pass $(launch.steps)"));
+        let mut rare = measure();
+        trained(&mut rare, 1..=24, 15);
+        assert!(rare.incomplete().unwrap().contains("only once"));
+
+        let mut quality = meter("Quality", json!({"items": 160}));
+        trained(&mut quality, 1..=19, 2);
+        assert!(quality.incomplete().unwrap().contains("monitor.validation"));
+        validated(&mut quality, 0.5);
+        assert_eq!(quality.incomplete(), None);
+        quality.finish();
+        assert_eq!((quality.step, quality.items), (20, 160), "the last steps were not reported");
+    }
+
+    #[test]
+    fn losses_that_show_a_failure_end_the_script() {
+        let mut meter = meter("Measure", json!({"warmupSteps": 4, "windowSteps": 20}));
+        trained(&mut meter, 1..=3, 1);
+        meter.observe(Reading::Training { step: None, items: None, loss: Some(f64::NAN) }, meter.begun);
+        let Some(Verdict::Failed(Outcome::NonFinite, message)) = &meter.verdict else { panic!("{:?}", meter.verdict) };
+        assert!(message.contains("at step 3"), "{message}");
+    }
+
+    #[test]
+    fn a_progress_bar_that_starts_again_is_ignored() {
+        let mut meter = meter("Train", json!({"epochs": 2}));
+        trained(&mut meter, 1..=20, 1);
+        trained(&mut meter, 1..=10, 1);
+        assert_eq!((meter.step, meter.steps(), meter.rate()), (20, None, Some(16.0)));
+    }
+}

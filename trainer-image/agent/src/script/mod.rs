@@ -1,0 +1,193 @@
+//! Custom commands: their placeholders, and the reports of scripts that write none.
+
+mod accelerate;
+mod followed;
+mod kubeflow;
+mod losses;
+mod meter;
+mod signs;
+
+use accelerate::accelerate;
+pub(crate) use followed::{Asked, Followed, Tap};
+pub(crate) use kubeflow::Kubeflow;
+pub(crate) use meter::Verdict;
+
+use crate::node::Node;
+use pawl_contract::env;
+use pawl_contract::exit::Outcome;
+use pawl_contract::log::Patterns;
+use pawl_contract::plan::{AttemptPlan, LaunchKind, LaunchPlan};
+use pawl_contract::report::Report;
+use pawl_contract::script::{Monitor, ScriptPlan};
+use pawl_contract::template::{Places, RenderError, Rendered, Values, render};
+use std::path::{Path, PathBuf};
+
+/// The custom command of an attempt, and the directories of its launches.
+#[derive(Clone, Debug)]
+pub(crate) struct Script {
+    command: Vec<String>,
+    plan: ScriptPlan,
+    world_size: u32,
+    work_dir: PathBuf,
+    checkpoints: String,
+    data: PathBuf,
+}
+
+impl Script {
+    /// `None` when the attempt runs the built-in trainer.
+    pub(crate) fn new(plan: &AttemptPlan, node: &Node) -> Option<Self> {
+        (!plan.command.is_empty()).then(|| Self {
+            command: plan.command.clone(),
+            plan: plan.script.clone(),
+            world_size: plan.world_size(),
+            work_dir: node.work_dir.clone(),
+            checkpoints: node.checkpoints.clone(),
+            data: node.data.clone(),
+        })
+    }
+
+    /// How the script is followed; `None`: it implements the contract.
+    pub(crate) fn monitor(&self) -> Option<&Monitor> {
+        self.plan.monitor.as_ref()
+    }
+
+    /// The command and the environment of a launch. `variable` is the environment of the rank.
+    pub(crate) fn rendered(
+        &self,
+        launch: &LaunchPlan,
+        variable: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Rendered, RenderError> {
+        let places = self.places(launch);
+        let values = Values { plan: launch, world_size: self.world_size, places: &places, variable };
+        render(&self.command, &self.plan.env, &values)
+    }
+
+    /// Variables that a script has unless the user sets them: those of Accelerate, and unbuffered output. None for a script that
+    /// implements the contract.
+    pub(crate) fn defaults(&self, launch: &LaunchPlan, on_cpu: bool) -> Vec<(&'static str, String)> {
+        if self.monitor().is_none() {
+            return Vec::new();
+        }
+        let mut all = accelerate(&launch.settings, self.world_size, on_cpu);
+        all.push(("PYTHONUNBUFFERED", "1".to_owned()));
+        all
+    }
+
+    /// Items of an optimizer step of the whole gang; 1 where the batch sizes are not settings or contradict each other.
+    pub(crate) fn items_per_step(&self, launch: &LaunchPlan) -> u64 {
+        launch.settings.items_per_step(self.world_size).unwrap_or(1)
+    }
+
+    /// The report of a launch that is not started: its placeholders have no values, its script would ignore a setting, or it is
+    /// the preflight of a script that does not know preflights.
+    pub(crate) fn before_start(&self, launch: &LaunchPlan) -> Option<Report> {
+        let ended = |outcome, message| Some(Report { message, ..Report::bare(launch, 0, outcome) });
+        // Variables are those of a rank; here only their absence is no error.
+        let rendered = match self.rendered(launch, &|_| None) {
+            Ok(rendered) => rendered,
+            Err(error) => return ended(Outcome::InvalidPlan, format!("workload.command: {error}")),
+        };
+        let monitor = self.monitor()?;
+        if let Err(error) = Patterns::new(monitor) {
+            return ended(Outcome::InvalidPlan, format!("workload.monitor.{error}"));
+        }
+        let unused = rendered.unused(&launch.settings);
+        if let Some(first) = unused.first() {
+            let names: Vec<_> = unused.iter().map(|name| format!("settings.{name}")).collect();
+            let message = format!(
+                "{}: no placeholder uses this value, so it would have no effect: add $(settings.{first}) to the command, its \
+                 arguments or the environment, or remove the setting",
+                names.join(", ")
+            );
+            return ended(Outcome::Unsupported, message);
+        }
+        (launch.kind == LaunchKind::Preflight).then(|| Report::bare(launch, 0, Outcome::Done))
+    }
+
+    fn places(&self, launch: &LaunchPlan) -> Places {
+        let dir = self.work_dir.join(&launch.launch);
+        let policy = launch.checkpoint.as_ref();
+        let checkpoints = match policy {
+            Some(_) => directory(&self.checkpoints),
+            None => Some(dir.join("checkpoints")),
+        };
+        let limit = policy.and_then(|policy| policy.resume_not_after_items);
+        let per_step = self.items_per_step(launch);
+        let newest = |place: &Path| latest(place, limit.map(|items| items / per_step));
+        let own = checkpoints.as_deref().filter(|_| policy.is_some_and(|policy| policy.resume)).and_then(newest);
+        let other = || {
+            let from = policy?.resume_from.as_ref()?;
+            let place = std::env::var(env::RESUME_FROM).unwrap_or_else(|_| from.storage.clone());
+            latest(&directory(&place)?, None)
+        };
+        let text = |path: PathBuf| path.to_string_lossy().into_owned();
+        Places {
+            launch: text(dir),
+            checkpoints: checkpoints.map(text).unwrap_or_default(),
+            latest_checkpoint: own.or_else(other).map(text),
+            data: text(self.data.clone()),
+        }
+    }
+
+    /// Creates the directory for checkpoints of a launch, if it is one.
+    pub(crate) fn prepare(&self, launch: &LaunchPlan) -> std::io::Result<()> {
+        let checkpoints = self.places(launch).checkpoints;
+        if checkpoints.is_empty() { Ok(()) } else { std::fs::create_dir_all(checkpoints) }
+    }
+}
+
+/// The directory of a storage; `None` for object storage.
+fn directory(storage: &str) -> Option<PathBuf> {
+    let path = storage.strip_prefix("file://").unwrap_or(storage);
+    (!path.contains("://")).then(|| PathBuf::from(path))
+}
+
+/// The entry of `place` with the highest number at the end of its name (before an extension), such as `checkpoint-500`; the newest
+/// one where no name has a number. `most`: highest number that counts, then entries without a number do not.
+fn latest(place: &Path, most: Option<u64>) -> Option<PathBuf> {
+    let entries = std::fs::read_dir(place).ok()?.filter_map(Result::ok).filter(|entry| !hidden(&entry.path()));
+    let keyed = entries.filter_map(|entry| {
+        let number = trailing_number(&entry.path());
+        let counts = most.is_none_or(|most| number.is_some_and(|number| number <= most));
+        let changed = entry.metadata().and_then(|facts| facts.modified()).ok();
+        counts.then(|| ((number, changed), entry.path()))
+    });
+    keyed.max().map(|(_, path)| path)
+}
+
+fn hidden(path: &Path) -> bool {
+    path.file_name().is_none_or(|name| name.to_string_lossy().starts_with('.'))
+}
+
+fn trailing_number(path: &Path) -> Option<u64> {
+    let stem = path.file_stem()?.to_string_lossy().into_owned();
+    let digits = stem.len() - stem.bytes().rev().take_while(u8::is_ascii_digit).count();
+    stem[digits..].parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_checkpoint_has_the_highest_number() {
+        let dir = tempfile::tempdir().unwrap();
+        let name = |most| latest(dir.path(), most).map(|path| path.file_name().unwrap().to_string_lossy().into_owned());
+        assert_eq!((name(None), latest(&dir.path().join("none"), None)), (None, None));
+        for entry in ["checkpoint-9", "checkpoint-10", ".checkpoint-99", "notes"] {
+            std::fs::create_dir(dir.path().join(entry)).unwrap();
+        }
+        assert_eq!(name(None).as_deref(), Some("checkpoint-10"));
+        assert_eq!(name(Some(9)).as_deref(), Some("checkpoint-9"));
+        assert_eq!(name(Some(1)), None);
+        std::fs::write(dir.path().join("step=20.ckpt"), "").unwrap();
+        assert_eq!(name(None).as_deref(), Some("step=20.ckpt"));
+    }
+
+    #[test]
+    fn only_directories_hold_checkpoints_of_scripts() {
+        assert_eq!(directory("file:///a/b"), Some(PathBuf::from("/a/b")));
+        assert_eq!(directory("/a"), Some(PathBuf::from("/a")));
+        assert_eq!(directory("s3://bucket/a"), None);
+    }
+}

@@ -1,0 +1,203 @@
+//! Training scripts that know nothing of Pawl: their arguments come from placeholders, their measurements from their output.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod gang;
+
+use gang::{alone, launch, nodes, outcomes, plan, run_alone};
+use pawl_agent::{AttemptEnd, Stop, finished_reports};
+use pawl_contract::exit::Outcome;
+use pawl_contract::plan::{AttemptPlan, LaunchKind};
+use pawl_contract::script::{Monitor, MonitorSource};
+use std::path::Path;
+use tempfile::tempdir;
+
+/// `train.sh STEPS SECONDS [FAULT]`: prints a line for each step, and validates at the end.
+const TRAIN: &str = r#"
+echo $$ >> "$(dirname "$0")/started"
+step=0
+while [ $step -lt $1 ]; do
+  step=$((step + 1)); loss=0.5
+  sleep $2
+  if [ $step = 3 ]; then
+    case $3 in
+      nan) loss=nan ;;
+      memory) echo "torch.OutOfMemoryError: CUDA out of memory." >&2; exit 1 ;;
+      hang) exec sleep 1000 ;;
+      usage) echo "train.py: error: unrecognized arguments: --fast" >&2; exit 2 ;;
+      other) echo "ValueError: no"; exit 1 ;;
+      early) exit 0 ;;
+    esac
+  fi
+  echo "step $step: loss $loss"
+done
+echo "validation: loss 0.25, accuracy 0.5"
+"#;
+
+/// An attempt whose ranks run `train.sh` with these arguments, one launch for each name.
+fn script(dir: &Path, ranks: u32, launches: &[&str], arguments: &str) -> AttemptPlan {
+    let path = dir.join("train.sh");
+    std::fs::write(&path, TRAIN).unwrap();
+    let mut plan = plan(1, ranks, launches, "");
+    plan.command = vec!["sh".to_owned(), path.to_string_lossy().into_owned()];
+    plan.command.extend(arguments.split(' ').map(str::to_owned));
+    plan.script.monitor = Some(Monitor {
+        source: MonitorSource::Log,
+        training: Some(r"step (?<step>\d+): loss (?<loss>\S+)".to_owned()),
+        validation: Some(r"validation: loss (?<loss>\S+) accuracy (?<accuracy>\S+)".to_owned()),
+    });
+    for launch in &mut plan.launches {
+        launch.settings.batch_per_gpu = Some(8);
+        (launch.budget.warmup_steps, launch.budget.window_steps) = (Some(2), Some(8));
+    }
+    plan
+}
+
+fn started(dir: &Path) -> usize {
+    std::fs::read_to_string(dir.join("started")).unwrap_or_default().lines().count()
+}
+
+const BY_STEPS: &str = "$(launch.steps) 0.03 $(settings.workload.fault:-none) $(settings.batchPerGpu)";
+
+#[tokio::test]
+async fn a_script_is_measured_by_its_output_and_the_agent_does_its_preflight() {
+    let dir = tempdir().unwrap();
+    let mut plan = script(dir.path(), 1, &["check", "measure", "quality"], BY_STEPS);
+    plan.launches[0].kind = LaunchKind::Preflight;
+    plan.launches[2].kind = LaunchKind::Quality;
+    plan.launches[2].budget = pawl_contract::plan::Budget { items: Some(80), ..Default::default() };
+    let result = run_alone(&dir.path().join("a"), &plan).await;
+    assert_eq!(result.end, AttemptEnd::Complete, "{result:?}");
+    let all = [("check", Outcome::Done), ("measure", Outcome::Done), ("quality", Outcome::Done)];
+    assert_eq!(outcomes(&result), all, "{result:?}");
+    assert_eq!(started(dir.path()), 2, "the preflight needs no process");
+    let reports = finished_reports(&dir.path().join("a")).unwrap();
+    let [_, measure, quality] = &reports[..] else { panic!("{reports:?}") };
+    assert_eq!((measure.measured.steps, measure.measured.items, measure.losses.len()), (10, 80, 10));
+    let rate = measure.measured.items_per_second.unwrap();
+    // 8 items in a step of at least 0.03 s.
+    assert!(rate > 1.0 && rate < 8.0 / 0.03, "{rate}");
+    let validation = quality.measured.validation.as_ref().unwrap();
+    assert_eq!((quality.measured.items, validation.items, validation.metrics["accuracy"]), (80, 80, 0.5));
+}
+
+#[tokio::test]
+async fn a_measurement_of_a_script_that_does_not_end_is_ended_on_all_nodes() {
+    let dir = tempdir().unwrap();
+    let mut plan = script(dir.path(), 2, &["a", "b"], "100000 0.02 none $(settings.batchPerGpu)");
+    plan.replicas = 2;
+    let agents: Vec<_> = nodes(dir.path(), 2).into_iter().map(|node| gang::Agent::start(&plan, node)).collect();
+    for agent in agents {
+        let result = agent.result().await;
+        assert_eq!(outcomes(&result), [("a", Outcome::Done), ("b", Outcome::Done)], "{result:?}");
+    }
+    assert_eq!(started(dir.path()), 8);
+}
+
+#[tokio::test]
+async fn failures_of_a_script_are_recognized() {
+    for (fault, outcome, part) in [
+        ("nan", Outcome::NonFinite, "at step 3"),
+        ("memory", Outcome::OutOfMemory, "torch.OutOfMemoryError: CUDA out of memory."),
+        ("hang", Outcome::Hang, "the last step was 2"),
+        ("usage", Outcome::Unsupported, "unrecognized arguments: --fast"),
+        ("other", Outcome::Failed, "ValueError: no"),
+        ("early", Outcome::Unsupported, "step 2 of 10: pass $(launch.steps)"),
+    ] {
+        let dir = tempdir().unwrap();
+        let mut plan = script(dir.path(), 1, &["l"], BY_STEPS);
+        plan.launches[0].hang_timeout_seconds = 3.0;
+        plan.launches[0].settings.workload = Some([("fault".to_owned(), fault.into())].into_iter().collect());
+        let result = run_alone(&dir.path().join("a"), &plan).await;
+        assert_eq!(outcomes(&result), [("l", outcome)], "{fault}: {result:?}");
+        assert!(result.launches[0].message.contains(part), "{fault}: {}", result.launches[0].message);
+    }
+}
+
+#[tokio::test]
+async fn a_setting_that_no_placeholder_uses_is_unsupported_and_nothing_is_started() {
+    let dir = tempdir().unwrap();
+    let mut plan = script(dir.path(), 1, &["l", "m"], BY_STEPS);
+    plan.launches[0].settings = serde_json::from_str(r#"{"batchPerGpu": 8, "compile": "Graph"}"#).unwrap();
+    plan.launches[1].settings.batch_per_gpu = None;
+    let result = run_alone(&dir.path().join("a"), &plan).await;
+    assert_eq!(outcomes(&result), [("l", Outcome::Unsupported), ("m", Outcome::InvalidPlan)]);
+    assert!(result.launches[0].message.contains("settings.compile: no placeholder uses this value"));
+    assert!(result.launches[1].message.contains("$(settings.batchPerGpu) has no value"), "{result:?}");
+    assert_eq!(started(dir.path()), 0);
+}
+
+#[tokio::test]
+async fn a_script_that_is_asked_to_stop_has_stopped() {
+    let dir = tempdir().unwrap();
+    let mut plan = script(dir.path(), 1, &["l"], "100000 0.05 none $(settings.batchPerGpu)");
+    plan.launches[0].kind = LaunchKind::Train;
+    plan.launches[0].budget = pawl_contract::plan::Budget { items: Some(800_000), ..Default::default() };
+    let agent = alone(&dir.path().join("a"), &plan);
+    agent.sees("l/progress.json").await;
+    agent.stop.send(Stop::Gracefully).unwrap();
+    let result = agent.result().await;
+    assert_eq!(result.end, AttemptEnd::Stopped, "{result:?}");
+}
+
+#[tokio::test]
+async fn every_rank_has_the_environment_of_torchrun_and_of_its_placeholders() {
+    let dir = tempdir().unwrap();
+    let mut plan = plan(1, 2, &["l"], r#"env > "env-$RANK"; done_well"#);
+    plan.launches[0] = launch("l");
+    plan.launches[0].settings = serde_json::from_str(r#"{"batchPerGpu": 8, "workload": {"width": 3}}"#).unwrap();
+    plan.script.env = [("WIDTH", "$(settings.workload.width)/$(RANK)"), ("ESCAPED", "$$(seed)")]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .into();
+    let result = run_alone(dir.path(), &plan).await;
+    assert_eq!(outcomes(&result), [("l", Outcome::Done)], "{result:?}");
+    let environment = std::fs::read_to_string(dir.path().join("l/env-1")).unwrap();
+    for line in [
+        "WIDTH=3/1",
+        "ESCAPED=$(seed)",
+        "PAWL_CONSUMED_SETTINGS=workload.width",
+        "LOCAL_WORLD_SIZE=2",
+        "GROUP_RANK=0",
+        "NODE_RANK=0",
+        "GROUP_WORLD_SIZE=1",
+        "TORCHELASTIC_RUN_ID=job-1",
+    ] {
+        assert!(environment.lines().any(|found| found == line), "{line} is not in\n{environment}");
+    }
+}
+
+/// The requests of Transformers' KubeflowCallback.
+const CALLBACK: &str = r#"
+import json, os, time, urllib.error, urllib.request
+url, path = os.environ["KUBEFLOW_TRAINER_SERVER_URL"], os.environ["KUBEFLOW_TRAINER_SERVER_TOKEN"]
+def update(token, **metrics):
+    metrics = [{"name": name, "value": str(value)} for name, value in metrics.items()]
+    status = {"lastUpdatedTime": "2026-01-01T00:00:00+00:00", "progressPercentage": 1, "metrics": metrics}
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    request = urllib.request.Request(url, json.dumps({"trainerStatus": status}).encode(), headers, method="POST")
+    return urllib.request.urlopen(request, timeout=5).status
+try:
+    update("wrong", current_step=9)
+    raise SystemExit("a wrong token was accepted")
+except urllib.error.HTTPError as error:
+    assert error.code == 401
+token = open(path).read().strip()
+for step in range(0, 11, 2):
+    assert update(token, current_step=step, total_steps=10, loss=1 / (step + 1), eval_loss=0.5) == 200
+    time.sleep(0.05)
+"#;
+
+#[tokio::test]
+async fn a_trainer_of_hugging_face_reports_by_its_kubeflow_callback() {
+    let dir = tempdir().unwrap();
+    let mut plan = script(dir.path(), 1, &["l"], "");
+    plan.command = ["python3", "-c", CALLBACK].map(|word| word.replace("$(", "$$(")).to_vec();
+    plan.launches[0].settings.batch_per_gpu = None;
+    plan.script.monitor = Some(Monitor { source: MonitorSource::Kubeflow, ..Monitor::default() });
+    let result = run_alone(&dir.path().join("a"), &plan).await;
+    assert_eq!(outcomes(&result), [("l", Outcome::Done)], "{result:?}");
+    let reports = finished_reports(&dir.path().join("a")).unwrap();
+    assert_eq!((reports[0].measured.steps, reports[0].losses.len()), (10, 6));
+    assert!(reports[0].measured.items_per_second.unwrap() > 0.0);
+    assert_eq!(reports[0].measured.validation.as_ref().unwrap().metrics["loss"], 0.5);
+}

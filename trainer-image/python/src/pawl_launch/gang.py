@@ -1,0 +1,48 @@
+"""Agreement of all ranks at a step boundary, through PyTorch's process group, on the CPU: the device does not wait."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from .outcome import Unsupported
+
+
+class Gang:
+    """The ranks of the launch. A single rank agrees with itself."""
+
+    def __init__(self, rank: int, world_size: int) -> None:
+        self.rank = rank
+        self.world_size = world_size
+        self._group: Any = None
+
+    def gather(self, values: list[float]) -> list[list[float]]:
+        """The values of every rank, in the order of the ranks. All ranks must call it at the same step.
+
+        Raises:
+            Unsupported: The launch has several ranks, and the script has not initialized ``torch.distributed``.
+        """
+        if self.world_size == 1:
+            return [values]
+        torch, group = self._connect()
+        mine = torch.tensor(values, dtype=torch.float64)
+        gathered = [torch.empty_like(mine) for _ in range(self.world_size)]
+        torch.distributed.all_gather(gathered, mine, group=group)
+        return [row.tolist() for row in gathered]
+
+    def barrier(self) -> None:
+        """Waits for all ranks."""
+        self.gather([0.0])
+
+    def _connect(self) -> tuple[Any, Any]:
+        torch = sys.modules.get("torch")
+        distributed = getattr(torch, "distributed", None)
+        if torch is None or distributed is None or not distributed.is_available() or not distributed.is_initialized():
+            raise Unsupported(
+                f"trainer: {self.world_size} ranks, but this script trains on one: call "
+                "torch.distributed.init_process_group() before the first step, or set trainer.replicas and gpusPerReplica to 1"
+            )
+        if self._group is None:
+            # Gloo works on tensors of the CPU: a vote does not wait for the device.
+            self._group = distributed.new_group(backend="gloo")
+        return torch, self._group

@@ -1,0 +1,127 @@
+"""The checkpoints of a training: the one to resume from, when the next one is due, and the best one."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from .checkpoints import Checkpoint, Store, local_path
+from .gang import Gang
+from .outcome import CheckpointUnreadable, InvalidPlan
+from .plan import CheckpointPolicy, Plan, Rank
+from .progress import Position, Reporter
+
+
+class Keeper:
+    """The checkpoints of a launch; of other launches than trainings, none are kept."""
+
+    def __init__(self, plan: Plan, rank: Rank, gang: Gang, reporter: Reporter) -> None:
+        self._plan = plan
+        self._gang = gang
+        self._reporter = reporter
+        self._position = reporter.position
+        self._store: Store | None = None
+        self._policy: CheckpointPolicy | None = None
+        self._best: tuple[str, float] | None = None
+        self._last_write = time.monotonic()
+        self._saved_items = 0
+        self.resumed: Checkpoint | None = None
+        self.weights_only = False
+        if plan.kind == "Train" and plan.checkpoint is not None and rank.checkpoints is not None:
+            self._store = Store(local_path(rank.checkpoints, "train.checkpoint.storage"))
+            self._policy = plan.checkpoint
+            if plan.checkpoint.resume:
+                self._resume(self._store, plan.checkpoint, rank)
+
+    def _resume(self, store: Store, policy: CheckpointPolicy, rank: Rank) -> None:
+        """Finds the checkpoint to resume from: the newest own one, or that of ``train.resumeFrom``."""
+        found = store.newest(policy.resume_not_after_items)
+        if rank.rank == 0 and policy.resume_not_after_items is not None:
+            store.discard_after(policy.resume_not_after_items)
+        if found is not None:
+            self._reporter.last_checkpoint = found.reference()
+            self._reporter.validation = found.state.get("validation")
+        elif policy.expected is not None:
+            raise CheckpointUnreadable(
+                f"checkpoint {policy.expected} was written, but {store.directory} contains no complete checkpoint: restore "
+                "the storage or its mount, then set spec.suspend to true and back to false"
+            )
+        elif policy.resume_from is not None:
+            found = _other(rank.resume_from or policy.resume_from)
+            # Its best checkpoint is in the storage of the other job.
+            found.state.pop("bestCheckpoint", None)
+            self.weights_only = policy.weights_only
+        self.resumed = found
+        if found is not None and not self.weights_only:
+            self._position.become(Position.from_state(found.step, found.items, found.state))
+            self._saved_items = found.items
+
+    @property
+    def keeps(self) -> bool:
+        """Whether checkpoints are kept."""
+        return self._store is not None
+
+    @property
+    def has_unsaved_steps(self) -> bool:
+        """Whether checkpoints are kept, and none is at the present position."""
+        return self.keeps and self._saved_items != self._position.items
+
+    @property
+    def has_new_best(self) -> bool:
+        """Whether the last evaluation is the best one, and its checkpoint is not written yet."""
+        return self._best is not None
+
+    def is_due(self) -> bool:
+        """Whether it is time for the next checkpoint, by the clock of this rank."""
+        return self._policy is not None and time.monotonic() - self._last_write >= self._policy.every_seconds
+
+    def compare(self, metrics: Mapping[str, float]) -> None:
+        """Notes whether an evaluation is the best one so far."""
+        if self._policy is None:
+            return
+        criterion, known = self._policy.best, self._position.best_checkpoint
+        value = metrics.get(criterion.metric)
+        if known is not None and known["metric"] != criterion.metric:
+            # Of an earlier plan of this job: the values of two metrics cannot be compared.
+            known = None
+        if value is not None and (known is None or criterion.improves(value, known["value"], 0.0)):
+            self._best = (criterion.metric, value)
+
+    @contextmanager
+    def write(self) -> Iterator[Path]:
+        """The directory of a new checkpoint, complete after the block. Collective. Temporary where none are kept."""
+        if self._store is None or self._policy is None:
+            with tempfile.TemporaryDirectory() as directory:
+                yield Path(directory)
+            return
+        position = self._position
+        partial = self._store.begin(position.items, self._plan.attempt)
+        yield partial
+        self._gang.barrier()
+        reference = {"name": self._store.name(partial), "step": position.step, "items": position.items}
+        if self._best is not None:
+            position.best_checkpoint = {"checkpoint": reference, "metric": self._best[0], "value": self._best[1]}
+        if self._gang.rank == 0:
+            state = position.state() | {"validation": self._reporter.validation}
+            self._store.commit(partial, position.step, position.items, state)
+            best = position.best_checkpoint
+            self._store.prune(self._policy, None if best is None else best["checkpoint"]["name"], self._plan.attempt)
+        self._gang.barrier()
+        self._reporter.last_checkpoint = reference
+        self._saved_items = position.items
+        self._best = None
+        self._last_write = time.monotonic()
+
+
+def _other(storage: str) -> Checkpoint:
+    """The newest checkpoint of another job."""
+    found = Store(local_path(storage, "train.resumeFrom.storage")).newest()
+    if found is None:
+        raise InvalidPlan(
+            f"train.resumeFrom.storage: {storage} contains no complete checkpoint: use status.training.storage of a job that "
+            "has trained"
+        )
+    return found

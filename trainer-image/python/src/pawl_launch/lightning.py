@@ -1,0 +1,197 @@
+"""The Trainer of Lightning under Pawl.
+
+    run = pawl_launch.init(batch_per_gpu=32)
+    trainer = lightning.Trainer(**pawl_launch.lightning.arguments(max_epochs=3))
+    trainer.fit(module, train_loader, val_loader, ckpt_path=pawl_launch.lightning.checkpoint())
+
+The loaders use ``run.batch_size``. The validation loss is the metric ``val_loss`` or ``loss``. Outside of Pawl, all of it has
+no effect.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from .joining import handle_signals, init
+from .outcome import Unsupported
+from .run import Run
+
+if TYPE_CHECKING:
+    _Callback: Any = object
+else:
+    # The library is imported with this module, which is imported only by scripts that use the library.
+    try:
+        from lightning.pytorch import Callback as _Callback
+    except ImportError:
+        from pytorch_lightning import Callback as _Callback
+
+_FILE = "lightning.ckpt"
+_NEVER = 2**31
+
+
+def arguments(**own: Any) -> dict[str, Any]:
+    """Arguments of ``Trainer``: the script's ``own``, and over them those that the launch needs, with a callback.
+
+    Raises:
+        Unsupported: Lightning or the device does not support a setting.
+    """
+    run = init()
+    if run.by_hand:
+        return own
+    run.settings.add_defaults({"accumulation_steps": own.get("accumulate_grad_batches", 1)})
+    accumulation = run.accumulation_steps
+    result = own | {
+        "callbacks": [*own.get("callbacks", []), PawlCallback(run)],
+        "accumulate_grad_batches": accumulation,
+        "accelerator": "cpu" if run.device == "cpu" else "gpu",
+        "devices": run.local_world_size if run.world_size > 1 else 1,
+        "num_nodes": max(1, run.world_size // run.local_world_size),
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        # The evaluation before the first step.
+        "num_sanity_val_steps": -1 if run.validates_first else 0,
+        "max_time": None,
+    }
+    return result | _settings(run) | _length(run, accumulation)
+
+
+def checkpoint() -> str | None:
+    """The checkpoint for ``trainer.fit(ckpt_path=...)``."""
+    run = init()
+    path = run.get_checkpoint()
+    if path is not None and run.resumes_weights_only:
+        raise Unsupported(
+            "train.resumeFrom.weightsOnly: fit() resumes whole checkpoints only: load the state_dict of "
+            f"run.get_checkpoint() / '{_FILE}' instead"
+        )
+    return None if path is None else str(path / _FILE)
+
+
+def prepare(module: Any) -> Any:
+    """The module for the setting ``compile``."""
+    import torch
+
+    run = init()
+    mode = {"None": None, "Fuse": "default", "Graph": "reduce-overhead"}[run.settings.compile]
+    return module if mode is None else torch.compile(module, mode=mode)
+
+
+def _settings(run: Run) -> dict[str, Any]:
+    settings = run.settings
+    found: dict[str, Any] = {}
+    if settings.is_given("precision"):
+        precision = settings.one_of("precision", "fp32", "tf32", "bf16", "fp16")
+        if run.device == "cpu" and precision in ("tf32", "fp16"):
+            raise Unsupported(f"settings.precision: {precision} needs a GPU: use fp32 or bf16")
+        import torch
+
+        torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+        found["precision"] = {"bf16": "bf16-mixed", "fp16": "16-mixed"}.get(precision, "32-true")
+    if settings.is_given("gradient_clip"):
+        found["gradient_clip_val"] = settings.gradient_clip
+    if settings.is_given("deterministic"):
+        found["deterministic"] = settings.deterministic
+    settings.one_of("sharding", "None")
+    return found
+
+
+def _length(run: Run, accumulation: int) -> dict[str, Any]:
+    epochs = run.budget.epochs
+    steps = -1 if epochs is not None else max(1, run.budget.steps(run.batch_size * accumulation) or 0)
+    found: dict[str, Any] = {"max_steps": steps, "max_epochs": -1 if epochs is None else epochs}
+    if not run.validates:
+        return found | {"limit_val_batches": 0}
+    # Never by itself: the callback decides when.
+    return found | {"val_check_interval": _NEVER, "check_val_every_n_epoch": None}
+
+
+class PawlCallback(_Callback):  # type: ignore[misc]
+    """Measures the Trainer's steps, and decides when it saves and stops. Part of :func:`arguments`."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._ended_step = 0.0
+        self._items = 0
+        self._loss: Any = None
+        self._first: dict[str, float] | None = None
+        self._begun = False
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        self._begin(trainer)
+
+    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
+        # The Trainer skips all of the training when the checkpoint is at its end.
+        if not self._begun:
+            self._begin(trainer)
+
+    def _begin(self, trainer: Any) -> None:
+        run = self._run
+        self._begun = True
+        # The Trainer has replaced it by its own, which ends training without a checkpoint.
+        handle_signals()
+        run.start(items_per_epoch=_items_per_epoch(trainer, run))
+        if trainer.global_step != run.step_count:
+            raise Unsupported(
+                f"fit() begins at step {trainer.global_step}, the checkpoint is of step {run.step_count}: call "
+                "trainer.fit(..., ckpt_path=lightning.checkpoint())"
+            )
+        if self._first is not None and run.should_evaluate:
+            run.report(self._first)
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        self._run.begin_step(time.perf_counter() - self._ended_step if self._ended_step else 0.0)
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        run = self._run
+        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+        if loss is not None:
+            # Divided by the number of micro-steps already.
+            self._loss = loss.detach() if self._loss is None else self._loss + loss.detach()
+        self._items += run.batch_size
+        if trainer.global_step > run.step_count:
+            accumulation = trainer.accumulate_grad_batches
+            run.step(items=run.batch_size * accumulation, processed=self._items, loss=self._loss)
+            self._items, self._loss = 0, None
+            if run.is_done:
+                trainer.should_stop = True
+            # The number of batches between validations: one follows now, or none.
+            trainer.val_check_batch = 1 if run.should_evaluate else _NEVER
+            # The validation decides whether the checkpoint is the best one.
+            if not run.should_evaluate:
+                self._save(trainer)
+        self._ended_step = time.perf_counter()
+
+    def on_validation_batch_end(self, *arguments: Any, **named: Any) -> None:
+        self._run.heartbeat()
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        run = self._run
+        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        validation = {name.removeprefix("val_"): value for name, value in metrics.items() if name.startswith("val_")}
+        if "loss" not in validation and "loss" in metrics:
+            validation["loss"] = metrics["loss"]
+        if trainer.sanity_checking:
+            self._first = validation
+            return
+        if run.should_evaluate:
+            run.report(validation)
+        trainer.val_check_batch = _NEVER
+        if run.is_done:
+            trainer.should_stop = True
+        self._save(trainer)
+
+    def _save(self, trainer: Any) -> None:
+        run = self._run
+        if run.should_checkpoint:
+            with run.checkpoint() as directory:
+                # All ranks call it; it decides which of them write.
+                trainer.save_checkpoint(directory / _FILE)
+        run.end_if_stopped()
+
+
+def _items_per_epoch(trainer: Any, run: Run) -> int | None:
+    batches = trainer.num_training_batches
+    return None if batches == float("inf") else int(batches) * run.batch_size * run.world_size

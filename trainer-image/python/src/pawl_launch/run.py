@@ -1,0 +1,426 @@
+"""A launch as the script sees it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+from . import device
+from .budget import Budget
+from .gang import Gang
+from .identity import Identity
+from .keeper import Keeper
+from .meter import Meter
+from .outcome import InvalidPlan, LaunchEnd, LaunchError, NonFinite, Outcome, Unsupported, classify
+from .plan import Plan, Rank
+from .progress import Position, Reporter
+from .throughput import Throughput
+
+Batch = TypeVar("Batch")
+Evaluate = Callable[[], Mapping[str, float]]
+
+
+class Run(Identity):
+    """A launch: its settings, its length, and what it reports. Made by :func:`pawl_launch.init`.
+
+    Outside of Pawl, nothing is measured or written, and :meth:`steps` iterates over the loader for the given epochs.
+    """
+
+    def __init__(self, plan: Plan | None, rank: Rank, defaults: Mapping[str, Any]) -> None:
+        super().__init__(plan, rank, defaults)
+        self.should_evaluate = False
+        """Whether validation is due: evaluate, then call :meth:`report`. Handled by ``steps(evaluate=...)``."""
+        self.should_checkpoint = False
+        """Whether a checkpoint is due: write it into the directory of :meth:`checkpoint`."""
+        self._evaluate: Evaluate | None = None
+        self._position = Position()
+        self._budget = Budget(self._plan, self._position, rank.world_size)
+        self._throughput = Throughput(self._budget.warmup(None))
+        self._reporter = Reporter(self._plan, rank, self._throughput, self._position)
+        self._gang = Gang(rank.rank, rank.world_size)
+        self._meter = Meter(self._gang, self._reporter)
+        self._keeper = Keeper(self._plan, rank, self._gang, self._reporter)
+        self._checkpoint_read = False
+        self._started = False
+        self._ended = False
+        self._stop_requested = False
+        self._stopping = False
+
+    # Where the launch is.
+
+    @property
+    def step_count(self) -> int:
+        """Optimizer steps done, those before a resumed checkpoint included."""
+        return self._position.step
+
+    @property
+    def items(self) -> int:
+        """Items seen by all ranks, those before a resumed checkpoint included."""
+        return self._position.items
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the budget of the launch is used up, or validation has stopped improving. Always false by hand."""
+        return not self.by_hand and self._budget.is_used_up()
+
+    @property
+    def total_steps(self) -> int | None:
+        """Optimizer steps of the whole launch; ``None`` by hand, and before they can be known."""
+        return self._reporter.total_steps
+
+    @property
+    def budget(self) -> Budget:
+        """The length of the launch, for frameworks that need it in advance."""
+        return self._budget
+
+    @property
+    def validates_first(self) -> bool:
+        """Whether validation before the first step is due."""
+        return self._plan.evaluates and self._position.first_validation is None
+
+    # The loop.
+
+    def steps(
+        self,
+        loader: Iterable[Batch],
+        *,
+        evaluate: Evaluate | None = None,
+        epochs: int = 1,
+        items_per_epoch: int | None = None,
+    ) -> Iterator[Batch]:
+        """The batches of ``loader``, from the position of the checkpoint to the end of the launch.
+
+        The loader is iterated again until the budget of the launch is used up; outside of Pawl, ``epochs`` times. Call
+        :meth:`step` after each optimizer step. ``evaluate`` returns the validation metrics, ``loss`` among them; it is called
+        when the plan requires it, and the result is reported. ``items_per_epoch`` is needed for a loader whose dataset has
+        no length.
+
+        Raises:
+            LaunchEnd: The launch is a preflight, or was requested to stop; it exits the process.
+            Unsupported: A setting of the plan was not read.
+        """
+        self.start(evaluate=evaluate, items_per_epoch=items_per_epoch or _length(getattr(loader, "dataset", None)))
+        epoch, skip = self._place_in_epoch(loader)
+        while not self.is_done:
+            _prepare_epoch(loader, epoch, self.seed)
+            seen = False
+            for batch in self._timed(iter(loader), skip):
+                seen = True
+                yield batch
+                self.end_if_stopped()
+                if self.is_done:
+                    return
+            if not seen and not skip:
+                raise InvalidPlan("run.steps: the loader yields no batch: use a smaller batch, or more data")
+            epoch, skip = epoch + 1, 0
+            if self.by_hand and epoch >= epochs:
+                self._validate()
+                return
+
+    def start(self, *, evaluate: Evaluate | None = None, items_per_epoch: int | None = None) -> None:
+        """Begins the launch; :meth:`steps` calls it. Ends a preflight."""
+        if self._started:
+            return
+        self.settings.require_read()
+        self._budget.items_per_epoch = self._reporter.items_per_epoch = items_per_epoch
+        self._evaluate = evaluate
+        if self.kind == "Preflight":
+            self._end(Outcome.DONE)
+        if self._keeper.resumed is not None and not self._checkpoint_read:
+            raise Unsupported(
+                f"checkpoint {self._keeper.resumed.path.name}: this script does not resume: load the files of "
+                "run.get_checkpoint() before the first step"
+            )
+        self._started = True
+        # A checkpoint may be at the end of the budget.
+        at_end = self._plan.evaluates and self.is_done and self._validated_at() != self.items
+        if self.validates_first or at_end:
+            self.should_evaluate = True
+        self._enter_phase()
+        self._reporter.publish(now=True)
+        if self.should_evaluate:
+            self._validate()
+        if not self.should_evaluate:
+            self._meter.resume()
+
+    def begin_step(self, waited: float) -> None:
+        """For frameworks with their own loop: the batches of the next step were fetched, in ``waited`` seconds."""
+        self._meter.waited(waited)
+        self._meter.resume()
+
+    def step(self, *, items: int | None = None, loss: Any = None, processed: int | None = None) -> None:
+        """Ends an optimizer step of ``items`` items of this rank (default: ``batchPerGpu`` x accumulation).
+
+        ``loss`` is the mean training loss of the step: a number or a tensor; one on a device is read at the end of a
+        measurement window and before a checkpoint only, so that the device does not wait. ``processed`` is the number of
+        items for the throughput, where a step counts more towards the budget.
+
+        Raises:
+            NonFinite: A loss is NaN or infinite.
+            LossSpike: The loss rose far above its recent level.
+        """
+        if not self.by_hand:
+            self.start()
+        mine = items if items is not None else self.batch_size * self.accumulation_steps
+        before, first = self._position.items, self._position.step
+        if self.by_hand:
+            self._position.step += 1
+            self._position.items += mine * self.world_size
+            return
+        self._meter.resume()
+        self._position.step += 1
+        self._position.items += mine * self.world_size
+        first_of_process = self._reporter.total_steps is None
+        self._reporter.total_steps = self._budget.steps(mine)
+        if first_of_process:
+            total = self._reporter.total_steps
+            self._throughput.warmup = self._budget.warmup(None if total is None else total - first)
+        self._meter.step((mine if processed is None else processed) * self.world_size, loss, self.is_done)
+        if self._meter.vote_is_due() or self.is_done:
+            self._agree()
+        self._after_step(before)
+        # The agent counts the time without a step from the first one on.
+        self._reporter.publish(now=self._enter_phase() or first_of_process)
+
+    def _agree(self) -> None:
+        agreed = self._meter.vote(self._stop_requested, self._keeper.is_due())
+        self._stopping = self._stopping or agreed.stop
+        if self._keeper.keeps and (agreed.checkpoint or self._stopping):
+            self.should_checkpoint = True
+
+    def _after_step(self, before: int) -> None:
+        """Evaluation and checkpoint that are due after a step."""
+        if self._budget.evaluation_due(before, self._validated_at()):
+            self.should_evaluate = True
+            self._meter.pause()
+            self._enter_phase()
+            self._reporter.publish(now=True)
+            self._validate()
+        if self._keeper.keeps and self.is_done:
+            self.should_checkpoint = True
+        if self.should_evaluate or self.should_checkpoint:
+            self._meter.pause()
+
+    def _enter_phase(self) -> bool:
+        """Notes what follows: the script evaluates, saves or trains."""
+        phase = "Validating" if self.should_evaluate else "Saving" if self.should_checkpoint else "Training"
+        return self._reporter.enter(phase)
+
+    def heartbeat(self) -> None:
+        """Reports that an evaluation or a checkpoint advances. Where one is longer than ``lifecycle.hangTimeout``, call it
+        after each batch or file, never from a timer."""
+        self._reporter.heartbeat += 1
+        self._reporter.publish()
+
+    @property
+    def window_ended(self) -> bool:
+        """Whether the last step ended a measurement window: reading the loss from the device costs nothing now."""
+        return self._meter.window_ended
+
+    def record_loss(self, loss: float) -> None:
+        """Records the training loss that a framework has computed: the mean of all ranks and of the steps since the last call.
+
+        Raises:
+            NonFinite: It is NaN or infinite.
+            LossSpike: The loss rose far above its recent level.
+        """
+        self._meter.record_mean(loss)
+
+    def barrier(self) -> None:
+        """Waits for all ranks."""
+        self._gang.barrier()
+
+    def _timed(self, batches: Iterator[Batch], skip: int) -> Iterator[Batch]:
+        """The batches after the first ``skip``, with the time of waiting for each one."""
+        for _ in itertools.islice(batches, skip):
+            pass
+        while True:
+            if not self.by_hand:
+                self._meter.resume()
+            begun = time.perf_counter()
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            finally:
+                self._meter.waited(time.perf_counter() - begun)
+            yield batch
+
+    def _place_in_epoch(self, loader: Iterable[Any]) -> tuple[int, int]:
+        """The epoch at the position, and the batches of it that were seen already."""
+        size = self._budget.items_per_epoch
+        if not size or not self.items:
+            return 0, 0
+        batch = getattr(loader, "batch_size", None) or 0
+        skip = (self.items % size) // (batch * self.world_size) if batch else 0
+        return self.items // size, skip
+
+    # Evaluation.
+
+    def report(self, metrics: Mapping[str, float]) -> None:
+        """Reports validation metrics at the present number of items; the mean over the ranks is used. ``loss`` is required.
+
+        Raises:
+            NonFinite: The validation loss is NaN or infinite.
+        """
+        if self.by_hand:
+            if self.rank == 0:
+                print("validation: " + ", ".join(f"{name} {float(value):.6g}" for name, value in metrics.items()), flush=True)
+            return
+        if "loss" not in metrics:
+            raise InvalidPlan(f"run.report: no metric loss among {', '.join(metrics) or 'none'}: report the validation loss")
+        names = sorted(metrics)
+        rows = self._gang.gather([float(metrics[name]) for name in names])
+        means = {name: sum(row[index] for row in rows) / len(rows) for index, name in enumerate(names)}
+        if not math.isfinite(means["loss"]):
+            raise NonFinite(
+                f"the validation loss is {means['loss']} after step {self.step_count}; lower settings.learningRate or set "
+                "settings.gradientClip"
+            )
+        finite = {name: value for name, value in means.items() if math.isfinite(value)}
+        validation = {"items": self.items, "metrics": finite}
+        self._reporter.validation = validation
+        if self._position.first_validation is None:
+            self._position.first_validation = validation
+        if self.step_count > 0:
+            self._position.improve(self._plan.early_stopping if self.kind == "Train" else None, finite)
+            self._keeper.compare(finite)
+            # Early stopping may have ended the launch.
+            self.should_checkpoint |= self._keeper.has_new_best or (self.is_done and self._keeper.has_unsaved_steps)
+        self.should_evaluate = False
+        self._enter_phase()
+        self._reporter.publish(now=True)
+
+    def _validated_at(self) -> int | None:
+        validation = self._reporter.validation
+        return None if validation is None else int(validation["items"])
+
+    def _validate(self) -> None:
+        if self._evaluate is not None:
+            self.report(self._evaluate())
+
+    # Checkpoints.
+
+    def get_checkpoint(self) -> Path | None:
+        """The directory of the checkpoint from which this launch resumes; ``None``: it starts from the beginning."""
+        self._checkpoint_read = True
+        return None if self._keeper.resumed is None else self._keeper.resumed.path
+
+    @property
+    def resumes_weights_only(self) -> bool:
+        """Whether only the weights of the checkpoint are wanted: it is of another job (``train.resumeFrom``)."""
+        return self._keeper.weights_only
+
+    @contextmanager
+    def checkpoint(self) -> Iterator[Path]:
+        """A directory for the files of a checkpoint, which is complete after the ``with`` block. All ranks must enter it;
+        what is equal on all ranks is written by rank 0 only. Where none is kept, the directory is temporary.
+
+        Raises:
+            NonFinite: A training loss since the last measurement window is NaN or infinite: so are the weights.
+            LossSpike: The loss rose far above its recent level.
+        """
+        self._meter.pause()
+        self._meter.read_losses()
+        if self._reporter.enter("Saving"):
+            self._reporter.publish(now=True)
+        with self._keeper.write() as directory:
+            yield directory
+        self._reporter.saved()
+        self.should_checkpoint = False
+        self._enter_phase()
+        self._reporter.publish(now=True)
+
+    # The end.
+
+    def finish(self) -> None:
+        """Reports the end of the launch. Called by itself at the end of the script.
+
+        Raises:
+            Unsupported: The budget of the launch is not used up, or validation was not reported, or the last checkpoint was
+                not written.
+        """
+        if self.by_hand or self._ended:
+            return
+        self.end_if_stopped()
+        if not self._started or not self.is_done:
+            total = "" if self.total_steps is None else f" of {self.total_steps}"
+            raise Unsupported(
+                f"the script ended after step {self.step_count}{total}: iterate over run.steps(loader), which yields batches "
+                "until the launch is done"
+            )
+        if self._plan.evaluates and self._validated_at() != self.items:
+            raise Unsupported(
+                f"no validation was reported after {self.items} items: give run.steps(evaluate=...) a function that returns "
+                "the validation metrics"
+            )
+        self._require_saved()
+        self._report_end(Outcome.DONE)
+
+    def end_if_stopped(self) -> None:
+        """Ends the launch if all ranks have agreed to stop; a checkpoint was written before.
+
+        Raises:
+            LaunchEnd: It exits the process.
+            Unsupported: The script has not written the checkpoint.
+        """
+        if self._stopping:
+            self._require_saved()
+            self._end(Outcome.STOPPED)
+
+    def _require_saved(self) -> None:
+        if self._keeper.has_unsaved_steps:
+            raise Unsupported(
+                f"no checkpoint was written after step {self.step_count}: this script does not save: after run.step(), add "
+                "'if run.should_checkpoint:' with a block 'with run.checkpoint() as directory:' that writes the state"
+            )
+
+    def request_stop(self) -> None:
+        """Asks all ranks to stop after the present step, with a checkpoint."""
+        self._stop_requested = True
+        if not self._started and not self._ended:
+            # There is nothing to save yet, and the first step may be far.
+            self._end(Outcome.STOPPED)
+
+    def fail(self, error: BaseException) -> int:
+        """Reports that ``error`` ends the launch. Returns the exit code."""
+        if isinstance(error, LaunchEnd):
+            return error.outcome.exit_code
+        outcome = classify(error)
+        self._ended = True
+        self._reporter.peak_memory = self._reporter.peak_memory or device.peak_memory()
+        self._reporter.report(outcome, f"{error}" if isinstance(error, LaunchError) else f"{type(error).__name__}: {error}")
+        return outcome.exit_code
+
+    def _end(self, outcome: Outcome) -> NoReturn:
+        self._report_end(outcome)
+        raise LaunchEnd(outcome)
+
+    def _report_end(self, outcome: Outcome) -> None:
+        self._ended = True
+        message = f"stopped on request at step {self.step_count}" if outcome is Outcome.STOPPED else ""
+        self._reporter.publish(now=True)
+        if self.rank == 0 or outcome is not Outcome.DONE:
+            self._reporter.report(outcome, message)
+
+
+def _length(dataset: Any) -> int | None:
+    try:
+        return len(dataset)
+    except TypeError:
+        return None
+
+
+def _prepare_epoch(loader: Any, epoch: int, seed: int) -> None:
+    """Makes the order of an epoch a function of seed and epoch, where the loader has the means for it."""
+    set_epoch = getattr(getattr(loader, "sampler", None), "set_epoch", None)
+    if set_epoch is not None:
+        set_epoch(epoch)
+    generator = getattr(loader, "generator", None)
+    if generator is not None:
+        generator.manual_seed(seed + epoch)

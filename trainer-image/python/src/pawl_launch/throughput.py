@@ -1,0 +1,108 @@
+"""Throughput: step times, waits for data and the CPU's utilization, over the measurement window and its sub-windows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+_LEAST_SECONDS = 2.0
+_LEAST_STEPS = 10
+
+
+@dataclass
+class Throughput:
+    """Times of the steps after the warm-up.
+
+    Work on a device is asynchronous: the time of a step is only exact over a *window*, at whose edges the device was
+    synchronized. ``items_per_second`` therefore counts complete windows only.
+    """
+
+    warmup: int
+    steps: list[float] = field(default_factory=list)
+    items: int = 0
+    seconds: float = 0.0
+    loader: float = 0.0
+    busy: float = 0.0
+    windows: int = 0
+    newest: float | None = None
+    _open: list[float] = field(default_factory=list)
+    _seconds: float = 0.0
+    _items: int = 0
+    _loader: float = 0.0
+    _busy: float = 0.0
+    _seen: int = 0
+
+    def add(self, seconds: float, items: int, loader: float, busy: float) -> None:
+        """Adds a step of ``items`` items of the whole gang that took ``seconds``, of which ``loader`` waiting for data."""
+        self._seen += 1
+        self._open.append(seconds)
+        self._seconds += seconds
+        self._items += items
+        self._loader += loader
+        self._busy += busy
+
+    @property
+    def at_end_of_warmup(self) -> bool:
+        """Whether the step just added was the last one of the warm-up."""
+        return self._seen == self.warmup
+
+    @property
+    def is_warming_up(self) -> bool:
+        """Whether the steps are still those of the warm-up."""
+        return self._seen < self.warmup
+
+    @property
+    def open_seconds(self) -> float:
+        """Seconds of the steps of the open window."""
+        return self._seconds
+
+    @property
+    def open_steps(self) -> int:
+        """Number of steps of the open window."""
+        return len(self._open)
+
+    def is_full(self, seconds: float) -> bool:
+        """Whether the open window is long enough when it took the slowest rank ``seconds``: 10 steps and 2 seconds."""
+        return len(self._open) >= _LEAST_STEPS and seconds >= _LEAST_SECONDS and not self.is_warming_up
+
+    def extend(self, seconds: float) -> None:
+        """Adds the time of a synchronization to the last step: the device was still working on it."""
+        if self._open:
+            self._open[-1] += seconds
+            self._seconds += seconds
+
+    def close(self, full: bool) -> None:
+        """Ends the open window; the device is synchronized. A window within the warm-up is discarded; only ``full`` ones
+        count as windows of the guard."""
+        if self._open and self._seen > self.warmup:
+            self.steps += self._open
+            self.items += self._items
+            self.seconds += self._seconds
+            self.loader += self._loader
+            self.busy += self._busy
+            if full:
+                self.windows += 1
+                self.newest = self._items / self._seconds
+        self._open, self._seconds, self._items, self._loader, self._busy = [], 0.0, 0, 0.0, 0.0
+
+    def items_per_second(self) -> float | None:
+        """Items per second of the gang since the end of the warm-up."""
+        return self.items / self.seconds if self.seconds > 0 else None
+
+    def step_seconds(self) -> dict[str, float] | None:
+        """10th percentile, median and 90th percentile of the seconds of a step."""
+        if not self.steps:
+            return None
+        ordered = sorted(self.steps)
+
+        def at(quantile: float) -> float:
+            return ordered[round(quantile * (len(ordered) - 1))]
+
+        return {"p10": at(0.1), "median": at(0.5), "p90": at(0.9)}
+
+    def loader_share(self) -> float | None:
+        """Share of the time in which steps waited for data."""
+        return min(1.0, self.loader / self.seconds) if self.seconds > 0 else None
+
+    def cpu_utilization(self, cpus: int) -> float | None:
+        """Share of the time of ``cpus`` CPUs in which this process was running."""
+        return min(1.0, self.busy / self.seconds / cpus) if self.seconds > 0 else None

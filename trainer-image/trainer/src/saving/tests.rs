@@ -1,0 +1,270 @@
+//! Saving beside training: storage that is slow is a heartbeat that waits.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use super::*;
+use crate::metrics::Metrics;
+use parking_lot::Mutex;
+use pawl_contract::plan::{Criterion, LaunchKind};
+use std::path::Path;
+use std::sync::mpsc::{Sender, channel};
+
+fn policy() -> CheckpointPolicy {
+    CheckpointPolicy {
+        every_seconds: 0.0,
+        keep: 2,
+        resume: true,
+        resume_not_after_items: None,
+        expected: None,
+        resume_from: None,
+        best: Criterion::default(),
+        directory: None,
+    }
+}
+
+fn author(attempt: &str) -> Author {
+    Author { attempt: attempt.to_owned(), ..Author::default() }
+}
+
+fn publisher() -> Publisher {
+    Publisher::new(("l", LaunchKind::Train), None, None, Metrics::new().unwrap())
+}
+
+fn saver(dir: &Path) -> Saver {
+    Saver::new(dir.to_str().unwrap(), &policy(), author("toy-1"), 0, &publisher()).unwrap()
+}
+
+/// A saver whose writes wait until the sender is dropped.
+fn slow_saver(dir: &Path) -> (Saver, Sender<()>) {
+    let (open, gate) = channel::<()>();
+    let gate = Mutex::new(gate);
+    let writer = Writer::open(dir.to_str().unwrap(), 2, author("toy-1")).unwrap();
+    // The only error is that the sender was dropped.
+    let writer = writer.with_heartbeat(Arc::new(move |_| {
+        let _ = gate.lock().recv();
+    }));
+    (Saver { writer: Some(Arc::new(writer)), ..saver_without_writer(dir) }, open)
+}
+
+fn saver_without_writer(dir: &Path) -> Saver {
+    Saver::new(dir.to_str().unwrap(), &policy(), author("toy-1"), 1, &publisher()).unwrap()
+}
+
+fn checkpoint(step: u64) -> Checkpoint {
+    let position = Position { step, items: step * 4, ..Position::start("ups", 1) };
+    let tensors = vec![("w".to_owned(), Array::new([2], Data::F32(vec![step as f32, 1.0])).unwrap())];
+    Checkpoint { position, tensors }
+}
+
+fn best(step: u64, value: f64) -> Best {
+    Best { checkpoint: checkpoint(step), metric: "loss".to_owned(), value }
+}
+
+fn steps(dir: &Path) -> Vec<u64> {
+    let names = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.filter(|name| name.contains("-step-")).collect();
+    names.sort();
+    names.iter().map(|name| name.split('-').nth(2).unwrap().parse().unwrap()).collect()
+}
+
+#[test]
+fn training_continues_during_a_save_and_only_the_newest_best_checkpoint_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut saver, open) = slow_saver(dir.path());
+    assert!(saver.due());
+    saver.start(Some(checkpoint(10)), Duration::ZERO).unwrap();
+    // The steps that follow: nothing waits for the save, and no other one starts.
+    for (step, loss) in [(11, 0.5), (12, 0.4), (13, 0.3)] {
+        saver.poll().unwrap();
+        assert!(!saver.due() && saver.newest().is_none() && saver.holds(10));
+        saver.keep_best(best(step, loss));
+        assert_eq!(saver.best_value(), Some(loss));
+    }
+    drop(open);
+    saver.wait(false).unwrap();
+    assert_eq!(saver.newest().map(|newest| newest.step), Some(10));
+    assert!(saver.best().is_none() && saver.longest().is_some());
+    // The best one waits for the regular checkpoint that is due.
+    saver.poll().unwrap();
+    assert!(saver.due() && saver.running.is_none());
+    // The next regular checkpoint makes the best one durable, and names it.
+    saver.start(Some(checkpoint(20)), Duration::ZERO).unwrap();
+    saver.wait(true).unwrap();
+    assert_eq!(steps(dir.path()), [13, 20], "10 made room: two are kept");
+    assert_eq!(saver.best().map(|best| (best.checkpoint.step, best.value)), Some((13, 0.3)));
+    let store = Store::open(dir.path().to_str().unwrap()).unwrap();
+    let newest = store.newest(None).unwrap().unwrap();
+    assert_eq!((newest.reference.step, newest.checkpoint.position.best_checkpoint.as_ref()), (20, saver.best()));
+    assert_eq!(store.best().unwrap().unwrap().reference.step, 13);
+}
+
+#[test]
+fn a_launch_that_ends_early_keeps_its_best_checkpoint() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut saver, open) = slow_saver(dir.path());
+    saver.start(Some(checkpoint(10)), Duration::ZERO).unwrap();
+    saver.keep_best(best(11, 0.5));
+    let opener = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(100));
+        drop(open);
+    });
+    saver.finish();
+    opener.join().unwrap();
+    assert_eq!(steps(dir.path()), [10, 11]);
+    assert_eq!(saver.best().map(|best| best.checkpoint.step), Some(11));
+}
+
+#[test]
+fn a_best_checkpoint_of_this_step_is_its_checkpoint() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut saver = saver(dir.path());
+    saver.keep_best(best(7, 0.5));
+    assert!(saver.holds(7) && !saver.holds(8));
+    saver.start(None, Duration::ZERO).unwrap();
+    saver.wait(true).unwrap();
+    assert_eq!((steps(dir.path()), saver.newest().map(|newest| newest.step)), (vec![7], Some(7)));
+}
+
+#[test]
+fn failures_surface_at_the_next_boundary_as_those_of_a_synchronous_write_did() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut saver = saver(dir.path());
+    let save = |saver: &mut Saver, must| {
+        saver.start(Some(checkpoint(10)), Duration::ZERO).unwrap();
+        saver.wait(must)
+    };
+    // The mount is replaced by something else.
+    std::fs::remove_dir_all(dir.path()).unwrap();
+    std::fs::write(dir.path(), "not a directory").unwrap();
+    assert!(save(&mut saver, false).is_ok() && save(&mut saver, false).is_ok(), "two may fail");
+    let third = save(&mut saver, false).unwrap_err();
+    assert!(matches!(&third, Ending::Failed(message) if message.contains("checkpoint storage")), "{third}");
+    saver.failures = 0;
+    assert!(save(&mut saver, true).is_err(), "the last one must not fail");
+    assert!(saver.newest().is_none() && !saver.holds(10));
+}
+
+#[test]
+fn a_best_checkpoint_whose_write_failed_is_written_by_the_next_save_unless_a_better_one_waits() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut saver = saver(dir.path());
+    let failing = dir.path().with_extension("away");
+    let save = |saver: &mut Saver, must| {
+        saver.start(None, Duration::ZERO).unwrap();
+        saver.wait(must)
+    };
+    std::fs::rename(dir.path(), &failing).unwrap();
+    std::fs::write(dir.path(), "not a directory").unwrap();
+    saver.keep_best(best(7, 0.5));
+    save(&mut saver, false).unwrap();
+    assert!(saver.holds(7) && saver.best().is_none() && saver.best_value() == Some(0.5));
+    assert!(save(&mut saver, true).is_err(), "the last one must not fail");
+    // A better one is found while the write fails.
+    saver.failures = 0;
+    saver.start(Some(checkpoint(8)), Duration::ZERO).unwrap();
+    saver.make_room();
+    saver.keep_best(best(9, 0.4));
+    saver.wait(false).unwrap();
+    assert!(saver.holds(9) && !saver.holds(7) && saver.best_value() == Some(0.4));
+    // The storage is back.
+    std::fs::remove_file(dir.path()).unwrap();
+    std::fs::rename(&failing, dir.path()).unwrap();
+    save(&mut saver, true).unwrap();
+    assert_eq!((steps(dir.path()), saver.best_value()), (vec![9], Some(0.4)));
+    assert!(saver.waiting.is_none());
+}
+
+#[test]
+fn a_best_checkpoint_whose_write_failed_is_never_the_last_one_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut saver = saver(dir.path());
+    let regular = |saver: &mut Saver| {
+        saver.start(Some(checkpoint(20)), Duration::ZERO).unwrap();
+        saver.wait(true).unwrap();
+    };
+    regular(&mut saver);
+    // As after a save that wrote the regular checkpoint, but not the best one.
+    saver.keep_best(best(7, 0.5));
+    saver.finish();
+    assert_eq!(steps(dir.path()), [20]);
+    assert!(!saver.holds(20), "one has to follow the best one");
+    regular(&mut saver);
+    assert_eq!((steps(dir.path()), saver.holds(20)), (vec![7, 20], true));
+    assert_eq!(saver.best().map(|best| best.checkpoint.step), Some(7));
+}
+
+#[test]
+fn a_save_of_the_best_checkpoint_alone_does_not_postpone_the_regular_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut saver = saver(dir.path());
+    saver.start(Some(checkpoint(10)), Duration::ZERO).unwrap();
+    saver.wait(true).unwrap();
+    let ended = saver.last;
+    saver.policy.every_seconds = 1000.0;
+    assert!(!saver.due());
+    saver.keep_best(best(11, 0.5));
+    saver.spawn(None, Duration::ZERO).unwrap();
+    saver.wait(true).unwrap();
+    assert_eq!(steps(dir.path()), [10, 11]);
+    // The interval ends between the two saves.
+    saver.policy.every_seconds = ended.elapsed().as_secs_f64();
+    assert!(saver.due());
+}
+
+#[test]
+fn reading_the_best_checkpoint_is_a_sign_of_life() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = tempfile::tempdir().unwrap();
+    let file = file.path().join("progress.json");
+    let mut saver = saver(dir.path());
+    saver.publisher = Publisher::new(("l", LaunchKind::Train), Some(file.clone()), None, Metrics::new().unwrap());
+    saver.keep_best(best(7, 0.5));
+    saver.start(None, Duration::ZERO).unwrap();
+    saver.wait(true).unwrap();
+    assert_eq!(saver.read_best().unwrap().unwrap().reference.step, 7);
+    saver.publisher.enter(RankPhase::Resuming);
+    let progress: pawl_contract::progress::Progress = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+    assert!(progress.heartbeat > 0);
+}
+
+#[test]
+fn memory_is_that_of_three_copies_and_one_shard() {
+    assert_eq!(memory(&[]), 0);
+    assert_eq!(memory(&[100, 50]), 3 * 150 + 150, "one small shard");
+    let large = 300 << 20;
+    assert_eq!(memory(&[large, 50]), 3 * (large + 50) + large, "a large tensor has a shard of its own");
+    assert_eq!(memory(&[100 << 20; 4]), (3 * 400 + 256) << 20);
+}
+
+#[test]
+fn a_gang_that_was_superseded_stops_at_the_next_boundary() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut old = saver(dir.path());
+    Writer::open(dir.path().to_str().unwrap(), 2, author("toy-2")).unwrap();
+    old.start(Some(checkpoint(10)), Duration::ZERO).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let ending = loop {
+        match old.poll() {
+            Ok(()) => std::thread::sleep(Duration::from_millis(5)),
+            Err(ending) => break ending,
+        }
+        assert!(Instant::now() < deadline, "the error does not surface");
+    };
+    assert!(matches!(ending, Ending::Stopped(_)), "{ending}");
+    assert!(steps(dir.path()).is_empty());
+}
+
+#[test]
+fn a_checkpoint_that_is_not_finite_is_never_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut saver = saver(dir.path());
+    let mut bad = checkpoint(10);
+    bad.tensors.push(("v".to_owned(), Array::new([1], Data::F32(vec![f32::NAN])).unwrap()));
+    saver.start(Some(bad), Duration::ZERO).unwrap();
+    let ending = saver.wait(false).unwrap_err();
+    assert!(
+        matches!(&ending, Ending::NonFinite(message) if message.contains("v is not finite after step 10")),
+        "{ending}"
+    );
+    assert!(steps(dir.path()).is_empty());
+}
