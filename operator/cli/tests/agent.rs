@@ -4,12 +4,14 @@
 
 use pawl_contract::report::unfold;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -111,10 +113,17 @@ impl Pod {
         std::fs::read_to_string(self.path("end")).unwrap()
     }
 
-    fn appears(&self, file: &str) {
-        let deadline = Instant::now() + Duration::from_secs(30);
+    /// Waits until `agent` has written `file`.
+    fn appears(&self, file: &str, agent: &mut Child) {
+        let deadline = Instant::now() + Duration::from_secs(120);
         while !self.path(file).exists() {
-            assert!(Instant::now() < deadline, "{file} does not appear");
+            let ended = agent.try_wait().unwrap();
+            if ended.is_some() || Instant::now() > deadline {
+                let _ = agent.kill();
+                let mut said = String::new();
+                agent.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+                panic!("{file} does not appear; the agent has ended: {ended:?}; it wrote:\n{said}");
+            }
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -131,8 +140,15 @@ fn terminate(child: &Child) {
     rustix::process::kill_process(rustix::process::Pid::from_child(child), rustix::process::Signal::TERM).unwrap();
 }
 
+/// A port that nobody listens at, and that no other call returns: the system may offer a port again as soon as it is closed.
 fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    static TAKEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    loop {
+        let port = TcpListener::bind("[::]:0").unwrap().local_addr().unwrap().port();
+        if TAKEN.lock().unwrap().insert(port) {
+            return port;
+        }
+    }
 }
 
 fn lines(bytes: &[u8]) -> Vec<&str> {
@@ -195,8 +211,8 @@ fn the_first_failed_rank_determines_the_outcome_and_every_line_has_its_rank() {
 fn however_often_it_is_asked_to_stop_the_ranks_may_finish_their_checkpoint() {
     let script = r#"trap 'sleep 1; report Stopped "after a checkpoint"; exit 30' TERM; touch ../up; while :; do sleep 0.05; done"#;
     let pod = Pod::new(&plan(1, 1, script));
-    let agent = pod.start();
-    pod.appears("work/up");
+    let mut agent = pod.start();
+    pod.appears("work/up", &mut agent);
     for _ in 0..3 {
         terminate(&agent);
         std::thread::sleep(Duration::from_millis(100));
@@ -232,8 +248,8 @@ fn a_pod_that_waits_for_its_peers_stops_when_asked() {
         let port = free_port();
         let pod =
             Pod::of_gang(&plan, index, &format!("127.0.0.1:{port}")).with("PAWL_HTTP_PORT", &free_port().to_string());
-        let agent = pod.start();
-        pod.appears("work/attempt.json");
+        let mut agent = pod.start();
+        pod.appears("work/attempt.json", &mut agent);
         let start = Instant::now();
         terminate(&agent);
         assert_eq!(agent.wait_with_output().unwrap().status.code(), Some(30));
@@ -248,8 +264,8 @@ fn two_pods_are_one_gang_and_end_alike() {
     let script = r#"touch ../up; until [ -e ../go ]; do sleep 0.02; done; [ $RANK = 1 ] && exit 12; report Done ''"#;
     let pods = [0, 1].map(|index| Pod::of_gang(&plan(2, 1, script), index, &address));
     let pods = pods.map(|pod| if pod.index == 0 { pod.with("PAWL_HTTP_PORT", &http.to_string()) } else { pod });
-    let agents: Vec<Child> = pods.iter().map(Pod::start).collect();
-    pods.iter().for_each(|pod| pod.appears("work/up"));
+    let mut agents: Vec<Child> = pods.iter().map(Pod::start).collect();
+    pods.iter().zip(&mut agents).for_each(|(pod, agent)| pod.appears("work/up", agent));
     let mut stream = TcpStream::connect(("127.0.0.1", http)).unwrap();
     stream.write_all(b"GET /attempt HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
     let mut answer = String::new();
