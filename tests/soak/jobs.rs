@@ -32,8 +32,8 @@ impl Blueprint {
     fn new(name: &'static str, claim: &'static str, every: u32, scripted: bool, mut manifest: Value) -> Self {
         manifest["metadata"]["name"] = name.into();
         manifest["spec"]["train"]["checkpoint"] = json!({"every": format!("{every}s"), "keep": 2});
-        // The built-in trainer goes on while it writes.
-        let every = f64::from(every) + if scripted { 0.0 } else { 2.0 };
+        // The built-in trainer goes on while it writes, which takes seconds where ten jobs share two processors.
+        let every = f64::from(every) + if scripted { 0.0 } else { 3.0 };
         Self { name, manifest, claim, every, scripted }
     }
 

@@ -66,11 +66,13 @@ fn is_determined(field: &str) -> bool {
         || training.contains(&field.to_owned())
 }
 
-/// The evidence of a comparison: the launches of a pair are repeated when a fault divides them between two placements.
+/// The evidence of a comparison, and its digits: the launches of a pair are repeated when a fault divides them between two
+/// placements. Its verdict is the same.
 fn is_evidence(field: &str) -> bool {
     let of_comparison = field.starts_with("status.phases[") || field.starts_with("status.bundle");
     field.contains(".launches[")
-        || of_comparison && (field.ends_with(".itemsPerSecond") || field.contains(".stepSeconds."))
+        || of_comparison
+            && (field.ends_with(".itemsPerSecond") || field.contains(".stepSeconds.") || field.contains("peedup."))
 }
 
 fn compared(status: &Value, scripted: bool) -> BTreeMap<String, Value> {

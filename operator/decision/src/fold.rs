@@ -47,6 +47,11 @@ pub(crate) fn require_evidence(
             LaunchKind::Preflight | LaunchKind::Measure | LaunchKind::Search | LaunchKind::Train => Ok(()),
         };
     }
+    if launch.plan.kind == LaunchKind::Preflight && result.outcome == Outcome::CheckpointUnreadable {
+        // A full disk or a server that restarts passes; the storage is checked again.
+        let control_outcome = Some(result.outcome);
+        return Err(MissingEvidence { control_outcome, ..MissingEvidence::because(result.message.clone()) });
+    }
     let deterministic = matches!(
         result.outcome,
         Outcome::OutOfMemory | Outcome::HostOutOfMemory | Outcome::Unsupported | Outcome::CompileFailed

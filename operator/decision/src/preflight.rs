@@ -24,7 +24,12 @@ const MAX_INVALID_MESSAGE: usize = 200;
 /// Checks the unchecked settings; after all checks, fails with all problems if any settings are invalid.
 pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
     if let Some(retry) = draft.exhausted(&Trial::Preflight.to_string()) {
-        draft.fail(Reason::RetriesExhausted, &format!("preflight: {}", retry.message));
+        if retry.control_outcome == Some(Outcome::CheckpointUnreadable) {
+            let again = "set spec.suspend to true and back to false to check again";
+            draft.fail(Reason::StorageUnusable, &format!("{}; {again}", retry.message));
+        } else {
+            draft.fail(Reason::RetriesExhausted, &format!("preflight: {}", retry.message));
+        }
         return Step::Moved;
     }
     problems::retain_current(draft);
@@ -106,10 +111,6 @@ pub(crate) fn record(draft: &mut Draft<'_>, launch: &Launch, result: &LaunchResu
     let tag = check_tag(draft.spec, &launch.plan.settings);
     match launch.target {
         _ if result.outcome == Outcome::InvalidPlan => record_invalid(draft, launch, tag, result),
-        _ if result.outcome == Outcome::CheckpointUnreadable => {
-            let again = "set spec.suspend to true and back to false to check again";
-            draft.fail(Reason::StorageUnusable, &format!("{}; {again}", result.message));
-        }
         EvidenceTarget::PreflightBaseline => record_baseline(draft, tag, result),
         EvidenceTarget::PreflightPhase { phase, rung } => record_phase(draft, phase, rung, tag, result),
         EvidenceTarget::Phase(_)

@@ -57,13 +57,15 @@ const IN_A_ROW: u32 = 3;
 /// Detects loss spikes.
 ///
 /// The recent level is the median `m` of the last 64 losses, their spread `s` is 1.4826 times the median absolute
-/// deviation from it (the standard deviation, for normal noise). A step is above the bound when its loss exceeds
-/// `m + max(10 s, 2 |m|)`. Three consecutive steps above it are a spike; a single bad batch is not. Losses above the bound are
+/// deviation from it (the standard deviation, for normal noise), and the first level `f` is the median of the first 24 losses. A
+/// step is above the bound when its loss exceeds `m + max(10 s, 2 |m|, |f| / 20)`: a loss that has fallen almost to zero may
+/// multiply without harm. Three consecutive steps above it are a spike; a single bad batch is not. Losses above the bound are
 /// excluded from the recent level, and detection starts after 24 steps.
 #[derive(Debug, Default)]
 pub struct SpikeWatch {
     recent: VecDeque<f64>,
     above: u32,
+    first: f64,
 }
 
 impl SpikeWatch {
@@ -76,6 +78,9 @@ impl SpikeWatch {
                 self.recent.pop_front();
             }
             self.recent.push_back(loss);
+            if self.recent.len() == LEAST {
+                self.first = median(self.recent.iter().copied().collect());
+            }
             return None;
         }
         self.above += 1;
@@ -88,7 +93,7 @@ impl SpikeWatch {
         }
         let middle = median(self.recent.iter().copied().collect());
         let spread = 1.4826 * median(self.recent.iter().map(|loss| (loss - middle).abs()).collect());
-        Some(middle + (10.0 * spread).max(2.0 * middle.abs()))
+        Some(middle + (10.0 * spread).max(2.0 * middle.abs()).max(self.first.abs() / 20.0))
     }
 }
 
@@ -130,6 +135,18 @@ mod tests {
                 let loss = if bad.contains(&i) { level * 50.0 } else { level * noise };
                 prop_assert_eq!(watch.add(loss), None, "step {}", i);
             }
+        }
+
+        /// As in a classification whose loss falls from 2.3 to 0.0003.
+        #[test]
+        fn near_zero_only_a_rise_that_matters_is_a_spike(first in 0.5f64..10.0, rise in 0.0f64..1.0) {
+            let mut watch = SpikeWatch::default();
+            for i in 0..200 {
+                prop_assert_eq!(watch.add(first * (-(f64::from(i) / 15.0)).exp()), None);
+            }
+            let rises: Vec<_> = (0..3).map(|_| watch.add(first * rise).is_some()).collect();
+            prop_assume!(!(0.04..0.06).contains(&rise));
+            prop_assert_eq!(rises, [false, false, rise > 0.05]);
         }
 
         #[test]

@@ -12,6 +12,8 @@ const MAX_DIGEST: usize = 136;
 /// The kubelet's reason for a container that it cannot find: it was never started, or its node was away.
 const STATUS_UNKNOWN: &str = "ContainerStatusUnknown";
 
+/// Beginning of the problem of a pod whose init container failed.
+const INIT_FAILED: &str = "init container";
 /// Cause of the end of a container that was killed, before the number of the signal.
 const KILLED: &str = "its container was killed by signal";
 
@@ -82,7 +84,12 @@ pub struct PodEnd {
 impl PodEnd {
     /// Whether there was no trainer that could end: all that is known is why it was not started.
     fn never_ran(&self) -> bool {
-        self.exit.is_none() || self.cause.starts_with(STATUS_UNKNOWN)
+        self.exit.is_none() || self.is_unknown()
+    }
+
+    /// Whether nobody knows how it ended: its node was away, or it was deleted before it was started.
+    pub fn is_unknown(&self) -> bool {
+        self.cause.starts_with(STATUS_UNKNOWN)
     }
 
     /// Whether the cause says why the container was not started, such as an image that cannot be pulled.
@@ -142,6 +149,12 @@ impl PodFacts {
         if announced { self.gone = true } else { self.hidden = true }
     }
 
+    /// Whether it still waits for an init container that has failed.
+    pub fn cannot_start(&self) -> bool {
+        let failed = |problem: &str| problem.starts_with(INIT_FAILED) || problem.starts_with(STATUS_UNKNOWN);
+        matches!(&self.stand, Stand::Waiting { problem } if failed(problem))
+    }
+
     /// Whether its container runs or may come to run.
     pub fn alive(&self) -> bool {
         !self.gone && !self.lost && !matches!(self.stand, Stand::Ended(_))
@@ -168,7 +181,7 @@ fn stand(pod: &WatchedPod, index: u32) -> Stand {
     match status.phase.as_deref() {
         Some("Succeeded" | "Failed") => Stand::Ended(never_ran(pod)),
         _ if container.is_some_and(|container| container.state.running.is_some()) => Stand::Running,
-        _ => Stand::Waiting { problem: problem(pod) },
+        _ => Stand::Waiting { problem: failed_init(pod).unwrap_or_else(|| problem(pod)) },
     }
 }
 
@@ -194,14 +207,30 @@ fn never_ran(pod: &WatchedPod) -> PodEnd {
     let status = &pod.status;
     let failed = |container: &ContainerStatus| {
         let terminated = container.state.terminated.as_ref().filter(|terminated| terminated.exit_code != 0)?;
-        let message = terminated.message.as_deref().or(terminated.reason.as_deref()).unwrap_or_default();
-        Some(text(&format!("init container {} exited with {}", container.name, terminated.exit_code), message))
+        Some(init_failure(container, terminated))
     };
     let cause = status.init_container_statuses.iter().find_map(failed).unwrap_or_else(|| {
         let phase = status.phase.as_deref().unwrap_or_default();
         text(status.reason.as_deref().unwrap_or(phase), status.message.as_deref().unwrap_or_default())
     });
     PodEnd { exit: None, cause, ..PodEnd::default() }
+}
+
+fn init_failure(container: &ContainerStatus, terminated: &Terminated) -> String {
+    let reason = terminated.reason.as_deref().unwrap_or_default();
+    if reason == STATUS_UNKNOWN {
+        return text(reason, terminated.message.as_deref().unwrap_or_default());
+    }
+    let message = terminated.message.as_deref().unwrap_or(reason);
+    text(&format!("{INIT_FAILED} {} exited with {}", container.name, terminated.exit_code), message)
+}
+
+/// How the init container of a pod failed that still waits for it. Pods are not restarted, so its trainer will never run; a
+/// kubelet whose node lost its power in the meantime does not say so.
+fn failed_init(pod: &WatchedPod) -> Option<String> {
+    let own = pod.status.init_container_statuses.iter().find(|container| container.name == names::AGENT_CONTAINER)?;
+    let terminated = own.state.terminated.as_ref().filter(|terminated| terminated.exit_code != 0)?;
+    Some(init_failure(own, terminated))
 }
 
 /// Why a pod does not run, unless that only takes time.
@@ -303,9 +332,30 @@ mod tests {
             [{"name": "agent", "state": {"terminated": {"exitCode": 2, "message": "read-only"}}}]});
         let Stand::Ended(end) = facts(broken).stand else { panic!() };
         assert_eq!(end.cause, "init container agent exited with 2: read-only");
+        assert!(!end.is_unknown());
         let preempted = json!({"phase": "Running", "conditions": [{"type": "DisruptionTarget", "status": "True",
             "reason": "PreemptionByScheduler", "message": "preempting to accommodate a higher priority pod"}]});
         assert!(facts(preempted).disruption.starts_with("PreemptionByScheduler: "));
+    }
+
+    /// The node lost its power while the init container ran; its kubelet says `Pending` for ever.
+    #[test]
+    fn a_pod_whose_init_container_was_lost_with_its_node_cannot_start() {
+        let message = "The container could not be located when the pod was terminated";
+        let init = |state: Value| {
+            facts(json!({"phase": "Pending", "initContainerStatuses": [{"name": "agent", "state": state}],
+                "containerStatuses": [{"name": "trainer", "state": {"waiting": {"reason": "PodInitializing"}}}]}))
+        };
+        let lost =
+            init(json!({"terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown", "message": message}}));
+        assert!(lost.cannot_start() && lost.alive(), "{lost:?}");
+        assert!(!init(json!({"running": {}})).cannot_start());
+        assert!(!init(json!({"terminated": {"exitCode": 0, "reason": "Completed"}})).cannot_start());
+        let mut ended = facts(json!({"phase": "Failed", "initContainerStatuses": [{"name": "agent", "state":
+            {"terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown", "message": message}}}]}));
+        ended.explained_by(&lost.stand);
+        let Stand::Ended(end) = ended.stand else { panic!("{ended:?}") };
+        assert!(end.is_unknown() && end.cause.ends_with(message), "{end:?}");
     }
 
     #[test]

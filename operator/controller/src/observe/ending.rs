@@ -83,6 +83,9 @@ fn disruption(pod: &PodFacts) -> Option<String> {
 /// A pod that failed although nobody deleted it, and not because of its peers; or that ran out of memory, or could not start.
 fn own_failure(pod: &PodFacts) -> Option<String> {
     let Stand::Ended(end) = &pod.stand else { return None };
+    if end.is_unknown() {
+        return None;
+    }
     let certain = end.out_of_memory || end.could_not_start() && !end.cause.starts_with(UNSCHEDULABLE);
     if !certain && (pod.deleting.is_some() || exit(pod) == Some(Outcome::LostPeer)) {
         return None;
@@ -90,7 +93,7 @@ fn own_failure(pod: &PodFacts) -> Option<String> {
     failure(pod)
 }
 
-/// A pod that was deleted, although it did not fail, or before it could be scheduled.
+/// A pod that was deleted, although it did not fail, or before it could be scheduled; or was lost with its node.
 fn deletion(pod: &PodFacts) -> Option<String> {
     match &pod.stand {
         Stand::Ended(end) if end.could_not_start() => failure(pod),

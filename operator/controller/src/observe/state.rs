@@ -115,7 +115,7 @@ fn lost(pod: &PodFacts) -> bool {
         // The contract's exit codes: the agent had time to report why.
         Stand::Ended(end) => end.out_of_memory && end.exit != Some(0) || !matches!(end.exit, Some(0..=127)),
         Stand::Waiting { .. } | Stand::Running => {
-            pod.gone || pod.lost || pod.deleting.is_some() || !pod.disruption.is_empty()
+            pod.gone || pod.lost || pod.deleting.is_some() || !pod.disruption.is_empty() || pod.cannot_start()
         }
     }
 }

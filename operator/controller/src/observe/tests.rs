@@ -381,3 +381,16 @@ proptest! {
         prop_assert!(!ended(&facts) || ended(&later));
     }
 }
+
+/// As when its node lost its power while the init container ran.
+#[test]
+fn a_gang_whose_init_container_was_lost_is_replaced_at_once_and_did_not_fail() {
+    let unknown = "ContainerStatusUnknown: The container could not be located";
+    let stuck = PodFacts { node: "node-1".to_owned(), ..waiting(1, unknown) };
+    assert_eq!(state(vec![running(0), stuck.clone()]), AttemptState::Leaving(Leaving::Broken));
+    assert_eq!(state(vec![waiting(0, ""), stuck]), AttemptState::Leaving(Leaving::Broken));
+    let both = vec![gone(running(0)), gone(never_started(unknown))];
+    assert!(matches!(state(both), AttemptState::Ended(Ending::Disrupted(_))));
+    let alone = vec![never_started(unknown), exited(1, 40)];
+    assert_eq!(state(alone), disrupted(&format!("pod toy-1-0: {unknown}")));
+}

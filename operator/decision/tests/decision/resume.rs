@@ -90,6 +90,20 @@ fn a_storage_that_cannot_be_used_stops_the_job_before_a_device_is_held() {
 }
 
 #[test]
+fn a_storage_that_is_full_for_a_while_is_checked_again() {
+    let mut world = World::new(spec(json!({})), factors(FACTORS));
+    let mut checks = 0;
+    let mut trains = factors(FACTORS);
+    world.trainer = Box::new(move |plan, progress| {
+        let probes = plan.kind == LaunchKind::Preflight && plan.checkpoint.is_some();
+        checks += u32::from(probes);
+        if probes && checks <= 2 { ended(plan, Outcome::CheckpointUnreadable) } else { trains(plan, progress) }
+    });
+    world.run();
+    assert_eq!(world.status.stage, Stage::Complete);
+}
+
+#[test]
 fn a_job_that_does_not_train_needs_no_storage() {
     let mut world = World::new(spec(json!({"train": {}})), factors(FACTORS));
     world.run();

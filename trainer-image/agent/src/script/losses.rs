@@ -53,12 +53,14 @@ impl Curve {
     }
 }
 
-/// Detects loss spikes: three consecutive losses above `m + max(10 s, 2 |m|)`, where `m` is the median of the last 64 losses and
-/// `s` is 1.4826 times their median absolute deviation. Detection starts after 24 losses.
+/// Detects loss spikes: three consecutive losses above `m + max(10 s, 2 |m|, |f| / 20)`, where `m` is the median of the last 64
+/// losses, `s` is 1.4826 times their median absolute deviation, and `f` is the median of the first 24. Detection starts after
+/// these.
 #[derive(Debug, Default)]
 pub(super) struct SpikeWatch {
     recent: VecDeque<f64>,
     above: u32,
+    first: f64,
 }
 
 impl SpikeWatch {
@@ -68,6 +70,9 @@ impl SpikeWatch {
         if bound.is_none() {
             self.above = 0;
             self.recent.push_back(loss);
+            if self.recent.len() == LEAST {
+                self.first = median(self.recent.iter().copied());
+            }
             if self.recent.len() > RECENT {
                 self.recent.pop_front();
             }
@@ -83,7 +88,7 @@ impl SpikeWatch {
         }
         let middle = median(self.recent.iter().copied());
         let spread = 1.4826 * median(self.recent.iter().map(|loss| (loss - middle).abs()));
-        Some(middle + (10.0 * spread).max(2.0 * middle.abs()))
+        Some(middle + (10.0 * spread).max(2.0 * middle.abs()).max(self.first.abs() / 20.0))
     }
 }
 
@@ -105,6 +110,14 @@ mod tests {
         let points = curve.points();
         assert!(points.len() <= POINTS && points.last().unwrap().items == 1000);
         assert!(points.windows(2).all(|pair| pair[0].items < pair[1].items && pair[0].loss < pair[1].loss));
+    }
+
+    #[test]
+    fn near_zero_only_a_rise_that_matters_is_a_spike() {
+        let mut watch = SpikeWatch::default();
+        assert!((0..200).all(|i| watch.add(2.3 * (-f64::from(i) / 15.0).exp()).is_none()));
+        assert!((0..10).all(|_| watch.add(0.05).is_none()), "a fiftieth of the first losses");
+        assert!(watch.add(0.5).is_none() && watch.add(0.5).is_none() && watch.add(0.5).is_some());
     }
 
     #[test]

@@ -67,12 +67,14 @@ class SpikeWatch:
     """Detects loss spikes with the same rule as Pawl's own trainer.
 
     The recent level is the median ``m`` of the last 64 losses, their spread ``s`` is 1.4826 times the median absolute
-    deviation. Three consecutive losses above ``m + max(10 s, 2 |m|)`` are a spike. Detection starts after 24 steps.
+    deviation, and the first level ``f`` is the median of the first 24. Three consecutive losses above
+    ``m + max(10 s, 2 |m|, |f| / 20)`` are a spike. Detection starts after 24 steps.
     """
 
     def __init__(self) -> None:
         self._recent: deque[float] = deque(maxlen=_RECENT)
         self._above = 0
+        self._first = 0.0
 
     def add(self, loss: float) -> float | None:
         """Adds the loss of a step; returns the bound if this is a spike."""
@@ -80,6 +82,8 @@ class SpikeWatch:
         if bound is None or loss <= bound:
             self._above = 0
             self._recent.append(loss)
+            if len(self._recent) == _LEAST:
+                self._first = median(self._recent)
             return None
         self._above += 1
         return bound if self._above >= _IN_A_ROW else None
@@ -89,4 +93,4 @@ class SpikeWatch:
             return None
         middle = median(self._recent)
         spread = 1.4826 * median(abs(loss - middle) for loss in self._recent)
-        return middle + max(10 * spread, 2 * abs(middle))
+        return middle + max(10 * spread, 2 * abs(middle), abs(self._first) / 20)

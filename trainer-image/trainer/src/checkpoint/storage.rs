@@ -204,7 +204,7 @@ fn explained(error: &object_store::Error) -> (String, &'static str) {
 /// The remedy of an error of a file system; starts with a colon.
 fn remedy(kind: std::io::ErrorKind) -> &'static str {
     match kind {
-        std::io::ErrorKind::StorageFull => ": free some space, or use a larger volume for checkpoints",
+        std::io::ErrorKind::StorageFull => ": free some space there",
         std::io::ErrorKind::QuotaExceeded => ": raise the quota or keep fewer checkpoints",
         std::io::ErrorKind::FileTooLarge => ": raise the limit on file sizes (ulimit -f)",
         std::io::ErrorKind::PermissionDenied => ": give the trainer's user write permission",
