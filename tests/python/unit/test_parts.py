@@ -65,6 +65,13 @@ def test_a_spike_is_three_steps_far_above_the_recent_level() -> None:
     assert [watch.add(50.0) is not None for _ in range(3)] == [False, False, True]
 
 
+def test_near_zero_only_a_rise_that_matters_is_a_spike() -> None:
+    watch = SpikeWatch()
+    assert all(watch.add(2.3 * math.exp(-max(0, step - 24) / 15)) is None for step in range(200))
+    assert all(watch.add(0.05) is None for _ in range(10)), "a fiftieth of the first losses"
+    assert [watch.add(0.5) is not None for _ in range(3)] == [False, False, True]
+
+
 def test_throughput_counts_steps_after_the_warm_up() -> None:
     throughput = Throughput(warmup=2)
     for seconds in (9.0, 9.0):
