@@ -4,12 +4,12 @@ use pawl_e2e::programs::{run, succeed};
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// Size in bytes: the checkpoints of a few small jobs.
+/// Size in bytes: the checkpoints of a few small jobs. Those of jobs that ended are removed.
 const SIZE: u64 = 256 << 20;
 
 /// A file system on a loop device, mounted at a directory. Nodes that start later see it, too.
@@ -57,6 +57,19 @@ impl Disk {
 
     fn thaw(&self) {
         succeed(Command::new("fsfreeze").arg("--unfreeze").arg(&self.directory));
+    }
+
+    /// Removes the checkpoints of a job that was deleted, which Pawl keeps. They are in a directory named after the job, below
+    /// one named after its namespace.
+    pub fn clear(&self, namespace: &str, job: &str) {
+        let entries = |directory: &Path| std::fs::read_dir(directory).into_iter().flatten().flatten();
+        for root in entries(&self.directory) {
+            let checkpoints = root.path().join(namespace).join(job);
+            if checkpoints.is_dir() {
+                // A writer that is still blocked may add a file: it is small.
+                let _ = std::fs::remove_dir_all(checkpoints);
+            }
+        }
     }
 
     /// Announces a fault of this duration.

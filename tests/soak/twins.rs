@@ -32,13 +32,14 @@ impl Twin {
     }
 }
 
-/// What faults may change in a status: how often something was tried, what only the newest launch of a training measured, and
-/// what was known when somebody last asked a gang that runs no more, and how long it waited for nodes.
-const TRIES: [&str; 13] = [
+/// What faults may change in a status: how often something was tried, what only the newest launch of a training measured, what
+/// repeated measurements promise, and what was known when somebody last asked a gang that runs no more, and how long it waited for nodes.
+const TRIES: [&str; 14] = [
     "status.attempts",
     "status.training.restarts",
     "status.training.loss",
     "status.training.itemsPerSecond",
+    "status.training.promisedItemsPerSecond",
     "status.training.stepSeconds.p10",
     "status.training.stepSeconds.median",
     "status.training.stepSeconds.p90",
@@ -75,6 +76,11 @@ fn is_evidence(field: &str) -> bool {
             && (field.ends_with(".itemsPerSecond") || field.contains(".stepSeconds.") || field.contains("peedup."))
 }
 
+/// The message of a verdict quotes its evidence: the words are the same.
+fn without_digits(message: &Value) -> Value {
+    message.as_str().map_or_else(|| message.clone(), |text| text.replace(|c: char| c.is_ascii_digit(), "#").into())
+}
+
 fn compared(status: &Value, scripted: bool) -> BTreeMap<String, Value> {
     let mut fields = timeless(status);
     let tried = |field: &str| TRIES.contains(&field) || field.starts_with("status.retry");
@@ -82,5 +88,7 @@ fn compared(status: &Value, scripted: bool) -> BTreeMap<String, Value> {
     let seen = |field: &str| field.starts_with("status.training.firstValidation");
     let same = |field: &str| !tried(field) && !seen(field) && !is_evidence(field);
     fields.retain(|field, _| same(field) && (scripted || is_determined(field)));
+    let quotes = |field: &str| field.starts_with("status.phases[") && field.ends_with("].message");
+    fields.iter_mut().filter(|(field, _)| quotes(field)).for_each(|(_, message)| *message = without_digits(message));
     fields
 }

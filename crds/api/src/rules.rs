@@ -116,6 +116,11 @@ fn all(patches: &str) -> Vec<Rule> {
             "qualityItems and qualityEpochs are both set: keep one of them",
         ),
         plain(
+            "spec.analysis",
+            "!has(self.qualityLooks) || self.qualityLooks == 1 || !has(self.qualityEpochs)",
+            "qualityLooks: is in parts of qualityItems, which is not set: set qualityItems in place of qualityEpochs",
+        ),
+        plain(
             "spec.cost",
             "!(has(self.gpuHour) && has(self.machineHour))",
             "gpuHour and machineHour are both set: keep one of them",

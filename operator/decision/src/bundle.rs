@@ -85,10 +85,7 @@ fn own_evidence(draft: &Draft<'_>) -> Vec<LaunchStatus> {
     }
     let settings = (draft.spec.settings.clone(), draft.effective());
     let comparison = Comparison::new(draft, (trial(draft), EvidenceTarget::Bundle), settings, &launches);
-    let fits = |launch: &&LaunchStatus| {
-        launch.kind == LaunchKind::Quality
-            && comparison.find(launch.kind, launch.arm, launch.pair).is_some_and(|found| std::ptr::eq(found, *launch))
-    };
+    let fits = |launch: &&LaunchStatus| launch.kind == LaunchKind::Quality && comparison.includes(launch);
     launches.iter().filter(fits).cloned().collect()
 }
 

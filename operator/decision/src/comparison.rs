@@ -1,12 +1,12 @@
 //! Pairs of launches: complete, excluded and missing ones.
 
 use crate::draft::Draft;
-use crate::launch::{EvidenceTarget, Launch, budget, seed, tag, tag_of};
+use crate::launch::{EvidenceTarget, Launch, budget, quality, quality_looks, seed, tag, tag_of};
 use crate::trainer::comparable;
 use crate::trial::Trial;
 use pawl_api::status::{Arm, LaunchStatus};
 use pawl_contract::exit::Outcome;
-use pawl_contract::plan::LaunchKind;
+use pawl_contract::plan::{Budget, LaunchKind};
 use pawl_contract::settings::Settings;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ pub(crate) struct Comparison<'a> {
     pub control: Settings,
     pub candidate: Settings,
     pub evidence: &'a [LaunchStatus],
-    tags: RefCell<BTreeMap<(LaunchKind, bool, u32), String>>,
+    tags: RefCell<BTreeMap<(LaunchKind, u32, bool, u32), String>>,
 }
 
 /// Two launches that may be compared.
@@ -49,32 +49,64 @@ impl<'a> Comparison<'a> {
         }
     }
 
+    /// Looks at launches of this kind, each with a budget of its own.
+    fn looks(&self, kind: LaunchKind) -> u32 {
+        if kind == LaunchKind::Quality { quality_looks(self.draft.spec) } else { 1 }
+    }
+
+    /// The budget of a launch for look number `look`.
+    fn budget(&self, kind: LaunchKind, look: u32) -> Budget {
+        let spec = self.draft.spec;
+        if kind == LaunchKind::Quality { quality(spec, look) } else { budget(spec, kind) }
+    }
+
     /// The tag of a launch of this comparison.
-    fn tag(&self, kind: LaunchKind, arm: Arm, index: u32) -> String {
+    fn tag(&self, (kind, look): (LaunchKind, u32), arm: Arm, index: u32) -> String {
         let spec = self.draft.spec;
         let seed = seed(spec, index);
-        let key = (kind, arm == Arm::Candidate, seed);
-        let fresh = || tag(spec, kind, self.settings(arm), seed, &budget(spec, kind));
+        let key = (kind, look, arm == Arm::Candidate, seed);
+        let fresh = || tag(spec, kind, self.settings(arm), seed, &self.budget(kind, look));
         self.tags.borrow_mut().entry(key).or_insert_with(fresh).clone()
     }
 
     /// The launch of this comparison in the evidence, however it ended.
     pub fn find(&self, kind: LaunchKind, arm: Arm, index: u32) -> Option<&'a LaunchStatus> {
+        self.find_at(kind, self.looks(kind) - 1, arm, index)
+    }
+
+    /// As [`Comparison::find`], for look number `look`.
+    pub fn find_at(&self, kind: LaunchKind, look: u32, arm: Arm, index: u32) -> Option<&'a LaunchStatus> {
         let fits = |l: &&LaunchStatus| l.kind == kind && l.arm == arm && l.pair == index && comparable(l);
         let mut found = self.evidence.iter().filter(fits).peekable();
         found.peek()?;
-        let tag = self.tag(kind, arm, index);
+        let tag = self.tag((kind, look), arm, index);
         found.find(|launch| tag_of(&launch.name) == tag)
+    }
+
+    /// Whether a launch in the evidence is one of this comparison, and the first of its name.
+    pub fn includes(&self, launch: &LaunchStatus) -> bool {
+        (0..self.looks(launch.kind)).any(|look| {
+            let found = self.find_at(launch.kind, look, launch.arm, launch.pair);
+            found.is_some_and(|found| std::ptr::eq(found, launch))
+        })
     }
 
     /// All launches of the candidate in the evidence.
     pub fn candidates(&self) -> impl Iterator<Item = &'a LaunchStatus> + '_ {
         let all = self.evidence.iter().filter(|launch| launch.arm == Arm::Candidate && comparable(launch));
-        all.filter(|launch| tag_of(&launch.name) == self.tag(launch.kind, launch.arm, launch.pair))
+        all.filter(|launch| {
+            let mut looks = 0..self.looks(launch.kind);
+            looks.any(|look| tag_of(&launch.name) == self.tag((launch.kind, look), launch.arm, launch.pair))
+        })
     }
 
     /// A launch to run.
     pub fn launch(&self, kind: LaunchKind, arm: Arm, index: u32) -> Launch {
+        self.launch_at(kind, self.looks(kind) - 1, arm, index)
+    }
+
+    /// As [`Comparison::launch`], for look number `look`.
+    pub fn launch_at(&self, kind: LaunchKind, look: u32, arm: Arm, index: u32) -> Launch {
         let side = match arm {
             Arm::Control => "a",
             Arm::Candidate => "b",
@@ -85,7 +117,8 @@ impl<'a> Comparison<'a> {
             LaunchKind::Quality => format!("{}-s{index}-{side}", self.trial),
             LaunchKind::Search | LaunchKind::Train => format!("{}-{index}-{side}", self.trial),
         };
-        self.draft.launch(&stem, kind, self.settings(arm), (self.target, arm, index))
+        let of = (self.target, arm, index);
+        self.draft.launch_with(&stem, (kind, self.budget(kind, look)), self.settings(arm), of)
     }
 
     /// The valid pairs, in order, and the launches that are missing for `wanted` pairs, in ABBA order, so that drift cancels

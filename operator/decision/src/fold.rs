@@ -122,6 +122,14 @@ fn record(draft: &mut Draft<'_>, launch: &Launch, result: &LaunchResult, placeme
     let placement = if placement.is_empty() { attempt } else { placement };
     let Some(evidence) = evidence else { return };
     evidence.retain(|old| old.name != result.launch);
+    if launch.plan.kind == LaunchKind::Quality && launch.target != EvidenceTarget::Baseline {
+        // Two looks in a row decide, and each is four times as long as the one before.
+        let of_earlier_look = |old: &LaunchStatus| {
+            let same = (old.kind, old.arm, old.pair) == (launch.plan.kind, launch.arm, launch.pair);
+            same && old.measured.items.saturating_mul(8) < result.measured.items
+        };
+        evidence.retain(|old| !of_earlier_look(old));
+    }
     evidence.push(LaunchStatus {
         name: result.launch.clone(),
         kind: launch.plan.kind,

@@ -24,6 +24,8 @@ use serde_json::json;
 pub(crate) const MAX_ATTEMPT_LAUNCHES: usize = 14;
 /// Maximum number of seeds of the quality gates: their launches and the baseline's fit into one attempt.
 const MAX_QUALITY_SEEDS: usize = 7;
+/// Maximum number of looks of the quality gates.
+const MAX_QUALITY_LOOKS: u32 = 5;
 
 /// The part of the status that receives the result of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,19 +158,29 @@ pub(crate) fn budget(spec: &TrainingJobSpec, kind: LaunchKind) -> Budget {
             window_steps: Some(spec.analysis.window_steps.into()),
             ..Budget::default()
         },
-        LaunchKind::Quality => quality(&spec.analysis),
+        LaunchKind::Quality => quality(spec, quality_looks(spec) - 1),
         LaunchKind::Train => training(&spec.train),
         LaunchKind::Search => Budget::default(),
     }
 }
 
-/// Length of a launch for the quality gates.
-fn quality(analysis: &Analysis) -> Budget {
-    let items = match (analysis.quality_items, analysis.quality_epochs) {
-        (None, Some(_)) => None,
-        (items, _) => Some(items.unwrap_or(Analysis::DEFAULT_QUALITY_ITEMS)),
+/// Number of looks of the quality gates. One seed has no interval, without which no result is clear before the last look.
+pub(crate) fn quality_looks(spec: &TrainingJobSpec) -> u32 {
+    let in_parts = spec.analysis.quality_epochs.is_none() && quality_seeds(spec) > 1;
+    if in_parts { spec.analysis.quality_looks.clamp(1, MAX_QUALITY_LOOKS) } else { 1 }
+}
+
+/// Length of a launch for look number `look` of the quality gates: each is four times as long as the one before, and the last
+/// one is complete. The schedules are those of the complete one.
+pub(crate) fn quality(spec: &TrainingJobSpec, look: u32) -> Budget {
+    let analysis = &spec.analysis;
+    let full = match (analysis.quality_items, analysis.quality_epochs) {
+        (None, Some(epochs)) => return Budget { epochs: Some(epochs), ..Budget::default() },
+        (items, _) => items.unwrap_or(Analysis::DEFAULT_QUALITY_ITEMS),
     };
-    Budget { items, epochs: analysis.quality_epochs.filter(|_| items.is_none()), ..Budget::default() }
+    let left = quality_looks(spec).saturating_sub(look + 1);
+    let items = full.div_ceil(4u64.pow(left));
+    Budget { items: Some(items), horizon_items: (items < full).then_some(full), ..Budget::default() }
 }
 
 /// Length of the training.
@@ -193,15 +205,20 @@ pub(crate) fn criterion(stop: &spec::EarlyStopping) -> Criterion {
 
 impl Draft<'_> {
     /// A launch named `stem` and its tag.
-    pub fn launch(
+    pub fn launch(&self, stem: &str, kind: LaunchKind, settings: &Settings, of: (EvidenceTarget, Arm, u32)) -> Launch {
+        self.launch_with(stem, (kind, budget(self.spec, kind)), settings, of)
+    }
+
+    /// A launch with a budget of its own.
+    pub fn launch_with(
         &self,
         stem: &str,
-        kind: LaunchKind,
+        (kind, budget): (LaunchKind, Budget),
         settings: &Settings,
         (target, arm, pair): (EvidenceTarget, Arm, u32),
     ) -> Launch {
         let spec = self.spec;
-        let plan = self.planned(stem, kind, settings, seed(spec, pair), budget(spec, kind));
+        let plan = self.planned(stem, kind, settings, seed(spec, pair), budget);
         let mut launch = Launch { plan, target, arm, pair };
         let (subject, rung) = self.subject(target);
         launch.entitle(spec, subject, rung);
@@ -301,7 +318,10 @@ impl Launch {
             LaunchKind::Preflight | LaunchKind::Search | LaunchKind::Train => None,
         };
         let title = Title { subject, rung, kind: self.plan.kind, arm: self.arm, index: self.pair, of };
-        self.plan.title = title.to_string();
+        self.plan.title = match self.plan.budget.items.filter(|_| self.plan.budget.horizon_items.is_some()) {
+            Some(items) => format!("{title}, {items} items"),
+            None => title.to_string(),
+        };
     }
 }
 

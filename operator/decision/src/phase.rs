@@ -43,6 +43,8 @@ fn input_hash(draft: &Draft<'_>, index: usize) -> String {
         (&analysis.alpha_percent, analysis.on_inconclusive),
         changed.then_some((analysis.quality_items, analysis.quality_epochs)),
     );
+    // A field with its default is not written into what is hashed.
+    let looks = Some(analysis.quality_looks).filter(|looks| changed && *looks > 1);
     let Gates { gpu_memory, gpu_memory_increase, max_offload_overhead, .. } = &spec.gates;
     let gates = (gpu_memory, gpu_memory_increase, max_offload_overhead);
     let Gates { validation_loss_delta, validation_loss_within, training_loss_within, validation_metrics, .. } =
@@ -52,7 +54,11 @@ fn input_hash(draft: &Draft<'_>, index: usize) -> String {
     let declared = (phase.numerics, phase.role, phase.min_speedup(), &phase.requires, &phase.conflicts_with);
     let patches = (&phase.settings, &phase.fallbacks);
     let control = draft.judged_control(index);
-    fingerprint(&json!([spec.workload, trainer, spec.seeds, measuring, gates, quality, declared, patches, control]), 12)
+    let mut inputs = json!([spec.workload, trainer, spec.seeds, measuring, gates, quality, declared, patches, control]);
+    if let (Some(looks), Some(inputs)) = (looks, inputs.as_array_mut()) {
+        inputs.push(looks.into());
+    }
+    fingerprint(&inputs, 12)
 }
 
 fn advance_one(draft: &mut Draft<'_>, index: usize) -> Step {
@@ -166,9 +172,7 @@ fn subject<'a>(draft: &'a Draft<'a>, index: usize) -> Subject<'a> {
 /// of an earlier trial.
 fn begin(draft: &mut Draft<'_>, index: usize) {
     let comparison = subject(draft, index).comparison;
-    let fits = |launch: &&LaunchStatus| {
-        comparison.find(launch.kind, launch.arm, launch.pair).is_some_and(|found| std::ptr::eq(found, *launch))
-    };
+    let fits = |launch: &&LaunchStatus| comparison.includes(launch);
     // A control without its candidate ran at another time than the candidate will: drift would not cancel out.
     let paired = |launch: &&LaunchStatus| {
         launch.kind != LaunchKind::Measure

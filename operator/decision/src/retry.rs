@@ -84,9 +84,11 @@ impl Draft<'_> {
         (retry.count > self.spec.lifecycle.max_restarts).then(|| retry.clone())
     }
 
-    /// End of the trial's back-off, when that is in the future.
+    /// End of the trial's back-off, when that is in the future. An end that is further away than any back-off was written
+    /// with a clock that was ahead: there is nothing to wait for.
     pub fn backoff(&self, trial: &str) -> Option<Timestamp> {
         let retry = self.status.retry.as_ref().filter(|retry| retry.trial == trial)?;
-        retry.not_before.as_deref().and_then(time).filter(|until| *until > self.now)
+        let longest = after(self.now, LONGEST_BACKOFF);
+        retry.not_before.as_deref().and_then(time).filter(|until| *until > self.now && *until <= longest)
     }
 }

@@ -21,6 +21,9 @@ pub fn run(comparison: &ComparisonOptions, experiment: &Experiment) -> anyhow::R
     if comparison.validate && comparison.rounds < 2 {
         bail!("--validate needs --rounds of at least 2: one seed has no spread");
     }
+    if comparison.validate && matches!(experiment, Experiment::Forex(_)) {
+        bail!("--validate: the peer of forex validates nothing; leave it out");
+    }
     std::fs::create_dir_all(&comparison.work).with_context(|| comparison.work.display().to_string())?;
     let (mut theirs, mut ours) = (Vec::new(), Vec::new());
     for round in 0..comparison.rounds {
@@ -88,6 +91,9 @@ fn report(args: &ComparisonOptions, experiment: &Experiment, theirs: &[Round], o
     let gib =
         |bytes: Option<f64>| bytes.map_or_else(|| "?".into(), |bytes| format!("{:.2} GiB", bytes / f64::from(1 << 30)));
     println!("memory: peer {}, ours {} (predicted {})", gib(theirs[0].peak_bytes), gib(peak), gib(planned));
+    if let Some((ours, theirs)) = ours[0].forecasts_per_second.zip(theirs[0].forecasts_per_second) {
+        println!("sampling: peer {theirs:.0}, ours {ours:.0} windows/s, {:.3}x", ours / theirs);
+    }
     if let Some(seconds) = ours[0].first_step_seconds {
         println!("start:  {seconds:.1} s to the end of our first step");
     }
@@ -172,6 +178,7 @@ mod tests {
             predicted_bytes: None,
             first_step_seconds: None,
             validation,
+            forecasts_per_second: None,
         };
         let theirs = [Some(0.5), Some(0.25), Some(0.375)].map(round);
         let ours = [Some(0.5), Some(0.375), Some(0.3125)].map(round);

@@ -47,6 +47,16 @@ impl Tensors {
         }
     }
 
+    /// All elements of the float64 tensor `name`.
+    ///
+    /// # Errors
+    /// When there is no such tensor.
+    pub fn doubles(&self, name: &str) -> anyhow::Result<Vec<f64>> {
+        let (shape, _) = self.of(name)?;
+        let bytes = self.raw(name, 0, 8 * shape.iter().product::<usize>())?;
+        Ok(bytes.as_chunks().0.iter().map(|&bytes| f64::from_le_bytes(bytes)).collect())
+    }
+
     /// `count` bytes from byte `first` of tensor `name`.
     ///
     /// # Errors

@@ -6,6 +6,7 @@
 
 mod compare;
 mod export;
+mod forex;
 mod ours;
 mod peer;
 mod slm;
@@ -46,6 +47,13 @@ enum Command {
         #[command(flatten)]
         experiment: vision_bdh::VisionExperiment,
     },
+    /// Forex on simulated bars, on one device. The arms draw different noise: losses are comparable on average only.
+    Forex {
+        #[command(flatten)]
+        comparison: ComparisonOptions,
+        #[command(flatten)]
+        experiment: forex::ForexExperiment,
+    },
     /// One round of our arm on the peer's export; prints one line of JSON.
     #[command(hide = true)]
     Ours {
@@ -61,7 +69,7 @@ enum Command {
 /// Options of a comparison.
 #[derive(clap::Args)]
 struct ComparisonOptions {
-    /// The peer: `ups_peer.py`, `slm_peer.py` or `vision_bdh_peer.py`.
+    /// The peer: `ups_peer.py`, `slm_peer.py`, `vision_bdh_peer.py` or `forex_vae_sssd_peer.py`.
     #[arg(long)]
     peer: PathBuf,
     /// A Python that has torch.
@@ -98,6 +106,8 @@ pub enum Experiment {
     /// Vision-BDH.
     #[serde(rename = "vision-bdh")]
     VisionBdh(vision_bdh::VisionExperiment),
+    /// Forex.
+    Forex(forex::ForexExperiment),
 }
 
 /// What a round of either arm runs.
@@ -124,6 +134,7 @@ fn main() -> anyhow::Result<()> {
         Command::Ups { comparison, experiment } => compare::run(&comparison, &Experiment::Ups(experiment)),
         Command::Slm { comparison, experiment } => compare::run(&comparison, &Experiment::Slm(experiment)),
         Command::VisionBdh { comparison, experiment } => compare::run(&comparison, &Experiment::VisionBdh(experiment)),
+        Command::Forex { comparison, experiment } => compare::run(&comparison, &Experiment::Forex(experiment)),
         Command::Ours { export, trial } => {
             println!("{}", serde_json::to_string(&ours::round(&export, &serde_json::from_str(&trial)?)?)?);
             Ok(())

@@ -28,6 +28,8 @@ pub struct Round {
     pub first_step_seconds: Option<f64>,
     /// What was held out, after the last step: the error of UPS (`nrmse`), the language model's loss, the accuracy of Vision-BDH.
     pub validation: Option<f64>,
+    /// Windows per second whose forecasts are sampled, of workloads that sample.
+    pub forecasts_per_second: Option<f64>,
 }
 
 /// What a workload's round begins with.
@@ -64,6 +66,13 @@ impl Experiment {
                 warmup: of.warmup,
                 gpu: of.device == "cuda",
             },
+            Self::Forex(of) => Counts {
+                items: of.windows,
+                accumulation: 1,
+                steps: of.steps,
+                warmup: of.warmup,
+                gpu: of.device == "cuda",
+            },
         }
     }
 
@@ -73,6 +82,7 @@ impl Experiment {
             Self::Ups(_) => "ups",
             Self::Slm(_) => "slm",
             Self::VisionBdh(_) => "vision-bdh",
+            Self::Forex(_) => "forex",
         }
     }
 
@@ -80,7 +90,7 @@ impl Experiment {
     pub fn metric(&self) -> &'static str {
         match self {
             Self::Ups(_) => "nrmse",
-            Self::Slm(_) => "loss",
+            Self::Slm(_) | Self::Forex(_) => "loss",
             Self::VisionBdh(_) => "accuracy",
         }
     }
@@ -90,15 +100,15 @@ impl Experiment {
         match self {
             Self::Ups(of) => of.apart(),
             Self::Slm(of) => of.apart,
-            Self::VisionBdh(_) => false,
+            Self::VisionBdh(_) | Self::Forex(_) => false,
         }
     }
 
-    /// Seconds of a step, as the peer's report takes them: the mean, or the median (language model).
+    /// Seconds of a step, as the peer's report takes them: the mean, or the median (language model, forex).
     fn typical(&self, times: &mut [f64]) -> f64 {
         match self {
             Self::Ups(_) | Self::VisionBdh(_) => times.iter().sum::<f64>() / times.len() as f64,
-            Self::Slm(_) => median(times),
+            Self::Slm(_) | Self::Forex(_) => median(times),
         }
     }
 
@@ -137,6 +147,7 @@ pub fn round(folder: &Path, trial: &Trial) -> anyhow::Result<Round> {
         Experiment::Ups(of) => (of.settings(*validates)?, of.config()),
         Experiment::Slm(of) => (of.settings()?, of.config(folder)),
         Experiment::VisionBdh(of) => (of.settings()?, of.config()),
+        Experiment::Forex(of) => (of.settings()?, of.config()),
     };
     if counts.gpu {
         (settings.loader_pinned, settings.loader_async_copy) = (Some(true), Some(true));
@@ -160,13 +171,20 @@ pub fn round(folder: &Path, trial: &Trial) -> anyhow::Result<Round> {
         Experiment::Ups(of) => of.entry(job.as_ref(), folder)?,
         Experiment::Slm(of) => of.entry(job.as_ref(), folder)?,
         Experiment::VisionBdh(of) => of.entry(job.as_ref(), folder)?,
+        Experiment::Forex(of) => of.entry(job.as_ref(), folder)?,
     };
     if let Some(weights) = weights {
         session.restore(weights, false)?;
     }
+    data.resident()?.into_iter().try_for_each(|(name, array)| session.write_data(&name, &array))?;
     let Steps { losses, mut times, first_step } = train(&mut session, &data, rate.as_ref(), &counts, started)?;
     let memory = session.memory();
     let validation = validates.then(|| validate(&mut session, data.as_ref(), experiment.metric())).transpose()?;
+    drop(session);
+    let forecasts_per_second = match experiment {
+        Experiment::Forex(of) => of.forecasts_per_second(executor.as_ref(), &recipe, folder)?,
+        _ => None,
+    };
     Ok(Round {
         items_per_second: counts.step_items() as f64 / experiment.typical(&mut times[counts.warmup..]),
         losses,
@@ -174,6 +192,7 @@ pub fn round(folder: &Path, trial: &Trial) -> anyhow::Result<Round> {
         predicted_bytes: Some(memory.planned as f64),
         first_step_seconds: first_step,
         validation,
+        forecasts_per_second,
     })
 }
 

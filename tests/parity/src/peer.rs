@@ -1,9 +1,9 @@
 //! The peer's arm: its own program, tuned as well as it can be.
 
 use crate::ours::Round;
-use crate::{ComparisonOptions, Experiment, Trial, slm};
+use crate::{ComparisonOptions, Experiment, Trial, forex, slm};
 use anyhow::{Context, bail};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use std::path::Path;
 use std::process::Command;
 
@@ -37,6 +37,15 @@ pub fn round(comparison: &ComparisonOptions, trial: &Trial, export: Option<&Path
                 command.arg("--export").arg(folder);
             }
         }
+        Experiment::Forex(experiment) => {
+            std::fs::create_dir_all(&comparison.work).with_context(|| comparison.work.display().to_string())?;
+            let program = comparison.work.join("forex_peer.py");
+            std::fs::write(&program, forex::PEER).with_context(|| program.display().to_string())?;
+            command.arg(program).arg(&comparison.peer).args(experiment.peer_arguments());
+            if let Some(folder) = export {
+                command.arg("--export").arg(folder);
+            }
+        }
     }
     command.arg("--seed").arg(seed.to_string()).args(&comparison.more);
     let output = command.output().with_context(|| format!("cannot start {}", comparison.python.display()))?;
@@ -44,8 +53,7 @@ pub fn round(comparison: &ComparisonOptions, trial: &Trial, export: Option<&Path
         bail!("the peer failed:\n{}", String::from_utf8_lossy(&output.stderr));
     }
     let text = String::from_utf8_lossy(&output.stdout);
-    let report: Value =
-        text.lines().rev().find_map(|line| serde_json::from_str(line).ok()).context("the peer printed no JSON")?;
+    let report = report(&text).context("the peer printed no JSON")?;
     let losses = export.map(|folder| losses(&folder.join("losses.json"))).transpose()?.unwrap_or_default();
     let bytes = |name: &str, power: u32| report[name].as_f64().map(|size| size * f64::from(1 << power));
     Ok(Round {
@@ -55,7 +63,14 @@ pub fn round(comparison: &ComparisonOptions, trial: &Trial, export: Option<&Path
         predicted_bytes: None,
         first_step_seconds: None,
         validation: if *validates { held_out(&report) } else { None },
+        forecasts_per_second: report["forecasts_per_s"].as_f64(),
     })
+}
+
+/// What the lines of JSON report, of which later ones take precedence.
+fn report(output: &str) -> Option<Value> {
+    let objects = output.lines().filter_map(|line| serde_json::from_str::<Map<String, Value>>(line).ok());
+    objects.reduce(|all, more| all.into_iter().chain(more).collect()).map(Value::Object)
 }
 
 /// The peer's result on held-out data, under the name that it has for its workload.

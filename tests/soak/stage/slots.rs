@@ -47,10 +47,11 @@ impl Stage<'_> {
         }
         self.remove(blueprint.name).await;
         // Every other job of this name begins while objects of the previous one are still there.
-        if round.is_multiple_of(2)
-            && let Err(left) = self.gone(blueprint.name, GONE).await
-        {
-            self.record.check(&format!("{name}: nothing is left"), Err(left));
+        if round.is_multiple_of(2) {
+            match self.gone(blueprint.name, GONE).await {
+                Ok(()) => self.clear(blueprint),
+                Err(left) => _ = self.record.check(&format!("{name}: nothing is left"), Err(left)),
+            }
         }
     }
 
@@ -170,6 +171,13 @@ impl Stage<'_> {
                 return Err(format!("left after {} s: {left:?}", deadline.as_secs()));
             }
             tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// Removes the checkpoints of a deleted job from the small disk.
+    pub fn clear(&self, blueprint: &Blueprint) {
+        if blueprint.claim == FRAGILE {
+            self.disk.clear(&self.scene.namespace, blueprint.name);
         }
     }
 

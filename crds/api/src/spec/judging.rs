@@ -36,6 +36,11 @@ pub struct Analysis {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000000))]
     pub quality_epochs: Option<u32>,
+    /// Number of comparisons of the quality gates: with 3, after a sixteenth, a quarter and all of `qualityItems`. Two clear
+    /// results in a row end the test early. Needs two seeds.
+    #[serde(skip_serializing_if = "is_one")]
+    #[schemars(range(min = 1, max = 5))]
+    pub quality_looks: u32,
     /// Whether control launches of the previous phase are reused if the revision is unchanged.
     pub reuse_control: bool,
 }
@@ -51,9 +56,16 @@ impl Default for Analysis {
             on_inconclusive: OnInconclusive::RollBack,
             quality_items: None,
             quality_epochs: None,
+            quality_looks: 1,
             reuse_control: false,
         }
     }
+}
+
+// serde passes a reference.
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_one(value: &u32) -> bool {
+    *value == 1
 }
 
 impl Analysis {

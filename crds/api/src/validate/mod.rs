@@ -192,6 +192,14 @@ fn rest(job: &TrainingJob) -> Vec<Problem> {
             "lower minPairs or raise maxPairs (at most 7)",
         ));
     }
+    if spec.analysis.quality_looks > 1 && spec.analysis.quality_epochs.is_some() {
+        problems.push(Problem::new(
+            "spec.analysis.qualityLooks",
+            spec.analysis.quality_looks.to_string(),
+            "is in parts of qualityItems, which is not set",
+            "set qualityItems in place of qualityEpochs",
+        ));
+    }
     problems.extend(alternatives(spec));
     problems.extend(metric_bounds(&spec.gates));
     if let Some(storage) = spec.train.checkpoint.storage.as_deref()

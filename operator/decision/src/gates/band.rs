@@ -53,6 +53,11 @@ impl Band {
         (self.low..=self.high).contains(&value)
     }
 
+    /// Whether the whole interval lies beyond one of the limits; false without bounds.
+    pub fn excludes(self, interval: &Interval) -> bool {
+        interval.bounds.is_some_and(|(lower, upper)| lower > self.high || upper < self.low)
+    }
+
     /// Position of `interval`; of the estimate when the interval has no bounds.
     pub fn judge(self, interval: &Interval) -> Position {
         let (lower, upper) = interval.bounds.unwrap_or((interval.mean, interval.mean));

@@ -5,11 +5,11 @@ use super::band::{Band, Position};
 use super::sequential::{Interval, alpha, interval};
 use super::{Alarm, RunningTraining, Subject, Verdict};
 use crate::comparison::Comparison;
-use crate::launch::{EvidenceTarget, Launch, quality_seeds};
+use crate::launch::{EvidenceTarget, Launch, quality_looks, quality_seeds};
 use crate::reason::Reason;
 use crate::trainer;
 use crate::trial::Trial;
-use pawl_api::spec::{Gates, MetricGate, TrainingJobSpec, Trigger};
+use pawl_api::spec::{Analysis, Gates, MetricGate, TrainingJobSpec, Trigger};
 use pawl_api::status::{Arm, LaunchStatus, Purpose, QualityStatus};
 use pawl_contract::decimal::Decimal;
 use pawl_contract::exit::Outcome;
@@ -143,11 +143,11 @@ pub(crate) fn missing_measure(
     })
 }
 
-/// The candidate's quality launches paired with the baseline's, and the missing launches.
-fn paired<'a>(
-    candidate: &Comparison<'a>,
-    baseline: &Comparison<'a>,
-) -> (Vec<(&'a LaunchStatus, &'a LaunchStatus)>, Vec<Launch>) {
+/// The baseline's launch and the candidate's, of each seed.
+type Pairs<'a> = Vec<(&'a LaunchStatus, &'a LaunchStatus)>;
+
+/// The candidate's quality launches for look number `look`, paired with the baseline's, and the missing launches.
+fn paired<'a>(candidate: &Comparison<'a>, baseline: &Comparison<'a>, look: u32) -> (Pairs<'a>, Vec<Launch>) {
     let (mut pairs, mut missing) = (Vec::new(), Vec::new());
     let spec = candidate.draft.spec;
     let complete = |launch: &LaunchStatus| {
@@ -155,16 +155,65 @@ fn paired<'a>(
     };
     let done = |launch: &&LaunchStatus| launch.outcome == Outcome::Done && complete(launch);
     for index in 0..quality_seeds(spec) {
-        let a = baseline.find(LaunchKind::Quality, Arm::Control, index).filter(done);
-        let b = candidate.find(LaunchKind::Quality, Arm::Candidate, index).filter(done);
+        let a = baseline.find_at(LaunchKind::Quality, look, Arm::Control, index).filter(done);
+        let b = candidate.find_at(LaunchKind::Quality, look, Arm::Candidate, index).filter(done);
         if let (Some(a), Some(b)) = (a, b) {
             pairs.push((a, b));
             continue;
         }
-        missing.extend(a.is_none().then(|| baseline.launch(LaunchKind::Quality, Arm::Control, index)));
-        missing.extend(b.is_none().then(|| candidate.launch(LaunchKind::Quality, Arm::Candidate, index)));
+        missing.extend(a.is_none().then(|| baseline.launch_at(LaunchKind::Quality, look, Arm::Control, index)));
+        missing.extend(b.is_none().then(|| candidate.launch_at(LaunchKind::Quality, look, Arm::Candidate, index)));
     }
     (pairs, missing)
+}
+
+/// The pairs of the newest look that is complete, and its number.
+fn newest<'a>(candidate: &Comparison<'a>, baseline: &Comparison<'a>) -> Option<(u32, Pairs<'a>)> {
+    (0..quality_looks(candidate.draft.spec)).rev().find_map(|look| {
+        let (pairs, missing) = paired(candidate, baseline, look);
+        (missing.is_empty() && !pairs.is_empty()).then_some((look, pairs))
+    })
+}
+
+/// Type I error rate of look number `look` of `looks`: the last look has half of it, the others share the other half. By the
+/// union bound, the total is at most that of the verdict, for any correlation of the looks.
+fn error(analysis: &Analysis, look: u32, looks: u32) -> f64 {
+    match looks - 1 {
+        0 => alpha(analysis),
+        _ if look == looks - 1 => alpha(analysis) / 2.0,
+        early => alpha(analysis) / 2.0 / f64::from(early),
+    }
+}
+
+/// Result of a look before the last one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Early {
+    /// Every interval lies in its band.
+    Pass,
+    /// An interval lies outside of its band as a whole.
+    Fail,
+    /// Neither.
+    Unclear,
+}
+
+impl Early {
+    /// The result of two looks in a row. One look alone may show a stage of the training that passes.
+    fn and(self, next: Self) -> Self {
+        if self == next { self } else { Self::Unclear }
+    }
+}
+
+/// Judges a look before the last one: of each criterion its band and its interval.
+fn early(judged: impl IntoIterator<Item = (Band, Option<Interval>)>) -> Early {
+    let mut passes = true;
+    for (band, interval) in judged {
+        match interval {
+            Some(interval) if band.excludes(&interval) => return Early::Fail,
+            Some(interval) => passes &= interval.bounds.is_some() && band.judge(&interval) == Position::Inside,
+            None => passes = false,
+        }
+    }
+    if passes { Early::Pass } else { Early::Unclear }
 }
 
 /// The original baseline, whose quality launches are shared by all phases.
@@ -196,14 +245,32 @@ pub(super) fn regression(subject: &Subject<'_>) -> Option<Verdict> {
     if !subject.changes_numerics() {
         return None;
     }
-    let (pairs, missing) = paired(&subject.comparison, &baseline(&subject.comparison));
-    if !missing.is_empty() {
-        return Some(subject.run(Purpose::Quality, missing));
+    let (candidate, baseline) = (&subject.comparison, baseline(&subject.comparison));
+    let looks = quality_looks(subject.spec());
+    let run = |look| subject.run(Purpose::Quality, paired(candidate, &baseline, look).1);
+    let Some((look, pairs)) = newest(candidate, &baseline) else { return Some(run(0)) };
+    if look + 1 == looks {
+        return verdict(subject, &pairs, error(&subject.spec().analysis, look, looks));
     }
-    let spec = subject.spec();
-    let criteria = criteria(&spec.gates);
+    let criteria = criteria(&subject.spec().gates);
+    let at = |look: u32, pairs: &Pairs<'_>| {
+        let error = error(&subject.spec().analysis, look, looks);
+        early(criteria.iter().map(|criterion| (criterion.band, measured(criterion, pairs, error))))
+    };
+    let before = look.checked_sub(1).map(|look| (look, paired(candidate, &baseline, look).0));
+    let before = before.map_or(Early::Unclear, |(look, pairs)| at(look, &pairs));
+    match before.and(at(look, &pairs)) {
+        Early::Pass => None,
+        Early::Fail => verdict(subject, &pairs, error(&subject.spec().analysis, look, looks)),
+        Early::Unclear => Some(run(look + 1)),
+    }
+}
+
+/// The verdict by the estimates and their intervals at an error rate.
+fn verdict(subject: &Subject<'_>, pairs: &Pairs<'_>, error: f64) -> Option<Verdict> {
+    let criteria = criteria(&subject.spec().gates);
     let judged = criteria.iter().map(|criterion| {
-        let Some(interval) = measured(criterion, &pairs, alpha(&spec.analysis)) else {
+        let Some(interval) = measured(criterion, pairs, error) else {
             return (Position::Undecided, format!("{}: not measured", criterion.what));
         };
         (criterion.band.judge(&interval), shown(criterion, &interval))
@@ -220,17 +287,15 @@ pub(super) fn regression(subject: &Subject<'_>) -> Option<Verdict> {
     })
 }
 
-/// The comparison, converted for the status; `None` before it is complete.
+/// The newest complete look, converted for the status; `None` before there is one.
 pub(crate) fn status(candidate: &Comparison<'_>) -> Option<QualityStatus> {
-    let (pairs, missing) = paired(candidate, &baseline(candidate));
-    if !missing.is_empty() || pairs.is_empty() {
-        return None;
-    }
+    let (look, pairs) = newest(candidate, &baseline(candidate))?;
     let spec = candidate.draft.spec;
+    let error = error(&spec.analysis, look, quality_looks(spec));
     let change = |name, scale| {
         let (what, measure, better) = (String::new(), Measure::Validation(name), Better::Smaller);
         let criterion = Requirement { what, measure, better, scale, band: Band::between(None, None) };
-        measured(&criterion, &pairs, alpha(&spec.analysis))
+        measured(&criterion, &pairs, error)
     };
     let loss = change(LOSS, Scale::Regression)?;
     let mean_of = |name| Decimal::from_f64(change(name, Scale::RelativeRegression)?.mean);
@@ -244,10 +309,13 @@ pub(crate) fn status(candidate: &Comparison<'_>) -> Option<QualityStatus> {
     })
 }
 
-/// The quality launches of the baseline.
+/// The quality launches of the baseline, of the newest look.
 fn baseline_of<'a>(watched: &RunningTraining<'a>) -> impl Iterator<Item = &'a LaunchStatus> {
     let launches = watched.baseline.map_or(&[][..], |baseline| &baseline.launches);
-    launches.iter().filter(|launch| trainer::comparable(launch))
+    let launches = || launches.iter().filter(|launch| trainer::comparable(launch));
+    let longest = launches().map(|launch| launch.measured.items).max().unwrap_or(0);
+    // Looks are four times as long as the ones before; the launches of one differ by a step at most.
+    launches().filter(move |launch| launch.measured.items > longest / 2)
 }
 
 /// Items seen by the baseline's quality launches, when the newest evaluation of a training can be compared with them.
@@ -280,6 +348,7 @@ pub(super) fn in_training(watched: &RunningTraining<'_>) -> Option<Alarm> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::sequential::tests::Noise;
     use super::*;
 
     fn gates(json: serde_json::Value) -> Gates {
@@ -324,6 +393,69 @@ mod tests {
         assert_eq!(found(&Gates::default(), 1.0, 1.011), [false]);
         let only_training = gates(serde_json::json!({"trainingLossWithin": "0.5"}));
         assert_eq!(found(&only_training, 1.0, 1.011), [true, false], "a gate on the training loss does not replace it");
+    }
+
+    /// Share of trials that pass, and the mean share of the items that they train: regressions of three seeds along their
+    /// curves, with a true regression and noise, of which half is the seed's own in all looks. The limit is 1.
+    fn passed(regression: f64, noise: f64, looks: u32) -> (f64, f64) {
+        const TRIALS: u32 = 50_000;
+        let analysis = Analysis { quality_looks: looks, ..Analysis::default() };
+        let mut random = Noise::seeded(42);
+        let (mut passed, mut cost) = (0, 0.0);
+        for _ in 0..TRIALS {
+            let mut own = || noise * std::f64::consts::FRAC_1_SQRT_2 * random.normal();
+            let seeds = [own(), own(), own()];
+            let mut before = Early::Unclear;
+            for look in 0..looks {
+                cost += 0.25f64.powi((looks - 1 - look) as i32);
+                let values = seeds.map(|seed| regression + seed + own());
+                let (band, interval) = (Band::at_most(1.0), interval(&values, error(&analysis, look, looks)));
+                if look + 1 == looks {
+                    passed += u32::from(band.judge(&interval.unwrap()) == Position::Inside);
+                    break;
+                }
+                let now = early([(band, interval)]);
+                match before.and(now) {
+                    Early::Unclear => before = now,
+                    result => {
+                        passed += u32::from(result == Early::Pass);
+                        break;
+                    }
+                }
+            }
+        }
+        let (share, cost) = (f64::from(passed) / f64::from(TRIALS), cost / f64::from(TRIALS));
+        println!(
+            "{looks} looks, true regression {regression} of the limit, noise {noise}: passed {:.2} %, trained {:.1} %",
+            share * 100.0,
+            cost * 100.0
+        );
+        (share, cost)
+    }
+
+    #[test]
+    fn looks_keep_the_error_rate_and_train_less() {
+        for looks in 1..=5 {
+            for noise in [0.05, 0.2, 0.5] {
+                // The simulation's own standard error is 0.001.
+                assert!(passed(1.0, noise, looks).0 <= 0.053, "false passes at the limit");
+            }
+        }
+        let ((complete, _), (share, cost)) = (passed(0.0, 0.05, 1), passed(0.0, 0.05, 4));
+        assert!(complete > 0.99 && share > 0.99 && cost < 0.15, "a phase without regression: {share}, {cost}");
+        let (share, cost) = passed(3.0, 0.05, 4);
+        assert!(share < 0.001 && cost < 0.15, "a large regression: {share}, {cost}");
+        let (share, cost) = passed(0.0, 1.0, 4);
+        assert!(share < 0.5 && cost > 1.0, "noise as large as the limit is looked at to the end: {share}, {cost}");
+    }
+
+    #[test]
+    fn the_looks_spend_the_error_and_no_more() {
+        let analysis = Analysis::default();
+        for looks in 1..=5 {
+            let spent: f64 = (0..looks).map(|look| error(&analysis, look, looks)).sum();
+            assert!((spent - alpha(&analysis)).abs() < 1e-12, "{looks} looks spend {spent}");
+        }
     }
 
     #[test]

@@ -106,13 +106,17 @@ pub(crate) fn sequential(ratios: &[f64], threshold: f64, analysis: &Analysis) ->
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     /// Normal deviates: SplitMix64 and Box-Muller.
-    struct Noise(u64);
+    pub(in crate::gates) struct Noise(u64);
 
     impl Noise {
+        pub fn seeded(seed: u64) -> Self {
+            Self(seed)
+        }
+
         fn uniform(&mut self) -> f64 {
             self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
             let mut z = self.0;
@@ -121,7 +125,7 @@ mod tests {
             ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
         }
 
-        fn normal(&mut self) -> f64 {
+        pub fn normal(&mut self) -> f64 {
             let radius = (-2.0 * (1.0 - self.uniform()).ln()).sqrt();
             radius * (std::f64::consts::TAU * self.uniform()).cos()
         }
@@ -130,7 +134,7 @@ mod tests {
     /// Share of trials accepted and their mean number of pairs, for a true speedup and the noise of a pair's ratio.
     fn accepted(speedup: f64, threshold: f64, noise: f64) -> (f64, f64) {
         const TRIALS: usize = 20_000;
-        let (analysis, mut random) = (Analysis::default(), Noise(42));
+        let (analysis, mut random) = (Analysis::default(), Noise::seeded(42));
         let (mut accepted, mut pairs) = (0usize, 0usize);
         for _ in 0..TRIALS {
             let ratios: Vec<f64> = (0..7).map(|_| speedup * (noise * random.normal()).exp()).collect();

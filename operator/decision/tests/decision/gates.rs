@@ -7,6 +7,7 @@ use pawl_contract::measured::Measured;
 use pawl_contract::plan::{LaunchKind, LaunchPlan};
 use pawl_contract::report::LaunchResult;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 
 fn candidate(plan: &LaunchPlan) -> bool {
     plan.settings.compile.is_some() || plan.settings.precision.is_some()
@@ -18,7 +19,7 @@ fn metric<'a>(result: &'a mut LaunchResult, name: &str) -> &'a mut f64 {
 }
 
 /// A trainer whose candidate is 1.3 times faster and then what `change` makes of it.
-fn candidate_is(change: fn(&mut LaunchResult, &LaunchPlan)) -> Trainer {
+fn candidate_is(change: impl Fn(&mut LaunchResult, &LaunchPlan) + 'static) -> Trainer {
     Box::new(move |plan, _| {
         let mut result = done(plan, speed(&plan.settings, &[("Fuse", 1.3), ("bf16", 1.3)]) * noise(plan, 0.002));
         if candidate(plan) {
@@ -160,6 +161,54 @@ fn the_bundle_repeats_no_quality_launch_that_was_made_with_its_settings() {
         assert_eq!(world.launches(LaunchKind::Quality, "bundle"), repeated);
         assert_eq!(world.status.bundle.as_ref().unwrap().quality.as_ref().unwrap().seeds, 3);
     }
+}
+
+/// The items of the quality launches that ran, with how many of each there were.
+fn quality_items(world: &World) -> BTreeMap<u64, usize> {
+    let items = world.ran.iter().filter(|plan| plan.kind == LaunchKind::Quality).filter_map(|plan| plan.budget.items);
+    items.fold(BTreeMap::new(), |mut counts, items| {
+        *counts.entry(items).or_default() += 1;
+        counts
+    })
+}
+
+#[test]
+fn clear_quality_ends_after_two_looks_and_unclear_quality_after_the_last() {
+    let looks = json!({"gates": {"validationLossDelta": "0.001"}, "analysis": {"qualityLooks": 4}});
+    let world = |by: [f64; 3]| {
+        let mut world = changed(
+            looks.clone(),
+            candidate_is(move |result, plan| *metric(result, "loss") += by[plan.seed as usize % 3]),
+        );
+        world.run();
+        world
+    };
+    let early = BTreeMap::from([(3_125, 6), (12_500, 6)]);
+    let equal = world([0.0001, 0.0, -0.0001]);
+    assert_eq!(equal.verdict("bf16").0, PhaseState::Accepted);
+    assert_eq!(quality_items(&equal), early);
+    let horizons = equal.ran.iter().filter(|plan| plan.kind == LaunchKind::Quality);
+    assert!(horizons.into_iter().all(|plan| plan.budget.horizon_items == Some(200_000)), "schedules of the whole");
+    let quality = equal.phase("bf16").quality.as_ref().unwrap();
+    assert!(quality.seeds == 3 && quality.items >= 12_500);
+
+    let worse = world([0.05, 0.051, 0.049]);
+    assert_eq!(worse.verdict("bf16"), (PhaseState::RolledBack, "QualityBelowThreshold", 0));
+    assert_eq!(quality_items(&worse), early);
+
+    let noisy = world([-0.05, 0.05, 0.0]);
+    assert_eq!(noisy.verdict("bf16").1, "GateUnderpowered");
+    assert_eq!(quality_items(&noisy), BTreeMap::from([(3_125, 6), (12_500, 6), (50_000, 6), (200_000, 6)]));
+    let kept = noisy.phase("bf16").launches.iter().filter(|launch| launch.kind == LaunchKind::Quality);
+    assert_eq!(kept.count(), 6, "the status keeps the last two looks");
+}
+
+#[test]
+fn one_seed_has_no_interval_and_one_look() {
+    let mut world = changed(json!({"seeds": [7], "analysis": {"qualityLooks": 4}}), candidate_is(|_, _| {}));
+    world.run();
+    assert_eq!(world.verdict("bf16").0, PhaseState::Accepted);
+    assert_eq!(quality_items(&world), BTreeMap::from([(200_000, 2)]));
 }
 
 #[test]

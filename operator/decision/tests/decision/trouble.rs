@@ -1,5 +1,6 @@
 //! Infrastructure: lost, vanished, refused, late; suspended, overdue.
 
+use jiff::SignedDuration;
 use crate::world::{World, done, ended, factors};
 use pawl_api::status::{PhaseState, Stage, StopCause};
 use pawl_contract::exit::Outcome;
@@ -28,6 +29,20 @@ fn a_lost_attempt_is_made_again_without_its_finished_launches() {
     assert_eq!(world.launches(LaunchKind::Measure, "fuse"), 6, "no finished launch is repeated");
     assert_eq!(world.count_events("AttemptFailed"), 1);
     assert!(world.now.as_second() - lost_at.as_second() >= 10, "it was backed off");
+}
+
+#[test]
+fn a_back_off_that_a_clock_ahead_wrote_is_not_waited_for() {
+    let mut world = World::new(fuse(json!({})), factors(FACTORS));
+    world.run_until(|world| world.launches(LaunchKind::Measure, "fuse") == 3);
+    let right = world.now;
+    world.now += SignedDuration::from_mins(40);
+    world.end_alive(Ending::Lost("node-0 was drained".to_owned()));
+    world.run_until(|world| world.status.retry.is_some());
+    world.now = right;
+    world.run();
+    assert_eq!(world.verdict("fuse").0, PhaseState::Accepted);
+    assert!(world.now.duration_since(right) < SignedDuration::from_mins(30), "{} after {right}", world.now);
 }
 
 #[test]

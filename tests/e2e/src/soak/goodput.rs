@@ -73,7 +73,12 @@ impl Tracker {
             gang.see(progress, at);
             return None;
         }
-        let lost = self.current.replace(Gang::new(attempt, progress, at))?;
+        let mut gang = Gang::new(attempt, progress, at);
+        if let Some(before) = self.current.as_ref().filter(|before| before.launch == gang.launch) {
+            // A gang that is lost soon was seen in its first steps only.
+            gang.speed = gang.speed.max(before.speed);
+        }
+        let lost = self.current.replace(gang)?;
         let checkpoint = progress.last_checkpoint.as_ref().map_or(u64::MAX, |checkpoint| checkpoint.items);
         let items = lost.items.saturating_sub(progress.items.min(checkpoint));
         let interval = (lost.speed * every).ceil() as u64 + 2 * lost.step;

@@ -2,8 +2,8 @@
 
 use super::ForexSetup;
 use super::config::{HORIZONS, TIMEFRAMES};
-use super::device_windows::{BARS, features_state};
-use super::market::{Market, ROW};
+use super::device_windows;
+use super::market::Market;
 use super::metrics::{self, SUMS};
 use crate::placement::Place;
 use crate::sampling::Shuffle;
@@ -87,13 +87,7 @@ impl Data for Batches {
         if self.setup.config.data.placement == Place::Host {
             return Ok(Vec::new());
         }
-        let array = |values: Vec<f32>, width: usize| Array::new([values.len() / width, width], Elements::F32(values));
-        let mut all = vec![(BARS.to_owned(), array(self.market.table(), ROW)?)];
-        for (number, timeframe) in TIMEFRAMES.iter().enumerate() {
-            let features = self.market.features(number).to_vec();
-            all.push((features_state(timeframe), array(features, self.setup.config.model.width)?));
-        }
-        Ok(all)
+        Ok(device_windows::resident(&self.market)?)
     }
 
     fn evaluations(&self) -> usize {

@@ -1,7 +1,7 @@
 //! Windows that programs cut from the bars and the features on the device: a batch is the numbers of their last bars.
 
 use super::config::{CHANNELS, CLOSE, HORIZONS, PATCH, TIMEFRAMES, Timeframe};
-use super::market::{PRICES, ROW, UNIT};
+use super::market::{Market, PRICES, ROW, UNIT};
 use super::model::{CUTTING, Model, Windows};
 use pawl_graph::array::{Array, Data};
 use pawl_graph::graph::{Builder, DType, GraphError, Init, Meta, Role, StateDecl, Var, concat};
@@ -12,6 +12,19 @@ pub const BARS: &str = "data.bars";
 /// State that holds the features of a timeframe: (its bars, width), float32.
 pub fn features_state(timeframe: &Timeframe) -> String {
     format!("data.features.{}", timeframe.name)
+}
+
+/// The states of the bars and features of a market.
+///
+/// # Errors
+/// Never: the shapes are those of the market.
+pub fn resident(market: &Market) -> Result<Vec<(String, Array)>, GraphError> {
+    let array = |values: Vec<f32>, width: usize| Array::new([values.len() / width, width], Data::F32(values));
+    let mut all = vec![(BARS.to_owned(), array(market.table(), ROW)?)];
+    for (number, timeframe) in TIMEFRAMES.iter().enumerate() {
+        all.push((features_state(timeframe), array(market.features(number).to_vec(), market.width())?));
+    }
+    Ok(all)
 }
 
 impl Model<'_> {

@@ -113,6 +113,11 @@ impl Market {
         rows.flat_map(|((prices, others), unit)| prices.iter().chain(others).copied().chain([*unit])).collect()
     }
 
+    /// Number of features of a time step.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
     /// The features of timeframe number `timeframe`: (bars, width).
     pub fn features(&self, timeframe: usize) -> &[f32] {
         &self.features[timeframe]

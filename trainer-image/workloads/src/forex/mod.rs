@@ -5,7 +5,7 @@ pub mod bars;
 mod batches;
 pub mod config;
 mod context;
-mod device_windows;
+pub mod device_windows;
 mod diffusion;
 pub mod features;
 mod layers;
@@ -35,6 +35,11 @@ const KL_MIDDLE: f64 = 5000.0;
 const KL_STEEPNESS: f64 = 0.002;
 /// Parameters with more than one axis to which weight decay does not apply.
 const UNDECAYED: &[&str] = &["encoder.query", "horizon_emb.weight"];
+
+/// Factor of the KL divergence in the update after `updates`: it rises in the shape of a logistic function.
+pub fn kl_weight(updates: u64) -> f64 {
+    KL_WEIGHT / (1.0 + libm::exp(-KL_STEEPNESS * (updates as f64 - KL_MIDDLE)))
+}
 
 /// The workload.
 pub struct Forex;
@@ -107,10 +112,9 @@ impl ForexSetup {
         Ok(Self { config, share: Share::new(request)? })
     }
 
-    /// Factor of the KL divergence in the update at `at`: it rises in the shape of a logistic function.
+    /// Factor of the KL divergence in the update at `at`.
     fn kl_weight(&self, at: At) -> f64 {
-        let step = (at.items / self.share.step_items()) as f64;
-        KL_WEIGHT / (1.0 + libm::exp(-KL_STEEPNESS * (step - KL_MIDDLE)))
+        kl_weight(at.items / self.share.step_items())
     }
 }
 

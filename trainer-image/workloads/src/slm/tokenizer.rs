@@ -41,6 +41,11 @@ impl Tokenizer {
             |error: &dyn Display| wrong(&format!("is not a valid Hugging Face tokenizer: {error}; copy it again"));
         // As JSON first: the library panics at a syntax error in some of its parts.
         let json: Value = serde_json::from_slice(&bytes).map_err(|error| invalid(&error))?;
+        if let Some(merge) = unprefixed_merge(&json["model"]) {
+            return Err(invalid(&format!(
+                "merge {merge} does not continue a word, as model.continuing_subword_prefix asks"
+            )));
+        }
         let mut inner: tokenizers::Tokenizer = serde_json::from_value(json).map_err(|error| invalid(&error))?;
         // Many files contain what their model was last used with: documents would be cut, or padded.
         inner.with_truncation(None).map_err(|error| invalid(&error))?;
@@ -86,4 +91,13 @@ fn end_of_document(path: &Path) -> Option<String> {
     let config: Value = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
     let token = &config["eos_token"];
     token.as_str().or_else(|| token["content"].as_str()).map(str::to_owned)
+}
+/// A merge of a byte-pair model whose second token lacks the prefix that the model cuts off: the library panics at it.
+fn unprefixed_merge(model: &Value) -> Option<&Value> {
+    let prefix = model["continuing_subword_prefix"].as_str()?;
+    let second = |merge: &'_ Value| match merge {
+        Value::String(pair) => pair.split_once(' ').map(|(_, second)| second.to_owned()),
+        pair => pair[1].as_str().map(str::to_owned),
+    };
+    model["merges"].as_array()?.iter().find(|merge| second(merge).is_some_and(|second| !second.starts_with(prefix)))
 }
