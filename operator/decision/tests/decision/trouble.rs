@@ -1,7 +1,7 @@
 //! Infrastructure: lost, vanished, refused, late; suspended, overdue.
 
-use jiff::SignedDuration;
 use crate::world::{World, done, ended, factors};
+use jiff::SignedDuration;
 use pawl_api::status::{PhaseState, Stage, StopCause};
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::LaunchKind;

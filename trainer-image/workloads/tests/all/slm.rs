@@ -329,6 +329,21 @@ fn write_tokenizer(directory: &Path, end: Value) {
 }
 
 #[test]
+fn a_tokenizer_at_which_the_library_panics_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    write_tokenizer(directory.path(), json!("<end>"));
+    let file = directory.path().join("tokenizer.json");
+    let mut tokenizer: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    // The merge ends in "b", which is shorter than the prefix that is cut off it.
+    tokenizer["model"]["continuing_subword_prefix"] = "##".into();
+    std::fs::write(&file, tokenizer.to_string()).unwrap();
+    let given =
+        small(json!({"data": {"source": "Text", "directory": directory.path(), "tokenizer": directory.path()}}));
+    let error = job(given, batches(4)).map(|_| ()).unwrap_err().to_string();
+    assert!(error.contains("continuing_subword_prefix") && error.contains("data.tokenizer"), "{error}");
+}
+
+#[test]
 fn text_is_cut_by_the_tokenizer_of_the_weights() {
     let [text, files, root] = std::array::from_fn(|_| tempfile::tempdir().unwrap());
     let write = |number: usize, words: &str| std::fs::write(text.path().join(format!("{number}.txt")), words).unwrap();
