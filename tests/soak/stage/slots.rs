@@ -1,6 +1,6 @@
 //! A slot: one job after the other, each compared with its twin.
 
-use super::Stage;
+use super::{FRAGILE, Stage};
 use crate::answers::{answer, names};
 use crate::jobs::Blueprint;
 use crate::twins::Twin;

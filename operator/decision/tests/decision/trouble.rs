@@ -390,7 +390,7 @@ fn a_queued_job_waits_without_a_deadline() {
     assert_ne!(reconciling(&world).0, "Queued");
     queued(&mut world, AttemptState::Running);
     let later = |seconds| {
-        let now = world.now.checked_add(jiff::SignedDuration::from_secs(seconds)).unwrap();
+        let now = world.now.checked_add(SignedDuration::from_secs(seconds)).unwrap();
         decide(&world.job, &world.status, &world.observed(), now).status.stage
     };
     let active = [later(3_500), later(3_700)];
