@@ -149,8 +149,8 @@ fn all(patches: &str) -> Vec<Rule> {
         ),
         plain(
             "spec.search[]",
-            "self.parallelism == 1",
-            "parallelism: more than 1 is not supported yet, trials run one after another: use 1",
+            "self.parallelism <= self.trials",
+            "parallelism: is greater than the number of trials: use at most as many as trials",
         ),
         plain(
             "spec.search[].parameters[]",

@@ -65,11 +65,17 @@ pub struct TrainingJobStatus {
     /// The current attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attempt: Option<AttemptStatus>,
+    /// Further attempts, while a search runs several trials at the same time.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub parallel: Vec<AttemptStatus>,
     /// Number of the newest attempt; attempts are numbered from 1.
     pub attempts: u32,
     /// Infrastructure failures in the current trial.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry: Option<RetryStatus>,
+    /// Infrastructure failures of further trials that run at the same time.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub retries: Vec<RetryStatus>,
     /// Speedup over the baseline so far: the product of the accepted phases' speedups, then the speedup of the bundle.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub speedup: Option<Decimal>,
@@ -94,6 +100,13 @@ pub struct TrainingJobStatus {
     /// Completion time of the job.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub completion_time: Option<String>,
+}
+
+impl TrainingJobStatus {
+    /// The attempts that have not ended: one, or several while a search runs several trials at the same time.
+    pub fn under_way(&self) -> impl Iterator<Item = &AttemptStatus> {
+        self.attempt.iter().chain(&self.parallel)
+    }
 }
 
 fn is_zero(value: &u64) -> bool {

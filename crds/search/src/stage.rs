@@ -1,7 +1,16 @@
 //! A stage of a search: what to do next, given the trials so far.
+//!
+//! # Trials that run at the same time
+//! With scheduler [`Scheduler::None`], the points of all trials and their number are a function of the results alone, in whatever
+//! order the trials end: trial n learns from the trials up to n - `parallelism`, and waits until these have ended; those in between
+//! count as running, whether they have ended or not. The cost: one trial that takes long holds back those that come
+//! `parallelism` later.
+//!
+//! Schedulers are asynchronous: which trials are promoted or stopped, and with TPE and GP the points, depend on the results
+//! that are known when room becomes free. Points of the other samplers are functions of the trial's number alone.
 
 use crate::history::{Loss, State, Trial, observations};
-use crate::sampler::Study;
+use crate::sampler::{Sampler, Study};
 use crate::scheduler::{Decision, Scheduler};
 use crate::space::{Problem, problem};
 
@@ -128,7 +137,7 @@ impl Stage {
             return self.end(trials, Ending::BudgetSpent);
         }
         let started = trials.len() as u32;
-        let stale = self.stale(trials);
+        let stale = self.settled(trials, started).is_some_and(|settled| self.stale(&settled));
         let mut closing = stale || started >= self.trials;
         let mut actions = self.scheduled(trials, closing);
         let mut exhausted = false;
@@ -186,12 +195,29 @@ impl Stage {
         let mut known = trials.to_vec();
         for _ in 0..room {
             let number = known.iter().map(|trial| trial.number + 1).max().unwrap_or(0);
-            let Some(point) = self.study.propose(&known, number) else { return true };
+            let Some(settled) = self.settled(&known, number).filter(|settled| !self.stale(settled)) else {
+                return false;
+            };
+            let Some(point) = self.study.propose(&settled, number) else { return true };
             let trial = Trial::new(number, point, self.scheduler.first_target(number, self.full));
             known.push(trial.clone());
             actions.push(Action::Start(trial));
         }
         false
+    }
+
+    /// What is known when trial `number` starts; `None` if a trial has yet to end before it does.
+    fn settled(&self, trials: &[Trial], number: u32) -> Option<Vec<Trial>> {
+        let learns = matches!(self.study.sampler, Sampler::Tpe | Sampler::Gp) || self.patience.is_some();
+        if self.scheduler != Scheduler::None || !learns {
+            return Some(trials.to_vec());
+        }
+        let open = number.saturating_sub(self.parallelism.saturating_sub(1));
+        let settled = |trial: &Trial| match trial.number < open {
+            true => trial.ended().then(|| trial.clone()),
+            false => Some(Trial::new(trial.number, trial.point.clone(), trial.target)),
+        };
+        trials.iter().map(settled).collect()
     }
 
     /// Stops all trials, then finishes.

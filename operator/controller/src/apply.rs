@@ -17,15 +17,21 @@ use pawl_api::status::StopCause;
 const PLAIN_GRACE: u32 = 10;
 
 /// Creates the objects of an attempt. Returns whether its batch Job is new; `false` also when it has to wait until the pods
-/// of an earlier one are gone.
+/// of an earlier one are gone. `planned`: whether the status has an attempt of this name, beside which it may run.
 ///
 /// # Errors
 /// [`Error::Taken`] when the name belongs to something else; [`Error::Api`].
-pub async fn start(context: &Context, key: &Key, blueprint: &Blueprint<'_>) -> Result<bool, Error> {
+pub async fn start(
+    context: &Context,
+    key: &Key,
+    blueprint: &Blueprint<'_>,
+    planned: impl Fn(&str) -> bool,
+) -> Result<bool, Error> {
     let name = &blueprint.plan.attempt;
     let known = context.facts.of(key);
     // The decision core ensures this on the same facts; a second gang would be the worst error of all.
-    if known.iter().any(|facts| facts.name != *name && facts.alive().next().is_some()) {
+    let beside = |facts: &AttemptFacts| facts.name == *name || planned(&facts.name);
+    if known.iter().any(|facts| !beside(facts) && facts.alive().next().is_some()) {
         tracing::warn!(attempt = name, "another attempt is alive: waiting");
         return Ok(false);
     }

@@ -74,9 +74,7 @@ impl Belief {
 /// A status without what can be found out again: that an attempt was seen.
 fn known(status: &TrainingJobStatus) -> TrainingJobStatus {
     let mut known = status.clone();
-    if let Some(attempt) = &mut known.attempt {
-        attempt.seen = false;
-    }
+    known.attempt.iter_mut().chain(&mut known.parallel).for_each(|attempt| attempt.seen = false);
     known
 }
 

@@ -32,22 +32,28 @@ pub(crate) struct JobState {
     tried: HashMap<String, Instant>,
     /// What the watches report of its attempts.
     pub(crate) facts: JobFacts,
-    /// Its running gang, and the newest answer of the gang's agent.
-    pub(crate) gang: Option<Gang>,
+    /// Its running gangs, and the newest answer of the agent of each.
+    pub(crate) gangs: Vec<Gang>,
     /// Its metrics.
     pub(crate) sample: Option<Sample>,
 }
 
 impl JobState {
     pub(crate) fn is_empty(&self) -> bool {
-        let Self { belief, failures, tried, facts, gang, sample } = self;
-        belief.is_none() && *failures == 0 && tried.is_empty() && facts.is_empty() && gang.is_none() && sample.is_none()
+        let Self { belief, failures, tried, facts, gangs, sample } = self;
+        belief.is_none()
+            && *failures == 0
+            && tried.is_empty()
+            && facts.is_empty()
+            && gangs.is_empty()
+            && sample.is_none()
     }
 
     /// Forgets all that only the leader knows. The facts stay: watches keep them current on every replica.
     fn step_down(&mut self) {
-        let Self { belief, failures, tried, facts: _, gang, sample } = self;
-        (*belief, *failures, *gang, *sample) = (None, 0, None, None);
+        let Self { belief, failures, tried, facts: _, gangs, sample } = self;
+        (*belief, *failures, *sample) = (None, 0, None);
+        gangs.clear();
         tried.clear();
     }
 }

@@ -17,7 +17,7 @@ use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::core::PartialObjectMeta;
 use kube::runtime::controller::Action as Next;
 use kube::{Api, Resource, ResourceExt};
-use pawl_api::status::Stage;
+use pawl_api::status::{AttemptStatus, Stage};
 use pawl_api::{TrainingJob, TrainingJobStatus, Unknown};
 use pawl_decision::action::{Action, Decision, Event};
 use pawl_decision::observed::{AttemptState, Observed};
@@ -145,7 +145,8 @@ impl Shell for ClusterShell<'_> {
                 if !self.written {
                     apply::still(context, job, &self.belief.version).await?;
                 }
-                apply::start(context, key, &context.blueprint(job, &plan, &plan_hash)).await
+                let planned = |name: &str| self.belief.newest.under_way().any(|attempt| attempt.name == name);
+                apply::start(context, key, &context.blueprint(job, &plan, &plan_hash), planned).await
             }
             Action::Stop { attempt, checkpoint, cause } => apply::stop(context, key, &attempt, checkpoint, cause).await,
             Action::Release { attempt } => apply::release(context, key, &attempt).await.map(|()| false),
@@ -162,24 +163,25 @@ impl Shell for ClusterShell<'_> {
 /// The observations for a decision. Registers the running gang for polling.
 fn fetch(context: &Context, key: &Key, job: &TrainingJob, status: &TrainingJobStatus, now: Timestamp) -> Observed {
     let attempts = context.facts.of(key);
-    let under_way = status.attempt.as_ref();
-    let name = under_way.map(|attempt| attempt.name.as_str());
-    let facts = attempts.iter().find(|facts| Some(facts.name.as_str()) == name);
-    listen(context, key, facts, now);
-    let live = name.and_then(|name| context.live.latest(key, name));
+    let under_way: Vec<&AttemptStatus> = status.under_way().collect();
+    let wanted = |name: &str| under_way.iter().any(|attempt| attempt.name == name);
+    context.live.retain(key, |name| wanted(name) && attempts.iter().any(|facts| facts.name == name));
+    attempts.iter().filter(|facts| wanted(&facts.name)).for_each(|facts| listen(context, key, facts, now));
+    let live: Vec<_> = under_way.iter().filter_map(|attempt| context.live.latest(key, &attempt.name)).collect();
+    // Attempts that run at the same time have the same purpose.
+    let gpus = |attempt: &&AttemptStatus| pawl_decision::gang(&job.spec, attempt.purpose).gpus_per_replica;
     observe::observe(&observe::Scene {
         job_uid: job.metadata.uid.as_deref().unwrap_or_default(),
-        gpus: under_way.map_or(0, |attempt| pawl_decision::gang(&job.spec, attempt.purpose).gpus_per_replica),
-        under_way: under_way.map(|attempt| (attempt.name.as_str(), attempt.launches.as_slice())),
+        gpus: under_way.first().map_or(0, gpus),
+        under_way: &under_way,
         attempts: &attempts,
-        live: live.as_deref(),
+        live: &live,
         now,
     })
 }
 
 /// Polls agent 0 of a running gang from now on; its last answer is kept until the attempt is over.
-fn listen(context: &Context, key: &Key, facts: Option<&AttemptFacts>, now: Timestamp) {
-    let Some(facts) = facts else { return context.live.forget(key) };
+fn listen(context: &Context, key: &Key, facts: &AttemptFacts, now: Timestamp) {
     if observe::state(facts, now) != Some(AttemptState::Running) {
         return;
     }

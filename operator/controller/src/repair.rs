@@ -3,7 +3,7 @@
 
 use crate::context::Context;
 use crate::error::{Doing, Error, code};
-use crate::facts::{GangFacts, PodFacts};
+use crate::facts::{AttemptFacts, GangFacts, PodFacts};
 use crate::key::Key;
 use crate::owned::Objects;
 use crate::watched::{WatchedJob, WatchedPod};
@@ -11,6 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1 as core;
 use kube::Api;
 use kube::api::ListParams;
+use pawl_api::status::AttemptStatus;
 use pawl_api::{TrainingJob, TrainingJobStatus};
 use std::time::Duration;
 
@@ -105,7 +106,7 @@ async fn look_for_pod(context: &Context, key: &Key, attempt: &str, pod: &PodFact
     Ok(())
 }
 
-/// Repairs the objects of the running attempt. Returns when to look again, if a cool-down has not passed.
+/// Repairs the objects of the running attempts. Returns when to look again, if a cool-down has not passed.
 ///
 /// # Errors
 /// [`Error::Api`].
@@ -116,9 +117,24 @@ pub async fn repair(
     status: &TrainingJobStatus,
     now: Timestamp,
 ) -> Result<Option<Duration>, Error> {
-    let Some(attempt) = status.attempt.as_ref().filter(|attempt| attempt.stop.is_none()) else { return Ok(None) };
     let known = context.facts.of(key);
-    let Some(facts) = known.iter().find(|facts| facts.name == attempt.name) else { return Ok(None) };
+    let mut later = None;
+    for attempt in status.under_way().filter(|attempt| attempt.stop.is_none()) {
+        let Some(facts) = known.iter().find(|facts| facts.name == attempt.name) else { continue };
+        let again = repair_attempt(context, key, (job, status), attempt, facts, now).await?;
+        later = later.into_iter().chain(again).min();
+    }
+    Ok(later)
+}
+
+async fn repair_attempt(
+    context: &Context,
+    key: &Key,
+    (job, status): (&TrainingJob, &TrainingJobStatus),
+    attempt: &AttemptStatus,
+    facts: &AttemptFacts,
+    now: Timestamp,
+) -> Result<Option<Duration>, Error> {
     let Some(gang) = facts.working_gang() else { return Ok(None) };
     if Some(gang.job_uid.as_str()) != job.metadata.uid.as_deref() {
         return Ok(None);
@@ -130,7 +146,7 @@ pub async fn repair(
     let missing = plan.repair(facts, gang).await?;
     // When launches have ended since, their plan can no longer be worked out; every pod has read it by then.
     if (missing || token.may_be_missing(facts, gang, now))
-        && let Some(content) = pawl_decision::plan(job, status)
+        && let Some(content) = pawl_decision::plan(job, status, &attempt.name)
     {
         let blueprint = context.blueprint(job, &content, &attempt.plan_hash);
         token.create(&blueprint, &gang.uid, false).await?;

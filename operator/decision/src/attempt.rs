@@ -1,4 +1,5 @@
-//! The current attempt: adopts, observes, stops and starts it. At most one attempt is alive.
+//! The current attempt: adopts, observes, stops and starts it. At most one attempt is alive, except in a search that runs
+//! several trials at the same time: see `under_way`.
 //!
 //! The number of the attempt is incremented only after the previous one was observed to have ended. Until then every start
 //! uses the same name, and names are unique: however late or incomplete the observations are, two attempts cannot be alive
@@ -15,6 +16,7 @@ use crate::reason::Reason;
 use crate::retry::{MissingEvidence, after, time};
 use crate::step::Next;
 use crate::storage::{outlives_pods, settle};
+use crate::under_way::is_mistaken;
 use jiff::Timestamp;
 use pawl_api::status::{AttemptStatus, Purpose, StopCause};
 
@@ -22,18 +24,13 @@ use pawl_api::status::{AttemptStatus, Purpose, StopCause};
 const QUEUED: u64 = 2;
 
 impl Draft<'_> {
-    /// Whether an attempt was observed and has not been observed to end.
-    pub fn draining(&self) -> bool {
-        self.status.attempt.as_ref().is_some_and(|attempt| attempt.seen)
-    }
-
     fn attempt_name(&self, number: u32) -> String {
         format!("{}-{number}", self.name())
     }
 }
 
 /// The observations of an attempt. Of several, the one that reports the end is used, because it is final.
-fn facts_of<'a>(observed: &'a Observed, name: &str) -> Option<&'a AttemptFacts> {
+pub(crate) fn facts_of<'a>(observed: &'a Observed, name: &str) -> Option<&'a AttemptFacts> {
     let ended = |facts: &&AttemptFacts| matches!(facts.state, AttemptState::Ended(_));
     let mut all = observed.attempts.iter().filter(|facts| facts.name == name);
     all.clone().find(ended).or_else(|| all.next())
@@ -59,23 +56,19 @@ fn attempt_status(work: &Work, name: String, plan_hash: String, started: String)
 /// Adopts an attempt that exists although the status does not name it: the status must have been restored from an older
 /// copy, because it is written before an attempt is started. The attempt is stopped unless its plan is the desired one.
 pub(crate) fn adopt(draft: &mut Draft<'_>, observed: &Observed, next: &Next) -> bool {
-    if draft.status.attempt.is_some() {
+    if draft.status.attempt.is_some() && next.most() < 2 {
         return false;
     }
     let Some(number) = draft.status.attempts.checked_add(1) else { return false };
     let name = draft.attempt_name(number);
     let Some(facts) = facts_of(observed, &name) else { return false };
     let started = draft.now.to_string();
-    let wanted = match next {
-        Next::Run(work) if fingerprint(&draft.attempt_plan(&name, work), 16) == facts.plan_hash => {
-            let resumes = draft.newest_checkpoint();
-            Some(AttemptStatus {
-                resumes,
-                ..attempt_status(work, name.clone(), facts.plan_hash.clone(), started.clone())
-            })
-        }
-        Next::Run(_) | Next::Drain | Next::Idle(_) => None,
-    };
+    let has_none = |work: &&Work| draft.under_way().all(|attempt| attempt.trial != work.trial);
+    let planned = |work: &&Work| fingerprint(&draft.attempt_plan(&name, work), 16) == facts.plan_hash;
+    let wanted = next.works().iter().filter(has_none).find(planned).map(|work| AttemptStatus {
+        resumes: draft.newest_checkpoint(),
+        ..attempt_status(work, name.clone(), facts.plan_hash.clone(), started.clone())
+    });
     let unknown = || AttemptStatus {
         name,
         plan_hash: facts.plan_hash.clone(),
@@ -83,8 +76,9 @@ pub(crate) fn adopt(draft: &mut Draft<'_>, observed: &Observed, next: &Next) -> 
         stop: Some(StopCause::NotWanted),
         ..AttemptStatus::default()
     };
+    let adopted = AttemptStatus { seen: true, ..wanted.unwrap_or_else(unknown) };
     draft.status.attempts = number;
-    draft.status.attempt = Some(AttemptStatus { seen: true, ..wanted.unwrap_or_else(unknown) });
+    draft.add_attempt(|draft| draft.status.attempt = Some(adopted));
     true
 }
 
@@ -158,7 +152,7 @@ pub(crate) fn queued_until(attempt: &AttemptStatus) -> Option<Timestamp> {
 /// The attempt was observed and no longer exists: it was lost, and is created again under its name. An attempt that was
 /// deleted because Kueue preempted it does not count as a failure.
 fn vanished(draft: &mut Draft<'_>) -> bool {
-    if !draft.draining() {
+    if draft.status.attempt.as_ref().is_none_or(|attempt| !attempt.seen) {
         return false;
     }
     leave_queue(draft);
@@ -213,7 +207,7 @@ fn failure(draft: &Draft<'_>, facts: &AttemptFacts, ending: &Ending, next: &Next
         Some(StopCause::NotWanted) => return None,
         Some(StopCause::Preempted | StopCause::GangBroken) | None => {}
     }
-    let Next::Run(work) = next else { return None };
+    let work = next.work_of(&attempt.trial)?;
     let mut open = work.launches.iter().filter(|launch| attempt.launches.contains(&launch.plan.launch)).peekable();
     let first = open.peek()?.plan.launch.clone();
     let result = |name: &str| facts.results.iter().find(|result| result.launch == name);
@@ -236,25 +230,48 @@ fn failure(draft: &Draft<'_>, facts: &AttemptFacts, ending: &Ending, next: &Next
 /// The actions that lead to the desired state: starts and stops attempts, or none while waiting.
 pub(crate) fn schedule(draft: &mut Draft<'_>, observed: &Observed, next: &Next) -> Vec<Action> {
     let mut actions = Vec::new();
-    let own = draft.status.attempt.as_ref().map(|attempt| attempt.name.clone());
-    let others = observed
-        .attempts
-        .iter()
-        .filter(|facts| !matches!(facts.state, AttemptState::Ended(_)) && Some(&facts.name) != own.as_ref());
-    let stopped = |facts: &AttemptFacts| stop(&facts.name, Purpose::default(), StopCause::NotWanted);
-    actions.extend(others.map(stopped));
-    let blocked = !actions.is_empty();
-    match next {
-        Next::Run(work) => {
-            if draft.draining() {
-                actions.extend(keep_or_stop(draft, observed, Some(work)));
-            } else if !blocked && draft.backoff(&work.trial).is_none() {
-                actions.extend(start(draft, work));
+    let known = |facts: &&AttemptFacts| draft.under_way().any(|attempt| attempt.name == facts.name);
+    let alive = observed.attempts.iter().filter(|facts| !matches!(facts.state, AttemptState::Ended(_)));
+    let others = alive.filter(|facts| !known(facts));
+    actions.extend(others.map(|facts| stop(&facts.name, Purpose::default(), StopCause::NotWanted)));
+    let blocked = !actions.is_empty() || is_mistaken(draft, observed);
+    let (taken, left) = assign(draft, next);
+    for (index, work) in taken.into_iter().enumerate() {
+        actions.extend(draft.with_attempt(index, |draft| match work {
+            Some(work) if draft.status.attempt.as_ref().is_some_and(|attempt| !attempt.seen) => {
+                let may = !blocked && draft.backoff(&work.trial).is_none();
+                may.then(|| start(draft, work)).flatten()
             }
-        }
-        Next::Drain | Next::Idle(_) => actions.extend(keep_or_stop(draft, observed, None)),
+            work => keep_or_stop(draft, observed, work),
+        }));
+    }
+    // Nothing runs beside trials of a search but such trials.
+    let beside = |purpose| draft.under_way().all(|attempt| attempt.purpose == purpose);
+    let settled = draft.under_way().all(|attempt| attempt.seen) && next.works().iter().all(|work| beside(work.purpose));
+    if !blocked && settled && draft.under_way().count() < next.most() {
+        let ready = left.into_iter().find(|work| draft.backoff(&work.trial).is_none());
+        actions.extend(ready.and_then(|work| draft.add_attempt(|draft| start(draft, work))));
+    }
+    if !next.works().is_empty() {
+        draft.status.retries.retain(|retry| next.works().iter().any(|work| work.trial == retry.trial));
     }
     actions
+}
+
+/// The work of each attempt, in order, and the works that have none. One that was never observed may be given another work
+/// than it had: its name is used first, and for works that may start.
+fn assign<'a>(draft: &Draft<'_>, next: &'a Next) -> (Vec<Option<&'a Work>>, Vec<&'a Work>) {
+    let mut left: Vec<&Work> = next.works().iter().collect();
+    let own = |attempt: &AttemptStatus, left: &mut Vec<&'a Work>| {
+        left.iter().position(|work| work.trial == attempt.trial).map(|index| left.remove(index))
+    };
+    let mut taken: Vec<Option<&Work>> = draft.under_way().map(|attempt| own(attempt, &mut left)).collect();
+    left.sort_by_key(|work| draft.backoff(&work.trial).is_some());
+    for (attempt, taken) in draft.under_way().zip(&mut taken).filter(|(_, taken)| taken.is_none()) {
+        // One that runs is kept if it happens to run the first.
+        *taken = if attempt.seen { next.works().first() } else { (!left.is_empty()).then(|| left.remove(0)) };
+    }
+    (taken, left)
 }
 
 /// Stops the attempt unless it runs all desired launches.
@@ -286,11 +303,13 @@ fn stop(attempt: &str, purpose: Purpose, cause: StopCause) -> Action {
 
 /// Starts an attempt under the next number, or again under the number of one that was never observed.
 fn start(draft: &mut Draft<'_>, work: &Work) -> Option<Action> {
-    let number = match &draft.status.attempt {
-        Some(_) => draft.status.attempts,
-        None => draft.status.attempts.checked_add(1)?,
+    let (name, number) = match &draft.status.attempt {
+        Some(attempt) => (attempt.name.clone(), draft.status.attempts),
+        None => {
+            let number = draft.status.attempts.checked_add(1)?;
+            (draft.attempt_name(number), number)
+        }
     };
-    let name = draft.attempt_name(number);
     if work.purpose == Purpose::Train && draft.status.attempt.is_none() {
         settle(draft);
     }
@@ -319,7 +338,7 @@ pub(crate) fn release(decision: &mut Decision, before: &pawl_api::TrainingJobSta
         let number =
             facts.name.strip_prefix(job).and_then(|rest| rest.strip_prefix('-')).and_then(|n| n.parse::<u32>().ok());
         let past = number.is_some_and(|number| number <= before.attempts);
-        let current = before.attempt.as_ref().is_some_and(|attempt| attempt.name == facts.name);
+        let current = before.under_way().any(|attempt| attempt.name == facts.name);
         if past && !current && matches!(facts.state, AttemptState::Ended(_)) {
             decision.actions.push(Action::Release { attempt: facts.name.clone() });
         }

@@ -84,9 +84,10 @@ fn state(holds: bool, reason: impl ToString, message: &str) -> ConditionState {
 fn reconciling(draft: &Draft<'_>) -> ConditionState {
     match draft.status.stage {
         Stage::Pending | Stage::Preflight | Stage::Optimizing | Stage::Searching | Stage::Training => {
-            let attempt = draft.status.attempt.as_ref();
-            match attempt.and_then(|attempt| Some((&attempt.name, attempt.queued_since.as_deref()?))) {
-                Some((name, since)) => state(
+            let names: Vec<&str> = draft.under_way().map(|attempt| attempt.name.as_str()).collect();
+            let name = names.join(", ");
+            match draft.queued_since() {
+                Some(since) => state(
                     true,
                     Reason::Queued,
                     &format!("{name} has been waiting in its queue or for free devices since {since}"),

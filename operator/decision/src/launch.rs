@@ -264,9 +264,9 @@ impl Draft<'_> {
 
     /// The newest checkpoint at the start of an attempt: what was known then if it is under way, else what is known now.
     pub fn resumes(&self, attempt: &str) -> Option<CheckpointStatus> {
-        match &self.status.attempt {
-            Some(under_way) if under_way.name == attempt => under_way.resumes.clone(),
-            _ => self.newest_checkpoint(),
+        match self.under_way().find(|under_way| under_way.name == attempt) {
+            Some(under_way) => under_way.resumes.clone(),
+            None => self.newest_checkpoint(),
         }
     }
 

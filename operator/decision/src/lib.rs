@@ -100,6 +100,7 @@ mod summary;
 mod train;
 mod trainer;
 mod trial;
+mod under_way;
 
 pub use conditions::unreadable;
 pub use grace::stop_grace;
@@ -115,7 +116,7 @@ use pawl_api::{Policy, Problem, TrainingJob, TrainingJobSpec, TrainingJobStatus}
 use settle::settle;
 use step::Next;
 
-/// Maximum number of rounds of processing observations: each processes a new one, and there are few.
+/// Maximum number of rounds of processing the observations of an attempt: each processes a new one, and there are few.
 const ROUNDS: usize = 8;
 
 /// Computes the next status of a job, the actions to take and the events to emit.
@@ -187,26 +188,28 @@ fn decided(
 
 /// Processes the observations until none is new, and returns what should run.
 fn process(draft: &mut Draft<'_>, observed: &Observed) -> Next {
-    for _ in 0..ROUNDS {
+    for _ in 0..ROUNDS * observed.attempts.len().max(1) {
         let next = settle(draft);
         if attempt::adopt(draft, observed, &next) {
             continue;
         }
-        if let Some(facts) = attempt::current(draft, observed) {
-            let work = match &next {
-                Next::Run(work) => Some(work),
-                Next::Drain | Next::Idle(_) => None,
-            };
-            if trainer::watch(draft, facts) {
-                continue;
-            }
-            if fold::results(draft, facts, work) || guard::watch(draft, facts) {
-                continue;
-            }
-        }
-        if !attempt::watch(draft, observed, &next) {
+        if !draft.any_attempt(|draft| observe(draft, observed, &next)) {
             return next;
         }
     }
     settle(draft)
+}
+
+/// Processes the observations of the current attempt. `true` when one was new that may change what should run.
+fn observe(draft: &mut Draft<'_>, observed: &Observed, next: &Next) -> bool {
+    if let Some(facts) = attempt::current(draft, observed) {
+        if under_way::is_newest(draft, observed, facts) && trainer::watch(draft, facts) {
+            return true;
+        }
+        let work = draft.status.attempt.as_ref().and_then(|attempt| next.work_of(&attempt.trial));
+        if fold::results(draft, facts, work) || guard::watch(draft, facts) {
+            return true;
+        }
+    }
+    attempt::watch(draft, observed, next)
 }

@@ -12,7 +12,7 @@ pub(crate) fn deadline_at(draft: &Draft<'_>) -> Option<Timestamp> {
     let limit = draft.spec.lifecycle.active_deadline.as_ref()?.get().as_secs();
     let start = draft.status.start_time.as_deref().and_then(time)?;
     let status = &draft.status;
-    let queued = status.attempt.as_ref().and_then(|attempt| attempt.queued_since.as_deref());
+    let queued = draft.queued_since();
     let since = status.suspended_since.as_deref().or(status.completion_time.as_deref()).or(queued).and_then(time);
     let now = since.map_or(0, |since| seconds_between(since, draft.now));
     let suspended = status.suspended_seconds.saturating_add(now);
@@ -28,8 +28,8 @@ pub(crate) fn seconds_between(from: Timestamp, to: Timestamp) -> u64 {
 pub(crate) fn limited(draft: &mut Draft<'_>, next: Next) -> Next {
     match next {
         Next::Idle(_) => next,
-        Next::Run(_) | Next::Drain if draft.spec.suspend => Next::Idle(Stage::Suspended),
-        Next::Run(_) | Next::Drain => {
+        Next::Run(_) | Next::Several { .. } | Next::Drain if draft.spec.suspend => Next::Idle(Stage::Suspended),
+        Next::Run(_) | Next::Several { .. } | Next::Drain => {
             let Some(limit) = draft.spec.lifecycle.active_deadline.as_ref() else { return next };
             if deadline_at(draft).is_none_or(|deadline| deadline > draft.now) {
                 return next;
@@ -41,12 +41,15 @@ pub(crate) fn limited(draft: &mut Draft<'_>, next: Next) -> Next {
     }
 }
 
-/// Records that Kueue admitted the attempt: its time in the queue does not count.
+/// Records that Kueue admitted the attempt: the time in which no other one was admitted either does not count.
 pub(crate) fn leave_queue(draft: &mut Draft<'_>) {
+    let since = draft.queued_since().and_then(time);
     let Some(attempt) = draft.status.attempt.as_mut() else { return };
-    let Some(since) = attempt.queued_since.take() else { return };
+    if attempt.queued_since.take().is_none() {
+        return;
+    }
     attempt.started = draft.now.to_string();
-    let waited = time(&since).map_or(0, |since| seconds_between(since, draft.now));
+    let waited = since.map_or(0, |since| seconds_between(since, draft.now));
     draft.status.suspended_seconds = draft.status.suspended_seconds.saturating_add(waited);
 }
 

@@ -22,6 +22,7 @@ pub(crate) fn failed(draft: &mut Draft<'_>) -> Step {
     draft.normal(Reason::Reopened, format!("{what}: the job is retried"), None);
     draft.status.failure = None;
     draft.status.retry = None;
+    draft.status.retries.clear();
     Step::Moved
 }
 

@@ -52,7 +52,7 @@ impl Draft<'_> {
     /// Counts a failure or a disruption of the trial, and sets the back-off. Only failures are limited.
     pub fn count_failure(&mut self, trial: &str, missing: &MissingEvidence) {
         let message = &missing.message;
-        let before = self.status.retry.take().filter(|retry| retry.trial == trial).unwrap_or_default();
+        let before = self.take_retry(trial).unwrap_or_default();
         let in_a_row = before.count.saturating_add(before.disruptions);
         let wait = match in_a_row {
             0 if missing.ranks_lost => 0,
@@ -78,16 +78,30 @@ impl Draft<'_> {
         });
     }
 
+    /// Takes the failures of the trial. Those of others are kept while several trials may run at the same time.
+    fn take_retry(&mut self, trial: &str) -> Option<RetryStatus> {
+        let several = self.spec.search.iter().any(|search| search.parallelism > 1);
+        let others = self.status.retry.take().into_iter().chain(std::mem::take(&mut self.status.retries));
+        let (own, others): (Vec<_>, Vec<_>) = others.partition(|retry| retry.trial == trial);
+        self.status.retries.extend(others.into_iter().filter(|_| several));
+        own.into_iter().next()
+    }
+
+    /// The failures of the trial.
+    fn retry(&self, trial: &str) -> Option<&RetryStatus> {
+        self.status.retry.iter().chain(&self.status.retries).find(|retry| retry.trial == trial)
+    }
+
     /// The trial's failures, when they exceed `lifecycle.maxRestarts`.
     pub fn exhausted(&self, trial: &str) -> Option<RetryStatus> {
-        let retry = self.status.retry.as_ref().filter(|retry| retry.trial == trial)?;
+        let retry = self.retry(trial)?;
         (retry.count > self.spec.lifecycle.max_restarts).then(|| retry.clone())
     }
 
     /// End of the trial's back-off, when that is in the future. An end that is further away than any back-off was written
     /// with a clock that was ahead: there is nothing to wait for.
     pub fn backoff(&self, trial: &str) -> Option<Timestamp> {
-        let retry = self.status.retry.as_ref().filter(|retry| retry.trial == trial)?;
+        let retry = self.retry(trial)?;
         let longest = after(self.now, LONGEST_BACKOFF);
         retry.not_before.as_deref().and_then(time).filter(|until| *until > self.now && *until <= longest)
     }

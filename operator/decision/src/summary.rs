@@ -41,6 +41,7 @@ pub(crate) fn set(draft: &mut Draft<'_>, next: &Next) {
             Purpose::Search => Stage::Searching,
             Purpose::Train => Stage::Training,
         },
+        Next::Several { .. } => Stage::Searching,
         Next::Drain => draft.status.stage,
         Next::Idle(stage) => *stage,
     };
@@ -82,7 +83,7 @@ fn speedup(draft: &Draft<'_>) -> Option<Decimal> {
 
 fn progress(draft: &Draft<'_>) -> String {
     let status = &draft.status;
-    let queued = status.attempt.as_ref().is_some_and(|attempt| attempt.queued_since.is_some());
+    let queued = draft.queued_since().is_some();
     match status.stage {
         Stage::Failed | Stage::Suspended if status.progress == QUEUED => String::new(),
         Stage::Failed | Stage::Suspended => status.progress.clone(),

@@ -1,4 +1,4 @@
-//! The attempts of a job on this machine: their records on disk, and the agent that runs one of them.
+//! The attempts of a job on this machine: their records on disk, and the agents that run them.
 
 use crate::machine::Machine;
 use crate::state::attempts::{self, AttemptRecord, RecordState};
@@ -13,7 +13,6 @@ use pawl_decision::observed::{AttemptFacts, AttemptState, Observed};
 use std::ffi::OsString;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinHandle;
 
 /// Configuration of the agent of an attempt, in addition to its plan.
 #[derive(Clone, Debug)]
@@ -30,22 +29,31 @@ pub struct Site {
     pub env: Vec<(String, String)>,
 }
 
-/// An observation of the running attempt.
+/// An observation of a running attempt.
 #[derive(Debug)]
-pub enum News {
+pub struct News {
+    /// Its name.
+    pub attempt: String,
+    /// What was observed.
+    pub what: What,
+}
+
+/// What was observed of a running attempt.
+#[derive(Debug)]
+pub enum What {
     /// An event of one of its launches.
     Event(Event),
     /// It ended.
     Ended(Result<AttemptResult, AgentError>),
 }
 
-/// The running agent.
+/// A running agent.
 #[derive(Debug)]
 struct Agent {
     attempt: String,
+    /// Which share of the machine it uses.
+    share: usize,
     stop: watch::Sender<Stop>,
-    news: mpsc::UnboundedReceiver<Event>,
-    task: JoinHandle<Result<AttemptResult, AgentError>>,
 }
 
 /// An attempt that has not been released.
@@ -58,12 +66,21 @@ struct Attempt {
     stopping: Option<Stop>,
 }
 
-/// The attempts of a job that have not been released. At most one of them runs, because they share the devices.
+impl Attempt {
+    fn is(&self, name: &str) -> bool {
+        self.record.plan.attempt == name
+    }
+}
+
+/// The attempts of a job that have not been released. Those of a search run on a share of the devices each; any other runs
+/// alone.
 #[derive(Debug)]
 pub struct Attempts {
     site: Site,
     known: Vec<Attempt>,
-    agent: Option<Agent>,
+    agents: Vec<Agent>,
+    sender: mpsc::UnboundedSender<News>,
+    news: mpsc::UnboundedReceiver<News>,
 }
 
 impl Attempts {
@@ -90,7 +107,8 @@ impl Attempts {
             };
             known.push(Attempt { record, results, progress: None, stopping: None });
         }
-        Ok(Self { site, known, agent: None })
+        let (sender, news) = mpsc::unbounded_channel();
+        Ok(Self { site, known, agents: Vec::new(), sender, news })
     }
 
     /// The observations for the decision core.
@@ -99,7 +117,7 @@ impl Attempts {
             name: attempt.record.plan.attempt.clone(),
             plan_hash: attempt.record.plan_hash.clone(),
             state: attempt.record.state.ending().map_or(AttemptState::Running, AttemptState::Ended),
-            placement: self.site.machine.placement.clone(),
+            placement: self.placement(attempt),
             trainer: attempt.record.trainer.clone().unwrap_or_default(),
             results: attempt.results.clone(),
             progress: attempt.progress.clone(),
@@ -136,14 +154,14 @@ impl Attempts {
             return Ok(false);
         }
         attempt.stopping = Some(how);
-        match &self.agent {
-            Some(agent) if agent.attempt == name => {
+        match self.agents.iter().find(|agent| agent.attempt == name) {
+            Some(agent) => {
                 // If the agent has just ended, its end will be observed.
                 let _ = agent.stop.send(how);
                 Ok(false)
             }
             // No agent runs it: this process has just been started and has not resumed it.
-            _ => self.end(name, RecordState::Stopped).map(|()| true),
+            None => self.end(name, RecordState::Stopped).map(|()| true),
         }
     }
 
@@ -165,69 +183,87 @@ impl Attempts {
         Ok(true)
     }
 
-    /// Starts the agent of the active attempt, which is new or was left by an earlier process, unless one is running. Must be
-    /// called inside a [`tokio::task::LocalSet`]. `stop_grace` is the time of its ranks between SIGTERM and SIGKILL.
-    pub fn start_agent(&mut self, stop_grace: impl Fn(&AttemptPlan) -> Duration) {
-        if self.agent.is_some() {
-            return;
+    /// Starts the agents of the active attempts, which are new or were left by an earlier process, as far as there are devices for
+    /// them. Must be called inside a [`tokio::task::LocalSet`]. `stop_grace` is the time of their ranks between SIGTERM and SIGKILL.
+    pub fn start_agents(&mut self, stop_grace: impl Fn(&AttemptPlan) -> Duration) {
+        let active = self.known.iter().filter(|attempt| attempt.record.state == RecordState::Active);
+        let waiting = active.filter(|attempt| !self.agents.iter().any(|agent| attempt.is(&agent.attempt)));
+        let waiting: Vec<AttemptPlan> = waiting.map(|attempt| attempt.record.plan.clone()).collect();
+        for plan in waiting {
+            let most = self.site.machine.shares(&plan);
+            let shared = |attempt: &Attempt| self.site.machine.shares(&attempt.record.plan) == most;
+            let beside = |agent: &Agent| self.known.iter().any(|attempt| attempt.is(&agent.attempt) && shared(attempt));
+            let used = |share: usize| self.agents.iter().any(|agent| agent.share == share);
+            let free = (0..most).find(|share| !used(*share)).filter(|_| self.agents.iter().all(beside));
+            let Some(share) = free else { continue };
+            self.start_agent(&plan, share, stop_grace(&plan));
         }
-        let Some(attempt) = self.known.iter().find(|attempt| attempt.record.state == RecordState::Active) else {
-            return;
-        };
-        let name = attempt.record.plan.attempt.clone();
+    }
+
+    fn start_agent(&mut self, plan: &AttemptPlan, share: usize, stop_grace: Duration) {
+        let name = plan.attempt.clone();
         let site = &self.site;
+        let machine = site.machine.share(plan, share);
         let mut node = Node::local(attempts::directory(&site.state, &name), site.trainer.clone());
-        node.gpus.clone_from(&site.machine.gpus);
+        node.gpus.clone_from(&machine.gpus);
         node.checkpoints.clone_from(&site.checkpoints);
         node.data = site.state.data();
-        node.limits.stop_grace = stop_grace(&attempt.record.plan);
+        node.limits.stop_grace = stop_grace;
         // The user's own value has precedence over the share of the cores.
         let own = |name: &str| site.env.iter().any(|(own, _)| own == name) || std::env::var_os(name).is_some();
-        let shares = site.machine.environment().into_iter().filter(|(name, _)| !own(name));
+        let shares = machine.environment().into_iter().filter(|(name, _)| !own(name));
         node.env = site.env.iter().cloned().chain(shares).collect();
-        let plan = site.machine.single_agent_plan(&attempt.record.plan);
+        let plan = machine.single_agent_plan(plan);
         let (stop, stopped) = watch::channel(Stop::No);
-        let (events, news) = mpsc::unbounded_channel();
-        let task = tokio::task::spawn_local(async move {
+        let (events, ended, attempt) = (self.sender.clone(), self.sender.clone(), name.clone());
+        let report = move |event| drop(events.send(News { attempt: attempt.clone(), what: What::Event(event) }));
+        let task = tokio::task::spawn_local(async move { pawl_agent::run(&plan, node, stopped, report).await });
+        let attempt = name.clone();
+        tokio::task::spawn_local(async move {
+            let result = task.await.unwrap_or_else(|panic| Err(AgentError::from(std::io::Error::other(panic))));
             // The receiver is dropped only when this process is about to end.
-            pawl_agent::run(&plan, node, stopped, move |event| drop(events.send(event))).await
+            drop(ended.send(News { attempt, what: What::Ended(result) }));
         });
-        self.agent = Some(Agent { attempt: name, stop, news, task });
+        self.agents.push(Agent { attempt: name, share, stop });
     }
 
     /// Whether an agent is running.
     pub fn running(&self) -> bool {
-        self.agent.is_some()
+        !self.agents.is_empty()
     }
 
-    /// The plan of the running attempt.
-    pub fn current(&self) -> Option<&AttemptPlan> {
-        let name = &self.agent.as_ref()?.attempt;
-        self.known.iter().map(|attempt| &attempt.record.plan).find(|plan| plan.attempt == *name)
+    /// The plans of the running attempts.
+    pub fn current(&self) -> Vec<&AttemptPlan> {
+        let plan = |agent: &Agent| self.known.iter().find(|attempt| attempt.is(&agent.attempt)).map(|a| &a.record.plan);
+        self.agents.iter().filter_map(plan).collect()
     }
 
-    /// Stops the ranks without ending the attempt: the next `pawl run` resumes it.
+    /// The devices of an attempt: those of its share, or else of the first.
+    fn placement(&self, attempt: &Attempt) -> String {
+        let plan = &attempt.record.plan;
+        let share = self.agents.iter().find(|agent| attempt.is(&agent.attempt)).map_or(0, |agent| agent.share);
+        self.site.machine.share(plan, share).placement
+    }
+
+    /// Stops the ranks without ending the attempts: the next `pawl run` resumes them.
     pub fn interrupt(&self, how: Stop) {
-        if let Some(agent) = &self.agent {
+        for agent in &self.agents {
             let _ = agent.stop.send(how);
         }
     }
 
-    /// The next observation of the running attempt; pending while none is running. Cancel safe.
+    /// The next observation of a running attempt; pending while none is running. Cancel safe.
     pub async fn news(&mut self) -> News {
-        let Some(agent) = &mut self.agent else { return std::future::pending().await };
-        if let Some(event) = agent.news.recv().await {
-            return News::Event(event);
+        // The channel is never closed: this struct has a sender.
+        match self.news.recv().await {
+            Some(news) => news,
+            None => std::future::pending().await,
         }
-        // The agent dropped its sender: it is ending.
-        let ended = (&mut agent.task).await;
-        News::Ended(ended.unwrap_or_else(|panic| Err(AgentError::from(std::io::Error::other(panic)))))
     }
 
-    /// Records an event of the running attempt.
-    pub fn record_event(&mut self, event: &Event) {
-        let Some(name) = self.agent.as_ref().map(|agent| agent.attempt.clone()) else { return };
-        let Some(attempt) = self.known.iter_mut().find(|attempt| attempt.record.plan.attempt == name) else { return };
+    /// Records an event of a running attempt.
+    pub fn record_event(&mut self, name: &str, event: &Event) {
+        let Some(attempt) = self.known.iter_mut().find(|attempt| attempt.is(name)) else { return };
         match event {
             Event::LaunchStarted { .. } => attempt.progress = None,
             Event::Progress(progress) => attempt.progress = Some(Progress::clone(progress)),
@@ -249,19 +285,24 @@ impl Attempts {
         }
     }
 
-    /// Records the end of the running attempt. `interrupted`: whether [`Self::interrupt`] stopped it, so that it remains active
-    /// and is resumed later.
+    /// Records the end of a running attempt. `interrupted`: whether [`Self::interrupt`] stopped it, so that it remains active and
+    /// is resumed later.
     ///
     /// # Errors
     /// [`StateError`] when its record cannot be written, or its agent could not write to the disk.
-    pub fn ended(&mut self, result: Result<AttemptResult, AgentError>, interrupted: bool) -> Result<(), StateError> {
-        let Some(agent) = self.agent.take() else { return Ok(()) };
+    pub fn ended(
+        &mut self,
+        name: &str,
+        result: Result<AttemptResult, AgentError>,
+        interrupted: bool,
+    ) -> Result<(), StateError> {
+        self.agents.retain(|agent| agent.attempt != name);
         let state = match result {
-            Ok(AttemptResult { end: AttemptEnd::Stopped, .. }) if interrupted && !self.stopping(&agent.attempt) => {
+            Ok(AttemptResult { end: AttemptEnd::Stopped, .. }) if interrupted && !self.stopping(name) => {
                 return Ok(());
             }
             Ok(AttemptResult { end, launches, message }) => {
-                if let Some(attempt) = self.known.iter_mut().find(|known| known.record.plan.attempt == agent.attempt) {
+                if let Some(attempt) = self.known.iter_mut().find(|known| known.is(name)) {
                     attempt.results = launches;
                     attempt.progress = None;
                 }
@@ -273,12 +314,12 @@ impl Attempts {
             }
             // A full or read-only disk is not a failure of the attempt: it is resumed when there is space again.
             Err(AgentError::Io(source)) if is_about_storage(&source) => {
-                let path = attempts::directory(&self.site.state, &agent.attempt);
+                let path = attempts::directory(&self.site.state, name);
                 return Err(StateError::Unusable { path, source });
             }
             Err(error) => RecordState::Lost(error.to_string()),
         };
-        self.end(&agent.attempt, state)
+        self.end(name, state)
     }
 
     fn stopping(&self, name: &str) -> bool {

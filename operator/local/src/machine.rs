@@ -1,13 +1,31 @@
 //! Allocation of this machine's GPUs and cores to a job.
 
 use pawl_api::TrainingJob;
-use pawl_contract::plan::AttemptPlan;
+use pawl_contract::plan::{AttemptPlan, LaunchKind};
 use std::ffi::OsStr;
+use std::ops::Range;
 use std::path::Path;
 
 /// This machine does not meet the requirements of the manifest.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MachineError {
+    /// Fewer GPUs are visible than the trials of a search require that run at the same time.
+    #[error(
+        "spec.search[{stage}].parallelism: {parallelism} trials at the same time require {wanted} GPUs, {visible} are visible: use at \
+         most {most}"
+    )]
+    TooFewForTrials {
+        /// Index of the stage.
+        stage: usize,
+        /// Its trials at the same time.
+        parallelism: u32,
+        /// Number of GPUs that they require.
+        wanted: u32,
+        /// Number of visible GPUs.
+        visible: usize,
+        /// Number of trials for which there are enough.
+        most: usize,
+    },
     /// Fewer GPUs are visible than required.
     #[error(
         "spec.trainer: {wanted} GPUs are required (replicas x gpusPerReplica), {visible} are visible: use a machine \
@@ -21,8 +39,8 @@ pub enum MachineError {
     },
     /// The number of GPUs in `--gpus` differs from that of the manifest.
     #[error(
-        "--gpus: {given} GPUs given, but the manifest requires {wanted} (replicas x gpusPerReplica): give {wanted}, or \
-         change spec.trainer"
+        "--gpus: {given} GPUs given, but the manifest requires {wanted} (replicas x gpusPerReplica, times the parallelism of a \
+         search): give {wanted}, or change spec.trainer"
     )]
     GpuCount {
         /// Number of GPUs that the manifest requires.
@@ -43,8 +61,17 @@ pub enum MachineError {
 /// The devices allocated to a job; the ranks of all replicas run on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
-    /// GPUs in the order of the ranks; empty: the ranks run on the CPU.
+    /// GPUs in the order of the ranks; empty: the ranks run on the CPU. With a search that runs several trials at the same time,
+    /// those of all of them.
     pub gpus: Vec<String>,
+    /// Number of gangs of a search that run at the same time.
+    pub gangs: usize,
+    /// Name of the machine.
+    pub host: String,
+    /// Number of cores.
+    pub cores: usize,
+    /// Number of ranks of a gang.
+    pub ranks: usize,
     /// Threads per rank, at least 1.
     pub threads: usize,
     /// Identifies the devices: only launches with equal placement are compared.
@@ -69,7 +96,10 @@ impl Machine {
         host: &str,
     ) -> Result<Self, MachineError> {
         let trainer = &job.spec.trainer;
-        let wanted = trainer.replicas.saturating_mul(trainer.gpus_per_replica);
+        let stages = job.spec.search.iter().enumerate().map(|(index, search)| (search.parallelism.max(1), index));
+        let (gangs, stage) = stages.max_by_key(|(gangs, index)| (*gangs, std::cmp::Reverse(*index))).unwrap_or((1, 0));
+        let one = trainer.replicas.saturating_mul(trainer.gpus_per_replica);
+        let wanted = one.saturating_mul(gangs);
         let gpus = match chosen {
             Some(chosen) if chosen.len() != wanted as usize => {
                 return Err(MachineError::GpuCount { wanted, given: chosen.len() });
@@ -82,16 +112,56 @@ impl Machine {
                 }
                 chosen.to_vec()
             }
+            None if visible.len() < wanted as usize && visible.len() >= one as usize => {
+                let most = visible.len() / one.max(1) as usize;
+                return Err(MachineError::TooFewForTrials {
+                    stage,
+                    parallelism: gangs,
+                    wanted,
+                    visible: visible.len(),
+                    most,
+                });
+            }
             None if visible.len() < wanted as usize => {
+                let wanted = one;
                 return Err(MachineError::TooFewGpus { wanted, visible: visible.len() });
             }
             None => visible[..wanted as usize].to_vec(),
         };
         let ranks = trainer.world_size().max(1) as usize;
-        let threads = (cores / ranks).max(1);
+        let machine = Self {
+            gpus,
+            gangs: gangs as usize,
+            host: host.to_owned(),
+            cores,
+            ranks,
+            threads: 1,
+            placement: String::new(),
+        };
+        Ok(machine.part(0..one as usize, 1))
+    }
+
+    /// These devices of the machine, of which there are `parts`.
+    fn part(&self, gpus: Range<usize>, parts: usize) -> Self {
+        let threads = (self.cores / (self.ranks * parts)).max(1);
+        let own = self.gpus.get(gpus).unwrap_or_default();
         let devices =
-            if gpus.is_empty() { format!("cpu:{ranks}x{threads}") } else { format!("gpu:{}", gpus.join(",")) };
-        Ok(Self { placement: format!("{host}/{devices}"), gpus, threads })
+            if own.is_empty() { format!("cpu:{}x{threads}", self.ranks) } else { format!("gpu:{}", own.join(",")) };
+        Self { placement: format!("{}/{devices}", self.host), threads, ..self.clone() }
+    }
+
+    /// The number of gangs among which the devices are divided while one with this plan runs: those of a search, otherwise 1.
+    pub fn shares(&self, plan: &AttemptPlan) -> usize {
+        if plan.launches.iter().any(|launch| launch.kind == LaunchKind::Search) { self.gangs } else { 1 }
+    }
+
+    /// The devices for this plan: share number `index`. On the CPU, each gang gets an equal share of the cores, at least one core
+    /// for each rank; nothing else limits their number there, so that more gangs than cores only slow one another down.
+    pub fn share(&self, plan: &AttemptPlan, index: usize) -> Self {
+        let one = self.gpus.len() / self.gangs.max(1);
+        let from = index * one;
+        let part = self.part(from..from + one, self.shares(plan));
+        Self { gpus: self.gpus.get(from..from + one).unwrap_or_default().to_vec(), ..part }
     }
 
     /// `plan` for a single agent that runs the ranks of all replicas, in the same order.

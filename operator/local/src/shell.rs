@@ -2,7 +2,7 @@
 
 use crate::display::{Display, Style};
 use crate::evidence;
-use crate::gang::{Attempts, News, Site};
+use crate::gang::{Attempts, News, Site, What};
 use crate::interrupt::{Interrupts, Signal};
 use crate::machine::{Machine, MachineError};
 use crate::state::document::Document;
@@ -172,7 +172,7 @@ impl Shell {
         loop {
             let (requeue_after, moved) = self.step().await?;
             let Document { job, status, .. } = &self.document;
-            self.attempts.start_agent(|plan| pawl_decision::stop_grace(&job.spec, Some(status), plan));
+            self.attempts.start_agents(|plan| pawl_decision::stop_grace(&job.spec, Some(status), plan));
             if moved {
                 // A decision may require the next one immediately; signals are checked in between.
                 if interrupts.pending() {
@@ -210,7 +210,7 @@ impl Shell {
             // If the run is killed later, the report contains the evidence so far.
             evidence::write_report(&self.state, &self.state.report())?;
         }
-        self.display.show(&self.document.status, self.attempts.current());
+        self.display.show(&self.document.status, &self.attempts.current());
         Ok((requeue_after, changed || acted))
     }
 
@@ -221,15 +221,15 @@ impl Shell {
         Ok(())
     }
 
-    /// Records an observation of the running attempt.
-    fn process(&mut self, news: News, interrupted: bool) -> Result<(), StateError> {
-        match news {
-            News::Event(event) => {
-                self.attempts.record_event(&event);
+    /// Records an observation of a running attempt.
+    fn process(&mut self, News { attempt, what }: News, interrupted: bool) -> Result<(), StateError> {
+        match what {
+            What::Event(event) => {
+                self.attempts.record_event(&attempt, &event);
                 self.display.record_event(&event);
                 Ok(())
             }
-            News::Ended(result) => self.attempts.ended(result, interrupted),
+            What::Ended(result) => self.attempts.ended(&attempt, result, interrupted),
         }
     }
 

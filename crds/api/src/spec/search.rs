@@ -36,9 +36,10 @@ pub struct Search {
     /// What is optimized; of several, the first decides between trials of the Pareto set.
     #[schemars(length(min = 1, max = 4), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["metric"]))]
     pub objectives: Vec<Objective>,
-    /// Number of concurrent trials; only 1 is supported yet.
+    /// Number of trials that run at the same time, each in a gang of its own; at most `trials`. With pruner `None`, the results of
+    /// a seed do not depend on the order in which they end.
     #[serde(default = "one")]
-    #[schemars(range(min = 1, max = 1024))]
+    #[schemars(range(min = 1, max = 32))]
     pub parallelism: u32,
     /// Seed of the sampler and of the trials. Default: the first of `seeds`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

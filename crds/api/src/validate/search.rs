@@ -56,10 +56,6 @@ fn fields(spec: &TrainingJobSpec, index: usize, stage: &Search) -> Vec<Problem> 
         }
         (Some(_), None) | (None, Some(_)) => {}
     }
-    if stage.parallelism > 1 {
-        let message = "is not supported yet: trials run one after another".to_owned();
-        refuse("parallelism", stage.parallelism.to_string(), message, "use 1");
-    }
     for (field, count) in [("handOn", stage.hand_on), ("finalists", stage.finalists)] {
         // The defaults may exceed the trials of a tiny stage.
         if count > stage.trials && count > 3 {

@@ -78,15 +78,15 @@ impl Live {
         (Self { jobs, pace, metrics, news, changed: Arc::default() }, receiver)
     }
 
-    /// Polls agent 0 of this attempt from now on. A repeated call changes nothing; another attempt or address replaces
-    /// the previous one.
+    /// Polls agent 0 of this attempt from now on. A repeated call changes nothing; another address replaces the previous one.
     pub fn watch(&self, key: &Key, attempt: &str, address: IpAddr) {
         let new = self.jobs.entry(key, |state| {
-            if state.gang.as_ref().is_some_and(|gang| gang.attempt == attempt && gang.address == address) {
+            if state.gangs.iter().any(|gang| gang.attempt == attempt && gang.address == address) {
                 return false;
             }
+            state.gangs.retain(|gang| gang.attempt != attempt);
             let due = Instant::now() + slot(key, self.pace.ask_every);
-            state.gang = Some(Gang { attempt: attempt.to_owned(), address, due, answer: None, reported: None });
+            state.gangs.push(Gang { attempt: attempt.to_owned(), address, due, answer: None, reported: None });
             true
         });
         if new {
@@ -94,15 +94,15 @@ impl Live {
         }
     }
 
-    /// Polls this job's gang no more.
-    pub fn forget(&self, key: &Key) {
-        self.jobs.change(key, |state| state.gang = None);
+    /// Polls only those gangs of this job whose attempt is to be kept.
+    pub fn retain(&self, key: &Key, keep: impl Fn(&str) -> bool) {
+        self.jobs.change(key, |state| state.gangs.retain(|gang| keep(&gang.attempt)));
     }
 
     /// The newest answer of this attempt.
     pub fn latest(&self, key: &Key, attempt: &str) -> Option<Arc<Attempt>> {
         let jobs = self.jobs.lock();
-        jobs.get(key)?.gang.as_ref().filter(|gang| gang.attempt == attempt)?.answer.clone()
+        jobs.get(key)?.gangs.iter().find(|gang| gang.attempt == attempt)?.answer.clone()
     }
 
     /// Polls for as long as this future is polled.
@@ -121,7 +121,7 @@ impl Live {
                     drop(permit);
                 });
             }
-            let next = self.jobs.lock().values().filter_map(|state| Some(state.gang.as_ref()?.due)).min();
+            let next = self.jobs.lock().values().flat_map(|state| &state.gangs).map(|gang| gang.due).min();
             let pause = async {
                 match next {
                     Some(next) => time::sleep_until(next.max(now + GRAIN)).await,
@@ -139,7 +139,7 @@ impl Live {
     fn due(&self, now: Instant) -> Vec<Question> {
         let mut questions = Vec::new();
         let mut jobs = self.jobs.lock();
-        let gangs = jobs.iter_mut().filter_map(|(key, state)| Some((key, state.gang.as_mut()?)));
+        let gangs = jobs.iter_mut().flat_map(|(key, state)| state.gangs.iter_mut().map(move |gang| (key, gang)));
         for (key, gang) in gangs.filter(|(_, gang)| gang.due <= now) {
             while gang.due <= now {
                 gang.due += self.pace.ask_every;
@@ -173,7 +173,7 @@ impl Live {
     /// Keeps an answer, and has the job reconciled when it matters.
     fn answered(&self, question: Question, answer: Attempt, now: Instant) {
         let matters = self.jobs.change(&question.key, |state| {
-            let Some(gang) = state.gang.as_mut().filter(|gang| gang.attempt == question.attempt) else { return false };
+            let Some(gang) = state.gangs.iter_mut().find(|gang| gang.attempt == question.attempt) else { return false };
             gang.answered(answer, now, self.pace.progress_every)
         });
         if matters == Some(true) {

@@ -143,8 +143,7 @@ impl Counters {
                 self.rollbacks.with_label_values(&[phase.reason.as_str(), scope(job.spec.rollback.scope)]).inc();
             }
         }
-        let Some(attempt) = &before.attempt else { return };
-        if after.attempt.as_ref().is_none_or(|next| next.name != attempt.name) {
+        for attempt in before.under_way().filter(|attempt| after.under_way().all(|next| next.name != attempt.name)) {
             let purpose = purpose(attempt.purpose);
             self.attempts.with_label_values(&[purpose, outcome(attempt, observed)]).inc();
             if let Ok(started) = attempt.started.parse::<Timestamp>() {

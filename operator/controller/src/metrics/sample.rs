@@ -168,14 +168,14 @@ impl PhaseSample {
     }
 }
 
-/// Time since which the running attempt waits for its pods.
+/// Time since which a running attempt waits for its pods.
 fn pending_since(status: &TrainingJobStatus, observed: &Observed) -> Option<f64> {
-    let attempt = status.attempt.as_ref()?;
-    let facts = observed.attempts.iter().find(|facts| facts.name == attempt.name)?;
-    match &facts.state {
-        AttemptState::Pending { since, .. } => Some(timestamp(*since)),
+    let named = |name: &str| status.under_way().any(|attempt| attempt.name == name);
+    let since = observed.attempts.iter().filter(|facts| named(&facts.name)).filter_map(|facts| match &facts.state {
+        AttemptState::Pending { since, .. } => Some(*since),
         AttemptState::Queued | AttemptState::Running | AttemptState::Leaving(_) | AttemptState::Ended(_) => None,
-    }
+    });
+    since.min().map(timestamp)
 }
 
 fn hours(cost: &pawl_api::status::CostStatus) -> Vec<(Purpose, f64)> {

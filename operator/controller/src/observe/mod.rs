@@ -16,8 +16,10 @@ pub use state::{Signature, hindrance, signature, state};
 
 use crate::facts::AttemptFacts;
 use jiff::{SignedDuration, Timestamp};
+use pawl_api::status::AttemptStatus;
 use pawl_contract::live;
 use pawl_decision::observed::{self, AttemptState, Observed};
+use std::sync::Arc;
 
 /// A pod that has not ended this long after its grace period needs attention.
 const STUCK: SignedDuration = SignedDuration::from_secs(60);
@@ -29,12 +31,12 @@ pub struct Scene<'a> {
     pub job_uid: &'a str,
     /// GPUs of each pod, for the placement.
     pub gpus: u32,
-    /// The name and the launches, in order, of the running attempt: they identify the launch in which a pod was killed.
-    pub under_way: Option<(&'a str, &'a [String])>,
+    /// The attempts in the status. Their launches, in order, identify the one in which a pod was killed.
+    pub under_way: &'a [&'a AttemptStatus],
     /// The facts of its attempts.
     pub attempts: &'a [AttemptFacts],
-    /// The last answer of agent 0 of the running attempt.
-    pub live: Option<&'a live::Attempt>,
+    /// The last answer of agent 0 of each running attempt.
+    pub live: &'a [Arc<live::Attempt>],
     /// Now.
     pub now: Timestamp,
 }
@@ -61,8 +63,9 @@ fn obstacle(facts: &AttemptFacts, now: Timestamp) -> Option<String> {
 
 fn attempt(scene: &Scene<'_>, facts: &AttemptFacts) -> Option<observed::AttemptFacts> {
     let state = state(facts, scene.now)?;
-    let live = scene.live.filter(|live| live.attempt == facts.name);
-    let launches = scene.under_way.filter(|(name, _)| *name == facts.name).map_or(&[][..], |(_, launches)| launches);
+    let live = scene.live.iter().map(Arc::as_ref).find(|live| live.attempt == facts.name);
+    let launches = scene.under_way.iter().find(|attempt| attempt.name == facts.name);
+    let launches = launches.map_or(&[][..], |attempt| &attempt.launches);
     let results = results::results(facts, live, launches, matches!(state, AttemptState::Ended(_)));
     // A batch Job of an earlier TrainingJob of this name is no attempt of this one, whatever its plan.
     let own = |gang: &&crate::facts::GangFacts| gang.job_uid == scene.job_uid;

@@ -84,9 +84,15 @@ fn facts(pods: Vec<PodFacts>) -> AttemptFacts {
 }
 
 fn seen(facts: AttemptFacts, live: Option<&live::Attempt>) -> observed::AttemptFacts {
-    let launches = ["a".to_owned(), "b".to_owned()];
-    let scene =
-        Scene { job_uid: "t", gpus: 4, under_way: Some(("toy-1", &launches)), attempts: &[facts], live, now: NOW };
+    let launches = vec!["a".to_owned(), "b".to_owned()];
+    let attempt = AttemptStatus { name: "toy-1".to_owned(), launches, ..AttemptStatus::default() };
+    // Another attempt runs beside it.
+    let other = AttemptStatus { name: "toy-2".to_owned(), launches: vec!["c".to_owned()], ..AttemptStatus::default() };
+    let beside =
+        live::Attempt { attempt: "toy-2".to_owned(), results: vec![result("c", Outcome::Done)], progress: None };
+    let live: Vec<_> = std::iter::once(beside).chain(live.cloned()).map(Arc::new).collect();
+    let under_way = [&other, &attempt];
+    let scene = Scene { job_uid: "t", gpus: 4, under_way: &under_way, attempts: &[facts], live: &live, now: NOW };
     observe(&scene).attempts.remove(0)
 }
 
@@ -220,7 +226,7 @@ fn a_pod_that_does_not_end_on_an_unreadable_node_needs_somebody() {
     let told = |pod: PodFacts, seconds: i64| {
         let attempts = [facts(vec![running(0), pod])];
         let now = NOW + SignedDuration::from_secs(seconds);
-        observe(&Scene { job_uid: "t", gpus: 4, under_way: None, attempts: &attempts, live: None, now }).obstacle
+        observe(&Scene { job_uid: "t", gpus: 4, under_way: &[], attempts: &attempts, live: &[], now }).obstacle
     };
     let stuck = || PodFacts { node_unreadable: true, ..deleted(running(1)) };
     assert_eq!(told(stuck(), 59), "");
@@ -364,7 +370,7 @@ proptest! {
     #[test]
     fn an_attempt_with_a_pod_alive_has_not_ended(facts in any_facts()) {
         let alive = facts.alive().next().is_some();
-        let scene = Scene { job_uid: "t", gpus: 0, under_way: None, attempts: &[facts], live: None, now: NOW };
+        let scene = Scene { job_uid: "t", gpus: 0, under_way: &[], attempts: &[facts], live: &[], now: NOW };
         for attempt in observe(&scene).attempts {
             prop_assert!(!alive || !matches!(attempt.state, AttemptState::Ended(_)), "{attempt:?}");
         }

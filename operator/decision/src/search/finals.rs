@@ -1,11 +1,12 @@
 //! The end of a stage: the best trials are repeated with further seeds, and the winner is chosen by the statistics of a phase.
 
 use super::outcome::described;
+use super::stage::gangs;
 use super::{Open, fail, launches, spent, trials, whole_hash};
 use crate::draft::{Draft, bounded};
 use crate::gates::sequential::{alpha, interval};
 use crate::reason::Reason;
-use crate::step::{Next, Step};
+use crate::step::Step;
 use pawl_api::search;
 use pawl_api::status::{BestTrial, FinalistStatus, SearchState};
 use pawl_contract::decimal::Decimal;
@@ -55,20 +56,30 @@ fn first_objective(open: &Open, trials: &[Trial]) -> u32 {
     set.into_iter().min_by(|a, b| loss(a).total_cmp(&loss(b))).unwrap_or(0)
 }
 
-/// Repeats the finalists one after another, then chooses the winner.
+/// Repeats the finalists, then chooses the winner.
 pub(super) fn repeat(draft: &mut Draft<'_>, open: &Open) -> Step {
     let count = launches::seeds(draft.spec, &draft.spec.search[open.index]).len();
     let over = open.stage.budget.reached(&spent(draft, open.index));
-    let next = draft.status.search[open.index].finalists.iter().position(|f| !f.failed && f.values.len() < count);
-    let Some(next) = next else { return choose(draft, open) };
-    let FinalistStatus { trial: number, ref values, .. } = draft.status.search[open.index].finalists[next];
-    let Some(recorded) = open.recorded.get(number as usize) else { return choose(draft, open) };
-    let work = launches::finalist(draft, open, &recorded.trial, values.len());
-    if over || draft.exhausted(&work.trial).is_some() {
-        draft.status.search[open.index].finalists[next].failed = true;
-        return Step::Moved;
+    let mut works = Vec::new();
+    for (place, finalist) in draft.status.search[open.index].finalists.iter().enumerate() {
+        let FinalistStatus { trial: number, ref values, failed } = *finalist;
+        let Some(recorded) = open.recorded.get(number as usize).filter(|_| !failed && values.len() < count) else {
+            continue;
+        };
+        let work = launches::finalist(draft, open, &recorded.trial, values.len());
+        if over || draft.exhausted(&work.trial).is_some() {
+            draft.status.search[open.index].finalists[place].failed = true;
+            return Step::Moved;
+        }
+        works.push(work);
+        if draft.spec.search[open.index].parallelism < 2 {
+            break;
+        }
     }
-    Step::Go(Next::Run(work))
+    match gangs(draft, open.index, works) {
+        Some(next) => Step::Go(next),
+        None => choose(draft, open),
+    }
 }
 
 /// The winner: of the finalists that are not worse than the best mean by more than the noise, the fastest, then the one that

@@ -1,8 +1,8 @@
-//! One stage of a search: its trials one after another, as `pawl-search` decides.
+//! One stage of a search: its trials, as `pawl-search` decides.
 
 use super::{Open, begin, fail, finals, first, input_hash, is_done, launches, spent, trials, whole_hash};
 use crate::draft::Draft;
-use crate::launch::{EvidenceTarget, SearchRun};
+use crate::launch::{EvidenceTarget, SearchRun, Work};
 use crate::reason::Reason;
 use crate::revision::revision;
 use crate::step::{Next, Step};
@@ -62,7 +62,7 @@ fn dry_run_of(draft: &mut Draft<'_>, open: &Open) -> Step {
     }
 }
 
-/// Applies what the stage decides on its trials, and runs the trial that is under way.
+/// Applies what the stage decides on its trials, and runs those that are under way.
 fn run(draft: &mut Draft<'_>, mut open: Open) -> Step {
     let known = trials(&open.recorded);
     let actions = open.stage.next(&known, &spent(draft, open.index));
@@ -74,17 +74,33 @@ fn run(draft: &mut Draft<'_>, mut open: Open) -> Step {
         open.write(draft);
         return Step::Moved;
     }
-    let Some(running) = open.recorded.iter().find(|recorded| recorded.trial.state == State::Running) else {
-        return fail(draft, open.index, Reason::SearchFailed, "no trial runs, and none can be started");
-    };
-    let number = running.trial.number;
-    let work = launches::trial(draft, &open, running);
-    let Some(retry) = draft.exhausted(&work.trial) else { return Step::Go(Next::Run(work)) };
-    open.recorded[number as usize].trial.state = State::Abandoned;
-    open.write(draft);
-    let message = format!("{}: {} failures; the last: {}", open.title(draft, number), retry.count, retry.message);
-    draft.warning(Reason::RetriesExhausted, message, None);
-    Step::Moved
+    let running = open.recorded.iter().filter(|recorded| recorded.trial.state == State::Running);
+    let works: Vec<(u32, Work)> =
+        running.map(|recorded| (recorded.trial.number, launches::trial(draft, &open, recorded))).collect();
+    if let Some((number, retry)) =
+        works.iter().find_map(|(number, work)| Some((*number, draft.exhausted(&work.trial)?)))
+    {
+        open.recorded[number as usize].trial.state = State::Abandoned;
+        open.write(draft);
+        let message = format!("{}: {} failures; the last: {}", open.title(draft, number), retry.count, retry.message);
+        draft.warning(Reason::RetriesExhausted, message, None);
+        return Step::Moved;
+    }
+    let works: Vec<Work> = works.into_iter().map(|(_, work)| work).collect();
+    match gangs(draft, open.index, works) {
+        Some(next) => Step::Go(next),
+        None => fail(draft, open.index, Reason::SearchFailed, "no trial runs, and none can be started"),
+    }
+}
+
+/// The attempts of a stage: as many at the same time as its `parallelism`. `None` without works.
+pub(super) fn gangs(draft: &Draft<'_>, index: usize, mut works: Vec<Work>) -> Option<Next> {
+    let most = draft.spec.search[index].parallelism.max(1) as usize;
+    // Trials of a stage whose parallelism was lowered end as they began.
+    if most == 1 && works.len() < 2 {
+        return works.pop().map(Next::Run);
+    }
+    (!works.is_empty()).then_some(Next::Several { works, most })
 }
 
 fn apply(open: &mut Open, actions: &[Action]) {

@@ -58,7 +58,7 @@ fn a_job_that_has_a_checkpoint_never_starts_from_the_beginning() {
     let mut world = training(json!({}));
     assert_eq!(world.alive()[0].plan.launches[0].checkpoint.as_ref().unwrap().expected, None, "the first attempt");
     let checkpoint = report_checkpoint(&mut world);
-    assert!(pawl_decision::plan(&world.job, &world.status).is_some(), "the plan of the running attempt is the same");
+    assert!(world.current_plan().is_some(), "the plan of the running attempt is the same");
     // The gang is lost. The storage of the next one is empty, or another one.
     world.end_alive(Ending::Lost("node lost".to_owned()));
     world.trainer = Box::new(|plan, _| ended(plan, Outcome::CheckpointUnreadable));
@@ -120,10 +120,7 @@ fn the_slowest_checkpoint_that_was_reported_is_remembered() {
         });
         world.decide();
         assert_eq!(world.status.training.as_ref().unwrap().stop_seconds, Some(known));
-        assert!(
-            pawl_decision::plan(&world.job, &world.status).is_some(),
-            "the plan of the running attempt is the same"
-        );
+        assert!(world.current_plan().is_some(), "the plan of the running attempt is the same");
     }
     let plan = world.alive()[0].plan.clone();
     assert_eq!(pawl_decision::stop_grace(&world.job.spec, Some(&world.status), &plan).as_secs(), 90);

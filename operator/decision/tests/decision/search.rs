@@ -12,7 +12,7 @@ use pawl_search::space::{Domain, Parameter, Point, Scale, Space, Value as Settin
 use serde_json::{Value, json};
 
 /// A stage over the learning rate and the batch size, with `changes`.
-fn stage(changes: Value) -> Value {
+pub fn stage(changes: Value) -> Value {
     let mut stage = json!({
         "name": "rates", "trials": 8, "epochs": 9, "sampler": "Random",
         "objectives": [{"metric": "loss", "goal": "Minimize"}],
@@ -25,17 +25,17 @@ fn stage(changes: Value) -> Value {
     stage
 }
 
-fn spec(stages: Value) -> Value {
+pub fn spec(stages: Value) -> Value {
     json!({"settings": {"batchPerGpu": 8, "learningRate": "1e-1"}, "search": stages, "train": {"items": 1000},
            "lifecycle": {"maxRestarts": 2}})
 }
 
-fn rate(plan: &LaunchPlan) -> f64 {
+pub fn rate(plan: &LaunchPlan) -> f64 {
     plan.settings.learning_rate.as_ref().unwrap().value()
 }
 
 /// A launch whose loss is smallest at a learning rate of 1e-3, falls with training and depends a little on the seed.
-fn trained(plan: &LaunchPlan) -> LaunchResult {
+pub fn trained(plan: &LaunchPlan) -> LaunchResult {
     let mut result = done(plan, 100.0);
     let epochs = f64::from(plan.budget.epochs.unwrap_or(9));
     let distance = (rate(plan) / 1e-3).ln();
@@ -46,27 +46,27 @@ fn trained(plan: &LaunchPlan) -> LaunchResult {
     result
 }
 
-fn trainer() -> Trainer {
+pub fn trainer() -> Trainer {
     Box::new(|plan, _| trained(plan))
 }
 
 /// Runs the job to its end.
-fn searched(stages: Value, trainer: Trainer) -> World {
+pub fn searched(stages: Value, trainer: Trainer) -> World {
     let mut world = World::new(spec(stages), trainer);
     world.run();
     world
 }
 
-fn trials(world: &World) -> &[String] {
+pub fn trials(world: &World) -> &[String] {
     &world.status.search[0].trials
 }
 
 /// First letters of the trials: their states.
-fn states(world: &World) -> String {
+pub fn states(world: &World) -> String {
     trials(world).iter().filter_map(|line| line.chars().next()).collect()
 }
 
-fn of_search(world: &World) -> Vec<&LaunchPlan> {
+pub fn of_search(world: &World) -> Vec<&LaunchPlan> {
     world.ran.iter().filter(|plan| plan.kind == LaunchKind::Search).collect()
 }
 

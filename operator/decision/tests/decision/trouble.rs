@@ -6,8 +6,8 @@ use pawl_api::status::{PhaseState, Stage, StopCause};
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::LaunchKind;
 use pawl_decision::action::Action;
+use pawl_decision::decide;
 use pawl_decision::observed::{AttemptState, Ending, Leaving, Observed, WaitsFor};
-use pawl_decision::{decide, plan};
 use serde_json::json;
 
 const FACTORS: &[(&str, f64)] = &[("Fuse", 1.3)];
@@ -491,19 +491,19 @@ fn a_broken_gang_that_its_queue_preempts_is_removed_as_a_whole() {
 #[test]
 fn the_plan_of_an_attempt_follows_from_the_status_until_a_launch_has_ended() {
     let mut world = World::new(fuse(json!({})), factors(FACTORS));
-    assert_eq!(plan(&world.job, &world.status), None, "there is no attempt");
+    assert_eq!(world.current_plan(), None, "there is no attempt");
     for number in 1..=2 {
         world.run_until(|world| world.alive().iter().any(|attempt| attempt.facts.name == format!("job-{number}")));
         let started = world.alive()[0].plan.clone();
-        assert_eq!(plan(&world.job, &world.status), Some(started.clone()), "before it was seen");
+        assert_eq!(world.current_plan(), Some(started.clone()), "before it was seen");
         world.decide();
-        assert_eq!(plan(&world.job, &world.status), Some(started), "while it runs");
+        assert_eq!(world.current_plan(), Some(started), "while it runs");
     }
     world.work();
     world.decide();
-    assert_eq!(plan(&world.job, &world.status), None, "what is left of the plan is another plan");
+    assert_eq!(world.current_plan(), None, "what is left of the plan is another plan");
     world.edit(|spec| spec["phases"] = json!([]));
-    assert_eq!(plan(&world.job, &world.status), None, "another spec has another plan");
+    assert_eq!(world.current_plan(), None, "another spec has another plan");
 }
 
 #[test]

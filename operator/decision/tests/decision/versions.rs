@@ -173,7 +173,7 @@ fn resumed(name: &str) -> World {
         let plan: AttemptPlan = serde_json::from_value(read(RUNNING, name)).unwrap();
         if attempt.folded.is_empty() {
             assert_eq!(
-                pawl_decision::plan(&job, &status).as_ref(),
+                pawl_decision::plan(&job, &status, &attempt.name).as_ref(),
                 Some(&plan),
                 "{name}: it would be planned otherwise"
             );

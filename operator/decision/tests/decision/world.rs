@@ -16,7 +16,17 @@ use pawl_decision::action::{Action, Decision, Event};
 use pawl_decision::decide;
 use pawl_decision::observed::{AttemptFacts, AttemptState, Ending, Observed};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The trial whose launches an attempt of a search runs; the attempt's name otherwise.
+pub fn trial_of(plan: &AttemptPlan) -> String {
+    match plan.launches.first() {
+        Some(launch) if launch.launch.starts_with("search-") => {
+            launch.launch.split('-').take(4).collect::<Vec<_>>().join("-")
+        }
+        _ => plan.attempt.clone(),
+    }
+}
 
 /// What the trainer does with a launch, given how often it ran before.
 pub type Trainer = Box<dyn FnMut(&LaunchPlan, usize) -> LaunchResult>;
@@ -41,6 +51,8 @@ pub struct World {
     pub placement: String,
     /// Which build of the trainer the next attempt runs.
     pub build: String,
+    /// In which order attempts that run at the same time advance: the state of a generator of random numbers.
+    pub order: u64,
 }
 
 /// A job with one GPU and these parts of its spec.
@@ -117,6 +129,7 @@ impl World {
             trainer,
             placement: "node-0".to_owned(),
             build: "sha256:aaaaaaaaaaaaaaaa".to_owned(),
+            order: 0,
         }
     }
 
@@ -150,12 +163,24 @@ impl World {
             moved |= self.carry_out(action);
         }
         self.events.extend(decision.events);
-        assert!(self.alive().len() <= 1, "two attempts alive");
+        self.check_alive();
         if !moved && let Some(wait) = decision.requeue_after {
             self.now = self.now.checked_add(SignedDuration::try_from(wait).unwrap()).unwrap();
             return self.alive().is_empty();
         }
         moved
+    }
+
+    /// Several attempts are alive only of a search, as many as its `parallelism`, and one for each trial.
+    fn check_alive(&self) {
+        let alive = self.alive();
+        let trials: BTreeSet<String> = alive.iter().map(|attempt| trial_of(&attempt.plan)).collect();
+        assert_eq!(trials.len(), alive.len(), "two gangs for one trial: {trials:?}");
+        let of_search = trials.iter().all(|trial| trial.starts_with("search-"));
+        let most = self.job.spec.search.iter().map(|search| search.parallelism as usize).max().unwrap_or(1);
+        // Those of a parallelism that was lowered since end as they began.
+        let most = most.max(self.status.under_way().count());
+        assert!(alive.len() <= if of_search { most } else { 1 }, "too many attempts: {trials:?}");
     }
 
     fn check(&self, decision: &Decision, observed: &Observed) {
@@ -203,6 +228,11 @@ impl World {
         }
     }
 
+    /// The plan of the first attempt, computed again.
+    pub fn current_plan(&self) -> Option<AttemptPlan> {
+        pawl_decision::plan(&self.job, &self.status, &self.status.attempt.as_ref()?.name)
+    }
+
     /// Ends an attempt that is alive.
     pub fn end(&mut self, name: &str, ending: Ending) -> bool {
         let Some(attempt) = self.attempts.get_mut(name) else { return false };
@@ -220,10 +250,17 @@ impl World {
         self.end(&name, ending);
     }
 
-    /// Runs the next launch of the attempt that is alive. `true` when there was something to do.
+    /// Runs the next launch of an attempt that is alive. `true` when there was something to do.
     pub fn work(&mut self) -> bool {
         let running = |attempt: &&mut Attempt| attempt.facts.state == AttemptState::Running;
-        let Some(attempt) = self.attempts.values_mut().find(running) else { return false };
+        let mut running: Vec<&mut Attempt> = self.attempts.values_mut().filter(running).collect();
+        if running.is_empty() {
+            return false;
+        }
+        if self.order != 0 {
+            self.order = self.order.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        }
+        let attempt = running.swap_remove((self.order >> 33) as usize % running.len());
         let broken = attempt.facts.results.iter().any(|result| result.outcome != Outcome::Done);
         let next = attempt.plan.launches.get(attempt.facts.results.len());
         let Some(plan) = next.filter(|_| !(broken && attempt.plan.stop_on_failure)) else {

@@ -46,7 +46,7 @@ pub struct Display {
     mode: Mode,
     colours: bool,
     last_training_line: Option<Instant>,
-    /// The title of each launch of the running attempt, by name.
+    /// The title of each launch of the running attempts, by name.
     titles: BTreeMap<String, String>,
     /// The validation metrics in progress lines: the loss, and those with a gate.
     metrics: Vec<String>,
@@ -76,13 +76,13 @@ impl Display {
     }
 
     /// Updates the state of the job.
-    pub fn show(&mut self, status: &TrainingJobStatus, plan: Option<&AttemptPlan>) {
-        if let Some(plan) = plan {
-            self.titles =
-                plan.launches.iter().map(|plan| (plan.launch.clone(), plan.display_title().to_owned())).collect();
+    pub fn show(&mut self, status: &TrainingJobStatus, running: &[&AttemptPlan]) {
+        if !running.is_empty() {
+            let launches = running.iter().flat_map(|plan| &plan.launches);
+            self.titles = launches.map(|plan| (plan.launch.clone(), plan.display_title().to_owned())).collect();
         }
         if let Mode::Live(live) = &mut self.mode {
-            live.show(status, plan);
+            live.show(status, running);
         }
     }
 
@@ -101,7 +101,7 @@ impl Display {
         match (&mut self.mode, event) {
             (Mode::Live(live), Event::LaunchStarted { launch, .. }) => live.launch_started(launch),
             (Mode::Live(live), Event::Progress(progress)) => live.progress(progress),
-            (Mode::Live(live), Event::LaunchEnded(_)) => live.launch_ended(),
+            (Mode::Live(live), Event::LaunchEnded(report)) => live.launch_ended(&report.launch),
             (Mode::Lines, Event::LaunchEnded(report)) => {
                 let text = self.paint(Paint::new().dim(), &launch_line(self.title(&report.launch), report));
                 self.line(&format!("  {text}"));
