@@ -121,6 +121,12 @@ fn all(patches: &str) -> Vec<Rule> {
             "qualityLooks: is in parts of qualityItems, which is not set: set qualityItems in place of qualityEpochs",
         ),
         plain(
+            "spec",
+            "!has(self.analysis.qualityLooks) || self.analysis.qualityLooks == 1 || size(self.seeds) != 1",
+            "analysis.qualityLooks: needs several seeds: with one there is no interval, and no result is clear before the last \
+             look: add two seeds, such as seeds: [42, 43, 44]",
+        ),
+        plain(
             "spec.cost",
             "!(has(self.gpuHour) && has(self.machineHour))",
             "gpuHour and machineHour are both set: keep one of them",

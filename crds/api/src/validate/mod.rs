@@ -200,6 +200,14 @@ fn rest(job: &TrainingJob) -> Vec<Problem> {
             "set qualityItems in place of qualityEpochs",
         ));
     }
+    if spec.analysis.quality_looks > 1 && spec.seeds.len() == 1 {
+        problems.push(Problem::new(
+            "spec.analysis.qualityLooks",
+            spec.analysis.quality_looks.to_string(),
+            "needs several seeds: with one there is no interval, and no result is clear before the last look",
+            "add two seeds, such as seeds: [42, 43, 44]",
+        ));
+    }
     problems.extend(alternatives(spec));
     problems.extend(metric_bounds(&spec.gates));
     if let Some(storage) = spec.train.checkpoint.storage.as_deref()

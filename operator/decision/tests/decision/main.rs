@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod examples;
 mod gates;
 mod history;
 mod judging;
