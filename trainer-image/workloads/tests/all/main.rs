@@ -8,6 +8,7 @@ mod forex;
 mod forex_parity;
 mod generation;
 mod parity;
+mod parquet;
 mod pdebench;
 mod slm;
 mod slm_diagnosis;
