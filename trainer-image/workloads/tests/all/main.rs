@@ -5,6 +5,7 @@ mod batches;
 mod configuration;
 mod differentiated;
 mod forex;
+mod forex_files;
 mod forex_parity;
 mod generation;
 mod parity;
