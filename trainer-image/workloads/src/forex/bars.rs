@@ -1,7 +1,8 @@
-//! Bars of prices: simulated, and joined to those of longer timeframes.
+//! Bars of prices: simulated, or of files, and joined to those of longer timeframes.
 
 use crate::random::Stream;
 use std::f64::consts::TAU;
+use std::ops::Range;
 
 /// Price before the first bar.
 const START: f64 = 1.10;
@@ -16,7 +17,7 @@ const FREEDOM: u64 = 5;
 /// Steps of the price within a bar.
 const STEPS: u64 = 10;
 /// Minutes of a bar, of a day, and days of a week.
-const MINUTES: usize = 5;
+pub(super) const MINUTES: usize = 5;
 const DAY: usize = 1440;
 const WEEK: usize = 5;
 
@@ -54,6 +55,27 @@ impl Bars {
     /// Whether there are no bars.
     pub fn is_empty(&self) -> bool {
         self.close.is_empty()
+    }
+
+    /// Open, high, low, close and volume of a bar.
+    pub(super) fn at(&self, bar: usize) -> [f64; 5] {
+        [&self.open, &self.high, &self.low, &self.close, &self.volume].map(|values| values[bar])
+    }
+
+    /// Adds a bar: open, high, low, close and volume, minute of the day and day of the week.
+    pub(super) fn push(&mut self, bar: [f64; 5], (minute, day): (f64, f64)) {
+        let columns = [&mut self.open, &mut self.high, &mut self.low, &mut self.close, &mut self.volume];
+        columns.into_iter().zip(bar).for_each(|(values, value)| values.push(value));
+        self.minute.push(minute);
+        self.day.push(day);
+    }
+
+    /// A part of the bars.
+    pub(super) fn slice(&self, range: Range<usize>) -> Self {
+        let [open, high, low, close, volume, minute, day] =
+            [&self.open, &self.high, &self.low, &self.close, &self.volume, &self.minute, &self.day]
+                .map(|values| values[range.clone()].to_vec());
+        Self { open, high, low, close, volume, minute, day }
     }
 
     /// Adds the time of five-minute bars that follow each other without gaps.

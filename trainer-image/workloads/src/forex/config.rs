@@ -104,10 +104,25 @@ pub struct ModelConfig {
     pub dropout: f64,
 }
 
-/// The data: generated bars.
+/// Source of the bars.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Source {
+    /// Simulated: regimes, volatility that clusters, and heavy tails.
+    Generated,
+    /// Five-minute bars from the Parquet files in `data.directory`: columns `ts_utc` (when a bar begins: a timestamp, or milliseconds since
+    /// 1970 as int64), `open`, `high`, `low`, `close` and `volume`, sorted by time. The last `data.bars` of them are used. Every four
+    /// hours of UTC with at least one bar are filled with the last price; those without any (weekends) are left out.
+    Parquet,
+}
+
+/// The data: five-minute bars.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DataConfig {
+    /// Source of the bars.
+    pub source: Source,
+    /// For `source: Parquet`: a file, or a directory of files, such as `bars/symbol=EURUSD`; of partitions `tf`, only `tf=5m` is read.
+    pub directory: Option<String>,
     /// Five-minute bars. The first 80 % of the windows are for training, the others for validation.
     pub bars: usize,
     /// Time steps that a window has of each timeframe: 5m, 15m, 1h and 4h.
@@ -179,7 +194,7 @@ impl Preset {
                 "preset": self,
                 "model": {"width": 40, "state": 16, "blocks": 2, "heads": 4, "context": 32, "latent": 16, "vaeChannels": 16,
                           "vaeStages": 3, "horizon": 16, "timestep": 16, "head": [32, 32, 16], "timesteps": 100, "dropout": 0.1},
-                "data": {"bars": 6000, "lookback": [48, 16, 8, 4], "placement": "Host", "seed": 42},
+                "data": {"source": "Generated", "directory": null, "bars": 6000, "lookback": [48, 16, 8, 4], "placement": "Host", "seed": 42},
                 "evaluation": {"windows": 128, "samples": 16, "steps": 10},
                 "schedule": schedule(20),
             }),
@@ -187,7 +202,8 @@ impl Preset {
                 "preset": self,
                 "model": {"width": 200, "state": 128, "blocks": 4, "heads": 8, "context": 512, "latent": 128, "vaeChannels": 128,
                           "vaeStages": 3, "horizon": 128, "timestep": 128, "head": [512, 256, 128], "timesteps": 1000, "dropout": 0.1},
-                "data": {"bars": 150_000, "lookback": [500, 166, 41, 10], "placement": "Host", "seed": 42},
+                "data": {"source": "Generated", "directory": null, "bars": 150_000, "lookback": [500, 166, 41, 10],
+                         "placement": "Host", "seed": 42},
                 "evaluation": {"windows": 2048, "samples": 64, "steps": 20},
                 "schedule": schedule(1000),
             }),
@@ -284,6 +300,17 @@ impl DataConfig {
     }
 
     fn validate(&self) -> Validated {
+        match (self.source, &self.directory) {
+            (Source::Parquet, None) => {
+                let problem = "must name Parquet files of five-minute bars for `source: Parquet`";
+                return wrong("data.directory", &"null", problem);
+            }
+            (Source::Generated, Some(directory)) => {
+                let problem = "is only used with `source: Parquet`: set that, or remove it";
+                return wrong("data.directory", directory, problem);
+            }
+            _ => {}
+        }
         if let Some(length) = self.lookback.iter().find(|length| !(1..=10_000).contains(*length)) {
             return wrong("data.lookback", length, "must be between 1 and 10000 for each timeframe");
         }

@@ -1,5 +1,5 @@
 //! Forex: a variational autoencoder of patches of candles, and a diffusion model that forecasts the latents of future patches from four timeframes, trained together on
-//! simulated five-minute bars.
+//! five-minute bars, simulated or from files.
 
 pub mod bars;
 mod batches;
@@ -8,6 +8,7 @@ mod context;
 pub mod device_windows;
 mod diffusion;
 pub mod features;
+pub mod files;
 mod layers;
 pub mod market;
 pub mod metrics;
@@ -20,7 +21,7 @@ use crate::share::Share;
 use crate::workload::{At, Data, Job, Optimization, Programs, Request, Workload, WorkloadError};
 use bars::Bars;
 use batches::Batches;
-use config::Config;
+use config::{Config, Source};
 use market::{Market, splits};
 use model::{Model, REGIONS};
 use pawl_contract::settings::Attention;
@@ -139,7 +140,10 @@ impl Job for ForexJob {
     fn open(&self, _root: &Path, progress: crate::store::OnProgress<'_>) -> Result<Arc<dyn Data>, WorkloadError> {
         let config = &self.setup.config;
         progress("bars", 0, 1);
-        let bars = Bars::simulated(config.data.bars, config.data.seed);
+        let bars = match config.data.source {
+            Source::Generated => Bars::simulated(config.data.bars, config.data.seed),
+            Source::Parquet => files::read(&config.data)?,
+        };
         let market = Market::new(&bars, config, progress);
         Ok(Arc::new(Batches::new(Arc::clone(&self.setup), Arc::clone(&self.programs), market)))
     }

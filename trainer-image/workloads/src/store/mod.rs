@@ -7,6 +7,7 @@
 mod array;
 mod lock;
 mod manifest;
+pub mod parquet;
 
 pub use array::Rows;
 
