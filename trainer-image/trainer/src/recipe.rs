@@ -7,10 +7,13 @@ use pawl_contract::settings::{
     ActivationCheckpointing, Attention, MemoryFormat, OptimizerKernel, OptimizerOffload, ParameterLayout, Precision,
     RopeCache, Settings, Sharding, WeightQuantization,
 };
+use pawl_graph::graph::Program;
 use pawl_graph::optim;
 use pawl_graph::passes::Pattern;
 use pawl_graph::recipe::{AttentionKernel, LossScale, Precision as EnginePrecision, Recipe};
+use pawl_lower::LowerOptions;
 use pawl_workloads::Job;
+use std::collections::BTreeSet;
 
 /// Rejects settings that neither this trainer at `place` nor the workload (which supports the settings in `of_workload`)
 /// supports.
@@ -116,6 +119,29 @@ fn with_gpu(settings: &Settings) -> Result<(), Ending> {
     };
     match settings.sharding.filter(|sharding| *sharding != Sharding::None) {
         Some(sharding) => refuse("sharding", &format!("{sharding:?}"), "use sharding: None, which is data parallel"),
+        None => Ok(()),
+    }
+}
+
+/// Rejects scopes in `compileScope` that none of `programs` has.
+///
+/// # Errors
+/// [`Ending::InvalidPlan`] names the scope, and those that there are.
+pub fn check_scopes(settings: &Settings, programs: &[Program]) -> Result<(), Ending> {
+    let excluded = settings.compile_scope.iter().flat_map(|scope| &scope.exclude);
+    let paths = || programs.iter().flat_map(|program| program.graph.scopes()).filter(|path| !path.is_empty());
+    let includes = |outer: &str, path: &str| {
+        path.strip_prefix(outer).is_some_and(|inner| inner.is_empty() || inner.starts_with('/'))
+    };
+    let known = |scope: &str| scope == LowerOptions::EVERYTHING || paths().any(|path| includes(scope, path));
+    match excluded.into_iter().find(|scope| !known(scope)) {
+        Some(unknown) => {
+            let outermost: BTreeSet<&str> = paths().filter_map(|path| path.split('/').next()).collect();
+            let all = outermost.into_iter().collect::<Vec<_>>().join(", ");
+            Err(Ending::InvalidPlan(format!(
+                "settings.compileScope.exclude: {unknown} is not a scope of the model: choose from {all}, or a scope within one of them"
+            )))
+        }
         None => Ok(()),
     }
 }

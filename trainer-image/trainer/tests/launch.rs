@@ -443,6 +443,11 @@ fn what_this_trainer_cannot_do_is_refused_by_name() {
         (settings(json!({"gradientClip": "0"})), Outcome::InvalidPlan, "settings.gradientClip"),
         (settings(json!({"globalBatch": 5})), Outcome::InvalidPlan, "globalBatch: 5"),
         (settings(json!({"batchPerGpu": 3})), Outcome::InvalidPlan, "batchPerGpu: 3"),
+        (
+            settings(json!({"compileScope": {"exclude": ["decoder", "operator/blocks.0/attn", "decode"]}})),
+            Outcome::InvalidPlan,
+            "compileScope.exclude: decode is not a scope of the model: choose from decoder, ",
+        ),
         (json!({"workload": {"name": "upz"}}), Outcome::InvalidPlan, "upz"),
         (json!({"workload": {"config": {"presett": 1}}}), Outcome::InvalidPlan, "presett"),
         (json!({"kind": "Measure"}), Outcome::InvalidPlan, "budget.warmupSteps"),

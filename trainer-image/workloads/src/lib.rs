@@ -3,6 +3,7 @@
 //! A [`Workload`] is found by name in the [`registry`] and builds a [`Job`] from a configuration; the job's [`Data`] makes the batches that
 //! a [`Loader`] prefetches. A new workload adds a module and a line to the registry; the trainer depends only on the traits.
 
+pub mod atft;
 pub mod forex;
 pub mod layered;
 pub mod loader;
@@ -25,7 +26,7 @@ pub use workload::{At, Batch, Data, Job, Optimization, Programs, Regions, Reques
 
 /// All workloads.
 pub fn registry() -> &'static [&'static dyn Workload] {
-    &[&ups::Ups, &slm::Slm, &vision_bdh::VisionBdh, &forex::Forex]
+    &[&ups::Ups, &slm::Slm, &vision_bdh::VisionBdh, &forex::Forex, &atft::AtftGatFan]
 }
 
 /// The workload called `name`.

@@ -55,6 +55,12 @@ impl Stream {
         ((self.uniform(index) * bound as f64) as u64).min(bound.saturating_sub(1))
     }
 
+    /// Standard normal `index`, from words `2 * index` and `2 * index + 1` (Box and Muller).
+    pub fn normal(self, index: u64) -> f64 {
+        let radius = libm::sqrt(-2.0 * libm::log1p(-self.uniform(2 * index)));
+        radius * libm::cos(TAU * self.uniform(2 * index + 1))
+    }
+
     /// Fills `out` with `uniform(first..)` scaled to [-bound, bound), rounded to f32.
     pub fn fill_symmetric(self, first: u64, bound: f64, out: &mut [f32]) {
         for (index, value) in (first..).zip(out) {

@@ -163,10 +163,10 @@ fn mistakes_name_the_field_the_value_and_the_remedy() {
 fn the_registry_is_searched_by_name() {
     assert_eq!(
         registry().iter().map(|workload| workload.name()).collect::<Vec<_>>(),
-        ["ups", "slm", "vision-bdh", "forex"]
+        ["ups", "slm", "vision-bdh", "forex", "atft-gat-fan"]
     );
     let error = workload("vision").err().unwrap().to_string();
-    assert!(error.contains("vision") && error.contains("ups, slm, vision-bdh, forex"), "{error}");
+    assert!(error.contains("vision") && error.contains("ups, slm, vision-bdh, forex, atft-gat-fan"), "{error}");
     let schema = workload("ups").unwrap().schema();
     assert!(schema["properties"]["operator"].is_object(), "{schema}");
     let schema = workload("slm").unwrap().schema();

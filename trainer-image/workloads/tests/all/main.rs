@@ -1,6 +1,8 @@
 //! The crate's behaviour from outside; one binary, so that it links once.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod atft;
+mod atft_parity;
 mod batches;
 mod configuration;
 mod differentiated;

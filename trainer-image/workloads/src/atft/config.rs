@@ -1,0 +1,327 @@
+//! The configuration of the workload: a preset, and overrides of it.
+
+use crate::layered;
+use crate::placement::Place;
+use crate::rules::{Validated, bounded, dropout, fraction, wrong};
+use crate::schedule::{DecayStart, RateDecay, RateSchedule, Warmup};
+use crate::workload::WorkloadError;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+/// Most features: those of the generated panel.
+pub const FEATURES: usize = 96;
+/// Quantiles of a forecast.
+pub const QUANTILES: [f64; 5] = [0.05, 0.25, 0.5, 0.75, 0.95];
+/// Place of the median among the quantiles.
+pub const MEDIAN: usize = 2;
+/// Days over which correlations and trailing features are taken, which come before the first window.
+pub const WARM_UP_DAYS: usize = 60;
+/// Fewest stocks of a date whose ranks are compared.
+const LEAST_STOCKS: usize = 20;
+
+/// A time to which the forecast reaches.
+#[derive(Clone, Copy, Debug)]
+pub struct Horizon {
+    /// Its name in metrics.
+    pub name: &'static str,
+    /// Trading days.
+    pub days: usize,
+    /// Weight of its loss.
+    pub weight: f64,
+}
+
+/// The horizons.
+pub const HORIZONS: [Horizon; 4] = [
+    Horizon { name: "1d", days: 1, weight: 1.0 },
+    Horizon { name: "5d", days: 5, weight: 0.8 },
+    Horizon { name: "10d", days: 10, weight: 0.5 },
+    Horizon { name: "20d", days: 20, weight: 0.3 },
+];
+
+/// Days to the last horizon, which are also the days between two splits.
+pub const LONGEST: usize = 20;
+
+/// A complete default configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Preset {
+    /// 60,366 parameters, 128 stocks on 260 days: seconds on a CPU.
+    Smoke,
+    /// 5,591,726 parameters, 2,048 stocks on 750 days.
+    Medium,
+    /// As medium, with 4,000 stocks on 2,225 days.
+    Full,
+}
+
+/// The model.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ModelConfig {
+    /// Width.
+    pub hidden: usize,
+    /// Heads of the attention over time.
+    pub heads: usize,
+    /// Width of the network of each feature in the variable selection.
+    pub selection_width: usize,
+    /// Dropout probability of the variable selection and the temporal network.
+    pub dropout: f64,
+    /// Dropout probability of the shared layer of the heads; those of the horizons have 0.5 and 1.5 times as much.
+    pub head_dropout: f64,
+    /// Layers of graph attention; 0: the stocks of a date do not see each other.
+    pub gat_layers: usize,
+    /// Dropout probability of the inputs of graph attention.
+    pub gat_dropout: f64,
+    /// Probability that an edge between two stocks is dropped.
+    pub edge_dropout: f64,
+    /// Lengths in days of the trailing windows by which the temporal features are normalized.
+    pub windows: Vec<usize>,
+    /// Number of overlapping slices of the lookback that are normalized separately.
+    pub slices: usize,
+}
+
+/// When day graphs are built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Graphs {
+    /// Once per 20 trading days, when the data are opened.
+    Cached,
+    /// For every date of every batch, by the loader.
+    PerBatch,
+}
+
+/// The data: a generated panel of stocks.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct DataConfig {
+    /// Stocks of the panel.
+    pub stocks: usize,
+    /// Stocks of a day chunk, at most `stocks`: each chunk is a random choice of the stocks of a date. Batches are whole numbers of chunks.
+    pub chunk: usize,
+    /// Trading days. Of those on which a window can end, 70 % are for training, 15 % for validation and 15 % for the test, with 20 days in between.
+    pub days: usize,
+    /// Features that are used, the first of 96.
+    pub features: usize,
+    /// Days of a window.
+    pub lookback: usize,
+    /// Factor of the predictable part of the returns, in units of a stock's volatility.
+    pub signal: f64,
+    /// Memory of the features. `Device`: all of them are copied to the device once, and a batch is the numbers of its rows.
+    pub placement: Place,
+    /// When day graphs are built.
+    pub graphs: Graphs,
+    /// Edges per stock for which batches have room, self-loops included.
+    pub edges_per_stock: usize,
+    /// Seed of the generated panel; the seed of a launch does not change it.
+    pub seed: u64,
+}
+
+/// Factors of the terms of the loss.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct LossConfig {
+    /// Pinball loss of the quantiles.
+    pub pinball: f64,
+    /// Squared error of the median.
+    pub mse: f64,
+    /// Huber loss of the median.
+    pub huber: f64,
+    /// One minus the correlation of the median with the ranks of the returns of a date.
+    pub rank_ic: f64,
+    /// One minus the correlation of the median with the returns of a date.
+    pub ic: f64,
+    /// Sharpe ratio of positions in proportion to the median, which is subtracted.
+    pub sharpe: f64,
+    /// Mean weight of the variable selection.
+    pub selection: f64,
+    /// Mean square of the attention to neighbours in the last layer.
+    pub attention: f64,
+    /// Entropy of the attention to neighbours, which is subtracted.
+    pub entropy: f64,
+}
+
+/// The evaluation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct EvaluationConfig {
+    /// Dates that are evaluated, evenly spaced; at most as many as there are.
+    pub days: usize,
+}
+
+/// The learning rate's schedule: half a cosine wave over the launch, times a linear warm-up.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ScheduleConfig {
+    /// Warm-up, as a fraction of all updates. `settings.warmupSteps` overrides it.
+    pub warmup: f64,
+    /// Learning rate at the end, as a fraction of `settings.learningRate`.
+    pub floor: f64,
+}
+
+impl ScheduleConfig {
+    /// The schedule.
+    pub fn schedule(&self) -> RateSchedule {
+        RateSchedule {
+            warmup: Warmup::Fraction(self.warmup),
+            starts_at_zero: false,
+            decay: RateDecay::Cosine,
+            decay_start: DecayStart::FirstUpdate,
+            floor: self.floor,
+        }
+    }
+}
+
+/// The configuration of a run, complete.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Config {
+    /// The preset.
+    pub preset: Preset,
+    /// The model.
+    pub model: ModelConfig,
+    /// The data.
+    pub data: DataConfig,
+    /// The loss.
+    pub loss: LossConfig,
+    /// The evaluation.
+    pub evaluation: EvaluationConfig,
+    /// The learning rate's schedule.
+    pub schedule: ScheduleConfig,
+}
+
+impl Preset {
+    /// The complete configuration of the preset.
+    pub fn config(self) -> Value {
+        let loss = json!({"pinball": 0.3, "mse": 0.1, "huber": 0.1, "rankIc": 0.5, "ic": 0.3, "sharpe": 0.1,
+                          "selection": 0.01, "attention": 0.01, "entropy": 0.001});
+        let smoke = self == Self::Smoke;
+        let model = |[hidden, heads, width]: [usize; 3], windows: [usize; 3]| {
+            json!({"hidden": hidden, "heads": heads, "selectionWidth": width, "dropout": 0.1, "headDropout": 0.2,
+                   "gatLayers": 2, "gatDropout": 0.2, "edgeDropout": 0.1, "windows": windows, "slices": 3})
+        };
+        let data = |[stocks, chunk, days]: [usize; 3]| {
+            let (features, lookback, signal) = if smoke { (16, 8, 0.3) } else { (96, 20, 0.05) };
+            json!({"stocks": stocks, "chunk": chunk, "days": days, "features": features, "lookback": lookback,
+                   "signal": signal, "placement": "Host", "graphs": "Cached", "edgesPerStock": 16, "seed": 42})
+        };
+        let (model, data) = match self {
+            Self::Smoke => (model([32, 4, 8], [2, 4, 8]), data([128, 128, 260])),
+            Self::Medium => (model([256, 8, 48], [5, 10, 20]), data([2048, 2048, 750])),
+            Self::Full => (model([256, 8, 48], [5, 10, 20]), data([4000, 2048, 2225])),
+        };
+        json!({
+            "preset": self,
+            "model": model,
+            "data": data,
+            "loss": loss,
+            "evaluation": {"days": 100},
+            "schedule": {"warmup": 0.05, "floor": 0.002},
+        })
+    }
+}
+
+impl Config {
+    /// Reads `config` (`spec.workload.config`), overridden by `patch` (`settings.workload`), both over the preset they name.
+    ///
+    /// # Errors
+    /// Names the field, the value and the remedy.
+    pub fn parse(config: &Map<String, Value>, patch: &Map<String, Value>) -> Result<Self, WorkloadError> {
+        let asked = layered::asked(config, patch);
+        let problem = "is not a preset: choose smoke, medium or full";
+        let preset = layered::preset(&asked, "preset", Preset::Medium, problem)?;
+        let config: Self = layered::parse(&layered::over(preset.config(), &asked))?;
+        config.validate()?;
+        Ok(config)
+    }
+
+    /// Validates what the types cannot express.
+    fn validate(&self) -> Validated {
+        self.model.validate(self.data.lookback)?;
+        self.data.validate()?;
+        self.loss.validate()?;
+        bounded("evaluation.days", self.evaluation.days, 2..=1_000_000)?;
+        fraction("schedule.warmup", self.schedule.warmup)?;
+        fraction("schedule.floor", self.schedule.floor)
+    }
+}
+
+impl ModelConfig {
+    fn validate(&self, lookback: usize) -> Validated {
+        bounded("model.hidden", self.hidden, 8..=4096)?;
+        if !self.hidden.is_multiple_of(8) {
+            return wrong(
+                "model.hidden",
+                &self.hidden,
+                "must be a multiple of 8: the heads of graph attention share it",
+            );
+        }
+        bounded("model.heads", self.heads, 1..=self.hidden)?;
+        if !self.hidden.is_multiple_of(self.heads) {
+            return wrong("model.heads", &self.heads, &format!("must divide model.hidden ({})", self.hidden));
+        }
+        bounded("model.selectionWidth", self.selection_width, 1..=4096)?;
+        dropout("model.dropout", self.dropout)?;
+        if !(0.0..2.0 / 3.0).contains(&self.head_dropout) {
+            let problem = "must be at least 0 and less than 2/3: the far horizons have 1.5 times as much";
+            return wrong("model.headDropout", &self.head_dropout, problem);
+        }
+        bounded("model.gatLayers", self.gat_layers, 0..=16)?;
+        dropout("model.gatDropout", self.gat_dropout)?;
+        dropout("model.edgeDropout", self.edge_dropout)?;
+        if self.windows.is_empty() || self.windows.iter().any(|window| !(1..=lookback).contains(window)) {
+            let problem = format!("must list lengths between 1 and data.lookback ({lookback})");
+            return wrong("model.windows", &format!("{:?}", self.windows), &problem);
+        }
+        bounded("model.slices", self.slices, 1..=lookback)
+    }
+}
+
+impl DataConfig {
+    /// Rows of the features on the device, if they are kept there: one per date and stock.
+    pub fn resident_rows(&self) -> Option<usize> {
+        (self.placement == Place::Device).then_some(self.days * self.stocks)
+    }
+
+    fn validate(&self) -> Validated {
+        bounded("data.stocks", self.stocks, LEAST_STOCKS..=100_000)?;
+        bounded("data.chunk", self.chunk, LEAST_STOCKS..=self.stocks)?;
+        bounded("data.features", self.features, 1..=FEATURES)?;
+        bounded("data.lookback", self.lookback, 2..=1000)?;
+        // Room for windows, two gaps between the splits, and the last horizon.
+        bounded("data.days", self.days, WARM_UP_DAYS + self.lookback + 3 * LONGEST + 40..=100_000)?;
+        let rows = self.days.saturating_mul(self.stocks);
+        if u32::try_from(rows).is_err() {
+            return wrong(
+                "data.days",
+                &self.days,
+                "times data.stocks must be less than 2^32: rows have 32-bit numbers",
+            );
+        }
+        bounded("data.edgesPerStock", self.edges_per_stock, 1..=1000)?;
+        match (0.0..=10.0).contains(&self.signal) {
+            true => Ok(()),
+            false => wrong("data.signal", &self.signal, "must be between 0 and 10"),
+        }
+    }
+}
+
+impl LossConfig {
+    fn validate(&self) -> Validated {
+        let Self { pinball, mse, huber, rank_ic, ic, sharpe, selection, attention, entropy } = *self;
+        for (field, value) in [
+            ("pinball", pinball),
+            ("mse", mse),
+            ("huber", huber),
+            ("rankIc", rank_ic),
+            ("ic", ic),
+            ("sharpe", sharpe),
+            ("selection", selection),
+            ("attention", attention),
+            ("entropy", entropy),
+        ] {
+            if !(0.0..=1000.0).contains(&value) {
+                return wrong(&format!("loss.{field}"), &value, "must be between 0 and 1000");
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,133 @@
+//! ATFT-GAT-FAN: stocks of a date are ranked by a temporal fusion transformer, attention over a graph of correlated stocks, and adaptive
+//! normalization, which forecast quantiles of returns at four horizons.
+
+mod adaptive;
+mod batches;
+pub mod config;
+pub mod dataset;
+pub mod features;
+mod gat;
+mod heads;
+mod layers;
+mod losses;
+pub mod metrics;
+pub mod model;
+pub mod neighbours;
+pub mod panel;
+mod selection;
+mod temporal;
+
+use crate::share::Share;
+use crate::workload::{Data, Job, Optimization, Programs, Request, Workload, WorkloadError};
+use batches::Batches;
+use config::Config;
+use dataset::{Dataset, Split, splits};
+use model::{Model, REGIONS};
+use panel::Panel;
+use pawl_contract::settings::Attention;
+use pawl_graph::optim::AdamW;
+use serde_json::Value;
+use std::path::Path;
+use std::sync::Arc;
+
+/// The workload.
+pub struct AtftGatFan;
+
+impl Workload for AtftGatFan {
+    fn name(&self) -> &'static str {
+        "atft-gat-fan"
+    }
+
+    fn schema(&self) -> Value {
+        schemars::schema_for!(Config).to_value()
+    }
+
+    fn settings(&self) -> &'static [&'static str] {
+        &["learningRate", "weightDecay", "ema", "workload"]
+    }
+
+    fn prepare(&self, request: &Request) -> Result<Box<dyn Job>, WorkloadError> {
+        Ok(Box::new(AtftJob::new(request)?))
+    }
+}
+
+/// A validated launch.
+pub struct AtftJob {
+    setup: Arc<AtftSetup>,
+    programs: Arc<Programs>,
+    optimization: Optimization,
+}
+
+/// Inputs of the batches.
+#[derive(Debug)]
+struct AtftSetup {
+    config: Config,
+    share: Share,
+}
+
+impl AtftJob {
+    /// Validates `request` and builds the programs.
+    ///
+    /// # Errors
+    /// Names the field, the value and the remedy.
+    pub fn new(request: &Request) -> Result<Self, WorkloadError> {
+        let setup = AtftSetup::new(request)?;
+        let (config, share) = (&setup.config, &setup.share);
+        if request.settings.attention == Some(Attention::Flash) && config.model.dropout > 0.0 {
+            let problem = "has no dropout of the attention weights: set Math, or model.dropout: 0";
+            return Err(WorkloadError::unsupported("attention", "Flash", problem));
+        }
+        let model = Model { config: &config.model, data: &config.data, loss: &config.loss };
+        let programs = Programs {
+            train: vec![model.training(share.batch)?],
+            evaluation: vec![model.evaluation(share.evaluation_batch)?],
+            regions: REGIONS,
+        };
+        let adamw = AdamW { weight_decay: 1e-5, decay_vectors: false, ..AdamW::default() };
+        let optimization = Optimization::adamw(&request.settings, adamw, 5e-4, config.schedule.schedule())?;
+        Ok(Self { setup: Arc::new(setup), programs: Arc::new(programs), optimization })
+    }
+}
+
+impl AtftSetup {
+    fn new(request: &Request) -> Result<Self, WorkloadError> {
+        let patch = request.settings.workload.as_ref();
+        let config = Config::parse(&request.config, patch.unwrap_or(&Default::default()))?;
+        let (share, chunk) = (Share::new(request)?, config.data.chunk);
+        for (field, batch) in [("batchPerGpu", share.batch), ("evalBatch", share.evaluation_batch)] {
+            if !batch.is_multiple_of(chunk) {
+                let problem = format!("must be a multiple of data.chunk ({chunk}): batches are whole day chunks");
+                return Err(WorkloadError::setting(field, batch, problem));
+            }
+        }
+        Ok(Self { config, share })
+    }
+}
+
+impl Job for AtftJob {
+    fn programs(&self) -> &Programs {
+        &self.programs
+    }
+
+    fn optimization(&self) -> &Optimization {
+        &self.optimization
+    }
+
+    fn items_per_batch(&self) -> u32 {
+        self.setup.share.batch as u32
+    }
+
+    /// One chunk of each date in training.
+    fn items_per_epoch(&self) -> u64 {
+        let data = &self.setup.config.data;
+        (splits(data)[Split::Train as usize].len() * data.chunk) as u64
+    }
+
+    fn open(&self, _root: &Path, progress: crate::store::OnProgress<'_>) -> Result<Arc<dyn Data>, WorkloadError> {
+        let data = &self.setup.config.data;
+        progress("panel", 0, 1);
+        let panel = Panel::simulated(data.days, data.stocks, data.signal, data.seed);
+        let dataset = Dataset::new(&panel, data, progress);
+        Ok(Arc::new(Batches::new(Arc::clone(&self.setup), Arc::clone(&self.programs), dataset)))
+    }
+}
