@@ -237,6 +237,52 @@ mod tests {
         assert_eq!(listed(OsStr::new("2,GPU-1, -1,3")), names(&["2", "GPU-1"]));
     }
 
+    /// A job with a search that runs `parallelism` trials at the same time, and the plan of one of its trials.
+    fn searching(gpus: u32, parallelism: u32) -> (TrainingJob, AttemptPlan) {
+        let mut job = job(1, gpus);
+        let search = serde_json::json!([{"name": "a", "trials": 20, "epochs": 1, "parallelism": parallelism,
+            "objectives": [{"metric": "loss", "goal": "Minimize"}],
+            "parameters": [{"name": "learningRate", "min": "1e-5", "max": "1e-1"}]}]);
+        job.spec.search = serde_json::from_value(search).unwrap();
+        let launch = serde_json::json!({"contract": 1, "job": "toy", "attempt": "toy-1", "launch": "l", "kind": "Search",
+            "workload": {}, "settings": {}, "seed": 1, "budget": {}, "hangTimeoutSeconds": 1.0});
+        let plan = serde_json::json!({"contract": 1, "job": "toy", "attempt": "toy-1", "replicas": 1, "ranksPerReplica": 1,
+            "gpusPerReplica": gpus, "launches": [launch], "stopOnFailure": true});
+        (job, serde_json::from_value(plan).unwrap())
+    }
+
+    #[test]
+    fn trials_that_run_at_the_same_time_divide_the_gpus_and_too_few_are_refused() {
+        let visible = names(&["0", "1", "2", "3", "4"]);
+        let (job, plan) = searching(2, 2);
+        let machine = Machine::allocate_from(&job, None, &visible, 8, "host").unwrap();
+        assert_eq!(machine.shares(&plan), 2);
+        let shares = [0, 1].map(|index| machine.share(&plan, index));
+        assert_eq!(shares.each_ref().map(|share| share.gpus.clone()), [names(&["0", "1"]), names(&["2", "3"])]);
+        assert_eq!(shares.each_ref().map(|share| share.placement.as_str()), ["host/gpu:0,1", "host/gpu:2,3"]);
+        let measured = AttemptPlan { launches: Vec::new(), ..plan };
+        assert_eq!((machine.shares(&measured), machine.share(&measured, 0).gpus), (1, names(&["0", "1"])));
+        let refused = Machine::allocate_from(&searching(2, 3).0, None, &visible, 8, "host").unwrap_err().to_string();
+        assert_eq!(
+            refused,
+            "spec.search[0].parallelism: 3 trials at the same time require 6 GPUs, 5 are visible: use at most 2"
+        );
+        let refused = Machine::allocate_from(&searching(2, 2).0, Some(&names(&["0", "1"])), &visible, 8, "host");
+        assert_eq!(refused, Err(MachineError::GpuCount { wanted: 4, given: 2 }));
+    }
+
+    #[test]
+    fn trials_that_run_at_the_same_time_divide_the_cores() {
+        let (job, plan) = searching(0, 4);
+        let machine = Machine::allocate_from(&job, None, &[], 8, "host").unwrap();
+        assert_eq!(machine.threads, 8, "what is measured has all cores");
+        let shares = [0, 3].map(|index| machine.share(&plan, index));
+        assert!(shares.iter().all(|share| share.threads == 2 && share.gpus.is_empty()));
+        let (job, plan) = searching(0, 20);
+        let machine = Machine::allocate_from(&job, None, &[], 8, "host").unwrap();
+        assert_eq!(machine.share(&plan, 19).threads, 1, "at least one");
+    }
+
     #[test]
     fn ranks_on_the_cpu_share_the_cores_equally() {
         for (ranks, cores, threads) in [(1, 8, 8), (2, 8, 4), (3, 8, 2), (16, 8, 1)] {

@@ -29,7 +29,7 @@ pub struct OperatorArgs {
     /// StorageClass of the claims. Default: the default StorageClass of the cluster.
     #[arg(long, env = "PAWL_CLAIM_CLASS", value_name = "NAME")]
     pub claim_class: Option<String>,
-    /// Access mode of the claims. Default: ReadWriteOnce, or ReadWriteMany for jobs with several replicas.
+    /// Access mode of the claims. Default: ReadWriteOnce, or ReadWriteMany for jobs with several replicas or parallel trials.
     #[arg(long, env = "PAWL_CLAIM_ACCESS_MODE", value_name = "MODE")]
     pub claim_access_mode: Option<String>,
     /// Whether a claim is kept (Retain) or deleted (Delete) when its job is deleted.

@@ -1,7 +1,7 @@
 //! SIGKILL at random moments.
 
 use crate::scene::{Scene, stderr, stdout, wait_until};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -30,12 +30,49 @@ impl Sequence {
 
 #[test]
 fn fifty_kills_change_no_verdict_and_repeat_no_launch() {
+    let (undisturbed, disturbed) = undisturbed_and_killed(|_| {});
+    assert_eq!(conclusions(&disturbed), conclusions(&undisturbed));
+}
+
+/// A search of 24 trials, four at a time, whose points depend on the results before.
+fn searching(job: &mut Value) {
+    let spec = &mut job["spec"];
+    spec["phases"] = json!([]);
+    spec["workload"]["config"]["quality"] =
+        json!({"optima": [{"setting": "learningRate", "best": 1e-3, "weight": 0.2}]});
+    spec["settings"]["learningRate"] = "1e-4".into();
+    // 64 items a step of a millisecond each.
+    spec["search"] = json!([{
+        "name": "rates", "trials": 24, "items": 90 * 64, "sampler": "TPE", "parallelism": 4, "finalists": 2,
+        "objectives": [{"metric": "loss", "goal": "Minimize"}],
+        "parameters": [{"name": "learningRate", "min": "1e-5", "max": "1e-1", "scale": "Log"},
+                       {"name": "warmupSteps", "min": "0", "max": "40", "step": "10"}],
+    }]);
+    spec["settings"]["warmupSteps"] = 10.into();
+    spec["train"] = json!({"items": 6400});
+}
+
+#[test]
+fn fifty_kills_change_no_trial_of_a_search_and_not_its_winner() {
+    let (undisturbed, disturbed) = undisturbed_and_killed(searching);
+    assert_eq!(disturbed["stage"], "Complete");
+    assert_eq!(disturbed["effectiveSettings"], undisturbed["effectiveSettings"]);
+    let found =
+        |status: &Value| ["trials", "finalists", "winner", "message"].map(|field| status["search"][0][field].clone());
+    assert_eq!(found(&disturbed), found(&undisturbed));
+    assert_eq!(found(&disturbed)[0].as_array().map(Vec::len), Some(24));
+    assert!(disturbed["retries"].is_null() && disturbed["parallel"].is_null());
+}
+
+/// The status after an undisturbed run of the job, and after one that is killed 50 times.
+fn undisturbed_and_killed(change: impl Fn(&mut Value)) -> (Value, Value) {
     let undisturbed = Scene::new();
-    undisturbed.write_job(|_| {});
-    assert_eq!(undisturbed.output(&["run", "job.yaml"]).status.code(), Some(0));
+    undisturbed.write_job(&change);
+    let output = undisturbed.output(&["run", "job.yaml"]);
+    assert_eq!(output.status.code(), Some(0), "{}\n{}", stdout(&output), stderr(&output));
 
     let scene = Scene::new();
-    scene.write_job(|_| {});
+    scene.write_job(&change);
     let mut delays = Sequence(2026);
     let mut killed = 0;
     while killed < KILLS {
@@ -53,8 +90,8 @@ fn fifty_kills_change_no_verdict_and_repeat_no_launch() {
     let output = scene.output(&["run", "job.yaml"]);
     assert_eq!(output.status.code(), Some(0), "{}\n{}", stdout(&output), stderr(&output));
     assert_eq!(scene.ledger("repeated"), [""; 0], "finished launches were run again");
-    assert_eq!(conclusions(&scene.status()), conclusions(&undisturbed.status()));
     assert!(scene.status()["retry"].is_null(), "a kill counted as a failure of the job");
+    (undisturbed.status(), scene.status())
 }
 
 #[test]

@@ -30,8 +30,8 @@ pub struct Claim {
     pub size: Bytes,
     /// StorageClass; `None`: the default of the cluster.
     pub class: Option<String>,
-    /// Access mode; `None`: `ReadWriteOnce` for jobs with one replica, `ReadWriteMany` for jobs with several, whose pods may run
-    /// on different nodes.
+    /// Access mode; `None`: `ReadWriteOnce` for jobs with one replica, `ReadWriteMany` for jobs with several, or with a search that
+    /// runs several trials at the same time, whose pods may run on different nodes.
     pub access_mode: Option<String>,
     /// What happens to it when the job is deleted.
     pub retention: Retention,
@@ -81,7 +81,8 @@ pub fn claim(blueprint: &Blueprint<'_>) -> Option<PersistentVolumeClaim> {
     let mut own_labels = labels(&name, blueprint.name());
     // It belongs to the job, not to an attempt.
     own_labels.remove(names::ATTEMPT);
-    let mode = if job.spec.trainer.replicas > 1 { "ReadWriteMany" } else { "ReadWriteOnce" };
+    let parallel = job.spec.search.iter().any(|search| search.parallelism > 1);
+    let mode = if job.spec.trainer.replicas > 1 || parallel { "ReadWriteMany" } else { "ReadWriteOnce" };
     let owned = wanted.retention == Retention::Delete;
     Some(PersistentVolumeClaim {
         metadata: ObjectMeta {

@@ -322,6 +322,14 @@ fn a_job_without_storage_gets_a_claim_that_outlives_it() {
 fn the_claim_is_made_as_configured() {
     let mut made = without_storage(|job| job["spec"]["trainer"]["replicas"] = json!(1));
     assert_eq!(claim(&made.blueprint()).unwrap().spec.unwrap().access_modes.unwrap(), ["ReadWriteOnce"]);
+    let parallel = without_storage(|job| {
+        job["spec"]["trainer"]["replicas"] = json!(1);
+        job["spec"]["search"] = json!([{"name": "a", "trials": 4, "epochs": 1, "parallelism": 2,
+            "objectives": [{"metric": "loss", "goal": "Minimize"}],
+            "parameters": [{"name": "learningRate", "min": "1e-5", "max": "1e-1"}]}]);
+    });
+    let modes = claim(&parallel.blueprint()).unwrap().spec.unwrap().access_modes.unwrap();
+    assert_eq!(modes, ["ReadWriteMany"], "its gangs may run on different nodes");
     made.storage.claim = Claim {
         size: "2Ti".parse().unwrap(),
         class: Some("fast".to_owned()),

@@ -2,7 +2,7 @@
 //! under crashes of the shell between any two steps of the protocol, lost, preempted and vanished attempts, failed launches, and observations
 //! that are late, incomplete, repeated and out of order. Likewise a job with a search whose trials are paused and continued.
 
-use crate::world::{World, done, ended, job, trial_of};
+use crate::world::{done, ended, job, trial_of};
 use jiff::{SignedDuration, Timestamp};
 use pawl_api::status::{BestTrial, PhaseState, Stage};
 use pawl_api::{TrainingJob, TrainingJobStatus};

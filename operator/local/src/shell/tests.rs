@@ -81,17 +81,21 @@ fn play(state: &StateDir) -> Vec<String> {
     played
 }
 
-/// Every active attempt is the one in the status on disk: the intent is written first.
+/// Every active attempt is one in the status on disk: the intent is written first. No trial has two.
 fn check(state: &StateDir) {
     let active = active(state);
-    assert!(active.len() <= 1, "two attempts: {active:?}");
     let document = Document::load_existing(state).unwrap();
+    let most = document.job.spec.search.first().map_or(1, |search| search.parallelism as usize);
+    assert!(active.len() <= most, "{} attempts: {active:?}", active.len());
+    let mut trials = BTreeSet::new();
     for record in active {
-        let named = document.status.attempt.as_ref().map(|attempt| (&attempt.name, &attempt.plan_hash));
-        assert_eq!(named, Some((&record.plan.attempt, &record.plan_hash)), "started before the status named it");
+        let named = document.status.under_way().find(|attempt| attempt.name == record.plan.attempt);
+        let named = named.expect("started before the status named it");
+        assert_eq!(named.plan_hash, record.plan_hash, "started before the status named it");
+        assert!(trials.insert(named.trial.clone()), "two gangs of {}", named.trial);
     }
     for record in attempts::load(state).unwrap().iter().filter(|record| record.state == RecordState::Stopped) {
-        let attempt = document.status.attempt.as_ref().filter(|attempt| attempt.name == record.plan.attempt);
+        let attempt = document.status.under_way().find(|attempt| attempt.name == record.plan.attempt);
         assert!(attempt.is_none_or(|attempt| attempt.stop.is_some()), "stopped before the status contained the stop");
     }
 }
@@ -138,10 +142,30 @@ enum End {
     AtRest,
 }
 
+/// A job with a search of six trials, three at a time, whose points depend on the results before.
+fn searching() -> TrainingJob {
+    serde_json::from_value(json!({
+        "apiVersion": "pawl.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": "toy"},
+        "spec": {
+            "workload": {"name": "ups"},
+            "trainer": {"gpusPerReplica": 0},
+            "settings": {"batchPerGpu": 8, "learningRate": "1e-3"},
+            "seeds": [1],
+            "search": [{
+                "name": "rates", "trials": 6, "epochs": 2, "sampler": "TPE", "parallelism": 3,
+                "objectives": [{"metric": "itemsPerSecond", "goal": "Maximize"}],
+                "parameters": [{"name": "learningRate", "min": "1e-5", "max": "1e-1", "scale": "Log"}],
+            }],
+        },
+    }))
+    .unwrap()
+}
+
 /// One life of the shell: decides until there is nothing to do but wait, or it is stopped.
-async fn live(directory: &Path, left: &mut usize) -> End {
+async fn live(directory: &Path, search: bool, left: &mut usize) -> End {
     let known = attempts::load(&StateDir::new(directory)).unwrap().len();
-    let mut shell = open(job(known as u32), options(directory)).unwrap();
+    let job = if search { searching() } else { job(known as u32) };
+    let mut shell = open(job, options(directory)).unwrap();
     loop {
         let observed = shell.attempts.observe();
         let Document { job, status, .. } = &shell.document;
@@ -170,7 +194,7 @@ async fn run(steps: usize) -> FinishedRun {
     let state = StateDir::new(directory.path());
     let (mut left, mut played) = (steps, Vec::new());
     for _ in 0..LIVES {
-        match live(directory.path(), &mut left).await {
+        match live(directory.path(), false, &mut left).await {
             End::Died => left = usize::MAX,
             // The manifest is changed before the second attempt runs anything.
             End::Waits if active(&state).iter().any(|record| record.plan.attempt == "toy-2") => {}
@@ -222,6 +246,38 @@ async fn stopped_after_any_step_a_run_comes_to_the_same_end() {
     for steps in 0..whole.steps {
         let end = run(steps).await;
         assert_eq!(end.status, whole.status, "stopped after {steps} steps");
+    }
+}
+
+#[tokio::test]
+async fn stopped_after_any_step_a_search_comes_to_the_same_trials() {
+    let search = async |steps: usize| {
+        let directory = tempfile::tempdir().unwrap();
+        let state = StateDir::new(directory.path());
+        let (mut left, mut played, mut most) = (steps, Vec::new(), 0);
+        for _ in 0..LIVES {
+            match live(directory.path(), true, &mut left).await {
+                End::Died => left = usize::MAX,
+                End::Waits => {
+                    most = most.max(active(&state).len());
+                    played.extend(play(&state));
+                }
+                End::AtRest => {
+                    let distinct: BTreeSet<_> = played.iter().collect();
+                    assert_eq!(distinct.len(), played.len(), "a launch ran twice: {played:?}");
+                    let status = Document::load_existing(&state).unwrap().status;
+                    assert!(status.stage == Stage::Complete && most == 3, "{most} at a time: {status:#?}");
+                    return (timeless(serde_json::to_value(status).unwrap()), usize::MAX - left);
+                }
+            }
+        }
+        panic!("it never ends");
+    };
+    let (whole, count) = search(usize::MAX).await;
+    assert_eq!(whole["search"][0]["trials"].as_array().map(Vec::len), Some(6));
+    assert!(count >= 30, "only {count} steps");
+    for steps in 0..count {
+        assert_eq!(search(steps).await.0, whole, "stopped after {steps} steps");
     }
 }
 

@@ -8,6 +8,7 @@ mod manifests;
 mod preflight;
 mod queue;
 mod rights;
+mod search;
 mod security;
 mod shells;
 mod storage;
