@@ -159,9 +159,10 @@ impl RunningLaunch<'_> {
         result
     }
 
-    /// The learning rate of the next step, by the workload's schedule; `warmupSteps` overrides its warm-up.
+    /// The learning rate of the next step, by the workload's schedule and stages; `warmupSteps` overrides its warm-up.
     fn learning_rate(&self) -> f64 {
-        let &Optimization { learning_rate, mut schedule, .. } = self.job.optimization();
+        let optimization = self.job.optimization();
+        let &Optimization { learning_rate, mut schedule, .. } = optimization;
         if let Some(steps) = self.launch.plan.settings.warmup_steps {
             schedule.warmup = Warmup::Updates(u64::from(steps));
         }
@@ -171,7 +172,7 @@ impl RunningLaunch<'_> {
             step_items: self.step_items,
             total_items: self.budget.horizon,
         };
-        learning_rate * schedule.factor(at)
+        learning_rate * schedule.factor(at) * optimization.stage_factor(at.items)
     }
 
     /// Completes the executor's error, which only has the lost rank, with the reason from the gang.

@@ -60,6 +60,7 @@ impl Optimization {
             groups: Vec::new(),
             learning_rate: settings.learning_rate.unwrap_or(learning_rate),
             schedule,
+            stages: Vec::new(),
             clip: Some(1.0),
             average: settings.average,
         })

@@ -199,10 +199,19 @@ pub struct Optimization {
     pub learning_rate: f64,
     /// Learning-rate schedule over the launch; `settings.warmupSteps` overrides its warm-up.
     pub schedule: RateSchedule,
+    /// Factors of the learning rate besides the schedule, each from a number of seen items on, ascending.
+    pub stages: Vec<(u64, f64)>,
     /// Maximum norm of the gradient, unless `settings.gradientClip` overrides it.
     pub clip: Option<f64>,
     /// Decay of the exponential moving average of the parameters, which evaluation reads.
     pub average: Option<f64>,
+}
+
+impl Optimization {
+    /// The factor of the learning rate in the stage of the update after `items`.
+    pub fn stage_factor(&self, items: u64) -> f64 {
+        self.stages.iter().rev().find(|(start, _)| *start <= items).map_or(1.0, |(_, factor)| *factor)
+    }
 }
 
 /// Position of a micro-step.

@@ -8,15 +8,13 @@ use pawl_graph::graph::{GraphError, Init, Var};
 /// Added to the variance of a trailing window.
 const WINDOW_EPSILON: f64 = 1e-3;
 
-/// The last day of the states `z` (rows, days, hidden) plus its normalized form: (rows, hidden).
+/// The last day of the states `z` (rows, days, hidden), normalized: (rows, hidden).
 ///
 /// # Errors
 /// Only on a bug in this code.
-pub fn adapted<'b>(net: Net<'b>, config: &ModelConfig, z: Var<'b>) -> Result<Var<'b>, GraphError> {
-    let (rows, days, hidden) = (z.dim(0), z.dim(1), z.dim(2));
+pub fn normalized<'b>(net: Net<'b>, config: &ModelConfig, z: Var<'b>) -> Result<Var<'b>, GraphError> {
     let windowed = net.b.scope("fan", || windows(net, &config.windows, z.permute([0, 2, 1])))?;
-    let sliced = net.b.scope("san", || last_of_slices(net, config.slices, windowed));
-    Ok(z.slice(1, days - 1, 1).reshape([rows, hidden]) + sliced)
+    Ok(net.b.scope("san", || last_of_slices(net, config.slices, windowed)))
 }
 
 /// `x` (rows, channels, days), normalized over each of the trailing windows, mixed with learned weights.

@@ -180,8 +180,9 @@ fn chosen(all: &[f32], chunk: &Chunk, out: &mut [f32]) {
 
 impl Data for Batches {
     fn train(&self, at: At, batch: &mut Batch) -> Result<(), WorkloadError> {
-        let program = &self.programs.train[0];
-        batch.fit(0, program)?;
+        let variant = self.setup.curriculum.variant(at.items);
+        let program = &self.programs.train[variant];
+        batch.fit(variant, program)?;
         let (share, chunk) = (&self.setup.share, self.setup.config.data.chunk);
         let first = share.first_item(at) / chunk as u64;
         let chunks: Vec<Chunk> =

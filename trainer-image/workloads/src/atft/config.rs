@@ -170,6 +170,20 @@ impl ScheduleConfig {
     }
 }
 
+/// A stage of the curriculum.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct StageConfig {
+    /// Epochs; the last stage lasts to the end of the launch.
+    pub epochs: u32,
+    /// Whether graph attention is trained and used.
+    pub neighbours: bool,
+    /// Whether adaptive normalization is trained and used.
+    pub adaptive: bool,
+    /// Factor of the learning rate, besides the schedule.
+    pub rate: f64,
+}
+
 /// The configuration of a run, complete.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -186,6 +200,8 @@ pub struct Config {
     pub evaluation: EvaluationConfig,
     /// The learning rate's schedule.
     pub schedule: ScheduleConfig,
+    /// Stages in which parts of the model are trained; none: all parts, from the first update on.
+    pub curriculum: Vec<StageConfig>,
 }
 
 impl Preset {
@@ -215,6 +231,7 @@ impl Preset {
             "loss": loss,
             "evaluation": {"days": 100},
             "schedule": {"warmup": 0.05, "floor": 0.002},
+            "curriculum": [],
         })
     }
 }
@@ -240,7 +257,19 @@ impl Config {
         self.loss.validate()?;
         bounded("evaluation.days", self.evaluation.days, 2..=1_000_000)?;
         fraction("schedule.warmup", self.schedule.warmup)?;
-        fraction("schedule.floor", self.schedule.floor)
+        fraction("schedule.floor", self.schedule.floor)?;
+        bounded("curriculum", self.curriculum.len(), 0..=16)?;
+        for (number, stage) in self.curriculum.iter().enumerate() {
+            let field = |name: &str| format!("curriculum[{number}].{name}");
+            bounded(&field("epochs"), stage.epochs as usize, 1..=1_000_000)?;
+            if stage.neighbours && self.model.gat_layers == 0 {
+                return wrong(&field("neighbours"), &true, "needs layers: set model.gatLayers to 1 or more");
+            }
+            if !(0.0..=100.0).contains(&stage.rate) {
+                return wrong(&field("rate"), &stage.rate, "must be between 0 and 100");
+            }
+        }
+        Ok(())
     }
 }
 

@@ -4,6 +4,7 @@
 mod adaptive;
 mod batches;
 pub mod config;
+mod curriculum;
 pub mod dataset;
 pub mod features;
 mod gat;
@@ -18,11 +19,12 @@ mod selection;
 mod temporal;
 
 use crate::share::Share;
-use crate::workload::{Data, Job, Optimization, Programs, Request, Workload, WorkloadError};
+use crate::workload::{At, Data, Job, Optimization, Programs, Request, Workload, WorkloadError};
 use batches::Batches;
-use config::Config;
+use config::{Config, DataConfig};
+use curriculum::Curriculum;
 use dataset::{Dataset, Split, splits};
-use model::{Model, REGIONS};
+use model::{Model, REGIONS, SWITCHED};
 use panel::Panel;
 use pawl_contract::settings::Attention;
 use pawl_graph::optim::AdamW;
@@ -62,6 +64,7 @@ pub struct AtftJob {
 #[derive(Debug)]
 struct AtftSetup {
     config: Config,
+    curriculum: Curriculum,
     share: Share,
 }
 
@@ -78,15 +81,26 @@ impl AtftJob {
             return Err(WorkloadError::unsupported("attention", "Flash", problem));
         }
         let model = Model { config: &config.model, data: &config.data, loss: &config.loss };
+        let training = |parts: &model::Parts| model.training(share.batch, *parts);
         let programs = Programs {
-            train: vec![model.training(share.batch)?],
-            evaluation: vec![model.evaluation(share.evaluation_batch)?],
+            train: setup.curriculum.variants().iter().map(training).collect::<Result<_, _>>()?,
+            evaluation: vec![model.evaluation(share.evaluation_batch, setup.curriculum.evaluated())?],
             regions: REGIONS,
         };
         let adamw = AdamW { weight_decay: 1e-5, decay_vectors: false, ..AdamW::default() };
-        let optimization = Optimization::adamw(&request.settings, adamw, 5e-4, config.schedule.schedule())?;
+        let mut optimization = Optimization::adamw(&request.settings, adamw, 5e-4, config.schedule.schedule())?;
+        if !config.curriculum.is_empty() {
+            // Parts that take no part in a step are not updated.
+            optimization.groups = SWITCHED.map(str::to_owned).to_vec();
+            optimization.stages = setup.curriculum.rates();
+        }
         Ok(Self { setup: Arc::new(setup), programs: Arc::new(programs), optimization })
     }
+}
+
+/// Items of an epoch: one chunk of each date in training.
+fn epoch(data: &DataConfig) -> u64 {
+    (splits(data)[Split::Train as usize].len() * data.chunk) as u64
 }
 
 impl AtftSetup {
@@ -100,7 +114,8 @@ impl AtftSetup {
                 return Err(WorkloadError::setting(field, batch, problem));
             }
         }
-        Ok(Self { config, share })
+        let curriculum = Curriculum::new(&config);
+        Ok(Self { config, curriculum, share })
     }
 }
 
@@ -117,10 +132,12 @@ impl Job for AtftJob {
         self.setup.share.batch as u32
     }
 
-    /// One chunk of each date in training.
     fn items_per_epoch(&self) -> u64 {
-        let data = &self.setup.config.data;
-        (splits(data)[Split::Train as usize].len() * data.chunk) as u64
+        epoch(&self.setup.config.data)
+    }
+
+    fn variant(&self, at: At) -> usize {
+        self.setup.curriculum.variant(at.items)
     }
 
     fn open(&self, _root: &Path, progress: crate::store::OnProgress<'_>) -> Result<Arc<dyn Data>, WorkloadError> {

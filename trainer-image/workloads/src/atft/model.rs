@@ -1,6 +1,6 @@
 //! The programs of the model.
 
-use super::adaptive::adapted;
+use super::adaptive::normalized;
 use super::config::{DataConfig, HORIZONS, LossConfig, ModelConfig, QUANTILES};
 use super::gat::{Edges, attend};
 use super::heads::forecasts;
@@ -25,6 +25,55 @@ pub const REGIONS: Regions = Regions {
     sublayers: &["tft/selection"],
     rematerialized: &[],
 };
+
+/// Prefixes of the parameters of the parts that a curriculum switches.
+pub const SWITCHED: [&str; 3] = ["gat.", "fan.", "san."];
+
+/// Whether a part of the model takes part in a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// It always does: there is no curriculum.
+    Always,
+    /// In this stage.
+    On,
+    /// Not in this stage.
+    Off,
+    /// As in the last training step, which a state remembers.
+    AsTrained,
+}
+
+/// The parts of the model that a curriculum switches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parts {
+    /// Graph attention.
+    pub neighbours: Part,
+    /// Adaptive normalization.
+    pub adaptive: Part,
+}
+
+impl Part {
+    /// The state that remembers the last training step, of which evaluation multiplies the part by the value.
+    fn factor<'b>(self, b: &'b Builder, name: &str) -> Option<Var<'b>> {
+        let state = || b.state(StateDecl::f32(format!("curriculum.{name}"), [], Role::Buffer, Init::Fill(0.0)));
+        let remember = |used: f64| b.update(state(), b.scalar(used, DType::F32));
+        match self {
+            Self::Always => None,
+            Self::On => {
+                remember(1.0);
+                None
+            }
+            Self::Off => {
+                remember(0.0);
+                None
+            }
+            Self::AsTrained => Some(state()),
+        }
+    }
+}
+
+fn scaled<'b>(value: Var<'b>, factor: Option<Var<'b>>) -> Var<'b> {
+    factor.map_or(value, |factor| value * factor)
+}
 
 /// Inputs of the model code.
 pub struct Model<'a> {
@@ -51,12 +100,13 @@ impl Model<'_> {
     ///
     /// # Errors
     /// Only on a bug in this code.
-    pub fn training(&self, batch: usize) -> Result<Program, GraphError> {
+    pub fn training(&self, batch: usize, parts: Parts) -> Result<Program, GraphError> {
         let b = Builder::new("training");
         let random = [self.config.dropout, self.config.head_dropout, self.config.gat_dropout, self.config.edge_dropout];
-        let (windows, edges, targets) = (self.windows(&b, batch), self.edges(&b, batch), self.targets(&b, batch));
+        let (windows, edges, targets) =
+            (self.windows(&b, batch), self.edges(&b, batch, parts), self.targets(&b, batch));
         let counter = random.iter().any(|p| *p > 0.0).then(|| b.input("counter", DType::U32, []));
-        let outcome = self.outcome(Net { b: &b, counter }, windows, edges, Portfolio::Batch)?;
+        let outcome = self.outcome(Net { b: &b, counter }, windows, edges, parts, Portfolio::Batch)?;
         let loss = b.scope("loss", || loss(self.loss, outcome.forecasts, targets, Portfolio::Batch))?;
         b.output("loss", (loss + outcome.regularization).reshape([]));
         b.finish()
@@ -67,10 +117,11 @@ impl Model<'_> {
     ///
     /// # Errors
     /// Only on a bug in this code.
-    pub fn evaluation(&self, batch: usize) -> Result<Program, GraphError> {
+    pub fn evaluation(&self, batch: usize, parts: Parts) -> Result<Program, GraphError> {
         let b = Builder::new("evaluation");
-        let (windows, edges, targets) = (self.windows(&b, batch), self.edges(&b, batch), self.targets(&b, batch));
-        let outcome = self.outcome(Net { b: &b, counter: None }, windows, edges, Portfolio::Date)?;
+        let (windows, edges, targets) =
+            (self.windows(&b, batch), self.edges(&b, batch, parts), self.targets(&b, batch));
+        let outcome = self.outcome(Net { b: &b, counter: None }, windows, edges, parts, Portfolio::Date)?;
         let loss = b.scope("loss", || loss(self.loss, outcome.forecasts, targets, Portfolio::Date))?;
         b.output("loss", loss + outcome.regularization);
         b.output("medians", medians(outcome.forecasts));
@@ -94,9 +145,9 @@ impl Model<'_> {
         })
     }
 
-    fn edges<'b>(&self, b: &'b Builder, batch: usize) -> Option<Edges<'b>> {
+    fn edges<'b>(&self, b: &'b Builder, batch: usize, parts: Parts) -> Option<Edges<'b>> {
         let count = batch * self.data.edges_per_stock;
-        (self.config.gat_layers > 0).then(|| Edges {
+        (self.config.gat_layers > 0 && parts.neighbours != Part::Off).then(|| Edges {
             sources: b.input("edges.source", DType::U32, [count]),
             targets: b.input("edges.target", DType::U32, [count]),
             offsets: b.input("edges.offset", DType::U32, [batch + 1]),
@@ -115,6 +166,7 @@ impl Model<'_> {
         net: Net<'b>,
         windows: Var<'b>,
         edges: Option<Edges<'b>>,
+        parts: Parts,
         portfolio: Portfolio,
     ) -> Result<Outcome<'b>, GraphError> {
         let (b, batch, days, stocks) = (net.b, windows.dim(0), windows.dim(1), self.data.chunk);
@@ -129,20 +181,26 @@ impl Model<'_> {
         let mut regularization = sum(states.weights) * (self.loss.selection / samples);
         let last = states.states.slice(1, days - 1, 1).reshape([batch, hidden]);
         let attended = edges.map(|edges| (edges, b.scope("gat", || attend(net, self.config, last, edges, stocks))));
+        let used = parts.neighbours.factor(b, "neighbours");
         let joined = b.scope("fusion", || {
-            let inputs = hidden * if attended.is_some() { 2 } else { 1 };
+            let inputs = hidden * if self.config.gat_layers > 0 { 2 } else { 1 };
             let weight = b.parameter("backbone.weight", [hidden, inputs], uniform(inputs));
             let bias = b.parameter("backbone.bias", [hidden], uniform(inputs));
             let joined = states.states.matmul_t(weight.slice(1, 0, hidden)) + bias;
             let Some((_, attended)) = &attended else { return joined };
-            joined + attended.nodes.matmul_t(weight.slice(1, hidden, hidden)).reshape([batch, 1, hidden])
+            joined + scaled(attended.nodes, used).matmul_t(weight.slice(1, hidden, hidden)).reshape([batch, 1, hidden])
         });
         if let Some((edges, attended)) = &attended {
             let squares = sum(attended.squares) / sum(edges.degrees());
             regularization =
                 regularization + squares * self.loss.attention - sum(attended.entropy) * (self.loss.entropy / samples);
         }
-        let adapted = b.scope("adaptive", || adapted(net, self.config, joined))?;
+        let last = joined.slice(1, days - 1, 1).reshape([batch, hidden]);
+        let used = parts.adaptive.factor(b, "adaptive");
+        let adapted = match parts.adaptive {
+            Part::Off => last,
+            _ => last + scaled(b.scope("adaptive", || normalized(net, self.config, joined))?, used),
+        };
         let forecasts = b.scope("head", || forecasts(net, self.config, adapted));
         let forecasts = forecasts.reshape([dates, stocks, HORIZONS.len(), QUANTILES.len()]);
         Ok(Outcome { forecasts, regularization })

@@ -237,6 +237,7 @@ fn optimization(settings: &Settings) -> Result<Optimization, WorkloadError> {
         groups: vec![operator::PREFIX.to_owned(), decoder::PREFIX.to_owned()],
         learning_rate: settings.learning_rate.unwrap_or(1.4e-3),
         schedule: RateSchedule::CONSTANT,
+        stages: Vec::new(),
         clip: None,
         average: Some(settings.average.unwrap_or(0.999)),
     })

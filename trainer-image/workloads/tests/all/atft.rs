@@ -2,7 +2,7 @@
 
 use pawl_contract::settings::Settings;
 use pawl_cpu::GraphCpu;
-use pawl_graph::array::{Array, View};
+use pawl_graph::array::{Array, Data as Elements, View};
 use pawl_graph::executor::{ExecOptions, Executor};
 use pawl_graph::graph::{Init, Program, Role};
 use pawl_graph::passes::Pattern;
@@ -100,8 +100,8 @@ fn defaults_are_those_of_the_specification() {
     let at = |step: u64| RatePosition { step, items: 8 * step, step_items: 8, total_items: 8 * 1000 };
     let factors = [0, 49, 1000].map(|step| of.schedule.factor(at(step)));
     assert!((factors[0] - 0.02).abs() < 1e-9 && factors[1] > 0.99 && (factors[2] - 0.002).abs() < 1e-12, "{factors:?}");
-    // 70 % of the 629 days between the first whole window and the last known return, less two gaps of 20 days.
-    assert_eq!(job.items_per_epoch(), 440 * 2048 - 28 * 2048);
+    // 70 % of the 649 days between the first whole window and the last known return, less two gaps of 20 days.
+    assert_eq!(job.items_per_epoch(), 426 * 2048);
     let program = &job.programs().train[0];
     let init = |name: &str| program.state_decl(program.state(name).unwrap()).init.clone();
     let uniform = |bound: f64| Init::Uniform { bound };
@@ -186,7 +186,7 @@ fn a_graph_that_has_no_room_says_how_much_it_needs() {
     let job = prepare(smoke(json!({"data": {"edgesPerStock": 4}})), json!({"batchPerGpu": 128})).unwrap();
     let data = open(job.as_ref());
     let error = data.train(At { items: 0, micro: 0 }, &mut Batch::default()).unwrap_err().to_string();
-    for part in ["workload.config.data.edgesPerStock: 4", "too little room", "set at least 1"] {
+    for part in ["workload.config.data.edgesPerStock: 4", "too little room", "set at least 8"] {
         assert!(error.contains(part), "`{error}` does not say `{part}`");
     }
 }
@@ -363,4 +363,71 @@ fn the_smoke_size_learns_to_rank() {
     let metrics = data.metrics(&sums);
     // 20 dates of 128 stocks: the standard error of the mean is 0.02.
     assert!(metrics["rankic_1d"] > 0.06, "{metrics:?}");
+}
+
+/// The stages of the published system: without graph attention and adaptive normalization, without the former, and with both at two rates.
+fn curriculum() -> Value {
+    let stage = |epochs: u32, neighbours: bool, adaptive: bool, rate: f64| json!({"epochs": epochs, "neighbours": neighbours, "adaptive": adaptive, "rate": rate});
+    json!({"curriculum": [stage(5, false, false, 1.0), stage(10, false, true, 1.0), stage(8, true, true, 0.2), stage(6, true, true, 0.1)]})
+}
+
+#[test]
+fn a_curriculum_changes_parts_and_rates_by_epoch() {
+    let job = prepare(small(curriculum()), json!({"batchPerGpu": 20})).unwrap();
+    assert_eq!(job.programs().train.len(), 3);
+    let epoch = job.items_per_epoch();
+    let at = |epochs: u64, more: u64| {
+        let items = epochs * epoch + more;
+        (job.variant(At { items, micro: 0 }), job.optimization().stage_factor(items))
+    };
+    let stages = [at(0, 0), at(4, epoch - 20), at(5, 0), at(14, 0), at(15, 0), at(22, 0), at(23, 0), at(999, 0)];
+    assert_eq!(stages, [(0, 1.0), (0, 1.0), (1, 1.0), (1, 1.0), (2, 0.2), (2, 0.2), (2, 0.1), (2, 0.1)]);
+    let error = prepare(
+        small(json!({"model": {"gatLayers": 0}, "curriculum": curriculum()["curriculum"]})),
+        json!({"batchPerGpu": 20}),
+    );
+    let error = error.err().unwrap();
+    assert!(error.contains("config.curriculum[2].neighbours: true needs layers: set model.gatLayers"), "{error}");
+}
+
+#[test]
+fn a_stage_neither_trains_nor_evaluates_the_parts_that_it_leaves_out() {
+    let job = prepare(small(curriculum()), json!({"batchPerGpu": 20})).unwrap();
+    let data = open(job.as_ref());
+    let optimization = job.optimization();
+    let recipe = Recipe {
+        clip: optimization.clip,
+        groups: optimization.groups.clone(),
+        ..Recipe::new(optimization.optimizer.clone())
+    };
+    let mut programs: Vec<Program> = job.programs().train.iter().map(|program| recipe.step(program).unwrap()).collect();
+    programs.push(recipe.evaluate(&job.programs().evaluation[0], false).unwrap());
+    let evaluation = programs.len() - 1;
+    let options = ExecOptions { seed: 42, ..ExecOptions::default() };
+    let mut executable = GraphCpu::default().compile(&programs, &options).unwrap();
+    let step_of_epoch = |epoch: u64| At { items: epoch * job.items_per_epoch(), micro: 0 };
+    // Which of these parameters a step changes, and whether what the neighbours say matters to the evaluation after it.
+    const NAMES: [&str; 3] = ["gat.layers.0.lin.weight", "fan.gamma", "backbone.weight"];
+    let mut step_and_evaluate = |epoch: u64| {
+        let of_stage = batch(data.as_ref(), step_of_epoch(epoch));
+        let rate = Array::scalar(1e-3_f32);
+        let before = NAMES.map(|name| executable.read_state(name).unwrap());
+        let views: Vec<View<'_>> = of_stage.inputs.iter().chain([&rate]).map(Array::view).collect();
+        executable.run(of_stage.program, &views).unwrap();
+        let changed = [0, 1, 2].map(|i| executable.read_state(NAMES[i]).unwrap() != before[i]);
+        let inputs = data.evaluation(0).unwrap().inputs;
+        let views: Vec<View<'_>> = inputs.iter().map(Array::view).collect();
+        let said = executable.read_state("gat.beta.1").unwrap();
+        let other = Array::new(said.shape().clone(), Elements::F32(vec![2.0; said.shape().elements()])).unwrap();
+        let medians = [&said, &other].map(|bias| {
+            executable.write_state("gat.beta.1", bias).unwrap();
+            executable.run(evaluation, &views).unwrap();
+            executable.output(evaluation, 1).unwrap().to_f64()
+        });
+        executable.write_state("gat.beta.1", &said).unwrap();
+        (changed, medians[0] != medians[1])
+    };
+    assert_eq!(step_and_evaluate(0), ([false, false, true], false));
+    assert_eq!(step_and_evaluate(5), ([false, true, true], false));
+    assert_eq!(step_and_evaluate(15), ([true, true, true], true));
 }
