@@ -34,6 +34,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "manifest", run: targets::manifest::run },
     Target { name: "mesh_frames", run: targets::mesh::frames },
     Target { name: "mesh_hello", run: targets::mesh::hello },
+    Target { name: "parquet", run: targets::data::parquet },
     Target { name: "state", run: targets::state::run },
     Target { name: "termination", run: targets::results::termination },
     Target { name: "tokenizer", run: targets::hugging_face::tokenizer },

@@ -1,10 +1,13 @@
-//! Data of the workloads: CIFAR-10, PDEBench's HDF5, token streams.
+//! Data of the workloads: CIFAR-10, PDEBench's HDF5, Parquet, token streams.
 
 use crate::parts::parts;
 use crate::scratch;
+use pawl_workloads::forex::config::{Config as ForexConfig, DataConfig};
+use pawl_workloads::forex::files;
 use pawl_workloads::slm::config::Config as SlmConfig;
 use pawl_workloads::slm::corpus::Corpus;
 use pawl_workloads::slm::split::Split;
+use pawl_workloads::store::parquet::{Date, Reader, Table, Timestamp, Value as Parquet};
 use pawl_workloads::ups::config::{Config as UpsConfig, Task};
 use pawl_workloads::ups::field::Field;
 use pawl_workloads::ups::pdebench::PdeBench;
@@ -56,6 +59,46 @@ pub fn hdf5(input: &[u8]) {
                 assert_eq!(values.len(), wanted);
                 assert!(values.iter().all(|value| value.is_finite()));
             }
+        }
+    }
+}
+
+/// Reads a column as `T`: every row of a row group has a value.
+fn column<T: Parquet>(reader: &Reader, group: usize, name: &str, rows: &mut Vec<usize>) {
+    if let Ok(values) = reader.read::<T>(group, name) {
+        rows.push(values.len());
+    }
+}
+
+/// A Parquet file as a table, of which columns are read as every type, and as bars of prices.
+pub fn parquet(input: &[u8]) {
+    let directory = scratch::directory();
+    let path = directory.path().join("part.parquet");
+    scratch::write(&path, input);
+    let Ok(table) = Table::open(directory.path()) else { return };
+    let reader = table.files()[0].open().unwrap_or_else(|error| panic!("opened before: {error}"));
+    assert_eq!(reader.rows(), table.rows());
+    for group in 0..reader.groups().min(4) {
+        let mut rows = Vec::new();
+        for name in ["f32", "f64", "few", "gaps", "i8", "i32", "i64", "flag", "hole", "date", "ms"] {
+            column::<f64>(&reader, group, name, &mut rows);
+            column::<f32>(&reader, group, name, &mut rows);
+            column::<i64>(&reader, group, name, &mut rows);
+            column::<bool>(&reader, group, name, &mut rows);
+            column::<Date>(&reader, group, name, &mut rows);
+            column::<Timestamp>(&reader, group, name, &mut rows);
+        }
+        assert!(rows.windows(2).all(|pair| pair[0] == pair[1]), "{rows:?}");
+    }
+    let config =
+        json!({"preset": "smoke", "data": {"source": "Parquet", "directory": directory.path().to_string_lossy()}});
+    let config = ForexConfig::parse(&map(config), &map(json!({}))).unwrap_or_else(|error| panic!("{error}"));
+    for bars in [1, 48, 2000] {
+        let data = DataConfig { bars, ..config.data.clone() };
+        let Ok(read) = files::read(&data) else { continue };
+        assert_eq!((read.len(), read.minute.len()), (bars, bars));
+        for bar in 0..bars {
+            assert!(0.0 < read.low[bar] && read.low[bar] <= read.close[bar] && read.close[bar] <= read.high[bar]);
         }
     }
 }
