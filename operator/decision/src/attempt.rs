@@ -16,7 +16,7 @@ use crate::reason::Reason;
 use crate::retry::{MissingEvidence, after, time};
 use crate::step::Next;
 use crate::storage::{outlives_pods, settle};
-use crate::under_way::is_mistaken;
+use crate::under_way::{self, is_mistaken};
 use jiff::Timestamp;
 use pawl_api::status::{AttemptStatus, Purpose, StopCause};
 
@@ -59,7 +59,12 @@ pub(crate) fn adopt(draft: &mut Draft<'_>, observed: &Observed, next: &Next) -> 
     if draft.status.attempt.is_some() && next.most() < 2 {
         return false;
     }
-    let Some(number) = draft.status.attempts.checked_add(1) else { return false };
+    let Some(mut number) = draft.status.attempts.checked_add(1) else { return false };
+    if next.most() > 1 {
+        // Of several, those between may be gone already.
+        let known = observed.attempts.iter().map(|facts| under_way::number(&facts.name));
+        number = known.filter(|known| *known >= number).min().unwrap_or(number);
+    }
     let name = draft.attempt_name(number);
     let Some(facts) = facts_of(observed, &name) else { return false };
     let started = draft.now.to_string();

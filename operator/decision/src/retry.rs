@@ -6,11 +6,15 @@ use crate::reason::Reason;
 use jiff::{SignedDuration, Timestamp};
 use pawl_api::status::RetryStatus;
 use pawl_contract::exit::Outcome;
+use pawl_contract::report::truncated;
 
 /// Back-off after the first failure, seconds; it doubles with each. After the first loss of ranks there is no back-off.
 const FIRST_BACKOFF: u64 = 10;
 /// Maximum back-off, seconds.
 const LONGEST_BACKOFF: u64 = 300;
+
+/// Maximum length of the message of a failure beside the newest one, bytes: there may be one for each running trial.
+const SHORT: usize = 96;
 
 /// Why there is no evidence about the settings of a launch.
 pub(crate) struct MissingEvidence {
@@ -83,7 +87,8 @@ impl Draft<'_> {
         let several = self.spec.search.iter().any(|search| search.parallelism > 1);
         let others = self.status.retry.take().into_iter().chain(std::mem::take(&mut self.status.retries));
         let (own, others): (Vec<_>, Vec<_>) = others.partition(|retry| retry.trial == trial);
-        self.status.retries.extend(others.into_iter().filter(|_| several));
+        let short = |retry: RetryStatus| RetryStatus { message: truncated(&retry.message, SHORT).to_owned(), ..retry };
+        self.status.retries.extend(others.into_iter().filter(|_| several).map(short));
         own.into_iter().next()
     }
 

@@ -2,7 +2,7 @@
 
 use crate::world::{Trainer, World, done, ended};
 use pawl_api::search::{Recorded, encode};
-use pawl_api::status::{Purpose, SearchState, SearchStatus, Stage};
+use pawl_api::status::{AttemptStatus, Purpose, RetryStatus, SearchState, SearchStatus, Stage};
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::{LaunchKind, LaunchPlan};
 use pawl_contract::report::LaunchResult;
@@ -377,4 +377,31 @@ fn four_hundred_trials_in_three_stages_fit_into_the_status() {
     world.status.search = [("quick", 50), ("middle", 100), ("long", 250)].map(stage).into();
     let bytes = serde_json::to_string(&world.status).unwrap().len();
     assert!(bytes < 48 << 10, "{bytes} bytes, which leaves less than 16 KiB for the phases");
+
+    // With as many trials at the same time as may be, each of which failed before.
+    let name = |number: u32| format!("search-2-0bad-t{number}");
+    let attempt = |number: u32| AttemptStatus {
+        name: format!("job-{}", 1000 + number),
+        purpose: Purpose::Search,
+        plan_hash: "0badcafe0badcafe".to_owned(),
+        started: "2026-01-01T00:00:00.123456789Z".to_owned(),
+        seen: true,
+        trial: name(number),
+        launches: ["check", "n9"].map(|kind| format!("{}-{kind}-0badcafe", name(number))).to_vec(),
+        folded: vec![format!("{}-check-0badcafe", name(number))],
+        ..AttemptStatus::default()
+    };
+    let retry = |number: u32| RetryStatus {
+        trial: name(number),
+        count: 2,
+        not_before: Some("2026-01-01T00:00:00.123456789Z".to_owned()),
+        message: "x".repeat(96),
+        ..RetryStatus::default()
+    };
+    world.status.attempt = Some(attempt(300));
+    world.status.parallel = (301..332).map(attempt).collect();
+    world.status.retry = Some(retry(300));
+    world.status.retries = (301..332).map(retry).collect();
+    let bytes = serde_json::to_string(&world.status).unwrap().len();
+    assert!(bytes < 64 << 10, "{bytes} bytes");
 }
