@@ -1,5 +1,6 @@
 //! The process of a rank, from its environment to its exit code.
 
+use crate::ending::Ending;
 use crate::launch::Launch;
 use crate::report;
 use crate::signals::{self, StopRequest};
@@ -9,17 +10,19 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::time::Instant;
 
-/// Runs the launch that the environment names ([`Launch::from_env`], [`pawl_contract::env`]) by `run`, which is called with the
-/// launch, the flag of a request to stop, and the start of the process. Writes the report and returns the contract's exit code.
+/// Runs `launch`, such as that of [`Launch::from_env`], by `run`, which is called with the launch, the flag of a request to stop,
+/// and the start of the process. Writes the report and returns the contract's exit code. A launch that is to report ends with the
+/// process that started it, its agent.
 ///
 /// A panic of `run` is the outcome [`Outcome::Failed`].
-pub fn run(run: impl FnOnce(&Launch, &StopRequest, Instant) -> Report) -> ExitCode {
+pub fn run(launch: Result<Launch, Ending>, run: impl FnOnce(&Launch, &StopRequest, Instant) -> Report) -> ExitCode {
     let started = Instant::now();
     log();
+    let supervised = launch.as_ref().is_ok_and(|launch| launch.report.is_some());
     let ready = StopRequest::on_sigterm()
-        .and_then(|stop| signals::die_with_parent().map(|()| stop))
+        .and_then(|stop| if supervised { signals::die_with_parent().map(|()| stop) } else { Ok(stop) })
         .and_then(|stop| signals::survive_file_size_limit().map(|()| stop));
-    let (launch, stop) = match (Launch::from_env(), ready) {
+    let (launch, stop) = match (launch, ready) {
         (Ok(launch), Ok(stop)) => (launch, stop),
         (Err(ending), _) => {
             tracing::error!("{ending}");

@@ -35,5 +35,5 @@ pub use pawl_launch::{
 
 /// Runs the launch that the environment names; see [`launch::Launch::from_env`] and [`pawl_contract::env`].
 pub fn run_from_env() -> ExitCode {
-    pawl_launch::process::run(rank::run)
+    pawl_launch::process::run(launch::Launch::from_env(), rank::run)
 }

@@ -25,6 +25,7 @@ use pawl_graph::executor::ExecOptions;
 use pawl_graph::recipe::Recipe;
 use pawl_launch::connect;
 use pawl_launch::report::bare;
+use pawl_launch::straggler::{Seat, StragglerWatch};
 use pawl_workloads::{Job, Request};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -105,6 +106,7 @@ fn measured(launch: &Launch, stop: &StopRequest, started: Instant) -> Result<Rep
     let mut device = open(launch, place)?;
     let meet = |exchange: &mut dyn Exchange, deadline| device.meet(*rank, *world_size, exchange, deadline);
     let gang = Arc::new(connect::gang(launch, meet)?);
+    let ranks = StragglerWatch::new(&gang, &Seat::here(device.uuid()))?;
     let saver = saver(launch, &publisher)?;
     let flops_per_item = model_flops::per_item(job.as_ref(), &lineup, step_items, accumulation);
     let copies =
@@ -136,7 +138,7 @@ fn measured(launch: &Launch, stop: &StopRequest, started: Instant) -> Result<Rep
         epochs: EpochClock::start(job.items_per_epoch(), 0),
         validation: None,
         straggler: None,
-        busy: Vec::new(),
+        ranks,
         longest_step: Duration::ZERO,
         saver,
         flops_share,

@@ -18,7 +18,7 @@ use crate::vote::Vote;
 use crate::workload::ending;
 use pawl_contract::measured::Validation;
 use pawl_contract::progress::{Progress, RankPhase};
-use pawl_launch::straggler::straggler;
+use pawl_launch::straggler::StragglerWatch;
 use pawl_launch::validation;
 use pawl_workloads::{At, Batch, Data, Job, Optimization, RatePosition, Warmup};
 use std::collections::BTreeMap;
@@ -47,7 +47,7 @@ pub struct RunningLaunch<'a> {
     pub(crate) epochs: EpochClock,
     pub(crate) validation: Option<Validation>,
     pub(crate) straggler: Option<String>,
-    pub(crate) busy: Vec<f64>,
+    pub(crate) ranks: StragglerWatch,
     pub(crate) longest_step: Duration,
     pub(crate) saver: Option<Saver>,
     /// Fraction of the device's peak that one item per second uses; `None` when the peak is unknown.
@@ -188,8 +188,7 @@ impl RunningLaunch<'_> {
         } else {
             self.gang.gather_bytes(&vote.to_bytes())?.iter().map(|bytes| Vote::from_bytes(bytes)).collect()
         };
-        self.busy.resize(votes.len(), 0.0);
-        self.busy.iter_mut().zip(&votes).for_each(|(sum, vote)| *sum += vote.busy);
+        self.ranks.add(votes.iter().map(|vote| vote.busy));
         Ok(Vote::of_all(&votes))
     }
 
@@ -215,7 +214,7 @@ impl RunningLaunch<'_> {
         self.publisher.metrics().step(time);
         self.longest_step = self.longest_step.max(time.wall);
         if self.throughput.add(time) {
-            self.straggler = straggler(&mut self.busy);
+            self.straggler = self.ranks.window();
         }
         let epoch = self.job.items_per_epoch();
         if before / epoch != self.position.items / epoch {
