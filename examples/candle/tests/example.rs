@@ -58,8 +58,13 @@ fn run(dir: &Path, plan: &LaunchPlan) -> Report {
     report(dir, start(dir, plan))
 }
 
-/// Runs a gang of two ranks on one node, and returns the report of its first rank, and the progress as it was published.
-fn gang(dir: &Path, plan: LaunchPlan, command: Vec<String>) -> (Report, Vec<Progress>) {
+/// Runs a gang of two ranks on one node until its progress is `enough`; returns the report of its first rank, and the last progress.
+fn gang(
+    dir: &Path,
+    plan: LaunchPlan,
+    command: Vec<String>,
+    enough: impl Fn(&Progress) -> bool + Send + Sync + 'static,
+) -> (Report, Option<Progress>) {
     let attempt = AttemptPlan {
         contract: 1,
         job: "toy".into(),
@@ -78,18 +83,21 @@ fn gang(dir: &Path, plan: LaunchPlan, command: Vec<String>) -> (Report, Vec<Prog
     node.checkpoints = dir.join("checkpoints").display().to_string();
     node.data = dir.join("data");
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    let (_keep, stop) = tokio::sync::watch::channel(Stop::No);
-    let published = Arc::new(Mutex::new(Vec::new()));
-    let list = Arc::clone(&published);
+    let (request, stop) = tokio::sync::watch::channel(Stop::No);
+    let newest = Arc::new(Mutex::new(None));
+    let seen = Arc::clone(&newest);
     let listen = move |event: Event| {
         if let Event::Progress(progress) = event {
-            list.lock().unwrap().push(*progress);
+            if enough(&progress) {
+                let _ = request.send(Stop::Gracefully);
+            }
+            *seen.lock().unwrap() = Some(*progress);
         }
     };
     runtime.block_on(pawl_agent::run(&attempt, node, stop, listen)).unwrap();
     let report = pawl_agent::finished_reports(&dir.join("work")).unwrap().remove(0);
-    let published = std::mem::take(&mut *published.lock().unwrap());
-    (report, published)
+    let newest = newest.lock().unwrap().take();
+    (report, newest)
 }
 
 #[test]
@@ -122,7 +130,7 @@ fn micro_batches_and_ranks_do_not_change_the_numerics() {
     let dir = tempfile::tempdir().unwrap();
     let whole = run(dir.path(), &plan("Measure", budget.clone(), settings(64)));
     let parts = run(dir.path(), &plan("Measure", budget.clone(), settings(16)));
-    let (two, _) = gang(dir.path(), plan("Measure", budget.clone(), settings(32)), vec![PROGRAM.into()]);
+    let (two, _) = gang(dir.path(), plan("Measure", budget.clone(), settings(32)), vec![PROGRAM.into()], |_| false);
     assert_eq!(two.outcome, Outcome::Done, "{}", two.message);
     for other in [&parts, &two] {
         assert_eq!(other.measured.items, whole.measured.items);
@@ -228,29 +236,23 @@ fn a_request_to_stop_ends_after_a_checkpoint() {
     assert!(report.message.ends_with(", after a checkpoint"), "{}", report.message);
 }
 
-/// The straggler that a gang reports in its windows, when the ranks for which `slow` is true are frozen three quarters of the time.
-fn straggler(slow: &str) -> Option<String> {
+#[test]
+fn a_rank_that_is_slower_than_the_others_is_named() {
+    // Rank 1 is frozen for most of the time.
     let script = format!(
-        "{PROGRAM} & rank=$!; if [ {slow} ]; then while kill -STOP $rank 2>/dev/null; do sleep 0.06; kill -CONT $rank; \
+        "{PROGRAM} & rank=$!; trap 'kill -CONT $rank; kill $rank; wait $rank; exit $?' TERM; if [ $PAWL_RANK = 1 ]; then while kill -STOP $rank 2>/dev/null; do sleep 0.2; kill -CONT $rank; \
          sleep 0.02; done; fi; wait $rank"
     );
     let dir = tempfile::tempdir().unwrap();
-    // Long steps: two windows of at least 2 seconds.
-    let settings = json!({"settings": {"batchPerGpu": 512}, "workload": {"config": {"hidden": 512}}});
-    let plan = plan("Measure", json!({"warmupSteps": 1, "windowSteps": 100}), settings);
-    let (report, progress) = gang(dir.path(), plan, vec!["sh".into(), "-c".into(), script]);
-    assert_eq!(report.outcome, Outcome::Done, "{}", report.message);
-    let last = progress.last().unwrap();
-    assert!(last.windows > 0, "no window");
-    last.straggler.clone()
-}
-
-#[test]
-fn a_rank_that_is_slower_than_the_others_is_named_and_two_slow_ranks_are_not() {
-    let found = straggler("$PAWL_RANK = 1").unwrap();
+    let settings = json!({"settings": {"batchPerGpu": 128}, "workload": {"config": {"hidden": 128}}});
+    let plan = plan("Train", json!({"items": 1u64 << 40, "evalEveryItems": 1u64 << 40}), settings);
+    let (report, last) = gang(dir.path(), plan, vec!["sh".into(), "-c".into(), script], |now| now.windows > 0);
+    assert_eq!(report.outcome, Outcome::Stopped, "{}", report.message);
+    let last = last.unwrap();
+    assert!(last.windows > 0 && report.measured.collective_wait_share.unwrap() > 0.0);
+    let found = last.straggler.unwrap();
     let node = rustix::system::uname().nodename().to_string_lossy().into_owned();
     assert!(found.starts_with(&format!("rank 1 on node {node} takes ")), "{found}");
-    assert_eq!(straggler("true"), None);
 }
 
 /// The manifest of the example, with the built program.
