@@ -11,40 +11,10 @@ use pawl_graph::graph::Program;
 use std::path::Path;
 use std::time::Duration;
 
+pub use pawl_launch::place::Place;
+
 #[cfg(feature = "cuda")]
 use crate::gpu::Gpu;
-
-/// The device that the agent assigned to this rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// The CPU.
-    Cpu,
-    /// The visible GPU with this index.
-    Cuda(usize),
-    /// A GPU that is not present: a preflight needs none.
-    AbsentGpu,
-}
-
-impl Place {
-    /// Reads `PAWL_DEVICE`.
-    ///
-    /// # Errors
-    /// [`Ending::InvalidPlan`] naming the variable when its value is invalid.
-    pub fn from_env() -> Result<Self, Ending> {
-        Self::parse(std::env::var(env::DEVICE).ok().as_deref())
-    }
-
-    fn parse(text: Option<&str>) -> Result<Self, Ending> {
-        match text {
-            None | Some("" | "cpu") => Ok(Self::Cpu),
-            Some("cuda") => Ok(Self::AbsentGpu),
-            Some(text) => match text.strip_prefix("cuda:").and_then(|number| number.parse().ok()) {
-                Some(number) => Ok(Self::Cuda(number)),
-                None => Err(Ending::InvalidPlan(format!("{}: {text}: must be cpu or cuda:N", env::DEVICE))),
-            },
-        }
-    }
-}
 
 /// An opened [`Place`].
 pub enum RankDevice {
@@ -105,6 +75,15 @@ impl RankDevice {
             }
             #[cfg(feature = "cuda")]
             Self::Cuda(gpu) => gpu.meet(rank, world_size, exchange, deadline),
+        }
+    }
+
+    /// UUID of the GPU, as `nvidia-smi -L` lists it; `None` on the CPU, or when the driver gives none.
+    pub fn uuid(&self) -> Option<String> {
+        match self {
+            Self::Cpu => None,
+            #[cfg(feature = "cuda")]
+            Self::Cuda(gpu) => gpu.uuid(),
         }
     }
 
@@ -190,18 +169,6 @@ fn without_cuda() -> Ending {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_agent_names_the_place() {
-        assert_eq!(Place::parse(None).unwrap(), Place::Cpu);
-        assert_eq!(Place::parse(Some("cpu")).unwrap(), Place::Cpu);
-        assert_eq!(Place::parse(Some("cuda:3")).unwrap(), Place::Cuda(3));
-        assert_eq!(Place::parse(Some("cuda")).unwrap(), Place::AbsentGpu);
-        for wrong in ["gpu", "cuda:", "cuda:-1"] {
-            let message = Place::parse(Some(wrong)).unwrap_err().to_string();
-            assert!(message.starts_with("PAWL_DEVICE: ") && message.contains("cuda:N"), "{message}");
-        }
-    }
 
     #[test]
     #[cfg(not(feature = "cuda"))]

@@ -6,9 +6,7 @@ use pawl_eager::Eager;
 use pawl_graph::executor::Executor;
 use pawl_lower::LowerOptions;
 
-/// Variables that set the number of threads of a rank; the first that is set counts. Several ranks on one machine share its
-/// CPUs only if the process that starts them sets one of these.
-const THREADS: [&str; 2] = ["RAYON_NUM_THREADS", "OMP_NUM_THREADS"];
+pub use pawl_launch::place::threads;
 
 /// `None` runs one library call per operation, `Fuse` fused kernels over pooled buffers, `Graph` the same kernels over a static memory plan.
 pub fn on_cpu(settings: &Settings) -> Box<dyn Executor> {
@@ -32,10 +30,4 @@ pub fn fused_on_cpu(settings: &Settings) -> Option<GraphCpu> {
 pub fn lowering(settings: &Settings) -> LowerOptions {
     let scope = settings.compile_scope.clone().unwrap_or_default();
     LowerOptions { unfused: scope.exclude }
-}
-
-/// Threads of this rank.
-pub fn threads() -> usize {
-    let set = THREADS.iter().find_map(|name| std::env::var(name).ok()?.parse().ok());
-    set.filter(|threads| *threads > 0).unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
 }

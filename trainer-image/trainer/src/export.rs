@@ -3,6 +3,7 @@
 use crate::checkpoint::Store;
 use crate::ending::Ending;
 use crate::launch::read_plan;
+use crate::workload::ending;
 use pawl_contract::plan::LaunchPlan;
 use pawl_graph::array::Array;
 use pawl_workloads::slm::SlmJob;
@@ -64,5 +65,6 @@ fn language_model(plan: &LaunchPlan) -> Result<SlmJob, Ending> {
         )));
     }
     let config = plan.workload.config.clone();
-    Ok(SlmJob::new(&Request { config, settings: plan.settings.clone(), seed: plan.seed, rank: 0, world: 1 })?)
+    Ok(SlmJob::new(&Request { config, settings: plan.settings.clone(), seed: plan.seed, rank: 0, world: 1 })
+        .map_err(ending)?)
 }

@@ -1,6 +1,7 @@
 //! Delivers batches in order, from loaders that persist between epochs if the settings say so.
 
 use crate::ending::Ending;
+use crate::workload::ending;
 use pawl_contract::settings::Settings;
 use pawl_workloads::{Batch, Data, Loader, Schedule};
 use std::sync::Arc;
@@ -43,7 +44,7 @@ impl Feed {
             return Ok(batch);
         }
         let batch = self.loader.next_batch().ok_or_else(|| Ending::Failed("the loader ended early".to_owned()))?;
-        Ok(batch?)
+        Ok(batch.map_err(ending)?)
     }
 
     /// Peeks at the batch that [`Feed::next_batch`] will return.

@@ -58,6 +58,14 @@ impl Gpu {
         self.device.name()
     }
 
+    /// UUID of the GPU, as `nvidia-smi -L` lists it: `GPU-` and hexadecimal digits in groups.
+    pub fn uuid(&self) -> Option<String> {
+        let bytes = self.device.context().uuid().ok()?.bytes;
+        let digits: String = bytes.iter().map(|byte| format!("{:02x}", *byte as u8)).collect();
+        let groups = [0..8, 8..12, 12..16, 16..20, 20..32].map(|group| &digits[group]);
+        Some(format!("GPU-{}", groups.join("-")))
+    }
+
     /// Time for which the GPU has been busy; `None` when unknown.
     pub fn busy_time(&self) -> Option<Duration> {
         self.busy.as_ref().map(BusyTime::so_far)

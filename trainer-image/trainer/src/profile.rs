@@ -5,6 +5,7 @@ use crate::ending::Ending;
 use crate::executors;
 use crate::launch::{data_directory, kernel_cache, read_plan};
 use crate::rank::{Prepared, prepare};
+use crate::workload::ending;
 use pawl_contract::plan::LaunchPlan;
 use pawl_cpu::GraphCpu;
 use pawl_graph::array::{Array, View};
@@ -25,14 +26,16 @@ pub fn plan_file(path: &Path, rounds: usize, kernels: usize) -> Result<String, E
     let plan = read_plan(path)?;
     let place = Place::from_env()?;
     let Prepared { job, lineup, .. } = prepare(&plan, place, 0, 1)?;
-    let data = job.open(&data_directory(), &|phase, done, total| tracing::info!(done, total, "data: {phase}"))?;
+    let data = job
+        .open(&data_directory(), &|phase, done, total| tracing::info!(done, total, "data: {phase}"))
+        .map_err(ending)?;
     let mut batch = Batch::default();
-    data.train(At { items: 0, micro: 0 }, &mut batch)?;
+    data.train(At { items: 0, micro: 0 }, &mut batch).map_err(ending)?;
     let program = lineup.micro_program(batch.program);
     let rate = Array::scalar(job.optimization().learning_rate as f32);
     let mut inputs: Vec<View<'_>> = batch.inputs.iter().map(Array::view).collect();
     inputs.extend((program.inputs.len() > inputs.len()).then(|| rate.view()));
-    let times = times(&plan, place, program, (&inputs, &data.resident()?), rounds.max(1))?;
+    let times = times(&plan, place, program, (&inputs, &data.resident().map_err(ending)?), rounds.max(1))?;
     Ok(table(&times, kernels))
 }
 

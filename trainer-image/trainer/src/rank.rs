@@ -2,7 +2,7 @@
 
 use crate::budget::Budget;
 use crate::checkpoint::{self, Author, Position};
-use crate::collective::{Exchange, Gang, TcpMesh};
+use crate::collective::{Exchange, Gang};
 use crate::device::{self, Place, RankDevice};
 use crate::ending::Ending;
 use crate::epochs::EpochClock;
@@ -15,6 +15,7 @@ use crate::saving::{self, Saver};
 use crate::session::{Lineup, Session};
 use crate::signals::StopRequest;
 use crate::throughput::Throughput;
+use crate::workload::ending;
 use crate::{model_flops, recipe, report, train};
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::{LaunchKind, LaunchPlan};
@@ -22,19 +23,20 @@ use pawl_contract::progress::{Progress, RankPhase};
 use pawl_contract::report::Report;
 use pawl_graph::executor::ExecOptions;
 use pawl_graph::recipe::Recipe;
-use pawl_rendezvous::Client;
+use pawl_launch::connect;
+use pawl_launch::report::bare;
+use pawl_launch::straggler::{Seat, StragglerWatch};
 use pawl_workloads::{Job, Request};
-use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Runs a launch to its report; never fails, because failures are part of the report.
 pub fn run(launch: &Launch, stop: &StopRequest, started: Instant) -> Report {
-    let bare = |outcome, message| report::bare(&launch.plan, launch.rank, outcome, message, started.elapsed());
+    let only = |outcome, message| bare(&launch.plan, launch.rank, outcome, message, started.elapsed());
     let result = match launch.plan.kind {
         LaunchKind::Preflight => preflight(launch).map(|predicted| {
-            let mut report = bare(Outcome::Done, String::new());
+            let mut report = only(Outcome::Done, String::new());
             report.measured.predicted_memory_bytes = Some(predicted as u64);
             report
         }),
@@ -42,7 +44,7 @@ pub fn run(launch: &Launch, stop: &StopRequest, started: Instant) -> Report {
             measured(launch, stop, started)
         }
     };
-    result.unwrap_or_else(|ending| bare(ending.outcome(), ending.to_string()))
+    result.unwrap_or_else(|ending| only(ending.outcome(), ending.to_string()))
 }
 
 /// A validated plan: what will be trained, and how.
@@ -57,7 +59,7 @@ pub(crate) fn prepare(plan: &LaunchPlan, place: Place, rank: u32, world_size: u3
     let name = plan.workload.name.as_deref().ok_or_else(|| {
         Ending::InvalidPlan("workload.name: missing: this trainer only runs built-in workloads".to_owned())
     })?;
-    let workload = pawl_workloads::workload(name)?;
+    let workload = pawl_workloads::workload(name).map_err(ending)?;
     recipe::check(&plan.settings, place, name, workload.settings())?;
     let request = Request {
         config: plan.workload.config.clone(),
@@ -66,7 +68,7 @@ pub(crate) fn prepare(plan: &LaunchPlan, place: Place, rank: u32, world_size: u3
         rank,
         world: world_size,
     };
-    let job = workload.prepare(&request)?;
+    let job = workload.prepare(&request).map_err(ending)?;
     let recipe = recipe::recipe(&plan.settings, job.as_ref(), world_size)?;
     let lineup = Lineup::new(&recipe, job.programs())?;
     recipe::check_scopes(&plan.settings, &lineup.programs)?;
@@ -103,15 +105,17 @@ fn measured(launch: &Launch, stop: &StopRequest, started: Instant) -> Result<Rep
     let step_items = u64::from(job.items_per_batch()) * u64::from(accumulation) * u64::from(*world_size);
     let budget = Budget::new(plan, step_items, job.items_per_epoch())?;
     let mut device = open(launch, place)?;
-    let gang = Arc::new(gang(launch, &mut device)?);
+    let meet = |exchange: &mut dyn Exchange, deadline| device.meet(*rank, *world_size, exchange, deadline);
+    let gang = Arc::new(connect::gang(launch, meet)?);
+    let ranks = StragglerWatch::new(&gang, &Seat::here(device.uuid()))?;
     let saver = saver(launch, &publisher)?;
     let flops_per_item = model_flops::per_item(job.as_ref(), &lineup, step_items, accumulation);
     let copies =
         if saver.as_ref().is_some_and(Saver::writes) { saving::memory(&lineup.checkpoint_bytes()?) } else { 0 };
     let mut session = compiled(plan, lineup, &device, &gang, (copies, &publisher))?;
     publisher.enter(RankPhase::DataGeneration);
-    let data = job.open(&launch.data, &Advance::new(&publisher).observer())?;
-    data.resident()?.into_iter().try_for_each(|(name, array)| session.write_data(&name, &array))?;
+    let data = job.open(&launch.data, &Advance::new(&publisher).observer()).map_err(ending)?;
+    data.resident().map_err(ending)?.into_iter().try_for_each(|(name, array)| session.write_data(&name, &array))?;
     let position = Position::start(plan.workload.name.as_deref().unwrap_or_default(), plan.seed);
     let flops_share = device.peak(&plan.settings).map(|peak| flops_per_item / (peak * f64::from(*world_size)));
     let throughput = Throughput::new(step_items, budget.warmup, device.devices());
@@ -135,7 +139,7 @@ fn measured(launch: &Launch, stop: &StopRequest, started: Instant) -> Result<Rep
         epochs: EpochClock::start(job.items_per_epoch(), 0),
         validation: None,
         straggler: None,
-        busy: Vec::new(),
+        ranks,
         longest_step: Duration::ZERO,
         saver,
         flops_share,
@@ -225,44 +229,4 @@ fn saver(launch: &Launch, publisher: &Publisher) -> Result<Option<Saver>, Ending
 /// The device of this launch.
 fn open(launch: &Launch, place: Place) -> Result<RankDevice, Ending> {
     RankDevice::open(place, &kernel_cache(&launch.data))
-}
-
-/// Connects this rank to its gang through the rendezvous, and its GPU to the other GPUs.
-fn gang(launch: &Launch, device: &mut RankDevice) -> Result<Gang, Ending> {
-    let Launch { plan, rank, world_size, .. } = launch;
-    if *world_size == 1 {
-        return Ok(Gang::alone());
-    }
-    let lost = |problem: String| Ending::LostPeer(format!("cannot connect to the other ranks: {problem}"));
-    let mut client = Client::from_env(&plan.launch).map_err(|e| lost(e.to_string()))?;
-    let deadline = Duration::try_from_secs_f64(plan.hang_timeout_seconds)
-        .map_err(|e| Ending::InvalidPlan(format!("hangTimeoutSeconds: {}: {e}", plan.hang_timeout_seconds)))?;
-    let mesh = TcpMesh::connect(*rank, *world_size, own_address(), &mut client, deadline)?;
-    // A peer may save, read a checkpoint or generate data for as long as its agent lets it.
-    let mesh =
-        mesh.with_deadline(RankPhase::DataGeneration.longest().map_or(deadline, |longest| longest.max(deadline)));
-    device.meet(*rank, *world_size, &mut client, deadline)?;
-    Ok(Gang::new(mesh))
-}
-
-/// The local address of the route to the rendezvous, which is the route to the other ranks. Sends no packet.
-fn own_address() -> IpAddr {
-    let found = || {
-        let rendezvous = std::env::var(pawl_contract::env::RENDEZVOUS).ok()?.to_socket_addrs().ok()?.next()?;
-        let any: IpAddr = if rendezvous.is_ipv6() { [0; 8].into() } else { [0; 4].into() };
-        let socket = UdpSocket::bind((any, 0)).ok()?;
-        socket.connect(rendezvous).ok()?;
-        Some(socket.local_addr().ok()?.ip())
-    };
-    found().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
-}
-
-impl Exchange for Client {
-    fn put(&mut self, key: &str, value: &[u8]) -> Result<(), String> {
-        Self::put(self, key, value).map_err(|e| e.to_string())
-    }
-
-    fn get(&mut self, key: &str, limit: Duration) -> Result<Vec<u8>, String> {
-        Self::get(self, key, limit).map_err(|e| e.to_string())
-    }
 }

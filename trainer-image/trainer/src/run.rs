@@ -15,9 +15,11 @@ use crate::session::{Session, StepResult};
 use crate::signals::StopRequest;
 use crate::throughput::{StepTime, Throughput};
 use crate::vote::Vote;
+use crate::workload::ending;
 use pawl_contract::measured::Validation;
-use pawl_contract::plan::{Criterion, LaunchKind};
 use pawl_contract::progress::{Progress, RankPhase};
+use pawl_launch::straggler::StragglerWatch;
+use pawl_launch::validation;
 use pawl_workloads::{At, Batch, Data, Job, Optimization, RatePosition, Warmup};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -45,7 +47,7 @@ pub struct RunningLaunch<'a> {
     pub(crate) epochs: EpochClock,
     pub(crate) validation: Option<Validation>,
     pub(crate) straggler: Option<String>,
-    pub(crate) busy: Vec<f64>,
+    pub(crate) ranks: StragglerWatch,
     pub(crate) longest_step: Duration,
     pub(crate) saver: Option<Saver>,
     /// Fraction of the device's peak that one item per second uses; `None` when the peak is unknown.
@@ -65,22 +67,13 @@ pub(crate) struct Updates {
     pub skipped: u64,
 }
 
-/// Ratio to the fastest rank's time over a window above which a rank counts as a straggler.
-const STRAGGLER: f64 = 1.3;
-
 /// A wait for the device longer than this means that it was busy before.
 const STILL_RUNNING: Duration = Duration::from_millis(1);
 
 impl RunningLaunch<'_> {
     /// Whether the budget is used up, or validation has stopped improving.
     pub fn done(&self) -> bool {
-        self.position.items >= self.budget.items || self.stopped_early()
-    }
-
-    fn stopped_early(&self) -> bool {
-        let rule =
-            self.launch.plan.budget.early_stopping.as_ref().filter(|_| self.launch.plan.kind == LaunchKind::Train);
-        rule.is_some_and(|rule| self.position.evaluations_since_best >= rule.patience)
+        self.position.items >= self.budget.items || validation::stopped_early(&self.launch.plan, &self.position)
     }
 
     /// Busy time of the device.
@@ -196,8 +189,7 @@ impl RunningLaunch<'_> {
         } else {
             self.gang.gather_bytes(&vote.to_bytes())?.iter().map(|bytes| Vote::from_bytes(bytes)).collect()
         };
-        self.busy.resize(votes.len(), 0.0);
-        self.busy.iter_mut().zip(&votes).for_each(|(sum, vote)| *sum += vote.busy);
+        self.ranks.add(votes.iter().map(|vote| vote.busy));
         Ok(Vote::of_all(&votes))
     }
 
@@ -209,7 +201,7 @@ impl RunningLaunch<'_> {
         let loss = agreed.loss_sum / (f64::from(self.accumulation) * f64::from(self.gang.world_size()));
         self.require_finite(loss, result)?;
         let rate = self.learning_rate();
-        self.publisher.metrics().update(result, rate);
+        self.publisher.metrics().update(result.gradient_norm, result.skipped, rate);
         self.updates = Updates {
             gradient_norm: Some(result.gradient_norm).filter(|norm| norm.is_finite()),
             learning_rate: Some(rate),
@@ -223,7 +215,7 @@ impl RunningLaunch<'_> {
         self.publisher.metrics().step(time);
         self.longest_step = self.longest_step.max(time.wall);
         if self.throughput.add(time) {
-            self.straggler = straggler(&mut self.busy);
+            self.straggler = self.ranks.window();
         }
         let epoch = self.job.items_per_epoch();
         if before / epoch != self.position.items / epoch {
@@ -275,27 +267,12 @@ impl RunningLaunch<'_> {
             return Ok(());
         }
         let first = self.validate()?;
-        self.require_metrics(&first)?;
+        let reporter = format!("workload {}", self.position.workload);
+        validation::require_metrics(&self.launch.plan, &first, &reporter)?;
         self.position.first_validation = Some(first.clone());
         self.validation = Some(first);
         self.publish();
         Ok(())
-    }
-
-    /// Refuses criteria by a metric that the workload does not report.
-    fn require_metrics(&self, validation: &Validation) -> Result<(), Ending> {
-        let plan = &self.launch.plan;
-        let stopping = plan.budget.early_stopping.as_ref().map(|rule| ("train.earlyStopping.metric", &rule.criterion));
-        let best = plan.checkpoint.as_ref().map(|policy| ("train.checkpoint.best.metric", &policy.best));
-        let unknown = stopping.into_iter().chain(best).find(|(_, c)| !validation.metrics.contains_key(&c.metric));
-        let Some((field, criterion)) = unknown else { return Ok(()) };
-        let known: Vec<&str> = validation.metrics.keys().map(String::as_str).collect();
-        Err(Ending::InvalidPlan(format!(
-            "{field}: {} is not a validation metric of workload {}: choose one of {}",
-            criterion.metric,
-            self.position.workload,
-            known.join(", ")
-        )))
     }
 
     /// Evaluates, updates whether validation still improves, and keeps a checkpoint if it is the best so far.
@@ -305,18 +282,7 @@ impl RunningLaunch<'_> {
     pub fn evaluate(&mut self) -> Result<(), Ending> {
         let validation = self.validate()?;
         let loss = validation.metrics["loss"];
-        let rule = self.launch.plan.budget.early_stopping.as_ref();
-        let (criterion, least) =
-            rule.map_or((Criterion::default(), 0.0), |rule| (rule.criterion.clone(), rule.min_delta));
-        // A metric that is not finite in this evaluation is no improvement.
-        let value = validation.metrics.get(&criterion.metric).copied();
-        let improves =
-            |value: f64| self.position.best_validation.is_none_or(|best| criterion.better.improves(value, best, least));
-        let better = value.is_some_and(improves);
-        if better {
-            self.position.best_validation = value;
-        }
-        self.position.evaluations_since_best = if better { 0 } else { self.position.evaluations_since_best + 1 };
+        validation::improve(&mut self.position, self.launch.plan.budget.early_stopping.as_ref(), &validation);
         tracing::info!(items = self.position.items, loss, "validation");
         self.keep_best(&validation)?;
         self.validation = Some(validation);
@@ -325,17 +291,12 @@ impl RunningLaunch<'_> {
 
     /// Keeps a checkpoint, to be written soon, if this evaluation is the best so far.
     fn keep_best(&mut self, validation: &Validation) -> Result<(), Ending> {
-        // A trial of a search needs only the checkpoint from which it may be continued.
-        let trains = self.launch.plan.kind == LaunchKind::Train;
-        let Some(saver) = self.saver.as_mut().filter(|saver| trains && saver.writes()) else { return Ok(()) };
-        let Some(policy) = self.launch.plan.checkpoint.as_ref() else { return Ok(()) };
-        let Criterion { metric, better } = &policy.best;
-        let Some(value) = validation.metrics.get(metric).copied() else { return Ok(()) };
-        if saver.best_value().is_some_and(|best| !better.improves(value, best, 0.0)) {
-            return Ok(());
-        }
+        let plan = &self.launch.plan;
+        let Some(saver) = self.saver.as_mut().filter(|saver| saver.writes()) else { return Ok(()) };
+        let Some(value) = validation::best_value(plan, validation, saver.best_value()) else { return Ok(()) };
+        let metric = plan.checkpoint.as_ref().map(|policy| policy.best.metric.clone()).unwrap_or_default();
         saver.make_room();
-        let best = Best { checkpoint: self.snapshot()?, metric: metric.clone(), value };
+        let best = Best { checkpoint: self.snapshot()?, metric, value };
         if let Some(saver) = &mut self.saver {
             saver.keep_best(best);
         }
@@ -344,16 +305,8 @@ impl RunningLaunch<'_> {
 
     fn validate(&mut self) -> Result<Validation, Ending> {
         let data = Arc::clone(&self.data);
-        let mut metrics = self.measure(data.as_ref())?;
-        let loss = metrics.get("loss").copied().unwrap_or(f64::NAN);
-        if !loss.is_finite() {
-            let step = self.position.step;
-            return Err(Ending::NonFinite(format!(
-                "the validation loss is {loss} after step {step}; lower settings.learningRate or set settings.gradientClip"
-            )));
-        }
-        metrics.retain(|_, value| value.is_finite());
-        Ok(Validation { items: self.position.items, metrics })
+        let metrics = self.measure(data.as_ref())?;
+        validation::validated(&self.position, metrics)
     }
 
     /// The metrics of the evaluated split of `data`, finite or not: every rank evaluates its share, sums are computed in rank
@@ -366,7 +319,7 @@ impl RunningLaunch<'_> {
         let mut sums = vec![0.0; data.sums()];
         let (rank, world) = (self.gang.rank() as usize, self.gang.world_size() as usize);
         for index in (rank..data.evaluations()).step_by(world) {
-            let outputs = self.session.evaluate(&data.evaluation(index)?)?;
+            let outputs = self.session.evaluate(&data.evaluation(index).map_err(ending)?)?;
             data.add(index, &outputs, &mut sums);
             self.publisher.beat(1);
         }
@@ -481,14 +434,4 @@ impl RunningLaunch<'_> {
             ..Progress::at_start(&self.launch.plan.launch, self.launch.plan.kind)
         }
     }
-}
-
-/// Names the slowest rank of a window, if it stands out; starts the next window.
-fn straggler(busy: &mut [f64]) -> Option<String> {
-    let fastest = busy.iter().copied().fold(f64::INFINITY, f64::min);
-    let (rank, slowest) = busy.iter().copied().enumerate().max_by(|a, b| a.1.total_cmp(&b.1))?;
-    let found = (busy.len() > 1 && slowest > STRAGGLER * fastest)
-        .then(|| format!("rank {rank} takes {:.2} times as long as the fastest rank", slowest / fastest));
-    busy.fill(0.0);
-    found
 }

@@ -1,6 +1,5 @@
 //! Prometheus metrics that only the rank can measure. The agent exports those of `progress.json`.
 
-use crate::session::StepResult;
 use crate::throughput::StepTime;
 use pawl_contract::details::MemoryByKind;
 use prometheus::{Counter, CounterVec, Gauge, GaugeVec, Histogram, HistogramOpts, Opts, Registry, TextEncoder};
@@ -117,11 +116,11 @@ impl Metrics {
         self.collective.with_label_values(&["true"]).inc_by(time.collective.as_secs_f64());
     }
 
-    /// Records the update of a step with this learning rate.
-    pub fn update(&self, result: &StepResult, learning_rate: f64) {
-        self.gradient_norm.set(result.gradient_norm);
+    /// Records the update of a step: the norm of its gradient, whether it was skipped, and its learning rate.
+    pub fn update(&self, gradient_norm: f64, skipped: bool, learning_rate: f64) {
+        self.gradient_norm.set(gradient_norm);
         self.learning_rate.set(learning_rate);
-        self.skipped_updates.inc_by(f64::from(u8::from(result.skipped)));
+        self.skipped_updates.inc_by(f64::from(u8::from(skipped)));
     }
 
     /// Sets the predicted and peak device memory in bytes.
@@ -182,8 +181,8 @@ mod tests {
     #[test]
     fn updates_are_counted_and_their_numbers_are_the_newest() {
         let metrics = Metrics::new().unwrap();
-        metrics.update(&StepResult { loss_sum: 1.0, gradient_norm: 3.0, skipped: true }, 0.5);
-        metrics.update(&StepResult { loss_sum: 1.0, gradient_norm: 2.0, skipped: false }, 0.25);
+        metrics.update(3.0, true, 0.5);
+        metrics.update(2.0, false, 0.25);
         let text = metrics.text().unwrap();
         for line in
             ["pawl_train_gradient_norm 2\n", "pawl_train_learning_rate 0.25\n", "pawl_train_skipped_updates_total 1\n"]

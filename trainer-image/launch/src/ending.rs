@@ -5,7 +5,6 @@ use crate::collective::CollectiveError;
 use pawl_contract::exit::Outcome;
 use pawl_graph::executor::ExecError;
 use pawl_graph::graph::GraphError;
-use pawl_workloads::WorkloadError;
 
 /// End of a launch other than [`Outcome::Done`], with a human-readable message: the problem and the remedy.
 #[derive(Debug, thiserror::Error)]
@@ -94,19 +93,6 @@ impl From<ExecError> for Ending {
 impl From<GraphError> for Ending {
     fn from(error: GraphError) -> Self {
         Self::Failed(format!("the program is ill-formed, which is a bug: {error}"))
-    }
-}
-
-impl From<WorkloadError> for Ending {
-    fn from(error: WorkloadError) -> Self {
-        let message = error.to_string();
-        match error {
-            WorkloadError::Config { .. } | WorkloadError::UnknownWorkload { .. } | WorkloadError::Setting { .. } => {
-                Self::InvalidPlan(message)
-            }
-            WorkloadError::Unsupported { .. } => Self::Unsupported(message),
-            _ => Self::Failed(message),
-        }
     }
 }
 

@@ -1,0 +1,73 @@
+//! The device of a rank: the CPU, or a GPU with Candle's kernels.
+
+use crate::average::Average;
+use crate::error::Result;
+use candle_core::Device;
+use pawl_launch::collective::Exchange;
+use pawl_launch::ending::Ending;
+use pawl_launch::launch::Launch;
+use pawl_launch::place::Place;
+use std::time::Duration;
+
+/// Opens `place`. A preflight of GPU settings without a GPU builds its model on the CPU.
+pub(crate) fn open(place: Place, preflight: bool) -> Result<Device> {
+    match place {
+        Place::Cpu => Ok(Device::Cpu),
+        Place::AbsentGpu if preflight => Ok(Device::Cpu),
+        Place::AbsentGpu => {
+            Err(Ending::InvalidPlan("PAWL_DEVICE: cuda: only a preflight can run without a GPU: set cuda:N".to_owned()).into())
+        }
+        Place::Cuda(number) if cfg!(feature = "cuda") => Ok(Device::new_cuda(number)?),
+        Place::Cuda(_) => Err(Ending::Unsupported(
+            "PAWL_DEVICE: cuda: this program is built for the CPU: build it with the feature cuda of pawl-candle, or set \
+             spec.trainer.gpusPerReplica to 0"
+                .to_owned(),
+        )
+        .into()),
+    }
+}
+
+/// Connects the GPU of this rank to those of the others; `None` on the CPU, whose ranks sum over TCP.
+pub(crate) fn meet(
+    device: &Device,
+    launch: &Launch,
+    exchange: &mut dyn Exchange,
+    deadline: Duration,
+) -> std::result::Result<Option<Average>, Ending> {
+    #[cfg(feature = "cuda")]
+    if let Device::Cuda(gpu) = device {
+        return Ok(Some(Average::Nccl(crate::nccl::Nccl::connect(gpu, launch, exchange, deadline)?)));
+    }
+    let _ = (device, launch, exchange, deadline);
+    Ok(None)
+}
+
+/// Whether work on the device is queued, so that times are exact only after it was synchronized.
+pub(crate) fn is_asynchronous(device: &Device) -> bool {
+    !device.is_cpu()
+}
+
+/// UUID of the GPU, as `nvidia-smi -L` lists it; `None` on the CPU.
+pub(crate) fn uuid(device: &Device) -> Option<String> {
+    #[cfg(feature = "cuda")]
+    if let Device::Cuda(gpu) = device {
+        let bytes = gpu.cuda_stream().context().uuid().ok()?.bytes;
+        let digits: String = bytes.iter().map(|byte| format!("{:02x}", *byte as u8)).collect();
+        let groups = [0..8, 8..12, 12..16, 16..20, 20..32].map(|group| &digits[group]);
+        return Some(format!("GPU-{}", groups.join("-")));
+    }
+    let _ = device;
+    None
+}
+
+/// Peak memory in bytes: of the process on the CPU, of Candle's memory pool on a GPU; `None` when unknown.
+pub(crate) fn peak_memory(device: &Device) -> Option<u64> {
+    #[cfg(feature = "cuda")]
+    if let Device::Cuda(gpu) = device {
+        return crate::nccl::peak_memory(gpu);
+    }
+    let _ = device;
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? << 10)
+}
