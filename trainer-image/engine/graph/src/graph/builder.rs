@@ -1,6 +1,8 @@
 //! Building programs.
 
 mod convolution;
+mod recurrence;
+mod segments;
 mod var;
 
 use std::cell::{Cell, RefCell};
