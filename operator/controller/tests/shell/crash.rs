@@ -7,6 +7,7 @@ use pawl_api::TrainingJobStatus;
 use pawl_api::status::{PhaseState, Stage};
 use rstest::rstest;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 
 /// Rounds after which a job must have ended.
 const ROUNDS: usize = 600;
@@ -81,10 +82,51 @@ struct End {
     left: Vec<String>,
 }
 
+/// A search of five trials, three at a time.
+fn searching() -> Value {
+    let mut job = job();
+    let spec = &mut job["spec"];
+    spec["phases"] = json!([]);
+    spec["settings"]["learningRate"] = json!("1e-3");
+    spec["search"] = json!([{
+        "name": "rates", "trials": 5, "epochs": 1, "sampler": "Random", "parallelism": GANGS, "finalists": 1,
+        "objectives": [{"metric": "itemsPerSecond", "goal": "Maximize"}],
+        "parameters": [{"name": "learningRate", "min": "1e-5", "max": "1e-1", "scale": "Log"}],
+    }]);
+    job
+}
+
+/// Trials of [`searching`] at the same time.
+const GANGS: usize = 3;
+
 /// Runs the job to its end, stopping the operator once.
-async fn run(stop: Option<(usize, Stop)>, caches: Caches, mut trouble: Option<Trouble>) -> End {
+async fn run(stop: Option<(usize, Stop)>, caches: Caches, trouble: Option<Trouble>) -> End {
+    run_job(job(), 1, stop, caches, trouble).await.0
+}
+
+/// The same for any job, which has at most `most` gangs. Returns as well how many there were.
+async fn run_job(
+    job: Value,
+    most: usize,
+    stop: Option<(usize, Stop)>,
+    caches: Caches,
+    mut trouble: Option<Trouble>,
+) -> (End, usize) {
+    let mut gangs = 0;
+    let mut check = |store: &Store| {
+        let alive = cluster::gangs_alive(store);
+        assert!(alive.len() <= most, "{} gangs: {alive:?}", alive.len());
+        gangs = gangs.max(alive.len());
+        // The status names an attempt before it is started, and its trial.
+        let job = &store.objects[&("trainingjobs".to_owned(), "default".to_owned(), "toy".to_owned())];
+        let status: TrainingJobStatus = serde_json::from_value(job["status"].clone()).unwrap_or_default();
+        let named = status.under_way().filter(|attempt| alive.iter().any(|(name, _)| *name == attempt.name));
+        let trials: Vec<&str> = named.map(|attempt| attempt.trial.as_str()).collect();
+        let distinct: BTreeSet<&str> = trials.iter().copied().collect();
+        assert_eq!(distinct.len(), trials.len(), "two gangs for one trial");
+    };
     let api = Api::default();
-    api.store().create(("trainingjobs".to_owned(), "default".to_owned(), "toy".to_owned()), job());
+    api.store().create(("trainingjobs".to_owned(), "default".to_owned(), "toy".to_owned()), job);
     api.store().stop = stop;
     let mut before = api.store().version;
     let mut operator = Operator::start(&api, before);
@@ -96,7 +138,7 @@ async fn run(stop: Option<(usize, Stop)>, caches: Caches, mut trouble: Option<Tr
         // A failed reconcile is made again: in the next round.
         let failed = operator.reconcile().await.err();
         let mut store = api.store();
-        assert!(cluster::gangs_alive(&store).len() <= 1, "two gangs: {:?}", cluster::gangs_alive(&store));
+        check(&store);
         if store.dead {
             store.dead = false;
             store.stop = None;
@@ -111,7 +153,7 @@ async fn run(stop: Option<(usize, Stop)>, caches: Caches, mut trouble: Option<Tr
         let rested = store.version;
         cluster::step(&mut store);
         trouble.take_if(|trouble| trouble.befall(&mut store, "toy-2"));
-        assert!(cluster::gangs_alive(&store).len() <= 1, "two gangs: {:?}", cluster::gangs_alive(&store));
+        check(&store);
         quiet = if rested == store.version && rested == now { quiet + 1 } else { 0 };
         if quiet == 3 {
             break;
@@ -125,11 +167,12 @@ async fn run(stop: Option<(usize, Stop)>, caches: Caches, mut trouble: Option<Tr
     assert!(store.objects.contains_key(&claim), "the storage of the job, with the trained model, is kept");
     let kept = ["trainingjobs", "events", "services", "persistentvolumeclaims"];
     let left = store.objects.keys().filter(|(kind, ..)| !kept.contains(&kind.as_str()));
-    End {
+    let end = End {
         status: job["status"].clone(),
         writes: store.writes.clone(),
         left: left.map(|(kind, _, name)| format!("{kind} {name}")).collect(),
-    }
+    };
+    (end, gangs)
 }
 
 /// A status without its times, and without the message of a failure, which names a pod.
@@ -202,6 +245,25 @@ async fn nor_does_it_matter_when_a_gang_is_broken_or_preempted(
         let end = run(Some((at, Stop::AfterAnswer)), Caches::Fresh, Some(trouble)).await;
         let case = format!("at write {at} ({})", whole.writes[at - 1]);
         assert_eq!(timeless(end.status), wanted, "{case}");
+        assert_eq!(end.left, Vec::<String>::new(), "{case}");
+    }
+}
+
+#[rstest]
+#[tokio::test]
+async fn stopped_at_any_write_a_search_comes_to_the_same_trials(
+    #[values(Caches::Fresh, Caches::Behind)] caches: Caches,
+    #[values(None, Some(Trouble::Killed), Some(Trouble::Preempted))] trouble: Option<Trouble>,
+) {
+    let (whole, gangs) = run_job(searching(), GANGS, None, Caches::Fresh, None).await;
+    assert_eq!((whole.status["stage"].as_str(), gangs), (Some("Complete"), GANGS));
+    let found = |status: &Value| json!([status["stage"], status["search"][0]["trials"], status["search"][0]["winner"]]);
+    assert_eq!(whole.status["search"][0]["trials"].as_array().map(Vec::len), Some(5));
+    let (disturbed, _) = run_job(searching(), GANGS, None, caches, trouble).await;
+    for at in 1..=disturbed.writes.len() {
+        let (end, _) = run_job(searching(), GANGS, Some((at, Stop::AnswerLost)), caches, trouble).await;
+        let case = format!("at write {at} ({}), caches {caches:?}, {trouble:?}", disturbed.writes[at - 1]);
+        assert_eq!(found(&end.status), found(&whole.status), "{case}");
         assert_eq!(end.left, Vec::<String>::new(), "{case}");
     }
 }
