@@ -9,7 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,9 @@ class Launch:
             PAWL_DATA=at + "data",
         )
 
-    def start(self, script: str | Path, rank: int = 0, world_size: int = 1, **more: str) -> subprocess.Popen[str]:
+    def start(
+        self, script: str | Path, rank: int = 0, world_size: int = 1, arguments: Sequence[str] = (), **more: str
+    ) -> subprocess.Popen[str]:
         """Starts a rank that runs ``script``, a path or a text."""
         (self.directory / "plan.json").write_text(json.dumps(self.plan))
         if isinstance(script, str):
@@ -82,7 +84,7 @@ class Launch:
             script = path
         pipe = subprocess.PIPE
         environment = self.environment(rank, world_size) | more
-        command, directory = [sys.executable, str(script)], self.directory
+        command, directory = [sys.executable, str(script), *arguments], self.directory
         return subprocess.Popen(command, cwd=directory, env=environment, stdout=pipe, stderr=pipe, text=True)
 
     def run(self, script: str | Path) -> tuple[int, dict[str, Any]]:

@@ -25,10 +25,24 @@ pub fn init(arguments: &InitArgs) -> ExitCode {
     let out = arguments.out.display();
     match File::create_new(&arguments.out).and_then(|mut file| file.write_all(text.as_bytes())) {
         Ok(()) => {
-            print(&format!("{out}: adapt the arguments to those of the script, then: pawl run --dry-run {out}\n"))
+            let source = std::fs::read(&script).unwrap_or_default();
+            let warning = if parses_arguments(&String::from_utf8_lossy(&source)) { "" } else { NO_ARGUMENTS };
+            let next = format!("{out}: adapt the arguments to those of the script, then: pawl run --dry-run {out}\n");
+            print(&format!("{next}{warning}"))
         }
         Err(error) => exit::with_error(exit::INPUT, &format!("{out}: {error}: choose another file with --out")),
     }
+}
+
+/// What scripts that parse their command line contain.
+const PARSERS: [&str; 10] =
+    ["argparse", "ArgumentParser", "sys.argv", "LightningCLI", "click", "fire", "hydra", "typer", "tyro", "absl"];
+const NO_ARGUMENTS: &str = "warning: the script seems to parse no arguments, so that no phase would have an effect: parse those of \
+    the manifest, or let the script read its settings with the Python package pawl-launch\n";
+
+/// Whether the script seems to parse its command line.
+fn parses_arguments(source: &str) -> bool {
+    PARSERS.iter().any(|parser| source.contains(parser))
 }
 
 fn manifest(arguments: &InitArgs, script: &Path) -> String {
@@ -247,6 +261,12 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_script_that_ignores_its_arguments_is_noticed() {
+        assert!(parses_arguments("from transformers import HfArgumentParser\n"));
+        assert!(!parses_arguments("trainer = Trainer(model, TrainingArguments('out'))\ntrainer.train()\n"));
     }
 
     #[test]

@@ -56,24 +56,23 @@ fn changed(world: &World, state: PhaseState) -> usize {
 
 #[test]
 fn clear_quality_costs_less_than_fifteen_percent_of_the_training() {
-    for (example, phases) in EXAMPLES.into_iter().zip([2, 2, 5]) {
+    for (example, phases, passed, failed) in
+        [(EXAMPLES[0], 2, 14, 10), (EXAMPLES[1], 2, 14, 10), (EXAMPLES[2], 5, 12, 12)]
+    {
         // Every phase passes: so the baseline, each changed phase and all together are trained.
         let (world, share) = ladder(example, [0.01, 0.0, -0.01]);
-        assert_eq!(changed(&world, PhaseState::Accepted), phases);
-        assert!((5..=15).contains(&share), "{share} %");
+        assert_eq!((changed(&world, PhaseState::Accepted), share), (phases, passed));
         // Every phase fails, and its fallbacks with it.
         let (world, share) = ladder(example, [30.1, 30.0, 29.9]);
-        assert_eq!(changed(&world, PhaseState::RolledBack), phases);
-        assert!((5..=15).contains(&share), "{share} %");
+        assert_eq!((changed(&world, PhaseState::RolledBack), share), (phases, failed));
     }
 }
 
 #[test]
 fn unclear_quality_costs_less_than_the_training() {
-    for (example, phases) in EXAMPLES.into_iter().zip([2, 2, 5]) {
+    for (example, phases, percent) in [(EXAMPLES[0], 2, 59), (EXAMPLES[1], 2, 59), (EXAMPLES[2], 5, 51)] {
         // Too noisy for every look but the last.
         let (world, share) = ladder(example, [0.3, 0.0, -0.3]);
-        assert_eq!(changed(&world, PhaseState::Accepted), phases);
-        assert!((30..=70).contains(&share), "{share} %");
+        assert_eq!((changed(&world, PhaseState::Accepted), share), (phases, percent));
     }
 }

@@ -20,7 +20,7 @@ const BEGINNINGS: [(&str, Outcome); 12] = [
 ];
 
 /// Parts of lines that begin as an error does.
-const PARTS: [(&str, Outcome); 12] = [
+const PARTS: [(&str, Outcome); 13] = [
     ("CUDA out of memory", Outcome::OutOfMemory),
     ("HIP out of memory", Outcome::OutOfMemory),
     ("CUDNN_STATUS_ALLOC_FAILED", Outcome::OutOfMemory),
@@ -34,6 +34,8 @@ const PARTS: [(&str, Outcome); 12] = [
     // argparse, and what is built on it.
     ("error: unrecognized arguments", Outcome::Unsupported),
     ("error: argument ", Outcome::Unsupported),
+    // The parser of Transformers.
+    ("arguments are not used by the HfArgumentParser", Outcome::Unsupported),
 ];
 
 /// What `line` means if the process that wrote it fails.
@@ -64,6 +66,10 @@ mod tests {
             ("MemoryError", Some(Outcome::HostOutOfMemory)),
             ("torch._dynamo.exc.BackendCompilerFailed: x", Some(Outcome::CompileFailed)),
             ("train.py: error: unrecognized arguments: --fast", Some(Outcome::Unsupported)),
+            (
+                "ValueError: Some specified arguments are not used by the HfArgumentParser: ['--fast']",
+                Some(Outcome::Unsupported),
+            ),
             ("ModuleNotFoundError: No module named 'flash_attn'", Some(Outcome::Unsupported)),
             ("hint: if CUDA out of memory, lower the batch", None),
             ("we never had a CUDA out of memory here", None),
