@@ -22,6 +22,7 @@ mod init;
 mod nccl;
 mod optimizer;
 mod order;
+mod rank;
 mod record;
 mod run;
 mod settings;

@@ -5,6 +5,7 @@ use crate::average::Average;
 use crate::error::{Error, Result};
 use crate::hardware;
 use crate::init::Seeded;
+use crate::rank::Core;
 use crate::record::Record;
 use crate::settings::Reader;
 use crate::training::Training;
@@ -110,20 +111,6 @@ fn by_hand_launch() -> Launch {
 pub struct Run {
     pub(crate) core: Core,
     record: Option<Record>,
-}
-
-/// The part of a launch that does not change once training has begun.
-pub(crate) struct Core {
-    pub launch: Launch,
-    pub stop: StopRequest,
-    pub by_hand: bool,
-    pub device: Device,
-    pub settings: Reader,
-    /// As in the plan, with the program's batch size where the plan has none.
-    pub given: Settings,
-    pub publisher: Publisher,
-    pub gang: Arc<Gang>,
-    pub average: Average,
 }
 
 impl Run {

@@ -5,8 +5,8 @@ use crate::exchange::WORKLOAD;
 use crate::hardware;
 use crate::optimizer::Optimizer;
 use crate::order::Order;
+use crate::rank::Core;
 use crate::record::Record;
-use crate::run::Core;
 use crate::tensors;
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
@@ -92,27 +92,7 @@ impl<'a, O: Optimizer> Training<'a, O> {
         let accumulation = core.given.accumulation(world).map_err(|e| invalid(&e))?;
         let step_items = core.given.items_per_step(world).map_err(|e| invalid(&e))?;
         let budget = Budget::new(plan, step_items, items)?;
-        let devices = core.device.is_cpu().then(place::threads);
-        let record = record.insert(Record {
-            budget,
-            step_items,
-            items_per_epoch: items,
-            position: Position::start(WORKLOAD, plan.seed),
-            throughput: Throughput::new(step_items, budget.warmup, devices),
-            curve: Default::default(),
-            spikes: Default::default(),
-            loss: None,
-            gradient_norm: None,
-            learning_rate: optimizer.learning_rate(),
-            epochs: EpochClock::start(items, 0),
-            validation: None,
-            straggler: None,
-            ranks: StragglerWatch::new(&core.gang, &Seat::here(hardware::uuid(&core.device)))?,
-            longest_step: Duration::ZERO,
-            peak_memory: None,
-            saver: saver(core)?,
-            ended: false,
-        });
+        let record = record.insert(recorded(core, budget, (step_items, items), optimizer.learning_rate())?);
         let vars = tensors::named(vars);
         let mut training = Self {
             core,
@@ -465,6 +445,36 @@ impl<'a, O: Optimizer> Training<'a, O> {
     fn waited(&self) -> Duration {
         self.core.gang.waited() + self.core.average.waited()
     }
+}
+
+/// The measurements of a launch of steps of `step_items` items, before its first step.
+fn recorded(
+    core: &Core,
+    budget: Budget,
+    (step_items, items_per_epoch): (u64, u64),
+    learning_rate: f64,
+) -> Result<Record> {
+    let devices = core.device.is_cpu().then(place::threads);
+    Ok(Record {
+        budget,
+        step_items,
+        items_per_epoch,
+        position: Position::start(WORKLOAD, core.launch.plan.seed),
+        throughput: Throughput::new(step_items, budget.warmup, devices),
+        curve: Default::default(),
+        spikes: Default::default(),
+        loss: None,
+        gradient_norm: None,
+        learning_rate,
+        epochs: EpochClock::start(items_per_epoch, 0),
+        validation: None,
+        straggler: None,
+        ranks: StragglerWatch::new(&core.gang, &Seat::here(hardware::uuid(&core.device)))?,
+        longest_step: Duration::ZERO,
+        peak_memory: None,
+        saver: saver(core)?,
+        ended: false,
+    })
 }
 
 /// What saves the checkpoints, if the plan has a checkpoint policy and is to train.

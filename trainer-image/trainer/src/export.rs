@@ -65,6 +65,6 @@ fn language_model(plan: &LaunchPlan) -> Result<SlmJob, Ending> {
         )));
     }
     let config = plan.workload.config.clone();
-    Ok(SlmJob::new(&Request { config, settings: plan.settings.clone(), seed: plan.seed, rank: 0, world: 1 })
-        .map_err(ending)?)
+    let request = Request { config, settings: plan.settings.clone(), seed: plan.seed, rank: 0, world: 1 };
+    SlmJob::new(&request).map_err(ending)
 }

@@ -44,7 +44,7 @@ impl Feed {
             return Ok(batch);
         }
         let batch = self.loader.next_batch().ok_or_else(|| Ending::Failed("the loader ended early".to_owned()))?;
-        Ok(batch.map_err(ending)?)
+        batch.map_err(ending)
     }
 
     /// Peeks at the batch that [`Feed::next_batch`] will return.
