@@ -85,6 +85,7 @@ impl From<ExecError> for Ending {
             ExecError::Collective(Gang::Disagree { .. } | Gang::Transport(_))
             | ExecError::Graph(_)
             | ExecError::Index { .. }
+            | ExecError::Offset { .. }
             | ExecError::Device(_) => Self::Failed(message),
         }
     }
