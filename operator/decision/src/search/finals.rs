@@ -1,7 +1,6 @@
 //! The end of a stage: the best trials are repeated with further seeds, and the winner is chosen by the statistics of a phase.
 
 use super::outcome::described;
-use super::stage::gangs;
 use super::{Open, fail, launches, spent, trials, whole_hash};
 use crate::draft::{Draft, bounded};
 use crate::gates::sequential::{alpha, interval};
@@ -76,7 +75,7 @@ pub(super) fn repeat(draft: &mut Draft<'_>, open: &Open) -> Step {
             break;
         }
     }
-    match gangs(draft, open.index, works) {
+    match launches::gangs(draft, open.index, works) {
         Some(next) => Step::Go(next),
         None => choose(draft, open),
     }

@@ -3,6 +3,7 @@
 use super::Open;
 use crate::draft::Draft;
 use crate::launch::{self, EvidenceTarget, Launch, MAX_ATTEMPT_LAUNCHES, SearchRun, Work};
+use crate::step::Next;
 use pawl_api::search::{self, Recorded};
 use pawl_api::spec::{Pruner, Search, TrainingJobSpec};
 use pawl_api::status::{Arm, Purpose};
@@ -136,4 +137,14 @@ pub(super) fn finalist(draft: &Draft<'_>, open: &Open, trial: &Trial, from: usiz
     });
     let launches = launches.take(MAX_ATTEMPT_LAUNCHES).collect();
     open.work(stem, launches)
+}
+
+/// The attempts of a stage: as many at the same time as its `parallelism`. `None` without works.
+pub(super) fn gangs(draft: &Draft<'_>, index: usize, mut works: Vec<Work>) -> Option<Next> {
+    let most = draft.spec.search[index].parallelism.max(1) as usize;
+    // Trials of a stage whose parallelism was lowered end as they began.
+    if most == 1 && works.len() < 2 {
+        return works.pop().map(Next::Run);
+    }
+    (!works.is_empty()).then_some(Next::Several { works, most })
 }

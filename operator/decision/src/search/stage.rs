@@ -87,20 +87,10 @@ fn run(draft: &mut Draft<'_>, mut open: Open) -> Step {
         return Step::Moved;
     }
     let works: Vec<Work> = works.into_iter().map(|(_, work)| work).collect();
-    match gangs(draft, open.index, works) {
+    match launches::gangs(draft, open.index, works) {
         Some(next) => Step::Go(next),
         None => fail(draft, open.index, Reason::SearchFailed, "no trial runs, and none can be started"),
     }
-}
-
-/// The attempts of a stage: as many at the same time as its `parallelism`. `None` without works.
-pub(super) fn gangs(draft: &Draft<'_>, index: usize, mut works: Vec<Work>) -> Option<Next> {
-    let most = draft.spec.search[index].parallelism.max(1) as usize;
-    // Trials of a stage whose parallelism was lowered end as they began.
-    if most == 1 && works.len() < 2 {
-        return works.pop().map(Next::Run);
-    }
-    (!works.is_empty()).then_some(Next::Several { works, most })
 }
 
 fn apply(open: &mut Open, actions: &[Action]) {
