@@ -23,6 +23,9 @@ pub enum RankDevice {
     /// A GPU.
     #[cfg(feature = "cuda")]
     Cuda(Gpu),
+    /// A GPU with Candle's kernels.
+    #[cfg(feature = "candle-cuda")]
+    Candle(pawl_eager::Eager),
 }
 
 impl RankDevice {
@@ -36,7 +39,14 @@ impl RankDevice {
             Place::Cpu => Ok(Self::Cpu),
             #[cfg(feature = "cuda")]
             Place::Cuda(number) => Ok(Self::Cuda(Gpu::open(number, cache)?)),
-            #[cfg(not(feature = "cuda"))]
+            #[cfg(feature = "candle-cuda")]
+            Place::Cuda(number) => {
+                let _ = cache;
+                pawl_eager::Eager::cuda(number)
+                    .map(Self::Candle)
+                    .map_err(|error| Ending::Unsupported(error.to_string()))
+            }
+            #[cfg(not(any(feature = "cuda", feature = "candle-cuda")))]
             Place::Cuda(_) => {
                 let _ = cache;
                 Err(without_cuda())
@@ -54,6 +64,8 @@ impl RankDevice {
             Self::Cpu => executors::on_cpu(settings),
             #[cfg(feature = "cuda")]
             Self::Cuda(gpu) => Box::new(gpu.executor(settings)),
+            #[cfg(feature = "candle-cuda")]
+            Self::Candle(eager) => Box::new(eager.clone()),
         }
     }
 
@@ -75,6 +87,9 @@ impl RankDevice {
             }
             #[cfg(feature = "cuda")]
             Self::Cuda(gpu) => gpu.meet(rank, world_size, exchange, deadline),
+            // Its sums go through host memory and TCP.
+            #[cfg(feature = "candle-cuda")]
+            Self::Candle(_) => Ok(()),
         }
     }
 
@@ -84,6 +99,8 @@ impl RankDevice {
             Self::Cpu => None,
             #[cfg(feature = "cuda")]
             Self::Cuda(gpu) => gpu.uuid(),
+            #[cfg(feature = "candle-cuda")]
+            Self::Candle(_) => None,
         }
     }
 
@@ -93,6 +110,8 @@ impl RankDevice {
             Self::Cpu => processor_time(),
             #[cfg(feature = "cuda")]
             Self::Cuda(gpu) => gpu.busy_time().unwrap_or_default(),
+            #[cfg(feature = "candle-cuda")]
+            Self::Candle(_) => Duration::ZERO,
         }
     }
 
@@ -102,6 +121,8 @@ impl RankDevice {
             Self::Cpu => Some(executors::threads()),
             #[cfg(feature = "cuda")]
             Self::Cuda(gpu) => gpu.busy_time().map(|_| 1),
+            #[cfg(feature = "candle-cuda")]
+            Self::Candle(_) => None,
         }
     }
 
@@ -112,6 +133,8 @@ impl RankDevice {
             Self::Cpu => None,
             #[cfg(feature = "cuda")]
             Self::Cuda(gpu) => crate::model_flops::peak(gpu.name(), settings),
+            #[cfg(feature = "candle-cuda")]
+            Self::Candle(_) => None,
         }
     }
 
@@ -127,6 +150,8 @@ impl RankDevice {
                 }
                 self.memory()
             }
+            #[cfg(feature = "candle-cuda")]
+            Self::Candle(_) => self.memory(),
         }
     }
 
@@ -136,6 +161,8 @@ impl RankDevice {
             Self::Cpu => crate::available::memory(),
             #[cfg(feature = "cuda")]
             Self::Cuda(gpu) => gpu.free_memory(),
+            #[cfg(feature = "candle-cuda")]
+            Self::Candle(eager) => eager.free_memory(),
         }
     }
 }
@@ -171,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    #[cfg(not(feature = "cuda"))]
+    #[cfg(not(any(feature = "cuda", feature = "candle-cuda")))]
     fn a_trainer_without_cuda_does_not_train_on_the_cpu_in_its_stead() {
         let ending = RankDevice::open(Place::Cuda(0), Path::new("kernels")).err().expect("refused");
         assert_eq!(ending.outcome(), pawl_contract::exit::Outcome::Unsupported);

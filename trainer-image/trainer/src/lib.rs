@@ -4,6 +4,11 @@
 //! `progress.json` and `report.json`, and returns the contract's exit code. The main loop is [`train::train`]; every other
 //! concern has a file of its own, or is a module of [`pawl_launch`] if it is independent of the engine.
 
+#[cfg(all(feature = "cuda", feature = "candle-cuda"))]
+compile_error!(
+    "the features cuda and candle-cuda exclude each other: they link to the CUDA libraries in different ways"
+);
+
 mod available;
 pub mod device;
 pub mod dump;

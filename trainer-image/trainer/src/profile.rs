@@ -67,6 +67,10 @@ fn times(
             resident.iter().try_for_each(|(name, array)| executable.write_state(name, array))?;
             Ok(executable.profile(0, inputs, rounds)?)
         }
+        #[cfg(feature = "candle-cuda")]
+        RankDevice::Candle(_) => Err(Ending::Unsupported(
+            "this trainer is built with Candle's kernels (candle-cuda), which it cannot profile: use a trainer with cuda".to_owned(),
+        )),
     }
 }
 

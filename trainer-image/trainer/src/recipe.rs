@@ -58,7 +58,11 @@ pub fn check(settings: &Settings, place: Place, workload: &str, of_workload: &[&
     } = settings;
     match place {
         Place::Cpu => without_gpu(settings)?,
-        Place::Cuda(_) | Place::AbsentGpu => with_gpu(settings)?,
+        Place::Cuda(_) | Place::AbsentGpu => {
+            with_gpu(settings)?;
+            #[cfg(feature = "candle-cuda")]
+            with_candle(settings)?;
+        }
     }
     let has = |name: &str| of_workload.contains(&name);
     let unknown = [
@@ -142,6 +146,31 @@ pub fn check_scopes(settings: &Settings, programs: &[Program]) -> Result<(), End
                 "settings.compileScope.exclude: {unknown} is not a scope of the model: choose from {all}, or a scope within one of them"
             )))
         }
+        None => Ok(()),
+    }
+}
+
+/// Rejects settings that Candle's kernels on a GPU do not have.
+#[cfg(feature = "candle-cuda")]
+fn with_candle(settings: &Settings) -> Result<(), Ending> {
+    use pawl_contract::settings::Compile;
+    let Settings {
+        compile, precision, optimizer_offload, loader_pinned, loader_async_copy, deterministic, nccl, ..
+    } = settings;
+    let unsupported = [
+        ("compile", compile.is_some_and(|compile| compile != Compile::None)),
+        ("precision: tf32", *precision == Some(Precision::Tf32)),
+        ("optimizerOffload", *optimizer_offload == Some(OptimizerOffload::Cpu)),
+        ("loaderPinned", *loader_pinned == Some(true)),
+        ("loaderAsyncCopy", *loader_async_copy == Some(true)),
+        ("deterministic", *deterministic == Some(true)),
+        ("nccl", nccl.as_ref().is_some_and(|variables| !variables.is_empty())),
+    ];
+    match unsupported.into_iter().find(|(_, given)| *given) {
+        Some((setting, _)) => Err(Ending::Unsupported(format!(
+            "settings.{setting}: not supported by Candle's kernels, with which this trainer is built (candle-cuda): remove it, or use \
+             a trainer that is built with cuda"
+        ))),
         None => Ok(()),
     }
 }

@@ -6,8 +6,8 @@
 //!
 //! The trainer uses [`CudaGraph`] with its feature `cuda`; `pawl-kernels` checks and times single kernels.
 //!
-//! There is no eager executor on Candle's CUDA operators: they need a CUDA toolkit when they are built, and link to libcuda, so that the binary would
-//! not start without a driver. The baseline is [`CudaGraph::unfused`]: one kernel per operator, queued one by one.
+//! The eager executor on Candle's CUDA kernels is not in the same program: they need a CUDA toolkit when they are built, and link to libcuda, so that
+//! the binary does not start without a driver (feature `candle-cuda` of `pawl-trainer`). The baseline here is [`CudaGraph::unfused`]: one kernel per operator, queued one by one.
 //!
 //! # Example
 //! [`predict`] needs no GPU:

@@ -57,6 +57,25 @@ impl Eager {
         Self { device: Device::Cpu }
     }
 
+    /// The executor on visible GPU `number`, with Candle's kernels.
+    ///
+    /// # Errors
+    /// [`ExecError::Device`] when there is no such GPU.
+    #[cfg(feature = "candle-cuda")]
+    pub fn cuda(number: usize) -> Result<Self, ExecError> {
+        let device = Device::new_cuda(number).map_err(|error| ExecError::Device(format!("GPU {number}: {error}")))?;
+        Ok(Self { device })
+    }
+
+    /// Free memory in bytes of the GPU; `None` when unknown.
+    #[cfg(feature = "candle-cuda")]
+    pub fn free_memory(&self) -> Option<usize> {
+        use candle_core::cuda_backend::cudarc::driver::result::mem_get_info;
+        let Device::Cuda(gpu) = &self.device else { return None };
+        gpu.cuda_stream().context().bind_to_thread().ok()?;
+        mem_get_info().ok().map(|(free, _)| free)
+    }
+
     /// The executor on a Candle device.
     pub fn on(device: Device) -> Self {
         Self { device }
