@@ -13,10 +13,8 @@ const AHEAD: usize = 4;
 pub(super) fn segments(kernel: &Segments, buffers: &[Buffer]) -> Generated {
     let dtype = buffers[kernel.to.buffer].dtype;
     let (count, inner, rows) = (kernel.count(), kernel.inner(), kernel.rows());
-    let fits = |vector: &usize| {
-        let aligned = |offset: usize| (offset * dtype.bytes()).is_multiple_of(vector * dtype.bytes());
-        inner.is_multiple_of(*vector) && aligned(kernel.from.offset) && aligned(kernel.to.offset)
-    };
+    let lengths = [inner, kernel.from.offset, kernel.to.offset];
+    let fits = |vector: &usize| lengths.iter().all(|length| length.is_multiple_of(*vector));
     let vector = [8, 4, 2].into_iter().filter(|v| v * dtype.bytes() <= 16).find(fits).unwrap_or(1);
     let blocks = (count * (inner / vector)).div_ceil(THREADS).max(1);
     let (body, name) = match kernel.op {
@@ -60,9 +58,9 @@ extern \"C\" __global__ void __launch_bounds__({THREADS}) main_kernel(const u8* 
         vectors = inner / vector,
         clear = if kernel.op == SegmentOp::Sum { "" } else { "clear(offsets, to, thread);\n    " },
     );
-    let argument = |access: &Access| Argument::Buffer {
-        buffer: access.buffer,
-        offset: access.offset * buffers[access.buffer].dtype.bytes(),
+    let argument = |access: &Access| {
+        let offset = access.offset * buffers[access.buffer].dtype.bytes();
+        Argument::Buffer { buffer: access.buffer, offset }
     };
     let accesses = [&kernel.from, &kernel.offsets].into_iter().chain(&kernel.order).chain([&kernel.to]);
     Generated {
