@@ -35,7 +35,7 @@ def page(repository):
     text = INTRODUCTION + operator((repository / "operator/controller/src/metrics/mod.rs").read_text()).strip() + "\n"
     for title, path in [
         ("Of the agent, for every trainer", "trainer-image/agent/src/gauges.rs"),
-        ("Of Pawl's own trainer", "trainer-image/trainer/src/metrics.rs"),
+        ("Of Pawl's own trainer", "trainer-image/launch/src/metrics.rs"),
     ]:
         rows = registered((repository / path).read_text())
         text += f"\n## {title}\n\n" + table(["Metric", "Labels", "Meaning"], rows)

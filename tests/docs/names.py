@@ -39,7 +39,7 @@ def problems():
     for path in sorted(PAGES.rglob("*.md")):
         for name in sorted(set(re.findall(r"\bpawl_\w+", path.read_text())) - known):
             yield f"{path.relative_to(PAGES)}: there is no metric {name}"
-    sources = [*(ROOT / "operator/controller/src/metrics").glob("*.rs"), ROOT / "trainer-image/agent/src/gauges.rs", ROOT / "trainer-image/trainer/src/metrics.rs"]
+    sources = [*(ROOT / "operator/controller/src/metrics").glob("*.rs"), ROOT / "trainer-image/agent/src/gauges.rs", ROOT / "trainer-image/launch/src/metrics.rs"]
     registered = {name for path in sources for name in re.findall(r'"(pawl_[a-z_]+[a-z])"', path.read_text())}
     for name in sorted(registered - known):
         yield f"reference/metrics.md: {name} is missing"

@@ -1,7 +1,6 @@
 //! The files of a table in Hive's layout: directories are named `column=value`.
 
 use super::StoreError;
-use std::cmp::Ordering;
 use std::path::{Path, PathBuf};
 
 /// Directories below each other that are searched.
@@ -37,7 +36,7 @@ fn search(directory: &Path, partition: &mut Vec<(String, String)>, found: &mut V
             names.push(name);
         }
     }
-    names.sort_by(|a, b| ordered(a, b));
+    names.sort_unstable_by(|a, b| place(a).cmp(&place(b)));
     for name in names {
         let path = directory.join(&name);
         if path.is_dir() {
@@ -62,14 +61,25 @@ fn too_many(directory: &Path, problem: &str) -> StoreError {
     StoreError::Source(format!("{}: the table {problem}: write fewer and larger files", directory.display()))
 }
 
-/// The order of names: partitions of one column by their values, as numbers if both are.
-fn ordered(a: &str, b: &str) -> Ordering {
-    let number = |name: &str| -> Option<(String, i64)> {
-        let (column, value) = name.split_once('=')?;
-        Some((column.to_owned(), value.parse().ok()?))
-    };
-    match (number(a), number(b)) {
-        (Some(a), Some(b)) if a.0 == b.0 => a.1.cmp(&b.1),
-        _ => a.cmp(b),
+/// The place of a name in the order: partitions of one column by their values, numbers first and as numbers, then texts.
+fn place(name: &str) -> (&str, bool, i64, &str) {
+    let (column, value) = name.split_once('=').unwrap_or((name, ""));
+    let number = value.parse().ok();
+    (column, number.is_none(), number.unwrap_or_default(), name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn partitions_have_one_order_whatever_their_values_are() {
+        let ordered = ["part-0.parquet", "y=-3", "y=01", "y=1", "y=9", "y=10", "y=1a", "y=b", "z=2"];
+        for turn in 0..ordered.len() {
+            let mut names = ordered;
+            names.rotate_left(turn);
+            names.sort_unstable_by_key(|name| place(name));
+            assert_eq!(names, ordered);
+        }
     }
 }
