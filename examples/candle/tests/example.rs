@@ -240,7 +240,8 @@ fn a_request_to_stop_ends_after_a_checkpoint() {
 fn a_rank_that_is_slower_than_the_others_is_named() {
     // Rank 1 is frozen for most of the time.
     let script = format!(
-        "{PROGRAM} & rank=$!; trap 'kill -CONT $rank; kill $rank; wait $rank; exit $?' TERM; if [ $PAWL_RANK = 1 ]; then while kill -STOP $rank 2>/dev/null; do sleep 0.2; kill -CONT $rank; \
+        "{PROGRAM} & rank=$!; trap 'kill -CONT $rank; kill $rank; wait $rank; exit $?' TERM; \
+         if [ $PAWL_RANK = 1 ]; then while kill -STOP $rank 2>/dev/null; do sleep 0.2; kill -CONT $rank; \
          sleep 0.02; done; fi; wait $rank"
     );
     let dir = tempfile::tempdir().unwrap();
