@@ -10,10 +10,11 @@ use pawl_cuda::{
     compile::{Architecture, Compiler, Source},
     source,
 };
-use pawl_engine_tests::{random_case, transformer};
+use pawl_engine_tests::{feature_networks, operators, random_case, transformer};
 use pawl_graph::{
     graph::{Builder, DType, Init, Program, Role, StateDecl},
     optim::{AdamW, Optimizer},
+    passes::Pattern,
     recipe::{AttentionKernel, Precision, Recipe},
 };
 use pawl_kernels::{ForexStep, SlmStep, UpsStep, VisionStep};
@@ -60,6 +61,22 @@ fn kernels_of_random_programs() {
         sources(&random_case(seed, 12 + (seed as usize * 7) % 60).program, &mut found);
     }
     sources(&random_case(3, 40).widened().unwrap().program, &mut found);
+    compile(&found);
+}
+
+/// Segments and recurrences of odd sizes, in both dtypes; and networks of single features, whose dropout draws under another key in each chunk.
+#[test]
+fn kernels_of_segments_recurrences_and_features() {
+    let mut found = HashSet::new();
+    for case in [operators::segments().unwrap(), operators::recurrences().unwrap()].into_iter().flatten() {
+        sources(&case.case.program, &mut found);
+    }
+    let recipe = Recipe {
+        precision: Precision::BF16,
+        rematerialize: vec![Pattern::new("features/chunk.*")],
+        ..Recipe::new(Optimizer { matrices: None, others: AdamW::default() })
+    };
+    sources(&recipe.step(&feature_networks([245_760, 8, 48, 256], 4, 0.1)).unwrap(), &mut found);
     compile(&found);
 }
 

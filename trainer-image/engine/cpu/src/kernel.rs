@@ -6,6 +6,7 @@ use super::{
     gemm::{Matrix, Product},
     lanes::Features,
     pool::Pool,
+    segments::CpuSegments,
 };
 use pawl_graph::{executor::ExecError, graph::DType};
 use pawl_lower::{Access, Attention, Body, Buffer, Collect, Lookup, Lowered, MatMul};
@@ -17,6 +18,7 @@ pub(super) enum CpuKernel {
     Attention(Box<CpuAttention>),
     Gather(CpuLookup),
     ScatterAdd(CpuLookup),
+    Segments(CpuSegments),
     Collective(Collect),
 }
 
@@ -95,6 +97,7 @@ impl CpuKernel {
             Body::AttentionGrad(kernel) => CpuKernel::Attention(Box::new(CpuAttention::backward(kernel, buffers))),
             Body::Gather(kernel) => CpuKernel::Gather(lookup(kernel, "gather")),
             Body::ScatterAdd(kernel) => CpuKernel::ScatterAdd(lookup(kernel, "scatter_add")),
+            Body::Segments(kernel) => CpuKernel::Segments(CpuSegments::new(kernel, buffers)),
             Body::Collective(kernel) => {
                 if buffers[kernel.from.buffer].dtype != DType::F32 {
                     return Err(unsupported("collectives of anything but float32"));
@@ -115,7 +118,7 @@ impl CpuKernel {
             CpuKernel::Fused(kernel) => kernel.scratch(),
             CpuKernel::MatMul(kernel) => kernel.product.scratch(features),
             CpuKernel::Attention(kernel) => kernel.scratch(features),
-            CpuKernel::Gather(_) | CpuKernel::ScatterAdd(_) | CpuKernel::Collective(_) => 0,
+            CpuKernel::Gather(_) | CpuKernel::ScatterAdd(_) | CpuKernel::Segments(_) | CpuKernel::Collective(_) => 0,
         }
     }
 
@@ -138,6 +141,7 @@ impl CpuKernel {
             CpuKernel::Attention(kernel) => kernel.run(features, pool, memory),
             CpuKernel::Gather(kernel) => kernel.gather(memory)?,
             CpuKernel::ScatterAdd(kernel) => kernel.scatter_add(memory)?,
+            CpuKernel::Segments(kernel) => kernel.run(pool, memory)?,
             CpuKernel::Collective(_) => {}
         }
         Ok(())

@@ -67,6 +67,7 @@ mod math;
 mod microkernel;
 mod pool;
 mod profile;
+mod segments;
 mod transfer;
 
 pub use executable::GraphExecutable;

@@ -29,6 +29,7 @@ mod convert;
 mod error;
 mod memory;
 mod ops;
+mod segments;
 
 use candle_core::{Device, Tensor};
 

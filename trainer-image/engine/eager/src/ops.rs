@@ -9,6 +9,7 @@ use super::{
     convert::candle_type,
     error::OpError,
     memory::{self, Buffer, Meter},
+    segments::segments,
 };
 use pawl_graph::{
     executor::{ExecError, ExecOptions},
@@ -167,6 +168,10 @@ impl<'a> Interpreter<'a> {
                 let [dq, dk, dv] = attention::backward(*spec, node.meta.dtype, operands)?;
                 self.keep_sides(id, [dk, dv]);
                 dq
+            }
+            Op::SegmentSum | Op::SegmentRepeat { .. } | Op::SegmentSoftmax => {
+                let order = (node.operands.len() > 2).then(|| self.operand(node, 2));
+                segments(node, x(), self.operand(node, 1), order)?
             }
             Op::AllReduce => self.collective(node, |mine| {
                 let mut sum = mine;

@@ -48,7 +48,7 @@ pub enum LossScale {
 ///
 /// A forward program has a float32 scalar output `loss`, reads parameters as states of [`Role::Parameter`], and may have any other inputs and
 /// outputs. Programs that update have one more input, `learning_rate` (float32 scalar, last), and the outputs `gradient_norm` and, with a
-/// loss scale, `loss_scale` and `skipped` (0 or 1).
+/// loss scale, `loss_scale` and `skipped` (0 or 1); with [`Recipe::skip_non_finite`], `skipped`.
 ///
 /// ```
 /// use pawl_graph::{
@@ -79,6 +79,8 @@ pub struct Recipe {
     pub full_precision: Vec<Pattern>,
     /// Loss scale.
     pub loss_scale: LossScale,
+    /// Whether a step whose gradient norm is not finite is skipped without a loss scale too, as bfloat16 may need; it costs no pass over the gradients.
+    pub skip_non_finite: bool,
     /// Scopes whose forward values are recomputed in the backward pass: see [`passes::recompute`](passes::recompute()). Without any, all are kept.
     pub recompute: Vec<Pattern>,
     /// Scopes whose forward values are never kept for the backward pass, which computes them again: see [`passes::rematerialize`].
@@ -110,6 +112,7 @@ impl Recipe {
             precision: Precision::default(),
             full_precision: Vec::new(),
             loss_scale: LossScale::default(),
+            skip_non_finite: false,
             recompute: Vec::new(),
             rematerialize: Vec::new(),
             accumulation: 1,
@@ -278,6 +281,9 @@ impl Recipe {
         let squares = all.iter().map(|g| g.square().sum_all()).reduce(|sum, square| sum + square);
         let norm = squares.unwrap_or_else(|| b.scalar(0.0, DType::F32)).sqrt();
         b.output("gradient_norm", norm);
+        if self.skip_non_finite && context.valid.is_none() {
+            context.valid = Some(output_skipped(b, norm.is_finite()));
+        }
         let clip = self.clip.map(|limit| (b.scalar(limit, DType::F32) / (norm + 1e-6)).minimum(1.0));
         for (group, mut units) in groups {
             for unit in &mut units {
@@ -313,8 +319,7 @@ impl Recipe {
             b.update(scale, valid.select(grow.select(scale * 2.0, scale), scale * 0.5));
         }
         b.output("loss_scale", scale);
-        b.output("skipped", -valid.cast(DType::F32) + 1.0);
-        valid
+        output_skipped(b, valid)
     }
 
     /// The program with parameters in arenas if the optimiser's kernel is fused; simplified.
@@ -357,6 +362,12 @@ impl Recipe {
 
 /// Consecutive steps with finite gradients after which a dynamic loss scale grows.
 const GROWTH_INTERVAL: f64 = 2000.0;
+
+/// Reports whether the step is skipped; returns whether it is valid.
+fn output_skipped<'b>(b: &'b Builder, valid: Var<'b>) -> Var<'b> {
+    b.output("skipped", -valid.cast(DType::F32) + 1.0);
+    valid
+}
 
 fn loss_scale(b: &Builder) -> Var<'_> {
     b.state(StateDecl::f32("loss_scale", [], Role::Optimizer, Init::Fill(65_536.0)))

@@ -20,6 +20,7 @@ impl Lowered {
                 Body::Attention(a) => format!("{:?} over {}", a.q.dims, a.k.dims[2]),
                 Body::AttentionGrad(g) => format!("{:?} over {}", g.forward.q.dims, g.forward.k.dims[2]),
                 Body::Gather(l) | Body::ScatterAdd(l) => format!("{:?} -> {:?}", l.from.dims, l.to.dims),
+                Body::Segments(s) => format!("{:?} -> {:?} of {}", s.from.dims, s.to.dims, s.count()),
                 Body::Collective(c) => format!("{:?} {}", c.op, c.from.elements()),
             };
             let _ = writeln!(

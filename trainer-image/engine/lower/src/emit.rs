@@ -2,7 +2,7 @@
 
 use super::{
     Access, Attention, AttentionGrad, Body, Buffer, Collect, CollectOp, Fused, Kernel, Load, Lookup, MatMul, Norm,
-    Storage, Store,
+    SegmentOp, Segments, Storage, Store,
     emit_fused::FusedBuilder,
     fuse::{Fusion, Unit},
     layout::Layout,
@@ -92,6 +92,9 @@ impl<'a> Emit<'a> {
                 let lookup = self.lookup(&operands, own, |count| [[dims[0], count, dims[2]], dims]);
                 self.push(Body::ScatterAdd(lookup));
             }
+            Op::SegmentSum => self.segments(SegmentOp::Sum, &operands, &own),
+            Op::SegmentRepeat { .. } => self.segments(SegmentOp::Repeat, &operands, &own),
+            Op::SegmentSoftmax => self.segments(SegmentOp::Softmax, &operands, &own),
             Op::AllReduce => self.collective(CollectOp::AllReduce, operands[0], own),
             Op::ReduceScatter { .. } => self.collective(CollectOp::ReduceScatter, operands[0], own),
             Op::AllGather { .. } => self.collective(CollectOp::AllGather, operands[0], own),
@@ -107,6 +110,19 @@ impl<'a> Emit<'a> {
         let [from_dims, to_dims] = dims(count);
         let flat = |access: Access, dims: &[usize]| access.reshape(dims).expect("it is contiguous");
         Lookup { from: flat(from, &from_dims), indices: flat(indices, &[count]), to: flat(to, &to_dims) }
+    }
+
+    /// `operands`: what is read, the offsets and, for some sums, the order.
+    fn segments(&mut self, op: SegmentOp, operands: &[usize], to: &Access) {
+        let mut operand = |&item: &usize| self.contiguous_operand(item);
+        let (from, offsets) = (operand(&operands[0]), operand(&operands[1]));
+        let order = operands.get(2).map(operand);
+        let flat = |access: &Access| {
+            let [_, rows, inner] = around(&access.dims[..].into(), 0);
+            access.reshape(&[rows, inner]).expect("it is contiguous")
+        };
+        let (from, to) = (flat(&from), flat(to));
+        self.push(Body::Segments(Segments { op, from, offsets, order, to }));
     }
 
     fn attention(

@@ -68,6 +68,8 @@ pub enum Body {
     Gather(Lookup),
     /// `to` zeroed, then `to[outer, indices[i], inner] += from[outer, i, inner]` in order of i.
     ScatterAdd(Lookup),
+    /// Sums, copies or softmax over segments of rows.
+    Segments(Segments),
     /// A sum or a concatenation over ranks.
     Collective(Collect),
 }
@@ -259,6 +261,54 @@ pub struct Lookup {
     pub to: Access,
 }
 
+/// What is computed of segments of rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SegmentOp {
+    /// `to[i]` is the sum of the rows of segment i.
+    Sum,
+    /// Rows of segment i are `from[i]`, all others zero.
+    Repeat,
+    /// Softmax over the rows of each segment, of each column for itself; rows of no segment are zero.
+    Softmax,
+}
+
+/// See [`Op::SegmentSum`](pawl_graph::graph::Op::SegmentSum), [`Op::SegmentRepeat`](pawl_graph::graph::Op::SegmentRepeat) and
+/// [`Op::SegmentSoftmax`](pawl_graph::graph::Op::SegmentSoftmax).
+#[derive(Debug, Clone, PartialEq)]
+pub struct Segments {
+    /// What is computed.
+    pub op: SegmentOp,
+    /// `[rows, inner]`, contiguous: rows of segments, for [`SegmentOp::Repeat`] one row for each segment.
+    pub from: Access,
+    /// `[segments + 1]`, U32; contiguous.
+    pub offsets: Access,
+    /// `[m]`, U32; contiguous: the rows of segments by number, for [`SegmentOp::Sum`] only. Without it, rows follow each other.
+    pub order: Option<Access>,
+    /// `[rows, inner]`, contiguous: rows of segments, for [`SegmentOp::Sum`] one row for each segment.
+    pub to: Access,
+}
+
+impl Segments {
+    /// Number of segments.
+    pub fn count(&self) -> usize {
+        self.offsets.elements() - 1
+    }
+
+    /// Number of columns.
+    pub fn inner(&self) -> usize {
+        self.to.dims[1]
+    }
+
+    /// Number of rows that offsets may count.
+    pub fn rows(&self) -> usize {
+        match (&self.order, self.op) {
+            (Some(order), _) => order.elements(),
+            (None, SegmentOp::Repeat) => self.to.dims[0],
+            (None, _) => self.from.dims[0],
+        }
+    }
+}
+
 /// Kind of a collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CollectOp {
@@ -293,6 +343,7 @@ impl Body {
                 f.reads().chain([&f.o, &g.grad]).chain(&f.lse).collect()
             }
             Body::Gather(l) | Body::ScatterAdd(l) => vec![&l.from, &l.indices],
+            Body::Segments(s) => [&s.from, &s.offsets].into_iter().chain(&s.order).collect(),
             Body::Collective(c) => vec![&c.from],
         }
     }
@@ -305,6 +356,7 @@ impl Body {
             Body::Attention(a) => std::iter::once(&a.o).chain(&a.lse).collect(),
             Body::AttentionGrad(g) => [&g.dq, &g.dk, &g.dv].into_iter().chain(g.sums.iter().flatten()).collect(),
             Body::Gather(l) | Body::ScatterAdd(l) => vec![&l.to],
+            Body::Segments(s) => vec![&s.to],
             Body::Collective(c) => vec![&c.to],
         }
     }
@@ -334,6 +386,12 @@ impl Body {
             Body::Attention(a) => 4 * per_head(a),
             Body::AttentionGrad(g) => 10 * per_head(&g.forward),
             Body::ScatterAdd(l) => l.from.elements() as u64,
+            Body::Segments(s) => match s.op {
+                SegmentOp::Sum => (s.rows() * s.inner()) as u64,
+                SegmentOp::Repeat => 0,
+                // Maximum, difference, exponential, sum, quotient.
+                SegmentOp::Softmax => 5 * s.to.elements() as u64,
+            },
             Body::Gather(_) | Body::Collective(_) => 0,
         }
     }
@@ -348,6 +406,11 @@ impl Body {
             Body::AttentionGrad(_) => "attention_grad",
             Body::Gather(_) => "gather",
             Body::ScatterAdd(_) => "scatter_add",
+            Body::Segments(s) => match s.op {
+                SegmentOp::Sum => "segment_sum",
+                SegmentOp::Repeat => "segment_repeat",
+                SegmentOp::Softmax => "segment_softmax",
+            },
             Body::Collective(_) => "collective",
         }
     }

@@ -55,7 +55,7 @@ pub use access::{Access, Class, Nest};
 pub use addresses::{Address, BaseAddresses};
 pub use kernel::{
     Attention, AttentionGrad, Body, Buffer, Collect, CollectOp, Fold, Fused, Instruction, Kernel, Load, Lookup, MatMul,
-    Norm, Storage, Store,
+    Norm, SegmentOp, Segments, Storage, Store,
 };
 pub use memory::{ALIGNMENT, MemoryPlan, OwnPlan, Packing, aligned};
 pub use times::KernelTime;

@@ -39,11 +39,13 @@
 //! ```
 
 mod case;
+mod features;
 pub mod operators;
 mod programs;
 mod training;
 
 pub use case::{Case, Outcome, read_outputs};
+pub use features::feature_networks;
 pub use operators::{OperatorCase, operator_cases};
 pub use programs::{normed_heads, random_case, transformer};
 pub use training::{recipes, training};

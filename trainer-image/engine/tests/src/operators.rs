@@ -1,6 +1,7 @@
 //! Operators at their edges (odd sizes, strided views, broadcasts, integers), each with the bound within which executors agree.
 
 use pawl_graph::{
+    array::{Array, Data},
     autodiff::gradients,
     graph::{AttentionSpec, Builder, DType, GraphError, Init, Role, StateDecl, Var, concat},
 };
@@ -32,7 +33,7 @@ impl OperatorCase {
 /// # Errors
 /// Never: the programs are well formed.
 pub fn operator_cases() -> Result<Vec<OperatorCase>, GraphError> {
-    let lists = [products()?, reductions()?, norms()?, attention()?, convolutions()?];
+    let lists = [products()?, reductions()?, norms()?, attention()?, convolutions()?, segments()?, recurrences()?];
     let singles = [integers()?, indices()?, updates()?, table()?];
     Ok(lists.into_iter().flatten().chain(singles).collect())
 }
@@ -206,6 +207,70 @@ pub fn updates() -> Result<OperatorCase, GraphError> {
     b.output("old", r.sum_all() + p.sum_all());
     b.output("view", q.reshape([7, 10]));
     Ok(OperatorCase { runs: 4, ..OperatorCase::new("updates", b, 1, 1e-5)? })
+}
+
+/// Recurrences over odd sizes, and activations on both sides of zero, with their gradients.
+///
+/// # Errors
+/// Never: the programs are well formed.
+pub fn recurrences() -> Result<Vec<OperatorCase>, GraphError> {
+    let case = |(batch, steps, hidden): (usize, usize, usize)| {
+        let b = Builder::new("recurrences");
+        let gates = b.input("gates", DType::F32, [batch, steps, 4 * hidden]);
+        let weight = b.input("weight", DType::F32, [4 * hidden, hidden]);
+        let h = (gates * 3.0).elu().lstm(weight * (1.0 / hidden as f64).sqrt());
+        let sums = (h * 4.0).leaky_relu(0.2).cumulative_sum(1);
+        b.output("h", h);
+        b.output("sums", sums);
+        let loss = sums.square().mean_all() + h.mean_all();
+        output_gradients(&b, loss, &[("dgates", gates), ("dweight", weight)]);
+        OperatorCase::new(format!("recurrences {batch}x{steps}x{hidden}"), b, 29, 3e-5)
+    };
+    [(1, 1, 1), (9, 5, 7), (33, 20, 16)].into_iter().map(case).collect()
+}
+
+/// Sums, softmax and lookups over segments of every kind: empty ones, single rows, long ones, padding, scores of minus infinity; of widths that
+/// executors treat differently, in two dtypes.
+///
+/// # Errors
+/// Never: the programs are well formed.
+pub fn segments() -> Result<Vec<OperatorCase>, GraphError> {
+    let (rows, nodes) = (211u32, 7u32);
+    // Row i of the edges comes from node `i * i % 7`; the last 11 rows are padding.
+    let source = |i: u32| i * i % nodes;
+    let mut order: Vec<u32> = (0..rows - 11).collect();
+    order.sort_by_key(|&i| source(i));
+    let starts = (0..=nodes).map(|node| order.iter().filter(|&&i| source(i) < node).count() as u32).collect();
+    let (index, ends) = ((0..rows).map(source).collect(), vec![0, 0, 1, 4, 4, 150, 151, rows - 11]);
+    let mut cases = Vec::new();
+    for (dtype, bound) in [(DType::F32, 2e-5), (DType::BF16, 2e-2)] {
+        for width in [1, 6, 8, 33, 256] {
+            let b = Builder::new("segments");
+            let constant = |list: &Vec<u32>| -> Result<Var<'_>, GraphError> {
+                Ok(b.constant(Array::new([list.len()], Data::U32(list.clone()))?))
+            };
+            let [index, order, starts, ends] =
+                [constant(&index)?, constant(&order)?, constant(&starts)?, constant(&ends)?];
+            let x = b.input("x", DType::F32, [nodes as usize, width]);
+            let scores = b.input("scores", DType::F32, [rows as usize, width]);
+            // Dropped: some rows of each segment, and all of one.
+            let dropped = scores.less(-0.5).select(b.scalar(f64::NEG_INFINITY, DType::F32), scores);
+            let row = b.iota(0, scores.shape());
+            let alone = row.equal(b.scalar(0.0, DType::U32));
+            let dropped = alone.select(b.scalar(f64::NEG_INFINITY, DType::F32), dropped);
+            let weights = dropped.cast(dtype).segment_softmax(ends).cast(DType::F32);
+            let messages = x.cast(dtype).gather_by(index, order, starts).cast(DType::F32) * weights;
+            let sums = messages.cast(dtype).segment_sum(ends).cast(DType::F32);
+            let back = sums.cast(dtype).segment_repeat(ends, rows as usize).cast(DType::F32);
+            for (name, value) in [("weights", weights), ("sums", sums), ("back", back)] {
+                b.output(name, value);
+            }
+            let loss = (sums.square() + sums * x).sum_all() * 0.05 + (back * scores).mean_all();
+            output_gradients(&b, loss * 0.01, &[("dx", x), ("dscores", scores)]);
+            cases.push(OperatorCase::new(format!("segments {dtype} {width}"), b, 23, bound)?);
+        }
+    }
+    Ok(cases)
 }
 
 /// A table of three rows, each looked up hundreds of times, and its gradient.

@@ -1,6 +1,7 @@
 //! Programs that have something of everything.
 
 use pawl_graph::{
+    array::{Array, Data},
     autodiff::gradients,
     graph::{AttentionSpec, Builder, DType, GraphError, Init, Program, Role, StateDecl, Var, concat},
     random,
@@ -29,7 +30,7 @@ pub fn random_case(seed: u64, size: usize) -> Case {
         let other = pool[rng.below(pool.len())];
         let mate = if other.shape() == a.shape() { other } else { other.mean([0]) };
         let operands = Operands { a, other, mate, x, y, v, counter };
-        let next = b.scope(&format!("node.{}", i % 3), || operands.operator(rng.below(31), i));
+        let next = b.scope(&format!("node.{}", i % 3), || operands.operator(rng.below(37), i));
         // Long columns of concatenations would only be slow.
         pool.push(if next.dim(0) > 40 { next.slice(0, 0, 7) } else { next });
     }
@@ -59,7 +60,7 @@ struct Operands<'b> {
 }
 
 impl<'b> Operands<'b> {
-    /// Expression `which` of 31, as operator `i` of the program.
+    /// Expression `which` of 37, as operator `i` of the program.
     fn operator(&self, which: usize, i: usize) -> Var<'b> {
         let Self { a, other, mate, x, y, v, counter } = *self;
         let (b, h, n) = (a.builder(), a.dim(0), a.dim(1));
@@ -98,9 +99,31 @@ impl<'b> Operands<'b> {
                 q.attention(kv, kv * 0.5, spec).reshape([h, n])
             }
             29 => (a * b.random(&format!("draw {i}"), counter, [h, n])).silu(),
+            34 => a.elu() - mate * 0.5,
+            35 => a.cumulative_sum(0) * (1.0 / h as f64),
+            30 => a.tanh().segment_sum(segments(b, h)) * 0.5,
+            31 => a.segment_softmax(segments(b, h)) - mate,
+            32 => a.segment_sum(segments(b, h)).tanh().segment_repeat(segments(b, h), h) + a,
+            33 => {
+                // Row i of the result is row n - 1 - i: the transposed index is the same.
+                let back = indices(b, (0..h as u32).rev());
+                a.gather_by(back, back, indices(b, 0..h as u32 + 1)).cos() * 0.5
+            }
             _ => a.cast(DType::BF16).cast(DType::F32) * 0.0 + a.stop_gradient() * 0.25,
         }
     }
+}
+
+/// An empty segment, one of a third of the rows, one row, and the others but the last.
+fn segments(b: &Builder, rows: usize) -> Var<'_> {
+    let (rows, third) = (rows as u32, rows as u32 / 3);
+    let ends = [0, 0, third, (third + 1).min(rows), (third + 1).max(rows - 1).min(rows)];
+    indices(b, ends.into_iter())
+}
+
+fn indices(b: &Builder, numbers: impl Iterator<Item = u32>) -> Var<'_> {
+    let numbers: Vec<u32> = numbers.collect();
+    b.constant(Array::new([numbers.len()], Data::U32(numbers)).expect("as many numbers as elements"))
 }
 
 /// A forward program like the workloads': two transformer blocks with normed queries and keys, stochastic depth, a spectral and a pointwise loss.

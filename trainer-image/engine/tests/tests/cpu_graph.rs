@@ -146,6 +146,25 @@ fn an_index_out_of_range_is_an_error() {
 }
 
 #[test]
+fn offsets_that_do_not_fit_are_an_error() {
+    for executor in [&graph(1) as &dyn Executor, &Eager::cpu()] {
+        let b = Builder::new("segments");
+        let (x, offsets) = (b.input("x", DType::F32, [4, 3]), b.input("offsets", DType::U32, [3]));
+        b.output("y", x.segment_sum(offsets));
+        let mut exe = executor.compile(&[b.finish().unwrap()], &options()).unwrap();
+        let x = [1.0; 12];
+        exe.run(0, &[View::F32(&x), View::U32(&[0, 3, 4])]).unwrap();
+        assert_eq!(exe.output(0, 0).unwrap().to_f64(), [3.0, 3.0, 3.0, 1.0, 1.0, 1.0]);
+        for (offsets, message) in
+            [([0, 3, 2], "offset 2 at segment_sum is not between 3 and 4"), ([0, 3, 5], "offset 5 at")]
+        {
+            let error = exe.run(0, &[View::F32(&x), View::U32(&offsets)]).unwrap_err().to_string();
+            assert!(error.starts_with(message), "{error}");
+        }
+    }
+}
+
+#[test]
 fn outputs_of_one_program_outlast_runs_of_another() {
     let program = |name: &str, factor: f64| -> Program {
         let b = Builder::new(name);

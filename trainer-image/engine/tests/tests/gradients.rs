@@ -28,6 +28,10 @@ fn indices<'b>(b: &'b Builder, shape: &[usize], extent: usize) -> Var<'b> {
     b.constant(Array::new(shape, Data::U32(data)).unwrap())
 }
 
+fn numbers<'b>(b: &'b Builder, list: &[u32]) -> Var<'b> {
+    b.constant(Array::new([list.len()], Data::U32(list.to_vec())).unwrap())
+}
+
 /// The loss of a case: its value times fixed random weights, summed, so that each element counts differently.
 fn program(leaves: &[(&str, &[usize])], case: impl for<'b> Fn(&'b Builder, &[Var<'b>]) -> Var<'b>) -> Program {
     let b = Builder::new("case");
@@ -141,6 +145,28 @@ cases! {
     gather_rows(x: [4, 3]) |b| x.square().gather(0, indices(b, &[2, 3], 4));
     gather_a_middle_axis(x: [2, 5, 3]) |b| x.square().gather(1, indices(b, &[4], 5));
     scatter_add(x: [2, 3, 4]) |b| x.square().scatter_add(0, 5, indices(b, &[2, 3], 5)).exp();
+    segment_sum(x: [7, 3]) |b| x.square().segment_sum(numbers(b, &[0, 2, 2, 3, 6])).exp();
+    segment_sum_in_another_order(x: [5, 2, 3]) |b| {
+        x.square().segment_sum_of(numbers(b, &[4, 0, 1, 4]), numbers(b, &[0, 3, 3, 4])).exp()
+    };
+    segment_repeat(x: [3, 5]) |b| x.square().segment_repeat(numbers(b, &[1, 4, 4, 5]), 7).exp();
+    segment_softmax(x: [9, 3]) |b| x.segment_softmax(numbers(b, &[0, 0, 1, 5, 8])).square();
+    segment_softmax_of_dropped_scores(x: [7, 2]) |b| {
+        // The second and fourth rows of a segment, and the only row of another.
+        let dropped = numbers(b, &[0, 1, 0, 1, 0, 1, 0]).reshape([7, 1]).broadcast([7, 2]).not_equal(b.scalar(0.0, DType::U32));
+        let scores = dropped.select(b.scalar(f64::NEG_INFINITY, DType::F64), x);
+        scores.segment_softmax(numbers(b, &[0, 5, 6, 7])) * x
+    };
+    gather_with_the_index_transposed(x: [4, 3]) |b| {
+        let [index, order, starts] = [&[3, 1, 1, 3, 0][..], &[4, 1, 2, 0, 3], &[0, 1, 3, 3, 5]].map(|list| numbers(b, list));
+        x.square().gather_by(index, order, starts).exp()
+    };
+    elu(x: [3, 5]) |_| x.elu();
+    leaky_relu(x: [3, 5]) |_| x.leaky_relu(0.2);
+    cumulative_sum(x: [2, 5, 3]) |_| x.square().cumulative_sum(1).exp();
+    lstm(x: [3, 5, 8], w: [8, 2]) |_| x.lstm(w);
+    lstm_of_one_step(x: [3, 1, 4], w: [4, 1]) |_| x.lstm(w);
+    lstm_of_a_long_sequence(x: [2, 17, 12], w: [12, 3]) |_| x.lstm(w * 0.3).slice(1, 16, 1);
     after(x: [4], y: [4]) |_| x.square().after(y.exp());
     softmax(x: [3, 5]) |_| x.softmax();
     layer_norm(x: [3, 5]) |_| x.layer_norm(1e-5);

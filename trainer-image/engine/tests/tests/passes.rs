@@ -334,6 +334,30 @@ fn a_step_that_overflows_is_skipped_and_the_scale_halves() {
     assert_ne!(before, read_named(exe.as_mut()).unwrap());
 }
 
+/// Without a loss scale: a step of a batch with a NaN leaves everything as it was, and steps that count change no bit.
+#[test]
+fn a_step_that_is_not_finite_is_skipped_in_bfloat16() {
+    for kernel in [OptimizerKernel::PerTensor, OptimizerKernel::Fused] {
+        let precision = Precision::BF16;
+        let plain = Recipe { precision, kernel, clip: Some(0.1), average: Some(0.9), ..Recipe::new(optimizer()) };
+        let skipping = Recipe { skip_non_finite: true, ..plain.clone() };
+        assert_eq!(train(&plain, 3).1, train(&skipping, 3).1);
+        let program = skipping.step(&transformer(BATCH)).unwrap();
+        let mut exe = compile(std::slice::from_ref(&program));
+        let before = read_named(exe.as_mut()).unwrap();
+        let mut broken = inputs(&program, 0);
+        *broken[0].data_mut() = pawl_graph::array::Data::F32(vec![f32::NAN; broken[0].shape().elements()]);
+        exe.run(0, &broken.iter().map(Array::view).collect::<Vec<_>>()).unwrap();
+        let skipped = |exe: &mut dyn Executable| {
+            let outputs = read_outputs(exe, 0, &program).unwrap();
+            outputs.iter().find(|(name, _)| name == "skipped").unwrap().1.item()
+        };
+        assert_eq!((skipped(exe.as_mut()), &read_named(exe.as_mut()).unwrap()), (1.0, &before));
+        run(exe.as_mut(), 0, &program, 1);
+        assert!(skipped(exe.as_mut()) == 0.0 && read_named(exe.as_mut()).unwrap() != before);
+    }
+}
+
 #[test]
 fn a_loss_scale_that_is_a_power_of_two_changes_no_bit_in_float32() {
     let plain = Recipe { clip: Some(0.1), ..Recipe::new(optimizer()) };

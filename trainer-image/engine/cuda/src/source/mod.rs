@@ -8,6 +8,7 @@ mod index;
 mod lookup;
 mod product;
 mod scatter;
+mod segments;
 mod types;
 
 use super::compile::Source;
@@ -68,12 +69,13 @@ pub struct Finish {
     pub grid: [u32; 3],
 }
 
-/// The kernel of fused loops, or of a gather or scatter, for a GPU with that many multiprocessors; `None` for other kinds of kernels.
+/// The kernel of fused loops, of a gather or scatter, or over segments, for a GPU with that many multiprocessors; `None` for other kinds of kernels.
 pub fn generate(body: &Body, buffers: &[Buffer], multiprocessors: usize) -> Option<Generated> {
     match body {
         Body::Fused(kernel) => Some(fused::fused(kernel, buffers, multiprocessors)),
         Body::Gather(kernel) => Some(lookup::gather(kernel, buffers)),
         Body::ScatterAdd(kernel) => Some(scatter::scatter_add(kernel, buffers)),
+        Body::Segments(kernel) => Some(segments::segments(kernel, buffers)),
         Body::MatMul(_) | Body::Attention(_) | Body::AttentionGrad(_) | Body::Collective(_) => None,
     }
 }

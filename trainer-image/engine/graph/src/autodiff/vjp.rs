@@ -93,8 +93,24 @@ pub(super) fn vjp<'b>(b: &'b Builder, id: NodeId, node: &Node, g: Var<'b>, wante
             }
             parts
         }
+        Op::Gather { .. } if node.operands.len() == 4 => vec![(0, g.segment_sum_of(operand(2), operand(3)))],
         Op::Gather { axis } => vec![(0, g.scatter_add(*axis, operand(0).dim(*axis), operand(1)))],
         Op::ScatterAdd { axis, .. } => vec![(0, g.gather(*axis, operand(1)))],
+        Op::SegmentSum => {
+            let repeated = |rows| g.segment_repeat(operand(1), rows);
+            let dx = match node.operands.len() {
+                2 => repeated(operand(0).dim(0)),
+                _ => repeated(operand(2).dim(0)).scatter_add(0, operand(0).dim(0), operand(2)),
+            };
+            vec![(0, dx)]
+        }
+        Op::SegmentRepeat { .. } => vec![(0, g.segment_sum(operand(1)))],
+        Op::SegmentSoftmax => {
+            // y (g - sum of g y): a segment's rows only.
+            let weighted = g * y;
+            let sums = weighted.segment_sum(operand(1)).segment_repeat(operand(1), y.dim(0));
+            vec![(0, weighted - y * sums)]
+        }
         Op::Attention(spec) => {
             let lse = b.var(NodeId(id.0 + 1));
             let dq = b.push(Op::AttentionGrad(*spec), &[operand(0), operand(1), operand(2), y, lse, g]);

@@ -2,12 +2,14 @@
 
 mod interface;
 mod named;
+mod segments;
 mod states;
 
 use std::sync::Arc;
 
 pub use interface::{Interface, find_program};
 pub use named::{read_chosen, read_named, write_named};
+pub use segments::check_offsets;
 pub use states::{find_state, find_state_for, unify_states};
 
 use crate::{
@@ -90,6 +92,20 @@ pub enum ExecError {
         index: u32,
         /// Extent of the axis.
         extent: usize,
+    },
+    /// An offset of segments is out of order, or beyond the rows.
+    #[error(
+        "offset {offset} at {op} is not between {low} and {high}: offsets of segments ascend to at most the number of rows"
+    )]
+    Offset {
+        /// The operator.
+        op: String,
+        /// The offset.
+        offset: u32,
+        /// The offset before it.
+        low: u32,
+        /// Number of rows.
+        high: usize,
     },
     /// A generated kernel does not compile.
     #[error("kernel {kernel} does not compile: {log}")]

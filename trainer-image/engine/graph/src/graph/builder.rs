@@ -1,6 +1,9 @@
 //! Building programs.
 
 mod convolution;
+mod recurrence;
+mod segments;
+mod selection;
 mod var;
 
 use std::cell::{Cell, RefCell};
@@ -13,6 +16,7 @@ use super::{
 };
 use crate::array::Array;
 
+pub use selection::{FeatureDropout, FeatureNetworks};
 pub use var::{Operand, Var, concat};
 
 /// Builds a [`Program`] from expressions that read like the mathematics.

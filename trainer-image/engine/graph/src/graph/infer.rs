@@ -126,6 +126,31 @@ fn rule(op: &Op, operands: &[&Meta]) -> Rule {
             let dims = [&x.shape[..*axis], &indices.shape, &x.shape[axis + 1..]].concat();
             Ok(Meta::new(x.dtype, dims))
         }
+        (Op::Gather { axis }, [x, indices, order, offsets]) => {
+            let rows = *axis == 0 && indices.shape.rank() == 1;
+            ensure(rows, || "with the index transposed, rows are looked up: axis 0, indices [e]".into())?;
+            segments(offsets, Some(order))?;
+            ensure(x.shape.rank() > 0 && offsets.shape[0] == x.shape[0] + 1, || segment_count(offsets, x))?;
+            rule(op, &operands[..2])
+        }
+        (Op::SegmentSum, [x, offsets, order @ ..]) if order.len() <= 1 => {
+            floats(&[x])?;
+            within(0, &x.shape)?;
+            let count = segments(offsets, order.first().copied())?;
+            Ok(Meta::new(x.dtype, x.shape.with(0, count)))
+        }
+        (Op::SegmentRepeat { rows }, [x, offsets]) => {
+            floats(&[x])?;
+            within(0, &x.shape)?;
+            ensure(segments(offsets, None)? == x.shape[0], || segment_count(offsets, x))?;
+            Ok(Meta::new(x.dtype, x.shape.with(0, *rows)))
+        }
+        (Op::SegmentSoftmax, [scores, offsets]) => {
+            floats(&[scores])?;
+            within(0, &scores.shape)?;
+            segments(offsets, None)?;
+            Ok((*scores).clone())
+        }
         (Op::ScatterAdd { axis, extent }, [updates, indices]) => scatter_add(*axis, *extent, updates, indices),
         (Op::Attention(_), [q, k, v]) => attention(q, k, v),
         (Op::AttentionGrad(_), [q, k, v, o, lse, grad]) => {
@@ -224,6 +249,18 @@ fn scatter_add(axis: usize, extent: usize, updates: &Meta, indices: &Meta) -> Ru
     })?;
     let dims = [&updates.shape[..axis], &[extent], &updates.shape[end..]].concat();
     Ok(Meta::new(updates.dtype, dims))
+}
+
+/// Number of segments.
+fn segments(offsets: &Meta, order: Option<&Meta>) -> Result<usize, String> {
+    let vector = |m: &Meta| m.dtype == DType::U32 && m.shape.rank() == 1;
+    ensure(vector(offsets) && offsets.shape[0] > 0, || "offsets are u32[n + 1]".into())?;
+    ensure(order.is_none_or(vector), || "the order is u32[m]".into())?;
+    Ok(offsets.shape[0] - 1)
+}
+
+fn segment_count(offsets: &Meta, x: &Meta) -> String {
+    format!("offsets are one more than the rows of x: {offsets} for {x}")
 }
 
 fn attention(q: &Meta, k: &Meta, v: &Meta) -> Rule {

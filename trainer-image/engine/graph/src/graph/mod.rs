@@ -16,7 +16,7 @@ mod state;
 mod verify;
 
 pub use arena::{Graph, Node, NodeId, ScopeId, Stage};
-pub use builder::{Builder, Operand, Var, concat};
+pub use builder::{Builder, FeatureDropout, FeatureNetworks, Operand, Var, concat};
 pub use infer::{infer, infer_sides};
 pub use initial::{initial_value, initial_values};
 pub use op::{AttentionSpec, BinaryOp, CompareOp, InputId, NormedAttentionSpec, Op, ReduceOp, UnaryOp};

@@ -207,6 +207,11 @@ pub enum Op {
     },
     /// `(x, indices: U32) -> ` x with `axis` replaced by all axes of `indices` (`take`). An index not below the axis's extent is an
     /// error on CPU executors and undefined on others.
+    ///
+    /// `(x [n, ..], indices [e], order: U32 [m], offsets: U32 [n + 1])`, along axis 0: with the index transposed, which only the gradient reads. Row
+    /// `order[k]` of the result is row i of x for `offsets[i] <= k < offsets[i + 1]`; rows that `order` does not name have no gradient. The
+    /// gradient is a [`Op::SegmentSum`], whose cost is that of reading the updates; without them it is an [`Op::ScatterAdd`], which on GPUs scans all
+    /// indices for every part of x.
     Gather {
         /// Axis looked up in.
         axis: usize,
@@ -219,6 +224,22 @@ pub enum Op {
         /// Extent of that axis in the result.
         extent: usize,
     },
+
+    /// `(x [e, ..], offsets: U32 [n + 1]) -> [n, ..]`. Row i is the sum of rows `offsets[i] .. offsets[i + 1]` of x, in that order, kept in
+    /// [`DType::accumulator`] and rounded once; of an empty segment it is zero. Offsets ascend and end at e at most: what does not is an error on
+    /// CPU executors and undefined on others. Rows that no segment holds (padding after the last offset) are not read.
+    ///
+    /// `(x [e, ..], offsets, order: U32 [m])`: row i is the sum of `x[order[k]]` over `offsets[i] <= k < offsets[i + 1]`; offsets end at m at most.
+    SegmentSum,
+    /// `(x [n, ..], offsets: U32 [n + 1]) -> [rows, ..]`. Rows `offsets[i] .. offsets[i + 1]` are row i of x; rows that no segment holds are zero. The
+    /// transpose of [`Op::SegmentSum`], with the same conditions.
+    SegmentRepeat {
+        /// Number of rows of the result.
+        rows: usize,
+    },
+    /// `(scores [e, ..], offsets: U32 [n + 1]) -> ` shape of scores: `exp(s - max) / sum`, maximum and sum over the rows of the same segment, separately in
+    /// each column, in [`DType::accumulator`]. A score of minus infinity gives 0, also where all of a segment are. Rows that no segment holds are zero.
+    SegmentSoftmax,
 
     /// `(q [b,h,t,d], k [b,g,s,d], v [b,g,s,d]) -> [b,h,t,d]`, g divides h (grouped queries); one float dtype; statistics in
     /// float32 (float64 for float64). Side result 1: the log-sum-exp of the scaled scores, `[b,h,t,1]` in the accumulator dtype.
@@ -321,6 +342,9 @@ impl fmt::Display for Op {
             Op::Pad { axis, before, after } => write!(f, "pad axis={axis} {before}+{after}"),
             Op::Gather { axis } => write!(f, "gather axis={axis}"),
             Op::ScatterAdd { axis, extent } => write!(f, "scatter_add axis={axis} extent={extent}"),
+            Op::SegmentSum => write!(f, "segment_sum"),
+            Op::SegmentRepeat { rows } => write!(f, "segment_repeat rows={rows}"),
+            Op::SegmentSoftmax => write!(f, "segment_softmax"),
             Op::Attention(spec) => write!(f, "attention {spec}"),
             Op::AttentionGrad(spec) => write!(f, "attention_grad {spec}"),
             Op::NormedAttention(spec) => write!(f, "normed_attention {}", spec.attention),

@@ -50,6 +50,13 @@ pub enum Init {
         /// Standard deviation.
         deviation: f64,
     },
+    /// Normal with mean 0, drawn again while its magnitude exceeds `bound`: `torch.nn.init.trunc_normal_` with `-bound` and `bound`.
+    TruncatedNormal {
+        /// Standard deviation before truncation.
+        deviation: f64,
+        /// The largest magnitude, not in units of the deviation. PyTorch's default is 2.
+        bound: f64,
+    },
     /// A given array, cast to the state's dtype.
     Array(Array),
     /// The initial value of another state of the same program, by name, cast and reshaped.
@@ -62,6 +69,13 @@ pub enum Init {
     Quantized(Box<StateDecl>),
     /// The factor of each row of the [`Init::Quantized`] form of a matrix. The state is `[rows, 1]`.
     QuantizationScales(Box<StateDecl>),
+}
+
+impl Init {
+    /// `torch.nn.init.xavier_uniform_` of a matrix `[fan_out, fan_in]`: uniform within `sqrt(6 / (fan_in + fan_out))`.
+    pub fn xavier_uniform(fan_in: usize, fan_out: usize) -> Self {
+        Self::Uniform { bound: (6.0 / (fan_in + fan_out) as f64).sqrt() }
+    }
 }
 
 /// Contiguous elements in a file, little-endian.

@@ -403,6 +403,21 @@ impl<'b> Var<'b> {
         self.less_equal(0.0).select(self.builder.scalar(0.0, self.dtype()), self)
     }
 
+    /// `max(x, slope * x)` for a slope below 1; the gradient at 0 is the slope.
+    #[track_caller]
+    pub fn leaky_relu(self, slope: f64) -> Self {
+        self.greater(0.0).select(self, self * slope)
+    }
+
+    /// Exponential linear unit: x above 0, else `e^x - 1`.
+    #[track_caller]
+    pub fn elu(self) -> Self {
+        let positive = self.greater(0.0);
+        // The exponential of a large x would be infinite, and its gradient NaN though nothing reads it.
+        let below = positive.select(self.builder.scalar(0.0, self.dtype()), self);
+        positive.select(self, below.exp() - 1.0)
+    }
+
     /// Dropout: each element is zeroed with this probability, else divided by `1 - probability`. The random numbers are a pure function of
     /// `name`, the U32 scalar `counter` and the element's index: recomputation for the backward pass draws the same
     /// mask. Each dropout of a program has its own name, and each micro-step of each rank its own counter.
