@@ -111,12 +111,12 @@ impl Batches {
         }
         let place = |name: &str| program.inputs.iter().position(|input| input.name == name);
         match place("edges.source") {
-            Some(first) => self.write_edges(&mut batch.inputs[first..first + 4], chunks),
+            Some(first) => self.write_edges(&mut batch.inputs[first..first + 5], chunks),
             None => Ok(()),
         }
     }
 
-    /// Writes the edges of all chunks, one after another, with padding at the end: sources, targets, offsets and attributes.
+    /// Writes the edges of all chunks, one after another, with padding at the end: sources, targets, the reverse of each, offsets and attributes.
     fn write_edges(&self, inputs: &mut [Array], chunks: &[Chunk]) -> Result<(), WorkloadError> {
         let stocks = self.setup.config.data.chunk;
         let graphs: Vec<(usize, Arc<DayGraph>)> = chunks.iter().map(|chunk| (chunk.day, self.graph(chunk))).collect();
@@ -132,7 +132,9 @@ impl Batches {
             let value = self.setup.config.data.edges_per_stock.into();
             return Err(WorkloadError::config("data.edgesPerStock", &value, &problem));
         }
-        let [sources, targets, offsets, attributes] = inputs else { unreachable!("the edges are four inputs") };
+        let [sources, targets, reversed, offsets, attributes] = inputs else {
+            unreachable!("the edges are five inputs")
+        };
         let numbers = |which: fn(&DayGraph) -> &Vec<u32>| {
             let shifted = graphs.iter().zip(0..).flat_map(move |((_, graph), number)| {
                 which(graph).iter().map(move |&stock| stock + number * stocks as u32)
@@ -141,6 +143,9 @@ impl Batches {
         };
         fill(sources, numbers(|graph| &graph.sources));
         fill(targets, numbers(|graph| &graph.targets));
+        let before: Vec<u32> = starts(&graphs).collect();
+        let all = graphs.iter().zip(before);
+        fill(reversed, all.flat_map(|((_, graph), first)| graph.reversed().into_iter().map(move |edge| edge + first)));
         let mut count = vec![0; chunks.len() * stocks + 1];
         numbers(|graph| &graph.targets).take(needed).for_each(|target| count[target as usize + 1] += 1);
         let mut total = 0;
@@ -163,6 +168,15 @@ impl Batches {
         let graph = self.dataset.graph(chunk.day);
         if chunk.stocks.len() == self.dataset.stocks() { graph } else { Arc::new(graph.among(&chunk.stocks)) }
     }
+}
+
+/// The first edge of each graph.
+fn starts(graphs: &[(usize, Arc<DayGraph>)]) -> impl Iterator<Item = u32> {
+    graphs.iter().scan(0, |end, (_, graph)| {
+        let start = *end;
+        *end += graph.len() as u32;
+        Some(start)
+    })
 }
 
 fn fill(array: &mut Array, values: impl Iterator<Item = u32>) {

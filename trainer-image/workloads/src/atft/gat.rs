@@ -22,7 +22,9 @@ pub struct Edges<'b> {
     pub sources: Var<'b>,
     /// Node in which it ends, ascending: (edges), U32.
     pub targets: Var<'b>,
-    /// First edge of each node, and the number of edges: (nodes + 1), U32.
+    /// The same edge in the other direction: (edges), U32. Edges in this order are sorted by the node in which they begin.
+    pub reversed: Var<'b>,
+    /// First edge of each node, and the number of edges: (nodes + 1), U32. As many edges begin in a node as end in it.
     pub offsets: Var<'b>,
     /// (edges, attributes)
     pub attributes: Var<'b>,
@@ -43,13 +45,6 @@ impl<'b> Edges<'b> {
         self.sources.dim(0)
     }
 
-    /// Whether each edge is none of the padding: (edges, 1), Bool.
-    fn real(&self) -> Var<'b> {
-        let nodes = self.offsets.dim(0) - 1;
-        let place = self.sources.builder().iota(0, [self.count(), 1]);
-        place.less(self.offsets.slice(0, nodes, 1).reshape([1, 1]).broadcast([self.count(), 1]))
-    }
-
     /// Number of edges of each node: (nodes), float32.
     pub fn degrees(&self) -> Var<'b> {
         let nodes = self.offsets.dim(0) - 1;
@@ -58,16 +53,12 @@ impl<'b> Edges<'b> {
 
     /// Sums over the edges (edges, ..) that end in each node: (nodes, ..).
     fn sums(&self, values: Var<'b>) -> Var<'b> {
-        values.scatter_add(0, self.offsets.dim(0) - 1, self.targets)
+        values.segment_sum(self.offsets)
     }
 
-    /// Softmax of scores (edges, heads) over the edges that end in the same node; 0 for padding.
-    fn softmax(&self, scores: Var<'b>) -> Var<'b> {
-        // A constant shift per head changes nothing, and keeps the exponentials finite.
-        let shifted = scores - scores.max([0]).stop_gradient();
-        let weights = self.real().select(shifted.exp(), 0.0);
-        let totals = self.sums(weights).gather(0, self.targets);
-        self.real().select(weights / totals.maximum(1e-30), 0.0)
+    /// The value (nodes, ..) of the node in which each edge begins: (edges, ..).
+    fn sent(&self, values: Var<'b>) -> Var<'b> {
+        values.gather_by(self.sources, self.reversed, self.offsets)
     }
 }
 
@@ -119,17 +110,18 @@ impl Layer {
         let dropped = net.drop(&self.of("drop"), x, config.gat_dropout);
         let states = dropped.matmul_t(parameter("lin.weight", [wide, x.dim(1)])).reshape([nodes, heads, channels]);
         let score = |name: &str| (states * parameter(name, [heads, channels])).sum([2]).reshape([nodes, heads]);
-        let mut scores = score("a_src").gather(0, edges.sources) + score("a_dst").gather(0, edges.targets);
+        let mut scores = edges.sent(score("a_src")) + score("a_dst").segment_repeat(edges.offsets, edges.count());
         if self.attributed {
             // The product of the attributes with a vector per head.
             let of_edge = parameter("lin_edge.weight", [wide, ATTRIBUTES]).reshape([heads, channels, ATTRIBUTES]);
             let vectors = (of_edge * parameter("a_edge", [heads, channels]).reshape([heads, channels, 1])).sum([1]);
             scores = scores + edges.attributes.matmul_t(vectors.reshape([heads, ATTRIBUTES]));
         }
-        let scores = scores.less(0.0).select(scores * SLOPE, scores);
-        let attention = net.b.scope("softmax", || edges.softmax(self.without_some(net, config, scores, edges)));
+        let scores = scores.leaky_relu(SLOPE);
+        let attention =
+            net.b.scope("softmax", || self.without_some(net, config, scores, edges).segment_softmax(edges.offsets));
         let count = edges.count();
-        let sent = states.gather(0, edges.sources) * attention.reshape([count, heads, 1]);
+        let sent = edges.sent(states) * attention.reshape([count, heads, 1]);
         let received = edges.sums(sent);
         let combined =
             if self.joined { received.reshape([nodes, wide]) } else { received.mean([1]).reshape([nodes, channels]) };

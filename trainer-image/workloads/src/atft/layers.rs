@@ -1,6 +1,6 @@
 //! Layers with the parameter names and initial values of the reference program.
 
-use pawl_graph::graph::{Builder, Init, Var, concat};
+use pawl_graph::graph::{Builder, Init, Var};
 
 /// Added to the variance in every normalization over channels, stocks or time.
 pub const EPSILON: f64 = 1e-5;
@@ -13,12 +13,6 @@ pub fn uniform(fan_in: usize) -> Init {
 /// Xavier's uniform distribution for a matrix (outputs, inputs).
 pub fn xavier([outputs, inputs]: [usize; 2]) -> Init {
     Init::Uniform { bound: (6.0 / (outputs + inputs) as f64).sqrt() }
-}
-
-/// `x` where it is above 0, else `e^x - 1`.
-pub fn elu(x: Var<'_>) -> Var<'_> {
-    let low = x.less_equal(0.0);
-    low.select(low.select(x, 0.0).exp() - 1.0, x)
 }
 
 /// A program under construction, and its dropout.
@@ -56,8 +50,8 @@ impl<'b> Net<'b> {
     /// Gated residual network: a network of three layers and `x` (projected, if its width is another), mixed by a gate.
     pub fn gated_residual(self, name: &str, x: Var<'b>, hidden: usize, outputs: usize, dropout: f64) -> Var<'b> {
         let of = |part: &str| format!("{name}.{part}");
-        let first = self.drop(&of("drop1"), elu(self.linear(&of("fc1"), x, hidden)), dropout);
-        let second = self.drop(&of("drop2"), elu(self.linear(&of("fc2"), first, hidden)), dropout);
+        let first = self.drop(&of("drop1"), self.linear(&of("fc1"), x, hidden).elu(), dropout);
+        let second = self.drop(&of("drop2"), self.linear(&of("fc2"), first, hidden).elu(), dropout);
         let value = self.linear(&of("fc3"), second, outputs);
         let gate = self.drop(&of("drop3"), self.linear(&of("g1"), x, hidden).relu(), dropout);
         let gate = self.linear(&of("g2"), gate, outputs).sigmoid();
@@ -69,26 +63,9 @@ impl<'b> Net<'b> {
 
 /// Recurrent network (LSTM) over axis 1 of `x` (rows, steps, inputs), from a state of zeros: (rows, steps, hidden).
 pub fn lstm<'b>(net: Net<'b>, name: &str, x: Var<'b>, hidden: usize) -> Var<'b> {
-    let (rows, steps, inputs) = (x.dim(0), x.dim(1), x.dim(2));
     let parameter = |part: &str, shape: &[usize]| net.b.parameter(&format!("{name}.{part}_l0"), shape, uniform(hidden));
     let [of_input, of_state] =
-        [("weight_ih", inputs), ("weight_hh", hidden)].map(|(part, width)| parameter(part, &[4 * hidden, width]));
+        [("weight_ih", x.dim(2)), ("weight_hh", hidden)].map(|(part, width)| parameter(part, &[4 * hidden, width]));
     let bias = parameter("bias_ih", &[4 * hidden]) + parameter("bias_hh", &[4 * hidden]);
-    let driven = x.matmul_t(of_input) + bias;
-    let mut state: Option<(Var<'b>, Var<'b>)> = None;
-    let mut outputs = Vec::with_capacity(steps);
-    for step in 0..steps {
-        let mut gates = driven.slice(1, step, 1).reshape([rows, 4 * hidden]);
-        if let Some((output, _)) = state {
-            gates = gates + output.matmul_t(of_state);
-        }
-        // In PyTorch's order: input, forget, cell, output.
-        let gate = |number: usize| gates.slice(1, number * hidden, hidden);
-        let new = gate(0).sigmoid() * gate(2).tanh();
-        let cell = state.map_or(new, |(_, cell)| gate(1).sigmoid() * cell + new);
-        let output = gate(3).sigmoid() * cell.tanh();
-        state = Some((output, cell));
-        outputs.push(output.reshape([rows, 1, hidden]));
-    }
-    concat(&outputs, 1)
+    (x.matmul_t(of_input) + bias).lstm(of_state)
 }

@@ -21,8 +21,15 @@ const CUTTING: &str = "windows";
 /// Regions of the programs that compiler passes use.
 pub const REGIONS: Regions = Regions {
     float32: &["tft/selection/weights", "gat/layers.*/softmax", "adaptive", "loss", CUTTING],
-    blocks: &["tft/selection", "tft/attention", "tft/ffn", "tft/gate", "gat/layers.*"],
-    sublayers: &["tft/selection"],
+    blocks: &[
+        "tft/selection/weights",
+        "tft/selection/features.*",
+        "tft/attention",
+        "tft/ffn",
+        "tft/gate",
+        "gat/layers.*",
+    ],
+    sublayers: &["tft/selection/features.*"],
     rematerialized: &[],
 };
 
@@ -95,7 +102,7 @@ struct Outcome<'b> {
 
 impl Model<'_> {
     /// One training micro-step of `batch` samples. Inputs: those of [`Model::windows`]; of the edges, if there are layers of graph attention:
-    /// `edges.source`, `edges.target`, `edges.offset` and `edges.attribute`; `returns`, `scores` and `ranks` (dates, stocks, horizons); `counter`, if
+    /// `edges.source`, `edges.target`, `edges.reverse`, `edges.offset` and `edges.attribute`; `returns`, `scores` and `ranks` (dates, stocks, horizons); `counter`, if
     /// there is dropout. Output: `loss`.
     ///
     /// # Errors
@@ -150,6 +157,7 @@ impl Model<'_> {
         (self.config.gat_layers > 0 && parts.neighbours != Part::Off).then(|| Edges {
             sources: b.input("edges.source", DType::U32, [count]),
             targets: b.input("edges.target", DType::U32, [count]),
+            reversed: b.input("edges.reverse", DType::U32, [count]),
             offsets: b.input("edges.offset", DType::U32, [batch + 1]),
             attributes: b.input("edges.attribute", DType::F32, [count, ATTRIBUTES]),
         })

@@ -58,6 +58,13 @@ impl DayGraph {
         self.sources.len()
     }
 
+    /// The same edge in the other direction, for each edge. Edges in this order are sorted by source, then by target.
+    pub fn reversed(&self) -> Vec<u32> {
+        let mut order: Vec<u32> = (0..self.len() as u32).collect();
+        order.sort_by_key(|&edge| (self.sources[edge as usize], self.targets[edge as usize]));
+        order
+    }
+
     /// Whether there are no edges.
     pub fn is_empty(&self) -> bool {
         self.sources.is_empty()

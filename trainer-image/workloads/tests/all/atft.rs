@@ -6,7 +6,7 @@ use pawl_graph::array::{Array, Data as Elements, View};
 use pawl_graph::executor::{ExecOptions, Executor};
 use pawl_graph::graph::{Init, Program, Role};
 use pawl_graph::passes::Pattern;
-use pawl_graph::recipe::Recipe;
+use pawl_graph::recipe::{Precision, Recipe};
 use pawl_workloads::atft::AtftGatFan;
 use pawl_workloads::atft::config::{Config, HORIZONS};
 use pawl_workloads::atft::dataset::{Dataset, Split};
@@ -363,6 +363,47 @@ fn the_smoke_size_learns_to_rank() {
     let metrics = data.metrics(&sums);
     // 20 dates of 128 stocks: the standard error of the mean is 0.02.
     assert!(metrics["rankic_1d"] > 0.06, "{metrics:?}");
+}
+
+/// Bfloat16, recomputation in the backward pass, and features on the device are other ways to the same losses.
+#[test]
+fn every_way_to_train_gives_the_losses_of_float32() {
+    let losses = |placement: &str, change: &dyn Fn(&mut Recipe, &dyn Job)| -> Vec<f64> {
+        let config = small(json!({"data": {"placement": placement}}));
+        let job = prepare(config, json!({"batchPerGpu": 40})).unwrap();
+        let data = open(job.as_ref());
+        let mut recipe = Recipe::new(job.optimization().optimizer.clone());
+        change(&mut recipe, job.as_ref());
+        let program = recipe.step(&job.programs().train[0]).unwrap();
+        let loss = program.outputs.iter().position(|output| output.name == "loss").unwrap();
+        let options = ExecOptions { seed: 42, ..ExecOptions::default() };
+        let mut executable = GraphCpu::default().compile(&[program], &options).unwrap();
+        for (name, array) in data.resident().unwrap() {
+            executable.write_state(&name, &array).unwrap();
+        }
+        let mut step = |step: u64| {
+            let inputs = batch(data.as_ref(), At { items: 40 * step, micro: 0 }).inputs;
+            let rate = Array::scalar(1e-3_f32);
+            executable.run(0, &inputs.iter().chain([&rate]).map(Array::view).collect::<Vec<View<'_>>>()).unwrap();
+            executable.output(0, loss).unwrap().item()
+        };
+        (0..3).map(&mut step).collect()
+    };
+    let patterns = |regions: &[&str]| regions.iter().map(|region| Pattern::new(region)).collect::<Vec<_>>();
+    let wanted = losses("Host", &|_, _| {});
+    let bf16 = losses("Host", &|recipe, job| {
+        recipe.precision = Precision::BF16;
+        recipe.full_precision = patterns(job.programs().regions.float32);
+    });
+    let selective = losses("Host", &|recipe, job| recipe.recompute = patterns(job.programs().regions.sublayers));
+    let full = losses("Host", &|recipe, job| recipe.recompute = patterns(job.programs().regions.blocks));
+    let resident = losses("Device", &|_, _| {});
+    for (name, tolerance, got) in
+        [("bf16", 0.03, bf16), ("selective", 1e-4, selective), ("full", 1e-4, full), ("resident", 1e-4, resident)]
+    {
+        let near = got.iter().zip(&wanted).all(|(got, wanted)| (got - wanted).abs() < tolerance);
+        assert!(near && got.len() == 3, "{name}: {got:?} are not {wanted:?}");
+    }
 }
 
 /// The stages of the published system: without graph attention and adaptive normalization, without the former, and with both at two rates.

@@ -83,7 +83,7 @@ impl Reference {
     /// The inputs of the dates `days`, in the order of the programs.
     fn inputs(&self, program: &Program, days: &[usize]) -> Vec<Array> {
         let table = self.floats("features");
-        let (mut features, mut edges) = (Vec::new(), [const { Vec::new() }; 2]);
+        let (mut features, mut edges) = (Vec::new(), [const { Vec::new() }; 3]);
         let (mut offsets, mut attributes) = (vec![0], Vec::new());
         let [mut returns, mut scores, mut ranks] = [const { Vec::new() }; 3];
         for (number, day) in days.iter().enumerate() {
@@ -98,6 +98,8 @@ impl Reference {
                 let degree = graph.targets.iter().filter(|target| **target == node).count() as u32;
                 offsets.push(offsets.last().unwrap() + degree);
             }
+            let start = edges[0].len() as u32;
+            edges[2].extend(graph.reversed().iter().map(|edge| edge + start));
             let first = (number * STOCKS) as u32;
             edges[0].extend(graph.sources.iter().map(|stock| stock + first));
             edges[1].extend(graph.targets.iter().map(|stock| stock + first));
@@ -114,6 +116,7 @@ impl Reference {
             "features" => Data::F32(features.clone()),
             "edges.source" => Data::U32(edges[0].clone()),
             "edges.target" => Data::U32(edges[1].clone()),
+            "edges.reverse" => Data::U32(edges[2].clone()),
             "edges.offset" => Data::U32(offsets.clone()),
             "edges.attribute" => Data::F32(attributes.clone()),
             "returns" => Data::F32(returns.clone()),
