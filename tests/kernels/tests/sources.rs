@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::path::Path;
 
 use pawl_cuda::{
-    attention,
+    Card, attention,
     compile::{Architecture, Compiler, Source},
     source,
 };
@@ -14,24 +14,33 @@ use pawl_engine_tests::{feature_networks, operators, random_case, transformer};
 use pawl_graph::{
     graph::{Builder, DType, Init, Program, Role, StateDecl},
     optim::{AdamW, Optimizer},
-    passes::Pattern,
+    passes::{Pattern, expand_norms},
     recipe::{AttentionKernel, Precision, Recipe},
 };
 use pawl_kernels::{ForexStep, SlmStep, UpsStep, VisionStep};
 use pawl_lower::{Body, LowerOptions, Lowered};
 
-/// Multiprocessors of the GPU that kernels are made for, and its shared memory.
-const H200: (usize, usize) = (132, 227 * 1024);
+/// A card of every architecture for which kernels are compiled: T4, A100, RTX 3080, RTX 4090, H200, B200, RTX 5090.
+const CARDS: [Card; 7] = [
+    Card { capability: (7, 5), multiprocessors: 40, shared: 64 << 10 },
+    Card { capability: (8, 0), multiprocessors: 108, shared: 163 << 10 },
+    Card { capability: (8, 6), multiprocessors: 68, shared: 99 << 10 },
+    Card { capability: (8, 9), multiprocessors: 128, shared: 99 << 10 },
+    Card::H200,
+    Card { capability: (10, 0), multiprocessors: 148, shared: 227 << 10 },
+    Card { capability: (12, 0), multiprocessors: 170, shared: 99 << 10 },
+];
 
-/// Sources of all kernels of a program, each once.
-fn sources(program: &Program, found: &mut HashSet<Source>) {
-    let lowered = Lowered::new(program, &LowerOptions::default());
+/// Sources of all kernels of a program on a card, each once.
+fn sources(program: &Program, card: Card, found: &mut HashSet<Source>) {
+    let program = expand_norms(program, |graph, node| attention::joins_norms(graph, node, card)).unwrap();
+    let lowered = Lowered::new(&program, &LowerOptions::default());
     for kernel in &lowered.kernels {
-        let generated = source::generate(&kernel.body, &lowered.buffers, H200.0);
+        let generated = source::generate(&kernel.body, &lowered.buffers, card.multiprocessors);
         found.extend(generated.map(|generated| generated.source));
         let plan = match &kernel.body {
-            Body::Attention(kernel) => attention::forward(kernel, &lowered.buffers, H200.1).unwrap(),
-            Body::AttentionGrad(kernel) => attention::backward(kernel, &lowered.buffers, H200.1).unwrap(),
+            Body::Attention(kernel) => attention::forward(kernel, &lowered.buffers, card).unwrap(),
+            Body::AttentionGrad(kernel) => attention::backward(kernel, &lowered.buffers, card).unwrap(),
             Body::MatMul(kernel) => {
                 found.insert(source::product(kernel, &lowered.buffers).source);
                 continue;
@@ -42,12 +51,18 @@ fn sources(program: &Program, found: &mut HashSet<Source>) {
     }
 }
 
-/// Compiles them; what this NVRTC compiled before in this target folder is not compiled again.
-fn compile(found: &HashSet<Source>) {
+/// Compiles all kernels of the programs that a card has the number formats for, for every card; what this NVRTC compiled before in this target
+/// folder is not compiled again.
+fn compile(programs: &[Program]) {
     let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels");
-    let sources: Vec<&Source> = found.iter().collect();
-    for (major, minor) in [(8, 0), (9, 0), (10, 0)] {
+    for card in CARDS {
+        let mut found = HashSet::new();
+        let supported = programs.iter().filter(|program| card.check(std::slice::from_ref(program), false).is_ok());
+        supported.for_each(|program| sources(program, card, &mut found));
+        assert!(!card.is_ampere() || !found.is_empty());
+        let (major, minor) = card.capability;
         let compiler = Compiler::new(Architecture::new(major, minor), Some(&cache)).unwrap();
+        let sources: Vec<&Source> = found.iter().collect();
         if let Err(error) = compiler.compile_all(&sources, &|| ()) {
             panic!("sm_{major}{minor}, one of {} sources: {error}", sources.len());
         }
@@ -56,38 +71,33 @@ fn compile(found: &HashSet<Source>) {
 
 #[test]
 fn kernels_of_random_programs() {
-    let mut found = HashSet::new();
-    for seed in 0..6 {
-        sources(&random_case(seed, 12 + (seed as usize * 7) % 60).program, &mut found);
-    }
-    sources(&random_case(3, 40).widened().unwrap().program, &mut found);
-    compile(&found);
+    let mut programs: Vec<Program> =
+        (0..6).map(|seed| random_case(seed, 12 + (seed as usize * 7) % 60).program).collect();
+    programs.push(random_case(3, 40).widened().unwrap().program);
+    compile(&programs);
 }
 
 /// Segments and recurrences of odd sizes, in both dtypes; and networks of single features, whose dropout draws under another key in each chunk.
 #[test]
 fn kernels_of_segments_recurrences_and_features() {
-    let mut found = HashSet::new();
-    for case in [operators::segments().unwrap(), operators::recurrences().unwrap()].into_iter().flatten() {
-        sources(&case.case.program, &mut found);
-    }
+    let cases = [operators::segments().unwrap(), operators::recurrences().unwrap()].into_iter().flatten();
+    let mut programs: Vec<Program> = cases.map(|case| case.case.program).collect();
     let recipe = Recipe {
         precision: Precision::BF16,
         rematerialize: vec![Pattern::new("features/chunk.*")],
         ..Recipe::new(Optimizer { matrices: None, others: AdamW::default() })
     };
-    sources(&recipe.step(&feature_networks([245_760, 8, 48, 256], 4, 0.1)).unwrap(), &mut found);
-    compile(&found);
+    programs.push(recipe.step(&feature_networks([245_760, 8, 48, 256], 4, 0.1)).unwrap());
+    compile(&programs);
 }
 
 #[test]
 fn kernels_of_a_transformer_in_every_precision() {
-    let mut found = HashSet::new();
-    for precision in [Precision::F32, Precision::BF16, Precision::F16] {
+    let step = |precision| {
         let recipe = Recipe { precision, ..Recipe::new(Optimizer { matrices: None, others: AdamW::default() }) };
-        sources(&recipe.step(&transformer(3)).unwrap(), &mut found);
-    }
-    compile(&found);
+        recipe.step(&transformer(3)).unwrap()
+    };
+    compile(&[Precision::F32, Precision::BF16, Precision::F16].map(step));
 }
 
 fn full_ups(precision: Precision) -> Program {
@@ -105,11 +115,7 @@ fn full_ups(precision: Precision) -> Program {
 
 #[test]
 fn kernels_of_ups_at_full_size() {
-    let mut found = HashSet::new();
-    for precision in [Precision::BF16, Precision::F32] {
-        sources(&full_ups(precision), &mut found);
-    }
-    compile(&found);
+    compile(&[Precision::BF16, Precision::F32].map(full_ups));
 }
 
 /// A block of every width of head, adapters, 8-bit weights, vocabularies longer than a row that fits in registers.
@@ -119,42 +125,32 @@ fn kernels_of_the_language_model() {
         let step = SlmStep { size: size.into(), windows, precision, int8, recompute: int8 };
         step.program().unwrap()
     };
-    let mut found = HashSet::new();
-    for program in [
+    compile(&[
         step("tiny", 4, Precision::F32, false),
         step("125m", 32, Precision::BF16, false),
         step("125m", 8, Precision::F32, false),
         step("1b", 32, Precision::BF16, false),
         step("8b", 32, Precision::BF16, false),
         step("8b", 16, Precision::BF16, true),
-    ] {
-        sources(&program, &mut found);
-    }
-    compile(&found);
+    ]);
 }
 
 #[test]
 fn kernels_of_vision_bdh_at_full_size() {
-    let mut found = HashSet::new();
-    for (images, precision, recompute, resident) in
-        [(128, Precision::BF16, false, false), (64, Precision::F32, true, false), (128, Precision::BF16, false, true)]
-    {
+    let step = |(images, precision, recompute, resident)| {
         let step = VisionStep { preset: "medium".into(), images, precision, recompute, resident };
-        sources(&step.program().unwrap(), &mut found);
-    }
-    compile(&found);
+        step.program().unwrap()
+    };
+    let steps =
+        [(128, Precision::BF16, false, false), (64, Precision::F32, true, false), (128, Precision::BF16, false, true)];
+    compile(&steps.map(step));
 }
 
 #[test]
 fn kernels_of_forex_at_full_size() {
-    let mut found = HashSet::new();
-    for (windows, precision) in [(64, Precision::F32), (512, Precision::BF16)] {
-        let step = ForexStep { preset: "medium".into(), windows, precision };
-        for program in step.programs().unwrap() {
-            sources(&program, &mut found);
-        }
-    }
-    compile(&found);
+    let step = |(windows, precision)| ForexStep { preset: "medium".into(), windows, precision }.programs().unwrap();
+    let programs: Vec<Program> = [(64, Precision::F32), (512, Precision::BF16)].into_iter().flat_map(step).collect();
+    compile(&programs);
 }
 
 /// Twelve blocks at other addresses are one block's code: what is compiled, and cached, stays small.
@@ -163,7 +159,7 @@ fn blocks_of_a_model_share_their_code() {
     let program = full_ups(Precision::BF16);
     let lowered = Lowered::new(&program, &LowerOptions::default());
     let mut found = HashSet::new();
-    sources(&program, &mut found);
+    sources(&program, Card::H200, &mut found);
     assert!(found.len() * 4 < lowered.kernels.len(), "{} sources of {} kernels", found.len(), lowered.kernels.len());
 }
 
@@ -176,7 +172,7 @@ fn updates_in_place_read_what_they_write() {
     b.update(state, state * 0.5 + b.input("y", DType::F32, [64, 128]));
     let lowered = Lowered::new(&b.finish().unwrap(), &LowerOptions::default());
     let [kernel] = &lowered.kernels[..] else { panic!("one kernel: {}", lowered.dump_kernels()) };
-    let generated = source::generate(&kernel.body, &lowered.buffers, H200.0).unwrap();
+    let generated = source::generate(&kernel.body, &lowered.buffers, Card::H200.multiprocessors).unwrap();
     let (_, own) = generated.source.text.split_once("main_kernel").unwrap();
     assert_eq!(own.matches("load_written<").count(), 1, "{own}");
     assert_eq!(own.matches("load_once<").count(), 1, "{own}");
@@ -188,10 +184,10 @@ fn updates_in_place_read_what_they_write() {
 #[test]
 fn memory_is_what_kernels_wait_for() {
     let mut found = HashSet::new();
-    sources(&full_ups(Precision::BF16), &mut found);
+    sources(&full_ups(Precision::BF16), Card::H200, &mut found);
     let ups = found.len();
     let step = SlmStep { size: "125m".into(), windows: 32, precision: Precision::BF16, int8: false, recompute: false };
-    sources(&step.program().unwrap(), &mut found);
+    sources(&step.program().unwrap(), Card::H200, &mut found);
     assert!(found.len() > ups);
     for text in found.iter().filter(|source| source.name.starts_with("fused_")).map(|source| &source.text) {
         assert!(!text.contains("cvt.rn.bf16.f32"));

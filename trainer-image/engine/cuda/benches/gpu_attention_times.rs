@@ -3,7 +3,7 @@
 use std::{ffi::c_void, sync::Arc};
 
 use pawl_cuda::{
-    Check as _,
+    Card, Check as _,
     attention::{self, AttentionArgument, AttentionPlan},
     device::{Device, Function, Memory},
 };
@@ -122,8 +122,8 @@ fn main() -> Result<(), ExecError> {
             unsafe { cudarc::driver::result::memcpy_htod_sync(memory.address(), &noise) }.check()?;
         }
         let plans = [
-            attention::forward(&kernel.forward, &buffers, 227 << 10)?,
-            attention::backward(&kernel, &buffers, 227 << 10)?,
+            attention::forward(&kernel.forward, &buffers, Card::H200)?,
+            attention::backward(&kernel, &buffers, Card::H200)?,
         ];
         let [b, h, _, t, d] = shape;
         let flops = 4.0 * (b * h * t * t * d) as f64 * if causal { 0.5 } else { 1.0 };

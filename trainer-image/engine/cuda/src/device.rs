@@ -5,6 +5,7 @@ use std::{ffi::c_void, sync::Arc};
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError, result, sys};
 
 use super::{
+    card::Card,
     compile::{Architecture, Compiler},
     error::{Check as _, NAME, missing},
 };
@@ -20,6 +21,7 @@ pub struct Device {
     copies: Arc<CudaStream>,
     compiler: Compiler,
     name: String,
+    capability: (i32, i32),
     multiprocessors: usize,
     memory: usize,
 }
@@ -38,11 +40,11 @@ impl Device {
         // SAFETY: no slices of cudarc's own are used; order between streams is kept by events here.
         unsafe { context.disable_event_tracking() };
         let (major, minor) = context.compute_capability().check()?;
-        if major < 8 {
+        if (major, minor) < Card::OLDEST {
             return Err(ExecError::Unsupported {
                 executor: NAME,
                 what: format!(
-                    "{} (compute capability {major}.{minor}): 8.0 or newer is needed",
+                    "{} (compute capability {major}.{minor}): 7.5 or newer is needed",
                     context.name().check()?
                 ),
             });
@@ -52,7 +54,8 @@ impl Device {
         let copies = context.new_stream().check()?;
         let count = context.attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT).check()?;
         let (name, memory) = (context.name().check()?, context.total_mem().check()?);
-        Ok(Arc::new(Self { context, stream, copies, compiler, name, multiprocessors: count.max(1) as usize, memory }))
+        let (capability, multiprocessors) = ((major, minor), count.max(1) as usize);
+        Ok(Arc::new(Self { context, stream, copies, compiler, name, capability, multiprocessors, memory }))
     }
 
     /// The driver's context.
@@ -83,6 +86,16 @@ impl Device {
     /// Number of multiprocessors.
     pub fn multiprocessors(&self) -> usize {
         self.multiprocessors
+    }
+
+    /// What kernels are planned for.
+    ///
+    /// # Errors
+    /// When the driver fails.
+    pub fn card(&self) -> Result<Card, ExecError> {
+        let which = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
+        let shared = self.context.attribute(which).check()?.max(0) as usize;
+        Ok(Card { capability: self.capability, multiprocessors: self.multiprocessors, shared })
     }
 
     /// Total device memory in bytes.

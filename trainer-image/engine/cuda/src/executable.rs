@@ -15,7 +15,7 @@ use super::{
     device::{Device, Memory},
     error::{Check as _, NAME},
     host_states::States,
-    kernel::{Addresses, Code, CudaKernel, GpuProperties, KernelPlan},
+    kernel::{Addresses, Code, CudaKernel, KernelPlan},
     matmul::Blas,
     nccl::Nccl,
     overlap,
@@ -56,11 +56,11 @@ impl CudaExecutable {
         }
         let device = &executor.device;
         device.context().bind_to_thread().check()?;
-        let gpu = GpuProperties { multiprocessors: device.multiprocessors(), shared: shared_memory(device)? };
+        let card = device.card()?;
         let mut cudnn = CudnnPlans::new(executor.cudnn.clone(), executor.deterministic);
         let choices = Choices { lowering: &executor.lowering, tf32: executor.tf32, offload: executor.offload };
         let Planned { programs, lowered, plans, states, places, arena, workspace, memory } =
-            Planned::new(programs, choices, &gpu, &mut cudnn)?;
+            Planned::new(programs, choices, card, &mut cudnn)?;
         let free = device.free_memory()?;
         let limit = options.memory_limit.unwrap_or(free).min(free);
         if memory.planned > limit {
@@ -178,12 +178,6 @@ impl CudaExecutable {
         self.report.peak = self.report.peak.max(used);
         Ok(())
     }
-}
-
-/// Dynamic shared memory that a block may have.
-fn shared_memory(device: &Device) -> Result<usize, ExecError> {
-    let which = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
-    Ok(device.context().attribute(which).check()?.max(0) as usize)
 }
 
 impl Executable for CudaExecutable {

@@ -6,6 +6,7 @@ use cudarc::driver::{CudaEvent, result, sys};
 
 use super::{
     attention::{self, AttentionArgument, AttentionLaunch, AttentionPlan},
+    card::Card,
     compile::Source,
     cudnn::{CudnnPlan, CudnnPlans},
     device::{Device, Function},
@@ -47,13 +48,13 @@ impl KernelPlan {
     /// How each kernel of a program will run.
     pub(super) fn all(
         lowered: &Lowered,
-        gpu: &GpuProperties,
+        card: Card,
         cudnn: &mut CudnnPlans,
         tf32: bool,
     ) -> Result<Vec<Self>, ExecError> {
         let plan = |kernel: &Kernel| match Self::by_library(&kernel.body, &lowered.buffers, cudnn) {
             Some(plan) => Ok(KernelPlan::Library(plan)),
-            None => Self::new(&kernel.body, &lowered.buffers, gpu, tf32),
+            None => Self::new(&kernel.body, &lowered.buffers, card, tf32),
         };
         lowered.kernels.iter().map(plan).collect()
     }
@@ -66,7 +67,7 @@ impl KernelPlan {
         }
     }
 
-    fn new(body: &Body, buffers: &[Buffer], gpu: &GpuProperties, tf32: bool) -> Result<Self, ExecError> {
+    fn new(body: &Body, buffers: &[Buffer], card: Card, tf32: bool) -> Result<Self, ExecError> {
         Ok(match body {
             Body::MatMul(kernel) => {
                 let own = source::product(kernel, buffers);
@@ -75,8 +76,8 @@ impl KernelPlan {
                     None => KernelPlan::Generated(own),
                 }
             }
-            Body::Attention(kernel) => KernelPlan::Attention(attention::forward(kernel, buffers, gpu.shared)?),
-            Body::AttentionGrad(kernel) => KernelPlan::Attention(attention::backward(kernel, buffers, gpu.shared)?),
+            Body::Attention(kernel) => KernelPlan::Attention(attention::forward(kernel, buffers, card)?),
+            Body::AttentionGrad(kernel) => KernelPlan::Attention(attention::backward(kernel, buffers, card)?),
             Body::Collective(kernel) => {
                 if buffers[kernel.from.buffer].dtype != DType::F32 {
                     let what = "collectives of anything but float32".into();
@@ -84,7 +85,7 @@ impl KernelPlan {
                 }
                 KernelPlan::Collective(kernel.clone())
             }
-            body => match source::generate(body, buffers, gpu.multiprocessors) {
+            body => match source::generate(body, buffers, card.multiprocessors) {
                 Some(generated) => KernelPlan::Generated(generated),
                 None => {
                     let what = format!("a kernel of kind {}", body.name());
@@ -113,15 +114,6 @@ impl KernelPlan {
             KernelPlan::Product(..) | KernelPlan::Library(_) | KernelPlan::Collective(_) => Vec::new(),
         }
     }
-}
-
-/// Properties of the GPU that generated code depends on.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct GpuProperties {
-    /// Multiprocessors of the GPU.
-    pub multiprocessors: usize,
-    /// Bytes of dynamic shared memory that a block may have.
-    pub shared: usize,
 }
 
 /// Loaded code, by source.

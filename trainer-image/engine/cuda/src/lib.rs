@@ -2,7 +2,8 @@
 //!
 //! Lowered kernels run as code generated for their static shapes and compiled by NVRTC ([`source`], [`compile`]), products by cuBLASLt, attention by
 //! generated kernels ([`attention`]), sums over ranks by NCCL ([`nccl`]). Libraries are opened when they are first needed: a binary with this
-//! crate starts on any machine. Compute capability 8.0 or newer and CUDA 13 are required to run.
+//! crate starts on any machine. Compute capability 7.5 or newer and CUDA 13 are required to run;
+//! what came with 8.0 (bf16, tf32, attention on tensor cores) is refused or replaced on older GPUs ([`Card`]).
 //!
 //! The trainer uses [`CudaGraph`] with its feature `cuda`; `pawl-kernels` checks and times single kernels.
 //!
@@ -31,6 +32,7 @@
 
 pub mod attention;
 mod cache;
+mod card;
 pub mod compile;
 mod compiled;
 pub mod cudnn;
@@ -48,9 +50,10 @@ mod transfer;
 
 use std::{path::PathBuf, sync::Arc};
 
+pub use card::Card;
 pub use error::Check;
 pub use executable::CudaExecutable;
-pub use planned::{Choices, predict};
+pub use planned::{Choices, predict, predict_on};
 
 use pawl_graph::{
     executor::{ExecError, ExecOptions, Executable, Executor},

@@ -1,12 +1,7 @@
 //! Kernels and memory of programs on a GPU, before anything is compiled or allocated.
 
 use super::{
-    attention,
-    cudnn::CudnnPlans,
-    error::NAME,
-    host_states,
-    kernel::{GpuProperties, KernelPlan},
-    matmul::WORKSPACE,
+    attention, card::Card, cudnn::CudnnPlans, error::NAME, host_states, kernel::KernelPlan, matmul::WORKSPACE,
 };
 use pawl_graph::{
     executor::{ExecError, MemoryReport, check_programs, unify_states},
@@ -14,9 +9,6 @@ use pawl_graph::{
     passes::expand_norms,
 };
 use pawl_lower::{LowerOptions, Lowered, aligned};
-
-/// The GPU for which [`predict`] plans: an H100 or H200.
-const USUAL: GpuProperties = GpuProperties { multiprocessors: 132, shared: 227 << 10 };
 
 /// Options that determine the kernels and the memory.
 #[derive(Debug, Clone, Copy)]
@@ -53,17 +45,18 @@ impl Planned {
     pub(super) fn new(
         programs: &[Program],
         choices: Choices<'_>,
-        gpu: &GpuProperties,
+        card: Card,
         cudnn: &mut CudnnPlans,
     ) -> Result<Self, ExecError> {
         let fused = !choices.lowering.unfused.iter().any(|scope| scope == LowerOptions::EVERYTHING);
-        let joined = |graph: &Graph, node: &Node| fused && attention::joins_norms(graph, node, gpu.shared);
+        let joined = |graph: &Graph, node: &Node| fused && attention::joins_norms(graph, node, card);
         let programs: Vec<Program> = programs.iter().map(|p| expand_norms(p, joined)).collect::<Result<_, _>>()?;
         check_programs(&programs, NAME)?;
+        card.check(&programs, choices.tf32)?;
         let (states, places) = unify_states(&programs)?;
         let [state_size, _] = host_states::bytes(&states, choices.offload);
         let lowered: Vec<Lowered> = programs.iter().map(|p| Lowered::new(p, choices.lowering)).collect();
-        let plans = lowered.iter().map(|lowered| KernelPlan::all(lowered, gpu, cudnn, choices.tf32));
+        let plans = lowered.iter().map(|lowered| KernelPlan::all(lowered, card, cudnn, choices.tf32));
         let plans = plans.collect::<Result<Vec<_>, ExecError>>()?;
         let arena = lowered.iter().map(|l| l.plan.arena).max().unwrap_or(0);
         let workspace = plans.iter().flatten().map(KernelPlan::workspace).max().unwrap_or(0);
@@ -86,5 +79,13 @@ pub(super) fn input_bytes(program: &Program) -> usize {
 /// # Errors
 /// When a program is ill-formed, or has an operator or dtype that no kernel supports.
 pub fn predict(programs: &[Program], choices: Choices<'_>) -> Result<MemoryReport, ExecError> {
-    Ok(Planned::new(programs, choices, &USUAL, &mut CudnnPlans::default())?.memory)
+    predict_on(Card::H200, programs, choices)
+}
+
+/// As [`predict`], on another model of GPU.
+///
+/// # Errors
+/// As [`predict`], and [`ExecError::Unsupported`] for what the card lacks.
+pub fn predict_on(card: Card, programs: &[Program], choices: Choices<'_>) -> Result<MemoryReport, ExecError> {
+    Ok(Planned::new(programs, choices, card, &mut CudnnPlans::default())?.memory)
 }

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | [`Family::Tile`] | up to 128 queries and keys, 16-bit floats | a block holds a whole head; backward in one kernel |
 //! | [`Family::Flash`] | any length, 16-bit floats | blocks of keys, running maximum; backward in two kernels |
-//! | [`Family::Plain`] | everything else: float32, float64, odd widths, unaligned views | no tensor cores |
+//! | [`Family::Plain`] | everything else: float32, float64, odd widths, unaligned views, GPUs before compute capability 8.0 | no tensor cores |
 //!
 //! [`Family::Tile`] also normalises queries and keys ([`Op::NormedAttention`]), for the shapes of [`joins_norms`].
 //!
@@ -16,7 +16,7 @@
 
 mod source;
 
-use super::compile::Source;
+use super::{card::Card, compile::Source};
 use pawl_graph::{
     executor::ExecError,
     graph::{DType, Graph, Node, Op},
@@ -95,14 +95,14 @@ const PLAIN: usize = 32;
 /// Widest head of the tensor-core families.
 const WIDEST: usize = 128;
 
-/// Launches of the forward pass. `shared` is the dynamic shared memory that a block of the GPU may have, in bytes.
+/// Launches of the forward pass.
 ///
 /// # Errors
 /// [`ExecError::Unsupported`] when heads are too wide for the GPU's shared memory.
-pub fn forward(kernel: &Attention, buffers: &[Buffer], shared: usize) -> Result<AttentionPlan, ExecError> {
+pub fn forward(kernel: &Attention, buffers: &[Buffer], card: Card) -> Result<AttentionPlan, ExecError> {
     let shape = AttentionShape::new(kernel, buffers);
     let mut views = vec![&kernel.q, &kernel.k, &kernel.v, &kernel.o];
-    let family = shape.family(&views, shape.forward_bytes(), shared);
+    let family = shape.family(&views, shape.forward_bytes(), card);
     shape.must_normalise(family)?;
     views.extend(&kernel.lse);
     let head = Head::new(&shape, kernel);
@@ -133,7 +133,7 @@ pub fn forward(kernel: &Attention, buffers: &[Buffer], shared: usize) -> Result<
         }
         Family::Plain => {
             let bytes = shape.plain(3, 1);
-            shape.must_fit(bytes, shared)?;
+            shape.must_fit(bytes, card.shared)?;
             launch("attention_plain_forward", queries.div_ceil(PLAIN) * batch * heads, 8, 1, bytes, 0)
         }
     };
@@ -144,11 +144,11 @@ pub fn forward(kernel: &Attention, buffers: &[Buffer], shared: usize) -> Result<
 ///
 /// # Errors
 /// As [`forward`].
-pub fn backward(kernel: &AttentionGrad, buffers: &[Buffer], shared: usize) -> Result<AttentionPlan, ExecError> {
+pub fn backward(kernel: &AttentionGrad, buffers: &[Buffer], card: Card) -> Result<AttentionPlan, ExecError> {
     let fwd = &kernel.forward;
     let shape = AttentionShape::new(fwd, buffers);
     let views = [&fwd.q, &fwd.k, &fwd.v, &fwd.o, &kernel.grad, &kernel.dq, &kernel.dk, &kernel.dv];
-    let family = shape.family(&views, shape.backward_bytes(), shared);
+    let family = shape.family(&views, shape.backward_bytes(), card);
     shape.must_normalise(family)?;
     let head = Head::new(&shape, fwd).with_gradients(kernel);
     let [q, k, v, o, grad, dq, dk, dv] = views.map(|view| AttentionArgument::first(view, buffers));
@@ -181,7 +181,7 @@ pub fn backward(kernel: &AttentionGrad, buffers: &[Buffer], shared: usize) -> Re
         }
         Family::Plain => {
             let (first, second) = (shape.plain(4, 1), shape.plain(4, 2) + 2 * PLAIN * shape.real());
-            shape.must_fit(second, shared)?;
+            shape.must_fit(second, card.shared)?;
             let grid = queries.div_ceil(PLAIN) * batch * heads;
             let arguments = [&q, &k, &v, &o, &lse, &grad, &dq].into_iter().cloned().collect();
             let first = head.launch(family, "attention_plain_queries", (grid, 8, 1, first), 1, arguments);
@@ -194,9 +194,8 @@ pub fn backward(kernel: &AttentionGrad, buffers: &[Buffer], shared: usize) -> Re
     Ok(AttentionPlan { launches, workspace, family })
 }
 
-/// Whether the kernels support this [`Op::NormedAttention`], or its gradient. `shared` is the dynamic shared memory that a block of the GPU may
-/// have, in bytes.
-pub fn joins_norms(graph: &Graph, node: &Node, shared: usize) -> bool {
+/// Whether the kernels of a card support this [`Op::NormedAttention`], or its gradient.
+pub fn joins_norms(graph: &Graph, node: &Node, card: Card) -> bool {
     let (Op::NormedAttention(spec) | Op::NormedAttentionGrad(spec)) = &node.op else { return false };
     let [q, k] = [0, 1].map(|i| graph.meta(node.operands[i]));
     let shape = AttentionShape {
@@ -210,7 +209,7 @@ pub fn joins_norms(graph: &Graph, node: &Node, shared: usize) -> bool {
         scale: spec.attention.scale,
         normed: true,
     };
-    shape.heads == shape.groups && shape.family(&[], shape.backward_bytes(), shared) == Family::Tile
+    shape.heads == shape.groups && shape.family(&[], shape.backward_bytes(), card) == Family::Tile
 }
 
 /// The biases and the gain of the normalisation, as arguments.
@@ -251,14 +250,15 @@ impl AttentionShape {
     }
 
     /// The fastest family that takes this shape with these views, given the shared memory that tile and flash need.
-    fn family(&self, views: &[&Access], bytes: [usize; 2], shared: usize) -> Family {
-        let cores = matches!(self.dtype, DType::BF16 | DType::F16)
+    fn family(&self, views: &[&Access], bytes: [usize; 2], card: Card) -> Family {
+        let cores = card.is_ampere()
+            && matches!(self.dtype, DType::BF16 | DType::F16)
             && self.width.is_multiple_of(16)
             && (16..=WIDEST).contains(&self.width)
             // The largest product is the largest score.
             && self.scale > 0.0
             && views.iter().all(|view| vectors(view));
-        match bytes.map(|bytes| cores && bytes <= shared) {
+        match bytes.map(|bytes| cores && bytes <= card.shared) {
             [true, _] if self.queries.max(self.keys) <= TILE => Family::Tile,
             [_, true] => Family::Flash,
             _ => Family::Plain,

@@ -9,6 +9,10 @@ mod compiled;
 /// Shared memory of a block on sm_80, sm_86, sm_90.
 const LIMITS: [usize; 3] = [163 << 10, 99 << 10, 227 << 10];
 
+fn card(shared: usize) -> Card {
+    Card { shared, ..Card::H200 }
+}
+
 /// Batch, heads, groups, queries, keys, width.
 type Extents = [usize; 6];
 
@@ -51,7 +55,7 @@ fn normed(mut kernel: AttentionGrad) -> AttentionGrad {
 fn plans(extents: Extents, dtype: DType, causal: bool, shared: usize) -> Result<[AttentionPlan; 2], ExecError> {
     let kernel = gradient(extents, causal);
     let buffers = [buffer(dtype), buffer(dtype.accumulator())];
-    Ok([forward(&kernel.forward, &buffers, shared)?, backward(&kernel, &buffers, shared)?])
+    Ok([forward(&kernel.forward, &buffers, card(shared))?, backward(&kernel, &buffers, card(shared))?])
 }
 
 #[test]
@@ -75,7 +79,7 @@ fn each_shape_gets_its_family() {
 fn views_that_cannot_be_read_in_vectors_take_the_plain_kernel() {
     let buffers = [buffer(DType::BF16), buffer(DType::F32)];
     let whole = gradient([2, 4, 4, 64, 64, 32], false).forward;
-    assert_eq!(forward(&whole, &buffers, LIMITS[0]).unwrap().family, Family::Tile);
+    assert_eq!(forward(&whole, &buffers, card(LIMITS[0])).unwrap().family, Family::Tile);
     let mut shifted = whole.clone();
     shifted.k.offset = 4;
     let mut odd = whole.clone();
@@ -85,8 +89,26 @@ fn views_that_cannot_be_read_in_vectors_take_the_plain_kernel() {
     let mut negative = whole;
     negative.spec.scale = -0.1;
     for kernel in [shifted, odd, upside_down, negative] {
-        assert_eq!(forward(&kernel, &buffers, LIMITS[0]).unwrap().family, Family::Plain);
+        assert_eq!(forward(&kernel, &buffers, card(LIMITS[0])).unwrap().family, Family::Plain);
     }
+}
+
+/// The kernels of older GPUs have no tensor cores, and fit into what shared memory there is.
+#[test]
+fn cards_before_ampere_take_the_plain_kernel() {
+    let turing = Card { capability: (7, 5), multiprocessors: 40, shared: 64 << 10 };
+    let buffers = [buffer(DType::F16), buffer(DType::F32)];
+    for extents in [[3, 8, 8, 128, 128, 48], [1, 12, 4, 1024, 1024, 96], [2, 8, 8, 1, 4, 25]] {
+        let kernel = gradient(extents, false);
+        let plans = [forward(&kernel.forward, &buffers, turing), backward(&kernel, &buffers, turing)];
+        for plan in plans.map(Result::unwrap) {
+            assert_eq!(plan.family, Family::Plain);
+            assert!(plan.launches.iter().all(|launch| launch.shared as usize <= turing.shared), "{extents:?}");
+        }
+    }
+    // The gradient of wider heads does not fit: the launch ends as Unsupported, with the remedy.
+    let error = backward(&gradient([1, 1, 1, 64, 64, 128], false), &buffers, turing).unwrap_err().to_string();
+    assert!(error.contains("of shared memory of 65536") && error.contains("settings.attention: Math"), "{error}");
 }
 
 #[test]
@@ -101,7 +123,7 @@ fn layers_of_one_shape_share_their_source() {
     let [one, two] = [0, 6 * 96].map(|offset| {
         let mut kernel = gradient([3, 2, 2, 40, 40, 48], false).forward;
         kernel.q.offset = offset;
-        forward(&kernel, &[buffer(DType::BF16), buffer(DType::F32)], LIMITS[0]).unwrap()
+        forward(&kernel, &[buffer(DType::BF16), buffer(DType::F32)], card(LIMITS[0])).unwrap()
     });
     assert_eq!(one.launches[0].source, two.launches[0].source);
     assert_ne!(one.launches[0].arguments, two.launches[0].arguments, "where a view starts is an argument");
@@ -140,7 +162,7 @@ fn norms_are_joined_where_a_head_is_one_tile() {
     let buffers = [buffer(DType::BF16), buffer(DType::F32)];
     let of = |extents, shared| {
         let kernel = normed(gradient(extents, false));
-        let plans = [forward(&kernel.forward, &buffers, shared)?, backward(&kernel, &buffers, shared)?];
+        let plans = [forward(&kernel.forward, &buffers, card(shared))?, backward(&kernel, &buffers, card(shared))?];
         Ok::<_, ExecError>(plans.map(|plan| (plan.family, plan.launches[0].arguments.len())))
     };
     assert_eq!(of([3, 8, 8, 128, 128, 48], LIMITS[2]).unwrap(), [(Family::Tile, 9), (Family::Tile, 17)]);
@@ -148,6 +170,6 @@ fn norms_are_joined_where_a_head_is_one_tile() {
     assert!(error.contains("settings.attention: Math"), "{error}");
     // Two blocks of the widest kernel that trains UPS share a multiprocessor of 228 KiB.
     let kernel = normed(gradient([3, 8, 8, 128, 128, 48], false));
-    let shared = backward(&kernel, &buffers, LIMITS[2]).unwrap().launches[0].shared;
+    let shared = backward(&kernel, &buffers, card(LIMITS[2])).unwrap().launches[0].shared;
     assert!(2 * (shared + 1024) <= 228 << 10, "{shared}");
 }

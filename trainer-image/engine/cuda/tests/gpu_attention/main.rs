@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use case::{Case, RESULTS, launch};
 use pawl_cuda::{
+    Card,
     attention::{self, Family},
     cudnn::{self, Cudnn},
     device::{Device, Memory},
@@ -35,10 +36,10 @@ fn bound(dtype: DType) -> f64 {
 
 /// Both passes by generated kernels, which are to be of `family`.
 fn generated(device: &Arc<Device>, family: Family) -> impl Fn(&AttentionGrad, &[Buffer], &[Memory]) -> Launched {
-    let shared = 227 << 10;
+    let card = Card::H200;
     move |kernel, buffers, memory| {
-        let forward = attention::forward(&kernel.forward, buffers, shared)?;
-        for plan in [forward, attention::backward(kernel, buffers, shared)?] {
+        let forward = attention::forward(&kernel.forward, buffers, card)?;
+        for plan in [forward, attention::backward(kernel, buffers, card)?] {
             assert_eq!(plan.family, family);
             launch(device, &plan, memory)?;
         }
