@@ -137,9 +137,23 @@ pub(crate) fn watch(draft: &mut Draft<'_>, observed: &Observed, next: &Next) -> 
             if let Some(failure) = failure(draft, facts, ending, next) {
                 count(draft, &failure);
             }
+            not_queued_before_now(draft);
             draft.status.attempt = None;
             true
         }
+    }
+}
+
+/// While an attempt ran, the others did not hold the job up: that they are queued counts from its end on.
+fn not_queued_before_now(draft: &mut Draft<'_>) {
+    if draft.status.attempt.as_ref().is_some_and(|attempt| attempt.queued_since.is_none()) {
+        let now = draft.now.to_string();
+        draft
+            .status
+            .parallel
+            .iter_mut()
+            .filter_map(|other| other.queued_since.as_mut())
+            .for_each(|since| since.clone_from(&now));
     }
 }
 
@@ -244,13 +258,14 @@ pub(crate) fn schedule(draft: &mut Draft<'_>, observed: &Observed, next: &Next) 
     for (index, work) in taken.into_iter().enumerate() {
         actions.extend(draft.with_attempt(index, |draft| match work {
             Some(work) if draft.status.attempt.as_ref().is_some_and(|attempt| !attempt.seen) => {
-                let may = !blocked && draft.backoff(&work.trial).is_none();
+                // Nothing runs beside trials of a search but such trials.
+                let alone = draft.status.parallel.iter().all(|other| other.purpose == work.purpose);
+                let may = !blocked && alone && draft.backoff(&work.trial).is_none();
                 may.then(|| start(draft, work)).flatten()
             }
             work => keep_or_stop(draft, observed, work),
         }));
     }
-    // Nothing runs beside trials of a search but such trials.
     let beside = |purpose| draft.under_way().all(|attempt| attempt.purpose == purpose);
     let settled = draft.under_way().all(|attempt| attempt.seen) && next.works().iter().all(|work| beside(work.purpose));
     if !blocked && settled && draft.under_way().count() < next.most() {
@@ -273,7 +288,7 @@ fn assign<'a>(draft: &Draft<'_>, next: &'a Next) -> (Vec<Option<&'a Work>>, Vec<
     let mut taken: Vec<Option<&Work>> = draft.under_way().map(|attempt| own(attempt, &mut left)).collect();
     left.sort_by_key(|work| draft.backoff(&work.trial).is_some());
     for (attempt, taken) in draft.under_way().zip(&mut taken).filter(|(_, taken)| taken.is_none()) {
-        // One that runs is kept if it happens to run the first.
+        // One that runs is kept if it runs the first.
         *taken = if attempt.seen { next.works().first() } else { (!left.is_empty()).then(|| left.remove(0)) };
     }
     (taken, left)

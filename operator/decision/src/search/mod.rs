@@ -77,7 +77,9 @@ fn input_hash(spec: &TrainingJobSpec, index: usize) -> String {
 
 /// Hash of a whole stage: if it changes after the stage has ended, the stage is continued.
 fn whole_hash(spec: &TrainingJobSpec, index: usize) -> String {
-    fingerprint(&json!([spec.search[index], spec.seeds, spec.analysis.alpha_percent, spec.search.len()]), 12)
+    // How many trials run at the same time is no reason to continue.
+    let search = Search { parallelism: 1, ..spec.search[index].clone() };
+    fingerprint(&json!([search, spec.seeds, spec.analysis.alpha_percent, spec.search.len()]), 12)
 }
 
 impl Draft<'_> {

@@ -145,6 +145,33 @@ fn gangs_that_wait_in_a_queue_do_not_stop_the_clock_while_others_run() {
 }
 
 #[test]
+fn the_time_in_which_another_gang_ran_is_no_time_in_a_queue() {
+    let mut world = world(json!({"parallelism": 2, "trials": 2, "sampler": "Random"}), trainer(), 0);
+    world.run_until(|world| world.alive().len() == 2);
+    let names: Vec<String> = world.alive().iter().map(|attempt| attempt.facts.name.clone()).collect();
+    world.attempts.get_mut(&names[1]).unwrap().facts.state = AttemptState::Queued;
+    world.wait(10).decide();
+    world.wait(90).end(&names[0], Ending::Lost("killed".to_owned()));
+    world.decide();
+    world.wait(5).decide();
+    world.attempts.get_mut(&names[1]).unwrap().facts.state = AttemptState::Running;
+    world.decide();
+    assert!(world.status.suspended_seconds <= 10, "{}", world.status.suspended_seconds);
+}
+
+#[test]
+fn another_number_of_trials_at_a_time_does_not_reopen_a_search() {
+    let mut world = world(json!({"sampler": "Random"}), trainer(), 0);
+    world.run_until(|world| world.status.stage == Stage::Training);
+    let (before, winner) = (of_search(&world).len(), world.status.search[0].winner.clone());
+    world.job.spec.search[0].parallelism = 2;
+    world.job.metadata.generation = Some(2);
+    run(&mut world);
+    assert_eq!((of_search(&world).len(), &world.status.search[0].winner), (before, &winner));
+    assert_eq!(world.status.stage, Stage::Complete);
+}
+
+#[test]
 fn one_gang_that_finds_no_devices_is_given_up_alone() {
     let mut world = world(json!({"sampler": "Random"}), trainer(), 0);
     world.run_until(|world| world.alive().len() == 4);
