@@ -84,9 +84,7 @@ impl<'a, O: Optimizer> Training<'a, O> {
             )));
         }
         core.settings.require_read()?;
-        if items == 0 {
-            return Err(Error::invalid("run.training: no items: the number of items of an epoch must be at least 1"));
-        }
+        let order = Order::new(plan.seed, items)?;
         let world = core.launch.world_size;
         let invalid = |error: &dyn std::fmt::Display| Error::invalid(error.to_string());
         let accumulation = core.given.accumulation(world).map_err(|e| invalid(&e))?;
@@ -100,7 +98,7 @@ impl<'a, O: Optimizer> Training<'a, O> {
             gradients: vec![None; vars.len()],
             vars,
             optimizer,
-            order: Order::new(plan.seed, items),
+            order,
             at: At::Start,
             accumulation,
             micro: 0,
