@@ -26,6 +26,7 @@ use pawl_launch::validation;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+mod metrics;
 mod steps;
 
 use steps::{Agreed, Open};
@@ -334,16 +335,10 @@ impl<'a, O: Optimizer> Training<'a, O> {
             )));
         }
         self.core.publisher.beat(1);
-        let values: Vec<f64> = metrics.values().copied().collect();
-        let rows = self.core.gang.gather_bytes(bytemuck::cast_slice(&values))?;
-        let ranks = rows.len() as f64;
-        let mut means = vec![0.0; values.len()];
-        for row in &rows {
-            for (mean, word) in means.iter_mut().zip(row.chunks_exact(8)) {
-                *mean += f64::from_ne_bytes(std::array::from_fn(|i| word[i])) / ranks;
-            }
-        }
-        Ok(validation::validated(&self.record.position, metrics.into_keys().zip(means).collect())?)
+        // JSON has neither NaN nor infinity: bits do.
+        let bits: BTreeMap<String, u64> = metrics.into_iter().map(|(name, value)| (name, value.to_bits())).collect();
+        let means = metrics::means(&self.core.gang.gather(&bits)?)?;
+        Ok(validation::validated(&self.record.position, means)?)
     }
 
     /// Starts to write the checkpoint of this step; with `must`, waits until it is written.
