@@ -53,9 +53,12 @@ pub struct Training<'a, O> {
     optimizer: O,
     order: Order,
     at: At,
+    /// Steps before this launch: those of the resumed checkpoint.
+    first: u64,
     accumulation: u32,
     micro: u32,
     clip: Option<f64>,
+    /// Of the open window.
     clock: Stopwatch,
     loader: Duration,
     /// Of the current step: gradients by variable, the last store of gradients, and the sum of the losses.
@@ -101,6 +104,7 @@ impl<'a, O: Optimizer> Training<'a, O> {
             optimizer,
             order,
             at: At::Start,
+            first: 0,
             accumulation,
             micro: 0,
             clip,
@@ -113,6 +117,7 @@ impl<'a, O: Optimizer> Training<'a, O> {
         };
         if plan.kind != LaunchKind::Preflight {
             training.resume()?;
+            training.first = training.record.position.step;
             training.publish();
         }
         Ok(training)
@@ -148,8 +153,11 @@ impl<'a, O: Optimizer> Training<'a, O> {
             return Ok(false);
         }
         self.core.publisher.enter(RankPhase::Training);
-        self.core.device.synchronize()?;
-        self.clock = Stopwatch::start(self.loader, self.waited(), processor_time());
+        if self.open.steps == 0 {
+            // Within a window the device may still compute earlier steps of it: their time counts, too.
+            self.core.device.synchronize()?;
+            self.clock = Stopwatch::start(self.loader, self.waited(), processor_time());
+        }
         (self.at, self.micro) = (At::Step, 0);
         Ok(true)
     }
