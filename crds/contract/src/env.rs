@@ -19,6 +19,8 @@ pub const TOKEN_FILE: &str = "PAWL_TOKEN_FILE";
 pub const REPORT: &str = "PAWL_REPORT";
 /// Path to which rank 0 writes its `progress.json`, atomically, a few times a second at most.
 pub const PROGRESS: &str = "PAWL_PROGRESS";
+/// Name of the node of the pod, set by the operator; absent without a cluster.
+pub const NODE_NAME: &str = "PAWL_NODE_NAME";
 /// Namespace of the job; absent without a cluster.
 pub const JOB_NAMESPACE: &str = "PAWL_JOB_NAMESPACE";
 /// Unique identifier of the job: a job that is deleted and created again has another one.

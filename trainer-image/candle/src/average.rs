@@ -5,7 +5,9 @@ use crate::error::Result;
 use crate::nccl::Nccl;
 use candle_core::{DType, Tensor};
 use pawl_graph::collective::Collective as _;
+use pawl_graph::executor::ExecError;
 use pawl_launch::collective::Gang;
+use pawl_launch::ending::Ending;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,23 +21,22 @@ pub(crate) enum Average {
 }
 
 impl Average {
-    /// The mean over the gang of each of `gradients`.
+    /// The mean over the gang of each of `gradients`, which ranks exchange as float32: also those in float64. Those of one rank are
+    /// unchanged.
     pub fn of(&self, gradients: Vec<Tensor>) -> Result<Vec<Tensor>> {
+        let (Some(first), false) = (gradients.first(), self.world() == 1) else { return Ok(gradients) };
+        let device = first.device();
         let flat: Vec<Tensor> = gradients
             .iter()
             .map(|gradient| gradient.flatten_all()?.to_dtype(DType::F32))
             .collect::<candle_core::Result<_>>()?;
-        let (Some(first), false) = (gradients.first(), self.world() == 1) else { return Ok(gradients) };
-        let device = first.device();
         let all = Tensor::cat(&flat, 0)?;
         let sum = match self {
             Self::Tcp(gang) => {
                 let mut values: Vec<f32> = all.to_vec1()?;
-                gang.all_reduce(&mut values)
-                    .map_err(|error| {
-                        gang.failure().map_or_else(|| pawl_graph::executor::ExecError::from(error).into(), Into::into)
-                    })
-                    .map_err(|ending: pawl_launch::ending::Ending| ending)?;
+                gang.all_reduce(&mut values).map_err(|error| -> Ending {
+                    gang.failure().map_or_else(|| ExecError::from(error).into(), Into::into)
+                })?;
                 let count = values.len();
                 Tensor::from_vec(values, count, device)?
             }

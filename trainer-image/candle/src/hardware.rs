@@ -52,9 +52,7 @@ pub(crate) fn uuid(device: &Device) -> Option<String> {
     #[cfg(feature = "cuda")]
     if let Device::Cuda(gpu) = device {
         let bytes = gpu.cuda_stream().context().uuid().ok()?.bytes;
-        let digits: String = bytes.iter().map(|byte| format!("{:02x}", *byte as u8)).collect();
-        let groups = [0..8, 8..12, 12..16, 16..20, 20..32].map(|group| &digits[group]);
-        return Some(format!("GPU-{}", groups.join("-")));
+        return Some(pawl_launch::straggler::gpu_uuid(bytes.map(|byte| byte as u8)));
     }
     let _ = device;
     None

@@ -14,7 +14,8 @@ pub(crate) fn named(vars: &VarMap) -> Vec<(String, Var)> {
     named
 }
 
-/// A tensor as checkpoints hold it: floats as float32, integers as unsigned 32-bit words.
+/// A tensor as checkpoints hold it: floats as float32, to which float64 is rounded, integers as
+/// unsigned 32-bit words.
 pub(crate) fn to_array(name: &str, tensor: &Tensor) -> Result<Array> {
     let flat = tensor.flatten_all()?;
     let data = match tensor.dtype() {

@@ -26,6 +26,7 @@ use pawl_launch::validation;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+mod metrics;
 mod steps;
 
 use steps::{Agreed, Open};
@@ -52,9 +53,12 @@ pub struct Training<'a, O> {
     optimizer: O,
     order: Order,
     at: At,
+    /// Steps before this launch: those of the resumed checkpoint.
+    first: u64,
     accumulation: u32,
     micro: u32,
     clip: Option<f64>,
+    /// Of the open window.
     clock: Stopwatch,
     loader: Duration,
     /// Of the current step: gradients by variable, the last store of gradients, and the sum of the losses.
@@ -84,9 +88,7 @@ impl<'a, O: Optimizer> Training<'a, O> {
             )));
         }
         core.settings.require_read()?;
-        if items == 0 {
-            return Err(Error::invalid("run.training: no items: the number of items of an epoch must be at least 1"));
-        }
+        let order = Order::new(plan.seed, items)?;
         let world = core.launch.world_size;
         let invalid = |error: &dyn std::fmt::Display| Error::invalid(error.to_string());
         let accumulation = core.given.accumulation(world).map_err(|e| invalid(&e))?;
@@ -100,8 +102,9 @@ impl<'a, O: Optimizer> Training<'a, O> {
             gradients: vec![None; vars.len()],
             vars,
             optimizer,
-            order: Order::new(plan.seed, items),
+            order,
             at: At::Start,
+            first: 0,
             accumulation,
             micro: 0,
             clip,
@@ -114,6 +117,7 @@ impl<'a, O: Optimizer> Training<'a, O> {
         };
         if plan.kind != LaunchKind::Preflight {
             training.resume()?;
+            training.first = training.record.position.step;
             training.publish();
         }
         Ok(training)
@@ -149,8 +153,11 @@ impl<'a, O: Optimizer> Training<'a, O> {
             return Ok(false);
         }
         self.core.publisher.enter(RankPhase::Training);
-        self.core.device.synchronize()?;
-        self.clock = Stopwatch::start(self.loader, self.waited(), processor_time());
+        if self.open.steps == 0 {
+            // Within a window the device may still compute earlier steps of it: their time counts, too.
+            self.core.device.synchronize()?;
+            self.clock = Stopwatch::start(self.loader, self.waited(), processor_time());
+        }
         (self.at, self.micro) = (At::Step, 0);
         Ok(true)
     }
@@ -336,16 +343,10 @@ impl<'a, O: Optimizer> Training<'a, O> {
             )));
         }
         self.core.publisher.beat(1);
-        let values: Vec<f64> = metrics.values().copied().collect();
-        let rows = self.core.gang.gather_bytes(bytemuck::cast_slice(&values))?;
-        let ranks = rows.len() as f64;
-        let mut means = vec![0.0; values.len()];
-        for row in &rows {
-            for (mean, word) in means.iter_mut().zip(row.chunks_exact(8)) {
-                *mean += f64::from_ne_bytes(std::array::from_fn(|i| word[i])) / ranks;
-            }
-        }
-        Ok(validation::validated(&self.record.position, metrics.into_keys().zip(means).collect())?)
+        // JSON has neither NaN nor infinity: bits do.
+        let bits: BTreeMap<String, u64> = metrics.into_iter().map(|(name, value)| (name, value.to_bits())).collect();
+        let means = metrics::means(&self.core.gang.gather(&bits)?)?;
+        Ok(validation::validated(&self.record.position, means)?)
     }
 
     /// Starts to write the checkpoint of this step; with `must`, waits until it is written.

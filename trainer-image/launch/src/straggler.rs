@@ -18,10 +18,17 @@ pub struct Seat {
 impl Seat {
     /// The place of this rank, on the GPU with this UUID. On a cluster the node is that of the pod.
     pub fn here(device: Option<String>) -> Self {
-        let node = std::env::var("PAWL_NODE_NAME").ok().filter(|name| !name.is_empty());
+        let node = std::env::var(pawl_contract::env::NODE_NAME).ok().filter(|name| !name.is_empty());
         let node = node.unwrap_or_else(|| rustix::system::uname().nodename().to_string_lossy().into_owned());
         Self { node, device: device.unwrap_or_default() }
     }
+}
+
+/// The UUID of a GPU as `nvidia-smi -L` lists it: `GPU-` and hexadecimal digits in groups.
+pub fn gpu_uuid(bytes: [u8; 16]) -> String {
+    let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let groups = [0..8, 8..12, 12..16, 16..20, 20..32].map(|group| &digits[group]);
+    format!("GPU-{}", groups.join("-"))
 }
 
 impl std::fmt::Display for Seat {
@@ -59,11 +66,11 @@ impl StragglerWatch {
     }
 
     /// Describes the slowest rank of the window, if it stands out; starts the next window. Ranks that are all as slow as each other
-    /// are no stragglers: the settings are the reason.
+    /// are no stragglers: the settings are the reason. A window in which a rank measured no time of its own says nothing.
     pub fn window(&mut self) -> Option<String> {
         let fastest = self.busy.iter().copied().fold(f64::INFINITY, f64::min);
         let (rank, slowest) = self.busy.iter().copied().enumerate().max_by(|a, b| a.1.total_cmp(&b.1))?;
-        let found = (self.busy.len() > 1 && slowest > STRAGGLER * fastest).then(|| {
+        let found = (self.busy.len() > 1 && fastest > 0.0 && slowest > STRAGGLER * fastest).then(|| {
             let seat = &self.seats[rank];
             format!("rank {rank} {seat} takes {:.2} times as long as the fastest rank", slowest / fastest)
         });
@@ -107,5 +114,18 @@ mod tests {
         let mut alone = StragglerWatch::among(vec![Seat::here(None)]);
         alone.add([9.0]);
         assert_eq!(alone.window(), None);
+    }
+
+    #[test]
+    fn a_rank_without_a_time_of_its_own_is_no_measure() {
+        let mut ranks = watch(["", "", ""]);
+        ranks.add([0.0, 1.0, 1.0]);
+        assert_eq!(ranks.window(), None);
+    }
+
+    #[test]
+    fn a_gpu_is_named_as_by_nvidia_smi() {
+        let bytes = std::array::from_fn(|i| i as u8 * 17);
+        assert_eq!(gpu_uuid(bytes), "GPU-00112233-4455-6677-8899-aabbccddeeff");
     }
 }

@@ -8,6 +8,7 @@ use pawl_contract::settings::{Compile, OptimizerOffload, Precision, Settings};
 use pawl_cuda::{Choices, CudaGraph, Launching, cudnn::Cudnn, device::Device, nccl::Nccl};
 use pawl_graph::executor::{ExecError, MemoryReport};
 use pawl_graph::graph::Program;
+use pawl_launch::straggler::gpu_uuid;
 use pawl_lower::LowerOptions;
 use std::path::Path;
 use std::sync::Arc;
@@ -61,9 +62,7 @@ impl Gpu {
     /// UUID of the GPU, as `nvidia-smi -L` lists it: `GPU-` and hexadecimal digits in groups.
     pub fn uuid(&self) -> Option<String> {
         let bytes = self.device.context().uuid().ok()?.bytes;
-        let digits: String = bytes.iter().map(|byte| format!("{:02x}", *byte as u8)).collect();
-        let groups = [0..8, 8..12, 12..16, 16..20, 20..32].map(|group| &digits[group]);
-        Some(format!("GPU-{}", groups.join("-")))
+        Some(gpu_uuid(bytes.map(|byte| byte as u8)))
     }
 
     /// Time for which the GPU has been busy; `None` when unknown.

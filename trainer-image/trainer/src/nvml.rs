@@ -1,6 +1,7 @@
 //! GPU utilization from NVML: the fraction of time in which a kernel ran.
 
 use nvml_wrapper::Nvml;
+use pawl_launch::straggler::gpu_uuid;
 use std::ffi::OsStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,7 +26,7 @@ impl BusyTime {
     /// When NVML is missing, or does not know the GPU.
     pub fn watch(uuid: [u8; 16]) -> Result<Self, String> {
         let nvml = Nvml::builder().lib_path(OsStr::new(LIBRARY)).init().map_err(|e| format!("{LIBRARY}: {e}"))?;
-        let uuid = text(uuid);
+        let uuid = gpu_uuid(uuid);
         nvml.device_by_uuid(uuid.as_str()).map_err(|e| format!("NVML, {uuid}: {e}"))?;
         let busy = Self { nanoseconds: Arc::default(), stop: Arc::default() };
         let (nanoseconds, stop) = (Arc::clone(&busy.nanoseconds), Arc::clone(&busy.stop));
@@ -59,22 +60,9 @@ fn sample(nvml: &Nvml, uuid: &str, nanoseconds: &AtomicU64, stop: &AtomicBool) {
     }
 }
 
-/// The UUID as NVML writes it: `GPU-` and the hexadecimal digits in groups.
-fn text(uuid: [u8; 16]) -> String {
-    let hex: Vec<String> = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
-    let part = |range: std::ops::Range<usize>| hex[range].concat();
-    format!("GPU-{}-{}-{}-{}-{}", part(0..4), part(4..6), part(6..8), part(8..10), part(10..16))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_uuid_is_written_as_by_nvml() {
-        let bytes = std::array::from_fn(|i| 17 * i as u8);
-        assert_eq!(text(bytes), "GPU-00112233-4455-6677-8899-aabbccddeeff");
-    }
 
     #[test]
     fn without_the_library_or_the_gpu_the_message_says_which() {

@@ -132,7 +132,7 @@ fn environment(blueprint: &Blueprint<'_>) -> Vec<EnvVar> {
         set(pod::HTTP_PORT, pod::AGENT_HTTP_PORT.to_string()),
         set(pod::STOP_GRACE, blueprint.stop_grace_seconds().to_string()),
         field("PAWL_POD_NAME", "metadata.name"),
-        field("PAWL_NODE_NAME", "spec.nodeName"),
+        field(env::NODE_NAME, "spec.nodeName"),
     ];
     let meta = &blueprint.job.metadata;
     let identity = [

@@ -7,10 +7,10 @@ const VOTE_SECONDS: f64 = 1.0;
 /// Maximum steps between them.
 const MOST_STEPS: u64 = 1000;
 
-/// Steps whose losses may still be on the device.
+/// The open window: steps whose losses may still be on the device.
 #[derive(Default)]
 pub(super) struct Open {
-    times: Vec<StepTime>,
+    pub steps: u32,
     losses: Vec<Tensor>,
     norm: Option<Tensor>,
     /// The step at which the ranks agree again.
@@ -40,16 +40,12 @@ impl<O: Optimizer> Training<'_, O> {
             )));
         }
         self.update()?;
-        let before = self.record.position.items;
         self.record.position.step += 1;
         self.record.position.items += self.record.step_items;
         self.record.learning_rate = self.optimizer.learning_rate();
         self.at = At::Between;
-        if self.is_edge(before) {
-            return self.end_window();
-        }
-        self.open.times.push(self.time());
-        Ok(())
+        self.open.steps += 1;
+        if self.is_edge() { self.end_window() } else { Ok(()) }
     }
 
     /// The update of a step.
@@ -86,16 +82,11 @@ impl<O: Optimizer> Training<'_, O> {
     }
 
     /// Whether the ranks agree, and the device is synchronized, after this step: the same answer on all ranks.
-    fn is_edge(&self, before: u64) -> bool {
+    fn is_edge(&self) -> bool {
         let Record { position, budget, step_items, .. } = &*self.record;
-        let steps = position.step;
-        let begun = steps - self.open.times.len() as u64 - 1;
         !hardware::is_asynchronous(&self.core.device)
-            || steps >= self.open.next_vote
-            || steps == begun + budget.warmup
-            || position.items >= budget.items
-            || budget.evaluation_due(before, position.items)
-            || steps == last_quarter(budget.items.div_ceil(*step_items))
+            || position.step >= self.open.next_vote
+            || must_end(budget, *step_items, self.first, (position.step, position.items))
     }
 
     fn time(&self) -> StepTime {
@@ -105,8 +96,8 @@ impl<O: Optimizer> Training<'_, O> {
     /// Reads the losses of the open steps, agrees with the other ranks, and records.
     fn end_window(&mut self) -> Result<()> {
         self.core.device.synchronize()?;
-        self.open.times.push(self.time());
-        let mut open = std::mem::take(&mut self.open);
+        let time = self.time();
+        let open = std::mem::take(&mut self.open);
         let losses: Vec<f64> =
             open.losses.iter().map(|loss| Ok(f64::from(loss.to_scalar::<f32>()?))).collect::<Result<_>>()?;
         self.record.gradient_norm = open
@@ -116,25 +107,20 @@ impl<O: Optimizer> Training<'_, O> {
             .map(f64::from)
             .filter(|norm| norm.is_finite())
             .or(self.record.gradient_norm);
-        let busy: f64 = open.times.iter().map(|time| time.wall.saturating_sub(time.collective).as_secs_f64()).sum();
-        let rows = self.vote(&losses, busy)?;
-        if let Some(last) = open.times.last_mut() {
-            // The agreement is part of the step.
-            *last = self.time();
-        }
-        let seconds: f64 = open.times.iter().map(|time| time.wall.as_secs_f64()).sum();
-        let slowest = rows.iter().map(|row| row.seconds).fold(seconds, f64::max);
-        let steps = open.times.len() as u64;
-        let wait = if slowest > 0.0 { (VOTE_SECONDS * steps as f64 / slowest) as u64 } else { 1 };
-        self.open.next_vote = self.record.position.step + wait.clamp(1, MOST_STEPS);
-        self.record_steps(&open.times, &rows)
+        let rows = self.vote(Row {
+            stop: self.core.stop.is_set(),
+            checkpoint: self.record.saver.as_ref().is_some_and(Saver::due),
+            seconds: time.wall.as_secs_f64(),
+            busy: time.wall.saturating_sub(time.collective).as_secs_f64(),
+            losses,
+        })?;
+        self.open.next_vote = next_vote(&rows, self.record.position.step);
+        // The agreement is part of the window.
+        self.record_steps((open.steps, self.time()), &rows)
     }
 
     /// The votes of all ranks.
-    fn vote(&mut self, losses: &[f64], busy: f64) -> Result<Vec<Row>> {
-        let seconds = self.open.times.iter().map(|time| time.wall.as_secs_f64()).sum();
-        let checkpoint = self.record.saver.as_ref().is_some_and(Saver::due);
-        let mine = Row { stop: self.core.stop.is_set(), checkpoint, seconds, busy, losses: losses.to_vec() };
+    fn vote(&mut self, mine: Row) -> Result<Vec<Row>> {
         let rows: Vec<Row> = match self.core.gang.world_size() {
             1 => vec![mine],
             _ => self
@@ -151,16 +137,14 @@ impl<O: Optimizer> Training<'_, O> {
         Ok(rows)
     }
 
-    /// Records the steps of a window, whose losses are the means of all ranks.
-    fn record_steps(&mut self, times: &[StepTime], rows: &[Row]) -> Result<()> {
-        let count = times.len() as u32;
-        // On a GPU only the sum is exact: the host queues steps ahead of it.
-        let mean = |part: fn(&StepTime) -> Duration| times.iter().map(part).sum::<Duration>() / count.max(1);
+    /// Records the steps of a window, at least one, whose losses are the means of all ranks.
+    fn record_steps(&mut self, (count, window): (u32, StepTime), rows: &[Row]) -> Result<()> {
+        // On a GPU only the sum is known: the host queues steps ahead of it.
         let time = StepTime {
-            wall: mean(|time| time.wall),
-            loader: mean(|time| time.loader),
-            collective: mean(|time| time.collective),
-            busy: mean(|time| time.busy),
+            wall: window.wall / count,
+            loader: window.loader / count,
+            collective: window.collective / count,
+            busy: window.busy / count,
         };
         for back in (0..count as usize).rev() {
             let index = count as usize - 1 - back;
@@ -205,10 +189,11 @@ impl<O: Optimizer> Training<'_, O> {
 struct Row {
     stop: bool,
     checkpoint: bool,
-    /// Seconds of the open steps.
+    /// Seconds of the window.
     seconds: f64,
     /// Those in which the rank did not wait for others.
     busy: f64,
+    /// One for each step of the window.
     losses: Vec<f64>,
 }
 
@@ -226,6 +211,24 @@ impl Row {
         let losses = words.get(4..).unwrap_or_default().to_vec();
         Self { stop: word(0) != 0.0, checkpoint: word(1) != 0.0, seconds: word(2), busy: word(3), losses }
     }
+}
+
+/// The step at which the ranks agree again, after a window that ended with `step`. All ranks have the same `rows`, thus the same
+/// answer: it must depend on nothing else, or ranks would wait for each other in different collectives.
+fn next_vote(rows: &[Row], step: u64) -> u64 {
+    let slowest = rows.iter().map(|row| row.seconds).fold(0.0, f64::max);
+    let steps = rows.iter().map(|row| row.losses.len()).max().unwrap_or_default();
+    let wait = if slowest > 0.0 { (VOTE_SECONDS * steps as f64 / slowest) as u64 } else { 1 };
+    step + wait.clamp(1, MOST_STEPS)
+}
+
+/// Whether a window must end with the step that led to this position (step and items), in a launch that began after `first` steps:
+/// the warm-up or the launch ends, an evaluation is due, or the last quarter of the losses begins.
+fn must_end(budget: &Budget, step_items: u64, first: u64, (step, items): (u64, u64)) -> bool {
+    step == first + budget.warmup
+        || items >= budget.items
+        || budget.evaluation_due(items - step_items, items)
+        || step == last_quarter(budget.items.div_ceil(step_items))
 }
 
 /// Norm of all gradients together, on the device.
@@ -246,4 +249,36 @@ fn last_quarter(steps: u64) -> u64 {
     }
     let points = steps.div_ceil(stride);
     (points - points.div_ceil(4)) * stride
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(seconds: f64, steps: usize) -> Row {
+        Row { stop: false, checkpoint: true, seconds, busy: seconds / 2.0, losses: vec![0.5; steps] }
+    }
+
+    #[test]
+    fn all_ranks_agree_on_the_step_of_the_next_vote() {
+        // Each rank has its own row from the gang, too, and rows have the times of whole windows.
+        let sent = [row(0.1, 20), row(0.4, 20), row(0.2, 20)];
+        let received: Vec<Row> = sent.iter().map(|row| Row::of(bytemuck::cast_slice(&row.to_words()))).collect();
+        assert_eq!((next_vote(&sent, 100), next_vote(&received, 100)), (150, 150), "20 steps in 0.4 s by the slowest");
+        assert_eq!(received[1].seconds, 0.4);
+        assert_eq!(next_vote(&[row(30.0, 1)], 7), 8, "at least one step");
+        assert_eq!(next_vote(&[row(1e-6, 1)], 7), 7 + MOST_STEPS);
+        assert_eq!(next_vote(&[row(0.0, 1)], 7), 8);
+    }
+
+    #[test]
+    fn windows_end_with_the_warm_up_wherever_the_launch_began() {
+        let budget = Budget { items: 4000, horizon: 4000, warmup: 10, eval_every: Some(1000), evaluates: true };
+        let ends = |first: u64| -> Vec<u64> {
+            (first + 1..=100).filter(|step| must_end(&budget, 40, first, (*step, 40 * step))).collect()
+        };
+        // After step 74: the last quarter of the losses, of which every second one is kept.
+        assert_eq!(ends(0), [10, 25, 50, 74, 75, 100]);
+        assert_eq!(ends(30), [40, 50, 74, 75, 100]);
+    }
 }
