@@ -77,9 +77,14 @@ mod tests {
             crate::tensors::named(&vars).iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(),
             ["layer.bias", "layer.weight"]
         );
-        // Kaiming uniform with the gain of ReLU: a variance of 2 / 300 within the standard error of 60,000 draws.
-        let variance = one.iter().map(|w| f64::from(*w).powi(2)).sum::<f64>() / one.len() as f64;
-        assert!((variance * 300.0 / 2.0 - 1.0).abs() < 0.02, "{variance}");
-        assert!(one.iter().all(|w| f64::from(*w).abs() <= (6.0f64 / 300.0).sqrt() + 1e-7));
+        // Weights are Kaiming normal with the gain of ReLU: a variance of 2 / 300, and a fourth moment of three times its square,
+        // which would be 1.8 times if they were uniform. The tolerances are over three standard errors of 60,000 draws.
+        let moment = |power: i32| one.iter().map(|w| f64::from(*w).powi(power)).sum::<f64>() / one.len() as f64;
+        assert!((moment(2) * 300.0 / 2.0 - 1.0).abs() < 0.02, "{}", moment(2));
+        assert!((moment(4) / moment(2).powi(2) - 3.0).abs() < 0.15, "{}", moment(4));
+        // Biases are uniform up to 1 / sqrt(300).
+        let bias: Vec<f32> = vars.data().lock().unwrap()["layer.bias"].to_vec1().unwrap();
+        let largest = bias.iter().fold(0.0, |most: f64, b| most.max(f64::from(b.abs()))) * 300f64.sqrt();
+        assert!((0.9..=1.0 + 1e-6).contains(&largest), "{largest}");
     }
 }
