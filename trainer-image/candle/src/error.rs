@@ -56,8 +56,7 @@ impl From<Error> for Ending {
             Error::Ending(ending) => ending,
             // Candle passes the driver's error on as text.
             Error::Candle(error) => {
-                let message = error.to_string();
-                let lower = message.to_lowercase();
+                let (message, lower) = (error.to_string(), without_backtrace(&error).to_lowercase());
                 match lower.contains("out_of_memory") || lower.contains("out of memory") {
                     true => Self::OutOfMemory(message),
                     false => Self::Failed(message),
@@ -65,6 +64,15 @@ impl From<Error> for Ending {
             }
             Error::Program(error) => Self::Failed(error.to_string()),
         }
+    }
+}
+
+/// The text of `error`. A backtrace has names of functions, which say nothing of the cause.
+fn without_backtrace(error: &candle_core::Error) -> String {
+    match error {
+        candle_core::Error::WithBacktrace { inner, .. } => without_backtrace(inner),
+        candle_core::Error::Context { inner, context } => format!("{context}\n{}", without_backtrace(inner)),
+        other => other.to_string(),
     }
 }
 
@@ -105,6 +113,10 @@ mod tests {
         let outcome = |text: &str| Ending::from(Error::from(candle_core::Error::msg(text))).outcome();
         assert_eq!(outcome("DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")"), Outcome::OutOfMemory);
         assert_eq!(outcome("shape mismatch in matmul"), Outcome::Failed);
+        // The backtrace names this function.
+        let (inner, backtrace) = (candle_core::Error::Msg("no".to_owned()), std::backtrace::Backtrace::force_capture());
+        let traced = candle_core::Error::WithBacktrace { inner: inner.into(), backtrace: backtrace.into() };
+        assert_eq!(Ending::from(Error::from(traced.context("layer"))).outcome(), Outcome::Failed);
         assert_eq!(Ending::from(Error::unsupported("no")).outcome(), Outcome::Unsupported);
     }
 }
