@@ -115,7 +115,7 @@ async fn preempt(scene: &Scene, attempt: &str) {
     let workload = workloads["items"].as_array().unwrap().iter().find(of).expect("the gang has a workload");
     let name = workload["metadata"]["name"].as_str().unwrap();
     let patch = json!({"spec": {"active": false}}).to_string();
-    succeed(scene.kubectl(&["patch", "workload", name, "--type=merge", "-p", &patch]));
+    succeed(&mut scene.kubectl(&["patch", "workload", name, "--type=merge", "-p", &patch]));
     let gone = async || (!gangs(scene, "rough").await.contains_key(attempt)).then_some(());
     scene.until("its pods to be gone", Duration::from_secs(30), gone).await;
 }
