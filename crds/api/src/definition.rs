@@ -79,8 +79,8 @@ fn shorten(schema: &mut Value) {
     keep_first_description(&mut phase["fallbacks"]["items"]["properties"]["settings"]);
     let status = &mut schema["properties"]["status"]["properties"];
     keep_first_description(&mut status["effectiveSettings"]);
-    // Only Pawl reads and writes the fields of the last three; they are documented in the types. Kubernetes documents conditions.
-    for part in ["conditions", "search", "attempt", "retry"] {
+    // Only Pawl reads and writes the fields of all but the first; they are documented in the types. Kubernetes documents conditions.
+    for part in ["conditions", "search", "attempt", "parallel", "retry", "retries"] {
         keep_first_description(&mut status[part]);
     }
     keep_first_description(&mut status["baseline"]["properties"]["launches"]);
