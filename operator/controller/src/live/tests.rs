@@ -119,6 +119,8 @@ async fn a_new_attempt_does_not_see_the_answers_of_the_one_before() {
     assert!(live.latest(&Key::new("team", "ups"), "ups-1").is_some());
     assert!(live.latest(&Key::new("team", "ups"), "ups-2").is_none());
     live.watch(&Key::new("team", "ups"), "ups-2", LOOPBACK);
+    assert!(live.latest(&Key::new("team", "ups"), "ups-2").is_none());
+    live.retain(&Key::new("team", "ups"), |attempt| attempt == "ups-2");
     assert!(live.latest(&Key::new("team", "ups"), "ups-1").is_none());
     live.retain(&Key::new("team", "ups"), |_| false);
     assert!(live.latest(&Key::new("team", "ups"), "ups-2").is_none());

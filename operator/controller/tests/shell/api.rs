@@ -148,14 +148,17 @@ impl Store {
     fn announced(&mut self, namespace: &str, attempt: &str, stops: bool) {
         let (job, _) = attempt.rsplit_once('-').unwrap();
         let job = &self.objects[&("trainingjobs".to_owned(), namespace.to_owned(), job.to_owned())];
-        let intent = &job["status"]["attempt"];
-        let said = match (stops, intent["name"] == attempt) {
-            (false, named) => named,
-            (true, true) => !intent["stop"].is_null(),
+        let status = &job["status"];
+        let parallel = status["parallel"].as_array().into_iter().flatten();
+        let intent = std::iter::once(&status["attempt"]).chain(parallel).find(|named| named["name"] == attempt);
+        let said = match (stops, intent) {
+            (false, named) => named.is_some(),
+            (true, Some(named)) => !named["stop"].is_null(),
             // Of an attempt that the status no longer names nothing may run.
-            (true, false) => true,
+            (true, None) => true,
         };
         if !said {
+            let intent = intent.unwrap_or(&Value::Null);
             self.unannounced.push(format!("{attempt} {}: {intent}", if stops { "stopped" } else { "started" }));
         }
     }
