@@ -193,12 +193,11 @@ fn without_cuda() -> Ending {
     ))
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(feature = "cuda", feature = "candle-cuda"))))]
 mod tests {
     use super::*;
 
     #[test]
-    #[cfg(not(any(feature = "cuda", feature = "candle-cuda")))]
     fn a_trainer_without_cuda_does_not_train_on_the_cpu_in_its_stead() {
         let ending = RankDevice::open(Place::Cuda(0), Path::new("kernels")).err().expect("refused");
         assert_eq!(ending.outcome(), pawl_contract::exit::Outcome::Unsupported);

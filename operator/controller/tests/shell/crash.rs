@@ -104,6 +104,20 @@ async fn run(stop: Option<(usize, Stop)>, caches: Caches, trouble: Option<Troubl
     run_job(job(), 1, stop, caches, trouble).await.0
 }
 
+/// Number of gangs that are alive: at most `most`, each of a trial of its own.
+fn gangs_of(store: &Store, most: usize) -> usize {
+    let alive = cluster::gangs_alive(store);
+    assert!(alive.len() <= most, "{} gangs: {alive:?}", alive.len());
+    // The status names an attempt before it is started, and its trial.
+    let job = &store.objects[&("trainingjobs".to_owned(), "default".to_owned(), "toy".to_owned())];
+    let status: TrainingJobStatus = serde_json::from_value(job["status"].clone()).unwrap_or_default();
+    let named = status.under_way().filter(|attempt| alive.iter().any(|(name, _)| *name == attempt.name));
+    let trials: Vec<&str> = named.map(|attempt| attempt.trial.as_str()).collect();
+    let distinct: BTreeSet<&str> = trials.iter().copied().collect();
+    assert_eq!(distinct.len(), trials.len(), "two gangs for one trial");
+    alive.len()
+}
+
 /// The same for any job, which has at most `most` gangs. Returns as well how many there were.
 async fn run_job(
     job: Value,
@@ -113,18 +127,7 @@ async fn run_job(
     mut trouble: Option<Trouble>,
 ) -> (End, usize) {
     let mut gangs = 0;
-    let mut check = |store: &Store| {
-        let alive = cluster::gangs_alive(store);
-        assert!(alive.len() <= most, "{} gangs: {alive:?}", alive.len());
-        gangs = gangs.max(alive.len());
-        // The status names an attempt before it is started, and its trial.
-        let job = &store.objects[&("trainingjobs".to_owned(), "default".to_owned(), "toy".to_owned())];
-        let status: TrainingJobStatus = serde_json::from_value(job["status"].clone()).unwrap_or_default();
-        let named = status.under_way().filter(|attempt| alive.iter().any(|(name, _)| *name == attempt.name));
-        let trials: Vec<&str> = named.map(|attempt| attempt.trial.as_str()).collect();
-        let distinct: BTreeSet<&str> = trials.iter().copied().collect();
-        assert_eq!(distinct.len(), trials.len(), "two gangs for one trial");
-    };
+    let mut check = |store: &Store| gangs = gangs.max(gangs_of(store, most));
     let api = Api::default();
     api.store().create(("trainingjobs".to_owned(), "default".to_owned(), "toy".to_owned()), job);
     api.store().stop = stop;

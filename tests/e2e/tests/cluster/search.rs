@@ -107,8 +107,8 @@ async fn undisturbed(scene: &Scene) -> Value {
     found(status(&job))
 }
 
-/// Takes the devices of one gang back, as Kueue does for a job of a higher priority.
-async fn preempt(scene: &Scene, attempt: &str) {
+/// Takes the devices of one gang back: Kueue evicts a workload that is deactivated.
+async fn evict(scene: &Scene, attempt: &str) {
     let listed = scene.kubectl(&["get", "workloads", "-o", "json"]).output().unwrap();
     let workloads: Value = serde_json::from_slice(&listed.stdout).unwrap();
     let of = |workload: &&Value| workload["metadata"]["ownerReferences"][0]["name"] == attempt;
@@ -121,7 +121,7 @@ async fn preempt(scene: &Scene, attempt: &str) {
 }
 
 #[test]
-fn four_trials_at_a_time_under_a_quota_end_alike_when_one_is_preempted_and_the_operator_restarts() {
+fn four_trials_at_a_time_under_a_quota_end_alike_when_one_is_evicted_and_the_operator_restarts() {
     scene(async |scene| {
         let _queue = Queue::of(scene, GANGS as u32).await;
         let operator = scene.operator().await;
@@ -132,7 +132,7 @@ fn four_trials_at_a_time_under_a_quota_end_alike_when_one_is_preempted_and_the_o
         scene.apply(&searching("rough", in_queue));
         let disturb = async {
             let alive = four_gangs(scene, "rough").await;
-            preempt(scene, alive.keys().nth(2).unwrap()).await;
+            evict(scene, alive.keys().nth(2).unwrap()).await;
             operator.kill();
             scene.operator().await
         };
@@ -140,18 +140,20 @@ fn four_trials_at_a_time_under_a_quota_end_alike_when_one_is_preempted_and_the_o
         assert_eq!(most, GANGS);
         let job = scene.job("rough").await;
         assert_eq!(found(status(&job)), calm);
-        assert!(status(&job).retry.is_none() && status(&job).retries.is_empty(), "a queue is no failure");
-        // One more: the trial that was preempted. A restart repeats nothing.
+        let failures = status(&job).retry.iter().chain(&status(&job).retries).map(|retry| retry.count).sum::<u32>();
+        assert_eq!(failures, 0, "a queue is no failure");
+        // One more: the trial that was evicted. A restart repeats nothing.
         assert_eq!(status(&job).attempts as usize, 1 + TRIALS + 1);
         let events = scene.events("rough").await;
-        assert!(events.iter().any(|(reason, _)| reason == "Preempted"), "{events:#?}");
+        assert!(events.iter().any(|(reason, _)| reason == "Disrupted" || reason == "Preempted"), "{events:#?}");
     });
 }
 
 #[test]
 fn a_lost_node_changes_no_trial() {
     scene(async |scene| {
-        let node = Node::start(NUMBER, 1);
+        // One for the check of the baseline, whose pod may still be ending.
+        let node = Node::start(NUMBER, 2);
         let name = node.name();
         let ready = format!("node/{name}");
         let look = async || kubectl(&["get", &ready]).output().unwrap().status.success().then_some(());
@@ -180,8 +182,8 @@ fn a_lost_node_changes_no_trial() {
         for field in ["trials", "winner", "settings"] {
             assert_eq!(rough[field].take(), calm[field], "{field}");
         }
-        // One more, unless the trial on the lost node had ended before.
+        // One or two more, unless the trials on the lost node had ended before.
         let attempts = status(&job).attempts as usize;
-        assert!((1 + TRIALS..=1 + TRIALS + 1).contains(&attempts), "{attempts} attempts");
+        assert!((1 + TRIALS..=1 + TRIALS + 2).contains(&attempts), "{attempts} attempts");
     });
 }
