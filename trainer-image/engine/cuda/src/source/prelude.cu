@@ -99,7 +99,15 @@ DEV float widen_bf16(u32 bits) { return __uint_as_float(bits << 16); }
 DEV float widen_f16(u32 bits) { float x; asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"((u16)bits)); return x; }
 // Converts in pairs, even a single value: single conversions run on the special function unit, which is slow and busy.
 DEV u32 pair_bf16(float low, float high) { u32 r; asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low)); return r; }
-DEV u32 pair_f16(float low, float high) { u32 r; asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low)); return r; }
+DEV u32 pair_f16(float low, float high) {
+    u32 r;
+#if __CUDA_ARCH__ >= 800
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+#else
+    asm("{ .reg .f16 h, l; cvt.rn.f16.f32 h, %1; cvt.rn.f16.f32 l, %2; mov.b32 %0, {l, h}; }" : "=r"(r) : "f"(high), "f"(low));
+#endif
+    return r;
+}
 
 // Element j of a vector; j is a constant once loops are unrolled.
 template <class T, int B> DEV typename T::value get(const Raw<B>& r, int j) {
