@@ -122,6 +122,9 @@ pub struct TrainerStatus {
     pub image: String,
     /// Digest of the image that ran, or version of the built-in trainer.
     pub build: String,
+    /// The first attempt that was seen to run it: what older ones run says nothing new.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub attempt: String,
 }
 
 /// Why a job failed.

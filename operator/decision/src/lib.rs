@@ -203,7 +203,7 @@ fn process(draft: &mut Draft<'_>, observed: &Observed) -> Next {
 /// Processes the observations of the current attempt. `true` when one was new that may change what should run.
 fn observe(draft: &mut Draft<'_>, observed: &Observed, next: &Next) -> bool {
     if let Some(facts) = attempt::current(draft, observed) {
-        if under_way::is_newest(draft, observed, facts) && trainer::watch(draft, facts) {
+        if trainer::watch(draft, facts) {
             return true;
         }
         let work = draft.status.attempt.as_ref().and_then(|attempt| next.work_of(&attempt.trial));

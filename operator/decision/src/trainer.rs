@@ -7,6 +7,7 @@ use crate::draft::{Draft, bounded};
 use crate::observed::AttemptFacts;
 use crate::reason::Reason;
 use crate::retry::MissingEvidence;
+use crate::under_way::number;
 use pawl_api::status::{LaunchStatus, PhaseState, Purpose, TrainerStatus, TrainingJobStatus};
 use pawl_contract::measured::Measured;
 use pawl_contract::report::truncated;
@@ -27,12 +28,13 @@ fn short(build: &str) -> &str {
 /// Records the build that the current attempt runs. `true` when it is another one than that of the evidence: the launches so
 /// far are kept under the name of their build, open measurements start again, and final verdicts stay.
 pub(crate) fn watch(draft: &mut Draft<'_>, facts: &AttemptFacts) -> bool {
-    let known = draft.status.trainer.as_ref().is_some_and(|known| known.build == facts.trainer);
-    if known || facts.trainer.is_empty() {
+    // Gangs of an older build may still run beside the attempt that brought the current one.
+    let is_known = |known: &TrainerStatus| known.build == facts.trainer || number(&facts.name) < number(&known.attempt);
+    if facts.trainer.is_empty() || draft.status.trainer.as_ref().is_some_and(is_known) {
         return false;
     }
     let image = draft.spec.trainer.image.clone().unwrap_or_default();
-    let new = TrainerStatus { image, build: bounded(&facts.trainer) };
+    let new = TrainerStatus { image, build: bounded(&facts.trainer), attempt: facts.name.clone() };
     let Some(before) = draft.status.trainer.replace(new.clone()) else { return true };
     let message = format!(
         "{} runs build {} of the trainer, earlier launches ran {}: they are not compared with each other, and open \

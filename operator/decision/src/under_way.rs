@@ -11,7 +11,7 @@
 //!   plan than the one in the status.
 
 use crate::draft::Draft;
-use crate::observed::{AttemptFacts, AttemptState, Observed};
+use crate::observed::{AttemptState, Observed};
 use crate::retry::time;
 use pawl_api::status::AttemptStatus;
 
@@ -71,13 +71,6 @@ impl Draft<'_> {
         let since = self.under_way().map(|attempt| attempt.queued_since.as_deref());
         since.collect::<Option<Vec<_>>>()?.into_iter().max_by_key(|since| time(since))
     }
-}
-
-/// Whether these are the facts of the newest attempt whose trainer is known: that of an older one says nothing new.
-pub(crate) fn is_newest(draft: &Draft<'_>, observed: &Observed, facts: &AttemptFacts) -> bool {
-    let named = |other: &&AttemptFacts| draft.under_way().any(|attempt| attempt.name == other.name);
-    let known = observed.attempts.iter().filter(|other| !other.trainer.is_empty()).filter(named);
-    known.map(|other| number(&other.name)).max().is_none_or(|newest| number(&facts.name) >= newest)
 }
 
 /// Whether a gang runs another plan than the one that the status has under its name.

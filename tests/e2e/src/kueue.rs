@@ -3,7 +3,7 @@
 use crate::machines::load;
 use crate::programs::{kubectl, run, succeed};
 use crate::scene::{SCENE, Scene};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -11,9 +11,15 @@ use std::time::Duration;
 /// The namespaces whose Jobs Kueue looks at have this label (`tests/cluster/kueue/kustomization.yaml`).
 const QUEUED: &str = "pawl-e2e/queued=true";
 /// The queue of a scene, in its namespace.
-pub const QUEUE: &str = "team";
+const QUEUE: &str = "team";
 
-/// The queue [`QUEUE`] of a scene, with quota for a number of pods of one GPU each. It is gone when this is dropped.
+/// The labels of a job in the queue of its scene.
+pub fn queued() -> Value {
+    json!({"kueue.x-k8s.io/queue-name": QUEUE})
+}
+
+/// The queue of a scene, with quota for a number of pods of one GPU each, in which jobs of the priority class
+/// [`Queue::urgent`] take the place of others. Both are gone when this is dropped.
 pub struct Queue {
     name: String,
 }
@@ -42,8 +48,10 @@ impl Queue {
         let objects = json!({"apiVersion": "v1", "kind": "List", "items": [
             {"apiVersion": version, "kind": "ResourceFlavor", "metadata": metadata,
              "spec": {"nodeLabels": {"kubernetes.io/os": "linux"}}},
+            {"apiVersion": version, "kind": "WorkloadPriorityClass", "metadata": metadata, "value": 1000},
             {"apiVersion": version, "kind": "ClusterQueue", "metadata": metadata, "spec": {
                 "namespaceSelector": {},
+                "preemption": {"withinClusterQueue": "LowerPriority"},
                 "resourceGroups": [{"coveredResources": ["nvidia.com/gpu", "pods"], "flavors": [
                     {"name": name, "resources": [quota("nvidia.com/gpu"), quota("pods")]},
                 ]}],
@@ -56,6 +64,11 @@ impl Queue {
         Self { name }
     }
 
+    /// The labels of a job in the queue that goes before those with [`queued`].
+    pub fn urgent(&self) -> Value {
+        json!({"kueue.x-k8s.io/queue-name": QUEUE, "kueue.x-k8s.io/priority-class": self.name})
+    }
+
     /// `HoldAndDrain` takes the devices of all gangs back and admits none until it is `None` again.
     pub fn stop_policy(&self, policy: &str) {
         let patch = json!({"spec": {"stopPolicy": policy}}).to_string();
@@ -66,6 +79,6 @@ impl Queue {
 impl Drop for Queue {
     fn drop(&mut self) {
         // After a failure workloads may still be in it.
-        let _ = run(&mut kubectl(&["delete", "clusterqueue,resourceflavor", &self.name, "--wait=false"]));
+        let _ = run(&mut kubectl(&["delete", "clusterqueue,resourceflavor,workloadpriorityclass", &self.name, "--wait=false"]));
     }
 }

@@ -33,7 +33,7 @@ const CARDS: [Card; 7] = [
 
 /// Cards on which models of full size are trained. Compiling those for all cards takes too long: what differs between architectures is
 /// in the small programs as well.
-const LARGE_CARDS: [Card; 3] = [CARDS[1], CARDS[4], CARDS[5]];
+const LARGE_CARDS: [Card; 2] = [CARDS[1], CARDS[4]];
 
 /// Sources of all kernels of a program on a card, each once.
 fn sources(program: &Program, card: Card, found: &mut HashSet<Source>) {

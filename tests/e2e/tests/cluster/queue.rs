@@ -7,10 +7,10 @@ use pawl_api::TrainingJob;
 use pawl_api::status::Stage;
 use pawl_e2e::audit::{Audit, Write};
 use pawl_e2e::job::{files, status, training};
-use pawl_e2e::kueue::{QUEUE, Queue};
+use pawl_e2e::kueue::{self, Queue};
 use pawl_e2e::scene::stage;
 use pawl_e2e::{Operator, Scene, scene};
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ const SCHEDULING_TIMEOUT: Duration = Duration::from_secs(10);
 /// A training of two pods with a GPU each, in the queue.
 fn queued(name: &str, seconds: u32) -> Value {
     training(name, seconds, |job| {
-        job["metadata"]["labels"] = json!({"kueue.x-k8s.io/queue-name": QUEUE});
+        job["metadata"]["labels"] = kueue::queued();
         job["spec"]["trainer"]["replicas"] = 2.into();
         job["spec"]["trainer"]["gpusPerReplica"] = 1.into();
         job["spec"]["settings"]["accumulationSteps"] = 4.into();
