@@ -98,7 +98,7 @@ const TIME: &str = "write a time such as \"10m\"";
 
 /// The bounds, except those of settings.
 #[rustfmt::skip]
-const OF_THE_SPEC: [Bound; 27] = [
+const OF_THE_SPEC: [Bound; 28] = [
     above("spec.phases[]", "expectedSpeedup", 0.0, RATIO),
     above("spec.phases[]", "minSpeedup", 0.0, RATIO),
     Bound { at: "spec.analysis", field: "alphaPercent", format: NumberFormat::Decimal, low: (0.0, false), high: Some((50.0, false)),
@@ -113,6 +113,7 @@ const OF_THE_SPEC: [Bound; 27] = [
     share("spec.gates", "minGpuUtilization", SHARE),
     share("spec.gates", "maxOffloadOverhead", SHARE),
     at_least("spec.gates.validationMetrics[]", "maxRelativeRegression", 0.0, PART),
+    at_least("spec.gates.validationMetrics[]", "maxRelativeDifference", 0.0, PART),
     at_least("spec.gates.validationMetrics[]", "maxRegression", 0.0, "write a difference such as \"0.001\""),
     at_least("spec.train.earlyStopping", "minDelta", 0.0, "write a loss such as \"0.0001\", or \"0\""),
     Bound { at: "spec.train.guard", field: "throughputTolerance", format: NumberFormat::Decimal, low: (0.0, false), high: Some((1.0, false)),

@@ -133,8 +133,8 @@ fn all(patches: &str) -> Vec<Rule> {
         ),
         rule(
             "spec.gates.validationMetrics[]",
-            "has(self.maxRelativeRegression) || has(self.maxRegression) || has(self.min) || has(self.max)",
-            "'name: ' + self.name + ' has no bound: set maxRelativeRegression, maxRegression, min or max'",
+            "has(self.maxRelativeRegression) || has(self.maxRelativeDifference) || has(self.maxRegression) || has(self.min) || has(self.max)",
+            "'name: ' + self.name + ' has no bound: set maxRelativeRegression, maxRelativeDifference, maxRegression, min or max'",
         ),
         plain(
             "spec.gates.validationMetrics[]",

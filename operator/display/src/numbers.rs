@@ -50,10 +50,10 @@ pub fn short(value: f64) -> String {
     format!("{text}{prefix}")
 }
 
-/// The relative change in percent with its sign, such as `-12.3 %`; `None` when it is not finite.
+/// The relative change in percent with its sign, such as `-12.3 %`; `None` when there is none: from zero, or across it.
 pub fn percent_change(from: f64, to: f64) -> Option<String> {
     let change = (to / from - 1.0) * 100.0;
-    change.is_finite().then(|| format!("{change:+.1} %"))
+    (change.is_finite() && change >= -100.0).then(|| format!("{change:+.1} %"))
 }
 
 /// A number of bytes, such as `1.25 GiB`.
@@ -111,6 +111,14 @@ mod tests {
         assert_eq!(bytes(1_342_177_280), "1.25 GiB");
         assert_eq!(bytes(12), "12 B");
         assert_eq!([seconds(4.21), seconds(200.0), seconds(3900.0)], ["4.2s", "3m 20s", "1h 05m"]);
+    }
+
+    #[test]
+    fn a_change_across_zero_has_no_percentage() {
+        let changes = [(2.0, 1.0), (2.0, 0.0), (0.02, -0.13), (-1.0, -2.0), (0.0, 1.0)];
+        let texts = changes.map(|(from, to)| percent_change(from, to));
+        let expected = [Some("-50.0 %"), Some("-100.0 %"), None, Some("+100.0 %"), None];
+        assert_eq!(texts, expected.map(|text| text.map(str::to_owned)));
     }
 
     #[test]

@@ -79,6 +79,11 @@ impl Queue {
 impl Drop for Queue {
     fn drop(&mut self) {
         // After a failure workloads may still be in it.
-        let _ = run(&mut kubectl(&["delete", "clusterqueue,resourceflavor,workloadpriorityclass", &self.name, "--wait=false"]));
+        let _ = run(&mut kubectl(&[
+            "delete",
+            "clusterqueue,resourceflavor,workloadpriorityclass",
+            &self.name,
+            "--wait=false",
+        ]));
     }
 }

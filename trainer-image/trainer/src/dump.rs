@@ -28,15 +28,14 @@ pub enum View {
 /// # Errors
 /// When the plan is rejected, with the reason.
 pub fn plan_file(path: &Path, world_size: u32, view: View) -> Result<String, Ending> {
-    plan(&read_plan(path)?, world_size, view)
+    plan(&read_plan(path)?, world_size, Place::from_env()?, view)
 }
 
-/// The programs of `plan`, for rank 0 of `world_size`.
+/// The programs of `plan`, for rank 0 of `world_size` at `place`, where nothing runs: the GPU may be absent.
 ///
 /// # Errors
 /// When the plan is rejected, with the reason.
-pub fn plan(plan: &LaunchPlan, world_size: u32, view: View) -> Result<String, Ending> {
-    let place = Place::from_env()?;
+pub fn plan(plan: &LaunchPlan, world_size: u32, place: Place, view: View) -> Result<String, Ending> {
     let Prepared { lineup, .. } = prepare(plan, place, 0, world_size)?;
     let options = executors::lowering(&plan.settings);
     let text = lineup.programs.iter().map(|program| {

@@ -161,6 +161,9 @@ pub struct MetricGate {
     /// Maximum regression relative to the original baseline, at least 0, such as `"0.03"` for 3 %.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_relative_regression: Option<Decimal>,
+    /// Maximum difference relative to the original baseline in either direction, at least 0: `"0.005"` allows half a percent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_relative_difference: Option<Decimal>,
     /// Maximum regression in the unit of the metric, at least 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_regression: Option<Decimal>,

@@ -11,7 +11,7 @@ use crate::bounds::{self, NumberFormat};
 use crate::duration::Span;
 use crate::object::TrainingJob;
 use crate::rules::MAX_JOB_NAME;
-use crate::spec::{Gates, NO_STORAGE, TrainingJobSpec};
+use crate::spec::{Gates, MetricGate, NO_STORAGE, TrainingJobSpec};
 use pawl_contract::decimal::Decimal;
 pub use pawl_contract::problem::Problem;
 pub(crate) use pawl_contract::problem::quoted;
@@ -153,12 +153,15 @@ fn metric_bounds(gates: &Gates) -> Vec<Problem> {
     let mut problems = Vec::new();
     for (i, gate) in gates.validation_metrics.iter().enumerate() {
         let at = format!("spec.gates.validationMetrics[{i}]");
-        let bounds = [&gate.max_relative_regression, &gate.max_regression, &gate.min, &gate.max];
+        // Destructured without `..`: whether a new field is a bound is decided here.
+        let MetricGate { name, better: _, max_relative_regression, max_relative_difference, max_regression, min, max } =
+            gate;
+        let bounds = [max_relative_regression, max_relative_difference, max_regression, min, max];
         if bounds.iter().all(|bound| bound.is_none()) {
-            let remedy = "set maxRelativeRegression, maxRegression, min or max";
-            problems.push(Problem::new(format!("{at}.name"), quoted(&gate.name), "has no bound", remedy));
+            let remedy = "set maxRelativeRegression, maxRelativeDifference, maxRegression, min or max";
+            problems.push(Problem::new(format!("{at}.name"), quoted(name), "has no bound", remedy));
         }
-        if let (Some(min), Some(max)) = (&gate.min, &gate.max)
+        if let (Some(min), Some(max)) = (min, max)
             && min.value() > max.value()
         {
             let message = format!("is above max, which is {max}: no value passes");

@@ -125,6 +125,9 @@ pub enum KubectlCommand {
         /// Number of lines from the end of the log. Default: all.
         #[arg(long, value_name = "N")]
         tail: Option<u32>,
+        /// Print the log of this attempt, such as toy-4 or 4, of several that run at the same time.
+        #[arg(long, value_name = "ATTEMPT")]
+        attempt: Option<String>,
         /// Print the log of this rank.
         #[arg(long, value_name = "N")]
         rank: Option<u32>,

@@ -6,7 +6,7 @@ use crate::exit;
 use pawl_api::TrainingJob;
 use pawl_contract::CONTRACT_VERSION;
 use pawl_contract::plan::{Budget, LaunchKind, LaunchPlan, WorkloadPlan};
-use pawl_trainer::View;
+use pawl_trainer::{Place, View};
 use std::process::ExitCode;
 
 /// Prints the programs of a measuring launch of the job.
@@ -24,7 +24,8 @@ pub fn plan(arguments: &PlanArgs) -> ExitCode {
         Dump::Kernels => View::Kernels,
         Dump::Memory => View::Memory,
     };
-    match pawl_trainer::plan(&launch, job.spec.trainer.world_size(), view) {
+    let place = if job.spec.trainer.gpus_per_replica == 0 { Place::Cpu } else { Place::AbsentGpu };
+    match pawl_trainer::plan(&launch, job.spec.trainer.world_size(), place, view) {
         Ok(text) => print(&(text + "\n")),
         Err(ending) => exit::with_error(exit::INPUT, &ending),
     }

@@ -4,6 +4,7 @@
 
 mod interrupted;
 mod killed;
+mod plan;
 mod refused;
 mod scene;
 mod search;

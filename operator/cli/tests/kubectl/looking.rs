@@ -191,6 +191,30 @@ fn the_log_of_one_rank_is_found_in_its_pod_and_is_its_own() {
 }
 
 #[test]
+fn the_log_of_one_of_several_attempts_is_found_by_its_name_or_number() {
+    let of = |attempt: u32| {
+        let mut pod = pod(0, None);
+        pod["metadata"]["name"] = format!("toy-{attempt}-0-abcde").into();
+        pod["metadata"]["labels"]["pawl.dev/attempt"] = format!("toy-{attempt}").into();
+        pod
+    };
+    let api = Api::start(move |asked| match asked.path.as_str() {
+        "/api/v1/namespaces/team/pods" => list(&[of(4), of(12), of(11)]),
+        path if path.ends_with("/log") => Answer::Text(200, format!("{path}\n")),
+        _ => Answer::Json(job()),
+    });
+    let program = Program::new(&api);
+    for (attempt, pod) in [("toy-11", "toy-11-0-abcde"), ("4", "toy-4-0-abcde")] {
+        let printed = program.pawl(&["logs", "toy", "--attempt", attempt]);
+        assert!(printed.out.ends_with(&format!("/pods/{pod}/log\n")), "{}\n{}", printed.out, printed.err);
+    }
+    let printed = program.pawl(&["logs", "toy", "--attempt", "toy-5"]);
+    assert_eq!(printed.code, Some(2));
+    let known = r#"no pods of attempt "toy-5" now; it has pods of toy-4, toy-11, toy-12"#;
+    assert!(printed.err.contains(known), "{}", printed.err);
+}
+
+#[test]
 fn the_error_for_a_job_without_pods_contains_its_stage() {
     let api = one_job();
     let printed = Program::new(&api).pawl(&["logs", "toy"]);

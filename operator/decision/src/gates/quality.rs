@@ -117,11 +117,13 @@ fn of_metric(gate: &MetricGate) -> Vec<Requirement<'_>> {
     };
     let limit = |most: &Decimal| Band::at_most(most.value());
     let relative = gate.max_relative_regression.as_ref();
+    let either = gate.max_relative_difference.as_ref();
     let absolute = gate.max_regression.as_ref();
     let bounded = gate.min.is_some() || gate.max.is_some();
     let values = || criterion("value of", Scale::Value, Band::between(gate.min.as_ref(), gate.max.as_ref()));
     let regressions = [
         relative.map(|most| criterion("relative regression of", Scale::RelativeRegression, limit(most))),
+        either.map(|most| criterion("relative difference of", Scale::RelativeRegression, Band::within(most.value()))),
         absolute.map(|most| criterion("regression of", Scale::Regression, limit(most))),
         bounded.then(values),
     ];

@@ -299,6 +299,9 @@ fn a_metric_gate_has_a_direction_and_relative_absolute_or_fixed_bounds() {
     for (bounds, factor, state) in [
         (json!({"maxRelativeRegression": "0.03"}), 1.02, ACCEPTED),
         (json!({"maxRelativeRegression": "0.03"}), 1.04, WORSE),
+        (json!({"maxRelativeDifference": "0.03"}), 1.02, ACCEPTED),
+        (json!({"maxRelativeDifference": "0.03"}), 1.04, WORSE),
+        (json!({"maxRelativeDifference": "0.03"}), 0.96, WORSE),
         (json!({"better": "Larger", "maxRelativeRegression": "0.03"}), 1.5, ACCEPTED),
         (json!({"better": "Larger", "maxRelativeRegression": "0.03"}), 0.96, WORSE),
         (json!({"maxRegression": "0.005"}), 1.04, ACCEPTED),

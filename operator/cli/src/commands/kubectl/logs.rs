@@ -10,6 +10,7 @@ use kube::api::{Api, ListParams, LogParams};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::watch_object;
 use pawl_contract::exit::Outcome;
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -27,6 +28,8 @@ pub struct LogSelection {
     pub follow: bool,
     /// Only the last n lines.
     pub tail: Option<u32>,
+    /// Name or number of the attempt; `None`: the newest.
+    pub attempt: Option<String>,
     /// Only this rank.
     pub rank: Option<u32>,
 }
@@ -40,7 +43,7 @@ struct Choice<'a> {
     rank: Option<u32>,
 }
 
-/// Prints the log of the pod in which a rank failed first, or of rank 0 of the newest attempt.
+/// Prints the log of the pod in which a rank failed first, or of rank 0, of the newest or the selected attempt.
 pub async fn logs(session: &Session, name: &str, selection: &LogSelection) -> Result<ExitCode, ClusterError> {
     let pods: Api<Pod> = Api::namespaced(session.client.clone(), &session.namespace);
     let of_job = ListParams::default().labels(&format!("pawl.dev/job={name}"));
@@ -48,8 +51,16 @@ pub async fn logs(session: &Session, name: &str, selection: &LogSelection) -> Re
         Some(rank) => Some((rank, rank / session.job(name).await?.spec.trainer.ranks_per_replica())),
         None => None,
     };
-    let found = session.ask(session.request("list", PODS), pods.list(&of_job)).await?;
-    let Some(Choice { pod, why, rank }) = choose(&found.items, place) else {
+    let mut found = session.ask(session.request("list", PODS), pods.list(&of_job)).await?.items;
+    let attempts: BTreeSet<u32> = found.iter().filter_map(attempt).collect();
+    if let Some(wanted) = &selection.attempt {
+        let number = wanted.strip_prefix(&format!("{name}-")).unwrap_or(wanted).parse().ok();
+        found.retain(|pod| attempt(pod) == number);
+        if found.is_empty() && !attempts.is_empty() {
+            return Err(no_attempt(name, wanted, &attempts));
+        }
+    }
+    let Some(Choice { pod, why, rank }) = choose(&found, place) else {
         return Err(no_pod(session, name, selection.rank).await?);
     };
     let pod_name = pod.metadata.name.clone().unwrap_or_default();
@@ -100,6 +111,12 @@ fn of_rank(line: &str, rank: u32) -> bool {
 
 fn broken(pod: &str, source: &std::io::Error) -> ClusterError {
     ClusterError::File(format!("the log stream of {pod} was interrupted: {source}"))
+}
+
+fn no_attempt(name: &str, wanted: &str, attempts: &BTreeSet<u32>) -> ClusterError {
+    let known: Vec<String> = attempts.iter().map(|number| format!("{name}-{number}")).collect();
+    let known = known.join(", ");
+    ClusterError::Nothing(format!("TrainingJob {name:?} has no pods of attempt {wanted:?} now; it has pods of {known}"))
 }
 
 /// Error that explains why there is no such pod.

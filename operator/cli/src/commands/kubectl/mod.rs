@@ -58,8 +58,9 @@ async fn dispatch(KubectlArgs { cluster, command }: KubectlArgs) -> Result<ExitC
         KubectlCommand::Pin { job, phases, to } => pin::pin(&session().await?, &job.name, &phases, to.pin()).await,
         KubectlCommand::Suspend { job } => suspend::suspend(&session().await?, &job.name, true).await,
         KubectlCommand::Resume { job } => suspend::suspend(&session().await?, &job.name, false).await,
-        KubectlCommand::Logs { job, follow, tail, rank } => {
-            logs::logs(&session().await?, &job.name, &logs::LogSelection { follow, tail, rank }).await
+        KubectlCommand::Logs { job, follow, tail, attempt, rank } => {
+            let selection = logs::LogSelection { follow, tail, attempt, rank };
+            logs::logs(&session().await?, &job.name, &selection).await
         }
         KubectlCommand::Fetch { job, out, newest, image } => {
             let directory = out.unwrap_or_else(|| PathBuf::from(&job.name));

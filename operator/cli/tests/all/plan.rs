@@ -1,0 +1,38 @@
+//! `pawl plan`: what will run, without a GPU.
+
+use crate::scene::{Scene, stderr, stdout};
+use std::path::Path;
+
+/// The bytes that a number and its unit after `before` stand for: `arena 41.65 GB` after `arena`.
+fn bytes(line: &str, before: &str) -> f64 {
+    let (_, rest) = line.split_once(before).unwrap_or_else(|| panic!("no {before:?} in {line:?}"));
+    let mut words = rest.split_whitespace();
+    let number: f64 = words.next().unwrap().parse().unwrap();
+    let unit = words.next().unwrap().trim_end_matches(|c: char| !c.is_alphabetic());
+    number
+        * ["B", "KB", "MB", "GB"]
+            .into_iter()
+            .position(|known| known == unit)
+            .map_or(f64::NAN, |n| 1e3_f64.powi(n as i32))
+}
+
+#[test]
+fn eight_billion_parameters_fit_into_32_gigabytes_after_each_phase() {
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/slm-8b-32gb.yaml");
+    let phases = ["tf32", "native-bf16", "flash-attention", "fused-adamw", "compile", "batch-32", "keep-activations"];
+    // The card has 31.8 GiB; the context of CUDA and the libraries' workspaces need up to 1.8.
+    let most = 30.0 * f64::from(1 << 30);
+    for count in [0, 2, phases.len()] {
+        let mut command = vec!["plan", example.to_str().unwrap(), "--dump", "memory"];
+        command.extend(phases[..count].iter().flat_map(|phase| ["--phase", phase]));
+        let output = Scene::new().output(&command);
+        assert!(output.status.success(), "{}", stderr(&output));
+        let text = stdout(&output);
+        let programs: Vec<&str> = text.lines().filter(|line| line.starts_with("program ")).collect();
+        assert!(programs.len() >= 2, "{programs:?}");
+        for line in programs {
+            let needed = bytes(line, "arena") + bytes(line, "states touched");
+            assert!(needed < most, "{count} phases: {needed:.3e} bytes: {line}");
+        }
+    }
+}
