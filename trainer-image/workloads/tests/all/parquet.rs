@@ -65,6 +65,35 @@ fn a_row_group_is_read_alone() {
 }
 
 #[test]
+fn some_rows_of_a_group_are_read_without_the_others() {
+    for file in ["table.parquet", "plain.parquet"] {
+        let reader = Reader::open(&fixture(file)).unwrap();
+        for rows in [0..120, 5..6, 17..101, 119..120, 64..64] {
+            let all = |name: &str| reader.read::<f32>(1, name).unwrap()[rows.clone()].to_vec();
+            let same =
+                |a: &[f32], b: &[f32]| a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits() && !b.is_infinite());
+            for name in ["f32", "f64", "few", "gaps"] {
+                let some = reader.read_rows::<f32>(1, name, rows.clone()).unwrap();
+                assert!(some.len() == rows.len() && same(&some, &all(name)), "{file}, {name}, {rows:?}: {some:?}");
+            }
+            assert_eq!(
+                reader.read_rows::<bool>(1, "flag", rows.clone()).unwrap(),
+                reader.read::<bool>(1, "flag").unwrap()[rows.clone()]
+            );
+            assert_eq!(
+                reader.read_rows::<i32>(1, "i32", rows.clone()).unwrap(),
+                reader.read::<i32>(1, "i32").unwrap()[rows]
+            );
+        }
+        let error = reader.read_rows::<f32>(1, "f32", 100..121).unwrap_err().to_string();
+        assert!(error.contains("ends after 120 of 121 rows"), "{error}");
+    }
+    let hole = |rows| Reader::open(&fixture("table.parquet")).unwrap().read_rows::<i32>(1, "hole", rows);
+    assert!(hole(0..87).is_ok() && hole(88..120).is_ok());
+    assert!(hole(80..90).unwrap_err().to_string().contains("row 87 has no value"));
+}
+
+#[test]
 fn partitions_are_read_in_the_order_of_their_numbers() {
     let table = Table::open(&fixture("hive")).unwrap();
     assert_eq!(
@@ -122,11 +151,14 @@ fn read_all(bytes: &[u8]) {
     for group in 0..reader.groups().min(4) {
         for name in ["f32", "f64", "few", "gaps", "i64"] {
             let _ = reader.read::<f64>(group, name);
+            let _ = reader.read_rows::<f64>(group, name, 33..70);
         }
         for name in ["i8", "i32", "hole"] {
             let _ = reader.read::<i32>(group, name);
+            let _ = reader.read_rows::<i32>(group, name, 33..70);
         }
         let _ = reader.read::<bool>(group, "flag");
+        let _ = reader.read_rows::<bool>(group, "flag", 33..70);
         let _ = reader.read::<Date>(group, "date");
         let _ = reader.read::<Timestamp>(group, "ms");
     }

@@ -1,6 +1,7 @@
 //! The reader of a build without the feature `parquet`: there is none.
 
 use super::{Date, StoreError, Timestamp};
+use std::ops::Range;
 use std::path::Path;
 
 /// A Parquet file that is open; none can be.
@@ -45,6 +46,19 @@ impl Reader {
     /// # Errors
     /// None: there is no reader.
     pub fn read<T: Value>(&self, _group: usize, _column: &str) -> Result<Vec<T>, StoreError> {
+        match *self {}
+    }
+
+    /// The values of a column in some rows of a row group.
+    ///
+    /// # Errors
+    /// None: there is no reader.
+    pub fn read_rows<T: Value>(&self, _group: usize, _column: &str, _rows: Range<usize>) -> Result<Vec<T>, StoreError> {
+        match *self {}
+    }
+
+    /// Rows of a row group.
+    pub fn group_rows(&self, _group: usize) -> usize {
         match *self {}
     }
 

@@ -14,6 +14,7 @@ use parquet::file::serialized_reader::SerializedPageReader;
 use parquet::schema::types::ColumnDescriptor;
 use std::collections::HashMap;
 use std::fs::File;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -105,6 +106,18 @@ impl Reader {
     /// # Panics
     /// When there is no such row group.
     pub fn read<T: Value>(&self, group: usize, column: &str) -> Result<Vec<T>, StoreError> {
+        self.read_rows(group, column, 0..self.group_rows(group))
+    }
+
+    /// The values of a column in some rows of a row group, which are numbered from 0. Memory is bounded by the rows and by a page; time by the
+    /// rows up to the last of them.
+    ///
+    /// # Errors
+    /// As for [`Reader::read`]; when there are no such rows.
+    ///
+    /// # Panics
+    /// When there is no such row group.
+    pub fn read_rows<T: Value>(&self, group: usize, column: &str, rows: Range<usize>) -> Result<Vec<T>, StoreError> {
         let wrong = |problem: &str, remedy: &str| self.wrong(group, column, problem, remedy);
         let &number = self
             .columns
@@ -117,12 +130,12 @@ impl Reader {
         };
         let chunk = self.metadata.row_group(group).column(number);
         self.check(chunk).map_err(|(problem, remedy)| wrong(&problem, remedy))?;
-        let rows = self.group_rows(group);
+        let all = self.group_rows(group);
         let source = Arc::new(PageSource(Arc::clone(&self.source)));
-        let pages = SerializedPageReader::new(source, chunk, rows, None);
+        let pages = SerializedPageReader::new(source, chunk, all, None);
         let pages = pages.map_err(|error| wrong(&error.to_string(), DAMAGED))?;
         let optional = descriptor.max_def_level() > 0;
-        let pages = Pages::new(pages, descriptor.physical_type(), optional, rows);
+        let pages = Pages::new(pages, descriptor.physical_type(), optional, all);
         let reader = get_column_reader(chunk.column_descr_ptr(), Box::new(pages));
         let read = match convert {
             Convert::Bool(convert) => decode::<BoolType, T>(reader, rows, convert),
@@ -134,7 +147,11 @@ impl Reader {
         read.map_err(|(problem, remedy)| wrong(&problem, remedy))
     }
 
-    fn group_rows(&self, group: usize) -> usize {
+    /// Rows of a row group.
+    ///
+    /// # Panics
+    /// When there is no such row group.
+    pub fn group_rows(&self, group: usize) -> usize {
         self.metadata.row_group(group).num_rows() as usize
     }
 
@@ -167,31 +184,37 @@ impl Reader {
 /// What is wrong, and the remedy.
 type Problem = (String, &'static str);
 
-/// Decodes `rows` values.
+/// Decodes the values of `rows`. Those before them are decoded and dropped: the library skips pages by another way to read them, in which what they
+/// announce is not checked.
 fn decode<D: DataType, T: Value>(
     reader: ColumnReader,
-    rows: usize,
+    rows: Range<usize>,
     convert: fn(D::T) -> Option<T>,
 ) -> Result<Vec<T>, Problem> {
     let mut column = get_typed_column_reader::<D>(reader);
     let (mut values, mut levels, mut out) = (Vec::new(), Vec::new(), Vec::new());
-    while out.len() < rows {
+    let mut at = 0;
+    while at < rows.end {
         values.clear();
         levels.clear();
-        let read = column.read_records(BATCH.min(rows - out.len()), Some(&mut levels), None, &mut values);
+        let end = if at < rows.start { rows.start } else { rows.end };
+        let read = column.read_records(BATCH.min(end - at), Some(&mut levels), None, &mut values);
         let (read, _, _) = read.map_err(|error| (error.to_string(), DAMAGED))?;
         if read == 0 {
-            return Err((format!("ends after {} of {rows} rows", out.len()), DAMAGED));
+            return Err((format!("ends after {at} of {} rows", rows.end), DAMAGED));
         }
         let mut present = values.drain(..);
-        for row in 0..read {
-            let at = out.len();
+        for row in (0..read).filter(|_| at >= rows.start) {
+            let number = at + row;
             let value = match levels.get(row) {
-                Some(0) => T::MISSING.ok_or_else(|| (format!("row {at} has no value"), FILL))?,
-                _ => present.next().and_then(convert).ok_or_else(|| (format!("row {at} is out of range"), RANGE))?,
+                Some(0) => T::MISSING.ok_or_else(|| (format!("row {number} has no value"), FILL))?,
+                _ => {
+                    present.next().and_then(convert).ok_or_else(|| (format!("row {number} is out of range"), RANGE))?
+                }
             };
             out.push(value);
         }
+        at += read;
     }
     Ok(out)
 }

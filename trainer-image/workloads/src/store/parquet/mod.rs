@@ -27,6 +27,22 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Date(pub i32);
 
+impl Date {
+    /// The date in the calendar; `None` beyond the years -9999 to 9999.
+    pub fn civil(self) -> Option<jiff::civil::Date> {
+        jiff::civil::Date::constant(1970, 1, 1).checked_add(jiff::Span::new().try_days(self.0).ok()?).ok()
+    }
+}
+
+impl std::fmt::Display for Date {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.civil() {
+            Some(date) => write!(f, "{date}"),
+            None => write!(f, "day {} since 1970-01-01", self.0),
+        }
+    }
+}
+
 /// A time, in milliseconds since 1970-01-01 00:00 UTC. A column without a time zone is taken as UTC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(pub i64);
