@@ -2,6 +2,8 @@
 
 use crate::parts::parts;
 use crate::scratch;
+use pawl_workloads::atft::config::{Config as AtftConfig, DataConfig as PanelConfig};
+use pawl_workloads::atft::files::Files;
 use pawl_workloads::forex::config::{Config as ForexConfig, DataConfig};
 use pawl_workloads::forex::files;
 use pawl_workloads::slm::config::Config as SlmConfig;
@@ -67,10 +69,13 @@ pub fn hdf5(input: &[u8]) {
 fn column<T: Parquet>(reader: &Reader, group: usize, name: &str, rows: &mut Vec<usize>) {
     if let Ok(values) = reader.read::<T>(group, name) {
         rows.push(values.len());
+        let last = values.len() / 3..values.len();
+        let some = reader.read_rows::<T>(group, name, last.clone());
+        assert_eq!(some.unwrap_or_else(|error| panic!("all were read: {error}")).len(), last.len());
     }
 }
 
-/// A Parquet file as a table, of which columns are read as every type, and as bars of prices.
+/// A Parquet file as a table, of which columns are read as every type, as bars of prices, and as a panel of stocks.
 pub fn parquet(input: &[u8]) {
     let directory = scratch::directory();
     let path = directory.path().join("part.parquet");
@@ -99,6 +104,23 @@ pub fn parquet(input: &[u8]) {
         assert_eq!((read.len(), read.minute.len()), (bars, bars));
         for bar in 0..bars {
             assert!(0.0 < read.low[bar] && read.low[bar] <= read.close[bar] && read.close[bar] <= read.high[bar]);
+        }
+    }
+    panel(directory.path());
+}
+
+/// Scores are limited, and stocks that can be chosen have returns.
+fn panel(directory: &Path) {
+    let data = json!({"source": "Parquet", "directory": directory.to_string_lossy(), "features": 4, "marketFeatures": ["f03"], "stocks": 30, "chunk": 20});
+    let config = AtftConfig::parse(&map(json!({"preset": "smoke", "data": data})), &map(json!({})));
+    let config = config.unwrap_or_else(|error| panic!("{error}"));
+    for days in [1, 2] {
+        let data = PanelConfig { days, ..config.data.clone() };
+        let Ok((files, index)) = Files::open(&data, &|_, _, _| {}) else { continue };
+        assert_eq!((index.chosen.len(), index.targets.len()), (days * 30, days * 120));
+        assert!(index.targets.iter().all(|target| target.is_finite()));
+        for features in (0..days).filter_map(|day| files.day(day).ok()) {
+            assert!(features.len() == 120 && features.iter().all(|score| score.abs() <= 5.0));
         }
     }
 }

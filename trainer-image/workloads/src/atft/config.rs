@@ -8,9 +8,13 @@ use crate::workload::WorkloadError;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use std::ops::Range;
 
-/// Most features: those of the generated panel.
+/// Most features: those of the generated panel, and of files.
 pub const FEATURES: usize = 96;
+/// Walk-forward folds, and training days that the first one has at least.
+const FOLDS: usize = 5;
+const LEAST_TRAINED: usize = 252;
 /// Quantiles of a forecast.
 pub const QUANTILES: [f64; 5] = [0.05, 0.25, 0.5, 0.75, 0.95];
 /// Place of the median among the quantiles.
@@ -41,6 +45,8 @@ pub const HORIZONS: [Horizon; 4] = [
 
 /// Days to the last horizon, which are also the days between two splits.
 pub const LONGEST: usize = 20;
+/// Shares of the days in training and validation; the others are for the test.
+const SHARES: [f64; 2] = [0.70, 0.15];
 
 /// A complete default configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -89,21 +95,45 @@ pub enum Graphs {
     PerBatch,
 }
 
-/// The data: a generated panel of stocks.
+/// Source of the panel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Source {
+    /// Simulated: a market with regimes, sectors, heavy tails, and a weak signal.
+    Generated,
+    /// The table of Parquet files in `data.directory`: a row per date and stock, sorted by both.
+    Parquet,
+}
+
+/// The data: a panel of stocks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DataConfig {
-    /// Stocks of the panel.
+    /// Source of the panel.
+    pub source: Source,
+    /// For `source: Parquet`: the directory of a table, such as `panel` with files `panel/year=2024/part-0.parquet`. Columns: `date` (date32),
+    /// `code`, `market` and `sector33` (integers), `is_valid` (bool), the returns `target_1d`, `target_5d`, `target_10d` and `target_20d`, and
+    /// the features `f00`, `f01` and so on (float32). Features are standardized within each date; a missing one is 0. A stock can be chosen
+    /// on the dates on which it is valid and has all targets. Files with one row group per date are read fastest.
+    pub directory: Option<String>,
+    /// For `source: Parquet`: features of the market, which have one value for all stocks of a date. They are standardized over the last 60 days.
+    pub market_features: Vec<String>,
+    /// For `source: Parquet` and `placement: Host`: MiB of the dates that are kept in memory; others are read again when they are used.
+    pub cache_mib: usize,
+    /// Stocks of the panel; of files, at least as many as there are codes.
     pub stocks: usize,
     /// Stocks of a day chunk, at most `stocks`: each chunk is a random choice of the stocks of a date. Batches are whole numbers of chunks.
     pub chunk: usize,
-    /// Trading days. Of those on which a window can end, 70 % are for training, 15 % for validation and 15 % for the test, with 20 days in between.
+    /// Trading days; of files, the last ones. Of those on which a window can end, 70 % are for training, 15 % for validation and 15 % for the
+    /// test, with 20 days in between; see `fold`.
     pub days: usize,
+    /// Walk-forward fold, 1 to 5, in place of these splits: the days after the first 252 are divided into five equal periods; fold k is
+    /// validated on period k and trained on all days before it, with 20 days in between. There is no test.
+    pub fold: Option<usize>,
     /// Features that are used, the first of 96.
     pub features: usize,
     /// Days of a window.
     pub lookback: usize,
-    /// Factor of the predictable part of the returns, in units of a stock's volatility.
+    /// For `source: Generated`: factor of the predictable part of the returns, in units of a stock's volatility.
     pub signal: f64,
     /// Memory of the features. `Device`: all of them are copied to the device once, and a batch is the numbers of its rows.
     pub placement: Place,
@@ -216,7 +246,8 @@ impl Preset {
         };
         let data = |[stocks, chunk, days]: [usize; 3]| {
             let (features, lookback, signal) = if smoke { (16, 8, 0.3) } else { (96, 20, 0.05) };
-            json!({"stocks": stocks, "chunk": chunk, "days": days, "features": features, "lookback": lookback,
+            json!({"source": "Generated", "directory": null, "marketFeatures": [], "cacheMib": 1024, "fold": null,
+                   "stocks": stocks, "chunk": chunk, "days": days, "features": features, "lookback": lookback,
                    "signal": signal, "placement": "Host", "graphs": "Cached", "edgesPerStock": 16, "seed": 42})
         };
         let (model, data) = match self {
@@ -310,13 +341,42 @@ impl DataConfig {
         (self.placement == Place::Device).then_some(self.days * self.stocks)
     }
 
+    /// The days on which windows end: training, validation, test. The longest horizon lies between them, so that none sees the returns of
+    /// another.
+    pub fn splits(&self) -> [Range<usize>; 3] {
+        let (first, end) = (self.first_day(), self.days - LONGEST - 1);
+        if let Some(fold) = self.fold {
+            let period = (end - first - LEAST_TRAINED - LONGEST) / FOLDS;
+            let start = end - (FOLDS + 1 - fold) * period;
+            return [first..start - LONGEST, start..start + period, end..end];
+        }
+        let usable = end - first - 2 * LONGEST;
+        let [training, validation] = SHARES.map(|share| (share * usable as f64).round() as usize);
+        let validated = first + training + LONGEST;
+        let tested = validated + validation + LONGEST;
+        [first..first + training, validated..validated + validation, tested..end]
+    }
+
+    /// The first day on which a window can end.
+    fn first_day(&self) -> usize {
+        WARM_UP_DAYS + self.lookback
+    }
+
     fn validate(&self) -> Validated {
+        self.validate_source()?;
         bounded("data.stocks", self.stocks, LEAST_STOCKS..=100_000)?;
         bounded("data.chunk", self.chunk, LEAST_STOCKS..=self.stocks)?;
         bounded("data.features", self.features, 1..=FEATURES)?;
         bounded("data.lookback", self.lookback, 2..=1000)?;
-        // Room for windows, two gaps between the splits, and the last horizon.
-        bounded("data.days", self.days, WARM_UP_DAYS + self.lookback + 3 * LONGEST + 40..=100_000)?;
+        // Room for windows, gaps between the splits, and the last horizon.
+        let least = match self.fold {
+            None => 3 * LONGEST + 40,
+            Some(fold) => {
+                bounded("data.fold", fold, 1..=FOLDS)?;
+                LEAST_TRAINED + (FOLDS + 2) * LONGEST + 1
+            }
+        };
+        bounded("data.days", self.days, self.first_day() + least..=100_000)?;
         let rows = self.days.saturating_mul(self.stocks);
         if u32::try_from(rows).is_err() {
             return wrong(
@@ -331,6 +391,38 @@ impl DataConfig {
             false => wrong("data.signal", &self.signal, "must be between 0 and 10"),
         }
     }
+
+    fn validate_source(&self) -> Validated {
+        bounded("data.cacheMib", self.cache_mib, 1..=1 << 24)?;
+        match (self.source, &self.directory) {
+            (Source::Parquet, None) => {
+                let problem = "must name the directory of a table for `source: Parquet`";
+                return wrong("data.directory", &"null", problem);
+            }
+            (Source::Generated, Some(directory)) => {
+                let problem = "is only used with `source: Parquet`: set that, or remove it";
+                return wrong("data.directory", directory, problem);
+            }
+            _ => {}
+        }
+        for name in &self.market_features {
+            if self.source == Source::Generated {
+                let problem = "is only used with `source: Parquet`: set that, or remove it";
+                return wrong("data.marketFeatures", name, problem);
+            }
+            if (0..self.features).all(|number| *name != feature_column(number)) {
+                let last = feature_column(self.features.saturating_sub(1));
+                let problem = format!("is not among the features that are used, f00 to {last}");
+                return wrong("data.marketFeatures", name, &problem);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The column of files that holds a feature.
+pub fn feature_column(number: usize) -> String {
+    format!("f{number:02}")
 }
 
 impl LossConfig {

@@ -1,52 +1,43 @@
 //! What batches are made of: features, returns and day graphs of a panel, and its splits in time.
 
-use super::config::{DataConfig, FEATURES, Graphs, HORIZONS, LONGEST, WARM_UP_DAYS};
+use super::config::{DataConfig, FEATURES, Graphs, HORIZONS, WARM_UP_DAYS};
 use super::features;
+use super::files::{Files, Index};
 use super::metrics;
 use super::neighbours::{DayGraph, Groups};
 use super::panel::{Panel, scored};
-use crate::store::OnProgress;
+use crate::store::{OnProgress, StoreError};
 use rayon::prelude::*;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Days of a block, which have one graph.
 const BLOCK: usize = 20;
-/// Shares of the days in training and validation; the others are for the test.
-const SHARES: [f64; 2] = [0.70, 0.15];
 
 /// A part of the days.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Split {
-    /// The first 70 %.
+    /// The first days.
     Train,
-    /// The next 15 %.
+    /// Those after them.
     Validation,
     /// The last ones.
     Test,
 }
 
-/// The targets of the stocks of a date, each (stocks, horizons).
-#[derive(Clone, Copy, Debug)]
-pub struct Targets<'a> {
-    /// Log returns to the horizons.
-    pub returns: &'a [f32],
-    /// The same as scores within the date.
-    pub scores: &'a [f32],
-}
-
-/// The data set, in memory.
+/// The data set. Tables are row-major; features of files are read when they are used, all else is in memory.
 #[derive(Debug)]
 pub struct Dataset {
     stocks: usize,
     width: usize,
-    /// (days, stocks, width)
-    features: Vec<f32>,
-    /// (days, stocks, horizons)
+    features: Features,
+    /// Whether a stock can be chosen on a day: (days, stocks).
+    chosen: Vec<bool>,
+    /// Returns to the horizons, 0 beyond the last day: (days, stocks, horizons).
     returns: Vec<f32>,
-    scores: Vec<f32>,
-    /// (days, stocks)
+    /// Returns of a day, NaN where there is none: (days, stocks).
     daily: Vec<f32>,
     sectors: Vec<u8>,
     segments: Vec<u8>,
@@ -55,32 +46,114 @@ pub struct Dataset {
     splits: [Range<usize>; 3],
 }
 
+/// The features (stocks, width) of each day.
+#[derive(Debug)]
+enum Features {
+    Memory(Vec<Arc<[f32]>>),
+    Files(Box<Files>),
+}
+
+/// A panel as another program made it, all of its days; tables are row-major.
+#[derive(Clone, Debug)]
+pub struct Tables {
+    /// Features: (days, stocks, width).
+    pub features: Vec<f32>,
+    /// Returns to the horizons: (days, stocks, horizons).
+    pub returns: Vec<f32>,
+    /// Returns of a day: (days, stocks).
+    pub daily: Vec<f32>,
+    /// Sector of each stock.
+    pub sectors: Vec<u8>,
+    /// Market segment of each stock.
+    pub segments: Vec<u8>,
+}
+
 impl Dataset {
+    /// The data set of a simulated panel; `progress` reports what is made.
+    pub fn simulated(config: &DataConfig, progress: OnProgress<'_>) -> Self {
+        progress("panel", 0, 1);
+        let panel = Panel::simulated(config.days, config.stocks, config.signal, config.seed);
+        Self::of_panel(&panel, config, progress)
+    }
+
     /// The data set of `panel`; `progress` reports what is made.
-    pub fn new(panel: &Panel, config: &DataConfig, progress: OnProgress<'_>) -> Self {
+    pub fn of_panel(panel: &Panel, config: &DataConfig, progress: OnProgress<'_>) -> Self {
         let features = table(panel, config.features, progress);
-        let (returns, scores) = targets(panel);
-        let mut dataset = Self {
-            stocks: panel.stocks,
-            width: config.features,
+        let tables = Tables {
             features,
-            returns,
-            scores,
+            returns: targets(panel),
             daily: panel.returns.clone(),
             sectors: panel.sectors.clone(),
             segments: panel.segments.clone(),
-            graphs: Vec::new(),
-            splits: splits(config),
         };
+        Self::new(tables, config, progress)
+    }
+
+    /// The data set of `tables`, in which every stock can be chosen on every day.
+    pub fn new(tables: Tables, config: &DataConfig, progress: OnProgress<'_>) -> Self {
+        let Tables { features, returns, daily, sectors, segments } = tables;
+        let days = features.chunks_exact(config.stocks * config.features).map(Arc::from).collect();
+        let dataset = Self {
+            stocks: config.stocks,
+            width: config.features,
+            features: Features::Memory(days),
+            chosen: vec![true; daily.len()],
+            returns,
+            daily,
+            sectors,
+            segments,
+            graphs: Vec::new(),
+            splits: config.splits(),
+        };
+        dataset.with_graphs(config, progress)
+    }
+
+    /// The data set of the table of Parquet files in `config.directory`; `progress` reports what is read.
+    ///
+    /// # Errors
+    /// As for [`Files::open`]; when a date of a split has fewer stocks than a chunk.
+    pub fn read(config: &DataConfig, progress: OnProgress<'_>) -> Result<Self, StoreError> {
+        let (files, index) = Files::open(config, progress)?;
+        let Index { segments, sectors, chosen, targets, daily } = index;
+        let splits = config.splits();
+        for day in splits.iter().cloned().flatten() {
+            let stocks = chosen[day * config.stocks..][..config.stocks].iter().filter(|chosen| **chosen).count();
+            if stocks < config.chunk {
+                let directory = Path::new(config.directory.as_deref().unwrap_or("."));
+                return Err(StoreError::Source(format!(
+                    "{}: {} has {stocks} valid stocks with all targets, and data.chunk is {}: lower data.chunk, or leave out the date",
+                    directory.display(),
+                    files.date(day),
+                    config.chunk
+                )));
+            }
+        }
+        let dataset = Self {
+            stocks: config.stocks,
+            width: config.features,
+            features: Features::Files(Box::new(files)),
+            chosen,
+            returns: targets,
+            daily,
+            sectors,
+            segments,
+            graphs: Vec::new(),
+            splits,
+        };
+        Ok(dataset.with_graphs(config, progress))
+    }
+
+    /// Makes the graphs of the blocks, if they are to be made in advance.
+    fn with_graphs(mut self, config: &DataConfig, progress: OnProgress<'_>) -> Self {
         if config.graphs == Graphs::Cached {
-            let blocks = panel.days.div_ceil(BLOCK);
+            let blocks = config.days.div_ceil(BLOCK);
             let graph = |block: usize| {
                 progress("graphs", block as u64, blocks as u64);
-                Arc::new(dataset.graph_before(block * BLOCK))
+                Arc::new(self.graph_before(block * BLOCK))
             };
-            dataset.graphs = (0..blocks).map(graph).collect();
+            self.graphs = (0..blocks).map(graph).collect();
         }
-        dataset
+        self
     }
 
     /// The days on which windows of a split end.
@@ -88,33 +161,73 @@ impl Dataset {
         self.splits[split as usize].clone()
     }
 
-    /// Stocks of the panel.
+    /// Places for stocks on a day.
     pub fn stocks(&self) -> usize {
         self.stocks
     }
 
-    /// Features of a stock on a date.
-    pub fn width(&self) -> usize {
-        self.width
+    /// The stocks that can be chosen on `day`, ascending.
+    pub fn chosen(&self, day: usize) -> Vec<u32> {
+        let of_day = &self.chosen[day * self.stocks..(day + 1) * self.stocks];
+        (0..).zip(of_day).filter_map(|(stock, chosen)| chosen.then_some(stock)).collect()
     }
 
-    /// All features: (days * stocks, width).
-    pub fn features(&self) -> &[f32] {
-        &self.features
+    /// All features in memory: (days * stocks, width).
+    ///
+    /// # Errors
+    /// As for [`Files::day`].
+    pub fn features(&self) -> Result<Vec<f32>, StoreError> {
+        let days = self.chosen.len() / self.stocks;
+        let mut all = Vec::with_capacity(self.chosen.len() * self.width);
+        for day in 0..days {
+            all.extend_from_slice(&self.of_day(day)?);
+        }
+        Ok(all)
     }
 
-    /// Writes the window of `stock` that ends with `day`: (lookback, width).
-    pub fn write_window(&self, day: usize, stock: usize, out: &mut [f32]) {
-        for (back, out) in out.chunks_exact_mut(self.width).rev().enumerate() {
-            let row = ((day - back) * self.stocks + stock) * self.width;
-            out.copy_from_slice(&self.features[row..row + self.width]);
+    /// The features of a day: (stocks, width).
+    fn of_day(&self, day: usize) -> Result<Arc<[f32]>, StoreError> {
+        match &self.features {
+            Features::Memory(days) => Ok(Arc::clone(&days[day])),
+            Features::Files(files) => files.day(day),
         }
     }
 
-    /// The targets of all stocks on `day`.
-    pub fn targets(&self, day: usize) -> Targets<'_> {
-        let rows = day * self.stocks * HORIZONS.len()..(day + 1) * self.stocks * HORIZONS.len();
-        Targets { returns: &self.returns[rows.clone()], scores: &self.scores[rows] }
+    /// Writes the windows of `stocks` that end with `day`: (stocks, lookback, width).
+    ///
+    /// # Errors
+    /// As for [`Files::day`].
+    pub fn write_windows(&self, day: usize, stocks: &[u32], out: &mut [f32]) -> Result<(), StoreError> {
+        let (window, width) = (out.len() / stocks.len(), self.width);
+        for (back, end) in (1..=window / width).rev().map(|step| step * width).enumerate() {
+            let features = self.of_day(day - back)?;
+            for (&stock, out) in stocks.iter().zip(out.chunks_exact_mut(window)) {
+                let row = stock as usize * width;
+                out[end - width..end].copy_from_slice(&features[row..row + width]);
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns to the horizons on `day`: (stocks, horizons).
+    pub fn returns(&self, day: usize) -> &[f32] {
+        &self.returns[day * self.stocks * HORIZONS.len()..][..self.stocks * HORIZONS.len()]
+    }
+
+    /// Returns of `stocks` on `day` to the horizons as scores within the date, of all stocks that can be chosen: (stocks, horizons).
+    pub fn scores(&self, day: usize, stocks: &[u32]) -> Vec<f32> {
+        let (returns, all) = (self.returns(day), self.chosen(day));
+        let mut out = vec![0.0; stocks.len() * HORIZONS.len()];
+        for horizon in 0..HORIZONS.len() {
+            let column = all.iter().map(|stock| returns[*stock as usize * HORIZONS.len() + horizon]).collect();
+            let scores = scored(column, all.len());
+            for (row, stock) in stocks.iter().enumerate() {
+                if let Ok(place) = all.binary_search(stock) {
+                    out[row * HORIZONS.len() + horizon] = scores[place];
+                }
+            }
+        }
+        out
     }
 
     /// The graph of `day`, of returns before its block (if graphs are made in advance) or before the day.
@@ -149,37 +262,18 @@ fn table(panel: &Panel, width: usize, progress: OnProgress<'_>) -> Vec<f32> {
     table
 }
 
-/// Returns to the horizons, and their scores within the date: (days, stocks, horizons). Those beyond the last day are 0.
-fn targets(panel: &Panel) -> (Vec<f32>, Vec<f32>) {
-    let (days, stocks, horizons) = (panel.days, panel.stocks, HORIZONS.len());
-    let mut cumulative = vec![0.0_f64; (days + 1) * stocks];
+/// Returns to the horizons: (days, stocks, horizons). Those beyond the last day are 0.
+fn targets(panel: &Panel) -> Vec<f32> {
+    let stocks = panel.stocks;
+    let mut cumulative = vec![0.0_f64; (panel.days + 1) * stocks];
     for (i, value) in panel.returns.iter().enumerate() {
         cumulative[i + stocks] = cumulative[i] + f64::from(*value);
     }
-    let [mut returns, mut scores] = [(); 2].map(|()| vec![0.0; days * stocks * horizons]);
-    for (place, horizon) in HORIZONS.iter().enumerate() {
-        let forward = |i: usize| {
-            let end = i + (1 + horizon.days) * stocks;
-            cumulative.get(end).map_or(0.0, |end| (end - cumulative[i + stocks]) as f32)
-        };
-        let column: Vec<f32> = (0..days * stocks).map(forward).collect();
-        let put = |out: &mut [f32], column: &[f32]| {
-            out.chunks_exact_mut(horizons).zip(column).for_each(|(out, value)| out[place] = *value);
-        };
-        put(&mut returns, &column);
-        put(&mut scores, &scored(column, stocks));
-    }
-    (returns, scores)
-}
-
-/// The days on which windows end: training, validation, test. The longest horizon lies between them, so that none sees the returns of another.
-pub fn splits(data: &DataConfig) -> [Range<usize>; 3] {
-    let (first, end) = (WARM_UP_DAYS + data.lookback, data.days - LONGEST - 1);
-    let usable = end - first - 2 * LONGEST;
-    let [training, validation] = SHARES.map(|share| (share * usable as f64).round() as usize);
-    let validated = first + training + LONGEST;
-    let tested = validated + validation + LONGEST;
-    [first..first + training, validated..validated + validation, tested..end]
+    let forward = |i: usize, days: usize| {
+        let end = i + (1 + days) * stocks;
+        cumulative.get(end).map_or(0.0, |end| (end - cumulative[i + stocks]) as f32)
+    };
+    (0..panel.days * stocks).flat_map(|i| HORIZONS.map(|horizon| forward(i, horizon.days))).collect()
 }
 
 /// Ranks from 0 of each horizon (columns) of `scores` (stocks, horizons).

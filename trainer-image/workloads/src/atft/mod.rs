@@ -3,10 +3,12 @@
 
 mod adaptive;
 mod batches;
+pub mod chunks;
 pub mod config;
 mod curriculum;
 pub mod dataset;
 pub mod features;
+pub mod files;
 mod gat;
 mod heads;
 mod layers;
@@ -21,11 +23,10 @@ mod temporal;
 use crate::share::Share;
 use crate::workload::{At, Data, Job, Optimization, Programs, Request, Workload, WorkloadError};
 use batches::Batches;
-use config::{Config, DataConfig};
+use config::{Config, DataConfig, Source};
 use curriculum::Curriculum;
-use dataset::{Dataset, Split, splits};
+use dataset::{Dataset, Split};
 use model::{Model, REGIONS, SWITCHED};
-use panel::Panel;
 use pawl_contract::settings::Attention;
 use pawl_graph::optim::AdamW;
 use serde_json::Value;
@@ -89,6 +90,7 @@ impl AtftJob {
         };
         let adamw = AdamW { weight_decay: 1e-5, decay_vectors: false, ..AdamW::default() };
         let mut optimization = Optimization::adamw(&request.settings, adamw, 5e-4, config.schedule.schedule())?;
+        optimization.skip_non_finite = true;
         if !config.curriculum.is_empty() {
             // Parts that take no part in a step are not updated.
             optimization.groups = SWITCHED.map(str::to_owned).to_vec();
@@ -100,7 +102,7 @@ impl AtftJob {
 
 /// Items of an epoch: one chunk of each date in training.
 fn epoch(data: &DataConfig) -> u64 {
-    (splits(data)[Split::Train as usize].len() * data.chunk) as u64
+    (data.splits()[Split::Train as usize].len() * data.chunk) as u64
 }
 
 impl AtftSetup {
@@ -142,9 +144,10 @@ impl Job for AtftJob {
 
     fn open(&self, _root: &Path, progress: crate::store::OnProgress<'_>) -> Result<Arc<dyn Data>, WorkloadError> {
         let data = &self.setup.config.data;
-        progress("panel", 0, 1);
-        let panel = Panel::simulated(data.days, data.stocks, data.signal, data.seed);
-        let dataset = Dataset::new(&panel, data, progress);
+        let dataset = match data.source {
+            Source::Generated => Dataset::simulated(data, progress),
+            Source::Parquet => Dataset::read(data, progress)?,
+        };
         Ok(Arc::new(Batches::new(Arc::clone(&self.setup), Arc::clone(&self.programs), dataset)))
     }
 }

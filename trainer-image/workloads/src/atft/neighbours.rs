@@ -31,13 +31,16 @@ pub struct Groups<'a> {
 }
 
 impl DayGraph {
-    /// The graph of stocks with these `returns` (days, stocks).
+    /// The graph of stocks with these `returns` (days, stocks), of which missing ones are NaN. A stock without returns has its loop only.
     pub fn new(returns: &[f32], groups: Groups<'_>) -> Self {
         let stocks = groups.sectors.len();
         let scores = scores(returns, stocks);
+        let known: Vec<bool> =
+            (0..stocks).map(|stock| returns.iter().skip(stock).step_by(stocks).any(|value| !value.is_nan())).collect();
         let of_stock =
-            |stock: usize| nearest(&scores, stocks, stock).into_iter().map(move |(other, r)| (stock, other, r));
-        let nearest: Vec<(usize, usize, f32)> = (0..stocks).into_par_iter().flat_map_iter(of_stock).collect();
+            |stock: usize| nearest(&scores, &known, stock).into_iter().map(move |(other, r)| (stock, other, r));
+        let with_returns = (0..stocks).into_par_iter().filter(|stock| known[*stock]);
+        let nearest: Vec<(usize, usize, f32)> = with_returns.flat_map_iter(of_stock).collect();
         let mut edges: Vec<(usize, usize, f32)> =
             nearest.iter().flat_map(|&(a, b, r)| [(a, b, r), (b, a, r)]).collect();
         edges.extend((0..stocks).map(|stock| (stock, stock, 1.0)));
@@ -86,13 +89,14 @@ impl DayGraph {
     }
 }
 
-/// Returns without the mean of their day, then standardized per stock: (days, stocks).
+/// Returns without the mean of their day, then standardized per stock: (days, stocks). A missing one counts as the mean.
 fn scores(returns: &[f32], stocks: usize) -> Vec<f32> {
     let days = (returns.len() / stocks) as f64;
     let mut scores: Vec<f64> = returns.iter().map(|value| f64::from(*value)).collect();
     for day in scores.chunks_exact_mut(stocks) {
-        let mean = day.iter().sum::<f64>() / stocks as f64;
-        day.iter_mut().for_each(|value| *value -= mean);
+        let known = day.iter().filter(|value| !value.is_nan());
+        let mean = known.clone().sum::<f64>() / known.count() as f64;
+        day.iter_mut().for_each(|value| *value = if value.is_nan() { 0.0 } else { *value - mean });
     }
     let mut moments = vec![[0.0; 2]; stocks];
     for day in scores.chunks_exact(stocks) {
@@ -108,16 +112,18 @@ fn scores(returns: &[f32], stocks: usize) -> Vec<f32> {
     scores.chunks_exact(stocks).flat_map(|day| day.iter().zip(&moments).map(standardized)).collect()
 }
 
-/// The neighbours that `stock` chooses, with their correlations.
-fn nearest(scores: &[f32], stocks: usize, stock: usize) -> Vec<(usize, f32)> {
+/// The neighbours that `stock` chooses among those that are `known`, with their correlations.
+fn nearest(scores: &[f32], known: &[bool], stock: usize) -> Vec<(usize, f32)> {
+    let stocks = known.len();
     let mut correlations = vec![0.0_f32; stocks];
     for day in scores.chunks_exact(stocks) {
         let own = day[stock];
         correlations.iter_mut().zip(day).for_each(|(sum, other)| *sum += own * other);
     }
     let days = (scores.len() / stocks) as f32;
-    let mut others: Vec<(usize, f32)> = correlations.into_iter().map(|sum| sum / days).enumerate().collect();
-    others.remove(stock);
+    let other = |(place, _): &(usize, f32)| *place != stock && known[*place];
+    let mut others: Vec<(usize, f32)> =
+        correlations.into_iter().map(|sum| sum / days).enumerate().filter(other).collect();
     let descending = |a: &(usize, f32), b: &(usize, f32)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
     if others.len() > MOST {
         others.select_nth_unstable_by(MOST - 1, descending);

@@ -20,7 +20,7 @@ const STOCK_GARCH: [f64; 2] = [0.08, 0.86];
 /// Degrees of freedom of a stock's shocks.
 const FREEDOM: u64 = 5;
 /// Largest score of a stock within its date.
-const LIMIT: f32 = 5.0;
+pub(super) const LIMIT: f32 = 5.0;
 
 /// The panel.
 #[derive(Clone, Debug)]

@@ -120,9 +120,14 @@ fn regions_name_scopes_that_there_are() {
         let found = program.graph.scopes().iter().filter_map(|scope| pattern.region(scope).map(str::to_owned));
         found.collect::<std::collections::BTreeSet<_>>().len()
     };
-    for pattern in [regions.float32, regions.blocks, regions.sublayers].concat() {
-        let layers = if pattern.contains('*') { 2 } else { 1 };
-        assert_eq!(count(&pattern), layers, "{pattern}");
+    for pattern in [regions.float32, regions.blocks, regions.sublayers, regions.rematerialized].concat() {
+        let expected = match pattern {
+            _ if !pattern.contains('*') => 1,
+            // 16 features, four at a time.
+            "tft/selection/features/chunk.*" => 4,
+            _ => 2,
+        };
+        assert_eq!(count(&pattern), expected, "{pattern}");
     }
 }
 
@@ -222,7 +227,7 @@ fn a_chunk_has_the_windows_targets_and_edges_of_its_stocks() {
 
     let config = Config::parse(small(json!({})).as_object().unwrap(), &Default::default()).unwrap();
     let panel = Panel::simulated(config.data.days, config.data.stocks, config.data.signal, config.data.seed);
-    let dataset = Dataset::new(&panel, &config.data, &|_, _, _| {});
+    let dataset = Dataset::of_panel(&panel, &config.data, &|_, _, _| {});
     let input = |name: &str| {
         let place = host.programs().train[0].inputs.iter().position(|input| input.name == name).unwrap();
         windows.inputs[place].to_f64()
@@ -234,7 +239,7 @@ fn a_chunk_has_the_windows_targets_and_edges_of_its_stocks() {
         let (day, stock) = (row / 24, row % 24);
         assert!(train.contains(&day));
         let mut window = [0.0; 8 * 16];
-        dataset.write_window(day, stock, &mut window);
+        dataset.write_windows(day, &[stock as u32], &mut window).unwrap();
         assert!(features[sample * 128..][..128].iter().zip(window).all(|(got, wanted)| *got == f64::from(wanted)));
         let wanted = f64::from(panel.returns[(day + 1) * 24 + stock]);
         assert!((returns[sample * 4] - wanted).abs() < 1e-7, "the return of the next day");
@@ -256,7 +261,7 @@ fn splits_lie_apart_and_features_know_nothing_of_the_future() {
     let config = Config::parse(small(json!({})).as_object().unwrap(), &Default::default()).unwrap();
     let data = &config.data;
     let panel = Panel::simulated(data.days, data.stocks, data.signal, data.seed);
-    let dataset = Dataset::new(&panel, data, &|_, _, _| {});
+    let dataset = Dataset::of_panel(&panel, data, &|_, _, _| {});
     let [train, validation, test] = [Split::Train, Split::Validation, Split::Test].map(|split| dataset.days(split));
     assert_eq!((train.start, test.end), (68, 239));
     assert!(train.end + 20 == validation.start && validation.end + 20 == test.start);
@@ -269,10 +274,10 @@ fn splits_lie_apart_and_features_know_nothing_of_the_future() {
         values[(day + 1) * 24..].iter_mut().for_each(|value| *value = -*value);
     }
     other.market[day + 1..].iter_mut().for_each(|value| *value = -*value);
-    let other = Dataset::new(&other, data, &|_, _, _| {});
+    let other = Dataset::of_panel(&other, data, &|_, _, _| {});
     let known = (day + 1) * 24 * data.features;
-    assert!(dataset.features()[..known] == other.features()[..known]);
-    assert!(dataset.features()[known..] != other.features()[known..]);
+    let [own, others] = [&dataset, &other].map(|dataset| dataset.features().unwrap());
+    assert!(own[..known] == others[..known] && own[known..] != others[known..]);
     assert_eq!(dataset.graph(day), other.graph(day));
 }
 
@@ -397,10 +402,15 @@ fn every_way_to_train_gives_the_losses_of_float32() {
     });
     let selective = losses("Host", &|recipe, job| recipe.recompute = patterns(job.programs().regions.sublayers));
     let full = losses("Host", &|recipe, job| recipe.recompute = patterns(job.programs().regions.blocks));
+    let again = losses("Host", &|recipe, job| recipe.rematerialize = patterns(job.programs().regions.rematerialized));
     let resident = losses("Device", &|_, _| {});
-    for (name, tolerance, got) in
-        [("bf16", 0.03, bf16), ("selective", 1e-4, selective), ("full", 1e-4, full), ("resident", 1e-4, resident)]
-    {
+    for (name, tolerance, got) in [
+        ("bf16", 0.03, bf16),
+        ("selective", 1e-4, selective),
+        ("full", 1e-4, full),
+        ("again", 1e-4, again),
+        ("resident", 1e-4, resident),
+    ] {
         let near = got.iter().zip(&wanted).all(|(got, wanted)| (got - wanted).abs() < tolerance);
         assert!(near && got.len() == 3, "{name}: {got:?} are not {wanted:?}");
     }

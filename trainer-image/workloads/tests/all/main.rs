@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod atft;
+mod atft_files;
 mod atft_parity;
 mod batches;
 mod configuration;
