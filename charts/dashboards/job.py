@@ -141,8 +141,8 @@ def training():
               [query(f"max(pawl_train_utilization_ratio{{{JOB}}})", "utilization")], unit="percentunit", least=0, most=1),
         lines("Ranks", "Number of running ranks on all nodes of the gang.",
               [query(f"sum(pawl_agent_ranks{{{JOB}}})", "ranks")], decimals=0, least=0),
-        lines("Gradient norm", "Norm of the gradient before clipping, and skipped updates per hour. An update is skipped when the loss "
-              "scale of half precision is too large.",
+        lines("Gradient norm", "Norm of the gradient before clipping, and skipped updates per hour. An update is skipped when the gradient "
+              "is not finite, or the loss scale of half precision too large.",
               [query(f"max(pawl_train_gradient_norm{{{JOB}}})", "gradient norm"),
                query(f"sum(rate(pawl_train_skipped_updates_total{{{JOB}}}[15m])) * 3600", "skipped per hour")],
               overrides=[column("skipped per hour", ("color", {"mode": "fixed", "fixedColor": BAD}),

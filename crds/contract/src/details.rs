@@ -48,7 +48,7 @@ pub struct Details {
     /// Learning rate of the newest optimizer step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub learning_rate: Option<f64>,
-    /// Optimizer steps of this launch without an update, because the loss scale was too large.
+    /// Optimizer steps of this launch without an update, because the gradient was not finite or the loss scale too large.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub skipped_updates: u64,
     /// Planned memory by kind.

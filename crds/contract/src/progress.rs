@@ -95,6 +95,9 @@ pub struct Progress {
     /// Newest training loss, when finite.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss: Option<f64>,
+    /// Optimizer steps of this launch without an update, because the gradient was not finite or the loss scale too large.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub skipped_updates: u64,
     /// Items per second of the whole gang over the last window.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub items_per_second: Option<f64>,
@@ -133,6 +136,7 @@ impl Progress {
             items: 0,
             epoch: 0,
             loss: None,
+            skipped_updates: 0,
             items_per_second: None,
             windows: 0,
             eta_seconds: None,

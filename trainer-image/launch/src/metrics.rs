@@ -69,7 +69,7 @@ impl Metrics {
             learning_rate: Gauge::new("pawl_train_learning_rate", "Learning rate of the newest optimizer step.")?,
             skipped_updates: Counter::new(
                 "pawl_train_skipped_updates_total",
-                "Optimizer steps without an update, because the loss scale was too large.",
+                "Optimizer steps without an update, because the gradient was not finite or the loss scale too large.",
             )?,
             loader_wait: Counter::new(
                 "pawl_loader_wait_seconds_total",

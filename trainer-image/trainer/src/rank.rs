@@ -22,7 +22,7 @@ use pawl_contract::plan::{LaunchKind, LaunchPlan};
 use pawl_contract::progress::{Progress, RankPhase};
 use pawl_contract::report::Report;
 use pawl_graph::executor::ExecOptions;
-use pawl_graph::recipe::Recipe;
+use pawl_graph::recipe::{LossScale, Recipe};
 use pawl_launch::connect;
 use pawl_launch::report::bare;
 use pawl_launch::straggler::{Seat, StragglerWatch};
@@ -102,6 +102,7 @@ fn measured(launch: &Launch, stop: &StopRequest, started: Instant) -> Result<Rep
     let place = Place::from_env()?;
     let Prepared { job, recipe, lineup } = prepare(plan, place, *rank, *world_size)?;
     let accumulation = recipe.accumulation as u32;
+    let scales_loss = recipe.loss_scale != LossScale::None;
     let step_items = u64::from(job.items_per_batch()) * u64::from(accumulation) * u64::from(*world_size);
     let budget = Budget::new(plan, step_items, job.items_per_epoch())?;
     let mut device = open(launch, place)?;
@@ -143,6 +144,7 @@ fn measured(launch: &Launch, stop: &StopRequest, started: Instant) -> Result<Rep
         longest_step: Duration::ZERO,
         saver,
         flops_share,
+        scales_loss,
         publisher,
         stop: stop.clone(),
     };

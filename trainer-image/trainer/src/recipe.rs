@@ -200,6 +200,7 @@ pub fn recipe(settings: &Settings, job: &dyn Job, world_size: u32) -> Result<Rec
         Precision::Bf16 => (EnginePrecision::BF16, LossScale::None),
         Precision::Fp16 => (EnginePrecision::F16, LossScale::Dynamic),
     };
+    recipe.skip_non_finite = optimization.skip_non_finite;
     recipe.full_precision = patterns(regions.float32);
     recipe.recompute = match settings.activation_checkpointing.unwrap_or_default() {
         ActivationCheckpointing::None => Vec::new(),

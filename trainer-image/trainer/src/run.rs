@@ -52,6 +52,8 @@ pub struct RunningLaunch<'a> {
     pub(crate) saver: Option<Saver>,
     /// Fraction of the device's peak that one item per second uses; `None` when the peak is unknown.
     pub(crate) flops_share: Option<f64>,
+    /// Whether the loss is scaled, to represent small gradients in half precision.
+    pub(crate) scales_loss: bool,
     pub(crate) publisher: Publisher,
     pub(crate) stop: StopRequest,
 }
@@ -65,7 +67,12 @@ pub(crate) struct Updates {
     pub learning_rate: Option<f64>,
     /// Steps without an update.
     pub skipped: u64,
+    /// The newest steps in a row that were not finite.
+    pub not_finite: u32,
 }
+
+/// Steps in a row that are not finite after which a launch ends.
+const MOST_NOT_FINITE: u32 = 3;
 
 /// A wait for the device longer than this means that it was busy before.
 const STILL_RUNNING: Duration = Duration::from_millis(1);
@@ -199,19 +206,21 @@ impl RunningLaunch<'_> {
     /// [`Ending::NonFinite`], [`Ending::LossSpike`].
     pub fn record(&mut self, result: &StepResult, agreed: &Vote, time: StepTime) -> Result<(), Ending> {
         let loss = agreed.loss_sum / (f64::from(self.accumulation) * f64::from(self.gang.world_size()));
-        self.require_finite(loss, result)?;
+        let problem = self.not_finite(loss, result);
         let rate = self.learning_rate();
         self.publisher.metrics().update(result.gradient_norm, result.skipped, rate);
         self.updates = Updates {
             gradient_norm: Some(result.gradient_norm).filter(|norm| norm.is_finite()),
             learning_rate: Some(rate),
             skipped: self.updates.skipped + u64::from(result.skipped),
+            not_finite: problem.map_or(0, |_| self.updates.not_finite + 1),
         };
+        if let Some(problem) = problem {
+            self.skip(problem, result.skipped)?;
+        }
         let before = self.position.items;
         self.position.step += 1;
         self.position.items += self.step_items;
-        self.loss = Some(loss);
-        self.curve.add(self.position.items, loss);
         self.publisher.metrics().step(time);
         self.longest_step = self.longest_step.max(time.wall);
         if self.throughput.add(time) {
@@ -221,6 +230,12 @@ impl RunningLaunch<'_> {
         if before / epoch != self.position.items / epoch {
             self.feed.epoch_over(self.position.items);
         }
+        if problem.is_some() {
+            // Its loss says nothing about the training.
+            return Ok(());
+        }
+        self.loss = Some(loss);
+        self.curve.add(self.position.items, loss);
         match self.spikes.add(loss) {
             Some(bound) => Err(Ending::LossSpike(format!(
                 "the training loss spiked at step {}: {loss:.4}, three consecutive steps above {bound:.4}, far \
@@ -243,18 +258,34 @@ impl RunningLaunch<'_> {
         }
     }
 
-    fn require_finite(&mut self, loss: f64, result: &StepResult) -> Result<(), Ending> {
-        let (what, value) = match (loss.is_finite(), result.gradient_norm.is_finite() || result.skipped) {
-            (true, true) => return Ok(()),
-            (false, _) => ("the training loss", loss),
-            (true, false) => ("the norm of the gradient", result.gradient_norm),
-        };
+    /// What of a step is not finite, and its value. With a loss scale, gradients that are not finite are part of finding it.
+    fn not_finite(&self, loss: f64, result: &StepResult) -> Option<(&'static str, f64)> {
+        let finite = result.gradient_norm.is_finite() || result.skipped && self.scales_loss;
+        match (loss.is_finite(), finite) {
+            (true, true) => None,
+            (false, _) => Some(("the training loss", loss)),
+            (true, false) => Some(("the norm of the gradient", result.gradient_norm)),
+        }
+    }
+
+    /// Leaves out a step that is not finite; `skipped`: it has changed nothing.
+    ///
+    /// # Errors
+    /// [`Ending::NonFinite`] when it has, when the workload skips no steps, and when there are too many in a row.
+    fn skip(&mut self, (what, value): (&str, f64), skipped: bool) -> Result<(), Ending> {
+        let (step, in_a_row) = (self.position.step + 1, self.updates.not_finite);
+        let skips = skipped && self.job.optimization().skip_non_finite;
+        if skips && in_a_row < MOST_NOT_FINITE {
+            tracing::warn!(step, "{what} is {value}: the step is skipped");
+            return Ok(());
+        }
+        let before =
+            if skips { format!(", the last of {in_a_row} steps in a row that were skipped") } else { String::new() };
         let tensor = self.session.first_non_finite();
         let tensor = tensor.map_or_else(String::new, |name| format!("; first tensor that is not finite: {name}"));
         Err(Ending::NonFinite(format!(
-            "{what} is {value} at step {}{tensor}; lower settings.learningRate, set settings.gradientClip, or use a wider \
-             settings.precision",
-            self.position.step + 1
+            "{what} is {value} at step {step}{before}{tensor}; lower settings.learningRate, set settings.gradientClip, or use a wider \
+             settings.precision"
         )))
     }
 
@@ -424,6 +455,7 @@ impl RunningLaunch<'_> {
             items: self.position.items,
             epoch: (self.position.items / self.job.items_per_epoch()) as u32,
             loss: self.loss,
+            skipped_updates: self.updates.skipped,
             items_per_second: speed,
             windows: self.throughput.windows(),
             eta_seconds: speed.filter(|speed| *speed > 0.0).map(|speed| left as f64 / speed),

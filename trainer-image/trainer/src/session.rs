@@ -21,7 +21,7 @@ pub struct StepResult {
     pub loss_sum: f64,
     /// Norm of the gradient of the gang, before clipping.
     pub gradient_norm: f64,
-    /// Whether the update was skipped because the loss scale was too large.
+    /// Whether the update was skipped, because the gradient was not finite or the loss scale too large.
     pub skipped: bool,
 }
 

@@ -61,6 +61,7 @@ impl Optimization {
             learning_rate: settings.learning_rate.unwrap_or(learning_rate),
             schedule,
             stages: Vec::new(),
+            skip_non_finite: false,
             clip: Some(1.0),
             average: settings.average,
         })

@@ -201,6 +201,8 @@ pub struct Optimization {
     pub schedule: RateSchedule,
     /// Factors of the learning rate besides the schedule, each from a number of seen items on, ascending.
     pub stages: Vec<(u64, f64)>,
+    /// Whether a step whose gradient is not finite changes nothing; the launch ends when several are skipped in a row.
+    pub skip_non_finite: bool,
     /// Maximum norm of the gradient, unless `settings.gradientClip` overrides it.
     pub clip: Option<f64>,
     /// Decay of the exponential moving average of the parameters, which evaluation reads.

@@ -238,6 +238,7 @@ fn optimization(settings: &Settings) -> Result<Optimization, WorkloadError> {
         learning_rate: settings.learning_rate.unwrap_or(1.4e-3),
         schedule: RateSchedule::CONSTANT,
         stages: Vec::new(),
+        skip_non_finite: false,
         clip: None,
         average: Some(settings.average.unwrap_or(0.999)),
     })
