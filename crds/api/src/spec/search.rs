@@ -66,7 +66,9 @@ pub struct Search {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000))]
     pub patience: Option<u32>,
-    /// Measure the settings of trial 0 for a few steps first: the job fails if they do not run.
+    /// Measure the settings of trial 0 for a few steps first. The job fails if they do not run or miss one of `gates.gpuMemory`,
+    /// `maxOffloadOverhead`, `minGpuUtilization`, `minItemsPerSecond` and `maxEpochSeconds`, and if trial 0 then is infeasible or ends
+    /// outside of a `min` or `max` of `gates.validationMetrics`.
     #[serde(default)]
     pub dry_run: bool,
 }

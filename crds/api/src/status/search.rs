@@ -38,7 +38,7 @@ pub struct SearchStatus {
     /// Hash of the stage that was completed.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub completed: String,
-    /// Whether the dry run passed.
+    /// Whether the measurement of the dry run passed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub dry_run: bool,
     /// Start time.

@@ -1,6 +1,6 @@
 //! Memory: `gates.gpuMemory` in bytes, `gates.gpuMemoryIncrease` relative to the baseline.
 
-use super::{Subject, Verdict};
+use super::{DryRun, Subject, Verdict};
 use crate::aggregate::together;
 use crate::reason::Reason;
 use pawl_api::quantity::Bytes;
@@ -19,6 +19,11 @@ pub(super) fn predicted(subject: &Subject<'_>) -> Option<Verdict> {
 pub(super) fn peak(subject: &Subject<'_>) -> Option<Verdict> {
     let baseline = subject.comparison.draft.baseline_peak();
     judge(subject, "peak", baseline, together(subject.comparison.candidates()).peak_memory_bytes?)
+}
+
+/// The violation by the peak memory of a dry run.
+pub(super) fn of_dry_run(run: &DryRun<'_>) -> Option<String> {
+    above(run.gates, "peak", run.result.measured.peak_memory_bytes?, None)
 }
 
 fn judge(subject: &Subject<'_>, what: &str, baseline: Option<u64>, memory: u64) -> Option<Verdict> {

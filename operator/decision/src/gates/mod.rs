@@ -1,5 +1,5 @@
 //! Gates: small functions, one file each, in ordered chains: [`PHASE`] for a phase, [`BUNDLE`] for all accepted phases
-//! together, [`TRAINING`] for the running training.
+//! together, [`TRAINING`] for the running training, [`DRY_RUN`] for the dry run of a search.
 //!
 //! A gate compares a measurement with a requirement of the spec. It either passes (`None`), which leaves the decision to the
 //! following gates, or returns a verdict. Each comparison is implemented once, in the gate's file; a chain only lists the
@@ -27,10 +27,11 @@ use crate::comparison::Comparison;
 use crate::launch::{Launch, Work};
 use crate::reason::Reason;
 use crate::revision::accepted;
-use pawl_api::spec::{Numerics, Phase, TrainingJobSpec, Trigger};
+use pawl_api::spec::{Gates, Numerics, Phase, TrainingJobSpec, Trigger};
 use pawl_api::status::{BaselineStatus, LaunchStatus, Purpose, TrainingStatus};
 use pawl_contract::plan::LaunchKind;
 use pawl_contract::progress::Progress;
+use pawl_contract::report::LaunchResult;
 
 /// Verdict of a gate.
 #[derive(Clone, Debug)]
@@ -122,6 +123,34 @@ pub(crate) fn watch(watched: &RunningTraining<'_>) -> Option<Alarm> {
     TRAINING.iter().find_map(|gate| gate(watched))
 }
 
+/// A launch of the dry run of a search, of whose settings nothing else is known.
+pub(crate) struct DryRun<'a> {
+    pub gates: &'a Gates,
+    pub result: &'a LaunchResult,
+}
+
+/// A gate on a dry run; its violation, human-readable.
+type DryRunGate = fn(&DryRun<'_>) -> Option<String>;
+
+/// The gates of the measurement with which a dry run begins: those that bound a value itself.
+const DRY_RUN: &[DryRunGate] = &[
+    memory::of_dry_run,
+    offload::of_dry_run,
+    utilization::of_dry_run,
+    throughput::items_per_second_of_dry_run,
+    throughput::epoch_seconds_of_dry_run,
+];
+
+/// The first violation by the measurement of a dry run.
+pub(crate) fn measured_dry_run(run: &DryRun<'_>) -> Option<String> {
+    DRY_RUN.iter().find_map(|gate| gate(run))
+}
+
+/// The first violation by the validation at the end of a dry run.
+pub(crate) fn validated_dry_run(run: &DryRun<'_>) -> Option<String> {
+    quality::values_of_dry_run(run)
+}
+
 impl<'a> Subject<'a> {
     /// The spec of the job.
     fn spec(&self) -> &'a TrainingJobSpec {
@@ -161,9 +190,10 @@ impl<'a> Subject<'a> {
 
     /// The verdict of a gate whose metric was not measured: such a gate never passes.
     fn unmeasured(gate: &str, what: &str) -> Verdict {
-        Verdict::Inconclusive {
-            reason: Reason::GateUnmeasured,
-            message: format!("{gate} cannot be checked: the trainer reports no {what}"),
-        }
+        Verdict::Inconclusive { reason: Reason::GateUnmeasured, message: unmeasured(gate, what) }
     }
+}
+
+fn unmeasured(gate: &str, what: &str) -> String {
+    format!("{gate} cannot be checked: the trainer reports no {what}")
 }

@@ -1,6 +1,6 @@
 //! Overhead of optimizer offload: `gates.maxOffloadOverhead`.
 
-use super::{Subject, Verdict};
+use super::{DryRun, Subject, Verdict};
 use crate::reason::Reason;
 use pawl_api::spec::Trigger;
 use pawl_contract::decimal::Decimal;
@@ -17,6 +17,11 @@ pub(super) fn overhead(subject: &Subject<'_>) -> Option<Verdict> {
     let share = subject.median(|launch| launch.measured.offload_share.as_ref().map(Decimal::value));
     let message = above(share, gate)?;
     Some(Verdict::Fails { trigger: Some(Trigger::OffloadOverhead), reason: Reason::OffloadOverhead, message })
+}
+
+/// The violation by the offload of a dry run.
+pub(super) fn of_dry_run(run: &DryRun<'_>) -> Option<String> {
+    above(run.result.measured.offload_share, run.gates.max_offload_overhead.as_ref()?)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 
 use super::band::{Band, Position};
 use super::sequential::{Interval, alpha, interval};
-use super::{Alarm, RunningTraining, Subject, Verdict};
+use super::{Alarm, DryRun, RunningTraining, Subject, Verdict, unmeasured};
 use crate::comparison::Comparison;
 use crate::launch::{EvidenceTarget, Launch, quality_looks, quality_seeds};
 use crate::reason::Reason;
@@ -345,6 +345,19 @@ pub(super) fn in_training(watched: &RunningTraining<'_>) -> Option<Alarm> {
                 criterion.what, validation.items
             ))
         })
+    })
+}
+
+/// The violation of a bound on a value itself by the validation of a dry run. Without a baseline, nothing else can be compared.
+pub(super) fn values_of_dry_run(run: &DryRun<'_>) -> Option<String> {
+    let criteria = criteria(run.gates).into_iter().filter(|criterion| criterion.scale == Scale::Value);
+    criteria.into_iter().find_map(|criterion| {
+        let Measure::Validation(name) = criterion.measure else { return None };
+        let Some(value) = run.result.measured.metric(name) else {
+            return Some(unmeasured("gates.validationMetrics", &format!("validation metric {name}")));
+        };
+        (!criterion.band.contains(*value))
+            .then(|| format!("{}: {value:.3e}, allowed: {}", criterion.what, criterion.band))
     })
 }
 

@@ -1,17 +1,23 @@
 //! Absolute throughput: `gates.minItemsPerSecond` and `gates.maxEpochSeconds`, of the bundle and in training; and in training
 //! the throughput expected from the measurements.
 
-use super::{Alarm, RunningTraining, Subject, Verdict};
+use super::{Alarm, DryRun, RunningTraining, Subject, Verdict, unmeasured};
 use crate::reason::Reason;
 use pawl_api::spec::Gates;
 use pawl_contract::decimal::Decimal;
+
+/// The gates, and what they require a trainer to report.
+const RATE: &str = "gates.minItemsPerSecond";
+const EPOCH: &str = "gates.maxEpochSeconds";
+const SPEED: &str = "items per second";
+const ITEMS: &str = "itemsPerEpoch";
 
 /// Fails when all accepted phases together train fewer items per second than the gate requires.
 pub(super) fn items_per_second(subject: &Subject<'_>) -> Option<Verdict> {
     let gates = &subject.spec().gates;
     gates.min_items_per_second.as_ref()?;
     match speed(subject) {
-        None => Some(Subject::unmeasured("gates.minItemsPerSecond", "items per second")),
+        None => Some(Subject::unmeasured(RATE, SPEED)),
         Some(speed) => Some(too_slow(below_rate(gates, speed)?)),
     }
 }
@@ -23,8 +29,27 @@ pub(super) fn epoch_seconds(subject: &Subject<'_>) -> Option<Verdict> {
     let items = subject.comparison.draft.status.baseline.as_ref().and_then(|baseline| baseline.items_per_epoch);
     match (speed(subject), items) {
         (Some(speed), Some(items)) => Some(too_slow(epoch_too_long(gates, speed, items)?)),
-        (None, _) => Some(Subject::unmeasured("gates.maxEpochSeconds", "items per second")),
-        (_, None) => Some(Subject::unmeasured("gates.maxEpochSeconds", "itemsPerEpoch")),
+        (None, _) => Some(Subject::unmeasured(EPOCH, SPEED)),
+        (_, None) => Some(Subject::unmeasured(EPOCH, ITEMS)),
+    }
+}
+
+/// The violation by the items per second of a dry run.
+pub(super) fn items_per_second_of_dry_run(run: &DryRun<'_>) -> Option<String> {
+    run.gates.min_items_per_second.as_ref()?;
+    match run.result.measured.items_per_second {
+        None => Some(unmeasured(RATE, SPEED)),
+        Some(speed) => below_rate(run.gates, speed),
+    }
+}
+
+/// The violation by the seconds of an epoch of a dry run.
+pub(super) fn epoch_seconds_of_dry_run(run: &DryRun<'_>) -> Option<String> {
+    run.gates.max_epoch_seconds.as_ref()?;
+    match (run.result.measured.items_per_second, run.result.items_per_epoch) {
+        (Some(speed), Some(items)) => epoch_too_long(run.gates, speed, items),
+        (None, _) => Some(unmeasured(EPOCH, SPEED)),
+        (_, None) => Some(unmeasured(EPOCH, ITEMS)),
     }
 }
 
@@ -58,7 +83,7 @@ fn too_slow(message: String) -> Verdict {
 
 fn below_rate(gates: &Gates, speed: f64) -> Option<String> {
     let gate = gates.min_items_per_second.as_ref().filter(|gate| speed < gate.value())?;
-    Some(format!("{speed:.1} items/s are below gates.minItemsPerSecond {gate}"))
+    Some(format!("{speed:.1} items/s are below {RATE} {gate}"))
 }
 
 fn epoch_too_long(gates: &Gates, speed: f64, items: u64) -> Option<String> {
@@ -66,9 +91,7 @@ fn epoch_too_long(gates: &Gates, speed: f64, items: u64) -> Option<String> {
     // Without throughput, an epoch takes infinitely long.
     let seconds = items as f64 / speed.max(0.0);
     (seconds > gate.value()).then(|| {
-        format!(
-            "an epoch of {items} items takes {seconds:.1} s at {speed:.1} items/s, longer than gates.maxEpochSeconds {gate}"
-        )
+        format!("an epoch of {items} items takes {seconds:.1} s at {speed:.1} items/s, longer than {EPOCH} {gate}")
     })
 }
 

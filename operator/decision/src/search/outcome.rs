@@ -2,6 +2,7 @@
 
 use super::{Open, launches, open};
 use crate::draft::Draft;
+use crate::gates::{DryRun, measured_dry_run, validated_dry_run};
 use crate::launch::{Launch, SearchRun};
 use crate::reason::Reason;
 use pawl_api::spec::Search;
@@ -18,14 +19,16 @@ const PEAK_MEMORY: &str = "peakMemoryBytes";
 /// Records the result of a launch of the stage with this index.
 pub(crate) fn record(draft: &mut Draft<'_>, launch: &Launch, (index, run): (usize, SearchRun), result: &LaunchResult) {
     match run {
-        SearchRun::DryRun if result.outcome == Outcome::Done => {
-            if let Some(status) = draft.status.search.get_mut(index) {
+        SearchRun::DryRun => {
+            let missed = match result.outcome {
+                Outcome::Done => measured_dry_run(&DryRun { gates: &draft.spec.gates, result }),
+                outcome => Some(format!("{outcome}: {}", result.message)),
+            };
+            if let Some(problem) = missed {
+                draft.fail(Reason::DryRunFailed, &format!("{}: {problem}", launch.plan.title));
+            } else if let Some(status) = draft.status.search.get_mut(index) {
                 status.dry_run = true;
             }
-        }
-        SearchRun::DryRun => {
-            let message = format!("{} ended with {}: {}", launch.plan.title, result.outcome, result.message);
-            draft.fail(Reason::DryRunFailed, &message);
         }
         SearchRun::Trial(number) => {
             if let Some(open) = open(draft, index) {
@@ -62,10 +65,13 @@ fn trial(draft: &mut Draft<'_>, mut open: Open, number: u32, launch: &Launch, re
         return;
     }
     let infeasible = cause(result.outcome);
+    let mut missed = None;
     match (result.outcome, infeasible) {
         (_, Some(cause)) => {
             recorded.trial.state = State::Infeasible(cause);
-            draft.warning(Reason::TrialInfeasible, format!("{title}: {}: {}", result.outcome, result.message), None);
+            let message = format!("{}: {}", result.outcome, result.message);
+            draft.warning(Reason::TrialInfeasible, format!("{title}: {message}"), None);
+            missed = Some(message);
         }
         (Outcome::Done, None) if launch.plan.kind == LaunchKind::Preflight => recorded.checked = true,
         (Outcome::Done, None) => match objectives(search, result) {
@@ -76,6 +82,7 @@ fn trial(draft: &mut Draft<'_>, mut open: Open, number: u32, launch: &Launch, re
                 recorded.trial.reports.push(Report { resource, value: values[0] });
                 if resource >= full {
                     recorded.trial.values.clone_from(&values);
+                    missed = validated_dry_run(&DryRun { gates: &draft.spec.gates, result });
                 }
                 let text = described(search, &values);
                 let so_far = if resource < full { format!(" after {resource} of {full}") } else { String::new() };
@@ -91,6 +98,10 @@ fn trial(draft: &mut Draft<'_>, mut open: Open, number: u32, launch: &Launch, re
         }
     }
     open.write(draft);
+    // Trial 0 is the rest of a dry run.
+    if let Some(problem) = missed.filter(|_| number == 0 && search.dry_run) {
+        draft.fail(Reason::DryRunFailed, &format!("{title}: {problem}"));
+    }
 }
 
 /// The values of the objectives, rounded as the status holds them.

@@ -295,6 +295,57 @@ fn a_failed_dry_run_fails_the_job_before_any_trial() {
     assert_eq!((world.status.stage, world.launches(LaunchKind::Measure, "search-0-")), (Stage::Complete, 1));
 }
 
+/// 100 items/s, epochs of 10,000 items, utilization 0.9, a peak of 10 GiB, and a validation nrmse of 0.1.
+#[test]
+fn a_dry_run_that_misses_a_gate_fails_the_job_before_what_follows() {
+    let stages = json!([stage(json!({"name": "dry", "trials": 1, "dryRun": true})), stage(json!({"name": "full"}))]);
+    let run = |gates: Value, trainer: Trainer| {
+        let mut job = spec(stages.clone());
+        job["gates"] = gates;
+        let mut world = World::new(job, trainer);
+        world.run();
+        world
+    };
+    let kept = json!({
+        "gpuMemory": "10Gi", "minGpuUtilization": "0.9", "minItemsPerSecond": "100", "maxEpochSeconds": "100",
+        "validationMetrics": [{"name": "nrmse", "max": "0.11", "min": "0.09"}],
+    });
+    assert_eq!(run(kept, trainer()).status.stage, Stage::Complete, "the limits themselves are allowed");
+    for (gates, trials, expected) in [
+        (json!({"gpuMemory": "9Gi"}), 0, "peak memory 10Gi is above gates.gpuMemory 9Gi"),
+        (json!({"minGpuUtilization": "0.91"}), 0, "device utilization 0.900 is below gates.minGpuUtilization 0.91"),
+        (json!({"minItemsPerSecond": "101"}), 0, "100.0 items/s are below gates.minItemsPerSecond 101"),
+        (json!({"maxEpochSeconds": "99"}), 0, "takes 100.0 s at 100.0 items/s, longer than gates.maxEpochSeconds 99"),
+        (json!({"validationMetrics": [{"name": "nrmse", "max": "0.09"}]}), 1, "allowed: at most 9.000e-2"),
+        (json!({"validationMetrics": [{"name": "crps", "max": "0.09"}]}), 1, "no validation metric crps"),
+        // There is no baseline to compare with.
+        (
+            json!({"validationMetrics": [{"name": "nrmse", "maxRegression": "0"}], "minItemsPerSecond": "101"}),
+            0,
+            "items/s",
+        ),
+    ] {
+        let world = run(gates.clone(), trainer());
+        let (reason, message) = world.failure();
+        assert_eq!((reason, of_search(&world).len()), ("DryRunFailed", trials), "{gates}: {message}");
+        let title = if trials == 0 { "search dry: dry run: " } else { "search dry: trial 0: " };
+        assert!(message.starts_with(title) && message.contains(expected), "{gates}: {message}");
+    }
+    let silent = |plan: &LaunchPlan, _| {
+        let mut result = trained(plan);
+        result.measured.utilization = None;
+        result
+    };
+    let world = run(json!({"minGpuUtilization": "0.5"}), Box::new(silent));
+    assert!(world.failure().1.contains("gates.minGpuUtilization cannot be checked"), "{:?}", world.failure());
+    let diverging = |plan: &LaunchPlan, _| {
+        if plan.kind == LaunchKind::Search { ended(plan, Outcome::NonFinite) } else { trained(plan) }
+    };
+    let world = run(json!({}), Box::new(diverging));
+    assert!(world.failure().1.contains("search dry: trial 0: NonFinite: "), "{:?}", world.failure());
+    assert_eq!((world.failure().0, of_search(&world).len()), ("DryRunFailed", 1), "the trial is not repeated");
+}
+
 #[test]
 fn budgets_and_patience_end_a_stage() {
     // A launch takes 36 seconds on one device: a hundredth of an hour.
