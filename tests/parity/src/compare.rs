@@ -21,8 +21,8 @@ pub fn run(comparison: &ComparisonOptions, experiment: &Experiment) -> anyhow::R
     if comparison.validate && comparison.rounds < 2 {
         bail!("--validate needs --rounds of at least 2: one seed has no spread");
     }
-    if comparison.validate && matches!(experiment, Experiment::Forex(_)) {
-        bail!("--validate: the peer of forex validates nothing; leave it out");
+    if comparison.validate && matches!(experiment, Experiment::Forex(_) | Experiment::Atft(_)) {
+        bail!("--validate: nothing is validated for {}; leave it out", experiment.name());
     }
     std::fs::create_dir_all(&comparison.work).with_context(|| comparison.work.display().to_string())?;
     let (mut theirs, mut ours) = (Vec::new(), Vec::new());

@@ -57,6 +57,17 @@ impl Tensors {
         Ok(bytes.as_chunks().0.iter().map(|&bytes| f64::from_le_bytes(bytes)).collect())
     }
 
+    /// All elements of the float32 tensor `name`.
+    ///
+    /// # Errors
+    /// When there is no such tensor.
+    pub fn singles(&self, name: &str) -> anyhow::Result<Vec<f32>> {
+        let (shape, start) = self.of(name)?;
+        let mut values = vec![0.0; shape.iter().product()];
+        self.floats(*start, 0, &mut values);
+        Ok(values)
+    }
+
     /// `count` bytes from byte `first` of tensor `name`.
     ///
     /// # Errors

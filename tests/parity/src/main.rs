@@ -4,6 +4,7 @@
 //! The peer exports its first weights, its data and its order of batches before its first round. Each round of each arm is a process of its own, so
 //! that neither's memory or clocks weigh on the other's.
 
+mod atft;
 mod compare;
 mod export;
 mod forex;
@@ -54,6 +55,13 @@ enum Command {
         #[command(flatten)]
         experiment: forex::ForexExperiment,
     },
+    /// ATFT-GAT-FAN on a simulated panel, on one device.
+    Atft {
+        #[command(flatten)]
+        comparison: ComparisonOptions,
+        #[command(flatten)]
+        experiment: atft::AtftExperiment,
+    },
     /// One round of our arm on the peer's export; prints one line of JSON.
     #[command(hide = true)]
     Ours {
@@ -69,7 +77,7 @@ enum Command {
 /// Options of a comparison.
 #[derive(clap::Args)]
 struct ComparisonOptions {
-    /// The peer: `ups_peer.py`, `slm_peer.py`, `vision_bdh_peer.py` or `forex_vae_sssd_peer.py`.
+    /// The peer: `ups_peer.py`, `slm_peer.py`, `vision_bdh_peer.py`, `forex_vae_sssd_peer.py` or `atft_gat_fan_peer.py`.
     #[arg(long)]
     peer: PathBuf,
     /// A Python that has torch.
@@ -108,6 +116,8 @@ pub enum Experiment {
     VisionBdh(vision_bdh::VisionExperiment),
     /// Forex.
     Forex(forex::ForexExperiment),
+    /// ATFT-GAT-FAN.
+    Atft(atft::AtftExperiment),
 }
 
 /// What a round of either arm runs.
@@ -135,6 +145,7 @@ fn main() -> anyhow::Result<()> {
         Command::Slm { comparison, experiment } => compare::run(&comparison, &Experiment::Slm(experiment)),
         Command::VisionBdh { comparison, experiment } => compare::run(&comparison, &Experiment::VisionBdh(experiment)),
         Command::Forex { comparison, experiment } => compare::run(&comparison, &Experiment::Forex(experiment)),
+        Command::Atft { comparison, experiment } => compare::run(&comparison, &Experiment::Atft(experiment)),
         Command::Ours { export, trial } => {
             println!("{}", serde_json::to_string(&ours::round(&export, &serde_json::from_str(&trial)?)?)?);
             Ok(())

@@ -73,6 +73,13 @@ impl Experiment {
                 warmup: of.warmup,
                 gpu: of.device == "cuda",
             },
+            Self::Atft(of) => Counts {
+                items: of.samples,
+                accumulation: 1,
+                steps: of.steps,
+                warmup: of.warmup,
+                gpu: of.device == "cuda",
+            },
         }
     }
 
@@ -83,6 +90,7 @@ impl Experiment {
             Self::Slm(_) => "slm",
             Self::VisionBdh(_) => "vision-bdh",
             Self::Forex(_) => "forex",
+            Self::Atft(_) => "atft-gat-fan",
         }
     }
 
@@ -90,7 +98,7 @@ impl Experiment {
     pub fn metric(&self) -> &'static str {
         match self {
             Self::Ups(_) => "nrmse",
-            Self::Slm(_) | Self::Forex(_) => "loss",
+            Self::Slm(_) | Self::Forex(_) | Self::Atft(_) => "loss",
             Self::VisionBdh(_) => "accuracy",
         }
     }
@@ -100,15 +108,15 @@ impl Experiment {
         match self {
             Self::Ups(of) => of.apart(),
             Self::Slm(of) => of.apart,
-            Self::VisionBdh(_) | Self::Forex(_) => false,
+            Self::VisionBdh(_) | Self::Forex(_) | Self::Atft(_) => false,
         }
     }
 
-    /// Seconds of a step, as the peer's report takes them: the mean, or the median (language model, forex).
+    /// Seconds of a step, as the peer's report takes them: the mean, or the median (language model, forex, ATFT-GAT-FAN).
     fn typical(&self, times: &mut [f64]) -> f64 {
         match self {
             Self::Ups(_) | Self::VisionBdh(_) => times.iter().sum::<f64>() / times.len() as f64,
-            Self::Slm(_) | Self::Forex(_) => median(times),
+            Self::Slm(_) | Self::Forex(_) | Self::Atft(_) => median(times),
         }
     }
 
@@ -148,6 +156,7 @@ pub fn round(folder: &Path, trial: &Trial) -> anyhow::Result<Round> {
         Experiment::Slm(of) => (of.settings()?, of.config(folder)),
         Experiment::VisionBdh(of) => (of.settings()?, of.config()),
         Experiment::Forex(of) => (of.settings()?, of.config()),
+        Experiment::Atft(of) => (of.settings()?, of.config()),
     };
     if counts.gpu {
         (settings.loader_pinned, settings.loader_async_copy) = (Some(true), Some(true));
@@ -172,6 +181,7 @@ pub fn round(folder: &Path, trial: &Trial) -> anyhow::Result<Round> {
         Experiment::Slm(of) => of.entry(job.as_ref(), folder)?,
         Experiment::VisionBdh(of) => of.entry(job.as_ref(), folder)?,
         Experiment::Forex(of) => of.entry(job.as_ref(), folder)?,
+        Experiment::Atft(of) => of.entry(job.as_ref(), folder)?,
     };
     if let Some(weights) = weights {
         session.restore(weights, false)?;

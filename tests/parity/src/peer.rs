@@ -1,7 +1,7 @@
 //! The peer's arm: its own program, tuned as well as it can be.
 
 use crate::ours::Round;
-use crate::{ComparisonOptions, Experiment, Trial, forex, slm};
+use crate::{ComparisonOptions, Experiment, Trial, atft, forex, slm};
 use anyhow::{Context, bail};
 use serde_json::{Map, Value};
 use std::path::Path;
@@ -38,13 +38,12 @@ pub fn round(comparison: &ComparisonOptions, trial: &Trial, export: Option<&Path
             }
         }
         Experiment::Forex(experiment) => {
-            std::fs::create_dir_all(&comparison.work).with_context(|| comparison.work.display().to_string())?;
-            let program = comparison.work.join("forex_peer.py");
-            std::fs::write(&program, forex::PEER).with_context(|| program.display().to_string())?;
-            command.arg(program).arg(&comparison.peer).args(experiment.peer_arguments());
-            if let Some(folder) = export {
-                command.arg("--export").arg(folder);
-            }
+            with_program(&mut command, comparison, ("forex_peer.py", forex::PEER), export)?;
+            command.args(experiment.peer_arguments());
+        }
+        Experiment::Atft(experiment) => {
+            with_program(&mut command, comparison, ("atft_peer.py", atft::PEER), export)?;
+            command.args(experiment.peer_arguments());
         }
     }
     command.arg("--seed").arg(seed.to_string()).args(&comparison.more);
@@ -65,6 +64,23 @@ pub fn round(comparison: &ComparisonOptions, trial: &Trial, export: Option<&Path
         validation: if *validates { held_out(&report) } else { None },
         forecasts_per_second: report["forecasts_per_s"].as_f64(),
     })
+}
+
+/// Runs the peer by a program of ours, which is written to the directory of the export first.
+fn with_program(
+    command: &mut Command,
+    comparison: &ComparisonOptions,
+    (name, text): (&str, &str),
+    export: Option<&Path>,
+) -> anyhow::Result<()> {
+    std::fs::create_dir_all(&comparison.work).with_context(|| comparison.work.display().to_string())?;
+    let program = comparison.work.join(name);
+    std::fs::write(&program, text).with_context(|| program.display().to_string())?;
+    command.arg(program).arg(&comparison.peer);
+    if let Some(folder) = export {
+        command.arg("--export").arg(folder);
+    }
+    Ok(())
 }
 
 /// What the lines of JSON report, of which later ones take precedence.
