@@ -220,7 +220,7 @@ impl Dataset {
         let mut out = vec![0.0; stocks.len() * HORIZONS.len()];
         for horizon in 0..HORIZONS.len() {
             let column = all.iter().map(|stock| returns[*stock as usize * HORIZONS.len() + horizon]).collect();
-            let scores = scored(column, all.len());
+            let scores = scored(column, all.len().max(1));
             for (row, stock) in stocks.iter().enumerate() {
                 if let Ok(place) = all.binary_search(stock) {
                     out[row * HORIZONS.len() + horizon] = scores[place];
