@@ -62,13 +62,7 @@ def main() -> None:
     data, held_out = images(4096, seed=1), images(512, seed=2)
     sampler = DistributedSampler(data, run.world_size, run.rank, seed=run.seed) if run.world_size > 1 else None
     loader = DataLoader(data, shuffle=sampler is None, sampler=sampler, **pytorch.loader_arguments(run))
-
-    resumed = run.get_checkpoint()
-    if resumed is not None:
-        state = torch.load(resumed / "state.pt", map_location=device)
-        network.load_state_dict(state["model"])
-        if not run.resumes_weights_only:
-            optimizer.load_state_dict(state["optimizer"])
+    pytorch.resume(run, network, optimizer)
 
     def evaluate() -> dict[str, float]:
         network.eval()
@@ -95,10 +89,7 @@ def main() -> None:
         optimizer.zero_grad()
         run.step(items=len(x) * accumulation, loss=total)
         total = torch.zeros((), device=device)
-        if run.should_checkpoint:
-            with run.checkpoint() as directory:
-                if run.rank == 0:
-                    torch.save({"model": network.state_dict(), "optimizer": optimizer.state_dict()}, directory / "state.pt")
+        pytorch.save(run, network, optimizer)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """The examples as launches: each framework measures, trains, stops, resumes, and ends with the outcome of its failure."""
 
+import itertools
 import json
+import random
 import signal
 import socket
 from pathlib import Path
@@ -11,6 +13,7 @@ from conftest import ROOT, Launch, wait_until
 
 FRAMEWORKS = ["pytorch", "huggingface", "lightning", "accelerate"]
 PLANTED = Path(__file__).with_name("planted.py")
+PROBE = Path(__file__).with_name("probe.py")
 every_framework = pytest.mark.parametrize("framework", FRAMEWORKS)
 
 
@@ -18,10 +21,19 @@ def script(framework: str) -> Path:
     return ROOT / "examples" / framework / "train.py"
 
 
-def port() -> str:
+# A script listens only after its imports: these are neither ports that Linux gives to connections of its own accord, nor those
+# that agents choose.
+PORTS = itertools.cycle(random.sample(range(10_000, 20_000), 10_000))
+
+
+def is_free(number: int) -> bool:
     with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return str(listener.getsockname()[1])
+        return listener.connect_ex(("127.0.0.1", number)) != 0
+
+
+def port() -> str:
+    """A port on which nothing listens, another one in each call."""
+    return str(next(number for number in PORTS if is_free(number)))
 
 
 def torchrun(rank: int, world_size: int, master_port: str) -> dict[str, str]:
@@ -187,6 +199,19 @@ def test_settings(framework: str, given: dict[str, Any], launch: Launch) -> None
     launch.plan["settings"] = settings(**given)
     [(code, report)] = ended(launch, script(framework))
     assert (code, report["outcome"]) == (0, "Done"), report["message"]
+
+
+def test_a_pretrained_model_is_trained_by_lora_and_resumes_from_its_adapter(launch: Launch) -> None:
+    launch.plan |= {"workload": {"config": {"pretrainedSteps": 100}}}
+    launch.plan["settings"] = settings(workload={"loraRank": 4})
+    for items in (512, 1024):
+        launch.train(items=items)
+        [(code, report)] = ended(launch, script("huggingface"))
+        assert (code, report["items"]) == (0, items), report["message"]
+    assert report["validation"]["metrics"]["loss"] < report["firstValidation"]["metrics"]["loss"], "it has learned"
+    saved = launch.directory / "checkpoints" / report["lastCheckpoint"]["name"]
+    assert (saved / "adapter_model.safetensors").exists() and not (saved / "model.safetensors").exists()
+    assert list((launch.directory / "data").iterdir()) == [launch.directory / "data/pretrained-100.pt"]
 
 
 @pytest.mark.parametrize("framework", ["huggingface", "lightning", "accelerate"])

@@ -32,6 +32,22 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {"loaderWorkers": 3, "loaderPrefetch": 5, "loaderPinned": True},
         {"dataloader_num_workers": 3, "dataloader_prefetch_factor": 5, "dataloader_pin_memory": True},
     ),
+    (HF, {"sharding": "None"}, {"fsdp": None}),
+    (HF, {"sharding": "Zero2"}, {"fsdp_config": {"version": 2, "reshard_after_forward": False}}),
+    (
+        HF,
+        {"sharding": "Full", "activationCheckpointing": "Full"},
+        {
+            "fsdp": True,
+            "fsdp_config": {"version": 2, "reshard_after_forward": True, "activation_checkpointing": True},
+            "gradient_checkpointing": False,
+        },
+    ),
+    (
+        f"TrainingArguments(**{HF}).fsdp_plugin_args",
+        {"sharding": "Zero2"},
+        {"fsdp_version": 2, "reshard_after_forward": False, "auto_wrap_policy": "TRANSFORMER_BASED_WRAP"},
+    ),
     (HF, {"gradientClip": "0.5", "learningRate": "1e-4"}, {"max_grad_norm": 0.5, "learning_rate": 1e-4}),
     # What the manifest does not give is the script's.
     (HF_OWN, {}, {"bf16": True, "optim": "adafactor", "dataloader_num_workers": 2}),
@@ -42,6 +58,11 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     (LIGHTNING, {"precision": "tf32"}, {"precision": "32-true"}),
     (LIGHTNING, {"batchPerGpu": 2, "globalBatch": 8}, {"accumulate_grad_batches": 4, "max_steps": 7, "limit_val_batches": 0}),
     (LIGHTNING, {"gradientClip": "1.5"}, {"gradient_clip_val": 1.5, "accelerator": "gpu", "devices": 1}),
+    (LIGHTNING, {"sharding": "None"}, {"strategy": "ddp"}),
+    ("{'strategy': type(lightning.arguments()['strategy']).__name__}", {"sharding": "Full"}, {"strategy": "ModelParallelStrategy"}),
+    ("vars(accelerate.arguments()['fsdp_plugin'])", {"sharding": "Full"}, {"fsdp_version": 2, "reshard_after_forward": True}),
+    ("vars(accelerate.arguments()['fsdp_plugin'])", {"sharding": "Zero2"}, {"reshard_after_forward": False}),
+    (ACCELERATE, {"sharding": "None"}, {"fsdp_plugin": None}),
     (ACCELERATE, {"precision": "bf16"}, {"mixed_precision": "bf16"}),
     (ACCELERATE, {"precision": "tf32"}, {"mixed_precision": "no"}),
     (ACCELERATE, {"batchPerGpu": 2, "globalBatch": 8}, {"gradient_accumulation_steps": 4, "cpu": False}),
@@ -60,11 +81,14 @@ SCRIPT = """
 import json, os, sys
 import pawl_launch, pawl_launch.hf as hf, pawl_launch.lightning as lightning, pawl_launch.accelerate as accelerate
 from pawl_launch import joining, pytorch
+from transformers import TrainingArguments
 found = []
 for expression, settings in json.loads(open(sys.argv[1]).read()):
     plan = json.load(open(os.environ["PAWL_PLAN"]))
     json.dump(plan | {"settings": settings}, open(os.environ["PAWL_PLAN"], "w"))
     joining._run = None
+    # Sharding needs several ranks.
+    os.environ["PAWL_WORLD_SIZE"] = "2" if "sharding" in settings else "1"
     run = pawl_launch.init()
     found.append(eval(expression))
 print(json.dumps(found, default=repr), flush=True)

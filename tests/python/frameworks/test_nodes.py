@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from conftest import Launch, environment, wait_until
-from test_examples import FRAMEWORKS, port, script, settings
+from test_examples import FRAMEWORKS, PROBE, port, script, settings
 
 NODES = 2
 RANKS = 2
@@ -79,27 +79,9 @@ def end(agents: list[subprocess.Popen[str]]) -> list[int]:
     return [agent.returncode for agent in agents]
 
 
-# Runs a script; each rank prints what it is before its first backward pass.
-PROBE = """
-import json, os, runpy, sys, torch
-real = torch.Tensor.backward
-def backward(*arguments, **options):
-    torch.Tensor.backward = real
-    own = [int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "NODE_RANK")]
-    print("ranks", own + [torch.distributed.get_rank(), torch.distributed.get_world_size()], flush=True)
-    return real(*arguments, **options)
-torch.Tensor.backward = backward
-sys.argv = sys.argv[1:]
-sys.path[0] = os.path.dirname(sys.argv[0])
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
-
-
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_two_nodes_stop_together_and_resume_as_one_gang(framework: str, tmp_path: Path, launch: Launch) -> None:
-    probe = tmp_path / "probe.py"
-    probe.write_text(PROBE)
-    nodes = Nodes(tmp_path, [sys.executable, str(probe), str(script(framework))])
+    nodes = Nodes(tmp_path, [sys.executable, str(PROBE), str(script(framework))])
     plan = launch.train(items=1_000_000).plan | {"settings": settings()}
     agents = nodes.start("job-1", plan)
     wait_until(lambda: nodes.steps("job-1") > 3)
@@ -112,7 +94,8 @@ def test_two_nodes_stop_together_and_resume_as_one_gang(framework: str, tmp_path
     assert stopped["lastCheckpoint"]["items"] == stopped["items"] == 16 * stopped["steps"]
     logs = [nodes.work("job-1", rank // RANKS) / f"launch/rank-{rank}.log" for rank in range(NODES * RANKS)]
     ranks = [line for log in logs for line in log.read_text().splitlines() if line.startswith("ranks ")]
-    assert ranks == [f"ranks {[rank, rank % RANKS, rank // RANKS, rank, NODES * RANKS]}" for rank in range(NODES * RANKS)]
+    expected = [[rank, rank % RANKS, rank // RANKS, rank, NODES * RANKS] for rank in range(NODES * RANKS)]
+    assert ranks == [f"ranks {each} sharded [False]" for each in expected]
 
     items = stopped["items"] + 48
     plan["budget"] = {"items": items}

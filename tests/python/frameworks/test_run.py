@@ -23,6 +23,18 @@ def test_example(framework: str, job: Job) -> None:
     assert list(job.directory.glob(".pawl/*/checkpoints/*/pawl.json"))
 
 
+def test_lora_is_judged_by_its_quality(job: Job) -> None:
+    example = ROOT / "examples/huggingface"
+    code, status = job.run(example / "lora.yaml", SCRIPTS=str(example))
+    assert code == 0
+    assert phases(status) == {
+        "lora": ("Accepted", "SpeedAboveThreshold"),
+        "lora-low-rate": ("RolledBack", "QualityBelowThreshold"),
+    }
+    assert status["stage"] == "Complete"
+    assert list(job.directory.glob(".pawl/*/checkpoints/*/adapter_model.safetensors"))
+
+
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_an_example_runs_out_of_memory_hangs_stops_and_resumes(framework: str, job: Job) -> None:
     # The package does not read the fault: a placeholder uses it.

@@ -4,10 +4,11 @@ import json
 import math
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from pawl_launch import CheckpointUnreadable, InvalidPlan, NonFinite, Outcome, Settings, Unsupported, checkpoints
+from pawl_launch import CheckpointUnreadable, InvalidPlan, NonFinite, Outcome, Settings, Unsupported, checkpoints, device
 from pawl_launch.budget import Budget
 from pawl_launch.checkpoints import MANIFEST, Store, local_path
 from pawl_launch.gang import Gang
@@ -17,6 +18,7 @@ from pawl_launch.outcome import classify
 from pawl_launch.plan import CheckpointPolicy, Criterion, Plan, Rank
 from pawl_launch.progress import Position, Reporter
 from pawl_launch.throughput import Throughput
+from pawl_launch.waits import CollectiveWaits
 
 
 @pytest.mark.parametrize("steps", [1, 63, 64, 65, 1000])
@@ -86,6 +88,44 @@ def test_throughput_counts_steps_after_the_warm_up() -> None:
     assert throughput.cpu_utilization(2) == pytest.approx(0.5)
     assert throughput.step_seconds() == {"p10": 0.1, "median": 0.1, "p90": 0.2}
     assert throughput.windows == 0
+
+
+def test_the_wait_for_other_ranks_is_a_share_of_measured_steps() -> None:
+    throughput = Throughput(warmup=1)
+    throughput.add(1.0, 8, 0.0, 0.0)
+    throughput.waited_for_ranks(1.0)
+    throughput.close(full=False)
+    assert throughput.collective_share() is None, "of the warm-up"
+    for seconds in (0.25, None):
+        throughput.add(1.0, 8, 0.0, 0.0)
+        throughput.waited_for_ranks(seconds)
+        throughput.close(full=False)
+    assert throughput.collective_share() == pytest.approx(0.125)
+
+
+def test_waits_of_a_device_are_read_from_its_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Event:
+        """Recorded at 0, 10, 20 ... milliseconds."""
+
+        recorded = 0
+
+        def __init__(self, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self) -> None:
+            self.at, Event.recorded = 10.0 * Event.recorded, Event.recorded + 1
+
+        def elapsed_time(self, other: "Event") -> float:
+            return other.at - self.at
+
+    monkeypatch.setattr(device, "cuda", lambda: SimpleNamespace(Event=Event))
+    waits = CollectiveWaits()
+    waits._watches = True
+    for _ in range(3):
+        with waits._waiting(), waits._waiting():
+            pass
+    assert waits.take() == pytest.approx(0.03), "a wait within a wait does not count twice"
+    assert waits.take() == 0.0
 
 
 def test_settings_that_placeholders_have_consumed_need_not_be_read(monkeypatch: pytest.MonkeyPatch) -> None:

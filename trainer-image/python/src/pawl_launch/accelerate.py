@@ -18,6 +18,7 @@ from typing import Any
 
 from .joining import init
 from .outcome import Unsupported
+from .sharding import require_gpus, require_same_format, resharding
 
 
 def arguments(**own: Any) -> dict[str, Any]:
@@ -46,7 +47,19 @@ def arguments(**own: Any) -> dict[str, Any]:
 
         mode = "default" if settings.compile == "Fuse" else "reduce-overhead"
         found["dynamo_plugin"] = TorchDynamoPlugin(backend="inductor", mode=mode)
-    settings.one_of("sharding", "None")
+    reshard = resharding(run)
+    if reshard is not None:
+        require_gpus(run)
+        from accelerate.utils import FullyShardedDataParallelPlugin
+
+        # Blocks are the classes that a model of Transformers names, or those of the script's own plugin.
+        plugin = own.get("fsdp_plugin") or FullyShardedDataParallelPlugin(
+            fsdp_version=2, auto_wrap_policy="transformer_based_wrap", state_dict_type="FULL_STATE_DICT"
+        )
+        plugin.reshard_after_forward = reshard
+        found["fsdp_plugin"] = plugin
+    elif settings.is_given("sharding"):
+        found["fsdp_plugin"] = None
     return own | found
 
 
@@ -54,7 +67,7 @@ def resume(accelerator: Any) -> None:
     """Loads the checkpoint of the launch, if there is one, into what the accelerator has prepared.
 
     Raises:
-        Unsupported: Only the weights of the checkpoint are wanted.
+        Unsupported: Only the weights of the checkpoint are wanted, or it was written with FSDP and the accelerator does not use it.
     """
     run = init()
     path = run.get_checkpoint()
@@ -64,6 +77,7 @@ def resume(accelerator: Any) -> None:
                 "train.resumeFrom.weightsOnly: load_state() resumes whole checkpoints only: load the weights of "
                 "run.get_checkpoint() into the model instead"
             )
+        require_same_format(path)
         accelerator.load_state(str(path))
 
 

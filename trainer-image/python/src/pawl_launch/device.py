@@ -6,25 +6,25 @@ import sys
 from typing import Any
 
 
-def _cuda() -> Any:
+def cuda() -> Any:
     """``torch.cuda`` once it has been initialized, else ``None``."""
     torch = sys.modules.get("torch")
-    cuda = getattr(torch, "cuda", None)
-    return cuda if cuda is not None and cuda.is_available() and cuda.is_initialized() else None
+    found = getattr(torch, "cuda", None)
+    return found if found is not None and found.is_available() and found.is_initialized() else None
 
 
 def synchronize() -> None:
     """Waits for all work on the device."""
-    cuda = _cuda()
-    if cuda is not None:
-        cuda.synchronize()
+    found = cuda()
+    if found is not None:
+        found.synchronize()
 
 
 def peak_memory() -> int:
     """Peak memory of tensors on the device, bytes; on the CPU, the peak resident memory of this process."""
-    cuda = _cuda()
-    if cuda is not None:
-        return int(cuda.max_memory_allocated())
+    found = cuda()
+    if found is not None:
+        return int(found.max_memory_allocated())
     # Not on Windows, where scripts run by hand only.
     import resource
 
@@ -33,7 +33,7 @@ def peak_memory() -> int:
 
 def uses_cpu() -> bool:
     """Whether the script computes on the CPU, as far as can be seen."""
-    return _cuda() is None
+    return cuda() is None
 
 
 def is_pending(loss: Any) -> bool:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from .joining import init
 from .outcome import InvalidPlan, Unsupported
 from .run import Run
+from .sharding import require_gpus, require_same_format, resharding
 
 if TYPE_CHECKING:
     _Callback: Any = object
@@ -64,7 +65,7 @@ def arguments(**own: Any) -> dict[str, Any]:
         "report_to": "none",
         "use_cpu": run.device == "cpu",
     }
-    result |= _precision(run) | _optimization(run) | _loader(run)
+    result |= _precision(run) | _optimization(run) | _sharding(run) | _loader(run)
     return result | _length(run)
 
 
@@ -79,7 +80,11 @@ def model_arguments() -> dict[str, Any]:
 
 
 def checkpoint() -> str | None:
-    """The checkpoint for ``trainer.train(resume_from_checkpoint=...)``."""
+    """The checkpoint for ``trainer.train(resume_from_checkpoint=...)``, after the Trainer has been made.
+
+    Raises:
+        Unsupported: Only the weights of the checkpoint are wanted, or it was written with FSDP and the Trainer does not use it.
+    """
     run = init()
     path = run.get_checkpoint()
     if path is not None and run.resumes_weights_only:
@@ -87,7 +92,10 @@ def checkpoint() -> str | None:
             "train.resumeFrom.weightsOnly: the Trainer resumes whole checkpoints only: load the model with "
             "from_pretrained(run.get_checkpoint()) instead"
         )
-    return None if path is None else str(path)
+    if path is None:
+        return None
+    require_same_format(path)
+    return str(path)
 
 
 def _precision(run: Run) -> dict[str, Any]:
@@ -119,7 +127,6 @@ def _optimization(run: Run) -> dict[str, Any]:
         found["gradient_checkpointing"] = full
         if full:
             found["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
-    settings.one_of("sharding", "None")
     names = {
         "learning_rate": "learning_rate",
         "weight_decay": "weight_decay",
@@ -129,6 +136,20 @@ def _optimization(run: Run) -> dict[str, Any]:
         "eval_batch": "per_device_eval_batch_size",
     }
     return found | {argument: getattr(settings, name) for name, argument in names.items() if settings.is_given(name)}
+
+
+def _sharding(run: Run) -> dict[str, Any]:
+    if not run.settings.is_given("sharding"):
+        return {}
+    reshard = resharding(run)
+    if reshard is None:
+        return {"fsdp": None, "fsdp_config": None}
+    require_gpus(run)
+    config: dict[str, Any] = {"version": 2, "reshard_after_forward": reshard}
+    if run.settings.activation_checkpointing == "Full":
+        # That of the model would gather the parameters of each block once more.
+        return {"fsdp": True, "fsdp_config": config | {"activation_checkpointing": True}, "gradient_checkpointing": False}
+    return {"fsdp": True, "fsdp_config": config}
 
 
 def _loader(run: Run) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from .joining import handle_signals, init
 from .outcome import Unsupported
 from .run import Run
+from .sharding import resharding, shard
 
 if TYPE_CHECKING:
     _Callback: Any = object
@@ -71,12 +72,37 @@ def checkpoint() -> str | None:
 
 
 def prepare(module: Any) -> Any:
-    """The module for the setting ``compile``."""
+    """The module for the settings ``compile`` and ``sharding``. Each of its children is sharded by itself, unless the module
+    has a ``configure_model`` of its own.
+
+    Raises:
+        Unsupported: The module has parameters outside of its children, or FSDP2 cannot shard it.
+    """
     import torch
 
     run = init()
+    reshard = resharding(run)
+    if reshard is not None and type(module).configure_model.__module__.startswith(("lightning.", "pytorch_lightning.")):
+        _shard_children(run, module, reshard)
     mode = {"None": None, "Fuse": "default", "Graph": "reduce-overhead"}[run.settings.compile]
     return module if mode is None else torch.compile(module, mode=mode)
+
+
+def _shard_children(run: Run, module: Any, reshard: bool) -> None:
+    """Shards the children when the Trainer has made the mesh: it calls ``training_step``, so that the hooks of the module's
+    own ``forward`` would not run."""
+    if any(True for _ in module.parameters(recurse=False)):
+        raise Unsupported(
+            "settings.sharding: the LightningModule has parameters of its own: move them into a child, or shard it in "
+            "configure_model()"
+        )
+
+    def configure_model() -> None:
+        for child in module.children():
+            if any(True for _ in child.parameters()):
+                shard(run, child, module.device_mesh["data_parallel"], reshard)
+
+    module.configure_model = configure_model
 
 
 def _settings(run: Run) -> dict[str, Any]:
@@ -94,8 +120,23 @@ def _settings(run: Run) -> dict[str, Any]:
         found["gradient_clip_val"] = settings.gradient_clip
     if settings.is_given("deterministic"):
         found["deterministic"] = settings.deterministic
-    settings.one_of("sharding", "None")
+    if resharding(run) is not None:
+        if found.get("precision") == "16-mixed":
+            raise Unsupported("settings.sharding: Lightning's ModelParallelStrategy does not support fp16: use bf16")
+        found["strategy"] = _fsdp(run)
+    elif settings.is_given("sharding"):
+        found["strategy"] = "ddp" if run.world_size > 1 else "auto"
     return found
+
+
+def _fsdp(run: Run) -> Any:
+    """Lightning's strategy for FSDP2, with checkpoints in one file, as with DDP."""
+    try:
+        from lightning.pytorch.strategies import ModelParallelStrategy
+    except ImportError:
+        from pytorch_lightning.strategies import ModelParallelStrategy
+
+    return ModelParallelStrategy(data_parallel_size=run.world_size, tensor_parallel_size=1, save_distributed_checkpoint=False)
 
 
 def _length(run: Run, accumulation: int) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from .gang import Gang
 from .losses import SpikeWatch, steps_before_last_quarter
 from .outcome import LossSpike, NonFinite, Unsupported
 from .progress import Reporter
+from .waits import CollectiveWaits
 
 _VOTE_SECONDS = 1.0
 _MOST_STEPS = 1000
@@ -40,6 +41,7 @@ class Meter:
         self._throughput = reporter.throughput
         self._position = reporter.position
         self._spikes = SpikeWatch()
+        self._waits = CollectiveWaits()
         self._pending: list[tuple[int, int, Any]] = []
         self._sum, self._count = 0.0, 0
         self._recorded: int | None = None
@@ -50,6 +52,11 @@ class Meter:
         self._waited = 0.0
         self.window_ended = False
 
+    def watch_collectives(self) -> None:
+        """Measures the waits for other ranks from now on, where there are any."""
+        if self._gang.world_size > 1:
+            self._waits.install()
+
     def pause(self) -> None:
         """Leaves out the time until :meth:`resume`: of evaluations and checkpoints."""
         if self._paused:
@@ -57,6 +64,7 @@ class Meter:
         device.synchronize()
         # The device was still working on the last step.
         self._throughput.extend(time.perf_counter() - self._mark)
+        self._throughput.waited_for_ranks(self._waits.take())
         self._paused = True
 
     def resume(self) -> None:
@@ -64,6 +72,8 @@ class Meter:
         if not self._paused:
             return
         device.synchronize()
+        # Evaluations wait for other ranks too.
+        self._waits.take()
         self._mark, self._busy_mark, self._waited = time.perf_counter(), time.process_time(), 0.0
         self._paused = False
 
@@ -154,6 +164,7 @@ class Meter:
         device.synchronize()
         self._mark = time.perf_counter()
         self._throughput.extend(self._mark - begun)
+        self._throughput.waited_for_ranks(self._waits.take())
         self._throughput.close(full)
         self.window_ended = True
         self.read_losses()

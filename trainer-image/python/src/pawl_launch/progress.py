@@ -173,6 +173,7 @@ class Reporter:
             "validation": self.validation,
             "peakMemoryBytes": self.peak_memory,
             "loaderWaitShare": self.throughput.loader_share(),
+            "collectiveWaitShare": self.throughput.collective_share(),
             "utilization": self.throughput.cpu_utilization(self.cpus) if self.cpus else None,
         }
 

@@ -7,6 +7,7 @@ seed, deterministic, tf32   :func:`setup`
 batchPerGpu, loader*        :func:`loader_arguments`
 precision                   :func:`autocast`, :func:`scaler` (fp16)
 compile, memoryFormat       :func:`prepare`
+sharding                    :func:`prepare`, with :func:`resume` and :func:`save`
 optimizerKernel             :func:`optimizer_arguments`, with ``learning_rate`` and ``weight_decay``
 attention                   :func:`attention`
 loaderAsyncCopy             :func:`to_device`
@@ -16,10 +17,14 @@ loaderAsyncCopy             :func:`to_device`
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from .run import Run
+from .sharding import resharding, shard
+
+_FILE = "state.pt"
 
 
 def setup(run: Run) -> Any:
@@ -75,16 +80,57 @@ def scaler(run: Run, device: Any) -> Any:
     return torch.amp.GradScaler(device.type, enabled=run.settings.precision == "fp16")
 
 
-def prepare(run: Run, model: Any, device: Any) -> Any:
-    """Moves the model to the device and applies ``memoryFormat`` and ``compile``; data parallel on several ranks."""
+def prepare(run: Run, model: Any, device: Any, blocks: Iterable[Any] | None = None) -> Any:
+    """Moves the model to the device and applies ``memoryFormat``, ``sharding`` and ``compile``; data parallel on several ranks.
+
+    With ``sharding``, ``model`` itself is sharded by FSDP2: make its optimizer afterwards. ``blocks`` are the modules whose
+    parameters are gathered together, by default the members of each ``ModuleList``.
+
+    Raises:
+        Unsupported: FSDP2 cannot shard this model or on these ranks.
+    """
     import torch
 
     last = run.settings.one_of("memory_format", "ChannelsFirst", "ChannelsLast") == "ChannelsLast"
     model = model.to(device, memory_format=torch.channels_last if last else torch.preserve_format)
-    if run.world_size > 1:
+    reshard = resharding(run)
+    if reshard is not None:
+        mesh = torch.distributed.device_mesh.init_device_mesh(device.type, (run.world_size,))
+        shard(run, model, mesh, reshard, blocks)
+    elif run.world_size > 1:
         model = torch.nn.parallel.DistributedDataParallel(model, device_ids=[device] if device.type == "cuda" else None)
     mode = {"None": None, "Fuse": "default", "Graph": "reduce-overhead"}[run.settings.compile]
     return model if mode is None else torch.compile(model, mode=mode)
+
+
+def resume(run: Run, model: Any, optimizer: Any) -> None:
+    """Loads the checkpoint of the launch that :func:`save` has written, if there is one: it may be of another number of ranks or
+    another ``sharding``. The model is the one that was given to :func:`prepare`, not what it returned."""
+    import torch
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict, set_optimizer_state_dict
+
+    path = run.get_checkpoint()
+    if path is None:
+        return
+    state, options = torch.load(path / _FILE, map_location="cpu"), StateDictOptions(full_state_dict=True)
+    set_model_state_dict(model, state["model"], options=options)
+    if not run.resumes_weights_only:
+        set_optimizer_state_dict(model, optimizer, state["optimizer"], options=options)
+
+
+def save(run: Run, model: Any, optimizer: Any) -> None:
+    """Writes a checkpoint of the model and the optimizer if one is due. The model is the one that was given to
+    :func:`prepare`."""
+    import torch
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
+
+    if not run.should_checkpoint:
+        return
+    with run.checkpoint() as directory:
+        # All ranks take part; rank 0 has the result.
+        found, states = get_state_dict(model, optimizer, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+        if run.rank == 0:
+            torch.save({"model": found, "optimizer": states}, directory / _FILE)
 
 
 def optimizer_arguments(run: Run) -> dict[str, Any]:

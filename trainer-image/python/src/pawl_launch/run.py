@@ -137,6 +137,7 @@ class Run(Identity):
                 "run.get_checkpoint() before the first step"
             )
         self._started = True
+        self._meter.watch_collectives()
         # A checkpoint may be at the end of the budget.
         at_end = self._plan.evaluates and self.is_done and self._validated_at() != self.items
         if self.validates_first or at_end:

@@ -1,4 +1,5 @@
-"""Throughput: step times, waits for data and the CPU's utilization, over the measurement window and its sub-windows."""
+"""Throughput: step times, waits for data and for other ranks, and the CPU's utilization, over the measurement window and its
+sub-windows."""
 
 from __future__ import annotations
 
@@ -22,6 +23,7 @@ class Throughput:
     seconds: float = 0.0
     loader: float = 0.0
     busy: float = 0.0
+    collective: float | None = None
     windows: int = 0
     newest: float | None = None
     _open: list[float] = field(default_factory=list)
@@ -29,6 +31,7 @@ class Throughput:
     _items: int = 0
     _loader: float = 0.0
     _busy: float = 0.0
+    _collective: float | None = None
     _seen: int = 0
 
     def add(self, seconds: float, items: int, loader: float, busy: float) -> None:
@@ -70,6 +73,11 @@ class Throughput:
             self._open[-1] += seconds
             self._seconds += seconds
 
+    def waited_for_ranks(self, seconds: float | None) -> None:
+        """Adds time in which steps of the open window waited for collectives; ``None``: it is unknown."""
+        if seconds is not None:
+            self._collective = (self._collective or 0.0) + seconds
+
     def close(self, full: bool) -> None:
         """Ends the open window; the device is synchronized. A window within the warm-up is discarded; only ``full`` ones
         count as windows of the guard."""
@@ -79,10 +87,13 @@ class Throughput:
             self.seconds += self._seconds
             self.loader += self._loader
             self.busy += self._busy
+            if self._collective is not None:
+                self.collective = (self.collective or 0.0) + self._collective
             if full:
                 self.windows += 1
                 self.newest = self._items / self._seconds
         self._open, self._seconds, self._items, self._loader, self._busy = [], 0.0, 0, 0.0, 0.0
+        self._collective = None
 
     def items_per_second(self) -> float | None:
         """Items per second of the gang since the end of the warm-up."""
@@ -102,6 +113,10 @@ class Throughput:
     def loader_share(self) -> float | None:
         """Share of the time in which steps waited for data."""
         return min(1.0, self.loader / self.seconds) if self.seconds > 0 else None
+
+    def collective_share(self) -> float | None:
+        """Share of the time in which steps waited for collectives; ``None`` if it is unknown."""
+        return min(1.0, self.collective / self.seconds) if self.collective is not None and self.seconds > 0 else None
 
     def cpu_utilization(self, cpus: int) -> float | None:
         """Share of the time of ``cpus`` CPUs in which this process was running."""
