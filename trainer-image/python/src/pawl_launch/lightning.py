@@ -10,6 +10,7 @@ no effect.
 
 from __future__ import annotations
 
+import importlib
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -131,12 +132,9 @@ def _settings(run: Run) -> dict[str, Any]:
 
 def _fsdp(run: Run) -> Any:
     """Lightning's strategy for FSDP2, with checkpoints in one file, as with DDP."""
-    try:
-        from lightning.pytorch.strategies import ModelParallelStrategy
-    except ImportError:
-        from pytorch_lightning.strategies import ModelParallelStrategy
-
-    return ModelParallelStrategy(data_parallel_size=run.world_size, tensor_parallel_size=1, save_distributed_checkpoint=False)
+    package = _Callback.__module__.partition(".callbacks")[0]
+    strategy = importlib.import_module(f"{package}.strategies").ModelParallelStrategy
+    return strategy(data_parallel_size=run.world_size, tensor_parallel_size=1, save_distributed_checkpoint=False)
 
 
 def _length(run: Run, accumulation: int) -> dict[str, Any]:

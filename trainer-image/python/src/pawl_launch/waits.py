@@ -120,6 +120,6 @@ class CollectiveWaits:
                 self._seconds += time.perf_counter() - begun
 
 
-def _queue(callback: Callable[[], None]) -> None:
+def _queue(callback: Callable[[], object]) -> None:
     """Calls ``callback`` at the end of the running backward pass."""
     sys.modules["torch"].autograd.Variable._execution_engine.queue_callback(callback)
