@@ -12,7 +12,10 @@ use pawl_contract::exit::Outcome;
 use pawl_contract::plan::{AttemptPlan, LaunchPlan};
 use pawl_contract::report::Report;
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{BuildHasher as _, RandomState};
+use std::io::ErrorKind;
 use std::net::{Ipv4Addr, TcpListener};
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -306,7 +309,20 @@ impl Ending {
     }
 }
 
-/// A port for rank 0's own store (`MASTER_PORT`).
+/// Ports below those that Linux gives to connections of its own accord.
+const STORE_PORTS: Range<u16> = 20_000..30_000;
+
+/// A port for rank 0's own store (`MASTER_PORT`). Rank 0 listens there only after its imports, so that the port must not be given to a
+/// connection in the meantime.
 fn free_port() -> std::io::Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0))?.local_addr()?.port())
+    let bind = |port| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port));
+    let random = RandomState::new().hash_one(0) as usize;
+    let turned = STORE_PORTS.cycle().skip(random % STORE_PORTS.len()).take(STORE_PORTS.len());
+    for port in turned {
+        match bind(port) {
+            Err(error) if error.kind() == ErrorKind::AddrInUse => {}
+            bound => return bound.map(|_| port),
+        }
+    }
+    Ok(bind(0)?.local_addr()?.port())
 }
