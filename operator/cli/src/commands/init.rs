@@ -67,30 +67,7 @@ spec:
         monitor(*framework)
     );
     text.push_str(environment(*framework));
-    let _ = write!(
-        text,
-        "  # The baseline: the script as it is now.
-  settings: {{batchPerGpu: {batch}}}
-  seeds: [42, 43, 44]
-  # Each phase is measured against the settings accepted so far, and kept only if it is faster and as good.
-  phases:
-    - {{name: loader-workers, settings: {{loaderWorkers: 4}}}}
-    - {{name: fused-optimizer, settings: {{optimizerKernel: Fused}}}}
-    - {{name: attention, settings: {{attention: Flash}}}}
-    # Changed numerics: judged by the validation loss too.
-    - {{name: bf16, numerics: Changed, settings: {{precision: bf16}}}}
-    - {{name: compile, settings: {{compile: Fuse}}}}
-    - name: larger-batch
-      numerics: Changed
-      settings: {{batchPerGpu: {}}}
-      fallbacks:
-        - {{when: [OutOfMemory], settings: {{batchPerGpu: {}}}}}
-    # Costs speed, saves memory: worth it only with a batch that needs the memory, in the same phase.
-    - {{name: gradient-checkpointing, settings: {{activationCheckpointing: Full}}}}
-",
-        batch * 2,
-        batch + batch.div_ceil(2),
-    );
+    text.push_str(&ladder(*gpus, *batch));
     text.push_str(
         "  # With source: Kubeflow, the window has to take more than 15 seconds: updates come every 5.
   analysis: {warmupSteps: 20, windowSteps: 100, qualityItems: 20000}
@@ -109,6 +86,38 @@ spec:
     text
 }
 
+/// The baseline and the phases.
+fn ladder(gpus: u32, batch: u32) -> String {
+    let sharding = if gpus > 1 { FSDP } else { "" };
+    format!(
+        "  # The baseline: the script as it is now.
+  settings: {{batchPerGpu: {batch}}}
+  seeds: [42, 43, 44]
+  # Each phase is measured against the settings accepted so far, and kept only if it is faster and as good.
+  phases:
+    - {{name: loader-workers, settings: {{loaderWorkers: 4}}}}
+    - {{name: fused-optimizer, settings: {{optimizerKernel: Fused}}}}
+    - {{name: attention, settings: {{attention: Flash}}}}
+    # Changed numerics: judged by the validation loss too.
+    - {{name: bf16, numerics: Changed, settings: {{precision: bf16}}}}
+    - {{name: compile, settings: {{compile: Fuse}}}}
+    - name: larger-batch
+      numerics: Changed
+      settings: {{batchPerGpu: {}}}
+      fallbacks:
+        - {{when: [OutOfMemory], settings: {{batchPerGpu: {}}}}}
+    # Costs speed, saves memory: worth it only with a batch that needs the memory, in the same phase.
+    - {{name: gradient-checkpointing, settings: {{activationCheckpointing: Full}}}}
+{sharding}",
+        batch * 2,
+        batch + batch.div_ceil(2),
+    )
+}
+
+const FSDP: &str = "    # FSDP instead of data parallelism (DDP): saves memory, costs communication.
+    - {name: fsdp, settings: {sharding: Full}}
+";
+
 /// The program and its arguments.
 fn command(arguments: &InitArgs, script: &Path) -> Vec<String> {
     let script = script.to_string_lossy().replace("$(", "$$(");
@@ -116,7 +125,9 @@ fn command(arguments: &InitArgs, script: &Path) -> Vec<String> {
     // With these, the libraries would treat a single process as distributed.
     let plain = ["env", "-u", "RANK", "-u", "LOCAL_RANK", "-u", "WORLD_SIZE"];
     let start = plain.into_iter().filter(|_| one_rank).chain(["python3", &script]);
-    start.chain(flags(arguments.framework).iter().copied()).map(str::to_owned).collect()
+    // Accelerate shards by its environment.
+    let sharding = (arguments.framework == Framework::Pytorch).then_some("$(settings.sharding=Full:+--fsdp)");
+    start.chain(flags(arguments.framework).iter().copied()).chain(sharding).map(str::to_owned).collect()
 }
 
 /// The arguments of a script by its framework. A precision that no argument expresses is an error of the phase.
@@ -137,6 +148,7 @@ const fn flags(framework: Framework) -> &'static [&'static str] {
             "$(settings.compile=Fuse:+--torch_compile=True)",
             "$(settings.optimizerKernel=Fused:+--optim=adamw_torch_fused)",
             "$(settings.activationCheckpointing=Full:+--gradient_checkpointing=True)",
+            "$(settings.sharding=Full:+--fsdp=full_shard)",
             // An argument of the script for its model.
             "$(settings.attention=Flash:+--attn_implementation=sdpa)",
             "--logging_steps=10",
@@ -160,6 +172,7 @@ const fn flags(framework: Framework) -> &'static [&'static str] {
             "$(settings.attention=Flash:+--model.attention=sdpa)",
             "$(settings.optimizerKernel=Fused:+--optimizer.fused=true)",
             "$(settings.activationCheckpointing=Full:+--model.gradient_checkpointing=true)",
+            "$(settings.sharding=Full:+--trainer.strategy=fsdp)",
         ],
         Framework::Accelerate | Framework::Pytorch => &[
             "--seed=$(seed)",
@@ -208,6 +221,8 @@ const fn environment(framework: Framework) -> &'static str {
         - {name: ACCELERATE_MIXED_PRECISION, value: '$(settings.precision=bf16:+bf16)$(settings.precision=fp16:+fp16)$(settings.precision=fp32:+no)'}
         - {name: ACCELERATE_GRADIENT_ACCUMULATION_STEPS, value: '$(settings.accumulationSteps)'}
         - {name: ACCELERATE_DYNAMO_BACKEND, value: '$(settings.compile=Fuse:+inductor)$(settings.compile=None:+no)'}
+        # The agent adds FSDP_VERSION=2 and the like.
+        - {name: ACCELERATE_USE_FSDP, value: '$(settings.sharding=Full:+true)$(settings.sharding=None:+false)'}
 "
         }
         Framework::Hf | Framework::Lightning | Framework::Pytorch => "",
@@ -249,7 +264,7 @@ mod tests {
                 let text = manifest(&arguments, Path::new("/scripts/Train_it's.py"));
                 let job = pawl_manifest::parse(&text, "job.yaml").unwrap_or_else(|error| panic!("{error}\n{text}"));
                 assert_eq!(job.metadata.name.as_deref(), Some("train-it-s"));
-                assert_eq!(job.spec.phases.len(), 7);
+                assert_eq!(job.spec.phases.len(), if gpus > 1 { 8 } else { 7 });
                 assert_eq!(job.spec.train.items, items);
                 let plan = pawl_decision::preview(&job);
                 let node = pawl_agent::Node::local("/work", Vec::new());
