@@ -182,9 +182,11 @@ try:
 except urllib.error.HTTPError as error:
     assert error.code == 401
 token = open(path).read().strip()
-for step in range(0, 11, 2):
+for step in range(0, 9, 2):
     assert update(token, current_step=step, total_steps=10, loss=1 / (step + 1), eval_loss=0.5) == 200
     time.sleep(0.05)
+# The end, after a step that came less than 5 seconds after the last update.
+assert update(token, eval_loss=0.5, train_loss=0.25) == 200
 "#;
 
 #[tokio::test]
@@ -197,7 +199,8 @@ async fn a_trainer_of_hugging_face_reports_by_its_kubeflow_callback() {
     let result = run_alone(&dir.path().join("a"), &plan).await;
     assert_eq!(outcomes(&result), [("l", Outcome::Done)], "{result:?}");
     let reports = finished_reports(&dir.path().join("a")).unwrap();
-    assert_eq!((reports[0].measured.steps, reports[0].losses.len()), (10, 6));
+    assert_eq!((reports[0].measured.steps, reports[0].losses.len()), (8, 5));
+    assert_eq!(reports[0].measured.loss, Some(0.25), "the mean of all steps");
     assert!(reports[0].measured.items_per_second.unwrap() > 0.0);
     assert_eq!(reports[0].measured.validation.as_ref().unwrap().metrics["loss"], 0.5);
 }

@@ -48,6 +48,20 @@ impl Followed {
         }
     }
 
+    /// Notes that the rank reports losses at times, not at steps.
+    pub(super) fn sample(&self) {
+        if let Some(meter) = &mut self.0.lock().meter {
+            meter.sample();
+        }
+    }
+
+    /// Adds the mean loss of all steps, which the rank reports at its end.
+    pub(super) fn conclude(&self, mean_loss: f64) {
+        if let Some(meter) = &mut self.0.lock().meter {
+            meter.conclude(mean_loss);
+        }
+    }
+
     /// Why the rank has to be ended, if it has.
     pub(crate) fn verdict(&self) -> Option<Verdict> {
         self.0.lock().meter.as_ref()?.verdict.clone()

@@ -30,6 +30,8 @@ use tokio::time::timeout;
 const REQUEST: Duration = Duration::from_secs(5);
 /// Maximum size of an update in bytes.
 const MAX_UPDATE: usize = 64 << 10;
+/// Mean loss of all steps, in the update at the end.
+const MEAN_LOSS: &str = "train_loss";
 /// Metrics of an evaluation about its speed.
 const SPEED: [&str; 3] = ["_runtime", "_per_second", "_compilation_time"];
 
@@ -55,6 +57,8 @@ impl Kubeflow {
         let secret = random_hex()?;
         let token = dir.join("kubeflow.token");
         crate::files::write_secret(&token, secret.as_bytes())?;
+        // An update has the newest loss, and comes by the clock.
+        followed.sample();
         let service = Arc::new(Service { bearer: format!("Bearer {secret}"), followed });
         let task = tokio::spawn(async move {
             let mut seen = Seen::default();
@@ -78,6 +82,7 @@ impl Kubeflow {
                 }
                 if let Some(update) = found.into_inner() {
                     seen.readings(&update).into_iter().for_each(|reading| service.followed.observe(reading));
+                    update.value(MEAN_LOSS).into_iter().for_each(|loss| service.followed.conclude(loss));
                 }
             }
         });
@@ -120,6 +125,12 @@ struct Update {
     trainer_status: TrainerStatus,
 }
 
+impl Update {
+    fn value(&self, name: &str) -> Option<f64> {
+        self.trainer_status.metrics.iter().find(|metric| metric.name == name)?.value.parse().ok()
+    }
+}
+
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct TrainerStatus {
@@ -143,9 +154,8 @@ struct Seen {
 impl Seen {
     fn readings(&mut self, update: &Update) -> Vec<Reading> {
         let metrics = &update.trainer_status.metrics;
-        let value = |name: &str| metrics.iter().find(|metric| metric.name == name)?.value.parse::<f64>().ok();
-        let step = value("current_step").filter(|step| *step >= 0.0).map(|step| step as u64);
-        let loss = value(LOSS);
+        let step = update.value("current_step").filter(|step| *step >= 0.0).map(|step| step as u64);
+        let loss = update.value(LOSS);
         let is_new = |old: Option<f64>| loss.map(f64::to_bits) != old.map(f64::to_bits);
         let new_loss = loss.filter(|_| is_new(self.loss));
         self.loss = loss.or(self.loss);

@@ -77,6 +77,10 @@ pub(crate) struct Meter {
     newest: Option<f64>,
     intervals: VecDeque<(f64, u64)>,
     loss: Option<f64>,
+    /// Whether losses are of steps that depend on the time.
+    sampled: bool,
+    /// Mean loss of all steps of the launch.
+    mean_loss: Option<f64>,
     curve: Curve,
     spikes: SpikeWatch,
     first_validation: Option<Validation>,
@@ -105,6 +109,8 @@ impl Meter {
             newest: None,
             intervals: VecDeque::new(),
             loss: None,
+            sampled: false,
+            mean_loss: None,
             curve: Curve::default(),
             spikes: SpikeWatch::default(),
             first_validation: None,
@@ -138,6 +144,17 @@ impl Meter {
                 self.validate(items, metrics);
             }
         }
+    }
+
+    /// Notes that the script reports losses at times, not at steps: those of two launches are of different steps, so that only the
+    /// mean of all steps compares them.
+    pub(super) fn sample(&mut self) {
+        self.sampled = true;
+    }
+
+    /// Sets the mean loss of all steps of the launch.
+    pub(super) fn conclude(&mut self, mean_loss: f64) {
+        self.mean_loss = Some(mean_loss).filter(|loss| loss.is_finite());
     }
 
     fn position(&self, step: Option<u64>, items: Option<u64>) -> (u64, u64) {
@@ -316,9 +333,13 @@ impl Meter {
             step_seconds: self.step_seconds(),
             first_validation: self.first_validation.clone(),
             validation: self.validation.clone(),
+            loss: self.mean_loss,
             ..Measured::default()
         };
-        Report { measured, losses: self.curve.points(), ..report }
+        // Without a loss, Pawl would compare the end of the curve.
+        let compares = self.kind != LaunchKind::Measure || !self.sampled || self.mean_loss.is_some();
+        let losses = if compares { self.curve.points() } else { Vec::new() };
+        Report { measured, losses, ..report }
     }
 
     /// Spread of the seconds of a step, each interval weighted by its steps.
@@ -381,6 +402,18 @@ mod tests {
         assert_eq!(report.measured.step_seconds, Some(Spread { p10: 0.5, median: 0.5, p90: 0.5 }));
         let progress = meter.progress().unwrap();
         assert_eq!((progress.windows, progress.total_steps, report.losses.len()), (2, Some(24), 24));
+    }
+
+    #[test]
+    fn losses_at_times_are_compared_by_their_mean_only() {
+        let mut meter = meter("Measure", json!({"warmupSteps": 4, "windowSteps": 20}));
+        meter.sample();
+        trained(&mut meter, 1..=24, 7);
+        let report = meter.complete(Report::bare(&plan(), 0, Outcome::Done));
+        assert_eq!((report.measured.loss, report.losses.len()), (None, 0));
+        meter.conclude(0.25);
+        let report = meter.complete(Report::bare(&plan(), 0, Outcome::Done));
+        assert_eq!((report.measured.loss, report.losses.len()), (Some(0.25), 3));
     }
 
     fn plan() -> LaunchPlan {
