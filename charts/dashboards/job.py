@@ -139,6 +139,21 @@ def training():
               overrides=colours({"predicted": "text", "peak": BUSY})),
         lines("GPU utilization", "Fraction of time that the GPU is busy with training, if the trainer reports it.",
               [query(f"max(pawl_train_utilization_ratio{{{JOB}}})", "utilization")], unit="percentunit", least=0, most=1),
+        lines("Busy time by rank", "Fraction of time in which each rank does not wait for the others. A rank that is busier than the others "
+              "slows down the gang: PawlStraggler names it.",
+              [query(f"max by (rank) (rate(pawl_train_busy_seconds_total{{{JOB}}}[$__rate_interval]))", "rank {{rank}}")],
+              unit="percentunit", least=0),
+        lines("GPU clock", "Clock of the multiprocessors of each rank's GPU.",
+              [query(f"max by (rank, gpu) (pawl_gpu_sm_clock_hertz{{{JOB}}})", "rank {{rank}} {{gpu}}")], unit="hertz", least=0),
+        lines("GPU temperature", "Temperature of each rank's GPU.",
+              [query(f"max by (rank, gpu) (pawl_gpu_temperature_celsius{{{JOB}}})", "rank {{rank}} {{gpu}}")], unit="celsius"),
+        lines("GPU power", "Power draw of each rank's GPU.",
+              [query(f"max by (rank, gpu) (pawl_gpu_power_watts{{{JOB}}})", "rank {{rank}} {{gpu}}")], unit="watt", least=0),
+        lines("GPU throttling and errors", "GPUs whose clock the driver lowers, by reason, and the newest Xid error of a GPU. SwPowerCap is normal "
+              "for long matrix products.",
+              [query(f"sum by (reason) (pawl_gpu_throttled{{{JOB}}})", "{{reason}}"),
+               query(f"max by (rank, gpu) (pawl_gpu_xid{{{JOB}}}) or vector(0)", "Xid: rank {{rank}} {{gpu}}")],
+              decimals=0, least=0),
         lines("Ranks", "Number of running ranks on all nodes of the gang.",
               [query(f"sum(pawl_agent_ranks{{{JOB}}})", "ranks")], decimals=0, least=0),
         lines("Gradient norm", "Norm of the gradient before clipping, and skipped updates per hour. An update is skipped when the gradient "

@@ -12,7 +12,7 @@ to scrape both.
 
 """
 # The arguments of a constructor: name, help, and labels if it has any.
-REGISTERED = re.compile(r'"(pawl_\w+)",\s*"((?:[^"\\]|\\.)*)"\)?(?:,\s*&\[([^\]]*)\])?', re.S)
+REGISTERED = re.compile(r'"(pawl_\w+)",\s*"((?:[^"\\]|\\.)*)"(?:,?\s*\))?(?:,\s*&\[([^\]]*)\])?', re.S)
 
 
 def operator(source):

@@ -63,6 +63,12 @@ enum Command {
         #[arg(long, default_value = "estimate", value_parser = ["estimate", "kernels", "memory", "sources"])]
         what: String,
     },
+    /// Keeps the first visible GPU busy with kernels that do nothing, so that other processes on it are slow.
+    Idle {
+        /// For how long.
+        #[arg(long, default_value_t = 60)]
+        seconds: u64,
+    },
     /// Times steps of UPS on a GPU.
     Ups {
         #[command(flatten)]
@@ -261,6 +267,7 @@ fn main() -> anyhow::Result<()> {
         Command::DumpSlm { slm, what } => dump(&slm.step().program()?, &what),
         Command::DumpVisionBdh { vision, what } => dump(&vision.step().program()?, &what),
         Command::Check { random } => check::run(random),
+        Command::Idle { seconds } => pawl_kernels::idle::run(&device()?, seconds),
         Command::DumpForex { forex, what } => dump(&forex.program()?, &what),
         Command::Ups { ups, timing } => speed::step(&ups.step().program()?, ups.items, &timing),
         Command::Slm { slm, timing } => speed::step(&slm.step().program()?, slm.windows, &timing),

@@ -74,6 +74,13 @@ fn compile(programs: &[Program], cards: &[Card]) {
 }
 
 #[test]
+fn the_kernel_that_does_nothing() {
+    for Card { capability: (major, minor), .. } in CARDS {
+        Compiler::new(Architecture::new(major, minor), None).unwrap().compile(&pawl_kernels::idle::source()).unwrap();
+    }
+}
+
+#[test]
 fn kernels_of_random_programs() {
     let mut programs: Vec<Program> =
         (0..6).map(|seed| random_case(seed, 12 + (seed as usize * 7) % 60).program).collect();

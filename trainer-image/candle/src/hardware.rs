@@ -5,6 +5,7 @@ use crate::error::Result;
 use candle_core::Device;
 use pawl_launch::collective::Exchange;
 use pawl_launch::ending::Ending;
+use pawl_launch::gpu_reading::GpuReading;
 use pawl_launch::launch::Launch;
 use pawl_launch::place::Place;
 use std::time::Duration;
@@ -56,6 +57,39 @@ pub(crate) fn uuid(device: &Device) -> Option<String> {
     }
     let _ = device;
     None
+}
+
+/// Watches the GPU of a rank.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    #[cfg(feature = "cuda")]
+    gpu: Option<pawl_launch::nvml::GpuWatch>,
+}
+
+impl Watch {
+    /// Watches `device`; reads nothing on the CPU, or without NVML.
+    #[cfg(feature = "cuda")]
+    pub fn of(device: &Device) -> Self {
+        let Device::Cuda(gpu) = device else { return Self { gpu: None } };
+        let uuid = gpu.cuda_stream().context().uuid().ok().map(|uuid| uuid.bytes.map(|byte| byte as u8));
+        let watch =
+            uuid.ok_or_else(|| "the driver gives no UUID".to_owned()).and_then(pawl_launch::nvml::GpuWatch::start);
+        Self { gpu: watch.inspect_err(|error| tracing::warn!(error, "the GPU is not watched")).ok() }
+    }
+
+    /// There is no GPU to watch.
+    #[cfg(not(feature = "cuda"))]
+    pub fn of(_: &Device) -> Self {
+        Self {}
+    }
+
+    /// Clocks, temperature and power of the GPU; `None` on the CPU, or when unknown.
+    pub fn reading(&self) -> Option<GpuReading> {
+        #[cfg(feature = "cuda")]
+        return self.gpu.as_ref()?.reading();
+        #[cfg(not(feature = "cuda"))]
+        None
+    }
 }
 
 /// Peak memory in bytes: of the process on the CPU, of Candle's memory pool on a GPU; `None` when unknown.

@@ -1,6 +1,7 @@
 //! What a rank has for the whole launch.
 
 use crate::average::Average;
+use crate::hardware::Watch;
 use crate::settings::Reader;
 use candle_core::Device;
 use pawl_contract::settings::Settings;
@@ -16,6 +17,7 @@ pub(crate) struct Core {
     pub stop: StopRequest,
     pub by_hand: bool,
     pub device: Device,
+    pub gpu: Watch,
     pub settings: Reader,
     /// As in the plan, with the program's batch size where the plan has none.
     pub given: Settings,

@@ -140,7 +140,8 @@ impl Run {
         };
         let settings = Reader::from_env(&plan.settings)?;
         let (launch, given) = (launch.clone(), plan.settings.clone());
-        let core = Core { launch, stop: stop.clone(), by_hand, device, settings, given, publisher, gang, average };
+        let gpu = hardware::Watch::of(&device);
+        let core = Core { launch, stop: stop.clone(), by_hand, device, gpu, settings, given, publisher, gang, average };
         Ok(Self { core, record: None })
     }
 

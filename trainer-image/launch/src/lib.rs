@@ -16,9 +16,12 @@ pub mod collective;
 pub mod connect;
 pub mod ending;
 pub mod epochs;
+pub mod gpu_reading;
 pub mod launch;
 pub mod losses;
 pub mod metrics;
+#[cfg(feature = "cuda")]
+pub mod nvml;
 pub mod place;
 pub mod process;
 pub mod progress;

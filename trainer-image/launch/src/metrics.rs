@@ -1,9 +1,63 @@
 //! Prometheus metrics that only the rank can measure. The agent exports those of `progress.json`.
 
+use crate::gpu_reading::GpuReading;
+use crate::straggler::{RankTime, Seat};
 use crate::throughput::StepTime;
 use pawl_contract::details::MemoryByKind;
 use prometheus::{Counter, CounterVec, Gauge, GaugeVec, Histogram, HistogramOpts, Opts, Registry, TextEncoder};
 use std::time::Duration;
+
+/// What the drivers of the gang's GPUs report. Labels are the rank and the UUID of its GPU.
+#[derive(Clone, Debug)]
+struct GpuMetrics {
+    clock: GaugeVec,
+    temperature: GaugeVec,
+    power: GaugeVec,
+    throttled: GaugeVec,
+    xid: GaugeVec,
+}
+
+impl GpuMetrics {
+    fn new() -> prometheus::Result<Self> {
+        let family = |name: &str, help: &str, labels: &[&str]| GaugeVec::new(Opts::new(name, help), labels);
+        Ok(Self {
+            clock: family(
+                "pawl_gpu_sm_clock_hertz",
+                "Clock of the multiprocessors of the GPU of a rank.",
+                &["rank", "gpu"],
+            )?,
+            temperature: family("pawl_gpu_temperature_celsius", "Temperature of the GPU of a rank.", &["rank", "gpu"])?,
+            power: family("pawl_gpu_power_watts", "Power draw of the GPU of a rank.", &["rank", "gpu"])?,
+            throttled: family(
+                "pawl_gpu_throttled",
+                "1 while the driver lowers the clocks of the GPU of a rank for this reason.",
+                &["rank", "gpu", "reason"],
+            )?,
+            xid: family(
+                "pawl_gpu_xid",
+                "Number of the newest Xid error of the GPU of a rank in this launch.",
+                &["rank", "gpu"],
+            )?,
+        })
+    }
+
+    fn families(&self) -> [&GaugeVec; 5] {
+        [&self.clock, &self.temperature, &self.power, &self.throttled, &self.xid]
+    }
+
+    fn set(&self, rank: &str, gpu: &str, reading: GpuReading) {
+        let of_gpu = &[rank, gpu];
+        self.clock.with_label_values(of_gpu).set(f64::from(reading.sm_clock) * 1e6);
+        self.temperature.with_label_values(of_gpu).set(f64::from(reading.temperature));
+        self.power.with_label_values(of_gpu).set(f64::from(reading.power) / 1e3);
+        for (reason, holds) in reading.reasons() {
+            self.throttled.with_label_values(&[rank, gpu, reason]).set(f64::from(u8::from(holds)));
+        }
+        if reading.xid != 0 {
+            self.xid.with_label_values(of_gpu).set(f64::from(reading.xid));
+        }
+    }
+}
 
 /// The metrics of a launch.
 #[derive(Clone, Debug)]
@@ -21,6 +75,8 @@ pub struct Metrics {
     skipped_updates: Counter,
     loader_wait: Counter,
     collective: CounterVec,
+    rank_busy: CounterVec,
+    gpus: GpuMetrics,
     checkpoint_seconds: Histogram,
     checkpoint_failures: Counter,
 }
@@ -76,9 +132,20 @@ impl Metrics {
                 "Time that steps waited for data, in seconds.",
             )?,
             collective: CounterVec::new(
-                Opts::new("pawl_collective_seconds_total", "Time spent in collectives, in seconds."),
+                Opts::new(
+                    "pawl_collective_seconds_total",
+                    "Time in which rank 0 waited for collectives, in seconds; on GPUs measured on the device.",
+                ),
                 &["exposed"],
             )?,
+            rank_busy: CounterVec::new(
+                Opts::new(
+                    "pawl_train_busy_seconds_total",
+                    "Time of steps in which a rank did not wait for other ranks, in seconds.",
+                ),
+                &["rank"],
+            )?,
+            gpus: GpuMetrics::new()?,
             checkpoint_seconds: Histogram::with_opts(
                 HistogramOpts::new("pawl_checkpoint_seconds", "Duration of a checkpoint write in seconds.")
                     .buckets(buckets),
@@ -92,7 +159,8 @@ impl Metrics {
 
     /// Registers the metrics that are exported from the start.
     fn register(&self) -> prometheus::Result<()> {
-        let all: [Box<dyn prometheus::core::Collector>; 12] = [
+        let [clock, temperature, power, throttled, xid] = self.gpus.families();
+        let all: [Box<dyn prometheus::core::Collector>; 18] = [
             Box::new(self.step_seconds.clone()),
             Box::new(self.memory.clone()),
             Box::new(self.memory_by_kind.clone()),
@@ -103,6 +171,12 @@ impl Metrics {
             Box::new(self.skipped_updates.clone()),
             Box::new(self.loader_wait.clone()),
             Box::new(self.collective.clone()),
+            Box::new(self.rank_busy.clone()),
+            Box::new(clock.clone()),
+            Box::new(temperature.clone()),
+            Box::new(power.clone()),
+            Box::new(throttled.clone()),
+            Box::new(xid.clone()),
             Box::new(self.checkpoint_seconds.clone()),
             Box::new(self.checkpoint_failures.clone()),
         ];
@@ -114,6 +188,17 @@ impl Metrics {
         self.step_seconds.observe(time.wall.as_secs_f64());
         self.loader_wait.inc_by(time.loader.as_secs_f64());
         self.collective.with_label_values(&["true"]).inc_by(time.collective.as_secs_f64());
+    }
+
+    /// Records a step of all ranks: the time in which each did not wait for others, and the reading of its GPU.
+    pub fn ranks(&self, seats: &[Seat], ranks: impl IntoIterator<Item = RankTime>) {
+        for ((rank, seat), time) in seats.iter().enumerate().zip(ranks) {
+            let rank = rank.to_string();
+            self.rank_busy.with_label_values(&[&rank]).inc_by(time.busy.max(0.0));
+            if let Some(reading) = time.gpu {
+                self.gpus.set(&rank, &seat.device, reading);
+            }
+        }
     }
 
     /// Records the update of a step: the norm of its gradient, whether it was skipped, and its learning rate.
@@ -208,6 +293,32 @@ mod tests {
         metrics.epoch(Duration::from_secs(40));
         metrics.epoch(Duration::from_secs(30));
         assert!(metrics.text().unwrap().contains("pawl_train_epoch_seconds 30\n"));
+    }
+
+    #[test]
+    fn ranks_and_their_gpus_are_series_and_ranks_on_the_cpu_have_no_gpu() {
+        let metrics = Metrics::new().unwrap();
+        let seats = ["GPU-a", ""].map(|device| Seat { node: "n".to_owned(), device: device.to_owned() });
+        let reading =
+            GpuReading { sm_clock: 1980, throttled: 0x40, temperature: 61, power: 640_500, ..GpuReading::default() };
+        let step = [RankTime { busy: 0.5, gpu: Some(reading) }, RankTime { busy: 0.25, gpu: None }];
+        metrics.ranks(&seats, step);
+        metrics.ranks(&seats, step);
+        let text = metrics.text().unwrap();
+        for line in [
+            "pawl_train_busy_seconds_total{rank=\"0\"} 1\n",
+            "pawl_train_busy_seconds_total{rank=\"1\"} 0.5\n",
+            "pawl_gpu_sm_clock_hertz{gpu=\"GPU-a\",rank=\"0\"} 1980000000\n",
+            "pawl_gpu_power_watts{gpu=\"GPU-a\",rank=\"0\"} 640.5\n",
+            "pawl_gpu_throttled{gpu=\"GPU-a\",rank=\"0\",reason=\"HwThermalSlowdown\"} 1\n",
+            "pawl_gpu_throttled{gpu=\"GPU-a\",rank=\"0\",reason=\"SwPowerCap\"} 0\n",
+        ] {
+            assert!(text.contains(line), "{line}{text}");
+        }
+        assert!(
+            !text.contains("rank=\"1\",") && !text.contains("gpu=\"\"") && !text.contains("pawl_gpu_xid"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -8,6 +8,7 @@ use pawl_contract::env;
 use pawl_contract::settings::Settings;
 use pawl_graph::executor::{Executor, MemoryReport};
 use pawl_graph::graph::Program;
+use pawl_launch::gpu_reading::GpuReading;
 use std::path::Path;
 use std::time::Duration;
 
@@ -112,6 +113,17 @@ impl RankDevice {
             Self::Cuda(gpu) => gpu.busy_time().unwrap_or_default(),
             #[cfg(feature = "candle-cuda")]
             Self::Candle(_) => Duration::ZERO,
+        }
+    }
+
+    /// Clocks, temperature and power of the GPU; `None` on the CPU, or when unknown.
+    pub fn reading(&self) -> Option<GpuReading> {
+        match self {
+            Self::Cpu => None,
+            #[cfg(feature = "cuda")]
+            Self::Cuda(gpu) => gpu.reading(),
+            #[cfg(feature = "candle-cuda")]
+            Self::Candle(_) => None,
         }
     }
 

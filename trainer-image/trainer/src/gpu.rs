@@ -3,11 +3,12 @@
 use crate::collective::Exchange;
 use crate::ending::Ending;
 use crate::executors;
-use crate::nvml::BusyTime;
 use pawl_contract::settings::{Compile, OptimizerOffload, Precision, Settings};
 use pawl_cuda::{Choices, CudaGraph, Launching, cudnn::Cudnn, device::Device, nccl::Nccl};
 use pawl_graph::executor::{ExecError, MemoryReport};
 use pawl_graph::graph::Program;
+use pawl_launch::gpu_reading::GpuReading;
+use pawl_launch::nvml::GpuWatch;
 use pawl_launch::straggler::gpu_uuid;
 use pawl_lower::LowerOptions;
 use std::path::Path;
@@ -22,7 +23,7 @@ pub struct Gpu {
     device: Arc<Device>,
     cudnn: Option<Arc<Cudnn>>,
     nccl: Option<Arc<Nccl>>,
-    busy: Option<BusyTime>,
+    watch: Option<GpuWatch>,
 }
 
 impl Gpu {
@@ -49,9 +50,9 @@ impl Gpu {
             }
         };
         let uuid = device.context().uuid().ok().map(|uuid| uuid.bytes.map(|byte| byte as u8));
-        let busy = uuid.ok_or_else(|| "the driver gives no UUID".to_owned()).and_then(BusyTime::watch);
-        let busy = busy.inspect_err(|error| tracing::warn!(error, "reports will lack the GPU utilization")).ok();
-        Ok(Self { device, cudnn, nccl: None, busy })
+        let watch = uuid.ok_or_else(|| "the driver gives no UUID".to_owned()).and_then(GpuWatch::start);
+        let watch = watch.inspect_err(|error| tracing::warn!(error, "reports will lack the GPU utilization")).ok();
+        Ok(Self { device, cudnn, nccl: None, watch })
     }
 
     /// The driver's name of the GPU.
@@ -67,7 +68,12 @@ impl Gpu {
 
     /// Time for which the GPU has been busy; `None` when unknown.
     pub fn busy_time(&self) -> Option<Duration> {
-        self.busy.as_ref().map(BusyTime::so_far)
+        self.watch.as_ref().map(GpuWatch::busy_time)
+    }
+
+    /// Clocks, temperature and power of the GPU; `None` when unknown.
+    pub fn reading(&self) -> Option<GpuReading> {
+        self.watch.as_ref()?.reading()
     }
 
     /// Free device memory in bytes.

@@ -18,8 +18,6 @@ mod feed;
 #[cfg(feature = "cuda")]
 mod gpu;
 pub mod model_flops;
-#[cfg(feature = "cuda")]
-mod nvml;
 pub mod profile;
 pub mod rank;
 pub mod recipe;

@@ -18,7 +18,7 @@ use crate::vote::Vote;
 use crate::workload::ending;
 use pawl_contract::measured::Validation;
 use pawl_contract::progress::{Progress, RankPhase};
-use pawl_launch::straggler::StragglerWatch;
+use pawl_launch::straggler::{RankTime, StragglerWatch};
 use pawl_launch::validation;
 use pawl_workloads::{At, Batch, Data, Job, Optimization, RatePosition, Warmup};
 use std::collections::BTreeMap;
@@ -81,6 +81,11 @@ impl RunningLaunch<'_> {
     /// Whether the budget is used up, or validation has stopped improving.
     pub fn done(&self) -> bool {
         self.position.items >= self.budget.items || validation::stopped_early(&self.launch.plan, &self.position)
+    }
+
+    /// Time so far for which this rank has waited for others: on the device, and in the exchange of votes.
+    pub fn waited(&self) -> Duration {
+        self.session.collective_wait() + self.gang.waited()
     }
 
     /// Busy time of the device.
@@ -190,13 +195,18 @@ impl RunningLaunch<'_> {
             stop: self.stop.is_set(),
             checkpoint: self.saver.as_ref().is_some_and(Saver::due),
             busy,
+            gpu: self.device.reading(),
         };
         let votes = if self.gang.world_size() == 1 {
             vec![vote]
         } else {
             self.gang.gather_bytes(&vote.to_bytes())?.iter().map(|bytes| Vote::from_bytes(bytes)).collect()
         };
-        self.ranks.add(votes.iter().map(|vote| vote.busy));
+        let times = votes.iter().map(|vote| RankTime { busy: vote.busy, gpu: vote.gpu });
+        self.ranks.add(times.clone());
+        if self.gang.rank() == 0 {
+            self.publisher.metrics().ranks(self.ranks.seats(), times);
+        }
         Ok(Vote::of_all(&votes))
     }
 

@@ -167,6 +167,11 @@ impl Session {
         self.executable.offload_seconds()
     }
 
+    /// Time so far for which the device has waited for other ranks, without that of [`ExecOptions::collective`].
+    pub fn collective_wait(&self) -> Duration {
+        self.executable.collective_wait()
+    }
+
     /// Queues a micro-step; with `last`, the update too.
     ///
     /// # Errors

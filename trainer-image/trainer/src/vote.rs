@@ -1,5 +1,7 @@
 //! Values that the ranks exchange after every step, so that all of them continue in the same way.
 
+use pawl_launch::gpu_reading::GpuReading;
+
 /// Vote of one rank, or the result of the gang.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Vote {
@@ -11,23 +13,37 @@ pub struct Vote {
     pub checkpoint: bool,
     /// Seconds of the step in which the rank did not wait for others.
     pub busy: f64,
+    /// The newest reading of its GPU.
+    pub gpu: Option<GpuReading>,
 }
+
+/// Size of a vote in bytes.
+const BYTES: usize = 8 * (3 + GpuReading::WORDS);
 
 impl Vote {
     /// Serializes the vote.
-    pub fn to_bytes(self) -> [u8; 17] {
-        let mut bytes = [0; 17];
-        bytes[..8].copy_from_slice(&self.loss_sum.to_le_bytes());
-        bytes[8..16].copy_from_slice(&self.busy.to_le_bytes());
-        bytes[16] = u8::from(self.stop) | u8::from(self.checkpoint) << 1;
+    pub fn to_bytes(self) -> [u8; BYTES] {
+        let flags = u8::from(self.stop) | u8::from(self.checkpoint) << 1;
+        let words = [self.loss_sum, self.busy, f64::from(flags)].into_iter().chain(GpuReading::to_words(self.gpu));
+        let mut bytes = [0; BYTES];
+        for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
         bytes
     }
 
     /// Deserializes a vote; missing values count as zero.
     pub fn from_bytes(bytes: &[u8]) -> Self {
-        let byte = |at: usize| bytes.get(at).copied().unwrap_or(0);
-        let number = |at: usize| f64::from_le_bytes(std::array::from_fn(|i| byte(at + i)));
-        Self { loss_sum: number(0), busy: number(8), stop: byte(16) & 1 != 0, checkpoint: byte(16) & 2 != 0 }
+        let word = |at: usize| f64::from_le_bytes(std::array::from_fn(|i| bytes.get(8 * at + i).copied().unwrap_or(0)));
+        let flags = word(2) as u8;
+        let gpu: [f64; GpuReading::WORDS] = std::array::from_fn(|i| word(3 + i));
+        Self {
+            loss_sum: word(0),
+            busy: word(1),
+            stop: flags & 1 != 0,
+            checkpoint: flags & 2 != 0,
+            gpu: GpuReading::of_words(&gpu),
+        }
     }
 
     /// The result of the gang: sums in rank order, requests of any rank.
@@ -37,6 +53,7 @@ impl Vote {
             stop: votes.iter().any(|vote| vote.stop),
             checkpoint: votes.iter().any(|vote| vote.checkpoint),
             busy: votes.iter().map(|vote| vote.busy).fold(0.0, f64::max),
+            gpu: None,
         }
     }
 }
@@ -48,7 +65,8 @@ mod tests {
     #[test]
     fn a_vote_survives_the_wire() {
         for (stop, checkpoint) in [(false, false), (true, false), (false, true), (true, true)] {
-            let vote = Vote { loss_sum: 0.1 + 0.2, stop, checkpoint, busy: 1.5 };
+            let gpu = checkpoint.then_some(GpuReading { sm_clock: 1980, xid: 63, ..GpuReading::default() });
+            let vote = Vote { loss_sum: 0.1 + 0.2, stop, checkpoint, busy: 1.5, gpu };
             assert_eq!(Vote::from_bytes(&vote.to_bytes()), vote);
         }
     }

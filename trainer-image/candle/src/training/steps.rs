@@ -112,6 +112,7 @@ impl<O: Optimizer> Training<'_, O> {
             checkpoint: self.record.saver.as_ref().is_some_and(Saver::due),
             seconds: time.wall.as_secs_f64(),
             busy: time.wall.saturating_sub(time.collective).as_secs_f64(),
+            gpu: self.core.gpu.reading(),
             losses,
         })?;
         self.open.next_vote = next_vote(&rows, self.record.position.step);
@@ -133,7 +134,11 @@ impl<O: Optimizer> Training<'_, O> {
         };
         self.agreed.stop |= rows.iter().any(|row| row.stop);
         self.agreed.checkpoint |= rows.iter().any(|row| row.checkpoint);
-        self.record.ranks.add(rows.iter().map(|row| row.busy));
+        let times = rows.iter().map(|row| RankTime { busy: row.busy, gpu: row.gpu });
+        self.record.ranks.add(times.clone());
+        if self.core.gang.rank() == 0 {
+            self.core.publisher.metrics().ranks(self.record.ranks.seats(), times);
+        }
         Ok(rows)
     }
 
@@ -193,6 +198,8 @@ struct Row {
     seconds: f64,
     /// Those in which the rank did not wait for others.
     busy: f64,
+    /// The newest reading of the rank's GPU.
+    gpu: Option<GpuReading>,
     /// One for each step of the window.
     losses: Vec<f64>,
 }
@@ -200,7 +207,7 @@ struct Row {
 impl Row {
     fn to_words(&self) -> Vec<f64> {
         let head = [f64::from(u8::from(self.stop)), f64::from(u8::from(self.checkpoint)), self.seconds, self.busy];
-        head.into_iter().chain(self.losses.iter().copied()).collect()
+        head.into_iter().chain(GpuReading::to_words(self.gpu)).chain(self.losses.iter().copied()).collect()
     }
 
     /// Missing words count as zero.
@@ -208,8 +215,15 @@ impl Row {
         let words: Vec<f64> =
             bytes.chunks_exact(8).map(|word| f64::from_ne_bytes(std::array::from_fn(|i| word[i]))).collect();
         let word = |at: usize| words.get(at).copied().unwrap_or_default();
-        let losses = words.get(4..).unwrap_or_default().to_vec();
-        Self { stop: word(0) != 0.0, checkpoint: word(1) != 0.0, seconds: word(2), busy: word(3), losses }
+        let (gpu, losses) = words.get(4..).unwrap_or_default().split_at_checked(GpuReading::WORDS).unwrap_or_default();
+        Self {
+            stop: word(0) != 0.0,
+            checkpoint: word(1) != 0.0,
+            seconds: word(2),
+            busy: word(3),
+            gpu: GpuReading::of_words(gpu),
+            losses: losses.to_vec(),
+        }
     }
 }
 
@@ -256,7 +270,7 @@ mod tests {
     use super::*;
 
     fn row(seconds: f64, steps: usize) -> Row {
-        Row { stop: false, checkpoint: true, seconds, busy: seconds / 2.0, losses: vec![0.5; steps] }
+        Row { stop: false, checkpoint: true, seconds, busy: seconds / 2.0, gpu: None, losses: vec![0.5; steps] }
     }
 
     #[test]
@@ -265,7 +279,7 @@ mod tests {
         let sent = [row(0.1, 20), row(0.4, 20), row(0.2, 20)];
         let received: Vec<Row> = sent.iter().map(|row| Row::of(bytemuck::cast_slice(&row.to_words()))).collect();
         assert_eq!((next_vote(&sent, 100), next_vote(&received, 100)), (150, 150), "20 steps in 0.4 s by the slowest");
-        assert_eq!(received[1].seconds, 0.4);
+        assert_eq!((received[1].seconds, received[1].losses.len(), received[1].gpu), (0.4, 20, None));
         assert_eq!(next_vote(&[row(30.0, 1)], 7), 8, "at least one step");
         assert_eq!(next_vote(&[row(1e-6, 1)], 7), 7 + MOST_STEPS);
         assert_eq!(next_vote(&[row(0.0, 1)], 7), 8);

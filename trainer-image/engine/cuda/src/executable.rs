@@ -4,13 +4,13 @@
 //! the other, through page-locked memory, on a separate stream. A program's first run queues its kernels one by one; then they are
 //! captured, once for each slot, and replayed.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use cudarc::driver::sys;
 
 use super::{
     Choices, CudaGraph, Launching,
-    compiled::Compiled,
+    compiled::{Compiled, Slot},
     cudnn::CudnnPlans,
     device::{Device, Memory},
     error::{Check as _, NAME},
@@ -42,6 +42,8 @@ pub struct CudaExecutable {
     launching: Launching,
     pinned: bool,
     report: MemoryReport,
+    /// Time for which programs waited for collectives, up to the newest output.
+    waited: Duration,
     /// Bytes free before anything was allocated.
     free: usize,
     // Last: what is above is freed first.
@@ -106,6 +108,7 @@ impl CudaExecutable {
             launching: executor.launching,
             pinned: executor.pinned,
             report: memory,
+            waited: Duration::ZERO,
             free,
             device: Arc::clone(device),
         };
@@ -173,6 +176,14 @@ impl CudaExecutable {
         }
     }
 
+    /// Adds the waits of all runs, which must be complete.
+    fn read_waits(&mut self) -> Result<(), ExecError> {
+        for slot in self.programs.iter_mut().flat_map(|program| &mut program.slots) {
+            self.waited += slot.waits.read()?;
+        }
+        Ok(())
+    }
+
     fn measure(&mut self) -> Result<(), ExecError> {
         let used = self.free.saturating_sub(self.device.free_memory()?);
         self.report.peak = self.report.peak.max(used);
@@ -183,26 +194,35 @@ impl CudaExecutable {
 impl Executable for CudaExecutable {
     fn run(&mut self, program: usize, inputs: &[View<'_>]) -> Result<(), ExecError> {
         self.device.context().bind_to_thread().check()?;
-        let Self { device, blas, gang, workspace, programs, launching, pinned, .. } = self;
-        let compiled = find_program(programs, program)?;
+        let compiled = find_program(&mut self.programs, program)?;
         compiled.interface.begin();
         compiled.interface.check_inputs(inputs)?;
         compiled.next = (compiled.next + 1) % compiled.slots.len();
+        if compiled.slots[compiled.next].waits.is_open() {
+            // Its events would be recorded again: a caller that reads outputs never comes here.
+            self.synchronize()?;
+            self.read_waits()?;
+        }
+        let Self { device, blas, gang, workspace, programs, launching, pinned, .. } = self;
+        let compiled = find_program(programs, program)?;
         let ahead = std::mem::take(&mut compiled.ahead);
         compiled.bring(device, compiled.next, ahead, inputs, *pinned)?;
         device.stream().wait(&compiled.slots[compiled.next].copied).check()?;
-        let slot = &compiled.slots[compiled.next];
-        let addresses = Addresses { buffers: &slot.addresses, workspace: workspace.address() };
+        let Slot { addresses, graph: captured, waits, .. } = &mut compiled.slots[compiled.next];
+        let addresses = Addresses { buffers: addresses, workspace: workspace.address() };
         let (lowered, kernels) = (&compiled.lowered, &compiled.kernels);
-        let queue = || overlap::queue(lowered, kernels, device, blas, gang.as_deref(), addresses);
+        let mut queue = |capture: bool| {
+            waits.begin(capture);
+            overlap::queue(lowered, kernels, device, blas, gang.as_deref(), addresses, waits)
+        };
         let first = !compiled.warm;
-        match &slot.graph {
-            _ if first || *launching == Launching::Streamed => queue()?,
+        match captured {
+            _ if first || *launching == Launching::Streamed => queue(false)?,
             Some(graph) => graph.launch().check()?,
             None => {
                 let stream = device.stream();
                 stream.begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).check()?;
-                let queued = queue();
+                let queued = queue(true);
                 let flags = sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
                 let graph = stream.end_capture(flags);
                 queued?;
@@ -211,9 +231,10 @@ impl Executable for CudaExecutable {
                 };
                 graph.upload().check()?;
                 graph.launch().check()?;
-                compiled.slots[compiled.next].graph = Some(graph);
+                *captured = Some(graph);
             }
         }
+        waits.queued();
         compiled.slots[compiled.next].read.record(device.stream()).check()?;
         compiled.warm = true;
         compiled.interface.end();
@@ -242,12 +263,17 @@ impl Executable for CudaExecutable {
             find_program(&mut self.programs, program)?.interface.begin();
             return Err(error);
         }
+        self.read_waits()?;
         // SAFETY: the output has its place; nothing runs.
         unsafe { read(address, &meta) }
     }
 
     fn offload_seconds(&self) -> Option<f64> {
         self.state_memory.offload_seconds()
+    }
+
+    fn collective_wait(&self) -> Duration {
+        self.waited
     }
 
     fn states(&self) -> &[StateDecl] {

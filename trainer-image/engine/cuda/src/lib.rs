@@ -47,6 +47,7 @@ mod overlap;
 mod planned;
 pub mod source;
 mod transfer;
+mod waits;
 
 use std::{path::PathBuf, sync::Arc};
 

@@ -6,10 +6,10 @@ use cudarc::driver::{CudaEvent, CudaStream};
 
 use super::{
     device::Device,
-    error::Check as _,
     kernel::{Addresses, CudaKernel},
     matmul::Blas,
     nccl::Nccl,
+    waits::Waits,
 };
 use pawl_graph::executor::ExecError;
 use pawl_lower::{Body, Lowered};
@@ -21,7 +21,7 @@ struct Moving<E> {
 }
 
 /// Queues the kernels of a program in order; the stream waits for a collective only before the first kernel that touches its bytes, and for all at
-/// the end.
+/// the end. The waits are timed.
 pub(super) fn queue(
     lowered: &Lowered,
     kernels: &[CudaKernel],
@@ -29,20 +29,21 @@ pub(super) fn queue(
     blas: &Blas,
     gang: Option<&Nccl>,
     addresses: Addresses<'_>,
+    waits: &mut Waits,
 ) -> Result<(), ExecError> {
     let stream: &CudaStream = device.stream();
     let mut moving: Vec<Moving<CudaEvent>> = Vec::new();
     for (kernel, of) in kernels.iter().zip(&lowered.kernels) {
         if !moving.is_empty() {
-            for done in touched(&mut moving, &bytes(&of.body, lowered, addresses.buffers)) {
-                stream.wait(&done).check()?;
-            }
+            let needed = touched(&mut moving, &bytes(&of.body, lowered, addresses.buffers));
+            waits.wait(device, stream, &needed)?;
         }
         if let Some(done) = kernel.enqueue(device, blas, gang, addresses)? {
             moving.push(Moving { bytes: bytes(&of.body, lowered, addresses.buffers), done });
         }
     }
-    moving.iter().try_for_each(|collective| stream.wait(&collective.done).check())
+    let left: Vec<CudaEvent> = moving.into_iter().map(|collective| collective.done).collect();
+    waits.wait(device, stream, &left)
 }
 
 /// The buffers that a kernel reads or writes, as addresses. Planned memory is used again, so that different buffers may be the same bytes.

@@ -9,11 +9,15 @@ use std::{
 
 use cudarc::driver::{result, sys};
 use pawl_cuda::{
-    Check as _,
+    Check as _, CudaGraph, Launching,
     device::{Device, Memory},
     nccl::Nccl,
 };
-use pawl_graph::executor::ExecError;
+use pawl_graph::{
+    array::View,
+    executor::{ExecError, ExecOptions, Executable as _},
+    graph::{Builder, DType, Program},
+};
 use pawl_lower::CollectOp;
 
 const ELEMENTS: usize = 1 << 20;
@@ -87,6 +91,50 @@ fn sums_are_the_same_everywhere_also_from_a_captured_graph() {
             assert!(rank.values(&memory) == doubled, "captured, {times} times");
         }
     });
+}
+
+/// A program that doubles the sum of its input over the ranks.
+fn summing() -> Program {
+    let b = Builder::new("sum");
+    let sum = b.input("x", DType::F32, [ELEMENTS]).all_reduce();
+    b.output("y", sum + sum);
+    b.finish().unwrap()
+}
+
+#[test]
+fn the_rank_that_comes_first_waits_on_its_device_for_the_one_that_comes_late() {
+    const LATE: Duration = Duration::from_millis(200);
+    const RUNS: u32 = 4;
+    let barrier = Barrier::new(2);
+    for launching in [Launching::Streamed, Launching::Captured] {
+        both(Duration::from_secs(60), |rank| {
+            let gang = Some(Arc::clone(&rank.nccl));
+            let executor = CudaGraph { launching, gang, ..CudaGraph::new(Arc::clone(&rank.device)) };
+            let mut executable = executor.build(&[summing()], &ExecOptions::default()).unwrap();
+            let mine = vec![1.0; ELEMENTS];
+            let mut run = || {
+                executable.run(0, &[View::F32(&mine)]).unwrap();
+                assert_eq!(executable.output(0, 0).unwrap().to_f64()[0], 4.0);
+                executable.collective_wait()
+            };
+            // The first runs compile, connect and capture.
+            for _ in 0..3 {
+                run();
+            }
+            let (start, mut waited) = (run(), Duration::ZERO);
+            for _ in 0..RUNS {
+                barrier.wait();
+                if rank.nccl.rank() == 1 {
+                    std::thread::sleep(LATE);
+                }
+                waited = run() - start;
+            }
+            match rank.nccl.rank() {
+                0 => assert!(waited > (LATE * RUNS).mul_f64(0.9), "{launching:?}: waited {waited:?}"),
+                _ => assert!(waited < LATE * RUNS / 10, "{launching:?}: waited {waited:?}"),
+            }
+        });
+    }
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod segments;
 mod states;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use interface::{Interface, find_program};
 pub use named::{read_chosen, read_named, write_named};
@@ -155,6 +156,12 @@ pub trait Executable: Send {
     /// Seconds per update that the device waits for optimiser state in host memory; `None` when no state is offloaded.
     fn offload_seconds(&self) -> Option<f64> {
         None
+    }
+
+    /// Time for which the device has waited for other ranks in collectives of its own so far, as of the newest [`Executable::output`].
+    /// Zero when ranks are summed over by [`ExecOptions::collective`], which counts its own time.
+    fn collective_wait(&self) -> Duration {
+        Duration::ZERO
     }
 
     /// Output `output` (an index into [`Program::outputs`]) of the last run of `program`, of the dtype and shape of its node. Waits for the device.

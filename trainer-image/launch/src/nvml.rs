@@ -1,0 +1,124 @@
+//! A GPU as NVML reports it: the time in which a kernel ran, and what may slow it down.
+
+use crate::gpu_reading::GpuReading;
+use crate::straggler::gpu_uuid;
+use nvml_wrapper::bitmasks::event::EventTypes;
+use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
+use nvml_wrapper::enums::event::XidError;
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::{Device, EventSet, Nvml};
+use parking_lot::Mutex;
+use std::ffi::OsStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// The driver's library, as container runtimes mount it; the name without a version exists only beside development files.
+const LIBRARY: &str = "libnvidia-ml.so.1";
+/// Time between samples of the utilization. The driver's own period is a sixth of a second to a second.
+const PERIOD: Duration = Duration::from_millis(100);
+/// Samples of the utilization for one of everything else.
+const SAMPLES: u32 = 10;
+
+/// Watches a GPU in a dedicated thread. Ends when dropped.
+#[derive(Debug)]
+pub struct GpuWatch(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    busy_nanoseconds: AtomicU64,
+    reading: Mutex<Option<GpuReading>>,
+    stop: AtomicBool,
+}
+
+impl GpuWatch {
+    /// Watches the GPU with this UUID (16 bytes).
+    ///
+    /// # Errors
+    /// When NVML is missing, or does not know the GPU.
+    pub fn start(uuid: [u8; 16]) -> Result<Self, String> {
+        let nvml = Nvml::builder().lib_path(OsStr::new(LIBRARY)).init().map_err(|e| format!("{LIBRARY}: {e}"))?;
+        let uuid = gpu_uuid(uuid);
+        nvml.device_by_uuid(uuid.as_str()).map_err(|e| format!("NVML, {uuid}: {e}"))?;
+        let shared = Arc::new(Shared::default());
+        let own = Arc::clone(&shared);
+        let thread = std::thread::Builder::new().name("nvml".into());
+        thread.spawn(move || watch(&nvml, &uuid, &own)).map_err(|e| e.to_string())?;
+        Ok(Self(shared))
+    }
+
+    /// Time so far in which a kernel ran on the GPU.
+    pub fn busy_time(&self) -> Duration {
+        Duration::from_nanos(self.0.busy_nanoseconds.load(Ordering::Relaxed))
+    }
+
+    /// The newest reading; `None` before the first one, or when the driver gives none.
+    pub fn reading(&self) -> Option<GpuReading> {
+        *self.0.reading.lock()
+    }
+}
+
+impl Drop for GpuWatch {
+    fn drop(&mut self) {
+        self.0.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+fn watch(nvml: &Nvml, uuid: &str, shared: &Shared) {
+    let Ok(device) = nvml.device_by_uuid(uuid) else { return };
+    let errors = nvml.create_event_set().ok();
+    let errors = errors.and_then(|set| device.register_events(EventTypes::CRITICAL_XID_ERROR, set).ok());
+    let (mut last, mut xid) = (Instant::now(), 0);
+    for sample in 0u32.. {
+        if shared.stop.load(Ordering::Relaxed) {
+            return;
+        }
+        if sample.is_multiple_of(SAMPLES) {
+            *shared.reading.lock() = reading(&device, xid);
+        }
+        xid = next_xid(errors.as_ref()).unwrap_or(xid);
+        if let Ok(rates) = device.utilization_rates() {
+            let busy = last.elapsed().mul_f64(f64::from(rates.gpu.min(100)) / 100.0);
+            shared.busy_nanoseconds.fetch_add(busy.as_nanos() as u64, Ordering::Relaxed);
+        }
+        last = Instant::now();
+    }
+}
+
+/// Waits for the time between two samples; returns the number of an Xid that occurs meanwhile.
+fn next_xid(errors: Option<&EventSet<'_>>) -> Option<u32> {
+    let start = Instant::now();
+    let event = errors.map(|errors| errors.wait(PERIOD.as_millis() as u32));
+    if !matches!(event, Some(Err(NvmlError::Timeout))) {
+        std::thread::sleep(PERIOD.saturating_sub(start.elapsed()));
+    }
+    match event?.ok()?.event_data? {
+        XidError::Value(number) => u32::try_from(number).ok(),
+        // As in NVML.
+        XidError::Unknown => Some(999),
+    }
+}
+
+/// What GPUs of a kind do not report, such as the power of some, is zero.
+fn reading(device: &Device<'_>, xid: u32) -> Option<GpuReading> {
+    Some(GpuReading {
+        sm_clock: device.clock_info(Clock::SM).ok()?,
+        max_sm_clock: device.max_clock_info(Clock::SM).ok()?,
+        throttled: device.current_throttle_reasons().ok()?.bits() as u32,
+        temperature: device.temperature(TemperatureSensor::Gpu).unwrap_or_default(),
+        power: device.power_usage().unwrap_or_default(),
+        power_limit: device.enforced_power_limit().unwrap_or_default(),
+        xid,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_the_library_or_the_gpu_the_message_says_which() {
+        let message = GpuWatch::start([0; 16]).unwrap_err();
+        assert!(message.contains(LIBRARY) || message.contains("GPU-00000000"), "{message}");
+    }
+}
