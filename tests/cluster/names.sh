@@ -4,6 +4,13 @@
 here=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
 # Binaries and the lock are shared; everything else of a cluster is in $state.
 root=$(realpath -m "$here/../../target/cluster")
+# PAWL_CLUSTER_TOOLS: a directory with programs that this machine lacks, in bin/ and cni/ (see tests/device/cluster).
+tools=${PAWL_CLUSTER_TOOLS:-}
+cni=/usr/lib/cni
+if [ -n "$tools" ]; then
+    PATH=$tools/bin:$PATH
+    cni=$tools/cni
+fi
 # PAWL_CLUSTER selects a separate cluster. Networks are isolated, so clusters use the same addresses.
 cluster=${PAWL_CLUSTER:-pawl}
 state=$root/state

@@ -16,49 +16,59 @@ import (
 	plugin "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// fakeDevices advertises devices that do not exist, so that the real scheduler and kubelet hand them out.
-type fakeDevices struct {
+// devicePlugin advertises the devices of a CDI specification, so that scheduler and kubelet hand them out: the GPUs of this
+// machine, or devices that do not exist.
+type devicePlugin struct {
 	plugin.UnimplementedDevicePluginServer
 	devices []*plugin.Device
 }
 
-func (f *fakeDevices) GetDevicePluginOptions(context.Context, *plugin.Empty) (*plugin.DevicePluginOptions, error) {
+func (p *devicePlugin) GetDevicePluginOptions(context.Context, *plugin.Empty) (*plugin.DevicePluginOptions, error) {
 	return &plugin.DevicePluginOptions{}, nil
 }
 
-func (f *fakeDevices) ListAndWatch(_ *plugin.Empty, stream plugin.DevicePlugin_ListAndWatchServer) error {
-	if err := stream.Send(&plugin.ListAndWatchResponse{Devices: f.devices}); err != nil {
+func (p *devicePlugin) ListAndWatch(_ *plugin.Empty, stream plugin.DevicePlugin_ListAndWatchServer) error {
+	if err := stream.Send(&plugin.ListAndWatchResponse{Devices: p.devices}); err != nil {
 		return err
 	}
 	<-stream.Context().Done()
 	return nil
 }
 
-// Allocate names the devices as NVIDIA's own plugin does, and mounts nothing.
-func (f *fakeDevices) Allocate(_ context.Context, request *plugin.AllocateRequest) (*plugin.AllocateResponse, error) {
+// Allocate names the devices as NVIDIA's own plugin does; the container runtime does what the specification says about them.
+func (p *devicePlugin) Allocate(_ context.Context, request *plugin.AllocateRequest) (*plugin.AllocateResponse, error) {
 	response := &plugin.AllocateResponse{}
 	for _, container := range request.ContainerRequests {
-		response.ContainerResponses = append(response.ContainerResponses, &plugin.ContainerAllocateResponse{
+		allocated := &plugin.ContainerAllocateResponse{
 			Envs: map[string]string{"NVIDIA_VISIBLE_DEVICES": strings.Join(container.DevicesIds, ",")},
-		})
+		}
+		for _, id := range container.DevicesIds {
+			allocated.CdiDevices = append(allocated.CdiDevices, &plugin.CDIDevice{Name: cdiKind + "=" + id})
+		}
+		response.ContainerResponses = append(response.ContainerResponses, allocated)
 	}
 	return response, nil
 }
 
-// runDevicePlugin serves COUNT devices of RESOURCE from the kubelet's plugin folder DIR for as long as it lives.
+// runDevicePlugin serves devices of RESOURCE from the kubelet's plugin folder DIR for as long as it lives: COUNT that do not
+// exist, or, with 'real', the GPUs of this machine with the CUDA libraries in the folders LIBRARIES. What they are for the
+// container runtime is written into its folder CDI.
 func runDevicePlugin() {
-	if len(os.Args) != 4 {
-		fmt.Fprintln(os.Stderr, "usage: device-plugin DIR RESOURCE COUNT")
+	if len(os.Args) < 5 {
+		fmt.Fprintln(os.Stderr, "usage: device-plugin DIR RESOURCE COUNT|real CDI [LIBRARIES...]")
 		os.Exit(2)
 	}
 	dir, resource := os.Args[1], os.Args[2]
-	count, err := strconv.Atoi(os.Args[3])
-	if err != nil || count < 0 {
-		log.Fatalf("COUNT: %q is not a number of devices", os.Args[3])
+	spec, err := specOf(os.Args[3], os.Args[5:])
+	if err == nil {
+		err = spec.write(os.Args[4])
 	}
-	devices := make([]*plugin.Device, count)
-	for i := range devices {
-		devices[i] = &plugin.Device{ID: fmt.Sprintf("fake-%d", i), Health: plugin.Healthy}
+	if err != nil {
+		log.Fatal(err)
+	}
+	devices := make([]*plugin.Device, len(spec.Devices))
+	for i, device := range spec.Devices {
+		devices[i] = &plugin.Device{ID: device.Name, Health: plugin.Healthy}
 	}
 	// The folder appears once the kubelet runs, and is emptied whenever it starts anew.
 	for {
@@ -67,6 +77,17 @@ func runDevicePlugin() {
 		}
 		time.Sleep(200 * time.Millisecond)
 	}
+}
+
+func specOf(which string, libraries []string) (cdiSpec, error) {
+	if which == "real" {
+		return realSpec(libraries)
+	}
+	count, err := strconv.Atoi(which)
+	if err != nil || count < 0 {
+		return cdiSpec{}, fmt.Errorf("COUNT: %q is neither a number of devices nor 'real'", which)
+	}
+	return fakeSpec(count), nil
 }
 
 // serveDevices serves until the kubelet has been restarted; it always returns why it ended.
@@ -80,7 +101,7 @@ func serveDevices(dir, resource string, devices []*plugin.Device) error {
 		return err
 	}
 	server := grpc.NewServer()
-	plugin.RegisterDevicePluginServer(server, &fakeDevices{devices: devices})
+	plugin.RegisterDevicePluginServer(server, &devicePlugin{devices: devices})
 	go server.Serve(listener) //nolint:errcheck // ends with Stop
 	defer server.Stop()
 

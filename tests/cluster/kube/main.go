@@ -1,5 +1,5 @@
 // Command kube is a whole Kubernetes in one binary: etcd, the control plane, the kubelet, kubectl, cluster DNS and a
-// fake GPU device plugin. The component is chosen by argv[0] or by the first argument.
+// GPU device plugin. The component is chosen by argv[0] or by the first argument.
 package main
 
 import (

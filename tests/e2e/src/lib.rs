@@ -8,6 +8,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
 pub mod audit;
+pub mod gpus;
 pub mod job;
 pub mod kueue;
 pub mod local;

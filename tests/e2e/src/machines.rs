@@ -13,6 +13,12 @@ pub fn load(name: &str, archive: &Path) {
     script("load", &[name, archive.to_str().expect("paths here are text")]);
 }
 
+/// Kills the kubelet of a node, which is started again.
+pub fn kill_kubelet(node: &str) {
+    let number = node.strip_prefix("node-").expect("nodes are named node-N");
+    script("node", &["kill-kubelet", number]);
+}
+
 /// A node of a test's own, whose power can be cut. When this is dropped nothing of it is left.
 pub struct Node(u32);
 

@@ -3,9 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// The repository.
+/// The repository: from `PAWL_REPOSITORY`, or else where the tests were built.
 pub fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the repository is there")
+    let built = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let path = std::env::var_os("PAWL_REPOSITORY").map_or_else(built, PathBuf::from);
+    path.canonicalize().expect("the repository is there")
 }
 
 /// A program of this workspace: from the folder `PAWL_PROGRAMS`, or else beside the test's own `deps` folder.
