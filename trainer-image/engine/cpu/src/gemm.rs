@@ -14,7 +14,10 @@ use super::{
     microkernel::{Element, Tile},
     pool::Pool,
 };
-use pawl_graph::graph::DType;
+use pawl_graph::{
+    float8::{E4M3, E5M2},
+    graph::DType,
+};
 use pawl_lower::aligned;
 
 /// Depth of a block: a panel of B of this depth fills first-level cache.
@@ -129,17 +132,43 @@ unsafe fn spare<E: Element>(tile: Tile<E>, packed_a: *mut E, kc: usize) -> *mut 
     unsafe { packed_a.add(kc * ROWS.next_multiple_of(tile.rows)) }
 }
 
+/// Scales of rows or columns of a result: element i at `start + i * stride`.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Scale {
+    pub start: *const f32,
+    pub stride: usize,
+}
+
+// SAFETY: an address that is only read.
+unsafe impl Sync for Scale {}
+
+impl Scale {
+    /// # Safety
+    /// There are more than `index` scales.
+    unsafe fn at(self, index: usize) -> f32 {
+        // SAFETY: the caller's promise.
+        unsafe { *self.start.add(index * self.stride) }
+    }
+}
+
 /// A product spread over threads.
 pub(super) struct Product {
     extents: Extents,
     batch: usize,
     accumulator: DType,
+    scaled: bool,
 }
 
 impl Product {
-    /// `batch` products with these extents, summed in `accumulator` (float32 or float64).
-    pub(super) fn new(extents: Extents, batch: usize, accumulator: DType) -> Self {
-        Self { extents, batch, accumulator }
+    /// `batch` products with these extents, summed in `accumulator` (float32 or float64); a single one if it is `scaled`.
+    pub(super) fn new(extents: Extents, batch: usize, accumulator: DType, scaled: bool) -> Self {
+        debug_assert!(!scaled || batch == 1, "scaled products are of matrices");
+        Self { extents, batch, accumulator, scaled }
+    }
+
+    /// Whether the result is first summed elsewhere.
+    fn sums(&self, c: DType) -> bool {
+        self.scaled || needs_sums(c, self.accumulator, self.extents.2)
     }
 
     /// Whether each product is one task.
@@ -176,21 +205,22 @@ impl Product {
         }
         let (m, n, k) = self.extents;
         let tile = E::tile(features);
-        let sums = if needs_sums(c, self.accumulator, k) { aligned(m * n * size_of::<E>()) } else { 0 };
+        let sums = if self.sums(c) { aligned(m * n * size_of::<E>()) } else { 0 };
         sums + aligned(depth(k) * n.min(COLS).next_multiple_of(tile.cols) * size_of::<E>())
     }
 
-    /// Runs the products; `matrices(i)` are a, b and c of product i.
+    /// Runs the products; `matrices(i)` are a, b and c of product i, `scales` those of rows and columns of a scaled one.
     pub(super) fn run(
         &self,
         features: Features,
         pool: &Pool,
         memory: Memory<'_>,
         matrices: &(dyn Fn(usize) -> [Matrix; 3] + Sync),
+        scales: Option<[Scale; 2]>,
     ) {
         match self.accumulator {
-            DType::F64 => self.run_of::<f64>(features, pool, memory, matrices),
-            _ => self.run_of::<f32>(features, pool, memory, matrices),
+            DType::F64 => self.run_of::<f64>(features, pool, memory, matrices, scales),
+            _ => self.run_of::<f32>(features, pool, memory, matrices, scales),
         }
     }
 
@@ -200,12 +230,13 @@ impl Product {
         pool: &Pool,
         memory: Memory<'_>,
         matrices: &(dyn Fn(usize) -> [Matrix; 3] + Sync),
+        scales: Option<[Scale; 2]>,
     ) {
         let (m, n, k) = self.extents;
         if !self.by_batch() {
             for index in 0..self.batch {
                 // SAFETY: matrices lie in buffers, scratch and workspace have the sizes that this type reports.
-                unsafe { self.spread::<E>(features, pool, memory, matrices(index)) };
+                unsafe { self.spread::<E>(features, pool, memory, matrices(index), scales) };
             }
             return;
         }
@@ -220,7 +251,7 @@ impl Product {
                     let start = scratch.add(sums_at);
                     let sums = Matrix { start, dtype: self.accumulator, row: n, col: 1 };
                     serial::<E>(features, self.extents, [a, b, sums], false, scratch);
-                    convert(sums, c, 0..m, n);
+                    convert(sums, c, 0..m, n, None);
                 } else {
                     serial::<E>(features, self.extents, [a, b, c], false, scratch);
                 }
@@ -230,11 +261,18 @@ impl Product {
 
     /// # Safety
     /// As [`serial`]; the workspace is as large as [`Product::workspace`] says.
-    unsafe fn spread<E: Element>(&self, features: Features, pool: &Pool, memory: Memory<'_>, [a, b, c]: [Matrix; 3]) {
+    unsafe fn spread<E: Element>(
+        &self,
+        features: Features,
+        pool: &Pool,
+        memory: Memory<'_>,
+        [a, b, c]: [Matrix; 3],
+        scales: Option<[Scale; 2]>,
+    ) {
         let (m, n, k) = self.extents;
         let tile = E::tile(features);
         let alone = m * n * k < ALONE;
-        let summed = needs_sums(c.dtype, self.accumulator, k);
+        let summed = self.sums(c.dtype);
         let target =
             if summed { Matrix { start: memory.workspace, dtype: self.accumulator, row: n, col: 1 } } else { c };
         let sums = if summed { aligned(m * n * size_of::<E>()) } else { 0 };
@@ -277,7 +315,7 @@ impl Product {
         if summed {
             pool.run(row_tasks, alone, &|task, _| {
                 // SAFETY: as above.
-                unsafe { convert(target, c, task * ROWS..(task * ROWS + ROWS).min(m), n) };
+                unsafe { convert(target, c, task * ROWS..(task * ROWS + ROWS).min(m), n, scales) };
             });
         }
     }
@@ -349,14 +387,21 @@ unsafe fn edge<E: Element>(from: *const E, stride: usize, c: Matrix, (rows, cols
     }
 }
 
-/// Rounds rows of sums (float32, contiguous rows) to the dtype of `c`.
+/// Scales rows of sums (float32, contiguous rows) and rounds them to the dtype of `c`.
 ///
 /// # Safety
-/// Both may be read or written.
-unsafe fn convert(sums: Matrix, c: Matrix, rows: std::ops::Range<usize>, cols: usize) {
+/// Both may be read and written.
+unsafe fn convert(sums: Matrix, c: Matrix, rows: std::ops::Range<usize>, cols: usize, scales: Option<[Scale; 2]>) {
     for row in rows {
         // SAFETY: the caller's promise.
-        unsafe { edge::<f32>(sums.from(row, 0).start.cast(), cols, c.from(row, 0), (1, cols), false) };
+        unsafe {
+            if let Some([of_rows, of_cols]) = scales {
+                let line = std::slice::from_raw_parts_mut(sums.from(row, 0).start.cast::<f32>(), cols);
+                let scale = of_rows.at(row);
+                line.iter_mut().enumerate().for_each(|(col, sum)| *sum = *sum * scale * of_cols.at(col));
+            }
+            edge::<f32>(sums.from(row, 0).start.cast(), cols, c.from(row, 0), (1, cols), false);
+        }
     }
 }
 
@@ -372,6 +417,8 @@ unsafe fn pack<E: Element>(from: Matrix, (count, k): (usize, usize), width: usiz
                 pack_with::<u16, f32>(from, (count, k), width, to.cast(), |x| f32::from_bits(u32::from(x) << 16))
             }
             DType::F16 => pack_with::<u16, f32>(from, (count, k), width, to.cast(), |x| f16::from_bits(x).to_f32()),
+            DType::E4M3 => pack_with::<E4M3, f32>(from, (count, k), width, to.cast(), E4M3::to_f32),
+            DType::E5M2 => pack_with::<E5M2, f32>(from, (count, k), width, to.cast(), E5M2::to_f32),
             _ => pack_with::<E, E>(from, (count, k), width, to, |x| x),
         }
     }

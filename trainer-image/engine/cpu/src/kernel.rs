@@ -3,7 +3,7 @@
 use super::{
     attention::CpuAttention,
     fused::{CpuFused, Memory},
-    gemm::{Matrix, Product},
+    gemm::{Matrix, Product, Scale},
     lanes::Features,
     pool::Pool,
     segments::CpuSegments,
@@ -28,6 +28,7 @@ pub(super) struct CpuMatMul {
     a: Batched,
     b: Batched,
     c: Batched,
+    scales: Option<[Access; 2]>,
     output: DType,
 }
 
@@ -61,8 +62,21 @@ impl CpuMatMul {
     fn new(kernel: &MatMul, buffers: &[Buffer]) -> Self {
         let [a, b, c] = [&kernel.a, &kernel.b, &kernel.c].map(|access| Batched::new(access, buffers));
         let (batch, m, n, k) = kernel.extents();
-        let product = Product::new((m, n, k), batch, a.dtype.accumulator());
-        Self { product, output: c.dtype, a, b, c }
+        let scales = kernel.scales.clone();
+        let product = Product::new((m, n, k), batch, a.dtype.accumulator(), scales.is_some());
+        Self { product, scales, output: c.dtype, a, b, c }
+    }
+}
+
+impl CpuMatMul {
+    fn run(&self, features: Features, pool: &Pool, memory: Memory<'_>) {
+        let scale = |access: &Access| {
+            let start = memory.bases[access.buffer].cast::<f32>().wrapping_add(access.offset);
+            Scale { start, stride: access.strides[0] }
+        };
+        let scales = self.scales.as_ref().map(|scales| scales.each_ref().map(scale));
+        let matrices = |index| [&self.a, &self.b, &self.c].map(|matrix| matrix.matrix(&memory, index));
+        self.product.run(features, pool, memory, &matrices, scales);
     }
 }
 
@@ -135,9 +149,7 @@ impl CpuKernel {
     pub(super) fn run(&self, features: Features, pool: &Pool, memory: Memory<'_>) -> Result<(), ExecError> {
         match self {
             CpuKernel::Fused(kernel) => kernel.run(features, pool, memory),
-            CpuKernel::MatMul(kernel) => kernel.product.run(features, pool, memory, &|index| {
-                [&kernel.a, &kernel.b, &kernel.c].map(|matrix| matrix.matrix(&memory, index))
-            }),
+            CpuKernel::MatMul(kernel) => kernel.run(features, pool, memory),
             CpuKernel::Attention(kernel) => kernel.run(features, pool, memory),
             CpuKernel::Gather(kernel) => kernel.gather(memory)?,
             CpuKernel::ScatterAdd(kernel) => kernel.scatter_add(memory)?,
@@ -226,5 +238,6 @@ unsafe fn add_rows(dtype: DType, from: *const u8, to: *mut u8, count: usize) {
         DType::F16 => add!(f16, |a: f16, b: f16| f16::from_f32(a.to_f32() + b.to_f32())),
         DType::U32 => add!(u32, u32::wrapping_add),
         DType::Bool => add!(u8, |a: u8, b: u8| a | b),
+        DType::E4M3 | DType::E5M2 => unreachable!("no operator adds 8-bit floats"),
     }
 }

@@ -5,6 +5,7 @@
 
 use super::math::{self, Arithmetic};
 use pawl_graph::{
+    float8::{E4M3, E5M2},
     graph::{BinaryOp, CompareOp, ReduceOp, UnaryOp},
     random,
 };
@@ -24,6 +25,8 @@ pub(super) enum Round {
     None,
     Bf16,
     F16,
+    E4m3,
+    E5m2,
     /// To a boolean.
     Bool,
 }
@@ -318,6 +321,8 @@ fn float32<A: Arithmetic>(step: &Step, chunk: &Chunk<'_>) {
         Act::Reduce(ReduceOp::Max) => reduce(step, chunk, f32::NEG_INFINITY, larger),
         Act::Cast(Lane::F32, Round::Bf16) => map(step, chunk, math::round_bf16),
         Act::Cast(Lane::F32, Round::F16) => map(step, chunk, |x: f32| half::f16::from_f32(x).to_f32()),
+        Act::Cast(Lane::F32, Round::E4m3) => map(step, chunk, |x: f32| E4M3::from_f32(x).to_f32()),
+        Act::Cast(Lane::F32, Round::E5m2) => map(step, chunk, |x: f32| E5M2::from_f32(x).to_f32()),
         Act::Cast(Lane::F32, _) => map(step, chunk, |x: f32| x),
         Act::Cast(Lane::F64, _) => map(step, chunk, |x: f32| f64::from(x)),
         Act::Cast(Lane::U32, Round::Bool) => map(step, chunk, |x: f32| u32::from(x != 0.0)),
@@ -358,6 +363,8 @@ fn float64(step: &Step, chunk: &Chunk<'_>) {
         }
         Act::Cast(Lane::F32, Round::Bf16) => map(step, chunk, |x: f64| half::bf16::from_f64(x).to_f32()),
         Act::Cast(Lane::F32, Round::F16) => map(step, chunk, |x: f64| half::f16::from_f64(x).to_f32()),
+        Act::Cast(Lane::F32, Round::E4m3) => map(step, chunk, |x: f64| E4M3::from_f64(x).to_f32()),
+        Act::Cast(Lane::F32, Round::E5m2) => map(step, chunk, |x: f64| E5M2::from_f64(x).to_f32()),
         Act::Cast(Lane::F32, _) => map(step, chunk, |x: f64| x as f32),
         Act::Cast(Lane::F64, _) => map(step, chunk, |x: f64| x),
         Act::Cast(Lane::U32, Round::Bool) => map(step, chunk, |x: f64| u32::from(x != 0.0)),
@@ -407,6 +414,8 @@ fn integer(step: &Step, chunk: &Chunk<'_>) {
         Act::Reduce(ReduceOp::Max) => reduce(step, chunk, 0, |a: u32, b: u32| a.max(b)),
         Act::Cast(Lane::F32, Round::Bf16) => map(step, chunk, |x: u32| math::round_bf16(x as f32)),
         Act::Cast(Lane::F32, Round::F16) => map(step, chunk, |x: u32| half::f16::from_f32(x as f32).to_f32()),
+        Act::Cast(Lane::F32, Round::E4m3) => map(step, chunk, |x: u32| E4M3::from_f32(x as f32).to_f32()),
+        Act::Cast(Lane::F32, Round::E5m2) => map(step, chunk, |x: u32| E5M2::from_f32(x as f32).to_f32()),
         Act::Cast(Lane::F32, _) => map(step, chunk, |x: u32| x as f32),
         Act::Cast(Lane::F64, _) => map(step, chunk, |x: u32| f64::from(x)),
         Act::Cast(Lane::U32, Round::Bool) => map(step, chunk, |x: u32| u32::from(x != 0)),

@@ -108,7 +108,7 @@ impl CpuSegments {
             DType::F32 => self.compute::<f32>(pool, &memory, offsets, order),
             DType::BF16 => self.compute::<bf16>(pool, &memory, offsets, order),
             DType::F16 => self.compute::<f16>(pool, &memory, offsets, order),
-            DType::U32 | DType::Bool => unreachable!("segment operators take floats"),
+            DType::E4M3 | DType::E5M2 | DType::U32 | DType::Bool => unreachable!("segment operators take floats"),
         }
         Ok(())
     }

@@ -6,14 +6,17 @@ use super::{
     lanes::Lane,
     math::{bits_bf16, round_bf16},
 };
-use pawl_graph::graph::DType;
+use pawl_graph::{
+    float8::{E4M3, E5M2},
+    graph::DType,
+};
 use pawl_lower::{Access, Class, Nest};
 
 /// Lanes in which a dtype is computed.
 pub(super) fn lane(dtype: DType) -> Lane {
     match dtype {
         DType::F64 => Lane::F64,
-        DType::F32 | DType::BF16 | DType::F16 => Lane::F32,
+        DType::F32 | DType::BF16 | DType::F16 | DType::E4M3 | DType::E5M2 => Lane::F32,
         DType::U32 | DType::Bool => Lane::U32,
     }
 }
@@ -178,6 +181,8 @@ unsafe fn read(dtype: DType, from: *const u8, stride: usize, to: *mut u8, count:
                 gather(from.cast::<u16>(), stride, to.cast::<f32>(), count, |x| f32::from_bits(u32::from(x) << 16));
             }
             DType::F16 => gather(from.cast::<u16>(), stride, to.cast::<f32>(), count, |x| f16::from_bits(x).to_f32()),
+            DType::E4M3 => gather(from.cast::<E4M3>(), stride, to.cast::<f32>(), count, E4M3::to_f32),
+            DType::E5M2 => gather(from.cast::<E5M2>(), stride, to.cast::<f32>(), count, E5M2::to_f32),
             DType::Bool => gather(from, stride, to.cast::<u32>(), count, |x| u32::from(x != 0)),
         }
     }
@@ -197,6 +202,8 @@ unsafe fn write(dtype: DType, to: *mut u8, stride: usize, from: *const u8, count
             DType::F64 => scatter(from.cast::<f64>(), to.cast::<f64>(), stride, count, |x| x),
             DType::BF16 => scatter(from.cast::<f32>(), to.cast::<u16>(), stride, count, bits_bf16),
             DType::F16 => scatter(from.cast::<f32>(), to.cast::<u16>(), stride, count, |x| f16::from_f32(x).to_bits()),
+            DType::E4M3 => scatter(from.cast::<f32>(), to.cast::<E4M3>(), stride, count, E4M3::from_f32),
+            DType::E5M2 => scatter(from.cast::<f32>(), to.cast::<E5M2>(), stride, count, E5M2::from_f32),
             DType::Bool => scatter(from.cast::<u32>(), to, stride, count, |x| u8::from(x != 0)),
         }
     }
@@ -248,6 +255,8 @@ pub(super) unsafe fn element(dtype: DType, at: *const u8) -> f64 {
             DType::F32 => f64::from(*at.cast::<f32>()),
             DType::BF16 => f64::from(f32::from_bits(u32::from(*at.cast::<u16>()) << 16)),
             DType::F16 => f16::from_bits(*at.cast::<u16>()).to_f64(),
+            DType::E4M3 => (*at.cast::<E4M3>()).to_f64(),
+            DType::E5M2 => (*at.cast::<E5M2>()).to_f64(),
             DType::U32 => f64::from(*at.cast::<u32>()),
             DType::Bool => f64::from(*at),
         }
@@ -266,6 +275,8 @@ pub(super) unsafe fn immediate(dtype: DType, number: f64, to: *mut u8) {
             DType::F32 => *to.cast::<f32>() = number as f32,
             DType::BF16 => *to.cast::<f32>() = round_bf16(number as f32),
             DType::F16 => *to.cast::<f32>() = f16::from_f64(number).to_f32(),
+            DType::E4M3 => *to.cast::<f32>() = E4M3::from_f64(number).to_f32(),
+            DType::E5M2 => *to.cast::<f32>() = E5M2::from_f64(number).to_f32(),
             DType::U32 => *to.cast::<u32>() = number as u32,
             DType::Bool => *to.cast::<u32>() = u32::from(number != 0.0),
         }

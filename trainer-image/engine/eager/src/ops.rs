@@ -13,6 +13,7 @@ use super::{
 };
 use pawl_graph::{
     executor::{ExecError, ExecOptions},
+    float8::{E4M3, E5M2},
     graph::{BinaryOp, CompareOp, DType, Node, NodeId, Op, Program, ReduceOp, Shape, UnaryOp},
     random,
 };
@@ -128,8 +129,10 @@ impl<'a> Interpreter<'a> {
             Op::Binary(op) => self.binary(*op, node)?,
             Op::Compare(op) => compare(*op, x(), self.operand(node, 1))?,
             Op::Select => x().where_cond(self.operand(node, 1), self.operand(node, 2))?,
-            Op::Cast(DType::Bool) => x().ne(&x().zeros_like()?)?,
-            Op::Cast(dtype) => x().to_dtype(candle_type(*dtype))?,
+            Op::Cast(dtype) => {
+                let from = self.program.graph.meta(node.operands[0]).dtype;
+                cast(x(), from, *dtype)?
+            }
             Op::MatMul { transpose_a, transpose_b, output } => {
                 let (a, b) = (matrix(x(), *transpose_a)?, matrix(self.operand(node, 1), *transpose_b)?);
                 let product = match a.dtype() {
@@ -139,6 +142,9 @@ impl<'a> Interpreter<'a> {
                     _ => a.matmul(&b)?,
                 };
                 product.to_dtype(candle_type(*output))?
+            }
+            Op::ScaledMatMul { transpose_a, transpose_b, output } => {
+                self.scaled_product(node, [*transpose_a, *transpose_b], *output)?
             }
             Op::Reduce { op: ReduceOp::Sum, axes } => wide(x(), |x| x.sum_keepdim(axes.as_slice()))?,
             Op::Reduce { op: ReduceOp::Max, axes } => {
@@ -231,6 +237,17 @@ impl<'a> Interpreter<'a> {
         }
     }
 
+    /// Products of 8-bit floats are exact in float32: only their sums round.
+    fn scaled_product(&self, node: &Node, transpose: [bool; 2], output: DType) -> candle_core::Result<Tensor> {
+        let graph = &self.program.graph;
+        let scales = [2, 3].map(|i| self.operand(node, i));
+        let wide = graph.meta(node.operands[2]).dtype;
+        let part =
+            |i: usize| matrix(&cast(self.operand(node, i), graph.meta(node.operands[i]).dtype, wide)?, transpose[i]);
+        let product = part(0)?.matmul(&part(1)?)?;
+        product.broadcast_mul(scales[0])?.broadcast_mul(scales[1])?.to_dtype(candle_type(output))
+    }
+
     fn scatter_add(&self, axis: usize, extent: usize, node: &Node) -> Result<Tensor, OpError> {
         let (updates, indices) = (self.operand(node, 0), self.operand(node, 1));
         check_indices(node, indices, extent)?;
@@ -265,6 +282,27 @@ impl<'a> Interpreter<'a> {
 fn fill(value: f64, dtype: DType, shape: &Shape, device: &Device) -> candle_core::Result<Tensor> {
     let one = Tensor::full(value, (), device)?.to_dtype(candle_type(dtype))?;
     one.broadcast_as(shape.dims())
+}
+
+fn cast(x: &Tensor, from: DType, to: DType) -> candle_core::Result<Tensor> {
+    let decoded = |decode: fn(u8) -> f32| {
+        let values: Vec<f32> = x.flatten_all()?.to_vec1()?.into_iter().map(decode).collect();
+        Tensor::from_vec(values, x.dims(), x.device())
+    };
+    let encoded = |encode: fn(f64) -> u8| {
+        let values: Vec<f64> = x.to_dtype(CandleType::F64)?.flatten_all()?.to_vec1()?;
+        let codes: Vec<u8> = values.into_iter().map(encode).collect();
+        Tensor::from_vec(codes, x.dims(), x.device())
+    };
+    match (from, to) {
+        _ if from == to => Ok(x.clone()),
+        (DType::E4M3, _) => cast(&decoded(|code| E4M3(code).to_f32())?, DType::F32, to),
+        (DType::E5M2, _) => cast(&decoded(|code| E5M2(code).to_f32())?, DType::F32, to),
+        (_, DType::E4M3) => encoded(|x| E4M3::from_f64(x).0),
+        (_, DType::E5M2) => encoded(|x| E5M2::from_f64(x).0),
+        (_, DType::Bool) => x.ne(&x.zeros_like()?),
+        _ => x.to_dtype(candle_type(to)),
+    }
 }
 
 fn iota(axis: usize, shape: &Shape, device: &Device) -> candle_core::Result<Tensor> {

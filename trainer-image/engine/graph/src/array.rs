@@ -2,7 +2,12 @@
 
 use half::{bf16, f16};
 
-use crate::{dtype::DType, error::GraphError, shape::Shape};
+use crate::{
+    dtype::DType,
+    error::GraphError,
+    float8::{E4M3, E5M2},
+    shape::Shape,
+};
 
 /// Elements of one dtype, in row-major order.
 #[derive(Debug, Clone, PartialEq)]
@@ -12,6 +17,8 @@ pub enum Data {
     F32(Vec<f32>),
     BF16(Vec<bf16>),
     F16(Vec<f16>),
+    E4M3(Vec<E4M3>),
+    E5M2(Vec<E5M2>),
     U32(Vec<u32>),
     /// One byte an element: 0 or 1.
     Bool(Vec<u8>),
@@ -26,6 +33,8 @@ pub enum View<'a> {
     F32(&'a [f32]),
     BF16(&'a [bf16]),
     F16(&'a [f16]),
+    E4M3(&'a [E4M3]),
+    E5M2(&'a [E5M2]),
     U32(&'a [u32]),
     Bool(&'a [u8]),
 }
@@ -38,6 +47,8 @@ macro_rules! each_dtype {
             $ty::F32($v) => $body,
             $ty::BF16($v) => $body,
             $ty::F16($v) => $body,
+            $ty::E4M3($v) => $body,
+            $ty::E5M2($v) => $body,
             $ty::U32($v) => $body,
             $ty::Bool($v) => $body,
         }
@@ -52,6 +63,8 @@ impl<'a> View<'a> {
             View::F32(_) => DType::F32,
             View::BF16(_) => DType::BF16,
             View::F16(_) => DType::F16,
+            View::E4M3(_) => DType::E4M3,
+            View::E5M2(_) => DType::E5M2,
             View::U32(_) => DType::U32,
             View::Bool(_) => DType::Bool,
         }
@@ -82,6 +95,8 @@ impl<'a> View<'a> {
             View::F32(v) => Data::F32(v.to_vec()),
             View::BF16(v) => Data::BF16(v.to_vec()),
             View::F16(v) => Data::F16(v.to_vec()),
+            View::E4M3(v) => Data::E4M3(v.to_vec()),
+            View::E5M2(v) => Data::E5M2(v.to_vec()),
             View::U32(v) => Data::U32(v.to_vec()),
             View::Bool(v) => Data::Bool(v.to_vec()),
         }
@@ -104,12 +119,14 @@ impl Data {
             DType::F32 => Data::F32(vec![0.0; len]),
             DType::BF16 => Data::BF16(vec![bf16::ZERO; len]),
             DType::F16 => Data::F16(vec![f16::ZERO; len]),
+            DType::E4M3 => Data::E4M3(vec![E4M3(0); len]),
+            DType::E5M2 => Data::E5M2(vec![E5M2(0); len]),
             DType::U32 => Data::U32(vec![0; len]),
             DType::Bool => Data::Bool(vec![0; len]),
         }
     }
 
-    /// `values` rounded to `dtype` (to nearest, ties to even; integers saturate; Bool is `value != 0`).
+    /// `values` rounded to `dtype` (to nearest, ties to even; integers and 8-bit floats saturate; Bool is `value != 0`).
     pub fn from_f64(dtype: DType, values: impl IntoIterator<Item = f64>) -> Self {
         let values = values.into_iter();
         match dtype {
@@ -117,6 +134,8 @@ impl Data {
             DType::F32 => Data::F32(values.map(|v| v as f32).collect()),
             DType::BF16 => Data::BF16(values.map(bf16::from_f64).collect()),
             DType::F16 => Data::F16(values.map(f16::from_f64).collect()),
+            DType::E4M3 => Data::E4M3(values.map(E4M3::from_f64).collect()),
+            DType::E5M2 => Data::E5M2(values.map(E5M2::from_f64).collect()),
             DType::U32 => Data::U32(values.map(|v| v as u32).collect()),
             DType::Bool => Data::Bool(values.map(|v| u8::from(v != 0.0)).collect()),
         }
@@ -129,6 +148,8 @@ impl Data {
             Data::F32(v) => v.iter().map(|&x| f64::from(x)).collect(),
             Data::BF16(v) => v.iter().map(|x| x.to_f64()).collect(),
             Data::F16(v) => v.iter().map(|x| x.to_f64()).collect(),
+            Data::E4M3(v) => v.iter().map(|x| x.to_f64()).collect(),
+            Data::E5M2(v) => v.iter().map(|x| x.to_f64()).collect(),
             Data::U32(v) => v.iter().map(|&x| f64::from(x)).collect(),
             Data::Bool(v) => v.iter().map(|&x| f64::from(x)).collect(),
         }
@@ -141,6 +162,8 @@ impl Data {
             Data::F32(v) => View::F32(v),
             Data::BF16(v) => View::BF16(v),
             Data::F16(v) => View::F16(v),
+            Data::E4M3(v) => View::E4M3(v),
+            Data::E5M2(v) => View::E5M2(v),
             Data::U32(v) => View::U32(v),
             Data::Bool(v) => View::Bool(v),
         }
@@ -219,6 +242,8 @@ impl Array {
             Data::F32(v) => v.first().map_or(f64::NAN, |&x| f64::from(x)),
             Data::BF16(v) => v.first().map_or(f64::NAN, |x| x.to_f64()),
             Data::F16(v) => v.first().map_or(f64::NAN, |x| x.to_f64()),
+            Data::E4M3(v) => v.first().map_or(f64::NAN, |x| x.to_f64()),
+            Data::E5M2(v) => v.first().map_or(f64::NAN, |x| x.to_f64()),
             Data::U32(v) => v.first().map_or(f64::NAN, |&x| f64::from(x)),
             Data::Bool(v) => v.first().map_or(f64::NAN, |&x| f64::from(x)),
         }
@@ -238,7 +263,7 @@ impl Array {
                 }
             };
         }
-        Self::new(shape, cut!(F64 F32 BF16 F16 U32 Bool))
+        Self::new(shape, cut!(F64 F32 BF16 F16 E4M3 E5M2 U32 Bool))
     }
 
     /// Overwrites the elements from `start` on with those of `part`, which has this dtype and fits.
@@ -251,6 +276,6 @@ impl Array {
                 }
             };
         }
-        paste!(F64 F32 BF16 F16 U32 Bool);
+        paste!(F64 F32 BF16 F16 E4M3 E5M2 U32 Bool);
     }
 }

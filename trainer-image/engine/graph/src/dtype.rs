@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::float8::{E4M3, E5M2};
+
 /// Element type of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DType {
@@ -13,6 +15,10 @@ pub enum DType {
     BF16,
     /// IEEE binary16.
     F16,
+    /// 8-bit float with 3 bits of significand: see [`E4M3`](crate::float8::E4M3). Stored and converted, never computed with but by scaled products.
+    E4M3,
+    /// 8-bit float with 2 bits of significand: see [`E5M2`](crate::float8::E5M2). As E4M3.
+    E5M2,
     /// Unsigned 32-bit integer: indices and counters. Arithmetic wraps.
     U32,
     /// Boolean, one byte, 0 or 1.
@@ -26,11 +32,11 @@ impl DType {
             DType::F64 => 8,
             DType::F32 | DType::U32 => 4,
             DType::BF16 | DType::F16 => 2,
-            DType::Bool => 1,
+            DType::E4M3 | DType::E5M2 | DType::Bool => 1,
         }
     }
 
-    /// Whether values are real numbers (and so can have a gradient).
+    /// Whether values are real numbers that operators compute with (and so can have a gradient): not 8-bit floats.
     pub fn is_float(self) -> bool {
         matches!(self, DType::F64 | DType::F32 | DType::BF16 | DType::F16)
     }
@@ -40,9 +46,23 @@ impl DType {
         matches!(self, DType::BF16 | DType::F16)
     }
 
-    /// The type sums of products of this type are kept in: F32 for the 16-bit floats, else the type itself.
+    /// Whether this is an 8-bit float.
+    pub fn is_float8(self) -> bool {
+        matches!(self, DType::E4M3 | DType::E5M2)
+    }
+
+    /// The largest number of an 8-bit float; infinite for all other types.
+    pub fn largest(self) -> f32 {
+        match self {
+            DType::E4M3 => E4M3::MAX,
+            DType::E5M2 => E5M2::MAX,
+            _ => f32::INFINITY,
+        }
+    }
+
+    /// The type sums of products of this type are kept in: F32 for narrower floats, else the type itself.
     pub fn accumulator(self) -> DType {
-        if self.is_low_precision() { DType::F32 } else { self }
+        if self.is_low_precision() || self.is_float8() { DType::F32 } else { self }
     }
 
     /// Distance from 1 to the next larger value (0 for integers): the unit of rounding bounds in tests.
@@ -52,6 +72,8 @@ impl DType {
             DType::F32 => f64::from(f32::EPSILON),
             DType::BF16 => 1.0 / 128.0,
             DType::F16 => 1.0 / 1024.0,
+            DType::E4M3 => 1.0 / 8.0,
+            DType::E5M2 => 1.0 / 4.0,
             DType::U32 | DType::Bool => 0.0,
         }
     }
@@ -64,6 +86,8 @@ impl fmt::Display for DType {
             DType::F32 => "f32",
             DType::BF16 => "bf16",
             DType::F16 => "f16",
+            DType::E4M3 => "e4m3",
+            DType::E5M2 => "e5m2",
             DType::U32 => "u32",
             DType::Bool => "bool",
         })

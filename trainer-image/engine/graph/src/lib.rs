@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`graph`] | the intermediate representation, and the [`Builder`](graph::Builder) that model code is written against |
 //! | [`mod@array`] | arrays on the host |
+//! | [`float8`] | 8-bit floats |
 //! | [`random`] | counter-based random numbers |
 //! | [`autodiff`] | reverse mode, graph to graph |
 //! | [`passes`] | the settings, each a function from program to program |
@@ -25,6 +26,7 @@ pub mod collective;
 mod dtype;
 mod error;
 pub mod executor;
+pub mod float8;
 pub mod graph;
 mod meta;
 pub mod optim;

@@ -6,7 +6,7 @@ use crate::{
     autodiff::gradients,
     graph::{Builder, DType, GraphError, Init, Meta, NodeId, Op, Program, Role, Stage, StateDecl, Var, concat},
     optim::{self, Optimizer, OptimizerKernel, StepContext, Unit},
-    passes::{self, Arena, GRADIENT, Pattern},
+    passes::{self, Arena, Float8, GRADIENT, Pattern},
 };
 
 /// Which kernel computes attention.
@@ -29,6 +29,8 @@ pub enum Precision {
     BF16,
     /// Operands and results of matmuls and attention, IEEE half: use a loss scale.
     F16,
+    /// As bfloat16, with the products of linear layers over 8-bit floats: see [`Recipe::float8_scopes`].
+    FP8,
 }
 
 /// Factor of the loss that keeps small gradients representable in half precision.
@@ -77,6 +79,10 @@ pub struct Recipe {
     pub precision: Precision,
     /// Scopes that stay float32 whatever the precision.
     pub full_precision: Vec<Pattern>,
+    /// With [`Precision::FP8`]: scopes whose products with weights are over 8-bit floats, each named entirely, see [`passes::scale_products`].
+    pub float8_scopes: Vec<Pattern>,
+    /// Formats and scales of these products.
+    pub float8: Float8,
     /// Loss scale.
     pub loss_scale: LossScale,
     /// Whether a step whose gradient norm is not finite is skipped without a loss scale too, as bfloat16 may need; it costs no pass over the gradients.
@@ -111,6 +117,8 @@ impl Recipe {
             attention: AttentionKernel::default(),
             precision: Precision::default(),
             full_precision: Vec::new(),
+            float8_scopes: Vec::new(),
+            float8: Float8::default(),
             loss_scale: LossScale::default(),
             skip_non_finite: false,
             recompute: Vec::new(),
@@ -186,7 +194,8 @@ impl Recipe {
     /// # Errors
     /// When the forward program is ill-formed.
     pub fn evaluate(&self, forward: &Program, averaged: bool) -> Result<Program, GraphError> {
-        let mut program = self.laid_out(&self.lowered(forward)?, &self.parameters(&[forward]))?;
+        let scaled = self.scaled(self.lowered(forward)?)?;
+        let mut program = self.laid_out(&scaled, &self.parameters(&[forward]))?;
         program.name = "evaluate".into();
         if averaged && self.average.is_some() {
             for state in program.states.iter_mut().filter(|s| s.role == Role::Parameter) {
@@ -206,9 +215,19 @@ impl Recipe {
         };
         match self.precision {
             Precision::F32 => Ok(attention),
-            Precision::BF16 => passes::lower_precision(&attention, DType::BF16, &self.full_precision),
+            Precision::BF16 | Precision::FP8 => passes::lower_precision(&attention, DType::BF16, &self.full_precision),
             Precision::F16 => passes::lower_precision(&attention, DType::F16, &self.full_precision),
         }
+    }
+
+    /// `program`, with products over 8-bit floats if the precision asks for them.
+    fn scaled(&self, program: Program) -> Result<Program, GraphError> {
+        if self.precision != Precision::FP8 {
+            return Ok(program);
+        }
+        // Simplified before, so that weights and their codes are recognised, and after: products of one operand quantize it once.
+        let simple = passes::simplify(&program)?;
+        passes::simplify(&passes::scale_products(&simple, &self.float8_scopes, self.float8)?)
     }
 
     /// Forward and backward, with the gradients (of `loss * scale / (accumulation * world)`) as outputs.
@@ -233,7 +252,7 @@ impl Recipe {
                 b.output(&format!("{GRADIENT}{}", decl.name), gradient);
             }
         }
-        let program = passes::widen_products(&passes::simplify(&b.finish()?)?)?;
+        let program = self.scaled(passes::widen_products(&passes::simplify(&b.finish()?)?)?)?;
         let program = if self.recompute.is_empty() { program } else { passes::recompute(&program, &self.recompute)? };
         if self.rematerialize.is_empty() { Ok(program) } else { passes::rematerialize(&program, &self.rematerialize) }
     }

@@ -66,7 +66,11 @@ impl<'a> Emit<'a> {
             Op::MatMul { transpose_a, transpose_b, .. } => {
                 let a = transposed(self.operand(operands[0]), transpose_a);
                 let b = transposed(self.operand(operands[1]), transpose_b);
-                self.push(Body::MatMul(MatMul { a, b, c: own }));
+                self.push(Body::MatMul(MatMul { a, b, c: own, scales: None }));
+            }
+            Op::ScaledMatMul { transpose_a, transpose_b, .. } => {
+                let product = self.scaled_product(&operands, [transpose_a, transpose_b], own);
+                self.push(Body::MatMul(product));
             }
             Op::Attention(spec) => {
                 let forward = self.attention(unit, &operands[..3], own, (spec, None));
@@ -101,6 +105,23 @@ impl<'a> Emit<'a> {
             Op::Concat { axis } => self.concat(item, axis, &operands, &own),
             other => unreachable!("{other} is a leaf, a layout operator or fused"),
         }
+    }
+
+    /// A product over 8-bit floats. Tensor cores take their operands with the summed axis last; one that is stored otherwise is copied.
+    fn scaled_product(&mut self, operands: &[usize], transpose: [bool; 2], c: Access) -> MatMul {
+        // Both operands as `[.., k]`.
+        let mut by_sums = |operand: usize, transpose: bool| {
+            let access = transposed(self.operand(operands[operand]), transpose);
+            if access.strides[1] == 1 { access } else { self.copied_as(&access) }
+        };
+        let (a, b) = (by_sums(0, transpose[0]), by_sums(1, !transpose[1]));
+        let mut scale = |operand: usize, extent: usize| {
+            let access = self.contiguous_operand(operands[operand]);
+            let flat = access.reshape(&[access.elements()]).expect("it is contiguous");
+            flat.broadcast(&[extent])
+        };
+        let scales = [scale(2, c.dims[0]), scale(3, c.dims[1])];
+        MatMul { a, b: transposed(b, true), c, scales: Some(scales) }
     }
 
     /// `operands`: what is read, and the indices. `dims` gives the dimensions of what is read and of `to` for a number of indices.
@@ -209,8 +230,14 @@ impl<'a> Emit<'a> {
     }
 
     fn copied(&mut self, item: usize, access: &Access) -> Access {
+        debug_assert_eq!(access.dims, *self.layout.fusion.work.meta(item).shape, "the access is the item's");
+        self.copied_as(access)
+    }
+
+    /// A row-major copy.
+    fn copied_as(&mut self, access: &Access) -> Access {
         let dtype = self.layout.buffers[access.buffer].dtype;
-        let to = self.layout.temporary(dtype, &self.layout.fusion.work.meta(item).shape);
+        let to = self.layout.temporary(dtype, &access.dims);
         self.copy_access(access.clone(), to.clone(), dtype);
         to
     }

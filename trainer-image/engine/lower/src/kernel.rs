@@ -185,6 +185,8 @@ pub struct MatMul {
     pub b: Access,
     /// `[batch.., m, n]`
     pub c: Access,
+    /// With 8-bit operands: scales `[m]` and `[n]`, by which sums are multiplied before they are rounded. A stride of 0 repeats one for all.
+    pub scales: Option<[Access; 2]>,
 }
 
 impl MatMul {
@@ -336,7 +338,7 @@ impl Body {
     pub fn reads(&self) -> Vec<&Access> {
         match self {
             Body::Fused(f) => f.loads.iter().map(|l| &l.from).collect(),
-            Body::MatMul(m) => vec![&m.a, &m.b],
+            Body::MatMul(m) => [&m.a, &m.b].into_iter().chain(m.scales.iter().flatten()).collect(),
             Body::Attention(a) => a.reads().collect(),
             Body::AttentionGrad(g) => {
                 let f = &g.forward;

@@ -216,7 +216,9 @@ impl<'a> Layout<'a> {
                 access.is_contiguous() || unit.cols.is_none_or(|cols| access.nest(cols).is_some())
             }
             (Some(_), _) => access.is_contiguous(),
-            (None, op) => matches!(op, Op::MatMul { .. }) || is_packed(op) || access.is_contiguous(),
+            (None, op) => {
+                matches!(op, Op::MatMul { .. } | Op::ScaledMatMul { .. }) || is_packed(op) || access.is_contiguous()
+            }
         };
         let packed = is_packed(self.fusion.work.op(root));
         let any_stride = !packed && unit.class.is_empty();

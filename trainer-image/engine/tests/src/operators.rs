@@ -3,7 +3,7 @@
 use pawl_graph::{
     array::{Array, Data},
     autodiff::gradients,
-    graph::{AttentionSpec, Builder, DType, GraphError, Init, Role, StateDecl, Var, concat},
+    graph::{AttentionSpec, Builder, DType, GraphError, Init, Op, Role, StateDecl, Var, concat, float8::Scaled},
 };
 
 use crate::Case;
@@ -33,7 +33,16 @@ impl OperatorCase {
 /// # Errors
 /// Never: the programs are well formed.
 pub fn operator_cases() -> Result<Vec<OperatorCase>, GraphError> {
-    let lists = [products()?, reductions()?, norms()?, attention()?, convolutions()?, segments()?, recurrences()?];
+    let lists = [
+        products()?,
+        scaled_products()?,
+        reductions()?,
+        norms()?,
+        attention()?,
+        convolutions()?,
+        segments()?,
+        recurrences()?,
+    ];
     let singles = [integers()?, indices()?, updates()?, table()?];
     Ok(lists.into_iter().flatten().chain(singles).collect())
 }
@@ -93,6 +102,42 @@ pub fn products() -> Result<Vec<OperatorCase>, GraphError> {
         OperatorCase::new(format!("products {m} {n} {k}"), b, 1, bound)
     };
     sizes.into_iter().map(case).collect()
+}
+
+/// Products over 8-bit floats, which are quantized here: every order of operands, each format of the first, scales of rows and of whole matrices; of
+/// sizes that tensor cores take and others.
+///
+/// # Errors
+/// Never: the programs are well formed.
+pub fn scaled_products() -> Result<Vec<OperatorCase>, GraphError> {
+    let case = |(m, n, k): (usize, usize, usize)| {
+        let b = Builder::new("scaled products");
+        let (x, w) = (b.input("x", DType::F32, [m, k]), b.input("w", DType::F32, [n, k]));
+        let y = b.input("y", DType::F32, [m, n]);
+        let product = |transpose_a, transpose_b, output, [left, right]: [Scaled<'_>; 2], scales: [Var<'_>; 2]| {
+            let op = Op::ScaledMatMul { transpose_a, transpose_b, output };
+            b.push(op, &[left.codes, right.codes, scales[0], scales[1]])
+        };
+        let (rows, weight) = (Scaled::new(x, &[1], DType::E4M3), Scaled::new(w, &[1], DType::E4M3));
+        let outputs = weight.scale.reshape([1, n]);
+        b.output("codes", rows.codes.cast(DType::F32) * (1.0 / 448.0));
+        b.output("near", rows.value());
+        b.output("nt", product(false, true, DType::BF16, [rows, weight], [rows.scale, outputs]).cast(DType::F32));
+        // As the gradient of x: scales of what is summed over go into the other operand.
+        let ones = b.constant(Array::new([1, k], Data::F32(vec![1.0; k]))?);
+        for (name, dtype) in [("nn", DType::E5M2), ("nn, e4m3", DType::E4M3)] {
+            let folded = Scaled::new(y * outputs, &[1], dtype);
+            b.output(name, product(false, false, DType::F32, [folded, weight], [folded.scale, ones]));
+        }
+        // As the gradient of w.
+        let [left, right] = [y, x].map(|of| Scaled::new(of, &[0], DType::E4M3));
+        let scales = [left.scale.reshape([n, 1]), right.scale];
+        b.output("tn", product(true, false, DType::F32, [left, right], scales));
+        let [left, right] = [x, w].map(|of| Scaled::new(of, &[0, 1], DType::E4M3));
+        b.output("whole", product(false, true, DType::F32, [left, right], [left.scale, right.scale]));
+        OperatorCase::new(format!("scaled products {m} {n} {k}"), b, 31, 1e-2)
+    };
+    [(16, 16, 16), (48, 160, 400), (7, 33, 5), (128, 32, 1024)].into_iter().map(case).collect()
 }
 
 /// Reductions over every choice of axes, of short and long, narrow and wide arrays.

@@ -105,6 +105,8 @@ impl<'k> Planner<'k> {
                 let round = match dtype {
                     DType::BF16 => Round::Bf16,
                     DType::F16 => Round::F16,
+                    DType::E4M3 => Round::E4m3,
+                    DType::E5M2 => Round::E5m2,
                     DType::Bool => Round::Bool,
                     _ => Round::None,
                 };

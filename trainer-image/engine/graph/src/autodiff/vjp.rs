@@ -137,6 +137,14 @@ pub(super) fn vjp<'b>(b: &'b Builder, id: NodeId, node: &Node, g: Var<'b>, wante
         Op::AllReduce => vec![(0, g.all_reduce())],
         Op::ReduceScatter { world } => vec![(0, b.push(Op::AllGather { world: *world }, &[g]))],
         Op::AllGather { world } => vec![(0, b.push(Op::ReduceScatter { world: *world }, &[g]))],
+        Op::ScaledMatMul { .. } => {
+            b.poison(GraphError::Operands {
+                op: node.op.to_string(),
+                operands: node.meta.to_string(),
+                reason: "it has no gradient: products are scaled after differentiation".into(),
+            });
+            Vec::new()
+        }
         Op::AttentionGrad(_) | Op::NormedAttentionGrad(_) | Op::Side(_) => {
             b.poison(GraphError::Operands {
                 op: node.op.to_string(),

@@ -77,6 +77,9 @@ fn rule(op: &Op, operands: &[&Meta]) -> Rule {
         }
         (Op::Cast(dtype), [x]) => Ok(Meta::new(*dtype, &x.shape)),
         (Op::MatMul { transpose_a, transpose_b, output }, [a, b]) => matmul(a, b, *transpose_a, *transpose_b, *output),
+        (Op::ScaledMatMul { transpose_a, transpose_b, output }, [a, b, scale_a, scale_b]) => {
+            scaled_matmul([a, b, scale_a, scale_b], [*transpose_a, *transpose_b], *output)
+        }
         (Op::Reduce { op, axes }, [x]) => reduce(*op, axes, x),
         (Op::Reshape(shape), [x]) => {
             ensure(shape.elements() == x.shape.elements(), || {
@@ -223,6 +226,22 @@ fn matmul(a: &Meta, b: &Meta, transpose_a: bool, transpose_b: bool, output: DTyp
     let (k_b, n) = if transpose_b { (b2, b1) } else { (b1, b2) };
     ensure(k == k_b, || format!("inner extents are equal, not {k} and {k_b}"))?;
     Ok(Meta::new(output, [batch, &[m, n]].concat()))
+}
+
+fn scaled_matmul([a, b, scale_a, scale_b]: [&Meta; 4], transpose: [bool; 2], output: DType) -> Rule {
+    ensure(a.dtype.is_float8() && b.dtype.is_float8(), || "operands are 8-bit floats".into())?;
+    ensure(a.shape.rank() == 2 && b.shape.rank() == 2, || "operands are matrices".into())?;
+    let turned =
+        |x: &Meta, transpose: bool| if transpose { [x.shape[1], x.shape[0]] } else { [x.shape[0], x.shape[1]] };
+    let ([m, k], [k_b, n]) = (turned(a, transpose[0]), turned(b, transpose[1]));
+    ensure(k == k_b, || format!("inner extents are equal, not {k} and {k_b}"))?;
+    let wide = matches!(scale_a.dtype, DType::F32 | DType::F64) && scale_a.dtype == scale_b.dtype;
+    ensure(wide, || "scales are float32".into())?;
+    let one_of = |scale: &Meta, all: [usize; 2]| *scale.shape == all || *scale.shape == [1, 1];
+    ensure(one_of(scale_a, [m, 1]) && one_of(scale_b, [1, n]), || format!("scales are [{m},1] and [1,{n}], or [1,1]"))?;
+    let narrow = output == scale_a.dtype || output.is_low_precision();
+    ensure(narrow, || format!("the result is {} or a 16-bit float", scale_a.dtype))?;
+    Ok(Meta::new(output, [m, n]))
 }
 
 fn reduce(op: ReduceOp, axes: &[usize], x: &Meta) -> Rule {

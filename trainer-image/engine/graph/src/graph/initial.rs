@@ -4,9 +4,10 @@ use std::{fs::File, io::Read, io::Seek, io::SeekFrom};
 
 use half::{bf16, f16};
 
-use super::{DType, FileSlice, GraphError, Init, Meta, StateDecl, quantize};
+use super::{DType, FileSlice, GraphError, Init, Meta, StateDecl, float8, quantize};
 use crate::{
     array::{Array, Data},
+    float8::{E4M3, E5M2},
     random,
 };
 
@@ -76,6 +77,8 @@ fn make(states: &[&StateDecl], decl: &StateDecl, seed: u64, depth: usize) -> Res
         }
         Init::Quantized(of) => Data::U32(quantize::pack(&make(states, of, seed, depth + 1)?)),
         Init::QuantizationScales(of) => cast(&Data::F32(quantize::scales(&make(states, of, seed, depth + 1)?)), dtype),
+        Init::Float8(of) => float8::codes(&make(states, of, seed, depth + 1)?, dtype),
+        Init::Float8Scales(of, codes) => Data::F32(float8::scales(&make(states, of, seed, depth + 1)?, *codes)),
     };
     Array::new(shape, data)
 }
@@ -98,13 +101,16 @@ fn generate(dtype: DType, len: usize, value: impl Fn(u64) -> f64 + Sync) -> Data
         Data::F32(out) => fill(out, |i| value(i) as f32),
         Data::BF16(out) => fill(out, |i| bf16::from_f64(value(i))),
         Data::F16(out) => fill(out, |i| f16::from_f64(value(i))),
+        Data::E4M3(out) => fill(out, |i| E4M3::from_f64(value(i))),
+        Data::E5M2(out) => fill(out, |i| E5M2::from_f64(value(i))),
         Data::U32(out) => fill(out, |i| value(i) as u32),
         Data::Bool(out) => fill(out, |i| u8::from(value(i) != 0.0)),
     }
     data
 }
 
-fn fill<T: Send>(out: &mut [T], value: impl Fn(u64) -> T + Sync) {
+/// Writes `value(0), value(1), ..`, made by all processors.
+pub(super) fn fill<T: Send>(out: &mut [T], value: impl Fn(u64) -> T + Sync) {
     let write = |first: usize, piece: &mut [T]| {
         piece.iter_mut().enumerate().for_each(|(i, out)| *out = value((first + i) as u64));
     };
@@ -155,6 +161,8 @@ fn read(slice: &FileSlice, len: usize, state: &str) -> Result<Data, GraphError> 
         DType::F32 => Data::F32(words!(f32)),
         DType::BF16 => Data::BF16(words!(bf16)),
         DType::F16 => Data::F16(words!(f16)),
+        DType::E4M3 => Data::E4M3(bytes.into_iter().map(E4M3).collect()),
+        DType::E5M2 => Data::E5M2(bytes.into_iter().map(E5M2).collect()),
         DType::U32 => Data::U32(words!(u32)),
         DType::Bool => Data::Bool(bytes),
     })

@@ -6,6 +6,7 @@
 
 mod arena;
 mod builder;
+pub mod float8;
 mod infer;
 mod initial;
 mod op;

@@ -154,8 +154,8 @@ pub enum Op {
     Compare(CompareOp),
     /// `(condition: Bool, a, b) -> ` their shape: a where the condition holds, else b.
     Select,
-    /// `(x) -> ` shape of x, in the given dtype: round to nearest, ties to even; overflow to infinity; float to U32
-    /// truncates and saturates; to Bool is `x != 0`. The gradient is cast back.
+    /// `(x) -> ` shape of x, in the given dtype: round to nearest, ties to even; overflow to infinity, in 8-bit floats to the largest number; float to
+    /// U32 truncates and saturates; to Bool is `x != 0`. The gradient is cast back.
     Cast(DType),
 
     /// `(a, b) -> [batch.., m, n]` for a `[batch.., m, k]` and b `[batch.., k, n]`: equal rank of at least 2, equal batch
@@ -166,6 +166,17 @@ pub enum Op {
         /// b is given as `[batch.., n, k]`.
         transpose_b: bool,
         /// Dtype of the result: that of the operands or its accumulator.
+        output: DType,
+    },
+    /// `(a, b, scale_a, scale_b) -> [m, n]` for an `[m, k]` and a `[k, n]` of 8-bit floats, not necessarily the same, and scales `[m, 1]` and `[1, n]`,
+    /// or `[1, 1]` for one of the whole matrix, both float32 (float64 in the oracle). Each product is summed in the dtype of the scales, multiplied by
+    /// its row's and its column's scale, and rounded once. It has no gradient: passes insert it after differentiation.
+    ScaledMatMul {
+        /// a is given as `[k, m]`.
+        transpose_a: bool,
+        /// b is given as `[n, k]`.
+        transpose_b: bool,
+        /// Dtype of the result: that of the scales or a 16-bit float.
         output: DType,
     },
     /// `(x) -> ` shape of x with extent 1 at each of `axes` (kept, so that the result broadcasts back).
@@ -332,6 +343,10 @@ impl fmt::Display for Op {
             Op::MatMul { transpose_a, transpose_b, .. } => {
                 let flag = |t: &bool| if *t { 't' } else { 'n' };
                 write!(f, "matmul.{}{}", flag(transpose_a), flag(transpose_b))
+            }
+            Op::ScaledMatMul { transpose_a, transpose_b, .. } => {
+                let flag = |t: &bool| if *t { 't' } else { 'n' };
+                write!(f, "scaled_matmul.{}{}", flag(transpose_a), flag(transpose_b))
             }
             Op::Reduce { op, axes } => write!(f, "{} axes={axes:?}", format!("{op:?}").to_lowercase()),
             Op::Reshape(_) => write!(f, "reshape"),

@@ -69,6 +69,10 @@ pub enum Init {
     Quantized(Box<StateDecl>),
     /// The factor of each row of the [`Init::Quantized`] form of a matrix. The state is `[rows, 1]`.
     QuantizationScales(Box<StateDecl>),
+    /// A float32 matrix `[rows, columns]` as 8-bit floats of the state's dtype: see [`float8`](super::float8). The state is `[rows, columns]`.
+    Float8(Box<StateDecl>),
+    /// The factor of each row of the [`Init::Float8`] form of a matrix in that dtype. The state is float32, `[rows, 1]`.
+    Float8Scales(Box<StateDecl>, DType),
 }
 
 impl Init {

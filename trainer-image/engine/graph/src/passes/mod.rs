@@ -3,6 +3,7 @@
 mod arena;
 mod attention;
 mod bucket;
+mod float8;
 mod normed_attention;
 mod precision;
 mod recompute;
@@ -14,6 +15,7 @@ mod simplify;
 pub use arena::{Arena, place_in_arenas, prune_states};
 pub use attention::expand_attention;
 pub use bucket::{GRADIENT, bucket_gradients};
+pub use float8::{Float8, Scaling, scale_products};
 pub use normed_attention::{expand_norms, join_norms};
 pub use precision::{lower_precision, widen_all, widen_products};
 pub use recompute::recompute;

@@ -141,7 +141,7 @@ fn of_gradients(program: &Program) -> Vec<bool> {
     only.iter().zip(used).map(|(&only, used)| only && used).collect()
 }
 
-/// The program with all floats, inputs and states included, in float64: the oracle, without rounding to 16 bits. Collectives cannot be widened.
+/// The program with all floats, inputs and states included, in float64: the oracle, without rounding to 16 bits. 8-bit floats stay. Collectives cannot be widened.
 ///
 /// # Errors
 /// When the program is ill-formed, or has a collective.
@@ -158,7 +158,10 @@ pub fn widen_all(program: &Program) -> Result<Program, GraphError> {
         let mut node = visit.node.clone();
         node.meta.dtype = wide(node.meta.dtype);
         match &mut node.op {
-            Op::Fill { dtype, .. } | Op::Cast(dtype) | Op::MatMul { output: dtype, .. } => *dtype = wide(*dtype),
+            Op::Fill { dtype, .. }
+            | Op::Cast(dtype)
+            | Op::MatMul { output: dtype, .. }
+            | Op::ScaledMatMul { output: dtype, .. } => *dtype = wide(*dtype),
             _ => {}
         }
         match &node.op {

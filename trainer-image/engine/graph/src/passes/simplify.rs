@@ -245,7 +245,8 @@ fn rounded(value: f64, dtype: DType) -> f64 {
 }
 
 fn widens(from: DType, to: DType) -> bool {
-    matches!((from, to), (DType::BF16 | DType::F16, DType::F32 | DType::F64) | (DType::F32, DType::F64))
+    let wide = matches!(to, DType::F32 | DType::F64);
+    wide && (from.is_low_precision() || from.is_float8()) || (from, to) == (DType::F32, DType::F64)
 }
 
 /// The operand of the node behind `v`, if that node is of the kind.

@@ -203,6 +203,13 @@ impl<'b> Var<'b> {
         self.builder.push(op, &[self, other])
     }
 
+    /// The product `self @ other^T` of 8-bit floats with scales, in `output`: see [`Op::ScaledMatMul`].
+    #[track_caller]
+    pub fn scaled_matmul_t(self, other: Var<'b>, [scale, scale_other]: [Var<'b>; 2], output: DType) -> Self {
+        let op = Op::ScaledMatMul { transpose_a: false, transpose_b: true, output };
+        self.builder.push(op, &[self, other, scale, scale_other])
+    }
+
     /// Sum over `axes`, which keep extent 1. Without axes: the value itself.
     #[track_caller]
     pub fn sum(self, axes: impl AsRef<[usize]>) -> Self {
