@@ -8,7 +8,7 @@ use pawl_graph::{
     optim::{AdamW, Optimizer},
     recipe::{AttentionKernel, Precision, Recipe},
 };
-use pawl_kernels::{UpsStep, inputs};
+use pawl_kernels::{SlmStep, UpsStep, inputs};
 
 use crate::{device, executor};
 
@@ -81,12 +81,17 @@ pub fn run(random: u64) -> anyhow::Result<()> {
         }
         tally.repeats(&format!("repeated {seed}"), &case, &captured, 3);
     }
+    let card = device.card()?;
     for OperatorCase { name, case, runs, bound } in operator_cases()? {
-        tally.close(&name, &case, &[&captured], runs, bound);
+        match card.check(std::slice::from_ref(&case.program), false) {
+            Ok(()) => tally.close(&name, &case, &[&captured], runs, bound),
+            Err(error) => println!("{name}: {error}"),
+        }
     }
     norms(&mut tally, &captured, &unfused)?;
     trainings(&mut tally, &captured, &unfused)?;
     ups(&mut tally, &captured)?;
+    language_model(&mut tally, &captured)?;
     for line in &tally.failed {
         println!("FAILED {line}");
     }
@@ -136,6 +141,27 @@ fn trainings(tally: &mut Tally, captured: &CudaGraph, unfused: &CudaGraph) -> an
             case.program.updates.clear();
             tally.close(&format!("{precision:?} {attention:?}"), &case, &[captured], 1, bound);
         }
+    }
+    Ok(())
+}
+
+/// The loss of the smallest language model, in full training; with 8-bit floats where the card has them.
+fn language_model(tally: &mut Tally, cuda: &CudaGraph) -> anyhow::Result<()> {
+    for (precision, bound) in [(Precision::BF16, 1e-2), (Precision::FP8, 2e-2)] {
+        let step = SlmStep { size: "tiny".into(), windows: 2, precision, int8: false, recompute: false };
+        let mut program = step.program()?;
+        if let Err(ExecError::Unsupported { what, .. }) =
+            cuda.device.card()?.check(std::slice::from_ref(&program), false)
+        {
+            println!("language model: {what}");
+            continue;
+        }
+        let data = inputs(&program)?;
+        program.outputs.truncate(1);
+        program.updates.clear();
+        let case = Case { program, inputs: data };
+        tally.close(&format!("language model {precision:?}"), &case, &[cuda], 1, bound);
+        tally.repeats(&format!("language model {precision:?} again"), &case, cuda, 1);
     }
     Ok(())
 }

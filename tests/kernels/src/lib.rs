@@ -63,6 +63,7 @@ impl UpsStep {
             Precision::F32 => "fp32",
             Precision::BF16 => "bf16",
             Precision::F16 => "fp16",
+            Precision::FP8 => "fp8",
         };
         let mut settings = json!({"batchPerGpu": self.items, "precision": precision});
         if self.auxiliary {
@@ -77,6 +78,7 @@ impl UpsStep {
             attention: self.attention,
             precision: self.precision,
             full_precision: patterns(programs.regions.float32),
+            float8_scopes: patterns(programs.regions.float8),
             recompute: if self.recompute { patterns(programs.regions.sublayers) } else { Vec::new() },
             kernel: OptimizerKernel::Fused,
             groups: optimization.groups.clone(),

@@ -122,8 +122,8 @@ struct SlmArgs {
     /// Windows of a micro-step.
     #[arg(long, default_value_t = 32)]
     windows: u32,
-    /// fp32, bf16.
-    #[arg(long, default_value = "bf16", value_parser = ["fp32", "bf16"])]
+    /// fp32, bf16, fp8.
+    #[arg(long, default_value = "bf16", value_parser = ["fp32", "bf16", "fp8"])]
     precision: String,
     /// Frozen matrices as 8-bit integers.
     #[arg(long)]
@@ -138,7 +138,7 @@ impl SlmArgs {
         SlmStep {
             size: self.size.clone(),
             windows: self.windows,
-            precision: if self.precision == "fp32" { Precision::F32 } else { Precision::BF16 },
+            precision: precision(&self.precision),
             int8: self.int8,
             recompute: self.recompute,
         }
@@ -218,8 +218,8 @@ struct UpsArgs {
     /// With the losses through the decoder.
     #[arg(long)]
     auxiliary: bool,
-    /// fp32, bf16, fp16.
-    #[arg(long, default_value = "bf16", value_parser = ["fp32", "bf16", "fp16"])]
+    /// fp32, bf16, fp16, fp8.
+    #[arg(long, default_value = "bf16", value_parser = ["fp32", "bf16", "fp16", "fp8"])]
     precision: String,
     /// Attention as matmuls and softmax.
     #[arg(long)]
@@ -236,14 +236,20 @@ impl UpsArgs {
             items: self.items,
             pairs: self.pairs,
             auxiliary: self.auxiliary,
-            precision: match self.precision.as_str() {
-                "fp32" => Precision::F32,
-                "fp16" => Precision::F16,
-                _ => Precision::BF16,
-            },
+            precision: precision(&self.precision),
             attention: if self.math { AttentionKernel::Math } else { AttentionKernel::Flash },
             recompute: self.recompute,
         }
+    }
+}
+
+/// The precision of that name, of those that the arguments allow.
+fn precision(name: &str) -> Precision {
+    match name {
+        "fp32" => Precision::F32,
+        "fp16" => Precision::F16,
+        "fp8" => Precision::FP8,
+        _ => Precision::BF16,
     }
 }
 

@@ -36,7 +36,8 @@ impl SlmStep {
         let precision = match self.precision {
             Precision::F16 => Setting::Fp16,
             Precision::BF16 => Setting::Bf16,
-            _ => Setting::Fp32,
+            Precision::FP8 => Setting::Fp8,
+            Precision::F32 => Setting::Fp32,
         };
         let settings = Settings {
             batch_per_gpu: Some(self.windows),
@@ -51,6 +52,7 @@ impl SlmStep {
         let recipe = Recipe {
             attention: AttentionKernel::Flash,
             precision: self.precision,
+            float8_scopes: patterns(regions.float8),
             kernel: OptimizerKernel::Fused,
             clip: optimization.clip,
             rematerialize: patterns(regions.rematerialized),

@@ -38,6 +38,7 @@ impl VisionStep {
         let precision = match self.precision {
             Precision::F16 => Setting::Fp16,
             Precision::BF16 => Setting::Bf16,
+            Precision::FP8 => Setting::Fp8,
             Precision::F32 => Setting::Fp32,
         };
         let settings = Settings {

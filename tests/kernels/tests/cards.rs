@@ -11,7 +11,7 @@ use pawl_graph::{
     optim::{AdamW, Optimizer},
     recipe::{AttentionKernel, Precision, Recipe},
 };
-use pawl_kernels::ForexStep;
+use pawl_kernels::{ForexStep, SlmStep};
 use pawl_lower::LowerOptions;
 use pawl_trainer::ending::Ending;
 
@@ -46,6 +46,26 @@ fn a_phase_with_a_number_format_that_the_card_lacks_is_unsupported() {
             let card = Card { capability: newer, shared: 99 << 10, ..T4 };
             assert!(self::ending(card, &forex(precision), tf32).is_none(), "{name} on {newer:?}");
         }
+    }
+}
+
+/// 8-bit floats came later: before, the phase is Unsupported, with the precision that the card has instead.
+#[test]
+fn a_phase_in_fp8_is_unsupported_before_compute_capability_8_9() {
+    let step = SlmStep { size: "tiny".into(), windows: 2, precision: Precision::FP8, int8: false, recompute: false };
+    let step = [step.program().unwrap()];
+    let card = |capability| Card { capability, shared: 99 << 10, ..T4 };
+    for (older, remedy) in [((7, 5), "fp16 or fp32"), ((8, 0), "bf16"), ((8, 6), "bf16")] {
+        let ending = ending(card(older), &step, false).expect("the card lacks it");
+        assert_eq!(ending.outcome(), Outcome::Unsupported);
+        let (text, (major, minor)) = (ending.to_string(), older);
+        let expected = format!(
+            "fp8 on a GPU of compute capability {major}.{minor}: it came with 8.9; set settings.precision: {remedy}"
+        );
+        assert!(text.contains(&expected), "{text}");
+    }
+    for newer in [(8, 9), (9, 0), (10, 0), (12, 0)] {
+        assert!(ending(card(newer), &step, false).is_none(), "{newer:?}");
     }
 }
 

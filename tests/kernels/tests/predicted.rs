@@ -7,7 +7,7 @@ use pawl_graph::{
     graph::Role,
     recipe::{AttentionKernel, Precision},
 };
-use pawl_kernels::UpsStep;
+use pawl_kernels::{SlmStep, UpsStep};
 use pawl_lower::LowerOptions;
 
 const GIB: f64 = (1_u64 << 30) as f64;
@@ -45,4 +45,33 @@ fn memory_of_ups_follows_batch_recomputation_and_offload() {
     let saved = kept.planned - offloaded.planned;
     assert!(saved >= optimizer && saved < optimizer + optimizer / 100 + 65_536, "{saved} of {optimizer}");
     assert_eq!(values(offloaded), values(kept));
+}
+
+/// The base of an adapted model is held in half the bytes of bfloat16; what is kept for the backward pass stays.
+#[test]
+fn frozen_weights_in_fp8_take_half_the_memory() {
+    let fused = LowerOptions::default();
+    let memory = |size: &str, windows, precision| {
+        let step = SlmStep { size: size.into(), windows, precision, int8: false, recompute: false };
+        let program = step.program().unwrap();
+        let choices = Choices { lowering: &fused, tf32: false, offload: false };
+        let memory = predict(std::slice::from_ref(&program), choices).unwrap();
+        let gib = |bytes: usize| bytes as f64 / GIB;
+        println!(
+            "{size} x {windows} {precision:?}: states {:.2}, planned {:.2} GiB",
+            gib(memory.states),
+            gib(memory.planned)
+        );
+        memory
+    };
+    // Matrices of blocks: 16 of 60.8 and 32 of 218.1 million weights.
+    for (size, windows, weights) in [("1b", 32, 16.0 * 60.8e6), ("8b", 32, 32.0 * 218.1e6)] {
+        let [bfloat, eight] = [Precision::BF16, Precision::FP8].map(|precision| memory(size, windows, precision));
+        let saved = (bfloat.states - eight.states) as f64;
+        assert!((saved / weights - 1.0).abs() < 0.01, "{size}: {saved} of {weights}");
+        let values = |memory: pawl_graph::executor::MemoryReport| (memory.planned - memory.states) as f64;
+        assert!(values(eight) < 1.02 * values(bfloat), "{size}: {} and {}", values(eight), values(bfloat));
+    }
+    memory("125m", 32, Precision::BF16);
+    memory("125m", 32, Precision::FP8);
 }

@@ -47,6 +47,8 @@ fn sources(program: &Program, card: Card, found: &mut HashSet<Source>) {
             Body::AttentionGrad(kernel) => attention::backward(kernel, &lowered.buffers, card).unwrap(),
             Body::MatMul(kernel) => {
                 found.insert(source::product(kernel, &lowered.buffers).source);
+                let scaling = source::scaling(kernel, &lowered.buffers, card.multiprocessors);
+                found.extend(scaling.map(|scaling| scaling.source));
                 continue;
             }
             _ => continue,
@@ -102,6 +104,16 @@ fn kernels_of_segments_recurrences_and_features() {
     compile(&programs, &LARGE_CARDS);
 }
 
+/// On cards that have 8-bit floats: conversions, operands turned for tensor cores, products with scales.
+#[test]
+fn kernels_of_scaled_products() {
+    let cases: Vec<Program> = operators::scaled_products().unwrap().into_iter().map(|case| case.case.program).collect();
+    compile(&cases, &CARDS[3..]);
+    let mut found = HashSet::new();
+    cases.iter().for_each(|program| sources(program, Card::H200, &mut found));
+    assert!(found.iter().any(|source| source.name.starts_with("transpose_")), "operands of 48 x 160 x 400 are turned");
+}
+
 #[test]
 fn kernels_of_a_transformer_in_every_precision() {
     let step = |precision| {
@@ -126,7 +138,7 @@ fn full_ups(precision: Precision) -> Program {
 
 #[test]
 fn kernels_of_ups_at_full_size() {
-    compile(&[Precision::BF16, Precision::F32].map(full_ups), &LARGE_CARDS);
+    compile(&[Precision::BF16, Precision::F32, Precision::FP8].map(full_ups), &LARGE_CARDS);
 }
 
 /// A block of every width of head, adapters, 8-bit weights, vocabularies longer than a row that fits in registers.
@@ -144,6 +156,10 @@ fn kernels_of_the_language_model() {
             step("1b", 32, Precision::BF16, false),
             step("8b", 32, Precision::BF16, false),
             step("8b", 16, Precision::BF16, true),
+            step("tiny", 4, Precision::FP8, false),
+            step("125m", 32, Precision::FP8, false),
+            step("1b", 32, Precision::FP8, false),
+            step("8b", 32, Precision::FP8, false),
         ],
         &LARGE_CARDS,
     );

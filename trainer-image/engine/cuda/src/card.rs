@@ -20,6 +20,8 @@ pub struct Card {
 impl Card {
     /// The oldest compute capability for which CUDA 13 compiles.
     pub const OLDEST: (i32, i32) = (7, 5);
+    /// The oldest compute capability with 8-bit floats.
+    const FLOAT8: (i32, i32) = (8, 9);
     /// An H100 or H200.
     pub const H200: Self = Self { capability: (9, 0), multiprocessors: 132, shared: 227 << 10 };
 
@@ -29,26 +31,35 @@ impl Card {
         self.capability >= (8, 0)
     }
 
+    /// Whether cuBLASLt multiplies 8-bit products by scales of rows and columns on it.
+    pub(super) fn scales_by_vectors(self) -> bool {
+        self.capability == (9, 0)
+    }
+
     /// Checks that it has the number formats that `programs` use. What else a card lacks decides which kernels are planned for it.
     ///
     /// # Errors
     /// [`ExecError::Unsupported`] naming the setting, the compute capability and the remedy: it ends the launch whose setting it is, and the
     /// job continues with what was accepted before.
     pub fn check(self, programs: &[Program], tf32: bool) -> Result<(), ExecError> {
-        if self.is_ampere() {
+        let has = |format: fn(DType) -> bool| {
+            programs.iter().any(|program| program.graph.nodes().iter().any(|node| format(node.meta.dtype)))
+        };
+        let (lacking, since, instead) = if self.capability < Self::FLOAT8 && has(DType::is_float8) {
+            ("fp8", Self::FLOAT8, if self.is_ampere() { "bf16" } else { "fp16 or fp32" })
+        } else if self.is_ampere() {
             return Ok(());
-        }
-        let bfloat = |program: &Program| program.graph.nodes().iter().any(|node| node.meta.dtype == DType::BF16);
-        let lacking = if tf32 {
-            "tf32"
-        } else if programs.iter().any(bfloat) {
-            "bf16"
+        } else if tf32 {
+            ("tf32", (8, 0), "fp16 or fp32")
+        } else if has(|dtype| dtype == DType::BF16) {
+            ("bf16", (8, 0), "fp16 or fp32")
         } else {
             return Ok(());
         };
         let (major, minor) = self.capability;
         let what = format!(
-            "{lacking} on a GPU of compute capability {major}.{minor}: it came with 8.0; set settings.precision: fp16 or fp32"
+            "{lacking} on a GPU of compute capability {major}.{minor}: it came with {}.{}; set settings.precision: {instead}",
+            since.0, since.1
         );
         Err(ExecError::Unsupported { executor: NAME, what })
     }

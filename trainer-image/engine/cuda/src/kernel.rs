@@ -11,7 +11,7 @@ use super::{
     cudnn::{CudnnPlan, CudnnPlans},
     device::{Device, Function},
     error::{Check as _, NAME},
-    matmul::{Blas, Product, Ready},
+    matmul::{Blas, Operands, Product, Ready},
     nccl::Nccl,
     source::{self, Argument, Generated},
 };
@@ -35,7 +35,12 @@ pub(super) enum KernelPlan {
     /// Generated code.
     Generated(Generated),
     /// A matrix product of cuBLASLt, with a generated kernel in case that it has no algorithm.
-    Product(Product, Box<Generated>),
+    Product {
+        product: Product,
+        own: Box<Generated>,
+        /// What scales the library's result where it stands, if the library does not.
+        scale: Option<Box<Generated>>,
+    },
     /// Launches of attention.
     Attention(AttentionPlan),
     /// Attention by cuDNN.
@@ -70,10 +75,14 @@ impl KernelPlan {
     fn new(body: &Body, buffers: &[Buffer], card: Card, tf32: bool) -> Result<Self, ExecError> {
         Ok(match body {
             Body::MatMul(kernel) => {
-                let own = source::product(kernel, buffers);
-                match Product::new(kernel, buffers, tf32) {
-                    Some(product) => KernelPlan::Product(product, Box::new(own)),
-                    None => KernelPlan::Generated(own),
+                let own = Box::new(source::product(kernel, buffers));
+                match Product::new(kernel, buffers, tf32, card.scales_by_vectors()) {
+                    Some(product) => {
+                        let scale = source::scaling(kernel, buffers, card.multiprocessors);
+                        let scale = scale.filter(|_| product.scales.is_none()).map(Box::new);
+                        KernelPlan::Product { product, own, scale }
+                    }
+                    None => KernelPlan::Generated(*own),
                 }
             }
             Body::Attention(kernel) => KernelPlan::Attention(attention::forward(kernel, buffers, card)?),
@@ -99,7 +108,7 @@ impl KernelPlan {
     pub(super) fn workspace(&self) -> usize {
         match self {
             KernelPlan::Generated(generated) => generated.workspace,
-            KernelPlan::Product(_, own) => own.workspace,
+            KernelPlan::Product { own, .. } => own.workspace,
             KernelPlan::Attention(plan) => plan.workspace,
             KernelPlan::Library(plan) => plan.workspace(),
             KernelPlan::Collective(_) => 0,
@@ -111,7 +120,8 @@ impl KernelPlan {
         match self {
             KernelPlan::Generated(generated) => vec![&generated.source],
             KernelPlan::Attention(plan) => plan.launches.iter().map(|launch| &launch.source).collect(),
-            KernelPlan::Product(..) | KernelPlan::Library(_) | KernelPlan::Collective(_) => Vec::new(),
+            KernelPlan::Product { scale, .. } => scale.iter().map(|scale| &scale.source).collect(),
+            KernelPlan::Library(_) | KernelPlan::Collective(_) => Vec::new(),
         }
     }
 }
@@ -155,7 +165,7 @@ impl Code {
 /// A kernel, ready to be queued.
 pub(super) enum CudaKernel {
     Launches(Vec<KernelLaunch>),
-    Product { ready: Arc<Ready>, buffers: [usize; 3], calls: Vec<[usize; 3]> },
+    Product { ready: Arc<Ready>, product: Product, scale: Vec<KernelLaunch> },
     Library(CudnnPlan),
     Collective(Collect),
 }
@@ -187,11 +197,12 @@ impl CudaKernel {
     ) -> Result<Self, ExecError> {
         Ok(match plan {
             KernelPlan::Generated(generated) => CudaKernel::Launches(generated_launches(generated, code)?),
-            KernelPlan::Product(product, own) => {
-                let calls = &product.calls;
-                let operands = [0, 1, 2].map(|x| addresses.buffers[product.buffers[x]] + calls[0][x] as u64);
-                match blas.ready(product, operands, tune)? {
-                    Some(ready) => CudaKernel::Product { ready, buffers: product.buffers, calls: calls.clone() },
+            KernelPlan::Product { product, own, scale } => {
+                match blas.ready(product, operands(product, &product.calls[0], addresses), tune)? {
+                    Some(ready) => {
+                        let launches = scale.as_ref().map(|scale| generated_launches(scale, code)).transpose()?;
+                        CudaKernel::Product { ready, product: product.clone(), scale: launches.unwrap_or_default() }
+                    }
                     None => CudaKernel::Launches(generated_launches(own, code)?),
                 }
             }
@@ -233,9 +244,10 @@ impl CudaKernel {
             CudaKernel::Launches(launches) => {
                 launches.iter().try_for_each(|launch| launch.enqueue(device, addresses))?;
             }
-            CudaKernel::Product { ready, buffers, calls } => calls.iter().try_for_each(|call| {
-                blas.enqueue(ready, [0, 1, 2].map(|x| addresses.buffers[buffers[x]] + call[x] as u64))
-            })?,
+            CudaKernel::Product { ready, product, scale } => {
+                product.calls.iter().try_for_each(|call| blas.enqueue(ready, operands(product, call, addresses)))?;
+                scale.iter().try_for_each(|launch| launch.enqueue(device, addresses))?;
+            }
             // SAFETY: the plan was made for these buffers, which live as long as the executable.
             CudaKernel::Library(plan) => unsafe { plan.enqueue(addresses.buffers, addresses.workspace) }?,
             CudaKernel::Collective(collect) => {
@@ -271,6 +283,15 @@ impl CudaKernel {
         let registers = function.attribute(sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_NUM_REGS).ok()?;
         let local = function.attribute(sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES).ok()?;
         Some((registers, local))
+    }
+}
+
+/// The addresses of a call.
+fn operands(product: &Product, call: &[usize; 3], addresses: Addresses<'_>) -> Operands {
+    let at = |buffer: usize, offset: usize| addresses.buffers[buffer] + offset as u64;
+    Operands {
+        matrices: [0, 1, 2].map(|x| at(product.buffers[x], call[x])),
+        scales: product.scales.map(|scales| scales.map(|(buffer, offset)| at(buffer, offset))),
     }
 }
 

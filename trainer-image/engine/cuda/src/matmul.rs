@@ -1,15 +1,19 @@
 //! Matrix products by cuBLASLt.
 //!
 //! Row-major products are column-major ones of the transposed: `c^T = b^T a^T`. Which operand counts as transposed follows from which of its
-//! strides is 1; views with no such stride, and repeated ones, are left to an own kernel. Of the algorithms that the library's heuristic names, the
-//! fastest is found by timing on the operands' own memory, after pauses, since a hot GPU runs at a lower clock; the choice is cached on disk.
+//! strides is 1; views with no such stride, and repeated ones, are left to an own kernel. Operands of 8-bit floats have the summed axis innermost, the only
+//! order that all GPUs take, and the library scales the sums where it can. Of the algorithms that the library's heuristic names, the fastest is found by
+//! timing on the operands' own memory, after pauses, since a hot GPU runs at a lower clock; the choice is cached on disk.
 
 use std::{collections::HashMap, ffi::c_void, sync::Arc, time::Duration};
 
 use cudarc::{
     cublaslt::{
         result,
-        sys::{self, cublasLtMatmulDescAttributes_t as Desc, cublasLtMatmulPreferenceAttributes_t as Preference},
+        sys::{
+            self, cublasLtMatmulDescAttributes_t as Desc, cublasLtMatmulMatrixScale_t as ScaleMode,
+            cublasLtMatmulPreferenceAttributes_t as Preference,
+        },
     },
     driver::CudaEvent,
 };
@@ -59,6 +63,8 @@ struct Problem {
     /// Bytes that every address is a multiple of.
     alignment: [usize; 3],
     tf32: bool,
+    /// How the library scales the sums, if it does.
+    scale: Option<ScaleMode>,
 }
 
 /// A product and the calls it takes.
@@ -69,6 +75,17 @@ pub(super) struct Product {
     pub buffers: [usize; 3],
     /// Byte offsets into them, for each call.
     pub calls: Vec<[usize; 3]>,
+    /// Buffers and byte offsets of the scales of the first and the second operand, if the library scales the sums.
+    pub scales: Option<[(usize, usize); 2]>,
+}
+
+/// Addresses for a call.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Operands {
+    /// Of the first, the second operand and the result.
+    pub matrices: [u64; 3],
+    /// Of the scales of the first and the second operand.
+    pub scales: Option<[u64; 2]>,
 }
 
 /// `rows x cols` elements with these strides as a column-major matrix; `None` when they are no such.
@@ -92,8 +109,9 @@ fn alignment(bytes: impl IntoIterator<Item = usize>) -> usize {
 }
 
 impl Product {
-    /// `None` when the library has no way to say this.
-    pub(super) fn new(kernel: &MatMul, buffers: &[Buffer], tf32: bool) -> Option<Self> {
+    /// `None` when the library has no way to say this. `by_vectors`: whether it multiplies sums by scales of rows and columns; if it does not,
+    /// [`Product::scales`] is `None`, and they are the caller's.
+    pub(super) fn new(kernel: &MatMul, buffers: &[Buffer], tf32: bool, by_vectors: bool) -> Option<Self> {
         let views = [&kernel.a, &kernel.b, &kernel.c];
         let [da, db, dc] = views.map(|view| buffers[view.buffer].dtype);
         let (_, m, n, k) = kernel.extents();
@@ -114,7 +132,13 @@ impl Product {
                 (column_major(da, (m, am), (k, ak), sa)?, column_major(db, (k, bk), (n, bn), sb)?, c, false)
             }
         };
+        (!da.is_float8() || problem_a.transposed && !problem_b.transposed).then_some(())?;
         let order: [usize; 3] = if swap { [1, 0, 2] } else { [0, 1, 2] };
+        let scale = kernel.scales.as_ref().and_then(|scales| scale_mode(scales, by_vectors));
+        let scales = kernel.scales.as_ref().filter(|_| scale.is_some()).map(|scales| {
+            let place = |access: &Access| (access.buffer, access.offset * buffers[access.buffer].dtype.bytes());
+            [order[0], order[1]].map(|x| place(&scales[x]))
+        });
         let mut calls = vec![[0; 3]];
         for (extent, strides) in &outer {
             calls = calls
@@ -128,14 +152,23 @@ impl Product {
         let alignment = [0, 1, 2].map(|x| alignment(calls.iter().map(|call| call[x])));
         let (m, n) = if swap { (n, m) } else { (m, n) };
         let tf32 = tf32 && da == DType::F32;
-        let problem = Problem { a: problem_a, b: problem_b, c, m, n, k, count, alignment, tf32 };
-        Some(Self { problem, buffers: order.map(|x| views[x].buffer), calls })
+        let problem = Problem { a: problem_a, b: problem_b, c, m, n, k, count, alignment, tf32, scale };
+        Some(Self { problem, buffers: order.map(|x| views[x].buffer), calls, scales })
     }
 
     /// Operations of one call.
     fn flops(&self) -> u64 {
         let Problem { m, n, k, count, .. } = self.problem;
         2 * (m * n * k * count) as u64
+    }
+}
+
+/// How the library applies these scales: one each, or a vector each; `None` when it does not.
+fn scale_mode(scales: &[Access; 2], by_vectors: bool) -> Option<ScaleMode> {
+    match [scales[0].strides[0], scales[1].strides[0]] {
+        [0, 0] => Some(ScaleMode::CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F),
+        [1, 1] if by_vectors => Some(ScaleMode::CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F),
+        _ => None,
     }
 }
 
@@ -179,10 +212,40 @@ pub(super) struct Ready {
     wide: bool,
 }
 
-// SAFETY: descriptors are only read after they were made.
+// SAFETY: descriptors are used one call at a time, by the thread that has the executable.
 unsafe impl Send for Ready {}
 // SAFETY: as above.
 unsafe impl Sync for Ready {}
+
+impl Ready {
+    /// Sets the addresses of scales, which the library reads from the descriptor when a call is queued.
+    fn set_scales(&self, operands: Operands) -> Result<(), ExecError> {
+        let pointers = [Desc::CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, Desc::CUBLASLT_MATMUL_DESC_B_SCALE_POINTER];
+        for (which, address) in pointers.into_iter().zip(operands.scales.into_iter().flatten()) {
+            // SAFETY: the attribute is an address. Calls are made one at a time, by the thread that has the executable.
+            unsafe { result::set_matmul_desc_attribute(self.operation, which, (&raw const address).cast(), 8) }
+                .check()?;
+        }
+        Ok(())
+    }
+}
+
+/// Sets how sums of products over 8-bit floats are made: by tensor cores alone, in their own precision, as PyTorch's `use_fast_accum` does; and how they
+/// are scaled.
+fn scaled_sums(operation: sys::cublasLtMatmulDesc_t, scale: Option<ScaleMode>) -> Result<(), ExecError> {
+    let fast = 1i8;
+    let which = Desc::CUBLASLT_MATMUL_DESC_FAST_ACCUM;
+    // SAFETY: the attributes are an 8-bit integer and 32-bit enumerations.
+    unsafe {
+        result::set_matmul_desc_attribute(operation, which, (&raw const fast).cast(), 1).check()?;
+        for which in [Desc::CUBLASLT_MATMUL_DESC_A_SCALE_MODE, Desc::CUBLASLT_MATMUL_DESC_B_SCALE_MODE] {
+            if let Some(mode) = scale {
+                result::set_matmul_desc_attribute(operation, which, (&raw const mode).cast(), 4).check()?;
+            }
+        }
+    }
+    Ok(())
+}
 
 impl Drop for Ready {
     fn drop(&mut self) {
@@ -201,6 +264,8 @@ fn cuda_type(dtype: DType) -> sys::cudaDataType_t {
         DType::F64 => sys::cudaDataType_t::CUDA_R_64F,
         DType::BF16 => sys::cudaDataType_t::CUDA_R_16BF,
         DType::F16 => sys::cudaDataType_t::CUDA_R_16F,
+        DType::E4M3 => sys::cudaDataType_t::CUDA_R_8F_E4M3,
+        DType::E5M2 => sys::cudaDataType_t::CUDA_R_8F_E5M2,
         _ => sys::cudaDataType_t::CUDA_R_32F,
     }
 }
@@ -225,18 +290,18 @@ impl Blas {
         self.version
     }
 
-    /// The problem with an algorithm, chosen by timing at `addresses` (operands, result) if `tune` and it was not before; `None` when the library has
-    /// none.
+    /// The problem with an algorithm, chosen by timing at `operands` if `tune` and it was not before; `None` when the library has none.
     pub(super) fn ready(
         &mut self,
         product: &Product,
-        addresses: [u64; 3],
+        operands: Operands,
         tune: bool,
     ) -> Result<Option<Arc<Ready>>, ExecError> {
         if let Some(ready) = self.chosen.get(&product.problem) {
             return Ok(Some(Arc::clone(ready)));
         }
-        let Some((mut ready, candidates)) = self.describe(&product.problem)? else { return Ok(None) };
+        let described = self.describe(&product.problem, operands)?;
+        let Some((mut ready, candidates)) = described else { return Ok(None) };
         if tune && candidates.len() > 1 && product.flops() >= TUNED {
             let name = self.file(&product.problem);
             let device = Arc::clone(&self.device);
@@ -245,7 +310,7 @@ impl Blas {
             let known = known.and_then(|text| text.trim().parse::<usize>().ok()).filter(|&at| at < candidates.len());
             let best = match known {
                 Some(best) => best,
-                None => self.fastest(&mut ready, &candidates, addresses)?,
+                None => self.fastest(&mut ready, &candidates, operands)?,
             };
             if let Some(cache) = cache.filter(|_| known.is_none()) {
                 cache.keep(&name, best.to_string().as_bytes());
@@ -264,7 +329,11 @@ impl Blas {
         format!("{key}.matmul")
     }
 
-    fn describe(&self, problem: &Problem) -> Result<Option<(Ready, Vec<sys::cublasLtMatmulAlgo_t>)>, ExecError> {
+    fn describe(
+        &self,
+        problem: &Problem,
+        operands: Operands,
+    ) -> Result<Option<(Ready, Vec<sys::cublasLtMatmulAlgo_t>)>, ExecError> {
         use sys::cublasComputeType_t as Compute;
         let wide = problem.a.dtype == DType::F64;
         let (compute, scale) = match problem.a.dtype {
@@ -303,6 +372,11 @@ impl Blas {
             // SAFETY: the attribute is a 32-bit enumeration.
             unsafe { result::set_matmul_desc_attribute(operation, which, (&raw const transposed).cast(), 4) }
                 .check()?;
+        }
+        if problem.a.dtype.is_float8() {
+            scaled_sums(operation, problem.scale)?;
+            // The library looks at them when it is asked for algorithms.
+            ready.set_scales(operands)?;
         }
         let candidates = self.candidates(&ready, problem)?;
         let Some(&first) = candidates.first() else { return Ok(None) };
@@ -361,7 +435,7 @@ impl Blas {
         &self,
         ready: &mut Ready,
         candidates: &[sys::cublasLtMatmulAlgo_t],
-        addresses: [u64; 3],
+        operands: Operands,
     ) -> Result<usize, ExecError> {
         let (start, end): (CudaEvent, CudaEvent) = (self.device.event()?, self.device.event()?);
         let stream = self.device.stream();
@@ -371,8 +445,8 @@ impl Blas {
                 ready.algorithm = *candidate;
                 std::thread::sleep(if round == 0 { Duration::ZERO } else { REST });
                 start.record(stream).check()?;
-                let mut failed = self.enqueue(ready, addresses).is_err();
-                failed |= self.enqueue(ready, addresses).is_err();
+                let mut failed = self.enqueue(ready, operands).is_err();
+                failed |= self.enqueue(ready, operands).is_err();
                 end.record(stream).check()?;
                 stream.synchronize().check()?;
                 // The first round loads code.
@@ -389,8 +463,10 @@ impl Blas {
         Ok((0..candidates.len()).min_by(|a, b| median(a).total_cmp(&median(b))).unwrap_or(0))
     }
 
-    /// Queues a call at the addresses of the operands and the result.
-    pub(super) fn enqueue(&self, ready: &Ready, [a, b, c]: [u64; 3]) -> Result<(), ExecError> {
+    /// Queues a call.
+    pub(super) fn enqueue(&self, ready: &Ready, operands: Operands) -> Result<(), ExecError> {
+        ready.set_scales(operands)?;
+        let [a, b, c] = operands.matrices;
         let (one, zero, wide_one, wide_zero) = (1f32, 0f32, 1f64, 0f64);
         let (alpha, beta) = if ready.wide {
             ((&raw const wide_one).cast(), (&raw const wide_zero).cast())
@@ -440,7 +516,7 @@ mod tests {
 
     fn product(a: Access, b: Access, c: Access) -> Option<Product> {
         let buffer = Buffer { dtype: DType::BF16, elements: 1 << 20, storage: Storage::Arena, life: (0, 0) };
-        Product::new(&MatMul { a, b, c }, &vec![buffer; 3], false)
+        Product::new(&MatMul { a, b, c, scales: None }, &vec![buffer; 3], false, true)
     }
 
     #[test]
@@ -478,5 +554,37 @@ mod tests {
         assert!(product(repeated, Access::contiguous(1, &[5, 6]), y.clone()).is_none());
         let scattered = Access::contiguous(0, &[4, 5, 2]).slice(2, 0, 1).reshape(&[4, 5]).expect("one axis goes away");
         assert!(product(scattered, Access::contiguous(1, &[5, 6]), y).is_none());
+    }
+
+    /// x [100, 32] W^T with W [64, 32], as 8-bit floats, with these strides of scales.
+    fn scaled(strides: [usize; 2], by_vectors: bool, transpose: bool) -> Option<Product> {
+        let buffer = |dtype| Buffer { dtype, elements: 1 << 20, storage: Storage::Arena, life: (0, 0) };
+        let buffers = [DType::E4M3, DType::E4M3, DType::BF16, DType::F32, DType::F32].map(buffer);
+        let scale = |buffer, extent, stride| Access { buffer, offset: 4, dims: vec![extent], strides: vec![stride] };
+        let w = if transpose {
+            Access::contiguous(1, &[32, 64])
+        } else {
+            Access::contiguous(1, &[64, 32]).permute(&[1, 0])
+        };
+        let kernel = MatMul {
+            a: Access::contiguous(0, &[100, 32]),
+            b: w,
+            c: Access::contiguous(2, &[100, 64]),
+            scales: Some([scale(3, 100, strides[0]), scale(4, 64, strides[1])]),
+        };
+        Product::new(&kernel, &buffers, false, by_vectors)
+    }
+
+    #[test]
+    fn scales_follow_their_operands_and_are_left_to_the_caller_where_the_library_lacks_them() {
+        let vectors = scaled([1, 1], true, false).expect("the library can");
+        assert_eq!(vectors.problem.scale, Some(ScaleMode::CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F));
+        assert_eq!((vectors.buffers, vectors.scales), ([1, 0, 2], Some([(4, 16), (3, 16)])), "the weight comes first");
+        assert_eq!((vectors.problem.a.transposed, vectors.problem.b.transposed), (true, false));
+        let single = scaled([0, 0], false, false).expect("the library can");
+        assert_eq!(single.problem.scale, Some(ScaleMode::CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F));
+        let left = scaled([1, 1], false, false).expect("without scales, the library can");
+        assert_eq!((left.problem.scale, left.scales), (None, None));
+        assert!(scaled([1, 1], true, true).is_none(), "the summed axis of the weight is not innermost");
     }
 }

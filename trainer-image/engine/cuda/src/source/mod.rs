@@ -9,6 +9,7 @@ mod lookup;
 mod product;
 mod scatter;
 mod segments;
+mod transpose;
 mod types;
 
 use super::compile::Source;
@@ -72,7 +73,10 @@ pub struct Finish {
 /// The kernel of fused loops, of a gather or scatter, or over segments, for a GPU with that many multiprocessors; `None` for other kinds of kernels.
 pub fn generate(body: &Body, buffers: &[Buffer], multiprocessors: usize) -> Option<Generated> {
     match body {
-        Body::Fused(kernel) => Some(fused::fused(kernel, buffers, multiprocessors)),
+        Body::Fused(kernel) => {
+            let turned = transpose::bytes(kernel, buffers);
+            Some(turned.unwrap_or_else(|| fused::fused(kernel, buffers, multiprocessors)))
+        }
         Body::Gather(kernel) => Some(lookup::gather(kernel, buffers)),
         Body::ScatterAdd(kernel) => Some(scatter::scatter_add(kernel, buffers)),
         Body::Segments(kernel) => Some(segments::segments(kernel, buffers)),
@@ -80,4 +84,4 @@ pub fn generate(body: &Body, buffers: &[Buffer], multiprocessors: usize) -> Opti
     }
 }
 
-pub use product::product;
+pub use product::{product, scaling};

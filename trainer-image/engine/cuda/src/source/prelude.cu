@@ -6,11 +6,13 @@ typedef unsigned long long u64;
 #define DEV static __device__ __forceinline__
 #define UNROLL _Pragma("unroll")
 
-// Element types in memory. Values are computed as float (F32, BF16, F16), double, u32 or bool.
+// Element types in memory. Values are computed as float (F32, BF16, F16, E4M3, E5M2), double, u32 or bool.
 struct F64 { static constexpr int bytes = 8; typedef double value; };
 struct F32 { static constexpr int bytes = 4; typedef float value; };
 struct BF16 { static constexpr int bytes = 2; typedef float value; };
 struct F16 { static constexpr int bytes = 2; typedef float value; };
+struct E4M3 { static constexpr int bytes = 1; typedef float value; };
+struct E5M2 { static constexpr int bytes = 1; typedef float value; };
 struct U32 { static constexpr int bytes = 4; typedef u32 value; };
 struct Bool { static constexpr int bytes = 1; typedef bool value; };
 template <class A, class B> constexpr bool same = false;
@@ -109,12 +111,26 @@ DEV u32 pair_f16(float low, float high) {
     return r;
 }
 
+// 8-bit floats; what is too large becomes the largest number. Older cards have no kernels with them.
+#if __CUDA_ARCH__ >= 890
+DEV u32 pair_e4m3(float low, float high) { u16 r; asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(r) : "f"(high), "f"(low)); return r; }
+DEV u32 pair_e5m2(float low, float high) { u16 r; asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(r) : "f"(high), "f"(low)); return r; }
+DEV float widen_e4m3(u32 code) { u32 r; asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(r) : "h"((u16)code)); return widen_f16(r & 0xffffu); }
+#else
+DEV u32 pair_e4m3(float, float) { __trap(); return 0; }
+DEV u32 pair_e5m2(float, float) { __trap(); return 0; }
+DEV float widen_e4m3(u32) { __trap(); return 0.0f; }
+#endif
+DEV float widen_e5m2(u32 code) { return widen_f16(code << 8); }
+
 // Element j of a vector; j is a constant once loops are unrolled.
 template <class T, int B> DEV typename T::value get(const Raw<B>& r, int j) {
     if constexpr (same<T, F64>) return __hiloint2double((int)r.w[2 * j + 1], (int)r.w[2 * j]);
     else if constexpr (same<T, F32>) return __uint_as_float(r.w[j]);
     else if constexpr (same<T, U32>) return r.w[j];
     else if constexpr (same<T, Bool>) return ((r.w[j / 4] >> (8 * (j % 4))) & 255u) != 0;
+    else if constexpr (same<T, E4M3>) return widen_e4m3((r.w[j / 4] >> (8 * (j % 4))) & 255u);
+    else if constexpr (same<T, E5M2>) return widen_e5m2((r.w[j / 4] >> (8 * (j % 4))) & 255u);
     else if constexpr (same<T, BF16>) return j % 2 ? __uint_as_float(r.w[j / 2] & 0xffff0000u) : widen_bf16(r.w[j / 2]);
     else return widen_f16(r.w[j / 2] >> (16 * (j % 2)));
 }
@@ -131,6 +147,12 @@ template <class T, int N> DEV Raw<T::bytes * N> pack(const typename T::value (&v
     } else if constexpr (same<T, Bool>) {
         UNROLL for (int j = 0; j < (N + 3) / 4; j++) r.w[j] = 0;
         UNROLL for (int j = 0; j < N; j++) r.w[j / 4] |= (v[j] ? 1u : 0u) << (8 * (j % 4));
+    } else if constexpr (same<T, E4M3> || same<T, E5M2>) {
+        UNROLL for (int j = 0; j < (N + 3) / 4; j++) r.w[j] = 0;
+        UNROLL for (int j = 0; j < N; j += 2) {
+            float next = j + 1 < N ? v[(j + 1) % N] : 0.0f;
+            r.w[j / 4] |= (same<T, E4M3> ? pair_e4m3(v[j], next) : pair_e5m2(v[j], next)) << (8 * (j % 4));
+        }
     } else if constexpr (N == 1) {
         r.w[0] = same<T, BF16> ? pair_bf16(v[0], 0.0f) : pair_f16(v[0], 0.0f);
     } else {
@@ -141,6 +163,8 @@ template <class T, int N> DEV Raw<T::bytes * N> pack(const typename T::value (&v
 
 DEV float round_bf16(float x) { return __uint_as_float(pair_bf16(0.0f, x)); }
 DEV float round_f16(float x) { return widen_f16(pair_f16(x, 0.0f)); }
+DEV float round_e4m3(float x) { return widen_e4m3(pair_e4m3(x, 0.0f) & 255u); }
+DEV float round_e5m2(float x) { return widen_e5m2(pair_e5m2(x, 0.0f) & 255u); }
 // Rounds to odd, so that a second rounding to 16 bits gives the same result as a single one.
 DEV float narrow_odd(double x) {
     float y = __double2float_rz(x);

@@ -1,8 +1,9 @@
 //! Matrix products with any strides and dtypes: for what cuBLASLt does not take. Right, not fast.
 
-use super::{Argument, Generated, Grid, PRELUDE, types};
+use super::{Argument, Generated, Grid, PRELUDE, fused, types};
 use crate::compile::Source;
-use pawl_lower::{Access, Buffer, MatMul};
+use pawl_graph::graph::{BinaryOp, DType};
+use pawl_lower::{Access, Buffer, Class, Fused, Instruction, Load, MatMul, Store};
 
 /// Edge of a tile.
 const TILE: usize = 16;
@@ -31,9 +32,17 @@ pub fn product(kernel: &MatMul, buffers: &[Buffer]) -> Generated {
     let [a, b, c] = [&kernel.a, &kernel.b, &kernel.c].map(|access| types::tag(buffers[access.buffer].dtype));
     let (sum, _) = types::accumulator(buffers[kernel.a.buffer].dtype);
     let (rows, cols) = (m.div_ceil(TILE), n.div_ceil(TILE));
+    let scale = |access: &Access, index: &str| format!("[{index} * {}u]", access.strides[0]);
+    let (parameters, scaled) = match &kernel.scales {
+        Some([rows, cols]) => (
+            ", const float* scale_a, const float* scale_b",
+            format!("sum * scale_a{} * scale_b{}", scale(rows, "row"), scale(cols, "col")),
+        ),
+        None => ("", "sum".to_owned()),
+    };
     let text = format!(
         "#define FAST 0\n{PRELUDE}
-extern \"C\" __global__ void __launch_bounds__(256) main_kernel(const u8* a, const u8* b, u8* c) {{
+extern \"C\" __global__ void __launch_bounds__(256) main_kernel(const u8* a, const u8* b, u8* c{parameters}) {{
     __shared__ {sum} left[16][17], right[16][17];
     const u32 x = threadIdx.x % 16, y = threadIdx.x / 16;
     const u32 col = blockIdx.x % {cols}u * 16 + x, row = blockIdx.x / {cols}u % {rows}u * 16 + y;
@@ -46,8 +55,9 @@ extern \"C\" __global__ void __launch_bounds__(256) main_kernel(const u8* a, con
         __syncthreads();
         for (u32 q = 0; q < 16; q++) sum += left[y][q] * right[q][x];
     }}
-    const {c}::value one[1] = {{({c}::value)sum}};
-    if (row < {m}u && col < {n}u) store(c + {at_c}, pack<{c}, 1>(one));
+    if (row >= {m}u || col >= {n}u) return;
+    const {c}::value one[1] = {{({c}::value)({scaled})}};
+    store(c + {at_c}, pack<{c}, 1>(one));
 }}
 ",
         tiles = rows * cols,
@@ -55,12 +65,12 @@ extern \"C\" __global__ void __launch_bounds__(256) main_kernel(const u8* a, con
         at_b = offset(&kernel.b, buffers, "p + y", "col"),
         at_c = offset(&kernel.c, buffers, "row", "col"),
     );
-    let arguments = [&kernel.a, &kernel.b, &kernel.c]
-        .map(|access| Argument::Buffer {
-            buffer: access.buffer,
-            offset: access.offset * buffers[access.buffer].dtype.bytes(),
-        })
-        .to_vec();
+    let argument = |access: &Access| Argument::Buffer {
+        buffer: access.buffer,
+        offset: access.offset * buffers[access.buffer].dtype.bytes(),
+    };
+    let operands = [&kernel.a, &kernel.b, &kernel.c].into_iter();
+    let arguments = operands.chain(kernel.scales.iter().flatten()).map(argument).collect();
     Generated {
         source: Source { name: format!("product_{m}x{n}x{k}"), text, options: Vec::new() },
         threads: 256,
@@ -69,4 +79,33 @@ extern \"C\" __global__ void __launch_bounds__(256) main_kernel(const u8* a, con
         finish: None,
         workspace: 0,
     }
+}
+
+/// Multiplies the result of a product by the scales of its rows and columns where it stands, for a GPU with that many multiprocessors; `None` for a
+/// product without scales.
+pub fn scaling(kernel: &MatMul, buffers: &[Buffer], multiprocessors: usize) -> Option<Generated> {
+    let ([of_rows, of_cols], c) = (kernel.scales.as_ref()?, &kernel.c);
+    let (rows, cols) = (c.dims[0], c.dims[1]);
+    let spread = |scale: &Access, strides: [usize; 2]| Access {
+        dims: vec![rows, cols],
+        strides: strides.to_vec(),
+        ..scale.clone()
+    };
+    let loads = [c.clone(), spread(of_rows, [of_rows.strides[0], 0]), spread(of_cols, [0, of_cols.strides[0]])];
+    let class = |access: &Access| access.class(cols).unwrap_or(Class::Full);
+    let read = loads.iter().map(|access| (buffers[access.buffer].dtype, class(access)));
+    let narrow = buffers[c.buffer].dtype;
+    let computed = [DType::F32, DType::F32, DType::F32, narrow].map(|dtype| (dtype, Class::Full));
+    let times = |a, b| Instruction::Binary(BinaryOp::Mul, a, b);
+    let kernel = Fused {
+        rows,
+        cols,
+        values: read.chain(computed).collect(),
+        loads: loads.iter().map(|from| Load { from: from.clone() }).collect(),
+        code: vec![Instruction::Cast(0), times(3, 1), times(4, 2), Instruction::Cast(5)],
+        stores: vec![Store { value: 6, per_row: false, to: c.clone() }],
+        folds: Vec::new(),
+        segments: 1,
+    };
+    Some(fused::fused(&kernel, buffers, multiprocessors))
 }

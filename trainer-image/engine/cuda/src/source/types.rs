@@ -2,7 +2,10 @@
 
 use half::{bf16, f16};
 
-use pawl_graph::graph::{BinaryOp, CompareOp, DType, ReduceOp, UnaryOp};
+use pawl_graph::{
+    float8::{E4M3, E5M2},
+    graph::{BinaryOp, CompareOp, DType, ReduceOp, UnaryOp},
+};
 use pawl_lower::Instruction;
 
 /// The tag of a dtype in the prelude.
@@ -12,6 +15,8 @@ pub(super) fn tag(dtype: DType) -> &'static str {
         DType::F32 => "F32",
         DType::BF16 => "BF16",
         DType::F16 => "F16",
+        DType::E4M3 => "E4M3",
+        DType::E5M2 => "E5M2",
         DType::U32 => "U32",
         DType::Bool => "Bool",
     }
@@ -21,7 +26,7 @@ pub(super) fn tag(dtype: DType) -> &'static str {
 pub(super) fn value(dtype: DType) -> &'static str {
     match dtype {
         DType::F64 => "double",
-        DType::F32 | DType::BF16 | DType::F16 => "float",
+        DType::F32 | DType::BF16 | DType::F16 | DType::E4M3 | DType::E5M2 => "float",
         DType::U32 => "u32",
         DType::Bool => "bool",
     }
@@ -31,7 +36,7 @@ pub(super) fn value(dtype: DType) -> &'static str {
 pub(super) fn accumulator(dtype: DType) -> (&'static str, usize) {
     match dtype {
         DType::F64 => ("double", 8),
-        DType::F32 | DType::BF16 | DType::F16 => ("float", 4),
+        DType::F32 | DType::BF16 | DType::F16 | DType::E4M3 | DType::E5M2 => ("float", 4),
         DType::U32 | DType::Bool => ("u32", 4),
     }
 }
@@ -51,6 +56,8 @@ pub(super) fn literal(number: f64, dtype: DType) -> String {
         DType::F32 => single(number as f32),
         DType::BF16 => single(bf16::from_f64(number).to_f32()),
         DType::F16 => single(f16::from_f64(number).to_f32()),
+        DType::E4M3 => single(E4M3::from_f64(number).to_f32()),
+        DType::E5M2 => single(E5M2::from_f64(number).to_f32()),
         DType::U32 => format!("{}u", number as u32),
         DType::Bool => (number != 0.0).to_string(),
     }
@@ -72,6 +79,8 @@ pub(super) fn rounded(x: &str, dtype: DType) -> String {
     match dtype {
         DType::BF16 => format!("round_bf16({x})"),
         DType::F16 => format!("round_f16({x})"),
+        DType::E4M3 => format!("round_e4m3({x})"),
+        DType::E5M2 => format!("round_e5m2({x})"),
         _ => x.to_owned(),
     }
 }
@@ -142,12 +151,12 @@ fn cast(x: &str, from: DType, to: DType) -> Exact {
         (DType::F64, DType::U32) => (format!("__double2uint_rz({x})"), false),
         (_, DType::U32) => (format!("__float2uint_rz({x})"), false),
         (DType::U32, DType::F64) => (format!("(double){x}"), false),
-        (DType::U32, _) => (format!("__uint2float_rn({x})"), to.is_low_precision()),
+        (DType::U32, _) => (format!("__uint2float_rn({x})"), to.is_low_precision() || to.is_float8()),
         (DType::F64, DType::F32) => (format!("(float){x}"), false),
         (DType::F64, _) => (format!("narrow_odd({x})"), true),
         (_, DType::F64) => (format!("(double){x}"), false),
         (_, DType::F32) => (x.to_owned(), false),
-        // Between the two 16-bit floats, or from float32.
+        // Between narrow floats, or from float32.
         _ => (x.to_owned(), true),
     };
     Exact { text, rounds }
