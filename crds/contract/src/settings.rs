@@ -108,6 +108,8 @@ pub enum Precision {
     Fp16,
     /// bfloat16.
     Bf16,
+    /// bfloat16, with products of linear layers in blocks over 8-bit floats.
+    Fp8,
 }
 
 /// Sub-models excluded from `compile`.

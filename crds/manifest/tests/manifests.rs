@@ -38,11 +38,11 @@ fn each_broken_manifest_gives_its_one_error() {
 fn all_errors_are_reported_in_the_order_of_the_file() {
     let text = r#"{"apiVersion": "pawl.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": "job"},
  "spec": {"workload": {"name": "ups"},
-  "settings": {"precision": "fp8", "batchPerGpu": 0},
+  "settings": {"precision": "fp4", "batchPerGpu": 0},
   "analysis": {"minPair": 3}}}"#;
     let errors = parse(text, "job.json").unwrap_err().to_string();
     let expected = "\
-job.json:3:16: spec.settings.precision: \"fp8\" is not one of fp32, tf32, fp16, bf16: write one of them
+job.json:3:16: spec.settings.precision: \"fp4\" is not one of fp32, tf32, fp16, bf16, fp8: write one of them
 job.json:3:36: spec.settings.batchPerGpu: 0 is too small: write at least 1
 job.json:4:16: spec.analysis.minPair: is not a field: did you mean minPairs?";
     assert_eq!(errors, expected);

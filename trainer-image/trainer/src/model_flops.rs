@@ -5,21 +5,22 @@ use pawl_contract::settings::{Precision, Settings};
 use pawl_graph::graph::{AttentionSpec, Graph, Node, Op, Program, Stage};
 use pawl_workloads::{At, Job};
 
-/// Dense peak in TFLOP/s of 16-bit floats and TensorFloat-32 on tensor cores, and of float32 without them, by a part of the device's name; from
-/// NVIDIA's data sheets.
-const PEAKS: [(&str, [f64; 3]); 9] = [
-    ("B200", [2250.0, 1125.0, 75.0]),
-    ("GH200", [989.4, 494.7, 66.9]),
-    ("H200", [989.4, 494.7, 66.9]),
-    ("H100 PCIe", [756.0, 378.0, 51.2]),
-    ("H100", [989.4, 494.7, 66.9]),
-    ("A100", [312.0, 156.0, 19.5]),
-    ("L40S", [362.0, 183.0, 91.6]),
-    ("L4", [121.0, 60.0, 30.3]),
-    ("A10G", [70.0, 35.0, 31.2]),
+/// Dense peak in TFLOP/s of 8-bit floats (0: it has none), 16-bit floats and TensorFloat-32 on tensor cores, and of float32 without them, by a part of
+/// the device's name; from NVIDIA's data sheets.
+const PEAKS: [(&str, [f64; 4]); 9] = [
+    ("B200", [4500.0, 2250.0, 1125.0, 75.0]),
+    ("GH200", [1978.9, 989.4, 494.7, 66.9]),
+    ("H200", [1978.9, 989.4, 494.7, 66.9]),
+    ("H100 PCIe", [1513.0, 756.0, 378.0, 51.2]),
+    ("H100", [1978.9, 989.4, 494.7, 66.9]),
+    ("A100", [0.0, 312.0, 156.0, 19.5]),
+    ("L40S", [733.0, 362.0, 183.0, 91.6]),
+    ("L4", [242.0, 121.0, 60.0, 30.3]),
+    ("A10G", [0.0, 70.0, 35.0, 31.2]),
 ];
 
-/// Peak of a device in FLOP/s for matrix products in the precision of `settings`; `None` for an unknown device.
+/// Peak of a device in FLOP/s for matrix products in the precision of `settings`; `None` for an unknown device,
+/// and for one without these numbers.
 pub fn peak(device: &str, settings: &Settings) -> Option<f64> {
     let words: Vec<&str> = device.split([' ', '-']).collect();
     let called = |name: &str| name.split(' ').all(|word| words.contains(&word));
@@ -27,13 +28,14 @@ pub fn peak(device: &str, settings: &Settings) -> Option<f64> {
     if called("NVL") || called("MIG") {
         return None;
     }
-    let (_, [half, tf32, single]) = PEAKS.iter().find(|(name, _)| called(name))?;
+    let (_, [quarter, half, tf32, single]) = PEAKS.iter().find(|(name, _)| called(name))?;
     let teraflops = match settings.precision.unwrap_or_default() {
+        Precision::Fp8 => quarter,
         Precision::Bf16 | Precision::Fp16 => half,
         Precision::Tf32 => tf32,
         Precision::Fp32 => single,
     };
-    Some(teraflops * 1e12)
+    (*teraflops > 0.0).then_some(teraflops * 1e12)
 }
 
 /// Steps over which [`per_item`] averages.
@@ -68,7 +70,7 @@ fn of_node(graph: &Graph, node: &Node) -> u64 {
         if spec.causal { all / 2 } else { all }
     };
     match &node.op {
-        Op::MatMul { transpose_a, .. } => {
+        Op::MatMul { transpose_a, .. } | Op::ScaledMatMul { transpose_a, .. } => {
             let a = shape(0);
             let depth = a[a.rank() - if *transpose_a { 2 } else { 1 }];
             2 * (node.meta.shape.elements() * depth) as u64
@@ -142,6 +144,8 @@ mod tests {
     fn peaks_are_by_device_and_precision() {
         let settings = |precision| Settings { precision: Some(precision), ..Settings::default() };
         assert_eq!(peak("NVIDIA H200", &settings(Precision::Bf16)), Some(989.4e12));
+        assert_eq!(peak("NVIDIA H200", &settings(Precision::Fp8)), Some(1978.9e12));
+        assert_eq!(peak("NVIDIA A100-SXM4-80GB", &settings(Precision::Fp8)), None, "it has no such numbers");
         assert_eq!(peak("NVIDIA H100 PCIe", &settings(Precision::Tf32)), Some(378e12));
         assert_eq!(peak("NVIDIA A100-SXM4-80GB", &settings(Precision::Fp32)), Some(19.5e12));
         for unknown in

@@ -160,6 +160,7 @@ fn with_candle(settings: &Settings) -> Result<(), Ending> {
     let unsupported = [
         ("compile", compile.is_some_and(|compile| compile != Compile::None)),
         ("precision: tf32", *precision == Some(Precision::Tf32)),
+        ("precision: fp8", *precision == Some(Precision::Fp8)),
         ("optimizerOffload", *optimizer_offload == Some(OptimizerOffload::Cpu)),
         ("loaderPinned", *loader_pinned == Some(true)),
         ("loaderAsyncCopy", *loader_async_copy == Some(true)),
@@ -199,8 +200,13 @@ pub fn recipe(settings: &Settings, job: &dyn Job, world_size: u32) -> Result<Rec
         Precision::Fp32 | Precision::Tf32 => (EnginePrecision::F32, LossScale::None),
         Precision::Bf16 => (EnginePrecision::BF16, LossScale::None),
         Precision::Fp16 => (EnginePrecision::F16, LossScale::Dynamic),
+        Precision::Fp8 if regions.float8.is_empty() => {
+            let problem = "settings.precision: fp8: this workload marks no layers for 8-bit floats: set bf16";
+            return Err(Ending::Unsupported(problem.into()));
+        }
+        Precision::Fp8 => (EnginePrecision::FP8, LossScale::None),
     };
-    recipe.skip_non_finite = optimization.skip_non_finite;
+    recipe.float8_scopes = patterns(regions.float8);
     recipe.full_precision = patterns(regions.float32);
     recipe.recompute = match settings.activation_checkpointing.unwrap_or_default() {
         ActivationCheckpointing::None => Vec::new(),

@@ -127,6 +127,7 @@ fn every_way_to_run_gives_the_same_losses() {
         (json!({"compile": "None"}), 1e-4),
         (json!({"optimizerKernel": "Fused", "attention": "Flash"}), 1e-4),
         (json!({"precision": "bf16"}), 3e-2),
+        (json!({"precision": "fp8"}), 6e-2),
     ] {
         let other = losses(&launch(dir.path(), json!({"settings": settings})));
         assert_eq!(other.len(), base.len());
@@ -433,6 +434,11 @@ fn what_this_trainer_cannot_do_is_refused_by_name() {
     let settings = |settings: Value| json!({"kind": "Preflight", "settings": settings});
     for (changes, outcome, expected) in [
         (settings(json!({"precision": "tf32"})), Outcome::Unsupported, "settings.precision: tf32 needs a GPU"),
+        (
+            json!({"kind": "Preflight", "workload": {"name": "forex"}, "settings": {"precision": "fp8"}}),
+            Outcome::Unsupported,
+            "settings.precision: fp8: this workload marks no layers",
+        ),
         (settings(json!({"sharding": "Zero1"})), Outcome::Unsupported, "settings.sharding: Zero1 needs a GPU"),
         (settings(json!({"optimizerOffload": "Cpu"})), Outcome::Unsupported, "settings.optimizerOffload: Cpu"),
         (settings(json!({"loaderPinned": true})), Outcome::Unsupported, "settings.loaderPinned: true"),

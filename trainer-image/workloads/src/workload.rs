@@ -179,6 +179,9 @@ pub struct Programs {
 pub struct Regions {
     /// Regions that stay float32 under any `precision`.
     pub float32: &'static [&'static str],
+    /// Scopes whose products with weights are over 8-bit floats with `precision: fp8`, each named entirely: linear layers of blocks, not the first and
+    /// the last of the model. Without any, the workload does not support it.
+    pub float8: &'static [&'static str],
     /// Regions that `activationCheckpointing: Full` recomputes, each as a whole: the blocks.
     pub blocks: &'static [&'static str],
     /// Regions that `activationCheckpointing: Selective` recomputes, each as a whole: attention and MLP of each block.

@@ -14,6 +14,7 @@ pub(crate) fn accelerate(settings: &Settings, world_size: u32, on_cpu: bool) -> 
             Precision::Fp32 | Precision::Tf32 => "no",
             Precision::Fp16 => "fp16",
             Precision::Bf16 => "bf16",
+            Precision::Fp8 => "fp8",
         };
         set("ACCELERATE_MIXED_PRECISION", mixed);
     }

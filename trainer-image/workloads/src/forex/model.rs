@@ -15,6 +15,7 @@ pub const CUTTING: &str = "windows";
 /// Regions of the programs that compiler passes use.
 pub const REGIONS: Regions = Regions {
     float32: &["timeframes.*/blocks.*/s4", CUTTING],
+    float8: &[],
     blocks: &["timeframes.*/blocks.*"],
     sublayers: &["timeframes.*/blocks.*/s4", "timeframes.*/blocks.*/ffn"],
     rematerialized: &[],

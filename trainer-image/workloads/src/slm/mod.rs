@@ -96,7 +96,10 @@ impl SlmJob {
             config: &setup.config,
             weights,
             // Only bfloat16 has the range that a residual stream needs.
-            stream: if settings.precision == Some(Precision::Bf16) { DType::BF16 } else { DType::F32 },
+            stream: match settings.precision {
+                Some(Precision::Bf16 | Precision::Fp8) => DType::BF16,
+                _ => DType::F32,
+            },
             rope_cached: settings.rope_cache == Some(RopeCache::Cached),
         };
         let programs = Programs {
@@ -130,6 +133,12 @@ impl SlmSetup {
                 "quantizes frozen weights to 8 bits, and workload.config.method Full has none: set Lora, or remove it";
             return Err(WorkloadError::setting("weightQuantization", "Int8", problem));
         }
+        let float8 = settings.precision == Some(Precision::Fp8);
+        if quantized && float8 {
+            let problem = "stores frozen weights as 8-bit integers, and settings.precision: fp8 as 8-bit floats, which its products take as they \
+                 are: remove one of them";
+            return Err(WorkloadError::unsupported("weightQuantization", "Int8", problem));
+        }
         let odd = Projection::ALL.iter().find(|&&t| config.architecture.matrix(t).0 % 4 != 0);
         if let (true, Some(projection)) = (quantized, odd) {
             let problem = format!(
@@ -139,11 +148,16 @@ impl SlmSetup {
             return Err(WorkloadError::setting("weightQuantization", "Int8", problem));
         }
         let frozen = match settings.precision.unwrap_or_default() {
-            Precision::Bf16 => DType::BF16,
+            Precision::Bf16 | Precision::Fp8 => DType::BF16,
             Precision::Fp16 => DType::F16,
             Precision::Fp32 | Precision::Tf32 => DType::F32,
         };
-        Ok(Self { storage: Storage { frozen, quantized }, share, items_per_epoch: items_per_epoch(&config), config })
+        Ok(Self {
+            storage: Storage { frozen, quantized, float8 },
+            share,
+            items_per_epoch: items_per_epoch(&config),
+            config,
+        })
     }
 
     /// Items of the step that begins at `items`, over all micro-batches and ranks.

@@ -12,6 +12,8 @@ use pawl_graph::graph::{AttentionSpec, Builder, DType, GraphError, Program, Var,
 /// Regions of the programs that compiler passes use.
 pub const REGIONS: Regions = Regions {
     float32: &[],
+    // The projections; adapters, which are in scopes within, are too thin to gain.
+    float8: &["blocks.*/*/*"],
     blocks: &["blocks.*"],
     sublayers: &["blocks.*/attn", "blocks.*/mlp"],
     // Dequantized weights, dropped-out inputs of adapters (recomputed from random numbers), and the gated product of the MLP, whose factors the

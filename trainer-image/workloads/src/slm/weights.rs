@@ -3,7 +3,7 @@
 use super::architecture::{Method, Projection};
 use super::config::Config;
 use super::hugging_face::WeightFiles;
-use pawl_graph::graph::{Builder, DType, Init, Meta, Role, StateDecl, Var, quantize};
+use pawl_graph::graph::{Builder, DType, Init, Meta, Role, StateDecl, Var, float8::Scaled, quantize};
 
 /// Standard deviation of random matrices: Hugging Face's default.
 const DEVIATION: f64 = 0.02;
@@ -15,6 +15,8 @@ pub struct Storage {
     pub frozen: DType,
     /// Whether frozen matrices of blocks are 8-bit integers.
     pub quantized: bool,
+    /// Whether they are 8-bit floats.
+    pub float8: bool,
 }
 
 /// Names, shapes and initial values of all states.
@@ -63,7 +65,7 @@ impl Weights<'_> {
     pub fn matrix<'b>(&self, b: &'b Builder, layer: usize, projection: Projection) -> Var<'b> {
         let (outputs, inputs) = self.config.architecture.matrix(projection);
         let base = self.base(&Self::matrix_name(layer, projection), &[outputs, inputs]);
-        if !self.storage.quantized || self.learns() {
+        if self.learns() || !(self.storage.quantized || self.storage.float8) {
             return b.state(self.stored(base)).cast(DType::F32);
         }
         let frozen = |suffix: &str, dtype: DType, shape: [usize; 2], init: Init| {
@@ -71,6 +73,11 @@ impl Weights<'_> {
             b.state(StateDecl { name, meta: Meta::new(dtype, shape), role: Role::Frozen, init })
         };
         let of = || Box::new(base.clone());
+        if self.storage.float8 {
+            let codes = frozen("e4m3", DType::E4M3, [outputs, inputs], Init::Float8(of()));
+            let scale = frozen("scale", DType::F32, [outputs, 1], Init::Float8Scales(of(), DType::E4M3));
+            return b.scope("dequantized", || Scaled { codes, scale }.value());
+        }
         let words = frozen("int8", DType::U32, [outputs / 4, inputs], Init::Quantized(of()));
         let scales = frozen("scale", DType::F32, [outputs, 1], Init::QuantizationScales(of()));
         b.scope("dequantized", || quantize::dequantize(words, scales, self.storage.frozen).cast(DType::F32))

@@ -91,7 +91,8 @@ impl UpsJob {
             setup.config.tasks.iter().map(|&task| (task, Encoder::new(task, &setup.config))).collect();
         let edge = edge_points();
         // Only bfloat16 has the range that a residual stream needs.
-        let stream = if request.settings.precision == Some(Precision::Bf16) { DType::BF16 } else { DType::F32 };
+        let bfloat = matches!(request.settings.precision, Some(Precision::Bf16 | Precision::Fp8));
+        let stream = if bfloat { DType::BF16 } else { DType::F32 };
         let model = Model { config: &setup.config, layout: setup.layout, stream, encoders: &encoders, edge: &edge };
         let auxiliary = setup.config.loss.auxiliary;
         let variants: &[bool] = match (auxiliary, setup.loss_frequency) {

@@ -12,6 +12,7 @@ use pawl_graph::graph::{Builder, DType, GraphError, Program, Var};
 /// Regions of the programs that compiler passes use.
 pub const REGIONS: Regions = Regions {
     float32: &["loss"],
+    float8: &["operator/blocks.*/attn", "operator/blocks.*/mlp", "decoder/*/layers.*/attn", "decoder/*/layers.*/mlp"],
     blocks: &["operator/blocks.*", "decoder/*/layers.*"],
     sublayers: &[
         "operator/blocks.*/attn",

@@ -78,7 +78,7 @@ impl VisionJob {
             parameter_layout: settings.parameter_layout.unwrap_or_default(),
             rope_cached: settings.rope_cache == Some(RopeCache::Cached),
             products: match settings.precision.unwrap_or_default() {
-                Precision::Bf16 => DType::BF16,
+                Precision::Bf16 | Precision::Fp8 => DType::BF16,
                 Precision::Fp16 => DType::F16,
                 Precision::Fp32 | Precision::Tf32 => DType::F32,
             },

@@ -12,6 +12,7 @@ pub const DECODING: &str = "images";
 /// Regions of the programs that compiler passes use.
 pub const REGIONS: Regions = Regions {
     float32: &[DECODING],
+    float8: &[],
     blocks: &["levels.*"],
     sublayers: &["levels.*/attention", "levels.*/gate"],
     rematerialized: &[],
