@@ -25,6 +25,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "checkpoint", run: targets::checkpoint::run },
     Target { name: "checkpoint_names", run: targets::checkpoint::names },
     Target { name: "cifar", run: targets::data::cifar },
+    Target { name: "config_json", run: targets::hugging_face::config_json },
     Target { name: "crd", run: targets::crd::run },
     Target { name: "exposition", run: targets::exposition::run },
     Target { name: "expression", run: targets::expression::run },

@@ -7,7 +7,8 @@ use crate::workload::ending;
 use pawl_contract::plan::LaunchPlan;
 use pawl_graph::array::Array;
 use pawl_workloads::slm::SlmJob;
-use pawl_workloads::slm::export::{description, export};
+use pawl_workloads::slm::config_json::{self, description};
+use pawl_workloads::slm::export::export;
 use pawl_workloads::{Job as _, Request};
 use std::path::{Path, PathBuf};
 
@@ -43,8 +44,8 @@ pub fn plan_file(plan: &Path, checkpoints: &str, newest: bool, narrow: bool, to:
     std::fs::create_dir_all(to).map_err(|error| failed(to, &error))?;
     let file = to.join("model.safetensors");
     export(&job, plan.seed, &trained, narrow, &file).map_err(|error| Ending::Failed(error.to_string()))?;
-    let config = to.join("config.json");
-    let text = format!("{:#}\n", description(job.config(), narrow));
+    let config = to.join(config_json::FILE);
+    let text = format!("{:#}\n", description(job.config(), narrow).map_err(ending)?);
     pawl_durable::write(&config, text.as_bytes()).map_err(|error| failed(&config, &error))?;
     let weights = job.config().weights.as_ref().map(PathBuf::from);
     let tokenizer = job.config().tokenizer().and_then(|file| file.parent().map(PathBuf::from));

@@ -6,7 +6,7 @@ use pawl_graph::graph::{Init, Role, StateDecl, initial_value};
 use pawl_workloads::slm::hugging_face::WeightFiles;
 use pawl_workloads::slm::tokenizer::Tokenizer;
 use pawl_workloads::{slm, ups, vision_bdh};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 /// A safetensors file, and the index of shards if the first part is not empty: the weights that it declares can be read.
 pub fn weights(input: &[u8]) {
@@ -30,10 +30,21 @@ pub fn weights(input: &[u8]) {
     for (name, length) in [("model.norm.weight", 4), ("lm_head.weight", 1 << 20)] {
         let Some(slice) = files.slice(name) else { continue };
         let decl = StateDecl::f32(name, [length], Role::Frozen, Init::File(slice));
-        let fits = files.check([&decl].into_iter());
+        let fits = files.has(&decl);
         let read = initial_value(&[&decl], &decl, 1);
         assert!(fits.is_err() || read.is_ok(), "{name} was accepted, but cannot be read: {read:?}");
     }
+}
+
+/// `config.json`: what is accepted is a complete architecture, or refused by the rules of configurations.
+pub fn config_json(input: &[u8]) {
+    let directory = scratch::directory();
+    scratch::write(&directory.path().join(slm::config_json::FILE), input);
+    let asked = json!({"weights": directory.path(), "sequence": 16});
+    let Ok(config) = slm::config::Config::parse(asked.as_object().unwrap_or(&Map::new()), &Map::new()) else { return };
+    let of = &config.architecture;
+    assert!(of.heads.is_multiple_of(of.kv_heads) && of.local.as_ref().is_none_or(|local| local.window >= 16), "{of:?}");
+    assert!(slm::config_json::description(&config, true).is_ok());
 }
 
 /// `tokenizer.json` and `tokenizer_config.json`: ids of any text are below the size of the vocabulary.

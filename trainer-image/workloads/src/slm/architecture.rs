@@ -1,5 +1,6 @@
-//! The sizes of a Llama-style decoder, and derived quantities.
+//! The family and sizes of a decoder, and derived quantities.
 
+use super::family::Family;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -66,10 +67,24 @@ pub struct RopeScaling {
     pub original_length: usize,
 }
 
-/// Sizes of the decoder.
+/// Blocks that attend to a window: all but every `period`-th one.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct LocalAttention {
+    /// Tokens that a query sees, itself included. Windows of training are at most as long, so that it excludes none.
+    pub window: usize,
+    /// Base of the rotary frequencies of these blocks; they have no scaling.
+    pub rope_base: f64,
+    /// Blocks `period - 1`, `2 * period - 1`, .. see all tokens.
+    pub period: usize,
+}
+
+/// The decoder.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Architecture {
+    /// What differs from Llama beside sizes.
+    pub family: Family,
     /// Number of token ids.
     pub vocabulary: usize,
     /// Width of the residual stream.
@@ -90,12 +105,19 @@ pub struct Architecture {
     pub rope_base: f64,
     /// RoPE scaling, for weights that were trained with it.
     pub rope_scaling: Option<RopeScaling>,
+    /// Added to the mean square in every norm.
+    pub norm_epsilon: f64,
+    /// Attention scores are divided by the square root of this. Default: `headSize`. Gemma3 only.
+    pub query_scalar: Option<usize>,
+    /// Blocks that attend to a window. Gemma3 only.
+    pub local: Option<LocalAttention>,
 }
 
 impl Architecture {
     /// The sizes of a named model.
     pub fn of(size: Size) -> Self {
         let sizes = |vocabulary, width, layers, [heads, kv_heads, head_size]: [usize; 3], feed_forward| Self {
+            family: Family::Llama,
             vocabulary,
             width,
             layers,
@@ -106,6 +128,9 @@ impl Architecture {
             tied: true,
             rope_base: 500_000.0,
             rope_scaling: None,
+            norm_epsilon: 1e-5,
+            query_scalar: None,
+            local: None,
         };
         match size {
             Size::Tiny => Self { rope_base: 1e4, ..sizes(512, 128, 4, [4, 2, 32], 384) },
@@ -114,6 +139,42 @@ impl Architecture {
             Size::B3 => sizes(128_256, 3072, 28, [24, 8, 128], 8192),
             Size::B8 => Self { tied: false, ..sizes(128_256, 4096, 32, [32, 8, 128], 14_336) },
         }
+    }
+
+    /// The same with the sizes of `other`.
+    pub fn with_sizes_of(&self, other: &Self) -> Self {
+        let &Self { vocabulary, width, layers, heads, kv_heads, head_size, feed_forward, .. } = other;
+        Self { vocabulary, width, layers, heads, kv_heads, head_size, feed_forward, ..self.clone() }
+    }
+
+    /// Factor of attention scores.
+    pub fn score_scale(&self) -> f64 {
+        1.0 / (self.query_scalar.unwrap_or(self.head_size) as f64).sqrt()
+    }
+
+    /// Whether block `layer` has [`LocalAttention`].
+    pub fn is_local(&self, layer: usize) -> bool {
+        self.local.as_ref().is_some_and(|local| !(layer + 1).is_multiple_of(local.period))
+    }
+
+    /// Names and lengths of the vectors of block `layer`: biases and gains.
+    pub fn vectors(&self, layer: usize) -> Vec<(String, usize)> {
+        let form = self.family.form();
+        let biases =
+            form.biased.iter().map(|&projection| (Self::bias_name(layer, projection), self.matrix(projection).0));
+        let heads = form.head_norms.iter().flatten().map(|&norm| (norm, self.head_size));
+        let norms = form.norms.iter().chain(form.output_norms.iter().flatten()).map(|&norm| (norm, self.width));
+        biases.chain(heads.chain(norms).map(|(norm, length)| (Self::norm_name(layer, norm), length))).collect()
+    }
+
+    /// The name of the bias of matrix `projection` of block `layer`.
+    pub fn bias_name(layer: usize, projection: Projection) -> String {
+        format!("model.layers.{layer}.{}.bias", projection.path())
+    }
+
+    /// The name of the gain of a norm of block `layer`.
+    pub fn norm_name(layer: usize, norm: &str) -> String {
+        format!("model.layers.{layer}.{norm}.weight")
     }
 
     /// `(outputs, inputs)` of a matrix of a block.
@@ -132,7 +193,8 @@ impl Architecture {
     pub fn block_parameters(&self) -> u64 {
         let matrices: usize =
             Projection::ALL.iter().map(|&projection| self.matrix(projection)).map(|(m, n)| m * n).sum();
-        (matrices + 2 * self.width) as u64
+        let vectors: usize = self.vectors(0).iter().map(|&(_, length)| length).sum();
+        (matrices + vectors) as u64
     }
 
     /// Parameters of the model without adapters.

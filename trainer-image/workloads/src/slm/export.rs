@@ -2,8 +2,6 @@
 
 use super::SlmJob;
 use super::architecture::{Method, Projection};
-use super::config::Config;
-use super::model::EPSILON;
 use super::weights::Weights;
 use pawl_durable::Replacement;
 use pawl_graph::array::Array;
@@ -57,40 +55,6 @@ pub fn export(
         out.write_all(&bytes).map_err(failed)?;
     }
     out.into_inner().map_err(|error| error.into_error()).and_then(Replacement::commit).map_err(failed)
-}
-
-/// The model's `config.json` for Hugging Face libraries.
-pub fn description(config: &Config, narrow: bool) -> Value {
-    let of = &config.architecture;
-    let scaling = of.rope_scaling.as_ref().map(|scaling| {
-        json!({
-            "rope_type": "llama3",
-            "factor": scaling.factor,
-            "low_freq_factor": scaling.low_frequency,
-            "high_freq_factor": scaling.high_frequency,
-            "original_max_position_embeddings": scaling.original_length,
-        })
-    });
-    json!({
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "vocab_size": of.vocabulary,
-        "hidden_size": of.width,
-        "num_hidden_layers": of.layers,
-        "num_attention_heads": of.heads,
-        "num_key_value_heads": of.kv_heads,
-        "head_dim": of.head_size,
-        "intermediate_size": of.feed_forward,
-        "hidden_act": "silu",
-        "rms_norm_eps": EPSILON,
-        "rope_theta": of.rope_base,
-        "rope_scaling": scaling,
-        "max_position_embeddings": of.rope_scaling.as_ref().map_or(config.sequence, |s| s.original_length * s.factor as usize),
-        "tie_word_embeddings": of.tied,
-        "attention_bias": false,
-        "mlp_bias": false,
-        "torch_dtype": if narrow { "bfloat16" } else { "float32" },
-    })
 }
 
 /// Length and header of a safetensors file with `all` in order.

@@ -85,28 +85,42 @@ impl WeightFiles {
         self.fingerprint
     }
 
-    /// Checks that each of `wanted` exists with its shape.
+    /// Checks that the files have each of `wanted` with its shape, and nothing else that a model would compute with.
     ///
     /// # Errors
-    /// Names the first missing or different one.
-    pub fn check<'d>(&self, wanted: impl Iterator<Item = &'d StateDecl>) -> Result<(), WorkloadError> {
-        let wrong = |problem: String| {
-            Err(WorkloadError::config("weights", &Value::String(self.directory.display().to_string()), &problem))
-        };
-        for decl in wanted {
-            match self.tensors.get(&decl.name) {
-                None => {
-                    return wrong(format!("has no weight {}: choose the size of these weights", decl.name));
-                }
-                Some((_, shape)) if decl.meta.shape.dims() != shape => {
-                    return wrong(format!(
-                        "has {} as {shape:?}, this model needs {}: set size and architecture to those of the weights",
-                        decl.name, decl.meta.shape
-                    ));
-                }
-                Some(_) => {}
-            }
-        }
-        Ok(())
+    /// Names the first that is missing, different or not wanted.
+    pub fn check(&self, wanted: &[StateDecl]) -> Result<(), WorkloadError> {
+        wanted.iter().try_for_each(|decl| self.has(decl))?;
+        let names: BTreeSet<&str> = wanted.iter().map(|decl| decl.name.as_str()).collect();
+        let unknown = |name: &&String| !names.contains(name.as_str()) && !is_derived(name);
+        self.tensors.keys().find(unknown).map_or(Ok(()), |name| {
+            Err(self.wrong(&format!(
+                "has {name}, for which this model has no use: set architecture to that of the weights"
+            )))
+        })
     }
+
+    /// Checks that the files have the weight `decl` with its shape.
+    ///
+    /// # Errors
+    /// When it is missing or different.
+    pub fn has(&self, decl: &StateDecl) -> Result<(), WorkloadError> {
+        match self.tensors.get(&decl.name) {
+            None => Err(self.wrong(&format!("has no weight {}: choose the size of these weights", decl.name))),
+            Some((_, shape)) if decl.meta.shape.dims() != shape => Err(self.wrong(&format!(
+                "has {} as {shape:?}, this model needs {}: set size and architecture to those of the weights",
+                decl.name, decl.meta.shape
+            ))),
+            Some(_) => Ok(()),
+        }
+    }
+
+    fn wrong(&self, problem: &str) -> WorkloadError {
+        WorkloadError::config("weights", &Value::String(self.directory.display().to_string()), problem)
+    }
+}
+
+/// Whether Hugging Face libraries derive this tensor from others: rotary frequencies, and the output matrix of tied embeddings.
+fn is_derived(name: &str) -> bool {
+    name.ends_with(".rotary_emb.inv_freq") || name == "lm_head.weight"
 }

@@ -41,6 +41,12 @@ pub struct Head<'b> {
 }
 
 impl<'b> Head<'b> {
+    /// The logits, (rows, vocabulary), float32.
+    #[track_caller]
+    pub fn logits(self) -> Var<'b> {
+        self.hidden.cast(self.stream).cast(DType::F32).matmul_t(self.matrix.cast(DType::F32))
+    }
+
     /// The loss in chunks of `chunk` rows.
     #[track_caller]
     pub fn cross_entropy(self, chunk: usize) -> CrossEntropy<'b> {

@@ -1,11 +1,13 @@
-//! A language model: fine-tunes (or trains) a decoder of Llama's architecture, fully or with low-rank adapters.
+//! A language model: fine-tunes (or trains) a decoder of one of a few families, fully or with low-rank adapters.
 
 pub mod architecture;
 mod batches;
 pub mod config;
+pub mod config_json;
 pub mod corpus;
 mod diagnosis;
 pub mod export;
+pub mod family;
 pub mod hugging_face;
 pub mod loss;
 pub mod model;
@@ -72,6 +74,9 @@ pub struct SlmJob {
 struct SlmSetup {
     config: Config,
     storage: Storage,
+    /// Dtype of the residual stream.
+    stream: DType,
+    rope_cached: bool,
     share: Share,
     items_per_epoch: u64,
 }
@@ -86,22 +91,12 @@ impl SlmJob {
         let setup = SlmSetup::new(request)?;
         let directory = setup.config.weights.as_deref();
         let files = directory.map(|directory| WeightFiles::open(Path::new(directory))).transpose()?;
-        let weights = Weights { config: &setup.config, storage: setup.storage, files: files.as_ref() };
         if let Some(files) = &files {
-            files.check(weights.all().iter())?;
+            files.check(&setup.weights(Some(files)).all())?;
         }
         let vocabulary = setup.config.architecture.vocabulary;
         let tokenizer = setup.config.tokenizer().map(|path| Tokenizer::open(&path, vocabulary)).transpose()?;
-        let model = Model {
-            config: &setup.config,
-            weights,
-            // Only bfloat16 has the range that a residual stream needs.
-            stream: match settings.precision {
-                Some(Precision::Bf16 | Precision::Fp8) => DType::BF16,
-                _ => DType::F32,
-            },
-            rope_cached: settings.rope_cache == Some(RopeCache::Cached),
-        };
+        let model = setup.model(files.as_ref());
         let programs = Programs {
             train: vec![model.training(setup.share.batch)?],
             evaluation: vec![model.evaluation(setup.share.evaluation_batch)?],
@@ -118,7 +113,12 @@ impl SlmJob {
 
     /// The states as this launch stores them.
     pub fn weights(&self) -> Weights<'_> {
-        Weights { config: &self.setup.config, storage: self.setup.storage, files: self.files.as_ref() }
+        self.setup.weights(self.files.as_ref())
+    }
+
+    /// The model as this launch computes it.
+    pub fn model(&self) -> Model<'_> {
+        self.setup.model(self.files.as_ref())
     }
 }
 
@@ -153,11 +153,23 @@ impl SlmSetup {
             Precision::Fp32 | Precision::Tf32 => DType::F32,
         };
         Ok(Self {
-            storage: Storage { frozen, quantized, float8 },
+            storage: Storage { frozen, quantized },
+            // Only bfloat16 has the range that a residual stream needs.
+            stream: if settings.precision == Some(Precision::Bf16) { DType::BF16 } else { DType::F32 },
+            rope_cached: settings.rope_cache == Some(RopeCache::Cached),
             share,
             items_per_epoch: items_per_epoch(&config),
             config,
         })
+    }
+
+    fn weights<'a>(&'a self, files: Option<&'a WeightFiles>) -> Weights<'a> {
+        Weights { config: &self.config, storage: self.storage, files }
+    }
+
+    fn model<'a>(&'a self, files: Option<&'a WeightFiles>) -> Model<'a> {
+        let weights = self.weights(files);
+        Model { config: &self.config, weights, stream: self.stream, rope_cached: self.rope_cached }
     }
 
     /// Items of the step that begins at `items`, over all micro-batches and ranks.

@@ -1,10 +1,11 @@
-//! The decoder: pre-norm blocks of grouped-query attention and SwiGLU, with optional adapters.
+//! The decoder: blocks of grouped-query attention and a gated MLP, with optional adapters. What differs between families is [`Form`].
 
-use super::architecture::{Method, Projection};
+use super::architecture::{Architecture, Method, Projection};
 use super::config::{Config, Source};
+use super::family::Form;
 use super::loss::{CrossEntropy, Head, chunk_rows};
 use super::ranking::Ranking;
-use super::rope::Tables;
+use super::rope::{Tables, frequencies};
 use super::weights::Weights;
 use crate::workload::Regions;
 use pawl_graph::graph::{AttentionSpec, Builder, DType, GraphError, Program, Var, concat};
@@ -20,9 +21,6 @@ pub const REGIONS: Regions = Regions {
     // gradient needs anyway.
     rematerialized: &["blocks.*/*/*/dequantized", "blocks.*/*/*/dropped", "blocks.*/mlp/gated"],
 };
-
-/// Added to the mean square in every norm.
-pub const EPSILON: f64 = 1e-5;
 
 /// Inputs of the model code.
 pub struct Model<'a> {
@@ -40,7 +38,10 @@ pub struct Model<'a> {
 struct Pass<'m, 'b> {
     model: &'m Model<'m>,
     b: &'b Builder,
+    form: Form,
     tables: Tables<'b>,
+    /// Those of blocks with local attention, if there are any.
+    local_tables: Option<Tables<'b>>,
     batch: usize,
     /// The counter of dropout; none in evaluation.
     counter: Option<Var<'b>>,
@@ -86,6 +87,18 @@ impl Model<'_> {
         b.finish()
     }
 
+    /// The output `logits` (batch * sequence, vocabulary), float32, of `batch` windows, for comparison with other implementations. Input: `tokens`.
+    ///
+    /// # Errors
+    /// Only on a bug in this code.
+    pub fn logits(&self, batch: usize) -> Result<Program, GraphError> {
+        let b = Builder::new("logits");
+        let tokens = b.input("tokens", DType::U32, [batch, self.config.sequence]);
+        let head = self.head(&b, tokens, tokens, None)?;
+        b.output("logits", b.scope("head", || head.logits()));
+        b.finish()
+    }
+
     fn window<'b>(&self, b: &'b Builder, batch: usize) -> (Var<'b>, Var<'b>) {
         let shape = [batch, self.config.sequence];
         (b.input("tokens", DType::U32, shape), b.input("targets", DType::U32, shape))
@@ -101,10 +114,12 @@ impl Model<'_> {
     ) -> Result<Head<'b>, GraphError> {
         let (of, batch) = (&self.config.architecture, tokens.dim(0));
         let rows = batch * self.config.sequence;
-        let tables = b.scope("rope", || Tables::new(b, of, self.config.sequence, self.rope_cached))?;
-        let pass = Pass { model: self, b, tables, batch, counter };
+        let tables = |local| Tables::new(b, &frequencies(of, local), self.config.sequence, self.rope_cached);
+        let local_tables = of.local.is_some().then(|| b.scope("rope", || tables(true))).transpose()?;
+        let tables = b.scope("rope", || tables(false))?;
+        let pass = Pass { model: self, b, form: of.family.form(), tables, local_tables, batch, counter };
         let embedding = b.scope("embed", || self.weights.table(b, "model.embed_tokens.weight"));
-        let mut x = b.scope("embed", || pass.settle(embedding.gather(0, tokens.reshape([rows])).cast(DType::F32)));
+        let mut x = b.scope("embed", || pass.embedded(embedding.gather(0, tokens.reshape([rows])).cast(DType::F32)));
         for layer in 0..of.layers {
             x = b.scope(&format!("blocks.{layer}"), || pass.block(layer, x));
         }
@@ -128,8 +143,25 @@ impl<'b> Pass<'_, 'b> {
         x.cast(self.model.stream).cast(DType::F32)
     }
 
+    fn embedded(&self, rows: Var<'b>) -> Var<'b> {
+        if !self.form.scaled_embeddings {
+            return self.settle(rows);
+        }
+        let scale = (rows.dim(1) as f64).sqrt();
+        // As Hugging Face has it: the factor is of the dtype of the weights.
+        let narrow = self.model.stream == DType::BF16;
+        self.settle(rows * if narrow { half::bf16::from_f64(scale).to_f64() } else { scale })
+    }
+
     fn norm(&self, name: &str, x: Var<'b>) -> Var<'b> {
-        x.rms_norm(EPSILON) * self.model.weights.gain(self.b, name)
+        let normed = x.rms_norm(self.model.config.architecture.norm_epsilon);
+        let gain = self.model.weights.vector(self.b, name, x.dim(x.shape().rank() - 1));
+        normed * if self.form.centred_gains { gain + 1.0 } else { gain }
+    }
+
+    /// The norm of block `layer` that `name` is the name of, if the family has it.
+    fn optional_norm(&self, layer: usize, name: Option<&str>, x: Var<'b>) -> Var<'b> {
+        name.map_or(x, |name| self.norm(&Architecture::norm_name(layer, name), x))
     }
 
     fn block(&self, layer: usize, x: Var<'b>) -> Var<'b> {
@@ -142,27 +174,33 @@ impl<'b> Pass<'_, 'b> {
 
     fn attention(&self, layer: usize, x: Var<'b>) -> Var<'b> {
         let of = &self.model.config.architecture;
-        let n = self.norm(&format!("model.layers.{layer}.input_layernorm.weight"), x);
+        let n = self.norm(&Architecture::norm_name(layer, self.form.norms[0]), x);
         let sequence = self.model.config.sequence;
         let [q, k, v] = self.linears(layer, [Projection::Q, Projection::K, Projection::V], n);
         let heads = |x: Var<'b>, heads: usize| x.reshape([self.batch, sequence, heads, of.head_size]);
-        let turned = |x: Var<'b>| self.tables.rotate(x, self.model.stream).permute([0, 2, 1, 3]).cast(DType::F32);
-        let (q, k) = (turned(heads(q, of.heads)), turned(heads(k, of.kv_heads)));
+        let tables = self.local_tables.filter(|_| of.is_local(layer)).unwrap_or(self.tables);
+        let turned = |x: Var<'b>| tables.rotate(x, self.model.stream).permute([0, 2, 1, 3]).cast(DType::F32);
+        let normed =
+            |x: Var<'b>, which: usize| self.optional_norm(layer, self.form.head_norms.map(|names| names[which]), x);
+        let (q, k) = (turned(normed(heads(q, of.heads), 0)), turned(normed(heads(k, of.kv_heads), 1)));
         let v = heads(v, of.kv_heads).permute([0, 2, 1, 3]);
-        let spec = AttentionSpec { scale: 1.0 / (of.head_size as f64).sqrt(), causal: true };
+        let spec = AttentionSpec { scale: of.score_scale(), causal: true };
         let o = q.attention(k, v, spec).permute([0, 2, 1, 3]);
-        self.linear(layer, Projection::O, o.reshape([self.batch * sequence, of.heads * of.head_size]))
+        let o = self.linear(layer, Projection::O, o.reshape([self.batch * sequence, of.heads * of.head_size]));
+        self.optional_norm(layer, self.form.output_norms.map(|names| names[0]), o)
     }
 
     fn feed_forward(&self, layer: usize, x: Var<'b>) -> Var<'b> {
-        let n = self.norm(&format!("model.layers.{layer}.post_attention_layernorm.weight"), x);
+        let n = self.norm(&Architecture::norm_name(layer, self.form.norms[1]), x);
         let [gate, up] = self.linears(layer, [Projection::Gate, Projection::Up], n);
+        let product = || self.form.activation.of(gate) * up;
         let gated = match self.model.config.method {
-            Method::Full => self.b.scope("gated", || self.settle(gate.silu() * up)),
+            Method::Full => self.b.scope("gated", || self.settle(product())),
             // With adapters, less is stored: the product has no trainable weight.
-            Method::Lora => gate.silu() * up,
+            Method::Lora => product(),
         };
-        self.linear(layer, Projection::Down, gated)
+        let fed = self.linear(layer, Projection::Down, gated);
+        self.optional_norm(layer, self.form.output_norms.map(|names| names[1]), fed)
     }
 
     /// [`Pass::linear`] of several matrices. If all are trainable, their weights are adjacent and one matrix product replaces several; frozen
@@ -177,21 +215,21 @@ impl<'b> Pass<'_, 'b> {
             let matrices = targets.map(|projection| weights.matrix(b, layer, projection));
             let all = x.matmul_t(concat(&matrices, 0));
             let mut start = 0;
-            matrices.map(|matrix| {
-                let outputs = matrix.dim(0);
+            targets.map(|projection| {
+                let (outputs, _) = config.architecture.matrix(projection);
                 start += outputs;
-                all.slice(1, start - outputs, outputs)
+                self.biased(layer, projection, all.slice(1, start - outputs, outputs))
             })
         })
     }
 
-    /// `x W^T` plus the adapter's output.
+    /// `x W^T` plus the bias and the adapter's output.
     fn linear(&self, layer: usize, projection: Projection, x: Var<'b>) -> Var<'b> {
         let (b, Model { config, weights, .. }) = (self.b, self.model);
         // The products' input is what is stored for the backward pass.
         let x = self.settle(x);
         b.scope(projection.scope(), || {
-            let y = x.matmul_t(weights.matrix(b, layer, projection));
+            let y = self.biased(layer, projection, x.matmul_t(weights.matrix(b, layer, projection)));
             if config.method == Method::Full || !config.lora.targets.contains(&projection) {
                 return y;
             }
@@ -200,6 +238,14 @@ impl<'b> Pass<'_, 'b> {
             let scale = config.lora.alpha / config.lora.rank as f64;
             b.scope("adapter", || self.settle(y + kept.matmul_t(down).matmul_t(up) * scale))
         })
+    }
+
+    /// `y` plus the bias of the matrix that it is a product with, if it has one.
+    fn biased(&self, layer: usize, projection: Projection, y: Var<'b>) -> Var<'b> {
+        if !self.form.biased.contains(&projection) {
+            return y;
+        }
+        y + self.model.weights.vector(self.b, &Architecture::bias_name(layer, projection), y.dim(1))
     }
 
     /// Dropout of `x`: zeroes a fraction of the elements and scales up the others.

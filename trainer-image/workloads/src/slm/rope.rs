@@ -12,11 +12,14 @@ pub struct Tables<'b> {
     sin: Var<'b>,
 }
 
-/// Angle per position of each pair: `base^(-2i/d)`, low frequencies stretched.
-pub fn frequencies(of: &Architecture) -> Vec<f64> {
-    let pairs = of.head_size / 2;
-    let plain = (0..pairs).map(|i| of.rope_base.powf(-2.0 * i as f64 / of.head_size as f64));
-    plain.map(|w| of.rope_scaling.as_ref().map_or(w, |scaling| stretched(w, scaling))).collect()
+/// Angle per position of each pair in a block: `base^(-2i/d)`; low frequencies stretched, unless the block is `local`.
+pub fn frequencies(of: &Architecture, local: bool) -> Vec<f64> {
+    let (base, scaling) = match &of.local {
+        Some(attention) if local => (attention.rope_base, None),
+        _ => (of.rope_base, of.rope_scaling.as_ref()),
+    };
+    let plain = (0..of.head_size / 2).map(|i| base.powf(-2.0 * i as f64 / of.head_size as f64));
+    plain.map(|w| scaling.map_or(w, |scaling| stretched(w, scaling))).collect()
 }
 
 /// Llama 3.1's rule: high frequencies are unchanged, low ones are divided by the factor, those in between are interpolated.
@@ -28,12 +31,11 @@ fn stretched(w: f64, scaling: &RopeScaling) -> f64 {
 }
 
 impl<'b> Tables<'b> {
-    /// Tables of the first `positions` positions: embedded in the program when `cached`, else computed in every step.
+    /// Tables of the first `positions` positions for frequencies `w`: embedded in the program when `cached`, else computed in every step.
     ///
     /// # Errors
     /// Only on a bug in this code.
-    pub fn new(b: &'b Builder, of: &Architecture, positions: usize, cached: bool) -> Result<Self, GraphError> {
-        let w = frequencies(of);
+    pub fn new(b: &'b Builder, w: &[f64], positions: usize, cached: bool) -> Result<Self, GraphError> {
         let pairs = w.len();
         let constant = |shape: [usize; 2], values: Vec<f32>| {
             Ok::<_, GraphError>(b.constant(Array::new(shape, Data::F32(values))?))
@@ -73,7 +75,7 @@ mod tests {
         let plain = Architecture::of(Size::B1);
         let scaling = RopeScaling { factor: 32.0, low_frequency: 1.0, high_frequency: 4.0, original_length: 8192 };
         let scaled = Architecture { rope_scaling: Some(scaling), ..plain.clone() };
-        for (w, s) in frequencies(&plain).into_iter().zip(frequencies(&scaled)) {
+        for (w, s) in frequencies(&plain, false).into_iter().zip(frequencies(&scaled, false)) {
             let wavelength = TAU / w;
             if wavelength < 2048.0 {
                 assert_eq!(w, s);

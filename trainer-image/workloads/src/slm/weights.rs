@@ -36,16 +36,20 @@ impl Weights<'_> {
 
     /// The float32 declaration of a base weight: the key of checkpoints is Hugging Face's name.
     pub fn base(&self, name: &str, shape: &[usize]) -> StateDecl {
-        let random = if shape.len() == 1 { Init::Fill(1.0) } else { Init::Normal { deviation: DEVIATION } };
+        let random = match shape {
+            [_] if name.ends_with(".bias") || self.config.architecture.family.form().centred_gains => Init::Fill(0.0),
+            [_] => Init::Fill(1.0),
+            _ => Init::Normal { deviation: DEVIATION },
+        };
         let init = self.files.and_then(|files| files.slice(name)).map_or(random, Init::File);
         let role = if self.learns() { Role::Parameter } else { Role::Frozen };
         StateDecl::f32(name, shape.to_vec(), role, init)
     }
 
-    /// A gain, float32.
+    /// A gain or a bias, float32.
     #[track_caller]
-    pub fn gain<'b>(&self, b: &'b Builder, name: &str) -> Var<'b> {
-        b.state(self.base(name, &[self.config.architecture.width]))
+    pub fn vector<'b>(&self, b: &'b Builder, name: &str, length: usize) -> Var<'b> {
+        b.state(self.base(name, &[length]))
     }
 
     /// The embedding, or the output matrix: (vocabulary, width), as it is stored.
@@ -112,9 +116,7 @@ impl Weights<'_> {
                 let (outputs, inputs) = of.matrix(projection);
                 all.push(self.base(&Self::matrix_name(layer, projection), &[outputs, inputs]));
             }
-            for norm in ["input_layernorm", "post_attention_layernorm"] {
-                all.push(self.base(&format!("model.layers.{layer}.{norm}.weight"), &[of.width]));
-            }
+            all.extend(of.vectors(layer).iter().map(|(name, length)| self.base(name, &[*length])));
         }
         all.push(self.base("model.norm.weight", &[of.width]));
         if !of.tied {

@@ -17,6 +17,7 @@ mod pdebench;
 mod slm;
 mod slm_diagnosis;
 mod slm_documents;
+mod slm_families;
 mod slm_parity;
 mod slm_plans;
 mod store;

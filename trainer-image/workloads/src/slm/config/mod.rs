@@ -3,6 +3,7 @@
 mod rules;
 
 use super::architecture::{Architecture, Method, Projection, Size};
+use super::config_json;
 use super::split::Split;
 use super::tokenizer::Tokenizer;
 use crate::layered;
@@ -98,7 +99,7 @@ pub struct EvaluationConfig {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Config {
-    /// Size of the model.
+    /// Size of the model, and defaults of the other fields. With `config.json` beside `weights`, that says the size.
     pub size: Size,
     /// Trainable parameters.
     pub method: Method,
@@ -108,7 +109,8 @@ pub struct Config {
     pub architecture: Architecture,
     /// The adapters.
     pub lora: LoraConfig,
-    /// A directory with weights in Hugging Face's layout (`model.safetensors`, or shards and their index). Default: random weights.
+    /// A directory with weights in Hugging Face's layout (`model.safetensors`, or shards and their index), whose `config.json` says the
+    /// architecture: Llama, Qwen 2, 2.5 and 3, Gemma 1 and 3 (text). Default: random weights.
     pub weights: Option<String>,
     /// The data.
     pub data: DataConfig,
@@ -154,9 +156,35 @@ impl Config {
         let asked = layered::asked(config, patch);
         let problem = "is not a size: choose tiny, 125m, 1b, 3b or 8b (in quotes)";
         let size = layered::preset(&asked, "size", Size::B8, problem)?;
-        let config: Self = layered::parse(&layered::over(size.config(), &asked))?;
+        let of_weights = Self::of_weights(&asked)?;
+        let mut preset = size.config();
+        if let Some(of_weights) = &of_weights {
+            let sized = asked.get("size").map(|_| of_weights.with_sizes_of(&Architecture::of(size)));
+            preset["architecture"] = json!(sized.as_ref().unwrap_or(of_weights));
+        }
+        let config: Self = layered::parse(&layered::over(preset, &asked))?;
         config.validate()?;
+        of_weights.map_or(Ok(()), |of_weights| config.fits(&of_weights))?;
         Ok(config)
+    }
+
+    /// The architecture of the weights that `asked` names, if their directory says it.
+    fn of_weights(asked: &Value) -> Result<Option<Architecture>, WorkloadError> {
+        let Some(directory) = asked.get("weights").and_then(Value::as_str).map(Path::new) else { return Ok(None) };
+        let fields = config_json::read(directory)?;
+        fields.map(|fields| config_json::architecture(directory, fields)).transpose()
+    }
+
+    /// Refuses an architecture, asked for by `size` or `architecture`, that is not the one of the weights.
+    fn fits(&self, of_weights: &Architecture) -> Result<(), WorkloadError> {
+        let (asked, found) = (json!(self.architecture), json!(of_weights));
+        let differing = asked.as_object().into_iter().flatten().find(|(field, value)| found[field.as_str()] != **value);
+        let Some((field, value)) = differing else { return Ok(()) };
+        let (path, found) = (config_json::FILE, &found[field.as_str()]);
+        let directory = self.weights.as_deref().unwrap_or_default();
+        let problem =
+            format!("differs from {found} in {directory}/{path}: remove size and architecture, which it says");
+        Err(WorkloadError::config(&format!("architecture.{field}"), value, &problem))
     }
 
     /// The tokenizer's file, if text is tokenized by one.

@@ -3,6 +3,7 @@
 use super::{Config, Layout, Source};
 use crate::rules::{Validated, dropout, wrong};
 use crate::slm::architecture::{Architecture, Method, Projection, RopeScaling};
+use crate::slm::family::Family;
 use crate::slm::vocabulary::{END_OF_DOCUMENT, LEAST_DIALOGUE_VOCABULARY};
 
 impl Config {
@@ -13,6 +14,7 @@ impl Config {
     pub(super) fn validate(&self) -> Validated {
         self.positive()?;
         decoder(&self.architecture)?;
+        self.extras_of_gemma3()?;
         self.adapters()?;
         self.tokens()?;
         self.options_of_source()?;
@@ -36,6 +38,34 @@ impl Config {
         match positive.into_iter().find(|&(_, value)| value == 0 || value > 1 << 24) {
             Some((field, value)) => wrong(field, &value, "must be between 1 and 16777216"),
             None => Ok(()),
+        }
+    }
+
+    fn extras_of_gemma3(&self) -> Validated {
+        let of = &self.architecture;
+        let only = |field: &str| {
+            wrong(field, &format!("{:?}", of.family), "is the family, and this field is for Gemma3 only: remove it")
+        };
+        match (&of.local, of.query_scalar) {
+            (Some(_), _) if of.family != Family::Gemma3 => only("architecture.local"),
+            (_, Some(_)) if of.family != Family::Gemma3 => only("architecture.queryScalar"),
+            (_, Some(0)) => wrong("architecture.queryScalar", &0, "must be above 0"),
+            (Some(local), _) if !(local.rope_base > 1.0 && local.rope_base.is_finite()) => {
+                wrong("architecture.local.ropeBase", &local.rope_base, "must be above 1")
+            }
+            (Some(local), _) if local.period < 2 => wrong(
+                "architecture.local.period",
+                &local.period,
+                "must be at least 2: every first block would see all tokens",
+            ),
+            (Some(local), _) if self.sequence > local.window => {
+                let remedy = format!(
+                    "must be at most {}, the window of local attention (architecture.local.window): shorter windows of it are not supported",
+                    local.window
+                );
+                wrong("sequence", &self.sequence, &remedy)
+            }
+            _ => Ok(()),
         }
     }
 
@@ -134,6 +164,9 @@ fn decoder(of: &Architecture) -> Validated {
     }
     if !(of.rope_base > 1.0 && of.rope_base.is_finite()) {
         return wrong("architecture.ropeBase", &of.rope_base, "must be above 1");
+    }
+    if !(of.norm_epsilon > 0.0 && of.norm_epsilon < 1.0) {
+        return wrong("architecture.normEpsilon", &of.norm_epsilon, "must be above 0 and below 1");
     }
     if let Some(RopeScaling { factor, low_frequency, high_frequency, original_length }) = &of.rope_scaling
         && !(*factor >= 1.0 && *low_frequency > 0.0 && high_frequency > low_frequency && *original_length > 0)

@@ -404,6 +404,13 @@ impl<'b> Var<'b> {
         self * ((self * std::f64::consts::FRAC_1_SQRT_2).erf() * 0.5 + 0.5)
     }
 
+    /// The approximation of [`Var::gelu`] by `x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))) / 2`.
+    #[track_caller]
+    pub fn gelu_tanh(self) -> Self {
+        let inner = (self.square() * 0.044_715 + 1.0) * self * (2.0 / std::f64::consts::PI).sqrt();
+        self * (inner.tanh() * 0.5 + 0.5)
+    }
+
     /// `max(x, 0)`; NaN stays NaN, and the gradient at 0 is 0.
     #[track_caller]
     pub fn relu(self) -> Self {
