@@ -25,7 +25,7 @@ pub struct Locks {
     /// A node that is cut does not end before a frozen disk is thawed: its processes hang in it.
     nodes: Mutex<()>,
     api: Mutex<()>,
-    disk: Mutex<()>,
+    pub disk: Mutex<()>,
 }
 
 /// Processes that are stopped, until this is dropped.

@@ -49,7 +49,7 @@ impl Stage<'_> {
         // Every other job of this name begins while objects of the previous one are still there.
         if round.is_multiple_of(2) {
             match self.gone(blueprint.name, GONE).await {
-                Ok(()) => self.clear(blueprint),
+                Ok(()) => self.clear(blueprint).await,
                 Err(left) => _ = self.record.check(&format!("{name}: nothing is left"), Err(left)),
             }
         }
@@ -175,8 +175,10 @@ impl Stage<'_> {
     }
 
     /// Removes the checkpoints of a deleted job from the small disk.
-    pub fn clear(&self, blueprint: &Blueprint) {
+    async fn clear(&self, blueprint: &Blueprint) {
         if blueprint.claim == FRAGILE {
+            // While it is frozen, this would block the thread that thaws it.
+            let _calm = self.locks.disk.lock().await;
             self.disk.clear(&self.scene.namespace, blueprint.name);
         }
     }
