@@ -50,6 +50,8 @@ def pretrain(model: GPT2LMHeadModel, steps: int, directory: Path) -> None:
         done = 0
         while done < steps:
             for batch in loader:
+                if done == steps:
+                    break
                 model(**batch).loss.backward()
                 optimizer.step()
                 optimizer.zero_grad()

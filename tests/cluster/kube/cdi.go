@@ -14,7 +14,7 @@ import (
 // The kind of the devices that a container runtime injects (Container Device Interface), as NVIDIA's own tools name it.
 const cdiKind = "nvidia.com/gpu"
 
-// Where containers find the libraries and programs of the driver. NVIDIA's images have the first folder on their loader's path.
+// Where containers find the libraries and programs of the driver.
 const (
 	driverLibraries = "/usr/local/nvidia/lib64"
 	driverPrograms  = "/usr/local/nvidia/bin"

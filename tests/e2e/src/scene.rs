@@ -43,7 +43,8 @@ pub fn scene(test: impl AsyncFnOnce(&Scene)) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
         let scene = Scene::new().await;
-        let ended = AssertUnwindSafe(test(&scene)).catch_unwind().await;
+        // On the heap: futures that hold several TrainingJobs do not fit into the stack of a test's thread.
+        let ended = AssertUnwindSafe(Box::pin(test(&scene))).catch_unwind().await;
         if ended.is_err() {
             scene.tell();
         }

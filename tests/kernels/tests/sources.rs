@@ -157,8 +157,6 @@ fn kernels_of_the_language_model() {
             step("8b", 32, Precision::BF16, false),
             step("8b", 16, Precision::BF16, true),
             step("tiny", 4, Precision::FP8, false),
-            step("125m", 32, Precision::FP8, false),
-            step("1b", 32, Precision::FP8, false),
             step("8b", 32, Precision::FP8, false),
         ],
         &LARGE_CARDS,

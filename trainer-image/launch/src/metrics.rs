@@ -59,6 +59,17 @@ impl GpuMetrics {
     }
 }
 
+/// A histogram of seconds, from a millisecond to half a minute.
+fn durations(name: &str, help: &str) -> prometheus::Result<Histogram> {
+    let buckets = prometheus::exponential_buckets(0.001, 2.0, 16)?;
+    Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets))
+}
+
+/// Counters that differ by the values of labels.
+fn counters(name: &str, help: &str, labels: &[&str]) -> prometheus::Result<CounterVec> {
+    CounterVec::new(Opts::new(name, help), labels)
+}
+
 /// The metrics of a launch.
 #[derive(Clone, Debug)]
 pub struct Metrics {
@@ -88,14 +99,10 @@ impl Metrics {
     /// Never in practice: a metric's name is malformed or taken.
     pub fn new() -> prometheus::Result<Self> {
         let registry = Registry::new();
-        let buckets = prometheus::exponential_buckets(0.001, 2.0, 16)?;
         let metrics = Self {
-            step_seconds: Histogram::with_opts(
-                HistogramOpts::new(
-                    "pawl_train_step_seconds",
-                    "Duration of an optimizer step including data loading, in seconds.",
-                )
-                .buckets(buckets.clone()),
+            step_seconds: durations(
+                "pawl_train_step_seconds",
+                "Duration of an optimizer step including data loading, in seconds.",
             )?,
             memory: GaugeVec::new(Opts::new("pawl_gpu_memory_bytes", "Device memory of rank 0."), &["kind"])?,
             memory_by_kind: GaugeVec::new(
@@ -131,25 +138,18 @@ impl Metrics {
                 "pawl_loader_wait_seconds_total",
                 "Time that steps waited for data, in seconds.",
             )?,
-            collective: CounterVec::new(
-                Opts::new(
-                    "pawl_collective_seconds_total",
-                    "Time in which rank 0 waited for collectives, in seconds; on GPUs measured on the device.",
-                ),
+            collective: counters(
+                "pawl_collective_seconds_total",
+                "Time in which rank 0 waited for collectives, in seconds; on GPUs measured on the device.",
                 &["exposed"],
             )?,
-            rank_busy: CounterVec::new(
-                Opts::new(
-                    "pawl_train_busy_seconds_total",
-                    "Time of steps in which a rank did not wait for other ranks, in seconds.",
-                ),
+            rank_busy: counters(
+                "pawl_train_busy_seconds_total",
+                "Time of steps in which a rank did not wait for other ranks, in seconds.",
                 &["rank"],
             )?,
             gpus: GpuMetrics::new()?,
-            checkpoint_seconds: Histogram::with_opts(
-                HistogramOpts::new("pawl_checkpoint_seconds", "Duration of a checkpoint write in seconds.")
-                    .buckets(buckets),
-            )?,
+            checkpoint_seconds: durations("pawl_checkpoint_seconds", "Duration of a checkpoint write in seconds.")?,
             checkpoint_failures: Counter::new("pawl_checkpoint_failures_total", "Failed checkpoint writes.")?,
             registry,
         };

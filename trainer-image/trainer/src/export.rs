@@ -7,8 +7,8 @@ use crate::workload::ending;
 use pawl_contract::plan::LaunchPlan;
 use pawl_graph::array::Array;
 use pawl_workloads::slm::SlmJob;
-use pawl_workloads::slm::config_json::{self, description};
-use pawl_workloads::slm::export::export;
+use pawl_workloads::slm::config_json;
+use pawl_workloads::slm::export::{description, export};
 use pawl_workloads::{Job as _, Request};
 use std::path::{Path, PathBuf};
 

@@ -117,9 +117,7 @@ fn measured(launch: &Launch, stop: &StopRequest, started: Instant) -> Result<Rep
     publisher.enter(RankPhase::DataGeneration);
     let data = job.open(&launch.data, &Advance::new(&publisher).observer()).map_err(ending)?;
     data.resident().map_err(ending)?.into_iter().try_for_each(|(name, array)| session.write_data(&name, &array))?;
-    let position = Position::start(plan.workload.name.as_deref().unwrap_or_default(), plan.seed);
     let flops_share = device.peak(&plan.settings).map(|peak| flops_per_item / (peak * f64::from(*world_size)));
-    let throughput = Throughput::new(step_items, budget.warmup, device.devices());
     let mut run = RunningLaunch {
         launch,
         job: job.as_ref(),
@@ -127,12 +125,12 @@ fn measured(launch: &Launch, stop: &StopRequest, started: Instant) -> Result<Rep
         data,
         gang: Arc::clone(&gang),
         session,
+        throughput: Throughput::new(step_items, budget.warmup, device.devices()),
         device,
         budget,
         step_items,
         accumulation,
-        position,
-        throughput,
+        position: Position::start(plan.workload.name.as_deref().unwrap_or_default(), plan.seed),
         curve: Default::default(),
         spikes: Default::default(),
         loss: None,

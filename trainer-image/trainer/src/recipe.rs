@@ -206,6 +206,7 @@ pub fn recipe(settings: &Settings, job: &dyn Job, world_size: u32) -> Result<Rec
         }
         Precision::Fp8 => (EnginePrecision::FP8, LossScale::None),
     };
+    recipe.skip_non_finite = optimization.skip_non_finite;
     recipe.float8_scopes = patterns(regions.float8);
     recipe.full_precision = patterns(regions.float32);
     recipe.recompute = match settings.activation_checkpointing.unwrap_or_default() {

@@ -6,7 +6,8 @@ use crate::exit;
 use pawl_api::TrainingJob;
 use pawl_contract::CONTRACT_VERSION;
 use pawl_contract::plan::{Budget, LaunchKind, LaunchPlan, WorkloadPlan};
-use pawl_trainer::{Place, View};
+use pawl_trainer::View;
+use pawl_trainer::device::Place;
 use std::process::ExitCode;
 
 /// Prints the programs of a measuring launch of the job.

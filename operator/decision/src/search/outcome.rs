@@ -20,9 +20,10 @@ const PEAK_MEMORY: &str = "peakMemoryBytes";
 pub(crate) fn record(draft: &mut Draft<'_>, launch: &Launch, (index, run): (usize, SearchRun), result: &LaunchResult) {
     match run {
         SearchRun::DryRun => {
-            let missed = match result.outcome {
-                Outcome::Done => measured_dry_run(&DryRun { gates: &draft.spec.gates, result }),
-                outcome => Some(format!("{outcome}: {}", result.message)),
+            let missed = if result.outcome == Outcome::Done {
+                measured_dry_run(&DryRun { gates: &draft.spec.gates, result })
+            } else {
+                Some(format!("{}: {}", result.outcome, result.message))
             };
             if let Some(problem) = missed {
                 draft.fail(Reason::DryRunFailed, &format!("{}: {problem}", launch.plan.title));

@@ -312,7 +312,7 @@ fn a_dry_run_that_misses_a_gate_fails_the_job_before_what_follows() {
     });
     assert_eq!(run(kept, trainer()).status.stage, Stage::Complete, "the limits themselves are allowed");
     for (gates, trials, expected) in [
-        (json!({"gpuMemory": "9Gi"}), 0, "peak memory 10Gi is above gates.gpuMemory 9Gi"),
+        (json!({"gpuMemory": "9Gi"}), 0, "peak memory 10.00Gi is above gates.gpuMemory 9Gi"),
         (json!({"minGpuUtilization": "0.91"}), 0, "device utilization 0.900 is below gates.minGpuUtilization 0.91"),
         (json!({"minItemsPerSecond": "101"}), 0, "100.0 items/s are below gates.minItemsPerSecond 101"),
         (json!({"maxEpochSeconds": "99"}), 0, "takes 100.0 s at 100.0 items/s, longer than gates.maxEpochSeconds 99"),

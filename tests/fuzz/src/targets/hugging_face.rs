@@ -44,7 +44,7 @@ pub fn config_json(input: &[u8]) {
     let Ok(config) = slm::config::Config::parse(asked.as_object().unwrap_or(&Map::new()), &Map::new()) else { return };
     let of = &config.architecture;
     assert!(of.heads.is_multiple_of(of.kv_heads) && of.local.as_ref().is_none_or(|local| local.window >= 16), "{of:?}");
-    assert!(slm::config_json::description(&config, true).is_ok());
+    assert!(slm::export::description(&config, true).is_ok());
 }
 
 /// `tokenizer.json` and `tokenizer_config.json`: ids of any text are below the size of the vocabulary.

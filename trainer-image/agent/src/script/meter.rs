@@ -254,10 +254,13 @@ impl Meter {
         }
     }
 
+    /// Whether a measurement needs nothing more of the script. One that reports only some of the losses tells their mean at its end,
+    /// and may end by itself after the last step.
     fn measured_all(&self) -> bool {
+        let tells_more = self.sampled && self.mean_loss.is_none();
         self.kind == LaunchKind::Measure
             && self.rate().is_some()
-            && self.steps().is_some_and(|steps| self.step >= steps)
+            && self.steps().is_some_and(|steps| self.step > steps || (self.step == steps && !tells_more))
     }
 
     fn rate(&self) -> Option<f64> {
@@ -387,6 +390,19 @@ mod tests {
     fn validated(meter: &mut Meter, loss: f64) {
         let metrics = BTreeMap::from([(LOSS.to_owned(), loss), ("odd".to_owned(), f64::NAN)]);
         meter.observe(Reading::Validation { step: None, items: None, metrics }, meter.begun);
+    }
+
+    #[test]
+    fn a_script_with_sampled_losses_may_tell_their_mean_after_the_last_step() {
+        let mut meter = meter("Measure", json!({"warmupSteps": 4, "windowSteps": 20}));
+        meter.sample();
+        trained(&mut meter, 1..=24, 1);
+        assert_eq!((meter.verdict.as_ref(), meter.incomplete()), (None, None));
+        meter.conclude(0.25);
+        assert_eq!(meter.complete(Report::bare(&plan(), 0, Outcome::Done)).measured.loss, Some(0.25));
+        // One that trains on is ended.
+        trained(&mut meter, 25..=25, 1);
+        assert_eq!(meter.verdict, Some(Verdict::Complete));
     }
 
     #[test]

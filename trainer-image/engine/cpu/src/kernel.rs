@@ -66,9 +66,7 @@ impl CpuMatMul {
         let product = Product::new((m, n, k), batch, a.dtype.accumulator(), scales.is_some());
         Self { product, scales, output: c.dtype, a, b, c }
     }
-}
 
-impl CpuMatMul {
     fn run(&self, features: Features, pool: &Pool, memory: Memory<'_>) {
         let scale = |access: &Access| {
             let start = memory.bases[access.buffer].cast::<f32>().wrapping_add(access.offset);
@@ -97,6 +95,11 @@ impl CpuKernel {
         };
         Ok(match body {
             Body::Fused(kernel) => CpuKernel::Fused(Box::new(CpuFused::new(kernel, buffers))),
+            Body::MatMul(kernel)
+                if kernel.scales.iter().flatten().any(|scale| buffers[scale.buffer].dtype == DType::F64) =>
+            {
+                return Err(unsupported("scaled products in float64 (use the eager executor)"));
+            }
             Body::MatMul(kernel) => CpuKernel::MatMul(Box::new(CpuMatMul::new(kernel, buffers))),
             Body::Attention(Attention { norm: Some(_), .. }) => {
                 return Err(unsupported("normalisation within attention (expand it first)"));

@@ -19,7 +19,7 @@ use pawl_graph::{
     executor::{ExecError, ExecOptions},
     graph::DType,
 };
-use pawl_lower::{Access, Body, Buffer, Collect, CollectOp, Kernel, Lowered};
+use pawl_lower::{Access, Body, Buffer, Collect, CollectOp, Kernel, Lowered, MatMul};
 
 /// Addresses for a launch: those of buffers (which depend on the input slot), and of the workspace.
 #[derive(Clone, Copy)]
@@ -74,6 +74,11 @@ impl KernelPlan {
 
     fn new(body: &Body, buffers: &[Buffer], card: Card, tf32: bool) -> Result<Self, ExecError> {
         Ok(match body {
+            Body::MatMul(MatMul { scales: Some(scales), .. })
+                if scales.iter().any(|scale| buffers[scale.buffer].dtype == DType::F64) =>
+            {
+                return Err(ExecError::Unsupported { executor: NAME, what: "scaled products in float64".into() });
+            }
             Body::MatMul(kernel) => {
                 let own = Box::new(source::product(kernel, buffers));
                 match Product::new(kernel, buffers, tf32, card.scales_by_vectors()) {

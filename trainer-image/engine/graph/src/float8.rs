@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn conversions_round_to_the_nearest_number_and_of_two_to_the_even_one() {
         let (four, five) = (numbers(3, 7, 0x7e), numbers(2, 15, 0x7b));
-        let mut checked = |x: f64| {
+        let checked = |x: f64| {
             if (x as f32).is_finite() {
                 let exact = f64::from(x as f32);
                 assert_eq!(E4M3::from_f32(x as f32).0, nearest(exact, &four), "{x:e}");

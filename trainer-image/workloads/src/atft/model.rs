@@ -22,16 +22,10 @@ const CUTTING: &str = "windows";
 pub const REGIONS: Regions = Regions {
     float32: &["tft/selection/weights", "gat/layers.*/softmax", "adaptive", "loss", CUTTING],
     float8: &[],
-    blocks: &[
-        "tft/selection/weights",
-        "tft/selection/features.*",
-        "tft/attention",
-        "tft/ffn",
-        "tft/gate",
-        "gat/layers.*",
-    ],
-    sublayers: &["tft/selection/features.*"],
-    rematerialized: &[],
+    blocks: &["tft/selection/weights", "tft/attention", "tft/ffn", "tft/gate", "gat/layers.*"],
+    sublayers: &["tft/attention", "tft/ffn"],
+    // Of the features' networks only the features and their weights are kept: all else would be the largest part of the memory.
+    rematerialized: &["tft/selection/features/chunk.*"],
 };
 
 /// Prefixes of the parameters of the parts that a curriculum switches.

@@ -1,11 +1,9 @@
-//! `config.json` of Hugging Face: the architecture of the weights beside it, and that of an exported model.
+//! `config.json` of Hugging Face: the architecture of the weights beside it.
 //!
 //! Every field is read, known to change nothing, or refused: a model that Transformers would compute otherwise is not trained.
 
 use super::architecture::{Architecture, LocalAttention, RopeScaling};
-use super::config::Config;
-use super::family::{Activation, Family};
-use crate::layered::overlay;
+use super::family::Family;
 use crate::workload::WorkloadError;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -296,70 +294,6 @@ impl Fields {
 const GLOBAL: &str = "full_attention";
 const LOCAL: &str = "sliding_attention";
 
-fn layer_types(layers: usize, period: usize) -> Vec<&'static str> {
+pub(super) fn layer_types(layers: usize, period: usize) -> Vec<&'static str> {
     (1..=layers).map(|number| if number.is_multiple_of(period) { GLOBAL } else { LOCAL }).collect()
-}
-
-/// The `config.json` of a trained model, with weights in bfloat16 if `narrow`, else in float32: that of the weights that training started from,
-/// if there is one, else a new one.
-///
-/// # Errors
-/// When the file of the initial weights cannot be read.
-pub fn description(config: &Config, narrow: bool) -> Result<Value, WorkloadError> {
-    let original = config.weights.as_ref().map(|directory| read(Path::new(directory))).transpose()?.flatten();
-    let mut fields = original.unwrap_or_else(|| new_description(config));
-    fields.remove("dtype");
-    fields.insert("torch_dtype".to_owned(), json!(if narrow { "bfloat16" } else { "float32" }));
-    Ok(Value::Object(fields))
-}
-
-fn new_description(config: &Config) -> Map<String, Value> {
-    let of = &config.architecture;
-    let form = of.family.form();
-    let scaling = of.rope_scaling.as_ref().map(|scaling| {
-        json!({
-            "rope_type": "llama3",
-            "factor": scaling.factor,
-            "low_freq_factor": scaling.low_frequency,
-            "high_freq_factor": scaling.high_frequency,
-            "original_max_position_embeddings": scaling.original_length,
-        })
-    });
-    let mut fields = json!({
-        "architectures": [form.class],
-        "model_type": form.model_type,
-        "vocab_size": of.vocabulary,
-        "hidden_size": of.width,
-        "num_hidden_layers": of.layers,
-        "num_attention_heads": of.heads,
-        "num_key_value_heads": of.kv_heads,
-        "head_dim": of.head_size,
-        "intermediate_size": of.feed_forward,
-        "hidden_act": form.activation.name(),
-        "rms_norm_eps": of.norm_epsilon,
-        "rope_theta": of.rope_base,
-        "rope_scaling": scaling,
-        "max_position_embeddings": of.rope_scaling.as_ref().map_or(config.sequence, |s| s.original_length * s.factor as usize),
-        "tie_word_embeddings": of.tied,
-    });
-    let more = match of.family {
-        Family::Llama => json!({"attention_bias": false, "mlp_bias": false}),
-        Family::Qwen2 | Family::Qwen3 => json!({"use_sliding_window": false}),
-        Family::Gemma => json!({"hidden_activation": Activation::GeluTanh.name()}),
-        Family::Gemma3 => json!({
-            "hidden_activation": Activation::GeluTanh.name(),
-            "query_pre_attn_scalar": of.query_scalar.unwrap_or(of.head_size),
-            "layer_types": layer_types(of.layers, of.local.as_ref().map_or(1, |local| local.period)),
-        }),
-    };
-    overlay(&mut fields, &more);
-    if let Some(LocalAttention { window, rope_base, period }) = of.local {
-        let local =
-            json!({"sliding_window": window, "sliding_window_pattern": period, "rope_local_base_freq": rope_base});
-        overlay(&mut fields, &local);
-    }
-    match fields {
-        Value::Object(fields) => fields,
-        _ => Map::new(),
-    }
 }

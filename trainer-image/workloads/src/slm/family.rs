@@ -1,6 +1,6 @@
 //! Families of decoders: what differs from Llama beside sizes.
 
-use super::architecture::Projection;
+use super::projection::Projection;
 use pawl_graph::graph::Var;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

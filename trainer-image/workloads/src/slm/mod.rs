@@ -11,6 +11,7 @@ pub mod family;
 pub mod hugging_face;
 pub mod loss;
 pub mod model;
+pub mod projection;
 pub mod ranking;
 pub mod rope;
 pub mod split;
@@ -153,9 +154,12 @@ impl SlmSetup {
             Precision::Fp32 | Precision::Tf32 => DType::F32,
         };
         Ok(Self {
-            storage: Storage { frozen, quantized },
+            storage: Storage { frozen, quantized, float8 },
             // Only bfloat16 has the range that a residual stream needs.
-            stream: if settings.precision == Some(Precision::Bf16) { DType::BF16 } else { DType::F32 },
+            stream: match settings.precision {
+                Some(Precision::Bf16 | Precision::Fp8) => DType::BF16,
+                _ => DType::F32,
+            },
             rope_cached: settings.rope_cache == Some(RopeCache::Cached),
             share,
             items_per_epoch: items_per_epoch(&config),

@@ -4,7 +4,7 @@ use pawl_contract::settings::Settings;
 use pawl_graph::array::Data as Elements;
 use pawl_workloads::atft::AtftGatFan;
 use pawl_workloads::atft::config::{Config, DataConfig};
-use pawl_workloads::atft::dataset::{Dataset, Split};
+use pawl_workloads::atft::dataset::Dataset;
 use pawl_workloads::atft::files::Files;
 use pawl_workloads::{At, Batch, Request, Workload, WorkloadError};
 use serde_json::{Map, Value, json};

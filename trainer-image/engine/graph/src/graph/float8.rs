@@ -3,7 +3,7 @@
 //! An element is code x scale. The scale is taken from the current largest magnitude, so that this becomes the format's largest number: nothing
 //! overflows, and what is below the scale times half of the smallest number becomes zero.
 
-use super::{DType, Var, initial::fill};
+use super::{DType, Var, fill::fill};
 use crate::{
     array::{Array, Data},
     float8::{E4M3, E5M2},

@@ -236,7 +236,7 @@ fn scaled_matmul([a, b, scale_a, scale_b]: [&Meta; 4], transpose: [bool; 2], out
     let ([m, k], [k_b, n]) = (turned(a, transpose[0]), turned(b, transpose[1]));
     ensure(k == k_b, || format!("inner extents are equal, not {k} and {k_b}"))?;
     let wide = matches!(scale_a.dtype, DType::F32 | DType::F64) && scale_a.dtype == scale_b.dtype;
-    ensure(wide, || "scales are float32".into())?;
+    ensure(wide, || "scales are both float32, or both float64".into())?;
     let one_of = |scale: &Meta, all: [usize; 2]| *scale.shape == all || *scale.shape == [1, 1];
     ensure(one_of(scale_a, [m, 1]) && one_of(scale_b, [1, n]), || format!("scales are [{m},1] and [1,{n}], or [1,1]"))?;
     let narrow = output == scale_a.dtype || output.is_low_precision();

@@ -4,6 +4,7 @@ use std::{fs::File, io::Read, io::Seek, io::SeekFrom};
 
 use half::{bf16, f16};
 
+use super::fill::fill;
 use super::{DType, FileSlice, GraphError, Init, Meta, StateDecl, float8, quantize};
 use crate::{
     array::{Array, Data},
@@ -13,9 +14,6 @@ use crate::{
 
 /// Draws of a truncated normal before it is taken for uniform: all exceed bounds of a hundredth of the deviation once in 3,000 elements.
 const DRAWS: u64 = 1000;
-/// Elements made by one thread at a time; smaller states are not worth a thread.
-const PIECE: usize = 1 << 18;
-
 /// Initial values of `states` for `seed`, in their order, each of its declared dtype and shape.
 ///
 /// Element i of a random state is drawn from a stream keyed by the seed and the state's name, so adding a parameter changes no other.
@@ -107,24 +105,6 @@ fn generate(dtype: DType, len: usize, value: impl Fn(u64) -> f64 + Sync) -> Data
         Data::Bool(out) => fill(out, |i| u8::from(value(i) != 0.0)),
     }
     data
-}
-
-/// Writes `value(0), value(1), ..`, made by all processors.
-pub(super) fn fill<T: Send>(out: &mut [T], value: impl Fn(u64) -> T + Sync) {
-    let write = |first: usize, piece: &mut [T]| {
-        piece.iter_mut().enumerate().for_each(|(i, out)| *out = value((first + i) as u64));
-    };
-    if out.len() <= PIECE {
-        return write(0, out);
-    }
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let piece = out.len().div_ceil(threads);
-    std::thread::scope(|scope| {
-        for (number, part) in out.chunks_mut(piece).enumerate() {
-            let write = &write;
-            scope.spawn(move || write(number * piece, part));
-        }
-    });
 }
 
 /// The elements rounded to another dtype.

@@ -170,7 +170,7 @@ pub enum Op {
     },
     /// `(a, b, scale_a, scale_b) -> [m, n]` for an `[m, k]` and a `[k, n]` of 8-bit floats, not necessarily the same, and scales `[m, 1]` and `[1, n]`,
     /// or `[1, 1]` for one of the whole matrix, both float32 (float64 in the oracle). Each product is summed in the dtype of the scales, multiplied by
-    /// its row's and its column's scale, and rounded once. It has no gradient: passes insert it after differentiation.
+    /// its row's and its column's scale, and rounded once; executors whose library does not scale round the sum first too. It has no gradient: passes insert it after differentiation.
     ScaledMatMul {
         /// a is given as `[k, m]`.
         transpose_a: bool,

@@ -18,7 +18,7 @@ pub struct Float8 {
 }
 
 impl Default for Float8 {
-    /// What trained best and fastest in PyTorch on a Hopper GPU: a scale for each row, gradients in E4M3.
+    /// A scale for each row, gradients in E4M3.
     fn default() -> Self {
         Self { scaling: Scaling::Row, gradients: DType::E4M3 }
     }
