@@ -22,7 +22,7 @@ def test_phases_are_kept_and_rolled_back_with_their_reasons(job: Job, command: l
         command,
         {
             "phases": [
-                {"name": "compile", "minSpeedup": "1.5", "settings": {"compile": "Graph"}},
+                {"name": "compile", "minSpeedup": "1.1", "settings": {"compile": "Graph"}},
                 {"name": "recompute", "minSpeedup": "1.02", "settings": {"activationCheckpointing": "Full"}},
                 {"name": "nan", "settings": fault("NonFinite")},
                 {"name": "hang", "settings": fault("Hang")},
