@@ -125,6 +125,30 @@ async fn a_stop_of_any_agent_stops_the_gang() {
     assert_eq!((result.end, outcomes(&result)), (AttemptEnd::Stopped, vec![("a", Outcome::Stopped)]));
 }
 
+/// A second SIGTERM ends a trainer without a checkpoint; on a cluster every pod of a gang is told to stop at the same time.
+#[tokio::test]
+async fn a_gang_whose_agents_are_all_told_to_stop_gets_one_sigterm() {
+    let dir = tempdir().unwrap();
+    let script = r#"trap 'echo >> ../../terms-$RANK' TERM; touch ../../up-$RANK
+        until [ -e ../../leave ]; do sleep 0.02 & wait $!; done; report Stopped ""; exit 30"#;
+    let agents = start(dir.path(), &plan(3, 1, &["a"], script));
+    for rank in 0..3 {
+        gang::appears(&dir.path().join(format!("up-{rank}"))).await;
+    }
+    for _ in 0..2 {
+        for agent in &agents {
+            agent.stop.send(Stop::Gracefully).unwrap();
+        }
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+    std::fs::write(dir.path().join("leave"), "").unwrap();
+    let result = agreed(agents).await;
+    assert_eq!((result.end, outcomes(&result)), (AttemptEnd::Stopped, vec![("a", Outcome::Stopped)]));
+    for rank in 0..3 {
+        assert_eq!(std::fs::read_to_string(dir.path().join(format!("terms-{rank}"))).unwrap(), "\n", "rank {rank}");
+    }
+}
+
 #[tokio::test]
 async fn a_lost_agent_is_a_lost_peer_on_every_side() {
     for lost in [0_usize, 2] {

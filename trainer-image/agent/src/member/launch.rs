@@ -118,8 +118,9 @@ impl Member<'_> {
                 running.ranks.complete();
                 running.kill_after(self.limits.peer_grace);
             }
-            Some(Down::Stop(stop)) => {
-                *told = stop.max(*told);
+            // Agent 0 passes it on to all, also to those that were told elsewhere: a second SIGTERM ends a rank without its checkpoint.
+            Some(Down::Stop(stop)) if stop > *told => {
+                *told = stop;
                 self.stop_ranks(running, stop);
             }
             Some(_) => {}

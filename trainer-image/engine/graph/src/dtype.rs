@@ -15,9 +15,9 @@ pub enum DType {
     BF16,
     /// IEEE binary16.
     F16,
-    /// 8-bit float with 3 bits of significand: see [`E4M3`](crate::float8::E4M3). Stored and converted, never computed with but by scaled products.
+    /// 8-bit float with 3 bits of significand: see [`E4M3`]. Stored and converted, never computed with but by scaled products.
     E4M3,
-    /// 8-bit float with 2 bits of significand: see [`E5M2`](crate::float8::E5M2). As E4M3.
+    /// 8-bit float with 2 bits of significand: see [`E5M2`]. As E4M3.
     E5M2,
     /// Unsigned 32-bit integer: indices and counters. Arithmetic wraps.
     U32,
