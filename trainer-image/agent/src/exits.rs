@@ -72,7 +72,10 @@ impl Exited {
         };
         let outcome = match exit {
             Exit::Signal(signal) if signal == Signal::TERM.as_raw() && terminated => {
-                message = format!("rank {rank}: ended by SIGTERM, without a checkpoint");
+                // A shell may have started a trainer that has saved.
+                if agreed(Outcome::Stopped).is_none() {
+                    message = format!("rank {rank}: ended by SIGTERM, without a checkpoint");
+                }
                 Outcome::Stopped
             }
             Exit::Signal(signal) => {

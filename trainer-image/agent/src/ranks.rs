@@ -22,12 +22,17 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
 use std::net::SocketAddr;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::process::Command;
 use tokio::sync::mpsc;
+
+/// Time between two looks at processes that the agent is not the parent of.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Configuration shared by the ranks of all launches of an attempt.
 #[derive(Debug)]
@@ -95,7 +100,8 @@ pub(crate) struct Ranks {
     sender: mpsc::UnboundedSender<(u32, io::Result<ExitStatus>)>,
     oom_kills: Option<u64>,
     killed: bool,
-    terminated: bool,
+    /// Whether they got SIGTERM.
+    terminated: Arc<AtomicBool>,
     complete: bool,
     /// Rank 0, if it is a script that the agent measures here.
     followed: Option<Followed>,
@@ -112,6 +118,15 @@ struct Rank {
     followed: Option<Followed>,
 }
 
+/// A shell that died of SIGTERM has passed it on to nobody: what it has started gets it now, and has until it is killed.
+async fn pass_on(group: Pid, lock: &Path) {
+    let _ = kill_process_group(group, Signal::TERM);
+    // Held by all processes of the rank.
+    while !survivors::is_free(lock).unwrap_or(true) {
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
 impl Ranks {
     /// No ranks yet.
     pub(crate) fn none(shared: &Shared) -> Self {
@@ -123,7 +138,7 @@ impl Ranks {
             sender,
             oom_kills,
             killed: false,
-            terminated: false,
+            terminated: Arc::default(),
             complete: false,
             followed: None,
             published: None,
@@ -184,9 +199,13 @@ impl Ranks {
         let group = child.id().and_then(|id| Pid::from_raw(id as i32));
         let group = group.ok_or_else(|| io::Error::other("it exited at once"))?;
         self.alive.insert(rank, Rank { group, log, followed });
-        let sender = self.sender.clone();
+        let (sender, terminated) = (self.sender.clone(), Arc::clone(&self.terminated));
         tokio::spawn(async move {
             let status = child.wait().await;
+            let by_term = |status: &ExitStatus| status.signal() == Some(Signal::TERM.as_raw());
+            if status.as_ref().is_ok_and(by_term) && terminated.load(Ordering::Relaxed) {
+                pass_on(group, &dir.join(format!("rank-{rank}.lock"))).await;
+            }
             // The receiver is gone when the launch was dropped.
             let _ = sender.send((rank, status));
         });
@@ -196,6 +215,11 @@ impl Ranks {
     /// Whether no rank is left.
     pub(crate) fn is_empty(&self) -> bool {
         self.alive.is_empty()
+    }
+
+    /// Whether the ranks got SIGTERM.
+    pub(crate) fn is_terminated(&self) -> bool {
+        self.terminated.load(Ordering::Relaxed)
     }
 
     /// Whether the ranks were killed.
@@ -242,7 +266,7 @@ impl Ranks {
         let dir = shared.dir(&launch.launch);
         let (exit, report) = match followed {
             Some(followed) => {
-                let asked = Asked { stop: self.terminated, complete: self.complete };
+                let asked = Asked { stop: self.is_terminated(), complete: self.complete };
                 let (exit, report) = followed.end(launch, rank, exit, asked, &last_words);
                 (exit, Ok(bounded(report)))
             }
@@ -252,7 +276,7 @@ impl Ranks {
             rank,
             exit,
             killed: self.killed,
-            terminated: self.terminated,
+            terminated: self.is_terminated(),
             out_of_memory: shared.oom.killed_since(self.oom_kills),
             last_words,
         };
@@ -261,7 +285,7 @@ impl Ranks {
 
     /// Sends SIGTERM to the ranks: checkpoint and exit. Only to the rank's process, as Kubernetes does, not to its children.
     pub(crate) fn terminate(&mut self) {
-        self.terminated = true;
+        self.terminated.store(true, Ordering::Relaxed);
         for rank in self.alive.values() {
             // It may have exited already, not yet reaped.
             let _ = kill_process(rank.group, Signal::TERM);

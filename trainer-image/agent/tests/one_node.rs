@@ -239,6 +239,37 @@ async fn a_stop_is_passed_on_and_ends_the_attempt_after_the_checkpoint() {
 }
 
 #[tokio::test]
+async fn a_stop_that_comes_while_a_launch_is_prepared_reaches_it() {
+    let dir = tempdir().unwrap();
+    let script = r#"[ $LAUNCH = one ] && done_well; trap 'report Stopped ""; exit 30' TERM; forever"#;
+    let (request, stop) = watch::channel(Stop::No);
+    let node = Node { limits: limits(), ..Node::local(dir.path(), Vec::new()) };
+    // As a shell decides it from the result of the first launch.
+    let listen = move |event: Event| {
+        if let Event::LaunchEnded(_) = event {
+            let request = request.clone();
+            tokio::spawn(async move { request.send(Stop::Gracefully) });
+        }
+    };
+    let plan = plan(1, 1, &["one", "two"], script);
+    let result = tokio::time::timeout(10 * SOON, run(&plan, node, stop, listen)).await.expect("it stops").unwrap();
+    assert_eq!(result.end, AttemptEnd::Stopped);
+}
+
+/// `sh -c 'python train.py | tee log'` dies of SIGTERM at once, and its trainer has heard nothing.
+#[tokio::test]
+async fn what_a_shell_has_started_is_told_to_stop_and_has_time_for_its_checkpoint() {
+    let dir = tempdir().unwrap();
+    let trainer = r#"trap "sleep 0.5; touch ../saved; exit 30" TERM; touch up; while :; do sleep 0.05; done"#;
+    let agent = alone(dir.path(), &plan(1, 1, &["one", "two"], &format!("sh -c '{trainer}'; true")));
+    agent.sees("one/up").await;
+    agent.stop.send(Stop::Gracefully).unwrap();
+    let result = agent.result().await;
+    assert_eq!((result.end, outcomes(&result)), (AttemptEnd::Stopped, vec![("one", Outcome::Stopped)]));
+    assert!(dir.path().join("saved").exists());
+}
+
+#[tokio::test]
 async fn a_stop_leaves_time_for_the_checkpoint_even_when_a_peer_misses_another() {
     let dir = tempdir().unwrap();
     let script = r#"[ $RANK = 0 ] && trap 'sleep 1; touch ../checkpoint; report Stopped ""; exit 30' TERM

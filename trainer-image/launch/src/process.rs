@@ -19,7 +19,7 @@ pub fn run(launch: Result<Launch, Ending>, run: impl FnOnce(&Launch, &StopReques
     let started = Instant::now();
     log();
     let supervised = launch.as_ref().is_ok_and(|launch| launch.report.is_some());
-    let ready = StopRequest::on_sigterm()
+    let ready = StopRequest::on_sigterm(supervised)
         .and_then(|stop| if supervised { signals::die_with_parent().map(|()| stop) } else { Ok(stop) })
         .and_then(|stop| signals::survive_file_size_limit().map(|()| stop));
     let (launch, stop) = match (launch, ready) {

@@ -14,13 +14,16 @@ const PARENT_PERIOD: Duration = Duration::from_millis(200);
 pub struct StopRequest(Arc<AtomicBool>);
 
 impl StopRequest {
-    /// From now on SIGTERM sets this flag instead of ending the process. A second SIGTERM ends it at once.
+    /// From now on SIGTERM sets this flag instead of ending the process. A second SIGTERM ends a process that was started by hand at once, but not one
+    /// that is `supervised`: its agent has SIGKILL for that, and more than one program may ask it to stop.
     ///
     /// # Errors
     /// When the handler cannot be installed.
-    pub fn on_sigterm() -> io::Result<Self> {
+    pub fn on_sigterm(supervised: bool) -> io::Result<Self> {
         let flag = Arc::new(AtomicBool::new(false));
-        signal_hook::flag::register_conditional_shutdown(SIGTERM, 143, Arc::clone(&flag))?;
+        if !supervised {
+            signal_hook::flag::register_conditional_shutdown(SIGTERM, 143, Arc::clone(&flag))?;
+        }
         signal_hook::flag::register(SIGTERM, Arc::clone(&flag))?;
         Ok(Self(flag))
     }

@@ -45,6 +45,8 @@ impl Member<'_> {
     /// Runs the local ranks of a launch to their end. The report is made here only when agent 0 is lost.
     pub(super) async fn launch(&mut self, launch: &str, port: u16, told: &mut Stop) -> io::Result<Option<Report>> {
         let mut running = self.start(launch, port).await?;
+        // It may have come after agent 0 had this launch started.
+        self.stop_ranks(&mut running, *told);
         let mut tick = tokio::time::interval(POLL);
         while !running.ranks.is_empty() {
             tokio::select! {
@@ -118,10 +120,9 @@ impl Member<'_> {
                 running.ranks.complete();
                 running.kill_after(self.limits.peer_grace);
             }
-            // Agent 0 passes it on to all, also to those that were told elsewhere: a second SIGTERM ends a rank without its checkpoint.
-            Some(Down::Stop(stop)) if stop > *told => {
-                *told = stop;
-                self.stop_ranks(running, stop);
+            Some(Down::Stop(stop)) => {
+                *told = stop.max(*told);
+                self.stop_ranks(running, *told);
             }
             Some(_) => {}
             None => {
@@ -183,10 +184,11 @@ impl Member<'_> {
         }
     }
 
-    /// Stops the ranks. Remaining ones are killed later.
+    /// Stops the ranks. Remaining ones are killed later. They get one SIGTERM: a script may take a second one for an order to end at once.
     fn stop_ranks(&self, running: &mut Running, stop: Stop) {
         match stop {
             Stop::No => {}
+            Stop::Gracefully if running.ranks.is_terminated() => {}
             Stop::Gracefully => {
                 running.ranks.terminate();
                 running.kill_after(self.limits.stop_grace);

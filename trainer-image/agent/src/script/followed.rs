@@ -107,6 +107,10 @@ fn judged(
     match (meter, exit) {
         (None, _) if done => (Outcome::Done, String::new()),
         (Some(meter), _) if done => match meter.incomplete() {
+            // It has saved and exited with 0: the plan may not say how many steps there are.
+            None if asked.stop && !asked.complete && !meter.is_at_end() => {
+                (Outcome::Stopped, "ended by SIGTERM".to_owned())
+            }
             None => {
                 meter.finish();
                 (Outcome::Done, String::new())
@@ -187,14 +191,18 @@ mod tests {
     }
 
     fn ended(rank: u32, output: &str, exit: Exit, asked: Asked) -> (Exit, Outcome, String) {
-        let followed = Followed::new(&plan(), (rank == 0).then_some(1));
+        ended_of(&plan(), rank, output, exit, asked)
+    }
+
+    fn ended_of(plan: &LaunchPlan, rank: u32, output: &str, exit: Exit, asked: Asked) -> (Exit, Outcome, String) {
+        let followed = Followed::new(plan, (rank == 0).then_some(1));
         let training = Some(r"(?<step>\d+)/\d+|loss (?<loss>\S+)".to_owned());
         let patterns = Patterns::new(&Monitor { training, ..Monitor::default() }).unwrap();
         let mut tap = Tap::new(followed.clone(), (rank == 0).then_some(patterns));
         // In pieces that end anywhere.
         output.as_bytes().chunks(3).for_each(|chunk| tap.take(chunk));
         tap.end();
-        let (exit, report) = followed.end(&plan(), rank, exit, asked, "words");
+        let (exit, report) = followed.end(plan, rank, exit, asked, "words");
         (exit, report.outcome, report.message)
     }
 
@@ -227,5 +235,22 @@ mod tests {
             assert_eq!((exit, outcome), expected, "{rank} {output} {message}");
         }
         assert_eq!(ended(0, memory, Exit::Code(1), no).2, memory.trim());
+    }
+
+    #[test]
+    fn a_script_that_saves_when_it_is_stopped_and_exits_with_0_is_not_done() {
+        let mut epochs = plan();
+        epochs.budget = serde_json::from_value(json!({"epochs": 3})).unwrap();
+        let stop = Asked { stop: true, ..Asked::default() };
+        for (plan, step, asked, expected) in [
+            (&epochs, 3, stop, Outcome::Stopped),
+            (&epochs, 3, Asked::default(), Outcome::Done),
+            (&plan(), 29, stop, Outcome::Stopped),
+            (&plan(), 30, stop, Outcome::Done),
+        ] {
+            let output: String = (1..=step).map(|step| format!("\r{step}/30")).collect();
+            let (_, outcome, message) = ended_of(plan, 0, &output, Exit::Code(0), asked);
+            assert_eq!(outcome, expected, "{step} {asked:?}: {message}");
+        }
     }
 }

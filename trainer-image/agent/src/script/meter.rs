@@ -254,6 +254,11 @@ impl Meter {
         }
     }
 
+    /// Whether all steps were seen, of a number that the budget determines.
+    pub(super) fn is_at_end(&self) -> bool {
+        self.steps().is_some_and(|steps| self.step >= steps)
+    }
+
     /// Whether a measurement needs nothing more of the script. One that reports only some of the losses tells their mean at its end,
     /// and may end by itself after the last step.
     fn measured_all(&self) -> bool {

@@ -143,7 +143,8 @@ fn directory(storage: &str) -> Option<PathBuf> {
 }
 
 /// The entry of `place` with the highest number at the end of its name (before an extension), such as `checkpoint-500`; the newest
-/// one where no name has a number. `most`: highest number that counts, then entries without a number do not.
+/// one where no name has a number. `most`: highest number that counts, then entries without a number do not. Not one that was being
+/// written when its writer was killed.
 fn latest(place: &Path, most: Option<u64>) -> Option<PathBuf> {
     let entries = std::fs::read_dir(place).ok()?.filter_map(Result::ok).filter(|entry| !hidden(&entry.path()));
     let keyed = entries.filter_map(|entry| {
@@ -152,7 +153,25 @@ fn latest(place: &Path, most: Option<u64>) -> Option<PathBuf> {
         let changed = entry.metadata().and_then(|facts| facts.modified()).ok();
         counts.then(|| ((number, changed), entry.path()))
     });
-    keyed.max().map(|(_, path)| path)
+    let mut all: Vec<_> = keyed.collect();
+    all.sort();
+    let (_, newest) = all.pop()?;
+    match all.last() {
+        Some(((Some(_), _), before)) if newest.is_dir() && !has_files_of(&newest, before) => {
+            tracing::warn!(checkpoint = %newest.display(), "lacks files of the one before it: it was not written to its end");
+            Some(before.clone())
+        }
+        _ => Some(newest),
+    }
+}
+
+/// Whether a directory has a file of each name that another one has. Names with digits do not count: there are as many as ranks.
+fn has_files_of(directory: &Path, other: &Path) -> bool {
+    let Ok(entries) = std::fs::read_dir(other) else { return true };
+    let names = entries.filter_map(Result::ok).map(|entry| entry.file_name());
+    names
+        .filter(|name| !name.to_string_lossy().bytes().any(|byte| byte.is_ascii_digit()))
+        .all(|name| directory.join(name).exists())
 }
 
 fn hidden(path: &Path) -> bool {
@@ -182,6 +201,22 @@ mod tests {
         assert_eq!(name(Some(1)), None);
         std::fs::write(dir.path().join("step=20.ckpt"), "").unwrap();
         assert_eq!(name(None).as_deref(), Some("step=20.ckpt"));
+    }
+
+    #[test]
+    fn a_checkpoint_that_was_not_written_to_its_end_is_not_taken() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |checkpoint: &str, files: &[&str]| {
+            std::fs::create_dir(dir.path().join(checkpoint)).unwrap();
+            files.iter().for_each(|file| std::fs::write(dir.path().join(checkpoint).join(file), "").unwrap());
+        };
+        let newest = || latest(dir.path(), None).unwrap().file_name().unwrap().to_string_lossy().into_owned();
+        write("checkpoint-400", &["model.safetensors", "rng_state_0.pth", "rng_state_1.pth", "trainer_state.json"]);
+        write("checkpoint-500", &["model.safetensors"]);
+        assert_eq!(newest(), "checkpoint-400");
+        // Of fewer ranks.
+        write("checkpoint-600", &["model.safetensors", "rng_state_0.pth", "trainer_state.json"]);
+        assert_eq!(newest(), "checkpoint-600");
     }
 
     #[test]
