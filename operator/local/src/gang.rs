@@ -6,13 +6,17 @@ use crate::state::{StateDir, StateError};
 use jiff::Timestamp;
 use pawl_agent::{AgentError, AttemptEnd, AttemptResult, Event, Node, Stop};
 use pawl_contract::exit::Outcome;
-use pawl_contract::plan::AttemptPlan;
+use pawl_contract::plan::{AttemptPlan, LaunchKind};
 use pawl_contract::progress::Progress;
 use pawl_contract::report::LaunchResult;
 use pawl_decision::observed::{AttemptFacts, AttemptState, Observed};
 use std::ffi::OsString;
+use std::path::Path;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
+
+/// How long processes that an earlier `pawl run` left behind may take to end.
+const SURVIVORS: Duration = Duration::from_secs(30);
 
 /// Configuration of the agent of an attempt, in addition to its plan.
 #[derive(Clone, Debug)]
@@ -91,13 +95,16 @@ impl Attempts {
     pub fn load(site: Site) -> Result<Self, StateError> {
         let mut known = Vec::new();
         for mut record in attempts::load(&site.state)? {
-            // Its other launches would run another build of the trainer: they belong into another attempt.
-            if record.state == RecordState::Active
-                && record.trainer.as_deref().is_some_and(|b| b != build(&record.plan))
-            {
-                record.state = RecordState::Stopped;
-            }
             let directory = attempts::directory(&site.state, &record.plan.attempt);
+            if record.state == RecordState::Active {
+                // What outlived an earlier process would hold the devices, and write checkpoints beside the next attempt.
+                pawl_agent::end_survivors(&directory, SURVIVORS).map_err(StateError::unusable(&directory))?;
+                // Its other launches would run another build of the trainer: they belong into another attempt.
+                let other_build = record.trainer.as_deref().is_some_and(|b| b != build(&record.plan));
+                if other_build || has_trained(&record.plan, &directory) {
+                    record.state = RecordState::Stopped;
+                }
+            }
             let finished = pawl_agent::finished_launches(&directory).map_err(StateError::unusable(&directory))?;
             let results = match &record.state {
                 RecordState::Released => continue,
@@ -245,7 +252,7 @@ impl Attempts {
         self.site.machine.share(plan, share).placement
     }
 
-    /// Stops the ranks without ending the attempts: the next `pawl run` resumes them.
+    /// Stops the ranks without ending the attempts: the next `pawl run` resumes their measurements, and trains on in another attempt.
     pub fn interrupt(&self, how: Stop) {
         for agent in &self.agents {
             let _ = agent.stop.send(how);
@@ -333,6 +340,12 @@ impl Attempts {
         attempt.record.state = state;
         attempt.record.save(&self.site.state)
     }
+}
+
+/// Whether the training of an attempt has begun. Its plan says which checkpoints count, and that was right when it was made: since then, the training
+/// may have got beyond a checkpoint after which all were to be deleted, or may have written its first one. The next attempt has a new plan.
+fn has_trained(plan: &AttemptPlan, directory: &Path) -> bool {
+    plan.launches.iter().any(|launch| launch.kind == LaunchKind::Train && directory.join(&launch.launch).exists())
 }
 
 /// The build of the trainer that an attempt runs: the version of the built-in trainer; empty for a custom one.

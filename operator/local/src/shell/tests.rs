@@ -362,3 +362,31 @@ async fn an_attempt_of_another_version_is_not_continued_and_its_launches_are_not
     assert_ne!(ended.state, RecordState::Active);
     assert!(events::read(&state).iter().any(|event| event.reason == "TrainerChanged"));
 }
+
+/// Its plan may say that checkpoints after some step are to be deleted, which was right when it was made.
+#[tokio::test]
+async fn a_training_that_was_interrupted_goes_on_in_another_attempt() {
+    let directory = tempfile::tempdir().unwrap();
+    let state = StateDir::new(directory.path());
+    let trains = |record: &AttemptRecord| record.plan.launches.iter().any(|plan| plan.kind == LaunchKind::Train);
+    let mut interrupted = None;
+    for _ in 0..LIVES {
+        let mut shell = open(job(2), options(directory.path())).unwrap();
+        while shell.step().await.unwrap().1 {}
+        drop(shell);
+        interrupted = active(&state).pop().filter(trains);
+        if interrupted.is_some() {
+            break;
+        }
+        play(&state);
+    }
+    let interrupted = interrupted.expect("an attempt that trains");
+    let own = attempts::directory(&state, &interrupted.plan.attempt);
+    std::fs::create_dir_all(own.join(&interrupted.plan.launches[0].launch)).unwrap();
+
+    let mut shell = open(job(2), options(directory.path())).unwrap();
+    while shell.step().await.unwrap().1 {}
+    assert!(shell.document.status.retry.is_none(), "an interruption is no failure");
+    let next = active(&state).pop().filter(trains).expect("it trains on");
+    assert_ne!(next.plan.attempt, interrupted.plan.attempt);
+}
