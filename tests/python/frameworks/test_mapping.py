@@ -79,6 +79,9 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 # One process for all cases: importing the frameworks takes longer than the rest.
 SCRIPT = """
 import json, os, sys
+import pawl_launch.placement
+# This machine may not have the GPU of the launch.
+pawl_launch.placement.is_cpu = lambda run: run.device == "cpu"
 import pawl_launch, pawl_launch.hf as hf, pawl_launch.lightning as lightning, pawl_launch.accelerate as accelerate
 from pawl_launch import joining, pytorch
 from transformers import TrainingArguments
@@ -114,6 +117,17 @@ def mapped(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 def test_settings_become_arguments(number: int, mapped: list[dict[str, Any]]) -> None:
     expected = CASES[number][2]
     assert {name: mapped[number].get(name, "absent") for name in expected} == expected
+
+
+@pytest.mark.parametrize("arguments", ["hf.arguments(output_dir='out')", "accelerate.arguments()"])
+def test_a_gpu_that_pytorch_does_not_see_is_unsupported(arguments: str, launch: Launch) -> None:
+    """The framework itself would train on the CPU."""
+    script = f"import pawl_launch; from pawl_launch import accelerate, hf; pawl_launch.init(); {arguments}"
+    (launch.directory / "plan.json").write_text(json.dumps(launch.plan))
+    env = launch.environment() | {"PAWL_DEVICE": "cuda:0", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True)
+    assert done.returncode == 20, done.stderr
+    assert "the launch has a GPU, but PyTorch" in done.stderr
 
 
 def test_by_hand_the_arguments_are_the_scripts(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 
 from .joining import init
 from .outcome import Unsupported
+from .placement import is_cpu
 from .sharding import require_gpus, require_same_format, resharding
 
 
@@ -33,7 +34,7 @@ def arguments(**own: Any) -> dict[str, Any]:
     run.hide_single_rank()
     settings = run.settings
     settings.add_defaults({"accumulation_steps": own.get("gradient_accumulation_steps", 1)})
-    found: dict[str, Any] = {"gradient_accumulation_steps": run.accumulation_steps, "cpu": run.device == "cpu"}
+    found: dict[str, Any] = {"gradient_accumulation_steps": run.accumulation_steps, "cpu": is_cpu(run)}
     if settings.is_given("precision"):
         precision = settings.one_of("precision", "fp32", "tf32", "bf16", "fp16")
         if run.device == "cpu" and precision in ("tf32", "fp16"):

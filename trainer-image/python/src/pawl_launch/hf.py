@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from .joining import init
 from .outcome import InvalidPlan, Unsupported
+from .placement import is_cpu
 from .run import Run
 from .sharding import require_gpus, require_same_format, resharding
 
@@ -63,7 +64,7 @@ def arguments(**own: Any) -> dict[str, Any]:
         "eval_on_start": run.validates_first,
         "disable_tqdm": True,
         "report_to": "none",
-        "use_cpu": run.device == "cpu",
+        "use_cpu": is_cpu(run),
     }
     result |= _precision(run) | _optimization(run) | _sharding(run) | _loader(run)
     return result | _length(run)

@@ -39,16 +39,16 @@ class Keeper:
     def _resume(self, store: Store, policy: CheckpointPolicy, rank: Rank) -> None:
         """Finds the checkpoint to resume from: the newest own one, or that of ``train.resumeFrom``."""
         found = store.newest(policy.resume_not_after_items)
+        if found is None and policy.expected is not None:
+            raise CheckpointUnreadable(
+                f"checkpoint {policy.expected} was written, but {store.directory} contains no complete checkpoint: restore "
+                "the storage or its mount, then set spec.suspend to true and back to false"
+            )
         if rank.rank == 0 and policy.resume_not_after_items is not None:
             store.discard_after(policy.resume_not_after_items)
         if found is not None:
             self._reporter.last_checkpoint = found.reference()
             self._reporter.validation = found.state.get("validation")
-        elif policy.expected is not None:
-            raise CheckpointUnreadable(
-                f"checkpoint {policy.expected} was written, but {store.directory} contains no complete checkpoint: restore "
-                "the storage or its mount, then set spec.suspend to true and back to false"
-            )
         elif policy.resume_from is not None:
             found = _other(rank.resume_from or policy.resume_from)
             # Its best checkpoint is in the storage of the other job.

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from . import channel
@@ -115,7 +115,9 @@ def _follow(connection: socket.socket, script: Script) -> None:
     def terminate(number: int, frame: object) -> None:
         stopped.append(number)
         for process in launched:
-            os.kill(process, number)
+            # It may have ended just now.
+            with suppress(ProcessLookupError):
+                os.kill(process, number)
 
     signal.signal(signal.SIGTERM, terminate)
     inherited = _inherited()
@@ -142,7 +144,9 @@ def _follow(connection: socket.socket, script: Script) -> None:
         sys.stderr.flush()
         os._exit(1)
     if os.WIFSIGNALED(status):
-        signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
+        # Of SIGKILL, with which the kernel ends a launch when memory runs out, the action cannot be set.
+        if os.WTERMSIG(status) != signal.SIGKILL:
+            signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
         os.kill(os.getpid(), os.WTERMSIG(status))
     os._exit(os.waitstatus_to_exitcode(status))
 
