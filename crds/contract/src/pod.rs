@@ -10,6 +10,8 @@ pub const INDEX: &str = "JOB_COMPLETION_INDEX";
 pub const AGENT_ADDRESS: &str = "PAWL_AGENT_ADDRESS";
 /// Path of the file that contains the gang's token; only in gangs of several pods.
 pub const TOKEN_FILE: &str = "PAWL_AGENT_TOKEN_FILE";
+/// Where some clusters (GKE) mount the libraries of NVIDIA's driver, without telling the loader.
+pub const DRIVER: &str = "/usr/local/nvidia/lib64";
 /// Working directory of the agent.
 pub const WORK_DIR: &str = "PAWL_WORK_DIR";
 /// Port on which the agent serves `/metrics` and `/healthz`, and pod 0 `/progress` and `/attempt`; absent: none.

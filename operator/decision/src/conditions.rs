@@ -90,7 +90,11 @@ fn reconciling(draft: &Draft<'_>) -> ConditionState {
                 Some(since) => state(
                     true,
                     Reason::Queued,
-                    &format!("{name} has been waiting in its queue or for free devices since {since}"),
+                    &format!(
+                        "{name} has been waiting in its queue, for free devices or for quota since {since}: kubectl describe \
+                         job,pods -l pawl.dev/job={} tells what for",
+                        draft.name()
+                    ),
                 ),
                 None => state(true, Reason::Stage(draft.status.stage), &draft.status.progress),
             }

@@ -191,6 +191,8 @@ fn node(plan: &AttemptPlan, arguments: PodArgs) -> Result<Node, PodError> {
     node.replica = arguments.replica;
     node.echo = true;
     node.env = threads(plan.ranks_per_replica);
+    node.env.extend(user(|name| std::env::var_os(name).is_some()));
+    node.env.extend(driver(Path::new(pod::DRIVER), std::env::var_os("LD_LIBRARY_PATH")));
     let saves = plan.launches.iter().any(|launch| launch.kind == LaunchKind::Train);
     let grace = if saves { pod::CHECKPOINT_GRACE_SECONDS } else { pod::STOP_GRACE_SECONDS };
     node.limits.stop_grace = Duration::from_secs(arguments.stop_grace.unwrap_or(grace));
@@ -231,6 +233,20 @@ fn threads(ranks: u32) -> Vec<(String, String)> {
         .collect()
 }
 
+/// A name for the user of the pod, which images seldom know: Python's `getpass.getuser` fails without one, and with it PyTorch's compiler.
+fn user(is_set: impl Fn(&str) -> bool) -> Option<(String, String)> {
+    let named = ["LOGNAME", "USER", "LNAME", "USERNAME"].into_iter().any(is_set);
+    (!named).then(|| ("USER".to_owned(), "pawl".to_owned()))
+}
+
+/// The library path with the driver's libraries, where some clusters (GKE) mount them in a place that the loader does not know; `None`: no change.
+fn driver(folder: &Path, given: Option<OsString>) -> Option<(String, String)> {
+    let given = given.map(|path| path.into_string().ok()).unwrap_or_default().unwrap_or_default();
+    let known = given.split(':').any(|part| Path::new(part) == folder);
+    let parts = [given.as_str(), folder.to_str()?].into_iter().filter(|part| !part.is_empty());
+    (folder.is_dir() && !known).then(|| ("LD_LIBRARY_PATH".to_owned(), parts.collect::<Vec<_>>().join(":")))
+}
+
 /// Logs an event of a launch of `plan`, with its title and its name, which is also the name of its directory.
 fn log_event(plan: &AttemptPlan, event: &Event) {
     let title = |launch: &str| {
@@ -263,4 +279,30 @@ fn log_event(plan: &AttemptPlan, event: &Event) {
 
 fn colon(text: &str) -> &'static str {
     if text.is_empty() { "" } else { ": " }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case::nobody(&[], Some("pawl"))]
+    #[case::of_the_image(&["USER"], None)]
+    #[case::by_its_other_name(&["LOGNAME", "HOME"], None)]
+    fn a_user_without_a_name_gets_one(#[case] set: &[&str], #[case] expected: Option<&str>) {
+        let given = user(|name| set.contains(&name));
+        assert_eq!(given, expected.map(|name| ("USER".to_owned(), name.to_owned())));
+    }
+
+    #[test]
+    fn libraries_of_the_driver_are_found_where_they_are() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().display().to_string();
+        let found = |given: Option<&str>| driver(folder.path(), given.map(OsString::from)).map(|(_, path)| path);
+        assert_eq!(found(None), Some(path.clone()));
+        assert_eq!(found(Some("/opt/lib")), Some(format!("/opt/lib:{path}")));
+        assert_eq!(found(Some(&format!("{path}/:/opt/lib"))), None);
+        assert_eq!(driver(Path::new("/nonexistent"), None), None);
+    }
 }

@@ -2,23 +2,48 @@
 
 use super::{Blueprint, PodDefaults, annotations, container, labels, volumes};
 use crate::names;
-use k8s_openapi::api::core::v1::{PodSecurityContext, PodSpec, PodTemplateSpec, SeccompProfile};
+use k8s_openapi::api::core::v1::{PodSecurityContext, PodSpec, PodTemplateSpec, SeccompProfile, Toleration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 use pawl_api::TrainingJob;
 use pawl_api::spec::PodSecurity;
 use pawl_contract::pod;
+use std::collections::BTreeMap;
 
 /// The template of an attempt's pods.
 pub(super) fn template(blueprint: &Blueprint<'_>) -> PodTemplateSpec {
     let wanted = &blueprint.job.spec.trainer.pod_template;
     let mut all_labels = wanted.labels.clone();
     all_labels.extend(labels(&blueprint.job.name_any(), blueprint.name()));
-    let mut all_annotations = wanted.annotations.clone();
+    let mut all_annotations = unmoved(blueprint.job);
+    all_annotations.extend(wanted.annotations.clone());
     // What an attempt runs is read from here: it is immutable once pods may be created.
     all_annotations.extend(annotations(blueprint.job, blueprint.plan_hash));
     let metadata = ObjectMeta { labels: Some(all_labels), annotations: Some(all_annotations), ..ObjectMeta::default() };
     PodTemplateSpec { metadata: Some(metadata), spec: Some(spec(blueprint)) }
+}
+
+/// Keeps autoscalers from moving pods with GPUs in order to save a node: what they measured is lost with them.
+fn unmoved(job: &TrainingJob) -> BTreeMap<String, String> {
+    let annotations =
+        [("karpenter.sh/do-not-disrupt", "true"), ("cluster-autoscaler.kubernetes.io/safe-to-evict", "false")];
+    let pairs = annotations.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    pairs.into_iter().filter(|_| job.spec.trainer.gpus_per_replica > 0).collect()
+}
+
+/// The tolerations of the job, and one for the taint that keeps pods without GPUs off the nodes with GPUs: its key is the resource. Some clusters add
+/// it by themselves (the admission plugin `ExtendedResourceToleration`).
+fn tolerations(job: &TrainingJob) -> Vec<Toleration> {
+    let trainer = &job.spec.trainer;
+    let own = (trainer.gpus_per_replica > 0).then(|| Toleration {
+        key: Some(trainer.gpu_resource.clone()),
+        operator: Some("Exists".to_owned()),
+        effect: Some("NoSchedule".to_owned()),
+        ..Toleration::default()
+    });
+    let mut all = trainer.pod_template.tolerations.clone();
+    all.extend(own.filter(|own| !all.contains(own)));
+    all
 }
 
 fn spec(blueprint: &Blueprint<'_>) -> PodSpec {
@@ -36,7 +61,7 @@ fn spec(blueprint: &Blueprint<'_>) -> PodSpec {
         enable_service_links: Some(false),
         security_context: Some(security(blueprint.job, blueprint.pods)),
         node_selector: some(&wanted.node_selector),
-        tolerations: some(&wanted.tolerations),
+        tolerations: some(&tolerations(blueprint.job)),
         affinity: wanted.affinity.clone(),
         topology_spread_constraints: some(&wanted.topology_spread_constraints),
         service_account_name: wanted.service_account_name.clone(),

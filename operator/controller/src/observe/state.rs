@@ -73,18 +73,20 @@ fn pending(facts: &AttemptFacts, gang: &GangFacts, now: Timestamp) -> AttemptSta
     };
     // One that its queue has just let go has no start yet.
     let since = if gang.suspended { now } else { gang.since };
-    AttemptState::Pending { since, message, waits_for: waits_for(facts) }
+    AttemptState::Pending { since, message, waits_for: waits_for(facts, gang) }
 }
 
 /// What keeps the gang from running: that no node has room for its pods, or for some of them, or something else, such as a
-/// volume, for which the scheduler has no other reason.
-fn waits_for(facts: &AttemptFacts) -> WaitsFor {
+/// volume, for which the scheduler has no other reason. Pods that are not made wait for devices as well: a quota that other
+/// jobs use up refuses them.
+fn waits_for(facts: &AttemptFacts, gang: &GangFacts) -> WaitsFor {
     let volume = |problem: &str| {
         let problem = problem.to_ascii_lowercase();
         problem.contains("persistentvolumeclaim") || problem.contains("persistent volumes")
     };
     let no_room = |pod: &PodFacts| matches!(&pod.stand, Stand::Waiting { problem } if problem.starts_with(UNSCHEDULABLE) && !volume(problem));
-    match (facts.alive().any(no_room), facts.alive().any(|pod| !pod.node.is_empty())) {
+    let refused = facts.alive().count() < gang.replicas as usize;
+    match (refused || facts.alive().any(no_room), facts.alive().any(|pod| !pod.node.is_empty())) {
         (false, _) => WaitsFor::Containers,
         (true, false) => WaitsFor::Devices,
         (true, true) => WaitsFor::MoreDevices,

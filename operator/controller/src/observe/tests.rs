@@ -138,6 +138,8 @@ fn why_a_gang_is_pending_is_told() {
 #[case::no_volume(vec![waiting(0, "Unschedulable: 0/2 nodes are available: pod has unbound immediate PersistentVolumeClaims.")], WaitsFor::Containers)]
 #[case::an_image(vec![running(0), waiting(1, "ErrImagePull: x")], WaitsFor::Containers)]
 #[case::time(vec![running(0), waiting(1, "")], WaitsFor::Containers)]
+#[case::no_pod_is_admitted(vec![], WaitsFor::Devices)]
+#[case::one_is_admitted(vec![running(0)], WaitsFor::MoreDevices)]
 fn what_a_gang_waits_for(#[case] pods: Vec<PodFacts>, #[case] expected: WaitsFor) {
     let AttemptState::Pending { waits_for, .. } = state(pods) else { panic!() };
     assert_eq!(waits_for, expected);

@@ -99,8 +99,11 @@ fn admits(job: &TrainingJob, node: &Node) -> bool {
     let cordoned = spec.is_some_and(|spec| spec.unschedulable == Some(true));
     let taints = spec.and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
     let hard = taints.iter().filter(|taint| taint.effect != "PreferNoSchedule");
-    // A resource's own taint is tolerated by admission on most GPU clusters (ExtendedResourceToleration).
-    let own = |taint: &Taint| taint.key == job.spec.trainer.gpu_resource && job.spec.trainer.gpus_per_replica > 0;
+    // As the operator's pods.
+    let own = |taint: &Taint| {
+        let trainer = &job.spec.trainer;
+        trainer.gpus_per_replica > 0 && taint.key == trainer.gpu_resource && taint.effect == "NoSchedule"
+    };
     let tolerated = |taint: &Taint| own(taint) || template.tolerations.iter().any(|wanted| tolerates(wanted, taint));
     selected && !cordoned && hard.into_iter().all(tolerated)
 }
