@@ -174,11 +174,19 @@ fn kernels_of_vision_bdh_at_full_size() {
     compile(&steps.map(step), &LARGE_CARDS);
 }
 
+fn forex(preset: &str, steps: [(u32, Precision); 2]) -> Vec<Program> {
+    let step = |(windows, precision)| ForexStep { preset: preset.into(), windows, precision }.programs().unwrap();
+    steps.into_iter().flat_map(step).collect()
+}
+
+#[test]
+fn kernels_of_forex() {
+    compile(&forex("smoke", [(16, Precision::F32), (16, Precision::BF16)]), &CARDS);
+}
+
 #[test]
 fn kernels_of_forex_at_full_size() {
-    let step = |(windows, precision)| ForexStep { preset: "medium".into(), windows, precision }.programs().unwrap();
-    let programs: Vec<Program> = [(64, Precision::F32), (512, Precision::BF16)].into_iter().flat_map(step).collect();
-    compile(&programs, &CARDS);
+    compile(&forex("medium", [(64, Precision::F32), (512, Precision::BF16)]), &LARGE_CARDS);
 }
 
 /// Twelve blocks at other addresses are one block's code: what is compiled, and cached, stays small.

@@ -77,7 +77,7 @@ enum Command {
 /// Options of a comparison.
 #[derive(clap::Args)]
 struct ComparisonOptions {
-    /// The peer: `ups_peer.py`, `slm_peer.py`, `vision_bdh_peer.py`, `forex_vae_sssd_peer.py` or `atft_gat_fan_peer.py`.
+    /// The peer: `ups_peer.py`, `slm_peer.py` or `slm_best.py`, `vision_bdh_peer.py`, `forex_vae_sssd_peer.py` or `atft_gat_fan_peer.py`.
     #[arg(long)]
     peer: PathBuf,
     /// A Python that has torch.

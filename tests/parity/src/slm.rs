@@ -40,6 +40,9 @@ pub struct SlmExperiment {
     /// Precision of products and attention.
     #[arg(long, value_enum, default_value = "bf16")]
     pub precision: Precision,
+    /// Products over 8-bit floats with a scale for each row, of both arms: the peer is `slm_best.py`.
+    #[arg(long, requires = "apart", conflicts_with_all = ["precision", "recompute", "int8"])]
+    pub fp8: bool,
     /// Recompute blocks in the backward pass.
     #[arg(long)]
     pub recompute: bool,
@@ -82,7 +85,7 @@ impl SlmExperiment {
             "ropeCache": "Cached",
             "weightQuantization": if self.int8 { "Int8" } else { "None" },
             "activationCheckpointing": if self.recompute { "Full" } else { "None" },
-            "precision": self.precision,
+            "precision": if self.fp8 { json!("fp8") } else { json!(self.precision) },
         }))?)
     }
 
@@ -123,6 +126,14 @@ impl SlmExperiment {
     pub fn peer_arguments(&self) -> anyhow::Result<Vec<String>> {
         let Self { size, windows, accumulation, steps, warmup, precision, recompute, int8, dropout, device, .. } = self;
         anyhow::ensure!(*steps >= warmup + TIMED, "--steps must be at least {TIMED} more than --warmup");
+        if self.fp8 {
+            let line = format!(
+                "--fp8 rowwise --size {size} --seq {} --batch {windows} --accum {accumulation} --train-steps {steps} --warmup {warmup} \
+                 --lora-dropout {dropout} --eval 0 --device {device}",
+                self.sequence()
+            );
+            return Ok(line.split_whitespace().map(str::to_owned).collect());
+        }
         let (precision, tf32) = match precision {
             Precision::Fp32 => ("fp32", 0),
             Precision::Bf16 => ("bf16", 1),

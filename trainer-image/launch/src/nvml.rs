@@ -26,6 +26,8 @@ pub struct GpuWatch(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
+    /// Whether the driver gives the utilization: not for a part of a GPU (MIG).
+    utilization: bool,
     busy_nanoseconds: AtomicU64,
     reading: Mutex<Option<GpuReading>>,
     stop: AtomicBool,
@@ -39,17 +41,18 @@ impl GpuWatch {
     pub fn start(uuid: [u8; 16]) -> Result<Self, String> {
         let nvml = Nvml::builder().lib_path(OsStr::new(LIBRARY)).init().map_err(|e| format!("{LIBRARY}: {e}"))?;
         let uuid = gpu_uuid(uuid);
-        nvml.device_by_uuid(uuid.as_str()).map_err(|e| format!("NVML, {uuid}: {e}"))?;
-        let shared = Arc::new(Shared::default());
+        let device = nvml.device_by_uuid(uuid.as_str()).map_err(|e| format!("NVML, {uuid}: {e}"))?;
+        let utilization = device.utilization_rates().is_ok();
+        let shared = Arc::new(Shared { utilization, ..Shared::default() });
         let own = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("nvml".into());
         thread.spawn(move || watch(&nvml, &uuid, &own)).map_err(|e| e.to_string())?;
         Ok(Self(shared))
     }
 
-    /// Time so far in which a kernel ran on the GPU.
-    pub fn busy_time(&self) -> Duration {
-        Duration::from_nanos(self.0.busy_nanoseconds.load(Ordering::Relaxed))
+    /// Time so far in which a kernel ran on the GPU; `None` when the driver does not say.
+    pub fn busy_time(&self) -> Option<Duration> {
+        self.0.utilization.then(|| Duration::from_nanos(self.0.busy_nanoseconds.load(Ordering::Relaxed)))
     }
 
     /// The newest reading; `None` before the first one, or when the driver gives none.

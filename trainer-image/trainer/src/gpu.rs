@@ -68,7 +68,7 @@ impl Gpu {
 
     /// Time for which the GPU has been busy; `None` when unknown.
     pub fn busy_time(&self) -> Option<Duration> {
-        self.watch.as_ref().map(GpuWatch::busy_time)
+        self.watch.as_ref()?.busy_time()
     }
 
     /// Clocks, temperature and power of the GPU; `None` when unknown.

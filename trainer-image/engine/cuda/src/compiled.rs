@@ -69,7 +69,7 @@ impl Compiled {
         let addresses = lowered.addresses(&own_plan, &BaseAddresses { arena: Some(arena), own: own.address(), state });
         for (index, array) in lowered.constants() {
             // SAFETY: the plan gave the constant its place; nothing runs.
-            unsafe { write(addresses[index], array.view()) }?;
+            unsafe { write(device, addresses[index], array.view()) }?;
         }
         let mut packing = Packing::default();
         let inputs: Vec<usize> = program.inputs.iter().map(|input| packing.add(input.meta.bytes())).collect();

@@ -14,6 +14,9 @@ use pawl_graph::executor::ExecError;
 /// Alignment of what the driver allocates, in bytes.
 pub const ALLOCATION: usize = 256;
 
+/// The CUDA version of the libraries, as the driver counts: 13.0.
+const CUDA: i32 = 13_000;
+
 /// A GPU with a stream for kernels and one for copies, both of its own (the default stream cannot be captured).
 pub struct Device {
     context: Arc<CudaContext>,
@@ -35,6 +38,15 @@ impl Device {
         // SAFETY: only opens and closes the library.
         if !unsafe { sys::is_culib_present() } {
             return Err(missing("libcuda.so", "it comes with NVIDIA's driver"));
+        }
+        let mut version = 0;
+        // SAFETY: a valid place; needs no context.
+        unsafe { sys::cuDriverGetVersion(&mut version) }.result().check()?;
+        if version < CUDA {
+            let (major, minor) = (version / 1000, version % 1000 / 10);
+            let what =
+                format!("on a driver for CUDA {major}.{minor}: install driver 580 or newer, which is for CUDA 13.0");
+            return Err(ExecError::Unsupported { executor: NAME, what });
         }
         let context = CudaContext::new(ordinal).check()?;
         // SAFETY: no slices of cudarc's own are used; order between streams is kept by events here.

@@ -56,10 +56,49 @@ impl<T> Check<T> for Result<T, CublasError> {
     }
 }
 
-/// The error for a missing library.
+/// The error for a library that is missing, or that the loader refuses.
 pub(super) fn missing(library: &str, package: &str) -> ExecError {
-    ExecError::Unsupported {
-        executor: NAME,
-        what: format!("without {library}: put it on LD_LIBRARY_PATH ({package}), or use the CPU executor"),
+    let what = match refusal(library) {
+        Some(why) => format!("without {library}, which cannot be loaded ({why}): install what it needs"),
+        None => format!("without {library}: put it on LD_LIBRARY_PATH ({package})"),
+    };
+    ExecError::Unsupported { executor: NAME, what: format!("{what}, or use the CPU executor") }
+}
+
+/// Why a library that exists cannot be loaded: it may need another one that does not.
+fn refusal(library: &str) -> Option<String> {
+    // A driver without its files for developers has the versioned name only.
+    [library.to_owned(), format!("{library}.1")].into_iter().find_map(|name| {
+        // SAFETY: a library of NVIDIA, whose initialization has no preconditions.
+        let error = unsafe { libloading::Library::new(&name) }.err()?.to_string();
+        (!error.starts_with(&name)).then_some(error)
+    })
+}
+
+// A static program loads no libraries.
+#[cfg(all(test, not(target_feature = "crt-static")))]
+mod tests {
+    use super::*;
+    use std::{path::Path, process::Command};
+
+    fn link(folder: &Path, name: &str, more: &[&str]) {
+        let empty = folder.join("empty.c");
+        std::fs::write(&empty, "").unwrap();
+        let mut cc = Command::new("cc");
+        cc.args(["-shared", "-fPIC", "-Wl,--no-as-needed", "-o"]).arg(folder.join(name)).arg(&empty).args(more);
+        assert!(cc.status().unwrap().success());
+    }
+
+    #[test]
+    fn a_library_that_lacks_another_one_is_not_said_to_be_missing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name).display().to_string();
+        link(folder.path(), "libneeded.so", &["-Wl,-soname,libneeded.so"]);
+        link(folder.path(), "libdriver.so.1", &[&path("libneeded.so")]);
+        std::fs::remove_file(path("libneeded.so")).unwrap();
+        let told = missing(&path("libdriver.so"), "it comes with NVIDIA's driver").to_string();
+        assert!(told.contains("cannot be loaded (libneeded.so: cannot open shared object file"), "{told}");
+        let told = missing(&path("libother.so"), "it comes with NVIDIA's driver").to_string();
+        assert!(told.contains("libother.so: put it on LD_LIBRARY_PATH (it comes with"), "{told}");
     }
 }

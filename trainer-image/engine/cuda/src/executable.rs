@@ -25,7 +25,7 @@ use super::{
 use pawl_graph::{
     array::{Array, View},
     executor::{ExecError, ExecOptions, Executable, MemoryReport, find_program, find_state, find_state_for},
-    graph::{Program, StateDecl, initial_value},
+    graph::{InitialValues, Program, StateDecl},
 };
 use pawl_lower::{KernelTime, Lowered};
 
@@ -90,13 +90,7 @@ impl CudaExecutable {
             compiled.push(one);
         }
         device.synchronize()?;
-        // One at a time: all of a large model may be more than the host has room for.
-        let all: Vec<&StateDecl> = states.iter().collect();
-        for (at, decl) in all.iter().enumerate() {
-            let value = initial_value(&all, decl, options.seed)?;
-            // SAFETY: each state has its place; nothing runs.
-            unsafe { write(state_memory.address(at), value.view()) }?;
-        }
+        initialize(device, &states, &state_memory, options)?;
         let mut executable = Self {
             programs: compiled,
             blas,
@@ -189,6 +183,20 @@ impl CudaExecutable {
         self.report.peak = self.report.peak.max(used);
         Ok(())
     }
+}
+
+/// Gives states their first values, one at a time: all of a large model may be more than the host has room for.
+fn initialize(device: &Device, states: &[StateDecl], memory: &States, options: &ExecOptions) -> Result<(), ExecError> {
+    let all: Vec<&StateDecl> = states.iter().collect();
+    let mut values = InitialValues::new(&all, options.seed);
+    for (at, decl) in all.iter().enumerate() {
+        let value = values.of(decl)?;
+        // SAFETY: each state has its place; nothing runs.
+        unsafe { write(device, memory.address(at), value.view()) }?;
+        // It takes its time for a large model, too.
+        options.compiled();
+    }
+    Ok(())
 }
 
 impl Executable for CudaExecutable {
@@ -293,7 +301,7 @@ impl Executable for CudaExecutable {
         self.device.context().bind_to_thread().check()?;
         self.synchronize()?;
         // SAFETY: as in `read_state`.
-        unsafe { write(self.state_memory.address(state), value.view()) }
+        unsafe { write(&self.device, self.state_memory.address(state), value.view()) }
     }
 
     fn memory(&self) -> MemoryReport {

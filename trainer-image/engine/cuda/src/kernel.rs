@@ -187,7 +187,7 @@ pub(super) struct KernelLaunch {
 enum Parameter {
     Buffer(usize, u64),
     Workspace(u64),
-    Number(u32),
+    Number(u64),
     Null,
 }
 
@@ -311,6 +311,7 @@ fn generated_launches(generated: &Generated, code: &mut Code) -> Result<Vec<Kern
     let parameter = |argument: &Argument| match *argument {
         Argument::Buffer { buffer, offset } => Parameter::Buffer(buffer, offset as u64),
         Argument::Workspace(offset) => Parameter::Workspace(offset as u64),
+        Argument::Key(key) => Parameter::Number(key),
     };
     let mut launches = vec![KernelLaunch {
         function,
@@ -320,7 +321,7 @@ fn generated_launches(generated: &Generated, code: &mut Code) -> Result<Vec<Kern
         parameters: generated.arguments.iter().map(parameter).collect(),
     }];
     if let Some(finish) = &generated.finish {
-        let mut parameters = vec![Parameter::Workspace(0), Parameter::Number(blocks as u32)];
+        let mut parameters = vec![Parameter::Workspace(0), Parameter::Number(blocks as u64)];
         parameters.extend(finish.arguments.iter().map(parameter));
         launches.push(KernelLaunch {
             function: code.function(&generated.source, "finish_kernel")?,
@@ -335,12 +336,12 @@ fn generated_launches(generated: &Generated, code: &mut Code) -> Result<Vec<Kern
 
 impl KernelLaunch {
     fn enqueue(&self, device: &Device, addresses: Addresses<'_>) -> Result<(), ExecError> {
-        // A number is the lower half of its word: parameters are read as their own types.
+        // Parameters are read as their own types: of a 32-bit number, the lower half of its word.
         let mut values: Vec<u64> = (self.parameters.iter())
             .map(|parameter| match *parameter {
                 Parameter::Buffer(buffer, offset) => addresses.buffers[buffer] + offset,
                 Parameter::Workspace(offset) => addresses.workspace + offset,
-                Parameter::Number(number) => u64::from(number),
+                Parameter::Number(number) => number,
                 Parameter::Null => 0,
             })
             .collect();

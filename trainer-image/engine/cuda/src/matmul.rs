@@ -31,8 +31,10 @@ pub const WORKSPACE: usize = 64 << 20;
 const CANDIDATES: usize = 12;
 /// Products with fewer operations are not worth timing.
 const TUNED: u64 = 200_000_000;
-/// Pause before each timing.
+/// Pause before each timing, at most.
 const REST: Duration = Duration::from_millis(12);
+/// A pause is this many times as long as what was timed before.
+const LENGTHS: f32 = 20.0;
 /// Most calls for the batch axes that one call cannot walk.
 const CALLS: usize = 64;
 
@@ -430,7 +432,7 @@ impl Blas {
         Ok(found.iter().filter(|r| good(r)).map(|r| r.algo).collect())
     }
 
-    /// Index of the fastest candidate: median of three rounds of two calls, each after a rest.
+    /// Index of the fastest candidate: median of three rounds of two calls, each after a rest, which is shorter where calls are too short to heat the GPU.
     fn fastest(
         &self,
         ready: &mut Ready,
@@ -440,18 +442,21 @@ impl Blas {
         let (start, end): (CudaEvent, CudaEvent) = (self.device.event()?, self.device.event()?);
         let stream = self.device.stream();
         let mut times = vec![Vec::new(); candidates.len()];
+        let mut rests = vec![Duration::ZERO; candidates.len()];
         for round in 0..4 {
             for (at, candidate) in candidates.iter().enumerate() {
                 ready.algorithm = *candidate;
-                std::thread::sleep(if round == 0 { Duration::ZERO } else { REST });
+                std::thread::sleep(rests[at]);
                 start.record(stream).check()?;
                 let mut failed = self.enqueue(ready, operands).is_err();
                 failed |= self.enqueue(ready, operands).is_err();
                 end.record(stream).check()?;
                 stream.synchronize().check()?;
+                let milliseconds = if failed { f32::INFINITY } else { start.elapsed_ms(&end).check()? };
+                rests[at] = REST.min(Duration::try_from_secs_f32(milliseconds * LENGTHS / 1e3).unwrap_or(REST));
                 // The first round loads code.
                 if round > 0 {
-                    times[at].push(if failed { f32::INFINITY } else { start.elapsed_ms(&end).check()? });
+                    times[at].push(milliseconds);
                 }
             }
         }

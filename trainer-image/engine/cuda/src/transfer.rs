@@ -43,13 +43,16 @@ pub(super) fn copy(from: &[u8], to: &mut [u8]) {
 ///
 /// # Safety
 /// There is room for them, and nothing runs that uses it.
-pub(super) unsafe fn write(to: u64, view: View<'_>) -> Result<(), ExecError> {
+pub(super) unsafe fn write(device: &Device, to: u64, view: View<'_>) -> Result<(), ExecError> {
     let bytes = view.bytes();
     if bytes.is_empty() {
         return Ok(());
     }
-    // SAFETY: the caller's promise.
-    unsafe { result::memcpy_htod_sync(to, bytes) }.check()
+    // The driver's own stream would not do: from pageable memory its copies may return before the last bytes are there, and kernels of this stream
+    // do not wait for it.
+    // SAFETY: the caller's promise; the bytes are borrowed until the stream has copied them.
+    unsafe { result::memcpy_htod_async(to, bytes, device.stream().cu_stream()) }.check()?;
+    device.stream().synchronize().check()
 }
 
 /// A copy of the elements at `from`.

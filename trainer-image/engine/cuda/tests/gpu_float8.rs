@@ -122,7 +122,8 @@ fn a_layer_trains_beside_bfloat16() {
         (Scaling::Tensor, DType::E5M2),
     ] {
         let eight = losses(Precision::FP8, Float8 { scaling, gradients });
-        let near = eight.iter().zip(&bfloat).all(|(a, b)| (a / b - 1.0).abs() < 0.05);
+        // Rounding leaves noise that does not fall with the loss: the bound is a part of the first loss.
+        let near = eight.iter().zip(&bfloat).all(|(a, b)| (a - b).abs() < 0.02 * bfloat[0]);
         assert!(near && eight != bfloat, "{scaling:?} {gradients:?}: {eight:?} beside {bfloat:?}");
     }
 }

@@ -1,6 +1,6 @@
 //! Arrays in host memory: inputs and outputs of programs.
 
-use half::{bf16, f16};
+use half::{bf16, f16, vec::HalfBitsVecExt as _};
 
 use crate::{
     dtype::DType,
@@ -117,8 +117,9 @@ impl Data {
         match dtype {
             DType::F64 => Data::F64(vec![0.0; len]),
             DType::F32 => Data::F32(vec![0.0; len]),
-            DType::BF16 => Data::BF16(vec![bf16::ZERO; len]),
-            DType::F16 => Data::F16(vec![f16::ZERO; len]),
+            // Integers: only zeros of the language's own types are memory that is not written.
+            DType::BF16 => Data::BF16(vec![0u16; len].reinterpret_into()),
+            DType::F16 => Data::F16(vec![0u16; len].reinterpret_into()),
             DType::E4M3 => Data::E4M3(vec![E4M3(0); len]),
             DType::E5M2 => Data::E5M2(vec![E5M2(0); len]),
             DType::U32 => Data::U32(vec![0; len]),

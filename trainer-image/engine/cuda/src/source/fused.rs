@@ -115,6 +115,10 @@ impl<'k> Emitter<'k> {
             parameters.push(format!("u8* b{index}"));
             arguments.push(argument(&store.to, self.buffers));
         }
+        for (index, key) in self.keys().map(|(_, key)| key).enumerate() {
+            parameters.push(format!("u64 k{index}"));
+            arguments.push(Argument::Key(key));
+        }
         let joins = !self.kernel.folds.is_empty() && !self.alone();
         if joins {
             parameters.push("u8* partials".into());
@@ -148,6 +152,14 @@ impl<'k> Emitter<'k> {
             finish,
             workspace: partials.last().filter(|_| joins).map_or(0, |p| p.offset + p.bytes),
         }
+    }
+
+    /// The random draws: the position of each in the code, and its key.
+    fn keys(&self) -> impl Iterator<Item = (usize, u64)> {
+        self.kernel.code.iter().enumerate().filter_map(|(at, instruction)| match instruction {
+            Instruction::Random { key, .. } => Some((at, *key)),
+            _ => None,
+        })
     }
 
     /// Rows of a segment; vectors of it, for [`Traversal::Flat`].

@@ -1,6 +1,6 @@
 //! Kernels as CUDA C, generated for static shapes: pure functions of lowered kernels.
 //!
-//! Equal kernels at other addresses (the blocks of a model) have equal sources: addresses are parameters.
+//! Equal kernels at other addresses or with other random keys (the blocks of a model) have equal sources: addresses and keys are parameters.
 
 mod fused;
 mod geometry;
@@ -59,6 +59,8 @@ pub enum Argument {
     },
     /// Address in the workspace, in bytes from its start.
     Workspace(usize),
+    /// The key of a random draw: blocks of a model draw under other keys, and are one source all the same.
+    Key(u64),
 }
 
 /// The kernel that combines the partial results of blocks. Its parameters: the workspace, the number of blocks (`u32`), then `arguments`.

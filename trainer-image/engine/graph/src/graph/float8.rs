@@ -3,7 +3,10 @@
 //! An element is code x scale. The scale is taken from the current largest magnitude, so that this becomes the format's largest number: nothing
 //! overflows, and what is below the scale times half of the smallest number becomes zero.
 
-use super::{DType, Var, fill::fill};
+use super::{
+    DType, Var,
+    fill::{fill, fill_with},
+};
 use crate::{
     array::{Array, Data},
     float8::{E4M3, E5M2},
@@ -43,7 +46,7 @@ pub(super) fn scales(matrix: &Array, dtype: DType) -> Vec<f32> {
     let values = float32(matrix);
     let columns = matrix.shape().last().copied().unwrap_or(1).max(1);
     let mut scales = vec![0.0; values.len() / columns];
-    fill(&mut scales, |row| {
+    fill_with(&mut scales, columns, |row| {
         let row = &values[row as usize * columns..(row as usize + 1) * columns];
         row.iter().fold(SMALLEST, |max, x| max.max(x.abs())) * (1.0 / dtype.largest())
     });

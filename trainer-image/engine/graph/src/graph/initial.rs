@@ -14,71 +14,106 @@ use crate::{
 
 /// Draws of a truncated normal before it is taken for uniform: all exceed bounds of a hundredth of the deviation once in 3,000 elements.
 const DRAWS: u64 = 1000;
-/// Initial values of `states` for `seed`, in their order, each of its declared dtype and shape.
+
+/// Initial values of states, made one at a time: all of a large model may be more than there is room for.
 ///
 /// Element i of a random state is drawn from a stream keyed by the seed and the state's name, so adding a parameter changes no other.
-///
-/// # Errors
-/// [`GraphError::Unknown`] when a state refers to a name that does not exist, or to itself; [`GraphError::ElementCount`] when the number of elements
-/// differs; [`GraphError::File`] when a file cannot be read.
-pub fn initial_values(states: &[&StateDecl], seed: u64) -> Result<Vec<Array>, GraphError> {
-    states.iter().map(|decl| initial_value(states, decl, seed)).collect()
+#[derive(Debug)]
+pub struct InitialValues<'s> {
+    states: &'s [&'s StateDecl],
+    seed: u64,
+    /// The matrix of which integers or 8-bit floats, or their scales, were made last: the next state is the other of the two.
+    matrix: Option<(StateDecl, Array)>,
 }
 
-/// The initial value of `decl`, one of `states`: see [`initial_values`].
-///
-/// # Errors
-/// As [`initial_values`].
-pub fn initial_value(states: &[&StateDecl], decl: &StateDecl, seed: u64) -> Result<Array, GraphError> {
-    make(states, decl, seed, 0)
-}
+impl<'s> InitialValues<'s> {
+    /// Of `states` for `seed`.
+    pub fn new(states: &'s [&'s StateDecl], seed: u64) -> Self {
+        Self { states, seed, matrix: None }
+    }
 
-fn make(states: &[&StateDecl], decl: &StateDecl, seed: u64, depth: usize) -> Result<Array, GraphError> {
-    let Meta { dtype, shape } = &decl.meta;
-    let (dtype, len) = (*dtype, shape.elements());
-    let stream = random::stream(seed, &decl.name);
-    let data = match &decl.init {
-        Init::Fill(value) => generate(dtype, len, |_| *value),
-        Init::Uniform { bound } => generate(dtype, len, |i| (2.0 * random::uniform_f64(stream, i) - 1.0) * bound),
-        Init::UniformBetween { low, high } => {
-            generate(dtype, len, |i| low + (high - low) * random::uniform_f64(stream, i))
-        }
-        Init::Normal { deviation } => generate(dtype, len, |i| random::normal_f64(stream, i) * deviation),
-        Init::TruncatedNormal { deviation, bound } => {
-            generate(dtype, len, |i| truncated_normal(&decl.name, seed, i, bound / deviation) * deviation)
-        }
-        Init::Array(array) => cast(array.data(), dtype),
-        Init::File(slice) => cast(&read(slice, len, &decl.name)?, dtype),
-        Init::SameAs(name) => {
-            // A chain longer than the number of declarations goes in circles.
-            let mut all = states.iter().flat_map(|s| s.with_parts());
-            let source = all.find(|s| s.name == *name && depth < 8).ok_or_else(|| GraphError::Unknown {
-                kind: "state to start from",
-                name: name.clone(),
-                known: states.iter().map(|s| s.name.as_str()).collect::<Vec<_>>().join(", "),
-            })?;
-            cast(make(states, source, seed, depth + 1)?.data(), dtype)
-        }
-        Init::Parts(parts) => {
-            let mut flat = Array::new([len], Data::zeros(dtype, len))?;
-            let mut start = 0;
-            for part in parts {
-                let value = make(states, part, seed, depth + 1)?;
-                let (elements, end) = (value.shape().elements(), start + value.shape().elements());
-                if end > len {
-                    return Err(GraphError::ElementCount { shape: shape.clone(), len: end });
-                }
-                flat.write_part(start, &Array::new([elements], cast(value.data(), dtype))?);
-                start = end;
+    /// The value of `decl`, one of the states, of its declared dtype and shape.
+    ///
+    /// # Errors
+    /// [`GraphError::Unknown`] when a state refers to a name that does not exist, or to itself; [`GraphError::ElementCount`] when the number of elements
+    /// differs; [`GraphError::File`] when a file cannot be read.
+    pub fn of(&mut self, decl: &StateDecl) -> Result<Array, GraphError> {
+        self.make(decl, 0)
+    }
+
+    fn make(&mut self, decl: &StateDecl, depth: usize) -> Result<Array, GraphError> {
+        let (states, seed) = (self.states, self.seed);
+        let Meta { dtype, shape } = &decl.meta;
+        let (dtype, len) = (*dtype, shape.elements());
+        let stream = random::stream(seed, &decl.name);
+        let data = match &decl.init {
+            Init::Fill(value) => generate(dtype, len, |_| *value),
+            Init::Uniform { bound } => generate(dtype, len, |i| (2.0 * random::uniform_f64(stream, i) - 1.0) * bound),
+            Init::UniformBetween { low, high } => {
+                generate(dtype, len, |i| low + (high - low) * random::uniform_f64(stream, i))
             }
-            flat.data().clone()
-        }
-        Init::Quantized(of) => Data::U32(quantize::pack(&make(states, of, seed, depth + 1)?)),
-        Init::QuantizationScales(of) => cast(&Data::F32(quantize::scales(&make(states, of, seed, depth + 1)?)), dtype),
-        Init::Float8(of) => float8::codes(&make(states, of, seed, depth + 1)?, dtype),
-        Init::Float8Scales(of, codes) => Data::F32(float8::scales(&make(states, of, seed, depth + 1)?, *codes)),
-    };
-    Array::new(shape, data)
+            Init::Normal { deviation } => generate(dtype, len, |i| random::normal_f64(stream, i) * deviation),
+            Init::TruncatedNormal { deviation, bound } => {
+                generate(dtype, len, |i| truncated_normal(&decl.name, seed, i, bound / deviation) * deviation)
+            }
+            Init::Array(array) => cast(array.data(), dtype),
+            Init::File(slice) => cast(&read(slice, len, &decl.name)?, dtype),
+            Init::SameAs(name) => {
+                // A chain longer than the number of declarations goes in circles.
+                let mut all = states.iter().flat_map(|s| s.with_parts());
+                let source = all.find(|s| s.name == *name && depth < 8).ok_or_else(|| GraphError::Unknown {
+                    kind: "state to start from",
+                    name: name.clone(),
+                    known: states.iter().map(|s| s.name.as_str()).collect::<Vec<_>>().join(", "),
+                })?;
+                cast(self.make(source, depth + 1)?.data(), dtype)
+            }
+            Init::Parts(parts) => {
+                let mut flat = Array::new([len], Data::zeros(dtype, len))?;
+                let mut start = 0;
+                for part in parts {
+                    let value = self.make(part, depth + 1)?;
+                    let (elements, end) = (value.shape().elements(), start + value.shape().elements());
+                    if end > len {
+                        return Err(GraphError::ElementCount { shape: shape.clone(), len: end });
+                    }
+                    flat.write_part(start, &Array::new([elements], cast(value.data(), dtype))?);
+                    start = end;
+                }
+                flat.data().clone()
+            }
+            Init::Quantized(of) => Data::U32(quantize::pack(self.matrix(of, depth)?)),
+            Init::QuantizationScales(of) => cast(&Data::F32(quantize::scales(self.matrix(of, depth)?)), dtype),
+            Init::Float8(of) => float8::codes(self.matrix(of, depth)?, dtype),
+            Init::Float8Scales(of, codes) => Data::F32(float8::scales(self.matrix(of, depth)?, *codes)),
+        };
+        Array::new(shape, data)
+    }
+
+    fn matrix(&mut self, of: &StateDecl, depth: usize) -> Result<&Array, GraphError> {
+        let made = match self.matrix.take() {
+            Some(made) if made.0 == *of => made,
+            _ => (of.clone(), self.make(of, depth + 1)?),
+        };
+        Ok(&self.matrix.insert(made).1)
+    }
+}
+
+/// All values of `states` for `seed`, in their order.
+///
+/// # Errors
+/// As [`InitialValues::of`].
+pub fn initial_values(states: &[&StateDecl], seed: u64) -> Result<Vec<Array>, GraphError> {
+    let mut values = InitialValues::new(states, seed);
+    states.iter().map(|decl| values.of(decl)).collect()
+}
+
+/// The value of `decl`, one of `states`, for `seed`.
+///
+/// # Errors
+/// As [`InitialValues::of`].
+pub fn initial_value(states: &[&StateDecl], decl: &StateDecl, seed: u64) -> Result<Array, GraphError> {
+    InitialValues::new(states, seed).of(decl)
 }
 
 /// Standard normal, at most `bound` in magnitude. Draw k of an element is from the k-th stream of the state, so that where nothing is cut off, values

@@ -20,7 +20,7 @@ mod verify;
 pub use arena::{Graph, Node, NodeId, ScopeId, Stage};
 pub use builder::{Builder, FeatureDropout, FeatureNetworks, Operand, Var, concat};
 pub use infer::{infer, infer_sides};
-pub use initial::{initial_value, initial_values};
+pub use initial::{InitialValues, initial_value, initial_values};
 pub use op::{AttentionSpec, BinaryOp, CompareOp, InputId, NormedAttentionSpec, Op, ReduceOp, UnaryOp};
 pub use program::{InputDecl, Output, Program, Update};
 pub use state::{FileSlice, Init, Role, StateDecl, StateId};

@@ -3,8 +3,8 @@
 //! A matrix `[rows, columns]` becomes words `[rows / 4, columns]`: byte k of the word at (r, c) is `q + 128` of the element at
 //! `(k * rows / 4 + r, c)`, so unpacking reads and writes whole rows. Element = q * scale of its row, q in -127 .. 127.
 
-use super::{DType, Var, concat};
-use crate::array::Array;
+use super::{DType, Var, concat, fill::fill_with};
+use crate::array::{Array, Data};
 
 /// Integers in a word.
 const LANES: usize = 4;
@@ -13,23 +13,42 @@ const BIAS: f64 = 128.0;
 
 /// Scale of each row of a matrix `[rows, columns]`: its largest absolute value (at least 1e-8) over 127, float32.
 pub fn scales(matrix: &Array) -> Vec<f32> {
-    let columns = columns(matrix);
-    let values = matrix.to_f64();
-    let largest = |row: &[f64]| row.iter().fold(0f64, |max, v| max.max(v.abs()));
-    values.chunks(columns).map(|row| (largest(row).max(1e-8) / 127.0) as f32).collect()
+    let (columns, value) = (columns(matrix), elements(matrix));
+    let mut scales = vec![0f32; matrix.shape().elements() / columns];
+    fill_with(&mut scales, columns, |row| {
+        let row = row as usize * columns;
+        let largest = (row..row + columns).fold(0f64, |max, at| max.max(value(at).abs()));
+        (largest.max(1e-8) / 127.0) as f32
+    });
+    scales
 }
 
 /// The words of `matrix`, whose number of rows is a multiple of 4.
 pub(super) fn pack(matrix: &Array) -> Vec<u32> {
-    let (columns, scales, values) = (columns(matrix), scales(matrix), matrix.to_f64());
+    let (columns, scales, value) = (columns(matrix), scales(matrix), elements(matrix));
     let quarter = scales.len() / LANES;
     let byte = |row: usize, column: usize| {
-        let q = (values[row * columns + column] / f64::from(scales[row])).round_ties_even();
+        let q = (value(row * columns + column) / f64::from(scales[row])).round_ties_even();
         (q.clamp(-127.0, 127.0) + BIAS) as u32
     };
-    (0..quarter * columns)
-        .map(|i| (0..LANES).fold(0, |word, k| word | byte(k * quarter + i / columns, i % columns) << (8 * k)))
-        .collect()
+    let mut words = vec![0u32; quarter * columns];
+    fill_with(&mut words, LANES, |at| {
+        let (row, column) = (at as usize / columns, at as usize % columns);
+        (0..LANES).fold(0, |word, k| word | byte(k * quarter + row, column) << (8 * k))
+    });
+    words
+}
+
+/// The elements of an array, by index. Matrices of large models are not copied.
+fn elements(matrix: &Array) -> Box<dyn Fn(usize) -> f64 + Sync + '_> {
+    match matrix.data() {
+        Data::F32(values) => Box::new(|at| f64::from(values[at])),
+        Data::BF16(values) => Box::new(|at| values[at].to_f64()),
+        other => {
+            let values = other.to_f64();
+            Box::new(move |at| values[at])
+        }
+    }
 }
 
 fn columns(matrix: &Array) -> usize {

@@ -8,7 +8,8 @@ use pawl_lower::{Class, Instruction};
 impl Emitter<'_> {
     /// Writes the instruction of `value`, with operands as `name` gives them.
     pub(super) fn compute(&mut self, value: usize, name: &dyn Fn(&Self, usize) -> String, qualifier: &str) {
-        let instruction = &self.kernel.code[value - self.kernel.loads.len()];
+        let at = value - self.kernel.loads.len();
+        let instruction = &self.kernel.code[at];
         let dtype = self.dtype(value);
         let place = if qualifier.is_empty() { name(self, value) } else { format!("v{value}") };
         let declared =
@@ -18,12 +19,12 @@ impl Emitter<'_> {
                 let index = self.index_along(inner, extent);
                 self.line(format!("{declared}{place} = {index};"));
             }
-            Instruction::Random { key, counter } => {
-                let counter = name(self, *counter);
+            Instruction::Random { counter, .. } => {
+                let (counter, key) = (name(self, *counter), self.keys().filter(|&(draw, _)| draw < at).count());
                 // Vectors begin at even elements.
                 let element =
                     if self.geometry.vector.is_multiple_of(2) { "number & ~1ull, j" } else { "number + j, 0" };
-                self.line(format!("{declared}{place} = uniform(draw_stream({key}ull, {counter}), {element});"));
+                self.line(format!("{declared}{place} = uniform(draw_stream(k{key}, {counter}), {element});"));
             }
             _ => {
                 let operands: Vec<(String, DType)> =
