@@ -72,6 +72,8 @@ fn is_determined(field: &str) -> bool {
 fn is_evidence(field: &str) -> bool {
     let of_comparison = field.starts_with("status.phases[") || field.starts_with("status.bundle");
     field.contains(".launches[")
+        // That of all accepted phases together.
+        || field == "status.speedup"
         || of_comparison
             && (field.ends_with(".itemsPerSecond") || field.contains(".stepSeconds.") || field.contains("peedup."))
 }
@@ -88,7 +90,9 @@ fn compared(status: &Value, scripted: bool) -> BTreeMap<String, Value> {
     let seen = |field: &str| field.starts_with("status.training.firstValidation");
     let same = |field: &str| !tried(field) && !seen(field) && !is_evidence(field);
     fields.retain(|field, _| same(field) && (scripted || is_determined(field)));
-    let quotes = |field: &str| field.starts_with("status.phases[") && field.ends_with("].message");
+    let quotes = |field: &str| {
+        field == "status.bundle.message" || field.starts_with("status.phases[") && field.ends_with("].message")
+    };
     fields.iter_mut().filter(|(field, _)| quotes(field)).for_each(|(_, message)| *message = without_digits(message));
     fields
 }

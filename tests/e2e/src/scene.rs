@@ -249,6 +249,23 @@ impl Scene {
         }
     }
 
+    /// As [`Self::job_until`], for a job that must not fail: it is not waited for any longer then.
+    ///
+    /// # Panics
+    /// At the deadline, and as soon as the job is Failed.
+    pub async fn healthy_until(
+        &self,
+        name: &str,
+        what: &str,
+        deadline: Duration,
+        holds: impl Fn(&TrainingJob) -> bool,
+    ) -> TrainingJob {
+        let job = self.job_until(name, what, deadline, |job| holds(job) || stage(job) == Stage::Failed).await;
+        let failure = job.status.as_ref().and_then(|status| status.failure.as_ref());
+        assert_ne!(stage(&job), Stage::Failed, "{name} failed before it was seen {what}: {failure:?}");
+        job
+    }
+
     /// Waits until a job is Complete.
     ///
     /// # Panics

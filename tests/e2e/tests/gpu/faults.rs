@@ -12,20 +12,23 @@ use serde_json::{Value, json};
 use std::path::Path;
 use std::time::Duration;
 
-/// A deterministic training with many checkpoints, on a claim.
-fn training(gpus: Gpus) -> Value {
+/// A deterministic training with many checkpoints, on a claim with the name of the job.
+pub(crate) fn training(gpus: Gpus, name: &str) -> Value {
     let items = if gpus.real { 460_800 } else { 16_384 };
-    gpus.job("long", (1, 1), |job| {
+    gpus.job(name, (1, 1), |job| {
         job["spec"]["workload"] = json!({"name": "vision-bdh", "config": {"preset": if gpus.real { "medium" } else { "smoke" }}});
         job["spec"]["settings"] = json!({
             "batchPerGpu": if gpus.real { 128 } else { 16 }, "accumulationSteps": 2, "evalBatch": 256, "learningRate": "2e-5",
             "precision": if gpus.real { "bf16" } else { "fp32" }, "compile": "Graph", "optimizerKernel": "Fused", "ropeCache": "Cached",
             "parameterLayout": "Linear", "memoryFormat": "ChannelsLast", "loaderWorkers": 2, "deterministic": true,
         });
-        let checkpoint = json!({"every": "1s", "keep": 2, "storage": "pvc://kept/run"});
+        let checkpoint = json!({"every": "1s", "keep": 2, "storage": format!("pvc://{name}/run")});
         job["spec"]["train"] = json!({"items": items, "evalEvery": items / 4, "checkpoint": checkpoint});
     })
 }
+
+/// How long a training may take to run again.
+const AGAIN: Duration = Duration::from_secs(60);
 
 /// What happens to a training.
 #[derive(Clone, Copy, Debug)]
@@ -63,8 +66,14 @@ impl Fault {
     }
 }
 
+/// The pod that runs and has not been told to end.
+fn running(pods: &[Pod]) -> Option<Pod> {
+    let phase = |pod: &Pod| pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running");
+    pods.iter().find(|pod| phase(pod) && pod.metadata.deletion_timestamp.is_none()).cloned()
+}
+
 /// Items of the newest checkpoint that the job's status names.
-fn checkpointed(job: &TrainingJob) -> u64 {
+pub(crate) fn checkpointed(job: &TrainingJob) -> u64 {
     let training = job.status.as_ref().and_then(|status| status.training.as_ref());
     training.and_then(|training| training.last_checkpoint.as_ref()).map_or(0, |checkpoint| checkpoint.items)
 }
@@ -73,21 +82,19 @@ fn checkpointed(job: &TrainingJob) -> u64 {
 fn a_training_that_loses_pod_operator_and_kubelet_ends_with_the_same_model() {
     scene(async |scene| {
         let gpus = Gpus::here();
-        let job = training(gpus);
-        scene.claim("kept");
+        let job = training(gpus, "long");
+        scene.claim("long");
         scene.apply(&job);
         let (mut before, mut restarts) = (0, 0);
         // The operator last: another one waits for its lease, and the training may end meanwhile.
         for fault in [Fault::Delete, Fault::Kubelet, Fault::Evict, Fault::Operator] {
             let newer = |job: &TrainingJob| checkpointed(job) > before;
-            let job = scene.job_until("long", &format!("to checkpoint before {fault:?}"), LONGEST, newer).await;
+            let job = scene.healthy_until("long", &format!("to checkpoint before {fault:?}"), LONGEST, newer).await;
             before = checkpointed(&job);
-            let running =
-                |pod: &&Pod| pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running");
-            let pods = scene.pods("long").await;
-            let pod = pods.iter().find(running).unwrap_or_else(|| panic!("the training ended before {fault:?}"));
+            // The checkpoint may be the last one of a pod that ends.
+            let pod = scene.until("a pod that runs", AGAIN, async || running(&scene.pods("long").await)).await;
             eprintln!("{fault:?} after a checkpoint at {before} items");
-            fault.strike(scene, pod).await;
+            fault.strike(scene, &pod).await;
             restarts += u32::from(fault.ends_pods());
         }
         let done = scene.complete("long", LONGEST).await;

@@ -85,7 +85,7 @@ fn a_phase_that_exhausts_a_gpu_does_not_hurt_the_neighbour() {
                 .and_then(|status| status.training.as_ref())
                 .is_some_and(|training| training.measured.steps > 0)
         };
-        let before = scene.job_until("neighbour", "to train", LONGEST, trains).await;
+        let before = scene.healthy_until("neighbour", "to train", LONGEST, trains).await;
 
         let large = gpus.job("large", (1, 1), |job| {
             job["spec"]["workload"] = json!({"name": "ups", "config": {

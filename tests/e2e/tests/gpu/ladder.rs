@@ -44,7 +44,7 @@ fn a_ladder_has_the_verdicts_of_pawl_run_and_a_phase_too_large_for_the_gpu_walks
     scene(async |scene| {
         let job = manifest(gpus, "tests/device/ladder.yaml");
         scene.apply(&job);
-        let done = scene.complete("ladder", LONGEST).await;
+        let done = scene.complete("ladder", 2 * LONGEST).await;
         let too_large = status(&done).phases.iter().find(|phase| phase.name == "too-large").unwrap();
         assert_eq!(too_large.rung, 1, "{too_large:?}");
         let there = verdicts(&scene.status("ladder").await);

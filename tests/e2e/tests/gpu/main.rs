@@ -9,5 +9,6 @@ mod devices;
 mod faults;
 mod gangs;
 mod ladder;
+mod queue;
 mod start;
 mod straggler;

@@ -40,7 +40,7 @@ fn a_slow_gpu_is_named_and_reverts_nothing_and_a_slow_phase_is_rolled_back() {
         let windows = |job: &TrainingJob| {
             job.status.as_ref().and_then(|status| status.training.as_ref()).is_some_and(|training| training.window >= 2)
         };
-        let training = scene.job_until("gang", "to train at full speed", LONGEST, windows).await;
+        let training = scene.healthy_until("gang", "to train at full speed", LONGEST, windows).await;
         let verdict =
             |job: &TrainingJob| -> Vec<PhaseState> { status(job).phases.iter().map(|phase| phase.state).collect() };
         let expected = [PhaseState::Accepted, PhaseState::RolledBack];
@@ -50,7 +50,7 @@ fn a_slow_gpu_is_named_and_reverts_nothing_and_a_slow_phase_is_rolled_back() {
         let slow = uuids().swap_remove(1);
         let load = Load::on(&slow);
         let named = |job: &TrainingJob| degraded(job).is_some_and(|(reason, _)| reason == "Straggler");
-        let job = scene.job_until("gang", "to name the slow GPU", Duration::from_secs(90), named).await;
+        let job = scene.healthy_until("gang", "to name the slow GPU", Duration::from_secs(90), named).await;
         let (_, message) = degraded(&job).unwrap();
         eprintln!("{message}");
         assert!(
@@ -63,7 +63,7 @@ fn a_slow_gpu_is_named_and_reverts_nothing_and_a_slow_phase_is_rolled_back() {
         assert_eq!(verdict(&job), expected, "{:?}", status(&job).phases);
         drop(load);
         let recovered = |job: &TrainingJob| degraded(job).is_none();
-        let job = scene.job_until("gang", "to be as fast as before", Duration::from_secs(60), recovered).await;
+        let job = scene.healthy_until("gang", "to be as fast as before", Duration::from_secs(60), recovered).await;
         assert_eq!((verdict(&job), status(&job).training.as_ref().unwrap().restarts), (expected.to_vec(), 0));
     });
 }
