@@ -85,7 +85,7 @@ fn waits_for(facts: &AttemptFacts, gang: &GangFacts) -> WaitsFor {
         problem.contains("persistentvolumeclaim") || problem.contains("persistent volumes")
     };
     let no_room = |pod: &PodFacts| matches!(&pod.stand, Stand::Waiting { problem } if problem.starts_with(UNSCHEDULABLE) && !volume(problem));
-    let refused = facts.alive().count() < gang.replicas as usize;
+    let refused = problem(facts).is_none() && facts.alive().count() < gang.replicas as usize;
     match (refused || facts.alive().any(no_room), facts.alive().any(|pod| !pod.node.is_empty())) {
         (false, _) => WaitsFor::Containers,
         (true, false) => WaitsFor::Devices,
