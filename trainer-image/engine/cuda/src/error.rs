@@ -1,5 +1,7 @@
 //! Errors of the CUDA libraries as [`ExecError`]s with the remedy.
 
+use std::error::Error as _;
+
 use cudarc::{cublaslt::result::CublasError, driver::DriverError, driver::sys::CUresult};
 
 use pawl_graph::executor::ExecError;
@@ -70,7 +72,9 @@ fn refusal(library: &str) -> Option<String> {
     // A driver without its files for developers has the versioned name only.
     [library.to_owned(), format!("{library}.1")].into_iter().find_map(|name| {
         // SAFETY: a library of NVIDIA, whose initialization has no preconditions.
-        let error = unsafe { libloading::Library::new(&name) }.err()?.to_string();
+        let error = unsafe { libloading::Library::new(&name) }.err()?;
+        // The loader's own words.
+        let error = error.source()?.to_string();
         (!error.starts_with(&name)).then_some(error)
     })
 }
