@@ -269,13 +269,9 @@ impl Scene {
     /// Waits until a job is Complete.
     ///
     /// # Panics
-    /// At the deadline, and as soon as it is Failed.
+    /// As [`Self::healthy_until`].
     pub async fn complete(&self, name: &str, deadline: Duration) -> TrainingJob {
-        let job =
-            self.job_until(name, "to end", deadline, |job| matches!(stage(job), Stage::Complete | Stage::Failed)).await;
-        let status = job.status.as_ref().unwrap();
-        assert_eq!(status.stage, Stage::Complete, "{name} failed: {:?}", status.failure);
-        job
+        self.healthy_until(name, "to be Complete", deadline, |job| stage(job) == Stage::Complete).await
     }
 
     /// After a failure: all that a person would look at.

@@ -268,6 +268,16 @@ def test_a_missing_checkpoint_is_not_a_new_start(launch: Launch) -> None:
     assert (code, report["outcome"]) == (23, "CheckpointUnreadable") and "0-job-1" in report["message"]
 
 
+def test_nothing_is_deleted_where_the_checkpoint_to_go_back_to_is_missing(launch: Launch) -> None:
+    launch.train(items=80)
+    assert launch.run(loop())[0] == 0
+    there = sorted(path.name for path in (launch.directory / "checkpoints").iterdir())
+    launch.plan["checkpoint"] |= {"expected": {"name": "0-job-1", "step": 1, "items": 4}, "resumeNotAfterItems": 4}
+    code, report = launch.run(loop())
+    assert (code, report["outcome"]) == (23, "CheckpointUnreadable")
+    assert sorted(path.name for path in (launch.directory / "checkpoints").iterdir()) == there
+
+
 def test_a_script_that_ignores_its_checkpoint_is_refused(launch: Launch) -> None:
     launch.train(items=80)
     assert launch.run(loop())[0] == 0

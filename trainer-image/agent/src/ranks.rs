@@ -17,7 +17,7 @@ use pawl_contract::plan::{AttemptPlan, LaunchPlan};
 use pawl_contract::progress::Progress;
 use pawl_contract::script::MonitorSource;
 use pawl_contract::template::Rendered;
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group, test_kill_process_group};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
@@ -119,10 +119,9 @@ struct Rank {
 }
 
 /// A shell that died of SIGTERM has passed it on to nobody: what it has started gets it now, and has until it is killed.
-async fn pass_on(group: Pid, lock: &Path) {
+async fn pass_on(group: Pid) {
     let _ = kill_process_group(group, Signal::TERM);
-    // Held by all processes of the rank.
-    while !survivors::is_free(lock).unwrap_or(true) {
+    while test_kill_process_group(group).is_ok() {
         tokio::time::sleep(LOOK).await;
     }
 }
@@ -204,7 +203,7 @@ impl Ranks {
             let status = child.wait().await;
             let by_term = |status: &ExitStatus| status.signal() == Some(Signal::TERM.as_raw());
             if status.as_ref().is_ok_and(by_term) && terminated.load(Ordering::Relaxed) {
-                pass_on(group, &dir.join(format!("rank-{rank}.lock"))).await;
+                pass_on(group).await;
             }
             // The receiver is gone when the launch was dropped.
             let _ = sender.send((rank, status));

@@ -21,8 +21,7 @@ pub(crate) fn lock(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Whether no process holds the lock.
-pub(crate) fn is_free(path: &Path) -> io::Result<bool> {
+fn is_free(path: &Path) -> io::Result<bool> {
     match lock(path) {
         Ok(_) => Ok(true),
         Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(false),

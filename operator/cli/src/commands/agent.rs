@@ -241,7 +241,7 @@ fn user(is_set: impl Fn(&str) -> bool) -> Option<(String, String)> {
 
 /// The library path with the driver's libraries, where some clusters (GKE) mount them in a place that the loader does not know; `None`: no change.
 fn driver(folder: &Path, given: Option<OsString>) -> Option<(String, String)> {
-    let given = given.map(|path| path.into_string().ok()).unwrap_or_default().unwrap_or_default();
+    let given = given.and_then(|path| path.into_string().ok()).unwrap_or_default();
     let known = given.split(':').any(|part| Path::new(part) == folder);
     let parts = [given.as_str(), folder.to_str()?].into_iter().filter(|part| !part.is_empty());
     (folder.is_dir() && !known).then(|| ("LD_LIBRARY_PATH".to_owned(), parts.collect::<Vec<_>>().join(":")))

@@ -1,7 +1,7 @@
 use super::*;
 use crate::facts::{GangFacts, PlanFacts};
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Container, PodSpec, VolumeMount};
+use k8s_openapi::api::core::v1::{Container, PodSpec, Toleration, VolumeMount};
 use kube::ResourceExt;
 use pawl_api::spec::PodSecurity;
 use pawl_api::status::{AttemptStatus, Purpose};
@@ -163,6 +163,32 @@ fn a_pod_template_cannot_take_the_place_of_what_pawl_says() {
     let (labels, annotations) = (meta.labels.unwrap(), meta.annotations.unwrap());
     assert_eq!((labels["pawl.dev/job"].as_str(), labels["team"].as_str()), ("toy", "a"));
     assert_eq!((annotations["pawl.dev/plan-hash"].as_str(), annotations["note"].as_str()), ("hash", "b"));
+}
+
+#[test]
+fn pods_with_gpus_go_to_tainted_nodes_and_are_not_moved() {
+    let toleration = |key: &str| Toleration {
+        key: Some(key.to_owned()),
+        operator: Some("Exists".to_owned()),
+        effect: Some("NoSchedule".to_owned()),
+        ..Toleration::default()
+    };
+    let made = Made::new(|job| {
+        job["spec"]["trainer"]["gpuResource"] = "example.com/gpu".into();
+        job["spec"]["trainer"]["podTemplate"] = json!({
+            "tolerations": [{"key": "spot", "operator": "Exists", "effect": "NoSchedule"}],
+            "annotations": {"karpenter.sh/do-not-disrupt": "false"},
+        });
+    });
+    assert_eq!(made.pod().tolerations, Some(vec![toleration("spot"), toleration("example.com/gpu")]));
+    let annotations = made.gang().spec.unwrap().template.metadata.unwrap().annotations.unwrap();
+    assert_eq!(annotations["cluster-autoscaler.kubernetes.io/safe-to-evict"], "false");
+    assert_eq!(annotations["karpenter.sh/do-not-disrupt"], "false", "the job's own");
+
+    let none = Made::new(|job| job["spec"]["trainer"]["gpusPerReplica"] = 0.into());
+    assert_eq!(none.pod().tolerations, None);
+    let annotations = none.gang().spec.unwrap().template.metadata.unwrap().annotations.unwrap();
+    assert!(!annotations.keys().any(|name| name.contains("karpenter") || name.contains("autoscaler")));
 }
 
 #[test]

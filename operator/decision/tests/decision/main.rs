@@ -11,6 +11,7 @@ mod model_search;
 mod order;
 mod parallel;
 mod policy;
+mod preflight;
 mod protocol;
 mod resume;
 mod search;

@@ -347,3 +347,10 @@ impl World {
         self.events.iter().filter(|event| event.reason == reason).count()
     }
 }
+
+/// A specification with one phase, `fuse`, and `rest`.
+pub fn fuse(rest: Value) -> Value {
+    let mut spec = json!({"phases": [{"name": "fuse", "settings": {"compile": "Fuse"}}]});
+    spec.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
+    spec
+}

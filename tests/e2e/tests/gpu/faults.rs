@@ -68,8 +68,8 @@ impl Fault {
 
 /// The pod that runs and has not been told to end.
 fn running(pods: &[Pod]) -> Option<Pod> {
-    let phase = |pod: &Pod| pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running");
-    pods.iter().find(|pod| phase(pod) && pod.metadata.deletion_timestamp.is_none()).cloned()
+    let runs = |pod: &Pod| pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running");
+    pods.iter().find(|pod| runs(pod) && pod.metadata.deletion_timestamp.is_none()).cloned()
 }
 
 /// Items of the newest checkpoint that the job's status names.
