@@ -2,14 +2,15 @@
 //!
 //! A thread has `unroll` rows at once (or vectors, where rows do not matter) and of each `held` vectors of columns. What is loaded stays in
 //! registers as it is. Reductions along rows cut the code into phases: before a value of a row is there, nothing that needs it can run. Each phase
-//! computes the elements that it needs from what was loaded (what an earlier phase computed as well is the compiler's to keep or to compute
-//! again), so a row is read once, however many reductions there are. What is folded over rows is added up in registers, by blocks that stay until all is
+//! computes the elements that it needs from what was loaded, or from 16-bit values that an earlier phase kept (what else it computed is the compiler's to
+//! keep or to compute again), so a row is read once, however many reductions there are. What is folded over rows is added up in registers, by blocks that stay until all is
 //! done and read the next rows while they work on these; sums of several blocks are joined in a fixed order by a second kernel: results never depend on
 //! timing.
 //!
-//! This module emits the frame; [`loads`] reads, [`values`] computes, [`phase`] loops over the elements and writes, [`folds`] accumulates.
+//! This module emits the frame; [`loads`] reads, [`values`] computes, [`phase`] loops over the elements and writes, [`kept`] keeps, [`folds`] accumulates.
 
 mod folds;
+mod kept;
 mod loads;
 mod phase;
 mod values;
@@ -17,6 +18,7 @@ mod values;
 use std::fmt::Write;
 
 use folds::Partials;
+use kept::Kept;
 
 use super::{
     Argument, Generated, Grid,
@@ -50,6 +52,7 @@ struct Emitter<'k> {
     /// For each value, the number of reductions it has to wait for.
     level: Vec<usize>,
     walks: Vec<Walk>,
+    kept: Vec<Kept>,
     text: String,
     indent: usize,
     /// Blocks of a segment and a tile, at most.
@@ -68,7 +71,9 @@ impl<'k> Emitter<'k> {
             Walk::new(access, cols, buffers).expect("lowering cuts rows where every view's loops do")
         };
         let walks = kernel.loads.iter().map(|load| walk(&load.from, kernel.cols)).collect();
-        let mut emitter = Self { kernel, buffers, geometry, level, walks, text: String::new(), indent: 1, most: 0 };
+        let mut emitter =
+            Self { kernel, buffers, geometry, level, walks, kept: Vec::new(), text: String::new(), indent: 1, most: 0 };
+        emitter.kept = kept::kept(&emitter);
         let work = emitter.run().div_ceil(emitter.geometry.step());
         let beside = kernel.segments * emitter.geometry.tiles;
         let resident = (multiprocessors * RESIDENT).div_ceil(beside).clamp(1, work);
@@ -267,6 +272,7 @@ impl<'k> Emitter<'k> {
             self.arrays().iter().for_each(|array| self.line(array.declaration()));
             self.step();
         }
+        self.declare_kept();
         let last = self.level.iter().copied().max().unwrap_or(0);
         for phase in 0..=last {
             self.row_values(phase);

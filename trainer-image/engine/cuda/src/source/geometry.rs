@@ -95,8 +95,16 @@ impl Geometry {
         Self { traversal: Traversal::Flat, vector, lanes: 1, held: 1, groups: threads, unroll, tiles: 1, ahead: false }
     }
 
+    /// Whether columns' values are read where they are used: a row that fills a block leaves no registers to keep them in.
+    pub(super) fn reads_columns_late(&self, kernel: &Fused) -> bool {
+        self.traversal == Traversal::Rows && self.lanes > WARP && kernel.folds.is_empty()
+    }
+
     /// Whether columns' values are read once, before all rows.
     pub(super) fn hoists(&self, kernel: &Fused) -> bool {
+        if self.reads_columns_late(kernel) {
+            return false;
+        }
         let columns = kernel.values[..kernel.loads.len()].iter().filter(|(_, class)| *class == Class::Col);
         let words: usize = columns.map(|(dtype, _)| dtype.bytes() * self.held * self.vector).sum::<usize>() / 4;
         self.traversal == Traversal::Rows && words <= KEPT

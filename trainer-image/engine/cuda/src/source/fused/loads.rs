@@ -35,13 +35,29 @@ impl Emitter<'_> {
         arrays.extend(flat.then(|| own("u32", "col")));
         arrays.extend((!self.whole()).then(|| own("bool", "live")));
         arrays.extend(self.loads_of(Class::Full).into_iter().map(|value| self.array(value, "[U][H]")));
-        if !self.geometry.hoists(self.kernel) {
-            let extents = if flat { "[U][H]" } else { "[H]" };
-            arrays.extend(self.loads_of(Class::Col).into_iter().map(|value| self.array(value, extents)));
-        }
+        let extents = if flat { "[U][H]" } else { "[H]" };
+        arrays.extend(self.columns_of_step().into_iter().map(|value| self.array(value, extents)));
         let of_row = |value| own(&format!("{}::value", types::tag(self.dtype(value))), &format!("v{value}"));
         arrays.extend(self.loads_of(Class::Row).into_iter().map(of_row));
         arrays
+    }
+
+    /// Columns' values that are read with each step.
+    fn columns_of_step(&self) -> Vec<usize> {
+        let elsewhere = self.geometry.hoists(self.kernel) || self.geometry.reads_columns_late(self.kernel);
+        if elsewhere { Vec::new() } else { self.loads_of(Class::Col) }
+    }
+
+    /// Reads columns' values of one vector, of those that are `needed`, if they are read where they are used.
+    pub(super) fn late_columns(&mut self, needed: &[usize]) {
+        if !self.geometry.reads_columns_late(self.kernel) {
+            return;
+        }
+        for value in self.loads_of(Class::Col).into_iter().filter(|value| needed.contains(value)) {
+            let array = self.array(value, "");
+            self.line(array.declaration());
+            self.load(value, &format!("l{value}"), "0u", "column(i) * V");
+        }
     }
 
     /// Names of [`Emitter::arrays`].
@@ -139,7 +155,7 @@ impl Emitter<'_> {
 
     fn loads(&mut self) {
         let flat = self.geometry.traversal == Traversal::Flat;
-        let columns = if self.geometry.hoists(self.kernel) { Vec::new() } else { self.loads_of(Class::Col) };
+        let columns = self.columns_of_step();
         let col = self.column();
         self.open("UNROLL for (int u = 0; u < U; u++) {");
         let full = self.loads_of(Class::Full);

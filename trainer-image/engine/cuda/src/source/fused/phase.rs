@@ -6,7 +6,7 @@ use pawl_graph::graph::ReduceOp;
 use pawl_lower::{Fold, Instruction, Store};
 
 /// What one phase computes from elements.
-struct PhaseWork<'k> {
+pub(super) struct PhaseWork<'k> {
     /// Values that are reduced along rows.
     reduces: Vec<usize>,
     /// Stores of one element each, with their numbers.
@@ -16,7 +16,7 @@ struct PhaseWork<'k> {
 }
 
 impl<'k> PhaseWork<'k> {
-    fn new(of: &Emitter<'k>, phase: usize) -> Self {
+    pub(super) fn new(of: &Emitter<'k>, phase: usize) -> Self {
         let kernel = of.kernel;
         let is_reduced = |value: &usize| of.reduction(*value).is_some_and(|(_, x)| of.level[x] == phase);
         Self {
@@ -29,7 +29,7 @@ impl<'k> PhaseWork<'k> {
     }
 
     /// The values that are consumed.
-    fn roots(&self, of: &Emitter<'_>) -> Vec<usize> {
+    pub(super) fn roots(&self, of: &Emitter<'_>) -> Vec<usize> {
         let operands = self.reduces.iter().filter_map(|&value| of.reduction(value)).map(|(_, x)| x);
         operands
             .chain(self.stores.iter().map(|(_, store)| store.value))
@@ -56,19 +56,23 @@ impl Emitter<'_> {
             let (acc, _) = types::accumulator(self.dtype(value));
             self.line(format!("s{value}[u] = {}::identity<{acc}>();", types::reduction(op)));
         }
-        let needed = self.elements(&roots);
+        let needed = self.elements(&roots, &self.known(phase));
         self.vectors(|e| {
             for (index, store) in &work.stores {
                 let tag = types::tag(e.buffers[store.to.buffer].dtype);
                 e.line(format!("{tag}::value o{index}[V];"));
             }
+            e.open_kept(phase);
+            e.late_columns(&needed);
             e.position(&needed);
             e.open("UNROLL for (int j = 0; j < V; j++) {");
             for &value in &needed {
-                e.element(value);
+                e.element(value, phase);
             }
             e.consume(&work);
+            e.keep(phase);
             e.close();
+            e.close_kept(phase);
             for &(index, store) in &work.stores {
                 e.store(index, store);
             }

@@ -99,8 +99,8 @@ impl Emitter<'_> {
         self.close();
     }
 
-    /// Values of elements that `roots` need, in order.
-    pub(super) fn elements(&self, roots: &[usize]) -> Vec<usize> {
+    /// Values of elements that `roots` need, in order; what `known` are computed from is not needed.
+    pub(super) fn elements(&self, roots: &[usize], known: &[usize]) -> Vec<usize> {
         let first = self.kernel.loads.len();
         let mut needed = vec![false; self.kernel.values.len()];
         let mut open = roots.to_vec();
@@ -109,7 +109,7 @@ impl Emitter<'_> {
                 continue;
             }
             needed[value] = true;
-            if value >= first {
+            if value >= first && !known.contains(&value) {
                 open.extend(self.kernel.code[value - first].operands());
             }
         }
@@ -133,13 +133,21 @@ impl Emitter<'_> {
         self.line(format!("const u64 number = (u64)row[u] * {}ull + {};", self.kernel.cols, self.column()));
     }
 
-    pub(super) fn element(&mut self, value: usize) {
+    pub(super) fn element(&mut self, value: usize, phase: usize) {
+        let tag = types::tag(self.dtype(value));
+        if self.is_known(value, phase) {
+            self.line(format!("const {tag}::value v{value} = get<{tag}>(k{value}[u][i], j);"));
+            return;
+        }
         if value >= self.kernel.loads.len() {
             return self.compute(value, &|e, v| e.name(v), "const ");
         }
         let columns = self.class(value) == Class::Col && self.geometry.traversal == Traversal::Rows;
-        let place = if columns { format!("l{value}[i]") } else { format!("l{value}[u][i]") };
-        let tag = types::tag(self.dtype(value));
+        let place = match columns {
+            true if self.geometry.reads_columns_late(self.kernel) => format!("l{value}"),
+            true => format!("l{value}[i]"),
+            false => format!("l{value}[u][i]"),
+        };
         if self.is_vector(value) {
             self.line(format!("const {tag}::value v{value} = get<{tag}>({place}, j);"));
         } else {
