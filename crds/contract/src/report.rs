@@ -17,6 +17,9 @@ pub const MAX_MESSAGE: usize = 200;
 /// Maximum length of a pod's termination message, bytes; Kubernetes truncates longer ones.
 pub const MAX_TERMINATION_MESSAGE: usize = 4096;
 
+/// What the message of a launch says whose rank was ended by a signal: somebody killed it, or it crashed.
+pub const KILLED: &str = "killed by signal";
+
 /// A point of the training loss curve.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -11,8 +11,16 @@ use serde_json::Value;
 const ALIKE: f64 = 0.7;
 
 /// Common mistakes: the name as written, and the name that was meant.
-const MEANT: [(&str, &str); 4] =
-    [("on", "when"), ("True", "when"), ("true", "when"), ("optimiserKernel", "optimizerKernel")];
+const MEANT: [(&str, &str); 8] = [
+    ("on", "when"),
+    ("True", "when"),
+    ("true", "when"),
+    ("optimiserKernel", "optimizerKernel"),
+    ("bs", "batchPerGpu"),
+    ("batchSize", "batchPerGpu"),
+    ("batch_size", "batchPerGpu"),
+    ("lr", "learningRate"),
+];
 
 /// All violations of `schema`, the schema of a whole manifest, in `tree`.
 pub(crate) fn check(tree: &Tree, schema: &Value) -> Vec<Problem> {
@@ -72,7 +80,10 @@ impl Checker {
                 None if schema["x-kubernetes-preserve-unknown-fields"] == true => {}
                 None => {
                     let names = properties.keys().map(String::as_str);
-                    self.refuse(&at(&entry.key), "", "is not a field", suggestion(&entry.key, names, "remove it"));
+                    let own = format!("a setting of your own is written as settings.workload.{}", entry.key);
+                    let is_setting = path.ends_with("settings") && properties.contains_key("workload");
+                    let otherwise = if is_setting { own.as_str() } else { "remove it" };
+                    self.refuse(&at(&entry.key), "", "is not a field", suggestion(&entry.key, names, otherwise));
                 }
             }
         }
@@ -210,7 +221,10 @@ impl Checker {
             (_, "integer") => "write an integer".to_owned(),
             (_, "number") => "write a number".to_owned(),
             (_, "boolean") => "write true or false".to_owned(),
-            (_, "array") => "write a list".to_owned(),
+            (_, "array") => match schema["items"]["required"][0].as_str() {
+                Some(field) => format!("write a list, such as [{{{field}: ...}}]"),
+                None => "write a list".to_owned(),
+            },
             _ => "write a map of fields".to_owned(),
         };
         self.refuse(path, shown, is, remedy);

@@ -6,7 +6,7 @@ use crate::gates::safety::unsafe_outcome;
 use crate::launch::{EvidenceTarget, Launch, Work};
 use crate::observed::AttemptFacts;
 use crate::reason::Reason;
-use crate::retry::MissingEvidence;
+use crate::retry::{Again, MissingEvidence};
 use crate::{cost, preflight, search, train};
 use pawl_api::spec::TrainingJobSpec;
 use pawl_api::status::{Arm, LaunchStatus};
@@ -14,7 +14,7 @@ use pawl_contract::decimal::Decimal;
 use pawl_contract::exit::Outcome;
 use pawl_contract::measured::Measured;
 use pawl_contract::plan::{LOSS, LaunchKind};
-use pawl_contract::report::{LaunchResult, truncated};
+use pawl_contract::report::{KILLED, LaunchResult, truncated};
 
 /// Maximum length of the message of a launch, bytes.
 const MAX_LAUNCH_MESSAGE: usize = 160;
@@ -29,18 +29,30 @@ pub(crate) fn require_evidence(
     result: &LaunchResult,
 ) -> Result<(), MissingEvidence> {
     let missing = |message: String| Err(MissingEvidence::because(message));
+    let lacks = |measure: &str| {
+        let message = format!("{}: reported no {measure}", launch.plan.display_title());
+        Err(MissingEvidence { again: Again::Useless, ..MissingEvidence::because(message) })
+    };
     let title = launch.plan.display_title();
+    let is_control = launch.arm == Arm::Control
+        && matches!(launch.target, EvidenceTarget::Phase(_) | EvidenceTarget::Bundle | EvidenceTarget::Baseline);
+    let baseline = launch.plan.settings == spec.settings;
     if !result.outcome.is_evidence() {
-        return missing(format!("{title}: ended with {}: {}", result.outcome, result.message));
+        let message = format!("{title}: ended with {}: {}", result.outcome, result.message);
+        // What somebody else killed says nothing about the program.
+        let by_itself = result.outcome == Outcome::Failed && !result.message.contains(KILLED);
+        let again = if by_itself { Again::Doubtful } else { Again::Useful };
+        let control_outcome = Some(result.outcome).filter(|_| by_itself && is_control);
+        return Err(MissingEvidence { again, control_outcome, baseline, ..MissingEvidence::because(message) });
     }
     if result.outcome == Outcome::Done {
         let speed = result.measured.items_per_second.filter(|speed| speed.is_finite() && *speed > 0.0);
         let metric = |name: &str| result.measured.metric(name).is_some_and(|value| value.is_finite());
         return match launch.plan.kind {
-            LaunchKind::Measure if speed.is_none() => missing(format!("{title}: reported no items per second")),
+            LaunchKind::Measure if speed.is_none() => lacks("items per second"),
             LaunchKind::Quality => {
                 match missing_measure(spec, metric, result.measured.loss.is_some_and(f64::is_finite)) {
-                    Some(measure) => missing(format!("{title}: reported no {measure}")),
+                    Some(measure) => lacks(&measure),
                     None => Ok(()),
                 }
             }
@@ -57,23 +69,24 @@ pub(crate) fn require_evidence(
         Outcome::OutOfMemory | Outcome::HostOutOfMemory | Outcome::Unsupported | Outcome::CompileFailed
     );
     let broken = unsafe_outcome(result.outcome).is_some();
-    match (launch.target, launch.arm) {
-        (EvidenceTarget::PreflightBaseline | EvidenceTarget::PreflightPhase { .. }, _) if broken && !deterministic => {
+    match launch.target {
+        EvidenceTarget::PreflightBaseline | EvidenceTarget::PreflightPhase { .. } if broken && !deterministic => {
             missing(format!("{title}: ended with {}: {}", result.outcome, result.message))
         }
-        (EvidenceTarget::Train | EvidenceTarget::Search { .. }, _) if result.outcome == Outcome::Hang => {
+        EvidenceTarget::Train | EvidenceTarget::Search { .. } if result.outcome == Outcome::Hang => {
             missing(format!("{title}: ended with Hang: {}", result.message))
         }
-        (EvidenceTarget::Search { .. }, _) if launch.plan.kind == LaunchKind::Preflight && broken && !deterministic => {
+        EvidenceTarget::Search { .. } if launch.plan.kind == LaunchKind::Preflight && broken && !deterministic => {
             missing(format!("{title}: ended with {}: {}", result.outcome, result.message))
         }
-        (EvidenceTarget::Phase(_) | EvidenceTarget::Bundle | EvidenceTarget::Baseline, Arm::Control) if broken => {
+        _ if is_control && broken => {
+            let message = format!("{title}: the accepted settings ended with {}: {}", result.outcome, result.message);
+            let never = matches!(result.outcome, Outcome::Unsupported | Outcome::CompileFailed);
             Err(MissingEvidence {
-                message: format!("{title}: the accepted settings ended with {}: {}", result.outcome, result.message),
                 control_outcome: Some(result.outcome),
-                baseline: launch.plan.settings == spec.settings,
-                ranks_lost: false,
-                disrupted: false,
+                baseline,
+                again: if never { Again::Elsewhere } else { Again::Useful },
+                ..MissingEvidence::because(message)
             })
         }
         _ => Ok(()),

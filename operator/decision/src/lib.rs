@@ -107,6 +107,7 @@ pub use grace::stop_grace;
 pub use launch::gang;
 pub use plan::plan;
 pub use preview::preview;
+pub use refuse::retry;
 
 use action::Decision;
 use draft::Draft;

@@ -7,7 +7,7 @@ use crate::problems;
 use crate::reason::Reason;
 use crate::step::{Next, Step};
 use pawl_api::Problem;
-use pawl_api::status::Stage;
+use pawl_api::status::{Stage, TrainingJobStatus};
 
 /// A failed job stays failed until its spec changes, or the policy that refused it.
 pub(crate) fn failed(draft: &mut Draft<'_>) -> Step {
@@ -18,12 +18,25 @@ pub(crate) fn failed(draft: &mut Draft<'_>) -> Step {
     if same && !allowed_now {
         return Step::Go(Next::Idle(Stage::Failed));
     }
-    let what = if allowed_now { "the policy allows its pod template" } else { "the spec changed" };
+    let what = match () {
+        () if allowed_now => "the policy allows its pod template",
+        () if failure.spec_hash.is_empty() => "its user starts it again",
+        () => "the spec changed",
+    };
     draft.normal(Reason::Reopened, format!("{what}: the job is retried"), None);
     draft.status.failure = None;
     draft.status.retry = None;
     draft.status.retries.clear();
     Step::Moved
+}
+
+/// Lets the next decision retry a failed job although its spec is the same: what failed may have been mended elsewhere, in its script for example.
+/// Nothing happens to a job that has not failed.
+pub fn retry(status: &mut TrainingJobStatus) {
+    if let Some(failure) = &mut status.failure {
+        failure.spec_hash.clear();
+        status.invalid.clear();
+    }
 }
 
 /// Fails a job whose spec is known to be invalid before any launch.

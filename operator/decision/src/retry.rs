@@ -13,8 +13,25 @@ const FIRST_BACKOFF: u64 = 10;
 /// Maximum back-off, seconds.
 const LONGEST_BACKOFF: u64 = 300;
 
+/// A program that has ended in the same way so many times in a row, while nothing has succeeded, is not started again.
+const ALIKE: u32 = 3;
+
 /// Maximum length of the message of a failure beside the newest one, bytes: there may be one for each running trial.
 const SHORT: usize = 96;
+
+/// Whether another attempt may succeed where one failed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Again {
+    /// The infrastructure failed, or may have.
+    #[default]
+    Useful,
+    /// A program ended by itself: not useful once it has ended [`ALIKE`] times in the same way and nothing has succeeded.
+    Doubtful,
+    /// The settings do not work here: useful only if something has succeeded, elsewhere perhaps.
+    Elsewhere,
+    /// What is missing would be missing again.
+    Useless,
+}
 
 /// Why there is no evidence about the settings of a launch.
 pub(crate) struct MissingEvidence {
@@ -27,12 +44,21 @@ pub(crate) struct MissingEvidence {
     pub ranks_lost: bool,
     /// Whether the cluster ended the attempt or had no devices for it: that does not count as a failure.
     pub disrupted: bool,
+    /// Whether another attempt may succeed.
+    pub again: Again,
 }
 
 impl MissingEvidence {
     /// Missing evidence for an infrastructure reason.
     pub fn because(message: String) -> Self {
-        Self { message, control_outcome: None, baseline: false, ranks_lost: false, disrupted: false }
+        Self {
+            message,
+            control_outcome: None,
+            baseline: false,
+            ranks_lost: false,
+            disrupted: false,
+            again: Again::Useful,
+        }
     }
 
     /// Missing evidence because the cluster took the ranks away.
@@ -52,6 +78,22 @@ pub(crate) fn after(from: Timestamp, seconds: u64) -> Timestamp {
     from.checked_add(SignedDuration::from_secs(seconds)).unwrap_or(Timestamp::MAX)
 }
 
+/// Whether two messages differ in nothing but numbers: names of attempts, times, addresses.
+fn alike(a: &str, b: &str) -> bool {
+    let words = |text: &str| text.replace(|c: char| c.is_ascii_digit(), "");
+    !a.is_empty() && words(a) == words(b)
+}
+
+/// How often it failed, and the newest failure.
+pub(crate) fn summary(retry: &RetryStatus, budget: u32) -> String {
+    let RetryStatus { count, message, .. } = retry;
+    match retry.repeated >= ALIKE && *count <= budget {
+        true if *count == 1 => message.clone(),
+        true => format!("{count} failures in the same way; the last: {message}"),
+        false => format!("{count} failures, lifecycle.maxRestarts is {budget}; the last: {message}"),
+    }
+}
+
 impl Draft<'_> {
     /// Counts a failure or a disruption of the trial, and sets the back-off. Only failures are limited.
     pub fn count_failure(&mut self, trial: &str, missing: &MissingEvidence) {
@@ -64,11 +106,21 @@ impl Draft<'_> {
         };
         let count = before.count.saturating_add(u32::from(!missing.disrupted));
         let disruptions = before.disruptions.saturating_add(u32::from(missing.disrupted));
+        let repeated = match missing.again {
+            Again::Useless => ALIKE,
+            Again::Useful => 0,
+            _ if self.has_succeeded() => 0,
+            Again::Elsewhere => ALIKE,
+            Again::Doubtful if alike(&before.message, &bounded(message)) => before.repeated.saturating_add(1),
+            Again::Doubtful => 1,
+        };
         if missing.disrupted {
             self.warning(Reason::Disrupted, format!("{trial}: {message} (not counted as a failure)"), None);
         } else {
             let limit = self.spec.lifecycle.max_restarts;
-            let text = format!("{trial}: {message} (failure {count}, lifecycle.maxRestarts {limit})");
+            let last = count > limit || repeated >= ALIKE;
+            let then = if last { "the last attempt".to_owned() } else { format!("again after {wait} s") };
+            let text = format!("{trial}: {message} (failure {count}, lifecycle.maxRestarts {limit}; {then})");
             self.warning(Reason::AttemptFailed, text, None);
         }
         self.status.retry = Some(RetryStatus {
@@ -77,6 +129,7 @@ impl Draft<'_> {
             baseline_failed: missing.baseline,
             count,
             disruptions,
+            repeated,
             not_before: Some(after(self.now, wait).to_string()),
             message: bounded(message),
         });
@@ -97,10 +150,21 @@ impl Draft<'_> {
         self.status.retry.iter().chain(&self.status.retries).find(|retry| retry.trial == trial)
     }
 
-    /// The trial's failures, when they exceed `lifecycle.maxRestarts`.
+    /// The trial's failures, when they exceed `lifecycle.maxRestarts` or another attempt would fail in the same way.
     pub fn exhausted(&self, trial: &str) -> Option<RetryStatus> {
         let retry = self.retry(trial)?;
-        (retry.count > self.spec.lifecycle.max_restarts).then(|| retry.clone())
+        (retry.count > self.spec.lifecycle.max_restarts || retry.repeated >= ALIKE).then(|| retry.clone())
+    }
+
+    /// Whether a launch of the job has succeeded; checks are no launches in this sense.
+    fn has_succeeded(&self) -> bool {
+        let status = &self.status;
+        let phases = status.phases.iter().flat_map(|phase| &phase.launches);
+        let baseline = status.baseline.iter().flat_map(|baseline| &baseline.launches);
+        let bundle = status.bundle.iter().flat_map(|bundle| &bundle.launches);
+        phases.chain(baseline).chain(bundle).any(|launch| launch.outcome == Outcome::Done)
+            || status.training.as_ref().is_some_and(|training| training.measured.items > 0)
+            || !status.search.is_empty()
     }
 
     /// End of the trial's back-off, when that is in the future. An end that is further away than any back-off was written

@@ -6,6 +6,7 @@ use crate::gates::safety::unsafe_outcome;
 use crate::gates::speed::median;
 use crate::launch::{EvidenceTarget, Work, criterion, seed, tag_of};
 use crate::reason::Reason;
+use crate::retry::summary;
 use crate::revert::{Blame, responsible, revert};
 use crate::step::{Next, Step};
 use crate::trainer::comparable;
@@ -39,7 +40,7 @@ pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
         return Step::Pass;
     }
     if let Some(retry) = draft.exhausted(&Trial::Train.to_string()) {
-        let message = format!("training: {} failures; the last: {}", retry.count, retry.message);
+        let message = format!("training: {}", summary(&retry, draft.spec.lifecycle.max_restarts));
         draft.fail(Reason::RetriesExhausted, &message);
         return Step::Moved;
     }

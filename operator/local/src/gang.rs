@@ -1,5 +1,6 @@
 //! The attempts of a job on this machine: their records on disk, and the agents that run them.
 
+use crate::build::build;
 use crate::machine::Machine;
 use crate::state::attempts::{self, AttemptRecord, RecordState};
 use crate::state::{StateDir, StateError};
@@ -31,6 +32,13 @@ pub struct Site {
     pub checkpoints: String,
     /// Environment from the manifest.
     pub env: Vec<(String, String)>,
+}
+
+impl Site {
+    fn build(&self, plan: &AttemptPlan) -> String {
+        let own = |name: &str| self.env.iter().rev().find(|(known, _)| known == name).map(|(_, value)| value.clone());
+        build(plan, &|name| own(name).or_else(|| std::env::var(name).ok()))
+    }
 }
 
 /// An observation of a running attempt.
@@ -100,7 +108,7 @@ impl Attempts {
                 // What outlived an earlier process would hold the devices, and write checkpoints beside the next attempt.
                 pawl_agent::end_survivors(&directory, SURVIVORS).map_err(StateError::unusable(&directory))?;
                 // Its other launches would run another build of the trainer: they belong into another attempt.
-                let other_build = record.trainer.as_deref().is_some_and(|b| b != build(&record.plan));
+                let other_build = record.trainer.as_deref().is_some_and(|known| known != site.build(&record.plan));
                 if other_build || has_trained(&record.plan, &directory) {
                     record.state = RecordState::Stopped;
                 }
@@ -141,7 +149,7 @@ impl Attempts {
         if existing.exists() {
             return Ok(false);
         }
-        let trainer = Some(build(&plan));
+        let trainer = Some(self.site.build(&plan));
         let record = AttemptRecord { plan, plan_hash, created: now, trainer, state: RecordState::Active };
         record.save(&self.site.state)?;
         self.known.push(Attempt { record, results: Vec::new(), progress: None, stopping: None });
@@ -346,11 +354,6 @@ impl Attempts {
 /// may have got beyond a checkpoint after which all were to be deleted, or may have written its first one. The next attempt has a new plan.
 fn has_trained(plan: &AttemptPlan, directory: &Path) -> bool {
     plan.launches.iter().any(|launch| launch.kind == LaunchKind::Train && directory.join(&launch.launch).exists())
-}
-
-/// The build of the trainer that an attempt runs: the version of the built-in trainer; empty for a custom one.
-fn build(plan: &AttemptPlan) -> String {
-    if plan.command.is_empty() { concat!("pawl ", env!("CARGO_PKG_VERSION")).to_owned() } else { String::new() }
 }
 
 fn is_about_storage(error: &std::io::Error) -> bool {

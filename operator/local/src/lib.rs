@@ -10,6 +10,7 @@
 
 #![warn(clippy::missing_errors_doc)]
 
+mod build;
 pub mod display;
 pub mod evidence;
 pub mod gang;

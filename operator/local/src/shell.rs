@@ -110,7 +110,11 @@ fn opened(state: &StateDir, job: TrainingJob) -> Result<Document, StateError> {
     if document.name() != name {
         return Err(StateError::OtherJob { path: state.status(), found: document.name().to_owned(), wanted: name });
     }
-    document.adopt(job);
+    let changed = document.adopt(job);
+    if !changed {
+        // Whoever starts a failed job again has mended something that is not in the manifest.
+        pawl_decision::retry(&mut document.status);
+    }
     Ok(document)
 }
 
@@ -237,7 +241,8 @@ impl Shell {
     async fn wind_down(&mut self, interrupts: &mut Interrupts) -> Result<RunOutcome, RunError> {
         let mut signal = interrupts.received().unwrap_or(Signal::Interrupt);
         if self.attempts.running() {
-            self.display.note("stopping: the ranks write a checkpoint; repeat the signal to kill them immediately");
+            self.display
+                .note("stopping: the ranks may write a checkpoint first; repeat the signal to kill them immediately");
         }
         self.attempts.interrupt(Stop::Gracefully);
         while self.attempts.running() {

@@ -5,17 +5,20 @@ use crate::messages::RankEnd;
 use crate::verdict::bounded;
 use pawl_contract::CONTRACT_VERSION;
 use pawl_contract::exit::Outcome;
-use pawl_contract::report::Report;
+use pawl_contract::report::{KILLED, Report};
 use rustix::process::Signal;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::ExitStatus;
 
+/// Why there is no report of a rank that has not written one.
+const NO_REPORT: &str = "left no report.json";
+
 /// A rank's report, or why there is no valid one.
 pub(crate) fn read_report(path: &Path, launch: &str) -> Result<Report, String> {
     let content = read_bounded(path, MAX_REPORT).map_err(|e| match e.kind() {
-        io::ErrorKind::NotFound => "left no report.json".to_owned(),
+        io::ErrorKind::NotFound => NO_REPORT.to_owned(),
         _ => format!("left a report.json that cannot be read ({e})"),
     })?;
     let report: Report =
@@ -81,7 +84,7 @@ impl Exited {
             Exit::Signal(signal) => {
                 let memory = out_of_memory && signal == Signal::KILL.as_raw();
                 let hint = if memory { ": the host's memory ran out" } else { hint(signal) };
-                message = format!("rank {rank}: killed by {}{hint}{}", name(signal), quoted(&last_words));
+                message = format!("rank {rank}: {KILLED} {}{hint}{}", name(signal), quoted(&last_words));
                 if memory { Outcome::HostOutOfMemory } else { Outcome::Failed }
             }
             Exit::Code(0) if rank != 0 || agreed(Outcome::Done).is_some() => Outcome::Done,
@@ -90,6 +93,9 @@ impl Exited {
                     Ok(report) => {
                         format!("rank 0: exit code 0, but its report says {:?}: {}", report.outcome, report.message)
                     }
+                    Err(why) if why == NO_REPORT => format!(
+                        "rank 0: exit code 0, but it {why}: set workload.monitor, so that its output is read, or use the Python package pawl_launch"
+                    ),
                     Err(why) => format!("rank 0: exit code 0, but it {why}: a launch is done when its report says so"),
                 };
                 Outcome::Failed
@@ -130,9 +136,9 @@ fn name(signal: i32) -> String {
         9 => "SIGKILL",
         11 => "SIGSEGV",
         15 => "SIGTERM",
-        _ => return format!("signal {signal}"),
+        _ => return signal.to_string(),
     };
-    format!("signal {signal} ({known})")
+    format!("{signal} ({known})")
 }
 
 fn hint(signal: i32) -> &'static str {

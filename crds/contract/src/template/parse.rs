@@ -250,6 +250,10 @@ fn remedy_of_unknown(written: &str) -> String {
     let best = known.iter().max_by(|a, b| alike(a).total_cmp(&alike(b))).filter(|best| alike(best) > 0.85);
     match best {
         Some(best) => format!("did you mean $({best})? $$({written}) passes the text unchanged"),
+        None if root == "settings" && wanted != "workload" => format!(
+            "a setting of your own is written as $(settings.workload.{}); $$({written}) passes the text unchanged",
+            written.trim_start_matches("settings.")
+        ),
         None => format!(
             "names are settings.NAME, settings.workload.KEY, {}; $$({written}) passes the text unchanged",
             Name::fixed().map(|name| name.written()).collect::<Vec<_>>().join(", ")
@@ -281,7 +285,7 @@ mod tests {
     fn unknown_names_are_errors_with_a_remedy() {
         for (text, part) in [
             ("$(settings.batchPerGPU)", "did you mean $(settings.batchPerGpu)?"),
-            ("$(settings.wide)", "settings.workload.KEY"),
+            ("$(settings.wide)", "$(settings.workload.wide)"),
             ("$(settings.workload)", "settings.workload.KEY"),
             ("$(launch.step)", "did you mean $(launch.steps)?"),
             ("$(nproc)", "$$(nproc)"),

@@ -47,11 +47,16 @@ pub fn state_of(job: &TrainingJob, named: Option<&Path>) -> StateDir {
     }
 }
 
-/// The state directory that the command line selects.
+/// The state directory that the command line selects: of a manifest, or of the name of a job that ran here.
 pub fn state_dir(args: &StateArgs) -> Result<StateDir, SourceError> {
     match (&args.state, &args.file) {
         (Some(directory), _) => Ok(StateDir::new(directory)),
-        (None, Some(file)) => Ok(state_of(&load(file)?, None)),
+        (None, Some(file)) => {
+            match file.to_str().map(StateDir::default_for).filter(|state| !file.exists() && state.status().exists()) {
+                Some(state) => Ok(state),
+                None => Ok(state_of(&load(file)?, None)),
+            }
+        }
         (None, None) => Ok(StateDir::new(".")),
     }
 }

@@ -2,6 +2,7 @@
 
 use super::{Subject, Verdict};
 use crate::reason::Reason;
+use crate::retry::summary;
 use pawl_api::status::RetryStatus;
 
 /// Fails when infrastructure failures, or failures of the accepted settings, exceed the limit.
@@ -16,8 +17,7 @@ fn verdict(retry: &RetryStatus, budget: u32) -> Verdict {
         Some(_) => Reason::ControlFailed,
         None => Reason::RetriesExhausted,
     };
-    let message = format!("{} failures, lifecycle.maxRestarts is {budget}; the last: {}", retry.count, retry.message);
-    Verdict::Error { reason, message }
+    Verdict::Error { reason, message: summary(retry, budget) }
 }
 
 #[cfg(test)]

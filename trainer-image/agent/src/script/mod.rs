@@ -87,6 +87,9 @@ impl Script {
             Ok(rendered) => rendered,
             Err(error) => return ended(Outcome::InvalidPlan, format!("workload.command: {error}")),
         };
+        if let Some(problem) = absent_script(&rendered.command).filter(|_| launch.kind == LaunchKind::Preflight) {
+            return ended(Outcome::InvalidPlan, format!("workload.command: {problem}"));
+        }
         let monitor = self.monitor()?;
         if let Err(error) = Patterns::new(monitor) {
             return ended(Outcome::InvalidPlan, format!("workload.monitor.{error}"));
@@ -134,6 +137,21 @@ impl Script {
         let checkpoints = self.places(launch).checkpoints;
         if checkpoints.is_empty() { Ok(()) } else { std::fs::create_dir_all(checkpoints) }
     }
+}
+
+/// What is wrong with the path of a Python script that a command runs directly; `None` where that cannot be told.
+fn absent_script(command: &[String]) -> Option<String> {
+    let (program, arguments) = command.split_first()?;
+    let is_python = Path::new(program).file_name()?.to_str()?.starts_with("python");
+    let script = arguments.iter().find(|argument| !argument.starts_with('-')).filter(|_| is_python)?;
+    let path = Path::new(script);
+    (path.extension()? == "py").then_some(())?;
+    if path.is_relative() {
+        return Some(format!(
+            "{script} is a relative path, and each launch starts in a directory of its own: write an absolute path"
+        ));
+    }
+    (!path.exists()).then(|| format!("{script} does not exist: correct the path"))
 }
 
 /// The directory of a storage; `None` for object storage.
@@ -217,6 +235,26 @@ mod tests {
         // Of fewer ranks.
         write("checkpoint-600", &["model.safetensors", "rng_state_0.pth", "trainer_state.json"]);
         assert_eq!(newest(), "checkpoint-600");
+    }
+
+    #[test]
+    fn a_script_that_cannot_be_there_is_named_before_anything_starts() {
+        let dir = tempfile::tempdir().unwrap();
+        let there = dir.path().join("train.py");
+        std::fs::write(&there, "").unwrap();
+        let there = there.to_str().unwrap();
+        let problem = |words: &[&str]| absent_script(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>());
+        assert!(problem(&["python3", "-u", "/none/train.py"]).unwrap().contains("/none/train.py does not exist"));
+        assert!(problem(&["/venv/bin/python", "train.py", "--x=1"]).unwrap().contains("write an absolute path"));
+        for fine in [
+            vec!["python3", there],
+            vec!["python3", "-m", "pawl_launch.warm", "train.py"],
+            vec!["sh", "-c", "exec python3 train.py"],
+            vec!["./train.py"],
+            vec![],
+        ] {
+            assert_eq!(problem(&fine), None, "{fine:?}");
+        }
     }
 
     #[test]
