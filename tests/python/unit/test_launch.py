@@ -255,7 +255,9 @@ def test_a_training_that_does_not_save_is_not_stopped_after_a_checkpoint(launch:
 
 
 def test_sigterm_before_the_first_step_ends_at_once(launch: Launch) -> None:
-    process = launch.start("import pawl_launch, time\npawl_launch.init()\nprint('ready', flush=True)\ntime.sleep(60)")
+    # A signal just before the system call of a sleep is handled after it: many short ones.
+    wait = "import pawl_launch, time\npawl_launch.init()\nprint('ready', flush=True)\nfor _ in range(600): time.sleep(0.1)"
+    process = launch.start(wait)
     assert process.stdout is not None and process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=30)
@@ -323,6 +325,29 @@ def test_missing_validation_is_an_error(launch: Launch) -> None:
     launch.plan |= {"kind": "Quality", "budget": {"items": 40}}
     code, report = launch.run(loop().replace(", evaluate=evaluate", ""))
     assert (code, report["outcome"]) == (20, "Unsupported") and "no validation was reported" in report["message"]
+
+
+@pytest.mark.parametrize(
+    ("returned", "text"),
+    [
+        ("{'accuracy': 0.5, 'f1': 0.5}", "no metric 'loss', only accuracy, f1: return the validation loss as {'loss': value}"),
+        ("{}", "no metrics: return"),
+        ("None", "returned None, not a dictionary: return"),
+    ],
+)
+def test_an_evaluation_without_a_loss_names_what_it_returned(launch: Launch, returned: str, text: str) -> None:
+    launch.plan |= {"kind": "Quality", "budget": {"items": 40}}
+    code, report = launch.run(loop().replace("{\"loss\": loss(), \"accuracy\": 0.5}", returned))
+    assert (code, report["outcome"]) == (21, "InvalidPlan") and f"run.steps(evaluate=...): {text}" in report["message"]
+
+
+def test_a_setting_that_is_not_read_is_explained_by_how_this_script_would_read_it(launch: Launch) -> None:
+    launch.plan |= {"kind": "Preflight", "budget": {}}
+    launch.plan["settings"] |= {"compile": "Graph", "ropeCache": "Cached", "workload": {"hidden": 8}}
+    own = "read run.settings.rope_cache before the first step, and read run.settings.workload['hidden'] before the first step, or remove"
+    [plain, torch] = [launch.run(start + loop())[1]["message"] for start in ("", "import sys; sys.modules['torch'] = sys\n")]
+    assert "read run.settings.compile before the first step" in plain and own in plain
+    assert "model = pawl_launch.pytorch.prepare(run, model, device)" in torch and own in torch
 
 
 def test_invalid_plans(launch: Launch) -> None:

@@ -3,12 +3,14 @@
 import json
 import math
 import os
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pawl_launch import CheckpointUnreadable, InvalidPlan, NonFinite, Outcome, Settings, Unsupported, checkpoints, device
+from pawl_launch.advice import advice
 from pawl_launch.budget import Budget
 from pawl_launch.checkpoints import MANIFEST, Store, local_path
 from pawl_launch.gang import Gang
@@ -132,6 +134,27 @@ def test_settings_that_placeholders_have_consumed_need_not_be_read(monkeypatch: 
     monkeypatch.setenv("PAWL_CONSUMED_SETTINGS", "precision,workload.width")
     settings = Settings({"precision": "bf16", "compile": "Graph", "workload": {"width": 3, "depth": 2}})
     assert settings.unread() == ["compile", "workload.depth"]
+
+
+@pytest.mark.parametrize(
+    ("imported", "begin", "attention"),
+    [
+        (["pytorch"], "iterate over run.steps(loader)", "run.settings.attention"),
+        (["pytorch", "accelerate"], "iterate over run.steps(loader)", "pawl_launch.pytorch.attention(run)"),
+        (["pytorch", "lightning"], "**pawl_launch.lightning.arguments()", "pawl_launch.pytorch.attention(run)"),
+        (["accelerate", "hf"], "callbacks=[hf.PawlCallback()]", "**hf.model_arguments()"),
+    ],
+)
+def test_advice_is_of_the_library_that_the_script_uses(
+    monkeypatch: pytest.MonkeyPatch, imported: list[str], begin: str, attention: str
+) -> None:
+    for module in ("pytorch", "lightning", "accelerate", "hf"):
+        monkeypatch.delitem(sys.modules, f"pawl_launch.{module}", raising=False)
+    for module in imported:
+        monkeypatch.setitem(sys.modules, f"pawl_launch.{module}", sys)
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    assert begin in advice().begin
+    assert attention in advice().read(["attention"])
 
 
 def test_settings_are_typed_have_defaults_and_must_be_read() -> None:

@@ -1,11 +1,11 @@
 """The Trainer of Hugging Face Transformers under Pawl.
 
-    run = pawl_launch.init()
     model = AutoModelForCausalLM.from_config(config, **hf.model_arguments())
     trainer = Trainer(model, TrainingArguments(**hf.arguments(output_dir="out")), callbacks=[hf.PawlCallback()], ...)
     trainer.train(resume_from_checkpoint=hf.checkpoint())
 
-Outside of Pawl, all of it has no effect. Settings that the manifest does not give keep the script's values.
+``pawl_launch.init()`` is needed only to read the seed or settings of the script's own. Outside of Pawl, all of it has no effect.
+Settings that the manifest does not give keep the script's values.
 """
 
 from __future__ import annotations
@@ -235,7 +235,14 @@ class PawlCallback(_Callback):  # type: ignore[misc]
             return
         speed = ("_runtime", "_per_second", "_compilation_time")
         named = {name.removeprefix("eval_"): value for name, value in metrics.items() if not name.endswith(speed)}
-        run.report({name: value for name, value in named.items() if name != "epoch" and isinstance(value, (int, float))})
+        named = {name: value for name, value in named.items() if name != "epoch" and isinstance(value, (int, float))}
+        if "loss" not in named:
+            logged = ", ".join(f"eval_{name}" for name in named) or "nothing"
+            raise InvalidPlan(
+                f"eval_loss: not among the metrics of the evaluation: give the Trainer one eval_dataset whose items have labels, "
+                f"so that the model returns a loss; logged: {logged}"
+            )
+        run.report(named)
         control.should_save |= run.should_checkpoint
         control.should_training_stop |= run.is_done
 

@@ -15,7 +15,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from .joining import handle_signals, init
-from .outcome import Unsupported
+from .outcome import InvalidPlan, Unsupported
 from .run import Run
 from .sharding import resharding, shard
 
@@ -171,6 +171,8 @@ class PawlCallback(_Callback):  # type: ignore[misc]
         self._begun = True
         # The Trainer has replaced it by its own, which ends training without a checkpoint.
         handle_signals()
+        # Before the start, which ends a preflight.
+        _require_batch_size(trainer, run)
         run.start(items_per_epoch=_items_per_epoch(trainer, run))
         if trainer.global_step != run.step_count:
             raise Unsupported(
@@ -178,7 +180,7 @@ class PawlCallback(_Callback):  # type: ignore[misc]
                 "trainer.fit(..., ckpt_path=lightning.checkpoint())"
             )
         if self._first is not None and run.should_evaluate:
-            run.report(self._first)
+            run.report(_validation(self._first))
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         self._run.begin_step(time.perf_counter() - self._ended_step if self._ended_step else 0.0)
@@ -209,14 +211,11 @@ class PawlCallback(_Callback):  # type: ignore[misc]
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         run = self._run
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
-        validation = {name.removeprefix("val_"): value for name, value in metrics.items() if name.startswith("val_")}
-        if "loss" not in validation and "loss" in metrics:
-            validation["loss"] = metrics["loss"]
         if trainer.sanity_checking:
-            self._first = validation
+            self._first = metrics
             return
         if run.should_evaluate:
-            run.report(validation)
+            run.report(_validation(metrics))
         trainer.val_check_batch = _NEVER
         if run.is_done:
             trainer.should_stop = True
@@ -229,6 +228,36 @@ class PawlCallback(_Callback):  # type: ignore[misc]
                 # All ranks call it; it decides which of them write.
                 trainer.save_checkpoint(directory / _FILE)
         run.end_if_stopped()
+
+
+def _validation(metrics: dict[str, float]) -> dict[str, float]:
+    """The validation metrics among those that the module has logged.
+
+    Raises:
+        InvalidPlan: There is no validation loss.
+    """
+    found = {name.removeprefix("val_"): value for name, value in metrics.items() if name.startswith("val_")}
+    if "loss" not in found and "loss" in metrics:
+        found["loss"] = metrics["loss"]
+    if "loss" not in found:
+        logged = ", ".join(metrics) or "nothing"
+        raise InvalidPlan(f"val_loss: not logged: log the validation loss as `val_loss` in validation_step; logged: {logged}")
+    return found
+
+
+def _require_batch_size(trainer: Any, run: Run) -> None:
+    """Fails where the training loader has another batch size than the manifest: items would be counted that no step has seen.
+
+    Raises:
+        Unsupported: It has.
+    """
+    # A loader with a batch sampler of its own, or one that is not PyTorch's, has none.
+    size = getattr(trainer.train_dataloader, "batch_size", None)
+    if run.settings.is_given("batch_per_gpu") and isinstance(size, int) and size != run.batch_size:
+        raise Unsupported(
+            f"settings.batchPerGpu: the training DataLoader has batch_size {size}, the launch {run.batch_size}: give it "
+            "batch_size=run.batch_size, or **pawl_launch.pytorch.loader_arguments(run)"
+        )
 
 
 def _items_per_epoch(trainer: Any, run: Run) -> int | None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from . import device
+from .advice import advice
 from .budget import Budget
 from .gang import Gang
 from .identity import Identity
@@ -133,8 +134,7 @@ class Run(Identity):
             self._end(Outcome.DONE)
         if self._keeper.resumed is not None and not self._checkpoint_read:
             raise Unsupported(
-                f"checkpoint {self._keeper.resumed.path.name}: this script does not resume: load the files of "
-                "run.get_checkpoint() before the first step"
+                f"checkpoint {self._keeper.resumed.path.name}: this script does not resume: {advice().resume}"
             )
         self._started = True
         self._meter.watch_collectives()
@@ -274,7 +274,7 @@ class Run(Identity):
                 print("validation: " + ", ".join(f"{name} {float(value):.6g}" for name, value in metrics.items()), flush=True)
             return
         if "loss" not in metrics:
-            raise InvalidPlan(f"run.report: no metric loss among {', '.join(metrics) or 'none'}: report the validation loss")
+            raise InvalidPlan(f"run.report: {_reported(metrics)}: report the validation loss as 'loss'")
         names = sorted(metrics)
         rows = self._gang.gather([float(metrics[name]) for name in names])
         means = {name: sum(row[index] for row in rows) / len(rows) for index, name in enumerate(names)}
@@ -302,8 +302,13 @@ class Run(Identity):
         return None if validation is None else int(validation["items"])
 
     def _validate(self) -> None:
-        if self._evaluate is not None:
-            self.report(self._evaluate())
+        if self._evaluate is None:
+            return
+        metrics = self._evaluate()
+        if not isinstance(metrics, Mapping) or not self.by_hand and "loss" not in metrics:
+            returned = _reported(metrics) if isinstance(metrics, Mapping) else f"returned {metrics!r:.80}, not a dictionary"
+            raise InvalidPlan(f"run.steps(evaluate=...): {returned}: return the validation loss as {{'loss': value}}")
+        self.report(metrics)
 
     # Checkpoints.
 
@@ -351,15 +356,10 @@ class Run(Identity):
         self.end_if_stopped()
         if not self._started or not self.is_done:
             total = "" if self.total_steps is None else f" of {self.total_steps}"
-            raise Unsupported(
-                f"the script ended after step {self.step_count}{total}: iterate over run.steps(loader), which yields batches "
-                "until the launch is done"
-            )
+            remedy = advice().go_on if self.step_count else advice().begin
+            raise Unsupported(f"the script ended after step {self.step_count}{total}: {remedy}")
         if self._plan.evaluates and self._validated_at() != self.items:
-            raise Unsupported(
-                f"no validation was reported after {self.items} items: give run.steps(evaluate=...) a function that returns "
-                "the validation metrics"
-            )
+            raise Unsupported(f"no validation was reported after {self.items} items: {advice().validate}")
         self._require_saved()
         self._report_end(Outcome.DONE)
 
@@ -377,8 +377,7 @@ class Run(Identity):
     def _require_saved(self) -> None:
         if self._keeper.has_unsaved_steps:
             raise Unsupported(
-                f"no checkpoint was written after step {self.step_count}: this script does not save: after run.step(), add "
-                "'if run.should_checkpoint:' with a block 'with run.checkpoint() as directory:' that writes the state"
+                f"no checkpoint was written after step {self.step_count}: this script does not save: {advice().save}"
             )
 
     def request_stop(self) -> None:
@@ -408,6 +407,10 @@ class Run(Identity):
         self._reporter.publish(now=True)
         if self.rank == 0 or outcome is not Outcome.DONE:
             self._reporter.report(outcome, message)
+
+
+def _reported(metrics: Mapping[str, float]) -> str:
+    return f"no metric 'loss', only {', '.join(metrics)}" if metrics else "no metrics"
 
 
 def _length(dataset: Any) -> int | None:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from .advice import advice
 from .outcome import InvalidPlan, Unsupported
 
 _DEFAULTS: dict[str, Any] = {
@@ -123,8 +124,8 @@ class Settings:
         if unread:
             fields = ", ".join(f"settings.{name}" for name in unread)
             raise Unsupported(
-                f"{fields}: not used by this script, so it would have no effect: read it from run.settings before the "
-                "first step, or remove it from the manifest"
+                f"{fields}: not used by this script, so it would have no effect: {advice().read(unread)}, or remove it from "
+                "the manifest"
             )
 
 
