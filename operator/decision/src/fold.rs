@@ -28,15 +28,17 @@ pub(crate) fn require_evidence(
     launch: &Launch,
     result: &LaunchResult,
 ) -> Result<(), MissingEvidence> {
-    let missing = |message: String| Err(MissingEvidence::because(message));
-    let lacks = |measure: &str| {
-        let message = format!("{}: reported no {measure}", launch.plan.display_title());
-        Err(MissingEvidence { again: Again::Useless, ..MissingEvidence::because(message) })
-    };
     let title = launch.plan.display_title();
     let is_control = launch.arm == Arm::Control
         && matches!(launch.target, EvidenceTarget::Phase(_) | EvidenceTarget::Bundle | EvidenceTarget::Baseline);
     let baseline = launch.plan.settings == spec.settings;
+    let missing = |message: String| Err(MissingEvidence::because(message));
+    let lacks = |measure: &str| {
+        let message = format!("{title}: reported no {measure}");
+        let control_outcome = is_control.then_some(Outcome::Failed);
+        let again = Again::Useless;
+        Err(MissingEvidence { again, control_outcome, baseline, ..MissingEvidence::because(message) })
+    };
     if !result.outcome.is_evidence() {
         let message = format!("{title}: ended with {}: {}", result.outcome, result.message);
         // What somebody else killed says nothing about the program.

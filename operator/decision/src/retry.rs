@@ -4,8 +4,9 @@
 use crate::draft::{Draft, bounded};
 use crate::reason::Reason;
 use jiff::{SignedDuration, Timestamp};
-use pawl_api::status::RetryStatus;
+use pawl_api::status::{LaunchStatus, RetryStatus};
 use pawl_contract::exit::Outcome;
+use pawl_contract::plan::LaunchKind;
 use pawl_contract::report::truncated;
 
 /// Back-off after the first failure, seconds; it doubles with each. After the first loss of ranks there is no back-off.
@@ -162,7 +163,8 @@ impl Draft<'_> {
         let phases = status.phases.iter().flat_map(|phase| &phase.launches);
         let baseline = status.baseline.iter().flat_map(|baseline| &baseline.launches);
         let bundle = status.bundle.iter().flat_map(|bundle| &bundle.launches);
-        phases.chain(baseline).chain(bundle).any(|launch| launch.outcome == Outcome::Done)
+        let worked = |launch: &LaunchStatus| launch.kind != LaunchKind::Preflight && launch.outcome == Outcome::Done;
+        phases.chain(baseline).chain(bundle).any(worked)
             || status.training.as_ref().is_some_and(|training| training.measured.items > 0)
             || !status.search.is_empty()
     }

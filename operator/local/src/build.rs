@@ -52,6 +52,7 @@ mod tests {
     fn of(command: &[&str], variable: &dyn Fn(&str) -> Option<String>) -> String {
         let plan = json!({
             "contract": 1, "job": "j", "attempt": "j-1", "replicas": 1, "ranksPerReplica": 1, "gpusPerReplica": 0, "command": command, "launches": [],
+            "stopOnFailure": true,
         });
         build(&serde_json::from_value(plan).unwrap(), variable)
     }

@@ -5,6 +5,7 @@ use jiff::SignedDuration;
 use pawl_api::status::{PhaseState, Stage, StopCause};
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::LaunchKind;
+use pawl_contract::report::LaunchResult;
 use pawl_decision::action::Action;
 use pawl_decision::decide;
 use pawl_decision::observed::{AttemptState, Ending, Leaving, Observed, WaitsFor};
@@ -64,7 +65,9 @@ fn a_restarted_shell_does_not_wait_and_is_not_counted() {
 
 #[test]
 fn missing_data_is_never_a_verdict_and_the_budget_ends_it() {
-    for outcome in [Outcome::Failed, Outcome::LostPeer, Outcome::Stopped, Outcome::Done] {
+    // A launch that is done and did not measure would not measure the next time.
+    let outcomes = [(Outcome::Failed, 3), (Outcome::LostPeer, 3), (Outcome::Stopped, 3), (Outcome::Done, 1)];
+    for (outcome, failures) in outcomes {
         let mut world = World::new(
             fuse(json!({"lifecycle": {"maxRestarts": 2}, "train": {"items": 10}})),
             Box::new(move |plan, _| match plan.settings.compile {
@@ -74,9 +77,82 @@ fn missing_data_is_never_a_verdict_and_the_budget_ends_it() {
         );
         world.run();
         assert_eq!(world.verdict("fuse"), (PhaseState::Error, "RetriesExhausted", 0));
-        assert_eq!(world.count_events("AttemptFailed"), 3);
+        assert_eq!(world.count_events("AttemptFailed"), failures, "{outcome}");
         assert_eq!(world.status.stage, Stage::Complete, "the rest of the job goes on");
     }
+}
+
+/// A trainer whose launches of `kind` end with `outcome` and a message with the name of their attempt, as paths in messages have it.
+fn breaking(kind: LaunchKind, outcome: Outcome, message: &'static str) -> crate::world::Trainer {
+    Box::new(move |plan, _| match plan.kind == kind {
+        true => LaunchResult { message: format!("{message}, {}", plan.attempt), ..ended(plan, outcome) },
+        false => done(plan, crate::world::speed(&plan.settings, FACTORS)),
+    })
+}
+
+#[test]
+fn a_script_that_has_never_worked_and_fails_in_the_same_way_is_not_started_again_and_again() {
+    let lifecycle = json!({"lifecycle": {"maxRestarts": 4}, "train": {"items": 1000}});
+    let broken = "rank 0: exit code 1; its last output: IndexError";
+    let mut world = World::new(fuse(lifecycle.clone()), breaking(LaunchKind::Measure, Outcome::Failed, broken));
+    world.run();
+    assert_eq!((world.failure().0, world.count_events("AttemptFailed")), ("BaselineFailed", 3));
+    assert!(world.failure().1.contains("3 failures in the same way"), "{:?}", world.failure());
+
+    // The baseline runs nowhere here: once is enough.
+    let mut world = World::new(fuse(lifecycle.clone()), breaking(LaunchKind::Measure, Outcome::Unsupported, broken));
+    world.run();
+    assert_eq!((world.failure().0, world.count_events("AttemptFailed")), ("BaselineUnsupported", 1));
+
+    // Somebody else killed it.
+    let killed = "rank 0: killed by signal 9 (SIGKILL)";
+    let mut world = World::new(fuse(lifecycle.clone()), breaking(LaunchKind::Measure, Outcome::Failed, killed));
+    world.run();
+    assert_eq!(world.verdict("fuse"), (PhaseState::Error, "RetriesExhausted", 0));
+    assert!(world.events.iter().filter(|event| event.message.contains("maxRestarts 4; again after")).count() >= 4);
+
+    // It worked a while ago: what fails now may be a server that is away.
+    let mut world = World::new(fuse(lifecycle), breaking(LaunchKind::Train, Outcome::Failed, broken));
+    world.run();
+    assert_eq!((world.failure().0, world.count_events("AttemptFailed")), ("RetriesExhausted", 5));
+}
+
+#[test]
+fn a_baseline_without_validation_is_not_trained_twice() {
+    let phases = json!([{"name": "fuse", "numerics": "Changed", "settings": {"compile": "Fuse"}}]);
+    let mut world = World::new(
+        json!({"phases": phases, "gates": {"validationLossDelta": "0.1"}}),
+        Box::new(|plan, _| {
+            let mut result = done(plan, crate::world::speed(&plan.settings, FACTORS));
+            result.measured.validation = None;
+            result
+        }),
+    );
+    world.run();
+    assert_eq!((world.failure().0, world.count_events("AttemptFailed")), ("BaselineFailed", 1));
+    assert!(world.failure().1.contains("reported no validation metric \"loss\""), "{:?}", world.failure());
+}
+
+#[test]
+fn a_failed_job_is_tried_again_when_its_user_starts_it_again() {
+    let mended = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let script = std::sync::Arc::clone(&mended);
+    let mut world = World::new(
+        fuse(json!({})),
+        Box::new(move |plan, _| match script.load(std::sync::atomic::Ordering::Relaxed) {
+            true => done(plan, crate::world::speed(&plan.settings, FACTORS)),
+            false => ended(plan, Outcome::Unsupported),
+        }),
+    );
+    world.run();
+    assert_eq!(world.failure().0, "BaselineUnsupported");
+    mended.store(true, std::sync::atomic::Ordering::Relaxed);
+    world.run();
+    assert_eq!(world.status.stage, Stage::Failed, "nothing says that it was mended");
+    pawl_decision::retry(&mut world.status);
+    world.run();
+    assert_eq!((world.status.stage, world.count_events("Reopened")), (Stage::Complete, 1));
+    assert_eq!(world.verdict("fuse").0, PhaseState::Accepted);
 }
 
 #[test]
