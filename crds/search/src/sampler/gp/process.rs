@@ -35,6 +35,11 @@ pub(super) struct Prediction {
 const PRECISION: (f64, f64) = (-9.0, 9.0);
 const VARIANCE: (f64, f64) = (-3.0, 5.0);
 const NOISE: (f64, f64) = (-13.8, 0.0);
+/// The prior of a precision: density of its logarithm proportional to `exp(-EXTREMES (precision + 1 / precision))`.
+const EXTREMES: f64 = 0.1;
+/// The prior of the noise: density proportional to `noise^NOISE_SHAPE exp(-NOISE_RATE noise)`.
+const NOISE_SHAPE: f64 = 0.1;
+const NOISE_RATE: f64 = 30.0;
 
 /// Matérn 5/2 of a squared distance, and its derivative with respect to that.
 fn matern(square: f64) -> (f64, f64) {
@@ -185,18 +190,18 @@ fn objective(pairs: &[Vec<Vec<f64>>], scores: &[f64], logs: &[f64]) -> Option<Ev
             }
         }
     }
-    // The logarithm of a length scale is minus half that of its precision.
-    let center = std::f64::consts::SQRT_2 + 0.5 * libm::log(dimensions as f64);
     for d in 0..dimensions {
-        let (density, slope) = normal_prior(-0.5 * logs[d], center, 1.732);
-        value -= density;
-        gradient[d] += 0.5 * slope;
+        // Neither without effect nor without memory; in between, the losses alone decide.
+        let precision = hyper.precisions[d];
+        value += EXTREMES * (precision + 1.0 / precision);
+        gradient[d] += EXTREMES * (precision - 1.0 / precision);
     }
-    for (d, (mean, deviation)) in [(dimensions, (0.0, 1.5)), (dimensions + 1, (-9.0, 2.5))] {
-        let (density, slope) = normal_prior(logs[d], mean, deviation);
-        value -= density;
-        gradient[d] -= slope;
-    }
+    let (density, slope) = normal_prior(logs[dimensions], 0.0, 1.5);
+    value -= density;
+    gradient[dimensions] -= slope;
+    // A gamma distribution: little noise unless the losses show it.
+    value -= NOISE_SHAPE * logs[dimensions + 1] - NOISE_RATE * hyper.noise;
+    gradient[dimensions + 1] -= NOISE_SHAPE - NOISE_RATE * hyper.noise;
     value.is_finite().then_some((value, gradient))
 }
 
