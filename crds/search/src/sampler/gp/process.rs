@@ -190,11 +190,10 @@ fn objective(pairs: &[Vec<Vec<f64>>], scores: &[f64], logs: &[f64]) -> Option<Ev
             }
         }
     }
-    for d in 0..dimensions {
+    for (slope, precision) in gradient.iter_mut().zip(&hyper.precisions) {
         // Neither without effect nor without memory; in between, the losses alone decide.
-        let precision = hyper.precisions[d];
         value += EXTREMES * (precision + 1.0 / precision);
-        gradient[d] += EXTREMES * (precision - 1.0 / precision);
+        *slope += EXTREMES * (precision - 1.0 / precision);
     }
     let (density, slope) = normal_prior(logs[dimensions], 0.0, 1.5);
     value -= density;
