@@ -71,28 +71,24 @@ pub(crate) fn require_evidence(
         Outcome::OutOfMemory | Outcome::HostOutOfMemory | Outcome::Unsupported | Outcome::CompileFailed
     );
     let broken = unsafe_outcome(result.outcome).is_some();
-    match launch.target {
-        EvidenceTarget::PreflightBaseline | EvidenceTarget::PreflightPhase { .. } if broken && !deterministic => {
-            missing(format!("{title}: ended with {}: {}", result.outcome, result.message))
-        }
-        EvidenceTarget::Train | EvidenceTarget::Search { .. } if result.outcome == Outcome::Hang => {
-            missing(format!("{title}: ended with Hang: {}", result.message))
-        }
-        EvidenceTarget::Search { .. } if launch.plan.kind == LaunchKind::Preflight && broken && !deterministic => {
-            missing(format!("{title}: ended with {}: {}", result.outcome, result.message))
-        }
-        _ if is_control && broken => {
-            let message = format!("{title}: the accepted settings ended with {}: {}", result.outcome, result.message);
-            let never = matches!(result.outcome, Outcome::Unsupported | Outcome::CompileFailed);
-            Err(MissingEvidence {
-                control_outcome: Some(result.outcome),
-                baseline,
-                again: if never { Again::Elsewhere } else { Again::Useful },
-                ..MissingEvidence::because(message)
-            })
-        }
-        _ => Ok(()),
+    if is_control && broken {
+        let message = format!("{title}: the accepted settings ended with {}: {}", result.outcome, result.message);
+        let never = matches!(result.outcome, Outcome::Unsupported | Outcome::CompileFailed);
+        return Err(MissingEvidence {
+            control_outcome: Some(result.outcome),
+            baseline,
+            again: if never { Again::Elsewhere } else { Again::Useful },
+            ..MissingEvidence::because(message)
+        });
     }
+    let is_search = matches!(launch.target, EvidenceTarget::Search { .. });
+    let is_check = matches!(launch.target, EvidenceTarget::PreflightBaseline | EvidenceTarget::PreflightPhase { .. })
+        || is_search && launch.plan.kind == LaunchKind::Preflight;
+    let goes_on = is_search || launch.target == EvidenceTarget::Train;
+    if is_check && broken && !deterministic || goes_on && result.outcome == Outcome::Hang {
+        return missing(format!("{title}: ended with {}: {}", result.outcome, result.message));
+    }
+    Ok(())
 }
 
 /// Records the results of the desired launches. `true` when there was a new result.
