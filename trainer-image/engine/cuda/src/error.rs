@@ -80,7 +80,8 @@ fn refusal(library: &str) -> Option<String> {
 }
 
 // A static program loads no libraries.
-#[cfg(all(test, not(target_feature = "crt-static")))]
+#[cfg(test)]
+#[cfg(not(target_feature = "crt-static"))]
 mod tests {
     use super::*;
     use std::{path::Path, process::Command};
