@@ -157,7 +157,7 @@ impl Draft<'_> {
         (retry.count > self.spec.lifecycle.max_restarts || retry.repeated >= ALIKE).then(|| retry.clone())
     }
 
-    /// Whether a launch of the job has succeeded; checks are no launches in this sense.
+    /// Whether a launch of the job has succeeded, or may have: trials of a search are not looked into. Checks do not count.
     fn has_succeeded(&self) -> bool {
         let status = &self.status;
         let phases = status.phases.iter().flat_map(|phase| &phase.launches);

@@ -1,9 +1,9 @@
 //! The attempts of a job on this machine: their records on disk, and the agents that run them.
 
-use crate::build::build;
 use crate::machine::Machine;
 use crate::state::attempts::{self, AttemptRecord, RecordState};
 use crate::state::{StateDir, StateError};
+use crate::trainer::build;
 use jiff::Timestamp;
 use pawl_agent::{AgentError, AttemptEnd, AttemptResult, Event, Node, Stop};
 use pawl_contract::exit::Outcome;

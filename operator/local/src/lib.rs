@@ -10,7 +10,6 @@
 
 #![warn(clippy::missing_errors_doc)]
 
-mod build;
 pub mod display;
 pub mod evidence;
 pub mod gang;
@@ -19,6 +18,7 @@ pub mod machine;
 mod preview;
 pub mod shell;
 pub mod state;
+mod trainer;
 
 pub use preview::{Previews, preview};
 pub use shell::{Options, RunError, RunOutcome, run};

@@ -89,7 +89,7 @@ pub enum StopCause {
 }
 
 /// For `skip_serializing_if`.
-const fn none(count: &u32) -> bool {
+const fn is_zero(count: &u32) -> bool {
     *count == 0
 }
 
@@ -108,10 +108,10 @@ pub struct RetryStatus {
     /// Failures since the newest checkpoint.
     pub count: u32,
     /// Disruptions since then: they do not count.
-    #[serde(skip_serializing_if = "none")]
+    #[serde(skip_serializing_if = "is_zero")]
     pub disruptions: u32,
     /// Failures in a row in which a program ended in the same way, while nothing has succeeded.
-    #[serde(skip_serializing_if = "none")]
+    #[serde(skip_serializing_if = "is_zero")]
     pub repeated: u32,
     /// Earliest time of the next attempt (back-off).
     #[serde(skip_serializing_if = "Option::is_none")]
