@@ -33,8 +33,8 @@ impl Twin {
 }
 
 /// What faults may change in a status: how often something was tried, what only the newest launch of a training measured, what
-/// repeated measurements promise, and what was known when somebody last asked a gang that runs no more, and how long it waited for nodes.
-const TRIES: [&str; 14] = [
+/// repeated measurements promise, and what was known when somebody last asked a gang that runs no more.
+const TRIES: [&str; 13] = [
     "status.attempts",
     "status.training.restarts",
     "status.training.loss",
@@ -47,7 +47,6 @@ const TRIES: [&str; 14] = [
     "status.training.slowWindows",
     "status.training.resumeNotAfterItems",
     "status.training.peakMemoryBytes",
-    "status.suspendedSeconds",
     "status.observedGeneration",
 ];
 

@@ -38,7 +38,7 @@ pub fn pawl_run_in(state: &Path, manifest: &Path, arguments: &[&str]) -> Value {
 /// What a status says apart from when and where it happened, what that took, and how far the training was when somebody
 /// last asked a running gang: every field by its path.
 pub fn timeless(status: &Value) -> BTreeMap<String, Value> {
-    const WHEN_AND_WHERE: [&str; 10] = [
+    const WHEN_AND_WHERE: [&str; 11] = [
         "startTime",
         "completionTime",
         "lastTransitionTime",
@@ -50,6 +50,8 @@ pub fn timeless(status: &Value) -> BTreeMap<String, Value> {
         "storage",
         "cost",
         "wallSeconds",
+        // A gang may have to wait until devices are free.
+        "suspendedSeconds",
     ];
     const LAST_SEEN: [&str; 3] = ["epoch", "window", "lastGoodItems"];
     fn flatten(at: &str, value: &Value, into: &mut BTreeMap<String, Value>) {
