@@ -283,7 +283,8 @@ fn main() -> anyhow::Result<()> {
 }
 
 fn dump(program: &Program, what: &str) -> anyhow::Result<()> {
-    let lowered = Lowered::new(program, &LowerOptions::default());
+    let options = LowerOptions::default();
+    let lowered = Lowered::new(&pawl_cuda::specialize(program, pawl_cuda::Card::H200, &options)?, &options);
     match what {
         "kernels" => print!("{}", lowered.dump_kernels()),
         "memory" => print!("{}", lowered.dump_memory()),

@@ -8,13 +8,13 @@ use std::path::Path;
 use pawl_cuda::{
     Card, attention,
     compile::{Architecture, Compiler, Source},
-    source,
+    source, specialize,
 };
 use pawl_engine_tests::{feature_networks, operators, random_case, transformer};
 use pawl_graph::{
     graph::{Builder, DType, Init, Program, Role, StateDecl},
     optim::{AdamW, Optimizer},
-    passes::{Pattern, expand_norms},
+    passes::Pattern,
     recipe::{AttentionKernel, Precision, Recipe},
 };
 use pawl_kernels::{ForexStep, SlmStep, UpsStep, VisionStep};
@@ -37,7 +37,7 @@ const LARGE_CARDS: [Card; 2] = [CARDS[1], CARDS[4]];
 
 /// Sources of all kernels of a program on a card, each once.
 fn sources(program: &Program, card: Card, found: &mut HashSet<Source>) {
-    let program = expand_norms(program, |graph, node| attention::joins_norms(graph, node, card)).unwrap();
+    let program = specialize(program, card, &LowerOptions::default()).unwrap();
     let lowered = Lowered::new(&program, &LowerOptions::default());
     for kernel in &lowered.kernels {
         let generated = source::generate(&kernel.body, &lowered.buffers, card.multiprocessors);

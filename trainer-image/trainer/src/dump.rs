@@ -8,7 +8,7 @@ use crate::rank::{Prepared, prepare};
 use pawl_contract::plan::LaunchPlan;
 use pawl_graph::executor::ExecError;
 use pawl_graph::graph::GraphError;
-use pawl_graph::passes::expand_norms;
+use pawl_graph::passes::{expand_norms, join_sums};
 use pawl_lower::Lowered;
 use std::path::Path;
 
@@ -39,8 +39,10 @@ pub fn plan(plan: &LaunchPlan, world_size: u32, place: Place, view: View) -> Res
     let Prepared { lineup, .. } = prepare(plan, place, 0, world_size)?;
     let options = executors::lowering(&plan.settings);
     let text = lineup.programs.iter().map(|program| {
-        // No kernel of the CPU normalises heads on their way into attention.
-        let program = &expand_norms(program, |_, _| place != Place::Cpu)?;
+        // No kernel of the CPU normalises heads on their way into attention, or adds a product to another.
+        let on_gpu = place != Place::Cpu;
+        let program = &expand_norms(program, |_, _| on_gpu)?;
+        let program = &join_sums(program, |scope| !on_gpu || options.excludes(scope))?;
         Ok(match view {
             View::Graph => format!("{program}"),
             View::Kernels => Lowered::new(program, &options).dump_kernels(),

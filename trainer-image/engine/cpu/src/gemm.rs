@@ -48,6 +48,21 @@ impl Matrix {
         Self { start: self.start.wrapping_add(offset), ..self }
     }
 
+    /// The first element as float32, for any narrower float.
+    ///
+    /// # Safety
+    /// It may be read.
+    unsafe fn get(self) -> f32 {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self.dtype {
+                DType::BF16 => f32::from_bits(u32::from(*self.start.cast::<u16>()) << 16),
+                DType::F16 => f16::from_bits(*self.start.cast::<u16>()).to_f32(),
+                _ => *self.start.cast::<f32>(),
+            }
+        }
+    }
+
     /// Rows as columns.
     pub(super) fn transposed(self) -> Self {
         Self { row: self.col, col: self.row, ..self }
@@ -151,24 +166,33 @@ impl Scale {
     }
 }
 
+/// What is done with a sum before it is rounded.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Finish {
+    /// It is multiplied by the scales of its row and its column.
+    Scale([Scale; 2]),
+    /// It is multiplied by a factor, and the element of a matrix is added.
+    Add(Matrix, f32),
+}
+
 /// A product spread over threads.
 pub(super) struct Product {
     extents: Extents,
     batch: usize,
     accumulator: DType,
-    scaled: bool,
+    finished: bool,
 }
 
 impl Product {
-    /// `batch` products with these extents, summed in `accumulator` (float32 or float64); a single one if it is `scaled`.
-    pub(super) fn new(extents: Extents, batch: usize, accumulator: DType, scaled: bool) -> Self {
-        debug_assert!(!scaled || batch == 1, "scaled products are of matrices");
-        Self { extents, batch, accumulator, scaled }
+    /// `batch` products with these extents, summed in `accumulator` (float32 or float64); a single one if it has a [`Finish`].
+    pub(super) fn new(extents: Extents, batch: usize, accumulator: DType, finished: bool) -> Self {
+        debug_assert!(!finished || batch == 1, "scaled products and sums are of matrices");
+        Self { extents, batch, accumulator, finished }
     }
 
     /// Whether the result is first summed elsewhere.
     fn sums(&self, c: DType) -> bool {
-        self.scaled || needs_sums(c, self.accumulator, self.extents.2)
+        self.finished || needs_sums(c, self.accumulator, self.extents.2)
     }
 
     /// Whether each product is one task.
@@ -209,18 +233,18 @@ impl Product {
         sums + aligned(depth(k) * n.min(COLS).next_multiple_of(tile.cols) * size_of::<E>())
     }
 
-    /// Runs the products; `matrices(i)` are a, b and c of product i, `scales` those of rows and columns of a scaled one.
+    /// Runs the products; `matrices(i)` are a, b and c of product i.
     pub(super) fn run(
         &self,
         features: Features,
         pool: &Pool,
         memory: Memory<'_>,
         matrices: &(dyn Fn(usize) -> [Matrix; 3] + Sync),
-        scales: Option<[Scale; 2]>,
+        finish: Option<Finish>,
     ) {
         match self.accumulator {
-            DType::F64 => self.run_of::<f64>(features, pool, memory, matrices, scales),
-            _ => self.run_of::<f32>(features, pool, memory, matrices, scales),
+            DType::F64 => self.run_of::<f64>(features, pool, memory, matrices, finish),
+            _ => self.run_of::<f32>(features, pool, memory, matrices, finish),
         }
     }
 
@@ -230,13 +254,13 @@ impl Product {
         pool: &Pool,
         memory: Memory<'_>,
         matrices: &(dyn Fn(usize) -> [Matrix; 3] + Sync),
-        scales: Option<[Scale; 2]>,
+        finish: Option<Finish>,
     ) {
         let (m, n, k) = self.extents;
         if !self.by_batch() {
             for index in 0..self.batch {
                 // SAFETY: matrices lie in buffers, scratch and workspace have the sizes that this type reports.
-                unsafe { self.spread::<E>(features, pool, memory, matrices(index), scales) };
+                unsafe { self.spread::<E>(features, pool, memory, matrices(index), finish) };
             }
             return;
         }
@@ -267,7 +291,7 @@ impl Product {
         pool: &Pool,
         memory: Memory<'_>,
         [a, b, c]: [Matrix; 3],
-        scales: Option<[Scale; 2]>,
+        finish: Option<Finish>,
     ) {
         let (m, n, k) = self.extents;
         let tile = E::tile(features);
@@ -315,7 +339,7 @@ impl Product {
         if summed {
             pool.run(row_tasks, alone, &|task, _| {
                 // SAFETY: as above.
-                unsafe { convert(target, c, task * ROWS..(task * ROWS + ROWS).min(m), n, scales) };
+                unsafe { convert(target, c, task * ROWS..(task * ROWS + ROWS).min(m), n, finish) };
             });
         }
     }
@@ -387,18 +411,27 @@ unsafe fn edge<E: Element>(from: *const E, stride: usize, c: Matrix, (rows, cols
     }
 }
 
-/// Scales rows of sums (float32, contiguous rows) and rounds them to the dtype of `c`.
+/// Finishes rows of sums (float32, contiguous rows) and rounds them to the dtype of `c`.
 ///
 /// # Safety
 /// Both may be read and written.
-unsafe fn convert(sums: Matrix, c: Matrix, rows: std::ops::Range<usize>, cols: usize, scales: Option<[Scale; 2]>) {
+unsafe fn convert(sums: Matrix, c: Matrix, rows: std::ops::Range<usize>, cols: usize, finish: Option<Finish>) {
     for row in rows {
         // SAFETY: the caller's promise.
         unsafe {
-            if let Some([of_rows, of_cols]) = scales {
-                let line = std::slice::from_raw_parts_mut(sums.from(row, 0).start.cast::<f32>(), cols);
-                let scale = of_rows.at(row);
-                line.iter_mut().enumerate().for_each(|(col, sum)| *sum = *sum * scale * of_cols.at(col));
+            let line = || std::slice::from_raw_parts_mut(sums.from(row, 0).start.cast::<f32>(), cols);
+            match finish {
+                Some(Finish::Scale([of_rows, of_cols])) => {
+                    let scale = of_rows.at(row);
+                    line().iter_mut().enumerate().for_each(|(col, sum)| *sum = *sum * scale * of_cols.at(col));
+                }
+                Some(Finish::Add(matrix, factor)) => {
+                    line()
+                        .iter_mut()
+                        .enumerate()
+                        .for_each(|(col, sum)| *sum = *sum * factor + matrix.from(row, col).get());
+                }
+                None => {}
             }
             edge::<f32>(sums.from(row, 0).start.cast(), cols, c.from(row, 0), (1, cols), false);
         }

@@ -3,7 +3,7 @@
 use super::{
     attention::CpuAttention,
     fused::{CpuFused, Memory},
-    gemm::{Matrix, Product, Scale},
+    gemm::{Finish, Matrix, Product, Scale},
     lanes::Features,
     pool::Pool,
     segments::CpuSegments,
@@ -29,6 +29,7 @@ pub(super) struct CpuMatMul {
     b: Batched,
     c: Batched,
     scales: Option<[Access; 2]>,
+    add: Option<(Batched, f64)>,
     output: DType,
 }
 
@@ -63,8 +64,9 @@ impl CpuMatMul {
         let [a, b, c] = [&kernel.a, &kernel.b, &kernel.c].map(|access| Batched::new(access, buffers));
         let (batch, m, n, k) = kernel.extents();
         let scales = kernel.scales.clone();
-        let product = Product::new((m, n, k), batch, a.dtype.accumulator(), scales.is_some());
-        Self { product, scales, output: c.dtype, a, b, c }
+        let add = kernel.add.as_ref().map(|(access, factor)| (Batched::new(access, buffers), *factor));
+        let product = Product::new((m, n, k), batch, a.dtype.accumulator(), scales.is_some() || add.is_some());
+        Self { product, scales, add, output: c.dtype, a, b, c }
     }
 
     fn run(&self, features: Features, pool: &Pool, memory: Memory<'_>) {
@@ -72,9 +74,10 @@ impl CpuMatMul {
             let start = memory.bases[access.buffer].cast::<f32>().wrapping_add(access.offset);
             Scale { start, stride: access.strides[0] }
         };
-        let scales = self.scales.as_ref().map(|scales| scales.each_ref().map(scale));
+        let scales = self.scales.as_ref().map(|scales| Finish::Scale(scales.each_ref().map(scale)));
+        let add = self.add.as_ref().map(|(to, factor)| Finish::Add(to.matrix(&memory, 0), *factor as f32));
         let matrices = |index| [&self.a, &self.b, &self.c].map(|matrix| matrix.matrix(&memory, index));
-        self.product.run(features, pool, memory, &matrices, scales);
+        self.product.run(features, pool, memory, &matrices, scales.or(add));
     }
 }
 
@@ -99,6 +102,9 @@ impl CpuKernel {
                 if kernel.scales.iter().flatten().any(|scale| buffers[scale.buffer].dtype == DType::F64) =>
             {
                 return Err(unsupported("scaled products in float64 (use the eager executor)"));
+            }
+            Body::MatMul(MatMul { add: Some(_), a, .. }) if buffers[a.buffer].dtype == DType::F64 => {
+                return Err(unsupported("sums with products in float64 (use the eager executor)"));
             }
             Body::MatMul(kernel) => CpuKernel::MatMul(Box::new(CpuMatMul::new(kernel, buffers))),
             Body::Attention(Attention { norm: Some(_), .. }) => {

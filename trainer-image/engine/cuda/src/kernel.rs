@@ -296,6 +296,7 @@ fn operands(product: &Product, call: &[usize; 3], addresses: Addresses<'_>) -> O
     let at = |buffer: usize, offset: usize| addresses.buffers[buffer] + offset as u64;
     Operands {
         matrices: [0, 1, 2].map(|x| at(product.buffers[x], call[x])),
+        add: product.add.map(|(buffer, offset, factor)| (at(buffer, offset), factor)),
         scales: product.scales.map(|scales| scales.map(|(buffer, offset)| at(buffer, offset))),
     }
 }

@@ -54,7 +54,7 @@ use std::{path::PathBuf, sync::Arc};
 pub use card::Card;
 pub use error::Check;
 pub use executable::CudaExecutable;
-pub use planned::{Choices, predict, predict_on};
+pub use planned::{Choices, predict, predict_on, specialize};
 
 use pawl_graph::{
     executor::{ExecError, ExecOptions, Executable, Executor},

@@ -58,12 +58,14 @@ struct Problem {
     a: Matrix,
     b: Matrix,
     c: Matrix,
+    /// What the product is added to.
+    add: Option<Matrix>,
     m: usize,
     n: usize,
     k: usize,
     count: usize,
-    /// Bytes that every address is a multiple of.
-    alignment: [usize; 3],
+    /// Bytes that every address is a multiple of: of a, b, the result and what is added.
+    alignment: [usize; 4],
     tf32: bool,
     /// How the library scales the sums, if it does.
     scale: Option<ScaleMode>,
@@ -77,6 +79,8 @@ pub(super) struct Product {
     pub buffers: [usize; 3],
     /// Byte offsets into them, for each call.
     pub calls: Vec<[usize; 3]>,
+    /// Buffer and byte offset of what the product is added to, and its factor before.
+    pub add: Option<(usize, usize, f64)>,
     /// Buffers and byte offsets of the scales of the first and the second operand, if the library scales the sums.
     pub scales: Option<[(usize, usize); 2]>,
 }
@@ -86,6 +90,8 @@ pub(super) struct Product {
 pub(super) struct Operands {
     /// Of the first, the second operand and the result.
     pub matrices: [u64; 3],
+    /// Of what the product is added to, and its factor before.
+    pub add: Option<(u64, f64)>,
     /// Of the scales of the first and the second operand.
     pub scales: Option<[u64; 2]>,
 }
@@ -135,6 +141,17 @@ impl Product {
             }
         };
         (!da.is_float8() || problem_a.transposed && !problem_b.transposed).then_some(())?;
+        let added = match &kernel.add {
+            Some((access, _)) => {
+                let (row, col) = last(access);
+                let (rows, cols) = if swap { ((n, col), (m, row)) } else { ((m, row), (n, col)) };
+                Some(
+                    column_major(dc, rows, cols, 0)
+                        .filter(|added| !added.transposed && count == 1 && outer.is_empty())?,
+                )
+            }
+            None => None,
+        };
         let order: [usize; 3] = if swap { [1, 0, 2] } else { [0, 1, 2] };
         let scale = kernel.scales.as_ref().and_then(|scales| scale_mode(scales, by_vectors));
         let scales = kernel.scales.as_ref().filter(|_| scale.is_some()).map(|scales| {
@@ -151,11 +168,13 @@ impl Product {
         (calls.len() <= CALLS).then_some(())?;
         let bytes = |x: usize, elements: usize| (views[x].offset + elements) * buffers[views[x].buffer].dtype.bytes();
         let calls: Vec<[usize; 3]> = calls.iter().map(|call| order.map(|x| bytes(x, call[x]))).collect();
-        let alignment = [0, 1, 2].map(|x| alignment(calls.iter().map(|call| call[x])));
+        let add = kernel.add.as_ref().map(|(access, factor)| (access.buffer, access.offset * dc.bytes(), *factor));
+        let [at_a, at_b, at_c] = [0, 1, 2].map(|x| alignment(calls.iter().map(|call| call[x])));
+        let alignment = [at_a, at_b, at_c, add.map_or(at_c, |(_, offset, _)| alignment([offset]))];
         let (m, n) = if swap { (n, m) } else { (m, n) };
         let tf32 = tf32 && da == DType::F32;
-        let problem = Problem { a: problem_a, b: problem_b, c, m, n, k, count, alignment, tf32, scale };
-        Some(Self { problem, buffers: order.map(|x| views[x].buffer), calls, scales })
+        let problem = Problem { a: problem_a, b: problem_b, c, add: added, m, n, k, count, alignment, tf32, scale };
+        Some(Self { problem, buffers: order.map(|x| views[x].buffer), calls, add, scales })
     }
 
     /// Operations of one call.
@@ -209,7 +228,8 @@ unsafe impl Send for Blas {}
 /// A problem with its descriptors and its algorithm.
 pub(super) struct Ready {
     operation: sys::cublasLtMatmulDesc_t,
-    layouts: [sys::cublasLtMatrixLayout_t; 3],
+    /// Of a, b, what is added (c if nothing is), and c.
+    layouts: [sys::cublasLtMatrixLayout_t; 4],
     algorithm: sys::cublasLtMatmulAlgo_t,
     wide: bool,
 }
@@ -364,7 +384,8 @@ impl Blas {
             }
             Ok(layout)
         };
-        let layouts = [layout(&problem.a)?, layout(&problem.b)?, layout(&problem.c)?];
+        let added = problem.add.as_ref().unwrap_or(&problem.c);
+        let layouts = [layout(&problem.a)?, layout(&problem.b)?, layout(added)?, layout(&problem.c)?];
         // SAFETY: an algorithm is plain numbers, replaced below before it is used.
         let mut ready = Ready { operation, layouts, algorithm: unsafe { std::mem::zeroed() }, wide };
         for (which, matrix) in
@@ -388,12 +409,12 @@ impl Blas {
 
     fn candidates(&self, ready: &Ready, problem: &Problem) -> Result<Vec<sys::cublasLtMatmulAlgo_t>, ExecError> {
         let preference = result::create_matmul_pref().check()?;
-        let [a, b, c] = problem.alignment.map(|bytes| bytes as u32);
+        let [a, b, result, added] = problem.alignment.map(|bytes| bytes as u32);
         let alignments = [
             (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, a),
             (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, b),
-            (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, c),
-            (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, c),
+            (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, added),
+            (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, result),
         ];
         let workspace = WORKSPACE as u64;
         let mut found = 0;
@@ -405,14 +426,14 @@ impl Blas {
                 result::set_matmul_pref_attribute(preference, which, (&raw const bytes).cast(), 4).check()?;
             }
             let mut results: Vec<sys::cublasLtMatmulHeuristicResult_t> = vec![std::mem::zeroed(); CANDIDATES];
-            let [a, b, c] = ready.layouts;
+            let [a, b, c, d] = ready.layouts;
             let status = sys::cublasLtMatmulAlgoGetHeuristic(
                 self.handle,
                 ready.operation,
                 a,
                 b,
                 c,
-                c,
+                d,
                 preference,
                 CANDIDATES as i32,
                 results.as_mut_ptr(),
@@ -472,13 +493,16 @@ impl Blas {
     pub(super) fn enqueue(&self, ready: &Ready, operands: Operands) -> Result<(), ExecError> {
         ready.set_scales(operands)?;
         let [a, b, c] = operands.matrices;
-        let (one, zero, wide_one, wide_zero) = (1f32, 0f32, 1f64, 0f64);
+        // The library's C is what is added, and its D the result.
+        let (added, wide_factor) = operands.add.unwrap_or((c, 1.0));
+        let wide_share = if operands.add.is_some() { 1f64 } else { 0f64 };
+        let (factor, share) = (wide_factor as f32, wide_share as f32);
         let (alpha, beta) = if ready.wide {
-            ((&raw const wide_one).cast(), (&raw const wide_zero).cast())
+            ((&raw const wide_factor).cast(), (&raw const wide_share).cast())
         } else {
-            ((&raw const one).cast(), (&raw const zero).cast())
+            ((&raw const factor).cast(), (&raw const share).cast())
         };
-        let [la, lb, lc] = ready.layouts;
+        let [la, lb, lc, ld] = ready.layouts;
         // SAFETY: descriptors are live; addresses hold what the layouts say; the workspace is as large as was promised.
         unsafe {
             result::matmul(
@@ -490,10 +514,10 @@ impl Blas {
                 la,
                 b as *const c_void,
                 lb,
-                c as *const c_void,
+                added as *const c_void,
                 lc,
                 c as *mut c_void,
-                lc,
+                ld,
                 &raw const ready.algorithm,
                 self.workspace.address() as *mut c_void,
                 WORKSPACE,
@@ -521,7 +545,7 @@ mod tests {
 
     fn product(a: Access, b: Access, c: Access) -> Option<Product> {
         let buffer = Buffer { dtype: DType::BF16, elements: 1 << 20, storage: Storage::Arena, life: (0, 0) };
-        Product::new(&MatMul { a, b, c, scales: None }, &vec![buffer; 3], false, true)
+        Product::new(&MatMul { a, b, c, add: None, scales: None }, &vec![buffer; 3], false, true)
     }
 
     #[test]
@@ -549,7 +573,7 @@ mod tests {
         let product = product(heads(0), keys, scores).expect("the library can");
         assert_eq!((product.problem.count, product.calls.len()), (5, 3));
         assert_eq!(product.calls[1], [16, 16, 98], "bytes to the second head");
-        assert_eq!(product.problem.alignment, [16, 16, 2]);
+        assert_eq!(product.problem.alignment, [16, 16, 2, 2]);
     }
 
     #[test]
@@ -559,6 +583,24 @@ mod tests {
         assert!(product(repeated, Access::contiguous(1, &[5, 6]), y.clone()).is_none());
         let scattered = Access::contiguous(0, &[4, 5, 2]).slice(2, 0, 1).reshape(&[4, 5]).expect("one axis goes away");
         assert!(product(scattered, Access::contiguous(1, &[5, 6]), y).is_none());
+    }
+
+    /// The library's C: another matrix than the result, with a leading dimension and an alignment of its own.
+    #[test]
+    fn what_is_added_lies_where_it_lies() {
+        let added = |access: Access| {
+            let (x, w) = (Access::contiguous(0, &[96, 32]), Access::contiguous(1, &[64, 32]).permute(&[1, 0]));
+            let buffer = Buffer { dtype: DType::BF16, elements: 1 << 20, storage: Storage::Arena, life: (0, 0) };
+            let (c, add) = (Access::contiguous(2, &[96, 64]), Some((access, 0.3)));
+            Product::new(&MatMul { a: x, b: w, c, add, scales: None }, &vec![buffer; 4], false, true)
+        };
+        let part = added(Access::contiguous(3, &[96, 80]).slice(1, 4, 64)).expect("the library can");
+        let of = part.problem.add.as_ref().expect("it is added");
+        assert_eq!((of.rows, of.cols, of.leading, part.problem.c.leading), (64, 96, 80, 64));
+        assert_eq!(part.add, Some((3, 8, 0.3)), "bytes to the first element");
+        assert_eq!(part.problem.alignment[3], 8);
+        assert!(added(Access::contiguous(3, &[64, 96]).permute(&[1, 0])).is_none(), "it would be transposed");
+        assert!(added(Access::contiguous(3, &[1, 64]).broadcast(&[96, 64])).is_none(), "rows would overlap");
     }
 
     /// x [100, 32] W^T with W [64, 32], as 8-bit floats, with these strides of scales.
@@ -575,6 +617,7 @@ mod tests {
             a: Access::contiguous(0, &[100, 32]),
             b: w,
             c: Access::contiguous(2, &[100, 64]),
+            add: None,
             scales: Some([scale(3, 100, strides[0]), scale(4, 64, strides[1])]),
         };
         Product::new(&kernel, &buffers, false, by_vectors)

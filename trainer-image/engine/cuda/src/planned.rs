@@ -5,8 +5,8 @@ use super::{
 };
 use pawl_graph::{
     executor::{ExecError, MemoryReport, check_programs, unify_states},
-    graph::{Graph, Node, Program, StateDecl},
-    passes::expand_norms,
+    graph::{Graph, GraphError, Node, Program, StateDecl},
+    passes::{expand_norms, join_sums},
 };
 use pawl_lower::{LowerOptions, Lowered, aligned};
 
@@ -23,7 +23,7 @@ pub struct Choices<'a> {
 
 /// Planned programs.
 pub(super) struct Planned {
-    /// The programs, with normalised attention expanded where no kernel supports it.
+    /// The programs as [`specialize`] gives them.
     pub programs: Vec<Program>,
     /// Each program's kernels and buffers.
     pub lowered: Vec<Lowered>,
@@ -48,9 +48,8 @@ impl Planned {
         card: Card,
         cudnn: &mut CudnnPlans,
     ) -> Result<Self, ExecError> {
-        let fused = !choices.lowering.unfused.iter().any(|scope| scope == LowerOptions::EVERYTHING);
-        let joined = |graph: &Graph, node: &Node| fused && attention::joins_norms(graph, node, card);
-        let programs: Vec<Program> = programs.iter().map(|p| expand_norms(p, joined)).collect::<Result<_, _>>()?;
+        let programs: Vec<Program> =
+            programs.iter().map(|program| specialize(program, card, choices.lowering)).collect::<Result<_, _>>()?;
         check_programs(&programs, NAME)?;
         card.check(&programs, choices.tf32)?;
         let (states, places) = unify_states(&programs)?;
@@ -66,6 +65,16 @@ impl Planned {
         let memory = MemoryReport { states: state_size, planned, peak: 0 };
         Ok(Self { programs, lowered, plans, states, places, arena, workspace, memory })
     }
+}
+
+/// The program in terms of what kernels and libraries on a card compute at once: normalised attention where a kernel has it, and sums of products.
+///
+/// # Errors
+/// When the program is ill-formed.
+pub fn specialize(program: &Program, card: Card, options: &LowerOptions) -> Result<Program, GraphError> {
+    let fused = !options.excludes(LowerOptions::EVERYTHING);
+    let joined = |graph: &Graph, node: &Node| fused && attention::joins_norms(graph, node, card);
+    join_sums(&expand_norms(program, joined)?, |scope| options.excludes(scope))
 }
 
 /// Bytes of one slot of a program's inputs.

@@ -75,6 +75,10 @@ pub(super) fn scratch(graph: &Graph, node: &Node) -> usize {
         (Op::MatMul { .. }, [a, b]) if a.dtype.is_low_precision() => {
             (a.shape.elements() + b.shape.elements() + node.meta.shape.elements()) * a.dtype.accumulator().bytes()
         }
+        // All in the accumulator type, and the product before it is multiplied and added to.
+        (Op::MatMulAdd { .. }, [a, b, c]) => {
+            (a.shape.elements() + b.shape.elements() + 3 * c.shape.elements()) * a.dtype.accumulator().bytes()
+        }
         (Op::ScaledMatMul { .. }, [a, b, scale, _]) => {
             (a.shape.elements() + b.shape.elements() + 2 * node.meta.shape.elements()) * scale.dtype.bytes()
         }

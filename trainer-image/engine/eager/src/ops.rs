@@ -143,6 +143,13 @@ impl<'a> Interpreter<'a> {
                 };
                 product.to_dtype(candle_type(*output))?
             }
+            Op::MatMulAdd { transpose_a, transpose_b, factor } => {
+                let wide = candle_type(node.meta.dtype.accumulator());
+                let part = |i: usize, transpose: bool| matrix(&self.operand(node, i).to_dtype(wide)?, transpose);
+                let product = part(0, *transpose_a)?.matmul(&part(1, *transpose_b)?)?;
+                let sum = ((product * *factor)? + self.operand(node, 2).to_dtype(wide)?)?;
+                sum.to_dtype(candle_type(node.meta.dtype))?
+            }
             Op::ScaledMatMul { transpose_a, transpose_b, output } => {
                 self.scaled_product(node, [*transpose_a, *transpose_b], *output)?
             }

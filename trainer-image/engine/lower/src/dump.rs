@@ -15,7 +15,8 @@ impl Lowered {
                 Body::Fused(f) => format!("{}x{}", f.rows, f.cols),
                 Body::MatMul(m) => {
                     let (batch, rows, cols, depth) = m.extents();
-                    format!("{batch} of {rows}x{cols}x{depth}")
+                    let added = m.add.as_ref().map(|(_, factor)| format!(" * {factor} +")).unwrap_or_default();
+                    format!("{batch} of {rows}x{cols}x{depth}{added}")
                 }
                 Body::Attention(a) => format!("{:?} over {}", a.q.dims, a.k.dims[2]),
                 Body::AttentionGrad(g) => format!("{:?} over {}", g.forward.q.dims, g.forward.k.dims[2]),

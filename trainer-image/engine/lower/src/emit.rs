@@ -66,7 +66,13 @@ impl<'a> Emit<'a> {
             Op::MatMul { transpose_a, transpose_b, .. } => {
                 let a = transposed(self.operand(operands[0]), transpose_a);
                 let b = transposed(self.operand(operands[1]), transpose_b);
-                self.push(Body::MatMul(MatMul { a, b, c: own, scales: None }));
+                self.push(Body::MatMul(MatMul { a, b, c: own, add: None, scales: None }));
+            }
+            Op::MatMulAdd { transpose_a, transpose_b, factor } => {
+                let a = transposed(self.operand(operands[0]), transpose_a);
+                let b = transposed(self.operand(operands[1]), transpose_b);
+                let add = Some((self.operand(operands[2]), factor));
+                self.push(Body::MatMul(MatMul { a, b, c: own, add, scales: None }));
             }
             Op::ScaledMatMul { transpose_a, transpose_b, .. } => {
                 let product = self.scaled_product(&operands, [transpose_a, transpose_b], own);
@@ -121,7 +127,7 @@ impl<'a> Emit<'a> {
             flat.broadcast(&[extent])
         };
         let scales = [scale(2, c.dims[0]), scale(3, c.dims[1])];
-        MatMul { a, b: transposed(b, true), c, scales: Some(scales) }
+        MatMul { a, b: transposed(b, true), c, add: None, scales: Some(scales) }
     }
 
     /// `operands`: what is read, and the indices. `dims` gives the dimensions of what is read and of `to` for a number of indices.

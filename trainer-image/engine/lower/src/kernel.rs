@@ -176,7 +176,7 @@ impl Instruction {
     }
 }
 
-/// `c = a b` for each of a batch; products summed in the accumulator dtype and rounded once.
+/// `c = factor (a b) + add`, or just `a b`, for each of a batch; products summed in the accumulator dtype and rounded once.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MatMul {
     /// `[batch.., m, k]`
@@ -185,6 +185,8 @@ pub struct MatMul {
     pub b: Access,
     /// `[batch.., m, n]`
     pub c: Access,
+    /// What the product is added to, `[m, n]` of the dtype of c, and the factor of the product before: of [`Op::MatMulAdd`](pawl_graph::graph::Op::MatMulAdd).
+    pub add: Option<(Access, f64)>,
     /// With 8-bit operands: scales `[m]` and `[n]`, by which sums are multiplied before they are rounded. A stride of 0 repeats one for all.
     pub scales: Option<[Access; 2]>,
 }
@@ -338,7 +340,10 @@ impl Body {
     pub fn reads(&self) -> Vec<&Access> {
         match self {
             Body::Fused(f) => f.loads.iter().map(|l| &l.from).collect(),
-            Body::MatMul(m) => [&m.a, &m.b].into_iter().chain(m.scales.iter().flatten()).collect(),
+            Body::MatMul(m) => {
+                let added = m.add.iter().map(|(access, _)| access);
+                [&m.a, &m.b].into_iter().chain(added).chain(m.scales.iter().flatten()).collect()
+            }
             Body::Attention(a) => a.reads().collect(),
             Body::AttentionGrad(g) => {
                 let f = &g.forward;

@@ -217,7 +217,9 @@ impl<'a> Layout<'a> {
             }
             (Some(_), _) => access.is_contiguous(),
             (None, op) => {
-                matches!(op, Op::MatMul { .. } | Op::ScaledMatMul { .. }) || is_packed(op) || access.is_contiguous()
+                matches!(op, Op::MatMul { .. } | Op::MatMulAdd { .. } | Op::ScaledMatMul { .. })
+                    || is_packed(op)
+                    || access.is_contiguous()
             }
         };
         let packed = is_packed(self.fusion.work.op(root));

@@ -73,7 +73,8 @@ impl LowerOptions {
     /// In [`LowerOptions::unfused`]: all nodes, in any scope.
     pub const EVERYTHING: &str = "*";
 
-    fn excludes(&self, path: &str) -> bool {
+    /// Whether nodes in scope `path` run unfused.
+    pub fn excludes(&self, path: &str) -> bool {
         self.unfused.iter().any(|scope| {
             scope == Self::EVERYTHING
                 || path.strip_prefix(scope.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))

@@ -214,7 +214,7 @@ impl Sunk {
         while let Some(next) = open.pop() {
             let node = graph.node(next);
             match &node.op {
-                Op::MatMul { .. } | Op::ScaledMatMul { .. } => products += 1,
+                Op::MatMul { .. } | Op::MatMulAdd { .. } | Op::ScaledMatMul { .. } => products += 1,
                 Op::Broadcast(_) | Op::Fill { .. } => {}
                 Op::Binary(_) | Op::Cast(_) | Op::Reshape(_) | Op::Permute(_)
                     if users[next.index()].len() == 1 || only_sliced(program, next, users) =>

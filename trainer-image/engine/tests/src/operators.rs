@@ -97,7 +97,19 @@ pub fn products() -> Result<Vec<OperatorCase>, GraphError> {
         let scores = heads.permute([0, 2, 1, 3]).matmul_t(keys.permute([0, 2, 1, 3]));
         b.output("batched", scores);
         b.output("part", (scores.permute([0, 2, 1, 3]) + 1.0).slice(2, 1, 1));
-        b.output("half", x.cast(DType::BF16).matmul_t(w.cast(DType::BF16)).cast(DType::F32));
+        let [half, weight] = [x, w].map(|of| of.cast(DType::BF16));
+        b.output("half", half.matmul_t(weight).cast(DType::F32));
+        let add = |transpose_a, transpose_b, operands: [Var<'_>; 3]| {
+            b.push(Op::MatMulAdd { transpose_a, transpose_b, factor: -0.5 }, &operands).cast(DType::F32)
+        };
+        let wider = b.input("c", DType::F32, [m, n + 3]);
+        let c = wider.slice(1, 2, n);
+        b.output("added", add(false, true, [x, w, c]));
+        b.output("added half", add(false, true, [half, weight, c.cast(DType::BF16)]));
+        b.output(
+            "added turned",
+            add(true, false, [weight.transpose(), half.transpose(), c.cast(DType::BF16).transpose()]),
+        );
         let bound = 5e-5 * (k as f64).sqrt().max(8.0) * 20.0;
         OperatorCase::new(format!("products {m} {n} {k}"), b, 1, bound)
     };

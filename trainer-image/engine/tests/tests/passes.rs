@@ -470,3 +470,52 @@ fn parts_that_lie_side_by_side_already_are_not_joined_again() {
     };
     assert_eq!(run(&simpler), run(&program));
 }
+
+/// A layer and its adapter of 16-bit products, summed in float32 and rounded; with `factor` 1, either could be added to the other. `again`: the adapter's
+/// product is read once more.
+fn adapted(dtype: DType, factor: f64, again: bool) -> Program {
+    let b = Builder::new("adapted");
+    let x = b.input("x", dtype, [32, 48]);
+    let [w, down, up] = [("w", [64, 48]), ("down", [16, 48]), ("up", [64, 16])]
+        .map(|(name, shape)| b.parameter(name, shape, Init::Uniform { bound: 0.3 }).cast(dtype));
+    let layer = x.matmul_t(w).cast(DType::F32);
+    let product = x.matmul_t(down).matmul_t(up);
+    let scaled = if factor == 1.0 { product.cast(DType::F32) } else { product.cast(DType::F32) * factor };
+    let sum = b.scope("sum", || (layer + scaled).cast(dtype));
+    b.output("y", sum.cast(DType::F32).square());
+    b.output("z", sum.cast(DType::F32) + 1.0);
+    if again {
+        b.output("product", product.cast(DType::F32));
+    }
+    b.finish().unwrap()
+}
+
+#[test]
+fn a_product_is_added_where_the_sum_is_written() {
+    let added = |program: &Program| -> Vec<(f64, usize)> {
+        let needed = program.needed();
+        let depth = |of: &pawl_graph::graph::Node| program.graph.meta(of.operands[0]).shape[1];
+        let all = program.graph.iter().filter(|(id, _)| needed[id.index()]);
+        all.filter_map(|(_, node)| match node.op {
+            Op::MatMulAdd { factor, .. } => Some((factor, depth(node))),
+            _ => None,
+        })
+        .collect()
+    };
+    for (dtype, factor) in [(DType::BF16, 2.0), (DType::BF16, 1.0), (DType::F16, 0.3)] {
+        let plain = adapted(dtype, factor, false);
+        let joined = passes::join_sums(&plain, |_| false).unwrap();
+        assert_eq!(added(&joined), [(factor, 16)], "the product over fewer numbers is added: {joined}");
+        for executor in [Box::new(Eager::cpu()) as Box<dyn Executor>, Box::new(GraphCpu::default())] {
+            let [expected, got] = [&plain, &joined].map(|program| {
+                Case::new(program.clone(), 3).run(executor.as_ref(), &ExecOptions::default(), 1).unwrap()
+            });
+            let (distance, place) = got.distance(&expected);
+            // The product is not rounded before it is added.
+            assert!(distance > 0.0 && distance < 3e-2, "{}: {distance} at {place}", executor.name());
+        }
+        assert_eq!(added(&passes::join_sums(&plain, |scope| scope == "sum").unwrap()), [], "the scope is excluded");
+    }
+    let read = adapted(DType::BF16, 2.0, true);
+    assert_eq!(added(&passes::join_sums(&read, |_| false).unwrap()), [], "what is read elsewhere stays a value");
+}

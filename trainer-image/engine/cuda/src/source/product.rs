@@ -26,20 +26,31 @@ fn offset(access: &Access, buffers: &[Buffer], row: &str, col: &str) -> String {
     format!("({}) * {}", terms.join(" + "), buffers[access.buffer].dtype.bytes())
 }
 
+/// What is done with the sum at `[row, col]`, of C type `sum`, before it is rounded, and the parameters that this takes.
+fn finish(kernel: &MatMul, buffers: &[Buffer], sum: &str) -> (&'static str, String) {
+    let scale = |access: &Access, index: &str| format!("[{index} * {}u]", access.strides[0]);
+    match (&kernel.scales, &kernel.add) {
+        (Some([rows, cols]), _) => (
+            ", const float* scale_a, const float* scale_b",
+            format!("sum * scale_a{} * scale_b{}", scale(rows, "row"), scale(cols, "col")),
+        ),
+        (None, Some((access, factor))) => {
+            let tag = types::tag(buffers[access.buffer].dtype);
+            let at = offset(access, buffers, "row", "col");
+            let added = format!("({sum})get<{tag}>(load_shared<{tag}::bytes>(d + {at}), 0)");
+            (", const u8* d", format!("sum * ({sum}){factor:e} + {added}"))
+        }
+        (None, None) => ("", "sum".to_owned()),
+    }
+}
+
 /// A tile of 16 x 16 results a block, through shared memory.
 pub fn product(kernel: &MatMul, buffers: &[Buffer]) -> Generated {
     let (batch, m, n, k) = kernel.extents();
     let [a, b, c] = [&kernel.a, &kernel.b, &kernel.c].map(|access| types::tag(buffers[access.buffer].dtype));
     let (sum, _) = types::accumulator(buffers[kernel.a.buffer].dtype);
     let (rows, cols) = (m.div_ceil(TILE), n.div_ceil(TILE));
-    let scale = |access: &Access, index: &str| format!("[{index} * {}u]", access.strides[0]);
-    let (parameters, scaled) = match &kernel.scales {
-        Some([rows, cols]) => (
-            ", const float* scale_a, const float* scale_b",
-            format!("sum * scale_a{} * scale_b{}", scale(rows, "row"), scale(cols, "col")),
-        ),
-        None => ("", "sum".to_owned()),
-    };
+    let (parameters, finished) = finish(kernel, buffers, sum);
     let text = format!(
         "#define FAST 0\n{PRELUDE}
 extern \"C\" __global__ void __launch_bounds__(256) main_kernel(const u8* a, const u8* b, u8* c{parameters}) {{
@@ -56,7 +67,7 @@ extern \"C\" __global__ void __launch_bounds__(256) main_kernel(const u8* a, con
         for (u32 q = 0; q < 16; q++) sum += left[y][q] * right[q][x];
     }}
     if (row >= {m}u || col >= {n}u) return;
-    const {c}::value one[1] = {{({c}::value)({scaled})}};
+    const {c}::value one[1] = {{({c}::value)({finished})}};
     store(c + {at_c}, pack<{c}, 1>(one));
 }}
 ",
@@ -69,7 +80,8 @@ extern \"C\" __global__ void __launch_bounds__(256) main_kernel(const u8* a, con
         buffer: access.buffer,
         offset: access.offset * buffers[access.buffer].dtype.bytes(),
     };
-    let operands = [&kernel.a, &kernel.b, &kernel.c].into_iter();
+    let added = kernel.add.iter().map(|(access, _)| access);
+    let operands = [&kernel.a, &kernel.b, &kernel.c].into_iter().chain(added);
     let arguments = operands.chain(kernel.scales.iter().flatten()).map(argument).collect();
     Generated {
         source: Source { name: format!("product_{m}x{n}x{k}"), text, options: Vec::new() },

@@ -137,11 +137,11 @@ pub(super) fn vjp<'b>(b: &'b Builder, id: NodeId, node: &Node, g: Var<'b>, wante
         Op::AllReduce => vec![(0, g.all_reduce())],
         Op::ReduceScatter { world } => vec![(0, b.push(Op::AllGather { world: *world }, &[g]))],
         Op::AllGather { world } => vec![(0, b.push(Op::ReduceScatter { world: *world }, &[g]))],
-        Op::ScaledMatMul { .. } => {
+        Op::ScaledMatMul { .. } | Op::MatMulAdd { .. } => {
             b.poison(GraphError::Operands {
                 op: node.op.to_string(),
                 operands: node.meta.to_string(),
-                reason: "it has no gradient: products are scaled after differentiation".into(),
+                reason: "it has no gradient: passes insert it after differentiation".into(),
             });
             Vec::new()
         }

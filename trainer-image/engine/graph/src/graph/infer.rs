@@ -77,6 +77,12 @@ fn rule(op: &Op, operands: &[&Meta]) -> Rule {
         }
         (Op::Cast(dtype), [x]) => Ok(Meta::new(*dtype, &x.shape)),
         (Op::MatMul { transpose_a, transpose_b, output }, [a, b]) => matmul(a, b, *transpose_a, *transpose_b, *output),
+        (Op::MatMulAdd { transpose_a, transpose_b, .. }, [a, b, c]) => {
+            let product = matmul(a, b, *transpose_a, *transpose_b, a.dtype)?;
+            alike(&product, c)?;
+            ensure(c.shape.rank() == 2, || "operands are matrices".into())?;
+            Ok(product)
+        }
         (Op::ScaledMatMul { transpose_a, transpose_b, output }, [a, b, scale_a, scale_b]) => {
             scaled_matmul([a, b, scale_a, scale_b], [*transpose_a, *transpose_b], *output)
         }

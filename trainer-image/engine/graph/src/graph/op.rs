@@ -168,6 +168,16 @@ pub enum Op {
         /// Dtype of the result: that of the operands or its accumulator.
         output: DType,
     },
+    /// `(a, b, c) -> [m, n]`: `factor * (a b) + c` for matrices `[m, k]`, `[k, n]` and `[m, n]` of one float dtype, computed in its accumulator and rounded once.
+    /// It has no gradient: [`join_sums`](crate::passes::join_sums) inserts it last.
+    MatMulAdd {
+        /// a is given as `[k, m]`.
+        transpose_a: bool,
+        /// b is given as `[n, k]`.
+        transpose_b: bool,
+        /// Factor of the product.
+        factor: f64,
+    },
     /// `(a, b, scale_a, scale_b) -> [m, n]` for an `[m, k]` and a `[k, n]` of 8-bit floats, not necessarily the same, and scales `[m, 1]` and `[1, n]`,
     /// or `[1, 1]` for one of the whole matrix, both float32 (float64 in the oracle). Each product is summed in the dtype of the scales, multiplied by
     /// its row's and its column's scale, and rounded once; executors whose library does not scale round the sum first too. It has no gradient: passes insert it after differentiation.
@@ -343,6 +353,10 @@ impl fmt::Display for Op {
             Op::MatMul { transpose_a, transpose_b, .. } => {
                 let flag = |t: &bool| if *t { 't' } else { 'n' };
                 write!(f, "matmul.{}{}", flag(transpose_a), flag(transpose_b))
+            }
+            Op::MatMulAdd { transpose_a, transpose_b, factor } => {
+                let flag = |t: &bool| if *t { 't' } else { 'n' };
+                write!(f, "matmul_add.{}{} factor={factor}", flag(transpose_a), flag(transpose_b))
             }
             Op::ScaledMatMul { transpose_a, transpose_b, .. } => {
                 let flag = |t: &bool| if *t { 't' } else { 'n' };

@@ -11,6 +11,7 @@ mod rematerialize;
 mod rewrite;
 mod scopes;
 mod simplify;
+mod sums;
 
 pub use arena::{Arena, place_in_arenas, prune_states};
 pub use attention::expand_attention;
@@ -22,3 +23,4 @@ pub use recompute::recompute;
 pub use rematerialize::rematerialize;
 pub use scopes::Pattern;
 pub use simplify::simplify;
+pub use sums::join_sums;
