@@ -164,6 +164,10 @@ def training():
                                 ("custom.axisPlacement", "right"))]),
         lines("Learning rate", "Learning rate of the newest optimizer step.",
               [query(f"max(pawl_train_learning_rate{{{JOB}}})", "learning rate")], least=0),
+        lines("Numbers out of the range of 8-bit floats", "With precision fp8: shares of the numbers rounded to 8-bit floats that were clipped "
+              "(overflow), and that were not zero and became zero (underflow), in one micro-step at each evaluation.",
+              [query(f"max(pawl_train_float8_overflow_ratio{{{JOB}}})", "overflow"),
+               query(f"max(pawl_train_float8_underflow_ratio{{{JOB}}})", "underflow")], unit="percentunit", least=0),
         lines("Planned memory by kind", "Planned memory of rank 0: weights, gradients that are summed over micro-steps, state of the "
               "optimizer, data sets on the device, and everything else (activations). The sum is the predicted peak.",
               [query(f"max by (kind) (pawl_train_memory_bytes{{{JOB}}})", "{{kind}}")], unit="bytes", least=0, stacked=True),

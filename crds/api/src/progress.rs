@@ -34,6 +34,8 @@ fn clear_progress(training: &mut TrainingStatus) {
                 collective_wait_share,
                 offload_share,
                 utilization,
+                float8_overflow_share,
+                float8_underflow_share,
                 // The guard depends on the newest validation.
                 validation: _,
                 first_validation: _,
@@ -63,6 +65,7 @@ fn clear_progress(training: &mut TrainingStatus) {
     (*items_per_second, *step_seconds, *loss, *wall_seconds) = Default::default();
     (*peak_memory_bytes, *utilization) = Default::default();
     (*loader_wait_share, *collective_wait_share, *offload_share) = Default::default();
+    (*float8_overflow_share, *float8_underflow_share) = Default::default();
     (*eta, *goodput, *window, *stop_seconds) = Default::default();
     // That there is a first checkpoint at all is news: no later attempt may start from the beginning.
     if let Some(checkpoint) = last_checkpoint {

@@ -8,8 +8,10 @@ use crate::bounds::{self, SETTINGS};
 use serde_json::{Value, json};
 
 /// Settings that change the computation, whatever their value: an `Equivalent` phase must not set them.
-pub(crate) const CHANGES_NUMERICS: [&str; 9] = [
+pub(crate) const CHANGES_NUMERICS: [&str; 11] = [
     "precision",
+    "float8Scaling",
+    "float8Gradients",
     "lossFrequency",
     "querySamples",
     "learningRate",

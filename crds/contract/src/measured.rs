@@ -89,6 +89,13 @@ pub struct Measured<N = f64> {
     /// Device utilization over the window, 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub utilization: Option<N>,
+    /// With `precision: fp8`: share of the numbers rounded to 8-bit floats that were clipped, 0 to 1; in one micro-step at the end of the launch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub float8_overflow_share: Option<N>,
+    /// With `precision: fp8`: share of the numbers rounded to 8-bit floats that were not zero and became zero, 0 to 1; in one micro-step at the
+    /// end of the launch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub float8_underflow_share: Option<N>,
 }
 
 fn is_zero(value: &u64) -> bool {
@@ -140,6 +147,8 @@ impl<N> Measured<N> {
             collective_wait_share: number(&self.collective_wait_share),
             offload_share: number(&self.offload_share),
             utilization: number(&self.utilization),
+            float8_overflow_share: number(&self.float8_overflow_share),
+            float8_underflow_share: number(&self.float8_underflow_share),
         }
     }
 

@@ -112,6 +112,29 @@ pub enum Precision {
     Fp8,
 }
 
+choices!(/// Which 8-bit floats share a scale, and from which values it is computed.
+Float8Scaling {
+    /// One scale for each row of activations and gradients and for each output of a weight, from the current values.
+    #[default] Row,
+    /// One for a whole operand, from the current values.
+    Tensor,
+    /// One for a whole operand, from its largest magnitudes in the 16 micro-steps before.
+    Delayed,
+});
+
+/// 8-bit format of gradients.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(inline))]
+#[serde(rename_all = "lowercase")]
+pub enum Float8Gradients {
+    /// 3 bits of significand; largest number 448.
+    #[default]
+    E4m3,
+    /// 2 bits of significand; largest number 57,344.
+    E5m2,
+}
+
 /// Sub-models excluded from `compile`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -184,6 +207,8 @@ replaced!(
     Compile,
     CompileScope,
     Precision,
+    Float8Scaling,
+    Float8Gradients,
     Attention,
     OptimizerKernel,
     OptimizerOffload,
@@ -223,6 +248,10 @@ settings! {
     compile_scope: CompileScope,
     /// Arithmetic of matrix products and activations. Default `fp32`.
     precision: Precision,
+    /// With `precision: fp8`: which numbers share a scale, and from which values it is computed. Default `Row`.
+    float8_scaling: Float8Scaling,
+    /// With `precision: fp8`: format of gradients; activations and weights are e4m3. Default `e4m3`.
+    float8_gradients: Float8Gradients,
     /// How attention is computed. Default `Math`.
     attention: Attention,
     /// Optimizer kernel implementation. Default `PerTensor`.

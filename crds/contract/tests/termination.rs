@@ -42,7 +42,7 @@ prop_compose! {
 
 prop_compose! {
     fn measured_anything()(
-        rates in prop::array::uniform7(of(any::<f64>())),
+        rates in prop::array::uniform9(of(any::<f64>())),
         memory in prop::array::uniform2(of(any::<u64>())),
         step in of(prop::array::uniform3(any::<f64>())),
         (steps, items) in any::<(u64, u64)>(),
@@ -53,6 +53,7 @@ prop_compose! {
             step_seconds: step.map(|[p10, median, p90]| Spread { p10, median, p90 }), loss: rates[2],
             peak_memory_bytes: memory[0], predicted_memory_bytes: memory[1], loader_wait_share: rates[3],
             collective_wait_share: rates[4], offload_share: rates[5], utilization: rates[6],
+            float8_overflow_share: rates[7], float8_underflow_share: rates[8],
         }
     }
 }
@@ -135,6 +136,8 @@ fn measured(index: usize, message: &str) -> LaunchResult {
             collective_wait_share: Some(0.0345),
             offload_share: Some(0.0456),
             utilization: Some(0.91),
+            float8_overflow_share: Some(0.00123456),
+            float8_underflow_share: Some(0.0123456),
         },
         items_per_epoch: Some(13_000),
         checkpoint: None,

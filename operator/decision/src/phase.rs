@@ -14,9 +14,11 @@ use crate::trainer::comparable;
 use crate::trial::Trial;
 use pawl_api::spec::{Gates, Numerics, Phase, Pin, Trigger};
 use pawl_api::status::{Arm, LaunchStatus, PhaseState, PhaseStatus};
+use pawl_contract::decimal::Decimal;
 use pawl_contract::exit::Outcome;
 use pawl_contract::measured::Measured;
 use pawl_contract::plan::LaunchKind;
+use pawl_contract::settings::{Float8Gradients, Float8Scaling, Settings};
 use serde_json::json;
 
 /// Advances the first phase that is not final.
@@ -266,8 +268,36 @@ fn conclude(draft: &mut Draft<'_>, index: usize, verdict: Verdict) -> Step {
         },
         Verdict::Holds { reason, message } => (PhaseState::Accepted, reason, message),
     };
+    let message = match out_of_range(draft, index) {
+        Some(note) => format!("{message}; {note}"),
+        None => message,
+    };
     settle_as(draft, index, state, reason, &message);
     Step::Moved
+}
+
+/// Share of clipped numbers above which a phase's message reports it: from the 99.9th percentile on, magnitudes are no longer outliers.
+const FLOAT8_OVERFLOW: f64 = 0.001;
+/// Share of numbers that become zero above which a phase's message reports it. They are the smallest of their row or operand, so a few change no sum.
+const FLOAT8_UNDERFLOW: f64 = 0.01;
+
+/// What is out of the range of 8-bit floats in a phase that changes them, if that is much, with what may help and is not in effect.
+fn out_of_range(draft: &Draft<'_>, index: usize) -> Option<String> {
+    let control = draft.control(index);
+    let candidate = control.with(&patch(&draft.spec.phases[index], draft.status.phases[index].rung));
+    let of_float8 = |settings: &Settings| (settings.precision, settings.float8_scaling, settings.float8_gradients);
+    (of_float8(&candidate) != of_float8(&control)).then_some(())?;
+    let measured = &draft.status.phases[index].measured;
+    let above = |share: &Option<Decimal>, most: f64| share.as_ref().map(Decimal::value).filter(|share| *share > most);
+    let overflow = above(&measured.float8_overflow_share, FLOAT8_OVERFLOW).map(|share| (share, "overflow"));
+    let underflow = || Some((above(&measured.float8_underflow_share, FLOAT8_UNDERFLOW)?, "underflow"));
+    let (share, what) = overflow.or_else(underflow)?;
+    let rows = candidate.float8_scaling.unwrap_or_default() == Float8Scaling::Row;
+    let wide = candidate.float8_gradients.unwrap_or_default() == Float8Gradients::E5m2;
+    let remedies = [(!rows).then_some("float8Scaling: Row"), (!wide).then_some("float8Gradients: e5m2")];
+    let remedies: Vec<&str> = remedies.into_iter().flatten().collect();
+    let remedy = if remedies.is_empty() { String::new() } else { format!(": try {}", remedies.join(" or ")) };
+    Some(format!("{:.2} % of the numbers in 8-bit floats {what}{remedy}", share * 100.0))
 }
 
 /// The reason of the job's failure when the failed control launch used the baseline settings.

@@ -6,6 +6,7 @@ use pawl_engine_tests::{Case, OperatorCase, normed_heads, operator_cases, random
 use pawl_graph::{
     executor::{ExecError, ExecOptions, Executor},
     optim::{AdamW, Optimizer},
+    passes::{Float8, Scaling},
     recipe::{AttentionKernel, Precision, Recipe},
 };
 use pawl_kernels::{SlmStep, UpsStep, inputs};
@@ -147,8 +148,14 @@ fn trainings(tally: &mut Tally, captured: &CudaGraph, unfused: &CudaGraph) -> an
 
 /// The loss of the smallest language model, in full training; with 8-bit floats where the card has them.
 fn language_model(tally: &mut Tally, cuda: &CudaGraph) -> anyhow::Result<()> {
-    for (precision, bound) in [(Precision::BF16, 1e-2), (Precision::FP8, 2e-2)] {
-        let step = SlmStep { size: "tiny".into(), windows: 2, precision, int8: false, recompute: false };
+    let scaled = |scaling| Float8 { scaling, ..Float8::default() };
+    for (precision, float8, bound) in [
+        (Precision::BF16, Float8::default(), 1e-2),
+        (Precision::FP8, scaled(Scaling::Row), 2e-2),
+        (Precision::FP8, scaled(Scaling::Tensor), 2e-2),
+        (Precision::FP8, scaled(Scaling::Delayed), 2e-2),
+    ] {
+        let step = SlmStep { size: "tiny".into(), windows: 2, precision, float8, int8: false, recompute: false };
         let mut program = step.program()?;
         if let Err(ExecError::Unsupported { what, .. }) =
             cuda.device.card()?.check(std::slice::from_ref(&program), false)
@@ -160,8 +167,14 @@ fn language_model(tally: &mut Tally, cuda: &CudaGraph) -> anyhow::Result<()> {
         program.outputs.truncate(1);
         program.updates.clear();
         let case = Case { program, inputs: data };
-        tally.close(&format!("language model {precision:?}"), &case, &[cuda], 1, bound);
-        tally.repeats(&format!("language model {precision:?} again"), &case, cuda, 1);
+        let name = format!("language model {precision:?} {:?}", float8.scaling);
+        tally.close(&name, &case, &[cuda], 1, bound);
+        tally.repeats(&format!("{name} again"), &case, cuda, 1);
+        if precision == Precision::FP8 {
+            let program = step.float8_out_of_range()?;
+            let data = inputs(&program)?;
+            tally.close(&format!("range of {name}"), &Case { program, inputs: data }, &[cuda], 1, 1e-3);
+        }
     }
     Ok(())
 }

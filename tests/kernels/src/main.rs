@@ -10,6 +10,7 @@ use clap::{Args, Parser, Subcommand};
 use pawl_cuda::{CudaGraph, cudnn::Cudnn, device::Device, source};
 use pawl_graph::{
     graph::Program,
+    passes::{Float8, Scaling},
     recipe::{AttentionKernel, Precision},
 };
 use pawl_kernels::{ForexStep, SlmStep, UpsStep, VisionStep};
@@ -125,6 +126,9 @@ struct SlmArgs {
     /// fp32, bf16, fp8.
     #[arg(long, default_value = "bf16", value_parser = ["fp32", "bf16", "fp8"])]
     precision: String,
+    /// With fp8, what shares a scale: row, tensor, delayed.
+    #[arg(long, default_value = "row", value_parser = ["row", "tensor", "delayed"])]
+    scaling: String,
     /// Frozen matrices as 8-bit integers.
     #[arg(long)]
     int8: bool,
@@ -139,6 +143,14 @@ impl SlmArgs {
             size: self.size.clone(),
             windows: self.windows,
             precision: precision(&self.precision),
+            float8: Float8 {
+                scaling: match self.scaling.as_str() {
+                    "tensor" => Scaling::Tensor,
+                    "delayed" => Scaling::Delayed,
+                    _ => Scaling::Row,
+                },
+                ..Float8::default()
+            },
             int8: self.int8,
             recompute: self.recompute,
         }

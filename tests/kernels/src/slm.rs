@@ -5,7 +5,7 @@ use pawl_contract::settings::{Precision as Setting, RopeCache, Settings, WeightQ
 use pawl_graph::{
     graph::Program,
     optim::OptimizerKernel,
-    passes::Pattern,
+    passes::{Float8, Pattern},
     recipe::{AttentionKernel, Precision, Recipe},
 };
 use pawl_workloads::{Job, Request, slm::SlmJob};
@@ -20,6 +20,8 @@ pub struct SlmStep {
     pub windows: u32,
     /// Precision of matmuls and attention.
     pub precision: Precision,
+    /// Formats and scales of 8-bit floats.
+    pub float8: Float8,
     /// Frozen matrices as 8-bit integers.
     pub int8: bool,
     /// Whether blocks are recomputed in the backward pass.
@@ -32,6 +34,20 @@ impl SlmStep {
     /// # Errors
     /// When the workload rejects the configuration.
     pub fn program(&self) -> anyhow::Result<Program> {
+        let (recipe, forward) = self.recipe()?;
+        Ok(recipe.step(&forward)?)
+    }
+
+    /// The program that counts what is out of the range of 8-bit floats in such a step.
+    ///
+    /// # Errors
+    /// When the workload rejects the configuration, or the precision is not fp8.
+    pub fn float8_out_of_range(&self) -> anyhow::Result<Program> {
+        let (recipe, forward) = self.recipe()?;
+        recipe.float8_out_of_range(&forward)?.context("only fp8 has 8-bit floats")
+    }
+
+    fn recipe(&self) -> anyhow::Result<(Recipe, Program)> {
         let config = json!({"size": self.size}).as_object().cloned().unwrap_or_default();
         let precision = match self.precision {
             Precision::F16 => Setting::Fp16,
@@ -53,12 +69,14 @@ impl SlmStep {
             attention: AttentionKernel::Flash,
             precision: self.precision,
             float8_scopes: patterns(regions.float8),
+            float8: self.float8,
             kernel: OptimizerKernel::Fused,
             clip: optimization.clip,
             rematerialize: patterns(regions.rematerialized),
             recompute: if self.recompute { patterns(regions.blocks) } else { Vec::new() },
             ..Recipe::new(optimization.optimizer.clone())
         };
-        recipe.step(job.programs().train.first().context("the model has a training program")?).map_err(Into::into)
+        let forward = job.programs().train.first().context("the model has a training program")?;
+        Ok((recipe, forward.clone()))
     }
 }

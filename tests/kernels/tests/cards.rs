@@ -9,6 +9,7 @@ use pawl_graph::{
     executor::ExecError,
     graph::{AttentionSpec, Builder, DType, Program},
     optim::{AdamW, Optimizer},
+    passes::Float8,
     recipe::{AttentionKernel, Precision, Recipe},
 };
 use pawl_kernels::{ForexStep, SlmStep};
@@ -52,7 +53,14 @@ fn a_phase_with_a_number_format_that_the_card_lacks_is_unsupported() {
 /// 8-bit floats came later: before, the phase is Unsupported, with the precision that the card has instead.
 #[test]
 fn a_phase_in_fp8_is_unsupported_before_compute_capability_8_9() {
-    let step = SlmStep { size: "tiny".into(), windows: 2, precision: Precision::FP8, int8: false, recompute: false };
+    let step = SlmStep {
+        size: "tiny".into(),
+        windows: 2,
+        precision: Precision::FP8,
+        float8: Float8::default(),
+        int8: false,
+        recompute: false,
+    };
     let step = [step.program().unwrap()];
     let card = |capability| Card { capability, shared: 99 << 10, ..T4 };
     for (older, remedy) in [((7, 5), "fp16 or fp32"), ((8, 0), "bf16"), ((8, 6), "bf16")] {

@@ -5,6 +5,7 @@
 use pawl_cuda::{Choices, predict};
 use pawl_graph::{
     graph::Role,
+    passes::Float8,
     recipe::{AttentionKernel, Precision},
 };
 use pawl_kernels::{SlmStep, UpsStep};
@@ -52,7 +53,8 @@ fn memory_of_ups_follows_batch_recomputation_and_offload() {
 fn frozen_weights_in_fp8_take_half_the_memory() {
     let fused = LowerOptions::default();
     let memory = |size: &str, windows, precision| {
-        let step = SlmStep { size: size.into(), windows, precision, int8: false, recompute: false };
+        let step =
+            SlmStep { size: size.into(), windows, precision, float8: Float8::default(), int8: false, recompute: false };
         let program = step.program().unwrap();
         let choices = Choices { lowering: &fused, tf32: false, offload: false };
         let memory = predict(std::slice::from_ref(&program), choices).unwrap();

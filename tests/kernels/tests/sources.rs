@@ -14,7 +14,7 @@ use pawl_engine_tests::{feature_networks, operators, random_case, transformer};
 use pawl_graph::{
     graph::{Builder, DType, Init, Program, Role, StateDecl},
     optim::{AdamW, Optimizer},
-    passes::Pattern,
+    passes::{Float8, Pattern, Scaling},
     recipe::{AttentionKernel, Precision, Recipe},
 };
 use pawl_kernels::{ForexStep, SlmStep, UpsStep, VisionStep};
@@ -145,8 +145,16 @@ fn kernels_of_ups_at_full_size() {
 #[test]
 fn kernels_of_the_language_model() {
     let step = |size: &str, windows, precision, int8| {
-        let step = SlmStep { size: size.into(), windows, precision, int8, recompute: int8 };
+        let step = SlmStep { size: size.into(), windows, precision, float8: Float8::default(), int8, recompute: int8 };
         step.program().unwrap()
+    };
+    let delayed = SlmStep {
+        size: "tiny".into(),
+        windows: 4,
+        precision: Precision::FP8,
+        float8: Float8 { scaling: Scaling::Delayed, gradients: DType::E5M2 },
+        int8: false,
+        recompute: false,
     };
     compile(
         &[
@@ -158,6 +166,8 @@ fn kernels_of_the_language_model() {
             step("8b", 16, Precision::BF16, true),
             step("tiny", 4, Precision::FP8, false),
             step("8b", 32, Precision::FP8, false),
+            delayed.program().unwrap(),
+            delayed.float8_out_of_range().unwrap(),
         ],
         &LARGE_CARDS,
     );
@@ -222,7 +232,14 @@ fn memory_is_what_kernels_wait_for() {
     let mut found = HashSet::new();
     sources(&full_ups(Precision::BF16), Card::H200, &mut found);
     let ups = found.len();
-    let step = SlmStep { size: "125m".into(), windows: 32, precision: Precision::BF16, int8: false, recompute: false };
+    let step = SlmStep {
+        size: "125m".into(),
+        windows: 32,
+        precision: Precision::BF16,
+        float8: Float8::default(),
+        int8: false,
+        recompute: false,
+    };
     sources(&step.program().unwrap(), Card::H200, &mut found);
     assert!(found.len() > ups);
     for text in found.iter().filter(|source| source.name.starts_with("fused_")).map(|source| &source.text) {

@@ -83,6 +83,7 @@ pub struct Metrics {
     flops: Gauge,
     gradient_norm: Gauge,
     learning_rate: Gauge,
+    float8: Float8Metrics,
     skipped_updates: Counter,
     loader_wait: Counter,
     collective: CounterVec,
@@ -90,6 +91,28 @@ pub struct Metrics {
     gpus: GpuMetrics,
     checkpoint_seconds: Histogram,
     checkpoint_failures: Counter,
+}
+
+/// Numbers out of the range of 8-bit floats.
+#[derive(Clone, Debug)]
+struct Float8Metrics {
+    overflow: Gauge,
+    underflow: Gauge,
+}
+
+impl Float8Metrics {
+    fn new() -> prometheus::Result<Self> {
+        Ok(Self {
+            overflow: Gauge::new(
+                "pawl_train_float8_overflow_ratio",
+                "Fraction of the numbers rounded to 8-bit floats that were clipped, in one micro-step.",
+            )?,
+            underflow: Gauge::new(
+                "pawl_train_float8_underflow_ratio",
+                "Fraction of the numbers rounded to 8-bit floats that were not zero and became zero, in one micro-step.",
+            )?,
+        })
+    }
 }
 
 impl Metrics {
@@ -130,6 +153,7 @@ impl Metrics {
                 "Norm of the gradient of the newest optimizer step, before clipping.",
             )?,
             learning_rate: Gauge::new("pawl_train_learning_rate", "Learning rate of the newest optimizer step.")?,
+            float8: Float8Metrics::new()?,
             skipped_updates: Counter::new(
                 "pawl_train_skipped_updates_total",
                 "Optimizer steps without an update, because the gradient was not finite or the loss scale too large.",
@@ -239,6 +263,15 @@ impl Metrics {
         self.flops.set(share);
         // It is registered already on later calls.
         let _ = self.registry.register(Box::new(self.flops.clone()));
+    }
+
+    /// Sets the shares of numbers that are out of the range of 8-bit floats in a micro-step, 0 to 1. The metrics are absent until they are set: with any other precision.
+    pub fn float8_out_of_range(&self, overflow: f64, underflow: f64) {
+        for (gauge, share) in [(&self.float8.overflow, overflow), (&self.float8.underflow, underflow)] {
+            gauge.set(share);
+            // It is registered already on later calls.
+            let _ = self.registry.register(Box::new(gauge.clone()));
+        }
     }
 
     /// Records a checkpoint write or its failure.

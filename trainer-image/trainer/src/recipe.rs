@@ -4,12 +4,12 @@
 use crate::device::Place;
 use crate::ending::Ending;
 use pawl_contract::settings::{
-    ActivationCheckpointing, Attention, MemoryFormat, OptimizerKernel, OptimizerOffload, ParameterLayout, Precision,
-    RopeCache, Settings, Sharding, WeightQuantization,
+    ActivationCheckpointing, Attention, Float8Gradients, Float8Scaling, MemoryFormat, OptimizerKernel,
+    OptimizerOffload, ParameterLayout, Precision, RopeCache, Settings, Sharding, WeightQuantization,
 };
-use pawl_graph::graph::Program;
+use pawl_graph::graph::{DType, Program};
 use pawl_graph::optim;
-use pawl_graph::passes::Pattern;
+use pawl_graph::passes::{Float8, Pattern, Scaling};
 use pawl_graph::recipe::{AttentionKernel, LossScale, Precision as EnginePrecision, Recipe};
 use pawl_lower::LowerOptions;
 use pawl_workloads::Job;
@@ -26,6 +26,8 @@ pub fn check(settings: &Settings, place: Place, workload: &str, of_workload: &[&
         compile: _,
         compile_scope: _,
         precision: _,
+        float8_scaling: _,
+        float8_gradients: _,
         attention: _,
         optimizer_kernel: _,
         optimizer_offload: _,
@@ -58,12 +60,9 @@ pub fn check(settings: &Settings, place: Place, workload: &str, of_workload: &[&
     } = settings;
     match place {
         Place::Cpu => without_gpu(settings)?,
-        Place::Cuda(_) | Place::AbsentGpu => {
-            with_gpu(settings)?;
-            #[cfg(feature = "candle-cuda")]
-            with_candle(settings)?;
-        }
+        Place::Cuda(_) | Place::AbsentGpu => with_gpu(settings)?,
     }
+    without_float8(settings)?;
     let has = |name: &str| of_workload.contains(&name);
     let unknown = [
         ("weightQuantization", *weight_quantization == Some(WeightQuantization::Int8)),
@@ -81,6 +80,20 @@ pub fn check(settings: &Settings, place: Place, workload: &str, of_workload: &[&
             of_workload.join(", ")
         ))),
         None => Ok(()),
+    }
+}
+
+/// Rejects settings of 8-bit floats with any other precision.
+fn without_float8(settings: &Settings) -> Result<(), Ending> {
+    let given = [
+        ("float8Scaling", settings.float8_scaling.is_some()),
+        ("float8Gradients", settings.float8_gradients.is_some()),
+    ];
+    match given.into_iter().find(|(_, given)| *given) {
+        Some((name, _)) if settings.precision != Some(Precision::Fp8) => Err(Ending::Unsupported(format!(
+            "settings.{name}: only 8-bit floats have it: set settings.precision: fp8, or remove settings.{name}"
+        ))),
+        _ => Ok(()),
     }
 }
 
@@ -118,6 +131,8 @@ fn without_gpu(settings: &Settings) -> Result<(), Ending> {
 
 /// Rejects settings that this trainer does not support on a GPU.
 fn with_gpu(settings: &Settings) -> Result<(), Ending> {
+    #[cfg(feature = "candle-cuda")]
+    with_candle(settings)?;
     let refuse = |setting: &str, value: &str, remedy: &str| {
         Err(Ending::Unsupported(format!("settings.{setting}: {value} is not supported on GPUs: {remedy}")))
     };
@@ -205,6 +220,17 @@ pub fn recipe(settings: &Settings, job: &dyn Job, world_size: u32) -> Result<Rec
             return Err(Ending::Unsupported(problem.into()));
         }
         Precision::Fp8 => (EnginePrecision::FP8, LossScale::None),
+    };
+    recipe.float8 = Float8 {
+        scaling: match settings.float8_scaling.unwrap_or_default() {
+            Float8Scaling::Row => Scaling::Row,
+            Float8Scaling::Tensor => Scaling::Tensor,
+            Float8Scaling::Delayed => Scaling::Delayed,
+        },
+        gradients: match settings.float8_gradients.unwrap_or_default() {
+            Float8Gradients::E4m3 => DType::E4M3,
+            Float8Gradients::E5m2 => DType::E5M2,
+        },
     };
     recipe.skip_non_finite = optimization.skip_non_finite;
     recipe.float8_scopes = patterns(regions.float8);

@@ -39,6 +39,8 @@ pub fn of_run(
         collective_wait_share: run.throughput.collective_share(),
         offload_share: offload_share(run),
         utilization: run.throughput.utilization(),
+        float8_overflow_share: run.session.out_of_range().map(|shares| shares.overflow),
+        float8_underflow_share: run.session.out_of_range().map(|shares| shares.underflow),
         ..bare.measured
     };
     Report {

@@ -11,13 +11,14 @@ use crate::launch::Launch;
 use crate::losses::{Curve, SpikeWatch};
 use crate::progress::Publisher;
 use crate::saving::{Best, Origin, Resumed, Saver};
-use crate::session::{Session, StepResult};
+use crate::session::{OutOfRange, Session, StepResult};
 use crate::signals::StopRequest;
 use crate::throughput::{StepTime, Throughput};
 use crate::vote::Vote;
 use crate::workload::ending;
 use pawl_contract::measured::Validation;
 use pawl_contract::progress::{Progress, RankPhase};
+use pawl_contract::settings::Precision;
 use pawl_launch::straggler::{RankTime, StragglerWatch};
 use pawl_launch::validation;
 use pawl_workloads::{At, Batch, Data, Job, Optimization, RatePosition, Warmup};
@@ -327,6 +328,21 @@ impl RunningLaunch<'_> {
         tracing::info!(items = self.position.items, loss, "validation");
         self.keep_best(&validation)?;
         self.validation = Some(validation);
+        Ok(())
+    }
+
+    /// Counts what is out of the range of 8-bit floats in the next batch, if the precision is `fp8`.
+    ///
+    /// # Errors
+    /// When data or device fail.
+    pub fn count_out_of_range(&mut self) -> Result<(), Ending> {
+        if self.launch.plan.settings.precision != Some(Precision::Fp8) {
+            return Ok(());
+        }
+        self.session.count_out_of_range(self.feed.peek()?)?;
+        if let Some(OutOfRange { overflow, underflow }) = self.session.out_of_range() {
+            self.publisher.metrics().float8_out_of_range(overflow, underflow);
+        }
         Ok(())
     }
 

@@ -25,6 +25,15 @@ pub struct StepResult {
     pub skipped: bool,
 }
 
+/// Shares of the numbers of a micro-step that are out of the range of 8-bit floats, 0 to 1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct OutOfRange {
+    /// Clipped.
+    pub overflow: f64,
+    /// Not zero, and rounded to zero.
+    pub underflow: f64,
+}
+
 /// All programs, in the order of compilation.
 pub struct Lineup {
     /// The programs.
@@ -35,6 +44,8 @@ pub struct Lineup {
     applies: Vec<(BTreeSet<usize>, usize)>,
     /// For each evaluation program of the workload.
     evaluation: Vec<usize>,
+    /// With 8-bit floats, for each training variant: the program that counts what is out of their range.
+    float8_out_of_range: Vec<usize>,
 }
 
 impl Lineup {
@@ -43,7 +54,13 @@ impl Lineup {
     /// # Errors
     /// When a program of the workload is ill-formed.
     pub fn new(recipe: &Recipe, forward: &Programs) -> Result<Self, Ending> {
-        let mut lineup = Self { programs: Vec::new(), micro: Vec::new(), applies: Vec::new(), evaluation: Vec::new() };
+        let mut lineup = Self {
+            programs: Vec::new(),
+            micro: Vec::new(),
+            applies: Vec::new(),
+            evaluation: Vec::new(),
+            float8_out_of_range: Vec::new(),
+        };
         for program in &forward.train {
             let micro = if recipe.accumulation == 1 { recipe.step(program)? } else { recipe.micro_step(program)? };
             let place = lineup.add(micro);
@@ -60,6 +77,11 @@ impl Lineup {
         for program in &forward.evaluation {
             let place = lineup.add(recipe.evaluate(program, recipe.average.is_some())?);
             lineup.evaluation.push(place);
+        }
+        for program in &forward.train {
+            let counted = recipe.float8_out_of_range(program)?;
+            let place = counted.map(|counted| lineup.add(counted));
+            lineup.float8_out_of_range.extend(place);
         }
         Ok(lineup)
     }
@@ -122,6 +144,7 @@ pub struct Session {
     loss_sum: f64,
     /// The programs of the queued micro-step and of its update.
     queued: Option<(usize, Option<usize>)>,
+    out_of_range: Option<OutOfRange>,
 }
 
 impl Session {
@@ -135,7 +158,15 @@ impl Session {
         let start = Instant::now();
         let executable = executor.compile(&lineup.programs, options).map_err(|error| lineup.explained(error))?;
         let compile_time = start.elapsed();
-        Ok(Self { lineup, executable, compile_time, ran: BTreeSet::new(), loss_sum: 0.0, queued: None })
+        Ok(Self {
+            lineup,
+            executable,
+            compile_time,
+            ran: BTreeSet::new(),
+            loss_sum: 0.0,
+            queued: None,
+            out_of_range: None,
+        })
     }
 
     /// Predicted and measured memory in bytes.
@@ -233,6 +264,24 @@ impl Session {
         self.executable.run(program, &inputs)?;
         let count = self.lineup.programs[program].outputs.len();
         (0..count).map(|output| Ok(self.executable.output(program, output)?)).collect()
+    }
+
+    /// Counts what is out of the range of 8-bit floats in a micro-step of `batch`, which changes no state. With any other precision, nothing is counted.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn count_out_of_range(&mut self, batch: &Batch) -> Result<(), Ending> {
+        let Some(&program) = self.lineup.float8_out_of_range.get(batch.program) else { return Ok(()) };
+        let inputs: Vec<View<'_>> = batch.inputs.iter().map(Array::view).collect();
+        self.executable.run(program, &inputs)?;
+        let (overflow, underflow) = (self.named_output(program, "overflow")?, self.named_output(program, "underflow")?);
+        self.out_of_range = overflow.zip(underflow).map(|(overflow, underflow)| OutOfRange { overflow, underflow });
+        Ok(())
+    }
+
+    /// What was out of the range of 8-bit floats when it was counted last.
+    pub fn out_of_range(&self) -> Option<OutOfRange> {
+        self.out_of_range
     }
 
     /// Writes a state of [`Role::Data`].

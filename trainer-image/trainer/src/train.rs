@@ -32,6 +32,7 @@ pub fn train(run: &mut RunningLaunch<'_>) -> Result<(), Ending> {
 
         if run.budget.evaluation_due(before, run.position.items) && run.position.items < run.budget.items {
             run.evaluate()?;
+            run.count_out_of_range()?;
             run.publish();
         }
         if !run.done() {
@@ -57,6 +58,9 @@ fn finish(run: &mut RunningLaunch<'_>) -> Result<(), Ending> {
     }
     run.checkpoint(true)?;
     run.record_epoch();
+    if let Err(problem) = run.count_out_of_range() {
+        tracing::warn!("what is out of the range of 8-bit floats was not counted: {problem}");
+    }
     run.test()?;
     run.publish();
     Ok(run.gang.barrier()?)

@@ -128,6 +128,8 @@ fn every_way_to_run_gives_the_same_losses() {
         (json!({"optimizerKernel": "Fused", "attention": "Flash"}), 1e-4),
         (json!({"precision": "bf16"}), 3e-2),
         (json!({"precision": "fp8"}), 6e-2),
+        (json!({"precision": "fp8", "float8Scaling": "Tensor"}), 6e-2),
+        (json!({"precision": "fp8", "float8Scaling": "Delayed", "float8Gradients": "e5m2"}), 6e-2),
     ] {
         let other = losses(&launch(dir.path(), json!({"settings": settings})));
         assert_eq!(other.len(), base.len());
@@ -135,6 +137,29 @@ fn every_way_to_run_gives_the_same_losses() {
             assert!((a - b).abs() <= tolerance * a.abs(), "{settings}: {base:?} {other:?}");
         }
     }
+}
+
+#[test]
+fn what_eight_bits_lose_is_reported() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = dir.path().join("metrics.prom");
+    let report = |settings: Value, metrics: bool| {
+        let environment = [("PAWL_METRICS", text.display().to_string())];
+        let changes = json!({"settings": settings});
+        let (_, report) = Rank::start(dir.path(), &plan(changes), &environment[..usize::from(metrics)]).end();
+        assert_eq!(report.outcome, Outcome::Done, "{}", report.message);
+        (report.measured.float8_overflow_share, report.measured.float8_underflow_share)
+    };
+    assert_eq!(report(json!({"precision": "bf16"}), false), (None, None));
+    let (overflow, underflow) = report(json!({"precision": "fp8"}), true);
+    assert_eq!(overflow, Some(0.0), "scales of the current values hold all numbers");
+    let rows = underflow.unwrap();
+    assert!((0.0..0.1).contains(&rows), "{rows}");
+    let metrics = std::fs::read_to_string(&text).unwrap();
+    assert!(metrics.contains("pawl_train_float8_overflow_ratio 0\n"), "{metrics}");
+    assert!(metrics.contains("pawl_train_float8_underflow_ratio "), "{metrics}");
+    let (_, whole) = report(json!({"precision": "fp8", "float8Scaling": "Tensor"}), false);
+    assert!(whole.unwrap() > rows, "{whole:?} with one scale, {rows} with one a row");
 }
 
 #[test]
@@ -439,6 +464,8 @@ fn what_this_trainer_cannot_do_is_refused_by_name() {
             Outcome::Unsupported,
             "settings.precision: fp8: this workload marks no layers",
         ),
+        (settings(json!({"float8Scaling": "Row"})), Outcome::Unsupported, "settings.float8Scaling: only 8-bit floats"),
+        (settings(json!({"float8Gradients": "e5m2"})), Outcome::Unsupported, "settings.float8Gradients: only 8-bit"),
         (settings(json!({"sharding": "Zero1"})), Outcome::Unsupported, "settings.sharding: Zero1 needs a GPU"),
         (settings(json!({"optimizerOffload": "Cpu"})), Outcome::Unsupported, "settings.optimizerOffload: Cpu"),
         (settings(json!({"loaderPinned": true})), Outcome::Unsupported, "settings.loaderPinned: true"),

@@ -177,6 +177,8 @@ fn default_of(name: &str) -> Option<Value> {
     let text = match name {
         "compile" | "optimizerOffload" | "activationCheckpointing" | "sharding" | "weightQuantization" => "None",
         "precision" => "fp32",
+        "float8Scaling" => "Row",
+        "float8Gradients" => "e4m3",
         "attention" => "Math",
         "optimizerKernel" => "PerTensor",
         "memoryFormat" => "ChannelsFirst",

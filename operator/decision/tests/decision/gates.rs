@@ -77,6 +77,40 @@ fn offload_that_costs_too_much_is_rolled_back_even_if_faster() {
 }
 
 #[test]
+fn a_phase_whose_numbers_do_not_fit_8_bits_says_so_and_later_ones_do_not() {
+    let messages = |fp8: Value, shares: (f64, f64)| {
+        let phases = json!([{"name": "fp8", "numerics": "Changed", "settings": fp8}, {"name": "fuse", "settings": {"compile": "Fuse"}}]);
+        let mut world = World::new(
+            json!({"phases": phases, "gates": {"validationLossDelta": "1"}}),
+            Box::new(move |plan, _| {
+                let faster = f64::from(plan.settings.precision.is_some()) + f64::from(plan.settings.compile.is_some());
+                let mut result = done(plan, 100.0 * (1.0 + 0.3 * faster) * noise(plan, 0.002));
+                if plan.settings.precision.is_some() {
+                    (result.measured.float8_overflow_share, result.measured.float8_underflow_share) =
+                        (Some(shares.0), Some(shares.1));
+                }
+                result
+            }),
+        );
+        world.run();
+        assert_eq!(world.verdict("fp8").0, PhaseState::Accepted, "the gates judge its quality");
+        assert!(!world.phase("fuse").message.contains("8-bit"), "{}", world.phase("fuse").message);
+        world.phase("fp8").message.clone()
+    };
+    let row = json!({"precision": "fp8"});
+    let delayed = json!({"precision": "fp8", "float8Scaling": "Delayed"});
+    assert!(!messages(row.clone(), (0.0, 0.009)).contains("8-bit"));
+    let overflow = messages(delayed, (0.025, 0.5));
+    assert!(overflow.ends_with(
+        "; 2.50 % of the numbers in 8-bit floats overflow: try float8Scaling: Row or float8Gradients: e5m2"
+    ));
+    assert!(
+        messages(row, (0.0, 0.5))
+            .ends_with("50.00 % of the numbers in 8-bit floats underflow: try float8Gradients: e5m2")
+    );
+}
+
+#[test]
 fn a_slow_loader_is_answered_by_its_rung() {
     let mut world = World::new(
         json!({"phases": [{"name": "fuse", "settings": {"compile": "Fuse"},

@@ -54,6 +54,16 @@ fn facts(training: &TrainingStatus) -> Vec<String> {
     if let Some(goodput) = &training.goodput {
         facts.push(format!("goodput {:.0} %", goodput.value() * 100.0));
     }
+    facts.extend(measured.float8_overflow_share.as_ref().zip(measured.float8_underflow_share.as_ref()).map(
+        |(overflow, underflow)| {
+            let percent = |share: f64| short(share * 100.0);
+            format!(
+                "8-bit floats: {} % overflow, {} % underflow",
+                percent(overflow.value()),
+                percent(underflow.value())
+            )
+        },
+    ));
     if training.restarts > 0 {
         facts.push(format!("{} restart{}", training.restarts, if training.restarts == 1 { "" } else { "s" }));
     }

@@ -120,6 +120,8 @@ fn a_layer_trains_beside_bfloat16() {
         (Scaling::Row, DType::E5M2),
         (Scaling::Tensor, DType::E4M3),
         (Scaling::Tensor, DType::E5M2),
+        (Scaling::Delayed, DType::E4M3),
+        (Scaling::Delayed, DType::E5M2),
     ] {
         let eight = losses(Precision::FP8, Float8 { scaling, gradients });
         // Rounding leaves noise that does not fall with the loss: the bound is a part of the first loss.

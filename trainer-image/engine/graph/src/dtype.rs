@@ -60,6 +60,15 @@ impl DType {
         }
     }
 
+    /// Magnitudes above it are out of the range of an 8-bit float: half a step above its largest number. Infinite for all other types.
+    pub fn overflow_threshold(self) -> f32 {
+        match self {
+            DType::E4M3 => 464.0,
+            DType::E5M2 => 61_440.0,
+            _ => f32::INFINITY,
+        }
+    }
+
     /// The type sums of products of this type are kept in: F32 for narrower floats, else the type itself.
     pub fn accumulator(self) -> DType {
         if self.is_low_precision() || self.is_float8() { DType::F32 } else { self }

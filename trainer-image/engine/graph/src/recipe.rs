@@ -6,7 +6,7 @@ use crate::{
     autodiff::gradients,
     graph::{Builder, DType, GraphError, Init, Meta, NodeId, Op, Program, Role, Stage, StateDecl, Var, concat},
     optim::{self, Optimizer, OptimizerKernel, StepContext, Unit},
-    passes::{self, Arena, Float8, GRADIENT, Pattern},
+    passes::{self, Arena, Float8, GRADIENT, Pattern, Scaling},
 };
 
 /// Which kernel computes attention.
@@ -194,7 +194,9 @@ impl Recipe {
     /// # Errors
     /// When the forward program is ill-formed.
     pub fn evaluate(&self, forward: &Program, averaged: bool) -> Result<Program, GraphError> {
-        let scaled = self.scaled(self.lowered(forward)?)?;
+        // Without updates there is no history of magnitudes.
+        let scaling = if self.float8.scaling == Scaling::Delayed { Scaling::Tensor } else { self.float8.scaling };
+        let scaled = self.scaled(self.lowered(forward)?, Float8 { scaling, ..self.float8 })?;
         let mut program = self.laid_out(&scaled, &self.parameters(&[forward]))?;
         program.name = "evaluate".into();
         if averaged && self.average.is_some() {
@@ -220,14 +222,27 @@ impl Recipe {
         }
     }
 
-    /// `program`, with products over 8-bit floats if the precision asks for them.
-    fn scaled(&self, program: Program) -> Result<Program, GraphError> {
+    /// Counts what is out of the range of 8-bit floats in a micro-step, see [`passes::count_out_of_range`]; `None` with any other precision.
+    ///
+    /// # Errors
+    /// When the forward program is ill-formed or has no output `loss`.
+    pub fn float8_out_of_range(&self, forward: &Program) -> Result<Option<Program>, GraphError> {
+        if self.precision != Precision::FP8 {
+            return Ok(None);
+        }
+        let counted = passes::simplify(&passes::count_out_of_range(&self.differentiated(forward)?)?)?;
+        let program = self.laid_out(&counted, &self.parameters(&[forward]))?;
+        Ok(Some(passes::prune_states(program)))
+    }
+
+    /// `program`, with products over 8-bit floats of `format` if the precision asks for them.
+    fn scaled(&self, program: Program, format: Float8) -> Result<Program, GraphError> {
         if self.precision != Precision::FP8 {
             return Ok(program);
         }
         // Simplified before, so that weights and their codes are recognised, and after: products of one operand quantize it once.
         let simple = passes::simplify(&program)?;
-        passes::simplify(&passes::scale_products(&simple, &self.float8_scopes, self.float8)?)
+        passes::simplify(&passes::scale_products(&simple, &self.float8_scopes, format, self.world)?)
     }
 
     /// Forward and backward, with the gradients (of `loss * scale / (accumulation * world)`) as outputs.
@@ -252,7 +267,8 @@ impl Recipe {
                 b.output(&format!("{GRADIENT}{}", decl.name), gradient);
             }
         }
-        let program = self.scaled(passes::widen_products(&passes::simplify(&b.finish()?)?)?)?;
+        let widened = passes::widen_products(&passes::simplify(&b.finish()?)?)?;
+        let program = self.scaled(widened, self.float8)?;
         let program = if self.recompute.is_empty() { program } else { passes::recompute(&program, &self.recompute)? };
         if self.rematerialize.is_empty() { Ok(program) } else { passes::rematerialize(&program, &self.rematerialize) }
     }

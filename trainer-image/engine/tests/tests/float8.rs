@@ -2,16 +2,19 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
 
+use std::sync::Arc;
+
 use pawl_cpu::GraphCpu;
 use pawl_eager::Eager;
 use pawl_engine_tests::{Case, OperatorCase, Outcome, operators};
 use pawl_graph::{
     array::{Array, Data, View},
-    executor::{ExecOptions, Executor},
+    collective,
+    executor::{ExecOptions, Executable, Executor},
     float8::{E4M3, E5M2},
     graph::{Builder, DType, Init, Meta, Op, Program, Role, StateDecl, float8::Scaled},
     optim::{AdamW, Optimizer, OptimizerKernel},
-    passes::{Float8, Pattern, Scaling},
+    passes::{self, Float8, HISTORY, Pattern, Scaling},
     random,
     recipe::{Precision, Recipe},
 };
@@ -164,7 +167,11 @@ fn training_stays_beside_bfloat16_under_every_setting() {
     assert!(bfloat[59] < 0.5 * bfloat[0], "{bfloat:?}");
     let fused = Recipe { kernel: OptimizerKernel::Fused, ..eight_bits() };
     let recomputed = Recipe { recompute: vec![Pattern::new("blocks.*")], ..eight_bits() };
-    for (recipe, executor) in [(eight_bits(), 0), (eight_bits(), 1), (fused, 1), (recomputed, 1)] {
+    let scaled = |scaling| Recipe { float8: Float8 { scaling, ..Float8::default() }, ..eight_bits() };
+    let delayed = |executor| (scaled(Scaling::Delayed), executor);
+    let again = Recipe { recompute: vec![Pattern::new("blocks.*")], ..scaled(Scaling::Delayed) };
+    let all = [(eight_bits(), 0), (eight_bits(), 1), (fused, 1), (recomputed, 1), (scaled(Scaling::Tensor), 1)];
+    for (recipe, executor) in all.into_iter().chain([delayed(0), delayed(1), (again, 1)]) {
         let eight = losses(&recipe, executors()[executor].as_ref());
         assert_ne!(eight, bfloat);
         for (step, (a, b)) in eight.iter().zip(&bfloat).enumerate() {
@@ -176,11 +183,26 @@ fn training_stays_beside_bfloat16_under_every_setting() {
 #[test]
 fn recomputed_blocks_give_the_same_gradients_bit_for_bit() {
     let forward = perceptron();
-    let again = Recipe { recompute: vec![Pattern::new("blocks.*")], ..eight_bits() };
-    let [kept, recomputed] = [eight_bits(), again].map(|recipe| recipe.micro_step(&forward).unwrap());
-    for executor in executors() {
-        let [kept, recomputed] = [&kept, &recomputed].map(|program| gradients(program.clone(), executor.as_ref()));
-        assert!(kept == recomputed, "{}", executor.name());
+    for scaling in [Scaling::Row, Scaling::Delayed] {
+        let kept = Recipe { float8: Float8 { scaling, ..Float8::default() }, ..eight_bits() };
+        let again = Recipe { recompute: vec![Pattern::new("blocks.*")], ..kept.clone() };
+        let recipes = [kept, again];
+        let [kept, recomputed] = recipes.each_ref().map(|recipe| recipe.micro_step(&forward).unwrap());
+        for executor in executors() {
+            let [kept, recomputed] = [&kept, &recomputed].map(|program| {
+                let states = Case::new(program.clone(), 3).run(executor.as_ref(), &ExecOptions::default(), 3);
+                states.unwrap().states.into_iter().map(|(name, value)| (name, value.to_f64())).collect::<Vec<_>>()
+            });
+            assert!(kept == recomputed, "{scaling:?}, {}", executor.name());
+        }
+        let shares = recipes.map(|recipe| {
+            let counting = recipe.float8_out_of_range(&forward).unwrap().unwrap();
+            run(&Case::new(counting, 3), &GraphCpu::default()).outputs[0]
+                .iter()
+                .map(|(_, x)| x.item())
+                .collect::<Vec<_>>()
+        });
+        assert_eq!(shares[0], shares[1], "{scaling:?}: what is computed again is not counted again");
     }
 }
 
@@ -202,6 +224,32 @@ fn frozen() -> Program {
     b.finish().unwrap()
 }
 
+/// The codes stored with a scale for each output are used whatever activations have.
+#[test]
+fn frozen_weights_are_multiplied_under_every_scaling() {
+    let forward = frozen();
+    let losses = |recipe: &Recipe| -> Vec<f64> {
+        let program = recipe.step(&forward).unwrap();
+        let scaled = |node: &&pawl_graph::graph::Node| matches!(node.op, Op::ScaledMatMul { .. });
+        let count = program.graph.nodes().iter().filter(scaled).count();
+        assert_eq!(count, if recipe.precision == Precision::FP8 { 2 } else { 0 });
+        let mut case = Case::new(program, 3);
+        let rate = case.program.inputs.iter().position(|input| input.name == "learning_rate").unwrap();
+        case.inputs[rate] = Array::scalar(1e-3);
+        let executor = GraphCpu { threads: 2, ..GraphCpu::default() };
+        let outcome = case.run(&executor, &ExecOptions { seed: 5, ..ExecOptions::default() }, 3).unwrap();
+        let loss = |outputs: &Vec<(String, Array)>| outputs.iter().find(|(name, _)| name == "loss").unwrap().1.item();
+        outcome.outputs.iter().map(loss).collect()
+    };
+    let bfloat = losses(&Recipe { precision: Precision::BF16, ..recipe() });
+    for scaling in [Scaling::Row, Scaling::Tensor, Scaling::Delayed] {
+        let eight = losses(&Recipe { float8: Float8 { scaling, ..Float8::default() }, ..eight_bits() });
+        for (a, b) in eight.iter().zip(&bfloat) {
+            assert!((a / b - 1.0).abs() < 0.05, "{scaling:?}: {eight:?} beside {bfloat:?}");
+        }
+    }
+}
+
 #[test]
 fn frozen_weights_are_quantized_once_and_used_as_they_are_stored() {
     let program = eight_bits().micro_step(&frozen()).unwrap();
@@ -218,4 +266,151 @@ fn frozen_weights_are_quantized_once_and_used_as_they_are_stored() {
     }
     let scaled = program.graph.nodes().iter().filter(|node| matches!(node.op, Op::ScaledMatMul { .. })).count();
     assert_eq!(scaled, 2, "forward, and the gradient of x");
+}
+
+/// Scales follow the numbers one micro-step later, and forget them after the history.
+#[test]
+fn delayed_scales_are_of_the_micro_steps_before() {
+    let program = delayed(1);
+    let decl = &program.states[program.state(OF_X).unwrap().0 as usize];
+    assert_eq!(*decl.meta.shape, [HISTORY], "{program}");
+    for executor in executors() {
+        let mut exe = executor.compile(std::slice::from_ref(&program), &ExecOptions::default()).unwrap();
+        let mut expected = [0.0; HISTORY];
+        for step in 0..HISTORY + 3 {
+            let magnitude = if step == 2 { 1000.0 } else { 1.0 + step as f32 };
+            exe.run(0, &[View::F32(&[magnitude; 16 * 32])]).unwrap();
+            let known = expected.iter().fold(0f32, |max, &x| max.max(x));
+            let scale = if known > 0.0 { known / E4M3::MAX } else { 1.0 };
+            let y = exe.output(0, 0).unwrap().item() as f32;
+            let rounded = E4M3::from_f32(magnitude / scale).to_f32() * scale;
+            assert!((y / rounded - 1.0).abs() < 0.02, "{}, step {step}: {y} beside {rounded}", executor.name());
+            expected.rotate_right(1);
+            expected[0] = magnitude;
+            let history = exe.read_state(OF_X).unwrap().to_f64();
+            assert_eq!(history, expected.map(f64::from), "{}", executor.name());
+        }
+        exe.run(0, &[View::F32(&[f32::INFINITY; 16 * 32])]).unwrap();
+        assert_eq!(exe.read_state(OF_X).unwrap().to_f64()[0], 0.0, "what is not finite leaves no trace");
+        // Rows of zeros, and magnitudes whose scale has no reciprocal.
+        for magnitude in [0.0, 1e-38, 1e-38] {
+            for _ in 0..=HISTORY {
+                exe.run(0, &[View::F32(&[magnitude; 16 * 32])]).unwrap();
+                assert!(exe.output(0, 0).unwrap().item().is_finite(), "{}: {magnitude}", executor.name());
+            }
+        }
+    }
+}
+
+/// The histories of [`delayed`].
+const OF_X: &str = "float8/blocks.0/w/value.1";
+const OF_W: &str = "float8/blocks.0/w/value.0";
+
+/// The mean of `x W^T / 16` for a W of 16 ones a row, with delayed scales over `world` ranks.
+fn delayed(world: usize) -> Program {
+    let b = Builder::new("delayed");
+    let ones = |of: usize| if of % 32 < 16 { 1.0 } else { 0.0 };
+    let weight = Array::new([16, 32], Data::F32((0..16 * 32).map(ones).collect())).unwrap();
+    let x = b.input("x", DType::F32, [16, 32]);
+    let w = b.parameter("w", [16, 32], Init::Array(weight));
+    let y = b.scope("blocks.0", || b.scope("w", || x.cast(DType::BF16).matmul_t(w.cast(DType::BF16))));
+    b.output("mean", y.cast(DType::F32).mean_all() * (1.0 / 16.0));
+    let float8 = Float8 { scaling: Scaling::Delayed, ..Float8::default() };
+    passes::scale_products(&b.finish().unwrap(), &[Pattern::new("blocks.*/*")], float8, world).unwrap()
+}
+
+#[test]
+fn delayed_scales_are_of_all_ranks() {
+    let program = delayed(2);
+    let run = |(rank, largest): (collective::ThreadRank, f32)| {
+        let options = ExecOptions { collective: Arc::new(rank), ..ExecOptions::default() };
+        let mut exe = GraphCpu::default().compile(std::slice::from_ref(&program), &options).unwrap();
+        exe.run(0, &[View::F32(&[largest; 16 * 32])]).unwrap();
+        [OF_W, OF_X].map(|name| exe.read_state(name).unwrap().to_f64()[0])
+    };
+    let newest: Vec<[f64; 2]> = std::thread::scope(|scope| {
+        let ranks = collective::threads(2).into_iter().zip([3.0, 7.0]);
+        let threads: Vec<_> = ranks.map(|rank| scope.spawn(|| run(rank))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert_eq!(newest, [[1.0, 7.0]; 2], "of the weight and of the activation");
+}
+
+/// Programs with different products share the histories of those that they both have.
+#[test]
+fn programs_of_one_training_share_delayed_scales() {
+    let forward = |blocks: std::ops::Range<usize>| {
+        let b = Builder::new("part");
+        let mut h = b.input("x", DType::F32, [16, 32]);
+        for block in blocks {
+            let weight = |name: &str| b.parameter(&format!("{name}.{block}"), [32, 32], Init::Uniform { bound: 0.3 });
+            h = h + b.scope(&format!("blocks.{block}"), || b.scope("w", || h.matmul_t(weight("w"))));
+        }
+        b.output("loss", h.square().mean_all());
+        b.finish().unwrap()
+    };
+    let recipe = Recipe { float8: Float8 { scaling: Scaling::Delayed, ..Float8::default() }, ..eight_bits() };
+    let programs = [0..2, 0..3, 1..3].map(|blocks| recipe.micro_step(&forward(blocks)).unwrap());
+    let mut exe = GraphCpu::default().compile(&programs, &ExecOptions::default()).unwrap();
+    let x = [0.5; 16 * 32];
+    exe.run(2, &[View::F32(&x)]).unwrap();
+    let histories = |exe: &mut dyn Executable, block: usize| -> Vec<f64> {
+        let of = format!("float8/blocks.{block}/w/value");
+        let names = exe.states().iter().map(|decl| decl.name.clone()).filter(|name| name.starts_with(&of));
+        names.collect::<Vec<_>>().iter().map(|name| exe.read_state(name).unwrap().to_f64()[0]).collect()
+    };
+    assert!(histories(exe.as_mut(), 0).iter().all(|&newest| newest == 0.0), "the third program has no block 0");
+    for block in [1, 2] {
+        let all = histories(exe.as_mut(), block);
+        assert!(all.len() == 2 && all.iter().all(|&newest| newest > 0.0), "block {block}: {all:?}");
+    }
+}
+
+#[test]
+fn numbers_out_of_range_are_counted() {
+    let b = Builder::new("rounding");
+    let x = b.input("x", DType::F32, [10]);
+    let y = b.input("y", DType::F32, [10]);
+    b.output("codes", x.cast(DType::E4M3).cast(DType::F32));
+    b.output("others", y.cast(DType::E5M2).cast(DType::F32));
+    let program = passes::count_out_of_range(&b.finish().unwrap()).unwrap();
+    let smallest = [2f32.powi(-9), 2f32.powi(-16)];
+    let fours = [0.0, -0.0, 448.0, -465.0, 1e9, 1.0, smallest[0], 0.4 * smallest[0], -1e-20, 0.6 * smallest[0]];
+    let fives = [0.0, 448.0, -61_440.0, 61_441.0, 1.0, 0.4 * smallest[1], smallest[1], 2.0, 3.0, 4.0];
+    for executor in executors() {
+        let mut exe = executor.compile(std::slice::from_ref(&program), &ExecOptions::default()).unwrap();
+        exe.run(0, &[View::F32(&fours), View::F32(&fives)]).unwrap();
+        let share = |exe: &mut dyn Executable, output| exe.output(0, output).unwrap().item();
+        let shares = [0, 1].map(|output| share(exe.as_mut(), output));
+        // -465, 1e9 and 61,441; 0.4 of the smallest number of both formats, and -1e-20.
+        for share in shares {
+            assert!((share - 3.0 / 20.0).abs() < 1e-6, "{}: {shares:?}", executor.name());
+        }
+    }
+}
+
+#[test]
+fn only_delayed_scales_overflow_and_a_smaller_scale_loses_fewer_numbers() {
+    let losses = |float8: Float8, factor: f32| -> [f64; 2] {
+        let recipe = Recipe { float8, ..eight_bits() };
+        let forward = perceptron();
+        let programs = [recipe.micro_step(&forward).unwrap(), recipe.float8_out_of_range(&forward).unwrap().unwrap()];
+        assert!(programs[1].updates.is_empty());
+        let mut exe = GraphCpu::default().compile(&programs, &ExecOptions::default()).unwrap();
+        let draw = |factor: f32| -> Vec<f32> {
+            (0..64 * 16).map(|i| factor * (random::bits(7, i) as f32 / u64::MAX as f32 - 0.5)).collect()
+        };
+        let (x, target) = (draw(1.0), draw(1.0));
+        exe.run(0, &[View::F32(&x), View::F32(&target)]).unwrap();
+        // The second micro-step has the scales of the first.
+        let target = draw(factor);
+        exe.run(1, &[View::F32(&x), View::F32(&target)]).unwrap();
+        [0, 1].map(|output| exe.output(1, output).unwrap().item())
+    };
+    let of = |scaling| Float8 { scaling, ..Float8::default() };
+    let [row, tensor, delayed] = [Scaling::Row, Scaling::Tensor, Scaling::Delayed].map(|s| losses(of(s), 30.0));
+    assert_eq!((row[0], tensor[0]), (0.0, 0.0));
+    assert!(delayed[0] > 0.01, "gradients are 30 times as large as they were: {delayed:?}");
+    assert!(row[1] < tensor[1], "{row:?} {tensor:?}");
+    assert!(Recipe { precision: Precision::BF16, ..recipe() }.float8_out_of_range(&perceptron()).unwrap().is_none());
 }

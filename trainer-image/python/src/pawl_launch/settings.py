@@ -13,6 +13,8 @@ _DEFAULTS: dict[str, Any] = {
     "compile": "None",
     "compileScope": None,
     "precision": "fp32",
+    "float8Scaling": "Row",
+    "float8Gradients": "e4m3",
     "attention": "Math",
     "optimizerKernel": "PerTensor",
     "optimizerOffload": "None",

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Smallest magnitude that a scale is computed from: rows of zeros have a scale too.
-const SMALLEST: f32 = 1e-12;
+pub(crate) const SMALLEST: f32 = 1e-12;
 
 /// A value as 8-bit floats.
 #[derive(Debug, Clone, Copy)]

@@ -5,13 +5,16 @@ use std::collections::HashMap;
 use super::{rewrite::Visit, rewrite::rewrite, scopes::Pattern};
 use crate::{
     array::{Array, Data},
-    graph::{BinaryOp, DType, GraphError, NodeId, Op, Program, Role, Stage, Var, float8::Scaled},
+    graph::{
+        BinaryOp, Builder, DType, GraphError, Init, NodeId, Op, Program, Role, Stage, StateDecl, Var, concat,
+        float8::{SMALLEST, Scaled},
+    },
 };
 
 /// Formats and scales of the operands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Float8 {
-    /// What shares a scale.
+    /// Scales of the operands.
     pub scaling: Scaling,
     /// Format of gradients: E4M3 or E5M2. Activations and weights are E4M3.
     pub gradients: DType,
@@ -24,15 +27,26 @@ impl Default for Float8 {
     }
 }
 
-/// What shares a scale. Scales are always those of the current values.
+/// Which elements share a scale, and from which values it is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Scaling {
-    /// A row of an activation or a gradient, and what a weight has for one output.
+    /// One for each row of activations and gradients and for each output of a weight, from the current values.
     #[default]
     Row,
-    /// A whole operand.
+    /// One for a whole operand, from the current values.
     Tensor,
+    /// One for a whole operand, from its largest magnitudes in the [`HISTORY`] micro-steps before, over all ranks, as in Transformer Engine: values are
+    /// rounded as they are computed, without a pass over them before. Numbers that exceed those magnitudes are clipped. In the first micro-step the scale
+    /// is [`FIRST`].
+    Delayed,
 }
+
+/// Micro-steps from whose values a delayed scale is computed, as in Transformer Engine.
+pub const HISTORY: usize = 16;
+
+/// Delayed scales of forward values and of gradients before anything is known: a gradient is rather clipped than rounded to zero, as one of zero would
+/// leave no magnitude to the layers before.
+pub const FIRST: [f64; 2] = [1.0, 1.0 / 65_536.0];
 
 /// Extents of products on tensor cores are multiples of this.
 const TILE: usize = 16;
@@ -41,25 +55,73 @@ const TILE: usize = 16;
 /// unchanged): outputs of linear layers, and gradients of their inputs. Gradients of weights stay 16-bit products: their operands would have to be
 /// quantized along the other axis. Products whose extents are not all divisible by 16 are left unchanged.
 ///
-/// A weight has one set of codes, with a scale for each output. A gradient, whose product runs over the outputs, is multiplied by these scales before it
-/// is quantized, so that forward and backward pass use the same rounded weight; a weight that is stored as codes ([`Init::Float8`]) is used as it is.
+/// A weight has one set of codes, with a scale for each output under [`Scaling::Row`]. A gradient, whose product runs over the outputs, is multiplied by
+/// these scales before it is quantized, so that forward and backward pass use the same rounded weight; a weight that is stored as codes
+/// ([`Init::Float8`]) is used as it is.
+///
+/// [`Scaling::Delayed`] adds a state for each operand, which the program updates; `world` is the number of ranks. They are named by scope, so that programs
+/// that have different products share those that they both have.
 ///
 /// To be run after differentiation: the gradient is that of the product without rounding.
 ///
-/// [`Init::Float8`]: crate::graph::Init::Float8
-///
 /// # Errors
 /// When the program is ill-formed.
-pub fn scale_products(program: &Program, scopes: &[Pattern], format: Float8) -> Result<Program, GraphError> {
+pub fn scale_products(
+    program: &Program,
+    scopes: &[Pattern],
+    format: Float8,
+    world: usize,
+) -> Result<Program, GraphError> {
     let weights = weights(program);
     let mut made = Made::default();
-    rewrite(program, |visit| {
+    let scaled = rewrite(program, |visit| {
         let Some(product) = Product::of(program, &visit, &weights) else { return visit.copy() };
         match scopes.iter().any(|scope| scope.region(visit.scope) == Some(visit.scope)) {
             true => visit.here(|| product.scaled(&visit, format, &mut made)),
             false => visit.copy(),
         }
-    })
+    })?;
+    made.remember(scaled, world)
+}
+
+/// Counts which numbers `program` rounds to 8-bit floats that are out of their range: a program with its inputs and states, without its outputs and updates,
+/// and instead with the outputs `overflow` and `underflow`, float32 scalars: the numbers that are clipped, and the nonzero numbers that are rounded to zero,
+/// as shares of all rounded numbers, 0 to 1.
+///
+/// # Errors
+/// When the program is ill-formed.
+pub fn count_out_of_range(program: &Program) -> Result<Program, GraphError> {
+    let mut counted = program.clone();
+    counted.name = "float8_out_of_range".into();
+    counted.outputs.clear();
+    counted.updates.clear();
+    let b = Builder::extend(counted);
+    // What is recomputed was counted already.
+    let rounded: Vec<(Var<'_>, Var<'_>)> = (program.graph.iter())
+        .filter(|(_, node)| matches!(node.op, Op::Cast(to) if to.is_float8()) && node.stage != Stage::Recompute)
+        .map(|(codes, node)| (b.var(node.operands[0]), b.var(codes)))
+        .collect();
+    b.output(
+        "overflow",
+        share(&b, &rounded, |value, codes| {
+            value.abs().greater(f64::from(codes.dtype().overflow_threshold())).cast(DType::F32)
+        }),
+    );
+    b.output(
+        "underflow",
+        share(&b, &rounded, |value, codes| {
+            codes.cast(DType::F32).equal(0.0).cast(DType::F32) * value.not_equal(0.0).cast(DType::F32)
+        }),
+    );
+    b.finish()
+}
+
+/// The mean over all pairs of a number and its codes of `is_out`, which is 0 or 1.
+fn share<'b>(b: &'b Builder, rounded: &[(Var<'b>, Var<'b>)], is_out: impl Fn(Var<'b>, Var<'b>) -> Var<'b>) -> Var<'b> {
+    let out = rounded.iter().map(|&(value, codes)| is_out(value, codes).sum_all());
+    let out = out.reduce(|sum, count| sum + count).unwrap_or_else(|| b.scalar(0.0, DType::F32));
+    let all: usize = rounded.iter().map(|(value, _)| value.shape().elements()).sum();
+    out * (1.0 / all.max(1) as f64)
 }
 
 /// For each node, whether it is computed from weights alone.
@@ -93,10 +155,14 @@ struct Product {
 /// What several products share.
 #[derive(Default)]
 struct Made {
-    /// Codes and scales of weights, by the weight's node in the source program.
-    weights: HashMap<NodeId, [NodeId; 2]>,
+    /// Codes and scales of operands, by the node in the source program.
+    codes: HashMap<(NodeId, DType), [NodeId; 2]>,
     /// Vectors of ones, by length.
     ones: HashMap<usize, NodeId>,
+    /// Operands with a delayed scale: the state with the largest magnitudes, newest first `[HISTORY]`, and the current one `[1, 1]`.
+    delayed: Vec<[NodeId; 2]>,
+    /// Number of such operands by scope and direction.
+    names: HashMap<String, usize>,
 }
 
 impl Product {
@@ -116,29 +182,41 @@ impl Product {
 
     fn scaled<'b>(&self, visit: &Visit<'_, 'b>, format: Float8, made: &mut Made) -> Var<'b> {
         let (b, other) = (visit.b, 1 - self.weight);
+        let [of_weight, of_other] = [self.weight, other].map(|operand| visit.node.operands[operand]);
         let weight = visit.operands[self.weight];
-        let stored = stored_codes(weight);
-        let by_row = format.scaling == Scaling::Row || stored.is_some();
-        let codes = stored.unwrap_or_else(|| {
-            let source = visit.node.operands[self.weight];
-            let axes: &[usize] = if by_row { &[1] } else { &[0, 1] };
-            made.codes(source, || Scaled::new(widest(weight), axes, DType::E4M3), b)
+        let codes = stored_codes(weight).unwrap_or_else(|| {
+            made.codes((of_weight, DType::E4M3), b, |made| match format.scaling {
+                Scaling::Row => Scaled::new(widest(weight), &[1], DType::E4M3),
+                Scaling::Tensor => Scaled::new(widest(weight), &[0, 1], DType::E4M3),
+                Scaling::Delayed => made.delayed(visit, widest(weight), DType::E4M3),
+            })
         });
-        let outputs = weight.dim(0);
         let along = |axis: usize, vector: Var<'b>| {
             let extent = vector.shape().elements();
             vector.reshape(if axis == 0 { [extent, 1] } else { [1, extent] })
         };
-        let x = visit.operands[other].cast(DType::F32);
         // The scales of a weight whose outputs are summed over go into the other operand.
-        let folds = by_row && self.over[self.weight] == 0;
-        let x = if folds { x * along(self.over[other], codes.scale.reshape([outputs])) } else { x };
+        let folds = self.over[self.weight] == 0 && codes.scale.shape().elements() > 1;
+        let narrow = visit.operands[other].cast(DType::F32);
+        let x = if folds { narrow * along(self.over[other], codes.scale) } else { narrow };
         let dtype = if visit.node.stage == Stage::Backward { format.gradients } else { DType::E4M3 };
-        let axes: &[usize] = if by_row { &[self.over[other]] } else { &[0, 1] };
-        let x = Scaled::new(x, axes, dtype);
+        let x = match format.scaling {
+            Scaling::Row => Scaled::new(x, &[self.over[other]], dtype),
+            Scaling::Tensor => Scaled::new(x, &[0, 1], dtype),
+            Scaling::Delayed if folds => made.delayed(visit, x, dtype),
+            // Operands of several products have one history, as they have one set of codes.
+            Scaling::Delayed => made.codes((of_other, dtype), b, |made| made.delayed(visit, x, dtype)),
+        };
         let weight_scale = if folds { made.ones(b, weight.dim(1)) } else { codes.scale };
+        // Scales are those of rows and columns, or one each.
+        let single = [x.scale, weight_scale].map(|scale| scale.shape().elements() == 1);
+        let extents = [visit.operands[other].dim(1 - self.over[other]), weight.dim(1 - self.over[self.weight])];
+        let [x_scale, weight_scale] = [0, 1].map(|i| {
+            let scale = [x.scale, weight_scale][i];
+            if single == [true; 2] || !single[i] { scale } else { scale.reshape([1]).broadcast([extents[i]]) }
+        });
         // The first operand's scales go along rows of the result, the second's along columns.
-        let mut operands = [(x.codes, along(other, x.scale)), (codes.codes, along(self.weight, weight_scale))];
+        let mut operands = [(x.codes, along(other, x_scale)), (codes.codes, along(self.weight, weight_scale))];
         if self.weight == 0 {
             operands.reverse();
         }
@@ -150,23 +228,24 @@ impl Product {
 }
 
 impl Made {
+    /// The codes of an operand, made once.
     fn codes<'b>(
         &mut self,
-        weight: NodeId,
-        make: impl FnOnce() -> Scaled<'b>,
-        b: &'b crate::graph::Builder,
+        operand: (NodeId, DType),
+        b: &'b Builder,
+        make: impl FnOnce(&mut Self) -> Scaled<'b>,
     ) -> Scaled<'b> {
-        if let Some(&[codes, scale]) = self.weights.get(&weight) {
+        if let Some(&[codes, scale]) = self.codes.get(&operand) {
             return Scaled { codes: b.var(codes), scale: b.var(scale) };
         }
-        let scaled = make();
+        let scaled = make(self);
         if let (Some(codes), Some(scale)) = (scaled.codes.id(), scaled.scale.id()) {
-            self.weights.insert(weight, [codes, scale]);
+            self.codes.insert(operand, [codes, scale]);
         }
         scaled
     }
 
-    fn ones<'b>(&mut self, b: &'b crate::graph::Builder, len: usize) -> Var<'b> {
+    fn ones<'b>(&mut self, b: &'b Builder, len: usize) -> Var<'b> {
         if let Some(&ones) = self.ones.get(&len) {
             return b.var(ones);
         }
@@ -176,6 +255,49 @@ impl Made {
             self.ones.insert(len, id);
         }
         ones
+    }
+
+    /// `x` with the scale of its history.
+    fn delayed<'b>(&mut self, visit: &Visit<'_, 'b>, x: Var<'b>, dtype: DType) -> Scaled<'b> {
+        let b = visit.b;
+        let backward = visit.node.stage == Stage::Backward;
+        let place = format!("float8/{}/{}", visit.scope, if backward { "gradient" } else { "value" });
+        let count = self.names.entry(place.clone()).or_insert(0);
+        let name = format!("{place}.{count}");
+        *count += 1;
+        let history = b.state(StateDecl::f32(name, [HISTORY], Role::Optimizer, Init::Fill(0.0)));
+        let x = x.cast(DType::F32);
+        self.delayed.extend(history.id().zip(x.abs().max([0, 1]).id()).map(<[NodeId; 2]>::from));
+        let largest = history.max([0]).reshape([1, 1]);
+        let known = largest.maximum(f64::from(SMALLEST)) * f64::from(1.0 / dtype.largest());
+        let scale = largest.greater(0.0).select(known, FIRST[usize::from(backward)]);
+        Scaled { codes: (x * scale.recip()).cast(dtype), scale }
+    }
+
+    /// `program`, which these operands are of, with the updates of their histories. A magnitude that is not finite leaves no trace.
+    fn remember(self, program: Program, world: usize) -> Result<Program, GraphError> {
+        let count = self.delayed.len();
+        if count == 0 {
+            return Ok(program);
+        }
+        let b = Builder::extend(program);
+        b.stage(Stage::Update, || {
+            b.within("float8", || {
+                let own = concat(&self.delayed.iter().map(|&[_, newest]| b.var(newest)).collect::<Vec<_>>(), 0);
+                let own = own.is_finite().select(own, 0.0).reshape([count]);
+                let newest = if world == 1 {
+                    own
+                } else {
+                    let all = b.push(Op::AllGather { world }, &[own]);
+                    all.reshape([world, count]).max([0]).reshape([count])
+                };
+                for (at, &[history, _]) in self.delayed.iter().enumerate() {
+                    let history = b.var(history);
+                    b.update(history, concat(&[newest.slice(0, at, 1), history.slice(0, 0, HISTORY - 1)], 0));
+                }
+            });
+        });
+        b.finish()
     }
 }
 

@@ -16,7 +16,7 @@ mod sums;
 pub use arena::{Arena, place_in_arenas, prune_states};
 pub use attention::expand_attention;
 pub use bucket::{GRADIENT, bucket_gradients};
-pub use float8::{Float8, Scaling, scale_products};
+pub use float8::{FIRST, Float8, HISTORY, Scaling, count_out_of_range, scale_products};
 pub use normed_attention::{expand_norms, join_norms};
 pub use precision::{lower_precision, widen_all, widen_products};
 pub use recompute::recompute;
