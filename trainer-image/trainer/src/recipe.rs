@@ -91,7 +91,8 @@ fn without_float8(settings: &Settings) -> Result<(), Ending> {
     ];
     match given.into_iter().find(|(_, given)| *given) {
         Some((name, _)) if settings.precision != Some(Precision::Fp8) => Err(Ending::Unsupported(format!(
-            "settings.{name}: only 8-bit floats have it: set settings.precision: fp8, or remove settings.{name}"
+            "settings.{name}: only 8-bit floats have it: set settings.precision: fp8 (a later phase names the one that does in requires), or \
+             remove settings.{name}"
         ))),
         _ => Ok(()),
     }
