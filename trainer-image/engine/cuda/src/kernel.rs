@@ -11,8 +11,9 @@ use super::{
     cudnn::{CudnnPlan, CudnnPlans},
     device::{Device, Function},
     error::{Check as _, NAME},
-    matmul::{Blas, Operands, Product, Ready},
+    matmul::{Blas, Operands, Ready},
     nccl::Nccl,
+    problem::Product,
     source::{self, Argument, Generated},
 };
 use pawl_graph::{

@@ -45,6 +45,7 @@ mod matmul;
 pub mod nccl;
 mod overlap;
 mod planned;
+mod problem;
 pub mod source;
 mod transfer;
 mod waits;
