@@ -70,8 +70,8 @@ fn columns() -> Value {
     ])
 }
 
-/// Removes repeated documentation: the fields of pods are documented by Kubernetes, those of settings and launches where
-/// they occur first. `kubectl apply` carries the whole definition in an annotation of at most 256 KiB.
+/// Removes repeated documentation: the fields of pods are documented by Kubernetes, those of settings where
+/// they occur first, those of launches by the contract. `kubectl apply` carries the whole definition in an annotation of at most 256 KiB.
 fn shorten(schema: &mut Value) {
     let pod = &mut schema["properties"]["spec"]["properties"]["trainer"]["properties"]["podTemplate"]["properties"];
     pod.as_object_mut().into_iter().flat_map(Map::values_mut).for_each(keep_first_description);
@@ -79,15 +79,15 @@ fn shorten(schema: &mut Value) {
     keep_first_description(&mut phase["fallbacks"]["items"]["properties"]["settings"]);
     let status = &mut schema["properties"]["status"]["properties"];
     keep_first_description(&mut status["effectiveSettings"]);
-    // Only Pawl reads and writes the fields of all but the first; they are documented in the types. Kubernetes documents conditions.
-    for part in ["conditions", "search", "attempt", "parallel", "retry", "retries"] {
+    // Only Pawl writes the fields of all but the first; they are documented in the types. Kubernetes documents conditions.
+    for part in ["conditions", "search", "attempt", "parallel", "retry", "retries", "trainer", "cost"] {
         keep_first_description(&mut status[part]);
     }
+    keep_first_description(&mut status["phases"]["items"]["properties"]["launches"]);
     keep_first_description(&mut status["baseline"]["properties"]["launches"]);
     keep_first_description(&mut status["bundle"]["properties"]["launches"]);
     // Each of them contains the fields of `Measured`.
     let phase = status["phases"]["items"]["properties"].clone();
-    undocument_repeated(&mut status["phases"]["items"]["properties"]["launches"]["items"], &phase);
     for part in ["baseline", "bundle", "training"] {
         undocument_repeated(&mut status[part], &phase);
     }

@@ -114,11 +114,11 @@ pub enum Precision {
 
 choices!(/// Which 8-bit floats share a scale, and from which values it is computed.
 Float8Scaling {
-    /// One scale for each row of activations and gradients and for each output of a weight, from the current values.
+    /// One scale a row of activations and gradients, and an output of a weight.
     #[default] Row,
-    /// One for a whole operand, from the current values.
+    /// One an operand.
     Tensor,
-    /// One for a whole operand, from its largest magnitudes in the 16 micro-steps before.
+    /// One an operand, from the 16 micro-steps before.
     Delayed,
 });
 
@@ -128,10 +128,10 @@ Float8Scaling {
 #[cfg_attr(feature = "schema", schemars(inline))]
 #[serde(rename_all = "lowercase")]
 pub enum Float8Gradients {
-    /// 3 bits of significand; largest number 448.
+    /// Finer.
     #[default]
     E4m3,
-    /// 2 bits of significand; largest number 57,344.
+    /// A larger range.
     E5m2,
 }
 
@@ -248,9 +248,9 @@ settings! {
     compile_scope: CompileScope,
     /// Arithmetic of matrix products and activations. Default `fp32`.
     precision: Precision,
-    /// With `precision: fp8`: which numbers share a scale, and from which values it is computed. Default `Row`.
+    /// With `precision: fp8`: which numbers share a scale. Default `Row`.
     float8_scaling: Float8Scaling,
-    /// With `precision: fp8`: format of gradients; activations and weights are e4m3. Default `e4m3`.
+    /// With `precision: fp8`: format of gradients. Default `e4m3`.
     float8_gradients: Float8Gradients,
     /// How attention is computed. Default `Math`.
     attention: Attention,
