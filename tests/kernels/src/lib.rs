@@ -1,7 +1,6 @@
 //! Programs whose kernels are compiled, checked and timed.
 
 mod forex;
-#[cfg(feature = "cuda")]
 pub mod idle;
 mod slm;
 mod vision_bdh;

@@ -12,6 +12,7 @@ use pawl_cuda::{
 };
 use pawl_engine_tests::{feature_networks, operators, random_case, transformer};
 use pawl_graph::{
+    executor::ExecError,
     graph::{Builder, DType, Init, Program, Role, StateDecl},
     optim::{AdamW, Optimizer},
     passes::{Float8, Pattern, Scaling},
@@ -31,9 +32,11 @@ const CARDS: [Card; 7] = [
     Card { capability: (12, 0), multiprocessors: 170, shared: 99 << 10 },
 ];
 
-/// Cards on which models of full size are trained. Compiling those for all cards takes too long: what differs between architectures is
-/// in the small programs as well.
-const LARGE_CARDS: [Card; 2] = [CARDS[1], CARDS[4]];
+/// Cards for which models of full size are compiled: an H200, and with `tests/kernels/run --all` an A100. Compiling those for all cards
+/// takes too long: what differs between architectures is in the small programs as well.
+fn large_cards() -> &'static [Card] {
+    if std::env::var_os("PAWL_ALL_KERNELS").is_some() { &[CARDS[1], CARDS[4]] } else { &[CARDS[4]] }
+}
 
 /// Sources of all kernels of a program on a card, each once.
 fn sources(program: &Program, card: Card, found: &mut HashSet<Source>) {
@@ -76,6 +79,14 @@ fn compile(programs: &[Program], cards: &[Card]) {
 }
 
 #[test]
+fn a_kernel_that_does_not_compile_is_named_with_the_log_of_the_compiler() {
+    let compiler = Compiler::new(Architecture::new(9, 0), None).unwrap();
+    let text = "extern \"C\" __global__ void broken(float* x) { x[0] = undeclared; }".to_owned();
+    let error = compiler.compile(&Source { name: "broken".to_owned(), text, options: Vec::new() }).unwrap_err();
+    assert!(matches!(&error, ExecError::Compile { kernel, log } if kernel == "broken" && log.contains("undeclared")));
+}
+
+#[test]
 fn the_kernel_that_does_nothing() {
     for Card { capability: (major, minor), .. } in CARDS {
         Compiler::new(Architecture::new(major, minor), None).unwrap().compile(&pawl_kernels::idle::source()).unwrap();
@@ -101,7 +112,7 @@ fn kernels_of_segments_recurrences_and_features() {
         ..Recipe::new(Optimizer { matrices: None, others: AdamW::default() })
     };
     programs.push(recipe.step(&feature_networks([245_760, 8, 48, 256], 4, 0.1)).unwrap());
-    compile(&programs, &LARGE_CARDS);
+    compile(&programs, large_cards());
 }
 
 /// On cards that have 8-bit floats: conversions, operands turned for tensor cores, products with scales.
@@ -138,7 +149,7 @@ fn full_ups(precision: Precision) -> Program {
 
 #[test]
 fn kernels_of_ups_at_full_size() {
-    compile(&[Precision::BF16, Precision::F32, Precision::FP8].map(full_ups), &LARGE_CARDS);
+    compile(&[Precision::BF16, Precision::F32, Precision::FP8].map(full_ups), large_cards());
 }
 
 /// A block of every width of head, adapters, 8-bit weights, vocabularies longer than a row that fits in registers.
@@ -169,7 +180,7 @@ fn kernels_of_the_language_model() {
             delayed.program().unwrap(),
             delayed.float8_out_of_range().unwrap(),
         ],
-        &LARGE_CARDS,
+        large_cards(),
     );
 }
 
@@ -181,7 +192,7 @@ fn kernels_of_vision_bdh_at_full_size() {
     };
     let steps =
         [(128, Precision::BF16, false, false), (64, Precision::F32, true, false), (128, Precision::BF16, false, true)];
-    compile(&steps.map(step), &LARGE_CARDS);
+    compile(&steps.map(step), large_cards());
 }
 
 fn forex(preset: &str, steps: [(u32, Precision); 2]) -> Vec<Program> {
@@ -196,7 +207,7 @@ fn kernels_of_forex() {
 
 #[test]
 fn kernels_of_forex_at_full_size() {
-    compile(&forex("medium", [(64, Precision::F32), (512, Precision::BF16)]), &LARGE_CARDS);
+    compile(&forex("medium", [(64, Precision::F32), (512, Precision::BF16)]), large_cards());
 }
 
 /// Twelve blocks at other addresses are one block's code: what is compiled, and cached, stays small.

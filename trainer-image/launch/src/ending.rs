@@ -108,3 +108,18 @@ impl From<CheckpointError> for Ending {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A fallback answers it: it is evidence about the settings, not a failure of the machine.
+    #[test]
+    fn a_kernel_that_does_not_compile_ends_as_compile_failed() {
+        let error = ExecError::Compile { kernel: "broken".to_owned(), log: "undeclared".to_owned() };
+        let ending = Ending::from(error);
+        assert_eq!(ending.outcome(), Outcome::CompileFailed);
+        assert!(ending.to_string().contains("kernel broken does not compile"), "{ending}");
+        assert!(ending.outcome().is_evidence() && ending.outcome().exit_code() == 22);
+    }
+}

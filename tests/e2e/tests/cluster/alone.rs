@@ -1,19 +1,17 @@
-//! What measures real time, and so needs the machine for itself: examples, unchanged, with the real trainer in pods.
+//! What measures real time, and so needs the machine for itself: the quickstart, unchanged, with the real trainer in pods.
 
 use pawl_api::TrainingJobStatus;
 use pawl_api::status::PhaseState;
-use pawl_contract::decimal::Decimal;
-use pawl_contract::settings::Compile;
-use pawl_e2e::job::{status, verdicts};
+use pawl_e2e::job::status;
 use pawl_e2e::local::pawl_run;
 use pawl_e2e::programs::{repository, succeed};
-use pawl_e2e::{Scene, scene};
+use pawl_e2e::scene;
 use serde_json::Value;
 use std::time::Duration;
 
 /// Of a phase that does not pay on this machine, the noise of the measurement decides which of these is said: that it
 /// surely is too slow, or that the pairs did not suffice to say so.
-const DOES_NOT_PAY: [&str; 2] = ["SpeedBelowThreshold", "SpeedUndecided"];
+pub const DOES_NOT_PAY: [&str; 2] = ["SpeedBelowThreshold", "SpeedUndecided"];
 
 /// The status that `pawl run` of the quickstart ended with, if it ran already in the same `tests/run`: it takes minutes.
 fn ran_before() -> Option<Value> {
@@ -55,39 +53,4 @@ fn the_quickstart_ends_complete_with_the_verdicts_of_pawl_run() {
         let (first, last) = (measured.first_metric("nrmse").unwrap(), measured.metric("nrmse").unwrap());
         assert!(last.value() < first.value(), "{measured:?}");
     });
-}
-
-/// An example whose first phase the workload does not support, whose second one pays on any machine, and whose third one may.
-async fn tiny_ladder(scene: &Scene, name: &str, metric: &str) {
-    let _operator = scene.operator().await;
-    let manifest = repository().join(format!("examples/{name}.yaml"));
-    succeed(scene.kubectl(&["apply", "-f"]).arg(&manifest));
-    let done = scene.complete(name, Duration::from_secs(900)).await;
-    let status = status(&done);
-    let verdicts = verdicts(status);
-    let of = |phase: &str| verdicts.iter().find(|(name, ..)| name == phase).unwrap();
-    let (_, state, reason, rung) = of("flash-attention");
-    assert_eq!((*state, reason.as_str(), *rung), (PhaseState::Unsupported, "Unsupported", 0), "{verdicts:?}");
-    let (_, state, ..) = of("compile");
-    assert_eq!(*state, PhaseState::Accepted, "{verdicts:?}");
-    let (_, state, reason, _) = of("fused-optimizer");
-    assert!(*state == PhaseState::Accepted || DOES_NOT_PAY.contains(&reason.as_str()), "{verdicts:?}");
-    assert!(status.phases.len() == 3 && status.effective_settings.as_ref().unwrap().compile == Some(Compile::Graph));
-
-    let training = status.training.as_ref().unwrap();
-    let items = done.spec.train.items.unwrap();
-    assert!(training.measured.items >= items && training.last_checkpoint.is_some(), "{training:?}");
-    let loss = |validation: Option<&Decimal>| validation.map(Decimal::value).unwrap();
-    let (first, last) = (loss(training.measured.first_metric("loss")), loss(training.measured.metric("loss")));
-    assert!(last < first && training.measured.metric(metric).is_some(), "{training:?}");
-}
-
-#[test]
-fn the_tiny_ladder_of_forex_ends_complete() {
-    scene(async |scene| tiny_ladder(scene, "forex-tiny", "crps_60m").await);
-}
-
-#[test]
-fn the_tiny_ladder_of_atft_ends_complete() {
-    scene(async |scene| tiny_ladder(scene, "atft-tiny", "rankic_1d").await);
 }

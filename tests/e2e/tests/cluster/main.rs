@@ -4,6 +4,7 @@
 
 mod alone;
 mod gangs;
+mod ladders;
 mod manifests;
 mod preflight;
 mod queue;

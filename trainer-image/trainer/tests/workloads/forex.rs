@@ -1,10 +1,6 @@
 //! The forex workload through the real binary: it learns, resumes bit for bit with its running statistics, and runs in every precision and on several ranks.
 
-#![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
-
-mod one_rank;
-mod two_ranks;
-
+use crate::{one_rank, two_ranks};
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::LaunchPlan;
 use pawl_contract::report::Report;

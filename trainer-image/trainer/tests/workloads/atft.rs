@@ -1,10 +1,6 @@
 //! The workload atft-gat-fan through the real binary, on Parquet files: steps that are not finite are skipped and counted, and three in a row end the launch.
 
-#![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
-
-mod one_rank;
-mod two_ranks;
-
+use crate::{one_rank, two_ranks};
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::LaunchPlan;
 use pawl_contract::report::Report;

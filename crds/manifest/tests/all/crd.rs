@@ -1,14 +1,12 @@
 //! The CustomResourceDefinition: the file is what the types say, and its rules, run by a CEL interpreter, refuse what
 //! `validate` refuses and admit what it admits.
 
-mod examples;
-
+use crate::cel::to_cel;
+use crate::examples;
 use cel::{Context, Program, Value as Cel};
 use pawl_api::TrainingJob;
 use serde_json::Value;
-use std::collections::HashMap;
 use std::path::Path;
-use std::sync::Arc;
 
 fn schema() -> Value {
     let definition: Value = serde_saphyr::from_str(&pawl_manifest::crd()).expect("the CRD is YAML");
@@ -94,17 +92,6 @@ fn every_number_written_as_a_string_has_a_rule() {
     let mut found = 0;
     walk(spec, "spec", &[number, time], &mut found);
     assert!(found >= 30, "{found} numbers written as strings");
-}
-
-fn to_cel(value: &Value) -> Cel {
-    match value {
-        Value::Null => Cel::Null,
-        Value::Bool(b) => Cel::Bool(*b),
-        Value::Number(n) => n.as_i64().map_or_else(|| Cel::Float(n.as_f64().expect("a number of JSON")), Cel::Int),
-        Value::String(text) => Cel::String(Arc::new(text.clone())),
-        Value::Array(items) => Cel::List(Arc::new(items.iter().map(to_cel).collect())),
-        Value::Object(map) => map.iter().map(|(k, v)| (k.clone(), to_cel(v))).collect::<HashMap<String, Cel>>().into(),
-    }
 }
 
 /// Runs every rule of `schema` on `value`; the messages of those that refuse it.

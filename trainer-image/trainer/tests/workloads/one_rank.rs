@@ -1,7 +1,5 @@
 //! One launch of one rank, by the real program.
 
-#![allow(clippy::unwrap_used)]
-
 use pawl_contract::plan::LaunchPlan;
 use pawl_contract::report::Report;
 use std::path::Path;

@@ -1,9 +1,6 @@
 //! Weights between the built-in trainer and candle-nn, in both directions: the same names and values.
 
-#![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
-
-mod one_rank;
-
+use crate::one_rank;
 use candle_core::{DType, Device};
 use candle_nn::{Init, VarBuilder, VarMap};
 use pawl_candle::exchange;

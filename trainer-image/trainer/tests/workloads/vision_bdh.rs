@@ -1,10 +1,6 @@
 //! Vision-BDH through the real binary: it learns, the best checkpoint is tested, it resumes bit for bit, and N ranks are one rank that accumulates.
 
-#![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
-
-mod one_rank;
-mod two_ranks;
-
+use crate::{one_rank, two_ranks};
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::LaunchPlan;
 use pawl_contract::report::Report;

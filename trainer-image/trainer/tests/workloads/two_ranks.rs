@@ -1,7 +1,5 @@
 //! One launch of a gang of two ranks on one node, by the real programs.
 
-#![allow(clippy::unwrap_used)]
-
 use pawl_agent::{Node, Stop};
 use pawl_contract::plan::{AttemptPlan, LaunchPlan};
 use pawl_contract::report::Report;

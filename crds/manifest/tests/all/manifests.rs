@@ -1,7 +1,6 @@
 //! Manifests: each broken one gives exactly its one error, on its line; the examples are good; nothing is lost in a round trip.
 
-mod examples;
-
+use crate::examples;
 use pawl_api::{TrainingJob, TrainingJobStatus};
 use pawl_manifest::{load, parse};
 use std::path::{Path, PathBuf};

@@ -1,25 +1,12 @@
 //! The policy for pod templates: the CEL checks of the chart's ValidatingAdmissionPolicy, run by a CEL interpreter, deny what
 //! the operator denies, and admit what it admits.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-
+use crate::cel::to_cel;
 use cel::{Context, Program, Value as Cel};
 use pawl_api::{Policy, TrainingJob};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::Arc;
-
-fn to_cel(value: &Value) -> Cel {
-    match value {
-        Value::Null => Cel::Null,
-        Value::Bool(b) => Cel::Bool(*b),
-        Value::Number(n) => Cel::Int(n.as_i64().unwrap()),
-        Value::String(text) => Cel::String(Arc::new(text.clone())),
-        Value::Array(items) => Cel::List(Arc::new(items.iter().map(to_cel).collect())),
-        Value::Object(map) => map.iter().map(|(k, v)| (k.clone(), to_cel(v))).collect::<HashMap<String, Cel>>().into(),
-    }
-}
 
 fn evaluate(text: &str, object: &Value, variables: &HashMap<String, Cel>) -> Cel {
     let mut context = Context::default();

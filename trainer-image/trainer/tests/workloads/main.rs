@@ -1,0 +1,11 @@
+//! Each workload through the real program `pawl-trainer`.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
+
+mod atft;
+mod candle;
+mod forex;
+mod one_rank;
+mod slm;
+mod two_ranks;
+mod vision_bdh;
