@@ -1,6 +1,7 @@
-"""The TrainingJob: every field of spec and status, from crds/trainingjobs.yaml."""
+"""The TrainingJob: every field of spec and status, from `pawl crd --documented`."""
 
 import json
+import subprocess
 
 import yaml
 
@@ -113,8 +114,9 @@ def anchor(path):
     return path.lower().replace(".", "").replace("[]", "").replace("*", "")
 
 
-def page(repository):
-    crd = yaml.safe_load((repository / "crds/trainingjobs.yaml").read_text())
+def page(pawl):
+    printed = subprocess.run([pawl, "crd", "--documented"], check=True, stdout=subprocess.PIPE, text=True).stdout
+    crd = yaml.safe_load(printed)
     schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
     known_objects = {}
     parts = [*sections("spec", schema["spec"], known_objects), *sections("status", schema["status"], known_objects)]

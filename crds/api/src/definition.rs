@@ -14,6 +14,18 @@ use serde_json::{Map, Value, json};
 /// assert_eq!(definition["metadata"]["name"], "trainingjobs.pawl.dev");
 /// ```
 pub fn definition() -> Value {
+    let mut schema = schema_of_types();
+    shorten(&mut schema);
+    defined(schema)
+}
+
+/// [`definition`] with the description of every field, which is too large for `kubectl apply`: what the book shows.
+pub fn documented_definition() -> Value {
+    defined(schema_of_types())
+}
+
+/// The schema that the types have.
+fn schema_of_types() -> Value {
     let mut schema = json!({
         "type": "object",
         "description": "A training job whose optimizations are measured, one by one, and accepted or rolled back.",
@@ -28,7 +40,11 @@ pub fn definition() -> Value {
     });
     // Only Pawl writes the status, and always completely: a default there would hide fields that were not written.
     schema::strip(&mut schema["properties"]["status"], "default");
-    shorten(&mut schema);
+    schema
+}
+
+/// The definition with this schema and the rules.
+fn defined(mut schema: Value) -> Value {
     rules::attach(&mut schema);
     json!({
         "apiVersion": "apiextensions.k8s.io/v1",
@@ -79,7 +95,7 @@ fn shorten(schema: &mut Value) {
     keep_first_description(&mut phase["fallbacks"]["items"]["properties"]["settings"]);
     let status = &mut schema["properties"]["status"]["properties"];
     keep_first_description(&mut status["effectiveSettings"]);
-    // Only Pawl writes the fields of all but the first; they are documented in the types. Kubernetes documents conditions.
+    // Only Pawl writes the fields of all but the first; the book documents them. Kubernetes documents conditions.
     for part in ["conditions", "search", "attempt", "parallel", "retry", "retries", "trainer", "cost"] {
         keep_first_description(&mut status[part]);
     }

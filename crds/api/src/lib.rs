@@ -29,7 +29,7 @@ pub mod title;
 mod unknown;
 mod validate;
 
-pub use definition::definition;
+pub use definition::{definition, documented_definition};
 pub use object::TrainingJob;
 pub use policy::Policy;
 pub use spec::TrainingJobSpec;

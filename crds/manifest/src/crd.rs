@@ -9,7 +9,16 @@ const HEADER: &str = "\
 
 /// The CustomResourceDefinition as YAML, the content of `crds/trainingjobs.yaml`. Deterministic.
 pub fn crd() -> String {
-    format!("{HEADER}{}", serde_saphyr::to_string(&Sorted(&pawl_api::definition())).expect("JSON values are YAML"))
+    format!("{HEADER}{}", yaml(&pawl_api::definition()))
+}
+
+/// The same with the description of every field: too large for `kubectl apply`.
+pub fn documented_crd() -> String {
+    yaml(&pawl_api::documented_definition())
+}
+
+fn yaml(value: &Value) -> String {
+    serde_saphyr::to_string(&Sorted(value)).expect("JSON values are YAML")
 }
 
 /// A JSON value with sorted keys, independent of the map type that `serde_json` uses in this build.

@@ -10,7 +10,7 @@ mod check;
 mod crd;
 mod tree;
 
-pub use crd::crd;
+pub use crd::{crd, documented_crd};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use pawl_api::{Problem, TrainingJob, TrainingJobSpec, schema, validate};

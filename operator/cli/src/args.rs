@@ -74,7 +74,11 @@ pub enum Command {
     #[command(hide = true, disable_help_flag = true)]
     Operator(Absent),
     /// Print the CustomResourceDefinition of TrainingJob as YAML.
-    Crd,
+    Crd {
+        /// With the description of every field: for reading, as it is too large for `kubectl apply`.
+        #[arg(long)]
+        documented: bool,
+    },
     /// Print a completion script.
     Completion {
         /// Shell to complete for.
@@ -148,9 +152,9 @@ pub struct InitArgs {
     /// GPUs, with one process each; 0 trains on the CPU.
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(0..=64))]
     pub gpus: u32,
-    /// Batch size of the script now: items per GPU and step.
-    #[arg(long, value_name = "N", default_value = "8", value_parser = clap::value_parser!(u32).range(1..=524_288))]
-    pub batch: u32,
+    /// Batch size of the script now: items per GPU and step. Default: that of the script's own option, or 8.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=524_288))]
+    pub batch: Option<u32>,
     /// Items to train after the phases. Default: the job only measures.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub items: Option<u64>,

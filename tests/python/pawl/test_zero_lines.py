@@ -57,6 +57,29 @@ def test_phases_of_an_unchanged_script_are_kept_and_rolled_back(job: Job) -> Non
     assert float(status["training"]["validation"]["metrics"]["accuracy"]) == 0.5
 
 
+def test_the_manifest_of_init_has_the_phases_that_a_script_has_options_for(job: Job) -> None:
+    command = [os.environ["PAWL"], "init", str(Path(__file__).with_name("plain.py")), "--gpus", "0"]
+    done = subprocess.run(command, cwd=job.directory, env=environment(), capture_output=True, text=True, check=True)
+    assert "note: loader-workers is left out: the script has no option --workers" in done.stdout
+    file = job.directory / "job.yaml"
+    text = file.read_text()
+    # What a person adapts: the patterns, and less to measure.
+    for written, adapted in [
+        (r"step (?<step>\d+): loss (?<loss>\S+)", MONITOR["training"]),
+        (r"validation: loss (?<loss>\S+)", MONITOR["validation"]),
+        ("{warmupSteps: 20, windowSteps: 100, qualityItems: 20000}", "{warmupSteps: 5, windowSteps: 8, qualityItems: 40}"),
+        ("seeds: [42, 43, 44]", "seeds: [42]"),
+    ]:
+        assert written in text
+        text = text.replace(written, adapted)
+    file.write_text(text)
+    code, status = job.run()
+    assert code == 0
+    judged = phases(status)
+    assert set(judged) == {"compile", "larger-batch"}
+    assert judged["compile"] == ("Accepted", "SpeedAboveThreshold")
+
+
 def test_a_training_resumes_from_the_newest_checkpoint_of_the_script(job: Job) -> None:
     job.write([], spec(train={"items": 400}))
     process = job.start()

@@ -1,8 +1,11 @@
 //! `pawl init`.
 
+mod options;
+
 use super::print;
 use crate::args::{Framework, InitArgs};
 use crate::exit;
+use options::{ARGUMENTS, Argument, BATCH, Options, SHARDING};
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Write as _;
@@ -18,17 +21,32 @@ pub fn init(arguments: &InitArgs) -> ExitCode {
             return exit::with_error(exit::INPUT, &format!("{place}: {error}: give the path of the training script"));
         }
     };
-    let text = manifest(arguments, &script);
+    let source = std::fs::read(&script).unwrap_or_default();
+    let source = String::from_utf8_lossy(&source);
+    let command = Command::of(arguments, &script, &source);
+    let text = manifest(arguments, &script, &command);
     if arguments.out == Path::new("-") {
         return print(&text);
     }
     let out = arguments.out.display();
     match File::create_new(&arguments.out).and_then(|mut file| file.write_all(text.as_bytes())) {
         Ok(()) => {
-            let source = std::fs::read(&script).unwrap_or_default();
-            let warning = if parses_arguments(&String::from_utf8_lossy(&source)) { "" } else { NO_ARGUMENTS };
-            let next = format!("{out}: adapt the arguments to those of the script, then: pawl run --dry-run {out}\n");
-            print(&format!("{next}{warning}"))
+            let mut next =
+                format!("{out}: adapt the arguments to those of the script, then: pawl run --dry-run {out}\n");
+            if !parses_arguments(&source) {
+                next.push_str(NO_ARGUMENTS);
+            }
+            if command.needs_batch {
+                let names = BATCH.names.join(", ");
+                let _ = writeln!(
+                    next,
+                    "warning: the script has no option for its batch size ({names}): give it one, by which items are counted"
+                );
+            }
+            for argument in &command.absent {
+                let _ = writeln!(next, "note: {}", left_out(argument));
+            }
+            print(&next)
         }
         Err(error) => exit::with_error(exit::INPUT, &format!("{out}: {error}: choose another file with --out")),
     }
@@ -45,12 +63,11 @@ fn parses_arguments(source: &str) -> bool {
     PARSERS.iter().any(|parser| source.contains(parser))
 }
 
-fn manifest(arguments: &InitArgs, script: &Path) -> String {
+fn manifest(arguments: &InitArgs, script: &Path, command: &Command) -> String {
     let stem = script.file_stem().unwrap_or_default().to_string_lossy();
     let name = arguments.name.clone().unwrap_or_else(|| label(&stem));
-    let words = command(arguments, script);
-    let words = words.iter().map(|word| format!("      - {}\n", quoted(word))).collect::<String>();
-    let InitArgs { framework, gpus, batch, .. } = arguments;
+    let words = command.words.iter().map(|word| format!("      - {}\n", quoted(word))).collect::<String>();
+    let InitArgs { framework, gpus, .. } = arguments;
     let mut text = format!(
         "# Written by pawl init. Adapt the arguments to those of the script; `pawl run --dry-run` prints the command of each launch.
 apiVersion: pawl.dev/v1alpha1
@@ -67,7 +84,7 @@ spec:
         monitor(*framework)
     );
     text.push_str(environment(*framework));
-    text.push_str(&ladder(*gpus, *batch));
+    text.push_str(&ladder(*gpus, command));
     text.push_str(
         "  # With source: Kubeflow, the window has to take more than 15 seconds: updates come every 5.
   analysis: {warmupSteps: 20, windowSteps: 100, qualityItems: 20000}
@@ -86,48 +103,118 @@ spec:
     text
 }
 
-/// The baseline and the phases.
-fn ladder(gpus: u32, batch: u32) -> String {
-    let sharding = if gpus > 1 { FSDP } else { "" };
-    format!(
+/// The baseline and the phases, without those that the script has no option for.
+fn ladder(gpus: u32, command: &Command) -> String {
+    let batch = command.batch;
+    let mut text = format!(
         "  # The baseline: the script as it is now.
   settings: {{batchPerGpu: {batch}}}
   seeds: [42, 43, 44]
   # Each phase is measured against the settings accepted so far, and kept only if it is faster and as good.
   phases:
-    - {{name: loader-workers, settings: {{loaderWorkers: 4}}}}
-    - {{name: fused-optimizer, settings: {{optimizerKernel: Fused}}}}
-    - {{name: attention, settings: {{attention: Flash}}}}
-    # Changed numerics: judged by the validation loss too.
-    - {{name: bf16, numerics: Changed, settings: {{precision: bf16}}}}
-    - {{name: compile, settings: {{compile: Fuse}}}}
-    - name: larger-batch
+"
+    );
+    let larger = format!(
+        "    - name: larger-batch
       numerics: Changed
       settings: {{batchPerGpu: {}}}
       fallbacks:
         - {{when: [OutOfMemory], settings: {{batchPerGpu: {}}}}}
-    # Costs speed, saves memory: worth it only with a batch that needs the memory, in the same phase.
-    - {{name: gradient-checkpointing, settings: {{activationCheckpointing: Full}}}}
-{sharding}",
+",
         batch * 2,
         batch + batch.div_ceil(2),
-    )
+    );
+    for (phase, lines) in PHASES {
+        let absent = command.absent.iter().find(|argument| argument.phase == Some(phase));
+        match absent {
+            Some(argument) => drop(writeln!(text, "    # {}", left_out(argument))),
+            None if phase == "larger-batch" => text.push_str(&larger),
+            None if phase == "fsdp" && gpus <= 1 => {}
+            None => text.push_str(lines),
+        }
+    }
+    text
 }
 
-const FSDP: &str = "    # FSDP instead of data parallelism (DDP): saves memory, costs communication.
+/// The phases in their order, each as lines of the manifest; `larger-batch` depends on the batch.
+const PHASES: [(&str, &str); 8] = [
+    ("loader-workers", "    - {name: loader-workers, settings: {loaderWorkers: 4}}\n"),
+    ("fused-optimizer", "    - {name: fused-optimizer, settings: {optimizerKernel: Fused}}\n"),
+    ("attention", "    - {name: attention, settings: {attention: Flash}}\n"),
+    (
+        "bf16",
+        "    # Changed numerics: judged by the validation loss too.
+    - {name: bf16, numerics: Changed, settings: {precision: bf16}}
+",
+    ),
+    ("compile", "    - {name: compile, settings: {compile: Fuse}}\n"),
+    ("larger-batch", ""),
+    (
+        "gradient-checkpointing",
+        "    # Costs speed, saves memory: worth it only with a batch that needs the memory, in the same phase.
+    - {name: gradient-checkpointing, settings: {activationCheckpointing: Full}}
+",
+    ),
+    (
+        "fsdp",
+        "    # FSDP instead of data parallelism (DDP): saves memory, costs communication.
     - {name: fsdp, settings: {sharding: Full}}
-";
+",
+    ),
+];
 
-/// The program and its arguments.
-fn command(arguments: &InitArgs, script: &Path) -> Vec<String> {
-    let script = script.to_string_lossy().replace("$(", "$$(");
-    let one_rank = arguments.gpus <= 1 && matches!(arguments.framework, Framework::Hf | Framework::Accelerate);
-    // With these, the libraries would treat a single process as distributed.
-    let plain = ["env", "-u", "RANK", "-u", "LOCAL_RANK", "-u", "WORLD_SIZE"];
-    let start = plain.into_iter().filter(|_| one_rank).chain(["python3", &script]);
-    // Accelerate shards by its environment.
-    let sharding = (arguments.framework == Framework::Pytorch).then_some("$(settings.sharding=Full:+--fsdp)");
-    start.chain(flags(arguments.framework).iter().copied()).chain(sharding).map(str::to_owned).collect()
+/// What is said of a phase that is left out.
+fn left_out(argument: &Argument) -> String {
+    let phase = argument.phase.unwrap_or_default();
+    format!("{phase} is left out: the script has no option {}", argument.names.join(", "))
+}
+
+/// The command that starts a script, and what is known of the script.
+struct Command {
+    /// The program and its arguments.
+    words: Vec<String>,
+    /// The batch size of the baseline.
+    batch: u32,
+    /// Whether the script has no option for it.
+    needs_batch: bool,
+    /// What else the script has no option for: the phases of these would have no effect.
+    absent: Vec<Argument>,
+}
+
+impl Command {
+    fn of(arguments: &InitArgs, script: &Path, source: &str) -> Self {
+        let script = script.to_string_lossy().replace("$(", "$$(");
+        let one_rank = arguments.gpus <= 1 && matches!(arguments.framework, Framework::Hf | Framework::Accelerate);
+        // With these, the libraries would treat a single process as distributed.
+        let plain = ["env", "-u", "RANK", "-u", "LOCAL_RANK", "-u", "WORLD_SIZE"];
+        let start = plain.into_iter().filter(|_| one_rank).chain(["python3", &script]);
+        let mut words: Vec<String> = start.map(str::to_owned).collect();
+        // The options of the other frameworks are declared by their classes.
+        let plain = matches!(arguments.framework, Framework::Accelerate | Framework::Pytorch);
+        let options = Options::of(if plain { source } else { "" });
+        let (mut absent, mut needs_batch) = (Vec::new(), false);
+        words.extend(flags(arguments.framework).iter().map(|&flag| flag.to_owned()));
+        let sharding = (arguments.framework == Framework::Pytorch && arguments.gpus > 1).then_some(SHARDING);
+        for argument in ARGUMENTS.into_iter().filter(|_| plain).chain(sharding) {
+            match options.word(&argument) {
+                Some(word) => words.push(word),
+                None if argument.names == BATCH.names => {
+                    needs_batch = true;
+                    words.extend(Options::of("").word(&argument));
+                }
+                None if argument.phase.is_some_and(|phase| !by_environment(arguments.framework, phase)) => {
+                    absent.push(argument);
+                }
+                None => {}
+            }
+        }
+        Self { words, batch: arguments.batch.or_else(|| options.batch()).unwrap_or(8), needs_batch, absent }
+    }
+}
+
+/// Whether the variables of the framework have the effect of a phase.
+fn by_environment(framework: Framework, phase: &str) -> bool {
+    framework == Framework::Accelerate && ["bf16", "compile", "fsdp"].contains(&phase)
 }
 
 /// The arguments of a script by its framework. A precision that no argument expresses is an error of the phase.
@@ -174,22 +261,8 @@ const fn flags(framework: Framework) -> &'static [&'static str] {
             "$(settings.activationCheckpointing=Full:+--model.gradient_checkpointing=true)",
             "$(settings.sharding=Full:+--trainer.strategy=fsdp)",
         ],
-        Framework::Accelerate | Framework::Pytorch => &[
-            "--seed=$(seed)",
-            "--checkpoints=$(checkpoint.dir)",
-            "$(checkpoint.latest:+--resume=$(checkpoint.latest))",
-            "--steps=$(launch.steps:--1)",
-            "--epochs=$(launch.epochs:-1)",
-            "--batch-size=$(settings.batchPerGpu)",
-            "--accumulation=$(settings.accumulationSteps)",
-            "--workers=$(settings.loaderWorkers)",
-            "$(settings.precision=bf16:+--bf16)",
-            "$(settings.precision=fp16:+--fp16)",
-            "$(settings.compile=Fuse:+--compile)",
-            "$(settings.attention=Flash:+--attention=sdpa)",
-            "$(settings.optimizerKernel=Fused:+--fused-optimizer)",
-            "$(settings.activationCheckpointing=Full:+--gradient-checkpointing)",
-        ],
+        // Those of `ARGUMENTS`.
+        Framework::Accelerate | Framework::Pytorch => &[],
     }
 }
 
@@ -257,11 +330,12 @@ mod tests {
                     framework: *framework,
                     name: None,
                     gpus,
-                    batch: 8,
+                    batch: Some(8),
                     items,
                     out: "-".into(),
                 };
-                let text = manifest(&arguments, Path::new("/scripts/Train_it's.py"));
+                let path = Path::new("/scripts/Train_it's.py");
+                let text = manifest(&arguments, path, &Command::of(&arguments, path, ""));
                 let job = pawl_manifest::parse(&text, "job.yaml").unwrap_or_else(|error| panic!("{error}\n{text}"));
                 assert_eq!(job.metadata.name.as_deref(), Some("train-it-s"));
                 assert_eq!(job.spec.phases.len(), if gpus > 1 { 8 } else { 7 });
@@ -276,6 +350,35 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn phases_that_the_script_has_no_option_for_are_left_out() {
+        let arguments = InitArgs {
+            script: "train.py".into(),
+            framework: Framework::Pytorch,
+            name: None,
+            gpus: 4,
+            batch: None,
+            items: None,
+            out: "-".into(),
+        };
+        let source = "a.add_argument('--num_workers', type=int)\na.add_argument('--batch_size', default=24)\n";
+        let command = Command::of(&arguments, Path::new("/train.py"), source);
+        let text = manifest(&arguments, Path::new("/train.py"), &command);
+        let job = pawl_manifest::parse(&text, "job.yaml").unwrap_or_else(|error| panic!("{error}\n{text}"));
+        let phases: Vec<&str> = job.spec.phases.iter().map(|phase| phase.name.as_str()).collect();
+        assert_eq!(phases, ["loader-workers", "larger-batch"]);
+        assert_eq!(job.spec.settings.batch_per_gpu, Some(24));
+        assert!(text.contains("# fsdp is left out: the script has no option --fsdp, --use-fsdp\n"), "{text}");
+        assert!(!command.needs_batch && command.words.contains(&"--num_workers=$(settings.loaderWorkers)".to_owned()));
+
+        // Accelerate reads precision, compilation and sharding from its variables.
+        let arguments = InitArgs { framework: Framework::Accelerate, ..arguments };
+        let command = Command::of(&arguments, Path::new("/train.py"), "a.add_argument('--workers')");
+        let phases: Vec<_> = command.absent.iter().filter_map(|argument| argument.phase).collect();
+        assert_eq!(phases, ["attention", "fused-optimizer", "gradient-checkpointing"]);
+        assert!(command.needs_batch);
     }
 
     #[test]

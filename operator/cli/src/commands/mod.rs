@@ -41,7 +41,8 @@ pub fn dispatch(command: Command) -> ExitCode {
         Command::Operator(arguments) => operator::operator(*arguments),
         #[cfg(not(feature = "cluster"))]
         Command::Kubectl(_) | Command::Operator(_) => without_cluster(),
-        Command::Crd => print(&pawl_manifest::crd()),
+        Command::Crd { documented: false } => print(&pawl_manifest::crd()),
+        Command::Crd { documented: true } => print(&pawl_manifest::documented_crd()),
         Command::Completion { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Arguments::command(), "pawl", &mut script);
