@@ -152,7 +152,7 @@ pub struct InitArgs {
     /// GPUs, with one process each; 0 trains on the CPU.
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(0..=64))]
     pub gpus: u32,
-    /// Batch size of the script now: items per GPU and step. Default: that of the script's own option, or 8.
+    /// Batch size of the script now: items per GPU and step. Default: that of the script's own option (pytorch, accelerate), or 8.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=524_288))]
     pub batch: Option<u32>,
     /// Items to train after the phases. Default: the job only measures.

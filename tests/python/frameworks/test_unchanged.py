@@ -13,7 +13,7 @@ def test_an_unchanged_trainer_of_hugging_face_reports_by_its_callback(job: Job) 
     script = Path(__file__).with_name("unchanged.py")
     command = [os.environ["PAWL"], "init", str(script), "--framework", "hf", "--gpus", "0", "--batch", "4"]
     done = subprocess.run(command, cwd=job.directory, env=environment(), capture_output=True, text=True, check=True)
-    assert "warning" not in done.stdout, "the script parses its arguments"
+    assert "note" not in done.stdout, "the script parses its arguments"
     manifest = yaml.safe_load((job.directory / "job.yaml").read_text())
     written = {phase["name"]: phase for phase in manifest["spec"]["phases"]}
     manifest["metadata"]["name"] = "toy"

@@ -1,11 +1,13 @@
 //! `pawl init`.
 
+mod arguments;
+mod command;
 mod options;
 
 use super::print;
 use crate::args::{Framework, InitArgs};
 use crate::exit;
-use options::{ARGUMENTS, Argument, BATCH, Options, SHARDING};
+use command::Command;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Write as _;
@@ -22,8 +24,10 @@ pub fn init(arguments: &InitArgs) -> ExitCode {
         }
     };
     let source = std::fs::read(&script).unwrap_or_default();
-    let source = String::from_utf8_lossy(&source);
-    let command = Command::of(arguments, &script, &source);
+    let mut command = Command::of(arguments, &script);
+    if !parses_arguments(&String::from_utf8_lossy(&source)) {
+        command.notes.insert(0, NO_ARGUMENTS.to_owned());
+    }
     let text = manifest(arguments, &script, &command);
     if arguments.out == Path::new("-") {
         return print(&text);
@@ -31,22 +35,8 @@ pub fn init(arguments: &InitArgs) -> ExitCode {
     let out = arguments.out.display();
     match File::create_new(&arguments.out).and_then(|mut file| file.write_all(text.as_bytes())) {
         Ok(()) => {
-            let mut next =
-                format!("{out}: adapt the arguments to those of the script, then: pawl run --dry-run {out}\n");
-            if !parses_arguments(&source) {
-                next.push_str(NO_ARGUMENTS);
-            }
-            if command.needs_batch {
-                let names = BATCH.names.join(", ");
-                let _ = writeln!(
-                    next,
-                    "warning: the script has no option for its batch size ({names}): give it one, by which items are counted"
-                );
-            }
-            for argument in &command.absent {
-                let _ = writeln!(next, "note: {}", left_out(argument));
-            }
-            print(&next)
+            let notes: String = command.notes.iter().map(|note| format!("note: {note}\n")).collect();
+            print(&format!("{out}: adapt it to the script, then: pawl run --dry-run {out}\n{notes}"))
         }
         Err(error) => exit::with_error(exit::INPUT, &format!("{out}: {error}: choose another file with --out")),
     }
@@ -55,8 +45,8 @@ pub fn init(arguments: &InitArgs) -> ExitCode {
 /// What scripts that parse their command line contain.
 const PARSERS: [&str; 10] =
     ["argparse", "ArgumentParser", "sys.argv", "LightningCLI", "click", "fire", "hydra", "typer", "tyro", "absl"];
-const NO_ARGUMENTS: &str = "warning: the script seems to parse no arguments, so that no phase would have an effect: parse those of \
-    the manifest, or let the script read its settings with the Python package pawl-launch\n";
+const NO_ARGUMENTS: &str = "the script seems to parse no arguments, so that no phase would have an effect: parse those of the manifest, \
+    or let the script read its settings with the Python package pawl-launch";
 
 /// Whether the script seems to parse its command line.
 fn parses_arguments(source: &str) -> bool {
@@ -67,10 +57,11 @@ fn manifest(arguments: &InitArgs, script: &Path, command: &Command) -> String {
     let stem = script.file_stem().unwrap_or_default().to_string_lossy();
     let name = arguments.name.clone().unwrap_or_else(|| label(&stem));
     let words = command.words.iter().map(|word| format!("      - {}\n", quoted(word))).collect::<String>();
+    let notes = command.notes.iter().map(|note| format!("# - {note}\n")).collect::<String>();
     let InitArgs { framework, gpus, .. } = arguments;
     let mut text = format!(
         "# Written by pawl init. Adapt the arguments to those of the script; `pawl run --dry-run` prints the command of each launch.
-apiVersion: pawl.dev/v1alpha1
+{notes}apiVersion: pawl.dev/v1alpha1
 kind: TrainingJob
 metadata: {{name: {name}}}
 spec:
@@ -85,11 +76,13 @@ spec:
     );
     text.push_str(environment(*framework));
     text.push_str(&ladder(*gpus, command));
-    text.push_str(
+    let quality = if command.by_epochs { "qualityEpochs: 1" } else { "qualityItems: 20000" };
+    let _ = write!(
+        text,
         "  # With source: Kubeflow, the window has to take more than 15 seconds: updates come every 5.
-  analysis: {warmupSteps: 20, windowSteps: 100, qualityItems: 20000}
+  analysis: {{warmupSteps: 20, windowSteps: 100, {quality}}}
   # Largest increase of the validation loss.
-  gates: {validationLossDelta: \"0.02\"}
+  gates: {{validationLossDelta: \"0.02\"}}
 ",
     );
     if let Some(items) = arguments.items {
@@ -106,32 +99,40 @@ spec:
 /// The baseline and the phases, without those that the script has no option for.
 fn ladder(gpus: u32, command: &Command) -> String {
     let batch = command.batch;
+    let more: String = command.settings.iter().map(|(name, value)| format!(", {name}: {value}")).collect();
     let mut text = format!(
         "  # The baseline: the script as it is now.
-  settings: {{batchPerGpu: {batch}}}
+  settings: {{batchPerGpu: {batch}{more}}}
   seeds: [42, 43, 44]
   # Each phase is measured against the settings accepted so far, and kept only if it is faster and as good.
-  phases:
 "
     );
-    let larger = format!(
+    let mut phases = String::new();
+    for (phase, lines) in PHASES {
+        let absent = command.absent.contains(&phase) || (phase == "fsdp" && gpus <= 1);
+        match phase {
+            _ if absent => {}
+            "larger-batch" => phases.push_str(&larger_batch(batch)),
+            _ => phases.push_str(lines),
+        }
+    }
+    text.push_str(if phases.is_empty() { "  phases: []\n" } else { "  phases:\n" });
+    text + &phases
+}
+
+/// Twice the batch; where that does not fit, half as much more.
+fn larger_batch(batch: u32) -> String {
+    let mut text = format!(
         "    - name: larger-batch
       numerics: Changed
       settings: {{batchPerGpu: {}}}
-      fallbacks:
-        - {{when: [OutOfMemory], settings: {{batchPerGpu: {}}}}}
 ",
-        batch * 2,
-        batch + batch.div_ceil(2),
+        batch * 2
     );
-    for (phase, lines) in PHASES {
-        let absent = command.absent.iter().find(|argument| argument.phase == Some(phase));
-        match absent {
-            Some(argument) => drop(writeln!(text, "    # {}", left_out(argument))),
-            None if phase == "larger-batch" => text.push_str(&larger),
-            None if phase == "fsdp" && gpus <= 1 => {}
-            None => text.push_str(lines),
-        }
+    let between = batch + batch / 2;
+    if between > batch {
+        let _ =
+            writeln!(text, "      fallbacks:\n        - {{when: [OutOfMemory], settings: {{batchPerGpu: {between}}}}}");
     }
     text
 }
@@ -162,109 +163,6 @@ const PHASES: [(&str, &str); 8] = [
 ",
     ),
 ];
-
-/// What is said of a phase that is left out.
-fn left_out(argument: &Argument) -> String {
-    let phase = argument.phase.unwrap_or_default();
-    format!("{phase} is left out: the script has no option {}", argument.names.join(", "))
-}
-
-/// The command that starts a script, and what is known of the script.
-struct Command {
-    /// The program and its arguments.
-    words: Vec<String>,
-    /// The batch size of the baseline.
-    batch: u32,
-    /// Whether the script has no option for it.
-    needs_batch: bool,
-    /// What else the script has no option for: the phases of these would have no effect.
-    absent: Vec<Argument>,
-}
-
-impl Command {
-    fn of(arguments: &InitArgs, script: &Path, source: &str) -> Self {
-        let script = script.to_string_lossy().replace("$(", "$$(");
-        let one_rank = arguments.gpus <= 1 && matches!(arguments.framework, Framework::Hf | Framework::Accelerate);
-        // With these, the libraries would treat a single process as distributed.
-        let plain = ["env", "-u", "RANK", "-u", "LOCAL_RANK", "-u", "WORLD_SIZE"];
-        let start = plain.into_iter().filter(|_| one_rank).chain(["python3", &script]);
-        let mut words: Vec<String> = start.map(str::to_owned).collect();
-        // The options of the other frameworks are declared by their classes.
-        let plain = matches!(arguments.framework, Framework::Accelerate | Framework::Pytorch);
-        let options = Options::of(if plain { source } else { "" });
-        let (mut absent, mut needs_batch) = (Vec::new(), false);
-        words.extend(flags(arguments.framework).iter().map(|&flag| flag.to_owned()));
-        let sharding = (arguments.framework == Framework::Pytorch && arguments.gpus > 1).then_some(SHARDING);
-        for argument in ARGUMENTS.into_iter().filter(|_| plain).chain(sharding) {
-            match options.word(&argument) {
-                Some(word) => words.push(word),
-                None if argument.names == BATCH.names => {
-                    needs_batch = true;
-                    words.extend(Options::of("").word(&argument));
-                }
-                None if argument.phase.is_some_and(|phase| !by_environment(arguments.framework, phase)) => {
-                    absent.push(argument);
-                }
-                None => {}
-            }
-        }
-        Self { words, batch: arguments.batch.or_else(|| options.batch()).unwrap_or(8), needs_batch, absent }
-    }
-}
-
-/// Whether the variables of the framework have the effect of a phase.
-fn by_environment(framework: Framework, phase: &str) -> bool {
-    framework == Framework::Accelerate && ["bf16", "compile", "fsdp"].contains(&phase)
-}
-
-/// The arguments of a script by its framework. A precision that no argument expresses is an error of the phase.
-const fn flags(framework: Framework) -> &'static [&'static str] {
-    match framework {
-        Framework::Hf => &[
-            "--output_dir=$(checkpoint.dir)",
-            "$(checkpoint.latest:+--resume_from_checkpoint=$(checkpoint.latest))",
-            "--seed=$(seed)",
-            "--max_steps=$(launch.steps:--1)",
-            "--num_train_epochs=$(launch.epochs:-1)",
-            "--per_device_train_batch_size=$(settings.batchPerGpu)",
-            "--gradient_accumulation_steps=$(settings.accumulationSteps)",
-            "--dataloader_num_workers=$(settings.loaderWorkers)",
-            "$(settings.precision=bf16:+--bf16=True)",
-            "$(settings.precision=fp16:+--fp16=True)",
-            "$(settings.precision=tf32:+--tf32=True)",
-            "$(settings.compile=Fuse:+--torch_compile=True)",
-            "$(settings.optimizerKernel=Fused:+--optim=adamw_torch_fused)",
-            "$(settings.activationCheckpointing=Full:+--gradient_checkpointing=True)",
-            "$(settings.sharding=Full:+--fsdp=full_shard)",
-            // An argument of the script for its model.
-            "$(settings.attention=Flash:+--attn_implementation=sdpa)",
-            "--logging_steps=10",
-            "--logging_nan_inf_filter=False",
-            "$(launch.kind=Quality:+--do_eval)",
-            "$(launch.kind=Train:+--do_eval)",
-        ],
-        Framework::Lightning => &[
-            "fit",
-            "--seed_everything=$(seed)",
-            "--trainer.default_root_dir=$(checkpoint.dir)",
-            "$(checkpoint.latest:+--ckpt_path=$(checkpoint.latest))",
-            "--trainer.max_steps=$(launch.steps:--1)",
-            "--trainer.max_epochs=$(launch.epochs:--1)",
-            "--trainer.accumulate_grad_batches=$(settings.accumulationSteps)",
-            "$(settings.precision=bf16:+--trainer.precision=bf16-mixed)",
-            "$(settings.precision=fp16:+--trainer.precision=16-mixed)",
-            "--data.batch_size=$(settings.batchPerGpu)",
-            "--data.num_workers=$(settings.loaderWorkers)",
-            "$(settings.compile=Fuse:+--model.compile=true)",
-            "$(settings.attention=Flash:+--model.attention=sdpa)",
-            "$(settings.optimizerKernel=Fused:+--optimizer.fused=true)",
-            "$(settings.activationCheckpointing=Full:+--model.gradient_checkpointing=true)",
-            "$(settings.sharding=Full:+--trainer.strategy=fsdp)",
-        ],
-        // Those of `ARGUMENTS`.
-        Framework::Accelerate | Framework::Pytorch => &[],
-    }
-}
 
 /// How the script is followed.
 const fn monitor(framework: Framework) -> &'static str {
@@ -335,7 +233,7 @@ mod tests {
                     out: "-".into(),
                 };
                 let path = Path::new("/scripts/Train_it's.py");
-                let text = manifest(&arguments, path, &Command::of(&arguments, path, ""));
+                let text = manifest(&arguments, path, &Command::of(&arguments, path));
                 let job = pawl_manifest::parse(&text, "job.yaml").unwrap_or_else(|error| panic!("{error}\n{text}"));
                 assert_eq!(job.metadata.name.as_deref(), Some("train-it-s"));
                 assert_eq!(job.spec.phases.len(), if gpus > 1 { 8 } else { 7 });
@@ -353,32 +251,36 @@ mod tests {
     }
 
     #[test]
-    fn phases_that_the_script_has_no_option_for_are_left_out() {
+    fn what_the_script_has_no_option_for_is_left_out_and_said() {
+        let script = tempfile::NamedTempFile::new().unwrap();
+        let source = "a.add_argument('--num_workers', type=int, default=2)\na.add_argument('--batch_size', default=24)\n\
+                      a.add_argument('--epochs')\n";
+        std::fs::write(script.path(), source).unwrap();
         let arguments = InitArgs {
-            script: "train.py".into(),
+            script: script.path().to_owned(),
             framework: Framework::Pytorch,
-            name: None,
+            name: Some("train".to_owned()),
             gpus: 4,
             batch: None,
             items: None,
             out: "-".into(),
         };
-        let source = "a.add_argument('--num_workers', type=int)\na.add_argument('--batch_size', default=24)\n";
-        let command = Command::of(&arguments, Path::new("/train.py"), source);
-        let text = manifest(&arguments, Path::new("/train.py"), &command);
+        let command = Command::of(&arguments, script.path());
+        let text = manifest(&arguments, script.path(), &command);
         let job = pawl_manifest::parse(&text, "job.yaml").unwrap_or_else(|error| panic!("{error}\n{text}"));
         let phases: Vec<&str> = job.spec.phases.iter().map(|phase| phase.name.as_str()).collect();
         assert_eq!(phases, ["loader-workers", "larger-batch"]);
-        assert_eq!(job.spec.settings.batch_per_gpu, Some(24));
-        assert!(text.contains("# fsdp is left out: the script has no option --fsdp, --use-fsdp\n"), "{text}");
-        assert!(!command.needs_batch && command.words.contains(&"--num_workers=$(settings.loaderWorkers)".to_owned()));
+        let settings = &job.spec.settings;
+        assert_eq!((settings.batch_per_gpu, settings.loader_workers), (Some(24), Some(2)));
+        assert_eq!(job.spec.analysis.quality_epochs, Some(1));
+        assert!(text.contains("# - fsdp is left out: the script has no option --fsdp, --use-fsdp\n"), "{text}");
+        assert!(text.contains("--seed, --random-seed, --manual-seed: the seeds have no effect\n"), "{text}");
+        assert!(command.words.contains(&"--num_workers=$(settings.loaderWorkers)".to_owned()));
 
         // Accelerate reads precision, compilation and sharding from its variables.
         let arguments = InitArgs { framework: Framework::Accelerate, ..arguments };
-        let command = Command::of(&arguments, Path::new("/train.py"), "a.add_argument('--workers')");
-        let phases: Vec<_> = command.absent.iter().filter_map(|argument| argument.phase).collect();
-        assert_eq!(phases, ["attention", "fused-optimizer", "gradient-checkpointing"]);
-        assert!(command.needs_batch);
+        let command = Command::of(&arguments, script.path());
+        assert_eq!(command.absent, ["attention", "fused-optimizer", "gradient-checkpointing"]);
     }
 
     #[test]

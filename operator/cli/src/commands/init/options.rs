@@ -1,214 +1,179 @@
 //! The options of a script's command line, as far as its source tells.
 
-use regex::Regex;
-use std::sync::LazyLock;
+use super::arguments::{ARGUMENTS, Argument};
+use serde::Deserialize;
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
-/// A call that declares an option: `add_argument(...)` of argparse, `option(...)` of click, `Option(...)` of typer.
-static CALL: LazyLock<Regex> = LazyLock::new(|| regex(r"\b(?:add_argument|[oO]ption)\(((?:[^()]|\([^()]*\))*)\)"));
-/// The names in such a call; those of typer may be followed by that of the opposite: `--compile/--no-compile`.
-static NAME: LazyLock<Regex> = LazyLock::new(|| regex(r#"["'](--[A-Za-z][A-Za-z0-9_-]*)(?:/[^"']*)?["']"#));
-/// Its default, where it is a number: `default=8`; typer's is the first argument.
-static DEFAULT: LazyLock<Regex> = LazyLock::new(|| regex(r"(?:\bdefault\s*=\s*|^\s*)(\d+)\s*(?:,|$)"));
-/// What makes it an option without a value.
-static SWITCH: LazyLock<Regex> = LazyLock::new(|| {
-    regex(r#"store_true|BooleanOptionalAction|\bis_flag\s*=\s*True|["']--[\w-]+/--|^\s*(?:True|False)\s*,"#)
-});
+/// Reads the source with the parser of Python.
+const READER: &str = include_str!("options.py");
 
-fn regex(pattern: &str) -> Regex {
-    Regex::new(pattern).expect("a valid pattern")
-}
-
-/// An option of a command line.
+/// An option that a script declares.
+#[derive(Debug, Deserialize)]
 struct Declared {
     names: Vec<String>,
-    switch: bool,
-    default: Option<u32>,
+    takes: Takes,
+    default: serde_json::Value,
+    choices: Vec<String>,
 }
 
-/// The options that a script in Python declares one by one. Empty when it declares them otherwise, such as by the fields of a class.
-pub struct Options(Vec<Declared>);
+/// What an option is followed by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+enum Takes {
+    /// Nothing: it is a switch.
+    Nothing,
+    /// `True` or `False`.
+    Boolean,
+    Value,
+    /// What cannot be told, such as by an action of the script's own.
+    Other,
+}
+
+/// The options that a script in Python declares.
+#[derive(Debug, Default, Deserialize)]
+pub struct Options {
+    declared: Vec<Declared>,
+    /// Whether it has no others.
+    complete: bool,
+}
 
 impl Options {
-    /// The options in a source text.
-    pub fn of(source: &str) -> Self {
-        let code: Vec<&str> = source.lines().filter(|line| !line.trim_start().starts_with('#')).collect();
-        let code = code.join("\n");
-        let declared = CALL.captures_iter(&code).map(|call| {
-            let inside = &call[1];
-            Declared {
-                names: NAME.captures_iter(inside).map(|name| name[1].to_owned()).collect(),
-                switch: SWITCH.is_match(inside),
-                default: DEFAULT.captures(inside).and_then(|default| default[1].parse().ok()),
-            }
-        });
-        Self(declared.filter(|option| !option.names.is_empty()).collect())
+    /// The options that a script declares one by one, with argparse or click. The script is read by the Python of this machine, not run;
+    /// without Python nothing is known.
+    pub fn of(script: &Path) -> Self {
+        let mut options = Self::read(script).unwrap_or_default();
+        // A script that has none of the usual options may have its parser in another file.
+        options.complete &= ARGUMENTS.iter().any(|argument| options.find(argument.names).is_some());
+        options
     }
 
-    /// Whether nothing is known of the script's options.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+    fn read(script: &Path) -> Option<Self> {
+        let mut python = Command::new("python3")
+            .args(["-I", "-"])
+            .arg(script)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .ok()?;
+        python.stdin.take()?.write_all(READER.as_bytes()).ok()?;
+        serde_json::from_slice(&python.wait_with_output().ok()?.stdout).ok()
     }
 
-    /// The first of these options that the script has, in its own spelling: `--batch_size` for `--batch-size`.
+    /// The first of these options that the script has, in its own spelling: `--batch_size` and `--batchSize` are `--batch-size`.
     fn find(&self, names: &[&str]) -> Option<(&str, &Declared)> {
         names.iter().find_map(|wanted| {
-            self.0.iter().find_map(|option| {
-                let name = option.names.iter().find(|name| name.replace('_', "-") == *wanted)?;
+            self.declared.iter().find_map(|option| {
+                let name = option.names.iter().find(|name| plain(name) == *wanted)?;
                 Some((name.as_str(), option))
             })
         })
     }
 
-    /// The batch size that the script has now.
-    pub fn batch(&self) -> Option<u32> {
-        self.find(BATCH.names)?.1.default.filter(|items| (1..=262_144).contains(items))
+    /// The default of an option, where it is a positive number.
+    pub fn number(&self, argument: &Argument) -> Option<u32> {
+        let (_, option) = self.find(argument.names)?;
+        u32::try_from(option.default.as_u64()?).ok().filter(|&number| number > 0)
     }
 
-    /// The word of a command that passes a value to the script; `None` when the script has no such option.
+    /// The word of a command that passes a value to the script; the usual one where other options may exist. `None`: the script has
+    /// no such option, or one that cannot be used so.
     pub fn word(&self, argument: &Argument) -> Option<String> {
-        if self.is_empty() {
-            return Some(argument.word.replace("{}", argument.names[0]));
+        let Some((name, option)) = self.find(argument.names) else {
+            return (!self.complete).then(|| argument.word(argument.names[0]));
+        };
+        match (argument.is_switch(), option.takes) {
+            (true, Takes::Nothing | Takes::Boolean) if option.default == true => None,
+            (true, Takes::Nothing) => Some(argument.word(name)),
+            (true, Takes::Boolean) => Some(argument.word(&format!("{name}=True"))),
+            (false, Takes::Value) => Some(argument.word(name)),
+            _ => None,
         }
-        let (name, option) = self.find(argument.names)?;
-        // A switch that takes a value, such as `type=bool`.
-        let on = if option.switch || argument.word.contains("{}=") { "" } else { "=True" };
-        Some(argument.word.replace("{}", &format!("{name}{on}")))
+    }
+
+    /// The first of these options that the script has, with the value among `values` that it takes, such as `--dtype=bfloat16`.
+    pub fn choice(&self, names: &[&str], values: &[&str]) -> Option<String> {
+        let (name, option) = self.find(names)?;
+        let taken = |value: &&&str| option.choices.is_empty() || option.choices.iter().any(|choice| choice == **value);
+        let value = values.iter().find(taken)?;
+        (option.takes == Takes::Value).then(|| format!("{name}={value}"))
     }
 }
 
-/// A value that a launch passes to a script.
-pub struct Argument {
-    /// What scripts call the option; the first is written when nothing is known of the script.
-    pub names: &'static [&'static str],
-    /// The word of the command, with `{}` for the option.
-    word: &'static str,
-    /// The phase that would have no effect without it.
-    pub phase: Option<&'static str>,
+/// An option in small letters, with `-` between words.
+fn plain(name: &str) -> String {
+    let mut text = String::new();
+    for c in name.chars() {
+        if c.is_ascii_uppercase() && text.ends_with(|last: char| last.is_ascii_lowercase()) {
+            text.push('-');
+        }
+        text.push(if c == '_' { '-' } else { c.to_ascii_lowercase() });
+    }
+    text
 }
-
-const fn argument(names: &'static [&'static str], word: &'static str) -> Argument {
-    Argument { names, word, phase: None }
-}
-
-const fn of_phase(phase: &'static str, names: &'static [&'static str], word: &'static str) -> Argument {
-    Argument { names, word, phase: Some(phase) }
-}
-
-/// Items are counted by it: no script can be measured without.
-pub const BATCH: Argument = of_phase(
-    "larger-batch",
-    &["--batch-size", "--batch", "--bs", "--train-batch-size", "--per-device-train-batch-size", "--micro-batch-size"],
-    "{}=$(settings.batchPerGpu)",
-);
-
-/// What scripts with a loop of their own, plain or with Accelerate, are told.
-pub const ARGUMENTS: [Argument; 14] = [
-    argument(&["--seed", "--random-seed", "--manual-seed"], "{}=$(seed)"),
-    argument(
-        &[
-            "--checkpoints",
-            "--checkpoint-dir",
-            "--checkpoint-path",
-            "--ckpt-dir",
-            "--save-dir",
-            "--output-dir",
-            "--out-dir",
-            "--out",
-            "--output",
-        ],
-        "{}=$(checkpoint.dir)",
-    ),
-    argument(
-        &["--resume", "--resume-from-checkpoint", "--resume-from", "--resume-path"],
-        "$(checkpoint.latest:+{}=$(checkpoint.latest))",
-    ),
-    argument(
-        &[
-            "--steps",
-            "--max-steps",
-            "--num-steps",
-            "--max-train-steps",
-            "--iterations",
-            "--max-iters",
-            "--num-iterations",
-        ],
-        "{}=$(launch.steps:--1)",
-    ),
-    argument(&["--epochs", "--num-epochs", "--max-epochs", "--num-train-epochs"], "{}=$(launch.epochs:-1)"),
-    BATCH,
-    argument(
-        &[
-            "--accumulation",
-            "--gradient-accumulation-steps",
-            "--accumulation-steps",
-            "--grad-accum-steps",
-            "--grad-accum",
-            "--accum-iter",
-        ],
-        "{}=$(settings.accumulationSteps)",
-    ),
-    of_phase(
-        "loader-workers",
-        &["--workers", "--num-workers", "--loader-workers", "--dataloader-num-workers"],
-        "{}=$(settings.loaderWorkers)",
-    ),
-    of_phase("bf16", &["--bf16", "--use-bf16"], "$(settings.precision=bf16:+{})"),
-    argument(&["--fp16", "--amp", "--use-amp"], "$(settings.precision=fp16:+{})"),
-    of_phase("compile", &["--compile", "--torch-compile", "--use-compile"], "$(settings.compile=Fuse:+{})"),
-    of_phase("attention", &["--attention", "--attn-implementation", "--attn"], "$(settings.attention=Flash:+{}=sdpa)"),
-    of_phase("fused-optimizer", &["--fused-optimizer", "--fused"], "$(settings.optimizerKernel=Fused:+{})"),
-    of_phase(
-        "gradient-checkpointing",
-        &["--gradient-checkpointing", "--grad-checkpointing", "--activation-checkpointing"],
-        "$(settings.activationCheckpointing=Full:+{})",
-    ),
-];
-
-/// Accelerate shards by its environment.
-pub const SHARDING: Argument = of_phase("fsdp", &["--fsdp", "--use-fsdp"], "$(settings.sharding=Full:+{})");
 
 #[cfg(test)]
 mod tests {
+    use super::super::arguments::{BATCH, BF16, COMPILE, FUSED, RESUME, WORKERS};
     use super::*;
+
+    fn options(source: &str) -> Options {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), source).unwrap();
+        Options::of(file.path())
+    }
 
     #[test]
     fn options_are_written_as_the_script_spells_them() {
-        let options = Options::of(
-            r#"
+        let options = options(
+            r##"
 parser = argparse.ArgumentParser()
-parser.add_argument("-b", "--batch_size", type=int, default=32, help="items (per GPU) of a step")
+parser.add_argument("-b", "--batch_size", type=int, default=32, help="1) items (of a GPU), default=16; not '--epochs'")
 # parser.add_argument("--workers", type=int, default=4)
 parser.add_argument('--use_compile', type=bool, default=False)
-parser.add_argument("--bf16",
+parser.add_argument("--bf16", help="like store_true",
                     action="store_true")
+parser.add_argument("--resume", action="store_true")
 subprocess.run(["tool", "--fused"])
-"#,
+"##,
         );
-        let word = |argument: &Argument| options.word(argument);
-        assert_eq!(word(&BATCH).as_deref(), Some("--batch_size=$(settings.batchPerGpu)"));
-        assert_eq!(options.batch(), Some(32));
-        let of = |phase| ARGUMENTS.iter().find(|argument| argument.phase == Some(phase)).unwrap();
-        assert_eq!(word(of("compile")).as_deref(), Some("$(settings.compile=Fuse:+--use_compile=True)"));
-        assert_eq!(word(of("bf16")).as_deref(), Some("$(settings.precision=bf16:+--bf16)"));
-        assert_eq!(word(of("loader-workers")), None, "it is a comment");
-        assert_eq!(word(of("fused-optimizer")), None, "it is another program's");
+        assert!(options.complete);
+        assert_eq!(options.word(&BATCH).as_deref(), Some("--batch_size=$(settings.batchPerGpu)"));
+        assert_eq!(options.number(&BATCH), Some(32));
+        assert_eq!(options.word(&COMPILE).as_deref(), Some("$(settings.compile=Fuse:+--use_compile=True)"));
+        assert_eq!(options.word(&BF16).as_deref(), Some("$(settings.precision=bf16:+--bf16)"));
+        assert_eq!(options.word(&WORKERS), None, "it is a comment");
+        assert_eq!(options.word(&FUSED), None, "it is another program's");
+        assert_eq!(options.word(&RESUME), None, "it takes no path");
     }
 
     #[test]
-    fn options_of_click_and_typer_are_read() {
-        let click =
-            Options::of("@click.option('--batch-size', default=16)\n@click.option('--compile', is_flag=True)\n");
-        assert_eq!((click.batch(), click.0[1].switch), (Some(16), true));
-        let typer = Options::of(
-            "def main(batch: int = typer.Option(64, '--batch'), c: bool = typer.Option(False, '--compile/--eager')):",
-        );
-        assert_eq!((typer.batch(), typer.0[1].switch, typer.0[1].names.len()), (Some(64), true, 1));
+    fn options_of_click_are_read_and_what_is_on_by_default_is_no_phase() {
+        let source = "@click.option('--batchSize', default=16)\n@click.option('--compile/--eager', default=True)\n";
+        let options = options(&format!("{source}@click.option('--fused', is_flag=True)\ndef main(): ...\n"));
+        assert_eq!((options.number(&BATCH), options.word(&COMPILE)), (Some(16), None));
+        assert_eq!(options.word(&FUSED).as_deref(), Some("$(settings.optimizerKernel=Fused:+--fused)"));
     }
 
     #[test]
-    fn a_script_that_declares_no_option_gets_the_usual_ones() {
-        let options = Options::of("parser = HfArgumentParser(Arguments)\n");
-        assert!(options.is_empty() && options.batch().is_none());
-        assert_eq!(options.word(&BATCH).as_deref(), Some("--batch-size=$(settings.batchPerGpu)"));
+    fn a_precision_is_chosen_among_the_values_that_the_script_takes() {
+        let source = "a.add_argument('--seed')\na.add_argument('--dtype', choices=['float32', 'bfloat16'])\n";
+        let choice = options(source).choice(&["--mixed-precision", "--dtype"], &["bf16", "bfloat16"]);
+        assert_eq!(choice.as_deref(), Some("--dtype=bfloat16"));
+    }
+
+    #[test]
+    fn a_script_whose_options_cannot_be_told_gets_the_usual_ones() {
+        for source in [
+            "parser = HfArgumentParser(Arguments)\nparser.add_argument('--seed')\n",
+            "parser = ArgumentParser(parents=[common])\nparser.add_argument('--seed')\n",
+            "parser.add_argument('--verbose')\n",
+            "not Python (",
+        ] {
+            let options = options(source);
+            assert!(!options.complete && options.number(&BATCH).is_none(), "{source}");
+            assert_eq!(options.word(&BATCH).as_deref(), Some("--batch-size=$(settings.batchPerGpu)"));
+        }
     }
 }

@@ -13,8 +13,8 @@ use pawl_graph::{
     recipe::{AttentionKernel, Precision, Recipe},
 };
 use pawl_kernels::{ForexStep, SlmStep};
+use pawl_launch::ending::Ending;
 use pawl_lower::LowerOptions;
-use pawl_trainer::ending::Ending;
 
 /// A T4: compute capability 7.5, 64 KiB of shared memory.
 const T4: Card = Card { capability: (7, 5), multiprocessors: 40, shared: 64 << 10 };
