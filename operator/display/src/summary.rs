@@ -5,6 +5,7 @@ use crate::numbers::{percent_change, saved, short};
 use crate::plain::plain;
 use crate::settings::{Difference, differences};
 use console::{Style as Paint, measure_text_width, truncate_str};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use pawl_api::status::Stage;
 use pawl_api::{TrainingJob, TrainingJobStatus};
 use serde::{Deserialize, Serialize};
@@ -83,13 +84,19 @@ fn stage(status: &TrainingJobStatus) -> Vec<String> {
         Stage::Complete => "complete".to_owned(),
         other => other.to_string().to_lowercase(),
     }];
-    for condition in &status.conditions {
-        let alarming = matches!(condition.type_.as_str(), "Failed" | "Degraded" | "Stalled" | "Suspended");
-        if alarming && condition.status == "True" {
-            lines.push(format!("{}: {}: {}", condition.type_, condition.reason, condition.message));
-        }
-    }
+    lines.extend(alarms(status).map(|alarm| format!("{}: {}: {}", alarm.type_, alarm.reason, alarm.message)));
     lines
+}
+
+/// The conditions that a person has to know of. A job that failed is stalled for the same reason, which is said once.
+pub(crate) fn alarms(status: &TrainingJobStatus) -> impl Iterator<Item = &Condition> {
+    let is =
+        |condition: &Condition, types: &[&str]| condition.status == "True" && types.contains(&condition.type_.as_str());
+    let failed = status.conditions.iter().find(move |condition| is(condition, &["Failed"]));
+    status.conditions.iter().filter(move |condition| {
+        let again = condition.type_ == "Stalled" && failed.is_some_and(|failed| failed.message == condition.message);
+        is(condition, &["Failed", "Degraded", "Stalled", "Suspended"]) && !again
+    })
 }
 
 /// Each stage of the search that has begun: its trials, its winner, or its best trial so far.
@@ -142,4 +149,22 @@ fn cost(view: &View<'_>) -> Option<String> {
         write!(text, ", {saved}").expect(INFALLIBLE);
     }
     Some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn why_a_job_failed_is_said_once() {
+        let condition = |type_: &str, message: &str| json!({"type": type_, "status": "True", "reason": "BaselineUnsupported", "message": message, "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        let status = |stalled: &str| -> TrainingJobStatus {
+            let conditions = json!([condition("Stalled", stalled), condition("Failed", "no such option")]);
+            serde_json::from_value(json!({"conditions": conditions})).unwrap()
+        };
+        let lines = |stalled: &str| stage(&status(stalled)).split_off(1);
+        assert_eq!(lines("no such option"), ["Failed: BaselineUnsupported: no such option"]);
+        assert_eq!(lines("a node is cut off").len(), 2);
+    }
 }

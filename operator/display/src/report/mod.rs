@@ -11,6 +11,7 @@ mod training;
 mod waterfall;
 
 use crate::numbers::{factor, interval, percent_change, saved, short};
+use crate::summary::alarms;
 use crate::verdict::{Tone, tone};
 use evidence::Evidence;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
@@ -92,10 +93,8 @@ fn header(evidence: &Evidence) -> Markup {
                     div.tile { span.what { (label) } span.value { (value) } span.detail { (detail) } }
                 }
             }
-            @for condition in status.conditions.iter().filter(|condition| condition.status == "True") {
-                @if matches!(condition.type_.as_str(), "Failed" | "Degraded" | "Stalled" | "Suspended") {
-                    p.notice { b { (condition.type_) ": " (condition.reason) } " " (condition.message) }
-                }
+            @for alarm in alarms(status) {
+                p.notice { b { (alarm.type_) ": " (alarm.reason) } " " (alarm.message) }
             }
         }
     }
