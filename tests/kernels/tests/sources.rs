@@ -32,10 +32,20 @@ const CARDS: [Card; 7] = [
     Card { capability: (12, 0), multiprocessors: 170, shared: 99 << 10 },
 ];
 
-/// Cards for which models of full size are compiled: an H200, and with `tests/kernels/run --all` an A100. Compiling those for all cards
-/// takes too long: what differs between architectures is in the small programs as well.
+/// `tests/kernels/run --all`. Otherwise models are compiled for fewer cards, which takes minutes less: what differs between architectures is in
+/// the small programs as well, and those are compiled for all.
+fn all() -> bool {
+    std::env::var_os("PAWL_ALL_KERNELS").is_some()
+}
+
+/// Cards for which models of full size are compiled: an H200; with `--all` an A100 too.
 fn large_cards() -> &'static [Card] {
-    if std::env::var_os("PAWL_ALL_KERNELS").is_some() { &[CARDS[1], CARDS[4]] } else { &[CARDS[4]] }
+    if all() { &[CARDS[1], CARDS[4]] } else { &[CARDS[4]] }
+}
+
+/// Cards for which small models are compiled: a T4, an H200, an RTX 5090; with `--all` every one.
+fn model_cards() -> &'static [Card] {
+    if all() { &CARDS } else { &[CARDS[0], CARDS[4], CARDS[6]] }
 }
 
 /// Sources of all kernels of a program on a card, each once.
@@ -202,7 +212,7 @@ fn forex(preset: &str, steps: [(u32, Precision); 2]) -> Vec<Program> {
 
 #[test]
 fn kernels_of_forex() {
-    compile(&forex("smoke", [(16, Precision::F32), (16, Precision::BF16)]), &CARDS);
+    compile(&forex("smoke", [(16, Precision::F32), (16, Precision::BF16)]), model_cards());
 }
 
 #[test]
