@@ -23,7 +23,7 @@ use pawl_e2e::programs::{kubectl, succeed};
 use pawl_e2e::soak::goodput::{Goodput, Loss};
 use pawl_e2e::soak::memory::Samples;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tokio::sync::Semaphore;
 
 /// The node of the long job: no fault hits it.
@@ -67,7 +67,7 @@ impl<'a> Stage<'a> {
         let nodes: Vec<_> = DOOMED.iter().map(|number| Arc::new(Node::start(*number, 0))).collect();
         let groups = nodes.iter().map(|node| (node.name(), "jobs")).chain([(quiet.name(), LONG)]);
         for (node, group) in groups {
-            ready(scene, &node).await;
+            scene.node_is_ready(&node).await;
             let label = format!("{NODES}={}", node_label(&scene.namespace, group));
             succeed(&mut kubectl(&["label", "--overwrite", "node", &node, &label]));
         }
@@ -193,12 +193,4 @@ impl<'a> Stage<'a> {
         let twin = self.twin(blueprint).boxed_local().shared();
         tokio::join!(twin.clone(), self.rounds(blueprint, twin.clone()));
     }
-}
-
-async fn ready(scene: &Scene, node: &str) {
-    let look = async || {
-        let wait = ["wait", "--for=condition=Ready", "--timeout=1s", &format!("node/{node}")];
-        kubectl(&wait).output().unwrap().status.success().then_some(())
-    };
-    scene.until("the node to be ready", Duration::from_secs(60), look).await;
 }

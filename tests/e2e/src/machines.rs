@@ -1,6 +1,7 @@
 //! The machines of the cluster, and what befalls them: the scripts of `tests/cluster`.
 
 use crate::programs::{kubectl, repository, run, succeed};
+use serde_json::{Value, json};
 use std::path::Path;
 use std::process::Command;
 
@@ -19,6 +20,9 @@ pub fn kill_kubelet(node: &str) {
     script("node", &["kill-kubelet", number]);
 }
 
+/// What keeps pods of other tests from a node of a test's own.
+const TAINT: &str = "pawl-e2e/own";
+
 /// A node of a test's own, whose power can be cut. When this is dropped nothing of it is left.
 pub struct Node(u32);
 
@@ -28,6 +32,24 @@ impl Node {
         let node = Self(number);
         script("node", &["start", &number.to_string(), "--gpus", &gpus.to_string()]);
         node
+    }
+
+    /// Starts node `number` for pods of [`Self::pod_template`] alone. It takes a moment until it is ready.
+    pub fn own(number: u32, gpus: u32) -> Self {
+        let node = Self(number);
+        let taint = format!("{TAINT}=:NoSchedule");
+        script("node", &["start", &number.to_string(), "--gpus", &gpus.to_string(), "--taint", &taint]);
+        node
+    }
+
+    /// `spec.trainer.podTemplate` of a job that runs on this node as long as it is there, otherwise elsewhere.
+    pub fn pod_template(&self) -> Value {
+        let term = json!({"key": "kubernetes.io/hostname", "operator": "In", "values": [self.name()]});
+        let preferred = json!([{"weight": 100, "preference": {"matchExpressions": [term]}}]);
+        json!({
+            "tolerations": [{"key": TAINT, "operator": "Exists", "effect": "NoSchedule"}],
+            "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}},
+        })
     }
 
     /// Its name in the cluster.

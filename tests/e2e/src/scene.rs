@@ -103,6 +103,14 @@ impl Scene {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
+    /// Waits until a node takes pods.
+    pub async fn node_is_ready(&self, node: &str) {
+        let node = format!("node/{node}");
+        let wait = ["wait", "--for=condition=Ready", "--timeout=1s", &node];
+        let look = async || run(&mut kubectl(&wait)).status.success().then_some(());
+        self.until("the node to be ready", Duration::from_secs(60), look).await;
+    }
+
     /// kubectl in this namespace.
     pub fn kubectl(&self, arguments: &[&str]) -> std::process::Command {
         let mut command = kubectl(&["--namespace", &self.namespace]);

@@ -8,7 +8,6 @@ use pawl_api::status::{Stage, TrainingJobStatus};
 use pawl_e2e::job::{status, training};
 use pawl_e2e::kueue::{Queue, queued};
 use pawl_e2e::machines::Node;
-use pawl_e2e::programs::{kubectl, succeed};
 use pawl_e2e::scene::stage;
 use pawl_e2e::{Operator, Scene, scene};
 use serde_json::{Value, json};
@@ -17,8 +16,6 @@ use std::time::{Duration, Instant};
 
 /// The node that loses its power.
 const NUMBER: u32 = 8;
-/// What keeps pods of other tests from it.
-const TAINT: &str = "pawl-e2e/doomed";
 /// Gangs at the same time.
 const GANGS: usize = 4;
 /// Trials of the search.
@@ -154,21 +151,13 @@ fn four_trials_at_a_time_under_a_quota_end_alike_when_one_is_preempted_and_the_o
 fn a_lost_node_changes_no_trial() {
     scene(async |scene| {
         // One for the check of the baseline, whose pod may still be ending.
-        let node = Node::start(NUMBER, 2);
+        let node = Node::own(NUMBER, 2);
         let name = node.name();
-        let ready = format!("node/{name}");
-        let look = async || kubectl(&["get", &ready]).output().unwrap().status.success().then_some(());
-        scene.until("the node", Duration::from_secs(30), look).await;
-        succeed(&mut kubectl(&["taint", "node", &name, &format!("{TAINT}=:NoSchedule")]));
-        succeed(&mut kubectl(&["wait", "--for=condition=Ready", "--timeout=30s", &ready]));
+        scene.node_is_ready(&name).await;
         let _operator: Operator = scene.operator().await;
         let calm = undisturbed(scene).await;
         scene.apply(&searching("rough", |job| {
-            let term = json!({"key": "kubernetes.io/hostname", "operator": "In", "values": [name]});
-            let tolerations = json!([{"key": TAINT, "operator": "Exists", "effect": "NoSchedule"}]);
-            job["spec"]["trainer"]["podTemplate"] = json!({"tolerations": tolerations, "affinity": {"nodeAffinity": {
-                "preferredDuringSchedulingIgnoredDuringExecution": [
-                    {"weight": 100, "preference": {"matchExpressions": [term]}}]}}});
+            job["spec"]["trainer"]["podTemplate"] = node.pod_template();
         }));
         let disturb = async {
             let alive = four_gangs(scene, "rough").await;
