@@ -3,8 +3,10 @@
 /// A value that a launch passes to a script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Argument {
-    /// What scripts call the option, the most specific first; the first is written when nothing is known of the script.
+    /// What scripts call the option, the most specific first.
     pub names: &'static [&'static str],
+    /// What is written when nothing is known of the script.
+    pub usual: &'static str,
     /// The word of the command, with `{}` for the option.
     word: &'static str,
     /// The phase that would have no effect without it.
@@ -15,7 +17,11 @@ pub struct Argument {
 
 impl Argument {
     const fn new(names: &'static [&'static str], word: &'static str) -> Self {
-        Self { names, word, phase: None, without: None }
+        Self { names, usual: names[0], word, phase: None, without: None }
+    }
+
+    const fn usually(self, usual: &'static str) -> Self {
+        Self { usual, ..self }
     }
 
     const fn without(self, without: &'static str) -> Self {
@@ -50,6 +56,7 @@ pub const BATCH: Argument = Argument::new(
     ],
     "{}=$(settings.batchPerGpu)",
 )
+.usually("--batch-size")
 .of("larger-batch");
 pub const SEED: Argument =
     Argument::new(&["--seed", "--random-seed", "--manual-seed"], "{}=$(seed)").without("the seeds have no effect");

@@ -61,7 +61,7 @@ impl Command {
         match (word, argument.phase) {
             (Some(word), _) => self.words.push(word),
             (None, _) if *argument == BATCH => {
-                self.words.push(argument.word(argument.names[0]));
+                self.words.push(argument.word(argument.usual));
                 self.notes.push(format!("the script has no option {names}: give it one, by which items are counted"));
             }
             (None, Some(phase)) if !by_environment(framework, phase) => {

@@ -81,7 +81,7 @@ impl Options {
     /// no such option, or one that cannot be used so.
     pub fn word(&self, argument: &Argument) -> Option<String> {
         let Some((name, option)) = self.find(argument.names) else {
-            return (!self.complete).then(|| argument.word(argument.names[0]));
+            return (!self.complete).then(|| argument.word(argument.usual));
         };
         match (argument.is_switch(), option.takes) {
             (true, Takes::Nothing | Takes::Boolean) if option.default == true => None,
