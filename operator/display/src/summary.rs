@@ -88,7 +88,7 @@ fn stage(status: &TrainingJobStatus) -> Vec<String> {
     lines
 }
 
-/// The conditions that a person has to know of. A job that failed is stalled for the same reason, which is said once.
+/// The conditions that need a user's attention. A failed job is also stalled, for the same reason: it is shown once.
 pub(crate) fn alarms(status: &TrainingJobStatus) -> impl Iterator<Item = &Condition> {
     let is =
         |condition: &Condition, types: &[&str]| condition.status == "True" && types.contains(&condition.type_.as_str());
@@ -157,7 +157,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn why_a_job_failed_is_said_once() {
+    fn the_reason_of_a_failure_is_shown_once() {
         let condition = |type_: &str, message: &str| json!({"type": type_, "status": "True", "reason": "BaselineUnsupported", "message": message, "lastTransitionTime": "2026-01-01T00:00:00Z"});
         let status = |stalled: &str| -> TrainingJobStatus {
             let conditions = json!([condition("Stalled", stalled), condition("Failed", "no such option")]);

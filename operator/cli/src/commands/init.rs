@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_script_has_no_option_for_is_left_out_and_said() {
+    fn phases_without_an_option_are_left_out_and_noted() {
         let script = tempfile::NamedTempFile::new().unwrap();
         let source = "a.add_argument('--num_workers', type=int, default=2)\na.add_argument('--batch_size', default=24)\n\
                       a.add_argument('--epochs')\n";

@@ -13,17 +13,15 @@ const DATES: u64 = 29;
 
 /// The plan of an epoch on the panel in `directory`.
 fn plan(directory: &Path, changes: &Value) -> LaunchPlan {
-    let mut plan = json!({
-        "contract": 1, "job": "test", "attempt": "test-1", "launch": "one", "kind": "Train",
+    let own = json!({
         "workload": {"name": "atft-gat-fan", "config": {"preset": "smoke", "data": {
             "source": "Parquet", "directory": directory.to_string_lossy(), "marketFeatures": ["f03"],
             "stocks": 28, "chunk": CHUNK, "days": 170, "features": 4,
         }}},
         "settings": {"batchPerGpu": CHUNK, "compile": "Graph", "learningRate": "1e-3"},
-        "seed": 42, "budget": {"items": CHUNK * DATES}, "hangTimeoutSeconds": 120.0,
+        "budget": {"items": CHUNK * DATES}, "hangTimeoutSeconds": 120.0, "checkpoint": null,
     });
-    pawl_workloads::layered::overlay(&mut plan, changes);
-    serde_json::from_value(plan).unwrap()
+    one_rank::plan(&own, changes)
 }
 
 fn fixture(name: &str) -> PathBuf {

@@ -11,15 +11,12 @@ use serde_json::{Value, json};
 use std::path::Path;
 
 fn plan(changes: Value) -> LaunchPlan {
-    let mut plan = json!({
-        "contract": 1, "job": "test", "attempt": "test-1", "launch": "one", "kind": "Train",
+    let own = json!({
         "workload": {"name": "slm", "config": {"size": "tiny", "data": {"tokens": 100_000}, "evaluation": {"windows": 8}}},
         "settings": {"batchPerGpu": 4, "compile": "Graph", "learningRate": "1e-3"},
-        "seed": 42, "budget": {"items": 40}, "hangTimeoutSeconds": 60.0,
-        "checkpoint": {"everySeconds": 1000.0, "keep": 9, "resume": true}
+        "budget": {"items": 40}, "hangTimeoutSeconds": 60.0,
     });
-    pawl_workloads::layered::overlay(&mut plan, &changes);
-    serde_json::from_value(plan).unwrap()
+    one_rank::plan(&own, &changes)
 }
 
 /// The weights of the newest checkpoint: all but the optimizer's state.

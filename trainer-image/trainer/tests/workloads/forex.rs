@@ -1,26 +1,23 @@
 //! The forex workload through the real binary: it learns, resumes bit for bit with its running statistics, and runs in every precision and on several ranks.
 
+use crate::results::{assert_close, losses, tensors};
 use crate::{one_rank, two_ranks};
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::LaunchPlan;
 use pawl_contract::report::Report;
-use pawl_trainer::checkpoint::{Store, Tensors};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
 
 fn plan(changes: Value) -> LaunchPlan {
-    let mut plan = json!({
-        "contract": 1, "job": "test", "attempt": "test-1", "launch": "one", "kind": "Train",
+    let own = json!({
         "workload": {"name": "forex", "config": {
             "preset": "smoke", "data": {"bars": 2500}, "evaluation": {"windows": 40, "samples": 8, "steps": 4},
         }},
         "settings": {"batchPerGpu": 8, "evalBatch": 20, "compile": "Graph", "learningRate": "2e-3", "warmupSteps": 10},
-        "seed": 42, "budget": {"items": 32}, "hangTimeoutSeconds": 120.0,
-        "checkpoint": {"everySeconds": 1000.0, "keep": 9, "resume": true}
+        "budget": {"items": 32}, "hangTimeoutSeconds": 120.0,
     });
-    pawl_workloads::layered::overlay(&mut plan, &changes);
-    serde_json::from_value(plan).unwrap()
+    one_rank::plan(&own, &changes)
 }
 
 /// Runs one rank that keeps everything in `dir`.
@@ -33,16 +30,8 @@ fn launch_two(dir: &Path, changes: Value) -> Report {
     two_ranks::run(dir, plan(changes))
 }
 
-fn losses(report: &Report) -> Vec<f64> {
-    report.losses.iter().map(|point| point.loss).collect()
-}
-
 fn metrics(report: &Report) -> &BTreeMap<String, f64> {
     &report.measured.validation.as_ref().unwrap().metrics
-}
-
-fn tensors(dir: &Path) -> Tensors {
-    Store::open(dir.join("checkpoints").to_str().unwrap()).unwrap().newest(None).unwrap().unwrap().checkpoint.tensors
 }
 
 #[test]
@@ -100,11 +89,7 @@ fn every_way_to_run_gives_the_same_losses() {
         (json!({"optimizerKernel": "Fused"}), 1e-4),
         (json!({"precision": "bf16"}), 3e-2),
     ] {
-        let other = of(settings.clone());
-        assert_eq!(other.len(), base.len());
-        for (a, b) in base.iter().zip(&other) {
-            assert!((a - b).abs() <= tolerance * a.abs(), "{settings}: {base:?} {other:?}");
-        }
+        assert_close(&of(settings.clone()), &base, tolerance, &settings.to_string());
     }
 }
 

@@ -6,6 +6,7 @@ mod atft;
 mod candle;
 mod forex;
 mod one_rank;
+mod results;
 mod slm;
 mod two_ranks;
 mod vision_bdh;

@@ -2,8 +2,21 @@
 
 use pawl_contract::plan::LaunchPlan;
 use pawl_contract::report::Report;
+use pawl_workloads::layered::overlay;
+use serde_json::{Value, json};
 use std::path::Path;
 use std::process::Command;
+
+/// The plan of a training with checkpoints: a workload's own fields, and over them the changes of a test.
+pub fn plan(own: &Value, changes: &Value) -> LaunchPlan {
+    let mut plan = json!({
+        "contract": 1, "job": "test", "attempt": "test-1", "launch": "one", "kind": "Train", "seed": 42,
+        "checkpoint": {"everySeconds": 1000.0, "keep": 9, "resume": true},
+    });
+    overlay(&mut plan, own);
+    overlay(&mut plan, changes);
+    serde_json::from_value(plan).unwrap()
+}
 
 /// One rank that keeps everything in `dir`.
 pub fn command(dir: &Path, plan: &LaunchPlan) -> Command {

@@ -1,10 +1,10 @@
 //! The language model through the real binary: it learns, resumes bit for bit, and N ranks are one rank that accumulates.
 
+use crate::results::{assert_close, losses, tensors};
 use crate::{one_rank, two_ranks};
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::LaunchPlan;
 use pawl_contract::report::Report;
-use pawl_trainer::checkpoint::{Store, Tensors};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::{Command, Output};
@@ -12,15 +12,12 @@ use std::process::{Command, Output};
 const TRAINER: &str = env!("CARGO_BIN_EXE_pawl-trainer");
 
 fn plan(changes: Value) -> LaunchPlan {
-    let mut plan = json!({
-        "contract": 1, "job": "test", "attempt": "test-1", "launch": "one", "kind": "Train",
+    let own = json!({
         "workload": {"name": "slm", "config": {"size": "tiny", "data": {"tokens": 100_000}, "evaluation": {"windows": 8}}},
         "settings": {"batchPerGpu": 4, "compile": "Graph", "learningRate": "1e-3"},
-        "seed": 42, "budget": {"items": 80}, "hangTimeoutSeconds": 60.0,
-        "checkpoint": {"everySeconds": 1000.0, "keep": 9, "resume": true}
+        "budget": {"items": 80}, "hangTimeoutSeconds": 60.0,
     });
-    pawl_workloads::layered::overlay(&mut plan, &changes);
-    serde_json::from_value(plan).unwrap()
+    one_rank::plan(&own, &changes)
 }
 
 /// Runs one rank that keeps everything in `dir`.
@@ -33,14 +30,6 @@ fn export(dir: &Path, to: &Path) -> Output {
     let mut command = Command::new(TRAINER);
     command.args(["export", "--plan"]).arg(dir.join("plan.json"));
     command.arg("--checkpoints").arg(dir.join("checkpoints")).arg("--to").arg(to).output().unwrap()
-}
-
-fn losses(report: &Report) -> Vec<f64> {
-    report.losses.iter().map(|point| point.loss).collect()
-}
-
-fn tensors(dir: &Path) -> Tensors {
-    Store::open(dir.join("checkpoints").to_str().unwrap()).unwrap().newest(None).unwrap().unwrap().checkpoint.tensors
 }
 
 #[test]
@@ -134,11 +123,7 @@ fn every_way_to_run_gives_the_same_losses() {
         (json!({"precision": "fp16"}), 1e-2),
         (json!({"weightQuantization": "Int8"}), 1e-2),
     ] {
-        let other = of(settings.clone());
-        assert_eq!(other.len(), base.len());
-        for (a, b) in base.iter().zip(&other) {
-            assert!((a - b).abs() <= tolerance * a.abs(), "{settings}: {base:?} {other:?}");
-        }
+        assert_close(&of(settings.clone()), &base, tolerance, &settings.to_string());
     }
 }
 

@@ -1,28 +1,26 @@
 //! Vision-BDH through the real binary: it learns, the best checkpoint is tested, it resumes bit for bit, and N ranks are one rank that accumulates.
 
+use crate::results::{assert_close, losses, tensors};
 use crate::{one_rank, two_ranks};
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::LaunchPlan;
 use pawl_contract::report::Report;
-use pawl_trainer::checkpoint::{Store, Tensors};
+use pawl_trainer::checkpoint::Store;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
 fn plan(changes: Value) -> LaunchPlan {
-    let mut plan = json!({
-        "contract": 1, "job": "test", "attempt": "test-1", "launch": "one", "kind": "Train",
+    let own = json!({
         "workload": {"name": "vision-bdh", "config": {"preset": "smoke"}},
         "settings": {
             "batchPerGpu": 8, "evalBatch": 32, "compile": "Graph", "parameterLayout": "Linear", "ropeCache": "Cached",
             "learningRate": "2e-3", "warmupSteps": 10,
         },
-        "seed": 42, "budget": {"items": 32}, "hangTimeoutSeconds": 60.0,
-        "checkpoint": {"everySeconds": 1000.0, "keep": 9, "resume": true}
+        "budget": {"items": 32}, "hangTimeoutSeconds": 60.0,
     });
-    pawl_workloads::layered::overlay(&mut plan, &changes);
-    serde_json::from_value(plan).unwrap()
+    one_rank::plan(&own, &changes)
 }
 
 /// Runs one rank that keeps everything in `dir`.
@@ -49,16 +47,8 @@ fn kill_after_checkpoint(dir: &Path, plan: &LaunchPlan) {
     assert_eq!(rank.wait().unwrap().code(), None, "killed by a signal");
 }
 
-fn losses(report: &Report) -> Vec<f64> {
-    report.losses.iter().map(|point| point.loss).collect()
-}
-
 fn metrics(report: &Report) -> &BTreeMap<String, f64> {
     &report.measured.validation.as_ref().unwrap().metrics
-}
-
-fn tensors(dir: &Path) -> Tensors {
-    Store::open(dir.join("checkpoints").to_str().unwrap()).unwrap().newest(None).unwrap().unwrap().checkpoint.tensors
 }
 
 /// A training long enough to learn, evaluated every 160 items.
@@ -160,11 +150,7 @@ fn every_way_to_run_gives_the_same_losses() {
         ),
         (json!({"precision": "bf16"}), 3e-2),
     ] {
-        let other = of(settings.clone());
-        assert_eq!(other.len(), base.len());
-        for (a, b) in base.iter().zip(&other) {
-            assert!((a - b).abs() <= tolerance * a.abs(), "{settings}: {base:?} {other:?}");
-        }
+        assert_close(&of(settings.clone()), &base, tolerance, &settings.to_string());
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a launch passes to a script, by the options that scripts usually have for it.
+//! The arguments that a launch passes to a script, and the options that scripts usually have for them.
 
 /// A value that a launch passes to a script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,7 +112,7 @@ pub const COMPILE: Argument =
 pub const FUSED: Argument =
     Argument::new(&["--fused-optimizer", "--fused"], "$(settings.optimizerKernel=Fused:+{})").of("fused-optimizer");
 
-/// What scripts with a loop of their own, plain or with Accelerate, are told.
+/// The arguments of scripts with their own training loop, plain or with Accelerate.
 pub const ARGUMENTS: [Argument; 14] = [
     SEED,
     CHECKPOINTS,

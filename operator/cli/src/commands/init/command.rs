@@ -19,11 +19,11 @@ pub struct Command {
     pub batch: u32,
     /// Other settings of the baseline: the script's own defaults.
     pub settings: Vec<(&'static str, u32)>,
-    /// Whether the script is told its length in epochs alone.
+    /// Whether the script has an option for epochs, and none for steps.
     pub by_epochs: bool,
     /// Phases that would have no effect.
     pub absent: Vec<&'static str>,
-    /// What a person should know of it.
+    /// Notes for the user.
     pub notes: Vec<String>,
 }
 
@@ -62,7 +62,8 @@ impl Command {
             (Some(word), _) => self.words.push(word),
             (None, _) if *argument == BATCH => {
                 self.words.push(argument.word(argument.usual));
-                self.notes.push(format!("the script has no option {names}: give it one, by which items are counted"));
+                self.notes
+                    .push(format!("the script has no option {names}: add one: items are counted by the batch size"));
             }
             (None, Some(phase)) if !by_environment(framework, phase) => {
                 self.leave_out(phase, &format!("the script has no option {names}"))
@@ -92,14 +93,14 @@ impl Command {
         }
     }
 
-    /// How the script is told its length.
+    /// Sets whether launches have a number of steps, of epochs, or neither.
     fn length(&mut self, options: &Options, items: Option<u64>) {
         match (options.word(&STEPS), options.word(&EPOCHS)) {
             (None, Some(_)) => {
                 self.by_epochs = true;
                 if items.is_some() {
                     self.notes.push(
-                        "the script is told epochs, not steps: name train.epochs in the place of train.items"
+                        "the script has an option for epochs, not for steps: set train.epochs instead of train.items"
                             .to_owned(),
                     );
                 }

@@ -1,4 +1,4 @@
-//! The options of a script's command line, as far as its source tells.
+//! The options of a script's command line, read from its source.
 
 use super::arguments::{ARGUMENTS, Argument};
 use serde::Deserialize;
@@ -26,7 +26,7 @@ enum Takes {
     /// `True` or `False`.
     Boolean,
     Value,
-    /// What cannot be told, such as by an action of the script's own.
+    /// Unknown, such as with a custom action.
     Other,
 }
 
@@ -164,7 +164,7 @@ subprocess.run(["tool", "--fused"])
     }
 
     #[test]
-    fn a_script_whose_options_cannot_be_told_gets_the_usual_ones() {
+    fn a_script_whose_options_are_unknown_gets_the_usual_ones() {
         for source in [
             "parser = HfArgumentParser(Arguments)\nparser.add_argument('--seed')\n",
             "parser = ArgumentParser(parents=[common])\nparser.add_argument('--seed')\n",
