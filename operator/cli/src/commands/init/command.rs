@@ -56,22 +56,18 @@ impl Command {
     /// Passes a value to the script, or notes what follows when it has no option for it.
     fn pass(&mut self, argument: &Argument, options: &Options, framework: Framework) {
         let precision = || options.choice(&PRECISIONS, &BFLOAT16).map(|option| BF16.word(&option));
-        let word = options.word(argument).or_else(|| precision().filter(|_| *argument == BF16));
-        let names = argument.names.join(", ");
-        match (word, argument.phase) {
-            (Some(word), _) => self.words.push(word),
-            (None, _) if *argument == BATCH => {
-                self.words.push(argument.word(argument.usual));
-                self.notes
-                    .push(format!("the script has no option {names}: add one: items are counted by the batch size"));
-            }
-            (None, Some(phase)) if !by_environment(framework, phase) => {
-                self.leave_out(phase, &format!("the script has no option {names}"))
-            }
-            _ => {}
+        if let Some(word) = options.word(argument).or_else(|| precision().filter(|_| *argument == BF16)) {
+            self.words.push(word);
+            return;
         }
-        if let (None, Some(without)) = (options.word(argument), argument.without) {
-            self.notes.push(format!("the script has no option {names}: {without}"));
+        let absent = format!("the script has no option {}", argument.names.join(", "));
+        if *argument == BATCH {
+            self.words.push(argument.word(argument.usual));
+            self.notes.push(format!("{absent}: add one: items are counted by the batch size"));
+        } else if let Some(phase) = argument.phase.filter(|phase| !by_environment(framework, phase)) {
+            self.leave_out(phase, &absent);
+        } else if let Some(without) = argument.without {
+            self.notes.push(format!("{absent}: {without}"));
         }
     }
 
