@@ -104,14 +104,19 @@ def test_training_stops_and_resumes(framework: str, launch: Launch) -> None:
     assert report["validation"]["metrics"]["loss"] < report["firstValidation"]["metrics"]["loss"], "it has learned"
 
 
+@pytest.mark.parametrize("length", [{"items": 32}, {"epochs": 1}], ids=["items", "epochs"])
 @every_framework
-def test_a_checkpoint_at_the_end_of_the_budget_is_reported_again(framework: str, launch: Launch) -> None:
+def test_a_checkpoint_at_the_end_of_the_budget_is_reported_again(
+    framework: str, length: dict[str, int], launch: Launch
+) -> None:
     launch.train(items=32)
-    launch.plan["settings"] = settings()
+    launch.plan["budget"] = length
+    launch.plan["settings"] = settings(batchPerGpu=64, globalBatch=256) if "epochs" in length else settings()
     reports = [ended(launch, script(framework))[0] for _ in range(2)]
-    assert [(code, report["outcome"], report["items"]) for code, report in reports] == [(0, "Done", 32)] * 2
-    first, again = (report["validation"] for _, report in reports)
-    assert again == first and again["items"] == 32
+    first, again = (report for _, report in reports)
+    assert [(code, report["outcome"]) for code, report in reports] == [(0, "Done")] * 2
+    assert first["items"] == again["items"] == length.get("items", first["itemsPerEpoch"])
+    assert first["validation"] == again["validation"] and again["validation"]["items"] == first["items"]
 
 
 @every_framework

@@ -10,8 +10,10 @@ Settings that the manifest does not give keep the script's values.
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,7 +63,7 @@ def arguments(**own: Any) -> dict[str, Any]:
         "save_strategy": "no",
         "eval_strategy": "no",
         "load_best_model_at_end": False,
-        "eval_on_start": run.validates_first,
+        "eval_on_start": False,
         "disable_tqdm": True,
         "report_to": "none",
         "use_cpu": is_cpu(run),
@@ -172,7 +174,18 @@ def _length(run: Run) -> dict[str, Any]:
     """The number of steps of the launch, which also determines the schedule of the learning rate."""
     if run.budget.epochs is not None:
         return {"num_train_epochs": run.budget.epochs, "max_steps": -1}
+    if run.is_done and _has_length(run.get_checkpoint()):
+        # At the end of its steps, a Trainer that resumes would take one more; without epochs, it takes none.
+        return {"num_train_epochs": 0, "max_steps": -1}
     return {"max_steps": max(1, run.budget.steps(run.batch_size * run.accumulation_steps) or 0)}
+
+
+def _has_length(checkpoint: Path | None) -> bool:
+    """Whether the training data of the Trainer that wrote ``checkpoint`` has a length: without one, it counts no epochs."""
+    if checkpoint is None:
+        return False
+    epochs = json.loads((checkpoint / "trainer_state.json").read_text())["num_train_epochs"]
+    return bool(epochs < sys.maxsize)
 
 
 class PawlCallback(_Callback):  # type: ignore[misc]
@@ -190,6 +203,8 @@ class PawlCallback(_Callback):  # type: ignore[misc]
         if args.logging_nan_inf_filter or args.eval_strategy != "no":
             raise InvalidPlan("TrainingArguments: not those of hf.arguments(): use TrainingArguments(**hf.arguments(...))")
         run.start(items_per_epoch=_items_per_epoch(kwargs.get("train_dataloader"), args, run.world_size))
+        # The Trainer reads it after this callback.
+        args.eval_on_start = run.should_evaluate
         if state.global_step != run.step_count:
             raise Unsupported(
                 f"the Trainer begins at step {state.global_step}, the checkpoint is of step {run.step_count}: call "

@@ -181,6 +181,9 @@ class PawlCallback(_Callback):  # type: ignore[misc]
             )
         if self._first is not None and run.should_evaluate:
             run.report(_validation(self._first))
+        # The checkpoint may be at the end of the budget.
+        if run.is_done:
+            trainer.should_stop = True
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         self._run.begin_step(time.perf_counter() - self._ended_step if self._ended_step else 0.0)
