@@ -1,10 +1,12 @@
 //! Programs whose kernels are compiled, checked and timed.
 
+mod atft;
 mod forex;
 pub mod idle;
 mod slm;
 mod vision_bdh;
 
+pub use atft::AtftStep;
 pub use forex::ForexStep;
 pub use slm::SlmStep;
 pub use vision_bdh::VisionStep;

@@ -13,7 +13,7 @@ use pawl_graph::{
     passes::{Float8, Scaling},
     recipe::{AttentionKernel, Precision},
 };
-use pawl_kernels::{ForexStep, SlmStep, UpsStep, VisionStep};
+use pawl_kernels::{AtftStep, ForexStep, SlmStep, UpsStep, VisionStep};
 use pawl_lower::{LowerOptions, Lowered};
 
 /// Generated CUDA kernels.
@@ -88,6 +88,13 @@ enum Command {
     VisionBdh {
         #[command(flatten)]
         vision: VisionArgs,
+        #[command(flatten)]
+        timing: Timing,
+    },
+    /// Times steps of ATFT-GAT-FAN on a GPU.
+    Atft {
+        #[command(flatten)]
+        atft: AtftArgs,
         #[command(flatten)]
         timing: Timing,
     },
@@ -189,6 +196,26 @@ impl VisionArgs {
     }
 }
 
+/// Which step of ATFT-GAT-FAN.
+#[derive(Args, Clone)]
+struct AtftArgs {
+    /// Preset of the workload.
+    #[arg(long, default_value = "medium", value_parser = ["smoke", "medium"])]
+    preset: String,
+    /// Samples of a step.
+    #[arg(long, default_value_t = 4096)]
+    samples: u32,
+    /// fp32, bf16.
+    #[arg(long, default_value = "bf16", value_parser = ["fp32", "bf16"])]
+    precision: String,
+}
+
+impl AtftArgs {
+    fn step(&self) -> AtftStep {
+        AtftStep { preset: self.preset.clone(), samples: self.samples, precision: precision(&self.precision) }
+    }
+}
+
 /// Which step of the forex workload.
 #[derive(Args, Clone)]
 struct ForexArgs {
@@ -287,11 +314,22 @@ fn main() -> anyhow::Result<()> {
         Command::Check { random } => check::run(random),
         Command::Idle { seconds } => pawl_kernels::idle::run(&device()?, seconds),
         Command::DumpForex { forex, what } => dump(&forex.program()?, &what),
-        Command::Ups { ups, timing } => speed::step(&ups.step().program()?, ups.items, &timing),
-        Command::Slm { slm, timing } => speed::step(&slm.step().program()?, slm.windows, &timing),
-        Command::VisionBdh { vision, timing } => speed::step(&vision.step().program()?, vision.images, &timing),
-        Command::Forex { forex, timing } => speed::step(&forex.program()?, forex.windows, &timing),
+        Command::Ups { ups, timing } => drawn(&ups.step().program()?, ups.items, &timing),
+        Command::Slm { slm, timing } => drawn(&slm.step().program()?, slm.windows, &timing),
+        Command::VisionBdh { vision, timing } => drawn(&vision.step().program()?, vision.images, &timing),
+        Command::Forex { forex, timing } => drawn(&forex.program()?, forex.windows, &timing),
+        Command::Atft { atft, timing } => {
+            let step = atft.step();
+            let program = step.program()?;
+            // Edges are no random numbers.
+            speed::step(&program, &step.inputs(&program)?, atft.samples, &timing)
+        }
     }
+}
+
+/// Times steps on drawn data.
+fn drawn(program: &Program, items: u32, timing: &Timing) -> anyhow::Result<()> {
+    speed::step(program, &pawl_kernels::inputs(program)?, items, timing)
 }
 
 fn dump(program: &Program, what: &str) -> anyhow::Result<()> {

@@ -7,17 +7,15 @@ use pawl_graph::{
     executor::{ExecOptions, Executable},
     graph::Program,
 };
-use pawl_kernels::inputs;
 
 use crate::{Timing, device, executor, table};
 
-/// Times steps of `items` items each, run without a pause after warm-up steps, and prints items/s; the loss is read at the end.
+/// Times steps of `items` items each on `data`, run without a pause after warm-up steps, and prints items/s; the loss is read at the end.
 ///
 /// # Errors
 /// When there is no GPU, or the program does not compile or run on it.
-pub fn step(program: &Program, items: u32, timing: &Timing) -> anyhow::Result<()> {
+pub fn step(program: &Program, data: &[Array], items: u32, timing: &Timing) -> anyhow::Result<()> {
     let Timing { steps, mode, profile } = timing;
-    let data = inputs(program)?;
     let views: Vec<View<'_>> = data.iter().map(Array::view).collect();
     let device = device()?;
     println!(

@@ -12,7 +12,7 @@ use pawl_workloads::atft::chunks::{self, Chunk};
 use pawl_workloads::atft::config::Config;
 use pawl_workloads::atft::dataset::{Dataset, Tables};
 use pawl_workloads::atft::model::FEATURES;
-use pawl_workloads::{At, Batch, Data, Job, RatePosition, WorkloadError};
+use pawl_workloads::{At, Batch, Data, Job, RatePosition, RateSchedule, Warmup, WorkloadError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -99,9 +99,11 @@ impl AtftExperiment {
     /// # Errors
     /// When the export cannot be read.
     pub fn entry(&self, job: &dyn Job, folder: &Path) -> anyhow::Result<Entry> {
-        let (rate, schedule) = (job.optimization().learning_rate, job.optimization().schedule);
-        let step_items = self.samples as u64;
-        let total_items = step_items * self.steps.max(self.warmup + TIMED) as u64;
+        let rate = job.optimization().learning_rate;
+        let (step_items, total) = (self.samples as u64, self.steps.max(self.warmup + TIMED) as u64);
+        let total_items = step_items * total;
+        // The peer rounds the number of steps down.
+        let schedule = RateSchedule { warmup: Warmup::Updates((total / 20).max(1)), ..job.optimization().schedule };
         let factor = move |step: usize| {
             let step = step as u64;
             schedule.factor(RatePosition { step, items: step * step_items, step_items, total_items })
