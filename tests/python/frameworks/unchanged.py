@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from torch.utils.data import Dataset
-from transformers import GPT2Config, GPT2LMHeadModel, HfArgumentParser, Trainer, TrainingArguments, default_data_collator
+from transformers import GPT2Config, GPT2LMHeadModel, HfArgumentParser, Trainer, TrainingArguments, default_data_collator, set_seed
 
 
 class Text(Dataset):
@@ -24,6 +24,7 @@ def collate(items: list[Any]) -> Any:
 
 
 [arguments] = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()
+set_seed(arguments.seed)
 model = GPT2LMHeadModel(GPT2Config(vocab_size=16, n_layer=1, n_head=1, n_embd=8, n_positions=8))
 trainer = Trainer(model, arguments, train_dataset=Text(), eval_dataset=Text(), data_collator=collate)
 trainer.train(resume_from_checkpoint=arguments.resume_from_checkpoint)

@@ -31,7 +31,8 @@ pub(super) fn losses(subject: &Subject<'_>) -> Option<Verdict> {
     let name = subject.phase.map(|phase| phase.name.as_str()).unwrap_or_default();
     let message = format!(
         "final loss {candidate:.5} differs from {control:.5} with the settings accepted so far by more than {allowed:.2e} \
-         (their spread): the phase changes the numerics; declare phases[{name}].numerics: Changed"
+         (their spread): the phase changes the numerics; declare phases[{name}].numerics: Changed, or, if launches with equal \
+         settings differ, seed the script before it makes its model"
     );
     Some(Verdict::Fails { trigger: None, reason: Reason::LossDiverged, message })
 }

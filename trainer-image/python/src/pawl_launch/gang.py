@@ -34,6 +34,16 @@ class Gang:
         """Waits for all ranks."""
         self.gather([0.0])
 
+    def leave(self) -> None:
+        """Destroys the groups of Gloo, at the end of a script that has succeeded.
+
+        Otherwise, their threads may release a tensor while the interpreter ends, which aborts the process (PyTorch pull request
+        179291).
+        """
+        distributed = getattr(sys.modules.get("torch"), "distributed", None)
+        if self._group is not None and distributed.is_initialized():
+            distributed.destroy_process_group(None if distributed.get_backend() == "gloo" else self._group)
+
     def _connect(self) -> tuple[Any, Any]:
         torch = sys.modules.get("torch")
         distributed = getattr(torch, "distributed", None)

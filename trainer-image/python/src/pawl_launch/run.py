@@ -362,6 +362,7 @@ class Run(Identity):
             raise Unsupported(f"no validation was reported after {self.items} items: {advice().validate}")
         self._require_saved()
         self._report_end(Outcome.DONE)
+        self._gang.leave()
 
     def end_if_stopped(self) -> None:
         """Ends the launch if all ranks have agreed to stop; a checkpoint was written before.
