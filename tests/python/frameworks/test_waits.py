@@ -19,7 +19,9 @@ def share(framework: str, slow: int, sharding: str, launch: Launch) -> float:
         out, err = process.communicate(timeout=900)
         print(out, err)
         assert process.returncode == 0
-    return float(launch.report()["collectiveWaitShare"])
+    report = launch.report()
+    assert report["loaderWaitShare"] < 0.3
+    return float(report["collectiveWaitShare"])
 
 
 @pytest.mark.parametrize(("framework", "sharding"), [(framework, "None") for framework in FRAMEWORKS] + [("pytorch", "Full")])

@@ -181,9 +181,24 @@ class PawlCallback(_Callback):  # type: ignore[misc]
             )
         if self._first is not None and run.should_evaluate:
             run.report(_validation(self._first))
+        self._time_broadcasts(trainer.fit_loop.epoch_loop)
         # The checkpoint may be at the end of the budget.
         if run.is_done:
             trainer.should_stop = True
+
+    def _time_broadcasts(self, loop: Any) -> None:
+        """Counts Lightning's collective before each batch as a wait for other ranks, not for the loader. Its method is private:
+        where it has another name, nothing is changed."""
+        broadcast = getattr(loop, "_broadcast_sigterm_tensor", None)
+        if broadcast is None:
+            return
+
+        def timed() -> None:
+            with self._run.waiting():
+                broadcast()
+            self._ended_step = time.perf_counter()
+
+        loop._broadcast_sigterm_tensor = timed
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         self._run.begin_step(time.perf_counter() - self._ended_step if self._ended_step else 0.0)

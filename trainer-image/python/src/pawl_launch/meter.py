@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,6 +82,10 @@ class Meter:
         """Adds time in which the current step waited for data."""
         if not self._paused:
             self._waited += seconds
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """A wait for other ranks that no hook of PyTorch sees."""
+        return self._waits.waiting()
 
     def step(self, items: int, loss: Any, done: bool) -> None:
         """Ends a step of ``items`` items of the whole gang; the position is the one after it.

@@ -6,7 +6,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -153,6 +153,10 @@ class Run(Identity):
         """For frameworks with their own loop: the batches of the next step were fetched, in ``waited`` seconds."""
         self._meter.waited(waited)
         self._meter.resume()
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """For frameworks with their own loop: within a step, a collective outside of the backward pass."""
+        return self._meter.waiting()
 
     def step(self, *, items: int | None = None, loss: Any = None, processed: int | None = None) -> None:
         """Ends an optimizer step of ``items`` items of this rank (default: ``batchPerGpu`` x accumulation).

@@ -49,6 +49,25 @@ class CollectiveWaits:
         seconds, self._seconds = self._seconds, 0.0
         return seconds if self._watches else None
 
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """A wait, which may contain others."""
+        self._depth += 1
+        cuda = device.cuda() if self._depth == 1 else None
+        begun = time.perf_counter()
+        events = None if cuda is None else (cuda.Event(enable_timing=True), cuda.Event(enable_timing=True))
+        if events is not None:
+            events[0].record()
+        try:
+            yield
+        finally:
+            self._depth -= 1
+            if events is not None:
+                events[1].record()
+                self._events.append(events)
+            elif self._depth == 0:
+                self._seconds += time.perf_counter() - begun
+
     def _watch(self, optimizer: Any, *_: Any) -> None:
         if self._installed:
             return
@@ -73,7 +92,7 @@ class CollectiveWaits:
     def _computed(self) -> None:
         """The end of the backward pass of this rank. Callbacks run in the order in which they were queued."""
         self._queued = False
-        waiting = self._waiting()
+        waiting = self.waiting()
         waiting.__enter__()
         _queue(lambda: waiting.__exit__(None, None, None))
 
@@ -95,29 +114,10 @@ class CollectiveWaits:
     def _timed(self, method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
         def timed(*arguments: Any, **named: Any) -> Any:
-            with self._waiting():
+            with self.waiting():
                 return method(*arguments, **named)
 
         return timed
-
-    @contextmanager
-    def _waiting(self) -> Iterator[None]:
-        """A wait, which may contain others."""
-        self._depth += 1
-        cuda = device.cuda() if self._depth == 1 else None
-        begun = time.perf_counter()
-        events = None if cuda is None else (cuda.Event(enable_timing=True), cuda.Event(enable_timing=True))
-        if events is not None:
-            events[0].record()
-        try:
-            yield
-        finally:
-            self._depth -= 1
-            if events is not None:
-                events[1].record()
-                self._events.append(events)
-            elif self._depth == 0:
-                self._seconds += time.perf_counter() - begun
 
 
 def _queue(callback: Callable[[], object]) -> None:
