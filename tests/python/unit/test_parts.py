@@ -124,7 +124,7 @@ def test_waits_of_a_device_are_read_from_its_events(monkeypatch: pytest.MonkeyPa
     waits = CollectiveWaits()
     waits._watches = True
     for _ in range(3):
-        with waits._waiting(), waits._waiting():
+        with waits.waiting(), waits.waiting():
             pass
     assert waits.take() == pytest.approx(0.03), "a wait within a wait does not count twice"
     assert waits.take() == 0.0

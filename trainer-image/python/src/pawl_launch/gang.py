@@ -40,7 +40,7 @@ class Gang:
         Otherwise, their threads may release a tensor while the interpreter ends, which aborts the process (PyTorch pull request
         179291).
         """
-        distributed = getattr(sys.modules.get("torch"), "distributed", None)
+        distributed: Any = getattr(sys.modules.get("torch"), "distributed", None)
         if self._group is not None and distributed.is_initialized():
             distributed.destroy_process_group(None if distributed.get_backend() == "gloo" else self._group)
 
