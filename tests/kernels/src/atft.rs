@@ -43,9 +43,11 @@ impl AtftStep {
     pub fn program(&self) -> anyhow::Result<Program> {
         let job = self.job()?;
         let (optimization, programs) = (job.optimization(), job.programs());
+        let patterns = |scopes: &[&str]| scopes.iter().map(|scope| Pattern::new(scope)).collect::<Vec<_>>();
         let recipe = Recipe {
             precision: self.precision,
-            full_precision: programs.regions.float32.iter().map(|scope| Pattern::new(scope)).collect(),
+            full_precision: patterns(programs.regions.float32),
+            rematerialize: patterns(programs.regions.rematerialized),
             kernel: OptimizerKernel::Fused,
             clip: optimization.clip,
             skip_non_finite: optimization.skip_non_finite,
