@@ -91,37 +91,34 @@ pub fn scale_products(
 /// # Errors
 /// When the program is ill-formed.
 pub fn count_out_of_range(program: &Program) -> Result<Program, GraphError> {
-    let mut counted = program.clone();
+    let (mut counts, mut all) = ([const { Vec::new() }; 2], 0);
+    // Where they are rounded: at the end of the program, all of them would have to be kept until then.
+    let mut counted = rewrite(program, |visit| {
+        let codes = visit.copy();
+        // What is recomputed was counted already.
+        if matches!(visit.node.op, Op::Cast(to) if to.is_float8()) && visit.node.stage != Stage::Recompute {
+            let of_node = visit.here(|| out_of_range(visit.operands[0], codes));
+            counts.iter_mut().zip(of_node).for_each(|(counts, count)| counts.extend(count.id()));
+            all += codes.shape().elements();
+        }
+        codes
+    })?;
     counted.name = "float8_out_of_range".into();
     counted.outputs.clear();
     counted.updates.clear();
     let b = Builder::extend(counted);
-    // What is recomputed was counted already.
-    let rounded: Vec<(Var<'_>, Var<'_>)> = (program.graph.iter())
-        .filter(|(_, node)| matches!(node.op, Op::Cast(to) if to.is_float8()) && node.stage != Stage::Recompute)
-        .map(|(codes, node)| (b.var(node.operands[0]), b.var(codes)))
-        .collect();
-    b.output(
-        "overflow",
-        share(&b, &rounded, |value, codes| {
-            value.abs().greater(f64::from(codes.dtype().overflow_threshold())).cast(DType::F32)
-        }),
-    );
-    b.output(
-        "underflow",
-        share(&b, &rounded, |value, codes| {
-            codes.cast(DType::F32).equal(0.0).cast(DType::F32) * value.not_equal(0.0).cast(DType::F32)
-        }),
-    );
+    for (name, counts) in ["overflow", "underflow"].into_iter().zip(counts) {
+        let count = counts.into_iter().map(|count| b.var(count)).reduce(|sum, count| sum + count);
+        b.output(name, count.unwrap_or_else(|| b.scalar(0.0, DType::F32)) * (1.0 / all.max(1) as f64));
+    }
     b.finish()
 }
 
-/// The mean over all pairs of a number and its codes of `is_out`, which is 0 or 1.
-fn share<'b>(b: &'b Builder, rounded: &[(Var<'b>, Var<'b>)], is_out: impl Fn(Var<'b>, Var<'b>) -> Var<'b>) -> Var<'b> {
-    let out = rounded.iter().map(|&(value, codes)| is_out(value, codes).sum_all());
-    let out = out.reduce(|sum, count| sum + count).unwrap_or_else(|| b.scalar(0.0, DType::F32));
-    let all: usize = rounded.iter().map(|(value, _)| value.shape().elements()).sum();
-    out * (1.0 / all.max(1) as f64)
+/// How many of the numbers `value` are clipped in `codes`, and how many that are not zero are zero there.
+fn out_of_range<'b>(value: Var<'b>, codes: Var<'b>) -> [Var<'b>; 2] {
+    let clipped = value.abs().greater(f64::from(codes.dtype().overflow_threshold()));
+    let vanished = codes.cast(DType::F32).equal(0.0).cast(DType::F32) * value.not_equal(0.0).cast(DType::F32);
+    [clipped.cast(DType::F32).sum_all(), vanished.sum_all()]
 }
 
 /// For each node, whether it is computed from weights alone.
