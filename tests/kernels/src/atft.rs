@@ -1,6 +1,6 @@
 //! A training step of the workload ATFT-GAT-FAN.
 
-use std::path::Path;
+use std::{collections::HashMap, path::Path};
 
 use anyhow::Context;
 use pawl_contract::settings::Settings;
@@ -65,12 +65,11 @@ impl AtftStep {
         let mut batch = Batch::default();
         job.open(Path::new("unused"), &|_, _, _| {})?.train(At { items: 0, micro: 0 }, &mut batch)?;
         let declared = &job.programs().train.first().context("the model has a training program")?.inputs;
-        let mut made: Vec<_> = declared.iter().zip(batch.inputs).collect();
-        let others = super::inputs(program)?;
-        let inputs = program.inputs.iter().zip(others).map(|(decl, other)| {
-            let own = made.iter().position(|(declared, _)| declared.name == decl.name);
-            own.map_or(other, |at| made.swap_remove(at).1)
-        });
-        Ok(inputs.collect())
+        let mut made: HashMap<&str, Array> = declared.iter().map(|decl| decl.name.as_str()).zip(batch.inputs).collect();
+        program
+            .inputs
+            .iter()
+            .map(|decl| made.remove(decl.name.as_str()).map_or_else(|| super::input(decl), Ok))
+            .collect()
     }
 }

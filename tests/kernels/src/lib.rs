@@ -95,19 +95,20 @@ impl UpsStep {
 /// # Errors
 /// Never: the draws have the shapes of the inputs.
 pub fn inputs(program: &Program) -> anyhow::Result<Vec<Array>> {
-    let draw = |decl: &InputDecl| {
-        let stream = random::stream(1, &decl.name);
-        let values = (0..decl.meta.shape.elements() as u64).map(|i| match (decl.name.as_str(), decl.meta.dtype) {
-            ("learning_rate", _) => 1.4e-3,
-            ("inverse_weight", _) => 0.01,
-            ("normalizer", _) => 32_768.0,
-            ("kl_weight", _) => 1e-4,
-            ("labels", _) => (random::bits(stream, i) % 10) as f64,
-            ("tokens" | "targets", _) => (random::bits(stream, i) % 512) as f64,
-            (_, DType::U32) => (random::bits(stream, i) % 64) as f64,
-            _ => 2.0 * random::uniform_f64(stream, i) - 1.0,
-        });
-        Ok(Array::new(&decl.meta.shape, Data::from_f64(decl.meta.dtype, values))?)
-    };
-    program.inputs.iter().map(draw).collect()
+    program.inputs.iter().map(input).collect()
+}
+
+fn input(decl: &InputDecl) -> anyhow::Result<Array> {
+    let stream = random::stream(1, &decl.name);
+    let values = (0..decl.meta.shape.elements() as u64).map(|i| match (decl.name.as_str(), decl.meta.dtype) {
+        ("learning_rate", _) => 1.4e-3,
+        ("inverse_weight", _) => 0.01,
+        ("normalizer", _) => 32_768.0,
+        ("kl_weight", _) => 1e-4,
+        ("labels", _) => (random::bits(stream, i) % 10) as f64,
+        ("tokens" | "targets", _) => (random::bits(stream, i) % 512) as f64,
+        (_, DType::U32) => (random::bits(stream, i) % 64) as f64,
+        _ => 2.0 * random::uniform_f64(stream, i) - 1.0,
+    });
+    Ok(Array::new(&decl.meta.shape, Data::from_f64(decl.meta.dtype, values))?)
 }

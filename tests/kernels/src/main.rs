@@ -314,21 +314,21 @@ fn main() -> anyhow::Result<()> {
         Command::Check { random } => check::run(random),
         Command::Idle { seconds } => pawl_kernels::idle::run(&device()?, seconds),
         Command::DumpForex { forex, what } => dump(&forex.program()?, &what),
-        Command::Ups { ups, timing } => drawn(&ups.step().program()?, ups.items, &timing),
-        Command::Slm { slm, timing } => drawn(&slm.step().program()?, slm.windows, &timing),
-        Command::VisionBdh { vision, timing } => drawn(&vision.step().program()?, vision.images, &timing),
-        Command::Forex { forex, timing } => drawn(&forex.program()?, forex.windows, &timing),
+        Command::Ups { ups, timing } => on_random_data(&ups.step().program()?, ups.items, &timing),
+        Command::Slm { slm, timing } => on_random_data(&slm.step().program()?, slm.windows, &timing),
+        Command::VisionBdh { vision, timing } => on_random_data(&vision.step().program()?, vision.images, &timing),
+        Command::Forex { forex, timing } => on_random_data(&forex.program()?, forex.windows, &timing),
         Command::Atft { atft, timing } => {
             let step = atft.step();
             let program = step.program()?;
-            // Edges are no random numbers.
+            // Indices of edges must be those of a graph, and cannot be random.
             speed::step(&program, &step.inputs(&program)?, atft.samples, &timing)
         }
     }
 }
 
-/// Times steps on drawn data.
-fn drawn(program: &Program, items: u32, timing: &Timing) -> anyhow::Result<()> {
+/// Times steps on random data.
+fn on_random_data(program: &Program, items: u32, timing: &Timing) -> anyhow::Result<()> {
     speed::step(program, &pawl_kernels::inputs(program)?, items, timing)
 }
 

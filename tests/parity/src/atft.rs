@@ -103,7 +103,11 @@ impl AtftExperiment {
         let (step_items, total) = (self.samples as u64, self.steps.max(self.warmup + TIMED) as u64);
         let total_items = step_items * total;
         // The peer rounds the number of steps down.
-        let schedule = RateSchedule { warmup: Warmup::Updates((total / 20).max(1)), ..job.optimization().schedule };
+        let warmup = match job.optimization().schedule.warmup {
+            Warmup::Fraction(fraction) => Warmup::Updates(((fraction * total as f64) as u64).max(1)),
+            updates @ Warmup::Updates(_) => updates,
+        };
+        let schedule = RateSchedule { warmup, ..job.optimization().schedule };
         let factor = move |step: usize| {
             let step = step as u64;
             schedule.factor(RatePosition { step, items: step * step_items, step_items, total_items })

@@ -31,8 +31,8 @@ pub(super) fn losses(subject: &Subject<'_>) -> Option<Verdict> {
     let name = subject.phase.map(|phase| phase.name.as_str()).unwrap_or_default();
     let message = format!(
         "final loss {candidate:.5} differs from {control:.5} with the settings accepted so far by more than {allowed:.2e} \
-         (their spread): the phase changes the numerics; declare phases[{name}].numerics: Changed, or, if launches with equal \
-         settings differ, seed the script before it makes its model"
+         (their spread, or 0.5 % for rounding): either the phase changes the numerics (declare phases[{name}].numerics: Changed), \
+         or a script makes its model before it sets its seed, so that launches with equal settings differ"
     );
     Some(Verdict::Fails { trigger: None, reason: Reason::LossDiverged, message })
 }

@@ -26,6 +26,17 @@ class Budget:
         return self._plan.epochs if self._plan.items is None else None
 
     @property
+    def has_known_end(self) -> bool:
+        """Whether :meth:`is_used_up` can be answered: the length of an epoch may not be known yet."""
+        return self.epochs is None or self.items_per_epoch is not None or self.has_stopped_improving
+
+    @property
+    def has_stopped_improving(self) -> bool:
+        """Whether early stopping ends the launch."""
+        rule = self._plan.early_stopping if self._plan.kind == "Train" else None
+        return rule is not None and self._position.evaluations_since_best >= rule.patience
+
+    @property
     def _window(self) -> int:
         return (self._plan.warmup_steps or 0) + (self._plan.window_steps or 0)
 
@@ -50,8 +61,7 @@ class Budget:
         plan, position = self._plan, self._position
         if plan.kind == "Measure":
             return position.step >= self._window
-        rule = plan.early_stopping if plan.kind == "Train" else None
-        if rule is not None and position.evaluations_since_best >= rule.patience:
+        if self.has_stopped_improving:
             return True
         items = self.items()
         return items is not None and position.items >= items

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from typing import Any
 
 from .outcome import Unsupported
@@ -35,19 +36,24 @@ class Gang:
         self.gather([0.0])
 
     def leave(self) -> None:
-        """Destroys the groups of Gloo, at the end of a script that has succeeded.
+        """Destroys the group of the launch, and all groups of the script where its default one is of Gloo.
 
-        Otherwise, their threads may release a tensor while the interpreter ends, which aborts the process (PyTorch pull request
-        179291).
+        At the end of the interpreter, the threads of Gloo may release a tensor, which aborts the process (described in PyTorch's
+        pull request 179291, closed unmerged). Groups of NCCL stay: destroying one waits for ranks that may be gone.
         """
-        distributed: Any = getattr(sys.modules.get("torch"), "distributed", None)
-        if self._group is not None and distributed.is_initialized():
-            distributed.destroy_process_group(None if distributed.get_backend() == "gloo" else self._group)
+        distributed = _distributed()
+        if distributed is None:
+            return
+        group = None if distributed.get_backend() == "gloo" else self._group
+        if group is None and distributed.get_backend() != "gloo":
+            return
+        # The script may have destroyed it.
+        with suppress(ValueError, RuntimeError):
+            distributed.destroy_process_group(group)
 
     def _connect(self) -> tuple[Any, Any]:
-        torch = sys.modules.get("torch")
-        distributed = getattr(torch, "distributed", None)
-        if torch is None or distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        distributed = _distributed()
+        if distributed is None:
             raise Unsupported(
                 f"trainer: {self.world_size} ranks, but this script trains on one: call "
                 "torch.distributed.init_process_group() before the first step, or set trainer.replicas and gpusPerReplica to 1"
@@ -55,4 +61,11 @@ class Gang:
         if self._group is None:
             # Gloo works on tensors of the CPU: a vote does not wait for the device.
             self._group = distributed.new_group(backend="gloo")
-        return torch, self._group
+        return sys.modules["torch"], self._group
+
+
+def _distributed() -> Any:
+    """``torch.distributed`` with a default process group; ``None`` where the script has none."""
+    distributed: Any = getattr(sys.modules.get("torch"), "distributed", None)
+    usable = distributed is not None and distributed.is_available() and distributed.is_initialized()
+    return distributed if usable else None

@@ -172,20 +172,22 @@ def _loader(run: Run) -> dict[str, Any]:
 
 def _length(run: Run) -> dict[str, Any]:
     """The number of steps of the launch, which also determines the schedule of the learning rate."""
-    if run.budget.epochs is not None:
-        return {"num_train_epochs": run.budget.epochs, "max_steps": -1}
-    if run.is_done and _has_length(run.get_checkpoint()):
-        # At the end of its steps, a Trainer that resumes would take one more; without epochs, it takes none.
-        return {"num_train_epochs": 0, "max_steps": -1}
+    budget = run.budget
+    if budget.has_known_end and run.is_done and _has_length(run.get_checkpoint()):
+        # At the end of its steps, a Trainer that resumes would take one more; without epochs, it takes none. Data without a length
+        # allow no number of epochs: there, it does take one.
+        return {"num_train_epochs": 0, "max_steps": -1, "lr_scheduler_type": "constant", "lr_scheduler_kwargs": None}
+    if budget.epochs is not None:
+        return {"num_train_epochs": budget.epochs, "max_steps": -1}
     return {"max_steps": max(1, run.budget.steps(run.batch_size * run.accumulation_steps) or 0)}
 
 
 def _has_length(checkpoint: Path | None) -> bool:
     """Whether the training data of the Trainer that wrote ``checkpoint`` has a length: without one, it counts no epochs."""
-    if checkpoint is None:
+    state = checkpoint / "trainer_state.json" if checkpoint is not None else None
+    if state is None or not state.is_file():
         return False
-    epochs = json.loads((checkpoint / "trainer_state.json").read_text())["num_train_epochs"]
-    return bool(epochs < sys.maxsize)
+    return bool(json.loads(state.read_text()).get("num_train_epochs", sys.maxsize) < sys.maxsize)
 
 
 class PawlCallback(_Callback):  # type: ignore[misc]

@@ -73,4 +73,5 @@ def _script_ended(run: Run) -> int | None:
     except LaunchError as error:
         _log.error("%s", error)
         return run.fail(error)
+    run.leave()
     return None

@@ -160,6 +160,7 @@ class PawlCallback(_Callback):  # type: ignore[misc]
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self._begin(trainer)
+        self._time_broadcasts(trainer.fit_loop.epoch_loop)
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         # The Trainer skips all of the training when the checkpoint is at its end.
@@ -181,16 +182,17 @@ class PawlCallback(_Callback):  # type: ignore[misc]
             )
         if self._first is not None and run.should_evaluate:
             run.report(_validation(self._first))
-        self._time_broadcasts(trainer.fit_loop.epoch_loop)
-        # The checkpoint may be at the end of the budget.
-        if run.is_done:
+        # The checkpoint may be at the end of the budget. A validation that is due needs a step before.
+        if run.is_done and not run.should_evaluate:
             trainer.should_stop = True
 
     def _time_broadcasts(self, loop: Any) -> None:
         """Counts Lightning's collective before each batch as a wait for other ranks, not for the loader. Its method is private:
         where it has another name, nothing is changed."""
-        broadcast = getattr(loop, "_broadcast_sigterm_tensor", None)
-        if broadcast is None:
+        name = "_broadcast_sigterm_tensor"
+        broadcast = getattr(loop, name, None)
+        # fit() may have been called before.
+        if broadcast is None or name in vars(loop):
             return
 
         def timed() -> None:
@@ -198,7 +200,7 @@ class PawlCallback(_Callback):  # type: ignore[misc]
                 broadcast()
             self._ended_step = time.perf_counter()
 
-        loop._broadcast_sigterm_tensor = timed
+        setattr(loop, name, timed)
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         self._run.begin_step(time.perf_counter() - self._ended_step if self._ended_step else 0.0)

@@ -6,7 +6,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -81,8 +81,9 @@ class Run(Identity):
 
     @property
     def validates_first(self) -> bool:
-        """Whether validation before the first step is due."""
-        return self._plan.evaluates and self._position.first_validation is None
+        """Whether validation before the first step is due: there was none yet, or the checkpoint is at the end of the launch."""
+        at_end = self._budget.has_known_end and self.is_done and self._validated_at() != self.items
+        return self._plan.evaluates and (self._position.first_validation is None or at_end)
 
     # The loop.
 
@@ -138,9 +139,7 @@ class Run(Identity):
             )
         self._started = True
         self._meter.watch_collectives()
-        # A checkpoint may be at the end of the budget.
-        at_end = self._plan.evaluates and self.is_done and self._validated_at() != self.items
-        if self.validates_first or at_end:
+        if self.validates_first:
             self.should_evaluate = True
         self._enter_phase()
         self._reporter.publish(now=True)
@@ -155,8 +154,8 @@ class Run(Identity):
         self._meter.resume()
 
     def waiting(self) -> AbstractContextManager[None]:
-        """For frameworks with their own loop: within a step, a collective outside of the backward pass."""
-        return self._meter.waiting()
+        """For frameworks with their own loop: times a wait for other ranks that no hook of PyTorch sees."""
+        return nullcontext() if self.by_hand else self._meter.waiting()
 
     def step(self, *, items: int | None = None, loss: Any = None, processed: int | None = None) -> None:
         """Ends an optimizer step of ``items`` items of this rank (default: ``batchPerGpu`` x accumulation).
@@ -366,6 +365,9 @@ class Run(Identity):
             raise Unsupported(f"no validation was reported after {self.items} items: {advice().validate}")
         self._require_saved()
         self._report_end(Outcome.DONE)
+
+    def leave(self) -> None:
+        """Ends what this rank shares with the others, after :meth:`finish`. Called by itself at the end of the interpreter."""
         self._gang.leave()
 
     def end_if_stopped(self) -> None:

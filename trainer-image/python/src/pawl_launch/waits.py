@@ -1,7 +1,8 @@
 """The time that steps wait for collectives, by hooks of PyTorch.
 
 DistributedDataParallel waits at the end of a backward pass, after the gradients of this rank are computed. FSDP2 waits before each
-block and at the end; its copies into and out of the buffers of a collective count too.
+block and at the end; its copies into and out of the buffers of a collective count too. What a framework waits for besides is timed
+where that is done.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ pub fn scale_products(
     made.remember(scaled, world)
 }
 
-/// Counts which numbers `program` rounds to 8-bit floats that are out of their range: a program with its inputs and states, without its outputs and updates,
+/// Counts which numbers `program` rounds to 8-bit floats, for what it outputs and updates, that are out of their range: a program with its inputs and states, without its outputs and updates,
 /// and instead with the outputs `overflow` and `underflow`, float32 scalars: the numbers that are clipped, and the nonzero numbers that are rounded to zero,
 /// as shares of all rounded numbers, 0 to 1.
 ///
