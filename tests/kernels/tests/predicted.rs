@@ -84,7 +84,7 @@ fn counting_numbers_out_of_range_needs_no_more_memory() {
     for scaling in [Scaling::Row, Scaling::Delayed] {
         let float8 = Float8 { scaling, ..Float8::default() };
         let step = SlmStep {
-            size: "8b".into(),
+            size: "1b".into(),
             windows: 32,
             precision: Precision::FP8,
             float8,
