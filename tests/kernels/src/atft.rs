@@ -59,7 +59,7 @@ impl AtftStep {
     /// The first batch of the simulated panel, with the graphs of its dates, as inputs of `program`.
     ///
     /// # Errors
-    /// When the batch lacks an input of the program.
+    /// When the workload rejects the configuration.
     pub fn inputs(&self, program: &Program) -> anyhow::Result<Vec<Array>> {
         let job = self.job()?;
         let mut batch = Batch::default();

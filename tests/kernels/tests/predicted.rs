@@ -91,9 +91,9 @@ fn counting_numbers_out_of_range_needs_no_more_memory() {
             int8: false,
             recompute: false,
         };
-        let [alone, counted] =
-            [vec![step.program().unwrap()], vec![step.program().unwrap(), step.float8_out_of_range().unwrap()]]
-                .map(|programs| predict(&programs, choices).unwrap().planned);
+        let programs = [step.program().unwrap(), step.float8_out_of_range().unwrap()];
+        let planned = |programs| predict(programs, choices).unwrap().planned;
+        let (alone, counted) = (planned(&programs[..1]), planned(&programs[..]));
         assert!(counted <= alone + alone / 100, "{scaling:?}: {counted} and {alone}");
     }
 }

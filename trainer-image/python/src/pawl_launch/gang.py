@@ -44,12 +44,11 @@ class Gang:
         distributed = _distributed()
         if distributed is None:
             return
-        group = None if distributed.get_backend() == "gloo" else self._group
-        if group is None and distributed.get_backend() != "gloo":
-            return
-        # The script may have destroyed it.
-        with suppress(ValueError, RuntimeError):
-            distributed.destroy_process_group(group)
+        everything = distributed.get_backend() == "gloo"
+        if everything or self._group is not None:
+            # The script may have destroyed it.
+            with suppress(ValueError, RuntimeError):
+                distributed.destroy_process_group(None if everything else self._group)
 
     def _connect(self) -> tuple[Any, Any]:
         distributed = _distributed()
