@@ -41,10 +41,8 @@ impl Tokenizer {
             |error: &dyn Display| wrong(&format!("is not a valid Hugging Face tokenizer: {error}; copy it again"));
         // As JSON first: the library panics at a syntax error in some of its parts.
         let json: Value = serde_json::from_slice(&bytes).map_err(|error| invalid(&error))?;
-        if let Some(merge) = unprefixed_merge(&json["model"]) {
-            return Err(invalid(&format!(
-                "merge {merge} does not continue a word, as model.continuing_subword_prefix asks"
-            )));
+        if let Some(problem) = broken_merge(&json["model"]) {
+            return Err(invalid(&problem));
         }
         let mut inner: tokenizers::Tokenizer = serde_json::from_value(json).map_err(|error| invalid(&error))?;
         // Many files contain what their model was last used with: documents would be cut, or padded.
@@ -92,12 +90,23 @@ fn end_of_document(path: &Path) -> Option<String> {
     let token = &config["eos_token"];
     token.as_str().or_else(|| token["content"].as_str()).map(str::to_owned)
 }
-/// A merge of a byte-pair model whose second token lacks the prefix that the model cuts off: the library panics at it.
-fn unprefixed_merge(model: &Value) -> Option<&Value> {
-    let prefix = model["continuing_subword_prefix"].as_str()?;
-    let second = |merge: &'_ Value| match merge {
-        Value::String(pair) => pair.split_once(' ').map(|(_, second)| second.to_owned()),
-        pair => pair[1].as_str().map(str::to_owned),
-    };
-    model["merges"].as_array()?.iter().find(|merge| second(merge).is_some_and(|second| !second.starts_with(prefix)))
+
+/// What is wrong with a merge of a byte-pair model: the library panics at a second token that lacks the prefix which the model cuts off, and at a product
+/// that is longer than all tokens.
+fn broken_merge(model: &Value) -> Option<String> {
+    let prefix = model["continuing_subword_prefix"].as_str().unwrap_or_default();
+    let vocabulary = model["vocab"].as_object()?;
+    model["merges"].as_array()?.iter().find_map(|merge| {
+        let (first, second) = match merge {
+            // The first line of a file of merges.
+            Value::String(pair) if pair.starts_with("#version") => return None,
+            Value::String(pair) => pair.split_once(' ')?,
+            pair => (pair[0].as_str()?, pair[1].as_str()?),
+        };
+        let Some(rest) = second.strip_prefix(prefix) else {
+            return Some(format!("merge {merge} does not continue a word, as model.continuing_subword_prefix asks"));
+        };
+        let is_known = vocabulary.contains_key(&format!("{first}{rest}"));
+        (!is_known).then(|| format!("merge {merge} makes a token that is not in model.vocab"))
+    })
 }
