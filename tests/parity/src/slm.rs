@@ -25,6 +25,9 @@ pub struct SlmExperiment {
     /// The model: 125m and tiny are fully trained, the others with adapters.
     #[arg(long, default_value = "125m", value_parser = ["tiny", "125m", "1b", "3b", "8b"])]
     pub size: String,
+    /// Tokens of a window. Default: the size's.
+    #[arg(long)]
+    sequence: Option<usize>,
     /// Windows of a micro-step.
     #[arg(long, default_value_t = 32)]
     pub windows: usize,
@@ -63,12 +66,12 @@ pub struct SlmExperiment {
 impl SlmExperiment {
     /// Tokens of a window.
     pub fn sequence(&self) -> usize {
-        match self.size.as_str() {
+        self.sequence.unwrap_or(match self.size.as_str() {
             "tiny" => 64,
             "3b" => 512,
             "8b" => 256,
             _ => 1024,
-        }
+        })
     }
 
     /// The settings of our arm.

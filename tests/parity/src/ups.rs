@@ -51,6 +51,9 @@ pub struct UpsExperiment {
     /// Precision of products and attention.
     #[arg(long, value_enum, default_value = "bf16")]
     pub precision: Precision,
+    /// Products over 8-bit floats with a scale for each row, of ours only: the peer is fastest in bfloat16.
+    #[arg(long, conflicts_with = "precision")]
+    pub fp8: bool,
     /// Whether activations are recomputed by sub-layer.
     #[arg(long)]
     pub recompute: bool,
@@ -85,7 +88,7 @@ impl UpsExperiment {
             "attention": "Flash",
             "optimizerKernel": "Fused",
             "activationCheckpointing": if self.recompute { "Selective" } else { "None" },
-            "precision": self.precision,
+            "precision": if self.fp8 { json!("fp8") } else { json!(self.precision) },
             // Evaluation reads the averages, the peer's the weights: without memory they are the same.
             "ema": if validates { "0" } else { "0.999" },
         });
