@@ -135,7 +135,10 @@ impl<'a> Stage<'a> {
     async fn observe(&self) {
         loop {
             for (number, replica) in self.replicas.iter().enumerate() {
-                replica.sample();
+                // One that is frozen does not answer.
+                if let Some(metrics) = self.metrics(replica).await {
+                    replica.sample(metrics.lines().any(|line| line == "pawl_leader 1"));
+                }
                 if let Ok(_calm) = replica.trouble.try_lock()
                     && replica.has_ended()
                 {

@@ -130,25 +130,32 @@ impl Election {
     /// Reads the lease and acts on it. Returns when to do so again.
     async fn step(&mut self) -> Duration {
         let before = Instant::now();
-        match time::timeout(self.timing.renew_every, self.look_and_act()).await {
-            Ok(Ok(())) => {}
+        let answered = match time::timeout(self.timing.renew_every, self.look_and_act()).await {
+            Ok(Ok(())) => true,
             Ok(Err(error)) if conflict(&error) => {
                 tracing::debug!("the lease was written or deleted by another client: reading it again");
                 self.seen = None;
                 return Duration::from_millis(100);
             }
-            Ok(Err(error)) => tracing::warn!(%error, "lease {LEASE}: cannot be read or renewed"),
-            Err(_) => tracing::warn!("lease {LEASE}: the API server did not answer in time"),
-        }
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "lease {LEASE}: cannot be read or renewed");
+                false
+            }
+            Err(_) => {
+                tracing::warn!("lease {LEASE}: the API server did not answer in time");
+                false
+            }
+        };
         self.expire();
         let pause = match *self.role.borrow() {
             Role::Leading { .. } => self.timing.renew_every,
-            Role::Following { until, .. } => self
+            // At once when the lease runs out, but not again and again while the API server refuses connections.
+            Role::Following { until, .. } if answered => self
                 .timing
                 .look_every
                 .min(until.saturating_duration_since(Instant::now()))
                 .max(Duration::from_millis(10)),
-            Role::Unknown => self.timing.look_every,
+            Role::Following { .. } | Role::Unknown => self.timing.look_every,
         };
         pause.saturating_sub(before.elapsed()).max(Duration::from_millis(10))
     }

@@ -235,6 +235,28 @@ async fn a_leader_without_an_api_server_stops_acting_and_leads_again_when_it_is_
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_follower_asks_no_more_often_while_the_api_server_refuses() {
+    let server = Server::default();
+    let first = Replica::start(&server, "a");
+    until("a leads", Duration::from_secs(1), || first.leadership.may_act()).await;
+    let refusals = Arc::new(Mutex::new(None));
+    let (answers, refused) = (server.clone(), refusals.clone());
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let refuses = refused.lock().unwrap().as_mut().map(|count| *count += 1).is_some();
+        let server = answers.clone();
+        async move { if refuses { Err(std::io::Error::other("refused")) } else { Ok(server.answer(request).await) } }
+    });
+    let (election, second) = Election::new(Client::new(service, "pawl"), "pawl", "b".to_owned(), Timing::default());
+    let task = tokio::spawn(election.run(std::future::pending()));
+    until("b follows", Duration::from_secs(1), || second.follows()).await;
+    *refusals.lock().unwrap() = Some(0);
+    time::sleep(Duration::from_secs(60)).await;
+    let asked = refusals.lock().unwrap().unwrap();
+    assert!((20..=32).contains(&asked), "{asked} times in 60 s, every 2 s");
+    task.abort();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_lease_that_a_person_deleted_is_made_again() {
     let server = Server::default();
     let first = Replica::start(&server, "a");

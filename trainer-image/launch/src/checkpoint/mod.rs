@@ -120,7 +120,8 @@ type Order = (Epoch, u64);
 /// The order of the checkpoint called `name`; `None` when it is something else.
 fn order(name: &str) -> Option<Order> {
     let (generation, rest) = name.split_once("-step-")?;
-    let (_, epoch) = rest.split_once("-by-")?;
+    let (step, epoch) = rest.split_once("-by-")?;
+    step.parse::<u64>().ok()?;
     Some((epoch.parse().ok()?, generation.parse().ok()?))
 }
 

@@ -15,6 +15,7 @@ use parquet::schema::types::ColumnDescriptor;
 use std::collections::HashMap;
 use std::fs::File;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -137,13 +138,15 @@ impl Reader {
         let optional = descriptor.max_def_level() > 0;
         let pages = Pages::new(pages, descriptor.physical_type(), optional, all);
         let reader = get_column_reader(chunk.column_descr_ptr(), Box::new(pages));
-        let read = match convert {
+        // The library panics at some damaged values, such as fewer than a page announces. Its reader is not used again.
+        let read = catch_unwind(AssertUnwindSafe(|| match convert {
             Convert::Bool(convert) => decode::<BoolType, T>(reader, rows, convert),
             Convert::I32(convert) => decode::<Int32Type, T>(reader, rows, convert),
             Convert::I64(convert) => decode::<Int64Type, T>(reader, rows, convert),
             Convert::F32(convert) => decode::<FloatType, T>(reader, rows, convert),
             Convert::F64(convert) => decode::<DoubleType, T>(reader, rows, convert),
-        };
+        }));
+        let read = read.unwrap_or_else(|_| Err(("cannot be decoded".to_owned(), DAMAGED)));
         read.map_err(|(problem, remedy)| wrong(&problem, remedy))
     }
 
