@@ -14,7 +14,7 @@ pub struct Replica<'a> {
     scene: &'a Scene,
     /// Its clock, when it can jump.
     pub clock: Option<Clock>,
-    process: Mutex<Option<Operator>>,
+    process: Mutex<Option<(Operator, Instant)>>,
     usage: Mutex<Lives>,
     /// Held while something is wrong with it.
     pub trouble: tokio::sync::Mutex<()>,
@@ -29,25 +29,23 @@ pub struct Usage {
     pub files: Samples,
 }
 
-/// A process that leads or follows, and since when.
-type Life = Option<(bool, Instant)>;
-
-/// The usage of the present life, and that of the one before it that was sampled for the longest time.
+/// The process that lives, and the one that was sampled for the longest time before it.
 #[derive(Default)]
 struct Lives {
     current: Usage,
-    life: Life,
     longest: Usage,
+    /// Whether the process leads, and since when.
+    role: Option<(bool, Instant)>,
 }
 
 impl Lives {
-    /// Another life begins.
-    fn begin(&mut self, life: Life) {
+    /// Another process begins.
+    fn end(&mut self) {
         let ended = std::mem::take(&mut self.current);
+        self.role = None;
         if ended.memory.span() > self.longest.memory.span() {
             self.longest = ended;
         }
-        self.life = life;
     }
 }
 
@@ -64,20 +62,20 @@ impl<'a> Replica<'a> {
     pub fn replace(&self) {
         let program = self.clock.as_ref().map_or_else(Program::built, Clock::program);
         let operator = Operator::spawn_program(self.scene, &program);
-        *self.process.lock().unwrap() = Some(operator);
-        self.usage.lock().unwrap().begin(None);
+        *self.process.lock().unwrap() = Some((operator, Instant::now()));
+        self.usage.lock().unwrap().end();
     }
 
     /// Kills its process with SIGKILL.
     pub fn kill(&self) {
-        if let Some(operator) = self.process.lock().unwrap().take() {
+        if let Some((operator, _)) = self.process.lock().unwrap().take() {
             operator.kill();
         }
     }
 
     /// Sends a signal to its process.
     pub fn signal(&self, signal: Signal) {
-        if let Some(operator) = &*self.process.lock().unwrap() {
+        if let Some((operator, _)) = &*self.process.lock().unwrap() {
             // It may have ended, which `has_ended` tells.
             let _ = kill_process(operator.process(), signal);
         }
@@ -85,30 +83,33 @@ impl<'a> Replica<'a> {
 
     /// Whether its process ended by itself, which no operator may.
     pub fn has_ended(&self) -> bool {
-        self.process.lock().unwrap().as_mut().is_some_and(Operator::has_ended)
+        self.process.lock().unwrap().as_mut().is_some_and(|(operator, _)| operator.has_ended())
     }
 
     /// Where it serves metrics.
     pub fn http(&self) -> Option<std::net::SocketAddr> {
-        self.process.lock().unwrap().as_ref().map(|operator| operator.http)
+        self.process.lock().unwrap().as_ref().map(|(operator, _)| operator.http)
     }
 
-    /// Takes a sample of its memory and its open files while it leads, or does not: a leader needs more of both, and its allocator keeps them.
+    /// Takes a sample of its memory and its open files while it leads or does not: a leader needs more, and its allocator keeps it.
     pub fn sample(&self, leads: bool) {
-        let Some(pid) = self.process.lock().unwrap().as_ref().map(Operator::process) else { return };
+        let pid_and_age = |(operator, born): &(Operator, Instant)| (operator.process(), born.elapsed());
+        let Some((pid, age)) = self.process.lock().unwrap().as_ref().map(pid_and_age) else { return };
         let pid = pid.as_raw_nonzero().get();
-        let mut lives = self.usage.lock().unwrap();
-        if lives.life.is_none_or(|(led, _)| led != leads) {
-            lives.begin(Some((leads, Instant::now())));
-        }
-        let age = lives.life.map_or(Duration::ZERO, |(_, since)| since.elapsed());
         if let (Some(bytes), Some(files)) = (memory(pid), open_files(pid)) {
-            lives.current.memory.add(age, bytes as f64);
-            lives.current.files.add(age, files as f64);
+            let Lives { current, role, .. } = &mut *self.usage.lock().unwrap();
+            if role.is_none_or(|(led, _)| led != leads) {
+                *role = Some((leads, Instant::now()));
+                current.memory.turn();
+                current.files.turn();
+            }
+            let since = role.map_or(Duration::ZERO, |(_, since)| since.elapsed());
+            current.memory.add(age, since, bytes as f64);
+            current.files.add(age, since, files as f64);
         }
     }
 
-    /// Memory and open files of the life that was sampled for the longest time.
+    /// Memory and open files of the process that was sampled for the longest time.
     pub fn usage(&self) -> Usage {
         let Lives { current, longest, .. } = &*self.usage.lock().unwrap();
         if current.memory.span() < longest.memory.span() { longest.clone() } else { current.clone() }

@@ -149,7 +149,8 @@ impl<'a> Stage<'a> {
             if let Some(pod) = self.view.running().into_iter().find(|pod| pod.job == LONG)
                 && let Some(bytes) = processes::agent(&pod.uid).and_then(|agent| agent.memory())
             {
-                self.agent.lock().unwrap().add(self.began.elapsed(), bytes as f64);
+                let age = self.began.elapsed();
+                self.agent.lock().unwrap().add(age, age, bytes as f64);
             }
             tokio::time::sleep(SAMPLE).await;
         }

@@ -50,7 +50,10 @@ impl Stage<'_> {
         if round.is_multiple_of(2) {
             match self.gone(blueprint.name, GONE).await {
                 Ok(()) => self.clear(blueprint).await,
-                Err(left) => _ = self.record.check(&format!("{name}: nothing is left"), Err(left)),
+                Err(left) => {
+                    self.record.check(&format!("{name}: nothing is left"), Err(left));
+                    self.keep(&["get", "pods,nodes", "--output", "yaml"], &format!("{}-{round}.left", blueprint.name));
+                }
             }
         }
     }
@@ -187,9 +190,13 @@ impl Stage<'_> {
     pub fn evidence(&self, name: &str, job: &Option<TrainingJob>) {
         let job = serde_json::to_value(job).unwrap_or(Value::Null);
         std::fs::write(self.record.beside(&format!("{name}.json")), format!("{job:#}")).unwrap();
-        let events = self.scene.kubectl(&["get", "events", "--sort-by=.lastTimestamp"]).output();
-        let events = events.map(|output| output.stdout).unwrap_or_default();
-        std::fs::write(self.record.beside(&format!("{name}.events")), events).unwrap();
+        self.keep(&["get", "events", "--sort-by=.lastTimestamp"], &format!("{name}.events"));
+    }
+
+    /// Keeps what kubectl prints.
+    fn keep(&self, arguments: &[&str], file: &str) {
+        let printed = self.scene.kubectl(arguments).output().map(|output| output.stdout).unwrap_or_default();
+        std::fs::write(self.record.beside(file), printed).unwrap();
     }
 }
 
