@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use pawl_lower::{KernelTime, Lowered};
+use pawl_lower::{Body, KernelTime, Lowered};
 
 /// An H200's memory bandwidth in bytes per second, of reading and writing together.
 const BANDWIDTH: f64 = 4.2e12;
-/// Its matrix products in bfloat16, FLOP/s.
-const PRODUCTS: f64 = 550e12;
+/// Its matrix products in bfloat16, FLOP/s; twice that over 8-bit floats.
+const PRODUCTS: f64 = 790e12;
 /// The least time of a kernel in a graph, s.
 const KERNEL: f64 = 2e-6;
 /// Most kinds of kernels that are printed.
@@ -47,8 +47,9 @@ impl Line {
 
 /// The time for a kernel's bytes, or for its arithmetic if that is longer, s.
 fn bound(lowered: &Lowered, kernel: usize, bytes: usize, flops: u64) -> f64 {
-    let arithmetic = match lowered.kernels[kernel].body.name() {
-        "matmul" | "attention" | "attention_grad" => flops as f64 / PRODUCTS,
+    let arithmetic = match &lowered.kernels[kernel].body {
+        Body::MatMul(product) if product.scales.is_some() => flops as f64 / (2.0 * PRODUCTS),
+        Body::MatMul(_) | Body::Attention(_) | Body::AttentionGrad(_) => flops as f64 / PRODUCTS,
         _ => 0.0,
     };
     (bytes as f64 / BANDWIDTH).max(arithmetic)
@@ -64,7 +65,6 @@ fn kind_of_scope(scope: &str) -> String {
 }
 
 fn name(lowered: &Lowered, kernel: usize) -> String {
-    use pawl_lower::Body;
     let of = &lowered.kernels[kernel];
     let size = match &of.body {
         Body::Fused(f) => {

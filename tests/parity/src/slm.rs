@@ -43,7 +43,7 @@ pub struct SlmExperiment {
     /// Precision of products and attention.
     #[arg(long, value_enum, default_value = "bf16")]
     pub precision: Precision,
-    /// Products over 8-bit floats with a scale for each row, of both arms: the peer is `slm_best.py`.
+    /// Products over 8-bit floats with a scale for each row, in both arms: the peer is `slm_best.py`.
     #[arg(long, requires = "apart", conflicts_with_all = ["precision", "recompute", "int8"])]
     pub fp8: bool,
     /// Recompute blocks in the backward pass.

@@ -51,7 +51,7 @@ pub struct UpsExperiment {
     /// Precision of products and attention.
     #[arg(long, value_enum, default_value = "bf16")]
     pub precision: Precision,
-    /// Products over 8-bit floats with a scale for each row, of ours only: the peer is fastest in bfloat16.
+    /// Products over 8-bit floats with a scale for each row, in our arm only: the peer stays in bfloat16.
     #[arg(long, conflicts_with = "precision")]
     pub fp8: bool,
     /// Whether activations are recomputed by sub-layer.

@@ -253,6 +253,10 @@ async fn a_follower_asks_no_more_often_while_the_api_server_refuses() {
     time::sleep(Duration::from_secs(60)).await;
     let asked = refusals.lock().unwrap().unwrap();
     assert!((20..=32).contains(&asked), "{asked} times in 60 s, every 2 s");
+    first.kill();
+    time::sleep(Duration::from_secs(60)).await;
+    *refusals.lock().unwrap() = None;
+    until("b leads", Duration::from_secs(18), || second.may_act()).await;
     task.abort();
 }
 

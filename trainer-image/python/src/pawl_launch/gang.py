@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import sys
+import time
 from contextlib import suppress
 from typing import Any
 
 from .outcome import Unsupported
+
+# In which the threads of Gloo release their tensors, for which they need the interpreter's lock.
+RELEASE_SECONDS = 0.1
 
 
 class Gang:
@@ -39,7 +44,8 @@ class Gang:
         """Destroys the group of the launch, and all groups of the script where its default one is of Gloo.
 
         At the end of the interpreter, the threads of Gloo may release a tensor, which aborts the process (described in PyTorch's
-        pull request 179291, closed unmerged). Groups of NCCL stay: destroying one waits for ranks that may be gone.
+        pull request 179291, closed unmerged). A group that something still refers to, such as a model, keeps its threads: they get
+        time to release what they hold. Groups of NCCL stay: destroying one waits for ranks that may be gone.
         """
         distributed = _distributed()
         if distributed is None:
@@ -49,6 +55,8 @@ class Gang:
             # The script may have destroyed it.
             with suppress(ValueError, RuntimeError):
                 distributed.destroy_process_group(None if everything else self._group)
+            gc.collect()
+            time.sleep(RELEASE_SECONDS)
 
     def _connect(self) -> tuple[Any, Any]:
         distributed = _distributed()

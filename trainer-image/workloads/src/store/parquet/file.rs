@@ -138,15 +138,13 @@ impl Reader {
         let optional = descriptor.max_def_level() > 0;
         let pages = Pages::new(pages, descriptor.physical_type(), optional, all);
         let reader = get_column_reader(chunk.column_descr_ptr(), Box::new(pages));
-        // The library panics at some damaged values, such as fewer than a page announces. Its reader is not used again.
-        let read = catch_unwind(AssertUnwindSafe(|| match convert {
+        let read = match convert {
             Convert::Bool(convert) => decode::<BoolType, T>(reader, rows, convert),
             Convert::I32(convert) => decode::<Int32Type, T>(reader, rows, convert),
             Convert::I64(convert) => decode::<Int64Type, T>(reader, rows, convert),
             Convert::F32(convert) => decode::<FloatType, T>(reader, rows, convert),
             Convert::F64(convert) => decode::<DoubleType, T>(reader, rows, convert),
-        }));
-        let read = read.unwrap_or_else(|_| Err(("cannot be decoded".to_owned(), DAMAGED)));
+        };
         read.map_err(|(problem, remedy)| wrong(&problem, remedy))
     }
 
@@ -201,7 +199,11 @@ fn decode<D: DataType, T: Value>(
         values.clear();
         levels.clear();
         let end = if at < rows.start { rows.start } else { rows.end };
-        let read = column.read_records(BATCH.min(end - at), Some(&mut levels), None, &mut values);
+        // The library panics at some damaged values, such as fewer than a page announces. The column is not read again after that.
+        let read = catch_unwind(AssertUnwindSafe(|| {
+            column.read_records(BATCH.min(end - at), Some(&mut levels), None, &mut values)
+        }));
+        let read = read.map_err(|_| ("values cannot be decoded".to_owned(), DAMAGED))?;
         let (read, _, _) = read.map_err(|error| (error.to_string(), DAMAGED))?;
         if read == 0 {
             return Err((format!("ends after {at} of {} rows", rows.end), DAMAGED));
