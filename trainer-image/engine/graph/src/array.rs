@@ -5,6 +5,7 @@ use half::{bf16, f16, vec::HalfBitsVecExt as _};
 use crate::{
     dtype::DType,
     error::GraphError,
+    fill::copy,
     float8::{E4M3, E5M2},
     shape::Shape,
 };
@@ -221,6 +222,11 @@ impl Array {
         &self.data
     }
 
+    /// The elements, without a copy.
+    pub fn into_data(self) -> Data {
+        self.data
+    }
+
     /// The elements, to be written in place.
     pub fn data_mut(&mut self) -> &mut Data {
         &mut self.data
@@ -272,7 +278,7 @@ impl Array {
         macro_rules! paste {
             ($($variant:ident)*) => {
                 match (&mut self.data, &part.data) {
-                    $((Data::$variant(to), Data::$variant(from)) => to[start..start + from.len()].copy_from_slice(from),)*
+                    $((Data::$variant(to), Data::$variant(from)) => copy(&mut to[start..start + from.len()], from),)*
                     _ => debug_assert!(false, "parts have the dtype of their arena"),
                 }
             };

@@ -26,6 +26,7 @@ pub mod collective;
 mod dtype;
 mod error;
 pub mod executor;
+mod fill;
 pub mod float8;
 pub mod graph;
 mod meta;

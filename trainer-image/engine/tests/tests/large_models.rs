@@ -10,7 +10,9 @@ use pawl_engine_tests::{Case, Outcome};
 use pawl_graph::{
     array::{Array, Data, View},
     executor::{ExecOptions, Executor},
-    graph::{Builder, DType, FileSlice, Init, Meta, Program, Role, Stage, StateDecl, Var, concat, quantize},
+    graph::{
+        Builder, DType, FileSlice, Init, Meta, Program, Role, Stage, StateDecl, Var, concat, initial_values, quantize,
+    },
     optim::{AdamW, Optimizer},
     passes::Pattern,
     recipe::{Precision, Recipe},
@@ -169,6 +171,26 @@ fn states_start_from_files_in_any_dtype() {
     b.output("x", b.state(StateDecl::f32("x", [4], Role::Frozen, slice(0, DType::F32))) * 1.0);
     let error = Eager::cpu().compile(&[b.finish().unwrap()], &ExecOptions::default()).err().unwrap().to_string();
     assert!(error.contains("pawl-engine-") && error.contains("`x`"), "{error}");
+}
+
+/// Large enough for several threads, and not a multiple of what each of them reads.
+#[test]
+fn parts_are_read_from_their_places_in_a_large_file() {
+    let file = std::env::temp_dir().join(format!("pawl-engine-large-{}.bin", std::process::id()));
+    let values: Vec<f32> = (0..700_001u32).map(|i| i as f32).collect();
+    std::fs::write(&file, values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>()).unwrap();
+    let part = |name: &str, first: usize, elements: usize| {
+        let slice = FileSlice { path: Arc::from(file.as_path()), offset: first as u64 * 4, dtype: DType::F32 };
+        StateDecl::f32(name, [elements], Role::Frozen, Init::File(slice))
+    };
+    let parts = Init::Parts(vec![part("last", 400_000, 300_001), part("first", 0, 400_000)]);
+    let both = StateDecl::f32("both", [700_001], Role::Frozen, parts);
+    let expected: Vec<f32> = values[400_000..].iter().chain(&values[..400_000]).copied().collect();
+    assert_eq!(initial_values(&[&both], 1).unwrap()[0].data(), &Data::F32(expected));
+    let short = part("short", 400_000, 300_002);
+    let error = initial_values(&[&short], 1).unwrap_err().to_string();
+    assert!(error.contains("pawl-engine-large-") && error.contains("`short`"), "{error}");
+    std::fs::remove_file(&file).unwrap();
 }
 
 #[test]

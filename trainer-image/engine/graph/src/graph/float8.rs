@@ -3,12 +3,10 @@
 //! An element is code x scale. The scale is taken from the current largest magnitude, so that this becomes the format's largest number: nothing
 //! overflows, and what is below the scale times half of the smallest number becomes zero.
 
-use super::{
-    DType, Var,
-    fill::{fill, fill_with},
-};
+use super::{DType, Var};
 use crate::{
     array::{Array, Data},
+    fill::{fill, fill_with},
     float8::{E4M3, E5M2},
 };
 

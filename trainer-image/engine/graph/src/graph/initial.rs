@@ -1,13 +1,13 @@
 //! Initial values of states.
 
-use std::{fs::File, io::Read, io::Seek, io::SeekFrom};
+use std::{fs::File, os::unix::fs::FileExt as _};
 
 use half::{bf16, f16};
 
-use super::fill::fill;
 use super::{DType, FileSlice, GraphError, Init, Meta, StateDecl, float8, quantize};
 use crate::{
     array::{Array, Data},
+    fill::{fill, in_pieces},
     float8::{E4M3, E5M2},
     random,
 };
@@ -56,8 +56,8 @@ impl<'s> InitialValues<'s> {
             Init::TruncatedNormal { deviation, bound } => {
                 generate(dtype, len, |i| truncated_normal(&decl.name, seed, i, bound / deviation) * deviation)
             }
-            Init::Array(array) => cast(array.data(), dtype),
-            Init::File(slice) => cast(&read(slice, len, &decl.name)?, dtype),
+            Init::Array(array) => cast(array.data().clone(), dtype),
+            Init::File(slice) => cast(read(slice, len, &decl.name)?, dtype),
             Init::SameAs(name) => {
                 // A chain longer than the number of declarations goes in circles.
                 let mut all = states.iter().flat_map(|s| s.with_parts());
@@ -66,7 +66,7 @@ impl<'s> InitialValues<'s> {
                     name: name.clone(),
                     known: states.iter().map(|s| s.name.as_str()).collect::<Vec<_>>().join(", "),
                 })?;
-                cast(self.make(source, depth + 1)?.data(), dtype)
+                cast(self.make(source, depth + 1)?.into_data(), dtype)
             }
             Init::Parts(parts) => {
                 let mut flat = Array::new([len], Data::zeros(dtype, len))?;
@@ -77,13 +77,13 @@ impl<'s> InitialValues<'s> {
                     if end > len {
                         return Err(GraphError::ElementCount { shape: shape.clone(), len: end });
                     }
-                    flat.write_part(start, &Array::new([elements], cast(value.data(), dtype))?);
+                    flat.write_part(start, &Array::new([elements], cast(value.into_data(), dtype))?);
                     start = end;
                 }
-                flat.data().clone()
+                flat.into_data()
             }
             Init::Quantized(of) => Data::U32(quantize::pack(self.matrix(of, depth)?)),
-            Init::QuantizationScales(of) => cast(&Data::F32(quantize::scales(self.matrix(of, depth)?)), dtype),
+            Init::QuantizationScales(of) => cast(Data::F32(quantize::scales(self.matrix(of, depth)?)), dtype),
             Init::Float8(of) => float8::codes(self.matrix(of, depth)?, dtype),
             Init::Float8Scales(of, codes) => Data::F32(float8::scales(self.matrix(of, depth)?, *codes)),
         };
@@ -143,42 +143,26 @@ fn generate(dtype: DType, len: usize, value: impl Fn(u64) -> f64 + Sync) -> Data
 }
 
 /// The elements rounded to another dtype.
-fn cast(data: &Data, dtype: DType) -> Data {
-    match (data, dtype) {
-        (Data::F32(v), DType::F32) => Data::F32(v.clone()),
-        (Data::BF16(v), DType::BF16) => Data::BF16(v.clone()),
-        (Data::F16(v), DType::F16) => Data::F16(v.clone()),
-        (Data::U32(v), DType::U32) => Data::U32(v.clone()),
-        (Data::BF16(v), _) => generate(dtype, v.len(), |i| v[i as usize].to_f64()),
-        (Data::F32(v), _) => generate(dtype, v.len(), |i| f64::from(v[i as usize])),
-        (other, _) => Data::from_f64(dtype, other.to_f64()),
+fn cast(data: Data, dtype: DType) -> Data {
+    match data {
+        same if same.view().dtype() == dtype => same,
+        Data::BF16(v) => generate(dtype, v.len(), |i| v[i as usize].to_f64()),
+        Data::F32(v) => generate(dtype, v.len(), |i| f64::from(v[i as usize])),
+        other => Data::from_f64(dtype, other.to_f64()),
     }
 }
 
+/// The `len` elements at `slice`, which the file has in little-endian order, as this machine does.
 fn read(slice: &FileSlice, len: usize, state: &str) -> Result<Data, GraphError> {
-    let mut bytes = vec![0; len * slice.dtype.bytes()];
-    let done = File::open(&slice.path).and_then(|mut file| {
-        file.seek(SeekFrom::Start(slice.offset))?;
-        file.read_exact(&mut bytes)
+    let mut data = Data::zeros(slice.dtype, len);
+    let done = File::open(&slice.path).and_then(|file| {
+        let read = |first: usize, piece: &mut [u8]| file.read_exact_at(piece, slice.offset + first as u64);
+        in_pieces(data.bytes_mut(), 1, read).into_iter().collect::<std::io::Result<()>>()
     });
     done.map_err(|error| GraphError::File {
         state: state.to_owned(),
         path: slice.path.display().to_string(),
         problem: error.to_string(),
     })?;
-    macro_rules! words {
-        ($ty:ty) => {
-            bytes.as_chunks().0.iter().map(|&word| <$ty>::from_le_bytes(word)).collect()
-        };
-    }
-    Ok(match slice.dtype {
-        DType::F64 => Data::F64(words!(f64)),
-        DType::F32 => Data::F32(words!(f32)),
-        DType::BF16 => Data::BF16(words!(bf16)),
-        DType::F16 => Data::F16(words!(f16)),
-        DType::E4M3 => Data::E4M3(bytes.into_iter().map(E4M3).collect()),
-        DType::E5M2 => Data::E5M2(bytes.into_iter().map(E5M2).collect()),
-        DType::U32 => Data::U32(words!(u32)),
-        DType::Bool => Data::Bool(bytes),
-    })
+    Ok(data)
 }

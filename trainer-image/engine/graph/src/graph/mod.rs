@@ -6,7 +6,6 @@
 
 mod arena;
 mod builder;
-mod fill;
 pub mod float8;
 mod infer;
 mod initial;

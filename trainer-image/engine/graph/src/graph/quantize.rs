@@ -3,8 +3,11 @@
 //! A matrix `[rows, columns]` becomes words `[rows / 4, columns]`: byte k of the word at (r, c) is `q + 128` of the element at
 //! `(k * rows / 4 + r, c)`, so unpacking reads and writes whole rows. Element = q * scale of its row, q in -127 .. 127.
 
-use super::{DType, Var, concat, fill::fill_with};
-use crate::array::{Array, Data};
+use super::{DType, Var, concat};
+use crate::{
+    array::{Array, Data},
+    fill::fill_with,
+};
 
 /// Integers in a word.
 const LANES: usize = 4;
