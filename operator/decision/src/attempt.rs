@@ -9,7 +9,7 @@ use crate::action::{Action, Decision};
 use crate::draft::Draft;
 use crate::fingerprint::fingerprint;
 use crate::fold::require_evidence;
-use crate::launch::Work;
+use crate::launch::{MAX_ATTEMPT_LAUNCHES, Work};
 use crate::lifecycle::leave_queue;
 use crate::observed::{AttemptFacts, AttemptState, Ending, Leaving, Observed, WaitsFor};
 use crate::reason::Reason;
@@ -299,7 +299,11 @@ fn keep_or_stop(draft: &mut Draft<'_>, observed: &Observed, work: Option<&Work>)
     let facts_hash = current(draft, observed).map(|facts| facts.plan_hash.clone());
     let attempt = draft.status.attempt.as_mut()?;
     let outstanding = |name: &String| attempt.launches.contains(name) && !attempt.folded.contains(name);
-    let covers = work.is_some_and(|work| work.launches.iter().all(|launch| outstanding(&launch.plan.launch)));
+    let covers = work.is_some_and(|work| {
+        let first = work.launches.iter().take_while(|launch| outstanding(&launch.plan.launch)).count();
+        // Of more launches than an attempt may have, the others are requested as these end: the next attempt runs them.
+        first == work.launches.len() || first > 0 && work.launches.len() == MAX_ATTEMPT_LAUNCHES
+    });
     // After a failed launch the attempt ends by itself: stopping it would hide how it ended.
     let ending = work.is_some_and(|work| {
         work.trial == attempt.trial && work.launches.iter().all(|launch| attempt.launches.contains(&launch.plan.launch))

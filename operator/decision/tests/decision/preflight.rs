@@ -142,6 +142,18 @@ fn invalid_specs_fail_before_any_launch() {
     }
 }
 
+/// Found on a GPU: the next decision requests one check more than the attempt has that runs, which was stopped for it, after each check.
+#[test]
+fn more_checks_than_an_attempt_has_launches_take_two_attempts() {
+    let phase = |number| json!({"name": format!("workers-{number}"), "settings": {"loaderWorkers": 2 + number}});
+    let phases: Vec<_> = (0..20).map(phase).collect();
+    let mut world = World::new(json!({"phases": phases}), factors(FACTORS));
+    world.run_until(|world| world.launches(LaunchKind::Measure, "") > 0);
+    let started =
+        |event: &&pawl_decision::action::Event| event.reason == "AttemptStarted" && event.message.contains("Preflight");
+    assert_eq!(world.events.iter().filter(started).count(), 2, "{:#?}", world.events);
+}
+
 #[test]
 fn the_preflight_of_the_built_in_trainer_is_one_rank_without_a_gpu() {
     let trainer = json!({"replicas": 2, "gpusPerReplica": 4});
