@@ -3,10 +3,12 @@
 
     queries.py PROMETHEUS NAMESPACE JOB SECONDS [--gpu]
 
-Without --gpu, panels about GPUs may be empty: the job runs on CPUs.
+Without --gpu, panels about GPUs may be empty: the job runs on CPUs. PAWL_OBSERVE_KEEP: a file for the results of all panels, of which
+./draw makes pictures.
 """
 
 import json
+import os
 import pathlib
 import re
 import sys
@@ -57,6 +59,18 @@ def has_data(result):
     return any(value not in ("NaN", "+Inf", "-Inf") for _, value in samples)
 
 
+def keep(path, prometheus, values, began):
+    """Writes the results of all panels, for the time since `began`."""
+    now = time.time()
+    step = max(1, int((now - began) / 300))
+    results = {}
+    for dashboard, panel, queries in panels(values):
+        results.setdefault(dashboard, {})[panel] = [
+            ask(prometheus, "query", query=query, time=now) if instant else
+            ask(prometheus, "query_range", query=query, start=began, end=now, step=step) for instant, query in queries]
+    pathlib.Path(path).write_text(json.dumps(results))
+
+
 def main():
     prometheus, namespace, job, seconds, *options = sys.argv[1:]
     may_be_empty = set() if options == ["--gpu"] else OF_GPUS
@@ -76,6 +90,8 @@ def main():
             if has_data(result):
                 del waiting[key]
         time.sleep(3)
+    if path := os.environ.get("PAWL_OBSERVE_KEEP"):
+        keep(path, prometheus, values, began)
     empty = required()
     for dashboard, panel, query in empty:
         print(f"{dashboard}: {panel}: no data: {query}")
