@@ -13,7 +13,7 @@ def rows():
         stat("Jobs by stage", "Current number of jobs in each stage, in all namespaces.",
              [now("sum by (stage) (pawl_trainingjobs)", "{{stage}}")], width=12, overrides=colours(STAGES), text="value_and_name"),
         stat("Pending gangs", "Gangs whose pods are not all running yet. PawlGangPending fires on long pending times.",
-             [now(f"count(pawl_job_pending_since_timestamp_seconds{{{JOBS}}}) or vector(0)")], width=3,
+             [now(f"count(pawl_job_pending_since_timestamp_seconds{{{JOBS}}}) or on() vector(0)")], width=3,
              steps=thresholds((None, GOOD), (1, UNCLEAR))),
         stat("Median speedup", "Median speedup over the job's own baseline, for all jobs with a verdict.",
              [now(f'quantile(0.5, pawl_job_speedup_ratio{{{JOBS}, bound="estimate"}})')], width=3, unit="suffix:×", decimals=2),

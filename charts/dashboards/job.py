@@ -37,9 +37,9 @@ def overview():
              [now(f"pawl_cost_saved{{{JOB}}}", "{{currency}}")], decimals=2, no_value="no price", text="value_and_name"),
         stat("Attempts", "Number of gangs started so far.", [now(f"pawl_job_attempts_total{{{JOB}}}")]),
         stat("Restarts", "Restarts of the training after infrastructure failures.",
-             [now(f"pawl_job_restarts_total{{{JOB}}} or vector(0)")], steps=thresholds((None, GOOD), (1, UNCLEAR))),
+             [now(f"pawl_job_restarts_total{{{JOB}}} or on() vector(0)")], steps=thresholds((None, GOOD), (1, UNCLEAR))),
         stat("Pending time", "Time for which the gang has had pods that are not running.",
-             [now(f"(time() - pawl_job_pending_since_timestamp_seconds{{{JOB}}}) or vector(0)")], unit="s", decimals=0,
+             [now(f"(time() - pawl_job_pending_since_timestamp_seconds{{{JOB}}}) or on() vector(0)")], unit="s", decimals=0,
              steps=thresholds((None, GOOD), (300, UNCLEAR), (900, BAD))),
     ]
 
@@ -152,7 +152,7 @@ def training():
         lines("GPU throttling and errors", "GPUs whose clock the driver lowers, by reason, and the newest Xid error of a GPU. SwPowerCap is normal "
               "for long matrix products.",
               [query(f"sum by (reason) (pawl_gpu_throttled{{{JOB}}})", "{{reason}}"),
-               query(f"max by (rank, gpu) (pawl_gpu_xid{{{JOB}}}) or vector(0)", "Xid: rank {{rank}} {{gpu}}")],
+               query(f"max by (rank, gpu) (pawl_gpu_xid{{{JOB}}}) or on() vector(0)", "Xid: rank {{rank}} {{gpu}}")],
               decimals=0, least=0),
         lines("Ranks", "Number of running ranks on all nodes of the gang.",
               [query(f"sum(pawl_agent_ranks{{{JOB}}})", "ranks")], decimals=0, least=0),

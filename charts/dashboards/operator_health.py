@@ -20,11 +20,11 @@ def rows():
         stat("Reconciles", "Reconciles per second.", [now(f"sum(rate(pawl_reconcile_duration_seconds_count{{{OPERATOR}}}[5m]))")], width=3,
              decimals=2),
         stat("Reconcile error ratio", "Fraction of reconciles that fail; each is retried. PawlReconcileErrors fires above 5 %.",
-             [now(f"(sum(rate(pawl_reconcile_errors_total{{{OPERATOR}}}[5m])) or vector(0)) "
+             [now(f"(sum(rate(pawl_reconcile_errors_total{{{OPERATOR}}}[5m])) or on() vector(0)) "
                   f"/ sum(rate(pawl_reconcile_duration_seconds_count{{{OPERATOR}}}[5m]))")],
              width=4, unit="percentunit", decimals=1, steps=thresholds((None, GOOD), (0.01, UNCLEAR), (0.05, BAD))),
         stat("API server writes", "Write requests per second: create, apply, patch, update, delete. Zero while nothing changes.",
-             [now(f'sum(rate(pawl_api_requests_total{{{OPERATOR}, verb!~"get|list|watch"}}[5m])) or vector(0)')], width=4, decimals=2),
+             [now(f'sum(rate(pawl_api_requests_total{{{OPERATOR}, verb!~"get|list|watch"}}[5m])) or on() vector(0)')], width=4, decimals=2),
         stat("Memory", "Resident memory of the largest replica.", [now(f"max(process_resident_memory_bytes {OURS})")], width=3,
              unit="bytes", decimals=1),
     ]
@@ -41,7 +41,7 @@ def rows():
               [query(f"sum by (le) (increase(pawl_reconcile_duration_seconds_bucket{{{OPERATOR}}}[$__rate_interval]))", "{{le}}")
                | {"format": "heatmap"}], unit="short", options=heat, width=8),
         lines("Reconcile errors by kind", "Reconcile errors per second.",
-              [query(f"{rate('pawl_reconcile_errors_total', 'kind')} or vector(0)", "{{kind}}")], width=8),
+              [query(f"{rate('pawl_reconcile_errors_total', 'kind')} or on() vector(0)", "{{kind}}")], width=8),
     ]
     api = [
         lines("API server requests by verb", "Requests per second to the API server.",
@@ -52,7 +52,7 @@ def rows():
               stacked=True),
         lines("API server errors by code", "Failed requests per second. 409 is a conflict with a concurrent write; fenced is a write that this "
               "replica skipped because it no longer holds the lease.",
-              [query(rate("pawl_api_requests_total", "code, verb", ', code!~"2.."') + " or vector(0)", "{{code}} {{verb}}")],
+              [query(rate("pawl_api_requests_total", "code, verb", ', code!~"2.."') + " or on() vector(0)", "{{code}} {{verb}}")],
               stacked=True),
         lines("API server latency", "99th percentile by verb, excluding watches.",
               [query(quantile(0.99, "pawl_api_request_duration_seconds", "le, verb"), "{{verb}}")], unit="s"),

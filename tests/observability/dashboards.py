@@ -80,6 +80,9 @@ def problems(dashboard, metrics):
         for target in panel.get("targets", []):
             for name in names(target["expr"]) - metrics:
                 yield f"{panel['title']}: metric {name} is not exported"
+            # It has no labels: without `on()` it would be a second series beside any that has some.
+            if re.search(r" or vector", target["expr"]):
+                yield f"{panel['title']}: a default must be `or on() vector(..)`"
     for variable in dashboard["templating"]["list"]:
         for name in names(variable["query"]["query"] if isinstance(variable["query"], dict) else "") - metrics:
             yield f"variable {variable['name']}: metric {name} is not exported"

@@ -3,8 +3,8 @@
 
     queries.py PROMETHEUS NAMESPACE JOB SECONDS [--gpu]
 
-Without --gpu, panels about GPUs may be empty: the job runs on CPUs. PAWL_OBSERVE_KEEP: a file for the results of all panels, of which
-./draw makes pictures.
+Without --gpu, panels about GPUs may be empty: the job runs on CPUs. PAWL_OBSERVE_KEEP: the absolute path of a file for the results of
+all panels, the input of ./draw.
 """
 
 import json
@@ -90,12 +90,12 @@ def main():
             if has_data(result):
                 del waiting[key]
         time.sleep(3)
-    if path := os.environ.get("PAWL_OBSERVE_KEEP"):
-        keep(path, prometheus, values, began)
     empty = required()
     for dashboard, panel, query in empty:
         print(f"{dashboard}: {panel}: no data: {query}")
     print(f"{total - len(waiting)} of {total} queries returned data, {len(list(alerts()))} alert expressions are valid")
+    if path := os.environ.get("PAWL_OBSERVE_KEEP"):
+        keep(path, prometheus, values, began)
     return 1 if empty else 0
 
 

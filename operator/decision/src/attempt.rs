@@ -294,20 +294,21 @@ fn assign<'a>(draft: &Draft<'_>, next: &'a Next) -> (Vec<Option<&'a Work>>, Vec<
     (taken, left)
 }
 
-/// Stops the attempt unless it runs all desired launches.
+/// Stops the attempt unless it runs the desired launches: all of them, or the first of them if it is full.
 fn keep_or_stop(draft: &mut Draft<'_>, observed: &Observed, work: Option<&Work>) -> Option<Action> {
     let facts_hash = current(draft, observed).map(|facts| facts.plan_hash.clone());
     let attempt = draft.status.attempt.as_mut()?;
     let outstanding = |name: &String| attempt.launches.contains(name) && !attempt.folded.contains(name);
-    let covers = work.is_some_and(|work| {
-        let first = work.launches.iter().take_while(|launch| outstanding(&launch.plan.launch)).count();
-        // Of more launches than an attempt may have, the others are requested as these end: the next attempt runs them.
-        first == work.launches.len() || first > 0 && work.launches.len() == MAX_ATTEMPT_LAUNCHES
-    });
+    // What did not fit into a full attempt is run by the next one.
+    let full = attempt.launches.len() >= MAX_ATTEMPT_LAUNCHES;
+    let has = |work: &Work, good: &dyn Fn(&String) -> bool| {
+        let first = work.launches.iter().take_while(|launch| good(&launch.plan.launch)).count();
+        first == work.launches.len() || full && first > 0
+    };
+    let covers = work.is_some_and(|work| has(work, &outstanding));
     // After a failed launch the attempt ends by itself: stopping it would hide how it ended.
-    let ending = work.is_some_and(|work| {
-        work.trial == attempt.trial && work.launches.iter().all(|launch| attempt.launches.contains(&launch.plan.launch))
-    });
+    let ending =
+        work.is_some_and(|work| work.trial == attempt.trial && has(work, &|name| attempt.launches.contains(name)));
     let as_planned = facts_hash.is_none_or(|hash| hash == attempt.plan_hash);
     if attempt.stop.is_none() && as_planned && (covers || ending) {
         return None;

@@ -142,16 +142,33 @@ fn invalid_specs_fail_before_any_launch() {
     }
 }
 
-/// Found on a GPU: the next decision requests one check more than the attempt has that runs, which was stopped for it, after each check.
-#[test]
-fn more_checks_than_an_attempt_has_launches_take_two_attempts() {
+/// The messages of the events that started the attempts of a preflight with 21 checks, of which the first fails `failures` times.
+fn attempts_of_many_checks(failures: usize) -> Vec<String> {
     let phase = |number| json!({"name": format!("workers-{number}"), "settings": {"loaderWorkers": 2 + number}});
     let phases: Vec<_> = (0..20).map(phase).collect();
-    let mut world = World::new(json!({"phases": phases}), factors(FACTORS));
+    let trainer = move |plan: &pawl_contract::plan::LaunchPlan, before| match plan.launch.starts_with("baseline-check")
+    {
+        true if before < failures => ended(plan, Outcome::Failed),
+        _ => done(plan, 1.0),
+    };
+    let mut world = World::new(json!({"phases": phases}), Box::new(trainer));
     world.run_until(|world| world.launches(LaunchKind::Measure, "") > 0);
-    let started =
-        |event: &&pawl_decision::action::Event| event.reason == "AttemptStarted" && event.message.contains("Preflight");
-    assert_eq!(world.events.iter().filter(started).count(), 2, "{:#?}", world.events);
+    assert_eq!(
+        world.launches(LaunchKind::Preflight, ""),
+        21 + failures + 1,
+        "each check once, and that of the first phase"
+    );
+    let events = world.events.iter().filter(|event| event.reason == "AttemptStarted");
+    events.map(|event| event.message.clone()).filter(|message| message.contains("Preflight")).collect()
+}
+
+/// Regression: with more checks than fit into one attempt, the attempt was stopped after each of them, because the next decision also requested
+/// a check that the attempt lacks.
+#[test]
+fn more_checks_than_fit_into_one_attempt_take_two() {
+    assert_eq!(attempts_of_many_checks(0), ["job-1: Preflight, 14 launches", "job-2: Preflight, 7 launches"]);
+    // The attempt runs to its end, so that the failure is counted; the failed check is repeated with those that did not fit.
+    assert_eq!(attempts_of_many_checks(1), ["job-1: Preflight, 14 launches", "job-2: Preflight, 8 launches"]);
 }
 
 #[test]

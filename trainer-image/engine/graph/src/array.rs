@@ -223,7 +223,7 @@ impl Array {
     }
 
     /// The elements, without a copy.
-    pub fn into_data(self) -> Data {
+    pub(crate) fn into_data(self) -> Data {
         self.data
     }
 

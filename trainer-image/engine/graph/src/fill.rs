@@ -1,6 +1,6 @@
 //! Large arrays, written by all processors.
 
-/// Elements made by one thread at a time; smaller states are not worth a thread.
+/// Elements that are worth a thread.
 const PIECE: usize = 1 << 18;
 
 /// Writes `value(0), value(1), ..`, made by all processors.
@@ -15,7 +15,7 @@ pub(crate) fn fill_with<T: Send>(out: &mut [T], work: usize, value: impl Fn(u64)
     });
 }
 
-/// Copies `from` to `to`, of the same length, by all processors: most of the time is that of new pages of memory.
+/// Copies `from` to `to`, of the same length, by all processors: most of the time goes into page faults.
 pub(crate) fn copy<T: Copy + Send + Sync>(to: &mut [T], from: &[T]) {
     in_pieces(to, 1, |first, piece| piece.copy_from_slice(&from[first..first + piece.len()]));
 }
@@ -30,7 +30,8 @@ pub(crate) fn in_pieces<T: Send, R: Send>(
     if out.len() * work <= PIECE {
         return vec![write(0, out)];
     }
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = processors.min((out.len() * work).div_ceil(PIECE));
     let piece = out.len().div_ceil(threads);
     std::thread::scope(|scope| {
         let write = &write;

@@ -173,7 +173,7 @@ fn states_start_from_files_in_any_dtype() {
     assert!(error.contains("pawl-engine-") && error.contains("`x`"), "{error}");
 }
 
-/// Large enough for several threads, and not a multiple of what each of them reads.
+/// Large enough for several threads, of which some begin inside an element.
 #[test]
 fn parts_are_read_from_their_places_in_a_large_file() {
     let file = std::env::temp_dir().join(format!("pawl-engine-large-{}.bin", std::process::id()));
