@@ -301,14 +301,14 @@ fn keep_or_stop(draft: &mut Draft<'_>, observed: &Observed, work: Option<&Work>)
     let outstanding = |name: &String| attempt.launches.contains(name) && !attempt.folded.contains(name);
     // What did not fit into a full attempt is run by the next one.
     let full = attempt.launches.len() >= MAX_ATTEMPT_LAUNCHES;
-    let has = |work: &Work, good: &dyn Fn(&String) -> bool| {
+    let runs = |work: &Work, good: &dyn Fn(&String) -> bool| {
         let first = work.launches.iter().take_while(|launch| good(&launch.plan.launch)).count();
         first == work.launches.len() || full && first > 0
     };
-    let covers = work.is_some_and(|work| has(work, &outstanding));
+    let covers = work.is_some_and(|work| runs(work, &outstanding));
     // After a failed launch the attempt ends by itself: stopping it would hide how it ended.
     let ending =
-        work.is_some_and(|work| work.trial == attempt.trial && has(work, &|name| attempt.launches.contains(name)));
+        work.is_some_and(|work| work.trial == attempt.trial && runs(work, &|name| attempt.launches.contains(name)));
     let as_planned = facts_hash.is_none_or(|hash| hash == attempt.plan_hash);
     if attempt.stop.is_none() && as_planned && (covers || ending) {
         return None;
