@@ -9,7 +9,7 @@ use crate::plain::plain;
 use crate::verdict::{self, Tone};
 use console::{Style as Paint, measure_text_width, pad_str, truncate_str};
 use pawl_api::TrainingJobStatus;
-use pawl_api::status::{PhaseStatus, QualityStatus, Speedup};
+use pawl_api::status::{PhaseStatus, QualityStatus, Speedup, Stage};
 use pawl_contract::decimal::Decimal;
 use pawl_contract::measured::Measured;
 
@@ -29,7 +29,7 @@ pub fn render(status: &TrainingJobStatus, width: Option<usize>, colours: bool) -
         return String::new();
     }
     let status = &plain(status);
-    let mut rows: Vec<Row> = status.phases.iter().map(phase_row).collect();
+    let mut rows: Vec<Row> = status.phases.iter().map(|phase| phase_row(phase, status.stage)).collect();
     if let Some(bundle) = &status.bundle {
         let cells = [
             "all together".to_owned(),
@@ -46,11 +46,11 @@ pub fn render(status: &TrainingJobStatus, width: Option<usize>, colours: bool) -
     lay_out(&rows, width, colours)
 }
 
-fn phase_row(phase: &PhaseStatus) -> Row {
+fn phase_row(phase: &PhaseStatus, stage: Stage) -> Row {
     let tone = verdict::tone(phase.state);
     let cells = [
         phase.name.clone(),
-        format!("{} {}", tone.symbol(), verdict::phrase(phase)),
+        format!("{} {}", tone.symbol(), verdict::phrase(phase, stage)),
         speedup(phase.speedup.as_ref()),
         phase.speedup.as_ref().and_then(interval).unwrap_or_default(),
         pairs(phase.speedup.as_ref()),
@@ -190,6 +190,17 @@ mod tests {
             let text = render(&status(), Some(width), true);
             let widest = text.lines().map(measure_text_width).max().unwrap();
             assert!(widest <= width, "{width}: {widest}\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_job_that_has_failed_measures_nothing() {
+        let mut status = status();
+        status.phases[1].state = PhaseState::Measuring;
+        for (stage, words) in [(Stage::Optimizing, "… being measured"), (Stage::Failed, "… not finished")] {
+            status.stage = stage;
+            let text = render(&status, None, false);
+            assert!(text.contains(&words.replace('…', verdict::tone(PhaseState::Measuring).symbol())), "{text}");
         }
     }
 

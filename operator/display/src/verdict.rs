@@ -1,6 +1,6 @@
 //! The state of a phase as words, a symbol and a tone, so that colour is never the only indication.
 
-use pawl_api::status::{PhaseState, PhaseStatus};
+use pawl_api::status::{PhaseState, PhaseStatus, Stage};
 
 /// The tone of a row: its colour and its symbol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,10 +72,17 @@ pub const fn word(state: PhaseState) -> &'static str {
     }
 }
 
-/// The verdict on a phase in a few words, with the number of its fallback, if any.
-pub fn phrase(phase: &PhaseStatus) -> String {
+/// The verdict on a phase of a job in `stage`, in a few words, with the number of its fallback, if any.
+pub fn phrase(phase: &PhaseStatus, stage: Stage) -> String {
+    let word = match phase.state {
+        // Of a job that has failed, nothing goes on.
+        PhaseState::Preflight | PhaseState::Measuring | PhaseState::Retrying if stage == Stage::Failed => {
+            "not finished"
+        }
+        state => word(state),
+    };
     match phase.effective_rung() {
-        0 => word(phase.state).to_owned(),
-        rung => format!("{} (fallback {rung})", word(phase.state)),
+        0 => word.to_owned(),
+        rung => format!("{word} (fallback {rung})"),
     }
 }

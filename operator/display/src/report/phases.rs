@@ -26,7 +26,7 @@ fn card(evidence: &Evidence, phase: &PhaseStatus, spec: Option<&Phase>) -> Marku
     let figures = [("Speed of each pair", speed), ("Training loss, A against B", losses(evidence, phase))];
     html! {
         article.card id={ "phase-" (phase.name) } {
-            h3 { span.badge.(tone.class()) { (tone.symbol()) " " (verdict::phrase(phase)) } " " (phase.name) }
+            h3 { span.badge.(tone.class()) { (tone.symbol()) " " (verdict::phrase(phase, evidence.status.stage)) } " " (phase.name) }
             @if !phase.message.is_empty() || !phase.reason.is_empty() {
                 p { b { (phase.reason) } " " (phase.message) }
             }
@@ -147,7 +147,7 @@ pub fn rollbacks(evidence: &Evidence) -> Option<Markup> {
                     @let speedup = phase.speedup.as_ref();
                     tr {
                         td { a href={ "#phase-" (phase.name) } { (phase.name) } }
-                        td { (verdict::phrase(phase)) }
+                        td { (verdict::phrase(phase, evidence.status.stage)) }
                         td { (phase.reason) }
                         td.n {
                             (speedup.map(|speedup| factor(speedup.estimate.value())).unwrap_or_default()) " "

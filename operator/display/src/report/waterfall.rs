@@ -5,7 +5,7 @@ use super::svg::{Anchor, Canvas, Scale, clipped};
 use crate::numbers::{bounds, factor, interval};
 use crate::verdict::{self, Tone};
 use pawl_api::spec::Phase;
-use pawl_api::status::{PhaseState, PhaseStatus, Speedup};
+use pawl_api::status::{PhaseState, PhaseStatus, Speedup, Stage};
 
 const WIDTH: f64 = 1000.0;
 const LEFT: f64 = 190.0;
@@ -48,7 +48,7 @@ pub fn draw(evidence: &Evidence) -> Option<String> {
     if status.phases.is_empty() {
         return None;
     }
-    let rows = rows(&spec.phases, &status.phases);
+    let rows = rows(&spec.phases, &status.phases, status.stage);
     let bundle = status.bundle.as_ref().and_then(|bundle| bundle.speedup.as_ref());
     let together = bundle.map(|speedup| Row {
         label: "all together",
@@ -91,7 +91,7 @@ pub fn draw(evidence: &Evidence) -> Option<String> {
     Some(canvas.finish("Waterfall of speedups by phase"))
 }
 
-fn rows<'a>(specs: &[Phase], phases: &'a [PhaseStatus]) -> Vec<Row<'a>> {
+fn rows<'a>(specs: &[Phase], phases: &'a [PhaseStatus], stage: Stage) -> Vec<Row<'a>> {
     let mut reached = 1.0;
     let mut rows = Vec::new();
     for phase in phases {
@@ -103,7 +103,7 @@ fn rows<'a>(specs: &[Phase], phases: &'a [PhaseStatus]) -> Vec<Row<'a>> {
             speedup: phase.speedup.as_ref(),
             expected: spec.and_then(|spec| spec.expected_speedup.as_ref()).map(|expected| expected.value()),
             tone: verdict::tone(phase.state),
-            verdict: verdict::phrase(phase),
+            verdict: verdict::phrase(phase, stage),
             accepted,
         });
         if let (true, Some(speedup)) = (accepted, &phase.speedup) {
