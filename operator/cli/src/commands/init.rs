@@ -25,9 +25,8 @@ pub fn init(arguments: &InitArgs) -> ExitCode {
     };
     let source = std::fs::read(&script).unwrap_or_default();
     let mut command = Command::of(arguments, &script);
-    if !parses_arguments(&String::from_utf8_lossy(&source)) {
-        command.notes.insert(0, NO_ARGUMENTS.to_owned());
-    }
+    let mismatch = mismatch(&String::from_utf8_lossy(&source), arguments.framework);
+    command.notes.splice(..0, mismatch.map(str::to_owned));
     let text = manifest(arguments, &script, &command);
     if arguments.out == Path::new("-") {
         return print(&text);
@@ -48,9 +47,18 @@ const PARSERS: [&str; 10] =
 const NO_ARGUMENTS: &str = "the script seems to parse no arguments, so that no phase would have an effect: parse those of the manifest, \
     or let the script read its settings with the Python package pawl-launch";
 
-/// Whether the script seems to parse its command line.
-fn parses_arguments(source: &str) -> bool {
-    PARSERS.iter().any(|parser| source.contains(parser))
+const NO_LIGHTNING_CLI: &str = "the script seems to parse its arguments itself, and those of the manifest are LightningCLI's: write those of \
+    the script, or use --framework pytorch";
+
+/// What to do if the script seems not to read the command line that the manifest gives it.
+fn mismatch(source: &str, framework: Framework) -> Option<&'static str> {
+    let parses = PARSERS.iter().any(|parser| source.contains(parser));
+    let other = framework == Framework::Lightning && !source.contains("LightningCLI");
+    match (parses, other) {
+        (false, _) => Some(NO_ARGUMENTS),
+        (true, true) => Some(NO_LIGHTNING_CLI),
+        (true, false) => None,
+    }
 }
 
 fn manifest(arguments: &InitArgs, script: &Path, command: &Command) -> String {
@@ -285,8 +293,19 @@ mod tests {
 
     #[test]
     fn a_script_that_ignores_its_arguments_is_noticed() {
-        assert!(parses_arguments("from transformers import HfArgumentParser\n"));
-        assert!(!parses_arguments("trainer = Trainer(model, TrainingArguments('out'))\ntrainer.train()\n"));
+        for (source, framework, expected) in [
+            ("from transformers import HfArgumentParser\n", Framework::Hf, None),
+            (
+                "trainer = Trainer(model, TrainingArguments('out'))\ntrainer.train()\n",
+                Framework::Hf,
+                Some(NO_ARGUMENTS),
+            ),
+            ("LightningCLI(Model, Data)\n", Framework::Lightning, None),
+            ("import argparse, lightning\n", Framework::Lightning, Some(NO_LIGHTNING_CLI)),
+            ("import argparse, lightning\n", Framework::Pytorch, None),
+        ] {
+            assert_eq!(mismatch(source, framework), expected, "{source}");
+        }
     }
 
     #[test]
