@@ -282,6 +282,7 @@ impl Attempts {
         match event {
             Event::LaunchStarted { .. } => attempt.progress = None,
             Event::Progress(progress) => attempt.progress = Some(Progress::clone(progress)),
+            Event::Warning { .. } => {}
             // A stopped launch has no result, but its checkpoint is recorded.
             Event::LaunchEnded(report) if report.outcome == Outcome::Stopped => {
                 if let Some(progress) = &mut attempt.progress {

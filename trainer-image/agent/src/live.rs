@@ -66,6 +66,7 @@ impl Live {
                 state.gauges.progress(progress);
                 state.attempt.progress = Some(Progress::clone(progress));
             }
+            Event::Warning { .. } => {}
             Event::LaunchEnded(report) => {
                 state.gauges.ended(report.kind, report.outcome);
                 // A launch that was stopped early has no result, but its progress may still matter.

@@ -80,6 +80,8 @@ pub enum Rendezvous {
 pub struct Limits {
     /// Added to `hangTimeout` until the first step is done, and in each phase other than training. Default 10 minutes.
     pub start_allowance: Duration,
+    /// Until a script is reported in whose output nothing was found. Default 1 minute.
+    pub unmatched_after: Duration,
     /// Maximum duration of a phase without a step, whatever its heartbeats. Default [`RankPhase::longest`].
     pub longest_phase: fn(RankPhase) -> Option<Duration>,
     /// From SIGTERM to SIGKILL after a request to stop: time for a checkpoint. Default 60 s.
@@ -98,6 +100,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             start_allowance: Duration::from_secs(600),
+            unmatched_after: Duration::from_secs(60),
             longest_phase: RankPhase::longest,
             stop_grace: Duration::from_secs(60),
             peer_grace: Duration::from_millis(500),
@@ -132,6 +135,13 @@ pub enum Event {
     },
     /// New progress of rank 0. Sent only by the agent that runs rank 0.
     Progress(Box<Progress>),
+    /// What the user has to correct, while the launch still runs. Sent once, and only by the agent that runs rank 0.
+    Warning {
+        /// Name of the launch.
+        launch: String,
+        /// What is wrong, and the remedy.
+        message: String,
+    },
     /// The launch has ended on all nodes, and `report.json` is on this node's disk.
     LaunchEnded(Box<Report>),
 }

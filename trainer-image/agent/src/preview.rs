@@ -21,7 +21,7 @@ pub struct Preview {
 /// What the ranks of `launch` would run on `node`.
 ///
 /// # Errors
-/// [`RenderError`]: a placeholder of the command has no value.
+/// [`RenderError`]: a placeholder of the command has no value, or an environment variable is not set.
 pub fn preview(plan: &AttemptPlan, launch: &LaunchPlan, node: &Node) -> Result<Preview, RenderError> {
     let mut env: BTreeMap<_, _> = node.env.iter().cloned().collect();
     let nccl = launch.settings.nccl.iter().flatten().map(|(name, value)| (name.clone(), value.clone()));
@@ -30,8 +30,7 @@ pub fn preview(plan: &AttemptPlan, launch: &LaunchPlan, node: &Node) -> Result<P
         let command = node.trainer.iter().map(|word| word.to_string_lossy().into_owned()).collect();
         return Ok(Preview { command, env, unsupported: None });
     };
-    let value = |name: &str| node.env.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone());
-    let rendered = script.rendered(launch, &value)?;
+    let rendered = script.rendered_before_start(launch)?;
     for (name, value) in script.defaults(launch, plan.gpus_per_replica == 0) {
         env.entry(name.to_owned()).or_insert(value);
     }
@@ -66,5 +65,13 @@ mod tests {
         let env: Vec<_> = preview.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
         assert_eq!(env, ["ACCELERATE_USE_CPU=true", "BATCH=8", "PYTHONUNBUFFERED=0"]);
         assert!(preview.unsupported.unwrap().contains("settings.attention"));
+
+        let mut unset = plan.clone();
+        unset.command.push("--data=$(NO_SUCH_VARIABLE)".to_owned());
+        let error = super::preview(&unset, &plan.launches[0], &node).unwrap_err().to_string();
+        assert!(error.contains("NO_SUCH_VARIABLE is not set"), "{error}");
+        node.env.push(("NO_SUCH_VARIABLE".to_owned(), "/data".to_owned()));
+        let preview = super::preview(&unset, &plan.launches[0], &node).unwrap();
+        assert_eq!(preview.command[3], "--data=/data");
     }
 }

@@ -304,6 +304,11 @@ impl Ranks {
         self.followed.as_ref().filter(|_| self.has(0))?.verdict()
     }
 
+    /// What to correct if a measured script has written output, and nothing was found in it.
+    pub(crate) fn unmatched(&self) -> Option<String> {
+        self.followed.as_ref().filter(|_| self.has(0))?.unmatched()
+    }
+
     /// Writes the progress of a measured script, as a trainer of the contract does.
     pub(crate) fn publish(&mut self, dir: &Path) {
         let Some(progress) = self.followed.as_ref().and_then(Followed::progress) else { return };
@@ -342,19 +347,18 @@ impl Drop for Ranks {
 
 /// The program of a rank with its arguments and environment. The contract's variables cannot be overridden.
 fn command(shared: &Shared, launch: &LaunchPlan, contract: Variables) -> io::Result<Command> {
-    let value = |name: &str| {
-        let set =
-            contract.iter().find(|(known, _)| *known == name).map(|(_, value)| value.to_string_lossy().into_owned());
-        let own = || shared.env.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone());
-        set.or_else(own).or_else(|| std::env::var(name).ok())
-    };
     let Some(script) = &shared.script else {
         let mut words = shared.trainer.iter();
         let mut command = Command::new(words.next().cloned().unwrap_or_default());
         command.args(words).envs(shared.env.iter().cloned()).envs(nccl(launch)).envs(contract);
         return Ok(command);
     };
-    let Rendered { command: words, env, consumed } =
+    let value = |name: &str| {
+        let set =
+            contract.iter().find(|(known, _)| *known == name).map(|(_, value)| value.to_string_lossy().into_owned());
+        set.or_else(|| script.variable(name))
+    };
+    let Rendered { command: words, env, consumed, unset: _ } =
         script.rendered(launch, &value).map_err(|error| io::Error::other(error.to_string()))?;
     script.prepare(launch)?;
     let consumed: Vec<_> = consumed.into_iter().collect();
@@ -408,7 +412,8 @@ fn environment(shared: &Shared, launch: &LaunchPlan, dir: &Path, master_port: u1
         (env::CHECKPOINTS, checkpoints(launch, &shared.checkpoints).into()),
         (env::DATA, shared.data.clone().into()),
     ];
-    all.extend(torchrun(shared, &rendezvous, master_port, local, rank));
+    let torchrun = torchrun(&shared.plan, shared.replica, &rendezvous, master_port, local, rank);
+    all.extend(torchrun.into_iter().map(|(name, value)| (name, value.into())));
     if shared.plan.gpus_per_replica == 0 {
         let checks_for_gpus = shared.plan.checks.is_some_and(|gang| gang.gpus_per_replica > 0);
         let device = if checks_for_gpus { "cuda" } else { "cpu" };
@@ -423,12 +428,18 @@ fn environment(shared: &Shared, launch: &LaunchPlan, dir: &Path, master_port: u1
 }
 
 /// The environment that `torchrun` gives: without it, Lightning on several nodes takes wrong ranks.
-fn torchrun(shared: &Shared, rendezvous: &str, master_port: u16, local: u32, rank: u32) -> Variables {
+fn torchrun(
+    plan: &AttemptPlan,
+    replica: u32,
+    rendezvous: &str,
+    master_port: u16,
+    local: u32,
+    rank: u32,
+) -> Vec<(&'static str, String)> {
     let host = rendezvous.rsplit_once(':').map_or(rendezvous, |(host, _)| host);
     let host = host.trim_start_matches('[').trim_end_matches(']');
-    let (plan, node) = (&shared.plan, shared.replica.to_string());
-    let world_size = plan.world_size().to_string();
-    let all = [
+    let (node, world_size) = (replica.to_string(), plan.world_size().to_string());
+    vec![
         ("MASTER_ADDR", host.to_owned()),
         ("MASTER_PORT", master_port.to_string()),
         ("RANK", rank.to_string()),
@@ -445,8 +456,12 @@ fn torchrun(shared: &Shared, rendezvous: &str, master_port: u16, local: u32, ran
         ("TORCHELASTIC_MAX_RESTARTS", "0".to_owned()),
         // Rank 0 itself serves the store at MASTER_PORT.
         ("TORCHELASTIC_USE_AGENT_STORE", "False".to_owned()),
-    ];
-    all.into_iter().map(|(name, value)| (name, value.into())).collect()
+    ]
+}
+
+/// Names of the variables that `torchrun` gives a rank.
+pub(crate) fn of_torchrun(plan: &AttemptPlan) -> Vec<&'static str> {
+    torchrun(plan, 0, "", 0, 0, 0).into_iter().map(|(name, _)| name).collect()
 }
 
 /// Time that a killed rank may take to exit.

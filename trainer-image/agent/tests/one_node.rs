@@ -38,6 +38,7 @@ async fn launches_run_in_order_in_fresh_processes_with_the_environment_of_the_co
             Event::LaunchStarted { launch, .. } => format!("+{launch}"),
             Event::LaunchEnded(report) => format!("-{}", report.launch),
             Event::Progress(_) => panic!("nobody wrote progress"),
+            Event::Warning { message, .. } => panic!("{message}"),
         })
         .collect();
     assert_eq!(told, ["+z-first", "-z-first", "+a-second", "-a-second"]);

@@ -5,11 +5,12 @@
 mod gang;
 
 use gang::{alone, launch, nodes, outcomes, plan, run_alone};
-use pawl_agent::{AttemptEnd, Stop, finished_reports};
+use pawl_agent::{AttemptEnd, Event, Stop, finished_reports};
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::{AttemptPlan, LaunchKind};
 use pawl_contract::script::{Monitor, MonitorSource};
 use std::path::Path;
+use std::sync::Arc;
 use tempfile::tempdir;
 
 /// `train.sh STEPS SECONDS [FAULT]`: prints a line for each step, and validates at the end.
@@ -112,6 +113,29 @@ async fn failures_of_a_script_are_recognized() {
         assert_eq!(outcomes(&result), [("l", outcome)], "{fault}: {result:?}");
         assert!(result.launches[0].message.contains(part), "{fault}: {}", result.launches[0].message);
     }
+}
+
+#[tokio::test]
+async fn a_pattern_that_matches_nothing_is_named_at_once_and_at_the_end() {
+    let dir = tempdir().unwrap();
+    let mut plan = script(dir.path(), 1, &["l"], "100 0.05 none $(settings.batchPerGpu)");
+    plan.script.monitor.as_mut().unwrap().training = Some(r"iteration (?<step>\d+)".to_owned());
+    plan.launches[0].hang_timeout_seconds = 1.0;
+    let agent = alone(&dir.path().join("a"), &plan);
+    let events = Arc::clone(&agent.events);
+    let result = agent.result().await;
+    assert_eq!(outcomes(&result), [("l", Outcome::Hang)]);
+    let parts = [r"matches monitor.training `iteration (?<step>\d+)`: correct the pattern", "the last line: `step "];
+    let said: Vec<_> = events.lock().unwrap().iter().filter_map(|(_, event)| warning(event)).collect();
+    let [warning] = &said[..] else { panic!("{said:?}") };
+    for part in parts {
+        assert!(warning.contains(part), "{warning}");
+        assert!(result.launches[0].message.contains(part), "{}", result.launches[0].message);
+    }
+}
+
+fn warning(event: &Event) -> Option<String> {
+    if let Event::Warning { message, .. } = event { Some(message.clone()) } else { None }
 }
 
 #[tokio::test]

@@ -48,6 +48,8 @@ pub struct Rendered {
     pub env: BTreeMap<String, String>,
     /// The settings that placeholders have consumed, such as `compile` and `workload.width`.
     pub consumed: BTreeSet<String>,
+    /// Environment variables without a value, whose placeholders are unchanged. The agent refuses such a launch.
+    pub unset: BTreeSet<String>,
 }
 
 impl Rendered {
@@ -65,6 +67,8 @@ pub enum RenderError {
     Template(TemplateError),
     /// It has no value.
     NoValue(Name),
+    /// An environment variable is not set.
+    Unset(String),
     /// `checkpoint.dir` needs storage that is a directory.
     NoDirectory,
     /// The batch sizes contradict each other.
@@ -86,6 +90,10 @@ impl fmt::Display for RenderError {
                     "$({written}) has no value in this launch: {set}write $({written}:-DEFAULT) or $({written}:+TEXT)"
                 )
             }
+            Self::Unset(name) => write!(
+                f,
+                "$({name}): the environment variable {name} is not set: set it, or write $$({name}) for the text itself"
+            ),
             Self::NoDirectory => write!(
                 f,
                 "$(checkpoint.dir) needs storage that is a directory: set train.checkpoint.storage to pvc://claim/dir or \
@@ -135,8 +143,13 @@ pub fn render(
     env: &BTreeMap<String, String>,
     values: &Values<'_>,
 ) -> Result<Rendered, RenderError> {
-    let mut renderer =
-        Renderer { values, given: given(&values.plan.settings), read: BTreeSet::new(), compared: BTreeSet::new() };
+    let mut renderer = Renderer {
+        values,
+        given: given(&values.plan.settings),
+        read: BTreeSet::new(),
+        compared: BTreeSet::new(),
+        unset: BTreeSet::new(),
+    };
     let mut rendered = Rendered::default();
     for argument in command {
         let pieces = parse(argument)?;
@@ -150,6 +163,7 @@ pub fn render(
     for (name, value) in env {
         rendered.env.insert(name.clone(), renderer.text(&parse(value)?)?);
     }
+    rendered.unset = std::mem::take(&mut renderer.unset);
     rendered.consumed = renderer.consumed();
     Ok(rendered)
 }
@@ -211,6 +225,8 @@ struct Renderer<'a> {
     read: BTreeSet<String>,
     /// Settings that were compared with another value than theirs.
     compared: BTreeSet<String>,
+    /// Variables without a value.
+    unset: BTreeSet<String>,
 }
 
 impl Renderer<'_> {
@@ -220,7 +236,11 @@ impl Renderer<'_> {
             match piece {
                 Piece::Text(plain) => text.push_str(plain),
                 Piece::Variable(name) => {
-                    text.push_str(&(self.values.variable)(name).unwrap_or_else(|| format!("$({name})")));
+                    let value = (self.values.variable)(name);
+                    if value.is_none() {
+                        self.unset.insert(name.clone());
+                    }
+                    text.push_str(&value.unwrap_or_else(|| format!("$({name})")));
                 }
                 Piece::Placeholder(name, form) => text.push_str(&self.placeholder(name, form)?),
             }

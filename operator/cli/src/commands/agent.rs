@@ -273,6 +273,7 @@ fn log_event(plan: &AttemptPlan, event: &Event) {
             colon(&report.message),
             report.message
         ),
+        Event::Warning { launch, message } => tracing::warn!(launch, "{}: {message}", title(launch)),
         Event::Progress(_) => {}
     }
 }

@@ -99,6 +99,10 @@ impl Display {
     /// Updates the display after an event of a launch.
     pub fn record_event(&mut self, event: &Event) {
         match (&mut self.mode, event) {
+            (_, Event::Warning { launch, message }) => {
+                let mark = self.paint(Paint::new().yellow().bold(), "!");
+                self.line(&format!("{mark} {}: {message}", self.title(launch)));
+            }
             (Mode::Live(live), Event::LaunchStarted { launch, .. }) => live.launch_started(launch),
             (Mode::Live(live), Event::Progress(progress)) => live.progress(progress),
             (Mode::Live(live), Event::LaunchEnded(report)) => live.launch_ended(&report.launch),

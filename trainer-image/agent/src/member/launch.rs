@@ -27,6 +27,8 @@ struct Running {
     kill_at: Option<Instant>,
     /// When killed ranks must be gone.
     dead_by: Instant,
+    /// Whether the user was told that nothing was found in the output.
+    warned: bool,
     /// Whether agent 0 is lost.
     lost: bool,
     /// Whether agent 0 knows that the launch is complete.
@@ -92,6 +94,7 @@ impl Member<'_> {
             facts: Vec::new(),
             kill_at,
             dead_by: Instant::now() + DEATH,
+            warned: false,
             lost: false,
             complete: false,
         })
@@ -140,12 +143,14 @@ impl Member<'_> {
     fn look(&self, running: &mut Running) -> io::Result<()> {
         self.observe(running);
         self.obey(running);
+        self.warn(running);
         let Running { plan, ranks, watch, .. } = running;
         if ranks.has(0)
             && running.kill_at.is_none()
             && let Some(message) = watch.hung()
         {
-            let message = format!("{message}; {}", watch.note_stuck(ranks));
+            let unmatched = ranks.unmatched().map(|unmatched| format!("; {unmatched}")).unwrap_or_default();
+            let message = format!("{message}{unmatched}; {}", watch.note_stuck(ranks));
             self.link.say(Up::Hung { launch: plan.launch.clone(), message });
             running.kill_at = Some(Instant::now());
         }
@@ -174,6 +179,17 @@ impl Member<'_> {
                 running.kill_at = Some(Instant::now());
             }
             _ => {}
+        }
+    }
+
+    /// Says early that nothing is found in the output of a script: that launch would end as a hang much later.
+    fn warn(&self, running: &mut Running) {
+        if running.warned || running.watch.started.elapsed() < self.limits.unmatched_after {
+            return;
+        }
+        if let Some(message) = running.ranks.unmatched() {
+            running.warned = true;
+            (self.observer)(Event::Warning { launch: running.plan.launch.clone(), message });
         }
     }
 

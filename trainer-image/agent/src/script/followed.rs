@@ -48,6 +48,13 @@ impl Followed {
         }
     }
 
+    /// Adds a line of its output in which `pattern` found nothing.
+    fn pass_over(&self, pattern: &str, line: &str) {
+        if let Some(meter) = &mut self.0.lock().meter {
+            meter.pass_over(pattern, line);
+        }
+    }
+
     /// Notes that the rank reports losses at times, not at steps.
     pub(super) fn sample(&self) {
         if let Some(meter) = &mut self.0.lock().meter {
@@ -70,6 +77,11 @@ impl Followed {
     /// The progress, if it is measured and has begun.
     pub(crate) fn progress(&self) -> Option<Progress> {
         self.0.lock().meter.as_ref()?.progress()
+    }
+
+    /// What to correct if the rank is measured by its output, and nothing was found in it.
+    pub(crate) fn unmatched(&self) -> Option<String> {
+        self.0.lock().meter.as_ref()?.unmatched()
     }
 
     /// The exit as a trainer of the contract would have ended, and its report.
@@ -169,8 +181,12 @@ impl Tap {
         if let Some(outcome) = signs::outcome(&text) {
             self.followed.0.lock().error = Some((outcome, text.trim().to_owned()));
         }
-        if let Some(reading) = self.patterns.as_ref().and_then(|patterns| patterns.read(&text)) {
-            self.followed.observe(reading);
+        if let Some(patterns) = &self.patterns {
+            match (patterns.read(&text), patterns.training()) {
+                (Some(reading), _) => self.followed.observe(reading),
+                (None, Some(pattern)) => self.followed.pass_over(pattern, &text),
+                (None, None) => {}
+            }
         }
         self.line.clear();
     }

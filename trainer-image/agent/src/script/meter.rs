@@ -6,7 +6,7 @@ use pawl_contract::log::Reading;
 use pawl_contract::measured::{Measured, Spread, Validation};
 use pawl_contract::plan::{Budget, LOSS, LaunchKind, LaunchPlan};
 use pawl_contract::progress::{Progress, RankPhase};
-use pawl_contract::report::Report;
+use pawl_contract::report::{Report, truncated};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,8 @@ const WARMUP: u64 = 10;
 /// Minimum length of a window of the guard.
 const LEAST_STEPS: u64 = 10;
 const LEAST_TIME: Duration = Duration::from_secs(2);
+/// Most bytes of a line that are quoted.
+const MAX_QUOTED: usize = 200;
 /// Number of newest intervals from which the spread of step times is computed.
 const INTERVALS: usize = 4096;
 
@@ -55,6 +57,14 @@ impl Span {
     }
 }
 
+/// Lines in which nothing was found.
+#[derive(Debug)]
+struct Unmatched {
+    pattern: String,
+    lines: u64,
+    newest: String,
+}
+
 /// The measurements of a launch so far.
 #[derive(Debug)]
 pub(crate) struct Meter {
@@ -67,6 +77,8 @@ pub(crate) struct Meter {
     items: u64,
     /// Step of the first reading of training.
     first: Option<u64>,
+    /// The output before the first reading.
+    unmatched: Option<Unmatched>,
     /// Largest number of steps between two readings.
     largest_gap: u64,
     /// The last reading, unless an evaluation followed it: that time is not measured.
@@ -101,6 +113,7 @@ impl Meter {
             step: 0,
             items: 0,
             first: None,
+            unmatched: None,
             largest_gap: 0,
             mark: None,
             total: Span::default(),
@@ -144,6 +157,26 @@ impl Meter {
                 self.validate(items, metrics);
             }
         }
+    }
+
+    /// Adds a line of the output in which `pattern` found nothing.
+    pub(super) fn pass_over(&mut self, pattern: &str, line: &str) {
+        if self.first.is_some() || line.trim().is_empty() {
+            return;
+        }
+        let lines = self.unmatched.as_ref().map_or(0, |unmatched| unmatched.lines) + 1;
+        let newest = truncated(line.trim(), MAX_QUOTED).to_owned();
+        self.unmatched = Some(Unmatched { pattern: pattern.to_owned(), lines, newest });
+    }
+
+    /// What to correct if the script has written output, and nothing was found in it.
+    pub(super) fn unmatched(&self) -> Option<String> {
+        let Unmatched { pattern, lines, newest } = self.unmatched.as_ref().filter(|_| self.first.is_none())?;
+        let of = if *lines == 1 { "the line".to_owned() } else { format!("none of the {lines} lines") };
+        let not = if *lines == 1 { "does not match" } else { "matches" };
+        Some(format!(
+            "{of} of its output {not} monitor.training `{pattern}`: correct the pattern; the last line: `{newest}`"
+        ))
     }
 
     /// Notes that the script reports losses at times, not at steps: those of two launches are of different steps, so that only the
@@ -276,9 +309,8 @@ impl Meter {
     /// are not missing.
     pub(super) fn incomplete(&self) -> Option<String> {
         if self.first.is_none() {
-            return Some(
-                "reported no step that monitor.training (or the KubeflowCallback) shows: check the pattern".to_owned(),
-            );
+            let silent = || "there was no line of output, and no update of a KubeflowCallback".to_owned();
+            return Some(format!("reported no step: {}", self.unmatched().unwrap_or_else(silent)));
         }
         let step = self.step;
         if let Some(steps) = self.steps().filter(|steps| step + self.largest_gap < *steps) {
@@ -465,7 +497,12 @@ mod tests {
     #[test]
     fn a_launch_is_done_only_with_all_it_was_for() {
         let measure = || meter("Measure", json!({"warmupSteps": 4, "windowSteps": 20}));
-        assert!(measure().incomplete().unwrap().contains("monitor.training"));
+        assert!(measure().incomplete().unwrap().contains("no line of output"));
+        let mut unmatched = measure();
+        ["", "epoch 1", "epoch 2"].into_iter().for_each(|line| unmatched.pass_over("step (?<step>.+)", line));
+        let why = unmatched.incomplete().unwrap();
+        assert!(why.contains("none of the 2 lines of its output matches monitor.training `step (?<step>.+)`"), "{why}");
+        assert!(why.ends_with("the last line: `epoch 2`"), "{why}");
         let mut short = measure();
         trained(&mut short, 1..=12, 1);
         assert!(short.incomplete().unwrap().contains("step 12 of 24: pass $(launch.steps)"));

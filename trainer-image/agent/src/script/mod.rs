@@ -13,6 +13,7 @@ pub(crate) use kubeflow::Kubeflow;
 pub(crate) use meter::Verdict;
 
 use crate::node::Node;
+use crate::ranks::of_torchrun;
 use pawl_contract::env;
 use pawl_contract::exit::Outcome;
 use pawl_contract::log::Patterns;
@@ -31,6 +32,10 @@ pub(crate) struct Script {
     work_dir: PathBuf,
     checkpoints: String,
     data: PathBuf,
+    /// Variables of the user's, besides those of this process.
+    env: Vec<(String, String)>,
+    /// Names of variables that differ between ranks, besides `PAWL_*`.
+    of_ranks: Vec<&'static str>,
 }
 
 impl Script {
@@ -43,6 +48,8 @@ impl Script {
             work_dir: node.work_dir.clone(),
             checkpoints: node.checkpoints.clone(),
             data: node.data.clone(),
+            env: node.env.clone(),
+            of_ranks: of_torchrun(plan),
         })
     }
 
@@ -60,6 +67,27 @@ impl Script {
         let places = self.places(launch);
         let values = Values { plan: launch, world_size: self.world_size, places: &places, variable };
         render(&self.command, &self.plan.env, &values)
+    }
+
+    /// As [`Self::rendered`], before any rank has started: variables of a rank are not replaced.
+    ///
+    /// # Errors
+    /// [`RenderError`], also for a variable that will not be set.
+    pub(crate) fn rendered_before_start(&self, launch: &LaunchPlan) -> Result<Rendered, RenderError> {
+        // Runtimes set variables of GPUs, and this process may have none.
+        let of_gpu = |name: &str| name == "CUDA_VISIBLE_DEVICES" || name.starts_with("NVIDIA_");
+        let of_rank = |name: &str| name.starts_with("PAWL_") || self.of_ranks.contains(&name) || of_gpu(name);
+        let rendered = self.rendered(launch, &|name| self.variable(name).filter(|_| !of_rank(name)))?;
+        match rendered.unset.iter().find(|name| !of_rank(name)) {
+            Some(name) => Err(RenderError::Unset(name.clone())),
+            None => Ok(rendered),
+        }
+    }
+
+    /// A variable that the user has set: of the manifest, or of this process.
+    pub(crate) fn variable(&self, name: &str) -> Option<String> {
+        let own = self.env.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone());
+        own.or_else(|| std::env::var(name).ok())
     }
 
     /// Variables that a script has unless the user sets them: those of Accelerate, and unbuffered output. None for a script that
@@ -82,8 +110,7 @@ impl Script {
     /// the preflight of a script that does not know preflights.
     pub(crate) fn before_start(&self, launch: &LaunchPlan) -> Option<Report> {
         let ended = |outcome, message| Some(Report { message, ..Report::bare(launch, 0, outcome) });
-        // Variables are those of a rank; here only their absence is no error.
-        let rendered = match self.rendered(launch, &|_| None) {
+        let rendered = match self.rendered_before_start(launch) {
             Ok(rendered) => rendered,
             Err(error) => return ended(Outcome::InvalidPlan, format!("workload.command: {error}")),
         };

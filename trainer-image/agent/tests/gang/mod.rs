@@ -69,6 +69,7 @@ pub fn plan(replicas: u32, ranks: u32, launches: &[&str], script: &str) -> Attem
 pub fn limits() -> Limits {
     Limits {
         start_allowance: Duration::from_millis(500),
+        unmatched_after: Duration::from_millis(200),
         longest_phase: RankPhase::longest,
         stop_grace: Duration::from_secs(5),
         peer_grace: Duration::from_millis(200),
