@@ -103,11 +103,6 @@ impl Patterns {
         Ok(Self { training, validation })
     }
 
-    /// The pattern of training, if the monitor has one.
-    pub fn training(&self) -> Option<&str> {
-        self.training.as_ref().map(Regex::as_str)
-    }
-
     /// What `line` reports, if anything. A line that matches both patterns is one of validation.
     pub fn read(&self, line: &str) -> Option<Reading> {
         let line = crate::report::truncated(line, MAX_LINE);

@@ -7,7 +7,7 @@
 //! | `$(NAME:-TEXT)` | the value, or `TEXT` where the manifest gives none |
 //! | `$(NAME:+TEXT)` | `TEXT` where the manifest gives a value other than `false` and `None`, otherwise nothing |
 //! | `$(NAME=VALUE:+TEXT)` | `TEXT` if the value is `VALUE`, otherwise nothing |
-//! | `$(VARIABLE)` | the environment variable, in capital letters; unchanged where it is not set, see [`Rendered::unset`] |
+//! | `$(VARIABLE)` | the environment variable, in capital letters, also one whose value has placeholders; unchanged where it is not set, see [`Rendered::unset`] |
 //! | `$$(` | `$(`, literally, as in Kubernetes |
 //!
 //! `TEXT` may contain placeholders. An argument that consists of conditions (`:+`) only and is replaced by nothing is omitted.
@@ -17,7 +17,7 @@ mod parse;
 mod render;
 
 pub use parse::{Name, TemplateError, references};
-pub use render::{Places, RenderError, Rendered, Values, has_value, render};
+pub use render::{Places, RenderError, Rendered, Values, expand, has_value, render};
 
 /// Whether `text` contains a placeholder or an escape of one. Text that is not valid counts as such.
 ///

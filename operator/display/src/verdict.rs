@@ -55,10 +55,16 @@ pub const fn tone(state: PhaseState) -> Tone {
     }
 }
 
-/// The state in words.
-pub const fn word(state: PhaseState) -> &'static str {
+/// The state of a phase, or of all together, of a job in `stage`, in words.
+pub const fn word(state: PhaseState, stage: Stage) -> &'static str {
     match state {
         PhaseState::Pending => "pending",
+        // Of a job that has failed, nothing goes on.
+        PhaseState::Preflight | PhaseState::Measuring | PhaseState::Retrying | PhaseState::RollingBack
+            if matches!(stage, Stage::Failed) =>
+        {
+            "not finished"
+        }
         PhaseState::Preflight => "being checked",
         PhaseState::Measuring => "being measured",
         PhaseState::Retrying => "next fallback",
@@ -74,13 +80,7 @@ pub const fn word(state: PhaseState) -> &'static str {
 
 /// The verdict on a phase of a job in `stage`, in a few words, with the number of its fallback, if any.
 pub fn phrase(phase: &PhaseStatus, stage: Stage) -> String {
-    let word = match phase.state {
-        // Of a job that has failed, nothing goes on.
-        PhaseState::Preflight | PhaseState::Measuring | PhaseState::Retrying if stage == Stage::Failed => {
-            "not finished"
-        }
-        state => word(state),
-    };
+    let word = word(phase.state, stage);
     match phase.effective_rung() {
         0 => word.to_owned(),
         rung => format!("{word} (fallback {rung})"),

@@ -13,6 +13,7 @@ use pawl_agent::Stop;
 use pawl_api::status::{PhaseState, Stage};
 use pawl_api::{TrainingJob, TrainingJobStatus};
 use pawl_contract::env;
+use pawl_contract::template::{expand, is_template};
 use pawl_decision::action::{Action, Event, EventKind};
 use pawl_decision::protocol::{self, CarriedOut};
 use std::ffi::OsString;
@@ -138,9 +139,19 @@ pub(crate) fn environment(job: &TrainingJob) -> Vec<(String, String)> {
         (env::JOB_GENERATION, meta.generation.map(|generation| generation.to_string())),
     ];
     let identity = identity.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
-    let variables = job.spec.trainer.pod_template.env.iter();
-    let variables = variables.filter_map(|variable| Some((variable.name.clone(), variable.value.clone()?)));
-    identity.chain(variables).collect()
+    let mut all: Vec<(String, String)> = identity.collect();
+    for variable in &job.spec.trainer.pod_template.env {
+        let Some(value) = &variable.value else { continue };
+        let known = |name: &str| all.iter().rev().find(|(known, _)| known == name).map(|(_, value)| value.clone());
+        // As Kubernetes does. The agent replaces placeholders, which differ between launches, and the variables beside them.
+        let value = if is_template(value) {
+            value.clone()
+        } else {
+            expand(value, &|name| known(name).or_else(|| std::env::var(name).ok()))
+        };
+        all.push((variable.name.clone(), value));
+    }
+    all
 }
 
 struct Shell {

@@ -55,6 +55,8 @@ pub(crate) struct Shared {
     pub(crate) token_file: PathBuf,
     pub(crate) nursery: Nursery,
     pub(crate) oom: OomCounter,
+    /// Whether the user was told that nothing is found in the output.
+    pub(crate) warned: AtomicBool,
 }
 
 impl Shared {
@@ -77,6 +79,7 @@ impl Shared {
             token_file,
             nursery: Nursery::start()?,
             oom: OomCounter::find(),
+            warned: AtomicBool::new(false),
         })
     }
 
@@ -175,7 +178,7 @@ impl Ranks {
         let measured = monitor.filter(|_| rank == 0);
         let followed = monitor.map(|_| {
             let items = || shared.script.as_ref().map_or(1, |script| script.items_per_step(launch));
-            Followed::new(launch, measured.map(|_| items()))
+            Followed::new(launch, measured.map(|monitor| (monitor, items())))
         });
         let patterns = measured.map(Patterns::new).transpose().map_err(io::Error::other)?;
         if let (Some(monitor), Some(followed)) = (measured, &followed) {
@@ -304,7 +307,7 @@ impl Ranks {
         self.followed.as_ref().filter(|_| self.has(0))?.verdict()
     }
 
-    /// What to correct if a measured script has written output, and nothing was found in it.
+    /// What may have to be corrected if a measured script has written output, and nothing was found in it.
     pub(crate) fn unmatched(&self) -> Option<String> {
         self.followed.as_ref().filter(|_| self.has(0))?.unmatched()
     }
@@ -459,7 +462,7 @@ fn torchrun(
     ]
 }
 
-/// Names of the variables that `torchrun` gives a rank.
+/// Names of the variables that the agent gives each rank as `torchrun` does.
 pub(crate) fn of_torchrun(plan: &AttemptPlan) -> Vec<&'static str> {
     torchrun(plan, 0, "", 0, 0, 0).into_iter().map(|(name, _)| name).collect()
 }

@@ -7,7 +7,7 @@ mod gang;
 use gang::{alone, launch, nodes, outcomes, plan, run_alone};
 use pawl_agent::{AttemptEnd, Event, Stop, finished_reports};
 use pawl_contract::exit::Outcome;
-use pawl_contract::plan::{AttemptPlan, LaunchKind};
+use pawl_contract::plan::{AttemptPlan, GangSize, LaunchKind};
 use pawl_contract::script::{Monitor, MonitorSource};
 use std::path::Path;
 use std::sync::Arc;
@@ -116,7 +116,7 @@ async fn failures_of_a_script_are_recognized() {
 }
 
 #[tokio::test]
-async fn a_pattern_that_matches_nothing_is_named_at_once_and_at_the_end() {
+async fn a_pattern_that_matches_nothing_is_named_early_and_at_the_end() {
     let dir = tempdir().unwrap();
     let mut plan = script(dir.path(), 1, &["l"], "100 0.05 none $(settings.batchPerGpu)");
     plan.script.monitor.as_mut().unwrap().training = Some(r"iteration (?<step>\d+)".to_owned());
@@ -125,13 +125,32 @@ async fn a_pattern_that_matches_nothing_is_named_at_once_and_at_the_end() {
     let events = Arc::clone(&agent.events);
     let result = agent.result().await;
     assert_eq!(outcomes(&result), [("l", Outcome::Hang)]);
-    let parts = [r"matches monitor.training `iteration (?<step>\d+)`: correct the pattern", "the last line: `step "];
+    let parts = [r"monitor.training `iteration (?<step>\d+)` has found no step", "the last line: `step "];
     let said: Vec<_> = events.lock().unwrap().iter().filter_map(|(_, event)| warning(event)).collect();
     let [warning] = &said[..] else { panic!("{said:?}") };
     for part in parts {
         assert!(warning.contains(part), "{warning}");
         assert!(result.launches[0].message.contains(part), "{}", result.launches[0].message);
     }
+}
+
+#[tokio::test]
+async fn a_variable_that_is_not_set_is_named_and_nothing_is_started() {
+    let dir = tempdir().unwrap();
+    let plan = |checks: Option<GangSize>| {
+        let mut plan = script(dir.path(), 1, &["l"], &format!("$(NOT_SET_ANYWHERE) {BY_STEPS}"));
+        plan.launches[0].kind = if checks.is_some() { LaunchKind::Preflight } else { LaunchKind::Measure };
+        AttemptPlan { checks, ..plan }
+    };
+    let result = run_alone(&dir.path().join("a"), &plan(None)).await;
+    assert_eq!(outcomes(&result), [("l", Outcome::InvalidPlan)]);
+    let message = &result.launches[0].message;
+    assert!(message.contains("the environment variable NOT_SET_ANYWHERE is not set: set it in"), "{message}");
+    // A pod without a GPU that checks for pods with one may lack what they have.
+    let gang = GangSize { replicas: 2, ranks_per_replica: 1, gpus_per_replica: 1 };
+    let result = run_alone(&dir.path().join("b"), &plan(Some(gang))).await;
+    assert_eq!(outcomes(&result), [("l", Outcome::Done)], "{result:?}");
+    assert_eq!(started(dir.path()), 0);
 }
 
 fn warning(event: &Event) -> Option<String> {

@@ -201,7 +201,8 @@ fn placeholder(inside: &str) -> Result<Option<Piece>, TemplateError> {
     if written.is_empty() {
         return Ok(None);
     }
-    let is_variable = !written.contains(|c: char| !c.is_ascii_uppercase() && !c.is_ascii_digit() && c != '_');
+    let is_variable = !written.starts_with(|c: char| c.is_ascii_digit())
+        && !written.contains(|c: char| !c.is_ascii_uppercase() && !c.is_ascii_digit() && c != '_');
     if is_variable {
         return Ok(rest.is_empty().then(|| Piece::Variable(written.to_owned())));
     }

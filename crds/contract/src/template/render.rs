@@ -48,7 +48,7 @@ pub struct Rendered {
     pub env: BTreeMap<String, String>,
     /// The settings that placeholders have consumed, such as `compile` and `workload.width`.
     pub consumed: BTreeSet<String>,
-    /// Environment variables without a value, whose placeholders are unchanged. The agent refuses such a launch.
+    /// Environment variables without a value, whose placeholders are unchanged.
     pub unset: BTreeSet<String>,
 }
 
@@ -92,7 +92,8 @@ impl fmt::Display for RenderError {
             }
             Self::Unset(name) => write!(
                 f,
-                "$({name}): the environment variable {name} is not set: set it, or write $$({name}) for the text itself"
+                "$({name}): the environment variable {name} is not set: set it in trainer.podTemplate.env or in the shell of \
+                 `pawl run`, or write $$({name}) for the text itself"
             ),
             Self::NoDirectory => write!(
                 f,
@@ -145,6 +146,8 @@ pub fn render(
 ) -> Result<Rendered, RenderError> {
     let mut renderer = Renderer {
         values,
+        env,
+        open: Vec::new(),
         given: given(&values.plan.settings),
         read: BTreeSet::new(),
         compared: BTreeSet::new(),
@@ -160,8 +163,8 @@ pub fn render(
             rendered.command.push(text);
         }
     }
-    for (name, value) in env {
-        rendered.env.insert(name.clone(), renderer.text(&parse(value)?)?);
+    for name in env.keys() {
+        rendered.env.extend(renderer.variable(name)?.map(|value| (name.clone(), value)));
     }
     rendered.unset = std::mem::take(&mut renderer.unset);
     rendered.consumed = renderer.consumed();
@@ -218,8 +221,30 @@ fn is_on(value: &Value) -> bool {
         || value.as_str().is_some_and(|text| text == "None" || text.is_empty()))
 }
 
+/// Replaces the environment variables in a text without placeholders, as Kubernetes does. One that is not set is unchanged.
+///
+/// ```
+/// use pawl_contract::template::expand;
+///
+/// let home = |name: &str| (name == "HOME").then(|| "/root".to_owned());
+/// assert_eq!(expand("$(HOME)/data for $(WHOM)", &home), "/root/data for $(WHOM)");
+/// ```
+pub fn expand(text: &str, variable: &dyn Fn(&str) -> Option<String>) -> String {
+    let Ok(pieces) = parse(text) else { return text.to_owned() };
+    let replaced = pieces.iter().map(|piece| match piece {
+        Piece::Text(plain) => Some(plain.clone()),
+        Piece::Variable(name) => Some(variable(name).unwrap_or_else(|| format!("$({name})"))),
+        Piece::Placeholder(..) => None,
+    });
+    replaced.collect::<Option<String>>().unwrap_or_else(|| text.to_owned())
+}
+
 struct Renderer<'a> {
     values: &'a Values<'a>,
+    /// Variables whose values have placeholders.
+    env: &'a BTreeMap<String, String>,
+    /// Those of `env` that are being rendered.
+    open: Vec<String>,
     given: BTreeMap<String, Value>,
     /// Settings whose value was used.
     read: BTreeSet<String>,
@@ -236,7 +261,7 @@ impl Renderer<'_> {
             match piece {
                 Piece::Text(plain) => text.push_str(plain),
                 Piece::Variable(name) => {
-                    let value = (self.values.variable)(name);
+                    let value = self.variable(name)?;
                     if value.is_none() {
                         self.unset.insert(name.clone());
                     }
@@ -246,6 +271,19 @@ impl Renderer<'_> {
             }
         }
         Ok(text)
+    }
+
+    fn variable(&mut self, name: &str) -> Result<Option<String>, RenderError> {
+        match self.env.get(name) {
+            // One that refers to itself extends the one outside, as in PATH=$(PATH):/opt.
+            Some(template) if !self.open.iter().any(|open| open == name) => {
+                self.open.push(name.to_owned());
+                let text = self.text(&parse(template)?)?;
+                self.open.pop();
+                Ok(Some(text))
+            }
+            _ => Ok((self.values.variable)(name)),
+        }
     }
 
     fn placeholder(&mut self, name: &Name, form: &Form) -> Result<String, RenderError> {
@@ -411,6 +449,20 @@ mod tests {
             let expected: Vec<_> = expected.into_iter().collect();
             assert_eq!(words(settings.clone(), &[template]), expected, "{template}");
         }
+    }
+
+    #[test]
+    fn variables_may_refer_to_each_other() {
+        let plan = plan(json!({"batchPerGpu": 8}), json!({}));
+        let (places, variable) = (Places::default(), |name: &str| (name == "PATH").then(|| "/bin".to_owned()));
+        let values = Values { plan: &plan, world_size: 1, places: &places, variable: &variable };
+        let env = [("A", "$(B)/$(settings.batchPerGpu)"), ("B", "$(seed)$(NOWHERE)"), ("PATH", "$(PATH):/opt/$(seed)")];
+        let env = env.map(|(name, value)| (name.to_owned(), value.to_owned())).into_iter().collect();
+        let rendered = render(&["$(A)".to_owned()], &env, &values).unwrap();
+        assert_eq!(rendered.command, ["7$(NOWHERE)/8"]);
+        let values: Vec<_> = rendered.env.values().map(String::as_str).collect();
+        assert_eq!(values, ["7$(NOWHERE)/8", "7$(NOWHERE)", "/bin:/opt/7"]);
+        assert_eq!(rendered.unset.iter().collect::<Vec<_>>(), ["NOWHERE"]);
     }
 
     #[test]

@@ -33,6 +33,19 @@ fn job(attempts: u32) -> TrainingJob {
     .unwrap()
 }
 
+#[test]
+fn variables_of_the_pod_template_refer_to_those_before_them_as_on_a_cluster() {
+    let mut job = job(0);
+    let env = json!([
+        {"name": "ROOT", "value": "/data"},
+        {"name": "SET", "value": "$(ROOT)/$(NOT_SET_ANYWHERE)"},
+        {"name": "BATCH", "value": "$(ROOT)/$(settings.batchPerGpu)"},
+    ]);
+    job.spec.trainer.pod_template.env = serde_json::from_value(env).unwrap();
+    let values: Vec<_> = environment(&job).into_iter().map(|(_, value)| value).collect();
+    assert_eq!(values, ["/data", "/data/$(NOT_SET_ANYWHERE)", "$(ROOT)/$(settings.batchPerGpu)"]);
+}
+
 fn options(directory: &Path) -> Options {
     Options {
         state: StateDir::new(directory),

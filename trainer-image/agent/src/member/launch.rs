@@ -12,6 +12,7 @@ use pawl_contract::plan::LaunchPlan;
 use pawl_contract::report::Report;
 use std::io;
 use std::process::ExitStatus;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Interval of reading progress.
@@ -27,8 +28,6 @@ struct Running {
     kill_at: Option<Instant>,
     /// When killed ranks must be gone.
     dead_by: Instant,
-    /// Whether the user was told that nothing was found in the output.
-    warned: bool,
     /// Whether agent 0 is lost.
     lost: bool,
     /// Whether agent 0 knows that the launch is complete.
@@ -94,7 +93,6 @@ impl Member<'_> {
             facts: Vec::new(),
             kill_at,
             dead_by: Instant::now() + DEATH,
-            warned: false,
             lost: false,
             complete: false,
         })
@@ -182,13 +180,15 @@ impl Member<'_> {
         }
     }
 
-    /// Says early that nothing is found in the output of a script: that launch would end as a hang much later.
-    fn warn(&self, running: &mut Running) {
-        if running.warned || running.watch.started.elapsed() < self.limits.unmatched_after {
+    /// Says early that nothing is found in the output of a script: if it stays so, the launch ends as a hang much later.
+    fn warn(&self, running: &Running) {
+        let early = running.watch.started.elapsed() < self.limits.unmatched_after;
+        if early || running.kill_at.is_some() {
             return;
         }
-        if let Some(message) = running.ranks.unmatched() {
-            running.warned = true;
+        if let Some(message) = running.ranks.unmatched()
+            && !self.shared.warned.swap(true, Ordering::Relaxed)
+        {
             (self.observer)(Event::Warning { launch: running.plan.launch.clone(), message });
         }
     }

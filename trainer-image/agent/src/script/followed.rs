@@ -9,6 +9,7 @@ use pawl_contract::log::{MAX_LINE, Patterns, Reading};
 use pawl_contract::plan::LaunchPlan;
 use pawl_contract::progress::Progress;
 use pawl_contract::report::Report;
+use pawl_contract::script::Monitor;
 use rustix::process::Signal;
 use std::sync::Arc;
 use std::time::Instant;
@@ -35,9 +36,9 @@ struct State {
 }
 
 impl Followed {
-    /// A rank that starts; `items_per_step` where it is measured.
-    pub(crate) fn new(plan: &LaunchPlan, items_per_step: Option<u64>) -> Self {
-        let meter = items_per_step.map(|items| Meter::new(plan, items));
+    /// A rank that starts. `measured`: how, and the items of a step of the gang.
+    pub(crate) fn new(plan: &LaunchPlan, measured: Option<(&Monitor, u64)>) -> Self {
+        let meter = measured.map(|(monitor, items)| Meter::new(plan, items, monitor.training.as_deref()));
         Self(Arc::new(Mutex::new(State { meter, error: None })))
     }
 
@@ -48,10 +49,10 @@ impl Followed {
         }
     }
 
-    /// Adds a line of its output in which `pattern` found nothing.
-    fn pass_over(&self, pattern: &str, line: &str) {
+    /// Adds a line of its output in which nothing was found.
+    fn pass_over(&self, line: &str) {
         if let Some(meter) = &mut self.0.lock().meter {
-            meter.pass_over(pattern, line);
+            meter.pass_over(line);
         }
     }
 
@@ -79,7 +80,7 @@ impl Followed {
         self.0.lock().meter.as_ref()?.progress()
     }
 
-    /// What to correct if the rank is measured by its output, and nothing was found in it.
+    /// What may have to be corrected if the rank is measured by its output, and nothing was found in it.
     pub(crate) fn unmatched(&self) -> Option<String> {
         self.0.lock().meter.as_ref()?.unmatched()
     }
@@ -182,10 +183,9 @@ impl Tap {
             self.followed.0.lock().error = Some((outcome, text.trim().to_owned()));
         }
         if let Some(patterns) = &self.patterns {
-            match (patterns.read(&text), patterns.training()) {
-                (Some(reading), _) => self.followed.observe(reading),
-                (None, Some(pattern)) => self.followed.pass_over(pattern, &text),
-                (None, None) => {}
+            match patterns.read(&text) {
+                Some(reading) => self.followed.observe(reading),
+                None => self.followed.pass_over(&text),
             }
         }
         self.line.clear();
@@ -195,7 +195,6 @@ impl Tap {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pawl_contract::script::Monitor;
     use serde_json::json;
 
     fn plan() -> LaunchPlan {
@@ -211,9 +210,10 @@ mod tests {
     }
 
     fn ended_of(plan: &LaunchPlan, rank: u32, output: &str, exit: Exit, asked: Asked) -> (Exit, Outcome, String) {
-        let followed = Followed::new(plan, (rank == 0).then_some(1));
         let training = Some(r"(?<step>\d+)/\d+|loss (?<loss>\S+)".to_owned());
-        let patterns = Patterns::new(&Monitor { training, ..Monitor::default() }).unwrap();
+        let monitor = Monitor { training, ..Monitor::default() };
+        let followed = Followed::new(plan, (rank == 0).then_some((&monitor, 1)));
+        let patterns = Patterns::new(&monitor).unwrap();
         let mut tap = Tap::new(followed.clone(), (rank == 0).then_some(patterns));
         // In pieces that end anywhere.
         output.as_bytes().chunks(3).for_each(|chunk| tap.take(chunk));

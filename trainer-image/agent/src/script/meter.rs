@@ -6,7 +6,7 @@ use pawl_contract::log::Reading;
 use pawl_contract::measured::{Measured, Spread, Validation};
 use pawl_contract::plan::{Budget, LOSS, LaunchKind, LaunchPlan};
 use pawl_contract::progress::{Progress, RankPhase};
-use pawl_contract::report::{Report, truncated};
+use pawl_contract::report::{Report, printable, truncated};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
@@ -57,10 +57,11 @@ impl Span {
     }
 }
 
-/// Lines in which nothing was found.
+/// The output of a script that is measured by it, up to the first reading.
 #[derive(Debug)]
-struct Unmatched {
+struct Output {
     pattern: String,
+    /// Lines in which nothing was found.
     lines: u64,
     newest: String,
 }
@@ -77,8 +78,8 @@ pub(crate) struct Meter {
     items: u64,
     /// Step of the first reading of training.
     first: Option<u64>,
-    /// The output before the first reading.
-    unmatched: Option<Unmatched>,
+    /// `None`: the script reports by its KubeflowCallback.
+    output: Option<Output>,
     /// Largest number of steps between two readings.
     largest_gap: u64,
     /// The last reading, unless an evaluation followed it: that time is not measured.
@@ -103,7 +104,8 @@ pub(crate) struct Meter {
 
 impl Meter {
     /// Before the first reading. `items_per_step`: items of the whole gang, where a reading has only steps or only items.
-    pub(super) fn new(plan: &LaunchPlan, items_per_step: u64) -> Self {
+    /// `pattern`: how the output is read.
+    pub(super) fn new(plan: &LaunchPlan, items_per_step: u64, pattern: Option<&str>) -> Self {
         Self {
             launch: plan.launch.clone(),
             kind: plan.kind,
@@ -113,7 +115,7 @@ impl Meter {
             step: 0,
             items: 0,
             first: None,
-            unmatched: None,
+            output: pattern.map(|pattern| Output { pattern: pattern.to_owned(), lines: 0, newest: String::new() }),
             largest_gap: 0,
             mark: None,
             total: Span::default(),
@@ -159,23 +161,23 @@ impl Meter {
         }
     }
 
-    /// Adds a line of the output in which `pattern` found nothing.
-    pub(super) fn pass_over(&mut self, pattern: &str, line: &str) {
-        if self.first.is_some() || line.trim().is_empty() {
-            return;
+    /// Adds a line of the output in which nothing was found.
+    pub(super) fn pass_over(&mut self, line: &str) {
+        let line = line.trim();
+        if let Some(output) = self.output.as_mut().filter(|_| self.first.is_none() && !line.is_empty()) {
+            output.lines += 1;
+            output.newest = printable(truncated(line, MAX_QUOTED));
         }
-        let lines = self.unmatched.as_ref().map_or(0, |unmatched| unmatched.lines) + 1;
-        let newest = truncated(line.trim(), MAX_QUOTED).to_owned();
-        self.unmatched = Some(Unmatched { pattern: pattern.to_owned(), lines, newest });
     }
 
-    /// What to correct if the script has written output, and nothing was found in it.
+    /// What may have to be corrected if the script has written output, and nothing was found in it.
     pub(super) fn unmatched(&self) -> Option<String> {
-        let Unmatched { pattern, lines, newest } = self.unmatched.as_ref().filter(|_| self.first.is_none())?;
-        let of = if *lines == 1 { "the line".to_owned() } else { format!("none of the {lines} lines") };
-        let not = if *lines == 1 { "does not match" } else { "matches" };
+        let written = |output: &&Output| self.first.is_none() && output.lines > 0;
+        let Output { pattern, lines, newest } = self.output.as_ref().filter(written)?;
+        let lines = if *lines == 1 { "line".to_owned() } else { format!("{lines} lines") };
         Some(format!(
-            "{of} of its output {not} monitor.training `{pattern}`: correct the pattern; the last line: `{newest}`"
+            "monitor.training `{pattern}` has found no step in the {lines} of its output: correct the pattern if a line reports \
+             one; the last line: `{newest}`"
         ))
     }
 
@@ -309,7 +311,10 @@ impl Meter {
     /// are not missing.
     pub(super) fn incomplete(&self) -> Option<String> {
         if self.first.is_none() {
-            let silent = || "there was no line of output, and no update of a KubeflowCallback".to_owned();
+            let silent = || match &self.output {
+                Some(_) => "it has written no line: print the steps, without buffering".to_owned(),
+                None => "no update of a KubeflowCallback came: check report_to of its TrainingArguments".to_owned(),
+            };
             return Some(format!("reported no step: {}", self.unmatched().unwrap_or_else(silent)));
         }
         let step = self.step;
@@ -412,7 +417,7 @@ mod tests {
             "seed": 1, "budget": budget, "hangTimeoutSeconds": 1.0,
         }))
         .unwrap();
-        Meter::new(&plan, 8)
+        Meter::new(&plan, 8, None)
     }
 
     /// Reports every `every`th of `steps` steps, each of 0.5 s, with a loss.
@@ -497,12 +502,22 @@ mod tests {
     #[test]
     fn a_launch_is_done_only_with_all_it_was_for() {
         let measure = || meter("Measure", json!({"warmupSteps": 4, "windowSteps": 20}));
-        assert!(measure().incomplete().unwrap().contains("no line of output"));
+        assert!(measure().incomplete().unwrap().contains("KubeflowCallback"));
         let mut unmatched = measure();
-        ["", "epoch 1", "epoch 2"].into_iter().for_each(|line| unmatched.pass_over("step (?<step>.+)", line));
-        let why = unmatched.incomplete().unwrap();
-        assert!(why.contains("none of the 2 lines of its output matches monitor.training `step (?<step>.+)`"), "{why}");
-        assert!(why.ends_with("the last line: `epoch 2`"), "{why}");
+        unmatched.output = Some(Output { pattern: "step (?<step>.+)".to_owned(), lines: 0, newest: String::new() });
+        assert!(unmatched.incomplete().unwrap().contains("no line"));
+        for (line, found) in
+            [("epoch 1\u{1b}[A", "the line of its output"), ("epoch 2", "the 2 lines"), ("", "the 2 lines")]
+        {
+            unmatched.pass_over(line);
+            let why = unmatched.incomplete().unwrap();
+            assert!(
+                why.contains("monitor.training `step (?<step>.+)` has found no step in") && why.contains(found),
+                "{why}"
+            );
+            assert!(!why.contains('\u{1b}'), "{why}");
+        }
+        assert!(unmatched.incomplete().unwrap().ends_with("the last line: `epoch 2`"));
         let mut short = measure();
         trained(&mut short, 1..=12, 1);
         assert!(short.incomplete().unwrap().contains("step 12 of 24: pass $(launch.steps)"));

@@ -23,6 +23,9 @@ use pawl_contract::script::{Monitor, ScriptPlan};
 use pawl_contract::template::{Places, RenderError, Rendered, Values, render};
 use std::path::{Path, PathBuf};
 
+/// Variables that depend on the devices and cores that a rank gets.
+const OF_DEVICES: [&str; 3] = ["CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "RAYON_NUM_THREADS"];
+
 /// The custom command of an attempt, and the directories of its launches.
 #[derive(Clone, Debug)]
 pub(crate) struct Script {
@@ -32,10 +35,12 @@ pub(crate) struct Script {
     work_dir: PathBuf,
     checkpoints: String,
     data: PathBuf,
-    /// Variables of the user's, besides those of this process.
+    /// Variables of the ranks, besides those of this process.
     env: Vec<(String, String)>,
-    /// Names of variables that differ between ranks, besides `PAWL_*`.
+    /// Names of variables that the agent sets for each rank, besides `PAWL_*`.
     of_ranks: Vec<&'static str>,
+    /// Whether this attempt only checks settings for a gang of other pods, which may have other variables.
+    checks_for_others: bool,
 }
 
 impl Script {
@@ -50,6 +55,7 @@ impl Script {
             data: node.data.clone(),
             env: node.env.clone(),
             of_ranks: of_torchrun(plan),
+            checks_for_others: plan.checks.is_some(),
         })
     }
 
@@ -69,24 +75,23 @@ impl Script {
         render(&self.command, &self.plan.env, &values)
     }
 
-    /// As [`Self::rendered`], before any rank has started: variables of a rank are not replaced.
+    /// As [`Self::rendered`], before any rank has started: variables that the agent sets for each rank are not replaced.
     ///
     /// # Errors
     /// [`RenderError`], also for a variable that will not be set.
     pub(crate) fn rendered_before_start(&self, launch: &LaunchPlan) -> Result<Rendered, RenderError> {
-        // Runtimes set variables of GPUs, and this process may have none.
-        let of_gpu = |name: &str| name == "CUDA_VISIBLE_DEVICES" || name.starts_with("NVIDIA_");
-        let of_rank = |name: &str| name.starts_with("PAWL_") || self.of_ranks.contains(&name) || of_gpu(name);
+        let of_rank =
+            |name: &str| name.starts_with("PAWL_") || OF_DEVICES.contains(&name) || self.of_ranks.contains(&name);
         let rendered = self.rendered(launch, &|name| self.variable(name).filter(|_| !of_rank(name)))?;
-        match rendered.unset.iter().find(|name| !of_rank(name)) {
+        match rendered.unset.iter().find(|name| !of_rank(name)).filter(|_| !self.checks_for_others) {
             Some(name) => Err(RenderError::Unset(name.clone())),
             None => Ok(rendered),
         }
     }
 
-    /// A variable that the user has set: of the manifest, or of this process.
+    /// A variable of the ranks: of the manifest, or of this process.
     pub(crate) fn variable(&self, name: &str) -> Option<String> {
-        let own = self.env.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone());
+        let own = self.env.iter().rev().find(|(known, _)| known == name).map(|(_, value)| value.clone());
         own.or_else(|| std::env::var(name).ok())
     }
 
@@ -112,6 +117,8 @@ impl Script {
         let ended = |outcome, message| Some(Report { message, ..Report::bare(launch, 0, outcome) });
         let rendered = match self.rendered_before_start(launch) {
             Ok(rendered) => rendered,
+            // It may be in the environment, too.
+            Err(error @ RenderError::Unset(_)) => return ended(Outcome::InvalidPlan, error.to_string()),
             Err(error) => return ended(Outcome::InvalidPlan, format!("workload.command: {error}")),
         };
         if let Some(problem) = absent_script(&rendered.command).filter(|_| launch.kind == LaunchKind::Preflight) {
@@ -173,6 +180,10 @@ fn absent_script(command: &[String]) -> Option<String> {
     let script = arguments.iter().find(|argument| !argument.starts_with('-')).filter(|_| is_python)?;
     let path = Path::new(script);
     (path.extension()? == "py").then_some(())?;
+    // It begins with a variable that only a rank has.
+    if script.starts_with("$(") {
+        return None;
+    }
     if path.is_relative() {
         return Some(format!(
             "{script} is a relative path, and each launch starts in a directory of its own: write an absolute path"
