@@ -65,6 +65,7 @@ mod server;
 mod spawn;
 mod store;
 mod survivors;
+mod torchrun;
 mod verdict;
 mod watch;
 

@@ -9,6 +9,7 @@ use crate::processes::whereabouts;
 use crate::script::{Asked, Followed, Kubeflow, Script, Tap, Verdict};
 use crate::spawn::Nursery;
 use crate::survivors;
+use crate::torchrun;
 use crate::verdict::bounded;
 use pawl_contract::env;
 use pawl_contract::exit::Outcome;
@@ -415,7 +416,7 @@ fn environment(shared: &Shared, launch: &LaunchPlan, dir: &Path, master_port: u1
         (env::CHECKPOINTS, checkpoints(launch, &shared.checkpoints).into()),
         (env::DATA, shared.data.clone().into()),
     ];
-    let torchrun = torchrun(&shared.plan, shared.replica, &rendezvous, master_port, local, rank);
+    let torchrun = torchrun::environment(&shared.plan, shared.replica, &rendezvous, master_port, local, rank);
     all.extend(torchrun.into_iter().map(|(name, value)| (name, value.into())));
     if shared.plan.gpus_per_replica == 0 {
         let checks_for_gpus = shared.plan.checks.is_some_and(|gang| gang.gpus_per_replica > 0);
@@ -428,43 +429,6 @@ fn environment(shared: &Shared, launch: &LaunchPlan, dir: &Path, master_port: u1
         all.push(("CUDA_VISIBLE_DEVICES", shared.gpus.join(",").into()));
     }
     all
-}
-
-/// The environment that `torchrun` gives: without it, Lightning on several nodes takes wrong ranks.
-fn torchrun(
-    plan: &AttemptPlan,
-    replica: u32,
-    rendezvous: &str,
-    master_port: u16,
-    local: u32,
-    rank: u32,
-) -> Vec<(&'static str, String)> {
-    let host = rendezvous.rsplit_once(':').map_or(rendezvous, |(host, _)| host);
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    let (node, world_size) = (replica.to_string(), plan.world_size().to_string());
-    vec![
-        ("MASTER_ADDR", host.to_owned()),
-        ("MASTER_PORT", master_port.to_string()),
-        ("RANK", rank.to_string()),
-        ("LOCAL_RANK", local.to_string()),
-        ("ROLE_RANK", rank.to_string()),
-        ("WORLD_SIZE", world_size.clone()),
-        ("LOCAL_WORLD_SIZE", plan.ranks_per_replica.to_string()),
-        ("ROLE_WORLD_SIZE", world_size),
-        ("GROUP_RANK", node.clone()),
-        ("NODE_RANK", node),
-        ("GROUP_WORLD_SIZE", plan.replicas.to_string()),
-        ("TORCHELASTIC_RUN_ID", plan.attempt.clone()),
-        ("TORCHELASTIC_RESTART_COUNT", "0".to_owned()),
-        ("TORCHELASTIC_MAX_RESTARTS", "0".to_owned()),
-        // Rank 0 itself serves the store at MASTER_PORT.
-        ("TORCHELASTIC_USE_AGENT_STORE", "False".to_owned()),
-    ]
-}
-
-/// Names of the variables that the agent gives each rank as `torchrun` does.
-pub(crate) fn of_torchrun(plan: &AttemptPlan) -> Vec<&'static str> {
-    torchrun(plan, 0, "", 0, 0, 0).into_iter().map(|(name, _)| name).collect()
 }
 
 /// Time that a killed rank may take to exit.

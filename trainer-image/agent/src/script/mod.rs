@@ -13,7 +13,7 @@ pub(crate) use kubeflow::Kubeflow;
 pub(crate) use meter::Verdict;
 
 use crate::node::Node;
-use crate::ranks::of_torchrun;
+use crate::torchrun;
 use pawl_contract::env;
 use pawl_contract::exit::Outcome;
 use pawl_contract::log::Patterns;
@@ -54,7 +54,7 @@ impl Script {
             checkpoints: node.checkpoints.clone(),
             data: node.data.clone(),
             env: node.env.clone(),
-            of_ranks: of_torchrun(plan),
+            of_ranks: torchrun::names(plan),
             checks_for_others: plan.checks.is_some(),
         })
     }
