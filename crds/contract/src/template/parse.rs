@@ -198,11 +198,11 @@ fn closing(text: &str) -> Option<usize> {
 fn placeholder(inside: &str) -> Result<Option<Piece>, TemplateError> {
     let end = inside.find(|c: char| !c.is_ascii_alphanumeric() && !"._-".contains(c)).unwrap_or(inside.len());
     let (written, rest) = inside.split_at(end);
-    if written.is_empty() {
+    // No name begins with a digit: `$(1)` is one of the shell's or of awk's.
+    if written.is_empty() || written.starts_with(|c: char| c.is_ascii_digit()) {
         return Ok(None);
     }
-    let is_variable = !written.starts_with(|c: char| c.is_ascii_digit())
-        && !written.contains(|c: char| !c.is_ascii_uppercase() && !c.is_ascii_digit() && c != '_');
+    let is_variable = !written.contains(|c: char| !c.is_ascii_uppercase() && !c.is_ascii_digit() && c != '_');
     if is_variable {
         return Ok(rest.is_empty().then(|| Piece::Variable(written.to_owned())));
     }
@@ -268,7 +268,8 @@ mod tests {
 
     #[test]
     fn what_is_not_a_placeholder_is_text() {
-        for text in ["", "$", "$HOME", "a$(", "$()", "$(cat list)", "$((1 + 2))", "$(date +%s)", "100$", "${x}"] {
+        for text in ["", "$", "$HOME", "a$(", "$()", "$(1)", "$(cat list)", "$((1 + 2))", "$(date +%s)", "100$", "${x}"]
+        {
             let expected: Vec<_> = (!text.is_empty()).then(|| Piece::Text(text.to_owned())).into_iter().collect();
             assert_eq!(parse(text).unwrap(), expected, "{text}");
         }
