@@ -7,7 +7,7 @@
 //! | `$(NAME:-TEXT)` | the value, or `TEXT` where the manifest gives none |
 //! | `$(NAME:+TEXT)` | `TEXT` where the manifest gives a value other than `false` and `None`, otherwise nothing |
 //! | `$(NAME=VALUE:+TEXT)` | `TEXT` if the value is `VALUE`, otherwise nothing |
-//! | `$(VARIABLE)` | the environment variable, in capital letters, also one whose value has placeholders; unchanged where it is not set, see [`Rendered::unset`] |
+//! | `$(VARIABLE)` | the environment variable, in capital letters; unchanged where it is not set ([`Rendered::unset`]) |
 //! | `$$(` | `$(`, literally, as in Kubernetes |
 //!
 //! `TEXT` may contain placeholders. An argument that consists of conditions (`:+`) only and is replaced by nothing is omitted.

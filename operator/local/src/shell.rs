@@ -13,7 +13,7 @@ use pawl_agent::Stop;
 use pawl_api::status::{PhaseState, Stage};
 use pawl_api::{TrainingJob, TrainingJobStatus};
 use pawl_contract::env;
-use pawl_contract::template::{expand, is_template};
+use pawl_contract::template::expand;
 use pawl_decision::action::{Action, Event, EventKind};
 use pawl_decision::protocol::{self, CarriedOut};
 use std::ffi::OsString;
@@ -143,12 +143,8 @@ pub(crate) fn environment(job: &TrainingJob) -> Vec<(String, String)> {
     for variable in &job.spec.trainer.pod_template.env {
         let Some(value) = &variable.value else { continue };
         let known = |name: &str| all.iter().rev().find(|(known, _)| known == name).map(|(_, value)| value.clone());
-        // As Kubernetes does. The agent replaces placeholders, which differ between launches, and the variables beside them.
-        let value = if is_template(value) {
-            value.clone()
-        } else {
-            expand(value, &|name| known(name).or_else(|| std::env::var(name).ok()))
-        };
+        // The agent replaces placeholders, and the variables beside them, in each launch.
+        let value = expand(value, &|name| known(name).or_else(|| std::env::var(name).ok()));
         all.push((variable.name.clone(), value));
     }
     all

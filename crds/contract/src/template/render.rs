@@ -221,13 +221,15 @@ fn is_on(value: &Value) -> bool {
         || value.as_str().is_some_and(|text| text == "None" || text.is_empty()))
 }
 
-/// Replaces the environment variables in a text without placeholders, as Kubernetes does. One that is not set is unchanged.
+/// Replaces the environment variables in `text`, as Kubernetes does. One that is not set is unchanged, and so is a text with
+/// placeholders, which have values in a launch only.
 ///
 /// ```
 /// use pawl_contract::template::expand;
 ///
-/// let home = |name: &str| (name == "HOME").then(|| "/root".to_owned());
-/// assert_eq!(expand("$(HOME)/data for $(WHOM)", &home), "/root/data for $(WHOM)");
+/// let variable = |name: &str| (name == "VOLUME").then(|| "/data".to_owned());
+/// assert_eq!(expand("$(VOLUME)/images of $(WHOM)", &variable), "/data/images of $(WHOM)");
+/// assert_eq!(expand("$(VOLUME)/$(settings.batchPerGpu)", &variable), "$(VOLUME)/$(settings.batchPerGpu)");
 /// ```
 pub fn expand(text: &str, variable: &dyn Fn(&str) -> Option<String>) -> String {
     let Ok(pieces) = parse(text) else { return text.to_owned() };
