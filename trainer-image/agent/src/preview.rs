@@ -1,7 +1,7 @@
 //! What a launch would run, without running it.
 
 use crate::node::Node;
-use crate::script::Script;
+use crate::script::{self, Script};
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::{AttemptPlan, LaunchPlan};
 use pawl_contract::template::RenderError;
@@ -12,8 +12,10 @@ use std::collections::BTreeMap;
 pub struct Preview {
     /// Program and arguments. Variables that differ between ranks, such as `$(RANK)`, are not replaced.
     pub command: Vec<String>,
-    /// Environment variables from the manifest and from the settings, besides those that every rank has.
+    /// Environment variables from the manifest and from the settings.
     pub env: BTreeMap<String, String>,
+    /// Names of the variables that each rank has besides those, and besides the contract's (`PAWL_*`).
+    pub of_ranks: Vec<&'static str>,
     /// Why the launch would end as [`Outcome::Unsupported`] before it starts, if it would.
     pub unsupported: Option<String>,
 }
@@ -28,7 +30,7 @@ pub fn preview(plan: &AttemptPlan, launch: &LaunchPlan, node: &Node) -> Result<P
     let Some(script) = Script::new(plan, node) else {
         env.extend(nccl);
         let command = node.trainer.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-        return Ok(Preview { command, env, unsupported: None });
+        return Ok(Preview { command, env, of_ranks: script::of_ranks(plan), unsupported: None });
     };
     let rendered = script.rendered_before_start(launch)?;
     for (name, value) in script.defaults(launch, plan.gpus_per_replica == 0) {
@@ -37,7 +39,8 @@ pub fn preview(plan: &AttemptPlan, launch: &LaunchPlan, node: &Node) -> Result<P
     env.extend(rendered.env);
     env.extend(nccl);
     let ended = script.before_start(launch).filter(|report| report.outcome == Outcome::Unsupported);
-    Ok(Preview { command: rendered.command, env, unsupported: ended.map(|report| report.message) })
+    let unsupported = ended.map(|report| report.message);
+    Ok(Preview { command: rendered.command, env, of_ranks: script::of_ranks(plan), unsupported })
 }
 
 #[cfg(test)]

@@ -7,10 +7,6 @@ use pawl_local::Options;
 use std::fmt::Write;
 use std::process::ExitCode;
 
-/// Variables that differ between ranks, in addition to those of the contract (`PAWL_*`).
-const OF_EACH_RANK: &str = "RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_RANK, NODE_RANK, GROUP_WORLD_SIZE, MASTER_ADDR, \
-    MASTER_PORT, TORCHELASTIC_RUN_ID, OMP_NUM_THREADS and PAWL_*";
-
 /// Prints the command line and the environment of each launch as a shell would read them.
 pub fn print(job: &TrainingJob, options: &Options) -> ExitCode {
     let launches = match pawl_local::preview(job, options) {
@@ -19,6 +15,7 @@ pub fn print(job: &TrainingJob, options: &Options) -> ExitCode {
     };
     let mut text = String::new();
     let mut valid = true;
+    let mut of_ranks = Vec::new();
     for (launch, preview) in launches {
         let _ = writeln!(text, "# {}", heading(&launch));
         match preview {
@@ -30,6 +27,7 @@ pub fn print(job: &TrainingJob, options: &Options) -> ExitCode {
                 if let Some(reason) = preview.unsupported {
                     let _ = writeln!(text, "# Unsupported: {reason}");
                 }
+                of_ranks = preview.of_ranks;
                 let variables = preview.env.iter().map(|(name, value)| format!("{name}={}", quoted(value)));
                 let words = preview.command.iter().map(|word| quoted(word));
                 let _ = writeln!(text, "{}", variables.chain(words).collect::<Vec<_>>().join(" "));
@@ -37,7 +35,9 @@ pub fn print(job: &TrainingJob, options: &Options) -> ExitCode {
         }
         text.push('\n');
     }
-    let _ = writeln!(text, "# Each rank also has {OF_EACH_RANK}.");
+    if !of_ranks.is_empty() {
+        let _ = writeln!(text, "# Each rank also has {} and PAWL_*.", of_ranks.join(", "));
+    }
     let printed = super::print(&text);
     if valid { printed } else { ExitCode::from(exit::INPUT) }
 }

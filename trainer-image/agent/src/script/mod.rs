@@ -26,6 +26,11 @@ use std::path::{Path, PathBuf};
 /// Variables that depend on the devices and cores that a rank gets.
 const OF_DEVICES: [&str; 3] = ["CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "RAYON_NUM_THREADS"];
 
+/// Names of the variables that the agent sets for each rank, besides the contract's (`PAWL_*`).
+pub(crate) fn of_ranks(plan: &AttemptPlan) -> Vec<&'static str> {
+    torchrun::names(plan).into_iter().chain(OF_DEVICES).collect()
+}
+
 /// The custom command of an attempt, and the directories of its launches.
 #[derive(Clone, Debug)]
 pub(crate) struct Script {
@@ -37,7 +42,7 @@ pub(crate) struct Script {
     data: PathBuf,
     /// Variables of the ranks, besides those of this process.
     env: Vec<(String, String)>,
-    /// Names of variables that the agent sets for each rank, besides `PAWL_*`.
+    /// As of [`of_ranks`].
     of_ranks: Vec<&'static str>,
     /// Whether this attempt only checks settings for a gang of other pods, which may have other variables.
     checks_for_others: bool,
@@ -54,7 +59,7 @@ impl Script {
             checkpoints: node.checkpoints.clone(),
             data: node.data.clone(),
             env: node.env.clone(),
-            of_ranks: torchrun::names(plan),
+            of_ranks: of_ranks(plan),
             checks_for_others: plan.checks.is_some(),
         })
     }
@@ -80,8 +85,7 @@ impl Script {
     /// # Errors
     /// [`RenderError`], also for a variable that will not be set.
     pub(crate) fn rendered_before_start(&self, launch: &LaunchPlan) -> Result<Rendered, RenderError> {
-        let of_rank =
-            |name: &str| name.starts_with("PAWL_") || OF_DEVICES.contains(&name) || self.of_ranks.contains(&name);
+        let of_rank = |name: &str| name.starts_with("PAWL_") || self.of_ranks.contains(&name);
         let rendered = self.rendered(launch, &|name| self.variable(name).filter(|_| !of_rank(name)))?;
         match rendered.unset.iter().find(|name| !of_rank(name)).filter(|_| !self.checks_for_others) {
             Some(name) => Err(RenderError::Unset(name.clone())),
