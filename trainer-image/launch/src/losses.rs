@@ -65,13 +65,13 @@ const IN_A_ROW: u32 = 3;
 pub struct SpikeWatch {
     recent: VecDeque<f64>,
     above: u32,
-    first: f64,
 }
 
 impl SpikeWatch {
-    /// Adds a step's loss; returns the bound if this is a spike.
-    pub fn add(&mut self, loss: f64) -> Option<f64> {
-        let bound = self.bound().filter(|bound| loss > *bound);
+    /// Adds a step's loss; returns the bound if this is a spike. `first` is the first level of the training, once it is known: a part
+    /// of its checkpoints, because the losses after a restart are already low.
+    pub fn add(&mut self, loss: f64, first: &mut Option<f64>) -> Option<f64> {
+        let bound = self.bound(first.unwrap_or_default()).filter(|bound| loss > *bound);
         if bound.is_none() {
             self.above = 0;
             if self.recent.len() == RECENT {
@@ -79,7 +79,7 @@ impl SpikeWatch {
             }
             self.recent.push_back(loss);
             if self.recent.len() == LEAST {
-                self.first = median(self.recent.iter().copied().collect());
+                first.get_or_insert_with(|| median(self.recent.iter().copied().collect()));
             }
             return None;
         }
@@ -87,13 +87,13 @@ impl SpikeWatch {
         bound.filter(|_| self.above >= IN_A_ROW)
     }
 
-    fn bound(&self) -> Option<f64> {
+    fn bound(&self, first: f64) -> Option<f64> {
         if self.recent.len() < LEAST {
             return None;
         }
         let middle = median(self.recent.iter().copied().collect());
         let spread = 1.4826 * median(self.recent.iter().map(|loss| (loss - middle).abs()).collect());
-        Some(middle + (10.0 * spread).max(2.0 * middle.abs()).max(self.first.abs() / 20.0))
+        Some(middle + (10.0 * spread).max(2.0 * middle.abs()).max(first.abs() / 20.0))
     }
 }
 
@@ -129,33 +129,52 @@ mod tests {
             noise in prop::collection::vec(0.7f64..1.3, 300),
             bad in prop::collection::btree_set((0usize..100).prop_map(|i| 3 * i), 0..20),
         ) {
-            let mut watch = SpikeWatch::default();
+            let (mut watch, mut first_level) = (SpikeWatch::default(), None);
             for (i, noise) in noise.iter().enumerate() {
                 let level = 2.0 * (-(i as f64) / 100.0).exp();
                 let loss = if bad.contains(&i) { level * 50.0 } else { level * noise };
-                prop_assert_eq!(watch.add(loss), None, "step {}", i);
+                prop_assert_eq!(watch.add(loss, &mut first_level), None, "step {}", i);
             }
         }
 
         /// As in a classification whose loss falls from 2.3 to 0.0003.
         #[test]
         fn near_zero_only_a_rise_that_matters_is_a_spike(first in 0.5f64..10.0, rise in 0.0f64..1.0) {
-            let mut watch = SpikeWatch::default();
+            let (mut watch, mut first_level) = (SpikeWatch::default(), None);
             for i in -24..200 {
-                prop_assert_eq!(watch.add(first * (-f64::from(i.max(0)) / 15.0).exp()), None);
+                prop_assert_eq!(watch.add(first * (-f64::from(i.max(0)) / 15.0).exp(), &mut first_level), None);
             }
-            let rises: Vec<_> = (0..3).map(|_| watch.add(first * rise).is_some()).collect();
+            let rises: Vec<_> = (0..3).map(|_| watch.add(first * rise, &mut first_level).is_some()).collect();
             prop_assume!(!(0.04..0.06).contains(&rise));
+            prop_assert_eq!(rises, [false, false, rise > 0.05]);
+        }
+
+        /// As in a job that lost its GPU, resumed with a loss of 0.0001, and then had three losses of 0.004.
+        #[test]
+        fn a_resumed_training_fails_only_where_one_that_was_never_interrupted_does(
+            resumed in 25usize..200,
+            rise in prop_oneof![0.0f64..0.04, 0.06f64..1.0],
+        ) {
+            let mut first_level = None;
+            let mut watch = SpikeWatch::default();
+            for i in 0..300 {
+                if i == resumed {
+                    watch = SpikeWatch::default();
+                }
+                let loss = 2.3 * (-(i.saturating_sub(24) as f64) / 15.0).exp();
+                prop_assert_eq!(watch.add(loss, &mut first_level), None);
+            }
+            let rises: Vec<_> = (0..3).map(|_| watch.add(2.3 * rise, &mut first_level).is_some()).collect();
             prop_assert_eq!(rises, [false, false, rise > 0.05]);
         }
 
         #[test]
         fn a_jump_that_stays_is_a_spike_within_three_steps(at in 30usize..200, factor in 4.5f64..1e6) {
-            let mut watch = SpikeWatch::default();
+            let (mut watch, mut first_level) = (SpikeWatch::default(), None);
             for i in 0..at {
-                prop_assert_eq!(watch.add(1.0 + 0.05 * (i as f64).sin()), None);
+                prop_assert_eq!(watch.add(1.0 + 0.05 * (i as f64).sin(), &mut first_level), None);
             }
-            let jumps: Vec<_> = (0..3).map(|_| watch.add(factor).is_some()).collect();
+            let jumps: Vec<_> = (0..3).map(|_| watch.add(factor, &mut first_level).is_some()).collect();
             prop_assert_eq!(jumps, [false, false, true]);
         }
     }

@@ -247,7 +247,7 @@ impl RunningLaunch<'_> {
         }
         self.loss = Some(loss);
         self.curve.add(self.position.items, loss);
-        match self.spikes.add(loss) {
+        match self.spikes.add(loss, &mut self.position.first_loss) {
             Some(bound) => Err(Ending::LossSpike(format!(
                 "the training loss spiked at step {}: {loss:.4}, three consecutive steps above {bound:.4}, far \
                  above its recent level; lower settings.learningRate, or set settings.gradientClip or warmupSteps",

@@ -178,8 +178,9 @@ impl<O: Optimizer> Training<'_, O> {
             ))
             .into());
         }
-        self.record.curve.add(items, loss);
-        match self.record.spikes.add(loss) {
+        let record = &mut *self.record;
+        record.curve.add(items, loss);
+        match record.spikes.add(loss, &mut record.position.first_loss) {
             Some(bound) => Err(Ending::LossSpike(format!(
                 "the training loss spiked at step {step}: {loss:.4}, three consecutive steps above {bound:.4}, far above its \
                  recent level; lower settings.learningRate, or set settings.gradientClip or warmupSteps"

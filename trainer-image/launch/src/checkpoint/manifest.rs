@@ -34,6 +34,9 @@ pub struct Position {
     /// Validation before the first step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_validation: Option<pawl_contract::measured::Validation>,
+    /// First level of the training loss ([`crate::losses::SpikeWatch`]); `None` before it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_loss: Option<f64>,
 }
 
 impl Position {
@@ -48,6 +51,7 @@ impl Position {
             evaluations_since_best: 0,
             best_checkpoint: None,
             first_validation: None,
+            first_loss: None,
         }
     }
 }
