@@ -68,6 +68,9 @@ mod tests {
         let env: Vec<_> = preview.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
         assert_eq!(env, ["ACCELERATE_USE_CPU=true", "BATCH=8", "PYTHONUNBUFFERED=0"]);
         assert!(preview.unsupported.unwrap().contains("settings.attention"));
+        for name in ["RANK", "MASTER_ADDR", "CUDA_VISIBLE_DEVICES"] {
+            assert!(preview.of_ranks.contains(&name), "{name}");
+        }
 
         let mut unset = plan.clone();
         unset.command.push("--data=$(NO_SUCH_VARIABLE)".to_owned());

@@ -57,10 +57,10 @@ const IN_A_ROW: u32 = 3;
 /// Detects loss spikes.
 ///
 /// The recent level is the median `m` of the last 64 losses, their spread `s` is 1.4826 times the median absolute
-/// deviation from it (the standard deviation, for normal noise), and the first level `f` is the median of the first 24 losses. A
-/// step is above the bound when its loss exceeds `m + max(10 s, 2 |m|, |f| / 20)`: a loss that has fallen almost to zero may
-/// multiply without harm. Three consecutive steps above it are a spike; a single bad batch is not. Losses above the bound are
-/// excluded from the recent level, and detection starts after 24 steps.
+/// deviation from it (the standard deviation, for normal noise), and the first level `f` is the median of the first 24 losses
+/// of the training. A step is above the bound when its loss exceeds `m + max(10 s, 2 |m|, |f| / 20)`: a loss that has fallen
+/// almost to zero may multiply without harm. Three consecutive steps above it are a spike; a single bad batch is not. Losses
+/// above the bound are excluded from the recent level, and detection starts after 24 steps.
 #[derive(Debug, Default)]
 pub struct SpikeWatch {
     recent: VecDeque<f64>,
@@ -68,8 +68,8 @@ pub struct SpikeWatch {
 }
 
 impl SpikeWatch {
-    /// Adds a step's loss; returns the bound if this is a spike. `first` is the first level of the training, once it is known: a part
-    /// of its checkpoints, because the losses after a restart are already low.
+    /// Adds a step's loss; returns the bound if this is a spike. `first` is the first level, set here once it is known. The caller
+    /// keeps it in checkpoints: the losses after a restart may be much lower.
     pub fn add(&mut self, loss: f64, first: &mut Option<f64>) -> Option<f64> {
         let bound = self.bound(first.unwrap_or_default()).filter(|bound| loss > *bound);
         if bound.is_none() {
@@ -149,14 +149,14 @@ mod tests {
             prop_assert_eq!(rises, [false, false, rise > 0.05]);
         }
 
-        /// As in a job that lost its GPU, resumed with a loss of 0.0001, and then had three losses of 0.004.
+        /// As in a job that lost its GPU, resumed with a loss of 0.0001, and then had three losses of 0.004. Interruptions before
+        /// the first level is known (24 steps) are not drawn: it is then that of the steps after it.
         #[test]
         fn a_resumed_training_fails_only_where_one_that_was_never_interrupted_does(
             resumed in 25usize..200,
             rise in prop_oneof![0.0f64..0.04, 0.06f64..1.0],
         ) {
-            let mut first_level = None;
-            let mut watch = SpikeWatch::default();
+            let (mut watch, mut first_level) = (SpikeWatch::default(), None);
             for i in 0..300 {
                 if i == resumed {
                     watch = SpikeWatch::default();

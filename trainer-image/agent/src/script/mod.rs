@@ -42,7 +42,7 @@ pub(crate) struct Script {
     data: PathBuf,
     /// Variables of the ranks, besides those of this process.
     env: Vec<(String, String)>,
-    /// As of [`of_ranks`].
+    /// Result of [`of_ranks`].
     of_ranks: Vec<&'static str>,
     /// Whether this attempt only checks settings for a gang of other pods, which may have other variables.
     checks_for_others: bool,
