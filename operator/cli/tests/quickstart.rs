@@ -42,10 +42,10 @@ fn the_quickstart_measures_keeps_reverts_falls_back_and_trains() {
 
     let training = status.training.unwrap();
     let measured = training.measured;
-    // In latent space, and in that of the fields: those of Darcy flow hardly change in so short a run.
-    for (metric, most) in [("nrmse", 1.0), ("physical_nrmse_advection1d", 1.0), ("physical_nrmse_darcy2d", 1.02)] {
+    // In latent space, and in that of the fields of each task.
+    for metric in ["nrmse", "physical_nrmse_advection1d", "physical_nrmse_darcy2d"] {
         let (first, last) = (measured.first_metric(metric).unwrap().value(), measured.metric(metric).unwrap().value());
-        assert!(last < most * first, "validation {metric} went from {first} to {last}");
+        assert!(last < first, "validation {metric} went from {first} to {last}");
     }
     for what in ["checkpoint", "report"] {
         let path = result["paths"][what].as_str().unwrap();

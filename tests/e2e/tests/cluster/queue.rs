@@ -72,10 +72,10 @@ async fn one_gang_at_a_time(scene: &Scene, deadline: Duration) {
     }
 }
 
-/// The first trains, the second waits behind it, the queue takes the first's devices back: the second trains, and the
-/// first goes on.
+/// The first trains, the second waits behind it, the queue takes the first's devices back: both wait, for longer than a gang
+/// may take to come up, and when the queue lends devices again, both end.
 async fn two_jobs_and_a_queue_that_changes_its_mind(scene: &Scene, queue: &Queue, checkpoints: &Path) {
-    scene.apply(&queued("first", 16));
+    scene.apply(&queued("first", 20));
     let look = async || {
         let pods = scene.pods("first").await;
         let checkpointed = !files(checkpoints).is_empty();
@@ -89,20 +89,26 @@ async fn two_jobs_and_a_queue_that_changes_its_mind(scene: &Scene, queue: &Queue
 
     scene.apply(&queued("second", 2));
     let waits = |job: &TrainingJob| queued_since(job).is_some();
-    let waiting = scene.job_until("second", "to wait", Duration::from_secs(10), waits).await;
-    let told = status(&waiting).conditions.iter().find(|condition| condition.type_ == "Reconciling").unwrap();
-    assert!(told.reason == "Queued" && told.message.contains("queue"), "{told:?}");
-    assert_eq!(status(&waiting).progress, "queued");
-    let audit = Audit::now();
-    tokio::time::sleep(SCHEDULING_TIMEOUT).await;
-    let user = Operator::user(scene);
-    let writes = audit.writes(&scene.namespace);
-    let own = writes.iter().filter(|write| write.user() == user && write.name().starts_with("second"));
-    assert_eq!(own.map(Write::what).collect::<Vec<_>>(), Vec::<String>::new(), "while it waits");
-    assert_eq!(scene.job("second").await.status, waiting.status);
-
+    scene.job_until("second", "to wait", Duration::from_secs(10), waits).await;
+    // At once: the first would end meanwhile.
     queue.stop_policy("HoldAndDrain");
     scene.job_until("first", "to be in the queue again", Duration::from_secs(30), waits).await;
+
+    let waiting = [scene.job("first").await, scene.job("second").await];
+    for job in &waiting {
+        let told = status(job).conditions.iter().find(|condition| condition.type_ == "Reconciling").unwrap();
+        assert!(told.reason == "Queued" && told.message.contains("queue"), "{told:?}");
+        assert_eq!(status(job).progress, "queued");
+    }
+    let audit = Audit::now();
+    tokio::time::sleep(SCHEDULING_TIMEOUT + Duration::from_secs(1)).await;
+    let user = Operator::user(scene);
+    let writes = audit.writes(&scene.namespace);
+    let own = writes.iter().filter(|write| write.user() == user);
+    assert_eq!(own.map(Write::what).collect::<Vec<_>>(), Vec::<String>::new(), "while they wait");
+    for (name, job) in ["first", "second"].into_iter().zip(waiting) {
+        assert_eq!(scene.job(name).await.status, job.status);
+    }
     queue.stop_policy("None");
 }
 
