@@ -5,11 +5,12 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod alone;
+// Two minutes of mostly waiting: by its name it is among the first to start.
+mod at_rest;
 mod gang;
 mod matrix;
 mod nodes;
 mod objects;
 mod operators;
 mod pods;
-mod quiet;
 mod scheduling;

@@ -12,31 +12,28 @@ use std::time::Duration;
 const AGAIN: Duration = Duration::from_secs(10);
 
 #[test]
-fn a_deleted_pod_costs_seconds_and_no_step_before_the_checkpoint() {
+fn a_deleted_or_evicted_pod_costs_seconds_and_no_step_before_the_checkpoint() {
     scene(async |scene| {
         let _operator = scene.operator().await;
-        let training =
-            Training::under_way(scene, "train", 20, |job| job["spec"]["trainer"]["replicas"] = 2.into()).await;
-        let gang = training.running().await;
-        assert_eq!(gang.len(), 2);
-        let items = training.checkpointed();
-        scene.api::<Pod>().delete(&gang[1].name_any(), &Default::default()).await.unwrap();
-        training.again(&gang, 2, AGAIN).await;
-        let done = training.completes_from(items, Duration::from_secs(90)).await;
-        assert_eq!(status(&done).training.as_ref().unwrap().restarts, 1);
-    });
-}
-
-#[test]
-fn an_evicted_pod_is_a_lost_gang_and_no_verdict() {
-    scene(async |scene| {
-        let _operator = scene.operator().await;
-        let training = Training::under_way(scene, "train", 20, |_| {}).await;
-        let gang = training.running().await;
-        let items = training.checkpointed();
-        scene.api::<Pod>().evict(&gang[0].name_any(), &EvictParams::default()).await.unwrap();
-        training.again(&gang, 1, AGAIN).await;
-        let done = training.completes_from(items, Duration::from_secs(90)).await;
-        assert_eq!(status(&done).training.as_ref().unwrap().restarts, 1);
+        let (deleted, evicted) = tokio::join!(
+            Training::under_way(scene, "deleted", 20, |job| job["spec"]["trainer"]["replicas"] = 2.into()),
+            Training::under_way(scene, "evicted", 20, |_| {}),
+        );
+        let pods = scene.api::<Pod>();
+        let lost_pod = async |training: &Training<'_>, replicas, evict: bool| {
+            let gang = training.running().await;
+            assert_eq!(gang.len(), replicas);
+            let items = training.checkpointed();
+            let pod = gang.last().unwrap().name_any();
+            if evict {
+                pods.evict(&pod, &EvictParams::default()).await.unwrap();
+            } else {
+                pods.delete(&pod, &Default::default()).await.unwrap();
+            }
+            training.again(&gang, replicas, AGAIN).await;
+            let done = training.completes_from(items, Duration::from_secs(90)).await;
+            assert_eq!(status(&done).training.as_ref().unwrap().restarts, 1, "a lost gang and no verdict");
+        };
+        tokio::join!(lost_pod(&deleted, 2, false), lost_pod(&evicted, 1, true));
     });
 }

@@ -16,7 +16,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// A gang that may run has so long to come up; in its queue it waits for longer.
-const SCHEDULING_TIMEOUT: Duration = Duration::from_secs(10);
+const SCHEDULING_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A training of two pods with a GPU each, in the queue.
 fn queued(name: &str, seconds: u32) -> Value {
@@ -117,7 +117,7 @@ fn gangs_wait_in_their_queue_and_start_again_when_it_takes_their_devices_back() 
         let _operator = scene.operator().await;
         let checkpoints = scene.claim("first").join("run");
         scene.claim("second");
-        let watch = one_gang_at_a_time(scene, Duration::from_secs(180));
+        let watch = one_gang_at_a_time(scene, Duration::from_secs(240));
         tokio::join!(watch, two_jobs_and_a_queue_that_changes_its_mind(scene, &queue, &checkpoints));
         let jobs = [scene.job("first").await, scene.job("second").await];
         for job in &jobs {

@@ -11,7 +11,7 @@ use serde_json::json;
 use std::time::Duration;
 
 #[test]
-fn a_hundred_jobs_at_rest_cause_no_write_in_two_minutes() {
+fn a_hundred_jobs_cause_no_write_in_two_minutes() {
     scene(async |scene| {
         let _operator = scene.operator().await;
         let mut names = Vec::new();
