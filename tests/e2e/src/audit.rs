@@ -39,19 +39,12 @@ struct ObjectRef {
     subresource: String,
     #[serde(default)]
     namespace: String,
-    #[serde(default)]
-    name: String,
 }
 
 impl Write {
     /// Whose it was.
     pub fn user(&self) -> &str {
         &self.user.username
-    }
-
-    /// Name of what was written; empty when the API server was to choose it.
-    pub fn name(&self) -> &str {
-        self.object_ref.as_ref().map_or("", |object| &object.name)
     }
 
     /// What was written, such as `patch trainingjobs/status`.
