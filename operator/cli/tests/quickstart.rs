@@ -43,9 +43,9 @@ fn the_quickstart_measures_keeps_reverts_falls_back_and_trains() {
     let training = status.training.unwrap();
     let measured = training.measured;
     // In latent space, and in that of the fields.
-    for metric in ["nrmse", "physical_nrmse_advection1d"] {
+    for (metric, most) in [("nrmse", 0.5), ("physical_nrmse_advection1d", 0.9)] {
         let (first, last) = (measured.first_metric(metric).unwrap().value(), measured.metric(metric).unwrap().value());
-        assert!(last < first, "validation {metric} went from {first} to {last}");
+        assert!(last < most * first, "validation {metric} went from {first} to {last}");
     }
     for what in ["checkpoint", "report"] {
         let path = result["paths"][what].as_str().unwrap();

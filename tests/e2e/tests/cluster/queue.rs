@@ -93,6 +93,8 @@ async fn two_jobs_and_a_queue_that_changes_its_mind(scene: &Scene, queue: &Queue
     // At once: the first would end meanwhile.
     queue.stop_policy("HoldAndDrain");
     scene.job_until("first", "to be in the queue again", Duration::from_secs(30), waits).await;
+    let gone = async || scene.pods("first").await.is_empty().then_some(());
+    scene.until("its pods to be gone", Duration::from_secs(30), gone).await;
 
     let waiting = [scene.job("first").await, scene.job("second").await];
     for job in &waiting {
