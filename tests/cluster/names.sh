@@ -28,6 +28,9 @@ fail() {
     exit 1
 }
 
+# Adds a network namespace. Another cluster that stops at the same moment must not remove the directory of all of them.
+add_network() { flock "$root/netns" ip netns add "$1"; } # NAMESPACE
+
 # Kills all processes of a network namespace, simulating a power failure, and removes the namespace.
 cut_power() { # NAMESPACE
     local ns=$1 pids
