@@ -9,6 +9,10 @@ use pawl_e2e::scene;
 use serde_json::Value;
 use std::time::Duration;
 
+/// Of a phase that does not pay on this machine, the noise of the measurement decides which of these is said: that it
+/// surely is too slow, or that the pairs did not suffice to say so.
+pub const DOES_NOT_PAY: [&str; 2] = ["SpeedBelowThreshold", "SpeedUndecided"];
+
 /// The status that `pawl run` of the quickstart ended with, if it ran already in the same `tests/run`: it takes minutes.
 fn ran_before() -> Option<Value> {
     let said = std::fs::read(std::env::var_os("PAWL_QUICKSTART")?).ok()?;
@@ -34,19 +38,16 @@ fn the_quickstart_ends_complete_with_the_verdicts_of_pawl_run() {
             eprintln!("{told}");
             assert!(there.state.is_final() && here.state.is_final(), "{told}");
             assert_eq!(there.name, here.name);
+            let kept = [there, here].map(|phase| phase.state == PhaseState::Accepted);
+            assert_eq!(kept[0], kept[1], "kept by one shell alone: {told}");
             if there.reason == here.reason {
-                let kept = [there, here].map(|phase| phase.state == PhaseState::Accepted);
-                assert_eq!(kept[0], kept[1], "kept by one shell alone: {told}");
                 same += 1;
                 continue;
             }
-            // In one of the shells the pairs did not suffice, for the noise of this machine, to say what the other one says.
-            let reasons = [there.reason.as_str(), here.reason.as_str()];
-            let undecided =
-                reasons.contains(&"SpeedUndecided") && reasons.iter().all(|reason| reason.starts_with("Speed"));
-            assert!(undecided, "{} | {}: {told}", there.reason, here.reason);
+            let noise = [&there.reason, &here.reason].iter().all(|reason| DOES_NOT_PAY.contains(&reason.as_str()));
+            assert!(noise, "{} | {}: {told}", there.reason, here.reason);
         }
-        // That is seen of one phase now and then; not of most of them.
+        // One phase may be as close to its threshold as that; not most of them.
         assert!(same + 1 >= there.phases.len(), "only {same} reasons are the same");
         let measured = &there.training.as_ref().unwrap().measured;
         let (first, last) = (measured.first_metric("nrmse").unwrap(), measured.metric("nrmse").unwrap());

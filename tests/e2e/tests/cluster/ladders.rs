@@ -1,5 +1,6 @@
 //! Examples of the workloads, unchanged, with the real trainer in pods: they take minutes, and are run by `tests/run ladders`.
 
+use crate::alone::DOES_NOT_PAY;
 use pawl_api::status::PhaseState;
 use pawl_contract::decimal::Decimal;
 use pawl_contract::settings::Compile;
@@ -7,10 +8,6 @@ use pawl_e2e::job::{status, verdicts};
 use pawl_e2e::programs::{repository, succeed};
 use pawl_e2e::{Scene, scene};
 use std::time::Duration;
-
-/// Of a phase that does not pay on this machine, the noise of the measurement decides which of these is said: that it
-/// surely is too slow, or that the pairs did not suffice to say so.
-const DOES_NOT_PAY: [&str; 2] = ["SpeedBelowThreshold", "SpeedUndecided"];
 
 /// An example whose first phase the workload does not support, whose second one pays on any machine, and whose third one may.
 async fn tiny_ladder(scene: &Scene, name: &str, metric: &str) {
