@@ -2,6 +2,7 @@
 
 use pawl_local::{RunError, RunOutcome};
 use std::fmt::Display;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 /// The job is complete, or the command succeeded.
@@ -26,7 +27,8 @@ pub const HELP: &str = "Exit codes:
   3    stopped without reaching the goal: a gate failed, or the job is suspended
   4    the state directory cannot be used: locked, corrupt, full, not writable
   130  stopped by Ctrl-C after a checkpoint; the same command resumes
-  143  stopped by SIGTERM after a checkpoint; the same command resumes";
+  143  stopped by SIGTERM after a checkpoint; the same command resumes
+  129  the same for SIGHUP: the terminal was closed";
 
 /// The exit code of a run that ended.
 pub const fn of_outcome(outcome: RunOutcome) -> u8 {
@@ -49,6 +51,11 @@ pub const fn of_error(error: &RunError) -> u8 {
 
 /// Prints an error in the common format, and returns its exit code.
 pub fn with_error(code: u8, error: &dyn Display) -> ExitCode {
-    eprintln!("error: {error}");
+    say(&format_args!("error: {error}"));
     ExitCode::from(code)
+}
+
+/// Prints a line to standard error. A terminal that was closed is no reason to fail.
+pub fn say(line: &dyn Display) {
+    let _ = writeln!(io::stderr(), "{line}");
 }

@@ -208,6 +208,18 @@ fn the_first_failed_rank_determines_the_outcome_and_every_line_has_its_rank() {
 }
 
 #[test]
+fn sighup_is_a_request_to_stop_too() {
+    let script =
+        r#"trap 'report Stopped "after a checkpoint"; exit 30' TERM; touch ../up; while :; do sleep 0.05; done"#;
+    let pod = Pod::new(&plan(1, 1, script));
+    let mut agent = pod.start();
+    pod.appears("work/up", &mut agent);
+    rustix::process::kill_process(rustix::process::Pid::from_child(&agent), rustix::process::Signal::HUP).unwrap();
+    assert_eq!(agent.wait_with_output().unwrap().status.code(), Some(30));
+    assert_eq!(unfold(&pod.termination_message()).unwrap().launches[0].message, "rank 0: after a checkpoint");
+}
+
+#[test]
 fn however_often_it_is_asked_to_stop_the_ranks_may_finish_their_checkpoint() {
     let script = r#"trap 'sleep 1; report Stopped "after a checkpoint"; exit 30' TERM; touch ../up; while :; do sleep 0.05; done"#;
     let pod = Pod::new(&plan(1, 1, script));

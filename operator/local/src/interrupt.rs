@@ -1,4 +1,4 @@
-//! SIGINT and SIGTERM.
+//! SIGINT, SIGTERM and SIGHUP.
 
 use std::fmt;
 use std::io;
@@ -11,6 +11,8 @@ pub enum Signal {
     Interrupt,
     /// SIGTERM.
     Terminate,
+    /// SIGHUP: the terminal was closed, or the connection to it was lost.
+    Hangup,
 }
 
 impl Signal {
@@ -19,6 +21,15 @@ impl Signal {
         match self {
             Self::Interrupt => 130,
             Self::Terminate => 143,
+            Self::Hangup => 129,
+        }
+    }
+
+    /// Whether a repetition asks for an immediate end: a closed terminal sends SIGHUP more than once, from the kernel and from the shell.
+    pub const fn is_urgent_when_repeated(self) -> bool {
+        match self {
+            Self::Interrupt | Self::Terminate => true,
+            Self::Hangup => false,
         }
     }
 }
@@ -28,15 +39,18 @@ impl fmt::Display for Signal {
         f.write_str(match self {
             Self::Interrupt => "Ctrl-C",
             Self::Terminate => "SIGTERM",
+            Self::Hangup => "SIGHUP",
         })
     }
 }
 
-/// Handlers of both signals, which then no longer terminate the process.
+/// Handlers of the signals, which then no longer terminate the process.
 #[derive(Debug)]
 pub struct Interrupts {
     interrupt: unix::Signal,
     terminate: unix::Signal,
+    /// Absent under `nohup`, whose point is to survive the terminal.
+    hangup: Option<unix::Signal>,
     received: Option<Signal>,
 }
 
@@ -49,6 +63,7 @@ impl Interrupts {
         Ok(Self {
             interrupt: unix::signal(SignalKind::interrupt())?,
             terminate: unix::signal(SignalKind::terminate())?,
+            hangup: if ignores_hangup() { None } else { Some(unix::signal(SignalKind::hangup())?) },
             received: None,
         })
     }
@@ -58,6 +73,7 @@ impl Interrupts {
         let signal = tokio::select! {
             _ = self.interrupt.recv() => Signal::Interrupt,
             _ = self.terminate.recv() => Signal::Terminate,
+            () = received(&mut self.hangup) => Signal::Hangup,
         };
         self.received = Some(signal);
         signal
@@ -68,7 +84,8 @@ impl Interrupts {
         use std::task::{Context, Poll, Waker};
         let mut context = Context::from_waker(Waker::noop());
         let signals = [(&mut self.interrupt, Signal::Interrupt), (&mut self.terminate, Signal::Terminate)];
-        for (source, signal) in signals {
+        let hangup = self.hangup.iter_mut().map(|source| (source, Signal::Hangup));
+        for (source, signal) in signals.into_iter().chain(hangup) {
             if let Poll::Ready(Some(())) = source.poll_recv(&mut context) {
                 self.received = Some(signal);
                 return true;
@@ -80,5 +97,36 @@ impl Interrupts {
     /// The newest signal received.
     pub fn received(&self) -> Option<Signal> {
         self.received
+    }
+}
+
+async fn received(signal: &mut Option<unix::Signal>) {
+    match signal {
+        Some(signal) => drop(signal.recv().await),
+        None => std::future::pending().await,
+    }
+}
+
+/// Whether this process was started with SIGHUP ignored, as by `nohup`.
+fn ignores_hangup() -> bool {
+    std::fs::read_to_string("/proc/self/status").is_ok_and(|status| ignored(&status, SignalKind::hangup()))
+}
+
+/// Whether a process with this `/proc/PID/status` ignores a signal.
+fn ignored(status: &str, signal: SignalKind) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask & (1 << (signal.as_raw_value() - 1)) != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mask_of_ignored_signals_is_read() {
+        let status = "Name:\tpawl\nSigBlk:\t0000000000000001\nSigIgn:\t0000000000001001\nSigCgt:\t0000000000000000\n";
+        assert!(ignored(status, SignalKind::hangup()) && ignored(status, SignalKind::pipe()));
+        assert!(!ignored(status, SignalKind::terminate()) && !ignored("", SignalKind::hangup()));
     }
 }

@@ -256,8 +256,10 @@ impl Shell {
             tokio::select! {
                 biased;
                 again = interrupts.next() => {
-                    signal = again;
-                    self.attempts.interrupt(Stop::Now);
+                    if again.is_urgent_when_repeated() {
+                        signal = again;
+                        self.attempts.interrupt(Stop::Now);
+                    }
                 }
                 news = self.attempts.news() => self.process(news, true)?,
             }
@@ -279,7 +281,11 @@ impl Shell {
         while self.attempts.running() {
             tokio::select! {
                 biased;
-                _ = interrupts.next() => self.attempts.interrupt(Stop::Now),
+                again = interrupts.next() => {
+                    if again.is_urgent_when_repeated() {
+                        self.attempts.interrupt(Stop::Now);
+                    }
+                }
                 news = self.attempts.news() => {
                     // If its end cannot be written either, the next run resumes the attempt.
                     let _ = self.process(news, true);

@@ -7,16 +7,16 @@ use pawl_controller::leader::Timing;
 use pawl_controller::live::Pace;
 use pawl_controller::telemetry::{self, Format};
 use pawl_controller::{Config, run};
+use pawl_local::interrupt::Interrupts;
 use std::error::Error;
 use std::process::ExitCode;
 use std::thread;
 use tokio::runtime::Builder;
-use tokio::signal::unix::{SignalKind, signal};
 
 /// Maximum number of worker threads: more would not help, because reconciles mostly wait for the API server.
 const MAX_THREADS: usize = 4;
 
-/// Runs the operator until SIGTERM or SIGINT, then releases the lease and exits with 0.
+/// Runs the operator until SIGTERM, SIGINT or SIGHUP, then releases the lease and exits with 0.
 pub fn operator(arguments: OperatorArgs) -> ExitCode {
     match start(arguments) {
         Ok(()) => ExitCode::SUCCESS,
@@ -33,13 +33,10 @@ fn start(arguments: OperatorArgs) -> Result<(), Box<dyn Error>> {
     let threads = thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS);
     let runtime = Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
     runtime.block_on(async {
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut interrupts = Interrupts::listen()?;
         let stop = async move {
-            tokio::select! {
-                _ = terminate.recv() => tracing::info!("SIGTERM: stopping"),
-                _ = interrupt.recv() => tracing::info!("SIGINT: stopping"),
-            }
+            let signal = interrupts.next().await;
+            tracing::info!("{signal}: stopping");
         };
         let cluster = kube::Config::infer().await?;
         let config = configuration(arguments, &cluster.default_namespace);

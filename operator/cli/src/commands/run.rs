@@ -45,7 +45,7 @@ pub fn run(arguments: &RunArgs) -> ExitCode {
             Some(state) => format!("{} --state {}", arguments.file.display(), state.display()),
             None => arguments.file.display().to_string(),
         };
-        eprintln!("stopped by {signal}; all finished work is saved: resume with `pawl run {again}`");
+        exit::say(&format_args!("stopped by {signal}; all finished work is saved: resume with `pawl run {again}`"));
     }
     ExitCode::from(exit::of_outcome(outcome))
 }

@@ -1,8 +1,9 @@
-//! Ctrl-C and SIGTERM.
+//! Ctrl-C, SIGTERM and SIGHUP.
 
 use crate::scene::{Scene, signal, stderr, stdout, wait_until};
 use rustix::process::Signal;
 use serde_json::json;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 #[test]
@@ -49,4 +50,49 @@ fn the_second_ctrl_c_kills_ranks_that_do_not_listen() {
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130), "{}\n{}", stdout(&output), stderr(&output));
     assert!(second.elapsed() < Duration::from_secs(20), "it took {:?}", second.elapsed());
+}
+
+/// A dropped connection: nobody reads the output any more, and both the kernel and the shell send SIGHUP.
+#[test]
+fn a_closed_terminal_leads_to_a_checkpoint() {
+    let scene = Scene::new();
+    train_for_long(&scene);
+    let mut child = scene.pawl(&["run", "job.yaml"]).spawn().unwrap();
+    wait_until("training is under way", || trained(&scene));
+    drop((child.stdout.take(), child.stderr.take()));
+    signal(&child, Signal::HUP);
+    std::thread::sleep(Duration::from_millis(20));
+    signal(&child, Signal::HUP);
+    assert_eq!(child.wait().unwrap().code(), Some(129));
+    assert!(scene.status()["training"]["lastCheckpoint"]["items"].as_u64() > Some(0), "{}", scene.status()["training"]);
+    let events = std::fs::read_to_string(scene.state().join("events.jsonl")).unwrap();
+    assert!(events.lines().last().unwrap().contains("stopped by SIGHUP"), "{events}");
+}
+
+#[test]
+fn nohup_keeps_the_job_running() {
+    let scene = Scene::new();
+    train_for_long(&scene);
+    let run = format!("trap '' HUP; exec {} run job.yaml", env!("CARGO_BIN_EXE_pawl"));
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &run]).current_dir(scene.path()).env("LEDGER", scene.path());
+    let mut child = shell.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    wait_until("training is under way", || trained(&scene));
+    let before = scene.status()["training"]["steps"].as_u64();
+    signal(&child, Signal::HUP);
+    wait_until("it trains on", || scene.status()["training"]["steps"].as_u64() >= before.map(|steps| steps + 100));
+    signal(&child, Signal::TERM);
+    assert_eq!(child.wait().unwrap().code(), Some(143));
+}
+
+fn train_for_long(scene: &Scene) {
+    scene.write_job(|job| {
+        job["spec"]["phases"] = json!([]);
+        job["spec"]["workload"]["config"]["stepSeconds"] = json!(0.02);
+        job["spec"]["train"] = json!({"items": 96000, "checkpoint": {"every": "1h"}});
+    });
+}
+
+fn trained(scene: &Scene) -> bool {
+    scene.state().join("status.json").exists() && scene.status()["training"]["steps"].as_u64() >= Some(5)
 }

@@ -13,13 +13,13 @@ use pawl_api::TrainingJob;
 use pawl_api::spec::{NO_STORAGE, PodSecurity};
 use pawl_controller::build::PodDefaults;
 use pawl_controller::names;
+use pawl_local::interrupt::Interrupts;
 use pawl_trainer::checkpoint::{Store, unpack};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 use tempfile::TempDir;
 use tokio::io::AsyncReadExt;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::io::SyncIoBridge;
 
 const PODS: &str = "pods";
@@ -57,12 +57,14 @@ pub async fn fetch(
         return Err(ClusterError::Nothing(problem));
     }
     let pods: Api<Pod> = Api::namespaced(session.client.clone(), &session.namespace);
-    let mut interrupted = Interrupted::listen()?;
+    // The pod is deleted before the program ends.
+    let mut interrupts =
+        Interrupts::listen().map_err(|error| ClusterError::File(format!("cannot handle signals: {error}")))?;
     let pod = create(session, &pods, &job, &location, &selection.image).await?;
     eprintln!("{pod}: reads {checkpoint} in {location}");
     let copied = tokio::select! {
         copied = copy(session, &pods, &pod, &checkpoint, directory) => copied,
-        () = interrupted.wait() => Err(ClusterError::File("interrupted: nothing was copied".to_owned())),
+        signal = interrupts.next() => Err(ClusterError::File(format!("stopped by {signal}: nothing was copied"))),
     };
     let deleted = session.ask(session.request("delete", PODS), pods.delete(&pod, &DeleteParams::default())).await;
     if let Err(error) = deleted {
@@ -70,26 +72,6 @@ pub async fn fetch(
     }
     copied?;
     Ok(print(&format!("{}\n", target.display())))
-}
-
-/// SIGINT or SIGTERM: the pod is deleted before the program ends.
-struct Interrupted {
-    interrupt: Signal,
-    terminate: Signal,
-}
-
-impl Interrupted {
-    fn listen() -> Result<Self, ClusterError> {
-        let listen = |kind| signal(kind).map_err(|error| ClusterError::File(format!("cannot handle signals: {error}")));
-        Ok(Self { interrupt: listen(SignalKind::interrupt())?, terminate: listen(SignalKind::terminate())? })
-    }
-
-    async fn wait(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-        }
-    }
 }
 
 /// Creates the pod that reads the checkpoints, and returns its name.
