@@ -234,6 +234,43 @@ fn however_often_it_is_asked_to_stop_the_ranks_may_finish_their_checkpoint() {
     assert_eq!(folded.launches[0].message, "rank 0: after a checkpoint");
 }
 
+/// As `subprocess.Popen(..., start_new_session=True)` starts it: in a session of its own, with none of the agent's files open.
+fn detached(program: &str) -> String {
+    format!(
+        r#"python3 -c 'import subprocess; subprocess.Popen(["sh", "-c", "{program}"], start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)'"#
+    )
+}
+
+#[test]
+fn what_a_launch_leaves_behind_does_not_disturb_the_next_one() {
+    let script = format!(
+        r#"[ -e ../beat ] && {{ rm ../beat; sleep 0.3; [ -e ../beat ] && touch ../disturbed; }}
+        {}; until [ -e ../beat ]; do sleep 0.02; done; report Done ''"#,
+        detached("while :; do touch ../beat; sleep 0.05; done")
+    );
+    let pod = Pod::new(&plan(1, 1, &script));
+    assert_eq!(pod.run().status.code(), Some(0), "{}", pod.termination_message());
+    assert!(!pod.path("work/disturbed").exists());
+    std::fs::remove_file(pod.path("work/beat")).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(!pod.path("work/beat").exists(), "it has outlived the agent");
+}
+
+#[test]
+fn what_serves_the_attempt_ends_with_it() {
+    let script = format!(
+        r#"[ -e ../beat ] && {{ rm ../beat; sleep 0.3; [ -e ../beat ] && touch ../served; report Done ''; exit 0; }}
+        PAWL_SERVES_ATTEMPT=1 {}; until [ -e ../beat ]; do sleep 0.02; done; report Done ''"#,
+        detached("while :; do touch ../beat; sleep 0.05; done")
+    );
+    let pod = Pod::new(&plan(1, 1, &script));
+    assert_eq!(pod.run().status.code(), Some(0), "{}", pod.termination_message());
+    assert!(pod.path("work/served").exists());
+    std::fs::remove_file(pod.path("work/beat")).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(!pod.path("work/beat").exists(), "it has outlived the agent");
+}
+
 #[test]
 fn a_pod_whose_peers_do_not_come_gives_its_devices_back() {
     let mut plan = plan(2, 1, "report Done ''");

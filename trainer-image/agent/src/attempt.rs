@@ -7,6 +7,7 @@ use crate::link::{join, link};
 use crate::member::{Link, Member, next_stop};
 use crate::messages::{Down, Up};
 use crate::node::{AttemptEnd, AttemptResult, Event, Node, Rendezvous, Stop};
+use crate::orphans;
 use crate::ranks::{DEATH, Shared};
 use crate::script::Script;
 use crate::server::Server;
@@ -126,7 +127,10 @@ pub async fn run(
         }
     };
     let member = Member { shared: &shared, limits: &node.limits, link, stop, observer: &observer, launches };
-    let result = member.run().await?;
+    let result = member.run().await;
+    let (remnants, grace) = (orphans::Of::Attempt(node.work_dir.clone()), node.limits.peer_grace);
+    tokio::task::spawn_blocking(move || orphans::end_remnants(&remnants, grace)).await.map_err(io::Error::other)?;
+    let result = result?;
     // The first task to end is the coordinator, once all agents have received the end, or this agent's connection.
     tasks.join_next().await;
     Ok(result)

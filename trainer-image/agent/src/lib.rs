@@ -13,7 +13,8 @@
 //!    with this outcome: a missing report is never a success.
 //! 4. A launch whose rank 0 shows no sign of life for `hangTimeout` is a hang ([`pawl_contract::progress`]). Before the first
 //!    step, and in a phase such as saving, [`Limits::start_allowance`] is added.
-//! 5. The launch's `report.json` is synced to disk before [`Event::LaunchEnded`] is sent.
+//! 5. Processes that the launch has left behind are ended, those in a session of their own too ([`adopt_orphans`]).
+//! 6. The launch's `report.json` is synced to disk before [`Event::LaunchEnded`] is sent.
 //!
 //! # Scripts that do not implement the contract
 //! Placeholders in the command and the environment are replaced for each launch ([`pawl_contract::template`]). With a monitor
@@ -35,7 +36,7 @@
 //!
 //! # In a pod
 //! [`serve`] serves the state in [`Live`] over HTTP: the operator reads `/attempt`; Prometheus reads `/metrics`, the agent's
-//! metrics merged with those of rank 0. [`reap_orphans`] reaps orphaned processes as PID 1, [`install()`] copies the agent into
+//! metrics merged with those of rank 0. [`adopt_orphans`] lets processes that leave their rank end with its launch, [`install()`] copies the agent into
 //! an image that does not include it.
 
 mod attempt;
@@ -75,6 +76,6 @@ pub use http::{answer_over, serve};
 pub use install::install;
 pub use live::Live;
 pub use node::{AttemptEnd, AttemptResult, Event, Limits, Node, Rendezvous, Stop};
-pub use orphans::reap_orphans;
+pub use orphans::adopt_orphans;
 pub use preview::{Preview, preview};
 pub use survivors::end_survivors;

@@ -1,10 +1,13 @@
 //! Information about processes from `/proc`.
 
+use pawl_contract::env;
 use rustix::process::Pid;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::fmt::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 fn pids() -> impl Iterator<Item = i32> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten();
@@ -43,6 +46,61 @@ pub(crate) fn zombies_of(parent: Pid) -> Vec<Pid> {
         })
     };
     pids().filter(of_parent).filter_map(Pid::from_raw).collect()
+}
+
+/// In the environment of a process that is to outlive its launch, until the attempt ends: the interpreter of `pawl_launch.warm`.
+const SERVES_ATTEMPT: &str = "PAWL_SERVES_ATTEMPT";
+
+/// A process that this one has started or adopted, directly or not.
+#[derive(Debug)]
+pub(crate) struct Descendant {
+    pub(crate) pid: Pid,
+    /// The plan in the environment with which its program was started: that of its launch.
+    pub(crate) plan: Option<PathBuf>,
+    /// Whether it is to outlive its launch, but not the attempt.
+    pub(crate) serves_attempt: bool,
+    /// Whether its program is that of this process.
+    pub(crate) own_program: bool,
+}
+
+/// Every descendant of this process that has not ended, except for those in `except`, and theirs.
+pub(crate) fn descendants(except: &BTreeSet<i32>) -> Vec<Descendant> {
+    let parent = |pid: i32| {
+        let (_, fields) = stat(&format!("/proc/{pid}/stat"))?;
+        fields.first().is_some_and(|state| state != "Z").then(|| fields.get(1)?.parse().ok())?
+    };
+    let others = pids().filter(|pid| !except.contains(pid));
+    let parents: BTreeMap<i32, i32> = others.filter_map(|pid| Some((pid, parent(pid)?))).collect();
+    let mut known = BTreeSet::from([std::process::id() as i32]);
+    loop {
+        let more: Vec<i32> = parents.iter().filter(|(_, parent)| known.contains(parent)).map(|(pid, _)| *pid).collect();
+        let before = known.len();
+        known.extend(more);
+        if known.len() == before {
+            break;
+        }
+    }
+    known.remove(&(std::process::id() as i32));
+    known.into_iter().filter_map(Pid::from_raw).map(descendant).collect()
+}
+
+fn descendant(pid: Pid) -> Descendant {
+    let proc = PathBuf::from(format!("/proc/{}", pid.as_raw_nonzero()));
+    let environment = std::fs::read(proc.join("environ")).unwrap_or_default();
+    let value = |name: &str| {
+        let mut variables = environment.split(|&byte| byte == 0);
+        variables.find_map(|variable| variable.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
+    };
+    Descendant {
+        pid,
+        plan: value(env::PLAN).map(|plan| PathBuf::from(OsStr::from_bytes(plan))),
+        serves_attempt: value(SERVES_ATTEMPT).is_some(),
+        own_program: program(&proc).is_some_and(|own| Some(own) == program(Path::new("/proc/self"))),
+    }
+}
+
+fn program(proc: &Path) -> Option<PathBuf> {
+    std::fs::read_link(proc.join("exe")).ok()
 }
 
 /// State of the processes of a group: threads by name, state, and the kernel function in which they wait.

@@ -132,7 +132,7 @@ fn attempt(arguments: PodArgs) -> Result<AttemptResult, PodError> {
     let result = runtime.block_on(async {
         // First: the kernel discards signals to process 1 that have no handler.
         let interrupts = Interrupts::listen()?;
-        pawl_agent::reap_orphans()?;
+        pawl_agent::adopt_orphans()?;
         let plan = read_plan(arguments.plan.as_deref())?;
         let span = tracing::info_span!("attempt", job = plan.job, attempt = plan.attempt, pod = arguments.replica);
         // Everything on this thread belongs to this attempt.

@@ -28,6 +28,9 @@ pub fn run(arguments: &RunArgs) -> ExitCode {
     if arguments.dry_run {
         return super::dry_run::print(&job, &options);
     }
+    if let Err(error) = pawl_agent::adopt_orphans() {
+        return exit::with_error(exit::FAILED, &error);
+    }
     let (outcome, finished) = match pawl_local::run(job, options) {
         Ok(finished) => finished,
         Err(error) => return exit::with_error(exit::of_error(&error), &error),

@@ -3,6 +3,7 @@
 use super::{GONE, Member, blocking, leaves_in_peace, next_stop};
 use crate::messages::{Down, Up};
 use crate::node::{Event, Stop};
+use crate::orphans;
 use crate::ranks::{DEATH, Ranks};
 use crate::script::Verdict;
 use crate::survivors;
@@ -45,6 +46,7 @@ impl Running {
 impl Member<'_> {
     /// Runs the local ranks of a launch to their end. The report is made here only when agent 0 is lost.
     pub(super) async fn launch(&mut self, launch: &str, port: u16, told: &mut Stop) -> io::Result<Option<Report>> {
+        let _running = orphans::Running::new();
         let mut running = self.start(launch, port).await?;
         // It may have come after agent 0 had this launch started.
         self.stop_ranks(&mut running, *told);
@@ -63,8 +65,12 @@ impl Member<'_> {
             }
         }
         self.observe(&mut running);
-        let dir = self.shared.dir(launch);
-        blocking(move || survivors::end_in(&dir, Instant::now() + DEATH)).await?;
+        let (dir, grace) = (self.shared.dir(launch), self.limits.peer_grace);
+        blocking(move || {
+            orphans::end_remnants(&orphans::of_launch(&dir), grace);
+            survivors::end_in(&dir, Instant::now() + DEATH)
+        })
+        .await?;
         let Running { plan, watch, facts, lost, .. } = running;
         if lost {
             let wall_seconds = watch.started.elapsed().as_secs_f64();

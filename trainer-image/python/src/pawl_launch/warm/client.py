@@ -53,7 +53,8 @@ def _connect(attempt: Path, script: Script) -> socket.socket | None:
         # No file of this launch stays open in the server: it would look like a process that outlives its launch.
         with at.with_suffix(".log").open("ab") as log:
             # CUDA must not be initialized before a process is forked: PyTorch then asks NVML whether there are GPUs.
-            environment = os.environ | {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+            # The agent ends what outlives its launch, unless it says that it serves the attempt.
+            environment = os.environ | {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", "PAWL_SERVES_ATTEMPT": "1"}
             server = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, preexec_fn=os.setpgrp
             )
