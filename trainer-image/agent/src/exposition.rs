@@ -13,6 +13,42 @@ const TYPES: [&str; 5] = ["counter", "gauge", "histogram", "summary", "untyped"]
 /// Suffixes of the series of a histogram or summary.
 const SUFFIXES: [&str; 3] = ["_bucket", "_sum", "_count"];
 
+/// The names with the prefix `pawl_` that a trainer may export, as the built-in one does. Those of the agent and of the operator would
+/// hide or replace what they measure, and mute alerts.
+const OF_TRAINERS: [&str; 22] = [
+    "pawl_checkpoint_failures_total",
+    "pawl_checkpoint_seconds",
+    "pawl_collective_seconds_total",
+    "pawl_gpu_memory_bytes",
+    "pawl_gpu_power_watts",
+    "pawl_gpu_sm_clock_hertz",
+    "pawl_gpu_temperature_celsius",
+    "pawl_gpu_throttled",
+    "pawl_gpu_xid",
+    "pawl_loader_wait_seconds_total",
+    "pawl_train_busy_seconds_total",
+    "pawl_train_compile_seconds",
+    "pawl_train_epoch_seconds",
+    "pawl_train_float8_overflow_ratio",
+    "pawl_train_float8_underflow_ratio",
+    "pawl_train_gradient_norm",
+    "pawl_train_learning_rate",
+    "pawl_train_memory_bytes",
+    "pawl_train_mfu_ratio",
+    "pawl_train_skipped_updates_total",
+    "pawl_train_step_seconds",
+    "pawl_train_utilization_ratio",
+];
+/// Names under which Prometheus stores what it knows of its targets and alerts.
+const OF_PROMETHEUS: [&str; 3] = ["up", "ALERTS", "ALERTS_FOR_STATE"];
+
+/// Whether a trainer may not export a series of this name.
+fn is_reserved(name: &str) -> bool {
+    let base = SUFFIXES.iter().find_map(|suffix| name.strip_suffix(suffix)).unwrap_or(name);
+    let of_pawl = name.starts_with("pawl_") && !OF_TRAINERS.contains(&name) && !OF_TRAINERS.contains(&base);
+    of_pawl || OF_PROMETHEUS.contains(&name) || name.starts_with("scrape_")
+}
+
 /// One metric: its comments and its series.
 #[derive(Default)]
 struct Family<'a> {
@@ -23,17 +59,31 @@ struct Family<'a> {
 
 /// The series that a trainer has exported so far.
 #[derive(Debug, Default)]
-pub struct Known(BTreeSet<String>);
+pub struct Known {
+    series: BTreeSet<String>,
+    /// Whether the log says that it uses a reserved name.
+    warned: bool,
+}
 
 impl Known {
     /// Whether `series` may be exported: it was before, or there is room for another one.
     fn admits(&mut self, series: &str) -> bool {
-        self.0.contains(series) || (self.0.len() < MAX_SERIES && self.0.insert(series.to_owned()))
+        self.series.contains(series) || (self.series.len() < MAX_SERIES && self.series.insert(series.to_owned()))
+    }
+
+    /// Whether a trainer may export a series of this name. The first one that it may not is logged.
+    fn allows(&mut self, name: &str) -> bool {
+        let reserved = is_reserved(name);
+        if reserved && !self.warned {
+            self.warned = true;
+            tracing::warn!(name, "the trainer exports a metric with a reserved name: dropped, as all of its kind");
+        }
+        !reserved
     }
 }
 
 /// `own`, and every metric of `theirs` that is not in `own`. Malformed and long lines, duplicate series, series with a
-/// timestamp, control characters, and series beyond [`MAX_SERIES`] are dropped.
+/// timestamp, control characters, reserved names, and series beyond [`MAX_SERIES`] are dropped.
 pub fn merged(own: String, theirs: &str, known: &mut Known) -> String {
     let taken: BTreeSet<String> = own.lines().filter_map(|line| Some(comment(line, "TYPE")?.0.to_owned())).collect();
     let mut text = own;
@@ -60,6 +110,7 @@ fn families<'a>(text: &'a str, admitted: &mut Known) -> BTreeMap<&'a str, Family
             families.entry(name).or_default().kind.get_or_insert(kind);
         } else if let Some((name, series)) = sample(line)
             && !known.contains(series)
+            && admitted.allows(name)
             && admitted.admits(series)
         {
             known.insert(series);
@@ -180,6 +231,32 @@ mod tests {
         // Only the truncated line is lost, a series counts once, and the series of a metric are grouped.
         let mixed = "a{x=\"1\"} 1\nb 2\na{x=\"1\"} 3\na{x=\"2\"} 4\nc{x=";
         assert_eq!(fresh(String::new(), mixed), "a{x=\"1\"} 1\na{x=\"2\"} 4\nb 2\n");
+    }
+
+    #[test]
+    fn a_trainer_cannot_speak_for_operator_agent_or_prometheus() {
+        for reserved in [
+            "pawl_leader 1",
+            "# TYPE pawl_reconcile_duration_seconds histogram\npawl_reconcile_duration_seconds_count 9",
+            "pawl_job_condition{namespace=\"n\",job=\"victim\",condition=\"Failed\"} 1",
+            // The agent exports it once there is a loss.
+            "pawl_train_loss 7",
+            "up 0",
+            "ALERTS{alertname=\"x\",alertstate=\"firing\"} 1",
+            "ALERTS_FOR_STATE 1",
+            "scrape_duration_seconds 1",
+        ] {
+            assert_eq!(fresh(String::new(), reserved), "", "{reserved}");
+        }
+        let own = "pawl_train_mfu_ratio 0.4\npawl_train_step_seconds_sum 4\nups_train_loss 7\n";
+        assert_eq!(fresh(String::new(), own), own);
+    }
+
+    #[test]
+    fn the_names_of_trainers_are_those_of_the_built_in_one() {
+        let source = include_str!("../../launch/src/metrics.rs");
+        let literals = source.split('"').filter(|text| text.starts_with("pawl_"));
+        assert_eq!(literals.collect::<BTreeSet<_>>(), OF_TRAINERS.into_iter().collect());
     }
 
     #[test]
