@@ -352,6 +352,31 @@ fn an_archive_is_unpacked_unless_it_leaves_its_directory() {
 }
 
 #[test]
+fn an_archive_follows_no_link_out_of_the_storage() {
+    let (stored, secret) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    fs::write(secret.path().join("token"), "secret").unwrap();
+    let checkpoint = stored.path().join("checkpoint-9");
+    fs::create_dir(&checkpoint).unwrap();
+    fs::write(checkpoint.join("weights"), "1").unwrap();
+    let archived = || {
+        let mut bytes = Vec::new();
+        archive(stored.path().to_str().unwrap(), "checkpoint-9", &mut bytes).map(|()| bytes)
+    };
+    let plain = archived().unwrap();
+    // Inside of the storage, as the cache of Hugging Face has them.
+    std::os::unix::fs::symlink("weights", checkpoint.join("model")).unwrap();
+    assert!(archived().unwrap().len() > plain.len());
+    for (link, target) in [("file", secret.path().join("token")), ("folder", secret.path().to_owned())] {
+        std::os::unix::fs::symlink(target, checkpoint.join(link)).unwrap();
+        match archived() {
+            Err(error) => assert!(error.to_string().contains("outside of"), "{error}"),
+            Ok(bytes) => assert!(!String::from_utf8_lossy(&bytes).contains("secret"), "{link}"),
+        }
+        fs::remove_file(checkpoint.join(link)).unwrap();
+    }
+}
+
+#[test]
 fn an_address_that_cannot_work_says_why() {
     let file = tempfile::NamedTempFile::new().unwrap();
     for (url, expected) in [

@@ -21,13 +21,21 @@ pub enum ArchiveError {
         /// The storage.
         url: String,
     },
+    /// A link in the checkpoint leads out of the storage.
+    #[error("checkpoint {name}: is outside of {url}: replace the link by the file")]
+    Outside {
+        /// The file of the checkpoint.
+        name: String,
+        /// The storage.
+        url: String,
+    },
     /// The archive cannot be written.
     #[error("cannot write the archive: {0}")]
     Output(#[from] io::Error),
 }
 
 /// Writes every file of the checkpoint `name` in the storage at `url` to `out`, as a tar archive of `NAME/...`. Nothing is
-/// assumed about their content: the checkpoint may be one of a custom trainer.
+/// assumed about their content: the checkpoint may be one of a custom trainer. Links are followed inside of the storage only.
 ///
 /// # Errors
 /// [`ArchiveError`].
@@ -40,6 +48,9 @@ pub fn archive(url: &str, name: &str, out: impl Write) -> Result<(), ArchiveErro
     }
     let mut archive = tar::Builder::new(out);
     for file in files {
+        if !storage.holds(&file).map_err(CheckpointError::from)? {
+            return Err(ArchiveError::Outside { name: file, url: url.to_owned() });
+        }
         let Some(bytes) = storage.get(&file).map_err(CheckpointError::from)? else {
             return Err(ArchiveError::Missing { name: file, url: url.to_owned() });
         };

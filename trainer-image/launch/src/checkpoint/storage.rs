@@ -151,6 +151,20 @@ impl Storage {
         Ok(keys)
     }
 
+    /// Whether an object is where its key says, and not behind a link that leads out of the storage. True for one that does not exist.
+    pub fn holds(&self, key: &str) -> Result<bool, StorageError> {
+        let Some(root) = &self.root else { return Ok(true) };
+        let real = |path: &Path| match path.canonicalize() {
+            Ok(path) => Ok(Some(path)),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(self.wrong("read", key, &error.to_string(), "")),
+        };
+        Ok(match (real(root)?, real(&root.join(Key::from(key).as_ref()))?) {
+            (Some(root), Some(file)) => file.starts_with(root),
+            _ => true,
+        })
+    }
+
     /// Removes an object; succeeds when it does not exist.
     pub fn delete(&self, key: &str) -> Result<(), StorageError> {
         match self.runtime.block_on(self.store.delete(&Key::from(key))) {

@@ -15,7 +15,7 @@ use pawl_controller::build::PodDefaults;
 use pawl_controller::names;
 use pawl_local::interrupt::Interrupts;
 use pawl_trainer::checkpoint::{Store, unpack};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -123,6 +123,13 @@ fn wanted(job: &TrainingJob, newest: bool) -> Result<(String, String), ClusterEr
             "TrainingJob {name:?} has no checkpoint yet: see `kubectl pawl status {name}`"
         )));
     };
+    if !is_inside(&checkpoint.name) {
+        return Err(ClusterError::Refused(format!(
+            "TrainingJob {name:?} reports the checkpoint {:?}, which is no path inside of its storage: was its trainer tampered \
+             with?",
+            checkpoint.name
+        )));
+    }
     let location = training.and_then(|training| training.storage.clone()).filter(|storage| storage != NO_STORAGE);
     let Some(location) = location else {
         return Err(ClusterError::Nothing(format!(
@@ -131,6 +138,12 @@ fn wanted(job: &TrainingJob, newest: bool) -> Result<(String, String), ClusterEr
         )));
     };
     Ok((location, checkpoint.name.clone()))
+}
+
+/// Whether a name that a trainer has reported stays in the directory that it is joined to.
+fn is_inside(name: &str) -> bool {
+    let mut parts = Path::new(name).components().peekable();
+    parts.peek().is_some() && parts.all(|part| matches!(part, Component::Normal(_))) && !name.contains(char::is_control)
 }
 
 /// Copies the checkpoint through the running pod, verifies it, and moves it to its place in `directory`.
@@ -146,7 +159,7 @@ async fn copy(
     std::fs::create_dir_all(directory).map_err(file)?;
     // In the same file system, so that the complete copy appears at once.
     let partial = tempfile::Builder::new().prefix(".fetch-").tempdir_in(directory).map_err(file)?;
-    let command = ["/bin/pawl", "agent", "archive", checkpoint];
+    let command = ["/bin/pawl", "agent", "archive", "--", checkpoint];
     let parameters = AttachParams::default().stdin(false).stdout(true).stderr(true);
     let process = session.ask(session.request("get", EXEC), pods.exec(pod, command, &parameters)).await?;
     let partial = receive(process, partial).await?;
@@ -305,6 +318,27 @@ mod tests {
         let gone = job(json!({"lastCheckpoint": {"name": "9", "step": 90, "items": 900}}));
         let gone = wanted(&gone, false).unwrap_err().to_string();
         assert!(gone.contains("deleted with its pods") && gone.contains("checkpoints.defaultStorage"), "{gone}");
+    }
+
+    #[rstest::rstest]
+    #[case::parent("../../../../etc")]
+    #[case::deeper_parent("9/../../x")]
+    #[case::absolute("/etc")]
+    #[case::this_directory(".")]
+    #[case::empty("")]
+    #[case::control("9\u{1b}]0;owned\u{7}")]
+    fn a_name_that_leaves_the_directory_is_refused(#[case] name: &str) {
+        let last = json!({"name": name, "step": 90, "items": 900});
+        let job = job(json!({"storage": "s3://b/t/toy/u", "lastCheckpoint": last}));
+        let error = wanted(&job, false).unwrap_err().to_string();
+        assert!(error.contains("no path inside of its storage") && !error.contains('\u{1b}'), "{error}");
+    }
+
+    #[test]
+    fn a_checkpoint_may_be_in_a_folder() {
+        let last = json!({"name": "run-1/checkpoint-90", "step": 90, "items": 900});
+        let job = job(json!({"storage": "s3://b/t/toy/u", "lastCheckpoint": last}));
+        assert_eq!(wanted(&job, false).unwrap().1, "run-1/checkpoint-90");
     }
 
     #[test]
