@@ -120,7 +120,7 @@ pub struct RunArgs {
     #[arg(short, long)]
     pub quiet: bool,
     /// Print the command line and the environment of each launch, and start none: the baseline, each phase with all phases
-    /// before it, and the training.
+    /// before it, and the training. Values of your own environment are not printed: $(NAME) stands for them.
     #[arg(long, conflicts_with_all = ["output", "quiet"])]
     pub dry_run: bool,
 }

@@ -21,7 +21,8 @@ pub fn preview(job: &TrainingJob, options: &Options) -> Result<Previews, RunErro
     let mut node = Node::local(attempts::directory(&state, &plan.attempt), options.trainer.clone());
     node.checkpoints = checkpoints(&state, job)?;
     node.data = state.data();
-    node.env = environment(job).into_iter().filter(|(name, _)| !name.starts_with("PAWL_")).collect();
+    // Values of the variables of this process may be secret: their placeholders are shown.
+    node.env = environment(job, &|_| None).into_iter().filter(|(name, _)| !name.starts_with("PAWL_")).collect();
     let launches = plan.launches.iter();
     Ok(launches.map(|launch| (launch.clone(), pawl_agent::preview(&plan, launch, &node))).collect())
 }

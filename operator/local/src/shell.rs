@@ -85,7 +85,7 @@ fn open(job: TrainingJob, options: Options) -> Result<Shell, RunError> {
     let document = opened(&state, job)?;
     let site = Site {
         checkpoints: checkpoints(&state, &document.job)?,
-        env: environment(&document.job),
+        env: environment(&document.job, &|name| std::env::var(name).ok()),
         trainer: options.trainer,
         machine,
         state: state.clone(),
@@ -131,8 +131,8 @@ pub(crate) fn checkpoints(state: &StateDir, job: &TrainingJob) -> Result<String,
 }
 
 /// The identity of the job, and the environment variables of the pod template with a literal value; references to objects of
-/// a cluster are ignored.
-pub(crate) fn environment(job: &TrainingJob) -> Vec<(String, String)> {
+/// a cluster are ignored. `outer` is the environment of this process.
+pub(crate) fn environment(job: &TrainingJob, outer: &dyn Fn(&str) -> Option<String>) -> Vec<(String, String)> {
     let meta = &job.metadata;
     let identity = [
         (env::JOB_UID, meta.uid.clone()),
@@ -144,7 +144,7 @@ pub(crate) fn environment(job: &TrainingJob) -> Vec<(String, String)> {
         let Some(value) = &variable.value else { continue };
         let known = |name: &str| all.iter().rev().find(|(known, _)| known == name).map(|(_, value)| value.clone());
         // The agent replaces placeholders, and the variables beside them, in each launch.
-        let value = expand(value, &|name| known(name).or_else(|| std::env::var(name).ok()));
+        let value = expand(value, &|name| known(name).or_else(|| outer(name)));
         all.push((variable.name.clone(), value));
     }
     all

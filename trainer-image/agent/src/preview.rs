@@ -20,7 +20,7 @@ pub struct Preview {
     pub unsupported: Option<String>,
 }
 
-/// What the ranks of `launch` would run on `node`.
+/// What the ranks of `launch` would run on `node`. Placeholders of variables of this process are kept: their values may be secret.
 ///
 /// # Errors
 /// [`RenderError`]: a placeholder of the command has no value, or an environment variable is not set.
@@ -32,7 +32,7 @@ pub fn preview(plan: &AttemptPlan, launch: &LaunchPlan, node: &Node) -> Result<P
         let command = node.trainer.iter().map(|word| word.to_string_lossy().into_owned()).collect();
         return Ok(Preview { command, env, of_ranks: script::of_ranks(plan), unsupported: None });
     };
-    let rendered = script.rendered_before_start(launch)?;
+    let rendered = script.clone().concealing().rendered_before_start(launch)?;
     for (name, value) in script.defaults(launch, plan.gpus_per_replica == 0) {
         env.entry(name.to_owned()).or_insert(value);
     }
@@ -79,5 +79,9 @@ mod tests {
         node.env.push(("NO_SUCH_VARIABLE".to_owned(), "/data".to_owned()));
         let preview = super::preview(&unset, &plan.launches[0], &node).unwrap();
         assert_eq!(preview.command[3], "--data=/data");
+        // A variable of whoever calls may be secret.
+        unset.command.push("--key=$(CARGO_MANIFEST_DIR)".to_owned());
+        let preview = super::preview(&unset, &plan.launches[0], &node).unwrap();
+        assert_eq!(preview.command[4], "--key=$(CARGO_MANIFEST_DIR)");
     }
 }

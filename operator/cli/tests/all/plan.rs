@@ -1,6 +1,7 @@
-//! `pawl plan`: what will run, without a GPU.
+//! `pawl plan` and `pawl run --dry-run`: what will run, without a GPU.
 
 use crate::scene::{Scene, stderr, stdout};
+use serde_json::json;
 use std::path::Path;
 
 /// The bytes that a number and its unit after `before` stand for: `arena 41.65 GB` after `arena`.
@@ -33,6 +34,29 @@ fn eight_billion_parameters_fit_into_32_gigabytes_after_each_phase() {
         for line in programs {
             let needed = bytes(line, "arena") + bytes(line, "states touched");
             assert!(needed < most, "{count} phases: {needed:.3e} bytes: {line}");
+        }
+    }
+}
+
+#[test]
+fn a_dry_run_prints_no_secret_of_the_environment() {
+    let scene = Scene::new();
+    scene.write_job(|job| {
+        job["spec"]["workload"] = json!({"command": ["train", "--key=$(API_KEY)", "--batch=$(settings.batchPerGpu)"],
+            "monitor": {"training": "(?<step>\\d+)"}});
+        job["spec"]["settings"] = json!({"batchPerGpu": 8});
+        job["spec"]["phases"] = json!([]);
+        job["spec"]["trainer"]["podTemplate"] = json!({"env": [{"name": "TOKEN", "value": "x-$(API_KEY)"},
+            {"name": "BOTH", "value": "$(API_KEY)-$(settings.batchPerGpu)"}]});
+    });
+    for command in [&["run", "--dry-run", "job.yaml"][..], &["validate", "job.yaml"][..]] {
+        let output = scene.pawl(command).env("API_KEY", "hunter2").output().unwrap();
+        let text = stdout(&output) + &stderr(&output);
+        assert!(output.status.success() && !text.contains("hunter2"), "{text}");
+        if command[0] == "run" {
+            for shown in ["--key=$(API_KEY)", "TOKEN='x-$(API_KEY)'", "BOTH='$(API_KEY)-8'", "--batch=8"] {
+                assert!(text.contains(shown), "{shown} in {text}");
+            }
         }
     }
 }

@@ -46,6 +46,8 @@ pub(crate) struct Script {
     of_ranks: Vec<&'static str>,
     /// Whether this attempt only checks settings for a gang of other pods, which may have other variables.
     checks_for_others: bool,
+    /// Whether placeholders of variables of this process are kept: their values may be secret, and it is not the script that reads them.
+    conceals: bool,
 }
 
 impl Script {
@@ -61,7 +63,13 @@ impl Script {
             env: node.env.clone(),
             of_ranks: of_ranks(plan),
             checks_for_others: plan.checks.is_some(),
+            conceals: false,
         })
+    }
+
+    /// As it is shown: `$(HF_TOKEN)` in place of its value in the environment of this process.
+    pub(crate) fn concealing(self) -> Self {
+        Self { conceals: true, ..self }
     }
 
     /// How the script is followed; `None`: it implements the contract.
@@ -96,7 +104,10 @@ impl Script {
     /// A variable of the ranks: of the manifest, or of this process.
     pub(crate) fn variable(&self, name: &str) -> Option<String> {
         let own = self.env.iter().rev().find(|(known, _)| known == name).map(|(_, value)| value.clone());
-        own.or_else(|| std::env::var(name).ok())
+        own.or_else(|| {
+            let value = std::env::var(name).ok()?;
+            Some(if self.conceals { format!("$({name})") } else { value })
+        })
     }
 
     /// Variables that a script has unless the user sets them: those of Accelerate, and unbuffered output. None for a script that
