@@ -1,7 +1,7 @@
 //! `attempts/<name>/record.json`: the plan and the state of an attempt. The agent stores the results of its launches in the
 //! same directory.
 
-use super::{StateDir, StateError, write_atomic};
+use super::{StateDir, StateError, create_private, write_private};
 use jiff::Timestamp;
 use pawl_contract::plan::AttemptPlan;
 use pawl_contract::report::Report;
@@ -63,11 +63,11 @@ impl AttemptRecord {
     /// [`StateError::Unusable`] when the directory or the file cannot be written.
     pub fn save(&self, state: &StateDir) -> Result<(), StateError> {
         let directory = directory(state, &self.plan.attempt);
-        fs::create_dir_all(&directory).map_err(StateError::unusable(&directory))?;
+        create_private(&directory).map_err(StateError::unusable(&directory))?;
         let path = directory.join(RECORD);
         let bytes = serde_json::to_vec_pretty(self)
             .map_err(|error| StateError::Unusable { path: path.clone(), source: io::Error::other(error) })?;
-        write_atomic(&path, &bytes)
+        write_private(&path, &bytes)
     }
 }
 

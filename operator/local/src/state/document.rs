@@ -1,6 +1,6 @@
 //! `status.json`: the manifest and the status of a job.
 
-use super::{StateDir, StateError, write_atomic};
+use super::{StateDir, StateError, write_private};
 use pawl_api::{TrainingJob, TrainingJobStatus};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -101,7 +101,7 @@ impl Document {
         let mut bytes = serde_json::to_vec_pretty(self)
             .map_err(|error| StateError::Unusable { path: path.clone(), source: io::Error::other(error) })?;
         bytes.push(b'\n');
-        write_atomic(&path, &bytes)
+        write_private(&path, &bytes)
     }
 }
 

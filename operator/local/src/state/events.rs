@@ -1,11 +1,12 @@
 //! `events.jsonl`: the event log for users. Decisions do not depend on it.
 
-use super::{StateDir, StateError};
+use super::{PRIVATE_FILE, StateDir, StateError};
 use jiff::Timestamp;
 use pawl_decision::action::{Event, EventKind};
 use pawl_display::event::EventRecord;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
 /// The record of `event`, emitted at `time`.
@@ -30,7 +31,7 @@ impl EventLog {
         let path = state.events();
         let unusable = StateError::unusable(&path);
         let open = || {
-            let mut file = OpenOptions::new().create(true).read(true).append(true).open(&path)?;
+            let mut file = OpenOptions::new().create(true).read(true).append(true).mode(PRIVATE_FILE).open(&path)?;
             let mut last = [b'\n'];
             if file.seek(SeekFrom::End(0))? > 0 {
                 file.seek(SeekFrom::End(-1))?;

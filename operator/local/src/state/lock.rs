@@ -1,9 +1,10 @@
 //! One `pawl run` per state directory.
 
-use super::StateError;
+use super::{PRIVATE_FILE, StateError};
 use jiff::Timestamp;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// The lock on a state directory, released on drop. The kernel releases it when the process ends for any reason.
@@ -22,6 +23,7 @@ pub(super) fn take(path: &Path) -> Result<Lock, StateError> {
         .truncate(false)
         .read(true)
         .write(true)
+        .mode(PRIVATE_FILE)
         .open(path)
         .map_err(StateError::unusable(path))?;
     match file.try_lock() {
