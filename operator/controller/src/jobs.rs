@@ -28,6 +28,8 @@ pub(crate) struct JobState {
     belief: Option<(String, Belief)>,
     /// Consecutive failed reconciles.
     failures: u32,
+    /// What the API server or another owner refuses until somebody acts, and how; as the last reconcile found it.
+    refusal: Option<String>,
     /// When an action with a cool-down was last tried.
     tried: HashMap<String, Instant>,
     /// What the watches report of its attempts.
@@ -40,9 +42,10 @@ pub(crate) struct JobState {
 
 impl JobState {
     pub(crate) fn is_empty(&self) -> bool {
-        let Self { belief, failures, tried, facts, gangs, sample } = self;
+        let Self { belief, failures, refusal, tried, facts, gangs, sample } = self;
         belief.is_none()
             && *failures == 0
+            && refusal.is_none()
             && tried.is_empty()
             && facts.is_empty()
             && gangs.is_empty()
@@ -51,8 +54,8 @@ impl JobState {
 
     /// Forgets all that only the leader knows. The facts stay: watches keep them current on every replica.
     fn step_down(&mut self) {
-        let Self { belief, failures, tried, facts: _, gangs, sample } = self;
-        (*belief, *failures, *sample) = (None, 0, None);
+        let Self { belief, failures, refusal, tried, facts: _, gangs, sample } = self;
+        (*belief, *failures, *refusal, *sample) = (None, 0, None, None);
         gangs.clear();
         tried.clear();
     }
@@ -118,6 +121,19 @@ impl Jobs {
     /// Resets the backoff after a successful reconcile.
     pub fn succeeded(&self, key: &Key) {
         self.change(key, |state| state.failures = 0);
+    }
+
+    /// Records what a reconcile was refused. Returns whether a refusal has begun or ended.
+    pub fn refused(&self, key: &Key, refusal: Option<String>) -> bool {
+        match refusal {
+            Some(refusal) => self.entry(key, |state| state.refusal.replace(refusal).is_none()),
+            None => self.change(key, |state| state.refusal.take().is_some()).unwrap_or(false),
+        }
+    }
+
+    /// What the last reconcile was refused.
+    pub fn refusal(&self, key: &Key) -> Option<String> {
+        self.lock().get(key).and_then(|state| state.refusal.clone())
     }
 
     /// Whether the cool-down `every` of action `what` has passed; if so, a new one begins.

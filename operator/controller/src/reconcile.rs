@@ -58,7 +58,16 @@ pub async fn reconcile(context: &Context, cached: &reading::Job) -> Result<Next,
         let decision = pawl_decision::decide_under(&context.policy, written, &job, &belief.newest, &observed, now);
         let span = span(&key, &job, &belief, &decision);
         let scene = Scene { key: &key, job: &job, unknown: &read.unknown, observed: &observed, now };
-        match step(context, scene, &mut belief, decision).instrument(span).await {
+        let stepped = step(context, scene, &mut belief, decision).instrument(span).await;
+        let changed = match &stepped {
+            Ok(_) => context.jobs.refused(&key, None),
+            Err(error) if error.is_refusal() => context.jobs.refused(&key, Some(error.to_string())),
+            Err(_) => false,
+        };
+        match stepped {
+            // Its condition tells of the refusal; the attempt is tried again afterwards.
+            Err(error) if error.is_refusal() && changed => {}
+            Ok(Moved::No(_)) if changed => {}
             Ok(Moved::Yes) => {}
             Ok(Moved::No(requeue)) => {
                 context.jobs.keep(&job, belief.clone());
@@ -170,14 +179,18 @@ fn fetch(context: &Context, key: &Key, job: &TrainingJob, status: &TrainingJobSt
     let live: Vec<_> = under_way.iter().filter_map(|attempt| context.live.latest(key, &attempt.name)).collect();
     // Attempts that run at the same time have the same purpose.
     let gpus = |attempt: &&AttemptStatus| pawl_decision::gang(&job.spec, attempt.purpose).gpus_per_replica;
-    observe::observe(&observe::Scene {
+    let observed = observe::observe(&observe::Scene {
         job_uid: job.metadata.uid.as_deref().unwrap_or_default(),
         gpus: under_way.first().map_or(0, gpus),
         under_way: &under_way,
         attempts: &attempts,
         live: &live,
         now,
-    })
+    });
+    match context.jobs.refusal(key).filter(|_| observed.obstacle.is_empty()) {
+        Some(obstacle) => Observed { obstacle, ..observed },
+        None => observed,
+    }
 }
 
 /// Polls agent 0 of a running gang from now on; its last answer is kept until the attempt is over.

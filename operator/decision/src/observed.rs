@@ -38,8 +38,8 @@ use pawl_contract::report::LaunchResult;
 pub struct Observed {
     /// The existing attempts, in any order.
     pub attempts: Vec<AttemptFacts>,
-    /// What keeps an attempt from ending until somebody removes it, and how; empty when there is nothing. Displayed by the
-    /// condition `Stalled`.
+    /// What keeps an attempt from starting or ending until somebody removes it, and how; empty when there is nothing. Displayed by
+    /// the condition `Stalled`.
     pub obstacle: String,
     /// Fields of the job that this version does not know; empty when there are none. Displayed by the condition
     /// `UnknownFields`.
