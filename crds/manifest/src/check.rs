@@ -10,6 +10,9 @@ use serde_json::Value;
 /// Minimum similarity (1 is equal) of two names for one to be suggested for the other.
 const ALIKE: f64 = 0.7;
 
+/// Numbers from here on are no integers of 64 bits.
+const WHOLE: f64 = 9.2e18;
+
 /// Common mistakes: the name as written, and the name that was meant.
 const MEANT: [(&str, &str); 8] = [
     ("on", "when"),
@@ -173,7 +176,15 @@ impl Checker {
 
     fn integer(&mut self, number: &serde_json::Number, schema: &Value, path: &str) {
         let Some(value) = number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from)) else {
-            return self.refuse(path, number.to_string(), "is not an integer", "round it");
+            let whole = number.as_f64().filter(|value| value.fract() == 0.0);
+            return match whole {
+                Some(value) if value.abs() < WHOLE => {
+                    let remedy = format!("write it with digits alone: {value:.0}");
+                    self.refuse(path, number.to_string(), "is not written as an integer", remedy);
+                }
+                Some(_) => self.refuse(path, number.to_string(), "is too large for an integer", "write a smaller one"),
+                None => self.refuse(path, number.to_string(), "is not an integer", "round it"),
+            };
         };
         let bound = |key: &str| schema[key].as_i64().or_else(|| schema[key].as_f64().map(|f| f as i64)).map(i128::from);
         match (bound("minimum"), bound("maximum")) {

@@ -70,6 +70,10 @@ fn unreadable(error: &serde_saphyr::Error) -> String {
     let text = text.split(", set DuplicateKeyPolicy").next().unwrap_or(text).trim_end_matches([':', '.']);
     if text.contains("duplicate") {
         format!("{text}: remove one of them")
+    } else if text.contains("budget breached: Depth") || text.contains("recursion limit") {
+        "is nested too deeply: write fewer levels".to_owned()
+    } else if text.contains("budget breached") {
+        "is too large when its aliases are written out: write it without them, or split it".to_owned()
     } else {
         format!("is not valid YAML: {text}")
     }

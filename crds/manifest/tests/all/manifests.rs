@@ -99,3 +99,22 @@ fn no_text_makes_the_reader_panic() {
         let _: Result<TrainingJob, _> = parse(&whole[..end], "cut.yaml");
     }
 }
+
+#[test]
+fn what_the_parser_refuses_for_its_size_is_not_called_invalid() {
+    let nested = |levels: usize| format!("a: {}{}", "[".repeat(levels), "]".repeat(levels));
+    let aliases: String = ('b'..='h')
+        .map(|name| {
+            let before = (name as u8 - 1) as char;
+            format!("{name}: &{name} [{}]\n", vec![format!("*{before}"); 9].join(","))
+        })
+        .collect();
+    for (text, expected) in [
+        (nested(100), "is nested too deeply"),
+        (nested(20_000), "is nested too deeply"),
+        (format!("a: &a [x]\n{aliases}"), "is too large when its aliases are written out"),
+    ] {
+        let error = parse(&text, "job.yaml").unwrap_err().to_string();
+        assert!(error.contains(expected) && !error.contains("budget"), "{error}");
+    }
+}
