@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from .checkpoints import Checkpoint, Store, local_path
 from .gang import Gang
@@ -91,8 +92,9 @@ class Keeper:
             self._best = (criterion.metric, value)
 
     @contextmanager
-    def write(self) -> Iterator[Path]:
-        """The directory of a new checkpoint, complete after the block. Collective. Temporary where none are kept."""
+    def write(self, more: Mapping[str, Any]) -> Iterator[Path]:
+        """The directory of a new checkpoint, complete after the block, whose manifest has ``more`` in its state. Collective.
+        Temporary where none are kept."""
         if self._store is None or self._policy is None:
             with tempfile.TemporaryDirectory() as directory:
                 yield Path(directory)
@@ -105,7 +107,7 @@ class Keeper:
         if self._best is not None:
             position.best_checkpoint = {"checkpoint": reference, "metric": self._best[0], "value": self._best[1]}
         if self._gang.rank == 0:
-            state = position.state() | {"validation": self._reporter.validation}
+            state = position.state() | {"validation": self._reporter.validation} | dict(more)
             self._store.commit(partial, position.step, position.items, state)
             best = position.best_checkpoint
             self._store.prune(self._policy, None if best is None else best["checkpoint"]["name"], self._plan.attempt)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,6 +17,7 @@ from .identity import Identity
 from .keeper import Keeper
 from .meter import Meter
 from .outcome import InvalidPlan, LaunchEnd, LaunchError, NonFinite, Outcome, Unsupported, classify
+from .place import DataPlace
 from .plan import Plan, Rank
 from .progress import Position, Reporter
 from .throughput import Throughput
@@ -46,6 +46,8 @@ class Run(Identity):
         self._gang = Gang(rank.rank, rank.world_size)
         self._meter = Meter(self._gang, self._reporter)
         self._keeper = Keeper(self._plan, rank, self._gang, self._reporter)
+        resumed = None if self._keeper.weights_only else self._keeper.resumed
+        self._place = DataPlace(rank, resumed, self._keeper.keeps)
         self._checkpoint_read = False
         self._started = False
         self._ended = False
@@ -102,25 +104,27 @@ class Run(Identity):
         when the plan requires it, and the result is reported. ``items_per_epoch`` is needed for a loader whose dataset has
         no length.
 
+        A checkpoint contains the place in the data: the epoch, the batches of it that were seen, and the states of the random
+        number generators. A resumed launch passes over the batches that were seen, whatever the loader; one with
+        ``state_dict`` and ``load_state_dict`` (torchdata's ``StatefulDataLoader``) is restored without reading them.
+
         Raises:
             LaunchEnd: The launch is a preflight, or was requested to stop; it exits the process.
             Unsupported: A setting of the plan was not read.
         """
         self.start(evaluate=evaluate, items_per_epoch=items_per_epoch or _length(getattr(loader, "dataset", None)))
-        epoch, skip = self._place_in_epoch(loader)
+        place = self._place_in_data(loader)
         while not self.is_done:
-            _prepare_epoch(loader, epoch, self.seed)
-            seen = False
-            for batch in self._timed(iter(loader), skip):
-                seen = True
+            for batch in self._timed(place.begin(self.seed)):
+                place.see(batch)
                 yield batch
                 self.end_if_stopped()
                 if self.is_done:
                     return
-            if not seen and not skip:
+            if not place.batches:
                 raise InvalidPlan("run.steps: the loader yields no batch: use a smaller batch, or more data")
-            epoch, skip = epoch + 1, 0
-            if self.by_hand and epoch >= epochs:
+            place.end_epoch()
+            if self.by_hand and place.epoch >= epochs:
                 self._validate()
                 return
 
@@ -239,10 +243,8 @@ class Run(Identity):
         """Waits for all ranks."""
         self._gang.barrier()
 
-    def _timed(self, batches: Iterator[Batch], skip: int) -> Iterator[Batch]:
-        """The batches after the first ``skip``, with the time of waiting for each one."""
-        for _ in itertools.islice(batches, skip):
-            pass
+    def _timed(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """The batches, with the time of waiting for each one."""
         while True:
             if not self.by_hand:
                 self._meter.resume()
@@ -255,14 +257,16 @@ class Run(Identity):
                 self._meter.waited(time.perf_counter() - begun)
             yield batch
 
-    def _place_in_epoch(self, loader: Iterable[Any]) -> tuple[int, int]:
-        """The epoch at the position, and the batches of it that were seen already."""
-        size = self._budget.items_per_epoch
-        if not size or not self.items:
-            return 0, 0
-        batch = getattr(loader, "batch_size", None) or 0
-        skip = (self.items % size) // (batch * self.world_size) if batch else 0
-        return self.items // size, skip
+    def _place_in_data(self, loader: Iterable[Any]) -> DataPlace:
+        """The place in the batches of ``loader`` at which the launch begins."""
+        size = getattr(loader, "batch_size", None)
+        # Not the property: only what the script reads counts as used.
+        items = (size if isinstance(size, int) else self._plan.settings.get("batchPerGpu") or 0) * self.world_size
+        place, epoch = self._place.of(loader, items), self._budget.items_per_epoch
+        if not place.is_known and self.items and epoch and items:
+            # The checkpoint is of another job's position, or of an earlier version of this package.
+            place.epoch, place.batches = self.items // epoch, self.items % epoch // items
+        return place
 
     # Evaluation.
 
@@ -338,8 +342,10 @@ class Run(Identity):
         self._meter.read_losses()
         if self._reporter.enter("Saving"):
             self._reporter.publish(now=True)
-        with self._keeper.write() as directory:
+        with self._keeper.write(self._place.state()) as directory:
             yield directory
+            if self._keeper.keeps:
+                self._place.save(directory)
         self._reporter.saved()
         self.should_checkpoint = False
         self._enter_phase()
@@ -425,13 +431,3 @@ def _length(dataset: Any) -> int | None:
         return len(dataset)
     except TypeError:
         return None
-
-
-def _prepare_epoch(loader: Any, epoch: int, seed: int) -> None:
-    """Makes the order of an epoch a function of seed and epoch, where the loader has the means for it."""
-    set_epoch = getattr(getattr(loader, "sampler", None), "set_epoch", None)
-    if set_epoch is not None:
-        set_epoch(epoch)
-    generator = getattr(loader, "generator", None)
-    if generator is not None:
-        generator.manual_seed(seed + epoch)
