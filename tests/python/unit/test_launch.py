@@ -139,7 +139,7 @@ def test_training_evaluates_keeps_the_best_and_its_last_checkpoint(launch: Launc
     assert report["lastCheckpoint"]["items"] == 240
     best = report["bestCheckpoint"]
     assert best["checkpoint"]["items"] == 240 and best["metric"] == "loss"
-    assert len(list((launch.directory / "checkpoints").iterdir())) == 2
+    assert len(list((launch.directory / "checkpoints").glob("0*"))) == 2
 
 
 def test_early_stopping(launch: Launch) -> None:
@@ -199,7 +199,7 @@ class Loss(float):
     code, report = launch.run(on_device + nan)
     assert (code, report["outcome"]) == (12, "NonFinite") and "the training loss is nan at step 7" in report["message"]
     assert report["lastCheckpoint"]["step"] == 6
-    names = sorted(path.name for path in (launch.directory / "checkpoints").glob("*"))
+    names = sorted(path.name for path in (launch.directory / "checkpoints").glob("0*"))
     assert names[-1] == report["lastCheckpoint"]["name"]
 
 

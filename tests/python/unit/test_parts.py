@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from pawl_launch import CheckpointUnreadable, InvalidPlan, NonFinite, Outcome, Settings, Unsupported, checkpoints, device
+from pawl_launch import CheckpointUnreadable, InvalidPlan, NonFinite, Outcome, Settings, Unsupported, checkpoints, device, hashes
 from pawl_launch.advice import advice
 from pawl_launch.budget import Budget
 from pawl_launch.checkpoints import MANIFEST, Store, local_path
@@ -267,7 +267,8 @@ def test_every_directory_of_a_checkpoint_is_synced(tmp_path: Path, monkeypatch: 
 def test_a_later_format_is_never_taken_for_absent(tmp_path: Path) -> None:
     path = write(Store(tmp_path), 1)
     manifest = json.loads((path / MANIFEST).read_text())
-    (path / MANIFEST).write_text(json.dumps({**manifest, "format": 2}))
+    later = {**manifest, "format": 2}
+    (path / MANIFEST).write_text(json.dumps({**later, "sha256": hashes.seal(later)}))
     with pytest.raises(CheckpointUnreadable, match="format 2.*install a newer one"):
         Store(tmp_path).newest()
 

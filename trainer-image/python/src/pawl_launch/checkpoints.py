@@ -1,8 +1,13 @@
-"""Checkpoints: directories in the job's storage, complete once their manifest is there."""
+"""Checkpoints: directories in the job's storage, complete once their manifest is there, which has the hashes of their files.
+
+A checkpoint that is damaged is never resumed: it is renamed to ``NAME.damaged``, and the one before it is resumed. Of several gangs
+of a job only the one with the latest epoch writes, renames or deletes (``fence.py``).
+"""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import shutil
@@ -11,13 +16,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from . import hashes
+from .fence import Epoch, Fence, attempt_number
 from .files import replace, sync
 from .outcome import CheckpointUnreadable, InvalidPlan, Unsupported
 from .plan import CheckpointPolicy
 
 MANIFEST = "pawl.json"
+DAMAGED = ".damaged"
 _FORMAT = 1
-_UNFINISHED = re.compile(r"\.\d+-.*-(\d+)\.(?:partial|replaced)")
+_UNFINISHED = re.compile(r"\.\d+-.*-(\d+)(?:\.(\d+))?\.(?:partial|replaced)")
+# A manifest that has grown to more is damaged: it is not read.
+_LONGEST_MANIFEST = 64 << 20
+# Damaged checkpoints that are kept, for whoever looks for the cause.
+_KEEP_DAMAGED = 2
+_log = logging.getLogger("pawl_launch")
 
 
 @dataclass(frozen=True)
@@ -28,10 +41,18 @@ class Checkpoint:
     step: int
     items: int
     state: dict[str, Any] = field(default_factory=dict)
+    epoch: Epoch = Epoch()
+    author: dict[str, Any] = field(default_factory=dict)
+    hashes: dict[str, str] = field(default_factory=dict)
+    """SHA-256 of each file; empty where an earlier version of this package has written it."""
 
     def reference(self) -> dict[str, Any]:
         """The reference to it, as in ``report.json``."""
         return {"name": self.path.name, "step": self.step, "items": self.items}
+
+
+class _Damage(Exception):
+    """Why a checkpoint is damaged."""
 
 
 def local_path(storage: str, field_name: str) -> Path:
@@ -48,13 +69,16 @@ def local_path(storage: str, field_name: str) -> Path:
 
 
 class Store:
-    """The checkpoints of one job."""
+    """The checkpoints of one job. Without a ``fence``, it is only read."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, fence: Fence | None = None, author: Mapping[str, str] | None = None) -> None:
         self.directory = directory
+        self._fence = fence
+        self._author = dict(author or {})
 
     def all(self) -> list[Checkpoint]:
-        """The complete checkpoints, oldest first. Incomplete ones are ignored.
+        """The complete checkpoints, oldest first: those of a later gang are newer. Incomplete ones are ignored, and damaged ones
+        quarantined.
 
         Raises:
             OSError: The storage cannot be read.
@@ -63,23 +87,102 @@ class Store:
             names = os.listdir(self.directory)
         except (FileNotFoundError, NotADirectoryError):
             return []
-        found = [_read(self.directory / name) for name in names if not name.startswith(".")]
-        return sorted((checkpoint for checkpoint in found if checkpoint), key=lambda checkpoint: checkpoint.items)
+        found = []
+        for name in names:
+            if name.startswith(".") or name.endswith(DAMAGED):
+                continue
+            try:
+                checkpoint = _read(self.directory / name)
+            except _Damage as damage:
+                self._quarantine(self.directory / name, damage)
+            else:
+                found += [checkpoint] if checkpoint else []
+        return sorted(found, key=lambda checkpoint: (checkpoint.epoch, checkpoint.items))
+
+    def require_own(self, uid: str | None) -> None:
+        """Checks that the checkpoints are of the job with this uid, as far as they name theirs.
+
+        Raises:
+            CheckpointUnreadable: They are of another one.
+        """
+        for checkpoint in self.all() if uid else []:
+            author = checkpoint.author
+            if author.get("uid") not in (None, "", uid):
+                raise CheckpointUnreadable(
+                    f"{self.directory} contains checkpoints of another job ({author.get('job')}, uid {author['uid']}), such as "
+                    f"{checkpoint.path.name}: nothing was read or deleted: move them elsewhere; to continue from them, set "
+                    "train.resumeFrom.storage to where they are"
+                )
 
     def newest(self, not_after: int | None = None) -> Checkpoint | None:
-        """The newest complete checkpoint of at most ``not_after`` items."""
-        good = [checkpoint for checkpoint in self.all() if not_after is None or checkpoint.items <= not_after]
-        return good[-1] if good else None
+        """The newest complete checkpoint of at most ``not_after`` items whose files are those that were written. Damaged ones are
+        quarantined."""
+        for checkpoint in reversed(self.all()):
+            if not_after is not None and checkpoint.items > not_after:
+                continue
+            try:
+                _verify(checkpoint)
+            except _Damage as damage:
+                self._quarantine(checkpoint.path, damage)
+            else:
+                return checkpoint
+        return None
+
+    def named(self, name: str) -> Checkpoint:
+        """The checkpoint that rank 0 has found.
+
+        Raises:
+            CheckpointUnreadable: This rank does not find it.
+        """
+        try:
+            found = _read(self.directory / name)
+        except _Damage as damage:
+            raise CheckpointUnreadable(f"{self.directory / name}: {damage}, but rank 0 has read it") from damage
+        if found is None:
+            raise CheckpointUnreadable(f"{self.directory} does not contain {name} on this node, but rank 0 has read it: mount it there")
+        return found
+
+    def damaged(self) -> list[Path]:
+        """The checkpoints that were quarantined, in the order of their names."""
+        return sorted(path for path in self.directory.glob(f"*{DAMAGED}"))
+
+    def _quarantine(self, path: Path, damage: _Damage) -> None:
+        """Renames a damaged checkpoint, where this gang may write."""
+        _log.warning("checkpoint %s is damaged: %s; it is not used", path, damage)
+        if self._fence is None:
+            return
+        self._fence.check()
+        aside = path.with_name(path.name + DAMAGED)
+        shutil.rmtree(aside, ignore_errors=True)
+        os.rename(path, aside)
+        sync(self.directory)
 
     def discard_after(self, items: int) -> None:
-        """Deletes the checkpoints of more than ``items`` items: they are damaged."""
+        """Deletes the checkpoints of more than ``items`` items: their weights are bad."""
         for checkpoint in self.all():
             if checkpoint.items > items:
+                self.check()
                 _remove(checkpoint.path)
 
+    def check(self) -> None:
+        """Is called before anything is written or deleted.
+
+        Raises:
+            Superseded: A later gang writes.
+        """
+        if self._fence is not None:
+            self._fence.check()
+
     def begin(self, items: int, attempt: str) -> Path:
-        """The directory to fill; :meth:`commit` completes it. The attempt is part of the name: attempts never share one."""
-        path = self.directory / f".{items:015d}-{attempt}.partial"
+        """The directory to fill; :meth:`commit` completes it. The gang is part of the name: gangs never share one.
+
+        Raises:
+            Superseded: A later gang writes.
+        """
+        self.check()
+        # The first gang of an attempt is the only one of most attempts.
+        claim = "" if self._fence is None or self._fence.epoch.claim == 1 else f".{self._fence.epoch.claim}"
+        path = self.directory / f".{items:015d}-{attempt}{claim}.partial"
         path.mkdir(parents=True, exist_ok=True)
         return path
 
@@ -92,7 +195,10 @@ class Store:
 
         Raises:
             InvalidPlan: The script has written no file.
+            Superseded: A later gang writes.
         """
+        # A later gang deletes what is unfinished.
+        self.check()
         files = {str(file.relative_to(partial)): file.stat().st_size for file in sorted(partial.rglob("*")) if file.is_file()}
         files.pop(MANIFEST, None)
         if not files:
@@ -102,8 +208,12 @@ class Store:
         # A directory that contains only directories, too: its entries are not on the disk otherwise.
         for directory in (partial, *(path for path in partial.rglob("*") if path.is_dir())):
             sync(directory)
-        manifest = {"format": _FORMAT, "step": step, "items": items, "files": files, "state": dict(state)}
-        replace(partial / MANIFEST, manifest, durable=True)
+        epoch = Epoch() if self._fence is None else self._fence.epoch
+        found = dict(hashes.of_files(partial, files))
+        manifest = {"format": _FORMAT, "step": step, "items": items, "files": files, "hashes": found}
+        manifest |= {"author": self._author, "epoch": str(epoch), "state": json.loads(json.dumps(dict(state)))}
+        self.check()
+        replace(partial / MANIFEST, manifest | {"sha256": hashes.seal(manifest)}, durable=True)
         path = self.directory / self.name(partial)
         # Not deleted before the new one is in its place: it may be the only checkpoint.
         replaced = partial.with_suffix(".replaced")
@@ -113,40 +223,71 @@ class Store:
         os.rename(partial, path)
         sync(self.directory)
         shutil.rmtree(replaced, ignore_errors=True)
-        return Checkpoint(path, step, items, dict(state))
+        return Checkpoint(path, step, items, dict(state), epoch, self._author, found)
 
     def prune(self, policy: CheckpointPolicy, best: str | None, attempt: str) -> None:
-        """Deletes all but the newest checkpoints and the best one, and what interrupted writes of this and earlier attempts
-        have left. A later attempt may be writing."""
-        complete = self.all()
+        """Deletes all but the newest checkpoints and the best one, and what interrupted writes of this and earlier gangs have
+        left. A later one may be writing: nothing of it is in the lists, because they are older than the check.
+
+        Raises:
+            Superseded: A later gang writes.
+        """
+        complete, damaged, entries = self.all(), self.damaged(), list(self.directory.iterdir())
+        self.check()
         for checkpoint in complete[: -policy.keep]:
             if checkpoint.path.name != best:
                 _remove(checkpoint.path)
-        for path in self.directory.iterdir():
+        for path in damaged[:-_KEEP_DAMAGED]:
+            shutil.rmtree(path, ignore_errors=True)
+        own = Epoch(attempt_number(attempt), 1) if self._fence is None else self._fence.epoch
+        for path in entries:
             unfinished = _UNFINISHED.fullmatch(path.name)
-            if unfinished and int(unfinished[1]) <= _number(attempt):
+            if unfinished and Epoch(int(unfinished[1]), int(unfinished[2] or 1)) <= own:
                 shutil.rmtree(path, ignore_errors=True)
-
-
-def _number(attempt: str) -> int:
-    """The number of an attempt, whose name is that of the job and the number."""
-    return int(attempt.rpartition("-")[2])
 
 
 def _read(path: Path) -> Checkpoint | None:
     """The checkpoint in ``path``, if it is complete. A storage that cannot be read is an error: it is not a missing file."""
     try:
-        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        size = (path / MANIFEST).stat().st_size
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    if size > _LONGEST_MANIFEST:
+        raise _Damage(f"its manifest has {size} bytes")
+    try:
+        manifest = json.loads((path / MANIFEST).read_bytes())
+        if "sha256" in manifest and manifest["sha256"] != hashes.seal(manifest):
+            raise _Damage("its manifest does not match its hash")
         if manifest["format"] > _FORMAT:
             raise CheckpointUnreadable(
                 f"{path}: format {manifest['format']}: this version of pawl-launch reads up to {_FORMAT}: install a newer one"
             )
-        for name, size in manifest["files"].items():
-            if (path / name).stat().st_size != size:
-                return None
-        return Checkpoint(path, int(manifest["step"]), int(manifest["items"]), dict(manifest["state"]))
-    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError, AttributeError):
+        sizes, found = dict(manifest["files"]), dict(manifest.get("hashes", {}))
+        epoch = Epoch.read(manifest.get("epoch", "")) or Epoch(attempt_number(path.name))
+        state, author = dict(manifest["state"]), dict(manifest.get("author", {}))
+        checkpoint = Checkpoint(path, int(manifest["step"]), int(manifest["items"]), state, epoch, author, found)
+    except FileNotFoundError:
         return None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _Damage(f"its manifest is corrupt: {type(error).__name__}: {error}") from error
+    # Before anything is read: a file may have grown to any size.
+    for name, expected in sizes.items():
+        try:
+            size = (path / name).stat().st_size
+        except (FileNotFoundError, NotADirectoryError):
+            raise _Damage(f"{name} is missing") from None
+        if size != expected:
+            raise _Damage(f"{name} has {size} bytes, not {expected}")
+        if found and name not in found:
+            raise _Damage(f"its manifest has no hash of {name}")
+    return checkpoint
+
+
+def _verify(checkpoint: Checkpoint) -> None:
+    """Compares the files of a checkpoint with their hashes."""
+    for name, found in hashes.of_files(checkpoint.path, checkpoint.hashes):
+        if found != checkpoint.hashes[name]:
+            raise _Damage(f"{name} does not match its hash")
 
 
 def _remove(path: Path) -> None:

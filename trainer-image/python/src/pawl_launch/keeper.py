@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from .checkpoints import Checkpoint, Store, local_path
+from .checkpoints import DAMAGED, Checkpoint, Store, local_path
+from .decision import Board, Decision
+from .fence import Fence
 from .gang import Gang
 from .outcome import CheckpointUnreadable, InvalidPlan
 from .plan import CheckpointPolicy, Plan, Rank
@@ -31,27 +33,67 @@ class Keeper:
         self._saved_items = 0
         self.resumed: Checkpoint | None = None
         self.weights_only = False
+        self._board: Board | None = None
         if plan.kind == "Train" and plan.checkpoint is not None and rank.checkpoints is not None:
-            self._store = Store(local_path(rank.checkpoints, "train.checkpoint.storage"))
             self._policy = plan.checkpoint
-            if plan.checkpoint.resume:
-                self._resume(self._store, plan.checkpoint, rank)
+            directory = local_path(rank.checkpoints, "train.checkpoint.storage")
+            self._board = Board(directory, plan) if rank.world_size > 1 else None
+            begin = self._lead if rank.rank == 0 else self._follow
+            self._begin(begin(directory, plan.checkpoint, rank), plan.checkpoint)
 
-    def _resume(self, store: Store, policy: CheckpointPolicy, rank: Rank) -> None:
-        """Finds the checkpoint to resume from: the newest own one, or that of ``train.resumeFrom``."""
+    def _lead(self, directory: Path, policy: CheckpointPolicy, rank: Rank) -> tuple[Checkpoint | None, bool]:
+        """On rank 0: supersedes all earlier gangs, and finds the checkpoint to resume from. Returns it, and whether it is an own
+        one."""
+        Store(directory).require_own(rank.identity.get("uid"))
+        fence = Fence.claim(directory, self._plan.attempt)
+        self._store = Store(directory, fence, self._author(rank))
+        found, is_own = self._find(self._store, policy, rank) if policy.resume else (None, True)
+        if self._board is not None:
+            name = None if found is None else found.path.name
+            epoch = str(fence.epoch)
+            self._board.write(Decision(epoch, own=name) if is_own else Decision(epoch, other=name))
+        return found, is_own
+
+    def _follow(self, directory: Path, policy: CheckpointPolicy, rank: Rank) -> tuple[Checkpoint | None, bool]:
+        """On the other ranks: the epoch and the checkpoint of rank 0."""
+        assert self._board is not None
+        decision, epoch = self._board.read()
+        self._store = Store(directory, Fence(directory, self._plan.attempt, epoch), self._author(rank))
+        if decision.own is not None:
+            return self._store.named(decision.own), True
+        if decision.other is not None:
+            return _other_store(rank.resume_from or policy.resume_from or "").named(decision.other), False
+        return None, True
+
+    def _author(self, rank: Rank) -> dict[str, str]:
+        """Whose the checkpoints are."""
+        plan = self._plan
+        return {**rank.identity, "job": plan.job, "attempt": plan.attempt, "launch": plan.launch}
+
+    def _find(self, store: Store, policy: CheckpointPolicy, rank: Rank) -> tuple[Checkpoint | None, bool]:
+        """The checkpoint to resume from: the newest own one, or that of ``train.resumeFrom``; and whether it is an own one."""
         found = store.newest(policy.resume_not_after_items)
-        if found is None and policy.expected is not None:
+        damaged = store.damaged() if policy.resume_not_after_items is None else []
+        if found is None and (policy.expected is not None or damaged):
+            only = ", ".join(path.name for path in damaged)
             raise CheckpointUnreadable(
-                f"checkpoint {policy.expected} was written, but {store.directory} contains no complete checkpoint: restore "
-                "the storage or its mount, then set spec.suspend to true and back to false"
+                f"checkpoint {policy.expected or only.removesuffix(DAMAGED)} was written, but {store.directory} contains no complete "
+                f"checkpoint{f', only damaged ones ({only})' if only else ''}: restore the storage or its mount, then set "
+                "spec.suspend to true and back to false"
             )
-        if rank.rank == 0 and policy.resume_not_after_items is not None:
+        if policy.resume_not_after_items is not None:
             store.discard_after(policy.resume_not_after_items)
-        if found is not None:
+        if found is None and policy.resume_from is not None:
+            return _other(rank.resume_from or policy.resume_from), False
+        return found, True
+
+    def _begin(self, decided: tuple[Checkpoint | None, bool], policy: CheckpointPolicy) -> None:
+        """Takes the position of the checkpoint that rank 0 has decided on."""
+        found, is_own = decided
+        if found is not None and is_own:
             self._reporter.last_checkpoint = found.reference()
             self._reporter.validation = found.state.get("validation")
-        elif policy.resume_from is not None:
-            found = _other(rank.resume_from or policy.resume_from)
+        elif found is not None:
             # Its best checkpoint is in the storage of the other job.
             found.state.pop("bestCheckpoint", None)
             self.weights_only = policy.weights_only
@@ -59,6 +101,12 @@ class Keeper:
         if found is not None and not self.weights_only:
             self._position.become(Position.from_state(found.step, found.items, found.state))
             self._saved_items = found.items
+
+    def agreed(self) -> None:
+        """All ranks have taken a step: they have read what rank 0 decided."""
+        if self._board is not None and self._gang.rank == 0:
+            self._board.clear()
+        self._board = None
 
     @property
     def keeps(self) -> bool:
@@ -101,7 +149,12 @@ class Keeper:
             return
         position = self._position
         partial = self._store.begin(position.items, self._plan.attempt)
-        yield partial
+        try:
+            yield partial
+        except OSError:
+            # A later gang deletes what is unfinished.
+            self._store.check()
+            raise
         self._gang.barrier()
         reference = {"name": self._store.name(partial), "step": position.step, "items": position.items}
         if self._best is not None:
@@ -118,9 +171,13 @@ class Keeper:
         self._last_write = time.monotonic()
 
 
+def _other_store(storage: str) -> Store:
+    return Store(local_path(storage, "train.resumeFrom.storage"))
+
+
 def _other(storage: str) -> Checkpoint:
     """The newest checkpoint of another job."""
-    found = Store(local_path(storage, "train.resumeFrom.storage")).newest()
+    found = _other_store(storage).newest()
     if found is None:
         raise InvalidPlan(
             f"train.resumeFrom.storage: {storage} contains no complete checkpoint: use status.training.storage of a job that "

@@ -75,9 +75,27 @@ class InvalidPlan(LaunchError):
 
 
 class CheckpointUnreadable(LaunchError):
-    """A checkpoint that must exist is missing."""
+    """A checkpoint that must exist is missing or damaged, or is of another job or a later format."""
 
     outcome = Outcome.CHECKPOINT_UNREADABLE
+
+
+class Superseded(LaunchError):
+    """A later gang of the job writes to the checkpoint storage."""
+
+    outcome = Outcome.STOPPED
+
+    def __init__(self, attempt: str, by: str) -> None:
+        super().__init__(
+            f"this gang of attempt {attempt} was superseded: a later one ({by}) writes to the checkpoint storage; nothing was "
+            "written"
+        )
+
+
+class LostPeer(LaunchError):
+    """Another rank was lost."""
+
+    outcome = Outcome.LOST_PEER
 
 
 class LaunchEnd(SystemExit):

@@ -197,6 +197,7 @@ class Run(Identity):
 
     def _agree(self) -> None:
         agreed = self._meter.vote(self._stop_requested, self._keeper.is_due())
+        self._keeper.agreed()
         self._stopping = self._stopping or agreed.stop
         if self._keeper.keeps and (agreed.checkpoint or self._stopping):
             self.should_checkpoint = True

@@ -1,0 +1,245 @@
+"""Checkpoints that are damaged, of another gang, or of another job."""
+
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Launch, wait_until
+from pawl_launch import CheckpointUnreadable
+from pawl_launch.checkpoints import MANIFEST, Store
+from pawl_launch.fence import Fence
+from pawl_launch.gang import Gang
+from pawl_launch.keeper import Keeper
+from pawl_launch.outcome import LostPeer, Superseded
+from pawl_launch.plan import CheckpointPolicy, Plan, Rank
+from pawl_launch.progress import Position, Reporter
+from pawl_launch.throughput import Throughput
+
+POLICY: dict[str, Any] = {"everySeconds": 3600, "keep": 2, "resume": True}
+
+
+def keeper(
+    directory: Path, attempt: str = "job-1", rank: int = 0, world_size: int = 1, uid: str | None = None, **more: Any
+) -> tuple[Keeper, Reporter]:
+    """The keeper of a training in ``directory``, and its reporter."""
+    plan = Plan("job", attempt, "launch", "Train", {}, {}, 1, checkpoint=CheckpointPolicy.read(POLICY | more))
+    identity = {} if uid is None else {"namespace": "team", "uid": uid}
+    of = Rank(rank=rank, world_size=world_size, checkpoints=str(directory), identity=identity)
+    reporter = Reporter(plan, of, Throughput(0), Position())
+    return Keeper(plan, of, Gang(rank, 1), reporter), reporter
+
+
+def write(training: tuple[Keeper, Reporter], step: int) -> Path:
+    """Writes a checkpoint of 10 items a step."""
+    found, reporter = training
+    reporter.position.step, reporter.position.items = step, 10 * step
+    with found.write({}) as partial:
+        (partial / "state.bin").write_bytes(b"x" * step)
+    assert reporter.last_checkpoint is not None
+    return partial.parent / reporter.last_checkpoint["name"]
+
+
+def resumed(training: tuple[Keeper, Reporter]) -> int | None:
+    found = training[0].resumed
+    return None if found is None else found.step
+
+
+def flip(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir() if path.name != "epochs")
+
+
+@pytest.mark.parametrize("victim", ["state.bin", MANIFEST])
+def test_a_flipped_bit_is_never_resumed(tmp_path: Path, victim: str) -> None:
+    old = keeper(tmp_path)
+    paths = [write(old, step) for step in (1, 2)]
+    flip(paths[1] / victim)
+    new = keeper(tmp_path, "job-2")
+    assert resumed(new) == 1
+    assert names(tmp_path) == [paths[0].name, f"{paths[1].name}.damaged"]
+    third = write(new, 3)
+    # The damaged one is not one of the two that are kept.
+    assert names(tmp_path) == [paths[0].name, f"{paths[1].name}.damaged", third.name]
+
+
+def test_what_is_damaged_does_not_fill_the_storage(tmp_path: Path) -> None:
+    for attempt in range(1, 6):
+        training = keeper(tmp_path, f"job-{attempt}", keep=9)
+        write(training, 2 * attempt - 1)
+        flip(write(training, 2 * attempt) / "state.bin")
+    last = keeper(tmp_path, "job-6", keep=9)
+    write(last, 11)
+    assert len(list(tmp_path.glob("*.damaged"))) == 2
+    assert resumed(keeper(tmp_path, "job-7")) == 11
+
+
+def test_files_that_have_grown_are_not_read(tmp_path: Path) -> None:
+    old = keeper(tmp_path)
+    paths = [write(old, step) for step in (1, 2)]
+    for file in (paths[1] / "state.bin", paths[0] / MANIFEST):
+        os.truncate(file, 1 << 40)
+    begun = time.monotonic()
+    with pytest.raises(CheckpointUnreadable, match="only damaged ones"):
+        keeper(tmp_path, "job-2")
+    assert time.monotonic() - begun < 5
+
+
+def test_a_training_of_which_only_damage_is_left_does_not_begin_anew(tmp_path: Path) -> None:
+    flip(write(keeper(tmp_path), 1) / "state.bin")
+    for attempt in ("job-2", "job-3"):
+        with pytest.raises(CheckpointUnreadable, match="000000000000010-job-1 was written, .* only damaged ones"):
+            keeper(tmp_path, attempt)
+
+
+def test_checkpoints_without_hashes_are_read(tmp_path: Path) -> None:
+    """Those of the versions before."""
+    path = write(keeper(tmp_path), 1)
+    manifest = json.loads((path / MANIFEST).read_text())
+    for later in ("hashes", "author", "epoch", "sha256"):
+        del manifest[later]
+    (path / MANIFEST).write_text(json.dumps(manifest))
+    assert resumed(keeper(tmp_path, "job-2")) == 1
+
+
+def test_a_gang_that_was_superseded_writes_and_deletes_nothing(tmp_path: Path) -> None:
+    old = keeper(tmp_path, keep=1)
+    write(old, 1)
+    # The same attempt was created again; then a later attempt.
+    again = keeper(tmp_path, keep=1)
+    new = keeper(tmp_path, "job-2", keep=1)
+    assert sorted(path.name for path in (tmp_path / "epochs").iterdir()) == ["1.1", "1.2", "2.1"], "as Pawl's own trainer"
+    second = write(new, 2)
+    for stale in (old, again):
+        with pytest.raises(Superseded, match=r"attempt job-1 was superseded: a later one \(2.1\)"):
+            write(stale, 9)
+    assert names(tmp_path) == [second.name]
+    with pytest.raises(Superseded):
+        keeper(tmp_path)
+    assert resumed(keeper(tmp_path, "job-3")) == 2
+
+
+def test_a_gang_frozen_while_it_writes_changes_nothing_of_the_new_one(tmp_path: Path) -> None:
+    old = keeper(tmp_path, keep=1)
+    write(old, 1)
+    reporter = old[1]
+    reporter.position.step, reporter.position.items = 9, 90
+    with pytest.raises(Superseded), old[0].write({}) as partial:
+        (partial / "state.bin").write_bytes(b"x")
+        second = write(keeper(tmp_path, "job-2", keep=1), 2)
+    assert names(tmp_path) == [second.name]
+
+
+def test_what_a_superseded_gang_still_finishes_is_older_than_all_of_the_new_gang(tmp_path: Path) -> None:
+    store = Store(tmp_path, Fence.claim(tmp_path, "job-1"))
+    partial = store.begin(990, "job-1")
+    (partial / "state.bin").write_bytes(b"x")
+    new = keeper(tmp_path, "job-2")
+    write(new, 2)
+    # Frozen between its last check and the rename.
+    store.check = lambda: None  # type: ignore[method-assign]
+    partial.mkdir(exist_ok=True)
+    (partial / "state.bin").write_bytes(b"x")
+    store.commit(partial, 99, 990, {})
+    third = write(new, 3)
+    assert third.name in names(tmp_path)
+    assert resumed(keeper(tmp_path, "job-3")) == 3
+
+
+def test_two_gangs_of_an_attempt_never_share_a_directory(tmp_path: Path) -> None:
+    first, second = (Store(tmp_path, Fence.claim(tmp_path, "job-1")) for _ in range(2))
+    first.check = lambda: None  # type: ignore[method-assign]
+    assert first.begin(10, "job-1") != second.begin(10, "job-1")
+
+
+def test_checkpoints_of_another_job_are_neither_resumed_nor_deleted(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    write(keeper(own, uid="one"), 1)
+    assert resumed(keeper(own, "job-2", uid="one")) == 1
+    before = sorted(own.rglob("*"))
+    with pytest.raises(CheckpointUnreadable, match="another job .job, uid one.*train.resumeFrom.storage"):
+        keeper(own, uid="two")
+    assert sorted(own.rglob("*")) == before
+    own.rename(tmp_path / "other")
+    named = keeper(own, uid="two", resumeFrom={"storage": str(tmp_path / "other")})
+    assert resumed(named) == 1
+    write(named, 2)
+    assert resumed(keeper(own, "job-2", uid="two")) == 2
+
+
+def test_all_ranks_resume_what_rank_0_has_found(tmp_path: Path) -> None:
+    write(keeper(tmp_path), 1)
+    found: list[int | None] = []
+    follower = threading.Thread(target=lambda: found.append(resumed(keeper(tmp_path, "job-2", rank=1, world_size=2))))
+    follower.start()
+    leader = keeper(tmp_path, "job-2", world_size=2)
+    follower.join()
+    # Another one appears before the next rank looks.
+    write(leader, 2)
+    late = keeper(tmp_path, "job-2", rank=2, world_size=2)
+    assert (resumed(leader), found, resumed(late)) == (1, [1], 1)
+    leader[0].agreed()
+    assert not list(tmp_path.glob(".resume-*"))
+
+
+def test_a_rank_without_rank_0_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pawl_launch.decision.Board.read.__defaults__", (0.1,))
+    with pytest.raises(LostPeer, match="rank 0 has not named the checkpoint"):
+        keeper(tmp_path, rank=1, world_size=2)
+
+
+SCRIPT = """
+import pawl_launch, time
+run = pawl_launch.init(batch_per_gpu=4)
+size, resumed = run.batch_size, run.get_checkpoint()
+print("resumed", resumed, flush=True)
+for batch in run.steps([[0] * size] * 10, evaluate=lambda: {"loss": 1.0}):
+    time.sleep(0.01)
+    run.step(items=size, loss=1.0)
+    if run.should_checkpoint:
+        with run.checkpoint() as directory:
+            (directory / "state").write_text(str(run.step_count))
+"""
+
+
+def test_a_gang_that_wakes_ends_without_touching_the_new_ones_checkpoints(launch: Launch) -> None:
+    launch.train(items=1_000_000, everySeconds=0.1, keep=1)
+    storage = launch.directory / "checkpoints"
+
+    def gang(number: int) -> Launch:
+        directory = launch.directory / f"gang-{number}"
+        directory.mkdir()
+        found = Launch(directory)
+        found.plan = launch.plan | {"attempt": f"job-{number}"}
+        return found
+
+    def checkpoints(number: int) -> list[Path]:
+        return list(storage.glob(f"0*-job-{number}"))
+
+    gangs = [gang(number) for number in (1, 2, 3)]
+    old = gangs[0].start(SCRIPT, PAWL_CHECKPOINTS=str(storage))
+    wait_until(lambda: len(checkpoints(1)) > 0)
+    old.send_signal(signal.SIGSTOP)
+    new = gangs[1].start(SCRIPT, PAWL_CHECKPOINTS=str(storage))
+    wait_until(lambda: len(checkpoints(2)) > 0)
+    old.send_signal(signal.SIGCONT)
+    old.communicate(timeout=60)
+    assert (old.returncode, gangs[0].report()["outcome"]) == (30, "Stopped")
+    assert "was superseded" in gangs[0].report()["message"]
+    new.send_signal(signal.SIGTERM)
+    new.communicate(timeout=60)
+    last = gangs[1].report()["lastCheckpoint"]
+    third = gangs[2].start(SCRIPT, PAWL_CHECKPOINTS=str(storage))
+    assert third.stdout is not None
+    assert third.stdout.readline() == f"resumed {storage}/{last['name']}\n"
+    third.kill()
+    third.communicate()

@@ -1,0 +1,69 @@
+"""What rank 0 has decided before training: its epoch in the storage, and the checkpoint from which all ranks resume.
+
+Every rank reads it, so that they never resume different ones. The ranks may not be connected yet, so rank 0 writes a file into the
+storage, which all of them reach. Its name is that of the gang's launch: a gang before or after it has another one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from .fence import Epoch
+from .files import replace
+from .outcome import LostPeer
+from .plan import Plan
+
+_LONGEST_SECONDS = 1800.0
+_POLL_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The decision of rank 0."""
+
+    epoch: str
+    own: str | None = None
+    """Name of the own checkpoint from which the ranks resume."""
+    other: str | None = None
+    """Name of the checkpoint of another job (``train.resumeFrom``) from which they start."""
+
+
+class Board:
+    """Where rank 0 writes its decision."""
+
+    def __init__(self, storage: Path, plan: Plan, environment: Mapping[str, str] = os.environ) -> None:
+        token = Path(environment.get("PAWL_TOKEN_FILE") or os.devnull)
+        secret = token.read_bytes() if token.exists() else b""
+        parts = [plan.attempt, plan.launch, environment.get("MASTER_ADDR", ""), environment.get("MASTER_PORT", "")]
+        key = hashlib.sha256(secret + "\n".join(parts).encode()).hexdigest()[:16]
+        self._file = storage / f".resume-{key}.json"
+
+    def write(self, decision: Decision) -> None:
+        """Announces the decision."""
+        replace(self._file, asdict(decision), durable=True)
+
+    def read(self, seconds: float = _LONGEST_SECONDS) -> tuple[Decision, Epoch]:
+        """Waits for the decision, and its epoch. Rank 0 reads a whole checkpoint before it.
+
+        Raises:
+            LostPeer: There is none after ``seconds``.
+        """
+        end = time.monotonic() + seconds
+        while True:
+            try:
+                decision = Decision(**json.loads(self._file.read_text(encoding="utf-8")))
+                return decision, Epoch.read(decision.epoch) or Epoch()
+            except (FileNotFoundError, ValueError, TypeError):
+                if time.monotonic() > end:
+                    raise LostPeer(f"rank 0 has not named the checkpoint to resume from in {self._file} in {seconds:.0f} s") from None
+                time.sleep(_POLL_SECONDS)
+
+    def clear(self) -> None:
+        """Deletes the decision, when all ranks have read it."""
+        self._file.unlink(missing_ok=True)
