@@ -135,7 +135,8 @@ def test_a_checkpoint_at_the_end_of_the_budget_is_reported_again(
     # As the checkpoint of another job, from which a job resumes: its validation is not known.
     [manifest] = launch.directory.glob("checkpoints/*/pawl.json")
     kept = json.loads(manifest.read_text())
-    del kept["state"]["validation"]
+    # Without its hash, which would not match any more: as an earlier version has written it.
+    del kept["state"]["validation"], kept["sha256"]
     manifest.write_text(json.dumps(kept))
     [(code, report)] = ended(launch, script(framework))
     assert (code, report["items"]) == (0, first["items"]), report["message"]

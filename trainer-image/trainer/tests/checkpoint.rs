@@ -251,6 +251,72 @@ fn what_a_superseded_gang_still_finishes_is_older_than_all_of_the_new_gang() {
     assert_eq!(new.store().newest(None).unwrap().unwrap().checkpoint.position.step, 30);
 }
 
+#[test]
+fn a_checkpoint_known_to_be_damaged_is_not_kept_in_the_place_of_a_good_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = store(dir.path(), 2);
+    let good = first.save(&checkpoint(10)).unwrap().name;
+    let bad = first.save(&checkpoint(20)).unwrap().name;
+    let shard = dir.path().join(&bad).join("model-00001-of-00001.safetensors");
+    let mut bytes = fs::read(&shard).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 4;
+    fs::write(&shard, bytes).unwrap();
+
+    let second = store(dir.path(), 2);
+    assert_eq!(second.store().newest(None).unwrap().unwrap().reference.name, good);
+    let new = second.save(&checkpoint(30)).unwrap().name;
+    let kept: Vec<_> = folders(dir.path()).iter().map(|path| path.file_name().unwrap().to_owned()).collect();
+    assert_eq!(kept, [good.as_str(), new.as_str()]);
+}
+
+#[test]
+fn a_file_that_has_grown_is_not_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store(dir.path(), 3);
+    let good = store.save(&checkpoint(10)).unwrap().name;
+    for (step, file) in [(20, "manifest.json"), (30, "model-00001-of-00001.safetensors")] {
+        let name = store.save(&checkpoint(step)).unwrap().name;
+        // More than any memory, and nothing on the disk.
+        let file = fs::OpenOptions::new().write(true).open(dir.path().join(name).join(file)).unwrap();
+        file.set_len(1 << 42).unwrap();
+    }
+    assert_eq!(store.store().newest(None).unwrap().unwrap().reference.name, good);
+}
+
+#[test]
+fn checkpoints_of_another_job_are_neither_resumed_nor_deleted() {
+    let dir = tempfile::tempdir().unwrap();
+    let url = dir.path().to_str().unwrap();
+    store(dir.path(), 1).save(&checkpoint(10)).unwrap();
+    let other = Author { uid: "9c1d".into(), ..author("toy-1") };
+    let error = Writer::open(url, 1, other).unwrap_err();
+    let message = error.to_string();
+    assert!(matches!(error, CheckpointError::Foreign { .. }), "{message}");
+    assert!(message.contains("another job (toy, uid 7f3a)") && message.contains("train.resumeFrom.storage"), "{message}");
+    assert_eq!(fs::read_dir(dir.path().join("epochs")).unwrap().count(), 1, "nothing was claimed");
+    // Started by hand, or by a version that did not know it.
+    Writer::open(url, 1, Author { uid: String::new(), ..author("toy-1") }).unwrap();
+}
+
+#[test]
+fn earlier_claims_do_not_fill_the_storage() {
+    let dir = tempfile::tempdir().unwrap();
+    let claims = || -> Vec<_> {
+        fs::read_dir(dir.path().join("epochs")).unwrap().map(|entry| entry.unwrap().file_name()).collect()
+    };
+    let old = store(dir.path(), 1);
+    for attempt in 1..20 {
+        Writer::open(dir.path().to_str().unwrap(), 1, author(&format!("toy-{attempt}"))).unwrap();
+    }
+    assert_eq!(claims(), ["19.1"]);
+    assert!(matches!(old.save(&checkpoint(10)).unwrap_err(), CheckpointError::Superseded { .. }));
+    let late = Writer::open(dir.path().to_str().unwrap(), 1, author("toy-3")).unwrap_err();
+    assert!(matches!(late, CheckpointError::Superseded { .. }), "{late}");
+    Writer::open(dir.path().to_str().unwrap(), 1, author("toy-19")).unwrap();
+    assert_eq!(claims(), ["19.2"]);
+}
+
 /// Every later version must read the checkpoints of this one: the directory was written by the version that introduced its
 /// format, and is never changed.
 #[test]

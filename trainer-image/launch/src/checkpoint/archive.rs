@@ -1,6 +1,6 @@
 //! A checkpoint as a stream, by which `kubectl pawl fetch` copies it out of a cluster.
 
-use super::manifest::{Problem, hash};
+use super::manifest::Problem;
 use super::storage::Storage;
 use super::{CheckpointError, Store};
 use std::io::{self, Read, Write};
@@ -104,9 +104,8 @@ impl Store {
             Err(Problem::Unknown(problem) | Problem::Damaged(problem)) => return Err(unreadable(problem)),
         };
         for shard in &manifest.shards {
-            let bytes = self.storage.get(&format!("{name}/{}", shard.file))?.unwrap_or_default();
-            if bytes.len() as u64 != shard.bytes || hash(&bytes) != shard.sha256 {
-                return Err(unreadable(format!("{} does not match its hash", shard.file)));
+            if let Err(problem) = self.shard(name, shard)? {
+                return Err(unreadable(problem));
             }
         }
         Ok(true)

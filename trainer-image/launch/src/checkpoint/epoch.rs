@@ -61,7 +61,19 @@ impl Epoch {
             };
             let epoch = Self { attempt, claim };
             if storage.create(&format!("{FOLDER}/{epoch}"), Vec::new())? {
+                epoch.forget_earlier(storage);
                 return Ok(Ok(epoch));
+            }
+        }
+    }
+
+    /// Deletes the claims before this one, which no gang needs: only the latest one counts. Otherwise there would be one for
+    /// each restart that the job ever had. A failure leaves them there.
+    fn forget_earlier(&self, storage: &Storage) {
+        let names = storage.list(Some(FOLDER)).unwrap_or_default();
+        for name in names.iter().filter(|name| name.parse::<Self>().is_ok_and(|earlier| earlier < *self)) {
+            if let Err(error) = storage.delete(&format!("{FOLDER}/{name}")) {
+                tracing::warn!("cannot remove an earlier claim: {error}");
             }
         }
     }

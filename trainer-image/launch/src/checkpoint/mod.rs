@@ -27,10 +27,15 @@ pub use storage::{Heartbeat, StorageError};
 pub use writer::Writer;
 
 use epoch::Epoch;
-use manifest::{Manifest, Problem, hash};
+use manifest::{Manifest, Problem, Shard, hash};
+use parking_lot::Mutex;
 use pawl_contract::checkpoint::CheckpointRef;
 use pawl_graph::array::Array;
-use storage::Storage;
+use std::collections::HashSet;
+use storage::{Fetched, Storage};
+
+/// A manifest that has grown to more bytes is damaged: it is not read.
+const LONGEST_MANIFEST: u64 = 64 << 20;
 
 /// A checkpoint that could not be written or read.
 #[derive(Debug, thiserror::Error)]
@@ -61,6 +66,21 @@ pub enum CheckpointError {
         tensor: String,
         /// The step.
         step: u64,
+    },
+    /// The storage contains checkpoints of another job.
+    #[error(
+        "checkpoint {name} in {storage} is of another job ({job}, uid {uid}): nothing was read or deleted: move the checkpoints \
+         elsewhere; to continue from them, set train.resumeFrom.storage to where they are"
+    )]
+    Foreign {
+        /// The checkpoint.
+        name: String,
+        /// The storage.
+        storage: String,
+        /// The job that wrote it.
+        job: String,
+        /// Its uid.
+        uid: String,
     },
     /// A later gang of the job writes to the storage.
     #[error(
@@ -138,6 +158,8 @@ pub struct Found {
 #[derive(Debug)]
 pub struct Store {
     storage: Storage,
+    /// Names of checkpoints with a manifest whose tensors were found to be damaged.
+    damaged: Mutex<HashSet<String>>,
 }
 
 impl Store {
@@ -146,7 +168,7 @@ impl Store {
     /// # Errors
     /// When the address is not supported or unreachable.
     pub fn open(url: &str) -> Result<Self, CheckpointError> {
-        Ok(Self { storage: Storage::open(url)? })
+        Ok(Self { storage: Storage::open(url)?, damaged: Mutex::default() })
     }
 
     /// This store, which reports the bytes that it reads to `heartbeat`.
@@ -213,6 +235,20 @@ impl Store {
         Ok(None)
     }
 
+    /// Checks that the newest checkpoint whose manifest can be read is of the job with the uid of `author`, as far as the two
+    /// are known.
+    fn require_own(&self, author: &Author) -> Result<(), CheckpointError> {
+        for (_, name) in self.names()? {
+            let Ok(manifest) = self.manifest(&name)? else { continue };
+            let Author { uid, job, .. } = manifest.author;
+            if uid.is_empty() || author.uid.is_empty() || uid == author.uid {
+                return Ok(());
+            }
+            return Err(CheckpointError::Foreign { name, storage: self.storage.name().to_owned(), job, uid });
+        }
+        Ok(())
+    }
+
     /// All checkpoints, complete or not, newest first: of the latest epoch, and there of the highest generation.
     fn names(&self) -> Result<Vec<(Order, String)>, CheckpointError> {
         let all = self.storage.list(None)?;
@@ -223,21 +259,25 @@ impl Store {
 
     /// A checkpoint's manifest, or its problem.
     fn manifest(&self, name: &str) -> Result<Result<Manifest, Problem>, CheckpointError> {
-        let bytes = self.storage.get(&format!("{name}/manifest.json"))?;
-        let incomplete = || Err(Problem::Damaged("it is incomplete: there is no manifest".to_owned()));
-        Ok(bytes.map_or_else(incomplete, |bytes| Manifest::parse(&bytes)))
+        let damaged = |problem: String| Err(Problem::Damaged(problem));
+        Ok(match self.storage.fetch(&format!("{name}/manifest.json"), LONGEST_MANIFEST)? {
+            Some(Fetched::Bytes(bytes)) => Manifest::parse(&bytes),
+            Some(Fetched::Larger(size)) => damaged(format!("its manifest is corrupt: it has {size} bytes")),
+            None => damaged("it is incomplete: there is no manifest".to_owned()),
+        })
     }
 
-    /// A checkpoint's tensors, or their problem.
+    /// A checkpoint's tensors, or their problem. One that is damaged is known to be so from now on.
     fn load(&self, name: &str, manifest: &Manifest) -> Result<Result<Tensors, String>, CheckpointError> {
         let mut tensors = Vec::new();
         for shard in &manifest.shards {
-            let Some(bytes) = self.storage.get(&format!("{name}/{}", shard.file))? else {
-                return Ok(Err(format!("it is incomplete: {} is missing", shard.file)));
+            let bytes = match self.shard(name, shard)? {
+                Ok(bytes) => bytes,
+                Err(problem) => {
+                    self.damaged.lock().insert(name.to_owned());
+                    return Ok(Err(problem));
+                }
             };
-            if bytes.len() as u64 != shard.bytes || hash(&bytes) != shard.sha256 {
-                return Ok(Err(format!("it is corrupt: {} does not match its hash", shard.file)));
-            }
             match decode(&bytes) {
                 Ok(part) => tensors.extend(part),
                 Err(problem) => return Ok(Err(format!("{}: {problem}", shard.file))),
@@ -245,5 +285,18 @@ impl Store {
         }
         tensors.sort_by(|(a, _), (b, _)| a.cmp(b));
         Ok(Ok(tensors))
+    }
+
+    /// The bytes of a shard, or their problem.
+    fn shard(&self, name: &str, shard: &Shard) -> Result<Result<Vec<u8>, String>, CheckpointError> {
+        let Shard { file, bytes: size, sha256 } = shard;
+        Ok(match self.storage.fetch(&format!("{name}/{file}"), *size)? {
+            None => Err(format!("it is incomplete: {file} is missing")),
+            Some(Fetched::Larger(found)) => Err(format!("it is corrupt: {file} has {found} bytes, not {size}")),
+            Some(Fetched::Bytes(bytes)) if bytes.len() as u64 != *size || hash(&bytes) != *sha256 => {
+                Err(format!("it is corrupt: {file} does not match its hash"))
+            }
+            Some(Fetched::Bytes(bytes)) => Ok(bytes),
+        })
     }
 }

@@ -38,6 +38,15 @@ pub enum StorageError {
 /// Called with the number of bytes that were read or written, as they are, on the thread that does so.
 pub type Heartbeat = Arc<dyn Fn(u64) + Send + Sync>;
 
+/// What was found under a key.
+#[derive(Debug)]
+pub(super) enum Fetched {
+    /// Its bytes.
+    Bytes(Vec<u8>),
+    /// It has this many bytes, more than may be read.
+    Larger(u64),
+}
+
 /// Blocking access to one checkpoint storage.
 pub(super) struct Storage {
     name: String,
@@ -81,6 +90,11 @@ impl Storage {
         Ok(Self { name: url.to_owned(), store, root, runtime, heartbeat: None })
     }
 
+    /// The address as given.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Reports bytes that are read and written to `heartbeat`.
     pub fn set_heartbeat(&mut self, heartbeat: Heartbeat) {
         self.heartbeat = Some(heartbeat);
@@ -115,12 +129,29 @@ impl Storage {
 
     /// An object's bytes; `None` when there is none.
     pub fn get(&self, key: &str) -> Result<Option<Vec<u8>>, StorageError> {
+        match self.fetch(key, u64::MAX)? {
+            Some(Fetched::Bytes(bytes)) => Ok(Some(bytes)),
+            Some(Fetched::Larger(_)) | None => Ok(None),
+        }
+    }
+
+    /// An object's bytes, of which there may be `most`; `None` when there is none. Of a larger object, nothing is read: a file
+    /// that was damaged may have any size.
+    pub fn fetch(&self, key: &str, most: u64) -> Result<Option<Fetched>, StorageError> {
         let location = Key::from(key);
-        let get = async { self.store.get(&location).await?.bytes().await };
-        match self.runtime.block_on(get) {
-            Ok(bytes) => {
-                self.beat(bytes.len());
-                Ok(Some(bytes.into()))
+        let fetch = async {
+            let found = self.store.get(&location).await?;
+            match found.meta.size {
+                size if size > most => Ok(Fetched::Larger(size)),
+                _ => Ok(Fetched::Bytes(found.bytes().await?.into())),
+            }
+        };
+        match self.runtime.block_on(fetch) {
+            Ok(fetched) => {
+                if let Fetched::Bytes(bytes) = &fetched {
+                    self.beat(bytes.len());
+                }
+                Ok(Some(fetched))
             }
             Err(object_store::Error::NotFound { .. }) => Ok(None),
             Err(error) => Err(self.failed("read", key, &error)),

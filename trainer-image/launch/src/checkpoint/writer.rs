@@ -24,9 +24,11 @@ impl Writer {
     /// earlier gangs of the job.
     ///
     /// # Errors
-    /// When the address is not supported or unreachable; [`CheckpointError::Superseded`] when a later attempt has claimed it.
+    /// When the address is not supported or unreachable; [`CheckpointError::Superseded`] when a later attempt has claimed it,
+    /// [`CheckpointError::Foreign`] when the checkpoints there are another job's.
     pub fn open(url: &str, keep: u32, author: Author) -> Result<Self, CheckpointError> {
         let store = Store::open(url)?;
+        store.require_own(&author)?;
         match Epoch::claim(&store.storage, author.attempt_number())? {
             Ok(epoch) => Ok(Self { store, keep: keep.max(1) as usize, author, epoch, complete: Mutex::default() }),
             Err(latest) => Err(CheckpointError::Superseded { attempt: author.attempt, by: latest.to_string() }),
@@ -170,6 +172,11 @@ impl Writer {
     fn prune(&self, older: &[(Order, String)], best: Option<&str>) -> Result<(), CheckpointError> {
         let mut complete = 1;
         for (_, name) in older {
+            // In the place of a good one, it would be kept.
+            if self.store.damaged.lock().contains(name) {
+                self.delete(name)?;
+                continue;
+            }
             // A checkpoint that is known to be complete is read only before it is deleted.
             let known = self.complete.lock().contains(name);
             if known && complete < self.keep {
@@ -195,6 +202,7 @@ impl Writer {
     /// Deletes a checkpoint, its manifest first: partially deleted, it counts as incomplete.
     fn delete(&self, name: &str) -> Result<(), CheckpointError> {
         self.complete.lock().remove(name);
+        self.store.damaged.lock().remove(name);
         self.store.storage.delete(&format!("{name}/manifest.json"))?;
         Ok(self.store.storage.delete_folder(name)?)
     }

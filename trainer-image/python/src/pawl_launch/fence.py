@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -63,6 +64,7 @@ class Fence:
             except FileExistsError:
                 continue
             sync(storage / FOLDER)
+            _forget_earlier(storage, epoch)
             return cls(storage, attempt, epoch)
 
     def check(self) -> None:
@@ -83,8 +85,21 @@ def attempt_number(attempt: str) -> int:
 
 
 def _latest(storage: Path) -> Epoch:
+    return max(_claimed(storage), default=Epoch())
+
+
+def _claimed(storage: Path) -> list[Epoch]:
     try:
         names = os.listdir(storage / FOLDER)
     except FileNotFoundError:
-        return Epoch()
-    return max((epoch for name in names if (epoch := Epoch.read(name))), default=Epoch())
+        return []
+    return [epoch for name in names if (epoch := Epoch.read(name))]
+
+
+def _forget_earlier(storage: Path, own: Epoch) -> None:
+    """Deletes the claims before this one, which no gang needs: only the latest one counts. Otherwise there would be one for each
+    restart that the job ever had."""
+    for epoch in _claimed(storage):
+        if epoch < own:
+            with suppress(OSError):
+                (storage / FOLDER / str(epoch)).unlink()
