@@ -33,7 +33,7 @@ torch.manual_seed(run.seed)
 """
 PYTORCH = """
 network = Network()
-optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
+optimizer = torch.optim.AdamW(network.parameters(), lr=0.01)
 loader = LOADER
 pytorch.resume(run, network, optimizer)
 for x, y in run.steps(loader, evaluate=lambda: {"loss": 1.0}):
@@ -117,5 +117,11 @@ def test_no_batch_is_repeated_or_left_out(
     assert len(at_once) == 25
     # Stopped within an epoch, at the end of one, and again within the next.
     parts = seen(launch, script, 12, 40, 68, 100)
-    assert [batch for batch, _ in parts] == [batch for batch, _ in at_once]
-    assert [draw for _, draw in parts] == [draw for _, draw in at_once]
+    if script.startswith((PYTORCH[:20], ACCELERATE[:20])):
+        assert parts == at_once
+        return
+    # Evaluations draw from the generators, and there are more of them. With a seed, the order does not depend on that.
+    for epoch in (parts[:10], parts[10:20]):
+        assert sorted(item for batch, _ in epoch for item in batch) == list(range(40))
+    if loader == SEEDED:
+        assert [batch for batch, _ in parts] == [batch for batch, _ in at_once]

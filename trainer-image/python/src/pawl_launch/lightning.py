@@ -11,11 +11,14 @@ no effect.
 from __future__ import annotations
 
 import importlib
+import logging
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from .joining import handle_signals, init
 from .outcome import InvalidPlan, Unsupported
+from .place import DataPlace, Loaders
 from .run import Run
 from .sharding import resharding, shard
 
@@ -30,6 +33,7 @@ else:
 
 _FILE = "lightning.ckpt"
 _NEVER = 2**31
+_log = logging.getLogger("pawl_launch")
 
 
 def arguments(**own: Any) -> dict[str, Any]:
@@ -157,9 +161,11 @@ class PawlCallback(_Callback):  # type: ignore[misc]
         self._loss: Any = None
         self._first: dict[str, float] | None = None
         self._begun = False
+        self._place: DataPlace | None = None
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self._begin(trainer)
+        self._place = _place(trainer, self._run)
         self._time_broadcasts(trainer.fit_loop.epoch_loop)
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
@@ -202,7 +208,15 @@ class PawlCallback(_Callback):  # type: ignore[misc]
 
         setattr(loop, name, timed)
 
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        # The first epoch has begun already.
+        if self._place is not None and self._place.batches:
+            self._place.end_epoch()
+            self._place.renew(self._run.seed)
+
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        if self._place is not None:
+            self._place.see(batch)
         self._run.begin_step(time.perf_counter() - self._ended_step if self._ended_step else 0.0)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -248,6 +262,48 @@ class PawlCallback(_Callback):  # type: ignore[misc]
                 # All ranks call it; it decides which of them write.
                 trainer.save_checkpoint(directory / _FILE)
         run.end_if_stopped()
+
+
+class _Fetched(Loaders):
+    """The batches that Lightning fetches: it counts those of a resumed epoch, but begins with the first one again."""
+
+    def __init__(self, fetcher: Any, loaders: list[Any]) -> None:
+        super().__init__(loaders)
+        self._fetcher = fetcher
+
+    def __iter__(self) -> Iterator[Any]:
+        iter(self._fetcher)
+        return self._batches()
+
+    def _batches(self) -> Iterator[Any]:
+        for batch, *_ in iter(lambda: next(self._fetcher, None), None):
+            # Lightning adds those that were seen before.
+            self._fetcher.fetched -= 1
+            yield batch
+
+
+def _place(trainer: Any, run: Run) -> DataPlace | None:
+    """The place in the training data, from which Lightning continues; ``None`` where it is not kept, or where Lightning restores
+    the loaders by their own states."""
+    if not run.keeps_checkpoints:
+        return None
+    fetcher = getattr(trainer.fit_loop, "_data_fetcher", None)
+    loaders = getattr(getattr(fetcher, "combined_loader", None), "flattened", None)
+    if loaders is None:
+        # Their names are private.
+        _log.warning("this version of Lightning is not known: an epoch that is resumed begins with its first batch again")
+        return None
+    if all(hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict") for loader in loaders):
+        return None
+    place = run.place_in(_Fetched(fetcher, loaders))
+    if place.batches >= trainer.num_training_batches:
+        place.end_epoch()
+        loop = trainer.fit_loop.epoch_loop
+        if not getattr(loop, "restarted_on_train_batch_end", False):
+            # After the validation at the end of an epoch, Lightning would add a batch to it.
+            loop.batch_progress.reset_on_run()
+    place.begin(run.seed)
+    return place
 
 
 def _validation(metrics: dict[str, float]) -> dict[str, float]:

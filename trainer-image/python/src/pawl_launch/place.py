@@ -89,12 +89,10 @@ class DataPlace:
     def begin(self, seed: int) -> Iterator[Any]:
         """The batches of the epoch that were not seen yet."""
         resumed, self._resumed = self._resumed, None
-        _set_epoch(self._loader, self.epoch, seed)
-        if resumed and resumed.get("begun"):
-            restore(decode(resumed["begun"]))
-            self._begun = resumed["begun"]
-        elif self._records:
-            self._begun = encode(states())
+        begun = (resumed or {}).get("begun")
+        if begun:
+            restore(decode(begun))
+        self.renew(seed)
         batches = self._loaded(resumed) if resumed and "loader" in resumed else None
         if batches is None:
             batches = iter(self._loader)
@@ -104,6 +102,12 @@ class DataPlace:
         if resumed and "generators" in resumed:
             restore(decode(resumed["generators"]))
         return batches
+
+    def renew(self, seed: int) -> None:
+        """Prepares the loader for the epoch, just before it is iterated."""
+        set_epoch(self._loader, self.epoch, seed)
+        if self._records:
+            self._begun = encode(states())
 
     def _loaded(self, resumed: dict[str, Any]) -> Iterator[Any] | None:
         """The batches of a loader that was restored by its own state; ``None``: it has no such methods."""
@@ -146,21 +150,32 @@ class DataPlace:
         self.epoch, self.batches, self._first = self.epoch + 1, 0, None
 
 
+class Loaders:
+    """Several loaders that a framework iterates as one."""
+
+    def __init__(self, loaders: list[Any]) -> None:
+        self.loaders = loaders
+
+
 def _file(rank: Rank) -> str:
     return f"pawl-rank-{rank.rank}.json"
 
 
-def _set_epoch(loader: Any, epoch: int, seed: int) -> None:
+def set_epoch(loader: Any, epoch: int, seed: int) -> None:
     """Makes the order of an epoch a function of seed and epoch, where the loader has the means for it."""
+    if isinstance(loader, Loaders):
+        for each in loader.loaders:
+            set_epoch(each, epoch, seed)
+        return
     batch_sampler = getattr(loader, "batch_sampler", None)
     parts = [loader, getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)]
     parts.append(getattr(loader, "dataset", None))
     seen: list[Any] = []
     for part in parts:
-        set_epoch = getattr(part, "set_epoch", None)
-        if callable(set_epoch) and not any(part is other for other in seen):
+        method = getattr(part, "set_epoch", None)
+        if callable(method) and not any(part is other for other in seen):
             seen.append(part)
-            set_epoch(epoch)
+            method(epoch)
     manual_seed = getattr(getattr(loader, "generator", None), "manual_seed", None)
     if manual_seed is not None:
         manual_seed(seed + epoch)

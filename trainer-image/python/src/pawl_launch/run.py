@@ -113,7 +113,7 @@ class Run(Identity):
             Unsupported: A setting of the plan was not read.
         """
         self.start(evaluate=evaluate, items_per_epoch=items_per_epoch or _length(getattr(loader, "dataset", None)))
-        place = self._place_in_data(loader)
+        place = self.place_in(loader)
         while not self.is_done:
             for batch in self._timed(place.begin(self.seed)):
                 place.see(batch)
@@ -258,8 +258,13 @@ class Run(Identity):
                 self._meter.waited(time.perf_counter() - begun)
             yield batch
 
-    def _place_in_data(self, loader: Iterable[Any]) -> DataPlace:
-        """The place in the batches of ``loader`` at which the launch begins."""
+    @property
+    def keeps_checkpoints(self) -> bool:
+        """Whether the launch keeps checkpoints: it is a training."""
+        return self._keeper.keeps
+
+    def place_in(self, loader: Iterable[Any]) -> DataPlace:
+        """The place in the batches of ``loader`` at which the launch begins. For frameworks with their own loop."""
         size = getattr(loader, "batch_size", None)
         # Not the property: only what the script reads counts as used.
         items = (size if isinstance(size, int) else self._plan.settings.get("batchPerGpu") or 0) * self.world_size
