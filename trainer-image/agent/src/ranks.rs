@@ -6,7 +6,7 @@ use crate::messages::RankEnd;
 use crate::node::Node;
 use crate::oom::OomCounter;
 use crate::processes::whereabouts;
-use crate::script::{Asked, Followed, Kubeflow, Script, Tap, Verdict};
+use crate::script::{Asked, Fence, Followed, Kubeflow, Script, Tap, Verdict};
 use crate::spawn::Nursery;
 use crate::survivors;
 use crate::torchrun;
@@ -112,6 +112,8 @@ pub(crate) struct Ranks {
     /// The progress of rank 0 that was written last.
     published: Option<Progress>,
     kubeflow: Option<Kubeflow>,
+    /// That of a script whose rank 0 runs here.
+    fence: Option<Fence>,
 }
 
 #[derive(Debug)]
@@ -146,6 +148,7 @@ impl Ranks {
             followed: None,
             published: None,
             kubeflow: None,
+            fence: None,
         }
     }
 
@@ -184,6 +187,9 @@ impl Ranks {
         let patterns = measured.map(Patterns::new).transpose().map_err(io::Error::other)?;
         if let (Some(monitor), Some(followed)) = (measured, &followed) {
             self.followed = Some(followed.clone());
+            // Before the command is made, which names the newest checkpoint.
+            let claimed = shared.script.as_ref().map(|script| script.fence(launch, followed)).transpose()?;
+            self.fence = claimed.flatten();
             if monitor.source == MonitorSource::Kubeflow {
                 self.kubeflow = Some(Kubeflow::start(&dir, followed.clone()).await?);
             }
@@ -300,6 +306,13 @@ impl Ranks {
         self.complete = true;
         for rank in self.alive.values() {
             let _ = kill_process(rank.group, Signal::TERM);
+        }
+    }
+
+    /// After the ranks have ended: sets aside what they wrote when they were superseded.
+    pub(crate) fn set_aside(&self) {
+        if let Some(fence) = &self.fence {
+            fence.set_aside();
         }
     }
 

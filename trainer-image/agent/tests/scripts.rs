@@ -247,3 +247,102 @@ async fn a_trainer_of_hugging_face_reports_by_its_kubeflow_callback() {
     assert!(reports[0].measured.items_per_second.unwrap() > 0.0);
     assert_eq!(reports[0].measured.validation.as_ref().unwrap().metrics["loss"], 0.5);
 }
+
+/// `fenced.sh DIRECTORY RESUMED`: writes a checkpoint in each tenth step, keeps the newest, and continues after the one named.
+const FENCED: &str = r#"
+step=${2##*-}; [ "$step" = none ] && step=0
+echo "resumed ${2##*/}" >> "$(dirname "$0")/resumed"
+while :; do
+  step=$((step + 1)); sleep 0.02
+  echo "step $step: loss 0.5"
+  [ $((step % 10)) = 0 ] || continue
+  mkdir "$1/checkpoint-$step"
+  for old in "$1"/checkpoint-*; do [ "$old" = "$1/checkpoint-$step" ] || rmdir "$old"; done
+done
+"#;
+
+/// Plans of the attempts of a training that never ends, with a storage.
+fn fenced(dir: &Path, attempt: u32) -> (AttemptPlan, pawl_agent::Node) {
+    let path = dir.join("fenced.sh");
+    std::fs::write(&path, FENCED).unwrap();
+    let mut plan = script(dir, 1, &["train"], "");
+    plan.attempt = format!("job-{attempt}");
+    let words =
+        ["sh", path.to_str().unwrap(), "$(checkpoint.dir)", "$(checkpoint.latest:-none)", "$(settings.batchPerGpu)"];
+    plan.command = words.map(str::to_owned).to_vec();
+    for launch in &mut plan.launches {
+        launch.attempt.clone_from(&plan.attempt);
+        launch.kind = LaunchKind::Train;
+        launch.budget = pawl_contract::plan::Budget { items: Some(8_000_000), ..Default::default() };
+        launch.checkpoint =
+            serde_json::from_value(serde_json::json!({"everySeconds": 1.0, "keep": 1, "resume": true})).unwrap();
+    }
+    let mut node = pawl_agent::Node::local(dir.join(format!("a{attempt}")), Vec::new());
+    node.checkpoints = dir.join("storage").to_string_lossy().into_owned();
+    node.limits = gang::limits();
+    (plan, node)
+}
+
+fn checkpoints(dir: &Path) -> Vec<String> {
+    let Ok(entries) = std::fs::read_dir(dir.join("storage")) else { return Vec::new() };
+    let names = entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned());
+    names.filter(|name| name.starts_with("checkpoint-") && !name.ends_with(".damaged")).collect()
+}
+
+async fn until(what: &str, holds: impl Fn() -> bool) {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while !holds() {
+        assert!(std::time::Instant::now() < deadline, "{what}");
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_script_whose_gang_was_superseded_is_ended() {
+    let dir = tempdir().unwrap();
+    let (plan, node) = fenced(dir.path(), 1);
+    let old = gang::Agent::start(&plan, node);
+    until("the first gang writes", || !checkpoints(dir.path()).is_empty()).await;
+
+    let (plan, node) = fenced(dir.path(), 2);
+    let new = gang::Agent::start(&plan, node);
+    let ended = old.result().await;
+    assert_eq!(outcomes(&ended), [("train", Outcome::Stopped)], "{ended:?}");
+    assert!(ended.launches[0].message.contains("attempt job-1 was superseded: a later one (2.1)"), "{ended:?}");
+
+    // A pod of the old attempt that starts late never starts its script.
+    let (plan, mut node) = fenced(dir.path(), 1);
+    node.work_dir = dir.path().join("late");
+    let late = gang::Agent::start(&plan, node).result().await;
+    assert!(late.launches[0].message.contains("was superseded"), "{late:?}");
+    let resumed = std::fs::read_to_string(dir.path().join("resumed")).unwrap();
+    assert_eq!(resumed.lines().count(), 2, "{resumed}");
+
+    new.stop.send(Stop::Gracefully).unwrap();
+    assert_eq!(outcomes(&new.result().await), [("train", Outcome::Stopped)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_superseded_script_wrote_is_set_aside() {
+    let dir = tempdir().unwrap();
+    let (plan, node) = fenced(dir.path(), 1);
+    let old = gang::Agent::start(&plan, node);
+    until("the gang writes", || !checkpoints(dir.path()).is_empty()).await;
+    // A later gang, far away, which has resumed an earlier checkpoint and written another one.
+    let storage = dir.path().join("storage");
+    std::fs::create_dir(storage.join("checkpoint-5")).unwrap();
+    std::fs::write(storage.join(".epochs/2.1"), "").unwrap();
+    let ended = old.result().await;
+    assert_eq!(outcomes(&ended), [("train", Outcome::Stopped)], "{ended:?}");
+    let left = checkpoints(dir.path());
+    let names: Vec<_> = std::fs::read_dir(&storage).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(names.iter().any(|name| name.to_string_lossy().ends_with(".damaged")), "{names:?}");
+    let (plan, node) = fenced(dir.path(), 3);
+    let next = gang::Agent::start(&plan, node);
+    until("the next gang writes", || checkpoints(dir.path()) != left).await;
+    let resumed = std::fs::read_to_string(dir.path().join("resumed")).unwrap();
+    let last = resumed.lines().last().unwrap();
+    assert!(!last.ends_with(".damaged"), "{resumed}");
+    next.stop.send(Stop::Now).unwrap();
+    next.result().await;
+}

@@ -101,9 +101,7 @@ impl From<CheckpointError> for Ending {
     fn from(error: CheckpointError) -> Self {
         let message = error.to_string();
         match error {
-            CheckpointError::Unreadable { .. } | CheckpointError::Foreign { .. } => {
-                Self::CheckpointUnreadable(message)
-            }
+            CheckpointError::Unreadable { .. } | CheckpointError::Foreign { .. } => Self::CheckpointUnreadable(message),
             CheckpointError::Superseded { .. } => Self::Stopped(message),
             CheckpointError::NotFinite { .. } => Self::NonFinite(message),
             CheckpointError::Storage(_) | CheckpointError::Format { .. } => Self::Failed(message),

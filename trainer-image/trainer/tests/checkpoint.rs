@@ -293,7 +293,10 @@ fn checkpoints_of_another_job_are_neither_resumed_nor_deleted() {
     let error = Writer::open(url, 1, other).unwrap_err();
     let message = error.to_string();
     assert!(matches!(error, CheckpointError::Foreign { .. }), "{message}");
-    assert!(message.contains("another job (toy, uid 7f3a)") && message.contains("train.resumeFrom.storage"), "{message}");
+    assert!(
+        message.contains("another job (toy, uid 7f3a)") && message.contains("train.resumeFrom.storage"),
+        "{message}"
+    );
     assert_eq!(fs::read_dir(dir.path().join("epochs")).unwrap().count(), 1, "nothing was claimed");
     // Started by hand, or by a version that did not know it.
     Writer::open(url, 1, Author { uid: String::new(), ..author("toy-1") }).unwrap();

@@ -71,6 +71,7 @@ impl Member<'_> {
             survivors::end_in(&dir, Instant::now() + DEATH)
         })
         .await?;
+        running.ranks.set_aside();
         let Running { plan, watch, facts, lost, .. } = running;
         if lost {
             let wall_seconds = watch.started.elapsed().as_secs_f64();

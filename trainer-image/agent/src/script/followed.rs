@@ -70,6 +70,13 @@ impl Followed {
         }
     }
 
+    /// Has the rank ended, which is measured: the launch ends with this outcome.
+    pub(super) fn fail(&self, outcome: Outcome, message: String) {
+        if let Some(meter) = &mut self.0.lock().meter {
+            meter.verdict = Some(Verdict::Failed(outcome, message));
+        }
+    }
+
     /// Why the rank has to be ended, if it has.
     pub(crate) fn verdict(&self) -> Option<Verdict> {
         self.0.lock().meter.as_ref()?.verdict.clone()

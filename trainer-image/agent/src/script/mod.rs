@@ -1,6 +1,7 @@
 //! Custom commands: their placeholders, and the reports of scripts that write none.
 
 mod accelerate;
+mod fence;
 mod followed;
 mod kubeflow;
 mod losses;
@@ -8,6 +9,7 @@ mod meter;
 mod signs;
 
 use accelerate::accelerate;
+pub(crate) use fence::Fence;
 pub(crate) use followed::{Asked, Followed, Tap};
 pub(crate) use kubeflow::Kubeflow;
 pub(crate) use meter::Verdict;
@@ -22,6 +24,11 @@ use pawl_contract::report::Report;
 use pawl_contract::script::{Monitor, ScriptPlan};
 use pawl_contract::template::{Places, RenderError, Rendered, Values, render};
 use std::path::{Path, PathBuf};
+
+/// Ends the name of a checkpoint that was set aside: it is never resumed.
+const DAMAGED: &str = ".damaged";
+/// Claims of trainers that implement the contract.
+const EPOCHS: &str = "epochs";
 
 /// Variables that depend on the devices and cores that a rank gets.
 const OF_DEVICES: [&str; 3] = ["CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "RAYON_NUM_THREADS"];
@@ -181,6 +188,17 @@ impl Script {
         }
     }
 
+    /// Supersedes all earlier gangs of the job where `launch` is a training, whose script writes checkpoints; `followed` is its
+    /// rank 0.
+    ///
+    /// # Errors
+    /// When a later gang trains, or the storage cannot be written.
+    pub(crate) fn fence(&self, launch: &LaunchPlan, followed: &Followed) -> std::io::Result<Option<Fence>> {
+        let trains = launch.kind == LaunchKind::Train && launch.checkpoint.is_some();
+        let storage = trains.then(|| directory(&self.checkpoints)).flatten();
+        storage.map(|storage| Fence::claim(&storage, &launch.attempt, followed)).transpose()
+    }
+
     /// Creates the directory for checkpoints of a launch, if it is one.
     pub(crate) fn prepare(&self, launch: &LaunchPlan) -> std::io::Result<()> {
         let checkpoints = self.places(launch).checkpoints;
@@ -217,7 +235,7 @@ fn directory(storage: &str) -> Option<PathBuf> {
 /// one where no name has a number. `most`: highest number that counts, then entries without a number do not. Not one that was being
 /// written when its writer was killed.
 fn latest(place: &Path, most: Option<u64>) -> Option<PathBuf> {
-    let entries = std::fs::read_dir(place).ok()?.filter_map(Result::ok).filter(|entry| !hidden(&entry.path()));
+    let entries = std::fs::read_dir(place).ok()?.filter_map(Result::ok).filter(|entry| !is_aside(&entry.path()));
     let keyed = entries.filter_map(|entry| {
         let number = trailing_number(&entry.path());
         let counts = most.is_none_or(|most| number.is_some_and(|number| number <= most));
@@ -247,6 +265,12 @@ fn has_files_of(directory: &Path, other: &Path) -> bool {
 
 fn hidden(path: &Path) -> bool {
     path.file_name().is_none_or(|name| name.to_string_lossy().starts_with('.'))
+}
+
+/// Whether it is no checkpoint, or one that must not be resumed.
+fn is_aside(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    hidden(path) || name.ends_with(DAMAGED) || name == EPOCHS
 }
 
 fn trailing_number(path: &Path) -> Option<u64> {

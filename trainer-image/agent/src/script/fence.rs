@@ -1,0 +1,215 @@
+//! Fencing of scripts that write their own checkpoints: of all gangs of a job that ever trained, only the newest may.
+//!
+//! A node that is cut off from the cluster is taken for dead, and a new gang starts, while the old one may still run. A script
+//! knows nothing of it, so the agent of rank 0 does what the built-in trainer does itself (`epoch.rs` of the crate `launch`): it
+//! claims an epoch in the storage before it looks for a checkpoint, by creating a file that must not exist yet, and ends the
+//! ranks when it finds a later epoch. The files are in a hidden directory: scripts look for checkpoints beside it. What the
+//! script wrote after that epoch was claimed is renamed to `NAME.damaged`, so that no later attempt resumes from it.
+
+use super::followed::Followed;
+use super::{DAMAGED, EPOCHS, is_aside, trailing_number};
+use pawl_contract::exit::Outcome;
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime};
+
+/// Directory of the claims of scripts.
+const FOLDER: &str = ".epochs";
+/// Interval of looking for a later epoch.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// The right of one gang to write. Ordered: a later epoch supersedes an earlier one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Epoch {
+    attempt: u64,
+    /// Number of the gang within the attempt, from 1.
+    claim: u64,
+}
+
+impl FromStr for Epoch {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (attempt, claim) = text.split_once('.').ok_or(())?;
+        Ok(Self { attempt: attempt.parse().map_err(drop)?, claim: claim.parse().map_err(drop)? })
+    }
+}
+
+impl std::fmt::Display for Epoch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}", self.attempt, self.claim)
+    }
+}
+
+/// The epoch of this gang, which is watched until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Fence {
+    storage: PathBuf,
+    followed: Followed,
+    superseded: Arc<OnceLock<Superseded>>,
+    /// Ends the thread that watches.
+    _end: Sender<()>,
+}
+
+/// What was known when a later epoch was found.
+#[derive(Debug)]
+struct Superseded {
+    at: SystemTime,
+    /// What the storage contained when this gang was known to be the newest for the last time.
+    before: BTreeSet<OsString>,
+    /// The step of the script then.
+    step: u64,
+}
+
+impl Fence {
+    /// Supersedes all earlier gangs in `storage`, and ends `followed`, the script of rank 0, when a later one does.
+    ///
+    /// # Errors
+    /// When a later attempt has claimed the storage, or it cannot be written.
+    pub(crate) fn claim(storage: &Path, attempt: &str, followed: &Followed) -> io::Result<Self> {
+        let number = attempt.rsplit_once('-').and_then(|(_, number)| number.parse().ok()).unwrap_or_default();
+        let epoch = claim(storage, number)?.map_err(|by| io::Error::other(message(attempt, by)))?;
+        let superseded = Arc::new(OnceLock::new());
+        let (end, ended) = channel();
+        let watch = Watch {
+            storage: storage.to_owned(),
+            attempt: attempt.to_owned(),
+            epoch,
+            followed: followed.clone(),
+            superseded: Arc::clone(&superseded),
+        };
+        // A thread of its own: a mount whose server is gone never answers.
+        std::thread::Builder::new().name("fence".to_owned()).spawn(move || watch.run(&ended))?;
+        Ok(Self { storage: storage.to_owned(), followed: followed.clone(), superseded, _end: end })
+    }
+
+    /// After the ranks have ended: sets aside what they wrote after a later gang had claimed the storage. That gang writes
+    /// too: an entry is theirs if it appeared since then, is of a step that they made since then, and is no older.
+    pub(crate) fn set_aside(&self) {
+        let Some(Superseded { at, before, step }) = self.superseded.get() else { return };
+        let last = self.followed.progress().map_or(*step, |progress| progress.step) + 1;
+        for path in std::fs::read_dir(&self.storage).into_iter().flatten().filter_map(Result::ok).map(|it| it.path()) {
+            let theirs = trailing_number(&path).is_some_and(|number| *step < number && number <= last);
+            let known = path.file_name().is_none_or(|name| before.contains(name));
+            let changed = path.metadata().and_then(|facts| facts.modified());
+            if known || !theirs || is_aside(&path) || changed.is_ok_and(|changed| changed + PERIOD < *at) {
+                continue;
+            }
+            let mut aside = path.clone().into_os_string();
+            aside.push(DAMAGED);
+            match std::fs::rename(&path, &aside) {
+                Ok(()) => tracing::warn!(checkpoint = %path.display(), "of a superseded gang: set aside"),
+                Err(error) => tracing::warn!(checkpoint = %path.display(), %error, "cannot set aside"),
+            }
+        }
+    }
+}
+
+struct Watch {
+    storage: PathBuf,
+    attempt: String,
+    epoch: Epoch,
+    followed: Followed,
+    superseded: Arc<OnceLock<Superseded>>,
+}
+
+impl Watch {
+    /// Looks for a later epoch until `ended`. A storage that cannot be read now may be read later.
+    fn run(self, ended: &std::sync::mpsc::Receiver<()>) {
+        let mut before = entries(&self.storage);
+        let mut step = 0;
+        while ended.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
+            let Ok(found) = latest(&self.storage) else { continue };
+            if let Some(by) = found.filter(|found| *found > self.epoch) {
+                // Nothing else sets it.
+                let _ = self.superseded.set(Superseded { at: SystemTime::now(), before, step });
+                self.followed.fail(Outcome::Stopped, message(&self.attempt, by));
+                return;
+            }
+            step = self.followed.progress().map_or(step, |progress| progress.step);
+            before = entries(&self.storage);
+        }
+    }
+}
+
+fn message(attempt: &str, by: Epoch) -> String {
+    format!(
+        "this gang of attempt {attempt} was superseded: a later one ({by}) writes to the checkpoint storage; its ranks were ended"
+    )
+}
+
+fn entries(storage: &Path) -> BTreeSet<OsString> {
+    std::fs::read_dir(storage).into_iter().flatten().filter_map(Result::ok).map(|entry| entry.file_name()).collect()
+}
+
+/// The epochs that were claimed in a folder.
+fn claimed(folder: &Path) -> io::Result<Vec<Epoch>> {
+    match std::fs::read_dir(folder) {
+        Ok(entries) => {
+            let names = entries.map(|entry| entry.map(|entry| entry.file_name()));
+            names.filter_map(|name| name.map(|name| name.to_str()?.parse().ok()).transpose()).collect()
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
+}
+
+/// The latest epoch that was claimed.
+fn latest(storage: &Path) -> io::Result<Option<Epoch>> {
+    let [scripts, trainers] = [FOLDER, EPOCHS].map(|folder| claimed(&storage.join(folder)));
+    Ok(scripts?.into_iter().chain(trainers?).max())
+}
+
+/// Claims the next epoch for a gang of `attempt`; the latest one as the error when it belongs to a later attempt.
+fn claim(storage: &Path, attempt: u64) -> io::Result<Result<Epoch, Epoch>> {
+    let folder = storage.join(FOLDER);
+    std::fs::create_dir_all(&folder)?;
+    loop {
+        let latest = latest(storage)?.unwrap_or_default();
+        if latest.attempt > attempt {
+            return Ok(Err(latest));
+        }
+        let claim = if latest.attempt == attempt { latest.claim.saturating_add(1) } else { 1 };
+        let epoch = Epoch { attempt, claim };
+        match std::fs::File::create_new(folder.join(epoch.to_string())) {
+            Ok(file) => {
+                file.sync_all()?;
+                std::fs::File::open(&folder)?.sync_all()?;
+                // Only the latest one counts: otherwise there would be one for each restart of the job.
+                for earlier in claimed(&folder)?.into_iter().filter(|earlier| *earlier < epoch) {
+                    let _ = std::fs::remove_file(folder.join(earlier.to_string()));
+                }
+                return Ok(Ok(epoch));
+            }
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && claim < u64::MAX => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_latest_claim_counts_and_is_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let names = || entries(&dir.path().join(FOLDER)).into_iter().collect::<Vec<_>>();
+        let epoch = |attempt, claim| Epoch { attempt, claim };
+        assert_eq!(claim(dir.path(), 1).unwrap(), Ok(epoch(1, 1)));
+        assert_eq!(claim(dir.path(), 1).unwrap(), Ok(epoch(1, 2)));
+        assert_eq!(claim(dir.path(), 3).unwrap(), Ok(epoch(3, 1)));
+        assert_eq!(claim(dir.path(), 2).unwrap(), Err(epoch(3, 1)));
+        assert_eq!(names(), ["3.1"]);
+        // The job has run a trainer that claims by itself.
+        std::fs::create_dir(dir.path().join(EPOCHS)).unwrap();
+        std::fs::write(dir.path().join(EPOCHS).join("7.1"), "").unwrap();
+        assert_eq!(claim(dir.path(), 6).unwrap(), Err(epoch(7, 1)));
+        assert_eq!(claim(dir.path(), 8).unwrap(), Ok(epoch(8, 1)));
+    }
+}
