@@ -94,6 +94,11 @@ impl Outcome {
         }
     }
 
+    /// Whether the training has diverged: what it wrote after its last healthy loss may be damaged.
+    pub const fn is_divergence(self) -> bool {
+        matches!(self, Self::NonFinite | Self::LossSpike)
+    }
+
     /// Whether the outcome is final for its launch: evidence about the settings, the plan or its checkpoints. The others are
     /// infrastructure failures and are retried.
     pub const fn is_evidence(self) -> bool {

@@ -8,6 +8,7 @@
 //! - [`details`]: measurements that only the report contains.
 //! - [`report`]: the report of a launch; [`report::LaunchResult`] is its compact form, the input of decisions.
 //! - [`progress`]: the progress of a running launch.
+//! - [`losses`]: the curve of the training loss, and when it spikes.
 //! - [`live`]: the state of a running attempt, as agent 0 serves it.
 //! - [`exit`]: exit codes and outcomes.
 //! - [`mod@env`]: the environment variables of a rank.
@@ -26,6 +27,7 @@ pub mod env;
 pub mod exit;
 pub mod live;
 pub mod log;
+pub mod losses;
 pub mod measured;
 pub mod plan;
 pub mod pod;

@@ -37,9 +37,9 @@ pub struct Failure {
     /// Rank that failed first, when known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank: Option<u32>,
-    /// Optimizer steps done before the failure.
+    /// Optimizer steps done before the failure; after a divergence ([`Outcome::is_divergence`]), those at the last healthy loss.
     pub step: u64,
-    /// Items that the whole gang had seen before the failure; a checkpoint with more items is damaged.
+    /// Items that the whole gang had seen then; a checkpoint with more items may be damaged.
     pub items: u64,
 }
 

@@ -231,6 +231,28 @@ def test_sigterm_writes_a_checkpoint_and_the_next_launch_resumes_from_it(launch:
     assert report["firstValidation"]["items"] == 0, "the evaluation before the first step is part of the checkpoint"
 
 
+def test_a_resumed_training_is_judged_by_the_losses_before_the_interruption(launch: Launch) -> None:
+    late = loop().replace(
+        "loss=loss()", "loss=0.004 if run.step_count > 150 else max(1e-4, 2.3 * 0.9 ** max(0, run.step_count - 24))"
+    )
+    launch.train(items=480)
+    assert launch.run(late)[0] == 0
+    launch.train(items=640)
+    code, report = launch.run(late)
+    assert (code, report["outcome"], report["steps"]) == (0, "Done", 160), report["message"]
+
+
+def test_a_divergence_names_the_last_healthy_loss(launch: Launch) -> None:
+    launch.train(items=4000)
+    for diverged, last in [("float('nan')", 50), ("90.0", 50)]:
+        # As a framework that logs every 10 steps: a checkpoint may be between two reports.
+        script = loop().replace("run.step(items=len(batch), loss=loss())", f"""run.step(items=len(batch))
+    if run.step_count % 10 == 0 or run.step_count < 40:
+        run.record_loss({diverged} if run.step_count > 50 else 1.0)""")
+        code, report = launch.run(script)
+        assert code in (12, 13) and (report["failure"]["step"], report["failure"]["items"]) == (last, 4 * last), report
+
+
 WITHOUT_SAVING = loop("time.sleep(0.01)").replace("run.should_checkpoint", "False")
 
 

@@ -61,19 +61,30 @@ def test_the_loss_of_a_launch_does_not_depend_on_how_often_it_is_read(steps: int
         assert last_quarter(every) == pytest.approx(last_quarter(1), rel=tolerance)
 
 
-def test_a_spike_is_three_steps_far_above_the_recent_level() -> None:
-    watch = SpikeWatch()
-    assert all(watch.add(1 + 0.1 * math.sin(step)) is None for step in range(40))
-    assert [watch.add(50.0) is not None for _ in range(2)] == [False, False]
-    assert watch.add(1.0) is None, "two bad batches are no spike"
-    assert [watch.add(50.0) is not None for _ in range(3)] == [False, False, True]
+VECTORS = json.loads((Path(__file__).parents[3] / "crds/contract/tests/losses.json").read_text())
 
 
-def test_near_zero_only_a_rise_that_matters_is_a_spike() -> None:
-    watch = SpikeWatch()
-    assert all(watch.add(2.3 * math.exp(-max(0, step - 24) / 15)) is None for step in range(200))
-    assert all(watch.add(0.05) is None for _ in range(10)), "a fiftieth of the first losses"
-    assert [watch.add(0.5) is not None for _ in range(3)] == [False, False, True]
+@pytest.mark.parametrize("interrupted", [0, 10, 24, 63, 64, 100, 161, 163])
+@pytest.mark.parametrize("case", VECTORS, ids=lambda case: case["name"])
+def test_spikes_are_those_of_the_trainer_wherever_the_training_is_interrupted(case: Any, interrupted: int) -> None:
+    watch, spike, bound = SpikeWatch(), None, None
+    for index, loss in enumerate(case["losses"]):
+        if index == interrupted:
+            watch = SpikeWatch.from_state(json.loads(json.dumps(watch.state())))
+        bound = watch.add(loss)
+        if bound is not None:
+            spike = index
+            break
+    assert spike == case["spike"]
+    assert bound == (case["bound"] and pytest.approx(case["bound"], rel=1e-12))
+    assert watch == SpikeWatch.from_state(case["state"]), "what a checkpoint keeps"
+
+
+def test_a_checkpoint_of_an_earlier_version_has_no_losses() -> None:
+    position = Position.from_state(3, 12, {"firstValidation": None, "evaluationsSinceBest": 0})
+    assert position.losses == SpikeWatch()
+    position.losses.add(1 / 3)
+    assert Position.from_state(3, 12, json.loads(json.dumps(position.state()))) == position
 
 
 def test_throughput_counts_steps_after_the_warm_up() -> None:

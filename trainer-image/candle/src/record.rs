@@ -10,7 +10,7 @@ use pawl_launch::checkpoint::Position;
 use pawl_launch::ending::Ending;
 use pawl_launch::epochs::EpochClock;
 use pawl_launch::launch::Launch;
-use pawl_launch::losses::{Curve, SpikeWatch};
+use pawl_launch::losses::Curve;
 use pawl_launch::report::bare;
 use pawl_launch::saving::Saver;
 use pawl_launch::straggler::StragglerWatch;
@@ -25,7 +25,8 @@ pub(crate) struct Record {
     pub position: Position,
     pub throughput: Throughput,
     pub curve: Curve,
-    pub spikes: SpikeWatch,
+    /// Step and items of the last healthy loss, or those at which the launch has begun.
+    pub healthy: (u64, u64),
     pub loss: Option<f64>,
     pub gradient_norm: Option<f64>,
     pub learning_rate: f64,
@@ -101,8 +102,15 @@ impl Record {
             last_checkpoint: self.saver.as_ref().and_then(Saver::newest).cloned(),
             best_checkpoint: self.saver.as_ref().and_then(Saver::best).cloned(),
             stop_seconds: self.stop_seconds(),
-            failure: (outcome != Outcome::Done).then_some(Failure { rank: Some(launch.rank), step, items }),
+            failure: (outcome != Outcome::Done).then(|| self.failure(launch.rank, outcome)),
             ..bare
         }
+    }
+
+    /// Where it failed. What was written after the last healthy loss of a divergence may be damaged.
+    fn failure(&self, rank: u32, outcome: Outcome) -> Failure {
+        let here = (self.position.step, self.position.items);
+        let (step, items) = if outcome.is_divergence() { self.healthy } else { here };
+        Failure { rank: Some(rank), step, items }
     }
 }

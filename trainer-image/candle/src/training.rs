@@ -418,6 +418,7 @@ impl<'a, O: Optimizer> Training<'a, O> {
             Origin::Other => Position { seed, best_checkpoint: None, ..checkpoint.position },
             Origin::OtherWeights => return Ok(()),
         };
+        self.record.healthy = (self.record.position.step, self.record.position.items);
         Ok(())
     }
 
@@ -464,7 +465,7 @@ fn recorded(
         position: Position::start(WORKLOAD, core.launch.plan.seed),
         throughput: Throughput::new(step_items, budget.warmup, devices),
         curve: Default::default(),
-        spikes: Default::default(),
+        healthy: Default::default(),
         loss: None,
         gradient_norm: None,
         learning_rate,

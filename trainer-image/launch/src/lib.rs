@@ -18,7 +18,6 @@ pub mod ending;
 pub mod epochs;
 pub mod gpu_reading;
 pub mod launch;
-pub mod losses;
 pub mod metrics;
 #[cfg(feature = "cuda")]
 pub mod nvml;
@@ -33,3 +32,5 @@ pub mod throughput;
 pub mod validation;
 #[cfg(feature = "cuda")]
 mod xid;
+
+pub use pawl_contract::losses;

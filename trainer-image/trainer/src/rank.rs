@@ -132,7 +132,7 @@ fn measured(launch: &Launch, stop: &StopRequest, started: Instant) -> Result<Rep
         accumulation,
         position: Position::start(plan.workload.name.as_deref().unwrap_or_default(), plan.seed),
         curve: Default::default(),
-        spikes: Default::default(),
+        healthy: Default::default(),
         loss: None,
         updates: Default::default(),
         epochs: EpochClock::start(job.items_per_epoch(), 0),

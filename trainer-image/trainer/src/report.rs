@@ -51,9 +51,15 @@ pub fn of_run(
         last_checkpoint: run.saver.as_ref().and_then(Saver::newest).cloned(),
         best_checkpoint: run.saver.as_ref().and_then(Saver::best).cloned(),
         stop_seconds: run.stop_seconds(),
-        failure: stopped.then_some(Failure { rank: Some(launch.rank), step, items }),
+        failure: stopped.then(|| failure(run, launch.rank, outcome)),
         ..bare
     }
+}
+
+/// Where it failed. What was written after the last healthy loss of a divergence may be damaged.
+fn failure(run: &RunningLaunch<'_>, rank: u32, outcome: Outcome) -> Failure {
+    let (step, items) = if outcome.is_divergence() { run.healthy } else { (run.position.step, run.position.items) };
+    Failure { rank: Some(rank), step, items }
 }
 
 /// What only the report contains.

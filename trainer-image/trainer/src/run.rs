@@ -8,7 +8,7 @@ use crate::ending::Ending;
 use crate::epochs::EpochClock;
 use crate::feed::Feed;
 use crate::launch::Launch;
-use crate::losses::{Curve, SpikeWatch};
+use crate::losses::Curve;
 use crate::progress::Publisher;
 use crate::saving::{Best, Origin, Resumed, Saver};
 use crate::session::{OutOfRange, Session, StepResult};
@@ -41,7 +41,8 @@ pub struct RunningLaunch<'a> {
     pub(crate) position: Position,
     pub(crate) throughput: Throughput,
     pub(crate) curve: Curve,
-    pub(crate) spikes: SpikeWatch,
+    /// Step and items of the last healthy loss, or those at which the launch has begun.
+    pub(crate) healthy: (u64, u64),
     pub(crate) loss: Option<f64>,
     /// Gradient norm, learning rate and skipped updates.
     pub(crate) updates: Updates,
@@ -125,6 +126,7 @@ impl RunningLaunch<'_> {
             Origin::Other => Position { seed, best_checkpoint: None, ..position },
             Origin::OtherWeights => return Ok(()),
         };
+        self.healthy = (self.position.step, self.position.items);
         let (settings, items) = (&self.launch.plan.settings, self.position.items);
         self.feed = Feed::new(Arc::clone(&self.data), settings, items, self.step_items, self.accumulation);
         Ok(())
@@ -247,7 +249,11 @@ impl RunningLaunch<'_> {
         }
         self.loss = Some(loss);
         self.curve.add(self.position.items, loss);
-        match self.spikes.add(loss, &mut self.position.first_loss) {
+        let spike = self.position.losses.add(loss);
+        if self.position.losses.is_healthy() {
+            self.healthy = (self.position.step, self.position.items);
+        }
+        match spike {
             Some(bound) => Err(Ending::LossSpike(format!(
                 "the training loss spiked at step {}: {loss:.4}, three consecutive steps above {bound:.4}, far \
                  above its recent level; lower settings.learningRate, or set settings.gradientClip or warmupSteps",

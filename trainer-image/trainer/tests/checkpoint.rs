@@ -4,6 +4,7 @@
 
 use pawl_graph::array::{Array, Data};
 use pawl_trainer::checkpoint::{Author, Checkpoint, CheckpointError, Position, Store, Writer, archive, probe, unpack};
+use pawl_trainer::losses::SpikeWatch;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -11,6 +12,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// 100 losses, the last of which is above the bound.
+fn losses() -> SpikeWatch {
+    let mut watch = SpikeWatch::default();
+    (1..100).for_each(|i| assert_eq!(watch.add(2.0 + 1.0 / f64::from(i)), None));
+    watch.add(5.0);
+    watch
+}
 
 fn checkpoint(step: u64) -> Checkpoint {
     let position = Position {
@@ -22,7 +31,7 @@ fn checkpoint(step: u64) -> Checkpoint {
         evaluations_since_best: 1,
         best_checkpoint: None,
         first_validation: None,
-        first_loss: Some(2.0 / 3.0),
+        losses: losses(),
     };
     let values: Vec<f32> = (0..3000u32).map(|i| f32::from_bits(0x3e00_0000 + i * 2_654 + step as u32)).collect();
     let tensors = vec![
@@ -327,7 +336,7 @@ fn checkpoints_of_format_1_can_be_read() {
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/checkpoint-1");
     let found = Store::open(fixture.to_str().unwrap()).unwrap().newest(None).unwrap().unwrap();
     let mut written = checkpoint(10);
-    written.position.first_loss = None; // Added later.
+    written.position.losses = SpikeWatch::default(); // Added later.
     assert!(found.checkpoint == written, "every bit");
     assert_eq!(found.reference.name, "00000001-step-10-by-1.1");
 }

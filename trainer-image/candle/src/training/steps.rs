@@ -180,7 +180,11 @@ impl<O: Optimizer> Training<'_, O> {
         }
         let record = &mut *self.record;
         record.curve.add(items, loss);
-        match record.spikes.add(loss, &mut record.position.first_loss) {
+        let spike = record.position.losses.add(loss);
+        if record.position.losses.is_healthy() {
+            record.healthy = (step, items);
+        }
+        match spike {
             Some(bound) => Err(Ending::LossSpike(format!(
                 "the training loss spiked at step {step}: {loss:.4}, three consecutive steps above {bound:.4}, far above its \
                  recent level; lower settings.learningRate, or set settings.gradientClip or warmupSteps"

@@ -1,6 +1,7 @@
 //! Manifest of a checkpoint: written last, so that a checkpoint with a manifest is complete.
 
 use super::Author;
+use crate::losses::SpikeWatch;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -34,9 +35,10 @@ pub struct Position {
     /// Validation before the first step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_validation: Option<pawl_contract::measured::Validation>,
-    /// First level of the training loss ([`crate::losses::SpikeWatch`]); `None` before it is known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub first_loss: Option<f64>,
+    /// The losses by which the next ones are judged; its fields are inlined. Of a checkpoint of an earlier version, at most its
+    /// first level.
+    #[serde(flatten)]
+    pub losses: SpikeWatch,
 }
 
 impl Position {
@@ -51,7 +53,7 @@ impl Position {
             evaluations_since_best: 0,
             best_checkpoint: None,
             first_validation: None,
-            first_loss: None,
+            losses: SpikeWatch::default(),
         }
     }
 }

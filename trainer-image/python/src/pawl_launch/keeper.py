@@ -101,6 +101,7 @@ class Keeper:
         if found is not None and not self.weights_only:
             self._position.become(Position.from_state(found.step, found.items, found.state))
             self._saved_items = found.items
+            self._reporter.healthy = (found.step, found.items)
 
     def agreed(self) -> None:
         """All ranks have taken a step: they have read what rank 0 decided."""

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections import deque
-from statistics import median
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 _POINTS = 64
 _RECENT = 64
+_NEWEST = 32
 _LEAST = 24
 _IN_A_ROW = 3
+_SIGMAS = 6.0
+_SHARE = 0.2
+_OF_MEDIAN = 1.4826
+_TO_90 = 1.2816
 
 
 def steps_before_last_quarter(steps: int) -> int:
@@ -63,34 +68,59 @@ class Curve:
         return [{"items": items, "loss": loss} for items, loss in self._points + rest]
 
 
+@dataclass
 class SpikeWatch:
-    """Detects loss spikes with the same rule as Pawl's own trainer.
+    """Detects loss spikes with the rule of ``pawl_contract::losses``: ``tests/losses.json`` holds both to the same verdicts.
 
-    The recent level is the median ``m`` of the last 64 losses, their spread ``s`` is 1.4826 times the median absolute
-    deviation, and the first level ``f`` is the median of the first 24. Three consecutive losses above
-    ``m + max(10 s, 2 |m|, |f| / 20)`` are a spike. Detection starts after 24 steps.
+    Three consecutive losses that exceed the recent level by more than six standard deviations of the noise, and by more than a
+    fifth of the level, are a spike. Detection starts after 24 losses. Its fields are part of every checkpoint: a resumed training
+    is judged by the losses before the interruption.
     """
 
-    def __init__(self) -> None:
-        self._recent: deque[float] = deque(maxlen=_RECENT)
-        self._above = 0
-        self._first = 0.0
+    first: float | None = None
+    recent: list[float] = field(default_factory=list)
+    above: int = 0
 
     def add(self, loss: float) -> float | None:
-        """Adds the loss of a step; returns the bound if this is a spike."""
+        """Adds a finite loss; returns the bound if this is a spike."""
         bound = self._bound()
-        if bound is None or loss <= bound:
-            self._above = 0
-            self._recent.append(loss)
-            if len(self._recent) == _LEAST:
-                self._first = median(self._recent)
-            return None
-        self._above += 1
-        return bound if self._above >= _IN_A_ROW else None
+        if bound is not None and loss > bound:
+            self.above += 1
+            return bound if self.above >= _IN_A_ROW else None
+        self.above = 0
+        self.recent = [*self.recent[1 - _RECENT :], loss]
+        if len(self.recent) == _LEAST and self.first is None:
+            self.first = _median(self.recent)
+        return None
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether the last loss shows a healthy training: it was not above the bound."""
+        return self.above == 0
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return {"firstLoss": self.first, "recentLosses": self.recent, "lossesAbove": self.above}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> SpikeWatch:
+        """That of a checkpoint; of one that was written by an earlier version, an empty one."""
+        return cls(state.get("firstLoss"), list(state.get("recentLosses") or []), int(state.get("lossesAbove") or 0))
 
     def _bound(self) -> float | None:
-        if len(self._recent) < _LEAST:
+        losses = self.recent
+        if len(losses) < _LEAST:
             return None
-        middle = median(self._recent)
-        spread = 1.4826 * median(abs(loss - middle) for loss in self._recent)
-        return middle + max(10 * spread, 2 * abs(middle), abs(self._first) / 20)
+        middle = _median(losses)
+        level = max(middle, _median(losses[-_NEWEST:]))
+        noise = max(
+            _OF_MEDIAN * _median([abs(loss - middle) for loss in losses]),
+            (sorted(losses)[len(losses) * 9 // 10] - middle) / _TO_90,
+            _OF_MEDIAN * _median([abs(after - before) for before, after in zip(losses, losses[1:])]) / math.sqrt(2),
+        )
+        floor = _SHARE * max(abs(level), abs(self.first or 0.0) / 4 - abs(level))
+        return level + max(_SIGMAS * noise, floor)
+
+
+def _median(values: list[float]) -> float:
+    return sorted(values)[len(values) // 2]

@@ -11,7 +11,7 @@ from typing import Any
 
 from . import device
 from .gang import Gang
-from .losses import SpikeWatch, steps_before_last_quarter
+from .losses import steps_before_last_quarter
 from .outcome import LossSpike, NonFinite, Unsupported
 from .progress import Reporter
 from .waits import CollectiveWaits
@@ -41,7 +41,6 @@ class Meter:
         self._reporter = reporter
         self._throughput = reporter.throughput
         self._position = reporter.position
-        self._spikes = SpikeWatch()
         self._waits = CollectiveWaits()
         self._pending: list[tuple[int, int, Any]] = []
         self._sum, self._count = 0.0, 0
@@ -123,7 +122,7 @@ class Meter:
         position = self._position
         steps = max(1, position.step - (self._recorded or 0))
         self._recorded = position.step
-        self._check(position.step, loss)
+        self._check(position.step, position.items, loss)
         self._reporter.loss = loss
         self._reporter.curve.add(position.items, loss, steps)
 
@@ -187,19 +186,22 @@ class Meter:
         pending, self._pending = self._pending, []
         for step, items, loss in pending:
             value = float(loss)
-            self._check(step, value)
+            self._check(step, items, value)
             self._sum, self._count = self._sum + value, self._count + 1
             if self._gang.world_size == 1:
                 self._reporter.loss = value
                 self._reporter.curve.add(items, value)
 
-    def _check(self, step: int, loss: float) -> None:
+    def _check(self, step: int, items: int, loss: float) -> None:
         if not math.isfinite(loss):
             raise NonFinite(
                 f"the training loss is {loss} at step {step}; lower settings.learningRate, set settings.gradientClip, or use a "
                 "wider settings.precision"
             )
-        bound = self._spikes.add(loss)
+        watch = self._position.losses
+        bound = watch.add(loss)
+        if watch.is_healthy:
+            self._reporter.healthy = (step, items)
         if bound is not None:
             raise LossSpike(
                 f"the training loss spiked at step {step}: {loss:.4f}, three consecutive steps above {bound:.4f}; lower "

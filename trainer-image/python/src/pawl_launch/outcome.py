@@ -27,6 +27,11 @@ class Outcome(Enum):
         """The exit code of a process that ends with this outcome."""
         return _EXIT_CODES[self]
 
+    @property
+    def is_divergence(self) -> bool:
+        """Whether the training has diverged: what it wrote after its last healthy loss may be damaged."""
+        return self in (Outcome.NON_FINITE, Outcome.LOSS_SPIKE)
+
 
 _EXIT_CODES = {
     Outcome.DONE: 0,

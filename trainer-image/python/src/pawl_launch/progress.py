@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .files import replace
-from .losses import Curve
+from .losses import Curve, SpikeWatch
 from .outcome import Outcome
 from .plan import CONTRACT, EarlyStopping, Plan, Rank
 from .process import seconds_since_start
@@ -30,6 +30,7 @@ class Position:
     best_validation: float | None = None
     evaluations_since_best: int = 0
     best_checkpoint: dict[str, Any] | None = None
+    losses: SpikeWatch = field(default_factory=SpikeWatch)
 
     def improve(self, rule: EarlyStopping | None, metrics: dict[str, float]) -> None:
         """Updates the best value and the evaluations since then, for early stopping."""
@@ -47,6 +48,7 @@ class Position:
             "bestValidation": self.best_validation,
             "evaluationsSinceBest": self.evaluations_since_best,
             "bestCheckpoint": self.best_checkpoint,
+            **self.losses.state(),
         }
 
     def become(self, other: Position) -> None:
@@ -63,6 +65,7 @@ class Position:
             state.get("bestValidation"),
             int(state.get("evaluationsSinceBest", 0)),
             state.get("bestCheckpoint"),
+            SpikeWatch.from_state(state),
         )
 
 
@@ -86,6 +89,7 @@ class Reporter:
     heartbeat: int = 0
     longest_step: float = 0.0
     longest_save: float | None = None
+    healthy: tuple[int, int] = (0, 0)
     _entered: float = field(default_factory=time.monotonic)
     _written: float = -math.inf
 
@@ -142,6 +146,8 @@ class Reporter:
         if self.rank.report is None:
             return
         position, failed = self.position, outcome is not Outcome.DONE
+        # What was written after the last healthy loss of a divergence may be damaged.
+        step, items = self.healthy if outcome.is_divergence else (position.step, position.items)
         content = {
             "contract": CONTRACT,
             "launch": self.plan.launch,
@@ -155,7 +161,7 @@ class Reporter:
             "lastCheckpoint": self.last_checkpoint,
             "bestCheckpoint": position.best_checkpoint,
             "stopSeconds": self._stop_seconds(),
-            "failure": {"rank": self.rank.rank, "step": position.step, "items": position.items} if failed else None,
+            "failure": {"rank": self.rank.rank, "step": step, "items": items} if failed else None,
         }
         try:
             replace(self.rank.report, _present(content), durable=True)
