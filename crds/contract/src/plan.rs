@@ -182,12 +182,14 @@ pub struct CheckpointPolicy {
     pub keep: u32,
     /// Whether to start from the newest complete checkpoint, if any.
     pub resume: bool,
-    /// Maximum number of items of a checkpoint to resume from: later ones are damaged. The trainer deletes them before its
-    /// first step; once it has trained, the plans of later attempts have no limit.
+    /// Maximum number of items of a checkpoint to resume from: later ones may be damaged. The trainer deletes them before its
+    /// first step (the agent moves those of a script that does not implement the contract aside); once it has trained, the
+    /// plans of later attempts have no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume_not_after_items: Option<u64>,
     /// The newest checkpoint that the job is known to have written. A trainer that finds no checkpoint at all although one
-    /// is expected ends with [`crate::exit::Outcome::CheckpointUnreadable`]: the storage was emptied, or is another one.
+    /// is expected ends with [`crate::exit::Outcome::CheckpointUnreadable`]: the storage was emptied, or is another one. The
+    /// agent does so for a script that does not implement the contract.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected: Option<CheckpointRef>,
     /// Where a job that has no checkpoint of its own starts.

@@ -126,7 +126,7 @@ fn describe(draft: &mut Draft<'_>, progress: &Progress) {
         training.measured.validation = Some(decimals(validation));
     }
     training.stop_seconds = grace::longer(training.stop_seconds, progress.stop_seconds);
-    // It deleted the damaged checkpoints before its first step. Those that it writes are not damaged, whether they are observed
+    // The damaged checkpoints were deleted before its first step, or moved aside. Those that it writes are not damaged, whether they are observed
     // or not.
     if resumed {
         training.resume_not_after_items = None;

@@ -5,7 +5,7 @@ use crate::member::leaves_in_peace;
 use crate::messages::{Down, Up};
 use crate::node::{AttemptEnd, Limits, Stop};
 use crate::ranks::DEATH;
-use crate::script::Script;
+use crate::script::{Resume, Script};
 use crate::store::Store;
 use crate::verdict::{Evidence, Fact, verdict};
 use pawl_contract::exit::Outcome;
@@ -183,12 +183,16 @@ impl Coordinator {
         }
         let mut progress = None;
         if facts.is_empty() {
+            let resume = match self.resume(plan).await {
+                Ok(resume) => resume,
+                Err(report) => return Ok(*report),
+            };
             let port = match free_port() {
                 Ok(port) => port,
                 Err(e) => return Err(Over::lost(format!("agent 0 has no free port: {e}"))),
             };
             self.store.open(Some(&plan.launch));
-            self.tell(&Down::Start { launch: plan.launch.clone(), master_port: port });
+            self.tell(&Down::Start { launch: plan.launch.clone(), master_port: port, resume });
             progress = self.watch(plan, &mut facts).await;
             self.store.open(None);
         }
@@ -199,6 +203,17 @@ impl Coordinator {
             progress: progress.as_deref(),
             wall_seconds: begun.elapsed().as_secs_f64(),
         }))
+    }
+
+    /// The checkpoint that a launch of a script resumes.
+    async fn resume(&self, plan: &LaunchPlan) -> Result<Resume, Box<Report>> {
+        let Some(script) = self.script.clone() else { return Ok(Resume::default()) };
+        let launch = plan.clone();
+        let decided = tokio::task::spawn_blocking(move || script.resume(&launch)).await;
+        decided.unwrap_or_else(|error| {
+            let message = format!("agent 0 cannot decide which checkpoint to resume: {error}");
+            Err(Box::new(Report { message, ..Report::bare(plan, 0, Outcome::Failed) }))
+        })
     }
 
     /// The barrier: all agents are ready for this launch. A node that cannot prepare is recorded as a fact of the launch.

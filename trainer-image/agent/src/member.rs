@@ -60,8 +60,8 @@ impl Member<'_> {
                     Ok(()) => self.link.say(Up::Ready { launch }),
                     Err(e) => self.link.say(Up::Unable { launch, message: e.to_string() }),
                 },
-                Some(Down::Start { launch, master_port }) => {
-                    if let Some(report) = self.launch(&launch, master_port, &mut told).await? {
+                Some(Down::Start { launch, master_port, resume }) => {
+                    if let Some(report) = self.launch(&launch, (master_port, &resume), &mut told).await? {
                         // Agent 0 is lost, and the launch with it.
                         let message = report.message.clone();
                         self.keep(report)?;

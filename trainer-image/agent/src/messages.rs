@@ -1,6 +1,7 @@
 //! Messages between the agents of a gang: one JSON document per line, after the handshake of `pawl-rendezvous`.
 
 use crate::node::{AttemptEnd, Stop};
+use crate::script::Resume;
 use pawl_contract::exit::Outcome;
 use pawl_contract::progress::Progress;
 use pawl_contract::report::Report;
@@ -49,7 +50,12 @@ pub(crate) enum Down {
     /// Prepare the launch and reply [`Up::Ready`].
     Prepare { launch: String },
     /// Start the launch.
-    Start { launch: String, master_port: u16 },
+    Start {
+        launch: String,
+        master_port: u16,
+        #[serde(default)]
+        resume: Resume,
+    },
     /// End the launch's ranks: one died, or the gang hangs.
     End { launch: String, hung: bool },
     /// End the launch's ranks: they have done what it was for.

@@ -6,7 +6,7 @@ use crate::messages::RankEnd;
 use crate::node::Node;
 use crate::oom::OomCounter;
 use crate::processes::whereabouts;
-use crate::script::{Asked, Fence, Followed, Kubeflow, Script, Tap, Verdict};
+use crate::script::{Asked, Fence, Followed, Kubeflow, Resume, Script, Sightings, Tap, Verdict};
 use crate::spawn::Nursery;
 use crate::survivors;
 use crate::torchrun;
@@ -114,6 +114,8 @@ pub(crate) struct Ranks {
     kubeflow: Option<Kubeflow>,
     /// That of a script whose rank 0 runs here.
     fence: Option<Fence>,
+    /// Of the checkpoints of a measured script.
+    sightings: Option<Sightings>,
 }
 
 #[derive(Debug)]
@@ -149,14 +151,21 @@ impl Ranks {
             published: None,
             kubeflow: None,
             fence: None,
+            sightings: None,
         }
     }
 
     /// Starts one process for each local rank.
-    pub(crate) async fn start(&mut self, shared: &Shared, launch: &LaunchPlan, master_port: u16) -> io::Result<()> {
+    pub(crate) async fn start(
+        &mut self,
+        shared: &Shared,
+        launch: &LaunchPlan,
+        master_port: u16,
+        resume: &Resume,
+    ) -> io::Result<()> {
         for local in 0..shared.plan.ranks_per_replica {
             let rank = shared.replica * shared.plan.ranks_per_replica + local;
-            self.start_rank(shared, launch, master_port, local, rank).await.map_err(|e| {
+            self.start_rank(shared, (launch, resume), master_port, local, rank).await.map_err(|e| {
                 let program = shared.plan.command.first().map_or_else(
                     || shared.trainer.first().map(|program| program.to_string_lossy().into_owned()).unwrap_or_default(),
                     Clone::clone,
@@ -170,7 +179,7 @@ impl Ranks {
     async fn start_rank(
         &mut self,
         shared: &Shared,
-        launch: &LaunchPlan,
+        (launch, resume): (&LaunchPlan, &Resume),
         master_port: u16,
         local: u32,
         rank: u32,
@@ -190,12 +199,14 @@ impl Ranks {
             // Before the command is made, which names the newest checkpoint.
             let claimed = shared.script.as_ref().map(|script| script.fence(launch, followed)).transpose()?;
             self.fence = claimed.flatten();
+            let follow = |script: &Script| script.follow(launch, resume, followed);
+            self.sightings = shared.script.as_ref().map(follow).transpose()?.flatten();
             if monitor.source == MonitorSource::Kubeflow {
                 self.kubeflow = Some(Kubeflow::start(&dir, followed.clone()).await?);
             }
         }
         let contract = environment(shared, launch, &dir, master_port, local, rank);
-        let mut command = command(shared, launch, contract)?;
+        let mut command = command(shared, launch, resume, contract)?;
         if rank == 0 {
             command.envs(self.kubeflow.iter().flat_map(Kubeflow::environment));
         }
@@ -275,6 +286,9 @@ impl Ranks {
         let dir = shared.dir(&launch.launch);
         let (exit, report) = match followed {
             Some(followed) => {
+                if let Some(sightings) = self.sightings.take_if(|_| rank == 0) {
+                    sightings.finish().await;
+                }
                 let asked = Asked { stop: self.is_terminated(), complete: self.complete };
                 let (exit, report) = followed.end(launch, rank, exit, asked, &last_words);
                 (exit, Ok(bounded(report)))
@@ -363,7 +377,7 @@ impl Drop for Ranks {
 }
 
 /// The program of a rank with its arguments and environment. The contract's variables cannot be overridden.
-fn command(shared: &Shared, launch: &LaunchPlan, contract: Variables) -> io::Result<Command> {
+fn command(shared: &Shared, launch: &LaunchPlan, resume: &Resume, contract: Variables) -> io::Result<Command> {
     let Some(script) = &shared.script else {
         let mut words = shared.trainer.iter();
         let mut command = Command::new(words.next().cloned().unwrap_or_default());
@@ -376,8 +390,8 @@ fn command(shared: &Shared, launch: &LaunchPlan, contract: Variables) -> io::Res
         set.or_else(|| script.variable(name))
     };
     let Rendered { command: words, env, consumed, unset: _ } =
-        script.rendered(launch, &value).map_err(|error| io::Error::other(error.to_string()))?;
-    script.prepare(launch)?;
+        script.rendered(launch, resume, &value).map_err(|error| io::Error::other(error.to_string()))?;
+    script.prepare(launch, resume)?;
     let consumed: Vec<_> = consumed.into_iter().collect();
     let mut words = words.into_iter();
     let mut command = Command::new(words.next().unwrap_or_default());
@@ -403,7 +417,7 @@ fn nccl(launch: &LaunchPlan) -> impl Iterator<Item = (&String, &String)> {
 }
 
 /// Where a launch has its checkpoints: in the storage, or in a directory of it.
-fn checkpoints(launch: &LaunchPlan, storage: &str) -> String {
+pub(crate) fn checkpoints(launch: &LaunchPlan, storage: &str) -> String {
     match launch.checkpoint.as_ref().and_then(|policy| policy.directory.as_deref()) {
         Some(directory) => format!("{}/{directory}", storage.trim_end_matches('/')),
         None => storage.to_owned(),

@@ -346,3 +346,135 @@ async fn what_a_superseded_script_wrote_is_set_aside() {
     next.stop.send(Stop::Now).unwrap();
     next.result().await;
 }
+
+/// `save.sh DIRECTORY RESUMED STEPS BAD_FROM BAD`: a checkpoint every 5 steps, the loss of every 10th step: 2, or BAD from a step on.
+const SAVE: &str = r#"
+echo "$RANK ${2##*/}" >> "$(dirname "$0")/resumed"
+step=0
+if [ -f "$2" ]; then step=$(cat "$2"); fi
+if [ "$6" = early ] && [ "$RANK" = 0 ]; then echo 60 > "$1/ckpt-60"; fi
+while [ $step -lt $3 ]; do
+  step=$((step + 1)); loss=2
+  if [ $step -ge $4 ]; then loss=$5; fi
+  sleep 0.02
+  if [ $((step % 5)) = 0 ]; then echo $step > "$1/ckpt-$step"; fi
+  if [ $((step % 10)) = 0 ]; then echo "step $step: loss $loss"; fi
+done
+"#;
+
+/// A training of `save.sh` in `storage`, of which `fault` says from which step on the loss is which.
+fn training(dir: &Path, ranks: u32, steps: u64, fault: &str) -> AttemptPlan {
+    let path = dir.join("save.sh");
+    std::fs::write(&path, SAVE).unwrap();
+    let arguments =
+        format!("$(checkpoint.dir) $(checkpoint.latest:-none) {steps} {fault} $(RANK) $(settings.batchPerGpu)");
+    let mut plan = script(dir, ranks, &["train"], &arguments);
+    plan.command[1] = path.to_string_lossy().into_owned();
+    plan.stop_on_failure = true;
+    let launch = &mut plan.launches[0];
+    launch.kind = LaunchKind::Train;
+    launch.budget = pawl_contract::plan::Budget { items: Some(8 * steps * u64::from(ranks)), ..Default::default() };
+    launch.checkpoint =
+        serde_json::from_value(serde_json::json!({"everySeconds": 60.0, "keep": 3, "resume": true})).unwrap();
+    plan
+}
+
+/// Runs a training whose checkpoints are in `dir`/models; returns its end and the warnings.
+async fn trained(dir: &Path, attempt: &str, plan: &AttemptPlan) -> (pawl_contract::report::LaunchResult, Vec<String>) {
+    let mut node = pawl_agent::Node::local(dir.join(attempt), Vec::new());
+    node.checkpoints = dir.join("models").to_string_lossy().into_owned();
+    node.limits = gang::limits();
+    let agent = gang::Agent::start(plan, node);
+    let events = Arc::clone(&agent.events);
+    let result = agent.result().await;
+    let said = events.lock().unwrap().iter().filter_map(|(_, event)| warning(event)).collect();
+    (result.launches[0].clone(), said)
+}
+
+fn resumed(dir: &Path) -> Vec<String> {
+    std::fs::read_to_string(dir.join("resumed")).unwrap_or_default().lines().map(str::to_owned).collect()
+}
+
+#[tokio::test]
+async fn what_a_script_saved_after_its_last_good_loss_is_never_resumed() {
+    let dir = tempdir().unwrap();
+    let mut plan = training(dir.path(), 1, 100, "58 nan");
+    let (diverged, _) = trained(dir.path(), "a", &plan).await;
+    assert_eq!(diverged.outcome, Outcome::NonFinite, "{diverged:?}");
+    assert_eq!(
+        diverged.failed_at_items,
+        Some(400),
+        "of the loss at step 50, not of the one at 60 that shows the damage"
+    );
+    assert_eq!(diverged.checkpoint.as_ref().map(|checkpoint| (checkpoint.step, checkpoint.items)), Some((60, 480)));
+
+    plan = training(dir.path(), 1, 80, "1000 2");
+    plan.launches[0].checkpoint.as_mut().unwrap().resume_not_after_items = diverged.failed_at_items;
+    let (done, said) = trained(dir.path(), "b", &plan).await;
+    assert_eq!(done.outcome, Outcome::Done, "{done:?}");
+    assert_eq!(resumed(dir.path()), ["0 none", "0 ckpt-50"]);
+    let [warning] = &said[..] else { panic!("{said:?}") };
+    assert!(warning.starts_with("ckpt-55, ckpt-60 may be damaged: moved to "), "{warning}");
+    let quarantine = dir.path().join("models/.pawl/quarantine");
+    assert!(quarantine.join("ckpt-55").exists() && quarantine.join("ckpt-60").exists(), "not deleted");
+
+    // They are out of the way, whatever the next attempt knows.
+    plan = training(dir.path(), 1, 90, "1000 2");
+    trained(dir.path(), "c", &plan).await;
+    assert_eq!(resumed(dir.path()).last().unwrap(), "0 ckpt-80");
+}
+
+#[tokio::test]
+async fn a_script_whose_checkpoints_are_gone_stops_and_says_so() {
+    let dir = tempdir().unwrap();
+    let mut plan = training(dir.path(), 1, 100, "1000 2");
+    let expected = serde_json::json!({"name": "ckpt-55", "step": 55, "items": 440});
+    plan.launches[0].checkpoint.as_mut().unwrap().expected = serde_json::from_value(expected).unwrap();
+    let (result, _) = trained(dir.path(), "a", &plan).await;
+    assert_eq!(result.outcome, Outcome::CheckpointUnreadable, "{result:?}");
+    assert!(result.message.starts_with("checkpoint ckpt-55 at 440 items was written, but "), "{}", result.message);
+    assert!(resumed(dir.path()).is_empty(), "it was not started");
+}
+
+#[tokio::test]
+async fn all_ranks_of_a_script_resume_the_checkpoint_that_agent_0_has_chosen() {
+    let dir = tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("models")).unwrap();
+    std::fs::write(dir.path().join("models/ckpt-50"), "50").unwrap();
+    let mut plan = training(dir.path(), 16, 60, "1000 2");
+    // Rank 0 writes a newer one while the others start.
+    plan.command[7] = "early".to_owned();
+    trained(dir.path(), "a", &plan).await;
+    let all = resumed(dir.path());
+    assert!(all.len() == 16 && all.iter().all(|line| line.ends_with(" ckpt-50")), "{all:?}");
+}
+
+#[tokio::test]
+async fn a_resumed_script_is_judged_by_the_losses_before_the_interruption() {
+    let dir = tempdir().unwrap();
+    let mut plan = training(dir.path(), 1, 300, "1000 2");
+    plan.command[1] = dir.path().join("each.sh").to_string_lossy().into_owned();
+    let each = SAVE.replace("step % 10", "step % 1").replace("sleep 0.02", "sleep 0.01");
+    std::fs::write(&plan.command[1], each).unwrap();
+    assert_eq!(trained(dir.path(), "a", &plan).await.0.outcome, Outcome::Done);
+    // Twice the level, from the first step on.
+    let last = plan.command.iter().position(|word| word == "1000").unwrap();
+    (plan.command[last - 1], plan.command[last], plan.command[last + 1]) = ("400".into(), "1".into(), "4".into());
+    plan.launches[0].budget.items = Some(3200);
+    let (result, _) = trained(dir.path(), "b", &plan).await;
+    assert_eq!(result.outcome, Outcome::LossSpike, "{result:?}");
+    assert!(result.message.contains("at step 303"), "{}", result.message);
+    assert!(result.failed_at_items < Some(2400), "nothing was healthy after the checkpoint: it may be what is damaged");
+}
+
+#[tokio::test]
+async fn trials_of_a_script_have_checkpoints_of_their_own() {
+    let dir = tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("models")).unwrap();
+    std::fs::write(dir.path().join("models/ckpt-50"), "50").unwrap();
+    let mut plan = training(dir.path(), 1, 60, "1000 2");
+    plan.launches[0].checkpoint.as_mut().unwrap().directory = Some("trials/t".to_owned());
+    trained(dir.path(), "a", &plan).await;
+    assert_eq!(resumed(dir.path()), ["0 none"], "not those of the training");
+    assert!(dir.path().join("models/trials/t/ckpt-60").exists());
+}

@@ -5,7 +5,7 @@ use crate::messages::{Down, Up};
 use crate::node::{Event, Stop};
 use crate::orphans;
 use crate::ranks::{DEATH, Ranks};
-use crate::script::Verdict;
+use crate::script::{Resume, Verdict};
 use crate::survivors;
 use crate::verdict::{Evidence, Fact, verdict};
 use crate::watch::Watch;
@@ -45,9 +45,17 @@ impl Running {
 
 impl Member<'_> {
     /// Runs the local ranks of a launch to their end. The report is made here only when agent 0 is lost.
-    pub(super) async fn launch(&mut self, launch: &str, port: u16, told: &mut Stop) -> io::Result<Option<Report>> {
+    pub(super) async fn launch(
+        &mut self,
+        launch: &str,
+        (port, resume): (u16, &Resume),
+        told: &mut Stop,
+    ) -> io::Result<Option<Report>> {
         let _running = orphans::Running::new();
-        let mut running = self.start(launch, port).await?;
+        if let Some(message) = resume.warning.clone().filter(|_| self.shared.replica == 0) {
+            (self.observer)(Event::Warning { launch: launch.to_owned(), message });
+        }
+        let mut running = self.start(launch, port, resume).await?;
         // It may have come after agent 0 had this launch started.
         self.stop_ranks(&mut running, *told);
         let mut tick = tokio::time::interval(POLL);
@@ -83,11 +91,11 @@ impl Member<'_> {
     }
 
     /// Starts the ranks. Those that could be started before a failure are to be killed at once.
-    async fn start(&self, launch: &str, port: u16) -> io::Result<Running> {
+    async fn start(&self, launch: &str, port: u16, resume: &Resume) -> io::Result<Running> {
         let plan = self.plan(launch)?.clone();
         let (mut ranks, watch) = (Ranks::none(self.shared), Watch::new(&plan, self.shared, self.limits));
         let mut kill_at = None;
-        if let Err(e) = ranks.start(self.shared, &plan, port).await {
+        if let Err(e) = ranks.start(self.shared, &plan, port, resume).await {
             self.link.say(Up::Unable { launch: launch.to_owned(), message: e.to_string() });
             kill_at = Some(Instant::now());
         } else {

@@ -6,8 +6,9 @@
 //! ranks when it finds a later epoch. The files are in a hidden directory: scripts look for checkpoints beside it. What the
 //! script wrote after that epoch was claimed is renamed to `NAME.damaged`, so that no later attempt resumes from it.
 
+use super::checkpoints::trailing_number;
 use super::followed::Followed;
-use super::{DAMAGED, EPOCHS, is_aside, trailing_number};
+use super::{DAMAGED, EPOCHS, is_aside};
 use pawl_contract::exit::Outcome;
 use std::collections::BTreeSet;
 use std::ffi::OsString;

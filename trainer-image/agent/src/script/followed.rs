@@ -1,9 +1,11 @@
 //! A rank that is followed by its output: lines become measurements, and its end becomes an outcome of the contract.
 
+use super::checkpoints::Standing;
 use super::meter::{Meter, Verdict};
 use super::signs;
 use crate::exits::Exit;
 use parking_lot::Mutex;
+use pawl_contract::checkpoint::CheckpointRef;
 use pawl_contract::exit::Outcome;
 use pawl_contract::log::{MAX_LINE, Patterns, Reading};
 use pawl_contract::plan::LaunchPlan;
@@ -54,6 +56,25 @@ impl Followed {
         if let Some(meter) = &mut self.0.lock().meter {
             meter.pass_over(line);
         }
+    }
+
+    /// Notes where the rank begins.
+    pub(super) fn resumes(&self, at: Standing) {
+        if let Some(meter) = &mut self.0.lock().meter {
+            meter.resumes(at);
+        }
+    }
+
+    /// Notes the newest checkpoint.
+    pub(super) fn saw(&self, checkpoint: CheckpointRef) {
+        if let Some(meter) = &mut self.0.lock().meter {
+            meter.saw(checkpoint);
+        }
+    }
+
+    /// Where the rank is, if it is measured.
+    pub(super) fn standing(&self) -> Option<Standing> {
+        self.0.lock().meter.as_ref().map(Meter::standing)
     }
 
     /// Notes that the rank reports losses at times, not at steps.

@@ -1,12 +1,14 @@
 //! Measures a script by what it reports: steps, losses and validation metrics become the progress and the report of its launch.
 
-use super::losses::{Curve, SpikeWatch};
+use super::checkpoints::Standing;
+use pawl_contract::checkpoint::CheckpointRef;
 use pawl_contract::exit::Outcome;
 use pawl_contract::log::Reading;
+use pawl_contract::losses::{Curve, SpikeWatch};
 use pawl_contract::measured::{Measured, Spread, Validation};
 use pawl_contract::plan::{Budget, LOSS, LaunchKind, LaunchPlan};
 use pawl_contract::progress::{Progress, RankPhase};
-use pawl_contract::report::{Report, printable, truncated};
+use pawl_contract::report::{Failure, Report, printable, truncated};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
@@ -96,6 +98,12 @@ pub(crate) struct Meter {
     mean_loss: Option<f64>,
     curve: Curve,
     spikes: SpikeWatch,
+    /// Where the launch resumed; `None`: the training has begun with it.
+    resumed: Option<(u64, u64)>,
+    /// Step and items of the last healthy loss.
+    healthy: Option<(u64, u64)>,
+    /// The newest checkpoint.
+    checkpoint: Option<CheckpointRef>,
     first_validation: Option<Validation>,
     validation: Option<Validation>,
     /// Set once.
@@ -128,10 +136,38 @@ impl Meter {
             mean_loss: None,
             curve: Curve::default(),
             spikes: SpikeWatch::default(),
+            resumed: None,
+            healthy: None,
+            checkpoint: None,
             first_validation: None,
             validation: None,
             verdict: None,
         }
+    }
+
+    /// Notes where the launch resumes: its losses are judged by those before.
+    pub(super) fn resumes(&mut self, at: Standing) {
+        let Standing { step, items, losses } = at;
+        self.spikes = losses;
+        self.resumed = (step > 0).then_some((step, items));
+    }
+
+    /// Notes the newest checkpoint.
+    pub(super) fn saw(&mut self, checkpoint: CheckpointRef) {
+        self.checkpoint = Some(checkpoint);
+    }
+
+    /// Where the training is.
+    pub(super) fn standing(&self) -> Standing {
+        let (step, items) = self.resumed.unwrap_or_default().max((self.step, self.items));
+        Standing { step, items, losses: self.spikes.clone() }
+    }
+
+    /// The last position that is known to be good: that of the last healthy loss; without one, the checkpoint that was resumed may be
+    /// what is damaged.
+    fn last_good(&self) -> (u64, u64) {
+        let before = |(step, items): (u64, u64)| (step.saturating_sub(1), items.saturating_sub(1));
+        self.healthy.or(self.resumed.map(before)).unwrap_or_default()
     }
 
     /// Adds what the script reported at a time.
@@ -140,7 +176,9 @@ impl Meter {
             Reading::Training { step, items, loss } => {
                 let (step, items) = self.position(step, items);
                 // A line of an earlier step, such as a progress bar that starts again, says nothing.
+                // That a loss is NaN does.
                 if step < self.step {
+                    loss.filter(|loss| !loss.is_finite()).into_iter().for_each(|loss| self.record(loss));
                     return;
                 }
                 if step > self.step || self.first.is_none() {
@@ -252,7 +290,11 @@ impl Meter {
         }
         self.loss = Some(loss);
         self.curve.add(self.items, loss);
-        if let Some(bound) = self.spikes.add(loss) {
+        let spike = self.spikes.add(loss);
+        if self.spikes.is_healthy() {
+            self.healthy = Some((self.step, self.items));
+        }
+        if let Some(bound) = spike {
             let message = format!(
                 "the training loss spiked at step {}: {loss:.4}, three consecutive values above {bound:.4}; lower \
                  settings.learningRate, or set settings.gradientClip or warmupSteps",
@@ -364,6 +406,7 @@ impl Meter {
             windows: self.windows,
             eta_seconds: left.zip(rate).map(|(items, rate)| items as f64 / rate),
             validation: self.validation.clone(),
+            last_checkpoint: self.checkpoint.clone(),
             ..Progress::at_start(&self.launch, self.kind)
         })
     }
@@ -384,7 +427,11 @@ impl Meter {
         // Without a loss, Pawl would compare the end of the curve.
         let compares = self.kind != LaunchKind::Measure || !self.sampled || self.mean_loss.is_some();
         let losses = if compares { self.curve.points() } else { Vec::new() };
-        Report { measured, losses, ..report }
+        let failure = report.outcome.is_divergence().then(|| {
+            let (step, items) = self.last_good();
+            Failure { rank: Some(0), step, items }
+        });
+        Report { measured, losses, last_checkpoint: self.checkpoint.clone(), failure, ..report }
     }
 
     /// Spread of the seconds of a step, each interval weighted by its steps.
@@ -541,6 +588,17 @@ mod tests {
         meter.observe(Reading::Training { step: None, items: None, loss: Some(f64::NAN) }, meter.begun);
         let Some(Verdict::Failed(Outcome::NonFinite, message)) = &meter.verdict else { panic!("{:?}", meter.verdict) };
         assert!(message.contains("at step 3"), "{message}");
+    }
+
+    /// As a script that counts its steps anew in each epoch.
+    #[test]
+    fn a_loss_that_is_not_finite_is_seen_at_an_earlier_step_too() {
+        let mut meter = meter("Train", json!({"epochs": 2}));
+        trained(&mut meter, 1..=20, 1);
+        meter.observe(Reading::Training { step: Some(3), items: None, loss: Some(f64::NAN) }, meter.begun);
+        assert!(matches!(meter.verdict, Some(Verdict::Failed(Outcome::NonFinite, _))), "{:?}", meter.verdict);
+        let failure = meter.complete(Report::bare(&plan(), 0, Outcome::NonFinite)).failure.unwrap();
+        assert_eq!((failure.step, failure.items), (20, 160), "the last healthy loss");
     }
 
     #[test]

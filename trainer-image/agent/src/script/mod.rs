@@ -1,20 +1,23 @@
 //! Custom commands: their placeholders, and the reports of scripts that write none.
 
 mod accelerate;
+mod checkpoints;
 mod fence;
 mod followed;
 mod kubeflow;
-mod losses;
 mod meter;
 mod signs;
 
 use accelerate::accelerate;
+pub(crate) use checkpoints::Sightings;
+use checkpoints::{Checkpoints, Standing};
 pub(crate) use fence::Fence;
 pub(crate) use followed::{Asked, Followed, Tap};
 pub(crate) use kubeflow::Kubeflow;
 pub(crate) use meter::Verdict;
 
 use crate::node::Node;
+use crate::ranks::checkpoints;
 use crate::torchrun;
 use pawl_contract::env;
 use pawl_contract::exit::Outcome;
@@ -23,6 +26,7 @@ use pawl_contract::plan::{AttemptPlan, LaunchKind, LaunchPlan};
 use pawl_contract::report::Report;
 use pawl_contract::script::{Monitor, ScriptPlan};
 use pawl_contract::template::{Places, RenderError, Rendered, Values, render};
+use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
 /// Ends the name of a checkpoint that was set aside: it is never resumed.
@@ -88,9 +92,10 @@ impl Script {
     pub(crate) fn rendered(
         &self,
         launch: &LaunchPlan,
+        resume: &Resume,
         variable: &dyn Fn(&str) -> Option<String>,
     ) -> Result<Rendered, RenderError> {
-        let places = self.places(launch);
+        let places = self.places(launch, resume.checkpoint.clone());
         let values = Values { plan: launch, world_size: self.world_size, places: &places, variable };
         render(&self.command, &self.plan.env, &values)
     }
@@ -101,7 +106,9 @@ impl Script {
     /// [`RenderError`], also for a variable that will not be set.
     pub(crate) fn rendered_before_start(&self, launch: &LaunchPlan) -> Result<Rendered, RenderError> {
         let of_rank = |name: &str| name.starts_with("PAWL_") || self.of_ranks.contains(&name);
-        let rendered = self.rendered(launch, &|name| self.variable(name).filter(|_| !of_rank(name)))?;
+        let checkpoint = self.newest(launch).map(|path| path.to_string_lossy().into_owned());
+        let resume = Resume { checkpoint, warning: None };
+        let rendered = self.rendered(launch, &resume, &|name| self.variable(name).filter(|_| !of_rank(name)))?;
         match rendered.unset.iter().find(|name| !of_rank(name)).filter(|_| !self.checks_for_others) {
             Some(name) => Err(RenderError::Unset(name.clone())),
             None => Ok(rendered),
@@ -163,27 +170,88 @@ impl Script {
         (launch.kind == LaunchKind::Preflight).then(|| Report::bare(launch, 0, Outcome::Done))
     }
 
-    fn places(&self, launch: &LaunchPlan) -> Places {
-        let dir = self.work_dir.join(&launch.launch);
-        let policy = launch.checkpoint.as_ref();
-        let checkpoints = match policy {
-            Some(_) => directory(&self.checkpoints),
-            None => Some(dir.join("checkpoints")),
+    /// The directory in which a launch has its checkpoints; `None` for object storage.
+    fn checkpoints(&self, launch: &LaunchPlan) -> Option<Checkpoints> {
+        let place = match launch.checkpoint {
+            Some(_) => directory(&checkpoints(launch, &self.checkpoints))?,
+            None => self.work_dir.join(&launch.launch).join("checkpoints"),
         };
-        let limit = policy.and_then(|policy| policy.resume_not_after_items);
-        let per_step = self.items_per_step(launch);
-        let newest = |place: &Path| latest(place, limit.map(|items| items / per_step));
-        let own = checkpoints.as_deref().filter(|_| policy.is_some_and(|policy| policy.resume)).and_then(newest);
+        Some(Checkpoints { place, items_per_step: self.items_per_step(launch) })
+    }
+
+    /// The checkpoint that a launch resumes, as it stands now: its own, or that of another job.
+    fn newest(&self, launch: &LaunchPlan) -> Option<PathBuf> {
+        let policy = launch.checkpoint.as_ref()?;
+        let own = || self.checkpoints(launch)?.newest(policy.resume_not_after_items);
         let other = || {
-            let from = policy?.resume_from.as_ref()?;
+            let from = policy.resume_from.as_ref()?;
             let place = std::env::var(env::RESUME_FROM).unwrap_or_else(|_| from.storage.clone());
-            latest(&directory(&place)?, None)
+            Checkpoints { place: directory(&place)?, items_per_step: 1 }.newest(None)
         };
+        if policy.resume { own() } else { None }.or_else(other)
+    }
+
+    /// Decides, once for all ranks, which checkpoint a launch resumes. What may be damaged is set aside before; a script that
+    /// implements the contract does so itself.
+    ///
+    /// # Errors
+    /// The report of a launch that is not started: a checkpoint is expected, and there is none.
+    pub(crate) fn resume(&self, launch: &LaunchPlan) -> Result<Resume, Box<Report>> {
+        let policy = launch.checkpoint.as_ref().filter(|policy| policy.resume && self.monitor().is_some());
+        let mut warning = None;
+        if let (Some(policy), Some(own)) = (policy, self.checkpoints(launch)) {
+            let place = own.place.display();
+            let unreadable =
+                |message| Box::new(Report { message, ..Report::bare(launch, 0, Outcome::CheckpointUnreadable) });
+            let moved = policy.resume_not_after_items.map_or(Ok(Vec::new()), |limit| own.set_aside(limit));
+            let moved = moved.map_err(|error| {
+                unreadable(format!("checkpoints in {place} may be damaged, and cannot be moved aside: {error}"))
+            })?;
+            if !moved.is_empty() {
+                warning = Some(format!(
+                    "{} may be damaged: moved to {place}/.pawl/quarantine, training resumes from before",
+                    moved.join(", ")
+                ));
+            }
+            if let (Some(expected), None) = (&policy.expected, own.newest(None)) {
+                return Err(unreadable(format!(
+                    "checkpoint {} at {} items was written, but {place} contains no checkpoint: restore the storage or its mount, \
+                     then set spec.suspend to true and back to false to continue; or delete the job and create it again to start \
+                     from the beginning",
+                    expected.name, expected.items
+                )));
+            }
+        }
+        let checkpoint = self.newest(launch).map(|path| path.to_string_lossy().into_owned());
+        Ok(Resume { checkpoint, warning })
+    }
+
+    /// Where a launch that resumes a checkpoint begins, for the rank that is measured.
+    fn begins(&self, launch: &LaunchPlan, resume: &Resume) -> Option<Standing> {
+        let own = self.checkpoints(launch)?;
+        let path = resume.checkpoint.as_ref().map(Path::new)?;
+        path.starts_with(&own.place).then(|| own.standing(path))
+    }
+
+    /// Follows a rank that is measured, and its checkpoints from now on.
+    pub(crate) fn follow(
+        &self,
+        launch: &LaunchPlan,
+        resume: &Resume,
+        followed: &Followed,
+    ) -> std::io::Result<Option<Sightings>> {
+        let standing = self.begins(launch, resume).unwrap_or_default();
+        followed.resumes(standing.clone());
+        let own = self.checkpoints(launch).filter(|_| launch.kind == LaunchKind::Train && launch.checkpoint.is_some());
+        own.map(|own| Sightings::start(own, followed.clone(), &standing)).transpose()
+    }
+
+    fn places(&self, launch: &LaunchPlan, latest: Option<String>) -> Places {
         let text = |path: PathBuf| path.to_string_lossy().into_owned();
         Places {
-            launch: text(dir),
-            checkpoints: checkpoints.map(text).unwrap_or_default(),
-            latest_checkpoint: own.or_else(other).map(text),
+            launch: text(self.work_dir.join(&launch.launch)),
+            checkpoints: self.checkpoints(launch).map(|own| text(own.place)).unwrap_or_default(),
+            latest_checkpoint: latest,
             data: text(self.data.clone()),
         }
     }
@@ -199,11 +267,27 @@ impl Script {
         storage.map(|storage| Fence::claim(&storage, &launch.attempt, followed)).transpose()
     }
 
-    /// Creates the directory for checkpoints of a launch, if it is one.
-    pub(crate) fn prepare(&self, launch: &LaunchPlan) -> std::io::Result<()> {
-        let checkpoints = self.places(launch).checkpoints;
-        if checkpoints.is_empty() { Ok(()) } else { std::fs::create_dir_all(checkpoints) }
+    /// Creates the directory for checkpoints of a launch, if it is one, and checks that this node has the one to resume.
+    pub(crate) fn prepare(&self, launch: &LaunchPlan, resume: &Resume) -> std::io::Result<()> {
+        if let Some(own) = self.checkpoints(launch) {
+            std::fs::create_dir_all(own.place)?;
+        }
+        match &resume.checkpoint {
+            Some(path) if !Path::new(path).exists() => Err(std::io::Error::other(format!(
+                "{path}, which rank 0 resumes, is not on this node: all nodes need the same checkpoint storage"
+            ))),
+            _ => Ok(()),
+        }
     }
+}
+
+/// What agent 0 has decided about the checkpoint of a launch.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Resume {
+    /// Path of the checkpoint that every rank resumes; `None`: the training begins.
+    pub(crate) checkpoint: Option<String>,
+    /// What the user is told.
+    pub(crate) warning: Option<String>,
 }
 
 /// What is wrong with the path of a Python script that a command runs directly; `None` where that cannot be told.
@@ -231,88 +315,15 @@ fn directory(storage: &str) -> Option<PathBuf> {
     (!path.contains("://")).then(|| PathBuf::from(path))
 }
 
-/// The entry of `place` with the highest number at the end of its name (before an extension), such as `checkpoint-500`; the newest
-/// one where no name has a number. `most`: highest number that counts, then entries without a number do not. Not one that was being
-/// written when its writer was killed.
-fn latest(place: &Path, most: Option<u64>) -> Option<PathBuf> {
-    let entries = std::fs::read_dir(place).ok()?.filter_map(Result::ok).filter(|entry| !is_aside(&entry.path()));
-    let keyed = entries.filter_map(|entry| {
-        let number = trailing_number(&entry.path());
-        let counts = most.is_none_or(|most| number.is_some_and(|number| number <= most));
-        let changed = entry.metadata().and_then(|facts| facts.modified()).ok();
-        counts.then(|| ((number, changed), entry.path()))
-    });
-    let mut all: Vec<_> = keyed.collect();
-    all.sort();
-    let (_, newest) = all.pop()?;
-    match all.last() {
-        Some(((Some(_), _), before)) if newest.is_dir() && !has_files_of(&newest, before) => {
-            tracing::warn!(checkpoint = %newest.display(), "lacks files of the one before it: it was not written to its end");
-            Some(before.clone())
-        }
-        _ => Some(newest),
-    }
-}
-
-/// Whether a directory has a file of each name that another one has. Names with digits do not count: there are as many as ranks.
-fn has_files_of(directory: &Path, other: &Path) -> bool {
-    let Ok(entries) = std::fs::read_dir(other) else { return true };
-    let names = entries.filter_map(Result::ok).map(|entry| entry.file_name());
-    names
-        .filter(|name| !name.to_string_lossy().bytes().any(|byte| byte.is_ascii_digit()))
-        .all(|name| directory.join(name).exists())
-}
-
-fn hidden(path: &Path) -> bool {
-    path.file_name().is_none_or(|name| name.to_string_lossy().starts_with('.'))
-}
-
 /// Whether it is no checkpoint, or one that must not be resumed.
 fn is_aside(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    hidden(path) || name.ends_with(DAMAGED) || name == EPOCHS
-}
-
-fn trailing_number(path: &Path) -> Option<u64> {
-    let stem = path.file_stem()?.to_string_lossy().into_owned();
-    let digits = stem.len() - stem.bytes().rev().take_while(u8::is_ascii_digit).count();
-    stem[digits..].parse().ok()
+    name.is_empty() || name.starts_with('.') || name.ends_with(DAMAGED) || name == EPOCHS
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_newest_checkpoint_has_the_highest_number() {
-        let dir = tempfile::tempdir().unwrap();
-        let name = |most| latest(dir.path(), most).map(|path| path.file_name().unwrap().to_string_lossy().into_owned());
-        assert_eq!((name(None), latest(&dir.path().join("none"), None)), (None, None));
-        for entry in ["checkpoint-9", "checkpoint-10", ".checkpoint-99", "notes"] {
-            std::fs::create_dir(dir.path().join(entry)).unwrap();
-        }
-        assert_eq!(name(None).as_deref(), Some("checkpoint-10"));
-        assert_eq!(name(Some(9)).as_deref(), Some("checkpoint-9"));
-        assert_eq!(name(Some(1)), None);
-        std::fs::write(dir.path().join("step=20.ckpt"), "").unwrap();
-        assert_eq!(name(None).as_deref(), Some("step=20.ckpt"));
-    }
-
-    #[test]
-    fn a_checkpoint_that_was_not_written_to_its_end_is_not_taken() {
-        let dir = tempfile::tempdir().unwrap();
-        let write = |checkpoint: &str, files: &[&str]| {
-            std::fs::create_dir(dir.path().join(checkpoint)).unwrap();
-            files.iter().for_each(|file| std::fs::write(dir.path().join(checkpoint).join(file), "").unwrap());
-        };
-        let newest = || latest(dir.path(), None).unwrap().file_name().unwrap().to_string_lossy().into_owned();
-        write("checkpoint-400", &["model.safetensors", "rng_state_0.pth", "rng_state_1.pth", "trainer_state.json"]);
-        write("checkpoint-500", &["model.safetensors"]);
-        assert_eq!(newest(), "checkpoint-400");
-        // Of fewer ranks.
-        write("checkpoint-600", &["model.safetensors", "rng_state_0.pth", "trainer_state.json"]);
-        assert_eq!(newest(), "checkpoint-600");
-    }
 
     #[test]
     fn a_script_that_cannot_be_there_is_named_before_anything_starts() {
