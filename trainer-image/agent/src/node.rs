@@ -1,12 +1,20 @@
 //! Input and output of an attempt: the node, its limits, events, the result.
 
-use pawl_contract::plan::LaunchKind;
+use pawl_contract::plan::{LaunchKind, LaunchPlan};
 use pawl_contract::progress::{Progress, RankPhase};
 use pawl_contract::report::{LaunchResult, Report};
 use std::ffi::OsString;
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::time::Duration;
+
+/// Where a launch has its checkpoints: in the storage, or in a directory of it.
+pub(crate) fn checkpoints(launch: &LaunchPlan, storage: &str) -> String {
+    match launch.checkpoint.as_ref().and_then(|policy| policy.directory.as_deref()) {
+        Some(directory) => format!("{}/{directory}", storage.trim_end_matches('/')),
+        None => storage.to_owned(),
+    }
+}
 
 /// The node on which an agent runs, and its place in the gang.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 use crate::exits::{Exit, Exited, read_report};
 use crate::logs::{Echo, Log};
 use crate::messages::RankEnd;
-use crate::node::Node;
+use crate::node::{Node, checkpoints};
 use crate::oom::OomCounter;
 use crate::processes::whereabouts;
 use crate::script::{Asked, Fence, Followed, Kubeflow, Resume, Script, Sightings, Tap, Verdict};
@@ -414,14 +414,6 @@ pub(crate) fn rank_report(rank: u32) -> String {
 /// NCCL reads its variables from the environment.
 fn nccl(launch: &LaunchPlan) -> impl Iterator<Item = (&String, &String)> {
     launch.settings.nccl.iter().flatten().filter(|(name, _)| name.starts_with("NCCL_"))
-}
-
-/// Where a launch has its checkpoints: in the storage, or in a directory of it.
-pub(crate) fn checkpoints(launch: &LaunchPlan, storage: &str) -> String {
-    match launch.checkpoint.as_ref().and_then(|policy| policy.directory.as_deref()) {
-        Some(directory) => format!("{}/{directory}", storage.trim_end_matches('/')),
-        None => storage.to_owned(),
-    }
 }
 
 /// Environment variables by name.

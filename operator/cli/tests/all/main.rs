@@ -4,6 +4,7 @@
 
 mod interrupted;
 mod killed;
+mod plain;
 mod plan;
 mod refused;
 mod scene;

@@ -6,6 +6,7 @@
 
 use super::followed::Followed;
 use super::is_aside;
+use super::meter::Standing;
 use crate::files::{self, named};
 use pawl_contract::checkpoint::CheckpointRef;
 use pawl_contract::losses::SpikeWatch;
@@ -27,18 +28,6 @@ const FOLDER: &str = ".pawl";
 const MAX_RECORD: u64 = 16 << 20;
 /// Newest checkpoints for which losses are kept.
 const WITH_LOSSES: usize = 8;
-
-/// Where a training was.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(super) struct Standing {
-    /// Optimizer steps.
-    pub(super) step: u64,
-    /// Items of the whole gang.
-    pub(super) items: u64,
-    /// The losses by which the next ones are judged.
-    pub(super) losses: SpikeWatch,
-}
 
 /// `record.json`: the checkpoints by name, each with where the training was when it appeared.
 #[derive(Debug, Default, Serialize, Deserialize)]

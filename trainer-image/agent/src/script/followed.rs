@@ -1,7 +1,6 @@
 //! A rank that is followed by its output: lines become measurements, and its end becomes an outcome of the contract.
 
-use super::checkpoints::Standing;
-use super::meter::{Meter, Verdict};
+use super::meter::{Meter, Standing, Verdict};
 use super::signs;
 use crate::exits::Exit;
 use parking_lot::Mutex;

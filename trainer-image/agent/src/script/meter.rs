@@ -1,6 +1,5 @@
 //! Measures a script by what it reports: steps, losses and validation metrics become the progress and the report of its launch.
 
-use super::checkpoints::Standing;
 use pawl_contract::checkpoint::CheckpointRef;
 use pawl_contract::exit::Outcome;
 use pawl_contract::log::Reading;
@@ -9,6 +8,7 @@ use pawl_contract::measured::{Measured, Spread, Validation};
 use pawl_contract::plan::{Budget, LOSS, LaunchKind, LaunchPlan};
 use pawl_contract::progress::{Progress, RankPhase};
 use pawl_contract::report::{Failure, Report, printable, truncated};
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
@@ -29,6 +29,18 @@ pub(crate) enum Verdict {
     Complete,
     /// A loss shows that the launch has failed.
     Failed(Outcome, String),
+}
+
+/// Where a training was.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Standing {
+    /// Optimizer steps.
+    pub(super) step: u64,
+    /// Items of the whole gang.
+    pub(super) items: u64,
+    /// The losses by which the next ones are judged.
+    pub(super) losses: SpikeWatch,
 }
 
 /// A point at which steps and time are known.

@@ -9,15 +9,15 @@ mod meter;
 mod signs;
 
 use accelerate::accelerate;
+use checkpoints::Checkpoints;
 pub(crate) use checkpoints::Sightings;
-use checkpoints::{Checkpoints, Standing};
 pub(crate) use fence::Fence;
 pub(crate) use followed::{Asked, Followed, Tap};
 pub(crate) use kubeflow::Kubeflow;
+use meter::Standing;
 pub(crate) use meter::Verdict;
 
-use crate::node::Node;
-use crate::ranks::checkpoints;
+use crate::node::{Node, checkpoints};
 use crate::torchrun;
 use pawl_contract::env;
 use pawl_contract::exit::Outcome;
