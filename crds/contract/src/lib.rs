@@ -7,6 +7,7 @@
 //! - [`measured`]: measurements, in the same form wherever they occur.
 //! - [`details`]: measurements that only the report contains.
 //! - [`report`]: the report of a launch; [`report::LaunchResult`] is its compact form, the input of decisions.
+//! - [`curve`]: the loss curve in a few numbers.
 //! - [`progress`]: the progress of a running launch.
 //! - [`losses`]: the curve of the training loss, and when it spikes.
 //! - [`live`]: the state of a running attempt, as agent 0 serves it.
@@ -21,6 +22,7 @@
 #![warn(clippy::missing_errors_doc)]
 
 pub mod checkpoint;
+pub mod curve;
 pub mod decimal;
 pub mod details;
 pub mod env;

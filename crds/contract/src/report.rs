@@ -4,6 +4,7 @@ mod termination;
 
 use crate::CONTRACT_VERSION;
 use crate::checkpoint::{BestCheckpoint, CheckpointRef};
+use crate::curve::quarters;
 use crate::details::Details;
 use crate::exit::Outcome;
 use crate::measured::{Measured, rounded};
@@ -123,6 +124,10 @@ pub struct LaunchResult {
     /// Measurements with six significant digits; the fields are inlined in the JSON.
     #[serde(flatten)]
     pub measured: Measured,
+    /// Mean training loss of each quarter of the launch (Measure), with six significant digits; empty without a curve whose points
+    /// are at the same steps in every launch.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub curve: Vec<f64>,
     /// Items of one epoch, when the training data are finite; also reported by a Preflight.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub items_per_epoch: Option<u64>,
@@ -148,6 +153,7 @@ impl LaunchResult {
             outcome,
             message: String::new(),
             measured: Measured::default(),
+            curve: Vec::new(),
             items_per_epoch: None,
             checkpoint: None,
             best_checkpoint: None,
@@ -180,17 +186,17 @@ pub fn printable(text: &str) -> String {
     text.chars().map(|c| if obeyed(c) { ' ' } else { c }).collect()
 }
 
-/// Mean loss over the last quarter of a loss curve.
-fn final_loss(losses: &[LossPoint]) -> Option<f64> {
-    let tail = &losses[losses.len() - losses.len().div_ceil(4)..];
-    (!tail.is_empty()).then(|| tail.iter().map(|point| point.loss).sum::<f64>() / tail.len() as f64)
-}
-
 impl From<&Report> for LaunchResult {
     fn from(report: &Report) -> Self {
         let mut measured = report.measured.rounded();
-        if measured.loss.is_none() {
-            measured = Measured { loss: final_loss(&report.losses), ..measured }.rounded();
+        let mut curve = quarters(&report.losses);
+        match measured.loss {
+            None => measured = Measured { loss: curve.last().copied(), ..measured }.rounded(),
+            // A trainer that reads losses at times reports the mean of all steps: its points are of other steps in each launch.
+            Some(_) => curve.clear(),
+        }
+        if report.kind != LaunchKind::Measure {
+            curve.clear();
         }
         if report.kind != LaunchKind::Train {
             measured.first_validation = None;
@@ -200,6 +206,7 @@ impl From<&Report> for LaunchResult {
             outcome: report.outcome,
             message: truncated(&report.message, MAX_MESSAGE).to_owned(),
             measured,
+            curve: curve.into_iter().filter_map(rounded).collect(),
             items_per_epoch: report.items_per_epoch,
             checkpoint: report.last_checkpoint.clone(),
             best_checkpoint: report.best_checkpoint.clone(),

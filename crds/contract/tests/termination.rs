@@ -70,9 +70,10 @@ prop_compose! {
         stop_seconds in of(any::<f64>()),
         failed_at_items in of(any::<u64>()),
         measured in measured_anything(),
+        curve in prop::collection::vec(any::<f64>(), 0..5),
     ) -> LaunchResult {
         LaunchResult {
-            launch, outcome, message, measured, failed_at_items, items_per_epoch, stop_seconds,
+            launch, outcome, message, measured, curve, failed_at_items, items_per_epoch, stop_seconds,
             checkpoint: checkpoint.map(|(name, (step, items))| CheckpointRef { name, step, items }),
             best_checkpoint: best.map(|(metric, value)| BestCheckpoint { checkpoint: best_checkpoint(), metric, value }),
         }
@@ -139,6 +140,7 @@ fn measured(index: usize, message: &str) -> LaunchResult {
             float8_overflow_share: Some(0.00123456),
             float8_underflow_share: Some(0.0123456),
         },
+        curve: Vec::new(),
         items_per_epoch: Some(13_000),
         checkpoint: None,
         best_checkpoint: None,
@@ -149,9 +151,17 @@ fn measured(index: usize, message: &str) -> LaunchResult {
 
 #[test]
 fn seven_pairs_fit_whole() {
-    let launches: Vec<_> = (0..14).map(|index| measured(index, "")).collect();
-    let folded = unfold(&fold(&launches)).unwrap();
-    assert_eq!((folded.dropped, folded.launches), (0, launches));
+    // Launches that validate have no curve, and the other way round.
+    let validated = (0..14).map(|index| measured(index, ""));
+    let with_curve = validated.clone().map(|launch| LaunchResult {
+        curve: vec![0.234567, 0.193456, 0.145678, 0.123456],
+        measured: Measured { validation: None, ..launch.measured },
+        ..launch
+    });
+    for launches in [validated.collect::<Vec<_>>(), with_curve.collect()] {
+        let folded = unfold(&fold(&launches)).unwrap();
+        assert_eq!((folded.dropped, folded.launches), (0, launches));
+    }
 }
 
 fn metrics(result: &LaunchResult) -> usize {
@@ -165,6 +175,12 @@ fn texts_go_before_evidence_and_metrics_before_launches() {
     let folded = unfold(&fold(&chatty)).unwrap();
     assert_eq!(folded.dropped, 0);
     assert!(folded.launches.iter().all(|result| result.message.len() < 200 && metrics(result) == 2));
+
+    let curve = vec![0.234567, 0.193456, 0.145678, 0.123456];
+    let chatty: Vec<_> = (0..14).map(|index| LaunchResult { curve: curve.clone(), ..measured(index, &long) }).collect();
+    let folded = unfold(&fold(&chatty)).unwrap();
+    assert_eq!(folded.dropped, 0);
+    assert!(folded.launches.iter().all(|result| result.curve == curve), "metrics go before the curve");
 
     let many: Vec<_> = (0..40).map(|index| measured(index, &long)).collect();
     let folded = unfold(&fold(&many)).unwrap();

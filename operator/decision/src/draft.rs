@@ -3,6 +3,7 @@
 use crate::action::{Event, EventKind};
 use crate::reason::Reason;
 use jiff::Timestamp;
+use pawl_api::spec::Numerics;
 use pawl_api::status::{FailureStatus, PhaseState, TrainingJobStatus};
 use pawl_api::{Problem, TrainingJob, TrainingJobSpec};
 use pawl_contract::decimal::Decimal;
@@ -101,6 +102,13 @@ impl<'a> Draft<'a> {
             | PhaseState::Inconclusive
             | PhaseState::Error => self.warning(reason, text, Some(&name)),
         }
+    }
+
+    /// Whether a phase is judged as one that changes the numerics: it declares so, or its training losses did not show that it
+    /// doesn't.
+    pub fn is_judged_as_changed(&self, index: usize) -> bool {
+        self.spec.phases.get(index).is_some_and(|phase| phase.numerics == Numerics::Changed)
+            || self.status.phases.get(index).is_some_and(|phase| !phase.judged_as_changed.is_empty())
     }
 
     /// Sets the failure of the job, which is final until its spec changes.

@@ -8,7 +8,7 @@ use crate::observed::AttemptFacts;
 use crate::reason::Reason;
 use crate::retry::{Again, MissingEvidence};
 use crate::{cost, preflight, search, train};
-use pawl_api::spec::TrainingJobSpec;
+use pawl_api::spec::{Numerics, TrainingJobSpec};
 use pawl_api::status::{Arm, LaunchStatus};
 use pawl_contract::decimal::Decimal;
 use pawl_contract::exit::Outcome;
@@ -46,6 +46,11 @@ pub(crate) fn require_evidence(
         let again = if by_itself { Again::Doubtful } else { Again::Useful };
         let control_outcome = Some(result.outcome).filter(|_| by_itself && is_control);
         return Err(MissingEvidence { again, control_outcome, baseline, ..MissingEvidence::because(message) });
+    }
+    if result.outcome == Outcome::InvalidPlan && launch.plan.kind == LaunchKind::Quality && !needs_quality(spec) {
+        let control_outcome = is_control.then_some(result.outcome);
+        let message = format!("{title}: {}", result.message);
+        return Err(MissingEvidence { again: Again::Useless, control_outcome, ..MissingEvidence::because(message) });
     }
     if result.outcome == Outcome::Done {
         let speed = result.measured.items_per_second.filter(|speed| speed.is_finite() && *speed > 0.0);
@@ -89,6 +94,12 @@ pub(crate) fn require_evidence(
         return missing(format!("{title}: ended with {}: {}", result.outcome, result.message));
     }
     Ok(())
+}
+
+/// Whether the job cannot do without quality launches: a phase declares `numerics: Changed`. Otherwise they decide where training
+/// losses do not.
+fn needs_quality(spec: &TrainingJobSpec) -> bool {
+    spec.phases.iter().any(|phase| phase.numerics == Numerics::Changed)
 }
 
 /// Records the results of the desired launches. `true` when there was a new result.
@@ -149,6 +160,7 @@ fn record(draft: &mut Draft<'_>, launch: &Launch, result: &LaunchResult, placeme
         seed: u32::try_from(launch.plan.seed).unwrap_or(u32::MAX),
         outcome: result.outcome,
         measured: measured(draft.spec, result),
+        curve: result.curve.iter().filter_map(|loss| Decimal::from_f64(*loss)).collect(),
         placement: truncated(placement, 64).to_owned(),
         trainer: String::new(),
         message: truncated(&bounded(&result.message), MAX_LAUNCH_MESSAGE).to_owned(),

@@ -5,14 +5,14 @@ use crate::comparison::Comparison;
 use crate::draft::Draft;
 use crate::fallback;
 use crate::fingerprint::fingerprint;
-use crate::gates::{Subject, Verdict, judge, quality, speed};
+use crate::gates::{Subject, Verdict, escalation, judge, quality, speed};
 use crate::launch::{EvidenceTarget, Work, tag_of};
 use crate::reason::Reason;
 use crate::revision::{accepted, patch};
 use crate::step::{Next, Step};
 use crate::trainer::comparable;
 use crate::trial::Trial;
-use pawl_api::spec::{Gates, Numerics, Phase, Pin, Trigger};
+use pawl_api::spec::{Gates, Phase, Pin, Trigger};
 use pawl_api::status::{Arm, LaunchStatus, PhaseState, PhaseStatus};
 use pawl_contract::decimal::Decimal;
 use pawl_contract::exit::Outcome;
@@ -36,7 +36,7 @@ pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
 fn input_hash(draft: &Draft<'_>, index: usize) -> String {
     let spec = draft.spec;
     let phase = &spec.phases[index];
-    let changed = phase.numerics == Numerics::Changed;
+    let changed = draft.is_judged_as_changed(index);
     let analysis = &spec.analysis;
     let trainer =
         (&spec.trainer.image, spec.trainer.replicas, spec.trainer.gpus_per_replica, &spec.trainer.gpu_resource);
@@ -75,7 +75,8 @@ fn advance_one(draft: &mut Draft<'_>, index: usize) -> Step {
     } else if status.input_hash != hash {
         let message = "an input of its verdict has changed: it is evaluated again";
         reopen(draft, index, Reason::Superseded, message);
-        draft.status.phases[index].input_hash = hash;
+        // Without what its last evaluation has shown.
+        draft.status.phases[index].input_hash = input_hash(draft, index);
         return Step::Moved;
     }
     match skip_reason(draft, index) {
@@ -110,6 +111,7 @@ fn advance_one(draft: &mut Draft<'_>, index: usize) -> Step {
             Step::Moved
         }
         PhaseState::Retrying => {
+            judge_as_changed(draft, index, String::new());
             draft.status.phases[index].state = PhaseState::Preflight;
             Step::Moved
         }
@@ -212,6 +214,16 @@ fn earlier_control(draft: &Draft<'_>, comparison: &Comparison<'_>, index: usize,
 fn judged(draft: &mut Draft<'_>, index: usize) -> Step {
     let subject = subject(draft, index);
     let verdict = judge(&subject);
+    let escalated = escalation(&subject).unwrap_or_default();
+    if escalated != draft.status.phases[index].judged_as_changed {
+        if !escalated.is_empty() {
+            let name = draft.spec.phases[index].name.clone();
+            let text = format!("phase {name}: judged as numerics: Changed, because {escalated}");
+            draft.normal(Reason::NumericsUnclear, text, Some(&name));
+        }
+        judge_as_changed(draft, index, escalated);
+        return Step::Moved;
+    }
     let comparison = &subject.comparison;
     let speedup = speed::reached(&subject).as_ref().and_then(speed::status);
     let quality = if subject.changes_numerics() { quality::status(comparison) } else { None };
@@ -232,11 +244,27 @@ fn run(draft: &mut Draft<'_>, index: usize, work: Work, checked: bool) -> Step {
     let phase = &mut draft.status.phases[index];
     phase.state = if checked { PhaseState::Measuring } else { PhaseState::Preflight };
     phase.reason = Reason::TrialRunning.to_string();
-    phase.message = match &phase.speedup {
+    let message = match &phase.speedup {
         Some(speedup) => format!("speedup {} so far, from {} pairs", speedup.estimate, speedup.pairs),
         None => String::new(),
     };
+    phase.message = explained(phase, message);
     Step::Go(Next::Run(work.bounded()))
+}
+
+/// Sets why the phase is judged by the quality gates although it declares `numerics: Equivalent`; empty: it isn't. The gates are
+/// inputs of its verdict then.
+fn judge_as_changed(draft: &mut Draft<'_>, index: usize, why: String) {
+    draft.status.phases[index].judged_as_changed = why;
+    draft.status.phases[index].input_hash = input_hash(draft, index);
+}
+
+/// `message`, and why the phase was judged otherwise than it declares.
+fn explained(phase: &PhaseStatus, message: String) -> String {
+    match phase.judged_as_changed.as_str() {
+        "" => message,
+        why => format!("{message}; judged as numerics: Changed, because {why}"),
+    }
 }
 
 fn conclude(draft: &mut Draft<'_>, index: usize, verdict: Verdict) -> Step {
@@ -259,6 +287,13 @@ fn conclude(draft: &mut Draft<'_>, index: usize, verdict: Verdict) -> Step {
             (rejected(trigger), reason, message)
         }
         Verdict::Inconclusive { reason, message } => (PhaseState::Inconclusive, reason, message),
+        // Only this phase needs the launches that failed: without them the job is as good as before.
+        Verdict::Error { reason: Reason::ControlFailed, message }
+            if !draft.status.phases[index].judged_as_changed.is_empty() =>
+        {
+            let message = format!("the quality gates cannot decide: {message}");
+            (PhaseState::Inconclusive, Reason::NumericsUnclear, message)
+        }
         Verdict::Error { reason, message } => match baseline_failure(draft) {
             Some(failure) => {
                 draft.fail(failure, &format!("the baseline fails: {message}"));
@@ -272,6 +307,7 @@ fn conclude(draft: &mut Draft<'_>, index: usize, verdict: Verdict) -> Step {
         Some(note) => format!("{message}; {note}"),
         None => message,
     };
+    let message = explained(&draft.status.phases[index], message);
     settle_as(draft, index, state, reason, &message);
     Step::Moved
 }

@@ -49,6 +49,7 @@ pub(crate) enum Reason {
     NothingAccepted,
     NothingNeedsIt,
     NumericsMisdeclared,
+    NumericsUnclear,
     ObjectiveUnmeasured,
     OffloadOverhead,
     PhaseError,

@@ -3,7 +3,7 @@
 use crate::draft::Draft;
 use crate::reason::Reason;
 use crate::revision::accepted;
-use pawl_api::spec::{Numerics, Pin, Scope};
+use pawl_api::spec::{Pin, Scope};
 use pawl_api::status::PhaseState;
 use std::collections::BTreeSet;
 
@@ -27,7 +27,7 @@ fn revertible(draft: &Draft<'_>) -> impl DoubleEndedIterator<Item = usize> {
 pub(crate) fn suspects(draft: &Draft<'_>, blame: Blame) -> Vec<usize> {
     let mut found: Vec<usize> = revertible(draft).rev().collect();
     if blame == Blame::Numerics {
-        found.sort_by_key(|index| draft.spec.phases[*index].numerics != Numerics::Changed);
+        found.sort_by_key(|index| !draft.is_judged_as_changed(*index));
     }
     found
 }

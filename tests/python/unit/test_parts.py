@@ -15,7 +15,7 @@ from pawl_launch.budget import Budget
 from pawl_launch.checkpoints import MANIFEST, Store, local_path
 from pawl_launch.gang import Gang
 from pawl_launch.keeper import Keeper
-from pawl_launch.losses import Curve, SpikeWatch, steps_before_last_quarter
+from pawl_launch.losses import Curve, SpikeWatch, steps_before_quarters
 from pawl_launch.outcome import classify
 from pawl_launch.plan import CheckpointPolicy, Criterion, Plan, Rank
 from pawl_launch.progress import Position, Reporter
@@ -39,26 +39,27 @@ def test_a_curve_is_short_and_keeps_the_mean(steps: int) -> None:
 
 @pytest.mark.parametrize("steps", [8, 60, 63, 64, 100, 1000])
 def test_the_loss_of_a_launch_does_not_depend_on_how_often_it_is_read(steps: int) -> None:
-    edge = steps_before_last_quarter(steps)
+    edges = steps_before_quarters(steps)
 
-    def last_quarter(every: int) -> float:
+    def quarters(every: int) -> list[float]:
         curve, losses = Curve(), []
         curve.begin(100)
         for step in range(1, steps + 1):
             losses.append(1.0 / step)
-            if step % every == 0 or step in (edge, steps):
+            if step % every == 0 or step in (*edges, steps):
                 curve.add(100 + 4 * step, sum(losses) / len(losses), len(losses))
                 losses = []
         points = curve.points()
-        count = math.ceil(len(points) / 4)
+        begins = [len(points) * quarter // 4 for quarter in range(5)]
         assert points[0]["items"] > 100 and points[-1]["items"] == 100 + 4 * steps
-        assert edge == 0 or points[-count - 1]["items"] == 100 + 4 * edge
-        return sum(point["loss"] for point in points[-count:]) / count
+        assert [points[begin - 1]["items"] for begin in begins[1:4]] == [100 + 4 * edge for edge in edges]
+        parts = [points[begin:end] for begin, end in zip(begins, begins[1:])]
+        return [sum(point["loss"] for point in part) / len(part) for part in parts]
 
     # From 64 steps on, a point is the mean of several steps, and the last one may be of fewer than the others.
     tolerance = 1e-12 if steps < 64 else 0.02
     for every in (7, 10, 17):
-        assert last_quarter(every) == pytest.approx(last_quarter(1), rel=tolerance)
+        assert quarters(every) == pytest.approx(quarters(1), rel=tolerance)
 
 
 VECTORS = json.loads((Path(__file__).parents[3] / "crds/contract/tests/losses.json").read_text())

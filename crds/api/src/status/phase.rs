@@ -93,6 +93,10 @@ pub struct PhaseStatus {
     /// Hash of all inputs of its verdict; if it changes, the phase is measured again.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub input_hash: String,
+    /// Why it is judged by the quality gates although it declares `numerics: Equivalent`: its training losses agree or differ
+    /// less clearly than a verdict needs.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub judged_as_changed: String,
     /// Measured speedup.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub speedup: Option<Speedup>,
@@ -176,6 +180,9 @@ pub struct LaunchStatus {
     /// Measurements; of the validation, the loss and the metrics with a gate.
     #[serde(flatten)]
     pub measured: Measured<Decimal>,
+    /// Mean training loss of each quarter of the launch (Measure), if its curve can be compared with that of others.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub curve: Vec<Decimal>,
     /// Devices on which it ran: only launches with equal placement form a pair.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub placement: String,

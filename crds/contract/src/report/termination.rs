@@ -75,6 +75,7 @@ fn bounded(launch: &LaunchResult) -> LaunchResult {
     LaunchResult {
         message: truncated(&launch.message, MAX_MESSAGE).to_owned(),
         measured: launch.measured.rounded(),
+        curve: launch.curve.iter().copied().filter_map(rounded).collect(),
         checkpoint: checkpoint.filter(|checkpoint| checkpoint.name.len() <= MAX_NAME),
         best_checkpoint: launch.best_checkpoint.as_ref().and_then(short_best),
         stop_seconds: launch.stop_seconds.and_then(rounded),
@@ -100,7 +101,7 @@ fn text(launches: &[Map<String, Value>], dropped: u32) -> String {
 ///
 /// When they do not fit, first the messages are shortened (to 100 bytes, then 40, then none), then the values that no
 /// verdict needs are omitted (the spread of step times, the first validation and, of the newest, metrics other than the
-/// loss), then the oldest launches.
+/// loss), then the loss curves, then the oldest launches.
 ///
 /// ```
 /// use pawl_contract::exit::Outcome;
@@ -125,6 +126,9 @@ pub fn fold(launches: &[LaunchResult]) -> String {
     for Measured { step_seconds, first_validation, validation, .. } in launches.iter_mut().map(|it| &mut it.measured) {
         (*step_seconds, *first_validation) = (None, None);
         validation.iter_mut().for_each(|validation| validation.retain(|name| name == "loss"));
+    }
+    if !fits(&text(&objects(&launches), 0)) {
+        launches.iter_mut().for_each(|launch| launch.curve.clear());
     }
     let launches = objects(&launches);
     // Each iteration omits one more launch; a message without launches fits.

@@ -34,7 +34,7 @@ pub(super) fn misdeclared(subject: &Subject<'_>) -> Option<Verdict> {
     let world = subject.spec().trainer.world_size();
     let control = items_per_step(&subject.comparison.control, world).ok()?;
     let candidate = items_per_step(&subject.comparison.candidate, world).ok()?;
-    if subject.changes_numerics() || control == candidate {
+    if subject.declares_change() || control == candidate {
         return None;
     }
     let name = subject.phase.map(|phase| phase.name.as_str()).unwrap_or_default();

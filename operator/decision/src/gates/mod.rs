@@ -10,13 +10,13 @@
 //! then.
 
 pub(crate) mod batch;
+pub(crate) mod equivalence;
 pub(crate) mod quality;
 pub(crate) mod safety;
 pub(crate) mod sequential;
 pub(crate) mod speed;
 
 mod band;
-mod equivalence;
 mod memory;
 mod offload;
 mod retries;
@@ -95,6 +95,12 @@ pub(crate) fn judge(subject: &Subject<'_>) -> Verdict {
     chain.iter().find_map(|gate| gate(subject)).unwrap_or_else(|| speed::holds(subject))
 }
 
+/// Why a phase that is fast enough is judged by the quality gates although it declares `numerics: Equivalent`.
+pub(crate) fn escalation(subject: &Subject<'_>) -> Option<String> {
+    let decided = speed::speedup(subject).or_else(|| equivalence::losses(subject));
+    if decided.is_some() { None } else { equivalence::unclear(subject) }
+}
+
 /// The state of a running training.
 pub(crate) struct RunningTraining<'a> {
     pub spec: &'a TrainingJobSpec,
@@ -157,16 +163,19 @@ impl<'a> Subject<'a> {
         self.comparison.draft.spec
     }
 
-    /// Whether a phase of the settings declares `numerics: Changed`.
+    /// Whether the phase declares `numerics: Changed`.
+    fn declares_change(&self) -> bool {
+        self.phase.is_some_and(|phase| phase.numerics == Numerics::Changed)
+    }
+
+    /// Whether a phase of the settings is judged as one that changes the numerics: by its declaration, or because its losses do not
+    /// show that it doesn't.
     pub fn changes_numerics(&self) -> bool {
-        let changed = |phase: &Phase| phase.numerics == Numerics::Changed;
+        let draft = self.comparison.draft;
         match self.phase {
-            Some(phase) => changed(phase),
-            None => {
-                let draft = self.comparison.draft;
-                let mut phases = draft.spec.phases.iter().zip(&draft.status.phases);
-                phases.any(|(phase, status)| accepted(status) && changed(phase))
-            }
+            Some(_) => self.declares_change() || equivalence::unclear(self).is_some(),
+            None => (0..draft.spec.phases.len())
+                .any(|index| draft.status.phases.get(index).is_some_and(accepted) && draft.is_judged_as_changed(index)),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Steps: gradients of the gang, update, and what is measured at the edges of windows.
 
 use super::*;
+use pawl_contract::curve::ends_quarter;
 
 /// Seconds between two agreements of ranks on GPUs.
 const VOTE_SECONDS: f64 = 1.0;
@@ -242,12 +243,13 @@ fn next_vote(rows: &[Row], step: u64) -> u64 {
 }
 
 /// Whether a window must end with the step that led to this position (step and items), in a launch that began after `first` steps:
-/// the warm-up or the launch ends, an evaluation is due, or the last quarter of the losses begins.
+/// the warm-up or the launch ends, an evaluation is due, or the next quarter of the losses begins: launches of different speeds are
+/// compared by the same steps.
 fn must_end(budget: &Budget, step_items: u64, first: u64, (step, items): (u64, u64)) -> bool {
     step == first + budget.warmup
         || items >= budget.items
         || budget.evaluation_due(items - step_items, items)
-        || step == last_quarter(budget.items.div_ceil(step_items))
+        || ends_quarter(step, budget.items.div_ceil(step_items))
 }
 
 /// Norm of all gradients together, on the device.
@@ -257,17 +259,6 @@ fn norm(gradients: &[Tensor], device: &Device) -> Result<Tensor> {
         sum = (sum + gradient.to_dtype(DType::F32)?.sqr()?.sum_all()?)?;
     }
     Ok(sum.sqrt()?)
-}
-
-/// The step before the last quarter of the loss curve, whose mean is the loss of a launch of `steps` steps: an edge on all devices,
-/// so that launches of different speeds are compared by the same steps.
-fn last_quarter(steps: u64) -> u64 {
-    let mut stride = 1;
-    while steps / stride >= 64 {
-        stride *= 2;
-    }
-    let points = steps.div_ceil(stride);
-    (points - points.div_ceil(4)) * stride
 }
 
 #[cfg(test)]
@@ -296,8 +287,8 @@ mod tests {
         let ends = |first: u64| -> Vec<u64> {
             (first + 1..=100).filter(|step| must_end(&budget, 40, first, (*step, 40 * step))).collect()
         };
-        // After step 74: the last quarter of the losses, of which every second one is kept.
-        assert_eq!(ends(0), [10, 25, 50, 74, 75, 100]);
+        // After steps 24, 50 and 74: quarters of the losses, of which every second one is kept.
+        assert_eq!(ends(0), [10, 24, 25, 50, 74, 75, 100]);
         assert_eq!(ends(30), [40, 50, 74, 75, 100]);
     }
 }

@@ -18,17 +18,18 @@ _OF_MEDIAN = 1.4826
 _TO_90 = 1.2816
 
 
-def steps_before_last_quarter(steps: int) -> int:
-    """Steps of a launch of ``steps`` that come before the last quarter of its curve, the mean of which is the loss of the launch.
+def steps_before_quarters(steps: int) -> tuple[int, ...]:
+    """Steps of a launch of ``steps`` that come before each quarter of its curve but the first. Their means are compared between
+    launches; that of the last one is the loss of the launch.
 
-    >>> [steps_before_last_quarter(steps) for steps in (1, 8, 60, 100)]
-    [0, 6, 45, 74]
+    >>> [steps_before_quarters(steps) for steps in (1, 8, 60, 100)]
+    [(0, 0, 0), (2, 4, 6), (15, 30, 45), (24, 50, 74)]
     """
     stride = 1
     while steps // stride >= _POINTS:
         stride *= 2
     points = math.ceil(steps / stride)
-    return (points - math.ceil(points / 4)) * stride
+    return tuple(points * quarter // 4 * stride for quarter in (1, 2, 3))
 
 
 class Curve:

@@ -11,7 +11,7 @@ from typing import Any
 
 from . import device
 from .gang import Gang
-from .losses import steps_before_last_quarter
+from .losses import steps_before_quarters
 from .outcome import LossSpike, NonFinite, Unsupported
 from .progress import Reporter
 from .waits import CollectiveWaits
@@ -32,7 +32,7 @@ class Meter:
     """Measures steps. The device is synchronized only at the edges of windows, and losses on it are read there.
 
     A window is at least 10 steps and 2 seconds long; the end of the warm-up and of the launch are edges too, and so is the
-    step before the last quarter of the losses, the mean of which is compared between launches: otherwise it would be over a
+    step before each quarter of the losses, the means of which are compared between launches: otherwise they would be over a
     number of steps that depends on their speed. Ranks agree about once a second, at a step that all of them know in advance.
     """
 
@@ -105,12 +105,12 @@ class Meter:
             self._pending.append((self._position.step, self._position.items, device.detached(loss)))
             if not device.is_pending(loss):
                 self.read_losses()
-        if self._throughput.at_end_of_warmup or self._begins_last_quarter() or done:
+        if self._throughput.at_end_of_warmup or self._begins_quarter() or done:
             self._end_window(self._throughput.is_full(self._throughput.open_seconds))
 
-    def _begins_last_quarter(self) -> bool:
+    def _begins_quarter(self) -> bool:
         steps = self._reporter.total_steps
-        return steps is not None and self._position.step == steps_before_last_quarter(steps)
+        return steps is not None and self._position.step in steps_before_quarters(steps)
 
     def record_mean(self, loss: float) -> None:
         """Records the mean training loss of all ranks since the last call.
@@ -128,7 +128,7 @@ class Meter:
 
     def vote_is_due(self) -> bool:
         """Whether the ranks agree after this step; true or false on all of them."""
-        return self._position.step >= self._next_vote or self._begins_last_quarter()
+        return self._position.step >= self._next_vote or self._begins_quarter()
 
     def vote(self, stop: bool, checkpoint: bool) -> Agreement:
         """Agrees on stopping (any rank), on a checkpoint (rank 0), and on the end of the window. Collective.

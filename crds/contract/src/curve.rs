@@ -1,0 +1,43 @@
+//! The loss curve of a launch in four numbers: what a decision compares between two launches.
+
+use crate::report::LossPoint;
+
+/// Maximum points of the curve in a report.
+const POINTS: u64 = 64;
+/// Numbers that summarize a curve.
+const QUARTERS: usize = 4;
+
+/// Mean training loss of each quarter of the launch, from the points of its curve: fewer numbers if there are fewer points.
+///
+/// ```
+/// use pawl_contract::curve::quarters;
+/// use pawl_contract::report::LossPoint;
+///
+/// let losses: Vec<_> = (1..=8).map(|step| LossPoint { items: 8 * step, loss: step as f64 }).collect();
+/// assert_eq!(quarters(&losses), [1.5, 3.5, 5.5, 7.5]);
+/// ```
+pub fn quarters(losses: &[LossPoint]) -> Vec<f64> {
+    let begin = |quarter: usize| losses.len() * quarter / QUARTERS;
+    let parts = (0..QUARTERS).map(|quarter| &losses[begin(quarter)..begin(quarter + 1)]);
+    let mean = |part: &[LossPoint]| part.iter().map(|point| point.loss).sum::<f64>() / part.len() as f64;
+    parts.filter(|part| !part.is_empty()).map(mean).collect()
+}
+
+/// Whether step number `step` of a launch of `steps` steps is the last one before a quarter of its curve. Trainers that read
+/// losses at times read them after these steps too, so that launches of different speeds are compared by the same steps.
+///
+/// ```
+/// use pawl_contract::curve::ends_quarter;
+///
+/// let ends = |steps| (1..=steps).filter(|step| ends_quarter(*step, steps)).collect::<Vec<u64>>();
+/// assert_eq!(ends(60), [15, 30, 45]);
+/// assert_eq!(ends(100), [24, 50, 74], "of which every second point is kept");
+/// ```
+pub fn ends_quarter(step: u64, steps: u64) -> bool {
+    let mut stride = 1;
+    while steps / stride >= POINTS {
+        stride *= 2;
+    }
+    let points = steps.div_ceil(stride);
+    (1..QUARTERS as u64).any(|quarter| points * quarter / QUARTERS as u64 * stride == step)
+}
