@@ -10,6 +10,7 @@ parser.add_argument("--batch-size", type=int, default=1)
 parser.add_argument("--seconds", type=float, default=0.06)
 parser.add_argument("--compile", action="store_true")
 parser.add_argument("--recompute", action="store_true")
+parser.add_argument("--rounding", type=float, default=0.0)
 parser.add_argument("--fault", default="none")
 parser.add_argument("--checkpoints", type=Path, required=True)
 parser.add_argument("--resume", type=Path)
@@ -25,6 +26,8 @@ for step in range(first + 1, arguments.steps + 1):
         # As PyTorch raises it: a traceback, then `torch.OutOfMemoryError: ...`.
         error = type("OutOfMemoryError", (RuntimeError,), {"__module__": "torch"})
         raise error("CUDA out of memory. Tried to allocate 2.00 GiB")
+    if arguments.compile:
+        loss *= 1 + arguments.rounding * min(1.0, step / 10)
     if arguments.fault == "Hang" and step == 8:
         time.sleep(1000)
     # With tabs and a carriage return, as a progress bar does.

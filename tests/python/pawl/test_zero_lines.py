@@ -57,6 +57,22 @@ def test_phases_of_an_unchanged_script_are_kept_and_rolled_back(job: Job) -> Non
     assert float(status["training"]["validation"]["metrics"]["accuracy"]) == 0.5
 
 
+def test_losses_that_differ_by_rounding_lead_to_the_quality_gates(job: Job) -> None:
+    ladder = [{"name": "compile", "minSpeedup": "1.1", "settings": {"compile": "Graph"}}]
+    monitors = [MONITOR, {"training": MONITOR["training"]}]
+    verdicts = [("Accepted", "SpeedAboveThreshold"), ("Inconclusive", "NumericsUnclear")]
+    for monitor, verdict in zip(monitors, verdicts):
+        workload = {"command": [*COMMAND, "--rounding=0.01"], "monitor": monitor}
+        analysis = {"warmupSteps": 5, "windowSteps": 8, "qualityItems": 40}
+        job.write([], {"workload": workload, "phases": ladder, "analysis": analysis})
+        code, status = job.run()
+        assert code == 0 and phases(status) == {"compile": verdict}
+        (phase,) = status["phases"]
+        assert "training losses differ by" in phase["message"], phase["message"]
+        judged = [launch["kind"] for launch in phase["launches"]].count("Quality")
+        assert (judged, "judged as numerics: Changed" in phase["message"]) == ((1, True) if monitor is MONITOR else (0, False))
+
+
 def test_the_manifest_of_init_has_the_phases_that_a_script_has_options_for(job: Job) -> None:
     command = [os.environ["PAWL"], "init", str(Path(__file__).with_name("plain.py")), "--gpus", "0"]
     done = subprocess.run(command, cwd=job.directory, env=environment(), capture_output=True, text=True, check=True)

@@ -59,7 +59,7 @@ impl Phase {
 /// Whether a phase changes the numerics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Numerics {
-    /// Equivalent numerics: the training loss must agree with that of the control.
+    /// Equivalent numerics: the training loss must agree with that of the control; where that is unclear, the quality gates apply.
     #[default]
     Equivalent,
     /// Changed numerics: the quality gates apply.

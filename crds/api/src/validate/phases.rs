@@ -29,7 +29,7 @@ pub(super) fn check(spec: &TrainingJobSpec) -> Vec<Problem> {
         numerics(spec, phase, &mut refuse);
         for (k, fallback) in phase.fallbacks.iter().enumerate() {
             for (t, trigger) in fallback.when.iter().enumerate() {
-                if let Some((message, remedy)) = never(spec, phase, *trigger) {
+                if let Some((message, remedy)) = never(spec, *trigger) {
                     refuse(format!("fallbacks[{k}].when[{t}]"), trigger.to_string(), message.to_owned(), remedy);
                 }
             }
@@ -93,16 +93,13 @@ fn numerics(spec: &TrainingJobSpec, phase: &Phase, refuse: &mut Refuse<'_>) {
 }
 
 /// Why a trigger cannot occur in this job, and the remedy. Without a wildcard: whether a new trigger needs a gate is decided here.
-fn never(spec: &TrainingJobSpec, phase: &Phase, trigger: Trigger) -> Option<(&'static str, &'static str)> {
+fn never(spec: &TrainingJobSpec, trigger: Trigger) -> Option<(&'static str, &'static str)> {
     match trigger {
         Trigger::MemoryAboveGate if spec.gates.gpu_memory.is_none() && spec.gates.gpu_memory_increase.is_none() => {
             Some(("cannot occur without the gate", "set spec.gates.gpuMemory or spec.gates.gpuMemoryIncrease"))
         }
         Trigger::OffloadOverhead if spec.gates.max_offload_overhead.is_none() => {
             Some(("cannot occur without the gate", "set spec.gates.maxOffloadOverhead"))
-        }
-        Trigger::QualityBelowThreshold if phase.numerics == Numerics::Equivalent => {
-            Some(("is not checked for numerics: Equivalent", "set numerics to Changed, or remove it"))
         }
         Trigger::OutOfMemory
         | Trigger::HostOutOfMemory
