@@ -28,6 +28,17 @@ pub(crate) fn require_evidence(
     launch: &Launch,
     result: &LaunchResult,
 ) -> Result<(), MissingEvidence> {
+    let rejected = result.outcome == Outcome::InvalidPlan && launch.plan.kind == LaunchKind::Quality;
+    if !rejected || needs_quality(spec) {
+        return require_result(spec, launch, result);
+    }
+    let control_outcome = (launch.arm == Arm::Control).then_some(result.outcome);
+    let message = format!("{}: {}", launch.plan.display_title(), result.message);
+    Err(MissingEvidence { again: Again::Useless, control_outcome, ..MissingEvidence::because(message) })
+}
+
+/// [`require_evidence`] where the trainer accepts the plan, or must.
+fn require_result(spec: &TrainingJobSpec, launch: &Launch, result: &LaunchResult) -> Result<(), MissingEvidence> {
     let title = launch.plan.display_title();
     let is_control = launch.arm == Arm::Control
         && matches!(launch.target, EvidenceTarget::Phase(_) | EvidenceTarget::Bundle | EvidenceTarget::Baseline);
@@ -46,11 +57,6 @@ pub(crate) fn require_evidence(
         let again = if by_itself { Again::Doubtful } else { Again::Useful };
         let control_outcome = Some(result.outcome).filter(|_| by_itself && is_control);
         return Err(MissingEvidence { again, control_outcome, baseline, ..MissingEvidence::because(message) });
-    }
-    if result.outcome == Outcome::InvalidPlan && launch.plan.kind == LaunchKind::Quality && !needs_quality(spec) {
-        let control_outcome = is_control.then_some(result.outcome);
-        let message = format!("{title}: {}", result.message);
-        return Err(MissingEvidence { again: Again::Useless, control_outcome, ..MissingEvidence::because(message) });
     }
     if result.outcome == Outcome::Done {
         let speed = result.measured.items_per_second.filter(|speed| speed.is_finite() && *speed > 0.0);
