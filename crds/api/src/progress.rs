@@ -59,9 +59,19 @@ fn clear_progress(training: &mut TrainingStatus) {
         started: _,
         straggler: _,
         degraded: _,
+        worse: _,
+        violated_at_items: _,
+        earlier,
+        slowdown: _,
+        slow_machine: _,
+        slowdowns: _,
+        quiet_windows,
         completed: _,
     } = training;
-    (*steps, *items, *epoch, *slow_windows) = Default::default();
+    (*steps, *items, *epoch, *slow_windows, *quiet_windows) = Default::default();
+    if let Some(earlier) = earlier {
+        earlier.items = 0;
+    }
     (*items_per_second, *step_seconds, *loss, *wall_seconds) = Default::default();
     (*peak_memory_bytes, *utilization) = Default::default();
     (*loader_wait_share, *collective_wait_share, *offload_share) = Default::default();

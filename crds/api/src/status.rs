@@ -11,7 +11,9 @@ mod training;
 pub use attempt::{AttemptStatus, Purpose, RetryStatus, StopCause};
 pub use phase::{Arm, BaselineStatus, BundleStatus, LaunchStatus, PhaseState, PhaseStatus, QualityStatus, Speedup};
 pub use search::{BestTrial, FinalistStatus, SearchState, SearchStatus};
-pub use training::{BestCheckpointStatus, CheckpointStatus, TrainingStatus};
+pub use training::{
+    BestCheckpointStatus, CheckpointStatus, EarlierTraining, SlowMachine, SlowdownStatus, TrainingStatus,
+};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use pawl_contract::decimal::Decimal;

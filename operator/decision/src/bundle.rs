@@ -9,11 +9,12 @@ use crate::goal;
 use crate::launch::EvidenceTarget;
 use crate::reason::Reason;
 use crate::revert::{Blame, responsible, revert};
-use crate::revision::{accepted, judged_fold};
+use crate::revision::{accepted, judged_fold, revision};
 use crate::step::{Next, Step};
 use crate::trial::Trial;
-use pawl_api::spec::{Gates, Scope};
-use pawl_api::status::{BundleStatus, LaunchStatus, PhaseState};
+use pawl_api::spec::{Gates, Phase, Scope};
+use pawl_api::status::{BundleStatus, LaunchStatus, PhaseState, PhaseStatus};
+use pawl_contract::measured::Measured;
 use pawl_contract::plan::LaunchKind;
 use serde_json::json;
 
@@ -61,6 +62,9 @@ pub(crate) fn open(draft: &mut Draft<'_>) -> bool {
     }
     let hash = input_hash(draft);
     let known = draft.status.bundle.as_ref().is_some_and(|bundle| bundle.input_hash == hash);
+    if known {
+        follow(draft);
+    }
     if !known && !needed(draft) {
         draft.status.bundle = None;
         return false;
@@ -73,6 +77,40 @@ pub(crate) fn open(draft: &mut Draft<'_>) -> bool {
             Some(BundleStatus { input_hash: hash, state, left_out, launches, ..BundleStatus::default() });
     }
     draft.status.bundle.as_ref().is_some_and(|bundle| !bundle.state.is_final())
+}
+
+/// Whether the bundle's measurements are about the settings in effect.
+pub(crate) fn is_current(draft: &Draft<'_>, bundle: &BundleStatus) -> bool {
+    bundle.revision.is_empty() || bundle.revision == revision(&draft.effective())
+}
+
+/// Discards the figures of an accepted bundle when other settings are in effect since, as after a rollback in training, and
+/// takes them up again when the measured ones are.
+fn follow(draft: &mut Draft<'_>) {
+    let Some(bundle) = draft.status.bundle.as_ref() else { return };
+    let current = is_current(draft, bundle);
+    let (retires, returns) = (bundle.state == PhaseState::Accepted && !current, bundle.outdated && current);
+    let name = |(phase, status): (&Phase, &PhaseStatus)| {
+        let changed = status.training_rung.is_some() || status.held && !accepted(status);
+        changed.then(|| phase.name.clone())
+    };
+    let changed: Vec<String> = draft.spec.phases.iter().zip(&draft.status.phases).filter_map(name).collect();
+    let nothing = draft.accepted_names().is_empty();
+    let Some(bundle) = draft.status.bundle.as_mut().filter(|bundle| returns || retires && !bundle.outdated) else {
+        return;
+    };
+    (bundle.outdated, bundle.speedup, bundle.quality) = (retires, None, None);
+    bundle.measured = Measured::default();
+    bundle.state = if returns { PhaseState::Measuring } else { bundle.state };
+    if retires {
+        let goal = if Reason::GoalMissed.is(&bundle.reason) { Reason::GoalMissed } else { Reason::NotMeasured };
+        bundle.reason = goal.to_string();
+        let before = std::mem::take(&mut bundle.message);
+        let what = if nothing { "every phase was reverted" } else { "these settings were not measured together" };
+        let changed = changed.join(", ");
+        bundle.message = bounded(&format!("{what}, since {changed} changed; before, {before}"));
+        bundle.state = if nothing { PhaseState::RolledBack } else { bundle.state };
+    }
 }
 
 /// Existing evidence about the bundle. A single accepted phase on the baseline is the bundle itself. Of several, the quality
@@ -106,7 +144,10 @@ pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
     let quality = quality::status(&subject.comparison);
     let measured = together(subject.comparison.candidates());
     let spent = draft.exhausted(&subject.comparison.trial.to_string());
+    let measured_revision = revision(&draft.effective());
     if let Some(bundle) = &mut draft.status.bundle {
+        bundle.revision = measured_revision;
+        bundle.outdated = false;
         bundle.speedup = speedup;
         bundle.quality = quality;
         bundle.measured = measured;

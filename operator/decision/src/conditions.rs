@@ -141,8 +141,10 @@ fn degraded(draft: &Draft<'_>) -> ConditionState {
         if !training.straggler.is_empty() {
             return state(true, Reason::Straggler, &training.straggler);
         }
-        if !training.degraded.is_empty() {
-            return state(true, Reason::TrainingDegraded, &training.degraded);
+        let found = [&training.degraded, &training.worse].into_iter().filter(|text| !text.is_empty());
+        let found: Vec<&str> = found.map(String::as_str).collect();
+        if !found.is_empty() {
+            return state(true, Reason::TrainingDegraded, &found.join("; "));
         }
     }
     if let Some(bundle) = &status.bundle

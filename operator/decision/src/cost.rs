@@ -3,7 +3,7 @@
 use crate::draft::Draft;
 use crate::launch::gang;
 use pawl_api::spec::TrainingJobSpec;
-use pawl_api::status::Purpose;
+use pawl_api::status::{Purpose, TrainingStatus};
 use pawl_contract::decimal::Decimal;
 use pawl_contract::report::LaunchResult;
 use std::collections::BTreeMap;
@@ -52,18 +52,30 @@ fn devices(spec: &TrainingJobSpec, purpose: Option<Purpose>) -> f64 {
 pub(crate) fn saved(draft: &mut Draft<'_>) {
     let baseline = draft.status.baseline.as_ref().and_then(|baseline| baseline.measured.items_per_second.as_ref());
     let training = draft.status.training.as_ref();
-    let speed = training.and_then(|training| training.measured.items_per_second.as_ref());
-    let (Some(baseline), Some(speed)) = (baseline, speed) else { return };
+    let (Some(baseline), Some(seconds)) = (baseline, training.and_then(productive_seconds)) else { return };
     let items = training.map_or(0, |training| training.measured.items) as f64;
     let devices = devices(draft.spec, Some(Purpose::Train));
     let price = device_hour(draft.spec);
     let cost = draft.status.cost.get_or_insert_default();
-    let balance = balance(items, (baseline.value(), speed.value()), devices, judging_hours(&cost.purposes));
+    let balance = balance((items / baseline.value(), seconds), devices, judging_hours(&cost.purposes));
     if let Some(saved) = price.and_then(|price| Decimal::from_f64(balance.saved_hours * price)) {
         cost.saved = Some(saved);
     }
     if let Some(percent) = Decimal::from_f64(balance.percent) {
         cost.saved_percent = Some(percent);
+    }
+}
+
+/// Seconds that the training so far took at the measured speeds: what was trained with settings that were replaced since, at
+/// their speed. `None` before a speed is known.
+pub(crate) fn productive_seconds(training: &TrainingStatus) -> Option<f64> {
+    let earlier = training.earlier.as_ref();
+    let (before, spent) = earlier.map_or((0, 0.0), |earlier| (earlier.items, earlier.seconds.value()));
+    let items = training.measured.items.saturating_sub(before);
+    let speed = training.measured.items_per_second.as_ref().map(Decimal::value).filter(|speed| *speed > 0.0);
+    match (items, speed) {
+        (0, _) => Some(spent).filter(|spent| *spent > 0.0),
+        (items, speed) => Some(spent + items as f64 / speed?),
     }
 }
 
@@ -79,9 +91,9 @@ struct Balance {
     percent: f64,
 }
 
-/// `speeds`: items per second of the baseline and of the training.
-fn balance(items: f64, (baseline, training): (f64, f64), devices: f64, judging_hours: f64) -> Balance {
-    let hours = |speed: f64| items / speed * devices / 3600.0;
+/// The seconds that the baseline would take for what was trained, and those of the training.
+fn balance((baseline, training): (f64, f64), devices: f64, judging_hours: f64) -> Balance {
+    let hours = |seconds: f64| seconds * devices / 3600.0;
     let saved_hours = hours(baseline) - hours(training) - judging_hours;
     Balance { saved_hours, percent: saved_hours / hours(baseline) * 100.0 }
 }
@@ -93,11 +105,11 @@ mod tests {
     #[test]
     fn judging_is_paid_for_before_anything_is_saved() {
         // 4 devices; the baseline takes 10 hours, the training 5, judging took 2 device hours.
-        let whole = balance(36e5, (100.0, 200.0), 4.0, 2.0);
+        let whole = balance((36e3, 18e3), 4.0, 2.0);
         assert!((whole.saved_hours - 18.0).abs() < 1e-9 && (whole.percent - 45.0).abs() < 1e-9);
-        let early = balance(36e3, (100.0, 200.0), 4.0, 2.0);
+        let early = balance((360.0, 180.0), 4.0, 2.0);
         assert!(early.saved_hours < 0.0 && early.percent < 0.0);
-        assert_eq!(Decimal::from_f64(balance(0.0, (100.0, 200.0), 4.0, 0.0).percent), None, "nothing was trained");
+        assert_eq!(Decimal::from_f64(balance((0.0, 0.0), 4.0, 0.0).percent), None, "nothing was trained");
     }
 
     #[test]

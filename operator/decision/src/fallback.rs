@@ -18,6 +18,7 @@ pub(crate) fn rung(comparison: &Comparison<'_>) -> u32 {
         | EvidenceTarget::Baseline
         | EvidenceTarget::Bundle
         | EvidenceTarget::Search { .. }
+        | EvidenceTarget::Slowdown
         | EvidenceTarget::Train => 0,
     }
 }

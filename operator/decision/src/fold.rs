@@ -144,6 +144,10 @@ fn record(draft: &mut Draft<'_>, launch: &Launch, result: &LaunchResult, placeme
         EvidenceTarget::Phase(index) => draft.status.phases.get_mut(index).map(|phase| &mut phase.launches),
         EvidenceTarget::Baseline => draft.status.baseline.as_mut().map(|baseline| &mut baseline.launches),
         EvidenceTarget::Bundle => draft.status.bundle.as_mut().map(|bundle| &mut bundle.launches),
+        EvidenceTarget::Slowdown => {
+            let training = draft.status.training.as_mut();
+            training.and_then(|training| training.slowdown.as_mut()).map(|slowdown| &mut slowdown.launches)
+        }
     };
     // Unknown devices are treated as specific to this attempt.
     let attempt = draft.status.attempt.as_ref().map(|attempt| attempt.name.as_str()).unwrap_or_default();

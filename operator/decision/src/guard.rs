@@ -2,13 +2,15 @@
 
 use crate::cost;
 use crate::draft::{Draft, bounded, decimals};
-use crate::gates::{self, Alarm, RunningTraining, quality};
+use crate::gates::quality::{self, Concern};
+use crate::gates::{self, Alarm, RunningTraining};
 use crate::grace;
 use crate::observed::{AttemptFacts, AttemptState};
 use crate::reason::Reason;
 use crate::retry::{after, time};
 use crate::revert::{Blame, responsible};
-use crate::train::{handle_failure, revert_by_scope};
+use crate::slowdown;
+use crate::train::handle_failure;
 use pawl_api::spec::Trigger;
 use pawl_api::status::{Purpose, TrainingStatus};
 use pawl_contract::decimal::Decimal;
@@ -51,7 +53,7 @@ pub(crate) fn watch(draft: &mut Draft<'_>, facts: &AttemptFacts) -> bool {
     describe(draft, progress);
     let window = next_window(draft, progress);
     if draft.spec.train.guard.enabled {
-        judge(draft, progress, window);
+        judge(draft, facts, progress, window);
     }
     true
 }
@@ -60,31 +62,36 @@ pub(crate) fn watch(draft: &mut Draft<'_>, facts: &AttemptFacts) -> bool {
 fn next_window(draft: &mut Draft<'_>, progress: &Progress) -> bool {
     draft.status.training.as_mut().is_some_and(|training| {
         let new = progress.windows > training.window;
+        if new {
+            let ended = u32::try_from(progress.windows - training.window).unwrap_or(u32::MAX);
+            training.quiet_windows = training.quiet_windows.saturating_sub(ended);
+        }
         training.window = training.window.max(progress.windows);
         new
     })
 }
 
-/// Applies the gates to the training, and handles the first alarm. `window`: whether a throughput window has ended.
-fn judge(draft: &mut Draft<'_>, progress: &Progress, window: bool) {
+/// Applies the gates to the training. `window`: whether a throughput window has ended.
+fn judge(draft: &mut Draft<'_>, facts: &AttemptFacts, progress: &Progress, window: bool) {
     let Some(training) = &draft.status.training else { return };
     let baseline = draft.status.baseline.as_ref();
-    let watched = RunningTraining { spec: draft.spec, baseline, training, progress };
-    let alarm = gates::watch(&watched);
-    if !matches!(alarm, Some(Alarm::Quality(_))) && quality::comparable(&watched).is_some() {
-        record_good(draft, progress);
-    }
-    match alarm {
-        Some(Alarm::Quality(message)) => handle_quality(draft, &message),
-        Some(Alarm::BelowExpected(message)) => handle_throughput(draft, progress, window, &message, true),
-        Some(Alarm::BelowGate(message)) => handle_throughput(draft, progress, window, &message, false),
-        None if window && progress.items_per_second.is_some() => {
+    let watched = RunningTraining { spec: draft.spec, baseline, training, placement: &facts.placement, progress };
+    let (concern, slow) = (quality::in_training(&watched), gates::watch(&watched));
+    let evaluated = quality::has_reference(&watched);
+    let recovered = watched.below_promise().is_none();
+    handle_quality(draft, progress, concern, evaluated);
+    match slow {
+        _ if !window || progress.items_per_second.is_none() => {}
+        Some(alarm) => handle_throughput(draft, facts, progress, &alarm),
+        None => {
             if let Some(training) = draft.status.training.as_mut() {
                 training.slow_windows = 0;
-                training.degraded.clear();
+                if recovered {
+                    training.degraded.clear();
+                    training.slow_machine = None;
+                }
             }
         }
-        None => {}
     }
 }
 
@@ -107,13 +114,16 @@ fn describe(draft: &mut Draft<'_>, progress: &Progress) {
     training.measured.items = progress.items;
     training.epoch = progress.epoch;
     training.measured.loss = progress.loss.and_then(Decimal::from_f64).or(training.measured.loss.take());
+    if let Some(earlier) = training.earlier.as_mut().filter(|_| resumed) {
+        // It resumed from a checkpoint before what was trained then.
+        earlier.items = earlier.items.min(progress.items);
+    }
     if let Some(speed) = progress.items_per_second.and_then(Decimal::from_f64).filter(|speed| speed.value() > 0.0) {
         let elapsed = started.map_or(0, |started| crate::lifecycle::seconds_between(started, now));
-        let useful = progress.items as f64 / speed.value();
-        if elapsed > 0 {
+        training.measured.items_per_second = Some(speed);
+        if let Some(useful) = cost::productive_seconds(training).filter(|_| elapsed > 0) {
             training.goodput = Decimal::from_f64((useful / elapsed as f64).clamp(0.0, 1.0));
         }
-        training.measured.items_per_second = Some(speed);
     }
     let eta = progress.eta_seconds.filter(|seconds| seconds.is_finite() && *seconds >= 0.0);
     training.eta = eta.map(|seconds| after(now, seconds as u64).to_string());
@@ -138,44 +148,55 @@ fn describe(draft: &mut Draft<'_>, progress: &Progress) {
 }
 
 /// Counts slow windows, each once. A slow machine is reported but not rolled back. So is training that is below a gate but
-/// as fast as measured, for which no phase is responsible (`explained` is false).
-fn handle_throughput(draft: &mut Draft<'_>, progress: &Progress, window: bool, message: &str, explained: bool) {
+/// as fast as measured, for which no phase is responsible. Before a phase is rolled back, the cause is measured.
+fn handle_throughput(draft: &mut Draft<'_>, facts: &AttemptFacts, progress: &Progress, alarm: &Alarm) {
     let windows = draft.spec.train.guard.windows.max(1);
-    let Some(training) = draft.status.training.as_mut().filter(|_| window && progress.straggler.is_none()) else {
-        return;
-    };
+    let Some(training) = draft.status.training.as_mut().filter(|_| progress.straggler.is_none()) else { return };
     training.slow_windows = training.slow_windows.saturating_add(1);
     if training.slow_windows < windows {
         return;
     }
+    let quiet = training.quiet_windows > 0;
+    let (message, explained) = match alarm {
+        Alarm::BelowExpected(message) => (message, true),
+        Alarm::BelowGate(message) => (message, false),
+    };
     let message = format!("{message}, in {} windows", training.slow_windows);
-    match responsible(draft, Blame::Newest).filter(|_| explained) {
-        Some(index) => revert_by_scope(draft, index, Reason::ThroughputBelowPromise, &message),
+    training.slow_windows = 0;
+    if explained && !quiet && responsible(draft, Blame::Newest).is_some() {
+        slowdown::begin(draft, facts, progress, &message);
+    } else if let Some(training) = draft.status.training.as_mut() {
         // Ending a slow training would gain nothing.
-        None => {
-            if let Some(training) = draft.status.training.as_mut() {
-                training.slow_windows = 0;
-                training.degraded = bounded(&message);
-            }
-        }
+        training.degraded = bounded(&message);
     }
 }
 
-/// Handles validation that violates a gate: training resumes from before the newest evaluation that passed.
-fn handle_quality(draft: &mut Draft<'_>, message: &str) {
+/// Handles validation that looks worse than the gates allow. A violation is shown only by two evaluations in a row: then
+/// training resumes from before the newest evaluation that passed. Anything else is reported. `evaluated`: whether there is a
+/// launch of the baseline with which the newest evaluation was compared.
+fn handle_quality(draft: &mut Draft<'_>, progress: &Progress, concern: Option<Concern>, evaluated: bool) {
     let explained = responsible(draft, Blame::Numerics).is_some();
+    let Some(items) = progress.validation.as_ref().map(|validation| validation.items) else { return };
     let Some(training) = draft.status.training.as_mut() else { return };
-    if !explained {
-        training.degraded = bounded(message);
+    let Some(Concern { message, comparable }) = concern else {
+        training.worse.clear();
+        if evaluated {
+            training.violated_at_items = None;
+            training.last_good_items = training.last_good_items.max(items);
+        }
+        return;
+    };
+    training.worse = bounded(&message);
+    let first = training.violated_at_items.filter(|first| *first < items);
+    if !explained || !comparable {
         return;
     }
+    let Some(first) = first else {
+        training.violated_at_items.get_or_insert(items);
+        return;
+    };
     let last_good = training.last_good_items;
     training.resume_not_after_items = Some(training.resume_not_after_items.map_or(last_good, |old| old.min(last_good)));
-    handle_failure(draft, Blame::Numerics, Trigger::QualityBelowThreshold, Reason::ValidationAboveGate, message);
-}
-
-fn record_good(draft: &mut Draft<'_>, progress: &Progress) {
-    if let (Some(training), Some(validation)) = (draft.status.training.as_mut(), &progress.validation) {
-        training.last_good_items = training.last_good_items.max(validation.items);
-    }
+    let message = format!("{message}; as it was at {first} items");
+    handle_failure(draft, Blame::Numerics, Trigger::QualityBelowThreshold, Reason::ValidationAboveGate, &message);
 }

@@ -42,6 +42,8 @@ pub(crate) enum EvidenceTarget {
     Bundle,
     /// A stage of the search, and what of it.
     Search { stage: usize, run: SearchRun },
+    /// The evidence about a slow-down of the training.
+    Slowdown,
     /// The training.
     Train,
 }
@@ -253,7 +255,7 @@ impl Draft<'_> {
             EvidenceTarget::PreflightPhase { phase, rung } => (name(phase), rung),
             EvidenceTarget::Phase(index) => (name(index), self.status.phases.get(index).map_or(0, |phase| phase.rung)),
             EvidenceTarget::Bundle => ("all together", 0),
-            EvidenceTarget::Search { .. } | EvidenceTarget::Train => ("", 0),
+            EvidenceTarget::Search { .. } | EvidenceTarget::Slowdown | EvidenceTarget::Train => ("", 0),
         }
     }
 

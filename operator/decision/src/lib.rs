@@ -95,6 +95,7 @@ mod revert;
 mod revision;
 mod search;
 mod settle;
+mod slowdown;
 mod step;
 mod summary;
 mod train;

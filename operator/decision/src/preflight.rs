@@ -99,6 +99,7 @@ fn record_invalid(draft: &mut Draft<'_>, launch: &Launch, tag: String, result: &
         | EvidenceTarget::Baseline
         | EvidenceTarget::Bundle
         | EvidenceTarget::Search { .. }
+        | EvidenceTarget::Slowdown
         | EvidenceTarget::Train => None,
     };
     draft.warning(Reason::InvalidPlan, format!("{}: {}", launch.plan.display_title(), result.message), phase);
@@ -117,6 +118,7 @@ pub(crate) fn record(draft: &mut Draft<'_>, launch: &Launch, result: &LaunchResu
         | EvidenceTarget::Baseline
         | EvidenceTarget::Bundle
         | EvidenceTarget::Search { .. }
+        | EvidenceTarget::Slowdown
         | EvidenceTarget::Train => {}
     }
 }

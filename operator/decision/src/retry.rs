@@ -151,6 +151,11 @@ impl Draft<'_> {
         self.status.retry.iter().chain(&self.status.retries).find(|retry| retry.trial == trial)
     }
 
+    /// Number of failures of the trial.
+    pub fn failures(&self, trial: &str) -> u32 {
+        self.retry(trial).map_or(0, |retry| retry.count)
+    }
+
     /// The trial's failures, when they exceed `lifecycle.maxRestarts` or another attempt would fail in the same way.
     pub fn exhausted(&self, trial: &str) -> Option<RetryStatus> {
         let retry = self.retry(trial)?;

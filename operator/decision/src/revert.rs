@@ -49,13 +49,18 @@ pub(crate) fn with_dependents(draft: &Draft<'_>, index: usize) -> BTreeSet<usize
     gone
 }
 
-/// Reverts the phase at `index` and, depending on `scope`, others.
-pub(crate) fn revert(draft: &mut Draft<'_>, index: usize, scope: Scope, reason: Reason, message: &str) {
-    let also: BTreeSet<usize> = match scope {
+/// The phase at `index` and the accepted phases that are reverted with it.
+pub(crate) fn gone_with(draft: &Draft<'_>, index: usize, scope: Scope) -> BTreeSet<usize> {
+    match scope {
         Scope::Phase => with_dependents(draft, index),
         Scope::Dependents => revertible(draft).filter(|other| *other >= index).collect(),
         Scope::All => revertible(draft).collect(),
-    };
+    }
+}
+
+/// Reverts the phase at `index` and, depending on `scope`, others.
+pub(crate) fn revert(draft: &mut Draft<'_>, index: usize, scope: Scope, reason: Reason, message: &str) {
+    let also = gone_with(draft, index, scope);
     let state = if draft.draining() { PhaseState::RollingBack } else { PhaseState::RolledBack };
     let name = draft.spec.phases[index].name.clone();
     for other in also.into_iter().chain([index]).collect::<BTreeSet<_>>() {

@@ -1,7 +1,9 @@
 //! The summary in the status: stage, progress, settings in effect, speedup, the baseline's throughput. Bounds its size.
 
 use crate::aggregate::together;
+use crate::bundle::is_current;
 use crate::draft::Draft;
+use crate::launch::EvidenceTarget;
 use crate::revision::{accepted, revision};
 use crate::step::Next;
 use crate::train::{expected_items_per_second, measured_with};
@@ -35,6 +37,10 @@ pub(crate) fn align(draft: &mut Draft<'_>) {
 /// Writes the summary.
 pub(crate) fn set(draft: &mut Draft<'_>, next: &Next) {
     let stage = match next {
+        // The training waits for these launches.
+        Next::Run(work) if work.launches.iter().any(|launch| launch.target == EvidenceTarget::Slowdown) => {
+            Stage::Training
+        }
         Next::Run(work) => match work.purpose {
             Purpose::Preflight => Stage::Preflight,
             Purpose::Speed | Purpose::Quality | Purpose::Bundle | Purpose::LeaveOneOut => Stage::Optimizing,
@@ -72,10 +78,16 @@ impl Draft<'_> {
 }
 
 fn speedup(draft: &Draft<'_>) -> Option<Decimal> {
-    if let Some(speedup) = draft.status.bundle.as_ref().and_then(|bundle| bundle.speedup.as_ref()) {
+    let bundle = draft.status.bundle.as_ref().filter(|bundle| is_current(draft, bundle));
+    if let Some(speedup) = bundle.and_then(|bundle| bundle.speedup.as_ref()) {
         return Some(speedup.estimate.clone());
     }
-    let kept = draft.status.phases.iter().filter(|phase| accepted(phase));
+    let kept = || draft.status.phases.iter().filter(|phase| accepted(phase));
+    if kept().any(|phase| phase.training_rung.is_some()) {
+        // A fallback that the training took was not measured.
+        return None;
+    }
+    let kept = kept();
     let mut known = kept.filter_map(|phase| phase.speedup.as_ref()).map(|speedup| speedup.estimate.value()).peekable();
     known.peek()?;
     Decimal::from_f64(known.product())

@@ -11,9 +11,11 @@ use crate::revert::{Blame, responsible, revert};
 use crate::step::{Next, Step};
 use crate::trainer::comparable;
 use crate::trial::Trial;
-use crate::{cost, fallback, grace, launch};
+use crate::{cost, fallback, grace, launch, slowdown};
 use pawl_api::spec::{Scope, Trigger};
-use pawl_api::status::{Arm, BestCheckpointStatus, CheckpointStatus, LaunchStatus, Purpose, TrainingStatus};
+use pawl_api::status::{
+    Arm, BestCheckpointStatus, CheckpointStatus, EarlierTraining, LaunchStatus, Purpose, TrainingStatus,
+};
 use pawl_contract::checkpoint::{BestCheckpoint, CheckpointRef};
 use pawl_contract::decimal::Decimal;
 use pawl_contract::exit::Outcome;
@@ -49,13 +51,28 @@ pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
     if draft.status.training.as_ref().is_none_or(|training| training.revision != revision) {
         let expected = expected_items_per_second(draft, &settings);
         let training = draft.status.training.get_or_insert_with(TrainingStatus::default);
-        training.revision = revision;
+        begin(training, revision);
         training.promised_items_per_second = expected.and_then(Decimal::from_f64);
-        training.slow_windows = 0;
-        training.degraded.clear();
-        training.completed.clear();
+        cost::saved(draft);
     }
-    Step::Go(Next::Run(work(draft, &settings)))
+    match slowdown::advance(draft, &settings) {
+        Step::Pass => Step::Go(Next::Run(work(draft, &settings))),
+        step @ (Step::Moved | Step::Go(_)) => step,
+    }
+}
+
+/// Begins to train with settings of this revision: nothing that was observed of others is about these.
+fn begin(training: &mut TrainingStatus, revision: String) {
+    let items = training.measured.items;
+    let seconds = cost::productive_seconds(training).filter(|_| items > 0).and_then(Decimal::from_f64);
+    training.earlier = seconds.map(|seconds| EarlierTraining { items, seconds }).or(training.earlier.take());
+    (training.measured.items_per_second, training.measured.step_seconds, training.eta) = Default::default();
+    training.revision = revision;
+    (training.slow_windows, training.quiet_windows) = Default::default();
+    (training.slow_machine, training.slowdown, training.violated_at_items) = Default::default();
+    training.degraded.clear();
+    training.worse.clear();
+    training.completed.clear();
 }
 
 fn work(draft: &Draft<'_>, settings: &Settings) -> Work {
@@ -133,7 +150,7 @@ pub(crate) fn record(draft: &mut Draft<'_>, result: &LaunchResult) {
     match result.outcome {
         Outcome::Done => {
             training.completed = target;
-            training.eta = None;
+            (training.eta, training.slowdown) = (None, None);
             let message = format!("{} items, {} steps", result.measured.items, result.measured.steps);
             cost::saved(draft);
             draft.normal(Reason::TrainingDone, message, None);
@@ -166,6 +183,10 @@ fn failed(draft: &mut Draft<'_>, result: &LaunchResult) {
 /// Records the checkpoints from which a stopped or lost training resumes, unless its settings are no longer in effect.
 pub(crate) fn stopped(draft: &mut Draft<'_>, result: &LaunchResult) {
     let wanted = is_wanted(draft, &result.launch);
+    if wanted && result.outcome == Outcome::Done {
+        // It ended while it was being stopped for other launches.
+        return record(draft, result);
+    }
     if let Some(training) = draft.status.training.as_mut().filter(|_| wanted) {
         keep_checkpoints(training, result);
     }

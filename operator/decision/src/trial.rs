@@ -18,6 +18,8 @@ pub(crate) enum Trial {
     Bundle { input: String },
     /// All accepted phases against all but one.
     LeaveOneOut { input: String, phase: String },
+    /// A slow-down of the training, by its number: the settings in effect against those without a phase, or without any.
+    Slowdown { number: u32, phase: Option<String> },
     /// The training.
     Train,
 }
@@ -30,6 +32,8 @@ impl fmt::Display for Trial {
             Self::Phase { phase, rung, input } => write!(f, "{phase}-r{rung}-{input}"),
             Self::Bundle { input } => write!(f, "bundle-{input}"),
             Self::LeaveOneOut { input, phase } => write!(f, "bundle-{input}-without-{phase}"),
+            Self::Slowdown { number, phase: Some(phase) } => write!(f, "slow-{number}-without-{phase}"),
+            Self::Slowdown { number, phase: None } => write!(f, "slow-{number}-all"),
             Self::Train => f.write_str("train"),
         }
     }

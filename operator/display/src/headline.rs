@@ -18,6 +18,7 @@ pub fn render(status: &TrainingJobStatus, max_pairs: u32) -> String {
         (Stage::Pending | Stage::Preflight, _) => "checking the settings".to_owned(),
         (Stage::Searching, _) => format!("{}{}", status.progress, best(status)),
         (Stage::Complete | Stage::Failed | Stage::Suspended, _) => status.stage.to_string(),
+        (Stage::Training, Some(Purpose::LeaveOneOut)) => "measuring why the training is slow".to_owned(),
         (Stage::Training, _) | (_, Some(Purpose::Train)) => "training".to_owned(),
         (Stage::Optimizing, None) => "between launches".to_owned(),
         (Stage::Optimizing, Some(Purpose::Preflight)) => format!("checking {name}"),

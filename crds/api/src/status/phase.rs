@@ -225,6 +225,12 @@ pub struct BundleStatus {
     /// Human-readable explanation.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
+    /// Hash of the settings that were measured.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub revision: String,
+    /// Whether other settings are in effect since, as after a rollback in training: those were not measured together.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub outdated: bool,
     /// Speedup over the baseline.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub speedup: Option<Speedup>,

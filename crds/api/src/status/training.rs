@@ -1,5 +1,6 @@
 //! The training and its checkpoints.
 
+use super::LaunchStatus;
 use pawl_contract::decimal::Decimal;
 use pawl_contract::measured::Measured;
 use schemars::JsonSchema;
@@ -55,12 +56,86 @@ pub struct TrainingStatus {
     /// Description of a slow rank or device.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub straggler: String,
-    /// Why training is slower or worse than measured, when no phase is left to roll back.
+    /// Why training is slower than measured, or its loss worse, and no phase is rolled back for it.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub degraded: String,
+    /// What of the newest evaluation looks worse than the baseline, and why no phase is rolled back for it.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub worse: String,
+    /// Items at the newest evaluation, comparable with the baseline's, that violated a gate: the next such one decides.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub violated_at_items: Option<u64>,
+    /// Training with settings that were replaced since.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub earlier: Option<EarlierTraining>,
+    /// A slow-down whose cause is being measured, while the training waits at its checkpoint.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slowdown: Option<SlowdownStatus>,
+    /// Devices that are slower than measured, whatever the settings.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slow_machine: Option<SlowMachine>,
+    /// Slow-downs whose cause was measured so far.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub slowdowns: u32,
+    /// Throughput windows before the cause of another slow-down may be measured.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub quiet_windows: u32,
     /// Hash of the training target that has been reached.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub completed: String,
+}
+
+/// For `skip_serializing_if`.
+const fn is_zero(count: &u32) -> bool {
+    *count == 0
+}
+
+/// Training with settings that were replaced since, as after a rollback.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct EarlierTraining {
+    /// Items that the training with the settings in effect did not have to train again.
+    pub items: u64,
+    /// Seconds that all items trained with earlier settings took, at the measured speeds.
+    pub seconds: Decimal,
+}
+
+/// A slow-down of the training whose cause is being measured: pairs of launches with and without the phases in question, on
+/// the same devices.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SlowdownStatus {
+    /// Hash of the settings that became slow.
+    pub revision: String,
+    /// Items per second of the training over its newest window.
+    pub items_per_second: Option<Decimal>,
+    /// Items per second that were expected.
+    pub promised_items_per_second: Option<Decimal>,
+    /// Devices on which the training was slow.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub placement: String,
+    /// Human-readable description of the slow-down.
+    pub message: String,
+    /// Whether the settings are slower than before relative to those without any phase: one of the phases is the cause.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub by_a_phase: bool,
+    /// Phases without which the training would be as slow.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub cleared: Vec<String>,
+    /// The evidence of the current comparison.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub launches: Vec<LaunchStatus>,
+}
+
+/// Devices that are slower than measured, whatever the settings: the training there is compared with its own speed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SlowMachine {
+    /// The devices.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub placement: String,
+    /// Items per second of the training there.
+    pub items_per_second: Decimal,
 }
 
 /// A complete checkpoint.

@@ -15,12 +15,12 @@ pub(crate) mod quality;
 pub(crate) mod safety;
 pub(crate) mod sequential;
 pub(crate) mod speed;
+pub(crate) mod throughput;
 
 mod band;
 mod memory;
 mod offload;
 mod retries;
-mod throughput;
 mod utilization;
 
 use crate::comparison::Comparison;
@@ -106,23 +106,23 @@ pub(crate) struct RunningTraining<'a> {
     pub spec: &'a TrainingJobSpec,
     pub baseline: Option<&'a BaselineStatus>,
     pub training: &'a TrainingStatus,
+    /// The devices on which it runs.
+    pub placement: &'a str,
     pub progress: &'a Progress,
 }
 
-/// A violation of a gate by a running training, with a human-readable message.
+/// A violation of a gate on throughput by a running training, with a human-readable message.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Alarm {
-    /// Validation is worse than the gates allow.
-    Quality(String),
     /// The throughput of this window is below the measured one.
     BelowExpected(String),
     /// The throughput of this window is below a gate.
     BelowGate(String),
 }
 
-/// The gates of the training, quality before throughput.
+/// The gates on the throughput of the training. Its quality is judged beside them: [`quality::in_training`].
 const TRAINING: &[fn(&RunningTraining<'_>) -> Option<Alarm>] =
-    &[quality::in_training, throughput::below_expected, throughput::least_in_training];
+    &[throughput::below_expected, throughput::least_in_training];
 
 /// The alarm of the first violated gate.
 pub(crate) fn watch(watched: &RunningTraining<'_>) -> Option<Alarm> {

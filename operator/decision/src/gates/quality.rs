@@ -3,9 +3,9 @@
 
 use super::band::{Band, Position};
 use super::sequential::{Interval, alpha, interval};
-use super::{Alarm, DryRun, RunningTraining, Subject, Verdict, unmeasured};
+use super::{DryRun, RunningTraining, Subject, Verdict, unmeasured};
 use crate::comparison::Comparison;
-use crate::launch::{EvidenceTarget, Launch, quality_looks, quality_seeds};
+use crate::launch::{self, EvidenceTarget, Launch, quality, quality_looks, quality_seeds};
 use crate::reason::Reason;
 use crate::trainer;
 use crate::trial::Trial;
@@ -13,6 +13,7 @@ use pawl_api::spec::{Analysis, Gates, MetricGate, TrainingJobSpec, Trigger};
 use pawl_api::status::{Arm, LaunchStatus, Purpose, QualityStatus};
 use pawl_contract::decimal::Decimal;
 use pawl_contract::exit::Outcome;
+use pawl_contract::measured::Validation;
 use pawl_contract::plan::{Better, LOSS, LaunchKind};
 use std::collections::BTreeMap;
 
@@ -311,40 +312,121 @@ pub(crate) fn status(candidate: &Comparison<'_>) -> Option<QualityStatus> {
     })
 }
 
-/// The quality launches of the baseline, of the newest look.
-fn baseline_of<'a>(watched: &RunningTraining<'a>) -> impl Iterator<Item = &'a LaunchStatus> {
+/// What of the newest evaluation of a training looks worse than the gates allow.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Concern {
+    /// Human-readable: what is compared with what, and why that is no evidence if it is none.
+    pub message: String,
+    /// Whether it is evidence against the settings: the baseline's launches are comparable, and the deviation exceeds the gate
+    /// by more than the interval.
+    pub comparable: bool,
+}
+
+/// The quality launches of the baseline for one look, and the items that they saw.
+struct Reference<'a> {
+    items: u64,
+    launches: Vec<&'a LaunchStatus>,
+}
+
+/// Evaluations at numbers of items that differ by less than this share are compared.
+const SAME_ITEMS: f64 = 0.02;
+
+/// The quality launches of the baseline at the newest point of its curve that the newest evaluation of a training has reached,
+/// with the budget that the spec has now.
+fn reference<'a>(watched: &RunningTraining<'a>) -> Option<Reference<'a>> {
+    let (spec, at) = (watched.spec, watched.progress.validation.as_ref()?.items);
     let launches = watched.baseline.map_or(&[][..], |baseline| &baseline.launches);
-    let launches = || launches.iter().filter(|launch| trainer::comparable(launch));
-    let longest = launches().map(|launch| launch.measured.items).max().unwrap_or(0);
-    // Looks are four times as long as the ones before; the launches of one differ by a step at most.
-    launches().filter(move |launch| launch.measured.items > longest / 2)
+    let reached = (1.0 + SAME_ITEMS) * at as f64;
+    (0..quality_looks(spec)).rev().find_map(|look| {
+        let budget = quality(spec, look);
+        let tags: Vec<String> = (0..quality_seeds(spec))
+            .map(|index| launch::tag(spec, LaunchKind::Quality, &spec.settings, launch::seed(spec, index), &budget))
+            .collect();
+        let fits = |launch: &&LaunchStatus| {
+            let named = tags.iter().any(|tag| tag == launch::tag_of(&launch.name));
+            named && launch.outcome == Outcome::Done && trainer::comparable(launch)
+        };
+        let found: Vec<&LaunchStatus> = launches.iter().filter(fits).collect();
+        let items = found.iter().map(|launch| launch.measured.items).max()?;
+        (items as f64 <= reached).then_some(Reference { items, launches: found })
+    })
 }
 
-/// Items seen by the baseline's quality launches, when the newest evaluation of a training can be compared with them.
-pub(crate) fn comparable(watched: &RunningTraining<'_>) -> Option<u64> {
-    watched.progress.validation.as_ref()?;
-    baseline_of(watched).map(|launch| launch.measured.items).max()
+/// Whether there are launches of the baseline with which the newest evaluation of a training is compared.
+pub(crate) fn has_reference(watched: &RunningTraining<'_>) -> bool {
+    reference(watched).is_some()
 }
 
-/// Alarm when the validation of a training violates a gate, compared with the baseline's launches, which saw fewer items. A
-/// better value than a two-sided gate allows is not a violation, because the training has seen more items.
-pub(super) fn in_training(watched: &RunningTraining<'_>) -> Option<Alarm> {
-    let items = comparable(watched)?;
-    let validation = watched.progress.validation.as_ref().filter(|validation| validation.items >= items)?;
-    criteria(&watched.spec.gates).iter().find_map(|criterion| {
-        let Measure::Validation(name) = criterion.measure else { return None };
-        let value = *validation.metrics.get(name)?;
-        let known = baseline_of(watched).map(|launch| criterion.of_launch(launch)).filter(|value| value.is_finite());
-        let known: Vec<f64> = known.collect();
-        let mean = (!known.is_empty()).then(|| known.iter().sum::<f64>() / known.len() as f64)?;
-        let (found, allowed) = (criterion.scaled(mean, value), criterion.worse_end());
-        (!allowed.contains(found)).then(|| {
-            Alarm::Quality(format!(
-                "{}: {found:.3e} at {} items, allowed: {allowed}, as validation {name} is {value:.5} and the baseline's \
-                 {mean:.5} after {items} items",
-                criterion.what, validation.items
-            ))
-        })
+/// Items, or epochs, over which the schedules of the baseline's quality launches and of the training extend.
+fn horizons(spec: &TrainingJobSpec, items_per_epoch: Option<u64>) -> (Option<u64>, Option<u64>) {
+    let in_items = |items: Option<u64>, epochs: Option<u32>| {
+        items.or_else(|| Some(items_per_epoch?.saturating_mul(u64::from(epochs?))))
+    };
+    let full = quality(spec, quality_looks(spec) - 1);
+    (in_items(full.items, full.epochs), in_items(spec.train.items, spec.train.epochs))
+}
+
+/// The validation of a training that looks worse than a gate allows, compared with the baseline's launches. It is evidence
+/// only at the same items of the same schedule: later, the training has seen the data more often, and in a longer schedule its
+/// learning rate is another one. A better value than a two-sided gate allows is not worse.
+pub(crate) fn in_training(watched: &RunningTraining<'_>) -> Option<Concern> {
+    let (validation, known) = (watched.progress.validation.as_ref()?, reference(watched)?);
+    let found: Vec<Concern> = criteria(&watched.spec.gates)
+        .iter()
+        .filter_map(|criterion| concern(watched, criterion, validation, &known))
+        .collect();
+    found.iter().find(|concern| concern.comparable).or(found.first()).cloned()
+}
+
+fn concern(
+    watched: &RunningTraining<'_>,
+    criterion: &Requirement<'_>,
+    validation: &Validation,
+    known: &Reference<'_>,
+) -> Option<Concern> {
+    let Measure::Validation(name) = criterion.measure else { return None };
+    let value = *validation.metrics.get(name)?;
+    let values: Vec<f64> = known.launches.iter().map(|launch| criterion.of_launch(launch)).collect();
+    let values: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
+    let mean = (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)?;
+    let (found, allowed) = (criterion.scaled(mean, value), criterion.worse_end());
+    if allowed.contains(found) {
+        return None;
+    }
+    let spec = watched.spec;
+    let looks = quality_looks(spec);
+    let seeds: Vec<f64> = values.iter().map(|value| criterion.scaled(mean, *value)).collect();
+    let beyond = interval(&seeds, alpha(&spec.analysis) / f64::from(looks)).and_then(|seeds| {
+        // That of one more launch of the baseline, around the value of the training.
+        let (lower, upper) = seeds.bounds?;
+        let reach = (upper - lower) / 2.0 * f64::sqrt(seeds.count as f64 + 1.0);
+        let bounds = Some((found - reach, found + reach));
+        Some(Interval { mean: found, bounds, count: seeds.count })
+    });
+    let apart = validation.items.abs_diff(known.items) as f64 > SAME_ITEMS * known.items as f64;
+    let (horizon, trained) = horizons(spec, watched.baseline.and_then(|baseline| baseline.items_per_epoch));
+    let why = if apart {
+        Some("the numbers of items differ".to_owned())
+    } else if horizon.is_none() || horizon != trained {
+        let shown = |items: Option<u64>| items.map_or("an unknown number of".to_owned(), |items| items.to_string());
+        Some(format!("its schedule extends over {} items, the baseline's over {}", shown(trained), shown(horizon)))
+    } else if !allowed.contains(criterion.scaled(mean, mean)) {
+        Some("so is the baseline".to_owned())
+    } else {
+        match beyond {
+            None => Some("the baseline has no interval with one seed".to_owned()),
+            Some(beyond) if allowed.excludes(&beyond) => None,
+            Some(_) => Some("that is within the interval of the baseline's seeds".to_owned()),
+        }
+    };
+    let message = format!(
+        "{}: {found:.3e} at {} items, allowed: {allowed}, as validation {name} is {value:.5} and the baseline's {mean:.5} \
+         after {} items",
+        criterion.what, validation.items, known.items
+    );
+    Some(Concern {
+        comparable: why.is_none(),
+        message: why.map_or(message.clone(), |why| format!("{message}; no phase is rolled back for it, as {why}")),
     })
 }
 

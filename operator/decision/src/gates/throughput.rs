@@ -53,11 +53,27 @@ pub(super) fn epoch_seconds_of_dry_run(run: &DryRun<'_>) -> Option<String> {
     }
 }
 
-/// Alarm when training is slower than measured by more than `train.guard.throughputTolerance`.
+/// Alarm when training is slower than measured by more than `train.guard.throughputTolerance`; on a machine that is known to
+/// be slow, slower than it was there.
 pub(super) fn below_expected(watched: &RunningTraining<'_>) -> Option<Alarm> {
-    let promised = watched.training.promised_items_per_second.as_ref()?.value();
-    let message = below_tolerance(promised, &watched.spec.train.guard.throughput_tolerance, in_window(watched)?)?;
+    let message =
+        below_tolerance(expected(watched)?, &watched.spec.train.guard.throughput_tolerance, in_window(watched)?)?;
     Some(Alarm::BelowExpected(message))
+}
+
+/// Items per second that are expected on the devices of a training.
+pub(crate) fn expected(watched: &RunningTraining<'_>) -> Option<f64> {
+    let here = watched.training.slow_machine.as_ref().filter(|machine| machine.placement == watched.placement);
+    let promised = watched.training.promised_items_per_second.as_ref();
+    Some(here.map(|machine| &machine.items_per_second).or(promised)?.value())
+}
+
+impl RunningTraining<'_> {
+    /// The shortfall of the newest window against what was measured, whatever its machine.
+    pub fn below_promise(&self) -> Option<String> {
+        let promised = self.training.promised_items_per_second.as_ref()?.value();
+        below_tolerance(promised, &self.spec.train.guard.throughput_tolerance, in_window(self)?)
+    }
 }
 
 /// Alarm when training is slower than a gate allows.

@@ -21,10 +21,11 @@ use crate::fingerprint::fingerprint;
 use crate::lifecycle::seconds_between;
 use crate::reason::Reason;
 use crate::retry::time;
+use crate::revision::fold;
 use crate::step::Step;
 use pawl_api::search::{self, Recorded};
 use pawl_api::spec::{Search, TrainingJobSpec};
-use pawl_api::status::{Purpose, SearchState, SearchStatus};
+use pawl_api::status::{PhaseStatus, Purpose, SearchState, SearchStatus};
 use pawl_contract::settings::Settings;
 use pawl_search::history::Trial;
 use pawl_search::stage::{Spent, Stage};
@@ -86,9 +87,18 @@ impl Draft<'_> {
     /// The settings of trial 0 of the stage with this index: those in effect after the phases, and the winners of the stages
     /// before.
     fn base(&self, index: usize) -> Settings {
+        self.with_winners(index, self.effective())
+    }
+
+    /// `settings` with the winners of the stages before the one with this index.
+    fn with_winners(&self, index: usize, settings: Settings) -> Settings {
         let winners = self.status.search.iter().take(index).filter_map(|status| status.winner.as_ref());
-        winners
-            .fold(self.effective(), |settings, winner| search::with(&settings, &self.spec.workload, &winner.parameters))
+        winners.fold(settings, |settings, winner| search::with(&settings, &self.spec.workload, &winner.parameters))
+    }
+
+    /// [`Self::tuned`] with the patches of the phases selected by `keep` only.
+    pub fn tuned_with(&self, keep: impl Fn(usize, &PhaseStatus) -> bool) -> Settings {
+        self.with_winners(self.status.search.len(), fold(self.spec, &self.status, keep))
     }
 
     /// The settings in effect after the search.

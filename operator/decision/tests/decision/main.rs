@@ -15,6 +15,7 @@ mod preflight;
 mod protocol;
 mod resume;
 mod search;
+mod slowdown;
 mod trainer;
 mod training;
 mod trouble;

@@ -8,6 +8,7 @@ use pawl_api::status::{BestTrial, PhaseState, Stage};
 use pawl_api::{TrainingJob, TrainingJobStatus};
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::{AttemptPlan, LaunchKind, LaunchPlan};
+use pawl_contract::progress::Progress;
 use pawl_contract::report::LaunchResult;
 use pawl_decision::action::{Action as Act, Decision};
 use pawl_decision::decide;
@@ -31,6 +32,8 @@ pub struct Shell {
     pub trials: Vec<String>,
     /// Its winner when nothing goes wrong.
     pub winner: Option<BestTrial>,
+    /// Items per second that the training reports, without and with a phase named flash; by default it reports nothing.
+    pub reports: Option<(f64, f64)>,
 }
 
 /// A document that is compared by its text and read once.
@@ -143,9 +146,11 @@ pub fn trained(plan: &LaunchPlan) -> LaunchResult {
     if plan.kind == LaunchKind::Preflight && text.contains("\"learningRate\":\"0.5\"") {
         return ended(plan, Outcome::OutOfMemory);
     }
-    let factor = [("Fuse", 1.3), ("loaderWorkers", 0.9), ("bf16", 1.2)];
+    let factor = [("Fuse", 1.3), ("loaderWorkers\":4", 0.9), ("bf16", 1.2), ("Flash", 1.2)];
     let speed = factor.iter().filter(|(needle, _)| text.contains(needle)).map(|(_, factor)| factor).product::<f64>();
-    let mut result = done(plan, 100.0 * speed);
+    // Since it was accepted, it has become slow, unless the machine has.
+    let slow = plan.launch.starts_with("slow-") && text.contains("Flash") && !text.contains("\"loaderWorkers\":7");
+    let mut result = done(plan, if slow { 60.0 } else { 100.0 * speed });
     result.measured.wall_seconds = Some(1.0);
     let rate = plan.settings.learning_rate.as_ref().map_or(0.0, |rate| rate.value());
     if let Some(validation) = &mut result.measured.validation {
@@ -204,7 +209,23 @@ impl State {
         Timestamp::from_millisecond(1_700_000_000_000 + self.milliseconds).unwrap()
     }
 
-    fn see(&self, view: View) -> Observed {
+    fn see(&self, view: View, reports: Option<(f64, f64)>) -> Observed {
+        let mut observed = self.seen(view);
+        let running = observed.attempts.iter_mut().filter(|facts| facts.state == AttemptState::Running);
+        for facts in running.filter(|facts| facts.results.is_empty()) {
+            let plans = self.attempts.iter().find(|attempt| attempt.name == facts.name).map(|a| &a.plan().launches[0]);
+            let (Some((without, with)), Some(plan)) = (reports, plans.filter(|plan| plan.kind == LaunchKind::Train))
+            else {
+                continue;
+            };
+            let speed = if plan.settings.attention.is_some() { with } else { without };
+            let start = Progress::at_start(&plan.launch, plan.kind);
+            facts.progress = Some(Progress { step: 1, windows: 1, items: 10, items_per_second: Some(speed), ..start });
+        }
+        observed
+    }
+
+    fn seen(&self, view: View) -> Observed {
         let all = self.attempts.iter();
         let attempts = match view {
             View::Fresh => all.map(|attempt| attempt.facts(false)).collect(),
@@ -282,7 +303,7 @@ impl Shell {
             (PhaseState::RolledBack, "SpeedBelowThreshold".to_owned(), 1),
             (PhaseState::Accepted, "SinglePair".to_owned(), 0),
         ];
-        Self { job, faults, expected, trials: Vec::new(), winner: None }
+        Self { job, faults, expected, trials: Vec::new(), winner: None, reports: None }
     }
 
     fn most(&self) -> usize {
@@ -304,7 +325,7 @@ impl Shell {
         NEWEST.with_borrow_mut(|newest| match newest {
             Some((state, seen, decision)) if *seen == view && state == before => decision.clone(),
             _ => {
-                let decision = decide(&self.job, before.status(), &before.see(view), before.now());
+                let decision = decide(&self.job, before.status(), &before.see(view, self.reports), before.now());
                 *newest = Some((before.clone(), view, decision.clone()));
                 decision
             }
@@ -459,7 +480,46 @@ fn no_interleaving_of_two_faults_breaks_a_job() {
 /// `eventually` does not look into cycles, so the graph of states must have none: then every run ends.
 #[test]
 fn every_run_ends() {
-    let model = Shell::new(1);
+    ends(&Shell::new(1));
+}
+
+/// A training that becomes slow, by its machine or by its newest phase: whatever goes wrong, it ends with the same verdicts.
+#[test]
+fn every_slow_training_ends_the_same() {
+    // So that the launches of the slow-down are as fast as before, a worker is part of the settings.
+    for (workers, kept) in [(7, PhaseState::Accepted), (1, PhaseState::RolledBack)] {
+        let job = job(json!({
+            "settings": {"batchPerGpu": 8, "loaderWorkers": workers},
+            "phases": [
+                {"name": "fuse", "settings": {"compile": "Fuse"}},
+                {"name": "flash", "settings": {"attention": "Flash"}},
+            ],
+            "seeds": [1],
+            "analysis": {"minPairs": 1, "maxPairs": 1},
+            "train": {"items": 1000, "guard": {"windows": 1}},
+            "lifecycle": {"maxRestarts": 3},
+        }));
+        let model = Shell { job, reports: Some((130.0, 60.0)), ..Shell::new(1) };
+        let last = ends(&model);
+        let mut measured = 0;
+        for state in last {
+            let phases = &state.status().phases;
+            let found: Vec<PhaseState> = phases.iter().map(|phase| phase.state).collect();
+            let training = state.status().training.as_ref().unwrap();
+            // A training that ends before its slow-down is seen is not measured, nor one that ends meanwhile.
+            let stays = found == [PhaseState::Accepted, PhaseState::Accepted];
+            let ended = stays && training.quiet_windows == 0;
+            assert!(ended || found == [PhaseState::Accepted, kept], "{workers}: {state:#?}");
+            assert_eq!(training.slowdown, None);
+            measured += usize::from(!ended);
+        }
+        assert!(measured > 10, "the slow-down is not measured");
+    }
+}
+
+/// Explores everything, asserts that every run ends, and returns the states in which it does.
+fn ends(model: &Shell) -> Vec<State> {
+    let mut last = Vec::new();
     let mut edges: HashMap<State, Vec<State>> = HashMap::new();
     let mut open = model.init_states();
     while let Some(state) = open.pop() {
@@ -469,6 +529,7 @@ fn every_run_ends() {
         let next = model.next_states(&state);
         if next.is_empty() {
             assert_eq!(state.status().stage, Stage::Complete, "a run ends early: {state:#?}");
+            last.push(state.clone());
         }
         open.extend(next.iter().cloned());
         edges.insert(state, next);
@@ -489,4 +550,5 @@ fn every_run_ends() {
     }
     println!("{} states", edges.len());
     assert_eq!(sorted, edges.len(), "some run goes in circles");
+    last
 }

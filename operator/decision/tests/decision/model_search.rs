@@ -25,7 +25,7 @@ impl Shell {
         let search = &world.status.search[0];
         let (trials, winner) = (search.trials.clone(), search.winner.clone());
         assert_eq!(trials.iter().map(|line| &line[..1]).collect::<String>(), "SCCO");
-        Self { job, faults, expected: Vec::new(), trials, winner }
+        Self { job, faults, expected: Vec::new(), trials, winner, reports: None }
     }
 
     /// A job with a search whose trials run two at a time, with `changes` to its stage.
@@ -47,7 +47,7 @@ impl Shell {
         assert_eq!((trials.len(), winner.as_ref().map(|winner| winner.trial)), (3, Some(1)));
         // Promotions depend on the order in which trials reach a rung.
         let trials = if changes["pruner"].is_null() { trials } else { Vec::new() };
-        Self { job, faults, expected: Vec::new(), trials, winner }
+        Self { job, faults, expected: Vec::new(), trials, winner, reports: None }
     }
 }
 
