@@ -84,7 +84,11 @@ fn without_digits(message: &Value) -> Value {
 
 fn compared(status: &Value, scripted: bool) -> BTreeMap<String, Value> {
     let mut fields = timeless(status);
-    let tried = |field: &str| TRIES.contains(&field) || field.starts_with("status.retry");
+    // Which windows an operator sees, and what was trained before, depends on the faults.
+    let windows = ["cusum", "goodWindows", "gateWindows", "quietWindows", "earlier"]
+        .map(|name| format!("status.training.{name}"));
+    let of_windows = |field: &str| windows.iter().any(|name| field.starts_with(name.as_str()));
+    let tried = |field: &str| TRIES.contains(&field) || field.starts_with("status.retry") || of_windows(field);
     // An evaluation that no operator saw is lost with its gang.
     let seen = |field: &str| field.starts_with("status.training.firstValidation");
     let same = |field: &str| !tried(field) && !seen(field) && !is_evidence(field);

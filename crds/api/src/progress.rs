@@ -61,6 +61,9 @@ fn clear_progress(training: &mut TrainingStatus) {
         degraded: _,
         worse: _,
         violated_at_items: _,
+        cusum,
+        gate_windows,
+        good_windows,
         earlier,
         slowdown: _,
         slow_machine: _,
@@ -69,6 +72,7 @@ fn clear_progress(training: &mut TrainingStatus) {
         completed: _,
     } = training;
     (*steps, *items, *epoch, *slow_windows, *quiet_windows) = Default::default();
+    (*cusum, *gate_windows, *good_windows) = Default::default();
     if let Some(earlier) = earlier {
         earlier.items = 0;
     }

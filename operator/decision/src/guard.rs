@@ -2,8 +2,9 @@
 
 use crate::cost;
 use crate::draft::{Draft, bounded, decimals};
+use crate::gates::cusum::Cusum;
 use crate::gates::quality::{self, Concern};
-use crate::gates::{self, Alarm, RunningTraining};
+use crate::gates::{self, Alarm, RunningTraining, throughput};
 use crate::grace;
 use crate::observed::{AttemptFacts, AttemptState};
 use crate::reason::Reason;
@@ -12,7 +13,7 @@ use crate::revert::{Blame, responsible};
 use crate::slowdown;
 use crate::train::handle_failure;
 use pawl_api::spec::Trigger;
-use pawl_api::status::{Purpose, TrainingStatus};
+use pawl_api::status::{CusumStatus, Purpose, TrainingStatus};
 use pawl_contract::decimal::Decimal;
 use pawl_contract::plan::LaunchKind;
 use pawl_contract::progress::Progress;
@@ -22,7 +23,7 @@ pub(crate) fn restart(draft: &mut Draft<'_>) {
     let now = draft.now.to_string();
     let training = draft.status.training.get_or_insert_with(TrainingStatus::default);
     training.window = 0;
-    training.slow_windows = 0;
+    forget_windows(training);
     training.straggler.clear();
     training.started.get_or_insert(now);
 }
@@ -73,26 +74,59 @@ fn next_window(draft: &mut Draft<'_>, progress: &Progress) -> bool {
 
 /// Applies the gates to the training. `window`: whether a throughput window has ended.
 fn judge(draft: &mut Draft<'_>, facts: &AttemptFacts, progress: &Progress, window: bool) {
+    let window = window && progress.items_per_second.is_some() && progress.straggler.is_none();
+    if window {
+        observe(draft, facts, progress);
+    }
     let Some(training) = &draft.status.training else { return };
     let baseline = draft.status.baseline.as_ref();
     let watched = RunningTraining { spec: draft.spec, baseline, training, placement: &facts.placement, progress };
     let (concern, slow) = (quality::in_training(&watched), gates::watch(&watched));
-    let evaluated = quality::has_reference(&watched);
-    let recovered = watched.below_promise().is_none();
+    let (evaluated, good) = (quality::has_reference(&watched), throughput::as_measured(&watched));
     handle_quality(draft, progress, concern, evaluated);
-    match slow {
-        _ if !window || progress.items_per_second.is_none() => {}
-        Some(alarm) => handle_throughput(draft, facts, progress, &alarm),
-        None => {
-            if let Some(training) = draft.status.training.as_mut() {
-                training.slow_windows = 0;
-                if recovered {
-                    training.degraded.clear();
-                    training.slow_machine = None;
-                }
-            }
-        }
+    if window {
+        count(draft, good, slow.as_ref());
+        slow.iter().for_each(|alarm| handle_throughput(draft, facts, progress, alarm));
     }
+}
+
+/// Adds a throughput window to the CUSUM of the training. What a slow rank delays says nothing about the settings.
+fn observe(draft: &mut Draft<'_>, facts: &AttemptFacts, progress: &Progress) {
+    let tolerance = draft.spec.train.guard.throughput_tolerance.value();
+    let (spec, baseline, placement) = (draft.spec, draft.status.baseline.as_ref(), facts.placement.as_str());
+    let Some(training) = draft.status.training.as_ref() else { return };
+    let Some(shortfall) = throughput::shortfall(&RunningTraining { spec, baseline, training, placement, progress })
+    else {
+        return;
+    };
+    let mut cusum = training.cusum.as_ref().map(Cusum::from).unwrap_or_default();
+    cusum.add(shortfall, tolerance);
+    if let Some(training) = draft.status.training.as_mut() {
+        training.slow_windows = cusum.since().0;
+        training.cusum = Some((&cusum).into());
+    }
+}
+
+/// Counts windows in a row that are below a gate, and those that are as fast as measured: after some, the training is no
+/// longer degraded.
+fn count(draft: &mut Draft<'_>, good: bool, slow: Option<&Alarm>) {
+    let windows = draft.spec.train.guard.windows.max(1);
+    let Some(training) = draft.status.training.as_mut() else { return };
+    let next = |count: u32, counts: bool| if counts { count.saturating_add(1) } else { 0 };
+    training.gate_windows = next(training.gate_windows, matches!(slow, Some(Alarm::BelowGate(_))));
+    training.good_windows = next(training.good_windows, good && slow.is_none());
+    if training.good_windows >= windows {
+        training.degraded.clear();
+        (training.slow_machine, training.good_windows) = (None, 0);
+    }
+}
+
+/// The CUSUM begins again.
+fn forget_windows(training: &mut TrainingStatus) {
+    let mut cusum = training.cusum.as_ref().map(Cusum::from).unwrap_or_default();
+    cusum.restart();
+    training.cusum = Some((&cusum).into()).filter(|cusum| *cusum != CusumStatus::default());
+    (training.slow_windows, training.gate_windows, training.good_windows) = Default::default();
 }
 
 /// Whether a restarted training reports fewer steps than the previous one, because it resumed from a checkpoint.
@@ -147,27 +181,26 @@ fn describe(draft: &mut Draft<'_>, progress: &Progress) {
     cost::saved(draft);
 }
 
-/// Counts slow windows, each once. A slow machine is reported but not rolled back. So is training that is below a gate but
-/// as fast as measured, for which no phase is responsible. Before a phase is rolled back, the cause is measured.
+/// Handles a slow-down. Training that is below a gate but as fast as measured is reported: no phase is responsible for it.
+/// Before a phase is rolled back, the cause is measured.
 fn handle_throughput(draft: &mut Draft<'_>, facts: &AttemptFacts, progress: &Progress, alarm: &Alarm) {
     let windows = draft.spec.train.guard.windows.max(1);
-    let Some(training) = draft.status.training.as_mut().filter(|_| progress.straggler.is_none()) else { return };
-    training.slow_windows = training.slow_windows.saturating_add(1);
-    if training.slow_windows < windows {
-        return;
-    }
-    let quiet = training.quiet_windows > 0;
-    let (message, explained) = match alarm {
-        Alarm::BelowExpected(message) => (message, true),
-        Alarm::BelowGate(message) => (message, false),
-    };
-    let message = format!("{message}, in {} windows", training.slow_windows);
-    training.slow_windows = 0;
-    if explained && !quiet && responsible(draft, Blame::Newest).is_some() {
-        slowdown::begin(draft, facts, progress, &message);
-    } else if let Some(training) = draft.status.training.as_mut() {
+    let explained = responsible(draft, Blame::Newest).is_some();
+    let Some(training) = draft.status.training.as_mut() else { return };
+    match alarm {
+        Alarm::BelowGate(_) if training.gate_windows < windows => {}
+        Alarm::BelowExpected(message) if explained && training.quiet_windows == 0 => {
+            slowdown::begin(draft, facts, progress, message);
+        }
         // Ending a slow training would gain nothing.
-        training.degraded = bounded(&message);
+        Alarm::BelowExpected(message) => {
+            training.degraded = bounded(message);
+            forget_windows(training);
+        }
+        Alarm::BelowGate(message) => {
+            training.degraded = bounded(&format!("{message}, in {windows} windows"));
+            forget_windows(training);
+        }
     }
 }
 

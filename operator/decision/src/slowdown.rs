@@ -74,10 +74,11 @@ impl Draft<'_> {
 pub(crate) fn begin(draft: &mut Draft<'_>, facts: &AttemptFacts, progress: &Progress, message: &str) {
     let Some(training) = &draft.status.training else { return };
     let (spec, baseline, placement) = (draft.spec, draft.status.baseline.as_ref(), facts.placement.as_str());
-    let expected = throughput::expected(&RunningTraining { spec, baseline, training, placement, progress });
+    let watched = RunningTraining { spec, baseline, training, placement, progress };
+    let (expected, found) = (throughput::expected(&watched), throughput::found(&watched));
     let slowdown = SlowdownStatus {
         revision: training.revision.clone(),
-        items_per_second: progress.items_per_second.and_then(Decimal::from_f64),
+        items_per_second: found.and_then(Decimal::from_f64),
         promised_items_per_second: expected.and_then(Decimal::from_f64),
         placement: facts.placement.clone(),
         message: bounded(message),

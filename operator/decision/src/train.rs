@@ -3,6 +3,7 @@
 use crate::draft::{Draft, bounded, decimals};
 use crate::fingerprint::fingerprint;
 use crate::gates::safety::unsafe_outcome;
+use crate::gates::sequential::{alpha, interval};
 use crate::gates::speed::median;
 use crate::launch::{EvidenceTarget, Work, criterion, seed, tag_of};
 use crate::reason::Reason;
@@ -49,7 +50,7 @@ pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
     let settings = draft.tuned();
     let revision = crate::revision::revision(&settings);
     if draft.status.training.as_ref().is_none_or(|training| training.revision != revision) {
-        let expected = expected_items_per_second(draft, &settings);
+        let expected = promised(draft, &settings);
         let training = draft.status.training.get_or_insert_with(TrainingStatus::default);
         begin(training, revision);
         training.promised_items_per_second = expected.and_then(Decimal::from_f64);
@@ -68,7 +69,8 @@ fn begin(training: &mut TrainingStatus, revision: String) {
     training.earlier = seconds.map(|seconds| EarlierTraining { items, seconds }).or(training.earlier.take());
     (training.measured.items_per_second, training.measured.step_seconds, training.eta) = Default::default();
     training.revision = revision;
-    (training.slow_windows, training.quiet_windows) = Default::default();
+    (training.cusum, training.slow_windows, training.quiet_windows) = Default::default();
+    (training.gate_windows, training.good_windows) = Default::default();
     (training.slow_machine, training.slowdown, training.violated_at_items) = Default::default();
     training.degraded.clear();
     training.worse.clear();
@@ -113,6 +115,20 @@ fn best(draft: &Draft<'_>) -> Criterion {
 pub(crate) fn expected_items_per_second(draft: &Draft<'_>, settings: &Settings) -> Option<f64> {
     let found = measured_with(draft, settings).into_iter();
     median(found.filter_map(|launch| launch.measured.items_per_second.as_ref()).map(Decimal::value))
+}
+
+/// Items per second that the training is promised: the lower bound of what these settings measured. All accepted phases
+/// together were measured for it; the launches of a phase would promise too much, because the phase was selected by them.
+fn promised(draft: &Draft<'_>, settings: &Settings) -> Option<f64> {
+    let measured = measured_with(draft, settings);
+    let bundle = draft.bundle_launches();
+    let of_bundle = |launch: &&&LaunchStatus| bundle.iter().any(|own| std::ptr::eq(own, **launch));
+    let together: Vec<&LaunchStatus> = measured.iter().filter(of_bundle).copied().collect();
+    let launches = if together.is_empty() { measured } else { together };
+    let speeds = launches.iter().filter_map(|launch| launch.measured.items_per_second.as_ref());
+    let logs: Vec<f64> = speeds.map(|speed| speed.value().ln()).collect();
+    let interval = interval(&logs, alpha(&draft.spec.analysis))?;
+    Some(interval.bounds.map_or(interval.mean, |(lower, _)| lower).exp())
 }
 
 /// The completed Measure launches in the evidence with exactly these settings.

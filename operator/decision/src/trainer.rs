@@ -90,6 +90,6 @@ fn forget_measurements(status: &mut TrainingJobStatus) {
     if let Some(training) = &mut status.training {
         training.promised_items_per_second = None;
         training.slow_windows = 0;
-        (training.slowdown, training.slow_machine) = (None, None);
+        (training.slowdown, training.slow_machine, training.cusum) = (None, None, None);
     }
 }

@@ -99,9 +99,10 @@ impl Default for Checkpoint {
 pub struct Guard {
     /// Whether the guard is enabled.
     pub enabled: bool,
-    /// Tolerated relative loss of throughput compared with the measurements, above 0 and below 1.
+    /// Relative loss of throughput, compared with the measurements, that is found after `windows` windows, above 0 and below 1.
+    /// Half of it takes about three times as many; a fifth of it is tolerated.
     pub throughput_tolerance: Decimal,
-    /// Consecutive slow windows before a phase is rolled back.
+    /// Windows after which a loss of `throughputTolerance` is found; more if the windows are noisy.
     #[schemars(range(min = 1, max = 1000))]
     pub windows: u32,
 }

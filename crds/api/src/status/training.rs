@@ -36,7 +36,7 @@ pub struct TrainingStatus {
     /// Seconds from SIGTERM to the end of a checkpoint, as estimated by the trainer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stop_seconds: Option<u64>,
-    /// Consecutive windows below the expected throughput.
+    /// Consecutive windows below the expected throughput: those since `cusum.sum` was last 0.
     pub slow_windows: u32,
     /// Number of the newest throughput window that was counted.
     pub window: u64,
@@ -65,6 +65,15 @@ pub struct TrainingStatus {
     /// Items at the newest evaluation, comparable with the baseline's, that violated a gate: the next such one decides.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub violated_at_items: Option<u64>,
+    /// Detection of a slow-down from the throughput windows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cusum: Option<CusumStatus>,
+    /// Consecutive windows below a gate on throughput.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub gate_windows: u32,
+    /// Consecutive windows as fast as measured.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub good_windows: u32,
     /// Training with settings that were replaced since.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub earlier: Option<EarlierTraining>,
@@ -88,6 +97,48 @@ pub struct TrainingStatus {
 /// For `skip_serializing_if`.
 const fn is_zero(count: &u32) -> bool {
     *count == 0
+}
+
+/// A CUSUM of the shortfall of the throughput windows: the logarithm of expected over measured items per second.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CusumStatus {
+    /// Sum of the shortfalls beyond the allowance, at least 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sum: Option<Decimal>,
+    /// Shortfall of the newest window.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub newest: Option<Decimal>,
+    /// The windows before the sum last left 0.
+    #[serde(skip_serializing_if = "MomentsStatus::is_empty")]
+    pub before: MomentsStatus,
+    /// Those since.
+    #[serde(skip_serializing_if = "MomentsStatus::is_empty")]
+    pub since: MomentsStatus,
+}
+
+/// Number of windows, and sums over them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct MomentsStatus {
+    /// Windows; older ones count less.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub count: Option<Decimal>,
+    /// Sum of the shortfalls.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sum: Option<Decimal>,
+    /// Sum of their squares.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub squares: Option<Decimal>,
+    /// Sum of their products with the shortfall of the window before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub products: Option<Decimal>,
+}
+
+impl MomentsStatus {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// Training with settings that were replaced since, as after a rollback.

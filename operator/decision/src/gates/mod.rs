@@ -10,6 +10,7 @@
 //! then.
 
 pub(crate) mod batch;
+pub(crate) mod cusum;
 pub(crate) mod equivalence;
 pub(crate) mod quality;
 pub(crate) mod safety;

@@ -1,6 +1,7 @@
 //! Absolute throughput: `gates.minItemsPerSecond` and `gates.maxEpochSeconds`, of the bundle and in training; and in training
 //! the throughput expected from the measurements.
 
+use super::cusum::{Cusum, allowance};
 use super::{Alarm, DryRun, RunningTraining, Subject, Verdict, unmeasured};
 use crate::reason::Reason;
 use pawl_api::spec::Gates;
@@ -53,26 +54,48 @@ pub(super) fn epoch_seconds_of_dry_run(run: &DryRun<'_>) -> Option<String> {
     }
 }
 
-/// Alarm when training is slower than measured by more than `train.guard.throughputTolerance`; on a machine that is known to
-/// be slow, slower than it was there.
+/// Alarm when the windows of a training show that it is slower than expected; see [`cusum`](super::cusum).
 pub(super) fn below_expected(watched: &RunningTraining<'_>) -> Option<Alarm> {
-    let message =
-        below_tolerance(expected(watched)?, &watched.spec.train.guard.throughput_tolerance, in_window(watched)?)?;
-    Some(Alarm::BelowExpected(message))
+    let guard = &watched.spec.train.guard;
+    let cusum = Cusum::from(watched.training.cusum.as_ref()?);
+    if !cusum.alarms(guard.throughput_tolerance.value(), guard.windows) {
+        return None;
+    }
+    let (windows, tolerance) = (cusum.since().0, &guard.throughput_tolerance);
+    Some(Alarm::BelowExpected(format!(
+        "{:.1} items/s on average in {windows} windows: {:.1} were expected, train.guard.throughputTolerance is {tolerance}",
+        found(watched)?,
+        expected(watched)?
+    )))
 }
 
-/// Items per second that are expected on the devices of a training.
+/// Items per second that are expected on the devices of a training: as measured; on a machine that is known to be slow, as it
+/// was there.
 pub(crate) fn expected(watched: &RunningTraining<'_>) -> Option<f64> {
     let here = watched.training.slow_machine.as_ref().filter(|machine| machine.placement == watched.placement);
     let promised = watched.training.promised_items_per_second.as_ref();
     Some(here.map(|machine| &machine.items_per_second).or(promised)?.value())
 }
 
-impl RunningTraining<'_> {
-    /// The shortfall of the newest window against what was measured, whatever its machine.
-    pub fn below_promise(&self) -> Option<String> {
-        let promised = self.training.promised_items_per_second.as_ref()?.value();
-        below_tolerance(promised, &self.spec.train.guard.throughput_tolerance, in_window(self)?)
+/// Items per second on average since the training seems slow.
+pub(crate) fn found(watched: &RunningTraining<'_>) -> Option<f64> {
+    let cusum = Cusum::from(watched.training.cusum.as_ref()?);
+    Some(expected(watched)? * (-cusum.since().1).exp())
+}
+
+/// Logarithm of expected over measured items per second of the newest window.
+pub(crate) fn shortfall(watched: &RunningTraining<'_>) -> Option<f64> {
+    let speed = in_window(watched)?.max(f64::MIN_POSITIVE);
+    Some((expected(watched)? / speed).ln()).filter(|shortfall| shortfall.is_finite())
+}
+
+/// Whether the newest window is as fast as measured, whatever its machine.
+pub(crate) fn as_measured(watched: &RunningTraining<'_>) -> bool {
+    let promised = watched.training.promised_items_per_second.as_ref().map(Decimal::value);
+    let allowed = allowance(watched.spec.train.guard.throughput_tolerance.value());
+    match (promised, in_window(watched)) {
+        (Some(promised), Some(speed)) => speed >= promised * (-allowed).exp(),
+        (None, _) | (_, None) => true,
     }
 }
 
@@ -111,16 +134,6 @@ fn epoch_too_long(gates: &Gates, speed: f64, items: u64) -> Option<String> {
     })
 }
 
-fn below_tolerance(promised: f64, tolerance: &Decimal, speed: f64) -> Option<String> {
-    let least = promised * (1.0 - tolerance.value());
-    (speed < least).then(|| {
-        format!(
-            "{speed:.1} items/s are below {least:.1}: {promised:.1} were measured, train.guard.throughputTolerance is \
-             {tolerance}"
-        )
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -138,12 +151,5 @@ mod tests {
         assert!(epoch_too_long(&gates, 100.0, 9_001).is_some());
         assert!(epoch_too_long(&gates, 0.0, 1).is_some(), "no progress is too slow");
         assert_eq!((below_rate(&Gates::default(), 0.0), epoch_too_long(&Gates::default(), 0.0, 1)), (None, None));
-    }
-
-    #[test]
-    fn throughput_within_the_tolerance_raises_no_alarm() {
-        let tolerance: Decimal = "0.2".parse().unwrap();
-        assert_eq!(below_tolerance(100.0, &tolerance, 80.0), None);
-        assert!(below_tolerance(100.0, &tolerance, 79.9).unwrap().contains("throughputTolerance is 0.2"));
     }
 }

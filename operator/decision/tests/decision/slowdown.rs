@@ -106,7 +106,7 @@ fn a_slow_node_reverts_nothing() {
     assert_eq!((training.accepted(), training.world.count_events("SlowMachine")), (5, 2));
     // It recovers: nothing is degraded, and the promise of the measurements holds again.
     training.slow.borrow_mut().clear();
-    training.windows(1);
+    training.windows(5);
     assert_eq!(training.degraded().0, "AsPlanned");
     assert_eq!(training.world.status.training.as_ref().unwrap().slow_machine, None);
 }
@@ -146,8 +146,37 @@ fn a_slow_down_that_only_the_training_sees_reverts_nothing_and_stops_it_ever_mor
     assert!((2..=5).contains(&checks), "{checks} checks");
     assert_eq!(training.degraded().0, "TrainingDegraded");
     training.speed = full;
-    training.windows(1);
+    training.windows(5);
     assert_eq!(training.degraded().0, "AsPlanned");
+}
+
+#[test]
+fn a_small_slow_down_is_found_and_its_phase_too() {
+    let mut training = Training::begin(five(), FIVE);
+    training.windows(10);
+    // Less than the tolerance of 0.2.
+    training.slow.borrow_mut().insert("p3", 0.9);
+    training.windows(25);
+    assert_eq!((training.accepted(), training.world.verdict("p3").1), (4, "ThroughputBelowPromise"));
+}
+
+#[test]
+fn the_promise_is_that_of_all_phases_together_and_not_of_the_launches_that_selected_one() {
+    let promised = |noise_of_pairs: f64| {
+        let trainer = move |plan: &LaunchPlan, _| {
+            let fast = if plan.settings.compile.is_some() { 1.3 } else { 1.0 };
+            let fast = if plan.settings.precision.is_some() { fast * 1.2 } else { fast };
+            // The launches that selected the newest phase were lucky.
+            let luck = if plan.launch.starts_with("fuse-") && plan.settings.compile.is_some() { 1.1 } else { 1.0 };
+            done(plan, 100.0 * fast * luck * noise(plan, noise_of_pairs))
+        };
+        let mut world = World::new(spec(json!({})), Box::new(trainer));
+        trains(&mut world);
+        world.status.training.unwrap().promised_items_per_second.unwrap().value()
+    };
+    assert!((promised(0.0) - 156.0).abs() < 0.01, "{}", promised(0.0));
+    let noisy = promised(0.04);
+    assert!(noisy < 156.0 && noisy > 140.0, "the lower bound of its interval: {noisy}");
 }
 
 #[test]

@@ -1,0 +1,282 @@
+//! Sequential detection of a slow-down: a CUSUM (Page, Biometrika 41, 1954) of the shortfall of each throughput window.
+//!
+//! The shortfall is the logarithm of expected over measured items per second, at most `-ln(1 - tolerance)`, so that no single
+//! window decides. Each window adds its shortfall less an allowance, a fifth of that; the sum is at least 0. It reaches the
+//! limit after `windows` windows whose shortfall is the tolerance, and later if it is smaller; below the allowance never.
+//!
+//! Windows are noisy and resemble their predecessors. So the limit is also at least that of a Brownian motion with the long-run
+//! variance of the training's own windows, for which a false alarm takes [`RUN_LENGTH`] windows on average. That variance is
+//! estimated from the windows before the sum last left 0: those of the slow-down itself are not part of it.
+
+use pawl_api::status::{CusumStatus, MomentsStatus};
+use pawl_contract::decimal::Decimal;
+
+/// Share of the tolerance that never accumulates.
+const ALLOWANCE: f64 = 0.2;
+/// Mean number of windows until a false alarm: ten times what is promised, because the variance is an estimate.
+const RUN_LENGTH: f64 = 1e5;
+/// Before the training's own windows are known: independent noise of 3 %, as if from so many windows.
+const PRIOR_NOISE: f64 = 0.03;
+const PRIOR_COUNT: f64 = 20.0;
+/// Of older windows, half is forgotten after so many.
+const REMEMBERED: f64 = 1000.0;
+
+/// Sums over windows of the shortfall, its square, and its product with that of the window before.
+#[derive(Clone, Copy, Debug, Default)]
+struct Moments {
+    count: f64,
+    sum: f64,
+    squares: f64,
+    products: f64,
+}
+
+/// The detector.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Cusum {
+    sum: f64,
+    newest: Option<f64>,
+    /// The windows before the sum last left 0.
+    before: Moments,
+    /// Those since.
+    since: Moments,
+}
+
+impl Moments {
+    fn and(self, other: Self) -> Self {
+        Self {
+            count: self.count + other.count,
+            sum: self.sum + other.sum,
+            squares: self.squares + other.squares,
+            products: self.products + other.products,
+        }
+    }
+
+    fn halved(self) -> Self {
+        let Self { count, sum, squares, products } = self;
+        Self { count: count / 2.0, sum: sum / 2.0, squares: squares / 2.0, products: products / 2.0 }
+    }
+
+    /// Variance of the mean of many windows, times their number.
+    fn long_run_variance(self) -> f64 {
+        let count = self.count.max(1.0);
+        let mean = self.sum / count;
+        let total = self.count + PRIOR_COUNT;
+        let variance = (self.squares - count * mean * mean + PRIOR_COUNT * PRIOR_NOISE * PRIOR_NOISE) / total;
+        let covariance = (self.products - count * mean * mean) / total;
+        let correlation = (covariance / variance).clamp(0.0, 0.98);
+        variance * (1.0 + correlation) / (1.0 - correlation)
+    }
+}
+
+/// The largest shortfall of a window that counts: that of the tolerance.
+fn most(tolerance: f64) -> f64 {
+    -(1.0 - tolerance.clamp(1e-3, 0.999)).ln()
+}
+
+/// The shortfall up to which a window is as fast as expected.
+pub(crate) fn allowance(tolerance: f64) -> f64 {
+    ALLOWANCE * most(tolerance)
+}
+
+impl Cusum {
+    /// Adds a window with this shortfall.
+    pub fn add(&mut self, shortfall: f64, tolerance: f64) {
+        let most = most(tolerance);
+        let shortfall = shortfall.clamp(-most, most);
+        let products = self.newest.map_or(0.0, |newest| newest * shortfall);
+        let window = Moments { count: 1.0, sum: shortfall, squares: shortfall * shortfall, products };
+        self.since = self.since.and(window);
+        self.newest = Some(shortfall);
+        self.sum = (self.sum + shortfall - allowance(tolerance)).max(0.0);
+        if self.sum == 0.0 {
+            self.before = self.before.and(std::mem::take(&mut self.since));
+        }
+        if self.before.count >= REMEMBERED {
+            self.before = self.before.halved();
+        }
+    }
+
+    /// Whether the windows since the sum left 0 show a slow-down.
+    pub fn alarms(&self, tolerance: f64, windows: u32) -> bool {
+        let (most, allowance) = (most(tolerance), allowance(tolerance));
+        let wanted = (f64::from(windows.max(1)) - 0.75) * (most - allowance);
+        self.sum >= wanted.max(limit(self.before.long_run_variance(), allowance))
+    }
+
+    /// Windows since the sum left 0, and their mean shortfall.
+    pub fn since(&self) -> (u32, f64) {
+        (self.since.count as u32, self.since.sum / self.since.count.max(1.0))
+    }
+
+    /// Begins again; the variance stays known. The next window does not follow the newest one.
+    pub fn restart(&mut self) {
+        *self = Self { before: self.before, ..Self::default() };
+    }
+}
+
+/// The limit at which a Brownian motion with this variance and a drift of `-allowance`, reflected at 0, arrives after
+/// [`RUN_LENGTH`] windows on average: `variance / (2 allowance^2) (e^x - 1 - x)` windows with `x = 2 allowance limit / variance`.
+fn limit(variance: f64, allowance: f64) -> f64 {
+    let scaled = RUN_LENGTH * 2.0 * allowance * allowance / variance;
+    let x = (0..20).fold(1.0, |x: f64, _| (scaled + 1.0 + x).ln());
+    variance * x / (2.0 * allowance)
+}
+
+impl From<&CusumStatus> for Cusum {
+    fn from(status: &CusumStatus) -> Self {
+        let number = |number: &Option<Decimal>| number.as_ref().map_or(0.0, Decimal::value);
+        let moments = |moments: &MomentsStatus| Moments {
+            count: number(&moments.count),
+            sum: number(&moments.sum),
+            squares: number(&moments.squares),
+            products: number(&moments.products),
+        };
+        Self {
+            sum: number(&status.sum),
+            newest: status.newest.as_ref().map(Decimal::value),
+            before: moments(&status.before),
+            since: moments(&status.since),
+        }
+    }
+}
+
+impl From<&Cusum> for CusumStatus {
+    fn from(cusum: &Cusum) -> Self {
+        let number = |number: f64| Decimal::from_f64(number).filter(|_| number != 0.0);
+        let moments = |moments: &Moments| MomentsStatus {
+            count: number(moments.count),
+            sum: number(moments.sum),
+            squares: number(moments.squares),
+            products: number(moments.products),
+        };
+        Self {
+            sum: number(cusum.sum),
+            newest: cusum.newest.and_then(Decimal::from_f64),
+            before: moments(&cusum.before),
+            since: moments(&cusum.since),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sequential::tests::Noise;
+    use super::*;
+
+    const TOLERANCE: f64 = 0.2;
+    const WINDOWS: u32 = 5;
+
+    /// Windows of a training: noise of this share, each correlated with the one before.
+    struct Windows {
+        random: Noise,
+        noise: f64,
+        correlation: f64,
+        state: f64,
+    }
+
+    impl Windows {
+        fn new(seed: u64, noise: f64, correlation: f64) -> Self {
+            let mut random = Noise::seeded(seed);
+            let state = random.normal();
+            Self { random, noise, correlation, state }
+        }
+
+        /// The shortfall of the next window, with a slow-down of this share.
+        fn next(&mut self, slower: f64) -> f64 {
+            let fresh = (1.0 - self.correlation * self.correlation).sqrt() * self.random.normal();
+            self.state = self.correlation * self.state + fresh;
+            self.noise * self.state - (1.0 - slower).ln()
+        }
+    }
+
+    /// False alarms in 10,000 windows and their standard error.
+    fn false_alarms(noise: f64, correlation: f64) -> (f64, f64) {
+        const TRAININGS: u64 = 200;
+        let mut counts = Vec::new();
+        for seed in 0..TRAININGS {
+            let (mut cusum, mut windows, mut alarms) = (Cusum::default(), Windows::new(seed, noise, correlation), 0.0);
+            for _ in 0..10_000 {
+                cusum.add(windows.next(0.0), TOLERANCE);
+                if cusum.alarms(TOLERANCE, WINDOWS) {
+                    alarms += 1.0;
+                    cusum.restart();
+                }
+            }
+            counts.push(alarms);
+        }
+        let count = TRAININGS as f64;
+        let mean: f64 = counts.iter().sum::<f64>() / count;
+        let variance = counts.iter().map(|alarms| (alarms - mean).powi(2)).sum::<f64>() / (count - 1.0);
+        let error = (variance / count).sqrt();
+        println!("noise {noise}, correlation {correlation}: {mean:.3} false alarms in 10,000 windows, se {error:.3}");
+        (mean, error)
+    }
+
+    /// Share of slow-downs that are found within `within` windows, and the mean number of windows.
+    fn found(slower: f64, within: usize, noise: f64, correlation: f64) -> (f64, f64) {
+        const TRAININGS: u64 = 2_000;
+        let (mut in_time, mut sum) = (0, 0);
+        for seed in 0..TRAININGS {
+            let (mut cusum, mut windows) = (Cusum::default(), Windows::new(seed, noise, correlation));
+            for _ in 0..300 {
+                cusum.add(windows.next(0.0), TOLERANCE);
+                if cusum.alarms(TOLERANCE, WINDOWS) {
+                    cusum.restart();
+                }
+            }
+            let taken = (1..=1_000).find(|_| {
+                cusum.add(windows.next(slower), TOLERANCE);
+                cusum.alarms(TOLERANCE, WINDOWS)
+            });
+            let taken = taken.unwrap_or(1_000);
+            in_time += usize::from(taken <= within);
+            sum += taken;
+        }
+        let (share, mean) = (in_time as f64 / TRAININGS as f64, sum as f64 / TRAININGS as f64);
+        let error = (share * (1.0 - share) / TRAININGS as f64).sqrt();
+        println!(
+            "{slower} slower, noise {noise}, correlation {correlation}: {share:.3} (se {error:.3}) within {within} windows, \
+             mean {mean:.1}"
+        );
+        (share, mean)
+    }
+
+    #[test]
+    fn false_alarms_are_rare_whatever_the_noise() {
+        for (noise, correlation) in [(0.03, 0.0), (0.03, 0.5), (0.03, 0.9), (0.1, 0.0), (0.1, 0.5)] {
+            let (alarms, error) = false_alarms(noise, correlation);
+            assert!(alarms <= 1.0 + 2.0 * error, "noise {noise}, correlation {correlation}: {alarms}");
+        }
+        assert!(false_alarms(0.03, 0.0).0 < 0.1);
+    }
+
+    #[test]
+    fn slow_downs_are_found_in_time() {
+        for correlation in [0.0, 0.5] {
+            assert!(found(0.1, 20, 0.03, correlation).0 >= 0.9);
+            let (share, mean) = found(0.2, 5, 0.03, correlation);
+            assert!(share >= 0.8 && mean < 6.0, "{share} {mean}");
+        }
+        assert!(found(0.5, 5, 0.03, 0.0).0 >= 0.99);
+        // Noise that resembles a slow-down takes longer.
+        assert!(found(0.2, 20, 0.03, 0.9).0 >= 0.9);
+    }
+
+    #[test]
+    fn a_window_counts_as_much_as_the_tolerance() {
+        let mut cusum = Cusum::default();
+        for _ in 0..WINDOWS - 1 {
+            cusum.add(10.0, TOLERANCE);
+            assert!(!cusum.alarms(TOLERANCE, WINDOWS), "{cusum:?}");
+        }
+        cusum.add(10.0, TOLERANCE);
+        assert!(cusum.alarms(TOLERANCE, WINDOWS));
+        assert_eq!(cusum.since().0, WINDOWS);
+        let status = CusumStatus::from(&cusum);
+        assert!(Cusum::from(&status).alarms(TOLERANCE, WINDOWS));
+        cusum.restart();
+        assert!(!cusum.alarms(TOLERANCE, WINDOWS));
+        let few = Cusum::default();
+        assert_eq!(serde_json::to_string(&CusumStatus::from(&few)).unwrap(), "{}");
+    }
+}
