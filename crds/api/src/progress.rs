@@ -40,6 +40,7 @@ fn clear_progress(training: &mut TrainingStatus) {
                 validation: _,
                 first_validation: _,
                 predicted_memory_bytes: _,
+                initial_weights_share: _,
             },
         epoch,
         eta,

@@ -71,6 +71,9 @@ pub struct Measured<N = f64> {
     /// Newest evaluation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub validation: Option<Validation<N>>,
+    /// Share of the initial weights in the moving average that was evaluated, 0 to 1; absent where the weights themselves are evaluated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub initial_weights_share: Option<N>,
     /// Peak device memory (host memory of tensors on the CPU) of the largest rank, bytes. Measured, never predicted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak_memory_bytes: Option<u64>,
@@ -141,6 +144,7 @@ impl<N> Measured<N> {
             loss: number(&self.loss),
             first_validation: validation(&self.first_validation),
             validation: validation(&self.validation),
+            initial_weights_share: number(&self.initial_weights_share),
             peak_memory_bytes: self.peak_memory_bytes,
             predicted_memory_bytes: self.predicted_memory_bytes,
             loader_wait_share: number(&self.loader_wait_share),

@@ -198,7 +198,8 @@ impl From<&Report> for LaunchResult {
         if report.kind != LaunchKind::Measure {
             curve.clear();
         }
-        if report.kind != LaunchKind::Train {
+        // Verdicts on quality need to know what was learnt.
+        if !matches!(report.kind, LaunchKind::Train | LaunchKind::Quality) {
             measured.first_validation = None;
         }
         Self {

@@ -42,7 +42,7 @@ prop_compose! {
 
 prop_compose! {
     fn measured_anything()(
-        rates in prop::array::uniform9(of(any::<f64>())),
+        rates in prop::array::uniform10(of(any::<f64>())),
         memory in prop::array::uniform2(of(any::<u64>())),
         step in of(prop::array::uniform3(any::<f64>())),
         (steps, items) in any::<(u64, u64)>(),
@@ -54,6 +54,7 @@ prop_compose! {
             peak_memory_bytes: memory[0], predicted_memory_bytes: memory[1], loader_wait_share: rates[3],
             collective_wait_share: rates[4], offload_share: rates[5], utilization: rates[6],
             float8_overflow_share: rates[7], float8_underflow_share: rates[8],
+            initial_weights_share: rates[9],
         }
     }
 }
@@ -131,6 +132,7 @@ fn measured(index: usize, message: &str) -> LaunchResult {
                 items: 13_440,
                 metrics: [("loss".to_owned(), 0.123456), ("nrmse".to_owned(), 0.0345678)].into(),
             }),
+            initial_weights_share: Some(2.123e-5),
             peak_memory_bytes: Some(52_345_678_901),
             predicted_memory_bytes: Some(52_345_678_901),
             loader_wait_share: Some(0.0123),

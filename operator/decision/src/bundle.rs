@@ -169,7 +169,9 @@ pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
         Verdict::Error { reason, message } => conclude(draft, PhaseState::Error, reason, &prefixed(&message)),
         Verdict::Holds { message, .. } => conclude(draft, PhaseState::Accepted, Reason::GoalMet, &prefixed(&message)),
         Verdict::Fails { message, .. } => missed(draft, &prefixed(&message)),
-        Verdict::Inconclusive { reason, message } => missed(draft, &prefixed(&format!("{reason}: {message}"))),
+        Verdict::Inconclusive { reason, message } | Verdict::Unsupported { reason, message } => {
+            missed(draft, &prefixed(&format!("{reason}: {message}")))
+        }
     }
 }
 

@@ -181,6 +181,7 @@ fn record(draft: &mut Draft<'_>, launch: &Launch, result: &LaunchResult, placeme
 fn measured(spec: &TrainingJobSpec, result: &LaunchResult) -> Measured<Decimal> {
     let mut measured = Measured::from(&result.measured);
     let gated = |name: &str| spec.gates.validation_metrics.iter().any(|gate| gate.name == name);
-    measured.validation.iter_mut().for_each(|validation| validation.retain(|name| name == LOSS || gated(name)));
+    let validations = measured.validation.iter_mut().chain(measured.first_validation.iter_mut());
+    validations.for_each(|validation| validation.retain(|name| name == LOSS || gated(name)));
     measured
 }

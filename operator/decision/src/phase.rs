@@ -294,6 +294,7 @@ fn conclude(draft: &mut Draft<'_>, index: usize, verdict: Verdict) -> Step {
             let message = format!("the quality gates cannot decide: {message}");
             (PhaseState::Inconclusive, Reason::NumericsUnclear, message)
         }
+        Verdict::Unsupported { reason, message } => (PhaseState::Unsupported, reason, message),
         Verdict::Error { reason, message } => match baseline_failure(draft) {
             Some(failure) => {
                 draft.fail(failure, &format!("the baseline fails: {message}"));

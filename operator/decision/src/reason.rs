@@ -35,6 +35,7 @@ pub(crate) enum Reason {
     GateUnmeasured,
     GoalMet,
     GoalMissed,
+    InitialWeights,
     InvalidPlan,
     InvalidSpec,
     LoaderBound,
@@ -57,8 +58,10 @@ pub(crate) enum Reason {
     Pinned,
     Preempted,
     QualityBelowThreshold,
+    QualityUnclear,
     Queued,
     Reopened,
+    ReferenceUntrained,
     RequirementNotAccepted,
     RetriesExhausted,
     RevertedWith,
@@ -91,6 +94,7 @@ pub(crate) enum Reason {
     Unpinned,
     Unreadable,
     UtilizationBelowGate,
+    ValidatedEarly,
     ValidationAboveGate,
 }
 

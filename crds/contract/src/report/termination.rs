@@ -99,9 +99,9 @@ fn text(launches: &[Map<String, Value>], dropped: u32) -> String {
 
 /// Serializes `launches` into one message of at most [`MAX_TERMINATION_MESSAGE`] bytes.
 ///
-/// When they do not fit, first the messages are shortened (to 100 bytes, then 40, then none), then the values that no
-/// verdict needs are omitted (the spread of step times, the first validation and, of the newest, metrics other than the
-/// loss), then the loss curves, then the oldest launches.
+/// When they do not fit, first the messages are shortened (to 100 bytes, then 40, then none), then the values that verdicts need
+/// least are omitted (the spread of step times, then the first validation, then of the newest the metrics other than the loss), then
+/// the loss curves, then the oldest launches.
 ///
 /// ```
 /// use pawl_contract::exit::Outcome;
@@ -123,9 +123,17 @@ pub fn fold(launches: &[LaunchResult]) -> String {
             return message;
         }
     }
-    for Measured { step_seconds, first_validation, validation, .. } in launches.iter_mut().map(|it| &mut it.measured) {
-        (*step_seconds, *first_validation) = (None, None);
-        validation.iter_mut().for_each(|validation| validation.retain(|name| name == "loss"));
+    let omitted: [fn(&mut Measured); 3] = [
+        |measured| measured.step_seconds = None,
+        |measured| measured.first_validation = None,
+        |measured| measured.validation.iter_mut().for_each(|validation| validation.retain(|name| name == "loss")),
+    ];
+    for omit in omitted {
+        launches.iter_mut().for_each(|launch| omit(&mut launch.measured));
+        let message = text(&objects(&launches), 0);
+        if fits(&message) {
+            return message;
+        }
     }
     if !fits(&text(&objects(&launches), 0)) {
         launches.iter_mut().for_each(|launch| launch.curve.clear());

@@ -16,10 +16,10 @@ pub(crate) struct Band {
 pub(crate) enum Position {
     /// The whole interval lies in the band.
     Inside,
-    /// The estimate lies outside.
-    Outside,
     /// The estimate lies inside, a bound of the interval does not.
-    Undecided,
+    PartlyInside,
+    /// The estimate lies outside, a part of the interval may not.
+    Outside,
 }
 
 impl Band {
@@ -48,12 +48,17 @@ impl Band {
         Self { high: f64::INFINITY, ..self }
     }
 
+    /// The upper limit.
+    pub fn high(self) -> f64 {
+        self.high
+    }
+
     /// Whether `value` lies in the band; false for NaN.
     pub fn contains(self, value: f64) -> bool {
         (self.low..=self.high).contains(&value)
     }
 
-    /// Whether the whole interval lies beyond one of the limits; false without bounds.
+    /// Whether the whole interval lies beyond one of the limits; false without bounds, which control no error.
     pub fn excludes(self, interval: &Interval) -> bool {
         interval.bounds.is_some_and(|(lower, upper)| lower > self.high || upper < self.low)
     }
@@ -68,7 +73,7 @@ impl Band {
         } else if self.contains(open(lower, self.low)) && self.contains(open(upper, self.high)) {
             Position::Inside
         } else {
-            Position::Undecided
+            Position::PartlyInside
         }
     }
 }
@@ -97,11 +102,11 @@ mod tests {
     fn an_open_end_admits_anything_and_a_closed_one_needs_the_whole_interval() {
         for (band, mean, reach, position) in [
             (Band::at_most(0.01), 0.005, 0.004, Position::Inside),
-            (Band::at_most(0.01), 0.005, 0.006, Position::Undecided),
+            (Band::at_most(0.01), 0.005, 0.006, Position::PartlyInside),
             (Band::at_most(0.01), 0.011, 0.1, Position::Outside),
             (Band::at_most(0.01), -5.0, 4.0, Position::Inside),
             (Band::within(0.01), -0.009, 0.0005, Position::Inside),
-            (Band::within(0.01), -0.009, 0.002, Position::Undecided),
+            (Band::within(0.01), -0.009, 0.002, Position::PartlyInside),
             (Band::within(0.01), -0.02, 0.001, Position::Outside),
             (Band::at_most(0.01), f64::NAN, 0.0, Position::Outside),
         ] {

@@ -19,6 +19,7 @@ pub(crate) mod speed;
 pub(crate) mod throughput;
 
 mod band;
+mod evidence;
 mod memory;
 mod offload;
 mod retries;
@@ -45,6 +46,8 @@ pub(crate) enum Verdict {
     Fails { trigger: Option<Trigger>, reason: Reason, message: String },
     /// The evidence is not sufficient, and further launches would not change that.
     Inconclusive { reason: Reason, message: String },
+    /// What the verdict needs cannot be had with this trainer, and neither fallbacks nor further launches would change that.
+    Unsupported { reason: Reason, message: String },
     /// Infrastructure failures exceeded their limit.
     Error { reason: Reason, message: String },
     /// The trainer rejects the plan: the spec must be changed.
@@ -93,7 +96,15 @@ const BUNDLE: &[Gate] = &[
 /// The verdict on a phase, or on all accepted phases together.
 pub(crate) fn judge(subject: &Subject<'_>) -> Verdict {
     let chain = if subject.phase.is_some() { PHASE } else { BUNDLE };
-    chain.iter().find_map(|gate| gate(subject)).unwrap_or_else(|| speed::holds(subject))
+    if let Some(verdict) = chain.iter().find_map(|gate| gate(subject)) {
+        return verdict;
+    }
+    match (speed::holds(subject), quality::caveat(subject)) {
+        (Verdict::Holds { reason, message }, Some(caveat)) => {
+            Verdict::Holds { reason, message: format!("{message}; quality: {caveat}") }
+        }
+        (verdict, _) => verdict,
+    }
 }
 
 /// Why a phase that is fast enough is judged by the quality gates although it declares `numerics: Equivalent`.

@@ -3,7 +3,7 @@
 use crate::world::{Trainer, World, done, ended, factors, noise, speed};
 use pawl_api::status::{PhaseState, Stage};
 use pawl_contract::exit::Outcome;
-use pawl_contract::measured::Measured;
+use pawl_contract::measured::{Measured, Validation};
 use pawl_contract::plan::{LaunchKind, LaunchPlan};
 use pawl_contract::report::LaunchResult;
 use serde_json::{Value, json};
@@ -369,6 +369,7 @@ fn one_seed_has_no_interval_and_one_look() {
     let mut world = changed(json!({"seeds": [7], "analysis": {"qualityLooks": 4}}), candidate_is(|_, _| {}));
     world.run();
     assert_eq!(world.verdict("bf16").0, PhaseState::Accepted);
+    assert!(world.phase("bf16").message.contains("no interval (one seed)"), "{}", world.phase("bf16").message);
     assert_eq!(quality_items(&world), BTreeMap::from([(200_000, 2)]));
 }
 
@@ -395,7 +396,139 @@ fn a_single_seed_is_evaluated_by_its_estimate_and_a_gated_metric_is_required() {
     let mut world = changed(gates, candidate_is(|result, _| *metric(result, "nrmse") *= 1.04));
     world.run();
     assert_eq!(world.verdict("bf16"), (PhaseState::RolledBack, "QualityBelowThreshold", 0));
-    assert!(world.phase("bf16").message.contains("SingleSeed"), "{}", world.phase("bf16").message);
+    assert!(world.phase("bf16").message.contains("no interval (one seed)"), "{}", world.phase("bf16").message);
+}
+
+#[test]
+fn a_validation_from_before_the_end_is_no_evidence_whoever_reports_it_and_is_not_asked_for_again() {
+    // At step 0, the losses of all settings are equal.
+    for of_candidate_only in [false, true] {
+        for looks in [1, 3] {
+            let mut world = changed(
+                json!({"analysis": {"qualityLooks": looks}, "gates": {"validationLossDelta": "0.001"}}),
+                Box::new(move |plan, _| {
+                    let mut result = done(plan, speed(&plan.settings, &[("bf16", 1.3)]) * noise(plan, 0.002));
+                    if plan.kind == LaunchKind::Quality && (candidate(plan) || !of_candidate_only) {
+                        result.measured.validation.as_mut().unwrap().items = 0;
+                    }
+                    result
+                }),
+            );
+            world.run();
+            assert_eq!(world.verdict("bf16"), (PhaseState::Unsupported, "ValidatedEarly", 0));
+            let message = &world.phase("bf16").message;
+            assert!(message.contains("$(launch.evalSteps)") && message.contains("from 0 of"), "{message}");
+            assert!(world.phase("bf16").quality.is_none() || looks == 1 && of_candidate_only);
+            let ran = world.launches(LaunchKind::Quality, "");
+            assert!(ran <= 6, "a launch is repeated: {ran}");
+            let failed: Vec<_> = world.events.iter().filter(|event| event.reason == "AttemptFailed").collect();
+            assert!(failed.is_empty() && world.status.failure.is_none(), "{failed:?}");
+        }
+    }
+}
+
+#[test]
+fn a_baseline_validated_early_judges_no_later_phase_and_is_not_trained_again() {
+    let phases = json!([
+        {"name": "bf16", "numerics": "Changed", "settings": {"precision": "bf16"}},
+        {"name": "batch", "numerics": "Changed", "settings": {"batchPerGpu": 16}},
+        {"name": "fuse", "settings": {"compile": "Fuse"}}]);
+    let mut world = World::new(
+        json!({"phases": phases}),
+        Box::new(|plan, _| {
+            let factors = [("bf16", 1.3), (":16", 1.3), ("Fuse", 1.3)];
+            let mut result = done(plan, speed(&plan.settings, &factors) * noise(plan, 0.002));
+            result.measured.validation.as_mut().unwrap().items /= 2;
+            result
+        }),
+    );
+    world.run();
+    assert_eq!(world.verdict("bf16").1, "ValidatedEarly");
+    assert_eq!(world.verdict("batch").1, "ValidatedEarly");
+    assert_eq!(world.verdict("fuse").0, PhaseState::Accepted, "a phase that keeps the numerics needs no quality");
+    assert_eq!(world.launches(LaunchKind::Quality, ""), 1, "one shows that the script does not evaluate at the end");
+}
+
+/// A baseline whose validation loss was `first` before its first step and is 1 at its end, and the verdict on a phase of equal quality.
+fn learnt(first: Option<f64>, gates: Value, looks: u32) -> World {
+    let mut world = changed(
+        json!({"gates": gates, "analysis": {"qualityLooks": looks}}),
+        Box::new(move |plan, _| {
+            let mut result = done(plan, speed(&plan.settings, &[("bf16", 1.3)]) * noise(plan, 0.002));
+            let metrics =
+                first.map(|loss| BTreeMap::from([("loss".to_owned(), loss), ("nrmse".to_owned(), loss / 10.0)]));
+            result.measured.first_validation = metrics.map(|metrics| Validation { items: 0, metrics });
+            result
+        }),
+    );
+    world.run();
+    world
+}
+
+#[test]
+fn a_baseline_that_has_learnt_little_judges_nothing() {
+    let accepted = "SpeedAboveThreshold";
+    for (first, gates, reason) in [
+        (Some(1.5), json!({"validationLossDelta": "0.1"}), accepted),
+        (Some(1.3), json!({"validationLossDelta": "0.1"}), "ReferenceUntrained"),
+        (Some(0.9), json!({"validationLossDelta": "0.1"}), "ReferenceUntrained"),
+        (Some(0.9), json!({"validationLossDelta": "0"}), "ReferenceUntrained"),
+        (Some(1.05), json!({}), accepted),
+        (Some(1.03), json!({}), "ReferenceUntrained"),
+        (
+            Some(1.03),
+            json!({"validationMetrics": [{"name": "nrmse", "maxRelativeRegression": "0.01"}]}),
+            "ReferenceUntrained",
+        ),
+        (Some(1.5), json!({"validationMetrics": [{"name": "nrmse", "maxRelativeRegression": "0.03"}]}), accepted),
+        (Some(1.01), json!({"validationMetrics": [{"name": "nrmse", "max": "0.2"}]}), accepted),
+        (None, json!({"validationLossDelta": "0.1"}), accepted),
+    ] {
+        let world = learnt(first, gates.clone(), 1);
+        let (state, found, _) = world.verdict("bf16");
+        let message = &world.phase("bf16").message;
+        assert_eq!(found, reason, "{first:?} {gates}: {message}");
+        assert_eq!(state == PhaseState::Accepted, reason == accepted);
+        assert!(reason == accepted || message.contains("analysis.qualityItems"), "{message}");
+        let unknown = message.contains("no validation before the first step");
+        assert_eq!(unknown, first.is_none(), "{message}");
+    }
+    let early = learnt(Some(1.3), json!({"validationLossDelta": "0.1"}), 4);
+    assert_eq!(early.verdict("bf16"), (PhaseState::Inconclusive, "ReferenceUntrained", 0));
+    assert_eq!(quality_items(&early).len(), 4, "an early look may be too early to have learnt");
+}
+
+#[test]
+fn an_average_of_initial_weights_is_not_judged() {
+    for (share, reason) in [(0.99, "InitialWeights"), (0.011, "InitialWeights"), (0.009, "SpeedAboveThreshold")] {
+        let mut world = changed(
+            json!({}),
+            Box::new(move |plan, _| {
+                let mut result = done(plan, speed(&plan.settings, &[("bf16", 1.3)]) * noise(plan, 0.002));
+                result.measured.initial_weights_share = Some(share);
+                result
+            }),
+        );
+        world.run();
+        assert_eq!(world.verdict("bf16").1, reason, "{}", world.phase("bf16").message);
+    }
+}
+
+#[test]
+fn a_worse_estimate_that_noise_explains_is_unclear_and_no_failure() {
+    let noisy = |by: [f64; 3]| {
+        let mut world = changed(
+            json!({"gates": {"validationLossDelta": "0.001"}}),
+            candidate_is(move |result, plan| *metric(result, "loss") += by[plan.seed as usize % 3]),
+        );
+        world.run();
+        world
+    };
+    let unclear = noisy([0.01, -0.002, 0.001]);
+    assert_eq!(unclear.verdict("bf16"), (PhaseState::Inconclusive, "QualityUnclear", 0));
+    assert!(unclear.phase("bf16").message.contains("more seeds"), "{}", unclear.phase("bf16").message);
+    let clear = noisy([0.010, 0.011, 0.012]);
+    assert_eq!(clear.verdict("bf16"), (PhaseState::RolledBack, "QualityBelowThreshold", 0));
 }
 
 #[test]
