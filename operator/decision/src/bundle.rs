@@ -123,7 +123,9 @@ fn own_evidence(draft: &Draft<'_>) -> Vec<LaunchStatus> {
     }
     let settings = (draft.spec.settings.clone(), draft.effective());
     let comparison = Comparison::new(draft, (trial(draft), EvidenceTarget::Bundle), settings, &launches);
-    let fits = |launch: &&LaunchStatus| launch.kind == LaunchKind::Quality && comparison.includes(launch);
+    let complete = |launch: &LaunchStatus| quality::is_complete(draft.spec, launch);
+    let fits =
+        |launch: &&LaunchStatus| launch.kind == LaunchKind::Quality && comparison.includes(launch) && complete(launch);
     launches.iter().filter(fits).cloned().collect()
 }
 

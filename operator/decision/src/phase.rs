@@ -12,14 +12,14 @@ use crate::revision::{accepted, patch};
 use crate::step::{Next, Step};
 use crate::trainer::comparable;
 use crate::trial::Trial;
-use pawl_api::spec::{Gates, Phase, Pin, Trigger};
+use pawl_api::spec::{Analysis, Gates, Phase, Pin, Trigger};
 use pawl_api::status::{Arm, LaunchStatus, PhaseState, PhaseStatus};
 use pawl_contract::decimal::Decimal;
 use pawl_contract::exit::Outcome;
 use pawl_contract::measured::Measured;
 use pawl_contract::plan::LaunchKind;
 use pawl_contract::settings::{Float8Gradients, Float8Scaling, Settings};
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// Advances the first phase that is not final.
 pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
@@ -32,27 +32,15 @@ pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
     Step::Pass
 }
 
-/// Hash of all inputs of the phase's verdict.
+/// Hash of all inputs of the phase's verdict: what [`crate::gates::judge`] reads for it, and what its launches ran.
 fn input_hash(draft: &Draft<'_>, index: usize) -> String {
     let spec = draft.spec;
     let phase = &spec.phases[index];
     let changed = draft.is_judged_as_changed(index);
-    let analysis = &spec.analysis;
     let trainer =
         (&spec.trainer.image, spec.trainer.replicas, spec.trainer.gpus_per_replica, &spec.trainer.gpu_resource);
-    let measuring = (
-        (analysis.warmup_steps, analysis.window_steps, analysis.min_pairs, analysis.max_pairs),
-        (&analysis.alpha_percent, analysis.on_inconclusive),
-        changed.then_some((analysis.quality_items, analysis.quality_epochs)),
-    );
-    // A field with its default is not written into what is hashed.
-    let looks = Some(analysis.quality_looks).filter(|looks| changed && *looks > 1);
-    let Gates { gpu_memory, gpu_memory_increase, max_offload_overhead, .. } = &spec.gates;
-    let gates = (gpu_memory, gpu_memory_increase, max_offload_overhead);
-    let Gates { validation_loss_delta, validation_loss_within, training_loss_within, validation_metrics, .. } =
-        &spec.gates;
-    let quality =
-        changed.then_some((validation_loss_delta, validation_loss_within, training_loss_within, validation_metrics));
+    let (measuring, looks) = of_analysis(&spec.analysis, changed);
+    let (gates, quality) = of_gates(&spec.gates, changed);
     let declared = (phase.numerics, phase.role, phase.min_speedup(), &phase.requires, &phase.conflicts_with);
     let patches = (&phase.settings, &phase.fallbacks);
     let control = draft.judged_control(index);
@@ -61,6 +49,52 @@ fn input_hash(draft: &Draft<'_>, index: usize) -> String {
         inputs.push(looks.into());
     }
     fingerprint(&inputs, 12)
+}
+
+/// What the verdict on a phase reads of the analysis, and the number of looks if it is not the default. Destructured without
+/// `..`: whether a new field is an input is decided here.
+fn of_analysis(analysis: &Analysis, changed: bool) -> (Value, Option<u32>) {
+    let Analysis {
+        warmup_steps,
+        window_steps,
+        min_pairs,
+        max_pairs,
+        alpha_percent,
+        on_inconclusive,
+        quality_items,
+        quality_epochs,
+        quality_looks,
+        // Which launches are evidence, not what is required of them.
+        reuse_control: _,
+    } = analysis;
+    let measuring = json!([
+        (warmup_steps, window_steps, min_pairs, max_pairs),
+        (alpha_percent, on_inconclusive),
+        changed.then_some((quality_items, quality_epochs)),
+    ]);
+    // A field with its default is not written into what is hashed.
+    (measuring, Some(*quality_looks).filter(|looks| changed && *looks > 1))
+}
+
+/// The gates that the chain of a phase reads: those of every phase, and those of a phase with changed numerics. Destructured
+/// without `..`: whether a new gate is one of these is decided here. One that is added is written only if it is set.
+fn of_gates(gates: &Gates, changed: bool) -> (Value, Value) {
+    let Gates {
+        validation_loss_delta,
+        validation_loss_within,
+        training_loss_within,
+        validation_metrics,
+        gpu_memory,
+        gpu_memory_increase,
+        max_offload_overhead,
+        // Of all accepted phases together, of the training, and of the dry run of a search.
+        overall_speedup: _,
+        min_gpu_utilization: _,
+        min_items_per_second: _,
+        max_epoch_seconds: _,
+    } = gates;
+    let quality = (validation_loss_delta, validation_loss_within, training_loss_within, validation_metrics);
+    (json!([gpu_memory, gpu_memory_increase, max_offload_overhead]), json!(changed.then_some(quality)))
 }
 
 fn advance_one(draft: &mut Draft<'_>, index: usize) -> Step {
@@ -184,7 +218,10 @@ fn begin(draft: &mut Draft<'_>, index: usize) {
             || draft.spec.analysis.reuse_control
             || comparison.find(LaunchKind::Measure, Arm::Candidate, launch.pair).is_some()
     };
-    let kept = comparison.evidence.iter().filter(fits).filter(paired);
+    // The first launch of its tag counts: one that lacks what a new gate requires would hide that which replaces it.
+    let complete =
+        |launch: &&LaunchStatus| launch.kind != LaunchKind::Quality || quality::is_complete(draft.spec, launch);
+    let kept = comparison.evidence.iter().filter(fits).filter(paired).filter(complete);
     let mut launches: Vec<LaunchStatus> = kept.cloned().collect();
     if draft.spec.analysis.reuse_control {
         for pair in 0..draft.spec.analysis.max_pairs.min(7) {

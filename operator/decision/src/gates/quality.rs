@@ -172,6 +172,12 @@ pub(crate) fn missing_measure(
     })
 }
 
+/// Whether a quality launch in the evidence has what the gates require: of one that ran before a gate was added, the status
+/// does not hold its metric.
+pub(crate) fn is_complete(spec: &TrainingJobSpec, launch: &LaunchStatus) -> bool {
+    missing_measure(spec, |name| launch.measured.metric(name).is_some(), launch.measured.loss.is_some()).is_none()
+}
+
 /// The baseline's launch and the candidate's, of each seed.
 type Pairs<'a> = Vec<(&'a LaunchStatus, &'a LaunchStatus)>;
 
@@ -179,13 +185,10 @@ type Pairs<'a> = Vec<(&'a LaunchStatus, &'a LaunchStatus)>;
 fn paired<'a>(candidate: &Comparison<'a>, baseline: &Comparison<'a>, look: u32) -> (Pairs<'a>, Vec<Launch>) {
     let (mut pairs, mut missing) = (Vec::new(), Vec::new());
     let spec = candidate.draft.spec;
-    let complete = |launch: &LaunchStatus| {
-        missing_measure(spec, |name| launch.measured.metric(name).is_some(), launch.measured.loss.is_some()).is_none()
-    };
     let budget = budget_of(spec, look);
     let done = |launch: &&LaunchStatus| {
         let at_end = || evidence::early(&launch.measured, &budget).is_none();
-        launch.outcome == Outcome::Done && complete(launch) && at_end()
+        launch.outcome == Outcome::Done && is_complete(spec, launch) && at_end()
     };
     for index in 0..quality_seeds(spec) {
         let a = baseline.find_at(LaunchKind::Quality, look, Arm::Control, index).filter(done);

@@ -5,6 +5,7 @@
 mod examples;
 mod gates;
 mod history;
+mod inputs;
 mod judging;
 mod model;
 mod model_search;

@@ -1,0 +1,89 @@
+//! The inputs of a verdict: what is edited later is judged as if it had been written from the start.
+
+use crate::world::{Trainer, World, done, noise, speed};
+use pawl_api::spec::{Gates, MetricGate};
+use pawl_contract::plan::Better;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// Every gate, at a value that the candidate of this world does not meet. Without `..`: a new gate needs a value here.
+fn unmet() -> Gates {
+    let text = |text: &str| Some(text.parse().unwrap());
+    Gates {
+        overall_speedup: text("9"),
+        validation_loss_delta: text("0.001"),
+        validation_loss_within: text("0.001"),
+        training_loss_within: text("0.001"),
+        validation_metrics: vec![MetricGate {
+            name: "nrmse".to_owned(),
+            better: Better::Smaller,
+            max_relative_regression: text("0.001"),
+            max_relative_difference: None,
+            max_regression: None,
+            min: None,
+            max: None,
+        }],
+        gpu_memory: Some("1Gi".parse().unwrap()),
+        gpu_memory_increase: text("0.01"),
+        min_gpu_utilization: text("0.99"),
+        min_items_per_second: text("9000"),
+        max_epoch_seconds: text("0.001"),
+        max_offload_overhead: text("0.01"),
+    }
+}
+
+/// A candidate that is faster, and a little worse in all that gates bound.
+fn worse() -> Trainer {
+    Box::new(|plan, _| {
+        let candidate = plan.settings.precision.is_some() || plan.settings.compile.is_some();
+        let mut result = done(plan, speed(&plan.settings, &[("Fuse", 1.3), ("bf16", 1.3)]) * noise(plan, 0.002));
+        if candidate {
+            let measured = &mut result.measured;
+            measured.offload_share = Some(0.05);
+            measured.peak_memory_bytes = measured.peak_memory_bytes.map(|bytes| bytes / 10 * 11);
+            measured.loss = measured.loss.map(|loss| loss * 1.003);
+            let metrics = measured.validation.iter_mut().flat_map(|validation| validation.metrics.values_mut());
+            metrics.for_each(|value| *value *= 1.02);
+        }
+        result
+    })
+}
+
+#[test]
+fn a_gate_that_is_edited_later_is_judged_as_if_it_had_been_written_from_the_start() {
+    let Value::Object(unmet) = serde_json::to_value(unmet()).unwrap() else { panic!() };
+    let kinds =
+        [json!({"settings": {"compile": "Fuse"}}), json!({"numerics": "Changed", "settings": {"precision": "bf16"}})];
+    let mut judged = BTreeMap::new();
+    for (kind, phase) in kinds.into_iter().enumerate() {
+        let world = |gates: Value| {
+            let mut phase = phase.clone();
+            phase["name"] = json!("p");
+            World::new(json!({"phases": [phase], "gates": gates}), worse())
+        };
+        // With a margin that is met, as a phase with changed numerics needs one.
+        let met = json!({"validationLossDelta": "5"});
+        for (name, value) in &unmet {
+            let mut gates = met.clone();
+            gates[name] = value.clone();
+            let mut fresh = world(gates.clone());
+            fresh.run();
+            let mut edited = world(met.clone());
+            edited.run();
+            let before = edited.verdict("p").0;
+            edited.edit(|spec| spec["gates"] = gates);
+            edited.run();
+            assert_eq!(edited.verdict("p"), fresh.verdict("p"), "{name}, {phase}");
+            let bundle =
+                |world: &World| world.status.bundle.as_ref().map(|bundle| (bundle.state, bundle.reason.clone()));
+            assert_eq!(bundle(&edited), bundle(&fresh), "{name}, {phase}");
+            if fresh.verdict("p").0 != before {
+                judged.entry(kind).or_insert_with(Vec::new).push(name.as_str());
+            }
+        }
+    }
+    // The world is one in which the gates of a phase matter.
+    assert_eq!(judged[&0], ["gpuMemory", "gpuMemoryIncrease", "maxOffloadOverhead"]);
+    let of_quality = ["trainingLossWithin", "validationLossDelta", "validationLossWithin", "validationMetrics"];
+    assert!(of_quality.iter().all(|gate| judged[&1].contains(gate)), "{judged:?}");
+}
