@@ -32,6 +32,7 @@ pub mod log;
 pub mod losses;
 pub mod measured;
 pub mod plan;
+pub mod plausible;
 pub mod pod;
 pub mod problem;
 pub mod progress;

@@ -18,9 +18,6 @@ pub const MAX_MESSAGE: usize = 200;
 /// Maximum length of a pod's termination message, bytes; Kubernetes truncates longer ones.
 pub const MAX_TERMINATION_MESSAGE: usize = 4096;
 
-/// What the message of a launch says whose rank was ended by a signal: somebody killed it, or it crashed.
-pub const KILLED: &str = "killed by signal";
-
 /// A point of the training loss curve.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -86,6 +83,9 @@ pub struct Report {
     /// Where it failed; absent after success.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
+    /// Number of the signal that ended the rank which failed first: somebody killed it, or it crashed. Set by the agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signal: Option<i32>,
 }
 
 impl Report {
@@ -106,6 +106,7 @@ impl Report {
             best_checkpoint: None,
             stop_seconds: None,
             failure: None,
+            signal: None,
         }
     }
 }
@@ -143,6 +144,9 @@ pub struct LaunchResult {
     /// Items seen before the failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed_at_items: Option<u64>,
+    /// As [`Report::signal`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signal: Option<i32>,
 }
 
 impl LaunchResult {
@@ -159,6 +163,7 @@ impl LaunchResult {
             best_checkpoint: None,
             stop_seconds: None,
             failed_at_items: None,
+            signal: None,
         }
     }
 }
@@ -213,6 +218,7 @@ impl From<&Report> for LaunchResult {
             best_checkpoint: report.best_checkpoint.clone(),
             stop_seconds: report.stop_seconds.and_then(rounded),
             failed_at_items: report.failure.as_ref().map(|f| f.items),
+            signal: report.signal,
         }
     }
 }

@@ -70,11 +70,12 @@ prop_compose! {
         items_per_epoch in of(any::<u64>()),
         stop_seconds in of(any::<f64>()),
         failed_at_items in of(any::<u64>()),
+        signal in of(any::<i32>()),
         measured in measured_anything(),
         curve in prop::collection::vec(any::<f64>(), 0..5),
     ) -> LaunchResult {
         LaunchResult {
-            launch, outcome, message, measured, curve, failed_at_items, items_per_epoch, stop_seconds,
+            launch, outcome, message, measured, curve, failed_at_items, items_per_epoch, stop_seconds, signal,
             checkpoint: checkpoint.map(|(name, (step, items))| CheckpointRef { name, step, items }),
             best_checkpoint: best.map(|(metric, value)| BestCheckpoint { checkpoint: best_checkpoint(), metric, value }),
         }
@@ -148,6 +149,7 @@ fn measured(index: usize, message: &str) -> LaunchResult {
         best_checkpoint: None,
         stop_seconds: None,
         failed_at_items: None,
+        signal: None,
     }
 }
 

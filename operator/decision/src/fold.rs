@@ -14,7 +14,8 @@ use pawl_contract::decimal::Decimal;
 use pawl_contract::exit::Outcome;
 use pawl_contract::measured::Measured;
 use pawl_contract::plan::{LOSS, LaunchKind};
-use pawl_contract::report::{KILLED, LaunchResult, truncated};
+use pawl_contract::plausible;
+use pawl_contract::report::{LaunchResult, truncated};
 
 /// Maximum length of the message of a launch, bytes.
 const MAX_LAUNCH_MESSAGE: usize = 160;
@@ -50,10 +51,16 @@ fn require_result(spec: &TrainingJobSpec, launch: &Launch, result: &LaunchResult
         let again = Again::Useless;
         Err(MissingEvidence { again, control_outcome, baseline, ..MissingEvidence::because(message) })
     };
+    if let Some(problem) = plausible::result(result, &launch.plan) {
+        let message = format!("{title}: its report is no evidence: {problem}");
+        let control_outcome = is_control.then_some(Outcome::Failed);
+        let again = Again::Doubtful;
+        return Err(MissingEvidence { again, control_outcome, baseline, ..MissingEvidence::because(message) });
+    }
     if !result.outcome.is_evidence() {
         let message = format!("{title}: ended with {}: {}", result.outcome, result.message);
         // What somebody else killed says nothing about the program.
-        let by_itself = result.outcome == Outcome::Failed && !result.message.contains(KILLED);
+        let by_itself = result.outcome == Outcome::Failed && result.signal.is_none();
         let again = if by_itself { Again::Doubtful } else { Again::Useful };
         let control_outcome = Some(result.outcome).filter(|_| by_itself && is_control);
         return Err(MissingEvidence { again, control_outcome, baseline, ..MissingEvidence::because(message) });
@@ -118,11 +125,14 @@ pub(crate) fn results(draft: &mut Draft<'_>, facts: &AttemptFacts, work: Option<
         }
         attempt.folded.push(result.launch.clone());
         new = true;
-        cost::count(draft, result);
+        if plausible::of_result(result).is_none() {
+            cost::count(draft, result);
+        }
         let wanted = work.and_then(|work| work.launches.iter().find(|launch| launch.plan.launch == result.launch));
         match wanted.filter(|launch| require_evidence(draft.spec, launch, result).is_ok()) {
             Some(launch) => record(draft, launch, result, &facts.placement),
-            None => train::stopped(draft, result),
+            None if plausible::of_result(result).is_none() => train::stopped(draft, result),
+            None => {}
         }
     }
     new

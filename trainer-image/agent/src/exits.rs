@@ -2,11 +2,13 @@
 
 use crate::files::{MAX_REPORT, read_bounded};
 use crate::messages::RankEnd;
+use crate::nonfinite;
 use crate::verdict::bounded;
 use pawl_contract::CONTRACT_VERSION;
 use pawl_contract::exit::Outcome;
-use pawl_contract::report::{KILLED, Report};
+use pawl_contract::report::Report;
 use rustix::process::Signal;
+use std::fmt::Display;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -21,8 +23,9 @@ pub(crate) fn read_report(path: &Path, launch: &str) -> Result<Report, String> {
         io::ErrorKind::NotFound => NO_REPORT.to_owned(),
         _ => format!("left a report.json that cannot be read ({e})"),
     })?;
-    let report: Report =
-        serde_json::from_slice(&content).map_err(|e| format!("left a report.json that cannot be read ({e})"))?;
+    let unreadable = |error: &dyn Display| format!("left a report.json that cannot be read ({error})");
+    let report = serde_json::from_slice(&content).map_err(|error| unreadable(&error));
+    let report: Report = report.or_else(|why| nonfinite::read(&content).ok_or(why))?;
     if report.contract != CONTRACT_VERSION {
         return Err(format!("left a report.json of contract {}, not {CONTRACT_VERSION}", report.contract));
     }
@@ -84,10 +87,12 @@ impl Exited {
             Exit::Signal(signal) => {
                 let memory = out_of_memory && signal == Signal::KILL.as_raw();
                 let hint = if memory { ": the host's memory ran out" } else { hint(signal) };
-                message = format!("rank {rank}: {KILLED} {}{hint}{}", name(signal), quoted(&last_words));
+                message = format!("rank {rank}: killed by signal {}{hint}{}", name(signal), quoted(&last_words));
                 if memory { Outcome::HostOutOfMemory } else { Outcome::Failed }
             }
             Exit::Code(0) if rank != 0 || agreed(Outcome::Done).is_some() => Outcome::Done,
+            // A script that does not check its loss.
+            Exit::Code(0) if agreed(Outcome::NonFinite).is_some() => Outcome::NonFinite,
             Exit::Code(0) => {
                 message = match &report {
                     Ok(report) => {
@@ -119,7 +124,11 @@ impl Exited {
                 outcome
             }
         };
-        RankEnd { rank, by_agent, outcome, message, report: report.ok().map(Box::new) }
+        let signal = match exit {
+            Exit::Signal(signal) => Some(signal),
+            Exit::Code(_) => None,
+        };
+        RankEnd { rank, by_agent, outcome, message, signal, report: report.ok().map(Box::new) }
     }
 }
 

@@ -56,6 +56,7 @@ mod logs;
 mod member;
 mod messages;
 mod node;
+mod nonfinite;
 mod oom;
 mod orphans;
 mod preview;

@@ -19,6 +19,9 @@ pub(crate) struct RankEnd {
     pub(crate) outcome: Outcome,
     /// Human-readable description.
     pub(crate) message: String,
+    /// The signal that ended it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) signal: Option<i32>,
     /// Its report, if it wrote a readable one.
     pub(crate) report: Option<Box<Report>>,
 }

@@ -280,7 +280,14 @@ impl Ranks {
             Ok(status) => Exit::of(status),
             Err(e) => {
                 let message = format!("rank {rank}: cannot be waited for: {e}");
-                return RankEnd { rank, by_agent: false, outcome: Outcome::Failed, message, report: None };
+                return RankEnd {
+                    rank,
+                    by_agent: false,
+                    outcome: Outcome::Failed,
+                    message,
+                    signal: None,
+                    report: None,
+                };
             }
         };
         let dir = shared.dir(&launch.launch);

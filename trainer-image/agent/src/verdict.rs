@@ -4,6 +4,7 @@ use crate::messages::RankEnd;
 use pawl_contract::exit::Outcome;
 use pawl_contract::measured::Measured;
 use pawl_contract::plan::LaunchPlan;
+use pawl_contract::plausible;
 use pawl_contract::progress::Progress;
 use pawl_contract::report::{Failure, Report, printable, truncated};
 
@@ -59,13 +60,15 @@ pub(crate) fn verdict(evidence: &Evidence<'_>) -> Report {
     let own = cause.rank.and_then(|end| end.report.as_deref());
     let mut report = spoken.or(own).cloned().unwrap_or_else(|| silent(evidence));
     report.kind = evidence.plan.kind;
-    if let Some(progress) = evidence.progress {
+    if let Some(progress) = evidence.progress.filter(|progress| plausible::progress(progress).is_none()) {
         catch_up(&mut report, progress);
     }
     report.rank = cause.rank.map_or(0, |end| end.rank);
+    report.signal = cause.rank.and_then(|end| end.signal);
     report.outcome = cause.outcome;
     report.message = printable(truncated(&cause.message, MAX_TEXT));
-    if cause.outcome == Outcome::Done {
+    check(&mut report, evidence);
+    if report.outcome == Outcome::Done {
         report.failure = None;
     } else {
         let (step, items) =
@@ -74,6 +77,21 @@ pub(crate) fn verdict(evidence: &Evidence<'_>) -> Report {
         report.failure = Some(Failure { rank: cause.rank.map(|end| end.rank), ..place });
     }
     report
+}
+
+/// Makes a failure of a report that is not plausible, and removes what no one may believe.
+fn check(report: &mut Report, evidence: &Evidence<'_>) {
+    let Some(problem) = plausible::report(report, evidence.plan) else { return };
+    if report.outcome == Outcome::Done {
+        report.outcome = Outcome::Failed;
+        report.message = format!("rank 0: its report is no evidence: {problem}");
+    }
+    if plausible::of_report(report).is_some() {
+        report.measured = Measured { wall_seconds: Some(evidence.wall_seconds), ..Measured::default() };
+        report.losses.clear();
+        (report.items_per_epoch, report.stop_seconds) = (None, None);
+        (report.last_checkpoint, report.best_checkpoint) = (None, None);
+    }
 }
 
 /// The first independent failure; failures that only follow from the loss of a peer are ignored in its favour.
@@ -174,7 +192,7 @@ mod tests {
     }
 
     fn rank(rank: u32, outcome: Outcome, by_agent: bool) -> Fact {
-        Fact::Rank(RankEnd { rank, by_agent, outcome, message: format!("rank {rank}"), report: None })
+        Fact::Rank(RankEnd { rank, by_agent, outcome, message: format!("rank {rank}"), signal: None, report: None })
     }
 
     fn outcome(facts: &[Fact], stopping: bool) -> (Outcome, Option<u32>) {
@@ -206,6 +224,38 @@ mod tests {
         ] {
             assert_eq!(outcome(&facts, stopping), expected, "{facts:?}");
         }
+    }
+
+    #[test]
+    fn a_report_that_is_not_plausible_is_a_failure() {
+        let plan: LaunchPlan =
+            LaunchPlan { budget: serde_json::from_value(serde_json::json!({"items": 1600})).unwrap(), ..plan() };
+        let ended = |change: &dyn Fn(&mut Report), progress: Option<&Progress>| {
+            let mut report = Report::bare(&plan, 0, Outcome::Done);
+            (report.measured.items, report.measured.steps) = (1600, 200);
+            change(&mut report);
+            let (outcome, message) = (report.outcome, String::new());
+            let end =
+                RankEnd { rank: 0, by_agent: false, outcome, message, signal: None, report: Some(Box::new(report)) };
+            let facts = [Fact::Rank(end)];
+            verdict(&Evidence { plan: &plan, facts: &facts, stopping: false, progress, wall_seconds: 1.0 })
+        };
+        assert_eq!(ended(&|_| {}, None).outcome, Outcome::Done);
+        let none = ended(&|report| (report.measured.items, report.measured.steps) = (0, 0), None);
+        assert_eq!(none.outcome, Outcome::Failed);
+        assert!(
+            none.message.contains("items: 0, and its budget is 1600") && none.failure.is_some(),
+            "{}",
+            none.message
+        );
+        let fast = ended(&|report| report.measured.items_per_second = Some(1e100), None);
+        assert!(fast.outcome == Outcome::Failed && fast.message.contains("itemsPerSecond: 1e100"), "{}", fast.message);
+        assert_eq!(fast.measured.items_per_second, None);
+        let memory = ended(&|report| (report.outcome, report.measured.steps) = (Outcome::OutOfMemory, u64::MAX), None);
+        assert_eq!((memory.outcome, memory.measured.steps), (Outcome::OutOfMemory, 0));
+        let mut progress = Progress::at_start("l", plan.kind);
+        progress.items = u64::MAX;
+        assert_eq!(ended(&|_| {}, Some(&progress)).measured.items, 1600);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use crate::world::{World, done, ended, factors, fuse};
 use jiff::SignedDuration;
 use pawl_api::status::{PhaseState, Stage, StopCause};
 use pawl_contract::exit::Outcome;
-use pawl_contract::plan::LaunchKind;
+use pawl_contract::plan::{LaunchKind, LaunchPlan};
 use pawl_contract::report::LaunchResult;
 use pawl_decision::action::Action;
 use pawl_decision::decide;
@@ -104,9 +104,15 @@ fn a_script_that_has_never_worked_and_fails_in_the_same_way_is_not_started_again
     world.run();
     assert_eq!((world.failure().0, world.count_events("AttemptFailed")), ("BaselineUnsupported", 1));
 
-    // Somebody else killed it.
-    let killed = "rank 0: killed by signal 9 (SIGKILL)";
-    let mut world = World::new(fuse(lifecycle.clone()), breaking(LaunchKind::Measure, Outcome::Failed, killed));
+    // Somebody else killed it, which the message does not say: the termination message had no room for it.
+    let mut trainer = breaking(LaunchKind::Measure, Outcome::Failed, "");
+    let killed = move |plan: &LaunchPlan, before| match trainer(plan, before) {
+        LaunchResult { outcome: Outcome::Failed, message, .. } => {
+            LaunchResult { message, signal: Some(9), ..ended(plan, Outcome::Failed) }
+        }
+        well => well,
+    };
+    let mut world = World::new(fuse(lifecycle.clone()), Box::new(killed));
     world.run();
     assert_eq!(world.verdict("fuse"), (PhaseState::Error, "RetriesExhausted", 0));
     assert!(world.events.iter().filter(|event| event.message.contains("maxRestarts 4; again after")).count() >= 4);
@@ -505,4 +511,43 @@ fn a_job_that_somebody_has_to_free_is_stalled_until_then() {
     let blocked = stalled(&Observed { obstacle: obstacle.clone(), ..world.observed() });
     assert_eq!(blocked, ("True".to_owned(), "ActionRequired".to_owned(), obstacle));
     assert_eq!(stalled(&world.observed()).0, "False");
+}
+
+#[test]
+fn a_report_that_cannot_be_true_is_a_failure_that_counts() {
+    let planted: [(&str, fn(&mut LaunchResult)); 6] = [
+        ("itemsPerSecond: 1e100", |result| result.measured.items_per_second = Some(1e100)),
+        ("itemsPerSecond: 1e-100", |result| result.measured.items_per_second = Some(1e-100)),
+        ("loss: 1e120", |result| result.measured.loss = Some(1e120)),
+        ("steps: 18446744073709551615", |result| result.measured.steps = u64::MAX),
+        ("items: 0, and its budget is 1000", |result| (result.measured.items, result.measured.steps) = (0, 0)),
+        ("checkpoint.items: 18446744073709551615", |result| {
+            let (name, step, items) = ("c".to_owned(), 1, u64::MAX);
+            result.checkpoint = Some(pawl_contract::checkpoint::CheckpointRef { name, step, items });
+        }),
+    ];
+    for (named, change) in planted {
+        let mut world = World::new(
+            json!({"train": {"items": 1000}, "lifecycle": {"maxRestarts": 2}}),
+            Box::new(move |plan, _| {
+                let mut result = done(plan, 100.0);
+                if plan.kind == LaunchKind::Train {
+                    change(&mut result);
+                }
+                result
+            }),
+        );
+        world.run();
+        let (reason, message) = world.failure();
+        assert!(reason == "RetriesExhausted" && message.contains(named), "{named}: {message}");
+        assert_eq!(world.launches(LaunchKind::Train, ""), 3, "{named}");
+        assert!(world.status.training.as_ref().unwrap().last_checkpoint.is_none(), "{named}");
+    }
+    // A candidate's speed that no status can hold: it was measured again and again without end.
+    let mut world = World::new(
+        fuse(json!({"lifecycle": {"maxRestarts": 2}})),
+        Box::new(|plan, _| done(plan, if plan.settings.compile.is_some() { 1e100 } else { 100.0 })),
+    );
+    world.run();
+    assert_eq!(world.verdict("fuse"), (PhaseState::Error, "RetriesExhausted", 0));
 }

@@ -1,0 +1,252 @@
+//! What a report may say: numbers are checked where they enter.
+//!
+//! A report that is not plausible is no evidence, and its launch counts as failed. The agent checks the reports of its ranks, and
+//! the decision core the results of launches, which a foreign image may have written.
+
+use crate::checkpoint::CheckpointRef;
+use crate::exit::Outcome;
+use crate::measured::{Measured, Spread, Validation};
+use crate::plan::{Budget, LaunchKind, LaunchPlan};
+use crate::progress::Progress;
+use crate::report::{LaunchResult, Report};
+
+/// Largest number of items and steps: as in the spec, with room for a step.
+const MOST: u64 = 2_000_000_000_000_000;
+/// Largest number of bytes.
+const BYTES: u64 = 1 << 50;
+/// Largest magnitude of losses and metrics: that of a float32.
+const MAGNITUDE: f64 = 3.5e38;
+/// Items per second, least and most.
+const SPEED: (f64, f64) = (1e-9, 1e15);
+/// Longest time, seconds.
+const TIME: f64 = 1e10;
+/// Least and largest share, with room for rounding.
+const SHARE: (f64, f64) = (-0.01, 1.01);
+
+/// What is implausible of a report: field, value, and what it should be.
+///
+/// ```
+/// use pawl_contract::exit::Outcome;
+/// use pawl_contract::plan::LaunchPlan;
+/// use pawl_contract::plausible::report;
+/// use pawl_contract::report::Report;
+///
+/// let plan: LaunchPlan = serde_json::from_value(serde_json::json!({
+///     "contract": 1, "job": "j", "attempt": "j-1", "launch": "train-0badcafe", "kind": "Train", "workload": {},
+///     "settings": {"batchPerGpu": 8}, "seed": 1, "budget": {"items": 1600}, "hangTimeoutSeconds": 1.0,
+/// }))?;
+/// let mut done = Report::bare(&plan, 0, Outcome::Done);
+/// assert_eq!(report(&done, &plan).unwrap(), "it reports Done at items: 0, and its budget is 1600");
+/// done.measured.items = 1600;
+/// assert_eq!(report(&done, &plan), None);
+/// done.measured.items_per_second = Some(1e100);
+/// assert!(report(&done, &plan).unwrap().starts_with("itemsPerSecond: 1e100 is implausible"));
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+pub fn report(report: &Report, plan: &LaunchPlan) -> Option<String> {
+    of_report(report).or_else(|| short(report.outcome, &report.measured, plan))
+}
+
+/// As [`report`], of its numbers alone, without the budget.
+pub fn of_report(report: &Report) -> Option<String> {
+    let Report { measured, losses, items_per_epoch, last_checkpoint, best_checkpoint, stop_seconds, .. } = report;
+    let best = best_checkpoint.as_ref().map(|best| &best.checkpoint);
+    let curve = || losses.iter().find_map(|point| number("losses", point.loss, -MAGNITUDE, MAGNITUDE));
+    numbers(measured, *items_per_epoch, *stop_seconds)
+        .or_else(curve)
+        .or_else(|| [last_checkpoint.as_ref(), best].into_iter().flatten().find_map(checkpoint))
+}
+
+/// As [`report`], of the result of a launch.
+pub fn result(result: &LaunchResult, plan: &LaunchPlan) -> Option<String> {
+    of_result(result).or_else(|| short(result.outcome, &result.measured, plan))
+}
+
+/// As [`result`], of its numbers alone, without the budget.
+pub fn of_result(result: &LaunchResult) -> Option<String> {
+    let LaunchResult { measured, items_per_epoch, checkpoint: last, best_checkpoint, stop_seconds, .. } = result;
+    let best = best_checkpoint.as_ref().map(|best| &best.checkpoint);
+    numbers(measured, *items_per_epoch, *stop_seconds)
+        .or_else(|| [last.as_ref(), best].into_iter().flatten().find_map(checkpoint))
+}
+
+/// As [`report`], of the progress of a running launch.
+pub fn progress(progress: &Progress) -> Option<String> {
+    let Progress { step, items, loss, items_per_second, validation: newest, last_checkpoint, .. } = progress;
+    let measured = Measured {
+        steps: *step,
+        items: *items,
+        loss: *loss,
+        items_per_second: *items_per_second,
+        validation: newest.clone(),
+        ..Measured::default()
+    };
+    numbers(&measured, None, None).or_else(|| last_checkpoint.as_ref().and_then(checkpoint))
+}
+
+fn number(field: &str, value: f64, least: f64, most: f64) -> Option<String> {
+    // Not a number is in no range.
+    let range = format!("a number from {least:e} to {most:e} is expected");
+    (!(least..=most).contains(&value)).then(|| format!("{field}: {value:e} is implausible: {range}"))
+}
+
+fn count(field: &str, value: u64, most: u64) -> Option<String> {
+    (value > most).then(|| format!("{field}: {value} is implausible: at most {most:e} is expected", most = most as f64))
+}
+
+fn checkpoint(checkpoint: &CheckpointRef) -> Option<String> {
+    count("checkpoint.items", checkpoint.items, MOST).or_else(|| count("checkpoint.step", checkpoint.step, MOST))
+}
+
+fn validation(field: &str, validation: &Validation) -> Option<String> {
+    let metric = |(name, value): (&String, &f64)| number(&format!("{field}.{name}"), *value, -MAGNITUDE, MAGNITUDE);
+    count(field, validation.items, MOST).or_else(|| validation.metrics.iter().find_map(metric))
+}
+
+/// Destructured without `..`: the range of a new measurement is decided here.
+fn numbers(measured: &Measured, items_per_epoch: Option<u64>, stop_seconds: Option<f64>) -> Option<String> {
+    let Measured {
+        steps,
+        items,
+        wall_seconds,
+        items_per_second,
+        step_seconds,
+        loss,
+        first_validation,
+        validation: newest,
+        peak_memory_bytes,
+        predicted_memory_bytes,
+        loader_wait_share,
+        collective_wait_share,
+        offload_share,
+        utilization,
+        float8_overflow_share,
+        float8_underflow_share,
+    } = measured;
+    let counts = [
+        ("steps", Some(*steps), MOST),
+        ("items", Some(*items), MOST),
+        ("itemsPerEpoch", items_per_epoch, MOST),
+        ("peakMemoryBytes", *peak_memory_bytes, BYTES),
+        ("predictedMemoryBytes", *predicted_memory_bytes, BYTES),
+    ];
+    let (p10, median, p90) = match step_seconds {
+        Some(Spread { p10, median, p90 }) => (Some(*p10), Some(*median), Some(*p90)),
+        None => (None, None, None),
+    };
+    let ranges = [
+        ("wallSeconds", *wall_seconds, (0.0, TIME)),
+        // None at all is not a speed, which a gate names.
+        ("itemsPerSecond", items_per_second.filter(|speed| *speed != 0.0), SPEED),
+        ("stepSeconds.p10", p10, (0.0, TIME)),
+        ("stepSeconds.median", median, (0.0, TIME)),
+        ("stepSeconds.p90", p90, (0.0, TIME)),
+        ("loss", *loss, (-MAGNITUDE, MAGNITUDE)),
+        ("loaderWaitShare", *loader_wait_share, SHARE),
+        ("collectiveWaitShare", *collective_wait_share, SHARE),
+        ("offloadShare", *offload_share, SHARE),
+        ("utilization", *utilization, SHARE),
+        ("float8OverflowShare", *float8_overflow_share, SHARE),
+        ("float8UnderflowShare", *float8_underflow_share, SHARE),
+        ("stopSeconds", stop_seconds, (0.0, TIME)),
+    ];
+    let counted = counts.into_iter().find_map(|(field, value, most)| count(field, value?, most));
+    let ranged = || ranges.into_iter().find_map(|(field, value, (least, most))| number(field, value?, least, most));
+    let evaluated = || {
+        let all = [("firstValidation", first_validation), ("validation", newest)];
+        all.into_iter().find_map(|(field, found)| validation(field, found.as_ref()?))
+    };
+    counted.or_else(ranged).or_else(evaluated)
+}
+
+/// What a launch lacks that reports to be done: it has trained fewer items than its budget, by a whole step or more.
+fn short(outcome: Outcome, measured: &Measured, plan: &LaunchPlan) -> Option<String> {
+    let trains = match plan.kind {
+        LaunchKind::Quality | LaunchKind::Search | LaunchKind::Train => true,
+        LaunchKind::Preflight | LaunchKind::Measure => false,
+    };
+    let Budget { items, epochs, early_stopping, .. } = &plan.budget;
+    if outcome != Outcome::Done || !trains {
+        return None;
+    }
+    let asked = match (items, epochs) {
+        (Some(items), _) => *items,
+        (None, Some(epochs)) => u64::from(*epochs),
+        (None, None) => 0,
+    };
+    let step = measured.items.checked_div(measured.steps).unwrap_or(0).max(1);
+    let least = if early_stopping.is_some() || items.is_none() { asked.min(1) } else { asked.saturating_sub(step - 1) };
+    let budget = match (items, epochs) {
+        (Some(items), _) => items.to_string(),
+        (None, epochs) => format!("{} epochs", epochs.unwrap_or(0)),
+    };
+    (measured.items < least)
+        .then(|| format!("it reports Done at items: {}, and its budget is {budget}", measured.items))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn plan(kind: &str, budget: Value) -> LaunchPlan {
+        serde_json::from_value(json!({
+            "contract": 1, "job": "j", "attempt": "j-1", "launch": "l", "kind": kind, "workload": {},
+            "settings": {}, "seed": 1, "budget": budget, "hangTimeoutSeconds": 1.0,
+        }))
+        .unwrap()
+    }
+
+    fn problem(change: Value) -> Option<String> {
+        let plan = plan("Train", json!({"items": 1600}));
+        let mut all = json!({"launch": "l", "outcome": "Done", "items": 1600, "steps": 200, "itemsPerSecond": 100.0});
+        all.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+        result(&serde_json::from_value(all).unwrap(), &plan)
+    }
+
+    #[test]
+    fn every_number_has_a_range_and_the_message_names_field_and_value() {
+        assert_eq!(problem(json!({})), None);
+        let most = u64::MAX;
+        for (change, named) in [
+            (json!({"items": most}), "items: 18446744073709551615"),
+            (json!({"steps": most}), "steps: 18446744073709551615"),
+            (json!({"itemsPerEpoch": most}), "itemsPerEpoch"),
+            (json!({"checkpoint": {"name": "c", "step": 1, "items": most}}), "checkpoint.items"),
+            (json!({"itemsPerSecond": 1e100}), "itemsPerSecond: 1e100"),
+            (json!({"itemsPerSecond": 1e-100}), "itemsPerSecond: 1e-100"),
+            (json!({"itemsPerSecond": -1.0}), "itemsPerSecond: -1e0"),
+            (json!({"loss": 1e120}), "loss: 1e120"),
+            (json!({"validation": {"items": 1, "metrics": {"loss": 1e120}}}), "validation.loss: 1e120"),
+            (json!({"utilization": 99.0}), "utilization: 9.9e1"),
+            (json!({"wallSeconds": -1.0}), "wallSeconds: -1e0"),
+            (json!({"stopSeconds": 1e300}), "stopSeconds: 1e300"),
+        ] {
+            let text = problem(change.clone()).unwrap_or_default();
+            assert!(text.starts_with(named) && text.contains("implausible"), "{change}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_launch_is_done_when_it_has_trained_its_budget() {
+        let at = |kind: &str, budget: Value, items: u64, steps: u64| {
+            let plan = plan(kind, budget);
+            let mut done = Report::bare(&plan, 0, Outcome::Done);
+            (done.measured.items, done.measured.steps) = (items, steps);
+            report(&done, &plan)
+        };
+        assert!(at("Train", json!({"items": 1600}), 0, 0).is_some());
+        assert!(at("Quality", json!({"items": 1600}), 1584, 198).is_some());
+        assert!(at("Search", json!({"epochs": 2}), 0, 0).is_some());
+        // A step is not divided, and early stopping ends earlier.
+        assert_eq!(at("Train", json!({"items": 1601}), 1600, 200), None);
+        assert_eq!(
+            at("Train", json!({"items": 1600, "earlyStopping": {"patience": 1, "minDelta": 0.0}}), 800, 100),
+            None
+        );
+        assert_eq!(at("Search", json!({"epochs": 2}), 1024, 128), None);
+        assert_eq!(at("Measure", json!({"warmupSteps": 5, "windowSteps": 10}), 0, 0), None);
+        let plan = plan("Train", json!({"items": 1600}));
+        assert_eq!(report(&Report::bare(&plan, 0, Outcome::Stopped), &plan), None);
+    }
+}
