@@ -32,6 +32,7 @@ mod validate;
 pub use definition::{definition, documented_definition};
 pub use object::TrainingJob;
 pub use policy::Policy;
+pub use rules::numerics;
 pub use spec::TrainingJobSpec;
 pub use status::TrainingJobStatus;
 pub use unknown::Unknown;

@@ -46,6 +46,7 @@ fn clear_progress(training: &mut TrainingStatus) {
         eta,
         goodput,
         storage: _,
+        directory: _,
         last_checkpoint,
         // It changes with evaluations, as `validation` does.
         best_checkpoint: _,
@@ -65,23 +66,27 @@ fn clear_progress(training: &mut TrainingStatus) {
         cusum,
         gate_windows,
         good_windows,
-        earlier,
+        replaced,
         slowdown: _,
         slow_machine: _,
         slowdowns: _,
         quiet_windows,
         completed: _,
+        wanted: _,
+        segments,
+        earlier: _,
     } = training;
     (*steps, *items, *epoch, *slow_windows, *quiet_windows) = Default::default();
     (*cusum, *gate_windows, *good_windows) = Default::default();
-    if let Some(earlier) = earlier {
-        earlier.items = 0;
+    if let Some(replaced) = replaced {
+        replaced.items = 0;
     }
     (*items_per_second, *step_seconds, *loss, *wall_seconds) = Default::default();
     (*peak_memory_bytes, *utilization) = Default::default();
     (*loader_wait_share, *collective_wait_share, *offload_share) = Default::default();
     (*float8_overflow_share, *float8_underflow_share) = Default::default();
     (*eta, *goodput, *window, *stop_seconds) = Default::default();
+    segments.iter_mut().for_each(|segment| segment.to_items = 0);
     // That there is a first checkpoint at all is news: no later attempt may start from the beginning.
     if let Some(checkpoint) = last_checkpoint {
         *checkpoint = CheckpointStatus::default();

@@ -5,6 +5,7 @@
 //! objects that conform to the schema. Functions used: CEL's standard ones, and `indexOf` of Kubernetes' list library.
 
 use crate::bounds::{self, SETTINGS};
+use pawl_contract::settings::Settings;
 use serde_json::{Value, json};
 
 /// Settings that change the computation, whatever their value: an `Equivalent` phase must not set them.
@@ -21,6 +22,23 @@ pub(crate) const CHANGES_NUMERICS: [&str; 11] = [
     "gradientClip",
     "weightQuantization",
 ];
+
+/// What of the settings determines the model beyond rounding errors, for `world` ranks: equal values train equal models.
+///
+/// ```
+/// let numerics = |json| pawl_api::numerics(&serde_json::from_value(json).unwrap(), 1);
+/// let plain = numerics(serde_json::json!({"batchPerGpu": 8}));
+/// assert_eq!(numerics(serde_json::json!({"batchPerGpu": 4, "accumulationSteps": 2, "compile": "Graph"})), plain);
+/// assert_ne!(numerics(serde_json::json!({"batchPerGpu": 8, "learningRate": "0.1"})), plain);
+/// ```
+pub fn numerics(settings: &Settings, world: u32) -> Value {
+    let all = serde_json::to_value(settings).unwrap_or_default();
+    let chosen = CHANGES_NUMERICS.iter().chain(&["workload"]);
+    let mut numerics: serde_json::Map<String, Value> =
+        chosen.filter_map(|name| Some(((*name).to_owned(), all.get(*name)?.clone()))).collect();
+    numerics.insert("itemsPerStep".to_owned(), json!(settings.items_per_step(world).ok()));
+    Value::Object(numerics)
+}
 
 /// Most phases of a job.
 pub(crate) const MAX_PHASES: usize = 50;
@@ -297,7 +315,6 @@ fn settings() -> Vec<Rule> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pawl_contract::settings::Settings;
     use std::collections::BTreeSet;
 
     /// Settings that an `Equivalent` phase may set: they change the results by rounding errors at most, or (batch sizes,

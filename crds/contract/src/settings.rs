@@ -2,6 +2,7 @@
 
 use crate::decimal::Decimal;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::collections::BTreeMap;
 
 macro_rules! choices {
@@ -226,7 +227,7 @@ replaced!(
 /// NCCL environment variables by name.
 pub type NcclVariables = BTreeMap<String, String>;
 /// Settings specific to the workload.
-pub type WorkloadSettings = serde_json::Map<String, serde_json::Value>;
+pub type WorkloadSettings = serde_json::Map<String, Value>;
 
 macro_rules! merged_by_key {
     ($($type:ty),+ $(,)?) => { $(impl Merge for $type {
@@ -383,6 +384,41 @@ impl Settings {
     pub fn items_per_step(&self, world_size: u32) -> Result<u64, BatchMismatch> {
         let accumulation = self.accumulation(world_size)?;
         Ok(u64::from(self.batch()) * u64::from(accumulation) * u64::from(world_size))
+    }
+
+    /// The values of all settings that are set, by dotted name such as `nccl.NCCL_ALGO`.
+    ///
+    /// ```
+    /// use pawl_contract::settings::Settings;
+    ///
+    /// let settings: Settings = serde_json::from_str(r#"{"batchPerGpu": 8, "nccl": {"NCCL_ALGO": "Ring"}}"#)?;
+    /// assert_eq!(settings.flat()["nccl.NCCL_ALGO"], "Ring");
+    /// # Ok::<(), serde_json::Error>(())
+    /// ```
+    pub fn flat(&self) -> BTreeMap<String, String> {
+        let mut all = BTreeMap::new();
+        if let Ok(Value::Object(fields)) = serde_json::to_value(self) {
+            for (name, value) in fields {
+                insert(&mut all, name, &value);
+            }
+        }
+        all
+    }
+}
+
+fn insert(all: &mut BTreeMap<String, String>, name: String, value: &Value) {
+    match value {
+        Value::Object(fields) => {
+            for (key, value) in fields {
+                insert(all, format!("{name}.{key}"), value);
+            }
+        }
+        Value::String(text) => {
+            all.insert(name, text.clone());
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) => {
+            all.insert(name, value.to_string());
+        }
     }
 }
 

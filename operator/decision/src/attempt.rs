@@ -352,6 +352,7 @@ fn start(draft: &mut Draft<'_>, work: &Work) -> Option<Action> {
         draft.normal(Reason::AttemptStarted, message, work.phase.as_deref());
         if work.purpose == Purpose::Train {
             crate::guard::restart(draft);
+            crate::trained::begin(draft);
         }
     }
     Some(Action::Start { plan, plan_hash })

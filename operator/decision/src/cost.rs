@@ -69,7 +69,7 @@ pub(crate) fn saved(draft: &mut Draft<'_>) {
 /// Seconds that the training so far took at the measured speeds: what was trained with settings that were replaced since, at
 /// their speed. `None` before a speed is known.
 pub(crate) fn productive_seconds(training: &TrainingStatus) -> Option<f64> {
-    let earlier = training.earlier.as_ref();
+    let earlier = training.replaced.as_ref();
     let (before, spent) = earlier.map_or((0, 0.0), |earlier| (earlier.items, earlier.seconds.value()));
     let items = training.measured.items.saturating_sub(before);
     let speed = training.measured.items_per_second.as_ref().map(Decimal::value).filter(|speed| *speed > 0.0);

@@ -32,6 +32,8 @@ pub(crate) struct Draft<'a> {
     pub obstacle: &'a str,
     /// Fields of the job that this version ignores; see [`crate::observed::Observed::unknown_fields`].
     pub unknown_fields: &'a str,
+    /// Build that a new attempt would run; see [`crate::observed::Observed::build`].
+    pub build: &'a str,
 }
 
 /// `text`, truncated to the maximum length of a message in the status, without control characters: an agent in a foreign
@@ -60,6 +62,7 @@ impl<'a> Draft<'a> {
             events: Vec::new(),
             obstacle: "",
             unknown_fields: "",
+            build: "",
         }
     }
 

@@ -148,7 +148,7 @@ fn describe(draft: &mut Draft<'_>, progress: &Progress) {
     training.measured.items = progress.items;
     training.epoch = progress.epoch;
     training.measured.loss = progress.loss.and_then(Decimal::from_f64).or(training.measured.loss.take());
-    if let Some(earlier) = training.earlier.as_mut().filter(|_| resumed) {
+    if let Some(earlier) = training.replaced.as_mut().filter(|_| resumed) {
         // It resumed from a checkpoint before what was trained then.
         earlier.items = earlier.items.min(progress.items);
     }

@@ -284,7 +284,7 @@ impl Draft<'_> {
         });
         let launches = work.launches.iter().map(|launch| {
             let mut plan = LaunchPlan { attempt: attempt.to_owned(), ..launch.plan.clone() };
-            if let Some(policy) = plan.checkpoint.as_mut().filter(|policy| policy.directory.is_none()) {
+            if let Some(policy) = plan.checkpoint.as_mut().filter(|_| plan.kind != LaunchKind::Search) {
                 // What is after the last good position will be discarded.
                 let good =
                     |newest: &CheckpointRef| policy.resume_not_after_items.is_none_or(|limit| newest.items <= limit);

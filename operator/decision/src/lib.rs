@@ -99,6 +99,7 @@ mod slowdown;
 mod step;
 mod summary;
 mod train;
+mod trained;
 mod trainer;
 mod trial;
 mod under_way;
@@ -169,8 +170,8 @@ fn decided(
     observed: &Observed,
     now: Timestamp,
 ) -> Decision {
-    let Observed { obstacle, unknown_fields, .. } = observed;
-    let mut draft = Draft { written, obstacle, unknown_fields, ..Draft::new(job, refused, status, now) };
+    let Observed { attempts: _, obstacle, unknown_fields, build } = observed;
+    let mut draft = Draft { written, obstacle, unknown_fields, build, ..Draft::new(job, refused, status, now) };
     draft.status.start_time.get_or_insert_with(|| now.to_string());
     draft.status.observed_generation = job.metadata.generation;
     summary::align(&mut draft);
@@ -202,6 +203,11 @@ fn process(draft: &mut Draft<'_>, observed: &Observed) -> Next {
     settle(draft)
 }
 
+/// Whether the progress of an attempt may be believed.
+fn is_plausible(facts: &observed::AttemptFacts) -> bool {
+    facts.progress.as_ref().is_none_or(|progress| pawl_contract::plausible::progress(progress).is_none())
+}
+
 /// Processes the observations of the current attempt. `true` when one was new that may change what should run.
 fn observe(draft: &mut Draft<'_>, observed: &Observed, next: &Next) -> bool {
     if let Some(facts) = attempt::current(draft, observed) {
@@ -209,7 +215,10 @@ fn observe(draft: &mut Draft<'_>, observed: &Observed, next: &Next) -> bool {
             return true;
         }
         let work = draft.status.attempt.as_ref().and_then(|attempt| next.work_of(&attempt.trial));
-        if fold::results(draft, facts, work) || guard::watch(draft, facts) {
+        let moved = fold::results(draft, facts, work)
+            || !trained::is_stale(draft, &facts.name) && is_plausible(facts) && guard::watch(draft, facts);
+        trained::extend(draft, facts);
+        if moved {
             return true;
         }
     }

@@ -44,6 +44,8 @@ pub struct Observed {
     /// Fields of the job that this version does not know; empty when there are none. Displayed by the condition
     /// `UnknownFields`.
     pub unknown_fields: String,
+    /// Build of the trainer that a new attempt would run, as [`AttemptFacts::trainer`]. Empty when unknown before it runs.
+    pub build: String,
 }
 
 /// The observed state of one attempt.

@@ -85,6 +85,7 @@ pub(crate) enum Reason {
     TrainerChanged,
     TrainingDegraded,
     TrainingDone,
+    TrainingRestarted,
     TrialAbandoned,
     TrialDone,
     TrialInfeasible,

@@ -12,10 +12,10 @@ use crate::revert::{Blame, responsible, revert};
 use crate::step::{Next, Step};
 use crate::trainer::comparable;
 use crate::trial::Trial;
-use crate::{cost, fallback, grace, launch, slowdown};
+use crate::{cost, fallback, grace, launch, slowdown, trained};
 use pawl_api::spec::{Scope, Trigger};
 use pawl_api::status::{
-    Arm, BestCheckpointStatus, CheckpointStatus, EarlierTraining, LaunchStatus, Purpose, TrainingStatus,
+    Arm, BestCheckpointStatus, CheckpointStatus, LaunchStatus, Purpose, ReplacedSettings, TrainingStatus,
 };
 use pawl_contract::checkpoint::{BestCheckpoint, CheckpointRef};
 use pawl_contract::decimal::Decimal;
@@ -38,8 +38,11 @@ pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
     if train.items.is_none() && train.epochs.is_none() {
         return Step::Pass;
     }
+    let settings = draft.tuned();
+    trained::renew(draft, &settings);
     let target = target(draft);
     if draft.status.training.as_ref().is_some_and(|training| training.completed == target) {
+        trained::nothing_to_do(draft, &settings);
         return Step::Pass;
     }
     if let Some(retry) = draft.exhausted(&Trial::Train.to_string()) {
@@ -47,7 +50,10 @@ pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
         draft.fail(Reason::RetriesExhausted, &message);
         return Step::Moved;
     }
-    let settings = draft.tuned();
+    if let Some(training) = &mut draft.status.training {
+        // It is continued, as after `train.items` was raised.
+        training.completed.clear();
+    }
     let revision = crate::revision::revision(&settings);
     if draft.status.training.as_ref().is_none_or(|training| training.revision != revision) {
         let expected = promised(draft, &settings);
@@ -66,7 +72,7 @@ pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
 fn begin(training: &mut TrainingStatus, revision: String) {
     let items = training.measured.items;
     let seconds = cost::productive_seconds(training).filter(|_| items > 0).and_then(Decimal::from_f64);
-    training.earlier = seconds.map(|seconds| EarlierTraining { items, seconds }).or(training.earlier.take());
+    training.replaced = seconds.map(|seconds| ReplacedSettings { items, seconds }).or(training.replaced.take());
     (training.measured.items_per_second, training.measured.step_seconds, training.eta) = Default::default();
     training.revision = revision;
     (training.cusum, training.slow_windows, training.quiet_windows) = Default::default();
@@ -100,7 +106,7 @@ pub(crate) fn policy(draft: &Draft<'_>) -> CheckpointPolicy {
         expected: None,
         resume_from: draft.spec.train.resume_from.clone(),
         resume_not_after_items: draft.status.training.as_ref().and_then(|training| training.resume_not_after_items),
-        directory: None,
+        directory: draft.status.training.as_ref().and_then(|training| training.directory.clone()),
     }
 }
 
@@ -167,7 +173,7 @@ pub(crate) fn record(draft: &mut Draft<'_>, result: &LaunchResult) {
         Outcome::Done => {
             training.completed = target;
             (training.eta, training.slowdown) = (None, None);
-            let message = format!("{} items, {} steps", result.measured.items, result.measured.steps);
+            let message = done(draft, result);
             cost::saved(draft);
             draft.normal(Reason::TrainingDone, message, None);
         }
@@ -180,6 +186,16 @@ pub(crate) fn record(draft: &mut Draft<'_>, result: &LaunchResult) {
         Outcome::CheckpointUnreadable => draft.fail(Reason::Outcome(result.outcome), &result.message),
         // Not evidence, or handled in `fold`.
         Outcome::InvalidPlan | Outcome::Stopped | Outcome::LostPeer | Outcome::Hang | Outcome::Failed => {}
+    }
+}
+
+/// How far a training has come that is done, and whether it was so before this launch.
+fn done(draft: &Draft<'_>, result: &LaunchResult) -> String {
+    let Measured { items, steps, .. } = &result.measured;
+    let before = draft.status.attempt.as_ref().and_then(|attempt| attempt.resumes.as_ref());
+    match before.filter(|before| before.items >= *items) {
+        Some(_) => format!("{items} items, {steps} steps: already trained: nothing to do"),
+        None => format!("{items} items, {steps} steps"),
     }
 }
 

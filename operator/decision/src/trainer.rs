@@ -21,7 +21,7 @@ pub(crate) fn comparable(launch: &LaunchStatus) -> bool {
 }
 
 /// A build in short.
-fn short(build: &str) -> &str {
+pub(crate) fn short(build: &str) -> &str {
     truncated(build.strip_prefix("sha256:").unwrap_or(build), SHORT)
 }
 

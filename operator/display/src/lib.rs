@@ -23,4 +23,5 @@ pub mod search;
 pub mod settings;
 pub mod summary;
 pub mod table;
+mod trained;
 pub mod verdict;

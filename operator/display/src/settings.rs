@@ -1,35 +1,6 @@
-//! Flat lists of settings by dotted name, and the difference between two of them.
+//! The difference between two settings, by dotted name.
 
 use pawl_contract::settings::Settings;
-use serde_json::Value;
-use std::collections::BTreeMap;
-
-/// The values of all settings that are set, by dotted name such as `nccl.NCCL_ALGO`.
-pub fn flat(settings: &Settings) -> BTreeMap<String, String> {
-    let mut all = BTreeMap::new();
-    if let Ok(Value::Object(fields)) = serde_json::to_value(settings) {
-        for (name, value) in fields {
-            insert(&mut all, name, &value);
-        }
-    }
-    all
-}
-
-fn insert(all: &mut BTreeMap<String, String>, name: String, value: &Value) {
-    match value {
-        Value::Object(fields) => {
-            for (key, value) in fields {
-                insert(all, format!("{name}.{key}"), value);
-            }
-        }
-        Value::String(text) => {
-            all.insert(name, text.clone());
-        }
-        other => {
-            all.insert(name, other.to_string());
-        }
-    }
-}
 
 /// A setting in the baseline and in the effective settings; `None` is the default.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,7 +22,7 @@ impl Difference {
 
 /// All settings that are set in either, by name.
 pub fn differences(baseline: &Settings, effective: &Settings) -> Vec<Difference> {
-    let (before, after) = (flat(baseline), flat(effective));
+    let (before, after) = (baseline.flat(), effective.flat());
     let mut names: Vec<&String> = before.keys().chain(after.keys()).collect();
     names.sort();
     names.dedup();

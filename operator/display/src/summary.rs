@@ -1,6 +1,6 @@
 //! The summary of a job: the table of phases, then settings, training, cost and files.
 
-use super::{search, table};
+use super::{search, table, trained};
 use crate::numbers::{percent_change, saved, short};
 use crate::plain::plain;
 use crate::settings::{Difference, differences};
@@ -74,6 +74,7 @@ fn facts(view: &View<'_>) -> Vec<(&'static str, Vec<String>)> {
     }
     facts.push(("search", search_lines(view)));
     facts.push(("training", training(view)));
+    facts.push(("trained", trained_with(view)));
     facts.push(("cost", cost(view).into_iter().collect()));
     facts.push(("report", view.places.report.iter().cloned().collect()));
     facts
@@ -131,11 +132,18 @@ fn training(view: &View<'_>) -> Vec<String> {
     }
     if let Some(checkpoint) = &training.last_checkpoint {
         lines.push(match &view.places.checkpoints {
-            Some(storage) => format!("checkpoint {}/{}", storage.trim_end_matches('/'), checkpoint.name),
+            Some(storage) => {
+                format!("checkpoint {}/{}", storage.trim_end_matches('/'), training.path(&checkpoint.name))
+            }
             None => format!("checkpoint {} (deleted with its pods)", checkpoint.name),
         });
     }
     lines
+}
+
+fn trained_with(view: &View<'_>) -> Vec<String> {
+    let training = view.status.training.as_ref();
+    training.map_or_else(Vec::new, |training| trained::lines(training, view.status.effective_settings.as_ref()))
 }
 
 fn cost(view: &View<'_>) -> Option<String> {

@@ -6,6 +6,7 @@ use crate::state::{StateDir, StateError};
 use crate::trainer::build;
 use jiff::Timestamp;
 use pawl_agent::{AgentError, AttemptEnd, AttemptResult, Event, Node, Stop};
+use pawl_api::spec::Workload;
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::{AttemptPlan, LaunchKind};
 use pawl_contract::progress::Progress;
@@ -35,9 +36,9 @@ pub struct Site {
 }
 
 impl Site {
-    fn build(&self, plan: &AttemptPlan) -> String {
+    fn build(&self, command: &[String]) -> String {
         let own = |name: &str| self.env.iter().rev().find(|(known, _)| known == name).map(|(_, value)| value.clone());
-        build(plan, &|name| own(name).or_else(|| std::env::var(name).ok()))
+        build(command, &|name| own(name).or_else(|| std::env::var(name).ok()))
     }
 }
 
@@ -108,7 +109,8 @@ impl Attempts {
                 // What outlived an earlier process would hold the devices, and write checkpoints beside the next attempt.
                 pawl_agent::end_survivors(&directory, SURVIVORS).map_err(StateError::unusable(&directory))?;
                 // Its other launches would run another build of the trainer: they belong into another attempt.
-                let other_build = record.trainer.as_deref().is_some_and(|known| known != site.build(&record.plan));
+                let other_build =
+                    record.trainer.as_deref().is_some_and(|known| known != site.build(&record.plan.command));
                 if other_build || has_trained(&record.plan, &directory) {
                     record.state = RecordState::Stopped;
                 }
@@ -140,6 +142,12 @@ impl Attempts {
         Observed { attempts: self.known.iter().map(facts).collect(), ..Observed::default() }
     }
 
+    /// The build that a new attempt of a custom command would run.
+    pub fn build(&self, workload: &Workload) -> String {
+        let command: Vec<String> = workload.command.iter().chain(&workload.args).cloned().collect();
+        self.site.build(&command)
+    }
+
     /// Creates the attempt of `plan`, unless an attempt of its name was created before. Returns whether the observations changed.
     ///
     /// # Errors
@@ -149,7 +157,7 @@ impl Attempts {
         if existing.exists() {
             return Ok(false);
         }
-        let trainer = Some(self.site.build(&plan));
+        let trainer = Some(self.site.build(&plan.command));
         let record = AttemptRecord { plan, plan_hash, created: now, trainer, state: RecordState::Active };
         record.save(&self.site.state)?;
         self.known.push(Attempt { record, results: Vec::new(), progress: None, stopping: None });

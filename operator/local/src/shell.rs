@@ -15,6 +15,7 @@ use pawl_api::{TrainingJob, TrainingJobStatus};
 use pawl_contract::env;
 use pawl_contract::template::expand;
 use pawl_decision::action::{Action, Event, EventKind};
+use pawl_decision::observed::Observed;
 use pawl_decision::protocol::{self, CarriedOut};
 use std::ffi::OsString;
 use std::time::Duration;
@@ -164,6 +165,7 @@ struct Shell {
 impl Shell {
     async fn run(mut self) -> Result<(RunOutcome, Document), RunError> {
         let mut interrupts = Interrupts::listen()?;
+        let trained = self.has_trained().then_some(self.document.status.attempts);
         let ended = match self.drive(&mut interrupts).await {
             Ok(Some(outcome)) => Ok(outcome),
             Ok(None) => self.wind_down(&mut interrupts).await,
@@ -172,10 +174,21 @@ impl Shell {
                 Err(error)
             }
         };
+        if trained == Some(self.document.status.attempts) {
+            self.display.note("already trained: nothing to do");
+        }
         self.display.close();
         let outcome = ended?;
         evidence::write_report(&self.state, &self.state.report())?;
         Ok((outcome, self.document))
+    }
+
+    /// Whether the job, as its manifest is now, has trained to its end.
+    fn has_trained(&self) -> bool {
+        let Document { job, status, .. } = &self.document;
+        let known = status.observed_generation == job.metadata.generation;
+        let trained = status.training.as_ref().is_some_and(|training| !training.completed.is_empty());
+        known && trained && status.stage == Stage::Complete
     }
 
     /// Decides and acts until the job is complete, failed or suspended; `None` when a signal was received first.
@@ -211,8 +224,11 @@ impl Shell {
     /// Decides once and carries the decision out. Returns the maximum time until the next decision, and whether the status or
     /// an attempt changed, which requires the next decision immediately.
     async fn step(&mut self) -> Result<(Option<Duration>, bool), RunError> {
-        let observed = self.attempts.observe();
         let Document { job, status, .. } = &self.document;
+        // A finished job whose script was edited has the model of the old one.
+        let done = status.stage == Stage::Complete && !self.attempts.running();
+        let build = if done { self.attempts.build(&job.spec.workload) } else { String::new() };
+        let observed = Observed { build, ..self.attempts.observe() };
         let decision = pawl_decision::decide(job, status, &observed, Timestamp::now());
         let changed = decision.status != *status;
         let final_before = final_states(status);

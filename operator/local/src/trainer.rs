@@ -1,6 +1,5 @@
 //! The build of the trainer: what the evidence of a job is about.
 
-use pawl_contract::plan::AttemptPlan;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -10,11 +9,11 @@ const SCRIPTS: [&str; 2] = ["py", "sh"];
 
 /// The build that an attempt runs: the version of the built-in trainer; for a custom command the digest of the scripts that it names, so that launches of
 /// an edited script are not compared with those before. Empty when it names none. `variable`: its environment.
-pub(crate) fn build(plan: &AttemptPlan, variable: &dyn Fn(&str) -> Option<String>) -> String {
-    if plan.command.is_empty() {
+pub(crate) fn build(command: &[String], variable: &dyn Fn(&str) -> Option<String>) -> String {
+    if command.is_empty() {
         return concat!("pawl ", env!("CARGO_PKG_VERSION")).to_owned();
     }
-    let words = plan.command.iter().flat_map(|text| text.split(|c: char| c.is_whitespace() || "'\";&|=".contains(c)));
+    let words = command.iter().flat_map(|text| text.split(|c: char| c.is_whitespace() || "'\";&|=".contains(c)));
     let files: BTreeSet<PathBuf> = words.map(|word| PathBuf::from(expanded(word, variable))).collect();
     let mut hash = Sha256::new();
     let mut any = false;
@@ -47,14 +46,10 @@ fn expanded(word: &str, variable: &dyn Fn(&str) -> Option<String>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     fn of(command: &[&str], variable: &dyn Fn(&str) -> Option<String>) -> String {
-        let plan = json!({
-            "contract": 1, "job": "j", "attempt": "j-1", "replicas": 1, "ranksPerReplica": 1, "gpusPerReplica": 0, "command": command, "launches": [],
-            "stopOnFailure": true,
-        });
-        build(&serde_json::from_value(plan).unwrap(), variable)
+        let command: Vec<String> = command.iter().map(|word| (*word).to_owned()).collect();
+        build(&command, variable)
     }
 
     #[test]

@@ -15,7 +15,7 @@ pub use phase::{Fallback, Numerics, Phase, Pin, Role, Trigger};
 pub(crate) use pods::COMMON_VOLUME_TYPES;
 pub use pods::{PodSecurity, PodTemplate, Trainer, VOLUME_TYPES};
 pub use search::{Goal, Objective, Parameter, Pruner, Pruning, Sampler, Scale, Search, SearchBudget, When};
-pub use train::{Checkpoint, Cost, EarlyStopping, Guard, Lifecycle, NO_STORAGE, Train};
+pub use train::{Checkpoint, Cost, EarlyStopping, Guard, Lifecycle, NO_STORAGE, OnChange, Train};
 
 use pawl_contract::decimal::Decimal;
 use pawl_contract::script::Monitor;

@@ -32,8 +32,22 @@ pub struct Train {
     /// weights and frozen arrays must match; settings, seed and number of GPUs may differ.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resume_from: Option<ResumeFrom>,
+    /// What a change of the settings does to a training that has begun: of the baseline, of the accepted phases, or of the winner
+    /// of a search. Default: one under way continues, and a finished one is left as it is while a new one begins. Another
+    /// workload, command or seed always begins a new training, whose checkpoints are in a directory of their own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_change: Option<OnChange>,
     /// Guard on throughput and quality during training.
     pub guard: Guard,
+}
+
+/// What a change of the settings does to a training that has begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum OnChange {
+    /// It continues from its last checkpoint with the new settings; a finished one stays as it is.
+    Continue,
+    /// A new training begins; the checkpoints so far are kept.
+    Restart,
 }
 
 /// End training when a validation metric stops improving.

@@ -5,6 +5,7 @@ use pawl_contract::decimal::Decimal;
 use pawl_contract::measured::Measured;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// The training.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -27,6 +28,10 @@ pub struct TrainingStatus {
     /// Where the job's checkpoints are; `None` when they are deleted with its pods, absent in a local state directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub storage: Option<String>,
+    /// Directory of its checkpoints in the storage; absent: the storage itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    pub directory: Option<String>,
     /// Newest complete checkpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_checkpoint: Option<CheckpointStatus>,
@@ -76,7 +81,7 @@ pub struct TrainingStatus {
     pub good_windows: u32,
     /// Training with settings that were replaced since.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub earlier: Option<EarlierTraining>,
+    pub replaced: Option<ReplacedSettings>,
     /// A slow-down whose cause is being measured, while the training waits at its checkpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slowdown: Option<SlowdownStatus>,
@@ -92,6 +97,90 @@ pub struct TrainingStatus {
     /// Hash of the training target that has been reached.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub completed: String,
+    /// Hash of the settings that training began with or resumed with, without what training itself reverted.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub wanted: String,
+    /// What trained the model, in order of the items.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub segments: Vec<SegmentStatus>,
+    /// Trainings of this job before a change of what is trained, the newest last. Their checkpoints are kept.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub earlier: Vec<EarlierTraining>,
+}
+
+impl TrainingStatus {
+    /// Path of one of its checkpoints in the storage.
+    ///
+    /// ```
+    /// use pawl_api::status::TrainingStatus;
+    ///
+    /// let first = TrainingStatus::default();
+    /// assert_eq!(first.path("0001"), "0001");
+    /// let second = TrainingStatus { directory: Some("pawl-training-4".to_owned()), ..first };
+    /// assert_eq!(second.path("0001"), "pawl-training-4/0001");
+    /// ```
+    pub fn path(&self, checkpoint: &str) -> String {
+        match &self.directory {
+            Some(directory) => format!("{directory}/{checkpoint}"),
+            None => checkpoint.to_owned(),
+        }
+    }
+}
+
+/// A part of a training, and what trained it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SegmentStatus {
+    /// Items before it.
+    pub from_items: u64,
+    /// Items at its end.
+    pub to_items: u64,
+    /// Hash of the workload, its command and the seed.
+    pub workload: String,
+    /// Hash of the settings on which the model depends.
+    pub numerics: String,
+    /// All settings in effect, by name.
+    pub settings: BTreeMap<String, String>,
+    /// Names of the accepted phases.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub phases: Vec<String>,
+    /// Seed of weights and data order.
+    pub seed: u32,
+    /// Build of the trainer, in short; empty when unknown.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub trainer: String,
+    /// The newest attempt that trained it.
+    pub attempt: String,
+    /// Whether it stands for several of the oldest segments, of which it describes the last.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub merged: bool,
+}
+
+/// A training of this job that is not continued.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct EarlierTraining {
+    /// Directory of its checkpoints in the storage; absent: the storage itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub directory: Option<String>,
+    /// Optimizer steps done.
+    pub steps: u64,
+    /// Items trained.
+    pub items: u64,
+    /// Newest complete checkpoint.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_checkpoint: Option<CheckpointStatus>,
+    /// Best complete checkpoint.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub best_checkpoint: Option<BestCheckpointStatus>,
+    /// Hash of the training target that has been reached.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub completed: String,
+    /// Training resumes from no checkpoint with more items than this.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resume_not_after_items: Option<u64>,
+    /// What trained it.
+    pub segments: Vec<SegmentStatus>,
 }
 
 /// For `skip_serializing_if`.
@@ -144,7 +233,7 @@ impl MomentsStatus {
 /// Training with settings that were replaced since, as after a rollback.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct EarlierTraining {
+pub struct ReplacedSettings {
     /// Items that the training with the settings in effect did not have to train again.
     pub items: u64,
     /// Seconds that all items trained with earlier settings took, at the measured speeds.

@@ -40,7 +40,7 @@ impl<'a> JobResult<'a> {
     pub fn new(state: &StateDir, finished: &'a Document) -> Self {
         let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let training = finished.status.training.as_ref();
-        let checkpoint = training.and_then(|training| training.last_checkpoint.as_ref());
+        let checkpoint = training.and_then(|training| Some(training.path(&training.last_checkpoint.as_ref()?.name)));
         let storage = finished.job.spec.train.checkpoint.storage.as_deref();
         let here = storage.is_none_or(|storage| storage == NO_STORAGE);
         Self {
@@ -53,7 +53,7 @@ impl<'a> JobResult<'a> {
                 report: absolute(&state.report()),
                 checkpoint: checkpoint
                     .filter(|_| here)
-                    .map(|checkpoint| absolute(&state.checkpoints().join(&checkpoint.name))),
+                    .map(|checkpoint| absolute(&state.checkpoints().join(checkpoint))),
             },
         }
     }

@@ -11,4 +11,5 @@ mod scene;
 mod search;
 mod state;
 mod storage;
+mod trained;
 mod whole;

@@ -69,7 +69,27 @@ fn input_hash(spec: &TrainingJobSpec, index: usize) -> String {
     let trainer = &spec.trainer;
     let world = (trainer.replicas, trainer.gpus_per_replica, &trainer.gpu_resource);
     let stages = spec.search.iter().take(index + 1).map(|search| {
-        let Search { epochs, items, sampler, pruner, pruning, objectives, parameters, constraints, .. } = search;
+        // Destructured without `..`: whether a new field is an input of the trials is decided here.
+        let Search {
+            epochs,
+            items,
+            sampler,
+            pruner,
+            pruning,
+            objectives,
+            parameters,
+            constraints,
+            seed: _, // Below, with its default.
+            // What ends a stage, and what follows it: see `whole_hash`.
+            name: _,
+            trials: _,
+            parallelism: _,
+            hand_on: _,
+            finalists: _,
+            budget: _,
+            patience: _,
+            dry_run: _,
+        } = search;
         let seed = launches::seed(spec, search);
         json!([epochs, items, sampler, pruner, pruning, objectives, parameters, constraints, seed])
     });
@@ -87,18 +107,23 @@ impl Draft<'_> {
     /// The settings of trial 0 of the stage with this index: those in effect after the phases, and the winners of the stages
     /// before.
     fn base(&self, index: usize) -> Settings {
-        self.with_winners(index, self.effective())
+        self.with_first_winners(index, self.effective())
     }
 
-    /// `settings` with the winners of the stages before the one with this index.
-    fn with_winners(&self, index: usize, settings: Settings) -> Settings {
-        let winners = self.status.search.iter().take(index).filter_map(|status| status.winner.as_ref());
+    /// `settings` with the winners of the first `count` stages.
+    fn with_first_winners(&self, count: usize, settings: Settings) -> Settings {
+        let winners = self.status.search.iter().take(count).filter_map(|status| status.winner.as_ref());
         winners.fold(settings, |settings, winner| search::with(&settings, &self.spec.workload, &winner.parameters))
     }
 
     /// [`Self::tuned`] with the patches of the phases selected by `keep` only.
     pub fn tuned_with(&self, keep: impl Fn(usize, &PhaseStatus) -> bool) -> Settings {
-        self.with_winners(self.status.search.len(), fold(self.spec, &self.status, keep))
+        self.with_winners(fold(self.spec, &self.status, keep))
+    }
+
+    /// `settings` with the winners of all stages.
+    pub fn with_winners(&self, settings: Settings) -> Settings {
+        self.with_first_winners(self.status.search.len(), settings)
     }
 
     /// The settings in effect after the search.

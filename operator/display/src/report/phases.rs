@@ -77,7 +77,7 @@ fn patch(phase: &PhaseStatus, spec: &Phase) -> Markup {
         p.patch {
             @for (index, settings) in std::iter::once(&spec.settings).chain(rungs).enumerate() {
                 @if index > 0 { " " span.muted { "then fallback " (index) ":" } " " }
-                @for (name, value) in crate::settings::flat(settings) { code { (name) ": " (value) } " " }
+                @for (name, value) in settings.flat() { code { (name) ": " (value) } " " }
             }
             span.muted {
                 @match spec.numerics {

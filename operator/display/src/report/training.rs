@@ -3,6 +3,7 @@
 use super::chart::{self, Series};
 use super::evidence::Evidence;
 use crate::numbers::{bytes, percent_change, seconds, short};
+use crate::trained;
 use maud::{Markup, PreEscaped, html};
 use pawl_api::status::TrainingStatus;
 use pawl_contract::details::Details;
@@ -36,6 +37,7 @@ pub fn section(evidence: &Evidence) -> Option<Markup> {
             }
         }
         p { (facts(training).join(" · ")) }
+        @for line in trained::lines(training, evidence.status.effective_settings.as_ref()) { p { (line) } }
         // Of the newest launch whose report is available.
         @if let Some(launch) = evidence.training().filter(|launch| !launch.details.is_empty()).last() {
             p { (details(&launch.details).join(" · ")) }
@@ -68,7 +70,11 @@ fn facts(training: &TrainingStatus) -> Vec<String> {
         facts.push(format!("{} restart{}", training.restarts, if training.restarts == 1 { "" } else { "s" }));
     }
     if let Some(checkpoint) = &training.last_checkpoint {
-        facts.push(format!("newest checkpoint {} at {} items", checkpoint.name, short(checkpoint.items as f64)));
+        facts.push(format!(
+            "newest checkpoint {} at {} items",
+            training.path(&checkpoint.name),
+            short(checkpoint.items as f64)
+        ));
     }
     facts
 }

@@ -268,7 +268,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let newest = |most| name(checkpoints(dir.path(), 1).newest(most));
         assert_eq!((newest(None), checkpoints(&dir.path().join("none"), 1).newest(None)), (None, None));
-        for entry in ["checkpoint-9", "checkpoint-10", ".checkpoint-99", "notes"] {
+        for entry in
+            ["checkpoint-9", "checkpoint-10", ".checkpoint-99", "notes", "pawl-training-40", "search-0-1a2b-t30"]
+        {
             std::fs::create_dir(dir.path().join(entry)).unwrap();
         }
         assert_eq!(newest(None).as_deref(), Some("checkpoint-10"));

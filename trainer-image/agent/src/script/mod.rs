@@ -19,6 +19,7 @@ pub(crate) use meter::Verdict;
 
 use crate::node::{Node, checkpoints};
 use crate::torchrun;
+use pawl_contract::checkpoint::is_directory;
 use pawl_contract::env;
 use pawl_contract::exit::Outcome;
 use pawl_contract::log::Patterns;
@@ -318,7 +319,7 @@ fn directory(storage: &str) -> Option<PathBuf> {
 /// Whether it is no checkpoint, or one that must not be resumed.
 fn is_aside(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    name.is_empty() || name.starts_with('.') || name.ends_with(DAMAGED) || name == EPOCHS
+    name.is_empty() || name.starts_with('.') || name.ends_with(DAMAGED) || name == EPOCHS || is_directory(&name)
 }
 
 #[cfg(test)]

@@ -137,7 +137,7 @@ fn wanted(job: &TrainingJob, newest: bool) -> Result<(String, String), ClusterEr
              spec.train.checkpoint.storage, or checkpoints.defaultStorage of the chart"
         )));
     };
-    Ok((location, checkpoint.name.clone()))
+    Ok((location, training.map_or_else(String::new, |training| training.path(&checkpoint.name))))
 }
 
 /// Whether a name that a trainer has reported stays in the directory that it is joined to.

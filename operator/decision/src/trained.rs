@@ -1,0 +1,315 @@
+//! What trained the model: the record in the status, and what a change of the spec does to a training that has begun.
+//!
+//! A model is never presented as trained with what it was not. The record is a list of segments, each with the workload, the
+//! settings, the seed and the build of the trainer that trained these items. When the spec asks for something else than the last
+//! segment, the training continues with another segment, or a new one begins in a directory of its own, beside the old one:
+//!
+//! | changed since the last segment | under way | finished |
+//! |---|---|---|
+//! | workload, its config, command or arguments; the first seed | new training | new training |
+//! | settings that change the numerics | `train.onChange`, default `Continue` | `train.onChange`, default `Restart` |
+//! | other settings | continues | nothing |
+//! | the script, where the shell knows its build before it runs | continues | new training |
+//! | `train.items`, `train.epochs` | continues | continues |
+//!
+//! What training itself reverts, or replaces by a fallback, always continues from the last good checkpoint.
+
+use crate::draft::Draft;
+use crate::fingerprint::fingerprint;
+use crate::launch::seed;
+use crate::observed::AttemptFacts;
+use crate::reason::Reason;
+use crate::revision::{accepted, judged_fold, revision};
+use crate::storage::outlives_pods;
+use crate::trainer::short;
+use crate::trial::Trial;
+use pawl_api::spec::OnChange;
+use pawl_api::status::{EarlierTraining, Purpose, SegmentStatus, Stage, TrainingStatus};
+use pawl_contract::checkpoint::training_directory;
+use pawl_contract::plausible;
+use pawl_contract::report::truncated;
+use pawl_contract::settings::Settings;
+use serde_json::json;
+use std::collections::BTreeMap;
+
+/// Maximum number of segments of a training; the oldest are merged.
+const MAX_SEGMENTS: usize = 16;
+/// Maximum number of segments of an earlier training.
+const MAX_EARLIER_SEGMENTS: usize = 4;
+/// Maximum number of earlier trainings in the status.
+const MAX_EARLIER: usize = 4;
+/// Maximum number of settings of a segment, and maximum length of the value of one, bytes.
+const MAX_SETTINGS: usize = 48;
+
+/// Hash of what is trained, whatever the settings.
+fn workload(draft: &Draft<'_>) -> String {
+    let workload = &draft.spec.workload;
+    let what = json!([workload.name, workload.config, workload.command, workload.args]);
+    fingerprint(&json!([what, seed(draft.spec, 0)]), 12)
+}
+
+/// Hash of the settings on which the model depends.
+fn numerics(draft: &Draft<'_>, settings: &Settings) -> String {
+    fingerprint(&pawl_api::numerics(settings, draft.spec.trainer.world_size()), 12)
+}
+
+/// As [`numerics`], of the settings as a user has them: without what training reverted, or replaced by a fallback.
+fn wanted(draft: &Draft<'_>) -> String {
+    let judged =
+        |phase: &pawl_api::status::PhaseStatus| accepted(phase) || phase.held && !Reason::Pinned.is(&phase.reason);
+    numerics(draft, &draft.with_winners(judged_fold(draft.spec, &draft.status, |_, phase| judged(phase))))
+}
+
+/// The segment that `settings` would train from `items` on.
+fn segment(draft: &Draft<'_>, settings: &Settings, attempt: &str, items: u64) -> SegmentStatus {
+    let texts = settings.flat().into_iter().take(MAX_SETTINGS);
+    let bounded = |(name, value): (String, String)| {
+        (truncated(&name, MAX_SETTINGS).to_owned(), truncated(&value, MAX_SETTINGS).to_owned())
+    };
+    SegmentStatus {
+        from_items: items,
+        to_items: items,
+        workload: workload(draft),
+        numerics: numerics(draft, settings),
+        settings: texts.map(bounded).collect(),
+        phases: draft.accepted_names(),
+        seed: seed(draft.spec, 0),
+        trainer: String::new(),
+        attempt: attempt.to_owned(),
+        merged: false,
+    }
+}
+
+/// Whether two segments were trained with the same. Their attempts and their items do not count.
+fn same(a: &SegmentStatus, b: &SegmentStatus) -> bool {
+    (&a.workload, &a.numerics, &a.settings, &a.phases) == (&b.workload, &b.numerics, &b.settings, &b.phases)
+}
+
+/// Records a training that an earlier version has begun: all of it, if the settings are still those with which it trained.
+fn adopt(draft: &mut Draft<'_>, settings: &Settings) {
+    let Some(training) = &draft.status.training else { return };
+    let items = training.measured.items;
+    if training.segments.is_empty() && items > 0 && training.revision == revision(settings) {
+        let attempt = draft.status.attempt.as_ref().map_or("", |attempt| attempt.name.as_str());
+        let whole = SegmentStatus { from_items: 0, to_items: items, ..segment(draft, settings, attempt, 0) };
+        let wanted = wanted(draft);
+        if let Some(training) = draft.status.training.as_mut() {
+            training.segments.push(whole);
+            training.wanted = wanted;
+        }
+    }
+}
+
+/// Whether a segment was trained by the script as it is now; also if that is not known.
+fn has_build(draft: &Draft<'_>, segment: &SegmentStatus) -> bool {
+    let unknown = draft.spec.workload.command.is_empty() || draft.build.is_empty() || segment.trainer.is_empty();
+    unknown || segment.trainer == short(draft.build)
+}
+
+/// Why the training is not continued, if the spec asks for another model than it trains.
+fn cause(draft: &Draft<'_>, settings: &Settings) -> Option<String> {
+    let training = draft.status.training.as_ref()?;
+    let last = training.segments.last()?;
+    if last.workload != workload(draft) {
+        return Some("the workload, its command or the seed has changed".to_owned());
+    }
+    if !training.completed.is_empty() && !has_build(draft, last) {
+        return Some("the script has changed".to_owned());
+    }
+    if last.numerics == numerics(draft, settings) {
+        return None;
+    }
+    let restarts = match (draft.spec.train.on_change, training.completed.is_empty()) {
+        (Some(OnChange::Continue), _) | (None, true) => false,
+        (Some(OnChange::Restart) | None, false) => true,
+        (Some(OnChange::Restart), true) => training.wanted != wanted(draft),
+    };
+    restarts.then(|| format!("the settings have changed ({})", changes(&last.settings, &settings.flat())))
+}
+
+/// The settings that differ, in a message.
+fn changes(before: &BTreeMap<String, String>, after: &BTreeMap<String, String>) -> String {
+    let names: std::collections::BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+    let side = |all: &BTreeMap<String, String>, name: &str| all.get(name).map_or("default", String::as_str).to_owned();
+    let differ = names.into_iter().filter(|name| before.get(*name) != after.get(*name));
+    let texts: Vec<String> =
+        differ.map(|name| format!("{name}: {}, was {}", side(after, name), side(before, name))).collect();
+    if texts.is_empty() { "items of a step".to_owned() } else { texts.join("; ") }
+}
+
+/// Begins a training beside the one so far when the spec asks for another model; returns to an earlier one that is this model.
+pub(crate) fn renew(draft: &mut Draft<'_>, settings: &Settings) {
+    adopt(draft, settings);
+    let Some(cause) = cause(draft, settings) else { return };
+    let (workload, numerics) = (workload(draft), numerics(draft, settings));
+    let number = draft.status.attempts.saturating_add(1);
+    let Some(mut old) = draft.status.training.take() else { return };
+    let mut earlier = std::mem::take(&mut old.earlier);
+    let wanted = |known: &EarlierTraining| {
+        known
+            .segments
+            .last()
+            .is_some_and(|last| (&last.workload, &last.numerics) == (&workload, &numerics) && has_build(draft, last))
+    };
+    let returned = earlier.iter().position(wanted).map(|index| earlier.remove(index));
+    let place = |directory: &Option<String>| directory.clone().unwrap_or_else(|| "the storage itself".to_owned());
+    let (items, before) = (old.measured.items, place(&old.directory));
+    let (storage, stop_seconds) = (old.storage.clone(), old.stop_seconds);
+    earlier.push(retired(old));
+    earlier.drain(..earlier.len().saturating_sub(MAX_EARLIER));
+    let new = match returned {
+        Some(known) => resumed(known),
+        None => TrainingStatus { directory: Some(training_directory(number)), ..TrainingStatus::default() },
+    };
+    let message = format!(
+        "{cause}: the model so far, of {items} items, stays in {before}, and is no longer trained; training is in {}",
+        place(&new.directory)
+    );
+    draft.status.training = Some(TrainingStatus { storage, stop_seconds, earlier, ..new });
+    draft.status.retry.take_if(|retry| retry.trial == Trial::Train.to_string());
+    draft.normal(Reason::TrainingRestarted, message, None);
+}
+
+/// A training that is no longer continued, for the status.
+fn retired(training: TrainingStatus) -> EarlierTraining {
+    let mut segments = training.segments;
+    merge(&mut segments, MAX_EARLIER_SEGMENTS);
+    EarlierTraining {
+        directory: training.directory,
+        steps: training.measured.steps,
+        items: training.measured.items,
+        last_checkpoint: training.last_checkpoint,
+        best_checkpoint: training.best_checkpoint,
+        completed: training.completed,
+        resume_not_after_items: training.resume_not_after_items,
+        segments,
+    }
+}
+
+/// An earlier training that is continued.
+fn resumed(earlier: EarlierTraining) -> TrainingStatus {
+    let mut training = TrainingStatus {
+        directory: earlier.directory,
+        last_checkpoint: earlier.last_checkpoint,
+        best_checkpoint: earlier.best_checkpoint,
+        completed: earlier.completed,
+        resume_not_after_items: earlier.resume_not_after_items,
+        segments: earlier.segments,
+        ..TrainingStatus::default()
+    };
+    (training.measured.steps, training.measured.items) = (earlier.steps, earlier.items);
+    training
+}
+
+/// Merges the oldest segments until there are `most`.
+fn merge(segments: &mut Vec<SegmentStatus>, most: usize) {
+    while segments.len() > most.max(1) {
+        let oldest = segments.remove(0);
+        segments[0].from_items = oldest.from_items;
+        segments[0].merged = true;
+    }
+}
+
+/// Opens the segment that the attempt, which is about to start, will train.
+pub(crate) fn begin(draft: &mut Draft<'_>) {
+    let Some(attempt) = draft.status.attempt.as_ref().filter(|attempt| attempt.purpose == Purpose::Train) else {
+        return;
+    };
+    let limit = draft.status.training.as_ref().and_then(|training| training.resume_not_after_items);
+    // The checkpoints of a script that is followed are not known: it is taken to continue where it was, until it reports.
+    let followed = draft.spec.workload.monitor.is_some();
+    let reached = draft.status.training.as_ref().and_then(|training| training.segments.last());
+    let reached = reached.filter(|_| followed).map(|last| last.to_items);
+    let newest = attempt.resumes.as_ref().map(|newest| newest.items).or(reached);
+    let from = newest.filter(|_| outlives_pods(draft.job)).unwrap_or(0).min(limit.unwrap_or(u64::MAX));
+    let (name, settings) = (attempt.name.clone(), draft.tuned());
+    let (new, wanted) = (segment(draft, &settings, &name, from), wanted(draft));
+    let Some(training) = draft.status.training.as_mut() else { return };
+    training.wanted = wanted;
+    let segments = &mut training.segments;
+    // What is trained again is not part of the model.
+    segments.retain(|segment| segment.from_items < from);
+    match segments.last_mut() {
+        Some(last) => {
+            last.to_items = last.to_items.min(from);
+            if same(last, &new) {
+                last.attempt = name;
+                return;
+            }
+        }
+        None if from > 0 => {
+            // Trained by an earlier version with settings that are not known.
+            let unknown = SegmentStatus { to_items: from, ..SegmentStatus::default() };
+            segments.push(unknown);
+        }
+        None => {}
+    }
+    segments.push(new);
+    merge(segments, MAX_SEGMENTS);
+}
+
+/// Whether what this attempt reports is about another training than the present one, which began since it was started.
+pub(crate) fn is_stale(draft: &Draft<'_>, attempt: &str) -> bool {
+    let Some(training) = &draft.status.training else { return false };
+    match training.segments.last() {
+        Some(last) => !last.attempt.is_empty() && last.attempt != attempt,
+        None => training.directory.is_some(),
+    }
+}
+
+/// Extends the newest segment to what its attempt has trained.
+pub(crate) fn extend(draft: &mut Draft<'_>, facts: &AttemptFacts) {
+    let trains = draft.status.attempt.as_ref().is_some_and(|attempt| attempt.purpose == Purpose::Train);
+    let progress = facts.progress.iter().filter(|progress| plausible::progress(progress).is_none());
+    let results = facts.results.iter().filter(|result| plausible::of_result(result).is_none());
+    let progress = progress.map(|progress| (progress.items, progress.step));
+    let results = results.map(|result| (result.measured.items, result.measured.steps));
+    let (items, steps) = results.chain(progress).max().unwrap_or_default();
+    let build = draft.status.trainer.as_ref().map(|trainer| short(&trainer.build).to_owned()).unwrap_or_default();
+    let Some(segments) = draft.status.training.as_mut().map(|training| &mut training.segments) else { return };
+    let Some(last) = segments.last_mut().filter(|last| trains && items > 0 && last.attempt == facts.name) else {
+        return;
+    };
+    if last.trainer.is_empty() || last.from_items == last.to_items {
+        last.trainer = build;
+    } else if last.trainer != build {
+        let new = SegmentStatus { from_items: last.to_items, trainer: build, merged: false, ..last.clone() };
+        segments.push(new);
+        merge(segments, MAX_SEGMENTS);
+    }
+    // It resumed from an older checkpoint than the newest known one.
+    if let Some(mut last) = segments.pop() {
+        if items < last.from_items {
+            last.from_items = items - items.checked_div(steps).unwrap_or(0);
+        }
+        segments.retain(|segment| segment.from_items < last.from_items);
+        if let Some(before) = segments.last_mut() {
+            before.to_items = before.to_items.min(last.from_items);
+        } else {
+            last.from_items = 0;
+        }
+        last.to_items = last.to_items.max(items);
+        segments.push(last);
+    }
+}
+
+/// Says that an edited job has nothing to train, once for each edit: when the job, or its spec, was not done before.
+pub(crate) fn nothing_to_do(draft: &mut Draft<'_>, settings: &Settings) {
+    let said = |draft: &Draft<'_>| draft.events.iter().any(|event| Reason::TrainingDone.is(&event.reason));
+    let news = draft.spec_is_new || draft.status.stage != Stage::Complete;
+    let Some(training) = draft.status.training.as_ref().filter(|_| news && !said(draft)) else { return };
+    let items = training.measured.items;
+    let last = training.segments.last();
+    let differs = last.filter(|last| last.settings != segment(draft, settings, "", 0).settings);
+    let note = differs.map(|last| {
+        let changed = changes(&last.settings, &settings.flat());
+        let why = if last.numerics == numerics(draft, settings) {
+            "which keep the numerics"
+        } else {
+            "train.onChange: Continue"
+        };
+        format!("; it was not trained with the present settings ({changed}; {why})")
+    });
+    let message = format!("already trained: nothing to do; the model has {items} items{}", note.unwrap_or_default());
+    draft.normal(Reason::TrainingDone, message, None);
+}

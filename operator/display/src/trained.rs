@@ -1,0 +1,70 @@
+//! What trained the model, where that is not simply the settings in effect.
+
+use crate::numbers::short;
+use pawl_api::status::{SegmentStatus, TrainingStatus};
+use pawl_contract::settings::Settings;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A line for each part of the model that other settings, another seed or another build trained than the rest or than are in
+/// effect, and for each model that the job trained before. None when the settings in effect trained all of it.
+pub(crate) fn lines(training: &TrainingStatus, effective: Option<&Settings>) -> Vec<String> {
+    let parts: Vec<&SegmentStatus> =
+        training.segments.iter().filter(|segment| segment.to_items > segment.from_items).collect();
+    let effective = effective.map(Settings::flat);
+    let all: Vec<&BTreeMap<String, String>> = parts.iter().map(|part| &part.settings).chain(&effective).collect();
+    let names: BTreeSet<&String> = all.iter().flat_map(|settings| settings.keys()).collect();
+    let differs = |name: &&&String| all.windows(2).any(|pair| pair[0].get(**name) != pair[1].get(**name));
+    let names: Vec<&String> = names.iter().filter(differs).copied().collect();
+    let mut lines = Vec::new();
+    if parts.len() > 1 || !names.is_empty() {
+        lines.extend(parts.iter().map(|part| described(part, &names, &parts)));
+    }
+    lines.extend(training.earlier.iter().map(|earlier| {
+        let place = earlier.directory.as_deref().unwrap_or("the storage itself");
+        format!("an earlier model of {} items is in {place}", short(earlier.items as f64))
+    }));
+    lines
+}
+
+/// A part of the model, with those of its settings that differ from others.
+fn described(part: &SegmentStatus, names: &[&String], parts: &[&SegmentStatus]) -> String {
+    let value = |name: &&String| {
+        let value = part.settings.get(*name).map_or("default", String::as_str);
+        format!("{name}: {value}")
+    };
+    let mut with: Vec<String> = names.iter().map(value).collect();
+    if parts.iter().any(|other| other.trainer != part.trainer) {
+        with.push(format!("build {}", if part.trainer.is_empty() { "unknown" } else { &part.trainer }));
+    }
+    if part.merged {
+        with.push("among others".to_owned());
+    }
+    let items = format!("items {} to {}", short(part.from_items as f64), short(part.to_items as f64));
+    if part.settings.is_empty() {
+        format!("{items} by an earlier version")
+    } else {
+        format!("{items} with {}", with.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn training(segments: &serde_json::Value) -> TrainingStatus {
+        serde_json::from_value(json!({"segments": segments, "earlier": [{"items": 500}]})).unwrap()
+    }
+
+    #[test]
+    fn parts_are_named_by_what_differs() {
+        let part = |from: u64, to: u64, rate: &str| json!({"fromItems": from, "toItems": to, "settings": {"batchPerGpu": "8", "learningRate": rate}});
+        let effective: Settings = serde_json::from_value(json!({"batchPerGpu": 8, "learningRate": "0.2"})).unwrap();
+        let shown = |segments| lines(&training(&segments), Some(&effective));
+        let earlier = "an earlier model of 500 items is in the storage itself";
+        assert_eq!(shown(json!([part(0, 800, "0.2"), part(800, 800, "0.3")])), [earlier]);
+        assert_eq!(shown(json!([part(0, 800, "0.1")])), ["items 0 to 800 with learningRate: 0.1", earlier]);
+        let both = shown(json!([part(0, 300, "0.1"), part(300, 800, "0.2")]));
+        assert_eq!(both[..2], ["items 0 to 300 with learningRate: 0.1", "items 300 to 800 with learningRate: 0.2"]);
+    }
+}
