@@ -218,10 +218,13 @@ impl Saver {
             return Ok(None);
         }
         let found = self.find()?;
+        if let Some((found, Origin::Own)) = &found {
+            self.continues(found)?;
+        }
         if let (Some(writer), Some(items)) = (&self.writer, self.policy.resume_not_after_items) {
             writer.discard_after(items)?;
         }
-        let mine = found.as_ref().map(|(Found { reference, checkpoint }, origin)| Announcement {
+        let mine = found.as_ref().map(|(Found { reference, checkpoint, .. }, origin)| Announcement {
             origin: *origin,
             position: checkpoint.position.clone(),
             reference: reference.clone(),
@@ -251,6 +254,23 @@ impl Saver {
         }
         let checkpoint = Checkpoint { position: announced.position, tensors };
         Ok(Some(Resumed { checkpoint, origin: announced.origin }))
+    }
+
+    /// Records that what is written from now on continues an own checkpoint.
+    ///
+    /// # Errors
+    /// [`Ending::CheckpointUnreadable`] when it is one of another training, which a job never presents as its own.
+    fn continues(&mut self, found: &Found) -> Result<(), Ending> {
+        let Found { reference: CheckpointRef { name, items, .. }, author, .. } = found;
+        // Nothing is being written yet.
+        let writer = self.writer.as_mut().and_then(Arc::get_mut);
+        if writer.is_some_and(|writer| !writer.resume(author, *items)) {
+            return Err(Ending::CheckpointUnreadable(format!(
+                "checkpoint {name} in {} was trained with another workload, configuration or seed, by attempt {} of job {}:                  use another train.checkpoint.storage, or name this one in train.resumeFrom to start from it",
+                self.url, author.attempt, author.job
+            )));
+        }
+        Ok(())
     }
 
     /// On rank 0: the newest own checkpoint, or else that of the job to start from.

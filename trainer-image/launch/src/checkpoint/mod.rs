@@ -18,7 +18,7 @@ mod storage;
 mod writer;
 
 pub use archive::{ArchiveError, archive, unpack};
-pub use author::Author;
+pub use author::{Author, Part};
 pub use manifest::Position;
 pub use probe::probe;
 pub(crate) use shards::largest_shard;
@@ -152,6 +152,8 @@ pub struct Found {
     pub reference: CheckpointRef,
     /// Its content.
     pub checkpoint: Checkpoint,
+    /// Who wrote it.
+    pub author: Author,
 }
 
 /// The checkpoints of one job, for reading.
@@ -187,11 +189,13 @@ impl Store {
         let Some(best) = newest.checkpoint.position.best_checkpoint.clone() else { return Ok(Some(newest)) };
         let reference = best.checkpoint;
         let read = match self.manifest(&reference.name)? {
-            Ok(manifest) => self.load(&reference.name, &manifest)?.map(|tensors| (manifest.position, tensors)),
+            Ok(manifest) => self.load(&reference.name, &manifest)?.map(|tensors| (manifest, tensors)),
             Err(problem) => Err(problem.to_string()),
         };
         match read {
-            Ok((position, tensors)) => Ok(Some(Found { reference, checkpoint: Checkpoint { position, tensors } })),
+            Ok((Manifest { position, author, .. }, tensors)) => {
+                Ok(Some(Found { reference, checkpoint: Checkpoint { position, tensors }, author }))
+            }
             Err(problem) => {
                 tracing::warn!(checkpoint = reference.name, "the best checkpoint: {problem}; using the newest one");
                 Ok(Some(newest))
@@ -225,7 +229,7 @@ impl Store {
                 Ok(tensors) => {
                     let reference = CheckpointRef { name, step, items };
                     let checkpoint = Checkpoint { position: manifest.position, tensors };
-                    return Ok(Some(Found { reference, checkpoint }));
+                    return Ok(Some(Found { reference, checkpoint, author: manifest.author }));
                 }
                 Err(problem) => {
                     tracing::warn!(checkpoint = name, "skipped: {problem}; trying the previous one");

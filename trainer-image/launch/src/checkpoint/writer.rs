@@ -42,6 +42,16 @@ impl Writer {
         self
     }
 
+    /// Resumes a checkpoint of `before` at `items`: those that are written from now on say that both trained them. `false` when
+    /// it is one of another training: of another workload or configuration, or with another seed.
+    pub(crate) fn resume(&mut self, before: &Author, items: u64) -> bool {
+        let same = self.author.trains_as(before);
+        if same {
+            self.author.resume(before, items);
+        }
+        same
+    }
+
     /// The checkpoints, for reading.
     pub fn store(&self) -> &Store {
         &self.store

@@ -268,3 +268,45 @@ fn a_checkpoint_that_is_not_finite_is_never_written() {
     );
     assert!(steps(dir.path()).is_empty());
 }
+
+/// The author of a launch with this seed and learning rate.
+fn author_of(attempt: &str, seed: u64, rate: &str) -> Author {
+    let plan = serde_json::json!({
+        "contract": 1, "job": "toy", "attempt": attempt, "launch": format!("train-{rate}"), "kind": "Train",
+        "workload": {"name": "ups", "config": {"b": 1, "a": 2}}, "settings": {"learningRate": rate}, "seed": seed,
+        "budget": {"items": 100}, "hangTimeoutSeconds": 1.0,
+    });
+    Author::of(&serde_json::from_value(plan).unwrap())
+}
+
+#[test]
+fn a_checkpoint_says_what_trained_it_and_one_of_another_training_is_not_resumed() {
+    let dir = tempfile::tempdir().unwrap();
+    let url = dir.path().to_str().unwrap();
+    let resumed = |author: Author| {
+        let mut saver = Saver::new(url, &policy(), author, 0, &publisher()).unwrap();
+        saver.resume(&Gang::alone()).map(|resumed| (resumed.map(|resumed| resumed.checkpoint.position.items), saver))
+    };
+    let save = |saver: &Saver, step| drop(saver.writer.as_ref().unwrap().save(&checkpoint(step)).unwrap());
+    let (none, saver) = resumed(author_of("toy-1", 1, "0.1")).unwrap();
+    save(&saver, 1);
+    let (_, saver) = resumed(author_of("toy-2", 1, "0.1")).unwrap();
+    save(&saver, 2);
+    let (items, saver) = resumed(author_of("toy-3", 1, "0.2")).unwrap();
+    save(&saver, 3);
+    assert_eq!((none, items), (None, Some(8)));
+    let newest = Store::open(url).unwrap().newest(None).unwrap().unwrap();
+    let parts: Vec<_> = newest
+        .author
+        .trained
+        .iter()
+        .map(|part| (part.from_items, part.attempt.as_str(), part.launch.as_str()))
+        .collect();
+    assert_eq!(parts, [(0, "toy-1", "train-0.1"), (8, "toy-3", "train-0.2")]);
+
+    let Err(Ending::CheckpointUnreadable(message)) = resumed(author_of("toy-4", 2, "0.2")).map(|(items, _)| items)
+    else {
+        panic!("it resumed the model of another seed")
+    };
+    assert!(message.contains("by attempt toy-3 of job toy") && message.contains("train.resumeFrom"), "{message}");
+}
