@@ -41,6 +41,8 @@ fn clear_progress(training: &mut TrainingStatus) {
                 first_validation: _,
                 predicted_memory_bytes: _,
                 initial_weights_share: _,
+                // Of a measurement only.
+                steady: _,
             },
         epoch,
         eta,

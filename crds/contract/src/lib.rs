@@ -39,6 +39,7 @@ pub mod progress;
 pub mod report;
 pub mod script;
 pub mod settings;
+pub mod steady;
 pub mod template;
 
 /// The contract version that plans and reports carry.

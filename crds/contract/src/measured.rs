@@ -59,6 +59,10 @@ pub struct Measured<N = f64> {
     /// Items per second of the whole gang over the window: data loading included, evaluation and checkpoints excluded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub items_per_second: Option<N>,
+    /// `false`: the speed still changed within the window, also after it was extended, so that it is no evidence. Absent: it was
+    /// steady, or too short to tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steady: Option<bool>,
     /// Seconds per optimizer step over the window.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step_seconds: Option<Spread<N>>,
@@ -140,6 +144,7 @@ impl<N> Measured<N> {
             items: self.items,
             wall_seconds: number(&self.wall_seconds),
             items_per_second: number(&self.items_per_second),
+            steady: self.steady,
             step_seconds: self.step_seconds.as_ref().and_then(|spread| spread.filter_map(&convert)),
             loss: number(&self.loss),
             first_validation: validation(&self.first_validation),
@@ -154,6 +159,11 @@ impl<N> Measured<N> {
             float8_overflow_share: number(&self.float8_overflow_share),
             float8_underflow_share: number(&self.float8_underflow_share),
         }
+    }
+
+    /// Whether the speed is that of a steady state, as far as the trainer can tell.
+    pub fn is_steady(&self) -> bool {
+        self.steady != Some(false)
     }
 
     /// A metric of the newest evaluation, by name.

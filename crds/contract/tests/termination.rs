@@ -47,9 +47,10 @@ prop_compose! {
         step in of(prop::array::uniform3(any::<f64>())),
         (steps, items) in any::<(u64, u64)>(),
         [validation, first_validation] in prop::array::uniform2(of(validation())),
+        steady in of(any::<bool>()),
     ) -> Measured {
         Measured {
-            steps, items, first_validation, validation, wall_seconds: rates[0], items_per_second: rates[1],
+            steady, steps, items, first_validation, validation, wall_seconds: rates[0], items_per_second: rates[1],
             step_seconds: step.map(|[p10, median, p90]| Spread { p10, median, p90 }), loss: rates[2],
             peak_memory_bytes: memory[0], predicted_memory_bytes: memory[1], loader_wait_share: rates[3],
             collective_wait_share: rates[4], offload_share: rates[5], utilization: rates[6],
@@ -126,6 +127,7 @@ fn measured(index: usize, message: &str) -> LaunchResult {
             items: 13_440,
             wall_seconds: Some(123.456),
             items_per_second: Some(1234.56),
+            steady: None,
             step_seconds: Some(Spread { p10: 0.123456, median: 0.124567, p90: 0.125678 }),
             loss: Some(0.123456),
             first_validation: None,

@@ -6,11 +6,10 @@ use crate::draft::Draft;
 use crate::fallback;
 use crate::fingerprint::fingerprint;
 use crate::gates::{Subject, Verdict, escalation, judge, quality, speed};
-use crate::launch::{EvidenceTarget, Work, tag_of};
+use crate::launch::{EvidenceTarget, Work};
 use crate::reason::Reason;
 use crate::revision::{accepted, patch};
 use crate::step::{Next, Step};
-use crate::trainer::comparable;
 use crate::trial::Trial;
 use pawl_api::spec::{Analysis, Gates, Phase, Pin, Trigger};
 use pawl_api::status::{Arm, LaunchStatus, PhaseState, PhaseStatus};
@@ -206,45 +205,23 @@ fn subject<'a>(draft: &'a Draft<'a>, index: usize) -> Subject<'a> {
     Subject { phase: Some(phase), comparison: Comparison::new(draft, name, (control, candidate), &status.launches) }
 }
 
-/// Opens the trial: keeps the launches with equal settings, and with `analysis.reuseControl` also uses the control launches
-/// of an earlier trial.
+/// Opens the trial: keeps the launches with equal settings. A control counts only beside its candidate: one that ran at another
+/// time differs by the drift since then, which no check by a few launches can see as well as the test of the speed does.
 fn begin(draft: &mut Draft<'_>, index: usize) {
     let comparison = subject(draft, index).comparison;
     let fits = |launch: &&LaunchStatus| comparison.includes(launch);
-    // A control without its candidate ran at another time than the candidate will: drift would not cancel out.
     let paired = |launch: &&LaunchStatus| {
         launch.kind != LaunchKind::Measure
             || launch.arm == Arm::Candidate
-            || draft.spec.analysis.reuse_control
             || comparison.find(LaunchKind::Measure, Arm::Candidate, launch.pair).is_some()
     };
     // The first launch of its tag counts: one that lacks what a new gate requires would hide that which replaces it.
     let complete =
         |launch: &&LaunchStatus| launch.kind != LaunchKind::Quality || quality::is_complete(draft.spec, launch);
     let kept = comparison.evidence.iter().filter(fits).filter(paired).filter(complete);
-    let mut launches: Vec<LaunchStatus> = kept.cloned().collect();
-    if draft.spec.analysis.reuse_control {
-        for pair in 0..draft.spec.analysis.max_pairs.min(7) {
-            let known = launches.iter().any(|launch| launch.arm == Arm::Control && launch.pair == pair);
-            if !known {
-                launches.extend(earlier_control(draft, &comparison, index, pair));
-            }
-        }
-    }
+    let launches: Vec<LaunchStatus> = kept.cloned().collect();
     draft.status.phases[index].launches = launches;
     draft.phase_to(index, PhaseState::Preflight, Reason::TrialStarted, "preflight check, then measurement");
-}
-
-fn earlier_control(draft: &Draft<'_>, comparison: &Comparison<'_>, index: usize, pair: u32) -> Option<LaunchStatus> {
-    let wanted = comparison.launch(LaunchKind::Measure, Arm::Control, pair).plan.launch;
-    let tag = tag_of(&wanted);
-    let of_control = |launch: &&LaunchStatus| {
-        let control = launch.kind == LaunchKind::Measure && launch.arm == Arm::Control;
-        control && launch.outcome == Outcome::Done && comparable(launch)
-    };
-    let earlier = draft.status.phases[..index].iter().rev();
-    let mut launches = earlier.flat_map(|phase| phase.launches.iter().filter(of_control));
-    launches.find(|launch| launch.pair == pair && tag_of(&launch.name) == tag).cloned()
 }
 
 /// Computes the verdict on the phase and applies it.

@@ -47,6 +47,7 @@ pub(crate) enum Reason {
     NotAllowed,
     NotComplete,
     NotMeasured,
+    NotSteady,
     NotSuspended,
     NothingAccepted,
     NothingNeedsIt,

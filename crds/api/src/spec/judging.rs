@@ -41,7 +41,8 @@ pub struct Analysis {
     #[serde(skip_serializing_if = "is_one")]
     #[schemars(range(min = 1, max = 5))]
     pub quality_looks: u32,
-    /// Whether control launches of the previous phase are reused if the revision is unchanged.
+    /// No longer has an effect: a control launch that ran at another time than the candidate differs by the drift since then, so that
+    /// each pair has a control of its own.
     pub reuse_control: bool,
 }
 

@@ -19,10 +19,13 @@ pub(crate) mod speed;
 pub(crate) mod throughput;
 
 mod band;
+mod disturbed;
 mod evidence;
 mod memory;
 mod offload;
 mod retries;
+#[cfg(test)]
+mod simulated;
 mod utilization;
 
 use crate::comparison::Comparison;
@@ -203,9 +206,10 @@ impl<'a> Subject<'a> {
         })
     }
 
-    /// The median over the candidate's Measure launches, if any reports the value.
+    /// The median over the candidate's Measure launches that were steady, if any reports the value.
     pub fn median(&self, value: impl Fn(&LaunchStatus) -> Option<f64>) -> Option<f64> {
-        let measured = self.comparison.candidates().filter(|launch| launch.kind == LaunchKind::Measure);
+        let steady = |launch: &&LaunchStatus| launch.kind == LaunchKind::Measure && launch.measured.is_steady();
+        let measured = self.comparison.candidates().filter(steady);
         speed::median(measured.filter_map(value))
     }
 

@@ -5,6 +5,7 @@
 //! `alpha * t^3` is spent, so that later looks, which have more data, get more of it. Each look is tested at the error spent
 //! since the previous look: by the union bound, the total is at most `alpha` for any correlation of the looks.
 
+use super::disturbed::undisturbed;
 use pawl_api::spec::Analysis;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
@@ -37,6 +38,8 @@ pub(crate) struct Interval {
     /// Lower and upper one-sided bounds, each at the given error rate; absent with one value.
     pub bounds: Option<(f64, f64)>,
     pub count: usize,
+    /// Values that were left out because they were disturbed.
+    pub repeated: usize,
 }
 
 /// The mean of `values` and its one-sided t bounds at error rate `alpha` each. `None` without values, or with one that is
@@ -53,7 +56,7 @@ pub(crate) fn interval(values: &[f64], alpha: f64) -> Option<Interval> {
         let reach = if error > 0.0 { quantile(alpha, count - 1) * error } else { 0.0 };
         (mean - reach, mean + reach)
     });
-    Some(Interval { mean, bounds, count })
+    Some(Interval { mean, bounds, count, repeated: 0 })
 }
 
 /// The upper `alpha` quantile of Student's t.
@@ -78,20 +81,48 @@ pub(crate) enum Sequential {
     Undecided(Interval),
 }
 
-/// Tests the pairs' `ratios` (candidate over control, in order) against `threshold`, a ratio, at each look. Pairs after the
-/// deciding look do not change the result, so that a verdict does not depend on the time of its computation. The intervals
-/// are ratios.
-pub(crate) fn sequential(ratios: &[f64], threshold: f64, analysis: &Analysis) -> Sequential {
+/// Logarithms of the ratios of the first pairs of which `wanted` are undisturbed, and the number of disturbed ones among them; the
+/// number of pairs required when there are too few. Later pairs do not change the result.
+fn first_undisturbed(pairs: &[(f64, f64)], wanted: usize) -> Result<(Vec<f64>, usize), usize> {
+    for end in wanted..=pairs.len() {
+        let kept = undisturbed(&pairs[..end]);
+        if kept.len() >= wanted {
+            return Ok((logs(&kept), end - kept.len()));
+        }
+    }
+    Err(wanted + pairs.len() - undisturbed(pairs).len())
+}
+
+/// Logarithms of the ratios, candidate over control.
+fn logs(pairs: &[(f64, f64)]) -> Vec<f64> {
+    pairs.iter().map(|(control, candidate)| (candidate / control).ln()).collect()
+}
+
+/// The interval of the undisturbed `pairs`, as ratios.
+pub(crate) fn ratio(pairs: &[(f64, f64)], error: impl Fn(usize) -> f64) -> Option<Interval> {
+    let kept = undisturbed(pairs);
+    let found = interval(&logs(&kept), error(kept.len()))?;
+    Some(Interval { repeated: pairs.len() - kept.len(), ..as_ratio(found) })
+}
+
+/// An interval of logarithms as one of ratios.
+fn as_ratio(interval: Interval) -> Interval {
+    let bounds = interval.bounds.map(|(lower, upper)| (lower.exp(), upper.exp()));
+    Interval { mean: interval.mean.exp(), bounds, ..interval }
+}
+
+/// Tests the `pairs` (items per second of control and candidate, in order) against `threshold`, a ratio, at each look. Disturbed
+/// pairs do not count. Pairs after the deciding look do not change the result, so that a verdict does not depend on the time of
+/// its computation. The intervals are ratios.
+pub(crate) fn sequential(pairs: &[(f64, f64)], threshold: f64, analysis: &Analysis) -> Sequential {
     let mut newest = None;
     for look in looks(analysis) {
-        let Some(pairs) = ratios.get(..look) else { return Sequential::More(look) };
-        let logs: Vec<f64> = pairs.iter().map(|ratio| ratio.ln()).collect();
-        let Some(interval) = interval(&logs, share(analysis, look)) else { return Sequential::More(look) };
-        let interval = Interval {
-            mean: interval.mean.exp(),
-            bounds: interval.bounds.map(|(lower, upper)| (lower.exp(), upper.exp())),
-            ..interval
+        let (logs, repeated) = match first_undisturbed(pairs, look) {
+            Ok(found) => found,
+            Err(required) => return Sequential::More(required),
         };
+        let Some(interval) = interval(&logs, share(analysis, look)) else { return Sequential::More(look) };
+        let interval = Interval { repeated, ..as_ratio(interval) };
         // One pair has no bounds: its estimate decides, and is labelled.
         let (lower, upper) = interval.bounds.unwrap_or((interval.mean, interval.mean));
         if lower >= threshold {
@@ -117,7 +148,7 @@ pub(super) mod tests {
             Self(seed)
         }
 
-        fn uniform(&mut self) -> f64 {
+        pub fn uniform(&mut self) -> f64 {
             self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
             let mut z = self.0;
             z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -137,14 +168,16 @@ pub(super) mod tests {
         let (analysis, mut random) = (Analysis::default(), Noise::seeded(42));
         let (mut accepted, mut pairs) = (0usize, 0usize);
         for _ in 0..TRIALS {
-            let ratios: Vec<f64> = (0..7).map(|_| speedup * (noise * random.normal()).exp()).collect();
+            // Each launch of a pair has half of the variance.
+            let mut launch = |speed: f64| speed * (noise / std::f64::consts::SQRT_2 * random.normal()).exp();
+            let ratios: Vec<(f64, f64)> = (0..9).map(|_| (launch(1.0), launch(speedup))).collect();
             match sequential(&ratios, threshold, &analysis) {
                 Sequential::Above(interval) => {
                     accepted += 1;
                     pairs += interval.count;
                 }
                 Sequential::Below(interval) | Sequential::Undecided(interval) => pairs += interval.count,
-                Sequential::More(wanted) => unreachable!("{wanted} of 7 pairs are there"),
+                Sequential::More(wanted) => unreachable!("{wanted} of 9 pairs are there"),
             }
         }
         let (share, pairs) = (accepted as f64 / TRIALS as f64, pairs as f64 / TRIALS as f64);
@@ -201,9 +234,17 @@ pub(super) mod tests {
     #[test]
     fn later_pairs_do_not_change_a_verdict() {
         let analysis = Analysis::default();
-        let early = sequential(&[1.3, 1.31, 1.29], 1.02, &analysis);
+        let test = |ratios: &[f64]| {
+            let pairs: Vec<(f64, f64)> = ratios.iter().map(|ratio| (1.0, *ratio)).collect();
+            sequential(&pairs, 1.02, &analysis)
+        };
+        let early = test(&[1.3, 1.31, 1.29]);
         assert!(matches!(early, Sequential::Above(_)));
-        assert_eq!(sequential(&[1.3, 1.31, 1.29, 0.2, 0.1], 1.02, &analysis), early);
-        assert_eq!(sequential(&[1.3, 1.0, 1.1], 1.02, &analysis), Sequential::More(5));
+        assert_eq!(test(&[1.3, 1.31, 1.29, 0.2, 0.1]), early);
+        assert_eq!(test(&[1.3, 1.0, 1.1]), Sequential::More(5));
+        // The second pair is disturbed, and repeated once.
+        assert_eq!(test(&[1.3, 0.5, 1.29]), Sequential::More(4));
+        let Sequential::Above(repeated) = test(&[1.3, 0.5, 1.29, 1.31]) else { panic!("it is clear") };
+        assert_eq!((repeated.count, repeated.repeated), (3, 1));
     }
 }

@@ -1,6 +1,6 @@
 //! Speed: the lower confidence bound must be at least the threshold, `minSpeedup` of a phase or `gates.overallSpeedup`.
 
-use super::sequential::{Interval, Sequential, looks, sequential};
+use super::sequential::{Interval, Sequential, looks, ratio, sequential};
 use super::{Subject, Verdict};
 use crate::comparison::{Comparison, Pair};
 use crate::launch::Launch;
@@ -40,14 +40,17 @@ fn threshold(subject: &Subject<'_>) -> Option<Threshold> {
 /// Result of the sequential test of the pairs against a threshold, and the missing launches for the next interim analysis.
 pub(crate) fn compare(comparison: &Comparison<'_>, threshold: f64) -> (Sequential, Vec<Launch>) {
     let analysis = &comparison.draft.spec.analysis;
-    let (pairs, _) = comparison.pairs(0);
-    let ratios: Vec<f64> = pairs.iter().map(Pair::ratio).collect();
-    let outcome = sequential(&ratios, threshold, analysis);
+    let outcome = sequential(&speeds(comparison), threshold, analysis);
     let missing = match outcome {
         Sequential::More(wanted) => comparison.pairs(wanted).1,
         Sequential::Above(_) | Sequential::Below(_) | Sequential::Undecided(_) => Vec::new(),
     };
     (outcome, missing)
+}
+
+/// Items per second of the valid pairs.
+fn speeds(comparison: &Comparison<'_>) -> Vec<(f64, f64)> {
+    comparison.pairs(0).0.iter().map(Pair::speeds).collect()
 }
 
 /// The interval, converted for the status.
@@ -62,9 +65,14 @@ pub(crate) fn status(interval: &Interval) -> Option<Speedup> {
 
 /// Human-readable text of the interval.
 pub(crate) fn shown(interval: &Interval) -> String {
+    let repeated = match interval.repeated {
+        0 => String::new(),
+        1 => " (1 disturbed pair was repeated)".to_owned(),
+        count => format!(" ({count} disturbed pairs were repeated)"),
+    };
     match interval.bounds {
         Some((lower, upper)) => {
-            format!("speedup {:.3} [{lower:.3}, {upper:.3}] from {} pairs", interval.mean, interval.count)
+            format!("speedup {:.3} [{lower:.3}, {upper:.3}] from {} pairs{repeated}", interval.mean, interval.count)
         }
         None => format!("speedup {:.3} from a single pair (SinglePair: no interval)", interval.mean),
     }
@@ -87,11 +95,7 @@ fn measured(comparison: &Comparison<'_>) -> Option<Interval> {
 
 /// The interval over the existing pairs, at the error probability `error` of their number.
 fn over_all_pairs(comparison: &Comparison<'_>, error: impl Fn(&Analysis, usize) -> f64) -> Option<Interval> {
-    let (pairs, _) = comparison.pairs(0);
-    let logs: Vec<f64> = pairs.iter().map(|pair| pair.ratio().ln()).collect();
-    let interval = super::sequential::interval(&logs, error(&comparison.draft.spec.analysis, logs.len()))?;
-    let bounds = interval.bounds.map(|(lower, upper)| (lower.exp(), upper.exp()));
-    Some(Interval { mean: interval.mean.exp(), bounds, ..interval })
+    ratio(&speeds(comparison), |count| error(&comparison.draft.spec.analysis, count))
 }
 
 /// The median of the finite values.
@@ -111,6 +115,7 @@ pub(super) fn speedup(subject: &Subject<'_>) -> Option<Verdict> {
     let Some(threshold) = threshold(subject) else { return first_look(subject) };
     let (outcome, missing) = compare(&subject.comparison, threshold.value);
     match outcome {
+        Sequential::More(_) if never_steady(&subject.comparison) => Some(not_steady(subject)),
         Sequential::More(_) => Some(subject.run(Purpose::Speed, checked_first(subject, missing))),
         Sequential::Above(_) => None,
         Sequential::Below(interval) => Some(slow(subject, &interval, &threshold)),
@@ -122,7 +127,27 @@ pub(super) fn speedup(subject: &Subject<'_>) -> Option<Verdict> {
 fn first_look(subject: &Subject<'_>) -> Option<Verdict> {
     let wanted = looks(&subject.spec().analysis).first().copied().unwrap_or(1);
     let (pairs, missing) = subject.comparison.pairs(wanted);
-    (pairs.len() < wanted && !missing.is_empty()).then(|| subject.run(Purpose::Speed, missing))
+    let more = pairs.len() < wanted && !missing.is_empty() && !never_steady(&subject.comparison);
+    more.then(|| subject.run(Purpose::Speed, missing))
+}
+
+/// Whether so many pairs had a launch that was not steady that others would not be either: most of them, or as many as the test
+/// has pairs.
+fn never_steady(comparison: &Comparison<'_>) -> bool {
+    let looks = looks(&comparison.draft.spec.analysis);
+    let (first, last) = (looks.first().copied().unwrap_or(1), looks.last().copied().unwrap_or(1));
+    let (steady, unsteady) = (comparison.pairs(0).0.len(), comparison.unsteady());
+    unsteady >= first.max(2) && unsteady > steady || unsteady >= last.max(2)
+}
+
+/// Neither accepted nor rolled back, whatever `analysis.onInconclusive` is: nothing is known about the speed.
+fn not_steady(subject: &Subject<'_>) -> Verdict {
+    let message = format!(
+        "{} pairs had a launch whose speed still changed within its window, also after it was extended: raise \
+         analysis.warmupSteps or analysis.windowSteps",
+        subject.comparison.unsteady()
+    );
+    Verdict::Inconclusive { reason: Reason::NotSteady, message }
 }
 
 /// Prepends the preflight of the candidate to the launches of a phase, unless it was done.
@@ -198,7 +223,7 @@ mod tests {
 
     #[test]
     fn a_single_pair_is_labelled() {
-        let single = Interval { mean: 1.3, bounds: None, count: 1 };
+        let single = Interval { mean: 1.3, bounds: None, count: 1, repeated: 0 };
         assert!(shown(&single).contains("SinglePair"));
         assert_eq!(status(&single).unwrap().lower, None);
     }

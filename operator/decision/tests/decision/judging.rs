@@ -47,7 +47,8 @@ fn pairs_are_interleaved_and_share_their_seed() {
     world.run();
     let measured: Vec<_> = world.ran.iter().filter(|plan| plan.kind == LaunchKind::Measure).collect();
     let arms: Vec<_> = measured.iter().map(|plan| plan.settings.compile.is_some()).collect();
-    assert_eq!(arms, [false, true, true, false, false, true], "A B B A A B");
+    // Which one of a pair is first is random: see `steady::pairs_begin_with_either_arm`.
+    assert!(arms.len() == 6 && arms.chunks(2).all(|pair| pair[0] != pair[1]), "{arms:?}");
     let seeds: Vec<_> = measured.iter().map(|plan| plan.seed).collect();
     assert_eq!(seeds, [7, 7, 8, 8, 7, 7]);
 }

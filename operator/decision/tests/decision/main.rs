@@ -17,6 +17,7 @@ mod protocol;
 mod resume;
 mod search;
 mod slowdown;
+mod steady;
 mod trained;
 mod trainer;
 mod training;

@@ -1,0 +1,124 @@
+//! Speed is that of a steady state, measured in pairs whose order is random.
+
+use crate::world::{Trainer, World, done, factors, noise, speed};
+use pawl_api::status::PhaseState;
+use pawl_contract::plan::{LaunchKind, LaunchPlan};
+use pawl_contract::settings::Settings;
+use pawl_decision::action::Action;
+use pawl_decision::decide;
+use pawl_decision::observed::Observed;
+use serde_json::{Value, json};
+
+fn fuse(analysis: Value, trainer: Trainer) -> World {
+    World::new(json!({"analysis": analysis, "phases": [{"name": "fuse", "settings": {"compile": "Fuse"}}]}), trainer)
+}
+
+/// A trainer whose candidate is 1.3 times as fast, and whose launches are not steady where `unsteady` says so.
+fn unsteady(unsteady: impl Fn(&LaunchPlan) -> bool + 'static) -> Trainer {
+    Box::new(move |plan, _| {
+        let mut result = done(plan, speed(&plan.settings, &[("Fuse", 1.3)]) * noise(plan, 0.002));
+        result.measured.steady = (plan.kind == LaunchKind::Measure && unsteady(plan)).then_some(false);
+        result
+    })
+}
+
+#[test]
+fn launches_that_are_never_steady_decide_nothing() {
+    let is_candidate = |plan: &LaunchPlan| plan.settings.compile.is_some();
+    let cases: [(&str, fn(&LaunchPlan) -> bool); 2] = [("all", |_| true), ("one arm", is_candidate)];
+    for (name, launches) in cases {
+        for then in ["RollBack", "Accept"] {
+            let mut world = fuse(json!({"onInconclusive": then}), unsteady(launches));
+            world.run();
+            assert_eq!(world.verdict("fuse"), (PhaseState::Inconclusive, "NotSteady", 0), "{name}, {then}");
+            let message = &world.phase("fuse").message;
+            assert!(message.contains("raise analysis.warmupSteps or analysis.windowSteps"), "{message}");
+            assert!(world.launches(LaunchKind::Measure, "fuse") <= 6, "{name}: the first look shows it");
+            assert!(world.phase("fuse").measured.items_per_second.is_none() || name == "one arm");
+        }
+    }
+}
+
+#[test]
+fn a_pair_with_a_launch_that_is_not_steady_is_repeated() {
+    let mut world = fuse(json!({}), unsteady(|plan| plan.launch.contains("-p1-a")));
+    world.run();
+    assert_eq!(world.verdict("fuse"), (PhaseState::Accepted, "SpeedAboveThreshold", 0));
+    assert_eq!(world.launches(LaunchKind::Measure, "fuse"), 8);
+    assert_eq!(world.phase("fuse").speedup.as_ref().unwrap().pairs, 3);
+}
+
+#[test]
+fn a_disturbed_pair_is_repeated_and_said_so() {
+    let trainer = |plan: &LaunchPlan, _: usize| {
+        let slow = if plan.launch.contains("-p1-b") { 0.5 } else { 1.0 };
+        done(plan, slow * speed(&plan.settings, &[("Fuse", 1.3)]) * noise(plan, 0.002))
+    };
+    let mut world = fuse(json!({}), Box::new(trainer));
+    world.run();
+    assert_eq!(world.verdict("fuse"), (PhaseState::Accepted, "SpeedAboveThreshold", 0));
+    let phase = world.phase("fuse");
+    assert!(phase.message.contains("from 3 pairs (1 disturbed pair was repeated)"), "{}", phase.message);
+    assert_eq!(world.launches(LaunchKind::Measure, "fuse"), 8);
+}
+
+/// Items per second of a loader of 20 ms a batch and steps of 10 ms, with a queue that is full at the first step.
+fn behind_a_queue(plan: &LaunchPlan) -> f64 {
+    let queue = f64::from(plan.settings.loader_prefetch.unwrap_or(1));
+    let (warmup, window) = (plan.budget.warmup_steps.unwrap_or(0), plan.budget.window_steps.unwrap_or(1));
+    let (mut ready, mut seconds) = (queue, 0.0);
+    for step in 0..warmup + window {
+        // A step makes half of a batch, and waits for one that is missing.
+        let wait = if ready >= 1.0 { 0.0 } else { 0.02 * (1.0 - ready) };
+        ready = (ready + (wait + 0.01) / 0.02 - 1.0).clamp(0.0, queue);
+        seconds += if step >= warmup { wait + 0.01 } else { 0.0 };
+    }
+    8.0 * window as f64 / seconds
+}
+
+#[test]
+fn a_prefetch_queue_is_used_up_before_the_window() {
+    let trainer = |plan: &LaunchPlan, _: usize| done(plan, behind_a_queue(plan) * noise(plan, 0.002));
+    let spec = json!({"settings": {"loaderPrefetch": 1},
+        "phases": [{"name": "prefetch", "settings": {"loaderPrefetch": 64}}]});
+    let mut world = World::new(spec, Box::new(trainer));
+    world.run();
+    assert_eq!(world.verdict("prefetch"), (PhaseState::RolledBack, "SpeedBelowThreshold", 0));
+    let budgets: Vec<_> =
+        world.ran.iter().filter(|plan| plan.kind == LaunchKind::Measure).map(|plan| &plan.budget).collect();
+    assert!(!budgets.is_empty());
+    assert!(
+        budgets.iter().all(|budget| (budget.warmup_steps, budget.window_steps) == (Some(128), Some(128))),
+        "both arms"
+    );
+}
+
+#[test]
+fn pairs_begin_with_either_arm() {
+    let phases = (0..16).map(|i| json!({"name": format!("p{i}"), "settings": {"workload": {format!("p{i}"): 1}}}));
+    let mut world = World::new(json!({"phases": phases.collect::<Vec<_>>()}), factors(&[]));
+    world.run();
+    let order = |phase: usize| -> String {
+        let of_phase =
+            |plan: &&LaunchPlan| plan.launch.starts_with(&format!("p{phase}-")) && plan.kind == LaunchKind::Measure;
+        let control = |plan: &LaunchPlan| plan.settings == Settings { batch_per_gpu: Some(8), ..Settings::default() };
+        world.ran.iter().filter(of_phase).map(|plan| if control(plan) { 'A' } else { 'B' }).collect()
+    };
+    let orders: std::collections::BTreeSet<String> = (0..16).map(order).collect();
+    assert!(orders.len() > 2, "{orders:?}");
+    assert!(orders.iter().any(|order| order.starts_with('A')) && orders.iter().any(|order| order.starts_with('B')));
+}
+
+#[test]
+fn what_is_under_way_keeps_its_order() {
+    let mut world = fuse(json!({}), factors(&[("Fuse", 1.3)]));
+    world.run_until(|world| world.status.attempt.as_ref().is_some_and(|attempt| attempt.launches.len() == 7));
+    let launches = &mut world.status.attempt.as_mut().unwrap().launches;
+    launches[1..].reverse();
+    let as_planned_before = launches.clone();
+    // Whoever takes over the job has not seen the attempt yet.
+    let decision = decide(&world.job, &world.status, &Observed::default(), world.now);
+    let [Action::Start { plan, .. }] = &decision.actions[..] else { panic!("{:?}", decision.actions) };
+    let names: Vec<String> = plan.launches.iter().map(|launch| launch.launch.clone()).collect();
+    assert_eq!(names, as_planned_before);
+}
