@@ -8,6 +8,7 @@ use pawl_contract::measured::{Measured, Spread, Validation};
 use pawl_contract::plan::{Budget, LOSS, LaunchKind, LaunchPlan};
 use pawl_contract::progress::{Progress, RankPhase};
 use pawl_contract::report::{Failure, Report, printable, truncated};
+use pawl_contract::steady::{EXTENSIONS, is_steady};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -66,6 +67,12 @@ impl Span {
         self.time += other.time;
     }
 
+    fn remove(&mut self, other: Self) {
+        self.steps -= other.steps;
+        self.items -= other.items;
+        self.time -= other.time;
+    }
+
     fn rate(self) -> Option<f64> {
         (self.time > Duration::ZERO).then(|| self.items as f64 / self.time.as_secs_f64())
     }
@@ -99,6 +106,8 @@ pub(crate) struct Meter {
     /// The last reading, unless an evaluation followed it: that time is not measured.
     mark: Option<Mark>,
     total: Span,
+    /// What `total` consists of, in a measurement.
+    spans: VecDeque<Span>,
     window: Span,
     windows: u64,
     newest: Option<f64>,
@@ -139,6 +148,7 @@ impl Meter {
             largest_gap: 0,
             mark: None,
             total: Span::default(),
+            spans: VecDeque::new(),
             window: Span::default(),
             windows: 0,
             newest: None,
@@ -275,6 +285,7 @@ impl Meter {
 
     fn measure(&mut self, span: Span) {
         self.total.add(span);
+        self.replace_older(span);
         self.window.add(span);
         self.intervals.push_back((span.time.as_secs_f64() / span.steps.max(1) as f64, span.steps));
         if self.intervals.len() > INTERVALS {
@@ -285,6 +296,22 @@ impl Meter {
             self.windows += 1;
             self.window = Span::default();
         }
+    }
+
+    /// Keeps the newest steps of a measurement, as many as its window has: where that is not steady, a later one replaces it.
+    fn replace_older(&mut self, newest: Span) {
+        let Some(window) = self.budget.window_steps.filter(|_| self.kind == LaunchKind::Measure) else { return };
+        self.spans.push_back(newest);
+        while let Some(oldest) = self.spans.front().filter(|oldest| self.total.steps - oldest.steps >= window) {
+            self.total.remove(*oldest);
+            self.spans.pop_front();
+        }
+    }
+
+    /// Whether the speed of a measurement is that of a steady state; `None` when that cannot be told.
+    fn steady(&self) -> Option<bool> {
+        let spans: Vec<_> = self.spans.iter().map(|span| (span.steps, span.time.as_secs_f64())).collect();
+        is_steady(&spans)
     }
 
     fn record(&mut self, loss: f64) {
@@ -301,7 +328,10 @@ impl Meter {
             return;
         }
         self.loss = Some(loss);
-        self.curve.add(self.items, loss);
+        // Launches are compared by the losses of the same steps.
+        if self.kind != LaunchKind::Measure || self.steps().is_none_or(|steps| self.step <= steps) {
+            self.curve.add(self.items, loss);
+        }
         let spike = self.spikes.add(loss);
         if self.spikes.is_healthy() {
             self.healthy = Some((self.step, self.items));
@@ -354,7 +384,15 @@ impl Meter {
         let tells_more = self.sampled && self.mean_loss.is_none();
         self.kind == LaunchKind::Measure
             && self.rate().is_some()
+            && !self.is_extended()
             && self.steps().is_some_and(|steps| self.step > steps || (self.step == steps && !tells_more))
+    }
+
+    /// Whether a measurement lasts longer than its budget, because it is not steady yet. A script that ends there is not asked for more.
+    fn is_extended(&self) -> bool {
+        let window = self.budget.window_steps.unwrap_or_default();
+        let most = |steps: u64| steps.saturating_add(EXTENSIONS.saturating_mul(window));
+        self.steps().is_some_and(|steps| self.step < most(steps)) && self.steady() == Some(false)
     }
 
     fn rate(&self) -> Option<f64> {
@@ -430,6 +468,7 @@ impl Meter {
             items: self.items,
             wall_seconds: Some(self.begun.elapsed().as_secs_f64()),
             items_per_second: self.rate(),
+            steady: self.steady().filter(|steady| !steady),
             step_seconds: self.step_seconds(),
             first_validation: self.first_validation.clone(),
             validation: self.validation.clone(),
@@ -531,6 +570,38 @@ mod tests {
         meter.conclude(0.25);
         let report = meter.complete(Report::bare(&plan(), 0, Outcome::Done));
         assert_eq!((report.measured.loss, report.losses.len()), (Some(0.25), 3));
+    }
+
+    /// Reports steps of these seconds.
+    fn timed(meter: &mut Meter, seconds: impl IntoIterator<Item = f64>) {
+        let mut at = meter.begun;
+        for (index, seconds) in seconds.into_iter().enumerate() {
+            at += Duration::from_secs_f64(seconds);
+            let step = Some(1 + index as u64);
+            meter.observe(Reading::Training { step, items: None, loss: Some(1.0) }, at);
+        }
+    }
+
+    #[test]
+    fn a_measurement_that_is_not_steady_is_extended_and_says_so_where_the_script_ends() {
+        let measure = || meter("Measure", json!({"warmupSteps": 4, "windowSteps": 20}));
+        // A queue that is empty after 16 steps.
+        let step = |index: u64| if index < 16 { 0.1 } else { 0.2 };
+        let mut short = measure();
+        timed(&mut short, (0..24).map(step));
+        assert_eq!((short.verdict.as_ref(), short.incomplete()), (None, None), "the script may end here");
+        let report = short.complete(Report::bare(&plan(), 0, Outcome::Done));
+        assert_eq!(report.measured.steady, Some(false));
+        let mut longer = measure();
+        timed(&mut longer, (0..44).map(step));
+        assert_eq!(longer.verdict, Some(Verdict::Complete));
+        let report = longer.complete(Report::bare(&plan(), 0, Outcome::Done));
+        assert_eq!((report.measured.steady, report.losses.len()), (None, 24), "losses of the budget only");
+        assert!((report.measured.items_per_second.unwrap() - 40.0).abs() < 1e-6, "{:?}", report.measured);
+        // Slower and slower.
+        let mut never = measure();
+        timed(&mut never, (0..150).map(|index| 0.1 + 0.01 * f64::from(index)));
+        assert_eq!((never.verdict.as_ref(), never.steady()), (Some(&Verdict::Complete), Some(false)));
     }
 
     fn plan() -> LaunchPlan {
