@@ -48,6 +48,16 @@ def test_measure(launch: Launch) -> None:
     assert (progress["launch"], progress["step"], progress["totalSteps"]) == ("launch", 7, 7)
 
 
+def test_a_measurement_is_extended_until_it_is_steady(launch: Launch) -> None:
+    launch.plan["budget"]["windowSteps"] = 20
+    # A queue of batches, which is empty after 16 steps.
+    code, report = launch.run(loop("time.sleep(0.01 if run.step_count < 16 else 0.05)"))
+    assert (code, report["outcome"], report["steps"], len(report["losses"])) == (0, "Done", 42, 22)
+    assert 60 < report["itemsPerSecond"] < 80 and "steady" not in report
+    code, report = launch.run(loop("time.sleep(0.004 * (1 + run.step_count))"))
+    assert (code, report["steps"], report["steady"]) == (0, 2 + 5 * 20, False)
+
+
 def test_progress_names_the_phase_and_the_time_to_stop(launch: Launch) -> None:
     launch.train(items=40)
     code, report = launch.run(

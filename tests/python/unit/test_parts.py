@@ -19,6 +19,7 @@ from pawl_launch.losses import Curve, SpikeWatch, steps_before_quarters
 from pawl_launch.outcome import classify
 from pawl_launch.plan import CheckpointPolicy, Criterion, Plan, Rank
 from pawl_launch.progress import Position, Reporter
+from pawl_launch.steady import is_steady
 from pawl_launch.throughput import Throughput
 from pawl_launch.waits import CollectiveWaits
 
@@ -102,6 +103,14 @@ def test_throughput_counts_steps_after_the_warm_up() -> None:
     assert throughput.cpu_utilization(2) == pytest.approx(0.5)
     assert throughput.step_seconds() == {"p10": 0.1, "median": 0.1, "p90": 0.2}
     assert throughput.windows == 0
+
+
+STEADY = Path(__file__).resolve().parents[3] / "crds/contract/tests/steady.json"
+
+
+@pytest.mark.parametrize("case", json.loads(STEADY.read_text()), ids=lambda case: case["name"])
+def test_windows_are_judged_as_by_the_other_trainers(case: dict[str, Any]) -> None:
+    assert is_steady([tuple(span) for span in case["spans"]]) is case["steady"]
 
 
 def test_the_wait_for_other_ranks_is_a_share_of_measured_steps() -> None:

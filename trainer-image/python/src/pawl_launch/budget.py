@@ -19,6 +19,7 @@ class Budget:
         self._position = position
         self._world_size = world_size
         self.items_per_epoch: int | None = None
+        self._extensions = 0
 
     @property
     def epochs(self) -> int | None:
@@ -40,6 +41,10 @@ class Budget:
     def _window(self) -> int:
         return (self._plan.warmup_steps or 0) + (self._plan.window_steps or 0)
 
+    def extend(self) -> None:
+        """Adds a window to a measurement."""
+        self._extensions += 1
+
     def items(self) -> int | None:
         """Items at which the launch ends; ``None``: it has another end.
 
@@ -60,7 +65,7 @@ class Budget:
         """Whether the launch is at its end, or validation has stopped improving."""
         plan, position = self._plan, self._position
         if plan.kind == "Measure":
-            return position.step >= self._window
+            return position.step >= self._window + self._extensions * (plan.window_steps or 0)
         if self.has_stopped_improving:
             return True
         items = self.items()

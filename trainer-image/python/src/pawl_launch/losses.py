@@ -41,6 +41,11 @@ class Curve:
         self._sum = 0.0
         self._count = 0
         self._items = 0
+        self._end: int | None = None
+
+    def end(self, items: int) -> None:
+        """Leaves out losses after so many items: launches are compared by those of the same steps."""
+        self._end = items if self._end is None else self._end
 
     def begin(self, items: int) -> None:
         """Sets the items at which the first step begins."""
@@ -48,6 +53,8 @@ class Curve:
 
     def add(self, items: int, loss: float, steps: int = 1) -> None:
         """Adds the mean loss of the last ``steps`` steps, the last of which ended at ``items`` items."""
+        if self._end is not None and items > self._end:
+            return
         before = self._items
         for step in range(1, steps + 1):
             self._add(before + (items - before) * step // steps, loss)

@@ -26,6 +26,7 @@ class Agreement:
 
     stop: bool
     checkpoint: bool
+    steady: bool = True
 
 
 class Meter:
@@ -105,7 +106,8 @@ class Meter:
             self._pending.append((self._position.step, self._position.items, device.detached(loss)))
             if not device.is_pending(loss):
                 self.read_losses()
-        if self._throughput.at_end_of_warmup or self._begins_quarter() or done:
+        ends_block = self._throughput.at_end_of_block and not device.uses_cpu()
+        if self._throughput.at_end_of_warmup or ends_block or self._begins_quarter() or done:
             self._end_window(self._throughput.is_full(self._throughput.open_seconds))
 
     def _begins_quarter(self) -> bool:
@@ -137,10 +139,11 @@ class Meter:
             Unsupported: The ranks have seen different numbers of items.
         """
         peak = self._reporter.peak_memory or 0
-        mine = [stop, checkpoint, self._throughput.open_seconds, self._position.items, self._sum, self._count, peak]
+        unsteady = self._throughput.is_steady() is False
+        mine = [stop, checkpoint, self._throughput.open_seconds, self._position.items, self._sum, self._count, peak, unsteady]
         self._sum, self._count = 0.0, 0
         rows = self._gang.gather([float(value) for value in mine])
-        stops, checkpoints, seconds, items, sums, counts, peaks = zip(*rows)
+        stops, checkpoints, seconds, items, sums, counts, peaks, unsteadies = zip(*rows)
         if len(set(items)) > 1:
             raise Unsupported(
                 f"the ranks have seen {', '.join(str(int(each)) for each in items)} items: each step must have equal items on "
@@ -154,7 +157,7 @@ class Meter:
         if self._throughput.is_full(max(seconds)):
             self._end_window(full=True)
         self._next_vote = self._position.step + self._steps_until_vote(max(seconds))
-        return Agreement(any(stops), bool(checkpoints[0]))
+        return Agreement(any(stops), bool(checkpoints[0]), not any(unsteadies))
 
     def _steps_until_vote(self, seconds: float) -> int:
         """Number of steps to the next vote, equal on all ranks. A single rank votes after every step."""
@@ -168,6 +171,7 @@ class Meter:
         device.synchronize()
         self._mark = time.perf_counter()
         self._throughput.extend(self._mark - begun)
+        self._throughput.is_asynchronous = not device.uses_cpu()
         self._throughput.waited_for_ranks(self._waits.take())
         self._throughput.close(full)
         self.window_ended = True

@@ -87,6 +87,7 @@ class Reporter:
     cpus: int | None = None
     phase: str = "Starting"
     heartbeat: int = 0
+    steady: bool = True
     longest_step: float = 0.0
     longest_save: float | None = None
     healthy: tuple[int, int] = (0, 0)
@@ -174,6 +175,7 @@ class Reporter:
             "items": self.position.items,
             "wallSeconds": seconds_since_start(),
             "itemsPerSecond": self.throughput.items_per_second(),
+            "steady": None if self.steady else False,
             "stepSeconds": self.throughput.step_seconds(),
             "firstValidation": self.position.first_validation,
             "validation": self.validation,

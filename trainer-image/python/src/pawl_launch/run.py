@@ -41,7 +41,7 @@ class Run(Identity):
         self._evaluate: Evaluate | None = None
         self._position = Position()
         self._budget = Budget(self._plan, self._position, rank.world_size)
-        self._throughput = Throughput(self._budget.warmup(None))
+        self._throughput = Throughput(self._budget.warmup(None), self._plan.window_steps if self.kind == "Measure" else None)
         self._reporter = Reporter(self._plan, rank, self._throughput, self._position)
         self._gang = Gang(rank.rank, rank.world_size)
         self._meter = Meter(self._gang, self._reporter)
@@ -53,6 +53,7 @@ class Run(Identity):
         self._ended = False
         self._stop_requested = False
         self._stopping = False
+        self._extends = False
 
     # Where the launch is.
 
@@ -112,6 +113,8 @@ class Run(Identity):
             LaunchEnd: The launch is a preflight, or was requested to stop; it exits the process.
             Unsupported: A setting of the plan was not read.
         """
+        # A framework that has its own loop knows the number of steps before the first one.
+        self._extends = not self.by_hand and self.kind == "Measure"
         self.start(evaluate=evaluate, items_per_epoch=items_per_epoch or _length(getattr(loader, "dataset", None)))
         place = self.place_in(loader)
         while not self.is_done:
@@ -201,6 +204,16 @@ class Run(Identity):
         self._stopping = self._stopping or agreed.stop
         if self._keeper.keeps and (agreed.checkpoint or self._stopping):
             self.should_checkpoint = True
+        if self.kind == "Measure" and self.is_done:
+            self._end_measurement(agreed.steady)
+
+    def _end_measurement(self, steady: bool) -> None:
+        """Adds a window to a measurement that is not steady on some rank; it replaces the one so far."""
+        self._reporter.steady = steady
+        if not steady and self._extends and not self._stopping and self._throughput.may_extend():
+            self._reporter.curve.end(self._position.items)
+            self._throughput.extend_warmup()
+            self._budget.extend()
 
     def _after_step(self, before: int) -> None:
         """Evaluation and checkpoint that are due after a step."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from .steady import BLOCKS, EXTENSIONS, is_steady
+
 _LEAST_SECONDS = 2.0
 _LEAST_STEPS = 10
 
@@ -18,7 +20,14 @@ class Throughput:
     """
 
     warmup: int
+    measured: int | None = None
+    """Steps of the window of a measurement."""
     steps: list[float] = field(default_factory=list)
+    spans: list[tuple[int, float]] = field(default_factory=list)
+    """Steps that were timed together, and their seconds."""
+    extensions: int = 0
+    is_asynchronous: bool = False
+    """Whether the times of single steps are not those of the device."""
     items: int = 0
     seconds: float = 0.0
     loader: float = 0.0
@@ -47,6 +56,12 @@ class Throughput:
     def at_end_of_warmup(self) -> bool:
         """Whether the step just added was the last one of the warm-up."""
         return self._seen == self.warmup
+
+    @property
+    def at_end_of_block(self) -> bool:
+        """Whether the step just added ends a block of a measurement: with that many times it can be seen to be steady."""
+        after = self._seen - self.warmup
+        return self.measured is not None and after > 0 and after % max(1, self.measured // BLOCKS) == 0
 
     @property
     def is_warming_up(self) -> bool:
@@ -83,6 +98,9 @@ class Throughput:
         count as windows of the guard."""
         if self._open and self._seen > self.warmup:
             self.steps += self._open
+            if self.measured is not None:
+                together = [(len(self._open), self._seconds)]
+                self.spans += together if self.is_asynchronous else [(1, seconds) for seconds in self._open]
             self.items += self._items
             self.seconds += self._seconds
             self.loader += self._loader
@@ -94,6 +112,20 @@ class Throughput:
                 self.newest = self._items / self._seconds
         self._open, self._seconds, self._items, self._loader, self._busy = [], 0.0, 0, 0.0, 0.0
         self._collective = None
+
+    def is_steady(self) -> bool | None:
+        """Whether the speed of a measurement is that of a steady state; ``None`` where that cannot be told."""
+        return is_steady(self.spans)
+
+    def may_extend(self) -> bool:
+        """Whether another window may follow one that was not steady."""
+        return self.extensions < EXTENSIONS
+
+    def extend_warmup(self) -> None:
+        """Counts the steps so far as warm-up, too: another window follows."""
+        self.warmup, self.extensions = self._seen, self.extensions + 1
+        self.steps, self.spans, self.collective = [], [], None
+        self.items, self.seconds, self.loader, self.busy = 0, 0.0, 0.0, 0.0
 
     def items_per_second(self) -> float | None:
         """Items per second of the gang since the end of the warm-up."""
