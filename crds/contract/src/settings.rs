@@ -261,7 +261,8 @@ settings! {
     optimizer_offload: OptimizerOffload,
     /// Activations that are recomputed in the backward pass. Default `None`.
     activation_checkpointing: ActivationCheckpointing,
-    /// State that is sharded over the ranks. Default `None`.
+    /// States of which each rank holds a part only; needs several ranks. The built-in trainer's optimizer is then computed in shards, whatever
+    /// `optimizerKernel`. Default `None`.
     sharding: Sharding,
     /// Items per rank and micro-step, at least 1.
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1048576)))]

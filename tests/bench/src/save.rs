@@ -7,6 +7,7 @@ use pawl_contract::settings::Settings;
 use pawl_cpu::GraphCpu;
 use pawl_graph::{
     array::View,
+    collective::SingleRank,
     executor::{ExecOptions, Executable, read_chosen},
     graph::Role,
 };
@@ -79,7 +80,7 @@ pub fn ups(args: &UpsSave) -> anyhow::Result<()> {
 }
 
 fn states(graph: &mut dyn Executable) -> anyhow::Result<pawl_trainer::checkpoint::Tensors> {
-    Ok(read_chosen(graph, |decl| !matches!(decl.role, Role::Gradient | Role::Frozen))?)
+    Ok(read_chosen(graph, &SingleRank, |decl| !matches!(decl.role, Role::Gradient | Role::Frozen))?)
 }
 
 /// Copies and writes once, without steps beside it: then the CPU time of the process is that of the writer.

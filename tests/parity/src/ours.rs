@@ -165,7 +165,7 @@ pub fn round(folder: &Path, trial: &Trial) -> anyhow::Result<Round> {
     let of = workload(experiment.name())?;
     recipe::check(&settings, place, experiment.name(), of.settings())?;
     let job = of.prepare(&Request { config, settings: settings.clone(), seed: *seed, rank: 0, world: 1 })?;
-    let recipe = recipe::recipe(&settings, job.as_ref(), 1)?;
+    let recipe = recipe::recipe(&settings, job.as_ref(), (0, 1))?;
     let mut programs = job.programs().clone();
     if !validates {
         // The peer's memory and time do not count its evaluation either.

@@ -112,7 +112,7 @@ mod tests {
             };
             let config = config.as_object().unwrap().clone();
             let job = SlmJob::new(&Request { config, settings: settings.clone(), seed: 1, rank: 0, world: 1 }).unwrap();
-            let lineup = Lineup::new(&recipe(&settings, &job, 1).unwrap(), job.programs()).unwrap();
+            let lineup = Lineup::new(&recipe(&settings, &job, (0, 1)).unwrap(), job.programs()).unwrap();
             let of = job.config();
             let adapters = learning_parameters(&job.programs().train[0]);
             let tokens = 4 * of.sequence as u64;
@@ -133,7 +133,7 @@ mod tests {
         };
         let config = json!({"preset": "smoke", "loss": {"auxiliary": "Live"}}).as_object().unwrap().clone();
         let job = UpsJob::new(&Request { config, settings: settings.clone(), seed: 1, rank: 0, world: 1 }).unwrap();
-        let lineup = Lineup::new(&recipe(&settings, &job, 1).unwrap(), job.programs()).unwrap();
+        let lineup = Lineup::new(&recipe(&settings, &job, (0, 1)).unwrap(), job.programs()).unwrap();
         let [with, without] = [0, 1].map(|variant| of_micro_step(lineup.micro_program(variant)) as f64);
         assert!(with > 1.1 * without, "{with} {without}");
         let expected = (with + 3.0 * without) / 4.0 / 2.0;

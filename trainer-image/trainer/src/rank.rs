@@ -69,7 +69,7 @@ pub(crate) fn prepare(plan: &LaunchPlan, place: Place, rank: u32, world_size: u3
         world: world_size,
     };
     let job = workload.prepare(&request).map_err(ending)?;
-    let recipe = recipe::recipe(&plan.settings, job.as_ref(), world_size)?;
+    let recipe = recipe::recipe(&plan.settings, job.as_ref(), (rank, world_size))?;
     let lineup = Lineup::new(&recipe, job.programs())?;
     recipe::check_scopes(&plan.settings, &lineup.programs)?;
     Ok(Prepared { job, recipe, lineup })

@@ -10,7 +10,9 @@ use pawl_contract::settings::{
 use pawl_graph::graph::{DType, Program};
 use pawl_graph::optim;
 use pawl_graph::passes::{Float8, Pattern, Scaling};
-use pawl_graph::recipe::{AttentionKernel, LossScale, Precision as EnginePrecision, Recipe};
+use pawl_graph::recipe::{
+    AttentionKernel, LossScale, Precision as EnginePrecision, Recipe, Sharding as EngineSharding,
+};
 use pawl_lower::LowerOptions;
 use pawl_workloads::Job;
 use std::collections::BTreeSet;
@@ -60,7 +62,10 @@ pub fn check(settings: &Settings, place: Place, workload: &str, of_workload: &[&
     } = settings;
     match place {
         Place::Cpu => without_gpu(settings)?,
-        Place::Cuda(_) | Place::AbsentGpu => with_gpu(settings)?,
+        #[cfg(feature = "candle-cuda")]
+        Place::Cuda(_) | Place::AbsentGpu => with_candle(settings)?,
+        #[cfg(not(feature = "candle-cuda"))]
+        Place::Cuda(_) | Place::AbsentGpu => {}
     }
     without_float8(settings)?;
     let has = |name: &str| of_workload.contains(&name);
@@ -111,13 +116,6 @@ fn without_gpu(settings: &Settings) -> Result<(), Ending> {
     if settings.optimizer_offload == Some(OptimizerOffload::Cpu) {
         return gpu("optimizerOffload", "Cpu", "on the CPU the optimizer's state is in host memory already");
     }
-    if let Some(sharding) = settings.sharding.filter(|sharding| *sharding != Sharding::None) {
-        return gpu(
-            "sharding",
-            &format!("{sharding:?}"),
-            "ranks on one CPU share its memory, so sharding would save none",
-        );
-    }
     if settings.loader_pinned == Some(true) {
         return gpu("loaderPinned", "true", "page-locked memory speeds up copies to a GPU");
     }
@@ -126,19 +124,6 @@ fn without_gpu(settings: &Settings) -> Result<(), Ending> {
     }
     match settings.nccl.iter().flatten().next() {
         Some((name, value)) => gpu(&format!("nccl.{name}"), value, "ranks on CPUs communicate over TCP, not NCCL"),
-        None => Ok(()),
-    }
-}
-
-/// Rejects settings that this trainer does not support on a GPU.
-fn with_gpu(settings: &Settings) -> Result<(), Ending> {
-    #[cfg(feature = "candle-cuda")]
-    with_candle(settings)?;
-    let refuse = |setting: &str, value: &str, remedy: &str| {
-        Err(Ending::Unsupported(format!("settings.{setting}: {value} is not supported on GPUs: {remedy}")))
-    };
-    match settings.sharding.filter(|sharding| *sharding != Sharding::None) {
-        Some(sharding) => refuse("sharding", &format!("{sharding:?}"), "use sharding: None, which is data parallel"),
         None => Ok(()),
     }
 }
@@ -192,11 +177,11 @@ fn with_candle(settings: &Settings) -> Result<(), Ending> {
     }
 }
 
-/// The recipe that trains `job` with `settings` on `world_size` ranks.
+/// The recipe that trains `job` with `settings` on rank `rank` of `world_size`.
 ///
 /// # Errors
 /// When settings contradict each other.
-pub fn recipe(settings: &Settings, job: &dyn Job, world_size: u32) -> Result<Recipe, Ending> {
+pub fn recipe(settings: &Settings, job: &dyn Job, (rank, world_size): (u32, u32)) -> Result<Recipe, Ending> {
     let optimization = job.optimization();
     let regions = job.programs().regions;
     let patterns = |regions: &[&str]| regions.iter().map(|region| Pattern::new(region)).collect::<Vec<_>>();
@@ -247,7 +232,18 @@ pub fn recipe(settings: &Settings, job: &dyn Job, world_size: u32) -> Result<Rec
         OptimizerKernel::Fused => optim::OptimizerKernel::Fused,
     };
     recipe.accumulation = accumulation as usize;
-    recipe.world = world_size as usize;
+    (recipe.rank, recipe.world) = (rank as usize, world_size as usize);
+    recipe.sharding = match settings.sharding.unwrap_or_default() {
+        Sharding::None => EngineSharding::None,
+        sharding if world_size == 1 => {
+            return Err(Ending::Unsupported(format!(
+                "settings.sharding: {sharding:?} needs several ranks: one rank holds all states; use more GPUs, or remove it"
+            )));
+        }
+        Sharding::Zero1 => EngineSharding::Zero1,
+        Sharding::Zero2 => EngineSharding::Zero2,
+        Sharding::Full => EngineSharding::Full,
+    };
     recipe.clip = clip.or(optimization.clip);
     recipe.average = optimization.average;
     recipe.groups = optimization.groups.clone();

@@ -11,7 +11,7 @@ use crate::launch::Launch;
 use crate::losses::Curve;
 use crate::progress::Publisher;
 use crate::saving::{Best, Origin, Resumed, Saver};
-use crate::session::{OutOfRange, Session, StepResult};
+use crate::session::{OutOfRange, Session, Sharing, StepResult};
 use crate::signals::StopRequest;
 use crate::throughput::{StepTime, Throughput};
 use crate::vote::Vote;
@@ -355,13 +355,15 @@ impl RunningLaunch<'_> {
     /// Keeps a checkpoint, to be written soon, if this evaluation is the best so far.
     fn keep_best(&mut self, validation: &Validation) -> Result<(), Ending> {
         let plan = &self.launch.plan;
-        let Some(saver) = self.saver.as_mut().filter(|saver| saver.writes()) else { return Ok(()) };
-        let Some(value) = validation::best_value(plan, validation, saver.best_value()) else { return Ok(()) };
+        let saver = self.saver.as_mut().filter(|saver| saver.writes());
+        let value = saver.as_ref().and_then(|saver| validation::best_value(plan, validation, saver.best_value()));
         let metric = plan.checkpoint.as_ref().map(|policy| policy.best.metric.clone()).unwrap_or_default();
-        saver.make_room();
-        let best = Best { checkpoint: self.snapshot()?, metric, value };
-        if let Some(saver) = &mut self.saver {
-            saver.keep_best(best);
+        if let Some(saver) = saver.filter(|_| value.is_some()) {
+            saver.make_room();
+        }
+        let checkpoint = self.snapshot_if(value.is_some())?;
+        if let (Some(saver), Some(checkpoint), Some(value)) = (&mut self.saver, checkpoint, value) {
+            saver.keep_best(Best { checkpoint, metric, value });
         }
         Ok(())
     }
@@ -381,9 +383,17 @@ impl RunningLaunch<'_> {
         self.publisher.enter(RankPhase::Validating);
         let mut sums = vec![0.0; data.sums()];
         let (rank, world) = (self.gang.rank() as usize, self.gang.world_size() as usize);
-        for index in (rank..data.evaluations()).step_by(world) {
-            let outputs = self.session.evaluate(&data.evaluation(index).map_err(ending)?)?;
-            data.add(index, &outputs, &mut sums);
+        let (sharing, evaluations) = (self.session.sharing(), data.evaluations());
+        let (first, stride) = if sharing == Sharing::Together { (0, 1) } else { (rank, world) };
+        for index in (0..evaluations.div_ceil(stride)).map(|round| round * stride + first) {
+            if index >= evaluations && sharing == Sharing::Apart {
+                break;
+            }
+            let outputs = self.session.evaluate(&data.evaluation(index % evaluations).map_err(ending)?)?;
+            // What the last round has too much, and what other ranks evaluate too, is not counted.
+            if index < evaluations && (sharing != Sharing::Together || rank == 0) {
+                data.add(index, &outputs, &mut sums);
+            }
             self.publisher.beat(1);
         }
         let all = self.gang.gather_bytes(bytemuck::cast_slice(&sums))?;
@@ -406,12 +416,11 @@ impl RunningLaunch<'_> {
             self.wait_for_save(false)?;
         }
         let step = self.position.step;
-        let Some(saver) = self.saver.as_ref().filter(|saver| saver.writes()) else { return Ok(()) };
-        let (began, missing) = (Instant::now(), !saver.holds(step));
-        let checkpoint = if missing { Some(self.snapshot()?) } else { None };
-        if let Some(saver) = &mut self.saver {
-            saver.start(checkpoint, began.elapsed())?;
-        }
+        let missing = self.saver.as_ref().is_some_and(|saver| saver.writes() && !saver.holds(step));
+        let began = Instant::now();
+        let checkpoint = self.snapshot_if(missing)?;
+        let Some(saver) = self.saver.as_mut().filter(|saver| saver.writes()) else { return Ok(()) };
+        saver.start(checkpoint, began.elapsed())?;
         if must { self.wait_for_save(true) } else { Ok(()) }
     }
 
@@ -434,6 +443,20 @@ impl RunningLaunch<'_> {
         if let Some(saver) = &mut self.saver {
             saver.finish();
         }
+    }
+
+    /// The checkpoint of this step on the rank that writes it, if it `wants` one. All ranks call this: those that hold a part of the states contribute
+    /// it if the writer wants the checkpoint.
+    ///
+    /// # Errors
+    /// As [`RunningLaunch::snapshot`].
+    fn snapshot_if(&mut self, wants: bool) -> Result<Option<Checkpoint>, Ending> {
+        let takes_part = match self.session.is_sharded() {
+            true => self.gang.gather(&wants)?.contains(&true),
+            false => wants,
+        };
+        let checkpoint = takes_part.then(|| self.snapshot()).transpose()?;
+        Ok(checkpoint.filter(|_| wants))
     }
 
     /// The checkpoint of this step: a copy of the states in host memory.

@@ -4,6 +4,7 @@ use crate::checkpoint::Tensors;
 use crate::ending::Ending;
 use pawl_contract::details::MemoryByKind;
 use pawl_graph::array::{Array, View};
+use pawl_graph::collective::Collective;
 use pawl_graph::executor::{
     ExecError, ExecOptions, Executable, Executor, MemoryReport, read_chosen, unify_states, write_named,
 };
@@ -12,6 +13,7 @@ use pawl_graph::optim::AVERAGE;
 use pawl_graph::recipe::Recipe;
 use pawl_workloads::{Batch, Programs};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Result of a step on this rank.
@@ -32,6 +34,17 @@ pub struct OutOfRange {
     pub overflow: f64,
     /// Not zero, and rounded to zero.
     pub underflow: f64,
+}
+
+/// How ranks share the evaluations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sharing {
+    /// Each evaluates its own, in its own time.
+    Apart,
+    /// Each evaluates its own, all at the same time: they gather the same parameters.
+    InStep,
+    /// All evaluate each: programs gather different parameters.
+    Together,
 }
 
 /// All programs, in the order of compilation.
@@ -120,6 +133,22 @@ impl Lineup {
         }
     }
 
+    /// How ranks may share the evaluations: all must run the same collectives in the same order.
+    fn sharing(&self) -> Sharing {
+        let collectives = |&place: &usize| -> Vec<usize> {
+            let graph = &self.programs[place].graph;
+            let gathers = graph.nodes().iter().filter(|node| node.op.is_collective());
+            gathers.map(|node| node.meta.shape.elements()).collect()
+        };
+        let mut all = self.evaluation.iter().map(collectives);
+        let first = all.next().unwrap_or_default();
+        match all.all(|other| other == first) {
+            true if first.is_empty() => Sharing::Apart,
+            true => Sharing::InStep,
+            false => Sharing::Together,
+        }
+    }
+
     /// Adds a program unless it exists already.
     fn add(&mut self, program: Program) -> usize {
         self.programs.iter().position(|known| *known == program).unwrap_or_else(|| {
@@ -145,6 +174,8 @@ pub struct Session {
     /// The programs of the queued micro-step and of its update.
     queued: Option<(usize, Option<usize>)>,
     out_of_range: Option<OutOfRange>,
+    /// Over which shards are joined.
+    gang: Arc<dyn Collective>,
 }
 
 impl Session {
@@ -166,6 +197,7 @@ impl Session {
             loss_sum: 0.0,
             queued: None,
             out_of_range: None,
+            gang: Arc::clone(&options.collective),
         })
     }
 
@@ -254,6 +286,11 @@ impl Session {
         }))
     }
 
+    /// How ranks share the evaluations.
+    pub fn sharing(&self) -> Sharing {
+        self.lineup.sharing()
+    }
+
     /// The outputs of an evaluation batch.
     ///
     /// # Errors
@@ -292,12 +329,17 @@ impl Session {
         Ok(self.executable.write_state(name, value)?)
     }
 
-    /// All mutable states that persist between steps, by name. Frozen states are functions of configuration and seed.
+    /// All mutable states that persist between steps, by name; shards are joined. Frozen states are functions of configuration and seed.
     ///
     /// # Errors
-    /// When the device fails.
+    /// When the device or a peer fails.
     pub fn states(&mut self) -> Result<Tensors, Ending> {
-        Ok(read_chosen(self.executable.as_mut(), persists)?)
+        Ok(read_chosen(self.executable.as_mut(), self.gang.as_ref(), persists)?)
+    }
+
+    /// Whether ranks hold parts of states, so that all of them have to call [`Session::states`] together.
+    pub fn is_sharded(&self) -> bool {
+        self.executable.states().iter().any(|decl| persists(decl) && decl.whole().is_some())
     }
 
     /// Sets states by name. Missing averages start from the weights; other missing states keep their initial values, and are
@@ -350,13 +392,21 @@ impl Session {
         Ok(())
     }
 
-    /// The first tensor, in order of declaration, that contains NaN or infinity, for the error message.
+    /// The first tensor, in order of declaration, that contains NaN or infinity, for the error message. Of shards, only this rank's are looked at.
     pub fn first_non_finite(&mut self) -> Option<String> {
-        let states = self.states().ok()?;
-        states
-            .into_iter()
-            .find(|(_, array)| array.to_f64().iter().any(|value| !value.is_finite()))
-            .map(|(name, _)| name)
+        let decls: Vec<StateDecl> = self.executable.states().iter().filter(|decl| persists(decl)).cloned().collect();
+        decls.into_iter().find_map(|decl| {
+            let values = self.executable.read_state(&decl.name).ok()?.to_f64();
+            let first = values.iter().position(|value| !value.is_finite())?;
+            let mut place = first + decl.whole().map_or(0, |(_, seat)| seat.rank * values.len());
+            let part = decl.parts().iter().find(|part| {
+                let len = part.meta.shape.elements();
+                let holds = place < len;
+                place = place.saturating_sub(len);
+                holds
+            });
+            Some(part.map_or(decl.name.clone(), |part| part.name.clone()))
+        })
     }
 
     fn named_output(&mut self, program: usize, name: &str) -> Result<Option<f64>, Ending> {

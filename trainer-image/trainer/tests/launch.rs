@@ -301,39 +301,76 @@ fn training_stops_early_by_the_metric_that_the_plan_names() {
     assert!(stop("Smaller").measured.items > 60);
 }
 
-#[test]
-fn two_ranks_give_the_losses_of_one_that_accumulates() {
-    let alone = tempfile::tempdir().unwrap();
-    let changes = json!({"settings": {"accumulationSteps": 2}, "budget": {"items": 40}, "checkpoint": saving()});
-    let one = launch(alone.path(), changes);
-
-    let gang = tempfile::tempdir().unwrap();
+/// Runs a launch on `ranks` ranks of this machine, under the agent, with checkpoints in `dir`.
+fn launch_gang(dir: &Path, ranks: u32, changes: Value) -> Report {
+    let work = tempfile::tempdir().unwrap();
     let attempt = AttemptPlan {
         contract: 1,
         job: "test".into(),
         attempt: "test-1".into(),
         replicas: 1,
-        ranks_per_replica: 2,
+        ranks_per_replica: ranks,
         gpus_per_replica: 0,
         checks: None,
         command: Vec::new(),
         script: Default::default(),
         gather_seconds: None,
-        launches: vec![plan(json!({"budget": {"items": 40}, "checkpoint": saving()}))],
+        launches: vec![plan(changes)],
         stop_on_failure: true,
     };
-    let mut node = Node::local(gang.path().join("work"), vec![TRAINER.into()]);
-    node.checkpoints = gang.path().join("checkpoints").display().to_string();
+    let mut node = Node::local(work.path().to_owned(), vec![TRAINER.into()]);
+    node.checkpoints = dir.join("checkpoints").display().to_string();
     node.data = data();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let (_keep, stop) = tokio::sync::watch::channel(Stop::No);
     runtime.block_on(pawl_agent::run(&attempt, node, stop, |_| {})).unwrap();
-    let two = pawl_agent::finished_reports(&gang.path().join("work")).unwrap().remove(0);
+    pawl_agent::finished_reports(work.path()).unwrap().remove(0)
+}
 
+#[test]
+fn two_ranks_give_the_losses_of_one_that_accumulates() {
+    let alone = tempfile::tempdir().unwrap();
+    let changes = json!({"settings": {"accumulationSteps": 2}, "budget": {"items": 40}, "checkpoint": saving()});
+    let one = launch(alone.path(), changes);
+    let gang = tempfile::tempdir().unwrap();
+    let two = launch_gang(gang.path(), 2, json!({"budget": {"items": 40}, "checkpoint": saving()}));
     assert_eq!((two.outcome, two.measured.steps), (Outcome::Done, one.measured.steps), "{}", two.message);
     assert_eq!(losses(&two), losses(&one), "bit for bit");
     assert!(tensors(gang.path()) == tensors(alone.path()), "bit for bit");
     assert!(two.measured.collective_wait_share.unwrap() > 0.0);
+}
+
+#[test]
+fn a_training_moves_from_sharded_ranks_to_others_and_to_one() {
+    let whole = tempfile::tempdir().unwrap();
+    let budget = |items: u64| json!({"items": items, "horizonItems": 96, "evalEveryItems": 12});
+    let settings = |ranks: u64, sharding: &str| json!({"accumulationSteps": 12 / 2 / ranks, "sharding": sharding});
+    let changes = |items, ranks, sharding| json!({"settings": settings(ranks, sharding), "budget": budget(items), "checkpoint": saving()});
+    let expected = launch(whole.path(), changes(96, 1, "None"));
+    assert_eq!(expected.outcome, Outcome::Done, "{}", expected.message);
+
+    let moved = tempfile::tempdir().unwrap();
+    let mut curve = Vec::new();
+    for (items, ranks, sharding) in
+        [(24, 2, "Full"), (48, 3, "Zero2"), (72, 2, "Zero1"), (84, 2, "None"), (96, 1, "None")]
+    {
+        let report = match ranks {
+            1 => launch(moved.path(), changes(items, 1, sharding)),
+            ranks => launch_gang(moved.path(), ranks as u32, changes(items, ranks, sharding)),
+        };
+        assert_eq!((report.outcome, report.measured.items), (Outcome::Done, items), "{sharding}: {}", report.message);
+        let (predicted, peak) =
+            (report.measured.predicted_memory_bytes.unwrap(), report.measured.peak_memory_bytes.unwrap());
+        assert!(predicted.abs_diff(peak) as f64 <= 0.02 * peak as f64, "{sharding}: {predicted}, measured {peak}");
+        curve.extend(losses(&report));
+    }
+    let expected_losses = losses(&expected);
+    assert_eq!(curve.len(), expected_losses.len());
+    for (step, (mine, theirs)) in curve.iter().zip(&expected_losses).enumerate() {
+        assert!((mine - theirs).abs() < 1e-3 * theirs, "step {step}: {curve:?} beside {expected_losses:?}");
+    }
+    let names = |dir| tensors(dir).into_iter().map(|(name, array)| (name, array.shape().clone())).collect::<Vec<_>>();
+    assert_eq!(names(moved.path()), names(whole.path()), "a checkpoint does not depend on the layout");
 }
 
 #[test]
@@ -466,7 +503,7 @@ fn what_this_trainer_cannot_do_is_refused_by_name() {
         ),
         (settings(json!({"float8Scaling": "Row"})), Outcome::Unsupported, "settings.float8Scaling: only 8-bit floats"),
         (settings(json!({"float8Gradients": "e5m2"})), Outcome::Unsupported, "settings.float8Gradients: only 8-bit"),
-        (settings(json!({"sharding": "Zero1"})), Outcome::Unsupported, "settings.sharding: Zero1 needs a GPU"),
+        (settings(json!({"sharding": "Zero1"})), Outcome::Unsupported, "settings.sharding: Zero1 needs several ranks"),
         (settings(json!({"optimizerOffload": "Cpu"})), Outcome::Unsupported, "settings.optimizerOffload: Cpu"),
         (settings(json!({"loaderPinned": true})), Outcome::Unsupported, "settings.loaderPinned: true"),
         (settings(json!({"loaderAsyncCopy": true})), Outcome::Unsupported, "settings.loaderAsyncCopy: true"),

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::{
     autodiff::gradients,
-    graph::{Builder, DType, GraphError, Init, Meta, NodeId, Op, Program, Role, Stage, StateDecl, Var, concat},
+    graph::{Builder, DType, GraphError, Init, Meta, NodeId, Op, Program, Role, Seat, Stage, StateDecl, Var, concat},
     optim::{self, Optimizer, OptimizerKernel, StepContext, Unit},
     passes::{self, Arena, Float8, GRADIENT, Pattern, Scaling},
 };
@@ -31,6 +31,21 @@ pub enum Precision {
     F16,
     /// As bfloat16, with the products of linear layers over 8-bit floats: see [`Recipe::float8_scopes`].
     FP8,
+}
+
+/// What each rank holds a part of, instead of the whole (Rajbhandari et al. 2020, ZeRO; Zhao et al. 2023, PyTorch FSDP). The optimizer's arithmetic
+/// is then laid out in shards of arenas, whatever its kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Sharding {
+    /// Nothing: data parallel.
+    #[default]
+    None,
+    /// The optimizer's states and the moving averages.
+    Zero1,
+    /// The sums of gradients over micro-steps too, which are reduced in each micro-step.
+    Zero2,
+    /// The parameters too, which are gathered in each pass.
+    Full,
 }
 
 /// Factor of the loss that keeps small gradients representable in half precision.
@@ -95,6 +110,10 @@ pub struct Recipe {
     pub accumulation: usize,
     /// Ranks; gradients are averaged over them.
     pub world: usize,
+    /// This rank, below `world`: with sharding, the programs of ranks differ.
+    pub rank: usize,
+    /// What ranks hold a part of.
+    pub sharding: Sharding,
     /// Largest size in bytes of the buckets in which gradients are summed over the ranks.
     pub bucket_bytes: usize,
     /// Optimiser.
@@ -125,6 +144,8 @@ impl Recipe {
             rematerialize: Vec::new(),
             accumulation: 1,
             world: 1,
+            rank: 0,
+            sharding: Sharding::default(),
             bucket_bytes: 25 << 20,
             optimizer,
             kernel: OptimizerKernel::default(),
@@ -150,7 +171,8 @@ impl Recipe {
     /// # Errors
     /// When the forward program is ill-formed or has no output `loss`.
     pub fn micro_step(&self, forward: &Program) -> Result<Program, GraphError> {
-        let mut program = self.differentiated(forward)?;
+        let parameters = self.parameters(&[forward]);
+        let mut program = self.reduced_early(&self.differentiated(forward)?, &parameters)?;
         program.name = "micro_step".into();
         let found = take_gradients(&mut program);
         let b = Builder::extend(program);
@@ -161,7 +183,7 @@ impl Recipe {
                 b.update(sum, sum + gradient);
             }
         });
-        self.laid_out(&b.finish()?, &self.parameters(&[forward]))
+        self.laid_out(&b.finish()?, &parameters, self.sharding == Sharding::Full)
     }
 
     /// The update after the micro-steps: reads and clears the sums of the micro-steps of these forward programs.
@@ -170,8 +192,9 @@ impl Recipe {
     /// When a forward program is ill-formed or has no output `loss`.
     pub fn apply(&self, forwards: &[&Program]) -> Result<Program, GraphError> {
         let mut summed: Vec<(String, Meta)> = Vec::new();
+        let parameters = self.parameters(forwards);
         for forward in forwards {
-            let mut program = self.differentiated(forward)?;
+            let mut program = self.reduced_early(&self.differentiated(forward)?, &parameters)?;
             for (name, node) in take_gradients(&mut program) {
                 if !summed.iter().any(|(known, _)| *known == name) {
                     summed.push((name, program.graph.meta(node).clone()));
@@ -186,7 +209,7 @@ impl Recipe {
                 b.update(sum, b.fill(0.0, meta.dtype, &meta.shape));
             }
         });
-        self.updated(&b.finish()?, &self.parameters(forwards))
+        self.updated(&b.finish()?, &parameters)
     }
 
     /// The forward program with the same passes as in training, without gradients; with `averaged`, over the moving averages of the parameters.
@@ -197,9 +220,12 @@ impl Recipe {
         // Without updates there is no history of magnitudes.
         let scaling = if self.float8.scaling == Scaling::Delayed { Scaling::Tensor } else { self.float8.scaling };
         let scaled = self.scaled(self.lowered(forward)?, Float8 { scaling, ..self.float8 })?;
-        let mut program = self.laid_out(&scaled, &self.parameters(&[forward]))?;
+        let averaged = averaged && self.average.is_some();
+        // Averages are sharded with the optimizer's states.
+        let gather = self.sharding == Sharding::Full || averaged;
+        let mut program = self.laid_out(&scaled, &self.parameters(&[forward]), gather)?;
         program.name = "evaluate".into();
-        if averaged && self.average.is_some() {
+        if averaged {
             for state in program.states.iter_mut().filter(|s| s.role == Role::Parameter) {
                 *state = optim::average_of(state);
             }
@@ -231,7 +257,7 @@ impl Recipe {
             return Ok(None);
         }
         let counted = passes::simplify(&passes::count_out_of_range(&self.differentiated(forward)?)?)?;
-        let program = self.laid_out(&counted, &self.parameters(&[forward]))?;
+        let program = self.laid_out(&counted, &self.parameters(&[forward]), self.sharding == Sharding::Full)?;
         Ok(Some(passes::prune_states(program)))
     }
 
@@ -275,11 +301,12 @@ impl Recipe {
 
     /// `program`, whose outputs include gradients, with their sum over the ranks, the optimiser, and the layout of its kernels.
     fn updated(&self, program: &Program, parameters: &[StateDecl]) -> Result<Program, GraphError> {
-        let bucketed = match self.world {
-            1 => program.clone(),
-            _ => passes::bucket_gradients(program, self.bucket_bytes)?,
+        let reduced = match (self.world, self.seat()) {
+            (1, _) => program.clone(),
+            (_, None) => passes::bucket_gradients(program, self.bucket_bytes)?,
+            (world, Some(_)) => passes::scatter_gradients(program, &self.arenas(parameters), world)?,
         };
-        let mut program = self.laid_out(&bucketed, parameters)?;
+        let mut program = self.laid_out(&reduced, parameters, self.sharding == Sharding::Full)?;
         let found: HashMap<String, _> = take_gradients(&mut program).into_iter().collect();
         let b = Builder::extend(program);
         b.stage(Stage::Update, || b.within("optimizer", || self.append_update(&b, &found, parameters)));
@@ -291,19 +318,21 @@ impl Recipe {
         let gradient = |name: &str| found.get(name).map(|&id| b.var(id));
         let mut groups: Vec<(&str, Vec<Unit<'_>>)> = Vec::new();
         for (group, members) in self.grouped(parameters) {
-            if !members.iter().any(|decl| found.contains_key(&decl.name)) {
+            let arenas = self.optimizer.arenas(group, &members, (self.seat(), self.sharding == Sharding::Full));
+            let mut names = members.iter().map(|decl| &decl.name).chain(arenas.iter().map(|arena| &arena.name));
+            if !names.any(|name| found.contains_key(name)) {
                 continue;
             }
-            let units = match self.kernel {
-                OptimizerKernel::PerTensor => members
+            let units = match (self.kernel, self.seat()) {
+                (_, Some(seat)) => arenas.iter().map(|arena| self.sharded(b, arena, seat, &gradient)).collect(),
+                (OptimizerKernel::PerTensor, None) => members
                     .iter()
                     .filter_map(|decl| {
-                        Some(Unit { decl: decl.clone(), value: b.state(decl.clone()), gradient: gradient(&decl.name)? })
+                        let (value, gradient) = (b.state(decl.clone()), gradient(&decl.name)?);
+                        Some(Unit { decl: decl.clone(), value, gradient, replica: None })
                     })
                     .collect(),
-                OptimizerKernel::Fused => {
-                    self.optimizer.arenas(group, &members).iter().map(|arena| fused(b, arena, &gradient)).collect()
-                }
+                (OptimizerKernel::Fused, None) => arenas.iter().map(|arena| fused(b, arena, &gradient)).collect(),
             };
             groups.push((group, units));
         }
@@ -314,7 +343,7 @@ impl Recipe {
         }
         let all: Vec<Var<'_>> = groups.iter().flat_map(|(_, units)| units.iter().map(|u| u.gradient)).collect();
         let squares = all.iter().map(|g| g.square().sum_all()).reduce(|sum, square| sum + square);
-        let norm = squares.unwrap_or_else(|| b.scalar(0.0, DType::F32)).sqrt();
+        let norm = self.over_shards(squares.unwrap_or_else(|| b.scalar(0.0, DType::F32))).sqrt();
         b.output("gradient_norm", norm);
         if self.skip_non_finite && context.valid.is_none() {
             context.valid = Some(output_skipped(b, norm.is_finite()));
@@ -326,9 +355,33 @@ impl Recipe {
             }
             self.optimizer.step(&context, group, &units);
             for unit in units.iter().filter(|_| self.average.is_some()) {
-                let next = b.next_of(unit.value);
-                optim::average(&context, unit, next, self.average.unwrap_or(0.0));
+                optim::average(&context, unit, self.average.unwrap_or(0.0));
             }
+        }
+    }
+
+    /// The unit of this rank's shard of an arena; zeros, if no parameter of it has a gradient.
+    fn sharded<'b>(
+        &self,
+        b: &'b Builder,
+        arena: &Arena,
+        seat: Seat,
+        gradient: &impl Fn(&str) -> Option<Var<'b>>,
+    ) -> Unit<'b> {
+        let decl = arena.decl().shard(seat);
+        let shape = &decl.meta.shape;
+        let gradient =
+            gradient(&arena.name).map_or_else(|| b.fill(0.0, DType::F32, shape), |gradient| gradient.reshape(shape));
+        let replica = (self.sharding != Sharding::Full).then(|| b.state(arena.decl()));
+        let value = replica.map_or_else(|| b.state(decl.clone()), |all| optim::own_rows(all, seat.rank, shape));
+        Unit { value, gradient, replica, decl }
+    }
+
+    /// A scalar that each rank has of its shards, summed over the ranks.
+    fn over_shards<'b>(&self, own: Var<'b>) -> Var<'b> {
+        match self.seat() {
+            Some(_) => own.reshape([1]).all_reduce().reshape([]),
+            None => own,
         }
     }
 
@@ -345,7 +398,7 @@ impl Recipe {
             broken = broken + (-finite + 1.0).sum_all();
             unit.gradient = unit.gradient * scale.recip();
         }
-        let valid = broken.equal(0.0);
+        let valid = self.over_shards(broken).equal(0.0);
         if self.loss_scale == LossScale::Dynamic {
             let good = optim::counter(b, "loss_scale.good_steps".into());
             let next = valid.select(good + 1.0, 0.0);
@@ -357,17 +410,42 @@ impl Recipe {
         output_skipped(b, valid)
     }
 
-    /// The program with parameters in arenas if the optimiser's kernel is fused; simplified.
-    fn laid_out(&self, program: &Program, parameters: &[StateDecl]) -> Result<Program, GraphError> {
-        let arenas: Vec<Arena> = match self.kernel {
-            OptimizerKernel::PerTensor => Vec::new(),
-            OptimizerKernel::Fused => self
-                .grouped(parameters)
-                .iter()
-                .flat_map(|(group, members)| self.optimizer.arenas(group, members))
-                .collect(),
+    /// The program with parameters in arenas if they are sharded or the optimiser's kernel is fused; with `gather`, in arenas that are gathered from
+    /// shards; simplified.
+    fn laid_out(&self, program: &Program, parameters: &[StateDecl], gather: bool) -> Result<Program, GraphError> {
+        let arenas = self.arenas(parameters);
+        let placed = match self.seat().filter(|_| gather) {
+            Some(seat) => passes::gather_shards(program, &arenas, seat)?,
+            None => passes::place_in_arenas(program, &arenas)?,
         };
-        passes::simplify(&passes::place_in_arenas(program, &arenas)?)
+        passes::simplify(&placed)
+    }
+
+    /// The arenas of all groups; none, if each parameter is a state of its own.
+    fn arenas(&self, parameters: &[StateDecl]) -> Vec<Arena> {
+        let seat = self.seat();
+        if self.kernel == OptimizerKernel::PerTensor && seat.is_none() {
+            return Vec::new();
+        }
+        let layout = (seat, self.sharding == Sharding::Full);
+        let groups = self.grouped(parameters);
+        groups.iter().flat_map(|(group, members)| self.optimizer.arenas(group, members, layout)).collect()
+    }
+
+    /// This rank's place, if anything is sharded.
+    fn seat(&self) -> Option<Seat> {
+        let sharded = self.sharding != Sharding::None && self.world > 1;
+        sharded.then_some(Seat { rank: self.rank, world: self.world })
+    }
+
+    /// The gradients of a micro-step, reduced over the ranks if their sums are sharded.
+    fn reduced_early(&self, program: &Program, parameters: &[StateDecl]) -> Result<Program, GraphError> {
+        match (self.sharding, self.seat()) {
+            (Sharding::Zero2 | Sharding::Full, Some(seat)) => {
+                passes::scatter_gradients(program, &self.arenas(parameters), seat.world)
+            }
+            _ => Ok(program.clone()),
+        }
     }
 
     /// Trainable parameters of these programs, each once.
@@ -450,5 +528,5 @@ fn fused<'b>(b: &'b Builder, arena: &Arena, gradient: &impl Fn(&str) -> Option<V
         })
         .collect();
     let decl = arena.decl();
-    Unit { value: b.state(decl.clone()), gradient: concat(&flat, 0).reshape(&arena.shape), decl }
+    Unit { value: b.state(decl.clone()), gradient: concat(&flat, 0).reshape(&arena.shape), replica: None, decl }
 }

@@ -3,6 +3,7 @@
 use pawl_contract::settings::{Precision, Settings, WeightQuantization};
 use pawl_cpu::GraphCpu;
 use pawl_graph::array::{Array, View};
+use pawl_graph::collective::SingleRank;
 use pawl_graph::executor::{ExecOptions, Executable, Executor, read_chosen};
 use pawl_graph::graph::{DType, Op, Program, Role};
 use pawl_graph::passes::Pattern;
@@ -203,7 +204,7 @@ impl CompiledSlm {
     }
 
     fn states(&mut self, role: Role) -> BTreeMap<String, Array> {
-        read_chosen(self.executable.as_mut(), |decl| decl.role == role).unwrap().into_iter().collect()
+        read_chosen(self.executable.as_mut(), &SingleRank, |decl| decl.role == role).unwrap().into_iter().collect()
     }
 }
 

@@ -5,6 +5,7 @@ use pawl_contract::settings::{Precision, RopeCache, Settings};
 use pawl_cpu::GraphCpu;
 use pawl_eager::Eager;
 use pawl_graph::array::{Array, Data};
+use pawl_graph::collective::SingleRank;
 use pawl_graph::executor::{ExecOptions, Executable, Executor, read_chosen};
 use pawl_graph::graph::Role;
 use pawl_graph::recipe::{AttentionKernel, Precision as Arithmetic, Recipe};
@@ -127,8 +128,10 @@ fn an_export_is_the_model_that_was_loaded() {
         let file = to.path().join("model.safetensors");
         let full = job(config(&directory(name), &json!({})), batches(2)).unwrap();
         let (_, mut executable) = logits(&Eager::cpu(), &full, |_| {}, &reference["tokens"], &reference);
-        let learnt: BTreeMap<_, _> =
-            read_chosen(executable.as_mut(), |decl| decl.role == Role::Parameter).unwrap().into_iter().collect();
+        let learnt: BTreeMap<_, _> = read_chosen(executable.as_mut(), &SingleRank, |decl| decl.role == Role::Parameter)
+            .unwrap()
+            .into_iter()
+            .collect();
         export(&full, 1, &|name| learnt.get(name).cloned(), true, &file).unwrap();
         assert!(tensors(&file) == tensors(&directory(name).join("model.safetensors")), "{name}: equal bytes");
         let mut original = config_json(&directory(name));

@@ -84,6 +84,9 @@ impl<'s> InitialValues<'s> {
                 }
                 flat.into_data()
             }
+            Init::Shard(whole, seat) => {
+                return self.make(whole, depth + 1)?.part(seat.rank * len, shape);
+            }
             Init::Quantized(of) => Data::U32(quantize::pack(self.matrix(of, depth)?)),
             Init::QuantizationScales(of) => cast(Data::F32(quantize::scales(self.matrix(of, depth)?)), dtype),
             Init::Float8(of) => float8::codes(self.matrix(of, depth)?, dtype),

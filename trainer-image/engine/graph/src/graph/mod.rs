@@ -22,7 +22,7 @@ pub use infer::{infer, infer_sides};
 pub use initial::{InitialValues, initial_value, initial_values};
 pub use op::{AttentionSpec, BinaryOp, CompareOp, InputId, NormedAttentionSpec, Op, ReduceOp, UnaryOp};
 pub use program::{InputDecl, Output, Program, Update};
-pub use state::{FileSlice, Init, Role, StateDecl, StateId};
+pub use state::{FileSlice, Init, Role, Seat, StateDecl, StateId};
 pub use verify::fits;
 
 pub use crate::{dtype::DType, error::GraphError, meta::Meta, shape::Shape};

@@ -63,6 +63,8 @@ pub enum Init {
     SameAs(String),
     /// The initial values of several declarations, each flattened, concatenated: this state is an arena that holds them.
     Parts(Vec<StateDecl>),
+    /// The part of another declaration that one rank holds: see [`StateDecl::shard`].
+    Shard(Box<StateDecl>, Seat),
     /// Elements in a file, cast to the state's dtype; read only when the value is needed.
     File(FileSlice),
     /// A float matrix `[rows, columns]` as 8-bit integers, four per word: see [`quantize`](super::quantize). The state is U32 `[rows / 4, columns]`.
@@ -80,6 +82,15 @@ impl Init {
     pub fn xavier_uniform(fan_in: usize, fan_out: usize) -> Self {
         Self::Uniform { bound: (6.0 / (fan_in + fan_out) as f64).sqrt() }
     }
+}
+
+/// A rank's place in a gang that shards its states.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seat {
+    /// This rank, below `world`.
+    pub rank: usize,
+    /// Number of ranks.
+    pub world: usize,
 }
 
 /// Contiguous elements in a file, little-endian.
@@ -112,10 +123,38 @@ impl StateDecl {
         Self { name: name.into(), meta: Meta::new(DType::F32, shape), role, init }
     }
 
-    /// The parts of an arena, in order; empty for other states.
+    /// What the rank at `seat` holds of this state: its rows `rank * rows / world ..` of the first axis, whose extent `seat.world` divides.
+    pub fn shard(&self, seat: Seat) -> Self {
+        let mut dims = self.meta.shape.dims().to_vec();
+        debug_assert!(
+            dims.first().is_some_and(|rows| rows.is_multiple_of(seat.world)),
+            "{} is not divisible",
+            self.name
+        );
+        if let Some(rows) = dims.first_mut() {
+            *rows /= seat.world;
+        }
+        Self {
+            name: format!("shard/{}", self.name),
+            meta: Meta::new(self.meta.dtype, dims),
+            role: self.role,
+            init: Init::Shard(Box::new(self.clone()), seat),
+        }
+    }
+
+    /// The state of which this is one rank's part, and the rank.
+    pub fn whole(&self) -> Option<(&StateDecl, Seat)> {
+        match &self.init {
+            Init::Shard(whole, seat) => Some((whole, *seat)),
+            _ => None,
+        }
+    }
+
+    /// The parts of an arena, or of the arena of which this is a shard, in order; empty for other states.
     pub fn parts(&self) -> &[StateDecl] {
         match &self.init {
             Init::Parts(parts) => parts,
+            Init::Shard(whole, _) => whole.parts(),
             _ => &[],
         }
     }

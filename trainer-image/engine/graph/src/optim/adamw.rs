@@ -55,7 +55,7 @@ impl AdamW {
             let next = kept - rate * (m_next / denominator);
             context.update(m, m_next);
             context.update(v, v_next);
-            context.update(p, next);
+            unit.set(context, next);
         }
     }
 }

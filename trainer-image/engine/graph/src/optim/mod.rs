@@ -10,7 +10,7 @@ pub use adamw::AdamW;
 pub use muon::Muon;
 
 use crate::{
-    graph::{Builder, DType, Init, Meta, Role, Shape, StateDecl, Var},
+    graph::{Builder, DType, Init, Meta, Op, Role, Seat, Shape, StateDecl, Var},
     passes::Arena,
 };
 
@@ -36,17 +36,40 @@ pub enum OptimizerKernel {
 /// Prefix of moving averages: `average/<parameter>`.
 pub const AVERAGE: &str = "average/";
 
-/// A parameter or an arena of parameters, updated at once.
+/// A parameter, an arena of parameters, or this rank's shard of an arena, updated at once.
 pub(crate) struct Unit<'b> {
-    /// The parameter or arena.
+    /// The parameter, arena or shard.
     pub(crate) decl: StateDecl,
     /// Its value before the step.
     pub(crate) value: Var<'b>,
     /// Its gradient, of the same shape, float32.
     pub(crate) gradient: Var<'b>,
+    /// The arena that every rank holds as a whole, when `value` is this rank's part of it.
+    pub(crate) replica: Option<Var<'b>>,
 }
 
-impl Unit<'_> {
+impl<'b> Unit<'b> {
+    /// Sets the next value: of the state, or of this rank's part of the arena, which is then gathered from all ranks.
+    fn set(&self, context: &StepContext<'b>, next: Var<'b>) {
+        match (self.replica, self.decl.whole()) {
+            (Some(arena), Some((_, Seat { world, .. }))) => {
+                let next = context.valid_or(next, self.value);
+                let flat = next.reshape([next.shape().elements()]);
+                let all = context.b.push(Op::AllGather { world }, &[flat]);
+                context.b.update(arena, all.reshape(arena.shape()));
+            }
+            _ => context.update(self.value, next),
+        }
+    }
+
+    /// The value after the step.
+    fn next(&self, b: &'b Builder) -> Var<'b> {
+        match (self.replica, self.decl.whole()) {
+            (Some(arena), Some((_, Seat { rank, .. }))) => own_rows(b.next_of(arena), rank, &self.value.shape()),
+            _ => b.next_of(self.value),
+        }
+    }
+
     /// The parameter, or the arena's first part: all parts of an arena are matrices of one shape, or none is a matrix, and weight decay applies to
     /// all of them or to none.
     fn first_part(&self) -> &StateDecl {
@@ -66,11 +89,12 @@ pub(crate) struct StepContext<'b> {
 impl<'b> StepContext<'b> {
     /// Sets the next value of a state; the old one stays when the step does not count.
     pub(crate) fn update(&self, state: Var<'b>, value: Var<'b>) {
-        let value = match self.valid {
-            Some(valid) => valid.broadcast(value.shape()).select(value, state),
-            None => value,
-        };
-        self.b.update(state, value);
+        self.b.update(state, self.valid_or(value, state));
+    }
+
+    /// `value`, or `old` when the step does not count.
+    fn valid_or(&self, value: Var<'b>, old: Var<'b>) -> Var<'b> {
+        self.valid.map_or(value, |valid| valid.broadcast(value.shape()).select(value, old))
     }
 }
 
@@ -80,16 +104,23 @@ impl Optimizer {
         self.matrices.is_some() && shape.rank() >= 2
     }
 
-    /// The arenas of a group of parameters: a flat one (two, when weight decay does not apply to all), and a stack for each shape of matrices.
-    pub(crate) fn arenas(&self, group: &str, parameters: &[StateDecl]) -> Vec<Arena> {
+    /// The arenas of a group of parameters: a flat one (two, when weight decay does not apply to all), and a stack for each shape of matrices. With
+    /// `shards`, the ranks can divide each; with `by_block`, each block of the model has flat ones of its own.
+    pub(crate) fn arenas(
+        &self,
+        group: &str,
+        parameters: &[StateDecl],
+        (shards, by_block): (Option<Seat>, bool),
+    ) -> Vec<Arena> {
         let mut arenas: Vec<Arena> = Vec::new();
         for parameter in parameters {
             let shape = &parameter.meta.shape;
             let matrix = self.is_matrix(shape);
+            let block = if by_block { block(&parameter.name) } else { "" };
             let name = match matrix {
                 true => format!("arena/{group}muon{shape}"),
-                false if self.others.decays(parameter) => format!("arena/{group}adamw"),
-                false => format!("arena/{group}adamw.undecayed"),
+                false if self.others.decays(parameter) => format!("arena/{group}adamw{block}"),
+                false => format!("arena/{group}adamw.undecayed{block}"),
             };
             let index = arenas.iter().position(|a| a.name == name).unwrap_or_else(|| {
                 arenas.push(Arena { name, shape: Shape::scalar(), parts: Vec::new() });
@@ -101,6 +132,12 @@ impl Optimizer {
                 true => [&[arena.parts.len()], shape.dims()].concat().into(),
                 false => [arena.parts.iter().map(|p| p.meta.shape.elements()).sum::<usize>()].into(),
             };
+        }
+        if let Some(Seat { world, .. }) = shards {
+            for arena in &mut arenas {
+                let unit = if arena.shape.rank() == 1 { world * SHARD_ALIGNMENT } else { world };
+                arena.shape = arena.shape.with(0, arena.shape[0].next_multiple_of(unit));
+            }
         }
         arenas
     }
@@ -120,10 +157,32 @@ impl Optimizer {
     }
 }
 
+/// Elements of which each shard of a flat arena is a multiple, so that vectors of kernels do not cross its ends.
+const SHARD_ALIGNMENT: usize = 64;
+
+/// The block of the model to which a parameter belongs, by its name: up to the first component that is a number, such as `blocks.3`; empty for
+/// parameters outside of blocks.
+fn block(name: &str) -> &str {
+    let mut end = 0;
+    for component in name.split('.') {
+        end += component.len();
+        if !component.is_empty() && component.bytes().all(|byte| byte.is_ascii_digit()) {
+            return &name[..end];
+        }
+        end += 1;
+    }
+    ""
+}
+
+/// The rows of `whole` that `rank` holds: as many as `shape` has.
+pub(crate) fn own_rows<'b>(whole: Var<'b>, rank: usize, shape: &Shape) -> Var<'b> {
+    whole.slice(0, rank * shape[0], shape[0])
+}
+
 /// Appends the moving average of a unit: `average <- decay * average + (1 - decay) * value`, started from the first value.
-pub(crate) fn average<'b>(context: &StepContext<'b>, unit: &Unit<'b>, value: Var<'b>, decay: f64) {
+pub(crate) fn average(context: &StepContext<'_>, unit: &Unit<'_>, decay: f64) {
     let average = context.b.state(average_of(&unit.decl));
-    context.update(average, average * decay + value * (1.0 - decay));
+    context.update(average, average * decay + unit.next(context.b) * (1.0 - decay));
 }
 
 /// Declaration of the moving average of a parameter or arena.
@@ -138,6 +197,9 @@ pub(crate) fn slot(decl: &StateDecl, prefix: &str) -> StateDecl {
 }
 
 fn beside(decl: &StateDecl, prefix: &str, role: Role, init: &dyn Fn(&StateDecl) -> Init) -> StateDecl {
+    if let Some((whole, seat)) = decl.whole() {
+        return beside(whole, prefix, role, init).shard(seat);
+    }
     let init = match decl.parts() {
         [] => init(decl),
         parts => Init::Parts(parts.iter().map(|p| beside(p, prefix, role, init)).collect()),

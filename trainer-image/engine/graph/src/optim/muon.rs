@@ -41,7 +41,7 @@ impl Muon {
         let keep = -(lr * self.weight_decay) + 1.0;
         let next = p * keep - (lr * scale) * direction.reshape(&shape);
         context.update(m, m_next);
-        context.update(p, next);
+        unit.set(context, next);
     }
 }
 
