@@ -222,3 +222,27 @@ impl From<&Report> for LaunchResult {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_curve_is_that_of_measurements_whose_points_are_at_the_same_steps() {
+        let losses: Vec<_> = (1..=8).map(|step| json!({"items": step, "loss": step})).collect();
+        let result = |kind: &str, own_mean: Option<f64>| {
+            let report = json!({"contract": 1, "launch": "l", "kind": kind, "rank": 0, "outcome": "Done", "loss": own_mean,
+                "losses": losses});
+            let result = LaunchResult::from(&serde_json::from_value::<Report>(report).unwrap());
+            (result.measured.loss, result.curve)
+        };
+        assert_eq!(result("Measure", None), (Some(7.5), vec![1.5, 3.5, 5.5, 7.5]));
+        assert_eq!(
+            result("Measure", Some(4.5)),
+            (Some(4.5), vec![]),
+            "losses are read at times: of other steps in each launch"
+        );
+        assert_eq!(result("Quality", None), (Some(7.5), vec![]));
+    }
+}
