@@ -64,9 +64,10 @@ pub fn result(result: &LaunchResult, plan: &LaunchPlan) -> Option<String> {
 
 /// As [`result`], of its numbers alone, without the budget.
 pub fn of_result(result: &LaunchResult) -> Option<String> {
-    let LaunchResult { measured, items_per_epoch, checkpoint: last, best_checkpoint, stop_seconds, .. } = result;
+    let LaunchResult { measured, curve, items_per_epoch, checkpoint: last, best_checkpoint, stop_seconds, .. } = result;
     let best = best_checkpoint.as_ref().map(|best| &best.checkpoint);
     numbers(measured, *items_per_epoch, *stop_seconds)
+        .or_else(|| curve.iter().find_map(|loss| number("curve", *loss, -MAGNITUDE, MAGNITUDE)))
         .or_else(|| [last.as_ref(), best].into_iter().flatten().find_map(checkpoint))
 }
 
@@ -122,6 +123,8 @@ fn numbers(measured: &Measured, items_per_epoch: Option<u64>, stop_seconds: Opti
         utilization,
         float8_overflow_share,
         float8_underflow_share,
+        steady: _,
+        initial_weights_share,
     } = measured;
     let counts = [
         ("steps", Some(*steps), MOST),
@@ -148,6 +151,7 @@ fn numbers(measured: &Measured, items_per_epoch: Option<u64>, stop_seconds: Opti
         ("utilization", *utilization, SHARE),
         ("float8OverflowShare", *float8_overflow_share, SHARE),
         ("float8UnderflowShare", *float8_underflow_share, SHARE),
+        ("initialWeightsShare", *initial_weights_share, SHARE),
         ("stopSeconds", stop_seconds, (0.0, TIME)),
     ];
     let counted = counts.into_iter().find_map(|(field, value, most)| count(field, value?, most));
