@@ -36,6 +36,8 @@ use std::collections::BTreeSet;
 const PAIRS: usize = 2;
 /// Failures of a comparison after which the training resumes without it: it waits meanwhile.
 const FAILURES: u32 = 2;
+/// Pairs with a launch that was not steady after which the training resumes likewise: each is replaced by another pair.
+const UNSTEADY: usize = 2;
 /// Windows until the next slow-down is measured, in multiples of `train.guard.windows`; doubled each time, this many times at
 /// most.
 const QUIET: u32 = 16;
@@ -53,7 +55,7 @@ enum Finding {
     Unclear(String),
 }
 
-/// The slow-down as it was measured earlier: the logarithm of the speedup, and the reach of one more pair below it.
+/// What was measured earlier: the logarithm of the speedup, and the reach of one more pair below it.
 struct Known {
     speedup: f64,
     reach: f64,
@@ -190,7 +192,7 @@ fn compare(draft: &Draft<'_>, slowdown: &SlowdownStatus, settings: &Settings, su
         let known = known(draft, suspect);
         format!(
             "with and without {of} on the same devices: {:.3}x, measured before: {:.3}x",
-            pair.ratio(),
+            ratio(pair),
             known.speedup.exp()
         )
     });
@@ -200,6 +202,10 @@ fn compare(draft: &Draft<'_>, slowdown: &SlowdownStatus, settings: &Settings, su
     let wanted = if pairs.is_empty() { 1 } else { PAIRS };
     if let Some(shown) = shown.filter(|_| pairs.len() >= PAIRS) {
         return Finding::Blamed(shown);
+    }
+    let unsteady = comparison.unsteady();
+    if unsteady >= UNSTEADY {
+        return Finding::Unclear(format!("its cause could not be measured: {unsteady} pairs were not steady"));
     }
     if failures >= FAILURES {
         return Finding::Unclear(format!("its cause could not be measured: {failures} failures"));
@@ -224,7 +230,13 @@ fn gone(draft: &Draft<'_>, suspect: Option<usize>) -> BTreeSet<usize> {
 /// below the interval of that.
 fn blames(draft: &Draft<'_>, slowdown: &SlowdownStatus, suspect: Option<usize>, pair: &Pair<'_>) -> bool {
     let Known { speedup, reach } = known(draft, suspect);
-    pair.ratio().ln() < speedup - reach.max(lost(slowdown) / 2.0)
+    ratio(pair).ln() < speedup - reach.max(lost(slowdown) / 2.0)
+}
+
+/// Ratio of the items per second, candidate over control.
+fn ratio(pair: &Pair<'_>) -> f64 {
+    let (control, candidate) = pair.speeds();
+    candidate / control
 }
 
 /// What was measured before about the phase at `suspect`, or about all accepted phases.
