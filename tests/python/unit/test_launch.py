@@ -140,6 +140,18 @@ def test_preflight_checks_settings_and_runs_no_step(launch: Launch) -> None:
     assert "settings.compile: not used by this script" in report["message"]
 
 
+def test_preflight_proves_the_storage(launch: Launch) -> None:
+    launch.train(items=40)
+    launch.plan |= {"kind": "Preflight", "budget": {}}
+    assert launch.run(loop("raise SystemError"))[0] == 0
+    assert list((launch.directory / "checkpoints").iterdir()) == [], "nothing is left"
+    (launch.directory / "checkpoints").rmdir()
+    (launch.directory / "checkpoints").write_text("a file")
+    code, report = launch.run(loop("raise SystemError"))
+    assert (code, report["outcome"]) == (23, "CheckpointUnreadable")
+    assert f"checkpoint storage {launch.directory}/checkpoints: File exists" in report["message"]
+
+
 def test_training_evaluates_keeps_the_best_and_its_last_checkpoint(launch: Launch) -> None:
     launch.train(items=240)
     launch.plan["budget"]["evalEveryItems"] = 80

@@ -15,6 +15,7 @@ from .fence import Fence
 from .gang import Gang
 from .outcome import CheckpointUnreadable, InvalidPlan
 from .plan import CheckpointPolicy, Plan, Rank
+from .probe import probe
 from .progress import Position, Reporter
 
 
@@ -34,6 +35,7 @@ class Keeper:
         self.resumed: Checkpoint | None = None
         self.weights_only = False
         self._board: Board | None = None
+        self._storage = rank.checkpoints
         if plan.kind == "Train" and plan.checkpoint is not None and rank.checkpoints is not None:
             self._policy = plan.checkpoint
             directory = local_path(rank.checkpoints, "train.checkpoint.storage")
@@ -102,6 +104,15 @@ class Keeper:
             self._position.become(Position.from_state(found.step, found.items, found.state))
             self._saved_items = found.items
             self._reporter.healthy = (found.step, found.items)
+
+    def probe(self) -> None:
+        """For a preflight: proves that the storage of the training can be used.
+
+        Raises:
+            CheckpointUnreadable: It cannot.
+        """
+        if self._plan.checkpoint is not None and self._storage is not None:
+            probe(local_path(self._storage, "train.checkpoint.storage"))
 
     def agreed(self) -> None:
         """All ranks have taken a step: they have read what rank 0 decided."""

@@ -139,6 +139,7 @@ class Run(Identity):
         self._budget.items_per_epoch = self._reporter.items_per_epoch = items_per_epoch
         self._evaluate = evaluate
         if self.kind == "Preflight":
+            self._keeper.probe()
             self._end(Outcome.DONE)
         if self._keeper.resumed is not None and not self._checkpoint_read:
             raise Unsupported(
