@@ -205,7 +205,7 @@ impl From<&Report> for LaunchResult {
         }
         // Verdicts on quality need to know what was learnt.
         if !matches!(report.kind, LaunchKind::Train | LaunchKind::Quality) {
-            measured.first_validation = None;
+            (measured.first_validation, measured.initial_weights_share) = (None, None);
         }
         Self {
             launch: report.launch.clone(),

@@ -135,7 +135,7 @@ fn measured(index: usize, message: &str) -> LaunchResult {
                 items: 13_440,
                 metrics: [("loss".to_owned(), 0.123456), ("nrmse".to_owned(), 0.0345678)].into(),
             }),
-            initial_weights_share: Some(2.123e-5),
+            initial_weights_share: None,
             peak_memory_bytes: Some(52_345_678_901),
             predicted_memory_bytes: Some(52_345_678_901),
             loader_wait_share: Some(0.0123),
@@ -167,6 +167,24 @@ fn seven_pairs_fit_whole() {
     for launches in [validated.collect::<Vec<_>>(), with_curve.collect()] {
         let folded = unfold(&fold(&launches)).unwrap();
         assert_eq!((folded.dropped, folded.launches), (0, launches));
+    }
+}
+
+#[test]
+fn seven_pairs_of_quality_launches_keep_all_that_their_verdict_needs() {
+    let quality = |index| {
+        let mut launch = measured(index, "");
+        launch.measured.initial_weights_share = Some(2.123e-5);
+        launch.measured.first_validation =
+            launch.measured.validation.clone().map(|validation| Validation { items: 0, ..validation });
+        launch
+    };
+    let launches: Vec<_> = (0..14).map(quality).collect();
+    let folded = unfold(&fold(&launches)).unwrap();
+    assert_eq!((folded.dropped, folded.launches.len()), (0, 14));
+    for (found, sent) in folded.launches.iter().zip(&launches) {
+        assert_eq!(found.measured.validation, sent.measured.validation);
+        assert_eq!(found.measured.initial_weights_share, sent.measured.initial_weights_share);
     }
 }
 

@@ -446,7 +446,7 @@ fn a_baseline_validated_early_judges_no_later_phase_and_is_not_trained_again() {
     assert_eq!(world.verdict("bf16").1, "ValidatedEarly");
     assert_eq!(world.verdict("batch").1, "ValidatedEarly");
     assert_eq!(world.verdict("fuse").0, PhaseState::Accepted, "a phase that keeps the numerics needs no quality");
-    assert_eq!(world.launches(LaunchKind::Quality, ""), 1, "one shows that the script does not evaluate at the end");
+    assert_eq!(world.launches(LaunchKind::Quality, "baseline"), 1, "one shows it");
 }
 
 /// A baseline whose validation loss was `first` before its first step and is 1 at its end, and the verdict on a phase of equal quality.
