@@ -24,7 +24,8 @@ pub enum Name {
     Items,
     /// `launch.epochs`: its length in epochs; none where the length is given in steps or items.
     Epochs,
-    /// `launch.evalSteps`: optimizer steps between evaluations; none without `train.evalEvery`, and in other launches than Train.
+    /// `launch.evalSteps`: optimizer steps between evaluations: of `train.evalEvery` in training, and all steps of a quality launch, which
+    /// is judged by the evaluation at its end; none without `train.evalEvery`, in other launches, and where the length is given in epochs.
     EvalSteps,
     /// `launch.dir`: its working directory.
     Dir,

@@ -349,9 +349,11 @@ impl Renderer<'_> {
                 (None, items) => items.map(Value::from).or_else(nothing),
             },
             Name::Epochs => budget.epochs.filter(|_| budget.items.is_none()).map(Value::from),
-            Name::EvalSteps => match budget.eval_every_items {
-                Some(items) => Some((items / per_step()?).max(1).into()),
-                None => None,
+            Name::EvalSteps => match (budget.eval_every_items, budget.items) {
+                (Some(items), _) => Some((items / per_step()?).max(1).into()),
+                // The model that was trained is judged, so that the end is the one time to evaluate.
+                (None, Some(items)) if plan.kind == LaunchKind::Quality => Some(items.div_ceil(per_step()?).into()),
+                (None, _) => None,
             },
             Name::Dir => Some(places.launch.as_str().into()),
             Name::CheckpointDir if places.checkpoints.is_empty() => return Err(RenderError::NoDirectory),
@@ -414,6 +416,19 @@ mod tests {
         let variable = |name: &str| (name == "RANK").then(|| "1".to_owned());
         let command: Vec<_> = command.iter().map(|&word| word.to_owned()).collect();
         render(&command, &BTreeMap::new(), &Values { plan, world_size: 2, places: &places, variable: &variable })
+    }
+
+    #[test]
+    fn a_quality_launch_evaluates_at_its_end() {
+        let with = |kind, budget| LaunchPlan { kind, ..plan(json!({"batchPerGpu": 8}), budget) };
+        let found = |plan: &LaunchPlan| rendered(plan, &["$(launch.evalSteps:-none)"]).unwrap().command[0].clone();
+        let items = || json!({"items": 100});
+        // 16 items in a step.
+        assert_eq!(found(&with(LaunchKind::Quality, items())), "7");
+        assert_eq!(found(&with(LaunchKind::Train, items())), "none");
+        assert_eq!(found(&with(LaunchKind::Train, json!({"items": 100, "evalEveryItems": 40}))), "2");
+        assert_eq!(found(&with(LaunchKind::Measure, json!({"warmupSteps": 2, "windowSteps": 8}))), "none");
+        assert_eq!(found(&with(LaunchKind::Quality, json!({"epochs": 2}))), "none");
     }
 
     fn words(settings: Value, command: &[&str]) -> Vec<String> {

@@ -8,6 +8,7 @@ mod plain;
 mod plan;
 mod refused;
 mod scene;
+mod script;
 mod search;
 mod state;
 mod storage;

@@ -127,6 +127,8 @@ pub(crate) struct Meter {
     checkpoint: Option<CheckpointRef>,
     first_validation: Option<Validation>,
     validation: Option<Validation>,
+    /// Whether the newest validation came without its step, after the newest reading of training.
+    validated_since: bool,
     /// Set once.
     pub(super) verdict: Option<Verdict>,
 }
@@ -163,6 +165,7 @@ impl Meter {
             checkpoint: None,
             first_validation: None,
             validation: None,
+            validated_since: false,
             verdict: None,
         }
     }
@@ -204,6 +207,11 @@ impl Meter {
                     return;
                 }
                 if step > self.step || self.first.is_none() {
+                    if self.first.is_none() && step > 1 && self.validated_since {
+                        // Between the first step and this one, or before: nobody knows.
+                        self.first_validation = None;
+                    }
+                    self.validated_since = false;
                     self.advance(Mark { step, items, at });
                 }
                 if let Some(loss) = loss {
@@ -214,6 +222,7 @@ impl Meter {
                 }
             }
             Reading::Validation { step, items, metrics } => {
+                self.validated_since = step.is_none() && items.is_none();
                 let (_, items) = self.position(step, items);
                 self.mark = None;
                 self.validate(items, metrics);
@@ -429,13 +438,16 @@ impl Meter {
         })
     }
 
-    /// Counts the steps after the last reading of a script that was done.
+    /// Counts the steps after the last reading of a script that was done. A validation that followed that reading is from the end,
+    /// unless the script has reported its step.
     pub(super) fn finish(&mut self) {
         if self.kind != LaunchKind::Measure
             && let Some(items) = self.budget.items.filter(|items| *items > self.items)
         {
             (self.step, self.items) = (items.div_ceil(self.items_per_step), items);
         }
+        let items = self.items;
+        self.validation.iter_mut().filter(|_| self.validated_since).for_each(|validation| validation.items = items);
     }
 
     /// The progress; `None` before the first reading.
@@ -662,6 +674,37 @@ mod tests {
         assert_eq!(quality.incomplete(), None);
         quality.finish();
         assert_eq!((quality.step, quality.items), (20, 160), "the last steps were not reported");
+        assert_eq!(quality.validation.unwrap().items, 160);
+    }
+
+    #[test]
+    fn a_validation_keeps_the_items_at_which_it_was_taken() {
+        let at = |step: Option<u64>| Reading::Validation {
+            step,
+            items: None,
+            metrics: BTreeMap::from([(LOSS.to_owned(), 0.5)]),
+        };
+        let items = |meter: &Meter| {
+            let of = |validation: &Option<Validation>| validation.as_ref().map(|validation| validation.items);
+            (of(&meter.first_validation), of(&meter.validation))
+        };
+        let quality = || meter("Quality", json!({"items": 160}));
+        let mut before = quality();
+        before.observe(at(None), before.begun);
+        trained(&mut before, 1..=20, 1);
+        before.finish();
+        assert_eq!(items(&before), (Some(0), Some(0)), "before the first step only");
+        let mut early = quality();
+        trained(&mut early, 1..=20, 1);
+        early.observe(at(Some(10)), early.begun);
+        early.finish();
+        assert_eq!(items(&early), (None, Some(80)), "a script that says its step is believed");
+        let mut sparse = quality();
+        sparse.observe(at(None), sparse.begun);
+        trained(&mut sparse, 5..=20, 5);
+        sparse.observe(at(None), sparse.begun);
+        sparse.finish();
+        assert_eq!(items(&sparse), (None, Some(160)), "the first one may be from after some steps");
     }
 
     #[test]

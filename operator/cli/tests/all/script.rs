@@ -1,0 +1,73 @@
+//! Runs of a script that knows nothing of Pawl and is followed by its output.
+
+use crate::scene::{Scene, stderr, stdout};
+use serde_json::{Value, json};
+use std::fs;
+
+/// `train.py STEPS RATE SECONDS EVERY BATCH`: gradient descent on half a square, from a loss of 8. As public scripts do, it evaluates before the
+/// steps whose number is divisible by EVERY, and after the last one if that is.
+const TRAIN: &str = r#"
+import sys, time
+steps, rate, seconds, every = int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
+weight = 4.0
+for step in range(steps + 1):
+    if step % every == 0:
+        print(f"validation at {step}: {weight * weight / 2:.4f}", flush=True)
+    if step == steps:
+        break
+    time.sleep(seconds)
+    print(f"step {step + 1}: {weight * weight / 2:.4f}", flush=True)
+    weight -= rate * weight
+"#;
+
+/// A job with a phase that is faster and has the learning rate `rate`. The script evaluates at multiples of `every`.
+fn run(rate: &str, every: &str) -> Value {
+    let scene = Scene::new();
+    fs::write(scene.path().join("train.py"), TRAIN).unwrap();
+    let seconds = "$(settings.precision=fp32:+0.03)$(settings.precision=bf16:+0.006)";
+    scene.write_job(|job| {
+        job["spec"] = json!({
+            "workload": {
+                "command": ["python3", scene.path().join("train.py"), "$(launch.steps)", "$(settings.learningRate)", seconds, every, "$(settings.batchPerGpu)"],
+                "monitor": {
+                    "training": r"step (?<step>\d+): (?<loss>\S+)",
+                    "validation": r"validation at (?<step>\d+): (?<loss>\S+)",
+                },
+            },
+            "trainer": {"gpusPerReplica": 0},
+            "settings": {"batchPerGpu": 8, "learningRate": "0.1", "precision": "fp32"},
+            "seeds": [1, 2],
+            "phases": [{"name": "faster", "numerics": "Changed", "settings": {"precision": "bf16", "learningRate": rate}}],
+            "gates": {"validationLossDelta": "0.1"},
+            "analysis": {"warmupSteps": 2, "windowSteps": 8, "qualityItems": 320},
+            "train": {"items": 320},
+        });
+    });
+    let output = scene.output(&["run", "job.yaml"]);
+    let phase = scene.status()["phases"][0].clone();
+    assert!(phase["reason"].is_string(), "{}{}", stdout(&output), stderr(&output));
+    phase
+}
+
+/// A learning rate at which the weight swings from one side to the other and nothing is learnt.
+const RUINOUS: &str = "2";
+
+#[test]
+fn a_script_that_evaluates_only_before_its_first_step_gets_no_phase_accepted() {
+    let phase = run(RUINOUS, "1000");
+    assert_eq!((&phase["state"], &phase["reason"]), (&json!("Unsupported"), &json!("ValidatedEarly")), "{phase}");
+    assert!(phase["message"].as_str().unwrap().contains("$(launch.evalSteps)"), "{phase}");
+}
+
+#[test]
+fn a_script_that_evaluates_when_the_launch_says_so_is_judged_by_the_trained_model() {
+    let every = "$(launch.evalSteps:-1000)";
+    let ruinous = run(RUINOUS, every);
+    assert_eq!(ruinous["reason"], "QualityBelowThreshold", "{ruinous}");
+    let good = run("0.12", every);
+    assert_eq!(good["state"], "Accepted", "{good}");
+    let launches = good["launches"].as_array().unwrap();
+    let quality = launches.iter().find(|launch| launch["kind"] == "Quality").unwrap();
+    let items = |field: &str| quality[field]["items"].as_u64();
+    assert_eq!((items("firstValidation"), items("validation")), (Some(0), Some(320)), "{good}");
+}
