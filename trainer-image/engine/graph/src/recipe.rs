@@ -125,7 +125,7 @@ pub struct Recipe {
     pub groups: Vec<String>,
     /// Largest global L2 norm of the gradients, to which larger ones are scaled down.
     pub clip: Option<f64>,
-    /// Decay per step of the exponential moving average of the parameters; `None`: no average.
+    /// Decay per step of the exponential moving average of the parameters, after its warm-up ([`optim::initial_share`]); `None`: no average.
     pub average: Option<f64>,
 }
 
@@ -354,8 +354,11 @@ impl Recipe {
                 unit.gradient = clip.map_or(unit.gradient, |factor| unit.gradient * factor);
             }
             self.optimizer.step(&context, group, &units);
-            for unit in units.iter().filter(|_| self.average.is_some()) {
-                optim::average(&context, unit, self.average.unwrap_or(0.0));
+            if let Some(decay) = self.average {
+                let decay = optim::average_decay(&context, group, decay);
+                for unit in &units {
+                    optim::average(&context, unit, decay);
+                }
             }
         }
     }

@@ -8,7 +8,7 @@ use pawl_graph::{
     array::{Array, Data},
     executor::{ExecOptions, Executable, Executor},
     graph::{Builder, DType, Init, Meta, Program, Role, StateDecl},
-    optim::{AdamW, Muon, Optimizer, OptimizerKernel},
+    optim::{AdamW, Muon, Optimizer, OptimizerKernel, initial_share},
     recipe::Recipe,
 };
 
@@ -50,6 +50,46 @@ fn step(exe: &mut dyn Executable, program: &Program, t: usize, lr: f32) {
 fn parameter(exe: &mut dyn Executable, name: &str) -> Vec<f64> {
     let named = pawl_graph::executor::read_named(exe).unwrap();
     named.into_iter().find(|(n, _)| n == name).unwrap().1.to_f64()
+}
+
+/// In float64, from the weights after each step: the share of the first ones is summed up beside the average.
+#[test]
+fn an_average_warms_up_and_has_hardly_any_initial_weights_left_after_six_updates() {
+    for kernel in [OptimizerKernel::PerTensor, OptimizerKernel::Fused] {
+        let recipe = Recipe {
+            average: Some(0.999),
+            kernel,
+            groups: vec!["head.".into()],
+            ..Recipe::new(Optimizer { matrices: None, others: AdamW::default() })
+        };
+        let program = recipe.step(&linear(&[("p", [3, 4]), ("head.p", [0, 5])])).unwrap();
+        let mut exe = Eager::cpu()
+            .compile(std::slice::from_ref(&program), &ExecOptions { seed: 3, ..Default::default() })
+            .unwrap();
+        let mut references: Vec<_> =
+            ["p", "head.p"].map(|name| (name, parameter(exe.as_mut(), name))).into_iter().collect();
+        let mut share = 1.0;
+        for t in 0..101 {
+            step(exe.as_mut(), &program, t, 0.1);
+            let decay = (0.999f64).min((1.0 + t as f64) / (10.0 + t as f64));
+            share *= decay;
+            for (name, reference) in &mut references {
+                let weights = parameter(exe.as_mut(), name);
+                reference.iter_mut().zip(&weights).for_each(|(mean, w)| *mean = decay * *mean + (1.0 - decay) * w);
+                let found = parameter(exe.as_mut(), &format!("average/{name}"));
+                for (a, b) in found.iter().zip(reference.iter()) {
+                    assert!((a - b).abs() < 1e-5, "{name}, step {t}: {a} {b}");
+                }
+            }
+            let known = initial_share(0.999, t as u64 + 1);
+            assert!((known - share).abs() < 1e-12, "step {t}: {known} {share}");
+            if [6, 25, 101].contains(&(t + 1)) {
+                assert!(share < 0.01, "{share} of the average is initial after {} updates", t + 1);
+            }
+        }
+    }
+    let late = initial_share(0.5, 8);
+    assert!(late > 0.0 && late < 0.5f64.powi(8), "a shorter average is no longer for it: {late}");
 }
 
 #[test]

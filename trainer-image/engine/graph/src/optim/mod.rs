@@ -179,10 +179,51 @@ pub(crate) fn own_rows<'b>(whole: Var<'b>, rank: usize, shape: &Shape) -> Var<'b
     whole.slice(0, rank * shape[0], shape[0])
 }
 
+/// Prefix of the counters of updates of the moving averages of a group: `average.updates/<group>`.
+pub const AVERAGE_UPDATES: &str = "average.updates/";
+
+/// Decay of a moving average at its update after `updates` others: `min(decay, (1 + updates) / (10 + updates))`.
+///
+/// An average with a constant decay consists of initial weights for `1 / (1 - decay)` steps: after 100 steps with 0.999, by 90 %. This decay
+/// warms up, so that after three updates less than 1 % is left of them. It is the rule of `tf.train.ExponentialMovingAverage` with
+/// `num_updates`, and of `EMAModel` in Hugging Face Diffusers.
+fn decay_after(decay: f64, updates: u64) -> f64 {
+    decay.min((1.0 + updates as f64) / (10.0 + updates as f64))
+}
+
+/// Share of the initial weights in a moving average after `updates` updates, 0 to 1.
+///
+/// ```
+/// use pawl_graph::optim::initial_share;
+///
+/// assert_eq!(initial_share(0.999, 0), 1.0);
+/// assert!(initial_share(0.999, 6) < 0.01);
+/// ```
+pub fn initial_share(decay: f64, updates: u64) -> f64 {
+    // Below this share nothing of them is left in float32.
+    const NOTHING: f64 = 1e-12;
+    let mut share = 1.0;
+    for update in 0..updates {
+        share *= decay_after(decay, update);
+        if share < NOTHING {
+            return 0.0;
+        }
+    }
+    share
+}
+
+/// The decay of this update of a group's averages, which is counted. Float32 scalar.
+pub(crate) fn average_decay<'b>(context: &StepContext<'b>, group: &str, decay: f64) -> Var<'b> {
+    let updates = counter(context.b, format!("{AVERAGE_UPDATES}{group}"));
+    context.update(updates, updates + 1.0);
+    let n = updates.cast(DType::F32);
+    ((n + 1.0) / (n + 10.0)).minimum(decay)
+}
+
 /// Appends the moving average of a unit: `average <- decay * average + (1 - decay) * value`, started from the first value.
-pub(crate) fn average(context: &StepContext<'_>, unit: &Unit<'_>, decay: f64) {
+pub(crate) fn average<'b>(context: &StepContext<'b>, unit: &Unit<'b>, decay: Var<'b>) {
     let average = context.b.state(average_of(&unit.decl));
-    context.update(average, average * decay + unit.next(context.b) * (1.0 - decay));
+    context.update(average, average * decay + unit.next(context.b) * (-decay + 1.0));
 }
 
 /// Declaration of the moving average of a parameter or arena.
