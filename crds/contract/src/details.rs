@@ -48,6 +48,9 @@ pub struct Details {
     /// Learning rate of the newest optimizer step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub learning_rate: Option<f64>,
+    /// Optimizer steps that have updated the weights, those before a resumed checkpoint included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub updates: Option<u64>,
     /// Optimizer steps of this launch without an update, because the gradient was not finite or the loss scale too large.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub skipped_updates: u64,

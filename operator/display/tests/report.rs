@@ -40,6 +40,7 @@ fn finished(name: &str, kind: LaunchKind, seed: u64, speed: f64, rate: f64) -> F
             epoch_seconds: Some(30.0),
             learning_rate: Some(2e-4),
             gradient_norm: Some(0.75),
+            updates: Some(39),
             skipped_updates: 1,
             memory: Some(MemoryByKind {
                 parameters: 1 << 20,

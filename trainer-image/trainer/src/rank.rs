@@ -137,6 +137,7 @@ fn measured(launch: &Launch, stop: &StopRequest, started: Instant) -> Result<Rep
         updates: Default::default(),
         epochs: EpochClock::start(job.items_per_epoch(), 0),
         validation: None,
+        initial_weights_share: None,
         straggler: None,
         ranks,
         longest_step: Duration::ZERO,

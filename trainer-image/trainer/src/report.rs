@@ -33,6 +33,7 @@ pub fn of_run(
         step_seconds: run.throughput.step_seconds(),
         first_validation: run.position.first_validation.clone(),
         validation: run.validation.clone(),
+        initial_weights_share: run.initial_weights_share,
         peak_memory_bytes: Some(peak as u64),
         predicted_memory_bytes: Some(run.session.memory().planned as u64),
         loader_wait_share: run.throughput.loader_share(),
@@ -69,6 +70,7 @@ fn details(run: &RunningLaunch<'_>) -> Details {
         epoch_seconds: run.epochs.newest().map(|took| took.as_secs_f64()),
         gradient_norm: run.updates.gradient_norm,
         learning_rate: run.updates.learning_rate,
+        updates: Some(run.position.step.saturating_sub(run.updates.skipped)),
         skipped_updates: run.updates.skipped,
         memory: Some(run.session.memory_by_kind()),
     }

@@ -48,6 +48,8 @@ pub struct RunningLaunch<'a> {
     pub(crate) updates: Updates,
     pub(crate) epochs: EpochClock,
     pub(crate) validation: Option<Validation>,
+    /// Share of the initial weights in the averages of which `validation` is.
+    pub(crate) initial_weights_share: Option<f64>,
     pub(crate) straggler: Option<String>,
     pub(crate) ranks: StragglerWatch,
     pub(crate) longest_step: Duration,
@@ -371,6 +373,10 @@ impl RunningLaunch<'_> {
     fn validate(&mut self) -> Result<Validation, Ending> {
         let data = Arc::clone(&self.data);
         let metrics = self.measure(data.as_ref())?;
+        self.initial_weights_share = match self.job.optimization().average {
+            Some(decay) => self.session.initial_weights_share(decay)?,
+            None => None,
+        };
         validation::validated(&self.position, metrics)
     }
 

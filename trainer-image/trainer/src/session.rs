@@ -9,7 +9,7 @@ use pawl_graph::executor::{
     ExecError, ExecOptions, Executable, Executor, MemoryReport, read_chosen, unify_states, write_named,
 };
 use pawl_graph::graph::{Program, Role, StateDecl};
-use pawl_graph::optim::AVERAGE;
+use pawl_graph::optim::{AVERAGE, AVERAGE_UPDATES, initial_share};
 use pawl_graph::recipe::Recipe;
 use pawl_workloads::{Batch, Programs};
 use std::collections::BTreeSet;
@@ -342,6 +342,21 @@ impl Session {
         self.executable.states().iter().any(|decl| persists(decl) && decl.whole().is_some())
     }
 
+    /// Share of the initial weights in the moving averages with this decay, of the group of parameters with the most updates: what few
+    /// losses train is evaluated by no metric. `None` when there are no averages.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn initial_weights_share(&mut self, decay: f64) -> Result<Option<f64>, Ending> {
+        let counters = self.executable.states().iter().filter(|decl| decl.name.starts_with(AVERAGE_UPDATES));
+        let counters: Vec<String> = counters.map(|decl| decl.name.clone()).collect();
+        let mut updates = None;
+        for counter in counters {
+            updates = updates.max(Some(self.executable.read_state(&counter)?.item() as u64));
+        }
+        Ok(updates.map(|updates| initial_share(decay, updates)))
+    }
+
     /// Sets states by name. Missing averages start from the weights; other missing states keep their initial values, and are
     /// logged. With `weights_only` only parameters and frozen arrays are set.
     ///
@@ -371,8 +386,11 @@ impl Session {
             if find(name).is_some() {
                 continue;
             }
-            match (role, name.strip_prefix(AVERAGE).and_then(find)) {
-                (Role::Average, Some(weight)) => tensors.push((name.clone(), weight)),
+            let weight = name.strip_prefix(AVERAGE).and_then(find);
+            // Checkpoints of versions before the warm-up have no such counter: one of the optimizer has counted the same updates.
+            let steps = || find(&format!("adamw.step/{}", name.strip_prefix(AVERAGE_UPDATES)?));
+            match (role, weight.or_else(steps)) {
+                (Role::Average | Role::Optimizer, Some(known)) => tensors.push((name.clone(), known)),
                 (Role::Parameter, _) => {
                     return Err(Ending::InvalidPlan(format!(
                         "the checkpoint has no weight {name}: it belongs to another model; use an empty checkpoint storage"

@@ -93,7 +93,7 @@ fn saving() -> Value {
 #[test]
 fn the_ups_smoke_size_learns() {
     let dir = tempfile::tempdir().unwrap();
-    // The workload's own average (0.999) still holds 82 % of the first weights after 200 steps: a quicker one shows.
+    // A quick average: without its warm-up, 82 % of the workload's own (0.999) would still be first weights after 200 steps.
     let changes = json!({"budget": {"items": 400}, "checkpoint": saving(), "settings": {"ema": "0.9"}});
     let report = launch(dir.path(), changes);
     assert_eq!(
@@ -109,6 +109,8 @@ fn the_ups_smoke_size_learns() {
     let nrmse = |validation: Option<pawl_contract::measured::Validation>| validation.unwrap().metrics["nrmse"];
     let (first, end) = (nrmse(report.measured.first_validation), nrmse(report.measured.validation));
     assert!(end < 0.85 * first, "nrmse {first} -> {end}");
+    let share = report.measured.initial_weights_share.expect("an average is evaluated");
+    assert!(share < 0.01 && report.details.updates == Some(200), "{share}, {:?}", report.details.updates);
     let (predicted, peak) =
         (report.measured.predicted_memory_bytes.unwrap(), report.measured.peak_memory_bytes.unwrap());
     assert!(predicted.abs_diff(peak) as f64 <= 0.02 * peak as f64, "predicted {predicted}, measured {peak}");

@@ -80,12 +80,14 @@ fn facts(training: &TrainingStatus) -> Vec<String> {
 }
 
 fn details(details: &Details) -> Vec<String> {
-    let &Details { compile_seconds, epoch_seconds, gradient_norm, learning_rate, skipped_updates, memory } = details;
+    let &Details { compile_seconds, epoch_seconds, gradient_norm, learning_rate, updates, skipped_updates, memory } =
+        details;
     let mut facts = Vec::new();
     facts.extend(compile_seconds.map(|time| format!("compiled in {}", seconds(time))));
     facts.extend(epoch_seconds.map(|time| format!("newest epoch {}", seconds(time))));
     facts.extend(learning_rate.map(|rate| format!("learning rate {}", short(rate))));
     facts.extend(gradient_norm.map(|norm| format!("gradient norm {}", short(norm))));
+    facts.extend(updates.map(|updates| format!("{updates} updates of the weights")));
     if skipped_updates > 0 {
         facts.push(format!("{skipped_updates} skipped update{}", if skipped_updates == 1 { "" } else { "s" }));
     }
