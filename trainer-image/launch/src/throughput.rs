@@ -1,6 +1,7 @@
 //! Throughput: step times, waits and busy time over the measurement window of a report.
 
 use pawl_contract::measured::Spread;
+use pawl_contract::steady::{EXTENSIONS, is_drained, is_steady};
 use std::time::{Duration, Instant};
 
 /// Minimum duration of a window of the guard, to limit the noise of windows of short steps.
@@ -30,6 +31,8 @@ pub struct Throughput {
     seen: u64,
     total: StepTime,
     steps: Vec<f64>,
+    /// Batches that the loaders had prepared at the start of the steps that count, and after the newest one.
+    prepared: Option<(u64, u64)>,
     window: (u64, Duration),
     windows: u64,
     newest: Option<f64>,
@@ -46,6 +49,7 @@ impl Throughput {
             seen: 0,
             total: StepTime::default(),
             steps: Vec::new(),
+            prepared: None,
             window: (0, Duration::ZERO),
             windows: 0,
             newest: None,
@@ -71,6 +75,36 @@ impl Throughput {
         }
         self.window = if full { (0, Duration::ZERO) } else { (steps, wall) };
         full
+    }
+
+    /// Notes the number of batches that the loaders have prepared for later steps.
+    pub fn prepared(&mut self, batches: u64) {
+        if self.seen >= self.warmup {
+            let (first, _) = self.prepared.unwrap_or((batches, batches));
+            self.prepared = Some((first, batches));
+        }
+    }
+
+    /// Notes that new loaders have started, which have prepared nothing yet.
+    pub fn loaders_restarted(&mut self) {
+        self.prepared = None;
+    }
+
+    /// Whether the speed is that of a steady state: the halves of the steps that count agree, and a step of `batches` batches does not
+    /// use up what the loaders had prepared. `None` when there are too few steps to tell.
+    pub fn is_steady(&self, batches: u64) -> Option<bool> {
+        let used = batches * self.steps.len() as u64;
+        if self.prepared.is_some_and(|(before, after)| is_drained(before, after, used)) {
+            return Some(false);
+        }
+        is_steady(&spans(&self.steps))
+    }
+
+    /// Counts the steps so far as warm-up, too.
+    pub fn restart(&mut self) {
+        (self.warmup, self.total) = (self.seen, StepTime::default());
+        self.steps.clear();
+        self.prepared = self.prepared.map(|(_, newest)| (newest, newest));
     }
 
     /// Items per second since the end of the warm-up.
@@ -116,6 +150,33 @@ impl Throughput {
         let wall = self.total.wall.as_secs_f64();
         (wall > 0.0).then(|| part / wall)
     }
+}
+
+/// The windows of a measurement: one that is not steady is replaced by another one, [`EXTENSIONS`] times at most.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Windows {
+    extensions: u64,
+    unsteady: bool,
+}
+
+impl Windows {
+    /// Ends a window, `steady` on all ranks or not. Returns whether another one follows.
+    pub fn extends(&mut self, steady: bool) -> bool {
+        self.unsteady = !steady;
+        let more = self.unsteady && self.extensions < EXTENSIONS;
+        self.extensions += u64::from(more);
+        more
+    }
+
+    /// What a report says of the last window: only that it was not steady.
+    pub fn steady(&self) -> Option<bool> {
+        self.unsteady.then_some(false)
+    }
+}
+
+/// Steps that were measured together: on a GPU only the time of several steps is known, which all of them have then.
+fn spans(steps: &[f64]) -> Vec<(u64, f64)> {
+    steps.chunk_by(|a, b| a == b).map(|equal| (equal.len() as u64, equal.iter().sum())).collect()
 }
 
 /// Measures a step from its start to [`Stopwatch::stop`].
@@ -169,6 +230,34 @@ mod tests {
         assert_eq!(throughput.step_seconds(), Some(Spread { p10: 0.1, median: 0.1, p90: 0.2 }));
         assert_eq!((throughput.loader_share(), throughput.utilization()), (Some(0.25), Some(0.5)));
         assert_eq!(Throughput::new(8, 2, Some(2)).items_per_second(), None, "no step, no speed");
+    }
+
+    #[test]
+    fn a_warm_up_or_a_queue_that_empties_is_not_steady() {
+        let times = |slower: &dyn Fn(u64) -> u64, prepared: &dyn Fn(u64) -> u64| {
+            let mut throughput = Throughput::new(8, 0, None);
+            throughput.prepared(prepared(0));
+            for index in 0..50 {
+                // No two of a real clock are equal.
+                let wall = Duration::from_micros(100_000 + 7 * (index * 31 % 50) + slower(index));
+                throughput.add(StepTime { wall, ..StepTime::default() });
+                throughput.prepared(prepared(index + 1));
+            }
+            throughput
+        };
+        let steady = times(&|_| 0, &|_| 64);
+        assert_eq!(steady.is_steady(1), Some(true));
+        let mut warm = times(&|index| 100_000 / (1 + index), &|_| 64);
+        assert_eq!(warm.is_steady(1), Some(false));
+        // Equal steps, while the loaders are half as fast.
+        assert_eq!(times(&|_| 0, &|index| 64 - index / 2).is_steady(1), Some(false));
+        let mut windows = Windows::default();
+        assert_eq!((0..9).filter(|_| windows.extends(false)).count(), 4);
+        assert_eq!((windows.steady(), windows.extends(true), windows.steady()), (Some(false), false, None));
+        warm.restart();
+        assert_eq!((warm.is_steady(1), warm.items_per_second()), (None, None));
+        warm.add(step(100));
+        assert_eq!(warm.items_per_second(), Some(80.0));
     }
 
     #[test]
