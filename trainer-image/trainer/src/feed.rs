@@ -66,8 +66,13 @@ impl Feed {
         self.loader.recycle(batch);
     }
 
-    /// Ends an epoch after `items` items: workers that are not persistent end, and new ones start.
-    pub fn epoch_over(&mut self, items: u64) {
+    /// Batches that the workers have prepared for later steps.
+    pub fn prepared(&self) -> u64 {
+        self.loader.prepared()
+    }
+
+    /// Ends an epoch after `items` items: workers that are not persistent end, and new ones start. Returns whether they do.
+    pub fn epoch_over(&mut self, items: u64) -> bool {
         if self.by_epoch {
             self.waited += self.loader.waited();
             // The new loader starts with it.
@@ -75,6 +80,7 @@ impl Feed {
             let schedule = Schedule::new(items, self.step_items, self.accumulation);
             self.loader = Loader::new(Arc::clone(&self.data), schedule, self.workers, self.prefetch);
         }
+        self.by_epoch
     }
 
     /// Time that steps have waited for data.

@@ -126,6 +126,7 @@ fn measured(launch: &Launch, stop: &StopRequest, started: Instant) -> Result<Rep
         gang: Arc::clone(&gang),
         session,
         throughput: Throughput::new(step_items, budget.warmup, device.devices()),
+        windows: Default::default(),
         device,
         budget,
         step_items,

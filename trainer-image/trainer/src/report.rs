@@ -30,6 +30,7 @@ pub fn of_run(
         steps: step,
         items,
         items_per_second: run.throughput.items_per_second(),
+        steady: run.windows.steady(),
         step_seconds: run.throughput.step_seconds(),
         first_validation: run.position.first_validation.clone(),
         validation: run.validation.clone(),

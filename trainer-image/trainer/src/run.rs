@@ -13,10 +13,11 @@ use crate::progress::Publisher;
 use crate::saving::{Best, Origin, Resumed, Saver};
 use crate::session::{OutOfRange, Session, Sharing, StepResult};
 use crate::signals::StopRequest;
-use crate::throughput::{StepTime, Throughput};
+use crate::throughput::{StepTime, Throughput, Windows};
 use crate::vote::Vote;
 use crate::workload::ending;
 use pawl_contract::measured::Validation;
+use pawl_contract::plan::LaunchKind;
 use pawl_contract::progress::{Progress, RankPhase};
 use pawl_contract::settings::Precision;
 use pawl_launch::straggler::{RankTime, StragglerWatch};
@@ -40,6 +41,7 @@ pub struct RunningLaunch<'a> {
     pub(crate) accumulation: u32,
     pub(crate) position: Position,
     pub(crate) throughput: Throughput,
+    pub(crate) windows: Windows,
     pub(crate) curve: Curve,
     /// Step and items of the last healthy loss, or those at which the launch has begun.
     pub(crate) healthy: (u64, u64),
@@ -242,15 +244,19 @@ impl RunningLaunch<'_> {
             self.straggler = self.ranks.window();
         }
         let epoch = self.job.items_per_epoch();
-        if before / epoch != self.position.items / epoch {
-            self.feed.epoch_over(self.position.items);
+        if before / epoch != self.position.items / epoch && self.feed.epoch_over(self.position.items) {
+            self.throughput.loaders_restarted();
         }
+        self.throughput.prepared(self.feed.prepared());
         if problem.is_some() {
             // Its loss says nothing about the training.
             return Ok(());
         }
         self.loss = Some(loss);
-        self.curve.add(self.position.items, loss);
+        // Launches are compared by the losses of the same steps.
+        if before < self.budget.horizon {
+            self.curve.add(self.position.items, loss);
+        }
         let spike = self.position.losses.add(loss);
         if self.position.losses.is_healthy() {
             self.healthy = (self.position.step, self.position.items);
@@ -263,6 +269,24 @@ impl RunningLaunch<'_> {
             ))),
             None => Ok(()),
         }
+    }
+
+    /// Extends a measurement by another window, which replaces the one so far, if that was not steady on some rank.
+    ///
+    /// # Errors
+    /// When a peer is lost.
+    pub fn extend_unless_steady(&mut self) -> Result<(), Ending> {
+        let plan = &self.launch.plan;
+        let window = plan.budget.window_steps.filter(|_| plan.kind == LaunchKind::Measure);
+        let Some(window) = window.filter(|_| self.position.items >= self.budget.items) else { return Ok(()) };
+        let mine = self.throughput.is_steady(u64::from(self.accumulation)) != Some(false);
+        let steady = self.gang.gather(&mine)?.into_iter().all(|steady| steady);
+        if self.windows.extends(steady) {
+            tracing::info!(step = self.position.step, "the speed still changes: another window is measured");
+            self.throughput.restart();
+            self.budget.items += window * self.step_items;
+        }
+        Ok(())
     }
 
     /// Starts to time the epochs, at the current position.

@@ -93,6 +93,11 @@ impl Loader {
         self.waited
     }
 
+    /// Batches that are prepared, and not delivered yet.
+    pub fn prepared(&self) -> u64 {
+        self.shared.queue.lock().ready.len() as u64
+    }
+
     /// Batches delivered so far.
     pub fn delivered(&self) -> u64 {
         self.delivered

@@ -546,7 +546,7 @@ fn concern(
         let (lower, upper) = seeds.bounds?;
         let reach = (upper - lower) / 2.0 * f64::sqrt(seeds.count as f64 + 1.0);
         let bounds = Some((found - reach, found + reach));
-        Some(Interval { mean: found, bounds, count: seeds.count })
+        Some(Interval { mean: found, bounds, ..seeds })
     });
     let apart = validation.items.abs_diff(known.items) as f64 > SAME_ITEMS * known.items as f64;
     let (horizon, trained) = horizons(spec, watched.baseline.and_then(|baseline| baseline.items_per_epoch));
