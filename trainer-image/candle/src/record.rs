@@ -14,7 +14,7 @@ use pawl_launch::losses::Curve;
 use pawl_launch::report::bare;
 use pawl_launch::saving::Saver;
 use pawl_launch::straggler::StragglerWatch;
-use pawl_launch::throughput::Throughput;
+use pawl_launch::throughput::{Throughput, Windows};
 use std::time::Duration;
 
 /// The measurements of a launch.
@@ -24,6 +24,7 @@ pub(crate) struct Record {
     pub items_per_epoch: u64,
     pub position: Position,
     pub throughput: Throughput,
+    pub windows: Windows,
     pub curve: Curve,
     /// Step and items of the last healthy loss, or those at which the launch has begun.
     pub healthy: (u64, u64),
@@ -82,6 +83,7 @@ impl Record {
                 steps: step,
                 items,
                 items_per_second: self.throughput.items_per_second(),
+                steady: self.windows.steady(),
                 step_seconds: self.throughput.step_seconds(),
                 first_validation: self.position.first_validation.clone(),
                 validation: self.validation.clone(),

@@ -14,6 +14,7 @@ use candle_nn::VarMap;
 use pawl_contract::measured::Validation;
 use pawl_contract::plan::LaunchKind;
 use pawl_contract::progress::RankPhase;
+use pawl_contract::steady::BLOCKS;
 use pawl_launch::budget::Budget;
 use pawl_launch::checkpoint::{Author, Checkpoint, Position};
 use pawl_launch::ending::Ending;
@@ -464,6 +465,7 @@ fn recorded(
         items_per_epoch,
         position: Position::start(WORKLOAD, core.launch.plan.seed),
         throughput: Throughput::new(step_items, budget.warmup, devices),
+        windows: Default::default(),
         curve: Default::default(),
         healthy: Default::default(),
         loss: None,

@@ -118,7 +118,23 @@ impl<O: Optimizer> Training<'_, O> {
         })?;
         self.open.next_vote = next_vote(&rows, self.record.position.step);
         // The agreement is part of the window.
-        self.record_steps((open.steps, self.time()), &rows)
+        self.record_steps((open.steps, self.time()), &rows)?;
+        self.extend_unless_steady()
+    }
+
+    /// Extends a measurement by another window, which replaces the one so far, if that was not steady on some rank.
+    fn extend_unless_steady(&mut self) -> Result<()> {
+        let (plan, record) = (&self.core.launch.plan, &mut *self.record);
+        let window = plan.budget.window_steps.filter(|_| plan.kind == LaunchKind::Measure);
+        let Some(window) = window.filter(|_| record.position.items >= record.budget.items) else { return Ok(()) };
+        // What a program has loaded in advance is not known here.
+        let mine = record.throughput.is_steady(0) != Some(false);
+        let steady = self.core.gang.gather(&mine)?.into_iter().all(|steady| steady);
+        if record.windows.extends(steady) {
+            record.throughput.restart();
+            record.budget.items += window * record.step_items;
+        }
+        Ok(())
     }
 
     /// The votes of all ranks.
@@ -180,7 +196,10 @@ impl<O: Optimizer> Training<'_, O> {
             .into());
         }
         let record = &mut *self.record;
-        record.curve.add(items, loss);
+        // Launches are compared by the losses of the same steps.
+        if items - record.step_items < record.budget.horizon {
+            record.curve.add(items, loss);
+        }
         let spike = record.position.losses.add(loss);
         if record.position.losses.is_healthy() {
             record.healthy = (step, items);
@@ -247,9 +266,18 @@ fn next_vote(rows: &[Row], step: u64) -> u64 {
 /// compared by the same steps.
 fn must_end(budget: &Budget, step_items: u64, first: u64, (step, items): (u64, u64)) -> bool {
     step == first + budget.warmup
+        || ends_block(budget, step_items, step)
         || items >= budget.items
         || budget.evaluation_due(items - step_items, items)
         || ends_quarter(step, budget.items.div_ceil(step_items))
+}
+
+/// Whether a block of a measurement ends with this step: the times of at least as many spans are needed to see that they are steady.
+fn ends_block(budget: &Budget, step_items: u64, step: u64) -> bool {
+    // A training or a search is not divided.
+    let measures = !budget.evaluates && step > budget.warmup;
+    let window = (budget.horizon / step_items).saturating_sub(budget.warmup);
+    measures && (step - budget.warmup).is_multiple_of((window / BLOCKS as u64).max(1))
 }
 
 /// Norm of all gradients together, on the device.
