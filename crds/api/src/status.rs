@@ -12,8 +12,8 @@ pub use attempt::{AttemptStatus, Purpose, RetryStatus, StopCause};
 pub use phase::{Arm, BaselineStatus, BundleStatus, LaunchStatus, PhaseState, PhaseStatus, QualityStatus, Speedup};
 pub use search::{BestTrial, FinalistStatus, SearchState, SearchStatus};
 pub use training::{
-    BestCheckpointStatus, CheckpointStatus, CusumStatus, EarlierTraining, MomentsStatus, ReplacedSettings, SegmentStatus,
-    SlowMachine, SlowdownStatus, TrainingStatus,
+    BestCheckpointStatus, CheckpointStatus, CusumStatus, EarlierTraining, MomentsStatus, ReplacedSettings,
+    SegmentStatus, SlowMachine, SlowdownStatus, TrainingStatus,
 };
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;

@@ -3,6 +3,7 @@
 use crate::draft::Draft;
 use crate::fingerprint::fingerprint;
 use crate::launch::{EvidenceTarget, Launch, budget, quality, quality_looks, seed, tag, tag_of};
+use crate::revision::patch;
 use crate::trainer::comparable;
 use crate::trial::Trial;
 use pawl_api::status::{Arm, LaunchStatus};
@@ -102,9 +103,7 @@ impl<'a> Comparison<'a> {
     /// used up then, unless they are almost fast enough.
     fn beyond_queues(&self, budget: Budget) -> Budget {
         let world = self.draft.spec.trainer.world_size();
-        let steps = 2 * queue_steps(&self.control, world).max(queue_steps(&self.candidate, world));
-        let at_least = |known: Option<u64>| known.map(|known| known.max(steps));
-        Budget { warmup_steps: at_least(budget.warmup_steps), window_steps: at_least(budget.window_steps), ..budget }
+        lengthened(budget, queue_steps(&self.control, world).max(queue_steps(&self.candidate, world)))
     }
 
     /// The tag of a launch of this comparison.
@@ -216,6 +215,35 @@ impl<'a> Comparison<'a> {
         missing.sort_by_key(|launch| place(launch).unwrap_or(usize::MAX));
         (pairs, missing)
     }
+}
+
+/// A measurement whose warm-up and window are at least twice as long as a queue of so many steps.
+fn lengthened(budget: Budget, queue: u64) -> Budget {
+    let at_least = |known: Option<u64>| known.map(|known| known.max(2 * queue));
+    Budget { warmup_steps: at_least(budget.warmup_steps), window_steps: at_least(budget.window_steps), ..budget }
+}
+
+/// The budgets with which `settings` may have been measured: beside the baseline, and in the comparison of each phase.
+pub(crate) fn measured_budgets(draft: &Draft<'_>, settings: &Settings) -> Vec<Budget> {
+    let spec = draft.spec;
+    let world = spec.trainer.world_size();
+    let own = queue_steps(settings, world);
+    let phases = spec.phases.iter().zip(&draft.status.phases).enumerate();
+    let others = phases.flat_map(|(index, (phase, status))| {
+        let control = draft.control(index);
+        let candidate = control.with(&patch(phase, status.rung));
+        [control, candidate]
+    });
+    let others = others.chain([spec.settings.clone(), draft.effective()]);
+    let queues: BTreeSet<u64> = others.map(|other| queue_steps(&other, world).max(own)).collect();
+    let mut budgets: Vec<Budget> = Vec::new();
+    for queue in queues {
+        let budget = lengthened(budget(spec, LaunchKind::Measure), queue);
+        if !budgets.contains(&budget) {
+            budgets.push(budget);
+        }
+    }
+    budgets
 }
 
 impl Pair<'_> {

@@ -1,5 +1,6 @@
 //! Training with the accepted settings: its plan, and how its end is handled.
 
+use crate::comparison::measured_budgets;
 use crate::draft::{Draft, bounded, decimals};
 use crate::fingerprint::fingerprint;
 use crate::gates::safety::unsafe_outcome;
@@ -21,7 +22,8 @@ use pawl_contract::checkpoint::{BestCheckpoint, CheckpointRef};
 use pawl_contract::decimal::Decimal;
 use pawl_contract::exit::Outcome;
 use pawl_contract::measured::Measured;
-use pawl_contract::plan::{CheckpointPolicy, Criterion, LaunchKind};
+use pawl_contract::plan::{Budget, CheckpointPolicy, Criterion, LaunchKind, LaunchPlan};
+use pawl_contract::plausible;
 use pawl_contract::report::LaunchResult;
 use pawl_contract::settings::Settings;
 use serde_json::json;
@@ -140,9 +142,14 @@ fn promised(draft: &Draft<'_>, settings: &Settings) -> Option<f64> {
 /// The completed Measure launches in the evidence with exactly these settings.
 pub(crate) fn measured_with<'a>(draft: &'a Draft<'_>, settings: &Settings) -> Vec<&'a LaunchStatus> {
     let spec = draft.spec;
-    let budget = launch::budget(spec, LaunchKind::Measure);
-    let seeds = spec.seeds.iter().copied().take(7);
-    let tags: Vec<_> = seeds.map(|seed| launch::tag(spec, LaunchKind::Measure, settings, seed, &budget)).collect();
+    let seeds = || spec.seeds.iter().copied().take(7);
+    let tag = |budget: &Budget, seed| launch::tag(spec, LaunchKind::Measure, settings, seed, budget);
+    let budgets = measured_budgets(draft, settings);
+    let tags: Vec<_> = budgets
+        .iter()
+        .flat_map(|budget| seeds().map(move |seed| (budget, seed)))
+        .map(|(budget, seed)| tag(budget, seed))
+        .collect();
     let measured = |launch: &&LaunchStatus| {
         launch.outcome == Outcome::Done
             && launch.kind == LaunchKind::Measure
@@ -214,8 +221,9 @@ fn failed(draft: &mut Draft<'_>, result: &LaunchResult) {
 
 /// Records the checkpoints from which a stopped or lost training resumes, unless its settings are no longer in effect.
 pub(crate) fn stopped(draft: &mut Draft<'_>, result: &LaunchResult) {
-    let wanted = is_wanted(draft, &result.launch);
-    if wanted && result.outcome == Outcome::Done {
+    let plan = wanted(draft);
+    let wanted = plan.launch == result.launch;
+    if wanted && result.outcome == Outcome::Done && plausible::result(result, &plan).is_none() {
         // It ended while it was being stopped for other launches.
         return record(draft, result);
     }
@@ -226,8 +234,13 @@ pub(crate) fn stopped(draft: &mut Draft<'_>, result: &LaunchResult) {
 
 /// Whether a launch of this name trains with the settings in effect.
 pub(crate) fn is_wanted(draft: &Draft<'_>, launch: &str) -> bool {
+    wanted(draft).launch == launch
+}
+
+/// The launch that trains with the settings in effect.
+fn wanted(draft: &Draft<'_>) -> LaunchPlan {
     let target = (EvidenceTarget::Train, Arm::Candidate, 0);
-    draft.launch("train", LaunchKind::Train, &draft.tuned(), target).plan.launch == launch
+    draft.launch("train", LaunchKind::Train, &draft.tuned(), target).plan
 }
 
 /// Records the newest and the best checkpoint, if the result contains them, and how long checkpoints take.

@@ -35,6 +35,8 @@ fn write(scene: &Scene, script: bool, job: &Job) {
         spec["phases"] = json!([]);
         spec["settings"]["learningRate"] = json!(job.rate);
         spec["seeds"] = json!([job.seed]);
+        // The scripted trainer's loss falls by about one.
+        spec["gates"] = json!({"validationLossDelta": "0.02"});
         spec["train"] = json!({"items": job.items * 64, "checkpoint": {"every": "1s", "keep": 2}});
         if script {
             let path = scene.path().join("train.sh");
@@ -44,6 +46,7 @@ fn write(scene: &Scene, script: bool, job: &Job) {
                 job.argument,
                 "$(checkpoint.dir)",
                 "$(checkpoint.latest:-)",
+                "$(settings.batchPerGpu)",
             ];
             let command: Vec<&str> = ["sh", path.to_str().unwrap()].into_iter().chain(words).collect();
             spec["workload"] =

@@ -203,7 +203,7 @@ impl Looks {
             self.write();
         }
         let is_settled = |entry: &&Entry| over || !new.iter().any(|(name, _)| *name == entry.name);
-        if let Some(entry) = entries.last().filter(is_settled)
+        if let Some(entry) = entries.iter().rev().find(is_settled)
             && let Some(Standing { step, items, .. }) = self.record.checkpoints.get(&entry.name)
         {
             followed.saw(CheckpointRef { name: entry.name.clone(), step: *step, items: *items });
