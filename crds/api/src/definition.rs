@@ -102,6 +102,9 @@ fn shorten(schema: &mut Value) {
     keep_first_description(&mut status["phases"]["items"]["properties"]["launches"]);
     keep_first_description(&mut status["baseline"]["properties"]["launches"]);
     keep_first_description(&mut status["bundle"]["properties"]["launches"]);
+    for part in ["slowdown", "cusum", "earlier", "replaced", "segments", "slowMachine"] {
+        keep_first_description(&mut status["training"]["properties"][part]);
+    }
     // Each of them contains the fields of `Measured`.
     let phase = status["phases"]["items"]["properties"].clone();
     for part in ["baseline", "bundle", "training"] {

@@ -180,6 +180,10 @@ pub(crate) fn record(draft: &mut Draft<'_>, result: &LaunchResult) {
         Outcome::Done => {
             training.completed = target;
             (training.eta, training.slowdown) = (None, None);
+            if training.slow_machine.take().is_some() {
+                // Nobody waits for it any more; the event tells of it.
+                training.degraded.clear();
+            }
             let message = done(draft, result);
             cost::saved(draft);
             draft.normal(Reason::TrainingDone, message, None);

@@ -224,7 +224,7 @@ fn the_page_shows_everything_and_needs_nothing() {
         "0.59 USD",
         "pair 7",
         "step-12500",
-        "compiled in 4.2s · newest epoch 30s · learning rate 2.00e-4 · gradient norm 0.75 · 1 skipped update · planned memory: parameters 1.00 MiB",
+        "compiled in 4.2s · newest epoch 30s · learning rate 2.00e-4 · gradient norm 0.75 · 39 updates of the weights · 1 skipped update · planned memory: parameters 1.00 MiB",
     ] {
         assert!(page.contains(wanted), "{wanted} is missing");
     }

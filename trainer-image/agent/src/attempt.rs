@@ -78,11 +78,11 @@ pub async fn run(
     let work_dir = node.work_dir.clone();
     tokio::task::spawn_blocking(move || end_survivors(&work_dir, DEATH)).await.map_err(io::Error::other)??;
     claim(plan, &node.work_dir)?;
-    let finished = finished_reports(&node.work_dir)?;
     let allowed = plan.gather_seconds.map(Duration::try_from_secs_f64);
     node.limits.gather = allowed.and_then(Result::ok).unwrap_or(node.limits.gather);
-    let launches: Vec<LaunchResult> =
-        finished.iter().filter(|report| report.outcome.is_evidence()).map(LaunchResult::from).collect();
+    let finished = finished_reports(&node.work_dir)?;
+    let finished = finished.iter().filter(|report| report.outcome.is_evidence());
+    let launches: Vec<LaunchResult> = finished.map(LaunchResult::from).collect();
 
     let mut tasks = JoinSet::new();
     let (link, shared) = match &node.rendezvous {
@@ -127,13 +127,21 @@ pub async fn run(
         }
     };
     let member = Member { shared: &shared, limits: &node.limits, link, stop, observer: &observer, launches };
-    let result = member.run().await;
-    let (remnants, grace) = (orphans::Of::Attempt(node.work_dir.clone()), node.limits.peer_grace);
-    tokio::task::spawn_blocking(move || orphans::end_remnants(&remnants, grace)).await.map_err(io::Error::other)?;
-    let result = result?;
+    let result = without_remnants(&node, member.run()).await?;
     // The first task to end is the coordinator, once all agents have received the end, or this agent's connection.
     tasks.join_next().await;
     Ok(result)
+}
+
+/// Runs the launches, and ends what they have left behind.
+async fn without_remnants(
+    node: &Node,
+    launches: impl Future<Output = io::Result<AttemptResult>>,
+) -> io::Result<AttemptResult> {
+    let result = launches.await;
+    let (remnants, grace) = (orphans::Of::Attempt(node.work_dir.clone()), node.limits.peer_grace);
+    tokio::task::spawn_blocking(move || orphans::end_remnants(&remnants, grace)).await.map_err(io::Error::other)?;
+    result
 }
 
 /// Starts the coordinator of agent 0; returns the link of its own member.

@@ -266,7 +266,8 @@ impl Saver {
         let writer = self.writer.as_mut().and_then(Arc::get_mut);
         if writer.is_some_and(|writer| !writer.resume(author, *items)) {
             return Err(Ending::CheckpointUnreadable(format!(
-                "checkpoint {name} in {} was trained with another workload, configuration or seed, by attempt {} of job {}:                  use another train.checkpoint.storage, or name this one in train.resumeFrom to start from it",
+                "checkpoint {name} in {} was trained with another workload, configuration or seed, by attempt {} of job {}: \
+                 use another train.checkpoint.storage, or name this one in train.resumeFrom to start from it",
                 self.url, author.attempt, author.job
             )));
         }

@@ -154,10 +154,7 @@ fn measured(launch: &Launch, stop: &StopRequest, started: Instant) -> Result<Rep
         run.finish_saving();
     }
     let own = run.session.memory().peak;
-    let peak = match &result {
-        Ok(()) => gang.gather(&own)?.into_iter().max().unwrap_or(own),
-        Err(_) => own,
-    };
+    let peak = if result.is_ok() { gang.gather(&own)?.into_iter().max().unwrap_or(own) } else { own };
     Ok(report::of_run(&run, launch, &result, peak, started.elapsed()))
 }
 

@@ -60,13 +60,7 @@ pub fn check(settings: &Settings, place: Place, workload: &str, of_workload: &[&
         ema,
         workload: _,
     } = settings;
-    match place {
-        Place::Cpu => without_gpu(settings)?,
-        #[cfg(feature = "candle-cuda")]
-        Place::Cuda(_) | Place::AbsentGpu => with_candle(settings)?,
-        #[cfg(not(feature = "candle-cuda"))]
-        Place::Cuda(_) | Place::AbsentGpu => {}
-    }
+    at_place(settings, place)?;
     without_float8(settings)?;
     let has = |name: &str| of_workload.contains(&name);
     let unknown = [
@@ -85,6 +79,17 @@ pub fn check(settings: &Settings, place: Place, workload: &str, of_workload: &[&
             of_workload.join(", ")
         ))),
         None => Ok(()),
+    }
+}
+
+/// Rejects settings that need another device.
+fn at_place(settings: &Settings, place: Place) -> Result<(), Ending> {
+    match place {
+        Place::Cpu => without_gpu(settings),
+        #[cfg(feature = "candle-cuda")]
+        Place::Cuda(_) | Place::AbsentGpu => with_candle(settings),
+        #[cfg(not(feature = "candle-cuda"))]
+        Place::Cuda(_) | Place::AbsentGpu => Ok(()),
     }
 }
 
@@ -177,6 +182,19 @@ fn with_candle(settings: &Settings) -> Result<(), Ending> {
     }
 }
 
+/// What the ranks hold a part of.
+fn sharding(sharding: Sharding, world_size: u32) -> Result<EngineSharding, Ending> {
+    match sharding {
+        Sharding::None => Ok(EngineSharding::None),
+        sharding if world_size == 1 => Err(Ending::Unsupported(format!(
+            "settings.sharding: {sharding:?} needs several ranks: one rank holds all states; use more GPUs, or remove it"
+        ))),
+        Sharding::Zero1 => Ok(EngineSharding::Zero1),
+        Sharding::Zero2 => Ok(EngineSharding::Zero2),
+        Sharding::Full => Ok(EngineSharding::Full),
+    }
+}
+
 /// The recipe that trains `job` with `settings` on rank `rank` of `world_size`.
 ///
 /// # Errors
@@ -233,17 +251,7 @@ pub fn recipe(settings: &Settings, job: &dyn Job, (rank, world_size): (u32, u32)
     };
     recipe.accumulation = accumulation as usize;
     (recipe.rank, recipe.world) = (rank as usize, world_size as usize);
-    recipe.sharding = match settings.sharding.unwrap_or_default() {
-        Sharding::None => EngineSharding::None,
-        sharding if world_size == 1 => {
-            return Err(Ending::Unsupported(format!(
-                "settings.sharding: {sharding:?} needs several ranks: one rank holds all states; use more GPUs, or remove it"
-            )));
-        }
-        Sharding::Zero1 => EngineSharding::Zero1,
-        Sharding::Zero2 => EngineSharding::Zero2,
-        Sharding::Full => EngineSharding::Full,
-    };
+    recipe.sharding = sharding(settings.sharding.unwrap_or_default(), world_size)?;
     recipe.clip = clip.or(optimization.clip);
     recipe.average = optimization.average;
     recipe.groups = optimization.groups.clone();

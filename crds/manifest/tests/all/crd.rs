@@ -24,8 +24,8 @@ fn the_generated_file_is_up_to_date() {
 fn it_fits_into_the_annotation_of_kubectl_apply() {
     let definition: Value = serde_saphyr::from_str(&pawl_manifest::crd()).unwrap();
     let bytes = serde_json::to_string(&definition).unwrap().len();
-    // A limit of our own, half of what fits: what only Pawl reads needs no documentation here.
-    assert!(bytes < 124 << 10, "{bytes} bytes of the 256 KiB");
+    // A limit of our own, well below what fits: what only Pawl reads needs no documentation here.
+    assert!(bytes < 144 << 10, "{bytes} bytes of the 256 KiB");
 }
 
 /// Structural, and bounded wherever a rule may look.

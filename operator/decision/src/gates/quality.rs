@@ -238,8 +238,8 @@ fn untrained(criteria: &[Requirement<'_>], pairs: &Pairs<'_>) -> Option<(Reason,
     criteria.iter().find_map(|criterion| {
         let known: Vec<f64> = pairs.iter().filter_map(|(a, _)| criterion.learnt(a)).collect();
         let mean = known.iter().sum::<f64>() / known.len() as f64;
-        // Not a comparison with `<`: NaN is no improvement.
-        (!known.is_empty() && !(mean >= LEARNT_MARGINS)).then(|| {
+        let has_learnt = mean >= LEARNT_MARGINS;
+        (!known.is_empty() && !has_learnt).then(|| {
             let message = format!(
                 "{}: the baseline itself has improved by {mean:.1} times what is allowed since its first validation, and at least \
                  {LEARNT_MARGINS} times is needed to see whether a phase learns as well: raise analysis.qualityItems, or narrow the gate",

@@ -25,7 +25,8 @@ fn unsteady(unsteady: impl Fn(&LaunchPlan) -> bool + 'static) -> Trainer {
 #[test]
 fn launches_that_are_never_steady_decide_nothing() {
     let is_candidate = |plan: &LaunchPlan| plan.settings.compile.is_some();
-    let cases: [(&str, fn(&LaunchPlan) -> bool); 2] = [("all", |_| true), ("one arm", is_candidate)];
+    type Which = fn(&LaunchPlan) -> bool;
+    let cases: [(&str, Which); 2] = [("all", |_| true), ("one arm", is_candidate)];
     for (name, launches) in cases {
         for then in ["RollBack", "Accept"] {
             let mut world = fuse(json!({"onInconclusive": then}), unsteady(launches));

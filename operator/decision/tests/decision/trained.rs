@@ -53,7 +53,8 @@ fn segments(training: &TrainingStatus) -> Vec<(u64, u64, &str)> {
 #[test]
 fn a_finished_job_whose_model_would_be_another_trains_it_beside_the_old_one() {
     let phase = json!([{"name": "fast", "numerics": "Changed", "settings": {"learningRate": "0.2"}}]);
-    let edits: [(&str, fn(&mut Value, &Value)); 5] = [
+    type Edit = fn(&mut Value, &Value);
+    let edits: [(&str, Edit); 5] = [
         ("learning rate", |spec, _| spec["settings"]["learningRate"] = json!("0.9")),
         ("config", |spec, _| spec["workload"]["config"] = json!({"loss": "huber"})),
         ("seed", |spec, _| spec["seeds"] = json!([43])),
@@ -89,7 +90,8 @@ fn a_finished_job_whose_model_would_be_another_trains_it_beside_the_old_one() {
 
 #[test]
 fn an_edit_that_leaves_the_model_as_it_is_trains_nothing_and_says_so() {
-    let edits: [(&str, fn(&mut Value)); 3] = [
+    type Edit = fn(&mut Value);
+    let edits: [(&str, Edit); 3] = [
         ("price", |spec| spec["cost"] = json!({"gpuHour": "2"})),
         ("rounding", |spec| spec["settings"]["compile"] = json!("Fuse")),
         ("batch", |spec| {

@@ -515,7 +515,8 @@ fn a_job_that_somebody_has_to_free_is_stalled_until_then() {
 
 #[test]
 fn a_report_that_cannot_be_true_is_a_failure_that_counts() {
-    let planted: [(&str, fn(&mut LaunchResult)); 6] = [
+    type Plant = fn(&mut LaunchResult);
+    let planted: [(&str, Plant); 6] = [
         ("itemsPerSecond: 1e100", |result| result.measured.items_per_second = Some(1e100)),
         ("itemsPerSecond: 1e-100", |result| result.measured.items_per_second = Some(1e-100)),
         ("loss: 1e120", |result| result.measured.loss = Some(1e120)),
