@@ -1,25 +1,21 @@
 //! The loss curve of a launch in four numbers: what a decision compares between two launches.
 
-use crate::report::LossPoint;
-
 /// Maximum points of the curve in a report.
 const POINTS: u64 = 64;
 /// Numbers that summarize a curve.
 const QUARTERS: usize = 4;
 
-/// Mean training loss of each quarter of the launch, from the points of its curve: fewer numbers if there are fewer points.
+/// Mean training loss of each quarter of the launch, from the losses of its curve: fewer numbers if there are fewer of them.
 ///
 /// ```
 /// use pawl_contract::curve::quarters;
-/// use pawl_contract::report::LossPoint;
 ///
-/// let losses: Vec<_> = (1..=8).map(|step| LossPoint { items: 8 * step, loss: step as f64 }).collect();
-/// assert_eq!(quarters(&losses), [1.5, 3.5, 5.5, 7.5]);
+/// assert_eq!(quarters(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]), [1.5, 3.5, 5.5, 7.5]);
 /// ```
-pub fn quarters(losses: &[LossPoint]) -> Vec<f64> {
+pub fn quarters(losses: &[f64]) -> Vec<f64> {
     let begin = |quarter: usize| losses.len() * quarter / QUARTERS;
     let parts = (0..QUARTERS).map(|quarter| &losses[begin(quarter)..begin(quarter + 1)]);
-    let mean = |part: &[LossPoint]| part.iter().map(|point| point.loss).sum::<f64>() / part.len() as f64;
+    let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len() as f64;
     parts.filter(|part| !part.is_empty()).map(mean).collect()
 }
 

@@ -194,7 +194,7 @@ pub fn printable(text: &str) -> String {
 impl From<&Report> for LaunchResult {
     fn from(report: &Report) -> Self {
         let mut measured = report.measured.rounded();
-        let mut curve = quarters(&report.losses);
+        let mut curve = quarters(&report.losses.iter().map(|point| point.loss).collect::<Vec<_>>());
         match measured.loss {
             None => measured = Measured { loss: curve.last().copied(), ..measured }.rounded(),
             // A trainer that reads losses at times reports the mean of all steps: its points are of other steps in each launch.

@@ -1,6 +1,6 @@
 //! Aggregates the measurements of several launches with the same settings.
 
-use crate::gates::speed::median;
+use crate::statistics::median;
 use pawl_api::status::LaunchStatus;
 use pawl_contract::decimal::Decimal;
 use pawl_contract::measured::Measured;

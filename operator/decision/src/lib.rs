@@ -96,6 +96,7 @@ mod revision;
 mod search;
 mod settle;
 mod slowdown;
+mod statistics;
 mod step;
 mod summary;
 mod train;

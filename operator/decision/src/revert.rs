@@ -72,3 +72,9 @@ pub(crate) fn revert(draft: &mut Draft<'_>, index: usize, scope: Scope, reason: 
         }
     }
 }
+
+/// Reverts a phase with the scope of `rollback.scope`.
+pub(crate) fn revert_by_scope(draft: &mut Draft<'_>, index: usize, reason: Reason, message: &str) {
+    let scope: Scope = draft.spec.rollback.scope;
+    revert(draft, index, scope, reason, message);
+}

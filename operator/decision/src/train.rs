@@ -5,16 +5,16 @@ use crate::draft::{Draft, bounded, decimals};
 use crate::fingerprint::fingerprint;
 use crate::gates::safety::unsafe_outcome;
 use crate::gates::sequential::{alpha, interval};
-use crate::gates::speed::median;
 use crate::launch::{EvidenceTarget, Work, criterion, seed, tag_of};
 use crate::reason::Reason;
 use crate::retry::summary;
-use crate::revert::{Blame, responsible, revert};
+use crate::revert::{Blame, responsible, revert_by_scope};
+use crate::statistics::median;
 use crate::step::{Next, Step};
 use crate::trainer::comparable;
 use crate::trial::Trial;
 use crate::{cost, fallback, grace, launch, slowdown, trained};
-use pawl_api::spec::{Scope, Trigger};
+use pawl_api::spec::Trigger;
 use pawl_api::status::{
     Arm, BestCheckpointStatus, CheckpointStatus, LaunchStatus, Purpose, ReplacedSettings, TrainingStatus,
 };
@@ -295,10 +295,4 @@ pub(crate) fn handle_failure(draft: &mut Draft<'_>, blame: Blame, trigger: Trigg
         Some(index) => revert_by_scope(draft, index, reason, message),
         None => draft.fail(reason, &format!("{message}; no phase is left to revert")),
     }
-}
-
-/// Reverts a phase with the scope of `rollback.scope`.
-pub(crate) fn revert_by_scope(draft: &mut Draft<'_>, index: usize, reason: Reason, message: &str) {
-    let scope: Scope = draft.spec.rollback.scope;
-    revert(draft, index, scope, reason, message);
 }

@@ -2,7 +2,7 @@
 //! instead of being averaged. The rule is the same for both arms and does not know which arm a launch belongs to, except for the
 //! typical deviation: it removes as many slow controls as slow candidates, so that the error of the test is kept.
 
-use super::speed::median;
+use crate::statistics::median;
 
 /// A disturbed launch is further from every other one than so many typical deviations of a launch from the median of its arm.
 const DEVIATIONS: f64 = 8.0;

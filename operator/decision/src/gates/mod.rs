@@ -32,6 +32,7 @@ use crate::comparison::Comparison;
 use crate::launch::{Launch, Work};
 use crate::reason::Reason;
 use crate::revision::accepted;
+use crate::statistics::median;
 use pawl_api::spec::{Gates, Numerics, Phase, TrainingJobSpec, Trigger};
 use pawl_api::status::{BaselineStatus, LaunchStatus, Purpose, TrainingStatus};
 use pawl_contract::plan::LaunchKind;
@@ -210,7 +211,7 @@ impl<'a> Subject<'a> {
     pub fn median(&self, value: impl Fn(&LaunchStatus) -> Option<f64>) -> Option<f64> {
         let steady = |launch: &&LaunchStatus| launch.kind == LaunchKind::Measure && launch.measured.is_steady();
         let measured = self.comparison.candidates().filter(steady);
-        speed::median(measured.filter_map(value))
+        median(measured.filter_map(value))
     }
 
     /// The verdict of a gate whose metric was not measured: such a gate never passes.

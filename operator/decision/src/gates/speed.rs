@@ -98,18 +98,6 @@ fn over_all_pairs(comparison: &Comparison<'_>, error: impl Fn(&Analysis, usize) 
     ratio(&speeds(comparison), |count| error(&comparison.draft.spec.analysis, count))
 }
 
-/// The median of the finite values.
-pub(crate) fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let mut values: Vec<f64> = values.filter(|value| value.is_finite()).collect();
-    values.sort_unstable_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match values.len() {
-        0 => None,
-        n if n % 2 == 0 => Some((values[middle - 1] + values[middle]) / 2.0),
-        _ => Some(values[middle]),
-    }
-}
-
 /// Fails a subject whose speedup is below the threshold, or requests more pairs.
 pub(super) fn speedup(subject: &Subject<'_>) -> Option<Verdict> {
     let Some(threshold) = threshold(subject) else { return first_look(subject) };
@@ -213,13 +201,6 @@ pub(super) fn holds(subject: &Subject<'_>) -> Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_median_ignores_values_that_are_not_finite() {
-        assert_eq!(median([].into_iter()), None);
-        assert_eq!(median([3.0, f64::NAN, 1.0].into_iter()), Some(2.0));
-        assert_eq!(median([3.0, 9.0, 1.0].into_iter()), Some(3.0));
-    }
 
     #[test]
     fn a_single_pair_is_labelled() {

@@ -1,6 +1,6 @@
 //! Who writes a checkpoint, and what trained it.
 
-use super::manifest::hash;
+use super::hash;
 use pawl_contract::env;
 use pawl_contract::plan::LaunchPlan;
 use serde::{Deserialize, Serialize};

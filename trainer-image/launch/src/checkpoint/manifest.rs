@@ -1,6 +1,6 @@
 //! Manifest of a checkpoint: written last, so that a checkpoint with a manifest is complete.
 
-use super::Author;
+use super::{Author, hash};
 use crate::losses::SpikeWatch;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -130,10 +130,4 @@ impl Manifest {
 fn seal(mut content: Value) -> String {
     content["sha256"] = Value::from("");
     hash(content.to_string().as_bytes())
-}
-
-/// SHA-256 in hexadecimal.
-pub(super) fn hash(bytes: &[u8]) -> String {
-    use sha2::Digest;
-    sha2::Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }

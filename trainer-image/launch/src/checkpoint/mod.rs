@@ -27,12 +27,18 @@ pub use storage::{Heartbeat, StorageError};
 pub use writer::Writer;
 
 use epoch::Epoch;
-use manifest::{Manifest, Problem, Shard, hash};
+use manifest::{Manifest, Problem, Shard};
 use parking_lot::Mutex;
 use pawl_contract::checkpoint::CheckpointRef;
 use pawl_graph::array::Array;
 use std::collections::HashSet;
 use storage::{Fetched, Storage};
+
+/// SHA-256 in hexadecimal.
+fn hash(bytes: &[u8]) -> String {
+    use sha2::Digest;
+    sha2::Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
 
 /// A manifest that has grown to more bytes is damaged: it is not read.
 const LONGEST_MANIFEST: u64 = 64 << 20;

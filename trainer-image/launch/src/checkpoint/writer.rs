@@ -1,7 +1,8 @@
 //! Writing and deleting checkpoints, by the gang with the latest epoch only.
 
 use super::epoch::Epoch;
-use super::manifest::{Manifest, Problem, Shard, hash};
+use super::hash;
+use super::manifest::{Manifest, Problem, Shard};
 use super::storage::Heartbeat;
 use super::{Author, Checkpoint, CheckpointError, Order, Position, Store, shards};
 use parking_lot::Mutex;
