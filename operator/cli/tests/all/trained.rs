@@ -35,8 +35,6 @@ fn write(scene: &Scene, script: bool, job: &Job) {
         spec["phases"] = json!([]);
         spec["settings"]["learningRate"] = json!(job.rate);
         spec["seeds"] = json!([job.seed]);
-        // The scripted trainer's loss falls by about one.
-        spec["gates"] = json!({"validationLossDelta": "0.02"});
         spec["train"] = json!({"items": job.items * 64, "checkpoint": {"every": "1s", "keep": 2}});
         if script {
             let path = scene.path().join("train.sh");
@@ -77,7 +75,7 @@ fn an_edited_job_trains_its_own_model_beside_the_old_one() {
     let phase: fn(&mut Value) = |spec| {
         spec["phases"] =
             json!([{"name": "fast", "numerics": "Changed", "pin": "Accepted", "settings": {"learningRate": "0.2"}}]);
-        spec["gates"] = json!({"validationLossDelta": "5"});
+        spec["gates"] = json!({"validationLossDelta": "0.3"});
     };
     let config: fn(&mut Value) = |spec| spec["workload"]["config"]["noise"] = json!(0.003);
     for (what, script, edited) in [
