@@ -53,7 +53,7 @@ pub fn timeless(status: &Value) -> BTreeMap<String, Value> {
         // A gang may have to wait until devices are free.
         "suspendedSeconds",
     ];
-    const LAST_SEEN: [&str; 3] = ["epoch", "window", "lastGoodItems"];
+    const LAST_SEEN: [&str; 6] = ["epoch", "window", "lastGoodItems", "cusum", "gateWindows", "goodWindows"];
     fn flatten(at: &str, value: &Value, into: &mut BTreeMap<String, Value>) {
         match value {
             Value::Object(fields) => {
@@ -77,7 +77,7 @@ pub fn timeless(status: &Value) -> BTreeMap<String, Value> {
     // The median of the launches that had ended when somebody first looked.
     all.remove("status.baseline.itemsPerSecond");
     // An image there, a program here.
-    all.retain(|name, _| !name.starts_with("status.trainer."));
+    all.retain(|name, _| !name.starts_with("status.trainer.") && !name.ends_with(".trainer"));
     all
 }
 
