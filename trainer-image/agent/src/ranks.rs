@@ -196,7 +196,7 @@ impl Ranks {
         let patterns = measured.map(Patterns::new).transpose().map_err(io::Error::other)?;
         if let (Some(monitor), Some(followed)) = (measured, &followed) {
             self.followed = Some(followed.clone());
-            // Before the command is made, which names the newest checkpoint.
+            // Before the script starts to write. Agent 0 has chosen the checkpoint before: a superseded gang may write in between.
             let claimed = shared.script.as_ref().map(|script| script.fence(launch, followed)).transpose()?;
             self.fence = claimed.flatten();
             let follow = |script: &Script| script.follow(launch, resume, followed);
