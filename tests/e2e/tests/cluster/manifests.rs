@@ -5,7 +5,8 @@ use pawl_e2e::scene;
 
 /// Each broken manifest of the API crate says in its second line what a cluster does with it: `refuses` (schema and
 /// rules), `prunes` (an unknown field: kubectl asks for strict decoding, so it is refused too), `accepts` (only `pawl
-/// validate` or preflight knows better), `unread` (it never becomes one object whose schema could be asked).
+/// validate` or preflight knows better), `reads VALUE` (what `pawl validate` refuses as ambiguous is stored as VALUE),
+/// `unread` (it never becomes one object whose schema could be asked).
 #[test]
 fn broken_manifests_are_refused_at_apply_with_the_field_and_the_remedy() {
     scene(async |scene| {
@@ -19,17 +20,25 @@ fn broken_manifests_are_refused_at_apply_with_the_field_and_the_remedy() {
             let error = lines.next().and_then(|line| line.strip_prefix("# error: ")).unwrap();
             let expected = lines.next().and_then(|line| line.strip_prefix("# cluster: ")).unwrap();
             let answer = scene.try_apply(&text);
+            // FIELD: what the error is about, as a path.
+            let field = error.split(' ').nth(1).unwrap_or_default().trim_end_matches(':');
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            if let (Some(value), Ok(())) = (expected.strip_prefix("reads "), &answer) {
+                let stored = succeed(&mut scene.kubectl(&["get", "trainingjobs", "-o", &format!("jsonpath={{.items[0].{field}}}")]));
+                if stored.trim() != value {
+                    wrong.push(format!("{name}: {field} is stored as {stored}, not as {value}"));
+                }
+            }
             if answer.is_ok() {
                 // Others have its name, and what a job trains is immutable.
                 succeed(&mut scene.kubectl(&["delete", "trainingjobs", "--all"]));
             }
-            let name = path.file_name().unwrap().to_string_lossy().into_owned();
             match (expected, &answer) {
                 ("unread", _) | ("accepts", Ok(())) => {}
+                (reads, Ok(())) if reads.starts_with("reads ") => {}
                 ("refuses" | "prunes", Err(refusal)) => {
                     refused += 1;
-                    // FIELD: what kubectl names is it or what it is in.
-                    let field = error.split(' ').nth(1).unwrap_or_default().trim_end_matches(':');
+                    // What kubectl names is the field or what it is in.
                     let mut parts = field.rsplit('.').map(|part| part.split('[').next().unwrap());
                     if !parts.by_ref().take(2).any(|part| refusal.contains(part)) {
                         wrong.push(format!("{name}: does not name {field}: {refusal}"));

@@ -73,7 +73,7 @@ fn write_overlap(own: &mut Array, seat: Seat, start: usize, part: &Array) -> Res
 /// slots when a checkpoint is loaded into a program that only evaluates.
 ///
 /// # Errors
-/// [`GraphError::Mismatch`](crate::graph::GraphError::Mismatch) when an array's dtype or shape is not that of its state; when the device fails.
+/// [`GraphError::Mismatch`] when an array's dtype or shape is not that of its state; when the device fails.
 pub fn write_named(executable: &mut dyn Executable, named: &[(String, Array)]) -> Result<Vec<String>, ExecError> {
     let find = |name: &str| named.iter().find(|(n, _)| n == name).map(|(_, array)| array);
     let mut known = HashSet::new();
