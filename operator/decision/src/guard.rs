@@ -3,7 +3,7 @@
 use crate::cost;
 use crate::draft::{Draft, bounded, decimals};
 use crate::gates::cusum::Cusum;
-use crate::gates::quality::{self, Concern};
+use crate::gates::quality::training::{Concern, has_reference, in_training};
 use crate::gates::{self, Alarm, RunningTraining, throughput};
 use crate::grace;
 use crate::observed::{AttemptFacts, AttemptState};
@@ -81,8 +81,8 @@ fn judge(draft: &mut Draft<'_>, facts: &AttemptFacts, progress: &Progress, windo
     let Some(training) = &draft.status.training else { return };
     let baseline = draft.status.baseline.as_ref();
     let watched = RunningTraining { spec: draft.spec, baseline, training, placement: &facts.placement, progress };
-    let (concern, slow) = (quality::in_training(&watched), gates::watch(&watched));
-    let (evaluated, good) = (quality::has_reference(&watched), throughput::as_measured(&watched));
+    let (concern, slow) = (in_training(&watched), gates::watch(&watched));
+    let (evaluated, good) = (has_reference(&watched), throughput::as_measured(&watched));
     handle_quality(draft, progress, concern, evaluated);
     if window {
         count(draft, good, slow.as_ref());

@@ -136,7 +136,7 @@ pub(crate) enum Alarm {
     BelowGate(String),
 }
 
-/// The gates on the throughput of the training. Its quality is judged beside them: [`quality::in_training`].
+/// The gates on the throughput of the training. Its quality is judged beside them: [`quality::training::in_training`].
 const TRAINING: &[fn(&RunningTraining<'_>) -> Option<Alarm>] =
     &[throughput::below_expected, throughput::least_in_training];
 

@@ -1,21 +1,24 @@
 //! Quality: compares validation metrics (and the training loss) with the **original** baseline at equal items seen. Compared
 //! with the settings accepted so far, small regressions of several phases would add up.
 
+pub(crate) mod training;
+
+#[cfg(test)]
+mod simulated;
+
 use super::band::{Band, Position};
 use super::evidence::{self, Early as EarlyValidation};
 use super::sequential::{Interval, alpha, interval};
-use super::{DryRun, RunningTraining, Subject, Verdict, unmeasured};
+use super::{DryRun, Subject, Verdict, unmeasured};
 use crate::comparison::Comparison;
-use crate::launch::{self, EvidenceTarget, Launch, quality as budget_of, quality_looks, quality_seeds};
+use crate::launch::{EvidenceTarget, Launch, quality as budget_of, quality_looks, quality_seeds};
 use crate::reason::Reason;
-use crate::trainer;
 use crate::trial::Trial;
 use pawl_api::spec::{Analysis, Gates, MetricGate, TrainingJobSpec, Trigger};
 use pawl_api::status::{Arm, LaunchStatus, Purpose, QualityStatus};
 use pawl_contract::decimal::Decimal;
 use pawl_contract::exit::Outcome;
-use pawl_contract::measured::Validation;
-use pawl_contract::plan::{Better, Budget, LOSS, LaunchKind};
+use pawl_contract::plan::{Better, LOSS, LaunchKind};
 use std::collections::BTreeMap;
 
 /// Allowed relative increase of the validation loss when no quality gate is set.
@@ -455,126 +458,6 @@ pub(crate) fn status(candidate: &Comparison<'_>) -> Option<QualityStatus> {
     })
 }
 
-/// What of the newest evaluation of a training looks worse than the gates allow.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Concern {
-    /// Human-readable: what is compared with what, and why that is no evidence if it is none.
-    pub message: String,
-    /// Whether it is evidence against the settings: the baseline's launches are comparable, and the deviation exceeds the gate
-    /// by more than the interval.
-    pub comparable: bool,
-}
-
-/// The quality launches of the baseline for one look, and the items that they saw.
-struct Reference<'a> {
-    items: u64,
-    launches: Vec<&'a LaunchStatus>,
-}
-
-/// Evaluations at numbers of items that differ by less than this share are compared.
-const SAME_ITEMS: f64 = 0.02;
-
-/// The quality launches of the baseline at the newest point of its curve that the newest evaluation of a training has reached,
-/// with the budget that the spec has now.
-fn reference<'a>(watched: &RunningTraining<'a>) -> Option<Reference<'a>> {
-    let (spec, at) = (watched.spec, watched.progress.validation.as_ref()?.items);
-    let launches = watched.baseline.map_or(&[][..], |baseline| &baseline.launches);
-    let reached = (1.0 + SAME_ITEMS) * at as f64;
-    (0..quality_looks(spec)).rev().find_map(|look| {
-        let budget = budget_of(spec, look);
-        let tags: Vec<String> = (0..quality_seeds(spec))
-            .map(|index| launch::tag(spec, LaunchKind::Quality, &spec.settings, launch::seed(spec, index), &budget))
-            .collect();
-        let fits = |launch: &&LaunchStatus| {
-            let named = tags.iter().any(|tag| tag == launch::tag_of(&launch.name));
-            let trained = evidence::early(&launch.measured, &Budget::default()).is_none()
-                && evidence::initial_weights(launch).is_none();
-            named && trained && launch.outcome == Outcome::Done && trainer::comparable(launch)
-        };
-        let found: Vec<&LaunchStatus> = launches.iter().filter(fits).collect();
-        let items = found.iter().map(|launch| launch.measured.items).max()?;
-        (items as f64 <= reached).then_some(Reference { items, launches: found })
-    })
-}
-
-/// Whether there are launches of the baseline with which the newest evaluation of a training is compared.
-pub(crate) fn has_reference(watched: &RunningTraining<'_>) -> bool {
-    reference(watched).is_some()
-}
-
-/// Items, or epochs, over which the schedules of the baseline's quality launches and of the training extend.
-fn horizons(spec: &TrainingJobSpec, items_per_epoch: Option<u64>) -> (Option<u64>, Option<u64>) {
-    let in_items = |items: Option<u64>, epochs: Option<u32>| {
-        items.or_else(|| Some(items_per_epoch?.saturating_mul(u64::from(epochs?))))
-    };
-    let full = budget_of(spec, quality_looks(spec) - 1);
-    (in_items(full.items, full.epochs), in_items(spec.train.items, spec.train.epochs))
-}
-
-/// The validation of a training that looks worse than a gate allows, compared with the baseline's launches. It is evidence
-/// only at the same items of the same schedule: later, the training has seen the data more often, and in a longer schedule its
-/// learning rate is another one. A better value than a two-sided gate allows is not worse.
-pub(crate) fn in_training(watched: &RunningTraining<'_>) -> Option<Concern> {
-    let (validation, known) = (watched.progress.validation.as_ref()?, reference(watched)?);
-    let found: Vec<Concern> = criteria(&watched.spec.gates)
-        .iter()
-        .filter_map(|criterion| concern(watched, criterion, validation, &known))
-        .collect();
-    found.iter().find(|concern| concern.comparable).or(found.first()).cloned()
-}
-
-fn concern(
-    watched: &RunningTraining<'_>,
-    criterion: &Requirement<'_>,
-    validation: &Validation,
-    known: &Reference<'_>,
-) -> Option<Concern> {
-    let Measure::Validation(name) = criterion.measure else { return None };
-    let value = *validation.metrics.get(name)?;
-    let values: Vec<f64> = known.launches.iter().map(|launch| criterion.of_launch(launch)).collect();
-    let values: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
-    let mean = (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)?;
-    let (found, allowed) = (criterion.scaled(mean, value), criterion.worse_end());
-    if allowed.contains(found) {
-        return None;
-    }
-    let spec = watched.spec;
-    let looks = quality_looks(spec);
-    let seeds: Vec<f64> = values.iter().map(|value| criterion.scaled(mean, *value)).collect();
-    let beyond = interval(&seeds, alpha(&spec.analysis) / f64::from(looks)).and_then(|seeds| {
-        // That of one more launch of the baseline, around the value of the training.
-        let (lower, upper) = seeds.bounds?;
-        let reach = (upper - lower) / 2.0 * f64::sqrt(seeds.count as f64 + 1.0);
-        let bounds = Some((found - reach, found + reach));
-        Some(Interval { mean: found, bounds, ..seeds })
-    });
-    let apart = validation.items.abs_diff(known.items) as f64 > SAME_ITEMS * known.items as f64;
-    let (horizon, trained) = horizons(spec, watched.baseline.and_then(|baseline| baseline.items_per_epoch));
-    let why = if apart {
-        Some("the numbers of items differ".to_owned())
-    } else if horizon.is_none() || horizon != trained {
-        let shown = |items: Option<u64>| items.map_or("an unknown number of".to_owned(), |items| items.to_string());
-        Some(format!("its schedule extends over {} items, the baseline's over {}", shown(trained), shown(horizon)))
-    } else if !allowed.contains(criterion.scaled(mean, mean)) {
-        Some("so is the baseline".to_owned())
-    } else {
-        match beyond {
-            None => Some("the baseline has no interval with one seed".to_owned()),
-            Some(beyond) if allowed.excludes(&beyond) => None,
-            Some(_) => Some("that is within the interval of the baseline's seeds".to_owned()),
-        }
-    };
-    let message = format!(
-        "{}: {found:.3e} at {} items, allowed: {allowed}, as validation {name} is {value:.5} and the baseline's {mean:.5} \
-         after {} items",
-        criterion.what, validation.items, known.items
-    );
-    Some(Concern {
-        comparable: why.is_none(),
-        message: why.map_or(message.clone(), |why| format!("{message}; no phase is rolled back for it, as {why}")),
-    })
-}
-
 /// The violation of a bound on a value itself by the validation of a dry run. Without a baseline, nothing else can be compared.
 pub(super) fn values_of_dry_run(run: &DryRun<'_>) -> Option<String> {
     let criteria = criteria(run.gates).into_iter().filter(|criterion| criterion.scale == Scale::Value);
@@ -590,7 +473,6 @@ pub(super) fn values_of_dry_run(run: &DryRun<'_>) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::sequential::tests::Noise;
     use super::*;
 
     fn gates(json: serde_json::Value) -> Gates {
@@ -635,152 +517,5 @@ mod tests {
         assert_eq!(found(&Gates::default(), 1.0, 1.011), [false]);
         let only_training = gates(serde_json::json!({"trainingLossWithin": "0.5"}));
         assert_eq!(found(&only_training, 1.0, 1.011), [true, false], "a gate on the training loss does not replace it");
-    }
-
-    /// What became of simulated phases.
-    #[derive(Debug, Default)]
-    struct Simulated {
-        /// Share that passes.
-        passed: f64,
-        /// Share that is rolled back because of its quality.
-        failed: f64,
-        /// Mean of the items trained, in launches of full length.
-        cost: f64,
-    }
-
-    /// A simulation of a gate whose limit is 1.
-    struct Simulation {
-        regression: f64,
-        noise: f64,
-        seeds: usize,
-        looks: u32,
-        metrics: usize,
-    }
-
-    impl Simulation {
-        const TRIALS: u32 = 50_000;
-        /// Three standard errors of a share of 5 %: dozens of shares are compared with it.
-        const ERROR: f64 = 0.0029;
-
-        /// Regressions of each metric and seed along their curves, with a true regression and noise, of which half is the seed's own in
-        /// all looks.
-        fn run(&self) -> Simulated {
-            let &Self { regression, noise, seeds, looks, metrics } = self;
-            let analysis = Analysis { quality_looks: looks, ..Analysis::default() };
-            let mut random = Noise::seeded(42);
-            let mut own = || noise * std::f64::consts::FRAC_1_SQRT_2 * random.normal();
-            let gate = gates(serde_json::json!({"validationLossDelta": "1"}));
-            let criteria: Vec<Requirement<'_>> = (0..metrics).flat_map(|_| criteria(&gate)).collect();
-            let (mut found, mut cost) = (Simulated::default(), 0.0);
-            for _ in 0..Self::TRIALS {
-                let each: Vec<Vec<f64>> = (0..metrics).map(|_| (0..seeds).map(|_| own()).collect()).collect();
-                let mut before = Early::Unclear;
-                for look in 0..looks {
-                    cost += 0.25f64.powi((looks - 1 - look) as i32);
-                    let error = error(&analysis, look, looks);
-                    let band = Band::at_most(1.0);
-                    let values = each.iter().map(|seeds| seeds.iter().map(|seed| regression + seed + own()).collect());
-                    let values: Vec<Vec<f64>> = values.collect();
-                    let judged: Vec<Judged> = values
-                        .iter()
-                        .map(|values| Judged {
-                            band,
-                            interval: interval(values, error),
-                            to_fail: interval(values, error / metrics as f64),
-                        })
-                        .collect();
-                    let result = if look + 1 < looks { before.and(early(&judged)) } else { Early::Unclear };
-                    if look + 1 < looks && result == Early::Unclear {
-                        before = early(&judged);
-                        continue;
-                    }
-                    match verdict(&criteria, &judged) {
-                        None => found.passed += 1.0,
-                        Some(Verdict::Fails { .. }) => found.failed += 1.0,
-                        Some(_) => {}
-                    }
-                    break;
-                }
-            }
-            let share = |count: f64| count / f64::from(Self::TRIALS);
-            let found = Simulated { passed: share(found.passed), failed: share(found.failed), cost: share(cost) };
-            let error = |p: f64| 100.0 * (p * (1.0 - p) / f64::from(Self::TRIALS)).sqrt();
-            println!(
-                "{seeds} seeds, {looks} looks, {metrics} metrics, true regression {regression} of the limit, noise {noise}: passed {:.2} % \
-                 (standard error {:.2}), failed {:.2} % ({:.2}), trained {:.1} %",
-                found.passed * 100.0,
-                error(found.passed),
-                found.failed * 100.0,
-                error(found.failed),
-                found.cost * 100.0
-            );
-            found
-        }
-    }
-
-    /// Three seeds and one metric.
-    fn passed(regression: f64, noise: f64, looks: u32) -> (f64, f64) {
-        let Simulated { passed, cost, .. } = Simulation { regression, noise, looks, seeds: 3, metrics: 1 }.run();
-        (passed, cost)
-    }
-
-    #[test]
-    fn a_failed_gate_has_its_error_controlled() {
-        let most = 0.05 + Simulation::ERROR;
-        for (seeds, metrics) in [(2, 1), (3, 1), (3, 3), (7, 1), (7, 3)] {
-            for noise in [0.3, 1.0, 3.0] {
-                let run = |regression| Simulation { regression, noise, looks: 1, seeds, metrics }.run();
-                assert!(run(0.0).failed <= most, "a phase without regression is told that it hurts");
-                let limit = run(1.0);
-                assert!(limit.passed <= most && limit.failed <= most, "at the limit neither is known: {limit:?}");
-            }
-        }
-        for looks in [3, 5] {
-            let found = Simulation { regression: 1.0, noise: 0.5, looks, seeds: 3, metrics: 3 }.run();
-            assert!(found.failed <= most && found.passed <= most, "{looks} looks: {found:?}");
-        }
-        let worse = Simulation { regression: 3.0, noise: 0.3, looks: 1, seeds: 3, metrics: 1 }.run();
-        assert!(worse.failed > 0.95, "a clear regression is still found: {worse:?}");
-    }
-
-    #[test]
-    fn one_seed_is_judged_by_its_estimate() {
-        let found = Simulation { regression: 1.0, noise: 0.5, looks: 1, seeds: 1, metrics: 1 }.run();
-        assert!((found.passed - 0.5).abs() < 0.02, "that is why the examples have three seeds: {found:?}");
-    }
-
-    #[test]
-    fn looks_keep_the_error_rate_and_train_less() {
-        for looks in 1..=5 {
-            for noise in [0.05, 0.2, 0.5] {
-                assert!(passed(1.0, noise, looks).0 <= 0.05 + Simulation::ERROR, "false passes at the limit");
-            }
-        }
-        let ((complete, _), (share, cost)) = (passed(0.0, 0.05, 1), passed(0.0, 0.05, 4));
-        assert!(complete > 0.99 && share > 0.99 && cost < 0.15, "a phase without regression: {share}, {cost}");
-        let (share, cost) = passed(3.0, 0.05, 4);
-        assert!(share < 0.001 && cost < 0.15, "a large regression: {share}, {cost}");
-        let (share, cost) = passed(0.0, 1.0, 4);
-        assert!(share < 0.5 && cost > 1.0, "noise as large as the limit is looked at to the end: {share}, {cost}");
-    }
-
-    #[test]
-    fn the_looks_spend_the_error_and_no_more() {
-        let analysis = Analysis::default();
-        for looks in 1..=5 {
-            let spent: f64 = (0..looks).map(|look| error(&analysis, look, looks)).sum();
-            assert!((spent - alpha(&analysis)).abs() < 1e-12, "{looks} looks spend {spent}");
-        }
-    }
-
-    #[test]
-    fn only_the_worse_end_counts_in_training() {
-        let within = gates(serde_json::json!({"validationLossWithin": "0.01"}));
-        let band = criteria(&within)[0].worse_end();
-        assert!(band.contains(-0.5) && !band.contains(0.02));
-        let metric = serde_json::json!([{"name": "accuracy", "better": "Larger", "min": "0.5", "max": "0.9"}]);
-        let range = gates(serde_json::json!({"validationMetrics": metric}));
-        let band = criteria(&range)[0].worse_end();
-        assert!(band.contains(0.95) && !band.contains(0.4));
     }
 }
