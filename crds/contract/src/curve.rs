@@ -1,5 +1,7 @@
 //! The loss curve of a launch in four numbers: what a decision compares between two launches.
 
+use crate::report::LossPoint;
+
 /// Maximum points of the curve in a report.
 const POINTS: u64 = 64;
 /// Numbers that summarize a curve.
@@ -19,6 +21,35 @@ pub fn quarters(losses: &[f64]) -> Vec<f64> {
     parts.filter(|part| !part.is_empty()).map(mean).collect()
 }
 
+/// As [`quarters`], of a launch that ended before all of its `planned_items`: those quarters of the complete launch that it has
+/// trained. They are the same steps as in a launch that was complete, whose curve may have half as many points.
+///
+/// ```
+/// use pawl_contract::{curve::complete_quarters, report::LossPoint};
+///
+/// let points: Vec<_> = (1..=18).map(|step| LossPoint { items: 8 * step, loss: step as f64 }).collect();
+/// assert_eq!(complete_quarters(&points, 8 * 70), [8.5], "steps 1 to 16 of 70");
+/// assert_eq!(complete_quarters(&points, 8 * 20).len(), 3);
+/// ```
+pub fn complete_quarters(points: &[LossPoint], planned_items: u64) -> Vec<f64> {
+    let Some(spacing) = points.first().map(|point| point.items).filter(|items| *items > 0) else { return Vec::new() };
+    let ends = quarter_ends(planned_items.div_ceil(spacing));
+    let begins = std::iter::once(0).chain(ends);
+    let parts = begins.zip(ends).filter(|(begin, end)| begin < end);
+    let mean = |part: &[LossPoint]| part.iter().map(|point| point.loss).sum::<f64>() / part.len() as f64;
+    parts.map_while(|(begin, end)| Some(mean(points.get(begin as usize..end as usize)?))).collect()
+}
+
+/// The steps of a launch of `steps` steps after which a quarter of its curve ends, all but the last quarter.
+fn quarter_ends(steps: u64) -> [u64; QUARTERS - 1] {
+    let mut stride = 1;
+    while steps / stride >= POINTS {
+        stride *= 2;
+    }
+    let points = steps.div_ceil(stride);
+    std::array::from_fn(|index| points * (index as u64 + 1) / QUARTERS as u64 * stride)
+}
+
 /// Whether step number `step` of a launch of `steps` steps is the last one before a quarter of its curve. Trainers that read
 /// losses at times read them after these steps too, so that launches of different speeds are compared by the same steps.
 ///
@@ -30,10 +61,5 @@ pub fn quarters(losses: &[f64]) -> Vec<f64> {
 /// assert_eq!(ends(100), [24, 50, 74], "of which every second point is kept");
 /// ```
 pub fn ends_quarter(step: u64, steps: u64) -> bool {
-    let mut stride = 1;
-    while steps / stride >= POINTS {
-        stride *= 2;
-    }
-    let points = steps.div_ceil(stride);
-    (1..QUARTERS as u64).any(|quarter| points * quarter / QUARTERS as u64 * stride == step)
+    quarter_ends(steps).contains(&step)
 }

@@ -21,6 +21,7 @@
 use crate::checkpoint::CheckpointRef;
 use crate::script::ScriptPlan;
 use crate::settings::Settings;
+use crate::steady::BLOCKS;
 use serde::{Deserialize, Serialize};
 
 /// Purpose of a launch.
@@ -61,6 +62,9 @@ pub struct Budget {
     /// Steps in the window (Measure).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window_steps: Option<u64>,
+    /// When a measurement whose steps are slow ends before these numbers of them (Measure). Absent: as [`Budget::limit`] says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window_limit: Option<WindowLimit>,
     /// Items to train (Quality, Search, Train), those before a resumed checkpoint included: the launch ends with the first step that reaches them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub items: Option<u64>,
@@ -79,6 +83,57 @@ pub struct Budget {
     /// End early when validation stops improving (Train).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub early_stopping: Option<EarlyStopping>,
+}
+
+/// The end of a measurement by time. The warm-up ends after `seconds`, and so does the window, but neither before its least number
+/// of steps: fifty steps of two seconds say no more than a dozen of them.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WindowLimit {
+    /// Seconds of the warm-up, and of the window.
+    pub seconds: f64,
+    /// Least number of steps of the warm-up.
+    pub warmup_steps: u64,
+    /// Least number of steps of the window.
+    pub window_steps: u64,
+}
+
+impl Budget {
+    /// When a measurement ends by time: as the plan says, or after 20 seconds and a quarter of the steps, but not before the ten steps
+    /// of the window by which it is seen to be steady.
+    ///
+    /// ```
+    /// use pawl_contract::plan::{Budget, WindowLimit};
+    ///
+    /// let budget = Budget { warmup_steps: Some(20), window_steps: Some(50), ..Budget::default() };
+    /// assert_eq!(budget.limit(), Some(WindowLimit { seconds: 20.0, warmup_steps: 5, window_steps: 13 }));
+    /// assert_eq!(Budget::default().limit(), None);
+    /// ```
+    pub fn limit(&self) -> Option<WindowLimit> {
+        let window = self.window_steps?;
+        let usual = || WindowLimit {
+            seconds: WindowLimit::SECONDS,
+            warmup_steps: self.warmup_steps.unwrap_or_default().div_ceil(4),
+            window_steps: window.div_ceil(4).max(BLOCKS as u64).min(window),
+        };
+        Some(self.window_limit.unwrap_or_else(usual))
+    }
+}
+
+impl WindowLimit {
+    /// Seconds where a plan names no limit.
+    pub const SECONDS: f64 = 20.0;
+
+    /// Whether a warm-up or a window of so many steps, of which at least `least` are needed, has lasted long enough.
+    ///
+    /// ```
+    /// let limit = pawl_contract::plan::WindowLimit { seconds: 20.0, warmup_steps: 5, window_steps: 13 };
+    /// assert!(limit.is_reached((13, 26.0), limit.window_steps));
+    /// assert!(!limit.is_reached((10, 20.0), limit.window_steps) && !limit.is_reached((40, 8.0), limit.window_steps));
+    /// ```
+    pub fn is_reached(&self, (steps, seconds): (u64, f64), least: u64) -> bool {
+        steps >= least && seconds >= self.seconds
+    }
 }
 
 /// The name of the validation loss among the metrics of an evaluation: every trainer reports it.

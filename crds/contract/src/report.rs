@@ -4,7 +4,7 @@ mod termination;
 
 use crate::CONTRACT_VERSION;
 use crate::checkpoint::{BestCheckpoint, CheckpointRef};
-use crate::curve::quarters;
+use crate::curve::{complete_quarters, quarters};
 use crate::details::Details;
 use crate::exit::Outcome;
 use crate::measured::{Measured, rounded};
@@ -68,6 +68,9 @@ pub struct Report {
     /// The training loss curve, at most 64 points, evenly spaced in items.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub losses: Vec<LossPoint>,
+    /// Items of the complete measurement, if its time ended before them ([`crate::plan::WindowLimit`]).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub planned_items: Option<u64>,
     /// Items of one epoch, when the training data are finite; also reported by a Preflight.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub items_per_epoch: Option<u64>,
@@ -101,6 +104,7 @@ impl Report {
             measured: Measured::default(),
             details: Details::default(),
             losses: Vec::new(),
+            planned_items: None,
             items_per_epoch: None,
             last_checkpoint: None,
             best_checkpoint: None,
@@ -125,8 +129,8 @@ pub struct LaunchResult {
     /// Measurements with six significant digits; the fields are inlined in the JSON.
     #[serde(flatten)]
     pub measured: Measured,
-    /// Mean training loss of each quarter of the launch (Measure), with six significant digits; empty without a curve whose points
-    /// are at the same steps in every launch.
+    /// Mean training loss of each quarter of the launch (Measure), with six significant digits: fewer if its time ended before its
+    /// last step; empty without a curve whose points are at the same steps in every launch.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub curve: Vec<f64>,
     /// Items of one epoch, when the training data are finite; also reported by a Preflight.
@@ -194,7 +198,10 @@ pub fn printable(text: &str) -> String {
 impl From<&Report> for LaunchResult {
     fn from(report: &Report) -> Self {
         let mut measured = report.measured.rounded();
-        let mut curve = quarters(&report.losses.iter().map(|point| point.loss).collect::<Vec<_>>());
+        let mut curve = match report.planned_items {
+            Some(planned) => complete_quarters(&report.losses, planned),
+            None => quarters(&report.losses.iter().map(|point| point.loss).collect::<Vec<_>>()),
+        };
         match measured.loss {
             None => measured = Measured { loss: curve.last().copied(), ..measured }.rounded(),
             // A trainer that reads losses at times reports the mean of all steps: its points are of other steps in each launch.

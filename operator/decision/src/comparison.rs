@@ -8,7 +8,7 @@ use crate::trainer::comparable;
 use crate::trial::Trial;
 use pawl_api::status::{Arm, LaunchStatus};
 use pawl_contract::exit::Outcome;
-use pawl_contract::plan::{Budget, LaunchKind};
+use pawl_contract::plan::{Budget, LaunchKind, WindowLimit};
 use pawl_contract::settings::Settings;
 use serde_json::json;
 use std::cell::RefCell;
@@ -220,7 +220,18 @@ impl<'a> Comparison<'a> {
 /// A measurement whose warm-up and window are at least twice as long as a queue of so many steps.
 fn lengthened(budget: Budget, queue: u64) -> Budget {
     let at_least = |known: Option<u64>| known.map(|known| known.max(2 * queue));
-    Budget { warmup_steps: at_least(budget.warmup_steps), window_steps: at_least(budget.window_steps), ..budget }
+    let limit = budget.limit().map(|limit| WindowLimit {
+        warmup_steps: limit.warmup_steps.max(2 * queue),
+        window_steps: limit.window_steps.max(2 * queue),
+        ..limit
+    });
+    let longer = Budget {
+        warmup_steps: at_least(budget.warmup_steps),
+        window_steps: at_least(budget.window_steps),
+        window_limit: None,
+        ..budget
+    };
+    Budget { window_limit: limit.filter(|_| limit != longer.limit()), ..longer }
 }
 
 /// The budgets with which `settings` may have been measured: beside the baseline, and in the comparison of each phase.

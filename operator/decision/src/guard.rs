@@ -3,6 +3,7 @@
 use crate::cost;
 use crate::draft::{Draft, bounded, decimals};
 use crate::gates::cusum::Cusum;
+use crate::gates::quality::reference::reference_settings;
 use crate::gates::quality::training::{Concern, has_reference, in_training};
 use crate::gates::{self, Alarm, RunningTraining, throughput};
 use crate::grace;
@@ -80,7 +81,8 @@ fn judge(draft: &mut Draft<'_>, facts: &AttemptFacts, progress: &Progress, windo
     }
     let Some(training) = &draft.status.training else { return };
     let baseline = draft.status.baseline.as_ref();
-    let watched = RunningTraining { spec: draft.spec, baseline, training, placement: &facts.placement, progress };
+    let (spec, reference, placement) = (draft.spec, reference_settings(draft), facts.placement.as_str());
+    let watched = RunningTraining { spec, baseline, reference, training, placement, progress };
     let (concern, slow) = (in_training(&watched), gates::watch(&watched));
     let (evaluated, good) = (has_reference(&watched), throughput::as_measured(&watched));
     handle_quality(draft, progress, concern, evaluated);
@@ -95,10 +97,9 @@ fn observe(draft: &mut Draft<'_>, facts: &AttemptFacts, progress: &Progress) {
     let tolerance = draft.spec.train.guard.throughput_tolerance.value();
     let (spec, baseline, placement) = (draft.spec, draft.status.baseline.as_ref(), facts.placement.as_str());
     let Some(training) = draft.status.training.as_ref() else { return };
-    let Some(shortfall) = throughput::shortfall(&RunningTraining { spec, baseline, training, placement, progress })
-    else {
-        return;
-    };
+    let reference = reference_settings(draft);
+    let watched = RunningTraining { spec, baseline, reference, training, placement, progress };
+    let Some(shortfall) = throughput::shortfall(&watched) else { return };
     let mut cusum = training.cusum.as_ref().map(Cusum::from).unwrap_or_default();
     cusum.add(shortfall, tolerance);
     if let Some(training) = draft.status.training.as_mut() {

@@ -13,7 +13,7 @@ use pawl_api::title::Title;
 use pawl_contract::CONTRACT_VERSION;
 use pawl_contract::checkpoint::CheckpointRef;
 use pawl_contract::plan::{
-    AttemptPlan, Budget, Criterion, EarlyStopping, GangSize, LaunchKind, LaunchPlan, WorkloadPlan,
+    AttemptPlan, Budget, Criterion, EarlyStopping, GangSize, LaunchKind, LaunchPlan, WindowLimit, WorkloadPlan,
 };
 use pawl_contract::script::ScriptPlan;
 use pawl_contract::settings::Settings;
@@ -84,6 +84,9 @@ pub(crate) struct Work {
 pub(crate) fn tag(spec: &TrainingJobSpec, kind: LaunchKind, settings: &Settings, seed: u32, budget: &Budget) -> String {
     let trainer = &spec.trainer;
     let world = (trainer.replicas, trainer.gpus_per_replica, &trainer.gpu_resource);
+    // A field that was added later is not written into what is hashed if it has its default.
+    let window_limit = budget.window_limit.filter(|limit| limit.seconds != WindowLimit::SECONDS);
+    let budget = Budget { window_limit, ..budget.clone() };
     fingerprint(&json!([kind, spec.workload, trainer.image, world, settings, seed, budget]), 8)
 }
 
@@ -155,15 +158,23 @@ pub(crate) fn quality_seeds(spec: &TrainingJobSpec) -> u32 {
 pub(crate) fn budget(spec: &TrainingJobSpec, kind: LaunchKind) -> Budget {
     match kind {
         LaunchKind::Preflight => Budget::default(),
-        LaunchKind::Measure => Budget {
-            warmup_steps: Some(spec.analysis.warmup_steps.into()),
-            window_steps: Some(spec.analysis.window_steps.into()),
-            ..Budget::default()
-        },
+        LaunchKind::Measure => measurement(&spec.analysis),
         LaunchKind::Quality => quality(spec, quality_looks(spec) - 1),
         LaunchKind::Train => training(&spec.train),
         LaunchKind::Search => Budget::default(),
     }
+}
+
+/// The budget of a measurement. A limit that has its default is not written.
+fn measurement(analysis: &Analysis) -> Budget {
+    let steps = Budget {
+        warmup_steps: Some(analysis.warmup_steps.into()),
+        window_steps: Some(analysis.window_steps.into()),
+        ..Budget::default()
+    };
+    let usual = steps.limit();
+    let limit = usual.map(|limit| WindowLimit { seconds: analysis.max_window_seconds.into(), ..limit });
+    Budget { window_limit: limit.filter(|_| limit != usual), ..steps }
 }
 
 /// Number of looks of the quality gates. One seed has no interval, without which no result is clear before the last look.

@@ -38,24 +38,25 @@ fn input_hash(draft: &Draft<'_>, index: usize) -> String {
     let changed = draft.is_judged_as_changed(index);
     let trainer =
         (&spec.trainer.image, spec.trainer.replicas, spec.trainer.gpus_per_replica, &spec.trainer.gpu_resource);
-    let (measuring, looks) = of_analysis(&spec.analysis, changed);
+    let (measuring, others) = of_analysis(&spec.analysis, changed);
     let (gates, quality) = of_gates(&spec.gates, changed);
     let declared = (phase.numerics, phase.role, phase.min_speedup(), &phase.requires, &phase.conflicts_with);
     let patches = (&phase.settings, &phase.fallbacks);
     let control = draft.judged_control(index);
     let mut inputs = json!([spec.workload, trainer, spec.seeds, measuring, gates, quality, declared, patches, control]);
-    if let (Some(looks), Some(inputs)) = (looks, inputs.as_array_mut()) {
-        inputs.push(looks.into());
+    if let Some(inputs) = inputs.as_array_mut() {
+        inputs.extend(others);
     }
     fingerprint(&inputs, 12)
 }
 
-/// What the verdict on a phase reads of the analysis, and the number of looks if it is not the default. Destructured without
-/// `..`: whether a new field is an input is decided here.
-fn of_analysis(analysis: &Analysis, changed: bool) -> (Value, Option<u32>) {
+/// What the verdict on a phase reads of the analysis, and of fields that were added later those that have not their default.
+/// Destructured without `..`: whether a new field is an input is decided here.
+fn of_analysis(analysis: &Analysis, changed: bool) -> (Value, Vec<Value>) {
     let Analysis {
         warmup_steps,
         window_steps,
+        max_window_seconds,
         min_pairs,
         max_pairs,
         alpha_percent,
@@ -71,8 +72,10 @@ fn of_analysis(analysis: &Analysis, changed: bool) -> (Value, Option<u32>) {
         (alpha_percent, on_inconclusive),
         changed.then_some((quality_items, quality_epochs)),
     ]);
-    // A field with its default is not written into what is hashed.
-    (measuring, Some(*quality_looks).filter(|looks| changed && *looks > 1))
+    let looks = Some(*quality_looks).filter(|looks| changed && *looks > 1).map(Value::from);
+    let limit = Some(*max_window_seconds).filter(|seconds| *seconds != Analysis::DEFAULT_MAX_WINDOW_SECONDS);
+    let limit = limit.map(|seconds| json!({"maxWindowSeconds": seconds}));
+    (measuring, looks.into_iter().chain(limit).collect())
 }
 
 /// The gates that the chain of a phase reads: those of every phase, and those of a phase with changed numerics. Destructured

@@ -14,6 +14,7 @@
 use crate::bundle;
 use crate::comparison::{Comparison, Pair};
 use crate::draft::{Draft, bounded};
+use crate::gates::quality::reference::reference_settings;
 use crate::gates::safety::description;
 use crate::gates::{RunningTraining, throughput};
 use crate::launch::{EvidenceTarget, Work};
@@ -75,7 +76,8 @@ impl Draft<'_> {
 pub(crate) fn begin(draft: &mut Draft<'_>, facts: &AttemptFacts, progress: &Progress, message: &str) {
     let Some(training) = &draft.status.training else { return };
     let (spec, baseline, placement) = (draft.spec, draft.status.baseline.as_ref(), facts.placement.as_str());
-    let watched = RunningTraining { spec, baseline, training, placement, progress };
+    let reference = reference_settings(draft);
+    let watched = RunningTraining { spec, baseline, reference, training, placement, progress };
     let (expected, found) = (throughput::expected(&watched), throughput::found(&watched));
     let slowdown = SlowdownStatus {
         revision: training.revision.clone(),

@@ -58,6 +58,23 @@ def test_a_measurement_is_extended_until_it_is_steady(launch: Launch) -> None:
     assert (code, report["steps"], report["steady"]) == (0, 2 + 5 * 20, False)
 
 
+@pytest.mark.parametrize("steady", [True, False])
+def test_a_measurement_of_slow_steps_ends_by_time(launch: Launch, steady: bool) -> None:
+    launch.plan["budget"] = {
+        "warmupSteps": 20,
+        "windowSteps": 50,
+        "windowLimit": {"seconds": 0.4, "warmupSteps": 5, "windowSteps": 13},
+    }
+    code, report = launch.run(loop("time.sleep(0.05)" if steady else "time.sleep(0.01 * (1 + run.step_count))"))
+    assert (code, report["outcome"]) == (0, "Done")
+    if steady:
+        assert 5 + 13 <= report["steps"] <= 10 + 15 and report["plannedItems"] == 4 * 70
+        assert 60 < report["itemsPerSecond"] < 80 and "steady" not in report
+        assert len(report["losses"]) == report["steps"]
+    else:
+        assert report["steps"] >= 5 + 5 * 13 and report["steady"] is False
+
+
 def test_progress_names_the_phase_and_the_time_to_stop(launch: Launch) -> None:
     launch.train(items=40)
     code, report = launch.run(

@@ -51,6 +51,12 @@ impl Budget {
         }
     }
 
+    /// Items of the complete measurement of `plan`, if it has ended by time after fewer `items`.
+    pub fn planned_items(&self, plan: &LaunchPlan, items: u64) -> Option<u64> {
+        let by_time = plan.kind == LaunchKind::Measure && plan.budget.limit().is_some();
+        (by_time && items < self.horizon).then_some(self.horizon)
+    }
+
     /// Whether an evaluation falls between `before` and `after` items.
     pub fn evaluation_due(&self, before: u64, after: u64) -> bool {
         self.eval_every.is_some_and(|every| before / every != after / every)

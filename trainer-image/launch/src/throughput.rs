@@ -1,6 +1,7 @@
 //! Throughput: step times, waits and busy time over the measurement window of a report.
 
 use pawl_contract::measured::Spread;
+use pawl_contract::plan::WindowLimit;
 use pawl_contract::steady::{EXTENSIONS, is_drained, is_steady};
 use std::time::{Duration, Instant};
 
@@ -29,6 +30,8 @@ pub struct Throughput {
     warmup: u64,
     devices: Option<usize>,
     seen: u64,
+    /// Steps and time of the warm-up, as long as it lasts, or of the steps that count.
+    stage: (u64, Duration),
     total: StepTime,
     steps: Vec<f64>,
     /// Batches that the loaders had prepared at the start of the steps that count, and after the newest one.
@@ -47,6 +50,7 @@ impl Throughput {
             warmup,
             devices,
             seen: 0,
+            stage: (0, Duration::ZERO),
             total: StepTime::default(),
             steps: Vec::new(),
             prepared: None,
@@ -59,7 +63,11 @@ impl Throughput {
     /// Adds a step. Returns true when it completes a window of the guard.
     pub fn add(&mut self, time: StepTime) -> bool {
         self.seen += 1;
+        self.stage = (self.stage.0 + 1, self.stage.1 + time.wall);
         if self.seen <= self.warmup {
+            if self.seen == self.warmup {
+                self.stage = (0, Duration::ZERO);
+            }
             return false;
         }
         self.steps.push(time.wall.as_secs_f64());
@@ -100,11 +108,28 @@ impl Throughput {
         is_steady(&spans(&self.steps))
     }
 
+    /// Whether the steps are still those of the warm-up.
+    pub fn is_warming_up(&self) -> bool {
+        self.seen < self.warmup
+    }
+
+    /// Whether the warm-up, or else the window, has lasted as long as `limit` says.
+    pub fn has_lasted(&self, limit: &WindowLimit) -> bool {
+        let least = if self.is_warming_up() { limit.warmup_steps } else { limit.window_steps };
+        limit.is_reached((self.stage.0, self.stage.1.as_secs_f64()), least.max(1))
+    }
+
     /// Counts the steps so far as warm-up, too.
     pub fn restart(&mut self) {
         (self.warmup, self.total) = (self.seen, StepTime::default());
+        self.stage = (0, Duration::ZERO);
         self.steps.clear();
         self.prepared = self.prepared.map(|(_, newest)| (newest, newest));
+    }
+
+    /// Number of steps that count.
+    pub fn counted(&self) -> u64 {
+        self.steps.len() as u64
     }
 
     /// Items per second since the end of the warm-up.
@@ -258,6 +283,26 @@ mod tests {
         assert_eq!((warm.is_steady(1), warm.items_per_second()), (None, None));
         warm.add(step(100));
         assert_eq!(warm.items_per_second(), Some(80.0));
+    }
+
+    #[test]
+    fn slow_steps_end_a_warm_up_and_a_window_by_time() {
+        let limit = WindowLimit { seconds: 20.0, warmup_steps: 5, window_steps: 13 };
+        // At which step after the previous one.
+        let lasts = |throughput: &mut Throughput, milliseconds| {
+            (1..=100).find(|_| {
+                throughput.add(step(milliseconds));
+                throughput.has_lasted(&limit)
+            })
+        };
+        let mut slow = Throughput::new(8, 20, None);
+        assert_eq!((lasts(&mut slow, 2400), slow.is_warming_up()), (Some(9), true), "21.6 s");
+        slow.restart();
+        assert_eq!((lasts(&mut slow, 2400), slow.is_warming_up()), (Some(13), false), "31.2 s");
+        slow.restart();
+        assert_eq!(lasts(&mut slow, 500), Some(40), "as does another window");
+        let mut quick = Throughput::new(8, 20, None);
+        assert_eq!(lasts(&mut quick, 250), Some(20 + 80), "its warm-up ends by steps");
     }
 
     #[test]

@@ -49,6 +49,7 @@ pub fn of_run(
         measured,
         details: details(run),
         losses: run.curve.points(),
+        planned_items: run.budget.planned_items(&launch.plan, items),
         items_per_epoch: Some(run.job.items_per_epoch()),
         last_checkpoint: run.saver.as_ref().and_then(Saver::newest).cloned(),
         best_checkpoint: run.saver.as_ref().and_then(Saver::best).cloned(),

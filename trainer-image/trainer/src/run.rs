@@ -17,7 +17,7 @@ use crate::throughput::{StepTime, Throughput, Windows};
 use crate::vote::Vote;
 use crate::workload::ending;
 use pawl_contract::measured::Validation;
-use pawl_contract::plan::LaunchKind;
+use pawl_contract::plan::{LaunchKind, WindowLimit};
 use pawl_contract::progress::{Progress, RankPhase};
 use pawl_contract::settings::Precision;
 use pawl_launch::straggler::{RankTime, StragglerWatch};
@@ -201,6 +201,7 @@ impl RunningLaunch<'_> {
             loss_sum: mine.loss_sum,
             stop: self.stop.is_set(),
             checkpoint: self.saver.as_ref().is_some_and(Saver::due),
+            lasted: self.window_limit().is_some_and(|limit| self.throughput.has_lasted(&limit)),
             busy,
             gpu: self.device.reading(),
         };
@@ -268,6 +269,24 @@ impl RunningLaunch<'_> {
                 self.position.step
             ))),
             None => Ok(()),
+        }
+    }
+
+    fn window_limit(&self) -> Option<WindowLimit> {
+        self.launch.plan.budget.limit().filter(|_| self.launch.plan.kind == LaunchKind::Measure)
+    }
+
+    /// Ends the warm-up or the window of a measurement that has lasted long enough: it needs no more steps.
+    pub fn end_by_time(&mut self, agreed: &Vote) {
+        let budget = &self.launch.plan.budget;
+        let (Some(limit), Some(window)) = (self.window_limit().filter(|_| agreed.lasted), budget.window_steps) else {
+            return;
+        };
+        if self.throughput.is_warming_up() {
+            self.throughput.restart();
+            self.budget.items = self.position.items + window * self.step_items;
+        } else if self.throughput.counted() >= limit.window_steps {
+            self.budget.items = self.budget.items.min(self.position.items);
         }
     }
 

@@ -29,6 +29,7 @@ pub fn train(run: &mut RunningLaunch<'_>) -> Result<(), Ending> {
             return Err(ending);
         }
         run.poll_save()?;
+        run.end_by_time(&agreed);
         run.extend_unless_steady()?;
 
         if run.budget.evaluation_due(before, run.position.items) && run.position.items < run.budget.items {

@@ -5,7 +5,7 @@
 use pawl_agent::{Node, Stop};
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::{AttemptPlan, LaunchPlan};
-use pawl_contract::report::Report;
+use pawl_contract::report::{LaunchResult, Report};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
@@ -341,6 +341,30 @@ fn two_ranks_give_the_losses_of_one_that_accumulates() {
     assert_eq!(losses(&two), losses(&one), "bit for bit");
     assert!(tensors(gang.path()) == tensors(alone.path()), "bit for bit");
     assert!(two.measured.collective_wait_share.unwrap() > 0.0);
+}
+
+#[test]
+fn a_measurement_of_slow_steps_ends_by_time_on_all_ranks() {
+    let budget = |seconds: f64| {
+        let limit = json!({"seconds": seconds, "warmupSteps": 5, "windowSteps": 13});
+        json!({"items": null, "warmupSteps": 40, "windowSteps": 160, "windowLimit": limit})
+    };
+    let measure = |ranks: u32, seconds: f64| {
+        let dir = tempfile::tempdir().unwrap();
+        let report = launch_gang(dir.path(), ranks, json!({"kind": "Measure", "budget": budget(seconds)}));
+        assert_eq!(report.outcome, Outcome::Done, "{}", report.message);
+        (report.measured.steps, LaunchResult::from(&report).curve)
+    };
+    for ranks in [1, 2] {
+        // No step lasts as long: the least numbers of steps decide, up to windows that follow one that is not steady.
+        let (few, curve) = measure(ranks, 1e-6);
+        assert!((5 + 13..=5 + 5 * 13 + 6).contains(&few), "{few} steps on {ranks} ranks");
+        let (all, complete) = measure(ranks, 3600.0);
+        assert!(all >= 200, "{all} steps on {ranks} ranks");
+        // The first quarter is of 48 of 200 steps.
+        assert_eq!((curve.len(), complete.len()), (few as usize / 48, 4), "{few} steps on {ranks} ranks");
+        assert!(curve.iter().zip(&complete).all(|(a, b)| (a - b).abs() <= 1e-4 * b.abs()), "{curve:?} {complete:?}");
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::decimal;
 use crate::quantity::Bytes;
 use pawl_contract::decimal::Decimal;
-use pawl_contract::plan::Better;
+use pawl_contract::plan::{Better, WindowLimit};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -17,6 +17,11 @@ pub struct Analysis {
     /// Steps in the measured window.
     #[schemars(range(min = 1, max = 100000))]
     pub window_steps: u32,
+    /// Longest time of the warm-up and of the window, seconds each: where steps are slow, they end before `warmupSteps` and
+    /// `windowSteps`, after a quarter of these steps and 10 steps of the window at least.
+    #[serde(skip_serializing_if = "is_usual_window")]
+    #[schemars(range(min = 1, max = 86400))]
+    pub max_window_seconds: u32,
     /// Pairs before the first interim analysis.
     #[schemars(range(min = 1, max = 7))]
     pub min_pairs: u32,
@@ -51,6 +56,7 @@ impl Default for Analysis {
         Self {
             warmup_steps: 20,
             window_steps: 50,
+            max_window_seconds: Self::DEFAULT_MAX_WINDOW_SECONDS,
             min_pairs: 3,
             max_pairs: 7,
             alpha_percent: decimal("5"),
@@ -69,9 +75,16 @@ fn is_one(value: &u32) -> bool {
     *value == 1
 }
 
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_usual_window(seconds: &u32) -> bool {
+    *seconds == Analysis::DEFAULT_MAX_WINDOW_SECONDS
+}
+
 impl Analysis {
     /// Items that a launch trains for the quality gates when neither items nor epochs are given.
     pub const DEFAULT_QUALITY_ITEMS: u64 = 200_000;
+    /// Longest time of a window, seconds, when none is given.
+    pub const DEFAULT_MAX_WINDOW_SECONDS: u32 = WindowLimit::SECONDS as u32;
 }
 
 /// Treatment of inconclusive phases.

@@ -47,9 +47,13 @@ impl Losses {
         let curve = |launch: &LaunchStatus| launch.curve.iter().map(|loss| loss.value()).collect::<Vec<_>>();
         let loss = |launch: &LaunchStatus| Some(vec![launch.measured.loss.as_ref()?.value()]);
         let (mut control, mut candidate) = (curve(pair.control), curve(pair.candidate));
-        if control.is_empty() || control.len() != candidate.len() {
+        if control.is_empty() || candidate.is_empty() {
             (control, candidate) = (loss(pair.control)?, loss(pair.candidate)?);
         }
+        // One of slow steps has ended after fewer quarters.
+        let both = control.len().min(candidate.len());
+        control.truncate(both);
+        candidate.truncate(both);
         Some(Self { seed: pair.control.seed, control, candidate })
     }
 

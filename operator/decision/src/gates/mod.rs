@@ -38,6 +38,7 @@ use pawl_api::status::{BaselineStatus, LaunchStatus, Purpose, TrainingStatus};
 use pawl_contract::plan::LaunchKind;
 use pawl_contract::progress::Progress;
 use pawl_contract::report::LaunchResult;
+use pawl_contract::settings::Settings;
 
 /// Verdict of a gate.
 #[derive(Clone, Debug)]
@@ -121,6 +122,8 @@ pub(crate) fn escalation(subject: &Subject<'_>) -> Option<String> {
 pub(crate) struct RunningTraining<'a> {
     pub spec: &'a TrainingJobSpec,
     pub baseline: Option<&'a BaselineStatus>,
+    /// Settings of the baseline's quality launches.
+    pub reference: Settings,
     pub training: &'a TrainingStatus,
     /// The devices on which it runs.
     pub placement: &'a str,

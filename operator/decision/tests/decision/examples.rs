@@ -10,13 +10,15 @@ const ITEMS_PER_EPOCH: u64 = 13_000;
 
 /// A trainer whose every phase is faster. The validation loss of a launch with the seed of this place in `seeds` is above the
 /// baseline's by the value of `regressions` there, times the gate of 0.001.
-fn trainer(seeds: Vec<u32>, baseline: String, regressions: [f64; 3]) -> Trainer {
+fn trainer(seeds: Vec<u32>, regressions: [f64; 3]) -> Trainer {
     Box::new(move |plan, _| {
         let settings = serde_json::to_string(&plan.settings).unwrap();
         // Each phase adds settings.
         let mut result = done(plan, 100.0 * 1.001f64.powi(settings.len() as i32) * noise(plan, 0.001));
         result.items_per_epoch = Some(ITEMS_PER_EPOCH);
-        if let Some(validation) = result.measured.validation.as_mut().filter(|_| settings != baseline) {
+        // The accepted settings with which the baseline is trained change no numerics.
+        let baseline = plan.launch.starts_with("baseline");
+        if let Some(validation) = result.measured.validation.as_mut().filter(|_| !baseline) {
             let place = seeds.iter().position(|seed| u64::from(*seed) == plan.seed).unwrap();
             *validation.metrics.get_mut("loss").unwrap() += 0.001 * regressions[place];
         }
@@ -32,8 +34,7 @@ fn ladder(example: &str, regressions: [f64; 3]) -> (World, u64) {
     for phase in &mut job.spec.phases {
         phase.min_speedup = Decimal::from_f64(0.5);
     }
-    let baseline = serde_json::to_string(&job.spec.settings).unwrap();
-    let trainer = trainer(job.spec.seeds.clone(), baseline, regressions);
+    let trainer = trainer(job.spec.seeds.clone(), regressions);
     let mut world = World::new(serde_json::to_value(&job.spec).unwrap(), trainer);
     world.run();
     assert_eq!(world.status.stage, Stage::Complete, "{:#?}", world.status.failure);

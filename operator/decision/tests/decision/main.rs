@@ -14,6 +14,7 @@ mod parallel;
 mod policy;
 mod preflight;
 mod protocol;
+mod reference;
 mod resume;
 mod search;
 mod slowdown;

@@ -1,14 +1,14 @@
 //! Measures a script by what it reports: steps, losses and validation metrics become the progress and the report of its launch.
 
+use super::window::{Span, Window};
 use pawl_contract::checkpoint::CheckpointRef;
 use pawl_contract::exit::Outcome;
 use pawl_contract::log::Reading;
 use pawl_contract::losses::{Curve, SpikeWatch};
 use pawl_contract::measured::{Measured, Spread, Validation};
-use pawl_contract::plan::{Budget, LOSS, LaunchKind, LaunchPlan};
+use pawl_contract::plan::{Budget, LOSS, LaunchKind, LaunchPlan, WindowLimit};
 use pawl_contract::progress::{Progress, RankPhase};
 use pawl_contract::report::{Failure, Report, printable, truncated};
-use pawl_contract::steady::{EXTENSIONS, is_steady};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -52,32 +52,6 @@ struct Mark {
     at: Instant,
 }
 
-/// Steps, items and time between marks.
-#[derive(Clone, Copy, Debug, Default)]
-struct Span {
-    steps: u64,
-    items: u64,
-    time: Duration,
-}
-
-impl Span {
-    fn add(&mut self, other: Self) {
-        self.steps += other.steps;
-        self.items += other.items;
-        self.time += other.time;
-    }
-
-    fn remove(&mut self, other: Self) {
-        self.steps -= other.steps;
-        self.items -= other.items;
-        self.time -= other.time;
-    }
-
-    fn rate(self) -> Option<f64> {
-        (self.time > Duration::ZERO).then(|| self.items as f64 / self.time.as_secs_f64())
-    }
-}
-
 /// The output of a script that is measured by it, up to the first reading.
 #[derive(Debug)]
 struct Output {
@@ -105,9 +79,12 @@ pub(crate) struct Meter {
     largest_gap: u64,
     /// The last reading, unless an evaluation followed it: that time is not measured.
     mark: Option<Mark>,
-    total: Span,
-    /// What `total` consists of, in a measurement.
-    spans: VecDeque<Span>,
+    /// Time of the first reading of training.
+    warming_up_since: Option<Instant>,
+    is_warm: bool,
+    /// The steps by which the speed is measured.
+    measured: Window,
+    /// The open window of the guard.
     window: Span,
     windows: u64,
     newest: Option<f64>,
@@ -115,6 +92,8 @@ pub(crate) struct Meter {
     loss: Option<f64>,
     /// Whether losses are of steps that depend on the time.
     sampled: bool,
+    /// Steps between two losses and the step of the newest one, as long as the first one has come after as many.
+    regular: Option<(u64, u64)>,
     /// Mean loss of all steps of the launch.
     mean_loss: Option<f64>,
     curve: Curve,
@@ -149,14 +128,20 @@ impl Meter {
             output: pattern.map(|pattern| Output { pattern: pattern.to_owned(), lines: 0, newest: String::new() }),
             largest_gap: 0,
             mark: None,
-            total: Span::default(),
-            spans: VecDeque::new(),
+            warming_up_since: None,
+            is_warm: false,
+            measured: if plan.kind == LaunchKind::Measure {
+                Window::of_measurement(&plan.budget)
+            } else {
+                Window::default()
+            },
             window: Span::default(),
             windows: 0,
             newest: None,
             intervals: VecDeque::new(),
             loss: None,
             sampled: false,
+            regular: Some((0, 0)),
             mean_loss: None,
             curve: Curve::default(),
             spikes: SpikeWatch::default(),
@@ -277,12 +262,7 @@ impl Meter {
         }
         (self.step, self.items) = (new.step, new.items);
         let first = *self.first.get_or_insert(new.step);
-        let (begin, warmup) = match (self.kind, self.budget.warmup_steps) {
-            (LaunchKind::Measure, Some(warmup)) => (0, warmup),
-            // A training may have resumed at this step.
-            _ => (first, WARMUP),
-        };
-        if new.step.saturating_sub(begin) < warmup {
+        if self.is_warming_up(first, new) {
             return;
         }
         if let Some(old) = self.mark.replace(new) {
@@ -292,9 +272,32 @@ impl Meter {
         }
     }
 
+    /// Whether the steps up to a reading are those of the warm-up.
+    fn is_warming_up(&mut self, first: u64, new: Mark) -> bool {
+        if self.is_warm {
+            return false;
+        }
+        let (begin, warmup) = match (self.kind, self.budget.warmup_steps) {
+            (LaunchKind::Measure, Some(warmup)) => (0, warmup),
+            // A training may have resumed at this step.
+            _ => (first, WARMUP),
+        };
+        let since = *self.warming_up_since.get_or_insert(new.at);
+        let done = (new.step.saturating_sub(begin), new.at.saturating_duration_since(since).as_secs_f64());
+        let lasted = self.window_limit().is_some_and(|limit| limit.is_reached(done, limit.warmup_steps));
+        self.is_warm = done.0 >= warmup || lasted;
+        !self.is_warm
+    }
+
+    /// The limit of a measurement by time: of one whose losses are at the same steps in each launch, so that fewer of them can be
+    /// compared.
+    fn window_limit(&self) -> Option<WindowLimit> {
+        let comparable = !self.sampled && self.regular.is_some();
+        self.budget.limit().filter(|_| self.kind == LaunchKind::Measure && comparable)
+    }
+
     fn measure(&mut self, span: Span) {
-        self.total.add(span);
-        self.replace_older(span);
+        self.measured.add(span);
         self.window.add(span);
         self.intervals.push_back((span.time.as_secs_f64() / span.steps.max(1) as f64, span.steps));
         if self.intervals.len() > INTERVALS {
@@ -305,22 +308,6 @@ impl Meter {
             self.windows += 1;
             self.window = Span::default();
         }
-    }
-
-    /// Keeps the newest steps of a measurement, as many as its window has: where that is not steady, a later one replaces it.
-    fn replace_older(&mut self, newest: Span) {
-        let Some(window) = self.budget.window_steps.filter(|_| self.kind == LaunchKind::Measure) else { return };
-        self.spans.push_back(newest);
-        while let Some(oldest) = self.spans.front().filter(|oldest| self.total.steps - oldest.steps >= window) {
-            self.total.remove(*oldest);
-            self.spans.pop_front();
-        }
-    }
-
-    /// Whether the speed of a measurement is that of a steady state; `None` when that cannot be told.
-    fn steady(&self) -> Option<bool> {
-        let spans: Vec<_> = self.spans.iter().map(|span| (span.steps, span.time.as_secs_f64())).collect();
-        is_steady(&spans)
     }
 
     fn record(&mut self, loss: f64) {
@@ -337,6 +324,10 @@ impl Meter {
             return;
         }
         self.loss = Some(loss);
+        self.regular = self.regular.and_then(|(spacing, newest)| {
+            let spacing = if newest == 0 { self.step } else { spacing };
+            (spacing > 0 && self.step == newest + spacing).then_some((spacing, self.step))
+        });
         // Launches are compared by the losses of the same steps.
         if self.kind != LaunchKind::Measure || self.steps().is_none_or(|steps| self.step <= steps) {
             self.curve.add(self.items, loss);
@@ -391,21 +382,27 @@ impl Meter {
     /// and may end by itself after the last step.
     fn measured_all(&self) -> bool {
         let tells_more = self.sampled && self.mean_loss.is_none();
+        let all = || self.steps().is_some_and(|steps| self.step > steps || (self.step == steps && !tells_more));
+        // A script that ends by itself is not asked for more.
         self.kind == LaunchKind::Measure
             && self.rate().is_some()
-            && !self.is_extended()
-            && self.steps().is_some_and(|steps| self.step > steps || (self.step == steps && !tells_more))
+            && !self.measured.is_extended()
+            && (all() || self.is_over())
     }
 
-    /// Whether a measurement lasts longer than its budget, because it is not steady yet. A script that ends there is not asked for more.
-    fn is_extended(&self) -> bool {
-        let window = self.budget.window_steps.unwrap_or_default();
-        let most = |steps: u64| steps.saturating_add(EXTENSIONS.saturating_mul(window));
-        self.steps().is_some_and(|steps| self.step < most(steps)) && self.steady() == Some(false)
+    /// Whether a measurement has lasted as long as the limit of its budget says.
+    fn is_over(&self) -> bool {
+        self.window_limit().is_some() && self.measured.is_over()
+    }
+
+    /// Items of the complete measurement, if it has ended by time before them.
+    fn planned_items(&self) -> Option<u64> {
+        let steps = self.steps().filter(|steps| self.step < *steps && self.is_over())?;
+        Some(steps.saturating_mul(self.items_per_step))
     }
 
     fn rate(&self) -> Option<f64> {
-        self.total.rate().filter(|rate| *rate > 0.0)
+        self.measured.rate()
     }
 
     /// Why the launch of a script that has ended without an error is not done. Steps that may have followed the last reading
@@ -480,7 +477,7 @@ impl Meter {
             items: self.items,
             wall_seconds: Some(self.begun.elapsed().as_secs_f64()),
             items_per_second: self.rate(),
-            steady: self.steady().filter(|steady| !steady),
+            steady: self.measured.steady().filter(|steady| !steady),
             step_seconds: self.step_seconds(),
             first_validation: self.first_validation.clone(),
             validation: self.validation.clone(),
@@ -494,7 +491,8 @@ impl Meter {
             let (step, items) = self.last_good();
             Failure { rank: Some(0), step, items }
         });
-        Report { measured, losses, last_checkpoint: self.checkpoint.clone(), failure, ..report }
+        let planned_items = self.planned_items().filter(|_| report.outcome == Outcome::Done);
+        Report { measured, losses, planned_items, last_checkpoint: self.checkpoint.clone(), failure, ..report }
     }
 
     /// Spread of the seconds of a step, each interval weighted by its steps.
@@ -519,6 +517,7 @@ impl Meter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pawl_contract::report::LaunchResult;
     use serde_json::json;
 
     fn meter(kind: &str, budget: serde_json::Value) -> Meter {
@@ -613,7 +612,46 @@ mod tests {
         // Slower and slower.
         let mut never = measure();
         timed(&mut never, (0..150).map(|index| 0.1 + 0.01 * f64::from(index)));
-        assert_eq!((never.verdict.as_ref(), never.steady()), (Some(&Verdict::Complete), Some(false)));
+        assert_eq!((never.verdict.as_ref(), never.measured.steady()), (Some(&Verdict::Complete), Some(false)));
+    }
+
+    #[test]
+    fn a_measurement_of_slow_steps_ends_by_time_and_its_losses_are_those_of_the_same_steps() {
+        let limit = json!({"seconds": 20.0, "warmupSteps": 5, "windowSteps": 13});
+        let measure = || meter("Measure", json!({"warmupSteps": 20, "windowSteps": 50, "windowLimit": limit}));
+        let curve = |meter: &mut Meter, steps: u64, seconds: f64| {
+            let mut at = meter.begun;
+            for step in 1..=steps {
+                at += Duration::from_secs_f64(seconds);
+                let loss = Some(1.0 / step as f64);
+                meter.observe(Reading::Training { step: Some(step), items: None, loss }, at);
+                if meter.verdict.is_some() {
+                    break;
+                }
+            }
+            meter.complete(Report::bare(&plan(), 0, Outcome::Done))
+        };
+        let mut slow = measure();
+        let report = curve(&mut slow, 70, 2.0);
+        assert_eq!((slow.verdict.as_ref(), report.measured.steps), (Some(&Verdict::Complete), 11 + 13));
+        assert!((report.measured.items_per_second.unwrap() - 4.0).abs() < 1e-9);
+        let quick = curve(&mut measure(), 70, 0.1);
+        assert_eq!((quick.measured.steps, quick.planned_items, report.planned_items), (70, None, Some(8 * 70)));
+        let quarters = |report: &Report| LaunchResult::from(report).curve;
+        assert_eq!(quarters(&report)[..], quarters(&quick)[..1]);
+        // Losses of other steps in each launch cannot be compared, so that all of them are needed.
+        let mut sampled = measure();
+        sampled.sample();
+        sampled.conclude(0.5);
+        assert_eq!(curve(&mut sampled, 70, 2.0).measured.steps, 70);
+        // A script that reports step 1 and then every tenth.
+        let mut odd = measure();
+        let begun = odd.begun;
+        for step in [1, 10, 20, 30, 40, 50, 60] {
+            let at = begun + Duration::from_secs(2 * step);
+            odd.observe(Reading::Training { step: Some(step), items: None, loss: Some(1.0) }, at);
+        }
+        assert_eq!(odd.verdict, None);
     }
 
     fn plan() -> LaunchPlan {

@@ -7,6 +7,7 @@ mod followed;
 mod kubeflow;
 mod meter;
 mod signs;
+mod window;
 
 use accelerate::accelerate;
 use checkpoints::Checkpoints;

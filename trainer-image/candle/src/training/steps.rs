@@ -2,6 +2,7 @@
 
 use super::*;
 use pawl_contract::curve::ends_quarter;
+use pawl_contract::plan::WindowLimit;
 
 /// Seconds between two agreements of ranks on GPUs.
 const VOTE_SECONDS: f64 = 1.0;
@@ -111,6 +112,8 @@ impl<O: Optimizer> Training<'_, O> {
         let rows = self.vote(Row {
             stop: self.core.stop.is_set(),
             checkpoint: self.record.saver.as_ref().is_some_and(Saver::due),
+            // The steps of this window are not added yet.
+            lasted: self.window_limit().is_some_and(|limit| self.record.throughput.has_lasted(&limit)),
             seconds: time.wall.as_secs_f64(),
             busy: time.wall.saturating_sub(time.collective).as_secs_f64(),
             gpu: self.core.gpu.reading(),
@@ -119,7 +122,27 @@ impl<O: Optimizer> Training<'_, O> {
         self.open.next_vote = next_vote(&rows, self.record.position.step);
         // The agreement is part of the window.
         self.record_steps((open.steps, self.time()), &rows)?;
+        if rows.first().is_some_and(|first| first.lasted) {
+            self.end_by_time();
+        }
         self.extend_unless_steady()
+    }
+
+    fn window_limit(&self) -> Option<WindowLimit> {
+        self.core.launch.plan.budget.limit().filter(|_| self.core.launch.plan.kind == LaunchKind::Measure)
+    }
+
+    /// Ends the warm-up or the window of a measurement that has lasted long enough: it needs no more steps.
+    fn end_by_time(&mut self) {
+        let (limit, window) = (self.window_limit(), self.core.launch.plan.budget.window_steps);
+        let ((Some(limit), Some(window)), record) = ((limit, window), &mut *self.record) else { return };
+        if record.throughput.is_warming_up() {
+            record.throughput.restart();
+            record.budget.warmup = record.position.step;
+            record.budget.items = record.position.items + window * record.step_items;
+        } else if record.throughput.counted() >= limit.window_steps {
+            record.budget.items = record.budget.items.min(record.position.items);
+        }
     }
 
     /// Extends a measurement by another window, which replaces the one so far, if that was not steady on some rank.
@@ -219,6 +242,8 @@ impl<O: Optimizer> Training<'_, O> {
 struct Row {
     stop: bool,
     checkpoint: bool,
+    /// The warm-up or the window of a measurement has lasted long enough.
+    lasted: bool,
     /// Seconds of the window.
     seconds: f64,
     /// Those in which the rank did not wait for others.
@@ -231,8 +256,13 @@ struct Row {
 
 impl Row {
     fn to_words(&self) -> Vec<f64> {
-        let head = [f64::from(u8::from(self.stop)), f64::from(u8::from(self.checkpoint)), self.seconds, self.busy];
-        head.into_iter().chain(GpuReading::to_words(self.gpu)).chain(self.losses.iter().copied()).collect()
+        let flags = [self.stop, self.checkpoint, self.lasted].map(|flag| f64::from(u8::from(flag)));
+        flags
+            .into_iter()
+            .chain([self.seconds, self.busy])
+            .chain(GpuReading::to_words(self.gpu))
+            .chain(self.losses.iter().copied())
+            .collect()
     }
 
     /// Missing words count as zero.
@@ -240,12 +270,13 @@ impl Row {
         let words: Vec<f64> =
             bytes.chunks_exact(8).map(|word| f64::from_ne_bytes(std::array::from_fn(|i| word[i]))).collect();
         let word = |at: usize| words.get(at).copied().unwrap_or_default();
-        let (gpu, losses) = words.get(4..).unwrap_or_default().split_at_checked(GpuReading::WORDS).unwrap_or_default();
+        let (gpu, losses) = words.get(5..).unwrap_or_default().split_at_checked(GpuReading::WORDS).unwrap_or_default();
         Self {
             stop: word(0) != 0.0,
             checkpoint: word(1) != 0.0,
-            seconds: word(2),
-            busy: word(3),
+            lasted: word(2) != 0.0,
+            seconds: word(3),
+            busy: word(4),
             gpu: GpuReading::of_words(gpu),
             losses: losses.to_vec(),
         }
@@ -269,7 +300,7 @@ fn must_end(budget: &Budget, step_items: u64, first: u64, (step, items): (u64, u
         || ends_block(budget, step_items, step)
         || items >= budget.items
         || budget.evaluation_due(items - step_items, items)
-        || ends_quarter(step, budget.items.div_ceil(step_items))
+        || ends_quarter(step, budget.horizon.div_ceil(step_items))
 }
 
 /// Whether a block of a measurement ends with this step: the times of at least as many spans are needed to see that they are steady.
@@ -294,7 +325,15 @@ mod tests {
     use super::*;
 
     fn row(seconds: f64, steps: usize) -> Row {
-        Row { stop: false, checkpoint: true, seconds, busy: seconds / 2.0, gpu: None, losses: vec![0.5; steps] }
+        Row {
+            stop: false,
+            checkpoint: true,
+            lasted: true,
+            seconds,
+            busy: seconds / 2.0,
+            gpu: None,
+            losses: vec![0.5; steps],
+        }
     }
 
     #[test]
@@ -304,6 +343,7 @@ mod tests {
         let received: Vec<Row> = sent.iter().map(|row| Row::of(bytemuck::cast_slice(&row.to_words()))).collect();
         assert_eq!((next_vote(&sent, 100), next_vote(&received, 100)), (150, 150), "20 steps in 0.4 s by the slowest");
         assert_eq!((received[1].seconds, received[1].losses.len(), received[1].gpu), (0.4, 20, None));
+        assert_eq!((received[1].stop, received[1].checkpoint, received[1].lasted), (false, true, true));
         assert_eq!(next_vote(&[row(30.0, 1)], 7), 8, "at least one step");
         assert_eq!(next_vote(&[row(1e-6, 1)], 7), 7 + MOST_STEPS);
         assert_eq!(next_vote(&[row(0.0, 1)], 7), 8);

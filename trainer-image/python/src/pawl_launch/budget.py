@@ -19,7 +19,7 @@ class Budget:
         self._position = position
         self._world_size = world_size
         self.items_per_epoch: int | None = None
-        self._extensions = 0
+        self._measured_steps = plan.measured_steps
 
     @property
     def epochs(self) -> int | None:
@@ -37,13 +37,13 @@ class Budget:
         rule = self._plan.early_stopping if self._plan.kind == "Train" else None
         return rule is not None and self._position.evaluations_since_best >= rule.patience
 
-    @property
-    def _window(self) -> int:
-        return (self._plan.warmup_steps or 0) + (self._plan.window_steps or 0)
+    def begin_window(self) -> None:
+        """Lets a measurement end a window after the position: the first one, or another one."""
+        self._measured_steps = self._position.step + (self._plan.window_steps or 0)
 
-    def extend(self) -> None:
-        """Adds a window to a measurement."""
-        self._extensions += 1
+    def end_window(self) -> None:
+        """Ends a measurement at the position."""
+        self._measured_steps = min(self._measured_steps, self._position.step)
 
     def items(self) -> int | None:
         """Items at which the launch ends; ``None``: it has another end.
@@ -65,7 +65,7 @@ class Budget:
         """Whether the launch is at its end, or validation has stopped improving."""
         plan, position = self._plan, self._position
         if plan.kind == "Measure":
-            return position.step >= self._window + self._extensions * (plan.window_steps or 0)
+            return position.step >= self._measured_steps
         if self.has_stopped_improving:
             return True
         items = self.items()
@@ -84,7 +84,7 @@ class Budget:
     def steps(self, items: int) -> int | None:
         """Steps of the whole launch, those before a resumed checkpoint included, with ``items`` per rank and step."""
         if self._plan.kind == "Measure":
-            return self._window
+            return self._plan.measured_steps
         budget = self.items()
         if budget is None or items == 0:
             return None

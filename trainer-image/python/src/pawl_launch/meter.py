@@ -27,6 +27,8 @@ class Agreement:
     stop: bool
     checkpoint: bool
     steady: bool = True
+    lasted: bool = False
+    """Whether the warm-up, or the window, of a measurement has lasted long enough on rank 0."""
 
 
 class Meter:
@@ -87,6 +89,10 @@ class Meter:
         """A wait for other ranks that no hook of PyTorch sees."""
         return self._waits.waiting()
 
+    def end_window(self) -> None:
+        """Ends the open window with the step just added."""
+        self._end_window(self._throughput.is_full(self._throughput.open_seconds))
+
     def step(self, items: int, loss: Any, done: bool) -> None:
         """Ends a step of ``items`` items of the whole gang; the position is the one after it.
 
@@ -107,12 +113,12 @@ class Meter:
             if not device.is_pending(loss):
                 self.read_losses()
         ends_block = self._throughput.at_end_of_block and not device.uses_cpu()
-        if self._throughput.at_end_of_warmup or ends_block or self._begins_quarter() or done:
-            self._end_window(self._throughput.is_full(self._throughput.open_seconds))
+        if self._throughput.at_end_of_warmup or ends_block or self._ends_quarter() or done:
+            self.end_window()
 
-    def _begins_quarter(self) -> bool:
+    def _ends_quarter(self) -> bool:
         steps = self._reporter.total_steps
-        return steps is not None and self._position.step in steps_before_quarters(steps)
+        return steps is not None and self._position.step in (*steps_before_quarters(steps), steps)
 
     def record_mean(self, loss: float) -> None:
         """Records the mean training loss of all ranks since the last call.
@@ -130,7 +136,7 @@ class Meter:
 
     def vote_is_due(self) -> bool:
         """Whether the ranks agree after this step; true or false on all of them."""
-        return self._position.step >= self._next_vote or self._begins_quarter()
+        return self._position.step >= self._next_vote or self._ends_quarter()
 
     def vote(self, stop: bool, checkpoint: bool) -> Agreement:
         """Agrees on stopping (any rank), on a checkpoint (rank 0), and on the end of the window. Collective.
@@ -139,11 +145,15 @@ class Meter:
             Unsupported: The ranks have seen different numbers of items.
         """
         peak = self._reporter.peak_memory or 0
+        lasted = self._throughput.has_lasted()
+        if lasted:
+            # Whether it is steady is seen by closed windows.
+            self.end_window()
         unsteady = self._throughput.is_steady() is False
-        mine = [stop, checkpoint, self._throughput.open_seconds, self._position.items, self._sum, self._count, peak, unsteady]
+        mine = [stop, checkpoint, self._throughput.open_seconds, self._position.items, self._sum, self._count, peak, unsteady, lasted]
         self._sum, self._count = 0.0, 0
         rows = self._gang.gather([float(value) for value in mine])
-        stops, checkpoints, seconds, items, sums, counts, peaks, unsteadies = zip(*rows)
+        stops, checkpoints, seconds, items, sums, counts, peaks, unsteadies, lasting = zip(*rows)
         if len(set(items)) > 1:
             raise Unsupported(
                 f"the ranks have seen {', '.join(str(int(each)) for each in items)} items: each step must have equal items on "
@@ -157,7 +167,7 @@ class Meter:
         if self._throughput.is_full(max(seconds)):
             self._end_window(full=True)
         self._next_vote = self._position.step + self._steps_until_vote(max(seconds))
-        return Agreement(any(stops), bool(checkpoints[0]), not any(unsteadies))
+        return Agreement(any(stops), bool(checkpoints[0]), not any(unsteadies), bool(lasting[0]))
 
     def _steps_until_vote(self, seconds: float) -> int:
         """Number of steps to the next vote, equal on all ranks. A single rank votes after every step."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,9 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from .outcome import InvalidPlan
+from .steady import BLOCKS
 
 CONTRACT = 1
 """The version of the contract between Pawl and trainers."""
+
+_WINDOW_SECONDS = 20.0
 
 KINDS = ("Preflight", "Measure", "Quality", "Search", "Train")
 
@@ -72,6 +76,27 @@ class CheckpointPolicy:
 
 
 @dataclass(frozen=True)
+class WindowLimit:
+    """The end of a measurement by time: the warm-up ends after ``seconds``, and so does the window, but neither before its least
+    number of steps."""
+
+    seconds: float
+    warmup_steps: int
+    window_steps: int
+
+    @classmethod
+    def of(cls, budget: Mapping[str, Any]) -> WindowLimit | None:
+        """As ``Budget::limit`` of ``pawl_contract::plan``."""
+        window, limit = budget.get("windowSteps"), budget.get("windowLimit")
+        if window is None:
+            return None
+        if limit is None:
+            least = min(window, max(math.ceil(window / 4), BLOCKS))
+            return cls(_WINDOW_SECONDS, math.ceil((budget.get("warmupSteps") or 0) / 4), least)
+        return cls(float(limit["seconds"]), int(limit["warmupSteps"]), int(limit["windowSteps"]))
+
+
+@dataclass(frozen=True)
 class Plan:
     """One launch: its purpose, settings, seed and length."""
 
@@ -84,11 +109,17 @@ class Plan:
     seed: int
     warmup_steps: int | None = None
     window_steps: int | None = None
+    window_limit: WindowLimit | None = None
     items: int | None = None
     epochs: int | None = None
     eval_every_items: int | None = None
     early_stopping: EarlyStopping | None = None
     checkpoint: CheckpointPolicy | None = None
+
+    @property
+    def measured_steps(self) -> int:
+        """Steps of a complete measurement."""
+        return (self.warmup_steps or 0) + (self.window_steps or 0)
 
     @property
     def evaluates(self) -> bool:
@@ -136,6 +167,7 @@ def _parse(content: Mapping[str, Any]) -> Plan:
         seed=int(content["seed"]),
         warmup_steps=budget.get("warmupSteps"),
         window_steps=budget.get("windowSteps"),
+        window_limit=WindowLimit.of(budget),
         items=budget.get("items"),
         epochs=budget.get("epochs"),
         eval_every_items=budget.get("evalEveryItems"),

@@ -158,6 +158,7 @@ class Reporter:
             "message": message.encode()[:_MESSAGE].decode(errors="ignore"),
             **self._measured(),
             "losses": self.curve.points(),
+            "plannedItems": self.complete_items if outcome is Outcome.DONE and self._ended_by_time else None,
             "itemsPerEpoch": self.items_per_epoch,
             "lastCheckpoint": self.last_checkpoint,
             "bestCheckpoint": position.best_checkpoint,
@@ -168,6 +169,16 @@ class Reporter:
             replace(self.rank.report, _present(content), durable=True)
         except OSError as error:
             _log.error("cannot write the report: %s", error)
+
+    @property
+    def complete_items(self) -> int:
+        """Items of a complete measurement."""
+        return self.plan.measured_steps * (self.position.items // max(1, self.position.step))
+
+    @property
+    def _ended_by_time(self) -> bool:
+        plan = self.plan
+        return plan.kind == "Measure" and plan.window_limit is not None and self.position.step < plan.measured_steps
 
     def _measured(self) -> dict[str, Any]:
         return {

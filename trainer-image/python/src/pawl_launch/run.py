@@ -15,7 +15,7 @@ from .budget import Budget
 from .gang import Gang
 from .identity import Identity
 from .keeper import Keeper
-from .meter import Meter
+from .meter import Agreement, Meter
 from .outcome import InvalidPlan, LaunchEnd, LaunchError, NonFinite, Outcome, Unsupported, classify
 from .place import DataPlace
 from .plan import Plan, Rank
@@ -41,7 +41,9 @@ class Run(Identity):
         self._evaluate: Evaluate | None = None
         self._position = Position()
         self._budget = Budget(self._plan, self._position, rank.world_size)
-        self._throughput = Throughput(self._budget.warmup(None), self._plan.window_steps if self.kind == "Measure" else None)
+        self._throughput = Throughput(self._budget.warmup(None))
+        if self.kind == "Measure":
+            self._throughput.measured = self._plan.window_steps
         self._reporter = Reporter(self._plan, rank, self._throughput, self._position)
         self._gang = Gang(rank.rank, rank.world_size)
         self._meter = Meter(self._gang, self._reporter)
@@ -115,6 +117,7 @@ class Run(Identity):
         """
         # A framework that has its own loop knows the number of steps before the first one.
         self._extends = not self.by_hand and self.kind == "Measure"
+        self._throughput.limit = self._plan.window_limit if self._extends else None
         self.start(evaluate=evaluate, items_per_epoch=items_per_epoch or _length(getattr(loader, "dataset", None)))
         place = self.place_in(loader)
         while not self.is_done:
@@ -205,16 +208,27 @@ class Run(Identity):
         self._stopping = self._stopping or agreed.stop
         if self._keeper.keeps and (agreed.checkpoint or self._stopping):
             self.should_checkpoint = True
-        if self.kind == "Measure" and self.is_done:
-            self._end_measurement(agreed.steady)
+        if self.kind == "Measure":
+            self._end_measurement(agreed)
 
-    def _end_measurement(self, steady: bool) -> None:
-        """Adds a window to a measurement that is not steady on some rank; it replaces the one so far."""
-        self._reporter.steady = steady
-        if not steady and self._extends and not self._stopping and self._throughput.may_extend():
-            self._reporter.curve.end(self._position.items)
+    def _end_measurement(self, agreed: Agreement) -> None:
+        """Ends the warm-up or the window of a measurement, by its steps or by time; one that is not steady on some rank is replaced
+        by another one."""
+        if agreed.lasted and not self.is_done:
+            if self._throughput.open_steps:
+                self._meter.end_window()
+            if self._throughput.is_warming_up:
+                self._throughput.end_warmup()
+                self._budget.begin_window()
+                return
+            self._budget.end_window()
+        if not self.is_done:
+            return
+        self._reporter.steady = agreed.steady
+        if not agreed.steady and self._extends and not self._stopping and self._throughput.may_extend():
+            self._reporter.curve.end(self._reporter.complete_items)
             self._throughput.extend_warmup()
-            self._budget.extend()
+            self._budget.begin_window()
 
     def _after_step(self, before: int) -> None:
         """Evaluation and checkpoint that are due after a step."""

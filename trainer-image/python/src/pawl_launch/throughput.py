@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from .plan import WindowLimit
 from .steady import BLOCKS, EXTENSIONS, is_steady
 
 _LEAST_SECONDS = 2.0
@@ -22,6 +23,8 @@ class Throughput:
     warmup: int
     measured: int | None = None
     """Steps of the window of a measurement."""
+    limit: WindowLimit | None = None
+    """When a measurement ends by time."""
     steps: list[float] = field(default_factory=list)
     spans: list[tuple[int, float]] = field(default_factory=list)
     """Steps that were timed together, and their seconds."""
@@ -42,10 +45,13 @@ class Throughput:
     _busy: float = 0.0
     _collective: float | None = None
     _seen: int = 0
+    _stage: tuple[int, float] = (0, 0.0)
 
     def add(self, seconds: float, items: int, loader: float, busy: float) -> None:
         """Adds a step of ``items`` items of the whole gang that took ``seconds``, of which ``loader`` waiting for data."""
         self._seen += 1
+        steps, elapsed = self._stage
+        self._stage = (0, 0.0) if self.at_end_of_warmup else (steps + 1, elapsed + seconds)
         self._open.append(seconds)
         self._seconds += seconds
         self._items += items
@@ -61,12 +67,22 @@ class Throughput:
     def at_end_of_block(self) -> bool:
         """Whether the step just added ends a block of a measurement: with that many times it can be seen to be steady."""
         after = self._seen - self.warmup
-        return self.measured is not None and after > 0 and after % max(1, self.measured // BLOCKS) == 0
+        if self.measured is None or after <= 0:
+            return False
+        slow = self.limit is not None and self._seconds >= self.limit.seconds / BLOCKS
+        return slow or after % max(1, self.measured // BLOCKS) == 0
 
     @property
     def is_warming_up(self) -> bool:
         """Whether the steps are still those of the warm-up."""
         return self._seen < self.warmup
+
+    def has_lasted(self) -> bool:
+        """Whether the warm-up, or else the window, of a measurement has lasted as long as its limit says."""
+        if self.limit is None or self.measured is None:
+            return False
+        least = self.limit.warmup_steps if self.is_warming_up else self.limit.window_steps
+        return self._stage[0] >= max(1, least) and self._stage[1] >= self.limit.seconds
 
     @property
     def open_seconds(self) -> float:
@@ -87,6 +103,7 @@ class Throughput:
         if self._open:
             self._open[-1] += seconds
             self._seconds += seconds
+            self._stage = (self._stage[0], self._stage[1] + seconds)
 
     def waited_for_ranks(self, seconds: float | None) -> None:
         """Adds time in which steps of the open window waited for collectives; ``None``: it is unknown."""
@@ -123,7 +140,12 @@ class Throughput:
 
     def extend_warmup(self) -> None:
         """Counts the steps so far as warm-up, too: another window follows."""
-        self.warmup, self.extensions = self._seen, self.extensions + 1
+        self.extensions += 1
+        self.end_warmup()
+
+    def end_warmup(self) -> None:
+        """Ends the warm-up with the step just added."""
+        self.warmup, self._stage = self._seen, (0, 0.0)
         self.steps, self.spans, self.collective = [], [], None
         self.items, self.seconds, self.loader, self.busy = 0, 0.0, 0.0, 0.0
 

@@ -1,11 +1,13 @@
 //! Quality: compares validation metrics (and the training loss) with the **original** baseline at equal items seen. Compared
 //! with the settings accepted so far, small regressions of several phases would add up.
 
+pub(crate) mod reference;
 pub(crate) mod training;
 
 #[cfg(test)]
 mod simulated;
 
+use self::reference::reference_settings;
 use super::band::{Band, Position};
 use super::evidence::{self, Early as EarlyValidation};
 use super::sequential::{Interval, alpha, interval};
@@ -342,10 +344,10 @@ fn early(judged: &[Judged]) -> Early {
     }
 }
 
-/// The original baseline, whose quality launches are shared by all phases.
+/// The original baseline, whose quality launches are shared by all phases; see [`reference`] for their settings.
 fn baseline<'a>(candidate: &Comparison<'a>) -> Comparison<'a> {
     let draft = candidate.draft;
-    let settings = draft.spec.settings.clone();
+    let settings = reference_settings(draft);
     let evidence = draft.status.baseline.as_ref().map_or(&[][..], |baseline| &baseline.launches);
     Comparison::new(draft, (Trial::Baseline, EvidenceTarget::Baseline), (settings.clone(), settings), evidence)
 }

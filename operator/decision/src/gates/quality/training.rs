@@ -40,7 +40,7 @@ fn reference<'a>(watched: &RunningTraining<'a>) -> Option<Reference<'a>> {
     (0..quality_looks(spec)).rev().find_map(|look| {
         let budget = budget_of(spec, look);
         let tags: Vec<String> = (0..quality_seeds(spec))
-            .map(|index| launch::tag(spec, LaunchKind::Quality, &spec.settings, launch::seed(spec, index), &budget))
+            .map(|index| launch::tag(spec, LaunchKind::Quality, &watched.reference, launch::seed(spec, index), &budget))
             .collect();
         let fits = |launch: &&LaunchStatus| {
             let named = tags.iter().any(|tag| tag == launch::tag_of(&launch.name));
