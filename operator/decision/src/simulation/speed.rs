@@ -49,11 +49,11 @@ pub(super) fn rows(rows: &mut Rows) {
         (0.014, 1.05, 1.02, AtLeast(80.0)),
     ] {
         let tally = rows.tally(10_000, |trial| verdict(normal(noise), effect, threshold, trial).0);
-        let case = format!("normal, {} %; true {effect}, minSpeedup {threshold}", noise * 100.0);
+        let case = format!("normal, {:.1} %; true {effect}, minSpeedup {threshold}", noise * 100.0);
         rows.add(tally.row(case, "accepted", holds));
     }
     for (noise, threshold) in [(0.02, 1.0), (0.014, 1.02)] {
-        let case = format!("normal, {} %; true 1.05, minSpeedup {threshold}", noise * 100.0);
+        let case = format!("normal, {:.1} %; true 1.05, minSpeedup {threshold}", noise * 100.0);
         let pairs = |trial| verdict(normal(noise), 1.05, threshold, trial).1 as f64;
         rows.mean((case, "pairs"), AtMost(6.0), 2_000, pairs);
     }
