@@ -1,7 +1,6 @@
 //! Disturbed launches: one that something else has slowed down is measured again, together with the other launch of its
-//! pair, instead of being averaged. The rule is the same for both arms and does not know which arm a launch belongs to,
-//! except for the typical deviation: it removes as many slow controls as slow candidates, so that the error of the test
-//! is kept.
+//! pair, instead of being averaged. The rule is the same when the arms change places: it removes as many slow controls as
+//! slow candidates, so that the error of the test is kept.
 
 use crate::statistics::median;
 

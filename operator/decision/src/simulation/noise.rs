@@ -121,7 +121,10 @@ pub(crate) const MODELS: [(&str, Noise); 20] = [
     ("drift of -30 % in 14 launches", Drift { base: 0.002, total: -0.3 }),
     ("load of 3 % with a period of 2 launches", Load { base: 0.005, amplitude: 0.03, period: 2.0, phase: None }),
     ("load of 3 % with a period of 4 launches", Load { base: 0.005, amplitude: 0.03, period: 4.0, phase: None }),
-    ("load of 3 % with a period of 4 launches, worst phase", Load { base: 0.005, amplitude: 0.03, period: 4.0, phase: Some(-TAU / 8.0) }),
+    (
+        "load of 3 % with a period of 4 launches, worst phase",
+        Load { base: 0.005, amplitude: 0.03, period: 4.0, phase: Some(-TAU / 8.0) },
+    ),
     ("load of 3 % with a period of 8 launches", Load { base: 0.005, amplitude: 0.03, period: 8.0, phase: None }),
     ("load of 3 % with a period of 12 launches", Load { base: 0.005, amplitude: 0.03, period: 12.0, phase: None }),
     ("load of 3 % with a period of 20 launches", Load { base: 0.005, amplitude: 0.03, period: 20.0, phase: None }),

@@ -62,8 +62,8 @@ impl Case {
                 continue;
             }
             return match verdict(&criteria, &judged) {
-                None => ("passed", cost),
-                Some(Verdict::Fails { .. }) => ("failed", cost),
+                None => ("accepted", cost),
+                Some(Verdict::Fails { .. }) => ("rolled back", cost),
                 Some(_) => ("inconclusive", cost),
             };
         }
@@ -80,29 +80,29 @@ pub(crate) fn rows(rows: &mut Rows) {
         for noise in [0.3, 1.0, 3.0] {
             let limit = Case { noise, seeds, metrics, ..ONE_LOOK };
             let tally = limit.tally(rows);
-            rows.add(tally.row(limit.text(), "passed", AtMost(5.0)));
-            rows.add(tally.row(limit.text(), "failed", AtMost(5.0)));
+            rows.add(tally.row(limit.text(), "accepted", AtMost(5.0)));
+            rows.add(tally.row(limit.text(), "rolled back", AtMost(5.0)));
             let harmless = Case { regression: 0.0, ..limit };
-            rows.add(harmless.tally(rows).row(harmless.text(), "failed", AtMost(5.0)));
+            rows.add(harmless.tally(rows).row(harmless.text(), "rolled back", AtMost(5.0)));
         }
     }
     for looks in [3, 5] {
         let limit = Case { noise: 0.5, looks, metrics: 3, ..ONE_LOOK };
         let tally = limit.tally(rows);
-        rows.add(tally.row(limit.text(), "passed", AtMost(5.0)));
-        rows.add(tally.row(limit.text(), "failed", AtMost(5.0)));
+        rows.add(tally.row(limit.text(), "accepted", AtMost(5.0)));
+        rows.add(tally.row(limit.text(), "rolled back", AtMost(5.0)));
     }
     for looks in 1..=5 {
         for noise in [0.05, 0.2, 0.5] {
             let limit = Case { noise, looks, ..ONE_LOOK };
-            rows.add(limit.tally(rows).row(limit.text(), "passed", AtMost(5.0)));
+            rows.add(limit.tally(rows).row(limit.text(), "accepted", AtMost(5.0)));
         }
     }
     let worse = Case { regression: 3.0, ..ONE_LOOK };
-    rows.add(worse.tally(rows).row(worse.text(), "failed", AtLeast(95.0)));
+    rows.add(worse.tally(rows).row(worse.text(), "rolled back", AtLeast(95.0)));
     // That is why the examples have three seeds.
     let one_seed = Case { noise: 0.5, seeds: 1, ..ONE_LOOK };
-    rows.add(one_seed.tally(rows).row(one_seed.text(), "passed", Shown));
+    rows.add(one_seed.tally(rows).row(one_seed.text(), "accepted", Shown));
     let looks = |regression, noise, looks| Case { regression, noise, looks, ..ONE_LOOK };
     for (case, holds) in [
         (looks(0.0, 0.05, 1), AtLeast(99.0)),
@@ -110,7 +110,7 @@ pub(crate) fn rows(rows: &mut Rows) {
         (looks(3.0, 0.05, 4), AtMost(0.1)),
         (looks(0.0, 1.0, 4), AtMost(50.0)),
     ] {
-        rows.add(case.tally(rows).row(case.text(), "passed", holds));
+        rows.add(case.tally(rows).row(case.text(), "accepted", holds));
     }
     for (case, holds) in [
         (looks(0.0, 0.05, 4), AtMost(0.15)),
