@@ -82,7 +82,8 @@ impl Row {
     fn agrees(&self, other: &Self) -> bool {
         let least = match self.unit {
             Unit::Percent => 100.0 / f64::from(self.trials.min(other.trials)),
-            Unit::Number => 0.0,
+            // Recorded numbers have four decimals.
+            Unit::Number => 1e-4,
         };
         let error = self.error.hypot(other.error).max(least);
         self.holds == other.holds && self.unit == other.unit && (self.value - other.value).abs() <= 4.0 * error
