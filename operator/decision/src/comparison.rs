@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A fixed order resonates: ABBA with a load whose period is four launches, ABAB with a drift. A random order of each pair by
 /// itself is in one trial of four the same in the first three pairs, which a drift then decides. This mixture has the smallest
 /// worst case found over linear drift and loads of all periods from 2 to 24 launches, ten times as strong as the noise, with the
-/// looks of the default analysis: see the simulations beside `sequential`.
+/// looks of the default analysis: see `simulation::speed`.
 const ORDERS: [u8; 16] = [
     0b000_0100, 0b000_1011, 0b000_1011, 0b000_1011, 0b000_1110, 0b010_0001, 0b010_0001, 0b010_0001, 0b010_0001,
     0b010_0001, 0b010_0100, 0b010_0100, 0b010_1100, 0b010_1110, 0b010_1110, 0b011_0001,

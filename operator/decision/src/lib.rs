@@ -95,6 +95,8 @@ mod revert;
 mod revision;
 mod search;
 mod settle;
+#[cfg(test)]
+mod simulation;
 mod slowdown;
 mod statistics;
 mod step;

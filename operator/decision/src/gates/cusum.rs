@@ -160,107 +160,10 @@ impl From<&Cusum> for CusumStatus {
 
 #[cfg(test)]
 mod tests {
-    use super::super::sequential::tests::Noise;
     use super::*;
 
     const TOLERANCE: f64 = 0.2;
     const WINDOWS: u32 = 5;
-
-    /// Windows of a training: noise of this share, each correlated with the one before.
-    struct Windows {
-        random: Noise,
-        noise: f64,
-        correlation: f64,
-        state: f64,
-    }
-
-    impl Windows {
-        fn new(seed: u64, noise: f64, correlation: f64) -> Self {
-            let mut random = Noise::seeded(seed);
-            let state = random.normal();
-            Self { random, noise, correlation, state }
-        }
-
-        /// The shortfall of the next window, with a slow-down of this share.
-        fn next(&mut self, slower: f64) -> f64 {
-            let fresh = (1.0 - self.correlation * self.correlation).sqrt() * self.random.normal();
-            self.state = self.correlation * self.state + fresh;
-            self.noise * self.state - (1.0 - slower).ln()
-        }
-    }
-
-    /// False alarms in 10,000 windows and their standard error.
-    fn false_alarms(noise: f64, correlation: f64) -> (f64, f64) {
-        const TRAININGS: u64 = 200;
-        let mut counts = Vec::new();
-        for seed in 0..TRAININGS {
-            let (mut cusum, mut windows, mut alarms) = (Cusum::default(), Windows::new(seed, noise, correlation), 0.0);
-            for _ in 0..10_000 {
-                cusum.add(windows.next(0.0), TOLERANCE);
-                if cusum.alarms(TOLERANCE, WINDOWS) {
-                    alarms += 1.0;
-                    cusum.restart();
-                }
-            }
-            counts.push(alarms);
-        }
-        let count = TRAININGS as f64;
-        let mean: f64 = counts.iter().sum::<f64>() / count;
-        let variance = counts.iter().map(|alarms| (alarms - mean).powi(2)).sum::<f64>() / (count - 1.0);
-        let error = (variance / count).sqrt();
-        println!("noise {noise}, correlation {correlation}: {mean:.3} false alarms in 10,000 windows, se {error:.3}");
-        (mean, error)
-    }
-
-    /// Share of slow-downs that are found within `within` windows, and the mean number of windows.
-    fn found(slower: f64, within: usize, noise: f64, correlation: f64) -> (f64, f64) {
-        const TRAININGS: u64 = 2_000;
-        let (mut in_time, mut sum) = (0, 0);
-        for seed in 0..TRAININGS {
-            let (mut cusum, mut windows) = (Cusum::default(), Windows::new(seed, noise, correlation));
-            for _ in 0..300 {
-                cusum.add(windows.next(0.0), TOLERANCE);
-                if cusum.alarms(TOLERANCE, WINDOWS) {
-                    cusum.restart();
-                }
-            }
-            let taken = (1..=1_000).find(|_| {
-                cusum.add(windows.next(slower), TOLERANCE);
-                cusum.alarms(TOLERANCE, WINDOWS)
-            });
-            let taken = taken.unwrap_or(1_000);
-            in_time += usize::from(taken <= within);
-            sum += taken;
-        }
-        let (share, mean) = (in_time as f64 / TRAININGS as f64, sum as f64 / TRAININGS as f64);
-        let error = (share * (1.0 - share) / TRAININGS as f64).sqrt();
-        println!(
-            "{slower} slower, noise {noise}, correlation {correlation}: {share:.3} (se {error:.3}) within {within} windows, \
-             mean {mean:.1}"
-        );
-        (share, mean)
-    }
-
-    #[test]
-    fn false_alarms_are_rare_whatever_the_noise() {
-        for (noise, correlation) in [(0.03, 0.0), (0.03, 0.5), (0.03, 0.9), (0.1, 0.0), (0.1, 0.5)] {
-            let (alarms, error) = false_alarms(noise, correlation);
-            assert!(alarms <= 1.0 + 2.0 * error, "noise {noise}, correlation {correlation}: {alarms}");
-        }
-        assert!(false_alarms(0.03, 0.0).0 < 0.1);
-    }
-
-    #[test]
-    fn slow_downs_are_found_in_time() {
-        for correlation in [0.0, 0.5] {
-            assert!(found(0.1, 20, 0.03, correlation).0 >= 0.9);
-            let (share, mean) = found(0.2, 5, 0.03, correlation);
-            assert!(share >= 0.8 && mean < 6.0, "{share} {mean}");
-        }
-        assert!(found(0.5, 5, 0.03, 0.0).0 >= 0.99);
-        // Noise that resembles a slow-down takes longer.
-        assert!(found(0.2, 20, 0.03, 0.9).0 >= 0.9);
-    }
 
     #[test]
     fn a_window_counts_as_much_as_the_tolerance() {

@@ -24,8 +24,6 @@ mod evidence;
 mod memory;
 mod offload;
 mod retries;
-#[cfg(test)]
-mod simulated;
 mod utilization;
 
 use crate::comparison::Comparison;

@@ -137,74 +137,8 @@ pub(crate) fn sequential(pairs: &[(f64, f64)], threshold: f64, analysis: &Analys
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use super::*;
-
-    /// Normal deviates: SplitMix64 and Box-Muller.
-    pub(in crate::gates) struct Noise(u64);
-
-    impl Noise {
-        pub fn seeded(seed: u64) -> Self {
-            Self(seed)
-        }
-
-        pub fn uniform(&mut self) -> f64 {
-            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut z = self.0;
-            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
-        }
-
-        pub fn normal(&mut self) -> f64 {
-            let radius = (-2.0 * (1.0 - self.uniform()).ln()).sqrt();
-            radius * (std::f64::consts::TAU * self.uniform()).cos()
-        }
-    }
-
-    /// Share of trials accepted and their mean number of pairs, for a true speedup and the noise of a pair's ratio.
-    fn accepted(speedup: f64, threshold: f64, noise: f64) -> (f64, f64) {
-        const TRIALS: usize = 20_000;
-        let (analysis, mut random) = (Analysis::default(), Noise::seeded(42));
-        let (mut accepted, mut pairs) = (0usize, 0usize);
-        for _ in 0..TRIALS {
-            // Each launch of a pair has half of the variance.
-            let mut launch = |speed: f64| speed * (noise / std::f64::consts::SQRT_2 * random.normal()).exp();
-            let ratios: Vec<(f64, f64)> = (0..9).map(|_| (launch(1.0), launch(speedup))).collect();
-            match sequential(&ratios, threshold, &analysis) {
-                Sequential::Above(interval) => {
-                    accepted += 1;
-                    pairs += interval.count;
-                }
-                Sequential::Below(interval) | Sequential::Undecided(interval) => pairs += interval.count,
-                Sequential::More(wanted) => unreachable!("{wanted} of 9 pairs are there"),
-            }
-        }
-        let (share, pairs) = (accepted as f64 / TRIALS as f64, pairs as f64 / TRIALS as f64);
-        println!(
-            "true speedup {speedup}, minSpeedup {threshold}, noise of a ratio {:.1} %: accepted {:.2} % after {pairs:.2} pairs",
-            noise * 100.0,
-            share * 100.0
-        );
-        (share, pairs)
-    }
-
-    #[test]
-    fn errors_are_as_rare_as_promised() {
-        // Launches that repeat within 2 %: the ratio of two is uncertain by 2.8 %.
-        let launch = 0.02 * std::f64::consts::SQRT_2;
-        assert!(accepted(1.02, 1.02, launch).0 <= 0.05, "false accepts at the boundary");
-        assert!(accepted(1.0, 1.0, launch).0 <= 0.05, "false accepts at the boundary");
-        assert!(accepted(1.0, 1.02, launch).0 <= 0.025, "A against A");
-        let (seen, pairs) = accepted(1.05, 1.0, launch);
-        assert!(seen >= 0.97 && pairs < 6.0, "a gain of 5 %: {seen}, {pairs}");
-        // Against 1.02 only 3 % are left of it: no test sees that in 7 pairs of such launches 97 times of 100 (one t test
-        // of all 7 at alpha: 77 %). It takes launches that repeat within 1 %.
-        assert!(accepted(1.05, 1.02, launch / 2.0).0 >= 0.97);
-        assert!(accepted(1.05, 1.02, launch).0 >= 0.65);
-        let (noisy, pairs) = accepted(1.05, 1.02, 0.02);
-        assert!(noisy >= 0.8 && pairs < 6.0, "a noisy gain is still seen mostly: {noisy}, {pairs}");
-    }
 
     #[test]
     fn the_looks_spend_the_error_and_no_more() {

@@ -5,7 +5,7 @@ pub(crate) mod reference;
 pub(crate) mod training;
 
 #[cfg(test)]
-mod simulated;
+pub(crate) mod simulated;
 
 use self::reference::reference_settings;
 use super::band::{Band, Position};
@@ -519,5 +519,14 @@ mod tests {
         assert_eq!(found(&Gates::default(), 1.0, 1.011), [false]);
         let only_training = gates(serde_json::json!({"trainingLossWithin": "0.5"}));
         assert_eq!(found(&only_training, 1.0, 1.011), [true, false], "a gate on the training loss does not replace it");
+    }
+
+    #[test]
+    fn the_looks_spend_the_error_and_no_more() {
+        let analysis = Analysis::default();
+        for looks in 1..=5 {
+            let spent: f64 = (0..looks).map(|look| error(&analysis, look, looks)).sum();
+            assert!((spent - alpha(&analysis)).abs() < 1e-12, "{looks} looks spend {spent}");
+        }
     }
 }

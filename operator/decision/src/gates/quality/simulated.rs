@@ -1,144 +1,123 @@
-//! Simulations of the gates on quality, with their standard errors.
+//! Simulations of the gates on quality.
 
-use super::super::sequential::tests::Noise;
-use super::*;
+use super::{Early, Judged, Requirement, criteria, early, error, verdict};
+use crate::gates::Verdict;
+use crate::gates::band::Band;
+use crate::gates::sequential::interval;
+use crate::simulation::Bound::{AtLeast, AtMost, Shown};
+use crate::simulation::noise::Random;
+use crate::simulation::{Rows, Tally};
+use pawl_api::spec::{Analysis, Gates};
 
-fn gates(json: serde_json::Value) -> Gates {
-    serde_json::from_value(json).unwrap()
-}
-
-/// What became of simulated phases.
-#[derive(Debug, Default)]
-struct Simulated {
-    /// Share that passes.
-    passed: f64,
-    /// Share that is rolled back because of its quality.
-    failed: f64,
-    /// Mean of the items trained, in launches of full length.
-    cost: f64,
-}
-
-/// A simulation of a gate whose limit is 1.
-struct Simulation {
+/// A gate whose limit is 1.
+#[derive(Clone, Copy)]
+struct Case {
+    /// True regression, in limits.
     regression: f64,
+    /// Standard deviation of the difference of two launches, in limits.
     noise: f64,
     seeds: usize,
     looks: u32,
     metrics: usize,
 }
 
-impl Simulation {
-    const TRIALS: u32 = 50_000;
-    /// Three standard errors of a share of 5 %: dozens of shares are compared with it.
-    const ERROR: f64 = 0.0029;
+const ONE_LOOK: Case = Case { regression: 1.0, noise: 0.3, seeds: 3, looks: 1, metrics: 1 };
 
-    /// Regressions of each metric and seed along their curves, with a true regression and noise, of which half is the seed's own in
-    /// all looks.
-    fn run(&self) -> Simulated {
+impl Case {
+    fn text(&self) -> String {
+        let Self { regression, noise, seeds, looks, metrics } = self;
+        let worse = match *regression {
+            0.0 => "no regression".to_owned(),
+            1.0 => "exactly at the limit".to_owned(),
+            times => format!("{times} times the limit"),
+        };
+        let several =
+            |count: usize, what: &str| if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") };
+        let [seeds, looks, metrics] = [(*seeds, "seed"), (*looks as usize, "look"), (*metrics, "metric")]
+            .map(|(count, what)| several(count, what));
+        format!("{worse}, noise {noise}; {seeds}, {looks}, {metrics}")
+    }
+
+    /// Regressions of each metric and seed along their curves, with a true regression and noise, of which half is the
+    /// seed's own in all looks. The verdict, and the items trained, in launches of full length.
+    fn judge(&self, trial: u64) -> (&'static str, f64) {
         let &Self { regression, noise, seeds, looks, metrics } = self;
-        let analysis = Analysis { quality_looks: looks, ..Analysis::default() };
-        let mut random = Noise::seeded(42);
+        let (analysis, mut random) = (Analysis { quality_looks: looks, ..Analysis::default() }, Random::seeded(trial));
         let mut own = || noise * std::f64::consts::FRAC_1_SQRT_2 * random.normal();
-        let gate = gates(serde_json::json!({"validationLossDelta": "1"}));
+        let gate: Gates = serde_json::from_value(serde_json::json!({"validationLossDelta": "1"})).unwrap();
         let criteria: Vec<Requirement<'_>> = (0..metrics).flat_map(|_| criteria(&gate)).collect();
-        let (mut found, mut cost) = (Simulated::default(), 0.0);
-        for _ in 0..Self::TRIALS {
-            let each: Vec<Vec<f64>> = (0..metrics).map(|_| (0..seeds).map(|_| own()).collect()).collect();
-            let mut before = Early::Unclear;
-            for look in 0..looks {
-                cost += 0.25f64.powi((looks - 1 - look) as i32);
-                let error = error(&analysis, look, looks);
-                let band = Band::at_most(1.0);
-                let values = each.iter().map(|seeds| seeds.iter().map(|seed| regression + seed + own()).collect());
-                let values: Vec<Vec<f64>> = values.collect();
-                let judged: Vec<Judged> = values
-                    .iter()
-                    .map(|values| Judged {
-                        band,
-                        interval: interval(values, error),
-                        to_fail: interval(values, error / metrics as f64),
-                    })
-                    .collect();
-                let result = if look + 1 < looks { before.and(early(&judged)) } else { Early::Unclear };
-                if look + 1 < looks && result == Early::Unclear {
-                    before = early(&judged);
-                    continue;
-                }
-                match verdict(&criteria, &judged) {
-                    None => found.passed += 1.0,
-                    Some(Verdict::Fails { .. }) => found.failed += 1.0,
-                    Some(_) => {}
-                }
-                break;
+        let each: Vec<Vec<f64>> = (0..metrics).map(|_| (0..seeds).map(|_| own()).collect()).collect();
+        let (mut before, mut cost) = (Early::Unclear, 0.0);
+        for look in 0..looks {
+            cost += 0.25f64.powi((looks - 1 - look) as i32);
+            let error = error(&analysis, look, looks);
+            let one = |seeds: &Vec<f64>| {
+                let values: Vec<f64> = seeds.iter().map(|seed| regression + seed + own()).collect();
+                let (interval, to_fail) = (interval(&values, error), interval(&values, error / metrics as f64));
+                Judged { band: Band::at_most(1.0), interval, to_fail }
+            };
+            let judged: Vec<Judged> = each.iter().map(one).collect();
+            if look + 1 < looks && before.and(early(&judged)) == Early::Unclear {
+                before = early(&judged);
+                continue;
             }
+            return match verdict(&criteria, &judged) {
+                None => ("accepted", cost),
+                Some(Verdict::Fails { .. }) => ("rolled back", cost),
+                Some(_) => ("inconclusive", cost),
+            };
         }
-        let share = |count: f64| count / f64::from(Self::TRIALS);
-        let found = Simulated { passed: share(found.passed), failed: share(found.failed), cost: share(cost) };
-        let error = |p: f64| 100.0 * (p * (1.0 - p) / f64::from(Self::TRIALS)).sqrt();
-        println!(
-            "{seeds} seeds, {looks} looks, {metrics} metrics, true regression {regression} of the limit, noise {noise}: passed {:.2} % \
-             (standard error {:.2}), failed {:.2} % ({:.2}), trained {:.1} %",
-            found.passed * 100.0,
-            error(found.passed),
-            found.failed * 100.0,
-            error(found.failed),
-            found.cost * 100.0
-        );
-        found
+        unreachable!("the last look decides")
+    }
+
+    fn tally(&self, rows: &Rows) -> Tally {
+        rows.tally(20_000, |trial| self.judge(trial).0)
     }
 }
 
-/// Three seeds and one metric.
-fn passed(regression: f64, noise: f64, looks: u32) -> (f64, f64) {
-    let Simulated { passed, cost, .. } = Simulation { regression, noise, looks, seeds: 3, metrics: 1 }.run();
-    (passed, cost)
-}
-
-#[test]
-fn a_failed_gate_has_its_error_controlled() {
-    let most = 0.05 + Simulation::ERROR;
+pub(crate) fn rows(rows: &mut Rows) {
     for (seeds, metrics) in [(2, 1), (3, 1), (3, 3), (7, 1), (7, 3)] {
         for noise in [0.3, 1.0, 3.0] {
-            let run = |regression| Simulation { regression, noise, looks: 1, seeds, metrics }.run();
-            assert!(run(0.0).failed <= most, "a phase without regression is told that it hurts");
-            let limit = run(1.0);
-            assert!(limit.passed <= most && limit.failed <= most, "at the limit neither is known: {limit:?}");
+            let limit = Case { noise, seeds, metrics, ..ONE_LOOK };
+            let tally = limit.tally(rows);
+            rows.add(tally.row(limit.text(), "accepted", AtMost(5.0)));
+            rows.add(tally.row(limit.text(), "rolled back", AtMost(5.0)));
+            let harmless = Case { regression: 0.0, ..limit };
+            rows.add(harmless.tally(rows).row(harmless.text(), "rolled back", AtMost(5.0)));
         }
     }
     for looks in [3, 5] {
-        let found = Simulation { regression: 1.0, noise: 0.5, looks, seeds: 3, metrics: 3 }.run();
-        assert!(found.failed <= most && found.passed <= most, "{looks} looks: {found:?}");
+        let limit = Case { noise: 0.5, looks, metrics: 3, ..ONE_LOOK };
+        let tally = limit.tally(rows);
+        rows.add(tally.row(limit.text(), "accepted", AtMost(5.0)));
+        rows.add(tally.row(limit.text(), "rolled back", AtMost(5.0)));
     }
-    let worse = Simulation { regression: 3.0, noise: 0.3, looks: 1, seeds: 3, metrics: 1 }.run();
-    assert!(worse.failed > 0.95, "a clear regression is still found: {worse:?}");
-}
-
-#[test]
-fn one_seed_is_judged_by_its_estimate() {
-    let found = Simulation { regression: 1.0, noise: 0.5, looks: 1, seeds: 1, metrics: 1 }.run();
-    assert!((found.passed - 0.5).abs() < 0.02, "that is why the examples have three seeds: {found:?}");
-}
-
-#[test]
-fn looks_keep_the_error_rate_and_train_less() {
     for looks in 1..=5 {
         for noise in [0.05, 0.2, 0.5] {
-            assert!(passed(1.0, noise, looks).0 <= 0.05 + Simulation::ERROR, "false passes at the limit");
+            let limit = Case { noise, looks, ..ONE_LOOK };
+            rows.add(limit.tally(rows).row(limit.text(), "accepted", AtMost(5.0)));
         }
     }
-    let ((complete, _), (share, cost)) = (passed(0.0, 0.05, 1), passed(0.0, 0.05, 4));
-    assert!(complete > 0.99 && share > 0.99 && cost < 0.15, "a phase without regression: {share}, {cost}");
-    let (share, cost) = passed(3.0, 0.05, 4);
-    assert!(share < 0.001 && cost < 0.15, "a large regression: {share}, {cost}");
-    let (share, cost) = passed(0.0, 1.0, 4);
-    assert!(share < 0.5 && cost > 1.0, "noise as large as the limit is looked at to the end: {share}, {cost}");
-}
-
-#[test]
-fn the_looks_spend_the_error_and_no_more() {
-    let analysis = Analysis::default();
-    for looks in 1..=5 {
-        let spent: f64 = (0..looks).map(|look| error(&analysis, look, looks)).sum();
-        assert!((spent - alpha(&analysis)).abs() < 1e-12, "{looks} looks spend {spent}");
+    let worse = Case { regression: 3.0, ..ONE_LOOK };
+    rows.add(worse.tally(rows).row(worse.text(), "rolled back", AtLeast(95.0)));
+    // That is why the examples have three seeds.
+    let one_seed = Case { noise: 0.5, seeds: 1, ..ONE_LOOK };
+    rows.add(one_seed.tally(rows).row(one_seed.text(), "accepted", Shown));
+    let looks = |regression, noise, looks| Case { regression, noise, looks, ..ONE_LOOK };
+    for (case, holds) in [
+        (looks(0.0, 0.05, 1), AtLeast(99.0)),
+        (looks(0.0, 0.05, 4), AtLeast(99.0)),
+        (looks(3.0, 0.05, 4), AtMost(0.1)),
+        (looks(0.0, 1.0, 4), AtMost(50.0)),
+    ] {
+        rows.add(case.tally(rows).row(case.text(), "accepted", holds));
+    }
+    for (case, holds) in [
+        (looks(0.0, 0.05, 4), AtMost(0.15)),
+        (looks(3.0, 0.05, 4), AtMost(0.15)),
+        // Noise as large as the limit is looked at to the end.
+        (looks(0.0, 1.0, 4), AtLeast(1.0)),
+    ] {
+        rows.mean((case.text(), "launches of full length"), holds, 2_000, |trial| case.judge(trial).1);
     }
 }

@@ -5,6 +5,9 @@
 //! losses of every pair agree up to rounding, or their mean difference is shown to be small; the candidate is shown to be worse by
 //! more than rounding; or neither, and then the quality gates decide.
 
+#[cfg(test)]
+pub(crate) mod simulated;
+
 use super::sequential::{Interval, alpha, interval};
 use super::{Subject, Verdict};
 use crate::comparison::Pair;
@@ -188,144 +191,7 @@ pub(super) fn losses(subject: &Subject<'_>) -> Option<Verdict> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::sequential::tests::Noise;
     use super::*;
-
-    /// Steps of a launch with the default settings of the analysis.
-    const STEPS: usize = 70;
-    const TRIALS: u32 = 2_000;
-
-    /// How the losses of two launches come to differ.
-    #[derive(Clone, Copy, Debug)]
-    struct Model {
-        name: &'static str,
-        /// Relative difference of the first step's losses by rounding, which grows by a quarter with each step up to `chaos`.
-        rounding: f64,
-        /// Relative difference of single steps after it has grown: noise with correlation 0.9 between steps.
-        chaos: f64,
-        /// Relative noise of a batch, the same in both launches if they have the same batches.
-        batch: f64,
-        /// Correlation of the noise of a batch with that of the next one.
-        memory: f64,
-        /// Whether the noise is heavy-tailed: Student's t with two degrees of freedom.
-        heavy: bool,
-        /// Whether launches with the same seed have the same batches.
-        repeats: bool,
-    }
-
-    const FP32: Model =
-        Model { name: "fp32", rounding: 1e-7, chaos: 2e-3, batch: 0.02, memory: 0.0, heavy: false, repeats: true };
-    const MODELS: [Model; 7] = [
-        FP32,
-        Model { name: "bf16", rounding: 1e-3, chaos: 6e-3, ..FP32 },
-        Model { name: "bf16, a falling loss of a small model", rounding: 1e-3, chaos: 1.5e-2, batch: 0.05, ..FP32 },
-        Model { name: "bf16, heavy tails", rounding: 1e-3, chaos: 3e-3, heavy: true, ..FP32 },
-        Model { name: "batches without order", repeats: false, ..FP32 },
-        Model { name: "batches without order, correlated", repeats: false, memory: 0.8, ..FP32 },
-        Model { name: "batches without order, heavy tails", repeats: false, heavy: true, ..FP32 },
-    ];
-
-    /// A normal deviate, or one of Student's t with two degrees of freedom.
-    fn deviate(random: &mut Noise, heavy: bool) -> f64 {
-        let normal = random.normal();
-        if !heavy {
-            return normal;
-        }
-        let (a, b) = (random.normal(), random.normal());
-        normal / ((a * a + b * b) / 2.0).sqrt()
-    }
-
-    /// Correlated noise of unit size, one value a step.
-    fn noise(random: &mut Noise, memory: f64, heavy: bool) -> Vec<f64> {
-        let mut value = deviate(random, heavy);
-        let fresh = (1.0 - memory * memory).sqrt();
-        (0..STEPS)
-            .map(|_| {
-                value = memory * value + fresh * deviate(random, heavy);
-                value
-            })
-            .collect()
-    }
-
-    /// Means of the quarters of a loss that falls from 11 to 8, disturbed by relative noise.
-    fn quarters(disturbed: impl Fn(usize) -> f64) -> Vec<f64> {
-        let loss = |step: usize| (8.0 + 3.0 * (-(step as f64) / 20.0).exp()) * disturbed(step);
-        let means = (0..4).map(|quarter| (STEPS * quarter / 4)..(STEPS * (quarter + 1) / 4));
-        means.map(|steps| steps.clone().map(loss).sum::<f64>() / steps.len() as f64).collect()
-    }
-
-    /// The losses of `pairs` pairs with seeds used cyclically, whose candidates are worse by the share `worse` in each step. Launches
-    /// that repeat do so exactly: all pairs of a seed have the same losses.
-    fn pairs(random: &mut Noise, model: &Model, (pairs, seeds): (u32, u32), worse: f64) -> Vec<Losses> {
-        let mut known: BTreeMap<u32, Losses> = BTreeMap::new();
-        let mut launched = |seed: u32| {
-            let batch = |random: &mut Noise| noise(random, model.memory, model.heavy);
-            let ours = batch(random);
-            let theirs = if model.repeats { ours.clone() } else { batch(random) };
-            let chaos = noise(random, 0.9, model.heavy);
-            let size = |step: usize| (model.rounding * 1.25f64.powi(step as i32)).min(model.chaos);
-            let control = quarters(|step| 1.0 + model.batch * ours[step]);
-            let candidate =
-                quarters(|step| (1.0 + worse + size(step) * chaos[step]) * (1.0 + model.batch * theirs[step]));
-            Losses { seed, control, candidate }
-        };
-        let of_pair = |index: u32| {
-            let seed = index % seeds;
-            if !model.repeats {
-                return launched(seed);
-            }
-            known.entry(seed).or_insert_with(|| launched(seed)).clone()
-        };
-        (0..pairs).map(of_pair).collect()
-    }
-
-    /// Shares of trials that pass, fail as worse, and are unclear.
-    fn judged(model: &Model, of: (u32, u32), worse: f64) -> [f64; 3] {
-        let mut random = Noise::seeded(42);
-        let mut counts = [0u32; 3];
-        let bound = if model.rounding < 1e-6 { 1e-3 } else { ROUNDING };
-        for _ in 0..TRIALS {
-            counts[match compare(&pairs(&mut random, model, of, worse), bound, 0.05) {
-                Agreement::Same => 0,
-                Agreement::Worse(_) => 1,
-                Agreement::Unclear(_) => 2,
-            }] += 1;
-        }
-        let shares = counts.map(|count| f64::from(count) / f64::from(TRIALS));
-        let [same, diverged, unclear] = shares.map(|share| {
-            format!("{:.1} ± {:.1} %", share * 100.0, (share * (1.0 - share) / f64::from(TRIALS)).sqrt() * 100.0)
-        });
-        println!(
-            "{}: worse by {:.0} %, {} pairs, {} seeds: passed {same}, LossDiverged {diverged}, judged as Changed {unclear}",
-            model.name,
-            worse * 100.0,
-            of.0,
-            of.1
-        );
-        shares
-    }
-
-    #[test]
-    fn rounding_is_no_divergence_and_two_percent_do_not_pass() {
-        for model in &MODELS {
-            for of in [(3, 1), (3, 3), (7, 7)] {
-                let [_, diverged, _] = judged(model, of, 0.0);
-                assert!(diverged <= 0.01, "{}: false LossDiverged {diverged}", model.name);
-                let [passed, ..] = judged(model, of, 0.02);
-                assert!(passed <= 0.05, "{}: 2 % worse passed: {passed}", model.name);
-            }
-        }
-    }
-
-    #[test]
-    fn two_percent_are_found_with_enough_seeds() {
-        for (model, seeds) in [(&MODELS[0], 3), (&MODELS[1], 5), (&MODELS[2], 7)] {
-            let [_, diverged, _] = judged(model, (seeds, seeds), 0.02);
-            assert!(diverged >= 0.9, "{}: {diverged}", model.name);
-        }
-        let [passed, ..] = judged(&MODELS[0], (3, 3), 0.0);
-        assert!(passed >= 0.99, "{passed}");
-    }
 
     fn one(seed: u32, control: &[f64], factor: f64) -> Losses {
         Losses { seed, control: control.to_vec(), candidate: control.iter().map(|loss| loss * factor).collect() }

@@ -1,0 +1,68 @@
+"""Simulated error rates: the rows that tests/verdicts/run records."""
+
+import json
+
+from .table import table
+
+INTRODUCTION = """# Simulated error rates
+
+Each row drives the code that decides, with launches whose speeds and losses are drawn from a model.
+[The statistics](../concepts/statistics.md) explains the rules. `tests/verdicts/run` measures the rows and prints them as it
+goes; `cargo test -p pawl-decision` measures all of them with a fifth of the trials, and fails if a bound does not hold or a
+row differs from this page by more than chance. A bound of an error rate holds up to two standard errors.
+
+Cells are the found share, its standard error, and the bound (≤ or ≥). A cell without a bound shows what the rule cannot do.
+
+"""
+
+GROUPS = {
+    "speed": ("Speed of a phase", """The sequential test of pairs: 20 models of what moves the speed of launches, each
+exactly at the threshold, where either verdict is false, and without any effect; then effects in normal noise."""),
+    "power": ("Power", """One phase through `decide`. The clean case is normal noise of 1 %; a bound of 89.8 % is nine tenths of
+what is accepted there. Two states of the machine, 20 % apart and changing at random, hide effects of 5 and 10 % from seven
+pairs: most of such phases end inconclusive. So do 16 % of those that are 5 % faster in noise with two degrees of freedom."""),
+    "ladders": ("Ladders without effect", """Ten phases that change nothing, through `decide`, at `minSpeedup: "1.02"`. α is
+that of a phase, not of a ladder. Where launches repeat within some percent, hardly a ladder accepts anything. Where two
+launches differ by 10 % or more, each phase keeps its 5 %, and the bound of a ladder of ten is 40.1 %; 12 to 25 % accept
+something. There, lower `analysis.alphaPercent`, or make the machine quieter."""),
+    "steady": ("Steady state", """One phase through `decide`, with launches measured step by step as the trainers do: the window
+is replaced while it is not steady, up to four times."""),
+    "equivalence": ("Equal losses", """Phases with `numerics: Equivalent`: the comparison by itself, with modelled and with
+recorded noise, and jobs through `decide`. What neither passes nor is `LossDiverged` is judged by the gates on quality. A
+curve that is 2 % worse hardly ever passes. It is called `LossDiverged` in 90 % only where the two curves differ little, or
+with more seeds: with three, Student's t has two degrees of freedom, and 1 % of error costs 7 standard errors."""),
+    "quality": ("Quality", """The gate on a phase with `numerics: Changed`. Regressions and noise are in units of what the gate
+allows. The rows of a job go through `decide`; those before are the gate by itself."""),
+    "guard": ("Guard", """Throughput windows of a training: the detector by itself, and jobs through `decide`, whose training is
+promised the lower bound of what was measured. That bound is why a job takes longer: within the number of windows that the
+detector needs by itself, a job finds about three of four slow-downs, and within twice as many nearly all."""),
+}
+
+
+def cell(row):
+    """`3.94 ± 0.10 %, ≤ 5 %`."""
+    unit = " %" if row["unit"] == "percent" else ""
+    text = f"{row['value']:.2f} ± {row['error']:.2f}{unit}"
+    for kind, sign in [("atMost", "≤"), ("atLeast", "≥")]:
+        if row["holds"] != "shown" and kind in row["holds"]:
+            text += f", {sign} {row['holds'][kind]:g}{unit}"
+    return text
+
+
+def section(rows):
+    """A table with a column for each thing that was counted."""
+    counted = list(dict.fromkeys(row["counted"] for row in rows))
+    cases = {}
+    for row in rows:
+        cases.setdefault((row["case"], row["trials"]), {})[row["counted"]] = cell(row)
+    # Rows of a case with other trials, such as a mean, are another case.
+    lines = [[case, *[cells.get(what, "") for what in counted], f"{trials:,}"] for (case, trials), cells in cases.items()]
+    return table(["Case", *counted, "Trials"], lines)
+
+
+def page(repository):
+    recorded = json.loads((repository / "operator/decision/simulated.json").read_text())
+    text = INTRODUCTION
+    for group, (title, about) in GROUPS.items():
+        text += f"## {title}\n\n{about}\n\n{section(recorded[group])}\n"
+    return text
