@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod effect;
 mod examples;
 mod gates;
 mod history;
