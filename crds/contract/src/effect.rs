@@ -1,9 +1,9 @@
 //! Settings that have no effect beside others.
 
 use crate::settings::{
-    ActivationCheckpointing, Attention, Compile, CompileScope, Float8Gradients, Float8Scaling, MemoryFormat, NcclVariables,
-    OptimizerKernel, OptimizerOffload, ParameterLayout, Precision, RopeCache, Settings, Sharding, WeightQuantization,
-    WorkloadSettings,
+    ActivationCheckpointing, Attention, Compile, CompileScope, Float8Gradients, Float8Scaling, MemoryFormat,
+    NcclVariables, OptimizerKernel, OptimizerOffload, ParameterLayout, Precision, RopeCache, Settings, Sharding,
+    WeightQuantization, WorkloadSettings,
 };
 use std::fmt;
 
@@ -80,7 +80,8 @@ pub fn no_effect(settings: &Settings, patch: &Settings, trainer: Trainer) -> Opt
         let of = |settings: &Settings| serde_json::to_value(settings).ok().and_then(|all| all.get(setting).cloned());
         of(settings) != of(&patched)
     };
-    let causes: Vec<Missing> = dead.into_iter().filter(|found| is_given(found.setting) && changed(found.setting)).collect();
+    let causes: Vec<Missing> =
+        dead.into_iter().filter(|found| is_given(found.setting) && changed(found.setting)).collect();
     Some(if causes.is_empty() { NoEffect::Unchanged } else { NoEffect::Without(causes) })
 }
 
@@ -98,7 +99,12 @@ fn missing(settings: &Settings, trainer: Trainer) -> Vec<Missing> {
         ("float8Gradients", wide, "without 8-bit floats", "set precision to fp8"),
         ("loaderPrefetch", alone, "without workers", "set loaderWorkers to at least 1"),
         ("loaderPersistent", alone, "without workers", "set loaderWorkers to at least 1"),
-        ("optimizerKernel", sharded, "with sharding, which updates each shard at once", "remove it, or set sharding to None"),
+        (
+            "optimizerKernel",
+            sharded,
+            "with sharding, which updates each shard at once",
+            "remove it, or set sharding to None",
+        ),
         ("nccl", built_in && world_size == 1, "with one rank, which communicates with none", "use several GPUs"),
         ("deterministic", built_in && !on_gpus, "on a CPU, where results are reproducible anyway", "use GPUs"),
     ];
@@ -216,9 +222,21 @@ mod tests {
         let cpu = Trainer { on_gpus: false, ..BUILT_IN };
         for (patch, without, with, trainer, other) in [
             (json!({"compileScope": {"exclude": ["gat"]}}), json!({}), json!({"compile": "Graph"}), BUILT_IN, BUILT_IN),
-            (json!({"float8Scaling": "Delayed"}), json!({"precision": "bf16"}), json!({"precision": "fp8"}), BUILT_IN, BUILT_IN),
+            (
+                json!({"float8Scaling": "Delayed"}),
+                json!({"precision": "bf16"}),
+                json!({"precision": "fp8"}),
+                BUILT_IN,
+                BUILT_IN,
+            ),
             (json!({"float8Gradients": "e5m2"}), json!({}), json!({"precision": "fp8"}), BUILT_IN, BUILT_IN),
-            (json!({"loaderPrefetch": 64}), json!({"loaderPrefetch": 1}), json!({"loaderWorkers": 1}), BUILT_IN, BUILT_IN),
+            (
+                json!({"loaderPrefetch": 64}),
+                json!({"loaderPrefetch": 1}),
+                json!({"loaderWorkers": 1}),
+                BUILT_IN,
+                BUILT_IN,
+            ),
             (json!({"loaderPersistent": true}), json!({}), json!({"loaderWorkers": 1}), BUILT_IN, BUILT_IN),
             (json!({"optimizerKernel": "Fused"}), json!({"sharding": "Zero1"}), json!({"sharding": "None"}), two, two),
             (json!({"nccl": {"NCCL_ALGO": "Ring"}}), json!({}), json!({}), BUILT_IN, two),
@@ -248,7 +266,10 @@ mod tests {
         let compiled = json!({"compile": "Graph", "batchPerGpu": 8});
         assert_eq!(named(compiled.clone(), json!({"compile": "Graph"}), BUILT_IN), ["unchanged"]);
         assert_eq!(named(compiled.clone(), json!({"compile": "Graph"}), SCRIPT), ["unchanged"]);
-        assert_eq!(named(compiled.clone(), json!({"attention": "Math", "accumulationSteps": 1}), BUILT_IN), ["unchanged"]);
+        assert_eq!(
+            named(compiled.clone(), json!({"attention": "Math", "accumulationSteps": 1}), BUILT_IN),
+            ["unchanged"]
+        );
         assert_eq!(named(compiled.clone(), json!({"globalBatch": 8}), BUILT_IN), ["unchanged"]);
         assert_eq!(named(compiled.clone(), json!({"globalBatch": 16}), BUILT_IN), [""; 0]);
         assert_eq!(named(compiled, json!({}), BUILT_IN), [""; 0], "an empty patch is asked for");

@@ -2,8 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
 
-use pawl_cuda::{Choices, predict};
 use pawl_contract::settings::Settings;
+use pawl_cuda::{Choices, predict};
 use pawl_graph::{
     graph::Role,
     optim::OptimizerKernel,

@@ -24,7 +24,12 @@ pub(super) fn check(spec: &TrainingJobSpec) -> Vec<Problem> {
             Some(NoEffect::Without(missing)) => {
                 problems.extend(missing.into_iter().map(|Missing { setting, cause, remedy }| {
                     let message = format!("has no effect {cause}, so that the phase is not measured");
-                    Problem::new(format!("{at}.{setting}"), "", message, format!("{remedy} in this phase or an earlier one"))
+                    Problem::new(
+                        format!("{at}.{setting}"),
+                        "",
+                        message,
+                        format!("{remedy} in this phase or an earlier one"),
+                    )
                 }));
             }
         }

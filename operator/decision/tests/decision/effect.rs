@@ -29,7 +29,10 @@ fn a_phase_without_effect_is_not_measured_and_says_what_would_give_it_one() {
         assert_eq!(world.verdict("idle"), (PhaseState::Skipped, "NoEffect", 0), "{setting}");
         assert_eq!(world.launches(LaunchKind::Measure, "idle"), 0, "{setting}");
         let message = &world.phase("idle").message;
-        assert!(message.contains(setting) && message.contains(remedy) && message.ends_with("or an earlier one"), "{message}");
+        assert!(
+            message.contains(setting) && message.contains(remedy) && message.ends_with("or an earlier one"),
+            "{message}"
+        );
     }
 }
 

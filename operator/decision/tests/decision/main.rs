@@ -23,5 +23,6 @@ mod trained;
 mod trainer;
 mod training;
 mod trouble;
+mod utilization;
 mod versions;
 mod world;

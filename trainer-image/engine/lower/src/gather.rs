@@ -22,7 +22,8 @@ pub(super) fn smallest(lower: impl Fn(&HashSet<Part>) -> (Lowered, Vec<Part>)) -
 
 /// Numbers of copied parts that are tried: each twice the one before, then all.
 fn counts(all: usize) -> Vec<usize> {
-    let mut counts: Vec<usize> = std::iter::successors(Some(1), |count| Some(2 * count)).take_while(|&n| n < all).collect();
+    let mut counts: Vec<usize> =
+        std::iter::successors(Some(1), |count| Some(2 * count)).take_while(|&n| n < all).collect();
     counts.extend((all > 0).then_some(all));
     counts
 }
