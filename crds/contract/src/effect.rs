@@ -114,6 +114,7 @@ fn missing(settings: &Settings, trainer: Trainer) -> Vec<Missing> {
 
 /// The settings without those that have no effect, and of a built-in trainer without those that have their defaults. Destructured without
 /// `..`: whether a new setting depends on others, and its default, is decided here.
+#[expect(clippy::too_many_lines, reason = "a line for each setting")]
 fn in_effect(settings: &Settings, trainer: Trainer) -> Settings {
     let mut left = settings.clone();
     let dead = missing(settings, trainer);

@@ -144,12 +144,7 @@ fn measured(index: usize, message: &str) -> LaunchResult {
             collective_wait_share: Some(0.0345),
             offload_share: Some(0.0456),
             utilization: Some(0.91),
-            disturbance: Disturbance {
-                cpu_pressure: Some(0.987),
-                memory_pressure: Some(0.001),
-                throttled_share: Some(0.25),
-                shared_gpu_share: None,
-            },
+            disturbance: Disturbance::default(),
             float8_overflow_share: Some(0.00123456),
             float8_underflow_share: Some(0.0123456),
         },
@@ -165,11 +160,20 @@ fn measured(index: usize, message: &str) -> LaunchResult {
 
 #[test]
 fn seven_pairs_fit_whole() {
-    // Launches that validate have no curve, and the other way round.
+    // Launches that validate have no curve, and the other way round; only measurements say what disturbed them.
     let validated = (0..14).map(|index| measured(index, ""));
     let with_curve = validated.clone().map(|launch| LaunchResult {
         curve: vec![0.234567, 0.193456, 0.145678, 0.123456],
-        measured: Measured { validation: None, ..launch.measured },
+        measured: Measured {
+            validation: None,
+            disturbance: Disturbance {
+                cpu_pressure: Some(0.99),
+                memory_pressure: Some(0.0),
+                throttled_share: Some(0.25),
+                shared_gpu_share: None,
+            },
+            ..launch.measured
+        },
         ..launch
     });
     for launches in [validated.collect::<Vec<_>>(), with_curve.collect()] {

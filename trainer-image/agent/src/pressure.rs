@@ -32,8 +32,8 @@ impl Pressure {
         let wall = self.start.elapsed().as_secs_f64();
         let share = |name: &str, before: Option<Duration>| {
             let stalled = stalled(&self.directory, name)?.checked_sub(before?)?;
-            // Three digits say enough, and are short in messages.
-            (wall > 0.0).then(|| ((stalled.as_secs_f64() / wall).min(1.0) * 1e3).round() / 1e3)
+            // Two digits say enough, and are short in messages.
+            (wall > 0.0).then(|| ((stalled.as_secs_f64() / wall).min(1.0) * 1e2).round() / 1e2)
         };
         disturbance.cpu_pressure = disturbance.cpu_pressure.or_else(|| share("cpu", self.cpu));
         disturbance.memory_pressure = disturbance.memory_pressure.or_else(|| share("memory", self.memory));

@@ -69,7 +69,7 @@ impl GpuWatch {
     /// What disturbed the GPU so far. Where the driver does not say, as of the processes within a container, there is nothing.
     pub fn disturbance(&self) -> Disturbance {
         let Looks { clocks, slowed, processes, shared } = *self.0.looks.lock();
-        let share = |seen: u32, of: u32| (of > 0).then(|| (f64::from(seen) / f64::from(of) * 1e3).round() / 1e3);
+        let share = |seen: u32, of: u32| (of > 0).then(|| (f64::from(seen) / f64::from(of) * 1e2).round() / 1e2);
         Disturbance {
             throttled_share: share(slowed, clocks),
             shared_gpu_share: share(shared, processes),
@@ -174,7 +174,7 @@ mod tests {
         }
         let watch = GpuWatch(Arc::new(Shared { looks: Mutex::new(looks), ..Shared::default() }));
         let found = watch.disturbance();
-        assert_eq!((found.throttled_share, found.shared_gpu_share), (Some(0.333), Some(0.333)));
+        assert_eq!((found.throttled_share, found.shared_gpu_share), (Some(0.33), Some(0.33)));
         let unseen = GpuWatch(Arc::new(Shared::default())).disturbance();
         assert_eq!(unseen, Disturbance::default());
     }
