@@ -30,7 +30,7 @@ pub fn of(workload: &str) -> Smoke {
             smoke("forex", json!({"preset": "smoke"}), settings, 3200)
         }
         "vision-bdh" => {
-            let config = json!({"preset": "smoke", "data": {"training": 1024, "validation": 256, "test": 256}});
+            let config = json!({"preset": "smoke", "data": {"training": 1024, "validation": 1024, "test": 256}});
             smoke("vision-bdh", config, json!({"batchPerGpu": 16, "learningRate": "1e-3", "warmupSteps": 20}), 2048)
         }
         "slm" => {
