@@ -6,7 +6,7 @@
 //! - [`title`]: human-readable titles of launches;
 //! - [`search`]: the stage of a search as `pawl-search` knows it, and its trials in the status;
 //! - [`quantity`] and [`duration`]: the string forms of bytes and times;
-//! - [`validate()`]: validation beyond the schema; [`Policy`]: what the administrator allows in pod templates;
+//! - [`validate()`]: validation beyond the schema, and [`warnings()`]; [`Policy`]: what the administrator allows in pod templates;
 //! - [`Unknown`]: what a stored object contains that this version does not know;
 //! - [`definition()`]: the CustomResourceDefinition, generated from the types and the rules. The crate `pawl-manifest` prints it as YAML and
 //!   reads manifests against it.
@@ -36,4 +36,4 @@ pub use rules::numerics;
 pub use spec::TrainingJobSpec;
 pub use status::TrainingJobStatus;
 pub use unknown::Unknown;
-pub use validate::{Problem, is_storage_url, validate};
+pub use validate::{Problem, is_storage_url, validate, warnings};

@@ -44,6 +44,7 @@ fn clear_progress(training: &mut TrainingStatus) {
                 initial_weights_share: _,
                 // Of a measurement only.
                 steady: _,
+                disturbance: _,
             },
         epoch,
         eta,

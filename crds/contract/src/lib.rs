@@ -14,7 +14,7 @@
 //! - [`exit`]: exit codes and outcomes.
 //! - [`mod@env`]: the environment variables of a rank.
 //! - [`pod`]: the environment variables of an agent's pod, set by the operator.
-//! - [`settings`]: the typed optimization settings.
+//! - [`settings`]: the typed optimization settings; [`effect`]: those that have no effect beside others.
 //! - [`problem`]: errors of a specification.
 //! - [`script`]: scripts that do not implement the contract; [`template`]: placeholders in their command; [`log`]: patterns
 //!   over their output.
@@ -25,6 +25,7 @@ pub mod checkpoint;
 pub mod curve;
 pub mod decimal;
 pub mod details;
+pub mod effect;
 pub mod env;
 pub mod exit;
 pub mod live;

@@ -28,6 +28,25 @@ pub struct Validation<N = f64> {
     pub metrics: BTreeMap<String, N>,
 }
 
+/// What else happened on the machine while a launch ran, each as a share of its time, 0 to 1. An absent value was not observed.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct Disturbance<N = f64> {
+    /// Some process of the machine waited for a CPU (`some` in `/proc/pressure/cpu`); the launch's own processes count, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_pressure: Option<N>,
+    /// Some process of the machine waited for memory (`some` in `/proc/pressure/memory`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_pressure: Option<N>,
+    /// The GPU's clocks were lowered for its temperature or its power supply. Its power limit does not count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub throttled_share: Option<N>,
+    /// Other processes used the GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shared_gpu_share: Option<N>,
+}
+
 /// Measurements of a launch, of several launches with the same settings, or of the training. An absent value was not
 /// measured.
 ///
@@ -96,6 +115,9 @@ pub struct Measured<N = f64> {
     /// Device utilization over the window, 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub utilization: Option<N>,
+    /// What else happened on the machine (Measure); the fields are inlined in the JSON.
+    #[serde(flatten)]
+    pub disturbance: Disturbance<N>,
     /// With `precision: fp8`: share of the numbers rounded to 8-bit floats that were clipped, 0 to 1; in one micro-step at the end of the launch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub float8_overflow_share: Option<N>,
@@ -134,6 +156,20 @@ impl<N> Validation<N> {
     }
 }
 
+impl<N> Disturbance<N> {
+    /// Converts each number; one for which `convert` returns `None` is absent.
+    pub fn filter_map<M>(&self, convert: impl Fn(&N) -> Option<M>) -> Disturbance<M> {
+        let Self { cpu_pressure, memory_pressure, throttled_share, shared_gpu_share } = self;
+        let share = |value: &Option<N>| value.as_ref().and_then(&convert);
+        Disturbance {
+            cpu_pressure: share(cpu_pressure),
+            memory_pressure: share(memory_pressure),
+            throttled_share: share(throttled_share),
+            shared_gpu_share: share(shared_gpu_share),
+        }
+    }
+}
+
 impl<N> Measured<N> {
     /// Converts each number; one for which `convert` returns `None` is absent.
     pub fn filter_map<M>(&self, convert: impl Fn(&N) -> Option<M>) -> Measured<M> {
@@ -156,6 +192,7 @@ impl<N> Measured<N> {
             collective_wait_share: number(&self.collective_wait_share),
             offload_share: number(&self.offload_share),
             utilization: number(&self.utilization),
+            disturbance: self.disturbance.filter_map(&convert),
             float8_overflow_share: number(&self.float8_overflow_share),
             float8_underflow_share: number(&self.float8_underflow_share),
         }

@@ -65,6 +65,9 @@ pub struct Budget {
     /// When a measurement whose steps are slow ends before these numbers of them (Measure). Absent: as [`Budget::limit`] says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window_limit: Option<WindowLimit>,
+    /// Least seconds of the window (Measure): it is continued by whole steps until then. Absent: the steps alone determine it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_window_seconds: Option<f64>,
     /// Items to train (Quality, Search, Train), those before a resumed checkpoint included: the launch ends with the first step that reaches them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub items: Option<u64>,
@@ -135,6 +138,10 @@ impl WindowLimit {
         steps >= least && seconds >= self.seconds
     }
 }
+
+/// Seconds of a window whose GPU utilization is reported. The driver averages it over up to a second before each reading, so that at
+/// most a tenth of the window is of what came before.
+pub const UTILIZATION_SECONDS: u64 = 10;
 
 /// The name of the validation loss among the metrics of an evaluation: every trainer reports it.
 pub const LOSS: &str = "loss";

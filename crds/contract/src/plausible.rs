@@ -5,7 +5,7 @@
 
 use crate::checkpoint::CheckpointRef;
 use crate::exit::Outcome;
-use crate::measured::{Measured, Spread, Validation};
+use crate::measured::{Disturbance, Measured, Spread, Validation};
 use crate::plan::{Budget, LaunchKind, LaunchPlan};
 use crate::progress::Progress;
 use crate::report::{LaunchResult, Report};
@@ -121,6 +121,7 @@ fn numbers(measured: &Measured, items_per_epoch: Option<u64>, stop_seconds: Opti
         collective_wait_share,
         offload_share,
         utilization,
+        disturbance,
         float8_overflow_share,
         float8_underflow_share,
         steady: _,
@@ -137,6 +138,7 @@ fn numbers(measured: &Measured, items_per_epoch: Option<u64>, stop_seconds: Opti
         Some(Spread { p10, median, p90 }) => (Some(*p10), Some(*median), Some(*p90)),
         None => (None, None, None),
     };
+    let Disturbance { cpu_pressure, memory_pressure, throttled_share, shared_gpu_share } = disturbance;
     let ranges = [
         ("wallSeconds", *wall_seconds, (0.0, TIME)),
         // None at all is not a speed, which a gate names.
@@ -149,6 +151,10 @@ fn numbers(measured: &Measured, items_per_epoch: Option<u64>, stop_seconds: Opti
         ("collectiveWaitShare", *collective_wait_share, SHARE),
         ("offloadShare", *offload_share, SHARE),
         ("utilization", *utilization, SHARE),
+        ("cpuPressure", *cpu_pressure, SHARE),
+        ("memoryPressure", *memory_pressure, SHARE),
+        ("throttledShare", *throttled_share, SHARE),
+        ("sharedGpuShare", *shared_gpu_share, SHARE),
         ("float8OverflowShare", *float8_overflow_share, SHARE),
         ("float8UnderflowShare", *float8_underflow_share, SHARE),
         ("initialWeightsShare", *initial_weights_share, SHARE),

@@ -7,7 +7,7 @@ use crate::checkpoint::{BestCheckpoint, CheckpointRef};
 use crate::curve::{complete_quarters, quarters};
 use crate::details::Details;
 use crate::exit::Outcome;
-use crate::measured::{Measured, rounded};
+use crate::measured::{Disturbance, Measured, rounded};
 use crate::plan::{LaunchKind, LaunchPlan};
 use serde::{Deserialize, Serialize};
 
@@ -209,6 +209,9 @@ impl From<&Report> for LaunchResult {
         }
         if report.kind != LaunchKind::Measure {
             curve.clear();
+        }
+        if report.kind != LaunchKind::Measure {
+            measured.disturbance = Disturbance::default();
         }
         // Verdicts on quality need to know what was learnt.
         if !matches!(report.kind, LaunchKind::Train | LaunchKind::Quality) {

@@ -2,7 +2,7 @@
 
 use pawl_contract::checkpoint::{BestCheckpoint, CheckpointRef};
 use pawl_contract::exit::Outcome;
-use pawl_contract::measured::{Measured, Spread, Validation};
+use pawl_contract::measured::{Disturbance, Measured, Spread, Validation};
 use pawl_contract::report::{LaunchResult, MAX_TERMINATION_MESSAGE, fold, unfold};
 use proptest::option::of;
 use proptest::prelude::*;
@@ -48,8 +48,10 @@ prop_compose! {
         (steps, items) in any::<(u64, u64)>(),
         [validation, first_validation] in prop::array::uniform2(of(validation())),
         steady in of(any::<bool>()),
+        [cpu_pressure, memory_pressure, throttled_share, shared_gpu_share] in prop::array::uniform4(of(any::<f64>())),
     ) -> Measured {
         Measured {
+            disturbance: Disturbance { cpu_pressure, memory_pressure, throttled_share, shared_gpu_share },
             steady, steps, items, first_validation, validation, wall_seconds: rates[0], items_per_second: rates[1],
             step_seconds: step.map(|[p10, median, p90]| Spread { p10, median, p90 }), loss: rates[2],
             peak_memory_bytes: memory[0], predicted_memory_bytes: memory[1], loader_wait_share: rates[3],
@@ -142,6 +144,7 @@ fn measured(index: usize, message: &str) -> LaunchResult {
             collective_wait_share: Some(0.0345),
             offload_share: Some(0.0456),
             utilization: Some(0.91),
+            disturbance: Disturbance::default(),
             float8_overflow_share: Some(0.00123456),
             float8_underflow_share: Some(0.0123456),
         },
@@ -157,11 +160,20 @@ fn measured(index: usize, message: &str) -> LaunchResult {
 
 #[test]
 fn seven_pairs_fit_whole() {
-    // Launches that validate have no curve, and the other way round.
+    // Launches that validate have no curve, and the other way round; only measurements say what disturbed them.
     let validated = (0..14).map(|index| measured(index, ""));
     let with_curve = validated.clone().map(|launch| LaunchResult {
         curve: vec![0.234567, 0.193456, 0.145678, 0.123456],
-        measured: Measured { validation: None, ..launch.measured },
+        measured: Measured {
+            validation: None,
+            disturbance: Disturbance {
+                cpu_pressure: Some(0.99),
+                memory_pressure: Some(0.0),
+                throttled_share: Some(0.25),
+                shared_gpu_share: None,
+            },
+            ..launch.measured
+        },
         ..launch
     });
     for launches in [validated.collect::<Vec<_>>(), with_curve.collect()] {

@@ -2,7 +2,7 @@
 
 use crate::draft::Draft;
 use crate::fingerprint::fingerprint;
-use crate::launch::{EvidenceTarget, Launch, budget, quality, quality_looks, seed, tag, tag_of};
+use crate::launch::{EvidenceTarget, Launch, budget, quality, quality_looks, seed, tag, tag_of, with_utilization};
 use crate::revision::patch;
 use crate::trainer::comparable;
 use crate::trial::Trial;
@@ -96,7 +96,12 @@ impl<'a> Comparison<'a> {
     fn budget(&self, kind: LaunchKind, look: u32) -> Budget {
         let spec = self.draft.spec;
         let budget = if kind == LaunchKind::Quality { quality(spec, look) } else { budget(spec, kind) };
-        if kind == LaunchKind::Measure { self.beyond_queues(budget) } else { budget }
+        match (kind, self.target) {
+            // The gate on the utilization is one of all accepted phases together.
+            (LaunchKind::Measure, EvidenceTarget::Bundle) => self.beyond_queues(with_utilization(spec, budget)),
+            (LaunchKind::Measure, _) => self.beyond_queues(budget),
+            (_, _) => budget,
+        }
     }
 
     /// Warm-up and window twice as long as the longer queue of both arms: what the loaders have prepared before the first step is
@@ -104,6 +109,11 @@ impl<'a> Comparison<'a> {
     fn beyond_queues(&self, budget: Budget) -> Budget {
         let world = self.draft.spec.trainer.world_size();
         lengthened(budget, queue_steps(&self.control, world).max(queue_steps(&self.candidate, world)))
+    }
+
+    /// Steps of a measurement before its window.
+    pub fn warmup_steps(&self) -> u64 {
+        self.budget(LaunchKind::Measure, 0).warmup_steps.unwrap_or_default()
     }
 
     /// The tag of a launch of this comparison.
@@ -249,9 +259,12 @@ pub(crate) fn measured_budgets(draft: &Draft<'_>, settings: &Settings) -> Vec<Bu
     let queues: BTreeSet<u64> = others.map(|other| queue_steps(&other, world).max(own)).collect();
     let mut budgets: Vec<Budget> = Vec::new();
     for queue in queues {
-        let budget = lengthened(budget(spec, LaunchKind::Measure), queue);
-        if !budgets.contains(&budget) {
-            budgets.push(budget);
+        let of_phase = lengthened(budget(spec, LaunchKind::Measure), queue);
+        let of_bundle = with_utilization(spec, of_phase.clone());
+        for budget in [of_phase, of_bundle] {
+            if !budgets.contains(&budget) {
+                budgets.push(budget);
+            }
         }
     }
     budgets

@@ -13,7 +13,8 @@ use pawl_api::title::Title;
 use pawl_contract::CONTRACT_VERSION;
 use pawl_contract::checkpoint::CheckpointRef;
 use pawl_contract::plan::{
-    AttemptPlan, Budget, Criterion, EarlyStopping, GangSize, LaunchKind, LaunchPlan, WindowLimit, WorkloadPlan,
+    AttemptPlan, Budget, Criterion, EarlyStopping, GangSize, LaunchKind, LaunchPlan, UTILIZATION_SECONDS, WindowLimit,
+    WorkloadPlan,
 };
 use pawl_contract::script::ScriptPlan;
 use pawl_contract::settings::Settings;
@@ -175,6 +176,12 @@ fn measurement(analysis: &Analysis) -> Budget {
     let usual = steps.limit();
     let limit = usual.map(|limit| WindowLimit { seconds: analysis.max_window_seconds.into(), ..limit });
     Budget { window_limit: limit.filter(|_| limit != usual), ..steps }
+}
+
+/// The budget of a measurement whose device utilization is judged: on GPUs its window is long enough for that.
+pub(crate) fn with_utilization(spec: &TrainingJobSpec, budget: Budget) -> Budget {
+    let judged = spec.gates.min_gpu_utilization.is_some() && spec.trainer.gpus_per_replica > 0;
+    Budget { min_window_seconds: judged.then_some(UTILIZATION_SECONDS as f64), ..budget }
 }
 
 /// Number of looks of the quality gates. One seed has no interval, without which no result is clear before the last look.

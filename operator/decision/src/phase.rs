@@ -11,9 +11,10 @@ use crate::reason::Reason;
 use crate::revision::{accepted, patch};
 use crate::step::{Next, Step};
 use crate::trial::Trial;
-use pawl_api::spec::{Analysis, Gates, Phase, Pin, Trigger};
+use pawl_api::spec::{Analysis, Gates, Phase, Pin, Role, Trigger};
 use pawl_api::status::{Arm, LaunchStatus, PhaseState, PhaseStatus};
 use pawl_contract::decimal::Decimal;
+use pawl_contract::effect::{NoEffect, no_effect};
 use pawl_contract::exit::Outcome;
 use pawl_contract::measured::Measured;
 use pawl_contract::plan::LaunchKind;
@@ -115,7 +116,7 @@ fn advance_one(draft: &mut Draft<'_>, index: usize) -> Step {
         draft.status.phases[index].input_hash = input_hash(draft, index);
         return Step::Moved;
     }
-    match skip_reason(draft, index) {
+    match skip_reason(draft, index).or_else(|| without_effect(draft, index)) {
         Some((reason, message)) => {
             let state = draft.status.phases[index].state;
             if state == PhaseState::Accepted || !state.is_final() {
@@ -197,6 +198,26 @@ fn skip_reason(draft: &Draft<'_>, index: usize) -> Option<(Reason, String)> {
         |other: &Phase| phase.conflicts_with.contains(&other.name) || other.conflicts_with.contains(&phase.name);
     let (_, (conflict, _)) = in_effect.into_iter().find(|(_, (other, _))| conflicts(other))?;
     Some((Reason::Conflict, format!("it conflicts with {}, which is accepted", conflict.name)))
+}
+
+/// Why a phase that is not judged yet is not measured: its settings cannot have an effect on top of those accepted so far. An
+/// Enabler may have its effect only with the phases that require it.
+fn without_effect(draft: &Draft<'_>, index: usize) -> Option<(Reason, String)> {
+    let (phase, status) = (&draft.spec.phases[index], &draft.status.phases[index]);
+    if phase.role == Role::Enabler || status.state.is_final() && status.state != PhaseState::Skipped {
+        return None;
+    }
+    let why = no_effect(&draft.control(index), &patch(phase, status.rung), draft.spec.effect_trainer())?;
+    let advice = match why {
+        NoEffect::Unchanged => "",
+        NoEffect::Without(_) => ", in this phase or an earlier one",
+    };
+    let message = match status.rung {
+        0 => format!("{why}{advice}"),
+        // Why the phase itself was given up is more than that its fallback is nothing.
+        rung => format!("fallback {rung}: {why}{advice}; before: {}", status.message),
+    };
+    Some((Reason::NoEffect, message))
 }
 
 fn subject<'a>(draft: &'a Draft<'a>, index: usize) -> Subject<'a> {

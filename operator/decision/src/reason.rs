@@ -41,6 +41,7 @@ pub(crate) enum Reason {
     LoaderBound,
     LossDiverged,
     MemoryAboveGate,
+    NoEffect,
     NoFailure,
     NoImprovement,
     NoLongerHelps,

@@ -2,14 +2,18 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
 
+use pawl_contract::settings::Settings;
 use pawl_cuda::{Choices, predict};
 use pawl_graph::{
     graph::Role,
-    passes::{Float8, Scaling},
-    recipe::{AttentionKernel, Precision},
+    optim::OptimizerKernel,
+    passes::{Float8, Pattern, Scaling},
+    recipe::{AttentionKernel, Precision, Recipe},
 };
 use pawl_kernels::{SlmStep, UpsStep};
 use pawl_lower::LowerOptions;
+use pawl_workloads::Request;
+use serde_json::json;
 
 const GIB: f64 = (1_u64 << 30) as f64;
 
@@ -95,5 +99,46 @@ fn counting_numbers_out_of_range_needs_no_more_memory() {
         let planned = |programs| predict(programs, choices).unwrap().planned;
         let (alone, counted) = (planned(&programs[..1]), planned(&programs[..]));
         assert!(counted <= alone + alone / 100, "{scaling:?}: {counted} and {alone}");
+    }
+}
+
+/// One update of all parameters reads their gradients as one array, which is not held while activations are alive. (The phase
+/// `fused-optimizer` of examples/forex.yaml has the gate `gpuMemoryIncrease: "0"`.)
+#[test]
+fn a_fused_optimizer_needs_no_more_memory_than_one_update_a_parameter() {
+    let planned = |(name, config, batch): &(&str, serde_json::Value, u32), kernel, unfused: &[&str]| {
+        let workload = pawl_workloads::workload(name).unwrap();
+        let settings = Settings { batch_per_gpu: Some(*batch), ..Settings::default() };
+        let config = config.as_object().cloned().unwrap();
+        let job = workload.prepare(&Request { config, settings, seed: 42, rank: 0, world: 1 }).unwrap();
+        let (optimization, programs) = (job.optimization(), job.programs());
+        let patterns = |scopes: &[&str]| scopes.iter().map(|scope| Pattern::new(scope)).collect::<Vec<_>>();
+        let recipe = Recipe {
+            full_precision: patterns(programs.regions.float32),
+            rematerialize: patterns(programs.regions.rematerialized),
+            kernel,
+            groups: optimization.groups.clone(),
+            average: optimization.average,
+            clip: Some(1.0),
+            ..Recipe::new(optimization.optimizer.clone())
+        };
+        let program = recipe.step(programs.train.first().unwrap()).unwrap();
+        let lowering = LowerOptions { unfused: unfused.iter().map(|scope| (*scope).to_owned()).collect() };
+        predict(&[program], Choices { lowering: &lowering, tf32: false, offload: false }).unwrap().planned
+    };
+    for case in [
+        ("forex", json!({"preset": "medium"}), 64),
+        ("vision-bdh", json!({"preset": "medium"}), 64),
+        ("atft-gat-fan", json!({"preset": "medium"}), 2048),
+        ("slm", json!({"size": "125m", "method": "Full", "sequence": 1024}), 8),
+        ("ups", json!({"preset": "full", "loss": {"auxiliary": "None"}}), 8),
+    ] {
+        for unfused in [&[LowerOptions::EVERYTHING][..], &[]] {
+            let [each, all] =
+                [OptimizerKernel::PerTensor, OptimizerKernel::Fused].map(|kernel| planned(&case, kernel, unfused));
+            let increase = all as f64 / each as f64 - 1.0;
+            println!("{}, unfused {unfused:?}: {each} and {all} bytes, {:+.3} %", case.0, increase * 100.0);
+            assert!(all <= each, "{}, unfused {unfused:?}: {each} and {all}", case.0);
+        }
     }
 }

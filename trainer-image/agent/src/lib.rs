@@ -59,6 +59,7 @@ mod node;
 mod nonfinite;
 mod oom;
 mod orphans;
+mod pressure;
 mod preview;
 mod processes;
 mod ranks;

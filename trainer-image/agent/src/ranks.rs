@@ -5,6 +5,7 @@ use crate::logs::{Echo, Log};
 use crate::messages::RankEnd;
 use crate::node::{Node, checkpoints};
 use crate::oom::OomCounter;
+use crate::pressure::Pressure;
 use crate::processes::whereabouts;
 use crate::script::{Asked, Fence, Followed, Kubeflow, Resume, Script, Sightings, Tap, Verdict};
 use crate::spawn::Nursery;
@@ -103,6 +104,7 @@ pub(crate) struct Ranks {
     /// Kept so that `exits` never reports the end of the channel.
     sender: mpsc::UnboundedSender<(u32, io::Result<ExitStatus>)>,
     oom_kills: Option<u64>,
+    pressure: Pressure,
     killed: bool,
     /// Whether they got SIGTERM.
     terminated: Arc<AtomicBool>,
@@ -144,6 +146,7 @@ impl Ranks {
             exits,
             sender,
             oom_kills,
+            pressure: Pressure::start(),
             killed: false,
             terminated: Arc::default(),
             complete: false,
@@ -310,7 +313,11 @@ impl Ranks {
             out_of_memory: shared.oom.killed_since(self.oom_kills),
             last_words,
         };
-        exit.judge(report)
+        let mut end = exit.judge(report);
+        if let Some(report) = &mut end.report {
+            self.pressure.add_to(&mut report.measured.disturbance);
+        }
+        end
     }
 
     /// Sends SIGTERM to the ranks: checkpoint and exit. Only to the rank's process, as Kubernetes does, not to its children.

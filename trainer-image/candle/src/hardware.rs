@@ -3,6 +3,7 @@
 use crate::average::Average;
 use crate::error::Result;
 use candle_core::Device;
+use pawl_contract::measured::Disturbance;
 use pawl_launch::collective::Exchange;
 use pawl_launch::ending::Ending;
 use pawl_launch::gpu_reading::GpuReading;
@@ -81,6 +82,14 @@ impl Watch {
     #[cfg(not(feature = "cuda"))]
     pub fn of(_: &Device) -> Self {
         Self {}
+    }
+
+    /// What disturbed the GPU so far.
+    pub fn disturbance(&self) -> Disturbance {
+        #[cfg(feature = "cuda")]
+        return self.gpu.as_ref().map(pawl_launch::nvml::GpuWatch::disturbance).unwrap_or_default();
+        #[cfg(not(feature = "cuda"))]
+        Disturbance::default()
     }
 
     /// Clocks, temperature and power of the GPU; `None` on the CPU, or when unknown.

@@ -260,6 +260,7 @@ impl Run {
             saver.finish();
         }
         let mut report = record.report(launch, result, wall);
+        report.measured.disturbance = self.core.gpu.disturbance();
         if kind == LaunchKind::Preflight {
             report.measured.peak_memory_bytes = None;
         }

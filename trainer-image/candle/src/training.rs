@@ -23,7 +23,7 @@ use pawl_launch::gpu_reading::GpuReading;
 use pawl_launch::place;
 use pawl_launch::saving::{Best, Origin, Resumed, Saver};
 use pawl_launch::straggler::{RankTime, Seat, StragglerWatch};
-use pawl_launch::throughput::{StepTime, Stopwatch, Throughput, processor_time};
+use pawl_launch::throughput::{Devices, StepTime, Stopwatch, Throughput, Totals, processor_time};
 use pawl_launch::validation;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -110,7 +110,7 @@ impl<'a, O: Optimizer> Training<'a, O> {
             accumulation,
             micro: 0,
             clip,
-            clock: Stopwatch::start(Duration::ZERO, Duration::ZERO, Duration::ZERO),
+            clock: Stopwatch::start(Totals::default()),
             loader: Duration::ZERO,
             store: None,
             loss_sum: None,
@@ -158,7 +158,7 @@ impl<'a, O: Optimizer> Training<'a, O> {
         if self.open.steps == 0 {
             // Within a window the device may still compute earlier steps of it: their time counts, too.
             self.core.device.synchronize()?;
-            self.clock = Stopwatch::start(self.loader, self.waited(), processor_time());
+            self.clock = Stopwatch::start(self.totals());
         }
         (self.at, self.micro) = (At::Step, 0);
         Ok(true)
@@ -458,7 +458,7 @@ fn recorded(
     (step_items, items_per_epoch): (u64, u64),
     learning_rate: f64,
 ) -> Result<Record> {
-    let devices = core.device.is_cpu().then(place::threads);
+    let devices = core.device.is_cpu().then(|| Devices::Cpus(place::threads()));
     Ok(Record {
         budget,
         step_items,

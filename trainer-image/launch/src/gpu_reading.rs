@@ -12,6 +12,9 @@ const REASONS: [(u32, &str); 8] = [
     (0x80, "HwPowerBrakeSlowdown"),
     (0x100, "DisplayClockSetting"),
 ];
+/// The bits of what disturbs a GPU: `HwSlowdown`, `SwThermalSlowdown`, `HwThermalSlowdown`, `HwPowerBrakeSlowdown`. The power limit is where a
+/// busy GPU belongs.
+const SLOWED: u32 = 0x8 | 0x20 | 0x40 | 0x80;
 /// The bit of an idle GPU.
 const IDLE: u32 = 0x1;
 
@@ -81,6 +84,11 @@ impl GpuReading {
         }
     }
 
+    /// Whether the clocks are lowered for the temperature or the power supply.
+    pub fn is_slowed(self) -> bool {
+        self.throttled & SLOWED != 0
+    }
+
     fn is_idle(self) -> bool {
         self.throttled & IDLE != 0
     }
@@ -140,6 +148,11 @@ mod tests {
         let expected =
             "SM clock 1200 of 1980 MHz, 91 °C, 640 of 700 W, throttled: SwPowerCap HwThermalSlowdown, Xid 63";
         assert_eq!(window.to_string(), expected);
+        assert_eq!(
+            [BUSY, hot, idle].map(GpuReading::is_slowed),
+            [false, true, false],
+            "the power limit is no disturbance"
+        );
         assert_eq!(idle.and(idle).sm_clock, 345, "a GPU that is always idle has no other clock");
     }
 }

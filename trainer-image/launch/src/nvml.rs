@@ -8,6 +8,7 @@ use nvml_wrapper::enums::event::XidError;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, EventSet, Nvml};
 use parking_lot::Mutex;
+use pawl_contract::measured::Disturbance;
 use std::ffi::OsStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -30,7 +31,17 @@ struct Shared {
     utilization: bool,
     busy_nanoseconds: AtomicU64,
     reading: Mutex<Option<GpuReading>>,
+    looks: Mutex<Looks>,
     stop: AtomicBool,
+}
+
+/// How often the GPU was looked at, and what was seen.
+#[derive(Clone, Copy, Debug, Default)]
+struct Looks {
+    clocks: u32,
+    slowed: u32,
+    processes: u32,
+    shared: u32,
 }
 
 impl GpuWatch {
@@ -55,6 +66,17 @@ impl GpuWatch {
         self.0.utilization.then(|| Duration::from_nanos(self.0.busy_nanoseconds.load(Ordering::Relaxed)))
     }
 
+    /// What disturbed the GPU so far. Where the driver does not say, as of the processes within a container, there is nothing.
+    pub fn disturbance(&self) -> Disturbance {
+        let Looks { clocks, slowed, processes, shared } = *self.0.looks.lock();
+        let share = |seen: u32, of: u32| (of > 0).then(|| (f64::from(seen) / f64::from(of) * 1e2).round() / 1e2);
+        Disturbance {
+            throttled_share: share(slowed, clocks),
+            shared_gpu_share: share(shared, processes),
+            ..Disturbance::default()
+        }
+    }
+
     /// The newest reading; `None` before the first one, or when the driver gives none.
     pub fn reading(&self) -> Option<GpuReading> {
         *self.0.reading.lock()
@@ -77,7 +99,9 @@ fn watch(nvml: &Nvml, uuid: &str, shared: &Shared) {
             return;
         }
         if sample.is_multiple_of(SAMPLES) {
-            *shared.reading.lock() = reading(&device, xid);
+            let reading = reading(&device, xid);
+            shared.looks.lock().add(reading, processes(&device));
+            *shared.reading.lock() = reading;
         }
         xid = next_xid(errors.as_ref()).unwrap_or(xid);
         if let Ok(rates) = device.utilization_rates() {
@@ -86,6 +110,26 @@ fn watch(nvml: &Nvml, uuid: &str, shared: &Shared) {
         }
         last = Instant::now();
     }
+}
+
+impl Looks {
+    /// Adds a look: a reading, and the number of processes that use the GPU.
+    fn add(&mut self, reading: Option<GpuReading>, processes: Option<usize>) {
+        if let Some(reading) = reading {
+            self.clocks += 1;
+            self.slowed += u32::from(reading.is_slowed());
+        }
+        if let Some(processes) = processes {
+            self.processes += 1;
+            // This one is among them.
+            self.shared += u32::from(processes > 1);
+        }
+    }
+}
+
+/// Number of processes that use the GPU; `None` when the driver names none: it does not see into this container.
+fn processes(device: &Device<'_>) -> Option<usize> {
+    device.running_compute_processes_count().ok().map(|count| count as usize).filter(|count| *count > 0)
 }
 
 /// Waits for the time between two samples; returns the number of an Xid that occurs meanwhile.
@@ -118,6 +162,22 @@ fn reading(device: &Device<'_>, xid: u32) -> Option<GpuReading> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn looks_count_what_was_seen() {
+        let mut looks = Looks::default();
+        let reading = |throttled| Some(GpuReading { sm_clock: 1000, throttled, ..GpuReading::default() });
+        for (reading, processes) in
+            [(reading(0x4), Some(1)), (reading(0x40), Some(2)), (None, None), (reading(0), Some(1))]
+        {
+            looks.add(reading, processes);
+        }
+        let watch = GpuWatch(Arc::new(Shared { looks: Mutex::new(looks), ..Shared::default() }));
+        let found = watch.disturbance();
+        assert_eq!((found.throttled_share, found.shared_gpu_share), (Some(0.33), Some(0.33)));
+        let unseen = GpuWatch(Arc::new(Shared::default())).disturbance();
+        assert_eq!(unseen, Disturbance::default());
+    }
 
     #[test]
     fn without_the_library_or_the_gpu_the_message_says_which() {

@@ -1,7 +1,7 @@
 //! Throughput: step times, waits and busy time over the measurement window of a report.
 
 use pawl_contract::measured::Spread;
-use pawl_contract::plan::WindowLimit;
+use pawl_contract::plan::{UTILIZATION_SECONDS, WindowLimit};
 use pawl_contract::steady::{EXTENSIONS, is_drained, is_steady};
 use std::time::{Duration, Instant};
 
@@ -9,6 +9,10 @@ use std::time::{Duration, Instant};
 const LEAST_WINDOW: Duration = Duration::from_secs(2);
 /// Minimum number of steps in a window of the guard.
 const LEAST_STEPS: u64 = 10;
+/// Maximum number of steps by which a window is made longer at once.
+const MOST_STEPS: f64 = 1e6;
+/// Minimum duration of a window whose GPU utilization is reported: what the driver averages reaches up to a second beyond its start.
+const UTILIZATION: Duration = Duration::from_secs(UTILIZATION_SECONDS);
 
 /// Times of one step.
 #[derive(Clone, Copy, Debug, Default)]
@@ -21,6 +25,30 @@ pub struct StepTime {
     pub collective: Duration,
     /// Busy time of the device; on the CPU, the CPU time of all threads of this process.
     pub busy: Duration,
+    /// Time in which the device accessed optimizer state in host memory.
+    pub offload: Duration,
+}
+
+/// Times since the start of a launch.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Totals {
+    /// Waiting for data.
+    pub loader: Duration,
+    /// Waiting for other ranks.
+    pub collective: Duration,
+    /// As [`StepTime::busy`].
+    pub busy: Duration,
+    /// As [`StepTime::offload`].
+    pub offload: Duration,
+}
+
+/// The devices of a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Devices {
+    /// So many CPUs, whose busy time is exact.
+    Cpus(usize),
+    /// One GPU. The driver averages its busy time over a sixth of a second to a second before each reading.
+    Gpu,
 }
 
 /// Step times since the end of the warm-up, and the current window.
@@ -28,7 +56,7 @@ pub struct StepTime {
 pub struct Throughput {
     step_items: u64,
     warmup: u64,
-    devices: Option<usize>,
+    devices: Option<Devices>,
     seen: u64,
     /// Steps and time of the warm-up, as long as it lasts, or of the steps that count.
     stage: (u64, Duration),
@@ -42,9 +70,9 @@ pub struct Throughput {
 }
 
 impl Throughput {
-    /// For steps of `step_items` items, of which the first `warmup` do not count, on this number of CPUs (or one GPU); `None` when their busy time
+    /// For steps of `step_items` items, of which the first `warmup` do not count, on these devices; `None` when their busy time
     /// is unknown.
-    pub fn new(step_items: u64, warmup: u64, devices: Option<usize>) -> Self {
+    pub fn new(step_items: u64, warmup: u64, devices: Option<Devices>) -> Self {
         Self {
             step_items,
             warmup,
@@ -75,6 +103,7 @@ impl Throughput {
         self.total.loader += time.loader;
         self.total.collective += time.collective;
         self.total.busy += time.busy;
+        self.total.offload += time.offload;
         let (steps, wall) = (self.window.0 + 1, self.window.1 + time.wall);
         let full = steps >= LEAST_STEPS && wall >= LEAST_WINDOW;
         if full {
@@ -132,6 +161,16 @@ impl Throughput {
         self.steps.len() as u64
     }
 
+    /// Steps by which the window must be longer to last for `seconds`, by the time of those so far.
+    pub fn steps_short_of(&self, seconds: f64) -> u64 {
+        let (wall, steps) = (self.total.wall.as_secs_f64(), self.steps.len() as f64);
+        if wall >= seconds || wall <= 0.0 {
+            0
+        } else {
+            ((seconds - wall) / wall * steps).ceil().clamp(1.0, MOST_STEPS) as u64
+        }
+    }
+
     /// Items per second since the end of the warm-up.
     pub fn items_per_second(&self) -> Option<f64> {
         self.share(self.step_items as f64 * self.steps.len() as f64)
@@ -165,9 +204,18 @@ impl Throughput {
         self.share(self.total.collective.as_secs_f64())
     }
 
-    /// Fraction of the device's time (of all CPUs together) that was busy.
+    /// Fraction of the time in which the device accessed optimizer state in host memory.
+    pub fn offload_share(&self) -> Option<f64> {
+        self.share(self.total.offload.as_secs_f64())
+    }
+
+    /// Fraction of the device's time (of all CPUs together) that was busy; of a GPU `None` for a window that is too short to tell.
     pub fn utilization(&self) -> Option<f64> {
-        let devices = self.devices?.max(1);
+        let devices = match self.devices? {
+            Devices::Gpu if self.total.wall < UTILIZATION => return None,
+            Devices::Gpu => 1,
+            Devices::Cpus(count) => count.max(1),
+        };
         self.share(self.total.busy.as_secs_f64() / devices as f64).map(|share| share.min(1.0))
     }
 
@@ -208,24 +256,24 @@ fn spans(steps: &[f64]) -> Vec<(u64, f64)> {
 #[derive(Debug)]
 pub struct Stopwatch {
     start: Instant,
-    busy: Duration,
-    loader: Duration,
-    collective: Duration,
+    before: Totals,
 }
 
 impl Stopwatch {
-    /// Starts, given the totals of the loader's and the gang's waiting time, and of the device's busy time.
-    pub fn start(loader: Duration, collective: Duration, busy: Duration) -> Self {
-        Self { start: Instant::now(), busy, loader, collective }
+    /// Starts, given the totals at the start.
+    pub fn start(before: Totals) -> Self {
+        Self { start: Instant::now(), before }
     }
 
     /// The time since the start, given the totals now.
-    pub fn stop(&self, loader: Duration, collective: Duration, busy: Duration) -> StepTime {
+    pub fn stop(&self, now: Totals) -> StepTime {
+        let Totals { loader, collective, busy, offload } = now;
         StepTime {
             wall: self.start.elapsed(),
-            loader: loader.saturating_sub(self.loader),
-            collective: collective.saturating_sub(self.collective),
-            busy: busy.saturating_sub(self.busy),
+            loader: loader.saturating_sub(self.before.loader),
+            collective: collective.saturating_sub(self.before.collective),
+            busy: busy.saturating_sub(self.before.busy),
+            offload: offload.saturating_sub(self.before.offload),
         }
     }
 }
@@ -242,19 +290,20 @@ mod tests {
 
     fn step(milliseconds: u64) -> StepTime {
         let wall = Duration::from_millis(milliseconds);
-        StepTime { wall, loader: wall / 4, collective: wall / 10, busy: wall }
+        StepTime { wall, loader: wall / 4, collective: wall / 10, busy: wall, offload: wall / 20 }
     }
 
     #[test]
     fn only_steps_after_the_warm_up_count() {
-        let mut throughput = Throughput::new(8, 2, Some(2));
+        let mut throughput = Throughput::new(8, 2, Some(Devices::Cpus(2)));
         for milliseconds in [900, 900, 100, 200, 100] {
             throughput.add(step(milliseconds));
         }
         assert_eq!(throughput.items_per_second(), Some(24.0 / 0.4));
         assert_eq!(throughput.step_seconds(), Some(Spread { p10: 0.1, median: 0.1, p90: 0.2 }));
         assert_eq!((throughput.loader_share(), throughput.utilization()), (Some(0.25), Some(0.5)));
-        assert_eq!(Throughput::new(8, 2, Some(2)).items_per_second(), None, "no step, no speed");
+        assert!(throughput.offload_share().is_some_and(|share| (share - 0.05).abs() < 1e-9));
+        assert_eq!(Throughput::new(8, 2, Some(Devices::Cpus(2))).items_per_second(), None, "no step, no speed");
     }
 
     #[test]
@@ -306,11 +355,23 @@ mod tests {
     }
 
     #[test]
+    fn the_utilization_of_a_gpu_needs_a_window_of_ten_seconds() {
+        let mut throughput = Throughput::new(8, 1, Some(Devices::Gpu));
+        assert_eq!(throughput.steps_short_of(10.0), 0, "without a step there is no time of one");
+        (0..51).for_each(|_| _ = throughput.add(step(16)));
+        assert_eq!((throughput.utilization(), throughput.steps_short_of(0.0)), (None, 0), "0.8 s");
+        let missing = throughput.steps_short_of(10.0);
+        assert_eq!(missing, 575);
+        (0..missing).for_each(|_| _ = throughput.add(step(16)));
+        assert_eq!((throughput.utilization(), throughput.steps_short_of(10.0)), (Some(1.0), 0));
+    }
+
+    #[test]
     fn windows_are_long_enough_to_mean_something() {
-        let mut throughput = Throughput::new(8, 0, Some(1));
+        let mut throughput = Throughput::new(8, 0, Some(Devices::Cpus(1)));
         let full: Vec<bool> = (0..22).map(|_| throughput.add(step(150))).collect();
         assert_eq!(full.iter().position(|full| *full), Some(13), "2 s of 150 ms steps");
-        let mut throughput = Throughput::new(8, 0, Some(1));
+        let mut throughput = Throughput::new(8, 0, Some(Devices::Cpus(1)));
         let full: Vec<bool> = (0..22).map(|_| throughput.add(step(1000))).collect();
         assert_eq!(full.iter().filter(|full| **full).count(), 2, "10 steps at least");
         assert_eq!((throughput.windows(), throughput.newest()), (2, Some(8.0)));

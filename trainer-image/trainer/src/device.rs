@@ -3,8 +3,9 @@
 use crate::collective::Exchange;
 use crate::ending::Ending;
 use crate::executors;
-use crate::throughput::processor_time;
+use crate::throughput::{Devices, processor_time};
 use pawl_contract::env;
+use pawl_contract::measured::Disturbance;
 use pawl_contract::settings::Settings;
 use pawl_graph::executor::{Executor, MemoryReport};
 use pawl_graph::graph::Program;
@@ -127,12 +128,23 @@ impl RankDevice {
         }
     }
 
-    /// Number of CPUs (or GPUs) that [`RankDevice::busy_time`] sums over; `None` when unknown.
-    pub fn devices(&self) -> Option<usize> {
+    /// What disturbed the device so far, as far as it says.
+    pub fn disturbance(&self) -> Disturbance {
         match self {
-            Self::Cpu => Some(executors::threads()),
+            Self::Cpu => Disturbance::default(),
             #[cfg(feature = "cuda")]
-            Self::Cuda(gpu) => gpu.busy_time().map(|_| 1),
+            Self::Cuda(gpu) => gpu.disturbance(),
+            #[cfg(feature = "candle-cuda")]
+            Self::Candle(_) => Disturbance::default(),
+        }
+    }
+
+    /// What [`RankDevice::busy_time`] is of; `None` when unknown.
+    pub fn devices(&self) -> Option<Devices> {
+        match self {
+            Self::Cpu => Some(Devices::Cpus(executors::threads())),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(gpu) => gpu.busy_time().map(|_| Devices::Gpu),
             #[cfg(feature = "candle-cuda")]
             Self::Candle(_) => None,
         }

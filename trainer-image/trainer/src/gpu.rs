@@ -3,6 +3,7 @@
 use crate::collective::Exchange;
 use crate::ending::Ending;
 use crate::executors;
+use pawl_contract::measured::Disturbance;
 use pawl_contract::settings::{Compile, OptimizerOffload, Precision, Settings};
 use pawl_cuda::{Choices, CudaGraph, Launching, cudnn::Cudnn, device::Device, nccl::Nccl};
 use pawl_graph::executor::{ExecError, MemoryReport};
@@ -69,6 +70,11 @@ impl Gpu {
     /// Time for which the GPU has been busy; `None` when unknown.
     pub fn busy_time(&self) -> Option<Duration> {
         self.watch.as_ref()?.busy_time()
+    }
+
+    /// What disturbed the GPU so far.
+    pub fn disturbance(&self) -> Disturbance {
+        self.watch.as_ref().map(GpuWatch::disturbance).unwrap_or_default()
     }
 
     /// Clocks, temperature and power of the GPU; `None` when unknown.

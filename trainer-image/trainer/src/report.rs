@@ -39,8 +39,9 @@ pub fn of_run(
         predicted_memory_bytes: Some(run.session.memory().planned as u64),
         loader_wait_share: run.throughput.loader_share(),
         collective_wait_share: run.throughput.collective_share(),
-        offload_share: offload_share(run),
+        offload_share: run.session.offload_time().and_then(|_| run.throughput.offload_share()),
         utilization: run.throughput.utilization(),
+        disturbance: run.device.disturbance(),
         float8_overflow_share: run.session.out_of_range().map(|shares| shares.overflow),
         float8_underflow_share: run.session.out_of_range().map(|shares| shares.underflow),
         ..bare.measured
@@ -76,10 +77,4 @@ fn details(run: &RunningLaunch<'_>) -> Details {
         skipped_updates: run.updates.skipped,
         memory: Some(run.session.memory_by_kind()),
     }
-}
-
-/// Fraction of a step spent copying optimizer state from and to host memory.
-fn offload_share(run: &RunningLaunch<'_>) -> Option<f64> {
-    let step = run.throughput.step_seconds()?.median;
-    Some((run.session.offload_seconds()? / step).min(1.0))
 }

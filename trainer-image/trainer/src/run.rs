@@ -13,7 +13,7 @@ use crate::progress::Publisher;
 use crate::saving::{Best, Origin, Resumed, Saver};
 use crate::session::{OutOfRange, Session, Sharing, StepResult};
 use crate::signals::StopRequest;
-use crate::throughput::{StepTime, Throughput, Windows};
+use crate::throughput::{StepTime, Throughput, Totals, Windows};
 use crate::vote::Vote;
 use crate::workload::ending;
 use pawl_contract::measured::Validation;
@@ -89,14 +89,14 @@ impl RunningLaunch<'_> {
         self.position.items >= self.budget.items || validation::stopped_early(&self.launch.plan, &self.position)
     }
 
-    /// Time so far for which this rank has waited for others: on the device, and in the exchange of votes.
-    pub fn waited(&self) -> Duration {
-        self.session.collective_wait() + self.gang.waited()
-    }
-
-    /// Busy time of the device.
-    pub fn busy_time(&self) -> Duration {
-        self.device.busy_time()
+    /// Times so far. This rank waits for others on the device, and in the exchange of votes.
+    pub fn totals(&self) -> Totals {
+        Totals {
+            loader: self.feed.waited(),
+            collective: self.session.collective_wait() + self.gang.waited(),
+            busy: self.device.busy_time(),
+            offload: self.session.offload_time().unwrap_or_default(),
+        }
     }
 
     /// Resumes from the newest good checkpoint, if the plan says so and there is one.
@@ -290,17 +290,22 @@ impl RunningLaunch<'_> {
         }
     }
 
-    /// Extends a measurement by another window, which replaces the one so far, if that was not steady on some rank.
+    /// Extends a measurement whose window is shorter than the plan says on some rank; by another window, which replaces the one so far,
+    /// if that was not steady.
     ///
     /// # Errors
     /// When a peer is lost.
-    pub fn extend_unless_steady(&mut self) -> Result<(), Ending> {
+    pub fn extend_window(&mut self) -> Result<(), Ending> {
         let plan = &self.launch.plan;
         let window = plan.budget.window_steps.filter(|_| plan.kind == LaunchKind::Measure);
         let Some(window) = window.filter(|_| self.position.items >= self.budget.items) else { return Ok(()) };
-        let mine = self.throughput.is_steady(u64::from(self.accumulation)) != Some(false);
-        let steady = self.gang.gather(&mine)?.into_iter().all(|steady| steady);
-        if self.windows.extends(steady) {
+        let steady = self.throughput.is_steady(u64::from(self.accumulation)) != Some(false);
+        let mine = (steady, self.throughput.steps_short_of(plan.budget.min_window_seconds.unwrap_or_default()));
+        let all = self.gang.gather(&mine)?;
+        let short = all.iter().map(|(_, short)| *short).max().unwrap_or_default();
+        if short > 0 {
+            self.budget.items += short * self.step_items;
+        } else if self.windows.extends(all.iter().all(|(steady, _)| *steady)) {
             tracing::info!(step = self.position.step, "the speed still changes: another window is measured");
             self.throughput.restart();
             self.budget.items += window * self.step_items;

@@ -215,7 +215,7 @@ impl Session {
         let parameters = of(&[Role::Parameter, Role::Frozen, Role::Average]);
         let gradients = of(&[Role::Gradient]);
         let data = of(&[Role::Data]);
-        let optimizer = if self.offload_seconds().is_some() { 0 } else { of(&[Role::Optimizer]) };
+        let optimizer = if self.offload_time().is_some() { 0 } else { of(&[Role::Optimizer]) };
         let activations = (self.memory().planned as u64).saturating_sub(parameters + gradients + optimizer + data);
         MemoryByKind { parameters, gradients, optimizer, data, activations }
     }
@@ -225,9 +225,9 @@ impl Session {
         self.compile_time
     }
 
-    /// Seconds per update spent waiting for optimizer state in host memory; `None` when it is on the device.
-    pub fn offload_seconds(&self) -> Option<f64> {
-        self.executable.offload_seconds()
+    /// Time so far for which the device has accessed optimizer state in host memory; `None` when it is on the device.
+    pub fn offload_time(&self) -> Option<Duration> {
+        self.executable.offload_time()
     }
 
     /// Time so far for which the device has waited for other ranks, without that of [`ExecOptions::collective`].

@@ -17,11 +17,11 @@ pub fn train(run: &mut RunningLaunch<'_>) -> Result<(), Ending> {
     while !run.done() {
         run.publisher.enter(RankPhase::Training);
         let before = run.position.items;
-        let clock = Stopwatch::start(run.feed.waited(), run.waited(), run.busy_time());
+        let clock = Stopwatch::start(run.totals());
         let mine = run.step()?;
-        let so_far = clock.stop(run.feed.waited(), run.waited(), run.busy_time());
+        let so_far = clock.stop(run.totals());
         let agreed = run.agree(&mine, so_far.wall.saturating_sub(so_far.collective).as_secs_f64())?;
-        let time = clock.stop(run.feed.waited(), run.waited(), run.busy_time());
+        let time = clock.stop(run.totals());
         if let Err(ending) = run.record(&mine, &agreed, time) {
             // All ranks end here, and no rank exits before rank 0 has written what it keeps.
             run.finish_saving();
@@ -30,7 +30,7 @@ pub fn train(run: &mut RunningLaunch<'_>) -> Result<(), Ending> {
         }
         run.poll_save()?;
         run.end_by_time(&agreed);
-        run.extend_unless_steady()?;
+        run.extend_window()?;
 
         if run.budget.evaluation_due(before, run.position.items) && run.position.items < run.budget.items {
             run.evaluate()?;

@@ -18,6 +18,7 @@ pub use search::{Goal, Objective, Parameter, Pruner, Pruning, Sampler, Scale, Se
 pub use train::{Checkpoint, Cost, EarlyStopping, Guard, Lifecycle, NO_STORAGE, OnChange, Train};
 
 use pawl_contract::decimal::Decimal;
+use pawl_contract::effect::Trainer as EffectTrainer;
 use pawl_contract::script::Monitor;
 use pawl_contract::settings::Settings;
 use schemars::JsonSchema;
@@ -69,6 +70,17 @@ pub struct TrainingJobSpec {
     /// Deadlines and retry limits.
     #[serde(default)]
     pub lifecycle: Lifecycle,
+}
+
+impl TrainingJobSpec {
+    /// The trainer, as far as it decides which settings have an effect.
+    pub fn effect_trainer(&self) -> EffectTrainer {
+        EffectTrainer {
+            built_in: self.workload.command.is_empty(),
+            world_size: self.trainer.world_size(),
+            on_gpus: self.trainer.gpus_per_replica > 0,
+        }
+    }
 }
 
 fn default_seeds() -> Vec<u32> {

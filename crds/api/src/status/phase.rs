@@ -42,7 +42,7 @@ pub enum PhaseState {
     RolledBack,
     /// The trainer or the device does not support it.
     Unsupported,
-    /// A phase that it requires is not accepted, or a phase that it conflicts with is.
+    /// It is not measured: a phase that it requires is not accepted, a phase that it conflicts with is, or it has no effect.
     Skipped,
     /// The evidence is not sufficient for a verdict.
     Inconclusive,

@@ -37,7 +37,7 @@ pub(super) fn check(spec: &TrainingJobSpec) -> Vec<Problem> {
 
 /// The revisions on which phase `i` may be evaluated: with only its requirements accepted, and with all earlier phases
 /// accepted.
-fn bases(spec: &TrainingJobSpec, i: usize) -> [Settings; 2] {
+pub(super) fn bases(spec: &TrainingJobSpec, i: usize) -> [Settings; 2] {
     let phase = &spec.phases[i];
     let mut needed: Vec<&String> = phase.requires.iter().collect();
     for earlier in spec.phases[..i].iter().rev() {

@@ -1,6 +1,7 @@
 //! Validation of a job beyond its schema: the CRD's CEL rules, and checks that CEL cannot express.
 
 mod batch;
+mod effect;
 mod nccl;
 mod phases;
 mod pods;
@@ -43,6 +44,23 @@ pub fn validate(job: &TrainingJob) -> Vec<Problem> {
     problems.extend(search::check(&job.spec));
     problems.extend(rest(job));
     problems
+}
+
+/// What is valid, but is not what was meant: phases that cannot have an effect.
+///
+/// ```
+/// let job: pawl_api::TrainingJob = serde_json::from_value(serde_json::json!({
+///     "metadata": {"name": "toy"},
+///     "spec": {"workload": {"name": "ups"}, "phases": [{"name": "scope", "settings": {"compileScope": {"exclude": ["decoder"]}}}]},
+/// }))?;
+/// assert!(pawl_api::validate(&job).is_empty());
+/// let warnings = pawl_api::warnings(&job);
+/// assert_eq!(warnings[0].field, "spec.phases[0].settings.compileScope");
+/// assert_eq!(warnings[0].remedy, "set compile to Fuse or Graph in this phase or an earlier one");
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+pub fn warnings(job: &TrainingJob) -> Vec<Problem> {
+    effect::check(&job.spec)
 }
 
 /// Lower-case letters, digits and `-` (RFC 1123), at most 63.

@@ -6,7 +6,7 @@
 
 use super::{LaunchResult, MAX_MESSAGE, MAX_TERMINATION_MESSAGE, truncated};
 use crate::checkpoint::BestCheckpoint;
-use crate::measured::{Measured, rounded};
+use crate::measured::{Disturbance, Measured, rounded};
 use serde::de::Error;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -100,7 +100,7 @@ fn text(launches: &[Map<String, Value>], dropped: u32) -> String {
 /// Serializes `launches` into one message of at most [`MAX_TERMINATION_MESSAGE`] bytes.
 ///
 /// When they do not fit, first the messages are shortened (to 100 bytes, then 40, then none), then the values that verdicts need
-/// least are omitted (the spread of step times, then the first validation, then of the newest the metrics other than the loss), then
+/// least are omitted (the spread of step times, then what else happened on the machine, then the first validation, then of the newest the metrics other than the loss), then
 /// the loss curves, then the oldest launches.
 ///
 /// ```
@@ -123,8 +123,9 @@ pub fn fold(launches: &[LaunchResult]) -> String {
             return message;
         }
     }
-    let omitted: [fn(&mut Measured); 3] = [
+    let omitted: [fn(&mut Measured); 4] = [
         |measured| measured.step_seconds = None,
+        |measured| measured.disturbance = Disturbance::default(),
         |measured| measured.first_validation = None,
         |measured| measured.validation.iter_mut().for_each(|validation| validation.retain(|name| name == "loss")),
     ];

@@ -6,7 +6,7 @@ use pawl_api::{Policy, TrainingJob};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Validates every file, and prints all errors of all files, and which references need the policy of a cluster's operator.
+/// Validates every file, and prints all errors of all files, warnings, and which references need the policy of a cluster's operator.
 pub fn validate(files: &[PathBuf]) -> ExitCode {
     let mut valid = true;
     for file in files {
@@ -27,10 +27,12 @@ pub fn validate(files: &[PathBuf]) -> ExitCode {
     ExitCode::from(if valid { exit::COMPLETE } else { exit::INPUT })
 }
 
-/// What a cluster refuses unless the policy of its operator allows it.
+/// What has no effect, and what a cluster refuses unless the policy of its operator allows it.
 fn notes(job: &TrainingJob) -> Vec<String> {
-    let problems = Policy::default().problems(job);
-    problems.into_iter().map(|problem| format!("note: on a cluster with the default policy: {problem}")).collect()
+    let warnings = pawl_api::warnings(job).into_iter().map(|problem| format!("warning: {problem}"));
+    let policy = Policy::default().problems(job);
+    let policy = policy.into_iter().map(|problem| format!("note: on a cluster with the default policy: {problem}"));
+    warnings.chain(policy).collect()
 }
 
 #[cfg(test)]
@@ -50,5 +52,15 @@ mod tests {
         assert!(note.contains("spec.trainer.podTemplate.runtimeClassName: \"nvidia\""), "{note}");
         assert!(note.contains("policy.allowedRuntimeClasses"), "{note}");
         assert!(super::notes(&job(json!({}))).is_empty());
+    }
+
+    #[test]
+    fn a_phase_without_effect_is_a_warning() {
+        let mut job = job(json!({}));
+        let phases = json!([{"name": "prefetch", "settings": {"loaderPrefetch": 8}}]);
+        job.spec.phases = serde_json::from_value(phases).expect("phases");
+        let expected = "warning: spec.phases[0].settings.loaderPrefetch: has no effect without workers, so that the phase is not \
+                        measured: set loaderWorkers to at least 1 in this phase or an earlier one";
+        assert_eq!(notes(&job), [expected]);
     }
 }

@@ -71,3 +71,64 @@ fn a_script_that_evaluates_when_the_launch_says_so_is_judged_by_the_trained_mode
     let items = |field: &str| quality[field]["items"].as_u64();
     assert_eq!((items("firstValidation"), items("validation")), (Some(0), Some(320)), "{good}");
 }
+
+/// A program that keeps the contract, whose batches take 8 ms and whose steps take 4 ms: it is bound by its loader. `loaderPrefetch` is the
+/// length of the queue, which is full at the first step.
+const LOADER: &str = r#"
+import json, os, queue, sys, threading, time
+plan = json.load(open(os.environ["PAWL_PLAN"]))
+settings, budget, kind = plan["settings"], plan["budget"], plan["kind"]
+def write(variable, body):
+    path = os.environ[variable]
+    with open(path + ".part", "w") as file: json.dump(body, file)
+    os.replace(path + ".part", path)
+def end(**measured):
+    write("PAWL_REPORT", {"contract": 1, "launch": plan["launch"], "kind": kind, "rank": 0, "outcome": "Done"} | measured)
+    sys.exit()
+if kind == "Preflight": end()
+batches = queue.Queue(maxsize=settings["loaderPrefetch"])
+def load():
+    while True:
+        time.sleep(0.008)
+        batches.put(1)
+threading.Thread(target=load, daemon=True).start()
+while not batches.full(): time.sleep(0.001)
+warmup, window = budget.get("warmupSteps", 5), budget.get("windowSteps", 15)
+for step in range(1, warmup + window + 1):
+    batches.get()
+    time.sleep(0.004)
+    if step == warmup: began = time.monotonic()
+    write("PAWL_PROGRESS", {"launch": plan["launch"], "kind": kind, "step": step, "items": 8 * step, "epoch": 0})
+speed = 8 * window / (time.monotonic() - began)
+end(steps=step, items=8 * step, itemsPerSecond=speed, loss=1.0, validation={"items": 8 * step, "metrics": {"loss": 1.0}})
+"#;
+
+#[test]
+fn a_longer_queue_of_prepared_batches_is_no_speedup() {
+    let run = |workers: Value| {
+        let scene = Scene::new();
+        fs::write(scene.path().join("loader.py"), LOADER).unwrap();
+        scene.write_job(|job| {
+            job["spec"] = json!({
+                "workload": {"command": ["python3", scene.path().join("loader.py")]},
+                "trainer": {"gpusPerReplica": 0},
+                "settings": {"batchPerGpu": 8, "loaderPrefetch": 1, "loaderWorkers": workers},
+                "phases": [{"name": "prefetch", "settings": {"loaderPrefetch": 64}}],
+                "train": {"items": 160},
+            });
+        });
+        let output = scene.output(&["run", "job.yaml"]);
+        let phase = scene.status()["phases"][0].clone();
+        assert!(phase["reason"].is_string(), "{}{}", stdout(&output), stderr(&output));
+        phase
+    };
+    // How the program uses the setting is known to it alone: it is measured, beyond the queue, and not accepted.
+    let phase = run(Value::Null);
+    assert!(phase["state"] == "RolledBack" || phase["state"] == "Inconclusive", "{phase}");
+    let speedup: f64 = phase["speedup"]["estimate"].as_str().unwrap().parse().unwrap();
+    assert!((0.8..1.1).contains(&speedup), "{phase}");
+    // Without workers, by their definition nothing is prepared ahead.
+    let phase = run(json!(0));
+    assert_eq!((&phase["state"], &phase["reason"]), (&json!("Skipped"), &json!("NoEffect")), "{phase}");
+    assert!(phase["message"].as_str().unwrap().contains("set loaderWorkers to at least 1"), "{phase}");
+}

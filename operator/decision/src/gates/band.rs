@@ -48,6 +48,11 @@ impl Band {
         Self { high: f64::INFINITY, ..self }
     }
 
+    /// Whether both ends have a limit.
+    pub fn is_bounded(self) -> bool {
+        self.low.is_finite() && self.high.is_finite()
+    }
+
     /// The upper limit.
     pub fn high(self) -> f64 {
         self.high

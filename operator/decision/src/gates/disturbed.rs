@@ -1,8 +1,16 @@
 //! Disturbed launches: one that something else has slowed down is measured again, together with the other launch of its
-//! pair, instead of being averaged. The rule is the same when the arms change places: it removes as many slow controls as
-//! slow candidates, so that the error of the test is kept.
+//! pair, instead of being averaged.
+//!
+//! Some disturbances are observed: by the pressure on CPUs and memory, by a GPU that lowers its clocks or is shared. Others are
+//! seen in the speed alone. Both rules are the same when the arms change places. What is observed is compared within an arm,
+//! because the settings of an arm may cause it themselves (workers of a loader wait for CPUs, too), and regardless of the speed.
+//! The speed is compared between all launches: it removes as many slow controls as slow candidates, so that the error of the
+//! test is kept.
 
+use crate::comparison::Pair;
 use crate::statistics::median;
+use pawl_contract::decimal::Decimal;
+use pawl_contract::measured::Disturbance;
 
 /// A disturbed launch is further from the other ones than so many typical deviations of a launch from the median of its
 /// arm.
@@ -14,13 +22,65 @@ const FEWEST: usize = 3;
 /// Maximum number of pairs that are repeated. With more, slow launches are what this machine does, and all pairs count.
 const MOST: usize = 2;
 
-/// The pairs without the disturbed ones. A pair is the items per second of the control and of the candidate.
+/// What was observed in a launch: shares of its time with pressure on CPUs, pressure on memory, lowered clocks of the GPU, other
+/// processes on the GPU.
+pub(crate) type Strain = [Option<f64>; 4];
+/// A launch is disturbed if such a share is above the median of its arm by more than this.
+const STRAINED: [f64; 4] = [0.1, 0.05, 0.2, 0.2];
+
+/// The launches of a pair.
+pub(crate) trait Launches {
+    /// Items per second of the control and of the candidate.
+    fn speeds(&self) -> (f64, f64);
+
+    /// What was observed in the control and in the candidate.
+    fn strains(&self) -> [Strain; 2];
+}
+
+impl Launches for Pair<'_> {
+    fn speeds(&self) -> (f64, f64) {
+        Pair::speeds(self)
+    }
+
+    fn strains(&self) -> [Strain; 2] {
+        [self.control, self.candidate].map(|launch| {
+            let Disturbance { cpu_pressure, memory_pressure, throttled_share, shared_gpu_share } =
+                &launch.measured.disturbance;
+            [cpu_pressure, memory_pressure, throttled_share, shared_gpu_share]
+                .map(|share| share.as_ref().map(Decimal::value))
+        })
+    }
+}
+
+/// Speeds of the pairs without the disturbed ones.
+pub(crate) fn undisturbed(pairs: &[impl Launches]) -> Vec<(f64, f64)> {
+    let all: Vec<(f64, f64)> = pairs.iter().map(Launches::speeds).collect();
+    let calm = |(index, _): &(usize, &(f64, f64))| !is_strained(pairs, *index);
+    let calm: Vec<(f64, f64)> = all.iter().enumerate().filter(calm).map(|(_, speeds)| *speeds).collect();
+    let calm = if all.len() < FEWEST || all.len() - calm.len() > MOST { all.clone() } else { calm };
+    let kept = without_outliers(&calm);
+    if all.len() - kept.len() > MOST { calm } else { kept }
+}
+
+/// Whether something was observed in a launch of pair `index` that was not in most launches of its arm.
+fn is_strained(pairs: &[impl Launches], index: usize) -> bool {
+    (0..2).any(|arm| {
+        (0..STRAINED.len()).any(|kind| {
+            let shares: Vec<f64> = pairs.iter().filter_map(|pair| pair.strains()[arm][kind]).collect();
+            let own = pairs[index].strains()[arm][kind];
+            let usual = median(shares.iter().copied()).filter(|_| shares.len() >= FEWEST);
+            own.zip(usual).is_some_and(|(own, usual)| own > usual + STRAINED[kind])
+        })
+    })
+}
+
+/// The pairs without those whose speed is disturbed. A pair is the items per second of the control and of the candidate.
 ///
 /// A disturbed launch is far from all others, but for one of the other arm at most: what slows down a launch of each
 /// arm alike is not a property of either. Two launches of the same arm that are alike are not disturbed: slow launches
 /// may be what its settings do. Three are a state of the machine, and the launches that are in it must not be removed
 /// from an arm by chance.
-pub(crate) fn undisturbed(pairs: &[(f64, f64)]) -> Vec<(f64, f64)> {
+fn without_outliers(pairs: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let distance = DEVIATIONS * typical_deviation(pairs);
     let distance = distance.max(LEAST);
     let all: Vec<f64> = pairs.iter().flat_map(|(control, candidate)| [control.ln(), candidate.ln()]).collect();
@@ -49,8 +109,103 @@ fn typical_deviation(pairs: &[(f64, f64)]) -> f64 {
 }
 
 #[cfg(test)]
+impl Launches for (f64, f64) {
+    fn speeds(&self) -> (f64, f64) {
+        *self
+    }
+
+    fn strains(&self) -> [Strain; 2] {
+        Default::default()
+    }
+}
+
+#[cfg(test)]
 mod tests {
+    use super::super::sequential::{Sequential, sequential, tests::Noise};
     use super::*;
+    use pawl_api::spec::Analysis;
+
+    /// A pair with the pressure on the CPUs in either launch.
+    struct Observed((f64, f64), [f64; 2]);
+
+    impl Launches for Observed {
+        fn speeds(&self) -> (f64, f64) {
+            self.0
+        }
+
+        fn strains(&self) -> [Strain; 2] {
+            self.1.map(|share| [Some(share), None, None, None])
+        }
+    }
+
+    #[test]
+    fn a_launch_under_more_pressure_than_its_arm_is_disturbed_whatever_its_speed() {
+        let observed = |pressures: &[[f64; 2]]| -> Vec<Observed> {
+            (0..).zip(pressures).map(|(index, shares)| Observed((f64::from(100 + index), 110.0), *shares)).collect()
+        };
+        // The settings of the candidate cause pressure themselves.
+        let usual = observed(&[[0.1, 0.6], [0.12, 0.62], [0.08, 0.58]]);
+        assert_eq!(undisturbed(&usual).len(), 3);
+        for shares in [[0.3, 0.6], [0.1, 0.8]] {
+            let kept = undisturbed(&observed(&[[0.1, 0.6], shares, [0.12, 0.6], [0.08, 0.6]]));
+            assert_eq!(kept, [(100.0, 110.0), (102.0, 110.0), (103.0, 110.0)], "{shares:?}");
+        }
+        let calmer = observed(&[[0.5, 0.6], [0.1, 0.2], [0.5, 0.6]]);
+        assert_eq!(undisturbed(&calmer).len(), 3, "less pressure is no disturbance");
+        let often = observed(&[[0.1, 0.1], [0.1, 0.1], [0.1, 0.1], [0.1, 0.1], [0.9, 0.1], [0.9, 0.1], [0.1, 0.9]]);
+        assert_eq!(undisturbed(&often).len(), 7, "more than the maximum");
+        assert_eq!(undisturbed(&observed(&[[0.1, 0.1], [0.9, 0.1]])).len(), 2, "two pairs tell nothing");
+    }
+
+    #[test]
+    fn old_reports_without_observations_are_judged_by_their_speeds() {
+        struct Sometimes((f64, f64), Option<f64>);
+        impl Launches for Sometimes {
+            fn speeds(&self) -> (f64, f64) {
+                self.0
+            }
+            fn strains(&self) -> [Strain; 2] {
+                [[self.1, None, None, None], [None; 4]]
+            }
+        }
+        let speeds = (100.0, 110.0);
+        assert_eq!(
+            undisturbed(&[Sometimes(speeds, None), Sometimes(speeds, Some(0.9)), Sometimes(speeds, Some(0.1))]).len(),
+            3
+        );
+    }
+
+    /// Share of 4,000 phases that are accepted at `minSpeedup` 1.02. A tenth of the launches have a neighbor that takes 4 % of the
+    /// speed, of which their pressure tells if it is `observed`.
+    fn accepted(speedup: f64, observed: bool) -> f64 {
+        const TRIALS: usize = 4_000;
+        let (analysis, mut random) = (Analysis::default(), Noise::seeded(7));
+        let trial = |_: &usize| {
+            let mut launch = |speed: f64| {
+                let neighbor = random.uniform() < 0.1;
+                let pressure = 0.02 * random.uniform() + if neighbor && observed { 0.3 } else { 0.0 };
+                (speed * (0.004 * random.normal()).exp() * if neighbor { 0.96 } else { 1.0 }, pressure)
+            };
+            let pairs: Vec<Observed> = (0..9)
+                .map(|_| {
+                    let (control, candidate) = (launch(1.0), launch(speedup));
+                    Observed((control.0, candidate.0), [control.1, candidate.1])
+                })
+                .collect();
+            matches!(sequential(&pairs, 1.02, &analysis), Sequential::Above(_))
+        };
+        let share = (0..TRIALS).filter(trial).count() as f64 / TRIALS as f64;
+        println!("speedup {speedup}, observed {observed}: {:.1} % are accepted", share * 100.0);
+        share
+    }
+
+    #[test]
+    fn observed_neighbors_cost_less_power_and_the_level_holds() {
+        assert!(accepted(1.02, true) <= 0.055, "exactly at the threshold");
+        assert!(accepted(1.02, false) <= 0.055, "exactly at the threshold");
+        let (seen, unseen) = (accepted(1.04, true), accepted(1.04, false));
+        assert!(seen > unseen + 0.05, "{seen} and {unseen}");
+    }
 
     #[test]
     fn a_launch_far_from_all_others_is_disturbed_in_either_arm() {

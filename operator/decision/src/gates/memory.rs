@@ -23,7 +23,7 @@ pub(super) fn peak(subject: &Subject<'_>) -> Option<Verdict> {
 
 /// The violation by the peak memory of a dry run.
 pub(super) fn of_dry_run(run: &DryRun<'_>) -> Option<String> {
-    above(run.gates, "peak", run.result.measured.peak_memory_bytes?, None)
+    above(&run.spec.gates, "peak", run.result.measured.peak_memory_bytes?, None)
 }
 
 fn judge(subject: &Subject<'_>, what: &str, baseline: Option<u64>, memory: u64) -> Option<Verdict> {

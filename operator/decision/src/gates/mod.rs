@@ -31,7 +31,7 @@ use crate::launch::{Launch, Work};
 use crate::reason::Reason;
 use crate::revision::accepted;
 use crate::statistics::median;
-use pawl_api::spec::{Gates, Numerics, Phase, TrainingJobSpec, Trigger};
+use pawl_api::spec::{Numerics, Phase, TrainingJobSpec, Trigger};
 use pawl_api::status::{BaselineStatus, LaunchStatus, Purpose, TrainingStatus};
 use pawl_contract::plan::LaunchKind;
 use pawl_contract::progress::Progress;
@@ -148,7 +148,7 @@ pub(crate) fn watch(watched: &RunningTraining<'_>) -> Option<Alarm> {
 
 /// A launch of the dry run of a search, of whose settings nothing else is known.
 pub(crate) struct DryRun<'a> {
-    pub gates: &'a Gates,
+    pub spec: &'a TrainingJobSpec,
     pub result: &'a LaunchResult,
 }
 

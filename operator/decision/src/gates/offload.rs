@@ -21,7 +21,7 @@ pub(super) fn overhead(subject: &Subject<'_>) -> Option<Verdict> {
 
 /// The violation by the offload of a dry run.
 pub(super) fn of_dry_run(run: &DryRun<'_>) -> Option<String> {
-    above(run.result.measured.offload_share, run.gates.max_offload_overhead.as_ref()?)
+    above(run.result.measured.offload_share, run.spec.gates.max_offload_overhead.as_ref()?)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //! `alpha * t^3` is spent, so that later looks, which have more data, get more of it. Each look is tested at the error spent
 //! since the previous look: by the union bound, the total is at most `alpha` for any correlation of the looks.
 
-use super::disturbed::undisturbed;
+use super::disturbed::{Launches, undisturbed};
 use pawl_api::spec::Analysis;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
@@ -83,7 +83,7 @@ pub(crate) enum Sequential {
 
 /// Logarithms of the ratios of the first pairs of which `wanted` are undisturbed, and the number of disturbed ones among them; the
 /// number of pairs required when there are too few. Later pairs do not change the result.
-fn first_undisturbed(pairs: &[(f64, f64)], wanted: usize) -> Result<(Vec<f64>, usize), usize> {
+fn first_undisturbed(pairs: &[impl Launches], wanted: usize) -> Result<(Vec<f64>, usize), usize> {
     for end in wanted..=pairs.len() {
         let kept = undisturbed(&pairs[..end]);
         if kept.len() >= wanted {
@@ -99,7 +99,7 @@ fn logs(pairs: &[(f64, f64)]) -> Vec<f64> {
 }
 
 /// The interval of the undisturbed `pairs`, as ratios.
-pub(crate) fn ratio(pairs: &[(f64, f64)], error: impl Fn(usize) -> f64) -> Option<Interval> {
+pub(crate) fn ratio(pairs: &[impl Launches], error: impl Fn(usize) -> f64) -> Option<Interval> {
     let kept = undisturbed(pairs);
     let found = interval(&logs(&kept), error(kept.len()))?;
     Some(Interval { repeated: pairs.len() - kept.len(), ..as_ratio(found) })
@@ -111,10 +111,10 @@ fn as_ratio(interval: Interval) -> Interval {
     Interval { mean: interval.mean.exp(), bounds, ..interval }
 }
 
-/// Tests the `pairs` (items per second of control and candidate, in order) against `threshold`, a ratio, at each look. Disturbed
+/// Tests the `pairs`, in order, against `threshold`, a ratio, at each look. Disturbed
 /// pairs do not count. Pairs after the deciding look do not change the result, so that a verdict does not depend on the time of
 /// its computation. The intervals are ratios.
-pub(crate) fn sequential(pairs: &[(f64, f64)], threshold: f64, analysis: &Analysis) -> Sequential {
+pub(crate) fn sequential(pairs: &[impl Launches], threshold: f64, analysis: &Analysis) -> Sequential {
     let mut newest = None;
     for look in looks(analysis) {
         let (logs, repeated) = match first_undisturbed(pairs, look) {

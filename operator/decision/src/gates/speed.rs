@@ -2,7 +2,7 @@
 
 use super::sequential::{Interval, Sequential, looks, ratio, sequential};
 use super::{Subject, Verdict};
-use crate::comparison::{Comparison, Pair};
+use crate::comparison::Comparison;
 use crate::launch::Launch;
 use crate::reason::Reason;
 use pawl_api::spec::{Analysis, OnInconclusive, Phase, Trigger};
@@ -40,17 +40,12 @@ fn threshold(subject: &Subject<'_>) -> Option<Threshold> {
 /// Result of the sequential test of the pairs against a threshold, and the missing launches for the next interim analysis.
 pub(crate) fn compare(comparison: &Comparison<'_>, threshold: f64) -> (Sequential, Vec<Launch>) {
     let analysis = &comparison.draft.spec.analysis;
-    let outcome = sequential(&speeds(comparison), threshold, analysis);
+    let outcome = sequential(&comparison.pairs(0).0, threshold, analysis);
     let missing = match outcome {
         Sequential::More(wanted) => comparison.pairs(wanted).1,
         Sequential::Above(_) | Sequential::Below(_) | Sequential::Undecided(_) => Vec::new(),
     };
     (outcome, missing)
-}
-
-/// Items per second of the valid pairs.
-fn speeds(comparison: &Comparison<'_>) -> Vec<(f64, f64)> {
-    comparison.pairs(0).0.iter().map(Pair::speeds).collect()
 }
 
 /// The interval, converted for the status.
@@ -95,7 +90,7 @@ fn measured(comparison: &Comparison<'_>) -> Option<Interval> {
 
 /// The interval over the existing pairs, at the error probability `error` of their number.
 fn over_all_pairs(comparison: &Comparison<'_>, error: impl Fn(&Analysis, usize) -> f64) -> Option<Interval> {
-    ratio(&speeds(comparison), |count| error(&comparison.draft.spec.analysis, count))
+    ratio(&comparison.pairs(0).0, |count| error(&comparison.draft.spec.analysis, count))
 }
 
 /// Fails a subject whose speedup is below the threshold, or requests more pairs.

@@ -37,18 +37,18 @@ pub(super) fn epoch_seconds(subject: &Subject<'_>) -> Option<Verdict> {
 
 /// The violation by the items per second of a dry run.
 pub(super) fn items_per_second_of_dry_run(run: &DryRun<'_>) -> Option<String> {
-    run.gates.min_items_per_second.as_ref()?;
+    run.spec.gates.min_items_per_second.as_ref()?;
     match run.result.measured.items_per_second {
         None => Some(unmeasured(RATE, SPEED)),
-        Some(speed) => below_rate(run.gates, speed),
+        Some(speed) => below_rate(&run.spec.gates, speed),
     }
 }
 
 /// The violation by the seconds of an epoch of a dry run.
 pub(super) fn epoch_seconds_of_dry_run(run: &DryRun<'_>) -> Option<String> {
-    run.gates.max_epoch_seconds.as_ref()?;
+    run.spec.gates.max_epoch_seconds.as_ref()?;
     match (run.result.measured.items_per_second, run.result.items_per_epoch) {
-        (Some(speed), Some(items)) => epoch_too_long(run.gates, speed, items),
+        (Some(speed), Some(items)) => epoch_too_long(&run.spec.gates, speed, items),
         (None, _) => Some(unmeasured(EPOCH, SPEED)),
         (_, None) => Some(unmeasured(EPOCH, ITEMS)),
     }

@@ -66,7 +66,7 @@ pub(super) fn dry_run(draft: &Draft<'_>, open: &Open) -> Work {
     let search = &draft.spec.search[open.index];
     let stem = format!("{}-dry-run", open.stem(draft));
     let title = format!("search {}: dry run", search.name);
-    let budget = launch::budget(draft.spec, LaunchKind::Measure);
+    let budget = launch::with_utilization(draft.spec, launch::budget(draft.spec, LaunchKind::Measure));
     let what = (LaunchKind::Measure, &open.base, seed(draft.spec, search), budget);
     let launch = titled(draft, (&stem, title), what, (open.run(SearchRun::DryRun), 0));
     open.work(stem, vec![launch])

@@ -21,7 +21,7 @@ pub(crate) fn record(draft: &mut Draft<'_>, launch: &Launch, (index, run): (usiz
     match run {
         SearchRun::DryRun => {
             let missed = if result.outcome == Outcome::Done {
-                measured_dry_run(&DryRun { gates: &draft.spec.gates, result })
+                measured_dry_run(&DryRun { spec: draft.spec, result })
             } else {
                 Some(format!("{}: {}", result.outcome, result.message))
             };
@@ -83,7 +83,7 @@ fn trial(draft: &mut Draft<'_>, mut open: Open, number: u32, launch: &Launch, re
                 recorded.trial.reports.push(Report { resource, value: values[0] });
                 if resource >= full {
                     recorded.trial.values.clone_from(&values);
-                    missed = validated_dry_run(&DryRun { gates: &draft.spec.gates, result });
+                    missed = validated_dry_run(&DryRun { spec: draft.spec, result });
                 }
                 let text = described(search, &values);
                 let so_far = if resource < full { format!(" after {resource} of {full}") } else { String::new() };

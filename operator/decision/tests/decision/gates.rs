@@ -483,6 +483,11 @@ fn a_baseline_that_has_learnt_little_judges_nothing() {
         (Some(1.5), json!({"validationMetrics": [{"name": "nrmse", "maxRelativeRegression": "0.03"}]}), accepted),
         (Some(1.01), json!({"validationMetrics": [{"name": "nrmse", "max": "0.2"}]}), accepted),
         (None, json!({"validationLossDelta": "0.1"}), accepted),
+        // With a limit on either side, a phase that learns nothing differs by as much if the metric has become worse at first.
+        (Some(0.95), json!({"validationLossWithin": "0.01"}), accepted),
+        (Some(1.05), json!({"validationLossWithin": "0.01"}), accepted),
+        (Some(0.97), json!({"validationLossWithin": "0.01"}), "ReferenceUntrained"),
+        (Some(0.95), json!({"validationMetrics": [{"name": "nrmse", "maxRelativeDifference": "0.01"}]}), accepted),
     ] {
         let world = learnt(first, gates.clone(), 1);
         let (state, found, _) = world.verdict("bf16");

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod effect;
 mod examples;
 mod gates;
 mod history;
@@ -23,5 +24,6 @@ mod trained;
 mod trainer;
 mod training;
 mod trouble;
+mod utilization;
 mod versions;
 mod world;

@@ -80,7 +80,7 @@ fn behind_a_queue(plan: &LaunchPlan) -> f64 {
 #[test]
 fn a_prefetch_queue_is_used_up_before_the_window() {
     let trainer = |plan: &LaunchPlan, _: usize| done(plan, behind_a_queue(plan) * noise(plan, 0.002));
-    let spec = json!({"settings": {"loaderPrefetch": 1},
+    let spec = json!({"settings": {"loaderWorkers": 1, "loaderPrefetch": 1},
         "phases": [{"name": "prefetch", "settings": {"loaderPrefetch": 64}}]});
     let mut world = World::new(spec, Box::new(trainer));
     world.run();

@@ -69,10 +69,13 @@ pub fn job(spec: Value) -> TrainingJob {
 /// A launch that ended well: speed from `speed`, losses that only the seed moves.
 pub fn done(plan: &LaunchPlan, items_per_second: f64) -> LaunchResult {
     let loss = 1.0 + plan.seed as f64 * 1e-4;
-    let items = plan.budget.items.unwrap_or(700);
+    // 10 items a step, and as many steps as the window has to last.
+    let lasting = plan.budget.min_window_seconds.map_or(0, |seconds| (seconds * items_per_second / 10.0).ceil() as u64);
+    let steps = 70.max(20 + lasting);
+    let items = plan.budget.items.unwrap_or(10 * steps);
     let metrics = BTreeMap::from([("loss".to_owned(), loss), ("nrmse".to_owned(), loss / 10.0)]);
     let measured = Measured {
-        steps: 70,
+        steps,
         items,
         items_per_second: (plan.kind != LaunchKind::Preflight).then_some(items_per_second),
         loss: Some(loss),

@@ -92,7 +92,12 @@ impl<O: Optimizer> Training<'_, O> {
     }
 
     fn time(&self) -> StepTime {
-        self.clock.stop(self.loader, self.waited(), processor_time())
+        self.clock.stop(self.totals())
+    }
+
+    pub(super) fn totals(&self) -> Totals {
+        let (loader, collective, busy) = (self.loader, self.waited(), processor_time());
+        Totals { loader, collective, busy, ..Totals::default() }
     }
 
     /// Reads the losses of the open steps, agrees with the other ranks, and records.
@@ -125,7 +130,7 @@ impl<O: Optimizer> Training<'_, O> {
         if rows.first().is_some_and(|first| first.lasted) {
             self.end_by_time();
         }
-        self.extend_unless_steady()
+        self.extend_window()
     }
 
     fn window_limit(&self) -> Option<WindowLimit> {
@@ -145,15 +150,20 @@ impl<O: Optimizer> Training<'_, O> {
         }
     }
 
-    /// Extends a measurement by another window, which replaces the one so far, if that was not steady on some rank.
-    fn extend_unless_steady(&mut self) -> Result<()> {
+    /// Extends a measurement whose window is shorter than the plan says on some rank; by another window, which replaces the one so
+    /// far, if that was not steady.
+    fn extend_window(&mut self) -> Result<()> {
         let (plan, record) = (&self.core.launch.plan, &mut *self.record);
         let window = plan.budget.window_steps.filter(|_| plan.kind == LaunchKind::Measure);
         let Some(window) = window.filter(|_| record.position.items >= record.budget.items) else { return Ok(()) };
         // What a program has loaded in advance is not known here.
-        let mine = record.throughput.is_steady(0) != Some(false);
-        let steady = self.core.gang.gather(&mine)?.into_iter().all(|steady| steady);
-        if record.windows.extends(steady) {
+        let steady = record.throughput.is_steady(0) != Some(false);
+        let mine = (steady, record.throughput.steps_short_of(plan.budget.min_window_seconds.unwrap_or_default()));
+        let all = self.core.gang.gather(&mine)?;
+        let short = all.iter().map(|(_, short)| *short).max().unwrap_or_default();
+        if short > 0 {
+            record.budget.items += short * record.step_items;
+        } else if record.windows.extends(all.iter().all(|(steady, _)| *steady)) {
             record.throughput.restart();
             record.budget.items += window * record.step_items;
         }
@@ -190,6 +200,7 @@ impl<O: Optimizer> Training<'_, O> {
             loader: window.loader / count,
             collective: window.collective / count,
             busy: window.busy / count,
+            offload: window.offload / count,
         };
         for back in (0..count as usize).rev() {
             let index = count as usize - 1 - back;

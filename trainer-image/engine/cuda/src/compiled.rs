@@ -9,8 +9,8 @@ use super::{
     error::Check as _,
     kernel::CudaKernel,
     planned::input_bytes,
+    spans::Timed,
     transfer::{copy, fill, write},
-    waits::Waits,
 };
 use pawl_graph::{
     array::View,
@@ -49,8 +49,8 @@ pub(super) struct Slot {
     /// The run that read `memory` is done.
     pub(super) read: CudaEvent,
     pub(super) graph: Option<Captured>,
-    /// Waits of the newest run with these inputs.
-    pub(super) waits: Waits,
+    /// What is timed of the newest run with these inputs.
+    pub(super) timed: Timed,
 }
 
 // SAFETY: graphs are launched by the one thread that has the executable.
@@ -84,7 +84,7 @@ impl Compiled {
             }
             let staging = device.pinned(input_bytes(program))?;
             let (copied, read) = (device.event()?, device.event()?);
-            Ok(Slot { addresses, staging, memory, copied, read, graph: None, waits: Waits::default() })
+            Ok(Slot { addresses, staging, memory, copied, read, graph: None, timed: Timed::default() })
         };
         let slots = vec![slot()?, slot()?];
         let outputs = own_plan.outputs.iter().map(|&offset| own.address().plus(offset)).collect();

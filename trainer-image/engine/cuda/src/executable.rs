@@ -44,6 +44,8 @@ pub struct CudaExecutable {
     report: MemoryReport,
     /// Time for which programs waited for collectives, up to the newest output.
     waited: Duration,
+    /// Time of the kernels that access optimizer state in host memory, up to the newest output.
+    offloaded: Duration,
     /// Bytes free before anything was allocated.
     free: usize,
     // Last: what is above is freed first.
@@ -103,6 +105,7 @@ impl CudaExecutable {
             pinned: executor.pinned,
             report: memory,
             waited: Duration::ZERO,
+            offloaded: Duration::ZERO,
             free,
             device: Arc::clone(device),
         };
@@ -170,10 +173,11 @@ impl CudaExecutable {
         }
     }
 
-    /// Adds the waits of all runs, which must be complete.
-    fn read_waits(&mut self) -> Result<(), ExecError> {
+    /// Adds what was timed of all runs, which must be complete.
+    fn read_times(&mut self) -> Result<(), ExecError> {
         for slot in self.programs.iter_mut().flat_map(|program| &mut program.slots) {
-            self.waited += slot.waits.read()?;
+            self.waited += slot.timed.waits.read()?;
+            self.offloaded += slot.timed.offload.read()?;
         }
         Ok(())
     }
@@ -206,22 +210,23 @@ impl Executable for CudaExecutable {
         compiled.interface.begin();
         compiled.interface.check_inputs(inputs)?;
         compiled.next = (compiled.next + 1) % compiled.slots.len();
-        if compiled.slots[compiled.next].waits.is_open() {
+        if compiled.slots[compiled.next].timed.is_open() {
             // Its events would be recorded again: a caller that reads outputs never comes here.
             self.synchronize()?;
-            self.read_waits()?;
+            self.read_times()?;
         }
-        let Self { device, blas, gang, workspace, programs, launching, pinned, .. } = self;
+        let Self { device, blas, gang, workspace, programs, launching, pinned, state_memory, .. } = self;
+        let host = state_memory.host();
         let compiled = find_program(programs, program)?;
         let ahead = std::mem::take(&mut compiled.ahead);
         compiled.bring(device, compiled.next, ahead, inputs, *pinned)?;
         device.stream().wait(&compiled.slots[compiled.next].copied).check()?;
-        let Slot { addresses, graph: captured, waits, .. } = &mut compiled.slots[compiled.next];
+        let Slot { addresses, graph: captured, timed, .. } = &mut compiled.slots[compiled.next];
         let addresses = Addresses { buffers: addresses, workspace: workspace.address() };
         let (lowered, kernels) = (&compiled.lowered, &compiled.kernels);
         let mut queue = |capture: bool| {
-            waits.begin(capture);
-            overlap::queue(lowered, kernels, device, blas, gang.as_deref(), addresses, waits)
+            timed.begin(capture);
+            overlap::queue(lowered, kernels, device, blas, gang.as_deref(), addresses, (host, &mut *timed))
         };
         let first = !compiled.warm;
         match captured {
@@ -242,7 +247,7 @@ impl Executable for CudaExecutable {
                 *captured = Some(graph);
             }
         }
-        waits.queued();
+        timed.queued();
         compiled.slots[compiled.next].read.record(device.stream()).check()?;
         compiled.warm = true;
         compiled.interface.end();
@@ -271,13 +276,13 @@ impl Executable for CudaExecutable {
             find_program(&mut self.programs, program)?.interface.begin();
             return Err(error);
         }
-        self.read_waits()?;
+        self.read_times()?;
         // SAFETY: the output has its place; nothing runs.
         unsafe { read(address, &meta) }
     }
 
-    fn offload_seconds(&self) -> Option<f64> {
-        self.state_memory.offload_seconds()
+    fn offload_time(&self) -> Option<Duration> {
+        self.state_memory.host().map(|_| self.offloaded)
     }
 
     fn collective_wait(&self) -> Duration {

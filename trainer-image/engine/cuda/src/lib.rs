@@ -47,8 +47,8 @@ mod overlap;
 mod planned;
 mod problem;
 pub mod source;
+mod spans;
 mod transfer;
-mod waits;
 
 use std::{path::PathBuf, sync::Arc};
 

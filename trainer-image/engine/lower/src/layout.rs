@@ -11,7 +11,7 @@ use super::{
     fuse::{Fusion, Member, is_leaf},
     recompute::reads,
 };
-use pawl_graph::graph::{DType, Op};
+use pawl_graph::graph::{DType, Op, Stage};
 
 /// Storage of all values.
 pub(super) struct Layout<'a> {
@@ -29,11 +29,15 @@ pub(super) struct Layout<'a> {
     /// Items by root, in order: views of it.
     views_of: Vec<Vec<usize>>,
     /// Parts of concatenations that have to be copied there.
-    pub part_copies: HashSet<(usize, usize)>,
+    pub part_copies: HashSet<Part>,
 }
 
+/// A part of a concatenation: the item of the whole, and the index of its operand.
+pub(super) type Part = (usize, usize);
+
 impl<'a> Layout<'a> {
-    pub(super) fn new(fusion: &'a Fusion<'a>) -> Self {
+    /// The layout in which parts of concatenations are written where they end up, other than those in `apart`, which are copied there.
+    pub(super) fn new(fusion: &'a Fusion<'a>, apart: &HashSet<Part>) -> Self {
         let items = fusion.work.items.len();
         let order = fusion.order();
         let mut position = vec![0; fusion.units.len()];
@@ -63,7 +67,7 @@ impl<'a> Layout<'a> {
         layout.outputs();
         layout.updates();
         layout.permutations(true);
-        layout.concatenations();
+        layout.concatenations(apart);
         layout.permutations(false);
         layout.aliases();
         layout.collectives();
@@ -231,7 +235,7 @@ impl<'a> Layout<'a> {
             && self.views_of[root].iter().all(|&item| self.seen(item, root, access).is_some())
     }
 
-    fn concatenations(&mut self) {
+    fn concatenations(&mut self, apart: &HashSet<Part>) {
         for item in (0..self.fusion.work.items.len()).rev() {
             let (Op::Concat { axis }, true) = (self.fusion.work.op(item), self.fusion.work.live[item]) else {
                 continue;
@@ -251,7 +255,9 @@ impl<'a> Layout<'a> {
                 start += extent;
                 let root = self.fusion.views.root[part];
                 match self.place_of_root(part, root, region) {
-                    Some(place) if self.is_free(root) && self.suits(root, &place) => {
+                    Some(place)
+                        if self.is_free(root) && self.suits(root, &place) && !apart.contains(&(item, index)) =>
+                    {
                         self.physical[root] = Some(place);
                     }
                     _ => {
@@ -260,6 +266,29 @@ impl<'a> Layout<'a> {
                 }
             }
         }
+    }
+
+    /// Parts that are written where they end up in a concatenation of the update, which holds memory of the arena from the first of them
+    /// on; in the order in which they are written.
+    pub(super) fn gathered(&self) -> Vec<Part> {
+        let mut found = Vec::new();
+        for (item, of) in self.fusion.work.items.iter().enumerate() {
+            let joins = matches!(of.node.op, Op::Concat { .. }) && of.node.stage == Stage::Update;
+            let Some(whole) = self.physical[item].as_ref().filter(|_| joins && self.fusion.work.live[item]) else {
+                continue;
+            };
+            if self.buffers[whole.buffer].storage != Storage::Arena {
+                continue;
+            }
+            for (index, &part) in self.fusion.work.operands(item).iter().enumerate() {
+                let root = self.fusion.views.root[part];
+                let inside = self.physical[root].as_ref().is_some_and(|place| place.buffer == whole.buffer);
+                let Some(unit) = self.fusion.home[root].filter(|_| inside) else { continue };
+                found.push((self.position[unit], (item, index)));
+            }
+        }
+        found.sort_unstable();
+        found.into_iter().map(|(_, part)| part).collect()
     }
 
     /// How a root has to be stored for `item`, a view of all of it, to lie at `access`.

@@ -33,6 +33,7 @@
 //! 4. [`layout`]: which buffer each value is stored in, and how.
 //! 5. [`emit`]: the kernels.
 //! 6. [`memory`]: places of buffers in one arena.
+//! 7. [`gather`]: again from 4., if copies of gradients make the arena smaller.
 
 #![warn(clippy::missing_errors_doc)]
 
@@ -42,6 +43,7 @@ mod dump;
 mod emit;
 mod emit_fused;
 mod fuse;
+mod gather;
 mod kernel;
 mod layout;
 mod memory;
@@ -107,10 +109,13 @@ impl Lowered {
         let mut pinned: HashSet<usize> = work.outputs.iter().map(|&item| views.root[item]).collect();
         pinned.extend(work.updates.iter().map(|&(_, item)| views.root[item]));
         recompute::recompute(&mut fusion, &pinned);
-        let layout = layout::Layout::new(&fusion);
-        let (kernels, buffers) = emit::Emit::run(layout, program.graph.scopes());
-        let plan = MemoryPlan::new(&buffers);
-        Self { name: program.name.clone(), kernels, buffers, plan }
+        gather::smallest(|apart| {
+            let layout = layout::Layout::new(&fusion, apart);
+            let gathered = layout.gathered();
+            let (kernels, buffers) = emit::Emit::run(layout, program.graph.scopes());
+            let plan = MemoryPlan::new(&buffers);
+            (Self { name: program.name.clone(), kernels, buffers, plan }, gathered)
+        })
     }
 
     /// Offsets of the program's constants and outputs.

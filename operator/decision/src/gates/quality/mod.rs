@@ -79,8 +79,9 @@ impl Requirement<'_> {
         value.map_or(f64::NAN, Decimal::value)
     }
 
-    /// The improvement of a launch over its own first validation, in margins; `None` where no validation before the first step is
-    /// known, and where the criterion has no margin.
+    /// The improvement of a launch over its own first validation, in margins, or the change in either direction where both are limited: a phase
+    /// that learns nothing differs by as much. `None` where no validation before the first step is known, and where the criterion
+    /// has no margin.
     fn learnt(&self, launch: &LaunchStatus) -> Option<f64> {
         let Measure::Validation(name) = self.measure else { return None };
         let measured = &launch.measured;
@@ -88,6 +89,7 @@ impl Requirement<'_> {
         let (first, last) = (measured.first_metric(name)?.value(), self.of_launch(launch));
         // What it would cost to end where it began.
         let improvement = self.scaled(last, first);
+        let improvement = if self.band.is_bounded() { improvement.abs() } else { improvement };
         let margin = match self.scale {
             Scale::Regression | Scale::RelativeRegression => self.band.high().max(0.0),
             Scale::Value => return None,
@@ -245,8 +247,9 @@ fn untrained(criteria: &[Requirement<'_>], pairs: &Pairs<'_>) -> Option<(Reason,
         let mean = known.iter().sum::<f64>() / known.len() as f64;
         let has_learnt = mean >= LEARNT_MARGINS;
         (!known.is_empty() && !has_learnt).then(|| {
+            let how = if criterion.band.is_bounded() { "changed" } else { "improved" };
             let message = format!(
-                "{}: the baseline itself has improved by {mean:.1} times what is allowed since its first validation, and at least \
+                "{}: the baseline itself has {how} by {mean:.1} times what is allowed since its first validation, and at least \
                  {LEARNT_MARGINS} times is needed to see whether a phase learns as well: raise analysis.qualityItems, or narrow the gate",
                 criterion.what
             );
@@ -462,7 +465,7 @@ pub(crate) fn status(candidate: &Comparison<'_>) -> Option<QualityStatus> {
 
 /// The violation of a bound on a value itself by the validation of a dry run. Without a baseline, nothing else can be compared.
 pub(super) fn values_of_dry_run(run: &DryRun<'_>) -> Option<String> {
-    let criteria = criteria(run.gates).into_iter().filter(|criterion| criterion.scale == Scale::Value);
+    let criteria = criteria(&run.spec.gates).into_iter().filter(|criterion| criterion.scale == Scale::Value);
     criteria.into_iter().find_map(|criterion| {
         let Measure::Validation(name) = criterion.measure else { return None };
         let Some(value) = run.result.measured.metric(name) else {

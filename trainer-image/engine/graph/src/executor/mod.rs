@@ -153,8 +153,9 @@ pub trait Executable: Send {
         Ok(())
     }
 
-    /// Seconds per update that the device waits for optimiser state in host memory; `None` when no state is offloaded.
-    fn offload_seconds(&self) -> Option<f64> {
+    /// Time so far in which the device ran kernels that access optimiser state in host memory, as of the newest [`Executable::output`]; `None` when
+    /// no state is offloaded.
+    fn offload_time(&self) -> Option<Duration> {
         None
     }
 
