@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod alike;
 mod examples;
 mod gates;
 mod history;
@@ -14,6 +15,7 @@ mod parallel;
 mod policy;
 mod preflight;
 mod protocol;
+mod records;
 mod resume;
 mod search;
 mod slowdown;

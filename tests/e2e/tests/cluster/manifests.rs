@@ -24,7 +24,12 @@ fn broken_manifests_are_refused_at_apply_with_the_field_and_the_remedy() {
             let field = error.split(' ').nth(1).unwrap_or_default().trim_end_matches(':');
             let name = path.file_name().unwrap().to_string_lossy().into_owned();
             if let (Some(value), Ok(())) = (expected.strip_prefix("reads "), &answer) {
-                let stored = succeed(&mut scene.kubectl(&["get", "trainingjobs", "-o", &format!("jsonpath={{.items[0].{field}}}")]));
+                let stored = succeed(&mut scene.kubectl(&[
+                    "get",
+                    "trainingjobs",
+                    "-o",
+                    &format!("jsonpath={{.items[0].{field}}}"),
+                ]));
                 if stored.trim() != value {
                     wrong.push(format!("{name}: {field} is stored as {stored}, not as {value}"));
                 }
