@@ -320,9 +320,14 @@ fn begin_at(segments: &mut Vec<SegmentStatus>, resumed: Option<u64>) {
     let is_new = last.from_items == last.to_items;
     match resumed {
         Some(resumed) if is_new || resumed < last.from_items => {
-            segments.retain(|segment| segment.from_items < resumed);
+            let known = segments.iter().take_while(|segment| segment.from_items < resumed).count();
+            let unseen: Vec<SegmentStatus> = segments.drain(known..).collect();
             match segments.last_mut() {
-                Some(before) => before.to_items = resumed,
+                Some(before) => {
+                    before.to_items = resumed;
+                    // One that resumed earlier than was known, and was lost before it said so, may have trained a part of it.
+                    before.merged |= unseen.iter().any(|part| part.from_items == part.to_items && !same(part, before));
+                }
                 None if resumed > 0 => segments.push(SegmentStatus { to_items: resumed, ..SegmentStatus::default() }),
                 None => {}
             }
