@@ -187,7 +187,12 @@ mod tests {
         for bound in all() {
             let (low, high) = (bound.low.0, bound.high.map(|(high, _)| high));
             assert!(low >= 0.0 && high.is_some_and(|high| high > low && high <= 1e30), "{}.{}", bound.at, bound.field);
-            assert!(!bound.admits(1e99) && !bound.admits(-1e-99) && !bound.admits(f64::NAN), "{}.{}", bound.at, bound.field);
+            assert!(
+                !bound.admits(1e99) && !bound.admits(-1e-99) && !bound.admits(f64::NAN),
+                "{}.{}",
+                bound.at,
+                bound.field
+            );
         }
     }
 

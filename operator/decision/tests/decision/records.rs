@@ -475,6 +475,7 @@ fn resume(storage: &mut Storage, policy: &CheckpointPolicy) -> Result<Option<Che
 }
 
 #[test]
+#[allow(clippy::disallowed_methods, reason = "which history is tried is no input of a decision")]
 fn whatever_happens_the_record_and_the_model_agree() {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
     let seeds = match number("PAWL_HISTORY") {

@@ -93,7 +93,9 @@ impl ClusterError {
     /// The exit code.
     pub const fn code(&self) -> u8 {
         match self {
-            Self::NoNamespace(_) | Self::NoJob { .. } | Self::NoPhase { .. } | Self::Refused(_) | Self::Nothing(_) => exit::INPUT,
+            Self::NoNamespace(_) | Self::NoJob { .. } | Self::NoPhase { .. } | Self::Refused(_) | Self::Nothing(_) => {
+                exit::INPUT
+            }
             Self::Configuration(_)
             | Self::Unreachable { .. }
             | Self::NotInstalled
