@@ -3,6 +3,7 @@
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
+use pawl_contract::attempt::AttemptName;
 use pawl_contract::progress::Progress;
 use pawl_e2e::operator::get;
 use pawl_e2e::scene::JOB_LABEL;
@@ -67,16 +68,12 @@ impl View {
     /// What the newest gang of a job says of its progress, with the name of its attempt.
     pub async fn progress(&self, job: &str) -> Option<(String, Progress)> {
         let leads = |member: &Member| member.job == job && member.index == 0 && member.runs;
-        let newest = self.running().into_iter().filter(leads).max_by_key(|member| number(&member.attempt))?;
+        let newest =
+            self.running().into_iter().filter(leads).max_by_key(|member| AttemptName::number_of(&member.attempt))?;
         let url = format!("http://{}:{PORT}/progress", newest.address?);
         let answer = tokio::time::timeout(PATIENCE, get(&url)).await.ok()??;
         Some((newest.attempt, serde_json::from_str(&answer).ok()?))
     }
-}
-
-/// The number at the end of an attempt's name.
-fn number(attempt: &str) -> u64 {
-    attempt.rsplit('-').next().and_then(|digits| digits.parse().ok()).unwrap_or(0)
 }
 
 fn member(pod: &Pod) -> Member {

@@ -66,6 +66,7 @@ impl Bound {
 
     fn show(&self, value: f64) -> String {
         match self.format {
+            NumberFormat::Decimal if value != 0.0 && !(1e-4..1e7).contains(&value) => format!("{value:e}"),
             NumberFormat::Decimal => format!("{value}"),
             NumberFormat::Time if value >= 3600.0 => format!("{}h", value / 3600.0),
             NumberFormat::Time => format!("{value}s"),
@@ -73,12 +74,14 @@ impl Bound {
     }
 }
 
-const fn above(at: &'static str, field: &'static str, low: f64, remedy: &'static str) -> Bound {
-    Bound { at, field, format: NumberFormat::Decimal, low: (low, false), high: None, remedy }
+/// Above 0.
+const fn positive(at: &'static str, field: &'static str, high: f64, remedy: &'static str) -> Bound {
+    Bound { at, field, format: NumberFormat::Decimal, low: (0.0, false), high: Some((high, true)), remedy }
 }
 
-const fn at_least(at: &'static str, field: &'static str, low: f64, remedy: &'static str) -> Bound {
-    Bound { at, field, format: NumberFormat::Decimal, low: (low, true), high: None, remedy }
+/// 0 or more.
+const fn up_to(at: &'static str, field: &'static str, high: f64, remedy: &'static str) -> Bound {
+    Bound { at, field, format: NumberFormat::Decimal, low: (0.0, true), high: Some((high, true)), remedy }
 }
 
 const fn share(at: &'static str, field: &'static str, remedy: &'static str) -> Bound {
@@ -90,6 +93,16 @@ const fn time(at: &'static str, field: &'static str, low: f64, remedy: &'static 
     Bound { at, field, format: NumberFormat::Time, low: (low, true), high: Some((87_600.0 * 3600.0, true)), remedy }
 }
 
+/// Largest values: beyond them, a number is a slip of the pen, and arithmetic with it overflows.
+const SPEEDUP: f64 = 1000.0;
+const LOSS: f64 = 1e30;
+const PARTS: f64 = 1e6;
+const SPEED: f64 = 1e15;
+const SECONDS: f64 = 1e9;
+const HOURS: f64 = 1e9;
+const MONEY: f64 = 1e12;
+const DECAY: f64 = 1000.0;
+
 const RATIO: &str = "write a ratio such as \"1.02\"";
 const SHARE: &str = "write a share of 1 such as \"0.75\"";
 const PART: &str = "write a share such as \"0.03\" for 3 %";
@@ -99,30 +112,30 @@ const TIME: &str = "write a time such as \"10m\"";
 /// The bounds, except those of settings.
 #[rustfmt::skip]
 const OF_THE_SPEC: [Bound; 28] = [
-    above("spec.phases[]", "expectedSpeedup", 0.0, RATIO),
-    above("spec.phases[]", "minSpeedup", 0.0, RATIO),
+    positive("spec.phases[]", "expectedSpeedup", SPEEDUP, RATIO),
+    positive("spec.phases[]", "minSpeedup", SPEEDUP, RATIO),
     Bound { at: "spec.analysis", field: "alphaPercent", format: NumberFormat::Decimal, low: (0.0, false), high: Some((50.0, false)),
             remedy: "write percent such as \"5\"" },
-    above("spec.gates", "overallSpeedup", 0.0, RATIO),
-    at_least("spec.gates", "validationLossDelta", 0.0, "write a loss such as \"0.001\""),
-    above("spec.gates", "validationLossWithin", 0.0, PART),
-    above("spec.gates", "trainingLossWithin", 0.0, PART),
-    at_least("spec.gates", "gpuMemoryIncrease", 0.0, PART),
-    above("spec.gates", "minItemsPerSecond", 0.0, "write items per second such as \"1200\""),
-    above("spec.gates", "maxEpochSeconds", 0.0, "write seconds such as \"90\""),
+    positive("spec.gates", "overallSpeedup", SPEEDUP, RATIO),
+    up_to("spec.gates", "validationLossDelta", LOSS, "write a loss such as \"0.001\""),
+    positive("spec.gates", "validationLossWithin", PARTS, PART),
+    positive("spec.gates", "trainingLossWithin", PARTS, PART),
+    up_to("spec.gates", "gpuMemoryIncrease", PARTS, PART),
+    positive("spec.gates", "minItemsPerSecond", SPEED, "write items per second such as \"1200\""),
+    positive("spec.gates", "maxEpochSeconds", SECONDS, "write seconds such as \"90\""),
     share("spec.gates", "minGpuUtilization", SHARE),
     share("spec.gates", "maxOffloadOverhead", SHARE),
-    at_least("spec.gates.validationMetrics[]", "maxRelativeRegression", 0.0, PART),
-    at_least("spec.gates.validationMetrics[]", "maxRelativeDifference", 0.0, PART),
-    at_least("spec.gates.validationMetrics[]", "maxRegression", 0.0, "write a difference such as \"0.001\""),
-    at_least("spec.train.earlyStopping", "minDelta", 0.0, "write a loss such as \"0.0001\", or \"0\""),
+    up_to("spec.gates.validationMetrics[]", "maxRelativeRegression", PARTS, PART),
+    up_to("spec.gates.validationMetrics[]", "maxRelativeDifference", PARTS, PART),
+    up_to("spec.gates.validationMetrics[]", "maxRegression", LOSS, "write a difference such as \"0.001\""),
+    up_to("spec.train.earlyStopping", "minDelta", LOSS, "write a loss such as \"0.0001\", or \"0\""),
     Bound { at: "spec.train.guard", field: "throughputTolerance", format: NumberFormat::Decimal, low: (0.0, false), high: Some((1.0, false)),
             remedy: "write a share such as \"0.2\"" },
     time("spec.train.checkpoint", "every", 1.0, TIME),
-    at_least("spec.cost", "gpuHour", 0.0, PRICE),
-    at_least("spec.cost", "machineHour", 0.0, PRICE),
-    above("spec.search[].budget", "gpuHours", 0.0, "write hours such as \"8\""),
-    above("spec.search[].budget", "cost", 0.0, PRICE),
+    up_to("spec.cost", "gpuHour", MONEY, PRICE),
+    up_to("spec.cost", "machineHour", MONEY, PRICE),
+    positive("spec.search[].budget", "gpuHours", HOURS, "write hours such as \"8\""),
+    positive("spec.search[].budget", "cost", MONEY, PRICE),
     time("spec.search[].budget", "wallTime", 1.0, TIME),
     time("spec.lifecycle", "activeDeadline", 1.0, TIME),
     time("spec.lifecycle", "schedulingTimeout", 1.0, TIME),
@@ -137,9 +150,17 @@ pub(crate) const SETTINGS: [&str; 3] =
 
 fn of_settings(at: &'static str) -> [Bound; 4] {
     [
-        above(at, "gradientClip", 0.0, "write a norm such as \"1.0\", or leave it out for no clipping"),
-        above(at, "learningRate", 0.0, "write a rate such as \"1.4e-3\""),
-        at_least(at, "weightDecay", 0.0, "write a decay such as \"0.03\", or \"0\" for none"),
+        positive(at, "gradientClip", LOSS, "write a norm such as \"1.0\", or leave it out for no clipping"),
+        Bound {
+            at,
+            field: "learningRate",
+            format: NumberFormat::Decimal,
+            // A smaller one is 0 in the arithmetic of GPUs.
+            low: (1e-30, true),
+            high: Some((1e6, true)),
+            remedy: "write a rate such as \"1.4e-3\"",
+        },
+        up_to(at, "weightDecay", DECAY, "write a decay such as \"0.03\", or \"0\" for none"),
         Bound {
             at,
             field: "ema",
@@ -154,4 +175,32 @@ fn of_settings(at: &'static str) -> [Bound; 4] {
 /// All bounds.
 pub(crate) fn all() -> impl Iterator<Item = Bound> {
     OF_THE_SPEC.into_iter().chain(SETTINGS.into_iter().flat_map(of_settings))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whatever may be written as a decimal number, `1e99` and `1e-99` included.
+    #[test]
+    fn every_number_is_bounded_on_both_sides() {
+        for bound in all() {
+            let (low, high) = (bound.low.0, bound.high.map(|(high, _)| high));
+            assert!(low >= 0.0 && high.is_some_and(|high| high > low && high <= 1e30), "{}.{}", bound.at, bound.field);
+            assert!(
+                !bound.admits(1e99) && !bound.admits(-1e-99) && !bound.admits(f64::NAN),
+                "{}.{}",
+                bound.at,
+                bound.field
+            );
+        }
+    }
+
+    #[test]
+    fn a_range_is_shown_as_it_is_written() {
+        let of = |field: &str| all().find(|bound| bound.field == field).unwrap().words();
+        assert_eq!(of("learningRate"), "at least 1e-30 and at most 1e6");
+        assert_eq!(of("minSpeedup"), "above 0 and at most 1000");
+        assert_eq!(of("every"), "at least 1s and at most 87600h");
+    }
 }

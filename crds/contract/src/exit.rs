@@ -38,6 +38,8 @@ pub enum Outcome {
     CompileFailed,
     /// A checkpoint that must exist is missing or cannot be read, or the storage cannot be used.
     CheckpointUnreadable,
+    /// The storage of checkpoints, or the working directory, has no space or no quota left.
+    StorageFull,
     /// Stopped on request, after a checkpoint.
     Stopped,
     /// Another rank of the gang was lost.
@@ -70,6 +72,7 @@ impl Outcome {
             Self::InvalidPlan => 21,
             Self::CompileFailed => 22,
             Self::CheckpointUnreadable => 23,
+            Self::StorageFull => 24,
             Self::Stopped => 30,
             Self::LostPeer => 40,
             Self::Hang | Self::Failed => 1,
@@ -88,8 +91,25 @@ impl Outcome {
             21 => Self::InvalidPlan,
             22 => Self::CompileFailed,
             23 => Self::CheckpointUnreadable,
+            24 => Self::StorageFull,
             30 => Self::Stopped,
             40 => Self::LostPeer,
+            _ => Self::Failed,
+        }
+    }
+
+    /// The outcome of a program that ends with an error of the system.
+    ///
+    /// ```
+    /// use pawl_contract::exit::Outcome;
+    /// use std::io::{Error, ErrorKind};
+    ///
+    /// assert_eq!(Outcome::of_error(&ErrorKind::QuotaExceeded.into()), Outcome::StorageFull);
+    /// assert_eq!(Outcome::of_error(&Error::other("No space left on device")), Outcome::Failed);
+    /// ```
+    pub fn of_error(error: &std::io::Error) -> Self {
+        match error.kind() {
+            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => Self::StorageFull,
             _ => Self::Failed,
         }
     }
@@ -113,7 +133,7 @@ impl Outcome {
             | Self::CompileFailed
             | Self::CheckpointUnreadable
             | Self::Hang => true,
-            Self::Stopped | Self::LostPeer | Self::Failed => false,
+            Self::StorageFull | Self::Stopped | Self::LostPeer | Self::Failed => false,
         }
     }
 }

@@ -3,6 +3,7 @@
 //! This crate contains plain data types with serde and does no I/O, so that the decision core, the agent and any trainer
 //! can depend on it.
 //!
+//! - [`attempt`]: the names of attempts.
 //! - [`plan`]: the launches of an attempt; one [`plan::LaunchPlan`] is the `plan.json` of one launch.
 //! - [`measured`]: measurements, in the same form wherever they occur.
 //! - [`details`]: measurements that only the report contains.
@@ -21,6 +22,7 @@
 
 #![warn(clippy::missing_errors_doc)]
 
+pub mod attempt;
 pub mod checkpoint;
 pub mod curve;
 pub mod decimal;

@@ -90,6 +90,10 @@ pub struct Progress {
     pub total_steps: Option<u64>,
     /// Items seen by the whole gang.
     pub items: u64,
+    /// Items at which this launch resumed a checkpoint of its own job, 0 if it began from none. Absent: not known. What trained the
+    /// items before is then only as well known as the newest checkpoint that was seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resumed_items: Option<u64>,
     /// Index of the current epoch, from 0.
     pub epoch: u32,
     /// Newest training loss, when finite.
@@ -134,6 +138,7 @@ impl Progress {
             step: 0,
             total_steps: None,
             items: 0,
+            resumed_items: None,
             epoch: 0,
             loss: None,
             skipped_updates: 0,

@@ -11,7 +11,7 @@ use crate::measured::{Disturbance, Measured, rounded};
 use crate::plan::{LaunchKind, LaunchPlan};
 use serde::{Deserialize, Serialize};
 
-pub use termination::{Folded, fold, unfold};
+pub use termination::{Folded, fold, is_folded, unfold};
 
 /// Maximum length of the message of a [`LaunchResult`], bytes.
 pub const MAX_MESSAGE: usize = 200;
@@ -74,6 +74,9 @@ pub struct Report {
     /// Items of one epoch, when the training data are finite; also reported by a Preflight.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub items_per_epoch: Option<u64>,
+    /// As [`crate::progress::Progress::resumed_items`]. Set by the agent, from the last progress.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resumed_items: Option<u64>,
     /// Newest complete checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_checkpoint: Option<CheckpointRef>,
@@ -89,6 +92,9 @@ pub struct Report {
     /// Number of the signal that ended the rank which failed first: somebody killed it, or it crashed. Set by the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
+    /// Exit code of the rank which failed first, unless a signal ended it. Set by the agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
 }
 
 impl Report {
@@ -106,11 +112,13 @@ impl Report {
             losses: Vec::new(),
             planned_items: None,
             items_per_epoch: None,
+            resumed_items: None,
             last_checkpoint: None,
             best_checkpoint: None,
             stop_seconds: None,
             failure: None,
             signal: None,
+            exit_code: None,
         }
     }
 }
@@ -136,6 +144,9 @@ pub struct LaunchResult {
     /// Items of one epoch, when the training data are finite; also reported by a Preflight.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub items_per_epoch: Option<u64>,
+    /// As [`Report::resumed_items`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resumed_items: Option<u64>,
     /// Newest complete checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointRef>,
@@ -151,6 +162,9 @@ pub struct LaunchResult {
     /// As [`Report::signal`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
+    /// As [`Report::exit_code`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
 }
 
 impl LaunchResult {
@@ -163,11 +177,13 @@ impl LaunchResult {
             measured: Measured::default(),
             curve: Vec::new(),
             items_per_epoch: None,
+            resumed_items: None,
             checkpoint: None,
             best_checkpoint: None,
             stop_seconds: None,
             failed_at_items: None,
             signal: None,
+            exit_code: None,
         }
     }
 }
@@ -224,11 +240,13 @@ impl From<&Report> for LaunchResult {
             measured,
             curve: curve.into_iter().filter_map(rounded).collect(),
             items_per_epoch: report.items_per_epoch,
+            resumed_items: report.resumed_items,
             checkpoint: report.last_checkpoint.clone(),
             best_checkpoint: report.best_checkpoint.clone(),
             stop_seconds: report.stop_seconds.and_then(rounded),
             failed_at_items: report.failure.as_ref().map(|f| f.items),
             signal: report.signal,
+            exit_code: report.exit_code,
         }
     }
 }

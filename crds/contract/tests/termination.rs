@@ -150,11 +150,13 @@ fn measured(index: usize, message: &str) -> LaunchResult {
         },
         curve: Vec::new(),
         items_per_epoch: Some(13_000),
+        resumed_items: None,
         checkpoint: None,
         best_checkpoint: None,
         stop_seconds: None,
         failed_at_items: None,
         signal: None,
+        exit_code: None,
     }
 }
 

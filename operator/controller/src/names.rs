@@ -47,23 +47,3 @@ pub const BATCH_INDEX: &str = "batch.kubernetes.io/job-completion-index";
 pub fn token_secret(attempt: &str) -> String {
     format!("pawl-token-{attempt}")
 }
-
-/// The `TrainingJob` of an attempt's name, and its number: `ups-4gpu-12` is attempt 12 of `ups-4gpu`.
-pub fn parse_attempt(name: &str) -> Option<(&str, u32)> {
-    let (job, number) = name.rsplit_once('-')?;
-    let canonical = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()) && !number.starts_with('0');
-    (canonical && !job.is_empty()).then(|| Some((job, number.parse().ok()?)))?
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_attempt_is_named_after_its_job() {
-        assert_eq!(parse_attempt("ups-4gpu-12"), Some(("ups-4gpu", 12)));
-        for other in ["ups", "ups-", "-1", "ups-01", "ups-0", "ups-x1", "ups--1x", "ups-99999999999"] {
-            assert_eq!(parse_attempt(other), None, "{other}");
-        }
-    }
-}

@@ -16,16 +16,17 @@ use crate::reason::Reason;
 use crate::retry::{MissingEvidence, after, time};
 use crate::step::Next;
 use crate::storage::{outlives_pods, settle};
-use crate::under_way::{self, is_mistaken};
+use crate::under_way::is_mistaken;
 use jiff::Timestamp;
 use pawl_api::status::{AttemptStatus, Purpose, StopCause};
+use pawl_contract::attempt::AttemptName;
 
 /// An attempt that waits longer than this in its queue is reported as queued, seconds.
 const QUEUED: u64 = 2;
 
 impl Draft<'_> {
     fn attempt_name(&self, number: u32) -> String {
-        format!("{}-{number}", self.name())
+        AttemptName { job: self.name(), number }.to_string()
     }
 }
 
@@ -62,7 +63,7 @@ pub(crate) fn adopt(draft: &mut Draft<'_>, observed: &Observed, next: &Next) -> 
     let Some(mut number) = draft.status.attempts.checked_add(1) else { return false };
     if next.most() > 1 {
         // Of several, those between may be gone already.
-        let known = observed.attempts.iter().map(|facts| under_way::number(&facts.name));
+        let known = observed.attempts.iter().map(|facts| AttemptName::number_of(&facts.name));
         number = known.filter(|known| *known >= number).min().unwrap_or(number);
     }
     let name = draft.attempt_name(number);
@@ -361,9 +362,8 @@ fn start(draft: &mut Draft<'_>, work: &Work) -> Option<Action> {
 /// Releases the attempts that had ended before the status `before` was written.
 pub(crate) fn release(decision: &mut Decision, before: &pawl_api::TrainingJobStatus, job: &str, observed: &Observed) {
     for facts in &observed.attempts {
-        let number =
-            facts.name.strip_prefix(job).and_then(|rest| rest.strip_prefix('-')).and_then(|n| n.parse::<u32>().ok());
-        let past = number.is_some_and(|number| number <= before.attempts);
+        let name = AttemptName::parse(&facts.name).filter(|name| name.job == job);
+        let past = name.is_some_and(|name| name.number <= before.attempts);
         let current = before.under_way().any(|attempt| attempt.name == facts.name);
         if past && !current && matches!(facts.state, AttemptState::Ended(_)) {
             decision.actions.push(Action::Release { attempt: facts.name.clone() });

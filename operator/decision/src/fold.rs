@@ -9,7 +9,7 @@ use crate::reason::Reason;
 use crate::retry::{Again, MissingEvidence};
 use crate::{cost, preflight, search, train};
 use pawl_api::spec::{Numerics, TrainingJobSpec};
-use pawl_api::status::{Arm, LaunchStatus};
+use pawl_api::status::{Arm, LaunchStatus, Manner};
 use pawl_contract::decimal::Decimal;
 use pawl_contract::exit::Outcome;
 use pawl_contract::measured::Measured;
@@ -44,6 +44,7 @@ fn require_result(spec: &TrainingJobSpec, launch: &Launch, result: &LaunchResult
     let is_control = launch.arm == Arm::Control
         && matches!(launch.target, EvidenceTarget::Phase(_) | EvidenceTarget::Bundle | EvidenceTarget::Baseline);
     let baseline = launch.plan.settings == spec.settings;
+    let manner = Manner { kind: launch.plan.kind, outcome: result.outcome, exit_code: result.exit_code };
     let missing = |message: String| Err(MissingEvidence::because(message));
     let lacks = |measure: &str| {
         let message = format!("{title}: reported no {measure}");
@@ -54,14 +55,18 @@ fn require_result(spec: &TrainingJobSpec, launch: &Launch, result: &LaunchResult
     if let Some(problem) = plausible::result(result, &launch.plan) {
         let message = format!("{title}: its report is no evidence: {problem}");
         let control_outcome = is_control.then_some(Outcome::Failed);
-        let again = Again::Doubtful;
+        let again = Again::Doubtful(manner);
         return Err(MissingEvidence { again, control_outcome, baseline, ..MissingEvidence::because(message) });
+    }
+    if result.outcome == Outcome::StorageFull {
+        let message = format!("{title}: {}", result.message);
+        return Err(MissingEvidence { again: Again::OnceThereIsSpace(manner), ..MissingEvidence::because(message) });
     }
     if !result.outcome.is_evidence() {
         let message = format!("{title}: ended with {}: {}", result.outcome, result.message);
         // What somebody else killed says nothing about the program.
         let by_itself = result.outcome == Outcome::Failed && result.signal.is_none();
-        let again = if by_itself { Again::Doubtful } else { Again::Useful };
+        let again = if by_itself { Again::Doubtful(manner) } else { Again::Useful };
         let control_outcome = Some(result.outcome).filter(|_| by_itself && is_control);
         return Err(MissingEvidence { again, control_outcome, baseline, ..MissingEvidence::because(message) });
     }

@@ -4,7 +4,7 @@
 use crate::draft::{Draft, bounded};
 use crate::reason::Reason;
 use jiff::{SignedDuration, Timestamp};
-use pawl_api::status::{LaunchStatus, RetryStatus};
+use pawl_api::status::{LaunchStatus, Manner, RetryStatus};
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::LaunchKind;
 use pawl_contract::report::truncated;
@@ -17,6 +17,9 @@ const LONGEST_BACKOFF: u64 = 300;
 /// A program that has ended in the same way so many times in a row, while nothing has succeeded, is not started again.
 const ALIKE: u32 = 3;
 
+/// First back-off while a storage is full, seconds: somebody has to make space.
+const FULL_BACKOFF: u64 = 60;
+
 /// Maximum length of the message of a failure beside the newest one, bytes: there may be one for each running trial.
 const SHORT: usize = 96;
 
@@ -26,10 +29,12 @@ pub(crate) enum Again {
     /// The infrastructure failed, or may have.
     #[default]
     Useful,
-    /// A program ended by itself: not useful once it has ended [`ALIKE`] times in the same way and nothing has succeeded.
-    Doubtful,
+    /// A program ended by itself: not useful once it has ended [`ALIKE`] times in this way and nothing has succeeded.
+    Doubtful(Manner),
     /// The settings do not work here: useful only if something has succeeded, elsewhere perhaps.
     Elsewhere,
+    /// A storage is full: useful once somebody has made space.
+    OnceThereIsSpace(Manner),
     /// What is missing would be missing again.
     Useless,
 }
@@ -79,12 +84,6 @@ pub(crate) fn after(from: Timestamp, seconds: u64) -> Timestamp {
     from.checked_add(SignedDuration::from_secs(seconds)).unwrap_or(Timestamp::MAX)
 }
 
-/// Whether two messages differ in nothing but numbers: names of attempts, times, addresses.
-fn alike(a: &str, b: &str) -> bool {
-    let words = |text: &str| text.replace(|c: char| c.is_ascii_digit(), "");
-    !a.is_empty() && words(a) == words(b)
-}
-
 /// How often it failed, and the newest failure.
 pub(crate) fn summary(retry: &RetryStatus, budget: u32) -> String {
     let RetryStatus { count, message, .. } = retry;
@@ -95,9 +94,17 @@ pub(crate) fn summary(retry: &RetryStatus, budget: u32) -> String {
     }
 }
 
+/// Whether the newest failure is that a storage was full.
+fn is_full(retry: &RetryStatus) -> bool {
+    retry.manner.is_some_and(|manner| manner.outcome == Outcome::StorageFull)
+}
+
 impl Draft<'_> {
     /// Counts a failure or a disruption of the trial, and sets the back-off. Only failures are limited.
     pub fn count_failure(&mut self, trial: &str, missing: &MissingEvidence) {
+        if let Again::OnceThereIsSpace(manner) = missing.again {
+            return self.wait_for_space(trial, missing, manner);
+        }
         let message = &missing.message;
         let before = self.take_retry(trial).unwrap_or_default();
         let in_a_row = before.count.saturating_add(before.disruptions);
@@ -108,12 +115,16 @@ impl Draft<'_> {
         let count = before.count.saturating_add(u32::from(!missing.disrupted));
         let disruptions = before.disruptions.saturating_add(u32::from(missing.disrupted));
         let repeated = match missing.again {
-            Again::Useless => ALIKE,
+            Again::Useless | Again::OnceThereIsSpace(_) => ALIKE,
             Again::Useful => 0,
             _ if self.has_succeeded() => 0,
             Again::Elsewhere => ALIKE,
-            Again::Doubtful if alike(&before.message, &bounded(message)) => before.repeated.saturating_add(1),
-            Again::Doubtful => 1,
+            Again::Doubtful(manner) if before.manner == Some(manner) => before.repeated.saturating_add(1),
+            Again::Doubtful(_) => 1,
+        };
+        let manner = match missing.again {
+            Again::Doubtful(manner) => Some(manner),
+            Again::Useful | Again::Elsewhere | Again::OnceThereIsSpace(_) | Again::Useless => None,
         };
         if missing.disrupted {
             self.warning(Reason::Disrupted, format!("{trial}: {message} (not counted as a failure)"), None);
@@ -130,10 +141,31 @@ impl Draft<'_> {
             baseline_failed: missing.baseline,
             count,
             disruptions,
+            manner,
             repeated,
             not_before: Some(after(self.now, wait).to_string()),
             message: bounded(message),
         });
+    }
+
+    /// Sets the back-off after a launch that found its storage full. Neither the settings nor the machines are to blame: it counts
+    /// against no trial, and the job fails when nobody makes space.
+    fn wait_for_space(&mut self, trial: &str, missing: &MissingEvidence, manner: Manner) {
+        let message = &missing.message;
+        let before = self.take_retry(trial).unwrap_or_default();
+        let repeated = if is_full(&before) { before.repeated.saturating_add(1) } else { 1 };
+        let wait = FULL_BACKOFF.saturating_mul(1 << (repeated - 1).min(16)).min(LONGEST_BACKOFF);
+        let reason = Reason::Outcome(Outcome::StorageFull);
+        if repeated >= ALIKE {
+            let again = "make space, then set spec.suspend to true and back to false to continue";
+            self.fail(reason, &format!("{trial}: {message} ({repeated} attempts in a row; {again})"));
+        } else {
+            let text = format!("{trial}: {message} (not counted in lifecycle.maxRestarts; again after {wait} s)");
+            self.warning(reason, text, None);
+        }
+        let not_before = Some(after(self.now, wait).to_string());
+        let (trial, message) = (trial.to_owned(), bounded(message));
+        self.status.retry = Some(RetryStatus { trial, manner: Some(manner), repeated, not_before, message, ..before });
     }
 
     /// Takes the failures of the trial. Those of others are kept while several trials may run at the same time.
@@ -159,7 +191,8 @@ impl Draft<'_> {
     /// The trial's failures, when they exceed `lifecycle.maxRestarts` or another attempt would fail in the same way.
     pub fn exhausted(&self, trial: &str) -> Option<RetryStatus> {
         let retry = self.retry(trial)?;
-        (retry.count > self.spec.lifecycle.max_restarts || retry.repeated >= ALIKE).then(|| retry.clone())
+        let over = retry.count > self.spec.lifecycle.max_restarts || retry.repeated >= ALIKE && !is_full(retry);
+        over.then(|| retry.clone())
     }
 
     /// Whether a launch of the job has succeeded, or may have: trials of a search are not looked into. Checks do not count.

@@ -196,7 +196,12 @@ pub(crate) fn record(draft: &mut Draft<'_>, result: &LaunchResult) {
         | Outcome::CompileFailed => failed(draft, result),
         Outcome::CheckpointUnreadable => draft.fail(Reason::Outcome(result.outcome), &result.message),
         // Not evidence, or handled in `fold`.
-        Outcome::InvalidPlan | Outcome::Stopped | Outcome::LostPeer | Outcome::Hang | Outcome::Failed => {}
+        Outcome::InvalidPlan
+        | Outcome::StorageFull
+        | Outcome::Stopped
+        | Outcome::LostPeer
+        | Outcome::Hang
+        | Outcome::Failed => {}
     }
 }
 
@@ -223,8 +228,15 @@ fn failed(draft: &mut Draft<'_>, result: &LaunchResult) {
     handle_failure(draft, blame, trigger, Reason::Outcome(result.outcome), &failure_message(result));
 }
 
-/// Records the checkpoints from which a stopped or lost training resumes, unless its settings are no longer in effect.
+/// Records the checkpoints from which a stopped or lost training resumes, unless its settings are no longer in effect. That it has
+/// diverged counts all the same: what it saved after that is damaged whatever is trained next.
 pub(crate) fn stopped(draft: &mut Draft<'_>, result: &LaunchResult) {
+    if result.outcome.is_divergence()
+        && let Some(attempt) = draft.status.attempt.as_ref().filter(|attempt| attempt.purpose == Purpose::Train)
+    {
+        let attempt = attempt.name.clone();
+        trained::limit(draft, &attempt, result.failed_at_items.unwrap_or(result.measured.items));
+    }
     let plan = wanted(draft);
     let wanted = plan.launch == result.launch;
     if wanted && result.outcome == Outcome::Done && plausible::result(result, &plan).is_none() {

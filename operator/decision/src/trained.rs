@@ -227,12 +227,15 @@ pub(crate) fn begin(draft: &mut Draft<'_>) {
     let Some(training) = draft.status.training.as_mut() else { return };
     training.wanted = wanted;
     let segments = &mut training.segments;
-    // What is trained again is not part of the model.
-    segments.retain(|segment| segment.from_items < from);
+    // What is trained again is not part of the model. A segment of which nothing was seen may be: the trainer says where it resumes.
+    segments.retain(|segment| segment.from_items <= from);
+    // Of attempts in a row with the same, two are enough: what those before the newest have trained, and nobody saw, is the first's.
+    let repeats = matches!(&segments[..], [.., a, b] if a.from_items == a.to_items && same(a, b));
     match segments.last_mut() {
         Some(last) => {
             last.to_items = last.to_items.min(from);
-            if same(last, &new) {
+            let unseen = last.from_items == last.to_items;
+            if same(last, &new) && (!unseen || repeats) {
                 last.attempt = name;
                 return;
             }
@@ -246,6 +249,21 @@ pub(crate) fn begin(draft: &mut Draft<'_>) {
     }
     segments.push(new);
     merge(segments, MAX_SEGMENTS);
+}
+
+/// Limits where the training of an attempt resumes, which has diverged after `items`; it may be an earlier one by now.
+pub(crate) fn limit(draft: &mut Draft<'_>, attempt: &str, items: u64) {
+    let Some(training) = draft.status.training.as_mut() else { return };
+    let of_attempt = |segments: &[SegmentStatus]| segments.last().is_some_and(|last| last.attempt == attempt);
+    let limit = if of_attempt(&training.segments) {
+        Some(&mut training.resume_not_after_items)
+    } else {
+        let mut earlier = training.earlier.iter_mut().filter(|earlier| of_attempt(&earlier.segments));
+        earlier.next().map(|earlier| &mut earlier.resume_not_after_items)
+    };
+    if let Some(limit) = limit {
+        *limit = Some(limit.map_or(items, |old| old.min(items)));
+    }
 }
 
 /// Whether what this attempt reports is about another training than the present one, which began since it was started.
@@ -262,14 +280,16 @@ pub(crate) fn extend(draft: &mut Draft<'_>, facts: &AttemptFacts) {
     let trains = draft.status.attempt.as_ref().is_some_and(|attempt| attempt.purpose == Purpose::Train);
     let progress = facts.progress.iter().filter(|progress| plausible::progress(progress).is_none());
     let results = facts.results.iter().filter(|result| plausible::of_result(result).is_none());
-    let progress = progress.map(|progress| (progress.items, progress.step));
-    let results = results.map(|result| (result.measured.items, result.measured.steps));
-    let (items, steps) = results.chain(progress).max().unwrap_or_default();
+    let progress = progress.map(|progress| (progress.items, progress.step, progress.resumed_items));
+    let results = results.map(|result| (result.measured.items, result.measured.steps, result.resumed_items));
+    let (items, steps, resumed) = results.chain(progress).max().unwrap_or_default();
     let build = draft.status.trainer.as_ref().map(|trainer| short(&trainer.build).to_owned()).unwrap_or_default();
     let Some(segments) = draft.status.training.as_mut().map(|training| &mut training.segments) else { return };
-    let Some(last) = segments.last_mut().filter(|last| trains && items > 0 && last.attempt == facts.name) else {
+    if !trains || items == 0 || segments.last().is_none_or(|last| last.attempt != facts.name) {
         return;
-    };
+    }
+    begin_at(segments, resumed.map(|resumed| resumed.min(items)));
+    let Some(last) = segments.last_mut() else { return };
     if last.trainer.is_empty() || last.from_items == last.to_items {
         last.trainer = build;
     } else if last.trainer != build {
@@ -291,6 +311,36 @@ pub(crate) fn extend(draft: &mut Draft<'_>, facts: &AttemptFacts) {
         last.to_items = last.to_items.max(items);
         segments.push(last);
     }
+}
+
+/// Moves the beginning of the newest segment to where its trainer resumed. What was trained before, and not seen, belongs to the
+/// segment before: its attempt was the last one that may have written a checkpoint.
+fn begin_at(segments: &mut Vec<SegmentStatus>, resumed: Option<u64>) {
+    let Some(mut last) = segments.pop() else { return };
+    let is_new = last.from_items == last.to_items;
+    match resumed {
+        Some(resumed) if is_new || resumed < last.from_items => {
+            let known = segments.iter().take_while(|segment| segment.from_items < resumed).count();
+            let unseen: Vec<SegmentStatus> = segments.drain(known..).collect();
+            match segments.last_mut() {
+                Some(before) => {
+                    before.to_items = resumed;
+                    // One that resumed earlier than was known, and was lost before it said so, may have trained a part of it.
+                    before.merged |= unseen.iter().any(|part| part.from_items == part.to_items && !same(part, before));
+                }
+                None if resumed > 0 => segments.push(SegmentStatus { to_items: resumed, ..SegmentStatus::default() }),
+                None => {}
+            }
+            last.to_items = if is_new { resumed } else { last.to_items };
+            last.from_items = resumed;
+        }
+        Some(_) | None => segments.retain(|segment| segment.from_items < segment.to_items),
+    }
+    if let Some(before) = segments.last().filter(|before| same(before, &last) && before.trainer == last.trainer) {
+        last.from_items = before.from_items;
+        segments.pop();
+    }
+    segments.push(last);
 }
 
 /// Says that an edited job has nothing to train, once for each edit: when the job, or its spec, was not done before.

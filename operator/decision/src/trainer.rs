@@ -7,8 +7,8 @@ use crate::draft::{Draft, bounded};
 use crate::observed::AttemptFacts;
 use crate::reason::Reason;
 use crate::retry::MissingEvidence;
-use crate::under_way::number;
 use pawl_api::status::{LaunchStatus, PhaseState, Purpose, TrainerStatus, TrainingJobStatus};
+use pawl_contract::attempt::AttemptName;
 use pawl_contract::measured::Measured;
 use pawl_contract::report::truncated;
 
@@ -29,7 +29,9 @@ pub(crate) fn short(build: &str) -> &str {
 /// far are kept under the name of their build, open measurements start again, and final verdicts stay.
 pub(crate) fn watch(draft: &mut Draft<'_>, facts: &AttemptFacts) -> bool {
     // Gangs of an older build may still run beside the attempt that brought the current one.
-    let is_known = |known: &TrainerStatus| known.build == facts.trainer || number(&facts.name) < number(&known.attempt);
+    let is_known = |known: &TrainerStatus| {
+        known.build == facts.trainer || AttemptName::number_of(&facts.name) < AttemptName::number_of(&known.attempt)
+    };
     if facts.trainer.is_empty() || draft.status.trainer.as_ref().is_some_and(is_known) {
         return false;
     }

@@ -15,11 +15,6 @@ use crate::observed::{AttemptState, Observed};
 use crate::retry::time;
 use pawl_api::status::AttemptStatus;
 
-/// Number of an attempt; 0 when its name has none.
-pub(crate) fn number(attempt: &str) -> u32 {
-    attempt.rsplit_once('-').and_then(|(_, number)| number.parse().ok()).unwrap_or(0)
-}
-
 impl Draft<'_> {
     /// The attempts that have not ended.
     pub fn under_way(&self) -> impl Iterator<Item = &AttemptStatus> {

@@ -5,6 +5,7 @@ use crate::evidence;
 use crate::gang::{Attempts, News, Site, What};
 use crate::interrupt::{Interrupts, Signal};
 use crate::machine::{Machine, MachineError};
+use crate::state::attempts;
 use crate::state::document::Document;
 use crate::state::events::{self, EventLog};
 use crate::state::{Lock, StateDir, StateError};
@@ -236,6 +237,9 @@ impl Shell {
         if final_states(&self.document.status) != final_before {
             // If the run is killed later, the report contains the evidence so far.
             evidence::write_report(&self.state, &self.state.report())?;
+        }
+        if acted {
+            attempts::prune(&self.state, &self.document.status)?;
         }
         self.display.show(&self.document.status, &self.attempts.current());
         Ok((requeue_after, changed || acted))

@@ -1,10 +1,13 @@
 """Checkpoints that are damaged, of another gang, or of another job."""
 
+import errno
 import json
 import os
 import signal
+import subprocess
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,7 @@ from pawl_launch.checkpoints import MANIFEST, Store
 from pawl_launch.fence import Fence
 from pawl_launch.gang import Gang
 from pawl_launch.keeper import Keeper
-from pawl_launch.outcome import LostPeer, Superseded
+from pawl_launch.outcome import LostPeer, Outcome, StorageFull, Superseded, classify
 from pawl_launch.plan import CheckpointPolicy, Plan, Rank
 from pawl_launch.progress import Position, Reporter
 from pawl_launch.throughput import Throughput
@@ -24,10 +27,19 @@ POLICY: dict[str, Any] = {"everySeconds": 3600, "keep": 2, "resume": True}
 
 
 def keeper(
-    directory: Path, attempt: str = "job-1", rank: int = 0, world_size: int = 1, uid: str | None = None, **more: Any
+    directory: Path,
+    attempt: str = "job-1",
+    rank: int = 0,
+    world_size: int = 1,
+    uid: str | None = None,
+    launch: str = "launch",
+    config: dict[str, Any] | None = None,
+    seed: int = 1,
+    **more: Any,
 ) -> tuple[Keeper, Reporter]:
     """The keeper of a training in ``directory``, and its reporter."""
-    plan = Plan("job", attempt, "launch", "Train", {}, {}, 1, checkpoint=CheckpointPolicy.read(POLICY | more))
+    policy = CheckpointPolicy.read(POLICY | more)
+    plan = Plan("job", attempt, launch, "Train", {}, config or {}, seed, checkpoint=policy, workload="script")
     identity = {} if uid is None else {"namespace": "team", "uid": uid}
     of = Rank(rank=rank, world_size=world_size, checkpoints=str(directory), identity=identity)
     reporter = Reporter(plan, of, Throughput(0), Position())
@@ -56,7 +68,11 @@ def flip(file: Path) -> None:
 
 
 def names(directory: Path) -> list[str]:
-    return sorted(path.name for path in directory.iterdir() if path.name != "epochs")
+    return sorted(path.name for path in directory.iterdir() if path.name not in ("epochs", ".pawl"))
+
+
+def quarantined(directory: Path) -> list[str]:
+    return sorted(path.name for path in (directory / ".pawl/quarantine").iterdir())
 
 
 @pytest.mark.parametrize("victim", ["state.bin", MANIFEST])
@@ -66,10 +82,20 @@ def test_a_flipped_bit_is_never_resumed(tmp_path: Path, victim: str) -> None:
     flip(paths[1] / victim)
     new = keeper(tmp_path, "job-2")
     assert resumed(new) == 1
-    assert names(tmp_path) == [paths[0].name, f"{paths[1].name}.damaged"]
+    assert (names(tmp_path), quarantined(tmp_path)) == ([paths[0].name], [paths[1].name])
     third = write(new, 3)
     # The damaged one is not one of the two that are kept.
-    assert names(tmp_path) == [paths[0].name, f"{paths[1].name}.damaged", third.name]
+    assert (names(tmp_path), quarantined(tmp_path)) == ([paths[0].name, third.name], [paths[1].name])
+
+
+def test_what_an_earlier_version_set_aside_is_left_alone_and_known(tmp_path: Path) -> None:
+    path = write(keeper(tmp_path), 1)
+    path.rename(path.with_name(f"{path.name}.damaged"))
+    with pytest.raises(CheckpointUnreadable, match="000000000000010-job-1 was written, .* only damaged ones"):
+        keeper(tmp_path, "job-2")
+    for step in (2, 3, 4):
+        (tmp_path / ".pawl/quarantine" / f"{10 * step:015d}-job-1").mkdir(parents=True)
+    assert len(Store(tmp_path).damaged()) == 4
 
 
 def test_what_is_damaged_does_not_fill_the_storage(tmp_path: Path) -> None:
@@ -79,7 +105,7 @@ def test_what_is_damaged_does_not_fill_the_storage(tmp_path: Path) -> None:
         flip(write(training, 2 * attempt) / "state.bin")
     last = keeper(tmp_path, "job-6", keep=9)
     write(last, 11)
-    assert len(list(tmp_path.glob("*.damaged"))) == 2
+    assert len(quarantined(tmp_path)) == 2
     assert resumed(keeper(tmp_path, "job-7")) == 11
 
 
@@ -243,3 +269,82 @@ def test_a_gang_that_wakes_ends_without_touching_the_new_ones_checkpoints(launch
     assert third.stdout.readline() == f"resumed {storage}/{last['name']}\n"
     third.kill()
     third.communicate()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A directory with space for a megabyte."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk], capture_output=True, text=True)
+    if mounted.returncode:
+        pytest.skip(f"a small file system cannot be mounted here (needs root): {mounted.stderr}")
+    yield disk
+    subprocess.run(["umount", "-l", disk], check=True)
+
+
+class FrameworkError(RuntimeError):
+    """As PyTorch's file writer raises: it does not say what the system said."""
+
+
+@pytest.mark.parametrize("hidden", [False, True], ids=["the system's error", "an error of the framework"])
+def test_a_full_storage_is_an_outcome_of_its_own_and_loses_no_checkpoint(small_disk: Path, hidden: bool) -> None:
+    training = keeper(small_disk)
+    kept = write(training, 100)
+    training[1].position.step, training[1].position.items = 200, 2000
+    with pytest.raises(StorageFull, match="free some space there, or keep fewer checkpoints"):
+        with training[0].write({}) as partial:
+            try:
+                (partial / "state.bin").write_bytes(bytes(2 << 20))
+            except OSError:
+                if hidden:
+                    raise FrameworkError("PytorchStreamWriter failed writing file") from None
+                raise
+    assert not partial.exists() and resumed(keeper(small_disk, "job-2")) == 100 and kept.exists()
+
+
+def test_a_failure_with_space_left_is_no_full_storage(tmp_path: Path) -> None:
+    training = keeper(tmp_path)
+    with pytest.raises(FrameworkError):
+        with training[0].write({}):
+            raise FrameworkError("No space left on device")
+
+
+def test_a_full_storage_is_recognized_by_the_number_of_the_error() -> None:
+    quota = RuntimeError("cannot save")
+    quota.__cause__ = OSError(errno.EDQUOT, "")
+    assert classify(quota) is Outcome.STORAGE_FULL
+    assert classify(OSError(errno.EIO, "No space left on device")) is Outcome.FAILED
+    assert Outcome.STORAGE_FULL.exit_code == 24
+
+
+@pytest.mark.parametrize("other", [{"config": {"depth": 3}}, {"seed": 2}], ids=["configuration", "seed"])
+def test_a_checkpoint_of_another_training_is_not_resumed(tmp_path: Path, other: dict[str, Any]) -> None:
+    write(keeper(tmp_path, config={"depth": 2}), 3)
+    with pytest.raises(CheckpointUnreadable, match="another workload, configuration or seed, by attempt job-1 of job job: .*resumeFrom"):
+        keeper(tmp_path, "job-2", **({"config": {"depth": 2}} | other))
+    assert resumed(keeper(tmp_path, "job-3", config={"depth": 2})) == 3
+
+
+def test_a_manifest_lists_the_launches_that_trained_the_model(tmp_path: Path) -> None:
+    def trained(path: Path) -> list[tuple[int, str, str]]:
+        parts = json.loads((path / MANIFEST).read_text())["author"]["trained"]
+        return [(part["fromItems"], part["attempt"], part["launch"]) for part in parts]
+
+    write(keeper(tmp_path, launch="train-aa"), 3)
+    assert trained(write(keeper(tmp_path, "job-2", launch="train-aa"), 5)) == [(0, "job-1", "train-aa")]
+    last = write(keeper(tmp_path, "job-3", launch="train-bb"), 8)
+    assert trained(last) == [(0, "job-1", "train-aa"), (50, "job-3", "train-bb")]
+
+
+def test_a_checkpoint_of_an_earlier_version_is_resumed_although_it_does_not_say_what_it_trained(tmp_path: Path) -> None:
+    first = write(keeper(tmp_path), 3)
+    manifest = json.loads((first / MANIFEST).read_text())
+    for name in ("trains", "trained"):
+        del manifest["author"][name]
+    del manifest["sha256"]
+    (first / MANIFEST).write_text(json.dumps(manifest))
+    training = keeper(tmp_path, "job-2", seed=7)
+    assert resumed(training) == 3
+    parts = json.loads((write(training, 5) / MANIFEST).read_text())["author"]["trained"]
+    assert parts == [{"fromItems": 30, "attempt": "job-2", "launch": "launch"}]

@@ -178,7 +178,15 @@ impl Coordinator {
     async fn launch(&mut self, plan: &LaunchPlan) -> Result<Report, Over> {
         let begun = Instant::now();
         let mut facts = self.prepare(plan).await?;
-        if let Some(report) = self.script.as_ref().filter(|_| facts.is_empty()).and_then(|it| it.before_start(plan)) {
+        if let Some(script) = self.script.as_ref().filter(|_| facts.is_empty())
+            && let Some(report) = script.before_start(plan)
+        {
+            let problem = if report.outcome == Outcome::Done { script.prove_storage(plan).await } else { None };
+            return Ok(problem.unwrap_or(report));
+        }
+        if let Some(script) = self.script.as_ref().filter(|_| facts.is_empty())
+            && let Some(report) = script.prove_storage(plan).await
+        {
             return Ok(report);
         }
         let mut progress = None;
@@ -227,9 +235,9 @@ impl Coordinator {
                 News::Of(replica, Up::Ready { launch }) if launch == plan.launch => {
                     waiting.remove(&replica);
                 }
-                News::Of(replica, Up::Unable { launch, message }) if launch == plan.launch => {
+                News::Of(replica, Up::Unable { launch, outcome, message }) if launch == plan.launch => {
                     waiting.remove(&replica);
-                    facts.push(Fact::Unable(format!("agent {replica}: {message}")));
+                    facts.push(Fact::Unable(outcome, format!("agent {replica}: {message}")));
                 }
                 News::Lost(_, message) => return Err(Over::lost(message)),
                 News::Late => return Err(Over::lost(format!("agents {waiting:?} did not prepare `{}`", plan.launch))),
@@ -270,8 +278,8 @@ impl Coordinator {
                     facts.push(Fact::Hung(message));
                     ending.all(self, true);
                 }
-                News::Of(replica, Up::Unable { launch, message }) if launch == plan.launch => {
-                    facts.push(Fact::Unable(format!("agent {replica}: {message}")));
+                News::Of(replica, Up::Unable { launch, outcome, message }) if launch == plan.launch => {
+                    facts.push(Fact::Unable(outcome, format!("agent {replica}: {message}")));
                     ending.all(self, false);
                 }
                 News::Of(replica, Up::Ended { launch, progress: said }) if launch == plan.launch => {

@@ -6,34 +6,46 @@ use crate::nonfinite;
 use crate::verdict::bounded;
 use pawl_contract::CONTRACT_VERSION;
 use pawl_contract::exit::Outcome;
-use pawl_contract::report::Report;
+use pawl_contract::report::{Report, truncated};
 use rustix::process::Signal;
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::ExitStatus;
 
-/// Why there is no report of a rank that has not written one.
-const NO_REPORT: &str = "left no report.json";
+/// Why there is no report of a rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum NoReport {
+    /// It has not written one.
+    Absent,
+    /// It has written something else.
+    Invalid(String),
+}
+
+impl Display for NoReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Absent => f.write_str("left no report.json"),
+            Self::Invalid(why) => write!(f, "left a report.json {why}"),
+        }
+    }
+}
 
 /// A rank's report, or why there is no valid one.
-pub(crate) fn read_report(path: &Path, launch: &str) -> Result<Report, String> {
+pub(crate) fn read_report(path: &Path, launch: &str) -> Result<Report, NoReport> {
     let content = read_bounded(path, MAX_REPORT).map_err(|e| match e.kind() {
-        io::ErrorKind::NotFound => NO_REPORT.to_owned(),
-        _ => format!("left a report.json that cannot be read ({e})"),
+        io::ErrorKind::NotFound => NoReport::Absent,
+        _ => NoReport::Invalid(format!("that cannot be read ({e})")),
     })?;
-    let unreadable = |error: &dyn Display| format!("left a report.json that cannot be read ({error})");
+    let unreadable = |error: &dyn Display| NoReport::Invalid(format!("that cannot be read ({error})"));
     let report = serde_json::from_slice(&content).map_err(|error| unreadable(&error));
     let report: Report = report.or_else(|why| nonfinite::read(&content).ok_or(why))?;
     if report.contract != CONTRACT_VERSION {
-        return Err(format!("left a report.json of contract {}, not {CONTRACT_VERSION}", report.contract));
+        return Err(NoReport::Invalid(format!("of contract {}, not {CONTRACT_VERSION}", report.contract)));
     }
     if report.launch != launch {
-        return Err(format!(
-            "left a report.json of launch `{}`",
-            pawl_contract::report::truncated(&report.launch, 128)
-        ));
+        return Err(NoReport::Invalid(format!("of launch `{}`", truncated(&report.launch, 128))));
     }
     Ok(bounded(report))
 }
@@ -68,7 +80,7 @@ pub(crate) struct Exited {
 
 impl Exited {
     /// The exit code takes precedence; the report adds details. Only "done" requires both, with the report of rank 0 alone.
-    pub(crate) fn judge(self, report: Result<Report, String>) -> RankEnd {
+    pub(crate) fn judge(self, report: Result<Report, NoReport>) -> RankEnd {
         let Self { rank, exit, killed, terminated, out_of_memory, last_words } = self;
         let by_agent = killed && exit == Exit::Signal(Signal::KILL.as_raw());
         let agreed = |outcome| report.as_ref().ok().filter(|report| report.outcome == outcome);
@@ -98,7 +110,7 @@ impl Exited {
                     Ok(report) => {
                         format!("rank 0: exit code 0, but its report says {:?}: {}", report.outcome, report.message)
                     }
-                    Err(why) if why == NO_REPORT => format!(
+                    Err(why @ NoReport::Absent) => format!(
                         "rank 0: exit code 0, but it {why}: set workload.monitor, so that its output is read, or use the Python package pawl_launch"
                     ),
                     Err(why) => format!("rank 0: exit code 0, but it {why}: a launch is done when its report says so"),
@@ -124,11 +136,11 @@ impl Exited {
                 outcome
             }
         };
-        let signal = match exit {
-            Exit::Signal(signal) => Some(signal),
-            Exit::Code(_) => None,
+        let (signal, exit_code) = match exit {
+            Exit::Signal(signal) => (Some(signal), None),
+            Exit::Code(code) => (None, Some(code)),
         };
-        RankEnd { rank, by_agent, outcome, message, signal, report: report.ok().map(Box::new) }
+        RankEnd { rank, by_agent, outcome, message, signal, exit_code, report: report.ok().map(Box::new) }
     }
 }
 
@@ -164,7 +176,7 @@ mod tests {
     fn ended(exit: Exit, killed: bool, out_of_memory: bool) -> (Outcome, bool) {
         let last_words = String::new();
         let exited = Exited { rank: 1, exit, killed, terminated: false, out_of_memory, last_words };
-        let end = exited.judge(Err("left no report.json".to_owned()));
+        let end = exited.judge(Err(NoReport::Absent));
         (end.outcome, end.by_agent)
     }
 

@@ -58,7 +58,9 @@ impl Member<'_> {
             match message {
                 Some(Down::Prepare { launch }) => match self.prepare(&launch).await {
                     Ok(()) => self.link.say(Up::Ready { launch }),
-                    Err(e) => self.link.say(Up::Unable { launch, message: e.to_string() }),
+                    Err(e) => {
+                        self.link.say(Up::Unable { launch, outcome: Outcome::of_error(&e), message: e.to_string() })
+                    }
                 },
                 Some(Down::Start { launch, master_port, resume }) => {
                     if let Some(report) = self.launch(&launch, (master_port, &resume), &mut told).await? {

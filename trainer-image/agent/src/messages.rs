@@ -22,6 +22,9 @@ pub(crate) struct RankEnd {
     /// The signal that ended it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) signal: Option<i32>,
+    /// Its exit code, unless a signal ended it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) exit_code: Option<i32>,
     /// Its report, if it wrote a readable one.
     pub(crate) report: Option<Box<Report>>,
 }
@@ -32,7 +35,7 @@ pub(crate) enum Up {
     /// The agent is ready for the launch.
     Ready { launch: String },
     /// This node cannot prepare or start the launch, and why.
-    Unable { launch: String, message: String },
+    Unable { launch: String, outcome: Outcome, message: String },
     /// A rank has ended.
     RankEnded { launch: String, end: RankEnd },
     /// Rank 0 has done what the launch was for, and does not end by itself.

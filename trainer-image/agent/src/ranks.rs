@@ -17,6 +17,7 @@ use pawl_contract::exit::Outcome;
 use pawl_contract::log::Patterns;
 use pawl_contract::plan::{AttemptPlan, LaunchPlan};
 use pawl_contract::progress::Progress;
+use pawl_contract::report::Report;
 use pawl_contract::script::MonitorSource;
 use pawl_contract::template::Rendered;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group, test_kill_process_group};
@@ -199,9 +200,9 @@ impl Ranks {
         let patterns = measured.map(Patterns::new).transpose().map_err(io::Error::other)?;
         if let (Some(monitor), Some(followed)) = (measured, &followed) {
             self.followed = Some(followed.clone());
-            // Before the script starts to write. Agent 0 has chosen the checkpoint before: a superseded gang may write in between.
-            let claimed = shared.script.as_ref().map(|script| script.fence(launch, followed)).transpose()?;
-            self.fence = claimed.flatten();
+            // Before the script starts to write.
+            let watched = shared.script.as_ref().map(|script| script.fence(launch, resume, followed)).transpose()?;
+            self.fence = watched.flatten();
             let follow = |script: &Script| script.follow(launch, resume, followed);
             self.sightings = shared.script.as_ref().map(follow).transpose()?.flatten();
             if monitor.source == MonitorSource::Kubeflow {
@@ -289,6 +290,7 @@ impl Ranks {
                     outcome: Outcome::Failed,
                     message,
                     signal: None,
+                    exit_code: None,
                     report: None,
                 };
             }
@@ -301,6 +303,7 @@ impl Ranks {
                 }
                 let asked = Asked { stop: self.is_terminated(), complete: self.complete };
                 let (exit, report) = followed.end(launch, rank, exit, asked, &last_words);
+                let (exit, report) = explained(shared, launch, exit, report).await;
                 (exit, Ok(bounded(report)))
             }
             None => (exit, read_report(&dir.join(rank_report(rank)), &launch.launch)),
@@ -466,3 +469,12 @@ fn environment(shared: &Shared, launch: &LaunchPlan, dir: &Path, master_port: u1
 
 /// Time that a killed rank may take to exit.
 pub(crate) const DEATH: Duration = Duration::from_secs(30);
+/// The end of a script that failed, if it was for want of space: scripts do not say so in words that are known.
+async fn explained(shared: &Shared, launch: &LaunchPlan, exit: Exit, report: Report) -> (Exit, Report) {
+    let failed = report.outcome == Outcome::Failed;
+    let Some(script) = shared.script.as_ref().filter(|_| failed) else { return (exit, report) };
+    let Some(why) = script.full(launch).await else { return (exit, report) };
+    let message = format!("{why}; the script: {}", report.message);
+    let outcome = Outcome::StorageFull;
+    (Exit::Code(outcome.exit_code().into()), Report { outcome, message, ..report })
+}

@@ -25,7 +25,7 @@ pub(crate) enum Fact {
     /// An agent was lost.
     Lost(String),
     /// A node could not prepare or start its ranks.
-    Unable(String),
+    Unable(Outcome, String),
 }
 
 /// The facts of a launch whose last rank has ended.
@@ -65,6 +65,7 @@ pub(crate) fn verdict(evidence: &Evidence<'_>) -> Report {
     }
     report.rank = cause.rank.map_or(0, |end| end.rank);
     report.signal = cause.rank.and_then(|end| end.signal);
+    report.exit_code = cause.rank.and_then(|end| end.exit_code);
     report.outcome = cause.outcome;
     report.message = printable(truncated(&cause.message, MAX_TEXT));
     check(&mut report, evidence);
@@ -108,7 +109,7 @@ fn cause<'a>(evidence: &Evidence<'a>) -> Cause<'a> {
         },
         Fact::Hung(message) => Some(without_rank(Outcome::Hang, message)),
         Fact::Lost(message) => Some(without_rank(Outcome::LostPeer, message)),
-        Fact::Unable(message) => Some(without_rank(Outcome::Failed, message)),
+        Fact::Unable(outcome, message) => Some(without_rank(*outcome, message)),
     });
     if let Some(cause) = first {
         return cause;
@@ -149,6 +150,7 @@ fn catch_up(report: &mut Report, progress: &Progress) {
     if measured.validation.is_none() {
         measured.validation.clone_from(&progress.validation);
     }
+    report.resumed_items = report.resumed_items.or(progress.resumed_items);
     let newest = report.last_checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.items);
     if progress.last_checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.items > newest) {
         report.last_checkpoint.clone_from(&progress.last_checkpoint);
@@ -192,7 +194,15 @@ mod tests {
     }
 
     fn rank(rank: u32, outcome: Outcome, by_agent: bool) -> Fact {
-        Fact::Rank(RankEnd { rank, by_agent, outcome, message: format!("rank {rank}"), signal: None, report: None })
+        Fact::Rank(RankEnd {
+            rank,
+            by_agent,
+            outcome,
+            message: format!("rank {rank}"),
+            signal: None,
+            exit_code: None,
+            report: None,
+        })
     }
 
     fn outcome(facts: &[Fact], stopping: bool) -> (Outcome, Option<u32>) {
@@ -204,7 +214,7 @@ mod tests {
 
     #[test]
     fn the_first_own_failure_decides() {
-        use Outcome::{Done, Failed, Hang, LostPeer, NonFinite, OutOfMemory, Stopped};
+        use Outcome::{Done, Failed, Hang, LostPeer, NonFinite, OutOfMemory, Stopped, StorageFull};
         let killed = |of| rank(of, Failed, true);
         let lost = || Fact::Lost("agent 1".into());
         for (facts, stopping, expected) in [
@@ -219,7 +229,8 @@ mod tests {
             (vec![rank(0, Stopped, false), rank(1, OutOfMemory, false)], true, (OutOfMemory, Some(1))),
             (vec![rank(0, Done, false), rank(1, Done, false)], true, (Done, None)),
             (vec![rank(1, Stopped, false), killed(0)], false, (Stopped, Some(1))),
-            (vec![Fact::Unable("disk full".into())], false, (Failed, None)),
+            (vec![Fact::Unable(Failed, "no such program".into())], false, (Failed, None)),
+            (vec![Fact::Unable(StorageFull, "disk full".into())], false, (StorageFull, None)),
             (vec![], false, (Failed, None)),
         ] {
             assert_eq!(outcome(&facts, stopping), expected, "{facts:?}");
@@ -235,8 +246,15 @@ mod tests {
             (report.measured.items, report.measured.steps) = (1600, 200);
             change(&mut report);
             let (outcome, message) = (report.outcome, String::new());
-            let end =
-                RankEnd { rank: 0, by_agent: false, outcome, message, signal: None, report: Some(Box::new(report)) };
+            let end = RankEnd {
+                rank: 0,
+                by_agent: false,
+                outcome,
+                message,
+                signal: None,
+                exit_code: None,
+                report: Some(Box::new(report)),
+            };
             let facts = [Fact::Rank(end)];
             verdict(&Evidence { plan: &plan, facts: &facts, stopping: false, progress, wall_seconds: 1.0 })
         };

@@ -335,14 +335,14 @@ async fn what_a_superseded_script_wrote_is_set_aside() {
     let ended = old.result().await;
     assert_eq!(outcomes(&ended), [("train", Outcome::Stopped)], "{ended:?}");
     let left = checkpoints(dir.path());
-    let names: Vec<_> = std::fs::read_dir(&storage).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert!(names.iter().any(|name| name.to_string_lossy().ends_with(".damaged")), "{names:?}");
+    let aside: Vec<_> = std::fs::read_dir(storage.join(".pawl/quarantine")).unwrap().collect();
+    assert!(!aside.is_empty(), "{left:?}");
     let (plan, node) = fenced(dir.path(), 3);
     let next = gang::Agent::start(&plan, node);
     until("the next gang writes", || checkpoints(dir.path()) != left).await;
     let resumed = std::fs::read_to_string(dir.path().join("resumed")).unwrap();
     let last = resumed.lines().last().unwrap();
-    assert!(!last.ends_with(".damaged"), "{resumed}");
+    assert!(!last.contains("quarantine"), "{resumed}");
     next.stop.send(Stop::Now).unwrap();
     next.result().await;
 }
@@ -477,4 +477,58 @@ async fn trials_of_a_script_have_checkpoints_of_their_own() {
     trained(dir.path(), "a", &plan).await;
     assert_eq!(resumed(dir.path()), ["0 none"], "not those of the training");
     assert!(dir.path().join("models/trials/t/ckpt-60").exists());
+}
+
+/// `fill.sh DIRECTORY`: checkpoints of 300 KB, until one cannot be written. Its words are its own, and its exit code says nothing.
+const FILL: &str = r#"
+step=0
+while true; do
+  step=$((step + 1)); sleep 0.02
+  echo "step $step: loss 2"
+  head -c 300000 /dev/zero > "$1/ckpt-$step" 2>/dev/null || { echo "PytorchStreamWriter failed writing file"; exit 1; }
+done
+"#;
+
+/// Unmounts even when an assertion fails.
+struct Mounted(std::path::PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+/// A file system of a megabyte.
+fn small_disk(at: &Path) -> Option<Mounted> {
+    std::fs::create_dir_all(at).unwrap();
+    let mounted = std::process::Command::new("mount").args(["-t", "tmpfs", "-o", "size=1m", "tmpfs"]).arg(at).output();
+    if !mounted.as_ref().is_ok_and(|output| output.status.success()) {
+        println!("skipped: a small file system cannot be mounted here (needs root): {mounted:?}");
+        return None;
+    }
+    Some(Mounted(at.to_owned()))
+}
+
+#[tokio::test]
+async fn a_script_without_space_for_its_checkpoint_is_a_full_storage_whatever_it_says() {
+    let dir = tempdir().unwrap();
+    let Some(_mounted) = small_disk(&dir.path().join("models")) else { return };
+    let path = dir.path().join("fill.sh");
+    std::fs::write(&path, FILL).unwrap();
+    let mut plan = training(dir.path(), 1, 100, "1000 2");
+    plan.command =
+        ["sh", &path.to_string_lossy(), "$(checkpoint.dir)", "$(settings.batchPerGpu)"].map(str::to_owned).to_vec();
+    let (result, _) = trained(dir.path(), "a", &plan).await;
+    assert_eq!(result.outcome, Outcome::StorageFull, "{result:?}");
+    assert!(result.message.contains("free some space there"), "{}", result.message);
+    assert!(result.measured.steps >= 3 && result.checkpoint.is_some(), "{result:?}");
+
+    // The same words and the same exit code, with space left: the script has failed.
+    std::fs::write(&path, FILL.replace("head -c 300000 /dev/zero > \"$1/ckpt-$step\" 2>/dev/null", "false")).unwrap();
+    let _ = std::fs::read_dir(dir.path().join("models"))
+        .unwrap()
+        .map(|entry| std::fs::remove_file(entry.unwrap().path()))
+        .count();
+    let (result, _) = trained(dir.path(), "b", &plan).await;
+    assert_eq!(result.outcome, Outcome::Failed, "{result:?}");
 }

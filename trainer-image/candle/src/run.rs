@@ -123,7 +123,7 @@ impl Run {
         let preflight = plan.kind == LaunchKind::Preflight;
         let device = hardware::open(Place::from_env()?, preflight)?;
         if let (true, Some(_), Some(url)) = (preflight, &plan.checkpoint, &launch.checkpoints) {
-            checkpoint::probe(url).map_err(|error| Ending::CheckpointUnreadable(error.to_string()))?;
+            checkpoint::probe(url).map_err(|error| Ending::unusable(&error))?;
         }
         // A preflight checks the settings of the whole gang with one rank.
         let (gang, average) = if preflight {

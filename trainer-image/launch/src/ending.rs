@@ -1,6 +1,6 @@
 //! Reasons for which a launch ends before its budget is used up, as the contract's outcomes.
 
-use crate::checkpoint::CheckpointError;
+use crate::checkpoint::{CheckpointError, StorageError};
 use crate::collective::CollectiveError;
 use pawl_contract::exit::Outcome;
 use pawl_graph::executor::ExecError;
@@ -30,6 +30,9 @@ pub enum Ending {
     /// A checkpoint that must exist is missing, or is of a later format.
     #[error("{0}")]
     CheckpointUnreadable(String),
+    /// The storage of checkpoints has no space or no quota left.
+    #[error("{0}")]
+    StorageFull(String),
     /// Stopped on request, or superseded by a later gang.
     #[error("{0}")]
     Stopped(String),
@@ -52,6 +55,7 @@ impl Ending {
             Self::CompileFailed(_) => Outcome::CompileFailed,
             Self::InvalidPlan(_) => Outcome::InvalidPlan,
             Self::CheckpointUnreadable(_) => Outcome::CheckpointUnreadable,
+            Self::StorageFull(_) => Outcome::StorageFull,
             Self::Stopped(_) => Outcome::Stopped,
             Self::LostPeer(_) => Outcome::LostPeer,
             Self::Failed(_) => Outcome::Failed,
@@ -104,7 +108,19 @@ impl From<CheckpointError> for Ending {
             CheckpointError::Unreadable { .. } | CheckpointError::Foreign { .. } => Self::CheckpointUnreadable(message),
             CheckpointError::Superseded { .. } => Self::Stopped(message),
             CheckpointError::NotFinite { .. } => Self::NonFinite(message),
+            CheckpointError::Storage(error) if error.is_full() => Self::StorageFull(message),
             CheckpointError::Storage(_) | CheckpointError::Format { .. } => Self::Failed(message),
+        }
+    }
+}
+
+impl Ending {
+    /// The end of a preflight whose [`probe`](crate::checkpoint::probe) of the storage failed.
+    pub fn unusable(error: &StorageError) -> Self {
+        if error.is_full() {
+            Self::StorageFull(error.to_string())
+        } else {
+            Self::CheckpointUnreadable(error.to_string())
         }
     }
 }

@@ -60,8 +60,14 @@ impl Publisher {
     /// Publishes `progress` now, with the current phase and heartbeat. A failed write is logged once, and training continues.
     pub fn publish(&self, progress: Progress) {
         let mut state = self.0.state.lock();
-        state.newest = Progress { phase: state.newest.phase, ..progress };
+        let Progress { phase, resumed_items, .. } = state.newest;
+        state.newest = Progress { phase, resumed_items, ..progress };
         self.0.write(&mut state);
+    }
+
+    /// Notes at how many items the launch resumed, 0 for none: all that is published from now on says so.
+    pub fn resumed(&self, items: u64) {
+        self.0.state.lock().newest.resumed_items = Some(items);
     }
 
     /// Enters a phase, and publishes it unless it is the current one.

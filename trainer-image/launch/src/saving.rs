@@ -224,6 +224,8 @@ impl Saver {
         if let (Some(writer), Some(items)) = (&self.writer, self.policy.resume_not_after_items) {
             writer.discard_after(items)?;
         }
+        let own = found.as_ref().filter(|(_, origin)| *origin == Origin::Own);
+        self.publisher.resumed(own.map_or(0, |(found, _)| found.reference.items));
         let mine = found.as_ref().map(|(Found { reference, checkpoint, .. }, origin)| Announcement {
             origin: *origin,
             position: checkpoint.position.clone(),

@@ -81,7 +81,7 @@ fn preflight(launch: &Launch) -> Result<usize, Ending> {
     let place = Place::from_env()?;
     let prepared = prepare(plan, place, *rank, *world_size)?;
     if let (Some(_), Some(url)) = (&plan.checkpoint, &launch.checkpoints) {
-        checkpoint::probe(url).map_err(|error| Ending::CheckpointUnreadable(error.to_string()))?;
+        checkpoint::probe(url).map_err(|error| Ending::unusable(&error))?;
     }
     if place == Place::AbsentGpu {
         return Ok(device::predict(&prepared.lineup.programs, &plan.settings)?.planned);

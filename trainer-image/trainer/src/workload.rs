@@ -11,6 +11,7 @@ pub(crate) fn ending(error: WorkloadError) -> Ending {
             Ending::InvalidPlan(message)
         }
         WorkloadError::Unsupported { .. } => Ending::Unsupported(message),
+        WorkloadError::Data(error) if error.is_full() => Ending::StorageFull(message),
         _ => Ending::Failed(message),
     }
 }

@@ -159,6 +159,41 @@ fn a_storage_is_proven_before_it_is_used() {
     }
 }
 
+/// Unmounts even when an assertion fails.
+struct Mounted(std::path::PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_full_storage_is_an_outcome_of_its_own_and_loses_no_checkpoint() {
+    let dir = tempfile::tempdir().unwrap();
+    let mount = |arguments: &[&str]| std::process::Command::new("mount").args(arguments).arg(dir.path()).output();
+    let mounted = mount(&["-t", "tmpfs", "-o", "size=512k", "tmpfs"]);
+    if !mounted.as_ref().is_ok_and(|output| output.status.success()) {
+        println!("skipped: a small file system cannot be mounted here (needs root): {mounted:?}");
+        return;
+    }
+    let _mounted = Mounted(dir.path().to_owned());
+    let store = store(dir.path(), 3);
+    store.save(&checkpoint(10)).unwrap();
+    // Somebody else fills it.
+    let other = dir.path().join("other");
+    fs::File::create(&other).and_then(|mut file| std::io::copy(&mut std::io::repeat(0), &mut file)).unwrap_err();
+    let full = store.save(&checkpoint(20)).unwrap_err();
+    assert!(full.to_string().contains("free some space there"), "{full}");
+    assert_eq!(Ending::from(full).outcome(), Outcome::StorageFull);
+    assert_eq!(Ending::unusable(&probe(dir.path().to_str().unwrap()).unwrap_err()).outcome(), Outcome::StorageFull);
+    fs::remove_file(&other).unwrap();
+    let steps = || store.store().newest(None).unwrap().map(|found| found.checkpoint.position.step);
+    assert_eq!(steps(), Some(10));
+    store.save(&checkpoint(20)).unwrap();
+    assert_eq!(steps(), Some(20));
+}
+
 #[test]
 fn the_best_is_kept_beside_the_newest_and_makes_room_for_a_better_one() {
     let dir = tempfile::tempdir().unwrap();

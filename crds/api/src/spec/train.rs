@@ -165,8 +165,8 @@ pub struct Lifecycle {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoint_grace: Option<Span>,
     /// Maximum number of infrastructure failures per trial, and in training since the newest checkpoint. Preemptions,
-    /// evictions, lost nodes and waiting for GPUs do not count. A program that ends in the same way three times in a row, before any launch of the
-    /// job has succeeded, is not started again.
+    /// evictions, lost nodes, full storages and waiting for GPUs do not count. A program that ends with the same exit code
+    /// three times in a row, before any launch of the job has succeeded, is not started again.
     #[schemars(range(max = 1000))]
     pub max_restarts: u32,
     /// The job is deleted this long after it finished. Absent: never.

@@ -2,6 +2,7 @@
 
 use super::CheckpointStatus;
 use pawl_contract::exit::Outcome;
+use pawl_contract::plan::LaunchKind;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -93,6 +94,19 @@ const fn is_zero(count: &u32) -> bool {
     *count == 0
 }
 
+/// In what way a program ended by itself: failures are compared by it, not by their messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Manner {
+    /// Kind of its launch.
+    pub kind: LaunchKind,
+    /// Its outcome; `Done` when its report is no evidence.
+    pub outcome: Outcome,
+    /// Exit code of the rank that failed first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+}
+
 /// Infrastructure failures in the current trial.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -110,6 +124,9 @@ pub struct RetryStatus {
     /// Disruptions since then: they do not count.
     #[serde(skip_serializing_if = "is_zero")]
     pub disruptions: u32,
+    /// In what way the newest failure's program ended; absent when no program ended by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub manner: Option<Manner>,
     /// Failures in a row in which a program ended in the same way, while nothing has succeeded.
     #[serde(skip_serializing_if = "is_zero")]
     pub repeated: u32,

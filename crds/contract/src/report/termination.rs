@@ -38,6 +38,11 @@ struct Table {
     launches: Vec<Vec<Value>>,
 }
 
+/// Whether a termination message is meant for [`unfold`]: other programs leave text for people.
+pub fn is_folded(text: &str) -> bool {
+    text.starts_with('{')
+}
+
 fn is_zero(value: &u32) -> bool {
     *value == 0
 }

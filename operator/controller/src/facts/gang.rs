@@ -4,6 +4,7 @@ use crate::names;
 use crate::watched::{Condition, WatchedJob, created};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use pawl_contract::attempt::AttemptName;
 use pawl_contract::report::truncated;
 
 /// A batch Job: the gang of one attempt.
@@ -85,12 +86,12 @@ pub fn owner(meta: &ObjectMeta) -> Option<&OwnerReference> {
 /// Whether an object bears the labels of the attempt that it is named after.
 pub fn labelled(meta: &ObjectMeta) -> bool {
     let Some(name) = meta.name.as_deref() else { return false };
-    let Some((job, _)) = names::parse_attempt(name) else { return false };
+    let Some(attempt) = AttemptName::parse(name) else { return false };
     let Some(labels) = &meta.labels else { return false };
     let has = |label: &str, value: &str| labels.get(label).is_some_and(|found| found == value);
     has(names::NAME, names::TRAINER_NAME)
         && has(names::MANAGED_BY, names::MANAGER)
-        && has(names::JOB, job)
+        && has(names::JOB, attempt.job)
         && has(names::ATTEMPT, name)
 }
 

@@ -4,17 +4,19 @@
 //! remembered here as gone until the decision core has taken it in ([`Facts::release`]): how a pod ended is evidence.
 
 mod gang;
+mod hindrance;
 mod job;
 mod pod;
 mod store;
 
 pub use gang::{Finished, GangFacts, PlanFacts, labelled, owner};
+pub use hindrance::{Cause, Hindrance, Kind};
 pub(crate) use job::JobFacts;
-pub use pod::{PodEnd, PodFacts, Stand, UNSCHEDULABLE};
+pub use pod::{PodEnd, PodFacts, Stand};
 pub(crate) use store::place;
 pub use store::{Facts, Listing};
 
-use crate::names;
+use pawl_contract::attempt::AttemptName;
 
 /// What is known of one attempt.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -55,7 +57,7 @@ impl AttemptFacts {
 
     /// Number of the attempt; 0 when its name has none.
     pub fn number(&self) -> u32 {
-        names::parse_attempt(&self.name).map_or(0, |(_, number)| number)
+        AttemptName::number_of(&self.name)
     }
 
     /// Drops what no longer exists.

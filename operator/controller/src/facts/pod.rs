@@ -1,21 +1,13 @@
 //! What decisions need to know of a pod.
 
+use super::hindrance::{Cause, Hindrance, Kind, UNSCHEDULABLE};
 use crate::names;
 use crate::watched::{Condition, ContainerStatus, Terminated, WatchedPod};
 use jiff::Timestamp;
-use pawl_contract::report::{MAX_TERMINATION_MESSAGE, truncated};
+use pawl_contract::report::{MAX_TERMINATION_MESSAGE, is_folded, truncated};
 
-/// Longest text about a pod, bytes.
-const MAX_TEXT: usize = 256;
 /// Longest digest, bytes: the name of the algorithm and 512 bits.
 const MAX_DIGEST: usize = 136;
-/// The kubelet's reason for a container that it cannot find: it was never started, or its node was away.
-const STATUS_UNKNOWN: &str = "ContainerStatusUnknown";
-
-/// Beginning of the problem of a pod whose init container failed.
-const INIT_FAILED: &str = "init container";
-/// Cause of the end of a container that was killed, before the number of the signal.
-const KILLED: &str = "its container was killed by signal";
 
 /// A pod of a gang.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,16 +43,13 @@ pub struct PodFacts {
     pub node_unreadable: bool,
 }
 
-/// Reason of the condition `PodScheduled` of a pod for which no node has room; [`Stand::Waiting::problem`] begins with it.
-pub const UNSCHEDULABLE: &str = "Unschedulable";
-
 /// Where a pod is.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Stand {
     /// The trainer's container does not run yet.
     Waiting {
-        /// Human-readable problem; empty when the pod is merely starting.
-        problem: String,
+        /// What keeps it from running; `None` when the pod is merely starting.
+        problem: Option<Hindrance>,
     },
     /// The trainer's container runs.
     Running,
@@ -73,10 +62,8 @@ pub enum Stand {
 pub struct PodEnd {
     /// Exit code of the trainer's container, if it ran.
     pub exit: Option<i32>,
-    /// The kernel killed it because the memory limit was reached.
-    pub out_of_memory: bool,
-    /// Human-readable reason; empty when the exit code is sufficient.
-    pub cause: String,
+    /// How it ended.
+    pub cause: Cause,
     /// What the trainer's container left as its termination message; kept of the first pod only.
     pub termination: String,
 }
@@ -89,13 +76,20 @@ impl PodEnd {
 
     /// Whether nobody knows how it ended: its node was away, or it was deleted before it was started.
     pub fn is_unknown(&self) -> bool {
-        self.cause.starts_with(STATUS_UNKNOWN)
+        self.not_started().is_some_and(|hindrance| hindrance.kind == Kind::StateUnknown)
     }
 
-    /// Whether the cause says why the container was not started, such as an image that cannot be pulled.
-    pub fn could_not_start(&self) -> bool {
-        let by_signal = self.cause.is_empty() || self.cause.starts_with(KILLED);
-        self.exit.is_none_or(|code| code > 127) && !by_signal && !self.out_of_memory
+    /// What kept it from being started.
+    pub fn not_started(&self) -> Option<&Hindrance> {
+        match &self.cause {
+            Cause::NotStarted(hindrance) => Some(hindrance),
+            Cause::Exited | Cause::Message(_) | Cause::Signal(_) | Cause::OutOfMemory => None,
+        }
+    }
+
+    /// Whether the kernel killed it because the memory limit was reached.
+    pub fn out_of_memory(&self) -> bool {
+        self.cause == Cause::OutOfMemory
     }
 }
 
@@ -130,12 +124,12 @@ impl PodFacts {
         match (before, &mut self.stand) {
             // While it is being deleted nothing is tried any more.
             (Stand::Waiting { problem: known }, Stand::Waiting { problem })
-                if problem.is_empty() && self.deleting.is_some() =>
+                if problem.is_none() && self.deleting.is_some() =>
             {
                 problem.clone_from(known);
             }
-            (Stand::Waiting { problem }, Stand::Ended(end)) if !problem.is_empty() && end.never_ran() => {
-                end.cause.clone_from(problem);
+            (Stand::Waiting { problem: Some(problem) }, Stand::Ended(end)) if end.never_ran() => {
+                end.cause = Cause::NotStarted(problem.clone());
             }
             // What was found out stays.
             (Stand::Ended(known), Stand::Ended(end)) if known.exit == end.exit => end.cause.clone_from(&known.cause),
@@ -151,8 +145,15 @@ impl PodFacts {
 
     /// Whether it still waits for an init container that has failed.
     pub fn cannot_start(&self) -> bool {
-        let failed = |problem: &str| problem.starts_with(INIT_FAILED) || problem.starts_with(STATUS_UNKNOWN);
-        matches!(&self.stand, Stand::Waiting { problem } if failed(problem))
+        self.waits_for().is_some_and(|problem| matches!(problem.kind, Kind::InitFailed | Kind::StateUnknown))
+    }
+
+    /// What keeps it from running, other than time.
+    pub fn waits_for(&self) -> Option<&Hindrance> {
+        match &self.stand {
+            Stand::Waiting { problem } => problem.as_ref(),
+            Stand::Running | Stand::Ended(_) => None,
+        }
     }
 
     /// Whether its container runs or may come to run.
@@ -181,90 +182,68 @@ fn stand(pod: &WatchedPod, index: u32) -> Stand {
     match status.phase.as_deref() {
         Some("Succeeded" | "Failed") => Stand::Ended(never_ran(pod)),
         _ if container.is_some_and(|container| container.state.running.is_some()) => Stand::Running,
-        _ => Stand::Waiting { problem: failed_init(pod).unwrap_or_else(|| problem(pod)) },
+        _ => Stand::Waiting { problem: failed_init(pod).or_else(|| problem(pod)) },
     }
 }
 
 fn ended(terminated: &Terminated, index: u32) -> PodEnd {
-    let reason = terminated.reason.as_deref().unwrap_or_default();
     let message = terminated.message.as_deref().unwrap_or_default();
-    let folded = message.starts_with('{');
-    let out_of_memory = reason == "OOMKilled";
-    let cause = match (out_of_memory, reason, terminated.exit_code) {
-        (true, ..) => "its memory limit was reached (OOMKilled)".to_owned(),
-        // The container could not be started, or its state was lost: nothing ran that could exit.
-        (_, "ContainerCannotRun" | "StartError" | STATUS_UNKNOWN, _) => text(reason, message),
-        (_, _, code) if code > 128 => format!("{KILLED} {}", code - 128),
-        _ if !folded && !message.is_empty() => truncated(message, MAX_TEXT).to_owned(),
-        _ => String::new(),
-    };
+    let folded = is_folded(message);
+    let for_people = if folded { "" } else { message };
+    let cause = Cause::of(terminated.exit_code, terminated.reason.as_deref().unwrap_or_default(), for_people);
     let termination = if index == 0 && folded { truncated(message, MAX_TERMINATION_MESSAGE) } else { "" };
-    PodEnd { exit: Some(terminated.exit_code), out_of_memory, cause, termination: termination.to_owned() }
+    PodEnd { exit: Some(terminated.exit_code), cause, termination: termination.to_owned() }
 }
 
 /// A pod that ended without its trainer: evicted, refused by the kubelet, or its init container failed.
 fn never_ran(pod: &WatchedPod) -> PodEnd {
     let status = &pod.status;
-    let failed = |container: &ContainerStatus| {
-        let terminated = container.state.terminated.as_ref().filter(|terminated| terminated.exit_code != 0)?;
-        Some(init_failure(container, terminated))
-    };
-    let cause = status.init_container_statuses.iter().find_map(failed).unwrap_or_else(|| {
+    let hindrance = status.init_container_statuses.iter().find_map(init_failure).unwrap_or_else(|| {
         let phase = status.phase.as_deref().unwrap_or_default();
-        text(status.reason.as_deref().unwrap_or(phase), status.message.as_deref().unwrap_or_default())
+        let reason = status.reason.as_deref().unwrap_or(phase);
+        Hindrance::of_container(reason, status.message.as_deref().unwrap_or_default())
     });
-    PodEnd { exit: None, cause, ..PodEnd::default() }
+    PodEnd { exit: None, cause: Cause::NotStarted(hindrance), ..PodEnd::default() }
 }
 
-fn init_failure(container: &ContainerStatus, terminated: &Terminated) -> String {
+fn init_failure(container: &ContainerStatus) -> Option<Hindrance> {
+    let terminated = container.state.terminated.as_ref().filter(|terminated| terminated.exit_code != 0)?;
     let reason = terminated.reason.as_deref().unwrap_or_default();
-    if reason == STATUS_UNKNOWN {
-        return text(reason, terminated.message.as_deref().unwrap_or_default());
-    }
-    let message = terminated.message.as_deref().unwrap_or(reason);
-    text(&format!("{INIT_FAILED} {} exited with {}", container.name, terminated.exit_code), message)
+    let message = terminated.message.as_deref();
+    Some(Hindrance::of_init_container(&container.name, terminated.exit_code, reason, message))
 }
 
 /// How the init container of a pod failed that still waits for it. Pods are not restarted, so its trainer will never run; a
 /// kubelet whose node lost its power in the meantime does not say so.
-fn failed_init(pod: &WatchedPod) -> Option<String> {
+fn failed_init(pod: &WatchedPod) -> Option<Hindrance> {
     let own = pod.status.init_container_statuses.iter().find(|container| container.name == names::AGENT_CONTAINER)?;
-    let terminated = own.state.terminated.as_ref().filter(|terminated| terminated.exit_code != 0)?;
-    Some(init_failure(own, terminated))
+    init_failure(own)
 }
 
 /// Why a pod does not run, unless that only takes time.
-fn problem(pod: &WatchedPod) -> String {
+fn problem(pod: &WatchedPod) -> Option<Hindrance> {
     let status = &pod.status;
     let unscheduled = |condition: &&Condition| condition.type_ == "PodScheduled" && condition.status == "False";
     if let Some(condition) = status.conditions.iter().find(unscheduled) {
         let reason = condition.reason.as_deref().unwrap_or(UNSCHEDULABLE);
-        return text(reason, condition.message.as_deref().unwrap_or_default());
+        return Some(Hindrance::of_scheduling(reason, condition.message.as_deref().unwrap_or_default()));
     }
     let containers = status.init_container_statuses.iter().chain(&status.container_statuses);
     let waiting = containers.filter_map(|container| container.state.waiting.as_ref());
     let usual = |reason: &str| matches!(reason, "ContainerCreating" | "PodInitializing" | "");
     let mut problems = waiting.filter(|waiting| !usual(waiting.reason.as_deref().unwrap_or_default()));
-    let problem = problems.next().map(|waiting| {
-        text(waiting.reason.as_deref().unwrap_or_default(), waiting.message.as_deref().unwrap_or_default())
-    });
-    problem.unwrap_or_default()
+    let of = |reason: &Option<String>, message: &Option<String>| {
+        Hindrance::of_container(reason.as_deref().unwrap_or_default(), message.as_deref().unwrap_or_default())
+    };
+    problems.next().map(|waiting| of(&waiting.reason, &waiting.message))
 }
 
 /// What the cluster did to a pod.
 fn disruption(conditions: &[Condition]) -> String {
     let target = |condition: &&Condition| condition.type_ == "DisruptionTarget" && condition.status == "True";
     let Some(condition) = conditions.iter().find(target) else { return String::new() };
-    text(condition.reason.as_deref().unwrap_or("DisruptionTarget"), condition.message.as_deref().unwrap_or_default())
-}
-
-fn text(reason: &str, message: &str) -> String {
-    let whole = match (reason, message) {
-        (reason, "") => reason.to_owned(),
-        ("", message) => message.to_owned(),
-        (reason, message) => format!("{reason}: {message}"),
-    };
-    truncated(&whole, MAX_TEXT).to_owned()
+    let reason = condition.reason.as_deref().unwrap_or("DisruptionTarget");
+    Hindrance::of_container(reason, condition.message.as_deref().unwrap_or_default()).text
 }
 
 #[cfg(test)]
@@ -294,7 +273,7 @@ mod tests {
     #[test]
     fn why_a_pod_waits_is_told_when_it_is_a_problem() {
         let waiting = |status: Value| match facts(status).stand {
-            Stand::Waiting { problem } => problem,
+            Stand::Waiting { problem } => problem.map(|problem| problem.text).unwrap_or_default(),
             other => panic!("{other:?}"),
         };
         let scheduled = json!({"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False",
@@ -312,26 +291,24 @@ mod tests {
     #[test]
     fn how_a_pod_ended_is_told() {
         let end = terminated(json!({"exitCode": 137, "reason": "OOMKilled"}));
-        assert!(end.out_of_memory && end.cause.contains("OOMKilled"), "{end:?}");
+        assert_eq!(end.cause, Cause::OutOfMemory);
         let end = terminated(json!({"exitCode": 137, "reason": "Error"}));
-        assert!(!end.out_of_memory && end.cause.contains("signal 9"), "{end:?}");
+        assert_eq!(end.cause, Cause::Signal(9));
         let end = terminated(json!({"exitCode": 10, "reason": "Error", "message": "{\"pawl\":[]}"}));
-        assert_eq!((end.exit, end.cause.as_str(), end.termination.as_str()), (Some(10), "", "{\"pawl\":[]}"));
+        assert_eq!((end.exit, &end.cause, end.termination.as_str()), (Some(10), &Cause::Exited, "{\"pawl\":[]}"));
         let end = terminated(json!({"exitCode": 1, "reason": "Error", "message": "no such plan"}));
-        assert_eq!(end.cause, "no such plan");
+        assert_eq!(end.cause, Cause::Message("no such plan".to_owned()));
     }
 
     #[test]
     fn a_pod_that_never_ran_says_why() {
         let evicted = json!({"phase": "Failed", "reason": "Evicted", "message": "low on memory"});
-        assert_eq!(
-            facts(evicted).stand,
-            Stand::Ended(PodEnd { cause: "Evicted: low on memory".to_owned(), ..PodEnd::default() })
-        );
+        let Stand::Ended(end) = facts(evicted).stand else { panic!() };
+        assert_eq!((end.exit, end.cause.to_string().as_str()), (None, "Evicted: low on memory"));
         let broken = json!({"phase": "Failed", "initContainerStatuses":
             [{"name": "agent", "state": {"terminated": {"exitCode": 2, "message": "read-only"}}}]});
         let Stand::Ended(end) = facts(broken).stand else { panic!() };
-        assert_eq!(end.cause, "init container agent exited with 2: read-only");
+        assert_eq!(end.cause.to_string(), "init container agent exited with 2: read-only");
         assert!(!end.is_unknown());
         let preempted = json!({"phase": "Running", "conditions": [{"type": "DisruptionTarget", "status": "True",
             "reason": "PreemptionByScheduler", "message": "preempting to accommodate a higher priority pod"}]});
@@ -355,7 +332,7 @@ mod tests {
             {"terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown", "message": message}}}]}));
         ended.explained_by(&lost.stand);
         let Stand::Ended(end) = ended.stand else { panic!("{ended:?}") };
-        assert!(end.is_unknown() && end.cause.ends_with(message), "{end:?}");
+        assert!(end.is_unknown() && end.cause.to_string().ends_with(message), "{end:?}");
     }
 
     #[test]
@@ -375,17 +352,17 @@ mod tests {
             known = next;
         }
         let Stand::Ended(end) = known.stand else { panic!("{known:?}") };
-        assert_eq!((end.exit, end.cause.as_str()), (Some(137), "ErrImagePull: no such image"));
+        assert_eq!((end.exit, end.cause.to_string().as_str()), (Some(137), "ErrImagePull: no such image"));
         // One that ran after all, before it was seen running, reports the reason itself.
         let refused = json!({"terminated": {"exitCode": 1, "reason": "Error", "message": "no such plan"}});
         let mut ran = at(refused, false);
-        ran.explained_by(&Stand::Waiting { problem: "ErrImagePull".to_owned() });
+        ran.explained_by(&Stand::Waiting { problem: Some(Hindrance::of_container("ErrImagePull", "")) });
         let Stand::Ended(end) = ran.stand else { panic!("{ran:?}") };
-        assert_eq!(end.cause, "no such plan");
+        assert_eq!(end.cause, Cause::Message("no such plan".to_owned()));
         // A pod that is still wanted is tried again: what was wrong may be right now.
         let mut again = at(json!({"waiting": {"reason": "ContainerCreating"}}), false);
-        again.explained_by(&Stand::Waiting { problem: "ErrImagePull".to_owned() });
-        assert_eq!(again.stand, Stand::Waiting { problem: String::new() });
+        again.explained_by(&Stand::Waiting { problem: Some(Hindrance::of_container("ErrImagePull", "")) });
+        assert_eq!(again.stand, Stand::Waiting { problem: None });
     }
 
     #[test]

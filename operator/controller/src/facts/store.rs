@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::PartialObjectMeta;
 use kube::runtime::watcher::Event;
+use pawl_contract::attempt::AttemptName;
 use std::collections::HashSet;
 
 /// The facts of all jobs. Cheap to read: a reconcile copies those of its own job.
@@ -47,14 +48,14 @@ pub(crate) fn place(meta: &ObjectMeta) -> Option<(String, String)> {
 /// The attempt of a pod: its batch Job's name, which cannot be changed without the Job controller noticing.
 fn attempt_of(meta: &ObjectMeta) -> Option<(Key, String)> {
     let attempt = meta.labels.as_ref()?.get(names::BATCH_JOB)?;
-    let (job, _) = names::parse_attempt(attempt)?;
+    let job = AttemptName::parse(attempt)?.job;
     Some((Key::new(meta.namespace.clone()?, job), attempt.clone()))
 }
 
 /// The attempt that an object is named after.
 fn attempt_named(meta: &ObjectMeta) -> Option<(Key, String)> {
     let name = meta.name.as_deref()?;
-    let (job, _) = names::parse_attempt(name)?;
+    let job = AttemptName::parse(name)?.job;
     Some((Key::new(meta.namespace.clone()?, job), name.to_owned()))
 }
 

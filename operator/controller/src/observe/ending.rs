@@ -1,6 +1,6 @@
 //! How an attempt ended.
 
-use crate::facts::{AttemptFacts, PodFacts, Stand, UNSCHEDULABLE};
+use crate::facts::{AttemptFacts, Cause, Hindrance, Kind, PodFacts, Stand};
 use pawl_contract::exit::Outcome;
 use pawl_decision::observed::Ending;
 
@@ -59,7 +59,7 @@ fn exit(pod: &PodFacts) -> Option<Outcome> {
 }
 
 fn out_of_memory(pod: &PodFacts) -> bool {
-    matches!(&pod.stand, Stand::Ended(end) if end.out_of_memory)
+    matches!(&pod.stand, Stand::Ended(end) if end.out_of_memory())
 }
 
 /// Whether the first pod reports a regular end of the attempt: done, or a launch failed with evidence.
@@ -86,7 +86,7 @@ fn own_failure(pod: &PodFacts) -> Option<String> {
     if end.is_unknown() {
         return None;
     }
-    let certain = end.out_of_memory || end.could_not_start() && !end.cause.starts_with(UNSCHEDULABLE);
+    let certain = end.out_of_memory() || end.not_started().is_some_and(|hindrance| !of_scheduler(hindrance));
     if !certain && (pod.deleting.is_some() || exit(pod) == Some(Outcome::LostPeer)) {
         return None;
     }
@@ -96,7 +96,7 @@ fn own_failure(pod: &PodFacts) -> Option<String> {
 /// A pod that was deleted, although it did not fail, or before it could be scheduled; or was lost with its node.
 fn deletion(pod: &PodFacts) -> Option<String> {
     match &pod.stand {
-        Stand::Ended(end) if end.could_not_start() => failure(pod),
+        Stand::Ended(end) if end.not_started().is_some() => failure(pod),
         Stand::Ended(end) if pod.deleting.is_some() => {
             let stopped = end.exit.is_none_or(|code| code > 127) || exit(pod) == Some(Outcome::Stopped);
             stopped.then(|| format!("pod {} was deleted", pod.name))
@@ -106,29 +106,32 @@ fn deletion(pod: &PodFacts) -> Option<String> {
     }
 }
 
-/// Whether no node has room for the pod.
+/// Whether no node has room for the pod, or its volume.
 fn is_unschedulable(pod: &PodFacts) -> bool {
-    matches!(&pod.stand, Stand::Waiting { problem } if problem.starts_with(UNSCHEDULABLE))
+    pod.waits_for().is_some_and(of_scheduler)
+}
+
+fn of_scheduler(hindrance: &Hindrance) -> bool {
+    matches!(hindrance.kind, Kind::NoRoom | Kind::NoVolume)
 }
 
 /// What kept a pod from running.
 fn problem(pod: &PodFacts) -> Option<String> {
-    match &pod.stand {
-        Stand::Waiting { problem } if !problem.is_empty() => Some(format!("pod {}: {problem}", pod.name)),
-        Stand::Waiting { .. } | Stand::Running | Stand::Ended(_) => None,
-    }
+    pod.waits_for().map(|problem| format!("pod {}: {problem}", pod.name))
 }
 
 /// Why a pod failed: its exit code, or the signal that killed it.
 fn failure(pod: &PodFacts) -> Option<String> {
     let Stand::Ended(end) = &pod.stand else { return None };
-    let Some(code) = end.exit.filter(|code| *code <= 127) else {
-        return Some(format!("pod {}: {}", pod.name, end.cause));
+    let code = match (end.exit, &end.cause) {
+        (Some(code), _) if code <= 127 => code,
+        (Some(code), Cause::Exited) => return Some(format!("pod {} exited with {code}", pod.name)),
+        _ => return Some(format!("pod {}: {}", pod.name, end.cause)),
     };
     match Outcome::from_exit_code(code) {
         Outcome::Done | Outcome::Stopped => None,
         outcome => {
-            let colon = if end.cause.is_empty() { "" } else { ": " };
+            let colon = if end.cause == Cause::Exited { "" } else { ": " };
             Some(format!("pod {} exited with {code} ({outcome:?}){colon}{}", pod.name, end.cause))
         }
     }

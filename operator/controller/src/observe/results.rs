@@ -36,7 +36,7 @@ fn termination(pod: &PodFacts) -> Option<Vec<LaunchResult>> {
 }
 
 fn out_of_memory(pod: &PodFacts) -> bool {
-    matches!(&pod.stand, Stand::Ended(end) if end.out_of_memory)
+    matches!(&pod.stand, Stand::Ended(end) if end.out_of_memory())
 }
 
 /// The launch in which a pod was killed, when that is certain: the one that ran when agent 0 last answered, the one

@@ -1,7 +1,7 @@
 //! Where an attempt is, from the facts of its batch Job and pods.
 
 use super::ending::ending;
-use crate::facts::{AttemptFacts, GangFacts, PodFacts, Stand, UNSCHEDULABLE};
+use crate::facts::{AttemptFacts, GangFacts, Hindrance, Kind, PodFacts, Stand};
 use jiff::Timestamp;
 use pawl_decision::observed::{AttemptState, Ending, Leaving, WaitsFor};
 
@@ -77,14 +77,10 @@ fn pending(facts: &AttemptFacts, gang: &GangFacts, now: Timestamp) -> AttemptSta
 }
 
 /// What keeps the gang from running: that no node has room for its pods, or for some of them, or something else, such as a
-/// volume, for which the scheduler has no other reason. Pods that are not made wait for devices as well: a quota that other
+/// volume. Pods that are not made wait for devices as well: a quota that other
 /// jobs use up refuses them.
 fn waits_for(facts: &AttemptFacts, gang: &GangFacts) -> WaitsFor {
-    let volume = |problem: &str| {
-        let problem = problem.to_ascii_lowercase();
-        problem.contains("persistentvolumeclaim") || problem.contains("persistent volumes")
-    };
-    let no_room = |pod: &PodFacts| matches!(&pod.stand, Stand::Waiting { problem } if problem.starts_with(UNSCHEDULABLE) && !volume(problem));
+    let no_room = |pod: &PodFacts| pod.waits_for().is_some_and(|problem| problem.kind == Kind::NoRoom);
     let refused = problem(facts).is_none() && facts.alive().count() < gang.replicas as usize;
     match (refused || facts.alive().any(no_room), facts.alive().any(|pod| !pod.node.is_empty())) {
         (false, _) => WaitsFor::Containers,
@@ -94,16 +90,13 @@ fn waits_for(facts: &AttemptFacts, gang: &GangFacts) -> WaitsFor {
 }
 
 /// What keeps a pod of the gang from running, other than time.
-fn problem(facts: &AttemptFacts) -> Option<(&PodFacts, &str)> {
-    facts.alive().find_map(|pod| match &pod.stand {
-        Stand::Waiting { problem } if !problem.is_empty() => Some((pod, problem.as_str())),
-        Stand::Waiting { .. } | Stand::Running | Stand::Ended(_) => None,
-    })
+fn problem(facts: &AttemptFacts) -> Option<(&PodFacts, &Hindrance)> {
+    facts.alive().find_map(|pod| Some((pod, pod.waits_for()?)))
 }
 
 /// Why a gang does not start, such as `Unschedulable` or `ErrImagePull`; `None` when it is merely starting.
 pub fn hindrance(facts: &AttemptFacts) -> Option<&str> {
-    problem(facts).and_then(|(_, problem)| problem.split(':').next())
+    problem(facts).map(|(_, problem)| problem.reason.as_str())
 }
 
 /// Whether a pod of the gang was lost while others are alive: a partial gang deadlocks, so the rest of it is to be
@@ -115,7 +108,7 @@ fn broken(facts: &AttemptFacts) -> bool {
 fn lost(pod: &PodFacts) -> bool {
     match &pod.stand {
         // The contract's exit codes: the agent had time to report why.
-        Stand::Ended(end) => end.out_of_memory && end.exit != Some(0) || !matches!(end.exit, Some(0..=127)),
+        Stand::Ended(end) => end.out_of_memory() && end.exit != Some(0) || !matches!(end.exit, Some(0..=127)),
         Stand::Waiting { .. } | Stand::Running => {
             pod.gone || pod.lost || pod.deleting.is_some() || !pod.disruption.is_empty() || pod.cannot_start()
         }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::facts::{Finished, GangFacts, PlanFacts, PodEnd, PodFacts, Stand};
+use crate::facts::{Cause, Finished, GangFacts, Hindrance, PlanFacts, PodEnd, PodFacts, Stand};
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::LaunchKind;
 use pawl_contract::progress::Progress;
@@ -29,27 +29,34 @@ fn pod(index: u32, stand: Stand) -> PodFacts {
     }
 }
 
+/// As Kubernetes says it: reason and message.
+fn hindrance(problem: &str) -> Hindrance {
+    match problem.split_once(": ").unwrap_or((problem, "")) {
+        (reason @ "Unschedulable", message) => Hindrance::of_scheduling(reason, message),
+        (reason, message) => Hindrance::of_container(reason, message),
+    }
+}
+
 fn running(index: u32) -> PodFacts {
     pod(index, Stand::Running)
 }
 
 fn exited(index: u32, code: i32) -> PodFacts {
-    let cause = if code > 128 { format!("its container was killed by signal {}", code - 128) } else { String::new() };
-    pod(index, Stand::Ended(PodEnd { exit: Some(code), cause, ..PodEnd::default() }))
+    pod(index, Stand::Ended(PodEnd { exit: Some(code), cause: Cause::of(code, "Error", ""), ..PodEnd::default() }))
 }
 
 /// The first pod, whose container the kubelet could not find when it was deleted.
 fn never_started(problem: &str) -> PodFacts {
-    pod(0, Stand::Ended(PodEnd { exit: Some(137), cause: problem.to_owned(), ..PodEnd::default() }))
+    pod(0, Stand::Ended(PodEnd { exit: Some(137), cause: Cause::NotStarted(hindrance(problem)), ..PodEnd::default() }))
 }
 
 fn out_of_memory(index: u32) -> PodFacts {
-    let end = PodEnd { exit: Some(137), out_of_memory: true, cause: "OOMKilled".to_owned(), ..PodEnd::default() };
+    let end = PodEnd { exit: Some(137), cause: Cause::OutOfMemory, ..PodEnd::default() };
     pod(index, Stand::Ended(end))
 }
 
 fn waiting(index: u32, problem: &str) -> PodFacts {
-    let stand = Stand::Waiting { problem: problem.to_owned() };
+    let stand = Stand::Waiting { problem: (!problem.is_empty()).then(|| hindrance(problem)) };
     PodFacts { node: String::new(), ..pod(index, stand) }
 }
 
@@ -176,7 +183,7 @@ fn what_its_queue_takes_back_has_ended_when_no_pod_can_come_any_more() {
 
 #[rstest]
 #[case::it_was_done(vec![exited(0, 0), gone(exited(1, 30))], AttemptState::Ended(Ending::Completed))]
-#[case::it_was_killed(vec![out_of_memory(0), gone(exited(1, 30))], lost("pod toy-1-0: OOMKilled"))]
+#[case::it_was_killed(vec![out_of_memory(0), gone(exited(1, 30))], lost("pod toy-1-0: its memory limit was reached (OOMKilled)"))]
 #[case::it_never_ran(vec![running(0), waiting(1, "ErrImagePull: x")], lost("pod toy-1-1: ErrImagePull: x"))]
 #[case::it_was_coming_up(vec![exited(0, 30), waiting(1, "")], disrupted("preempted by Kueue before all of its pods ran"))]
 #[case::it_found_no_room(vec![exited(0, 30), waiting(1, "Unschedulable: x")], disrupted("pod toy-1-1: Unschedulable: x"))]
@@ -196,7 +203,7 @@ fn what_else_befell_a_gang_counts_more_than_its_queue(#[case] pods: Vec<PodFacts
 #[case::deleted_before_there_was_room(vec![gone(never_started("Unschedulable: x")), gone(waiting(1, ""))], disrupted("pod toy-1-0: Unschedulable: x"))]
 #[case::deleted_after_a_peer_crashed(vec![gone(exited(0, 30)), exited(1, 1)], lost("pod toy-1-1 exited with 1 (Failed)"))]
 #[case::deleted_after_a_peer_was_killed(vec![gone(exited(0, 143)), exited(1, 139)], lost("pod toy-1-1: its container was killed by signal 11"))]
-#[case::out_of_memory_and_deleted(vec![gone(exited(0, 30)), gone(out_of_memory(1))], lost("pod toy-1-1: OOMKilled"))]
+#[case::out_of_memory_and_deleted(vec![gone(exited(0, 30)), gone(out_of_memory(1))], lost("pod toy-1-1: its memory limit was reached (OOMKilled)"))]
 #[case::lost_a_peer(vec![exited(0, 40), exited(1, 1)], lost("pod toy-1-1 exited with 1 (Failed)"))]
 #[case::crashed(vec![exited(0, 1), exited(1, 40)], lost("pod toy-1-0 exited with 1 (Failed)"))]
 fn how_a_gang_ended(#[case] pods: Vec<PodFacts>, #[case] wanted: AttemptState) {
@@ -341,11 +348,11 @@ fn a_long_placement_is_told_by_its_hash() {
 fn any_pod() -> impl Strategy<Value = PodFacts> {
     let stand = prop_oneof![
         Just(Stand::Running),
-        Just(Stand::Waiting { problem: String::new() }),
-        Just(Stand::Waiting { problem: "x".to_owned() }),
+        Just(Stand::Waiting { problem: None }),
+        Just(Stand::Waiting { problem: Some(hindrance("x")) }),
         (prop::option::of(0..256i32), any::<bool>()).prop_map(|(exit, oom)| Stand::Ended(PodEnd {
             exit,
-            out_of_memory: oom,
+            cause: if oom { Cause::OutOfMemory } else { Cause::Exited },
             ..PodEnd::default()
         })),
     ];

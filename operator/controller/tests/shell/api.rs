@@ -3,6 +3,7 @@
 
 use http::{Method, Request, Response, StatusCode};
 use kube::client::Body;
+use pawl_contract::attempt::AttemptName;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -146,7 +147,7 @@ impl Store {
 
     /// Notes a gang that is started or stopped although the status of its job does not say so.
     fn announced(&mut self, namespace: &str, attempt: &str, stops: bool) {
-        let (job, _) = attempt.rsplit_once('-').unwrap();
+        let job = AttemptName::parse(attempt).unwrap().job;
         let job = &self.objects[&("trainingjobs".to_owned(), namespace.to_owned(), job.to_owned())];
         let status = &job["status"];
         let parallel = status["parallel"].as_array().into_iter().flatten();

@@ -21,6 +21,7 @@ pub(crate) fn unsafe_outcome(outcome: Outcome) -> Option<Trigger> {
         Outcome::Done
         | Outcome::InvalidPlan
         | Outcome::CheckpointUnreadable
+        | Outcome::StorageFull
         | Outcome::Stopped
         | Outcome::LostPeer
         | Outcome::Failed => None,

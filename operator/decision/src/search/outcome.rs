@@ -49,6 +49,7 @@ const fn cause(outcome: Outcome) -> Option<Cause> {
         Outcome::Unsupported | Outcome::CompileFailed | Outcome::InvalidPlan => Some(Cause::Unsupported),
         Outcome::Done
         | Outcome::CheckpointUnreadable
+        | Outcome::StorageFull
         | Outcome::Stopped
         | Outcome::LostPeer
         | Outcome::Hang

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod alike;
 mod effect;
 mod examples;
 mod gates;
@@ -15,6 +16,7 @@ mod parallel;
 mod policy;
 mod preflight;
 mod protocol;
+mod records;
 mod reference;
 mod resume;
 mod search;

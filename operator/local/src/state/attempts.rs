@@ -3,10 +3,13 @@
 
 use super::{StateDir, StateError, create_private, write_private};
 use jiff::Timestamp;
-use pawl_contract::plan::AttemptPlan;
+use pawl_api::TrainingJobStatus;
+use pawl_contract::plan::{AttemptPlan, LaunchKind};
 use pawl_contract::report::Report;
 use pawl_decision::observed::Ending;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -93,6 +96,9 @@ pub fn load(state: &StateDir) -> Result<Vec<AttemptRecord>, StateError> {
     let mut records = Vec::new();
     for entry in entries {
         let entry = entry.map_err(StateError::unusable(&attempts))?;
+        if entry.file_name().to_string_lossy().starts_with(DELETED) {
+            continue;
+        }
         if let Some(record) = load_one(state, &entry.path())? {
             records.push(record);
         }
@@ -117,7 +123,111 @@ fn load_one(state: &StateDir, directory: &Path) -> Result<Option<AttemptRecord>,
     })
 }
 
+/// Released attempts that are kept whatever they ran.
+pub const KEPT: usize = 50;
+/// Beginning of the name of a directory that is being deleted.
+const DELETED: &str = ".deleted-";
+
+/// Deletes the oldest released attempts but for [`KEPT`]. Attempts that `status` names, by their own name or by that of a launch, stay,
+/// and so do those of a search, whose launches its report lists.
+///
+/// # Errors
+/// As [`load`]. What cannot be deleted now is deleted later.
+pub fn prune(state: &StateDir, status: &TrainingJobStatus) -> Result<(), StateError> {
+    let records = load(state)?;
+    let released: Vec<_> = records.iter().filter(|record| record.state == RecordState::Released).collect();
+    let old = &released[..released.len().saturating_sub(KEPT)];
+    if !old.is_empty() {
+        let mut named = HashSet::new();
+        let status = serde_json::to_value(status).unwrap_or_default();
+        texts(&status, &mut named);
+        let stays = |plan: &AttemptPlan| {
+            let mut launches = plan.launches.iter();
+            named.contains(plan.attempt.as_str())
+                || launches.any(|it| it.kind == LaunchKind::Search || named.contains(it.launch.as_str()))
+        };
+        for record in old.iter().filter(|record| !stays(&record.plan)) {
+            // Its record goes with it: half an attempt would be none, and stay for ever.
+            let name = &record.plan.attempt;
+            let _ = fs::rename(directory(state, name), state.attempts().join(format!("{DELETED}{name}")));
+        }
+    }
+    let entries = fs::read_dir(state.attempts()).into_iter().flatten().filter_map(Result::ok);
+    for entry in entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(DELETED)) {
+        let _ = fs::remove_dir_all(entry.path());
+    }
+    Ok(())
+}
+
+/// All texts in a document.
+fn texts<'a>(value: &'a Value, found: &mut HashSet<&'a str>) {
+    match value {
+        Value::String(text) => {
+            found.insert(text);
+        }
+        Value::Array(all) => all.iter().for_each(|value| texts(value, found)),
+        Value::Object(all) => all.values().for_each(|value| texts(value, found)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
 /// The complete reports of an attempt's finished launches, in the order of its plan.
 pub fn reports(state: &StateDir, record: &AttemptRecord) -> Vec<Report> {
     pawl_agent::finished_reports(&directory(state, &record.plan.attempt)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pawl_api::status::{LaunchStatus, PhaseStatus};
+    use serde_json::json;
+
+    fn record(number: usize, kind: LaunchKind, state: RecordState) -> AttemptRecord {
+        let launch = json!({
+            "contract": 1, "job": "toy", "attempt": format!("toy-{number}"), "launch": format!("launch-{number}"), "kind": kind,
+            "workload": {}, "settings": {}, "seed": 1, "budget": {}, "hangTimeoutSeconds": 1.0,
+        });
+        let plan = json!({
+            "contract": 1, "job": "toy", "attempt": format!("toy-{number}"), "replicas": 1, "ranksPerReplica": 1,
+            "gpusPerReplica": 0, "launches": [launch],
+        });
+        let created = Timestamp::from_second(number as i64).unwrap();
+        AttemptRecord {
+            plan: serde_json::from_value(plan).unwrap(),
+            plan_hash: String::new(),
+            created,
+            trainer: None,
+            state,
+        }
+    }
+
+    #[test]
+    fn old_attempts_are_deleted_unless_something_still_names_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir::new(dir.path());
+        let save = |number, kind, attempt| record(number, kind, attempt).save(&state).unwrap();
+        for number in 1..=KEPT + 10 {
+            let kind = if number == 2 { LaunchKind::Search } else { LaunchKind::Measure };
+            save(number, kind, if number == 3 { RecordState::Stopped } else { RecordState::Released });
+        }
+        let evidence: LaunchStatus = serde_json::from_value(json!({
+            "name": "launch-4", "kind": "Measure", "arm": "Control", "pair": 1, "seed": 1, "outcome": "Done",
+        }))
+        .unwrap();
+        let phase = PhaseStatus { launches: vec![evidence], ..PhaseStatus::default() };
+        let mut status = TrainingJobStatus { phases: vec![phase], ..TrainingJobStatus::default() };
+        status
+            .training
+            .get_or_insert_default()
+            .segments
+            .push(serde_json::from_value(json!({"attempt": "toy-5"})).unwrap());
+        // An earlier run was killed while it deleted one.
+        fs::create_dir(state.attempts().join(".deleted-toy-0")).unwrap();
+        fs::write(state.attempts().join(".deleted-toy-0").join(RECORD), "{").unwrap();
+        prune(&state, &status).unwrap();
+        let left: Vec<_> = load(&state).unwrap().into_iter().map(|record| record.plan.attempt).collect();
+        let expected: Vec<_> = (2..=5).chain(11..=KEPT + 10).map(|number| format!("toy-{number}")).collect();
+        assert_eq!(left, expected);
+        assert_eq!(fs::read_dir(state.attempts()).unwrap().count(), left.len());
+    }
 }

@@ -9,6 +9,7 @@ use crate::script::{Resume, Verdict};
 use crate::survivors;
 use crate::verdict::{Evidence, Fact, verdict};
 use crate::watch::Watch;
+use pawl_contract::exit::Outcome;
 use pawl_contract::plan::LaunchPlan;
 use pawl_contract::report::Report;
 use std::io;
@@ -96,7 +97,8 @@ impl Member<'_> {
         let (mut ranks, watch) = (Ranks::none(self.shared), Watch::new(&plan, self.shared, self.limits));
         let mut kill_at = None;
         if let Err(e) = ranks.start(self.shared, &plan, port, resume).await {
-            self.link.say(Up::Unable { launch: launch.to_owned(), message: e.to_string() });
+            let outcome = Outcome::of_error(&e);
+            self.link.say(Up::Unable { launch: launch.to_owned(), outcome, message: e.to_string() });
             kill_at = Some(Instant::now());
         } else {
             (self.observer)(Event::LaunchStarted { launch: launch.to_owned(), kind: plan.kind });

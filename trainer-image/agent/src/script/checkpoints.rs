@@ -2,7 +2,7 @@
 //!
 //! The agent cannot read them. It notes how far the training was when each appeared, and the losses of that moment, in
 //! `.pawl/record.json` beside them. After a divergence or a rollback, those that are later than the last good position are moved to
-//! `.pawl/quarantine`: never resumed, never counted, not deleted.
+//! `.pawl/quarantine`, as is what a superseded gang wrote: never resumed, never counted, not deleted.
 
 use super::followed::Followed;
 use super::is_aside;
@@ -84,8 +84,14 @@ impl Checkpoints {
 
     /// The newest checkpoint, of at most `limit` items. Not one that was being written when its writer was killed.
     pub(super) fn newest(&self, limit: Option<u64>) -> Option<PathBuf> {
+        self.newest_of(limit, |_| true)
+    }
+
+    /// As [`Self::newest`], of the checkpoints whose names `counts`.
+    pub(super) fn newest_of(&self, limit: Option<u64>, counts: impl Fn(&str) -> bool) -> Option<PathBuf> {
         let record = self.record();
         let mut all = self.entries();
+        all.retain(|entry| counts(&entry.name));
         all.retain(|entry| limit.is_none_or(|limit| self.items(entry, &record).is_some_and(|items| items <= limit)));
         let newest = all.pop()?;
         match all.last() {
@@ -104,17 +110,9 @@ impl Checkpoints {
     pub(super) fn set_aside(&self, limit: u64) -> io::Result<Vec<String>> {
         let record = self.record();
         let suspect = |entry: &Entry| self.items(entry, &record).is_none_or(|items| items > limit);
-        let quarantine = self.place.join(FOLDER).join("quarantine");
         let mut moved = Vec::new();
         for entry in self.entries().into_iter().filter(suspect) {
-            std::fs::create_dir_all(&quarantine).map_err(|error| named(&quarantine, error))?;
-            // One of this name may be there from an earlier divergence.
-            let free = (1u32..).map(|count| match count {
-                1 => quarantine.join(&entry.name),
-                _ => quarantine.join(format!("{}.{count}", entry.name)),
-            });
-            let Some(target) = free.into_iter().find(|target| target.symlink_metadata().is_err()) else { continue };
-            std::fs::rename(&entry.path, &target).map_err(|error| named(&entry.path, error))?;
+            quarantine(&self.place, &entry.path)?;
             moved.push(entry.name);
         }
         Ok(moved)
@@ -130,6 +128,19 @@ impl Checkpoints {
         let step = trailing_number(checkpoint).unwrap_or_default();
         Standing { step, items: step.saturating_mul(self.items_per_step), losses: SpikeWatch::default() }
     }
+}
+
+/// Moves a checkpoint in `place` into the quarantine there. Returns its new path.
+pub(super) fn quarantine(place: &Path, checkpoint: &Path) -> io::Result<PathBuf> {
+    let folder = place.join(FOLDER).join("quarantine");
+    std::fs::create_dir_all(&folder).map_err(|error| named(&folder, error))?;
+    let name = checkpoint.file_name().unwrap_or_default().to_string_lossy();
+    // One of this name may be there from an earlier time.
+    let names = std::iter::once(name.to_string()).chain((2..=u32::MAX).map(|count| format!("{name}.{count}")));
+    let free = names.map(|name| folder.join(name)).find(|target| target.symlink_metadata().is_err());
+    let target = free.ok_or_else(|| named(&folder, io::ErrorKind::AlreadyExists.into()))?;
+    std::fs::rename(checkpoint, &target).map_err(|error| named(checkpoint, error))?;
+    Ok(target)
 }
 
 /// Notes new checkpoints of a running script, on a thread of its own: storage may be slow. Ends when it is dropped.

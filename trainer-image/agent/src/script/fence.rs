@@ -4,12 +4,15 @@
 //! knows nothing of it, so the agent of rank 0 does what the built-in trainer does itself (`epoch.rs` of the crate `launch`): it
 //! claims an epoch in the storage before it looks for a checkpoint, by creating a file that must not exist yet, and ends the
 //! ranks when it finds a later epoch. The files are in a hidden directory: scripts look for checkpoints beside it. What the
-//! script wrote after that epoch was claimed is renamed to `NAME.damaged`, so that no later attempt resumes from it.
+//! script wrote after that epoch was claimed is moved to the quarantine, so that no later attempt resumes from it; what it had
+//! written before is left where it is, because the later gang may resume it. Both are decided by the storage's own clock.
 
-use super::checkpoints::trailing_number;
+use super::checkpoints::{quarantine, trailing_number};
 use super::followed::Followed;
-use super::{DAMAGED, EPOCHS, is_aside};
+use super::{EPOCHS, is_aside};
+use pawl_contract::attempt::AttemptName;
 use pawl_contract::exit::Outcome;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io;
@@ -25,8 +28,8 @@ const FOLDER: &str = ".epochs";
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// The right of one gang to write. Ordered: a later epoch supersedes an earlier one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct Epoch {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct Epoch {
     attempt: u64,
     /// Number of the gang within the attempt, from 1.
     claim: u64,
@@ -50,7 +53,8 @@ impl std::fmt::Display for Epoch {
 /// The epoch of this gang, which is watched until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Fence {
-    storage: PathBuf,
+    /// Where the script has its checkpoints.
+    place: PathBuf,
     followed: Followed,
     superseded: Arc<OnceLock<Superseded>>,
     /// Ends the thread that watches.
@@ -60,7 +64,8 @@ pub(crate) struct Fence {
 /// What was known when a later epoch was found.
 #[derive(Debug)]
 struct Superseded {
-    at: SystemTime,
+    /// When the later epoch was claimed, by the clock of the storage.
+    claimed: Option<SystemTime>,
     /// What the storage contained when this gang was known to be the newest for the last time.
     before: BTreeSet<OsString>,
     /// The step of the script then.
@@ -68,17 +73,18 @@ struct Superseded {
 }
 
 impl Fence {
-    /// Supersedes all earlier gangs in `storage`, and ends `followed`, the script of rank 0, when a later one does.
+    /// Ends `followed`, the script of rank 0, when a later gang than that of `epoch` claims the storage. The script has its
+    /// checkpoints in `place`.
     ///
     /// # Errors
-    /// When a later attempt has claimed the storage, or it cannot be written.
-    pub(crate) fn claim(storage: &Path, attempt: &str, followed: &Followed) -> io::Result<Self> {
-        let number = attempt.rsplit_once('-').and_then(|(_, number)| number.parse().ok()).unwrap_or_default();
-        let epoch = claim(storage, number)?.map_err(|by| io::Error::other(message(attempt, by)))?;
+    /// When no thread can be started.
+    pub(super) fn watch(storage: &Path, place: &Path, epoch: Epoch, of: (&str, &Followed)) -> io::Result<Self> {
+        let (attempt, followed) = of;
         let superseded = Arc::new(OnceLock::new());
         let (end, ended) = channel();
         let watch = Watch {
             storage: storage.to_owned(),
+            place: place.to_owned(),
             attempt: attempt.to_owned(),
             epoch,
             followed: followed.clone(),
@@ -86,25 +92,23 @@ impl Fence {
         };
         // A thread of its own: a mount whose server is gone never answers.
         std::thread::Builder::new().name("fence".to_owned()).spawn(move || watch.run(&ended))?;
-        Ok(Self { storage: storage.to_owned(), followed: followed.clone(), superseded, _end: end })
+        Ok(Self { place: place.to_owned(), followed: followed.clone(), superseded, _end: end })
     }
 
     /// After the ranks have ended: sets aside what they wrote after a later gang had claimed the storage. That gang writes
-    /// too: an entry is theirs if it appeared since then, is of a step that they made since then, and is no older.
+    /// too: an entry is theirs if it appeared since then, is of a step that they made since then, and is no older than the claim.
     pub(crate) fn set_aside(&self) {
-        let Some(Superseded { at, before, step }) = self.superseded.get() else { return };
+        let Some(Superseded { claimed, before, step }) = self.superseded.get() else { return };
         let last = self.followed.progress().map_or(*step, |progress| progress.step) + 1;
-        for path in std::fs::read_dir(&self.storage).into_iter().flatten().filter_map(Result::ok).map(|it| it.path()) {
+        for path in std::fs::read_dir(&self.place).into_iter().flatten().filter_map(Result::ok).map(|it| it.path()) {
             let theirs = trailing_number(&path).is_some_and(|number| *step < number && number <= last);
             let known = path.file_name().is_none_or(|name| before.contains(name));
-            let changed = path.metadata().and_then(|facts| facts.modified());
-            if known || !theirs || is_aside(&path) || changed.is_ok_and(|changed| changed + PERIOD < *at) {
+            let older = claimed.is_some_and(|claimed| modified(&path).is_some_and(|changed| changed <= claimed));
+            if known || !theirs || is_aside(&path) || older {
                 continue;
             }
-            let mut aside = path.clone().into_os_string();
-            aside.push(DAMAGED);
-            match std::fs::rename(&path, &aside) {
-                Ok(()) => tracing::warn!(checkpoint = %path.display(), "of a superseded gang: set aside"),
+            match quarantine(&self.place, &path) {
+                Ok(_) => tracing::warn!(checkpoint = %path.display(), "of a superseded gang: set aside"),
                 Err(error) => tracing::warn!(checkpoint = %path.display(), %error, "cannot set aside"),
             }
         }
@@ -113,6 +117,7 @@ impl Fence {
 
 struct Watch {
     storage: PathBuf,
+    place: PathBuf,
     attempt: String,
     epoch: Epoch,
     followed: Followed,
@@ -122,18 +127,20 @@ struct Watch {
 impl Watch {
     /// Looks for a later epoch until `ended`. A storage that cannot be read now may be read later.
     fn run(self, ended: &std::sync::mpsc::Receiver<()>) {
-        let mut before = entries(&self.storage);
+        let mut before = entries(&self.place);
         let mut step = 0;
         while ended.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
             let Ok(found) = latest(&self.storage) else { continue };
             if let Some(by) = found.filter(|found| *found > self.epoch) {
                 // Nothing else sets it.
-                let _ = self.superseded.set(Superseded { at: SystemTime::now(), before, step });
+                let claimed = modified(&self.storage.join(FOLDER).join(by.to_string()))
+                    .or_else(|| modified(&self.storage.join(EPOCHS).join(by.to_string())));
+                let _ = self.superseded.set(Superseded { claimed, before, step });
                 self.followed.fail(Outcome::Stopped, message(&self.attempt, by));
                 return;
             }
             step = self.followed.progress().map_or(step, |progress| progress.step);
-            before = entries(&self.storage);
+            before = entries(&self.place);
         }
     }
 }
@@ -144,8 +151,13 @@ fn message(attempt: &str, by: Epoch) -> String {
     )
 }
 
-fn entries(storage: &Path) -> BTreeSet<OsString> {
-    std::fs::read_dir(storage).into_iter().flatten().filter_map(Result::ok).map(|entry| entry.file_name()).collect()
+fn modified(path: &Path) -> Option<SystemTime> {
+    path.metadata().and_then(|facts| facts.modified()).ok()
+}
+
+/// Names of the entries of a directory.
+pub(super) fn entries(place: &Path) -> BTreeSet<OsString> {
+    std::fs::read_dir(place).into_iter().flatten().filter_map(Result::ok).map(|entry| entry.file_name()).collect()
 }
 
 /// The epochs that were claimed in a folder.
@@ -164,6 +176,21 @@ fn claimed(folder: &Path) -> io::Result<Vec<Epoch>> {
 fn latest(storage: &Path) -> io::Result<Option<Epoch>> {
     let [scripts, trainers] = [FOLDER, EPOCHS].map(|folder| claimed(&storage.join(folder)));
     Ok(scripts?.into_iter().chain(trainers?).max())
+}
+
+/// Supersedes all earlier gangs in `storage`.
+///
+/// # Errors
+/// The end of the launch: when a later attempt has claimed the storage, or it cannot be written.
+pub(super) fn supersede(storage: &Path, attempt: &str) -> Result<Epoch, (Outcome, String)> {
+    match claim(storage, AttemptName::number_of(attempt).into()) {
+        Ok(Ok(epoch)) => Ok(epoch),
+        Ok(Err(by)) => Err((Outcome::Stopped, message(attempt, by))),
+        Err(error) => {
+            let why = format!("the checkpoint storage {} cannot be claimed: {error}", storage.display());
+            Err((Outcome::of_error(&error), why))
+        }
+    }
 }
 
 /// Claims the next epoch for a gang of `attempt`; the latest one as the error when it belongs to a later attempt.

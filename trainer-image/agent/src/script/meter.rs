@@ -460,6 +460,7 @@ impl Meter {
             step: self.step,
             total_steps,
             items: self.items,
+            resumed_items: self.resumed.map(|(_, items)| items),
             loss: self.loss,
             items_per_second: rate,
             windows: self.windows,

@@ -7,11 +7,13 @@ mod followed;
 mod kubeflow;
 mod meter;
 mod signs;
+mod space;
 mod window;
 
 use accelerate::accelerate;
 use checkpoints::Checkpoints;
 pub(crate) use checkpoints::Sightings;
+use fence::Epoch;
 pub(crate) use fence::Fence;
 pub(crate) use followed::{Asked, Followed, Tap};
 pub(crate) use kubeflow::Kubeflow;
@@ -29,6 +31,7 @@ use pawl_contract::report::Report;
 use pawl_contract::script::{Monitor, ScriptPlan};
 use pawl_contract::template::{Places, RenderError, Rendered, Values, render};
 use serde::{Deserialize, Serialize};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 /// Ends the name of a checkpoint that was set aside: it is never resumed.
@@ -108,8 +111,8 @@ impl Script {
     /// [`RenderError`], also for a variable that will not be set.
     pub(crate) fn rendered_before_start(&self, launch: &LaunchPlan) -> Result<Rendered, RenderError> {
         let of_rank = |name: &str| name.starts_with("PAWL_") || self.of_ranks.contains(&name);
-        let checkpoint = self.newest(launch).map(|path| path.to_string_lossy().into_owned());
-        let resume = Resume { checkpoint, warning: None };
+        let checkpoint = self.newest(launch, |_| true).map(|path| path.to_string_lossy().into_owned());
+        let resume = Resume { checkpoint, ..Resume::default() };
         let rendered = self.rendered(launch, &resume, &|name| self.variable(name).filter(|_| !of_rank(name)))?;
         match rendered.unset.iter().find(|name| !of_rank(name)).filter(|_| !self.checks_for_others) {
             Some(name) => Err(RenderError::Unset(name.clone())),
@@ -181,10 +184,10 @@ impl Script {
         Some(Checkpoints { place, items_per_step: self.items_per_step(launch) })
     }
 
-    /// The checkpoint that a launch resumes, as it stands now: its own, or that of another job.
-    fn newest(&self, launch: &LaunchPlan) -> Option<PathBuf> {
+    /// The checkpoint that a launch resumes, as it stands now: its own, if `counts` its name, or that of another job.
+    fn newest(&self, launch: &LaunchPlan, counts: impl Fn(&str) -> bool) -> Option<PathBuf> {
         let policy = launch.checkpoint.as_ref()?;
-        let own = || self.checkpoints(launch)?.newest(policy.resume_not_after_items);
+        let own = || self.checkpoints(launch)?.newest_of(policy.resume_not_after_items, counts);
         let other = || {
             let from = policy.resume_from.as_ref()?;
             let place = std::env::var(env::RESUME_FROM).unwrap_or_else(|_| from.storage.clone());
@@ -199,12 +202,16 @@ impl Script {
     /// # Errors
     /// The report of a launch that is not started: a checkpoint is expected, and there is none.
     pub(crate) fn resume(&self, launch: &LaunchPlan) -> Result<Resume, Box<Report>> {
+        let ended = |outcome, message| Box::new(Report { message, ..Report::bare(launch, 0, outcome) });
         let policy = launch.checkpoint.as_ref().filter(|policy| policy.resume && self.monitor().is_some());
+        // Before a checkpoint is chosen: a gang that was taken for dead may still write. What it writes from now on does not count.
+        let before = self.checkpoints(launch).map(|own| fence::entries(&own.place)).unwrap_or_default();
+        let epoch = self.claim(launch).map_err(|(outcome, message)| ended(outcome, message))?;
+        let counts = |name: &str| epoch.is_none() || before.contains(OsStr::new(name));
         let mut warning = None;
         if let (Some(policy), Some(own)) = (policy, self.checkpoints(launch)) {
             let place = own.place.display();
-            let unreadable =
-                |message| Box::new(Report { message, ..Report::bare(launch, 0, Outcome::CheckpointUnreadable) });
+            let unreadable = |message| ended(Outcome::CheckpointUnreadable, message);
             let moved = policy.resume_not_after_items.map_or(Ok(Vec::new()), |limit| own.set_aside(limit));
             let moved = moved.map_err(|error| {
                 unreadable(format!("checkpoints in {place} may be damaged, and cannot be moved aside: {error}"))
@@ -215,7 +222,7 @@ impl Script {
                     moved.join(", ")
                 ));
             }
-            if let (Some(expected), None) = (&policy.expected, own.newest(None)) {
+            if let (Some(expected), None) = (&policy.expected, own.newest_of(None, counts)) {
                 return Err(unreadable(format!(
                     "checkpoint {} at {} items was written, but {place} contains no checkpoint: restore the storage or its mount, \
                      then set spec.suspend to true and back to false to continue; or delete the job and create it again to start \
@@ -224,8 +231,15 @@ impl Script {
                 )));
             }
         }
-        let checkpoint = self.newest(launch).map(|path| path.to_string_lossy().into_owned());
-        Ok(Resume { checkpoint, warning })
+        let checkpoint = self.newest(launch, counts).map(|path| path.to_string_lossy().into_owned());
+        Ok(Resume { checkpoint, warning, epoch })
+    }
+
+    /// Supersedes all earlier gangs of the job, if `launch` is a training whose script writes checkpoints that the agent follows.
+    fn claim(&self, launch: &LaunchPlan) -> Result<Option<Epoch>, (Outcome, String)> {
+        let trains = launch.kind == LaunchKind::Train && launch.checkpoint.is_some() && self.monitor().is_some();
+        let storage = trains.then(|| directory(&self.checkpoints)).flatten();
+        storage.map(|storage| fence::supersede(&storage, &launch.attempt)).transpose()
     }
 
     /// Where a launch that resumes a checkpoint begins, for the rank that is measured.
@@ -248,6 +262,27 @@ impl Script {
         own.map(|own| Sightings::start(own, followed.clone(), &standing)).transpose()
     }
 
+    /// Proves that a followed script can write the checkpoints of its training; the report of the launch's end if not. By the
+    /// preflight, and by the training itself: its preflight does not mount a claim that Pawl creates.
+    pub(crate) async fn prove_storage(&self, launch: &LaunchPlan) -> Option<Report> {
+        let writes = matches!(launch.kind, LaunchKind::Preflight | LaunchKind::Train) && self.monitor().is_some();
+        launch.checkpoint.as_ref().filter(|_| writes)?;
+        let own = self.checkpoints(launch)?;
+        // A script may delete an old checkpoint before it writes a new one: what training finds is enough for it.
+        let newest = own.newest(None).filter(|_| launch.kind == LaunchKind::Preflight);
+        let (outcome, message) = space::prove(own.place, newest).await.err()?;
+        Some(Report { message, ..Report::bare(launch, 0, outcome) })
+    }
+
+    /// Why a followed script that failed could not write: its storage or its working directory is full.
+    pub(crate) async fn full(&self, launch: &LaunchPlan) -> Option<String> {
+        let storage = self.checkpoints(launch).map(|own| own.place);
+        let places = storage.into_iter().chain([self.work_dir.join(&launch.launch)]).collect();
+        let (place, error) = space::full(places).await?;
+        let remedy = "free some space there, or have the script keep fewer checkpoints";
+        Some(format!("{}: {error}: {remedy}", place.display()))
+    }
+
     fn places(&self, launch: &LaunchPlan, latest: Option<String>) -> Places {
         let text = |path: PathBuf| path.to_string_lossy().into_owned();
         Places {
@@ -258,15 +293,19 @@ impl Script {
         }
     }
 
-    /// Supersedes all earlier gangs of the job where `launch` is a training, whose script writes checkpoints; `followed` is its
-    /// rank 0.
+    /// Watches the epoch that agent 0 has claimed; `followed` is rank 0.
     ///
     /// # Errors
-    /// When a later gang trains, or the storage cannot be written.
-    pub(crate) fn fence(&self, launch: &LaunchPlan, followed: &Followed) -> std::io::Result<Option<Fence>> {
-        let trains = launch.kind == LaunchKind::Train && launch.checkpoint.is_some();
-        let storage = trains.then(|| directory(&self.checkpoints)).flatten();
-        storage.map(|storage| Fence::claim(&storage, &launch.attempt, followed)).transpose()
+    /// When no thread can be started.
+    pub(crate) fn fence(
+        &self,
+        launch: &LaunchPlan,
+        resume: &Resume,
+        followed: &Followed,
+    ) -> std::io::Result<Option<Fence>> {
+        let (Some(epoch), Some(storage)) = (resume.epoch, directory(&self.checkpoints)) else { return Ok(None) };
+        let place = self.checkpoints(launch).map_or_else(|| storage.clone(), |own| own.place);
+        Fence::watch(&storage, &place, epoch, (&launch.attempt, followed)).map(Some)
     }
 
     /// Creates the directory for checkpoints of a launch, if it is one, and checks that this node has the one to resume.
@@ -290,6 +329,8 @@ pub(crate) struct Resume {
     pub(crate) checkpoint: Option<String>,
     /// What the user is told.
     pub(crate) warning: Option<String>,
+    /// The epoch that agent 0 has claimed in the storage, if the script does not do so itself.
+    pub(crate) epoch: Option<Epoch>,
 }
 
 /// What is wrong with the path of a Python script that a command runs directly; `None` where that cannot be told.
@@ -352,5 +393,68 @@ mod tests {
         assert_eq!(directory("file:///a/b"), Some(PathBuf::from("/a/b")));
         assert_eq!(directory("/a"), Some(PathBuf::from("/a")));
         assert_eq!(directory("s3://bucket/a"), None);
+    }
+
+    /// The script of attempt `number` of a job, and its training, whose checkpoints are in `storage`.
+    fn training(storage: &Path, number: u32) -> (Script, LaunchPlan) {
+        let launch = serde_json::json!({
+            "contract": 1, "job": "j", "attempt": format!("j-{number}"), "launch": "train", "kind": "Train", "workload": {},
+            "settings": {"batchPerGpu": 8}, "seed": 1, "budget": {"items": 8000}, "hangTimeoutSeconds": 1.0,
+            "checkpoint": {"everySeconds": 60.0, "keep": 3, "resume": true},
+        });
+        let launch: LaunchPlan = serde_json::from_value(launch).unwrap();
+        let attempt = serde_json::json!({
+            "contract": 1, "job": "j", "attempt": launch.attempt, "replicas": 1, "ranksPerReplica": 1, "gpusPerReplica": 0,
+            "command": ["train.sh"], "script": {"monitor": {"source": "Log"}}, "launches": [launch],
+        });
+        let mut node = Node::local(storage.join("../work"), Vec::new());
+        node.checkpoints = storage.to_string_lossy().into_owned();
+        (Script::new(&serde_json::from_value(attempt).unwrap(), &node).unwrap(), launch)
+    }
+
+    #[test]
+    fn earlier_gangs_are_superseded_before_a_checkpoint_is_chosen() {
+        let dir = tempfile::tempdir().unwrap();
+        let storage = dir.path().join("storage");
+        std::fs::create_dir_all(&storage).unwrap();
+        std::fs::write(storage.join("ckpt-5"), "").unwrap();
+        let (script, launch) = training(&storage, 2);
+        let chosen = script.resume(&launch).unwrap();
+        assert_eq!(chosen.checkpoint.as_deref(), storage.join("ckpt-5").to_str());
+        assert!(storage.join(".epochs/2.1").exists() && chosen.epoch.is_some(), "{chosen:?}");
+        // Also one that finds nothing to resume: another may write before its ranks have started.
+        std::fs::remove_file(storage.join("ckpt-5")).unwrap();
+        let (script, launch) = training(&storage, 4);
+        assert_eq!(script.resume(&launch).unwrap().checkpoint, None);
+        let (late, launch) = training(&storage, 3);
+        let refused = late.resume(&launch).unwrap_err();
+        assert!(refused.outcome == Outcome::Stopped && refused.message.contains("was superseded"), "{refused:?}");
+    }
+
+    /// The second training of the job has its checkpoints in a directory of its own.
+    #[test]
+    fn what_a_superseded_gang_wrote_since_then_is_set_aside_where_it_wrote_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let storage = dir.path().join("storage");
+        let (script, mut launch) = training(&storage, 2);
+        launch.checkpoint.as_mut().unwrap().directory = Some("pawl-training-2".to_owned());
+        let place = storage.join("pawl-training-2");
+        std::fs::create_dir_all(&place).unwrap();
+        let resume = script.resume(&launch).unwrap();
+        let followed = Followed::new(&launch, Some((script.monitor().unwrap(), 8)));
+        let fence = script.fence(&launch, &resume, &followed).unwrap().unwrap();
+        std::fs::write(place.join("ckpt-1"), "").unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        std::fs::write(storage.join(".epochs/3.1"), "").unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while followed.verdict().is_none() && std::time::Instant::now() < end {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        followed.observe(pawl_contract::log::Reading::Training { step: Some(1), items: None, loss: None });
+        std::fs::write(place.join("ckpt-2"), "").unwrap();
+        fence.set_aside();
+        assert!(place.join("ckpt-1").exists(), "the later gang may have resumed it");
+        assert!(place.join(".pawl/quarantine/ckpt-2").exists() && !place.join("ckpt-2").exists());
     }
 }

@@ -1,6 +1,7 @@
 //! Who writes a checkpoint, and what trained it.
 
 use super::hash;
+use pawl_contract::attempt::AttemptName;
 use pawl_contract::env;
 use pawl_contract::plan::LaunchPlan;
 use serde::{Deserialize, Serialize};
@@ -83,8 +84,8 @@ impl Author {
         self.trained.drain(..self.trained.len().saturating_sub(MAX_PARTS));
     }
 
-    /// Number of the attempt; 0 when its name ends in none.
+    /// Number of the attempt; 0 when it is not named as one.
     pub(super) fn attempt_number(&self) -> u64 {
-        self.attempt.rsplit_once('-').and_then(|(_, number)| number.parse().ok()).unwrap_or_default()
+        AttemptName::number_of(&self.attempt).into()
     }
 }

@@ -5,6 +5,7 @@
 
 use object_store::path::Path as Key;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutPayload, local::LocalFileSystem};
+use pawl_contract::exit::Outcome;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -32,7 +33,16 @@ pub enum StorageError {
         problem: String,
         /// The remedy, if known; starts with a colon.
         remedy: &'static str,
+        /// Whether there is no space or no quota left.
+        full: bool,
     },
+}
+
+impl StorageError {
+    /// Whether the storage has no space or no quota left.
+    pub fn is_full(&self) -> bool {
+        matches!(self, Self::Operation { full: true, .. })
+    }
 }
 
 /// Called with the number of bytes that were read or written, as they are, on the thread that does so.
@@ -221,17 +231,17 @@ impl Storage {
     /// The error of an operation whose result is wrong, although the store reported success.
     pub fn wrong(&self, action: &'static str, key: &str, problem: &str, remedy: &'static str) -> StorageError {
         let (storage, key, problem) = (self.name.clone(), key.to_owned(), problem.to_owned());
-        StorageError::Operation { storage, action, key, problem, remedy }
+        StorageError::Operation { storage, action, key, problem, remedy, full: false }
     }
 
     fn failed(&self, action: &'static str, key: &str, error: &object_store::Error) -> StorageError {
-        let (problem, remedy) = explained(error);
-        StorageError::Operation { storage: self.name.clone(), action, key: key.to_owned(), problem, remedy }
+        let (problem, remedy, full) = explained(error);
+        StorageError::Operation { storage: self.name.clone(), action, key: key.to_owned(), problem, remedy, full }
     }
 }
 
-/// The innermost cause, and its remedy.
-fn explained(error: &object_store::Error) -> (String, &'static str) {
+/// The innermost cause, its remedy, and whether it is that the storage is full.
+fn explained(error: &object_store::Error) -> (String, &'static str, bool) {
     let mut cause: &dyn std::error::Error = error;
     while let Some(inner) = cause.source() {
         cause = inner;
@@ -242,15 +252,16 @@ fn explained(error: &object_store::Error) -> (String, &'static str) {
         }
         _ => "",
     };
-    let remedy = cause.downcast_ref::<std::io::Error>().map_or(by_the_store, |error| remedy(error.kind()));
-    (cause.to_string(), remedy)
+    let of_system = cause.downcast_ref::<std::io::Error>();
+    let full = of_system.is_some_and(|error| Outcome::of_error(error) == Outcome::StorageFull);
+    (cause.to_string(), of_system.map_or(by_the_store, |error| remedy(error.kind())), full)
 }
 
 /// The remedy of an error of a file system; starts with a colon.
 fn remedy(kind: std::io::ErrorKind) -> &'static str {
     match kind {
-        std::io::ErrorKind::StorageFull => ": free some space there",
-        std::io::ErrorKind::QuotaExceeded => ": raise the quota or keep fewer checkpoints",
+        std::io::ErrorKind::StorageFull => ": free some space there, or keep fewer checkpoints (train.checkpoint.keep)",
+        std::io::ErrorKind::QuotaExceeded => ": raise the quota, or keep fewer checkpoints (train.checkpoint.keep)",
         std::io::ErrorKind::FileTooLarge => ": raise the limit on file sizes (ulimit -f)",
         std::io::ErrorKind::PermissionDenied => ": give the trainer's user write permission",
         std::io::ErrorKind::ReadOnlyFilesystem => ": mount it writable",

@@ -19,6 +19,7 @@ from .outcome import (
     LossSpike,
     NonFinite,
     Outcome,
+    StorageFull,
     Unsupported,
 )
 from .run import Run
@@ -34,6 +35,7 @@ __all__ = [
     "Outcome",
     "Run",
     "Settings",
+    "StorageFull",
     "Unsupported",
     "init",
 ]

@@ -1,6 +1,7 @@
 """Checkpoints: directories in the job's storage, complete once their manifest is there, which has the hashes of their files.
 
-A checkpoint that is damaged is never resumed: it is renamed to ``NAME.damaged``, and the one before it is resumed. Of several gangs
+A checkpoint that is damaged is never resumed: it is moved to ``.pawl/quarantine``, as those of scripts without this package, and the
+one before it is resumed. Earlier versions renamed it to ``NAME.damaged``, which is still left alone. Of several gangs
 of a job only the one with the latest epoch writes, renames or deletes (``fence.py``).
 """
 
@@ -17,12 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from . import hashes
+from .author import resumed, trains_as
 from .fence import Epoch, Fence, attempt_number
 from .files import replace, sync
 from .outcome import CheckpointUnreadable, InvalidPlan, Unsupported
 from .plan import CheckpointPolicy
 
 MANIFEST = "pawl.json"
+QUARANTINE = Path(".pawl", "quarantine")
 DAMAGED = ".damaged"
 _FORMAT = 1
 _UNFINISHED = re.compile(r"\.\d+-.*-(\d+)(?:\.(\d+))?\.(?:partial|replaced)")
@@ -71,7 +74,7 @@ def local_path(storage: str, field_name: str) -> Path:
 class Store:
     """The checkpoints of one job. Without a ``fence``, it is only read."""
 
-    def __init__(self, directory: Path, fence: Fence | None = None, author: Mapping[str, str] | None = None) -> None:
+    def __init__(self, directory: Path, fence: Fence | None = None, author: Mapping[str, Any] | None = None) -> None:
         self.directory = directory
         self._fence = fence
         self._author = dict(author or {})
@@ -114,6 +117,20 @@ class Store:
                     "train.resumeFrom.storage to where they are"
                 )
 
+    def resume(self, found: Checkpoint) -> None:
+        """What is written from now on continues this checkpoint.
+
+        Raises:
+            CheckpointUnreadable: It is one of another training, which a job never presents as its own.
+        """
+        if not trains_as(self._author, found.author):
+            raise CheckpointUnreadable(
+                f"checkpoint {found.path.name} in {self.directory} was trained with another workload, configuration or seed, by attempt "
+                f"{found.author.get('attempt')} of job {found.author.get('job')}: use another train.checkpoint.storage, or name this one "
+                "in train.resumeFrom to start from it"
+            )
+        self._author = resumed(self._author, found.author, found.items)
+
     def newest(self, not_after: int | None = None) -> Checkpoint | None:
         """The newest complete checkpoint of at most ``not_after`` items whose files are those that were written. Damaged ones are
         quarantined."""
@@ -143,18 +160,21 @@ class Store:
         return found
 
     def damaged(self) -> list[Path]:
-        """The checkpoints that were quarantined, in the order of their names."""
-        return sorted(path for path in self.directory.glob(f"*{DAMAGED}"))
+        """The checkpoints that were quarantined, in the order of their names, with those of earlier versions."""
+        found = [*self.directory.glob(f"*{DAMAGED}"), *(self.directory / QUARANTINE).glob("*")]
+        return sorted(found, key=lambda path: path.name)
 
     def _quarantine(self, path: Path, damage: _Damage) -> None:
-        """Renames a damaged checkpoint, where this gang may write."""
+        """Moves a damaged checkpoint into the quarantine, where this gang may write."""
         _log.warning("checkpoint %s is damaged: %s; it is not used", path, damage)
         if self._fence is None:
             return
         self._fence.check()
-        aside = path.with_name(path.name + DAMAGED)
+        aside = self.directory / QUARANTINE / path.name
+        aside.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(aside, ignore_errors=True)
         os.rename(path, aside)
+        sync(aside.parent)
         sync(self.directory)
 
     def discard_after(self, items: int) -> None:

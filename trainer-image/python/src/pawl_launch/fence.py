@@ -18,6 +18,7 @@ from .outcome import Superseded
 
 FOLDER = "epochs"
 _NAME = re.compile(r"(\d+)\.(\d+)", re.ASCII)
+_ATTEMPT = re.compile(r".+-([1-9]\d*)", re.ASCII | re.DOTALL)
 
 
 class Epoch(NamedTuple):
@@ -79,9 +80,11 @@ class Fence:
 
 
 def attempt_number(attempt: str) -> int:
-    """The number of an attempt, whose name is that of the job and the number; 0 when it ends in none."""
-    number = attempt.rpartition("-")[2]
-    return int(number) if number.isdecimal() else 0
+    """The number of an attempt, as in the contract (``attempt.rs``): ``ups-4gpu-12`` is attempt 12 of the job ``ups-4gpu``. 0 when it is
+    not the name of an attempt."""
+    found = _ATTEMPT.fullmatch(attempt)
+    number = int(found[1]) if found else 0
+    return number if number < 2**32 else 0
 
 
 def _latest(storage: Path) -> Epoch:

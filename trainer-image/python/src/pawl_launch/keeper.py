@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -9,13 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from .author import author
 from .checkpoints import DAMAGED, Checkpoint, Store, local_path
 from .decision import Board, Decision
 from .fence import Fence
 from .gang import Gang
-from .outcome import CheckpointUnreadable, InvalidPlan
+from .outcome import CheckpointUnreadable, InvalidPlan, is_full
 from .plan import CheckpointPolicy, Plan, Rank
-from .probe import probe
+from .probe import full, has_no_space, probe
 from .progress import Position, Reporter
 
 
@@ -48,8 +50,10 @@ class Keeper:
         one."""
         Store(directory).require_own(rank.identity.get("uid"))
         fence = Fence.claim(directory, self._plan.attempt)
-        self._store = Store(directory, fence, self._author(rank))
+        self._store = Store(directory, fence, author(self._plan, rank))
         found, is_own = self._find(self._store, policy, rank) if policy.resume else (None, True)
+        if found is not None and is_own:
+            self._store.resume(found)
         if self._board is not None:
             name = None if found is None else found.path.name
             epoch = str(fence.epoch)
@@ -60,17 +64,12 @@ class Keeper:
         """On the other ranks: the epoch and the checkpoint of rank 0."""
         assert self._board is not None
         decision, epoch = self._board.read()
-        self._store = Store(directory, Fence(directory, self._plan.attempt, epoch), self._author(rank))
+        self._store = Store(directory, Fence(directory, self._plan.attempt, epoch), author(self._plan, rank))
         if decision.own is not None:
             return self._store.named(decision.own), True
         if decision.other is not None:
             return _other_store(rank.resume_from or policy.resume_from or "").named(decision.other), False
         return None, True
-
-    def _author(self, rank: Rank) -> dict[str, str]:
-        """Whose the checkpoints are."""
-        plan = self._plan
-        return {**rank.identity, "job": plan.job, "attempt": plan.attempt, "launch": plan.launch}
 
     def _find(self, store: Store, policy: CheckpointPolicy, rank: Rank) -> tuple[Checkpoint | None, bool]:
         """The checkpoint to resume from: the newest own one, or that of ``train.resumeFrom``; and whether it is an own one."""
@@ -92,6 +91,7 @@ class Keeper:
     def _begin(self, decided: tuple[Checkpoint | None, bool], policy: CheckpointPolicy) -> None:
         """Takes the position of the checkpoint that rank 0 has decided on."""
         found, is_own = decided
+        self._reporter.resumed_items = found.items if found is not None and is_own else 0
         if found is not None and is_own:
             self._reporter.last_checkpoint = found.reference()
             self._reporter.validation = found.state.get("validation")
@@ -163,9 +163,10 @@ class Keeper:
         partial = self._store.begin(position.items, self._plan.attempt)
         try:
             yield partial
-        except OSError:
+        except Exception as error:
             # A later gang deletes what is unfinished.
             self._store.check()
+            self._require_space(partial, error)
             raise
         self._gang.barrier()
         reference = {"name": self._store.name(partial), "step": position.step, "items": position.items}
@@ -173,7 +174,11 @@ class Keeper:
             position.best_checkpoint = {"checkpoint": reference, "metric": self._best[0], "value": self._best[1]}
         if self._gang.rank == 0:
             state = position.state() | {"validation": self._reporter.validation} | dict(more)
-            self._store.commit(partial, position.step, position.items, state)
+            try:
+                self._store.commit(partial, position.step, position.items, state)
+            except OSError as error:
+                self._require_space(partial, error)
+                raise
             best = position.best_checkpoint
             self._store.prune(self._policy, None if best is None else best["checkpoint"]["name"], self._plan.attempt)
         self._gang.barrier()
@@ -181,6 +186,19 @@ class Keeper:
         self._saved_items = position.items
         self._best = None
         self._last_write = time.monotonic()
+
+
+    def _require_space(self, partial: Path, error: Exception) -> None:
+        """Says why a checkpoint could not be written, if it is for want of space. What is unfinished makes room.
+
+        Raises:
+            StorageFull: The storage is full.
+        """
+        assert self._store is not None
+        found = error if isinstance(error, OSError) and is_full(error) else has_no_space(self._store.directory)
+        if found is not None:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise full(self._store.directory, found) from error
 
 
 def _other_store(storage: str) -> Store:

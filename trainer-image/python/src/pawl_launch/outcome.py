@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from enum import Enum
 
@@ -18,6 +19,7 @@ class Outcome(Enum):
     INVALID_PLAN = "InvalidPlan"
     COMPILE_FAILED = "CompileFailed"
     CHECKPOINT_UNREADABLE = "CheckpointUnreadable"
+    STORAGE_FULL = "StorageFull"
     STOPPED = "Stopped"
     LOST_PEER = "LostPeer"
     FAILED = "Failed"
@@ -44,6 +46,7 @@ _EXIT_CODES = {
     Outcome.INVALID_PLAN: 21,
     Outcome.COMPILE_FAILED: 22,
     Outcome.CHECKPOINT_UNREADABLE: 23,
+    Outcome.STORAGE_FULL: 24,
     Outcome.STOPPED: 30,
     Outcome.LOST_PEER: 40,
 }
@@ -85,6 +88,12 @@ class CheckpointUnreadable(LaunchError):
     outcome = Outcome.CHECKPOINT_UNREADABLE
 
 
+class StorageFull(LaunchError):
+    """The storage of checkpoints has no space or no quota left."""
+
+    outcome = Outcome.STORAGE_FULL
+
+
 class Superseded(LaunchError):
     """A later gang of the job writes to the checkpoint storage."""
 
@@ -117,6 +126,11 @@ _PEER = ("Connection closed by peer", "Connection reset by peer", "NCCL communic
 _COMPILERS = ("torch._dynamo", "torch._inductor", "triton.compiler")
 
 
+def is_full(error: BaseException) -> bool:
+    """Whether the system says that a storage has no space or no quota left."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
 def classify(error: BaseException) -> Outcome:
     """The outcome that ``error``, or the first known error of its causes, means."""
     if isinstance(error, ImportError):
@@ -143,6 +157,8 @@ def _classify(error: BaseException) -> Outcome | None:
     """The outcome of one error. Those of libraries are recognized by name: no library is imported for it."""
     if isinstance(error, (LaunchError, LaunchEnd)):
         return error.outcome
+    if is_full(error):
+        return Outcome.STORAGE_FULL
     if isinstance(error, MemoryError):
         return Outcome.HOST_OUT_OF_MEMORY
     if isinstance(error, FloatingPointError):

@@ -115,6 +115,8 @@ class Plan:
     eval_every_items: int | None = None
     early_stopping: EarlyStopping | None = None
     checkpoint: CheckpointPolicy | None = None
+    workload: str = ""
+    """Name of the workload."""
 
     @property
     def measured_steps(self) -> int:
@@ -174,6 +176,7 @@ def _parse(content: Mapping[str, Any]) -> Plan:
         early_stopping=stopping
         and EarlyStopping(Criterion.read(stopping), int(stopping["patience"]), float(stopping["minDelta"])),
         checkpoint=policy and CheckpointPolicy.read(policy),
+        workload=content["workload"].get("name") or "",
     )
 
 

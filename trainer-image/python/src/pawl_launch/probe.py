@@ -7,9 +7,11 @@ import secrets
 from pathlib import Path
 
 from .files import sync
-from .outcome import CheckpointUnreadable
+from .outcome import CheckpointUnreadable, StorageFull, is_full
 
 _CONTENT = b"pawl"
+# Bytes that are written to see whether there is space: less than any checkpoint.
+_TRIED = 1 << 20
 
 
 def probe(storage: Path) -> None:
@@ -17,6 +19,7 @@ def probe(storage: Path) -> None:
 
     Raises:
         CheckpointUnreadable: An operation failed; names the storage and the system's error.
+        StorageFull: There is no space or no quota left.
     """
     name = f".probe-{secrets.token_hex(8)}"
     try:
@@ -33,7 +36,34 @@ def probe(storage: Path) -> None:
             raise CheckpointUnreadable(f"checkpoint storage {storage}: what was written is not what is there: check the mount")
         (storage / f"{name}.renamed").unlink()
     except OSError as error:
+        if is_full(error):
+            raise full(storage, error) from error
         raise CheckpointUnreadable(
-            f"checkpoint storage {storage}: {error.strerror or error}: give the trainer's user write permission there, mount it "
-            "writable, and leave space on it"
+            f"checkpoint storage {storage}: {error.strerror or error}: give the trainer's user write permission there, and mount it "
+            "writable"
         ) from error
+
+
+def full(storage: Path, error: OSError) -> StorageFull:
+    """The error of a storage that is full."""
+    return StorageFull(
+        f"checkpoint storage {storage}: {error.strerror or error}: free some space there, or keep fewer checkpoints "
+        "(train.checkpoint.keep)"
+    )
+
+
+def has_no_space(directory: Path) -> OSError | None:
+    """The system's error if not even a small file can be written. Frameworks raise errors of their own, which do not say why a file
+    could not be written."""
+    path = directory / f".probe-{secrets.token_hex(8)}"
+    try:
+        try:
+            with open(path, "xb") as file:
+                file.write(bytes(_TRIED))
+                file.flush()
+                os.fsync(file.fileno())
+        finally:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        return error if is_full(error) else None
+    return None

@@ -91,6 +91,7 @@ class Reporter:
     longest_step: float = 0.0
     longest_save: float | None = None
     healthy: tuple[int, int] = (0, 0)
+    resumed_items: int | None = None
     _entered: float = field(default_factory=time.monotonic)
     _written: float = -math.inf
 
@@ -132,6 +133,7 @@ class Reporter:
             "step": position.step,
             "totalSteps": self.total_steps,
             "items": position.items,
+            "resumedItems": self.resumed_items,
             "epoch": position.items // self.items_per_epoch if self.items_per_epoch else 0,
             "loss": self.loss,
             "itemsPerSecond": speed,

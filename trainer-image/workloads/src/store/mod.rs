@@ -155,6 +155,12 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// Whether the directory of the data has no space or no quota left.
+    pub fn is_full(&self) -> bool {
+        use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+        matches!(self, Self::Io { source, .. } if matches!(source.kind(), StorageFull | QuotaExceeded))
+    }
+
     pub(crate) fn io(path: &Path, action: &'static str, source: std::io::Error) -> Self {
         let remedy = match source.kind() {
             std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {

@@ -24,6 +24,9 @@ pub enum ClusterError {
         "this cluster has no TrainingJobs: install Pawl with `helm install pawl charts/pawl --namespace pawl-system --create-namespace`"
     )]
     NotInstalled,
+    /// The namespace does not exist.
+    #[error("{0}: create the namespace first")]
+    NoNamespace(String),
     /// There is no such job.
     #[error("namespace {namespace:?} has no TrainingJob {name:?}{}", suggested(.near))]
     NoJob {
@@ -90,7 +93,9 @@ impl ClusterError {
     /// The exit code.
     pub const fn code(&self) -> u8 {
         match self {
-            Self::NoJob { .. } | Self::NoPhase { .. } | Self::Refused(_) | Self::Nothing(_) => exit::INPUT,
+            Self::NoNamespace(_) | Self::NoJob { .. } | Self::NoPhase { .. } | Self::Refused(_) | Self::Nothing(_) => {
+                exit::INPUT
+            }
             Self::Configuration(_)
             | Self::Unreachable { .. }
             | Self::NotInstalled
@@ -139,7 +144,9 @@ impl Request<'_> {
         let Self { verb, resource, namespace, .. } = *self;
         let named = status.details.as_ref().is_some_and(|details| !details.name.is_empty());
         let message = if status.message.is_empty() { status.reason.clone() } else { status.message.clone() };
+        let kind = status.details.as_ref().map(|details| details.kind.as_str());
         match status.code {
+            404 if kind == Some("namespaces") => ClusterError::NoNamespace(message),
             401 => ClusterError::Configuration(format!("the API server rejected your credentials ({message})")),
             403 => ClusterError::Forbidden { verb, resource, namespace: namespace.to_owned(), message },
             // The response names an unknown object, but not an unknown kind of object.

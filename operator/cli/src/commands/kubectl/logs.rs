@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::{ContainerStateTerminated, Pod};
 use kube::api::{Api, ListParams, LogParams};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::watch_object;
+use pawl_contract::attempt::AttemptName;
 use pawl_contract::exit::Outcome;
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -54,7 +55,8 @@ pub async fn logs(session: &Session, name: &str, selection: &LogSelection) -> Re
     let mut found = session.ask(session.request("list", PODS), pods.list(&of_job)).await?.items;
     let attempts: BTreeSet<u32> = found.iter().filter_map(attempt).collect();
     if let Some(wanted) = &selection.attempt {
-        let number = wanted.strip_prefix(&format!("{name}-")).unwrap_or(wanted).parse().ok();
+        let named = AttemptName::parse(wanted).filter(|attempt| attempt.job == name).map(|attempt| attempt.number);
+        let number = named.or_else(|| wanted.parse().ok());
         found.retain(|pod| attempt(pod) == number);
         if found.is_empty() && !attempts.is_empty() {
             return Err(no_attempt(name, wanted, &attempts));
@@ -114,7 +116,8 @@ fn broken(pod: &str, source: &std::io::Error) -> ClusterError {
 }
 
 fn no_attempt(name: &str, wanted: &str, attempts: &BTreeSet<u32>) -> ClusterError {
-    let known: Vec<String> = attempts.iter().map(|number| format!("{name}-{number}")).collect();
+    let known: Vec<String> =
+        attempts.iter().map(|number| AttemptName { job: name, number: *number }.to_string()).collect();
     let known = known.join(", ");
     ClusterError::Nothing(format!("TrainingJob {name:?} has no pods of attempt {wanted:?} now; it has pods of {known}"))
 }
@@ -196,7 +199,7 @@ fn choose(pods: &[Pod], place: Option<(u32, u32)>) -> Option<Choice<'_>> {
 
 /// Number of the attempt.
 fn attempt(pod: &Pod) -> Option<u32> {
-    pod.metadata.labels.as_ref()?.get("pawl.dev/attempt")?.rsplit_once('-')?.1.parse().ok()
+    AttemptName::parse(pod.metadata.labels.as_ref()?.get("pawl.dev/attempt")?).map(|name| name.number)
 }
 
 fn index(pod: &Pod) -> Option<u32> {

@@ -86,9 +86,7 @@ async fn accepted(session: &Session, job: &TrainingJob) -> Result<Finding, Clust
             Ok(Finding::bad(format!("the API server rejects the manifest: {message}")))
         }
         Err(error @ ClusterError::Forbidden { .. }) => unseen("whether the API server accepts the manifest", error),
-        Err(ClusterError::Answer { message, .. }) if message.contains("namespaces") => {
-            Ok(Finding::bad(format!("{message}: create the namespace first")))
-        }
+        Err(error @ ClusterError::NoNamespace(_)) => Ok(Finding::bad(error.to_string())),
         Err(error) => Err(error),
     }
 }
