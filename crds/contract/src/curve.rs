@@ -1,7 +1,5 @@
 //! The loss curve of a launch in four numbers: what a decision compares between two launches.
 
-use crate::report::LossPoint;
-
 /// Maximum points of the curve in a report.
 const POINTS: u64 = 64;
 /// Numbers that summarize a curve.
@@ -21,22 +19,22 @@ pub fn quarters(losses: &[f64]) -> Vec<f64> {
     parts.filter(|part| !part.is_empty()).map(mean).collect()
 }
 
-/// As [`quarters`], of a launch that ended before all of its `planned_items`: those quarters of the complete launch that it has
+/// As [`quarters`], of the points (items and loss) of a launch that ended before all of its `planned_items`: those quarters of the complete launch that it has
 /// trained. They are the same steps as in a launch that was complete, whose curve may have half as many points.
 ///
 /// ```
-/// use pawl_contract::{curve::complete_quarters, report::LossPoint};
+/// use pawl_contract::curve::complete_quarters;
 ///
-/// let points: Vec<_> = (1..=18).map(|step| LossPoint { items: 8 * step, loss: step as f64 }).collect();
+/// let points: Vec<_> = (1..=18).map(|step| (8 * step, step as f64)).collect();
 /// assert_eq!(complete_quarters(&points, 8 * 70), [8.5], "steps 1 to 16 of 70");
 /// assert_eq!(complete_quarters(&points, 8 * 20).len(), 3);
 /// ```
-pub fn complete_quarters(points: &[LossPoint], planned_items: u64) -> Vec<f64> {
-    let Some(spacing) = points.first().map(|point| point.items).filter(|items| *items > 0) else { return Vec::new() };
+pub fn complete_quarters(points: &[(u64, f64)], planned_items: u64) -> Vec<f64> {
+    let Some(spacing) = points.first().map(|(items, _)| *items).filter(|items| *items > 0) else { return Vec::new() };
     let ends = quarter_ends(planned_items.div_ceil(spacing));
     let begins = std::iter::once(0).chain(ends);
     let parts = begins.zip(ends).filter(|(begin, end)| begin < end);
-    let mean = |part: &[LossPoint]| part.iter().map(|point| point.loss).sum::<f64>() / part.len() as f64;
+    let mean = |part: &[(u64, f64)]| part.iter().map(|(_, loss)| loss).sum::<f64>() / part.len() as f64;
     parts.map_while(|(begin, end)| Some(mean(points.get(begin as usize..end as usize)?))).collect()
 }
 

@@ -214,9 +214,10 @@ pub fn printable(text: &str) -> String {
 impl From<&Report> for LaunchResult {
     fn from(report: &Report) -> Self {
         let mut measured = report.measured.rounded();
+        let points: Vec<(u64, f64)> = report.losses.iter().map(|point| (point.items, point.loss)).collect();
         let mut curve = match report.planned_items {
-            Some(planned) => complete_quarters(&report.losses, planned),
-            None => quarters(&report.losses.iter().map(|point| point.loss).collect::<Vec<_>>()),
+            Some(planned) => complete_quarters(&points, planned),
+            None => quarters(&points.iter().map(|(_, loss)| *loss).collect::<Vec<_>>()),
         };
         match measured.loss {
             None => measured = Measured { loss: curve.last().copied(), ..measured }.rounded(),

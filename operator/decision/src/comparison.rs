@@ -2,12 +2,15 @@
 
 use crate::draft::Draft;
 use crate::fingerprint::fingerprint;
+use crate::gates::disturbed::{Launches, Strain};
 use crate::launch::{EvidenceTarget, Launch, budget, quality, quality_looks, seed, tag, tag_of, with_utilization};
 use crate::revision::patch;
 use crate::trainer::comparable;
 use crate::trial::Trial;
 use pawl_api::status::{Arm, LaunchStatus};
+use pawl_contract::decimal::Decimal;
 use pawl_contract::exit::Outcome;
+use pawl_contract::measured::Disturbance;
 use pawl_contract::plan::{Budget, LaunchKind, WindowLimit};
 use pawl_contract::settings::Settings;
 use serde_json::json;
@@ -276,5 +279,20 @@ impl Pair<'_> {
         let speed =
             |launch: &LaunchStatus| launch.measured.items_per_second.as_ref().map_or(f64::NAN, |speed| speed.value());
         (speed(self.control), speed(self.candidate))
+    }
+}
+
+impl Launches for Pair<'_> {
+    fn speeds(&self) -> (f64, f64) {
+        Pair::speeds(self)
+    }
+
+    fn strains(&self) -> [Strain; 2] {
+        [self.control, self.candidate].map(|launch| {
+            let Disturbance { cpu_pressure, memory_pressure, throttled_share, shared_gpu_share } =
+                &launch.measured.disturbance;
+            [cpu_pressure, memory_pressure, throttled_share, shared_gpu_share]
+                .map(|share| share.as_ref().map(Decimal::value))
+        })
     }
 }

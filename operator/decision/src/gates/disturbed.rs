@@ -7,10 +7,7 @@
 //! The speed is compared between all launches: it removes as many slow controls as slow candidates, so that the error of the
 //! test is kept.
 
-use crate::comparison::Pair;
 use crate::statistics::median;
-use pawl_contract::decimal::Decimal;
-use pawl_contract::measured::Disturbance;
 
 /// A disturbed launch is further from the other ones than so many typical deviations of a launch from the median of its
 /// arm.
@@ -35,21 +32,6 @@ pub(crate) trait Launches {
 
     /// What was observed in the control and in the candidate.
     fn strains(&self) -> [Strain; 2];
-}
-
-impl Launches for Pair<'_> {
-    fn speeds(&self) -> (f64, f64) {
-        Pair::speeds(self)
-    }
-
-    fn strains(&self) -> [Strain; 2] {
-        [self.control, self.candidate].map(|launch| {
-            let Disturbance { cpu_pressure, memory_pressure, throttled_share, shared_gpu_share } =
-                &launch.measured.disturbance;
-            [cpu_pressure, memory_pressure, throttled_share, shared_gpu_share]
-                .map(|share| share.as_ref().map(Decimal::value))
-        })
-    }
 }
 
 /// Speeds of the pairs without the disturbed ones.
@@ -121,8 +103,9 @@ impl Launches for (f64, f64) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::sequential::{Sequential, sequential, tests::Noise};
+    use super::super::sequential::{Sequential, sequential};
     use super::*;
+    use crate::simulation::noise::Random;
     use pawl_api::spec::Analysis;
 
     /// A pair with the pressure on the CPUs in either launch.
@@ -179,7 +162,7 @@ mod tests {
     /// speed, of which their pressure tells if it is `observed`.
     fn accepted(speedup: f64, observed: bool) -> f64 {
         const TRIALS: usize = 4_000;
-        let (analysis, mut random) = (Analysis::default(), Noise::seeded(7));
+        let (analysis, mut random) = (Analysis::default(), Random::seeded(7));
         let trial = |_: &usize| {
             let mut launch = |speed: f64| {
                 let neighbor = random.uniform() < 0.1;

@@ -19,7 +19,7 @@ pub(crate) mod speed;
 pub(crate) mod throughput;
 
 mod band;
-mod disturbed;
+pub(crate) mod disturbed;
 mod evidence;
 mod memory;
 mod offload;
