@@ -73,12 +73,13 @@ prop_compose! {
         items_per_epoch in of(any::<u64>()),
         stop_seconds in of(any::<f64>()),
         failed_at_items in of(any::<u64>()),
-        signal in of(any::<i32>()),
+        (signal, exit_code, resumed_items) in (of(any::<i32>()), of(any::<i32>()), of(any::<u64>())),
         measured in measured_anything(),
         curve in prop::collection::vec(any::<f64>(), 0..5),
     ) -> LaunchResult {
         LaunchResult {
-            launch, outcome, message, measured, curve, failed_at_items, items_per_epoch, stop_seconds, signal,
+            launch, outcome, message, measured, curve, failed_at_items, items_per_epoch, stop_seconds, signal, exit_code,
+            resumed_items,
             checkpoint: checkpoint.map(|(name, (step, items))| CheckpointRef { name, step, items }),
             best_checkpoint: best.map(|(metric, value)| BestCheckpoint { checkpoint: best_checkpoint(), metric, value }),
         }

@@ -9,7 +9,7 @@ from pathlib import Path
 import pawl_launch
 
 run = pawl_launch.init(batch_per_gpu=8, learning_rate=0.1)
-rate = float(run.settings.learning_rate)
+rate, size = float(run.settings.learning_rate), run.batch_size
 
 
 def seal(weights: list[list[float]]) -> str:
@@ -29,12 +29,12 @@ if resumed is not None:
 
 
 class Loader:
-    """512 batches, in the same order each time."""
+    """4,096 items, in the same order each time."""
 
     dataset = range(4096)
 
     def __iter__(self):
-        return iter([self.dataset[i : i + 8] for i in range(0, 4096, 8)])
+        return iter([self.dataset[i : i + size] for i in range(0, 4096, size)])
 
 
 for batch in run.steps(Loader(), evaluate=lambda: {"loss": 0.5}):

@@ -2,8 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+use pawl_contract::exit::Outcome;
 use pawl_graph::array::{Array, Data};
 use pawl_trainer::checkpoint::{Author, Checkpoint, CheckpointError, Position, Store, Writer, archive, probe, unpack};
+use pawl_trainer::ending::Ending;
 use pawl_trainer::losses::SpikeWatch;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -160,7 +162,7 @@ fn a_storage_is_proven_before_it_is_used() {
 }
 
 /// Unmounts even when an assertion fails.
-struct Mounted(std::path::PathBuf);
+struct Mounted(PathBuf);
 
 impl Drop for Mounted {
     fn drop(&mut self) {
