@@ -157,7 +157,7 @@ fn of_settings(at: &'static str) -> [Bound; 4] {
             format: NumberFormat::Decimal,
             // A smaller one is 0 in the arithmetic of GPUs.
             low: (1e-30, true),
-            high: Some((1e6, true)),
+            high: Some((1e30, true)),
             remedy: "write a rate such as \"1.4e-3\"",
         },
         up_to(at, "weightDecay", DECAY, "write a decay such as \"0.03\", or \"0\" for none"),
@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn a_range_is_shown_as_it_is_written() {
         let of = |field: &str| all().find(|bound| bound.field == field).unwrap().words();
-        assert_eq!(of("learningRate"), "at least 1e-30 and at most 1e6");
+        assert_eq!(of("learningRate"), "at least 1e-30 and at most 1e30");
         assert_eq!(of("minSpeedup"), "above 0 and at most 1000");
         assert_eq!(of("every"), "at least 1s and at most 87600h");
     }

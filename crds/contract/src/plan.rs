@@ -103,23 +103,31 @@ pub struct WindowLimit {
 
 impl Budget {
     /// When a measurement ends by time: as the plan says, or after 20 seconds and a quarter of the steps, but not before the ten steps
-    /// of the window by which it is seen to be steady.
+    /// of the window by which it is seen to be steady, nor before twice the steps that a loader prepares ahead.
     ///
     /// ```
     /// use pawl_contract::plan::{Budget, WindowLimit};
     ///
     /// let budget = Budget { warmup_steps: Some(20), window_steps: Some(50), ..Budget::default() };
-    /// assert_eq!(budget.limit(), Some(WindowLimit { seconds: 20.0, warmup_steps: 5, window_steps: 13 }));
-    /// assert_eq!(Budget::default().limit(), None);
+    /// assert_eq!(budget.limit(0), Some(WindowLimit { seconds: 20.0, warmup_steps: 5, window_steps: 13 }));
+    /// assert_eq!(budget.limit(8), Some(WindowLimit { seconds: 20.0, warmup_steps: 16, window_steps: 16 }));
+    /// assert_eq!(Budget::default().limit(0), None);
     /// ```
-    pub fn limit(&self) -> Option<WindowLimit> {
+    pub fn limit(&self, queue_steps: u64) -> Option<WindowLimit> {
         let window = self.window_steps?;
         let usual = || WindowLimit {
             seconds: WindowLimit::SECONDS,
-            warmup_steps: self.warmup_steps.unwrap_or_default().div_ceil(4),
-            window_steps: window.div_ceil(4).max(BLOCKS as u64).min(window),
+            warmup_steps: self.warmup_steps.unwrap_or_default().div_ceil(4).max(2 * queue_steps),
+            window_steps: window.div_ceil(4).max(BLOCKS as u64).max(2 * queue_steps).min(window),
         };
         Some(self.window_limit.unwrap_or_else(usual))
+    }
+}
+
+impl LaunchPlan {
+    /// When the launch, a measurement with so many micro-steps a step, ends by time.
+    pub fn window_limit(&self, accumulation: u32) -> Option<WindowLimit> {
+        self.budget.limit(self.settings.queue_steps(accumulation)).filter(|_| self.kind == LaunchKind::Measure)
     }
 }
 

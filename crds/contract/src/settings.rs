@@ -378,6 +378,24 @@ impl Settings {
         Ok((u64::from(global_batch) / micro) as u32)
     }
 
+    /// Steps whose batches the loaders of a rank prepare ahead, with so many micro-steps each.
+    ///
+    /// ```
+    /// let settings = r#"{"batchPerGpu": 8, "loaderWorkers": 4, "loaderPrefetch": 3}"#;
+    /// let settings: pawl_contract::settings::Settings = serde_json::from_str(settings)?;
+    /// assert_eq!((settings.queue_steps(1), settings.queue_steps(5)), (12, 3));
+    /// # Ok::<(), serde_json::Error>(())
+    /// ```
+    pub fn queue_steps(&self, accumulation: u32) -> u64 {
+        let workers = self.loader_workers.unwrap_or(0);
+        let batches = match self.loader_prefetch {
+            Some(prefetch) => u64::from(workers.max(1)) * u64::from(prefetch),
+            // The default of the contract.
+            None => 2 * u64::from(workers),
+        };
+        batches.div_ceil(u64::from(accumulation.max(1)))
+    }
+
     /// Items per optimizer step over all ranks.
     ///
     /// # Errors

@@ -43,13 +43,7 @@ pub(crate) fn control_first(trial: &str, index: u32) -> bool {
 
 /// Steps whose batches the loaders of a rank prepare ahead.
 fn queue_steps(settings: &Settings, world_size: u32) -> u64 {
-    let (workers, prefetch) = (settings.loader_workers.unwrap_or(0), settings.loader_prefetch);
-    let batches = match prefetch {
-        Some(prefetch) => u64::from(workers.max(1)) * u64::from(prefetch),
-        // The default of the contract.
-        None => 2 * u64::from(workers),
-    };
-    batches.div_ceil(u64::from(settings.accumulation(world_size).unwrap_or(1).max(1)))
+    settings.queue_steps(settings.accumulation(world_size).unwrap_or(1))
 }
 
 /// Pairs with a larger index are ignored: they are from a corrupt status.
@@ -233,18 +227,18 @@ impl<'a> Comparison<'a> {
 /// A measurement whose warm-up and window are at least twice as long as a queue of so many steps.
 fn lengthened(budget: Budget, queue: u64) -> Budget {
     let at_least = |known: Option<u64>| known.map(|known| known.max(2 * queue));
-    let limit = budget.limit().map(|limit| WindowLimit {
+    // The default is derived from the settings.
+    let window_limit = budget.window_limit.map(|limit| WindowLimit {
         warmup_steps: limit.warmup_steps.max(2 * queue),
         window_steps: limit.window_steps.max(2 * queue),
         ..limit
     });
-    let longer = Budget {
+    Budget {
         warmup_steps: at_least(budget.warmup_steps),
         window_steps: at_least(budget.window_steps),
-        window_limit: None,
+        window_limit,
         ..budget
-    };
-    Budget { window_limit: limit.filter(|_| limit != longer.limit()), ..longer }
+    }
 }
 
 /// The budgets with which `settings` may have been measured: beside the baseline, and in the comparison of each phase.

@@ -173,7 +173,7 @@ fn measurement(analysis: &Analysis) -> Budget {
         window_steps: Some(analysis.window_steps.into()),
         ..Budget::default()
     };
-    let usual = steps.limit();
+    let usual = steps.limit(0);
     let limit = usual.map(|limit| WindowLimit { seconds: analysis.max_window_seconds.into(), ..limit });
     Budget { window_limit: limit.filter(|_| limit != usual), ..steps }
 }

@@ -134,4 +134,6 @@ pub(crate) fn measured(run: &Run<'_>, mut seconds: Vec<f64>, into: &mut Measured
     into.collective_wait_share = Some(0.0);
     into.offload_share = Some(if offloads { run.script.offload_share } else { 0.0 });
     into.utilization = Some(run.script.utilization);
+    // Its speed is scripted: what the agent would observe of this machine has no part in it.
+    (into.disturbance.cpu_pressure, into.disturbance.memory_pressure) = (Some(0.0), Some(0.0));
 }

@@ -53,8 +53,7 @@ impl Budget {
 
     /// Items of the complete measurement of `plan`, if it has ended by time after fewer `items`.
     pub fn planned_items(&self, plan: &LaunchPlan, items: u64) -> Option<u64> {
-        let by_time = plan.kind == LaunchKind::Measure && plan.budget.limit().is_some();
-        (by_time && items < self.horizon).then_some(self.horizon)
+        (plan.kind == LaunchKind::Measure && items < self.horizon).then_some(self.horizon)
     }
 
     /// Whether an evaluation falls between `before` and `after` items.

@@ -273,7 +273,7 @@ impl RunningLaunch<'_> {
     }
 
     fn window_limit(&self) -> Option<WindowLimit> {
-        self.launch.plan.budget.limit().filter(|_| self.launch.plan.kind == LaunchKind::Measure)
+        self.launch.plan.window_limit(self.accumulation)
     }
 
     /// Ends the warm-up or the window of a measurement that has lasted long enough: it needs no more steps.

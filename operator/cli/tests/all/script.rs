@@ -72,7 +72,7 @@ fn a_script_that_evaluates_when_the_launch_says_so_is_judged_by_the_trained_mode
     assert_eq!((items("firstValidation"), items("validation")), (Some(0), Some(320)), "{good}");
 }
 
-/// A program that keeps the contract, whose batches take 8 ms and whose steps take 4 ms: it is bound by its loader. `loaderPrefetch` is the
+/// A program that keeps the contract, whose batches take 12 ms and whose steps take 1 ms: it is bound by its loader. `loaderPrefetch` is the
 /// length of the queue, which is full at the first step.
 const LOADER: &str = r#"
 import json, os, queue, sys, threading, time
@@ -89,14 +89,14 @@ if kind == "Preflight": end()
 batches = queue.Queue(maxsize=settings["loaderPrefetch"])
 def load():
     while True:
-        time.sleep(0.008)
+        time.sleep(0.012)
         batches.put(1)
 threading.Thread(target=load, daemon=True).start()
 while not batches.full(): time.sleep(0.001)
 warmup, window = budget.get("warmupSteps", 5), budget.get("windowSteps", 15)
 for step in range(1, warmup + window + 1):
     batches.get()
-    time.sleep(0.004)
+    time.sleep(0.001)
     if step == warmup: began = time.monotonic()
     write("PAWL_PROGRESS", {"launch": plan["launch"], "kind": kind, "step": step, "items": 8 * step, "epoch": 0})
 speed = 8 * window / (time.monotonic() - began)

@@ -93,6 +93,11 @@ fn first_undisturbed(pairs: &[impl Launches], wanted: usize) -> Result<(Vec<f64>
     Err(wanted + pairs.len() - undisturbed(pairs).len())
 }
 
+/// Number of pairs that are required for `wanted` undisturbed ones; `None` when there are enough.
+pub(crate) fn required(pairs: &[impl Launches], wanted: usize) -> Option<usize> {
+    first_undisturbed(pairs, wanted).err()
+}
+
 /// Logarithms of the ratios, candidate over control.
 fn logs(pairs: &[(f64, f64)]) -> Vec<f64> {
     pairs.iter().map(|(control, candidate)| (candidate / control).ln()).collect()

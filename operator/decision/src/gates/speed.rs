@@ -1,6 +1,6 @@
 //! Speed: the lower confidence bound must be at least the threshold, `minSpeedup` of a phase or `gates.overallSpeedup`.
 
-use super::sequential::{Interval, Sequential, looks, ratio, sequential};
+use super::sequential::{Interval, Sequential, looks, ratio, required, sequential};
 use super::{Subject, Verdict};
 use crate::comparison::Comparison;
 use crate::launch::Launch;
@@ -106,11 +106,13 @@ pub(super) fn speedup(subject: &Subject<'_>) -> Option<Verdict> {
     }
 }
 
-/// Without a threshold the speedup is measured up to the first interim analysis, and does not affect the verdict.
+/// Without a threshold the speedup is measured up to the first interim analysis, and does not affect the verdict. Disturbed pairs are
+/// repeated there, too.
 fn first_look(subject: &Subject<'_>) -> Option<Verdict> {
-    let wanted = looks(&subject.spec().analysis).first().copied().unwrap_or(1);
-    let (pairs, missing) = subject.comparison.pairs(wanted);
-    let more = pairs.len() < wanted && !missing.is_empty() && !never_steady(&subject.comparison);
+    let first = looks(&subject.spec().analysis).first().copied().unwrap_or(1);
+    let wanted = required(&subject.comparison.pairs(0).0, first)?;
+    let missing = subject.comparison.pairs(wanted).1;
+    let more = !missing.is_empty() && !never_steady(&subject.comparison);
     more.then(|| subject.run(Purpose::Speed, missing))
 }
 

@@ -189,7 +189,7 @@ mod tests {
         });
         let plan = json!({
             "contract": 1, "job": "toy", "attempt": format!("toy-{number}"), "replicas": 1, "ranksPerReplica": 1,
-            "gpusPerReplica": 0, "launches": [launch],
+            "gpusPerReplica": 0, "launches": [launch], "stopOnFailure": true,
         });
         let created = Timestamp::from_second(number as i64).unwrap();
         AttemptRecord {

@@ -67,6 +67,7 @@ pub(crate) struct Meter {
     launch: String,
     kind: LaunchKind,
     budget: Budget,
+    limit: Option<WindowLimit>,
     items_per_step: u64,
     begun: Instant,
     step: u64,
@@ -116,9 +117,13 @@ impl Meter {
     /// Before the first reading. `items_per_step`: items of the whole gang, where a reading has only steps or only items.
     /// `pattern`: how the output is read.
     pub(super) fn new(plan: &LaunchPlan, items_per_step: u64, pattern: Option<&str>) -> Self {
+        // The number of ranks is not known here: with `globalBatch`, steps may have one micro-step each.
+        let accumulation = plan.settings.accumulation_steps.filter(|_| plan.settings.global_batch.is_none());
+        let limit = plan.window_limit(accumulation.unwrap_or(1));
         Self {
             launch: plan.launch.clone(),
             kind: plan.kind,
+            limit,
             budget: plan.budget.clone(),
             items_per_step: items_per_step.max(1),
             begun: Instant::now(),
@@ -131,7 +136,7 @@ impl Meter {
             warming_up_since: None,
             is_warm: false,
             measured: if plan.kind == LaunchKind::Measure {
-                Window::of_measurement(&plan.budget)
+                Window::of_measurement(&plan.budget, limit)
             } else {
                 Window::default()
             },
@@ -293,7 +298,7 @@ impl Meter {
     /// compared.
     fn window_limit(&self) -> Option<WindowLimit> {
         let comparable = !self.sampled && self.regular.is_some();
-        self.budget.limit().filter(|_| self.kind == LaunchKind::Measure && comparable)
+        self.limit.filter(|_| comparable)
     }
 
     fn measure(&mut self, span: Span) {

@@ -406,6 +406,7 @@ mod tests {
         let attempt = serde_json::json!({
             "contract": 1, "job": "j", "attempt": launch.attempt, "replicas": 1, "ranksPerReplica": 1, "gpusPerReplica": 0,
             "command": ["train.sh"], "script": {"monitor": {"source": "Log"}}, "launches": [launch],
+            "stopOnFailure": true,
         });
         let mut node = Node::local(storage.join("../work"), Vec::new());
         node.checkpoints = storage.to_string_lossy().into_owned();

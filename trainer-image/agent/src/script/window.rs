@@ -43,8 +43,8 @@ pub(super) struct Window {
 
 impl Window {
     /// The window of a measurement with this budget.
-    pub(super) fn of_measurement(budget: &Budget) -> Self {
-        Self { steps: budget.window_steps, limit: budget.limit(), ..Self::default() }
+    pub(super) fn of_measurement(budget: &Budget, limit: Option<WindowLimit>) -> Self {
+        Self { steps: budget.window_steps, limit, ..Self::default() }
     }
 
     pub(super) fn add(&mut self, newest: Span) {

@@ -134,7 +134,7 @@ impl<O: Optimizer> Training<'_, O> {
     }
 
     fn window_limit(&self) -> Option<WindowLimit> {
-        self.core.launch.plan.budget.limit().filter(|_| self.core.launch.plan.kind == LaunchKind::Measure)
+        self.core.launch.plan.window_limit(self.accumulation)
     }
 
     /// Ends the warm-up or the window of a measurement that has lasted long enough: it needs no more steps.

@@ -84,17 +84,6 @@ class WindowLimit:
     warmup_steps: int
     window_steps: int
 
-    @classmethod
-    def of(cls, budget: Mapping[str, Any]) -> WindowLimit | None:
-        """As ``Budget::limit`` of ``pawl_contract::plan``."""
-        window, limit = budget.get("windowSteps"), budget.get("windowLimit")
-        if window is None:
-            return None
-        if limit is None:
-            least = min(window, max(math.ceil(window / 4), BLOCKS))
-            return cls(_WINDOW_SECONDS, math.ceil((budget.get("warmupSteps") or 0) / 4), least)
-        return cls(float(limit["seconds"]), int(limit["warmupSteps"]), int(limit["windowSteps"]))
-
 
 @dataclass(frozen=True)
 class Plan:
@@ -109,7 +98,7 @@ class Plan:
     seed: int
     warmup_steps: int | None = None
     window_steps: int | None = None
-    window_limit: WindowLimit | None = None
+    own_limit: WindowLimit | None = None
     items: int | None = None
     epochs: int | None = None
     eval_every_items: int | None = None
@@ -117,6 +106,23 @@ class Plan:
     checkpoint: CheckpointPolicy | None = None
     workload: str = ""
     """Name of the workload."""
+
+    def window_limit(self, world_size: int) -> WindowLimit | None:
+        """When a measurement ends by time, as ``LaunchPlan::window_limit`` of ``pawl_contract::plan``."""
+        if self.kind != "Measure" or self.window_steps is None or self.own_limit is not None:
+            return self.own_limit
+        least = 2 * self._queue_steps(world_size)
+        warmup = max(math.ceil((self.warmup_steps or 0) / 4), least)
+        return WindowLimit(_WINDOW_SECONDS, warmup, min(self.window_steps, max(math.ceil(self.window_steps / 4), BLOCKS, least)))
+
+    def _queue_steps(self, world_size: int) -> int:
+        """Steps whose batches the loader of a rank prepares ahead."""
+        workers, prefetch = self.settings.get("loaderWorkers") or 0, self.settings.get("loaderPrefetch")
+        batches = 2 * workers if prefetch is None else max(1, workers) * prefetch
+        accumulation = self.settings.get("accumulationSteps") or 1
+        if self.settings.get("globalBatch"):
+            accumulation = self.settings["globalBatch"] // (self.settings["batchPerGpu"] * world_size)
+        return math.ceil(batches / max(1, accumulation))
 
     @property
     def measured_steps(self) -> int:
@@ -159,6 +165,7 @@ def _parse(content: Mapping[str, Any]) -> Plan:
     budget = content["budget"]
     stopping = budget.get("earlyStopping")
     policy = content.get("checkpoint")
+    limit = budget.get("windowLimit")
     return Plan(
         job=content["job"],
         attempt=content["attempt"],
@@ -169,7 +176,7 @@ def _parse(content: Mapping[str, Any]) -> Plan:
         seed=int(content["seed"]),
         warmup_steps=budget.get("warmupSteps"),
         window_steps=budget.get("windowSteps"),
-        window_limit=WindowLimit.of(budget),
+        own_limit=limit and WindowLimit(float(limit["seconds"]), int(limit["warmupSteps"]), int(limit["windowSteps"])),
         items=budget.get("items"),
         epochs=budget.get("epochs"),
         eval_every_items=budget.get("evalEveryItems"),

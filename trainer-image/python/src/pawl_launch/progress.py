@@ -180,7 +180,7 @@ class Reporter:
     @property
     def _ended_by_time(self) -> bool:
         plan = self.plan
-        return plan.kind == "Measure" and plan.window_limit is not None and self.position.step < plan.measured_steps
+        return plan.kind == "Measure" and self.position.step < plan.measured_steps
 
     def _measured(self) -> dict[str, Any]:
         return {

@@ -117,7 +117,7 @@ class Run(Identity):
         """
         # A framework that has its own loop knows the number of steps before the first one.
         self._extends = not self.by_hand and self.kind == "Measure"
-        self._throughput.limit = self._plan.window_limit if self._extends else None
+        self._throughput.limit = self._plan.window_limit(self.world_size) if self._extends else None
         self.start(evaluate=evaluate, items_per_epoch=items_per_epoch or _length(getattr(loader, "dataset", None)))
         place = self.place_in(loader)
         while not self.is_done:
