@@ -347,7 +347,7 @@ fn early(judged: &[Judged]) -> Early {
     }
 }
 
-/// The original baseline, whose quality launches are shared by all phases; see [`reference`] for their settings.
+/// The original baseline, whose quality launches are shared by all phases; see [`mod@reference`] for their settings.
 fn baseline<'a>(candidate: &Comparison<'a>) -> Comparison<'a> {
     let draft = candidate.draft;
     let settings = reference_settings(draft);
