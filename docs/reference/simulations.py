@@ -22,9 +22,8 @@ exactly at the threshold, where either verdict is false, and without any effect;
 what is accepted there. Two states of the machine, 20 % apart and changing at random, hide effects of 5 and 10 % from seven
 pairs: most of such phases end inconclusive. So do 16 % of those that are 5 % faster in noise with two degrees of freedom."""),
     "ladders": ("Ladders without effect", """Ten phases that change nothing, through `decide`, at `minSpeedup: "1.02"`. α is
-that of a phase, not of a ladder. Where launches repeat within some percent, hardly a ladder accepts anything. Where two
-launches differ by 10 % or more, each phase keeps its 5 %, and the bound of a ladder of ten is 40.1 %; 12 to 25 % accept
-something. There, lower `analysis.alphaPercent`, or make the machine quieter."""),
+that of a phase, and a ladder of ten has ten times the chance; but what was accepted is measured once more, by pairs that did
+not select it, and must be faster than the baseline in them."""),
     "steady": ("Steady state", """One phase through `decide`, with launches measured step by step as the trainers do: the window
 is replaced while it is not steady, up to four times."""),
     "equivalence": ("Equal losses", """Phases with `numerics: Equivalent`: the comparison by itself, with modelled and with

@@ -8,7 +8,7 @@ use crate::gates::{Subject, Verdict, judge, quality, speed};
 use crate::goal;
 use crate::launch::EvidenceTarget;
 use crate::reason::Reason;
-use crate::revert::{Blame, responsible, revert};
+use crate::revert::{Blame, least_certain, responsible, revert};
 use crate::revision::{accepted, judged_fold, revision};
 use crate::step::{Next, Step};
 use crate::trial::Trial;
@@ -36,11 +36,19 @@ impl Draft<'_> {
     }
 }
 
-/// Whether the bundle must be evaluated: several phases are accepted, or one and a gate is set.
+/// Whether the bundle must be evaluated: always, except for one phase without a gate that was accepted without a confirmation, by a
+/// person or by an earlier version, whose training is not interrupted for one.
 fn needed(draft: &Draft<'_>) -> bool {
     let gated = draft.spec.gates != Gates::default();
+    let selected = least_certain(draft).is_some() && draft.status.training.is_none();
     let count = draft.accepted_names().len();
-    count > 1 || count == 1 && gated
+    count > 1 || count == 1 && (gated || selected)
+}
+
+/// Whether chance had more than one opportunity to accept something: several phases, or fallbacks, were judged.
+fn was_selected(draft: &Draft<'_>) -> bool {
+    let judged = draft.status.phases.iter().filter(|phase| !phase.launches.is_empty());
+    judged.map(|phase| phase.rung + 1).sum::<u32>() > 1
 }
 
 /// Hash of all inputs of the bundle's verdict. Phases that were reverted after their own trial are included, so that such a
@@ -70,11 +78,9 @@ pub(crate) fn open(draft: &mut Draft<'_>) -> bool {
         return false;
     }
     if !known {
-        let left_out = draft.status.bundle.take().map(|bundle| bundle.left_out).unwrap_or_default();
         let state = PhaseState::Measuring;
         let launches = own_evidence(draft);
-        draft.status.bundle =
-            Some(BundleStatus { input_hash: hash, state, left_out, launches, ..BundleStatus::default() });
+        draft.status.bundle = Some(BundleStatus { input_hash: hash, state, launches, ..BundleStatus::default() });
     }
     draft.status.bundle.as_ref().is_some_and(|bundle| !bundle.state.is_final())
 }
@@ -113,14 +119,11 @@ fn follow(draft: &mut Draft<'_>) {
     }
 }
 
-/// Existing evidence about the bundle. A single accepted phase on the baseline is the bundle itself. Of several, the quality
-/// launches of the last one used the settings in effect and are compared with the baseline: only speed is measured again.
+/// Existing evidence about the bundle: the quality launches of the last accepted phase used the settings in effect and are compared
+/// with the baseline. Speed is measured again: the pairs of a phase have selected it.
 fn own_evidence(draft: &Draft<'_>) -> Vec<LaunchStatus> {
     let phases = draft.status.phases.iter().filter(|phase| accepted(phase));
-    let launches: Vec<LaunchStatus> = phases.clone().flat_map(|phase| phase.launches.clone()).collect();
-    if phases.count() == 1 {
-        return launches;
-    }
+    let launches: Vec<LaunchStatus> = phases.flat_map(|phase| phase.launches.clone()).collect();
     let settings = (draft.spec.settings.clone(), draft.effective());
     let comparison = Comparison::new(draft, (trial(draft), EvidenceTarget::Bundle), settings, &launches);
     let complete = |launch: &LaunchStatus| quality::is_complete(draft.spec, launch);
@@ -140,7 +143,7 @@ pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
     let evidence = draft.bundle_launches().to_vec();
     let settings = (draft.spec.settings.clone(), draft.effective());
     let comparison = Comparison::new(draft, (trial(draft), EvidenceTarget::Bundle), settings, &evidence);
-    let subject = Subject { comparison, phase: None };
+    let subject = Subject { comparison, phase: None, must_confirm: was_selected(draft) };
     let verdict = judge(&subject);
     let speedup = speed::reached(&subject).as_ref().and_then(speed::status);
     let quality = quality::status(&subject.comparison);
@@ -170,6 +173,12 @@ pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
         }
         Verdict::Error { reason, message } => conclude(draft, PhaseState::Error, reason, &prefixed(&message)),
         Verdict::Holds { message, .. } => conclude(draft, PhaseState::Accepted, Reason::GoalMet, &prefixed(&message)),
+        Verdict::Fails { reason: Reason::NotConfirmed, message, .. } => {
+            unconfirmed(draft, PhaseState::RolledBack, &prefixed(&message))
+        }
+        Verdict::Inconclusive { reason: Reason::NotConfirmed, message } => {
+            unconfirmed(draft, PhaseState::Inconclusive, &prefixed(&message))
+        }
         Verdict::Fails { message, .. } => missed(draft, &prefixed(&message)),
         Verdict::Inconclusive { reason, message } | Verdict::Unsupported { reason, message } => {
             missed(draft, &prefixed(&format!("{reason}: {message}")))
@@ -180,6 +189,19 @@ pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
 fn missed(draft: &mut Draft<'_>, message: &str) -> Step {
     let state = goal::missed(draft, message);
     conclude(draft, state, Reason::GoalMissed, message)
+}
+
+/// The accepted phases are not shown to be faster than the baseline together: reverts the least certain one, which ends in `state`,
+/// and evaluates the remaining ones.
+fn unconfirmed(draft: &mut Draft<'_>, state: PhaseState, message: &str) -> Step {
+    let Some(index) = least_certain(draft) else { return missed(draft, message) };
+    revert(draft, index, Scope::Phase, Reason::NotConfirmed, message);
+    // Nothing trains yet that would have to be drained first.
+    draft.status.phases[index].state = state;
+    if let Some(bundle) = &mut draft.status.bundle {
+        bundle.launches.clear();
+    }
+    Step::Moved
 }
 
 /// The settings in effect failed: reverts the newest phase, and evaluates the remaining ones again.

@@ -113,6 +113,12 @@ impl<'a> Comparison<'a> {
         self.budget(LaunchKind::Measure, 0).warmup_steps.unwrap_or_default()
     }
 
+    /// Steps of a measurement that is not ended by time, its warm-up included.
+    pub fn measured_steps(&self) -> u64 {
+        let budget = self.budget(LaunchKind::Measure, 0);
+        budget.warmup_steps.unwrap_or_default() + budget.window_steps.unwrap_or_default()
+    }
+
     /// The tag of a launch of this comparison.
     fn tag(&self, (kind, look): (LaunchKind, u32), arm: Arm, index: u32) -> String {
         let spec = self.draft.spec;

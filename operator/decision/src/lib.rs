@@ -8,7 +8,7 @@
 //! time, so that repeated decisions are equal, and a crash between any two writes loses nothing.
 //!
 //! - [`observed`]: the observations; [`action`]: the decision; [`protocol`]: the order in which a decision is carried out;
-//! - `settle`: the parts of a job in order (preflight, phases, enablers, leave-one-out, bundle, search, training);
+//! - `settle`: the parts of a job in order (preflight, phases, enablers, bundle, search, training);
 //! - `gates/`: one file for each gate, and the chains that apply them;
 //! - `attempt`: starts and stops attempts, and evaluates how they ended;
 //! - `fold`: turns results into evidence.
@@ -79,7 +79,6 @@ mod goal;
 mod grace;
 mod guard;
 mod launch;
-mod leave_one_out;
 mod lifecycle;
 mod phase;
 mod pin;

@@ -167,10 +167,6 @@ pub(crate) fn reopen(draft: &mut Draft<'_>, index: usize, reason: Reason, messag
         launches: launches.collect(),
         ..PhaseStatus::default()
     };
-    let name = old.name.clone();
-    if let Some(bundle) = &mut draft.status.bundle {
-        bundle.left_out.retain(|left| *left != name);
-    }
     draft.phase_to(index, PhaseState::Pending, reason, message);
 }
 
@@ -220,19 +216,23 @@ fn without_effect(draft: &Draft<'_>, index: usize) -> Option<(Reason, String)> {
     Some((Reason::NoEffect, message))
 }
 
-fn subject<'a>(draft: &'a Draft<'a>, index: usize) -> Subject<'a> {
-    let phase = &draft.spec.phases[index];
+/// The comparison of a phase with the settings accepted before it.
+fn comparison<'a>(draft: &'a Draft<'a>, index: usize) -> Comparison<'a> {
     let status = &draft.status.phases[index];
     let control = draft.control(index);
-    let candidate = control.with(&patch(phase, status.rung));
+    let candidate = control.with(&patch(&draft.spec.phases[index], status.rung));
     let name = (Trial::of_phase(status, status.rung), EvidenceTarget::Phase(index));
-    Subject { phase: Some(phase), comparison: Comparison::new(draft, name, (control, candidate), &status.launches) }
+    Comparison::new(draft, name, (control, candidate), &status.launches)
+}
+
+fn subject<'a>(draft: &'a Draft<'a>, index: usize) -> Subject<'a> {
+    Subject { phase: Some(&draft.spec.phases[index]), comparison: comparison(draft, index), must_confirm: false }
 }
 
 /// Opens the trial: keeps the launches with equal settings. A control counts only beside its candidate: one that ran at another
 /// time differs by the drift since then, which no check by a few launches can see as well as the test of the speed does.
 fn begin(draft: &mut Draft<'_>, index: usize) {
-    let comparison = subject(draft, index).comparison;
+    let comparison = comparison(draft, index);
     let fits = |launch: &&LaunchStatus| comparison.includes(launch);
     let paired = |launch: &&LaunchStatus| {
         launch.kind != LaunchKind::Measure

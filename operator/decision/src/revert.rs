@@ -3,7 +3,7 @@
 use crate::draft::Draft;
 use crate::reason::Reason;
 use crate::revision::accepted;
-use pawl_api::spec::{Pin, Scope};
+use pawl_api::spec::{Pin, Role, Scope};
 use pawl_api::status::PhaseState;
 use std::collections::BTreeSet;
 
@@ -35,6 +35,18 @@ pub(crate) fn suspects(draft: &Draft<'_>, blame: Blame) -> Vec<usize> {
 /// The accepted phase that most likely caused a failure.
 pub(crate) fn responsible(draft: &Draft<'_>, blame: Blame) -> Option<usize> {
     suspects(draft, blame).first().copied()
+}
+
+/// The accepted phase whose speedup is the least certain: whose lower bound is the smallest multiple of its threshold. Enablers are
+/// not accepted for their speed.
+pub(crate) fn least_certain(draft: &Draft<'_>) -> Option<usize> {
+    let certainty = |index: &usize| {
+        let speedup = draft.status.phases[*index].speedup.as_ref();
+        let lower = speedup.and_then(|speedup| speedup.lower.as_ref().or(Some(&speedup.estimate)));
+        lower.map_or(f64::INFINITY, |lower| lower.value() / draft.spec.phases[*index].min_speedup())
+    };
+    let selected = revertible(draft).filter(|index| draft.spec.phases[*index].role == Role::Optimization);
+    selected.min_by(|a, b| certainty(a).total_cmp(&certainty(b)))
 }
 
 /// The phase at `index` and the accepted phases that depend on it.

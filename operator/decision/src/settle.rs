@@ -12,7 +12,6 @@ const PARTS: &[fn(&mut Draft<'_>) -> Step] = &[
     crate::preflight::advance,
     crate::phase::advance,
     crate::enabler::advance,
-    crate::leave_one_out::advance,
     crate::bundle::advance,
     crate::goal::paused,
     crate::search::advance,

@@ -16,8 +16,6 @@ pub(crate) enum Trial {
     Phase { phase: String, rung: u32, input: String },
     /// All accepted phases together, by the hash of the settings.
     Bundle { input: String },
-    /// All accepted phases against all but one.
-    LeaveOneOut { input: String, phase: String },
     /// A slow-down of the training, by its number: the settings in effect against those without a phase, or without any.
     Slowdown { number: u32, phase: Option<String> },
     /// The training.
@@ -31,7 +29,6 @@ impl fmt::Display for Trial {
             Self::Baseline => f.write_str("baseline"),
             Self::Phase { phase, rung, input } => write!(f, "{phase}-r{rung}-{input}"),
             Self::Bundle { input } => write!(f, "bundle-{input}"),
-            Self::LeaveOneOut { input, phase } => write!(f, "bundle-{input}-without-{phase}"),
             Self::Slowdown { number, phase: Some(phase) } => write!(f, "slow-{number}-without-{phase}"),
             Self::Slowdown { number, phase: None } => write!(f, "slow-{number}-all"),
             Self::Train => f.write_str("train"),

@@ -211,7 +211,7 @@ pub struct BaselineStatus {
     pub launches: Vec<LaunchStatus>,
 }
 
-/// Measurement of all accepted phases together against the baseline, and leave-one-out trials.
+/// Measurement of all accepted phases together against the baseline.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct BundleStatus {
@@ -240,9 +240,6 @@ pub struct BundleStatus {
     /// Measurements of its launches: the median of rates and shares, the maximum of memory.
     #[serde(flatten)]
     pub measured: Measured<Decimal>,
-    /// Phases with a completed leave-one-out trial.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub left_out: Vec<String>,
     /// The evidence of the current comparison.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub launches: Vec<LaunchStatus>,

@@ -6,7 +6,7 @@
 //! since the previous look: by the union bound, the total is at most `alpha` for any correlation of the looks.
 
 use super::disturbed::{Launches, undisturbed};
-use pawl_api::spec::Analysis;
+use pawl_api::spec::{Analysis, OnInconclusive};
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
 /// Numbers of pairs of the looks: `minPairs`, then two more each, and `maxPairs`.
@@ -77,7 +77,7 @@ pub(crate) enum Sequential {
     Above(Interval),
     /// The upper bound is below the threshold.
     Below(Interval),
-    /// Not decided after all pairs.
+    /// Not decided after all pairs, or after so many that the others would hardly lead to `Above`.
     Undecided(Interval),
 }
 
@@ -116,6 +116,27 @@ fn as_ratio(interval: Interval) -> Interval {
     Interval { mean: interval.mean.exp(), bounds, ..interval }
 }
 
+/// Probability of being accepted at the last look below which no more pairs are measured: of phases that do not help, most are given
+/// up at the first look, and of those that do, hardly one.
+const FUTILE: f64 = 0.1;
+
+/// Whether the pairs that are left would hardly bring the lower bound to `threshold`: the predictive probability of that, given the
+/// mean and the spread so far. A stop for futility raises no error rate: it only replaces a possible acceptance.
+fn is_futile(found: &Interval, logs: &[f64], threshold: f64, analysis: &Analysis) -> bool {
+    let last = looks(analysis).last().copied().unwrap_or(1);
+    let count = logs.len();
+    let Some(freedom) = count.checked_sub(1).filter(|freedom| *freedom > 0 && count < last) else { return false };
+    let variance = logs.iter().map(|value| (value - found.mean).powi(2)).sum::<f64>() / freedom as f64;
+    let (spread, size) = (variance.sqrt(), last as f64);
+    let required = threshold + quantile(share(analysis, last), last - 1) * spread / size.sqrt();
+    let change = spread * (1.0 / count as f64 - 1.0 / size).sqrt();
+    if change == 0.0 {
+        return found.mean < required;
+    }
+    let reached = StudentsT::new(0.0, 1.0, freedom as f64).map(|t| t.sf((required - found.mean) / change));
+    reached.is_ok_and(|probability| probability < FUTILE)
+}
+
 /// Tests the `pairs`, in order, against `threshold`, a ratio, at each look. Disturbed
 /// pairs do not count. Pairs after the deciding look do not change the result, so that a verdict does not depend on the time of
 /// its computation. The intervals are ratios.
@@ -126,8 +147,8 @@ pub(crate) fn sequential(pairs: &[impl Launches], threshold: f64, analysis: &Ana
             Ok(found) => found,
             Err(required) => return Sequential::More(required),
         };
-        let Some(interval) = interval(&logs, share(analysis, look)) else { return Sequential::More(look) };
-        let interval = Interval { repeated, ..as_ratio(interval) };
+        let Some(of_logs) = interval(&logs, share(analysis, look)) else { return Sequential::More(look) };
+        let interval = Interval { repeated, ..as_ratio(of_logs) };
         // One pair has no bounds: its estimate decides, and is labelled.
         let (lower, upper) = interval.bounds.unwrap_or((interval.mean, interval.mean));
         if lower >= threshold {
@@ -135,6 +156,11 @@ pub(crate) fn sequential(pairs: &[impl Launches], threshold: f64, analysis: &Ana
         }
         if upper < threshold {
             return Sequential::Below(interval);
+        }
+        // What is accepted unless it is shown to be slow is measured to the end.
+        let rejects = analysis.on_inconclusive == OnInconclusive::RollBack;
+        if rejects && is_futile(&of_logs, &logs, threshold.ln(), analysis) {
+            return Sequential::Undecided(interval);
         }
         newest = Some(interval);
     }

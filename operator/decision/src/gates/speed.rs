@@ -5,7 +5,8 @@ use super::{Subject, Verdict};
 use crate::comparison::Comparison;
 use crate::launch::Launch;
 use crate::reason::Reason;
-use pawl_api::spec::{Analysis, OnInconclusive, Phase, Trigger};
+use crate::revision::accepted;
+use pawl_api::spec::{Analysis, OnInconclusive, Phase, Pin, Trigger};
 use pawl_api::status::{Arm, Purpose, Speedup};
 use pawl_contract::decimal::Decimal;
 use pawl_contract::plan::LaunchKind;
@@ -35,6 +36,23 @@ fn threshold(subject: &Subject<'_>) -> Option<Threshold> {
             Some(Threshold { value: gate.value(), field: "gates.overallSpeedup" })
         }
     }
+}
+
+/// How fast all accepted phases together must be shown to be, whatever the goal is: as fast as the baseline, except for what a phase
+/// may cost by its own `minSpeedup`. `None` if nothing was selected, or if a person has decided that it is accepted without proof.
+fn confirmation(subject: &Subject<'_>) -> Option<f64> {
+    if !subject.must_confirm || subject.spec().analysis.on_inconclusive == OnInconclusive::Accept {
+        return None;
+    }
+    let phases = subject.spec().phases.iter().zip(&subject.comparison.draft.status.phases);
+    let mut least = 1.0;
+    for (phase, _) in phases.filter(|(_, status)| accepted(status)) {
+        if phase.pin == Some(Pin::Accepted) {
+            return None;
+        }
+        least *= phase.min_speedup().min(1.0);
+    }
+    Some(least)
 }
 
 /// Result of the sequential test of the pairs against a threshold, and the missing launches for the next interim analysis.
@@ -106,6 +124,27 @@ pub(super) fn speedup(subject: &Subject<'_>) -> Option<Verdict> {
     }
 }
 
+/// Fails accepted phases that are not faster than the baseline in pairs of their own. Each was selected by its pairs: of several
+/// phases without effect, chance accepts the one whose pairs it favours, and the same pairs cannot tell that.
+pub(super) fn confirmed(subject: &Subject<'_>) -> Option<Verdict> {
+    let least = confirmation(subject)?;
+    let comparison = &subject.comparison;
+    let inconclusive = |message| Some(Verdict::Inconclusive { reason: Reason::NotConfirmed, message });
+    let (outcome, missing) = compare(comparison, least);
+    match outcome {
+        Sequential::Above(_) => None,
+        Sequential::More(_) if never_steady(comparison) => inconclusive(unsteady(subject)),
+        Sequential::More(_) => Some(subject.run(Purpose::Speed, missing)),
+        Sequential::Below(interval) => {
+            let message = format!("{} is below {least} times the baseline", shown(&interval));
+            Some(Verdict::Fails { trigger: None, reason: Reason::NotConfirmed, message })
+        }
+        Sequential::Undecided(interval) => {
+            inconclusive(format!("{}: the confidence interval includes {least} times the baseline", shown(&interval)))
+        }
+    }
+}
+
 /// Without a threshold the speedup is measured up to the first interim analysis, and does not affect the verdict. Disturbed pairs are
 /// repeated there, too.
 fn first_look(subject: &Subject<'_>) -> Option<Verdict> {
@@ -127,12 +166,15 @@ fn never_steady(comparison: &Comparison<'_>) -> bool {
 
 /// Neither accepted nor rolled back, whatever `analysis.onInconclusive` is: nothing is known about the speed.
 fn not_steady(subject: &Subject<'_>) -> Verdict {
-    let message = format!(
+    Verdict::Inconclusive { reason: Reason::NotSteady, message: unsteady(subject) }
+}
+
+fn unsteady(subject: &Subject<'_>) -> String {
+    format!(
         "{} pairs had a launch whose speed still changed within its window, also after it was extended: raise \
          analysis.warmupSteps or analysis.windowSteps",
         subject.comparison.unsteady()
-    );
-    Verdict::Inconclusive { reason: Reason::NotSteady, message }
+    )
 }
 
 /// Prepends the preflight of the candidate to the launches of a phase, unless it was done.
@@ -144,7 +186,9 @@ fn checked_first(subject: &Subject<'_>, missing: Vec<Launch>) -> Vec<Launch> {
 }
 
 fn undecided(subject: &Subject<'_>, interval: &Interval, threshold: &Threshold) -> Option<Verdict> {
-    let message = format!("{}: the confidence interval includes {threshold}", shown(interval));
+    let last = looks(&subject.spec().analysis).last().copied().unwrap_or(1);
+    let futile = if interval.count < last { ", and further pairs would hardly exclude it" } else { "" };
+    let message = format!("{}: the confidence interval includes {threshold}{futile}", shown(interval));
     match (subject.phase, subject.spec().analysis.on_inconclusive) {
         (Some(_), OnInconclusive::Accept) => None,
         (Some(_), OnInconclusive::RollBack) => Some(Verdict::Inconclusive { reason: Reason::SpeedUndecided, message }),

@@ -52,6 +52,10 @@ pub(super) fn rows(rows: &mut Rows) {
         let case = format!("normal, {:.1} %; true {effect}, minSpeedup {threshold}", noise * 100.0);
         rows.add(tally.row(case, "accepted", holds));
     }
+    for (noise, most) in [(0.01, 4.0), (0.02, 4.5), (0.03, 4.5), (0.1, 4.5)] {
+        let case = format!("normal, {:.0} %; without effect, minSpeedup 1.02", noise * 100.0);
+        rows.mean((case, "pairs"), AtMost(most), 2_000, |trial| verdict(normal(noise), 1.0, 1.02, trial).1 as f64);
+    }
     for (noise, threshold) in [(0.02, 1.0), (0.014, 1.02)] {
         let case = format!("normal, {:.1} %; true 1.05, minSpeedup {threshold}", noise * 100.0);
         let pairs = |trial| verdict(normal(noise), 1.05, threshold, trial).1 as f64;

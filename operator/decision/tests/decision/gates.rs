@@ -204,6 +204,36 @@ fn losses_that_do_not_decide_lead_to_the_quality_gates() {
 }
 
 #[test]
+fn losses_of_launches_ended_by_time_must_agree_so_closely_that_they_would_at_the_end() {
+    // A difference that grows steadily to 2 %: 0.25 % in the first quarter of the steps, and 1.5 % in the second half.
+    let grown = |ended_by_time: bool| {
+        losses_are([1.0; 3], move |result, plan| {
+            if plan.kind == LaunchKind::Measure {
+                let by = if candidate(plan) { 0.02 } else { 0.0 };
+                let quarters = if ended_by_time { 1 } else { 4 };
+                let loss = |quarter: usize| 8.0 * (1.0 + by * (quarter as f64 + 0.5) / 4.0);
+                result.curve = (0..quarters).map(loss).collect();
+                result.measured.steps = if ended_by_time { 17 } else { 70 };
+            }
+        })
+    };
+    let mut whole = one_phase(json!({"seeds": [42, 43, 44]}), grown(false));
+    whole.run();
+    assert_eq!(whole.verdict("fuse"), (PhaseState::RolledBack, "LossDiverged", 0));
+    let mut early = one_phase(json!({"seeds": [42, 43, 44]}), grown(true));
+    early.run();
+    assert!(early.phase("fuse").message.contains("judged as numerics: Changed"), "{}", early.phase("fuse").message);
+    // Rounding does not reach a sixth of what is allowed.
+    let rounding = losses_are([1.0001, 0.9999, 1.0], |result, _| {
+        result.curve.truncate(1);
+        result.measured.steps = 17;
+    });
+    let mut same = one_phase(json!({"seeds": [42, 43, 44]}), rounding);
+    same.run();
+    assert!(!same.phase("fuse").message.contains("judged as"), "{}", same.phase("fuse").message);
+}
+
+#[test]
 fn the_quality_gates_are_inputs_of_a_phase_that_they_have_judged_only() {
     let reopened = |factors: [f64; 3]| {
         let mut world = one_phase(json!({"seeds": [42]}), losses_are(factors, |_, _| ()));

@@ -2,7 +2,7 @@
 
 use crate::world::{World, done, factors, noise, speed};
 use pawl_api::status::{PhaseState, Stage};
-use pawl_contract::plan::LaunchKind;
+use pawl_contract::plan::{LaunchKind, LaunchPlan};
 use serde_json::json;
 
 const FACTORS: &[(&str, f64)] =
@@ -167,25 +167,63 @@ fn a_missed_goal_is_handled_as_configured() {
     assert_eq!((world.status.stage, degraded(&world)), (Stage::Complete, false), "{:#?}", world.status.bundle);
 }
 
+/// Ten phases without effect, in which chance favours the pairs of some phases by these factors.
+fn ten_phases(factors: &'static [(&'static str, f64)], rest: serde_json::Value) -> World {
+    let phase = |index: u32| json!({"name": format!("p{index}"), "settings": {"workload": {format!("p{index}"): 1}}});
+    let mut spec = json!({"phases": (0..10).map(phase).collect::<Vec<_>>(), "train": {"items": 10}});
+    spec.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
+    let trainer = move |plan: &LaunchPlan, _| {
+        let of_phase = factors.iter().find(|(phase, _)| plan.launch.starts_with(&format!("{phase}-")));
+        let luck = of_phase.filter(|_| plan.launch.contains("-b-")).map_or(1.0, |(_, factor)| *factor);
+        done(plan, 100.0 * luck * noise(plan, 0.001))
+    };
+    World::new(spec, Box::new(trainer))
+}
+
 #[test]
-fn a_marginal_phase_that_no_longer_improves_the_speed_is_reverted() {
-    // `loader` helps by 2.5 % alone and hurts once `fuse` is there.
+fn what_chance_accepted_is_not_confirmed_by_pairs_of_its_own() {
+    for lucky in [&[("p3", 1.06)][..], &[("p3", 1.08), ("p7", 1.06)]] {
+        let mut world = ten_phases(lucky, json!({}));
+        world.run();
+        for (name, _) in lucky {
+            let (state, reason, _) = world.verdict(name);
+            assert_eq!((state, reason), (PhaseState::Inconclusive, "NotConfirmed"), "{name}");
+        }
+        let bundle = world.status.bundle.as_ref().unwrap();
+        assert_eq!((bundle.state, bundle.reason.as_str()), (PhaseState::RolledBack, "NothingAccepted"));
+        assert_eq!(world.status.speedup, None);
+        assert_eq!(world.ran.last().unwrap().settings, world.job.spec.settings, "trained with the baseline");
+        let events = world.events.iter().filter(|event| event.reason == "NotConfirmed");
+        let order: Vec<_> = events.filter_map(|event| event.phase.as_deref()).collect();
+        let least_certain_first: Vec<_> = lucky.iter().rev().map(|(name, _)| *name).collect();
+        assert_eq!(order, least_certain_first);
+    }
+}
+
+#[test]
+fn the_speedup_of_a_single_phase_is_that_of_pairs_that_did_not_select_it() {
+    // Chance adds 8 % to the pairs of the phase, whose effect is 30 %.
     let mut world = World::new(
-        json!({"phases": [
-            {"name": "loader", "settings": {"loaderWorkers": 4}},
-            {"name": "fuse", "settings": {"compile": "Fuse"}}], "train": {"items": 10}}),
+        json!({"phases": [{"name": "fuse", "settings": {"compile": "Fuse"}}], "train": {"items": 10}}),
         Box::new(|plan, _| {
-            let both = plan.settings.compile.is_some() && plan.settings.loader_workers.is_some();
-            let factor = if both { 0.9 } else { 1.0 };
-            done(plan, factor * speed(&plan.settings, &[("Fuse", 1.3), ("loaderWorkers", 1.025)]) * noise(plan, 0.001))
+            let luck = if plan.launch.starts_with("fuse-") && plan.launch.contains("-b-") { 1.08 } else { 1.0 };
+            done(plan, luck * speed(&plan.settings, FACTORS) * noise(plan, 0.001))
         }),
     );
     world.run();
-    assert_eq!(world.verdict("loader"), (PhaseState::RolledBack, "NoLongerHelps", 0));
-    assert_eq!(world.verdict("fuse").0, PhaseState::Accepted, "it is not judged again");
-    assert_eq!(world.count_events("Superseded"), 0);
-    let trained = world.ran.last().unwrap();
-    assert!(trained.settings.compile.is_some() && trained.settings.loader_workers.is_none());
+    assert_eq!(world.verdict("fuse").0, PhaseState::Accepted);
+    let speedup = world.status.speedup.as_ref().unwrap().value();
+    assert!((speedup - 1.3).abs() < 0.01, "{speedup}");
+}
+
+#[test]
+fn what_a_person_accepts_needs_no_confirmation() {
+    let pinned = json!([{"name": "p3", "pin": "Accepted", "settings": {"workload": {"p3": 1}}}]);
+    for rest in [json!({"phases": pinned}), json!({"analysis": {"onInconclusive": "Accept"}})] {
+        let mut world = ten_phases(&[("p3", 1.06)], rest);
+        world.run();
+        assert_eq!(world.verdict("p3").0, PhaseState::Accepted, "{}", world.phase("p3").message);
+    }
 }
 
 #[test]

@@ -27,11 +27,12 @@ fn the_utilization_of_a_gpu_is_measured_for_long_enough_or_not_at_all() {
     let (reason, message, _) = run(gates, false);
     assert_eq!(reason, "GoalMissed");
     assert!(message.contains("GateUnmeasured") && message.contains("window of 10 s"), "{message}");
-    // On CPUs it is exact, and the launches of the phase count for all phases together.
+    // On CPUs it is exact.
     let (reason, message, windows) =
         run(json!({"gates": {"minGpuUtilization": "0.85"}, "trainer": {"gpusPerReplica": 0}}), false);
-    assert_eq!((reason.as_str(), windows.len()), ("GoalMet", 0), "{message}");
+    assert_eq!(reason, "GoalMet", "{message}");
+    assert!(windows.iter().all(Option::is_none), "{windows:?}");
     // Without the gate no launch is longer.
     let (_, _, windows) = run(json!({"gates": {"minItemsPerSecond": "125"}}), true);
-    assert_eq!(windows, []);
+    assert!(!windows.is_empty() && windows.iter().all(Option::is_none), "{windows:?}");
 }

@@ -26,10 +26,16 @@ const ERROR: f64 = 0.01;
 /// A loss that has fallen below this share of the first one is compared with this share: almost zero, it may multiply without harm.
 const LEAST: f64 = 0.05;
 
+/// The difference that remains allowed after the first quarters of a launch that was ended by time, by their number: one that grows
+/// steadily reaches the whole one by the middle of the second half.
+const SHARES: [f64; 4] = [1.0 / 6.0, 1.0 / 2.0, 2.0 / 3.0, 1.0];
+
 /// The training losses of a pair, at equal steps.
 #[derive(Clone, Debug)]
 struct Losses {
     seed: u32,
+    /// Share of the allowed differences that applies: less than 1 if a launch was ended by time.
+    share: f64,
     control: Vec<f64>,
     candidate: Vec<f64>,
 }
@@ -46,7 +52,8 @@ enum Agreement {
 }
 
 impl Losses {
-    fn of(pair: &Pair<'_>) -> Option<Self> {
+    /// The losses of a pair of launches that have so many steps unless they are ended by time.
+    fn of(pair: &Pair<'_>, steps: u64) -> Option<Self> {
         let curve = |launch: &LaunchStatus| launch.curve.iter().map(|loss| loss.value()).collect::<Vec<_>>();
         let loss = |launch: &LaunchStatus| Some(vec![launch.measured.loss.as_ref()?.value()]);
         let (mut control, mut candidate) = (curve(pair.control), curve(pair.candidate));
@@ -57,7 +64,10 @@ impl Losses {
         let both = control.len().min(candidate.len());
         control.truncate(both);
         candidate.truncate(both);
-        Some(Self { seed: pair.control.seed, control, candidate })
+        let short = |launch: &LaunchStatus| (1..steps).contains(&launch.measured.steps);
+        let ended_by_time = short(pair.control) || short(pair.candidate);
+        let share = SHARES.get(both.saturating_sub(1)).filter(|_| ended_by_time).copied().unwrap_or(1.0);
+        Some(Self { seed: pair.control.seed, share, control, candidate })
     }
 
     /// Relative difference of `losses` from those of the control.
@@ -70,7 +80,8 @@ impl Losses {
     /// Whether the first losses agree up to `bound`, and the others up to [`ROUNDING`].
     fn agree(&self, bound: f64) -> bool {
         let found = self.differences(&self.candidate);
-        found.iter().zip(std::iter::once(bound).chain(std::iter::repeat(ROUNDING))).all(|(by, most)| by.abs() <= most)
+        let bounds = std::iter::once(bound).chain(std::iter::repeat(ROUNDING));
+        found.iter().zip(bounds).all(|(by, most)| by.abs() <= most * self.share)
     }
 
     /// Mean relative difference over the second half of the launch.
@@ -123,8 +134,9 @@ fn compare(pairs: &[Losses], bound: f64, alpha: f64) -> Agreement {
     if let Some(interval) = strict.filter(higher) {
         return Agreement::Worse(interval);
     }
+    let margin = MARGIN * pairs.iter().map(|pair| pair.share).fold(1.0, f64::min);
     match usual {
-        Some(Interval { bounds: Some((lower, upper)), .. }) if -MARGIN <= lower && upper <= MARGIN => Agreement::Same,
+        Some(Interval { bounds: Some((lower, upper)), .. }) if -margin <= lower && upper <= margin => Agreement::Same,
         Some(found) => Agreement::Unclear(format!("training losses differ by {}", shown(&found))),
         None => Agreement::Unclear("training losses cannot be compared".to_owned()),
     }
@@ -141,7 +153,8 @@ fn shown(interval: &Interval) -> String {
 
 fn agreement(subject: &Subject<'_>) -> Agreement {
     let comparison = &subject.comparison;
-    let losses: Vec<Losses> = comparison.pairs(0).0.iter().filter_map(Losses::of).collect();
+    let steps = comparison.measured_steps();
+    let losses: Vec<Losses> = comparison.pairs(0).0.iter().filter_map(|pair| Losses::of(pair, steps)).collect();
     let built_in = subject.spec().workload.command.is_empty();
     let bound = first_bound(&comparison.control, built_in).max(first_bound(&comparison.candidate, built_in));
     compare(&losses, bound, alpha(&subject.spec().analysis))
@@ -194,7 +207,8 @@ mod tests {
     use super::*;
 
     fn one(seed: u32, control: &[f64], factor: f64) -> Losses {
-        Losses { seed, control: control.to_vec(), candidate: control.iter().map(|loss| loss * factor).collect() }
+        let candidate = control.iter().map(|loss| loss * factor).collect();
+        Losses { seed, share: 1.0, control: control.to_vec(), candidate }
     }
 
     #[test]
@@ -210,18 +224,22 @@ mod tests {
 
     #[test]
     fn one_number_is_no_proof_of_a_divergence() {
-        let pair = Losses { seed: 42, control: vec![8.14], candidate: vec![8.20] };
+        let pair = Losses { seed: 42, share: 1.0, control: vec![8.14], candidate: vec![8.20] };
         let Agreement::Unclear(why) = compare(&[pair.clone(), pair], ROUNDING, 0.05) else { panic!() };
         assert_eq!(why, "training losses differ by 0.74 % with one seed, which has no interval");
     }
 
     #[test]
     fn a_loss_near_zero_may_multiply_and_other_batches_are_seen() {
-        let fallen =
-            |last: f64| Losses { seed: 1, control: vec![1.0, 0.1, 1e-3, 1e-5], candidate: vec![1.0, 0.1, 1e-3, last] };
+        let fallen = |last: f64| Losses {
+            seed: 1,
+            share: 1.0,
+            control: vec![1.0, 0.1, 1e-3, 1e-5],
+            candidate: vec![1.0, 0.1, 1e-3, last],
+        };
         assert!(fallen(1e-4).agree(1e-3) && !fallen(1e-3).agree(1e-3));
         // Equal at the end, but not from the start.
-        let other = Losses { seed: 1, control: vec![1.0; 4], candidate: vec![1.004, 1.0, 1.0, 1.0] };
+        let other = Losses { seed: 1, share: 1.0, control: vec![1.0; 4], candidate: vec![1.004, 1.0, 1.0, 1.0] };
         assert!(other.agree(ROUNDING) && !other.agree(1e-3));
     }
 }

@@ -1,6 +1,6 @@
 //! Simulations of the comparison of losses.
 
-use super::{Agreement, Losses, ROUNDING, compare};
+use super::{Agreement, Losses, ROUNDING, SHARES, compare};
 use crate::simulation::Bound::{AtLeast, AtMost, Shown};
 use crate::simulation::noise::Random;
 use crate::simulation::{Rows, Tally};
@@ -88,9 +88,9 @@ fn modelled(disturbed: impl Fn(usize) -> f64) -> Vec<f64> {
     means.map(|steps| steps.clone().map(loss).sum::<f64>() / steps.len() as f64).collect()
 }
 
-/// The losses of `pairs` pairs with seeds used cyclically, whose candidates are worse by the share `worse` in each
+/// The losses of `pairs` pairs with seeds used cyclically, whose candidates are worse by the share `worse` of a
 /// step. Launches that repeat do so exactly: all pairs of a seed have the same losses.
-fn pairs(random: &mut Random, model: &Model, (pairs, seeds): (u32, u32), worse: f64) -> Vec<Losses> {
+fn pairs(random: &mut Random, model: &Model, (pairs, seeds): (u32, u32), worse: &dyn Fn(usize) -> f64) -> Vec<Losses> {
     let mut known: BTreeMap<u32, Losses> = BTreeMap::new();
     let mut launched = |seed: u32| {
         let batch = |random: &mut Random| noise(random, model.memory, model.heavy);
@@ -99,8 +99,9 @@ fn pairs(random: &mut Random, model: &Model, (pairs, seeds): (u32, u32), worse: 
         let chaos = noise(random, 0.9, model.heavy);
         let size = |step: usize| (model.rounding * 1.25f64.powi(step as i32)).min(model.chaos);
         let control = modelled(|step| 1.0 + model.batch * ours[step]);
-        let candidate = modelled(|step| (1.0 + worse + size(step) * chaos[step]) * (1.0 + model.batch * theirs[step]));
-        Losses { seed, control, candidate }
+        let candidate =
+            modelled(|step| (1.0 + worse(step) + size(step) * chaos[step]) * (1.0 + model.batch * theirs[step]));
+        Losses { seed, share: 1.0, control, candidate }
     };
     let of_pair = |index: u32| {
         let seed = index % seeds;
@@ -125,7 +126,37 @@ fn named(agreement: &Agreement) -> &'static str {
 /// What became of candidates that are worse by the share `worse`.
 fn judged(rows: &Rows, model: &Model, of: (u32, u32), worse: f64) -> Tally {
     let bound = if model.rounding < 1e-6 { 1e-3 } else { ROUNDING };
-    rows.tally(1_000, |trial| named(&compare(&pairs(&mut Random::seeded(trial), model, of, worse), bound, 0.05)))
+    rows.tally(1_000, |trial| named(&compare(&pairs(&mut Random::seeded(trial), model, of, &|_| worse), bound, 0.05)))
+}
+
+/// What became of candidates whose difference grows steadily to the share `worse` at the last step, if launches are ended by time
+/// after so many quarters.
+fn judged_early(rows: &Rows, model: &Model, quarters: usize, worse: f64) -> Tally {
+    let bound = if model.rounding < 1e-6 { 1e-3 } else { ROUNDING };
+    let grown = |step: usize| worse * (step as f64 + 0.5) / STEPS as f64;
+    rows.tally(1_000, |trial| {
+        let mut all = pairs(&mut Random::seeded(trial), model, (3, 3), &grown);
+        for pair in &mut all {
+            pair.control.truncate(quarters);
+            pair.candidate.truncate(quarters);
+            pair.share = SHARES[quarters - 1];
+        }
+        named(&compare(&all, bound, 0.05))
+    })
+}
+
+/// Launches that are ended by time: what passes would also pass at the end.
+fn early(rows: &mut Rows) {
+    for model in MODELS.iter().filter(|model| model.repeats) {
+        for quarters in 1..=3 {
+            let case = |what: &str| format!("{what}; {}; ended by time after {quarters} of 4 quarters", model.name);
+            let (rounding, worse) =
+                (judged_early(rows, model, quarters, 0.0), judged_early(rows, model, quarters, 0.02));
+            rows.add(rounding.row(case("only rounding"), DIVERGED, AtMost(1.0)));
+            rows.add(rounding.row(case("only rounding"), "passed", Shown));
+            rows.add(worse.row(case("grows to 2 % worse"), "passed", AtMost(5.0)));
+        }
+    }
 }
 
 /// Losses of pairs of launches that differ by rounding only, as tests/verdicts/curves has recorded them.
@@ -157,7 +188,7 @@ impl Source {
             let control = &self.pairs[place].control;
             let candidate = control.iter().enumerate().map(|(step, loss)| loss * (1.0 + worse + differs(step)));
             let (control, candidate) = (quarters(control), quarters(&candidate.collect::<Vec<_>>()));
-            Losses { seed, control, candidate }
+            Losses { seed, share: 1.0, control, candidate }
         };
         (0..seeds).map(of_seed).collect()
     }
@@ -203,5 +234,6 @@ pub(crate) fn rows(rows: &mut Rows) {
             rows.add(worse.row(case("2 % worse"), "passed", AtMost(5.0)));
         }
     }
+    early(rows);
     recorded(rows);
 }
