@@ -172,6 +172,11 @@ fn of_settings(at: &'static str) -> [Bound; 4] {
     ]
 }
 
+/// The bound of a setting, by its name.
+pub(crate) fn of_setting(name: &str) -> Option<Bound> {
+    of_settings(SETTINGS[0]).into_iter().find(|bound| bound.field == name)
+}
+
 /// All bounds.
 pub(crate) fn all() -> impl Iterator<Item = Bound> {
     OF_THE_SPEC.into_iter().chain(SETTINGS.into_iter().flat_map(of_settings))

@@ -79,6 +79,8 @@ fn clear_progress(training: &mut TrainingStatus) {
         wanted: _,
         segments,
         earlier: _,
+        unseen: _,
+        quarantined: _,
     } = training;
     (*steps, *items, *epoch, *slow_windows, *quiet_windows) = Default::default();
     (*cusum, *gate_windows, *good_windows) = Default::default();

@@ -46,6 +46,38 @@ pub struct CheckpointRef {
     pub items: u64,
 }
 
+/// A part of a training. The parts of a model are its chain, the oldest first: each trained until the next one begins.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TrainedPart {
+    /// Items before it.
+    pub from_items: u64,
+    /// The attempt that began it.
+    pub attempt: String,
+    /// The launch that trained it. The names of launches end in a hash of all their inputs.
+    pub launch: String,
+}
+
+/// Maximum number of parts that progress and reports contain; the oldest are dropped.
+pub const MAX_REPORTED_PARTS: usize = 16;
+
+/// The newest parts of a chain, as many as progress and reports contain.
+///
+/// ```
+/// use pawl_contract::checkpoint::{MAX_REPORTED_PARTS, TrainedPart, reported};
+///
+/// let part = |from_items| TrainedPart { from_items, attempt: "j-1".to_owned(), launch: "train-0badcafe".to_owned() };
+/// let chain: Vec<_> = (0..20).map(part).collect();
+/// assert_eq!(reported(&chain), &chain[4..]);
+/// assert_eq!(reported(&chain).len(), MAX_REPORTED_PARTS);
+/// ```
+pub fn reported(chain: &[TrainedPart]) -> &[TrainedPart] {
+    &chain[chain.len().saturating_sub(MAX_REPORTED_PARTS)..]
+}
+
+/// Maximum number of quarantined checkpoints that progress and reports name; the oldest are omitted.
+pub const MAX_QUARANTINED: usize = 8;
+
 /// The best checkpoint by [`crate::plan::CheckpointPolicy::best`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

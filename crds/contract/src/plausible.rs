@@ -3,7 +3,7 @@
 //! A report that is not plausible is no evidence, and its launch counts as failed. The agent checks the reports of its ranks, and
 //! the decision core the results of launches, which a foreign image may have written.
 
-use crate::checkpoint::CheckpointRef;
+use crate::checkpoint::{CheckpointRef, TrainedPart};
 use crate::exit::Outcome;
 use crate::measured::{Disturbance, Measured, Spread, Validation};
 use crate::plan::{Budget, LaunchKind, LaunchPlan};
@@ -49,12 +49,14 @@ pub fn report(report: &Report, plan: &LaunchPlan) -> Option<String> {
 
 /// As [`report`], of its numbers alone, without the budget.
 pub fn of_report(report: &Report) -> Option<String> {
-    let Report { measured, losses, items_per_epoch, last_checkpoint, best_checkpoint, stop_seconds, .. } = report;
+    let Report { measured, losses, items_per_epoch, last_checkpoint, best_checkpoint, stop_seconds, trained, .. } =
+        report;
     let best = best_checkpoint.as_ref().map(|best| &best.checkpoint);
     let curve = || losses.iter().find_map(|point| number("losses", point.loss, -MAGNITUDE, MAGNITUDE));
     numbers(measured, *items_per_epoch, *stop_seconds)
         .or_else(curve)
         .or_else(|| [last_checkpoint.as_ref(), best].into_iter().flatten().find_map(checkpoint))
+        .or_else(|| chain(trained))
 }
 
 /// As [`report`], of the result of a launch.
@@ -64,16 +66,19 @@ pub fn result(result: &LaunchResult, plan: &LaunchPlan) -> Option<String> {
 
 /// As [`result`], of its numbers alone, without the budget.
 pub fn of_result(result: &LaunchResult) -> Option<String> {
-    let LaunchResult { measured, curve, items_per_epoch, checkpoint: last, best_checkpoint, stop_seconds, .. } = result;
+    let LaunchResult {
+        measured, curve, items_per_epoch, checkpoint: last, best_checkpoint, stop_seconds, trained, ..
+    } = result;
     let best = best_checkpoint.as_ref().map(|best| &best.checkpoint);
     numbers(measured, *items_per_epoch, *stop_seconds)
         .or_else(|| curve.iter().find_map(|loss| number("curve", *loss, -MAGNITUDE, MAGNITUDE)))
         .or_else(|| [last.as_ref(), best].into_iter().flatten().find_map(checkpoint))
+        .or_else(|| chain(trained))
 }
 
 /// As [`report`], of the progress of a running launch.
 pub fn progress(progress: &Progress) -> Option<String> {
-    let Progress { step, items, loss, items_per_second, validation: newest, last_checkpoint, .. } = progress;
+    let Progress { step, items, loss, items_per_second, validation: newest, last_checkpoint, trained, .. } = progress;
     let measured = Measured {
         steps: *step,
         items: *items,
@@ -82,7 +87,7 @@ pub fn progress(progress: &Progress) -> Option<String> {
         validation: newest.clone(),
         ..Measured::default()
     };
-    numbers(&measured, None, None).or_else(|| last_checkpoint.as_ref().and_then(checkpoint))
+    numbers(&measured, None, None).or_else(|| last_checkpoint.as_ref().and_then(checkpoint)).or_else(|| chain(trained))
 }
 
 fn number(field: &str, value: f64, least: f64, most: f64) -> Option<String> {
@@ -97,6 +102,16 @@ fn count(field: &str, value: u64, most: u64) -> Option<String> {
 
 fn checkpoint(checkpoint: &CheckpointRef) -> Option<String> {
     count("checkpoint.items", checkpoint.items, MOST).or_else(|| count("checkpoint.step", checkpoint.step, MOST))
+}
+
+/// What is wrong with a chain: each part begins where the one before it, or later, does.
+fn chain(trained: &[TrainedPart]) -> Option<String> {
+    let descends = trained.windows(2).find(|pair| pair[0].from_items > pair[1].from_items);
+    let order = descends.map(|pair| {
+        let (before, after) = (pair[0].from_items, pair[1].from_items);
+        format!("trained.fromItems: {after} after {before} is implausible: parts are in order")
+    });
+    order.or_else(|| count("trained.fromItems", trained.last()?.from_items, MOST))
 }
 
 fn validation(field: &str, validation: &Validation) -> Option<String> {
@@ -230,6 +245,16 @@ mod tests {
             (json!({"validation": {"items": 1, "metrics": {"loss": 1e120}}}), "validation.loss: 1e120"),
             (json!({"utilization": 99.0}), "utilization: 9.9e1"),
             (json!({"wallSeconds": -1.0}), "wallSeconds: -1e0"),
+            (
+                json!({"trained": [{"fromItems": most, "attempt": "j-1", "launch": "l"}]}),
+                "trained.fromItems: 18446744073709551615",
+            ),
+            (
+                json!({"trained": [
+                    {"fromItems": 80, "attempt": "j-1", "launch": "k"}, {"fromItems": 0, "attempt": "j-2", "launch": "l"},
+                ]}),
+                "trained.fromItems: 0 after 80",
+            ),
             (json!({"stopSeconds": 1e300}), "stopSeconds: 1e300"),
         ] {
             let text = problem(change.clone()).unwrap_or_default();

@@ -23,7 +23,7 @@
 //! # Ok::<(), serde_json::Error>(())
 //! ```
 
-use crate::checkpoint::CheckpointRef;
+use crate::checkpoint::{CheckpointRef, TrainedPart};
 use crate::measured::Validation;
 use crate::plan::LaunchKind;
 use serde::{Deserialize, Serialize};
@@ -94,6 +94,13 @@ pub struct Progress {
     /// items before is then only as well known as the newest checkpoint that was seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resumed_items: Option<u64>,
+    /// The parts of the model, from the manifest of the checkpoint that this launch resumed, and this launch as the last one: the
+    /// newest 16. Empty: not known. Attempts of which nothing was seen are known by it alone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub trained: Vec<TrainedPart>,
+    /// Checkpoints in the storage that are damaged, or may be: never resumed. Names, the newest 8, as of when this launch resumed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub quarantined: Vec<String>,
     /// Index of the current epoch, from 0.
     pub epoch: u32,
     /// Newest training loss, when finite.
@@ -139,6 +146,8 @@ impl Progress {
             total_steps: None,
             items: 0,
             resumed_items: None,
+            trained: Vec::new(),
+            quarantined: Vec::new(),
             epoch: 0,
             loss: None,
             skipped_updates: 0,

@@ -3,7 +3,7 @@
 mod termination;
 
 use crate::CONTRACT_VERSION;
-use crate::checkpoint::{BestCheckpoint, CheckpointRef};
+use crate::checkpoint::{BestCheckpoint, CheckpointRef, TrainedPart};
 use crate::curve::{complete_quarters, quarters};
 use crate::details::Details;
 use crate::exit::Outcome;
@@ -77,6 +77,12 @@ pub struct Report {
     /// As [`crate::progress::Progress::resumed_items`]. Set by the agent, from the last progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resumed_items: Option<u64>,
+    /// As [`crate::progress::Progress::trained`]. Set by the agent, from the last progress.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub trained: Vec<TrainedPart>,
+    /// As [`crate::progress::Progress::quarantined`]. Set by the agent, from the last progress.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub quarantined: Vec<String>,
     /// Newest complete checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_checkpoint: Option<CheckpointRef>,
@@ -113,6 +119,8 @@ impl Report {
             planned_items: None,
             items_per_epoch: None,
             resumed_items: None,
+            trained: Vec::new(),
+            quarantined: Vec::new(),
             last_checkpoint: None,
             best_checkpoint: None,
             stop_seconds: None,
@@ -123,7 +131,8 @@ impl Report {
     }
 }
 
-/// The compact result of a finished launch, the input of decisions: at most about 500 bytes of JSON.
+/// The compact result of a finished launch, the input of decisions: at most about 500 bytes of JSON, with the chain of a
+/// training about 2,000.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LaunchResult {
@@ -147,6 +156,12 @@ pub struct LaunchResult {
     /// As [`Report::resumed_items`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resumed_items: Option<u64>,
+    /// As [`Report::trained`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub trained: Vec<TrainedPart>,
+    /// As [`crate::progress::Progress::quarantined`]. Set by the agent, from the last progress.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub quarantined: Vec<String>,
     /// Newest complete checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointRef>,
@@ -178,6 +193,8 @@ impl LaunchResult {
             curve: Vec::new(),
             items_per_epoch: None,
             resumed_items: None,
+            trained: Vec::new(),
+            quarantined: Vec::new(),
             checkpoint: None,
             best_checkpoint: None,
             stop_seconds: None,
@@ -242,6 +259,8 @@ impl From<&Report> for LaunchResult {
             curve: curve.into_iter().filter_map(rounded).collect(),
             items_per_epoch: report.items_per_epoch,
             resumed_items: report.resumed_items,
+            trained: report.trained.clone(),
+            quarantined: report.quarantined.clone(),
             checkpoint: report.last_checkpoint.clone(),
             best_checkpoint: report.best_checkpoint.clone(),
             stop_seconds: report.stop_seconds.and_then(rounded),

@@ -1,6 +1,6 @@
 //! The termination message: bounded, readable, newest evidence kept.
 
-use pawl_contract::checkpoint::{BestCheckpoint, CheckpointRef};
+use pawl_contract::checkpoint::{BestCheckpoint, CheckpointRef, TrainedPart};
 use pawl_contract::exit::Outcome;
 use pawl_contract::measured::{Disturbance, Measured, Spread, Validation};
 use pawl_contract::report::{LaunchResult, MAX_TERMINATION_MESSAGE, fold, unfold};
@@ -74,12 +74,16 @@ prop_compose! {
         stop_seconds in of(any::<f64>()),
         failed_at_items in of(any::<u64>()),
         (signal, exit_code, resumed_items) in (of(any::<i32>()), of(any::<i32>()), of(any::<u64>())),
+        quarantined in prop::collection::vec("\\PC{0,80}", 0..12),
+        trained in prop::collection::vec((any::<u64>(), "\\PC{0,80}", "[a-z0-9-]{1,80}"), 0..20),
         measured in measured_anything(),
         curve in prop::collection::vec(any::<f64>(), 0..5),
     ) -> LaunchResult {
         LaunchResult {
             launch, outcome, message, measured, curve, failed_at_items, items_per_epoch, stop_seconds, signal, exit_code,
             resumed_items,
+            quarantined,
+            trained: trained.into_iter().map(|(from_items, attempt, launch)| TrainedPart { from_items, attempt, launch }).collect(),
             checkpoint: checkpoint.map(|(name, (step, items))| CheckpointRef { name, step, items }),
             best_checkpoint: best.map(|(metric, value)| BestCheckpoint { checkpoint: best_checkpoint(), metric, value }),
         }
@@ -152,6 +156,8 @@ fn measured(index: usize, message: &str) -> LaunchResult {
         curve: Vec::new(),
         items_per_epoch: Some(13_000),
         resumed_items: None,
+        trained: Vec::new(),
+        quarantined: Vec::new(),
         checkpoint: None,
         best_checkpoint: None,
         stop_seconds: None,

@@ -8,9 +8,32 @@ use crate::leader::Leadership;
 use crate::live::Live;
 use crate::metrics::Metrics;
 use crate::services::Services;
+use jiff::Timestamp;
 use kube::Client;
 use pawl_api::{Policy, TrainingJob};
 use pawl_contract::plan::AttemptPlan;
+use std::sync::Arc;
+
+/// The clock by which reconciles decide: a test sets its own.
+#[derive(Clone)]
+pub struct Clock(Arc<dyn Fn() -> Timestamp + Send + Sync>);
+
+impl Clock {
+    /// That of the system.
+    pub fn system() -> Self {
+        Self::of(Timestamp::now)
+    }
+
+    /// Any other.
+    pub fn of(read: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
+        Self(Arc::new(read))
+    }
+
+    /// The time.
+    pub fn now(&self) -> Timestamp {
+        (self.0)()
+    }
+}
 
 /// State and clients that all reconciles share.
 pub struct Context {
@@ -36,6 +59,8 @@ pub struct Context {
     pub leadership: Leadership,
     /// Publishes events.
     pub events: Events,
+    /// The clock.
+    pub clock: Clock,
     /// The headless Services of namespaces.
     pub services: Services,
 }

@@ -50,7 +50,7 @@ pub async fn reconcile(context: &Context, cached: &reading::Job) -> Result<Next,
     let mut job = with_storage(context, read.job.clone());
     let mut belief = context.jobs.belief(&job);
     for round in 0..ROUNDS {
-        let now = Timestamp::now();
+        let now = context.clock.now();
         repair::look(context, &key, now).await?;
         let observed = fetch(context, &key, &job, &belief.newest, now);
         let observed = Observed { unknown_fields: read.unknown.ignored(), ..observed };

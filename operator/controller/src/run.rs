@@ -2,7 +2,7 @@
 
 use crate::build::{Images, PodDefaults, StorageConfig};
 use crate::client;
-use crate::context::Context;
+use crate::context::{Clock, Context};
 use crate::controller;
 use crate::events::Events;
 use crate::facts::Facts;
@@ -102,6 +102,7 @@ pub async fn run(
         live: live.clone(),
         metrics: metrics.clone(),
         leadership,
+        clock: Clock::system(),
         services: Services::default(),
     });
 

@@ -50,8 +50,15 @@ fn attempt_status(work: &Work, name: String, plan_hash: String, started: String)
         launches: work.launches.iter().map(|launch| launch.plan.launch.clone()).collect(),
         folded: Vec::new(),
         resumes: None,
+        discards_after_items: None,
         stop: None,
     }
+}
+
+/// The limit with which a training is started.
+fn discards(draft: &Draft<'_>, work: &Work) -> Option<u64> {
+    let training = draft.status.training.as_ref().filter(|_| work.purpose == Purpose::Train)?;
+    training.resume_not_after_items
 }
 
 /// Adopts an attempt that exists although the status does not name it: the status must have been restored from an older
@@ -73,6 +80,7 @@ pub(crate) fn adopt(draft: &mut Draft<'_>, observed: &Observed, next: &Next) -> 
     let planned = |work: &&Work| fingerprint(&draft.attempt_plan(&name, work), 16) == facts.plan_hash;
     let wanted = next.works().iter().filter(has_none).find(planned).map(|work| AttemptStatus {
         resumes: draft.newest_checkpoint(),
+        discards_after_items: discards(draft, work),
         ..attempt_status(work, name.clone(), facts.plan_hash.clone(), started.clone())
     });
     let unknown = || AttemptStatus {
@@ -347,7 +355,8 @@ fn start(draft: &mut Draft<'_>, work: &Work) -> Option<Action> {
         draft.status.attempts = number;
         let resumes = draft.resumes(&name);
         let new = attempt_status(work, name.clone(), plan_hash.clone(), draft.now.to_string());
-        draft.status.attempt = Some(AttemptStatus { resumes, ..new });
+        let discards_after_items = discards(draft, work);
+        draft.status.attempt = Some(AttemptStatus { resumes, discards_after_items, ..new });
         let about = work.phase.as_deref().map(|phase| format!(" for phase {phase}")).unwrap_or_default();
         let message = format!("{name}: {}{about}, {} launches", work.purpose, work.launches.len());
         draft.normal(Reason::AttemptStarted, message, work.phase.as_deref());

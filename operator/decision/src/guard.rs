@@ -171,10 +171,14 @@ fn describe(draft: &mut Draft<'_>, progress: &Progress) {
         training.measured.validation = Some(decimals(validation));
     }
     training.stop_seconds = grace::longer(training.stop_seconds, progress.stop_seconds);
-    // The damaged checkpoints were deleted before its first step, or moved aside. Those that it writes are not damaged, whether they are observed
-    // or not.
     if resumed {
         training.resume_not_after_items = None;
+    } else if progress.items > 0 {
+        crate::trained::lift(draft);
+    }
+    let Some(training) = draft.status.training.as_mut() else { return };
+    if progress.resumed_items.is_some() {
+        crate::train::keep_quarantined(training, &progress.quarantined);
     }
     if let Some(checkpoint) = &progress.last_checkpoint {
         training.last_checkpoint = Some(crate::train::checkpointed(checkpoint));

@@ -66,6 +66,7 @@ pub mod storage;
 mod aggregate;
 mod attempt;
 mod bundle;
+mod chain;
 mod comparison;
 mod conditions;
 mod cost;

@@ -18,7 +18,7 @@ use pawl_api::spec::Trigger;
 use pawl_api::status::{
     Arm, BestCheckpointStatus, CheckpointStatus, LaunchStatus, Purpose, ReplacedSettings, TrainingStatus,
 };
-use pawl_contract::checkpoint::{BestCheckpoint, CheckpointRef};
+use pawl_contract::checkpoint::{BestCheckpoint, CheckpointRef, MAX_QUARANTINED};
 use pawl_contract::decimal::Decimal;
 use pawl_contract::exit::Outcome;
 use pawl_contract::measured::Measured;
@@ -163,6 +163,9 @@ pub(crate) fn measured_with<'a>(draft: &'a Draft<'_>, settings: &Settings) -> Ve
 /// Records the end of a training launch.
 pub(crate) fn record(draft: &mut Draft<'_>, result: &LaunchResult) {
     let target = target(draft);
+    if !result.outcome.is_divergence() && result.measured.items > 0 {
+        trained::lift(draft);
+    }
     let resumed = draft.status.attempt.as_ref().is_some_and(|attempt| attempt.resumes.is_some());
     let training = draft.status.training.get_or_insert_with(TrainingStatus::default);
     let (mut found, old) = (measured(result), std::mem::take(&mut training.measured));
@@ -179,6 +182,8 @@ pub(crate) fn record(draft: &mut Draft<'_>, result: &LaunchResult) {
     match result.outcome {
         Outcome::Done => {
             training.completed = target;
+            // What it has written is good, and what it did not resume is gone.
+            training.resume_not_after_items = None;
             (training.eta, training.slowdown) = (None, None);
             if training.slow_machine.take().is_some() {
                 // Nobody waits for it any more; the event tells of it.
@@ -237,6 +242,9 @@ pub(crate) fn stopped(draft: &mut Draft<'_>, result: &LaunchResult) {
         let attempt = attempt.name.clone();
         trained::limit(draft, &attempt, result.failed_at_items.unwrap_or(result.measured.items));
     }
+    if !result.outcome.is_divergence() && result.resumed_items.is_some() && result.measured.items > 0 {
+        trained::lift(draft);
+    }
     let plan = wanted(draft);
     let wanted = plan.launch == result.launch;
     if wanted && result.outcome == Outcome::Done && plausible::result(result, &plan).is_none() {
@@ -263,9 +271,17 @@ fn wanted(draft: &Draft<'_>) -> LaunchPlan {
 fn keep_checkpoints(training: &mut TrainingStatus, result: &LaunchResult) {
     let last = result.checkpoint.as_ref().map(checkpointed);
     training.last_checkpoint = last.or(training.last_checkpoint.take());
+    if result.resumed_items.is_some() {
+        keep_quarantined(training, &result.quarantined);
+    }
     let best = result.best_checkpoint.as_ref().and_then(best_checkpoint);
     training.best_checkpoint = best.or(training.best_checkpoint.take());
     training.stop_seconds = grace::longer(training.stop_seconds, result.stop_seconds);
+}
+
+/// Records the names of what is quarantined, as the newest attempt has found it.
+pub(crate) fn keep_quarantined(training: &mut TrainingStatus, names: &[String]) {
+    training.quarantined = names.iter().take(MAX_QUARANTINED).map(|name| bounded(name)).collect();
 }
 
 /// A checkpoint, converted for the status.

@@ -14,6 +14,7 @@
 //!
 //! What training itself reverts, or replaces by a fallback, always continues from the last good checkpoint.
 
+use crate::chain::{add_launches, follow, is_of, keep_unseen, same};
 use crate::draft::Draft;
 use crate::fingerprint::fingerprint;
 use crate::launch::seed;
@@ -76,13 +77,9 @@ fn segment(draft: &Draft<'_>, settings: &Settings, attempt: &str, items: u64) ->
         seed: seed(draft.spec, 0),
         trainer: String::new(),
         attempt: attempt.to_owned(),
+        launches: Vec::new(),
         merged: false,
     }
-}
-
-/// Whether two segments were trained with the same. Their attempts and their items do not count.
-fn same(a: &SegmentStatus, b: &SegmentStatus) -> bool {
-    (&a.workload, &a.numerics, &a.settings, &a.phases) == (&b.workload, &b.numerics, &b.settings, &b.phases)
 }
 
 /// Records a training that an earlier version has begun: all of it, if the settings are still those with which it trained.
@@ -222,11 +219,17 @@ pub(crate) fn begin(draft: &mut Draft<'_>) {
     let reached = reached.filter(|_| followed).map(|last| last.to_items);
     let newest = attempt.resumes.as_ref().map(|newest| newest.items).or(reached);
     let from = newest.filter(|_| outlives_pods(draft.job)).unwrap_or(0).min(limit.unwrap_or(u64::MAX));
-    let (name, settings) = (attempt.name.clone(), draft.tuned());
-    let (new, wanted) = (segment(draft, &settings, &name, from), wanted(draft));
+    let (name, launches, settings) = (attempt.name.clone(), attempt.launches.clone(), draft.tuned());
+    let (new, wanted) = (SegmentStatus { launches, ..segment(draft, &settings, &name, from) }, wanted(draft));
     let Some(training) = draft.status.training.as_mut() else { return };
     training.wanted = wanted;
-    let segments = &mut training.segments;
+    let before = training.segments.clone();
+    open(&mut training.segments, new, from);
+    keep_unseen(training, &before);
+}
+
+/// Opens the segment `new`, which begins at `from` items.
+fn open(segments: &mut Vec<SegmentStatus>, new: SegmentStatus, from: u64) {
     // What is trained again is not part of the model. A segment of which nothing was seen may be: the trainer says where it resumes.
     segments.retain(|segment| segment.from_items <= from);
     // Of attempts in a row with the same, two are enough: what those before the newest have trained, and nobody saw, is the first's.
@@ -236,7 +239,8 @@ pub(crate) fn begin(draft: &mut Draft<'_>) {
             last.to_items = last.to_items.min(from);
             let unseen = last.from_items == last.to_items;
             if same(last, &new) && (!unseen || repeats) {
-                last.attempt = name;
+                add_launches(last, &new.launches);
+                last.attempt = new.attempt;
                 return;
             }
         }
@@ -266,6 +270,17 @@ pub(crate) fn limit(draft: &mut Draft<'_>, attempt: &str, items: u64) {
     }
 }
 
+/// Lifts the limit with which the present attempt was started, when it has trained: the damaged checkpoints were deleted before its
+/// first step, or moved aside, and those that it writes are not damaged, even if its settings are not in effect any more. A limit that
+/// was set since remains.
+pub(crate) fn lift(draft: &mut Draft<'_>) {
+    let attempt = draft.status.attempt.as_mut().filter(|attempt| attempt.purpose == Purpose::Train);
+    let discards = attempt.and_then(|attempt| attempt.discards_after_items.take());
+    if let (Some(training), Some(_)) = (draft.status.training.as_mut(), discards) {
+        training.resume_not_after_items.take_if(|limit| Some(*limit) == discards);
+    }
+}
+
 /// Whether what this attempt reports is about another training than the present one, which began since it was started.
 pub(crate) fn is_stale(draft: &Draft<'_>, attempt: &str) -> bool {
     let Some(training) = &draft.status.training else { return false };
@@ -280,14 +295,26 @@ pub(crate) fn extend(draft: &mut Draft<'_>, facts: &AttemptFacts) {
     let trains = draft.status.attempt.as_ref().is_some_and(|attempt| attempt.purpose == Purpose::Train);
     let progress = facts.progress.iter().filter(|progress| plausible::progress(progress).is_none());
     let results = facts.results.iter().filter(|result| plausible::of_result(result).is_none());
-    let progress = progress.map(|progress| (progress.items, progress.step, progress.resumed_items));
-    let results = results.map(|result| (result.measured.items, result.measured.steps, result.resumed_items));
-    let (items, steps, resumed) = results.chain(progress).max().unwrap_or_default();
+    let progress = progress.map(|it| (it.items, it.step, it.resumed_items, &it.trained[..]));
+    let results = results.map(|it| (it.measured.items, it.measured.steps, it.resumed_items, &it.trained[..]));
+    let (items, steps, resumed, chain) = results.chain(progress).max().unwrap_or_default();
     let build = draft.status.trainer.as_ref().map(|trainer| short(&trainer.build).to_owned()).unwrap_or_default();
-    let Some(segments) = draft.status.training.as_mut().map(|training| &mut training.segments) else { return };
-    if !trains || items == 0 || segments.last().is_none_or(|last| last.attempt != facts.name) {
+    let Some(training) = draft.status.training.as_mut() else { return };
+    if !trains || items == 0 || training.segments.last().is_none_or(|last| last.attempt != facts.name) {
         return;
     }
+    let before = training.segments.clone();
+    if is_of(chain, &before) {
+        training.segments = follow(&before, &training.unseen, chain, (items, resumed), &build);
+        merge(&mut training.segments, MAX_SEGMENTS);
+    } else {
+        grow(&mut training.segments, (items, steps, resumed), build);
+    }
+    keep_unseen(training, &before);
+}
+
+/// Extends the newest segment, whose trainer does not report the chain of its model.
+fn grow(segments: &mut Vec<SegmentStatus>, (items, steps, resumed): (u64, u64, Option<u64>), build: String) {
     begin_at(segments, resumed.map(|resumed| resumed.min(items)));
     let Some(last) = segments.last_mut() else { return };
     if last.trainer.is_empty() || last.from_items == last.to_items {

@@ -19,6 +19,9 @@ pub(crate) fn lines(training: &TrainingStatus, effective: Option<&Settings>) -> 
     if parts.len() > 1 || !names.is_empty() {
         lines.extend(parts.iter().map(|part| described(part, &names, &parts)));
     }
+    if !training.quarantined.is_empty() {
+        lines.push(format!("damaged, or perhaps so, and never resumed: {}", training.quarantined.join(", ")));
+    }
     lines.extend(training.earlier.iter().map(|earlier| {
         let place = earlier.directory.as_deref().unwrap_or("the storage itself");
         format!("an earlier model of {} items is in {place}", short(earlier.items as f64))
@@ -40,7 +43,9 @@ fn described(part: &SegmentStatus, names: &[&String], parts: &[&SegmentStatus]) 
         with.push("among others".to_owned());
     }
     let items = format!("items {} to {}", short(part.from_items as f64), short(part.to_items as f64));
-    if part.settings.is_empty() {
+    if part.settings.is_empty() && part.merged {
+        format!("{items} by an attempt of which no record is left")
+    } else if part.settings.is_empty() {
         format!("{items} by an earlier version")
     } else {
         format!("{items} with {}", with.join(", "))
@@ -63,7 +68,14 @@ mod tests {
         let shown = |segments| lines(&training(&segments), Some(&effective));
         let earlier = "an earlier model of 500 items is in the storage itself";
         assert_eq!(shown(json!([part(0, 800, "0.2"), part(800, 800, "0.3")])), [earlier]);
+        let lost = json!({"fromItems": 0, "toItems": 300, "merged": true});
+        let unknown = shown(json!([lost, part(300, 800, "0.2")]));
+        assert_eq!(unknown[0], "items 0 to 300 by an attempt of which no record is left");
         assert_eq!(shown(json!([part(0, 800, "0.1")])), ["items 0 to 800 with learningRate: 0.1", earlier]);
+        let mut damaged = training(&json!([part(0, 800, "0.2")]));
+        damaged.quarantined = vec!["ckpt-55".to_owned(), "ckpt-60".to_owned()];
+        let shown_damaged = lines(&damaged, Some(&effective));
+        assert_eq!(shown_damaged, ["damaged, or perhaps so, and never resumed: ckpt-55, ckpt-60", earlier]);
         let both = shown(json!([part(0, 300, "0.1"), part(300, 800, "0.2")]));
         assert_eq!(both[..2], ["items 0 to 300 with learningRate: 0.1", "items 300 to 800 with learningRate: 0.2"]);
     }

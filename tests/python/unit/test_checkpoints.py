@@ -333,8 +333,14 @@ def test_a_manifest_lists_the_launches_that_trained_the_model(tmp_path: Path) ->
 
     write(keeper(tmp_path, launch="train-aa"), 3)
     assert trained(write(keeper(tmp_path, "job-2", launch="train-aa"), 5)) == [(0, "job-1", "train-aa")]
-    last = write(keeper(tmp_path, "job-3", launch="train-bb"), 8)
-    assert trained(last) == [(0, "job-1", "train-aa"), (50, "job-3", "train-bb")]
+    third = keeper(tmp_path, "job-3", launch="train-bb")
+    assert trained(write(third, 8)) == [(0, "job-1", "train-aa"), (50, "job-3", "train-bb")]
+    # Progress says so from before the first step.
+    assert [part["launch"] for part in keeper(tmp_path, "job-4", launch="train-bb")[1].trained] == ["train-aa", "train-bb"]
+    assert third[1]._progress()["trained"] == [
+        {"fromItems": 0, "attempt": "job-1", "launch": "train-aa"},
+        {"fromItems": 50, "attempt": "job-3", "launch": "train-bb"},
+    ]
 
 
 def test_a_checkpoint_of_an_earlier_version_is_resumed_although_it_does_not_say_what_it_trained(tmp_path: Path) -> None:

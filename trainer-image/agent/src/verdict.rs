@@ -1,6 +1,7 @@
 //! Determines how a launch ended, from the reports of its ranks and agents. Pure.
 
 use crate::messages::RankEnd;
+use pawl_contract::checkpoint::{MAX_QUARANTINED, reported};
 use pawl_contract::exit::Outcome;
 use pawl_contract::measured::Measured;
 use pawl_contract::plan::LaunchPlan;
@@ -151,6 +152,12 @@ fn catch_up(report: &mut Report, progress: &Progress) {
         measured.validation.clone_from(&progress.validation);
     }
     report.resumed_items = report.resumed_items.or(progress.resumed_items);
+    if report.trained.is_empty() {
+        report.trained.clone_from(&progress.trained);
+    }
+    if report.quarantined.is_empty() {
+        report.quarantined.clone_from(&progress.quarantined);
+    }
     let newest = report.last_checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.items);
     if progress.last_checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.items > newest) {
         report.last_checkpoint.clone_from(&progress.last_checkpoint);
@@ -177,6 +184,9 @@ pub(crate) fn bounded(mut report: Report) -> Report {
     if let Some(checkpoint) = &mut report.last_checkpoint {
         checkpoint.name = printable(truncated(&checkpoint.name, MAX_TEXT));
     }
+    report.trained = reported(&report.trained).to_vec();
+    report.quarantined.truncate(MAX_QUARANTINED);
+    report.quarantined.iter_mut().for_each(|name| *name = printable(truncated(name, MAX_TEXT)));
     report
 }
 

@@ -398,9 +398,18 @@ fn resumed(dir: &Path) -> Vec<String> {
 #[tokio::test]
 async fn what_a_script_saved_after_its_last_good_loss_is_never_resumed() {
     let dir = tempdir().unwrap();
-    let mut plan = training(dir.path(), 1, 100, "58 nan");
+    let named = |mut plan: AttemptPlan, attempt: &str| {
+        plan.launches[0].attempt = format!("job-{attempt}");
+        plan.launches[0].launch = format!("train-{attempt}");
+        plan
+    };
+    let chain = |result: &pawl_contract::report::LaunchResult| -> Vec<(u64, String)> {
+        result.trained.iter().map(|part| (part.from_items, part.launch.clone())).collect()
+    };
+    let mut plan = named(training(dir.path(), 1, 100, "58 nan"), "1");
     let (diverged, _) = trained(dir.path(), "a", &plan).await;
     assert_eq!(diverged.outcome, Outcome::NonFinite, "{diverged:?}");
+    assert_eq!(chain(&diverged), [(0, "train-1".to_owned())]);
     assert_eq!(
         diverged.failed_at_items,
         Some(400),
@@ -408,9 +417,10 @@ async fn what_a_script_saved_after_its_last_good_loss_is_never_resumed() {
     );
     assert_eq!(diverged.checkpoint.as_ref().map(|checkpoint| (checkpoint.step, checkpoint.items)), Some((60, 480)));
 
-    plan = training(dir.path(), 1, 80, "1000 2");
+    plan = named(training(dir.path(), 1, 80, "1000 2"), "2");
     plan.launches[0].checkpoint.as_mut().unwrap().resume_not_after_items = diverged.failed_at_items;
     let (done, said) = trained(dir.path(), "b", &plan).await;
+    assert_eq!(chain(&done), [(0, "train-1".to_owned()), (400, "train-2".to_owned())]);
     assert_eq!(done.outcome, Outcome::Done, "{done:?}");
     assert_eq!(resumed(dir.path()), ["0 none", "0 ckpt-50"]);
     let [warning] = &said[..] else { panic!("{said:?}") };
@@ -418,10 +428,19 @@ async fn what_a_script_saved_after_its_last_good_loss_is_never_resumed() {
     let quarantine = dir.path().join("models/.pawl/quarantine");
     assert!(quarantine.join("ckpt-55").exists() && quarantine.join("ckpt-60").exists(), "not deleted");
 
+    assert_eq!(done.quarantined, ["ckpt-55", "ckpt-60"]);
+
     // They are out of the way, whatever the next attempt knows.
-    plan = training(dir.path(), 1, 90, "1000 2");
-    trained(dir.path(), "c", &plan).await;
+    plan = named(training(dir.path(), 1, 90, "1000 2"), "3");
+    let (last, _) = trained(dir.path(), "c", &plan).await;
     assert_eq!(resumed(dir.path()).last().unwrap(), "0 ckpt-80");
+    assert_eq!(chain(&last)[1..], [(400, "train-2".to_owned()), (640, "train-3".to_owned())]);
+
+    // What trained a checkpoint of which there is no record is not known, and is not said.
+    std::fs::remove_file(dir.path().join("models/.pawl/record.json")).unwrap();
+    plan = named(training(dir.path(), 1, 100, "1000 2"), "4");
+    let (unknown, _) = trained(dir.path(), "d", &plan).await;
+    assert_eq!((unknown.resumed_items, chain(&unknown)), (Some(720), vec![]));
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 
 use crate::metrics::Metrics;
 use parking_lot::Mutex;
+use pawl_contract::checkpoint::TrainedPart;
 use pawl_contract::plan::LaunchKind;
 use pawl_contract::progress::{Progress, RankPhase};
 use std::io;
@@ -61,13 +62,17 @@ impl Publisher {
     pub fn publish(&self, progress: Progress) {
         let mut state = self.0.state.lock();
         let Progress { phase, resumed_items, .. } = state.newest;
-        state.newest = Progress { phase, resumed_items, ..progress };
+        let trained = std::mem::take(&mut state.newest.trained);
+        let quarantined = std::mem::take(&mut state.newest.quarantined);
+        state.newest = Progress { phase, resumed_items, trained, quarantined, ..progress };
         self.0.write(&mut state);
     }
 
-    /// Notes at how many items the launch resumed, 0 for none: all that is published from now on says so.
-    pub fn resumed(&self, items: u64) {
-        self.0.state.lock().newest.resumed_items = Some(items);
+    /// Notes at how many items the launch resumed, 0 for none, the parts of the model, and the names of damaged checkpoints: all that
+    /// is published from now on says so.
+    pub fn resumed(&self, items: u64, trained: Vec<TrainedPart>, quarantined: Vec<String>) {
+        let newest = &mut self.0.state.lock().newest;
+        (newest.resumed_items, newest.trained, newest.quarantined) = (Some(items), trained, quarantined);
     }
 
     /// Enters a phase, and publishes it unless it is the current one.

@@ -6,7 +6,7 @@ use crate::checkpoint::{
 use crate::collective::Gang;
 use crate::ending::Ending;
 use crate::progress::Publisher;
-use pawl_contract::checkpoint::{BestCheckpoint, CheckpointRef};
+use pawl_contract::checkpoint::{BestCheckpoint, CheckpointRef, reported};
 use pawl_contract::env;
 use pawl_contract::plan::CheckpointPolicy;
 use pawl_contract::progress::RankPhase;
@@ -225,7 +225,10 @@ impl Saver {
             writer.discard_after(items)?;
         }
         let own = found.as_ref().filter(|(_, origin)| *origin == Origin::Own);
-        self.publisher.resumed(own.map_or(0, |(found, _)| found.reference.items));
+        let chain = self.writer.as_ref().map(|writer| reported(&writer.author().trained).to_vec());
+        let damaged = self.writer.as_ref().map(|writer| writer.store().damaged());
+        let items = own.map_or(0, |(found, _)| found.reference.items);
+        self.publisher.resumed(items, chain.unwrap_or_default(), damaged.unwrap_or_default());
         let mine = found.as_ref().map(|(Found { reference, checkpoint, .. }, origin)| Announcement {
             origin: *origin,
             position: checkpoint.position.clone(),

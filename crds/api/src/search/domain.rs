@@ -1,6 +1,7 @@
 //! The values that a parameter of a spec may have.
 
 use super::setting::{Kind, kind, names};
+use crate::bounds::{self, Bound};
 use crate::spec::{Parameter, Scale};
 use pawl_contract::decimal::Decimal;
 use pawl_contract::problem::{Problem, quoted};
@@ -15,7 +16,27 @@ const ALIKE: f64 = 0.7;
 /// The first error; fields are relative to the parameter.
 pub(super) fn domain(parameter: &Parameter) -> Result<Domain, Problem> {
     let kind = kind_of(&parameter.name)?;
-    if parameter.values.is_empty() { range(parameter, &kind) } else { list(parameter, &kind) }
+    let bound = bounds::of_setting(&parameter.name);
+    let domain = if parameter.values.is_empty() { range(parameter, &kind) } else { list(parameter, &kind) }?;
+    bound.map_or(Ok(()), |bound| within(parameter, &bound))?;
+    Ok(domain)
+}
+
+/// Whether all values of a parameter are ones that the setting may have.
+fn within(parameter: &Parameter, bound: &Bound) -> Result<(), Problem> {
+    let ends = [("min", &parameter.min), ("max", &parameter.max)].into_iter();
+    let ends = ends.filter_map(|(field, number)| Some((field.to_owned(), number.as_ref()?.as_str())));
+    let values = parameter.values.iter().enumerate().map(|(index, text)| (format!("values[{index}]"), text.as_str()));
+    let admitted = |text: &str| text.parse().is_ok_and(|number: Decimal| bound.admits(number.value()));
+    match ends.chain(values).find(|(_, text)| !admitted(text)) {
+        Some((field, text)) => Err(Problem::new(
+            field,
+            quoted(text),
+            format!("is not {}, as the setting must be", bound.words()),
+            bound.remedy,
+        )),
+        None => Ok(()),
+    }
 }
 
 fn kind_of(name: &str) -> Result<Kind, Problem> {
@@ -141,5 +162,36 @@ pub(super) fn value(domain: &Domain, text: &str) -> Option<Value> {
         }
         Domain::Float { .. } => text.parse().ok().map(Value::Float),
         Domain::Int { .. } => text.parse().ok().map(Value::Int),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn values_are_bounded_as_those_of_the_setting() {
+        let found = |parameter: serde_json::Value| {
+            let parameter: Parameter = serde_json::from_value(parameter).unwrap();
+            domain(&parameter).err().map(|problem| problem.to_string()).unwrap_or_default()
+        };
+        for (parameter, named) in [
+            (json!({"name": "learningRate", "min": "1e-99", "max": "1e-3"}), r#"min: "1e-99" is not at least 1e-30"#),
+            (json!({"name": "learningRate", "min": "1e-5", "max": "1e99"}), r#"max: "1e99" is not at least 1e-30"#),
+            (json!({"name": "ema", "values": ["0.9", "1.5"]}), r#"values[1]: "1.5" is not at least 0 and below 1"#),
+            (json!({"name": "gradientClip", "values": ["0"]}), r#"values[0]: "0" is not above 0"#),
+            (json!({"name": "weightDecay", "min": "-1", "max": "0.1"}), r#"min: "-1" is not at least 0"#),
+        ] {
+            let text = found(parameter.clone());
+            assert!(text.starts_with(named) && text.contains("as the setting must be"), "{parameter}: {text}");
+        }
+        for parameter in [
+            json!({"name": "learningRate", "min": "1e-5", "max": "1e-3", "scale": "Log"}),
+            json!({"name": "workload.width", "min": "-1e99", "max": "1e99"}),
+            json!({"name": "ema", "values": ["0", "0.999"]}),
+        ] {
+            assert_eq!(found(parameter.clone()), "", "{parameter}");
+        }
     }
 }

@@ -69,6 +69,10 @@ pub struct AttemptStatus {
     /// Newest checkpoint of the training when the attempt was started: it must find one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resumes: Option<CheckpointStatus>,
+    /// Limit with which its training was started, which discards the checkpoints with more items before its first step; absent without
+    /// one, and once it has trained.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub discards_after_items: Option<u64>,
     /// Reason for stopping it; absent unless it is being stopped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stop: Option<StopCause>,

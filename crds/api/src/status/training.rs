@@ -100,9 +100,17 @@ pub struct TrainingStatus {
     /// Hash of the settings that training began with or resumed with, without what training itself reverted.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub wanted: String,
+    /// Checkpoints in the storage that are damaged, or may be: never resumed. Names, as the newest attempt found them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    pub quarantined: Vec<String>,
     /// What trained the model, in order of the items.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub segments: Vec<SegmentStatus>,
+    /// What attempts trained with whose part of the model was not seen, or is not in it. The launches by which a trainer names the parts
+    /// of a checkpoint that it resumes are looked up here, too.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unseen: Vec<SegmentStatus>,
     /// Trainings of this job before a change of what is trained, the newest last. Their checkpoints are kept.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub earlier: Vec<EarlierTraining>,
@@ -151,6 +159,9 @@ pub struct SegmentStatus {
     pub trainer: String,
     /// The newest attempt that trained it.
     pub attempt: String,
+    /// Names of the launches that train with this, the newest last; empty when an earlier version recorded it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub launches: Vec<String>,
     /// Whether it stands for several of the oldest segments, of which it describes the last.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub merged: bool,

@@ -5,15 +5,18 @@
 //! `null` where absent.
 
 use super::{LaunchResult, MAX_MESSAGE, MAX_TERMINATION_MESSAGE, truncated};
-use crate::checkpoint::BestCheckpoint;
+use crate::checkpoint::{BestCheckpoint, MAX_QUARANTINED, TrainedPart, reported};
 use crate::measured::{Disturbance, Measured, rounded};
 use serde::de::Error;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 
-/// Maximum length of the name of a checkpoint or of its metric, bytes; checkpoints with longer names are omitted.
+/// Maximum length of the name of a checkpoint, its metric, an attempt or a launch in a chain, bytes; checkpoints and chains with longer
+/// names are omitted.
 const MAX_NAME: usize = 64;
+/// Parts of a chain where there is no room for all.
+const FEW_PARTS: usize = 4;
 
 /// The content of a termination message, read by [`unfold`].
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -74,6 +77,18 @@ fn short_best(best: &BestCheckpoint) -> Option<BestCheckpoint> {
     Some(BestCheckpoint { value: rounded(best.value)?, ..best.clone() }).filter(|_| fits)
 }
 
+/// The newest parts of a chain; none if its names are too long.
+fn short_chain(chain: &[TrainedPart]) -> Vec<TrainedPart> {
+    let fits = chain.iter().all(|part| part.attempt.len() <= MAX_NAME && part.launch.len() <= MAX_NAME);
+    if fits { reported(chain).to_vec() } else { Vec::new() }
+}
+
+/// The newest names that are not too long.
+fn short_names(names: &[String]) -> Vec<String> {
+    let newest = &names[names.len().saturating_sub(MAX_QUARANTINED)..];
+    newest.iter().filter(|name| name.len() <= MAX_NAME).cloned().collect()
+}
+
 /// The launch with finite, rounded numbers, and with bounded names and messages.
 fn bounded(launch: &LaunchResult) -> LaunchResult {
     let checkpoint = launch.checkpoint.clone();
@@ -84,6 +99,8 @@ fn bounded(launch: &LaunchResult) -> LaunchResult {
         checkpoint: checkpoint.filter(|checkpoint| checkpoint.name.len() <= MAX_NAME),
         best_checkpoint: launch.best_checkpoint.as_ref().and_then(short_best),
         stop_seconds: launch.stop_seconds.and_then(rounded),
+        trained: short_chain(&launch.trained),
+        quarantined: short_names(&launch.quarantined),
         ..launch.clone()
     }
 }
@@ -104,9 +121,10 @@ fn text(launches: &[Map<String, Value>], dropped: u32) -> String {
 
 /// Serializes `launches` into one message of at most [`MAX_TERMINATION_MESSAGE`] bytes.
 ///
-/// When they do not fit, first the messages are shortened (to 100 bytes, then 40, then none), then the values that verdicts need
+/// When they do not fit, first the messages are shortened (to 100 bytes, then 40, then none), then the chains (to the newest four parts, without what is quarantined),
+/// then the values that verdicts need
 /// least are omitted (the spread of step times, then what else happened on the machine, then the first validation, then of the newest the metrics other than the loss), then
-/// the loss curves, then the oldest launches.
+/// the loss curves and the chains, then the oldest launches.
 ///
 /// ```
 /// use pawl_contract::exit::Outcome;
@@ -128,6 +146,11 @@ pub fn fold(launches: &[LaunchResult]) -> String {
             return message;
         }
     }
+    for launch in &mut launches {
+        let oldest = launch.trained.len().saturating_sub(FEW_PARTS);
+        launch.trained.drain(..oldest);
+        launch.quarantined.clear();
+    }
     let omitted: [fn(&mut Measured); 4] = [
         |measured| measured.step_seconds = None,
         |measured| measured.disturbance = Disturbance::default(),
@@ -142,7 +165,10 @@ pub fn fold(launches: &[LaunchResult]) -> String {
         }
     }
     if !fits(&text(&objects(&launches), 0)) {
-        launches.iter_mut().for_each(|launch| launch.curve.clear());
+        launches.iter_mut().for_each(|launch| {
+            launch.curve.clear();
+            launch.trained.clear();
+        });
     }
     let launches = objects(&launches);
     // Each iteration omits one more launch; a message without launches fits.

@@ -149,6 +149,11 @@ impl Live {
         questions
     }
 
+    /// Takes in an answer of agent 0 of a running gang, as if it had been asked now.
+    pub fn hear(&self, key: &Key, answer: Attempt) {
+        self.answered(key.clone(), answer, Instant::now());
+    }
+
     async fn ask(&self, question: Question) {
         let address = SocketAddr::new(question.address, self.pace.port);
         let answer = match time::timeout(self.pace.deadline, ask::attempt(address)).await {
@@ -160,7 +165,7 @@ impl Live {
         match answer {
             Ok(answer) => {
                 self.metrics.live(LiveOutcome::Ok);
-                self.answered(question, answer, Instant::now());
+                self.answered(question.key, answer, Instant::now());
             }
             Err(outcome) => {
                 self.metrics.live(outcome);
@@ -171,14 +176,14 @@ impl Live {
     }
 
     /// Keeps an answer, and has the job reconciled when it matters.
-    fn answered(&self, question: Question, answer: Attempt, now: Instant) {
-        let matters = self.jobs.change(&question.key, |state| {
-            let Some(gang) = state.gangs.iter_mut().find(|gang| gang.attempt == question.attempt) else { return false };
+    fn answered(&self, key: Key, answer: Attempt, now: Instant) {
+        let matters = self.jobs.change(&key, |state| {
+            let Some(gang) = state.gangs.iter_mut().find(|gang| gang.attempt == answer.attempt) else { return false };
             gang.answered(answer, now, self.pace.progress_every)
         });
         if matters == Some(true) {
             // The receiver is gone once the controller has stopped.
-            let _ = self.news.send(question.key);
+            let _ = self.news.send(key);
         }
     }
 }

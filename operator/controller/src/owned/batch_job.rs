@@ -32,6 +32,11 @@ impl BatchJob<'_> {
                 let existing: Api<WatchedJob> = self.0.api();
                 let existing = existing.get_opt(name).await.doing(|| format!("read batch Job {name}"))?;
                 let Some(existing) = existing.as_ref().and_then(GangFacts::new) else { return Err(Error::Stale) };
+                if is_replaced(blueprint, &existing) {
+                    // The caches do not show it yet. It is stopped by the decision that sees it.
+                    context.facts.assume(key, name, existing);
+                    return Err(Error::Stale);
+                }
                 same_gang(blueprint, &existing).map(|uid| uid.map(|uid| (uid, false)))
             }
             Err(error) => Err(error).doing(|| format!("create batch Job {name}")),
@@ -83,6 +88,12 @@ impl BatchJob<'_> {
     }
 }
 
+/// Whether a batch Job is the attempt's with the plan that it had before the job was edited.
+fn is_replaced(blueprint: &Blueprint<'_>, existing: &GangFacts) -> bool {
+    let is_own = Some(&existing.job_uid) == blueprint.job.metadata.uid.as_ref();
+    is_own && !existing.deleting && existing.plan_hash != blueprint.plan_hash
+}
+
 /// The uid of a batch Job that has the name of the attempt, when it is the attempt's; `None` when it is about to go.
 fn same_gang(blueprint: &Blueprint<'_>, existing: &GangFacts) -> Result<Option<String>, Error> {
     if existing.deleting {
@@ -91,9 +102,6 @@ fn same_gang(blueprint: &Blueprint<'_>, existing: &GangFacts) -> Result<Option<S
     let taken = |why: String| Error::Taken { kind: "batch Job", name: blueprint.plan.attempt.clone(), why };
     if Some(&existing.job_uid) != blueprint.job.metadata.uid.as_ref() {
         return Err(taken(format!("the annotation {} of its pods names another job", names::JOB_UID)));
-    }
-    if existing.plan_hash != blueprint.plan_hash {
-        return Err(taken(format!("it runs the plan {:?}, {:?} is wanted", existing.plan_hash, blueprint.plan_hash)));
     }
     Ok(Some(existing.uid.clone()))
 }

@@ -44,6 +44,8 @@ pub struct Store {
     /// Stop the operator at its write of this number, from 1.
     pub stop: Option<(usize, Stop)>,
     pub dead: bool,
+    /// Trainings run until the test ends them.
+    pub held: bool,
     uids: u64,
 }
 

@@ -24,7 +24,7 @@ fn phase(pod: &Value) -> &str {
 }
 
 /// Whether a pod's container runs or may come to run.
-fn alive(pod: &Value) -> bool {
+pub fn alive(pod: &Value) -> bool {
     !matches!(phase(pod), "Succeeded" | "Failed")
 }
 
@@ -95,6 +95,9 @@ fn run_pods(store: &mut Store) {
                 let met = peers.clone().all(|(_, peer)| phase(peer) != "Pending");
                 if met {
                     let plan = mounted(store, &id, &gang).expect("a pod that runs has its plan");
+                    if store.held && plan.launches.iter().any(|launch| launch.kind == LaunchKind::Train) {
+                        continue;
+                    }
                     let message = if index == "0" { fold(&results(&plan)) } else { String::new() };
                     end(&mut pod, 0, &message);
                     store.put(id, pod);
@@ -113,7 +116,7 @@ fn run_pods(store: &mut Store) {
 }
 
 /// The plan that a pod mounts, once all that it mounts is there.
-fn mounted(store: &Store, (_, namespace, name): &Id, gang: &str) -> Option<AttemptPlan> {
+pub fn mounted(store: &Store, (_, namespace, name): &Id, gang: &str) -> Option<AttemptPlan> {
     let pod = &store.objects[&("pods".to_owned(), namespace.clone(), name.clone())];
     let volumes = pod["spec"]["volumes"].as_array().unwrap();
     let mut plan = None;
@@ -133,7 +136,7 @@ fn mounted(store: &Store, (_, namespace, name): &Id, gang: &str) -> Option<Attem
     plan
 }
 
-fn end(pod: &mut Value, code: i32, message: &str) {
+pub fn end(pod: &mut Value, code: i32, message: &str) {
     pod["status"]["phase"] = json!(if code == 0 { "Succeeded" } else { "Failed" });
     pod["status"]["containerStatuses"] = json!([{"name": "trainer",
         "state": {"terminated": {"exitCode": code, "reason": if code == 0 { "Completed" } else { "Error" }, "message": message}}}]);

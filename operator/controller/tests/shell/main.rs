@@ -6,7 +6,10 @@ mod api;
 mod claim;
 mod cluster;
 mod crash;
+mod histories;
 mod later;
 mod operator;
 mod service;
 mod stopped;
+#[path = "../../../decision/tests/storage/mod.rs"]
+mod storage;

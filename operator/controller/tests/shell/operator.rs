@@ -4,8 +4,9 @@ use crate::api::{Api, Change, Id};
 use kube::runtime::controller::Action;
 use kube::runtime::watcher::Event;
 use pawl_api::Policy;
+use pawl_contract::live::Attempt;
 use pawl_controller::build::{Images, PodDefaults, StorageConfig};
-use pawl_controller::context::Context;
+use pawl_controller::context::{Clock, Context};
 use pawl_controller::error::Error;
 use pawl_controller::events::Events;
 use pawl_controller::facts::{Facts, Listing};
@@ -39,6 +40,11 @@ pub struct Operator {
 impl Operator {
     /// Starts, with caches as of `version`.
     pub fn start(api: &Api, version: u64) -> Self {
+        Self::start_at(api, version, Clock::system())
+    }
+
+    /// The same, by this clock.
+    pub fn start_at(api: &Api, version: u64, clock: Clock) -> Self {
         let client = api.client();
         let jobs = Jobs::default();
         let metrics = Metrics::new(jobs.clone());
@@ -55,6 +61,7 @@ impl Operator {
             live,
             metrics,
             leadership: Leadership::alone(),
+            clock,
             services: Services::default(),
         };
         let listings = [(); 4].map(|()| Listing::new(None));
@@ -135,6 +142,11 @@ impl Operator {
             self.take(change, false);
         }
         self.seen = self.seen.max(version);
+    }
+
+    /// Takes in what agent 0 of a gang answers.
+    pub fn hear(&self, key: &Key, answer: Attempt) {
+        self.context.live.hear(key, answer);
     }
 
     /// Reconciles once with what the caches hold.

@@ -22,6 +22,8 @@ mod resume;
 mod search;
 mod slowdown;
 mod steady;
+#[path = "../storage/mod.rs"]
+mod storage;
 mod trained;
 mod trainer;
 mod training;

@@ -8,7 +8,7 @@ use super::followed::Followed;
 use super::is_aside;
 use super::meter::Standing;
 use crate::files::{self, named};
-use pawl_contract::checkpoint::CheckpointRef;
+use pawl_contract::checkpoint::{CheckpointRef, MAX_QUARANTINED, TrainedPart, reported};
 use pawl_contract::losses::SpikeWatch;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -106,6 +106,15 @@ impl Checkpoints {
         }
     }
 
+    /// Names of what is in the quarantine: the newest, as many as progress contains.
+    pub(super) fn quarantined(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.place.join(FOLDER).join("quarantine")).into_iter().flatten();
+        let mut all: Vec<PathBuf> = entries.filter_map(Result::ok).map(|entry| entry.path()).collect();
+        all.sort_by_key(|path| (trailing_number(path), path.clone()));
+        let newest = all.split_off(all.len().saturating_sub(MAX_QUARANTINED));
+        newest.iter().filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned())).collect()
+    }
+
     /// Moves every checkpoint of more than `limit` items, or of an unknown number, into the quarantine. Returns their names.
     pub(super) fn set_aside(&self, limit: u64) -> io::Result<Vec<String>> {
         let record = self.record();
@@ -126,8 +135,17 @@ impl Checkpoints {
             return standing;
         }
         let step = trailing_number(checkpoint).unwrap_or_default();
-        Standing { step, items: step.saturating_mul(self.items_per_step), losses: SpikeWatch::default() }
+        Standing { step, items: step.saturating_mul(self.items_per_step), ..Standing::default() }
     }
+}
+
+/// The chain of the launch `own`, which resumes a model at `at`. Empty where it is not known what trained that.
+pub(super) fn continued(at: &Standing, own: TrainedPart) -> Vec<TrainedPart> {
+    let mut trained = at.trained.clone();
+    if trained.last().is_some_and(|last| last.launch != own.launch) {
+        trained.push(TrainedPart { from_items: at.items, ..own });
+    }
+    reported(&trained).to_vec()
 }
 
 /// Moves a checkpoint in `place` into the quarantine there. Returns its new path.
@@ -224,10 +242,10 @@ impl Looks {
     /// Where the training was when a checkpoint appeared since the last look. Its number is one of steps unless the training was
     /// further before; without one, it may have been written just after the newest reading, of which nothing good is known yet.
     fn position(&self, number: Option<u64>, standing: &Standing) -> Standing {
-        let losses = standing.losses.clone();
+        let at = |step, items| Standing { step, items, ..standing.clone() };
         match number.filter(|number| *number >= self.step) {
-            Some(step) => Standing { step, items: step.saturating_mul(self.checkpoints.items_per_step), losses },
-            None => Standing { step: standing.step + 1, items: standing.items + 1, losses },
+            Some(step) => at(step, step.saturating_mul(self.checkpoints.items_per_step)),
+            None => at(standing.step + 1, standing.items + 1),
         }
     }
 
@@ -326,7 +344,7 @@ mod tests {
 
     /// Where the training is said to be, for [`Looks`].
     fn standing(step: u64) -> Standing {
-        Standing { step, items: 8 * step, losses: SpikeWatch::default() }
+        Standing { step, items: 8 * step, ..Standing::default() }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Measures a script by what it reports: steps, losses and validation metrics become the progress and the report of its launch.
 
 use super::window::{Span, Window};
-use pawl_contract::checkpoint::CheckpointRef;
+use pawl_contract::checkpoint::{CheckpointRef, TrainedPart};
 use pawl_contract::exit::Outcome;
 use pawl_contract::log::Reading;
 use pawl_contract::losses::{Curve, SpikeWatch};
@@ -42,6 +42,12 @@ pub(super) struct Standing {
     pub(super) items: u64,
     /// The losses by which the next ones are judged.
     pub(super) losses: SpikeWatch,
+    /// The parts of the model, the oldest first; empty where it is not known what trained it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) trained: Vec<TrainedPart>,
+    /// What was in the quarantine when the launch began; not recorded with its checkpoints.
+    #[serde(skip)]
+    pub(super) quarantined: Vec<String>,
 }
 
 /// A point at which steps and time are known.
@@ -101,6 +107,9 @@ pub(crate) struct Meter {
     spikes: SpikeWatch,
     /// Where the launch resumed; `None`: the training has begun with it.
     resumed: Option<(u64, u64)>,
+    /// The parts of the model, this launch the last one; empty: not known.
+    trained: Vec<TrainedPart>,
+    quarantined: Vec<String>,
     /// Step and items of the last healthy loss.
     healthy: Option<(u64, u64)>,
     /// The newest checkpoint.
@@ -151,6 +160,8 @@ impl Meter {
             curve: Curve::default(),
             spikes: SpikeWatch::default(),
             resumed: None,
+            trained: Vec::new(),
+            quarantined: Vec::new(),
             healthy: None,
             checkpoint: None,
             first_validation: None,
@@ -162,8 +173,8 @@ impl Meter {
 
     /// Notes where the launch resumes: its losses are judged by those before.
     pub(super) fn resumes(&mut self, at: Standing) {
-        let Standing { step, items, losses } = at;
-        self.spikes = losses;
+        let Standing { step, items, losses, trained, quarantined } = at;
+        (self.spikes, self.trained, self.quarantined) = (losses, trained, quarantined);
         self.resumed = (step > 0).then_some((step, items));
     }
 
@@ -175,7 +186,8 @@ impl Meter {
     /// Where the training is.
     pub(super) fn standing(&self) -> Standing {
         let (step, items) = self.resumed.unwrap_or_default().max((self.step, self.items));
-        Standing { step, items, losses: self.spikes.clone() }
+        let (losses, trained) = (self.spikes.clone(), self.trained.clone());
+        Standing { step, items, losses, trained, quarantined: Vec::new() }
     }
 
     /// The last position that is known to be good: that of the last healthy loss; without one, the checkpoint that was resumed may be
@@ -466,6 +478,8 @@ impl Meter {
             total_steps,
             items: self.items,
             resumed_items: self.resumed.map(|(_, items)| items),
+            trained: self.trained.clone(),
+            quarantined: self.quarantined.clone(),
             loss: self.loss,
             items_per_second: rate,
             windows: self.windows,

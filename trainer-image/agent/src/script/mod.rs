@@ -11,8 +11,8 @@ mod space;
 mod window;
 
 use accelerate::accelerate;
-use checkpoints::Checkpoints;
 pub(crate) use checkpoints::Sightings;
+use checkpoints::{Checkpoints, continued};
 use fence::Epoch;
 pub(crate) use fence::Fence;
 pub(crate) use followed::{Asked, Followed, Tap};
@@ -22,7 +22,7 @@ pub(crate) use meter::Verdict;
 
 use crate::node::{Node, checkpoints};
 use crate::torchrun;
-use pawl_contract::checkpoint::is_directory;
+use pawl_contract::checkpoint::{TrainedPart, is_directory};
 use pawl_contract::env;
 use pawl_contract::exit::Outcome;
 use pawl_contract::log::Patterns;
@@ -256,9 +256,15 @@ impl Script {
         resume: &Resume,
         followed: &Followed,
     ) -> std::io::Result<Option<Sightings>> {
-        let standing = self.begins(launch, resume).unwrap_or_default();
-        followed.resumes(standing.clone());
         let own = self.checkpoints(launch).filter(|_| launch.kind == LaunchKind::Train && launch.checkpoint.is_some());
+        let (attempt, name) = (launch.attempt.clone(), launch.launch.clone());
+        let part = TrainedPart { from_items: 0, attempt, launch: name };
+        let begins = self.begins(launch, resume);
+        let trained = begins.as_ref().map_or_else(|| vec![part.clone()], |at| continued(at, part.clone()));
+        let trained = if own.is_some() { trained } else { Vec::new() };
+        let quarantined = own.as_ref().map(Checkpoints::quarantined).unwrap_or_default();
+        let standing = Standing { trained, quarantined, ..begins.unwrap_or_default() };
+        followed.resumes(standing.clone());
         own.map(|own| Sightings::start(own, followed.clone(), &standing)).transpose()
     }
 

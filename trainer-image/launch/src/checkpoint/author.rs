@@ -2,6 +2,7 @@
 
 use super::hash;
 use pawl_contract::attempt::AttemptName;
+use pawl_contract::checkpoint::TrainedPart;
 use pawl_contract::env;
 use pawl_contract::plan::LaunchPlan;
 use serde::{Deserialize, Serialize};
@@ -28,19 +29,7 @@ pub struct Author {
     pub trains: String,
     /// The launches that trained the model, the oldest first. The names of launches end in a hash of all their inputs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub trained: Vec<Part>,
-}
-
-/// A part of a training.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Part {
-    /// Items before it.
-    pub from_items: u64,
-    /// The attempt that began it.
-    pub attempt: String,
-    /// The launch that trained it.
-    pub launch: String,
+    pub trained: Vec<TrainedPart>,
 }
 
 /// Maximum number of parts; the oldest are dropped.
@@ -65,7 +54,7 @@ impl Author {
             attempt: plan.attempt.clone(),
             launch: plan.launch.clone(),
             trains: trains(plan),
-            trained: vec![Part { from_items: 0, attempt: plan.attempt.clone(), launch: plan.launch.clone() }],
+            trained: vec![TrainedPart { from_items: 0, attempt: plan.attempt.clone(), launch: plan.launch.clone() }],
         }
     }
 
@@ -79,7 +68,7 @@ impl Author {
         let own = std::mem::take(&mut self.trained);
         self.trained.clone_from(&before.trained);
         if self.trained.last().is_none_or(|last| last.launch != self.launch) {
-            self.trained.extend(own.into_iter().map(|part| Part { from_items: items, ..part }));
+            self.trained.extend(own.into_iter().map(|part| TrainedPart { from_items: items, ..part }));
         }
         self.trained.drain(..self.trained.len().saturating_sub(MAX_PARTS));
     }

@@ -18,7 +18,7 @@ mod storage;
 mod writer;
 
 pub use archive::{ArchiveError, archive, unpack};
-pub use author::{Author, Part};
+pub use author::Author;
 pub use manifest::Position;
 pub use probe::probe;
 pub(crate) use shards::largest_shard;
@@ -29,7 +29,7 @@ pub use writer::Writer;
 use epoch::Epoch;
 use manifest::{Manifest, Problem, Shard};
 use parking_lot::Mutex;
-use pawl_contract::checkpoint::CheckpointRef;
+use pawl_contract::checkpoint::{CheckpointRef, MAX_QUARANTINED};
 use pawl_graph::array::Array;
 use std::collections::HashSet;
 use storage::{Fetched, Storage};
@@ -243,6 +243,13 @@ impl Store {
             }
         }
         Ok(None)
+    }
+
+    /// Names of the checkpoints that were found to be damaged, the newest last: as many as progress contains.
+    pub(crate) fn damaged(&self) -> Vec<String> {
+        let mut names: Vec<String> = self.damaged.lock().iter().cloned().collect();
+        names.sort_unstable();
+        names.split_off(names.len().saturating_sub(MAX_QUARANTINED))
     }
 
     /// Checks that the newest checkpoint whose manifest can be read is of the job with the uid of `author`, as far as the two

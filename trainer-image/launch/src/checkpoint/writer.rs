@@ -53,6 +53,11 @@ impl Writer {
         same
     }
 
+    /// Who writes, and what has trained the model so far.
+    pub(crate) fn author(&self) -> &Author {
+        &self.author
+    }
+
     /// The checkpoints, for reading.
     pub fn store(&self) -> &Store {
         &self.store

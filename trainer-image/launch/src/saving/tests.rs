@@ -6,6 +6,7 @@ use super::*;
 use crate::metrics::Metrics;
 use parking_lot::Mutex;
 use pawl_contract::plan::{Criterion, LaunchKind};
+use pawl_contract::progress::Progress;
 use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
 
@@ -223,7 +224,7 @@ fn reading_the_best_checkpoint_is_a_sign_of_life() {
     saver.wait(true).unwrap();
     assert_eq!(saver.read_best().unwrap().unwrap().reference.step, 7);
     saver.publisher.enter(RankPhase::Resuming);
-    let progress: pawl_contract::progress::Progress = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+    let progress: Progress = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
     assert!(progress.heartbeat > 0);
 }
 
@@ -283,9 +284,15 @@ fn author_of(attempt: &str, seed: u64, rate: &str) -> Author {
 fn a_checkpoint_says_what_trained_it_and_one_of_another_training_is_not_resumed() {
     let dir = tempfile::tempdir().unwrap();
     let url = dir.path().to_str().unwrap();
+    let work = tempfile::tempdir().unwrap();
+    let file = work.path().join("progress.json");
     let resumed = |author: Author| {
-        let mut saver = Saver::new(url, &policy(), author, 0, &publisher()).unwrap();
-        saver.resume(&Gang::alone()).map(|resumed| (resumed.map(|resumed| resumed.checkpoint.position.items), saver))
+        let progress = Some(file.clone());
+        let publisher = Publisher::new(("l", LaunchKind::Train), progress, None, Metrics::new().unwrap());
+        let mut saver = Saver::new(url, &policy(), author, 0, &publisher).unwrap();
+        let resumed = saver.resume(&Gang::alone());
+        publisher.publish(Progress::at_start("l", LaunchKind::Train));
+        resumed.map(|resumed| (resumed.map(|resumed| resumed.checkpoint.position.items), saver))
     };
     let save = |saver: &Saver, step| drop(saver.writer.as_ref().unwrap().save(&checkpoint(step)).unwrap());
     let (none, saver) = resumed(author_of("toy-1", 1, "0.1")).unwrap();
@@ -303,6 +310,8 @@ fn a_checkpoint_says_what_trained_it_and_one_of_another_training_is_not_resumed(
         .map(|part| (part.from_items, part.attempt.as_str(), part.launch.as_str()))
         .collect();
     assert_eq!(parts, [(0, "toy-1", "train-0.1"), (8, "toy-3", "train-0.2")]);
+    let progress: Progress = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    assert_eq!((progress.resumed_items, &progress.trained), (Some(8), &newest.author.trained));
 
     let Err(Ending::CheckpointUnreadable(message)) = resumed(author_of("toy-4", 2, "0.2")).map(|(items, _)| items)
     else {

@@ -31,6 +31,8 @@ _FORMAT = 1
 _UNFINISHED = re.compile(r"\.\d+-.*-(\d+)(?:\.(\d+))?\.(?:partial|replaced)")
 # A manifest that has grown to more is damaged: it is not read.
 _LONGEST_MANIFEST = 64 << 20
+# Parts of a model in progress; the manifest has more.
+_REPORTED_PARTS = 16
 # Damaged checkpoints that are kept, for whoever looks for the cause.
 _KEEP_DAMAGED = 2
 _log = logging.getLogger("pawl_launch")
@@ -130,6 +132,11 @@ class Store:
                 "in train.resumeFrom to start from it"
             )
         self._author = resumed(self._author, found.author, found.items)
+
+    @property
+    def trained(self) -> list[dict[str, Any]]:
+        """The newest parts of the model that is written from now on, as many as progress contains."""
+        return list(self._author.get("trained", []))[-_REPORTED_PARTS:]
 
     def newest(self, not_after: int | None = None) -> Checkpoint | None:
         """The newest complete checkpoint of at most ``not_after`` items whose files are those that were written. Damaged ones are

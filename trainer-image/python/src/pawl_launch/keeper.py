@@ -20,6 +20,9 @@ from .plan import CheckpointPolicy, Plan, Rank
 from .probe import full, has_no_space, probe
 from .progress import Position, Reporter
 
+# Quarantined checkpoints that progress names.
+_REPORTED_QUARANTINED = 8
+
 
 class Keeper:
     """The checkpoints of a launch; of other launches than trainings, none are kept."""
@@ -92,6 +95,9 @@ class Keeper:
         """Takes the position of the checkpoint that rank 0 has decided on."""
         found, is_own = decided
         self._reporter.resumed_items = found.items if found is not None and is_own else 0
+        if self._store is not None:
+            self._reporter.trained = self._store.trained
+            self._reporter.quarantined = [path.name for path in self._store.damaged()][-_REPORTED_QUARANTINED:]
         if found is not None and is_own:
             self._reporter.last_checkpoint = found.reference()
             self._reporter.validation = found.state.get("validation")

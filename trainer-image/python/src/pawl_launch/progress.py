@@ -92,6 +92,8 @@ class Reporter:
     longest_save: float | None = None
     healthy: tuple[int, int] = (0, 0)
     resumed_items: int | None = None
+    trained: list[dict[str, Any]] = field(default_factory=list)
+    quarantined: list[str] = field(default_factory=list)
     _entered: float = field(default_factory=time.monotonic)
     _written: float = -math.inf
 
@@ -134,6 +136,8 @@ class Reporter:
             "totalSteps": self.total_steps,
             "items": position.items,
             "resumedItems": self.resumed_items,
+            "trained": self.trained or None,
+            "quarantined": self.quarantined or None,
             "epoch": position.items // self.items_per_epoch if self.items_per_epoch else 0,
             "loss": self.loss,
             "itemsPerSecond": speed,
