@@ -193,11 +193,12 @@ impl Ranks {
         let (output, writer) = io::pipe()?;
         let monitor = shared.script.as_ref().and_then(Script::monitor);
         let measured = monitor.filter(|_| rank == 0);
-        let followed = monitor.map(|_| {
-            let items = || shared.script.as_ref().map_or(1, |script| script.items_per_step(launch));
-            Followed::new(launch, measured.map(|monitor| (monitor, items())))
-        });
         let patterns = measured.map(Patterns::new).transpose().map_err(io::Error::other)?;
+        let followed = monitor.map(|_| {
+            let script = shared.script.as_ref().zip(measured).zip(patterns.as_ref());
+            let expected = script.map(|((script, monitor), patterns)| script.expected(launch, monitor, patterns));
+            Followed::new(launch, expected)
+        });
         if let (Some(monitor), Some(followed)) = (measured, &followed) {
             self.followed = Some(followed.clone());
             // Before the script starts to write.

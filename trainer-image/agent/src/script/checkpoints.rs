@@ -126,7 +126,7 @@ impl Checkpoints {
             return standing;
         }
         let step = trailing_number(checkpoint).unwrap_or_default();
-        Standing { step, items: step.saturating_mul(self.items_per_step), losses: SpikeWatch::default() }
+        Standing { step, items: step.saturating_mul(self.items_per_step), ..Standing::default() }
     }
 }
 
@@ -224,10 +224,10 @@ impl Looks {
     /// Where the training was when a checkpoint appeared since the last look. Its number is one of steps unless the training was
     /// further before; without one, it may have been written just after the newest reading, of which nothing good is known yet.
     fn position(&self, number: Option<u64>, standing: &Standing) -> Standing {
-        let losses = standing.losses.clone();
+        let before = standing.clone();
         match number.filter(|number| *number >= self.step) {
-            Some(step) => Standing { step, items: step.saturating_mul(self.checkpoints.items_per_step), losses },
-            None => Standing { step: standing.step + 1, items: standing.items + 1, losses },
+            Some(step) => Standing { step, items: step.saturating_mul(self.checkpoints.items_per_step), ..before },
+            None => Standing { step: standing.step + 1, items: standing.items + 1, ..before },
         }
     }
 
@@ -326,7 +326,7 @@ mod tests {
 
     /// Where the training is said to be, for [`Looks`].
     fn standing(step: u64) -> Standing {
-        Standing { step, items: 8 * step, losses: SpikeWatch::default() }
+        Standing { step, items: 8 * step, ..Standing::default() }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! A rank that is followed by its output: lines become measurements, and its end becomes an outcome of the contract.
 
-use super::meter::{Meter, Standing, Verdict};
+use super::meter::{Expected, Meter, Standing, Verdict};
 use super::signs;
 use crate::exits::Exit;
 use parking_lot::Mutex;
@@ -10,7 +10,6 @@ use pawl_contract::log::{MAX_LINE, Patterns, Reading};
 use pawl_contract::plan::LaunchPlan;
 use pawl_contract::progress::Progress;
 use pawl_contract::report::Report;
-use pawl_contract::script::Monitor;
 use rustix::process::Signal;
 use std::sync::Arc;
 use std::time::Instant;
@@ -37,9 +36,9 @@ struct State {
 }
 
 impl Followed {
-    /// A rank that starts. `measured`: how, and the items of a step of the gang.
-    pub(crate) fn new(plan: &LaunchPlan, measured: Option<(&Monitor, u64)>) -> Self {
-        let meter = measured.map(|(monitor, items)| Meter::new(plan, items, monitor.training.as_deref()));
+    /// A rank that starts. `measured`: what is known of its script, if it is measured.
+    pub(crate) fn new(plan: &LaunchPlan, measured: Option<Expected>) -> Self {
+        let meter = measured.map(|expected| Meter::new(plan, expected));
         Self(Arc::new(Mutex::new(State { meter, error: None })))
     }
 
@@ -99,7 +98,10 @@ impl Followed {
 
     /// Why the rank has to be ended, if it has.
     pub(crate) fn verdict(&self) -> Option<Verdict> {
-        self.0.lock().meter.as_ref()?.verdict.clone()
+        let mut state = self.0.lock();
+        let meter = state.meter.as_mut()?;
+        meter.settle(Instant::now());
+        meter.verdict.clone()
     }
 
     /// The progress, if it is measured and has begun.
@@ -222,6 +224,7 @@ impl Tap {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pawl_contract::script::Monitor;
     use serde_json::json;
 
     fn plan() -> LaunchPlan {
@@ -239,8 +242,15 @@ mod tests {
     fn ended_of(plan: &LaunchPlan, rank: u32, output: &str, exit: Exit, asked: Asked) -> (Exit, Outcome, String) {
         let training = Some(r"(?<step>\d+)/\d+|loss (?<loss>\S+)".to_owned());
         let monitor = Monitor { training, ..Monitor::default() };
-        let followed = Followed::new(plan, (rank == 0).then_some((&monitor, 1)));
         let patterns = Patterns::new(&monitor).unwrap();
+        let expected = Expected {
+            items_per_step: 1,
+            micro_steps: 1,
+            is_given_steps: false,
+            pattern: monitor.training.clone(),
+            has_losses: patterns.has_losses(),
+        };
+        let followed = Followed::new(plan, (rank == 0).then_some(expected));
         let mut tap = Tap::new(followed.clone(), (rank == 0).then_some(patterns));
         // In pieces that end anywhere.
         output.as_bytes().chunks(3).for_each(|chunk| tap.take(chunk));
