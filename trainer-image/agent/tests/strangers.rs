@@ -17,7 +17,8 @@ fn script(dir: &Path, kind: LaunchKind, text: &str) -> AttemptPlan {
     let path = dir.join("train.sh");
     std::fs::write(&path, text).unwrap();
     let mut plan = plan(1, 1, &["l"], "");
-    plan.command = ["sh", path.to_str().unwrap(), "$(launch.steps:-0)", "$(settings.batchPerGpu)"].map(str::to_owned).into();
+    plan.command =
+        ["sh", path.to_str().unwrap(), "$(launch.steps:-0)", "$(settings.batchPerGpu)"].map(str::to_owned).into();
     plan.script.monitor = Some(Monitor {
         training: Some(r"(?<step>\d+)/\d+ \[|loss (?<loss>\S+)".to_owned()),
         validation: Some(r"validation: (?<loss>\S+)".to_owned()),
@@ -98,5 +99,50 @@ async fn micro_steps_are_refused() {
         assert_eq!(outcomes(&result), [("l", outcome)], "{result:?}");
         let named = result.launches[0].message.contains("settings.accumulationSteps");
         assert_eq!(named, outcome == Outcome::Unsupported, "{}", result.launches[0].message);
+    }
+}
+
+/// Trains 10 steps, validates, saves, and then does what `$1` says.
+const AFTER: &str = r#"
+train 10
+echo validation: 0.5
+echo 10 > "$DIR/checkpoint-$SAVED"
+sleep 1.3
+echo testing
+"#;
+
+#[tokio::test]
+async fn what_a_script_does_after_its_last_step_is_not_part_of_its_launch() {
+    let crash = "echo 'FileNotFoundError: best.ckpt'; exit 1";
+    let signal = "kill -SEGV $$";
+    let hang = "sleep 1000";
+    let next_rank = r#"[ $RANK = 0 ] || exit 1; sleep 1"#;
+    for (kind, ranks, saved, after, expected, part) in [
+        (LaunchKind::Train, 1, 10, crash, Outcome::Done, "exit code 1: "),
+        (LaunchKind::Train, 1, 10, signal, Outcome::Done, "signal 11"),
+        (LaunchKind::Train, 1, 10, hang, Outcome::Done, "hung after them"),
+        (LaunchKind::Train, 2, 10, next_rank, Outcome::Done, ""),
+        (LaunchKind::Quality, 1, 10, crash, Outcome::Done, "best.ckpt"),
+        // Its last checkpoint is missing.
+        (LaunchKind::Train, 1, 9, crash, Outcome::Failed, "exit code 1"),
+    ] {
+        let dir = tempdir().unwrap();
+        let models = dir.path().join("models");
+        std::fs::create_dir_all(&models).unwrap();
+        let text = format!("DIR={}; SAVED={saved}\n{TRAIN}{AFTER}{after}", models.display());
+        let mut plan = script(dir.path(), kind, &text);
+        plan.ranks_per_replica = ranks;
+        plan.launches[0].settings.batch_per_gpu = Some(8 / ranks);
+        if kind == LaunchKind::Train {
+            let policy = serde_json::json!({"everySeconds": 60.0, "keep": 3, "resume": true});
+            plan.launches[0].checkpoint = serde_json::from_value(policy).unwrap();
+        }
+        let mut node = pawl_agent::Node::local(dir.path().join("a"), Vec::new());
+        node.checkpoints = models.to_string_lossy().into_owned();
+        node.limits = gang::limits();
+        let result = gang::Agent::start(&plan, node).result().await;
+        let message = &result.launches[0].message;
+        assert_eq!(outcomes(&result), [("l", expected)], "{kind:?} {after}: {message}");
+        assert!(message.contains(part), "{kind:?} {after}: {message}");
     }
 }

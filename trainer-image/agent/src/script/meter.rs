@@ -80,6 +80,8 @@ pub(crate) struct Meter {
     launch: String,
     kind: LaunchKind,
     budget: Budget,
+    /// Whether it writes checkpoints.
+    saves: bool,
     limit: Option<WindowLimit>,
     items_per_step: u64,
     micro_steps: u64,
@@ -127,6 +129,8 @@ pub(crate) struct Meter {
     healthy: Option<(u64, u64)>,
     /// The newest checkpoint.
     checkpoint: Option<CheckpointRef>,
+    /// Step of the newest checkpoint that is whole.
+    whole_until: u64,
     first_validation: Option<Validation>,
     validation: Option<Validation>,
     /// Whether the newest validation came without its step, after the newest reading of training.
@@ -147,6 +151,7 @@ impl Meter {
             kind: plan.kind,
             limit,
             budget: plan.budget.clone(),
+            saves: plan.checkpoint.is_some(),
             items_per_step: items_per_step.max(1),
             micro_steps,
             is_given_steps,
@@ -181,6 +186,7 @@ impl Meter {
             resumed: None,
             healthy: None,
             checkpoint: None,
+            whole_until: 0,
             first_validation: None,
             validation: None,
             validated_since: false,
@@ -196,8 +202,9 @@ impl Meter {
         self.resumed = (step > 0).then_some((step, items));
     }
 
-    /// Notes the newest checkpoint.
-    pub(super) fn saw(&mut self, checkpoint: CheckpointRef) {
+    /// Notes the newest checkpoint. `is_whole`: nothing has changed in it for a while.
+    pub(super) fn saw(&mut self, checkpoint: CheckpointRef, is_whole: bool) {
+        self.whole_until = if is_whole { checkpoint.step } else { self.whole_until };
         self.checkpoint = Some(checkpoint);
     }
 

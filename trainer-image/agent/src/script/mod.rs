@@ -9,6 +9,7 @@ mod kubeflow;
 mod meter;
 mod signs;
 mod space;
+mod traceback;
 mod window;
 
 use accelerate::accelerate;

@@ -2,6 +2,7 @@
 
 use super::{Meter, Output, Verdict, WARMUP};
 use pawl_contract::exit::Outcome;
+use pawl_contract::measured::Validation;
 use pawl_contract::plan::LaunchKind;
 use std::time::Instant;
 
@@ -102,6 +103,24 @@ impl Meter {
             "monitor.training `{pattern}` has found no step in the {lines} of its output: correct the pattern if a line reports \
              one; the last line: `{newest}`"
         ))
+    }
+
+    /// Whether the launch needs nothing more of the script: all its steps were seen, and what it was for is there. Whatever the script
+    /// does from now on, such as a test or an upload, is not part of the launch.
+    pub(in crate::script) fn has_all(&self) -> bool {
+        let Some(steps) = self.steps().filter(|steps| self.step >= *steps) else { return false };
+        match self.kind {
+            LaunchKind::Preflight => false,
+            LaunchKind::Measure => self.incomplete().is_none(),
+            LaunchKind::Quality | LaunchKind::Search => self.incomplete().is_none() && self.is_validated_at_end(),
+            LaunchKind::Train => self.incomplete().is_none() && (!self.saves || self.whole_until >= steps),
+        }
+    }
+
+    /// Whether the newest validation is from after the last step.
+    fn is_validated_at_end(&self) -> bool {
+        let at_end = |validation: &Validation| self.validated_since || validation.items >= self.items;
+        self.validation.as_ref().is_some_and(at_end)
     }
 
     /// Why the launch of a script that has ended without an error is not done. Steps that may have followed the last reading
