@@ -12,6 +12,8 @@ pub const MAX_LINE: usize = 4096;
 const MAX_PATTERN: usize = 1 << 20;
 /// Groups that give the position of a line rather than a metric.
 const POSITIONS: [&str; 2] = ["step", "items"];
+/// Group of the epoch in whose count the steps of a line are.
+const EPOCH: &str = "epoch";
 
 /// What a line of the output reports.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,6 +24,8 @@ pub enum Reading {
         step: Option<u64>,
         /// Items of all ranks so far.
         items: Option<u64>,
+        /// Epoch in which the steps or items are counted, when the line reports it.
+        epoch: Option<u64>,
         /// Training loss; may be NaN or infinite.
         loss: Option<f64>,
     },
@@ -67,7 +71,7 @@ impl std::error::Error for PatternError {}
 /// let training = Some(r"step (?<step>[\d,]+): loss (?<loss>[\d.]+)".to_owned());
 /// let patterns = Patterns::new(&Monitor { training, ..Monitor::default() })?;
 /// let reading = patterns.read("step 1,200: loss 0.25, 3 it/s");
-/// assert_eq!(reading, Some(Reading::Training { step: Some(1200), items: None, loss: Some(0.25) }));
+/// assert_eq!(reading, Some(Reading::Training { step: Some(1200), items: None, epoch: None, loss: Some(0.25) }));
 /// # Ok::<(), pawl_contract::log::PatternError>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -103,6 +107,11 @@ impl Patterns {
         Ok(Self { training, validation })
     }
 
+    /// Whether lines of training may report a loss.
+    pub fn has_losses(&self) -> bool {
+        self.training.as_ref().is_some_and(|pattern| pattern.capture_names().flatten().any(|name| name == LOSS))
+    }
+
     /// What `line` reports, if anything. A line that matches both patterns is one of validation.
     pub fn read(&self, line: &str) -> Option<Reading> {
         let line = crate::report::truncated(line, MAX_LINE);
@@ -116,22 +125,24 @@ impl Patterns {
         }
         let found = self.training.as_ref()?.captures(line)?;
         let (step, items) = (count(&found, "step"), count(&found, "items"));
+        // Also one with the part that is done, such as 1.25.
+        let epoch = number(&found, EPOCH).filter(|epoch| *epoch >= 0.0).map(|epoch| epoch as u64);
         let loss = number(&found, LOSS);
         // Groups of an alternative that did not match are absent: a progress bar and a loss may be lines of their own.
-        (step.is_some() || items.is_some() || loss.is_some()).then_some(Reading::Training { step, items, loss })
+        (step.is_some() || items.is_some() || loss.is_some()).then_some(Reading::Training { step, items, epoch, loss })
     }
 }
 
 fn training(text: &str) -> Result<Regex, PatternError> {
     let pattern = compiled("training", text)?;
     let groups: Vec<_> = pattern.capture_names().flatten().collect();
-    if let Some(other) = groups.iter().find(|name| !POSITIONS.contains(name) && **name != LOSS) {
+    if let Some(other) = groups.iter().find(|name| !POSITIONS.contains(name) && ![LOSS, EPOCH].contains(name)) {
         let message = format!("has a group `{other}`, which has no meaning");
         return Err(error(
             "training",
             text,
             message,
-            "use the groups step, items and loss; metrics belong in validation",
+            "use the groups step, items, epoch and loss; metrics belong in validation",
         ));
     }
     if !groups.iter().any(|name| POSITIONS.contains(name)) {
@@ -203,13 +214,25 @@ mod tests {
             (r"step (?<step>\d+) loss (?<loss>\S+)", "step 3 loss -1.5e-3;", Some(3), Some(-1.5e-3)),
         ] {
             let found = Patterns::new(&monitor(pattern, None)).unwrap().read(line);
-            assert_eq!(found, Some(Reading::Training { step, items: None, loss }), "{line}");
+            assert_eq!(found, Some(Reading::Training { step, items: None, epoch: None, loss }), "{line}");
         }
         let patterns = Patterns::new(&monitor(r"step (?<step>\d+) loss (?<loss>\S+)", None)).unwrap();
         assert!(
             matches!(patterns.read("step 4 loss nan"), Some(Reading::Training { loss: Some(l), .. }) if l.is_nan())
         );
         assert_eq!(patterns.read("epoch 4"), None);
+    }
+
+    #[test]
+    fn the_epoch_of_a_step_may_be_read_with_it() {
+        let pattern = r"Epoch: \[(?<epoch>[\d.]+)\]\[ *(?<step>\d+)/\d+\]( Loss (?<loss>\S+))?";
+        let patterns = Patterns::new(&monitor(pattern, None)).unwrap();
+        assert!(patterns.has_losses());
+        for (line, epoch) in [("Epoch: [3][ 10/50] Loss 0.5", Some(3)), ("Epoch: [1.25][ 10/50] Loss 0.5", Some(1))] {
+            let expected = Reading::Training { step: Some(10), items: None, epoch, loss: Some(0.5) };
+            assert_eq!(patterns.read(line), Some(expected), "{line}");
+        }
+        assert!(!Patterns::new(&monitor(r"(?<epoch>\d+) (?<step>\d+)", None)).unwrap().has_losses());
     }
 
     #[test]

@@ -9,6 +9,7 @@ use crate::measured::{Disturbance, Measured, Spread, Validation};
 use crate::plan::{Budget, LaunchKind, LaunchPlan};
 use crate::progress::Progress;
 use crate::report::{LaunchResult, Report};
+use std::path::{Component, Path};
 
 /// Largest number of items and steps: as in the spec, with room for a step.
 const MOST: u64 = 2_000_000_000_000_000;
@@ -100,8 +101,17 @@ fn count(field: &str, value: u64, most: u64) -> Option<String> {
     (value > most).then(|| format!("{field}: {value} is implausible: at most {most:e} is expected", most = most as f64))
 }
 
+/// Names are joined to the path of a storage: one must not lead out of it.
 fn checkpoint(checkpoint: &CheckpointRef) -> Option<String> {
-    count("checkpoint.items", checkpoint.items, MOST).or_else(|| count("checkpoint.step", checkpoint.step, MOST))
+    let stays = |part: Component<'_>| matches!(part, Component::Normal(_) | Component::CurDir);
+    let outside = !Path::new(&checkpoint.name).components().all(stays);
+    let escape = outside.then(|| {
+        let name: String = checkpoint.name.chars().take(80).collect();
+        format!("checkpoint.name: {name:?} is implausible: a path within the storage, without '..', is expected")
+    });
+    escape
+        .or_else(|| count("checkpoint.items", checkpoint.items, MOST))
+        .or_else(|| count("checkpoint.step", checkpoint.step, MOST))
 }
 
 /// What is wrong with a chain: each part begins where the one before it, or later, does.
@@ -238,6 +248,11 @@ mod tests {
             (json!({"steps": most}), "steps: 18446744073709551615"),
             (json!({"itemsPerEpoch": most}), "itemsPerEpoch"),
             (json!({"checkpoint": {"name": "c", "step": 1, "items": most}}), "checkpoint.items"),
+            (json!({"checkpoint": {"name": "../../etc", "step": 1, "items": 8}}), "checkpoint.name: \"../../etc\""),
+            (
+                json!({"bestCheckpoint": {"checkpoint": {"name": "/etc", "step": 1, "items": 8}, "metric": "loss", "value": 1.0}}),
+                "checkpoint.name: \"/etc\"",
+            ),
             (json!({"itemsPerSecond": 1e100}), "itemsPerSecond: 1e100"),
             (json!({"itemsPerSecond": 1e-100}), "itemsPerSecond: 1e-100"),
             (json!({"itemsPerSecond": -1.0}), "itemsPerSecond: -1e0"),

@@ -31,7 +31,7 @@ pub struct Monitor {
     #[serde(default)]
     pub source: MonitorSource,
     /// For `Log`: regular expression of a line of rank 0's output that reports training. Groups: `step` or `items` (optimizer
-    /// steps, or items of all ranks, so far), and optionally `loss`.
+    /// steps, or items of all ranks, so far, or of the epoch), and optionally `loss` and `epoch`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 1024)))]
     pub training: Option<String>,

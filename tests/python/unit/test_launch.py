@@ -227,6 +227,18 @@ def test_ends(launch: Launch, body: str, outcome: str, code: int, text: str) -> 
     assert text in report["message"] and report["failure"]["rank"] == 0
 
 
+@pytest.mark.parametrize("error", ["raise FileNotFoundError('best.ckpt')", "raise MemoryError"])
+def test_what_fails_after_the_last_step_is_not_part_of_the_launch(launch: Launch, error: str) -> None:
+    launch.train(items=200)
+    code, report = launch.run(loop() + f"\n{error}\n")
+    assert (code, report["outcome"], report["items"]) == (0, "Done", 200)
+    assert "all steps were done; after them, the script ended with " in report["message"]
+    # Its last checkpoint is missing.
+    launch.train(items=208)
+    code, report = launch.run(loop().replace("run.should_checkpoint", "run.should_checkpoint and not run.is_done") + f"\n{error}\n")
+    assert code != 0 and report["outcome"] != "Done"
+
+
 def test_weights_are_not_saved_after_a_loss_that_is_nan_on_the_device(launch: Launch) -> None:
     launch.train(items=200, everySeconds=0.0)
     # A tensor on a device is read at the end of a window, which is later than the checkpoint.

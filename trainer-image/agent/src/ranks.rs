@@ -193,11 +193,12 @@ impl Ranks {
         let (output, writer) = io::pipe()?;
         let monitor = shared.script.as_ref().and_then(Script::monitor);
         let measured = monitor.filter(|_| rank == 0);
-        let followed = monitor.map(|_| {
-            let items = || shared.script.as_ref().map_or(1, |script| script.items_per_step(launch));
-            Followed::new(launch, measured.map(|monitor| (monitor, items())))
-        });
         let patterns = measured.map(Patterns::new).transpose().map_err(io::Error::other)?;
+        let followed = monitor.map(|_| {
+            let script = shared.script.as_ref().zip(measured).zip(patterns.as_ref());
+            let expected = script.map(|((script, monitor), patterns)| script.expected(launch, monitor, patterns));
+            Followed::new(launch, expected)
+        });
         if let (Some(monitor), Some(followed)) = (measured, &followed) {
             self.followed = Some(followed.clone());
             // Before the script starts to write.
@@ -301,7 +302,7 @@ impl Ranks {
                 if let Some(sightings) = self.sightings.take_if(|_| rank == 0) {
                     sightings.finish().await;
                 }
-                let asked = Asked { stop: self.is_terminated(), complete: self.complete };
+                let asked = Asked { stop: self.is_terminated(), complete: self.complete, has_all: self.has_all() };
                 let (exit, report) = followed.end(launch, rank, exit, asked, &last_words);
                 let (exit, report) = explained(shared, launch, exit, report).await;
                 (exit, Ok(bounded(report)))
@@ -350,6 +351,11 @@ impl Ranks {
     /// Why a measured script has to be ended, if it has and still runs.
     pub(crate) fn verdict(&self) -> Option<Verdict> {
         self.followed.as_ref().filter(|_| self.has(0))?.verdict()
+    }
+
+    /// Whether a measured script has done what the launch was for.
+    pub(crate) fn has_all(&self) -> bool {
+        self.followed.as_ref().is_some_and(Followed::has_all)
     }
 
     /// What may have to be corrected if a measured script has written output, and nothing was found in it.

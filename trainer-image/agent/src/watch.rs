@@ -18,6 +18,8 @@ pub(crate) struct Watch {
     allowance: Duration,
     longest: fn(RankPhase) -> Option<Duration>,
     resumes: bool,
+    /// Whether the progress is that of a script whose output is read: its heartbeats are lines in which something was found.
+    reads_lines: bool,
     text: Vec<u8>,
     pub(crate) progress: Option<Progress>,
     moved: bool,
@@ -40,6 +42,7 @@ impl Watch {
             allowance: limits.start_allowance,
             longest: limits.longest_phase,
             resumes: plan.checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.resume),
+            reads_lines: shared.script.as_ref().is_some_and(|script| script.monitor().is_some()),
             text: Vec::new(),
             progress: None,
             moved: false,
@@ -71,7 +74,8 @@ impl Watch {
             self.phase_since = Instant::now();
         }
         // While steps are expected, other work that advances, such as the write of a checkpoint, proves nothing about them.
-        let advanced = !trains(progress.phase) && before.map(|p| p.heartbeat) != Some(progress.heartbeat);
+        let beats = self.reads_lines || !trains(progress.phase);
+        let advanced = beats && before.map(|p| p.heartbeat) != Some(progress.heartbeat);
         if worked || phase_changed || advanced {
             self.since = Instant::now();
         }

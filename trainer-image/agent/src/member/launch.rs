@@ -164,6 +164,14 @@ impl Member<'_> {
             && running.kill_at.is_none()
             && let Some(message) = watch.hung()
         {
+            if ranks.has_all() {
+                // What it does after its last step is not part of the launch.
+                if !std::mem::replace(&mut running.complete, true) {
+                    tracing::info!(launch = plan.launch, "all steps were done; the script is ended, which goes on");
+                    self.link.say(Up::Complete { launch: plan.launch.clone() });
+                }
+                return Ok(());
+            }
             let unmatched = ranks.unmatched().map(|unmatched| format!("; {unmatched}")).unwrap_or_default();
             let message = format!("{message}{unmatched}; {}", watch.note_stuck(ranks));
             self.link.say(Up::Hung { launch: plan.launch.clone(), message });

@@ -231,11 +231,14 @@ impl Looks {
         if !new.is_empty() {
             self.write();
         }
-        let is_settled = |entry: &&Entry| over || !new.iter().any(|(name, _)| *name == entry.name);
+        let is_unchanged = |entry: &Entry| !new.iter().any(|(name, _)| *name == entry.name);
+        let is_settled = |entry: &&Entry| over || is_unchanged(entry);
         if let Some(entry) = entries.iter().rev().find(is_settled)
             && let Some(Standing { step, items, .. }) = self.record.checkpoints.get(&entry.name)
         {
-            followed.saw(CheckpointRef { name: entry.name.clone(), step: *step, items: *items });
+            // One that was written just before the script ended may not be whole.
+            let is_whole = is_unchanged(entry);
+            followed.saw(CheckpointRef { name: entry.name.clone(), step: *step, items: *items }, is_whole);
         }
     }
 

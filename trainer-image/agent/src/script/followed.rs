@@ -1,7 +1,8 @@
 //! A rank that is followed by its output: lines become measurements, and its end becomes an outcome of the contract.
 
-use super::meter::{Meter, Standing, Verdict};
+use super::meter::{Expected, Meter, Standing, Verdict};
 use super::signs;
+use super::traceback::Tracebacks;
 use crate::exits::Exit;
 use parking_lot::Mutex;
 use pawl_contract::checkpoint::CheckpointRef;
@@ -10,7 +11,6 @@ use pawl_contract::log::{MAX_LINE, Patterns, Reading};
 use pawl_contract::plan::LaunchPlan;
 use pawl_contract::progress::Progress;
 use pawl_contract::report::Report;
-use pawl_contract::script::Monitor;
 use rustix::process::Signal;
 use std::sync::Arc;
 use std::time::Instant;
@@ -22,6 +22,8 @@ pub(crate) struct Asked {
     pub(crate) stop: bool,
     /// To end, because all ranks have done what the launch was for.
     pub(crate) complete: bool,
+    /// Nothing: rank 0 has done what the launch was for, and went on by itself.
+    pub(crate) has_all: bool,
 }
 
 /// What is known of a rank. Clones share it.
@@ -34,13 +36,14 @@ struct State {
     meter: Option<Meter>,
     /// The newest line that names an error, and its outcome.
     error: Option<(Outcome, String)>,
+    tracebacks: Tracebacks,
 }
 
 impl Followed {
-    /// A rank that starts. `measured`: how, and the items of a step of the gang.
-    pub(crate) fn new(plan: &LaunchPlan, measured: Option<(&Monitor, u64)>) -> Self {
-        let meter = measured.map(|(monitor, items)| Meter::new(plan, items, monitor.training.as_deref()));
-        Self(Arc::new(Mutex::new(State { meter, error: None })))
+    /// A rank that starts. `measured`: what is known of its script, if it is measured.
+    pub(crate) fn new(plan: &LaunchPlan, measured: Option<Expected>) -> Self {
+        let meter = measured.map(|expected| Meter::new(plan, expected));
+        Self(Arc::new(Mutex::new(State { meter, error: None, tracebacks: Tracebacks::default() })))
     }
 
     /// Adds what the rank reported now.
@@ -64,10 +67,10 @@ impl Followed {
         }
     }
 
-    /// Notes the newest checkpoint.
-    pub(super) fn saw(&self, checkpoint: CheckpointRef) {
+    /// Notes the newest checkpoint. `is_whole`: nothing has changed in it for a while.
+    pub(super) fn saw(&self, checkpoint: CheckpointRef, is_whole: bool) {
         if let Some(meter) = &mut self.0.lock().meter {
-            meter.saw(checkpoint);
+            meter.saw(checkpoint, is_whole);
         }
     }
 
@@ -99,7 +102,15 @@ impl Followed {
 
     /// Why the rank has to be ended, if it has.
     pub(crate) fn verdict(&self) -> Option<Verdict> {
-        self.0.lock().meter.as_ref()?.verdict.clone()
+        let mut state = self.0.lock();
+        let meter = state.meter.as_mut()?;
+        meter.settle(Instant::now());
+        meter.verdict.clone()
+    }
+
+    /// Whether the rank is measured and has done what the launch was for, so that the rest of its script does not matter.
+    pub(crate) fn has_all(&self) -> bool {
+        self.0.lock().meter.as_ref().is_some_and(Meter::has_all)
     }
 
     /// The progress, if it is measured and has begun.
@@ -122,8 +133,9 @@ impl Followed {
         last_words: &str,
     ) -> (Exit, Report) {
         let mut state = self.0.lock();
-        let State { meter, error } = &mut *state;
-        let (outcome, message) = judged(meter.as_mut(), error.as_ref(), exit, asked, last_words);
+        let State { meter, error, tracebacks } = &mut *state;
+        let cause = tracebacks.cause().unwrap_or_else(|| format!("its last output: {last_words}"));
+        let (outcome, message) = judged(meter.as_mut(), error.as_ref(), exit, asked, &cause);
         let bare = Report { message, ..Report::bare(plan, rank, outcome) };
         let report = meter.as_ref().map_or_else(|| bare.clone(), |meter| meter.complete(bare.clone()));
         // What a signal means is decided by what the agent did to the rank.
@@ -137,13 +149,23 @@ fn judged(
     error: Option<&(Outcome, String)>,
     exit: Exit,
     asked: Asked,
-    last_words: &str,
+    cause: &str,
 ) -> (Outcome, String) {
     let verdict = meter.as_ref().and_then(|meter| meter.verdict.clone());
     if let Some(Verdict::Failed(outcome, message)) = verdict {
         return (outcome, message);
     }
     let done = asked.complete || exit == Exit::Code(0);
+    let has_all = meter.as_ref().map_or(asked.has_all, |meter| meter.has_all());
+    if has_all && exit != Exit::Code(0) && !asked.complete && !asked.stop {
+        if let Some(meter) = meter {
+            meter.finish();
+        }
+        return (
+            Outcome::Done,
+            format!("all steps were done; after them, the script ended with {}", ending(exit, error, cause)),
+        );
+    }
     match (meter, exit) {
         (None, _) if done => (Outcome::Done, String::new()),
         (Some(meter), _) if done => match meter.incomplete() {
@@ -152,8 +174,11 @@ fn judged(
                 (Outcome::Stopped, "ended by SIGTERM".to_owned())
             }
             None => {
+                // A measurement is ended by its verdict, and anything else because it hung.
+                let hung = asked.complete && meter.verdict.is_none();
+                let message = "all steps were done; the script hung after them, and was ended";
                 meter.finish();
-                (Outcome::Done, String::new())
+                (Outcome::Done, if hung { message.to_owned() } else { String::new() })
             }
             Some(_) if asked.stop => (Outcome::Stopped, "ended by SIGTERM".to_owned()),
             Some(why) => (Outcome::Unsupported, format!("the script {why}")),
@@ -165,10 +190,19 @@ fn judged(
         (_, Exit::Code(code)) => match (Outcome::from_exit_code(code), error) {
             (Outcome::Failed, Some((outcome, line))) => (*outcome, line.clone()),
             (Outcome::Failed, None) if asked.stop => (Outcome::Stopped, format!("exit code {code} after SIGTERM")),
-            (Outcome::Failed, None) => (Outcome::Failed, format!("exit code {code}; its last output: {last_words}")),
-            (outcome, _) => (outcome, format!("exit code {code}; its last output: {last_words}")),
+            (Outcome::Failed, None) => (Outcome::Failed, format!("exit code {code}; {cause}")),
+            (outcome, _) => (outcome, format!("exit code {code}; {cause}")),
         },
     }
+}
+
+/// How a script ended, and by what. `cause`: its last exception or output.
+fn ending(exit: Exit, error: Option<&(Outcome, String)>, cause: &str) -> String {
+    let exit = match exit {
+        Exit::Code(code) => format!("exit code {code}"),
+        Exit::Signal(signal) => format!("signal {signal}"),
+    };
+    format!("{exit}: {}", error.map_or(cause, |(_, line)| line))
 }
 
 /// Reads the output of a rank as it is written.
@@ -206,8 +240,13 @@ impl Tap {
             return;
         }
         let text = String::from_utf8_lossy(&self.line);
-        if let Some(outcome) = signs::outcome(&text) {
-            self.followed.0.lock().error = Some((outcome, text.trim().to_owned()));
+        {
+            let mut state = self.followed.0.lock();
+            if state.tracebacks.read(&text)
+                && let Some(outcome) = signs::outcome(&text)
+            {
+                state.error = Some((outcome, text.trim().to_owned()));
+            }
         }
         if let Some(patterns) = &self.patterns {
             match patterns.read(&text) {
@@ -222,6 +261,7 @@ impl Tap {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pawl_contract::script::Monitor;
     use serde_json::json;
 
     fn plan() -> LaunchPlan {
@@ -239,8 +279,15 @@ mod tests {
     fn ended_of(plan: &LaunchPlan, rank: u32, output: &str, exit: Exit, asked: Asked) -> (Exit, Outcome, String) {
         let training = Some(r"(?<step>\d+)/\d+|loss (?<loss>\S+)".to_owned());
         let monitor = Monitor { training, ..Monitor::default() };
-        let followed = Followed::new(plan, (rank == 0).then_some((&monitor, 1)));
         let patterns = Patterns::new(&monitor).unwrap();
+        let expected = Expected {
+            items_per_step: 1,
+            micro_steps: 1,
+            is_given_steps: false,
+            pattern: monitor.training.clone(),
+            has_losses: patterns.has_losses(),
+        };
+        let followed = Followed::new(plan, (rank == 0).then_some(expected));
         let mut tap = Tap::new(followed.clone(), (rank == 0).then_some(patterns));
         // In pieces that end anywhere.
         output.as_bytes().chunks(3).for_each(|chunk| tap.take(chunk));

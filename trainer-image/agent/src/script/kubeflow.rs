@@ -161,7 +161,7 @@ impl Seen {
         self.loss = loss.or(self.loss);
         let mut readings = Vec::new();
         if step.is_some() || new_loss.is_some() {
-            readings.push(Reading::Training { step, items: None, loss: new_loss });
+            readings.push(Reading::Training { step, items: None, epoch: None, loss: new_loss });
         }
         let named = metrics.iter().filter_map(|metric| {
             let name =
@@ -192,7 +192,7 @@ mod tests {
             seen.readings(&serde_json::from_value(update).unwrap())
         };
         assert!(read(&[("total_steps", "100")]).is_empty());
-        let training = |step, loss| Reading::Training { step: Some(step), items: None, loss };
+        let training = |step, loss| Reading::Training { step: Some(step), items: None, epoch: None, loss };
         assert_eq!(read(&[("current_step", "20"), ("loss", "2.5"), ("grad_norm", "1")]), [training(20, Some(2.5))]);
         assert_eq!(read(&[("current_step", "25"), ("loss", "2.5")]), [training(25, None)]);
         let evaluated = [("current_step", "30"), ("loss", "2.5"), ("eval_loss", "2.0"), ("eval_runtime", "3.0")];

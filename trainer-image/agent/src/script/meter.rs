@@ -1,5 +1,8 @@
 //! Measures a script by what it reports: steps, losses and validation metrics become the progress and the report of its launch.
 
+mod evidence;
+
+use super::count::{Count, Mark};
 use super::window::{Span, Window};
 use pawl_contract::checkpoint::{CheckpointRef, TrainedPart};
 use pawl_contract::exit::Outcome;
@@ -48,14 +51,24 @@ pub(super) struct Standing {
     /// What was in the quarantine when the launch began; not recorded with its checkpoints.
     #[serde(skip)]
     pub(super) quarantined: Vec<String>,
+    /// Steps of an epoch, if the script counts anew in each.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) epoch_steps: Option<u64>,
 }
 
-/// A point at which steps and time are known.
-#[derive(Clone, Copy, Debug)]
-struct Mark {
-    step: u64,
-    items: u64,
-    at: Instant,
+/// What is known of a script before it starts.
+#[derive(Clone, Debug)]
+pub(crate) struct Expected {
+    /// Items of the whole gang in an optimizer step, where a reading has only steps or only items.
+    pub(crate) items_per_step: u64,
+    /// Forward and backward passes of a rank in an optimizer step.
+    pub(crate) micro_steps: u64,
+    /// Whether a placeholder gives it the number of steps.
+    pub(crate) is_given_steps: bool,
+    /// The pattern by which its output is read; `None`: it reports by its KubeflowCallback.
+    pub(crate) pattern: Option<String>,
+    /// Whether the pattern reads losses.
+    pub(crate) has_losses: bool,
 }
 
 /// The output of a script that is measured by it, up to the first reading.
@@ -73,9 +86,16 @@ pub(crate) struct Meter {
     launch: String,
     kind: LaunchKind,
     budget: Budget,
+    /// Whether it writes checkpoints.
+    saves: bool,
     limit: Option<WindowLimit>,
     items_per_step: u64,
+    micro_steps: u64,
+    is_given_steps: bool,
     begun: Instant,
+    count: Count,
+    /// Lines of the output in which something was found: signs of life.
+    lines: u64,
     step: u64,
     items: u64,
     /// Step of the first reading of training.
@@ -104,6 +124,10 @@ pub(crate) struct Meter {
     /// Mean loss of all steps of the launch.
     mean_loss: Option<f64>,
     curve: Curve,
+    /// Whether a loss was read within the steps of the budget.
+    has_compared: bool,
+    /// When all steps of a measurement were seen whose script may count micro-steps.
+    seen_all: Option<Instant>,
     spikes: SpikeWatch,
     /// Where the launch resumed; `None`: the training has begun with it.
     resumed: Option<(u64, u64)>,
@@ -114,6 +138,8 @@ pub(crate) struct Meter {
     healthy: Option<(u64, u64)>,
     /// The newest checkpoint.
     checkpoint: Option<CheckpointRef>,
+    /// Step of the newest checkpoint that is whole.
+    whole_until: u64,
     first_validation: Option<Validation>,
     validation: Option<Validation>,
     /// Whether the newest validation came without its step, after the newest reading of training.
@@ -123,9 +149,9 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    /// Before the first reading. `items_per_step`: items of the whole gang, where a reading has only steps or only items.
-    /// `pattern`: how the output is read.
-    pub(super) fn new(plan: &LaunchPlan, items_per_step: u64, pattern: Option<&str>) -> Self {
+    /// Before the first reading.
+    pub(super) fn new(plan: &LaunchPlan, expected: Expected) -> Self {
+        let Expected { items_per_step, micro_steps, is_given_steps, pattern, has_losses } = expected;
         // The number of ranks is not known here: with `globalBatch`, steps may have one micro-step each.
         let accumulation = plan.settings.accumulation_steps.filter(|_| plan.settings.global_batch.is_none());
         let limit = plan.window_limit(accumulation.unwrap_or(1));
@@ -134,12 +160,17 @@ impl Meter {
             kind: plan.kind,
             limit,
             budget: plan.budget.clone(),
+            saves: plan.checkpoint.is_some(),
             items_per_step: items_per_step.max(1),
+            micro_steps,
+            is_given_steps,
             begun: Instant::now(),
+            count: Count::new(has_losses, plan.kind != LaunchKind::Measure),
+            lines: 0,
             step: 0,
             items: 0,
             first: None,
-            output: pattern.map(|pattern| Output { pattern: pattern.to_owned(), lines: 0, newest: String::new() }),
+            output: pattern.map(|pattern| Output { pattern, lines: 0, newest: String::new() }),
             largest_gap: 0,
             mark: None,
             warming_up_since: None,
@@ -158,12 +189,15 @@ impl Meter {
             regular: Some((0, 0)),
             mean_loss: None,
             curve: Curve::default(),
+            has_compared: false,
+            seen_all: None,
             spikes: SpikeWatch::default(),
             resumed: None,
             trained: Vec::new(),
             quarantined: Vec::new(),
             healthy: None,
             checkpoint: None,
+            whole_until: 0,
             first_validation: None,
             validation: None,
             validated_since: false,
@@ -173,21 +207,23 @@ impl Meter {
 
     /// Notes where the launch resumes: its losses are judged by those before.
     pub(super) fn resumes(&mut self, at: Standing) {
-        let Standing { step, items, losses, trained, quarantined } = at;
+        let Standing { step, items, losses, trained, quarantined, epoch_steps } = at;
+        self.count.resumes((step, items), epoch_steps);
         (self.spikes, self.trained, self.quarantined) = (losses, trained, quarantined);
         self.resumed = (step > 0).then_some((step, items));
     }
 
-    /// Notes the newest checkpoint.
-    pub(super) fn saw(&mut self, checkpoint: CheckpointRef) {
+    /// Notes the newest checkpoint. `is_whole`: nothing has changed in it for a while.
+    pub(super) fn saw(&mut self, checkpoint: CheckpointRef, is_whole: bool) {
+        self.whole_until = if is_whole { checkpoint.step } else { self.whole_until };
         self.checkpoint = Some(checkpoint);
     }
 
     /// Where the training is.
     pub(super) fn standing(&self) -> Standing {
         let (step, items) = self.resumed.unwrap_or_default().max((self.step, self.items));
-        let (losses, trained) = (self.spikes.clone(), self.trained.clone());
-        Standing { step, items, losses, trained, quarantined: Vec::new() }
+        let (losses, trained, epoch_steps) = (self.spikes.clone(), self.trained.clone(), self.count.length());
+        Standing { step, items, losses, trained, quarantined: Vec::new(), epoch_steps }
     }
 
     /// The last position that is known to be good: that of the last healthy loss; without one, the checkpoint that was resumed may be
@@ -200,36 +236,67 @@ impl Meter {
     /// Adds what the script reported at a time.
     pub(super) fn observe(&mut self, reading: Reading, at: Instant) {
         match reading {
-            Reading::Training { step, items, loss } => {
-                let (step, items) = self.position(step, items);
-                // A line of an earlier step, such as a progress bar that starts again, says nothing.
-                // That a loss is NaN does.
-                if step < self.step {
+            Reading::Training { step, items, epoch, loss } => {
+                self.lines += u64::from(self.output.is_some());
+                let placed = if step.is_none() && items.is_none() {
+                    self.count.confirm()
+                } else {
+                    let (step, items) = self.position(step, items);
+                    self.count.add(Mark { step, items, at }, epoch, loss.is_some())
+                };
+                if !placed.is_training {
+                    // That a loss is NaN says something in any place.
                     loss.filter(|loss| !loss.is_finite()).into_iter().for_each(|loss| self.record(loss));
                     return;
                 }
-                if step > self.step || self.first.is_none() {
-                    if self.first.is_none() && step > 1 && self.validated_since {
-                        // Between the first step and this one, or before: nobody knows.
-                        self.first_validation = None;
-                    }
-                    self.validated_since = false;
-                    self.advance(Mark { step, items, at });
+                if placed.withdraws {
+                    self.withdraw();
                 }
+                let gap = self.largest_gap.max(1);
+                let before = self.step;
+                let begins = (self.first.is_none() && placed.marks.is_empty()).then_some(Mark {
+                    step: self.step,
+                    items: self.items,
+                    at,
+                });
+                placed.marks.into_iter().chain(begins).for_each(|mark| self.reach(mark));
                 if let Some(loss) = loss {
                     self.record(loss);
                 }
-                if self.verdict.is_none() && self.measured_all() {
-                    self.verdict = Some(Verdict::Complete);
-                }
+                self.judge(gap, before, at);
             }
             Reading::Validation { step, items, metrics } => {
                 self.validated_since = step.is_none() && items.is_none();
-                let (_, items) = self.position(step, items);
+                let (step, items) = self.position(step, items);
+                let (_, items) = self.count.absolute((step, items), self.step);
                 self.mark = None;
+                if self.seen_all.is_some() && self.verdict.is_none() {
+                    self.verdict = Some(Verdict::Complete);
+                }
                 self.validate(items, metrics);
             }
         }
+    }
+
+    /// Forgets the steps so far: they were no training.
+    fn withdraw(&mut self) {
+        (self.step, self.items, self.first, self.largest_gap, self.mark) = (0, 0, None, 0, None);
+        (self.warming_up_since, self.is_warm, self.newest) = (None, false, None);
+        (self.measured, self.window) = (Window::default(), Span::default());
+        self.intervals.clear();
+    }
+
+    /// Notes that the training has reached a step.
+    fn reach(&mut self, mark: Mark) {
+        if mark.step <= self.step && self.first.is_some() {
+            return;
+        }
+        if self.first.is_none() && mark.step > 1 && self.validated_since {
+            // Between the first step and this one, or before: nobody knows.
+            self.first_validation = None;
+        }
+        self.validated_since = false;
+        self.advance(mark);
     }
 
     /// Adds a line of the output in which nothing was found.
@@ -239,17 +306,6 @@ impl Meter {
             output.lines += 1;
             output.newest = printable(truncated(line, MAX_QUOTED));
         }
-    }
-
-    /// What may have to be corrected if the script has written output, and nothing was found in it.
-    pub(super) fn unmatched(&self) -> Option<String> {
-        let written = |output: &&Output| self.first.is_none() && output.lines > 0;
-        let Output { pattern, lines, newest } = self.output.as_ref().filter(written)?;
-        let lines = if *lines == 1 { "line".to_owned() } else { format!("{lines} lines") };
-        Some(format!(
-            "monitor.training `{pattern}` has found no step in the {lines} of its output: correct the pattern if a line reports \
-             one; the last line: `{newest}`"
-        ))
     }
 
     /// Notes that the script reports losses at times, not at steps: those of two launches are of different steps, so that only the
@@ -347,6 +403,7 @@ impl Meter {
         });
         // Launches are compared by the losses of the same steps.
         if self.kind != LaunchKind::Measure || self.steps().is_none_or(|steps| self.step <= steps) {
+            self.has_compared = true;
             self.curve.add(self.items, loss);
         }
         let spike = self.spikes.add(loss);
@@ -395,18 +452,6 @@ impl Meter {
         self.steps().is_some_and(|steps| self.step >= steps)
     }
 
-    /// Whether a measurement needs nothing more of the script. One that reports only some of the losses tells their mean at its end,
-    /// and may end by itself after the last step.
-    fn measured_all(&self) -> bool {
-        let tells_more = self.sampled && self.mean_loss.is_none();
-        let all = || self.steps().is_some_and(|steps| self.step > steps || (self.step == steps && !tells_more));
-        // A script that ends by itself is not asked for more.
-        self.kind == LaunchKind::Measure
-            && self.rate().is_some()
-            && !self.measured.is_extended()
-            && (all() || self.is_over())
-    }
-
     /// Whether a measurement has lasted as long as the limit of its budget says.
     fn is_over(&self) -> bool {
         self.window_limit().is_some() && self.measured.is_over()
@@ -420,36 +465,6 @@ impl Meter {
 
     fn rate(&self) -> Option<f64> {
         self.measured.rate()
-    }
-
-    /// Why the launch of a script that has ended without an error is not done. Steps that may have followed the last reading
-    /// are not missing.
-    pub(super) fn incomplete(&self) -> Option<String> {
-        if self.first.is_none() {
-            let silent = || match &self.output {
-                Some(_) => "it has written no line: print the steps, without buffering".to_owned(),
-                None => "no update of a KubeflowCallback came: check report_to of its TrainingArguments".to_owned(),
-            };
-            return Some(format!("reported no step: {}", self.unmatched().unwrap_or_else(silent)));
-        }
-        let step = self.step;
-        if let Some(steps) = self.steps().filter(|steps| step + self.largest_gap < *steps) {
-            return Some(format!(
-                "ended at step {step} of {steps}: pass $(launch.steps), $(launch.items) or $(launch.epochs) to the script, and \
-                 report the steps more often"
-            ));
-        }
-        if self.kind == LaunchKind::Measure && self.rate().is_none() {
-            let warmup = self.budget.warmup_steps.unwrap_or(WARMUP);
-            return Some(format!(
-                "reported steps only once after the {warmup} steps of warm-up: at least two reports at different times are \
-                 needed; report the steps more often, or raise analysis.windowSteps"
-            ));
-        }
-        let unvalidated = self.kind == LaunchKind::Quality && self.validation.is_none();
-        unvalidated.then(|| {
-            "reported no validation: set monitor.validation, and let the script validate at its end".to_owned()
-        })
     }
 
     /// Counts the steps after the last reading of a script that was done. A validation that followed that reading is from the end,
@@ -466,7 +481,7 @@ impl Meter {
 
     /// The progress; `None` before the first reading.
     pub(super) fn progress(&self) -> Option<Progress> {
-        if self.first.is_none() && self.validation.is_none() {
+        if self.first.is_none() && self.validation.is_none() && self.lines == 0 {
             return None;
         }
         let rate = self.newest.or_else(|| self.rate());
@@ -474,6 +489,7 @@ impl Meter {
         let left = total_steps.map(|steps| steps.saturating_sub(self.step).saturating_mul(self.items_per_step));
         Some(Progress {
             phase: Some(if self.first.is_some() { RankPhase::Training } else { RankPhase::Starting }),
+            heartbeat: self.lines,
             step: self.step,
             total_steps,
             items: self.items,

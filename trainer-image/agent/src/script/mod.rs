@@ -2,12 +2,14 @@
 
 mod accelerate;
 mod checkpoints;
+mod count;
 mod fence;
 mod followed;
 mod kubeflow;
 mod meter;
 mod signs;
 mod space;
+mod traceback;
 mod window;
 
 use accelerate::accelerate;
@@ -18,7 +20,7 @@ pub(crate) use fence::Fence;
 pub(crate) use followed::{Asked, Followed, Tap};
 pub(crate) use kubeflow::Kubeflow;
 use meter::Standing;
-pub(crate) use meter::Verdict;
+pub(crate) use meter::{Expected, Verdict};
 
 use crate::node::{Node, checkpoints};
 use crate::torchrun;
@@ -29,7 +31,7 @@ use pawl_contract::log::Patterns;
 use pawl_contract::plan::{AttemptPlan, LaunchKind, LaunchPlan};
 use pawl_contract::report::Report;
 use pawl_contract::script::{Monitor, ScriptPlan};
-use pawl_contract::template::{Places, RenderError, Rendered, Values, render};
+use pawl_contract::template::{Name, Places, RenderError, Rendered, Values, references, render};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -143,6 +145,20 @@ impl Script {
     /// Items of an optimizer step of the whole gang; 1 where the batch sizes are not settings or contradict each other.
     pub(crate) fn items_per_step(&self, launch: &LaunchPlan) -> u64 {
         launch.settings.items_per_step(self.world_size).unwrap_or(1)
+    }
+
+    /// What is known of a launch that is measured by `monitor`, with its compiled patterns, before it starts.
+    pub(crate) fn expected(&self, launch: &LaunchPlan, monitor: &Monitor, patterns: &Patterns) -> Expected {
+        let texts = self.command.iter().chain(self.plan.env.values());
+        let is_length = |(name, _): &(Name, bool)| matches!(name, Name::Steps | Name::Items);
+        let is_given_steps = texts.flat_map(|text| references(text).unwrap_or_default()).any(|name| is_length(&name));
+        Expected {
+            items_per_step: self.items_per_step(launch),
+            micro_steps: launch.settings.accumulation(self.world_size).map_or(1, u64::from),
+            is_given_steps,
+            pattern: monitor.training.clone(),
+            has_losses: patterns.has_losses(),
+        }
     }
 
     /// The report of a launch that is not started: its placeholders have no values, its script would ignore a setting, or it is
@@ -448,7 +464,10 @@ mod tests {
         let place = storage.join("pawl-training-2");
         std::fs::create_dir_all(&place).unwrap();
         let resume = script.resume(&launch).unwrap();
-        let followed = Followed::new(&launch, Some((script.monitor().unwrap(), 8)));
+        let monitor = script.monitor().unwrap();
+        let patterns =
+            Patterns::new(&Monitor { training: Some("(?<step>.)".to_owned()), ..Monitor::default() }).unwrap();
+        let followed = Followed::new(&launch, Some(script.expected(&launch, monitor, &patterns)));
         let fence = script.fence(&launch, &resume, &followed).unwrap().unwrap();
         std::fs::write(place.join("ckpt-1"), "").unwrap();
         std::thread::sleep(std::time::Duration::from_millis(20));
@@ -458,7 +477,7 @@ mod tests {
         while followed.verdict().is_none() && std::time::Instant::now() < end {
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
-        followed.observe(pawl_contract::log::Reading::Training { step: Some(1), items: None, loss: None });
+        followed.observe(pawl_contract::log::Reading::Training { step: Some(1), items: None, epoch: None, loss: None });
         std::fs::write(place.join("ckpt-2"), "").unwrap();
         fence.set_aside();
         assert!(place.join("ckpt-1").exists(), "the later gang may have resumed it");

@@ -1,5 +1,6 @@
 //! Errors of Python programs by their names, at the beginning of a line of output.
 
+use super::traceback::without_rank;
 use pawl_contract::exit::Outcome;
 
 /// Beginnings of lines, and what they mean for a process that ends with an error. The exceptions of libraries come with their
@@ -40,8 +41,7 @@ const PARTS: [(&str, Outcome); 13] = [
 
 /// What `line` means if the process that wrote it fails.
 pub(super) fn outcome(line: &str) -> Option<Outcome> {
-    // Launchers put the rank before each line: `[rank0]: torch.OutOfMemoryError`.
-    let line = line.split_once("]: ").filter(|(rank, _)| rank.starts_with("[rank")).map_or(line, |(_, line)| line);
+    let line = without_rank(line);
     let begins = BEGINNINGS.iter().find(|(beginning, _)| line.starts_with(beginning));
     let contains = || {
         let (first, _) = line.split_once(": ")?;

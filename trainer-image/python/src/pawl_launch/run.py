@@ -406,6 +406,12 @@ class Run(Identity):
         self._require_saved()
         self._report_end(Outcome.DONE)
 
+    def _is_complete(self) -> bool:
+        """Whether :meth:`finish` would report that the launch is done."""
+        if self.by_hand or self._ended or self._stopping or not self._started or not self.is_done:
+            return False
+        return not (self._plan.evaluates and self._validated_at() != self.items) and not self._keeper.has_unsaved_steps
+
     def leave(self) -> None:
         """Ends what this rank shares with the others, after :meth:`finish`. Called by itself at the end of the interpreter."""
         self._gang.leave()
@@ -438,6 +444,10 @@ class Run(Identity):
         """Reports that ``error`` ends the launch. Returns the exit code."""
         if isinstance(error, LaunchEnd):
             return error.outcome.exit_code
+        if not isinstance(error, LaunchError) and self._is_complete():
+            # What the script does after its last step is not part of the launch.
+            self._report_end(Outcome.DONE, f"all steps were done; after them, the script ended with {type(error).__name__}: {error}")
+            return 0
         outcome = classify(error)
         self._ended = True
         self._reporter.peak_memory = self._reporter.peak_memory or device.peak_memory()
@@ -448,9 +458,10 @@ class Run(Identity):
         self._report_end(outcome)
         raise LaunchEnd(outcome)
 
-    def _report_end(self, outcome: Outcome) -> None:
+    def _report_end(self, outcome: Outcome, message: str = "") -> None:
         self._ended = True
-        message = f"stopped on request at step {self.step_count}" if outcome is Outcome.STOPPED else ""
+        if outcome is Outcome.STOPPED:
+            message = f"stopped on request at step {self.step_count}"
         self._reporter.publish(now=True)
         if self.rank == 0 or outcome is not Outcome.DONE:
             self._reporter.report(outcome, message)

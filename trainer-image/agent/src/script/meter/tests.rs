@@ -10,7 +10,12 @@ fn meter(kind: &str, budget: serde_json::Value) -> Meter {
         "seed": 1, "budget": budget, "hangTimeoutSeconds": 1.0,
     }))
     .unwrap();
-    Meter::new(&plan, 8, None)
+    Meter::new(&plan, expected())
+}
+
+/// Of a script that has no pattern.
+fn expected() -> Expected {
+    Expected { items_per_step: 8, micro_steps: 1, is_given_steps: false, pattern: None, has_losses: false }
 }
 
 /// Reports every `every`th of `steps` steps, each of 0.5 s, with a loss.
@@ -18,7 +23,10 @@ fn trained(meter: &mut Meter, steps: std::ops::RangeInclusive<u64>, every: u64) 
     let begun = meter.begun;
     for step in steps.filter(|step| step % every == 0) {
         let at = begun + Duration::from_millis(500 * step);
-        meter.observe(Reading::Training { step: Some(step), items: None, loss: Some(1.0 / step as f64) }, at);
+        meter.observe(
+            Reading::Training { step: Some(step), items: None, epoch: None, loss: Some(1.0 / step as f64) },
+            at,
+        );
     }
 }
 
@@ -73,7 +81,7 @@ fn timed(meter: &mut Meter, seconds: impl IntoIterator<Item = f64>) {
     for (index, seconds) in seconds.into_iter().enumerate() {
         at += Duration::from_secs_f64(seconds);
         let step = Some(1 + index as u64);
-        meter.observe(Reading::Training { step, items: None, loss: Some(1.0) }, at);
+        meter.observe(Reading::Training { step, items: None, epoch: None, loss: Some(1.0) }, at);
     }
 }
 
@@ -108,7 +116,7 @@ fn a_measurement_of_slow_steps_ends_by_time_and_its_losses_are_those_of_the_same
         for step in 1..=steps {
             at += Duration::from_secs_f64(seconds);
             let loss = Some(1.0 / step as f64);
-            meter.observe(Reading::Training { step: Some(step), items: None, loss }, at);
+            meter.observe(Reading::Training { step: Some(step), items: None, epoch: None, loss }, at);
             if meter.verdict.is_some() {
                 break;
             }
@@ -133,7 +141,7 @@ fn a_measurement_of_slow_steps_ends_by_time_and_its_losses_are_those_of_the_same
     let begun = odd.begun;
     for step in [1, 10, 20, 30, 40, 50, 60] {
         let at = begun + Duration::from_secs(2 * step);
-        odd.observe(Reading::Training { step: Some(step), items: None, loss: Some(1.0) }, at);
+        odd.observe(Reading::Training { step: Some(step), items: None, epoch: None, loss: Some(1.0) }, at);
     }
     assert_eq!(odd.verdict, None);
 }
@@ -155,7 +163,7 @@ fn evaluations_are_no_training_time() {
     // The evaluation took a minute.
     for (step, seconds) in [(21, 70.0), (22, 70.5), (23, 71.0)] {
         let at = begun + Duration::from_secs_f64(seconds);
-        meter.observe(Reading::Training { step: Some(step), items: None, loss: None }, at);
+        meter.observe(Reading::Training { step: Some(step), items: None, epoch: None, loss: None }, at);
     }
     assert_eq!(meter.rate(), Some(16.0));
     let validation = meter.validation.clone().unwrap();
@@ -233,7 +241,7 @@ fn a_validation_keeps_the_items_at_which_it_was_taken() {
 fn losses_that_show_a_failure_end_the_script() {
     let mut meter = meter("Measure", json!({"warmupSteps": 4, "windowSteps": 20}));
     trained(&mut meter, 1..=3, 1);
-    meter.observe(Reading::Training { step: None, items: None, loss: Some(f64::NAN) }, meter.begun);
+    meter.observe(Reading::Training { step: None, items: None, epoch: None, loss: Some(f64::NAN) }, meter.begun);
     let Some(Verdict::Failed(Outcome::NonFinite, message)) = &meter.verdict else { panic!("{:?}", meter.verdict) };
     assert!(message.contains("at step 3"), "{message}");
 }
@@ -243,16 +251,120 @@ fn losses_that_show_a_failure_end_the_script() {
 fn a_loss_that_is_not_finite_is_seen_at_an_earlier_step_too() {
     let mut meter = meter("Train", json!({"epochs": 2}));
     trained(&mut meter, 1..=20, 1);
-    meter.observe(Reading::Training { step: Some(3), items: None, loss: Some(f64::NAN) }, meter.begun);
+    meter.observe(Reading::Training { step: Some(3), items: None, epoch: None, loss: Some(f64::NAN) }, meter.begun);
     assert!(matches!(meter.verdict, Some(Verdict::Failed(Outcome::NonFinite, _))), "{:?}", meter.verdict);
     let failure = meter.complete(Report::bare(&plan(), 0, Outcome::NonFinite)).failure.unwrap();
     assert_eq!((failure.step, failure.items), (20, 160), "the last healthy loss");
 }
 
 #[test]
-fn a_progress_bar_that_starts_again_is_ignored() {
-    let mut meter = meter("Train", json!({"epochs": 2}));
-    trained(&mut meter, 1..=20, 1);
-    trained(&mut meter, 1..=10, 1);
+fn a_progress_bar_that_starts_again_without_a_loss_is_ignored() {
+    let mut meter = by_lines("Train", json!({"epochs": 2}), true, 1);
+    counted(&mut meter, 1..=20, true);
+    counted(&mut meter, 1..=10, false);
     assert_eq!((meter.step, meter.steps(), meter.rate()), (20, None, Some(16.0)));
+    counted(&mut meter, [21], true);
+    assert_eq!(meter.step, 21);
+}
+
+/// Of a script whose pattern reads steps and, if `has_losses`, losses.
+fn by_lines(kind: &str, budget: serde_json::Value, has_losses: bool, micro_steps: u64) -> Meter {
+    let plan = LaunchPlan { kind: serde_json::from_value(json!(kind)).unwrap(), ..plan() };
+    let plan = LaunchPlan { budget: serde_json::from_value(budget).unwrap(), ..plan };
+    let pattern = Some(r"(?<step>\d+)".to_owned());
+    Meter::new(&plan, Expected { micro_steps, is_given_steps: true, pattern, has_losses, ..expected() })
+}
+
+/// Reports these steps, each of 0.5 s, with or without a loss.
+fn counted(meter: &mut Meter, steps: impl IntoIterator<Item = u64>, with_loss: bool) {
+    for step in steps {
+        let at = meter.begun + Duration::from_millis(500 * (meter.lines + 1));
+        let loss = with_loss.then(|| 1.0 / (meter.lines + 1) as f64);
+        meter.observe(Reading::Training { step: Some(step), items: None, epoch: None, loss }, at);
+    }
+}
+
+fn refused(meter: &Meter) -> &str {
+    match &meter.verdict {
+        Some(Verdict::Failed(Outcome::Unsupported, message)) => message,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn steps_that_are_counted_anew_in_each_epoch_are_counted_on() {
+    let mut meter = by_lines("Train", json!({"epochs": 3}), true, 1);
+    for _ in 0..3 {
+        counted(&mut meter, 1..=50, true);
+    }
+    let progress = meter.progress().unwrap();
+    assert_eq!((progress.step, progress.items, progress.heartbeat), (150, 1200, 150));
+    assert_eq!((meter.rate(), meter.standing().epoch_steps), (Some(16.0), Some(50)));
+    // What resumes its checkpoint goes on.
+    let mut resumed = by_lines("Train", json!({"epochs": 4}), true, 1);
+    resumed.resumes(meter.standing());
+    counted(&mut resumed, 1..=10, true);
+    assert_eq!((resumed.step, resumed.items), (160, 1280));
+    let mut measured = by_lines("Measure", json!({"warmupSteps": 5, "windowSteps": 80}), true, 1);
+    counted(&mut measured, (1..=25).cycle().take(85), true);
+    assert_eq!((measured.verdict.as_ref(), measured.step), (Some(&Verdict::Complete), 85));
+}
+
+#[test]
+fn progress_bars_of_other_things_are_no_evidence() {
+    let measure = |has_losses| by_lines("Measure", json!({"warmupSteps": 5, "windowSteps": 40}), has_losses, 1);
+    // Weights and a tokenizer, and then a training that is slow.
+    let mut meter = measure(true);
+    counted(&mut meter, [28, 1000, 2000], false);
+    assert_eq!((meter.verdict.as_ref(), meter.rate()), (None, None));
+    let starting = meter.progress().unwrap();
+    assert_eq!((starting.phase, starting.heartbeat, starting.step), (Some(RankPhase::Starting), 3, 0));
+    assert!(meter.incomplete().unwrap().contains("found steps up to 2000, and no loss"), "{:?}", meter.incomplete());
+    counted(&mut meter, 1..=45, true);
+    assert_eq!((meter.verdict.as_ref(), meter.rate()), (Some(&Verdict::Complete), Some(16.0)));
+    // All steps, and no loss of them.
+    let mut silent = measure(true);
+    counted(&mut silent, 1..=45, false);
+    assert!(silent.verdict.is_none() && silent.incomplete().unwrap().contains("no loss"));
+    counted(&mut silent, [46], true);
+    assert!(refused(&silent).contains("no loss in 45 steps"), "{}", refused(&silent));
+    // In a training they are seen, and withdrawn.
+    let mut training = by_lines("Train", json!({"items": 3200}), true, 1);
+    counted(&mut training, [28, 1000, 2000], false);
+    assert_eq!(training.step, 2000);
+    counted(&mut training, 0..=40, true);
+    assert_eq!((training.step, training.items, training.rate()), (40, 320, Some(16.0)));
+    // Without losses, what counts anew or beyond the last step may be anything.
+    let mut beyond = measure(false);
+    counted(&mut beyond, [28, 1000], false);
+    assert!(refused(&beyond).contains("reported step 1000, and $(launch.steps) is 45"), "{}", refused(&beyond));
+    let mut anew = measure(false);
+    counted(&mut anew, (1..=28).chain(1..=45), false);
+    assert!(refused(&anew).contains("a group `loss` nor a group `epoch`"), "{}", refused(&anew));
+}
+
+#[test]
+fn micro_steps_are_not_taken_for_steps() {
+    let measure = |micro| by_lines("Measure", json!({"warmupSteps": 5, "windowSteps": 40}), true, micro);
+    let mut steps = measure(4);
+    counted(&mut steps, 1..=45, true);
+    assert_eq!(steps.verdict, None, "there may be more");
+    steps.settle(steps.begun + Duration::from_millis(500 * 49));
+    assert_eq!(steps.verdict, None);
+    steps.settle(steps.begun + Duration::from_millis(500 * 50));
+    assert_eq!(steps.verdict, Some(Verdict::Complete));
+    let mut micro = measure(4);
+    counted(&mut micro, 1..=47, true);
+    let why = refused(&micro);
+    assert!(why.contains("step 47, and $(launch.steps) is 45: an optimizer step has 4 micro-steps"), "{why}");
+    let mut plain = measure(1);
+    counted(&mut plain, 1..=45, true);
+    assert_eq!(plain.verdict, Some(Verdict::Complete));
+    for (micro, part) in [(4, "settings.accumulationSteps"), (1, "workload.monitor.training")] {
+        let mut quality = by_lines("Quality", json!({"items": 200}), true, micro);
+        counted(&mut quality, 1..=37, true);
+        assert_eq!(quality.verdict, None, "of the last epoch");
+        counted(&mut quality, 38..=100, true);
+        assert!(refused(&quality).contains(part), "{}", refused(&quality));
+    }
 }
