@@ -4,11 +4,12 @@ use super::{Open, begin, fail, finals, first, input_hash, is_done, launches, spe
 use crate::draft::Draft;
 use crate::launch::{EvidenceTarget, SearchRun, Work};
 use crate::reason::Reason;
+use crate::retry::summary;
 use crate::revision::revision;
 use crate::step::{Next, Step};
 use pawl_api::search::{self, Recorded};
 use pawl_api::status::SearchState;
-use pawl_search::history::State;
+use pawl_search::history::{Cause, State};
 use pawl_search::stage::{Action, Ending};
 
 /// Advances the stage with this index; passes when it has ended.
@@ -62,8 +63,12 @@ fn dry_run_of(draft: &mut Draft<'_>, open: &Open) -> Step {
     }
 }
 
+/// So many trials that crash before any has a result are not about their points.
+const HOPELESS: usize = 5;
+
 /// Applies what the stage decides on its trials, and runs those that are under way.
 fn run(draft: &mut Draft<'_>, mut open: Open) -> Step {
+    let index = open.index;
     let known = trials(&open.recorded);
     let actions = open.stage.next(&known, &spent(draft, open.index));
     if let [Action::Finish(ending)] = actions.as_slice() {
@@ -80,10 +85,24 @@ fn run(draft: &mut Draft<'_>, mut open: Open) -> Step {
     if let Some((number, retry)) =
         works.iter().find_map(|(number, work)| Some((*number, draft.exhausted(&work.trial)?)))
     {
-        open.recorded[number as usize].trial.state = State::Abandoned;
+        let crashes = draft.is_crashing(&retry.trial);
+        let (state, reason) = match crashes {
+            true => (State::Infeasible(Cause::Crashed), Reason::TrialInfeasible),
+            false => (State::Abandoned, Reason::RetriesExhausted),
+        };
+        open.recorded[number as usize].trial.state = state;
         open.write(draft);
-        let message = format!("{}: {} failures; the last: {}", open.title(draft, number), retry.count, retry.message);
-        draft.warning(Reason::RetriesExhausted, message, None);
+        let failures = summary(&retry, draft.spec.lifecycle.max_restarts);
+        draft.warning(reason, format!("{}: {failures}", open.title(draft, number)), None);
+        if open.is_hopeless() {
+            // They tell nothing of the space: whoever mends the script begins with all of it.
+            draft.status.search[index].trials.clear();
+            let message = format!(
+                "each of the first {HOPELESS} trials crashed, and none has a result; the last: {}",
+                retry.message
+            );
+            return fail(draft, index, Reason::SearchFailed, &message);
+        }
         return Step::Moved;
     }
     let works: Vec<Work> = works.into_iter().map(|(_, work)| work).collect();
@@ -128,6 +147,12 @@ const fn reason(ending: Ending) -> Reason {
 }
 
 impl Open {
+    /// Whether nothing but crashes is known, of so many points that these are not the cause.
+    fn is_hopeless(&self) -> bool {
+        let crashed = self.recorded.iter().filter(|recorded| recorded.trial.state == State::Infeasible(Cause::Crashed));
+        crashed.count() >= HOPELESS && self.recorded.iter().all(|recorded| recorded.trial.reports.is_empty())
+    }
+
     /// A trial in a message.
     pub fn title(&self, draft: &Draft<'_>, number: u32) -> String {
         format!("search {}: trial {number}", draft.spec.search[self.index].name)
