@@ -176,6 +176,13 @@ impl Space {
             .find(|point| self.permits(point))
     }
 
+    /// Number of combinations of the values, those without effect and those that no constraint permits included; `None` if a
+    /// parameter is continuous.
+    pub(crate) fn combinations(&self) -> Option<usize> {
+        let mut sizes = self.parameters.iter().map(|parameter| parameter.domain.size());
+        sizes.try_fold(1_usize, |product, size| Some(product.saturating_mul(size?)))
+    }
+
     /// The part of `settings` that the active parameters of the space select.
     pub(crate) fn restrict(&self, settings: &Point) -> Point {
         let mut point = Point::new();
