@@ -1,7 +1,7 @@
 //! Classifies the end of one rank by its exit status and its report.
 
 use crate::files::{MAX_REPORT, read_bounded};
-use crate::logs::LastWords;
+use crate::last_words::LastWords;
 use crate::messages::RankEnd;
 use crate::nonfinite;
 use crate::verdict::bounded;

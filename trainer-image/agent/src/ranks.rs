@@ -1,7 +1,8 @@
 //! The ranks of one launch on this node.
 
 use crate::exits::{Exit, Exited, Said, read_report};
-use crate::logs::{Echo, LastWords, Log};
+use crate::last_words::LastWords;
+use crate::logs::{Echo, Log};
 use crate::messages::RankEnd;
 use crate::node::{Node, checkpoints};
 use crate::oom::OomCounter;
