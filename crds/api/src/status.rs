@@ -10,7 +10,7 @@ mod training;
 
 pub use attempt::{AttemptStatus, Manner, OwnFailure, Purpose, RetryStatus, StopCause};
 pub use phase::{Arm, BaselineStatus, BundleStatus, LaunchStatus, PhaseState, PhaseStatus, QualityStatus, Speedup};
-pub use search::{BestTrial, FinalistStatus, SearchState, SearchStatus};
+pub use search::{BestTrial, FinalistStatus, SearchArm, SearchComparison, SearchState, SearchStatus};
 pub use training::{
     BestCheckpointStatus, CheckpointStatus, CusumStatus, EarlierTraining, MomentsStatus, ReplacedSettings,
     SegmentStatus, SlowMachine, SlowdownStatus, TrainingStatus,

@@ -125,9 +125,9 @@ fn own_failure(launch: &Launch, result: &LaunchResult) -> Option<OwnFailure> {
         | EvidenceTarget::Phase(_)
         | EvidenceTarget::Baseline
         | EvidenceTarget::Bundle
-        | EvidenceTarget::Search { run: SearchRun::Trial(_) | SearchRun::Finalist(_), .. } => {
-            launch.arm == Arm::Control
-        }
+        | EvidenceTarget::Search {
+            run: SearchRun::Trial(_) | SearchRun::Finalist(_) | SearchRun::Compared(_), ..
+        } => launch.arm == Arm::Control,
     };
     Some(OwnFailure {
         launch: launch.plan.launch.clone(),

@@ -98,10 +98,10 @@ impl Study {
     /// not proposed again.
     pub fn propose(&self, trials: &[Trial], number: u32) -> Option<Point> {
         let accepted = self.accepted_point();
-        if let Some(point) = self.known(accepted.as_ref()).nth(number as usize) {
+        let taken = |point: &Point| trials.iter().any(|trial| is_same(&trial.point, point));
+        if let Some(point) = self.known(accepted.as_ref()).nth(number as usize).filter(|point| !taken(point)) {
             return Some(point);
         }
-        let taken = |point: &Point| trials.iter().any(|trial| is_same(&trial.point, point));
         let point = match self.sampler {
             Sampler::Grid => {
                 // The trials before this one that are not known are those of the points before it.

@@ -1,6 +1,6 @@
 //! One stage of a search: its trials, as `pawl-search` decides.
 
-use super::{Open, begin, fail, finals, first, input_hash, is_done, launches, spent, trials, whole_hash};
+use super::{Open, begin, edits, fail, finals, first, input_hash, is_done, late, launches, spent, trials, whole_hash};
 use crate::draft::Draft;
 use crate::launch::{EvidenceTarget, SearchRun, Work};
 use crate::reason::Reason;
@@ -10,7 +10,7 @@ use crate::step::{Next, Step};
 use pawl_api::search::{self, Recorded};
 use pawl_api::status::SearchState;
 use pawl_search::history::{Cause, State};
-use pawl_search::stage::{Action, Ending};
+use pawl_search::stage::{Action, Ending, Late, Spent};
 
 /// Advances the stage with this index; passes when it has ended.
 pub(super) fn advance(draft: &mut Draft<'_>, index: usize) -> Step {
@@ -20,7 +20,8 @@ pub(super) fn advance(draft: &mut Draft<'_>, index: usize) -> Step {
     // What training reverts does not repeat the search.
     let rebased = status.base != revision(&base) && !(done && draft.status.training.is_some());
     if rebased || status.input_hash != input_hash(draft.spec, index) {
-        begin(draft, index);
+        let kept = if rebased { None } else { edits::kept(draft, index) };
+        begin(draft, index, kept);
         return Step::Moved;
     }
     if done && status.completed == whole_hash(draft.spec, index) {
@@ -30,6 +31,7 @@ pub(super) fn advance(draft: &mut Draft<'_>, index: usize) -> Step {
         let status = &mut draft.status.search[index];
         (status.state, status.winner) = (SearchState::Running, None);
         status.finalists.clear();
+        status.comparison = None;
         return Step::Moved;
     }
     let (state, dry_run) = (status.state, status.dry_run);
@@ -41,7 +43,7 @@ pub(super) fn advance(draft: &mut Draft<'_>, index: usize) -> Step {
         }
     };
     let Some(recorded) = search::decode(&draft.status.search[index].trials, &stage.study.space, stage.full) else {
-        begin(draft, index);
+        begin(draft, index, None);
         return Step::Moved;
     };
     let open = Open { index, base, stage, recorded };
@@ -66,15 +68,39 @@ fn dry_run_of(draft: &mut Draft<'_>, open: &Open) -> Step {
 /// So many trials that crash before any has a result are not about their points.
 const HOPELESS: usize = 5;
 
+/// What the stage has spent, with what the comparison of its best trial with the accepted settings will cost by what a trial did on
+/// average: up to half of the budget is left for it.
+fn reserving(draft: &Draft<'_>, open: &Open) -> Spent {
+    let spent = spent(draft, open.index);
+    let search = &draft.spec.search[open.index];
+    let compares = open.index + 1 == draft.spec.search.len() && search.objectives.len() == 1;
+    let ended = open.recorded.iter().filter(|recorded| recorded.trial.ended()).count();
+    if !compares || ended == 0 {
+        return spent;
+    }
+    let launches = 2 * launches::fresh_seeds(draft.spec, search).len();
+    let share = 1.0 + (launches as f64 / ended as f64).min(1.0);
+    let Spent { gpu_hours, cost, hours } = spent;
+    Spent { gpu_hours: gpu_hours * share, cost: cost * share, hours: hours * share }
+}
+
 /// Applies what the stage decides on its trials, and runs those that are under way.
 fn run(draft: &mut Draft<'_>, mut open: Open) -> Step {
     let index = open.index;
     let known = trials(&open.recorded);
-    let actions = open.stage.next(&known, &spent(draft, open.index));
+    let late::Numbers { overdue, lost } = late::of(draft, &open);
+    let late = Late { overdue: &overdue, lost: &lost };
+    let mut actions = open.stage.next_beside(&known, &reserving(draft, &open), &late);
     if let [Action::Finish(ending)] = actions.as_slice() {
         return finals::conclude(draft, &open, reason(*ending));
     }
     if !actions.is_empty() {
+        // One start at a time: the next trial learns from the point of this one as it is recorded, which is rounded.
+        let mut starts = 0;
+        actions.retain(|action| {
+            starts += usize::from(matches!(action, Action::Start(_)));
+            starts < 2 || !matches!(action, Action::Start(_))
+        });
         apply(&mut open, &actions);
         open.write(draft);
         return Step::Moved;

@@ -1,6 +1,6 @@
 //! A program that fails by itself in the same way again, while others do not: evidence about its settings.
 
-use crate::search::{of_search, rate, stage, states, trained};
+use crate::search::{of_search, of_trials, rate, stage, states, trained};
 use crate::world::{Trainer, World, done, ended, fuse, speed};
 use pawl_api::status::{PhaseState, Stage};
 use pawl_contract::exit::Outcome;
@@ -181,7 +181,7 @@ fn a_search_learns_where_its_script_crashes() {
     let states = states(&world);
     let crashed = states.matches('X').count();
     assert!(crashed > 0 && states.chars().all(|state| "CX".contains(state)), "{states}");
-    assert_eq!(of_search(&world).len(), 40 + crashed, "each crash is repeated once");
+    assert_eq!(of_trials(&world).len(), 40 + crashed, "each crash is repeated once");
     assert!(states[20..].matches('X').count() <= 3, "{states}");
     let hours = world.now.duration_since(start).as_secs_f64() / 3600.0;
     assert!(hours < 2.0, "{hours} hours");
@@ -196,7 +196,7 @@ fn a_trial_that_hangs_twice_is_infeasible() {
     };
     let mut world = World::new(crate::search::spec(json!([stage(json!({"finalists": 1}))])), Box::new(hangs));
     world.run();
-    assert_eq!((states(&world).as_str(), of_search(&world).len()), ("CCCXCCCC", 8 + 1));
+    assert_eq!((states(&world).as_str(), of_trials(&world).len()), ("CCCXCCCC", 8 + 1));
 }
 
 #[test]

@@ -21,6 +21,8 @@ mod records;
 mod reference;
 mod resume;
 mod search;
+mod search_edits;
+mod search_winner;
 mod slowdown;
 mod steady;
 mod trained;
