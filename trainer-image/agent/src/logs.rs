@@ -162,6 +162,25 @@ fn copy(
 mod tests {
     use super::*;
 
+    #[tokio::test]
+    async fn keeps_the_newest_bytes_and_the_last_lines() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("rank-0.log");
+        let (reader, mut writer) = io::pipe().unwrap();
+        let log = Log::start(reader, path.clone(), 100_000, None, None).unwrap();
+        for number in 0..100_000 {
+            writeln!(writer, "line {number}").unwrap();
+        }
+        write!(writer, "error: \x1b[1mdied\n\n").unwrap();
+        drop(writer);
+        assert_eq!(log.last_words().await.text, "line 99998 | line 99999 | error:  [1mdied");
+        let newest = std::fs::read_to_string(&path).unwrap();
+        let older = std::fs::read_to_string(dir.path().join("rank-0.log.1")).unwrap();
+        assert!(newest.len() <= 100_000 && older.len() <= 100_000 && older.len() > 80_000);
+        assert!((older + &newest).contains("line 99000\n") && newest.ends_with("died\n\n"));
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
+    }
+
     #[test]
     fn echoed_lines_are_whole_and_named() {
         let mut echo = Echo::of_rank(3);
