@@ -8,9 +8,9 @@ mod phase;
 mod search;
 mod training;
 
-pub use attempt::{AttemptStatus, Manner, Purpose, RetryStatus, StopCause};
+pub use attempt::{AttemptStatus, Manner, OwnFailure, Purpose, RetryStatus, StopCause};
 pub use phase::{Arm, BaselineStatus, BundleStatus, LaunchStatus, PhaseState, PhaseStatus, QualityStatus, Speedup};
-pub use search::{BestTrial, FinalistStatus, SearchState, SearchStatus};
+pub use search::{BestTrial, FinalistStatus, SearchArm, SearchComparison, SearchState, SearchStatus};
 pub use training::{
     BestCheckpointStatus, CheckpointStatus, CusumStatus, EarlierTraining, MomentsStatus, ReplacedSettings,
     SegmentStatus, SlowMachine, SlowdownStatus, TrainingStatus,

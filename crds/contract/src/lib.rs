@@ -12,7 +12,7 @@
 //! - [`progress`]: the progress of a running launch.
 //! - [`losses`]: the curve of the training loss, and when it spikes.
 //! - [`live`]: the state of a running attempt, as agent 0 serves it.
-//! - [`exit`]: exit codes and outcomes.
+//! - [`exit`]: exit codes and outcomes; [`fingerprint`]: by what a failure that repeats is recognized.
 //! - [`mod@env`]: the environment variables of a rank.
 //! - [`pod`]: the environment variables of an agent's pod, set by the operator.
 //! - [`settings`]: the typed optimization settings; [`effect`]: those that have no effect beside others.
@@ -30,6 +30,7 @@ pub mod details;
 pub mod effect;
 pub mod env;
 pub mod exit;
+pub mod fingerprint;
 pub mod live;
 pub mod log;
 pub mod losses;

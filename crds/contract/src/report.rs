@@ -7,6 +7,7 @@ use crate::checkpoint::{BestCheckpoint, CheckpointRef, TrainedPart};
 use crate::curve::{complete_quarters, quarters};
 use crate::details::Details;
 use crate::exit::Outcome;
+use crate::fingerprint::Fingerprint;
 use crate::measured::{Disturbance, Measured, rounded};
 use crate::plan::{LaunchKind, LaunchPlan};
 use serde::{Deserialize, Serialize};
@@ -101,6 +102,9 @@ pub struct Report {
     /// Exit code of the rank which failed first, unless a signal ended it. Set by the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
+    /// What the rank which failed first said, if its outcome is `Failed`. Set by the agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fingerprint: Option<Fingerprint>,
 }
 
 impl Report {
@@ -127,6 +131,7 @@ impl Report {
             failure: None,
             signal: None,
             exit_code: None,
+            fingerprint: None,
         }
     }
 }
@@ -180,6 +185,9 @@ pub struct LaunchResult {
     /// As [`Report::exit_code`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
+    /// As [`Report::fingerprint`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fingerprint: Option<Fingerprint>,
 }
 
 impl LaunchResult {
@@ -201,6 +209,7 @@ impl LaunchResult {
             failed_at_items: None,
             signal: None,
             exit_code: None,
+            fingerprint: None,
         }
     }
 }
@@ -267,6 +276,7 @@ impl From<&Report> for LaunchResult {
             failed_at_items: report.failure.as_ref().map(|f| f.items),
             signal: report.signal,
             exit_code: report.exit_code,
+            fingerprint: report.fingerprint,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use pawl_contract::checkpoint::{BestCheckpoint, CheckpointRef, TrainedPart};
 use pawl_contract::exit::Outcome;
+use pawl_contract::fingerprint::Fingerprint;
 use pawl_contract::measured::{Disturbance, Measured, Spread, Validation};
 use pawl_contract::report::{LaunchResult, MAX_TERMINATION_MESSAGE, fold, unfold};
 use proptest::option::of;
@@ -76,6 +77,7 @@ prop_compose! {
         (signal, exit_code, resumed_items) in (of(any::<i32>()), of(any::<i32>()), of(any::<u64>())),
         quarantined in prop::collection::vec("\\PC{0,80}", 0..12),
         trained in prop::collection::vec((any::<u64>(), "\\PC{0,80}", "[a-z0-9-]{1,80}"), 0..20),
+        said in of("\\PC{0,40}"),
         measured in measured_anything(),
         curve in prop::collection::vec(any::<f64>(), 0..5),
     ) -> LaunchResult {
@@ -84,6 +86,7 @@ prop_compose! {
             resumed_items,
             quarantined,
             trained: trained.into_iter().map(|(from_items, attempt, launch)| TrainedPart { from_items, attempt, launch }).collect(),
+            fingerprint: said.as_deref().map(Fingerprint::of),
             checkpoint: checkpoint.map(|(name, (step, items))| CheckpointRef { name, step, items }),
             best_checkpoint: best.map(|(metric, value)| BestCheckpoint { checkpoint: best_checkpoint(), metric, value }),
         }
@@ -110,6 +113,7 @@ proptest! {
             prop_assert_eq!(&back.checkpoint, &sent.checkpoint.clone().filter(|there| there.name.len() <= 64));
             let best = sent.best_checkpoint.as_ref().filter(|best| best.metric.len() <= 64 && best.value.is_finite());
             prop_assert_eq!(back.best_checkpoint.as_ref().map(|b| &b.metric), best.map(|b| &b.metric));
+            prop_assert_eq!(back.fingerprint, sent.fingerprint);
             prop_assert!(sent.message.starts_with(&back.message));
             if let Some(rate) = measured.items_per_second.filter(|rate| rate.is_finite()) {
                 prop_assert!((found.items_per_second.unwrap() - rate).abs() <= rate.abs() * 1e-5);
@@ -164,6 +168,7 @@ fn measured(index: usize, message: &str) -> LaunchResult {
         failed_at_items: None,
         signal: None,
         exit_code: None,
+        fingerprint: None,
     }
 }
 

@@ -21,6 +21,8 @@ pub enum Cause {
     NonFinite,
     /// The trainer does not support the settings.
     Unsupported,
+    /// The program failed by itself, more than once in the same way.
+    Crashed,
 }
 
 /// Where a trial is.
@@ -47,6 +49,7 @@ impl Cause {
             Self::OutOfMemory => "OutOfMemory",
             Self::NonFinite => "NonFinite",
             Self::Unsupported => "Unsupported",
+            Self::Crashed => "Crashed",
         }
     }
 }

@@ -4,7 +4,7 @@
 //! With scheduler [`Scheduler::None`], the points of all trials and their number are a function of the results alone, in whatever
 //! order the trials end: trial n learns from the trials up to n - `parallelism`, and waits until these have ended; those in between
 //! count as running, whether they have ended or not. The cost: one trial that takes long holds back those that come
-//! `parallelism` later.
+//! `parallelism` later, until it takes so much longer than the others did that it is [`Late`]. Then the points depend on when that was.
 //!
 //! Schedulers are asynchronous: which trials are promoted or stopped, and with TPE and GP the points, depend on the results
 //! that are known when room becomes free. Points of the other samplers are functions of the trial's number alone.
@@ -53,6 +53,15 @@ pub struct Spent {
     pub cost: f64,
     /// Hours since the stage began.
     pub hours: f64,
+}
+
+/// Trials that take longer than others do: they hold nothing back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Late<'a> {
+    /// Numbers of those that later trials no longer wait for.
+    pub overdue: &'a [u32],
+    /// Numbers of those that the end of the stage does not wait for.
+    pub lost: &'a [u32],
 }
 
 /// Why a stage is over.
@@ -133,23 +142,36 @@ impl Stage {
     /// The next actions: a function of the set of trials and of what was spent. An action is repeated until `trials` shows its
     /// effect (see [`Action::apply`]), so that an action that was lost is carried out later, and none twice.
     pub fn next(&self, trials: &[Trial], spent: &Spent) -> Vec<Action> {
+        self.next_beside(trials, spent, &Late::default())
+    }
+
+    /// As [`Stage::next`], where some trials are late.
+    pub fn next_beside(&self, trials: &[Trial], spent: &Spent, late: &Late<'_>) -> Vec<Action> {
         if self.budget.reached(spent) {
             return self.end(trials, Ending::BudgetSpent);
         }
         let started = trials.len() as u32;
-        let stale = self.settled(trials, started).is_some_and(|settled| self.stale(&settled));
+        let stale = self.settled(trials, started, late).is_some_and(|settled| self.stale(&settled));
         let mut closing = stale || started >= self.trials;
         let mut actions = self.scheduled(trials, closing);
         let mut exhausted = false;
         if !closing {
-            exhausted = self.start(trials, &mut actions);
+            exhausted = self.start(trials, late, &mut actions);
             // Nothing starts any more: promotions are decided again, now for the last trials.
             closing = exhausted;
             if closing && actions.is_empty() {
                 actions = self.scheduled(trials, true);
             }
         }
-        if closing && actions.is_empty() && trials.iter().all(Trial::ended) {
+        let mut open = trials.iter().filter(|trial| !trial.ended()).peekable();
+        if closing && actions.is_empty() && open.peek().is_some() {
+            let lost = |trial: &Trial| late.lost.contains(&trial.number);
+            let open: Vec<&Trial> = open.collect();
+            // Paused ones wait for the running ones.
+            if open.iter().all(|trial| trial.state == State::Running && lost(trial)) {
+                actions.extend(open.into_iter().map(|trial| Action::Stop(trial.number)));
+            }
+        } else if closing && actions.is_empty() {
             let ending = if exhausted {
                 Ending::Exhausted
             } else if stale {
@@ -189,13 +211,13 @@ impl Stage {
     }
 
     /// Fills the room that the resumed trials leave with new ones; returns whether the space has no further point.
-    fn start(&self, trials: &[Trial], actions: &mut Vec<Action>) -> bool {
+    fn start(&self, trials: &[Trial], late: &Late<'_>, actions: &mut Vec<Action>) -> bool {
         let resumed = actions.iter().filter(|action| matches!(action, Action::Resume { .. })).count() as u32;
         let room = self.parallelism.saturating_sub(running(trials) + resumed).min(self.trials - trials.len() as u32);
         let mut known = trials.to_vec();
         for _ in 0..room {
             let number = known.iter().map(|trial| trial.number + 1).max().unwrap_or(0);
-            let Some(settled) = self.settled(&known, number).filter(|settled| !self.stale(settled)) else {
+            let Some(settled) = self.settled(&known, number, late).filter(|settled| !self.stale(settled)) else {
                 return false;
             };
             let Some(point) = self.study.propose(&settled, number) else { return true };
@@ -206,16 +228,17 @@ impl Stage {
         false
     }
 
-    /// What is known when trial `number` starts; `None` if a trial has yet to end before it does.
-    fn settled(&self, trials: &[Trial], number: u32) -> Option<Vec<Trial>> {
+    /// What is known when trial `number` starts; `None` if a trial has yet to end before it does. One that is overdue counts as
+    /// running, like those that began after it.
+    fn settled(&self, trials: &[Trial], number: u32, late: &Late<'_>) -> Option<Vec<Trial>> {
         let learns = matches!(self.study.sampler, Sampler::Tpe | Sampler::Gp) || self.patience.is_some();
         if self.scheduler != Scheduler::None || !learns {
             return Some(trials.to_vec());
         }
         let open = number.saturating_sub(self.parallelism.saturating_sub(1));
         let settled = |trial: &Trial| match trial.number < open {
-            true => trial.ended().then(|| trial.clone()),
-            false => Some(Trial::new(trial.number, trial.point.clone(), trial.target)),
+            true if !late.overdue.contains(&trial.number) => trial.ended().then(|| trial.clone()),
+            _ => Some(Trial::new(trial.number, trial.point.clone(), trial.target)),
         };
         trials.iter().map(settled).collect()
     }

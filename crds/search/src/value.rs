@@ -18,6 +18,14 @@ pub enum Value {
 pub type Point = BTreeMap<String, Value>;
 
 impl Value {
+    /// Whether this is the same value, up to the rounding of a multiple of a step.
+    fn is_same(&self, other: &Self) -> bool {
+        match (self.number(), other.number()) {
+            (Some(a), Some(b)) => (a - b).abs() <= 1e-9 * a.abs().max(b.abs()),
+            _ => self == other,
+        }
+    }
+
     /// The number, of a number.
     pub fn number(&self) -> Option<f64> {
         match self {
@@ -26,6 +34,11 @@ impl Value {
             Self::Text(_) => None,
         }
     }
+}
+
+/// Whether two points have the same values.
+pub(crate) fn is_same(a: &Point, b: &Point) -> bool {
+    a.len() == b.len() && a.iter().all(|(name, value)| b.get(name).is_some_and(|other| value.is_same(other)))
 }
 
 impl fmt::Display for Value {

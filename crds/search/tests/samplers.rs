@@ -121,16 +121,21 @@ fn a_grid_has_each_point_once_beginning_with_the_accepted_one() {
 
 #[test]
 fn no_point_of_a_discrete_space_is_measured_twice_while_there_is_another() {
-    for sampler in [Sampler::Tpe, Sampler::Gp] {
+    for sampler in [Sampler::Tpe, Sampler::Gp, Sampler::Random, Sampler::Sobol, Sampler::Grid] {
         let mut study = study(sampler, 3);
         study.space.constraints.clear();
         study.space.parameters.remove(0);
         study.space.parameters[0].domain = Domain::Int { low: 1, high: 8, scale: Scale::Linear };
         let mut trials: Vec<Trial> = Vec::new();
-        for number in 0..20 {
-            let point = study.propose(&trials, number).unwrap();
-            // Those of the Sobol sequence at the beginning may be equal.
-            assert!(number < 10 || trials.iter().all(|trial| trial.point != point), "{sampler:?}: trial {number}");
+        study.space.parameters.truncate(2);
+        let size = study.space.parameters.iter().map(|p| if p.name == "batch" { 8 } else { 3 }).product();
+        for number in 0..=size {
+            let Some(point) = study.propose(&trials, number) else {
+                assert_eq!(number, size, "{sampler:?}");
+                continue;
+            };
+            assert!(trials.iter().all(|trial| trial.point != point), "{sampler:?}: trial {number}");
+            assert!(number < size, "{sampler:?}: the space is exhausted");
             let value = point["batch"].number().unwrap();
             trials.push(Trial { state: State::Complete, values: vec![value], ..Trial::new(number, point, 1) });
         }

@@ -7,7 +7,7 @@ use pawl_search::history::{Cause, Goal, Report, State, Trial};
 use pawl_search::sampler::{Sampler, Study};
 use pawl_search::scheduler::Scheduler;
 use pawl_search::space::{Domain, Parameter, Point, Scale, Space};
-use pawl_search::stage::{Action, Budget, Ending, Spent, Stage};
+use pawl_search::stage::{Action, Budget, Ending, Late, Spent, Stage};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -268,4 +268,29 @@ fn a_stage_ends_when_the_space_has_no_further_point() {
     }
     assert_eq!((world.finished, world.trials.len()), (Some(Ending::Exhausted), 5));
     assert_eq!(world.trial(0).state, State::Complete, "the best");
+}
+
+#[test]
+fn a_trial_that_hangs_holds_nothing_back_once_it_is_late() {
+    let mut stage = stage(Scheduler::None, 40, 4);
+    stage.study.sampler = Sampler::Tpe;
+    let run = |late: &Late<'_>| {
+        let mut trials: Vec<Trial> = Vec::new();
+        for _ in 0..200 {
+            for action in stage.next_beside(&trials, &Spent::default(), late) {
+                action.apply(&mut trials);
+            }
+            for trial in trials.iter_mut().filter(|trial| trial.number != 2 && trial.state == State::Running) {
+                trial.values = vec![trial.point["x"].number().unwrap()];
+                trial.state = State::Complete;
+            }
+        }
+        trials
+    };
+    assert_eq!(run(&Late::default()).len(), 6, "trial 6 waits for trial 2");
+    let trials = run(&Late { overdue: &[2], lost: &[] });
+    assert_eq!((trials.len(), trials[2].state), (40, State::Running), "it may still end");
+    assert_eq!(run(&Late { overdue: &[2], lost: &[2] })[2].state, State::Stopped);
+    let near = |trials: &[Trial]| trials.iter().filter(|trial| trial.point["x"].number().unwrap() < 0.1).count();
+    assert!(near(&trials[20..]) >= 10, "it learns from the others: {}", near(&trials[20..]));
 }

@@ -8,6 +8,7 @@ use crate::gates::{Subject, Verdict, judge, quality, speed};
 use crate::goal;
 use crate::launch::EvidenceTarget;
 use crate::reason::Reason;
+use crate::retry::summary;
 use crate::revert::{Blame, least_certain, responsible, revert};
 use crate::revision::{accepted, judged_fold, revision};
 use crate::step::{Next, Step};
@@ -161,6 +162,9 @@ pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
     match verdict {
         Verdict::Run(work) => match spent {
             None => Step::Go(Next::Run(work.bounded())),
+            Some(retry) if draft.is_crashing(&retry.trial) => {
+                broken(draft, Reason::Crashed, &summary(&retry, draft.spec.lifecycle.max_restarts))
+            }
             Some(retry) => {
                 let message = format!("{} failures; the last: {}", retry.count, retry.message);
                 conclude(draft, PhaseState::Error, Reason::RetriesExhausted, &message)

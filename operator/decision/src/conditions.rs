@@ -4,7 +4,7 @@ use crate::draft::{Draft, bounded};
 use crate::reason::Reason;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use pawl_api::status::{PhaseState, Stage};
+use pawl_api::status::{PhaseState, SearchState, SearchStatus, Stage};
 use std::str::FromStr;
 
 /// Type of a condition. Displayed as in the status.
@@ -151,6 +151,10 @@ fn degraded(draft: &Draft<'_>) -> ConditionState {
         && (Reason::GoalMissed.is(&bundle.reason) || bundle.state == PhaseState::Error)
     {
         return state(true, &bundle.reason, &bundle.message);
+    }
+    let without_winner = |search: &&SearchStatus| search.state == SearchState::Done && search.winner.is_none();
+    if let Some(search) = status.search.iter().find(without_winner) {
+        return state(true, &search.reason, &format!("search {}: {}", search.name, search.message));
     }
     if let Some(phase) = status.phases.iter().find(|phase| phase.state == PhaseState::Error) {
         return state(true, Reason::PhaseError, &format!("phase {}: {}", phase.name, phase.message));

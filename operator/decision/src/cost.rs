@@ -41,7 +41,7 @@ pub(crate) fn price_of(spec: &TrainingJobSpec, hours: f64) -> f64 {
 
 /// Number of devices of a launch: GPUs, or processes if the job uses none; 0 for a preflight without GPUs of a job with
 /// GPUs.
-fn devices(spec: &TrainingJobSpec, purpose: Option<Purpose>) -> f64 {
+pub(crate) fn devices(spec: &TrainingJobSpec, purpose: Option<Purpose>) -> f64 {
     let gang = gang(spec, purpose.unwrap_or(Purpose::Train));
     let free = spec.trainer.gpus_per_replica > 0 && gang.gpus_per_replica == 0;
     if free { 0.0 } else { f64::from(gang.replicas) * f64::from(gang.ranks_per_replica) }

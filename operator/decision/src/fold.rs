@@ -3,13 +3,13 @@
 use crate::draft::{Draft, bounded};
 use crate::gates::quality::missing_measure;
 use crate::gates::safety::unsafe_outcome;
-use crate::launch::{EvidenceTarget, Launch, Work};
+use crate::launch::{EvidenceTarget, Launch, SearchRun, Work};
 use crate::observed::AttemptFacts;
 use crate::reason::Reason;
 use crate::retry::{Again, MissingEvidence};
 use crate::{cost, preflight, search, train};
 use pawl_api::spec::{Numerics, TrainingJobSpec};
-use pawl_api::status::{Arm, LaunchStatus, Manner};
+use pawl_api::status::{Arm, LaunchStatus, Manner, OwnFailure};
 use pawl_contract::decimal::Decimal;
 use pawl_contract::exit::Outcome;
 use pawl_contract::measured::Measured;
@@ -45,7 +45,6 @@ fn require_result(spec: &TrainingJobSpec, launch: &Launch, result: &LaunchResult
         && matches!(launch.target, EvidenceTarget::Phase(_) | EvidenceTarget::Bundle | EvidenceTarget::Baseline);
     let baseline = launch.plan.settings == spec.settings;
     let manner = Manner { kind: launch.plan.kind, outcome: result.outcome, exit_code: result.exit_code };
-    let missing = |message: String| Err(MissingEvidence::because(message));
     let lacks = |measure: &str| {
         let message = format!("{title}: reported no {measure}");
         let control_outcome = is_control.then_some(Outcome::Failed);
@@ -68,7 +67,8 @@ fn require_result(spec: &TrainingJobSpec, launch: &Launch, result: &LaunchResult
         let by_itself = result.outcome == Outcome::Failed && result.signal.is_none();
         let again = if by_itself { Again::Doubtful(manner) } else { Again::Useful };
         let control_outcome = Some(result.outcome).filter(|_| by_itself && is_control);
-        return Err(MissingEvidence { again, control_outcome, baseline, ..MissingEvidence::because(message) });
+        let own = own_failure(launch, result).filter(|own| own.fingerprint.is_some());
+        return Err(MissingEvidence { again, control_outcome, baseline, own, ..MissingEvidence::because(message) });
     }
     if result.outcome == Outcome::Done {
         let speed = result.measured.items_per_second.filter(|speed| speed.is_finite() && *speed > 0.0);
@@ -101,6 +101,7 @@ fn require_result(spec: &TrainingJobSpec, launch: &Launch, result: &LaunchResult
             control_outcome: Some(result.outcome),
             baseline,
             again: if never { Again::Elsewhere } else { Again::Useful },
+            own: own_failure(launch, result),
             ..MissingEvidence::because(message)
         });
     }
@@ -109,9 +110,35 @@ fn require_result(spec: &TrainingJobSpec, launch: &Launch, result: &LaunchResult
         || is_search && launch.plan.kind == LaunchKind::Preflight;
     let goes_on = is_search || launch.target == EvidenceTarget::Train;
     if is_check && broken && !deterministic || goes_on && result.outcome == Outcome::Hang {
-        return missing(format!("{title}: ended with {}: {}", result.outcome, result.message));
+        let message = format!("{title}: ended with {}: {}", result.outcome, result.message);
+        return Err(MissingEvidence { own: own_failure(launch, result), ..MissingEvidence::because(message) });
     }
     Ok(())
+}
+
+/// The failure of a launch that ended by itself, and not well. A training has nothing beside it that it could be compared with.
+fn own_failure(launch: &Launch, result: &LaunchResult) -> Option<OwnFailure> {
+    let control = match launch.target {
+        EvidenceTarget::Train | EvidenceTarget::Slowdown => return None,
+        EvidenceTarget::PreflightBaseline | EvidenceTarget::Search { run: SearchRun::DryRun, .. } => true,
+        EvidenceTarget::PreflightPhase { .. }
+        | EvidenceTarget::Phase(_)
+        | EvidenceTarget::Baseline
+        | EvidenceTarget::Bundle
+        | EvidenceTarget::Search {
+            run: SearchRun::Trial(_) | SearchRun::Finalist(_) | SearchRun::Compared(_), ..
+        } => launch.arm == Arm::Control,
+    };
+    Some(OwnFailure {
+        launch: launch.plan.launch.clone(),
+        kind: launch.plan.kind,
+        control,
+        outcome: result.outcome,
+        exit_code: result.exit_code,
+        signal: result.signal,
+        fingerprint: result.fingerprint,
+        count: 1,
+    })
 }
 
 /// Whether the job cannot do without quality launches: a phase declares `numerics: Changed`. Otherwise they decide where training

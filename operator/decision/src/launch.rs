@@ -58,6 +58,8 @@ pub(crate) enum SearchRun {
     Trial(u32),
     /// A repetition of the trial with this number.
     Finalist(u32),
+    /// A repetition of the best trial, or of the settings accepted before the search, to compare both.
+    Compared(Arm),
 }
 
 /// A desired launch, and the part of the status that receives its result.

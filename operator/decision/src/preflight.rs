@@ -10,7 +10,7 @@ use crate::step::{Next, Step};
 use crate::train::policy;
 use crate::trial::Trial;
 use pawl_api::spec::{Pin, Trigger};
-use pawl_api::status::{Arm, BaselineStatus, InvalidSettings, PhaseState, Purpose};
+use pawl_api::status::{Arm, BaselineStatus, InvalidSettings, PhaseState, Purpose, RetryStatus};
 use pawl_contract::exit::Outcome;
 use pawl_contract::measured::Measured;
 use pawl_contract::plan::LaunchKind;
@@ -23,8 +23,12 @@ const MAX_INVALID_MESSAGE: usize = 200;
 
 /// Checks the unchecked settings; after all checks, fails with all problems if any settings are invalid.
 pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
-    if let Some(retry) = draft.exhausted(&Trial::Preflight.to_string()) {
-        if retry.control_outcome == Some(Outcome::CheckpointUnreadable) {
+    let trial = Trial::Preflight.to_string();
+    if let Some(retry) = draft.exhausted(&trial) {
+        if draft.is_crashing(&trial) {
+            draft.status.retry = None;
+            crashed(draft, retry);
+        } else if retry.control_outcome == Some(Outcome::CheckpointUnreadable) {
             let again = "set spec.suspend to true and back to false to check again";
             draft.fail(Reason::StorageUnusable, &format!("{}; {again}", retry.message));
         } else {
@@ -53,6 +57,24 @@ pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
         stop_on_failure: false,
     };
     Step::Go(Next::Run(work.bounded()))
+}
+
+/// The check of a phase has failed by itself more than once, while that of the baseline has not. What is counted against the checks
+/// was counted against this one.
+fn crashed(draft: &mut Draft<'_>, retry: RetryStatus) {
+    let Some(own) = retry.own_failure else { return };
+    for index in 0..draft.spec.phases.len() {
+        let failed = phase(draft, index).into_iter().find(|launch| launch.plan.launch == own.launch);
+        let Some(EvidenceTarget::PreflightPhase { rung, .. }) = failed.as_ref().map(|launch| launch.target) else {
+            continue;
+        };
+        let tag = check_tag(draft.spec, &standalone(draft.spec, index, rung));
+        if mark_checked(draft, index, rung, tag) {
+            begin_anew(draft, index);
+            draft.phase_to(index, PhaseState::RolledBack, Reason::Crashed, &retry.message);
+        }
+        return;
+    }
 }
 
 fn baseline(draft: &mut Draft<'_>) -> Option<Launch> {
@@ -136,6 +158,30 @@ fn record_baseline(draft: &mut Draft<'_>, tag: String, result: &LaunchResult) {
 }
 
 fn record_phase(draft: &mut Draft<'_>, index: usize, rung: u32, tag: String, result: &LaunchResult) {
+    if !mark_checked(draft, index, rung, tag) {
+        return;
+    }
+    draft.status.phases[index].measured.predicted_memory_bytes = result.measured.predicted_memory_bytes;
+    if result.outcome == Outcome::Unsupported {
+        begin_anew(draft, index);
+        let reason = Reason::Outcome(result.outcome);
+        if !fallback::take(draft, index, Trigger::Unsupported, reason, &result.message) {
+            draft.phase_to(index, PhaseState::Unsupported, reason, &result.message);
+        }
+    }
+}
+
+/// Discards what is known of a phase whose check has failed.
+fn begin_anew(draft: &mut Draft<'_>, index: usize) {
+    let phase = &mut draft.status.phases[index];
+    phase.input_hash.clear();
+    phase.rung = 0;
+    phase.launches.clear();
+}
+
+/// Records that a rung of a phase is checked. Returns whether a failure of the check is one of the phase: rungs are judged when
+/// they are taken.
+fn mark_checked(draft: &mut Draft<'_>, index: usize, rung: u32, tag: String) -> bool {
     let spec = &draft.spec.phases[index];
     let phase = &mut draft.status.phases[index];
     let known =
@@ -143,17 +189,5 @@ fn record_phase(draft: &mut Draft<'_>, index: usize, rung: u32, tag: String, res
     let known: Vec<_> = known.collect();
     phase.checked.retain(|old| known.contains(old));
     phase.checked.push(tag);
-    if rung != 0 || spec.pin == Some(Pin::Accepted) {
-        return;
-    }
-    phase.measured.predicted_memory_bytes = result.measured.predicted_memory_bytes;
-    if result.outcome == Outcome::Unsupported {
-        phase.input_hash.clear();
-        phase.rung = 0;
-        phase.launches.clear();
-        let reason = Reason::Outcome(result.outcome);
-        if !fallback::take(draft, index, Trigger::Unsupported, reason, &result.message) {
-            draft.phase_to(index, PhaseState::Unsupported, reason, &result.message);
-        }
-    }
+    rung == 0 && spec.pin != Some(Pin::Accepted)
 }

@@ -27,6 +27,7 @@ pub(crate) enum Reason {
     Complete,
     Conflict,
     ControlFailed,
+    Crashed,
     DeadlineExceeded,
     Disrupted,
     DryRun,

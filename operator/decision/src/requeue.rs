@@ -6,6 +6,7 @@ use crate::launch::Work;
 use crate::lifecycle::deadline_at;
 use crate::observed::{AttemptState, Observed};
 use crate::retry::after as later;
+use crate::search::next_late;
 use crate::step::Next;
 use jiff::Timestamp;
 use pawl_api::status::{AttemptStatus, Stage};
@@ -21,7 +22,8 @@ pub(crate) fn after(draft: &Draft<'_>, observed: &Observed, next: &Next) -> Opti
     };
     let backoff = next.works().iter().filter(waits).filter_map(|work| draft.backoff(&work.trial));
     let scheduled = draft.under_way().filter_map(|attempt| scheduled(draft, observed, attempt));
-    let nearest = deadline.into_iter().chain(backoff).chain(scheduled).min()?;
+    let late = matches!(next, Next::Several { .. }).then(|| next_late(draft)).flatten();
+    let nearest = deadline.into_iter().chain(backoff).chain(scheduled).chain(late).min()?;
     Some(until(draft.now, nearest))
 }
 

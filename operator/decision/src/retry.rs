@@ -3,8 +3,9 @@
 
 use crate::draft::{Draft, bounded};
 use crate::reason::Reason;
+use crate::trial::Trial;
 use jiff::{SignedDuration, Timestamp};
-use pawl_api::status::{LaunchStatus, Manner, RetryStatus};
+use pawl_api::status::{Arm, LaunchStatus, Manner, OwnFailure, RetryStatus};
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::LaunchKind;
 use pawl_contract::report::truncated;
@@ -16,6 +17,9 @@ const LONGEST_BACKOFF: u64 = 300;
 
 /// A program that has ended in the same way so many times in a row, while nothing has succeeded, is not started again.
 const ALIKE: u32 = 3;
+
+/// A program that has failed by itself so many times in the same way, while others have succeeded, fails because of its settings.
+const TWICE: u32 = 2;
 
 /// First back-off while a storage is full, seconds: somebody has to make space.
 const FULL_BACKOFF: u64 = 60;
@@ -52,6 +56,8 @@ pub(crate) struct MissingEvidence {
     pub disrupted: bool,
     /// Whether another attempt may succeed.
     pub again: Again,
+    /// The failure, if it is one of the program itself: evidence once it repeats.
+    pub own: Option<OwnFailure>,
 }
 
 impl MissingEvidence {
@@ -64,6 +70,7 @@ impl MissingEvidence {
             ranks_lost: false,
             disrupted: false,
             again: Again::Useful,
+            own: None,
         }
     }
 
@@ -87,10 +94,25 @@ pub(crate) fn after(from: Timestamp, seconds: u64) -> Timestamp {
 /// How often it failed, and the newest failure.
 pub(crate) fn summary(retry: &RetryStatus, budget: u32) -> String {
     let RetryStatus { count, message, .. } = retry;
-    match retry.repeated >= ALIKE && *count <= budget {
+    match (retry.repeated >= ALIKE || repeats(retry)) && *count <= budget {
         true if *count == 1 => message.clone(),
         true => format!("{count} failures in the same way; the last: {message}"),
         false => format!("{count} failures, lifecycle.maxRestarts is {budget}; the last: {message}"),
+    }
+}
+
+/// Whether a program has failed by itself in the same way often enough to be evidence.
+fn repeats(retry: &RetryStatus) -> bool {
+    retry.own_failure.as_ref().is_some_and(|own| own.count >= TWICE)
+}
+
+/// The failure of a program itself and how often it has happened. What happens to the machines in between does not change it.
+fn counted(before: Option<OwnFailure>, new: Option<OwnFailure>) -> Option<OwnFailure> {
+    match (before, new) {
+        (Some(before), Some(new)) if before.is_like(&new) => {
+            Some(OwnFailure { count: before.count.saturating_add(1), ..new })
+        }
+        (before, new) => new.or(before),
     }
 }
 
@@ -126,16 +148,7 @@ impl Draft<'_> {
             Again::Doubtful(manner) => Some(manner),
             Again::Useful | Again::Elsewhere | Again::OnceThereIsSpace(_) | Again::Useless => None,
         };
-        if missing.disrupted {
-            self.warning(Reason::Disrupted, format!("{trial}: {message} (not counted as a failure)"), None);
-        } else {
-            let limit = self.spec.lifecycle.max_restarts;
-            let last = count > limit || repeated >= ALIKE;
-            let then = if last { "the last attempt".to_owned() } else { format!("again after {wait} s") };
-            let text = format!("{trial}: {message} (failure {count}, lifecycle.maxRestarts {limit}; {then})");
-            self.warning(Reason::AttemptFailed, text, None);
-        }
-        self.status.retry = Some(RetryStatus {
+        let retry = RetryStatus {
             trial: trial.to_owned(),
             control_outcome: missing.control_outcome,
             baseline_failed: missing.baseline,
@@ -143,9 +156,20 @@ impl Draft<'_> {
             disruptions,
             manner,
             repeated,
+            own_failure: counted(before.own_failure, missing.own.clone()),
             not_before: Some(after(self.now, wait).to_string()),
             message: bounded(message),
-        });
+        };
+        if missing.disrupted {
+            self.warning(Reason::Disrupted, format!("{trial}: {message} (not counted as a failure)"), None);
+        } else {
+            let limit = self.spec.lifecycle.max_restarts;
+            let last = self.is_over(&retry);
+            let then = if last { "the last attempt".to_owned() } else { format!("again after {wait} s") };
+            let text = format!("{trial}: {message} (failure {count}, lifecycle.maxRestarts {limit}; {then})");
+            self.warning(Reason::AttemptFailed, text, None);
+        }
+        self.status.retry = Some(retry);
     }
 
     /// Sets the back-off after a launch that found its storage full. Neither the settings nor the machines are to blame: it counts
@@ -190,9 +214,51 @@ impl Draft<'_> {
 
     /// The trial's failures, when they exceed `lifecycle.maxRestarts` or another attempt would fail in the same way.
     pub fn exhausted(&self, trial: &str) -> Option<RetryStatus> {
-        let retry = self.retry(trial)?;
-        let over = retry.count > self.spec.lifecycle.max_restarts || retry.repeated >= ALIKE && !is_full(retry);
-        over.then(|| retry.clone())
+        self.retry(trial).filter(|retry| self.is_over(retry)).cloned()
+    }
+
+    fn is_over(&self, retry: &RetryStatus) -> bool {
+        let own = retry.own_failure.as_ref().filter(|_| repeats(retry));
+        retry.count > self.spec.lifecycle.max_restarts
+            || retry.repeated >= ALIKE && !is_full(retry)
+            || own.is_some_and(|own| own.control || self.has_worked_elsewhere(&retry.trial, own.kind))
+    }
+
+    /// Whether the trial's settings are to blame for its failures: its program has failed by itself in the same way more than once,
+    /// and others have not.
+    pub fn is_crashing(&self, trial: &str) -> bool {
+        let own = self.retry(trial).filter(|retry| repeats(retry)).and_then(|retry| retry.own_failure.as_ref());
+        own.is_some_and(|own| !own.control && self.has_worked_elsewhere(trial, own.kind))
+    }
+
+    /// Whether the trial's candidate has failed by itself, and it is not known yet whether the control does, too.
+    pub fn needs_its_control(&self, trial: &str) -> bool {
+        let own = self.retry(trial).and_then(|retry| retry.own_failure.as_ref());
+        own.is_some_and(|own| !own.control && !self.has_worked_elsewhere(trial, own.kind))
+    }
+
+    /// Whether a launch of this kind has succeeded with other settings than those of the trial. Of trials of a search that nothing
+    /// succeeds with, the search sees itself.
+    fn has_worked_elsewhere(&self, trial: &str, kind: LaunchKind) -> bool {
+        let status = &self.status;
+        let worked = |launch: &&LaunchStatus| launch.kind == kind && launch.outcome == Outcome::Done;
+        let others = |launch: &&LaunchStatus, own: bool| !own || launch.arm == Arm::Control;
+        match kind {
+            LaunchKind::Preflight => status.baseline.is_some(),
+            LaunchKind::Search => true,
+            LaunchKind::Train => false,
+            LaunchKind::Measure | LaunchKind::Quality => {
+                let of_phases = status.phases.iter().any(|phase| {
+                    let own = Trial::of_phase(phase, phase.rung).to_string() == trial;
+                    phase.launches.iter().filter(worked).any(|launch| others(&launch, own))
+                });
+                let mut baseline = status.baseline.iter().flat_map(|baseline| &baseline.launches);
+                let bundle = status.bundle.iter().flat_map(|bundle| &bundle.launches);
+                of_phases
+                    || baseline.any(|launch| worked(&launch))
+                    || bundle.filter(worked).any(|launch| others(&launch, true))
+            }
+        }
     }
 
     /// Whether a launch of the job has succeeded, or may have: trials of a search are not looked into. Checks do not count.

@@ -39,6 +39,7 @@ pub const fn cause(cause: Cause) -> &'static str {
         Cause::OutOfMemory => "out of memory",
         Cause::NonFinite => "not finite",
         Cause::Unsupported => "unsupported",
+        Cause::Crashed => "crashed",
     }
 }
 

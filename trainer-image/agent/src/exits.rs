@@ -1,11 +1,13 @@
 //! Classifies the end of one rank by its exit status and its report.
 
 use crate::files::{MAX_REPORT, read_bounded};
+use crate::last_words::{LastWords, is_of_a_connection};
 use crate::messages::RankEnd;
 use crate::nonfinite;
 use crate::verdict::bounded;
 use pawl_contract::CONTRACT_VERSION;
 use pawl_contract::exit::Outcome;
+use pawl_contract::fingerprint::Fingerprint;
 use pawl_contract::report::{Report, truncated};
 use rustix::process::Signal;
 use std::fmt::{self, Display};
@@ -75,13 +77,41 @@ pub(crate) struct Exited {
     pub(crate) killed: bool,
     pub(crate) terminated: bool,
     pub(crate) out_of_memory: bool,
-    pub(crate) last_words: String,
+    pub(crate) last_words: LastWords,
+    pub(crate) said: Said,
+}
+
+/// Where a rank says why it failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Said {
+    /// In its report, and where there is none in its output.
+    Report,
+    /// In its output: the agent has written its report.
+    Output,
 }
 
 impl Exited {
+    /// What the rank says of its failure: of a crash its signal says more than whatever it wrote last. `None` when somebody else may
+    /// have ended it.
+    fn fingerprint(&self, report: Option<&Report>) -> Option<Fingerprint> {
+        let own = report.filter(|report| self.said == Said::Report && !report.message.is_empty());
+        let text = own.map_or(self.last_words.error.as_str(), |report| report.message.as_str());
+        match self.exit {
+            Exit::Code(_) if is_of_a_connection(text) => None,
+            Exit::Code(_) => Some(Fingerprint::of(text)),
+            Exit::Signal(signal) if signal == Signal::ABORT.as_raw() => Some(Fingerprint::of(text)),
+            Exit::Signal(signal) => {
+                let crashes = [Signal::ILL, Signal::TRAP, Signal::FPE, Signal::SEGV].map(Signal::as_raw);
+                crashes.contains(&signal).then(|| Fingerprint::of(""))
+            }
+        }
+    }
+
     /// The exit code takes precedence; the report adds details. Only "done" requires both, with the report of rank 0 alone.
     pub(crate) fn judge(self, report: Result<Report, NoReport>) -> RankEnd {
-        let Self { rank, exit, killed, terminated, out_of_memory, last_words } = self;
+        let fingerprint = self.fingerprint(report.as_ref().ok());
+        let Self { rank, exit, killed, terminated, out_of_memory, last_words, said: _ } = self;
+        let last_words = last_words.text;
         let by_agent = killed && exit == Exit::Signal(Signal::KILL.as_raw());
         let agreed = |outcome| report.as_ref().ok().filter(|report| report.outcome == outcome);
         let mut message = match report.as_ref() {
@@ -140,7 +170,8 @@ impl Exited {
             Exit::Signal(signal) => (Some(signal), None),
             Exit::Code(code) => (None, Some(code)),
         };
-        RankEnd { rank, by_agent, outcome, message, signal, exit_code, report: report.ok().map(Box::new) }
+        let fingerprint = fingerprint.filter(|_| outcome == Outcome::Failed);
+        RankEnd { rank, by_agent, outcome, message, signal, exit_code, fingerprint, report: report.ok().map(Box::new) }
     }
 }
 
@@ -174,8 +205,9 @@ mod tests {
     use super::*;
 
     fn ended(exit: Exit, killed: bool, out_of_memory: bool) -> (Outcome, bool) {
-        let last_words = String::new();
-        let exited = Exited { rank: 1, exit, killed, terminated: false, out_of_memory, last_words };
+        let last_words = LastWords::default();
+        let said = Said::Report;
+        let exited = Exited { rank: 1, exit, killed, terminated: false, out_of_memory, last_words, said };
         let end = exited.judge(Err(NoReport::Absent));
         (end.outcome, end.by_agent)
     }
@@ -195,5 +227,35 @@ mod tests {
         assert_eq!(Exit::of(ExitStatus::from_raw(137 << 8)), Exit::Signal(9));
         assert_eq!(Exit::of(ExitStatus::from_raw(9)), Exit::Signal(9));
         assert_eq!(Exit::of(ExitStatus::from_raw(40 << 8)), Exit::Code(40));
+    }
+
+    #[test]
+    fn the_same_failure_has_the_same_fingerprint() {
+        let end = |exit, error: &str, said, report: Result<&str, NoReport>| {
+            let last_words = LastWords { text: format!("step 7 | {error}"), error: error.to_owned() };
+            let exited =
+                Exited { rank: 0, exit, killed: false, terminated: false, out_of_memory: false, last_words, said };
+            let plan = serde_json::from_value(serde_json::json!({
+                "contract": 1, "job": "j", "attempt": "j-1", "launch": "l", "kind": "Measure", "workload": {}, "settings": {},
+                "seed": 1, "budget": {}, "hangTimeoutSeconds": 1.0,
+            }));
+            let report = report.map(|message| Report {
+                message: message.to_owned(),
+                ..Report::bare(&plan.unwrap(), 0, Outcome::Failed)
+            });
+            exited.judge(report).fingerprint
+        };
+        let script = |error: &str| end(Exit::Code(1), error, Said::Output, Ok("exit code 1; its last output: ..."));
+        assert!(script("ValueError: 17 rows").is_some());
+        assert_eq!(script("ValueError: 17 rows"), script("ValueError: 9 rows"));
+        assert_ne!(script("ValueError: 17 rows"), script("KeyError: 'rows'"));
+        let trainer = |error: &str, message| end(Exit::Code(1), error, Said::Report, message);
+        assert_eq!(trainer("a", Ok("no kernel for step 3")), trainer("b", Ok("no kernel for step 4")));
+        assert_eq!(trainer("a", Err(NoReport::Absent)), trainer("a", Ok("")));
+        // Where somebody else may have killed it, nothing is known; a crash is one whatever was written before.
+        assert_eq!(end(Exit::Signal(9), "a", Said::Report, Err(NoReport::Absent)), None);
+        assert_eq!(end(Exit::Code(12), "a", Said::Report, Err(NoReport::Absent)), None, "an outcome of its own");
+        let crash = |error| end(Exit::Signal(11), error, Said::Report, Err(NoReport::Absent));
+        assert!(crash("a").is_some() && crash("a") == crash("b"));
     }
 }

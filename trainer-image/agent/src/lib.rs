@@ -49,6 +49,7 @@ mod gauges;
 pub mod handshake;
 mod http;
 mod install;
+mod last_words;
 mod lines;
 mod link;
 mod live;

@@ -1,5 +1,6 @@
 //! The output of a rank: the newest bytes in two files, the last lines in memory, and in a pod also on the pod's output.
 
+use crate::last_words::LastWords;
 use crate::script::Tap;
 use parking_lot::Mutex;
 use std::fs::File;
@@ -39,21 +40,13 @@ impl Log {
         Ok(Self { tail, writer })
     }
 
-    /// The last lines, joined, once the output has ended or after a short wait: a child process of the rank may hold it open.
-    pub(crate) async fn last_words(&self) -> String {
+    /// The last lines, once the output has ended or after a short wait: a child process of the rank may hold it open.
+    pub(crate) async fn last_words(&self) -> LastWords {
         let deadline = Instant::now() + Duration::from_millis(200);
         while !self.writer.is_finished() && Instant::now() < deadline {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
-        let tail = self.tail.lock();
-        let text = String::from_utf8_lossy(&tail);
-        let printable = |c: char| if c.is_control() { ' ' } else { c };
-        let lines: Vec<String> = text
-            .lines()
-            .map(|line| line.chars().map(printable).collect::<String>().trim().to_owned())
-            .filter(|line| !line.is_empty())
-            .collect();
-        lines[lines.len().saturating_sub(3)..].join(" | ")
+        LastWords::of(&String::from_utf8_lossy(&self.tail.lock()))
     }
 }
 
@@ -180,7 +173,7 @@ mod tests {
         }
         write!(writer, "error: \x1b[1mdied\n\n").unwrap();
         drop(writer);
-        assert_eq!(log.last_words().await, "line 99998 | line 99999 | error:  [1mdied");
+        assert_eq!(log.last_words().await.text, "line 99998 | line 99999 | error:  [1mdied");
         let newest = std::fs::read_to_string(&path).unwrap();
         let older = std::fs::read_to_string(dir.path().join("rank-0.log.1")).unwrap();
         assert!(newest.len() <= 100_000 && older.len() <= 100_000 && older.len() > 80_000);

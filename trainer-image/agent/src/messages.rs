@@ -3,6 +3,7 @@
 use crate::node::{AttemptEnd, Stop};
 use crate::script::Resume;
 use pawl_contract::exit::Outcome;
+use pawl_contract::fingerprint::Fingerprint;
 use pawl_contract::progress::Progress;
 use pawl_contract::report::Report;
 use serde::{Deserialize, Serialize};
@@ -25,6 +26,9 @@ pub(crate) struct RankEnd {
     /// Its exit code, unless a signal ended it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) exit_code: Option<i32>,
+    /// What it said, if its outcome is `Failed`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) fingerprint: Option<Fingerprint>,
     /// Its report, if it wrote a readable one.
     pub(crate) report: Option<Box<Report>>,
 }

@@ -1,6 +1,7 @@
 //! The ranks of one launch on this node.
 
-use crate::exits::{Exit, Exited, read_report};
+use crate::exits::{Exit, Exited, Said, read_report};
+use crate::last_words::LastWords;
 use crate::logs::{Echo, Log};
 use crate::messages::RankEnd;
 use crate::node::{Node, checkpoints};
@@ -279,7 +280,7 @@ impl Ranks {
                 let _ = kill_process_group(gone.group, Signal::KILL);
                 (gone.log.last_words().await, gone.followed)
             }
-            None => (String::new(), None),
+            None => (LastWords::default(), None),
         };
         let exit = match status {
             Ok(status) => Exit::of(status),
@@ -292,18 +293,20 @@ impl Ranks {
                     message,
                     signal: None,
                     exit_code: None,
+                    fingerprint: None,
                     report: None,
                 };
             }
         };
         let dir = shared.dir(&launch.launch);
+        let said = if followed.is_some() { Said::Output } else { Said::Report };
         let (exit, report) = match followed {
             Some(followed) => {
                 if let Some(sightings) = self.sightings.take_if(|_| rank == 0) {
                     sightings.finish().await;
                 }
                 let asked = Asked { stop: self.is_terminated(), complete: self.complete, has_all: self.has_all() };
-                let (exit, report) = followed.end(launch, rank, exit, asked, &last_words);
+                let (exit, report) = followed.end(launch, rank, exit, asked, &last_words.text);
                 let (exit, report) = explained(shared, launch, exit, report).await;
                 (exit, Ok(bounded(report)))
             }
@@ -316,6 +319,7 @@ impl Ranks {
             terminated: self.is_terminated(),
             out_of_memory: shared.oom.killed_since(self.oom_kills),
             last_words,
+            said,
         };
         let mut end = exit.judge(report);
         if let Some(report) = &mut end.report {

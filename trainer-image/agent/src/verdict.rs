@@ -3,6 +3,7 @@
 use crate::messages::RankEnd;
 use pawl_contract::checkpoint::{MAX_QUARANTINED, reported};
 use pawl_contract::exit::Outcome;
+use pawl_contract::fingerprint::Fingerprint;
 use pawl_contract::measured::Measured;
 use pawl_contract::plan::LaunchPlan;
 use pawl_contract::plausible;
@@ -67,6 +68,7 @@ pub(crate) fn verdict(evidence: &Evidence<'_>) -> Report {
     report.rank = cause.rank.map_or(0, |end| end.rank);
     report.signal = cause.rank.and_then(|end| end.signal);
     report.exit_code = cause.rank.and_then(|end| end.exit_code);
+    report.fingerprint = cause.rank.and_then(|end| end.fingerprint);
     report.outcome = cause.outcome;
     report.message = printable(truncated(&cause.message, MAX_TEXT));
     check(&mut report, evidence);
@@ -86,6 +88,7 @@ fn check(report: &mut Report, evidence: &Evidence<'_>) {
     let Some(problem) = plausible::report(report, evidence.plan) else { return };
     if report.outcome == Outcome::Done {
         report.outcome = Outcome::Failed;
+        report.fingerprint = Some(Fingerprint::of(&problem));
         report.message = format!("rank 0: its report is no evidence: {problem}");
     }
     if plausible::of_report(report).is_some() {
@@ -211,6 +214,7 @@ mod tests {
             message: format!("rank {rank}"),
             signal: None,
             exit_code: None,
+            fingerprint: None,
             report: None,
         })
     }
@@ -263,6 +267,7 @@ mod tests {
                 message,
                 signal: None,
                 exit_code: None,
+                fingerprint: None,
                 report: Some(Box::new(report)),
             };
             let facts = [Fact::Rank(end)];

@@ -154,6 +154,7 @@ const fn letter(state: State) -> char {
         State::Infeasible(Cause::OutOfMemory) => 'O',
         State::Infeasible(Cause::NonFinite) => 'N',
         State::Infeasible(Cause::Unsupported) => 'U',
+        State::Infeasible(Cause::Crashed) => 'X',
         State::Abandoned => 'A',
     }
 }
@@ -167,6 +168,7 @@ fn state_of(text: &str) -> Option<State> {
         "O" => State::Infeasible(Cause::OutOfMemory),
         "N" => State::Infeasible(Cause::NonFinite),
         "U" => State::Infeasible(Cause::Unsupported),
+        "X" => State::Infeasible(Cause::Crashed),
         "A" => State::Abandoned,
         _ => return None,
     })
@@ -222,6 +224,7 @@ mod tests {
             State::Infeasible(Cause::OutOfMemory),
             State::Infeasible(Cause::NonFinite),
             State::Infeasible(Cause::Unsupported),
+            State::Infeasible(Cause::Crashed),
             State::Abandoned,
         ];
         let recorded = |(number, state): (u32, State)| {
@@ -235,7 +238,7 @@ mod tests {
             Recorded { trial, checked: false, items_per_second: if number == 2 { 12.5 } else { 0.0 } }
         };
         let mut trials: Vec<Recorded> = (0..).zip(states).map(recorded).collect();
-        trials.push(Recorded { checked: true, ..recorded((8, State::Running)) });
+        trials.push(Recorded { checked: true, ..recorded((9, State::Running)) });
         let lines = encode(&trials, &space(), 10);
         assert_eq!(lines[0], "R;3;;1:0.5,3:0.25;;1.25e-5,16,1,");
         assert_eq!(lines[2], "C;;0.125,1e9;1:0.5,3:0.25;12.5;1.25e-5,16,1,");
@@ -243,7 +246,7 @@ mod tests {
         assert_eq!(super::states(&lines).collect::<Vec<_>>(), known);
         assert!(known.iter().all(|(_, state)| State::NAMES.contains(&state.name())));
         assert_eq!(decode(&lines, &space(), 10), Some(trials));
-        for broken in ["", "R;3;;;", "X;3;;;;1,2,3,", "R;3;;;;1,2", "R;x;;;;1,2,0,", "R;3;;;;1,2,9,"] {
+        for broken in ["", "R;3;;;", "Y;3;;;;1,2,3,", "R;3;;;;1,2", "R;x;;;;1,2,0,", "R;3;;;;1,2,9,"] {
             assert_eq!(decode(&[broken.to_owned()], &space(), 10), None, "{broken}");
         }
     }

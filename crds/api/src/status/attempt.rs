@@ -2,6 +2,7 @@
 
 use super::CheckpointStatus;
 use pawl_contract::exit::Outcome;
+use pawl_contract::fingerprint::Fingerprint;
 use pawl_contract::plan::LaunchKind;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -111,6 +112,43 @@ pub struct Manner {
     pub exit_code: Option<i32>,
 }
 
+/// A failure of a program itself, with what distinguishes it from another, and how often it has happened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct OwnFailure {
+    /// Its launch.
+    pub launch: String,
+    /// Kind of its launch.
+    pub kind: LaunchKind,
+    /// Whether it was a launch of the settings accepted so far.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub control: bool,
+    /// Its outcome.
+    pub outcome: Outcome,
+    /// Exit code of the rank that failed first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    /// Signal of the rank that failed first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signal: Option<i32>,
+    /// What that rank said, hashed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fingerprint: Option<Fingerprint>,
+    /// Number of times.
+    pub count: u32,
+}
+
+impl OwnFailure {
+    /// Whether this is the same failure, at another time. Checks are of one launch each; launches of a measurement differ by their
+    /// pair.
+    pub fn is_like(&self, other: &Self) -> bool {
+        let Self { launch, kind, control, outcome, exit_code, signal, fingerprint, count: _ } = other;
+        let same = (self.kind, self.control, self.outcome) == (*kind, *control, *outcome);
+        let alike = (self.exit_code, self.signal, self.fingerprint) == (*exit_code, *signal, *fingerprint);
+        same && alike && (self.kind != LaunchKind::Preflight || self.launch == *launch)
+    }
+}
+
 /// Infrastructure failures in the current trial.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -134,6 +172,9 @@ pub struct RetryStatus {
     /// Failures in a row in which a program ended in the same way, while nothing has succeeded.
     #[serde(skip_serializing_if = "is_zero")]
     pub repeated: u32,
+    /// The newest failure of a program itself, and how often it has happened.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub own_failure: Option<OwnFailure>,
     /// Earliest time of the next attempt (back-off).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_before: Option<String>,

@@ -31,8 +31,14 @@ pub struct SearchStatus {
     /// Human-readable explanation.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// Hash of all inputs of the trials, the base settings excepted; if it changes, the stage begins anew.
+    /// Hash of all inputs of the trials, the base settings excepted; if it changes, the trials that do not fit any more are discarded.
     pub input_hash: String,
+    /// Hash of the inputs of a trial's result, beside its settings.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub results_hash: String,
+    /// The parameters by which the trials are written, as JSON: those that fit are kept when they change. Empty when it is too long.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub space: String,
     /// Hash of the settings of trial 0.
     pub base: String,
     /// Hash of the stage that was completed.
@@ -55,6 +61,9 @@ pub struct SearchStatus {
     /// The repeated trials.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub finalists: Vec<FinalistStatus>,
+    /// The best trial of the last stage against the settings accepted before the search.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub comparison: Option<SearchComparison>,
     /// The trial whose settings are used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub winner: Option<BestTrial>,
@@ -73,6 +82,34 @@ pub struct BestTrial {
     pub values: Vec<Decimal>,
     /// Values of the parameters by name.
     pub parameters: BTreeMap<String, String>,
+}
+
+/// A trial against the settings accepted before the search, with seeds that chose neither.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SearchComparison {
+    /// Number of the trial.
+    pub trial: u32,
+    /// The trial's settings.
+    pub candidate: SearchArm,
+    /// The settings accepted before the search.
+    pub accepted: SearchArm,
+    /// Whether those are kept: the trial is not better by more than the noise.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub kept: bool,
+}
+
+/// Repetitions of the same settings.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SearchArm {
+    /// The objective by seed.
+    pub values: Vec<Decimal>,
+    /// Items per second by seed; 0 if unknown.
+    pub items_per_second: Vec<Decimal>,
+    /// Whether a repetition failed.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub failed: bool,
 }
 
 /// A trial that is repeated with further seeds.

@@ -1,13 +1,14 @@
-//! All points of a discrete space, in lexicographic order.
+//! All points of a discrete space, in lexicographic order, and those that are left.
 
+use crate::random::Draws;
 use crate::space::{Point, Space};
 use std::ops::ControlFlow;
 
-/// The point of trial `number`: of those that satisfy the constraints, without `accepted`, which trial 0 had.
-pub(super) fn nth(space: &Space, accepted: Option<&Point>, number: u32) -> Option<Point> {
-    let mut left = number - u32::from(accepted.is_some());
+/// The point with this index, of those that satisfy the constraints and are not `taken`.
+pub(super) fn nth(space: &Space, taken: impl Fn(&Point) -> bool, index: u32) -> Option<Point> {
+    let mut left = index;
     let found = visit(space, 0, &mut Point::new(), &mut |point| {
-        if accepted == Some(point) || !space.permits(point) {
+        if !space.permits(point) || taken(point) {
             return ControlFlow::Continue(());
         }
         if left == 0 {
@@ -20,6 +21,21 @@ pub(super) fn nth(space: &Space, accepted: Option<&Point>, number: u32) -> Optio
         ControlFlow::Break(point) => Some(point),
         ControlFlow::Continue(()) => None,
     }
+}
+
+/// One of the points that satisfy the constraints and are not `taken`, each as likely; `None` if there is none.
+pub(super) fn remaining(space: &Space, taken: impl Fn(&Point) -> bool, draws: &mut Draws) -> Option<Point> {
+    let (mut chosen, mut count) = (None, 0.0);
+    let _ = visit(space, 0, &mut Point::new(), &mut |point| {
+        if space.permits(point) && !taken(point) {
+            count += 1.0;
+            if draws.uniform() * count < 1.0 {
+                chosen = Some(point.clone());
+            }
+        }
+        ControlFlow::<Point>::Continue(())
+    });
+    chosen
 }
 
 /// Calls `visitor` with every combination of the parameters from `index` on.

@@ -8,6 +8,7 @@ mod tpe;
 use crate::history::{self, Goal, Observation, Trial};
 use crate::random::{Draws, Purpose};
 use crate::space::{Point, Problem, Space, problem};
+use crate::value::is_same;
 
 /// How the next point is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +47,12 @@ pub struct Study {
     pub first: Vec<Point>,
 }
 
+/// Draws of a point that no trial has, before all points are looked at.
+const TRIES: usize = 1000;
+/// Largest number of points that are looked at. No search has trials for more, and of those that constraints leave of a larger space
+/// a draw has found one.
+const COUNTABLE: usize = 1 << 20;
+
 /// Largest number of parameters of a GP search: beyond it TPE is better and faster.
 const GP_PARAMETERS: usize = 20;
 
@@ -82,25 +89,46 @@ impl Study {
         problems
     }
 
-    /// The point of trial `number`, given the trials so far; `None` if the space has no further point (a grid), or if none
-    /// that satisfies the constraints was found.
+    /// The point of trial `number`, given the trials so far: one that none of them has. `None` if the space has no further point,
+    /// or if none that satisfies the constraints was found.
     ///
     /// The result is a function of the study, of `number` and of the *set* of trials: their order in `trials`, and the order
-    /// in which they ended, have no effect. Grid, Random and Sobol do not depend on the trials at all. TPE and GP depend on
+    /// in which they ended, have no effect. Grid, Random and Sobol depend on the points of the trials only, not on their results. TPE and GP depend on
     /// which trials have ended when they are asked: for a replay, the points of trials that were proposed are recorded and
     /// not proposed again.
     pub fn propose(&self, trials: &[Trial], number: u32) -> Option<Point> {
         let accepted = self.accepted_point();
-        if let Some(point) = self.known(accepted.as_ref()).nth(number as usize) {
+        let taken = |point: &Point| trials.iter().any(|trial| is_same(&trial.point, point));
+        if let Some(point) = self.known(accepted.as_ref()).nth(number as usize).filter(|point| !taken(point)) {
             return Some(point);
         }
-        match self.sampler {
-            Sampler::Grid => enumerate::nth(&self.space, accepted.as_ref(), number),
+        let point = match self.sampler {
+            Sampler::Grid => {
+                // The trials before this one that are not known are those of the points before it.
+                let known = trials.iter().filter(|trial| trial.number < number).count() as u32;
+                let is_known = trials.iter().any(|trial| trial.number == 0);
+                let first = accepted.as_ref().filter(|_| !is_known);
+                let unknown = number.saturating_sub(known + u32::from(first.is_some()));
+                return enumerate::nth(
+                    &self.space,
+                    |point| first.is_some_and(|f| is_same(f, point)) || taken(point),
+                    unknown,
+                );
+            }
             Sampler::Random => self.random(number),
             Sampler::Sobol => quasi::sobol(self, number).or_else(|| self.random(number)),
             Sampler::Tpe => self.learn(trials, number, tpe::propose),
             Sampler::Gp => self.learn(trials, number, gp::propose),
-        }
+        };
+        point.and_then(|point| if taken(&point) { self.another(taken, number) } else { Some(point) })
+    }
+
+    /// A point that is not `taken`, by chance; `None` when the space has no other.
+    fn another(&self, taken: impl Fn(&Point) -> bool, number: u32) -> Option<Point> {
+        let mut draws = Draws::new(self.seed, self.stage, number, Purpose::Uniform);
+        let found = (0..TRIES).map_while(|_| self.space.draw(&mut draws)).find(|point| !taken(point));
+        let countable = || self.space.combinations().is_some_and(|count| count <= COUNTABLE);
+        found.or_else(|| countable().then(|| enumerate::remaining(&self.space, taken, &mut draws)).flatten())
     }
 
     /// The point of the accepted settings.

@@ -134,6 +134,19 @@ impl Domain {
         }
     }
 
+    /// Whether this is a value of the domain.
+    fn has(&self, value: &Value) -> bool {
+        let near = |a: f64, b: f64| (a - b).abs() <= 1e-9 * a.abs().max(b.abs());
+        match (self, value) {
+            (Self::Categorical { .. }, Value::Text(_)) => self.choice(value).is_some(),
+            (Self::Int { .. }, Value::Int(_)) | (Self::Float { .. }, Value::Float(_)) => {
+                let (axis, number) = (Axis::of(self), value.number());
+                axis.zip(number).is_some_and(|(axis, number)| near(axis.number(axis.coordinate(number)), number))
+            }
+            (Self::Categorical { .. } | Self::Int { .. } | Self::Float { .. }, _) => false,
+        }
+    }
+
     /// Index of `value` among the choices of a categorical domain.
     pub(crate) fn choice(&self, value: &Value) -> Option<usize> {
         match (self, value) {
@@ -160,6 +173,16 @@ impl Space {
         self.constraints.iter().all(|constraint| constraint.holds(point, &self.fixed))
     }
 
+    /// Whether `point` has a value of each active parameter, no other value, and satisfies the constraints.
+    pub fn contains(&self, point: &Point) -> bool {
+        let has = |parameter: &Parameter| match point.get(&parameter.name) {
+            Some(value) => parameter.active(point) && parameter.domain.has(value),
+            None => !parameter.active(point),
+        };
+        let known = |name: &String| self.parameters.iter().any(|parameter| parameter.name == *name);
+        self.parameters.iter().all(has) && point.keys().all(known) && self.permits(point)
+    }
+
     /// Indices of the parameters that are active with the values of `point` and that it lacks.
     pub(crate) fn group(&self, point: &Point) -> Vec<usize> {
         let lacks = |index: &usize| {
@@ -174,6 +197,13 @@ impl Space {
         (0..REJECTIONS)
             .map(|_| self.assemble(|_, parameter| parameter.domain.at(draws.uniform())))
             .find(|point| self.permits(point))
+    }
+
+    /// Number of combinations of the values, those without effect and those that no constraint permits included; `None` if a
+    /// parameter is continuous.
+    pub(crate) fn combinations(&self) -> Option<usize> {
+        let mut sizes = self.parameters.iter().map(|parameter| parameter.domain.size());
+        sizes.try_fold(1_usize, |product, size| Some(product.saturating_mul(size?)))
     }
 
     /// The part of `settings` that the active parameters of the space select.
@@ -222,6 +252,31 @@ mod tests {
             assert!([2, 6, 10].contains(steps) && batch * steps <= 64, "{point:?}");
         }
         assert!((200..300).contains(&momenta), "{momenta}");
+    }
+
+    #[test]
+    fn a_point_of_the_space_has_its_parameters_and_values_in_their_domains() {
+        let point = |momentum: Option<f64>, batch: i64, steps: i64| {
+            let optimizer = if momentum.is_some() { "sgd" } else { "adam" };
+            let optimizer = Value::Text(optimizer.to_owned());
+            let mut point = Point::from([
+                ("optimizer".to_owned(), optimizer),
+                ("batch".to_owned(), Value::Int(batch)),
+                ("steps".to_owned(), Value::Int(steps)),
+            ]);
+            point.extend(momentum.map(|value| ("momentum".to_owned(), Value::Float(value))));
+            point
+        };
+        let contains = |point: Point| space().contains(&point);
+        assert!(contains(point(None, 1, 6)) && contains(point(Some(0.9), 8, 2)));
+        assert!(!contains(point(Some(1.1), 8, 2)) && !contains(point(None, 0, 2)) && !contains(point(None, 1, 5)));
+        assert!(!contains(point(None, 64, 10)), "a constraint");
+        let mut other = point(None, 1, 6);
+        other.insert("momentum".to_owned(), Value::Float(0.5));
+        assert!(!contains(other), "it is not active");
+        let mut less = point(None, 1, 6);
+        less.remove("steps");
+        assert!(!contains(less));
     }
 
     #[test]

@@ -32,7 +32,7 @@ use crate::reason::Reason;
 use crate::revision::accepted;
 use crate::statistics::median;
 use pawl_api::spec::{Numerics, Phase, TrainingJobSpec, Trigger};
-use pawl_api::status::{BaselineStatus, LaunchStatus, Purpose, TrainingStatus};
+use pawl_api::status::{Arm, BaselineStatus, LaunchStatus, Purpose, TrainingStatus};
 use pawl_contract::plan::LaunchKind;
 use pawl_contract::progress::Progress;
 use pawl_contract::report::LaunchResult;
@@ -199,8 +199,11 @@ impl<'a> Subject<'a> {
         }
     }
 
-    /// The verdict that requests `launches`.
-    fn run(&self, purpose: Purpose, launches: Vec<Launch>) -> Verdict {
+    /// The verdict that requests `launches`; where a candidate has failed that nothing is compared with yet, its control first.
+    fn run(&self, purpose: Purpose, mut launches: Vec<Launch>) -> Verdict {
+        if self.comparison.draft.needs_its_control(&self.comparison.trial.to_string()) {
+            launches.sort_by_key(|launch| launch.arm != Arm::Control);
+        }
         let purpose = if self.phase.is_none() && purpose == Purpose::Speed { Purpose::Bundle } else { purpose };
         Verdict::Run(Work {
             purpose,

@@ -5,11 +5,18 @@ use crate::reason::Reason;
 use crate::retry::summary;
 use pawl_api::status::RetryStatus;
 
-/// Fails when infrastructure failures, or failures of the accepted settings, exceed the limit.
+/// Fails when infrastructure failures, or failures of the accepted settings, exceed the limit; and a candidate that fails by itself in
+/// the same way again, while others do not.
 pub(super) fn exhausted(subject: &Subject<'_>) -> Option<Verdict> {
     let draft = subject.comparison.draft;
-    let retry = draft.exhausted(&subject.comparison.trial.to_string())?;
-    Some(verdict(&retry, draft.spec.lifecycle.max_restarts))
+    let trial = subject.comparison.trial.to_string();
+    let retry = draft.exhausted(&trial)?;
+    let budget = draft.spec.lifecycle.max_restarts;
+    if draft.is_crashing(&trial) {
+        let message = summary(&retry, budget);
+        return Some(Verdict::Fails { trigger: None, reason: Reason::Crashed, message });
+    }
+    Some(verdict(&retry, budget))
 }
 
 fn verdict(retry: &RetryStatus, budget: u32) -> Verdict {

@@ -1,15 +1,14 @@
 //! The end of a stage: the best trials are repeated with further seeds, and the winner is chosen by the statistics of a phase.
 
-use super::outcome::described;
-use super::{Open, fail, launches, spent, trials, whole_hash};
-use crate::draft::{Draft, bounded};
+use super::{Open, compare, ending, fail, launches, spent, trials};
+use crate::draft::Draft;
 use crate::gates::sequential::{alpha, interval};
 use crate::reason::Reason;
 use crate::step::Step;
 use pawl_api::search;
 use pawl_api::status::{BestTrial, FinalistStatus, SearchState};
 use pawl_contract::decimal::Decimal;
-use pawl_search::history::{State, Trial};
+use pawl_search::history::Trial;
 use pawl_search::winner::{self, Finalist};
 
 /// Throughputs whose ratio is below this count as equal, so that noise does not decide between tied trials.
@@ -20,17 +19,20 @@ pub(super) fn conclude(draft: &mut Draft<'_>, open: &Open, reason: Reason) -> St
     let search = &draft.spec.search[open.index];
     let trials = trials(&open.recorded);
     let goals = &open.stage.study.goals;
-    let mut best = winner::best(&trials, goals, search.finalists as usize);
+    let best = winner::best(&trials, goals, search.finalists as usize);
     let Some(&leader) = best.first() else {
+        if reason == Reason::BudgetSpent {
+            let message = "its budget was spent before a trial was complete: the settings accepted before are kept";
+            draft.status.search[open.index].reason = reason.to_string();
+            draft.warning(reason, format!("search {}: {message}", search.name), None);
+            ending::record(draft, open, None, message);
+            return Step::Moved;
+        }
         return fail(draft, open.index, Reason::SearchFailed, "no trial has a result: see the events of its trials");
     };
     draft.status.search[open.index].reason = reason.to_string();
     let last = open.index + 1 == draft.spec.search.len();
     let several = goals.len() > 1;
-    // The settings accepted so far are always compared with the best trials.
-    if trials[0].state == State::Complete && !best.contains(&0) {
-        best.push(0);
-    }
     if last && !several && search.finalists > 1 && best.len() > 1 && launches::seeds(draft.spec, search).len() > 1 {
         let finalist = |number: u32| FinalistStatus {
             trial: number,
@@ -44,7 +46,7 @@ pub(super) fn conclude(draft: &mut Draft<'_>, open: &Open, reason: Reason) -> St
     }
     let chosen = if several { first_objective(open, &trials) } else { leader };
     let values = trials[chosen as usize].values.clone();
-    end(draft, open, chosen, &values, "one seed")
+    compare::begin(draft, open, chosen, &values, "one seed")
 }
 
 /// Of the trials that no other dominates, the best by the first objective.
@@ -55,8 +57,11 @@ fn first_objective(open: &Open, trials: &[Trial]) -> u32 {
     set.into_iter().min_by(|a, b| loss(a).total_cmp(&loss(b))).unwrap_or(0)
 }
 
-/// Repeats the finalists, then chooses the winner.
+/// Repeats the finalists, chooses the best of them, and compares it with the settings accepted before.
 pub(super) fn repeat(draft: &mut Draft<'_>, open: &Open) -> Step {
+    if let Some(compared) = draft.status.search[open.index].comparison.clone() {
+        return compare::advance(draft, open, &compared);
+    }
     let count = launches::seeds(draft.spec, &draft.spec.search[open.index]).len();
     let over = open.stage.budget.reached(&spent(draft, open.index));
     let mut works = Vec::new();
@@ -106,13 +111,13 @@ fn choose(draft: &mut Draft<'_>, open: &Open) -> Step {
             let values = values.unwrap_or_default();
             let mean = values.iter().sum::<f64>() / values.len().max(1) as f64;
             let seeds = format!("mean of {} seeds", values.len());
-            end(draft, open, number, &[mean], &seeds)
+            compare::begin(draft, open, number, &[mean], &seeds)
         }
         // No repetition was completed: the trials decide.
         None => {
             let number = winner::best(&trials, goals, 1).first().copied().unwrap_or(0);
             let values = trials[number as usize].values.clone();
-            end(draft, open, number, &values, "one seed, no repetition was completed")
+            compare::begin(draft, open, number, &values, "one seed, no repetition was completed")
         }
     }
 }
@@ -135,29 +140,11 @@ impl Open {
         Some(self.result(number, &trials[number as usize].values))
     }
 
-    fn result(&self, number: u32, values: &[f64]) -> BestTrial {
+    pub fn result(&self, number: u32, values: &[f64]) -> BestTrial {
         BestTrial {
             trial: number,
             values: values.iter().filter_map(|value| Decimal::from_f64(*value)).collect(),
             parameters: self.recorded.get(number as usize).map(|r| search::texts(&r.trial.point)).unwrap_or_default(),
         }
     }
-}
-
-/// Ends the stage with its winner.
-fn end(draft: &mut Draft<'_>, open: &Open, number: u32, values: &[f64], evidence: &str) -> Step {
-    let spec = &draft.spec.search[open.index];
-    let found = described(spec, values);
-    let accepted = open.recorded.first().filter(|recorded| number != 0 && recorded.trial.state == State::Complete);
-    let before = accepted.map(|recorded| format!("; trial 0: {}", described(spec, &recorded.trial.values)));
-    let message =
-        format!("trial {number} of {}: {found} ({evidence}){}", open.recorded.len(), before.unwrap_or_default());
-    let winner = open.result(number, values);
-    let completed = whole_hash(draft.spec, open.index);
-    let status = &mut draft.status.search[open.index];
-    (status.state, status.winner, status.completed) = (SearchState::Done, Some(winner), completed);
-    status.message = bounded(&message);
-    let text = format!("search {}: {message}", spec.name);
-    draft.normal(Reason::SearchDone, text, None);
-    Step::Moved
 }

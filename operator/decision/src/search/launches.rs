@@ -6,7 +6,7 @@ use crate::launch::{self, EvidenceTarget, Launch, MAX_ATTEMPT_LAUNCHES, SearchRu
 use crate::step::Next;
 use pawl_api::search::{self, Recorded};
 use pawl_api::spec::{Pruner, Search, TrainingJobSpec};
-use pawl_api::status::{Arm, Purpose};
+use pawl_api::status::{Arm, Purpose, SearchComparison};
 use pawl_contract::plan::{Budget, CheckpointPolicy, Criterion, LaunchKind};
 use pawl_contract::settings::Settings;
 use pawl_search::history::Trial;
@@ -136,6 +136,51 @@ pub(super) fn finalist(draft: &Draft<'_>, open: &Open, trial: &Trial, from: usiz
         titled(draft, (&format!("{stem}-s{index}"), title), what, run)
     });
     let launches = launches.take(MAX_ATTEMPT_LAUNCHES).collect();
+    open.work(stem, launches)
+}
+
+/// Seeds of the comparison with the settings accepted before the search, at least.
+const LEAST_SEEDS: usize = 3;
+
+/// The seeds of that comparison: none that a trial or a finalist had, which were chosen by them.
+pub(super) fn fresh_seeds(spec: &TrainingJobSpec, search: &Search) -> Vec<u32> {
+    let known = seeds(spec, search);
+    let fresh = (1..=u32::MAX).map(|step| known[0].wrapping_add(step));
+    let fresh = fresh.filter(|seed| !known.contains(seed) && !spec.seeds.contains(seed));
+    fresh.take(known.len().max(LEAST_SEEDS)).collect()
+}
+
+/// The repetitions that the comparison of a trial with the settings `accepted` before the search needs for `pairs` seeds.
+pub(super) fn comparison(
+    draft: &Draft<'_>,
+    open: &Open,
+    (compared, accepted): (&SearchComparison, &Settings),
+    pairs: usize,
+) -> Work {
+    let search = &draft.spec.search[open.index];
+    let point = open.recorded.get(compared.trial as usize).map(|recorded| &recorded.trial.point);
+    let candidate = point.map_or_else(|| open.base.clone(), |point| search::settings(draft.spec, &open.base, point));
+    let stem = format!("{}-compared-{}", open.stem(draft), compared.trial);
+    let mut launches = Vec::new();
+    for (index, seed) in fresh_seeds(draft.spec, search).into_iter().enumerate().take(pairs) {
+        let sides =
+            [(Arm::Candidate, &candidate, &compared.candidate, "b"), (Arm::Control, accepted, &compared.accepted, "a")];
+        for (arm, settings, _, side) in sides.into_iter().filter(|(_, _, known, _)| known.values.len() <= index) {
+            let what = match arm {
+                Arm::Candidate => open.title(draft, compared.trial),
+                Arm::Control => format!("search {}: accepted settings", search.name),
+            };
+            let plan = (LaunchKind::Search, settings, seed, budget(search, open.stage.full, open.stage.full));
+            let target = (open.run(SearchRun::Compared(arm)), index as u32);
+            launches.push(titled(
+                draft,
+                (&format!("{stem}-s{index}-{side}"), format!("{what}, seed {seed}")),
+                plan,
+                target,
+            ));
+        }
+    }
+    launches.truncate(MAX_ATTEMPT_LAUNCHES);
     open.work(stem, launches)
 }
 

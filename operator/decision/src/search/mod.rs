@@ -5,17 +5,24 @@
 //!
 //! - [`stage`]: one stage, until its trials have ended; [`launches`]: the launches of a trial;
 //! - [`outcome`]: the result of a launch, as a trial learns it;
-//! - [`finals`]: the best trials, repeated with further seeds, and the winner.
+//! - [`edits`]: which trials are kept when the space changes; [`late`]: trials that take too long;
+//! - [`finals`]: the best trials, repeated with further seeds; [`compare`]: the best of them against the settings accepted before.
 
+mod compare;
+mod edits;
+mod ending;
 mod finals;
+mod late;
 mod launches;
 mod outcome;
 mod progress;
 mod stage;
 
+pub(crate) use late::next as next_late;
 pub(crate) use outcome::record;
 pub(crate) use progress::progress;
 
+use self::edits::Kept;
 use crate::draft::{Draft, bounded};
 use crate::fingerprint::fingerprint;
 use crate::lifecycle::seconds_between;
@@ -112,6 +119,10 @@ impl Draft<'_> {
 
     /// `settings` with the winners of the first `count` stages.
     fn with_first_winners(&self, count: usize, settings: Settings) -> Settings {
+        let last = self.status.search.last().filter(|_| count == self.status.search.len());
+        if last.and_then(|last| last.comparison.as_ref()).is_some_and(|comparison| comparison.kept) {
+            return settings;
+        }
         let winners = self.status.search.iter().take(count).filter_map(|status| status.winner.as_ref());
         winners.fold(settings, |settings, winner| search::with(&settings, &self.spec.workload, &winner.parameters))
     }
@@ -174,17 +185,32 @@ impl Open {
     }
 }
 
-/// Begins a stage, or begins it anew.
-fn begin(draft: &mut Draft<'_>, index: usize) {
+/// Begins a stage, or begins it anew with the trials that are kept.
+fn begin(draft: &mut Draft<'_>, index: usize, kept: Option<Kept>) {
     let spec = &draft.spec.search[index];
-    let (input_hash, base) = (input_hash(draft.spec, index), crate::revision::revision(&draft.base(index)));
-    let (started, spent_before) = (Some(draft.now.to_string()), draft.searching());
-    let again = !draft.status.search[index].trials.is_empty();
+    let old = std::mem::take(&mut draft.status.search[index]);
     let name = spec.name.clone();
-    let text = if again { "an input of its trials changed, it begins anew: " } else { "" };
+    let text = match &kept {
+        None if old.trials.is_empty() => String::new(),
+        None => "an input of its trials changed, it begins anew: ".to_owned(),
+        Some(kept) => format!("its space changed, {} of {} trials are kept: ", kept.trials.len(), old.trials.len()),
+    };
     let message = format!("search {name}: {text}{} trials", spec.trials);
-    draft.status.search[index] =
-        SearchStatus { name, input_hash, base, started, spent_before, ..SearchStatus::default() };
+    let fresh = SearchStatus {
+        name,
+        input_hash: input_hash(draft.spec, index),
+        results_hash: edits::results_hash(draft.spec, index),
+        space: edits::written(&spec.parameters),
+        base: crate::revision::revision(&draft.base(index)),
+        ..SearchStatus::default()
+    };
+    draft.status.search[index] = match kept {
+        None => SearchStatus { started: Some(draft.now.to_string()), spent_before: draft.searching(), ..fresh },
+        Some(Kept { trials }) => {
+            let SearchStatus { started, spent_before, dry_run, .. } = old;
+            SearchStatus { started, spent_before, dry_run, trials, ..fresh }
+        }
+    };
     draft.normal(Reason::SearchStarted, message, None);
 }
 

@@ -6,6 +6,7 @@ use crate::gates::{DryRun, measured_dry_run, validated_dry_run};
 use crate::launch::{Launch, SearchRun};
 use crate::reason::Reason;
 use pawl_api::spec::Search;
+use pawl_api::status::Arm;
 use pawl_contract::decimal::Decimal;
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::LaunchKind;
@@ -37,6 +38,7 @@ pub(crate) fn record(draft: &mut Draft<'_>, launch: &Launch, (index, run): (usiz
             }
         }
         SearchRun::Finalist(number) => finalist(draft, index, number, launch, result),
+        SearchRun::Compared(arm) => compared(draft, index, arm, launch, result),
     }
 }
 
@@ -136,6 +138,34 @@ pub(super) fn described(search: &Search, values: &[f64]) -> String {
     };
     let metrics = search.objectives.iter().map(|objective| objective.metric.as_str());
     metrics.zip(values).map(one).collect::<Vec<_>>().join(", ")
+}
+
+/// Records a repetition of one side of the comparison with the accepted settings.
+fn compared(draft: &mut Draft<'_>, index: usize, arm: Arm, launch: &Launch, result: &LaunchResult) {
+    let search = &draft.spec.search[index];
+    let value = objectives(search, result).ok().and_then(|values| values.first().copied());
+    let value = value.filter(|_| result.outcome == Outcome::Done).and_then(Decimal::from_f64);
+    let speed = Decimal::from_f64(result.measured.items_per_second.unwrap_or(0.0)).unwrap_or_default();
+    let title = launch.plan.title.clone();
+    let comparison = draft.status.search.get_mut(index).and_then(|status| status.comparison.as_mut());
+    let Some(comparison) = comparison else { return };
+    let side = match arm {
+        Arm::Candidate => &mut comparison.candidate,
+        Arm::Control => &mut comparison.accepted,
+    };
+    match value {
+        Some(value) if side.values.len() == launch.pair as usize => {
+            let text = described(search, &[value.value()]);
+            side.values.push(value);
+            side.items_per_second.push(speed);
+            draft.normal(Reason::TrialDone, format!("{title}: {text}"), None);
+        }
+        Some(_) => {}
+        None => {
+            side.failed = true;
+            draft.warning(Reason::TrialInfeasible, format!("{title}: {}: {}", result.outcome, result.message), None);
+        }
+    }
 }
 
 fn finalist(draft: &mut Draft<'_>, index: usize, number: u32, launch: &Launch, result: &LaunchResult) {

@@ -1,15 +1,16 @@
 //! One stage of a search: its trials, as `pawl-search` decides.
 
-use super::{Open, begin, fail, finals, first, input_hash, is_done, launches, spent, trials, whole_hash};
+use super::{Open, begin, edits, fail, finals, first, input_hash, is_done, late, launches, spent, trials, whole_hash};
 use crate::draft::Draft;
 use crate::launch::{EvidenceTarget, SearchRun, Work};
 use crate::reason::Reason;
+use crate::retry::summary;
 use crate::revision::revision;
 use crate::step::{Next, Step};
 use pawl_api::search::{self, Recorded};
 use pawl_api::status::SearchState;
-use pawl_search::history::State;
-use pawl_search::stage::{Action, Ending};
+use pawl_search::history::{Cause, State};
+use pawl_search::stage::{Action, Ending, Late, Spent};
 
 /// Advances the stage with this index; passes when it has ended.
 pub(super) fn advance(draft: &mut Draft<'_>, index: usize) -> Step {
@@ -19,7 +20,8 @@ pub(super) fn advance(draft: &mut Draft<'_>, index: usize) -> Step {
     // What training reverts does not repeat the search.
     let rebased = status.base != revision(&base) && !(done && draft.status.training.is_some());
     if rebased || status.input_hash != input_hash(draft.spec, index) {
-        begin(draft, index);
+        let kept = if rebased { None } else { edits::kept(draft, index) };
+        begin(draft, index, kept);
         return Step::Moved;
     }
     if done && status.completed == whole_hash(draft.spec, index) {
@@ -29,6 +31,7 @@ pub(super) fn advance(draft: &mut Draft<'_>, index: usize) -> Step {
         let status = &mut draft.status.search[index];
         (status.state, status.winner) = (SearchState::Running, None);
         status.finalists.clear();
+        status.comparison = None;
         return Step::Moved;
     }
     let (state, dry_run) = (status.state, status.dry_run);
@@ -40,7 +43,7 @@ pub(super) fn advance(draft: &mut Draft<'_>, index: usize) -> Step {
         }
     };
     let Some(recorded) = search::decode(&draft.status.search[index].trials, &stage.study.space, stage.full) else {
-        begin(draft, index);
+        begin(draft, index, None);
         return Step::Moved;
     };
     let open = Open { index, base, stage, recorded };
@@ -62,14 +65,42 @@ fn dry_run_of(draft: &mut Draft<'_>, open: &Open) -> Step {
     }
 }
 
+/// So many trials that crash before any has a result are not about their points.
+const HOPELESS: usize = 5;
+
+/// What the stage has spent, with what the comparison of its best trial with the accepted settings will cost by what a trial did on
+/// average: up to half of the budget is left for it.
+fn reserving(draft: &Draft<'_>, open: &Open) -> Spent {
+    let spent = spent(draft, open.index);
+    let search = &draft.spec.search[open.index];
+    let compares = open.index + 1 == draft.spec.search.len() && search.objectives.len() == 1;
+    let ended = open.recorded.iter().filter(|recorded| recorded.trial.ended()).count();
+    if !compares || ended == 0 {
+        return spent;
+    }
+    let launches = 2 * launches::fresh_seeds(draft.spec, search).len();
+    let share = 1.0 + (launches as f64 / ended as f64).min(1.0);
+    let Spent { gpu_hours, cost, hours } = spent;
+    Spent { gpu_hours: gpu_hours * share, cost: cost * share, hours: hours * share }
+}
+
 /// Applies what the stage decides on its trials, and runs those that are under way.
 fn run(draft: &mut Draft<'_>, mut open: Open) -> Step {
+    let index = open.index;
     let known = trials(&open.recorded);
-    let actions = open.stage.next(&known, &spent(draft, open.index));
+    let late::Numbers { overdue, lost } = late::of(draft, &open);
+    let late = Late { overdue: &overdue, lost: &lost };
+    let mut actions = open.stage.next_beside(&known, &reserving(draft, &open), &late);
     if let [Action::Finish(ending)] = actions.as_slice() {
         return finals::conclude(draft, &open, reason(*ending));
     }
     if !actions.is_empty() {
+        // One start at a time: the next trial learns from the point of this one as it is recorded, which is rounded.
+        let mut starts = 0;
+        actions.retain(|action| {
+            starts += usize::from(matches!(action, Action::Start(_)));
+            starts < 2 || !matches!(action, Action::Start(_))
+        });
         apply(&mut open, &actions);
         open.write(draft);
         return Step::Moved;
@@ -80,10 +111,24 @@ fn run(draft: &mut Draft<'_>, mut open: Open) -> Step {
     if let Some((number, retry)) =
         works.iter().find_map(|(number, work)| Some((*number, draft.exhausted(&work.trial)?)))
     {
-        open.recorded[number as usize].trial.state = State::Abandoned;
+        let crashes = draft.is_crashing(&retry.trial);
+        let (state, reason) = match crashes {
+            true => (State::Infeasible(Cause::Crashed), Reason::TrialInfeasible),
+            false => (State::Abandoned, Reason::RetriesExhausted),
+        };
+        open.recorded[number as usize].trial.state = state;
         open.write(draft);
-        let message = format!("{}: {} failures; the last: {}", open.title(draft, number), retry.count, retry.message);
-        draft.warning(Reason::RetriesExhausted, message, None);
+        let failures = summary(&retry, draft.spec.lifecycle.max_restarts);
+        draft.warning(reason, format!("{}: {failures}", open.title(draft, number)), None);
+        if open.is_hopeless() {
+            // They tell nothing of the space: whoever mends the script begins with all of it.
+            draft.status.search[index].trials.clear();
+            let message = format!(
+                "each of the first {HOPELESS} trials crashed, and none has a result; the last: {}",
+                retry.message
+            );
+            return fail(draft, index, Reason::SearchFailed, &message);
+        }
         return Step::Moved;
     }
     let works: Vec<Work> = works.into_iter().map(|(_, work)| work).collect();
@@ -128,6 +173,12 @@ const fn reason(ending: Ending) -> Reason {
 }
 
 impl Open {
+    /// Whether nothing but crashes is known, of so many points that these are not the cause.
+    fn is_hopeless(&self) -> bool {
+        let crashed = self.recorded.iter().filter(|recorded| recorded.trial.state == State::Infeasible(Cause::Crashed));
+        crashed.count() >= HOPELESS && self.recorded.iter().all(|recorded| recorded.trial.reports.is_empty())
+    }
+
     /// A trial in a message.
     pub fn title(&self, draft: &Draft<'_>, number: u32) -> String {
         format!("search {}: trial {number}", draft.spec.search[self.index].name)

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod alike;
+mod crashes;
 mod effect;
 mod examples;
 mod gates;
@@ -20,6 +21,8 @@ mod records;
 mod reference;
 mod resume;
 mod search;
+mod search_edits;
+mod search_winner;
 mod slowdown;
 mod steady;
 #[path = "../storage/mod.rs"]

@@ -70,6 +70,11 @@ pub fn of_search(world: &World) -> Vec<&LaunchPlan> {
     world.ran.iter().filter(|plan| plan.kind == LaunchKind::Search).collect()
 }
 
+/// The launches of trials, without repetitions.
+pub fn of_trials(world: &World) -> Vec<&LaunchPlan> {
+    of_search(world).into_iter().filter(|plan| plan.launch.contains("-t")).collect()
+}
+
 #[test]
 fn training_uses_the_winner_of_the_trials() {
     let world = searched(json!([stage(json!({"sampler": "TPE", "trials": 12}))]), trainer());
@@ -88,12 +93,20 @@ fn training_uses_the_winner_of_the_trials() {
     assert_eq!(winner.parameters["learningRate"].parse::<f64>().unwrap(), rate(training));
     assert_eq!(world.status.effective_settings.as_ref(), Some(&training.settings));
     assert!(
-        search.message.contains("mean of 3 seeds") && search.message.contains("; trial 0: loss 3.2"),
+        search.message.contains("; accepted settings: loss 3.2") && search.message.contains("from 3 fresh seeds"),
         "{}",
         search.message
     );
-    // 12 trials, and 4 finalists (the best three and trial 0) with two further seeds each.
-    assert_eq!(of_search(&world).len(), 12 + 4 * 2);
+    // 12 trials, three finalists with two further seeds each, and the best of them and the accepted settings with three fresh ones.
+    assert_eq!(of_search(&world).len(), 12 + 3 * 2 + 2 * 3);
+    let seeds = |kind: &str| {
+        let plans = of_search(&world).into_iter().filter(|plan| plan.launch.contains(kind));
+        plans.map(|plan| plan.seed).collect::<std::collections::BTreeSet<_>>()
+    };
+    assert!(seeds("-compared-").is_disjoint(&seeds("-f")), "what chose the trial does not judge it");
+    let compared = search.comparison.as_ref().unwrap();
+    let mean = compared.candidate.values.iter().map(|value| value.value()).sum::<f64>() / 3.0;
+    assert!((winner.values[0].value() - mean).abs() < 1e-9, "what is reported is of fresh seeds");
     let names: std::collections::BTreeSet<_> = world.ran.iter().map(|plan| &plan.launch).collect();
     assert_eq!(names.len(), world.ran.len(), "a launch was repeated");
     assert!(world.status.cost.as_ref().unwrap().purposes[&Purpose::Search] > 0);
@@ -142,7 +155,7 @@ fn of_tied_trials_the_faster_wins() {
 fn halving_pauses_trials_and_continues_the_best_from_their_checkpoints() {
     let world = searched(json!([stage(json!({"trials": 9, "pruner": "ASHA", "finalists": 1}))]), trainer());
     assert_eq!(world.status.stage, Stage::Complete, "{:#?}", world.status.failure);
-    let ran = of_search(&world);
+    let ran = of_trials(&world);
     let epochs = |plan: &&LaunchPlan| plan.budget.epochs.unwrap();
     let count = |wanted: u32| ran.iter().filter(|plan| epochs(plan) == wanted).count();
     assert_eq!(count(1), 9, "each trial reaches the first rung");
@@ -182,7 +195,7 @@ fn the_median_rule_compares_after_each_part_of_a_trial() {
     let world = searched(json!([stage(json!({"pruner": "Median", "pruning": pruning, "finalists": 1}))]), trainer());
     let states = states(&world);
     assert!(states.contains('S') && states.contains('C'), "{states}");
-    let epochs: Vec<u32> = of_search(&world).iter().map(|plan| plan.budget.epochs.unwrap()).collect();
+    let epochs: Vec<u32> = of_trials(&world).iter().map(|plan| plan.budget.epochs.unwrap()).collect();
     assert_eq!(epochs[..3], [3, 6, 9], "the first trial is never stopped");
     assert!(epochs.len() < 8 * 3, "{epochs:?}");
 }
@@ -200,7 +213,7 @@ fn the_next_stage_begins_with_the_best_trials_of_the_one_before() {
     assert_eq!(world.status.stage, Stage::Complete, "{:#?}", world.status.failure);
     let [first, second] = world.status.search.as_slice() else { panic!() };
     let winner = first.winner.as_ref().unwrap();
-    assert!(first.message.contains("one seed") && second.message.contains("mean of 3 seeds"));
+    assert!(first.message.contains("one seed") && second.message.contains("fresh seeds"));
     let of_second: Vec<_> = of_search(&world).into_iter().filter(|plan| plan.launch.starts_with("search-1-")).collect();
     assert_eq!(rate(of_second[0]), winner.parameters["learningRate"].parse::<f64>().unwrap());
     assert_eq!(of_second[0].settings.batch().to_string(), winner.parameters["batchPerGpu"], "the winner is the base");
@@ -215,7 +228,7 @@ fn the_next_stage_begins_with_the_best_trials_of_the_one_before() {
 }
 
 #[test]
-fn raising_the_number_of_trials_continues_and_another_space_begins_anew() {
+fn raising_the_number_of_trials_continues_and_another_length_begins_anew() {
     let mut world = World::new(spec(json!([stage(json!({}))])), trainer());
     world.run();
     let before = trials(&world).to_vec();
@@ -226,10 +239,10 @@ fn raising_the_number_of_trials_continues_and_another_space_begins_anew() {
     world.run();
     assert_eq!((trials(&world).len(), &trials(&world)[..8]), (11, &before[..]));
     let count = of_search(&world).len();
-    world.edit(|spec| spec["search"][0]["parameters"][1]["max"] = "32".into());
+    world.edit(|spec| spec["search"][0]["epochs"] = 8.into());
     world.run();
     assert_eq!(trials(&world).len(), 11);
-    assert!(of_search(&world).len() >= count + 11, "trials of another space are no evidence");
+    assert!(of_search(&world).len() >= count + 11, "trials of another length are no evidence");
 }
 
 #[test]

@@ -167,7 +167,12 @@ impl World {
         }
         self.events.extend(decision.events);
         self.check_alive();
-        if !moved && let Some(wait) = decision.requeue_after {
+        // While a launch runs, the clock is that of its work.
+        let runs = self.attempts.values().any(|attempt| attempt.facts.state == AttemptState::Running);
+        if !moved
+            && !runs
+            && let Some(wait) = decision.requeue_after
+        {
             self.now = self.now.checked_add(SignedDuration::try_from(wait).unwrap()).unwrap();
             return self.alive().is_empty();
         }
@@ -201,7 +206,10 @@ impl World {
                 }
             }
         }
-        for winner in decision.status.search.iter().filter_map(|stage| stage.winner.as_ref()) {
+        let last = decision.status.search.last().and_then(|last| last.comparison.as_ref());
+        let replaced = !last.is_some_and(|comparison| comparison.kept);
+        let winners = decision.status.search.iter().filter_map(|stage| stage.winner.as_ref());
+        for winner in winners.filter(|_| replaced) {
             expected = pawl_api::search::with(&expected, &spec.workload, &winner.parameters);
         }
         assert_eq!(decision.status.effective_settings.as_ref(), Some(&expected));
