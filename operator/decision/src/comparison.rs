@@ -8,6 +8,7 @@ use crate::revision::patch;
 use crate::trainer::comparable;
 use crate::trial::Trial;
 use pawl_api::status::{Arm, LaunchStatus};
+use pawl_contract::attempt::AttemptName;
 use pawl_contract::decimal::Decimal;
 use pawl_contract::exit::Outcome;
 use pawl_contract::measured::Disturbance;
@@ -187,9 +188,15 @@ impl<'a> Comparison<'a> {
         pairs.map(|launch| launch.pair).collect::<BTreeSet<_>>().len()
     }
 
+    /// Whether the attempt that ran a launch may still run others.
+    fn is_under_way(&self, launch: &LaunchStatus) -> bool {
+        let number = |name: &str| AttemptName::parse(name).map(|name| name.number);
+        launch.attempt == 0 || self.draft.under_way().any(|attempt| number(&attempt.name) == Some(launch.attempt))
+    }
+
     /// The valid pairs, in order, and the launches that are missing for `wanted` pairs. The order within a pair is random
-    /// ([`control_first`]). A pair whose launches ran on different devices, or with a launch that was not steady, is excluded and
-    /// replaced by another one.
+    /// ([`control_first`]). A pair whose launches ran on different devices or in different attempts, or with a launch that was not
+    /// steady, is excluded and replaced by another one: between two attempts, the machine may have become another one.
     pub fn pairs(&self, wanted: usize) -> (Vec<Pair<'a>>, Vec<Launch>) {
         let done =
             |arm, index| self.find(LaunchKind::Measure, arm, index).filter(|launch| launch.outcome == Outcome::Done);
@@ -204,12 +211,15 @@ impl<'a> Comparison<'a> {
             match (done(Arm::Control, index), done(Arm::Candidate, index)) {
                 (Some(control), Some(candidate))
                     if control.placement == candidate.placement
+                        && in_one_attempt(control, candidate)
                         && control.measured.is_steady()
                         && candidate.measured.is_steady() =>
                 {
                     pairs.push(Pair { control, candidate });
                 }
                 (Some(_), Some(_)) => {}
+                // Its partner can no longer follow in the same attempt.
+                (Some(one), None) | (None, Some(one)) if !self.is_under_way(one) => {}
                 (control, candidate) if pairs.len() + planned < wanted => {
                     let mut order = [(Arm::Control, control), (Arm::Candidate, candidate)];
                     if !control_first(&trial, index) {
@@ -228,6 +238,11 @@ impl<'a> Comparison<'a> {
         missing.sort_by_key(|launch| place(launch).unwrap_or(usize::MAX));
         (pairs, missing)
     }
+}
+
+/// Whether two launches ran in the same attempt, as far as that is known.
+fn in_one_attempt(one: &LaunchStatus, other: &LaunchStatus) -> bool {
+    one.attempt == other.attempt || one.attempt == 0 || other.attempt == 0
 }
 
 /// A measurement whose warm-up and window are at least twice as long as a queue of so many steps.

@@ -10,6 +10,7 @@ use crate::retry::{Again, MissingEvidence};
 use crate::{cost, preflight, search, train};
 use pawl_api::spec::{Numerics, TrainingJobSpec};
 use pawl_api::status::{Arm, LaunchStatus, Manner, OwnFailure};
+use pawl_contract::attempt::AttemptName;
 use pawl_contract::decimal::Decimal;
 use pawl_contract::exit::Outcome;
 use pawl_contract::measured::Measured;
@@ -193,6 +194,7 @@ fn record(draft: &mut Draft<'_>, launch: &Launch, result: &LaunchResult, placeme
     };
     // Unknown devices are treated as specific to this attempt.
     let attempt = draft.status.attempt.as_ref().map(|attempt| attempt.name.as_str()).unwrap_or_default();
+    let number = AttemptName::parse(attempt).map_or(0, |name| name.number);
     let placement = if placement.is_empty() { attempt } else { placement };
     let Some(evidence) = evidence else { return };
     evidence.retain(|old| old.name != result.launch);
@@ -214,9 +216,19 @@ fn record(draft: &mut Draft<'_>, launch: &Launch, result: &LaunchResult, placeme
         measured: measured(draft.spec, result),
         curve: result.curve.iter().filter_map(|loss| Decimal::from_f64(*loss)).collect(),
         placement: truncated(placement, 64).to_owned(),
+        attempt: if launch.plan.kind == LaunchKind::Measure { number } else { 0 },
         trainer: String::new(),
         message: truncated(&bounded(&result.message), MAX_LAUNCH_MESSAGE).to_owned(),
     });
+    join(evidence, (launch.arm, launch.pair), number);
+}
+
+/// Both launches of a pair have run in the attempt with this number: where they ran no longer matters.
+fn join(evidence: &mut [LaunchStatus], (arm, pair): (Arm, u32), number: u32) {
+    let is_of_pair = |launch: &LaunchStatus| launch.attempt == number && launch.pair == pair;
+    if evidence.iter().any(|launch| is_of_pair(launch) && launch.arm != arm) {
+        evidence.iter_mut().filter(|launch| is_of_pair(launch)).for_each(|launch| launch.attempt = 0);
+    }
 }
 
 /// The measurements; of the validation only the loss and the metrics with a gate, which verdicts need.

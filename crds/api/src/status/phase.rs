@@ -186,6 +186,10 @@ pub struct LaunchStatus {
     /// Devices on which it ran: only launches with equal placement form a pair.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub placement: String,
+    /// Number of the attempt that ran it (Measure), until the other launch of its pair has run there, too: only launches of the same
+    /// attempt form a pair. Absent: they have, or it is not known.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub attempt: u32,
     /// Build of the trainer, if it is not `trainer.build`: such a launch is not compared with newer ones.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub trainer: String,
@@ -243,4 +247,8 @@ pub struct BundleStatus {
     /// The evidence of the current comparison.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub launches: Vec<LaunchStatus>,
+}
+
+fn is_zero(value: &u32) -> bool {
+    *value == 0
 }

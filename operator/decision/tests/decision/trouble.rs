@@ -10,6 +10,8 @@ use pawl_decision::action::Action;
 use pawl_decision::decide;
 use pawl_decision::observed::{AttemptState, Ending, Leaving, Observed, WaitsFor};
 use serde_json::json;
+use std::cell::Cell;
+use std::rc::Rc;
 
 const FACTORS: &[(&str, f64)] = &[("Fuse", 1.3)];
 
@@ -21,7 +23,7 @@ fn a_lost_attempt_is_made_again_without_its_finished_launches() {
     let lost_at = world.now;
     world.run();
     assert_eq!(world.verdict("fuse"), (PhaseState::Accepted, "SpeedAboveThreshold", 0));
-    assert_eq!(world.launches(LaunchKind::Measure, "fuse"), 6, "no finished launch is repeated");
+    assert_eq!(world.launches(LaunchKind::Measure, "fuse"), 7, "no finished pair is repeated");
     assert_eq!(world.count_events("AttemptFailed"), 1);
     assert!(world.now.as_second() - lost_at.as_second() >= 10, "it was backed off");
 }
@@ -50,7 +52,28 @@ fn a_pair_on_two_machines_does_not_count() {
     assert_eq!(world.verdict("fuse").0, PhaseState::Accepted);
     let speedup = world.phase("fuse").speedup.as_ref().unwrap();
     assert_eq!(speedup.pairs, 3);
-    assert_eq!(world.launches(LaunchKind::Measure, "fuse"), 8, "the torn pair is replaced by a whole one");
+    assert_eq!(world.launches(LaunchKind::Measure, "fuse"), 7, "the torn pair is replaced by a whole one");
+}
+
+/// The machine is twice as fast after the interruption, and the phase does nothing.
+#[test]
+fn a_pair_that_an_interruption_has_split_does_not_count() {
+    for ending in [Ending::Stopped, Ending::Disrupted("node-0 was drained".to_owned())] {
+        let machine = Rc::new(Cell::new(100.0));
+        let now = Rc::clone(&machine);
+        let mut world = World::new(
+            fuse(json!({"analysis": {"minPairs": 1, "maxPairs": 1}})),
+            Box::new(move |plan, _| done(plan, now.get())),
+        );
+        world.run_until(|world| world.launches(LaunchKind::Measure, "fuse") == 1);
+        world.end_alive(ending.clone());
+        machine.set(200.0);
+        world.run();
+        let phase = world.phase("fuse");
+        assert_eq!(phase.state, PhaseState::RolledBack, "{ending:?}: {}", phase.message);
+        assert_eq!(phase.speedup.as_ref().unwrap().estimate.value(), 1.0, "{ending:?}");
+        assert_eq!(world.launches(LaunchKind::Measure, "fuse"), 3);
+    }
 }
 
 #[test]
@@ -342,7 +365,7 @@ fn a_broken_gang_is_stopped_by_decision_and_made_again_without_its_finished_laun
     state(&mut world, AttemptState::Ended(Ending::Lost("pod job-2-1 was deleted".to_owned())));
     world.run();
     assert_eq!(world.verdict("fuse").0, PhaseState::Accepted);
-    assert_eq!(world.launches(LaunchKind::Measure, "fuse"), 6, "no finished launch is repeated");
+    assert_eq!(world.launches(LaunchKind::Measure, "fuse"), 7, "no finished pair is repeated");
     assert_eq!(world.count_events("AttemptFailed"), 1);
     assert!(world.events.iter().any(|event| event.message.contains("pod job-2-1 was deleted")));
 }
