@@ -102,20 +102,39 @@ fn shorten(schema: &mut Value) {
     keep_first_description(&mut status["phases"]["items"]["properties"]["launches"]);
     keep_first_description(&mut status["baseline"]["properties"]["launches"]);
     keep_first_description(&mut status["bundle"]["properties"]["launches"]);
-    for part in ["slowdown", "cusum", "earlier", "replaced", "segments", "slowMachine"] {
-        keep_first_description(&mut status["training"]["properties"][part]);
+    let training = &mut status["training"]["properties"];
+    for part in ["slowdown", "cusum", "earlier", "replaced", "segments", "slowMachine", "unseen", "bestCheckpoint"] {
+        keep_first_description(&mut training[part]);
     }
-    // Each of them contains the fields of `Measured`.
+    for counted in ["lastCheckpoint", "violatedAtItems", "worse", "slowWindows", "quietWindows"] {
+        schema::strip(&mut training[counted], "description");
+    }
+    for part in ["speedup", "quality"] {
+        keep_first_description(&mut status["bundle"]["properties"][part]);
+    }
+    // Each of them contains the fields of `Measured`, which the contract documents, as it does those of launches.
     let phase = status["phases"]["items"]["properties"].clone();
+    let of_launches = &phase["launches"]["items"]["properties"];
     for part in ["baseline", "bundle", "training"] {
         undocument_repeated(&mut status[part], &phase);
+        undocument_measured(&mut status[part], of_launches);
     }
+    undocument_measured(&mut status["phases"]["items"], of_launches);
 }
 
 /// Removes descriptions from the properties that have the same description in `first`.
 fn undocument_repeated(schema: &mut Value, first: &Value) {
     for (name, property) in schema["properties"].as_object_mut().into_iter().flatten() {
         if property["description"].is_string() && property["description"] == first[name]["description"] {
+            schema::strip(property, "description");
+        }
+    }
+}
+
+/// Removes descriptions from what is measured of launches, too.
+fn undocument_measured(schema: &mut Value, of_launches: &Value) {
+    for (name, property) in schema["properties"].as_object_mut().into_iter().flatten() {
+        if !["name", "message"].contains(&name.as_str()) && of_launches.get(name).is_some() {
             schema::strip(property, "description");
         }
     }

@@ -77,7 +77,7 @@ pub(crate) enum Sequential {
     Above(Interval),
     /// The upper bound is below the threshold.
     Below(Interval),
-    /// Not decided after all pairs, or after so many that the others would hardly lead to `Above`.
+    /// Not decided after all pairs, or after so many that the others would hardly lead to a verdict.
     Undecided(Interval),
 }
 
@@ -116,25 +116,32 @@ fn as_ratio(interval: Interval) -> Interval {
     Interval { mean: interval.mean.exp(), bounds, ..interval }
 }
 
-/// Probability of being accepted at the last look below which no more pairs are measured: of phases that do not help, most are given
-/// up at the first look, and of those that do, hardly one.
-const FUTILE: f64 = 0.1;
+/// Probability that the last look accepts below which more pairs are not worth it: of phases that do not help, most are given up at
+/// the first look, and of those that do, hardly one.
+const ACCEPTS: f64 = 0.1;
+/// Probability that the last look shows a phase to be too slow below which more pairs are not worth it.
+const REJECTS: f64 = 0.5;
 
-/// Whether the pairs that are left would hardly bring the lower bound to `threshold`: the predictive probability of that, given the
-/// mean and the spread so far. A stop for futility raises no error rate: it only replaces a possible acceptance.
+/// Whether the pairs that are left would hardly lead to a verdict, by the predictive probabilities that the bounds of the last look
+/// are on either side of `threshold`, given the mean and the spread so far. A stop for futility raises no error rate: it only
+/// replaces a possible verdict.
 fn is_futile(found: &Interval, logs: &[f64], threshold: f64, analysis: &Analysis) -> bool {
     let last = looks(analysis).last().copied().unwrap_or(1);
     let count = logs.len();
     let Some(freedom) = count.checked_sub(1).filter(|freedom| *freedom > 0 && count < last) else { return false };
     let variance = logs.iter().map(|value| (value - found.mean).powi(2)).sum::<f64>() / freedom as f64;
     let (spread, size) = (variance.sqrt(), last as f64);
-    let required = threshold + quantile(share(analysis, last), last - 1) * spread / size.sqrt();
+    let reach = quantile(share(analysis, last), last - 1) * spread / size.sqrt();
     let change = spread * (1.0 / count as f64 - 1.0 / size).sqrt();
     if change == 0.0 {
-        return found.mean < required;
+        // Equal pairs are decided by the first look.
+        return false;
     }
-    let reached = StudentsT::new(0.0, 1.0, freedom as f64).map(|t| t.sf((required - found.mean) / change));
-    reached.is_ok_and(|probability| probability < FUTILE)
+    StudentsT::new(0.0, 1.0, freedom as f64).is_ok_and(|t| {
+        let accepts = t.sf((threshold + reach - found.mean) / change);
+        let rejects = t.cdf((threshold - reach - found.mean) / change);
+        accepts < ACCEPTS && rejects < REJECTS
+    })
 }
 
 /// Tests the `pairs`, in order, against `threshold`, a ratio, at each look. Disturbed
@@ -158,8 +165,8 @@ pub(crate) fn sequential(pairs: &[impl Launches], threshold: f64, analysis: &Ana
             return Sequential::Below(interval);
         }
         // What is accepted unless it is shown to be slow is measured to the end.
-        let rejects = analysis.on_inconclusive == OnInconclusive::RollBack;
-        if rejects && is_futile(&of_logs, &logs, threshold.ln(), analysis) {
+        let may_end = analysis.on_inconclusive == OnInconclusive::RollBack;
+        if may_end && is_futile(&of_logs, &logs, threshold.ln(), analysis) {
             return Sequential::Undecided(interval);
         }
         newest = Some(interval);
