@@ -136,15 +136,7 @@ impl Exited {
             // A script that does not check its loss.
             Exit::Code(0) if agreed(Outcome::NonFinite).is_some() => Outcome::NonFinite,
             Exit::Code(0) => {
-                message = match &report {
-                    Ok(report) => {
-                        format!("rank 0: exit code 0, but its report says {:?}: {}", report.outcome, report.message)
-                    }
-                    Err(why @ NoReport::Absent) => format!(
-                        "rank 0: exit code 0, but it {why}: set workload.monitor, so that its output is read, or use the Python package pawl_launch"
-                    ),
-                    Err(why) => format!("rank 0: exit code 0, but it {why}: a launch is done when its report says so"),
-                };
+                message = not_done(&report);
                 Outcome::Failed
             }
             Exit::Code(code) => {
@@ -172,6 +164,17 @@ impl Exited {
         };
         let fingerprint = fingerprint.filter(|_| outcome == Outcome::Failed);
         RankEnd { rank, by_agent, outcome, message, signal, exit_code, fingerprint, report: report.ok().map(Box::new) }
+    }
+}
+
+/// Why rank 0 is not done, although its exit code is 0.
+fn not_done(report: &Result<Report, NoReport>) -> String {
+    match report {
+        Ok(report) => format!("rank 0: exit code 0, but its report says {:?}: {}", report.outcome, report.message),
+        Err(why @ NoReport::Absent) => format!(
+            "rank 0: exit code 0, but it {why}: set workload.monitor, so that its output is read, or use the Python package pawl_launch"
+        ),
+        Err(why) => format!("rank 0: exit code 0, but it {why}: a launch is done when its report says so"),
     }
 }
 

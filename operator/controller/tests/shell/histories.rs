@@ -219,7 +219,7 @@ impl History {
             }
             Err(result) => {
                 self.say(format!("{attempt}: {} {}", result.outcome, result.message));
-                self.end(&attempt, 1, Some(result));
+                self.end(&attempt, 1, Some(*result));
             }
         }
     }

@@ -56,7 +56,7 @@ pub(super) fn advance(draft: &mut Draft<'_>, open: &Open, compared: &SearchCompa
     let found = match found(draft, open, compared, wanted) {
         Finding::Needs(_) if failed || exhausted => Finding::Keeps("a repetition failed".to_owned()),
         Finding::Needs(_) if over => decided(draft, open, compared, pairs(compared)),
-        found => found,
+        found @ (Finding::Needs(_) | Finding::Replaces(_) | Finding::Keeps(_)) => found,
     };
     match found {
         Finding::Needs(pairs) => Step::Go(Next::Run(work(pairs))),

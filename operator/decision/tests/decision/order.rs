@@ -119,10 +119,10 @@ fn a_drift_accepts_nothing_however_controls_are_to_be_reused() {
         let all: Vec<_> = (0..10).map(|i| named(format!("p{i}"))).collect();
         let spec = json!({"analysis": {"reuseControl": true}, "phases": all});
         let mut clock = 0.0;
-        let trainer = move |plan: &pawl_contract::plan::LaunchPlan, _: usize| {
+        let trainer = move |plan: &LaunchPlan, _: usize| {
             clock += f64::from(u8::from(plan.kind == LaunchKind::Measure));
             let mixed = json!([ladder, clock as u64]).to_string();
-            let named = pawl_contract::plan::LaunchPlan { launch: mixed, ..plan.clone() };
+            let named = LaunchPlan { launch: mixed, ..plan.clone() };
             // 2 % in 100 launches.
             let speed = 100.0 * noise(&named, 0.017) * f64::exp(0.02 * clock / 100.0);
             done(plan, speed)

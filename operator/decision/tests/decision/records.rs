@@ -115,7 +115,7 @@ impl History {
             }
             Err(result) => {
                 self.say(format!("{attempt}: {} {}", result.outcome, result.message));
-                self.end(&attempt, result);
+                self.end(&attempt, *result);
             }
         }
     }

@@ -162,16 +162,15 @@ impl Gang {
     ///
     /// # Errors
     /// The result of a launch that does not train.
-    pub fn start(storage: &mut Storage, attempt: String, plan: LaunchPlan) -> Result<Self, LaunchResult> {
+    pub fn start(storage: &mut Storage, attempt: String, plan: LaunchPlan) -> Result<Self, Box<LaunchResult>> {
         let number = attempt.rsplit('-').next().unwrap().parse().unwrap();
         if storage.epoch > number {
-            return Err(LaunchResult::bare(&plan.launch, Outcome::Stopped));
+            return Err(Box::new(LaunchResult::bare(&plan.launch, Outcome::Stopped)));
         }
         storage.epoch = number;
         let policy = plan.checkpoint.clone().expect("a training has a storage");
-        let found = resume(storage, &policy).map_err(|message| LaunchResult {
-            message,
-            ..LaunchResult::bare(&plan.launch, Outcome::CheckpointUnreadable)
+        let found = resume(storage, &policy).map_err(|message| {
+            Box::new(LaunchResult { message, ..LaunchResult::bare(&plan.launch, Outcome::CheckpointUnreadable) })
         })?;
         let (items, weights, chain) = found.map(|found| (found.items, found.weights, found.chain)).unwrap_or_default();
         let chain = continued(chain, items, &plan);
@@ -276,11 +275,14 @@ fn resume(storage: &mut Storage, policy: &CheckpointPolicy) -> Result<Option<Che
     Ok(found)
 }
 
+/// A change of a spec.
+pub type Edit = Box<dyn FnOnce(&mut Value)>;
+
 /// An edit of a spec, and what it is.
-pub fn edit(random: &mut Random) -> (String, Box<dyn FnOnce(&mut Value)>) {
+pub fn edit(random: &mut Random) -> (String, Edit) {
     let (what, value) = (random.below(7), random.below(3));
     let items = 400 + 400 * value;
-    let change: Box<dyn FnOnce(&mut Value)> = match what {
+    let change: Edit = match what {
         0 | 1 => Box::new(move |spec| spec["settings"]["learningRate"] = json!(format!("0.{}", value + 1))),
         2 => Box::new(move |spec| spec["seeds"] = json!([value + 1])),
         3 => Box::new(move |spec| spec["workload"]["config"]["loss"] = json!(["mse", "huber", "l1"][value as usize])),
