@@ -27,7 +27,7 @@ SIMPLE = {
     "String": "string",
     "bool": "boolean",
     **dict.fromkeys(["f64", "N"], "number"),
-    **dict.fromkeys(["u8", "u32", "u64", "i32", "i64"], "integer"),
+    **dict.fromkeys(["u8", "u32", "u64", "i32", "i64", "Fingerprint"], "integer"),
 }
 # Types that are described elsewhere.
 ELSEWHERE = {"Settings": "trainingjob.md#specsettings", "Outcome": "#exit-codes-and-outcomes"}
