@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 ///
 /// let of = Fingerprint::of;
 /// assert_eq!(of("IndexError: index 17 is out of range"), of("IndexError: index 3 is out of range"));
-/// assert_eq!(of("/work/job-1/a: no such file"), of("/work/job-2/a: no such file"));
+/// assert_eq!(of("/data/job-1/a: no such file"), of("/data/job-2/a: no such file"));
 /// assert_ne!(of("IndexError: index 17 is out of range"), of("KeyError: 'text'"));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
