@@ -20,6 +20,9 @@ const NUMBER: u32 = 8;
 const GANGS: usize = 4;
 /// Trials of the search.
 const TRIALS: usize = 12;
+/// Attempts if nothing disturbs it: the check of the baseline, each trial, and two that compare the best one with the accepted settings
+/// by fresh seeds: two pairs, then the third.
+const UNDISTURBED: usize = 1 + TRIALS + 2;
 
 /// A search of 12 trials of about six seconds and one GPU each, four at a time, whose points depend on the results before.
 fn searching(name: &str, change: impl FnOnce(&mut Value)) -> Value {
@@ -102,9 +105,7 @@ async fn undisturbed(scene: &Scene) -> Value {
     scene.apply(&searching("calm", |_| {}));
     assert_eq!(watch(scene, "calm", None, Duration::from_secs(180)).await, GANGS, "they did not run at the same time");
     let job = scene.job("calm").await;
-    // The check of the baseline, an attempt of each trial, and two that compare the best one with the accepted settings by fresh
-    // seeds: two pairs, then the third.
-    assert_eq!(status(&job).attempts as usize, 1 + TRIALS + 2);
+    assert_eq!(status(&job).attempts as usize, UNDISTURBED);
     found(status(&job))
 }
 
@@ -143,7 +144,7 @@ fn four_trials_at_a_time_under_a_quota_end_alike_when_one_is_preempted_and_the_o
         let failures = status(&job).retry.iter().chain(&status(&job).retries).map(|retry| retry.count).sum::<u32>();
         assert_eq!(failures, 0, "a queue is no failure");
         // One more for each gang of the urgent job, which checks and then trains. A restart repeats nothing.
-        let again = status(&job).attempts as usize - (1 + TRIALS);
+        let again = status(&job).attempts as usize - UNDISTURBED;
         assert!((1..=2).contains(&again), "{again} attempts again");
     });
 }
@@ -175,6 +176,6 @@ fn a_lost_node_changes_no_trial() {
         }
         // One or two more, unless the trials on the lost node had ended before.
         let attempts = status(&job).attempts as usize;
-        assert!((1 + TRIALS..=1 + TRIALS + 2).contains(&attempts), "{attempts} attempts");
+        assert!((UNDISTURBED..=UNDISTURBED + 2).contains(&attempts), "{attempts} attempts");
     });
 }
