@@ -196,7 +196,16 @@ fn vanished(draft: &mut Draft<'_>) -> bool {
             count(draft, &MissingEvidence::disrupted(message));
         }
     }
+    expect_what_it_wrote(draft);
     true
+}
+
+/// The training that is created again under its name must find the checkpoints that the status learnt of while it ran.
+fn expect_what_it_wrote(draft: &mut Draft<'_>) {
+    let newest = draft.newest_checkpoint();
+    if let Some(attempt) = draft.status.attempt.as_mut().filter(|attempt| attempt.purpose == Purpose::Train) {
+        attempt.resumes = newest;
+    }
 }
 
 fn count(draft: &mut Draft<'_>, missing: &MissingEvidence) {

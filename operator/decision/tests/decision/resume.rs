@@ -74,6 +74,20 @@ fn a_job_that_has_a_checkpoint_never_starts_from_the_beginning() {
 }
 
 #[test]
+fn nor_does_one_whose_attempt_is_created_again_under_its_name() {
+    let mut world = training(json!({}));
+    let checkpoint = report_checkpoint(&mut world);
+    // Its objects were deleted, and the status still names it.
+    world.attempts.clear();
+    world.trainer = Box::new(|plan, _| ended(plan, Outcome::CheckpointUnreadable));
+    world.run();
+    let resumed = trained(&world).pop().unwrap().clone();
+    assert_eq!(resumed.checkpoint.unwrap().expected, Some(checkpoint), "by {}", resumed.attempt);
+    assert_eq!(world.failure().0, "CheckpointUnreadable");
+    completes_after_a_repair(&mut world);
+}
+
+#[test]
 fn a_storage_that_cannot_be_used_stops_the_job_before_a_device_is_held() {
     let mut world = World::new(spec(json!({})), factors(FACTORS));
     world.trainer = Box::new(|plan, _| match (plan.kind, &plan.checkpoint) {
