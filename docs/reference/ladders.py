@@ -1,0 +1,92 @@
+"""Ladders measured on GPUs: the verdicts that tests/device/ladder recorded, beside the gates of the manifests."""
+
+import json
+
+from .table import table
+
+INTRODUCTION = """# Ladders on GPUs
+
+Each section is one run of [`tests/device/ladder`](../cases.md): an example with its own gates, analysis, phases and seeds; only its
+data are fewer and its training is shorter. With `--nothing`, a last phase changes nothing that matters, and must not be accepted.
+The whole records, with each launch, are in `tests/device/ladders`; an interrupted one goes on with `--continue`.
+
+"""
+
+STATES = {"Accepted": "accepted", "RolledBack": "rolled back", "Inconclusive": "inconclusive", "Measuring": "being measured",
+          "Pending": "not begun", "Skipped": "skipped", "Unsupported": "unsupported"}
+
+
+def page(repository):
+    records = [json.loads(path.read_text()) for path in sorted((repository / "tests/device/ladders").glob("*.json"))]
+    return INTRODUCTION + "\n".join(section(**record) for record in records)
+
+
+def section(machine, job):
+    name, spec, status = job["job"]["metadata"]["name"], job["job"]["spec"], job["status"]
+    phases = [(f"`{phase['name']}`", phase) for phase in status["phases"]]
+    if "bundle" in status:
+        phases.append(("**all together**", status["bundle"]))
+    rows = [[title, verdict(phase), speed(phase), quality(phase), memory(phase)] for title, phase in phases]
+    text = f"## {name}\n\n{about(machine, spec, status)}\n\n"
+    text += table(["Phase", "Verdict", "Speedup", "Quality", "Memory"], rows)
+    if gates := judged(spec, status):
+        text += f"\nGates:\n\n{table(['Gate', 'Asked', 'Measured'], gates)}"
+    return text
+
+
+def about(machine, spec, status):
+    gpus = machine["gpus"]
+    models = " and ".join(dict.fromkeys(gpus))
+    used = spec["trainer"].get("replicas", 1) * spec["trainer"]["gpusPerReplica"]
+    spent = float(status["cost"]["gpuHours"])
+    state = "" if status["stage"] == "Complete" else " **It was interrupted and has not ended.**"
+    return f"{used} of {len(gpus)} {models}, {status['startTime'][:10]}, {spent:.2f} GPU hours.{state}"
+
+
+def verdict(phase):
+    state = STATES[phase["state"]]
+    return f"{state}: `{phase['reason']}`" if "reason" in phase and phase["state"] != "Measuring" else state
+
+
+def speed(phase):
+    speedup = phase.get("speedup", {})
+    if "lower" not in speedup or phase["state"] == "Measuring":
+        return ""
+    estimate, lower, upper = (float(speedup[name]) for name in ("estimate", "lower", "upper"))
+    return f"{estimate:.3f} [{lower:.3f}, {upper:.3f}], {speedup['pairs']} pairs"
+
+
+def quality(phase):
+    """The differences to the baseline, positive when worse."""
+    found = phase.get("quality", {})
+    parts = []
+    if "lossDelta" in found:
+        upper = f" (at most {float(found['lossDeltaUpper']):+.5f})" if "lossDeltaUpper" in found else ""
+        parts.append(f"loss {float(found['lossDelta']):+.5f}{upper}")
+    parts += [f"{name} {float(value):+.4f}" for name, value in found.get("metrics", {}).items()]
+    return ", ".join(parts)
+
+
+def memory(phase):
+    return f"{phase['peakMemoryBytes'] / (1 << 30):.1f} GiB" if "peakMemoryBytes" in phase else ""
+
+
+def judged(spec, status):
+    """What the gates ask, and what was measured of all accepted phases together."""
+    bundle, gates, rows = status.get("bundle", {}), spec.get("gates", {}), []
+    measured = bundle.get("quality", {})
+    if goal := gates.get("overallSpeedup"):
+        rows.append(["`overallSpeedup`", f"≥ {goal}", speed(bundle) if bundle else ""])
+    if allowed := gates.get("validationLossDelta"):
+        rows.append(["`validationLossDelta`", f"≤ {allowed}", quality({"quality": {name: measured[name] for name in
+                     ("lossDelta", "lossDeltaUpper") if name in measured}})])
+    for gate in gates.get("validationMetrics", []):
+        asked = ", ".join(f"{name} {gate[name]}" for name in ("min", "max", "maxRegression", "maxRelativeRegression") if name in gate)
+        value = measured.get("metrics", {}).get(gate["name"])
+        rows.append([f"`{gate['name']}`", asked, f"{float(value):+.4f}" if value is not None else ""])
+    if limit := gates.get("gpuMemory"):
+        rows.append(["`gpuMemory`", f"≤ {limit}", memory(bundle)])
+    if least := gates.get("minGpuUtilization"):
+        value = bundle.get("utilization")
+        rows.append(["`minGpuUtilization`", f"≥ {least}", f"{float(value):.3f}" if value is not None else ""])
+    return rows
