@@ -196,6 +196,9 @@ fn vanished(draft: &mut Draft<'_>) -> bool {
             count(draft, &MissingEvidence::disrupted(message));
         }
     }
+    if let Some(name) = draft.status.attempt.as_ref().map(|attempt| attempt.name.clone()) {
+        crate::fold::part(draft, &name);
+    }
     expect_what_it_wrote(draft);
     true
 }

@@ -231,6 +231,18 @@ fn join(evidence: &mut [LaunchStatus], (arm, pair): (Arm, u32), number: u32) {
     }
 }
 
+/// The attempt with this name was lost, and is created again under it: a launch whose partner has not run in it gets none.
+pub(crate) fn part(draft: &mut Draft<'_>, attempt: &str) {
+    let Some(name) = AttemptName::parse(attempt) else { return };
+    let status = &mut draft.status;
+    let phases = status.phases.iter_mut().map(|phase| &mut phase.launches);
+    let bundle = status.bundle.as_mut().map(|bundle| &mut bundle.launches);
+    let slowdown = status.training.as_mut().and_then(|training| training.slowdown.as_mut());
+    let evidence = phases.chain(bundle).chain(slowdown.map(|slowdown| &mut slowdown.launches));
+    let alone = evidence.flatten().filter(|launch| launch.attempt == name.number);
+    alone.for_each(|launch| launch.attempt = LaunchStatus::LOST_ATTEMPT);
+}
+
 /// The measurements; of the validation only the loss and the metrics with a gate, which verdicts need.
 fn measured(spec: &TrainingJobSpec, result: &LaunchResult) -> Measured<Decimal> {
     let mut measured = Measured::from(&result.measured);

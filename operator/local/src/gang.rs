@@ -116,6 +116,10 @@ impl Attempts {
                 }
             }
             let finished = pawl_agent::finished_launches(&directory).map_err(StateError::unusable(&directory))?;
+            // The machine may be another one by now: the other launch of a pair belongs into the attempt of the first.
+            if record.state == RecordState::Active && has_measured(&record.plan, &finished) {
+                record.state = RecordState::Stopped;
+            }
             let results = match &record.state {
                 RecordState::Released => continue,
                 // Launches without evidence are run again when the attempt is resumed.
@@ -268,7 +272,7 @@ impl Attempts {
         self.site.machine.share(plan, share).placement
     }
 
-    /// Stops the ranks without ending the attempts: the next `pawl run` resumes their measurements, and trains on in another attempt.
+    /// Stops the ranks without ending the attempts: the next `pawl run` goes on from their results.
     pub fn interrupt(&self, how: Stop) {
         for agent in &self.agents {
             let _ = agent.stop.send(how);
@@ -363,6 +367,12 @@ impl Attempts {
 /// may have got beyond a checkpoint after which all were to be deleted, or may have written its first one. The next attempt has a new plan.
 fn has_trained(plan: &AttemptPlan, directory: &Path) -> bool {
     plan.launches.iter().any(|launch| launch.kind == LaunchKind::Train && directory.join(&launch.launch).exists())
+}
+
+/// Whether a measurement of an attempt has ended.
+fn has_measured(plan: &AttemptPlan, finished: &[LaunchResult]) -> bool {
+    let measures = |name: &str| plan.launches.iter().any(|it| it.launch == name && it.kind == LaunchKind::Measure);
+    finished.iter().any(|result| result.outcome.is_evidence() && measures(&result.launch))
 }
 
 fn is_about_storage(error: &std::io::Error) -> bool {

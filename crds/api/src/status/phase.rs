@@ -198,6 +198,11 @@ pub struct LaunchStatus {
     pub message: String,
 }
 
+impl LaunchStatus {
+    /// Number of an attempt that was lost, when another is created under its name: no launch of that one forms a pair with its own.
+    pub const LOST_ATTEMPT: u32 = i32::MAX.cast_unsigned();
+}
+
 /// Measurements of the baseline.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]

@@ -33,6 +33,28 @@ fn ctrl_c_checkpoints_and_the_same_command_resumes() {
     }
 }
 
+/// Between the two runs the machine may have become another one.
+#[test]
+fn a_pair_that_an_interruption_has_split_does_not_count() {
+    let scene = Scene::new();
+    scene.write_job(|job| job["spec"]["workload"]["config"]["stepSeconds"] = json!(0.004));
+    let child = scene.pawl(&["run", "job.yaml"]).spawn().unwrap();
+    let measured = |launch: &&String| launch.starts_with("graph-r0-") && launch.contains("-p");
+    // The second one has started: of the first pair, one launch is done.
+    wait_until("a launch of a pair is done", || scene.ledger("started").iter().filter(measured).count() == 2);
+    signal(&child, Signal::TERM);
+    child.wait_with_output().unwrap();
+    assert_eq!(scene.output(&["run", "job.yaml"]).status.code(), Some(0));
+
+    let status = scene.status();
+    let launches = status["phases"][0]["launches"].as_array().unwrap();
+    let pairs = launches.iter().filter(|launch| launch["kind"] == "Measure").map(|launch| launch["pair"].as_u64());
+    let mut pairs: Vec<u64> = pairs.map(Option::unwrap).collect();
+    pairs.sort_unstable();
+    assert_eq!(pairs[..3], [0, 1, 1], "the first launch has no partner: {pairs:?}");
+    assert_eq!(status["phases"][0]["state"], "Accepted");
+}
+
 #[test]
 fn the_second_ctrl_c_kills_ranks_that_do_not_listen() {
     let scene = Scene::new();

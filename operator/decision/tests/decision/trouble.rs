@@ -58,7 +58,8 @@ fn a_pair_on_two_machines_does_not_count() {
 /// The machine is twice as fast after the interruption, and the phase does nothing.
 #[test]
 fn a_pair_that_an_interruption_has_split_does_not_count() {
-    for ending in [Ending::Stopped, Ending::Disrupted("node-0 was drained".to_owned())] {
+    // Without an ending, its objects are deleted, and it is created again under its name.
+    for ending in [Some(Ending::Stopped), Some(Ending::Disrupted("node-0 was drained".to_owned())), None] {
         let machine = Rc::new(Cell::new(100.0));
         let now = Rc::clone(&machine);
         let mut world = World::new(
@@ -66,7 +67,12 @@ fn a_pair_that_an_interruption_has_split_does_not_count() {
             Box::new(move |plan, _| done(plan, now.get())),
         );
         world.run_until(|world| world.launches(LaunchKind::Measure, "fuse") == 1);
-        world.end_alive(ending.clone());
+        if let Some(ending) = ending.clone() {
+            world.end_alive(ending);
+        } else {
+            world.decide();
+            world.attempts.clear();
+        }
         machine.set(200.0);
         world.run();
         let phase = world.phase("fuse");

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 /// State of an attempt on disk. See [`pawl_decision::observed`] for the other types that describe the state of an attempt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum RecordState {
-    /// It should run until it ends: if no agent runs it, one is started and resumes it, unless it has trained.
+    /// It should run until it ends: if no agent runs it, one is started and resumes it, unless it has measured or trained.
     Active,
     /// Its agent ended it; the results contain the outcomes of its launches.
     Completed,
