@@ -163,7 +163,8 @@ pub(crate) fn measured_with<'a>(draft: &'a Draft<'_>, settings: &Settings) -> Ve
 /// Records the end of a training launch.
 pub(crate) fn record(draft: &mut Draft<'_>, result: &LaunchResult) {
     let target = target(draft);
-    if !result.outcome.is_divergence() && result.measured.items > 0 {
+    if result.measured.items > 0 {
+        // Also of one that has diverged since: what it saved before that is good.
         trained::lift(draft);
     }
     let resumed = draft.status.attempt.as_ref().is_some_and(|attempt| attempt.resumes.is_some());
@@ -236,14 +237,14 @@ fn failed(draft: &mut Draft<'_>, result: &LaunchResult) {
 /// Records the checkpoints from which a stopped or lost training resumes, unless its settings are no longer in effect. That it has
 /// diverged counts all the same: what it saved after that is damaged whatever is trained next.
 pub(crate) fn stopped(draft: &mut Draft<'_>, result: &LaunchResult) {
+    if result.resumed_items.is_some() && result.measured.items > 0 {
+        trained::lift(draft);
+    }
     if result.outcome.is_divergence()
         && let Some(attempt) = draft.status.attempt.as_ref().filter(|attempt| attempt.purpose == Purpose::Train)
     {
         let attempt = attempt.name.clone();
         trained::limit(draft, &attempt, result.failed_at_items.unwrap_or(result.measured.items));
-    }
-    if !result.outcome.is_divergence() && result.resumed_items.is_some() && result.measured.items > 0 {
-        trained::lift(draft);
     }
     let plan = wanted(draft);
     let wanted = plan.launch == result.launch;

@@ -353,6 +353,21 @@ def test_nothing_is_deleted_where_the_checkpoint_to_go_back_to_is_missing(launch
     assert sorted(path.name for path in (launch.directory / "checkpoints").iterdir()) == there
 
 
+def test_what_was_saved_after_the_last_healthy_loss_is_gone_before_the_launch_ends(launch: Launch) -> None:
+    launch.train(items=200, everySeconds=0.0)
+    launch.plan["checkpoint"]["keep"] = 9
+    # Three losses in a row are a spike: the first two are saved.
+    code, report = launch.run(loop().replace("loss=loss()", "loss=1.0 + run.step_count % 3 / 100 if run.step_count < 40 else 1e6"))
+    assert (code, report["outcome"]) == (13, "LossSpike"), report["message"]
+    healthy = report["failure"]["items"]
+    names = sorted(path.name for path in (launch.directory / "checkpoints").glob("0*"))
+    assert names and int(names[-1].partition("-")[0]) == healthy < report["items"], (healthy, names)
+    assert report.get("lastCheckpoint") is None, "it was removed"
+    # Nobody has read the report: no limit is known.
+    code, report = launch.run(loop())
+    assert (code, report["outcome"]) == (0, "Done"), report["message"]
+
+
 def test_a_script_that_ignores_its_checkpoint_is_refused(launch: Launch) -> None:
     launch.train(items=80)
     assert launch.run(loop())[0] == 0

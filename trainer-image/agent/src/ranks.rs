@@ -120,6 +120,8 @@ pub(crate) struct Ranks {
     fence: Option<Fence>,
     /// Of the checkpoints of a measured script.
     sightings: Option<Sightings>,
+    /// Items of the last good position of a measured script that has diverged.
+    diverged: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -157,6 +159,7 @@ impl Ranks {
             kubeflow: None,
             fence: None,
             sightings: None,
+            diverged: None,
         }
     }
 
@@ -307,6 +310,8 @@ impl Ranks {
                 }
                 let asked = Asked { stop: self.is_terminated(), complete: self.complete, has_all: self.has_all() };
                 let (exit, report) = followed.end(launch, rank, exit, asked, &last_words.text);
+                let failed_at = report.failure.as_ref().filter(|_| report.outcome.is_divergence());
+                self.diverged = failed_at.map(|at| at.items).or(self.diverged);
                 let (exit, report) = explained(shared, launch, exit, report).await;
                 (exit, Ok(bounded(report)))
             }
@@ -345,11 +350,13 @@ impl Ranks {
         }
     }
 
-    /// After the ranks have ended: sets aside what they wrote when they were superseded.
-    pub(crate) fn set_aside(&self) {
-        if let Some(fence) = &self.fence {
-            fence.set_aside();
+    /// After the ranks have ended: sets aside what they wrote when they were superseded, or had diverged. Returns what the user is told.
+    pub(crate) fn set_aside(&self, shared: &Shared, launch: &LaunchPlan) -> Option<String> {
+        if self.fence.as_ref().is_some_and(|fence| fence.set_aside() || !fence.is_newest()) {
+            // The checkpoints are another gang's.
+            return None;
         }
+        shared.script.as_ref()?.diverged(launch, self.diverged?)
     }
 
     /// Why a measured script has to be ended, if it has and still runs.

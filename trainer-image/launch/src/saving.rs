@@ -308,6 +308,18 @@ impl Saver {
         Ok(Some((found, origin)))
     }
 
+    /// On rank 0, after the last save of a training that has diverged after `items`: deletes what was saved since then. The report of
+    /// the divergence may be lost, and nothing in a checkpoint says that it is damaged. Errors are logged: the next launch deletes
+    /// it if it is told to.
+    pub fn discard_after(&mut self, items: u64) {
+        let Some(writer) = &self.writer else { return };
+        if let Err(error) = writer.discard_after(items) {
+            tracing::error!(items, "what was saved after the last healthy loss is not deleted: {error}");
+        }
+        self.newest.take_if(|newest| newest.items > items);
+        self.best.take_if(|best| best.checkpoint.items > items);
+    }
+
     /// Makes `best` the checkpoint that waits to be written as the best one.
     pub fn keep_best(&mut self, best: Best) {
         self.waiting = Some(best);

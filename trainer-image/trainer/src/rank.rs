@@ -150,8 +150,8 @@ fn measured(launch: &Launch, stop: &StopRequest, started: Instant) -> Result<Rep
     };
     run.publish();
     let result = train::train(&mut run);
-    if result.is_err() {
-        run.finish_saving();
+    if let Err(ending) = &result {
+        run.finish_saving(ending);
     }
     let own = run.session.memory().peak;
     let peak = if result.is_ok() { gang.gather(&own)?.into_iter().max().unwrap_or(own) } else { own };

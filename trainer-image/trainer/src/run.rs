@@ -492,10 +492,15 @@ impl RunningLaunch<'_> {
         self.saver.as_mut().map_or(Ok(()), Saver::poll)
     }
 
-    /// Ends the saving of a launch that ends with an error; see [`Saver::finish`].
-    pub fn finish_saving(&mut self) {
+    /// Ends the saving of a launch that ends with an error; see [`Saver::finish`]. What a training saved after its last healthy loss is
+    /// deleted if it has diverged.
+    pub fn finish_saving(&mut self, ending: &Ending) {
+        let (_, healthy) = self.healthy;
         if let Some(saver) = &mut self.saver {
             saver.finish();
+            if ending.outcome().is_divergence() {
+                saver.discard_after(healthy);
+            }
         }
     }
 

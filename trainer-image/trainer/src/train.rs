@@ -24,7 +24,7 @@ pub fn train(run: &mut RunningLaunch<'_>) -> Result<(), Ending> {
         let time = clock.stop(run.totals());
         if let Err(ending) = run.record(&mine, &agreed, time) {
             // All ranks end here, and no rank exits before rank 0 has written what it keeps.
-            run.finish_saving();
+            run.finish_saving(&ending);
             let _ = run.gang.barrier();
             return Err(ending);
         }

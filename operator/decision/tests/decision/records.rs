@@ -4,7 +4,7 @@
 //! Each history is a seed. A failure prints it, and what had happened; `PAWL_HISTORY=SEED` repeats one. `PAWL_HISTORIES=COUNT` tries
 //! others than the usual number.
 
-use crate::storage::{Gang, Random, STEP, Storage, advance, edit, save};
+use crate::storage::{Gang, Random, STEP, Storage, advance, diverge, edit, save};
 use crate::world::{World, done, ended, noise};
 use jiff::SignedDuration;
 use pawl_contract::exit::Outcome;
@@ -203,11 +203,8 @@ impl History {
     fn diverge(&mut self) {
         let steps = self.below(10) + 1;
         let Some(mut gang) = self.gang.take() else { return };
-        let healthy = gang.items;
-        gang.diverged = Some(healthy);
-        advance(&mut gang, steps);
-        let saved = save(&mut self.storage, &mut gang);
-        self.say(format!("{} diverges after {healthy}, saved: {saved}", gang.attempt));
+        self.say(format!("{} diverges after {}", gang.attempt, gang.items));
+        diverge(&mut self.storage, &mut gang, steps);
         let result = gang.report(&self.storage, ended(&gang.plan, Outcome::NonFinite));
         self.end(&gang.attempt, result);
     }

@@ -251,6 +251,18 @@ pub fn save(storage: &mut Storage, gang: &mut Gang) -> bool {
     true
 }
 
+/// The training diverges: what it saves between its last healthy loss and the end is bad. It removes that before it ends, unless a
+/// later gang has claimed the storage: its report may never be read.
+pub fn diverge(storage: &mut Storage, gang: &mut Gang, steps: u64) {
+    gang.diverged = Some(gang.items);
+    let healthy = gang.items;
+    advance(gang, steps);
+    if save(storage, gang) {
+        let all = storage.checkpoints.entry(gang.plan.checkpoint.as_ref().unwrap().directory.clone()).or_default();
+        all.retain(|checkpoint| checkpoint.items <= healthy);
+    }
+}
+
 /// The newest checkpoint of a gang's training, as it reports it.
 fn newest(storage: &Storage, gang: &Gang) -> Option<CheckpointRef> {
     let directory = gang.plan.checkpoint.as_ref()?.directory.clone();

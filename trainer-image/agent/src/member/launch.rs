@@ -80,7 +80,9 @@ impl Member<'_> {
             survivors::end_in(&dir, Instant::now() + DEATH)
         })
         .await?;
-        running.ranks.set_aside();
+        if let Some(message) = running.ranks.set_aside(self.shared, &running.plan) {
+            (self.observer)(Event::Warning { launch: launch.to_owned(), message });
+        }
         let Running { plan, watch, facts, lost, .. } = running;
         if lost {
             let wall_seconds = watch.started.elapsed().as_secs_f64();

@@ -127,6 +127,19 @@ impl Checkpoints {
         Ok(moved)
     }
 
+    /// As [`Self::set_aside`]; returns what the user is told, if anything was moved.
+    ///
+    /// # Errors
+    /// Why it could not be moved.
+    pub(super) fn set_damaged_aside(&self, limit: u64) -> Result<Option<String>, String> {
+        let place = self.place.display();
+        let failed = |error| format!("checkpoints in {place} may be damaged, and cannot be moved aside: {error}");
+        let moved = self.set_aside(limit).map_err(failed)?;
+        let names = moved.join(", ");
+        let told = format!("{names} may be damaged: moved to {place}/.pawl/quarantine, training resumes from before");
+        Ok((!moved.is_empty()).then_some(told))
+    }
+
     /// Where the training was when a checkpoint was written.
     pub(super) fn standing(&self, checkpoint: &Path) -> Standing {
         let mut record = self.record();

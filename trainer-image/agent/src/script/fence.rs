@@ -53,6 +53,8 @@ impl std::fmt::Display for Epoch {
 /// The epoch of this gang, which is watched until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Fence {
+    storage: PathBuf,
+    epoch: Epoch,
     /// Where the script has its checkpoints.
     place: PathBuf,
     followed: Followed,
@@ -92,13 +94,15 @@ impl Fence {
         };
         // A thread of its own: a mount whose server is gone never answers.
         std::thread::Builder::new().name("fence".to_owned()).spawn(move || watch.run(&ended))?;
-        Ok(Self { place: place.to_owned(), followed: followed.clone(), superseded, _end: end })
+        let (storage, place) = (storage.to_owned(), place.to_owned());
+        Ok(Self { storage, epoch, place, followed: followed.clone(), superseded, _end: end })
     }
 
     /// After the ranks have ended: sets aside what they wrote after a later gang had claimed the storage. That gang writes
     /// too: an entry is theirs if it appeared since then, is of a step that they made since then, and is no older than the claim.
-    pub(crate) fn set_aside(&self) {
-        let Some(Superseded { claimed, before, step }) = self.superseded.get() else { return };
+    /// `false` when there was none.
+    pub(crate) fn set_aside(&self) -> bool {
+        let Some(Superseded { claimed, before, step }) = self.superseded.get() else { return false };
         let last = self.followed.progress().map_or(*step, |progress| progress.step) + 1;
         for path in std::fs::read_dir(&self.place).into_iter().flatten().filter_map(Result::ok).map(|it| it.path()) {
             let theirs = trailing_number(&path).is_some_and(|number| *step < number && number <= last);
@@ -112,6 +116,12 @@ impl Fence {
                 Err(error) => tracing::warn!(checkpoint = %path.display(), %error, "cannot set aside"),
             }
         }
+        true
+    }
+
+    /// Whether this gang is known to be the newest.
+    pub(crate) fn is_newest(&self) -> bool {
+        latest(&self.storage).is_ok_and(|found| found.is_none_or(|found| found <= self.epoch))
     }
 }
 

@@ -228,16 +228,8 @@ impl Script {
         if let (Some(policy), Some(own)) = (policy, self.checkpoints(launch)) {
             let place = own.place.display();
             let unreadable = |message| ended(Outcome::CheckpointUnreadable, message);
-            let moved = policy.resume_not_after_items.map_or(Ok(Vec::new()), |limit| own.set_aside(limit));
-            let moved = moved.map_err(|error| {
-                unreadable(format!("checkpoints in {place} may be damaged, and cannot be moved aside: {error}"))
-            })?;
-            if !moved.is_empty() {
-                warning = Some(format!(
-                    "{} may be damaged: moved to {place}/.pawl/quarantine, training resumes from before",
-                    moved.join(", ")
-                ));
-            }
+            let moved = policy.resume_not_after_items.map_or(Ok(None), |limit| own.set_damaged_aside(limit));
+            warning = moved.map_err(unreadable)?;
             if let (Some(expected), None) = (&policy.expected, own.newest_of(None, counts)) {
                 return Err(unreadable(format!(
                     "checkpoint {} at {} items was written, but {place} contains no checkpoint: restore the storage or its mount, \
@@ -249,6 +241,13 @@ impl Script {
         }
         let checkpoint = self.newest(launch, counts).map(|path| path.to_string_lossy().into_owned());
         Ok(Resume { checkpoint, warning, epoch })
+    }
+
+    /// After the ranks of a training that has diverged after `items` have ended: sets aside what was written since then, which may be
+    /// damaged. The report of the divergence may be lost. Returns what the user is told.
+    pub(crate) fn diverged(&self, launch: &LaunchPlan, items: u64) -> Option<String> {
+        launch.checkpoint.as_ref().filter(|_| launch.kind == LaunchKind::Train)?;
+        self.checkpoints(launch)?.set_damaged_aside(items).unwrap_or_else(Some)
     }
 
     /// Supersedes all earlier gangs of the job, if `launch` is a training whose script writes checkpoints that the agent follows.

@@ -256,6 +256,29 @@ fn a_gang_that_was_superseded_stops_at_the_next_boundary() {
 }
 
 #[test]
+fn what_was_saved_after_the_last_healthy_loss_is_deleted() {
+    let dir = tempfile::tempdir().unwrap();
+    let saved = |dir: &Path| {
+        let mut saver = saver(dir);
+        for step in [10, 20] {
+            saver.start(Some(checkpoint(step)), Duration::ZERO).unwrap();
+            saver.wait(true).unwrap();
+        }
+        saver
+    };
+    let mut diverged = saved(dir.path());
+    diverged.discard_after(checkpoint(10).position.items);
+    assert_eq!((steps(dir.path()), diverged.newest()), (vec![10], None));
+    diverged.discard_after(0);
+    assert_eq!(steps(dir.path()), Vec::<u64>::new());
+    // Those of a later gang are not its own.
+    let mut superseded = saved(dir.path());
+    Writer::open(dir.path().to_str().unwrap(), 2, author("toy-2")).unwrap();
+    superseded.discard_after(0);
+    assert_eq!(steps(dir.path()), [10, 20]);
+}
+
+#[test]
 fn a_checkpoint_that_is_not_finite_is_never_written() {
     let dir = tempfile::tempdir().unwrap();
     let mut saver = saver(dir.path());

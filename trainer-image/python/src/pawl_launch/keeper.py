@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import tempfile
 import time
@@ -15,13 +16,14 @@ from .checkpoints import DAMAGED, Checkpoint, Store, local_path
 from .decision import Board, Decision
 from .fence import Fence
 from .gang import Gang
-from .outcome import CheckpointUnreadable, InvalidPlan, is_full
+from .outcome import CheckpointUnreadable, InvalidPlan, LaunchError, is_full
 from .plan import CheckpointPolicy, Plan, Rank
 from .probe import full, has_no_space, probe
 from .progress import Position, Reporter
 
 # Quarantined checkpoints that progress names.
 _REPORTED_QUARANTINED = 8
+_log = logging.getLogger("pawl_launch")
 
 
 class Keeper:
@@ -193,6 +195,21 @@ class Keeper:
         self._best = None
         self._last_write = time.monotonic()
 
+
+    def discard_after(self, items: int) -> None:
+        """Of a training that has diverged after ``items``: deletes what was saved since then. The report of the divergence may be lost,
+        and nothing in a checkpoint says that it is damaged. Errors are logged: the next launch deletes it if it is told to."""
+        if self._store is None or self._gang.rank != 0:
+            return
+        try:
+            self._store.discard_after(items)
+        except (OSError, LaunchError) as error:
+            _log.error("what was saved after the last healthy loss, at %s items, is not deleted: %s", items, error)
+        last, best = self._reporter.last_checkpoint, self._position.best_checkpoint
+        if last is not None and last["items"] > items:
+            self._reporter.last_checkpoint = None
+        if best is not None and best["checkpoint"]["items"] > items:
+            self._position.best_checkpoint = None
 
     def _require_space(self, partial: Path, error: Exception) -> None:
         """Says why a checkpoint could not be written, if it is for want of space. What is unfinished makes room.

@@ -450,6 +450,8 @@ class Run(Identity):
             return 0
         outcome = classify(error)
         self._ended = True
+        if outcome.is_divergence:
+            self._keeper.discard_after(self._reporter.healthy[1])
         self._reporter.peak_memory = self._reporter.peak_memory or device.peak_memory()
         self._reporter.report(outcome, f"{error}" if isinstance(error, LaunchError) else f"{type(error).__name__}: {error}")
         return outcome.exit_code
