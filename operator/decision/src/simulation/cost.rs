@@ -173,3 +173,26 @@ pub(super) fn rows(rows: &mut Rows) {
         }
     }
 }
+
+mod tests {
+    use super::*;
+    use pawl_api::TrainingJob;
+
+    #[test]
+    fn what_judging_takes_is_known_before() {
+        for example in EXAMPLES {
+            for (name, truth) in TRUTHS {
+                let world = World::new(example, truth);
+                let plan = crate::judging(&TrainingJob::new("job", world.spec.clone()));
+                let (probably, most) = plan.total();
+                let [launches, ..] = world.judge(CLEAN, 0);
+                let case = format!("{}, {name}: {launches} launches, {probably:?}, {most:?}", example.0);
+                assert!(launches <= most.launches as f64, "{case}");
+                let promised = world.spec.phases.iter().all(|phase| phase.expected_speedup.is_some());
+                if promised && name == TRUTHS[0].0 {
+                    assert!((launches / probably.launches as f64 - 1.0).abs() <= 0.25, "{case}");
+                }
+            }
+        }
+    }
+}
