@@ -8,8 +8,8 @@ INTRODUCTION = """# Simulated error rates
 
 Each row drives the code that decides, with launches whose speeds and losses are drawn from a model.
 [The statistics](../concepts/statistics.md) explains the rules. `tests/verdicts/run` measures the rows and prints them as it
-goes; `cargo test -p pawl-decision` measures all of them with a fifth of the trials, and fails if a bound does not hold or a
-row differs from this page by more than chance. A bound of an error rate holds up to two standard errors.
+goes; `cargo test -p pawl-decision` measures all of them with a fifth of the trials (a third of those of the cost), and fails if a bound does not hold or
+a row differs from this page by more than chance. A bound of an error rate holds up to two standard errors.
 
 Cells are the found share, its standard error, and the bound (≤ or ≥). A cell without a bound shows what the rule cannot do.
 
@@ -35,6 +35,12 @@ allows. The rows of a job go through `decide`; those before are the gate by itse
     "guard": ("Guard", """Throughput windows of a training: the detector by itself, and jobs through `decide`, whose training is
 promised the lower bound of what was measured. That bound is why a job takes longer: within the number of windows that the
 detector needs by itself, a job finds about three of four slow-downs, and within twice as many nearly all."""),
+    "cost": ("Cost of judging", """The examples' own manifests through `decide`, on three machines, with phases that are as fast
+as their `expectedSpeedup` (5 % where they have none), every second of them only, 3 % each, or no faster. Losses are equal, so
+that quality launches end as early as their looks allow. Launches take the time of their items; starts and compilations
+are not counted. The oracle knows which phases help and measures nothing. Percentages without an error are exact. A negative
+saving is a loss: these trainings, at the length of their examples, are mostly too short for their ladders. `pawl validate`
+tells before a job how many launches its ladder needs."""),
 }
 
 

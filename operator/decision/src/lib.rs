@@ -79,6 +79,7 @@ mod gates;
 mod goal;
 mod grace;
 mod guard;
+mod judging;
 mod launch;
 mod lifecycle;
 mod phase;
@@ -109,6 +110,7 @@ mod under_way;
 
 pub use conditions::unreadable;
 pub use grace::stop_grace;
+pub use judging::{Amount, Judging, Loss, Part, judging};
 pub use launch::gang;
 pub use plan::plan;
 pub use preview::preview;

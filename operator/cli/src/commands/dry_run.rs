@@ -7,7 +7,7 @@ use pawl_local::Options;
 use std::fmt::Write;
 use std::process::ExitCode;
 
-/// Prints the command line and the environment of each launch as a shell would read them.
+/// Prints the command line and the environment of each launch as a shell would read them, and what judging takes as comments.
 pub fn print(job: &TrainingJob, options: &Options) -> ExitCode {
     let launches = match pawl_local::preview(job, options) {
         Ok(launches) => launches,
@@ -37,6 +37,11 @@ pub fn print(job: &TrainingJob, options: &Options) -> ExitCode {
     }
     if !of_ranks.is_empty() {
         let _ = writeln!(text, "# Each rank also has {} and PAWL_*.", of_ranks.join(", "));
+    }
+    let judging = pawl_decision::judging(job);
+    let warning = judging.warning().map(|warning| format!("warning: {warning}"));
+    for line in judging.lines().into_iter().chain(warning) {
+        let _ = writeln!(text, "# {line}");
     }
     let printed = super::print(&text);
     if valid { printed } else { ExitCode::from(exit::INPUT) }

@@ -6,7 +6,8 @@ use pawl_api::{Policy, TrainingJob};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Validates every file, and prints all errors of all files, warnings, and which references need the policy of a cluster's operator.
+/// Validates every file, and prints all errors of all files, warnings, which references need the policy of a cluster's operator, and
+/// what judging takes.
 pub fn validate(files: &[PathBuf]) -> ExitCode {
     let mut valid = true;
     for file in files {
@@ -14,7 +15,7 @@ pub fn validate(files: &[PathBuf]) -> ExitCode {
             Ok(job) => {
                 let name = job.metadata.name.as_deref().unwrap_or_default();
                 println!("{}: valid: TrainingJob {name}, {} phases", file.display(), job.spec.phases.len());
-                for note in notes(&job) {
+                for note in notes(&job).into_iter().chain(pawl_decision::judging(&job).lines()) {
                     println!("{}: {note}", file.display());
                 }
             }
@@ -27,9 +28,10 @@ pub fn validate(files: &[PathBuf]) -> ExitCode {
     ExitCode::from(if valid { exit::COMPLETE } else { exit::INPUT })
 }
 
-/// What has no effect, and what a cluster refuses unless the policy of its operator allows it.
+/// What has no effect, what cannot pay for itself, and what a cluster refuses unless the policy of its operator allows it.
 fn notes(job: &TrainingJob) -> Vec<String> {
-    let warnings = pawl_api::warnings(job).into_iter().map(|problem| format!("warning: {problem}"));
+    let warnings = pawl_api::warnings(job).into_iter().map(|problem| problem.to_string());
+    let warnings = warnings.chain(pawl_decision::judging(job).warning()).map(|problem| format!("warning: {problem}"));
     let policy = Policy::default().problems(job);
     let policy = policy.into_iter().map(|problem| format!("note: on a cluster with the default policy: {problem}"));
     warnings.chain(policy).collect()

@@ -7,6 +7,7 @@
 pub(crate) mod noise;
 pub(crate) mod shell;
 
+mod cost;
 mod equal_losses;
 mod guard;
 mod ladders;
@@ -141,16 +142,20 @@ impl Rows {
         Tally { trials, counts }
     }
 
+    /// Numbers of the trials of a run.
+    pub fn trials(&self, trials: u32) -> impl Iterator<Item = u64> + use<> {
+        0..u64::from(trials * self.times)
+    }
+
     /// Adds the row of a mean over trials.
-    pub fn mean(
-        &mut self,
-        (case, counted): (impl Into<String>, &str),
-        holds: Bound,
-        trials: u32,
-        trial: impl Fn(u64) -> f64,
-    ) {
-        let trials = trials * self.times;
-        let values: Vec<f64> = (0..u64::from(trials)).map(trial).collect();
+    pub fn mean(&mut self, name: (impl Into<String>, &str), holds: Bound, trials: u32, trial: impl Fn(u64) -> f64) {
+        let values: Vec<f64> = self.trials(trials).map(trial).collect();
+        self.mean_of(name, holds, &values);
+    }
+
+    /// Adds the row of the mean of what each trial has measured.
+    pub fn mean_of(&mut self, (case, counted): (impl Into<String>, &str), holds: Bound, values: &[f64]) {
+        let trials = u32::try_from(values.len()).expect("trials are few");
         let count = f64::from(trials);
         let value = values.iter().sum::<f64>() / count;
         let variance = values.iter().map(|found| (found - value).powi(2)).sum::<f64>() / (count - 1.0);
@@ -189,6 +194,7 @@ const QUALITY: Group = ("quality", |rows| {
     quality::rows(rows);
 });
 const GUARD: Group = ("guard", guard::rows);
+const COST: Group = ("cost", cost::rows);
 
 /// Measures the rows of a group, each of which must hold.
 fn measure((group, measure): Group, times: u32) -> Vec<Row> {
@@ -211,9 +217,13 @@ fn short(group: Group) {
     }
 }
 
-/// Measures the rows of a group with more trials, and prints them for `tests/verdicts/run`.
+/// Measures the rows of a group with five times as many trials, and prints them for `tests/verdicts/run`.
 fn long(group: Group) {
-    for row in measure(group, 5) {
+    longer(group, 5);
+}
+
+fn longer(group: Group, times: u32) {
+    for row in measure(group, times) {
         println!("ROW {} {}", group.0, serde_json::to_string(&row).expect("a row is JSON"));
     }
 }
@@ -293,4 +303,16 @@ fn guard_of_trainings() {
 #[ignore = "minutes: tests/verdicts/run"]
 fn guard_of_trainings_with_more_trials() {
     long(GUARD);
+}
+
+#[test]
+fn cost_of_judging() {
+    short(COST);
+}
+
+#[test]
+#[ignore = "minutes: tests/verdicts/run"]
+fn cost_of_judging_with_more_trials() {
+    // Whole ladders take long, and their means few trials.
+    longer(COST, 3);
 }

@@ -1,0 +1,112 @@
+//! What judging takes, as text for a person.
+
+use super::{Amount, Judging, Loss};
+
+impl Judging {
+    /// What judging takes probably and at most, in total and of each part, beside the training. Empty: nothing is judged.
+    pub fn lines(&self) -> Vec<String> {
+        if self.parts.is_empty() {
+            return Vec::new();
+        }
+        let (probably, most) = self.total();
+        let mut lines = vec![format!("judging: {}{}", between(probably, most), beside(self))];
+        let parts = self.parts.iter();
+        lines.extend(parts.map(|part| format!("judging: {}: {}", part.name, between(part.probably, part.most))));
+        lines
+    }
+
+    /// The warning about phases whose judging cannot pay for itself.
+    pub fn warning(&self) -> Option<String> {
+        let Loss { cost, saves } = self.loss()?;
+        let promise = match self.promised {
+            None => "more than all there is to save".to_owned(),
+            Some(_) => format!("and saves at most {:.0} % of it, if each expectedSpeedup holds", saves * 100.0),
+        };
+        Some(format!(
+            "spec.phases: judging takes probably {:.0} % of the time of the training with the baseline, {promise}: remove the \
+             phases that save least, apply those that are known without measurement (pin: Accepted), or train for longer \
+             (spec.train)",
+            cost * 100.0
+        ))
+    }
+}
+
+fn between(probably: Amount, most: Amount) -> String {
+    if probably == Amount::default() {
+        return format!("probably nothing; at most {}", shown(most));
+    }
+    format!("probably {}; at most {}", shown(probably), shown(most))
+}
+
+fn shown(amount: Amount) -> String {
+    let Amount { launches, steps, items, epochs } = amount;
+    let parts = [(launches, "launches"), (steps, "steps"), (items, "items"), (epochs, "epochs")];
+    let parts = parts.into_iter().filter(|(count, _)| *count > 0);
+    parts.map(|(count, what)| format!("{} {what}", grouped(count))).collect::<Vec<_>>().join(", ")
+}
+
+fn beside(plan: &Judging) -> String {
+    match (plan.items, plan.epochs) {
+        (Some(items), _) => format!("; the training: {} items", grouped(items)),
+        (None, Some(epochs)) => format!("; the training: {epochs} epochs"),
+        (None, None) => String::new(),
+    }
+}
+
+/// A number with a comma between each three digits.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use pawl_api::TrainingJob;
+    use serde_json::json;
+
+    fn job(items: u64, promise: Option<&str>) -> TrainingJob {
+        let phase = json!({"name": "compile", "expectedSpeedup": promise, "settings": {"compile": "Graph"}});
+        let analysis =
+            json!({"warmupSteps": 10, "windowSteps": 90, "minPairs": 3, "maxPairs": 7, "qualityItems": 1600});
+        let spec = json!({"workload": {"command": ["train"]}, "settings": {"batchPerGpu": 8}, "phases": [phase],
+            "analysis": analysis, "train": {"items": items}});
+        serde_json::from_value(json!({"metadata": {"name": "toy"}, "spec": spec})).expect("a job")
+    }
+
+    #[test]
+    fn the_plan_names_launches_steps_and_items_beside_the_training() {
+        let expected = [
+            // Three pairs of 100 steps of 8 items, twice; at most seven, and each look of the quality gates.
+            "judging: probably 12 launches, 1,200 steps, 9,600 items; at most 37 launches, 4,600 steps, 36,800 items; \
+             the training: 1,000,000 items",
+            "judging: baseline: probably nothing; at most 3 launches, 600 steps, 4,800 items",
+            "judging: compile: probably 6 launches, 600 steps, 4,800 items; at most 17 launches, 2,000 steps, 16,000 items",
+            "judging: all together: probably 6 launches, 600 steps, 4,800 items; at most 17 launches, 2,000 steps, 16,000 items",
+        ];
+        assert_eq!(crate::judging(&job(1_000_000, Some("1.5"))).lines(), expected);
+        let mut nothing = job(1_000_000, None);
+        nothing.spec.phases.clear();
+        assert!(crate::judging(&nothing).lines().is_empty());
+    }
+
+    #[test]
+    fn judging_that_cannot_pay_is_a_warning() {
+        // 8,000 items at the speed of the baseline: half of them at 1.5 times that.
+        let warning = |items, promise| crate::judging(&job(items, promise)).warning();
+        assert_eq!(warning(30_000, Some("1.5")), None);
+        let found = warning(16_000, Some("1.5")).expect("a third is saved, and half is spent");
+        assert!(found.starts_with("spec.phases: judging takes probably 50 % of the time"), "{found}");
+        assert!(found.contains("saves at most 33 % of it") && found.contains("pin: Accepted"), "{found}");
+        // What is promised by nobody may be anything below the whole.
+        assert_eq!(warning(16_000, None), None);
+        let found = warning(8_000, None).expect("9,600 items are judged");
+        assert!(found.contains("120 %") && found.contains("all there is to save"), "{found}");
+    }
+}

@@ -1,0 +1,198 @@
+//! What judging costs and saves: the examples' own manifests through `decide`, beside an oracle that knows which phases help and
+//! measures nothing.
+//!
+//! The unit is the time that the baseline takes for the whole training. A launch takes the time of its items at the speed that it
+//! has; a start of a process, a compilation and a wait for a machine are not known here, and take none. Losses are equal, so that
+//! each quality launch is decided as early as its looks allow.
+
+use super::noise::{CLEAN, FEW_SLOW, Machine, Noise};
+use super::shell::{Shell, done};
+use super::{Rows, Shown};
+use pawl_api::TrainingJobSpec;
+use pawl_api::spec::Phase;
+use pawl_contract::effect::no_effect;
+use pawl_contract::plan::{LaunchKind, LaunchPlan};
+use pawl_contract::settings::Settings;
+use std::cell::Cell;
+
+/// An example, and the items of an epoch of its workload.
+type Example = (&'static str, &'static str, u64);
+
+const EXAMPLES: [Example; 7] = [
+    ("ups-1gpu", include_str!("../../../../examples/ups-1gpu.yaml"), 13_000),
+    ("ups-4gpu", include_str!("../../../../examples/ups-4gpu.yaml"), 13_000),
+    ("slm-8b-1gpu", include_str!("../../../../examples/slm-8b-1gpu.yaml"), 37_109),
+    ("slm-fp8", include_str!("../../../../examples/slm-fp8.yaml"), 37_109),
+    ("atft", include_str!("../../../../examples/atft.yaml"), 872_448),
+    ("forex", include_str!("../../../../examples/forex.yaml"), 119_112),
+    ("vision-bdh", include_str!("../../../../examples/vision-bdh.yaml"), 40_000),
+];
+
+const MACHINES: [(&str, Noise); 3] = [
+    ("normal, 1 %", CLEAN),
+    ("normal, 3 %", Noise::Normal { base: 0.03 }),
+    ("5 % of the launches half as fast", FEW_SLOW),
+];
+
+/// Speedup of a phase that promises none.
+const UNPROMISED: f64 = 1.05;
+
+/// By which factor a phase is truly faster: its place, and its promise.
+type Truth = fn(usize, f64) -> f64;
+
+const TRUTHS: [(&str, Truth); 4] = [
+    ("each phase as promised", |_, promised| promised),
+    (
+        "every second phase as promised, the others nothing",
+        |index, promised| if index % 2 == 0 { promised } else { 1.0 },
+    ),
+    ("each phase 3 %", |_, _| 1.03),
+    ("no phase helps", |_, _| 1.0),
+];
+
+/// A job whose phases have known effects.
+struct World {
+    spec: TrainingJobSpec,
+    items_per_epoch: u64,
+    truth: Truth,
+}
+
+impl World {
+    fn new((_, manifest, items_per_epoch): Example, truth: Truth) -> Self {
+        let spec = pawl_manifest::parse(manifest, "example.yaml").expect("the example is valid").spec;
+        Self { spec, items_per_epoch, truth }
+    }
+
+    fn effect(&self, index: usize, phase: &Phase) -> f64 {
+        let promised = phase.expected_speedup.as_ref().map_or(UNPROMISED, |promised| promised.value());
+        (self.truth)(index, promised)
+    }
+
+    /// Speed of the settings, as a multiple of the baseline's: the product of the effects of the phases in them. A phase is in them
+    /// also where a later one has replaced its values, as one with a larger batch does.
+    fn speed(&self, settings: &Settings) -> f64 {
+        let phases = || self.spec.phases.iter();
+        let effects = phases().enumerate().filter(|(index, phase)| {
+            let own = settings.with(&phase.settings);
+            let replaced = || {
+                phases().skip(index + 1).any(|later| own.with(&later.settings) == *settings && is_in(later, settings))
+            };
+            !is_in(phase, &self.spec.settings) && (own == *settings || replaced())
+        });
+        effects.map(|(index, phase)| self.effect(index, phase)).product()
+    }
+
+    /// Items of the training.
+    fn training(&self) -> f64 {
+        let epochs = || u64::from(self.spec.train.epochs.unwrap_or(1)) * self.items_per_epoch;
+        self.spec.train.items.unwrap_or_else(epochs) as f64
+    }
+
+    /// Items of a launch before the training.
+    fn items(&self, plan: &LaunchPlan) -> f64 {
+        let budget = &plan.budget;
+        let steps = budget.warmup_steps.unwrap_or(0) + budget.window_steps.unwrap_or(0);
+        let step = || plan.settings.items_per_step(self.spec.trainer.world_size()).expect("the batch is divisible");
+        let epochs = || budget.epochs.map_or(0, u64::from) * self.items_per_epoch;
+        let items = match plan.kind {
+            LaunchKind::Measure => steps * step(),
+            LaunchKind::Quality => budget.items.unwrap_or_else(epochs),
+            LaunchKind::Preflight | LaunchKind::Search | LaunchKind::Train => 0,
+        };
+        items as f64
+    }
+
+    /// Speed of the settings with all phases that help, and no other.
+    fn best(&self) -> f64 {
+        let helps = |(index, phase): &(usize, &Phase)| self.effect(*index, phase) > 1.0;
+        let mut settings = self.spec.settings.clone();
+        for (_, phase) in self.spec.phases.iter().enumerate().filter(helps) {
+            if no_effect(&settings, &phase.settings, self.spec.effect_trainer()).is_none() {
+                settings = settings.with(&phase.settings);
+            }
+        }
+        self.speed(&settings)
+    }
+
+    /// Judges the phases: the number of launches, their cost in percent of the training that follows, and what is saved in percent
+    /// of the training with the baseline.
+    fn judge(&self, noise: Noise, trial: u64) -> [f64; 3] {
+        let (launches, spent) = (Cell::new(0.0), Cell::new(0.0));
+        let mut machine = Machine::new(noise, trial);
+        let trainer = |plan: &LaunchPlan| {
+            let speed = self.speed(&plan.settings) * machine.launch();
+            if plan.kind != LaunchKind::Preflight {
+                launches.set(launches.get() + 1.0);
+                spent.set(spent.get() + self.items(plan) / speed);
+            }
+            let mut result = done(plan, 100.0 * speed, 1.0);
+            result.items_per_epoch = Some(self.items_per_epoch);
+            result.measured.utilization = Some(0.95);
+            let validation = result.measured.validation.as_mut().expect("it is validated");
+            let metrics = self.spec.gates.validation_metrics.iter().map(|gate| (gate.name.clone(), 0.5));
+            validation.metrics.extend(metrics);
+            result
+        };
+        let mut spec = self.spec.clone();
+        // Goals in numbers of the example's own machine. The training is what the costs are compared with.
+        (spec.gates.overall_speedup, spec.gates.max_epoch_seconds, spec.gates.min_items_per_second) =
+            (None, None, None);
+        (spec.train.items, spec.train.epochs) = (None, None);
+        let mut shell = Shell::new(serde_json::to_value(&spec).expect("a spec is JSON"), Box::new(trainer));
+        shell.run();
+        let settings = shell.status.effective_settings.clone().unwrap_or_else(|| spec.settings.clone());
+        drop(shell);
+        let (baseline, training) = (self.training(), self.training() / self.speed(&settings));
+        let cost = 100.0 * spent.get() / training;
+        [launches.get(), cost, 100.0 * (baseline - training - spent.get()) / baseline]
+    }
+}
+
+fn is_in(phase: &Phase, settings: &Settings) -> bool {
+    settings.with(&phase.settings) == *settings
+}
+
+pub(super) fn rows(rows: &mut Rows) {
+    for example in EXAMPLES {
+        for (truth, effect) in TRUTHS {
+            let world = World::new(example, effect);
+            for (machine, noise) in MACHINES {
+                let judged: Vec<[f64; 3]> = rows.trials(5).map(|trial| world.judge(noise, trial)).collect();
+                let case = format!("{}: {truth}; {machine}", example.0);
+                let each = |place: usize| judged.iter().map(|found| found[place]).collect::<Vec<_>>();
+                let oracle = vec![100.0 * (1.0 - 1.0 / world.best()); judged.len()];
+                for (counted, values) in [
+                    ("launches", each(0)),
+                    ("cost of judging, % of the training that follows", each(1)),
+                    ("net time saved, % of the baseline's training", each(2)),
+                    ("saved by an oracle, %", oracle),
+                ] {
+                    rows.mean_of((case.clone(), counted), Shown, &values);
+                }
+            }
+        }
+    }
+}
+
+mod tests {
+    use super::*;
+    use pawl_api::TrainingJob;
+
+    #[test]
+    fn what_judging_takes_is_known_before() {
+        for example in EXAMPLES {
+            for (name, truth) in TRUTHS {
+                let world = World::new(example, truth);
+                let plan = crate::judging(&TrainingJob::new("job", world.spec.clone()));
+                let (probably, most) = plan.total();
+                let [launches, ..] = world.judge(CLEAN, 0);
+                let case = format!("{}, {name}: {launches} launches, {probably:?}, {most:?}", example.0);
+                assert!(launches <= most.launches as f64, "{case}");
+                let promised = world.spec.phases.iter().all(|phase| phase.expected_speedup.is_some());
+                if promised && name == TRUTHS[0].0 {
+                    assert!((launches / probably.launches as f64 - 1.0).abs() <= 0.25, "{case}");
+                }
+            }
+        }
+    }
+}
