@@ -63,10 +63,13 @@ pub(super) fn power(rows: &mut Rows) {
 /// What became of phase `index` of a ladder of phases with these effects: with several, the accepted ones are confirmed by
 /// pairs of their own.
 fn verdict_in(noise: Noise, effects: &[f64], index: usize, trial: u64) -> &'static str {
-    match ladder(noise, effects, trial).status.phases[index].state {
-        PhaseState::Accepted => "accepted",
-        PhaseState::RolledBack => "rolled back",
-        _ => "inconclusive",
+    let state = ladder(noise, effects, trial).status.phases[index].state;
+    if state == PhaseState::Accepted {
+        "accepted"
+    } else if state == PhaseState::RolledBack {
+        "rolled back"
+    } else {
+        "inconclusive"
     }
 }
 
