@@ -1,4 +1,4 @@
-"""Every gate of the manifests of Accelerate and Lightning can pass and can fail: a run of each kind is planted, and judged
+"""Every gate of the manifests of Accelerate and Lightning, and of PyTorch on a CPU, can pass and can fail: a run of each kind is planted, and judged
 by 'pawl run', with the gates and the seeds of the manifest, on its script at smoke size."""
 
 import sys
@@ -11,6 +11,7 @@ from conftest import ROOT, Job
 from test_examples import script, settings
 
 MANIFESTS = [ROOT / "examples" / name / f"{kind}.yaml" for name in ("accelerate", "lightning") for kind in ("cpu", "gpu")]
+MANIFESTS.append(ROOT / "examples/pytorch/cpu.yaml")
 
 
 def name(path: Path) -> str:
