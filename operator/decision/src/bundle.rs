@@ -199,8 +199,12 @@ fn missed(draft: &mut Draft<'_>, message: &str) -> Step {
 /// and evaluates the remaining ones.
 fn unconfirmed(draft: &mut Draft<'_>, state: PhaseState, message: &str) -> Step {
     let Some(index) = least_certain(draft) else { return missed(draft, message) };
+    if draft.draining() {
+        // Evidence that was already there decides while a training runs, perhaps with this phase: it ends first, so that
+        // nothing that runs contains a phase whose state is final.
+        return Step::Go(Next::Drain);
+    }
     revert(draft, index, Scope::Phase, Reason::NotConfirmed, message);
-    // Nothing trains yet that would have to be drained first.
     draft.status.phases[index].state = state;
     if let Some(bundle) = &mut draft.status.bundle {
         bundle.launches.clear();

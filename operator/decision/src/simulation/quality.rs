@@ -29,7 +29,7 @@ fn verdict(case: &Case, trial: u64) -> &'static str {
     let &Case { regression, noise, seeds, learnt, learns } = case;
     let mut random = Random::seeded(trial);
     let trainer = move |plan: &LaunchPlan| {
-        let changed = active(plan) > 0;
+        let changed = active(plan).next().is_some();
         let falls = learnt * if changed { learns } else { 1.0 };
         let noise = noise * std::f64::consts::FRAC_1_SQRT_2 * random.normal();
         let loss = 3.0 + MARGIN * (noise - falls + if changed { regression } else { 0.0 });

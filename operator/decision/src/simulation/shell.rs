@@ -55,9 +55,10 @@ pub(crate) fn phase(index: usize) -> Value {
     json!({"name": format!("p{index}"), "settings": {"workload": {format!("p{index}"): 1}}})
 }
 
-/// Number of phases in the settings of a launch.
-pub(crate) fn active(plan: &LaunchPlan) -> usize {
-    plan.settings.workload.as_ref().map_or(0, |workload| workload.len())
+/// Numbers of the phases in the settings of a launch.
+pub(crate) fn active(plan: &LaunchPlan) -> impl Iterator<Item = usize> {
+    let settings = plan.settings.workload.iter().flatten();
+    settings.filter_map(|(name, _)| name.strip_prefix('p')?.parse().ok())
 }
 
 impl<'t> Shell<'t> {

@@ -121,7 +121,7 @@ fn verdict(case: &Case, trial: u64) -> &'static str {
     let mut random = Random::seeded(trial);
     let &Case { effect, slow_steps, queue, .. } = case;
     let trainer = move |plan: &LaunchPlan| {
-        let changed = active(plan) > 0 || plan.settings.loader_prefetch.is_some_and(|queue| queue > 1);
+        let changed = active(plan).next().is_some() || plan.settings.loader_prefetch.is_some_and(|queue| queue > 1);
         let steps = match queue {
             Some((queue, _)) => behind_a_queue(if changed { queue } else { 1 }, &mut random),
             None if changed => warming_up(slow_steps.1, effect, &mut random),

@@ -1,7 +1,8 @@
 //! Requirements, conflicts, enablers, pins, and specs that change.
 
-use crate::world::{World, done, factors, noise, speed};
+use crate::world::{World, done, ended, factors, noise, speed};
 use pawl_api::status::{PhaseState, Stage};
+use pawl_contract::exit::Outcome;
 use pawl_contract::plan::{LaunchKind, LaunchPlan};
 use serde_json::json;
 
@@ -271,4 +272,50 @@ fn measured_and_predicted_memory_are_separate() {
     assert_eq!(measured.utilization.as_ref().unwrap().value(), 0.9);
     let baseline = &world.status.baseline.as_ref().unwrap().measured;
     assert_eq!((baseline.peak_memory_bytes, baseline.predicted_memory_bytes), (Some(10 << 30), Some(9 << 30)));
+}
+
+/// Phase `b` diverges in training, which goes on with `a` alone. An edit lets `b` return: what the bundle has measured decides
+/// at once that both together are not faster, and the less certain one, `a`, is the one that trains.
+#[test]
+fn a_training_ends_before_what_it_trains_with_is_found_not_to_be_confirmed() {
+    for (together, state) in [(0.97, PhaseState::RolledBack), (1.0, PhaseState::Inconclusive)] {
+        let phase = |name: &str, least: &str| {
+            let settings = json!({"workload": {name: 1}});
+            json!({"name": name, "minSpeedup": least, "numerics": "Changed", "settings": settings})
+        };
+        let trainer = move |plan: &LaunchPlan, _: usize| {
+            let has = |name: &str| plan.settings.workload.as_ref().is_some_and(|workload| workload.contains_key(name));
+            if plan.kind == LaunchKind::Train && has("b") {
+                return ended(plan, Outcome::NonFinite);
+            }
+            // Chance favours the pairs of both.
+            let luck = ["a", "b"]
+                .into_iter()
+                .zip([1.06, 1.08])
+                .find(|(name, _)| plan.launch.starts_with(&format!("{name}-")) && plan.launch.contains("-b-"));
+            let speed = luck.map_or(if has("b") { together } else { 1.0 }, |(_, luck)| luck);
+            done(plan, 100.0 * speed * noise(plan, 0.001))
+        };
+        let spec = json!({"phases": [phase("a", "1.02"), phase("b", "0.5")], "train": {"items": 100_000}});
+        let mut world = World::new(spec, Box::new(trainer));
+        let trains =
+            |world: &World| world.alive().iter().any(|attempt| attempt.plan.launches[0].kind == LaunchKind::Train);
+        world.run_until(|world| trains(world) && world.verdict("b").1 == "NonFinite");
+        world.decide();
+        assert_eq!(world.verdict("a").0, PhaseState::Accepted);
+        world.edit(|spec| spec["phases"][1]["minSpeedup"] = json!("1.02"));
+        let starts = world.count_events("AttemptStarted");
+        let mut stopped = false;
+        while world.verdict("a").0 == PhaseState::Accepted {
+            assert_eq!(world.count_events("AttemptStarted"), starts, "evidence that is there decides");
+            assert!(!stopped || !trains(&world), "it is not started again before");
+            world.decide();
+            stopped |= !trains(&world);
+        }
+        assert!(!trains(&world), "it ended before the phase");
+        assert_eq!(world.verdict("a"), (state, "NotConfirmed", 0));
+        assert_eq!(world.count_events("NotConfirmed"), 1);
+        world.run();
+        assert_eq!(world.status.stage, Stage::Complete);
+    }
 }
