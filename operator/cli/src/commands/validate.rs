@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Validates every file, and prints all errors of all files, warnings, which references need the policy of a cluster's operator, and
-/// what judging takes.
+/// what judging takes in total.
 pub fn validate(files: &[PathBuf]) -> ExitCode {
     let mut valid = true;
     for file in files {
@@ -15,7 +15,9 @@ pub fn validate(files: &[PathBuf]) -> ExitCode {
             Ok(job) => {
                 let name = job.metadata.name.as_deref().unwrap_or_default();
                 println!("{}: valid: TrainingJob {name}, {} phases", file.display(), job.spec.phases.len());
-                for note in notes(&job).into_iter().chain(pawl_decision::judging(&job).lines()) {
+                // The parts are in the dry run.
+                let judging = pawl_decision::judging(&job).lines().into_iter().take(1);
+                for note in notes(&job).into_iter().chain(judging) {
                     println!("{}: {note}", file.display());
                 }
             }

@@ -3,7 +3,7 @@
 use super::{Amount, Judging, Loss};
 
 impl Judging {
-    /// What judging takes probably and at most, in total and of each part, beside the training. Empty: nothing is judged.
+    /// What judging takes probably and at most, in total beside the training, then of each part. Empty: nothing is judged.
     pub fn lines(&self) -> Vec<String> {
         if self.parts.is_empty() {
             return Vec::new();
@@ -40,15 +40,19 @@ fn between(probably: Amount, most: Amount) -> String {
 
 fn shown(amount: Amount) -> String {
     let Amount { launches, steps, items, epochs } = amount;
-    let parts = [(launches, "launches"), (steps, "steps"), (items, "items"), (epochs, "epochs")];
-    let parts = parts.into_iter().filter(|(count, _)| *count > 0);
-    parts.map(|(count, what)| format!("{} {what}", grouped(count))).collect::<Vec<_>>().join(", ")
+    let parts = [(launches, "launch", "launches"), (steps, "step", "steps"), (items, "item", "items")];
+    let parts = parts.into_iter().chain([(epochs, "epoch", "epochs")]).filter(|(count, ..)| *count > 0);
+    parts.map(|(count, one, many)| counted(count, one, many)).collect::<Vec<_>>().join(", ")
+}
+
+fn counted(count: u64, one: &str, many: &str) -> String {
+    format!("{} {}", grouped(count), if count == 1 { one } else { many })
 }
 
 fn beside(plan: &Judging) -> String {
     match (plan.items, plan.epochs) {
-        (Some(items), _) => format!("; the training: {} items", grouped(items)),
-        (None, Some(epochs)) => format!("; the training: {epochs} epochs"),
+        (Some(items), _) => format!("; the training: {}", counted(items, "item", "items")),
+        (None, Some(epochs)) => format!("; the training: {}", counted(epochs.into(), "epoch", "epochs")),
         (None, None) => String::new(),
     }
 }
