@@ -7,12 +7,13 @@ use std::time::Duration;
 
 const KILLS: usize = 50;
 
-/// What a run concluded, without times, attempts and costs.
+/// What a run concluded, without times, attempts and costs, and without the estimates of speed: of a pair that was killed after its
+/// first launch another one is measured.
 fn conclusions(status: &Value) -> Vec<Value> {
-    let mut all =
-        vec![status["stage"].clone(), status["effectiveSettings"].clone(), status["bundle"]["speedup"].clone()];
+    let mut all = vec![status["stage"].clone(), status["effectiveSettings"].clone()];
+    all.extend(["state", "reason"].map(|key| status["bundle"][key].clone()));
     for phase in status["phases"].as_array().unwrap() {
-        all.extend(["name", "state", "reason", "rung", "speedup", "quality", "message"].map(|key| phase[key].clone()));
+        all.extend(["name", "state", "reason", "rung", "quality"].map(|key| phase[key].clone()));
     }
     all.extend(["items", "steps", "validation"].map(|key| status["training"][key].clone()));
     all
@@ -32,6 +33,16 @@ impl Sequence {
 fn fifty_kills_change_no_verdict_and_repeat_no_launch() {
     let (undisturbed, disturbed) = undisturbed_and_killed(KILLS, |_| {});
     assert_eq!(conclusions(&disturbed), conclusions(&undisturbed));
+    // The noise of a launch is 0.4 %, and its parts do not come from two machines.
+    for (found, expected) in speedups(&disturbed).into_iter().zip(speedups(&undisturbed)) {
+        assert!((found / expected - 1.0).abs() < 0.02, "{found} instead of {expected}");
+    }
+}
+
+/// The estimates of speed of the phases and of all together, where they have one.
+fn speedups(status: &Value) -> Vec<f64> {
+    let judged = status["phases"].as_array().unwrap().iter().chain([&status["bundle"]]);
+    judged.filter_map(|it| it["speedup"]["estimate"].as_str()?.parse().ok()).collect()
 }
 
 /// A search of 48 trials, four at a time, whose points depend on the results before.
