@@ -53,7 +53,7 @@ def test_every_gate_passes_and_fails(path: Path, job: Job) -> None:
             "settings": base,
             "seeds": spec["seeds"],
             "phases": [phase("passes", {"optimizerKernel": "Fused"}), phase("fails", {"learningRate": "1e-9"})],
-            "analysis": {"warmupSteps": 1, "windowSteps": 10, "minPairs": 1, "maxPairs": 1, "qualityItems": items},
+            "analysis": {"warmupSteps": 20, "windowSteps": 100, "minPairs": 1, "maxPairs": 3, "qualityItems": items},
             "gates": spec["gates"],
             "train": {},
             "lifecycle": {"hangTimeout": "120s"},
