@@ -8,7 +8,7 @@ INTRODUCTION = """# Ladders on GPUs
 
 Each section is one run of [`tests/device/ladder`](../cases.md): an example with its own gates, analysis, phases and seeds; only its
 data are fewer and its training is shorter. With `--nothing`, a last phase changes nothing that matters, and must not be accepted.
-The whole records, with each launch, are in `tests/device/ladders`; an interrupted one goes on with `--continue`.
+The whole records, with each launch, are in `tests/device/ladders`; `--continue` resumes an interrupted one.
 
 """
 

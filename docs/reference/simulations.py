@@ -40,7 +40,7 @@ as their `expectedSpeedup` (5 % where they have none), every second of them only
 that quality launches end as early as their looks allow. Launches take the time of their items; starts and compilations
 are not counted. The oracle knows which phases help and measures nothing. Percentages without an error are exact. A negative
 saving is a loss: these trainings, at the length of their examples, are mostly too short for their ladders. `pawl validate`
-tells before a job how many launches its ladder needs."""),
+prints before a job how many launches its ladder needs."""),
 }
 
 

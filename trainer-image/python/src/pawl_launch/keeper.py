@@ -195,7 +195,6 @@ class Keeper:
         self._best = None
         self._last_write = time.monotonic()
 
-
     def discard_after(self, items: int) -> None:
         """Of a training that has diverged after ``items``: deletes what was saved since then. The report of the divergence may be lost,
         and nothing in a checkpoint says that it is damaged. Errors are logged: the next launch deletes it if it is told to."""
