@@ -6,7 +6,7 @@ use crate::error::{Doing, Error};
 use crate::facts::{AttemptFacts, GangFacts};
 use crate::key::Key;
 use crate::names;
-use crate::owned::Objects;
+use crate::owned::{Found, Objects};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, ListParams, PropagationPolicy};
 use kube::{Api, ResourceExt};
@@ -41,13 +41,21 @@ pub async fn start(
         return Ok(false);
     }
     let Objects { service, claim, batch_job, token, plan } = Objects::new(context, key, name);
-    if own.live_gang().is_none() && own.plan.is_some() {
-        plan.remove().await?;
-    }
     service.create(blueprint).await?;
     claim.create(blueprint).await?;
-    let Some((uid, new)) = batch_job.create(blueprint).await? else { return Ok(false) };
-    token.create(blueprint, &uid, new).await?;
+    let (uid, new) = match batch_job.find(blueprint).await? {
+        Found::Leaving => return Ok(false),
+        Found::Own(uid) => (uid, false),
+        Found::Nothing => {
+            // An earlier batch Job of this name may have left both: the garbage collector takes its time. They are removed
+            // while no batch Job exists, because afterwards its pods could read them, and after a crash nobody could tell
+            // whose token it is.
+            token.remove(blueprint).await?;
+            plan.remove().await?;
+            (batch_job.create(blueprint).await?, true)
+        }
+    };
+    token.create(blueprint, &uid).await?;
     plan.create(blueprint, &uid).await?;
     Ok(new)
 }

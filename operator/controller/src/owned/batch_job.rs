@@ -12,33 +12,58 @@ use kube::{Api, Resource, ResourceExt};
 use pawl_api::TrainingJob;
 use pawl_api::status::AttemptStatus;
 
+/// What has the name of an attempt's batch Job.
+pub(crate) enum Found {
+    Nothing,
+    /// The attempt's batch Job, with this uid.
+    Own(String),
+    /// One that is being deleted.
+    Leaving,
+}
+
 /// The batch Job.
 pub(crate) struct BatchJob<'a>(pub(super) Attempt<'a>);
 
 impl BatchJob<'_> {
-    /// Creates it. Returns its uid and whether it is new; `None` when one of its name is still being deleted.
+    /// Looks whether it exists: caches may be old.
     ///
     /// # Errors
-    /// [`Error::Taken`] when the name belongs to something else; [`Error::Api`].
-    pub(crate) async fn create(&self, blueprint: &Blueprint<'_>) -> Result<Option<(String, bool)>, Error> {
+    /// [`Error::Taken`] when the name belongs to something else; [`Error::Stale`] when it runs the plan that the attempt had
+    /// before the job was edited; [`Error::Api`].
+    pub(crate) async fn find(&self, blueprint: &Blueprint<'_>) -> Result<Found, Error> {
+        let Attempt { context, key, name } = self.0;
+        let jobs: Api<WatchedJob> = self.0.api();
+        let there = jobs.get_opt(name).await.doing(|| format!("read batch Job {name}"))?;
+        let Some(there) = there else { return Ok(Found::Nothing) };
+        let there = GangFacts::new(&there).ok_or(Error::Stale)?;
+        if is_replaced(blueprint, &there) {
+            // The caches do not show it yet. It is stopped by the decision that sees it.
+            context.facts.assume(key, name, there);
+            return Err(Error::Stale);
+        }
+        if there.deleting {
+            return Ok(Found::Leaving);
+        }
+        if Some(&there.job_uid) != blueprint.job.metadata.uid.as_ref() {
+            let why = format!("the annotation {} of its pods names another job", names::JOB_UID);
+            return Err(Error::Taken { kind: "batch Job", name: name.to_owned(), why });
+        }
+        Ok(Found::Own(there.uid))
+    }
+
+    /// Creates it. Returns its uid.
+    ///
+    /// # Errors
+    /// [`Error::Stale`] when one of its name exists since; [`Error::Api`].
+    pub(crate) async fn create(&self, blueprint: &Blueprint<'_>) -> Result<String, Error> {
         let Attempt { context, key, name } = self.0;
         match self.0.api::<Job>().create(&creation(), &build::gang(blueprint)).await {
             Ok(made) => {
                 context.facts.assume(key, name, assumed(blueprint, &made));
                 tracing::info!(attempt = name, replicas = blueprint.plan.replicas, "started");
-                Ok(Some((made.uid().unwrap_or_default(), true)))
+                Ok(made.uid().unwrap_or_default())
             }
-            Err(error) if code(&error) == Some(409) => {
-                let existing: Api<WatchedJob> = self.0.api();
-                let existing = existing.get_opt(name).await.doing(|| format!("read batch Job {name}"))?;
-                let Some(existing) = existing.as_ref().and_then(GangFacts::new) else { return Err(Error::Stale) };
-                if is_replaced(blueprint, &existing) {
-                    // The caches do not show it yet. It is stopped by the decision that sees it.
-                    context.facts.assume(key, name, existing);
-                    return Err(Error::Stale);
-                }
-                same_gang(blueprint, &existing).map(|uid| uid.map(|uid| (uid, false)))
-            }
+            Err(error) if code(&error) == Some(409) => Err(Error::Stale),
             Err(error) => Err(error).doing(|| format!("create batch Job {name}")),
         }
     }
@@ -92,18 +117,6 @@ impl BatchJob<'_> {
 fn is_replaced(blueprint: &Blueprint<'_>, existing: &GangFacts) -> bool {
     let is_own = Some(&existing.job_uid) == blueprint.job.metadata.uid.as_ref();
     is_own && !existing.deleting && existing.plan_hash != blueprint.plan_hash
-}
-
-/// The uid of a batch Job that has the name of the attempt, when it is the attempt's; `None` when it is about to go.
-fn same_gang(blueprint: &Blueprint<'_>, existing: &GangFacts) -> Result<Option<String>, Error> {
-    if existing.deleting {
-        return Ok(None);
-    }
-    let taken = |why: String| Error::Taken { kind: "batch Job", name: blueprint.plan.attempt.clone(), why };
-    if Some(&existing.job_uid) != blueprint.job.metadata.uid.as_ref() {
-        return Err(taken(format!("the annotation {} of its pods names another job", names::JOB_UID)));
-    }
-    Ok(Some(existing.uid.clone()))
 }
 
 fn assumed(blueprint: &Blueprint<'_>, made: &Job) -> GangFacts {

@@ -12,6 +12,7 @@ use crate::context::Context;
 use crate::key::Key;
 use crate::names;
 use batch_job::BatchJob;
+pub(crate) use batch_job::Found;
 use claim::StorageClaim;
 use kube::Api;
 use kube::api::{PatchParams, PostParams};

@@ -11,11 +11,11 @@ use kube::api::{DeleteParams, Patch};
 pub(crate) struct PlanConfigMap<'a>(pub(super) Attempt<'a>);
 
 impl PlanConfigMap<'_> {
-    /// Creates it. It is immutable, so an existing one with this owner is correct.
+    /// Creates it. An existing one is this gang's, whoever owns it now: it is immutable, and [`Self::remove`] removed any
+    /// other.
     ///
     /// # Errors
-    /// [`Error::Stale`] when an earlier batch Job's plan had to be deleted first; [`Error::Taken`] when the ConfigMap is
-    /// not one of an attempt; [`Error::Api`].
+    /// [`Error::Api`].
     pub(crate) async fn create(&self, blueprint: &Blueprint<'_>, gang_uid: &str) -> Result<(), Error> {
         let Attempt { context, key, name } = self.0;
         let object = build::plan(blueprint, gang_uid)
@@ -25,29 +25,22 @@ impl PlanConfigMap<'_> {
                 context.facts.assume_plan(key, name, PlanFacts { gang_uid: gang_uid.to_owned(), intact: true });
                 Ok(())
             }
-            Err(error) if code(&error) == Some(409) => match self.read().await? {
-                Some(plan) if plan.gang_uid == gang_uid => Ok(()),
-                Some(plan) if plan.gang_uid.is_empty() => {
-                    let (kind, why) = ("ConfigMap", "no batch Job owns it".to_owned());
-                    Err(Error::Taken { kind, name: name.to_owned(), why })
-                }
-                // Left by an earlier batch Job of this name: pods must not read it.
-                Some(_) => {
-                    self.remove().await?;
-                    Err(Error::Stale)
-                }
-                None => Err(Error::Stale),
-            },
+            Err(error) if code(&error) == Some(409) => Ok(()),
             Err(error) => Err(error).doing(|| format!("create ConfigMap {name}")),
         }
     }
 
-    /// Deletes the plan of an earlier batch Job.
+    /// Removes that of an earlier batch Job.
     ///
     /// # Errors
-    /// [`Error::Api`].
+    /// [`Error::Taken`] when the ConfigMap is not one of an attempt; [`Error::Api`].
     pub(crate) async fn remove(&self) -> Result<(), Error> {
         let name = self.0.name;
+        let Some(plan) = self.read().await? else { return Ok(()) };
+        if plan.gang_uid.is_empty() {
+            let (kind, why) = ("ConfigMap", "no batch Job owns it".to_owned());
+            return Err(Error::Taken { kind, name: name.to_owned(), why });
+        }
         match self.0.api::<ConfigMap>().delete(name, &DeleteParams::default()).await {
             Ok(_) => Ok(()),
             Err(error) if code(&error) == Some(404) => Ok(()),

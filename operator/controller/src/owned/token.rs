@@ -24,32 +24,36 @@ const CREATE_EVERY: Duration = Duration::from_secs(120);
 pub(crate) struct TokenSecret<'a>(pub(super) Attempt<'a>);
 
 impl TokenSecret<'_> {
-    /// Creates it. One that a new batch Job finds belongs to an earlier one and is replaced; otherwise (`new` is false)
-    /// pods may have read it already.
+    /// Creates it. An existing one is this gang's, and its pods may have read it already: [`Self::remove`] removed any other.
     ///
     /// # Errors
     /// [`Error::Api`]; [`Error::Local`] when the system has no random numbers.
-    pub(crate) async fn create(&self, blueprint: &Blueprint<'_>, gang_uid: &str, new: bool) -> Result<(), Error> {
+    pub(crate) async fn create(&self, blueprint: &Blueprint<'_>, gang_uid: &str) -> Result<(), Error> {
         if !blueprint.is_gang() {
             return Ok(());
         }
-        let name = &names::token_secret(self.0.name);
-        let secrets = self.0.api::<Secret>();
         let token = Token::random().map_err(|error| Error::Local { what: "a token", why: error.to_string() })?;
         let object = build::token(blueprint, gang_uid, &token);
-        match secrets.create(&creation(), &object).await {
+        match self.0.api::<Secret>().create(&creation(), &object).await {
             Ok(_) => Ok(()),
-            Err(error) if code(&error) == Some(409) && !new => Ok(()),
-            Err(error) if code(&error) == Some(409) => {
-                let deleted = secrets.delete(name, &DeleteParams::default()).await;
-                if let Err(error) = deleted
-                    && code(&error) != Some(404)
-                {
-                    return Err(error).doing(|| format!("delete Secret {name}"));
-                }
-                secrets.create(&creation(), &object).await.doing(|| format!("create Secret {name}")).map(|_| ())
-            }
-            Err(error) => Err(error).doing(|| format!("create Secret {name}")),
+            Err(error) if code(&error) == Some(409) => Ok(()),
+            Err(error) => Err(error).doing(|| format!("create Secret {}", names::token_secret(self.0.name))),
+        }
+    }
+
+    /// Removes that of an earlier batch Job.
+    ///
+    /// # Errors
+    /// [`Error::Api`].
+    pub(crate) async fn remove(&self, blueprint: &Blueprint<'_>) -> Result<(), Error> {
+        if !blueprint.is_gang() {
+            return Ok(());
+        }
+        let name = names::token_secret(self.0.name);
+        match self.0.api::<Secret>().delete(&name, &DeleteParams::default()).await {
+            Ok(_) => Ok(()),
+            Err(error) if code(&error) == Some(404) => Ok(()),
+            Err(error) => Err(error).doing(|| format!("delete Secret {name}")),
         }
     }
 

@@ -46,6 +46,10 @@ pub struct Store {
     pub dead: bool,
     /// Trainings run until the test ends them.
     pub held: bool,
+    /// Steps of the cluster after which the garbage collector removes what a batch Job owned that is gone.
+    pub garbage_after: u32,
+    /// How many steps each object has outlived its owner.
+    pub orphans: BTreeMap<Id, u32>,
     uids: u64,
 }
 

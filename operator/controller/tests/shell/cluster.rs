@@ -127,7 +127,8 @@ pub fn mounted(store: &Store, (_, namespace, name): &Id, gang: &str) -> Option<A
             plan = serde_json::from_str(map["data"]["plan.json"].as_str()?).unwrap();
         }
         if let Some(secret) = volume["secret"]["secretName"].as_str() {
-            store.objects.get(&("secrets".to_owned(), namespace.clone(), secret.to_owned()))?;
+            let secret = store.objects.get(&("secrets".to_owned(), namespace.clone(), secret.to_owned()))?;
+            assert_eq!(owner(secret, "Job").as_deref(), Some(gang), "nor its token");
         }
         if let Some(claim) = volume["persistentVolumeClaim"]["claimName"].as_str() {
             store.objects.get(&("persistentvolumeclaims".to_owned(), namespace.clone(), claim.to_owned()))?;
@@ -162,7 +163,14 @@ fn collect_garbage(store: &mut Store) {
     }
     for kind in ["configmaps", "secrets"] {
         for (id, object) in of_kind(store, kind) {
-            if owner(&object, "Job").is_some_and(|uid| !uids.contains(&uid)) {
+            if owner(&object, "Job").is_none_or(|uid| uids.contains(&uid)) {
+                store.orphans.remove(&id);
+                continue;
+            }
+            let steps = store.orphans.entry(id.clone()).or_default();
+            *steps += 1;
+            if *steps > store.garbage_after {
+                store.orphans.remove(&id);
                 store.remove(&id);
             }
         }
