@@ -58,9 +58,15 @@ fn require_result(spec: &TrainingJobSpec, launch: &Launch, result: &LaunchResult
         let again = Again::Doubtful(manner);
         return Err(MissingEvidence { again, control_outcome, baseline, ..MissingEvidence::because(message) });
     }
-    if result.outcome == Outcome::StorageFull {
+    // A training that does not find its checkpoint has lost it, and a preflight is repeated as often as the job allows: see below.
+    let is_unusable = match result.outcome {
+        Outcome::StorageFull => true,
+        Outcome::CheckpointUnreadable => !matches!(launch.plan.kind, LaunchKind::Preflight | LaunchKind::Train),
+        _ => false,
+    };
+    if is_unusable {
         let message = format!("{title}: {}", result.message);
-        return Err(MissingEvidence { again: Again::OnceThereIsSpace(manner), ..MissingEvidence::because(message) });
+        return Err(MissingEvidence { again: Again::OnceStorageWorks(manner), ..MissingEvidence::because(message) });
     }
     if !result.outcome.is_evidence() {
         let message = format!("{title}: ended with {}: {}", result.outcome, result.message);

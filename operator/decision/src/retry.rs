@@ -21,8 +21,8 @@ const ALIKE: u32 = 3;
 /// A program that has failed by itself so many times in the same way, while others have succeeded, fails because of its settings.
 const TWICE: u32 = 2;
 
-/// First back-off while a storage is full, seconds: somebody has to make space.
-const FULL_BACKOFF: u64 = 60;
+/// First back-off while a storage is full or cannot be used, seconds: somebody has to mend it.
+const STORAGE_BACKOFF: u64 = 60;
 
 /// Maximum length of the message of a failure beside the newest one, bytes: there may be one for each running trial.
 const SHORT: usize = 96;
@@ -37,8 +37,8 @@ pub(crate) enum Again {
     Doubtful(Manner),
     /// The settings do not work here: useful only if something has succeeded, elsewhere perhaps.
     Elsewhere,
-    /// A storage is full: useful once somebody has made space.
-    OnceThereIsSpace(Manner),
+    /// A storage is full or cannot be used: useful once somebody has mended it.
+    OnceStorageWorks(Manner),
     /// What is missing would be missing again.
     Useless,
 }
@@ -116,16 +116,16 @@ fn counted(before: Option<OwnFailure>, new: Option<OwnFailure>) -> Option<OwnFai
     }
 }
 
-/// Whether the newest failure is that a storage was full.
-fn is_full(retry: &RetryStatus) -> bool {
-    retry.manner.is_some_and(|manner| manner.outcome == Outcome::StorageFull)
+/// Whether the newest failure is one of the storage.
+fn is_of_storage(retry: &RetryStatus) -> bool {
+    retry.manner.is_some_and(|manner| matches!(manner.outcome, Outcome::StorageFull | Outcome::CheckpointUnreadable))
 }
 
 impl Draft<'_> {
     /// Counts a failure or a disruption of the trial, and sets the back-off. Only failures are limited.
     pub fn count_failure(&mut self, trial: &str, missing: &MissingEvidence) {
-        if let Again::OnceThereIsSpace(manner) = missing.again {
-            return self.wait_for_space(trial, missing, manner);
+        if let Again::OnceStorageWorks(manner) = missing.again {
+            return self.wait_for_storage(trial, missing, manner);
         }
         let message = &missing.message;
         let before = self.take_retry(trial).unwrap_or_default();
@@ -137,7 +137,7 @@ impl Draft<'_> {
         let count = before.count.saturating_add(u32::from(!missing.disrupted));
         let disruptions = before.disruptions.saturating_add(u32::from(missing.disrupted));
         let repeated = match missing.again {
-            Again::Useless | Again::OnceThereIsSpace(_) => ALIKE,
+            Again::Useless | Again::OnceStorageWorks(_) => ALIKE,
             Again::Useful => 0,
             _ if self.has_succeeded() => 0,
             Again::Elsewhere => ALIKE,
@@ -146,7 +146,7 @@ impl Draft<'_> {
         };
         let manner = match missing.again {
             Again::Doubtful(manner) => Some(manner),
-            Again::Useful | Again::Elsewhere | Again::OnceThereIsSpace(_) | Again::Useless => None,
+            Again::Useful | Again::Elsewhere | Again::OnceStorageWorks(_) | Again::Useless => None,
         };
         let retry = RetryStatus {
             trial: trial.to_owned(),
@@ -172,16 +172,19 @@ impl Draft<'_> {
         self.status.retry = Some(retry);
     }
 
-    /// Sets the back-off after a launch that found its storage full. Neither the settings nor the machines are to blame: it counts
-    /// against no trial, and the job fails when nobody makes space.
-    fn wait_for_space(&mut self, trial: &str, missing: &MissingEvidence, manner: Manner) {
+    /// Sets the back-off after a launch that found its storage full, or could not use it. Neither the settings nor the machines are
+    /// to blame: it counts against no trial, and the job fails when nobody mends it.
+    fn wait_for_storage(&mut self, trial: &str, missing: &MissingEvidence, manner: Manner) {
         let message = &missing.message;
         let before = self.take_retry(trial).unwrap_or_default();
-        let repeated = if is_full(&before) { before.repeated.saturating_add(1) } else { 1 };
-        let wait = FULL_BACKOFF.saturating_mul(1 << (repeated - 1).min(16)).min(LONGEST_BACKOFF);
-        let reason = Reason::Outcome(Outcome::StorageFull);
+        let repeated = if is_of_storage(&before) { before.repeated.saturating_add(1) } else { 1 };
+        let wait = STORAGE_BACKOFF.saturating_mul(1 << (repeated - 1).min(16)).min(LONGEST_BACKOFF);
+        let (reason, remedy) = match manner.outcome {
+            Outcome::StorageFull => (Reason::Outcome(Outcome::StorageFull), "make space"),
+            _ => (Reason::StorageUnusable, "mend the storage or its mount"),
+        };
         if repeated >= ALIKE {
-            let again = "make space, then set spec.suspend to true and back to false to continue";
+            let again = format!("{remedy}, then set spec.suspend to true and back to false to continue");
             self.fail(reason, &format!("{trial}: {message} ({repeated} attempts in a row; {again})"));
         } else {
             let text = format!("{trial}: {message} (not counted in lifecycle.maxRestarts; again after {wait} s)");
@@ -220,7 +223,7 @@ impl Draft<'_> {
     fn is_over(&self, retry: &RetryStatus) -> bool {
         let own = retry.own_failure.as_ref().filter(|_| repeats(retry));
         retry.count > self.spec.lifecycle.max_restarts
-            || retry.repeated >= ALIKE && !is_full(retry)
+            || retry.repeated >= ALIKE && !is_of_storage(retry)
             || own.is_some_and(|own| own.control || self.has_worked_elsewhere(&retry.trial, own.kind))
     }
 

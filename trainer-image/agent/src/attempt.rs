@@ -11,6 +11,7 @@ use crate::orphans;
 use crate::ranks::{DEATH, Shared};
 use crate::script::Script;
 use crate::server::Server;
+use crate::storage;
 use crate::store::Store;
 use crate::survivors::{self, end_survivors};
 use parking_lot::Mutex;
@@ -163,6 +164,7 @@ fn coordinate(
         plan: plan.clone(),
         work_dir: node.work_dir.clone(),
         script: Script::new(plan, node),
+        unproven: storage::directory(&node.checkpoints).filter(|_| node.proves_storage),
         limits: node.limits.clone(),
         store: Arc::clone(&store),
         inbox,

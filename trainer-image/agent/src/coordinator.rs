@@ -6,10 +6,11 @@ use crate::messages::{Down, Up};
 use crate::node::{AttemptEnd, Limits, Stop};
 use crate::ranks::DEATH;
 use crate::script::{Resume, Script};
+use crate::storage;
 use crate::store::Store;
 use crate::verdict::{Evidence, Fact, verdict};
 use pawl_contract::exit::Outcome;
-use pawl_contract::plan::{AttemptPlan, LaunchPlan};
+use pawl_contract::plan::{AttemptPlan, LaunchKind, LaunchPlan};
 use pawl_contract::report::Report;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher as _, RandomState};
@@ -38,6 +39,8 @@ pub(crate) struct Coordinator {
     pub(crate) plan: AttemptPlan,
     pub(crate) work_dir: PathBuf,
     pub(crate) script: Option<Script>,
+    /// The job's directory of checkpoints, until it is known whether they can be written there; `None` for object storage.
+    pub(crate) unproven: Option<PathBuf>,
     pub(crate) limits: Limits,
     pub(crate) store: Arc<Store>,
     pub(crate) inbox: mpsc::UnboundedReceiver<Inbox>,
@@ -184,8 +187,8 @@ impl Coordinator {
             let problem = if report.outcome == Outcome::Done { script.prove_storage(plan).await } else { None };
             return Ok(problem.unwrap_or(report));
         }
-        if let Some(script) = self.script.as_ref().filter(|_| facts.is_empty())
-            && let Some(report) = script.prove_storage(plan).await
+        if facts.is_empty()
+            && let Some(report) = self.prove_storage(plan).await
         {
             return Ok(report);
         }
@@ -211,6 +214,24 @@ impl Coordinator {
             progress: progress.as_deref(),
             wall_seconds: begun.elapsed().as_secs_f64(),
         }))
+    }
+
+    /// Proves that the job's checkpoints can be written, before the first launch of the attempt that measures or trains; the report of
+    /// the launch's end if not. The preflight cannot prove it of a claim that Pawl creates, which it does not mount: it would bind
+    /// the claim where there may be no devices.
+    async fn prove_storage(&mut self, launch: &LaunchPlan) -> Option<Report> {
+        if launch.kind == LaunchKind::Preflight {
+            return None;
+        }
+        let storage = self.unproven.clone()?;
+        if launch.kind == LaunchKind::Train || storage::is_unused(&storage) {
+            // A script may delete an old checkpoint before it writes a new one: what training finds is enough for it.
+            if let Err((outcome, message)) = storage::prove(storage, None).await {
+                return Some(Report { message, ..Report::bare(launch, 0, outcome) });
+            }
+        }
+        self.unproven = None;
+        None
     }
 
     /// The checkpoint that a launch of a script resumes.

@@ -67,6 +67,7 @@ mod ranks;
 mod script;
 mod server;
 mod spawn;
+mod storage;
 mod store;
 mod survivors;
 mod torchrun;

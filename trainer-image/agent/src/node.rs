@@ -29,6 +29,8 @@ pub struct Node {
     pub gpus: Vec<String>,
     /// Checkpoint storage, URL or path.
     pub checkpoints: String,
+    /// Whether agent 0 proves that files can be written there before it measures or trains, as nobody else has.
+    pub proves_storage: bool,
     /// Directory for generated data of workloads.
     pub data: PathBuf,
     /// Additional environment of the ranks. The contract's variables cannot be overridden.
@@ -50,6 +52,7 @@ impl Node {
             trainer,
             gpus: Vec::new(),
             checkpoints: work_dir.join("checkpoints").to_string_lossy().into_owned(),
+            proves_storage: true,
             data: work_dir.join("data"),
             env: Vec::new(),
             echo: false,

@@ -68,6 +68,28 @@ async fn launches_run_in_order_in_fresh_processes_with_the_environment_of_the_co
     }
 }
 
+#[tokio::test]
+async fn nothing_is_measured_while_checkpoints_could_not_be_written() {
+    let dir = tempdir().unwrap();
+    let storage = dir.path().join("checkpoints");
+    // As root may write everywhere: a storage that is no directory.
+    std::fs::write(&storage, "").unwrap();
+    let plan = plan(1, 2, &["measured", "also-measured"], "touch ../started; done_well");
+    let result = run_alone(dir.path(), &plan).await;
+    let unreadable = Outcome::CheckpointUnreadable;
+    assert_eq!(outcomes(&result), [("measured", unreadable), ("also-measured", unreadable)]);
+    assert!(!dir.path().join("started").exists());
+    let (message, named) = (&result.launches[0].message, storage.display().to_string());
+    assert!(message.contains(&named) && message.contains("mount it writable"), "{message}");
+
+    // Mended, the attempt that follows measures, and leaves nothing there.
+    std::fs::remove_file(&storage).unwrap();
+    let result = run_alone(&dir.path().join("second"), &plan).await;
+    assert_eq!(outcomes(&result), [("measured", Outcome::Done), ("also-measured", Outcome::Done)]);
+    let left = std::fs::read_dir(dir.path().join("second/checkpoints")).unwrap().count();
+    assert_eq!(left, 0);
+}
+
 /// The outcome, message and failing rank of a launch of three ranks that runs `script`.
 async fn verdict(script: &str) -> (Outcome, String, Option<u32>) {
     let dir = tempdir().unwrap();

@@ -103,6 +103,23 @@ fn a_storage_that_cannot_be_used_stops_the_job_before_a_device_is_held() {
     completes_after_a_repair(&mut world);
 }
 
+/// A claim that Pawl creates is not mounted by the preflight: the first launch that measures finds that it cannot be used.
+#[test]
+fn a_storage_that_the_first_measurement_cannot_use_stops_the_job_and_no_phase() {
+    let mut world = World::new(spec(json!({"lifecycle": {"maxRestarts": 0}})), factors(FACTORS));
+    world.trainer = Box::new(|plan, _| match plan.kind {
+        LaunchKind::Measure => ended(plan, Outcome::CheckpointUnreadable),
+        _ => done(plan, 100.0),
+    });
+    world.run();
+    let (reason, message) = world.failure();
+    assert_eq!(reason, "StorageUnusable", "{message}");
+    assert!(message.contains("3 attempts in a row; mend the storage or its mount, then set spec.suspend"), "{message}");
+    let open = [PhaseState::Pending, PhaseState::Preflight, PhaseState::Measuring, PhaseState::Retrying];
+    assert!(world.status.phases.iter().all(|phase| open.contains(&phase.state)), "{:?}", world.status.phases);
+    completes_after_a_repair(&mut world);
+}
+
 #[test]
 fn a_storage_that_is_full_for_a_while_is_checked_again() {
     let mut world = World::new(spec(json!({})), factors(FACTORS));

@@ -8,7 +8,6 @@ mod followed;
 mod kubeflow;
 mod meter;
 mod signs;
-mod space;
 mod traceback;
 mod window;
 
@@ -23,6 +22,7 @@ use meter::Standing;
 pub(crate) use meter::{Expected, Verdict};
 
 use crate::node::{Node, checkpoints};
+use crate::storage::{self, directory};
 use crate::torchrun;
 use pawl_contract::checkpoint::{TrainedPart, is_directory};
 use pawl_contract::env;
@@ -283,15 +283,13 @@ impl Script {
         own.map(|own| Sightings::start(own, followed.clone(), &standing)).transpose()
     }
 
-    /// Proves that a followed script can write the checkpoints of its training; the report of the launch's end if not. By the
-    /// preflight, and by the training itself: its preflight does not mount a claim that Pawl creates.
+    /// Proves in a preflight that a followed script can write the checkpoints of its training; the report of the launch's end if not.
     pub(crate) async fn prove_storage(&self, launch: &LaunchPlan) -> Option<Report> {
-        let writes = matches!(launch.kind, LaunchKind::Preflight | LaunchKind::Train) && self.monitor().is_some();
-        launch.checkpoint.as_ref().filter(|_| writes)?;
+        let checks = launch.kind == LaunchKind::Preflight && self.monitor().is_some();
+        launch.checkpoint.as_ref().filter(|_| checks)?;
         let own = self.checkpoints(launch)?;
-        // A script may delete an old checkpoint before it writes a new one: what training finds is enough for it.
-        let newest = own.newest(None).filter(|_| launch.kind == LaunchKind::Preflight);
-        let (outcome, message) = space::prove(own.place, newest).await.err()?;
+        let newest = own.newest(None);
+        let (outcome, message) = storage::prove(own.place, newest).await.err()?;
         Some(Report { message, ..Report::bare(launch, 0, outcome) })
     }
 
@@ -299,7 +297,7 @@ impl Script {
     pub(crate) async fn full(&self, launch: &LaunchPlan) -> Option<String> {
         let storage = self.checkpoints(launch).map(|own| own.place);
         let places = storage.into_iter().chain([self.work_dir.join(&launch.launch)]).collect();
-        let (place, error) = space::full(places).await?;
+        let (place, error) = storage::full(places).await?;
         let remedy = "free some space there, or have the script keep fewer checkpoints";
         Some(format!("{}: {error}: {remedy}", place.display()))
     }
@@ -371,12 +369,6 @@ fn absent_script(command: &[String]) -> Option<String> {
         ));
     }
     (!path.exists()).then(|| format!("{script} does not exist: correct the path"))
-}
-
-/// The directory of a storage; `None` for object storage.
-fn directory(storage: &str) -> Option<PathBuf> {
-    let path = storage.strip_prefix("file://").unwrap_or(storage);
-    (!path.contains("://")).then(|| PathBuf::from(path))
 }
 
 /// Whether it is no checkpoint, or one that must not be resumed.

@@ -1,4 +1,4 @@
-//! Whether a script can write its checkpoints: proven before a device is held, and asked again after the script has failed.
+//! Whether checkpoints can be written: proven before anything is measured or trained, and asked again after a script has failed.
 //!
 //! A script says so in the words of its framework, which differ; PyTorch's file writer names no error of the system at all. So
 //! the agent tries to write there itself, and the system answers by the kind of the error.
@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const LONG_PATIENCE: Duration = Duration::from_secs(120);
 
 /// The first of `places` that has no space or no quota left, and the system's error. The launch has ended: nobody else writes.
-pub(super) async fn full(places: Vec<PathBuf>) -> Option<(PathBuf, io::Error)> {
+pub(crate) async fn full(places: Vec<PathBuf>) -> Option<(PathBuf, io::Error)> {
     let look = move || {
         places.into_iter().find_map(|place| {
             let error = attempt(&place).err()?;
@@ -43,7 +43,7 @@ fn attempt(place: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// The end of the preflight, with the remedy.
-pub(super) async fn prove(place: PathBuf, newest: Option<PathBuf>) -> Result<(), (Outcome, String)> {
+pub(crate) async fn prove(place: PathBuf, newest: Option<PathBuf>) -> Result<(), (Outcome, String)> {
     let shown = place.display().to_string();
     let look = move || operations(&place).and_then(|()| room(&place, newest.as_deref()));
     let unusable = |why: String| (Outcome::CheckpointUnreadable, format!("checkpoint storage {shown}: {why}"));
@@ -55,11 +55,22 @@ pub(super) async fn prove(place: PathBuf, newest: Option<PathBuf>) -> Result<(),
     let result = answer.map_err(|error| unusable(format!("it cannot be checked: {error}")))?;
     result.map_err(|error| match Outcome::of_error(&error) {
         Outcome::StorageFull => {
-            let remedy = "free some space there, or have the script keep fewer checkpoints";
+            let remedy = "free some space there, or keep fewer checkpoints";
             (Outcome::StorageFull, format!("checkpoint storage {shown}: {error}: {remedy}"))
         }
-        _ => unusable(format!("{error}: give the script's user write permission there, and mount it writable")),
+        _ => unusable(format!("{error}: give the trainer's user write permission there, and mount it writable")),
     })
+}
+
+/// The directory of a storage; `None` for object storage.
+pub(crate) fn directory(storage: &str) -> Option<PathBuf> {
+    let path = storage.strip_prefix("file://").unwrap_or(storage);
+    (!path.contains("://")).then(|| PathBuf::from(path))
+}
+
+/// Whether nothing has been written to `place` yet.
+pub(crate) fn is_unused(place: &Path) -> bool {
+    std::fs::read_dir(place).map_or(true, |mut entries| entries.next().is_none())
 }
 
 fn operations(place: &Path) -> io::Result<()> {
