@@ -1,6 +1,7 @@
 //! The jobs: what each slot runs again and again.
 
 use pawl_e2e::job::{toy, training};
+use pawl_e2e::programs::repository;
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -12,6 +13,10 @@ pub const FRAGILE: &str = "fragile";
 pub const NODES: &str = "pawl-e2e/soak";
 /// Name of the job that trains from the beginning to the end, on a node of its own.
 pub const LONG: &str = "long";
+/// Directory of the scripts and of the package in their image.
+const APP: &str = "/app";
+/// The interpreter in that image.
+const PYTHON: &str = "/bin/python3";
 
 /// A job.
 #[derive(Clone, Debug)]
@@ -37,9 +42,14 @@ impl Blueprint {
         Self { name, manifest, claim, every, scripted }
     }
 
-    /// The manifest for `pawl run`.
-    pub fn local(&self) -> &Value {
-        &self.manifest
+    /// The manifest for `pawl run`: scripts are those of the repository, not of the image.
+    pub fn local(&self) -> Value {
+        let (scripts, package) =
+            ["tests/soak/scripts/", "trainer-image/python/src"].map(|path| repository().join(path)).into();
+        let text = self.manifest.to_string();
+        let text = text.replace(&format!("{APP}/"), &scripts.to_string_lossy());
+        let text = text.replace(&format!("\"{APP}\""), &Value::from(package.to_string_lossy()).to_string());
+        text.replace(PYTHON, "python3").parse().expect("a manifest is JSON")
     }
 
     /// The manifest for the cluster.
@@ -47,7 +57,7 @@ impl Blueprint {
         let mut manifest = self.manifest.clone();
         manifest["spec"]["train"]["checkpoint"]["storage"] = format!("pvc://{}/run", self.claim).into();
         let group = if self.name == LONG { LONG } else { "jobs" };
-        manifest["spec"]["trainer"]["podTemplate"] = json!({"nodeSelector": {NODES: node_label(namespace, group)}});
+        manifest["spec"]["trainer"]["podTemplate"]["nodeSelector"] = json!({NODES: node_label(namespace, group)});
         manifest
     }
 }
@@ -117,14 +127,58 @@ fn ups(change: impl FnOnce(&mut Value)) -> Value {
     job
 }
 
-/// The jobs of the ten slots: seven of the scripted trainer as a foreign image, three of the built-in trainer.
+/// A script that only trains, for 100 seconds, and saves every second. `arguments` follow its name.
+fn script(file: &str, arguments: &[&str], change: impl FnOnce(&mut Value)) -> Value {
+    let program = format!("{APP}/{file}");
+    let command: Vec<&str> = [PYTHON, &program].into_iter().chain(arguments.iter().copied()).collect();
+    let mut job = json!({
+        "apiVersion": "pawl.dev/v1alpha1", "kind": "TrainingJob", "metadata": {},
+        "spec": {
+            "workload": {"command": command},
+            "trainer": {
+                "image": "localhost/python-trainer:test", "gpusPerReplica": 0,
+                "podTemplate": {"env": [{"name": "PYTHONPATH", "value": APP}]},
+            },
+            "settings": {"batchPerGpu": 8, "learningRate": "0.05"},
+            "seeds": [42],
+            "train": {"items": 8000},
+            "lifecycle": {"hangTimeout": "60s"},
+        },
+    });
+    change(&mut job);
+    job
+}
+
+/// A script that knows nothing of Pawl, which is followed in its output.
+fn plain(job: &mut Value) {
+    job["spec"]["workload"]["monitor"] = json!({
+        "training": r"^step (?<step>\d+): loss (?<loss>\S+)",
+        "validation": r"^step (?<step>\d+): validation loss (?<loss>\S+)",
+    });
+}
+
+/// Arguments of that script.
+const PLAIN: [&str; 9] = [
+    "--steps",
+    "$(launch.steps)",
+    "--batch",
+    "$(settings.batchPerGpu)",
+    "--rate",
+    "$(settings.learningRate)",
+    "--output",
+    "$(checkpoint.dir)",
+    "--resume=$(checkpoint.latest:-)",
+];
+
+/// The jobs of the ten slots: five of the scripted trainer as a foreign image, three of the built-in trainer, a script that knows
+/// nothing of Pawl, and one with the package.
 pub fn all() -> Vec<Blueprint> {
     let scripted = |name, claim, job| Blueprint::new(name, claim, 1, true, job);
     let real = |name, claim, job| Blueprint::new(name, claim, 2, false, job);
     vec![
-        scripted("train", STEADY, training("train", 120, |_| {})),
+        real("script", STEADY, script("plain.py", &PLAIN, plain)),
+        real("package", FRAGILE, script("packaged.py", &[], |_| {})),
         scripted("train-fragile", FRAGILE, training("train-fragile", 100, |_| {})),
-        scripted("pair", STEADY, training("pair", 110, pair)),
         scripted("pair-fragile", FRAGILE, training("pair-fragile", 90, pair)),
         scripted("ladder", STEADY, ladder(|_| {})),
         scripted(

@@ -53,7 +53,7 @@ const TRIES: [&str; 13] = [
 /// Of a job whose measurements are real: verdicts, settings, and the model by its validation.
 fn is_determined(field: &str) -> bool {
     let phase = |name: &str| field.starts_with("status.phases[") && field.ends_with(name);
-    let training = ["items", "steps", "completed", "revision"].map(|name| format!("status.training.{name}"));
+    let training = ["items", "steps", "revision"].map(|name| format!("status.training.{name}"));
     phase("].name")
         || phase("].state")
         || phase("].reason")
@@ -91,7 +91,12 @@ fn compared(status: &Value, scripted: bool) -> BTreeMap<String, Value> {
     let tried = |field: &str| TRIES.contains(&field) || field.starts_with("status.retry") || of_windows(field);
     // An evaluation that no operator saw is lost with its gang.
     let seen = |field: &str| field.starts_with("status.training.firstValidation");
-    let same = |field: &str| !tried(field) && !seen(field) && !is_evidence(field);
+    // Which attempt wrote the first checkpoint, and how far a training was that was replaced.
+    let gangs = |field: &str| {
+        field.starts_with("status.training.segments[") && field.ends_with("].attempt")
+            || field == "status.training.replaced.items"
+    };
+    let same = |field: &str| !tried(field) && !seen(field) && !gangs(field) && !is_evidence(field);
     fields.retain(|field, _| same(field) && (scripted || is_determined(field)));
     let quotes = |field: &str| {
         field == "status.bundle.message" || field.starts_with("status.phases[") && field.ends_with("].message")

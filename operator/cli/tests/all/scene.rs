@@ -52,7 +52,7 @@ impl Scene {
         let ledger = format!(
             "launch=$(basename $(dirname \"$PAWL_PLAN\")); all=$(dirname $(dirname $(dirname \"$PAWL_PLAN\"))); \
              for report in \"$all\"/*/\"$launch\"/report.json; do \
-             [ -e \"$report\" ] && echo $launch >> \"$LEDGER/repeated\"; done; \
+             [ -e \"$report\" ] && echo $launch $(grep -o 'outcome[^,]*' \"$report\") >> \"$LEDGER/repeated\"; done; \
              echo $launch >> \"$LEDGER/started\"; exec {}",
             scripted_trainer().display()
         );
