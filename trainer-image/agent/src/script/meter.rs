@@ -211,6 +211,16 @@ impl Meter {
         self.count.resumes((step, items), epoch_steps);
         (self.spikes, self.trained, self.quarantined) = (losses, trained, quarantined);
         self.resumed = (step > 0).then_some((step, items));
+        if self.has_nothing_left() {
+            (self.step, self.items) = (step, items);
+        }
+    }
+
+    /// Whether the launch resumes the checkpoint of its last step, as when the report of the gang that wrote it was lost. How many
+    /// steps some epochs have, only the script knows.
+    pub(super) fn has_nothing_left(&self) -> bool {
+        let is_end = |(step, _): (u64, u64)| self.steps().map_or(self.budget.epochs.is_some(), |steps| step >= steps);
+        self.kind == LaunchKind::Train && self.resumed.is_some_and(is_end)
     }
 
     /// Notes the newest checkpoint. `is_whole`: nothing has changed in it for a while.

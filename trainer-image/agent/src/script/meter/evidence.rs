@@ -126,7 +126,7 @@ impl Meter {
     /// Why the launch of a script that has ended without an error is not done. Steps that may have followed the last reading
     /// are not missing.
     pub(in crate::script) fn incomplete(&self) -> Option<String> {
-        if self.first.is_none() {
+        if self.first.is_none() && !self.has_nothing_left() {
             let silent = || match &self.output {
                 Some(_) => "it has written no line: print the steps, without buffering".to_owned(),
                 None => "no update of a KubeflowCallback came: check report_to of its TrainingArguments".to_owned(),

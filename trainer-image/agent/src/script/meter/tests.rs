@@ -284,6 +284,26 @@ fn counted(meter: &mut Meter, steps: impl IntoIterator<Item = u64>, with_loss: b
     }
 }
 
+/// As when the gang that took the last step was cut off from the network, and its report was lost.
+#[test]
+fn a_script_that_resumes_the_checkpoint_of_its_last_step_has_no_step_to_report() {
+    let train = || by_lines("Train", json!({"items": 800}), true, 1);
+    let mut whole = train();
+    counted(&mut whole, 1..=100, true);
+    let mut resumed = train();
+    resumed.resumes(whole.standing());
+    assert_eq!(resumed.incomplete(), None);
+    resumed.finish();
+    let report = resumed.complete(Report::bare(&plan(), 0, Outcome::Done));
+    assert_eq!((report.measured.steps, report.measured.items), (100, 800));
+
+    let mut short = train();
+    counted(&mut short, 1..=99, true);
+    let mut resumed = train();
+    resumed.resumes(short.standing());
+    assert!(resumed.incomplete().is_some_and(|why| why.starts_with("reported no step")));
+}
+
 fn refused(meter: &Meter) -> &str {
     match &meter.verdict {
         Some(Verdict::Failed(Outcome::Unsupported, message)) => message,
