@@ -181,22 +181,25 @@ async fn run_job(
             break;
         }
     }
-    let mut store = api.store();
-    store.garbage_after = 0;
-    cluster::step(&mut store);
-    assert_eq!(store.unannounced, Vec::<String>::new());
     assert_eq!(trouble, None, "it never befell the gang");
+    (ended(&mut api.store()), gangs)
+}
+
+/// What is there after the last object that nobody owns is gone.
+fn ended(store: &mut Store) -> End {
+    store.garbage_after = 0;
+    cluster::step(store);
+    assert_eq!(store.unannounced, Vec::<String>::new());
     let job = &store.objects[&("trainingjobs".to_owned(), "default".to_owned(), "toy".to_owned())];
     let claim = ("persistentvolumeclaims".to_owned(), "default".to_owned(), "toy-storage".to_owned());
     assert!(store.objects.contains_key(&claim), "the storage of the job, with the trained model, is kept");
     let kept = ["trainingjobs", "events", "services", "persistentvolumeclaims"];
     let left = store.objects.keys().filter(|(kind, ..)| !kept.contains(&kind.as_str()));
-    let end = End {
+    End {
         status: job["status"].clone(),
         writes: store.writes.clone(),
         left: left.map(|(kind, _, name)| format!("{kind} {name}")).collect(),
-    };
-    (end, gangs)
+    }
 }
 
 /// A status without its times, and without the message of a failure, which names a pod.
