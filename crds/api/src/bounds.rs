@@ -3,7 +3,9 @@
 //! The table is used twice: [`crate::rules`] generates a CEL rule from each line for the API server, and
 //! [`crate::validate()`] checks manifests.
 
-use std::fmt::Write;
+use pawl_contract::settings::{Kind, Range, Settings};
+use std::ops::Bound::{Excluded, Included, Unbounded};
+use std::ops::RangeBounds;
 
 /// How a bounded string is parsed.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -22,10 +24,8 @@ pub(crate) struct Bound {
     pub field: &'static str,
     /// How it is parsed.
     pub format: NumberFormat,
-    /// Lower limit, and whether it is inclusive.
-    low: (f64, bool),
-    /// Upper limit, if any, and whether it is inclusive.
-    high: Option<(f64, bool)>,
+    /// The range, with both ends.
+    range: Range,
     /// The remedy: an example of a valid value.
     pub remedy: &'static str,
 }
@@ -33,17 +33,17 @@ pub(crate) struct Bound {
 impl Bound {
     /// Whether `value` lies in the range.
     pub(crate) fn admits(&self, value: f64) -> bool {
-        let over = if self.low.1 { value >= self.low.0 } else { value > self.low.0 };
-        over && self.high.is_none_or(|(high, closed)| if closed { value <= high } else { value < high })
+        self.range.contains(&value)
     }
 
     /// The range in words: `above 0 and below 50`.
     pub(crate) fn words(&self) -> String {
-        let mut text = format!("{} {}", if self.low.1 { "at least" } else { "above" }, self.show(self.low.0));
-        if let Some((high, closed)) = self.high {
-            let _ = write!(text, " and {} {}", if closed { "at most" } else { "below" }, self.show(high));
-        }
-        text
+        self.ends(
+            ["at least", "above"],
+            ["at most", "below"],
+            |word, end| format!("{word} {}", self.show(end)),
+            " and ",
+        )
     }
 
     /// The range as a CEL expression over `self`; an absent field passes.
@@ -57,11 +57,18 @@ impl Bound {
             NumberFormat::Decimal => format!("double(self.{field})"),
             NumberFormat::Time => format!("duration(self.{field})"),
         };
-        let mut text = format!("{read} {} {}", if self.low.1 { ">=" } else { ">" }, number(self.low.0));
-        if let Some((high, closed)) = self.high {
-            let _ = write!(text, " && {read} {} {}", if closed { "<=" } else { "<" }, number(high));
-        }
+        let text = self.ends([">=", ">"], ["<=", "<"], |sign, end| format!("{read} {sign} {}", number(end)), " && ");
         format!("!has(self.{field}) || ({text})")
+    }
+
+    /// Both ends, each with its word: of an inclusive end, or of an exclusive one.
+    fn ends(&self, low: [&str; 2], high: [&str; 2], each: impl Fn(&str, f64) -> String, between: &str) -> String {
+        let end = |[inclusive, exclusive]: [&str; 2], end| match end {
+            Included(end) => Some(each(inclusive, end)),
+            Excluded(end) => Some(each(exclusive, end)),
+            Unbounded => None,
+        };
+        [end(low, self.range.0), end(high, self.range.1)].into_iter().flatten().collect::<Vec<_>>().join(between)
     }
 
     fn show(&self, value: f64) -> String {
@@ -76,21 +83,21 @@ impl Bound {
 
 /// Above 0.
 const fn positive(at: &'static str, field: &'static str, high: f64, remedy: &'static str) -> Bound {
-    Bound { at, field, format: NumberFormat::Decimal, low: (0.0, false), high: Some((high, true)), remedy }
+    Bound { at, field, format: NumberFormat::Decimal, range: (Excluded(0.0), Included(high)), remedy }
 }
 
 /// 0 or more.
 const fn up_to(at: &'static str, field: &'static str, high: f64, remedy: &'static str) -> Bound {
-    Bound { at, field, format: NumberFormat::Decimal, low: (0.0, true), high: Some((high, true)), remedy }
+    Bound { at, field, format: NumberFormat::Decimal, range: (Included(0.0), Included(high)), remedy }
 }
 
 const fn share(at: &'static str, field: &'static str, remedy: &'static str) -> Bound {
-    Bound { at, field, format: NumberFormat::Decimal, low: (0.0, true), high: Some((1.0, true)), remedy }
+    Bound { at, field, format: NumberFormat::Decimal, range: (Included(0.0), Included(1.0)), remedy }
 }
 
 /// From `low` seconds to ten years.
 const fn time(at: &'static str, field: &'static str, low: f64, remedy: &'static str) -> Bound {
-    Bound { at, field, format: NumberFormat::Time, low: (low, true), high: Some((87_600.0 * 3600.0, true)), remedy }
+    Bound { at, field, format: NumberFormat::Time, range: (Included(low), Included(87_600.0 * 3600.0)), remedy }
 }
 
 /// Largest values: beyond them, a number is a slip of the pen, and arithmetic with it overflows.
@@ -101,7 +108,6 @@ const SPEED: f64 = 1e15;
 const SECONDS: f64 = 1e9;
 const HOURS: f64 = 1e9;
 const MONEY: f64 = 1e12;
-const DECAY: f64 = 1000.0;
 
 const RATIO: &str = "write a ratio such as \"1.02\"";
 const SHARE: &str = "write a share of 1 such as \"0.75\"";
@@ -114,7 +120,7 @@ const TIME: &str = "write a time such as \"10m\"";
 const OF_THE_SPEC: [Bound; 28] = [
     positive("spec.phases[]", "expectedSpeedup", SPEEDUP, RATIO),
     positive("spec.phases[]", "minSpeedup", SPEEDUP, RATIO),
-    Bound { at: "spec.analysis", field: "alphaPercent", format: NumberFormat::Decimal, low: (0.0, false), high: Some((50.0, false)),
+    Bound { at: "spec.analysis", field: "alphaPercent", format: NumberFormat::Decimal, range: (Excluded(0.0), Excluded(50.0)),
             remedy: "write percent such as \"5\"" },
     positive("spec.gates", "overallSpeedup", SPEEDUP, RATIO),
     up_to("spec.gates", "validationLossDelta", LOSS, "write a loss such as \"0.001\""),
@@ -129,7 +135,7 @@ const OF_THE_SPEC: [Bound; 28] = [
     up_to("spec.gates.validationMetrics[]", "maxRelativeDifference", PARTS, PART),
     up_to("spec.gates.validationMetrics[]", "maxRegression", LOSS, "write a difference such as \"0.001\""),
     up_to("spec.train.earlyStopping", "minDelta", LOSS, "write a loss such as \"0.0001\", or \"0\""),
-    Bound { at: "spec.train.guard", field: "throughputTolerance", format: NumberFormat::Decimal, low: (0.0, false), high: Some((1.0, false)),
+    Bound { at: "spec.train.guard", field: "throughputTolerance", format: NumberFormat::Decimal, range: (Excluded(0.0), Excluded(1.0)),
             remedy: "write a share such as \"0.2\"" },
     time("spec.train.checkpoint", "every", 1.0, TIME),
     up_to("spec.cost", "gpuHour", MONEY, PRICE),
@@ -148,33 +154,17 @@ const OF_THE_SPEC: [Bound; 28] = [
 pub(crate) const SETTINGS: [&str; 3] =
     ["spec.settings", "spec.phases[].settings", "spec.phases[].fallbacks[].settings"];
 
-fn of_settings(at: &'static str) -> [Bound; 4] {
-    [
-        positive(at, "gradientClip", LOSS, "write a norm such as \"1.0\", or leave it out for no clipping"),
-        Bound {
-            at,
-            field: "learningRate",
-            format: NumberFormat::Decimal,
-            // A smaller one is 0 in the arithmetic of GPUs.
-            low: (1e-30, true),
-            high: Some((1e30, true)),
-            remedy: "write a rate such as \"1.4e-3\"",
-        },
-        up_to(at, "weightDecay", DECAY, "write a decay such as \"0.03\", or \"0\" for none"),
-        Bound {
-            at,
-            field: "ema",
-            format: NumberFormat::Decimal,
-            low: (0.0, true),
-            high: Some((1.0, false)),
-            remedy: "write a decay such as \"0.999\"",
-        },
-    ]
+/// The bounds of the settings at `at`, whose table has them.
+fn of_settings(at: &'static str) -> impl Iterator<Item = Bound> {
+    Settings::table().iter().filter(|row| row.kind == Kind::Decimal).filter_map(move |row| {
+        let (field, format) = (row.name.as_str(), NumberFormat::Decimal);
+        Some(Bound { at, field, format, range: row.range?, remedy: row.remedy? })
+    })
 }
 
 /// The bound of a setting, by its name.
 pub(crate) fn of_setting(name: &str) -> Option<Bound> {
-    of_settings(SETTINGS[0]).into_iter().find(|bound| bound.field == name)
+    of_settings(SETTINGS[0]).find(|bound| bound.field == name)
 }
 
 /// All bounds.
@@ -190,8 +180,10 @@ mod tests {
     #[test]
     fn every_number_is_bounded_on_both_sides() {
         for bound in all() {
-            let (low, high) = (bound.low.0, bound.high.map(|(high, _)| high));
-            assert!(low >= 0.0 && high.is_some_and(|high| high > low && high <= 1e30), "{}.{}", bound.at, bound.field);
+            let (Included(low) | Excluded(low), Included(high) | Excluded(high)) = bound.range else {
+                panic!("{}.{}: not bounded", bound.at, bound.field);
+            };
+            assert!(low >= 0.0 && high > low && high <= 1e30, "{}.{}", bound.at, bound.field);
             assert!(
                 !bound.admits(1e99) && !bound.admits(-1e-99) && !bound.admits(f64::NAN),
                 "{}.{}",

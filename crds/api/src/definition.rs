@@ -1,9 +1,11 @@
 //! The CustomResourceDefinition of `TrainingJob`, generated from the types and the rules.
 
+use crate::bounds;
 use crate::rules;
 use crate::schema;
 use crate::spec::TrainingJobSpec;
 use crate::status::TrainingJobStatus;
+use pawl_contract::settings::{Numerics, Settings};
 use serde_json::{Map, Value, json};
 
 /// The CustomResourceDefinition as JSON: `apiextensions.k8s.io/v1`, with the schema, the validation rules and the printer
@@ -21,7 +23,26 @@ pub fn definition() -> Value {
 
 /// [`definition`] with the description of every field, which is too large for `kubectl apply`: what the book shows.
 pub fn documented_definition() -> Value {
-    defined(schema_of_types())
+    let mut schema = schema_of_types();
+    document_rules(&mut schema["properties"]["spec"]["properties"]["settings"]["properties"]);
+    defined(schema)
+}
+
+/// Adds to the descriptions of settings what only validation rules contain: ranges of decimal numbers, and whether a setting
+/// changes the numerics.
+fn document_rules(settings: &mut Value) {
+    for row in Settings::table() {
+        let mut text =
+            bounds::of_setting(&row.name).map_or_else(String::new, |bound| format!(" Range: {}.", bound.words()));
+        if row.numerics == Numerics::Changes {
+            text += " Changes the numerics.";
+        }
+        if let Value::String(description) = &mut settings[&row.name]["description"] {
+            // The values of a choice follow, each in its line.
+            let end = description.find('\n').unwrap_or(description.len());
+            description.insert_str(end, &text);
+        }
+    }
 }
 
 /// The schema that the types have.
@@ -144,4 +165,27 @@ fn keep_first_description(schema: &mut Value) {
     let own = schema.get("description").cloned();
     schema::strip(schema, "description");
     schema.as_object_mut().into_iter().for_each(|s| s.extend(own.clone().map(|text| ("description".to_owned(), text))));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reference_contains_what_the_table_says() {
+        let schema = documented_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"].take();
+        let settings = &schema["properties"]["spec"]["properties"]["settings"]["properties"];
+        for (name, expected) in [
+            ("learningRate", "Default: the workload's. Range: at least 1e-30 and at most 1e30. Changes the numerics."),
+            ("loaderPrefetch", "Batches that each worker prepares ahead. Default 2."),
+            ("precision", "Default `fp32`. Changes the numerics.\n- fp32: 32-bit floats."),
+        ] {
+            let text = settings[name]["description"].as_str().unwrap_or_default();
+            assert!(text.contains(expected), "{name}: {text}");
+        }
+        assert_eq!(
+            (&settings["loaderPrefetch"]["minimum"], &settings["loaderPrefetch"]["maximum"]),
+            (&json!(1), &json!(256))
+        );
+    }
 }

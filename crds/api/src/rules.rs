@@ -5,23 +5,14 @@
 //! objects that conform to the schema. Functions used: CEL's standard ones, and `indexOf` of Kubernetes' list library.
 
 use crate::bounds::{self, SETTINGS};
-use pawl_contract::settings::Settings;
+use pawl_contract::settings::{Numerics, Settings};
 use serde_json::{Value, json};
 
 /// Settings that change the computation, whatever their value: an `Equivalent` phase must not set them.
-pub(crate) const CHANGES_NUMERICS: [&str; 11] = [
-    "precision",
-    "float8Scaling",
-    "float8Gradients",
-    "lossFrequency",
-    "querySamples",
-    "learningRate",
-    "warmupSteps",
-    "weightDecay",
-    "ema",
-    "gradientClip",
-    "weightQuantization",
-];
+pub(crate) fn changing_numerics() -> impl Iterator<Item = &'static str> {
+    let changing = Settings::table().iter().filter(|row| row.numerics == Numerics::Changes);
+    changing.map(|row| row.name.as_str())
+}
 
 /// What of the settings determines the model beyond rounding errors, for `world` ranks: equal values train equal models.
 ///
@@ -33,9 +24,9 @@ pub(crate) const CHANGES_NUMERICS: [&str; 11] = [
 /// ```
 pub fn numerics(settings: &Settings, world: u32) -> Value {
     let all = serde_json::to_value(settings).unwrap_or_default();
-    let chosen = CHANGES_NUMERICS.iter().chain(&["workload"]);
+    let chosen = changing_numerics().chain(["workload"]);
     let mut numerics: serde_json::Map<String, Value> =
-        chosen.filter_map(|name| Some(((*name).to_owned(), all.get(*name)?.clone()))).collect();
+        chosen.filter_map(|name| Some((name.to_owned(), all.get(name)?.clone()))).collect();
     numerics.insert("itemsPerStep".to_owned(), json!(settings.items_per_step(world).ok()));
     Value::Object(numerics)
 }
@@ -244,7 +235,7 @@ fn phases(patches: &str) -> Vec<Rule> {
     ];
     let touched = |name: &str| format!("has(self.settings.{name})");
     let in_fallback = |name: &str| format!("has(f.settings.{name})");
-    let any = |with: &dyn Fn(&str) -> String| CHANGES_NUMERICS.iter().map(|n| with(n)).collect::<Vec<_>>().join(" || ");
+    let any = |with: &dyn Fn(&str) -> String| changing_numerics().map(with).collect::<Vec<_>>().join(" || ");
     rules.extend([
         rule(
             "spec.phases[]",
@@ -266,7 +257,7 @@ fn phases(patches: &str) -> Vec<Rule> {
             format!(
                 "'numerics of ' + self.name + ': Equivalent cannot be combined with a patch of {}, which change the \
                  computation: set numerics to Changed, so that the quality gate is checked'",
-                CHANGES_NUMERICS.join(", ")
+                changing_numerics().collect::<Vec<_>>().join(", ")
             ),
         ),
     ]);
@@ -310,50 +301,4 @@ fn settings() -> Vec<Rule> {
         ),
     ]);
     rules
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::collections::BTreeSet;
-
-    /// Settings that an `Equivalent` phase may set: they change the results by rounding errors at most, or (batch sizes,
-    /// `workload`) another check decides.
-    const KEEPS_NUMERICS: [&str; 22] = [
-        "compile",
-        "compileScope",
-        "attention",
-        "optimizerKernel",
-        "optimizerOffload",
-        "activationCheckpointing",
-        "sharding",
-        "batchPerGpu",
-        "accumulationSteps",
-        "globalBatch",
-        "evalBatch",
-        "loaderWorkers",
-        "loaderPrefetch",
-        "loaderPinned",
-        "loaderPersistent",
-        "loaderAsyncCopy",
-        "memoryFormat",
-        "ropeCache",
-        "parameterLayout",
-        "nccl",
-        "deterministic",
-        "workload",
-    ];
-
-    #[test]
-    fn every_setting_either_changes_the_numerics_or_keeps_them() {
-        let schema = crate::schema::of::<Settings>();
-        let settings: BTreeSet<_> = schema["properties"].as_object().unwrap().keys().map(String::as_str).collect();
-        let classified: Vec<_> = CHANGES_NUMERICS.into_iter().chain(KEEPS_NUMERICS).collect();
-        assert_eq!(
-            settings,
-            classified.iter().copied().collect(),
-            "add the setting to CHANGES_NUMERICS or KEEPS_NUMERICS"
-        );
-        assert_eq!(settings.len(), classified.len(), "a setting is in one list only");
-    }
 }

@@ -1,10 +1,6 @@
 //! Settings that have no effect beside others.
 
-use crate::settings::{
-    ActivationCheckpointing, Attention, Compile, CompileScope, Float8Gradients, Float8Scaling, MemoryFormat,
-    NcclVariables, OptimizerKernel, OptimizerOffload, ParameterLayout, Precision, RopeCache, Settings, Sharding,
-    WeightQuantization, WorkloadSettings,
-};
+use crate::settings::{Compile, Precision, Settings, Sharding};
 use std::fmt;
 
 /// The trainer that is given settings.
@@ -89,10 +85,11 @@ pub fn no_effect(settings: &Settings, patch: &Settings, trainer: Trainer) -> Opt
 fn missing(settings: &Settings, trainer: Trainer) -> Vec<Missing> {
     let Trainer { built_in, world_size, on_gpus } = trainer;
     // Absent: the default of the contract, or another one of a trainer that is not built in.
-    let uncompiled = settings.compile.map_or(built_in, |compile| compile == Compile::None);
-    let wide = settings.precision.map_or(built_in, |precision| precision != Precision::Fp8);
-    let alone = settings.loader_workers.map_or(built_in, |workers| workers == 0);
-    let sharded = built_in && world_size > 1 && settings.sharding.is_some_and(|sharding| sharding != Sharding::None);
+    let known = |is_given: bool| built_in || is_given;
+    let uncompiled = known(settings.compile.is_some()) && settings.compile() == Compile::None;
+    let wide = known(settings.precision.is_some()) && settings.precision() != Precision::Fp8;
+    let alone = known(settings.loader_workers.is_some()) && settings.loader_workers() == 0;
+    let sharded = built_in && world_size > 1 && settings.sharding() != Sharding::None;
     let rules = [
         ("compileScope", uncompiled, "without compile", "set compile to Fuse or Graph"),
         ("float8Scaling", wide, "without 8-bit floats", "set precision to fp8"),
@@ -112,88 +109,20 @@ fn missing(settings: &Settings, trainer: Trainer) -> Vec<Missing> {
     found.map(|(setting, _, cause, remedy)| Missing { setting, cause, remedy }).collect()
 }
 
-/// The settings without those that have no effect, and of a built-in trainer without those that have their defaults. Destructured without
-/// `..`: whether a new setting depends on others, and its default, is decided here.
-#[expect(clippy::too_many_lines, reason = "a line for each setting")]
+/// The settings without those that have no effect, and of a built-in trainer without those that have their defaults.
 fn in_effect(settings: &Settings, trainer: Trainer) -> Settings {
+    let dead: Vec<&str> = missing(settings, trainer).iter().map(|found| found.setting).collect();
     let mut left = settings.clone();
-    let dead = missing(settings, trainer);
-    let derived = settings.global_batch.and_then(|_| settings.accumulation(trainer.world_size.max(1)).ok());
-    let (batch, built_in) = (settings.batch(), trainer.built_in);
-    let Settings {
-        compile,
-        compile_scope,
-        precision,
-        float8_scaling,
-        float8_gradients,
-        attention,
-        optimizer_kernel,
-        optimizer_offload,
-        activation_checkpointing,
-        sharding,
-        batch_per_gpu,
-        accumulation_steps,
-        global_batch,
-        eval_batch,
-        loader_workers,
-        loader_prefetch,
-        loader_pinned,
-        loader_persistent,
-        loader_async_copy,
-        weight_quantization,
-        memory_format,
-        rope_cache,
-        parameter_layout,
-        loss_frequency,
-        // Its default is the workload's.
-        query_samples: _,
-        nccl,
-        deterministic,
-        gradient_clip: _,
-        learning_rate: _,
-        warmup_steps: _,
-        weight_decay: _,
-        ema: _,
-        workload,
-    } = &mut left;
-    let is_dead = |setting: &str| dead.iter().any(|found| found.setting == setting);
-    clear(compile_scope, is_dead("compileScope"), built_in.then(CompileScope::default));
-    clear(float8_scaling, is_dead("float8Scaling"), built_in.then(Float8Scaling::default));
-    clear(float8_gradients, is_dead("float8Gradients"), built_in.then(Float8Gradients::default));
-    clear(loader_prefetch, is_dead("loaderPrefetch"), built_in.then_some(2));
-    clear(loader_persistent, is_dead("loaderPersistent"), built_in.then_some(false));
-    clear(optimizer_kernel, is_dead("optimizerKernel"), built_in.then(OptimizerKernel::default));
-    clear(nccl, is_dead("nccl"), built_in.then(NcclVariables::new));
-    clear(deterministic, is_dead("deterministic"), built_in.then_some(false));
-    if let Some(steps) = derived {
-        (*accumulation_steps, *global_batch) = (Some(steps), None);
+    if let Some(steps) = settings.global_batch.and_then(|_| settings.accumulation(trainer.world_size.max(1)).ok()) {
+        (left.accumulation_steps, left.global_batch) = (Some(steps), None);
     }
-    clear(compile, false, built_in.then(Compile::default));
-    clear(precision, false, built_in.then(Precision::default));
-    clear(attention, false, built_in.then(Attention::default));
-    clear(optimizer_offload, false, built_in.then(OptimizerOffload::default));
-    clear(activation_checkpointing, false, built_in.then(ActivationCheckpointing::default));
-    clear(sharding, false, built_in.then(Sharding::default));
-    clear(batch_per_gpu, false, built_in.then_some(1));
-    clear(accumulation_steps, false, built_in.then_some(1));
-    clear(eval_batch, false, built_in.then_some(batch));
-    clear(loader_workers, false, built_in.then_some(0));
-    clear(loader_pinned, false, built_in.then_some(false));
-    clear(loader_async_copy, false, built_in.then_some(false));
-    clear(weight_quantization, false, built_in.then(WeightQuantization::default));
-    clear(memory_format, false, built_in.then(MemoryFormat::default));
-    clear(rope_cache, false, built_in.then(RopeCache::default));
-    clear(parameter_layout, false, built_in.then(ParameterLayout::default));
-    clear(loss_frequency, false, built_in.then_some(1));
-    clear(workload, false, built_in.then(WorkloadSettings::new));
-    left
-}
-
-/// Removes a value that is without effect, or its default.
-fn clear<T: PartialEq>(value: &mut Option<T>, dead: bool, default: Option<T>) {
-    if dead || *value == default {
-        *value = None;
-    }
+    let defaults = if trainer.built_in {
+        // The default of `warmupSteps` is the schedule of the workload.
+        Settings { eval_batch: Some(settings.batch_per_gpu()), warmup_steps: None, ..Settings::of_defaults() }
+    } else {
+        Settings::default()
+    };
+    left.without(&defaults, &dead)
 }
 
 #[cfg(test)]

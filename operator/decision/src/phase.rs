@@ -367,8 +367,8 @@ fn out_of_range(draft: &Draft<'_>, index: usize) -> Option<String> {
     let overflow = above(&measured.float8_overflow_share, FLOAT8_OVERFLOW).map(|share| (share, "overflow"));
     let underflow = || Some((above(&measured.float8_underflow_share, FLOAT8_UNDERFLOW)?, "underflow"));
     let (share, what) = overflow.or_else(underflow)?;
-    let rows = candidate.float8_scaling.unwrap_or_default() == Float8Scaling::Row;
-    let wide = candidate.float8_gradients.unwrap_or_default() == Float8Gradients::E5m2;
+    let rows = candidate.float8_scaling() == Float8Scaling::Row;
+    let wide = candidate.float8_gradients() == Float8Gradients::E5m2;
     let remedies = [(!rows).then_some("float8Scaling: Row"), (!wide).then_some("float8Gradients: e5m2")];
     let remedies: Vec<&str> = remedies.into_iter().flatten().collect();
     let remedy = if remedies.is_empty() { String::new() } else { format!(": try {}", remedies.join(" or ")) };

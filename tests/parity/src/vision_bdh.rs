@@ -171,7 +171,7 @@ impl VisionBatches {
             training,
             program: programs.train.first().context("the workload has a training program")?.clone(),
             evaluation: programs.evaluation.first().cloned(),
-            format: experiment.settings()?.memory_format.unwrap_or_default(),
+            format: experiment.settings()?.memory_format(),
             augment: experiment.augment,
             images: experiment.images,
             accumulation: experiment.accumulation,

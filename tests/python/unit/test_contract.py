@@ -5,7 +5,6 @@ import re
 from conftest import ROOT
 from pawl_launch import Outcome
 from pawl_launch.plan import CONTRACT, KINDS
-from pawl_launch.settings import _DEFAULTS, _camel
 
 SOURCES = ROOT / "crds/contract/src"
 
@@ -22,12 +21,6 @@ def test_exit_codes() -> None:
     # A process that hangs does not exit.
     assert codes.pop("Hang") == 1
     assert codes == {outcome.value: outcome.exit_code for outcome in Outcome}
-
-
-def test_settings() -> None:
-    fields = source("settings.rs").split("\nsettings! {")[1].split("\n}\n")[0]
-    names = {_camel(name) for name in re.findall(r"^    (\w+): ", fields, re.MULTILINE)}
-    assert names - {"nccl", "workload"} == set(_DEFAULTS)
 
 
 def test_phases() -> None:

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ from pawl_launch import CheckpointUnreadable, InvalidPlan, NonFinite, Outcome, S
 from pawl_launch.advice import advice
 from pawl_launch.budget import Budget
 from pawl_launch.checkpoints import MANIFEST, Store, local_path
+from pawl_launch.contract_settings import TYPES
 from pawl_launch.gang import Gang
 from pawl_launch.keeper import Keeper
 from pawl_launch.losses import Curve, SpikeWatch, steps_before_quarters
@@ -192,6 +194,20 @@ def test_settings_are_typed_have_defaults_and_must_be_read() -> None:
         _ = settings.sise
     with pytest.raises(InvalidPlan, match="batchsize: is not a setting"):
         Settings({}, {"batchsize": 3})
+
+
+@pytest.mark.parametrize("name", [name for name, kind in TYPES.items() if kind is float])
+def test_decimal_settings_are_numbers(name: str) -> None:
+    value = getattr(Settings({name: "0.1"}), re.sub("([A-Z])", lambda found: "_" + found[0].lower(), name))
+    assert isinstance(value, float) and value == 0.1
+
+
+@pytest.mark.parametrize(
+    ("given", "batches"),
+    [({}, 0), ({"loaderWorkers": 3}, 6), ({"loaderPrefetch": 4}, 4), ({"loaderWorkers": 3, "loaderPrefetch": 4, "globalBatch": 2}, 6)],
+)
+def test_prepared_steps_are_counted_with_the_defaults_of_the_contract(given: dict[str, int], batches: int) -> None:
+    assert Plan("job", "job-1", "launch", "Measure", given, {}, 1)._queue_steps(world_size=1) == batches
 
 
 def plan(kind: str, **budget: int) -> Plan:

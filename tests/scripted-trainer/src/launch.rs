@@ -129,7 +129,7 @@ pub(crate) fn measured(run: &Run<'_>, mut seconds: Vec<f64>, into: &mut Measured
         let at = |share: f64| seconds[((seconds.len() - 1) as f64 * share).round() as usize];
         into.step_seconds = Some(Spread { p10: at(0.1), median: at(0.5), p90: at(0.9) });
     }
-    let offloads = run.plan.settings.optimizer_offload == Some(OptimizerOffload::Cpu);
+    let offloads = run.plan.settings.optimizer_offload() == OptimizerOffload::Cpu;
     into.loader_wait_share = Some(run.loader_fault().max(run.script.loader_wait_share));
     into.collective_wait_share = Some(0.0);
     into.offload_share = Some(if offloads { run.script.offload_share } else { 0.0 });

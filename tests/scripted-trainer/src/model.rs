@@ -40,7 +40,7 @@ impl Script {
 
     /// Bytes that a rank needs.
     pub fn memory_bytes(&self, settings: &Settings) -> u64 {
-        let activations = self.memory.bytes_per_item.saturating_mul(u64::from(settings.batch())) as f64;
+        let activations = self.memory.bytes_per_item.saturating_mul(u64::from(settings.batch_per_gpu())) as f64;
         self.memory.base_bytes.saturating_add((activations * factor(&self.memory.effects, settings)) as u64)
     }
 

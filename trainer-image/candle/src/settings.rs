@@ -45,7 +45,7 @@ impl Reader {
     /// The value of a setting, which counts as read; `None` when the plan does not set it.
     pub fn get<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>> {
         if !name.starts_with("workload.") && !Settings::names().any(|known| known == name) {
-            let known: Vec<String> = Settings::names().collect();
+            let known: Vec<&str> = Settings::names().collect();
             return Err(Error::invalid(format!(
                 "{name}: is not a setting: choose workload.NAME or one of {}",
                 known.join(", ")

@@ -196,7 +196,7 @@ impl<'a, O: Optimizer> Training<'a, O> {
     /// Errors of `load`.
     pub fn load<B>(&mut self, load: impl FnOnce(&[u32]) -> Result<B>) -> Result<B> {
         let launch = &self.core.launch;
-        let batch = u64::from(self.core.given.batch());
+        let batch = u64::from(self.core.given.batch_per_gpu());
         let batches = u64::from(self.micro) * u64::from(launch.world_size) + u64::from(launch.rank);
         let indices = self.order.indices(self.record.position.items + batches * batch, batch);
         let began = Instant::now();

@@ -18,7 +18,7 @@ pub fn on_cpu(settings: &Settings) -> Box<dyn Executor> {
 
 /// The executor of fused kernels on the CPU, unless `settings.compile` is `None`.
 pub fn fused_on_cpu(settings: &Settings) -> Option<GraphCpu> {
-    let buffers = match settings.compile.unwrap_or_default() {
+    let buffers = match settings.compile() {
         Compile::None => return None,
         Compile::Fuse => Buffers::Pooled,
         Compile::Graph => Buffers::Planned,
@@ -28,6 +28,5 @@ pub fn fused_on_cpu(settings: &Settings) -> Option<GraphCpu> {
 
 /// How programs are lowered to kernels: `compileScope.exclude` is not fused.
 pub fn lowering(settings: &Settings) -> LowerOptions {
-    let scope = settings.compile_scope.clone().unwrap_or_default();
-    LowerOptions { unfused: scope.exclude }
+    LowerOptions { unfused: settings.compile_scope().exclude }
 }

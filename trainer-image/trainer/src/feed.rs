@@ -28,8 +28,8 @@ pub struct Feed {
 impl Feed {
     /// Starts at `items` seen items.
     pub fn new(data: Arc<dyn Data>, settings: &Settings, items: u64, step_items: u64, accumulation: u32) -> Self {
-        let (workers, prefetch) = (settings.loader_workers.unwrap_or(0), settings.loader_prefetch.unwrap_or(2));
-        let by_epoch = workers > 0 && !settings.loader_persistent.unwrap_or(false);
+        let (workers, prefetch) = (settings.loader_workers(), settings.loader_prefetch());
+        let by_epoch = workers > 0 && !settings.loader_persistent();
         let loader = Loader::new(Arc::clone(&data), Schedule::new(items, step_items, accumulation), workers, prefetch);
         let (waited, hidden) = (Duration::ZERO, Duration::ZERO);
         Self { data, loader, workers, prefetch, by_epoch, step_items, accumulation, waited, hidden, ahead: None }

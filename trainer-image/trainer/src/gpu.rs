@@ -118,7 +118,7 @@ impl Gpu {
     /// configured to be deterministic; all other kernels always are.
     pub fn executor(&self, settings: &Settings) -> CudaGraph {
         let device = Arc::clone(&self.device);
-        let base = match settings.compile.unwrap_or_default() {
+        let base = match settings.compile() {
             Compile::None => CudaGraph::unfused(device),
             Compile::Fuse => CudaGraph { launching: Launching::Streamed, ..CudaGraph::new(device) },
             Compile::Graph => CudaGraph::new(device),
@@ -126,10 +126,10 @@ impl Gpu {
         CudaGraph {
             lowering: lowering(settings),
             tf32: rounds_to_tf32(settings),
-            tune: base.tune && settings.deterministic != Some(true),
+            tune: base.tune && !settings.deterministic(),
             offload: offloads(settings),
-            deterministic: settings.deterministic == Some(true),
-            pinned: settings.loader_pinned == Some(true),
+            deterministic: settings.deterministic(),
+            pinned: settings.loader_pinned(),
             cudnn: self.cudnn.clone(),
             gang: self.nccl.clone(),
             ..base
@@ -149,16 +149,16 @@ pub fn predict(programs: &[Program], settings: &Settings) -> Result<MemoryReport
 /// `compile: None` fuses nothing.
 fn lowering(settings: &Settings) -> LowerOptions {
     let mut lowering = executors::lowering(settings);
-    if settings.compile.unwrap_or_default() == Compile::None {
+    if settings.compile() == Compile::None {
         lowering.unfused.push(LowerOptions::EVERYTHING.into());
     }
     lowering
 }
 
 fn rounds_to_tf32(settings: &Settings) -> bool {
-    settings.precision == Some(Precision::Tf32)
+    settings.precision() == Precision::Tf32
 }
 
 fn offloads(settings: &Settings) -> bool {
-    settings.optimizer_offload == Some(OptimizerOffload::Cpu)
+    settings.optimizer_offload() == OptimizerOffload::Cpu
 }

@@ -29,7 +29,7 @@ pub fn peak(device: &str, settings: &Settings) -> Option<f64> {
         return None;
     }
     let (_, [quarter, half, tf32, single]) = PEAKS.iter().find(|(name, _)| called(name))?;
-    let teraflops = match settings.precision.unwrap_or_default() {
+    let teraflops = match settings.precision() {
         Precision::Fp8 => quarter,
         Precision::Bf16 | Precision::Fp16 => half,
         Precision::Tf32 => tf32,

@@ -100,7 +100,7 @@ fn without_float8(settings: &Settings) -> Result<(), Ending> {
         ("float8Gradients", settings.float8_gradients.is_some()),
     ];
     match given.into_iter().find(|(_, given)| *given) {
-        Some((name, _)) if settings.precision != Some(Precision::Fp8) => Err(Ending::Unsupported(format!(
+        Some((name, _)) if settings.precision() != Precision::Fp8 => Err(Ending::Unsupported(format!(
             "settings.{name}: only 8-bit floats have it: set settings.precision: fp8 (a later phase names the one that does in requires), or \
              remove settings.{name}"
         ))),
@@ -115,16 +115,16 @@ fn without_gpu(settings: &Settings) -> Result<(), Ending> {
             "settings.{setting}: {value} needs a GPU: {reason}; run on GPUs, or remove it for the CPU"
         )))
     };
-    if settings.precision == Some(Precision::Tf32) {
+    if settings.precision() == Precision::Tf32 {
         return gpu("precision", "tf32", "TensorFloat-32 is a mode of NVIDIA's tensor cores");
     }
-    if settings.optimizer_offload == Some(OptimizerOffload::Cpu) {
+    if settings.optimizer_offload() == OptimizerOffload::Cpu {
         return gpu("optimizerOffload", "Cpu", "on the CPU the optimizer's state is in host memory already");
     }
-    if settings.loader_pinned == Some(true) {
+    if settings.loader_pinned() {
         return gpu("loaderPinned", "true", "page-locked memory speeds up copies to a GPU");
     }
-    if settings.loader_async_copy == Some(true) {
+    if settings.loader_async_copy() {
         return gpu("loaderAsyncCopy", "true", "on the CPU batches are used in place");
     }
     match settings.nccl.iter().flatten().next() {
@@ -211,11 +211,11 @@ pub fn recipe(settings: &Settings, job: &dyn Job, (rank, world_size): (u32, u32)
         )));
     }
     let mut recipe = Recipe::new(optimization.optimizer.clone());
-    recipe.attention = match settings.attention.unwrap_or_default() {
+    recipe.attention = match settings.attention() {
         Attention::Math => AttentionKernel::Math,
         Attention::Flash => AttentionKernel::Flash,
     };
-    (recipe.precision, recipe.loss_scale) = match settings.precision.unwrap_or_default() {
+    (recipe.precision, recipe.loss_scale) = match settings.precision() {
         Precision::Fp32 | Precision::Tf32 => (EnginePrecision::F32, LossScale::None),
         Precision::Bf16 => (EnginePrecision::BF16, LossScale::None),
         Precision::Fp16 => (EnginePrecision::F16, LossScale::Dynamic),
@@ -226,12 +226,12 @@ pub fn recipe(settings: &Settings, job: &dyn Job, (rank, world_size): (u32, u32)
         Precision::Fp8 => (EnginePrecision::FP8, LossScale::None),
     };
     recipe.float8 = Float8 {
-        scaling: match settings.float8_scaling.unwrap_or_default() {
+        scaling: match settings.float8_scaling() {
             Float8Scaling::Row => Scaling::Row,
             Float8Scaling::Tensor => Scaling::Tensor,
             Float8Scaling::Delayed => Scaling::Delayed,
         },
-        gradients: match settings.float8_gradients.unwrap_or_default() {
+        gradients: match settings.float8_gradients() {
             Float8Gradients::E4m3 => DType::E4M3,
             Float8Gradients::E5m2 => DType::E5M2,
         },
@@ -239,19 +239,19 @@ pub fn recipe(settings: &Settings, job: &dyn Job, (rank, world_size): (u32, u32)
     recipe.skip_non_finite = optimization.skip_non_finite;
     recipe.float8_scopes = patterns(regions.float8);
     recipe.full_precision = patterns(regions.float32);
-    recipe.recompute = match settings.activation_checkpointing.unwrap_or_default() {
+    recipe.recompute = match settings.activation_checkpointing() {
         ActivationCheckpointing::None => Vec::new(),
         ActivationCheckpointing::Selective => patterns(regions.sublayers),
         ActivationCheckpointing::Full => patterns(regions.blocks),
     };
     recipe.rematerialize = patterns(regions.rematerialized);
-    recipe.kernel = match settings.optimizer_kernel.unwrap_or_default() {
+    recipe.kernel = match settings.optimizer_kernel() {
         OptimizerKernel::PerTensor => optim::OptimizerKernel::PerTensor,
         OptimizerKernel::Fused => optim::OptimizerKernel::Fused,
     };
     recipe.accumulation = accumulation as usize;
     (recipe.rank, recipe.world) = (rank as usize, world_size as usize);
-    recipe.sharding = sharding(settings.sharding.unwrap_or_default(), world_size)?;
+    recipe.sharding = sharding(settings.sharding(), world_size)?;
     recipe.clip = clip.or(optimization.clip);
     recipe.average = optimization.average;
     recipe.groups = optimization.groups.clone();

@@ -156,7 +156,7 @@ impl RunningLaunch<'_> {
 
     fn micro_step(&mut self, batch: &Batch, rate: f64, last: bool) -> Result<Option<StepResult>, Ending> {
         self.session.start(batch, rate, last)?;
-        if self.launch.plan.settings.loader_async_copy != Some(true) {
+        if !self.launch.plan.settings.loader_async_copy() {
             return self.session.finish();
         }
         let before = self.feed.waited();
@@ -392,7 +392,7 @@ impl RunningLaunch<'_> {
     /// # Errors
     /// When data or device fail.
     pub fn count_out_of_range(&mut self) -> Result<(), Ending> {
-        if self.launch.plan.settings.precision != Some(Precision::Fp8) {
+        if self.launch.plan.settings.precision() != Precision::Fp8 {
             return Ok(());
         }
         self.session.count_out_of_range(self.feed.peek()?)?;

@@ -30,7 +30,7 @@ impl Share {
         let accumulation = settings.accumulation(world).map_err(|mismatch| {
             WorkloadError::setting("globalBatch", mismatch.global_batch, format!("is not possible: {mismatch}"))
         })?;
-        let batch = settings.batch().max(1);
+        let batch = settings.batch_per_gpu().max(1);
         Ok(Self {
             batch: batch as usize,
             evaluation_batch: settings.eval_batch.unwrap_or(batch).max(1) as usize,

@@ -69,7 +69,11 @@ fn text(value: &Value) -> Option<String> {
 /// The values of all settings of a job with a single value, by path. The settings of the workload are those in its `config`,
 /// overridden by `settings.workload`.
 pub(super) fn values(settings: &Settings, workload: &Workload) -> BTreeMap<String, String> {
-    let mut found = BTreeMap::from(["batchPerGpu", "accumulationSteps"].map(|name| (name.to_owned(), "1".to_owned())));
+    let mut found = BTreeMap::new();
+    for name in ["batchPerGpu", "accumulationSteps"] {
+        let default = Settings::row(name).and_then(|row| row.default.as_ref());
+        found.extend(default.and_then(text).map(|text| (name.to_owned(), text)));
+    }
     let object = serde_json::to_value(settings).unwrap_or_default();
     flatten("workload", &Value::Object(workload.config.clone()), &mut found);
     for (name, value) in object.as_object().into_iter().flatten() {

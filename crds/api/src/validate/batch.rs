@@ -59,7 +59,7 @@ fn patch(base: &Settings, patch: &Settings, world: u32, before: Option<&Settings
         return Ok(());
     }
     let folded = base.with(patch);
-    if folded.batch() == 0 {
+    if folded.batch_per_gpu() == 0 {
         return Err(Problem::new("batchPerGpu", "0", "is too small", "write at least 1"));
     }
     let field = match patch {

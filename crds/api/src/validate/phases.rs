@@ -2,7 +2,7 @@
 //! numerics require.
 
 use super::{Problem, is_label, quoted};
-use crate::rules::CHANGES_NUMERICS;
+use crate::rules::changing_numerics;
 use crate::spec::{Numerics, Phase, Pin, Role, TrainingJobSpec, Trigger};
 use pawl_contract::settings::Settings;
 
@@ -75,7 +75,7 @@ fn numerics(spec: &TrainingJobSpec, phase: &Phase, refuse: &mut Refuse<'_>) {
                 phase.fallbacks.iter().enumerate().map(|(k, f)| (format!("fallbacks[{k}].settings"), &f.settings));
             for (path, patch) in patches.chain(rungs) {
                 let patch = serde_json::to_value(patch).unwrap_or_default();
-                for (name, value) in CHANGES_NUMERICS.iter().filter_map(|name| Some((name, patch.get(name)?))) {
+                for (name, value) in changing_numerics().filter_map(|name| Some((name, patch.get(name)?))) {
                     let message = "changes the computation, but the phase declares numerics: Equivalent".to_owned();
                     let remedy = "set numerics to Changed, so that the quality gate is checked";
                     refuse(format!("{path}.{name}"), value.to_string(), message, remedy);

@@ -14,8 +14,8 @@ pub(crate) fn items_per_step(settings: &Settings, world: u32) -> Result<u64, Str
         let wrong = || format!("settings.{name}: {value} is out of range: choose 1 to {most}");
         if (1..=most).contains(&value) { Ok(()) } else { Err(wrong()) }
     };
-    bounded("batchPerGpu", settings.batch(), 1 << 20)?;
-    bounded("accumulationSteps", settings.accumulation_steps.unwrap_or(1), 1 << 16)?;
+    bounded("batchPerGpu", settings.batch_per_gpu(), 1 << 20)?;
+    bounded("accumulationSteps", settings.accumulation_steps(), 1 << 16)?;
     if !(1..=1 << 20).contains(&world) {
         return Err(format!("trainer: replicas x gpusPerReplica = {world} ranks: choose 1 to {}", 1 << 20));
     }

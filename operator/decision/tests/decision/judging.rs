@@ -96,7 +96,7 @@ fn a_rung_answers_out_of_memory_and_replaces_the_one_before() {
                 {"when": ["OutOfMemory"], "settings": {"batchPerGpu": 16}},
             ],
         }]}),
-        Box::new(|plan, _| match (plan.kind, plan.settings.batch()) {
+        Box::new(|plan, _| match (plan.kind, plan.settings.batch_per_gpu()) {
             (LaunchKind::Measure, 20..) => ended(plan, Outcome::OutOfMemory),
             _ => done(plan, speed(&plan.settings, &[("Fuse", 1.3)]) * noise(plan, 0.002)),
         }),

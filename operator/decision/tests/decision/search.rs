@@ -116,7 +116,7 @@ fn training_uses_the_winner_of_the_trials() {
 fn what_cannot_run_is_infeasible_and_is_not_trained() {
     let world = searched(
         json!([stage(json!({"trials": 16}))]),
-        Box::new(|plan, _| match (plan.kind, plan.settings.batch()) {
+        Box::new(|plan, _| match (plan.kind, plan.settings.batch_per_gpu()) {
             (LaunchKind::Preflight, 33..) => ended(plan, Outcome::OutOfMemory),
             (LaunchKind::Preflight, 30..=32) => ended(plan, Outcome::InvalidPlan),
             (LaunchKind::Search, _) if rate(plan) > 1e-4 && rate(plan) != 0.1 => ended(plan, Outcome::NonFinite),
@@ -126,7 +126,7 @@ fn what_cannot_run_is_infeasible_and_is_not_trained() {
     assert_eq!(world.status.stage, Stage::Complete);
     let states = states(&world);
     assert!(states.contains('O') && states.contains('N') && states.starts_with('C'), "{states}");
-    assert!(of_search(&world).iter().all(|plan| plan.settings.batch() < 30), "it was known not to fit");
+    assert!(of_search(&world).iter().all(|plan| plan.settings.batch_per_gpu() < 30), "it was known not to fit");
     assert_eq!(world.count_events("TrialInfeasible"), states.chars().filter(|state| "ONU".contains(*state)).count());
 }
 
@@ -134,7 +134,7 @@ fn what_cannot_run_is_infeasible_and_is_not_trained() {
 fn a_tie_goes_to_the_settings_that_change_least() {
     let flat = |plan: &LaunchPlan, _| {
         let mut result = done(plan, 100.0);
-        let noise = (plan.seed + u64::from(plan.settings.batch())) % 5;
+        let noise = (plan.seed + u64::from(plan.settings.batch_per_gpu())) % 5;
         result.measured.validation.as_mut().unwrap().metrics.insert("loss".to_owned(), 1.0 + noise as f64 * 1e-3);
         result
     };
@@ -145,9 +145,9 @@ fn a_tie_goes_to_the_settings_that_change_least() {
 
 #[test]
 fn of_tied_trials_the_faster_wins() {
-    let faster = |plan: &LaunchPlan, _| done(plan, if plan.settings.batch() >= 32 { 300.0 } else { 100.0 });
+    let faster = |plan: &LaunchPlan, _| done(plan, if plan.settings.batch_per_gpu() >= 32 { 300.0 } else { 100.0 });
     let world = searched(json!([stage(json!({"finalists": 8}))]), Box::new(faster));
-    let batch = world.status.effective_settings.as_ref().unwrap().batch();
+    let batch = world.status.effective_settings.as_ref().unwrap().batch_per_gpu();
     assert!(batch >= 32, "{batch}: {}", world.status.search[0].message);
 }
 
@@ -216,7 +216,11 @@ fn the_next_stage_begins_with_the_best_trials_of_the_one_before() {
     assert!(first.message.contains("one seed") && second.message.contains("fresh seeds"));
     let of_second: Vec<_> = of_search(&world).into_iter().filter(|plan| plan.launch.starts_with("search-1-")).collect();
     assert_eq!(rate(of_second[0]), winner.parameters["learningRate"].parse::<f64>().unwrap());
-    assert_eq!(of_second[0].settings.batch().to_string(), winner.parameters["batchPerGpu"], "the winner is the base");
+    assert_eq!(
+        of_second[0].settings.batch_per_gpu().to_string(),
+        winner.parameters["batchPerGpu"],
+        "the winner is the base"
+    );
     assert_eq!(of_second[0].settings.workload, world.job.spec.settings.workload);
     let mut rates: Vec<f64> =
         of_search(&world).iter().filter(|plan| plan.launch.starts_with("search-0-")).map(|p| rate(p)).collect();
@@ -286,7 +290,7 @@ fn several_objectives_have_a_pareto_set() {
     let objectives = json!([{"metric": "loss", "goal": "Minimize"}, {"metric": "itemsPerSecond", "goal": "Maximize"}]);
     let traded = |plan: &LaunchPlan, _| {
         let mut result = trained(plan);
-        result.measured.items_per_second = Some(100.0 * f64::from(plan.settings.batch()));
+        result.measured.items_per_second = Some(100.0 * f64::from(plan.settings.batch_per_gpu()));
         result
     };
     let world = searched(json!([stage(json!({"objectives": objectives, "trials": 12}))]), Box::new(traded));

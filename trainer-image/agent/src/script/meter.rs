@@ -153,8 +153,8 @@ impl Meter {
     pub(super) fn new(plan: &LaunchPlan, expected: Expected) -> Self {
         let Expected { items_per_step, micro_steps, is_given_steps, pattern, has_losses } = expected;
         // The number of ranks is not known here: with `globalBatch`, steps may have one micro-step each.
-        let accumulation = plan.settings.accumulation_steps.filter(|_| plan.settings.global_batch.is_none());
-        let limit = plan.window_limit(accumulation.unwrap_or(1));
+        let is_derived = plan.settings.global_batch.is_some();
+        let limit = plan.window_limit(if is_derived { 1 } else { plan.settings.accumulation_steps() });
         Self {
             launch: plan.launch.clone(),
             kind: plan.kind,

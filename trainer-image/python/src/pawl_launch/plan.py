@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .contract_settings import DEFAULTS
 from .outcome import InvalidPlan
 from .steady import BLOCKS
 
@@ -117,11 +118,12 @@ class Plan:
 
     def _queue_steps(self, world_size: int) -> int:
         """Steps whose batches the loader of a rank prepares ahead."""
-        workers, prefetch = self.settings.get("loaderWorkers") or 0, self.settings.get("loaderPrefetch")
-        batches = 2 * workers if prefetch is None else max(1, workers) * prefetch
-        accumulation = self.settings.get("accumulationSteps") or 1
-        if self.settings.get("globalBatch"):
-            accumulation = self.settings["globalBatch"] // (self.settings["batchPerGpu"] * world_size)
+        given = {**DEFAULTS, **self.settings}
+        # Without workers batches are prepared inside the step, unless a prefetch is given.
+        batches: int = max(given["loaderWorkers"], int("loaderPrefetch" in self.settings)) * given["loaderPrefetch"]
+        accumulation: int = given["accumulationSteps"]
+        if given["globalBatch"]:
+            accumulation = given["globalBatch"] // (given["batchPerGpu"] * world_size)
         return math.ceil(batches / max(1, accumulation))
 
     @property

@@ -7,44 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from .advice import advice
+from .contract_settings import DEFAULTS, TYPES
 from .outcome import InvalidPlan, Unsupported
-
-_DEFAULTS: dict[str, Any] = {
-    "compile": "None",
-    "compileScope": None,
-    "precision": "fp32",
-    "float8Scaling": "Row",
-    "float8Gradients": "e4m3",
-    "attention": "Math",
-    "optimizerKernel": "PerTensor",
-    "optimizerOffload": "None",
-    "activationCheckpointing": "None",
-    "sharding": "None",
-    "batchPerGpu": 1,
-    "accumulationSteps": 1,
-    "globalBatch": None,
-    "evalBatch": None,
-    "loaderWorkers": 0,
-    "loaderPrefetch": 2,
-    "loaderPinned": False,
-    "loaderPersistent": False,
-    "loaderAsyncCopy": False,
-    "weightQuantization": "None",
-    "memoryFormat": "ChannelsFirst",
-    "ropeCache": "PerStep",
-    "parameterLayout": "Raw",
-    "lossFrequency": 1,
-    "querySamples": None,
-    "deterministic": False,
-    "gradientClip": None,
-    "learningRate": None,
-    "warmupSteps": 0,
-    "weightDecay": None,
-    "ema": None,
-}
-"""Settings of the contract and their defaults. ``nccl`` is absent: the agent sets these variables."""
-
-_DECIMALS = ("gradientClip", "learningRate", "weightDecay", "ema")
 
 
 def _camel(name: str) -> str:
@@ -70,7 +34,7 @@ class Settings:
         self._read: set[str] = set()
         self.workload = WorkloadSettings(given.get("workload") or {})
         """The free settings of the workload, ``settings.workload`` of the manifest."""
-        self._defaults = dict(_DEFAULTS)
+        self._defaults = dict(DEFAULTS)
         self.add_defaults(defaults or {})
 
     def add_defaults(self, defaults: Mapping[str, Any]) -> None:
@@ -80,17 +44,17 @@ class Settings:
             InvalidPlan: A name is not a setting.
         """
         for name, value in defaults.items():
-            if _camel(name) not in _DEFAULTS:
-                raise InvalidPlan(f"{name}: is not a setting: choose one of {', '.join(_DEFAULTS)}")
+            if _camel(name) not in DEFAULTS:
+                raise InvalidPlan(f"{name}: is not a setting: choose one of {', '.join(DEFAULTS)}")
             self._defaults[_camel(name)] = value
 
     def __getattr__(self, name: str) -> Any:
         key = _camel(name)
-        if name.startswith("_") or key not in _DEFAULTS:
-            raise AttributeError(f"{name}: is not a setting: choose one of {', '.join(_DEFAULTS)}")
+        if name.startswith("_") or key not in DEFAULTS:
+            raise AttributeError(f"{name}: is not a setting: choose one of {', '.join(DEFAULTS)}")
         self._read.add(key)
         value = self._given.get(key, self._defaults[key])
-        return float(value) if key in _DECIMALS and value is not None else value
+        return float(value) if TYPES[key] is float and value is not None else value
 
     def one_of(self, name: str, *supported: Any) -> Any:
         """The value of a setting, which must be one of those that the script supports.

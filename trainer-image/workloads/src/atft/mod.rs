@@ -77,7 +77,7 @@ impl AtftJob {
     pub fn new(request: &Request) -> Result<Self, WorkloadError> {
         let setup = AtftSetup::new(request)?;
         let (config, share) = (&setup.config, &setup.share);
-        if request.settings.attention == Some(Attention::Flash) && config.model.dropout > 0.0 {
+        if request.settings.attention() == Attention::Flash && config.model.dropout > 0.0 {
             let problem = "has no dropout of the attention weights: set Math, or model.dropout: 0";
             return Err(WorkloadError::unsupported("attention", "Flash", problem));
         }

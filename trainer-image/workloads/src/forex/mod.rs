@@ -83,7 +83,7 @@ impl ForexJob {
     /// # Errors
     /// Names the field, the value and the remedy.
     pub fn new(request: &Request) -> Result<Self, WorkloadError> {
-        if request.settings.attention == Some(Attention::Flash) {
+        if request.settings.attention() == Attention::Flash {
             let problem = "has no use here: one query attends to four keys, with dropout of the weights; set Math";
             return Err(WorkloadError::unsupported("attention", "Flash", problem));
         }

@@ -126,15 +126,15 @@ impl SlmJob {
 impl SlmSetup {
     fn new(request: &Request) -> Result<Self, WorkloadError> {
         let settings = &request.settings;
-        let config = Config::parse(&request.config, settings.workload.as_ref().unwrap_or(&Default::default()))?;
+        let config = Config::parse(&request.config, &settings.workload())?;
         let share = Share::new(request)?;
-        let quantized = settings.weight_quantization == Some(WeightQuantization::Int8);
+        let quantized = settings.weight_quantization() == WeightQuantization::Int8;
         if quantized && config.method == Method::Full {
             let problem =
                 "quantizes frozen weights to 8 bits, and workload.config.method Full has none: set Lora, or remove it";
             return Err(WorkloadError::setting("weightQuantization", "Int8", problem));
         }
-        let float8 = settings.precision == Some(Precision::Fp8);
+        let float8 = settings.precision() == Precision::Fp8;
         if quantized && float8 {
             let problem = "stores frozen weights as 8-bit integers, and settings.precision: fp8 as 8-bit floats, which its products take as they \
                  are: remove one of them";
@@ -148,7 +148,7 @@ impl SlmSetup {
             );
             return Err(WorkloadError::setting("weightQuantization", "Int8", problem));
         }
-        let frozen = match settings.precision.unwrap_or_default() {
+        let frozen = match settings.precision() {
             Precision::Bf16 | Precision::Fp8 => DType::BF16,
             Precision::Fp16 => DType::F16,
             Precision::Fp32 | Precision::Tf32 => DType::F32,
@@ -156,11 +156,11 @@ impl SlmSetup {
         Ok(Self {
             storage: Storage { frozen, quantized, float8 },
             // Only bfloat16 has the range that a residual stream needs.
-            stream: match settings.precision {
-                Some(Precision::Bf16 | Precision::Fp8) => DType::BF16,
-                _ => DType::F32,
+            stream: match settings.precision() {
+                Precision::Bf16 | Precision::Fp8 => DType::BF16,
+                Precision::Fp32 | Precision::Tf32 | Precision::Fp16 => DType::F32,
             },
-            rope_cached: settings.rope_cache == Some(RopeCache::Cached),
+            rope_cached: settings.rope_cache() == RopeCache::Cached,
             share,
             items_per_epoch: items_per_epoch(&config),
             config,

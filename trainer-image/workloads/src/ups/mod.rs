@@ -91,7 +91,7 @@ impl UpsJob {
             setup.config.tasks.iter().map(|&task| (task, Encoder::new(task, &setup.config))).collect();
         let edge = edge_points();
         // Only bfloat16 has the range that a residual stream needs.
-        let bfloat = matches!(request.settings.precision, Some(Precision::Bf16 | Precision::Fp8));
+        let bfloat = matches!(request.settings.precision(), Precision::Bf16 | Precision::Fp8);
         let stream = if bfloat { DType::BF16 } else { DType::F32 };
         let model = Model { config: &setup.config, layout: setup.layout, stream, encoders: &encoders, edge: &edge };
         let auxiliary = setup.config.loss.auxiliary;
@@ -125,9 +125,9 @@ impl UpsJob {
 impl UpsSetup {
     fn new(request: &Request) -> Result<Self, WorkloadError> {
         let settings = &request.settings;
-        let mut config = Config::parse(&request.config, settings.workload.as_ref().unwrap_or(&Default::default()))?;
+        let mut config = Config::parse(&request.config, &settings.workload())?;
         config.tasks.sort_unstable();
-        let (batch, tasks) = (settings.batch() as usize, config.tasks.len());
+        let (batch, tasks) = (settings.batch_per_gpu() as usize, config.tasks.len());
         if batch == 0 || batch % tasks != 0 {
             let problem =
                 format!("must be a multiple of {tasks}: every batch has an equal number of items of each task");
@@ -155,7 +155,7 @@ impl UpsSetup {
             physical_rows: physical.min(PHYSICAL_ROWS),
             layout,
             share,
-            loss_frequency: u64::from(settings.loss_frequency.unwrap_or(1)),
+            loss_frequency: u64::from(settings.loss_frequency()),
             config,
         })
     }

@@ -88,6 +88,7 @@ mod tests {
     use super::super::config::Config;
     use super::*;
     use crate::random::Stream;
+    use pawl_contract::settings::ParameterLayout;
     use pawl_cpu::GraphCpu;
     use pawl_graph::array::{Array, Data, View};
     use pawl_graph::executor::{ExecOptions, Executor};
@@ -102,7 +103,7 @@ mod tests {
             input,
             cropped: crops.is_some(),
             memory_format: format,
-            parameter_layout: Default::default(),
+            parameter_layout: ParameterLayout::Raw,
             rope_cached: true,
             products: DType::F32,
         };

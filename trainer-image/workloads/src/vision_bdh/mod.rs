@@ -64,7 +64,7 @@ impl VisionJob {
     /// Names the field, the value and the remedy.
     pub fn new(request: &Request) -> Result<Self, WorkloadError> {
         let settings = &request.settings;
-        if settings.attention == Some(Attention::Flash) {
+        if settings.attention() == Attention::Flash {
             let problem = "needs heads whose keys and values are equally wide, and here keys have one element per neuron and values one \
                            per element of a token: set Math; with 65 tokens the scores are small";
             return Err(WorkloadError::unsupported("attention", "Flash", problem));
@@ -75,9 +75,9 @@ impl VisionJob {
             input: setup.config.data.input(),
             cropped: setup.config.data.augmentation == Augmentation::CropFlip,
             memory_format: setup.memory_format,
-            parameter_layout: settings.parameter_layout.unwrap_or_default(),
-            rope_cached: settings.rope_cache == Some(RopeCache::Cached),
-            products: match settings.precision.unwrap_or_default() {
+            parameter_layout: settings.parameter_layout(),
+            rope_cached: settings.rope_cache() == RopeCache::Cached,
+            products: match settings.precision() {
                 Precision::Bf16 | Precision::Fp8 => DType::BF16,
                 Precision::Fp16 => DType::F16,
                 Precision::Fp32 | Precision::Tf32 => DType::F32,
@@ -97,9 +97,9 @@ impl VisionJob {
 impl VisionSetup {
     fn new(request: &Request) -> Result<Self, WorkloadError> {
         let settings = &request.settings;
-        let config = Config::parse(&request.config, settings.workload.as_ref().unwrap_or(&Default::default()))?;
+        let config = Config::parse(&request.config, &settings.workload())?;
         let share = Share::new(request)?;
-        Ok(Self { config, memory_format: settings.memory_format.unwrap_or_default(), share })
+        Ok(Self { config, memory_format: settings.memory_format(), share })
     }
 }
 

@@ -64,7 +64,7 @@ fn losses(executor: &dyn Executor, scores: &str, settings: Value, attention: Att
         "data": {"augmentation": "None"},
     });
     let settings: Settings = serde_json::from_value(settings).unwrap();
-    let memory_format = settings.memory_format.unwrap_or_default();
+    let memory_format = settings.memory_format();
     let config = config.as_object().unwrap().clone();
     let job = VisionJob::new(&Request { config, settings, seed: 0, rank: 0, world: 1 }).unwrap();
     let optimization = job.optimization();

@@ -22,7 +22,7 @@ fn quality_is_compared_with_the_original_baseline_whose_launches_are_made_once()
             let mut result = done(plan, speed(&plan.settings, &[("bf16", 1.3), (":16", 1.3)]) * noise(plan, 0.002));
             *metric(&mut result, "loss") += 0.0008
                 * (f64::from(u8::from(plan.settings.precision.is_some()))
-                    + f64::from(u8::from(plan.settings.batch() == 16)));
+                    + f64::from(u8::from(plan.settings.batch_per_gpu() == 16)));
             result
         }),
     );
