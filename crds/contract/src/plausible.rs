@@ -79,7 +79,29 @@ pub fn of_result(result: &LaunchResult) -> Option<String> {
 
 /// As [`report`], of the progress of a running launch.
 pub fn progress(progress: &Progress) -> Option<String> {
-    let Progress { step, items, loss, items_per_second, validation: newest, last_checkpoint, trained, .. } = progress;
+    // Destructured without `..`: the range of a new number is decided here.
+    let Progress {
+        launch: _,
+        kind: _,
+        phase: _,
+        heartbeat: _,
+        step,
+        total_steps,
+        items,
+        resumed_items,
+        trained,
+        quarantined: _,
+        epoch: _,
+        loss,
+        skipped_updates,
+        items_per_second,
+        windows,
+        eta_seconds,
+        validation: newest,
+        last_checkpoint,
+        straggler: _,
+        stop_seconds,
+    } = progress;
     let measured = Measured {
         steps: *step,
         items: *items,
@@ -88,7 +110,19 @@ pub fn progress(progress: &Progress) -> Option<String> {
         validation: newest.clone(),
         ..Measured::default()
     };
-    numbers(&measured, None, None).or_else(|| last_checkpoint.as_ref().and_then(checkpoint)).or_else(|| chain(trained))
+    let counts = [
+        ("totalSteps", *total_steps),
+        ("resumedItems", *resumed_items),
+        ("skippedUpdates", Some(*skipped_updates)),
+        ("windows", Some(*windows)),
+    ];
+    // The largest budget at the least speed.
+    let eta = eta_seconds.and_then(|eta| number("etaSeconds", eta, 0.0, MOST as f64 / SPEED.0));
+    numbers(&measured, None, *stop_seconds)
+        .or_else(|| counts.into_iter().find_map(|(field, value)| count(field, value?, MOST)))
+        .or(eta)
+        .or_else(|| last_checkpoint.as_ref().and_then(checkpoint))
+        .or_else(|| chain(trained))
 }
 
 fn number(field: &str, value: f64, least: f64, most: f64) -> Option<String> {
@@ -274,6 +308,25 @@ mod tests {
         ] {
             let text = problem(change.clone()).unwrap_or_default();
             assert!(text.starts_with(named) && text.contains("implausible"), "{change}: {text}");
+        }
+    }
+
+    #[test]
+    fn every_number_of_progress_has_a_range() {
+        let problem = |change: Value| {
+            let mut all = json!({"launch": "l", "kind": "Train", "step": 5, "totalSteps": 10, "items": 40, "resumedItems": 8,
+                "etaSeconds": 12.0, "stopSeconds": 1.0, "windows": 3, "epoch": 0});
+            all.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+            progress(&serde_json::from_value(all).unwrap())
+        };
+        assert_eq!(problem(json!({})), None);
+        for field in ["step", "totalSteps", "items", "resumedItems", "skippedUpdates", "windows"] {
+            let text = problem(json!({ field: u64::MAX })).unwrap_or_default();
+            assert!(text.starts_with(field) && text.contains("18446744073709551615"), "{field}: {text}");
+        }
+        for field in ["etaSeconds", "stopSeconds", "itemsPerSecond", "loss"] {
+            let text = problem(json!({ field: 1e300 })).unwrap_or_default();
+            assert!(text.starts_with(field), "{field}: {text}");
         }
     }
 

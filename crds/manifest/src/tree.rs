@@ -3,7 +3,8 @@
 use crate::ManifestError;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
-use serde_saphyr::{Location, Spanned};
+use serde_saphyr::budget::BudgetBreach;
+use serde_saphyr::{Error, Location, Spanned};
 use std::fmt;
 
 /// A value and where it is.
@@ -61,22 +62,64 @@ pub(crate) fn read(text: &str) -> Result<Tree, ManifestError> {
     }
 }
 
-/// The first line of the parser's message, without the location, which is printed separately.
-fn unreadable(error: &serde_saphyr::Error) -> String {
-    let text = error.without_snippet().to_string();
+/// What the parser refuses, with its remedy. Without the location, which is printed separately.
+fn unreadable(error: &Error) -> String {
+    let error = cause(error.without_snippet());
+    match error {
+        Error::Budget { breach, .. } => too_large(breach).to_owned(),
+        Error::AliasReplayCounterOverflow { .. }
+        | Error::AliasReplayLimitExceeded { .. }
+        | Error::AliasExpansionLimitExceeded { .. }
+        | Error::AliasReplayStackDepthExceeded { .. } => WRITTEN_OUT.to_owned(),
+        Error::RecursiveReferencesRequireWeakTypes { .. } => {
+            "is an alias of a value that contains it: write the value here instead of the alias".to_owned()
+        }
+        Error::UnknownAnchor { .. } => {
+            "is an alias without an anchor: define the anchor before it, or write the value here".to_owned()
+        }
+        Error::DuplicateMappingKey { .. } => format!("{}: remove one of them", message(error)),
+        _ => match message(error) {
+            // Of the scanner, which reports all its errors as texts.
+            text if text.contains("recursion limit") => TOO_DEEP.to_owned(),
+            text => format!("is not valid YAML: {text}"),
+        },
+    }
+}
+
+/// Why an alias cannot be read is within the error about the alias.
+fn cause(error: &Error) -> &Error {
+    match error {
+        Error::AliasError { error, .. } => cause(error.without_snippet()),
+        _ => error,
+    }
+}
+
+const TOO_DEEP: &str = "is nested too deeply: write fewer levels";
+const WRITTEN_OUT: &str = "is too large when its aliases are written out: write it without them, or split it";
+
+/// A manifest that exceeds what the parser reads.
+fn too_large(breach: &BudgetBreach) -> &'static str {
+    match breach {
+        BudgetBreach::Depth { .. } => TOO_DEEP,
+        BudgetBreach::Documents { .. } => "contains too many documents: keep one TrainingJob per file",
+        BudgetBreach::Aliases { .. }
+        | BudgetBreach::Anchors { .. }
+        | BudgetBreach::AliasAnchorRatio { .. }
+        | BudgetBreach::MergeKeys { .. }
+        | BudgetBreach::RecordedAnchorEvents { .. }
+        | BudgetBreach::RecordedAnchorBytes { .. } => WRITTEN_OUT,
+        _ => "has too many values, with those that aliases repeat: write fewer, or write it without aliases",
+    }
+}
+
+/// The first line of the parser's message, without the location.
+fn message(error: &Error) -> String {
+    let text = error.to_string();
     let text = text.lines().next().unwrap_or_default();
     let text = text.split(" at line ").next().unwrap_or(text);
     // The parser's own remedy is for programmers.
-    let text = text.split(", set DuplicateKeyPolicy").next().unwrap_or(text).trim_end_matches([':', '.']);
-    if text.contains("duplicate") {
-        format!("{text}: remove one of them")
-    } else if text.contains("budget breached: Depth") || text.contains("recursion limit") {
-        "is nested too deeply: write fewer levels".to_owned()
-    } else if text.contains("budget breached") {
-        "is too large when its aliases are written out: write it without them, or split it".to_owned()
-    } else {
-        format!("is not valid YAML: {text}")
-    }
+    let text = text.split(", set DuplicateKeyPolicy").next().unwrap_or(text);
+    text.trim_end_matches([':', '.']).to_owned()
 }
 
 fn place(location: &Location) -> (u32, u32) {

@@ -343,9 +343,9 @@ fn a_search_without_complete_trials_or_with_other_parameters_has_no_figures() {
 
 #[test]
 fn hostile_names_stay_text() {
-    let hostile = "\"'><script>alert(1)</script><img src=x onerror=alert(2)>&amp;\u{0}\u{1b}[31m";
+    let hostile = "\"'><script>alert(1)</script><img src=x onerror=alert(2)>&amp;\u{0}\u{1b}[31m\u{202e}";
     let page = render(&evidence(hostile));
-    assert!(!page.contains("<script") && !page.contains("<img") && !page.contains('\u{0}') && !page.contains('\u{1b}'));
+    assert!(!page.contains("<script") && !page.contains("<img") && !page.contains(['\u{0}', '\u{1b}', '\u{202e}']));
     assert!(page.contains("&lt;script&gt;"));
     // Attributes cannot be left: outside tags there is no quote that was not ours.
     let plain = render(&evidence(""));

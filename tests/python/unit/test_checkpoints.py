@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -125,6 +126,21 @@ def test_a_training_of_which_only_damage_is_left_does_not_begin_anew(tmp_path: P
     for attempt in ("job-2", "job-3"):
         with pytest.raises(CheckpointUnreadable, match="000000000000010-job-1 was written, .* only damaged ones"):
             keeper(tmp_path, attempt)
+
+
+def test_a_training_of_which_nothing_was_good_begins_anew(tmp_path: Path) -> None:
+    training = keeper(tmp_path)
+    names = [write(training, step).name for step in (1, 2)]
+    training[0].discard_after(5)
+    # The report of the divergence is lost: the checkpoint is expected.
+    for attempt in ("job-2", "job-3"):
+        anew = keeper(tmp_path, attempt, expected={"name": names[1], "step": 2, "items": 20})
+        assert resumed(anew) is None
+    # What was saved since then is not gone for that reason.
+    path = write(anew, 1)
+    shutil.rmtree(path)
+    with pytest.raises(CheckpointUnreadable, match="restore the storage"):
+        keeper(tmp_path, "job-4", expected={"name": path.name, "step": 1, "items": 10})
 
 
 def test_checkpoints_without_hashes_are_read(tmp_path: Path) -> None:

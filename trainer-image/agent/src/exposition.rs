@@ -1,5 +1,6 @@
 //! Prometheus' text format: merges a trainer's metrics, without lines that would make the scrape of the pod fail.
 
+use pawl_contract::report::unprintable;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
@@ -102,7 +103,7 @@ pub fn merged(own: String, theirs: &str, known: &mut Known) -> String {
 fn families<'a>(text: &'a str, admitted: &mut Known) -> BTreeMap<&'a str, Family<'a>> {
     let mut families = BTreeMap::<&str, Family<'_>>::new();
     let mut known = BTreeSet::new();
-    let sound = |line: &&str| line.len() <= MAX_LINE && !line.contains(char::is_control);
+    let sound = |line: &&str| line.len() <= MAX_LINE && !line.contains(unprintable);
     for line in text.lines().filter(sound) {
         if let Some((name, help)) = comment(line, "HELP") {
             families.entry(name).or_default().help.get_or_insert(help);
@@ -225,6 +226,7 @@ mod tests {
             "\u{0}\u{1}",
             "<html>",
             "name{a=\"\u{1b}[31m\"} 1",
+            "name{a=\"\u{202e}\"} 1",
         ] {
             assert_eq!(fresh(own.clone(), spoiling), own, "{spoiling}");
         }

@@ -1,5 +1,7 @@
 //! What a rank wrote last.
 
+use pawl_contract::report::printable;
+
 /// The end of a rank's output.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LastWords {
@@ -12,10 +14,9 @@ pub(crate) struct LastWords {
 impl LastWords {
     /// Of all lines that are known.
     pub(crate) fn of(output: &str) -> Self {
-        let printable = |c: char| if c.is_control() { ' ' } else { c };
         let lines: Vec<String> = output
             .lines()
-            .map(|line| line.chars().map(printable).collect::<String>().trim().to_owned())
+            .map(|line| printable(line).replace('\t', " ").trim().to_owned())
             .filter(|line| !line.is_empty())
             .collect();
         let error = lines.iter().rev().find(|line| names_an_exception(line)).or(lines.last());

@@ -8,7 +8,7 @@ use pawl_contract::measured::Measured;
 use pawl_contract::plan::LaunchPlan;
 use pawl_contract::plausible;
 use pawl_contract::progress::Progress;
-use pawl_contract::report::{Failure, Report, printable, truncated};
+use pawl_contract::report::{Failure, Report, printable, truncated, unprintable};
 
 /// Maximum length of a report's message in bytes.
 const MAX_TEXT: usize = 4096;
@@ -178,7 +178,7 @@ pub(crate) fn bounded(mut report: Report) -> Report {
     for validation in validation.iter_mut().chain(first_validation) {
         let mut room = MAX_METRICS;
         validation.metrics.retain(|name, _| {
-            let sound = name.len() <= MAX_METRICS && !name.contains(char::is_control);
+            let sound = name.len() <= MAX_METRICS && !name.contains(unprintable);
             let kept = name == "loss" || (room > 0 && sound);
             room -= usize::from(kept && room > 0);
             kept
@@ -300,7 +300,7 @@ mod tests {
         long.losses = (0..1000).map(|items| LossPoint { items, loss: 1.0 }).collect();
         let metrics = (0..500).map(|i| (format!("a{i}"), 1.0)).chain([("loss".to_owned(), 2.0)]).collect();
         long.measured.validation = Some(pawl_contract::measured::Validation { items: 1, metrics });
-        let hostile = Report { message: "\u{1b}]0;owned\u{7}\u{9b}31m lost".to_owned(), ..long.clone() };
+        let hostile = Report { message: "\u{1b}]0;owned\u{7}\u{9b}31m\u{202e}lost".to_owned(), ..long.clone() };
         assert_eq!(bounded(hostile).message, " ]0;owned  31m lost");
         let short = bounded(long);
         let metrics = short.measured.validation.unwrap().metrics;

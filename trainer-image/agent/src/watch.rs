@@ -4,8 +4,9 @@ use crate::files::{MAX_PROGRESS, read_bounded};
 use crate::node::Limits;
 use crate::ranks::{Ranks, Shared};
 use pawl_contract::plan::LaunchPlan;
+use pawl_contract::plausible;
 use pawl_contract::progress::{Progress, RankPhase};
-use pawl_contract::report::{printable, truncated};
+use pawl_contract::report::{printable, truncated, unprintable};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -52,7 +53,8 @@ impl Watch {
         }
     }
 
-    /// Reads `progress.json`; returns the progress if it has changed.
+    /// Reads `progress.json`; returns the progress if it has changed, and may be believed. Numbers that cannot be true are a sign of life
+    /// all the same.
     pub(crate) fn look(&mut self) -> Option<Progress> {
         let text = read_bounded(&self.file, MAX_PROGRESS).ok()?;
         if text == self.text {
@@ -62,7 +64,7 @@ impl Watch {
         let mut progress = serde_json::from_slice::<Progress>(&self.text).ok().filter(|p| p.launch == self.launch)?;
         progress.straggler = progress.straggler.as_deref().map(printable);
         if let Some(validation) = &mut progress.validation {
-            validation.retain(|name| !name.contains(char::is_control));
+            validation.retain(|name| !name.contains(unprintable));
         }
         let work = |p: &Progress| {
             (p.step, p.items, p.validation.as_ref().map(|v| v.items), p.last_checkpoint.as_ref().map(|c| c.step))
@@ -85,7 +87,7 @@ impl Watch {
             None => trains(progress.phase) && progress.step > 0 && !self.resumes,
         };
         self.progress = Some(progress.clone());
-        Some(progress)
+        plausible::progress(&progress).is_none().then_some(progress)
     }
 
     /// The message of a hang: no sign of life for too long, or a phase that does not end.

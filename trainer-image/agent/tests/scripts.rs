@@ -459,6 +459,23 @@ async fn a_script_whose_checkpoints_are_gone_stops_and_says_so() {
 }
 
 #[tokio::test]
+async fn a_script_of_which_nothing_was_good_begins_anew_and_says_so() {
+    let dir = tempdir().unwrap();
+    let mut plan = training(dir.path(), 1, 20, "3 nan");
+    let (diverged, _) = trained(dir.path(), "a", &plan).await;
+    assert_eq!((diverged.outcome, diverged.failed_at_items), (Outcome::NonFinite, Some(0)), "{diverged:?}");
+    // Nobody has read the report of the divergence: the checkpoint is expected.
+    plan = training(dir.path(), 1, 20, "1000 2");
+    (plan.launches[0].attempt, plan.launches[0].launch) = ("job-2".to_owned(), "train-2".to_owned());
+    let expected = serde_json::json!({"name": "ckpt-5", "step": 5, "items": 40});
+    plan.launches[0].checkpoint.as_mut().unwrap().expected = serde_json::from_value(expected).unwrap();
+    let (done, said) = trained(dir.path(), "b", &plan).await;
+    assert_eq!(done.outcome, Outcome::Done, "{done:?}");
+    assert_eq!(resumed(dir.path()), ["0 none", "0 none"]);
+    assert!(said.len() == 1 && said[0].ends_with("no checkpoint is left: training begins anew"), "{said:?}");
+}
+
+#[tokio::test]
 async fn all_ranks_of_a_script_resume_the_checkpoint_that_agent_0_has_chosen() {
     let dir = tempdir().unwrap();
     std::fs::create_dir(dir.path().join("models")).unwrap();

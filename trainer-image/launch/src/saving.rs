@@ -287,12 +287,23 @@ impl Saver {
         }
         let url = &self.url;
         if let Some(CheckpointRef { name, items, .. }) = &self.policy.expected {
+            if writer.store().has_diverged(name)? {
+                tracing::warn!(
+                    "nothing that was saved, such as {name}, was good: the training had diverged; it begins anew"
+                );
+                return self.other();
+            }
             return Err(Ending::CheckpointUnreadable(format!(
                 "checkpoint {name} at {items} items was written, but {url} contains no complete checkpoint: restore the storage or \
                  its mount, then set spec.suspend to true and back to false to continue; or delete the job and create it again \
                  to start from the beginning"
             )));
         }
+        self.other()
+    }
+
+    /// On rank 0: the checkpoint of the job to start from.
+    fn other(&self) -> Result<Option<(Found, Origin)>, Ending> {
         let Some(from) = &self.policy.resume_from else { return Ok(None) };
         let field = "train.resumeFrom.storage";
         let location = std::env::var(env::RESUME_FROM).unwrap_or_else(|_| from.storage.clone());
@@ -313,7 +324,7 @@ impl Saver {
     /// it if it is told to.
     pub fn discard_after(&mut self, items: u64) {
         let Some(writer) = &self.writer else { return };
-        if let Err(error) = writer.discard_after(items) {
+        if let Err(error) = writer.discard_diverged(items) {
             tracing::error!(items, "what was saved after the last healthy loss is not deleted: {error}");
         }
         self.newest.take_if(|newest| newest.items > items);

@@ -503,6 +503,27 @@ fn numbers_that_explode_are_named() {
 }
 
 #[test]
+fn what_was_saved_while_a_training_diverged_is_deleted_before_it_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let good = launch(dir.path(), json!({"budget": {"items": 80}, "checkpoint": saving()})).last_checkpoint.unwrap();
+    let settings = json!({"learningRate": "9.9"});
+    // A checkpoint after every step, as far as the one before it is written.
+    let policy = json!({"everySeconds": 0.0, "keep": 100, "resume": true});
+    let diverging = json!({"settings": settings, "budget": {"items": 400}, "checkpoint": policy});
+    let report = launch(dir.path(), diverging);
+    assert!(report.outcome.is_divergence(), "{}: {}", report.outcome, report.message);
+    let healthy = report.failure.unwrap();
+    let saved = || -> Vec<u64> {
+        let names = std::fs::read_dir(dir.path().join("checkpoints")).unwrap();
+        let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter_map(|name| name.split_once("-step-")?.1.split_once("-by-")?.0.parse().ok()).collect()
+    };
+    assert!(saved().contains(&good.step));
+    assert!(saved().iter().all(|step| *step <= healthy.step), "{:?} after {}", saved(), healthy.step);
+    assert!(report.last_checkpoint.is_none_or(|last| last.items <= healthy.items));
+}
+
+#[test]
 fn what_cannot_fit_is_refused_before_anything_runs() {
     let dir = tempfile::tempdir().unwrap();
     let changes = json!({

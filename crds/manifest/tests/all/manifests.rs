@@ -112,9 +112,22 @@ fn what_the_parser_refuses_for_its_size_is_not_called_invalid() {
     for (text, expected) in [
         (nested(100), "is nested too deeply"),
         (nested(20_000), "is nested too deeply"),
-        (format!("a: &a [x]\n{aliases}"), "is too large when its aliases are written out"),
+        (format!("a: &a [x]\n{aliases}"), "has too many values, with those that aliases repeat: write fewer"),
+        ("---\n".repeat(100_000), "contains too many documents: keep one TrainingJob per file"),
+        (format!("a: [{}]", "1,".repeat(300_000)), "has too many values, with those that aliases repeat: write fewer"),
     ] {
         let error = parse(&text, "job.yaml").unwrap_err().to_string();
         assert!(error.contains(expected) && !error.contains("budget"), "{error}");
+    }
+}
+
+#[test]
+fn an_alias_that_cannot_be_written_out_has_a_remedy() {
+    for (text, expected) in [
+        ("a: &a\n  b: *a\n", "2:6: is an alias of a value that contains it: write the value here instead of the alias"),
+        ("a: &a [[*a]]\n", "1:9: is an alias of a value that contains it: write the value here instead of the alias"),
+        ("a: *b\n", "1:4: is an alias without an anchor: define the anchor before it, or write the value here"),
+    ] {
+        assert_eq!(parse(text, "job.yaml").unwrap_err().to_string(), format!("job.yaml:{expected}"));
     }
 }

@@ -20,6 +20,7 @@ use crate::args::{Arguments, Command};
 use crate::exit;
 use clap::CommandFactory;
 use console::Term;
+use pawl_contract::report::unprintable;
 use pawl_local::display::colours;
 use serde::Serialize;
 use std::io::{self, Write};
@@ -79,12 +80,47 @@ fn terminal() -> (Option<usize>, bool) {
     (width.filter(|_| term.features().is_attended()), colours(&term))
 }
 
+/// `text`, a JSON document, with everything in its strings escaped that a terminal would obey; `yaml`: as YAML does it.
+fn escaped(text: &str, yaml: bool) -> String {
+    let escape = |c: char| match c {
+        c if !obeyed(c) => c.to_string(),
+        c if yaml => format!("\\U{:08x}", c as u32),
+        c => c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect(),
+    };
+    text.chars().map(escape).collect()
+}
+
+/// Whether a terminal obeys this character of a document of several lines.
+fn obeyed(c: char) -> bool {
+    unprintable(c) && c != '\n'
+}
+
 /// `value` as JSON or YAML.
 fn document(value: &impl Serialize, yaml: bool) -> String {
-    let written = if yaml {
-        serde_saphyr::to_string(value).map_err(|error| error.to_string())
-    } else {
-        serde_json::to_string_pretty(value).map(|text| text + "\n").map_err(|error| error.to_string())
-    };
-    written.expect("a status holds strings, numbers and maps with string keys, all of which can be written")
+    const WRITABLE: &str = "a status holds strings, numbers and maps with string keys, all of which can be written";
+    let written = if yaml { serde_saphyr::to_string(value).expect(WRITABLE) } else { String::new() };
+    if yaml && !written.contains(obeyed) {
+        return written;
+    }
+    // JSON is YAML.
+    let written = serde_json::to_string_pretty(value).expect(WRITABLE) + "\n";
+    if written.contains(obeyed) { escaped(&written, yaml) } else { written }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::document;
+    use serde_json::json;
+
+    #[test]
+    fn a_document_contains_nothing_that_a_terminal_obeys_and_reads_as_it_was() {
+        let status = json!({"message": "a\u{202e}b\u{9b}\u{200b}\nc \u{e0041}é"});
+        for yaml in [false, true] {
+            let text = document(&status, yaml);
+            assert!(!text.contains(super::obeyed), "{text:?}");
+            let read: serde_json::Value =
+                if yaml { serde_saphyr::from_str(&text).unwrap() } else { serde_json::from_str(&text).unwrap() };
+            assert_eq!(read, status);
+        }
+    }
 }

@@ -34,7 +34,7 @@ pub fn load(file: &Path) -> Result<TrainingJob, SourceError> {
 pub fn reject(error: &SourceError) -> ExitCode {
     match error {
         SourceError::Stdin(_) => return exit::with_error(exit::INPUT, error),
-        SourceError::Manifest(errors) => eprintln!("{}", errors.to_string().trim_end()),
+        SourceError::Manifest(errors) => exit::say(&errors.to_string().trim_end()),
     }
     ExitCode::from(exit::INPUT)
 }

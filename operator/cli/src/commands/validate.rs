@@ -3,6 +3,7 @@
 use super::source;
 use crate::exit;
 use pawl_api::{Policy, TrainingJob};
+use pawl_contract::report::printable;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -18,7 +19,7 @@ pub fn validate(files: &[PathBuf]) -> ExitCode {
                 // The parts are in the dry run.
                 let judging = pawl_decision::judging(&job).lines().into_iter().take(1);
                 for note in notes(&job).into_iter().chain(judging) {
-                    println!("{}: {note}", file.display());
+                    println!("{}", printable(&format!("{}: {note}", file.display())));
                 }
             }
             Err(error) => {

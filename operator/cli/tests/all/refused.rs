@@ -40,6 +40,51 @@ fn every_broken_manifest_is_refused_exactly() {
 }
 
 #[test]
+fn what_a_terminal_would_obey_and_what_cannot_be_true_is_not_shown() {
+    let scene = Scene::new();
+    let obeyed = |text: &str| text.chars().any(|c| c != '\n' && pawl_contract::report::unprintable(c));
+    for name in ["a\u{202e}b", "a\u{2066}b", "a\u{200b}b", "a\u{1b}[31mb"] {
+        scene.write_job(|job| job["metadata"]["name"] = json!(name));
+        for command in ["validate", "run"] {
+            let error = stderr(&scene.output(&[command, "job.yaml"]));
+            assert!(error.contains("metadata.name: \"a") && !obeyed(&error), "{error:?}");
+        }
+    }
+    // A script that reports a hostile straggler and name of a metric in its progress, then fails with a hostile message.
+    let script = r#"
+import json, os, time
+plan, hostile = json.load(open(os.environ["PAWL_PLAN"])), "x\u202e\u200by"
+of = {"launch": plan["launch"], "kind": plan["kind"], "epoch": 0}
+evaluated = {"items": 8, "metrics": {"loss": 0.5, hostile: 0.5}}
+def put(name, content):
+    with open(os.environ[name] + ".new", "w") as file: json.dump(content, file)
+    os.replace(os.environ[name] + ".new", os.environ[name])
+done = of | {"contract": 1, "rank": 0, "outcome": "Done", "steps": 1, "items": 8, "itemsPerSecond": 9.0, "validation": evaluated}
+if plan["kind"] == "Train":
+    put("PAWL_PROGRESS", of | {"step": 2**64 - 1, "items": 8, "etaSeconds": 1e300, "itemsPerSecond": 1e300})
+    time.sleep(1)
+    put("PAWL_PROGRESS", of | {"step": 1, "items": 8, "loss": 0.5, "straggler": hostile, "validation": evaluated})
+    time.sleep(1)
+    done |= {"outcome": "NonFinite", "message": hostile}
+put("PAWL_REPORT", done)
+"#;
+    fs::write(scene.path().join("hostile.py"), script).unwrap();
+    scene.write_job(|job| {
+        job["spec"]["workload"] = json!({"command": ["python3", scene.path().join("hostile.py")]});
+        job["spec"]["lifecycle"]["maxRestarts"] = json!(0);
+        (job["spec"]["phases"], job["spec"]["train"]["items"]) = (json!([]), json!(800));
+    });
+    let output = scene.output(&["run", "job.yaml"]);
+    let shown = stdout(&output) + &stderr(&output);
+    assert!(shown.contains("x  y") && shown.contains("step 1,") && !obeyed(&shown), "{shown:?}");
+    assert!(!shown.contains("e300") && !shown.contains("18446744073709551615"), "numbers that cannot be true: {shown}");
+    for form in ["table", "json", "yaml"] {
+        let output = stdout(&scene.output(&["status", "job.yaml", "--output", form]));
+        assert!(!obeyed(&output), "{form}: {output:?}");
+    }
+}
+
+#[test]
 fn the_errors_of_all_files_are_reported() {
     let scene = Scene::new();
     scene.write_job(|_| {});

@@ -80,6 +80,8 @@ impl Checkpoint {
 pub struct Storage {
     pub checkpoints: BTreeMap<Option<String>, Vec<Checkpoint>>,
     pub epoch: u32,
+    /// The epochs of gangs whose training has diverged, after which no checkpoint was left.
+    pub diverged: BTreeMap<Option<String>, u32>,
 }
 
 /// A gang that trains, as the built-in trainer and the Python package do.
@@ -258,8 +260,12 @@ pub fn diverge(storage: &mut Storage, gang: &mut Gang, steps: u64) {
     let healthy = gang.items;
     advance(gang, steps);
     if save(storage, gang) {
-        let all = storage.checkpoints.entry(gang.plan.checkpoint.as_ref().unwrap().directory.clone()).or_default();
+        let directory = gang.plan.checkpoint.as_ref().unwrap().directory.clone();
+        let all = storage.checkpoints.entry(directory.clone()).or_default();
         all.retain(|checkpoint| checkpoint.items <= healthy);
+        if all.is_empty() {
+            storage.diverged.insert(directory, gang.epoch);
+        }
     }
 }
 
@@ -275,8 +281,13 @@ fn resume(storage: &mut Storage, policy: &CheckpointPolicy) -> Result<Option<Che
     let limit = policy.resume_not_after_items.unwrap_or(u64::MAX);
     let within = |checkpoint: &&Checkpoint| checkpoint.items <= limit && !checkpoint.damaged;
     let found = all.iter().rev().find(within).cloned();
-    if found.is_none() && policy.expected.is_some() {
-        return Err(format!("{:?} is expected", policy.expected));
+    if let (None, Some(expected)) = (&found, &policy.expected) {
+        // Its training has diverged, and the report of that may be lost: nothing it had saved was good.
+        let (_, epoch) = expected.name.rsplit_once("-by-").expect("a name has an epoch");
+        let noted = storage.diverged.get(&policy.directory).copied().unwrap_or(0);
+        if !all.is_empty() || epoch.parse::<u32>().expect("a number") > noted {
+            return Err(format!("{expected:?} is expected"));
+        }
     }
     assert!(found.as_ref().is_none_or(|found| !found.diverged), "a checkpoint of a diverged training is resumed");
     // What a gang saved that was lost before anything was seen of it may be lost for nothing: nobody knows that it is good.

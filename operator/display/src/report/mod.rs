@@ -16,6 +16,7 @@ use crate::verdict::{Tone, tone};
 use evidence::Evidence;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use pawl_api::status::Stage;
+use pawl_contract::report::unprintable;
 
 const STYLE: &str = include_str!("style.css");
 
@@ -52,9 +53,9 @@ pub fn render(evidence: &Evidence) -> String {
             }
         }
     };
-    // Names and messages may contain control characters, which are not allowed in HTML.
-    let unprintable = |c: char| c.is_control() && c != '\n' && c != '\t';
-    page.into_string().replace(unprintable, "\u{fffd}") + "\n"
+    // Names and messages may contain control characters, which are not allowed in HTML, and others that a browser obeys.
+    let obeyed = |c: char| unprintable(c) && c != '\n' && c != '\t';
+    page.into_string().replace(obeyed, "\u{fffd}") + "\n"
 }
 
 fn waterfall(evidence: &Evidence) -> Option<Markup> {

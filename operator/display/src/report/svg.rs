@@ -1,5 +1,6 @@
 //! SVG drawing: escaped text, scales, ticks, and a canvas whose colours are defined by the page's style sheet.
 
+use pawl_contract::report::unprintable;
 use std::fmt::{self, Display, Write};
 
 /// Escapes text for HTML and SVG, including attributes.
@@ -14,7 +15,7 @@ impl Display for Escaped<'_> {
                 '>' => f.write_str("&gt;")?,
                 '"' => f.write_str("&quot;")?,
                 '\'' => f.write_str("&#39;")?,
-                c if c.is_control() && c != '\n' && c != '\t' => f.write_char('\u{fffd}')?,
+                c if unprintable(c) && c != '\n' && c != '\t' => f.write_char('\u{fffd}')?,
                 c => f.write_char(c)?,
             }
         }

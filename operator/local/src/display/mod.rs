@@ -9,7 +9,7 @@ use pawl_api::{TrainingJob, TrainingJobStatus};
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::{AttemptPlan, LaunchKind};
 use pawl_contract::progress::{Progress, RankPhase};
-use pawl_contract::report::{LaunchResult, Report};
+use pawl_contract::report::{LaunchResult, Report, printable};
 use pawl_display::event::EventRecord;
 use pawl_display::numbers::{seconds, short};
 use std::collections::BTreeMap;
@@ -93,7 +93,7 @@ impl Display {
         } else {
             self.paint(Paint::new().green(), "•")
         };
-        self.line(&format!("{mark} {}: {}", event.reason, event.message));
+        self.line(&format!("{mark} {}: {}", printable(&event.reason), printable(&event.message)));
     }
 
     /// Updates the display after an event of a launch.
@@ -101,13 +101,13 @@ impl Display {
         match (&mut self.mode, event) {
             (_, Event::Warning { launch, message }) => {
                 let mark = self.paint(Paint::new().yellow().bold(), "!");
-                self.line(&format!("{mark} {}: {message}", self.title(launch)));
+                self.line(&format!("{mark} {}: {}", printable(self.title(launch)), printable(message)));
             }
             (Mode::Live(live), Event::LaunchStarted { launch, .. }) => live.launch_started(launch),
             (Mode::Live(live), Event::Progress(progress)) => live.progress(progress),
             (Mode::Live(live), Event::LaunchEnded(report)) => live.launch_ended(&report.launch),
             (Mode::Lines, Event::LaunchEnded(report)) => {
-                let text = self.paint(Paint::new().dim(), &launch_line(self.title(&report.launch), report));
+                let text = self.paint(Paint::new().dim(), &printable(&launch_line(self.title(&report.launch), report)));
                 self.line(&format!("  {text}"));
             }
             (Mode::Lines, Event::Progress(progress)) if progress.kind == LaunchKind::Train => {
@@ -116,7 +116,7 @@ impl Display {
                     .is_none_or(|last_training_line| last_training_line.elapsed() >= TRAINING_LINE)
                 {
                     self.last_training_line = Some(Instant::now());
-                    self.line(&format!("  {}", training_line(progress, &self.metrics)));
+                    self.line(&printable(&format!("  {}", training_line(progress, &self.metrics))));
                 }
             }
             (Mode::Lines, Event::LaunchStarted { .. } | Event::Progress(_)) | (Mode::Quiet, _) => {}
@@ -125,7 +125,7 @@ impl Display {
 
     /// Prints a note about the run itself.
     pub fn note(&mut self, text: &str) {
-        self.line(text);
+        self.line(&printable(text));
     }
 
     /// Removes the live lines.

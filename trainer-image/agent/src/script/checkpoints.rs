@@ -13,7 +13,7 @@ use pawl_contract::losses::SpikeWatch;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, SystemTime};
 use tokio::sync::oneshot;
@@ -113,6 +113,13 @@ impl Checkpoints {
         all.sort_by_key(|path| (trailing_number(path), path.clone()));
         let newest = all.split_off(all.len().saturating_sub(MAX_QUARANTINED));
         newest.iter().filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned())).collect()
+    }
+
+    /// Whether a checkpoint of this name is in the quarantine.
+    pub(super) fn is_quarantined(&self, name: &str) -> bool {
+        let mut parts = Path::new(name).components();
+        let is_name = matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None));
+        is_name && self.place.join(FOLDER).join("quarantine").join(name).symlink_metadata().is_ok()
     }
 
     /// Moves every checkpoint of more than `limit` items, or of an unknown number, into the quarantine. Returns their names.

@@ -24,7 +24,7 @@ pub(crate) use meter::{Expected, Verdict};
 use crate::node::{Node, checkpoints};
 use crate::storage::{self, directory};
 use crate::torchrun;
-use pawl_contract::checkpoint::{TrainedPart, is_directory};
+use pawl_contract::checkpoint::{CheckpointRef, TrainedPart, is_directory};
 use pawl_contract::env;
 use pawl_contract::exit::Outcome;
 use pawl_contract::log::Patterns;
@@ -231,12 +231,17 @@ impl Script {
             let moved = policy.resume_not_after_items.map_or(Ok(None), |limit| own.set_damaged_aside(limit));
             warning = moved.map_err(unreadable)?;
             if let (Some(expected), None) = (&policy.expected, own.newest_of(None, counts)) {
-                return Err(unreadable(format!(
-                    "checkpoint {} at {} items was written, but {place} contains no checkpoint: restore the storage or its mount, \
-                     then set spec.suspend to true and back to false to continue; or delete the job and create it again to start \
-                     from the beginning",
-                    expected.name, expected.items
-                )));
+                let CheckpointRef { name, items, .. } = expected;
+                if !own.is_quarantined(name) {
+                    return Err(unreadable(format!(
+                        "checkpoint {name} at {items} items was written, but {place} contains no checkpoint: restore the storage or \
+                         its mount, then set spec.suspend to true and back to false to continue; or delete the job and create it \
+                         again to start from the beginning"
+                    )));
+                }
+                // Nothing that was saved is good: the training had diverged, and nobody may have read its report.
+                let anew = format!("{name} may be damaged, and is in {place}/.pawl/quarantine; no checkpoint is left");
+                warning = Some(format!("{anew}: training begins anew"));
             }
         }
         let checkpoint = self.newest(launch, counts).map(|path| path.to_string_lossy().into_owned());

@@ -140,6 +140,11 @@ impl Checkpoint {
     }
 }
 
+/// Where the epoch of a gang is noted whose training has diverged, after which no checkpoint was left.
+const DIVERGED: &str = ".pawl/diverged";
+/// Longest text of an epoch, bytes.
+const LONGEST_EPOCH: u64 = 64;
+
 /// Epoch and generation of a checkpoint.
 type Order = (Epoch, u64);
 
@@ -264,6 +269,30 @@ impl Store {
             return Err(CheckpointError::Foreign { name, storage: self.storage.name().to_owned(), job, uid });
         }
         Ok(())
+    }
+
+    /// Whether there is a checkpoint whose manifest can be read.
+    fn has_any(&self) -> Result<bool, CheckpointError> {
+        for (_, name) in self.names()? {
+            if self.manifest(&name)?.is_ok() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Whether the checkpoint called `name` is gone because the training that saved it, or one that continued it, has diverged, so that
+    /// nothing it had saved was good.
+    ///
+    /// # Errors
+    /// When storage fails.
+    pub(crate) fn has_diverged(&self, name: &str) -> Result<bool, CheckpointError> {
+        let noted = match self.storage.fetch(DIVERGED, LONGEST_EPOCH)? {
+            Some(Fetched::Bytes(bytes)) => std::str::from_utf8(&bytes).ok().and_then(|text| text.parse::<Epoch>().ok()),
+            Some(Fetched::Larger(_)) | None => None,
+        };
+        let was_its = order(name).zip(noted).is_some_and(|((epoch, _), noted)| epoch <= noted);
+        Ok(was_its && !self.has_any()?)
     }
 
     /// All checkpoints, complete or not, newest first: of the latest epoch, and there of the highest generation.

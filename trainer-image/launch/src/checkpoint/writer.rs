@@ -4,7 +4,7 @@ use super::epoch::Epoch;
 use super::hash;
 use super::manifest::{Manifest, Problem, Shard};
 use super::storage::Heartbeat;
-use super::{Author, Checkpoint, CheckpointError, Order, Position, Store, shards};
+use super::{Author, Checkpoint, CheckpointError, DIVERGED, Order, Position, Store, shards};
 use parking_lot::Mutex;
 use pawl_contract::checkpoint::{BestCheckpoint, CheckpointRef};
 use std::collections::HashSet;
@@ -106,6 +106,21 @@ impl Writer {
                 self.check_epoch()?;
                 self.delete(&name)?;
             }
+        }
+        Ok(())
+    }
+
+    /// As [`Writer::discard_after`], of a training that has diverged after `items`. If nothing is left of what was saved, that is noted:
+    /// the report may be lost, and the next launch is told to expect a checkpoint.
+    ///
+    /// # Errors
+    /// As [`Writer::discard_after`].
+    pub fn discard_diverged(&self, items: u64) -> Result<(), CheckpointError> {
+        let had = self.store.has_any()?;
+        self.discard_after(items)?;
+        if had && !self.store.has_any()? {
+            self.check_epoch()?;
+            self.store.storage.put(DIVERGED, self.epoch.to_string().into_bytes())?;
         }
         Ok(())
     }

@@ -279,6 +279,39 @@ fn what_was_saved_after_the_last_healthy_loss_is_deleted() {
 }
 
 #[test]
+fn a_training_of_which_nothing_was_good_begins_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let resume = |attempt: &str, by: &str| {
+        let name = format!("00000002-step-20-by-{by}");
+        let expected = Some(CheckpointRef { name, step: 20, items: 80 });
+        let policy = CheckpointPolicy { resume: true, expected, ..policy() };
+        let mut saver = Saver::new(dir.path().to_str().unwrap(), &policy, author(attempt), 0, &publisher()).unwrap();
+        let found = saver.resume(&Gang::alone()).map(|resumed| resumed.is_some());
+        (saver, found.map_err(|ending| ending.to_string()))
+    };
+    let mut diverged = saver(dir.path());
+    for step in [10, 20] {
+        diverged.start(Some(checkpoint(step)), Duration::ZERO).unwrap();
+        diverged.wait(true).unwrap();
+    }
+    diverged.discard_after(20);
+    assert_eq!(steps(dir.path()), Vec::<u64>::new());
+    // The report of the divergence is lost: the checkpoint is expected.
+    assert_eq!(resume("toy-2", "1.1").1, Ok(false));
+    let (mut anew, found) = resume("toy-3", "1.1");
+    assert_eq!(found, Ok(false));
+    anew.start(Some(checkpoint(10)), Duration::ZERO).unwrap();
+    anew.wait(true).unwrap();
+    // What was saved since then is not gone for that reason.
+    let saved = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path());
+    saved
+        .filter(|path| path.to_string_lossy().contains("-step-"))
+        .for_each(|path| std::fs::remove_dir_all(path).unwrap());
+    let (_, found) = resume("toy-4", "3.1");
+    assert!(found.unwrap_err().contains("restore the storage"));
+}
+
+#[test]
 fn a_checkpoint_that_is_not_finite_is_never_written() {
     let dir = tempfile::tempdir().unwrap();
     let mut saver = saver(dir.path());

@@ -26,6 +26,9 @@ from .plan import CheckpointPolicy
 
 MANIFEST = "pawl.json"
 QUARANTINE = Path(".pawl", "quarantine")
+# The attempt whose training has diverged, after which no checkpoint was left.
+DIVERGED = Path(".pawl", "diverged.json")
+_LONGEST_NOTE = 1 << 10
 DAMAGED = ".damaged"
 _FORMAT = 1
 _UNFINISHED = re.compile(r"\.\d+-.*-(\d+)(?:\.(\d+))?\.(?:partial|replaced)")
@@ -190,6 +193,25 @@ class Store:
             if checkpoint.items > items:
                 self.check()
                 _remove(checkpoint.path)
+
+    def discard_diverged(self, items: int) -> None:
+        """As :meth:`discard_after`, of a training that has diverged after ``items``. If nothing is left of what was saved, that is
+        noted: the report may be lost, and the next launch is told to expect a checkpoint."""
+        had = bool(self.all())
+        self.discard_after(items)
+        if had and not self.all() and self._fence is not None:
+            self.check()
+            (self.directory / DIVERGED.parent).mkdir(exist_ok=True)
+            replace(self.directory / DIVERGED, {"attempt": self._fence.epoch.attempt}, durable=True)
+
+    def has_diverged(self, name: str) -> bool:
+        """Whether the checkpoint ``name`` is gone because the training that saved it, or one that continued it, has diverged, so that
+        nothing it had saved was good."""
+        try:
+            noted = int(json.loads((self.directory / DIVERGED).read_bytes()[:_LONGEST_NOTE])["attempt"])
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return False
+        return 0 < attempt_number(name.partition(".")[0]) <= noted
 
     def check(self) -> None:
         """Is called before anything is written or deleted.

@@ -80,7 +80,11 @@ class Keeper:
         """The checkpoint to resume from: the newest own one, or that of ``train.resumeFrom``; and whether it is an own one."""
         found = store.newest(policy.resume_not_after_items)
         damaged = store.damaged() if policy.resume_not_after_items is None else []
-        if found is None and (policy.expected is not None or damaged):
+        if found is None and not damaged and policy.expected is not None and store.has_diverged(policy.expected):
+            _log.warning(
+                "nothing that was saved, such as %s, was good: the training had diverged; it begins anew", policy.expected
+            )
+        elif found is None and (policy.expected is not None or damaged):
             only = ", ".join(path.name for path in damaged)
             raise CheckpointUnreadable(
                 f"checkpoint {policy.expected or only.removesuffix(DAMAGED)} was written, but {store.directory} contains no complete "
@@ -201,7 +205,7 @@ class Keeper:
         if self._store is None or self._gang.rank != 0:
             return
         try:
-            self._store.discard_after(items)
+            self._store.discard_diverged(items)
         except (OSError, LaunchError) as error:
             _log.error("what was saved after the last healthy loss, at %s items, is not deleted: %s", items, error)
         last, best = self._reporter.last_checkpoint, self._position.best_checkpoint

@@ -2,6 +2,7 @@
 
 use super::error::ClusterError;
 use super::session::Session;
+use crate::exit;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Event;
 use kube::api::{Api, ListParams};
@@ -17,7 +18,7 @@ pub async fn gather(session: &Session, name: &str) -> Result<Evidence, ClusterEr
     let events_of_name = match session.ask(session.request("list", "events"), events.list(&about)).await {
         Ok(list) => list.items,
         Err(error @ ClusterError::Forbidden { .. }) => {
-            eprintln!("note: the page has no events: {error}");
+            exit::say(&format_args!("note: the page has no events: {error}"));
             Vec::new()
         }
         Err(error) => return Err(error),

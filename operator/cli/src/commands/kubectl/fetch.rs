@@ -3,6 +3,7 @@
 use super::error::ClusterError;
 use super::session::Session;
 use crate::commands::print;
+use crate::exit;
 use futures::{StreamExt, pin_mut};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
@@ -58,14 +59,14 @@ pub async fn fetch(
     let mut interrupts =
         Interrupts::listen().map_err(|error| ClusterError::File(format!("cannot handle signals: {error}")))?;
     let pod = create(session, &pods, &job, &location, &selection.image).await?;
-    eprintln!("{pod}: reads {checkpoint} in {location}");
+    exit::say(&format_args!("{pod}: reads {checkpoint} in {location}"));
     let copied = tokio::select! {
         copied = copy(session, &pods, &pod, &checkpoint, directory) => copied,
         signal = interrupts.next() => Err(ClusterError::File(format!("stopped by {signal}: nothing was copied"))),
     };
     let deleted = session.ask(session.request("delete", PODS), pods.delete(&pod, &DeleteParams::default())).await;
     if let Err(error) = deleted {
-        eprintln!("{pod}: not deleted: {error}");
+        exit::say(&format_args!("{pod}: not deleted: {error}"));
     }
     copied?;
     Ok(print(&format!("{}\n", target.display())))
@@ -182,7 +183,7 @@ fn verify(root: &Path, checkpoint: &str) -> Result<(), ClusterError> {
     match verified.map_err(|error| ClusterError::File(format!("{error}; nothing was copied: try again")))? {
         true => Ok(()),
         false => {
-            eprintln!("checkpoint {checkpoint}: has no manifest with hashes: not verified");
+            exit::say(&format_args!("checkpoint {checkpoint}: has no manifest with hashes: not verified"));
             Ok(())
         }
     }
@@ -233,7 +234,7 @@ async fn started(session: &Session, pods: &Api<Pod>, name: &str) -> Result<(), C
                 State::Running => return Ok(()),
                 State::Failed(problem) => return Err(ClusterError::File(format!("pod {name}: {problem}"))),
                 State::Waiting(reason) if !reason.is_empty() && reason != problem => {
-                    eprintln!("{name}: {reason}");
+                    exit::say(&format_args!("{name}: {reason}"));
                     problem = reason;
                 }
                 State::Waiting(_) => {}

@@ -3,6 +3,7 @@
 use super::error::ClusterError;
 use super::session::Session;
 use crate::commands::print;
+use crate::exit;
 use futures::io::{AsyncBufReadExt, AsyncReadExt};
 use futures::{StreamExt, pin_mut};
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, Pod};
@@ -66,7 +67,7 @@ pub async fn logs(session: &Session, name: &str, selection: &LogSelection) -> Re
         return Err(no_pod(session, name, selection.rank).await?);
     };
     let pod_name = pod.metadata.name.clone().unwrap_or_default();
-    eprintln!("{pod_name}: {why}");
+    exit::say(&format_args!("{pod_name}: {why}"));
     if selection.follow && !has_started(pod) {
         wait_until_started(session, &pods, &pod_name).await?;
     }
@@ -149,7 +150,7 @@ fn has_started(pod: &Pod) -> bool {
 }
 
 async fn wait_until_started(session: &Session, pods: &Api<Pod>, name: &str) -> Result<(), ClusterError> {
-    eprintln!("{name}: not started yet; waiting");
+    exit::say(&format_args!("{name}: not started yet; waiting"));
     let changes = watch_object(pods.clone(), name).default_backoff();
     pin_mut!(changes);
     while let Some(change) = changes.next().await {

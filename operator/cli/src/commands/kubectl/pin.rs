@@ -3,6 +3,7 @@
 use super::error::ClusterError;
 use super::session::{Session, nearest};
 use crate::commands::print;
+use crate::exit;
 use kube::api::Patch;
 use pawl_api::TrainingJob;
 use pawl_api::spec::Pin;
@@ -42,7 +43,7 @@ async fn change(
     };
     let printed = print(&format!("trainingjob.pawl.dev/{name}: {}: {change}\n", phases.join(", ")));
     if pin.is_some() {
-        eprintln!("note: set `pin:` in the manifest too, or the next kubectl apply of it removes this pin");
+        exit::say(&"note: set `pin:` in the manifest too, or the next kubectl apply of it removes this pin");
     }
     Ok(printed)
 }

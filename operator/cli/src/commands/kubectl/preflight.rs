@@ -10,6 +10,7 @@ use crate::exit;
 use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, ResourceQuota};
 use kube::api::{Api, ListParams, Patch, PatchParams};
 use pawl_api::TrainingJob;
+use pawl_contract::report::printable;
 use serde::Serialize;
 use std::path::Path;
 use std::process::ExitCode;
@@ -62,7 +63,7 @@ fn line(finding: &Finding) -> String {
         CheckResult::Unknown => "?",
         CheckResult::Bad => "✗",
     };
-    format!("{mark} {}\n", finding.message)
+    format!("{mark} {}\n", printable(&finding.message))
 }
 
 /// Missing permission is an unknown finding; an unreachable cluster is an error.

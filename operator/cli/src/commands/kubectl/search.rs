@@ -5,6 +5,7 @@ use super::session::Session;
 use super::status::note;
 use crate::args::search::ExportArgs;
 use crate::commands::search::{format, written};
+use crate::exit;
 use pawl_display::export;
 use std::process::ExitCode;
 
@@ -12,7 +13,7 @@ use std::process::ExitCode;
 pub async fn export(session: &Session, name: &str, what: &ExportArgs) -> Result<ExitCode, ClusterError> {
     let mut job = session.job(name).await?;
     if let Some(note) = note(&job) {
-        eprintln!("{note}");
+        exit::say(&note);
     }
     let status = job.status.take().unwrap_or_default();
     let text = export::render(&job, &status, format(what.format));

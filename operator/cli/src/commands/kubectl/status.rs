@@ -4,6 +4,7 @@ use super::error::ClusterError;
 use super::session::Session;
 use crate::args::Output;
 use crate::commands::{document, print, terminal};
+use crate::exit;
 use pawl_api::spec::NO_STORAGE;
 use pawl_api::{TrainingJob, TrainingJobStatus};
 use pawl_display::summary::{self, Places};
@@ -24,7 +25,7 @@ pub async fn status(session: &Session, name: &str, output: Output) -> Result<Exi
     let job = session.job(name).await?;
     let printed = print(&text(session, &job, output));
     if let Some(note) = note(&job) {
-        eprintln!("{note}");
+        exit::say(&note);
     }
     Ok(printed)
 }
