@@ -20,6 +20,10 @@ pub const HTTP_PORT: &str = "PAWL_HTTP_PORT";
 /// Seconds between SIGTERM and SIGKILL of the ranks; absent: the constants below.
 pub const STOP_GRACE: &str = "PAWL_STOP_GRACE_SECONDS";
 
+/// Set where the agent of pod 0 proves that checkpoints can be written before it measures or trains: in a claim that the operator
+/// creates, which no preflight mounts.
+pub const PROVES_STORAGE: &str = "PAWL_PROVES_STORAGE";
+
 /// Port of the agent's HTTP server on a cluster.
 pub const AGENT_HTTP_PORT: u16 = 9470;
 /// Port of the gang's rendezvous, at agent 0, on a cluster.

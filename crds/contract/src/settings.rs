@@ -129,7 +129,7 @@ fn insert(all: &mut BTreeMap<String, String>, name: String, value: &Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::ops::RangeBounds;
+    use std::ops::{Bound, RangeBounds};
 
     fn parse(json: &str) -> Settings {
         serde_json::from_str(json).unwrap()
@@ -158,6 +158,12 @@ mod tests {
         for Setting { name, kind, range, remedy, .. } in Settings::table() {
             assert_eq!(range.is_some(), matches!(kind, Kind::Integer | Kind::Decimal), "{name}: the range of its row");
             assert_eq!(remedy.is_some(), *kind == Kind::Decimal, "{name}: the remedy of its row");
+            let excludes =
+                range.is_some_and(|(low, high)| [low, high].iter().any(|end| matches!(end, Bound::Excluded(_))));
+            assert!(
+                !excludes || *kind == Kind::Decimal,
+                "{name}: the schema of an integer includes the ends of its range"
+            );
         }
     }
 

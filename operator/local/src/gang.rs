@@ -232,8 +232,6 @@ impl Attempts {
         let site = &self.site;
         let machine = site.machine.share(plan, share);
         let mut node = Node::local(attempts::directory(&site.state, &name), site.trainer.clone());
-        // The state directory proved itself when it was opened, and any other storage in the preflight.
-        node.proves_storage = false;
         node.gpus.clone_from(&machine.gpus);
         node.checkpoints.clone_from(&site.checkpoints);
         node.data = site.state.data();

@@ -216,19 +216,18 @@ impl Coordinator {
         }))
     }
 
-    /// Proves that the job's checkpoints can be written, before the first launch of the attempt that measures or trains; the report of
-    /// the launch's end if not. The preflight cannot prove it of a claim that Pawl creates, which it does not mount: it would bind
+    /// Proves that the job's checkpoints can be written, before the first launch of the attempt that measures or trains, as long as
+    /// nothing has been written there; the report of the launch's end if not. The preflight cannot prove it of a claim that Pawl creates, which it does not mount: it would bind
     /// the claim where there may be no devices.
     async fn prove_storage(&mut self, launch: &LaunchPlan) -> Option<Report> {
         if launch.kind == LaunchKind::Preflight {
             return None;
         }
-        let storage = self.unproven.clone()?;
-        if launch.kind == LaunchKind::Train || storage::is_unused(&storage) {
-            // A script may delete an old checkpoint before it writes a new one: what training finds is enough for it.
-            if let Err((outcome, message)) = storage::prove(storage, None).await {
-                return Some(Report { message, ..Report::bare(launch, 0, outcome) });
-            }
+        if let Err((outcome, message)) = storage::prove_unused(self.unproven.clone()?).await {
+            // Of a training that outcome says that its checkpoints are lost; here, another attempt may succeed.
+            let trains = launch.kind == LaunchKind::Train && outcome == Outcome::CheckpointUnreadable;
+            let outcome = if trains { Outcome::Failed } else { outcome };
+            return Some(Report { message, ..Report::bare(launch, 0, outcome) });
         }
         self.unproven = None;
         None

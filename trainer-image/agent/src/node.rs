@@ -52,7 +52,7 @@ impl Node {
             trainer,
             gpus: Vec::new(),
             checkpoints: work_dir.join("checkpoints").to_string_lossy().into_owned(),
-            proves_storage: true,
+            proves_storage: false,
             data: work_dir.join("data"),
             env: Vec::new(),
             echo: false,

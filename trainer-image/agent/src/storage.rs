@@ -5,12 +5,15 @@
 
 use pawl_contract::exit::Outcome;
 use std::fs::File;
+use std::hash::{BuildHasher as _, RandomState};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// What is written, bytes: less than any checkpoint.
 const TRIED: usize = 1 << 20;
+/// Begins the name of what a proof writes.
+const PROBE: &str = ".pawl-probe-";
 /// How long an answer is waited for: a mount whose server is gone never gives one.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// As [`PATIENCE`], before a launch: the storage may be busy with what others write.
@@ -42,10 +45,26 @@ fn attempt(place: &Path) -> io::Result<()> {
 /// left as `newest` needs, the newest checkpoint. Leaves nothing there.
 ///
 /// # Errors
-/// The end of the preflight, with the remedy.
+/// How a launch ends that needs the storage, and why, with the remedy.
 pub(crate) async fn prove(place: PathBuf, newest: Option<PathBuf>) -> Result<(), (Outcome, String)> {
+    answered(place, move |place| operations(place).and_then(|()| room(place, newest.as_deref()))).await
+}
+
+/// As [`prove`], unless something has been written to `place`: then it could be.
+///
+/// # Errors
+/// As [`prove`].
+pub(crate) async fn prove_unused(place: PathBuf) -> Result<(), (Outcome, String)> {
+    answered(place, |place| if is_unused(place) { operations(place) } else { Ok(()) }).await
+}
+
+/// What `look` finds out of `place`, on a thread of its own: a mount whose server is gone never answers.
+async fn answered(
+    place: PathBuf,
+    look: impl FnOnce(&Path) -> io::Result<()> + Send + 'static,
+) -> Result<(), (Outcome, String)> {
     let shown = place.display().to_string();
-    let look = move || operations(&place).and_then(|()| room(&place, newest.as_deref()));
+    let look = move || look(&place);
     let unusable = |why: String| (Outcome::CheckpointUnreadable, format!("checkpoint storage {shown}: {why}"));
     let answer = tokio::time::timeout(LONG_PATIENCE, tokio::task::spawn_blocking(look)).await;
     let answer = answer.map_err(|_| {
@@ -68,14 +87,17 @@ pub(crate) fn directory(storage: &str) -> Option<PathBuf> {
     (!path.contains("://")).then(|| PathBuf::from(path))
 }
 
-/// Whether nothing has been written to `place` yet.
-pub(crate) fn is_unused(place: &Path) -> bool {
-    std::fs::read_dir(place).map_or(true, |mut entries| entries.next().is_none())
+/// Whether nothing has been written to `place` yet. What a proof has left that did not end counts as nothing.
+fn is_unused(place: &Path) -> bool {
+    let is_probe = |entry: &std::fs::DirEntry| entry.file_name().to_string_lossy().starts_with(PROBE);
+    let entries = std::fs::read_dir(place).into_iter().flatten();
+    entries.filter_map(Result::ok).all(|entry| is_probe(&entry))
 }
 
 fn operations(place: &Path) -> io::Result<()> {
     std::fs::create_dir_all(place)?;
-    let path = place.join(format!(".pawl-probe-{}", std::process::id()));
+    // In every container the process has the same number.
+    let path = place.join(format!("{PROBE}{:x}", RandomState::new().hash_one(std::process::id())));
     let renamed = path.with_extension("renamed");
     let content = vec![7; TRIED];
     let used = File::create(&path).and_then(|mut file| {

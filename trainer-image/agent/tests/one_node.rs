@@ -4,9 +4,10 @@
 
 mod gang;
 
-use gang::{alone, appears, dies, launch, limits, lives, outcomes, plan, run_alone};
+use gang::{Agent, alone, appears, dies, launch, limits, lives, outcomes, plan, run_alone};
 use pawl_agent::{AgentError, AttemptEnd, Event, Node, Stop, finished_launches, finished_reports, run};
 use pawl_contract::exit::Outcome;
+use pawl_contract::plan::LaunchKind;
 use pawl_contract::report::LaunchResult;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -75,19 +76,33 @@ async fn nothing_is_measured_while_checkpoints_could_not_be_written() {
     // As root may write everywhere: a storage that is no directory.
     std::fs::write(&storage, "").unwrap();
     let plan = plan(1, 2, &["measured", "also-measured"], "touch ../started; done_well");
-    let result = run_alone(dir.path(), &plan).await;
+    let proves = |place: &str| Node { proves_storage: true, ..Node::local(dir.path().join(place), Vec::new()) };
+    let result = Agent::start(&plan, proves("")).result().await;
     let unreadable = Outcome::CheckpointUnreadable;
     assert_eq!(outcomes(&result), [("measured", unreadable), ("also-measured", unreadable)]);
     assert!(!dir.path().join("started").exists());
     let (message, named) = (&result.launches[0].message, storage.display().to_string());
     assert!(message.contains(&named) && message.contains("mount it writable"), "{message}");
 
-    // Mended, the attempt that follows measures, and leaves nothing there.
-    std::fs::remove_file(&storage).unwrap();
-    let result = run_alone(&dir.path().join("second"), &plan).await;
-    assert_eq!(outcomes(&result), [("measured", Outcome::Done), ("also-measured", Outcome::Done)]);
-    let left = std::fs::read_dir(dir.path().join("second/checkpoints")).unwrap().count();
-    assert_eq!(left, 0);
+    // A training is tried again: its checkpoints are not lost.
+    let mut training = plan.clone();
+    training.launches.truncate(1);
+    training.launches[0].kind = LaunchKind::Train;
+    std::fs::create_dir(dir.path().join("training")).unwrap();
+    std::fs::write(dir.path().join("training/checkpoints"), "").unwrap();
+    let result = Agent::start(&training, proves("training")).result().await;
+    assert_eq!(outcomes(&result), [("measured", Outcome::Failed)]);
+
+    // Mended, the attempt that follows measures, and leaves nothing there. What a proof has left that did not end is no checkpoint.
+    for place in ["empty", "proven-in-part"] {
+        let storage = dir.path().join(place).join("checkpoints");
+        std::fs::create_dir_all(&storage).unwrap();
+        let left = if place == "empty" { 0 } else { 1 };
+        (0..left).for_each(|_| std::fs::write(storage.join(".pawl-probe-1"), "").unwrap());
+        let result = Agent::start(&plan, proves(place)).result().await;
+        assert_eq!(outcomes(&result), [("measured", Outcome::Done), ("also-measured", Outcome::Done)]);
+        assert_eq!(std::fs::read_dir(&storage).unwrap().count(), left);
+    }
 }
 
 /// The outcome, message and failing rank of a launch of three ranks that runs `script`.

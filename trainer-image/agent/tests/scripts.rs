@@ -473,6 +473,17 @@ async fn a_script_of_which_nothing_was_good_begins_anew_and_says_so() {
     assert_eq!(done.outcome, Outcome::Done, "{done:?}");
     assert_eq!(resumed(dir.path()), ["0 none", "0 none"]);
     assert!(said.len() == 1 && said[0].ends_with("no checkpoint is left: training begins anew"), "{said:?}");
+
+    // It has written a checkpoint of that name anew: when that one is gone, it is lost.
+    for entry in std::fs::read_dir(dir.path().join("models")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_file() {
+            std::fs::remove_file(path).unwrap();
+        }
+    }
+    (plan.launches[0].attempt, plan.launches[0].launch) = ("job-3".to_owned(), "train-3".to_owned());
+    let (lost, _) = trained(dir.path(), "c", &plan).await;
+    assert_eq!(lost.outcome, Outcome::CheckpointUnreadable, "{lost:?}");
 }
 
 #[tokio::test]

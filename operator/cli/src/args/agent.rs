@@ -68,6 +68,9 @@ pub struct PodArgs {
     /// Seconds between SIGTERM and SIGKILL of the ranks. Default: 60 when the attempt trains, otherwise 15.
     #[arg(long, env = pod::STOP_GRACE, value_name = "SECONDS")]
     pub stop_grace: Option<u64>,
+    /// Before anything is measured or trained, pod 0 proves that files can be written to the checkpoint storage.
+    #[arg(long, env = pod::PROVES_STORAGE)]
+    pub proves_storage: bool,
     /// File for the termination message: the results in at most 4096 bytes.
     #[arg(long, env = "PAWL_TERMINATION_LOG", default_value = "/dev/termination-log", value_name = "PATH")]
     pub termination_log: PathBuf,

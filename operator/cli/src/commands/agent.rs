@@ -199,6 +199,7 @@ fn node(plan: &AttemptPlan, arguments: PodArgs) -> Result<Node, PodError> {
     if let Some(checkpoints) = arguments.checkpoints {
         node.checkpoints = checkpoints;
     }
+    node.proves_storage = arguments.proves_storage;
     if let Some(data) = arguments.data {
         node.data = data;
     }

@@ -142,6 +142,9 @@ fn environment(blueprint: &Blueprint<'_>) -> Vec<EnvVar> {
         (env::RESUME_FROM, resumed(blueprint.job).map(|from| from.location)),
     ];
     all.extend(identity.into_iter().filter_map(|(name, value)| Some(set(name, value?))));
+    if blueprint.proves_storage() {
+        all.push(set(pod::PROVES_STORAGE, "true".to_owned()));
+    }
     if blueprint.is_gang() {
         let host = format!("{}-0.{}.{}.svc", blueprint.name(), names::SERVICE, blueprint.namespace());
         all.push(set(pod::AGENT_ADDRESS, format!("{host}:{}", pod::RENDEZVOUS_PORT)));

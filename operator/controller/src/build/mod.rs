@@ -76,6 +76,12 @@ impl Blueprint<'_> {
         self.storage.default == DefaultStorage::Claim && claim == Some(pawl_decision::storage::claim_name(name))
     }
 
+    /// Whether the attempt has to prove its storage: the job trains, and no preflight mounts the claim.
+    fn proves_storage(&self) -> bool {
+        let train = &self.job.spec.train;
+        self.has_own_claim() && !self.is_preflight() && (train.items.is_some() || train.epochs.is_some())
+    }
+
     /// Whether the attempt only checks that the settings are supported, without GPUs.
     fn is_preflight(&self) -> bool {
         self.plan.launches.iter().any(|launch| launch.kind == LaunchKind::Preflight)

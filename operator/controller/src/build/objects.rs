@@ -34,12 +34,14 @@ pub fn plan(blueprint: &Blueprint<'_>, gang_uid: &str) -> serde_json::Result<Con
     })
 }
 
-/// A patch that restores the mutable part of a plan's ConfigMap: labels and owner.
-pub fn plan_repair(job: &str, attempt: &str, gang_uid: &str) -> Value {
+/// A patch that restores the mutable part of the plan's ConfigMap with this uid: labels and owner.
+pub fn plan_repair(job: &str, attempt: &str, uid: &str, gang_uid: &str) -> Value {
     json!({
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {"name": attempt, "labels": labels(job, attempt), "ownerReferences": [gang_owner(attempt, gang_uid)]},
+        "metadata": {
+            "name": attempt, "uid": uid, "labels": labels(job, attempt), "ownerReferences": [gang_owner(attempt, gang_uid)],
+        },
     })
 }
 

@@ -94,7 +94,7 @@ fn what_is_built_is_found_to_be_intact_and_the_jobs_own() {
     let read = (facts.job_uid.as_str(), facts.plan_hash.as_str(), facts.replicas, facts.suspended);
     assert_eq!(read, ("job-uid", "hash", 2, false));
     let plan = PlanFacts::new(&plan(&made.blueprint(), GANG_UID).unwrap().metadata);
-    assert_eq!(plan, PlanFacts { gang_uid: GANG_UID.to_owned(), intact: true });
+    assert_eq!(plan, PlanFacts { uid: String::new(), gang_uid: GANG_UID.to_owned(), intact: true });
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn a_repair_says_what_was_built() {
     assert_eq!(repair["metadata"], json!(gang.metadata));
     assert_eq!(repair["spec"], json!({"parallelism": 2, "completions": 2}));
     let built = plan(&made.blueprint(), GANG_UID).unwrap().metadata;
-    let repair = plan_repair("toy", "toy-3", GANG_UID);
+    let repair = plan_repair("toy", "toy-3", "u-1", GANG_UID);
     assert_eq!(repair["metadata"]["labels"], json!(built.labels));
     assert_eq!(repair["metadata"]["ownerReferences"], json!(built.owner_references));
 }
@@ -401,6 +401,20 @@ fn checkpoints_of_a_job_that_wants_no_storage_end_with_the_pod() {
     let work = variable(&trainer, "PAWL_WORK_DIR").unwrap();
     assert_eq!(variable(&trainer, "PAWL_CHECKPOINTS"), Some(format!("{work}/checkpoints")));
     assert!(mount(&trainer, paths::CHECKPOINTS).is_empty());
+}
+
+#[test]
+fn a_gang_that_measures_for_a_training_proves_the_claim_that_no_preflight_mounts() {
+    let proves = |made: &Made| variable(&made.trainer(), "PAWL_PROVES_STORAGE");
+    let trains = |job: &mut Value| job["spec"]["train"] = json!({"items": 100});
+    assert_eq!(proves(&without_storage(trains)).as_deref(), Some("true"));
+    let mut check = without_storage(trains);
+    check.plan.launches = vec![launch("Preflight")];
+    assert_eq!(proves(&check), None, "it does not mount the claim");
+    assert_eq!(proves(&without_storage(|job| job["spec"]["train"] = json!({}))), None, "nothing is saved");
+    let named =
+        |job: &mut Value| job["spec"]["train"] = json!({"items": 100, "checkpoint": {"storage": "pvc://own/runs"}});
+    assert_eq!(proves(&without_storage(named)), None, "the preflight has proven it");
 }
 
 #[test]

@@ -115,6 +115,8 @@ fn finished(job: &WatchedJob) -> Option<Finished> {
 /// The ConfigMap of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanFacts {
+    /// Its uid.
+    pub uid: String,
     /// Uid of the batch Job that owns it; empty when it has no owner.
     pub gang_uid: String,
     /// Its labels are as they were made.
@@ -125,7 +127,8 @@ impl PlanFacts {
     /// The facts of a ConfigMap.
     pub fn new(meta: &ObjectMeta) -> Self {
         let owner = meta.owner_references.iter().flatten().find(|owner| owner.kind == "Job");
-        Self { gang_uid: owner.map(|owner| owner.uid.clone()).unwrap_or_default(), intact: labelled(meta) }
+        let gang_uid = owner.map(|owner| owner.uid.clone()).unwrap_or_default();
+        Self { uid: meta.uid.clone().unwrap_or_default(), gang_uid, intact: labelled(meta) }
     }
 }
 

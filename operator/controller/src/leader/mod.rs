@@ -15,9 +15,10 @@
 //! [`Timing::act_for`] (10 s) later. No follower saw that renewal before it was sent, so none takes the lease earlier
 //! than [`Timing::duration`] (15 s) after that moment. The 5 s between are the longest that a request may still be
 //! under way which passed the fence at the last moment. What slips through even so, such as a request that the API
-//! server holds back for longer, is harmless by construction: attempts have deterministic names, owned objects are
-//! created or applied idempotently, and a status is written with the field manager of both replicas, decided from the
-//! same facts.
+//! server holds back for longer, makes no second gang: attempts have deterministic names, owned objects are created or
+//! applied idempotently, and a status is written with the field manager of both replicas, decided from the same facts.
+//! Objects are deleted by their uid, except the Secret of a gang's token, which the operator may not read: held back for
+//! so long, that deletion may cost a gang its start, which is then tried again.
 //!
 //! A lease that a person deletes is made again by its holder; a follower waits as if it were still there. Only a replica
 //! that starts, or was cut off, in that moment cannot know of it.

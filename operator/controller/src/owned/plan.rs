@@ -5,27 +5,31 @@ use crate::build::{self, Blueprint};
 use crate::error::{Doing, Error, code};
 use crate::facts::{AttemptFacts, GangFacts, PlanFacts};
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::api::{DeleteParams, Patch};
+use kube::api::{DeleteParams, Patch, Preconditions};
 
 /// The ConfigMap. The garbage collector deletes it with the batch Job.
 pub(crate) struct PlanConfigMap<'a>(pub(super) Attempt<'a>);
 
 impl PlanConfigMap<'_> {
-    /// Creates it. An existing one is this gang's, whoever owns it now: it is immutable, and [`Self::remove`] removed any
-    /// other.
+    /// Creates it. It is immutable, so an existing one with this owner is correct.
     ///
     /// # Errors
-    /// [`Error::Api`].
+    /// [`Error::Stale`] when an earlier batch Job's plan had to be deleted first; [`Error::Taken`] when the ConfigMap is
+    /// not one of an attempt; [`Error::Api`].
     pub(crate) async fn create(&self, blueprint: &Blueprint<'_>, gang_uid: &str) -> Result<(), Error> {
         let Attempt { context, key, name } = self.0;
         let object = build::plan(blueprint, gang_uid)
             .map_err(|error| Error::Local { what: "the plan's ConfigMap", why: error.to_string() })?;
         match self.0.api::<ConfigMap>().create(&creation(), &object).await {
-            Ok(_) => {
-                context.facts.assume_plan(key, name, PlanFacts { gang_uid: gang_uid.to_owned(), intact: true });
+            Ok(made) => {
+                context.facts.assume_plan(key, name, PlanFacts { intact: true, ..PlanFacts::new(&made.metadata) });
                 Ok(())
             }
-            Err(error) if code(&error) == Some(409) => Ok(()),
+            Err(error) if code(&error) == Some(409) => match self.read().await? {
+                Some(plan) if plan.gang_uid == gang_uid => Ok(()),
+                // [`Self::remove`] removed any other, unless it was created late by a request of an earlier start.
+                _ => self.remove().await.and(Err(Error::Stale)),
+            },
             Err(error) => Err(error).doing(|| format!("create ConfigMap {name}")),
         }
     }
@@ -41,9 +45,12 @@ impl PlanConfigMap<'_> {
             let (kind, why) = ("ConfigMap", "no batch Job owns it".to_owned());
             return Err(Error::Taken { kind, name: name.to_owned(), why });
         }
-        match self.0.api::<ConfigMap>().delete(name, &DeleteParams::default()).await {
+        let preconditions = Some(Preconditions { uid: Some(plan.uid), resource_version: None });
+        let parameters = DeleteParams { preconditions, ..DeleteParams::default() };
+        match self.0.api::<ConfigMap>().delete(name, &parameters).await {
             Ok(_) => Ok(()),
-            Err(error) if code(&error) == Some(404) => Ok(()),
+            // It is gone, or another one since.
+            Err(error) if matches!(code(&error), Some(404 | 409)) => Ok(()),
             Err(error) => Err(error).doing(|| format!("delete ConfigMap {name}")),
         }
     }
@@ -60,7 +67,7 @@ impl PlanConfigMap<'_> {
             // Not in the watch: its label was removed, or it was deleted.
             None => match self.read().await? {
                 Some(plan) => {
-                    let restored = PlanFacts { gang_uid: gang.uid.clone(), intact: true };
+                    let restored = PlanFacts { uid: plan.uid.clone(), gang_uid: gang.uid.clone(), intact: true };
                     context.facts.assume_plan(key, name, restored);
                     plan
                 }
@@ -69,9 +76,13 @@ impl PlanConfigMap<'_> {
         };
         if !right(&found) {
             tracing::warn!(attempt = name, "the ConfigMap of its plan was changed by another client: restored");
-            let patch = Patch::Apply(build::plan_repair(&key.name, name, &gang.uid));
-            let repaired = self.0.api::<ConfigMap>().patch_metadata(name, &repairing(), &patch).await;
-            repaired.doing(|| format!("repair ConfigMap {name}"))?;
+            let patch = Patch::Apply(build::plan_repair(&key.name, name, &found.uid, &gang.uid));
+            match self.0.api::<ConfigMap>().patch_metadata(name, &repairing(), &patch).await {
+                Ok(_) => {}
+                // It is gone, or another one since: a patch must not create one without a plan.
+                Err(error) if matches!(code(&error), Some(404 | 409)) => return Err(Error::Stale),
+                Err(error) => return Err(error).doing(|| format!("repair ConfigMap {name}")),
+            }
         }
         Ok(false)
     }

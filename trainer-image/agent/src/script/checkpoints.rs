@@ -11,9 +11,9 @@ use crate::files::{self, named};
 use pawl_contract::checkpoint::{CheckpointRef, MAX_QUARANTINED, TrainedPart, reported};
 use pawl_contract::losses::SpikeWatch;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, SystemTime};
 use tokio::sync::oneshot;
@@ -34,6 +34,9 @@ const WITH_LOSSES: usize = 8;
 struct Record {
     #[serde(default)]
     checkpoints: BTreeMap<String, Standing>,
+    /// Names of those that were set aside because the training that wrote them had diverged, and not written anew since.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    diverged: BTreeSet<String>,
 }
 
 /// An entry of the directory that counts as a checkpoint.
@@ -69,6 +72,17 @@ impl Checkpoints {
         }
         all.sort_by(|a, b| (a.number, a.changed, &a.name).cmp(&(b.number, b.changed, &b.name)));
         all
+    }
+
+    fn write(&self, record: &Record) {
+        let folder = self.place.join(FOLDER);
+        let written = serde_json::to_vec(record).map_err(io::Error::other).and_then(|content| {
+            std::fs::create_dir_all(&folder)?;
+            files::write(&folder.join("record.json"), &content)
+        });
+        if let Err(error) = written {
+            tracing::warn!(directory = %folder.display(), %error, "cannot record the checkpoints");
+        }
     }
 
     fn record(&self) -> Record {
@@ -115,11 +129,9 @@ impl Checkpoints {
         newest.iter().filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned())).collect()
     }
 
-    /// Whether a checkpoint of this name is in the quarantine.
-    pub(super) fn is_quarantined(&self, name: &str) -> bool {
-        let mut parts = Path::new(name).components();
-        let is_name = matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None));
-        is_name && self.place.join(FOLDER).join("quarantine").join(name).symlink_metadata().is_ok()
+    /// Whether the checkpoint of this name is gone because the training that wrote it had diverged.
+    pub(super) fn has_diverged(&self, name: &str) -> bool {
+        self.record().diverged.contains(name)
     }
 
     /// Moves every checkpoint of more than `limit` items, or of an unknown number, into the quarantine. Returns their names.
@@ -142,6 +154,11 @@ impl Checkpoints {
         let place = self.place.display();
         let failed = |error| format!("checkpoints in {place} may be damaged, and cannot be moved aside: {error}");
         let moved = self.set_aside(limit).map_err(failed)?;
+        if !moved.is_empty() {
+            let mut record = self.record();
+            record.diverged.extend(moved.iter().cloned());
+            self.write(&record);
+        }
         let names = moved.join(", ");
         let told = format!("{names} may be damaged: moved to {place}/.pawl/quarantine, training resumes from before");
         Ok((!moved.is_empty()).then_some(told))
@@ -249,6 +266,7 @@ impl Looks {
         self.changed = entries.iter().map(|entry| (entry.name.clone(), entry.changed)).collect();
         self.step = standing.step;
         if !new.is_empty() {
+            new.iter().for_each(|(name, _)| drop(self.record.diverged.remove(name)));
             self.write();
         }
         let is_unchanged = |entry: &Entry| !new.iter().any(|(name, _)| *name == entry.name);
@@ -277,14 +295,7 @@ impl Looks {
         let mut by_age: Vec<_> = self.record.checkpoints.values_mut().collect();
         by_age.sort_by_key(|standing| std::cmp::Reverse(standing.step));
         by_age.into_iter().skip(WITH_LOSSES).for_each(|standing| standing.losses = SpikeWatch::default());
-        let folder = self.checkpoints.place.join(FOLDER);
-        let written = serde_json::to_vec(&self.record).map_err(io::Error::other).and_then(|content| {
-            std::fs::create_dir_all(&folder)?;
-            files::write(&folder.join("record.json"), &content)
-        });
-        if let Err(error) = written {
-            tracing::warn!(directory = %folder.display(), %error, "cannot record the checkpoints");
-        }
+        self.checkpoints.write(&self.record);
     }
 }
 

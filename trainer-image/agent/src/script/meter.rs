@@ -216,10 +216,11 @@ impl Meter {
         }
     }
 
-    /// Whether the launch resumes the checkpoint of its last step, as when the report of the gang that wrote it was lost. How many
-    /// steps some epochs have, only the script knows.
+    /// Whether the launch resumes the checkpoint of its last step, as when the report of the gang that wrote it was lost.
     pub(super) fn has_nothing_left(&self) -> bool {
-        let is_end = |(step, _): (u64, u64)| self.steps().map_or(self.budget.epochs.is_some(), |steps| step >= steps);
+        let of_epochs = || Some(self.count.length()?.saturating_mul(self.budget.epochs?.into()));
+        let end = self.steps().or_else(of_epochs);
+        let is_end = |(step, _): (u64, u64)| end.is_some_and(|end| step >= end);
         self.kind == LaunchKind::Train && self.resumed.is_some_and(is_end)
     }
 

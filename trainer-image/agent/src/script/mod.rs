@@ -232,7 +232,7 @@ impl Script {
             warning = moved.map_err(unreadable)?;
             if let (Some(expected), None) = (&policy.expected, own.newest_of(None, counts)) {
                 let CheckpointRef { name, items, .. } = expected;
-                if !own.is_quarantined(name) {
+                if !own.has_diverged(name) {
                     return Err(unreadable(format!(
                         "checkpoint {name} at {items} items was written, but {place} contains no checkpoint: restore the storage or \
                          its mount, then set spec.suspend to true and back to false to continue; or delete the job and create it \

@@ -140,10 +140,11 @@ impl Checkpoint {
     }
 }
 
-/// Where the epoch of a gang is noted whose training has diverged, after which no checkpoint was left.
+/// The names, a line each, of the checkpoints that were deleted because the training that had saved them had diverged. A name is
+/// never given again.
 const DIVERGED: &str = ".pawl/diverged";
-/// Longest text of an epoch, bytes.
-const LONGEST_EPOCH: u64 = 64;
+/// Longest list of them, bytes.
+const LONGEST_LIST: u64 = 1 << 16;
 
 /// Epoch and generation of a checkpoint.
 type Order = (Epoch, u64);
@@ -271,28 +272,21 @@ impl Store {
         Ok(())
     }
 
-    /// Whether there is a checkpoint whose manifest can be read.
-    fn has_any(&self) -> Result<bool, CheckpointError> {
-        for (_, name) in self.names()? {
-            if self.manifest(&name)?.is_ok() {
-                return Ok(true);
-            }
-        }
-        Ok(false)
+    /// Names of the checkpoints that were deleted because the training that had saved them had diverged.
+    fn diverged(&self) -> Result<Vec<String>, CheckpointError> {
+        let text = match self.storage.fetch(DIVERGED, LONGEST_LIST)? {
+            Some(Fetched::Bytes(bytes)) => String::from_utf8(bytes).unwrap_or_default(),
+            Some(Fetched::Larger(_)) | None => String::new(),
+        };
+        Ok(text.lines().map(str::to_owned).collect())
     }
 
-    /// Whether the checkpoint called `name` is gone because the training that saved it, or one that continued it, has diverged, so that
-    /// nothing it had saved was good.
+    /// Whether the checkpoint called `name` was deleted because the training that had saved it had diverged.
     ///
     /// # Errors
     /// When storage fails.
     pub(crate) fn has_diverged(&self, name: &str) -> Result<bool, CheckpointError> {
-        let noted = match self.storage.fetch(DIVERGED, LONGEST_EPOCH)? {
-            Some(Fetched::Bytes(bytes)) => std::str::from_utf8(&bytes).ok().and_then(|text| text.parse::<Epoch>().ok()),
-            Some(Fetched::Larger(_)) | None => None,
-        };
-        let was_its = order(name).zip(noted).is_some_and(|((epoch, _), noted)| epoch <= noted);
-        Ok(was_its && !self.has_any()?)
+        Ok(self.diverged()?.iter().any(|deleted| deleted == name))
     }
 
     /// All checkpoints, complete or not, newest first: of the latest epoch, and there of the highest generation.

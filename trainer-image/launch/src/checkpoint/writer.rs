@@ -98,29 +98,41 @@ impl Writer {
     /// # Errors
     /// When storage fails, or the gang was superseded.
     pub fn discard_after(&self, items: u64) -> Result<(), CheckpointError> {
-        for (_, name) in self.store.names()? {
-            if let Ok(manifest) = self.store.manifest(&name)?
-                && manifest.position.items > items
-            {
-                tracing::info!(checkpoint = name, "deleted: it is after the last good position at {items} items");
-                self.check_epoch()?;
-                self.delete(&name)?;
-            }
-        }
-        Ok(())
+        self.discard(&self.after(items)?)
     }
 
-    /// As [`Writer::discard_after`], of a training that has diverged after `items`. If nothing is left of what was saved, that is noted:
-    /// the report may be lost, and the next launch is told to expect a checkpoint.
+    /// As [`Writer::discard_after`], of a training that has diverged after `items`. What is deleted is noted: the report may be lost, and
+    /// the next launch is told to expect a checkpoint.
     ///
     /// # Errors
     /// As [`Writer::discard_after`].
     pub fn discard_diverged(&self, items: u64) -> Result<(), CheckpointError> {
-        let had = self.store.has_any()?;
-        self.discard_after(items)?;
-        if had && !self.store.has_any()? {
+        let bad = self.after(items)?;
+        if !bad.is_empty() {
+            // Before they are deleted: killed in between, it must not leave them gone without a word.
             self.check_epoch()?;
-            self.store.storage.put(DIVERGED, self.epoch.to_string().into_bytes())?;
+            let all: Vec<_> = self.store.diverged()?.into_iter().chain(bad.iter().cloned()).collect();
+            self.store.storage.put(DIVERGED, all.join("\n").into_bytes())?;
+        }
+        self.discard(&bad)
+    }
+
+    /// Names of the checkpoints after `items` items.
+    fn after(&self, items: u64) -> Result<Vec<String>, CheckpointError> {
+        let mut after = Vec::new();
+        for (_, name) in self.store.names()? {
+            if self.store.manifest(&name)?.is_ok_and(|manifest| manifest.position.items > items) {
+                after.push(name);
+            }
+        }
+        Ok(after)
+    }
+
+    fn discard(&self, names: &[String]) -> Result<(), CheckpointError> {
+        for name in names {
+            tracing::info!(checkpoint = name, "deleted: it is after the last good position");
+            self.check_epoch()?;
+            self.delete(name)?;
         }
         Ok(())
     }

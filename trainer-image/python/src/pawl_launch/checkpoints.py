@@ -26,9 +26,9 @@ from .plan import CheckpointPolicy
 
 MANIFEST = "pawl.json"
 QUARANTINE = Path(".pawl", "quarantine")
-# The attempt whose training has diverged, after which no checkpoint was left.
+# The names of the checkpoints that were deleted because the training that had saved them had diverged. A gang has names of its own.
 DIVERGED = Path(".pawl", "diverged.json")
-_LONGEST_NOTE = 1 << 10
+_LONGEST_LIST = 1 << 16
 DAMAGED = ".damaged"
 _FORMAT = 1
 _UNFINISHED = re.compile(r"\.\d+-.*-(\d+)(?:\.(\d+))?\.(?:partial|replaced)")
@@ -189,29 +189,34 @@ class Store:
 
     def discard_after(self, items: int) -> None:
         """Deletes the checkpoints of more than ``items`` items: their weights are bad."""
-        for checkpoint in self.all():
-            if checkpoint.items > items:
-                self.check()
-                _remove(checkpoint.path)
+        for checkpoint in self._after(items):
+            self.check()
+            _remove(checkpoint.path)
 
     def discard_diverged(self, items: int) -> None:
-        """As :meth:`discard_after`, of a training that has diverged after ``items``. If nothing is left of what was saved, that is
-        noted: the report may be lost, and the next launch is told to expect a checkpoint."""
-        had = bool(self.all())
-        self.discard_after(items)
-        if had and not self.all() and self._fence is not None:
+        """As :meth:`discard_after`, of a training that has diverged after ``items``. What is deleted is noted: the report may be lost,
+        and the next launch is told to expect a checkpoint."""
+        bad = [checkpoint.path.name for checkpoint in self._after(items)]
+        if bad:
+            # Before they are deleted: killed in between, it must not leave them gone without a word.
             self.check()
             (self.directory / DIVERGED.parent).mkdir(exist_ok=True)
-            replace(self.directory / DIVERGED, {"attempt": self._fence.epoch.attempt}, durable=True)
+            replace(self.directory / DIVERGED, {"names": [*self._diverged(), *bad]}, durable=True)
+        self.discard_after(items)
 
     def has_diverged(self, name: str) -> bool:
-        """Whether the checkpoint ``name`` is gone because the training that saved it, or one that continued it, has diverged, so that
-        nothing it had saved was good."""
+        """Whether the checkpoint ``name`` was deleted because the training that had saved it had diverged."""
+        return name in self._diverged()
+
+    def _after(self, items: int) -> list[Checkpoint]:
+        return [checkpoint for checkpoint in self.all() if checkpoint.items > items]
+
+    def _diverged(self) -> list[str]:
         try:
-            noted = int(json.loads((self.directory / DIVERGED).read_bytes()[:_LONGEST_NOTE])["attempt"])
+            names = json.loads((self.directory / DIVERGED).read_bytes()[:_LONGEST_LIST])["names"]
         except (FileNotFoundError, ValueError, KeyError, TypeError):
-            return False
-        return 0 < attempt_number(name.partition(".")[0]) <= noted
+            return []
+        return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
 
     def check(self) -> None:
         """Is called before anything is written or deleted.

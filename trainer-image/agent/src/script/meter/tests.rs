@@ -302,6 +302,16 @@ fn a_script_that_resumes_the_checkpoint_of_its_last_step_has_no_step_to_report()
     let mut resumed = train();
     resumed.resumes(short.standing());
     assert!(resumed.incomplete().is_some_and(|why| why.starts_with("reported no step")));
+
+    // Of epochs, their length is known once two have begun.
+    for (epochs, is_end) in [(3, true), (4, false)] {
+        let train = || by_lines("Train", json!({"epochs": epochs}), true, 1);
+        let mut three = train();
+        (0..3).for_each(|_| counted(&mut three, 1..=50, true));
+        let mut resumed = train();
+        resumed.resumes(three.standing());
+        assert_eq!(resumed.incomplete().is_none(), is_end, "{epochs} epochs");
+    }
 }
 
 fn refused(meter: &Meter) -> &str {
