@@ -59,12 +59,9 @@ fn require_result(spec: &TrainingJobSpec, launch: &Launch, result: &LaunchResult
         return Err(MissingEvidence { again, control_outcome, baseline, ..MissingEvidence::because(message) });
     }
     // A training that does not find its checkpoint has lost it, and a preflight is repeated as often as the job allows: see below.
-    let is_unusable = match result.outcome {
-        Outcome::StorageFull => true,
-        Outcome::CheckpointUnreadable => !matches!(launch.plan.kind, LaunchKind::Preflight | LaunchKind::Train),
-        _ => false,
-    };
-    if is_unusable {
+    let is_unusable = result.outcome == Outcome::CheckpointUnreadable
+        && !matches!(launch.plan.kind, LaunchKind::Preflight | LaunchKind::Train);
+    if is_unusable || result.outcome == Outcome::StorageFull {
         let message = format!("{title}: {}", result.message);
         return Err(MissingEvidence { again: Again::OnceStorageWorks(manner), ..MissingEvidence::because(message) });
     }

@@ -179,9 +179,10 @@ impl Draft<'_> {
         let before = self.take_retry(trial).unwrap_or_default();
         let repeated = if is_of_storage(&before) { before.repeated.saturating_add(1) } else { 1 };
         let wait = STORAGE_BACKOFF.saturating_mul(1 << (repeated - 1).min(16)).min(LONGEST_BACKOFF);
-        let (reason, remedy) = match manner.outcome {
-            Outcome::StorageFull => (Reason::Outcome(Outcome::StorageFull), "make space"),
-            _ => (Reason::StorageUnusable, "mend the storage or its mount"),
+        let (reason, remedy) = if manner.outcome == Outcome::StorageFull {
+            (Reason::Outcome(manner.outcome), "make space")
+        } else {
+            (Reason::StorageUnusable, "mend the storage or its mount")
         };
         if repeated >= ALIKE {
             let again = format!("{remedy}, then set spec.suspend to true and back to false to continue");

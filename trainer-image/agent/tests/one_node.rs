@@ -238,7 +238,7 @@ async fn a_phase_that_does_not_end_is_a_hang_although_it_has_heartbeats() {
     let mut node = Node::local(dir.path(), Vec::new());
     node.limits = limits();
     node.limits.longest_phase = |_| Some(Duration::from_millis(1500));
-    let agent = gang::Agent::start(&plan(1, 1, &["l"], script), node);
+    let agent = Agent::start(&plan(1, 1, &["l"], script), node);
     let result = agent.result().await.launches[0].clone();
     assert_eq!(result.outcome, Outcome::Hang, "{}", result.message);
     assert!(result.message.contains("although work goes on"), "{}", result.message);
@@ -343,7 +343,7 @@ async fn ranks_that_do_not_stop_are_killed() {
         let dir = tempdir().unwrap();
         let mut node = Node { limits: limits(), ..Node::local(dir.path(), Vec::new()) };
         node.limits.stop_grace = Duration::from_millis(700);
-        let agent = gang::Agent::start(&plan(1, 2, &["one", "two"], deaf), node);
+        let agent = Agent::start(&plan(1, 2, &["one", "two"], deaf), node);
         agent.sees("one/up-0").await;
         agent.sees("one/up-1").await;
         let begun = Instant::now();

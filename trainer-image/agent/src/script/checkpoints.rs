@@ -266,7 +266,7 @@ impl Looks {
         self.changed = entries.iter().map(|entry| (entry.name.clone(), entry.changed)).collect();
         self.step = standing.step;
         if !new.is_empty() {
-            new.iter().for_each(|(name, _)| drop(self.record.diverged.remove(name)));
+            self.record.diverged.retain(|name| new.iter().all(|(written, _)| written != name));
             self.write();
         }
         let is_unchanged = |entry: &Entry| !new.iter().any(|(name, _)| *name == entry.name);
