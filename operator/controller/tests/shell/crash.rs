@@ -153,7 +153,7 @@ async fn run_job(
         if store.dead {
             store.dead = false;
             store.stop = None;
-            // The cluster goes on while it is stopped: pods are made, and mount what is there.
+            // The cluster keeps running while the operator is stopped: pods are created, and mount what is there.
             for _ in 0..store.garbage_after.min(3) {
                 cluster::step(&mut store);
                 check(&store);
@@ -168,9 +168,9 @@ async fn run_job(
         }
         let rested = store.version;
         cluster::step(&mut store);
-        let befell = trouble.take_if(|trouble| trouble.befall(&mut store, "toy-2"));
+        let occurred = trouble.take_if(|trouble| trouble.befall(&mut store, "toy-2"));
         check(&store);
-        if befell == Some(Trouble::Deleted) {
+        if occurred == Some(Trouble::Deleted) {
             let version = store.version;
             drop(store);
             operator = Operator::start(&api, version);
@@ -277,7 +277,7 @@ async fn nor_does_it_matter_when_a_gang_is_broken_or_preempted(
 }
 
 /// A gang that is started again under its name finds the plan and the token of the one before it as long as the garbage
-/// collector has not come by. ([`cluster::mounted`] fails when a pod reads those of another gang.)
+/// collector has not run. ([`cluster::mounted`] fails when a pod reads those of another gang.)
 #[rstest]
 #[tokio::test]
 async fn a_gang_never_reads_what_a_deleted_one_left(

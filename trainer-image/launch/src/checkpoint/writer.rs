@@ -102,14 +102,14 @@ impl Writer {
     }
 
     /// As [`Writer::discard_after`], of a training that has diverged after `items`. What is deleted is noted: the report may be lost, and
-    /// the next launch is told to expect a checkpoint.
+    /// the next launch expects a checkpoint.
     ///
     /// # Errors
     /// As [`Writer::discard_after`].
     pub fn discard_diverged(&self, items: u64) -> Result<(), CheckpointError> {
         let bad = self.after(items)?;
         if !bad.is_empty() {
-            // Before they are deleted: killed in between, it must not leave them gone without a word.
+            // Before they are deleted: a kill in between must not leave them deleted and unrecorded.
             self.check_epoch()?;
             let all: Vec<_> = self.store.diverged()?.into_iter().chain(bad.iter().cloned()).collect();
             self.store.storage.put(DIVERGED, all.join("\n").into_bytes())?;

@@ -195,10 +195,10 @@ class Store:
 
     def discard_diverged(self, items: int) -> None:
         """As :meth:`discard_after`, of a training that has diverged after ``items``. What is deleted is noted: the report may be lost,
-        and the next launch is told to expect a checkpoint."""
+        and the next launch expects a checkpoint."""
         bad = [checkpoint.path.name for checkpoint in self._after(items)]
         if bad:
-            # Before they are deleted: killed in between, it must not leave them gone without a word.
+            # Before they are deleted: a kill in between must not leave them deleted and unrecorded.
             self.check()
             (self.directory / DIVERGED.parent).mkdir(exist_ok=True)
             replace(self.directory / DIVERGED, {"names": [*self._diverged(), *bad]}, durable=True)
