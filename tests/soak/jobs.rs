@@ -52,6 +52,11 @@ impl Blueprint {
         text.replace(PYTHON, "python3").parse().expect("a manifest is JSON")
     }
 
+    /// Whether `pawl run` trains the same command: scripts have another path there, and so another identity.
+    pub fn has_same_command(&self) -> bool {
+        self.local() == self.manifest
+    }
+
     /// The manifest for the cluster.
     pub fn manifest(&self, namespace: &str) -> Value {
         let mut manifest = self.manifest.clone();

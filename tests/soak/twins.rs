@@ -9,7 +9,7 @@ use std::path::Path;
 /// How a job ends without faults.
 pub struct Twin {
     fields: BTreeMap<String, Value>,
-    scripted: bool,
+    blueprint: Blueprint,
 }
 
 impl Twin {
@@ -18,12 +18,12 @@ impl Twin {
         let manifest = directory.join(format!("{}.json", blueprint.name));
         std::fs::write(&manifest, blueprint.local().to_string()).unwrap();
         let status = pawl_run_in(&directory.join(blueprint.name), &manifest, &[]);
-        Self { fields: compared(&status, blueprint.scripted), scripted: blueprint.scripted }
+        Self { fields: compared(&status, blueprint), blueprint: blueprint.clone() }
     }
 
     /// The fields in which the status of a job that ended differs.
     pub fn differences(&self, status: &Value) -> Vec<String> {
-        differences(&compared(status, self.scripted), &self.fields)
+        differences(&compared(status, &self.blueprint), &self.fields)
     }
 
     /// The number of fields that are compared.
@@ -53,7 +53,7 @@ const TRIES: [&str; 13] = [
 /// Of a job whose measurements are real: verdicts, settings, and the model by its validation.
 fn is_determined(field: &str) -> bool {
     let phase = |name: &str| field.starts_with("status.phases[") && field.ends_with(name);
-    let training = ["items", "steps", "revision"].map(|name| format!("status.training.{name}"));
+    let training = ["items", "steps", "completed", "revision"].map(|name| format!("status.training.{name}"));
     phase("].name")
         || phase("].state")
         || phase("].reason")
@@ -82,7 +82,7 @@ fn without_digits(message: &Value) -> Value {
     message.as_str().map_or_else(|| message.clone(), |text| text.replace(|c: char| c.is_ascii_digit(), "#").into())
 }
 
-fn compared(status: &Value, scripted: bool) -> BTreeMap<String, Value> {
+fn compared(status: &Value, blueprint: &Blueprint) -> BTreeMap<String, Value> {
     let mut fields = timeless(status);
     // Which windows an operator sees, and what was trained before, depends on the faults.
     let windows = ["cusum", "goodWindows", "gateWindows", "quietWindows", "earlier"]
@@ -97,7 +97,10 @@ fn compared(status: &Value, scripted: bool) -> BTreeMap<String, Value> {
             || field == "status.training.replaced.items"
     };
     let same = |field: &str| !tried(field) && !seen(field) && !gangs(field) && !is_evidence(field);
-    fields.retain(|field, _| same(field) && (scripted || is_determined(field)));
+    fields.retain(|field, _| same(field) && (blueprint.scripted || is_determined(field)));
+    if !blueprint.has_same_command() {
+        fields.remove("status.training.completed");
+    }
     let quotes = |field: &str| {
         field == "status.bundle.message" || field.starts_with("status.phases[") && field.ends_with("].message")
     };
