@@ -21,26 +21,25 @@ def page(repository):
     return INTRODUCTION + "\n".join(section(**record) for record in records)
 
 
-def section(machine, job):
+def section(machines, job):
     name, spec, status = job["job"]["metadata"]["name"], job["job"]["spec"], job["status"]
     phases = [(f"`{phase['name']}`", phase) for phase in status["phases"]]
     if "bundle" in status:
         phases.append(("**all together**", status["bundle"]))
     rows = [[title, verdict(phase), speed(phase), quality(phase), memory(phase)] for title, phase in phases]
-    text = f"## {name}\n\n{about(machine, spec, status)}\n\n"
+    text = f"## {name}\n\n{about(machines, spec, status)}\n\n"
     text += table(["Phase", "Verdict", "Speedup", "Quality", "Memory"], rows)
     if gates := judged(spec, status):
         text += f"\nGates:\n\n{table(['Gate', 'Asked', 'Measured'], gates)}"
     return text
 
 
-def about(machine, spec, status):
-    gpus = machine["gpus"]
-    models = " and ".join(dict.fromkeys(gpus))
+def about(machines, spec, status):
     used = spec["trainer"].get("replicas", 1) * spec["trainer"]["gpusPerReplica"]
+    had = ", then ".join(f"{len(machine['gpus'])} {' and '.join(dict.fromkeys(machine['gpus']))}" for machine in machines)
     spent = float(status["cost"]["gpuHours"])
     state = "" if status["stage"] == "Complete" else " **It was interrupted and has not ended.**"
-    return f"{used} of {len(gpus)} {models}, {status['startTime'][:10]}, {spent:.2f} GPU hours.{state}"
+    return f"{used} of {had}, {status['startTime'][:10]}, {spent:.2f} GPU hours.{state}"
 
 
 def verdict(phase):
