@@ -91,10 +91,10 @@ fn compared(status: &Value, blueprint: &Blueprint) -> BTreeMap<String, Value> {
     let tried = |field: &str| TRIES.contains(&field) || field.starts_with("status.retry") || of_windows(field);
     // An evaluation that no operator saw is lost with its gang.
     let seen = |field: &str| field.starts_with("status.training.firstValidation");
-    // Which attempt wrote the first checkpoint, and how far a training was that was replaced.
+    // Which attempt wrote the first checkpoint; how far a training was that was replaced, and whether an operator saw its speed.
     let gangs = |field: &str| {
         field.starts_with("status.training.segments[") && field.ends_with("].attempt")
-            || field == "status.training.replaced.items"
+            || field.starts_with("status.training.replaced.")
     };
     let same = |field: &str| !tried(field) && !seen(field) && !gangs(field) && !is_evidence(field);
     fields.retain(|field, _| same(field) && (blueprint.scripted || is_determined(field)));
