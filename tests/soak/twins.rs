@@ -82,6 +82,16 @@ fn without_digits(message: &Value) -> Value {
     message.as_str().map_or_else(|| message.clone(), |text| text.replace(|c: char| c.is_ascii_digit(), "#").into())
 }
 
+/// Where a segment ends depends on when its last checkpoint was written, thus on the faults. The next one begins there.
+fn join_segments(fields: &mut BTreeMap<String, Value>) {
+    for index in 1.. {
+        let of = |index: usize, field: &str| format!("status.training.segments[{index}].{field}");
+        let Some(begin) = fields.remove(&of(index, "fromItems")) else { return };
+        let end = fields.remove(&of(index - 1, "toItems"));
+        fields.insert(of(index, "begins where the one before ends"), (end == Some(begin)).into());
+    }
+}
+
 fn compared(status: &Value, blueprint: &Blueprint) -> BTreeMap<String, Value> {
     let mut fields = timeless(status);
     // Which windows an operator sees, and what was trained before, depends on the faults.
@@ -98,6 +108,7 @@ fn compared(status: &Value, blueprint: &Blueprint) -> BTreeMap<String, Value> {
     };
     let same = |field: &str| !tried(field) && !seen(field) && !gangs(field) && !is_evidence(field);
     fields.retain(|field, _| same(field) && (blueprint.scripted || is_determined(field)));
+    join_segments(&mut fields);
     if !blueprint.has_same_command() {
         fields.remove("status.training.completed");
     }
