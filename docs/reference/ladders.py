@@ -80,7 +80,8 @@ def judged(spec, status):
         rows.append(["`validationLossDelta`", f"≤ {allowed}", quality({"quality": {name: measured[name] for name in
                      ("lossDelta", "lossDeltaUpper") if name in measured}})])
     for gate in gates.get("validationMetrics", []):
-        asked = ", ".join(f"{name} {gate[name]}" for name in ("min", "max", "maxRegression", "maxRelativeRegression") if name in gate)
+        asked = ", ".join(f"{name} {gate[name]}" for name in ("min", "max", "maxRegression", "maxRelativeRegression",
+                          "maxRelativeDifference") if name in gate)
         value = measured.get("metrics", {}).get(gate["name"])
         rows.append([f"`{gate['name']}`", asked, f"{float(value):+.4f}" if value is not None else ""])
     if limit := gates.get("gpuMemory"):

@@ -138,6 +138,11 @@ fn all(patches: &str) -> Vec<Rule> {
              look: add two seeds, such as seeds: [42, 43, 44]",
         ),
         plain(
+            "spec",
+            "!has(self.analysis.budgetPercent) || has(self.train.items) || has(self.train.epochs)",
+            "analysis.budgetPercent: needs a training: set train.items or train.epochs",
+        ),
+        plain(
             "spec.cost",
             "!(has(self.gpuHour) && has(self.machineHour))",
             "gpuHour and machineHour are both set: keep one of them",

@@ -13,7 +13,7 @@ use crate::revert::{Blame, least_certain, responsible, revert};
 use crate::revision::{accepted, judged_fold, revision};
 use crate::step::{Next, Step};
 use crate::trial::Trial;
-use pawl_api::spec::{Gates, Phase, Scope};
+use pawl_api::spec::{Analysis, Gates, Phase, Scope};
 use pawl_api::status::{BundleStatus, LaunchStatus, PhaseState, PhaseStatus};
 use pawl_contract::measured::Measured;
 use pawl_contract::plan::LaunchKind;
@@ -57,7 +57,9 @@ fn was_selected(draft: &Draft<'_>) -> bool {
 fn input_hash(draft: &Draft<'_>) -> String {
     let spec = draft.spec;
     let judged = judged_fold(spec, &draft.status, |_, phase| accepted(phase) || phase.held);
-    let gates = (&spec.gates, &spec.rollback, &spec.analysis);
+    // What was accepted is measured together whatever the budget is.
+    let analysis = Analysis { budget_percent: None, ..spec.analysis.clone() };
+    let gates = (&spec.gates, &spec.rollback, analysis);
     let trainer = (&spec.trainer.image, spec.trainer.replicas, spec.trainer.gpus_per_replica);
     fingerprint(&json!([spec.workload, trainer, spec.settings, spec.seeds, gates, judged]), 12)
 }

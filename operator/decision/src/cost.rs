@@ -85,6 +85,12 @@ fn judging_hours(purposes: &BTreeMap<Purpose, u64>) -> f64 {
     judging.map(|(_, milliseconds)| *milliseconds as f64).sum::<f64>() / 3.6e6
 }
 
+/// Seconds that the whole gang did not spend on training.
+pub(crate) fn judging_seconds(draft: &Draft<'_>) -> f64 {
+    let devices = devices(draft.spec, Some(Purpose::Train)).max(1.0);
+    draft.status.cost.as_ref().map_or(0.0, |cost| judging_hours(&cost.purposes)) * 3600.0 / devices
+}
+
 /// Savings in device hours, and in percent of the device hours of training with the baseline.
 struct Balance {
     saved_hours: f64,

@@ -65,6 +65,7 @@ pub mod storage;
 
 mod aggregate;
 mod attempt;
+mod budget;
 mod bundle;
 mod chain;
 mod comparison;

@@ -1,6 +1,7 @@
 //! The evaluation of one phase: skips it, re-opens it, or advances it.
 
 use crate::aggregate::together;
+use crate::budget::{Refusal, refusal, refused};
 use crate::comparison::Comparison;
 use crate::draft::Draft;
 use crate::fallback;
@@ -47,6 +48,10 @@ fn input_hash(draft: &Draft<'_>, index: usize) -> String {
     let mut inputs = json!([spec.workload, trainer, spec.seeds, measuring, gates, quality, declared, patches, control]);
     if let Some(inputs) = inputs.as_array_mut() {
         inputs.extend(others);
+        // An accepted phase stays so under a smaller budget, and one that was given up is taken up under another.
+        if refused(&draft.status.phases[index].reason) {
+            inputs.push(json!({"budgetPercent": spec.analysis.budget_percent}));
+        }
     }
     fingerprint(&inputs, 12)
 }
@@ -65,6 +70,8 @@ fn of_analysis(analysis: &Analysis, changed: bool) -> (Value, Vec<Value>) {
         quality_items,
         quality_epochs,
         quality_looks,
+        // Whether more is measured, not what that shows: an input of those that were given up for it.
+        budget_percent: _,
         // Which launches are evidence, not what is required of them.
         reuse_control: _,
     } = analysis;
@@ -266,12 +273,18 @@ fn judged(draft: &mut Draft<'_>, index: usize) -> Step {
     let speedup = speed::reached(&subject).as_ref().and_then(speed::status);
     let quality = if subject.changes_numerics() { quality::status(comparison) } else { None };
     let measured = together(comparison.candidates());
+    let given_up = if let Verdict::Run(work) = &verdict { refusal(&subject, work) } else { None };
     let checked = comparison.find(LaunchKind::Preflight, Arm::Candidate, 0).is_some();
     let phase = &mut draft.status.phases[index];
     phase.speedup = speedup;
     phase.quality = quality;
     let predicted_memory_bytes = measured.predicted_memory_bytes.or(phase.measured.predicted_memory_bytes);
     phase.measured = Measured { predicted_memory_bytes, ..measured };
+    if let Some(Refusal { reason, message }) = given_up {
+        let step = conclude(draft, index, Verdict::Inconclusive { reason, message });
+        draft.status.phases[index].input_hash = input_hash(draft, index);
+        return step;
+    }
     if let Verdict::Run(work) = verdict {
         return run(draft, index, work, checked);
     }

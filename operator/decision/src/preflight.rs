@@ -84,9 +84,8 @@ fn baseline(draft: &mut Draft<'_>) -> Option<Launch> {
     }
     let target = (EvidenceTarget::PreflightBaseline, Arm::Control, 0);
     let mut launch = draft.launch("baseline-check", LaunchKind::Preflight, &draft.spec.settings, target);
-    let train = &draft.spec.train;
     // Where the training will write checkpoints is checked before a device is held.
-    launch.plan.checkpoint = (train.items.is_some() || train.epochs.is_some()).then(|| policy(draft));
+    launch.plan.checkpoint = draft.spec.train.is_asked_for().then(|| policy(draft));
     Some(launch)
 }
 

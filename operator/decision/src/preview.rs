@@ -34,7 +34,7 @@ pub fn preview(job: &TrainingJob) -> AttemptPlan {
         settings = settings.with(&phase.settings);
         launches.push(launch(&phase.name, LaunchKind::Measure, &settings, EvidenceTarget::Phase(index)));
     }
-    if job.spec.train.items.is_some() || job.spec.train.epochs.is_some() {
+    if job.spec.train.is_asked_for() {
         let mut training = launch("training", LaunchKind::Train, &settings, EvidenceTarget::Train);
         training.plan.checkpoint = Some(policy(&draft));
         launches.push(training);

@@ -51,6 +51,7 @@ pub(crate) enum Reason {
     NotMeasured,
     NotSteady,
     NotSuspended,
+    NotWorthKnowing,
     NothingAccepted,
     NothingNeedsIt,
     NumericsMisdeclared,

@@ -46,6 +46,11 @@ pub struct Analysis {
     #[serde(skip_serializing_if = "is_one")]
     #[schemars(range(min = 1, max = 5))]
     pub quality_looks: u32,
+    /// Most of the time that the training takes with the baseline which judging may take, in percent. A phase that it does not pay for,
+    /// or that saves less than its launches take, is Inconclusive. Absent: no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1000))]
+    pub budget_percent: Option<u32>,
     /// No longer has an effect: a control launch that ran at another time than the candidate differs by the drift since then, so that
     /// each pair has a control of its own.
     pub reuse_control: bool,
@@ -64,6 +69,7 @@ impl Default for Analysis {
             quality_items: None,
             quality_epochs: None,
             quality_looks: 1,
+            budget_percent: None,
             reuse_control: false,
         }
     }

@@ -101,6 +101,13 @@ pub struct Checkpoint {
 /// Value of [`Checkpoint::storage`] for a job whose checkpoints may be deleted with its pods.
 pub const NO_STORAGE: &str = "None";
 
+impl Train {
+    /// Whether the job trains; without, it only judges phases or searches.
+    pub fn is_asked_for(&self) -> bool {
+        self.items.is_some() || self.epochs.is_some()
+    }
+}
+
 impl Default for Checkpoint {
     fn default() -> Self {
         Self { every: "10m".parse().expect("a literal of this file"), keep: 3, storage: None, best: None }

@@ -229,6 +229,16 @@ fn rest(job: &TrainingJob) -> Vec<Problem> {
             "add two seeds, such as seeds: [42, 43, 44]",
         ));
     }
+    if let Some(percent) = spec.analysis.budget_percent
+        && !spec.train.is_asked_for()
+    {
+        problems.push(Problem::new(
+            "spec.analysis.budgetPercent",
+            percent.to_string(),
+            "is a share of the training's time, and there is no training",
+            "set spec.train.items or spec.train.epochs, or remove it",
+        ));
+    }
     problems.extend(alternatives(spec));
     problems.extend(metric_bounds(&spec.gates));
     if let Some(storage) = spec.train.checkpoint.storage.as_deref()

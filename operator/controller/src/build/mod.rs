@@ -78,8 +78,7 @@ impl Blueprint<'_> {
 
     /// Whether the attempt has to prove its storage: the job trains, and no preflight mounts the claim.
     fn proves_storage(&self) -> bool {
-        let train = &self.job.spec.train;
-        self.has_own_claim() && !self.is_preflight() && (train.items.is_some() || train.epochs.is_some())
+        self.has_own_claim() && !self.is_preflight() && self.job.spec.train.is_asked_for()
     }
 
     /// Whether the attempt only checks that the settings are supported, without GPUs.

@@ -24,8 +24,8 @@ impl Judging {
         };
         Some(format!(
             "spec.phases: judging takes probably {:.0} % of the time of the training with the baseline, {promise}: remove the \
-             phases that save least, apply those that are known without measurement (pin: Accepted), or train for longer \
-             (spec.train)",
+             phases that save least, apply those that are known without measurement (pin: Accepted), train for longer \
+             (spec.train), or say how much judging may take at most (spec.analysis.budgetPercent)",
             cost * 100.0
         ))
     }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod alike;
+mod budget;
 mod crashes;
 mod effect;
 mod examples;

@@ -1,0 +1,169 @@
+//! What judging may cost: `analysis.budgetPercent`.
+
+use crate::world::{World, done, noise, speed};
+use pawl_api::status::{PhaseState, Purpose, Stage};
+use pawl_contract::plan::LaunchKind;
+use serde_json::{Value, json};
+
+/// Items of a measurement: 70 steps of 8.
+const WINDOW: f64 = 560.0;
+
+/// A training of `items` and phases of this order: `compile` is so many times as fast, `attention` 1.25 times, and `loader` does
+/// nothing. A launch takes the time of its items, and nothing else.
+fn ladder(items: u64, analysis: Value, names: &[&str], compile: f64) -> World {
+    let phase = |name: &&str| {
+        let settings = match *name {
+            "compile" => json!({"compile": "Fuse"}),
+            "attention" => json!({"attention": "Flash"}),
+            _ => json!({"loaderWorkers": 4}),
+        };
+        json!({"name": name, "settings": settings})
+    };
+    let phases: Vec<Value> = names.iter().map(phase).collect();
+    let spec = json!({"phases": phases, "analysis": analysis, "train": {"items": items}});
+    World::new(
+        spec,
+        Box::new(move |plan, _| {
+            let speed = speed(&plan.settings, &[("Fuse", compile), ("Flash", 1.25)]) * noise(plan, 0.002);
+            let mut result = done(plan, speed);
+            let items = plan.budget.items.map_or(WINDOW, |items| items as f64);
+            result.measured.items = items as u64;
+            result.measured.wall_seconds = Some(if plan.kind == LaunchKind::Preflight { 0.0 } else { items / speed });
+            result
+        }),
+    )
+}
+
+/// The time of judging in percent of that of the training with the baseline, which makes 100 items a second.
+fn spent(world: &World, items: u64) -> f64 {
+    let cost = world.status.cost.as_ref().unwrap();
+    let judging = cost.purposes.iter().filter(|(purpose, _)| **purpose != Purpose::Train).map(|(_, spent)| *spent);
+    judging.sum::<u64>() as f64 / 1000.0 / (items as f64 / 100.0) * 100.0
+}
+
+fn states(world: &World) -> Vec<(PhaseState, String)> {
+    world.status.phases.iter().map(|phase| (phase.state, phase.reason.clone())).collect()
+}
+
+#[test]
+fn judging_never_loses_more_than_its_budget_and_changes_no_other_verdict() {
+    let (items, names) = (50_000, ["loader", "compile", "attention"]);
+    let mut unlimited = ladder(items, json!({}), &names, 1.25);
+    unlimited.run();
+    let all = states(&unlimited);
+    assert_eq!(all.iter().map(|(state, _)| *state).collect::<Vec<_>>(), {
+        use PhaseState::{Accepted, RolledBack};
+        [RolledBack, Accepted, Accepted]
+    });
+    // Whether time ends the windows of the first look is not known before it: it may take all of their steps, 6.8 % of the items.
+    let first_look = 6.8;
+    let mut known = Vec::new();
+    for percent in 1..60 {
+        let mut world = ladder(items, json!({"budgetPercent": percent}), &names, 1.25);
+        world.run();
+        assert_eq!(world.status.stage, Stage::Complete, "{percent}");
+        for (own, without) in states(&world).into_iter().zip(&all) {
+            let given_up = (PhaseState::Inconclusive, "BudgetSpent".to_owned());
+            assert!(own == *without || own == given_up, "{percent}: {own:?}, without a budget {without:?}");
+        }
+        let accepted: Vec<_> = states(&world).iter().map(|(state, _)| *state == PhaseState::Accepted).collect();
+        let trained = world.ran.last().unwrap();
+        assert_eq!(trained.kind, LaunchKind::Train);
+        assert_eq!(
+            (trained.settings.compile.is_some(), trained.settings.attention.is_some()),
+            (accepted[1], accepted[2])
+        );
+        let saved = 100.0 * (1.0 - 1.25_f64.powi(-i32::from(accepted[1]) - i32::from(accepted[2])));
+        let lost = spent(&world, items) - saved;
+        // Predictions are right within the noise of the speeds.
+        assert!(lost <= f64::from(percent).max(first_look) * 1.01, "{percent}: {lost}");
+        known.push(states(&world).iter().filter(|(_, reason)| reason != "BudgetSpent").count());
+    }
+    assert!(known.is_sorted() && known.contains(&1) && known.first() == Some(&0), "{known:?}");
+    assert_eq!(known.last(), Some(&3));
+}
+
+#[test]
+fn a_phase_that_was_given_up_says_why_and_is_taken_up_under_a_larger_budget() {
+    let mut world = ladder(50_000, json!({"budgetPercent": 13}), &["compile", "loader", "attention"], 1.05);
+    world.run();
+    assert_eq!(states(&world)[0].0, PhaseState::Accepted);
+    let given_up = world.phase("attention");
+    assert_eq!((given_up.state, given_up.reason.as_str()), (PhaseState::Inconclusive, "BudgetSpent"));
+    for part in [
+        "the next 6 launches would take about",
+        "beside",
+        "all accepted phases together",
+        "budgetPercent",
+        "is 13",
+        "the 4.8 %",
+    ] {
+        assert!(given_up.message.contains(part), "{}", given_up.message);
+    }
+    let (before, compile) = (world.ran.len(), world.phase("compile").clone());
+    world.edit(|spec| spec["analysis"]["budgetPercent"] = json!(100));
+    world.run();
+    assert_eq!(states(&world)[2], (PhaseState::Accepted, "SpeedAboveThreshold".to_owned()));
+    let again = &world.ran[before..];
+    assert!(again.iter().any(|plan| plan.launch.starts_with("attention-")));
+    assert!(!again.iter().any(|plan| plan.launch.starts_with("compile-")), "what is accepted stays so");
+    let judged = again.len();
+    world.edit(|spec| spec["analysis"]["budgetPercent"] = json!(1));
+    world.run();
+    assert_eq!(world.ran.len(), before + judged, "a smaller budget judges nothing again");
+    assert_eq!(world.phase("compile").input_hash, compile.input_hash);
+}
+
+#[test]
+fn a_phase_that_saves_less_than_its_launches_take_is_not_measured() {
+    let of_promise = |promise: &str, items| {
+        let mut world = ladder(items, json!({"budgetPercent": 1000}), &["compile"], 1.25);
+        world.job.spec.phases[0].expected_speedup = Some(promise.parse().unwrap());
+        world.run();
+        let phase = world.phase("compile").clone();
+        (phase.reason, phase.message, world.launches(LaunchKind::Measure, "compile-"))
+    };
+    // Six launches of at least 18 steps, three of them as much faster as promised.
+    let (reason, message, launches) = of_promise("1.01", 50_000);
+    assert_eq!((reason.as_str(), launches), ("NotWorthKnowing", 0), "{message}");
+    assert!(
+        message.contains("1.7 %") && message.contains("at most 1.0 %") && message.contains("expectedSpeedup 1.01"),
+        "{message}"
+    );
+    assert_eq!(of_promise("1.05", 50_000).0, "SpeedAboveThreshold");
+    assert_eq!(of_promise("1.01", 500_000).0, "SpeedAboveThreshold", "a longer training pays for it");
+}
+
+#[test]
+fn launches_under_way_are_not_stopped_for_the_budget() {
+    // Enough for what the launches were to take, not for the ten times that they do.
+    let mut world = ladder(50_000, json!({"budgetPercent": 20}), &["compile", "loader"], 1.25);
+    let mut trainer = std::mem::replace(&mut world.trainer, Box::new(|_, _| unreachable!()));
+    world.trainer = Box::new(move |plan, before| {
+        let mut result = trainer(plan, before);
+        result.measured.wall_seconds = result.measured.wall_seconds.map(|seconds| seconds * 10.0);
+        result
+    });
+    world.run();
+    assert_eq!(states(&world)[0], (PhaseState::Accepted, "SpeedAboveThreshold".to_owned()));
+    assert_eq!(world.launches(LaunchKind::Measure, "compile-"), 6);
+    assert_eq!(states(&world)[1].1, "BudgetSpent");
+    assert_eq!(world.status.bundle.as_ref().unwrap().state, PhaseState::Accepted, "what is accepted is confirmed");
+}
+
+#[test]
+fn quality_launches_are_paid_for_too() {
+    let of_budget = |percent: u32| {
+        let mut world = ladder(100_000, json!({"budgetPercent": percent, "qualityItems": 4000}), &["compile"], 1.25);
+        world.edit(|spec| {
+            spec["gates"] = json!({"validationLossDelta": "5"});
+            spec["seeds"] = json!([42, 43]);
+            spec["phases"][0]["numerics"] = json!("Changed");
+        });
+        world.run();
+        (world.phase("compile").reason.clone(), world.launches(LaunchKind::Quality, ""))
+    };
+    // The pairs, and those of all phases together, are 6 % of the items; two seeds of the phase and of the baseline, 14 %.
+    assert_eq!(of_budget(15), ("BudgetSpent".to_owned(), 0));
+    assert_eq!(of_budget(40), ("SpeedAboveThreshold".to_owned(), 4));
+}
