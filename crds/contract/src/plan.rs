@@ -258,8 +258,9 @@ pub struct CheckpointPolicy {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume_not_after_items: Option<u64>,
     /// The newest checkpoint that the job is known to have written. A trainer that finds no checkpoint at all although one
-    /// is expected ends with [`crate::exit::Outcome::CheckpointUnreadable`]: the storage was emptied, or is another one. The
-    /// agent does so for a script that does not implement the contract.
+    /// is expected ends with [`crate::exit::Outcome::CheckpointUnreadable`]: the storage was emptied, or is another one. It
+    /// begins anew if this one is, or was, after the last good position, and none before it is left. The agent does so for a
+    /// script that does not implement the contract.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected: Option<CheckpointRef>,
     /// Where a job that has no checkpoint of its own starts.

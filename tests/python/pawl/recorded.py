@@ -38,7 +38,7 @@ class Loader:
 
 
 for batch in run.steps(Loader(), evaluate=lambda: {"loss": 0.5}):
-    time.sleep(0.002)
+    time.sleep(0.008)
     run.step(items=len(batch), loss=0.5)
     if weights and weights[-1][1:] == [rate, run.seed]:
         weights[-1][0] = run.items

@@ -370,3 +370,46 @@ def test_a_checkpoint_of_an_earlier_version_is_resumed_although_it_does_not_say_
     assert resumed(training) == 3
     parts = json.loads((write(training, 5) / MANIFEST).read_text())["author"]["trained"]
     assert parts == [{"fromItems": 30, "attempt": "job-2", "launch": "launch"}]
+
+
+CASES = json.loads((Path(__file__).parents[3] / "crds/contract/tests/checkpoints.json").read_text())
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if "package" in case.get("by", ["package"])], ids=lambda case: case["name"])
+def test_the_checkpoint_that_is_resumed_is_that_of_the_vectors(tmp_path: Path, case: dict[str, Any]) -> None:
+    """As the built-in trainer, and the agent for scripts without this package."""
+    saved: list[tuple[int, Path, str]] = []
+    for checkpoint in case["checkpoints"]:
+        step, kind = checkpoint["step"], checkpoint.get("is", "good")
+        attempt = f"job-{checkpoint.get('attempt', 1)}"
+        training = keeper(tmp_path, attempt, keep=9, seed=2 if kind == "foreign" else 1)
+        saved.append((step, write(training, step), kind))
+        if "diverged" in case and len(saved) == len(case["checkpoints"]):
+            training[0].discard_after(case["diverged"])
+    for _, path, kind in saved:
+        if kind == "incomplete":
+            path.rename(path.with_name(f".{path.name}.partial"))
+        elif kind in ("damaged", "illegible"):
+            flip(path / ("state.bin" if kind == "damaged" else MANIFEST))
+    if "claimed" in case:
+        keeper(tmp_path, f"job-{case['claimed']}")
+    more: dict[str, Any] = {}
+    if "expected" in case:
+        step = case["expected"]
+        name = next((path.name for at, path, _ in reversed(saved) if at == step), f"{10 * step:015d}-job-1")
+        more["expected"] = {"name": name, "step": step, "items": 10 * step}
+    if "limit" in case:
+        more["resumeNotAfterItems"] = case["limit"]
+    found: int | str | None
+    try:
+        training = keeper(tmp_path, "job-3", **more)
+        found = resumed(training)
+    except (CheckpointUnreadable, Superseded) as error:
+        found = type(error).__name__
+    assert found == case["resumes"]
+    assert sorted(step for step, path, kind in saved if path.exists() and kind in ("good", "foreign")) == case["left"]
+    if not isinstance(found, str):
+        aside = {path.name for path in training[0]._store.damaged()}  # type: ignore[union-attr]
+        assert sorted(step for step, path, _ in saved if path.name in aside) == case.get("quarantined", [])
+        write(training, 9)
+        assert [int(name[:15]) // 10 for name in names(tmp_path)] == case["kept"]

@@ -286,18 +286,26 @@ impl Saver {
             return Ok(Some((found, Origin::Own)));
         }
         let url = &self.url;
-        if let Some(CheckpointRef { name, items, .. }) = &self.policy.expected {
-            if writer.store().has_diverged(name)? {
-                tracing::warn!(
-                    "nothing that was saved, such as {name}, was good: the training had diverged; it begins anew"
-                );
-                return self.other();
-            }
+        let limit = self.policy.resume_not_after_items;
+        // What is after a limit is discarded, damaged or not.
+        let damaged = if limit.is_none() { writer.store().damaged() } else { Vec::new() };
+        let restore = "restore the storage or its mount, then set spec.suspend to true and back to false to continue; or delete \
+                       the job and create it again to start from the beginning";
+        if !damaged.is_empty() {
+            let names = damaged.join(", ");
             return Err(Ending::CheckpointUnreadable(format!(
-                "checkpoint {name} at {items} items was written, but {url} contains no complete checkpoint: restore the storage or \
-                 its mount, then set spec.suspend to true and back to false to continue; or delete the job and create it again \
-                 to start from the beginning"
+                "{url} contains no complete checkpoint, only damaged ones ({names}): {restore}"
             )));
+        }
+        if let Some(CheckpointRef { name, items, .. }) = &self.policy.expected {
+            if !writer.is_bad(name, limit)? {
+                return Err(Ending::CheckpointUnreadable(format!(
+                    "checkpoint {name} at {items} items was written, but {url} contains no complete checkpoint: {restore}"
+                )));
+            }
+            tracing::warn!(
+                "nothing that was saved, such as {name}, was good: the training had diverged; it begins anew"
+            );
         }
         self.other()
     }
@@ -324,7 +332,7 @@ impl Saver {
     /// it if it is told to.
     pub fn discard_after(&mut self, items: u64) {
         let Some(writer) = &self.writer else { return };
-        if let Err(error) = writer.discard_diverged(items) {
+        if let Err(error) = writer.discard_after(items) {
             tracing::error!(items, "what was saved after the last healthy loss is not deleted: {error}");
         }
         self.newest.take_if(|newest| newest.items > items);
@@ -505,5 +513,7 @@ fn blank((name, shape, integers): &(String, Vec<usize>, bool)) -> Result<(String
     Ok((name.clone(), Array::new(shape, data)?))
 }
 
+#[cfg(test)]
+mod rule;
 #[cfg(test)]
 mod tests;

@@ -285,7 +285,8 @@ fn resume(storage: &mut Storage, policy: &CheckpointPolicy) -> Result<Option<Che
         // Its training has diverged, and the report of that may be lost: nothing it had saved was good.
         let (_, epoch) = expected.name.rsplit_once("-by-").expect("a name has an epoch");
         let noted = storage.diverged.get(&policy.directory).copied().unwrap_or(0);
-        if !all.is_empty() || epoch.parse::<u32>().expect("a number") > noted {
+        let is_after = all.iter().any(|checkpoint| checkpoint.items > limit && checkpoint.reference() == *expected);
+        if !is_after && (!all.is_empty() || epoch.parse::<u32>().expect("a number") > noted) {
             return Err(format!("{expected:?} is expected"));
         }
     }
@@ -294,7 +295,11 @@ fn resume(storage: &mut Storage, policy: &CheckpointPolicy) -> Result<Option<Che
     let good = |checkpoint: &&Checkpoint| checkpoint.known && !checkpoint.diverged && !checkpoint.damaged;
     let lost = all.iter().filter(|checkpoint| checkpoint.items > limit).find(good);
     assert!(lost.is_none(), "limit {limit}: a good checkpoint is deleted: {:?}", lost.map(Checkpoint::reference));
+    let newest = all.iter().filter(|checkpoint| checkpoint.items > limit).map(|checkpoint| checkpoint.epoch).max();
     all.retain(|checkpoint| checkpoint.items <= limit);
+    if let Some(epoch) = newest.filter(|_| all.is_empty()) {
+        storage.diverged.insert(policy.directory.clone(), epoch);
+    }
     Ok(found)
 }
 

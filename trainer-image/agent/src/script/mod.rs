@@ -383,6 +383,9 @@ fn is_aside(path: &Path) -> bool {
 }
 
 #[cfg(test)]
+mod vectors;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -414,7 +417,7 @@ mod tests {
     }
 
     /// The script of attempt `number` of a job, and its training, whose checkpoints are in `storage`.
-    fn training(storage: &Path, number: u32) -> (Script, LaunchPlan) {
+    pub(super) fn training(storage: &Path, number: u32) -> (Script, LaunchPlan) {
         let launch = serde_json::json!({
             "contract": 1, "job": "j", "attempt": format!("j-{number}"), "launch": "train", "kind": "Train", "workload": {},
             "settings": {"batchPerGpu": 8}, "seed": 1, "budget": {"items": 8000}, "hangTimeoutSeconds": 1.0,

@@ -172,7 +172,7 @@ pub struct Found {
 #[derive(Debug)]
 pub struct Store {
     storage: Storage,
-    /// Names of checkpoints with a manifest whose tensors were found to be damaged.
+    /// Names of checkpoints whose manifest or tensors were found to be damaged.
     damaged: Mutex<HashSet<String>>,
 }
 
@@ -281,14 +281,6 @@ impl Store {
         Ok(text.lines().map(str::to_owned).collect())
     }
 
-    /// Whether the checkpoint called `name` was deleted because the training that had saved it had diverged.
-    ///
-    /// # Errors
-    /// When storage fails.
-    pub(crate) fn has_diverged(&self, name: &str) -> Result<bool, CheckpointError> {
-        Ok(self.diverged()?.iter().any(|deleted| deleted == name))
-    }
-
     /// All checkpoints, complete or not, newest first: of the latest epoch, and there of the highest generation.
     fn names(&self) -> Result<Vec<(Order, String)>, CheckpointError> {
         let all = self.storage.list(None)?;
@@ -299,12 +291,18 @@ impl Store {
 
     /// A checkpoint's manifest, or its problem.
     fn manifest(&self, name: &str) -> Result<Result<Manifest, Problem>, CheckpointError> {
-        let damaged = |problem: String| Err(Problem::Damaged(problem));
-        Ok(match self.storage.fetch(&format!("{name}/manifest.json"), LONGEST_MANIFEST)? {
+        let found = match self.storage.fetch(&format!("{name}/manifest.json"), LONGEST_MANIFEST)? {
             Some(Fetched::Bytes(bytes)) => Manifest::parse(&bytes),
-            Some(Fetched::Larger(size)) => damaged(format!("its manifest is corrupt: it has {size} bytes")),
-            None => damaged("it is incomplete: there is no manifest".to_owned()),
-        })
+            Some(Fetched::Larger(size)) => {
+                Err(Problem::Damaged(format!("its manifest is corrupt: it has {size} bytes")))
+            }
+            // It was not written to its end, or its deletion was not ended.
+            None => return Ok(Err(Problem::Damaged("it is incomplete: there is no manifest".to_owned()))),
+        };
+        if matches!(found, Err(Problem::Damaged(_))) {
+            self.damaged.lock().insert(name.to_owned());
+        }
+        Ok(found)
     }
 
     /// A checkpoint's tensors, or their problem. One that is damaged is known to be so from now on.

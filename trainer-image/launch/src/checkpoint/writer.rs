@@ -93,20 +93,12 @@ impl Writer {
         Ok(best)
     }
 
-    /// Deletes every checkpoint after `items` items: they are bad, and must not become the newest of a later launch.
+    /// Deletes every checkpoint after `items` items: they are bad, and must not become the newest of a later launch. What is
+    /// deleted is noted: the report may be lost, and the next launch expects a checkpoint.
     ///
     /// # Errors
     /// When storage fails, or the gang was superseded.
     pub fn discard_after(&self, items: u64) -> Result<(), CheckpointError> {
-        self.discard(&self.after(items)?)
-    }
-
-    /// As [`Writer::discard_after`], of a training that has diverged after `items`. What is deleted is noted: the report may be lost, and
-    /// the next launch expects a checkpoint.
-    ///
-    /// # Errors
-    /// As [`Writer::discard_after`].
-    pub fn discard_diverged(&self, items: u64) -> Result<(), CheckpointError> {
         let bad = self.after(items)?;
         if !bad.is_empty() {
             // Before they are deleted: a kill in between must not leave them deleted and unrecorded.
@@ -114,7 +106,21 @@ impl Writer {
             let all: Vec<_> = self.store.diverged()?.into_iter().chain(bad.iter().cloned()).collect();
             self.store.storage.put(DIVERGED, all.join("\n").into_bytes())?;
         }
-        self.discard(&bad)
+        for name in &bad {
+            tracing::info!(checkpoint = name, "deleted: it is after the last good position");
+            self.check_epoch()?;
+            self.delete(name)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the checkpoint called `name` is after `items` items, or was deleted because it was.
+    ///
+    /// # Errors
+    /// When storage fails.
+    pub(crate) fn is_bad(&self, name: &str, items: Option<u64>) -> Result<bool, CheckpointError> {
+        let after = items.map_or(Ok(Vec::new()), |items| self.after(items))?;
+        Ok(after.iter().chain(&self.store.diverged()?).any(|bad| bad == name))
     }
 
     /// Names of the checkpoints after `items` items.
@@ -126,15 +132,6 @@ impl Writer {
             }
         }
         Ok(after)
-    }
-
-    fn discard(&self, names: &[String]) -> Result<(), CheckpointError> {
-        for name in names {
-            tracing::info!(checkpoint = name, "deleted: it is after the last good position");
-            self.check_epoch()?;
-            self.delete(name)?;
-        }
-        Ok(())
     }
 
     /// Refuses when a later gang has claimed the storage.

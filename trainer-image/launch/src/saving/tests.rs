@@ -10,7 +10,7 @@ use pawl_contract::progress::Progress;
 use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
 
-fn policy() -> CheckpointPolicy {
+pub(super) fn policy() -> CheckpointPolicy {
     CheckpointPolicy {
         every_seconds: 0.0,
         keep: 2,
@@ -23,11 +23,11 @@ fn policy() -> CheckpointPolicy {
     }
 }
 
-fn author(attempt: &str) -> Author {
+pub(super) fn author(attempt: &str) -> Author {
     Author { attempt: attempt.to_owned(), ..Author::default() }
 }
 
-fn publisher() -> Publisher {
+pub(super) fn publisher() -> Publisher {
     Publisher::new(("l", LaunchKind::Train), None, None, Metrics::new().unwrap())
 }
 
@@ -51,7 +51,7 @@ fn saver_without_writer(dir: &Path) -> Saver {
     Saver::new(dir.to_str().unwrap(), &policy(), author("toy-1"), 1, &publisher()).unwrap()
 }
 
-fn checkpoint(step: u64) -> Checkpoint {
+pub(super) fn checkpoint(step: u64) -> Checkpoint {
     let position = Position { step, items: step * 4, ..Position::start("ups", 1) };
     let tensors = vec![("w".to_owned(), Array::new([2], Data::F32(vec![step as f32, 1.0])).unwrap())];
     Checkpoint { position, tensors }
@@ -61,7 +61,7 @@ fn best(step: u64, value: f64) -> Best {
     Best { checkpoint: checkpoint(step), metric: "loss".to_owned(), value }
 }
 
-fn steps(dir: &Path) -> Vec<u64> {
+pub(super) fn steps(dir: &Path) -> Vec<u64> {
     let names = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let mut names: Vec<String> = names.filter(|name| name.contains("-step-")).collect();
     names.sort();

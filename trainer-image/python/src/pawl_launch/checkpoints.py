@@ -188,25 +188,23 @@ class Store:
         sync(self.directory)
 
     def discard_after(self, items: int) -> None:
-        """Deletes the checkpoints of more than ``items`` items: their weights are bad."""
-        for checkpoint in self._after(items):
-            self.check()
-            _remove(checkpoint.path)
-
-    def discard_diverged(self, items: int) -> None:
-        """As :meth:`discard_after`, of a training that has diverged after ``items``. What is deleted is noted: the report may be lost,
-        and the next launch expects a checkpoint."""
-        bad = [checkpoint.path.name for checkpoint in self._after(items)]
+        """Deletes the checkpoints of more than ``items`` items: their weights are bad. What is deleted is noted: the report may be
+        lost, and the next launch expects a checkpoint."""
+        bad = self._after(items)
         if bad:
             # Before they are deleted: a kill in between must not leave them deleted and unrecorded.
             self.check()
             (self.directory / DIVERGED.parent).mkdir(exist_ok=True)
-            replace(self.directory / DIVERGED, {"names": [*self._diverged(), *bad]}, durable=True)
-        self.discard_after(items)
+            names = [checkpoint.path.name for checkpoint in bad]
+            replace(self.directory / DIVERGED, {"names": [*self._diverged(), *names]}, durable=True)
+        for checkpoint in bad:
+            self.check()
+            _remove(checkpoint.path)
 
-    def has_diverged(self, name: str) -> bool:
-        """Whether the checkpoint ``name`` was deleted because the training that had saved it had diverged."""
-        return name in self._diverged()
+    def is_bad(self, name: str, after: int | None) -> bool:
+        """Whether the checkpoint ``name`` is one of more than ``after`` items, or was deleted because it was."""
+        bad = [] if after is None else [checkpoint.path.name for checkpoint in self._after(after)]
+        return name in (*bad, *self._diverged())
 
     def _after(self, items: int) -> list[Checkpoint]:
         return [checkpoint for checkpoint in self.all() if checkpoint.items > items]

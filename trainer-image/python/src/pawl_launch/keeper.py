@@ -59,6 +59,8 @@ class Keeper:
         found, is_own = self._find(self._store, policy, rank) if policy.resume else (None, True)
         if found is not None and is_own:
             self._store.resume(found)
+        if policy.resume and policy.resume_not_after_items is not None:
+            self._store.discard_after(policy.resume_not_after_items)
         if self._board is not None:
             name = None if found is None else found.path.name
             epoch = str(fence.epoch)
@@ -78,9 +80,10 @@ class Keeper:
 
     def _find(self, store: Store, policy: CheckpointPolicy, rank: Rank) -> tuple[Checkpoint | None, bool]:
         """The checkpoint to resume from: the newest own one, or that of ``train.resumeFrom``; and whether it is an own one."""
-        found = store.newest(policy.resume_not_after_items)
-        damaged = store.damaged() if policy.resume_not_after_items is None else []
-        if found is None and not damaged and policy.expected is not None and store.has_diverged(policy.expected):
+        limit = policy.resume_not_after_items
+        found = store.newest(limit)
+        damaged = store.damaged() if limit is None else []
+        if found is None and not damaged and policy.expected is not None and store.is_bad(policy.expected, limit):
             _log.warning(
                 "nothing that was saved, such as %s, was good: the training had diverged; it begins anew", policy.expected
             )
@@ -91,8 +94,6 @@ class Keeper:
                 f"checkpoint{f', only damaged ones ({only})' if only else ''}: restore the storage or its mount, then set "
                 "spec.suspend to true and back to false"
             )
-        if policy.resume_not_after_items is not None:
-            store.discard_after(policy.resume_not_after_items)
         if found is None and policy.resume_from is not None:
             return _other(rank.resume_from or policy.resume_from), False
         return found, True
@@ -205,7 +206,7 @@ class Keeper:
         if self._store is None or self._gang.rank != 0:
             return
         try:
-            self._store.discard_diverged(items)
+            self._store.discard_after(items)
         except (OSError, LaunchError) as error:
             _log.error("what was saved after the last healthy loss, at %s items, is not deleted: %s", items, error)
         last, best = self._reporter.last_checkpoint, self._position.best_checkpoint
