@@ -37,10 +37,13 @@ promised the lower bound of what was measured. That bound is why a job takes lon
 detector needs by itself, a job finds about three of four slow-downs, and within twice as many nearly all."""),
     "cost": ("Cost of judging", """The examples' own manifests through `decide`, on three machines, with phases that are as fast
 as their `expectedSpeedup` (5 % where they have none), every second of them only, 3 % each, or no faster. Losses are equal, so
-that quality launches end as early as their looks allow. Launches take the time of their items; starts and compilations
-are not counted. The oracle knows which phases help and measures nothing. Percentages without an error are exact. A negative
-saving is a loss: these trainings, at the length of their examples, are mostly too short for their ladders. `pawl validate`
-prints before a job how many launches its ladder needs."""),
+that quality launches end as early as their looks allow. Launches take the time of their items, and time ends the windows of slow
+steps; the speeds of the baselines are those measured on an H100 or H200, but for slm-8b-1gpu, whose windows are not ended by time
+here. Starts and compilations are not counted. The oracle knows which phases help and measures nothing. Percentages without an error
+are exact. A negative saving is a loss: these trainings, at the length of their examples, are mostly too short for their ladders.
+With [`analysis.budgetPercent: 10`](../concepts/phases.md) the loss is about a tenth at most, and in the worst of the trials as shown; more is
+lost where all accepted phases together need more launches than were kept free. `pawl validate` prints before a job how many launches
+its ladder needs."""),
 }
 
 

@@ -21,9 +21,11 @@ impl Twin {
         Self { fields: compared(&status, blueprint), blueprint: blueprint.clone() }
     }
 
-    /// The fields in which the status of a job that ended differs.
+    /// The fields in which the status of a job that ended differs, and what no status may have.
     pub fn differences(&self, status: &Value) -> Vec<String> {
-        differences(&compared(status, &self.blueprint), &self.fields)
+        let mut found = differences(&compared(status, &self.blueprint), &self.fields);
+        found.extend(gap(status));
+        found
     }
 
     /// The number of fields that are compared.
@@ -82,14 +84,11 @@ fn without_digits(message: &Value) -> Value {
     message.as_str().map_or_else(|| message.clone(), |text| text.replace(|c: char| c.is_ascii_digit(), "#").into())
 }
 
-/// Where a segment ends depends on when its last checkpoint was written, thus on the faults. The next one begins there.
-fn join_segments(fields: &mut BTreeMap<String, Value>) {
-    for index in 1.. {
-        let of = |index: usize, field: &str| format!("status.training.segments[{index}].{field}");
-        let Some(begin) = fields.remove(&of(index, "fromItems")) else { return };
-        let end = fields.remove(&of(index - 1, "toItems"));
-        fields.insert(of(index, "begins where the one before ends"), (end == Some(begin)).into());
-    }
+/// A segment that does not begin where the one before ends.
+fn gap(status: &Value) -> Option<String> {
+    let segments = status["training"]["segments"].as_array()?;
+    let gap = segments.windows(2).find(|pair| pair[0]["toItems"] != pair[1]["fromItems"])?;
+    Some(format!("status.training.segments: a gap: {gap:?}"))
 }
 
 fn compared(status: &Value, blueprint: &Blueprint) -> BTreeMap<String, Value> {
@@ -106,9 +105,16 @@ fn compared(status: &Value, blueprint: &Blueprint) -> BTreeMap<String, Value> {
         field.starts_with("status.training.segments[") && field.ends_with("].attempt")
             || field.starts_with("status.training.replaced.")
     };
-    let same = |field: &str| !tried(field) && !seen(field) && !gangs(field) && !is_evidence(field);
+    // Where a segment ends depends on when its last checkpoint was written; the next one begins there.
+    let inner = |field: &str| {
+        let segments = status["training"]["segments"].as_array().map_or(0, Vec::len);
+        (1..segments).any(|index| {
+            field == format!("status.training.segments[{index}].fromItems")
+                || field == format!("status.training.segments[{}].toItems", index - 1)
+        })
+    };
+    let same = |field: &str| !tried(field) && !seen(field) && !gangs(field) && !inner(field) && !is_evidence(field);
     fields.retain(|field, _| same(field) && (blueprint.scripted || is_determined(field)));
-    join_segments(&mut fields);
     if !blueprint.has_same_command() {
         fields.remove("status.training.completed");
     }

@@ -3,15 +3,20 @@
 //!
 //! Before a phase is measured further, its next launches are priced. It is given up as inconclusive if they do not fit into the rest
 //! of the budget, or if they take longer than the phase can save. No verdict is weakened for that: what was not shown is not
-//! accepted. What is under way is not stopped, and the evaluation of all accepted phases together is always done; its measurement
-//! is kept free. So judging and training together take at most so much longer than the training with the baseline.
+//! accepted. What is under way is not stopped, and the evaluation of all accepted phases together is always done; its first launches
+//! are kept free. So judging and training together take about that much longer than the training with the baseline at most. They
+//! take more where launches take longer than predicted, of which the first look is the only one without a measured speed, and
+//! where all accepted phases together need more launches than these.
 
 use crate::cost::judging_seconds;
 use crate::gates::sequential::looks;
 use crate::gates::{Subject, speed};
-use crate::launch::{Work, budget};
+use crate::judging::CLEAR_LOOKS;
+use crate::launch::{Work, budget, quality, quality_looks, quality_seeds};
 use crate::reason::Reason;
+use crate::revision::accepted;
 use crate::train::expected_items_per_second;
+use pawl_api::spec::Role;
 use pawl_contract::decimal::Decimal;
 use pawl_contract::plan::{Budget, LaunchKind, LaunchPlan};
 use pawl_contract::settings::Settings;
@@ -55,7 +60,7 @@ pub(crate) fn refusal(subject: &Subject<'_>, work: &Work) -> Option<Refusal> {
         return Some(Refusal { reason: Reason::BudgetSpent, message });
     }
     let (factor, source) = best(subject)?;
-    let saves = prices.training(prices.control) * (1.0 - 1.0 / factor);
+    let saves = prices.left / prices.control * (1.0 - 1.0 / factor);
     let message = || {
         format!(
             "{next} would take about {:.1} % of the time of the training with the baseline, and the phase saves at most {:.1} % \
@@ -67,8 +72,14 @@ pub(crate) fn refusal(subject: &Subject<'_>, work: &Work) -> Option<Refusal> {
     (cost > saves).then(|| Refusal { reason: Reason::NotWorthKnowing, message: message() })
 }
 
-/// The largest plausible speedup of a phase, and what tells it: the upper bound of what was measured, before that the promise.
+/// The largest plausible speedup of a phase, and what tells it: the upper bound of what was measured, before that the promise. `None`
+/// if nothing is known, or if another phase may be what it is for.
 fn best(subject: &Subject<'_>) -> Option<(f64, String)> {
+    let phase = subject.phase?;
+    let phases = &subject.comparison.draft.spec.phases;
+    if phase.role == Role::Enabler || phases.iter().any(|other| other.requires.contains(&phase.name)) {
+        return None;
+    }
     if let Some((_, upper)) = speed::reached(subject).and_then(|interval| interval.bounds) {
         return Some((upper, format!("its speedup is at most {upper:.3}")));
     }
@@ -76,18 +87,21 @@ fn best(subject: &Subject<'_>) -> Option<(f64, String)> {
     Some((promised, format!("expectedSpeedup {promised}")))
 }
 
+/// What the manifest promises of the phase; of a fallback, nothing.
 fn promised(subject: &Subject<'_>) -> Option<f64> {
-    let promised = subject.phase?.expected_speedup.as_ref().map(Decimal::value);
-    promised.filter(|promised| *promised > 0.0)
+    let phase = subject.phase?;
+    let statuses = &subject.comparison.draft.status.phases;
+    statuses.iter().find(|status| status.name == phase.name).filter(|status| status.rung == 0)?;
+    phase.expected_speedup.as_ref().map(Decimal::value).filter(|promised| *promised > 0.0)
 }
 
-/// Predicts how long launches take, in seconds. Before the baseline was measured its speed is taken as one item per second, so that
-/// nothing but the ratios of these times means anything. It is not known then whether time ends the windows before their last step:
+/// Predicts how long launches take, in seconds. Before any speed was measured that of the baseline is taken as one item per second, so
+/// that nothing but the ratios of these times means anything. It is not known then whether time ends the windows before their last step:
 /// they are priced at the least number of steps, since otherwise slow steps, which these limits are for, would never be measured.
 struct Prices<'a> {
     subject: &'a Subject<'a>,
     is_measured: bool,
-    /// Items per second of the baseline.
+    /// Items per second of the baseline; if it was not measured, as with an earlier phase that is pinned, of the control.
     baseline: f64,
     /// Items per second of the settings accepted so far.
     control: f64,
@@ -95,6 +109,8 @@ struct Prices<'a> {
     candidate: f64,
     /// Items of the training.
     items: f64,
+    /// Those that are not trained yet.
+    left: f64,
     items_per_epoch: f64,
     /// Seconds of a measurement outside of its steps.
     overhead: f64,
@@ -112,14 +128,17 @@ impl<'a> Prices<'a> {
         };
         let measured = known.and_then(|baseline| baseline.measured.items_per_second.as_ref()).map(Decimal::value);
         let measured = measured.or_else(|| expected_items_per_second(draft, &draft.spec.settings));
-        let baseline = measured.unwrap_or(1.0);
-        let control = expected_items_per_second(draft, &comparison.control).unwrap_or(baseline);
+        let control = expected_items_per_second(draft, &comparison.control);
+        let is_measured = measured.or(control).is_some();
+        let baseline = measured.or(control).unwrap_or(1.0);
+        let control = control.unwrap_or(baseline);
         let promise = || control * promised(subject).unwrap_or(1.0);
         let candidate = expected_items_per_second(draft, &comparison.candidate).unwrap_or_else(promise);
         let overhead = overhead(draft.status.phases.iter().flat_map(|phase| &phase.launches));
         let items_per_epoch = items_per_epoch.unwrap_or_default();
-        let is_measured = measured.is_some();
-        Some(Self { subject, is_measured, baseline, control, candidate, items, items_per_epoch, overhead })
+        let trained = draft.status.training.as_ref().map_or(0, |training| training.measured.items);
+        let left = (items - trained as f64).max(0.0);
+        Some(Self { subject, is_measured, baseline, control, candidate, items, left, items_per_epoch, overhead })
     }
 
     /// The time of the training at a speed.
@@ -132,29 +151,46 @@ impl<'a> Prices<'a> {
         if self.is_measured { judging_seconds(self.subject.comparison.draft) } else { 0.0 }
     }
 
-    /// The time that the training takes less with the settings accepted so far.
+    /// The time that the rest of the training takes less with the settings accepted so far.
     fn saved(&self) -> f64 {
-        (self.training(self.baseline) - self.training(self.control)).max(0.0)
+        (self.left / self.baseline - self.left / self.control).max(0.0)
     }
 
-    /// The time of the measurements of all accepted phases together with this one, up to the first look.
+    /// The time of the launches of all accepted phases together with this one: the pairs of the first look, and quality launches
+    /// unless those of this phase are the same.
     fn together(&self) -> f64 {
         let spec = self.subject.comparison.draft.spec;
         let pairs = looks(&spec.analysis).first().copied().unwrap_or(1) as f64;
         let of = |settings: &Settings| self.measurement(settings, &budget(spec, LaunchKind::Measure));
-        pairs * (of(&spec.settings) + of(&self.subject.comparison.candidate))
+        let measured = pairs * (of(&spec.settings) + of(&self.subject.comparison.candidate));
+        if self.subject.changes_numerics() || !self.changed_before() {
+            return measured;
+        }
+        let looks = 0..quality_looks(spec).min(CLEAR_LOOKS);
+        let one_seed: f64 =
+            looks.map(|look| self.quality(&self.subject.comparison.candidate, &quality(spec, look))).sum();
+        measured + f64::from(quality_seeds(spec)) * one_seed
+    }
+
+    /// Whether an accepted phase changes the numerics.
+    fn changed_before(&self) -> bool {
+        let draft = self.subject.comparison.draft;
+        let phases = draft.status.phases.iter().enumerate();
+        phases.filter(|(_, phase)| accepted(phase)).any(|(index, _)| draft.is_judged_as_changed(index))
     }
 
     fn launch(&self, plan: &LaunchPlan) -> f64 {
         match plan.kind {
             LaunchKind::Measure => self.measurement(&plan.settings, &plan.budget),
-            LaunchKind::Quality => {
-                let epochs = || plan.budget.epochs.map_or(0.0, |epochs| f64::from(epochs) * self.items_per_epoch);
-                plan.budget.items.map_or_else(epochs, |items| items as f64) / self.speed(&plan.settings) + self.overhead
-            }
-            // A preflight holds no device, and the others are not for a verdict on a phase.
+            LaunchKind::Quality => self.quality(&plan.settings, &plan.budget),
+            // A preflight is short, and the others are not for a verdict on a phase.
             LaunchKind::Preflight | LaunchKind::Search | LaunchKind::Train => 0.0,
         }
+    }
+
+    fn quality(&self, settings: &Settings, budget: &Budget) -> f64 {
+        let epochs = || budget.epochs.map_or(0.0, |epochs| f64::from(epochs) * self.items_per_epoch);
+        budget.items.map_or_else(epochs, |items| items as f64) / self.speed(settings) + self.overhead
     }
 
     fn measurement(&self, settings: &Settings, budget: &Budget) -> f64 {

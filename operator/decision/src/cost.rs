@@ -85,10 +85,12 @@ fn judging_hours(purposes: &BTreeMap<Purpose, u64>) -> f64 {
     judging.map(|(_, milliseconds)| *milliseconds as f64).sum::<f64>() / 3.6e6
 }
 
-/// Seconds that the whole gang did not spend on training.
+/// Seconds that the whole gang has spent on the verdicts on phases.
 pub(crate) fn judging_seconds(draft: &Draft<'_>) -> f64 {
-    let devices = devices(draft.spec, Some(Purpose::Train)).max(1.0);
-    draft.status.cost.as_ref().map_or(0.0, |cost| judging_hours(&cost.purposes)) * 3600.0 / devices
+    let Some(cost) = &draft.status.cost else { return 0.0 };
+    let spent =
+        [Purpose::Speed, Purpose::Quality, Purpose::Bundle].iter().filter_map(|purpose| cost.purposes.get(purpose));
+    spent.sum::<u64>() as f64 / 1000.0 / devices(draft.spec, Some(Purpose::Train)).max(1.0)
 }
 
 /// Savings in device hours, and in percent of the device hours of training with the baseline.

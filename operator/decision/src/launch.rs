@@ -305,8 +305,10 @@ impl Draft<'_> {
         let launches = work.launches.iter().map(|launch| {
             let mut plan = LaunchPlan { attempt: attempt.to_owned(), ..launch.plan.clone() };
             if let Some(policy) = plan.checkpoint.as_mut().filter(|_| plan.kind != LaunchKind::Search) {
-                // Also one that is after the last good position: in a storage that has none at all, training does not begin anew.
-                policy.expected.clone_from(&expected);
+                // What is after the last good position will be discarded.
+                let good =
+                    |newest: &CheckpointRef| policy.resume_not_after_items.is_none_or(|limit| newest.items <= limit);
+                policy.expected = expected.clone().filter(good);
             }
             plan
         });

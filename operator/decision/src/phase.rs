@@ -48,9 +48,10 @@ fn input_hash(draft: &Draft<'_>, index: usize) -> String {
     let mut inputs = json!([spec.workload, trainer, spec.seeds, measuring, gates, quality, declared, patches, control]);
     if let Some(inputs) = inputs.as_array_mut() {
         inputs.extend(others);
-        // An accepted phase stays so under a smaller budget, and one that was given up is taken up under another.
+        // An accepted phase stays so under a smaller budget. One that was given up is taken up when what it was given up for changes.
         if refused(&draft.status.phases[index].reason) {
-            inputs.push(json!({"budgetPercent": spec.analysis.budget_percent}));
+            let training = (spec.train.items, spec.train.epochs);
+            inputs.push(json!([spec.analysis.budget_percent, training, phase.expected_speedup]));
         }
     }
     fingerprint(&inputs, 12)
@@ -281,6 +282,11 @@ fn judged(draft: &mut Draft<'_>, index: usize) -> Step {
     let predicted_memory_bytes = measured.predicted_memory_bytes.or(phase.measured.predicted_memory_bytes);
     phase.measured = Measured { predicted_memory_bytes, ..measured };
     if let Some(Refusal { reason, message }) = given_up {
+        // Why the phase itself was given up is more than that its fallback is not measured.
+        let message = match phase.rung {
+            0 => message,
+            rung => format!("fallback {rung}: {message}; before: {}", phase.message),
+        };
         let step = conclude(draft, index, Verdict::Inconclusive { reason, message });
         draft.status.phases[index].input_hash = input_hash(draft, index);
         return step;

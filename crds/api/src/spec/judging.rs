@@ -46,8 +46,8 @@ pub struct Analysis {
     #[serde(skip_serializing_if = "is_one")]
     #[schemars(range(min = 1, max = 5))]
     pub quality_looks: u32,
-    /// Most of the time that the training takes with the baseline which judging may take, in percent. A phase that it does not pay for,
-    /// or that saves less than its launches take, is Inconclusive. Absent: no limit.
+    /// How much longer judging and training together may take than the training with the baseline, in percent. A phase whose launches do
+    /// not fit, or save less than they take, is Inconclusive. Absent: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000))]
     pub budget_percent: Option<u32>,

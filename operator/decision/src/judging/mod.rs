@@ -15,7 +15,7 @@ use pawl_contract::effect::no_effect;
 use pawl_contract::settings::Settings;
 
 /// Looks of the quality gates after which a clear result is known: two in a row must agree.
-const CLEAR_LOOKS: u32 = 2;
+pub(crate) const CLEAR_LOOKS: u32 = 2;
 
 /// Launches, and what they train.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,6 +53,8 @@ pub struct Judging {
     pub epochs: Option<u32>,
     /// Product of the `expectedSpeedup` of the phases that are judged; `None` if one of them has none.
     pub promised: Option<f64>,
+    /// `analysis.budgetPercent`. The parts are without this limit.
+    pub budget_percent: Option<u32>,
     /// What judging probably takes, in items and epochs at the speed of the baseline.
     time: (f64, f64),
 }
@@ -198,7 +200,8 @@ impl<'a> Ladder<'a> {
             self.baseline();
         }
         let (items, epochs) = (self.spec.train.items, self.spec.train.epochs);
-        Judging { parts: self.parts, items, epochs, promised: self.promised, time: self.time }
+        let budget_percent = self.spec.analysis.budget_percent;
+        Judging { parts: self.parts, items, epochs, promised: self.promised, budget_percent, time: self.time }
     }
 
     fn phase(&mut self, phase: &'a Phase) {

@@ -10,13 +10,22 @@ impl Judging {
         }
         let (probably, most) = self.total();
         let mut lines = vec![format!("judging: {}{}", between(probably, most), beside(self))];
+        lines.extend(self.budget_percent.map(|percent| {
+            format!(
+                "judging: limited by analysis.budgetPercent to {percent} % of the time of the training with the baseline, and what \
+                 the accepted phases save; without this limit:"
+            )
+        }));
         let parts = self.parts.iter();
         lines.extend(parts.map(|part| format!("judging: {}: {}", part.name, between(part.probably, part.most))));
         lines
     }
 
-    /// The warning about phases whose judging cannot pay for itself.
+    /// The warning about phases whose judging cannot pay for itself, and is not limited.
     pub fn warning(&self) -> Option<String> {
+        if self.budget_percent.is_some() {
+            return None;
+        }
         let Loss { cost, saves } = self.loss()?;
         let promise = match self.promised {
             None => "more than all there is to save".to_owned(),
@@ -95,6 +104,10 @@ mod tests {
             "judging: all together: probably 6 launches, 600 steps, 4,800 items; at most 17 launches, 2,000 steps, 16,000 items",
         ];
         assert_eq!(crate::judging(&job(1_000_000, Some("1.5"))).lines(), expected);
+        let mut limited = job(1_000_000, Some("1.5"));
+        limited.spec.analysis.budget_percent = Some(10);
+        let lines = crate::judging(&limited).lines();
+        assert!(lines.len() == expected.len() + 1 && lines[1].contains("budgetPercent to 10 %"), "{lines:?}");
         let mut nothing = job(1_000_000, None);
         nothing.spec.phases.clear();
         assert!(crate::judging(&nothing).lines().is_empty());
@@ -105,6 +118,9 @@ mod tests {
         // 8,000 items at the speed of the baseline: half of them at 1.5 times that.
         let warning = |items, promise| crate::judging(&job(items, promise)).warning();
         assert_eq!(warning(30_000, Some("1.5")), None);
+        let mut limited = job(16_000, Some("1.5"));
+        limited.spec.analysis.budget_percent = Some(10);
+        assert_eq!(crate::judging(&limited).warning(), None);
         let found = warning(16_000, Some("1.5")).expect("a third is saved, and half is spent");
         assert!(found.starts_with("spec.phases: judging takes probably 50 % of the time"), "{found}");
         assert!(found.contains("saves at most 33 % of it") && found.contains("pin: Accepted"), "{found}");

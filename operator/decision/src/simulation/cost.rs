@@ -15,8 +15,8 @@ use pawl_contract::plan::{LaunchKind, LaunchPlan};
 use pawl_contract::settings::Settings;
 use std::cell::Cell;
 
-/// An example, the items of an epoch of its workload, and the items per second of its baseline: with less data on an H100 or H200, or
-/// as many that no window is ended by time.
+/// An example, the items of an epoch of its workload, and the items per second of its baseline, as measured with less data on an H100,
+/// those of slm-fp8 and forex on an H200. That of slm-8b-1gpu was not measured: no window of it is ended by time here.
 type Example = (&'static str, &'static str, u64, f64);
 
 const EXAMPLES: [Example; 7] = [
@@ -35,8 +35,9 @@ const MACHINES: [(&str, Noise); 3] = [
     ("5 % of the launches half as fast", FEW_SLOW),
 ];
 
-/// What a budget of 10 % may lose, in percent of the training with the baseline: predictions of times err by the noise.
-const LEAST_SAVED: f64 = -10.5;
+/// What a budget of 10 % may lose on average, in percent of the training with the baseline: predictions of times err by the noise, and
+/// all accepted phases together may need more launches than those that are kept free.
+const LEAST_SAVED: f64 = -12.5;
 
 /// Speedup of a phase that promises none.
 const UNPROMISED: f64 = 1.05;
@@ -190,6 +191,11 @@ pub(super) fn rows(rows: &mut Rows) {
                     ("net time saved, % of the baseline's training", Shown, each(2)),
                     ("launches with `budgetPercent: 10`", Shown, of_limited(0)),
                     ("net time saved with it, %", AtLeast(LEAST_SAVED), of_limited(2)),
+                    (
+                        "at worst, %",
+                        Shown,
+                        vec![of_limited(2).into_iter().fold(f64::INFINITY, f64::min); limited.len()],
+                    ),
                     ("saved by an oracle, %", Shown, oracle),
                 ] {
                     rows.mean_of((case.clone(), counted), holds, &values);
