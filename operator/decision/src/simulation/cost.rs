@@ -191,11 +191,6 @@ pub(super) fn rows(rows: &mut Rows) {
                     ("net time saved, % of the baseline's training", Shown, each(2)),
                     ("launches with `budgetPercent: 10`", Shown, of_limited(0)),
                     ("net time saved with it, %", AtLeast(LEAST_SAVED), of_limited(2)),
-                    (
-                        "at worst, %",
-                        Shown,
-                        vec![of_limited(2).into_iter().fold(f64::INFINITY, f64::min); limited.len()],
-                    ),
                     ("saved by an oracle, %", Shown, oracle),
                 ] {
                     rows.mean_of((case.clone(), counted), holds, &values);
