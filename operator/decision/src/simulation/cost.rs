@@ -1,9 +1,9 @@
 //! What judging costs and saves: the examples' own manifests through `decide`, beside an oracle that knows which phases help and
 //! measures nothing.
 //!
-//! The unit is the time that the baseline takes for the whole training. A launch takes the time of its items at the speed that it
-//! has, and time ends the windows of slow steps; a start of a process, a compilation and a wait for a machine are not known here, and take none. Losses are equal, so that
-//! each quality launch is decided as early as its looks allow.
+//! The unit is the time that the baseline takes for the whole training. A launch takes the time of its items at the speed that
+//! it has, and time ends the windows of slow steps; a start of a process, a compilation and a wait for a machine are not known
+//! here, and take none. Losses are equal, so that each quality launch is decided as early as its looks allow.
 
 use super::noise::{CLEAN, FEW_SLOW, Machine, Noise};
 use super::shell::{Shell, done};
