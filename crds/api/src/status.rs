@@ -13,7 +13,7 @@ pub use phase::{Arm, BaselineStatus, BundleStatus, LaunchStatus, PhaseState, Pha
 pub use search::{BestTrial, FinalistStatus, SearchArm, SearchComparison, SearchState, SearchStatus};
 pub use training::{
     BestCheckpointStatus, CheckpointStatus, CusumStatus, EarlierTraining, MomentsStatus, ReplacedSettings,
-    SegmentStatus, SlowMachine, SlowdownStatus, TrainingStatus,
+    SegmentStatus, SlowMachine, SlowdownStatus, TrainingStatus, differing,
 };
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;

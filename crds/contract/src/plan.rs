@@ -259,10 +259,15 @@ pub struct CheckpointPolicy {
     pub resume_not_after_items: Option<u64>,
     /// The newest checkpoint that the job is known to have written. A trainer that finds no checkpoint at all although one
     /// is expected ends with [`crate::exit::Outcome::CheckpointUnreadable`]: the storage was emptied, or is another one. It
-    /// begins anew if this one is, or was, after the last good position, and none before it is left. The agent does so for a
-    /// script that does not implement the contract.
+    /// begins anew if this one, or one written after it, is or was after the last good position, and none before that is left.
+    /// The agent does so for a script that does not implement the contract.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected: Option<CheckpointRef>,
+    /// Instead of `expected`, the newest checkpoint that the job is known to have written if that is after
+    /// `resume_not_after_items`. Nothing of it may be resumed, but a storage in which neither it, nor a later one, nor a note of
+    /// its deletion is left was emptied, or is another one: the same error. Trainers older than this field begin anew.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected_after_limit: Option<CheckpointRef>,
     /// Where a job that has no checkpoint of its own starts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume_from: Option<ResumeFrom>,
@@ -274,6 +279,13 @@ pub struct CheckpointPolicy {
     /// itself, which holds the checkpoints of the training.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub directory: Option<String>,
+}
+
+impl CheckpointPolicy {
+    /// The newest checkpoint that the job is known to have written, good or not.
+    pub fn known(&self) -> Option<&CheckpointRef> {
+        self.expected.as_ref().or(self.expected_after_limit.as_ref())
+    }
 }
 
 /// One launch: new processes on every rank, one seed, no state of earlier launches. Serialized as `plan.json`.

@@ -4,7 +4,7 @@
 //! manifest of each checkpoint names the launches that trained it, and what a launch trains with is in the status from before it was
 //! started: in the segment that it was to train, or, if that is not a part of the model as far as it is known, among the unseen.
 
-use pawl_api::status::{SegmentStatus, TrainingStatus};
+use pawl_api::status::{SegmentStatus, TrainingStatus, differing};
 use pawl_contract::checkpoint::{MAX_REPORTED_PARTS, TrainedPart};
 
 /// Maximum number of unseen descriptions; the oldest are dropped. A part that is not known any more is said to be so.
@@ -12,7 +12,8 @@ const MAX_UNSEEN: usize = 8;
 
 /// Whether two segments were trained with the same. Their attempts and their items do not count.
 pub(crate) fn same(a: &SegmentStatus, b: &SegmentStatus) -> bool {
-    (&a.workload, &a.numerics, &a.settings, &a.phases) == (&b.workload, &b.numerics, &b.settings, &b.phases)
+    (&a.workload, &a.numerics, &a.phases) == (&b.workload, &b.numerics, &b.phases)
+        && differing(&a.settings, &b.settings).is_empty()
 }
 
 /// Notes that `launches` train with what a segment describes.

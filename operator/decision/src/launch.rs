@@ -305,10 +305,10 @@ impl Draft<'_> {
         let launches = work.launches.iter().map(|launch| {
             let mut plan = LaunchPlan { attempt: attempt.to_owned(), ..launch.plan.clone() };
             if let Some(policy) = plan.checkpoint.as_mut().filter(|_| plan.kind != LaunchKind::Search) {
-                // What is after the last good position will be discarded.
-                let good =
-                    |newest: &CheckpointRef| policy.resume_not_after_items.is_none_or(|limit| newest.items <= limit);
-                policy.expected = expected.clone().filter(good);
+                let limit = policy.resume_not_after_items;
+                let is_good = |newest: &CheckpointRef| limit.is_none_or(|limit| newest.items <= limit);
+                policy.expected = expected.clone().filter(is_good);
+                policy.expected_after_limit = expected.clone().filter(|newest| !is_good(newest));
             }
             plan
         });

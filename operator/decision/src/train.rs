@@ -106,6 +106,7 @@ pub(crate) fn policy(draft: &Draft<'_>) -> CheckpointPolicy {
         resume: true,
         best: best(draft),
         expected: None,
+        expected_after_limit: None,
         resume_from: draft.spec.train.resume_from.clone(),
         resume_not_after_items: draft.status.training.as_ref().and_then(|training| training.resume_not_after_items),
         directory: draft.status.training.as_ref().and_then(|training| training.directory.clone()),

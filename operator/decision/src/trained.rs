@@ -25,7 +25,7 @@ use crate::storage::outlives_pods;
 use crate::trainer::short;
 use crate::trial::Trial;
 use pawl_api::spec::OnChange;
-use pawl_api::status::{EarlierTraining, Purpose, SegmentStatus, Stage, TrainingStatus};
+use pawl_api::status::{EarlierTraining, Purpose, SegmentStatus, Stage, TrainingStatus, differing};
 use pawl_contract::checkpoint::training_directory;
 use pawl_contract::plausible;
 use pawl_contract::report::truncated;
@@ -61,18 +61,23 @@ fn wanted(draft: &Draft<'_>) -> String {
     numerics(draft, &draft.with_winners(judged_fold(draft.spec, &draft.status, |_, phase| judged(phase))))
 }
 
-/// The segment that `settings` would train from `items` on.
-fn segment(draft: &Draft<'_>, settings: &Settings, attempt: &str, items: u64) -> SegmentStatus {
+/// The settings as a segment names them, with the length of the training: a learning rate that decays does so over all of it.
+fn described(draft: &Draft<'_>, settings: &Settings) -> BTreeMap<String, String> {
     let texts = settings.flat().into_iter().take(MAX_SETTINGS);
     let bounded = |(name, value): (String, String)| {
         (truncated(&name, MAX_SETTINGS).to_owned(), truncated(&value, MAX_SETTINGS).to_owned())
     };
+    texts.map(bounded).chain(draft.spec.train.length()).collect()
+}
+
+/// The segment that `settings` would train from `items` on.
+fn segment(draft: &Draft<'_>, settings: &Settings, attempt: &str, items: u64) -> SegmentStatus {
     SegmentStatus {
         from_items: items,
         to_items: items,
         workload: workload(draft),
         numerics: numerics(draft, settings),
-        settings: texts.map(bounded).collect(),
+        settings: described(draft, settings),
         phases: draft.accepted_names(),
         seed: seed(draft.spec, 0),
         trainer: String::new(),
@@ -121,16 +126,14 @@ fn cause(draft: &Draft<'_>, settings: &Settings) -> Option<String> {
         (Some(OnChange::Restart) | None, false) => true,
         (Some(OnChange::Restart), true) => training.wanted != wanted(draft),
     };
-    restarts.then(|| format!("the settings have changed ({})", changes(&last.settings, &settings.flat())))
+    restarts.then(|| format!("the settings have changed ({})", changes(&last.settings, &described(draft, settings))))
 }
 
 /// The settings that differ, in a message.
 fn changes(before: &BTreeMap<String, String>, after: &BTreeMap<String, String>) -> String {
-    let names: std::collections::BTreeSet<&String> = before.keys().chain(after.keys()).collect();
     let side = |all: &BTreeMap<String, String>, name: &str| all.get(name).map_or("default", String::as_str).to_owned();
-    let differ = names.into_iter().filter(|name| before.get(*name) != after.get(*name));
-    let texts: Vec<String> =
-        differ.map(|name| format!("{name}: {}, was {}", side(after, name), side(before, name))).collect();
+    let text = |name: &str| format!("{name}: {}, was {}", side(after, name), side(before, name));
+    let texts: Vec<String> = differing(before, after).into_iter().map(text).collect();
     if texts.is_empty() { "items of a step".to_owned() } else { texts.join("; ") }
 }
 
@@ -377,9 +380,10 @@ pub(crate) fn nothing_to_do(draft: &mut Draft<'_>, settings: &Settings) {
     let Some(training) = draft.status.training.as_ref().filter(|_| news && !said(draft)) else { return };
     let items = training.measured.items;
     let last = training.segments.last();
-    let differs = last.filter(|last| last.settings != segment(draft, settings, "", 0).settings);
+    let present = described(draft, settings);
+    let differs = last.filter(|last| !differing(&last.settings, &present).is_empty());
     let note = differs.map(|last| {
-        let changed = changes(&last.settings, &settings.flat());
+        let changed = changes(&last.settings, &present);
         let why = if last.numerics == numerics(draft, settings) {
             "which keep the numerics"
         } else {

@@ -143,7 +143,9 @@ fn training(view: &View<'_>) -> Vec<String> {
 
 fn trained_with(view: &View<'_>) -> Vec<String> {
     let training = view.status.training.as_ref();
-    training.map_or_else(Vec::new, |training| trained::lines(training, view.status.effective_settings.as_ref()))
+    training.map_or_else(Vec::new, |training| {
+        trained::lines(training, &view.job.spec.train, view.status.effective_settings.as_ref())
+    })
 }
 
 fn cost(view: &View<'_>) -> Option<String> {

@@ -1,20 +1,19 @@
 //! What trained the model, where that is not simply the settings in effect.
 
 use crate::numbers::short;
-use pawl_api::status::{SegmentStatus, TrainingStatus};
+use pawl_api::spec::Train;
+use pawl_api::status::{SegmentStatus, TrainingStatus, differing};
 use pawl_contract::settings::Settings;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A line for each part of the model that other settings, another seed or another build trained than the rest or than are in
 /// effect, and for each model that the job trained before. None when the settings in effect trained all of it.
-pub(crate) fn lines(training: &TrainingStatus, effective: Option<&Settings>) -> Vec<String> {
+pub(crate) fn lines(training: &TrainingStatus, train: &Train, effective: Option<&Settings>) -> Vec<String> {
     let parts: Vec<&SegmentStatus> =
         training.segments.iter().filter(|segment| segment.to_items > segment.from_items).collect();
-    let effective = effective.map(Settings::flat);
+    let effective = effective.map(|settings| settings.flat().into_iter().chain(train.length()).collect());
     let all: Vec<&BTreeMap<String, String>> = parts.iter().map(|part| &part.settings).chain(&effective).collect();
-    let names: BTreeSet<&String> = all.iter().flat_map(|settings| settings.keys()).collect();
-    let differs = |name: &&&String| all.windows(2).any(|pair| pair[0].get(**name) != pair[1].get(**name));
-    let names: Vec<&String> = names.iter().filter(differs).copied().collect();
+    let names: BTreeSet<&str> = all.windows(2).flat_map(|pair| differing(pair[0], pair[1])).collect();
     let mut lines = Vec::new();
     if parts.len() > 1 || !names.is_empty() {
         lines.extend(parts.iter().map(|part| described(part, &names, &parts)));
@@ -30,10 +29,10 @@ pub(crate) fn lines(training: &TrainingStatus, effective: Option<&Settings>) -> 
 }
 
 /// A part of the model, with those of its settings that differ from others.
-fn described(part: &SegmentStatus, names: &[&String], parts: &[&SegmentStatus]) -> String {
-    let value = |name: &&String| {
-        let value = part.settings.get(*name).map_or("default", String::as_str);
-        format!("{name}: {value}")
+fn described(part: &SegmentStatus, names: &BTreeSet<&str>, parts: &[&SegmentStatus]) -> String {
+    let value = |name: &&str| {
+        let absent = if name.starts_with("train.") { "not recorded" } else { "default" };
+        format!("{name}: {}", part.settings.get(*name).map_or(absent, String::as_str))
     };
     let mut with: Vec<String> = names.iter().map(value).collect();
     if parts.iter().any(|other| other.trainer != part.trainer) {
@@ -65,7 +64,8 @@ mod tests {
     fn parts_are_named_by_what_differs() {
         let part = |from: u64, to: u64, rate: &str| json!({"fromItems": from, "toItems": to, "settings": {"batchPerGpu": "8", "learningRate": rate}});
         let effective: Settings = serde_json::from_value(json!({"batchPerGpu": 8, "learningRate": "0.2"})).unwrap();
-        let shown = |segments| lines(&training(&segments), Some(&effective));
+        let train = Train { items: Some(800), ..Train::default() };
+        let shown = |segments| lines(&training(&segments), &train, Some(&effective));
         let earlier = "an earlier model of 500 items is in the storage itself";
         assert_eq!(shown(json!([part(0, 800, "0.2"), part(800, 800, "0.3")])), [earlier]);
         let lost = json!({"fromItems": 0, "toItems": 300, "merged": true});
@@ -74,9 +74,20 @@ mod tests {
         assert_eq!(shown(json!([part(0, 800, "0.1")])), ["items 0 to 800 with learningRate: 0.1", earlier]);
         let mut damaged = training(&json!([part(0, 800, "0.2")]));
         damaged.quarantined = vec!["ckpt-55".to_owned(), "ckpt-60".to_owned()];
-        let shown_damaged = lines(&damaged, Some(&effective));
+        let shown_damaged = lines(&damaged, &train, Some(&effective));
         assert_eq!(shown_damaged, ["damaged, or perhaps so, and never resumed: ckpt-55, ckpt-60", earlier]);
         let both = shown(json!([part(0, 300, "0.1"), part(300, 800, "0.2")]));
         assert_eq!(both[..2], ["items 0 to 300 with learningRate: 0.1", "items 300 to 800 with learningRate: 0.2"]);
+        // A learning rate that decays has done so over another length.
+        let planned = |from: u64, to: u64, items: &str| {
+            let mut part = part(from, to, "0.2");
+            part["settings"]["train.items"] = json!(items);
+            part
+        };
+        assert_eq!(shown(json!([planned(0, 800, "800")])), [earlier]);
+        let longer = shown(json!([planned(0, 300, "300"), planned(300, 800, "800")]));
+        assert_eq!(longer[..2], ["items 0 to 300 with train.items: 300", "items 300 to 800 with train.items: 800"]);
+        let both = shown(json!([part(0, 300, "0.2"), planned(300, 800, "900")]));
+        assert_eq!(both[0], "items 0 to 300 with train.items: not recorded");
     }
 }

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from conftest import Launch, wait_until
-from pawl_launch import CheckpointUnreadable
+from pawl_launch import CheckpointUnreadable, checkpoints
 from pawl_launch.checkpoints import MANIFEST, Store
 from pawl_launch.fence import Fence
 from pawl_launch.gang import Gang
@@ -95,7 +95,7 @@ def test_what_an_earlier_version_set_aside_is_left_alone_and_known(tmp_path: Pat
     with pytest.raises(CheckpointUnreadable, match="000000000000010-job-1 was written, .* only damaged ones"):
         keeper(tmp_path, "job-2")
     for step in (2, 3, 4):
-        (tmp_path / ".pawl/quarantine" / f"{10 * step:015d}-job-1").mkdir(parents=True)
+        (tmp_path / ".pawl/quarantine" / f"{10 * step:015d}-job-1.9").mkdir(parents=True)
     assert len(Store(tmp_path).damaged()) == 4
 
 
@@ -376,7 +376,9 @@ CASES = json.loads((Path(__file__).parents[3] / "crds/contract/tests/checkpoints
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if "package" in case.get("by", ["package"])], ids=lambda case: case["name"])
-def test_the_checkpoint_that_is_resumed_is_that_of_the_vectors(tmp_path: Path, case: dict[str, Any]) -> None:
+def test_the_checkpoint_that_is_resumed_is_that_of_the_vectors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: dict[str, Any]
+) -> None:
     """As the built-in trainer, and the agent for scripts without this package."""
     saved: list[tuple[int, Path, str]] = []
     for checkpoint in case["checkpoints"]:
@@ -385,10 +387,15 @@ def test_the_checkpoint_that_is_resumed_is_that_of_the_vectors(tmp_path: Path, c
         training = keeper(tmp_path, attempt, keep=9, seed=2 if kind == "foreign" else 1)
         saved.append((step, write(training, step), kind))
         if "diverged" in case and len(saved) == len(case["checkpoints"]):
+            if case.get("killed"):
+                monkeypatch.setattr(checkpoints, "_remove", lambda path: None)
             training[0].discard_after(case["diverged"])
+            monkeypatch.undo()
     for _, path, kind in saved:
         if kind == "incomplete":
             path.rename(path.with_name(f".{path.name}.partial"))
+        elif kind == "gone":
+            shutil.rmtree(path)
         elif kind in ("damaged", "illegible"):
             flip(path / ("state.bin" if kind == "damaged" else MANIFEST))
     if "claimed" in case:
@@ -396,8 +403,9 @@ def test_the_checkpoint_that_is_resumed_is_that_of_the_vectors(tmp_path: Path, c
     more: dict[str, Any] = {}
     if "expected" in case:
         step = case["expected"]
-        name = next((path.name for at, path, _ in reversed(saved) if at == step), f"{10 * step:015d}-job-1")
-        more["expected"] = {"name": name, "step": step, "items": 10 * step}
+        name = next((path.name for at, path, _ in reversed(saved) if at == step), f"{10 * step:015d}-job-1.9")
+        is_good = 10 * step <= case.get("limit", 10 * step)
+        more["expected" if is_good else "expectedAfterLimit"] = {"name": name, "step": step, "items": 10 * step}
     if "limit" in case:
         more["resumeNotAfterItems"] = case["limit"]
     found: int | str | None

@@ -42,6 +42,7 @@ fn policy() -> CheckpointPolicy {
         keep: 3,
         resume: true,
         expected: None,
+        expected_after_limit: None,
         resume_from: None,
         resume_not_after_items: None,
         best: Criterion::default(),

@@ -221,8 +221,8 @@ impl Saver {
         if let Some((found, Origin::Own)) = &found {
             self.continues(found)?;
         }
-        if let (Some(writer), Some(items)) = (&self.writer, self.policy.resume_not_after_items) {
-            writer.discard_after(items)?;
+        if let Some(writer) = &self.writer {
+            writer.discard_after(self.policy.resume_not_after_items)?;
         }
         let own = found.as_ref().filter(|(_, origin)| *origin == Origin::Own);
         let chain = self.writer.as_ref().map(|writer| reported(&writer.author().trained).to_vec());
@@ -287,8 +287,8 @@ impl Saver {
         }
         let url = &self.url;
         let limit = self.policy.resume_not_after_items;
-        // What is after a limit is discarded, damaged or not.
-        let damaged = if limit.is_none() { writer.store().damaged() } else { Vec::new() };
+        let known = self.policy.known();
+        let damaged = writer.damaged(known, limit);
         let restore = "restore the storage or its mount, then set spec.suspend to true and back to false to continue; or delete \
                        the job and create it again to start from the beginning";
         if !damaged.is_empty() {
@@ -297,14 +297,14 @@ impl Saver {
                 "{url} contains no complete checkpoint, only damaged ones ({names}): {restore}"
             )));
         }
-        if let Some(CheckpointRef { name, items, .. }) = &self.policy.expected {
-            if !writer.is_bad(name, limit)? {
+        if let Some(known @ CheckpointRef { name, items, .. }) = known {
+            if !writer.is_bad(known, limit)? {
                 return Err(Ending::CheckpointUnreadable(format!(
                     "checkpoint {name} at {items} items was written, but {url} contains no complete checkpoint: {restore}"
                 )));
             }
             tracing::warn!(
-                "nothing that was saved, such as {name}, was good: the training had diverged; it begins anew"
+                "nothing that was saved, such as {name}, is before the last good position: training begins anew"
             );
         }
         self.other()
@@ -332,7 +332,7 @@ impl Saver {
     /// it if it is told to.
     pub fn discard_after(&mut self, items: u64) {
         let Some(writer) = &self.writer else { return };
-        if let Err(error) = writer.discard_after(items) {
+        if let Err(error) = writer.discard_after(Some(items)) {
             tracing::error!(items, "what was saved after the last healthy loss is not deleted: {error}");
         }
         self.newest.take_if(|newest| newest.items > items);

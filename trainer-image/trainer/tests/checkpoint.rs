@@ -111,7 +111,7 @@ fn the_newest_few_are_kept_and_what_is_damaged_can_be_discarded() {
     assert_eq!(folders(dir.path()).len(), 2);
     assert_eq!(store.store().newest(Some(119)).unwrap().unwrap().checkpoint.position.step, 20);
     assert!(store.store().newest(Some(79)).unwrap().is_none());
-    store.discard_after(80).unwrap();
+    store.discard_after(Some(80)).unwrap();
     // A run that went back to step 20 writes step 30 again: a new checkpoint, and the newest.
     store.save(&checkpoint(30)).unwrap();
     assert!(store.store().newest(None).unwrap().unwrap().checkpoint == checkpoint(30));
@@ -264,7 +264,7 @@ fn a_gang_that_was_superseded_writes_and_deletes_nothing() {
     let again = store(dir.path(), 1);
     let new = Writer::open(dir.path().to_str().unwrap(), 1, author("toy-2")).unwrap();
     for stale in [&old, &again] {
-        for refused in [stale.save(&checkpoint(20)).map(drop), stale.discard_after(0)] {
+        for refused in [stale.save(&checkpoint(20)).map(drop), stale.discard_after(Some(0))] {
             let error = refused.unwrap_err();
             assert!(matches!(error, CheckpointError::Superseded { .. }), "{error}");
             assert!(error.to_string().contains("toy-1") && error.to_string().contains("2.1"), "{error}");

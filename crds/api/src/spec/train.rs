@@ -106,6 +106,12 @@ impl Train {
     pub fn is_asked_for(&self) -> bool {
         self.items.is_some() || self.epochs.is_some()
     }
+
+    /// The field of the length of the training, and its value.
+    pub fn length(&self) -> Option<(String, String)> {
+        let items = self.items.map(|items| ("train.items".to_owned(), items.to_string()));
+        items.or(self.epochs.map(|epochs| ("train.epochs".to_owned(), epochs.to_string())))
+    }
 }
 
 impl Default for Checkpoint {

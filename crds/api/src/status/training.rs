@@ -5,7 +5,7 @@ use pawl_contract::decimal::Decimal;
 use pawl_contract::measured::Measured;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The training.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -147,7 +147,7 @@ pub struct SegmentStatus {
     pub workload: String,
     /// Hash of the settings on which the model depends.
     pub numerics: String,
-    /// All settings in effect, by name.
+    /// All settings in effect, by name, and `train.items` or `train.epochs`.
     pub settings: BTreeMap<String, String>,
     /// Names of the accepted phases.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -165,6 +165,15 @@ pub struct SegmentStatus {
     /// Whether it stands for several of the oldest segments, of which it describes the last.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub merged: bool,
+}
+
+/// Names of the settings of two segments that differ. The length of the training counts where both name it: earlier versions did not.
+pub fn differing<'a>(a: &'a BTreeMap<String, String>, b: &'a BTreeMap<String, String>) -> BTreeSet<&'a str> {
+    let is_length = |name: &str| name.starts_with("train.");
+    let has_length = |settings: &BTreeMap<String, String>| settings.keys().any(|name| is_length(name));
+    let compares = has_length(a) && has_length(b);
+    let names = a.keys().chain(b.keys()).filter(|name| a.get(*name) != b.get(*name));
+    names.map(String::as_str).filter(|name| compares || !is_length(name)).collect()
 }
 
 /// A training of this job that is not continued.

@@ -118,6 +118,7 @@ fn policy(draft: &Draft<'_>, stem: &str) -> CheckpointPolicy {
         resume: true,
         resume_not_after_items: None,
         expected: None,
+        expected_after_limit: None,
         resume_from: None,
         best: Criterion::default(),
         directory: Some(stem.to_owned()),

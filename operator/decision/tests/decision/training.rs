@@ -79,16 +79,17 @@ fn what_is_written_after_a_reverted_divergence_is_not_damaged() {
         world.end_alive(Ending::Disrupted("the pod was deleted".to_owned()));
         world.run_until(trains);
         let checkpoint = world.alive()[0].plan.launches[0].checkpoint.clone().unwrap();
-        (checkpoint.resume_not_after_items, checkpoint.expected.map(|expected| expected.items))
+        let items = |known: Option<CheckpointRef>| known.map(|known| known.items);
+        (checkpoint.resume_not_after_items, items(checkpoint.expected), items(checkpoint.expected_after_limit))
     };
-    assert_eq!(lost(&mut world), (Some(500), None), "the gang may not have begun to train");
+    assert_eq!(lost(&mut world), (Some(500), None, None), "the gang may not have begun to train");
     world.decide();
     world.progress(|progress| {
         let checkpoint = CheckpointRef { name: "step-60".to_owned(), step: 60, items: 600 };
         (progress.step, progress.items, progress.last_checkpoint) = (65, 650, Some(checkpoint));
     });
     world.decide();
-    assert_eq!(lost(&mut world), (None, Some(600)));
+    assert_eq!(lost(&mut world), (None, Some(600), None));
     world.run();
     assert_eq!(world.status.stage, Stage::Complete);
 }

@@ -281,13 +281,15 @@ fn resume(storage: &mut Storage, policy: &CheckpointPolicy) -> Result<Option<Che
     let limit = policy.resume_not_after_items.unwrap_or(u64::MAX);
     let within = |checkpoint: &&Checkpoint| checkpoint.items <= limit && !checkpoint.damaged;
     let found = all.iter().rev().find(within).cloned();
-    if let (None, Some(expected)) = (&found, &policy.expected) {
+    if let (None, Some(known)) = (&found, policy.known()) {
         // Its training has diverged, and the report of that may be lost: nothing it had saved was good.
-        let (_, epoch) = expected.name.rsplit_once("-by-").expect("a name has an epoch");
+        let (_, epoch) = known.name.rsplit_once("-by-").expect("a name has an epoch");
+        let epoch = epoch.parse::<u32>().expect("a number");
         let noted = storage.diverged.get(&policy.directory).copied().unwrap_or(0);
-        let is_after = all.iter().any(|checkpoint| checkpoint.items > limit && checkpoint.reference() == *expected);
-        if !is_after && (!all.is_empty() || epoch.parse::<u32>().expect("a number") > noted) {
-            return Err(format!("{expected:?} is expected"));
+        let is_later = |checkpoint: &Checkpoint| (checkpoint.epoch, checkpoint.items) >= (epoch, known.items);
+        let is_bad = all.iter().any(|checkpoint| checkpoint.items > limit && is_later(checkpoint));
+        if !is_bad && (!all.is_empty() || epoch > noted) {
+            return Err(format!("{known:?} is expected"));
         }
     }
     assert!(found.as_ref().is_none_or(|found| !found.diverged), "a checkpoint of a diverged training is resumed");

@@ -37,7 +37,7 @@ pub fn section(evidence: &Evidence) -> Option<Markup> {
             }
         }
         p { (facts(training).join(" · ")) }
-        @for line in trained::lines(training, evidence.status.effective_settings.as_ref()) { p { (line) } }
+        @for line in trained::lines(training, &evidence.job.spec.train, evidence.status.effective_settings.as_ref()) { p { (line) } }
         // Of the newest launch whose report is available.
         @if let Some(launch) = evidence.training().filter(|launch| !launch.details.is_empty()).last() {
             p { (details(&launch.details).join(" · ")) }

@@ -37,6 +37,9 @@ struct Record {
     /// Names of those that were set aside because the training that wrote them had diverged, and not written anew since.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     diverged: BTreeSet<String>,
+    /// Names of those that are being set aside for that: the agent may be killed before it has moved them.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    leaving: BTreeSet<String>,
 }
 
 /// An entry of the directory that counts as a checkpoint.
@@ -105,7 +108,7 @@ impl Checkpoints {
     pub(super) fn newest_of(&self, limit: Option<u64>, counts: impl Fn(&str) -> bool) -> Option<PathBuf> {
         let record = self.record();
         let mut all = self.entries();
-        all.retain(|entry| counts(&entry.name));
+        all.retain(|entry| counts(&entry.name) && !record.leaving.contains(&entry.name));
         all.retain(|entry| limit.is_none_or(|limit| self.items(entry, &record).is_some_and(|items| items <= limit)));
         let newest = all.pop()?;
         match all.last() {
@@ -129,36 +132,53 @@ impl Checkpoints {
         newest.iter().filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned())).collect()
     }
 
-    /// Whether the checkpoint of this name is gone because the training that wrote it had diverged.
-    pub(super) fn has_diverged(&self, name: &str) -> bool {
-        self.record().diverged.contains(name)
+    /// Whether the checkpoint `known` is not missing but may be damaged: it is later than `limit` items, or was set aside because it was;
+    /// or one with a larger number, for which the script may have deleted it, is there or was.
+    pub(super) fn is_bad(&self, known: &CheckpointRef, limit: Option<u64>) -> bool {
+        let record = self.record();
+        let mut bad: Vec<String> = self.suspects(limit, &record).into_iter().map(|entry| entry.name).collect();
+        bad.extend(record.diverged);
+        let from = trailing_number(Path::new(&known.name)).filter(|_| limit.is_some_and(|limit| known.items > limit));
+        let is_later = |name: &str| from.is_some() && trailing_number(Path::new(name)) > from;
+        bad.iter().any(|name| *name == known.name || is_later(name))
     }
 
-    /// Moves every checkpoint of more than `limit` items, or of an unknown number, into the quarantine. Returns their names.
-    pub(super) fn set_aside(&self, limit: u64) -> io::Result<Vec<String>> {
-        let record = self.record();
-        let suspect = |entry: &Entry| self.items(entry, &record).is_none_or(|items| items > limit);
-        let mut moved = Vec::new();
-        for entry in self.entries().into_iter().filter(suspect) {
-            quarantine(&self.place, &entry.path)?;
-            moved.push(entry.name);
+    /// The checkpoints of more than `limit` items, or of an unknown number, and those that were noted to be set aside.
+    fn suspects(&self, limit: Option<u64>, record: &Record) -> Vec<Entry> {
+        let is_after = |items: Option<u64>| limit.is_some_and(|limit| items.is_none_or(|items| items > limit));
+        let mut suspects = self.entries();
+        suspects.retain(|entry| record.leaving.contains(&entry.name) || is_after(self.items(entry, record)));
+        suspects
+    }
+
+    /// Moves every checkpoint of more than `limit` items, or of an unknown number, into the quarantine, and those that were noted when the
+    /// agent was killed. Returns their names.
+    fn set_aside(&self, limit: Option<u64>) -> io::Result<Vec<String>> {
+        let mut record = self.record();
+        let suspects = self.suspects(limit, &record);
+        let names: Vec<String> = suspects.iter().map(|entry| entry.name.clone()).collect();
+        if names.is_empty() && record.leaving.is_empty() {
+            return Ok(names);
         }
-        Ok(moved)
+        // Before they are moved: what was moved and not noted would be missing without a reason.
+        record.leaving.extend(names.iter().cloned());
+        self.write(&record);
+        for entry in &suspects {
+            quarantine(&self.place, &entry.path)?;
+        }
+        record.diverged.append(&mut record.leaving);
+        self.write(&record);
+        Ok(names)
     }
 
     /// As [`Self::set_aside`]; returns what the user is told, if anything was moved.
     ///
     /// # Errors
     /// Why it could not be moved.
-    pub(super) fn set_damaged_aside(&self, limit: u64) -> Result<Option<String>, String> {
+    pub(super) fn set_damaged_aside(&self, limit: Option<u64>) -> Result<Option<String>, String> {
         let place = self.place.display();
         let failed = |error| format!("checkpoints in {place} may be damaged, and cannot be moved aside: {error}");
         let moved = self.set_aside(limit).map_err(failed)?;
-        if !moved.is_empty() {
-            let mut record = self.record();
-            record.diverged.extend(moved.iter().cloned());
-            self.write(&record);
-        }
         let names = moved.join(", ");
         let told = format!("{names} may be damaged: moved to {place}/.pawl/quarantine, training resumes from before");
         Ok((!moved.is_empty()).then_some(told))
@@ -367,13 +387,34 @@ mod tests {
             for entry in ["ckpt-45", "ckpt-50", "ckpt-55", "notes"] {
                 std::fs::write(dir.path().join(entry), entry).unwrap();
             }
-            assert_eq!(all.set_aside(400).unwrap(), ["ckpt-55"]);
+            assert_eq!(all.set_aside(Some(400)).unwrap(), ["ckpt-55"]);
             assert_eq!(name(all.newest(None)).as_deref(), Some("ckpt-50"));
         }
         for moved in ["ckpt-55", "ckpt-55.2"] {
             assert_eq!(std::fs::read(dir.path().join(FOLDER).join("quarantine").join(moved)).unwrap(), b"ckpt-55");
         }
         assert!(dir.path().join("notes").exists(), "no checkpoint");
+    }
+
+    #[test]
+    fn what_was_noted_when_the_agent_was_killed_is_still_moved() {
+        let dir = tempfile::tempdir().unwrap();
+        let all = checkpoints(dir.path(), 8);
+        for entry in ["ckpt-50", "ckpt-55", "ckpt-60"] {
+            std::fs::write(dir.path().join(entry), entry).unwrap();
+        }
+        // One of two was moved.
+        let leaving = ["ckpt-55", "ckpt-60"].map(str::to_owned).into();
+        all.write(&Record { leaving, ..Record::default() });
+        quarantine(dir.path(), &dir.path().join("ckpt-60")).unwrap();
+        assert_eq!(all.set_aside(None).unwrap(), ["ckpt-55"]);
+        assert_eq!(name(all.newest(None)).as_deref(), Some("ckpt-50"));
+        let known = |name: &str| CheckpointRef { name: name.to_owned(), step: 0, items: 500 };
+        let is_bad = ["ckpt-55", "ckpt-60", "ckpt-65"].map(|name| all.is_bad(&known(name), None));
+        assert_eq!(is_bad, [true, true, false]);
+        // A checkpoint of that name is written anew by a training that goes on.
+        std::fs::write(dir.path().join("ckpt-55"), "").unwrap();
+        assert_eq!(all.set_aside(None).unwrap(), [""; 0]);
     }
 
     /// Where the training is said to be, for [`Looks`].

@@ -228,20 +228,21 @@ impl Script {
         if let (Some(policy), Some(own)) = (policy, self.checkpoints(launch)) {
             let place = own.place.display();
             let unreadable = |message| ended(Outcome::CheckpointUnreadable, message);
-            let moved = policy.resume_not_after_items.map_or(Ok(None), |limit| own.set_damaged_aside(limit));
-            warning = moved.map_err(unreadable)?;
-            if let (Some(expected), None) = (&policy.expected, own.newest_of(None, counts)) {
-                let CheckpointRef { name, items, .. } = expected;
-                if !own.has_diverged(name) {
-                    return Err(unreadable(format!(
-                        "checkpoint {name} at {items} items was written, but {place} contains no checkpoint: restore the storage or \
-                         its mount, then set spec.suspend to true and back to false to continue; or delete the job and create it \
-                         again to start from the beginning"
-                    )));
-                }
-                // Nothing that was saved is good: the training had diverged, and nobody may have read its report.
-                let anew = format!("{name} may be damaged, and is in {place}/.pawl/quarantine; no checkpoint is left");
-                warning = Some(format!("{anew}: training begins anew"));
+            let limit = policy.resume_not_after_items;
+            let known = policy.known().filter(|_| own.newest_of(limit, counts).is_none());
+            if let Some(missing) = known.filter(|known| !own.is_bad(known, limit)) {
+                let CheckpointRef { name, items, .. } = missing;
+                return Err(unreadable(format!(
+                    "checkpoint {name} at {items} items was written, but {place} contains no checkpoint to resume: restore the storage or \
+                     its mount, then set spec.suspend to true and back to false to continue; or delete the job and create it again to \
+                     start from the beginning"
+                )));
+            }
+            warning = own.set_damaged_aside(limit).map_err(unreadable)?;
+            if let Some(CheckpointRef { name, .. }) = known {
+                // Nothing that was saved is good; if the training had diverged, nobody may have read its report.
+                let anew = format!("what was saved since {name} may be damaged, and is in {place}/.pawl/quarantine");
+                warning = Some(format!("{anew}; no checkpoint is left: training begins anew"));
             }
         }
         let checkpoint = self.newest(launch, counts).map(|path| path.to_string_lossy().into_owned());
@@ -252,7 +253,7 @@ impl Script {
     /// damaged. The report of the divergence may be lost. Returns what the user is told.
     pub(crate) fn diverged(&self, launch: &LaunchPlan, items: u64) -> Option<String> {
         launch.checkpoint.as_ref().filter(|_| launch.kind == LaunchKind::Train)?;
-        self.checkpoints(launch)?.set_damaged_aside(items).unwrap_or_else(Some)
+        self.checkpoints(launch)?.set_damaged_aside(Some(items)).unwrap_or_else(Some)
     }
 
     /// Supersedes all earlier gangs of the job, if `launch` is a training whose script writes checkpoints that the agent follows.

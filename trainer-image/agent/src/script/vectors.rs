@@ -44,6 +44,9 @@ fn the_checkpoint_that_is_resumed_is_that_of_the_vectors() {
         for checkpoint in saved {
             write(&storage, checkpoint["step"].as_u64().unwrap(), checkpoint["is"] != "incomplete");
         }
+        for checkpoint in saved.iter().filter(|checkpoint| checkpoint["is"] == "gone") {
+            std::fs::remove_dir_all(storage.join(format!("ckpt-{}", checkpoint["step"]))).unwrap();
+        }
         let before = complete(&storage);
         let (script, mut launch) = training(&storage, 3);
         // A step has 10 items.
@@ -57,7 +60,10 @@ fn the_checkpoint_that_is_resumed_is_that_of_the_vectors() {
         let policy = launch.checkpoint.as_mut().unwrap();
         policy.resume_not_after_items = case["limit"].as_u64();
         let known = |step| CheckpointRef { name: format!("ckpt-{step}"), step, items: 10 * step };
-        policy.expected = case["expected"].as_u64().map(known);
+        let expected = case["expected"].as_u64().map(known);
+        let is_good = |known: &CheckpointRef| case["limit"].as_u64().is_none_or(|limit| known.items <= limit);
+        policy.expected = expected.clone().filter(is_good);
+        policy.expected_after_limit = expected.filter(|known| !is_good(known));
         let found = script.resume(&launch).map(|resume| resume.checkpoint);
         let resumes = match found {
             Ok(found) => found.map_or(Value::Null, |path| checkpoints::trailing_number(Path::new(&path)).into()),

@@ -143,6 +143,8 @@ impl Checkpoint {
 /// The names, a line each, of the checkpoints that were deleted because the training that had saved them had diverged. A name is
 /// never given again.
 const DIVERGED: &str = ".pawl/diverged";
+/// Most of them: the newest.
+const MOST_NOTED: usize = 500;
 /// Longest list of them, bytes.
 const LONGEST_LIST: u64 = 1 << 16;
 
@@ -215,12 +217,14 @@ impl Store {
         }
     }
 
-    /// The newest complete checkpoint of at most `not_after_items` items. Incomplete and corrupt ones are logged and skipped.
+    /// The newest complete checkpoint of at most `not_after_items` items. Incomplete and corrupt ones are logged and skipped, as are
+    /// those of a training that had diverged which nobody has deleted yet.
     ///
     /// # Errors
     /// When storage cannot be read, or the newest checkpoint is of a later format.
     pub fn newest(&self, not_after_items: Option<u64>) -> Result<Option<Found>, CheckpointError> {
-        for (_, name) in self.names()? {
+        let diverged = self.diverged()?;
+        for (_, name) in self.names()?.into_iter().filter(|(_, name)| !diverged.contains(name)) {
             let manifest = match self.manifest(&name)? {
                 Ok(manifest) => manifest,
                 Err(Problem::Unknown(problem)) => return Err(CheckpointError::Unreadable { name, problem }),

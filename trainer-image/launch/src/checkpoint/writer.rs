@@ -4,7 +4,7 @@ use super::epoch::Epoch;
 use super::hash;
 use super::manifest::{Manifest, Problem, Shard};
 use super::storage::Heartbeat;
-use super::{Author, Checkpoint, CheckpointError, DIVERGED, Order, Position, Store, shards};
+use super::{Author, Checkpoint, CheckpointError, DIVERGED, MOST_NOTED, Order, Position, Store, order, shards};
 use parking_lot::Mutex;
 use pawl_contract::checkpoint::{BestCheckpoint, CheckpointRef};
 use std::collections::HashSet;
@@ -93,41 +93,61 @@ impl Writer {
         Ok(best)
     }
 
-    /// Deletes every checkpoint after `items` items: they are bad, and must not become the newest of a later launch. What is
-    /// deleted is noted: the report may be lost, and the next launch expects a checkpoint.
+    /// Deletes every checkpoint after `limit` items, if there is one: they are bad, and must not become the newest of a later
+    /// launch. What is deleted is noted: the report may be lost, and the next launch expects a checkpoint. What was noted, but not
+    /// deleted because its gang was killed, is deleted now.
     ///
     /// # Errors
     /// When storage fails, or the gang was superseded.
-    pub fn discard_after(&self, items: u64) -> Result<(), CheckpointError> {
-        let bad = self.after(items)?;
+    pub fn discard_after(&self, limit: Option<u64>) -> Result<(), CheckpointError> {
+        let mut noted = self.store.diverged()?;
+        let mut bad = self.after(limit)?;
+        bad.retain(|name| !noted.contains(name));
         if !bad.is_empty() {
-            // Before they are deleted: a kill in between must not leave them deleted and unrecorded.
             self.check_epoch()?;
-            let all: Vec<_> = self.store.diverged()?.into_iter().chain(bad.iter().cloned()).collect();
-            self.store.storage.put(DIVERGED, all.join("\n").into_bytes())?;
+            noted.append(&mut bad);
+            let newest = noted.split_off(noted.len().saturating_sub(MOST_NOTED));
+            self.store.storage.put(DIVERGED, newest.join("\n").into_bytes())?;
+            noted = newest;
         }
-        for name in &bad {
+        for (_, name) in self.store.names()?.into_iter().filter(|(_, name)| noted.contains(name)) {
             tracing::info!(checkpoint = name, "deleted: it is after the last good position");
             self.check_epoch()?;
-            self.delete(name)?;
+            self.delete(&name)?;
         }
         Ok(())
     }
 
-    /// Whether the checkpoint called `name` is after `items` items, or was deleted because it was.
+    /// Whether the checkpoint `known` is not missing but bad: it is after `limit` items, or was deleted because it was; or one that was
+    /// written after it, for which it may have been deleted, is there or was.
     ///
     /// # Errors
     /// When storage fails.
-    pub(crate) fn is_bad(&self, name: &str, items: Option<u64>) -> Result<bool, CheckpointError> {
-        let after = items.map_or(Ok(Vec::new()), |items| self.after(items))?;
-        Ok(after.iter().chain(&self.store.diverged()?).any(|bad| bad == name))
+    pub(crate) fn is_bad(&self, known: &CheckpointRef, limit: Option<u64>) -> Result<bool, CheckpointError> {
+        let mut bad = [self.after(limit)?, self.store.diverged()?].concat();
+        if bad.contains(&known.name) {
+            return Ok(true);
+        }
+        bad.append(&mut self.store.damaged());
+        let is_later = |name: &String| order(name) >= order(&known.name);
+        Ok(is_after(known, limit) && bad.iter().any(is_later))
     }
 
-    /// Names of the checkpoints after `items` items.
-    fn after(&self, items: u64) -> Result<Vec<String>, CheckpointError> {
+    /// Names of the damaged checkpoints that may be good as far as their position is known: not those that were written after `known`,
+    /// where that is after `limit` items.
+    pub(crate) fn damaged(&self, known: Option<&CheckpointRef>, limit: Option<u64>) -> Vec<String> {
+        let bad = known.filter(|known| is_after(known, limit));
+        let mut damaged = self.store.damaged();
+        damaged.retain(|name| bad.is_none_or(|bad| order(name) < order(&bad.name)));
+        damaged
+    }
+
+    /// Names of the checkpoints after `limit` items.
+    fn after(&self, limit: Option<u64>) -> Result<Vec<String>, CheckpointError> {
         let mut after = Vec::new();
+        let Some(limit) = limit else { return Ok(after) };
         for (_, name) in self.store.names()? {
-            if self.store.manifest(&name)?.is_ok_and(|manifest| manifest.position.items > items) {
+            if self.store.manifest(&name)?.is_ok_and(|manifest| manifest.position.items > limit) {
                 after.push(name);
             }
         }
@@ -246,4 +266,9 @@ impl Writer {
         self.store.storage.delete(&format!("{name}/manifest.json"))?;
         Ok(self.store.storage.delete_folder(name)?)
     }
+}
+
+/// Whether a checkpoint is after `limit` items, if there is a limit.
+fn is_after(checkpoint: &CheckpointRef, limit: Option<u64>) -> bool {
+    limit.is_some_and(|limit| checkpoint.items > limit)
 }

@@ -17,6 +17,9 @@ struct Case {
     checkpoints: Vec<Saved>,
     /// Items after which the training that saved them noticed that it had diverged.
     diverged: Option<u64>,
+    /// Whether it was killed before it had deleted any of them.
+    #[serde(default)]
+    killed: bool,
     /// The attempt that has claimed the storage.
     claimed: Option<u32>,
     limit: Option<u64>,
@@ -55,6 +58,8 @@ enum Is {
     Damaged,
     Illegible,
     Foreign,
+    /// It was deleted later.
+    Gone,
 }
 
 #[derive(Debug, PartialEq, Deserialize)]
@@ -89,6 +94,19 @@ fn flip(path: &Path) {
     std::fs::write(path, bytes).unwrap();
 }
 
+/// Copies what `to` does not have.
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
+        let target = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy(&entry.path(), &target);
+        } else if !target.exists() {
+            std::fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
 fn shard(folder: &Path) -> PathBuf {
     folder.join("model-00001-of-00001.safetensors")
 }
@@ -101,7 +119,15 @@ fn prepare(dir: &Path, case: &Case) -> Vec<(CheckpointRef, Is)> {
         let mut saver = saver(dir, saved.attempt, saved.is == Is::Foreign, keep).unwrap();
         all.push((save(&mut saver, saved.step), saved.is));
         if let Some(items) = case.diverged.filter(|_| all.len() == case.checkpoints.len()) {
+            let before = tempfile::tempdir().unwrap();
+            copy(dir, before.path());
             saver.discard_after(items);
+            if case.killed {
+                let noted = std::fs::read(dir.join(".pawl/diverged")).unwrap();
+                copy(before.path(), dir);
+                std::fs::create_dir_all(dir.join(".pawl")).unwrap();
+                std::fs::write(dir.join(".pawl/diverged"), noted).unwrap();
+            }
         }
     }
     for (reference, is) in &all {
@@ -111,6 +137,7 @@ fn prepare(dir: &Path, case: &Case) -> Vec<(CheckpointRef, Is)> {
             Is::Incomplete => std::fs::remove_file(folder.join("manifest.json")).unwrap(),
             Is::Damaged => flip(&shard(&folder)),
             Is::Illegible => flip(&folder.join("manifest.json")),
+            Is::Gone => std::fs::remove_dir_all(&folder).unwrap(),
         }
     }
     all
@@ -132,10 +159,16 @@ fn the_checkpoint_that_is_resumed_is_that_of_the_vectors() {
         }
         let expected = case.expected.map(|step| {
             let known = all.iter().rev().find(|(reference, _)| reference.step == step);
-            let gone = CheckpointRef { name: format!("{step:08}-step-{step}-by-1.1"), step, items: 10 * step };
+            let gone = CheckpointRef { name: format!("{step:08}-step-{step}-by-1.9"), step, items: 10 * step };
             known.map_or(gone, |(reference, _)| reference.clone())
         });
-        let limits = CheckpointPolicy { resume_not_after_items: case.limit, expected, ..policy() };
+        let is_good = |known: &CheckpointRef| case.limit.is_none_or(|limit| known.items <= limit);
+        let limits = CheckpointPolicy {
+            resume_not_after_items: case.limit,
+            expected: expected.clone().filter(is_good),
+            expected_after_limit: expected.filter(|known| !is_good(known)),
+            ..policy()
+        };
         let mut opened = saver(dir.path(), 3, false, limits);
         let found = opened
             .as_mut()

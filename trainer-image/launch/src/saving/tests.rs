@@ -17,6 +17,7 @@ pub(super) fn policy() -> CheckpointPolicy {
         resume: true,
         resume_not_after_items: None,
         expected: None,
+        expected_after_limit: None,
         resume_from: None,
         best: Criterion::default(),
         directory: None,

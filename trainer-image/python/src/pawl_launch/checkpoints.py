@@ -28,7 +28,10 @@ MANIFEST = "pawl.json"
 QUARANTINE = Path(".pawl", "quarantine")
 # The names of the checkpoints that were deleted because the training that had saved them had diverged. A gang has names of its own.
 DIVERGED = Path(".pawl", "diverged.json")
+_MOST_NOTED = 500
 _LONGEST_LIST = 1 << 16
+# Items, and the gang: the attempt and its claim, if that is not the first.
+_CHECKPOINT = re.compile(r"(\d+)-.*-(\d+)(?:\.(\d+))?(?:\.damaged)?")
 DAMAGED = ".damaged"
 _FORMAT = 1
 _UNFINISHED = re.compile(r"\.\d+-.*-(\d+)(?:\.(\d+))?\.(?:partial|replaced)")
@@ -85,8 +88,8 @@ class Store:
         self._author = dict(author or {})
 
     def all(self) -> list[Checkpoint]:
-        """The complete checkpoints, oldest first: those of a later gang are newer. Incomplete ones are ignored, and damaged ones
-        quarantined.
+        """The complete checkpoints, oldest first: those of a later gang are newer. Incomplete ones are ignored, as are those of a training
+        that had diverged which nobody has deleted yet, and damaged ones are quarantined.
 
         Raises:
             OSError: The storage cannot be read.
@@ -95,9 +98,9 @@ class Store:
             names = os.listdir(self.directory)
         except (FileNotFoundError, NotADirectoryError):
             return []
-        found = []
+        found, diverged = [], self._diverged()
         for name in names:
-            if name.startswith(".") or name.endswith(DAMAGED):
+            if name.startswith(".") or name.endswith(DAMAGED) or name in diverged:
                 continue
             try:
                 checkpoint = _read(self.directory / name)
@@ -187,27 +190,39 @@ class Store:
         sync(aside.parent)
         sync(self.directory)
 
-    def discard_after(self, items: int) -> None:
-        """Deletes the checkpoints of more than ``items`` items: their weights are bad. What is deleted is noted: the report may be
-        lost, and the next launch expects a checkpoint."""
-        bad = self._after(items)
+    def discard_after(self, limit: int | None) -> None:
+        """Deletes the checkpoints of more than ``limit`` items, if there is a limit: their weights are bad. What is deleted is noted: the
+        report may be lost, and the next launch expects a checkpoint. What was noted, but not deleted because its gang was killed, is
+        deleted now."""
+        noted = self._diverged()
+        bad = [name for name in self._after(limit) if name not in noted]
         if bad:
-            # Before they are deleted: a kill in between must not leave them deleted and unrecorded.
             self.check()
             (self.directory / DIVERGED.parent).mkdir(exist_ok=True)
-            names = [checkpoint.path.name for checkpoint in bad]
-            replace(self.directory / DIVERGED, {"names": [*self._diverged(), *names]}, durable=True)
-        for checkpoint in bad:
-            self.check()
-            _remove(checkpoint.path)
+            noted = [*noted, *bad][-_MOST_NOTED:]
+            replace(self.directory / DIVERGED, {"names": noted}, durable=True)
+        for name in noted:
+            if _order(name) is not None and (self.directory / name).exists():
+                self.check()
+                _remove(self.directory / name)
 
-    def is_bad(self, name: str, after: int | None) -> bool:
-        """Whether the checkpoint ``name`` is one of more than ``after`` items, or was deleted because it was."""
-        bad = [] if after is None else [checkpoint.path.name for checkpoint in self._after(after)]
-        return name in (*bad, *self._diverged())
+    def is_bad(self, known: str, limit: int | None) -> bool:
+        """Whether the checkpoint ``known`` is not missing but bad: it is one of more than ``limit`` items, or was deleted because it was;
+        or one that was written after it, for which it may have been deleted, is there or was."""
+        bad = [*self._after(limit), *self._diverged()]
+        if known in bad:
+            return True
+        start = _order(known) if self.is_after(known, limit) else None
+        bad += [path.name for path in self.damaged()]
+        return start is not None and any((order := _order(name)) is not None and order >= start for name in bad)
 
-    def _after(self, items: int) -> list[Checkpoint]:
-        return [checkpoint for checkpoint in self.all() if checkpoint.items > items]
+    def is_after(self, name: str, limit: int | None) -> bool:
+        """Whether the name of a checkpoint is that of one of more than ``limit`` items."""
+        order = _order(name)
+        return limit is not None and order is not None and order[1] > limit
+
+    def _after(self, limit: int | None) -> list[str]:
+        return [] if limit is None else [checkpoint.path.name for checkpoint in self.all() if checkpoint.items > limit]
 
     def _diverged(self) -> list[str]:
         try:
@@ -296,6 +311,12 @@ class Store:
             unfinished = _UNFINISHED.fullmatch(path.name)
             if unfinished and Epoch(int(unfinished[1]), int(unfinished[2] or 1)) <= own:
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def _order(name: str) -> tuple[Epoch, int] | None:
+    """The gang and the items of the checkpoint with this name: it is newer than those whose order is less."""
+    found = _CHECKPOINT.fullmatch(name)
+    return (Epoch(int(found[2]), int(found[3] or 1)), int(found[1])) if found else None
 
 
 def _read(path: Path) -> Checkpoint | None:

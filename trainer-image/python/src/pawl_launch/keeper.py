@@ -59,7 +59,7 @@ class Keeper:
         found, is_own = self._find(self._store, policy, rank) if policy.resume else (None, True)
         if found is not None and is_own:
             self._store.resume(found)
-        if policy.resume and policy.resume_not_after_items is not None:
+        if policy.resume:
             self._store.discard_after(policy.resume_not_after_items)
         if self._board is not None:
             name = None if found is None else found.path.name
@@ -82,15 +82,13 @@ class Keeper:
         """The checkpoint to resume from: the newest own one, or that of ``train.resumeFrom``; and whether it is an own one."""
         limit = policy.resume_not_after_items
         found = store.newest(limit)
-        damaged = store.damaged() if limit is None else []
-        if found is None and not damaged and policy.expected is not None and store.is_bad(policy.expected, limit):
-            _log.warning(
-                "nothing that was saved, such as %s, was good: the training had diverged; it begins anew", policy.expected
-            )
-        elif found is None and (policy.expected is not None or damaged):
-            only = ", ".join(path.name for path in damaged)
+        damaged = [path.name.removesuffix(DAMAGED) for path in store.damaged() if not store.is_after(path.name, limit)]
+        if found is None and not damaged and policy.known is not None and store.is_bad(policy.known, limit):
+            _log.warning("nothing that was saved, such as %s, is before the last good position: training begins anew", policy.known)
+        elif found is None and (policy.known is not None or damaged):
+            only = ", ".join(damaged)
             raise CheckpointUnreadable(
-                f"checkpoint {policy.expected or only.removesuffix(DAMAGED)} was written, but {store.directory} contains no complete "
+                f"checkpoint {policy.known or only} was written, but {store.directory} contains no complete "
                 f"checkpoint{f', only damaged ones ({only})' if only else ''}: restore the storage or its mount, then set "
                 "spec.suspend to true and back to false"
             )

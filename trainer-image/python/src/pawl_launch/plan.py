@@ -56,7 +56,8 @@ class CheckpointPolicy:
     keep: int
     resume: bool
     resume_not_after_items: int | None
-    expected: str | None
+    known: str | None
+    """The newest checkpoint that the job is known to have written, before or after that limit."""
     resume_from: str | None
     weights_only: bool
     best: Criterion
@@ -69,7 +70,7 @@ class CheckpointPolicy:
             keep=max(1, int(content["keep"])),
             resume=bool(content["resume"]),
             resume_not_after_items=content.get("resumeNotAfterItems"),
-            expected=(content.get("expected") or {}).get("name"),
+            known=(content.get("expected") or content.get("expectedAfterLimit") or {}).get("name"),
             resume_from=other.get("storage"),
             weights_only=bool(other.get("weightsOnly", False)),
             best=Criterion.read(content.get("best") or {}),
