@@ -80,7 +80,8 @@ fn a_finished_job_whose_model_would_be_another_trains_it_beside_the_old_one() {
         assert_eq!(training.directory, *directory, "{what}");
         assert_eq!(training.segments.len(), 1, "{what}");
         assert_eq!((training.segments[0].from_items, training.segments[0].to_items), (0, 1_600), "{what}");
-        let effective = world.status.effective_settings.as_ref().unwrap().flat();
+        let mut effective = world.status.effective_settings.as_ref().unwrap().flat();
+        effective.insert("train.items".to_owned(), "1600".to_owned());
         assert_eq!(training.segments[0].settings, effective, "{what}");
         let earlier = &training.earlier[..];
         assert_eq!((earlier.len(), earlier[0].items, earlier[0].directory.as_deref()), (1, 1_600, None), "{what}");
@@ -138,7 +139,10 @@ fn more_items_continue_the_same_model() {
     world.edit(|spec| spec["train"]["items"] = json!(3_000));
     world.run();
     assert_eq!(launches(&world)[1], (None, Some(1_600)));
-    assert_eq!(segments(status(&world)), [(0, 3_000, "0.05")]);
+    // A learning rate that decays does so over the whole training: the first part was planned for another length.
+    assert_eq!(segments(status(&world)), [(0, 1_600, "0.05"), (1_600, 3_000, "0.05")]);
+    let lengths = status(&world).segments.iter().map(|segment| segment.settings["train.items"].as_str());
+    assert_eq!(lengths.collect::<Vec<_>>(), ["1600", "3000"]);
     // Fewer: the model has them already.
     world.edit(|spec| spec["train"]["items"] = json!(1_000));
     world.trainer = Box::new(|plan, _| {

@@ -44,6 +44,7 @@ const fn mixed(state: u64) -> u64 {
 /// What trained items.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trained {
+    /// The settings, and the length of the whole training.
     pub settings: BTreeMap<String, String>,
     pub config: Value,
     pub seed: u64,
@@ -216,8 +217,10 @@ fn continued(mut before: Vec<TrainedPart>, items: u64, plan: &LaunchPlan) -> Vec
 
 /// What a launch trains with.
 fn what_trains(plan: &LaunchPlan) -> Trained {
-    let LaunchPlan { settings, workload, seed, .. } = plan;
-    Trained { settings: settings.flat().into_iter().collect(), config: json!(workload.config), seed: *seed }
+    let LaunchPlan { settings, workload, seed, budget, .. } = plan;
+    // The end of a learning rate that decays.
+    let length = budget.items.map(|items| ("train.items".to_owned(), items.to_string()));
+    Trained { settings: settings.flat().into_iter().chain(length).collect(), config: json!(workload.config), seed: *seed }
 }
 
 /// Trains some steps.
