@@ -2,6 +2,7 @@
 
 use crate::jobs::Blueprint;
 use pawl_e2e::local::{differences, pawl_run_in, timeless};
+use pawl_e2e::soak::segments::gap;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -82,13 +83,6 @@ fn is_evidence(field: &str) -> bool {
 /// The message of a verdict quotes its evidence: the words are the same.
 fn without_digits(message: &Value) -> Value {
     message.as_str().map_or_else(|| message.clone(), |text| text.replace(|c: char| c.is_ascii_digit(), "#").into())
-}
-
-/// A segment that does not begin where the one before ends.
-fn gap(status: &Value) -> Option<String> {
-    let segments = status["training"]["segments"].as_array()?;
-    let gap = segments.windows(2).find(|pair| pair[0]["toItems"] != pair[1]["fromItems"])?;
-    Some(format!("status.training.segments: a gap: {gap:?}"))
 }
 
 fn compared(status: &Value, blueprint: &Blueprint) -> BTreeMap<String, Value> {

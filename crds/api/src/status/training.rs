@@ -224,6 +224,9 @@ pub struct CusumStatus {
     /// Those since.
     #[serde(skip_serializing_if = "MomentsStatus::is_empty")]
     pub since: MomentsStatus,
+    /// Sum of measured over expected items per second of those since.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub speeds: Option<Decimal>,
 }
 
 /// Number of windows, and sums over them.

@@ -39,6 +39,8 @@ pub(crate) struct Cusum {
     before: Moments,
     /// Those since.
     since: Moments,
+    /// Sum of measured over expected items per second of those since: however slow, they count as they are.
+    speeds: f64,
 }
 
 impl Moments {
@@ -82,6 +84,7 @@ impl Cusum {
     /// Adds a window with this shortfall.
     pub fn add(&mut self, shortfall: f64, tolerance: f64) {
         let most = most(tolerance);
+        self.speeds += (-shortfall).exp();
         let shortfall = shortfall.clamp(-most, most);
         let products = self.newest.map_or(0.0, |newest| newest * shortfall);
         let window = Moments { count: 1.0, sum: shortfall, squares: shortfall * shortfall, products };
@@ -90,6 +93,7 @@ impl Cusum {
         self.sum = (self.sum + shortfall - allowance(tolerance)).max(0.0);
         if self.sum == 0.0 {
             self.before = self.before.and(std::mem::take(&mut self.since));
+            self.speeds = 0.0;
         }
         if self.before.count >= REMEMBERED {
             self.before = self.before.halved();
@@ -103,9 +107,9 @@ impl Cusum {
         self.sum >= wanted.max(limit(self.before.long_run_variance(), allowance))
     }
 
-    /// Windows since the sum left 0, and their mean shortfall.
+    /// Windows since the sum left 0, and the mean of their measured over expected items per second.
     pub fn since(&self) -> (u32, f64) {
-        (self.since.count as u32, self.since.sum / self.since.count.max(1.0))
+        (self.since.count as u32, self.speeds / self.since.count.max(1.0))
     }
 
     /// Begins again; the variance stays known. The next window does not follow the newest one.
@@ -131,11 +135,15 @@ impl From<&CusumStatus> for Cusum {
             squares: number(&moments.squares),
             products: number(&moments.products),
         };
+        let since = moments(&status.since);
+        // An earlier version did not record it: as far as the shortfalls that count tell.
+        let of_shortfalls = since.count * (-since.sum / since.count.max(1.0)).exp();
         Self {
             sum: number(&status.sum),
             newest: status.newest.as_ref().map(Decimal::value),
             before: moments(&status.before),
-            since: moments(&status.since),
+            since,
+            speeds: status.speeds.as_ref().map_or(of_shortfalls, Decimal::value),
         }
     }
 }
@@ -154,6 +162,7 @@ impl From<&Cusum> for CusumStatus {
             newest: cusum.newest.and_then(Decimal::from_f64),
             before: moments(&cusum.before),
             since: moments(&cusum.since),
+            speeds: number(cusum.speeds),
         }
     }
 }

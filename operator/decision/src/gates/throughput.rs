@@ -80,7 +80,7 @@ pub(crate) fn expected(watched: &RunningTraining<'_>) -> Option<f64> {
 /// Items per second on average since the training seems slow.
 pub(crate) fn found(watched: &RunningTraining<'_>) -> Option<f64> {
     let cusum = Cusum::from(watched.training.cusum.as_ref()?);
-    Some(expected(watched)? * (-cusum.since().1).exp())
+    Some(expected(watched)? * cusum.since().1)
 }
 
 /// Logarithm of expected over measured items per second of the newest window.

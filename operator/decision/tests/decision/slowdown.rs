@@ -111,6 +111,34 @@ fn a_slow_node_reverts_nothing() {
     assert_eq!(training.world.status.training.as_ref().unwrap().slow_machine, None);
 }
 
+/// A window counts at most as the tolerance for the alarm, but what is said and expected from then on is what was measured.
+#[test]
+fn a_machine_that_is_far_slower_is_expected_to_be_as_slow_as_it_is() {
+    let mut training = Training::begin(five(), FIVE);
+    training.windows(10);
+    let promised = (training.speed)(&training.world.alive()[0].plan.launches[0]);
+    training.slow.borrow_mut().insert("", 0.3);
+    training.windows(400);
+    assert_eq!((training.accepted(), training.world.count_events("SlowMachine")), (5, 1));
+    let slow = training.world.status.training.as_ref().unwrap().slow_machine.clone().unwrap();
+    let found = slow.items_per_second.value() / promised;
+    assert!((found - 0.3).abs() < 0.005, "{found} of what was expected");
+    let said = format!("{:.1} items/s on average", slow.items_per_second.value());
+    assert!(training.degraded().1.contains(&said), "{said}: {}", training.degraded().1);
+}
+
+#[test]
+fn a_phase_is_not_blamed_for_a_slow_down_of_which_it_explains_little() {
+    let mut training = Training::begin(five(), FIVE);
+    training.windows(10);
+    let full = std::mem::replace(&mut training.speed, Box::new(|_| 0.0));
+    training.speed = Box::new(move |plan| 0.3 * full(plan));
+    training.slow.borrow_mut().insert("p4", 0.88);
+    training.windows(10);
+    assert_eq!(training.accepted(), 5, "{:#?}", training.world.status.phases);
+    assert_eq!(training.world.count_events("SlowdownCheck"), 1);
+}
+
 #[test]
 fn a_phase_that_became_slow_is_reverted_and_no_other() {
     for slow in ["p4", "p2", "p0"] {

@@ -220,7 +220,11 @@ fn what_trains(plan: &LaunchPlan) -> Trained {
     let LaunchPlan { settings, workload, seed, budget, .. } = plan;
     // The end of a learning rate that decays.
     let length = budget.items.map(|items| ("train.items".to_owned(), items.to_string()));
-    Trained { settings: settings.flat().into_iter().chain(length).collect(), config: json!(workload.config), seed: *seed }
+    Trained {
+        settings: settings.flat().into_iter().chain(length).collect(),
+        config: json!(workload.config),
+        seed: *seed,
+    }
 }
 
 /// Trains some steps.

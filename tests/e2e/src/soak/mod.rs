@@ -3,3 +3,4 @@
 pub mod faults;
 pub mod goodput;
 pub mod memory;
+pub mod segments;
