@@ -5,12 +5,12 @@
 //! `alpha * t^3` is spent, so that later looks, which have more data, get more of it. Each look is tested at the error spent
 //! since the previous look: by the union bound, the total is at most `alpha` for any correlation of the looks.
 //!
-//! The last look has a second test: `n` pairs decide also where all of them are on one side of the threshold. A slow launch makes
-//! the standard deviation large, so that t does not decide although no pair contradicts. The error of this sign test is at most
-//! `2^-n`, by the union bound beside that of t. It needs no normal distribution: only that the pairs are independent, and that the
-//! median of their ratio does not reach the threshold. Only what it adds to t is spent: of the samples with all pairs on one side,
-//! t misses few ([`MISSED`]). So where logarithms are normal, which the error of t assumes as well, the look keeps its share; where
-//! they are not, the sign test adds at most `2^-n` to whatever the error of t is, and the sum is simulated.
+//! The last look has a second test: `n` pairs decide also where all of them are on one side of the threshold. A slow launch
+//! makes the standard deviation large, so that t does not decide although no pair contradicts. The error of this sign test is
+//! at most `2^-n`, whatever the distribution: it needs only that the pairs are independent, and that the median of their ratio
+//! does not reach the threshold. Only what it adds to t is spent: of normal samples with all pairs on one side, t misses few
+//! ([`MISSED`]), so that by the union bound the look keeps its share under the assumption on which the error of t rests, too.
+//! Where that does not hold, the sign test adds at most `2^-n` to whatever the error of t is, and the sum is simulated.
 
 use super::disturbed::{Launches, undisturbed};
 use pawl_api::spec::{Analysis, OnInconclusive};
@@ -38,12 +38,12 @@ pub(crate) fn share(analysis: &Analysis, pairs: usize) -> f64 {
     alpha(analysis) * (spent(looks[next]) - next.checked_sub(1).map_or(0.0, |before| spent(looks[before])))
 }
 
-/// Largest part of the share of the last look that the error of the sign test may be. With fewer pairs it is larger, and so is what
-/// it adds to t: of the default three looks at 5 %, a quarter with seven pairs, and three quarters with six.
+/// Largest part of the share of the last look that the error of the sign test may be. With fewer pairs it is larger, and so
+/// is what it adds to t: of the default three looks at 5 %, a quarter with seven pairs, and three quarters with six.
 const SIGNS: f64 = 0.25;
-/// Bound of the share of the samples with all pairs on the same side of the threshold that t does not decide, where logarithms are
-/// normal with their mean at the threshold and the sign test is allowed by [`SIGNS`]: 0.032 with seven pairs, less with fewer. A mean
-/// on the wrong side makes both tests rarer.
+/// Bound of the share of the samples with all pairs on the same side of the threshold that t does not decide, where
+/// logarithms are normal with their mean at the threshold and the sign test is allowed by [`SIGNS`]: 0.032 with seven pairs,
+/// less with fewer. A mean on the wrong side makes both tests rarer.
 const MISSED: f64 = 0.05;
 
 /// Error rate of the sign test at the look after `pairs` pairs, or at the next look; `None` where t alone decides.
@@ -88,8 +88,8 @@ pub(crate) fn interval(values: &[f64], alpha: f64) -> Option<Interval> {
     Some(Interval { mean, bounds, count, repeated: 0 })
 }
 
-/// The mean of `logs` and its bounds at the look after `look` pairs. A bound is the value of the threshold at which the test changes its
-/// decision: at the last look that of t or the outermost value, whichever is closer to the mean.
+/// The mean of `logs` and its bounds at the look after `look` pairs. A bound is the value of the threshold at which the test
+/// changes its decision: at the last look that of t or the outermost value, whichever is closer to the mean.
 fn at_look(logs: &[f64], look: usize, analysis: &Analysis) -> Option<Interval> {
     let found = interval(logs, share_of_t(analysis, look))?;
     if signs(analysis, look).is_none() {
@@ -164,10 +164,10 @@ const ACCEPTS: f64 = 0.1;
 /// Probability that the last look shows a phase to be too slow below which more pairs are not worth it.
 const REJECTS: f64 = 0.5;
 
-/// Whether the pairs that are left would hardly lead to a verdict, by the predictive probabilities that the bounds of the last look
-/// are on either side of `threshold`, given the mean and the spread so far. A stop for futility raises no error rate: it only
-/// replaces a possible verdict. Only t of the last look is predicted: a phase that its sign test alone would have decided may be
-/// given up.
+/// Whether the pairs that are left would hardly lead to a verdict, by the predictive probabilities that the bounds of the
+/// last look are on either side of `threshold`, given the mean and the spread so far. A stop for futility raises no error
+/// rate: it only replaces a possible verdict. Only t of the last look is predicted: a phase that its sign test alone would
+/// have decided may be given up.
 fn is_futile(found: &Interval, logs: &[f64], threshold: f64, analysis: &Analysis) -> bool {
     let last = looks(analysis).last().copied().unwrap_or(1);
     let count = logs.len();
@@ -264,7 +264,7 @@ mod tests {
         }
     }
 
-    /// The values that t does not decide are those of half-normal distributions: a sample with all pairs on one side.
+    /// A normal sample around the threshold, given that all pairs are above it, is one of half-normal values.
     #[test]
     fn t_misses_few_samples_with_all_pairs_on_one_side() {
         let mut random = Random::seeded(3);
