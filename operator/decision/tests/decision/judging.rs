@@ -75,28 +75,6 @@ fn an_unclear_phase_is_looked_at_again_until_further_pairs_would_hardly_help() {
 }
 
 #[test]
-fn slow_launches_of_the_baseline_do_not_hide_what_every_pair_shows() {
-    let slow = ["-p0-a-", "-p1-a-"];
-    let trainer = move |plan: &LaunchPlan, _| {
-        let is_slow = plan.launch.starts_with("fuse-") && slow.iter().any(|launch| plan.launch.contains(launch));
-        let state = if is_slow { 0.5 } else { 1.0 };
-        done(plan, state * speed(&plan.settings, &[("Fuse", 1.05)]) * noise(plan, 0.01))
-    };
-    let spec = json!({"phases": [{"name": "fuse", "settings": {"compile": "Fuse"}}], "train": {"items": 10}});
-    let mut world = World::new(spec, Box::new(trainer));
-    world.run();
-    assert_eq!(
-        world.verdict("fuse"),
-        (PhaseState::Accepted, "SpeedAboveThreshold", 0),
-        "{}",
-        world.phase("fuse").message
-    );
-    let found = world.phase("fuse").speedup.as_ref().unwrap();
-    let (lower, estimate) = (found.lower.as_ref().unwrap().value(), found.estimate.value());
-    assert!(found.pairs == 7 && 1.03 < lower && lower < 1.05 && estimate > 1.2, "{found:?}");
-}
-
-#[test]
 fn a_single_pair_is_allowed_and_labelled() {
     let mut world = World::new(
         json!({"phases": [{"name": "fuse", "settings": {"compile": "Fuse"}}], "analysis": {"minPairs": 1, "maxPairs": 1}}),
