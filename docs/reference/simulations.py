@@ -17,7 +17,8 @@ Cells are the found share, its standard error, and the bound (≤ or ≥). A cel
 
 GROUPS = {
     "speed": ("Speed of a phase", """The sequential test of pairs: 20 models of what moves the speed of launches, each
-exactly at the threshold, where either verdict is false, and without any effect; then effects in normal noise."""),
+exactly at the threshold, where either verdict is false, without any effect, and with effects of 5 and 10 %; then loads at
+the phase that favours one arm most, analyses with other looks, and effects in normal noise."""),
     "power": ("Power", """One phase through `decide`. The clean case is normal noise of 1 %; a bound of 89.8 % is nine tenths of
 what is accepted there. Two states of the machine, 20 % apart and changing at random, hide effects of 5 and 10 % from seven
 pairs: most of such phases end inconclusive. So do 16 % of those that are 5 % faster in noise with two degrees of freedom."""),

@@ -97,7 +97,7 @@ pub(crate) fn reached(subject: &Subject<'_>) -> Option<Interval> {
     let Some(threshold) = threshold(subject) else { return measured(comparison) };
     match compare(comparison, threshold.value).0 {
         Sequential::Above(interval) | Sequential::Below(interval) | Sequential::Undecided(interval) => Some(interval),
-        Sequential::More(_) => over_all_pairs(comparison, super::sequential::share),
+        Sequential::More(_) => over_all_pairs(comparison, super::sequential::share_of_t),
     }
 }
 
