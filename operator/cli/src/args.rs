@@ -9,6 +9,7 @@ pub mod search;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use pawl_api::duration::Span;
 use std::path::PathBuf;
 
 /// Measures the optimizations of a training job one by one, and trains with the accepted ones.
@@ -30,6 +31,12 @@ pub enum Command {
     Run(RunArgs),
     /// Write a manifest for a training script, with phases that most scripts profit from.
     Init(InitArgs),
+    /// Find out what makes a training script faster, without a manifest.
+    ///
+    /// Runs the script once as it is and finds the steps and losses in its output, proposes phases for the options that it has,
+    /// measures them as `pawl run` does, and prints the changed command line.
+    #[command(after_help = crate::exit::HELP, override_usage = "pawl tune [OPTIONS] <SCRIPT> [ARGUMENTS]...")]
+    Tune(TuneArgs),
     /// Check manifests, and print every problem as FILE:LINE:COLUMN.
     Validate {
         /// The manifests; - is standard input.
@@ -161,6 +168,32 @@ pub struct InitArgs {
     /// Output file, which must not exist; - is standard output.
     #[arg(short = 'o', long = "out", value_name = "FILE", default_value = "job.yaml")]
     pub out: PathBuf,
+}
+
+/// `pawl tune`.
+#[derive(Debug, Args)]
+pub struct TuneArgs {
+    /// The training script in Python, and its arguments: the baseline. Options of pawl come before it.
+    #[arg(value_name = "SCRIPT", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub command: Vec<String>,
+    /// Longest time of the run in which the script is observed as it is.
+    #[arg(long, value_name = "TIME", default_value = "60s")]
+    pub observe: Span,
+    /// Longest time of measuring; then it ends as with SIGTERM. The same command continues.
+    #[arg(long, value_name = "TIME", default_value = "20m")]
+    pub budget: Span,
+    /// GPUs, with one process each; 0 trains on the CPU. Default: 1, or 0 where none is visible.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=64))]
+    pub gpus: Option<u32>,
+    /// State directory. Default: .pawl/tune-NAME, with the name of the script. Delete it to start from scratch.
+    #[arg(long, value_name = "DIR")]
+    pub state: Option<PathBuf>,
+    /// Print the manifest that would be measured, and stop.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Print no progress, only the result.
+    #[arg(short, long)]
+    pub quiet: bool,
 }
 
 /// Framework of a training script.

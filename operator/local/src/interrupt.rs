@@ -1,10 +1,12 @@
-//! SIGINT, SIGTERM and SIGHUP.
+//! SIGINT, SIGTERM and SIGHUP, and the end of the time that a run may take.
 
 use std::fmt;
 use std::io;
+use std::time::Duration;
 use tokio::signal::unix::{self, SignalKind};
+use tokio::time::Instant;
 
-/// A signal that ends a run.
+/// What ends a run before its goal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
     /// Ctrl-C.
@@ -13,15 +15,18 @@ pub enum Signal {
     Terminate,
     /// SIGHUP: the terminal was closed, or the connection to it was lost.
     Hangup,
+    /// No signal: the time that the run may take is over.
+    Deadline,
 }
 
 impl Signal {
-    /// The exit status that shells use for the signal: 128 plus its number.
+    /// The exit status that shells use for the signal: 128 plus its number. Of a deadline, that of a run without its goal.
     pub const fn exit_status(self) -> u8 {
         match self {
             Self::Interrupt => 130,
             Self::Terminate => 143,
             Self::Hangup => 129,
+            Self::Deadline => 3,
         }
     }
 
@@ -29,7 +34,7 @@ impl Signal {
     pub const fn is_urgent_when_repeated(self) -> bool {
         match self {
             Self::Interrupt | Self::Terminate => true,
-            Self::Hangup => false,
+            Self::Hangup | Self::Deadline => false,
         }
     }
 }
@@ -40,6 +45,7 @@ impl fmt::Display for Signal {
             Self::Interrupt => "Ctrl-C",
             Self::Terminate => "SIGTERM",
             Self::Hangup => "SIGHUP",
+            Self::Deadline => "the end of its time",
         })
     }
 }
@@ -52,6 +58,8 @@ pub struct Interrupts {
     /// Absent under `nohup`, whose point is to survive the terminal.
     hangup: Option<unix::Signal>,
     received: Option<Signal>,
+    /// Until it has passed.
+    deadline: Option<Instant>,
 }
 
 impl Interrupts {
@@ -65,7 +73,13 @@ impl Interrupts {
             terminate: unix::signal(SignalKind::terminate())?,
             hangup: if ignores_hangup() { None } else { Some(unix::signal(SignalKind::hangup())?) },
             received: None,
+            deadline: None,
         })
+    }
+
+    /// With a deadline, `limit` from now.
+    pub fn within(self, limit: Option<Duration>) -> Self {
+        Self { deadline: limit.and_then(|limit| Instant::now().checked_add(limit)), ..self }
     }
 
     /// Waits for a signal. Cancel safe.
@@ -74,7 +88,10 @@ impl Interrupts {
             _ = self.interrupt.recv() => Signal::Interrupt,
             _ = self.terminate.recv() => Signal::Terminate,
             () = received(&mut self.hangup) => Signal::Hangup,
+            () = passed(self.deadline) => Signal::Deadline,
         };
+        // It ends a run once.
+        self.deadline = self.deadline.filter(|_| signal != Signal::Deadline);
         self.received = Some(signal);
         signal
     }
@@ -91,7 +108,9 @@ impl Interrupts {
                 return true;
             }
         }
-        false
+        let is_over = self.deadline.take_if(|deadline| *deadline <= Instant::now()).is_some();
+        self.received = if is_over { Some(Signal::Deadline) } else { self.received };
+        is_over
     }
 
     /// The newest signal received.
@@ -103,6 +122,13 @@ impl Interrupts {
 async fn received(signal: &mut Option<unix::Signal>) {
     match signal {
         Some(signal) => drop(signal.recv().await),
+        None => std::future::pending().await,
+    }
+}
+
+async fn passed(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
         None => std::future::pending().await,
     }
 }
@@ -128,5 +154,16 @@ mod tests {
         let status = "Name:\tpawl\nSigBlk:\t0000000000000001\nSigIgn:\t0000000000001001\nSigCgt:\t0000000000000000\n";
         assert!(ignored(status, SignalKind::hangup()) && ignored(status, SignalKind::pipe()));
         assert!(!ignored(status, SignalKind::terminate()) && !ignored("", SignalKind::hangup()));
+    }
+    #[tokio::test]
+    async fn a_deadline_ends_a_run_once() {
+        let limit = Duration::from_millis(20);
+        let mut interrupts = Interrupts::listen().unwrap().within(Some(limit));
+        assert!(!interrupts.pending());
+        assert_eq!(interrupts.next().await, Signal::Deadline);
+        assert!(tokio::time::timeout(limit * 3, interrupts.next()).await.is_err(), "it has passed");
+        let mut passed = Interrupts::listen().unwrap().within(Some(Duration::ZERO));
+        assert!(passed.pending() && !passed.pending());
+        assert_eq!(passed.received(), Some(Signal::Deadline));
     }
 }

@@ -181,7 +181,7 @@ impl Machine {
 }
 
 /// The GPUs in `CUDA_VISIBLE_DEVICES`, or else those that the driver lists.
-fn visible_gpus() -> Vec<String> {
+pub fn visible_gpus() -> Vec<String> {
     match std::env::var_os("CUDA_VISIBLE_DEVICES") {
         Some(shown) => listed(&shown),
         None => (0..driver_gpus(Path::new("/proc/driver/nvidia/gpus"))).map(|index| index.to_string()).collect(),

@@ -35,6 +35,8 @@ pub struct Options {
     pub trainer: Vec<OsString>,
     /// How progress is shown.
     pub style: Style,
+    /// Longest time of the run; then it ends as by SIGTERM.
+    pub limit: Option<Duration>,
 }
 
 /// Outcome of a run.
@@ -48,7 +50,7 @@ pub enum RunOutcome {
     Suspended,
     /// The job failed.
     Failed,
-    /// A signal ended the run; the next run resumes the job.
+    /// A signal, or its deadline, ended the run; the next run resumes the job.
     Interrupted(Signal),
 }
 
@@ -96,7 +98,7 @@ fn open(job: TrainingJob, options: Options) -> Result<Shell, RunError> {
     let attempts = Attempts::load(site)?;
     let events = EventLog::open(&state)?;
     let display = Display::new(options.style, &document.job);
-    Ok(Shell { state, document, attempts, events, display, written: None, _lock: lock })
+    Ok(Shell { state, document, attempts, events, display, limit: options.limit, written: None, _lock: lock })
 }
 
 /// The document of the job: that of earlier runs with this manifest, or a new one.
@@ -158,6 +160,7 @@ struct Shell {
     attempts: Attempts,
     events: EventLog,
     display: Display,
+    limit: Option<Duration>,
     /// The status on disk, and the time of its write.
     written: Option<(TrainingJobStatus, std::time::Instant)>,
     _lock: Lock,
@@ -165,7 +168,7 @@ struct Shell {
 
 impl Shell {
     async fn run(mut self) -> Result<(RunOutcome, Document), RunError> {
-        let mut interrupts = Interrupts::listen()?;
+        let mut interrupts = Interrupts::listen()?.within(self.limit);
         let trained = self.has_trained().then_some(self.document.status.attempts);
         let ended = match self.drive(&mut interrupts).await {
             Ok(Some(outcome)) => Ok(outcome),
@@ -267,7 +270,7 @@ impl Shell {
     /// After a signal: stops the ranks with a checkpoint, and records their last events. A second signal kills them.
     async fn wind_down(&mut self, interrupts: &mut Interrupts) -> Result<RunOutcome, RunError> {
         let mut signal = interrupts.received().unwrap_or(Signal::Interrupt);
-        if self.attempts.running() {
+        if self.attempts.running() && signal != Signal::Deadline {
             self.display
                 .note("stopping: the ranks may write a checkpoint first; repeat the signal to kill them immediately");
         }

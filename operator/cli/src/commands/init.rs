@@ -1,8 +1,8 @@
 //! `pawl init`.
 
-mod arguments;
-mod command;
-mod options;
+pub(super) mod arguments;
+pub(super) mod command;
+pub(super) mod options;
 
 use super::print;
 use crate::args::{Framework, InitArgs};
@@ -64,7 +64,12 @@ fn mismatch(source: &str, framework: Framework) -> Option<&'static str> {
 fn manifest(arguments: &InitArgs, script: &Path, command: &Command) -> String {
     let stem = script.file_stem().unwrap_or_default().to_string_lossy();
     let name = arguments.name.clone().unwrap_or_else(|| label(&stem));
-    let words = command.words.iter().map(|word| format!("      - {}\n", quoted(word))).collect::<String>();
+    let words = command
+        .start
+        .iter()
+        .chain(&command.words)
+        .map(|word| format!("      - {}\n", quoted(word)))
+        .collect::<String>();
     let notes = command.notes.iter().map(|note| format!("# - {note}\n")).collect::<String>();
     let InitArgs { framework, gpus, .. } = arguments;
     let mut text = format!(
@@ -116,16 +121,23 @@ fn ladder(gpus: u32, command: &Command) -> String {
 "
     );
     let mut phases = String::new();
-    for (phase, lines) in PHASES {
+    for (phase, _) in PHASES {
         let absent = command.absent.contains(&phase) || (phase == "fsdp" && gpus <= 1);
-        match phase {
-            _ if absent => {}
-            "larger-batch" => phases.push_str(&larger_batch(batch)),
-            _ => phases.push_str(lines),
+        if !absent {
+            phases.push_str(&phase_lines(phase, batch));
         }
     }
     text.push_str(if phases.is_empty() { "  phases: []\n" } else { "  phases:\n" });
     text + &phases
+}
+
+/// The lines of a phase in a manifest; the batch is that of the baseline.
+pub(super) fn phase_lines(phase: &str, batch: u32) -> String {
+    match PHASES.iter().find(|(name, _)| *name == phase) {
+        Some(("larger-batch", _)) => larger_batch(batch),
+        Some((_, lines)) => (*lines).to_owned(),
+        None => String::new(),
+    }
 }
 
 /// Twice the batch; where that does not fit, half as much more.
@@ -192,7 +204,7 @@ const fn monitor(framework: Framework) -> &'static str {
 }
 
 /// Variables of the framework.
-const fn environment(framework: Framework) -> &'static str {
+pub(super) const fn environment(framework: Framework) -> &'static str {
     match framework {
         Framework::Accelerate => {
             "    podTemplate:
@@ -209,7 +221,7 @@ const fn environment(framework: Framework) -> &'static str {
 }
 
 /// A name of Kubernetes made of `text`.
-fn label(text: &str) -> String {
+pub(super) fn label(text: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
     let name: String = text.chars().map(plain).take(40).collect();
     let name = name.trim_matches('-');
@@ -217,7 +229,7 @@ fn label(text: &str) -> String {
 }
 
 /// A scalar of YAML.
-fn quoted(word: &str) -> String {
+pub(super) fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', "''"))
 }
 

@@ -13,6 +13,7 @@ mod run;
 mod search;
 mod source;
 mod status;
+mod tune;
 mod validate;
 
 use crate::args::search::SearchCommand;
@@ -31,6 +32,7 @@ pub fn dispatch(command: Command) -> ExitCode {
     match command {
         Command::Run(run) => run::run(&run),
         Command::Init(arguments) => init::init(&arguments),
+        Command::Tune(arguments) => tune::tune(&arguments),
         Command::Validate { files } => validate::validate(&files),
         Command::Status { state, output } => status::status(&state, output),
         Command::Report { state, out } => report::report(&state, out.as_deref()),

@@ -24,6 +24,7 @@ pub fn run(arguments: &RunArgs) -> ExitCode {
         gpus: arguments.gpus.clone(),
         trainer: vec![program.into_os_string(), "trainer".into()],
         style,
+        limit: None,
     };
     if arguments.dry_run {
         return super::dry_run::print(&job, &options);

@@ -53,6 +53,7 @@ fn options(directory: &Path) -> Options {
         gpus: None,
         trainer: Vec::new(),
         style: Style { document: false, quiet: true },
+        limit: None,
     }
 }
 

@@ -89,6 +89,19 @@ pub const EPOCHS: Argument = Argument::new(
     &["--epochs", "--num-epochs", "--max-epochs", "--num-train-epochs", "--niter"],
     "{}=$(launch.epochs:-100000)",
 );
+/// The evaluation that a quality launch is judged by is the one at its end.
+pub const EVALUATION: Argument = Argument::new(
+    &[
+        "--eval-every",
+        "--eval-interval",
+        "--eval-steps",
+        "--eval-freq",
+        "--val-every",
+        "--val-interval",
+        "--validate-every",
+    ],
+    "$(launch.evalSteps:+{}=$(launch.evalSteps))",
+);
 pub const ACCUMULATION: Argument = Argument::new(
     &[
         "--accumulation",

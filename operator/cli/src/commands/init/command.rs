@@ -13,7 +13,9 @@ const MORE_WORKERS: u32 = 4;
 /// The command that starts a script, and what is known of the script.
 #[derive(Debug)]
 pub struct Command {
-    /// The program and its arguments.
+    /// The program, up to the script.
+    pub start: Vec<String>,
+    /// The arguments of the script.
     pub words: Vec<String>,
     /// The batch size of the baseline.
     pub batch: u32,
@@ -31,10 +33,15 @@ impl Command {
     /// The command of a script, whose options are read.
     pub fn of(arguments: &InitArgs, script: &Path) -> Self {
         // The options of the other frameworks are those of their classes.
-        let own_loop = matches!(arguments.framework, Framework::Accelerate | Framework::Pytorch);
-        let options = if own_loop { Options::of(script) } else { Options::default() };
+        let options = if has_own_options(arguments.framework) { Options::of(script) } else { Options::default() };
+        Self::with(arguments, script, &options)
+    }
+
+    /// The command of a script with these options.
+    pub fn with(arguments: &InitArgs, script: &Path, options: &Options) -> Self {
         let mut command = Self {
-            words: start(arguments, script),
+            start: start(arguments, script),
+            words: Vec::new(),
             batch: arguments.batch.or_else(|| options.number(&BATCH)).unwrap_or(8),
             settings: Vec::new(),
             by_epochs: false,
@@ -42,13 +49,13 @@ impl Command {
             notes: Vec::new(),
         };
         command.words.extend(flags(arguments.framework).iter().map(|&flag| flag.to_owned()));
-        if own_loop {
+        if has_own_options(arguments.framework) {
             let sharding = (arguments.framework == Framework::Pytorch && arguments.gpus > 1).then_some(SHARDING);
             for argument in ARGUMENTS.into_iter().chain(sharding) {
-                command.pass(&argument, &options, arguments.framework);
+                command.pass(&argument, options, arguments.framework);
             }
-            command.keep_defaults(&options);
-            command.length(&options, arguments.items);
+            command.keep_defaults(options);
+            command.length(options, arguments.items);
         }
         command
     }
@@ -61,7 +68,7 @@ impl Command {
             return;
         }
         let absent = format!("the script has no option {}", argument.names.join(", "));
-        if *argument == BATCH {
+        if *argument == BATCH && !options.exact {
             self.words.push(argument.word(argument.usual));
             self.notes.push(format!("{absent}: add one: items are counted by the batch size"));
         } else if let Some(phase) = argument.phase.filter(|phase| !by_environment(framework, phase)) {
@@ -110,6 +117,11 @@ impl Command {
             (Some(_), _) => {}
         }
     }
+}
+
+/// Whether scripts of the framework declare the options that a launch passes one by one.
+pub const fn has_own_options(framework: Framework) -> bool {
+    matches!(framework, Framework::Accelerate | Framework::Pytorch)
 }
 
 /// The program, before the arguments of the script.

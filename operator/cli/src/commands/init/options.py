@@ -44,8 +44,10 @@ def options(tree):
         default = constant(keywords["default"]) if "default" in keywords else None
         choices = constant(keywords["choices"]) if "choices" in keywords else None
         if names:
+            short = [value for value in map(constant, call.args) if isinstance(value, str) and value[:1] == "-" != value[1:2]]
             yield {
                 "names": names,
+                "short": short,
                 "takes": takes(given, names, keywords, default),
                 "default": default if isinstance(default, (bool, int, float, str)) else None,
                 "choices": [str(choice) for choice in choices] if isinstance(choices, (list, tuple, set)) else [],

@@ -13,6 +13,8 @@ const READER: &str = include_str!("options.py");
 #[derive(Debug, Deserialize)]
 struct Declared {
     names: Vec<String>,
+    /// Such as `-b`.
+    short: Vec<String>,
     takes: Takes,
     default: serde_json::Value,
     choices: Vec<String>,
@@ -36,6 +38,9 @@ pub struct Options {
     declared: Vec<Declared>,
     /// Whether it has no others.
     complete: bool,
+    /// Whether what is not known is not there, rather than called as usual.
+    #[serde(skip)]
+    pub exact: bool,
 }
 
 impl Options {
@@ -46,6 +51,35 @@ impl Options {
         // A script that has none of the usual options may have its parser in another file.
         options.complete &= ARGUMENTS.iter().any(|argument| options.find(argument.names).is_some());
         options
+    }
+
+    /// As [`Self::of`], of a script that is started with these arguments: it has the options that it declares, and those that are given.
+    pub fn given(script: &Path, arguments: &[String]) -> Self {
+        let mut options = Self::of(script);
+        (options.complete, options.exact) = (true, true);
+        for (index, word) in arguments.iter().enumerate().filter(|(_, word)| word.starts_with("--")) {
+            let (name, value) = word.split_once('=').map_or((word.as_str(), None), |(name, value)| (name, Some(value)));
+            if options.resolve(name).is_none() {
+                let next = arguments.get(index + 1).filter(|next| !next.starts_with('-'));
+                let takes = if value.is_some() || next.is_some() { Takes::Value } else { Takes::Nothing };
+                let default = serde_json::Value::Null;
+                let (names, short, choices) = (vec![name.to_owned()], Vec::new(), Vec::new());
+                options.declared.push(Declared { names, short, takes, default, choices });
+            }
+        }
+        options
+    }
+
+    /// The names of the option that a word of a command line names, maybe in short or abbreviated, and whether a value follows it.
+    pub fn resolve(&self, word: &str) -> Option<(&[String], bool)> {
+        let is = |option: &&Declared| option.names.iter().chain(&option.short).any(|name| name == word);
+        let is_long = word.starts_with("--") && word.len() > 2;
+        let abbreviated = || {
+            let mut all = self.declared.iter().filter(|option| option.names.iter().any(|name| name.starts_with(word)));
+            all.next().filter(|_| is_long && all.next().is_none())
+        };
+        let option = self.declared.iter().find(is).or_else(abbreviated)?;
+        Some((&option.names, matches!(option.takes, Takes::Value | Takes::Boolean)))
     }
 
     fn read(script: &Path) -> Option<Self> {
@@ -102,7 +136,7 @@ impl Options {
 }
 
 /// An option in small letters, with `-` between words.
-fn plain(name: &str) -> String {
+pub fn plain(name: &str) -> String {
     let mut text = String::new();
     for c in name.chars() {
         if c.is_ascii_uppercase() && text.ends_with(|last: char| last.is_ascii_lowercase()) {
@@ -161,6 +195,31 @@ subprocess.run(["tool", "--fused"])
         let source = "a.add_argument('--seed')\na.add_argument('--dtype', choices=['float32', 'bfloat16'])\n";
         let choice = options(source).choice(&["--mixed-precision", "--dtype"], &["bf16", "bfloat16"]);
         assert_eq!(choice.as_deref(), Some("--dtype=bfloat16"));
+    }
+
+    #[test]
+    fn options_of_a_command_line_are_found_by_their_short_and_abbreviated_names() {
+        let source =
+            "a.add_argument('-b', '--batch_size', type=int)\na.add_argument('--compile', action='store_true')\n";
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), source).unwrap();
+        let given = ["-b", "4", "--comp", "--lr", "0.1", "--workers=2", "--verbose"].map(str::to_owned);
+        let options = Options::given(file.path(), &given);
+        let resolved = |word: &str| options.resolve(word).map(|(names, value)| (names[0].clone(), value));
+        for (word, expected) in [
+            ("-b", Some(("--batch_size", true))),
+            ("--batch", Some(("--batch_size", true))),
+            ("--comp", Some(("--compile", false))),
+            ("--lr", Some(("--lr", true))),
+            ("--verbose", Some(("--verbose", false))),
+            ("--", None),
+            ("--fused", None),
+        ] {
+            assert_eq!(resolved(word), expected.map(|(name, value)| (name.to_owned(), value)), "{word}");
+        }
+        // What is given is an option, what is neither given nor declared is none.
+        assert_eq!(options.word(&WORKERS).as_deref(), Some("--workers=$(settings.loaderWorkers)"));
+        assert_eq!(options.word(&FUSED), None);
     }
 
     #[test]

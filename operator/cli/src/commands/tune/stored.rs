@@ -1,0 +1,57 @@
+//! What an earlier `pawl tune` of the same script has found, so that it is continued: another observation would give other
+//! numbers of steps, and the evidence would be about other launches.
+
+use super::command::Part;
+use pawl_local::state::{StateDir, StateError, write_atomic};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::path::{Path, PathBuf};
+
+/// What makes two commands the same.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    version: String,
+    script: String,
+    given: Vec<String>,
+    gpus: u32,
+    here: PathBuf,
+}
+
+impl Identity {
+    /// That of a script with this source and these arguments, started in a directory.
+    pub fn of(source: &[u8], given: &[String], gpus: u32, here: &Path) -> Self {
+        let script = Sha256::digest(source).iter().map(|byte| format!("{byte:02x}")).collect();
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        Self { version, script, given: given.to_vec(), gpus, here: here.to_owned() }
+    }
+}
+
+/// What is kept beside the manifest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stored {
+    /// Of which command.
+    pub identity: Identity,
+    /// The command of launches and of the user.
+    pub parts: Vec<Part>,
+}
+
+fn path(state: &StateDir) -> PathBuf {
+    state.root().join("tune.json")
+}
+
+impl Stored {
+    /// What was kept of the same command.
+    pub fn load(state: &StateDir, identity: &Identity) -> Option<Self> {
+        let stored: Self = serde_json::from_slice(&std::fs::read(path(state)).ok()?).ok()?;
+        (stored.identity == *identity).then_some(stored)
+    }
+
+    /// Keeps it.
+    ///
+    /// # Errors
+    /// [`StateError`] when it cannot be written.
+    pub fn save(&self, state: &StateDir) -> Result<(), StateError> {
+        let text = serde_json::to_vec_pretty(self).expect("words and paths of UTF-8 can be written");
+        write_atomic(&path(state), &text)
+    }
+}
