@@ -269,6 +269,7 @@ fn the_ladder_keeps_what_is_faster_and_rolls_back_what_is_not() {
         gpus: None,
         trainer: Vec::new(),
         style: Style { document: true, quiet: true },
+        limit: None,
     };
     let (outcome, document) = pawl_local::run(job, options).unwrap();
     let status = document.status;

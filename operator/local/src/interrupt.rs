@@ -155,6 +155,7 @@ mod tests {
         assert!(ignored(status, SignalKind::hangup()) && ignored(status, SignalKind::pipe()));
         assert!(!ignored(status, SignalKind::terminate()) && !ignored("", SignalKind::hangup()));
     }
+
     #[tokio::test]
     async fn a_deadline_ends_a_run_once() {
         let limit = Duration::from_millis(20);

@@ -142,7 +142,7 @@ fn grows(group: &[Candidate<'_>]) -> bool {
 
 /// Whether `N/M (P%)` counts items: all are multiples of the batch, as indices of batches are not.
 fn counts_items(group: &[Candidate<'_>], batch: u64) -> bool {
-    let whole = |candidate: &Candidate<'_>| candidate.form.has_share && candidate.form.step % batch == 0;
+    let whole = |candidate: &Candidate<'_>| candidate.form.has_share && candidate.form.step.is_multiple_of(batch);
     batch > 1 && group.iter().all(whole)
 }
 
