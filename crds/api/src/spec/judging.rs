@@ -51,8 +51,7 @@ pub struct Analysis {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000))]
     pub budget_percent: Option<u32>,
-    /// No longer has an effect: a control launch that ran at another time than the candidate differs by the drift since then, so that
-    /// each pair has a control of its own.
+    /// No longer has an effect: each pair has a control of its own.
     pub reuse_control: bool,
 }
 
