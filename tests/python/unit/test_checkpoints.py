@@ -375,6 +375,14 @@ def test_a_checkpoint_of_an_earlier_version_is_resumed_although_it_does_not_say_
 CASES = json.loads((Path(__file__).parents[3] / "crds/contract/tests/checkpoints.json").read_text())
 
 
+def test_a_checkpoint_that_is_written_anew_after_it_was_discarded_counts(tmp_path: Path) -> None:
+    training = keeper(tmp_path)
+    write(training, 2)
+    training[0].discard_after(15)
+    write(training, 2)
+    assert resumed(keeper(tmp_path, "job-2")) == 2
+
+
 @pytest.mark.parametrize("case", [case for case in CASES if "package" in case.get("by", ["package"])], ids=lambda case: case["name"])
 def test_the_checkpoint_that_is_resumed_is_that_of_the_vectors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: dict[str, Any]

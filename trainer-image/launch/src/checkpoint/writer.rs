@@ -169,10 +169,12 @@ impl Writer {
         self.check_epoch()?;
         let Position { step, items, .. } = checkpoint.position;
         let older = self.store.names()?;
-        let highest = older.iter().max_by_key(|((_, generation), _)| *generation);
-        let generation = highest.map_or(Some(1), |((_, generation), _)| generation.checked_add(1));
+        // A name that is noted as that of a bad checkpoint is not given again.
+        let noted = self.store.diverged()?.into_iter().filter_map(|name| Some((order(&name)?, name)));
+        let highest = older.iter().cloned().chain(noted).max_by_key(|((_, generation), _)| *generation);
+        let generation = highest.as_ref().map_or(Some(1), |((_, generation), _)| generation.checked_add(1));
         let Some(generation) = generation else {
-            let name = highest.map(|(_, name)| name.clone()).unwrap_or_default();
+            let name = highest.map(|(_, name)| name).unwrap_or_default();
             let problem = "no number is larger than that in its name: no gang wrote it; delete it".to_owned();
             return Err(CheckpointError::Unreadable { name, problem });
         };

@@ -282,6 +282,9 @@ class Store:
         self.check()
         replace(partial / MANIFEST, manifest | {"sha256": hashes.seal(manifest)}, durable=True)
         path = self.directory / self.name(partial)
+        if path.name in (noted := self._diverged()):
+            # It is written anew.
+            replace(self.directory / DIVERGED, {"names": [name for name in noted if name != path.name]}, durable=True)
         # Not deleted before the new one is in its place: it may be the only checkpoint.
         replaced = partial.with_suffix(".replaced")
         if path.exists():
