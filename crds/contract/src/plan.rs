@@ -282,6 +282,17 @@ pub struct CheckpointPolicy {
 }
 
 impl CheckpointPolicy {
+    /// Names the newest checkpoint that the job is known to have written, as good or as after the limit.
+    #[must_use]
+    pub fn expecting(self, known: Option<CheckpointRef>) -> Self {
+        let limit = self.resume_not_after_items;
+        let (expected, expected_after_limit) = match known {
+            Some(known) if limit.is_some_and(|limit| known.items > limit) => (None, Some(known)),
+            good => (good, None),
+        };
+        Self { expected, expected_after_limit, ..self }
+    }
+
     /// The newest checkpoint that the job is known to have written, good or not.
     pub fn known(&self) -> Option<&CheckpointRef> {
         self.expected.as_ref().or(self.expected_after_limit.as_ref())

@@ -297,18 +297,15 @@ impl Draft<'_> {
         let gang = gang(self.spec, work.purpose);
         let command = self.spec.workload.command.iter().chain(&self.spec.workload.args).cloned().collect();
         let kept = crate::storage::outlives_pods(self.job);
-        let expected = self.resumes(attempt).filter(|_| kept).map(|newest| CheckpointRef {
+        let known = self.resumes(attempt).filter(|_| kept).map(|newest| CheckpointRef {
             name: newest.name,
             step: newest.step,
             items: newest.items,
         });
         let launches = work.launches.iter().map(|launch| {
             let mut plan = LaunchPlan { attempt: attempt.to_owned(), ..launch.plan.clone() };
-            if let Some(policy) = plan.checkpoint.as_mut().filter(|_| plan.kind != LaunchKind::Search) {
-                let limit = policy.resume_not_after_items;
-                let is_good = |newest: &CheckpointRef| limit.is_none_or(|limit| newest.items <= limit);
-                policy.expected = expected.clone().filter(is_good);
-                policy.expected_after_limit = expected.clone().filter(|newest| !is_good(newest));
+            if plan.kind != LaunchKind::Search {
+                plan.checkpoint = plan.checkpoint.map(|policy| policy.expecting(known.clone()));
             }
             plan
         });

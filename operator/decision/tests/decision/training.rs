@@ -94,6 +94,31 @@ fn what_is_written_after_a_reverted_divergence_is_not_damaged() {
     assert_eq!(world.status.stage, Stage::Complete);
 }
 
+/// Otherwise an emptied storage would be a new start.
+#[test]
+fn a_checkpoint_after_the_last_good_position_is_known_to_the_next_attempt() {
+    let mut world = World::new(
+        spec(json!({})),
+        Box::new(|plan, _| match (plan.kind, plan.settings.precision) {
+            (LaunchKind::Train, Some(_)) => ended(plan, Outcome::NonFinite),
+            _ => done(plan, speed(&plan.settings, FACTORS) * noise(plan, 0.002)),
+        }),
+    );
+    let trains = |world: &World| world.alive().iter().any(|attempt| attempt.plan.launches[0].kind == LaunchKind::Train);
+    world.run_until(trains);
+    world.decide();
+    let checkpoint = CheckpointRef { name: "step-60".to_owned(), step: 60, items: 600 };
+    world.progress(|progress| {
+        (progress.step, progress.items, progress.last_checkpoint) = (65, 650, Some(checkpoint.clone()));
+    });
+    world.decide();
+    let reverted = |world: &World| world.status.phases.iter().any(|phase| phase.state == PhaseState::RolledBack);
+    world.run_until(|world| reverted(world) && trains(world));
+    let policy = world.alive()[0].plan.launches[0].checkpoint.clone().unwrap();
+    assert_eq!((policy.resume_not_after_items, policy.expected), (Some(500), None), "it is not resumed");
+    assert_eq!(policy.expected_after_limit, Some(checkpoint));
+}
+
 #[test]
 fn training_that_diverges_with_the_baseline_fails() {
     let mut world = World::new(

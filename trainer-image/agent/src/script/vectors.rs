@@ -3,6 +3,7 @@
 
 use super::tests::training;
 use super::*;
+use pawl_contract::plan::CheckpointPolicy;
 use serde_json::Value;
 
 /// A checkpoint of a script: a directory of two files, of which the second may be missing.
@@ -57,13 +58,12 @@ fn the_checkpoint_that_is_resumed_is_that_of_the_vectors() {
         if let Some(attempt) = case["claimed"].as_u64() {
             fence::supersede(&storage, &format!("j-{attempt}")).unwrap();
         }
-        let policy = launch.checkpoint.as_mut().unwrap();
-        policy.resume_not_after_items = case["limit"].as_u64();
+        let limit = case["limit"].as_u64();
         let known = |step| CheckpointRef { name: format!("ckpt-{step}"), step, items: 10 * step };
         let expected = case["expected"].as_u64().map(known);
-        let is_good = |known: &CheckpointRef| case["limit"].as_u64().is_none_or(|limit| known.items <= limit);
-        policy.expected = expected.clone().filter(is_good);
-        policy.expected_after_limit = expected.filter(|known| !is_good(known));
+        launch.checkpoint = launch
+            .checkpoint
+            .map(|policy| CheckpointPolicy { resume_not_after_items: limit, ..policy }.expecting(expected));
         let found = script.resume(&launch).map(|resume| resume.checkpoint);
         let resumes = match found {
             Ok(found) => found.map_or(Value::Null, |path| checkpoints::trailing_number(Path::new(&path)).into()),

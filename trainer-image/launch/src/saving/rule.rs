@@ -162,13 +162,7 @@ fn the_checkpoint_that_is_resumed_is_that_of_the_vectors() {
             let gone = CheckpointRef { name: format!("{step:08}-step-{step}-by-1.9"), step, items: 10 * step };
             known.map_or(gone, |(reference, _)| reference.clone())
         });
-        let is_good = |known: &CheckpointRef| case.limit.is_none_or(|limit| known.items <= limit);
-        let limits = CheckpointPolicy {
-            resume_not_after_items: case.limit,
-            expected: expected.clone().filter(is_good),
-            expected_after_limit: expected.filter(|known| !is_good(known)),
-            ..policy()
-        };
+        let limits = CheckpointPolicy { resume_not_after_items: case.limit, ..policy() }.expecting(expected);
         let mut opened = saver(dir.path(), 3, false, limits);
         let found = opened
             .as_mut()
