@@ -188,7 +188,7 @@ fn a_budget_that_ends_is_no_verdict_and_the_same_command_continues() {
         "compile: measuring was stopped by the end of its time; the same command continues"
     );
     assert!(line(&text, "command").ends_with("(unchanged)"), "{text}");
-    assert_eq!(state(&status, "compile"), "Pending");
+    assert!(["Pending", "Measuring"].contains(&state(&status, "compile")), "{status:#}");
     let launches = || fs::read_to_string(scene.path().join("arguments")).unwrap().lines().count();
     let before = launches();
     let (output, status) = tuned(&scene, &source, &["--budget", "5m", "train.py"]);
