@@ -105,6 +105,9 @@ class Commands:
         helps = dict(cli.commands(PAWL))
         self.options = {path: set(re.findall(r"^ +(?:(-\w), )?(--[\w-]+)", text, re.M)) for path, text in helps.items()}
         self.options = {path: {name for pair in pairs for name in pair if name} for path, pairs in self.options.items()}
+        self.valued = {path: set(re.findall(r"(--[\w-]+) <", text)) for path, text in helps.items()}
+        # What follows the script belongs to the script.
+        self.wrappers = {path for path, text in helps.items() if re.search(r"^Usage: .* <SCRIPT> \[ARGUMENTS\]\.\.\.$", text, re.M)}
 
     def check(self, words):
         """Raises a problem of the words after `pawl`."""
@@ -115,8 +118,11 @@ class Commands:
         command = " ".join(("pawl", *path))
         if below and rest and not rest[0].startswith("-"):
             raise Problem(f"{command} has no subcommand {rest[0]}")
+        before = None
         for word in rest:
-            if word == "--":
+            value = before in self.valued[path]
+            before = word
+            if word == "--" or (path in self.wrappers and not value and not word.startswith("-")):
                 return
             option = word.split("=")[0]
             if re.match(r"--?[A-Za-z]", option) and option not in self.options[path] | {"-h", "--help", "-V", "--version"}:
