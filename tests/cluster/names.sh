@@ -31,6 +31,19 @@ fail() {
 # Adds a network namespace. Another cluster that stops at the same moment must not remove the directory of all of them.
 add_network() { flock "$root/netns" ip netns add "$1"; } # NAMESPACE
 
+# Removes the cgroups of nodes that are off. Those of killed containers can be removed only after a short delay. Returns 1 if some
+# are left.
+remove_cgroups() { # NAME, which may be a pattern
+    local left
+    for _ in $(seq 100); do
+        left=$(find /sys/fs/cgroup -mindepth 1 -maxdepth 2 -type d -name "$1" 2>/dev/null)
+        [ -n "$left" ] || return 0
+        # shellcheck disable=SC2086
+        find $left -depth -type d -exec rmdir {} + 2>/dev/null || sleep 0.1
+    done
+    return 1
+}
+
 # Kills all processes of a network namespace, simulating a power failure, and removes the namespace.
 cut_power() { # NAMESPACE
     local ns=$1 pids
