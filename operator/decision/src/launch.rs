@@ -6,7 +6,7 @@
 
 use crate::draft::Draft;
 use crate::fingerprint::fingerprint;
-use crate::gates::sequential::looks;
+use crate::statistics::sequential::looks;
 use pawl_api::spec::{self, Analysis, Train, TrainingJobSpec};
 use pawl_api::status::{Arm, CheckpointStatus, Purpose};
 use pawl_api::title::Title;
