@@ -344,14 +344,14 @@ def null_is_rejected_or_means_the_default():
 @test
 def defaults_of_the_chart_are_those_of_the_operator():
     values = yaml.safe_load((CHART / "values.yaml").read_text())
-    claim = (ROOT / "operator/controller/src/build/claim.rs").read_text()
+    claim = (ROOT / "operator/controller/src/objects/claim.rs").read_text()
     (size,) = re.findall(r'DEFAULT_CLAIM_SIZE: &str = "(.+)"', claim)
     retention = re.search(r"#\[default\]\s+([A-Z]\w+),", claim.split("pub enum Retention")[1]).group(1)
     storage = (ROOT / "operator/decision/src/storage.rs").read_text()
     kind = re.search(r"#\[default\]\s+([A-Z]\w+),", storage.split("pub enum DefaultStorage")[1]).group(1)
     found = values["checkpoints"]
     assert (found["defaultStorage"], found["claim"]["size"], found["claim"]["retention"]) == (kind, size, retention)
-    pods = (ROOT / "operator/controller/src/build/defaults.rs").read_text()
+    pods = (ROOT / "operator/controller/src/objects/defaults.rs").read_text()
     sizes = dict(re.findall(r'(\w+): size\("(.+?)"\)', pods))
     assert sizes == values["pods"]["emptyDirs"]
     (user,) = re.findall(r"const USER: i64 = (\d+);", pods)

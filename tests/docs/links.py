@@ -15,7 +15,7 @@ from urllib.parse import unquote, urldefrag
 ROOT = Path(__file__).resolve().parents[2]
 IN_REPOSITORY = re.compile(r"https://github\.com/pawl-dev/pawl/(?:blob|tree)/main/([^#?]+)")
 READMES = [
-    "README.md", "CONTRIBUTING.md", "DESIGN.md", "SECURITY.md", "charts/README.md", "charts/pawl/README.md", "crds/README.md",
+    "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "DESIGN.md", "SECURITY.md", "charts/README.md", "charts/pawl/README.md", "crds/README.md",
     "docs/README.md", "examples/README.md", "operator/README.md", "tests/README.md", "trainer-image/README.md",
     "trainer-image/python/README.md",
 ]

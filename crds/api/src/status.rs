@@ -110,6 +110,11 @@ impl TrainingJobStatus {
     pub fn under_way(&self) -> impl Iterator<Item = &AttemptStatus> {
         self.attempt.iter().chain(&self.parallel)
     }
+
+    /// As [`Self::under_way`].
+    pub fn under_way_mut(&mut self) -> impl Iterator<Item = &mut AttemptStatus> {
+        self.attempt.iter_mut().chain(&mut self.parallel)
+    }
 }
 
 fn is_zero(value: &u64) -> bool {

@@ -1,11 +1,11 @@
 //! Carries out actions: starts, stops and releases attempts. Idempotent.
 
-use crate::build::Blueprint;
 use crate::context::Context;
 use crate::error::{Doing, Error};
 use crate::facts::{AttemptFacts, GangFacts};
 use crate::key::Key;
 use crate::names;
+use crate::objects::Blueprint;
 use crate::owned::{Found, Objects};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, ListParams, PropagationPolicy};

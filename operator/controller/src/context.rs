@@ -1,12 +1,11 @@
 //! State and clients that all reconciles share.
 
-use crate::build::{Blueprint, Images, PodDefaults, StorageConfig};
 use crate::events::Events;
-use crate::facts::Facts;
-use crate::jobs::Jobs;
+use crate::jobs::{Facts, Jobs};
 use crate::leader::Leadership;
 use crate::live::Live;
 use crate::metrics::Metrics;
+use crate::objects::{Blueprint, Images, PodDefaults, StorageConfig};
 use crate::services::Services;
 use jiff::Timestamp;
 use kube::Client;

@@ -1,6 +1,6 @@
 //! The Kubernetes shell: a reconcile fetches, observes, decides, writes the status, acts, and emits events.
 //!
-//! Reading order: [`reconcile`] is the loop, [`observe`] makes facts into what decisions are made on, [`build`] makes
+//! Reading order: [`reconcile`] is the loop, [`observe`] makes facts into what decisions are made on, [`objects`] makes
 //! plans into objects, [`apply`] carries them out. [`belief`] explains why no crash and no stale cache loses evidence
 //! or runs two gangs.
 //!
@@ -25,7 +25,6 @@
 
 pub mod apply;
 pub mod belief;
-pub mod build;
 pub mod client;
 pub mod context;
 pub mod controller;
@@ -34,16 +33,19 @@ pub mod events;
 pub mod facts;
 pub mod jobs;
 pub mod key;
+pub mod layer;
 pub mod leader;
 pub mod live;
 pub mod metrics;
 pub mod names;
+pub mod objects;
 pub mod observe;
 mod owned;
 pub mod reading;
 pub mod reconcile;
 pub mod repair;
 mod run;
+mod sample;
 pub mod serve;
 pub mod services;
 pub mod telemetry;

@@ -1,16 +1,15 @@
 //! Runs the operator.
 
-use crate::build::{Images, PodDefaults, StorageConfig};
 use crate::client;
 use crate::context::{Clock, Context};
 use crate::controller;
 use crate::events::Events;
-use crate::facts::Facts;
-use crate::jobs::Jobs;
+use crate::jobs::{Facts, Jobs};
 use crate::key::Key;
 use crate::leader::{Election, Leadership, Timing};
 use crate::live::{Live, Pace};
 use crate::metrics::Metrics;
+use crate::objects::{Images, PodDefaults, StorageConfig};
 use crate::serve::{self, Readiness};
 use crate::services::Services;
 use crate::watch::{self, Watches};

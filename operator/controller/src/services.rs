@@ -1,10 +1,10 @@
 //! The headless Service of each namespace: what is known of it, and its repair when a gang needs it.
 
 use crate::belief::is_older;
-use crate::build;
 use crate::error::{Doing, Error, code};
-use crate::facts::{Listing, place};
+use crate::jobs::{Listing, place};
 use crate::names;
+use crate::objects;
 use crate::watched::WatchedService;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Patch, PatchParams};
@@ -127,7 +127,7 @@ impl Services {
             None => tracing::info!(namespace, "creating Service {name}"),
         }
         let parameters = PatchParams::apply(names::FIELD_MANAGER).force();
-        match services.patch(name, &parameters, &Patch::Apply(build::service(namespace))).await {
+        match services.patch(name, &parameters, &Patch::Apply(objects::service(namespace))).await {
             Ok(applied) => {
                 self.of(namespace, |known| {
                     known.applied = Some(Instant::now());
@@ -187,7 +187,7 @@ impl Services {
 
 /// Whether a Service is as it should be. Labels that others gave it besides are theirs.
 fn right(there: &WatchedService) -> bool {
-    let wanted = build::service(there.metadata.namespace.as_deref().unwrap_or_default());
+    let wanted = objects::service(there.metadata.namespace.as_deref().unwrap_or_default());
     let none = BTreeMap::new();
     let labels = there.metadata.labels.as_ref().unwrap_or(&none);
     let labelled = wanted.metadata.labels.iter().flatten().all(|(name, value)| labels.get(name) == Some(value));
@@ -214,7 +214,7 @@ mod tests {
 
     /// The Service as the operator makes it, in a version, with a change.
     fn service(version: &str, change: impl FnOnce(&mut Value)) -> WatchedService {
-        let mut service = serde_json::to_value(build::service("n")).unwrap();
+        let mut service = serde_json::to_value(objects::service("n")).unwrap();
         service["metadata"]["resourceVersion"] = json!(version);
         change(&mut service);
         serde_json::from_value(service).unwrap()

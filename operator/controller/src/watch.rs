@@ -5,7 +5,7 @@
 //! that fails begins anew, after a backoff; what is gone by then is found out by comparison.
 
 use crate::context::Context;
-use crate::facts::Listing;
+use crate::jobs::Listing;
 use crate::key::Key;
 use crate::names;
 use crate::reading::Guarded;

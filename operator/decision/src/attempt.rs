@@ -1,4 +1,4 @@
-//! The current attempt: adopts, observes, stops and starts it. At most one attempt is alive, except in a search that runs
+//! Attempts: adopts, observes, stops and starts them. At most one attempt is alive, except in a search that runs
 //! several trials at the same time: see `under_way`.
 //!
 //! The number of the attempt is incremented only after the previous one was observed to have ended. Until then every start
@@ -64,7 +64,7 @@ fn discards(draft: &Draft<'_>, work: &Work) -> Option<u64> {
 /// Adopts an attempt that exists although the status does not name it: the status must have been restored from an older
 /// copy, because it is written before an attempt is started. The attempt is stopped unless its plan is the desired one.
 pub(crate) fn adopt(draft: &mut Draft<'_>, observed: &Observed, next: &Next) -> bool {
-    if draft.status.attempt.is_some() && next.most() < 2 {
+    if draft.under_way().next().is_some() && next.most() < 2 {
         return false;
     }
     let Some(mut number) = draft.status.attempts.checked_add(1) else { return false };
@@ -92,24 +92,19 @@ pub(crate) fn adopt(draft: &mut Draft<'_>, observed: &Observed, next: &Next) -> 
     };
     let adopted = AttemptStatus { seen: true, ..wanted.unwrap_or_else(unknown) };
     draft.status.attempts = number;
-    draft.add_attempt(|draft| draft.status.attempt = Some(adopted));
+    draft.set_attempt(adopted);
     true
 }
 
-/// Observations of the current attempt.
-pub(crate) fn current<'a>(draft: &Draft<'_>, observed: &'a Observed) -> Option<&'a AttemptFacts> {
-    facts_of(observed, &draft.status.attempt.as_ref()?.name)
-}
-
-/// Updates the status from the observed state of the attempt. `true` when the attempt has ended or was lost.
-pub(crate) fn watch(draft: &mut Draft<'_>, observed: &Observed, next: &Next) -> bool {
-    let Some(facts) = current(draft, observed) else { return vanished(draft) };
+/// Updates the status from the observed state of the attempt `name`. `true` when the attempt has ended or was lost.
+pub(crate) fn watch(draft: &mut Draft<'_>, observed: &Observed, next: &Next, name: &str) -> bool {
+    let Some(facts) = facts_of(observed, name) else { return vanished(draft, name) };
     if !facts.state.waits_in_turn() {
-        leave_queue(draft);
+        leave_queue(draft, name);
     }
     let timeout = draft.spec.lifecycle.scheduling_timeout.get().as_secs();
     let now = draft.now;
-    let Some(attempt) = draft.status.attempt.as_mut() else { return false };
+    let Some(attempt) = draft.attempt_mut(name) else { return false };
     attempt.seen = true;
     match &facts.state {
         AttemptState::Queued | AttemptState::Pending { waits_for: WaitsFor::Devices, .. } => {
@@ -140,29 +135,25 @@ pub(crate) fn watch(draft: &mut Draft<'_>, observed: &Observed, next: &Next) -> 
         AttemptState::Running | AttemptState::Leaving(Leaving::Draining) => false,
         AttemptState::Ended(ending) => {
             if *ending == Ending::Preempted && matches!(attempt.stop, None | Some(StopCause::Preempted)) {
-                let message = format!("{}: preempted by Kueue; requeued", attempt.name);
+                let message = format!("{name}: preempted by Kueue; requeued");
                 draft.normal(Reason::Preempted, message, None);
             }
             if let Some(failure) = failure(draft, facts, ending, next) {
-                count(draft, &failure);
+                count(draft, name, &failure);
             }
-            not_queued_before_now(draft);
-            draft.status.attempt = None;
+            not_queued_before_now(draft, name);
+            draft.end_attempt(name);
             true
         }
     }
 }
 
 /// While an attempt ran, the others did not hold the job up: that they are queued counts from its end on.
-fn not_queued_before_now(draft: &mut Draft<'_>) {
-    if draft.status.attempt.as_ref().is_some_and(|attempt| attempt.queued_since.is_none()) {
+fn not_queued_before_now(draft: &mut Draft<'_>, name: &str) {
+    if draft.attempt(name).is_some_and(|attempt| attempt.queued_since.is_none()) {
         let now = draft.now.to_string();
-        draft
-            .status
-            .parallel
-            .iter_mut()
-            .filter_map(|other| other.queued_since.as_mut())
-            .for_each(|since| since.clone_from(&now));
+        let queued = draft.status.under_way_mut().filter_map(|other| other.queued_since.as_mut());
+        queued.for_each(|since| since.clone_from(&now));
     }
 }
 
@@ -179,40 +170,38 @@ pub(crate) fn queued_until(attempt: &AttemptStatus) -> Option<Timestamp> {
 
 /// The attempt was observed and no longer exists: it was lost, and is created again under its name. An attempt that was
 /// deleted because Kueue preempted it does not count as a failure.
-fn vanished(draft: &mut Draft<'_>) -> bool {
-    if draft.status.attempt.as_ref().is_none_or(|attempt| !attempt.seen) {
+fn vanished(draft: &mut Draft<'_>, name: &str) -> bool {
+    if draft.attempt(name).is_none_or(|attempt| !attempt.seen) {
         return false;
     }
-    leave_queue(draft);
-    let Some(attempt) = draft.status.attempt.as_mut() else { return false };
+    leave_queue(draft, name);
+    let Some(attempt) = draft.attempt_mut(name) else { return false };
     attempt.seen = false;
     let stopped = attempt.stop.take();
-    let message = format!("attempt {} no longer exists", attempt.name);
+    let message = format!("attempt {name} no longer exists");
     match stopped {
         Some(StopCause::NotWanted) => {}
         Some(StopCause::Preempted) => draft.normal(Reason::Preempted, message, None),
-        Some(StopCause::SchedulingTimeout) => count(draft, &MissingEvidence::because(message)),
+        Some(StopCause::SchedulingTimeout) => count(draft, name, &MissingEvidence::because(message)),
         Some(StopCause::Unschedulable | StopCause::GangBroken) | None => {
-            count(draft, &MissingEvidence::disrupted(message));
+            count(draft, name, &MissingEvidence::disrupted(message));
         }
     }
-    if let Some(name) = draft.status.attempt.as_ref().map(|attempt| attempt.name.clone()) {
-        crate::fold::part(draft, &name);
-    }
-    expect_what_it_wrote(draft);
+    crate::fold::part(draft, name);
+    expect_what_it_wrote(draft, name);
     true
 }
 
 /// The training that is created again under its name must find the checkpoints that the status learnt of while it ran.
-fn expect_what_it_wrote(draft: &mut Draft<'_>) {
+fn expect_what_it_wrote(draft: &mut Draft<'_>, name: &str) {
     let newest = draft.newest_checkpoint();
-    if let Some(attempt) = draft.status.attempt.as_mut().filter(|attempt| attempt.purpose == Purpose::Train) {
+    if let Some(attempt) = draft.attempt_mut(name).filter(|attempt| attempt.purpose == Purpose::Train) {
         attempt.resumes = newest;
     }
 }
 
-fn count(draft: &mut Draft<'_>, missing: &MissingEvidence) {
-    let Some(attempt) = &draft.status.attempt else { return };
+fn count(draft: &mut Draft<'_>, name: &str, missing: &MissingEvidence) {
+    let Some(attempt) = draft.attempt(name) else { return };
     let (trial, purpose) = (attempt.trial.clone(), attempt.purpose);
     if purpose == Purpose::Train && has_progressed(draft, attempt) {
         draft.status.retry = None;
@@ -231,7 +220,7 @@ fn has_progressed(draft: &Draft<'_>, attempt: &AttemptStatus) -> bool {
 
 /// The infrastructure failure of an attempt that ended before all desired launches had results.
 fn failure(draft: &Draft<'_>, facts: &AttemptFacts, ending: &Ending, next: &Next) -> Option<MissingEvidence> {
-    let attempt = draft.status.attempt.as_ref()?;
+    let attempt = draft.attempt(&facts.name)?;
     let missing = |message: String| Some(MissingEvidence::because(message));
     match attempt.stop {
         Some(cause @ (StopCause::SchedulingTimeout | StopCause::Unschedulable)) => {
@@ -276,22 +265,22 @@ pub(crate) fn schedule(draft: &mut Draft<'_>, observed: &Observed, next: &Next) 
     actions.extend(others.map(|facts| stop(&facts.name, Purpose::default(), StopCause::NotWanted)));
     let blocked = !actions.is_empty() || is_mistaken(draft, observed);
     let (taken, left) = assign(draft, next);
-    for (index, work) in taken.into_iter().enumerate() {
-        actions.extend(draft.with_attempt(index, |draft| match work {
-            Some(work) if draft.status.attempt.as_ref().is_some_and(|attempt| !attempt.seen) => {
+    for (name, work) in draft.under_way_names().iter().zip(taken) {
+        actions.extend(match work {
+            Some(work) if draft.attempt(name).is_some_and(|attempt| !attempt.seen) => {
                 // Nothing runs beside trials of a search but such trials.
-                let alone = draft.status.parallel.iter().all(|other| other.purpose == work.purpose);
+                let alone = draft.under_way().all(|other| other.name == *name || other.purpose == work.purpose);
                 let may = !blocked && alone && draft.backoff(&work.trial).is_none();
-                may.then(|| start(draft, work)).flatten()
+                may.then(|| start(draft, work, Some(name))).flatten()
             }
-            work => keep_or_stop(draft, observed, work),
-        }));
+            work => keep_or_stop(draft, observed, name, work),
+        });
     }
     let beside = |purpose| draft.under_way().all(|attempt| attempt.purpose == purpose);
     let settled = draft.under_way().all(|attempt| attempt.seen) && next.works().iter().all(|work| beside(work.purpose));
     if !blocked && settled && draft.under_way().count() < next.most() {
         let ready = left.into_iter().find(|work| draft.backoff(&work.trial).is_none());
-        actions.extend(ready.and_then(|work| draft.add_attempt(|draft| start(draft, work))));
+        actions.extend(ready.and_then(|work| start(draft, work, None)));
     }
     if !next.works().is_empty() {
         draft.status.retries.retain(|retry| next.works().iter().any(|work| work.trial == retry.trial));
@@ -316,9 +305,9 @@ fn assign<'a>(draft: &Draft<'_>, next: &'a Next) -> (Vec<Option<&'a Work>>, Vec<
 }
 
 /// Stops the attempt unless it runs the desired launches: all of them, or the first of them if it is full.
-fn keep_or_stop(draft: &mut Draft<'_>, observed: &Observed, work: Option<&Work>) -> Option<Action> {
-    let facts_hash = current(draft, observed).map(|facts| facts.plan_hash.clone());
-    let attempt = draft.status.attempt.as_mut()?;
+fn keep_or_stop(draft: &mut Draft<'_>, observed: &Observed, name: &str, work: Option<&Work>) -> Option<Action> {
+    let facts_hash = facts_of(observed, name).map(|facts| &facts.plan_hash);
+    let attempt = draft.attempt_mut(name)?;
     let outstanding = |name: &String| attempt.launches.contains(name) && !attempt.folded.contains(name);
     // What did not fit into a full attempt is run by the next one.
     let full = attempt.launches.len() >= MAX_ATTEMPT_LAUNCHES;
@@ -330,7 +319,7 @@ fn keep_or_stop(draft: &mut Draft<'_>, observed: &Observed, work: Option<&Work>)
     // After a failed launch the attempt ends by itself: stopping it would hide how it ended.
     let ending =
         work.is_some_and(|work| work.trial == attempt.trial && runs(work, &|name| attempt.launches.contains(name)));
-    let as_planned = facts_hash.is_none_or(|hash| hash == attempt.plan_hash);
+    let as_planned = facts_hash.is_none_or(|hash| *hash == attempt.plan_hash);
     if attempt.stop.is_none() && as_planned && (covers || ending) {
         return None;
     }
@@ -347,28 +336,27 @@ fn stop(attempt: &str, purpose: Purpose, cause: StopCause) -> Action {
     Action::Stop { attempt: attempt.to_owned(), checkpoint: purpose == Purpose::Train || already_ending, cause }
 }
 
-/// Starts an attempt under the next number, or again under the number of one that was never observed.
-fn start(draft: &mut Draft<'_>, work: &Work) -> Option<Action> {
-    let (name, number) = match &draft.status.attempt {
-        Some(attempt) => (attempt.name.clone(), draft.status.attempts),
+/// Starts an attempt under the next number, or `again` under the name of one that was never observed.
+fn start(draft: &mut Draft<'_>, work: &Work, again: Option<&str>) -> Option<Action> {
+    let (name, number) = match again {
+        Some(name) => (name.to_owned(), draft.status.attempts),
         None => {
             let number = draft.status.attempts.checked_add(1)?;
             (draft.attempt_name(number), number)
         }
     };
-    if work.purpose == Purpose::Train && draft.status.attempt.is_none() {
+    if work.purpose == Purpose::Train && again.is_none() {
         settle(draft);
     }
     let plan = draft.attempt_plan(&name, work);
     let plan_hash = fingerprint(&plan, 16);
-    let known =
-        draft.status.attempt.as_ref().is_some_and(|attempt| attempt.plan_hash == plan_hash && attempt.stop.is_none());
+    let known = draft.attempt(&name).is_some_and(|attempt| attempt.plan_hash == plan_hash && attempt.stop.is_none());
     if !known {
         draft.status.attempts = number;
         let resumes = draft.resumes(&name);
         let new = attempt_status(work, name.clone(), plan_hash.clone(), draft.now.to_string());
         let discards_after_items = discards(draft, work);
-        draft.status.attempt = Some(AttemptStatus { resumes, discards_after_items, ..new });
+        draft.set_attempt(AttemptStatus { resumes, discards_after_items, ..new });
         let about = work.phase.as_deref().map(|phase| format!(" for phase {phase}")).unwrap_or_default();
         let message = format!("{name}: {}{about}, {} launches", work.purpose, work.launches.len());
         draft.normal(Reason::AttemptStarted, message, work.phase.as_deref());

@@ -9,12 +9,12 @@
 //! where all accepted phases together need more launches than these.
 
 use crate::cost::judging_seconds;
-use crate::gates::sequential::looks;
 use crate::gates::{Subject, speed};
 use crate::judging::CLEAR_LOOKS;
 use crate::launch::{Work, budget, quality, quality_looks, quality_seeds};
 use crate::reason::Reason;
 use crate::revision::accepted;
+use crate::statistics::sequential::looks;
 use crate::train::expected_items_per_second;
 use pawl_api::spec::Role;
 use pawl_contract::decimal::Decimal;

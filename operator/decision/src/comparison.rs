@@ -2,9 +2,9 @@
 
 use crate::draft::Draft;
 use crate::fingerprint::fingerprint;
-use crate::gates::disturbed::{Launches, Strain};
 use crate::launch::{EvidenceTarget, Launch, budget, quality, quality_looks, seed, tag, tag_of, with_utilization};
 use crate::revision::patch;
+use crate::statistics::disturbed::{Launches, Strain};
 use crate::trainer::comparable;
 use crate::trial::Trial;
 use pawl_api::status::{Arm, LaunchStatus};
@@ -82,6 +82,20 @@ impl<'a> Comparison<'a> {
         match arm {
             Arm::Control => &self.control,
             Arm::Candidate => &self.candidate,
+        }
+    }
+
+    /// The phase's fallback in effect, from 1; 0: none.
+    pub fn rung(&self) -> u32 {
+        match self.target {
+            EvidenceTarget::Phase(index) => self.draft.status.phases.get(index).map_or(0, |phase| phase.rung),
+            EvidenceTarget::PreflightBaseline
+            | EvidenceTarget::PreflightPhase { .. }
+            | EvidenceTarget::Baseline
+            | EvidenceTarget::Bundle
+            | EvidenceTarget::Search { .. }
+            | EvidenceTarget::Slowdown
+            | EvidenceTarget::Train => 0,
         }
     }
 

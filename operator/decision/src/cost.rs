@@ -9,16 +9,13 @@ use pawl_contract::report::LaunchResult;
 use std::collections::BTreeMap;
 
 /// Adds the device time of a launch.
-pub(crate) fn count(draft: &mut Draft<'_>, result: &LaunchResult) {
-    let purpose = draft.status.attempt.as_ref().map(|attempt| attempt.purpose);
+pub(crate) fn count(draft: &mut Draft<'_>, purpose: Purpose, result: &LaunchResult) {
     // Invalid times count as 0; the cast saturates.
     let milliseconds =
         (result.measured.wall_seconds.unwrap_or(0.0).max(0.0) * devices(draft.spec, purpose) * 1000.0) as u64;
     let cost = draft.status.cost.get_or_insert_default();
-    if let Some(purpose) = purpose {
-        let spent = cost.purposes.entry(purpose).or_default();
-        *spent = spent.saturating_add(milliseconds);
-    }
+    let spent = cost.purposes.entry(purpose).or_default();
+    *spent = spent.saturating_add(milliseconds);
     cost.device_milliseconds = cost.device_milliseconds.saturating_add(milliseconds);
     let hours = cost.device_milliseconds as f64 / 3.6e6;
     cost.gpu_hours = Decimal::from_f64(hours);
@@ -41,8 +38,8 @@ pub(crate) fn price_of(spec: &TrainingJobSpec, hours: f64) -> f64 {
 
 /// Number of devices of a launch: GPUs, or processes if the job uses none; 0 for a preflight without GPUs of a job with
 /// GPUs.
-pub(crate) fn devices(spec: &TrainingJobSpec, purpose: Option<Purpose>) -> f64 {
-    let gang = gang(spec, purpose.unwrap_or(Purpose::Train));
+pub(crate) fn devices(spec: &TrainingJobSpec, purpose: Purpose) -> f64 {
+    let gang = gang(spec, purpose);
     let free = spec.trainer.gpus_per_replica > 0 && gang.gpus_per_replica == 0;
     if free { 0.0 } else { f64::from(gang.replicas) * f64::from(gang.ranks_per_replica) }
 }
@@ -54,7 +51,7 @@ pub(crate) fn saved(draft: &mut Draft<'_>) {
     let training = draft.status.training.as_ref();
     let (Some(baseline), Some(seconds)) = (baseline, training.and_then(productive_seconds)) else { return };
     let items = training.map_or(0, |training| training.measured.items) as f64;
-    let devices = devices(draft.spec, Some(Purpose::Train));
+    let devices = devices(draft.spec, Purpose::Train);
     let price = device_hour(draft.spec);
     let cost = draft.status.cost.get_or_insert_default();
     let balance = balance((items / baseline.value(), seconds), devices, judging_hours(&cost.purposes));
@@ -90,7 +87,7 @@ pub(crate) fn judging_seconds(draft: &Draft<'_>) -> f64 {
     let Some(cost) = &draft.status.cost else { return 0.0 };
     let spent =
         [Purpose::Speed, Purpose::Quality, Purpose::Bundle].iter().filter_map(|purpose| cost.purposes.get(purpose));
-    spent.sum::<u64>() as f64 / 1000.0 / devices(draft.spec, Some(Purpose::Train)).max(1.0)
+    spent.sum::<u64>() as f64 / 1000.0 / devices(draft.spec, Purpose::Train).max(1.0)
 }
 
 /// Savings in device hours, and in percent of the device hours of training with the baseline.

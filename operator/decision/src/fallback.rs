@@ -1,27 +1,11 @@
 //! Fallbacks of a phase, in the status called rungs: tried in order, each at most once; each replaces the previous one.
 
-use crate::comparison::Comparison;
 use crate::draft::{Draft, bounded};
-use crate::launch::EvidenceTarget;
 use crate::reason::Reason;
 use crate::revert::{Blame, suspects};
 use pawl_api::spec::{Phase, Trigger};
 use pawl_api::status::PhaseState;
 use pawl_contract::measured::Measured;
-
-/// Fallback in effect of the phase of a comparison, from 1; 0: none.
-pub(crate) fn rung(comparison: &Comparison<'_>) -> u32 {
-    match comparison.target {
-        EvidenceTarget::Phase(index) => comparison.draft.status.phases.get(index).map_or(0, |phase| phase.rung),
-        EvidenceTarget::PreflightBaseline
-        | EvidenceTarget::PreflightPhase { .. }
-        | EvidenceTarget::Baseline
-        | EvidenceTarget::Bundle
-        | EvidenceTarget::Search { .. }
-        | EvidenceTarget::Slowdown
-        | EvidenceTarget::Train => 0,
-    }
-}
 
 /// The next fallback after `rung` for `trigger`.
 fn next(phase: &Phase, rung: u32, trigger: Trigger) -> Option<u32> {

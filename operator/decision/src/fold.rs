@@ -155,18 +155,19 @@ fn needs_quality(spec: &TrainingJobSpec) -> bool {
 pub(crate) fn results(draft: &mut Draft<'_>, facts: &AttemptFacts, work: Option<&Work>) -> bool {
     let mut new = false;
     for result in &facts.results {
-        let Some(attempt) = draft.status.attempt.as_mut() else { return new };
+        let Some(attempt) = draft.attempt_mut(&facts.name) else { return new };
         if !attempt.launches.contains(&result.launch) || attempt.folded.contains(&result.launch) {
             continue;
         }
         attempt.folded.push(result.launch.clone());
+        let purpose = attempt.purpose;
         new = true;
         if plausible::of_result(result).is_none() {
-            cost::count(draft, result);
+            cost::count(draft, purpose, result);
         }
         let wanted = work.and_then(|work| work.launches.iter().find(|launch| launch.plan.launch == result.launch));
         match wanted.filter(|launch| require_evidence(draft.spec, launch, result).is_ok()) {
-            Some(launch) => record(draft, launch, result, &facts.placement),
+            Some(launch) => record(draft, launch, result, facts),
             None if plausible::of_result(result).is_none() => train::stopped(draft, result),
             None => {}
         }
@@ -174,7 +175,7 @@ pub(crate) fn results(draft: &mut Draft<'_>, facts: &AttemptFacts, work: Option<
     new
 }
 
-fn record(draft: &mut Draft<'_>, launch: &Launch, result: &LaunchResult, placement: &str) {
+fn record(draft: &mut Draft<'_>, launch: &Launch, result: &LaunchResult, facts: &AttemptFacts) {
     if let (Some(baseline), Some(items)) = (draft.status.baseline.as_mut(), result.items_per_epoch) {
         baseline.items_per_epoch = Some(items);
     }
@@ -195,10 +196,9 @@ fn record(draft: &mut Draft<'_>, launch: &Launch, result: &LaunchResult, placeme
             training.and_then(|training| training.slowdown.as_mut()).map(|slowdown| &mut slowdown.launches)
         }
     };
+    let number = AttemptName::number_of(&facts.name);
     // Unknown devices are treated as specific to this attempt.
-    let attempt = draft.status.attempt.as_ref().map(|attempt| attempt.name.as_str()).unwrap_or_default();
-    let number = AttemptName::parse(attempt).map_or(0, |name| name.number);
-    let placement = if placement.is_empty() { attempt } else { placement };
+    let placement = if facts.placement.is_empty() { &facts.name } else { &facts.placement };
     let Some(evidence) = evidence else { return };
     evidence.retain(|old| old.name != result.launch);
     if launch.plan.kind == LaunchKind::Quality && launch.target != EvidenceTarget::Baseline {

@@ -32,7 +32,7 @@ pub(crate) fn restart(draft: &mut Draft<'_>) {
 /// Records the progress of the running training launch, and applies the gates to it. `true` when it was new.
 pub(crate) fn watch(draft: &mut Draft<'_>, facts: &AttemptFacts) -> bool {
     let Some(progress) = &facts.progress else { return false };
-    let Some(attempt) = &draft.status.attempt else { return false };
+    let Some(attempt) = draft.attempt(&facts.name) else { return false };
     let expected = attempt.purpose == Purpose::Train
         && attempt.stop.is_none()
         && attempt.launches.contains(&progress.launch)

@@ -6,7 +6,7 @@
 
 use crate::draft::Draft;
 use crate::fingerprint::fingerprint;
-use crate::gates::sequential::looks;
+use crate::statistics::sequential::looks;
 use pawl_api::spec::{self, Analysis, Train, TrainingJobSpec};
 use pawl_api::status::{Arm, CheckpointStatus, Purpose};
 use pawl_api::title::Title;
@@ -286,7 +286,7 @@ impl Draft<'_> {
 
     /// The newest checkpoint at the start of an attempt: what was known then if it is under way, else what is known now.
     pub fn resumes(&self, attempt: &str) -> Option<CheckpointStatus> {
-        match self.under_way().find(|under_way| under_way.name == attempt) {
+        match self.attempt(attempt) {
             Some(under_way) => under_way.resumes.clone(),
             None => self.newest_checkpoint(),
         }

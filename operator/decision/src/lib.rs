@@ -202,7 +202,7 @@ fn process(draft: &mut Draft<'_>, observed: &Observed) -> Next {
         if attempt::adopt(draft, observed, &next) {
             continue;
         }
-        if !draft.any_attempt(|draft| observe(draft, observed, &next)) {
+        if !draft.under_way_names().iter().any(|name| observe(draft, observed, &next, name)) {
             return next;
         }
     }
@@ -214,13 +214,13 @@ fn is_plausible(facts: &observed::AttemptFacts) -> bool {
     facts.progress.as_ref().is_none_or(|progress| pawl_contract::plausible::progress(progress).is_none())
 }
 
-/// Processes the observations of the current attempt. `true` when one was new that may change what should run.
-fn observe(draft: &mut Draft<'_>, observed: &Observed, next: &Next) -> bool {
-    if let Some(facts) = attempt::current(draft, observed) {
+/// Processes the observations of the attempt `name`. `true` when one was new that may change what should run.
+fn observe(draft: &mut Draft<'_>, observed: &Observed, next: &Next, name: &str) -> bool {
+    if let Some(facts) = attempt::facts_of(observed, name) {
         if trainer::watch(draft, facts) {
             return true;
         }
-        let work = draft.status.attempt.as_ref().and_then(|attempt| next.work_of(&attempt.trial));
+        let work = draft.attempt(name).and_then(|attempt| next.work_of(&attempt.trial));
         let moved = fold::results(draft, facts, work)
             || !trained::is_stale(draft, &facts.name) && is_plausible(facts) && guard::watch(draft, facts);
         trained::extend(draft, facts);
@@ -228,5 +228,5 @@ fn observe(draft: &mut Draft<'_>, observed: &Observed, next: &Next) -> bool {
             return true;
         }
     }
-    attempt::watch(draft, observed, next)
+    attempt::watch(draft, observed, next, name)
 }

@@ -42,14 +42,15 @@ pub(crate) fn limited(draft: &mut Draft<'_>, next: Next) -> Next {
 }
 
 /// Records that Kueue admitted the attempt: the time in which no other one was admitted either does not count.
-pub(crate) fn leave_queue(draft: &mut Draft<'_>) {
+pub(crate) fn leave_queue(draft: &mut Draft<'_>, name: &str) {
     let since = draft.queued_since().and_then(time);
-    let Some(attempt) = draft.status.attempt.as_mut() else { return };
+    let now = draft.now;
+    let Some(attempt) = draft.attempt_mut(name) else { return };
     if attempt.queued_since.take().is_none() {
         return;
     }
-    attempt.started = draft.now.to_string();
-    let waited = since.map_or(0, |since| seconds_between(since, draft.now));
+    attempt.started = now.to_string();
+    let waited = since.map_or(0, |since| seconds_between(since, now));
     draft.status.suspended_seconds = draft.status.suspended_seconds.saturating_add(waited);
 }
 

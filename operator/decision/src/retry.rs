@@ -128,7 +128,7 @@ impl Draft<'_> {
             return self.wait_for_storage(trial, missing, manner);
         }
         let message = &missing.message;
-        let before = self.take_retry(trial).unwrap_or_default();
+        let before = self.retry(trial).cloned().unwrap_or_default();
         let in_a_row = before.count.saturating_add(before.disruptions);
         let wait = match in_a_row {
             0 if missing.ranks_lost => 0,
@@ -169,14 +169,14 @@ impl Draft<'_> {
             let text = format!("{trial}: {message} (failure {count}, lifecycle.maxRestarts {limit}; {then})");
             self.warning(Reason::AttemptFailed, text, None);
         }
-        self.status.retry = Some(retry);
+        self.set_retry(retry);
     }
 
     /// Sets the back-off after a launch that found its storage full, or could not use it. Neither the settings nor the machines are
     /// to blame: it counts against no trial, and the job fails when nobody mends it.
     fn wait_for_storage(&mut self, trial: &str, missing: &MissingEvidence, manner: Manner) {
         let message = &missing.message;
-        let before = self.take_retry(trial).unwrap_or_default();
+        let before = self.retry(trial).cloned().unwrap_or_default();
         let repeated = if is_of_storage(&before) { before.repeated.saturating_add(1) } else { 1 };
         let wait = STORAGE_BACKOFF.saturating_mul(1 << (repeated - 1).min(16)).min(LONGEST_BACKOFF);
         let (reason, remedy) = if manner.outcome == Outcome::StorageFull {
@@ -193,17 +193,17 @@ impl Draft<'_> {
         }
         let not_before = Some(after(self.now, wait).to_string());
         let (trial, message) = (trial.to_owned(), bounded(message));
-        self.status.retry = Some(RetryStatus { trial, manner: Some(manner), repeated, not_before, message, ..before });
+        self.set_retry(RetryStatus { trial, manner: Some(manner), repeated, not_before, message, ..before });
     }
 
-    /// Takes the failures of the trial. Those of others are kept while several trials may run at the same time.
-    fn take_retry(&mut self, trial: &str) -> Option<RetryStatus> {
+    /// Sets the failures of a trial, which are the newest. Those of others are kept while several trials may run at the same time.
+    fn set_retry(&mut self, newest: RetryStatus) {
         let several = self.spec.search.iter().any(|search| search.parallelism > 1);
-        let others = self.status.retry.take().into_iter().chain(std::mem::take(&mut self.status.retries));
-        let (own, others): (Vec<_>, Vec<_>) = others.partition(|retry| retry.trial == trial);
+        let known = self.status.retry.take().into_iter().chain(std::mem::take(&mut self.status.retries));
+        let others = known.filter(|retry| several && retry.trial != newest.trial);
         let short = |retry: RetryStatus| RetryStatus { message: truncated(&retry.message, SHORT).to_owned(), ..retry };
-        self.status.retries.extend(others.into_iter().filter(|_| several).map(short));
-        own.into_iter().next()
+        self.status.retries = others.map(short).collect();
+        self.status.retry = Some(newest);
     }
 
     /// The failures of the trial.

@@ -4,12 +4,12 @@ use crate::comparison::measured_budgets;
 use crate::draft::{Draft, bounded, decimals};
 use crate::fingerprint::fingerprint;
 use crate::gates::safety::unsafe_outcome;
-use crate::gates::sequential::{alpha, interval};
 use crate::launch::{EvidenceTarget, Work, criterion, seed, tag_of};
 use crate::reason::Reason;
 use crate::retry::summary;
 use crate::revert::{Blame, responsible, revert_by_scope};
 use crate::statistics::median;
+use crate::statistics::sequential::{alpha, interval};
 use crate::step::{Next, Step};
 use crate::trainer::comparable;
 use crate::trial::Trial;
@@ -168,7 +168,7 @@ pub(crate) fn record(draft: &mut Draft<'_>, result: &LaunchResult) {
         // Also of one that has diverged since: what it saved before that is good.
         trained::lift(draft);
     }
-    let resumed = draft.status.attempt.as_ref().is_some_and(|attempt| attempt.resumes.is_some());
+    let resumed = draft.training_attempt().is_some_and(|attempt| attempt.resumes.is_some());
     let training = draft.status.training.get_or_insert_with(TrainingStatus::default);
     let (mut found, old) = (measured(result), std::mem::take(&mut training.measured));
     // A launch that resumes evaluates first at its checkpoint, not before the first step.
@@ -215,7 +215,7 @@ pub(crate) fn record(draft: &mut Draft<'_>, result: &LaunchResult) {
 /// How far a training has come that is done, and whether it was so before this launch.
 fn done(draft: &Draft<'_>, result: &LaunchResult) -> String {
     let Measured { items, steps, .. } = &result.measured;
-    let before = draft.status.attempt.as_ref().and_then(|attempt| attempt.resumes.as_ref());
+    let before = draft.training_attempt().and_then(|attempt| attempt.resumes.as_ref());
     match before.filter(|before| before.items >= *items) {
         Some(_) => format!("{items} items, {steps} steps: already trained: nothing to do"),
         None => format!("{items} items, {steps} steps"),
@@ -242,7 +242,7 @@ pub(crate) fn stopped(draft: &mut Draft<'_>, result: &LaunchResult) {
         trained::lift(draft);
     }
     if result.outcome.is_divergence()
-        && let Some(attempt) = draft.status.attempt.as_ref().filter(|attempt| attempt.purpose == Purpose::Train)
+        && let Some(attempt) = draft.training_attempt()
     {
         let attempt = attempt.name.clone();
         trained::limit(draft, &attempt, result.failed_at_items.unwrap_or(result.measured.items));

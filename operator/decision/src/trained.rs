@@ -92,7 +92,7 @@ fn adopt(draft: &mut Draft<'_>, settings: &Settings) {
     let Some(training) = &draft.status.training else { return };
     let items = training.measured.items;
     if training.segments.is_empty() && items > 0 && training.revision == revision(settings) {
-        let attempt = draft.status.attempt.as_ref().map_or("", |attempt| attempt.name.as_str());
+        let attempt = draft.training_attempt().map_or("", |attempt| attempt.name.as_str());
         let whole = SegmentStatus { from_items: 0, to_items: items, ..segment(draft, settings, attempt, 0) };
         let wanted = wanted(draft);
         if let Some(training) = draft.status.training.as_mut() {
@@ -212,9 +212,7 @@ fn merge(segments: &mut Vec<SegmentStatus>, most: usize) {
 
 /// Opens the segment that the attempt, which is about to start, will train.
 pub(crate) fn begin(draft: &mut Draft<'_>) {
-    let Some(attempt) = draft.status.attempt.as_ref().filter(|attempt| attempt.purpose == Purpose::Train) else {
-        return;
-    };
+    let Some(attempt) = draft.training_attempt() else { return };
     let limit = draft.status.training.as_ref().and_then(|training| training.resume_not_after_items);
     // The checkpoints of a script that is followed are not known: it is taken to continue where it was, until it reports.
     let followed = draft.spec.workload.monitor.is_some();
@@ -277,7 +275,7 @@ pub(crate) fn limit(draft: &mut Draft<'_>, attempt: &str, items: u64) {
 /// first step, or moved aside, and those that it writes are not damaged, even if its settings are not in effect any more. A limit that
 /// was set since remains.
 pub(crate) fn lift(draft: &mut Draft<'_>) {
-    let attempt = draft.status.attempt.as_mut().filter(|attempt| attempt.purpose == Purpose::Train);
+    let attempt = draft.training_attempt_mut();
     let discards = attempt.and_then(|attempt| attempt.discards_after_items.take());
     if let (Some(training), Some(_)) = (draft.status.training.as_mut(), discards) {
         training.resume_not_after_items.take_if(|limit| Some(*limit) == discards);
@@ -295,7 +293,7 @@ pub(crate) fn is_stale(draft: &Draft<'_>, attempt: &str) -> bool {
 
 /// Extends the newest segment to what its attempt has trained.
 pub(crate) fn extend(draft: &mut Draft<'_>, facts: &AttemptFacts) {
-    let trains = draft.status.attempt.as_ref().is_some_and(|attempt| attempt.purpose == Purpose::Train);
+    let trains = draft.attempt(&facts.name).is_some_and(|attempt| attempt.purpose == Purpose::Train);
     let progress = facts.progress.iter().filter(|progress| plausible::progress(progress).is_none());
     let results = facts.results.iter().filter(|result| plausible::of_result(result).is_none());
     let progress = progress.map(|it| (it.items, it.step, it.resumed_items, &it.trained[..]));

@@ -51,7 +51,7 @@ pub(crate) fn watch(draft: &mut Draft<'_>, facts: &AttemptFacts) -> bool {
     // Otherwise two nodes with different builds under one name could repeat measurements without end.
     if lost
         && before.image == new.image
-        && let Some(attempt) = draft.status.attempt.as_ref().filter(|attempt| attempt.purpose != Purpose::Train)
+        && let Some(attempt) = draft.attempt(&facts.name).filter(|attempt| attempt.purpose != Purpose::Train)
     {
         let trial = attempt.trial.clone();
         draft.count_failure(&trial, &MissingEvidence::because(message));

@@ -1,7 +1,7 @@
 //! The attempts that have not ended: one, or several while a search runs several trials at the same time.
 //!
-//! The parts of a decision that concern an attempt regard `status.attempt`. [`Draft::with_attempt`] makes each attempt that one
-//! in turn, so that what holds for a single attempt holds for each of several.
+//! A decision knows them by name. That the status has the first one in `attempt` and the others in `parallel` is known here
+//! only.
 //!
 //! # Why a trial never has two gangs
 //! - A trial whose attempt is in the status gets no other one: it is started again under its name, and names are unique.
@@ -13,7 +13,7 @@
 use crate::draft::Draft;
 use crate::observed::{AttemptState, Observed};
 use crate::retry::time;
-use pawl_api::status::AttemptStatus;
+use pawl_api::status::{AttemptStatus, Purpose};
 
 impl Draft<'_> {
     /// The attempts that have not ended.
@@ -21,39 +21,48 @@ impl Draft<'_> {
         self.status.under_way()
     }
 
-    /// Makes the attempt with this index the only one that `visit` regards; if it ends, the others close up.
-    pub fn with_attempt<T>(&mut self, index: usize, visit: impl FnOnce(&mut Self) -> T) -> T {
-        self.exchange(index);
-        let result = visit(self);
-        if self.status.attempt.is_some() {
-            self.exchange(index);
-        } else if !self.status.parallel.is_empty() {
-            self.status.attempt = Some(self.status.parallel.remove(index.saturating_sub(1)));
-        }
-        result
+    /// Their names.
+    pub fn under_way_names(&self) -> Vec<String> {
+        self.under_way().map(|attempt| attempt.name.clone()).collect()
     }
 
-    /// Exchanges the first attempt and that with this index.
-    fn exchange(&mut self, index: usize) {
-        let other = index.checked_sub(1).and_then(|index| self.status.parallel.get_mut(index));
-        if let (Some(first), Some(other)) = (self.status.attempt.as_mut(), other) {
-            std::mem::swap(first, other);
+    /// The attempt of this name, if it has not ended.
+    pub fn attempt(&self, name: &str) -> Option<&AttemptStatus> {
+        self.under_way().find(|attempt| attempt.name == name)
+    }
+
+    /// As [`Self::attempt`].
+    pub fn attempt_mut(&mut self, name: &str) -> Option<&mut AttemptStatus> {
+        self.status.under_way_mut().find(|attempt| attempt.name == name)
+    }
+
+    /// The attempt that trains: there is at most one.
+    pub fn training_attempt(&self) -> Option<&AttemptStatus> {
+        self.under_way().find(|attempt| attempt.purpose == Purpose::Train)
+    }
+
+    /// As [`Self::training_attempt`].
+    pub fn training_attempt_mut(&mut self) -> Option<&mut AttemptStatus> {
+        self.status.under_way_mut().find(|attempt| attempt.purpose == Purpose::Train)
+    }
+
+    /// Adds an attempt, or replaces the one of its name.
+    pub fn set_attempt(&mut self, new: AttemptStatus) {
+        if let Some(old) = self.attempt_mut(&new.name) {
+            *old = new;
+        } else if self.status.attempt.is_none() {
+            self.status.attempt = Some(new);
+        } else {
+            self.status.parallel.push(new);
         }
     }
 
-    /// Visits the attempts until `visit` returns true; without any, calls it once.
-    pub fn any_attempt(&mut self, mut visit: impl FnMut(&mut Self) -> bool) -> bool {
-        (0..self.under_way().count().max(1)).any(|index| self.with_attempt(index, &mut visit))
-    }
-
-    /// Adds an attempt that `begin` makes.
-    pub fn add_attempt<T>(&mut self, begin: impl FnOnce(&mut Self) -> T) -> T {
-        let first = self.status.attempt.take();
-        let result = begin(self);
-        if let Some(first) = first {
-            self.status.parallel.extend(self.status.attempt.replace(first));
-        }
-        result
+    /// The attempt of this name has ended.
+    pub fn end_attempt(&mut self, name: &str) {
+        let others = self.status.attempt.take().into_iter().chain(std::mem::take(&mut self.status.parallel));
+        let mut others = others.filter(|attempt| attempt.name != name);
+        self.status.attempt = others.next();
+        self.status.parallel = others.collect();
     }
 
     /// Whether an attempt was observed and has not been observed to end.

@@ -4,8 +4,8 @@ use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
 use pawl_api::{TrainingJob, TrainingJobStatus};
 use pawl_contract::report::{LaunchResult, fold};
-use pawl_controller::build::{self, Blueprint, Images, PodDefaults, StorageConfig};
 use pawl_controller::names;
+use pawl_controller::objects::{self, Blueprint, Images, PodDefaults, StorageConfig};
 use pawl_decision::action::Action;
 use pawl_decision::observed::Observed;
 use serde_json::{Value, json};
@@ -44,7 +44,7 @@ pub fn batch_job(name: &str) -> Job {
     let job = serde_json::from_value(manifest).unwrap();
     let images = Images { trainer: IMAGE.to_owned(), agent: IMAGE.to_owned() };
     let (pods, storage) = (PodDefaults::default(), StorageConfig::default());
-    let mut gang = build::gang(&Blueprint {
+    let mut gang = objects::gang(&Blueprint {
         job: &job,
         plan: &plan,
         plan_hash: &plan_hash,

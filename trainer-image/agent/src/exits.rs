@@ -1,56 +1,14 @@
 //! Classifies the end of one rank by its exit status and its report.
 
-use crate::files::{MAX_REPORT, read_bounded};
 use crate::last_words::{LastWords, is_of_a_connection};
-use crate::messages::RankEnd;
-use crate::nonfinite;
-use crate::verdict::bounded;
-use pawl_contract::CONTRACT_VERSION;
+use crate::reports::NoReport;
 use pawl_contract::exit::Outcome;
 use pawl_contract::fingerprint::Fingerprint;
-use pawl_contract::report::{Report, truncated};
+use pawl_contract::report::Report;
 use rustix::process::Signal;
-use std::fmt::{self, Display};
-use std::io;
+use serde::{Deserialize, Serialize};
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
 use std::process::ExitStatus;
-
-/// Why there is no report of a rank.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum NoReport {
-    /// It has not written one.
-    Absent,
-    /// It has written something else.
-    Invalid(String),
-}
-
-impl Display for NoReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Absent => f.write_str("left no report.json"),
-            Self::Invalid(why) => write!(f, "left a report.json {why}"),
-        }
-    }
-}
-
-/// A rank's report, or why there is no valid one.
-pub(crate) fn read_report(path: &Path, launch: &str) -> Result<Report, NoReport> {
-    let content = read_bounded(path, MAX_REPORT).map_err(|e| match e.kind() {
-        io::ErrorKind::NotFound => NoReport::Absent,
-        _ => NoReport::Invalid(format!("that cannot be read ({e})")),
-    })?;
-    let unreadable = |error: &dyn Display| NoReport::Invalid(format!("that cannot be read ({error})"));
-    let report = serde_json::from_slice(&content).map_err(|error| unreadable(&error));
-    let report: Report = report.or_else(|why| nonfinite::read(&content).ok_or(why))?;
-    if report.contract != CONTRACT_VERSION {
-        return Err(NoReport::Invalid(format!("of contract {}, not {CONTRACT_VERSION}", report.contract)));
-    }
-    if report.launch != launch {
-        return Err(NoReport::Invalid(format!("of launch `{}`", truncated(&report.launch, 128))));
-    }
-    Ok(bounded(report))
-}
 
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +26,31 @@ impl Exit {
             (None, signal) => Self::Signal(signal.unwrap_or(0)),
         }
     }
+}
+
+/// How one rank ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct RankEnd {
+    /// Global rank.
+    pub(crate) rank: u32,
+    /// Whether its agent killed it: then its outcome does not count for the launch.
+    pub(crate) by_agent: bool,
+    /// Its outcome.
+    pub(crate) outcome: Outcome,
+    /// Human-readable description.
+    pub(crate) message: String,
+    /// The signal that ended it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) signal: Option<i32>,
+    /// Its exit code, unless a signal ended it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) exit_code: Option<i32>,
+    /// What it said, if its outcome is `Failed`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) fingerprint: Option<Fingerprint>,
+    /// Its report, if it wrote a readable one.
+    pub(crate) report: Option<Box<Report>>,
 }
 
 /// The agent's facts about an ended rank, besides its report.

@@ -65,6 +65,7 @@ mod pressure;
 mod preview;
 mod processes;
 mod ranks;
+mod reports;
 mod script;
 mod server;
 mod spawn;

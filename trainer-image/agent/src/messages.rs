@@ -1,37 +1,12 @@
 //! Messages between the agents of a gang: one JSON document per line, after the handshake of `pawl-rendezvous`.
 
+use crate::exits::RankEnd;
 use crate::node::{AttemptEnd, Stop};
 use crate::script::Resume;
 use pawl_contract::exit::Outcome;
-use pawl_contract::fingerprint::Fingerprint;
 use pawl_contract::progress::Progress;
 use pawl_contract::report::Report;
 use serde::{Deserialize, Serialize};
-
-/// How one rank ended.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct RankEnd {
-    /// Global rank.
-    pub(crate) rank: u32,
-    /// Whether its agent killed it: then its outcome does not count for the launch.
-    pub(crate) by_agent: bool,
-    /// Its outcome.
-    pub(crate) outcome: Outcome,
-    /// Human-readable description.
-    pub(crate) message: String,
-    /// The signal that ended it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) signal: Option<i32>,
-    /// Its exit code, unless a signal ended it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) exit_code: Option<i32>,
-    /// What it said, if its outcome is `Failed`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) fingerprint: Option<Fingerprint>,
-    /// Its report, if it wrote a readable one.
-    pub(crate) report: Option<Box<Report>>,
-}
 
 /// From an agent to agent 0.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -1,18 +1,17 @@
 //! The ranks of one launch on this node.
 
-use crate::exits::{Exit, Exited, Said, read_report};
+use crate::exits::{Exit, Exited, RankEnd, Said};
 use crate::last_words::LastWords;
 use crate::logs::{Echo, Log};
-use crate::messages::RankEnd;
 use crate::node::{Node, checkpoints};
 use crate::oom::OomCounter;
 use crate::pressure::Pressure;
 use crate::processes::whereabouts;
+use crate::reports::{bounded, read_report};
 use crate::script::{Asked, Fence, Followed, Kubeflow, Resume, Script, Sightings, Tap, Verdict};
 use crate::spawn::Nursery;
 use crate::survivors;
 use crate::torchrun;
-use crate::verdict::bounded;
 use pawl_contract::env;
 use pawl_contract::exit::Outcome;
 use pawl_contract::log::Patterns;

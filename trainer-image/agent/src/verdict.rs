@@ -1,21 +1,14 @@
 //! Determines how a launch ended, from the reports of its ranks and agents. Pure.
 
-use crate::messages::RankEnd;
-use pawl_contract::checkpoint::{MAX_QUARANTINED, reported};
+use crate::exits::RankEnd;
+use crate::reports::MAX_TEXT;
 use pawl_contract::exit::Outcome;
 use pawl_contract::fingerprint::Fingerprint;
 use pawl_contract::measured::Measured;
 use pawl_contract::plan::LaunchPlan;
 use pawl_contract::plausible;
 use pawl_contract::progress::Progress;
-use pawl_contract::report::{Failure, Report, printable, truncated, unprintable};
-
-/// Maximum length of a report's message in bytes.
-const MAX_TEXT: usize = 4096;
-/// Maximum points of a loss curve.
-const MAX_LOSSES: usize = 64;
-/// Maximum number of validation metrics, and maximum length of their names in bytes.
-const MAX_METRICS: usize = 64;
+use pawl_contract::report::{Failure, Report, printable, truncated};
 
 /// A fact about a launch.
 #[derive(Clone, Debug)]
@@ -167,36 +160,9 @@ fn catch_up(report: &mut Report, progress: &Progress) {
     }
 }
 
-/// The report with its texts, curves and maps truncated to the contract's limits, and without control characters.
-pub(crate) fn bounded(mut report: Report) -> Report {
-    report.message = printable(truncated(&report.message, MAX_TEXT));
-    if report.losses.len() > MAX_LOSSES {
-        let last = report.losses.len() - 1;
-        report.losses = (0..MAX_LOSSES).map(|i| report.losses[i * last / (MAX_LOSSES - 1)]).collect();
-    }
-    let Measured { validation, first_validation, .. } = &mut report.measured;
-    for validation in validation.iter_mut().chain(first_validation) {
-        let mut room = MAX_METRICS;
-        validation.metrics.retain(|name, _| {
-            let sound = name.len() <= MAX_METRICS && !name.contains(unprintable);
-            let kept = name == "loss" || (room > 0 && sound);
-            room -= usize::from(kept && room > 0);
-            kept
-        });
-    }
-    if let Some(checkpoint) = &mut report.last_checkpoint {
-        checkpoint.name = printable(truncated(&checkpoint.name, MAX_TEXT));
-    }
-    report.trained = reported(&report.trained).to_vec();
-    report.quarantined.truncate(MAX_QUARANTINED);
-    report.quarantined.iter_mut().for_each(|name| *name = printable(truncated(name, MAX_TEXT)));
-    report
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pawl_contract::report::LossPoint;
 
     fn plan() -> LaunchPlan {
         serde_json::from_value(serde_json::json!({
@@ -289,23 +255,5 @@ mod tests {
         let mut progress = Progress::at_start("l", plan.kind);
         progress.items = u64::MAX;
         assert_eq!(ended(&|_| {}, Some(&progress)).measured.items, 1600);
-    }
-
-    #[test]
-    fn a_report_is_cut_to_the_contract() {
-        let plan = plan();
-        let mut long =
-            silent(&Evidence { plan: &plan, facts: &[], stopping: false, progress: None, wall_seconds: 0.0 });
-        long.message = "é".repeat(10_000);
-        long.losses = (0..1000).map(|items| LossPoint { items, loss: 1.0 }).collect();
-        let metrics = (0..500).map(|i| (format!("a{i}"), 1.0)).chain([("loss".to_owned(), 2.0)]).collect();
-        long.measured.validation = Some(pawl_contract::measured::Validation { items: 1, metrics });
-        let hostile = Report { message: "\u{1b}]0;owned\u{7}\u{9b}31m\u{202e}lost".to_owned(), ..long.clone() };
-        assert_eq!(bounded(hostile).message, " ]0;owned  31m lost");
-        let short = bounded(long);
-        let metrics = short.measured.validation.unwrap().metrics;
-        assert!(short.message.len() <= MAX_TEXT && metrics.len() <= MAX_METRICS + 1 && metrics["loss"] == 2.0);
-        let items: Vec<u64> = short.losses.iter().map(|point| point.items).collect();
-        assert_eq!((items.len(), items[0], items[63]), (64, 0, 999));
     }
 }

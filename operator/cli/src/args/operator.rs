@@ -4,7 +4,7 @@ use clap::{ArgAction, Args, ValueEnum};
 use pawl_api::Policy;
 use pawl_api::duration::Span;
 use pawl_api::quantity::Bytes;
-use pawl_controller::build::{DEFAULT_CLAIM_SIZE, DefaultStorage, PodDefaults, Retention};
+use pawl_controller::objects::{DEFAULT_CLAIM_SIZE, DefaultStorage, PodDefaults, Retention};
 use std::net::SocketAddr;
 
 /// `pawl operator`.

@@ -2,9 +2,9 @@
 
 use crate::args::operator::{LogFormat, OperatorArgs};
 use crate::exit;
-use pawl_controller::build::{Claim, Images, StorageConfig};
 use pawl_controller::leader::Timing;
 use pawl_controller::live::Pace;
+use pawl_controller::objects::{Claim, Images, StorageConfig};
 use pawl_controller::telemetry::{self, Format};
 use pawl_controller::{Config, run};
 use pawl_local::interrupt::Interrupts;

@@ -1,20 +1,15 @@
 //! What the watches report, compactly: for each `TrainingJob` its attempts, and of each its batch Job, ConfigMap and pods.
 //!
 //! Nothing else of a pod is kept, so that memory does not grow with pods' size. What is deleted in the cluster is
-//! remembered here as gone until the decision core has taken it in ([`Facts::release`]): how a pod ended is evidence.
+//! remembered here as gone until the decision core has taken it in ([`Facts::release`](crate::jobs::Facts::release)): how a pod ended is evidence.
 
 mod gang;
 mod hindrance;
-mod job;
 mod pod;
-mod store;
 
 pub use gang::{Finished, GangFacts, PlanFacts, labelled, owner};
 pub use hindrance::{Cause, Hindrance, Kind};
-pub(crate) use job::JobFacts;
 pub use pod::{PodEnd, PodFacts, Stand};
-pub(crate) use store::place;
-pub use store::{Facts, Listing};
 
 use pawl_contract::attempt::AttemptName;
 
@@ -61,12 +56,12 @@ impl AttemptFacts {
     }
 
     /// Drops what no longer exists.
-    fn drop_gone(&mut self) {
+    pub(crate) fn drop_gone(&mut self) {
         self.pods.retain(|pod| !pod.gone);
         self.gang.take_if(|gang| gang.gone);
     }
 
-    fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.gang.is_none() && self.plan.is_none() && self.pods.is_empty()
     }
 }

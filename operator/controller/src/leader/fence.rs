@@ -1,7 +1,7 @@
 //! A layer of the Kubernetes client that lets nothing be written by a replica that does not lead.
 
 use super::Leadership;
-use crate::client::around::{Answer, Around, AroundLayer};
+use crate::layer::{Answer, Around, AroundLayer};
 use http::{Method, Request};
 
 /// A write was refused, because this replica does not lead, or can no longer be sure that it does.

@@ -10,15 +10,12 @@
 //! facts show when a gang is gone.
 
 mod ask;
-mod gang;
 mod pace;
 
 #[cfg(test)]
 mod tests;
 
-pub(crate) use gang::Gang;
-
-use crate::jobs::Jobs;
+use crate::jobs::{Gang, Jobs};
 use crate::key::Key;
 use crate::metrics::{LiveOutcome, Metrics};
 use pace::slot;

@@ -2,9 +2,9 @@
 
 use super::exposition::Exposition;
 use super::exposition::Kind::{self, Counter, Gauge};
-use super::sample::{Bounds, PhaseSample, Sample};
-use super::search::SearchSample;
 use crate::key::Key;
+use crate::sample::search::SearchSample;
+use crate::sample::{Bounds, PhaseSample, Sample};
 use pawl_api::status::{PhaseState, Purpose, SearchState, Stage};
 use pawl_search::history::State;
 

@@ -81,18 +81,16 @@ mod counters;
 mod exposition;
 mod families;
 mod requests;
-mod sample;
-mod search;
 
 #[cfg(test)]
 mod tests;
 
 pub use requests::Counted;
-pub(crate) use sample::Sample;
 
-use crate::client::around::AroundLayer;
 use crate::jobs::Jobs;
 use crate::key::Key;
+use crate::layer::AroundLayer;
+use crate::sample::Sample;
 use counters::Counters;
 use exposition::Exposition;
 use jiff::Timestamp;

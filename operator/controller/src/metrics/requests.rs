@@ -1,8 +1,8 @@
 //! Counts the requests of the Kubernetes client.
 
 use super::counters::Counters;
-use crate::client::TimedOut;
-use crate::client::around::{Answer, Around};
+use crate::layer::deadline::TimedOut;
+use crate::layer::{Answer, Around};
 use crate::leader::Fenced;
 use http::{Method, Request, header};
 use std::sync::Arc;

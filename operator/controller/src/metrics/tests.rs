@@ -340,7 +340,7 @@ fn a_thousand_jobs_are_cheap() {
     for n in 0..1000 {
         metrics.job(&job(&format!("job-{n}")), &status, &status, &Observed::default(), now());
     }
-    let per_phase = size_of::<sample::PhaseSample>() + 16;
+    let per_phase = size_of::<crate::sample::PhaseSample>() + 16;
     let per_job = size_of::<Sample>() + 200 + 10 * per_phase;
     assert!(per_job < 4096, "{per_job} bytes a job");
     let text = metrics.render();

@@ -1,10 +1,10 @@
 //! The batch Job of an attempt: it makes the pods of the gang.
 
 use super::{Attempt, creation, repairing};
-use crate::build::{self, Blueprint};
 use crate::error::{Doing, Error, code};
 use crate::facts::GangFacts;
 use crate::names;
+use crate::objects::{self, Blueprint};
 use crate::watched::WatchedJob;
 use k8s_openapi::api::batch::v1::Job;
 use kube::api::{DeleteParams, Patch, Preconditions, PropagationPolicy};
@@ -57,7 +57,7 @@ impl BatchJob<'_> {
     /// [`Error::Stale`] when one of its name exists since; [`Error::Api`].
     pub(crate) async fn create(&self, blueprint: &Blueprint<'_>) -> Result<String, Error> {
         let Attempt { context, key, name } = self.0;
-        match self.0.api::<Job>().create(&creation(), &build::gang(blueprint)).await {
+        match self.0.api::<Job>().create(&creation(), &objects::gang(blueprint)).await {
             Ok(made) => {
                 context.facts.assume(key, name, assumed(blueprint, &made));
                 tracing::info!(attempt = name, replicas = blueprint.plan.replicas, "started");
@@ -83,7 +83,7 @@ impl BatchJob<'_> {
         }
         let name = self.0.name;
         tracing::warn!(attempt = name, "its batch Job was changed by another client: restored");
-        let patch = Patch::Apply(build::gang_repair(job, attempt));
+        let patch = Patch::Apply(objects::gang_repair(job, attempt));
         let repaired = self.0.api::<Job>().patch_metadata(name, &repairing(), &patch).await;
         repaired.doing(|| format!("repair batch Job {name}")).map(|_| ())
     }

@@ -1,9 +1,9 @@
 //! The PersistentVolumeClaim of a job that names no storage.
 
 use super::{Attempt, creation};
-use crate::build::{self, Blueprint};
 use crate::error::{Doing, Error, code};
 use crate::names;
+use crate::objects::{self, Blueprint};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 
@@ -17,7 +17,7 @@ impl StorageClaim<'_> {
     /// # Errors
     /// [`Error::Taken`] when somebody else has a claim of its name; [`Error::Stale`] while one is being deleted, or will be with an earlier job of this name; [`Error::Api`].
     pub(crate) async fn create(&self, blueprint: &Blueprint<'_>) -> Result<(), Error> {
-        let Some(object) = build::claim(blueprint) else { return Ok(()) };
+        let Some(object) = objects::claim(blueprint) else { return Ok(()) };
         let name = object.metadata.name.clone().unwrap_or_default();
         let claims = self.0.api::<PersistentVolumeClaim>();
         match claims.create(&creation(), &object).await {

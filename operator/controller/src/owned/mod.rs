@@ -1,6 +1,6 @@
 //! The objects that the operator owns: each has a file that creates and repairs it, and states who deletes it.
 //!
-//! [`crate::build`] builds them, purely; here they meet the API server. Creating and repairing are idempotent.
+//! [`crate::objects`] builds them, purely; here they meet the API server. Creating and repairing are idempotent.
 
 mod batch_job;
 mod claim;

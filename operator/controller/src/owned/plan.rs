@@ -1,9 +1,9 @@
 //! The ConfigMap that holds an attempt's plan.
 
 use super::{Attempt, creation, repairing};
-use crate::build::{self, Blueprint};
 use crate::error::{Doing, Error, code};
 use crate::facts::{AttemptFacts, GangFacts, PlanFacts};
+use crate::objects::{self, Blueprint};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{DeleteParams, Patch, Preconditions};
 
@@ -18,7 +18,7 @@ impl PlanConfigMap<'_> {
     /// not one of an attempt; [`Error::Api`].
     pub(crate) async fn create(&self, blueprint: &Blueprint<'_>, gang_uid: &str) -> Result<(), Error> {
         let Attempt { context, key, name } = self.0;
-        let object = build::plan(blueprint, gang_uid)
+        let object = objects::plan(blueprint, gang_uid)
             .map_err(|error| Error::Local { what: "the plan's ConfigMap", why: error.to_string() })?;
         match self.0.api::<ConfigMap>().create(&creation(), &object).await {
             Ok(made) => {
@@ -76,7 +76,7 @@ impl PlanConfigMap<'_> {
         };
         if !right(&found) {
             tracing::warn!(attempt = name, "the ConfigMap of its plan was changed by another client: restored");
-            let patch = Patch::Apply(build::plan_repair(&key.name, name, &found.uid, &gang.uid));
+            let patch = Patch::Apply(objects::plan_repair(&key.name, name, &found.uid, &gang.uid));
             match self.0.api::<ConfigMap>().patch_metadata(name, &repairing(), &patch).await {
                 Ok(_) => {}
                 // It is gone, or another one since: a patch must not create one without a plan.

@@ -1,9 +1,9 @@
 //! The headless Service of a namespace, by which the pods of a gang find the first one.
 
 use super::Attempt;
-use crate::build::Blueprint;
 use crate::error::Error;
 use crate::facts::GangFacts;
+use crate::objects::Blueprint;
 use pawl_api::TrainingJob;
 use std::time::Duration;
 

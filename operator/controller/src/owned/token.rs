@@ -1,10 +1,10 @@
 //! The Secret that holds the token by which the pods of a gang trust each other.
 
 use super::{Attempt, creation};
-use crate::build::{self, Blueprint};
 use crate::error::{Doing, Error, code};
 use crate::facts::{AttemptFacts, GangFacts};
 use crate::names;
+use crate::objects::{self, Blueprint};
 use crate::observe::{hindrance, state};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Secret;
@@ -33,7 +33,7 @@ impl TokenSecret<'_> {
             return Ok(());
         }
         let token = Token::random().map_err(|error| Error::Local { what: "a token", why: error.to_string() })?;
-        let object = build::token(blueprint, gang_uid, &token);
+        let object = objects::token(blueprint, gang_uid, &token);
         match self.0.api::<Secret>().create(&creation(), &object).await {
             Ok(_) => Ok(()),
             Err(error) if code(&error) == Some(409) => Ok(()),

@@ -1,6 +1,6 @@
 //! The allowed range of a measured value, and the position of a confidence interval relative to it.
 
-use super::sequential::Interval;
+use crate::statistics::sequential::Interval;
 use pawl_contract::decimal::Decimal;
 use std::fmt;
 

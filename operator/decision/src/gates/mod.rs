@@ -14,12 +14,10 @@ pub(crate) mod cusum;
 pub(crate) mod equivalence;
 pub(crate) mod quality;
 pub(crate) mod safety;
-pub(crate) mod sequential;
 pub(crate) mod speed;
 pub(crate) mod throughput;
 
 mod band;
-pub(crate) mod disturbed;
 mod evidence;
 mod memory;
 mod offload;

@@ -1,11 +1,11 @@
 //! Speed: the lower confidence bound must be at least the threshold, `minSpeedup` of a phase or `gates.overallSpeedup`.
 
-use super::sequential::{Interval, Sequential, looks, ratio, required, sequential};
 use super::{Subject, Verdict};
 use crate::comparison::Comparison;
 use crate::launch::Launch;
 use crate::reason::Reason;
 use crate::revision::accepted;
+use crate::statistics::sequential::{Interval, Sequential, alpha, looks, ratio, required, sequential, share_of_t};
 use pawl_api::spec::{Analysis, OnInconclusive, Phase, Pin, Trigger};
 use pawl_api::status::{Arm, Purpose, Speedup};
 use pawl_contract::decimal::Decimal;
@@ -97,13 +97,13 @@ pub(crate) fn reached(subject: &Subject<'_>) -> Option<Interval> {
     let Some(threshold) = threshold(subject) else { return measured(comparison) };
     match compare(comparison, threshold.value).0 {
         Sequential::Above(interval) | Sequential::Below(interval) | Sequential::Undecided(interval) => Some(interval),
-        Sequential::More(_) => over_all_pairs(comparison, super::sequential::share_of_t),
+        Sequential::More(_) => over_all_pairs(comparison, share_of_t),
     }
 }
 
 /// The interval of a comparison without a threshold: a single analysis at the whole error probability.
 fn measured(comparison: &Comparison<'_>) -> Option<Interval> {
-    over_all_pairs(comparison, |analysis, _| super::sequential::alpha(analysis))
+    over_all_pairs(comparison, |analysis, _| alpha(analysis))
 }
 
 /// The interval over the existing pairs, at the error probability `error` of their number.
@@ -201,7 +201,7 @@ fn slow(subject: &Subject<'_>, interval: &Interval, threshold: &Threshold) -> Ve
     let wait = subject.median(|launch| launch.measured.loader_wait_share.as_ref().map(Decimal::value));
     let message = format!("{} is below {threshold}", shown(interval));
     let loader_rung = |phase: &Phase| {
-        let rung = crate::fallback::rung(&subject.comparison) as usize;
+        let rung = subject.comparison.rung() as usize;
         phase.fallbacks.iter().skip(rung).any(|fallback| fallback.when.contains(&Trigger::LoaderBound))
     };
     match wait {

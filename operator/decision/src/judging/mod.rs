@@ -4,9 +4,9 @@ mod text;
 
 use crate::comparison::Comparison;
 use crate::draft::Draft;
-use crate::gates::sequential::looks;
 use crate::launch::{EvidenceTarget, quality, quality_looks, quality_seeds};
 use crate::revision::patch;
+use crate::statistics::sequential::looks;
 use crate::trial::Trial;
 use jiff::Timestamp;
 use pawl_api::spec::{Numerics, Phase, Pin, Role, TrainingJobSpec};

@@ -5,7 +5,7 @@
 use super::outcome::described;
 use super::{Open, ending, launches, spent};
 use crate::draft::Draft;
-use crate::gates::sequential::{Interval, alpha, interval};
+use crate::statistics::sequential::{Interval, alpha, interval};
 use crate::step::{Next, Step};
 use pawl_api::search::{self, states};
 use pawl_api::status::{BestTrial, SearchArm, SearchComparison, SearchState};

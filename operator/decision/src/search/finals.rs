@@ -2,8 +2,8 @@
 
 use super::{Open, compare, ending, fail, launches, spent, trials};
 use crate::draft::Draft;
-use crate::gates::sequential::{alpha, interval};
 use crate::reason::Reason;
+use crate::statistics::sequential::{alpha, interval};
 use crate::step::Step;
 use pawl_api::search;
 use pawl_api::status::{BestTrial, FinalistStatus, SearchState};

@@ -26,7 +26,7 @@ fn mean_seconds(draft: &Draft<'_>, open: &Open) -> Option<f64> {
     let ended = open.recorded.iter().filter(|recorded| recorded.trial.ended() && !recorded.trial.reports.is_empty());
     let count = ended.count();
     let spent = draft.searching().saturating_sub(draft.status.search[open.index].spent_before);
-    let devices = cost::devices(draft.spec, Some(Purpose::Search)).max(1.0);
+    let devices = cost::devices(draft.spec, Purpose::Search).max(1.0);
     (count > 0 && spent > 0).then(|| spent as f64 / 1000.0 / devices / count as f64)
 }
 

@@ -3,7 +3,7 @@
 use super::noise::{CLEAN, FEW_SLOW, MODELS, Machine, Noise, TWO_STATES};
 use super::{AtLeast, AtMost, Rows, Shown};
 use crate::comparison::control_first;
-use crate::gates::sequential::{Sequential, sequential};
+use crate::statistics::sequential::{Sequential, sequential};
 use pawl_api::spec::Analysis;
 use std::f64::consts::TAU;
 

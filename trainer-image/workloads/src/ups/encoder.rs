@@ -8,12 +8,6 @@ use std::f64::consts::TAU;
 /// Positional channels of a tile: sine and cosine of two frequencies of its centre's x and y.
 pub const COORDINATES: usize = 8;
 
-/// Rows and columns of the tiling of a square into `tokens` (a power of two) rectangles, at least as many rows as columns.
-pub fn darcy_tiles(tokens: usize) -> (usize, usize) {
-    let rows = 1 << tokens.ilog2().div_ceil(2);
-    (rows, tokens / rows)
-}
-
 /// Tiling of a grid of cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tiling {
@@ -34,7 +28,7 @@ impl Tiling {
         match task {
             Task::Advection1d => Self { rows: 1, columns: tokens, height: 1, width: config.advection.cells / tokens },
             Task::Darcy2d => {
-                let ((rows, columns), grid) = (darcy_tiles(tokens), config.darcy.grid);
+                let ((rows, columns), grid) = (config.operator.darcy_tiles(), config.darcy.grid);
                 Self { rows, columns, height: grid / rows, width: grid / columns }
             }
         }

@@ -12,8 +12,8 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::watch_object;
 use pawl_api::TrainingJob;
 use pawl_api::spec::{NO_STORAGE, PodSecurity};
-use pawl_controller::build::PodDefaults;
 use pawl_controller::names;
+use pawl_controller::objects::PodDefaults;
 use pawl_local::interrupt::Interrupts;
 use pawl_trainer::checkpoint::{Store, unpack};
 use std::path::{Component, Path, PathBuf};
@@ -86,7 +86,7 @@ async fn create(
     let writers = pods.list(&chosen).await.map(|list| list.items).unwrap_or_default();
     let ids = writers.first().map_or_else(|| PodDefaults::default().security_context, ids);
     let ask = async |ids: &PodSecurity| {
-        let pod = pawl_controller::build::reader(job, location, image, ids);
+        let pod = pawl_controller::objects::reader(job, location, image, ids);
         session.ask(session.request("create", PODS), pods.create(&PostParams::default(), &pod)).await
     };
     let created = match ask(&ids).await {

@@ -8,10 +8,10 @@
 #[cfg(test)]
 pub(crate) mod simulated;
 
-use super::sequential::{Interval, alpha, interval};
 use super::{Subject, Verdict};
 use crate::comparison::Pair;
 use crate::reason::Reason;
+use crate::statistics::sequential::{Interval, alpha, interval};
 use pawl_api::status::LaunchStatus;
 use pawl_contract::script::{Monitor, MonitorSource};
 use pawl_contract::settings::{Precision, Settings};

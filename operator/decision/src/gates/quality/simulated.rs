@@ -3,10 +3,10 @@
 use super::{Early, Judged, Requirement, criteria, early, error, verdict};
 use crate::gates::Verdict;
 use crate::gates::band::Band;
-use crate::gates::sequential::interval;
 use crate::simulation::Bound::{AtLeast, AtMost, Shown};
 use crate::simulation::noise::Random;
 use crate::simulation::{Rows, Tally};
+use crate::statistics::sequential::interval;
 use pawl_api::spec::{Analysis, Gates};
 
 /// A gate whose limit is 1.

@@ -2,9 +2,9 @@
 
 use super::super::RunningTraining;
 use super::super::evidence;
-use super::super::sequential::{Interval, alpha, interval};
 use super::{Measure, Requirement, budget_of, criteria, quality_looks, quality_seeds};
 use crate::launch;
+use crate::statistics::sequential::{Interval, alpha, interval};
 use crate::trainer;
 use pawl_api::spec::TrainingJobSpec;
 use pawl_api::status::LaunchStatus;

@@ -152,6 +152,14 @@ pub struct OperatorConfig {
     pub drop_path: f64,
 }
 
+impl OperatorConfig {
+    /// Rows and columns into which the square of Darcy flow is tiled: a power of two each, at least as many rows as columns.
+    pub fn darcy_tiles(&self) -> (usize, usize) {
+        let rows = 1 << self.tokens.ilog2().div_ceil(2);
+        (rows, self.tokens / rows)
+    }
+}
+
 /// Sizes of the decoder.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

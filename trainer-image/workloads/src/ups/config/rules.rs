@@ -2,7 +2,6 @@
 
 use super::{AdvectionConfig, Config, DarcyConfig, OperatorConfig, Source, Task};
 use crate::rules::{Validated, dropout, wrong};
-use crate::ups::encoder::darcy_tiles;
 
 impl Config {
     /// Validates what the types cannot express: compatible sizes, ranges, options that depend on each other.
@@ -90,7 +89,7 @@ impl Config {
 
     fn darcy_fits(&self) -> Validated {
         let tokens = self.operator.tokens;
-        let (rows, columns) = darcy_tiles(tokens);
+        let (rows, columns) = self.operator.darcy_tiles();
         let DarcyConfig { grid, samples } = self.darcy;
         if grid % rows != 0 || grid % columns != 0 {
             let remedy = format!("must be a multiple of {rows}: {tokens} tokens tile it {rows} x {columns}");

@@ -1,7 +1,8 @@
 //! The facts of all jobs, fed by the watches.
 
-use super::{AttemptFacts, GangFacts, JobFacts, PlanFacts, PodFacts};
-use crate::jobs::Jobs;
+use super::Jobs;
+use super::attempts::JobFacts;
+use crate::facts::{AttemptFacts, GangFacts, PlanFacts, PodFacts};
 use crate::key::Key;
 use crate::names;
 use crate::observe::signature;

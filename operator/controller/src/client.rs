@@ -1,11 +1,9 @@
 //! The operator's client of the API server: counted, with a deadline, and fenced by the lease.
 
-pub mod around;
-
+use crate::layer::AroundLayer;
+use crate::layer::deadline::Deadline;
 use crate::leader::Leadership;
 use crate::metrics::Metrics;
-use around::{Answer, Around, AroundLayer};
-use http::Request;
 use kube::client::ClientBuilder;
 use kube::{Client, Config};
 use std::time::Duration;
@@ -38,25 +36,4 @@ pub fn connect_for_lease(config: Config, metrics: &Metrics, deadline: Duration) 
 fn without_retries(mut config: Config) -> Config {
     config.default_retry = false;
     config
-}
-
-/// A request that was not answered in time. It may have been carried out all the same.
-#[derive(Debug, thiserror::Error)]
-#[error("the API server did not answer within {} s", .0.as_secs_f64())]
-pub struct TimedOut(Duration);
-
-#[derive(Clone)]
-struct Deadline(Duration);
-
-impl Around for Deadline {
-    fn around<A, B: 'static>(&self, request: Request<A>, send: impl FnOnce(Request<A>) -> Answer<B>) -> Answer<B> {
-        let watch = request.uri().query().is_some_and(|query| query.split('&').any(|pair| pair == "watch=true"));
-        let (deadline, answer) = (self.0, send(request));
-        if watch {
-            return answer;
-        }
-        Box::pin(async move {
-            tokio::time::timeout(deadline, answer).await.unwrap_or_else(|_| Err(TimedOut(deadline).into()))
-        })
-    }
 }

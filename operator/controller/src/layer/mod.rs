@@ -1,5 +1,7 @@
 //! Layers of the Kubernetes client, each written as one function around the sending of a request.
 
+pub(crate) mod deadline;
+
 use futures::future::BoxFuture;
 use http::{Request, Response};
 use std::task::{Context, Poll};

@@ -1,13 +1,20 @@
 //! All that this process knows of each job, in one place, so that nothing of a deleted job is left behind.
 //!
-//! [`Facts`](crate::facts::Facts), [`Live`](crate::live::Live) and [`Metrics`](crate::metrics::Metrics) are views of this one
+//! [`Facts`], [`Live`](crate::live::Live) and [`Metrics`](crate::metrics::Metrics) are views of this one
 //! map: each reads and writes its own field.
 
+mod attempts;
+mod facts;
+mod gang;
+
+pub(crate) use facts::place;
+pub use facts::{Facts, Listing};
+pub(crate) use gang::Gang;
+
 use crate::belief::{Belief, is_older};
-use crate::facts::JobFacts;
 use crate::key::Key;
-use crate::live::Gang;
-use crate::metrics::Sample;
+use crate::sample::Sample;
+use attempts::JobFacts;
 use parking_lot::{Mutex, MutexGuard};
 use pawl_api::TrainingJob;
 use std::collections::{BTreeMap, HashMap};

@@ -1,6 +1,6 @@
 //! The attempts of one job.
 
-use super::AttemptFacts;
+use crate::facts::AttemptFacts;
 use crate::observe::signature;
 
 /// What is known of a job's attempts.

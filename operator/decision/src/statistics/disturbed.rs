@@ -7,7 +7,7 @@
 //! The speed is compared between all launches: it removes as many slow controls as slow candidates, so that the error of the
 //! test is kept.
 
-use crate::statistics::median;
+use super::median;
 
 /// A disturbed launch is further from the other ones than so many typical deviations of a launch from the median of its
 /// arm.

@@ -8,14 +8,14 @@ use pawl_search::history::State;
 
 /// The metric values of a stage of a search.
 #[derive(Debug)]
-pub(super) struct SearchSample {
-    pub(super) name: Box<str>,
-    pub(super) state: SearchState,
+pub(crate) struct SearchSample {
+    pub(crate) name: Box<str>,
+    pub(crate) state: SearchState,
     /// Number of trials by state, in the order of `State::NAMES`.
-    pub(super) trials: [u32; State::NAMES.len()],
-    pub(super) goal: Option<f64>,
+    pub(crate) trials: [u32; State::NAMES.len()],
+    pub(crate) goal: Option<f64>,
     /// Objectives of the winner, or of the best complete trial.
-    pub(super) objectives: Vec<(Box<str>, f64)>,
+    pub(crate) objectives: Vec<(Box<str>, f64)>,
 }
 
 /// The stages that have begun.

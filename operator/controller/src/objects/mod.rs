@@ -12,10 +12,10 @@
 //! The plan comes last: where it is, nothing is missing.
 
 mod claim;
+mod companions;
 mod container;
 mod defaults;
 mod gang;
-mod objects;
 mod paths;
 mod pod;
 mod reader;
@@ -25,9 +25,9 @@ mod tests;
 mod volumes;
 
 pub use claim::{Claim, DEFAULT_CLAIM_SIZE, Retention, StorageConfig, claim};
+pub use companions::{plan, plan_repair, service, token};
 pub use defaults::{DirectorySizes, PodDefaults};
 pub use gang::{gang, gang_repair};
-pub use objects::{plan, plan_repair, service, token};
 pub use pawl_decision::storage::DefaultStorage;
 pub use reader::reader;
 pub use storage::{Storage, storage};

@@ -1,4 +1,7 @@
-//! Statistics that gates and the status share.
+//! Statistics that comparisons, gates and the status share.
+
+pub(crate) mod disturbed;
+pub(crate) mod sequential;
 
 /// The median of the finite values.
 pub(crate) fn median(values: impl Iterator<Item = f64>) -> Option<f64> {

@@ -1,81 +1,83 @@
 //! The sample of a job that is kept between scrapes: numbers and enums, a few hundred bytes.
 
-use super::search::SearchSample;
+pub(crate) mod search;
+
 use jiff::Timestamp;
 use pawl_api::spec::Phase;
 use pawl_api::status::{CheckpointStatus, PhaseState, PhaseStatus, Purpose, Stage};
 use pawl_api::{TrainingJob, TrainingJobStatus};
 use pawl_contract::decimal::Decimal;
 use pawl_decision::observed::{AttemptState, Observed};
+use search::SearchSample;
 
 /// The metric values of a job.
 #[derive(Debug)]
 pub(crate) struct Sample {
-    pub(super) stage: Stage,
+    pub(crate) stage: Stage,
     /// Type and reason of the conditions that are True.
-    pub(super) conditions: Vec<(Box<str>, Box<str>)>,
-    pub(super) started: Option<f64>,
-    pub(super) completed: Option<f64>,
-    pub(super) pending_since: Option<f64>,
-    pub(super) attempts: u32,
-    pub(super) restarts: Option<u32>,
-    pub(super) speedup: Bounds,
-    pub(super) goal: Option<f64>,
-    pub(super) items: Option<f64>,
-    pub(super) items_goal: Option<f64>,
-    pub(super) measured_speed: Option<f64>,
-    pub(super) promised_speed: Option<f64>,
-    pub(super) baseline_speed: Option<f64>,
-    pub(super) eta: Option<f64>,
-    pub(super) goodput: Option<f64>,
-    pub(super) saving: Option<Saving>,
+    pub(crate) conditions: Vec<(Box<str>, Box<str>)>,
+    pub(crate) started: Option<f64>,
+    pub(crate) completed: Option<f64>,
+    pub(crate) pending_since: Option<f64>,
+    pub(crate) attempts: u32,
+    pub(crate) restarts: Option<u32>,
+    pub(crate) speedup: Bounds,
+    pub(crate) goal: Option<f64>,
+    pub(crate) items: Option<f64>,
+    pub(crate) items_goal: Option<f64>,
+    pub(crate) measured_speed: Option<f64>,
+    pub(crate) promised_speed: Option<f64>,
+    pub(crate) baseline_speed: Option<f64>,
+    pub(crate) eta: Option<f64>,
+    pub(crate) goodput: Option<f64>,
+    pub(crate) saving: Option<Saving>,
     /// GPU hours by purpose.
-    pub(super) hours: Vec<(Purpose, f64)>,
-    pub(super) spent: Option<f64>,
-    pub(super) saved: Option<f64>,
-    pub(super) currency: Box<str>,
-    pub(super) phases: Vec<PhaseSample>,
-    pub(super) searches: Vec<SearchSample>,
+    pub(crate) hours: Vec<(Purpose, f64)>,
+    pub(crate) spent: Option<f64>,
+    pub(crate) saved: Option<f64>,
+    pub(crate) currency: Box<str>,
+    pub(crate) phases: Vec<PhaseSample>,
+    pub(crate) searches: Vec<SearchSample>,
 }
 
 /// An estimate with its confidence interval.
 #[derive(Debug, Default)]
-pub(super) struct Bounds {
-    pub(super) estimate: Option<f64>,
-    pub(super) lower: Option<f64>,
-    pub(super) upper: Option<f64>,
+pub(crate) struct Bounds {
+    pub(crate) estimate: Option<f64>,
+    pub(crate) lower: Option<f64>,
+    pub(crate) upper: Option<f64>,
 }
 
 /// Checkpointing of a training.
 #[derive(Debug)]
-pub(super) struct Saving {
-    pub(super) interval: f64,
+pub(crate) struct Saving {
+    pub(crate) interval: f64,
     /// Time of the newest reported checkpoint, or of the start of training.
-    pub(super) since: f64,
+    pub(crate) since: f64,
     checkpoint: Option<CheckpointStatus>,
 }
 
 /// The metric values of a phase.
 #[derive(Debug)]
-pub(super) struct PhaseSample {
-    pub(super) name: Box<str>,
+pub(crate) struct PhaseSample {
+    pub(crate) name: Box<str>,
     /// From 1.
-    pub(super) index: u32,
-    pub(super) state: PhaseState,
-    pub(super) speedup: Bounds,
-    pub(super) pairs: Option<u32>,
-    pub(super) minimum: Option<f64>,
-    pub(super) expected: Option<f64>,
-    pub(super) rung: u32,
-    pub(super) loss_delta: Bounds,
-    pub(super) loss_limit: Option<f64>,
-    pub(super) memory: Option<u64>,
-    pub(super) predicted_memory: Option<u64>,
+    pub(crate) index: u32,
+    pub(crate) state: PhaseState,
+    pub(crate) speedup: Bounds,
+    pub(crate) pairs: Option<u32>,
+    pub(crate) minimum: Option<f64>,
+    pub(crate) expected: Option<f64>,
+    pub(crate) rung: u32,
+    pub(crate) loss_delta: Bounds,
+    pub(crate) loss_limit: Option<f64>,
+    pub(crate) memory: Option<u64>,
+    pub(crate) predicted_memory: Option<u64>,
 }
 
 impl Sample {
     /// The sample of a job. `last` is the previous one: it has the time at which the newest checkpoint was reported.
-    pub(super) fn new(
+    pub(crate) fn new(
         job: &TrainingJob,
         status: &TrainingJobStatus,
         observed: &Observed,
@@ -116,7 +118,7 @@ impl Sample {
             saved: cost.and_then(|cost| number(cost.saved.as_ref())),
             currency: job.spec.cost.currency.as_str().into(),
             phases: (1..).zip(&status.phases).map(|(index, phase)| PhaseSample::new(job, index, phase)).collect(),
-            searches: super::search::samples(job, status),
+            searches: search::samples(job, status),
         }
     }
 }
@@ -187,7 +189,7 @@ fn number(value: Option<&Decimal>) -> Option<f64> {
 }
 
 /// Seconds since the epoch.
-pub(super) fn timestamp(time: Timestamp) -> f64 {
+pub(crate) fn timestamp(time: Timestamp) -> f64 {
     time.as_millisecond() as f64 / 1000.0
 }
 

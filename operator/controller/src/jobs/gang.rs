@@ -11,19 +11,19 @@ use tokio::time::Instant;
 /// A running gang.
 #[derive(Debug)]
 pub(crate) struct Gang {
-    pub(super) attempt: String,
+    pub(crate) attempt: String,
     /// Of agent 0.
-    pub(super) address: IpAddr,
+    pub(crate) address: IpAddr,
     /// Time of the next poll.
-    pub(super) due: Instant,
-    pub(super) answer: Option<Arc<Attempt>>,
+    pub(crate) due: Instant,
+    pub(crate) answer: Option<Arc<Attempt>>,
     /// When the job was last handed to the controller because of an answer, and with what.
-    pub(super) reported: Option<(Instant, Reported)>,
+    pub(crate) reported: Option<(Instant, Reported)>,
 }
 
 /// The part of an answer that decisions depend on.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Reported {
+pub(crate) struct Reported {
     /// Number of finished launches.
     results: usize,
     /// Of a training: the progress of a measurement matters only at its end.
@@ -33,7 +33,7 @@ pub(super) struct Reported {
 impl Gang {
     /// Takes in an answer. Returns whether the job is to be reconciled: at once when a launch ended, else at most every
     /// `progress_every`.
-    pub(super) fn answered(&mut self, answer: Attempt, now: Instant, progress_every: Duration) -> bool {
+    pub(crate) fn answered(&mut self, answer: Attempt, now: Instant, progress_every: Duration) -> bool {
         let new = Reported::of(&answer);
         self.answer = Some(Arc::new(answer));
         let matters = match &self.reported {
