@@ -120,7 +120,7 @@ impl PodFacts {
 
     /// A pod that ended without having run ended for what it waited for: the kubelet only says that there was nothing to
     /// stop. One that ran after all reports the reason itself.
-    pub(super) fn explained_by(&mut self, before: &Stand) {
+    pub(crate) fn explained_by(&mut self, before: &Stand) {
         match (before, &mut self.stand) {
             // While it is being deleted nothing is tried any more.
             (Stand::Waiting { problem: known }, Stand::Waiting { problem })
@@ -138,7 +138,7 @@ impl PodFacts {
     }
 
     /// The watch does not see it any more.
-    pub(super) fn leave(&mut self) {
+    pub(crate) fn leave(&mut self) {
         let announced = self.deleting.is_some() || matches!(self.stand, Stand::Ended(_));
         if announced { self.gone = true } else { self.hidden = true }
     }
