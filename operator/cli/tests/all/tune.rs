@@ -8,12 +8,12 @@ use std::fs;
 use std::process::Output;
 use std::sync::{Mutex, PoisonError};
 
-/// A training in 12 ms steps, or 4 ms with `--compile`. By itself it takes one and a half seconds.
+/// A training in 12 ms steps, or 4 ms with `--compile`. By itself it takes 3 seconds.
 const HEAD: &str = r#"
 import argparse, sys, time
 parser = argparse.ArgumentParser()
 parser.add_argument("-b", "--batch_size", type=int, default=8)
-parser.add_argument("--max_steps", type=int, default=120)
+parser.add_argument("--max_steps", type=int, default=240)
 parser.add_argument("--compile", action="store_true")
 parser.add_argument("--lr", type=float, default=0.1)
 parser.add_argument("--seed", type=int, default=1)
@@ -59,9 +59,6 @@ for number in range(1, args.max_steps + 1):
         print(f"| epoch   1 | {number:5d}/{args.max_steps} batches | lr 5.00 | ms/batch 12.02 | loss {loss:5.3f} | ppl 7.52")
 "#;
 
-/// Enough for all phases several times. The windows of launches follow from it: half a second.
-const BUDGET: &str = "150s";
-
 /// The state and the accepted phases after `pawl tune ARGUMENTS`.
 fn tuned(scene: &Scene, source: &str, arguments: &[&str]) -> (Output, Value) {
     // Trainings that are measured at the same time would slow one another down.
@@ -90,7 +87,7 @@ fn line<'a>(text: &'a str, label: &str) -> &'a str {
 #[case::word_model(WORD_MODEL)]
 fn a_script_is_measured_and_its_changed_command_printed(#[case] form: &str) {
     let scene = Scene::new();
-    let arguments = ["--budget", BUDGET, "train.py", "-b", "16", "--lr=0.2"];
+    let arguments = ["--budget", "5m", "train.py", "-b", "16", "--lr=0.2"];
     // One is enough to see that a phase without effect is not accepted.
     let head = if form == PLAIN { with_workers() } else { HEAD.to_owned() };
     let (output, status) = tuned(&scene, &format!("{head}{form}"), &arguments);
@@ -115,7 +112,7 @@ const EPOCHS: &str = r#"
 import argparse, time
 parser = argparse.ArgumentParser()
 parser.add_argument("--batch-size", type=int, default=64)
-parser.add_argument("--epochs", type=int, default=3)
+parser.add_argument("--epochs", type=int, default=6)
 parser.add_argument("--seed", type=int, default=1)
 args = parser.parse_args()
 seen = 0
@@ -131,7 +128,7 @@ for epoch in range(1, args.epochs + 1):
 #[test]
 fn a_larger_batch_is_judged_by_the_validations_that_were_seen() {
     let scene = Scene::new();
-    let (output, status) = tuned(&scene, EPOCHS, &["--budget", "100s", "train.py"]);
+    let (output, status) = tuned(&scene, EPOCHS, &["--budget", "5m", "train.py"]);
     let text = stdout(&output);
     assert_eq!(output.status.code(), Some(0), "{text}{}", stderr(&output));
     assert_eq!(state(&status, "larger-batch"), "Accepted", "{text}");
@@ -183,7 +180,7 @@ fn a_script_without_options_has_nothing_to_try() {
 fn a_budget_that_ends_is_no_verdict_and_the_same_command_continues() {
     let scene = Scene::new();
     let source = format!("{HEAD}{PLAIN}");
-    let (output, status) = tuned(&scene, &source, &["--budget", "1s", "train.py"]);
+    let (output, status) = tuned(&scene, &source, &["--budget", "3s", "train.py"]);
     let text = stdout(&output);
     assert_eq!(output.status.code(), Some(3), "{text}{}", stderr(&output));
     assert_eq!(
@@ -194,7 +191,7 @@ fn a_budget_that_ends_is_no_verdict_and_the_same_command_continues() {
     assert!(["Pending", "Measuring"].contains(&state(&status, "compile")), "{status:#}");
     let launches = || fs::read_to_string(scene.path().join("arguments")).unwrap().lines().count();
     let before = launches();
-    let (output, status) = tuned(&scene, &source, &["--budget", BUDGET, "train.py"]);
+    let (output, status) = tuned(&scene, &source, &["--budget", "5m", "train.py"]);
     let text = stdout(&output);
     assert_eq!(output.status.code(), Some(0), "{text}{}", stderr(&output));
     assert!(text.contains("continued") && !text.contains("observing"), "{text}");

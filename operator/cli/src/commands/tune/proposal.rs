@@ -12,10 +12,8 @@ use std::time::Duration;
 const LINES: u64 = 5;
 /// Steps in a measured window, at least.
 const STEPS: u64 = 20;
-/// Seconds of a measured window, as a part of the budget, and their maximum: a phase that is faster has the same steps in less time.
-const WINDOW: (f64, f64) = (1.0 / 300.0, 10.0);
-/// Bounds of its minimum, which is the time in which the script starts: of a launch, a shorter window would save little.
-const LEAST: (f64, f64) = (0.5, 2.0);
+/// Seconds of a measured window, as a part of the budget, and their bounds: a phase that is faster has the same steps in less time.
+const WINDOW: (f64, f64, f64) = (1.0 / 300.0, 2.0, 10.0);
 /// Seconds of a training that is judged by its validation loss, as a part of the budget.
 const QUALITY: f64 = 1.0 / 40.0;
 /// Part of the budget for these trainings, at most.
@@ -182,8 +180,7 @@ fn rounded(number: u64, by: u64) -> u64 {
 /// Steps of the warm-up and of the window of a measurement.
 fn window(script: &Script<'_>) -> (u64, u64) {
     let pace = &script.findings.pace;
-    let (part, most) = WINDOW;
-    let least = pace.start.clamp(LEAST.0, LEAST.1);
+    let (part, least, most) = WINDOW;
     let by_updates = script.findings.monitor.source == MonitorSource::Kubeflow;
     let seconds = (script.budget.as_secs_f64() * part).clamp(least, most);
     let seconds = if by_updates { UPDATES } else { seconds };
