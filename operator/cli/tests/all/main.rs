@@ -13,5 +13,4 @@ mod search;
 mod state;
 mod storage;
 mod trained;
-mod tune;
 mod whole;

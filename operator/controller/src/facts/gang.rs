@@ -135,8 +135,7 @@ impl PlanFacts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::facts::{Facts, Listing};
-    use crate::jobs::Jobs;
+    use crate::jobs::{Facts, Jobs, Listing};
     use crate::key::Key;
     use kube::runtime::watcher::Event;
     use serde_json::{Value, json};

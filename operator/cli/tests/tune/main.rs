@@ -1,8 +1,15 @@
-//! `pawl tune`: scripts that know nothing of Pawl, without a manifest.
+//! `pawl tune`: scripts that know nothing of Pawl, without a manifest. A program of its own: cargo runs nothing else meanwhile that would
+//! disturb what is measured.
 
-use crate::scene::{Scene, signal, stderr, stdout, wait_until};
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+#[allow(dead_code, reason = "shared with the tests of the other commands")]
+#[path = "../all/scene.rs"]
+mod scene;
+
 use rstest::rstest;
 use rustix::process::Signal;
+use scene::{Scene, signal, stderr, stdout, wait_until};
 use serde_json::Value;
 use std::fs;
 use std::process::Output;
