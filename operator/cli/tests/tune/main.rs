@@ -13,7 +13,6 @@ use scene::{Scene, signal, stderr, stdout, wait_until};
 use serde_json::Value;
 use std::fs;
 use std::process::Output;
-use std::sync::{Mutex, PoisonError};
 
 /// A training in 12 ms steps, or 4 ms with `--compile`. By itself it takes 3 seconds.
 const HEAD: &str = r#"
@@ -68,9 +67,6 @@ for number in range(1, args.max_steps + 1):
 
 /// The state and the accepted phases after `pawl tune ARGUMENTS`.
 fn tuned(scene: &Scene, source: &str, arguments: &[&str]) -> (Output, Value) {
-    // Trainings that are measured at the same time would slow one another down.
-    static MEASURING: Mutex<()> = Mutex::new(());
-    let _alone = MEASURING.lock().unwrap_or_else(PoisonError::into_inner);
     fs::write(scene.path().join("train.py"), source).unwrap();
     let output = scene.output(&[&["tune"], arguments].concat());
     let status = fs::read(scene.path().join(".pawl/tune-train/status.json")).unwrap_or_default();
