@@ -87,16 +87,7 @@ impl<'a> Comparison<'a> {
 
     /// The phase's fallback in effect, from 1; 0: none.
     pub fn rung(&self) -> u32 {
-        match self.target {
-            EvidenceTarget::Phase(index) => self.draft.status.phases.get(index).map_or(0, |phase| phase.rung),
-            EvidenceTarget::PreflightBaseline
-            | EvidenceTarget::PreflightPhase { .. }
-            | EvidenceTarget::Baseline
-            | EvidenceTarget::Bundle
-            | EvidenceTarget::Search { .. }
-            | EvidenceTarget::Slowdown
-            | EvidenceTarget::Train => 0,
-        }
+        self.draft.subject(self.target).1
     }
 
     /// Looks at launches of this kind, each with a budget of its own.

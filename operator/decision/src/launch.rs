@@ -268,7 +268,7 @@ impl Draft<'_> {
     }
 
     /// The subject of the launches for `target`, and the fallback in effect.
-    fn subject(&self, target: EvidenceTarget) -> (&str, u32) {
+    pub fn subject(&self, target: EvidenceTarget) -> (&str, u32) {
         let name = |index: usize| self.spec.phases.get(index).map_or("", |phase| phase.name.as_str());
         match target {
             EvidenceTarget::PreflightBaseline | EvidenceTarget::Baseline => ("baseline", 0),

@@ -22,7 +22,7 @@ pub(crate) struct Early {
 }
 
 /// Whether the newest validation of a complete launch is from before its end. Then it is of another model than the launch has trained, of the
-/// initial one even where a script evaluates before its first step and never again, and a phase could not be told from any other by it.
+/// initial one even where a script evaluates before its first step and never again, and would not distinguish a phase from any other.
 /// One step is tolerated: scripts evaluate before or after they count it, and number steps from 0 or from 1.
 pub(crate) fn early(measured: &Measured<Decimal>, budget: &Budget) -> Option<Early> {
     let validated = measured.validation.as_ref()?.items;

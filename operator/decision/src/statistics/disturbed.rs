@@ -14,7 +14,7 @@ use super::median;
 const DEVIATIONS: f64 = 8.0;
 /// Least relative distance of a disturbed launch, in logarithms: less is noise, which the interval counts.
 const LEAST: f64 = 0.05;
-/// Fewest pairs in which a launch can be told to be disturbed.
+/// Fewest pairs in which a launch can be recognized as disturbed.
 const FEWEST: usize = 3;
 /// Maximum number of pairs that are repeated. With more, slow launches are what this machine does, and all pairs count.
 const MOST: usize = 2;

@@ -326,7 +326,7 @@ mod tests {
         let analysis = Analysis::default();
         let usual = [(1.0, 1.03), (1.0, 1.028), (1.0, 1.027), (1.0, 1.029), (1.0, 1.026), (1.0, 1.028)];
         let inverse = |pairs: &[(f64, f64)]| pairs.iter().map(|(control, candidate)| (*candidate, *control)).collect();
-        // Too little to be told to be disturbed; two alike, which count.
+        // Too little to be recognized as disturbed; two alike, which count.
         for slow in [&[(0.955, 1.03)][..], &[(0.5, 1.028), (0.501, 1.027)]] {
             let pairs: Vec<(f64, f64)> = usual.iter().chain(slow).copied().rev().take(7).collect();
             let Sequential::Above(found) = sequential(&pairs, 1.02, &analysis) else { panic!("every pair is above") };

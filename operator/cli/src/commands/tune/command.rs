@@ -41,7 +41,7 @@ pub struct Tuned {
     pub fixed: BTreeMap<String, String>,
     /// Whether launches can be given a number of steps, and of epochs.
     pub length: (bool, bool),
-    /// Whether launches can be told when to evaluate.
+    /// Whether an option sets when the script evaluates.
     pub has_evaluation: bool,
 }
 
