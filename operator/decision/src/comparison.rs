@@ -172,16 +172,7 @@ impl<'a> Comparison<'a> {
 
     /// As [`Comparison::launch`], for look number `look`.
     pub fn launch_at(&self, kind: LaunchKind, look: u32, arm: Arm, index: u32) -> Launch {
-        let side = match arm {
-            Arm::Control => "a",
-            Arm::Candidate => "b",
-        };
-        let stem = match kind {
-            LaunchKind::Preflight => format!("{}-check-{side}", self.trial),
-            LaunchKind::Measure => format!("{}-p{index}-{side}", self.trial),
-            LaunchKind::Quality => format!("{}-s{index}-{side}", self.trial),
-            LaunchKind::Search | LaunchKind::Train => format!("{}-{index}-{side}", self.trial),
-        };
+        let stem = stem(&self.trial, kind, arm, index);
         let of = (self.target, arm, index);
         self.draft.launch_with(&stem, (kind, self.budget(kind, look)), self.settings(arm), of)
     }
@@ -242,6 +233,20 @@ impl<'a> Comparison<'a> {
         let place = |launch: &Launch| under_way?.launches.iter().position(|name| *name == launch.plan.launch);
         missing.sort_by_key(|launch| place(launch).unwrap_or(usize::MAX));
         (pairs, missing)
+    }
+}
+
+/// The name of a launch without its tag.
+pub(crate) fn stem(trial: &Trial, kind: LaunchKind, arm: Arm, index: u32) -> String {
+    let side = match arm {
+        Arm::Control => "a",
+        Arm::Candidate => "b",
+    };
+    match kind {
+        LaunchKind::Preflight => format!("{trial}-check-{side}"),
+        LaunchKind::Measure => format!("{trial}-p{index}-{side}"),
+        LaunchKind::Quality => format!("{trial}-s{index}-{side}"),
+        LaunchKind::Search | LaunchKind::Train => format!("{trial}-{index}-{side}"),
     }
 }
 

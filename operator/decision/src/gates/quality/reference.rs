@@ -4,11 +4,13 @@
 //! change of the numerics were compared with the baseline by the losses of the same steps: with those whose losses agreed, the
 //! baseline's quality launches learn the same, sooner.
 
+use crate::comparison::stem;
 use crate::draft::Draft;
 use crate::launch::{quality as budget_of, quality_looks, quality_seeds, seed, tag, tag_of};
 use crate::reason::Reason;
 use crate::revision::{accepted, patch};
-use pawl_api::status::PhaseStatus;
+use crate::trial::Trial;
+use pawl_api::status::{Arm, PhaseStatus};
 use pawl_contract::plan::LaunchKind;
 use pawl_contract::settings::Settings;
 
@@ -50,10 +52,43 @@ fn has_launches(draft: &Draft<'_>, settings: &Settings) -> bool {
     let spec = draft.spec;
     let of = |look: u32| {
         let budget = budget_of(spec, look);
-        (0..quality_seeds(spec)).map(move |index| tag(spec, LaunchKind::Quality, settings, seed(spec, index), &budget))
+        (0..quality_seeds(spec)).map(move |index| {
+            let stem = stem(&Trial::Baseline, LaunchKind::Quality, Arm::Control, index);
+            format!("{stem}-{}", tag(spec, LaunchKind::Quality, settings, seed(spec, index), &budget))
+        })
     };
-    let tags: Vec<String> = (0..quality_looks(spec)).flat_map(of).collect();
-    let done = draft.status.baseline.iter().flat_map(|baseline| &baseline.launches).map(|launch| launch.name.as_str());
-    let running = draft.under_way().flat_map(|attempt| &attempt.launches).map(String::as_str);
-    done.chain(running).any(|name| tags.iter().any(|tag| tag == tag_of(name)))
+    let names: Vec<String> = (0..quality_looks(spec)).flat_map(of).collect();
+    let mut done = draft.status.baseline.iter().flat_map(|baseline| &baseline.launches);
+    // By their names: a candidate that runs may have the same settings, and is none of the baseline's.
+    let mut running = draft.under_way().flat_map(|attempt| &attempt.launches);
+    done.any(|launch| names.iter().any(|name| tag_of(name) == tag_of(&launch.name)))
+        || running.any(|launch| names.contains(launch))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use jiff::Timestamp;
+    use pawl_api::status::{AttemptStatus, TrainingJobStatus};
+    use serde_json::json;
+
+    #[test]
+    fn a_candidate_that_runs_with_settings_of_the_baseline_is_no_reference() {
+        let job = serde_json::from_value(json!({
+            "apiVersion": "pawl.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": "job"},
+            "spec": {"workload": {"name": "ups"}, "gates": {"validationLossDelta": "0.1"}},
+        }));
+        let job = job.unwrap();
+        let has = |trial: &Trial, arm: Arm| {
+            let settings = Settings::default();
+            let mut draft = Draft::new(&job, Vec::new(), &TrainingJobStatus::default(), Timestamp::UNIX_EPOCH);
+            let budget = budget_of(draft.spec, quality_looks(draft.spec) - 1);
+            let tag = tag(draft.spec, LaunchKind::Quality, &settings, seed(draft.spec, 0), &budget);
+            let launches = vec![format!("{}-{tag}", stem(trial, LaunchKind::Quality, arm, 0))];
+            draft.set_attempt(AttemptStatus { name: "job-1".to_owned(), launches, ..AttemptStatus::default() });
+            has_launches(&draft, &settings)
+        };
+        assert!(has(&Trial::Baseline, Arm::Control));
+        assert!(!has(&Trial::Bundle { input: "4e9a".to_owned() }, Arm::Candidate));
+    }
 }
