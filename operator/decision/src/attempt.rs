@@ -112,7 +112,7 @@ pub(crate) fn watch(draft: &mut Draft<'_>, observed: &Observed, next: &Next) -> 
     let Some(attempt) = draft.status.attempt.as_mut() else { return false };
     attempt.seen = true;
     match &facts.state {
-        AttemptState::Queued | AttemptState::Pending { waits_for: WaitsFor::Devices, .. } => {
+        state if state.waits_in_turn() => {
             if queued_until(attempt).is_some_and(|until| until <= now) {
                 attempt.queued_since.get_or_insert_with(|| attempt.started.clone());
             }
@@ -137,7 +137,7 @@ pub(crate) fn watch(draft: &mut Draft<'_>, observed: &Observed, next: &Next) -> 
             attempt.stop.get_or_insert(StopCause::GangBroken);
             false
         }
-        AttemptState::Running | AttemptState::Leaving(Leaving::Draining) => false,
+        AttemptState::Queued | AttemptState::Running | AttemptState::Leaving(Leaving::Draining) => false,
         AttemptState::Ended(ending) => {
             if *ending == Ending::Preempted && matches!(attempt.stop, None | Some(StopCause::Preempted)) {
                 let message = format!("{}: preempted by Kueue; requeued", attempt.name);

@@ -1,6 +1,6 @@
 //! The facts of all jobs, fed by the watches.
 
-use super::{AttemptFacts, GangFacts, JobFacts, PlanFacts, PodFacts};
+use super::{AttemptFacts, GangFacts, Hindrance, JobFacts, PlanFacts, PodFacts};
 use crate::jobs::Jobs;
 use crate::key::Key;
 use crate::names;
@@ -185,6 +185,15 @@ impl Facts {
         });
     }
 
+    /// Why pods of the batch Job with this uid are refused, as far as that is known.
+    pub fn refused(&self, key: &Key, attempt: &str, uid: &str, refusal: Option<Hindrance>) {
+        self.change(key, attempt, |facts| {
+            if facts.gang.as_ref().is_some_and(|gang| gang.uid == uid) {
+                facts.refusal = refusal;
+            }
+        });
+    }
+
     /// A pod that the watch does not see was looked for: what it is now, if it is there.
     pub fn looked_for(&self, key: &Key, attempt: &str, uid: &str, there: Option<&WatchedPod>) {
         self.change(key, attempt, |facts| {
@@ -307,6 +316,7 @@ fn set_gang(facts: &mut AttemptFacts, mut gang: GangFacts) {
     // Of a released attempt, or of a deleted `TrainingJob` of this name, pods may be left whose node does not answer.
     if same.is_none() {
         facts.pods.retain(|pod| !pod.gone || pod.gang_uid == gang.uid);
+        facts.refusal = None;
         facts.released = false;
     }
     facts.gang = Some(gang);
