@@ -4,6 +4,7 @@ use crate::files::{MAX_REPORT, read_bounded};
 use crate::last_words::{LastWords, is_of_a_connection};
 use crate::messages::RankEnd;
 use crate::nonfinite;
+use crate::oom::RanOut;
 use crate::verdict::bounded;
 use pawl_contract::CONTRACT_VERSION;
 use pawl_contract::exit::Outcome;
@@ -76,7 +77,7 @@ pub(crate) struct Exited {
     pub(crate) exit: Exit,
     pub(crate) killed: bool,
     pub(crate) terminated: bool,
-    pub(crate) out_of_memory: bool,
+    pub(crate) out_of_memory: Option<RanOut>,
     pub(crate) last_words: LastWords,
     pub(crate) said: Said,
 }
@@ -127,10 +128,10 @@ impl Exited {
                 Outcome::Stopped
             }
             Exit::Signal(signal) => {
-                let memory = out_of_memory && signal == Signal::KILL.as_raw();
-                let hint = if memory { ": the host's memory ran out" } else { hint(signal) };
+                let memory = out_of_memory.filter(|_| signal == Signal::KILL.as_raw());
+                let hint = memory.map_or_else(|| hint(signal).to_owned(), |ran_out| format!(": {ran_out}"));
                 message = format!("rank {rank}: killed by signal {}{hint}{}", name(signal), quoted(&last_words));
-                if memory { Outcome::HostOutOfMemory } else { Outcome::Failed }
+                if memory.is_some() { Outcome::HostOutOfMemory } else { Outcome::Failed }
             }
             Exit::Code(0) if rank != 0 || agreed(Outcome::Done).is_some() => Outcome::Done,
             // A script that does not check its loss.
@@ -208,6 +209,7 @@ mod tests {
     use super::*;
 
     fn ended(exit: Exit, killed: bool, out_of_memory: bool) -> (Outcome, bool) {
+        let out_of_memory = out_of_memory.then_some(RanOut::Host);
         let last_words = LastWords::default();
         let said = Said::Report;
         let exited = Exited { rank: 1, exit, killed, terminated: false, out_of_memory, last_words, said };
@@ -237,7 +239,7 @@ mod tests {
         let end = |exit, error: &str, said, report: Result<&str, NoReport>| {
             let last_words = LastWords { text: format!("step 7 | {error}"), error: error.to_owned() };
             let exited =
-                Exited { rank: 0, exit, killed: false, terminated: false, out_of_memory: false, last_words, said };
+                Exited { rank: 0, exit, killed: false, terminated: false, out_of_memory: None, last_words, said };
             let plan = serde_json::from_value(serde_json::json!({
                 "contract": 1, "job": "j", "attempt": "j-1", "launch": "l", "kind": "Measure", "workload": {}, "settings": {},
                 "seed": 1, "budget": {}, "hangTimeoutSeconds": 1.0,

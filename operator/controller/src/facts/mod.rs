@@ -12,7 +12,7 @@ mod store;
 pub use gang::{Finished, GangFacts, PlanFacts, labelled, owner};
 pub use hindrance::{Cause, FAILED_CREATE, Hindrance, Kind};
 pub(crate) use job::JobFacts;
-pub use pod::{PodEnd, PodFacts, Stand};
+pub use pod::{NodeSeen, PodEnd, PodFacts, Stand};
 pub(crate) use store::place;
 pub use store::{Facts, Listing};
 

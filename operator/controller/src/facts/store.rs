@@ -1,6 +1,6 @@
 //! The facts of all jobs, fed by the watches.
 
-use super::{AttemptFacts, GangFacts, Hindrance, JobFacts, PlanFacts, PodFacts};
+use super::{AttemptFacts, GangFacts, Hindrance, JobFacts, NodeSeen, PlanFacts, PodFacts};
 use crate::jobs::Jobs;
 use crate::key::Key;
 use crate::names;
@@ -178,10 +178,10 @@ impl Facts {
         });
     }
 
-    /// The operator may not read the node of a pod that does not end.
-    pub fn node_unreadable(&self, key: &Key, attempt: &str, uid: &str) {
+    /// What was read of the node of a pod that does not end.
+    pub fn node_seen(&self, key: &Key, attempt: &str, uid: &str, seen: &NodeSeen) {
         self.change(key, attempt, |facts| {
-            facts.pods.iter_mut().filter(|pod| pod.uid == uid).for_each(|pod| pod.node_unreadable = true);
+            facts.pods.iter_mut().filter(|pod| pod.uid == uid).for_each(|pod| pod.node_seen.clone_from(seen));
         });
     }
 
@@ -253,7 +253,9 @@ impl Facts {
         self.change(&key, &attempt, |facts| match facts.pods.iter_mut().find(|old| old.uid == new.uid) {
             Some(old) => {
                 new.lost = old.lost && new.deleting.is_some();
-                new.node_unreadable = old.node_unreadable && new.deleting.is_some();
+                if new.deleting.is_some() {
+                    new.node_seen.clone_from(&old.node_seen);
+                }
                 new.explained_by(&old.stand);
                 *old = new;
             }
