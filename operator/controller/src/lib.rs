@@ -45,6 +45,7 @@ pub mod reading;
 pub mod reconcile;
 pub mod repair;
 mod run;
+pub mod scopes;
 pub mod serve;
 pub mod services;
 pub mod telemetry;
