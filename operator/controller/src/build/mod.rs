@@ -26,10 +26,9 @@ mod volumes;
 
 pub use claim::{Claim, DEFAULT_CLAIM_SIZE, Retention, StorageConfig, claim};
 pub use defaults::{DirectorySizes, PodDefaults};
-pub use gang::{gang, gang_repair};
+pub use gang::{gang, gang_repair, template_hash};
 pub use objects::{plan, plan_repair, service, token};
 pub use pawl_decision::storage::DefaultStorage;
-pub use pod::template_hash;
 pub use reader::reader;
 pub use storage::{Storage, storage};
 
