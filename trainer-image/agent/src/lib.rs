@@ -82,7 +82,7 @@ pub use http::{answer_over, serve};
 pub use install::install;
 pub use live::Live;
 pub use node::{AttemptEnd, AttemptResult, Event, Limits, Node, Rendezvous, Stop};
-pub use observe::{Observed, observe};
+pub use observe::{Observed, Usage, observe};
 pub use orphans::adopt_orphans;
 pub use preview::{Preview, preview};
 pub use survivors::end_survivors;

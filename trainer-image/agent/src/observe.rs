@@ -1,18 +1,21 @@
-//! Runs a command once as it is, and keeps what it prints.
+//! Runs a command once as it is, and keeps what it prints and the CPU time that it uses.
 
 use crate::orphans::{self, Running};
+use crate::processes::{Ticks, descendants, ticks_of};
 use crate::spawn::Nursery;
 use crate::survivors;
 use parking_lot::Mutex;
 use pawl_contract::log::MAX_LINE;
 use rustix::process::{Pid, Signal, kill_process_group};
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
 use std::future::Future;
 use std::io::{self, PipeReader, Read};
 use std::mem;
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 use tokio::process::Command;
 
 /// Maximum number of lines that are kept: the first ones.
@@ -24,6 +27,9 @@ const DEATH: Duration = Duration::from_secs(5);
 /// Time in which the last output is read, once the command has ended.
 const LAST_OUTPUT: Duration = Duration::from_millis(200);
 
+/// Time between two looks at the CPU time.
+const PERIOD: Duration = Duration::from_millis(100);
+
 /// What a command did while it was observed.
 #[derive(Debug)]
 pub struct Observed {
@@ -32,6 +38,25 @@ pub struct Observed {
     pub lines: Vec<(f64, String)>,
     /// How it ended by itself; `None`: it was ended.
     pub exit: Option<ExitStatus>,
+    /// When it was started.
+    pub began: SystemTime,
+    /// The CPU time that it has used, over time.
+    pub usage: Vec<Usage>,
+}
+
+/// CPU time since the start, in seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Usage {
+    /// Seconds since the start.
+    pub at: f64,
+    /// Of the first thread of the command's own process.
+    pub main_thread: f64,
+    /// Of its own process.
+    pub process: f64,
+    /// Of all processes that it has started.
+    pub others: f64,
+    /// The number of these, other than those that have ended.
+    pub running: usize,
 }
 
 /// Runs `command` for at most `limit`, or until `stopped`, in the present directory, and ends it then with all processes that it has
@@ -54,13 +79,15 @@ pub async fn observe(
     let nursery = Nursery::start()?;
     let read = Arc::new(Mutex::new(Lines::default()));
     let shared = Arc::clone(&read);
-    let start = Instant::now();
+    let (start, began) = (Instant::now(), SystemTime::now());
     let reader = std::thread::Builder::new().name("pawl-observe".into()).spawn(move || copy(output, start, &shared))?;
     let mut child = nursery.spawn(command, lock).await?;
     let group = child.id().and_then(|id| Pid::from_raw(id as i32));
     let signal = |signal| group.map(|group| kill_process_group(group, signal));
+    let mut usage = Vec::new();
     let exit = tokio::select! {
         exit = child.wait() => Some(exit?),
+        never = look(group, start, &mut usage) => match never {},
         () = tokio::time::sleep(limit) => None,
         () = stopped => None,
     };
@@ -82,7 +109,35 @@ pub async fn observe(
     }
     let mut lines = read.lock();
     lines.end(start.elapsed().as_secs_f64());
-    Ok(Observed { lines: mem::take(&mut lines.all), exit })
+    Ok(Observed { lines: mem::take(&mut lines.all), exit, began, usage })
+}
+
+/// Looks at the CPU time of a process and of what it has started, again and again.
+async fn look(process: Option<Pid>, start: Instant, usage: &mut Vec<Usage>) -> Infallible {
+    let per_second = rustix::param::clock_ticks_per_second() as f64;
+    let seconds = |ticks: u64| ticks as f64 / per_second;
+    let mut others: BTreeMap<i32, u64> = BTreeMap::new();
+    let mut own = Ticks::default();
+    let mut times = tokio::time::interval(PERIOD);
+    loop {
+        times.tick().await;
+        let at = start.elapsed().as_secs_f64();
+        own = process.and_then(ticks_of).unwrap_or(own);
+        let started = descendants(&BTreeSet::new()).into_iter().filter(|found| Some(found.pid) != process);
+        let alive: Vec<(i32, u64)> = started
+            .filter_map(|found| Some((found.pid.as_raw_nonzero().get(), ticks_of(found.pid)?.process)))
+            .collect();
+        let running = alive.len();
+        // One that has ended keeps its last value.
+        others.extend(alive);
+        usage.push(Usage {
+            at,
+            main_thread: seconds(own.main_thread),
+            process: seconds(own.process),
+            others: seconds(others.values().sum()),
+            running,
+        });
+    }
 }
 
 fn copy(mut output: PipeReader, start: Instant, lines: &Mutex<Lines>) {
@@ -153,9 +208,25 @@ mod tests {
         if !alone("lines_and_the_end_of_a_command_are_seen") {
             return;
         }
-        let Observed { lines, exit } = observed(r"printf 'a\n1/2\r2/2\r\n'; echo b >&2; printf c; exit 3", DEATH);
+        let Observed { lines, exit, .. } = observed(r"printf 'a\n1/2\r2/2\r\n'; echo b >&2; printf c; exit 3", DEATH);
         let texts: Vec<&str> = lines.iter().map(|(_, text)| text.as_str()).collect();
         assert_eq!((texts, exit.and_then(|exit| exit.code())), (vec!["a", "1/2", "2/2", "b", "c"], Some(3)));
+    }
+
+    #[test]
+    fn cpu_time_is_that_of_the_process_and_of_those_that_it_has_started() {
+        if !alone("cpu_time_is_that_of_the_process_and_of_those_that_it_has_started") {
+            return;
+        }
+        // One process computes, the other waits for it.
+        let busy = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done";
+        for (script, is_own) in [(busy.to_owned(), true), (format!("sh -c '{busy}' & wait"), false)] {
+            let Observed { usage, .. } = observed(&script, Duration::from_secs(60));
+            let last = usage.last().unwrap();
+            let (more, less) = if is_own { (last.process, last.others) } else { (last.others, last.process) };
+            assert!(more > 0.0 && less <= 0.1 * more, "{script}: {last:?}");
+            assert_eq!(usage.iter().any(|look| look.running > 0), !is_own, "{usage:?}");
+        }
     }
 
     #[test]
@@ -167,10 +238,10 @@ mod tests {
         let forever = "trap '' TERM; while :; do echo $1; sleep 0.02; done";
         let script = format!("setsid sh -c \"{forever}\" x own & {}", forever.replace("$1", "rank"));
         let before = Instant::now();
-        let Observed { lines, exit } = observed(&script.replace("$1", "own"), Duration::from_millis(500));
+        let Observed { lines, exit, .. } = observed(&script.replace("$1", "own"), Duration::from_millis(500));
         assert!(exit.is_none() && before.elapsed() < Duration::from_secs(60));
         assert!(["own", "rank"].iter().all(|who| lines.iter().any(|(_, text)| text == who)), "{lines:?}");
-        let left = crate::processes::descendants(&std::collections::BTreeSet::new());
+        let left = descendants(&BTreeSet::new());
         assert!(left.is_empty(), "{left:?}");
     }
 }

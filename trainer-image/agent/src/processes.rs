@@ -37,6 +37,29 @@ fn stat(path: &str) -> Option<(String, Vec<String>)> {
     Some((name, after.split_whitespace().map(str::to_owned).collect()))
 }
 
+/// CPU time of a process so far, or of one of its threads, in clock ticks.
+fn ticks(stat_file: &str) -> Option<u64> {
+    let (_, fields) = stat(stat_file)?;
+    // In user space and in the kernel.
+    Some(fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?)
+}
+
+/// CPU time so far, in clock ticks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Ticks {
+    /// Of a process.
+    pub(crate) process: u64,
+    /// Of its first thread.
+    pub(crate) main_thread: u64,
+}
+
+/// That of a process which has not ended.
+pub(crate) fn ticks_of(pid: Pid) -> Option<Ticks> {
+    let pid = pid.as_raw_nonzero();
+    let process = ticks(&format!("/proc/{pid}/stat"))?;
+    Some(Ticks { process, main_thread: ticks(&format!("/proc/{pid}/task/{pid}/stat"))? })
+}
+
 /// The zombie children of a process.
 pub(crate) fn zombies_of(parent: Pid) -> Vec<Pid> {
     let parent = parent.as_raw_nonzero().to_string();

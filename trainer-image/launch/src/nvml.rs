@@ -50,8 +50,24 @@ impl GpuWatch {
     /// # Errors
     /// When NVML is missing, or does not know the GPU.
     pub fn start(uuid: [u8; 16]) -> Result<Self, String> {
-        let nvml = Nvml::builder().lib_path(OsStr::new(LIBRARY)).init().map_err(|e| format!("{LIBRARY}: {e}"))?;
-        let uuid = gpu_uuid(uuid);
+        Self::of(library()?, gpu_uuid(uuid))
+    }
+
+    /// Watches a GPU as `CUDA_VISIBLE_DEVICES` names it: by its index among those of the driver, or by its UUID.
+    ///
+    /// # Errors
+    /// As [`GpuWatch::start`].
+    pub fn named(name: &str) -> Result<Self, String> {
+        let nvml = library()?;
+        let uuid = match name.parse() {
+            Ok(index) => nvml.device_by_index(index).and_then(|device| device.uuid()),
+            Err(_) => Ok(name.to_owned()),
+        };
+        let uuid = uuid.map_err(|e| format!("NVML, {name}: {e}"))?;
+        Self::of(nvml, uuid)
+    }
+
+    fn of(nvml: Nvml, uuid: String) -> Result<Self, String> {
         let device = nvml.device_by_uuid(uuid.as_str()).map_err(|e| format!("NVML, {uuid}: {e}"))?;
         let utilization = device.utilization_rates().is_ok();
         let shared = Arc::new(Shared { utilization, ..Shared::default() });
@@ -81,6 +97,10 @@ impl GpuWatch {
     pub fn reading(&self) -> Option<GpuReading> {
         *self.0.reading.lock()
     }
+}
+
+fn library() -> Result<Nvml, String> {
+    Nvml::builder().lib_path(OsStr::new(LIBRARY)).init().map_err(|e| format!("{LIBRARY}: {e}"))
 }
 
 impl Drop for GpuWatch {
@@ -183,5 +203,7 @@ mod tests {
     fn without_the_library_or_the_gpu_the_message_says_which() {
         let message = GpuWatch::start([0; 16]).unwrap_err();
         assert!(message.contains(LIBRARY) || message.contains("GPU-00000000"), "{message}");
+        let message = GpuWatch::named("4000000000").unwrap_err();
+        assert!(message.contains(LIBRARY) || message.contains("4000000000"), "{message}");
     }
 }

@@ -132,7 +132,7 @@ fn observed(request: &Request<'_>, tuned: &Tuned) -> Result<Result<(Findings, bo
     let failed = |error: std::io::Error| Refusal(exit::FAILED, format!("{program}: {error}"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
     let mut received = None;
-    let Observed { lines, exit } = runtime
+    let Observed { lines, exit, .. } = runtime
         .block_on(async {
             let mut command = tokio::process::Command::new(program);
             command.args(rest).env("PYTHONUNBUFFERED", "1");
