@@ -219,12 +219,19 @@ fn pace(seen: impl Iterator<Item = (f64, u64)>) -> Pace {
     let mut count = Count::default();
     let (mut rates, mut gaps) = (Vec::new(), Vec::new());
     let mut before: Option<(f64, u64)> = None;
+    let mut newest = 0.0;
     for (at, step) in seen {
         count.add(step);
         match before {
             None => pace.start = at,
+            // A bar that is drawn again: the step was done when it was first shown.
+            Some((_, last)) if step == last => {
+                pace.silence = pace.silence.max(at - newest);
+                newest = at;
+                continue;
+            }
             Some((then, last)) => {
-                pace.silence = pace.silence.max(at - then);
+                pace.silence = pace.silence.max(at - newest);
                 if step > last {
                     rates.push((at - then) / (step - last) as f64);
                     gaps.push(step - last);
@@ -232,6 +239,7 @@ fn pace(seen: impl Iterator<Item = (f64, u64)>) -> Pace {
             }
         }
         before = Some((at, step));
+        newest = at;
     }
     rates.sort_by(f64::total_cmp);
     gaps.sort_unstable();

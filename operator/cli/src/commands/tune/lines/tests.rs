@@ -112,6 +112,16 @@ fn the_bar_of_an_evaluation_has_another_description_or_the_pattern_is_not_accept
     assert_eq!(read(&found, "Sanity check:  1%|#    | 3/9 [00:01<01:40,  8.0it/s]"), None);
 }
 
+/// `tqdm` shows a new count every tenth of a second, and `set_postfix` draws the bar again after each step.
+#[test]
+fn a_bar_that_is_drawn_again_at_the_same_step_takes_no_time_from_the_next_one() {
+    let bar = |n| format!("Epoch 0:  1%|#    | {n}/900 [00:00<00:10, 80.0it/s, loss=2.{n}]");
+    let lines: Vec<Line> = (0..90).map(|step| (f64::from(step) / 80.0, bar(step / 8 * 8))).collect();
+    let pace = find(&lines, None).unwrap().pace;
+    assert!((pace.step - 1.0 / 80.0).abs() < 1e-9 && pace.every == 8, "{pace:?}");
+    assert!((pace.silence - 1.0 / 80.0).abs() < 1e-9, "{pace:?}");
+}
+
 #[test]
 fn items_are_told_from_steps_by_the_batch() {
     let items = timed((0..6).map(|n| format!("Train Epoch: 1 [{}/60000 ({n}%)]\tLoss: 2.3", n * 640)));
