@@ -2,12 +2,17 @@
 
 pub(super) mod arguments;
 pub(super) mod command;
+pub(super) mod declared;
+mod hydra;
 pub(super) mod options;
+pub(super) mod phases;
+pub(super) mod words;
 
 use super::print;
 use crate::args::{Framework, InitArgs};
 use crate::exit;
 use command::Command;
+use phases::Phase;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Write as _;
@@ -25,7 +30,7 @@ pub fn init(arguments: &InitArgs) -> ExitCode {
     };
     let source = std::fs::read(&script).unwrap_or_default();
     let mut command = Command::of(arguments, &script);
-    let mismatch = mismatch(&String::from_utf8_lossy(&source), arguments.framework);
+    let mismatch = mismatch(&String::from_utf8_lossy(&source), arguments.framework, command.has_options);
     command.notes.splice(..0, mismatch.map(str::to_owned));
     let text = manifest(arguments, &script, &command);
     if arguments.out == Path::new("-") {
@@ -51,8 +56,8 @@ const NO_LIGHTNING_CLI: &str = "the script seems to parse its arguments itself, 
     the script, or use --framework pytorch";
 
 /// What to do if the script seems not to read the command line that the manifest gives it.
-fn mismatch(source: &str, framework: Framework) -> Option<&'static str> {
-    let parses = PARSERS.iter().any(|parser| source.contains(parser));
+fn mismatch(source: &str, framework: Framework, has_options: bool) -> Option<&'static str> {
+    let parses = has_options || PARSERS.iter().any(|parser| source.contains(parser));
     let other = framework == Framework::Lightning && !source.contains("LightningCLI");
     match (parses, other) {
         (false, _) => Some(NO_ARGUMENTS),
@@ -64,12 +69,7 @@ fn mismatch(source: &str, framework: Framework) -> Option<&'static str> {
 fn manifest(arguments: &InitArgs, script: &Path, command: &Command) -> String {
     let stem = script.file_stem().unwrap_or_default().to_string_lossy();
     let name = arguments.name.clone().unwrap_or_else(|| label(&stem));
-    let words = command
-        .start
-        .iter()
-        .chain(&command.words)
-        .map(|word| format!("      - {}\n", quoted(word)))
-        .collect::<String>();
+    let words = command.text().iter().map(|word| format!("      - {}\n", quoted(word))).collect::<String>();
     let notes = command.notes.iter().map(|note| format!("# - {note}\n")).collect::<String>();
     let InitArgs { framework, gpus, .. } = arguments;
     let mut text = format!(
@@ -87,7 +87,7 @@ spec:
 ",
         monitor(*framework)
     );
-    text.push_str(environment(*framework));
+    text.push_str(&environment(*framework));
     text.push_str(&ladder(*gpus, command));
     let quality = if command.by_epochs { "qualityEpochs: 1" } else { "qualityItems: 20000" };
     let _ = write!(
@@ -120,69 +120,27 @@ fn ladder(gpus: u32, command: &Command) -> String {
   # Each phase is measured against the settings accepted so far, and kept only if it is faster and as good.
 "
     );
-    let mut phases = String::new();
-    for (phase, _) in PHASES {
-        let absent = command.absent.contains(&phase) || (phase == "fsdp" && gpus <= 1);
-        if !absent {
-            phases.push_str(&phase_lines(phase, batch));
-        }
-    }
+    let accumulation = command.accumulation();
+    let is_tried = |phase: &Phase| {
+        let applies = match phase {
+            Phase::Fsdp => gpus > 1,
+            // Both would change the batch.
+            Phase::OneMicroBatch => accumulation > 1,
+            Phase::LargerBatch => accumulation <= 1,
+            Phase::LoaderWorkers
+            | Phase::FusedOptimizer
+            | Phase::Attention
+            | Phase::Bf16
+            | Phase::Compile
+            | Phase::GradientCheckpointing => true,
+        };
+        applies && !command.absent.contains(phase)
+    };
+    let phases: String =
+        Phase::ALL.into_iter().filter(is_tried).map(|phase| phase.entry(batch, accumulation, phase.reason())).collect();
     text.push_str(if phases.is_empty() { "  phases: []\n" } else { "  phases:\n" });
     text + &phases
 }
-
-/// The lines of a phase in a manifest; the batch is that of the baseline.
-pub(super) fn phase_lines(phase: &str, batch: u32) -> String {
-    match PHASES.iter().find(|(name, _)| *name == phase) {
-        Some(("larger-batch", _)) => larger_batch(batch),
-        Some((_, lines)) => (*lines).to_owned(),
-        None => String::new(),
-    }
-}
-
-/// Twice the batch; where that does not fit, half as much more.
-fn larger_batch(batch: u32) -> String {
-    let mut text = format!(
-        "    - name: larger-batch
-      numerics: Changed
-      settings: {{batchPerGpu: {}}}
-",
-        batch * 2
-    );
-    let between = batch + batch / 2;
-    if between > batch {
-        let _ =
-            writeln!(text, "      fallbacks:\n        - {{when: [OutOfMemory], settings: {{batchPerGpu: {between}}}}}");
-    }
-    text
-}
-
-/// The phases in their order, each as lines of the manifest; `larger-batch` depends on the batch.
-const PHASES: [(&str, &str); 8] = [
-    ("loader-workers", "    - {name: loader-workers, settings: {loaderWorkers: 4}}\n"),
-    ("fused-optimizer", "    - {name: fused-optimizer, settings: {optimizerKernel: Fused}}\n"),
-    ("attention", "    - {name: attention, settings: {attention: Flash}}\n"),
-    (
-        "bf16",
-        "    # Changed numerics: judged by the validation loss too.
-    - {name: bf16, numerics: Changed, settings: {precision: bf16}}
-",
-    ),
-    ("compile", "    - {name: compile, settings: {compile: Fuse}}\n"),
-    ("larger-batch", ""),
-    (
-        "gradient-checkpointing",
-        "    # Costs speed, saves memory: worth it only with a batch that needs the memory, in the same phase.
-    - {name: gradient-checkpointing, settings: {activationCheckpointing: Full}}
-",
-    ),
-    (
-        "fsdp",
-        "    # FSDP instead of data parallelism (DDP): saves memory, costs communication.
-    - {name: fsdp, settings: {sharding: Full}}
-",
-    ),
-];
 
 /// How the script is followed.
 const fn monitor(framework: Framework) -> &'static str {
@@ -203,21 +161,42 @@ const fn monitor(framework: Framework) -> &'static str {
     }
 }
 
-/// Variables of the framework.
-pub(super) const fn environment(framework: Framework) -> &'static str {
+/// Variables of Accelerate, the phase without which each has no effect, and their values.
+const ACCELERATE: [(&str, Option<Phase>, &str); 4] = [
+    (
+        "ACCELERATE_MIXED_PRECISION",
+        Some(Phase::Bf16),
+        "$(settings.precision=bf16:+bf16)$(settings.precision=fp16:+fp16)$(settings.precision=fp32:+no)",
+    ),
+    ("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", None, "$(settings.accumulationSteps)"),
+    (
+        "ACCELERATE_DYNAMO_BACKEND",
+        Some(Phase::Compile),
+        "$(settings.compile=Fuse:+inductor)$(settings.compile=None:+no)",
+    ),
+    // The agent adds FSDP_VERSION=2 and the like.
+    ("ACCELERATE_USE_FSDP", Some(Phase::Fsdp), "$(settings.sharding=Full:+true)$(settings.sharding=None:+false)"),
+];
+
+const fn variables(framework: Framework) -> &'static [(&'static str, Option<Phase>, &'static str)] {
     match framework {
-        Framework::Accelerate => {
-            "    podTemplate:
-      env:
-        - {name: ACCELERATE_MIXED_PRECISION, value: '$(settings.precision=bf16:+bf16)$(settings.precision=fp16:+fp16)$(settings.precision=fp32:+no)'}
-        - {name: ACCELERATE_GRADIENT_ACCUMULATION_STEPS, value: '$(settings.accumulationSteps)'}
-        - {name: ACCELERATE_DYNAMO_BACKEND, value: '$(settings.compile=Fuse:+inductor)$(settings.compile=None:+no)'}
-        # The agent adds FSDP_VERSION=2 and the like.
-        - {name: ACCELERATE_USE_FSDP, value: '$(settings.sharding=Full:+true)$(settings.sharding=None:+false)'}
-"
-        }
-        Framework::Hf | Framework::Lightning | Framework::Pytorch => "",
+        Framework::Accelerate => &ACCELERATE,
+        Framework::Hf | Framework::Lightning | Framework::Pytorch => &[],
     }
+}
+
+/// Whether a variable of the framework has the effect of a phase.
+pub(super) fn is_by_variable(framework: Framework, phase: Phase) -> bool {
+    variables(framework).iter().any(|(_, of, _)| *of == Some(phase))
+}
+
+/// Variables of the framework.
+pub(super) fn environment(framework: Framework) -> String {
+    let entries: String = variables(framework)
+        .iter()
+        .map(|(name, _, value)| format!("        - {{name: {name}, value: {}}}\n", quoted(value)))
+        .collect();
+    if entries.is_empty() { entries } else { format!("    podTemplate:\n      env:\n{entries}") }
 }
 
 /// A name of Kubernetes made of `text`.
@@ -295,12 +274,12 @@ mod tests {
         assert_eq!(job.spec.analysis.quality_epochs, Some(1));
         assert!(text.contains("# - fsdp is left out: the script has no option --fsdp, --use-fsdp\n"), "{text}");
         assert!(text.contains("--seed, --random-seed, --manual-seed: the seeds have no effect\n"), "{text}");
-        assert!(command.words.contains(&"--num_workers=$(settings.loaderWorkers)".to_owned()));
+        assert!(command.text().contains(&"--num_workers=$(settings.loaderWorkers)".to_owned()));
 
         // Accelerate reads precision, compilation and sharding from its variables.
         let arguments = InitArgs { framework: Framework::Accelerate, ..arguments };
         let command = Command::of(&arguments, script.path());
-        assert_eq!(command.absent, ["attention", "fused-optimizer", "gradient-checkpointing"]);
+        assert_eq!(command.absent, [Phase::Attention, Phase::FusedOptimizer, Phase::GradientCheckpointing]);
     }
 
     #[test]
@@ -316,8 +295,10 @@ mod tests {
             ("import argparse, lightning\n", Framework::Lightning, Some(NO_LIGHTNING_CLI)),
             ("import argparse, lightning\n", Framework::Pytorch, None),
         ] {
-            assert_eq!(mismatch(source, framework), expected, "{source}");
+            assert_eq!(mismatch(source, framework, false), expected, "{source}");
         }
+        // Such as constants that a configurator replaces.
+        assert_eq!(mismatch("exec(open('configurator.py').read())", Framework::Pytorch, true), None);
     }
 
     #[test]

@@ -1,7 +1,10 @@
 //! `pawl tune`.
 
 mod command;
+mod gpu;
 mod lines;
+mod outlook;
+mod profile;
 mod proposal;
 mod stored;
 
@@ -18,6 +21,7 @@ use pawl_local::machine::visible_gpus;
 use pawl_local::state::document::Document;
 use pawl_local::state::{StateDir, write_atomic};
 use pawl_local::{Options, RunOutcome};
+use profile::{Evidence, Hook};
 use proposal::Script;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -93,14 +97,14 @@ fn tuned(arguments: &TuneArgs) -> Result<ExitCode, Refusal> {
         }
         None => {
             let mut tuned = Tuned::new(&request.init, &request.path, request.given, &here);
-            let (findings, has_ended) = match observed(&request, &tuned)? {
-                Ok(found) => found,
+            let seen = match observed(&request, &tuned)? {
+                Ok(seen) => seen,
                 Err(signal) => return Ok(ExitCode::from(signal.exit_status())),
             };
-            if findings.pace.restarts {
+            if seen.findings.pace.restarts {
                 tuned.lengthen();
             }
-            proposed(&request, identity, &tuned, &findings, has_ended)?
+            proposed(&request, identity, &tuned, &seen)?
         }
     };
     let job = pawl_manifest::parse(&text, &displayed(&manifest))
@@ -123,34 +127,50 @@ fn tuned(arguments: &TuneArgs) -> Result<ExitCode, Refusal> {
     Ok(ExitCode::from(exit::of_outcome(outcome)))
 }
 
+/// What was seen of the script as it is.
+struct Seen {
+    findings: Findings,
+    evidence: Evidence,
+    /// Whether it has ended by itself.
+    has_ended: bool,
+}
+
 /// Runs the script as it is, and finds its steps; or the signal that ended this.
-fn observed(request: &Request<'_>, tuned: &Tuned) -> Result<Result<(Findings, bool), Signal>, Refusal> {
+fn observed(request: &Request<'_>, tuned: &Tuned) -> Result<Result<Seen, Signal>, Refusal> {
     let own = tuned.own();
     let (program, rest) = own.split_first().ok_or_else(|| Refusal(exit::INPUT, String::new()))?;
     let limit = &request.arguments.observe;
     say(request.arguments, &format!("observing for at most {}: {}\n", limit.as_str(), shell(&own)));
     let failed = |error: std::io::Error| Refusal(exit::FAILED, format!("{program}: {error}"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    let directory = request.state.root().join("observed");
+    let hook = Hook::new(&directory.join("hook")).map_err(failed)?;
+    let gpu = gpu::Watched::first(request.init.gpus);
     let mut received = None;
-    let Observed { lines, exit, .. } = runtime
+    let Observed { lines, exit, began, usage } = runtime
         .block_on(async {
             let mut command = tokio::process::Command::new(program);
-            command.args(rest).env("PYTHONUNBUFFERED", "1");
+            command.args(rest).env("PYTHONUNBUFFERED", "1").envs(hook.variables());
             let mut interrupts = Interrupts::listen()?;
             let stopped = async { received = Some(interrupts.next().await) };
-            pawl_agent::observe(command, &request.state.root().join("observed"), limit.get(), stopped).await
+            pawl_agent::observe(command, &directory, limit.get(), stopped).await
         })
         .map_err(failed)?;
     if let Some(signal) = received {
         return Ok(Err(signal));
     }
     let batch = tuned.settings.get(command::BATCH).copied().map(u64::from);
-    let found = lines::find(&lines, batch).map_err(|unseen| {
+    let findings = lines::find(&lines, batch).map_err(|unseen| {
         let end = exit.filter(|exit| !exit.success()).map(|exit| format!("the script ended with {exit}"));
         let code = if end.is_some() { exit::FAILED } else { exit::INPUT };
-        Refusal(code, [end, Some(explained(&unseen, &lines))].into_iter().flatten().collect::<Vec<_>>().join("; "))
+        let is_refused = end.is_some() && !tuned.required.is_empty();
+        let required = is_refused.then(|| format!("it requires {}", tuned.required.join(", ")));
+        let all = [end, required, Some(explained(&unseen, &lines))];
+        Refusal(code, all.into_iter().flatten().collect::<Vec<_>>().join("; "))
     })?;
-    Ok(Ok((found, exit.is_some())))
+    let between = (findings.pace.start, findings.pace.end);
+    let evidence = profile::evidence(&hook.read(), began, &usage, &gpu.busy(), between);
+    Ok(Ok(Seen { findings, evidence, has_ended: exit.is_some() }))
 }
 
 /// What was seen instead of steps, and what to do.
@@ -178,8 +198,7 @@ fn proposed(
     request: &Request<'_>,
     identity: Identity,
     tuned: &Tuned,
-    findings: &Findings,
-    has_ended: bool,
+    Seen { findings, evidence, has_ended }: &Seen,
 ) -> Result<(Stored, String), Refusal> {
     let script = Script {
         name: request.name(),
@@ -187,13 +206,15 @@ fn proposed(
         gpus: request.init.gpus,
         tuned,
         findings,
-        has_ended,
+        evidence,
+        has_ended: *has_ended,
         budget: request.arguments.budget.get(),
     };
     let proposal = proposal::propose(&script);
     let pace = &findings.pace;
     let mut text = format!("found: a step takes {}, a line comes every {} steps", duration(pace.step), pace.every);
     let _ = writeln!(text, "; {} validations", findings.validated.len());
+    text.push_str(&evidence.explained());
     text.extend(proposal.notes.iter().map(|note| format!("note: {note}\n")));
     if proposal.phases.is_empty() {
         say(request.arguments, &text);
@@ -205,9 +226,13 @@ fn proposed(
         ));
     }
     let manifest = request.manifest();
-    let _ = writeln!(text, "phases: {}, in {}", proposal.phases.join(", "), displayed(&manifest));
+    for (phase, outlook) in &proposal.phases {
+        let ground = outlook.ground().map(|ground| format!(": {ground}")).unwrap_or_default();
+        let _ = writeln!(text, "phase {phase}{ground}");
+    }
+    let _ = writeln!(text, "written to {}", displayed(&manifest));
     say(request.arguments, &text);
-    let stored = Stored { identity, parts: tuned.parts.clone() };
+    let stored = Stored { identity, parts: tuned.parts() };
     let written = write_atomic(&manifest, proposal.manifest.as_bytes()).and_then(|()| stored.save(&request.state));
     written.map_err(|error| Refusal(exit::STATE, error.to_string()))?;
     Ok((stored, proposal.manifest))

@@ -14,9 +14,9 @@ use serde_json::Value;
 use std::fs;
 use std::process::Output;
 
-/// A training in 12 ms steps, or 4 ms with `--compile`. By itself it takes 3 seconds.
+/// How it reads its options.
 const HEAD: &str = r#"
-import argparse, sys, time
+import argparse, os, sys, time
 parser = argparse.ArgumentParser()
 parser.add_argument("-b", "--batch_size", type=int, default=8)
 parser.add_argument("--max_steps", type=int, default=240)
@@ -24,7 +24,66 @@ parser.add_argument("--compile", action="store_true")
 parser.add_argument("--lr", type=float, default=0.1)
 parser.add_argument("--seed", type=int, default=1)
 args = parser.parse_args()
-open("arguments", "a").write(" ".join(sys.argv[1:]) + "\n")
+"#;
+const CONFIGURATOR: &str = r#"
+import os, sys, time, types
+batch_size = 8
+max_steps = 12 * 20
+compile = False
+lr = 0.1
+seed = 1
+exec(open("configurator.py").read())
+args = types.SimpleNamespace(batch_size=batch_size, max_steps=max_steps, compile=compile, lr=lr)
+"#;
+const ENVIRONMENT: &str = r#"
+import os, sys, time, types
+args = types.SimpleNamespace(
+    batch_size=int(os.environ.get("BATCH_SIZE", 8)),
+    max_steps=int(os.environ.get("MAX_STEPS", "240")),
+    compile=os.environ.get("COMPILE", "0") == "1",
+    lr=float(os.getenv("LR", "0.1")),
+)
+"#;
+const HYDRA: &str = r#"
+import hydra, os, sys, time
+@hydra.main(config_path="conf", config_name="config")
+def main(args):
+    globals().update(args=args)
+main()
+"#;
+/// Files beside it: what the last two use is not installed here.
+const FILES: [(&str, &str); 3] = [
+    (
+        "configurator.py",
+        r#"
+from ast import literal_eval
+for word in sys.argv[1:]:
+    name, value = word[2:].split("=")
+    assert type(literal_eval(value)) == type(globals()[name]), word
+    globals()[name] = literal_eval(value)
+"#,
+    ),
+    (
+        "hydra.py",
+        r#"
+import sys, types
+def main(config_path, config_name):
+    def run(function):
+        values = {"batch_size": 8, "max_steps": 240, "compile": False, "lr": 0.1, "seed": 1}
+        for word in sys.argv[1:]:
+            name, value = word.split("=")
+            values[name] = type(values[name])(eval(value))
+        return lambda: function(types.SimpleNamespace(**values))
+    return run
+"#,
+    ),
+    ("conf/config.yaml", "batch_size: 8\nmax_steps: 240\ncompile: false\nlr: 0.1\nseed: 1\n"),
+];
+
+/// A training in 12 ms steps, or 4 ms when compiled. By itself it takes 3 seconds.
+const STEP: &str = r#"
+own = [f"{name}={os.environ[name]}" for name in ("BATCH_SIZE", "LR") if name in os.environ]
+open("arguments", "a").write(" ".join(sys.argv[1:] + own) + "\n")
 def step(number):
     time.sleep(0.004 if args.compile else 0.012)
     return 2.0 / (1 + number * args.lr)
@@ -65,13 +124,27 @@ for number in range(1, args.max_steps + 1):
         print(f"| epoch   1 | {number:5d}/{args.max_steps} batches | lr 5.00 | ms/batch 12.02 | loss {loss:5.3f} | ppl 7.52")
 "#;
 
-/// The state and the accepted phases after `pawl tune ARGUMENTS`.
+/// Enough for all phases several times.
+const BUDGET: &str = "5m";
+
+/// The output and the status of `pawl tune ARGUMENTS`.
 fn tuned(scene: &Scene, source: &str, arguments: &[&str]) -> (Output, Value) {
-    fs::write(scene.path().join("train.py"), source).unwrap();
-    let output = scene.output(&[&["tune"], arguments].concat());
+    let (variables, arguments) = arguments.split_at(arguments.iter().take_while(|word| is_variable(word)).count());
+    for (name, text) in FILES.into_iter().chain([("train.py", source)]) {
+        let path = scene.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    let mut pawl = scene.pawl(&[&["tune"], arguments].concat());
+    let output = pawl.envs(variables.iter().filter_map(|word| word.split_once('='))).output().unwrap();
     let status = fs::read(scene.path().join(".pawl/tune-train/status.json")).unwrap_or_default();
     let document: Value = serde_json::from_slice(&status).unwrap_or_default();
     (output, document["status"].clone())
+}
+
+/// Whether a word of a command sets a variable.
+fn is_variable(word: &str) -> bool {
+    word.starts_with(|c: char| c.is_ascii_uppercase())
 }
 
 fn state<'a>(status: &'a Value, phase: &str) -> &'a str {
@@ -83,23 +156,37 @@ fn line<'a>(text: &'a str, label: &str) -> &'a str {
     text.lines().find_map(|line| line.strip_prefix(label)).map_or("", str::trim)
 }
 
+/// Each reads its options and prints its steps in another way: measured as it is, with its values, and changed in its own spelling.
 #[rstest]
-#[case::plain(PLAIN)]
-#[case::course(COURSE)]
-#[case::bars(BARS)]
-#[case::word_model(WORD_MODEL)]
-fn a_script_is_measured_and_its_changed_command_printed(#[case] form: &str) {
+#[case::plain(HEAD, PLAIN, &["train.py", "-b", "16", "--lr=0.2"], "python3 train.py -b 16 --lr=0.2 --compile")]
+#[case::constants_and_a_course(
+    CONFIGURATOR, COURSE, &["train.py", "--batch_size=16", "--lr=0.2"],
+    "python3 train.py --batch_size=16 --lr=0.2 --compile=True"
+)]
+#[case::variables_and_bars(
+    ENVIRONMENT, BARS, &["BATCH_SIZE=16", "LR=0.2", "train.py"], "COMPILE=1 python3 train.py"
+)]
+#[case::keys_and_a_word_model(
+    HYDRA, WORD_MODEL, &["train.py", "batch_size=16", "lr=0.2"], "python3 train.py batch_size=16 lr=0.2 compile=True"
+)]
+fn a_script_is_measured_and_its_changed_command_printed(
+    #[case] head: &str,
+    #[case] form: &str,
+    #[case] given: &[&str],
+    #[case] command: &str,
+) {
     let scene = Scene::new();
-    let arguments = ["--budget", "5m", "train.py", "-b", "16", "--lr=0.2"];
+    let (variables, own) = given.split_at(given.iter().take_while(|word| is_variable(word)).count());
+    let arguments = [variables, &["--budget", BUDGET], own].concat();
     // One is enough to see that a phase without effect is not accepted.
-    let head = if form == PLAIN { with_workers() } else { HEAD.to_owned() };
-    let (output, status) = tuned(&scene, &format!("{head}{form}"), &arguments);
+    let head = if form == PLAIN { with_workers() } else { head.to_owned() };
+    let (output, status) = tuned(&scene, &format!("{head}{STEP}{form}"), &arguments);
     let (text, errors) = (stdout(&output), stderr(&output));
     assert_eq!(output.status.code(), Some(0), "{text}{errors}");
     assert_eq!(state(&status, "compile"), "Accepted", "{text}");
     let expected: &[&str] = if form == PLAIN { &["RolledBack", "Inconclusive"] } else { &["absent"] };
     assert!(expected.contains(&state(&status, "loader-workers")), "{text}");
-    assert_eq!(line(&text, "command"), "python3 train.py -b 16 --lr=0.2 --compile", "{text}");
+    assert_eq!(line(&text, "command"), command, "{text}");
     // No validation was seen.
     assert_eq!(state(&status, "larger-batch"), "absent", "{text}");
     for named in [line(&text, "manifest"), line(&text, "report")] {
@@ -107,7 +194,8 @@ fn a_script_is_measured_and_its_changed_command_printed(#[case] form: &str) {
     }
     // Whatever a launch varies, the values that were given are those of its baseline.
     let started = fs::read_to_string(scene.path().join("arguments")).unwrap();
-    assert!(started.lines().all(|line| line.contains("16 --lr=0.2") || line.contains("=16 --lr=0.2")), "{started}");
+    let is_given = |line: &str| line.contains("16") && line.to_lowercase().contains("lr=0.2");
+    assert!(started.lines().all(is_given), "{started}");
 }
 
 /// Epochs whose losses are counted in items, and a test after each. A step takes as long whatever the batch.
@@ -139,12 +227,85 @@ fn a_larger_batch_is_judged_by_the_validations_that_were_seen() {
     assert_eq!(line(&text, "command"), "python3 train.py --batch-size=128", "{text}");
 }
 
+/// As PyTorch looks to the observation.
+const TORCH: [(&str, &str); 5] = [
+    ("__init__.py", "from . import optim, utils\n__version__ = '0'\nclass autocast: pass\n"),
+    ("optim.py", "class Optimizer:\n    param_groups = []\n"),
+    ("utils/__init__.py", "from . import data\n"),
+    ("utils/data/__init__.py", "from . import dataloader\nfrom .dataloader import DataLoader\n"),
+    (
+        "utils/data/dataloader.py",
+        r#"
+import time
+class _BaseDataLoaderIter:
+    pass
+class DataLoader:
+    num_workers = 2
+    def __next__(self):
+        time.sleep(0.009)
+"#,
+    ),
+];
+/// Three quarters of a step are spent in the loader.
+const LOADED: &str = r#"
+import torch
+loader = torch.utils.data.DataLoader()
+class Tensor:
+    def backward(self):
+        time.sleep(0.001)
+exec(compile("def backward(loss):\n    loss.backward()\n", "/torch/autograd/__init__.py", "exec"))
+for number in range(1, args.max_steps + 1):
+    next(loader)
+    backward(Tensor())
+    print(f"step {number}: loss {2.0 / number:.4f}", flush=True)
+"#;
+
+/// A step of four micro-batches. More than eight items do not fit.
+const ACCUMULATES: &str = r#"
+import argparse, time
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch_size", type=int, default=4)
+parser.add_argument("--gradient_accumulation_steps", type=int, default=1)
+parser.add_argument("--max_steps", type=int, default=60)
+args = parser.parse_args()
+for number in range(1, args.max_steps + 1):
+    for micro in range(args.gradient_accumulation_steps):
+        if args.batch_size > 8:
+            raise MemoryError
+        time.sleep(0.006)
+    print(f"step {number}: loss {2.0 / number:.4f}", flush=True)
+"#;
+
+#[test]
+fn micro_batches_are_merged_as_far_as_they_fit() {
+    let scene = Scene::new();
+    let given = ["--budget", BUDGET, "train.py", "--gradient_accumulation_steps", "4"];
+    let (output, status) = tuned(&scene, ACCUMULATES, &given);
+    let text = stdout(&output);
+    assert_eq!(output.status.code(), Some(0), "{text}{}", stderr(&output));
+    assert_eq!(state(&status, "one-micro-batch"), "Accepted", "{text}");
+    assert_eq!(line(&text, "command"), "python3 train.py --gradient_accumulation_steps=2 --batch_size=8", "{text}");
+}
+
 #[test]
 fn a_dry_run_prints_the_manifest_and_measures_nothing() {
     let scene = Scene::new();
-    let source = with_workers() + PLAIN;
+    fs::create_dir_all(scene.path().join("torch/utils/data")).unwrap();
+    TORCH.iter().for_each(|(name, text)| fs::write(scene.path().join("torch").join(name), text).unwrap());
+    let source = with_workers() + STEP + LOADED;
     let (output, status) = tuned(&scene, &source, &["--dry-run", "train.py", "--num_workers", "2"]);
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let told = stderr(&output);
+    assert_eq!(output.status.code(), Some(0), "{told}");
+    // Where its time goes is seen, and phases are proposed by what they can gain of it.
+    for expected in [
+        "time: waiting for data ",
+        "longest in dataloader.py:",
+        "bound by its data loader: 2 workers load more slowly than the steps need",
+        "phase loader-workers: a step waits for data for ",
+        "phase compile: it acts on ",
+    ] {
+        assert!(told.contains(expected), "{expected}: {told}");
+    }
     assert!(status.is_null());
     fs::write(scene.path().join("job.yaml"), &output.stdout).unwrap();
     let valid = scene.output(&["validate", "job.yaml"]);
@@ -161,7 +322,10 @@ fn a_script_without_steps_is_told_what_to_print() {
     let errors = stderr(&output);
     assert_eq!(output.status.code(), Some(2), "{errors}");
     assert!(errors.contains("Epoch 4: train loss 0.5") && errors.contains("`step 120: loss 2.31`"), "{errors}");
-    // One that fails is quoted.
+    // One that fails is quoted, and what it needs named.
+    let needs = "import argparse\np = argparse.ArgumentParser()\np.add_argument('data')\np.add_argument('--out', required=True)\np.parse_args()\n";
+    let (output, _) = tuned(&scene, needs, &["train.py"]);
+    assert!(stderr(&output).contains("it requires data, --out"), "{}", stderr(&output));
     let (output, _) = tuned(&scene, "raise ValueError('no data')", &["train.py"]);
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     assert!(stderr(&output).contains("ValueError: no data"), "{}", stderr(&output));
@@ -182,7 +346,7 @@ fn a_script_without_options_has_nothing_to_try() {
 #[test]
 fn a_budget_that_ends_is_no_verdict_and_the_same_command_continues() {
     let scene = Scene::new();
-    let source = format!("{HEAD}{PLAIN}");
+    let source = format!("{HEAD}{STEP}{PLAIN}");
     let (output, status) = tuned(&scene, &source, &["--budget", "3s", "train.py"]);
     let text = stdout(&output);
     assert_eq!(output.status.code(), Some(3), "{text}{}", stderr(&output));
@@ -191,7 +355,7 @@ fn a_budget_that_ends_is_no_verdict_and_the_same_command_continues() {
         "compile: measuring was stopped by the end of its time; the same command continues"
     );
     assert!(line(&text, "command").ends_with("(unchanged)"), "{text}");
-    assert!(["Pending", "Measuring"].contains(&state(&status, "compile")), "{status:#}");
+    assert!(["Pending", "Preflight", "Measuring"].contains(&state(&status, "compile")), "{status:#}");
     let launches = || fs::read_to_string(scene.path().join("arguments")).unwrap().lines().count();
     let before = launches();
     let (output, status) = tuned(&scene, &source, &["--budget", "5m", "train.py"]);
@@ -207,7 +371,7 @@ fn ctrl_c_while_the_script_is_observed_ends_it() {
     let scene = Scene::new();
     fs::write(
         scene.path().join("train.py"),
-        format!("import os\nopen('pid', 'w').write(str(os.getpid()))\n{HEAD}{PLAIN}"),
+        format!("import os\nopen('pid', 'w').write(str(os.getpid()))\n{HEAD}{STEP}{PLAIN}"),
     )
     .unwrap();
     let child = scene.pawl(&["tune", "train.py"]).spawn().unwrap();

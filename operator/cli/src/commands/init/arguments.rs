@@ -1,45 +1,81 @@
 //! The arguments that a launch passes to a script, and the options that scripts usually have for them.
 
+use super::phases::{self, Phase};
+use super::words::{Missing, Passed, Style, Value};
+use std::borrow::Cow;
+
 /// A value that a launch passes to a script.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Argument {
     /// What scripts call the option, the most specific first.
     pub names: &'static [&'static str],
     /// What is written when nothing is known of the script.
     pub usual: &'static str,
-    /// The word of the command, with `{}` for the option.
-    word: &'static str,
+    /// The value.
+    value: Value,
+    /// What is passed without one.
+    missing: Missing,
     /// The phase that would have no effect without it.
-    pub phase: Option<&'static str>,
+    pub phase: Option<Phase>,
     /// What else follows when the script has no such option.
     pub without: Option<&'static str>,
 }
 
 impl Argument {
-    const fn new(names: &'static [&'static str], word: &'static str) -> Self {
-        Self { names, usual: names[0], word, phase: None, without: None }
+    const fn new(names: &'static [&'static str], value: Value) -> Self {
+        Self::unless(names, value, Missing::Never)
     }
 
-    const fn usually(self, usual: &'static str) -> Self {
-        Self { usual, ..self }
+    /// Of a value that some launches do not have.
+    const fn unless(names: &'static [&'static str], value: Value, missing: Missing) -> Self {
+        Self { names, usual: names[0], value, missing, phase: None, without: None }
     }
 
-    const fn without(self, without: &'static str) -> Self {
-        Self { without: Some(without), ..self }
+    /// Of an option that is given, or has a text, where a setting has a value.
+    const fn chosen(
+        names: &'static [&'static str],
+        (setting, is): (&'static str, &'static str),
+        text: Option<&'static str>,
+    ) -> Self {
+        let text = match text {
+            Some(text) => Some(Cow::Borrowed(text)),
+            None => None,
+        };
+        Self::new(names, Value::Chosen { setting, is, text })
     }
 
-    const fn of(self, phase: &'static str) -> Self {
-        Self { phase: Some(phase), ..self }
+    const fn usually(mut self, usual: &'static str) -> Self {
+        self.usual = usual;
+        self
+    }
+
+    const fn without(mut self, without: &'static str) -> Self {
+        self.without = Some(without);
+        self
+    }
+
+    const fn of(mut self, phase: Phase) -> Self {
+        self.phase = Some(phase);
+        self
     }
 
     /// Its word for an option.
-    pub fn word(&self, option: &str) -> String {
-        self.word.replace("{}", option)
+    pub fn word(&self, name: &str, style: Style) -> Passed {
+        Passed { name: name.to_owned(), style, value: self.value.clone(), missing: self.missing.clone() }
+    }
+
+    /// Its word for an option that takes a text where it would be a switch.
+    pub fn switched(&self, name: &str, style: Style, on: &str) -> Passed {
+        let mut word = self.word(name, style);
+        if let Value::Chosen { text, .. } = &mut word.value {
+            *text = Some(on.to_owned().into());
+        }
+        word
     }
 
     /// Whether it turns something on, instead of giving a value.
-    pub fn is_switch(&self) -> bool {
-        !self.word.contains("{}=")
+    pub const fn is_switch(&self) -> bool {
+        matches!(self.value, Value::Chosen { text: None, .. })
     }
 }
 
@@ -54,15 +90,16 @@ pub const BATCH: Argument = Argument::new(
         "--batch",
         "--bs",
     ],
-    "{}=$(settings.batchPerGpu)",
+    Value::Number("batchPerGpu"),
 )
 .usually("--batch-size")
-.of("larger-batch");
+.of(Phase::LargerBatch);
 pub const SEED: Argument =
-    Argument::new(&["--seed", "--random-seed", "--manual-seed"], "{}=$(seed)").without("the seeds have no effect");
-pub const RESUME: Argument = Argument::new(
+    Argument::new(&["--seed", "--random-seed", "--manual-seed"], Value::Seed).without("the seeds have no effect");
+pub const RESUME: Argument = Argument::unless(
     &["--resume", "--resume-from-checkpoint", "--resume-from", "--resume-path"],
-    "$(checkpoint.latest:+{}=$(checkpoint.latest))",
+    Value::Latest,
+    Missing::Omitted,
 )
 .without("a training that is interrupted begins anew");
 const CHECKPOINTS: Argument = Argument::new(
@@ -77,20 +114,22 @@ const CHECKPOINTS: Argument = Argument::new(
         "--out",
         "--output",
     ],
-    "{}=$(checkpoint.dir)",
+    Value::Checkpoints,
 )
 .without("checkpoints are not where Pawl keeps them");
-pub const STEPS: Argument = Argument::new(
+pub const STEPS: Argument = Argument::unless(
     &["--steps", "--max-steps", "--num-steps", "--max-train-steps", "--iterations", "--max-iters", "--num-iterations"],
-    "$(launch.steps:+{}=$(launch.steps))",
+    Value::Steps,
+    Missing::Omitted,
 );
 /// Launches that measure speed have no number of epochs, and are ended after their last step.
-pub const EPOCHS: Argument = Argument::new(
+pub const EPOCHS: Argument = Argument::unless(
     &["--epochs", "--num-epochs", "--max-epochs", "--num-train-epochs", "--niter"],
-    "{}=$(launch.epochs:-100000)",
+    Value::Epochs,
+    Missing::Text(Cow::Borrowed("100000")),
 );
 /// The evaluation that a quality launch is judged by is the one at its end.
-pub const EVALUATION: Argument = Argument::new(
+pub const EVALUATION: Argument = Argument::unless(
     &[
         "--eval-every",
         "--eval-interval",
@@ -100,8 +139,10 @@ pub const EVALUATION: Argument = Argument::new(
         "--val-interval",
         "--validate-every",
     ],
-    "$(launch.evalSteps:+{}=$(launch.evalSteps))",
+    Value::Evaluation,
+    Missing::Omitted,
 );
+/// Micro-batches of a step.
 pub const ACCUMULATION: Argument = Argument::new(
     &[
         "--accumulation",
@@ -111,19 +152,19 @@ pub const ACCUMULATION: Argument = Argument::new(
         "--grad-accum",
         "--accum-iter",
     ],
-    "{}=$(settings.accumulationSteps)",
+    Value::Number(phases::ACCUMULATION),
 );
 pub const WORKERS: Argument = Argument::new(
-    &["--workers", "--num-workers", "--loader-workers", "--dataloader-num-workers"],
-    "{}=$(settings.loaderWorkers)",
+    &["--workers", "--num-workers", "--loader-workers", "--dataloader-num-workers", "--n-workers"],
+    Value::Number("loaderWorkers"),
 )
-.of("loader-workers");
-pub const BF16: Argument = Argument::new(&["--bf16", "--use-bf16"], "$(settings.precision=bf16:+{})").of("bf16");
+.of(Phase::LoaderWorkers);
+pub const BF16: Argument = Argument::chosen(&["--bf16", "--use-bf16"], ("precision", "bf16"), None).of(Phase::Bf16);
 pub const COMPILE: Argument =
-    Argument::new(&["--compile", "--torch-compile", "--torchcompile", "--use-compile"], "$(settings.compile=Fuse:+{})")
-        .of("compile");
+    Argument::chosen(&["--compile", "--torch-compile", "--torchcompile", "--use-compile"], ("compile", "Fuse"), None)
+        .of(Phase::Compile);
 pub const FUSED: Argument =
-    Argument::new(&["--fused-optimizer", "--fused"], "$(settings.optimizerKernel=Fused:+{})").of("fused-optimizer");
+    Argument::chosen(&["--fused-optimizer", "--fused"], ("optimizerKernel", "Fused"), None).of(Phase::FusedOptimizer);
 
 /// The arguments of scripts with their own training loop, plain or with Accelerate.
 pub const ARGUMENTS: [Argument; 14] = [
@@ -136,21 +177,30 @@ pub const ARGUMENTS: [Argument; 14] = [
     ACCUMULATION,
     WORKERS,
     BF16,
-    Argument::new(&["--fp16", "--amp", "--use-amp"], "$(settings.precision=fp16:+{})"),
+    Argument::chosen(&["--fp16", "--amp", "--use-amp"], ("precision", "fp16"), None),
     COMPILE,
-    Argument::new(&["--attention", "--attn-implementation", "--attn"], "$(settings.attention=Flash:+{}=sdpa)")
-        .of("attention"),
+    Argument::chosen(&["--attention", "--attn-implementation", "--attn"], ("attention", "Flash"), Some("sdpa"))
+        .of(Phase::Attention),
     FUSED,
-    Argument::new(
+    Argument::chosen(
         &["--gradient-checkpointing", "--grad-checkpointing", "--activation-checkpointing"],
-        "$(settings.activationCheckpointing=Full:+{})",
+        ("activationCheckpointing", "Full"),
+        None,
     )
-    .of("gradient-checkpointing"),
+    .of(Phase::GradientCheckpointing),
 ];
 
 /// Accelerate shards by its environment.
-pub const SHARDING: Argument = Argument::new(&["--fsdp", "--use-fsdp"], "$(settings.sharding=Full:+{})").of("fsdp");
+pub const SHARDING: Argument = Argument::chosen(&["--fsdp", "--use-fsdp"], ("sharding", "Full"), None).of(Phase::Fsdp);
 
-/// Options that take the name of a precision, and what they call bfloat16.
+/// Options that take the name of a precision.
 pub const PRECISIONS: [&str; 4] = ["--mixed-precision", "--precision", "--amp-dtype", "--dtype"];
-pub const BFLOAT16: [&str; 3] = ["bf16", "bfloat16", "bf16-mixed"];
+
+/// What an option with this name and default may call bfloat16, the most likely first.
+pub fn bfloat16(name: &str, default: &str) -> [&'static str; 3] {
+    match () {
+        () if name.ends_with("dtype") || default.starts_with("float") => ["bfloat16", "bf16", "bf16-mixed"],
+        () if default.starts_with("32") || default.ends_with("-true") => ["bf16-mixed", "bf16", "bfloat16"],
+        () => ["bf16", "bfloat16", "bf16-mixed"],
+    }
+}

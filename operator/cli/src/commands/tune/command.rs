@@ -1,9 +1,12 @@
 //! The user's own command, and what launches vary in it.
 
 use crate::args::{Framework, InitArgs};
-use crate::commands::init::arguments::EVALUATION;
+use crate::commands::init::arguments::{BATCH as BATCH_OPTION, EVALUATION};
 use crate::commands::init::command::{Command, has_own_options};
+use crate::commands::init::declared::Declared;
 use crate::commands::init::options::{Options, plain};
+use crate::commands::init::phases::{ACCUMULATION, Phase};
+use crate::commands::init::words::{Missing, Passed, Style, Value, Word, literal};
 use pawl_api::TrainingJob;
 use pawl_contract::plan::LaunchPlan;
 use pawl_contract::settings::Settings;
@@ -13,13 +16,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// The batch size, by which phases are made.
-pub const BATCH: &str = "batchPerGpu";
+pub const BATCH: &str = Phase::LargerBatch.setting();
 /// More steps than a measurement needs.
 const MANY: &str = "1000000";
 /// Settings that are numbers of the baseline.
-const NUMBERS: [&str; 2] = [BATCH, "loaderWorkers"];
+const NUMBERS: [&str; 3] = [BATCH, ACCUMULATION, Phase::LoaderWorkers.setting()];
 
-/// Words of a command.
+/// Words of a command, as they are kept with the manifest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
     /// With placeholders, for launches.
@@ -28,11 +31,20 @@ pub struct Part {
     pub own: Vec<String>,
 }
 
+/// Words of a command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Those of launches.
+    pub launch: Vec<Word>,
+    /// As the user wrote them; none: Pawl has added the words.
+    pub own: Vec<String>,
+}
+
 /// The command of the user, as launches run it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tuned {
     /// All of it, from the program on.
-    pub parts: Vec<Part>,
+    pub pieces: Vec<Piece>,
     /// Numbers of the baseline.
     pub settings: BTreeMap<String, u32>,
     /// The seed that is given.
@@ -43,140 +55,183 @@ pub struct Tuned {
     pub length: (bool, bool),
     /// Whether an option sets when the script evaluates.
     pub has_evaluation: bool,
+    /// What the script requires and is not given.
+    pub required: Vec<String>,
 }
 
 impl Tuned {
     /// The command `python3 SCRIPT GIVEN...` of a user whose directory is `here`.
     pub fn new(arguments: &InitArgs, script: &Path, given: &[String], here: &Path) -> Self {
-        let options = match has_own_options(arguments.framework) {
-            true => Options::given(script, given),
-            false => Options::default(),
-        };
+        let read = Options::given(script, given);
+        let required = read.required(given);
+        let options = if arguments.framework == Framework::Hf { Options::default() } else { read };
         let command = Command::with(arguments, script, &options);
-        let mut words: Vec<String> = command.words.into_iter().filter(|word| is_varied(word)).collect();
-        words.extend(options.word(&EVALUATION).filter(|_| options.exact));
+        let mut words: Vec<Word> = command.words.into_iter().filter(is_varied).collect();
+        if has_own_options(arguments.framework) {
+            words.extend(options.word(&EVALUATION).map(Word::Passed));
+        }
+        let has = |value| words.iter().filter_map(Word::passed).any(|passed| passed.value == value);
         let mut tuned = Self {
-            parts: vec![started(arguments, script, here)],
+            pieces: Vec::new(),
             settings: command.settings.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect(),
             seed: None,
             fixed: BTreeMap::new(),
-            length: (has(&words, "launch.steps"), has(&words, "launch.epochs")),
-            has_evaluation: has(&words, "launch.evalSteps"),
+            length: (has(Value::Steps), has(Value::Epochs)),
+            has_evaluation: has(Value::Evaluation),
+            required,
         };
         tuned.settings.retain(|name, _| NUMBERS.contains(&name.as_str()));
-        let batch = options.number(&crate::commands::init::arguments::BATCH);
+        let batch = options.number(&BATCH_OPTION);
         let batch = batch.or_else(|| (!options.exact).then_some(command.batch));
         tuned.settings.extend(batch.map(|batch| (BATCH.to_owned(), batch)));
         tuned.keep(given, &options, &mut words);
         tuned.add(words);
+        let (variables, rest) = std::mem::take(&mut tuned.pieces).into_iter().partition(Piece::is_variable);
+        tuned.pieces = started(arguments, script, here, variables);
+        tuned.pieces.extend::<Vec<Piece>>(rest);
         tuned
     }
 
     /// The user's own arguments: those that launches vary become placeholders.
-    fn keep(&mut self, given: &[String], options: &Options, words: &mut Vec<String>) {
+    fn keep(&mut self, given: &[String], options: &Options, words: &mut Vec<Word>) {
         let mut rest = given.iter();
+        let mut positions = 0;
         while let Some(word) = rest.next() {
             let mut own = vec![word.clone()];
-            let (name, value) = word.split_once('=').map_or((word.as_str(), None), |(name, value)| (name, Some(value)));
-            let found = options.resolve(name);
-            let is_named = |word: &String| {
-                let option = option_of(word).map(plain);
-                let names =
-                    found.map_or_else(|| vec![plain(name)], |(names, _)| names.iter().map(|n| plain(n)).collect());
-                option.is_some_and(|option| names.contains(&option))
+            let is_option = word.starts_with('-') && word.len() > 1;
+            let (name, value) = options.split(word);
+            let is_positional = !is_option && value.is_none();
+            let placed = is_positional.then_some(positions).and_then(|position| options.at(position));
+            positions += usize::from(is_positional);
+            let found = if is_positional { placed } else { options.resolve(name) };
+            let names =
+                found.map_or_else(|| vec![plain(name)], |option| option.names.iter().map(|n| plain(n)).collect());
+            let is_named = |word: &Word| word.passed().is_some_and(|passed| names.contains(&plain(&passed.name)));
+            let at = words.iter().position(is_named).filter(|_| is_option || found.is_some());
+            // Beside options that are given by their names, a position would be that of another one.
+            let kept = placed.map_or_else(|| word.clone(), |option| format!("{}={word}", option.names[0]));
+            let follows = |rest: &mut std::slice::Iter<'_, String>| {
+                let has_value = rest.as_slice().first().is_some_and(|next| !next.starts_with('-'));
+                if has_value { rest.next().cloned() } else { None }
             };
-            let at = words.iter().position(is_named).filter(|_| word.starts_with('-') && word.len() > 1);
-            let Some(template) = at.map(|at| words.remove(at)) else {
-                self.parts.push(Part { launch: own.iter().map(|word| literal(word)).collect(), own });
+            let Some(Word::Passed(template)) = at.map(|at| words.remove(at)) else {
+                let has_value = value.is_none() && placed.is_none() && found.is_some_and(Declared::has_value);
+                let more = if has_value { follows(&mut rest) } else { None };
+                own.extend(more.clone());
+                let launch = std::iter::once(kept).chain(more).map(Word::Fixed).collect();
+                self.pieces.push(Piece { launch, own });
                 continue;
             };
-            let takes_value = template.contains('=') && found.is_none_or(|(_, takes)| takes);
+            let takes_value = template.has_value() && found.is_none_or(Declared::has_value);
             let value = match value {
-                None if takes_value => rest.as_slice().first().filter(|next| !next.starts_with('-')).map(|next| {
-                    rest.next();
-                    own.push(next.clone());
-                    next.as_str()
-                }),
-                inline => inline,
+                None if placed.is_some() => Some(word.clone()),
+                None if takes_value => follows(&mut rest).inspect(|next| own.push(next.clone())),
+                inline => inline.map(str::to_owned),
             };
-            let launch = match self.varied(&template, value) {
-                Some(varied) => vec![varied],
+            let setting = template.value.setting();
+            let launch = match self.varied(template, value.as_deref()) {
+                Some(varied) => vec![Word::Passed(varied)],
                 None => {
-                    let fixed = settings_of(&template);
-                    self.fixed.extend(fixed.into_iter().map(|setting| (setting, own.join(" "))));
-                    own.iter().map(|word| literal(word)).collect()
+                    self.fixed.extend(setting.map(|setting| (setting.to_owned(), own.join(" "))));
+                    std::iter::once(kept).chain(own[1..].iter().cloned()).map(Word::Fixed).collect()
                 }
             };
-            self.parts.push(Part { launch, own });
+            self.pieces.push(Piece { launch, own });
         }
     }
 
     /// The word of launches in place of an argument with this value; `None`: they keep the argument.
-    fn varied(&mut self, template: &str, value: Option<&str>) -> Option<String> {
-        let option = option_of(template)?;
-        let is_value = template.starts_with(&format!("{option}="));
-        if let Some(name) = settings_of(template).into_iter().next() {
-            let number = value?.parse().ok().filter(|_| is_value && NUMBERS.contains(&name.as_str()))?;
-            self.settings.insert(name, number);
-            return Some(template.to_owned());
-        }
-        match template {
-            _ if template.contains("$(seed)") => self.seed = Some(value?.parse().ok()?),
+    fn varied(&mut self, word: Passed, value: Option<&str>) -> Option<Passed> {
+        match word.value {
+            Value::Number(setting) => {
+                let number = value?.parse().ok().filter(|_| NUMBERS.contains(&setting))?;
+                self.settings.insert(setting.to_owned(), number);
+                Some(Passed { missing: Missing::Never, ..word })
+            }
+            Value::Chosen { .. } | Value::Latest => None,
+            Value::Seed => {
+                self.seed = Some(value?.parse().ok()?);
+                Some(word)
+            }
             // Launches without a number of their own have the user's.
-            _ if template.starts_with("$(launch.kind") => return None,
-            _ if template.starts_with("$(launch.") => {
-                let name = template.trim_start_matches("$(").split(":+").next()?;
-                return Some(format!("{option}=$({name}:-{})", literal(value?)));
+            Value::Steps | Value::Epochs | Value::Evaluation => {
+                Some(Passed { missing: Missing::Text(literal(value?).into()), ..word })
             }
-            _ if template.contains("$(checkpoint.dir)") => {
-                return value.filter(|value| Path::new(value).extension().is_none()).map(|_| template.to_owned());
-            }
-            _ if !is_value => return None,
-            _ => {}
+            Value::Checkpoints => value.filter(|value| Path::new(value).extension().is_none()).map(|_| word),
         }
-        Some(template.to_owned())
     }
 
     /// Adds what launches pass besides.
-    fn add(&mut self, words: Vec<String>) {
-        for word in words {
-            let settings = settings_of(&word);
-            if settings.iter().any(|setting| self.fixed.contains_key(setting)) {
-                continue;
-            }
-            let unknown =
-                settings.iter().find(|name| NUMBERS.contains(&name.as_str()) && !self.settings.contains_key(*name));
-            let word = match unknown {
+    fn add(&mut self, words: Vec<Word>) {
+        for mut word in words {
+            if let Word::Passed(passed) = &mut word
+                && let Some(setting) = passed.value.setting()
+            {
+                // Of a script that is not known to accumulate, nothing is changed.
+                let is_known = setting != ACCUMULATION || self.settings.contains_key(setting);
+                if self.fixed.contains_key(setting) || !is_known {
+                    continue;
+                }
                 // A placeholder without a value would change the baseline.
-                Some(name) => format!("$(settings.{name}:+{word})"),
-                None => word,
-            };
-            self.parts.push(Part { launch: vec![word], own: Vec::new() });
+                if passed.value == Value::Number(setting) && !self.settings.contains_key(setting) {
+                    passed.missing = Missing::Omitted;
+                }
+            }
+            self.pieces.push(Piece { launch: vec![word], own: Vec::new() });
         }
-        let used: BTreeSet<String> = self.launch().iter().flat_map(|word| settings_of(word)).collect();
-        self.settings.retain(|name, _| used.contains(name));
+        let used: BTreeSet<&str> =
+            self.pieces.iter().flat_map(Piece::passed).filter_map(|passed| passed.value.setting()).collect();
+        self.settings.retain(|name, _| used.contains(name.as_str()));
     }
 
     /// Gives launches that measure speed more steps than they need: they are ended after their last one. For a script that counts
     /// anew in each epoch, and does not print the last steps of one: it would end before as many were seen.
     pub fn lengthen(&mut self) {
-        for part in &mut self.parts {
-            let Some(at) = part.launch.iter().position(|word| word.contains("$(launch.steps:")) else { continue };
-            let Some(option) = option_of(&part.launch[at]).map(str::to_owned) else { continue };
-            let word = |kind: &str, steps: &str| format!("$(launch.kind={kind}:+{option}={steps})");
-            let given = ["Quality", "Train"].map(|kind| word(kind, "$(launch.steps)"));
-            part.launch.splice(at..=at, [&given[..], &[word("Measure", MANY)]].concat());
+        for piece in &mut self.pieces {
+            let is_length = |word: &Word| word.passed().is_some_and(|passed| passed.value == Value::Steps);
+            let Some(at) = piece.launch.iter().position(is_length) else { continue };
+            let Some(name) = piece.launch[at].passed().map(|passed| passed.name.clone()) else { continue };
+            let of = |kind, steps: &str| Word::OfKind(kind, format!("{name}={steps}"));
+            let given = ["Quality", "Train"].map(|kind| of(kind, "$(launch.steps)"));
+            piece.launch.splice(at..=at, [&given[..], &[of("Measure", MANY)]].concat());
         }
+    }
+
+    /// Micro-batches of a step, in the baseline.
+    pub fn accumulation(&self) -> u32 {
+        self.settings.get(ACCUMULATION).copied().unwrap_or(1)
+    }
+
+    /// What launches pass.
+    pub fn passed(&self) -> impl Iterator<Item = &Passed> {
+        self.pieces.iter().flat_map(Piece::passed)
+    }
+
+    /// All of it, with placeholders.
+    pub fn parts(&self) -> Vec<Part> {
+        let part =
+            |piece: &Piece| Part { launch: piece.launch.iter().map(Word::text).collect(), own: piece.own.clone() };
+        self.pieces.iter().map(part).collect()
     }
 
     /// The command of launches.
     pub fn launch(&self) -> Vec<String> {
-        self.parts.iter().flat_map(|part| part.launch.clone()).collect()
+        self.parts().into_iter().flat_map(|part| part.launch).collect()
     }
 
     /// The command of the user.
     pub fn own(&self) -> Vec<String> {
-        self.parts.iter().flat_map(|part| part.own.clone()).collect()
+        self.pieces.iter().flat_map(|piece| piece.own.clone()).collect()
+    }
+}
+
+impl Piece {
+    fn passed(&self) -> impl Iterator<Item = &Passed> {
+        self.launch.iter().filter_map(Word::passed)
+    }
+
+    fn is_variable(&self) -> bool {
+        self.passed().any(|passed| passed.style == Style::Variable)
     }
 }
 
@@ -207,43 +262,29 @@ pub fn changed(parts: &[Part], job: &TrainingJob, accepted: &Settings) -> Result
     Ok(words)
 }
 
-/// The start of the command.
-fn started(arguments: &InitArgs, script: &Path, here: &Path) -> Part {
-    let mut launch: Vec<String> = vec!["env".into(), "-C".into(), literal(&here.to_string_lossy())];
+/// The start of the command, with the variables of the script.
+fn started(arguments: &InitArgs, script: &Path, here: &Path, variables: Vec<Piece>) -> Vec<Piece> {
+    let mut environment: Vec<String> = vec!["env".into(), "-C".into(), here.to_string_lossy().into_owned()];
     if arguments.gpus <= 1 {
         // With these, the script would believe that it is one of several.
-        launch.extend(["-u", "RANK", "-u", "LOCAL_RANK", "-u", "WORLD_SIZE"].map(str::to_owned));
+        environment.extend(["-u", "RANK", "-u", "LOCAL_RANK", "-u", "WORLD_SIZE"].map(str::to_owned));
     }
-    launch.extend(["python3".to_owned(), literal(&script.to_string_lossy())]);
+    let fixed = |words: Vec<String>| words.into_iter().map(Word::Fixed).collect();
+    let program = fixed(vec!["python3".to_owned(), script.to_string_lossy().into_owned()]);
     let own = vec!["python3".to_owned(), arguments.script.to_string_lossy().into_owned()];
-    Part { launch, own }
+    let mut pieces = vec![Piece { launch: fixed(environment), own: Vec::new() }];
+    pieces.extend(variables);
+    pieces.push(Piece { launch: program, own });
+    pieces
 }
 
-/// Whether launches of `pawl tune` pass this word. It does not train, and leaves alone what no phase changes.
-fn is_varied(word: &str) -> bool {
-    !word.contains("settings.accumulationSteps") && !word.contains("$(checkpoint.latest")
-}
-
-fn has(words: &[String], name: &str) -> bool {
-    words.iter().any(|word| word.contains(name))
-}
-
-/// The option in a word of a launch.
-fn option_of(word: &str) -> Option<&str> {
-    let text = &word[word.find("--")?..];
-    let end = text.find(|c: char| !c.is_alphanumeric() && !"-_.".contains(c)).unwrap_or(text.len());
-    Some(&text[..end])
-}
-
-/// The settings in the placeholders of a word.
-pub fn settings_of(word: &str) -> BTreeSet<String> {
-    let after = word.split("$(settings.").skip(1);
-    after.map(|text| text.chars().take_while(char::is_ascii_alphanumeric).collect()).collect()
-}
-
-/// A text without placeholders.
-fn literal(text: &str) -> String {
-    text.replace("$(", "$$(")
+/// Whether launches of `pawl tune` pass this word. It does not train, and the user gives the subcommand.
+fn is_varied(word: &Word) -> bool {
+    match word {
+        Word::Passed(passed) => passed.value != Value::Latest,
+        Word::Fixed(text) => text.starts_with('-'),
+        Word::OfKind(..) => true,
+    }
 }
 
 /// The framework of a script, by its source.
@@ -350,6 +391,76 @@ a.add_argument('data')
         assert!(tuned.settings.is_empty() && tuned.length == (false, false));
     }
 
+    fn texts(tuned: &Tuned) -> String {
+        tuned.launch()[9..].join(" ")
+    }
+
+    #[test]
+    fn keys_and_positions_are_varied_as_the_user_gives_them() {
+        let fire = "def main(data, batch_size=8, compile=False, lr=0.1): ...\nfire.Fire(main)\n";
+        let by_position = tuned(fire, &["x", "16", "--lr", "0.2"]);
+        assert_eq!(
+            line(&by_position, 11),
+            "--data=x --batch_size=$(settings.batchPerGpu) --lr 0.2 $(settings.compile=Fuse:+--compile=True)"
+        );
+        assert_eq!((by_position.settings[BATCH], by_position.required.len()), (16, 0));
+        assert_eq!(by_position.own()[2..], ["x", "16", "--lr", "0.2"]);
+
+        let hydra = "
+@dataclass
+class Config:
+    data: str = MISSING
+    batch_size: int = 8
+    compile: bool = False
+cs.store(name='config', node=Config)
+";
+        let by_key = tuned(hydra, &["batch_size=16", "+more=1", "data=$(x)"]);
+        assert_eq!(
+            line(&by_key, 11),
+            "batch_size=$(settings.batchPerGpu) +more=1 data=$$(x) $(settings.compile=Fuse:+compile=True)"
+        );
+        assert_eq!(by_key.settings[BATCH], 16);
+        let given = tuned(hydra, &["compile=true"]);
+        assert_eq!((given.fixed["compile"].as_str(), given.required.join(" ").as_str()), ("compile=true", "data"));
+    }
+
+    #[test]
+    fn variables_come_before_the_program_and_only_those_that_change_are_the_users() {
+        let source = "
+B = int(os.environ.get('BATCH_SIZE', 8))
+W = int(os.environ.get('NUM_WORKERS', 0))
+C = os.getenv('COMPILE', '0') == '1'
+";
+        let tuned = tuned(source, &["data"]);
+        assert_eq!(
+            texts(&tuned).replace(tuned.launch()[13].as_str(), "train.py"),
+            "BATCH_SIZE=$(settings.batchPerGpu) $(settings.loaderWorkers:+NUM_WORKERS=$(settings.loaderWorkers)) \
+             $(settings.compile=Fuse:+COMPILE=1) python3 train.py data"
+        );
+        let job: TrainingJob = serde_json::from_value(json!({"metadata": {"name": "t"}, "spec": {
+            "workload": {"command": tuned.launch(), "monitor": {"training": r"(?<step>\d+)"}},
+            "trainer": {"gpusPerReplica": 0}, "settings": {"batchPerGpu": 8}}}))
+        .unwrap();
+        let accepted = serde_json::from_value(json!({"batchPerGpu": 8, "compile": "Fuse"})).unwrap();
+        assert_eq!(changed(&tuned.parts(), &job, &accepted).unwrap().join(" "), "COMPILE=1 python3 train.py data");
+    }
+
+    #[test]
+    fn the_subcommand_of_a_lightning_cli_is_the_users_and_its_classes_say_what_exists() {
+        let source = "
+class M(LightningModule):
+    def __init__(self, width=3): ...
+class D(LightningDataModule):
+    def __init__(self, batch_size=8): ...
+LightningCLI(M, D)
+";
+        let tuned = tuned(source, &["fit", "--data.batch_size", "16", "--trainer.max_steps=500"]);
+        let launch = line(&tuned, 11);
+        assert!(launch.starts_with("fit --data.batch_size=$(settings.batchPerGpu) "), "{launch}");
+        assert!(launch.contains("--trainer.max_steps=$(launch.steps:-500)"), "{launch}");
+        assert!(!launch.contains("compile") && !launch.ends_with("fit") && tuned.settings[BATCH] == 16, "{launch}");
+    }
+
     #[test]
     fn arguments_of_hugging_face_are_known_by_their_names() {
         let source = "parser = HfArgumentParser((TrainingArguments,))\n";
@@ -372,7 +483,7 @@ a.add_argument('data')
         .unwrap();
         let with = |settings: serde_json::Value| {
             let accepted = serde_json::from_value(settings).unwrap();
-            changed(&tuned.parts, &job, &accepted).unwrap().join(" ")
+            changed(&tuned.parts(), &job, &accepted).unwrap().join(" ")
         };
         assert_eq!(with(json!({"batchPerGpu": 16})), "python3 train.py data -b 16 --lr=0.2 --max_steps 500");
         assert_eq!(

@@ -38,6 +38,8 @@ pub struct Findings {
 pub struct Pace {
     /// Seconds before the first step was seen.
     pub start: f64,
+    /// Seconds before the last one.
+    pub end: f64,
     /// Seconds of a step: the median over the lines.
     pub step: f64,
     /// Steps from one line to the next.
@@ -222,6 +224,7 @@ fn pace(seen: impl Iterator<Item = (f64, u64)>) -> Pace {
     let mut newest = 0.0;
     for (at, step) in seen {
         count.add(step);
+        pace.end = at;
         match before {
             None => pace.start = at,
             // A bar that is drawn again: the step was done when it was first shown.

@@ -1,9 +1,13 @@
 //! The manifest for a script whose output and options are known.
 
-use super::command::{BATCH, Tuned, settings_of};
+use super::command::{BATCH, Tuned};
 use super::lines::{Findings, Pace};
+use super::outlook::{Outlook, outlook};
+use super::profile::Evidence;
 use crate::args::Framework;
-use crate::commands::init::{environment, phase_lines, quoted};
+use crate::commands::init::phases::{MORE_WORKERS, Phase};
+use crate::commands::init::words::Value;
+use crate::commands::init::{environment, is_by_variable, quoted};
 use pawl_contract::script::{Monitor, MonitorSource};
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -20,6 +24,8 @@ const QUALITY: f64 = 1.0 / 40.0;
 const MOST: f64 = 0.5;
 /// Seeds of these trainings.
 const SEEDS: u32 = 3;
+/// Launches by which the speed of a phase is judged, at least: three pairs.
+const LAUNCHES: f64 = 6.0;
 /// Seconds of a measured window of the Trainer: its updates come every 5.
 const UPDATES: f64 = 20.0;
 
@@ -36,6 +42,8 @@ pub struct Script<'a> {
     pub tuned: &'a Tuned,
     /// What was seen in its output.
     pub findings: &'a Findings,
+    /// Where its time goes.
+    pub evidence: &'a Evidence,
     /// Whether it has ended by itself while it was observed.
     pub has_ended: bool,
     /// Longest time of measuring.
@@ -48,79 +56,111 @@ pub struct Proposal {
     /// Its text.
     pub manifest: String,
     /// The phases in it.
-    pub phases: Vec<&'static str>,
+    pub phases: Vec<(&'static str, Outlook)>,
     /// One line each.
     pub notes: Vec<String>,
 }
 
-/// A phase, the setting without which it has no effect, whether it changes the numerics, and why it may help.
-struct Phase {
-    name: &'static str,
-    needs: &'static str,
-    is_changed: bool,
-    reason: &'static str,
+/// A training that is judged by its validation loss.
+#[derive(Debug)]
+struct Quality {
+    /// Its length, as a field of `analysis`.
+    field: String,
+    /// Its length in steps.
+    steps: u64,
 }
-
-const fn phase(name: &'static str, needs: &'static str, is_changed: bool, reason: &'static str) -> Phase {
-    Phase { name, needs, is_changed, reason }
-}
-
-/// The phases in their order. `gradient-checkpointing` is none of them: by itself, it costs speed.
-const PHASES: [Phase; 7] = [
-    phase("loader-workers", "loaderWorkers", false, "Batches are loaded while the step before is computed."),
-    phase("fused-optimizer", "optimizerKernel", false, "One kernel updates all parameters, instead of some for each."),
-    phase("attention", "attention", false, "Attention whose matrix of weights is never written to memory."),
-    phase("bf16", "precision=bf16", true, "Half the bytes, and matrix products on tensor cores."),
-    phase("compile", "compile", false, "Fewer kernels, with less traffic between them."),
-    phase("larger-batch", BATCH, true, "Fewer steps for the same items, each with more work for the device."),
-    phase("fsdp", "sharding", true, "Parameters are sharded: less memory, more communication."),
-];
 
 /// The manifest for a script.
 pub fn propose(script: &Script<'_>) -> Proposal {
-    let Script { tuned, findings, .. } = script;
-    let mut notes = findings.notes.clone();
+    let mut notes = script.findings.notes.clone();
     let quality = quality(script);
-    let mut phases = Vec::new();
+    let mut found = Vec::new();
     let mut absent = Vec::new();
-    for phase in &PHASES {
-        let setting = phase.needs.split('=').next().unwrap_or_default();
-        if phase.name == "fsdp" && script.gpus <= 1 {
+    // By itself, `gradient-checkpointing` costs speed.
+    for phase in Phase::ALL.into_iter().filter(|phase| *phase != Phase::GradientCheckpointing) {
+        let is_alone = phase == Phase::Fsdp && script.gpus <= 1;
+        if is_alone || phase == Phase::OneMicroBatch && script.tuned.accumulation() <= 1 {
             continue;
         }
-        if let Some(words) = tuned.fixed.get(setting) {
-            notes.push(format!("{} is not tried: {words} is given", phase.name));
-        } else if !is_passed(script, phase) {
-            absent.push(phase.name);
-        } else if phase.name == "loader-workers" && tuned.settings.get(setting).is_some_and(|&workers| workers >= 4) {
-            notes.push(format!("loader-workers is not tried: the script has {} already", tuned.settings[setting]));
-        } else if let Err(why) = &quality
-            && phase.is_changed
-        {
-            notes.push(format!("{} is not tried: it changes the numerics, and {why}", phase.name));
-        } else {
-            phases.push(phase);
+        match considered(script, phase, quality.as_ref().err()) {
+            Considered::Absent => absent.push(phase.name()),
+            Considered::NotTried(why) => notes.push(format!("{} is not tried: {why}", phase.name())),
+            Considered::Proposed(outlook) => found.push((phase, outlook)),
         }
     }
     if !absent.is_empty() {
         notes.push(format!("not tried, as the script has no option for it: {}", absent.join(", ")));
     }
-    let quality = quality.ok().filter(|_| phases.iter().any(|phase| phase.is_changed));
-    let manifest = manifest(script, &phases, quality.as_deref(), &notes);
-    Proposal { manifest, phases: phases.iter().map(|phase| phase.name).collect(), notes }
+    let quality = quality.ok();
+    let worth = |(phase, outlook): &(Phase, Outlook)| {
+        let judged = quality.as_ref().filter(|_| phase.is_changed()).map_or(0, |quality| quality.steps);
+        outlook.hope().ln() / cost(script, judged)
+    };
+    // Equal ones stay in their order.
+    found.sort_by(|a, b| worth(b).total_cmp(&worth(a)));
+    let quality = quality.filter(|_| found.iter().any(|(phase, _)| phase.is_changed()));
+    let manifest = manifest(script, &found, quality.as_ref(), &notes);
+    Proposal { manifest, phases: found.into_iter().map(|(phase, outlook)| (phase.name(), outlook)).collect(), notes }
+}
+
+/// What becomes of a phase.
+enum Considered {
+    /// The script has no option for it.
+    Absent,
+    /// Why it is not measured.
+    NotTried(String),
+    /// It is measured.
+    Proposed(Outlook),
+}
+
+fn considered(script: &Script<'_>, phase: Phase, without_quality: Option<&String>) -> Considered {
+    let tuned = script.tuned;
+    if let Some(words) = tuned.fixed.get(phase.setting()) {
+        return Considered::NotTried(format!("{words} is given"));
+    }
+    if !is_passed(script, phase) {
+        return Considered::Absent;
+    }
+    if let Some(workers) = tuned.settings.get(phase.setting()).filter(|_| phase == Phase::LoaderWorkers)
+        && *workers >= MORE_WORKERS
+    {
+        return Considered::NotTried(format!("the script has {workers} already"));
+    }
+    if phase == Phase::LargerBatch && tuned.accumulation() > 1 {
+        let why = "its steps are accumulated: one-micro-batch tries a larger batch with the same items in a step";
+        return Considered::NotTried(why.to_owned());
+    }
+    match outlook(phase, script.evidence, tuned.accumulation()) {
+        Outlook::Excluded(why) => Considered::NotTried(why),
+        open => match without_quality.filter(|_| phase.is_changed()) {
+            Some(why) => Considered::NotTried(format!("it changes the numerics, and {why}")),
+            None => Considered::Proposed(open),
+        },
+    }
+}
+
+/// Seconds in which a phase is judged; `judged`: the steps of a training for its validation loss.
+fn cost(script: &Script<'_>, judged: u64) -> f64 {
+    let pace = &script.findings.pace;
+    let (warmup, window) = window(script);
+    let launch = |steps: u64| pace.start + steps as f64 * pace.step;
+    let judged = if judged == 0 { 0.0 } else { launch(judged) * f64::from(2 * SEEDS) };
+    (launch(warmup + window) * LAUNCHES + judged).max(1e-3)
 }
 
 /// Whether launches can pass the setting of a phase.
-fn is_passed(script: &Script<'_>, phase: &Phase) -> bool {
-    let needed = format!("$(settings.{}", phase.needs);
-    let number = phase.name == "larger-batch" && !script.tuned.settings.contains_key(BATCH);
-    let words = script.tuned.launch();
-    let all = words.iter().map(String::as_str).chain([environment(script.framework)]);
-    !number && all.filter(|word| !settings_of(word).is_empty()).any(|word| word.contains(&needed))
+fn is_passed(script: &Script<'_>, phase: Phase) -> bool {
+    let is_batch = matches!(phase, Phase::LargerBatch | Phase::OneMicroBatch);
+    let number = is_batch && !script.tuned.settings.contains_key(BATCH);
+    let passes = |value: &Value| match value {
+        Value::Chosen { setting: "precision", is, .. } => phase == Phase::Bf16 && *is == "bf16",
+        value => value.setting() == Some(phase.setting()),
+    };
+    !number && (is_by_variable(script.framework, phase) || script.tuned.passed().any(|passed| passes(&passed.value)))
 }
 
-/// The length of the trainings that are judged by their validation loss, as a field of `analysis`; or why there are none.
-fn quality(script: &Script<'_>) -> Result<String, String> {
+/// The trainings that are judged by their validation loss; or why there are none.
+fn quality(script: &Script<'_>) -> Result<Quality, String> {
     let Script { tuned, findings: Findings { monitor, pace, validated, .. }, .. } = script;
     if monitor.source == MonitorSource::Kubeflow {
         return Err("evaluations of the Trainer are not followed here: write a manifest with pawl init --framework hf"
@@ -136,7 +176,7 @@ fn quality(script: &Script<'_>) -> Result<String, String> {
     let wanted = (seconds / pace.step.max(1e-6)).ceil() as u64;
     // Steps between two evaluations, where the script decides.
     let between = validated.windows(2).map(|pair| pair[1] - pair[0]).filter(|steps| *steps > 0).min();
-    let batch = tuned.settings.get(BATCH).copied().map_or(1, u64::from);
+    let batch = tuned.settings.get(BATCH).copied().map_or(1, u64::from) * u64::from(tuned.accumulation());
     let (has_steps, has_epochs) = tuned.length;
     let (steps, field) = if has_steps && tuned.has_evaluation {
         let steps = rounded(wanted.max(STEPS), 2);
@@ -169,7 +209,7 @@ fn quality(script: &Script<'_>) -> Result<String, String> {
              often"
         ));
     }
-    Ok(field)
+    Ok(Quality { field, steps })
 }
 
 /// At least `number`, and divisible by `by`.
@@ -199,9 +239,11 @@ fn patience(pace: &Pace) -> u64 {
     ((pace.silence * 10.0 / 60.0).ceil() as u64).clamp(2, 60)
 }
 
-fn manifest(script: &Script<'_>, phases: &[&Phase], quality: Option<&str>, notes: &[String]) -> String {
+fn manifest(script: &Script<'_>, phases: &[(Phase, Outlook)], quality: Option<&Quality>, notes: &[String]) -> String {
     let Script { name, framework, gpus, tuned, findings, .. } = script;
-    let notes: String = notes.iter().map(|note| format!("# - {note}\n")).collect();
+    let seen = script.evidence.explained();
+    let notes = seen.lines().chain(notes.iter().map(String::as_str)).map(|note| format!("# - {note}\n"));
+    let notes: String = notes.collect();
     let words: String = tuned.launch().iter().map(|word| format!("      - {}\n", scalar(word))).collect();
     let mut text = format!(
         "# Written by pawl tune. `pawl run` measures it again, `pawl validate` checks what you change.
@@ -226,13 +268,12 @@ spec:
     let _ = writeln!(text, "  seeds: [{}]", seeds.join(", "));
     text.push_str(if phases.is_empty() { "  phases: []\n" } else { "  phases:\n" });
     let batch = tuned.settings.get(BATCH).copied().unwrap_or(1);
-    for phase in phases {
-        let lines = phase_lines(phase.name, batch);
-        let own = lines.lines().filter(|line| !line.trim_start().starts_with('#')).map(|line| format!("{line}\n"));
-        let _ = write!(text, "    # {}\n{}", phase.reason, own.collect::<String>());
+    for (phase, outlook) in phases {
+        let ground = outlook.ground().map(|ground| format!(" Here {ground}.")).unwrap_or_default();
+        text.push_str(&phase.entry(batch, tuned.accumulation(), &format!("{}{ground}", phase.reason())));
     }
     let (warmup, window) = window(script);
-    let quality_field = quality.map(|field| format!(", {field}")).unwrap_or_default();
+    let quality_field = quality.map(|quality| format!(", {}", quality.field)).unwrap_or_default();
     let _ = writeln!(text, "  analysis: {{warmupSteps: {warmup}, windowSteps: {window}{quality_field}}}");
     if quality.is_some() {
         text.push_str("  # Largest increase of the validation loss.\n  gates: {validationLossDelta: \"0.02\"}\n");
@@ -267,28 +308,37 @@ fn scalar(word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::tune::command::Part;
-    use std::collections::BTreeMap;
+    use crate::args::InitArgs;
+    use crate::commands::tune::profile::{Activity, Load, Loader, Memory, Optimizer, Shares, Torch};
+    use rstest::rstest;
+    use std::path::Path;
 
-    const ALL: [&str; 6] = [
-        "--batch=$(settings.batchPerGpu)",
-        "$(settings.loaderWorkers:+--workers=$(settings.loaderWorkers))",
-        "$(settings.precision=bf16:+--bf16)",
-        "$(settings.compile=Fuse:+--compile)",
-        "$(launch.steps:+--steps=$(launch.steps))",
-        "--seed=$(seed)",
-    ];
+    const ALL: &str = "
+a.add_argument('--batch', type=int, default=16)
+a.add_argument('--workers', type=int)
+a.add_argument('--bf16', action='store_true')
+a.add_argument('--compile', action='store_true')
+a.add_argument('--seed', type=int)
+";
+    const STEPS_OPTION: &str = "a.add_argument('--steps', type=int)\n";
 
-    fn tuned(words: &[&str]) -> Tuned {
-        let launch = ["python3", "/home/it's/train.py"].iter().chain(words).map(|&word| word.to_owned()).collect();
-        Tuned {
-            parts: vec![Part { launch, own: Vec::new() }],
-            settings: BTreeMap::from([(BATCH.to_owned(), 16)]),
-            seed: Some(7),
-            fixed: BTreeMap::new(),
-            length: (true, false),
-            has_evaluation: false,
-        }
+    fn of_source(source: &str) -> Tuned {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), source).unwrap();
+        let arguments = InitArgs {
+            script: "/home/it's/train.py".into(),
+            framework: Framework::Pytorch,
+            name: None,
+            gpus: 0,
+            batch: None,
+            items: None,
+            out: "-".into(),
+        };
+        Tuned::new(&arguments, file.path(), &["--seed".to_owned(), "7".to_owned()], Path::new("/home/me"))
+    }
+
+    fn all() -> Tuned {
+        of_source(&format!("{ALL}{STEPS_OPTION}"))
     }
 
     fn findings(validated: &[u64]) -> Findings {
@@ -297,24 +347,38 @@ mod tests {
             validation: (!validated.is_empty()).then(|| r"it's (?<loss>\S+)".to_owned()),
             ..Monitor::default()
         };
-        let pace = Pace { start: 1.0, step: 0.05, every: 10, silence: 0.5, steps: 400, restarts: false };
+        let pace = Pace { start: 1.0, step: 0.05, every: 10, silence: 0.5, steps: 400, restarts: false, end: 21.0 };
         Findings { monitor, pace, validated: validated.to_vec(), notes: Vec::new() }
     }
 
     fn proposed(tuned: &Tuned, findings: &Findings, minutes: u64) -> (Proposal, pawl_api::TrainingJob) {
+        seen(tuned, findings, &Evidence::default(), minutes)
+    }
+
+    fn seen(
+        tuned: &Tuned,
+        findings: &Findings,
+        evidence: &Evidence,
+        minutes: u64,
+    ) -> (Proposal, pawl_api::TrainingJob) {
         let budget = Duration::from_secs(60 * minutes);
         let (framework, gpus) = (Framework::Pytorch, 0);
-        let script = Script { name: "tune-train", framework, gpus, tuned, findings, has_ended: false, budget };
+        let script =
+            Script { name: "tune-train", framework, gpus, tuned, findings, evidence, has_ended: false, budget };
         let proposal = propose(&script);
         let job = pawl_manifest::parse(&proposal.manifest, "job.yaml");
         let job = job.unwrap_or_else(|error| panic!("{error}\n{}", proposal.manifest));
         (proposal, job)
     }
 
+    fn names(proposal: &Proposal) -> Vec<&'static str> {
+        proposal.phases.iter().map(|(name, _)| *name).collect()
+    }
+
     #[test]
     fn without_a_validation_only_phases_with_equal_numerics_are_proposed() {
-        let (proposal, job) = proposed(&tuned(&ALL), &findings(&[]), 20);
-        assert_eq!(proposal.phases, ["loader-workers", "compile"]);
+        let (proposal, job) = proposed(&all(), &findings(&[]), 20);
+        assert_eq!(names(&proposal), ["loader-workers", "compile"]);
         assert!(
             proposal
                 .notes
@@ -334,35 +398,121 @@ mod tests {
 
     #[test]
     fn phases_that_change_the_numerics_are_judged_where_an_evaluation_ends_their_trainings() {
-        let (proposal, job) = proposed(&tuned(&ALL), &findings(&[100, 200, 300, 400]), 20);
-        assert_eq!(proposal.phases, ["loader-workers", "bf16", "compile", "larger-batch"]);
+        let (proposal, job) = proposed(&all(), &findings(&[100, 200, 300, 400]), 20);
+        assert_eq!(names(&proposal), ["loader-workers", "compile", "bf16", "larger-batch"]);
         // 30 seconds are 600 steps of 16 items: also with twice the batch, the end is divisible by 100.
         assert_eq!(job.spec.analysis.quality_items, Some(600 * 16));
         assert!(job.spec.gates.validation_loss_delta.is_some());
-        let by_epochs = Tuned { length: (false, true), ..tuned(&ALL) };
+        let by_epochs = Tuned { length: (false, true), ..all() };
         let (_, job) = proposed(&by_epochs, &findings(&[100, 200]), 20);
         assert_eq!(job.spec.analysis.quality_epochs, Some(6));
         // One evaluation: nobody knows when the next one comes.
-        let (proposal, _) = proposed(&tuned(&ALL), &findings(&[100]), 20);
-        assert_eq!(proposal.phases, ["loader-workers", "compile"]);
-        let told = Tuned { has_evaluation: true, ..tuned(&ALL) };
+        let (proposal, _) = proposed(&all(), &findings(&[100]), 20);
+        assert_eq!(names(&proposal), ["loader-workers", "compile"]);
+        let told = Tuned { has_evaluation: true, ..all() };
         assert_eq!(proposed(&told, &findings(&[100]), 20).0.phases.len(), 4);
         // Too long for the budget.
         let rare = findings(&[20_000, 40_000]);
-        let (proposal, _) = proposed(&tuned(&ALL), &rare, 20);
+        let (proposal, _) = proposed(&all(), &rare, 20);
         assert!(proposal.notes.iter().any(|note| note.contains("minutes: raise --budget")), "{:?}", proposal.notes);
     }
 
     #[test]
     fn what_is_fixed_or_has_no_number_is_no_phase() {
-        let mut fixed = tuned(&ALL);
+        let mut fixed = all();
         fixed.fixed.insert("compile".to_owned(), "--compile".to_owned());
         fixed.settings.insert("loaderWorkers".to_owned(), 8);
         let (proposal, _) = proposed(&fixed, &findings(&[]), 20);
         assert!(proposal.phases.is_empty());
         assert!(proposal.notes.contains(&"compile is not tried: --compile is given".to_owned()));
         assert!(proposal.notes.contains(&"loader-workers is not tried: the script has 8 already".to_owned()));
-        let unknown = Tuned { settings: BTreeMap::new(), ..tuned(&ALL[1..]) };
-        assert!(!proposed(&unknown, &findings(&[100, 200]), 20).0.phases.contains(&"larger-batch"));
+        let unknown = of_source(&format!("{}{STEPS_OPTION}", ALL.replace(", default=16", "")));
+        assert!(!names(&proposed(&unknown, &findings(&[100, 200]), 20).0).contains(&"larger-batch"));
+    }
+
+    /// A thousand looks at the main thread.
+    fn shares(seconds: &[(Activity, f64)]) -> Option<Shares> {
+        Some(Shares { seconds: seconds.iter().copied().collect(), samples: 1000, place: None })
+    }
+
+    #[rstest]
+    #[case::loader(
+        &[(Activity::Data, 0.6), (Activity::Backward, 0.4)], 0,
+        &["loader-workers", "compile", "bf16", "larger-batch"], "a step waits for data for 60 %: at most 2.50×"
+    )]
+    // With 90 % of the time in the loader, nothing else gains much; twice the batch is loaded in twice the time.
+    #[case::only_the_loader(
+        &[(Activity::Data, 0.995), (Activity::Backward, 0.005)], 0,
+        &["loader-workers"], "larger-batch is not tried: it acts on 0.5 %: at most 1.00×"
+    )]
+    #[case::no_wait(
+        &[(Activity::Data, 0.0), (Activity::Backward, 0.7), (Activity::Optimizer, 0.3)], 0,
+        &["compile", "bf16", "larger-batch"], "loader-workers is not tried: a step waits for data for 0 %: at most 1.00×"
+    )]
+    #[case::evaluations(
+        &[(Activity::Evaluation, 0.8), (Activity::Backward, 0.2)], 0,
+        &["compile", "bf16", "larger-batch"], "it acts on 20 %: at most 1.25×"
+    )]
+    #[case::workers_cannot_load_faster(
+        &[(Activity::Data, 0.6), (Activity::Backward, 0.4)], 4,
+        &["compile", "bf16", "larger-batch"], "loader-workers is not tried: a step waits for data for 60 %: at most 1.00×"
+    )]
+    fn phases_are_proposed_by_what_they_can_gain(
+        #[case] seconds: &[(Activity, f64)],
+        #[case] workers: u32,
+        #[case] expected: &[&str],
+        #[case] text: &str,
+    ) {
+        let torch = Torch { loaders: vec![Loader { workers }], ..Torch::default() };
+        let evidence = Evidence { shares: shares(seconds), cores: 8, torch: Some(torch), ..Evidence::default() };
+        let (proposal, _) = seen(&all(), &findings(&[100, 200, 300, 400]), &evidence, 20);
+        assert_eq!(names(&proposal), expected, "{:?}", proposal.notes);
+        assert!(
+            proposal.notes.iter().any(|note| note == text) || proposal.manifest.contains(text),
+            "{}",
+            proposal.manifest
+        );
+    }
+
+    #[test]
+    fn micro_batches_are_merged_as_far_as_they_fit_at_the_same_batch() {
+        let accumulates = of_source(&format!("{ALL}{STEPS_OPTION}a.add_argument('--accumulation', default=6)\n"));
+        let (proposal, job) = proposed(&accumulates, &findings(&[100, 200, 300, 400]), 20);
+        assert_eq!(names(&proposal), ["loader-workers", "compile", "one-micro-batch", "bf16"], "{:?}", proposal.notes);
+        let phase = job.spec.phases.iter().find(|phase| phase.name == "one-micro-batch").unwrap();
+        let choices = std::iter::once(&phase.settings).chain(phase.fallbacks.iter().map(|fallback| &fallback.settings));
+        let choices: Vec<_> = choices.map(|settings| (settings.batch_per_gpu, settings.accumulation_steps)).collect();
+        assert_eq!(choices, [(Some(96), Some(1)), (Some(48), Some(2)), (Some(32), Some(3))]);
+        assert_eq!(job.spec.settings.accumulation_steps, Some(6));
+        // 600 steps of 6 micro-batches of 16 items.
+        assert_eq!(job.spec.analysis.quality_items, Some(600 * 6 * 16));
+        assert!(
+            proposal.notes.iter().any(|note| note.starts_with("larger-batch is not tried: its steps are accumulated"))
+        );
+    }
+
+    #[test]
+    fn what_the_script_does_already_is_no_phase_and_busy_cores_load_no_faster() {
+        let adam = Optimizer { name: "AdamW".to_owned(), fused: true, ..Optimizer::default() };
+        let torch = Torch {
+            loaders: vec![Loader { workers: 0 }],
+            optimizers: vec![adam],
+            autocast: Some("bfloat16".to_owned()),
+            compiled: true,
+            memory: Some(Memory { peak: 1, total: 2 }),
+            ..Torch::default()
+        };
+        let load = Some(Load { main_thread: 1.0, process: 7.95, others: 0.0, running: 0 });
+        let shares = shares(&[(Activity::Data, 0.5), (Activity::Other, 0.5)]);
+        let evidence = Evidence { shares, load, cores: 8, gpu: Some(0.4), torch: Some(torch) };
+        let (proposal, _) = seen(&all(), &findings(&[]), &evidence, 20);
+        assert_eq!(names(&proposal), [""; 0]);
+        for why in [
+            "loader-workers is not tried: all 8 cores are busy: more workers would share them",
+            "bf16 is not tried: it computes in bfloat16 already",
+            "compile is not tried: a module is compiled already",
+        ] {
+            assert!(proposal.notes.iter().any(|note| note == why), "{why}: {:?}", proposal.notes);
+        }
     }
 }
