@@ -88,7 +88,8 @@ fn tuned(arguments: &TuneArgs) -> Result<ExitCode, Refusal> {
     let mut request = Request::new(arguments)?;
     request.state = request.state.prepare().map_err(|error| Refusal(exit::STATE, error.to_string()))?;
     let here = std::env::current_dir().map_err(|error| Refusal(exit::INPUT, error.to_string()))?;
-    let identity = Identity::of(&request.source, request.given, request.init.gpus, &here);
+    let mut tuned = Tuned::new(&request.init, &request.path, request.given, &here);
+    let identity = Identity::of(&request.source, request.given, request.init.gpus, &here, &tuned);
     let manifest = request.manifest();
     let (stored, text) = match Stored::load(&request.state, &identity).zip(std::fs::read_to_string(&manifest).ok()) {
         Some((stored, text)) => {
@@ -96,7 +97,6 @@ fn tuned(arguments: &TuneArgs) -> Result<ExitCode, Refusal> {
             (stored, text)
         }
         None => {
-            let mut tuned = Tuned::new(&request.init, &request.path, request.given, &here);
             let seen = match observed(&request, &tuned)? {
                 Ok(seen) => seen,
                 Err(signal) => return Ok(ExitCode::from(signal.exit_status())),

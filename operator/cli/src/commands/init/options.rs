@@ -6,7 +6,7 @@ use super::hydra;
 use super::words::{Passed, Style};
 use serde::Deserialize;
 use serde_json::Value;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::io::Write as _;
 use std::path::Path;
@@ -82,6 +82,13 @@ impl Options {
             }
         }
         options
+    }
+
+    /// The variables that it reads and that are set here.
+    pub fn variables(&self) -> BTreeMap<String, String> {
+        let names =
+            self.declared.iter().filter(|option| option.style == Style::Variable).flat_map(|option| &option.names);
+        names.filter_map(|name| Some((name.clone(), std::env::var(name).ok()?))).collect()
     }
 
     /// The option that a word of a command line names, maybe in short or abbreviated, or as a key.

@@ -57,13 +57,15 @@ pub struct Tuned {
     pub has_evaluation: bool,
     /// What the script requires and is not given.
     pub required: Vec<String>,
+    /// Its variables that are set.
+    pub variables: BTreeMap<String, String>,
 }
 
 impl Tuned {
     /// The command `python3 SCRIPT GIVEN...` of a user whose directory is `here`.
     pub fn new(arguments: &InitArgs, script: &Path, given: &[String], here: &Path) -> Self {
         let read = Options::given(script, given);
-        let required = read.required(given);
+        let (required, variables) = (read.required(given), read.variables());
         let options = if arguments.framework == Framework::Hf { Options::default() } else { read };
         let command = Command::with(arguments, script, &options);
         let mut words: Vec<Word> = command.words.into_iter().filter(is_varied).collect();
@@ -79,6 +81,7 @@ impl Tuned {
             length: (has(Value::Steps), has(Value::Epochs)),
             has_evaluation: has(Value::Evaluation),
             required,
+            variables,
         };
         tuned.settings.retain(|name, _| NUMBERS.contains(&name.as_str()));
         let batch = options.number(&BATCH_OPTION);

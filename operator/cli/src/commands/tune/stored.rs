@@ -1,10 +1,11 @@
 //! What an earlier `pawl tune` of the same script has found, so that it is continued: another observation would give other
 //! numbers of steps, and the evidence would be about other launches.
 
-use super::command::Part;
+use super::command::{Part, Tuned};
 use pawl_local::state::{StateDir, StateError, write_atomic};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// What makes two commands the same.
@@ -15,14 +16,25 @@ pub struct Identity {
     given: Vec<String>,
     gpus: u32,
     here: PathBuf,
+    /// The script's variables that are set, and the numbers of the baseline, which other files may have.
+    variables: BTreeMap<String, String>,
+    settings: BTreeMap<String, u32>,
 }
 
 impl Identity {
     /// That of a script with this source and these arguments, started in a directory.
-    pub fn of(source: &[u8], given: &[String], gpus: u32, here: &Path) -> Self {
+    pub fn of(source: &[u8], given: &[String], gpus: u32, here: &Path, tuned: &Tuned) -> Self {
         let script = Sha256::digest(source).iter().map(|byte| format!("{byte:02x}")).collect();
         let version = env!("CARGO_PKG_VERSION").to_owned();
-        Self { version, script, given: given.to_vec(), gpus, here: here.to_owned() }
+        Self {
+            version,
+            script,
+            given: given.to_vec(),
+            gpus,
+            here: here.to_owned(),
+            variables: tuned.variables.clone(),
+            settings: tuned.settings.clone(),
+        }
     }
 }
 
