@@ -28,7 +28,7 @@ const DEATH: Duration = Duration::from_secs(5);
 const LAST_OUTPUT: Duration = Duration::from_millis(200);
 
 /// Time between two looks at the CPU time.
-const PERIOD: Duration = Duration::from_millis(100);
+const PERIOD: Duration = Duration::from_millis(200);
 
 /// What a command did while it was observed.
 #[derive(Debug)]
@@ -118,9 +118,7 @@ async fn look(process: Option<Pid>, start: Instant, usage: &mut Vec<Usage>) -> I
     let seconds = |ticks: u64| ticks as f64 / per_second;
     let mut others: BTreeMap<i32, u64> = BTreeMap::new();
     let mut own = Ticks::default();
-    let mut times = tokio::time::interval(PERIOD);
     loop {
-        times.tick().await;
         let at = start.elapsed().as_secs_f64();
         own = process.and_then(ticks_of).unwrap_or(own);
         let started = descendants(&BTreeSet::new()).into_iter().filter(|found| Some(found.pid) != process);
@@ -137,6 +135,8 @@ async fn look(process: Option<Pid>, start: Instant, usage: &mut Vec<Usage>) -> I
             others: seconds(others.values().sum()),
             running,
         });
+        // Between two looks, however long they take, there is time for everything else.
+        tokio::time::sleep(PERIOD).await;
     }
 }
 
