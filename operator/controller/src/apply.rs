@@ -20,7 +20,8 @@ const PLAIN_GRACE: u32 = 10;
 /// of an earlier one are gone. `planned`: whether the status has an attempt of this name, beside which it may run.
 ///
 /// # Errors
-/// [`Error::Taken`] when the name belongs to something else; [`Error::Api`].
+/// [`Error::Taken`] when the name belongs to something else; [`Error::Leaving`] while an earlier object of a name is being
+/// deleted; [`Error::Api`].
 pub async fn start(
     context: &Context,
     key: &Key,
@@ -44,7 +45,6 @@ pub async fn start(
     service.create(blueprint).await?;
     claim.create(blueprint).await?;
     let (uid, new) = match batch_job.find(blueprint).await? {
-        Found::Leaving => return Ok(false),
         Found::Own(uid) => (uid, false),
         Found::Nothing => {
             // An earlier batch Job of this name may have left both: the garbage collector takes its time. They are removed

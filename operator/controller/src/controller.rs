@@ -13,7 +13,7 @@ use kube::runtime::controller::{Action, Config};
 use kube::runtime::reflector::ObjectRef;
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Runs reconciles until `stop` resolves and those under way have ended. `reported` yields jobs whose agents reported something new.
 ///
@@ -76,12 +76,8 @@ async fn one(object: Arc<Guarded>, context: Arc<Context>) -> Result<Action, Erro
         Err(unreadable) => reading::report(&context, &object, unreadable).await.map(|()| Action::await_change()),
     };
     context.metrics.reconciled(started.elapsed(), result.as_ref().err().map(Error::kind));
-    match &result {
-        Ok(_) => context.jobs.succeeded(&key),
-        Err(error) if error.is_refusal() => {
-            context.events.warn(&*object, "AttemptRefused", error.to_string()).await;
-        }
-        Err(_) => {}
+    if result.is_ok() {
+        context.jobs.succeeded(&key);
     }
     result
 }
@@ -91,13 +87,14 @@ fn failed(object: Arc<Guarded>, error: &Error, context: Arc<Context>) -> Action 
     if !context.leadership.may_act() {
         return Action::await_change();
     }
-    let wait = match error {
-        Error::Stale => Duration::from_millis(20),
-        Error::Api { .. } | Error::Taken { .. } | Error::Local { .. } => context.jobs.failed(&key),
-    };
+    let wait = context.jobs.failed(&key, error);
     match error {
-        Error::Stale => tracing::debug!(job = key.name, namespace = key.namespace, "decided on stale data: retrying"),
-        _ => tracing::warn!(job = key.name, namespace = key.namespace, %error, ?wait, "reconcile failed"),
+        Error::Stale => {
+            tracing::debug!(job = key.name, namespace = key.namespace, ?wait, "decided on stale data: retrying");
+        }
+        Error::Api { .. } | Error::Taken { .. } | Error::Leaving { .. } | Error::Local { .. } => {
+            tracing::warn!(job = key.name, namespace = key.namespace, %error, ?wait, "reconcile failed");
+        }
     }
     Action::requeue(wait)
 }

@@ -1,5 +1,12 @@
 //! Why a reconcile failed.
 
+use std::time::Duration;
+
+/// An object that is being deleted is reported when it is still there after this time: most are gone within seconds.
+const LEAVING: Duration = Duration::from_secs(10);
+/// Another failure, such as a webhook that does not answer, is reported when it lasts longer than this.
+const LASTING: Duration = Duration::from_secs(30);
+
 /// Why a reconcile failed. It is made again, after a wait that grows with each failure of the same job.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -19,6 +26,16 @@ pub enum Error {
         /// Its name.
         name: String,
         /// How that is known.
+        why: String,
+    },
+    /// An object of an attempt cannot be made yet: an earlier one of its name is being deleted, or will be.
+    #[error("{kind} {name} {why}")]
+    Leaving {
+        /// Kind of the object.
+        kind: &'static str,
+        /// Its name.
+        name: String,
+        /// What it waits for.
         why: String,
     },
     /// The decision was made on data that are not the newest; nothing was done.
@@ -47,14 +64,23 @@ impl Error {
             },
             Self::Api { .. } => "unreachable",
             Self::Taken { .. } => "taken",
+            Self::Leaving { .. } => "leaving",
             Self::Stale => "stale",
             Self::Local { .. } => "local",
         }
     }
 
-    /// Whether the API server rejects the request, so that the user has to change something.
-    pub fn is_refusal(&self) -> bool {
-        matches!(self.kind(), "forbidden" | "invalid" | "taken")
+    /// How long it must have lasted before the condition `Stalled` reports it; `None`: never. What the API server rejects,
+    /// somebody has to change: that is reported at once.
+    pub fn reported_after(&self) -> Option<Duration> {
+        match self {
+            Self::Api { source, .. } if fenced(source) => None,
+            Self::Api { source, .. } if matches!(code(source), Some(400 | 403 | 422)) => Some(Duration::ZERO),
+            Self::Taken { .. } => Some(Duration::ZERO),
+            Self::Leaving { .. } => Some(LEAVING),
+            Self::Api { .. } | Self::Local { .. } => Some(LASTING),
+            Self::Stale => None,
+        }
     }
 }
 

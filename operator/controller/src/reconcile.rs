@@ -46,28 +46,52 @@ pub async fn reconcile(context: &Context, cached: &reading::Job) -> Result<Next,
     if !context.leadership.may_act() || cached.job.metadata.deletion_timestamp.is_some() {
         return Ok(Next::await_change());
     }
+    let before = reported(context, &key, &cached.job);
+    let result = advance(context, cached, before.as_deref()).await;
+    if result.as_ref().is_err_and(|error| error.reported_after().is_none()) {
+        return result;
+    }
+    context.jobs.refused(&key, result.as_ref().err(), before.is_some());
+    let refusal = context.jobs.refusal(&key);
+    if refusal == before {
+        return result;
+    }
+    if let Some(refusal) = &refusal {
+        context.events.warn(&cached.job, "AttemptRefused", refusal.clone()).await;
+    }
+    // Its condition reports that the refusal has begun or ended; what was refused is tried again.
+    advance(context, cached, refusal.as_deref()).await
+}
+
+/// The refusal that the status reports. One that was reported by an earlier process holds until this one knows better.
+fn reported(context: &Context, key: &Key, job: &TrainingJob) -> Option<String> {
+    let known = context.jobs.is_known(key);
+    let status = context.jobs.belief(job).newest;
+    let reported = pawl_decision::obstacle(&status)?;
+    // What else is reported, a pod that does not end, is observed each time.
+    context.jobs.refusal(key).or_else(|| (!known).then(|| reported.to_owned()))
+}
+
+/// [`reconcile`], where what is refused is known.
+async fn advance(context: &Context, cached: &reading::Job, refusal: Option<&str>) -> Result<Next, Error> {
+    let key = Key::of(&cached.job);
     let mut read = Cow::Borrowed(cached);
     let mut job = with_storage(context, read.job.clone());
     let mut belief = context.jobs.belief(&job);
     for round in 0..ROUNDS {
         let now = context.clock.now();
-        repair::look(context, &key, now).await?;
+        // What it could not read is late at worst; it stops no decision.
+        let looked = repair::look(context, &key, now).await;
         let observed = fetch(context, &key, &job, &belief.newest, now);
-        let observed = Observed { unknown_fields: read.unknown.ignored(), ..observed };
+        let obstacle = if observed.obstacle.is_empty() { refusal.unwrap_or_default() } else { &observed.obstacle };
+        let (obstacle, unknown_fields) = (obstacle.to_owned(), read.unknown.ignored());
+        let observed = Observed { obstacle, unknown_fields, ..observed };
         let written = &read.job.spec;
         let decision = pawl_decision::decide_under(&context.policy, written, &job, &belief.newest, &observed, now);
         let span = span(&key, &job, &belief, &decision);
         let scene = Scene { key: &key, job: &job, unknown: &read.unknown, observed: &observed, now };
         let stepped = step(context, scene, &mut belief, decision).instrument(span).await;
-        let changed = match &stepped {
-            Ok(_) => context.jobs.refused(&key, None),
-            Err(error) if error.is_refusal() => context.jobs.refused(&key, Some(error.to_string())),
-            Err(_) => false,
-        };
-        match stepped {
-            // Its condition tells of the refusal; the attempt is tried again afterwards.
-            Err(error) if error.is_refusal() && changed => {}
-            Ok(Moved::No(_)) if changed => {}
+        match stepped.and_then(|moved| looked.map(|()| moved)) {
             Ok(Moved::Yes) => {}
             Ok(Moved::No(requeue)) => {
                 context.jobs.keep(&job, belief.clone());
@@ -179,18 +203,14 @@ fn fetch(context: &Context, key: &Key, job: &TrainingJob, status: &TrainingJobSt
     let live: Vec<_> = under_way.iter().filter_map(|attempt| context.live.latest(key, &attempt.name)).collect();
     // Attempts that run at the same time have the same purpose.
     let gpus = |attempt: &&AttemptStatus| pawl_decision::gang(&job.spec, attempt.purpose).gpus_per_replica;
-    let observed = observe::observe(&observe::Scene {
+    observe::observe(&observe::Scene {
         job_uid: job.metadata.uid.as_deref().unwrap_or_default(),
         gpus: under_way.first().map_or(0, gpus),
         under_way: &under_way,
         attempts: &attempts,
         live: &live,
         now,
-    });
-    match context.jobs.refusal(key).filter(|_| observed.obstacle.is_empty()) {
-        Some(obstacle) => Observed { obstacle, ..observed },
-        None => observed,
-    }
+    })
 }
 
 /// Polls agent 0 of a running gang from now on; its last answer is kept until the attempt is over.

@@ -4,6 +4,7 @@ use crate::draft::{Draft, bounded};
 use crate::reason::Reason;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use pawl_api::TrainingJobStatus;
 use pawl_api::status::{PhaseState, SearchState, SearchStatus, Stage};
 use std::str::FromStr;
 
@@ -32,6 +33,13 @@ pub fn unreadable(conditions: &[Condition], generation: Option<i64>, message: &s
     let others = conditions.iter().filter(|known| known.type_ != kind.to_string()).cloned();
     let stalled = condition((now, generation), conditions, kind, state(true, Reason::Unreadable, message));
     others.chain([stalled]).collect()
+}
+
+/// What somebody has to remove, as the condition `Stalled` of a status reports it.
+pub fn obstacle(status: &TrainingJobStatus) -> Option<&str> {
+    let of = ConditionType::Stalled.to_string();
+    let stalled = status.conditions.iter().find(|known| known.type_ == of && known.status == "True")?;
+    Reason::ActionRequired.is(&stalled.reason).then_some(stalled.message.as_str())
 }
 
 struct ConditionState {

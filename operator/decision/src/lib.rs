@@ -109,7 +109,7 @@ mod trainer;
 mod trial;
 mod under_way;
 
-pub use conditions::unreadable;
+pub use conditions::{obstacle, unreadable};
 pub use grace::stop_grace;
 pub use judging::{Amount, Judging, Loss, Part, judging};
 pub use launch::gang;

@@ -12,6 +12,7 @@ pub use facts::{Facts, Listing};
 pub(crate) use gang::Gang;
 
 use crate::belief::{Belief, is_older};
+use crate::error::Error;
 use crate::key::Key;
 use crate::sample::Sample;
 use attempts::JobFacts;
@@ -19,10 +20,13 @@ use parking_lot::{Mutex, MutexGuard};
 use pawl_api::TrainingJob;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// Backoff after the first failed reconcile of a job; it doubles with each further one.
 const FIRST_BACKOFF: Duration = Duration::from_millis(250);
+/// The same after a decision on data that were not the newest: the caches catch up soon.
+const FIRST_STALE: Duration = Duration::from_millis(20);
 /// Longest backoff.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(60);
 /// Longer than any cool-down.
@@ -35,8 +39,8 @@ pub(crate) struct JobState {
     belief: Option<(String, Belief)>,
     /// Consecutive failed reconciles.
     failures: u32,
-    /// What the API server or another owner refuses until somebody acts, and how; as the last reconcile found it.
-    refusal: Option<String>,
+    /// Why the last reconcile failed, if that is to be reported once it lasts.
+    refusal: Option<Refusal>,
     /// When an action with a cool-down was last tried.
     tried: HashMap<String, Instant>,
     /// What the watches report of its attempts.
@@ -45,6 +49,16 @@ pub(crate) struct JobState {
     pub(crate) gangs: Vec<Gang>,
     /// Its metrics.
     pub(crate) sample: Option<Sample>,
+}
+
+/// Why reconciles fail.
+#[derive(Debug)]
+struct Refusal {
+    text: String,
+    /// When the first one in a row failed.
+    since: Instant,
+    /// How long that must last before it is reported.
+    reported_after: Duration,
 }
 
 impl JobState {
@@ -116,10 +130,14 @@ impl Jobs {
         self.change(key, |state| state.belief = None);
     }
 
-    /// Counts a failed reconcile. Returns the backoff.
-    pub fn failed(&self, key: &Key) -> Duration {
+    /// Counts a failed reconcile. Returns the backoff, whatever the error is: nothing may be tried again and again at once.
+    pub fn failed(&self, key: &Key, error: &Error) -> Duration {
+        let first = match error {
+            Error::Stale => FIRST_STALE,
+            Error::Api { .. } | Error::Taken { .. } | Error::Leaving { .. } | Error::Local { .. } => FIRST_BACKOFF,
+        };
         self.entry(key, |state| {
-            let wait = FIRST_BACKOFF.saturating_mul(1 << state.failures.min(16)).min(LONGEST_BACKOFF);
+            let wait = first.saturating_mul(1 << state.failures.min(16)).min(LONGEST_BACKOFF);
             state.failures = state.failures.saturating_add(1);
             wait
         })
@@ -130,17 +148,31 @@ impl Jobs {
         self.change(key, |state| state.failures = 0);
     }
 
-    /// Records what a reconcile was refused. Returns whether a refusal has begun or ended.
-    pub fn refused(&self, key: &Key, refusal: Option<String>) -> bool {
-        match refusal {
-            Some(refusal) => self.entry(key, |state| state.refusal.replace(refusal).is_none()),
-            None => self.change(key, |state| state.refusal.take().is_some()).unwrap_or(false),
-        }
+    /// Records why a reconcile failed, or that it did not. What says nothing about the cause, such as stale data, changes
+    /// nothing. `reported`: a failure is reported already, so that this one is at once.
+    pub fn refused(&self, key: &Key, error: Option<&Error>, reported: bool) {
+        let Some(error) = error else {
+            self.change(key, |state| state.refusal = None);
+            return;
+        };
+        let Some(reported_after) = error.reported_after() else { return };
+        let reported_after = if reported { Duration::ZERO } else { reported_after };
+        self.entry(key, |state| {
+            let since = state.refusal.as_ref().map_or_else(Instant::now, |known| known.since);
+            state.refusal = Some(Refusal { text: error.to_string(), since, reported_after });
+        });
     }
 
-    /// What the last reconcile was refused.
+    /// Why reconciles fail, once that has lasted long enough to be reported.
     pub fn refusal(&self, key: &Key) -> Option<String> {
-        self.lock().get(key).and_then(|state| state.refusal.clone())
+        let states = self.lock();
+        let refusal = states.get(key)?.refusal.as_ref()?;
+        (refusal.since.elapsed() >= refusal.reported_after).then(|| refusal.text.clone())
+    }
+
+    /// Whether this process has decided about a job that is under way.
+    pub fn is_known(&self, key: &Key) -> bool {
+        self.lock().get(key).is_some_and(|state| state.belief.is_some())
     }
 
     /// Whether the cool-down `every` of action `what` has passed; if so, a new one begins.
@@ -258,20 +290,47 @@ mod tests {
     fn waits_grow_for_each_job_alone() {
         let jobs = Jobs::default();
         let (a, b) = (Key::new("n", "a"), Key::new("n", "b"));
-        let waits: Vec<_> = (0..12).map(|_| jobs.failed(&a)).collect();
+        let local = Error::Local { what: "a token", why: String::new() };
+        let failed = |key| jobs.failed(key, &local);
+        let waits: Vec<_> = (0..12).map(|_| failed(&a)).collect();
         assert_eq!(waits[0], FIRST_BACKOFF);
         assert_eq!(waits[3], FIRST_BACKOFF * 8);
         assert_eq!(waits[11], LONGEST_BACKOFF);
-        assert_eq!(jobs.failed(&b), FIRST_BACKOFF);
+        assert_eq!(failed(&b), FIRST_BACKOFF);
         jobs.succeeded(&a);
-        assert_eq!(jobs.failed(&a), FIRST_BACKOFF);
+        assert_eq!(failed(&a), FIRST_BACKOFF);
+    }
+
+    #[test]
+    fn stale_data_are_waited_for_ever_longer() {
+        let (jobs, key) = (Jobs::default(), Key::new("n", "a"));
+        let waits: Vec<_> = (0..14).map(|_| jobs.failed(&key, &Error::Stale)).collect();
+        assert_eq!((waits[0], waits[1], waits[13]), (FIRST_STALE, FIRST_STALE * 2, LONGEST_BACKOFF));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failure_is_reported_once_it_has_lasted_and_until_it_is_over() {
+        let (jobs, key) = (Jobs::default(), Key::new("n", "a"));
+        let taken = Error::Taken { kind: "Service", name: "s".to_owned(), why: "w".to_owned() };
+        jobs.refused(&key, Some(&taken), false);
+        assert_eq!(jobs.refusal(&key), Some(taken.to_string()), "somebody has to act");
+        jobs.refused(&key, None, false);
+        assert_eq!((jobs.refusal(&key), jobs.lock().len()), (None, 0));
+
+        let leaving = Error::Leaving { kind: "batch Job", name: "a-1".to_owned(), why: "is being deleted".to_owned() };
+        for (seconds, reported) in [(0, false), (9, false), (2, true), (60, true)] {
+            tokio::time::advance(Duration::from_secs(seconds)).await;
+            jobs.refused(&key, Some(&leaving), false);
+            jobs.refused(&key, Some(&Error::Stale), false);
+            assert_eq!(jobs.refusal(&key).is_some(), reported, "{seconds}");
+        }
     }
 
     #[test]
     fn what_is_kept_of_a_job_goes_with_it() {
         let (jobs, key) = (Jobs::default(), Key::new("n", "toy"));
         jobs.keep(&job("12", 2), Belief::written("12".to_owned(), job("12", 2).status.unwrap()));
-        jobs.failed(&key);
+        jobs.failed(&key, &Error::Stale);
         let every = Duration::from_secs(60);
         assert!(jobs.may_try(&key, "token", every) && !jobs.may_try(&key, "token", every));
         jobs.forget(&key);

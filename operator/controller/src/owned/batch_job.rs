@@ -17,8 +17,6 @@ pub(crate) enum Found {
     Nothing,
     /// The attempt's batch Job, with this uid.
     Own(String),
-    /// One that is being deleted.
-    Leaving,
 }
 
 /// The batch Job.
@@ -29,7 +27,7 @@ impl BatchJob<'_> {
     ///
     /// # Errors
     /// [`Error::Taken`] when the name belongs to something else; [`Error::Stale`] when it runs the plan that the attempt had
-    /// before the job was edited; [`Error::Api`].
+    /// before the job was edited; [`Error::Leaving`] while it is being deleted; [`Error::Api`].
     pub(crate) async fn find(&self, blueprint: &Blueprint<'_>) -> Result<Found, Error> {
         let Attempt { context, key, name } = self.0;
         let jobs: Api<WatchedJob> = self.0.api();
@@ -42,7 +40,11 @@ impl BatchJob<'_> {
             return Err(Error::Stale);
         }
         if there.deleting {
-            return Ok(Found::Leaving);
+            let why = format!(
+                "is being deleted, and is created again once its pods and finalizers are gone: `kubectl get job {name} -o yaml` \
+                 shows them"
+            );
+            return Err(Error::Leaving { kind: "batch Job", name: name.to_owned(), why });
         }
         if Some(&there.job_uid) != blueprint.job.metadata.uid.as_ref() {
             let why = format!("the annotation {} of its pods names another job", names::JOB_UID);

@@ -164,7 +164,7 @@ async fn run_job(
             continue;
         }
         if let Some(error) = failed {
-            assert!(error.kind() == "stale", "{error}");
+            assert!(matches!(error.kind(), "stale" | "leaving"), "{error}");
         }
         let rested = store.version;
         cluster::step(&mut store);
