@@ -30,6 +30,7 @@ mod unknown;
 mod validate;
 
 pub use definition::{definition, documented_definition};
+pub use object::RESTART;
 pub use object::TrainingJob;
 pub use policy::Policy;
 pub use rules::numerics;

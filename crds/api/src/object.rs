@@ -7,6 +7,9 @@ use k8s_openapi::{Metadata, NamespaceResourceScope, Resource};
 use serde::ser::SerializeStruct;
 use serde::{Deserialize, Serialize, Serializer};
 
+/// Annotation with the names of attempts, separated by commas, that are to be replaced by new ones: `kubectl pawl restart`.
+pub const RESTART: &str = "pawl.dev/restart";
+
 /// A training job: what to train, a baseline, an ordered list of optimization phases, and gates.
 ///
 /// It implements [`Resource`] and [`Metadata`], so that `kube`'s client accepts it; this crate does not depend on a client.

@@ -21,6 +21,8 @@ pub const PLAN_HASH: &str = "pawl.dev/plan-hash";
 /// Annotation of the batch Job and of its pods: uid of its `TrainingJob`. It distinguishes jobs of one name, also when the
 /// owner reference was removed.
 pub const JOB_UID: &str = "pawl.dev/job-uid";
+/// Annotation of a gang's pods: hash of what their template was made from, without the plan.
+pub const TEMPLATE_HASH: &str = "pawl.dev/template-hash";
 /// Labels of a `TrainingJob` that its batch Jobs have as well: Kueue's.
 pub const KUEUE: &str = "kueue.x-k8s.io/";
 /// Kueue's label: the queue in which a batch Job waits for its quota.

@@ -3,6 +3,7 @@
 
 use crate::apply;
 use crate::belief::Belief;
+use crate::build;
 use crate::context::Context;
 use crate::error::{Doing, Error, code};
 use crate::facts::AttemptFacts;
@@ -17,7 +18,7 @@ use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::core::PartialObjectMeta;
 use kube::runtime::controller::Action as Next;
 use kube::{Api, Resource, ResourceExt};
-use pawl_api::status::{AttemptStatus, Stage};
+use pawl_api::status::{AttemptStatus, Purpose, Stage};
 use pawl_api::{TrainingJob, TrainingJobStatus, Unknown};
 use pawl_decision::action::{Action, Decision, Event};
 use pawl_decision::observed::{AttemptState, Observed};
@@ -203,14 +204,17 @@ fn fetch(context: &Context, key: &Key, job: &TrainingJob, status: &TrainingJobSt
     let live: Vec<_> = under_way.iter().filter_map(|attempt| context.live.latest(key, &attempt.name)).collect();
     // Attempts that run at the same time have the same purpose.
     let gpus = |attempt: &&AttemptStatus| pawl_decision::gang(&job.spec, attempt.purpose).gpus_per_replica;
-    observe::observe(&observe::Scene {
+    let observed = observe::observe(&observe::Scene {
         job_uid: job.metadata.uid.as_deref().unwrap_or_default(),
         gpus: under_way.first().map_or(0, gpus),
         under_way: &under_way,
         attempts: &attempts,
         live: &live,
         now,
-    })
+    });
+    let template = |trains| build::template_hash(job, &context.pods, trains);
+    let outdated = observe::outdated(&under_way, &attempts, |attempt| template(attempt.purpose == Purpose::Train));
+    Observed { outdated, ..observed }
 }
 
 /// Polls agent 0 of a running gang from now on; its last answer is kept until the attempt is over.

@@ -306,7 +306,8 @@ fn assign<'a>(draft: &Draft<'_>, next: &'a Next) -> (Vec<Option<&'a Work>>, Vec<
 
 /// Stops the attempt unless it runs the desired launches: all of them, or the first of them if it is full.
 fn keep_or_stop(draft: &mut Draft<'_>, observed: &Observed, name: &str, work: Option<&Work>) -> Option<Action> {
-    let facts_hash = facts_of(observed, name).map(|facts| &facts.plan_hash);
+    let facts = facts_of(observed, name);
+    let again = facts.and_then(|facts| again(draft, facts));
     let attempt = draft.attempt_mut(name)?;
     let outstanding = |name: &String| attempt.launches.contains(name) && !attempt.folded.contains(name);
     // What did not fit into a full attempt is run by the next one.
@@ -319,15 +320,37 @@ fn keep_or_stop(draft: &mut Draft<'_>, observed: &Observed, name: &str, work: Op
     // After a failed launch the attempt ends by itself: stopping it would hide how it ended.
     let ending =
         work.is_some_and(|work| work.trial == attempt.trial && runs(work, &|name| attempt.launches.contains(name)));
-    let as_planned = facts_hash.is_none_or(|hash| *hash == attempt.plan_hash);
-    if attempt.stop.is_none() && as_planned && (covers || ending) {
+    let as_planned = facts.is_none_or(|facts| facts.plan_hash == attempt.plan_hash);
+    if attempt.stop.is_none() && as_planned && (covers || ending) && again.is_none() {
         return None;
     }
+    let first = attempt.stop.is_none();
     let cause = attempt.stop.unwrap_or(StopCause::NotWanted);
     if attempt.seen {
         attempt.stop = Some(cause);
     }
-    Some(stop(&attempt.name, attempt.purpose, cause))
+    let purpose = attempt.purpose;
+    if let Some((reason, why)) = again.filter(|_| first) {
+        draft.normal(reason, format!("{name}: {why}"), None);
+    }
+    Some(stop(name, purpose, cause))
+}
+
+/// Why an attempt is replaced by one that does the same: one that waits could wait for ever for what was corrected meanwhile.
+fn again(draft: &Draft<'_>, facts: &AttemptFacts) -> Option<(Reason, &'static str)> {
+    if is_restarted(draft, &facts.name) {
+        return Some((Reason::Restarted, "its user starts it again"));
+    }
+    let waits = matches!(facts.state, AttemptState::Queued | AttemptState::Pending { .. });
+    let outdated = waits && draft.outdated.contains(&facts.name);
+    outdated.then_some((Reason::TemplateChanged, "it waited with an earlier pod template: replaced"))
+}
+
+/// Whether the user wants this attempt to be replaced. The annotation stays: no later attempt has its name.
+fn is_restarted(draft: &Draft<'_>, name: &str) -> bool {
+    let annotations = draft.job.metadata.annotations.as_ref();
+    let named = annotations.and_then(|annotations| annotations.get(pawl_api::RESTART));
+    named.is_some_and(|named| named.split(',').any(|named| named == name))
 }
 
 fn stop(attempt: &str, purpose: Purpose, cause: StopCause) -> Action {

@@ -1,11 +1,12 @@
 //! Conditions in the form that kstatus interprets.
 
 use crate::draft::{Draft, bounded};
+use crate::observed::AttemptState;
 use crate::reason::Reason;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use pawl_api::TrainingJobStatus;
-use pawl_api::status::{PhaseState, SearchState, SearchStatus, Stage};
+use pawl_api::status::{AttemptStatus, PhaseState, SearchState, SearchStatus, Stage};
 use std::str::FromStr;
 
 /// Type of a condition. Displayed as in the status.
@@ -17,6 +18,8 @@ enum ConditionType {
     Failed,
     Suspended,
     Degraded,
+    /// Absent unless it holds.
+    RestartNeeded,
     /// Absent unless it holds.
     UnknownFields,
 }
@@ -59,11 +62,16 @@ pub(crate) fn set(draft: &mut Draft<'_>) {
         (ConditionType::Degraded, degraded(draft)),
     ];
     let unknown = (!draft.unknown_fields.is_empty()).then(|| (ConditionType::UnknownFields, unknown_fields(draft)));
+    let restart = restart_needed(draft).map(|state| (ConditionType::RestartNeeded, state));
     let about = (draft.now, draft.job.metadata.generation);
     let old = std::mem::take(&mut draft.status.conditions);
+    let is_new = |kind: ConditionType| old.iter().all(|known| known.type_ != kind.to_string());
+    if let Some((kind, state)) = restart.as_ref().filter(|(kind, _)| is_new(*kind)) {
+        draft.normal(Reason::TemplateChanged, &state.message, None);
+    }
     // Those of a later version are kept.
     let later = old.iter().filter(|known| ConditionType::from_str(&known.type_).is_err());
-    let ours = states.into_iter().chain(unknown).map(|(kind, state)| condition(about, &old, kind, state));
+    let ours = states.into_iter().chain(restart).chain(unknown).map(|(kind, state)| condition(about, &old, kind, state));
     draft.status.conditions = ours.chain(later.cloned()).collect();
 }
 
@@ -168,6 +176,21 @@ fn degraded(draft: &Draft<'_>) -> ConditionState {
         return state(true, Reason::PhaseError, &format!("phase {}: {}", phase.name, phase.message));
     }
     state(false, Reason::AsPlanned, "")
+}
+
+/// Gangs run pods from an earlier template: what was changed since takes effect with the next attempt.
+fn restart_needed(draft: &Draft<'_>) -> Option<ConditionState> {
+    let runs = |name: &str| draft.attempts.iter().any(|facts| facts.name == name && facts.state == AttemptState::Running);
+    let kept = |attempt: &&AttemptStatus| attempt.stop.is_none() && draft.outdated.contains(&attempt.name);
+    let names: Vec<&str> = draft.under_way().filter(kept).map(|attempt| attempt.name.as_str()).collect();
+    let names: Vec<&str> = names.into_iter().filter(|name| runs(name)).collect();
+    let message = format!(
+        "{} runs with an earlier pod template: its changes, those of lifecycle.checkpointGrace, of the queue and of the operator's \
+         defaults for pods take effect with the next attempt: kubectl pawl restart {} starts it now",
+        names.join(", "),
+        draft.name()
+    );
+    (!names.is_empty()).then(|| state(true, Reason::TemplateChanged, &message))
 }
 
 /// The job contains fields of a later version.

@@ -1,6 +1,7 @@
 //! A decision in progress: the new status, and the events so far.
 
 use crate::action::{Event, EventKind};
+use crate::observed::AttemptFacts;
 use crate::reason::Reason;
 use jiff::Timestamp;
 use pawl_api::spec::Numerics;
@@ -28,6 +29,10 @@ pub(crate) struct Draft<'a> {
     pub spec_is_new: bool,
     pub status: TrainingJobStatus,
     pub events: Vec<Event>,
+    /// The attempts, as observed; see [`crate::observed::Observed::attempts`].
+    pub attempts: &'a [AttemptFacts],
+    /// Attempts from another pod template; see [`crate::observed::Observed::outdated`].
+    pub outdated: &'a [String],
     /// What keeps an attempt from ending; see [`crate::observed::Observed::obstacle`].
     pub obstacle: &'a str,
     /// Fields of the job that this version ignores; see [`crate::observed::Observed::unknown_fields`].
@@ -60,6 +65,8 @@ impl<'a> Draft<'a> {
             spec_is_new,
             status: status.clone(),
             events: Vec::new(),
+            attempts: &[],
+            outdated: &[],
             obstacle: "",
             unknown_fields: "",
             build: "",

@@ -1,4 +1,4 @@
-//! Hashes of the inputs of verdicts.
+//! Hashes of the inputs of verdicts, and of what attempts are made from.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -8,7 +8,7 @@ use std::fmt::Write;
 /// The first `digits` (at most 64) hexadecimal digits of the SHA-256 of the value's canonical JSON: keys sorted, no spaces.
 ///
 /// `fingerprint(&json!({"a": 1}), 4)` is the same wherever and whenever it is computed: the status stores it.
-pub(crate) fn fingerprint(value: &impl Serialize, digits: usize) -> String {
+pub fn fingerprint(value: &impl Serialize, digits: usize) -> String {
     let mut text = String::new();
     // A value that is not JSON (a map with keys that are not strings) cannot occur in a manifest.
     canonical(&serde_json::to_value(value).unwrap_or(Value::Null), &mut text);

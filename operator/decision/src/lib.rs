@@ -110,6 +110,7 @@ mod trial;
 mod under_way;
 
 pub use conditions::{obstacle, unreadable};
+pub use fingerprint::fingerprint;
 pub use grace::stop_grace;
 pub use judging::{Amount, Judging, Loss, Part, judging};
 pub use launch::gang;
@@ -176,8 +177,9 @@ fn decided(
     observed: &Observed,
     now: Timestamp,
 ) -> Decision {
-    let Observed { attempts: _, obstacle, unknown_fields, build } = observed;
-    let mut draft = Draft { written, obstacle, unknown_fields, build, ..Draft::new(job, refused, status, now) };
+    let Observed { attempts, outdated, obstacle, unknown_fields, build } = observed;
+    let new = Draft::new(job, refused, status, now);
+    let mut draft = Draft { written, attempts, outdated, obstacle, unknown_fields, build, ..new };
     draft.status.start_time.get_or_insert_with(|| now.to_string());
     draft.status.observed_generation = job.metadata.generation;
     summary::align(&mut draft);

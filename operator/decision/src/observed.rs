@@ -38,6 +38,8 @@ use pawl_contract::report::LaunchResult;
 pub struct Observed {
     /// The existing attempts, in any order.
     pub attempts: Vec<AttemptFacts>,
+    /// Names of the attempts whose pods were made from another template than a new attempt would be.
+    pub outdated: Vec<String>,
     /// What keeps an attempt from starting or ending until somebody removes it, and how; empty when there is nothing. Displayed by
     /// the condition `Stalled`.
     pub obstacle: String,

@@ -114,6 +114,13 @@ pub enum KubectlCommand {
         #[command(flatten)]
         job: JobArgs,
     },
+    /// Replace the attempts that are under way by new ones, which take a changed pod template. A training resumes from its newest
+    /// checkpoint.
+    Restart {
+        /// Name of the job.
+        #[command(flatten)]
+        job: JobArgs,
+    },
     /// Print the log of the rank that failed first, or of rank 0 of the newest attempt.
     Logs {
         /// Name of the job.

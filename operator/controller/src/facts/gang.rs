@@ -16,6 +16,8 @@ pub struct GangFacts {
     pub job_uid: String,
     /// Hash of its plan; empty when Pawl did not make it.
     pub plan_hash: String,
+    /// Hash of what its pods were made from; empty when an earlier version made it.
+    pub template: String,
     /// Pods that make the gang whole.
     pub replicas: u32,
     /// Since when its pods may run: its start, or else when it was made.
@@ -64,6 +66,7 @@ impl GangFacts {
             uid: meta.uid.clone()?,
             job_uid,
             plan_hash,
+            template: made(names::TEMPLATE_HASH),
             replicas,
             since: started.unwrap_or_else(|| created(meta)),
             started,

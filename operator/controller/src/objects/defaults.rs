@@ -2,11 +2,11 @@
 
 use pawl_api::quantity::Bytes;
 use pawl_api::spec::PodSecurity;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 
 /// What the administrator sets for the pods of all jobs: the value `pods` of the chart.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PodDefaults {
     /// Ids of the user and groups. An id that is not set here nor by the job is chosen by the cluster, as OpenShift's
@@ -20,7 +20,7 @@ pub struct PodDefaults {
 
 /// Size limits of `emptyDir` volumes; the kubelet evicts a pod that exceeds one. Without a limit, a pod can fill the node's
 /// disk.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct DirectorySizes {
     /// The agent's files: plans, reports and logs, and checkpoints of jobs without storage.

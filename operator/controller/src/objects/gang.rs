@@ -45,8 +45,7 @@ pub fn gang_repair(job: &TrainingJob, attempt: &AttemptStatus) -> serde_json::Va
 fn metadata(job: &TrainingJob, attempt: &str, plan_hash: &str) -> ObjectMeta {
     let mut labels = labels(&job.name_any(), attempt);
     // Kueue reads them here: the queue that holds the batch Job back until there is quota, and its priority there.
-    let kueue = job.labels().iter().filter(|(name, _)| name.starts_with(names::KUEUE));
-    labels.extend(kueue.map(|(name, value)| (name.clone(), value.clone())));
+    labels.extend(kueue(job).map(|(name, value)| (name.clone(), value.clone())));
     ObjectMeta {
         name: Some(attempt.to_owned()),
         namespace: job.namespace(),
@@ -55,6 +54,11 @@ fn metadata(job: &TrainingJob, attempt: &str, plan_hash: &str) -> ObjectMeta {
         owner_references: Some(vec![job_owner(job)]),
         ..ObjectMeta::default()
     }
+}
+
+/// Kueue's labels of a job.
+pub(super) fn kueue(job: &TrainingJob) -> impl Iterator<Item = (&String, &String)> {
+    job.labels().iter().filter(|(name, _)| name.starts_with(names::KUEUE))
 }
 
 pub(super) fn job_owner(job: &TrainingJob) -> OwnerReference {

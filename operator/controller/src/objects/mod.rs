@@ -29,6 +29,7 @@ pub use companions::{plan, plan_repair, service, token};
 pub use defaults::{DirectorySizes, PodDefaults};
 pub use gang::{gang, gang_repair};
 pub use pawl_decision::storage::DefaultStorage;
+pub use pod::template_hash;
 pub use reader::reader;
 pub use storage::{Storage, storage};
 
@@ -86,6 +87,11 @@ impl Blueprint<'_> {
         self.plan.launches.iter().any(|launch| launch.kind == LaunchKind::Preflight)
     }
 
+    /// Whether the attempt trains the model.
+    fn trains(&self) -> bool {
+        self.plan.launches.iter().any(|launch| launch.kind == LaunchKind::Train)
+    }
+
     /// Seconds between SIGTERM and SIGKILL of the ranks.
     fn stop_grace_seconds(&self) -> u64 {
         let grace = pawl_decision::stop_grace(&self.job.spec, self.job.status.as_ref(), self.plan);
@@ -100,6 +106,11 @@ impl Blueprint<'_> {
     /// Whether the image is the user's: it contains no agent.
     fn is_foreign(&self) -> bool {
         !self.job.spec.workload.command.is_empty()
+    }
+
+    /// Hash of what the attempt's pods are made from.
+    pub(crate) fn template_hash(&self) -> String {
+        template_hash(self.job, self.pods, self.trains())
     }
 
     /// Whether the gang has more than one pod: then its pods need to find and to trust each other.

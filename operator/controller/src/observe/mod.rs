@@ -49,6 +49,19 @@ pub fn observe(scene: &Scene<'_>) -> Observed {
     Observed { attempts, obstacle, ..Observed::default() }
 }
 
+/// The attempts under way whose gangs were made from another template than `wanted` says. Of a gang that an earlier version
+/// made, that is not known.
+pub fn outdated(
+    under_way: &[&AttemptStatus],
+    attempts: &[AttemptFacts],
+    wanted: impl Fn(&AttemptStatus) -> String,
+) -> Vec<String> {
+    let gang = |name: &str| attempts.iter().find(|facts| facts.name == name)?.live_gang();
+    let known = under_way.iter().filter(|attempt| gang(&attempt.name).is_some_and(|gang| !gang.template.is_empty()));
+    let outdated = known.filter(|attempt| gang(&attempt.name).is_some_and(|gang| gang.template != wanted(attempt)));
+    outdated.map(|attempt| attempt.name.clone()).collect()
+}
+
 /// A pod that has not ended long after it was deleted, whose node the operator may not read: it may be lost, but as long as it
 /// may run, no other gang may start.
 fn obstacle(facts: &AttemptFacts, now: Timestamp) -> Option<String> {

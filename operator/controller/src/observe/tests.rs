@@ -73,6 +73,7 @@ fn gang() -> GangFacts {
         uid: "g".to_owned(),
         job_uid: "t".to_owned(),
         plan_hash: "h".to_owned(),
+        template: "t".to_owned(),
         replicas: 2,
         since: NOW,
         started: None,

@@ -127,6 +127,7 @@ fn assumed(blueprint: &Blueprint<'_>, made: &Job) -> GangFacts {
         uid: meta.uid.clone().unwrap_or_default(),
         job_uid: blueprint.job.uid().unwrap_or_default(),
         plan_hash: blueprint.plan_hash.to_owned(),
+        template: blueprint.template_hash(),
         replicas: blueprint.plan.replicas,
         since: meta.creation_timestamp.as_ref().map(|time| time.0).unwrap_or_default(),
         started: None,

@@ -8,6 +8,7 @@ mod logs;
 mod pin;
 mod preflight;
 mod report;
+mod restart;
 mod schedulable;
 mod search;
 mod session;
@@ -58,6 +59,7 @@ async fn dispatch(KubectlArgs { cluster, command }: KubectlArgs) -> Result<ExitC
         KubectlCommand::Pin { job, phases, to } => pin::pin(&session().await?, &job.name, &phases, to.pin()).await,
         KubectlCommand::Suspend { job } => suspend::suspend(&session().await?, &job.name, true).await,
         KubectlCommand::Resume { job } => suspend::suspend(&session().await?, &job.name, false).await,
+        KubectlCommand::Restart { job } => restart::restart(&session().await?, &job.name).await,
         KubectlCommand::Logs { job, follow, tail, attempt, rank } => {
             let selection = logs::LogSelection { follow, tail, attempt, rank };
             logs::logs(&session().await?, &job.name, &selection).await
