@@ -18,6 +18,7 @@
 //! | | `persistentvolumeclaims` | get create | the storage of jobs that name none |
 //! | | `services` | get list watch create patch | the headless Service of a namespace |
 //! | | `nodes` | get | whether a node is dead; optional: without it, pods of a dead node are waited for |
+//! | | `events` | list | why pods of a gang are refused; optional |
 //! | `events.k8s.io` | `events` | create | events of a job |
 //! | `coordination.k8s.io` | `leases` | get create update | the election, in the operator's own namespace |
 

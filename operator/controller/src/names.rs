@@ -25,8 +25,7 @@ pub const JOB_UID: &str = "pawl.dev/job-uid";
 pub const TEMPLATE_HASH: &str = "pawl.dev/template-hash";
 /// Labels of a `TrainingJob` that its batch Jobs have as well: Kueue's.
 pub const KUEUE: &str = "kueue.x-k8s.io/";
-/// Kueue's label: the queue in which a batch Job waits for its quota.
-pub const QUEUE: &str = "kueue.x-k8s.io/queue-name";
+pub use pawl_decision::observed::QUEUE;
 /// The headless Service of a namespace: the first pod of a gang is found by its hostname and this subdomain.
 pub const SERVICE: &str = "pawl-trainers";
 /// The container in which the agent and its ranks run.

@@ -3,7 +3,7 @@
 
 use crate::context::Context;
 use crate::error::{Doing, Error, code};
-use crate::facts::{AttemptFacts, GangFacts, PodFacts};
+use crate::facts::{AttemptFacts, FAILED_CREATE, GangFacts, Hindrance, PodFacts};
 use crate::key::Key;
 use crate::owned::Objects;
 use crate::watched::{WatchedJob, WatchedPod};
@@ -17,10 +17,15 @@ use std::time::Duration;
 
 /// A pod is overdue when its kubelet has not removed it this long after its grace period.
 const OVERDUE: SignedDuration = SignedDuration::from_secs(5);
+/// The Job controller makes pods within a second, unless they are refused.
+const SLOW_PODS: SignedDuration = SignedDuration::from_secs(2);
+/// Minimum interval between looks why pods of one batch Job are refused.
+const REFUSAL_EVERY: Duration = Duration::from_secs(20);
 /// Minimum interval between reads of a node.
 const NODE_EVERY: Duration = Duration::from_secs(2);
 
-/// Updates facts that the watches cannot: finds a batch Job or pod that lost its label, and gives up pods of dead nodes.
+/// Updates facts that the watches cannot: finds a batch Job or pod that lost its label, gives up pods of dead nodes, and asks why
+/// pods are not made.
 ///
 /// # Errors
 /// [`Error::Api`].
@@ -35,6 +40,12 @@ pub async fn look(context: &Context, key: &Key, now: Timestamp) -> Result<(), Er
         for pod in facts.alive().filter(|pod| pod.hidden) {
             look_for_pod(context, key, &facts.name, pod).await?;
         }
+        if let Some(gang) = facts.incomplete_gang().filter(|gang| is_late(gang, now))
+            && context.jobs.may_try(key, &format!("pods {}", gang.uid), REFUSAL_EVERY)
+        {
+            let refusal = look_for_refusal(context, key, gang).await?;
+            context.facts.refused(key, &facts.name, &gang.uid, refusal);
+        }
         for pod in facts.alive().filter(|pod| may_be_lost(pod, now)) {
             match node(context, key, pod).await? {
                 Node::Dead => {
@@ -47,6 +58,30 @@ pub async fn look(context: &Context, key: &Key, now: Timestamp) -> Result<(), Er
         }
     }
     Ok(())
+}
+
+/// Whether the pods of a batch Job should have been made by now.
+fn is_late(gang: &GangFacts, now: Timestamp) -> bool {
+    gang.since.checked_add(SLOW_PODS).is_ok_and(|late| late <= now)
+}
+
+/// Why the API server refuses pods of a batch Job: nothing but an event says so. `None` when there is no such event, or the
+/// operator may not read events.
+async fn look_for_refusal(context: &Context, key: &Key, gang: &GangFacts) -> Result<Option<Hindrance>, Error> {
+    let events: Api<core::Event> = Api::namespaced(context.client.clone(), &key.namespace);
+    let about = ListParams::default().fields(&format!("involvedObject.uid={},reason={FAILED_CREATE}", gang.uid));
+    let found = match events.list(&about).await {
+        Err(error) if code(&error) == Some(403) => return Ok(None),
+        found => found.doing(|| "list the events of a batch Job".to_owned())?.items,
+    };
+    let about = |event: &&core::Event| {
+        event.involved_object.uid.as_ref() == Some(&gang.uid) && event.reason.as_deref() == Some(FAILED_CREATE)
+    };
+    let newest = found.iter().filter(about).max_by_key(|event| {
+        let seen = event.last_timestamp.as_ref().or(event.metadata.creation_timestamp.as_ref());
+        seen.map(|time| time.0)
+    });
+    Ok(newest.and_then(|event| event.message.as_deref()).map(Hindrance::of_creation))
 }
 
 /// Whether the end of a pod may never be reported: the cluster deleted it, or it is overdue.

@@ -107,7 +107,7 @@ pub(crate) fn watch(draft: &mut Draft<'_>, observed: &Observed, next: &Next, nam
     let Some(attempt) = draft.attempt_mut(name) else { return false };
     attempt.seen = true;
     match &facts.state {
-        AttemptState::Queued | AttemptState::Pending { waits_for: WaitsFor::Devices, .. } => {
+        state if state.waits_in_turn() => {
             if queued_until(attempt).is_some_and(|until| until <= now) {
                 attempt.queued_since.get_or_insert_with(|| attempt.started.clone());
             }
@@ -132,7 +132,7 @@ pub(crate) fn watch(draft: &mut Draft<'_>, observed: &Observed, next: &Next, nam
             attempt.stop.get_or_insert(StopCause::GangBroken);
             false
         }
-        AttemptState::Running | AttemptState::Leaving(Leaving::Draining) => false,
+        AttemptState::Queued | AttemptState::Running | AttemptState::Leaving(Leaving::Draining) => false,
         AttemptState::Ended(ending) => {
             if *ending == Ending::Preempted && matches!(attempt.stop, None | Some(StopCause::Preempted)) {
                 let message = format!("{name}: preempted by Kueue; requeued");

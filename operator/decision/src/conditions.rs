@@ -1,7 +1,7 @@
 //! Conditions in the form that kstatus interprets.
 
 use crate::draft::{Draft, bounded};
-use crate::observed::AttemptState;
+use crate::observed::{AttemptState, QUEUE, WaitsFor};
 use crate::reason::Reason;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -100,23 +100,61 @@ fn state(holds: bool, reason: impl ToString, message: &str) -> ConditionState {
 fn reconciling(draft: &Draft<'_>) -> ConditionState {
     match draft.status.stage {
         Stage::Pending | Stage::Preflight | Stage::Optimizing | Stage::Searching | Stage::Training => {
-            let names: Vec<&str> = draft.under_way().map(|attempt| attempt.name.as_str()).collect();
-            let name = names.join(", ");
-            match draft.queued_since() {
-                Some(since) => state(
-                    true,
-                    Reason::Queued,
-                    &format!(
-                        "{name} has been waiting in its queue, for free devices or for quota since {since}: kubectl describe \
-                         job,pods -l pawl.dev/job={} tells what for",
-                        draft.name()
-                    ),
-                ),
-                None => state(true, Reason::Stage(draft.status.stage), &draft.status.progress),
-            }
+            let (reason, message) = match draft.queued_since() {
+                Some(since) => (Reason::Queued, queued(draft, since)),
+                None => late(draft).unwrap_or((Reason::Stage(draft.status.stage), draft.status.progress.clone())),
+            };
+            state(true, reason, &message)
         }
         Stage::Complete | Stage::Failed | Stage::Suspended => state(false, Reason::Stage(draft.status.stage), ""),
     }
+}
+
+/// What the attempts wait for in their turn, in the words of the queue, the API server or the scheduler about the first of them.
+fn queued(draft: &Draft<'_>, since: &str) -> String {
+    let names: Vec<&str> = draft.under_way().map(|attempt| attempt.name.as_str()).collect();
+    let (names, first) = (names.join(", "), names.first().copied().unwrap_or_default());
+    let queue = || draft.job.metadata.labels.as_ref().and_then(|labels| labels.get(QUEUE));
+    let state = draft.attempts.iter().find(|facts| facts.name == first).map(|facts| &facts.state);
+    let what = match state {
+        Some(AttemptState::Pending { message, waits_for: WaitsFor::Quota, .. }) => {
+            format!("waits for quota that other pods use: {message}")
+        }
+        Some(AttemptState::Pending { waits_for: WaitsFor::Pods, .. }) => {
+            format!("its pods are not created: kubectl describe job {first} shows why")
+        }
+        Some(AttemptState::Pending { message, .. }) => format!("waits for free devices: {message}"),
+        Some(AttemptState::Queued | AttemptState::Running | AttemptState::Leaving(_) | AttemptState::Ended(_)) | None => {
+            match queue() {
+                Some(queue) => format!("waits for its turn in the queue {queue}: kubectl describe workloads shows for what"),
+                None => "its batch Job is suspended, and the job is in no queue: who suspended it has to resume it".to_owned(),
+            }
+        }
+    };
+    format!("{names}: since {since}: {what}")
+}
+
+/// Why the attempt is late, with its reason: it does not start, or another one failed a short time ago.
+fn late(draft: &Draft<'_>) -> Option<(Reason, String)> {
+    let pending = |attempt: &AttemptStatus| {
+        let facts = draft.attempts.iter().find(|facts| facts.name == attempt.name)?;
+        let AttemptState::Pending { message, waits_for, .. } = &facts.state else { return None };
+        let name = &attempt.name;
+        match waits_for {
+            WaitsFor::Admission => {
+                Some((Reason::PodsRefused, format!("the API server refuses the pods of {name}: {message}")))
+            }
+            WaitsFor::Containers | WaitsFor::Pods | WaitsFor::Quota | WaitsFor::Devices | WaitsFor::MoreDevices => {
+                (!message.is_empty()).then(|| (Reason::GangPending, format!("{name}: {message}")))
+            }
+        }
+    };
+    if let Some(late) = draft.under_way().find_map(pending) {
+        return Some(late);
+    }
+    let retry = draft.status.retry.as_ref().filter(|_| draft.under_way().next().is_none())?;
+    let until = draft.backoff(&retry.trial)?;
+    Some((Reason::BackOff, format!("{}: again at {until}: {}", retry.trial, retry.message)))
 }
 
 fn complete(draft: &Draft<'_>) -> ConditionState {

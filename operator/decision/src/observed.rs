@@ -18,6 +18,9 @@ use jiff::Timestamp;
 use pawl_contract::progress::Progress;
 use pawl_contract::report::LaunchResult;
 
+/// Kueue's label on a job: the queue in which its attempts wait.
+pub const QUEUE: &str = "kueue.x-k8s.io/queue-name";
+
 /// The observed state of all attempts of a job. Observations may be missing, late, or repeated.
 ///
 /// ```
@@ -79,7 +82,7 @@ pub enum AttemptState {
     Pending {
         /// Time of its creation, or of its admission.
         since: Timestamp,
-        /// Human-readable cause.
+        /// Human-readable cause; empty when it only takes time.
         message: String,
         /// What it waits for.
         waits_for: WaitsFor,
@@ -95,15 +98,28 @@ pub enum AttemptState {
 impl AttemptState {
     /// Whether it waits for its turn without holding devices: such waiting has no limit and is not a failure.
     pub(crate) const fn waits_in_turn(&self) -> bool {
-        matches!(self, Self::Queued | Self::Pending { waits_for: WaitsFor::Devices, .. })
+        match self {
+            Self::Queued => true,
+            Self::Pending { waits_for, .. } => match waits_for {
+                WaitsFor::Pods | WaitsFor::Quota | WaitsFor::Devices => true,
+                WaitsFor::Containers | WaitsFor::Admission | WaitsFor::MoreDevices => false,
+            },
+            Self::Running | Self::Leaving(_) | Self::Ended(_) => false,
+        }
     }
 }
 
 /// What a pending gang waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitsFor {
-    /// Its containers: pods to be created, images, volumes.
+    /// Its containers: images, volumes.
     Containers,
+    /// The API server to accept its pods: what they refer to does not exist, or something rejects them.
+    Admission,
+    /// Its pods to be created; why they are not is not known.
+    Pods,
+    /// Quota that other pods use up: none of its pods holds devices.
+    Quota,
     /// Free devices: none of its pods holds any.
     Devices,
     /// Free devices for some of its pods, while others hold theirs.

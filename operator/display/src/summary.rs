@@ -89,6 +89,9 @@ fn stage(status: &TrainingJobStatus) -> Vec<String> {
     lines
 }
 
+/// Reasons of the condition `Reconciling` that say what a job waits for.
+const WAITS: [&str; 3] = ["GangPending", "PodsRefused", "Queued"];
+
 /// The conditions that need a user's attention. A failed job is also stalled, for the same reason: it is shown once.
 pub(crate) fn alarms(status: &TrainingJobStatus) -> impl Iterator<Item = &Condition> {
     let is =
@@ -96,7 +99,8 @@ pub(crate) fn alarms(status: &TrainingJobStatus) -> impl Iterator<Item = &Condit
     let failed = status.conditions.iter().find(move |condition| is(condition, &["Failed"]));
     status.conditions.iter().filter(move |condition| {
         let again = condition.type_ == "Stalled" && failed.is_some_and(|failed| failed.message == condition.message);
-        is(condition, &["Failed", "Degraded", "Stalled", "Suspended"]) && !again
+        let waits = is(condition, &["Reconciling"]) && WAITS.contains(&condition.reason.as_str());
+        is(condition, &["Failed", "Degraded", "Stalled", "Suspended", "RestartNeeded"]) && !again || waits
     })
 }
 

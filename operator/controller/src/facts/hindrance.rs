@@ -1,7 +1,7 @@
 //! What keeps a pod from running, and how its container ended: what Kubernetes says is read here, and nowhere else.
 //!
 //! A `reason` is a word for programs, and compared as it is. A `message` is for people; decisions read none, except that the
-//! scheduler names a volume only there ([`Hindrance::of_scheduling`]).
+//! scheduler names a volume only there ([`Hindrance::of_scheduling`]), and the Job controller a quota ([`Hindrance::of_creation`]).
 
 use pawl_contract::report::truncated;
 use std::fmt;
@@ -13,6 +13,9 @@ const STATUS_UNKNOWN: &str = "ContainerStatusUnknown";
 /// Reason of the condition `PodScheduled` of a pod for which no node has room.
 pub const UNSCHEDULABLE: &str = "Unschedulable";
 
+/// Reason of the event of a batch Job whose pods the API server refuses.
+pub const FAILED_CREATE: &str = "FailedCreate";
+
 /// What decisions distinguish of what keeps a pod from running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -20,6 +23,10 @@ pub enum Kind {
     NoRoom,
     /// No node has the volume that it mounts, or the volume does not exist.
     NoVolume,
+    /// The API server does not create it before others have given their quota back.
+    NoQuota,
+    /// The API server does not create it: it refers to what does not exist, or a limit, a policy or a webhook rejects it.
+    Refused,
     /// An init container failed, so that its trainer will never run.
     InitFailed,
     /// The kubelet could not find the container: its node was away, or the container was deleted before it was started.
@@ -63,6 +70,14 @@ impl Hindrance {
             _ => Kind::Other,
         };
         Self::new(kind, reason, message)
+    }
+
+    /// From the event by which the Job controller reports that a pod is refused. For an exhausted quota it has no other reason
+    /// than for what has to be corrected: `pods "toy-1-0-" is forbidden: exceeded quota: limits, requested: ...` in
+    /// `plugin/pkg/admission/resourcequota` of kubernetes 1.20 to 1.34.
+    pub fn of_creation(message: &str) -> Self {
+        let kind = if message.contains("exceeded quota: ") { Kind::NoQuota } else { Kind::Refused };
+        Self::new(kind, FAILED_CREATE, message)
     }
 
     /// From the state of a container, or of a pod, that does not run.
@@ -150,6 +165,16 @@ mod tests {
         let hindrance = Hindrance::of_scheduling(reason, message);
         assert_eq!((hindrance.kind, hindrance.reason.as_str()), (kind, reason));
         assert_eq!(hindrance.to_string(), format!("{reason}: {message}"));
+    }
+
+    #[rstest]
+    #[case("Error creating: pods \"toy-1-0-\" is forbidden: exceeded quota: limits, requested: pods=1, used: pods=4, limited: pods=4", Kind::NoQuota)]
+    #[case("Error creating: pods \"toy-1-0-\" is forbidden: failed quota: limits: must specify limits.memory for: trainer", Kind::Refused)]
+    #[case("Error creating: pods \"toy-1-0-\" is forbidden: error looking up service account team/x: serviceaccount \"x\" not found", Kind::Refused)]
+    #[case("Error creating: admission webhook \"quota.example.org\" denied the request: no budget", Kind::Refused)]
+    fn why_a_pod_is_refused(#[case] message: &str, #[case] kind: Kind) {
+        let hindrance = Hindrance::of_creation(message);
+        assert_eq!((hindrance.kind, hindrance.reason.as_str()), (kind, "FailedCreate"));
     }
 
     /// A message is what a program, an image or a registry says: it may name anything.

@@ -8,7 +8,7 @@ mod hindrance;
 mod pod;
 
 pub use gang::{Finished, GangFacts, PlanFacts, labelled, owner};
-pub use hindrance::{Cause, Hindrance, Kind};
+pub use hindrance::{Cause, FAILED_CREATE, Hindrance, Kind};
 pub use pod::{PodEnd, PodFacts, Stand};
 
 use pawl_contract::attempt::AttemptName;
@@ -24,6 +24,8 @@ pub struct AttemptFacts {
     pub plan: Option<PlanFacts>,
     /// Its pods, by index; several of one index when their batch Jobs differ.
     pub pods: Vec<PodFacts>,
+    /// Why the API server refused pods of its batch Job when the operator last asked.
+    pub refusal: Option<Hindrance>,
     /// Its results are in the status: what is gone of it is not remembered.
     pub released: bool,
 }
@@ -37,6 +39,11 @@ impl AttemptFacts {
     /// The batch Job, while it makes pods and lets them run.
     pub fn working_gang(&self) -> Option<&GangFacts> {
         self.live_gang().filter(|gang| !gang.deleting && gang.finished.is_none())
+    }
+
+    /// The batch Job, if not all of its pods have been made although nothing holds them back.
+    pub fn incomplete_gang(&self) -> Option<&GangFacts> {
+        self.working_gang().filter(|gang| !gang.suspended && self.own_pods().count() < gang.replicas as usize)
     }
 
     /// Pods of the newest batch Job.

@@ -2,7 +2,7 @@
 
 use super::Jobs;
 use super::attempts::JobFacts;
-use crate::facts::{AttemptFacts, GangFacts, PlanFacts, PodFacts};
+use crate::facts::{AttemptFacts, GangFacts, Hindrance, PlanFacts, PodFacts};
 use crate::key::Key;
 use crate::names;
 use crate::observe::signature;
@@ -186,6 +186,15 @@ impl Facts {
         });
     }
 
+    /// Why pods of the batch Job with this uid are refused, as far as that is known.
+    pub fn refused(&self, key: &Key, attempt: &str, uid: &str, refusal: Option<Hindrance>) {
+        self.change(key, attempt, |facts| {
+            if facts.gang.as_ref().is_some_and(|gang| gang.uid == uid) {
+                facts.refusal = refusal;
+            }
+        });
+    }
+
     /// A pod that the watch does not see was looked for: what it is now, if it is there.
     pub fn looked_for(&self, key: &Key, attempt: &str, uid: &str, there: Option<&WatchedPod>) {
         self.change(key, attempt, |facts| {
@@ -308,6 +317,7 @@ fn set_gang(facts: &mut AttemptFacts, mut gang: GangFacts) {
     // Of a released attempt, or of a deleted `TrainingJob` of this name, pods may be left whose node does not answer.
     if same.is_none() {
         facts.pods.retain(|pod| !pod.gone || pod.gang_uid == gang.uid);
+        facts.refusal = None;
         facts.released = false;
     }
     facts.gang = Some(gang);

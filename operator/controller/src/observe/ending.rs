@@ -38,6 +38,11 @@ pub(super) fn ending(facts: &AttemptFacts) -> Ending {
     match (cause, gang) {
         (Some(cause), _) => Ending::Lost(cause),
         (None, _) if pods.iter().any(|pod| exit(pod) == Some(Outcome::Stopped)) => Ending::Stopped,
+        (None, Some(gang)) if pods.len() < gang.replicas as usize && facts.refusal.is_some() => {
+            let refusal = facts.refusal.as_ref().map(Hindrance::to_string).unwrap_or_default();
+            let quota = facts.refusal.as_ref().is_some_and(|refusal| refusal.kind == Kind::NoQuota);
+            if quota { Ending::Disrupted(refusal) } else { Ending::Lost(refusal) }
+        }
         (None, Some(gang)) if gang.gone || gang.deleting => {
             let early = if never_whole || pods.is_empty() { " before all of its pods ran" } else { "" };
             Ending::Disrupted(format!("its batch Job was deleted{early}"))

@@ -67,9 +67,10 @@ fn running(facts: &AttemptFacts) -> usize {
 
 fn pending(facts: &AttemptFacts, gang: &GangFacts, now: Timestamp) -> AttemptState {
     let count = format!("{} of {} pods run", running(facts), gang.replicas);
-    let message = match problem(facts) {
-        Some((pod, problem)) => format!("{count}; pod {}: {problem}", pod.name),
-        None => count,
+    let message = match (problem(facts), refusal(facts)) {
+        (Some((pod, problem)), _) => format!("{count}; pod {}: {problem}", pod.name),
+        (None, Some(refusal)) => format!("{count}; {refusal}"),
+        (None, None) => String::new(),
     };
     // One that its queue has just let go has no start yet.
     let since = if gang.suspended { now } else { gang.since };
@@ -77,16 +78,26 @@ fn pending(facts: &AttemptFacts, gang: &GangFacts, now: Timestamp) -> AttemptSta
 }
 
 /// What keeps the gang from running: that no node has room for its pods, or for some of them, or something else, such as a
-/// volume. Pods that are not made wait for devices as well: a quota that other
-/// jobs use up refuses them.
+/// volume. Pods that are not made wait for devices as well, unless it is known that something has to be corrected: a quota
+/// that other jobs use up refuses them.
 fn waits_for(facts: &AttemptFacts, gang: &GangFacts) -> WaitsFor {
     let no_room = |pod: &PodFacts| pod.waits_for().is_some_and(|problem| problem.kind == Kind::NoRoom);
-    let refused = problem(facts).is_none() && facts.alive().count() < gang.replicas as usize;
-    match (refused || facts.alive().any(no_room), facts.alive().any(|pod| !pod.node.is_empty())) {
-        (false, _) => WaitsFor::Containers,
-        (true, false) => WaitsFor::Devices,
-        (true, true) => WaitsFor::MoreDevices,
+    let unmade = problem(facts).is_none() && facts.alive().count() < gang.replicas as usize;
+    let holds = facts.alive().any(|pod| !pod.node.is_empty());
+    match (unmade, refusal(facts).map(|refusal| refusal.kind)) {
+        (true, Some(Kind::Refused)) => WaitsFor::Admission,
+        (true, _) if holds => WaitsFor::MoreDevices,
+        (true, Some(Kind::NoQuota)) => WaitsFor::Quota,
+        (true, _) => WaitsFor::Pods,
+        (false, _) if !facts.alive().any(no_room) => WaitsFor::Containers,
+        (false, _) if holds => WaitsFor::MoreDevices,
+        (false, _) => WaitsFor::Devices,
     }
+}
+
+/// Why pods of the gang are not made.
+fn refusal(facts: &AttemptFacts) -> Option<&Hindrance> {
+    facts.incomplete_gang().and(facts.refusal.as_ref())
 }
 
 /// What keeps a pod of the gang from running, other than time.
@@ -96,7 +107,7 @@ fn problem(facts: &AttemptFacts) -> Option<(&PodFacts, &Hindrance)> {
 
 /// Why a gang does not start, such as `Unschedulable` or `ErrImagePull`; `None` when it is merely starting.
 pub fn hindrance(facts: &AttemptFacts) -> Option<&str> {
-    problem(facts).map(|(_, problem)| problem.reason.as_str())
+    problem(facts).map(|(_, problem)| problem).or_else(|| refusal(facts)).map(|problem| problem.reason.as_str())
 }
 
 /// Whether a pod of the gang was lost while others are alive: a partial gang deadlocks, so the rest of it is to be

@@ -88,7 +88,7 @@ fn gang() -> GangFacts {
 
 fn facts(pods: Vec<PodFacts>) -> AttemptFacts {
     let plan = Some(PlanFacts { uid: "p".to_owned(), gang_uid: "g".to_owned(), intact: true });
-    AttemptFacts { name: "toy-1".to_owned(), gang: Some(gang()), plan, pods, released: false }
+    AttemptFacts { name: "toy-1".to_owned(), gang: Some(gang()), plan, pods, refusal: None, released: false }
 }
 
 fn seen(facts: AttemptFacts, live: Option<&live::Attempt>) -> observed::AttemptFacts {
