@@ -71,7 +71,8 @@ pub(crate) fn set(draft: &mut Draft<'_>) {
     }
     // Those of a later version are kept.
     let later = old.iter().filter(|known| ConditionType::from_str(&known.type_).is_err());
-    let ours = states.into_iter().chain(restart).chain(unknown).map(|(kind, state)| condition(about, &old, kind, state));
+    let ours =
+        states.into_iter().chain(restart).chain(unknown).map(|(kind, state)| condition(about, &old, kind, state));
     draft.status.conditions = ours.chain(later.cloned()).collect();
 }
 
@@ -124,12 +125,15 @@ fn queued(draft: &Draft<'_>, since: &str) -> String {
             format!("its pods are not created: kubectl describe job {first} shows why")
         }
         Some(AttemptState::Pending { message, .. }) => format!("waits for free devices: {message}"),
-        Some(AttemptState::Queued | AttemptState::Running | AttemptState::Leaving(_) | AttemptState::Ended(_)) | None => {
-            match queue() {
-                Some(queue) => format!("waits for its turn in the queue {queue}: kubectl describe workloads shows for what"),
-                None => "its batch Job is suspended, and the job is in no queue: who suspended it has to resume it".to_owned(),
+        Some(AttemptState::Queued | AttemptState::Running | AttemptState::Leaving(_) | AttemptState::Ended(_))
+        | None => match queue() {
+            Some(queue) => {
+                format!("waits for its turn in the queue {queue}: kubectl describe workloads shows for what")
             }
-        }
+            None => {
+                "its batch Job is suspended, and the job is in no queue: who suspended it has to resume it".to_owned()
+            }
+        },
     };
     format!("{names}: since {since}: {what}")
 }
@@ -218,7 +222,8 @@ fn degraded(draft: &Draft<'_>) -> ConditionState {
 
 /// Gangs run pods from an earlier template: what was changed since takes effect with the next attempt.
 fn restart_needed(draft: &Draft<'_>) -> Option<ConditionState> {
-    let runs = |name: &str| draft.attempts.iter().any(|facts| facts.name == name && facts.state == AttemptState::Running);
+    let runs =
+        |name: &str| draft.attempts.iter().any(|facts| facts.name == name && facts.state == AttemptState::Running);
     let kept = |attempt: &&AttemptStatus| attempt.stop.is_none() && draft.outdated.contains(&attempt.name);
     let names: Vec<&str> = draft.under_way().filter(kept).map(|attempt| attempt.name.as_str()).collect();
     let names: Vec<&str> = names.into_iter().filter(|name| runs(name)).collect();

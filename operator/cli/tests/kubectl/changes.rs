@@ -1,4 +1,4 @@
-//! pin, rollback, suspend, resume.
+//! pin, rollback, suspend, resume, restart.
 
 use crate::api::{Answer, Api, JOBS, job, one_job};
 use crate::program::Program;
@@ -27,6 +27,24 @@ fn suspend_and_resume_change_that_alone_and_only_when_it_differs() {
     let printed = program.pawl(&["resume", "toy"]);
     assert!(printed.code == Some(0) && printed.out.contains("already"), "{}", printed.out);
     assert_eq!(api.writes().len(), 1);
+}
+
+#[test]
+fn restart_names_the_attempts_that_are_under_way() {
+    let api = one_job();
+    let printed = Program::new(&api).pawl(&["restart", "toy"]);
+    assert!(printed.code == Some(0) && printed.out.contains("no attempt is under way"), "{}", printed.out);
+    assert_eq!(api.writes().len(), 0);
+    let api = Api::start(|_| {
+        let mut job = job();
+        job["status"]["attempt"] = json!({"name": "toy-4"});
+        job["status"]["parallel"] = json!([{"name": "toy-5"}]);
+        Answer::Json(job)
+    });
+    let printed = Program::new(&api).pawl(&["restart", "toy"]);
+    assert_eq!(printed.out, "trainingjob.pawl.dev/toy: toy-4, toy-5 restarted\n", "{}", printed.err);
+    let write = api.writes().pop().unwrap();
+    assert_eq!(write.json(), json!({"metadata": {"annotations": {"pawl.dev/restart": "toy-4,toy-5"}}}));
 }
 
 #[test]

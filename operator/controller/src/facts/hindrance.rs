@@ -168,9 +168,18 @@ mod tests {
     }
 
     #[rstest]
-    #[case("Error creating: pods \"toy-1-0-\" is forbidden: exceeded quota: limits, requested: pods=1, used: pods=4, limited: pods=4", Kind::NoQuota)]
-    #[case("Error creating: pods \"toy-1-0-\" is forbidden: failed quota: limits: must specify limits.memory for: trainer", Kind::Refused)]
-    #[case("Error creating: pods \"toy-1-0-\" is forbidden: error looking up service account team/x: serviceaccount \"x\" not found", Kind::Refused)]
+    #[case(
+        "Error creating: pods \"toy-1-0-\" is forbidden: exceeded quota: limits, requested: pods=1, used: pods=4, limited: pods=4",
+        Kind::NoQuota
+    )]
+    #[case(
+        "Error creating: pods \"toy-1-0-\" is forbidden: failed quota: limits: must specify limits.memory for: trainer",
+        Kind::Refused
+    )]
+    #[case(
+        "Error creating: pods \"toy-1-0-\" is forbidden: error looking up service account team/x: serviceaccount \"x\" not found",
+        Kind::Refused
+    )]
     #[case("Error creating: admission webhook \"quota.example.org\" denied the request: no budget", Kind::Refused)]
     fn why_a_pod_is_refused(#[case] message: &str, #[case] kind: Kind) {
         let hindrance = Hindrance::of_creation(message);

@@ -146,11 +146,42 @@ fn why_a_gang_is_pending_is_told() {
 #[case::no_volume(vec![waiting(0, "Unschedulable: 0/2 nodes are available: pod has unbound immediate PersistentVolumeClaims.")], WaitsFor::Containers)]
 #[case::an_image(vec![running(0), waiting(1, "ErrImagePull: x")], WaitsFor::Containers)]
 #[case::time(vec![running(0), waiting(1, "")], WaitsFor::Containers)]
-#[case::no_pod_is_admitted(vec![], WaitsFor::Devices)]
+#[case::no_pod_is_made(vec![], WaitsFor::Pods)]
 #[case::one_is_admitted(vec![running(0)], WaitsFor::MoreDevices)]
 fn what_a_gang_waits_for(#[case] pods: Vec<PodFacts>, #[case] expected: WaitsFor) {
     let AttemptState::Pending { waits_for, .. } = state(pods) else { panic!() };
     assert_eq!(waits_for, expected);
+}
+
+#[rstest]
+#[case::something_is_missing("serviceaccount \"x\" not found", vec![], WaitsFor::Admission)]
+#[case::quota("exceeded quota: limits, requested: pods=1", vec![], WaitsFor::Quota)]
+#[case::quota_for_the_rest("exceeded quota: limits, requested: pods=1", vec![running(0)], WaitsFor::MoreDevices)]
+#[case::all_were_made_since("serviceaccount \"x\" not found", vec![running(0), waiting(1, "")], WaitsFor::Containers)]
+fn why_pods_are_not_made(#[case] refusal: &str, #[case] pods: Vec<PodFacts>, #[case] expected: WaitsFor) {
+    let refused = AttemptFacts { refusal: Some(Hindrance::of_creation(refusal)), ..facts(pods) };
+    let AttemptState::Pending { message, waits_for, .. } = seen(refused.clone(), None).state else { panic!() };
+    assert_eq!((waits_for, message.contains(refusal)), (expected, expected != WaitsFor::Containers));
+    let stopped = AttemptFacts { gang: Some(GangFacts { deleting: true, ..gang() }), ..refused };
+    let AttemptState::Ended(ending) = seen(stopped, None).state else { return };
+    match ending {
+        Ending::Lost(cause) => assert!(expected == WaitsFor::Admission && cause.contains(refusal), "{cause}"),
+        Ending::Disrupted(cause) => assert!(expected == WaitsFor::Quota && cause.contains(refusal), "{cause}"),
+        ending => panic!("{ending:?}"),
+    }
+}
+
+#[test]
+fn gangs_of_another_template_are_named() {
+    let of = |template: &str| {
+        let gang = GangFacts { template: template.to_owned(), ..gang() };
+        let attempts = [AttemptFacts { gang: Some(gang), ..facts(vec![running(0)]) }];
+        let attempt = AttemptStatus { name: "toy-1".to_owned(), ..AttemptStatus::default() };
+        outdated(&[&attempt], &attempts, |_| "t".to_owned())
+    };
+    assert_eq!(of("t"), [""; 0]);
+    assert_eq!(of(""), [""; 0], "an earlier version made it");
+    assert_eq!(of("u"), ["toy-1"]);
 }
 
 #[test]

@@ -44,6 +44,8 @@ pub struct Store {
     /// Stop the operator at its write of this number, from 1.
     pub stop: Option<(usize, Stop)>,
     pub dead: bool,
+    /// Requests that are refused: the begin of verb and path, with the status.
+    pub refuses: Vec<(&'static str, u16)>,
     /// Trainings run until the test ends them.
     pub held: bool,
     /// Steps of the cluster after which the garbage collector removes what a batch Job owned that is gone.
@@ -85,9 +87,14 @@ async fn answer(api: Api, request: Request<Body>) -> Result<Response<Body>, std:
     }
     let path = parts.uri.path().to_owned();
     let query = parts.uri.query().unwrap_or_default().to_owned();
-    let (code, value) = store.handle(&parts.method, &path, &query, body);
+    let asked = format!("{} {path}", parts.method);
+    let refusal = store.refuses.iter().find(|(refused, _)| asked.starts_with(refused));
+    let (code, value) = match refusal {
+        Some((_, code)) => status(StatusCode::from_u16(*code).unwrap(), "refused by the test"),
+        None => store.handle(&parts.method, &path, &query, body),
+    };
     if writes && code.is_success() {
-        store.writes.push(format!("{} {path}", parts.method));
+        store.writes.push(asked);
         if let Some(stop) = stop {
             store.dead = true;
             if stop == Stop::AnswerLost {
@@ -95,7 +102,7 @@ async fn answer(api: Api, request: Request<Body>) -> Result<Response<Body>, std:
             }
         }
     } else if writes {
-        store.refused.push(format!("{} {path}: {code}", parts.method));
+        store.refused.push(format!("{asked}: {code}"));
     }
     let bytes = serde_json::to_vec(&value).unwrap();
     Ok(Response::builder().status(code).body(Body::from(bytes)).unwrap())

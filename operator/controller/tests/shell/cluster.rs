@@ -143,7 +143,7 @@ pub fn end(pod: &mut Value, code: i32, message: &str) {
         "state": {"terminated": {"exitCode": code, "reason": if code == 0 { "Completed" } else { "Error" }, "message": message}}}]);
 }
 
-fn collect_garbage(store: &mut Store) {
+pub fn collect_garbage(store: &mut Store) {
     let jobs = of_kind(store, "jobs");
     let uids: BTreeSet<String> =
         jobs.iter().map(|(_, job)| job["metadata"]["uid"].as_str().unwrap().to_owned()).collect();

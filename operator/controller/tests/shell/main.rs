@@ -9,7 +9,9 @@ mod crash;
 mod histories;
 mod later;
 mod operator;
+mod refused;
 mod service;
 mod stopped;
+mod template;
 #[path = "../../../decision/tests/storage/mod.rs"]
 mod storage;

@@ -265,6 +265,109 @@ fn a_gang_without_any_device_waits_without_limit() {
     assert_eq!(world.verdict("fuse").0, PhaseState::Accepted);
 }
 
+/// Reason and message of the condition `Reconciling`.
+fn reconciling(world: &World) -> (String, String) {
+    let conditions = &world.status.conditions;
+    let condition = conditions.iter().find(|condition| condition.type_ == "Reconciling").unwrap();
+    (condition.reason.clone(), condition.message.clone())
+}
+
+#[test]
+fn what_a_job_waits_for_is_reported_in_the_words_of_whom_it_waits_for() {
+    let waits = |waits_for| AttemptState::Pending {
+        since: "2026-01-01T00:00:00Z".parse().unwrap(),
+        message: "0 of 1 pods run; what Kubernetes says".to_owned(),
+        waits_for,
+    };
+    for (state, reason, words) in [
+        (AttemptState::Queued, "Queued", "in the queue research"),
+        (waits(WaitsFor::Pods), "Queued", "kubectl describe job job-1"),
+        (waits(WaitsFor::Quota), "Queued", "quota that other pods use: 0 of 1 pods run; what Kubernetes says"),
+        (waits(WaitsFor::Devices), "Queued", "free devices: 0 of 1 pods run; what Kubernetes says"),
+        (waits(WaitsFor::Admission), "PodsRefused", "refuses the pods of job-1: 0 of 1 pods run; what Kubernetes says"),
+        (waits(WaitsFor::Containers), "GangPending", "job-1: 0 of 1 pods run; what Kubernetes says"),
+    ] {
+        let mut world = World::new(fuse(json!({})), factors(FACTORS));
+        let queue = ("kueue.x-k8s.io/queue-name".to_owned(), "research".to_owned());
+        world.job.metadata.labels = Some([queue].into());
+        world.decide();
+        world.attempts.values_mut().next().unwrap().facts.state = state.clone();
+        world.wait(3).decide();
+        let told = reconciling(&world);
+        assert!(told.0 == reason && told.1.contains(words), "{state:?}: {told:?}");
+    }
+}
+
+#[test]
+fn pods_that_the_api_server_refuses_do_not_wait_without_limit() {
+    let mut world =
+        World::new(fuse(json!({"lifecycle": {"schedulingTimeout": "2m", "maxRestarts": 0}})), factors(FACTORS));
+    world.decide();
+    let (since, message) = (world.now, "serviceaccount \"x\" not found".to_owned());
+    let attempt = world.attempts.values_mut().next().unwrap();
+    attempt.facts.state = AttemptState::Pending { since, message, waits_for: WaitsFor::Admission };
+    world.decide();
+    world.wait(121).run();
+    assert_eq!(world.status.stage, Stage::Failed);
+}
+
+#[test]
+fn between_two_attempts_the_condition_has_the_failure_and_the_time_of_the_next() {
+    let mut world = World::new(fuse(json!({})), factors(FACTORS));
+    world.run_until(|world| world.launches(LaunchKind::Measure, "fuse") == 3);
+    world.end_alive(Ending::Lost("node-0 was drained".to_owned()));
+    world.run_until(|world| world.status.retry.is_some());
+    let (reason, message) = reconciling(&world);
+    assert_eq!(reason, "BackOff");
+    let until = world.status.retry.as_ref().unwrap().not_before.clone().unwrap();
+    assert!(message.contains(&until) && message.contains("node-0 was drained"), "{message}");
+    world.run();
+    assert_ne!(reconciling(&world).0, "BackOff");
+}
+
+#[test]
+fn a_gang_that_waits_with_an_earlier_template_is_replaced_and_one_that_runs_is_not() {
+    let mut world = World::new(fuse(json!({"lifecycle": {"maxRestarts": 0}})), factors(FACTORS));
+    world.decide();
+    world.outdated = vec!["job-1".to_owned()];
+    let needed = |world: &World| world.status.conditions.iter().any(|known| known.type_ == "RestartNeeded");
+    world.decide();
+    assert!(needed(&world) && world.alive()[0].facts.name == "job-1");
+    world.decide();
+    assert_eq!(world.count_events("TemplateChanged"), 1);
+
+    for state in [
+        AttemptState::Queued,
+        AttemptState::Pending { since: world.now, message: String::new(), waits_for: WaitsFor::MoreDevices },
+    ] {
+        world.attempts.values_mut().next().unwrap().facts.state = state;
+        let before = world.status.attempts;
+        world.decide();
+        world.decide();
+        assert_eq!(world.status.attempts, before + 1);
+        world.outdated = vec![format!("job-{}", before + 1)];
+    }
+    world.outdated.clear();
+    world.run();
+    assert_eq!((world.count_events("AttemptFailed"), world.count_events("TemplateChanged")), (0, 3));
+    assert_eq!(world.verdict("fuse").0, PhaseState::Accepted);
+}
+
+#[test]
+fn an_attempt_that_its_user_starts_again_is_replaced_once() {
+    let mut world = World::new(json!({"train": {"items": 1000}, "lifecycle": {"maxRestarts": 0}}), factors(&[]));
+    world.run_until(|world| world.status.stage == Stage::Training && !world.alive().is_empty());
+    let name = world.alive()[0].facts.name.clone();
+    world.job.metadata.annotations = Some([(pawl_api::RESTART.to_owned(), format!("job-0,{name}"))].into());
+    let decision = decide(&world.job, &world.status, &world.observed(), world.now);
+    let stopped = |action: &Action| matches!(action, Action::Stop { attempt, checkpoint: true, .. } if *attempt == name);
+    assert!(decision.actions.iter().any(stopped), "after a checkpoint: {:?}", decision.actions);
+    let before = world.status.attempts;
+    world.run();
+    assert_eq!((world.status.stage, world.status.attempts), (Stage::Complete, before + 1));
+    assert_eq!((world.count_events("Restarted"), world.count_events("AttemptFailed")), (1, 0));
+}
+
 #[test]
 fn containers_that_do_not_start_in_time_are_a_failure() {
     let mut world =

@@ -51,6 +51,8 @@ pub struct World {
     pub placement: String,
     /// Which build of the trainer the next attempt runs.
     pub build: String,
+    /// Attempts whose pods were made from an earlier template.
+    pub outdated: Vec<String>,
     /// In which order attempts that run at the same time advance: the state of a generator of random numbers.
     pub order: u64,
 }
@@ -132,6 +134,7 @@ impl World {
             trainer,
             placement: "node-0".to_owned(),
             build: "sha256:aaaaaaaaaaaaaaaa".to_owned(),
+            outdated: Vec::new(),
             order: 0,
         }
     }
@@ -147,6 +150,7 @@ impl World {
     pub fn observed(&self) -> Observed {
         Observed {
             attempts: self.attempts.values().map(|attempt| attempt.facts.clone()).collect(),
+            outdated: self.outdated.clone(),
             ..Observed::default()
         }
     }
