@@ -226,7 +226,7 @@ fn failure(draft: &Draft<'_>, facts: &AttemptFacts, ending: &Ending, next: &Next
         Some(cause @ (StopCause::SchedulingTimeout | StopCause::Unschedulable)) => {
             let limit = draft.spec.lifecycle.scheduling_timeout.as_str();
             let why = match ending {
-                Ending::Lost(message) | Ending::Disrupted(message) => format!(": {message}"),
+                Ending::Lost(message) | Ending::Disrupted(message) | Ending::Refused(message) => format!(": {message}"),
                 Ending::Completed | Ending::Stopped | Ending::Preempted => String::new(),
             };
             let message = format!("not all ranks were running within lifecycle.schedulingTimeout {limit}{why}");
@@ -247,6 +247,10 @@ fn failure(draft: &Draft<'_>, facts: &AttemptFacts, ending: &Ending, next: &Next
         (Ending::Lost(_), Some(failed)) => Some(MissingEvidence { ranks_lost: true, ..failed }),
         (Ending::Disrupted(message), _) => {
             Some(MissingEvidence::disrupted(format!("attempt {} was disrupted: {message}", attempt.name)))
+        }
+        (Ending::Refused(message), _) => {
+            let message = format!("attempt {} was disrupted: {message}", attempt.name);
+            Some(MissingEvidence { ranks_lost: false, ..MissingEvidence::disrupted(message) })
         }
         (Ending::Lost(message), None) => {
             let message = format!("attempt {} was lost: {message}", attempt.name);

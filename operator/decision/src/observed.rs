@@ -149,6 +149,9 @@ pub enum Ending {
     /// The cluster ended it: an eviction, a preemption by the scheduler, a lost node, a deleted pod; with a human-readable
     /// cause. This does not count as a failure.
     Disrupted(String),
+    /// A node did not accept a pod of it, so that no program ran; with a human-readable cause. This does not count as a failure, but
+    /// the next attempt may meet the same node: it starts after a back-off.
+    Refused(String),
     /// It was lost: a killed process, a missing report; with a human-readable cause.
     Lost(String),
 }

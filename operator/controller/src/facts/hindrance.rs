@@ -13,6 +13,30 @@ const STATUS_UNKNOWN: &str = "ContainerStatusUnknown";
 /// Reason of the condition `PodScheduled` of a pod for which no node has room.
 pub const UNSCHEDULABLE: &str = "Unschedulable";
 
+/// The kubelet's reasons for a pod that it did not accept although the scheduler had chosen its node: devices or labels are
+/// different than the scheduler knew, or the node shuts down or is short of a resource. On another node, or later, it is
+/// accepted. (`pkg/kubelet/lifecycle/predicate.go`, `pkg/kubelet/cm` and `pkg/kubelet/eviction` of kubernetes 1.34; others, such as
+/// `SysctlForbidden`, are the pod's own.)
+const NODE_REASONS: [&str; 13] = [
+    "Evicted",
+    "InvalidNodeInfo",
+    "NodeAffinity",
+    "NodeName",
+    "NodePorts",
+    "NodeShutdown",
+    "Preempting",
+    "SMTAlignmentError",
+    "TaintToleration",
+    "Terminated",
+    "TopologyAffinityError",
+    "UncoreCacheAlignmentError",
+    "UnexpectedAdmissionError",
+];
+/// The begin of such a reason that names a resource, as `OutOfcpu` does.
+const OUT_OF: &str = "OutOf";
+/// The kubelet's reason for a pod that it ended to get back a resource.
+pub const EVICTED: &str = "Evicted";
+
 /// Reason of the event of a batch Job whose pods the API server refuses.
 pub const FAILED_CREATE: &str = "FailedCreate";
 
@@ -27,6 +51,8 @@ pub enum Kind {
     NoQuota,
     /// The API server does not create it: it refers to what does not exist, or a limit, a policy or a webhook rejects it.
     Refused,
+    /// The kubelet did not accept it on its node: no program ran.
+    RefusedByNode,
     /// An init container failed, so that its trainer will never run.
     InitFailed,
     /// The kubelet could not find the container: its node was away, or the container was deleted before it was started.
@@ -86,6 +112,12 @@ impl Hindrance {
         Self::new(kind, reason, message)
     }
 
+    /// From the status of a pod that failed before the kubelet started any container of it.
+    pub fn of_pod(reason: &str, message: &str) -> Self {
+        let kind = if NODE_REASONS.contains(&reason) || reason.starts_with(OUT_OF) { Kind::RefusedByNode } else { Kind::Other };
+        Self::new(kind, reason, message)
+    }
+
     /// From the state of an init container that ended with `exit_code`.
     pub fn of_init_container(name: &str, exit_code: i32, reason: &str, message: Option<&str>) -> Self {
         if reason == STATUS_UNKNOWN {
@@ -114,6 +146,9 @@ pub enum Cause {
     Signal(i32),
     /// The kernel killed it because the memory limit was reached.
     OutOfMemory,
+    /// The kubelet evicted its pod, which used more of the node's disk than its containers and volumes may: the text names the
+    /// container or the volume.
+    OverLimit(String),
     /// It was not started.
     NotStarted(Hindrance),
 }
@@ -141,6 +176,7 @@ impl fmt::Display for Cause {
             Self::Message(text) => f.write_str(text),
             Self::Signal(signal) => write!(f, "its container was killed by signal {signal}"),
             Self::OutOfMemory => f.write_str("its memory limit was reached (OOMKilled)"),
+            Self::OverLimit(text) => write!(f, "evicted: {text}"),
             Self::NotStarted(hindrance) => hindrance.fmt(f),
         }
     }
@@ -184,6 +220,17 @@ mod tests {
     fn why_a_pod_is_refused(#[case] message: &str, #[case] kind: Kind) {
         let hindrance = Hindrance::of_creation(message);
         assert_eq!((hindrance.kind, hindrance.reason.as_str()), (kind, "FailedCreate"));
+    }
+
+    #[rstest]
+    #[case("UnexpectedAdmissionError", Kind::RefusedByNode)]
+    #[case("OutOfcpu", Kind::RefusedByNode)]
+    #[case("OutOfnvidia.com/gpu", Kind::RefusedByNode)]
+    #[case("NodeAffinity", Kind::RefusedByNode)]
+    #[case("SysctlForbidden", Kind::Other)]
+    #[case("Failed", Kind::Other)]
+    fn what_the_kubelet_refuses_is_not_the_pods_fault(#[case] reason: &str, #[case] kind: Kind) {
+        assert_eq!(Hindrance::of_pod(reason, "Pod was rejected").kind, kind);
     }
 
     /// A message is what a program, an image or a registry says: it may name anything.

@@ -1,11 +1,13 @@
 //! What decisions need to know of a pod.
 
-use super::hindrance::{Cause, Hindrance, Kind, UNSCHEDULABLE};
+use super::hindrance::{Cause, EVICTED, Hindrance, Kind, UNSCHEDULABLE};
 use crate::names;
 use crate::watched::{Condition, ContainerStatus, Terminated, WatchedPod};
 use jiff::Timestamp;
 use pawl_contract::report::{MAX_TERMINATION_MESSAGE, is_folded, truncated};
 
+/// Longest text of an eviction, bytes.
+const MAX_EVICTION: usize = 200;
 /// Longest digest, bytes: the name of the algorithm and 512 bits.
 const MAX_DIGEST: usize = 136;
 
@@ -83,8 +85,18 @@ impl PodEnd {
     pub fn not_started(&self) -> Option<&Hindrance> {
         match &self.cause {
             Cause::NotStarted(hindrance) => Some(hindrance),
-            Cause::Exited | Cause::Message(_) | Cause::Signal(_) | Cause::OutOfMemory => None,
+            Cause::Exited | Cause::Message(_) | Cause::Signal(_) | Cause::OutOfMemory | Cause::OverLimit(_) => None,
         }
+    }
+
+    /// Whether the kubelet evicted it for its own use of the disk.
+    pub fn over_limit(&self) -> bool {
+        matches!(self.cause, Cause::OverLimit(_))
+    }
+
+    /// Whether the kubelet did not accept it on its node.
+    pub fn refused_by_node(&self) -> bool {
+        self.not_started().is_some_and(|hindrance| hindrance.kind == Kind::RefusedByNode)
     }
 
     /// Whether the kernel killed it because the memory limit was reached.
@@ -128,11 +140,15 @@ impl PodFacts {
             {
                 problem.clone_from(known);
             }
-            (Stand::Waiting { problem: Some(problem) }, Stand::Ended(end)) if end.never_ran() => {
+            (Stand::Waiting { problem: Some(problem) }, Stand::Ended(end))
+                if end.never_ran() && !end.over_limit() && !end.refused_by_node() =>
+            {
                 end.cause = Cause::NotStarted(problem.clone());
             }
             // What was found out stays.
-            (Stand::Ended(known), Stand::Ended(end)) if known.exit == end.exit => end.cause.clone_from(&known.cause),
+            (Stand::Ended(known), Stand::Ended(end)) if known.exit == end.exit && !end.over_limit() => {
+                end.cause.clone_from(&known.cause);
+            }
             (Stand::Waiting { .. } | Stand::Running | Stand::Ended(_), _) => {}
         }
     }
@@ -177,7 +193,9 @@ fn stand(pod: &WatchedPod, index: u32) -> Stand {
     let status = &pod.status;
     let container = trainer(pod);
     if let Some(terminated) = container.and_then(|container| container.state.terminated.as_ref()) {
-        return Stand::Ended(ended(terminated, index));
+        let end = ended(terminated, index);
+        let cause = over_limit(pod).unwrap_or(end.cause);
+        return Stand::Ended(PodEnd { cause, ..end });
     }
     match status.phase.as_deref() {
         Some("Succeeded" | "Failed") => Stand::Ended(never_ran(pod)),
@@ -195,13 +213,29 @@ fn ended(terminated: &Terminated, index: u32) -> PodEnd {
     PodEnd { exit: Some(terminated.exit_code), cause, termination: termination.to_owned() }
 }
 
+/// Why the kubelet evicted a pod that used more of the node's disk than it may. One that is evicted because its node is short of
+/// a resource has a condition that says so.
+fn over_limit(pod: &WatchedPod) -> Option<Cause> {
+    let status = &pod.status;
+    let evicted = status.reason.as_deref() == Some(EVICTED) && disruption(&status.conditions).is_empty();
+    let started = |container: &ContainerStatus| container.state.terminated.is_some();
+    let ran = status.init_container_statuses.iter().chain(&status.container_statuses).any(started);
+    let message = status.message.as_deref().unwrap_or_default();
+    (evicted && ran).then(|| Cause::OverLimit(truncated(message.trim(), MAX_EVICTION).to_owned()))
+}
+
 /// A pod that ended without its trainer: evicted, refused by the kubelet, or its init container failed.
 fn never_ran(pod: &WatchedPod) -> PodEnd {
     let status = &pod.status;
+    if let Some(cause) = over_limit(pod) {
+        return PodEnd { exit: None, cause, ..PodEnd::default() };
+    }
+    let accepted = !status.init_container_statuses.is_empty() || !status.container_statuses.is_empty();
     let hindrance = status.init_container_statuses.iter().find_map(init_failure).unwrap_or_else(|| {
         let phase = status.phase.as_deref().unwrap_or_default();
         let reason = status.reason.as_deref().unwrap_or(phase);
-        Hindrance::of_container(reason, status.message.as_deref().unwrap_or_default())
+        let message = status.message.as_deref().unwrap_or_default();
+        if accepted { Hindrance::of_container(reason, message) } else { Hindrance::of_pod(reason, message) }
     });
     PodEnd { exit: None, cause: Cause::NotStarted(hindrance), ..PodEnd::default() }
 }
@@ -376,6 +410,36 @@ mod tests {
         assert_eq!(of("sha256:cd34"), "sha256:cd34");
         assert_eq!(of(""), "");
         assert_eq!(facts(json!({})).image, "");
+    }
+
+    /// Exit code 30 hid it: the agent ended its ranks as it does on request.
+    #[test]
+    fn an_eviction_for_its_own_disk_is_told_from_one_for_its_nodes() {
+        let evicted = |conditions: Value| {
+            facts(json!({"phase": "Failed", "reason": "Evicted", "conditions": conditions,
+                "message": "Usage of EmptyDir volume \"scratch\" exceeds the limit \"32Mi\". ",
+                "containerStatuses": [{"name": "trainer", "state": {"terminated": {"exitCode": 30, "reason": "Completed"}}}]}))
+        };
+        let own = evicted(json!([]));
+        let Stand::Ended(end) = &own.stand else { panic!("{own:?}") };
+        assert!(end.over_limit() && end.exit == Some(30), "{end:?}");
+        assert!(end.cause.to_string().contains("volume \"scratch\""), "{}", end.cause);
+        let of_node = evicted(json!([{"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"}]));
+        let Stand::Ended(end) = &of_node.stand else { panic!("{of_node:?}") };
+        assert!(!end.over_limit() && of_node.disruption.contains("TerminationByKubelet"), "{of_node:?}");
+        // The end of the container may be reported first.
+        let mut later = own.clone();
+        later.explained_by(&facts(json!({"containerStatuses": [{"name": "trainer",
+            "state": {"terminated": {"exitCode": 30, "reason": "Completed"}}}]})).stand);
+        assert_eq!(later, own);
+    }
+
+    #[test]
+    fn a_pod_that_its_node_refuses_ran_no_program() {
+        let refused = facts(json!({"phase": "Failed", "reason": "UnexpectedAdmissionError",
+            "message": "Pod was rejected: Allocate failed due to no healthy devices present"}));
+        let Stand::Ended(end) = &refused.stand else { panic!("{refused:?}") };
+        assert!(end.refused_by_node() && end.exit.is_none(), "{end:?}");
     }
 
     #[test]

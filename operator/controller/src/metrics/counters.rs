@@ -161,7 +161,7 @@ fn outcome(attempt: &AttemptStatus, observed: &Observed) -> &'static str {
         Some(AttemptState::Ended(Ending::Completed)) => "Completed",
         Some(AttemptState::Ended(Ending::Stopped)) => "Stopped",
         Some(AttemptState::Ended(Ending::Preempted)) => "Preempted",
-        Some(AttemptState::Ended(Ending::Disrupted(_))) => "Disrupted",
+        Some(AttemptState::Ended(Ending::Disrupted(_) | Ending::Refused(_))) => "Disrupted",
         Some(AttemptState::Ended(Ending::Lost(_))) => "Lost",
         Some(
             AttemptState::Queued | AttemptState::Pending { .. } | AttemptState::Running | AttemptState::Leaving(_),

@@ -27,12 +27,21 @@ pub(super) fn ending(facts: &AttemptFacts) -> Ending {
     if let Some(cause) = pods.iter().find_map(|pod| disruption(pod)) {
         return Ending::Disrupted(cause);
     }
+    if let Some(cause) = pods.iter().find_map(|pod| refused(pod)) {
+        return Ending::Refused(cause);
+    }
     // A pod that failed on its own explains why the others were deleted, or lost their peer.
     if let Some(cause) = pods.iter().find_map(|pod| own_failure(pod)) {
         return Ending::Lost(cause);
     }
     if let Some(cause) = pods.iter().find_map(|pod| deletion(pod)) {
         return Ending::Disrupted(cause);
+    }
+    // The others lost their peer.
+    let asked = gang.is_none_or(|gang| gang.gone || gang.deleting || gang.suspended || gang.taken);
+    if let Some(pod) = pods.iter().find(|pod| !asked && exit(pod) == Some(Outcome::Stopped)) {
+        let by = "a sidecar, its node or a person";
+        return Ending::Disrupted(format!("pod {} was stopped by SIGTERM, though nobody deleted it: {by} sent it", pod.name));
     }
     let cause = pods.iter().find_map(|pod| problem(pod).or_else(|| failure(pod)));
     match (cause, gang) {
@@ -85,13 +94,20 @@ fn disruption(pod: &PodFacts) -> Option<String> {
     (pod.stand == Stand::Running && pod.gone).then(|| format!("pod {name} was deleted"))
 }
 
+/// A pod that the kubelet did not accept.
+fn refused(pod: &PodFacts) -> Option<String> {
+    let Stand::Ended(end) = &pod.stand else { return None };
+    end.refused_by_node().then(|| format!("node {} did not accept pod {}: {}", pod.node, pod.name, end.cause))
+}
+
 /// A pod that failed although nobody deleted it, and not because of its peers; or that ran out of memory, or could not start.
 fn own_failure(pod: &PodFacts) -> Option<String> {
     let Stand::Ended(end) = &pod.stand else { return None };
     if end.is_unknown() {
         return None;
     }
-    let certain = end.out_of_memory() || end.not_started().is_some_and(|hindrance| !of_scheduler(hindrance));
+    let own = end.out_of_memory() || end.over_limit();
+    let certain = own || end.not_started().is_some_and(|hindrance| !of_scheduler(hindrance));
     if !certain && (pod.deleting.is_some() || exit(pod) == Some(Outcome::LostPeer)) {
         return None;
     }
@@ -129,6 +145,7 @@ fn problem(pod: &PodFacts) -> Option<String> {
 fn failure(pod: &PodFacts) -> Option<String> {
     let Stand::Ended(end) = &pod.stand else { return None };
     let code = match (end.exit, &end.cause) {
+        (_, Cause::OverLimit(_)) => return Some(format!("pod {} was {}", pod.name, end.cause)),
         (Some(code), _) if code <= 127 => code,
         (Some(code), Cause::Exited) => return Some(format!("pod {} exited with {code}", pod.name)),
         _ => return Some(format!("pod {}: {}", pod.name, end.cause)),
