@@ -33,6 +33,8 @@ use tracing::{Instrument, Span};
 const ROUNDS: usize = 6;
 /// Interval between reconciles while a gang terminates, also without events: its nodes may be dead.
 const WHILE_TERMINATING: Duration = Duration::from_secs(5);
+/// The same while a pod of it has not ended for long.
+const WHILE_STUCK: Duration = Duration::from_secs(30);
 /// The same while a gang starts: an object that it needs may have been deleted.
 const WHILE_STARTING: Duration = Duration::from_secs(30);
 /// Minimum interval between events about one thing that a gang waits for.
@@ -204,9 +206,12 @@ fn fetch(context: &Context, key: &Key, job: &TrainingJob, status: &TrainingJobSt
     let live: Vec<_> = under_way.iter().filter_map(|attempt| context.live.latest(key, &attempt.name)).collect();
     // Attempts that run at the same time have the same purpose.
     let gpus = |attempt: &&AttemptStatus| pawl_decision::gang(&job.spec, attempt.purpose).gpus_per_replica;
+    let resources = job.spec.trainer.pod_template.resources.as_ref();
+    let memory = resources.and_then(|resources| resources.limits.as_ref()?.get("memory"));
     let observed = observe::observe(&observe::Scene {
         job_uid: job.metadata.uid.as_deref().unwrap_or_default(),
         gpus: under_way.first().map_or(0, gpus),
+        memory: memory.map(|quantity| quantity.0.as_str()),
         under_way: &under_way,
         attempts: &attempts,
         live: &live,
@@ -247,6 +252,8 @@ async fn rest(
     let unsettled = known.iter().filter_map(|facts| match observe::state(facts, now) {
         // No watch reports the end of a pod that lost its label.
         _ if facts.alive().any(|pod| pod.hidden) => Some(WHILE_TERMINATING),
+        // It is reported, and somebody has to act.
+        Some(AttemptState::Leaving(_)) if observe::stuck(facts, now).is_some() => Some(WHILE_STUCK),
         Some(AttemptState::Leaving(_)) if !facts.released => Some(WHILE_TERMINATING),
         Some(AttemptState::Pending { .. }) if !facts.released => Some(WHILE_STARTING),
         _ => None,

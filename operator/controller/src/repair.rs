@@ -3,7 +3,7 @@
 
 use crate::context::Context;
 use crate::error::{Doing, Error, code};
-use crate::facts::{AttemptFacts, FAILED_CREATE, GangFacts, Hindrance, PodFacts};
+use crate::facts::{AttemptFacts, FAILED_CREATE, GangFacts, Hindrance, NodeSeen, PodFacts};
 use crate::key::Key;
 use crate::owned::Objects;
 use crate::watched::{WatchedJob, WatchedPod};
@@ -13,6 +13,7 @@ use kube::Api;
 use kube::api::ListParams;
 use pawl_api::status::AttemptStatus;
 use pawl_api::{TrainingJob, TrainingJobStatus};
+use pawl_contract::report::truncated;
 use std::time::Duration;
 
 /// A pod is overdue when its kubelet has not removed it this long after its grace period.
@@ -21,6 +22,8 @@ const OVERDUE: SignedDuration = SignedDuration::from_secs(5);
 const SLOW_PODS: SignedDuration = SignedDuration::from_secs(2);
 /// Minimum interval between looks why pods of one batch Job are refused.
 const REFUSAL_EVERY: Duration = Duration::from_secs(20);
+/// Longest reason for which a node is not ready, bytes.
+const MAX_NODE_TEXT: usize = 120;
 /// Minimum interval between reads of a node.
 const NODE_EVERY: Duration = Duration::from_secs(2);
 
@@ -52,8 +55,8 @@ pub async fn look(context: &Context, key: &Key, now: Timestamp) -> Result<(), Er
                     tracing::warn!(pod = pod.name, node = pod.node, "its node is not ready: the pod counts as lost");
                     context.facts.lose(key, &facts.name, &pod.uid);
                 }
-                Node::Unreadable => context.facts.node_unreadable(key, &facts.name, &pod.uid),
-                Node::Unknown => {}
+                Node::Seen(NodeSeen::Unknown) => {}
+                Node::Seen(seen) => context.facts.node_seen(key, &facts.name, &pod.uid, &seen),
             }
         }
     }
@@ -95,28 +98,37 @@ pub fn may_be_lost(pod: &PodFacts, now: Timestamp) -> bool {
 enum Node {
     /// It is deleted, or its kubelet no longer reports.
     Dead,
-    /// The operator may not read it: somebody has to remove its pods.
-    Unreadable,
     /// It may be alive.
-    Unknown,
+    Seen(NodeSeen),
 }
 
 /// The node of a pod.
 async fn node(context: &Context, key: &Key, pod: &PodFacts) -> Result<Node, Error> {
     if !context.jobs.may_try(key, &format!("node {}", pod.node), NODE_EVERY) {
-        return Ok(Node::Unknown);
+        return Ok(Node::Seen(NodeSeen::Unknown));
     }
     let nodes: Api<core::Node> = Api::all(context.client.clone());
     match nodes.get_opt(&pod.node).await {
         Ok(None) => Ok(Node::Dead),
         Ok(Some(node)) => {
             let conditions = node.status.and_then(|status| status.conditions).unwrap_or_default();
-            let silent = conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "Unknown");
-            Ok(if silent { Node::Dead } else { Node::Unknown })
+            let ready = conditions.iter().find(|condition| condition.type_ == "Ready");
+            Ok(match ready.map(|ready| (ready.status.as_str(), ready)) {
+                Some(("Unknown", _)) => Node::Dead,
+                Some(("False", ready)) => Node::Seen(NodeSeen::NotReady(not_ready(ready))),
+                Some(_) | None => Node::Seen(NodeSeen::Ready),
+            })
         }
-        Err(error) if code(&error) == Some(403) => Ok(Node::Unreadable),
+        Err(error) if code(&error) == Some(403) => Ok(Node::Seen(NodeSeen::Unreadable)),
         Err(error) => Err(error).doing(|| format!("read Node {}", pod.node)),
     }
+}
+
+/// Why a node is not ready, such as `KubeletNotReady: PLEG is not healthy`.
+fn not_ready(condition: &core::NodeCondition) -> String {
+    let parts = [&condition.reason, &condition.message].into_iter().flatten();
+    let text = parts.map(String::as_str).collect::<Vec<_>>().join(": ");
+    truncated(&text, MAX_NODE_TEXT).to_owned()
 }
 
 /// Reads a batch Job that left the watch although its pods run: its label was removed, or it was deleted.

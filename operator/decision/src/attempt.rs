@@ -8,7 +8,7 @@
 use crate::action::{Action, Decision};
 use crate::draft::Draft;
 use crate::fingerprint::fingerprint;
-use crate::fold::require_evidence;
+use crate::fold::evidence;
 use crate::launch::{MAX_ATTEMPT_LAUNCHES, Work};
 use crate::lifecycle::leave_queue;
 use crate::observed::{AttemptFacts, AttemptState, Ending, Leaving, Observed, WaitsFor};
@@ -240,7 +240,7 @@ fn failure(draft: &Draft<'_>, facts: &AttemptFacts, ending: &Ending, next: &Next
     let mut open = work.launches.iter().filter(|launch| attempt.launches.contains(&launch.plan.launch)).peekable();
     let first = open.peek()?.plan.launch.clone();
     let result = |name: &str| facts.results.iter().find(|result| result.launch == name);
-    let failed = open.find_map(|launch| require_evidence(draft.spec, launch, result(&launch.plan.launch)?).err());
+    let failed = open.find_map(|launch| evidence(draft, launch, result(&launch.plan.launch)?).err());
     match (ending, failed) {
         (Ending::Stopped | Ending::Preempted, _) => None,
         (Ending::Completed, Some(failed)) => Some(failed),

@@ -7,6 +7,7 @@ use crate::launch::{EvidenceTarget, Launch, SearchRun, Work};
 use crate::observed::AttemptFacts;
 use crate::reason::Reason;
 use crate::retry::{Again, MissingEvidence};
+use crate::revert::{Blame, responsible};
 use crate::{cost, preflight, search, train};
 use pawl_api::spec::{Numerics, TrainingJobSpec};
 use pawl_api::status::{Arm, LaunchStatus, Manner, OwnFailure};
@@ -37,6 +38,22 @@ pub(crate) fn require_evidence(
     let control_outcome = (launch.arm == Arm::Control).then_some(result.outcome);
     let message = format!("{}: {}", launch.plan.display_title(), result.message);
     Err(MissingEvidence { again: Again::Useless, control_outcome, ..MissingEvidence::because(message) })
+}
+
+/// [`require_evidence`], where it matters what else the job could do about a failure.
+///
+/// # Errors
+/// [`MissingEvidence`], also of a training that ran out of the host's memory while no phase is left that could be reverted for it: it
+/// resumes from its newest checkpoint as often as `lifecycle.maxRestarts` allows.
+pub(crate) fn evidence(draft: &Draft<'_>, launch: &Launch, result: &LaunchResult) -> Result<(), MissingEvidence> {
+    require_evidence(draft.spec, launch, result)?;
+    let trains = launch.target == EvidenceTarget::Train && result.outcome == Outcome::HostOutOfMemory;
+    if !trains || responsible(draft, Blame::Newest).is_some() {
+        return Ok(());
+    }
+    let manner = Manner { kind: launch.plan.kind, outcome: result.outcome, exit_code: result.exit_code };
+    let message = format!("{}: ended with {}: {}", launch.plan.display_title(), result.outcome, result.message);
+    Err(MissingEvidence { again: Again::Doubtful(manner), ..MissingEvidence::because(message) })
 }
 
 /// [`require_evidence`] where the trainer accepts the plan, or must.
@@ -166,7 +183,7 @@ pub(crate) fn results(draft: &mut Draft<'_>, facts: &AttemptFacts, work: Option<
             cost::count(draft, purpose, result);
         }
         let wanted = work.and_then(|work| work.launches.iter().find(|launch| launch.plan.launch == result.launch));
-        match wanted.filter(|launch| require_evidence(draft.spec, launch, result).is_ok()) {
+        match wanted.filter(|launch| evidence(draft, launch, result).is_ok()) {
             Some(launch) => record(draft, launch, result, facts),
             None if plausible::of_result(result).is_none() => train::stopped(draft, result),
             None => {}

@@ -1,6 +1,7 @@
 //! Classifies the end of one rank by its exit status and its report.
 
 use crate::last_words::{LastWords, is_of_a_connection};
+use crate::oom::RanOut;
 use crate::reports::NoReport;
 use pawl_contract::exit::Outcome;
 use pawl_contract::fingerprint::Fingerprint;
@@ -59,7 +60,7 @@ pub(crate) struct Exited {
     pub(crate) exit: Exit,
     pub(crate) killed: bool,
     pub(crate) terminated: bool,
-    pub(crate) out_of_memory: bool,
+    pub(crate) out_of_memory: Option<RanOut>,
     pub(crate) last_words: LastWords,
     pub(crate) said: Said,
 }
@@ -110,10 +111,10 @@ impl Exited {
                 Outcome::Stopped
             }
             Exit::Signal(signal) => {
-                let memory = out_of_memory && signal == Signal::KILL.as_raw();
-                let hint = if memory { ": the host's memory ran out" } else { hint(signal) };
+                let memory = out_of_memory.filter(|_| signal == Signal::KILL.as_raw());
+                let hint = memory.map_or_else(|| hint(signal).to_owned(), |ran_out| format!(": {ran_out}"));
                 message = format!("rank {rank}: killed by signal {}{hint}{}", name(signal), quoted(&last_words));
-                if memory { Outcome::HostOutOfMemory } else { Outcome::Failed }
+                if memory.is_some() { Outcome::HostOutOfMemory } else { Outcome::Failed }
             }
             Exit::Code(0) if rank != 0 || agreed(Outcome::Done).is_some() => Outcome::Done,
             // A script that does not check its loss.
@@ -191,6 +192,7 @@ mod tests {
     use super::*;
 
     fn ended(exit: Exit, killed: bool, out_of_memory: bool) -> (Outcome, bool) {
+        let out_of_memory = out_of_memory.then_some(RanOut::Host);
         let last_words = LastWords::default();
         let said = Said::Report;
         let exited = Exited { rank: 1, exit, killed, terminated: false, out_of_memory, last_words, said };
@@ -220,7 +222,7 @@ mod tests {
         let end = |exit, error: &str, said, report: Result<&str, NoReport>| {
             let last_words = LastWords { text: format!("step 7 | {error}"), error: error.to_owned() };
             let exited =
-                Exited { rank: 0, exit, killed: false, terminated: false, out_of_memory: false, last_words, said };
+                Exited { rank: 0, exit, killed: false, terminated: false, out_of_memory: None, last_words, said };
             let plan = serde_json::from_value(serde_json::json!({
                 "contract": 1, "job": "j", "attempt": "j-1", "launch": "l", "kind": "Measure", "workload": {}, "settings": {},
                 "seed": 1, "budget": {}, "hangTimeoutSeconds": 1.0,

@@ -1,5 +1,6 @@
 //! Detects kills by the kernel's OOM killer.
 
+use std::fmt;
 use std::path::PathBuf;
 
 /// A counter of OOM kills, read before and after a launch.
@@ -7,6 +8,27 @@ use std::path::PathBuf;
 pub(crate) struct OomCounter {
     /// `memory.events` of this process's cgroup, or `/proc/vmstat`; `None` when neither can be read.
     file: Option<PathBuf>,
+}
+
+/// Whose memory ran out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RanOut {
+    /// The machine's.
+    Host,
+    /// That of the container, which has this limit, bytes.
+    Container(u64),
+}
+
+impl fmt::Display for RanOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Host => f.write_str("the host's memory ran out"),
+            Self::Container(limit) => {
+                let mebibytes = limit / (1 << 20);
+                write!(f, "the memory limit of its container, {mebibytes} MiB, was reached: raise it")
+            }
+        }
+    }
 }
 
 impl OomCounter {
@@ -35,9 +57,16 @@ impl OomCounter {
         text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
     }
 
-    /// Whether there were kills since `before`.
-    pub(crate) fn killed_since(&self, before: Option<u64>) -> bool {
-        matches!((before, self.kills()), (Some(before), Some(now)) if now > before)
+    /// Whose memory ran out, if there were kills since `before`.
+    pub(crate) fn killed_since(&self, before: Option<u64>) -> Option<RanOut> {
+        let killed = matches!((before, self.kills()), (Some(before), Some(now)) if now > before);
+        killed.then(|| self.limit().map_or(RanOut::Host, RanOut::Container))
+    }
+
+    /// The memory limit of the cgroup whose kills are counted, bytes.
+    fn limit(&self) -> Option<u64> {
+        let text = std::fs::read_to_string(self.file.as_ref()?.with_file_name("memory.max")).ok()?;
+        text.trim().parse().ok()
     }
 }
 
@@ -56,10 +85,15 @@ mod tests {
         let counter = OomCounter::first_of([dir.path().join("none"), events.clone()]);
         let before = counter.kills();
         assert_eq!(before, Some(3));
-        assert!(!counter.killed_since(before));
+        assert_eq!(counter.killed_since(before), None);
         write(4);
-        assert!(counter.killed_since(before));
+        assert_eq!(counter.killed_since(before), Some(RanOut::Host));
+        for (limit, expected) in [("max", RanOut::Host), ("134217728", RanOut::Container(128 << 20))] {
+            std::fs::write(dir.path().join("memory.max"), limit).unwrap();
+            assert_eq!(counter.killed_since(before), Some(expected));
+        }
+        assert!(RanOut::Container(128 << 20).to_string().contains("128 MiB"));
         let none = OomCounter::first_of([dir.path().join("none")]);
-        assert!(!none.killed_since(none.kills()));
+        assert_eq!(none.killed_since(none.kills()), None);
     }
 }

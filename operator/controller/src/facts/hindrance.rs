@@ -114,7 +114,11 @@ impl Hindrance {
 
     /// From the status of a pod that failed before the kubelet started any container of it.
     pub fn of_pod(reason: &str, message: &str) -> Self {
-        let kind = if NODE_REASONS.contains(&reason) || reason.starts_with(OUT_OF) { Kind::RefusedByNode } else { Kind::Other };
+        let kind = if NODE_REASONS.contains(&reason) || reason.starts_with(OUT_OF) {
+            Kind::RefusedByNode
+        } else {
+            Kind::Other
+        };
         Self::new(kind, reason, message)
     }
 

@@ -9,7 +9,7 @@ mod pod;
 
 pub use gang::{Finished, GangFacts, PlanFacts, labelled, owner};
 pub use hindrance::{Cause, FAILED_CREATE, Hindrance, Kind};
-pub use pod::{PodEnd, PodFacts, Stand};
+pub use pod::{NodeSeen, PodEnd, PodFacts, Stand};
 
 use pawl_contract::attempt::AttemptName;
 

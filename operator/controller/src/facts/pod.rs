@@ -41,8 +41,22 @@ pub struct PodFacts {
     pub gone: bool,
     /// It was deleted, and its node does not answer: nothing will say how it ended.
     pub lost: bool,
-    /// It was deleted, and the operator may not read its node to learn whether it answers.
-    pub node_unreadable: bool,
+    /// What the operator knows of its node, which it reads when the pod does not end.
+    pub node_seen: NodeSeen,
+}
+
+/// What is known of the node of a pod that does not end.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum NodeSeen {
+    /// Nothing yet.
+    #[default]
+    Unknown,
+    /// The operator may not read it.
+    Unreadable,
+    /// It is ready.
+    Ready,
+    /// It answers, and is not ready, for this reason.
+    NotReady(String),
 }
 
 /// Where a pod is.
@@ -126,7 +140,7 @@ impl PodFacts {
             hidden: false,
             gone: false,
             lost: false,
-            node_unreadable: false,
+            node_seen: NodeSeen::Unknown,
         })
     }
 
@@ -424,13 +438,17 @@ mod tests {
         let Stand::Ended(end) = &own.stand else { panic!("{own:?}") };
         assert!(end.over_limit() && end.exit == Some(30), "{end:?}");
         assert!(end.cause.to_string().contains("volume \"scratch\""), "{}", end.cause);
-        let of_node = evicted(json!([{"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"}]));
+        let of_node =
+            evicted(json!([{"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"}]));
         let Stand::Ended(end) = &of_node.stand else { panic!("{of_node:?}") };
         assert!(!end.over_limit() && of_node.disruption.contains("TerminationByKubelet"), "{of_node:?}");
         // The end of the container may be reported first.
         let mut later = own.clone();
-        later.explained_by(&facts(json!({"containerStatuses": [{"name": "trainer",
-            "state": {"terminated": {"exitCode": 30, "reason": "Completed"}}}]})).stand);
+        later.explained_by(
+            &facts(json!({"containerStatuses": [{"name": "trainer",
+            "state": {"terminated": {"exitCode": 30, "reason": "Completed"}}}]}))
+            .stand,
+        );
         assert_eq!(later, own);
     }
 

@@ -2,7 +2,7 @@
 
 use super::Jobs;
 use super::attempts::JobFacts;
-use crate::facts::{AttemptFacts, GangFacts, Hindrance, PlanFacts, PodFacts};
+use crate::facts::{AttemptFacts, GangFacts, Hindrance, NodeSeen, PlanFacts, PodFacts};
 use crate::key::Key;
 use crate::names;
 use crate::observe::signature;
@@ -179,10 +179,10 @@ impl Facts {
         });
     }
 
-    /// The operator may not read the node of a pod that does not end.
-    pub fn node_unreadable(&self, key: &Key, attempt: &str, uid: &str) {
+    /// What was read of the node of a pod that does not end.
+    pub fn node_seen(&self, key: &Key, attempt: &str, uid: &str, seen: &NodeSeen) {
         self.change(key, attempt, |facts| {
-            facts.pods.iter_mut().filter(|pod| pod.uid == uid).for_each(|pod| pod.node_unreadable = true);
+            facts.pods.iter_mut().filter(|pod| pod.uid == uid).for_each(|pod| pod.node_seen.clone_from(seen));
         });
     }
 
@@ -254,7 +254,9 @@ impl Facts {
         self.change(&key, &attempt, |facts| match facts.pods.iter_mut().find(|old| old.uid == new.uid) {
             Some(old) => {
                 new.lost = old.lost && new.deleting.is_some();
-                new.node_unreadable = old.node_unreadable && new.deleting.is_some();
+                if new.deleting.is_some() {
+                    new.node_seen.clone_from(&old.node_seen);
+                }
                 new.explained_by(&old.stand);
                 *old = new;
             }

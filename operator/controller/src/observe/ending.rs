@@ -41,7 +41,10 @@ pub(super) fn ending(facts: &AttemptFacts) -> Ending {
     let asked = gang.is_none_or(|gang| gang.gone || gang.deleting || gang.suspended || gang.taken);
     if let Some(pod) = pods.iter().find(|pod| !asked && exit(pod) == Some(Outcome::Stopped)) {
         let by = "a sidecar, its node or a person";
-        return Ending::Disrupted(format!("pod {} was stopped by SIGTERM, though nobody deleted it: {by} sent it", pod.name));
+        return Ending::Disrupted(format!(
+            "pod {} was stopped by SIGTERM, though nobody deleted it: {by} sent it",
+            pod.name
+        ));
     }
     let cause = pods.iter().find_map(|pod| problem(pod).or_else(|| failure(pod)));
     match (cause, gang) {

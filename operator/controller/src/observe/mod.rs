@@ -14,7 +14,7 @@ mod tests;
 
 pub use state::{Signature, hindrance, signature, state};
 
-use crate::facts::AttemptFacts;
+use crate::facts::{AttemptFacts, NodeSeen, PodFacts};
 use jiff::{SignedDuration, Timestamp};
 use pawl_api::status::AttemptStatus;
 use pawl_contract::live;
@@ -31,6 +31,8 @@ pub struct Scene<'a> {
     pub job_uid: &'a str,
     /// GPUs of each pod, for the placement.
     pub gpus: u32,
+    /// The memory limit of the trainer's container, if the job sets one.
+    pub memory: Option<&'a str>,
     /// The attempts in the status. Their launches, in order, identify the one in which a pod was killed.
     pub under_way: &'a [&'a AttemptStatus],
     /// The facts of its attempts.
@@ -62,16 +64,33 @@ pub fn outdated(
     outdated.map(|attempt| attempt.name.clone()).collect()
 }
 
-/// A pod that has not ended long after it was deleted, whose node the operator may not read: it may be lost, but as long as it
-/// may run, no other gang may start.
-fn obstacle(facts: &AttemptFacts, now: Timestamp) -> Option<String> {
+/// A pod that has not ended long after it was deleted. As long as it may run, no other gang may start.
+pub fn stuck(facts: &AttemptFacts, now: Timestamp) -> Option<&PodFacts> {
     let overdue = |until: Timestamp| until.checked_add(STUCK).is_ok_and(|late| late < now);
-    let stuck = facts.alive().find(|pod| pod.node_unreadable && pod.deleting.is_some_and(overdue))?;
+    facts.alive().find(|pod| pod.deleting.is_some_and(overdue))
+}
+
+/// What to do about a pod that does not end, by what is known of its node.
+fn obstacle(facts: &AttemptFacts, now: Timestamp) -> Option<String> {
+    let stuck = stuck(facts, now)?;
     let (pod, node) = (&stuck.name, &stuck.node);
-    Some(format!(
-        "pod {pod} does not end, and the operator may not read node {node}: if the node is lost, run `kubectl delete pod {pod} \
-         --force`, or let the operator find out with rbac.nodes=true in the values of the chart"
-    ))
+    let force = format!("run `kubectl delete pod {pod} --force`");
+    Some(match &stuck.node_seen {
+        NodeSeen::Unreadable => format!(
+            "pod {pod} does not end, and the operator may not read node {node}: if the node is lost, {force}, or let the operator \
+             find out with rbac.nodes=true in the values of the chart"
+        ),
+        NodeSeen::NotReady(why) => {
+            format!(
+                "pod {pod} does not end, and its node {node} is not ready ({why}): repair it, or turn it off and {force}"
+            )
+        }
+        NodeSeen::Ready => format!(
+            "pod {pod} does not end, though its node {node} is ready: a process of it is stuck, in a driver or a file system \
+             for example: restart the node; if the pod stays, {force} once the node is off"
+        ),
+        NodeSeen::Unknown => format!("pod {pod} does not end: look at its node {node}; once the node is off, {force}"),
+    })
 }
 
 fn attempt(scene: &Scene<'_>, facts: &AttemptFacts) -> Option<observed::AttemptFacts> {
@@ -79,7 +98,7 @@ fn attempt(scene: &Scene<'_>, facts: &AttemptFacts) -> Option<observed::AttemptF
     let live = scene.live.iter().map(Arc::as_ref).find(|live| live.attempt == facts.name);
     let launches = scene.under_way.iter().find(|attempt| attempt.name == facts.name);
     let launches = launches.map_or(&[][..], |attempt| &attempt.launches);
-    let results = results::results(facts, live, launches, matches!(state, AttemptState::Ended(_)));
+    let results = results::results(facts, live, launches, matches!(state, AttemptState::Ended(_)), scene.memory);
     // A batch Job of an earlier TrainingJob of this name is no attempt of this one, whatever its plan.
     let own = |gang: &&crate::facts::GangFacts| gang.job_uid == scene.job_uid;
     let plan_hash = facts.gang.as_ref().filter(own).map(|gang| gang.plan_hash.clone()).unwrap_or_default();

@@ -15,6 +15,7 @@ pub(super) fn results(
     live: Option<&live::Attempt>,
     launches: &[String],
     ended: bool,
+    memory: Option<&str>,
 ) -> Vec<LaunchResult> {
     let message = facts.own_pods().find(|pod| pod.index == 0).and_then(termination);
     let final_ = message.clone().unwrap_or_default();
@@ -24,7 +25,7 @@ pub(super) fn results(
     results.extend(final_);
     if ended && let Some(pod) = facts.own_pods().find(|pod| out_of_memory(pod)) {
         let launch = interrupted(&results, live, launches, message.is_some());
-        results.extend(launch.map(|launch| host_out_of_memory(launch, pod)));
+        results.extend(launch.map(|launch| host_out_of_memory(launch, pod, memory)));
     }
     results
 }
@@ -59,9 +60,11 @@ fn interrupted<'a>(
     }
 }
 
-fn host_out_of_memory(launch: &str, pod: &PodFacts) -> LaunchResult {
-    LaunchResult {
-        message: format!("pod {}: its memory limit was reached (OOMKilled): raise podTemplate.resources", pod.name),
-        ..LaunchResult::bare(launch, Outcome::HostOutOfMemory)
-    }
+fn host_out_of_memory(launch: &str, pod: &PodFacts, memory: Option<&str>) -> LaunchResult {
+    let limit = match memory {
+        Some(limit) => format!("the memory limit {limit} of its container was reached"),
+        None => "the memory limit of its container, or the memory of its node, was reached".to_owned(),
+    };
+    let message = format!("pod {}: {limit} (OOMKilled): raise podTemplate.resources.limits.memory", pod.name);
+    LaunchResult { message, ..LaunchResult::bare(launch, Outcome::HostOutOfMemory) }
 }

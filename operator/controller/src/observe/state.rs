@@ -1,7 +1,7 @@
 //! Where an attempt is, from the facts of its batch Job and pods.
 
 use super::ending::ending;
-use crate::facts::{AttemptFacts, GangFacts, Hindrance, Kind, PodFacts, Stand};
+use crate::facts::{AttemptFacts, GangFacts, Hindrance, Kind, NodeSeen, PodFacts, Stand};
 use jiff::Timestamp;
 use pawl_decision::observed::{AttemptState, Ending, Leaving, WaitsFor};
 
@@ -134,7 +134,7 @@ pub struct Signature {
     plan: Option<(String, bool)>,
     deleting: usize,
     hidden: usize,
-    unreadable: usize,
+    nodes: Vec<NodeSeen>,
 }
 
 /// What decisions depend on.
@@ -154,6 +154,6 @@ pub fn signature(facts: &AttemptFacts) -> Signature {
         plan: facts.plan.as_ref().map(|plan| (plan.gang_uid.clone(), plan.intact)),
         deleting: facts.alive().filter(|pod| pod.deleting.is_some()).count(),
         hidden: facts.alive().filter(|pod| pod.hidden).count(),
-        unreadable: facts.alive().filter(|pod| pod.node_unreadable).count(),
+        nodes: facts.alive().map(|pod| pod.node_seen.clone()).filter(|seen| *seen != NodeSeen::Unknown).collect(),
     }
 }

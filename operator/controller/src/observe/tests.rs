@@ -1,5 +1,5 @@
 use super::*;
-use crate::facts::{Cause, Finished, GangFacts, Hindrance, PlanFacts, PodEnd, PodFacts, Stand};
+use crate::facts::{Cause, Finished, GangFacts, Hindrance, NodeSeen, PlanFacts, PodEnd, PodFacts, Stand};
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::LaunchKind;
 use pawl_contract::progress::Progress;
@@ -25,7 +25,7 @@ fn pod(index: u32, stand: Stand) -> PodFacts {
         hidden: false,
         gone: false,
         lost: false,
-        node_unreadable: false,
+        node_seen: NodeSeen::Unknown,
     }
 }
 
@@ -100,7 +100,15 @@ fn seen(facts: AttemptFacts, live: Option<&live::Attempt>) -> observed::AttemptF
         live::Attempt { attempt: "toy-2".to_owned(), results: vec![result("c", Outcome::Done)], progress: None };
     let live: Vec<_> = std::iter::once(beside).chain(live.cloned()).map(Arc::new).collect();
     let under_way = [&other, &attempt];
-    let scene = Scene { job_uid: "t", gpus: 4, under_way: &under_way, attempts: &[facts], live: &live, now: NOW };
+    let scene = Scene {
+        job_uid: "t",
+        gpus: 4,
+        memory: Some("2Gi"),
+        under_way: &under_way,
+        attempts: &[facts],
+        live: &live,
+        now: NOW,
+    };
     observe(&scene).attempts.remove(0)
 }
 
@@ -263,13 +271,23 @@ fn a_batch_job_that_is_gone_is_told_when_nothing_else_is() {
 }
 
 #[test]
-fn a_pod_that_does_not_end_on_an_unreadable_node_needs_somebody() {
+fn a_pod_that_does_not_end_needs_somebody() {
     let told = |pod: PodFacts, seconds: i64| {
         let attempts = [facts(vec![running(0), pod])];
         let now = NOW + SignedDuration::from_secs(seconds);
-        observe(&Scene { job_uid: "t", gpus: 4, under_way: &[], attempts: &attempts, live: &[], now }).obstacle
+        observe(&Scene {
+            job_uid: "t",
+            gpus: 4,
+            memory: Some("2Gi"),
+            under_way: &[],
+            attempts: &attempts,
+            live: &[],
+            now,
+        })
+        .obstacle
     };
-    let stuck = || PodFacts { node_unreadable: true, ..deleted(running(1)) };
+    let seen = |node_seen| PodFacts { node_seen, ..deleted(running(1)) };
+    let stuck = || seen(NodeSeen::Unreadable);
     assert_eq!(told(stuck(), 59), "");
     let obstacle = told(stuck(), 61);
     assert!(
@@ -277,7 +295,13 @@ fn a_pod_that_does_not_end_on_an_unreadable_node_needs_somebody() {
         "{obstacle}"
     );
     assert_eq!(told(gone(stuck()), 61), "", "it was deleted by force");
-    assert_eq!(told(deleted(running(1)), 61), "", "its node is known");
+    // How GPU nodes die: a process that no signal ends, on a node that is ready.
+    assert_eq!(told(seen(NodeSeen::Ready), 59), "");
+    let obstacle = told(seen(NodeSeen::Ready), 61);
+    assert!(obstacle.contains("node node-1 is ready") && obstacle.contains("--force"), "{obstacle}");
+    let obstacle = told(seen(NodeSeen::NotReady("KubeletNotReady: PLEG is not healthy".to_owned())), 61);
+    assert!(obstacle.contains("PLEG is not healthy"), "{obstacle}");
+    assert!(told(deleted(running(1)), 61).contains("toy-1-1"), "whatever is known of its node");
 }
 
 #[test]

@@ -12,6 +12,6 @@ mod operator;
 mod refused;
 mod service;
 mod stopped;
-mod template;
 #[path = "../../../decision/tests/storage/mod.rs"]
 mod storage;
+mod template;

@@ -29,8 +29,12 @@ fn condition(api: &Api, kind: &str) -> Value {
 /// The service accounts of the pods that run, and the batch Job of each.
 fn accounts(api: &Api) -> Vec<(String, Value)> {
     let store = api.store();
-    let jobs = store.objects.iter().filter(|((kind, ..), job)| kind == "jobs" && job["metadata"]["deletionTimestamp"].is_null());
-    jobs.map(|((.., name), job)| (name.clone(), job["spec"]["template"]["spec"]["serviceAccountName"].clone())).collect()
+    let jobs = store
+        .objects
+        .iter()
+        .filter(|((kind, ..), job)| kind == "jobs" && job["metadata"]["deletionTimestamp"].is_null());
+    jobs.map(|((.., name), job)| (name.clone(), job["spec"]["template"]["spec"]["serviceAccountName"].clone()))
+        .collect()
 }
 
 /// It stayed `Queued` for ever: the batch Job kept the template with which it was made.

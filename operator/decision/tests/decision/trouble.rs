@@ -360,7 +360,8 @@ fn an_attempt_that_its_user_starts_again_is_replaced_once() {
     let name = world.alive()[0].facts.name.clone();
     world.job.metadata.annotations = Some([(pawl_api::RESTART.to_owned(), format!("job-0,{name}"))].into());
     let decision = decide(&world.job, &world.status, &world.observed(), world.now);
-    let stopped = |action: &Action| matches!(action, Action::Stop { attempt, checkpoint: true, .. } if *attempt == name);
+    let stopped =
+        |action: &Action| matches!(action, Action::Stop { attempt, checkpoint: true, .. } if *attempt == name);
     assert!(decision.actions.iter().any(stopped), "after a checkpoint: {:?}", decision.actions);
     let before = world.status.attempts;
     world.run();
