@@ -7,6 +7,7 @@
 mod alone;
 // Two minutes of mostly waiting: by its name it is among the first to start.
 mod at_rest;
+mod field;
 mod gang;
 mod matrix;
 mod nodes;

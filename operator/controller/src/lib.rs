@@ -47,6 +47,7 @@ pub mod reconcile;
 pub mod repair;
 mod run;
 mod sample;
+pub mod scopes;
 pub mod serve;
 pub mod services;
 pub mod telemetry;

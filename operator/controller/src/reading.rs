@@ -4,15 +4,19 @@
 use crate::context::Context;
 use crate::error::{Doing, Error, code};
 use crate::names;
+use crate::scopes::{Scopes, Unavailable};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
-use kube::api::{Patch, PatchParams};
+use kube::api::{ListParams, Patch, PatchParams};
 use kube::core::PartialObjectMeta;
 use kube::{Api, Resource, ResourceExt};
+use pawl_api::status::Stage;
 use pawl_api::{TrainingJob, Unknown};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
 
 /// A `TrainingJob`, or what is wrong with one.
 #[derive(Clone, Debug)]
@@ -97,6 +101,52 @@ pub async fn report(context: &Context, object: &Guarded, unreadable: &Unreadable
     let message = format!("{problem}; the job and its pods are left as they are");
     context.events.warn(object, "Unreadable", message.clone()).await;
     let new = pawl_decision::unreadable(conditions, metadata.generation, &message, Timestamp::now());
+    write_stalled(context, object, conditions, new).await
+}
+
+/// Interval between reports to jobs about which nothing is decided.
+const REPORT_EVERY: Duration = Duration::from_secs(30);
+
+/// Reports to the jobs of scopes that cannot be watched, as far as they can be listed, that nothing is decided about them.
+pub async fn report_unavailable(context: Arc<Context>, scopes: Scopes) {
+    loop {
+        tokio::time::sleep(REPORT_EVERY).await;
+        for scope in scopes.unavailable() {
+            if context.leadership.may_act()
+                && let Err(error) = report_to_jobs(&context, &scope).await
+            {
+                tracing::debug!(%error, "cannot report to the jobs of a scope that cannot be watched");
+            }
+        }
+    }
+}
+
+async fn report_to_jobs(context: &Context, unavailable: &Unavailable) -> Result<(), Error> {
+    let Unavailable { scope, resource, error } = unavailable;
+    let jobs: Api<Guarded> = match scope {
+        Some(namespace) => Api::namespaced(context.client.clone(), namespace),
+        None => Api::all(context.client.clone()),
+    };
+    let message = format!("the operator decides nothing about the job: it cannot list {resource}: {error}");
+    for job in jobs.list(&ListParams::default()).await.doing(|| "list TrainingJobs".to_owned())? {
+        let Ok(Job { job: TrainingJob { metadata, status: Some(status), .. }, .. }) = &job.0 else { continue };
+        if !matches!(status.stage, Stage::Complete | Stage::Failed) {
+            let (old, now) = (&status.conditions, Timestamp::now());
+            let new = pawl_decision::obstructed(old, metadata.generation, &message, now);
+            write_stalled(context, &job, old, new).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes the condition `Stalled` of `new`, and nothing else, if it differs from that of `conditions`.
+async fn write_stalled(
+    context: &Context,
+    object: &Guarded,
+    conditions: &[Condition],
+    new: Vec<Condition>,
+) -> Result<(), Error> {
+    let metadata = object.meta();
     let told = |all: &[Condition]| {
         let stalled = all.iter().find(|condition| condition.type_ == "Stalled");
         stalled.map(|condition| (condition.status.clone(), condition.message.clone(), condition.observed_generation))
@@ -105,7 +155,8 @@ pub async fn report(context: &Context, object: &Guarded, unreadable: &Unreadable
         return Ok(());
     }
     let name = object.name_any();
-    tracing::warn!(job = name, "{message}");
+    let stalled = new.iter().find(|condition| condition.type_ == "Stalled");
+    tracing::warn!(job = name, "{}", stalled.map(|condition| condition.message.as_str()).unwrap_or_default());
     // Not by server-side apply, which would remove the fields that this version does not name.
     let patch = Patch::Merge(json!({
         "metadata": {"resourceVersion": metadata.resource_version, "uid": metadata.uid},

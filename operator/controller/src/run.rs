@@ -10,6 +10,8 @@ use crate::leader::{Election, Leadership, Timing};
 use crate::live::{Live, Pace};
 use crate::metrics::Metrics;
 use crate::objects::{Images, PodDefaults, StorageConfig};
+use crate::reading;
+use crate::scopes::Scopes;
 use crate::serve::{self, Readiness};
 use crate::services::Services;
 use crate::watch::{self, Watches};
@@ -133,19 +135,17 @@ async fn operate(
     stop: Shared<BoxFuture<'static, ()>>,
 ) {
     let (changed, news) = mpsc::unbounded();
-    let gangs = watch::gangs(&context, &config.namespaces, &changed);
-    for task in gangs.tasks {
+    let scopes = Scopes::new(&config.namespaces, context.metrics.clone());
+    for task in watch::gangs(&context, &scopes, &changed) {
         tasks.spawn(task);
     }
-    let mut unfilled = gangs.unfilled;
-    // Without all facts, existing objects would seem to be missing.
-    tokio::select! {
-        filled = unfilled.wait_for(|count| *count == 0) => if filled.is_err() { return },
-        () = stop.clone() => return,
-    }
-    readiness.caches_filled(true);
-    tracing::info!("caches are filled");
-    let (jobs, store) = watch::jobs(&context, &config.namespaces);
+    let (jobs, store) = watch::jobs(&context, &scopes);
+    tasks.spawn(reading::report_unavailable(context.clone(), scopes.clone()));
+    tasks.spawn(async move {
+        scopes.settled().await;
+        readiness.caches_filled(true);
+        tracing::info!("caches are filled");
+    });
     let watches = Watches { jobs, store, changed: news };
     controller::run(context, watches, reported, config.concurrency, stop).await;
 }

@@ -9,12 +9,13 @@ use crate::jobs::Listing;
 use crate::key::Key;
 use crate::names;
 use crate::reading::Guarded;
+use crate::scopes::{GANG_RESOURCES, Scope, Scopes};
 use crate::waits::Waits;
 use crate::watched::{WatchedJob, WatchedPod, WatchedService};
 use futures::channel::mpsc;
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, ready};
 use futures::stream::{self, BoxStream, SelectAll};
-use futures::{Stream, StreamExt};
+use futures::{FutureExt, Stream, StreamExt};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::core::PartialObjectMeta;
@@ -26,7 +27,6 @@ use serde::de::DeserializeOwned;
 use std::collections::HashSet;
 use std::fmt::Debug;
 use std::sync::Arc;
-use tokio::sync::watch;
 
 /// Objects in a page of a list.
 const PAGE: u32 = 250;
@@ -43,53 +43,55 @@ pub struct Watches {
     pub changed: mpsc::UnboundedReceiver<Key>,
 }
 
-/// The watches on gangs, each to be run, and whether all of them know all.
-pub struct GangWatches {
-    /// Run all of them, for as long as the operator runs.
-    pub tasks: Vec<BoxFuture<'static, ()>>,
-    /// How many are still to be filled.
-    pub unfilled: watch::Receiver<usize>,
-}
-
-/// Watches the gangs of `namespaces`, all when there are none. Changed jobs are sent to `changed`.
-pub fn gangs(context: &Arc<Context>, namespaces: &[String], changed: &mpsc::UnboundedSender<Key>) -> GangWatches {
+/// The watches on the gangs of `scopes`, to be run for as long as the operator runs. Changed jobs are sent to `changed`.
+pub fn gangs(
+    context: &Arc<Context>,
+    scopes: &Scopes,
+    changed: &mpsc::UnboundedSender<Key>,
+) -> Vec<BoxFuture<'static, ()>> {
     let client = &context.client;
-    let scopes = scopes(namespaces);
-    let (unfilled, filled) = watch::channel(scopes.len() * 4);
-    let unfilled = Arc::new(unfilled);
     let mut tasks = Vec::new();
-    for scope in scopes {
+    for scope in scopes.all() {
         let ours = watcher::Config::default().labels(names::SELECTOR).page_size(PAGE);
-        let sink = || Sink { changed: changed.clone(), unfilled: unfilled.clone(), filled: false };
-        let pods = objects(api::<WatchedPod>(client, scope.as_deref()), ours.clone(), "pods");
-        let jobs = objects(api::<WatchedJob>(client, scope.as_deref()), ours.clone(), "batch Jobs");
-        let maps = objects(api::<PartialObjectMeta<ConfigMap>>(client, scope.as_deref()), ours.clone(), "ConfigMaps");
-        let services = objects(api::<WatchedService>(client, scope.as_deref()), ours, "Services");
+        let watched = |resource| Watched { scopes: scopes.clone(), scope: scope.clone(), resource };
+        let sink = |resource| Sink { changed: changed.clone(), watched: watched(resource) };
+        let [pods, jobs, maps, services] = GANG_RESOURCES;
         let listing = || Listing::new(scope.clone());
-        tasks.push(taken(pods, context, listing(), sink(), |to, event, listing| to.facts.pod(event, listing)));
-        tasks.push(taken(jobs, context, listing(), sink(), |to, event, listing| to.facts.gang(event, listing)));
-        tasks.push(taken(maps, context, listing(), sink(), |to, event, listing| to.facts.plan(event, listing)));
-        tasks.push(taken(services, context, listing(), sink(), |to, event, listing| {
+        let events = objects(api::<WatchedPod>(client, scope.as_deref()), ours.clone(), watched(pods));
+        tasks.push(taken(events, context, listing(), sink(pods), |to, event, listing| to.facts.pod(event, listing)));
+        let events = objects(api::<WatchedJob>(client, scope.as_deref()), ours.clone(), watched(jobs));
+        tasks.push(taken(events, context, listing(), sink(jobs), |to, event, listing| to.facts.gang(event, listing)));
+        let api_of_maps = api::<PartialObjectMeta<ConfigMap>>(client, scope.as_deref());
+        let events = objects(api_of_maps, ours.clone(), watched(maps));
+        tasks.push(taken(events, context, listing(), sink(maps), |to, event, listing| to.facts.plan(event, listing)));
+        let events = objects(api::<WatchedService>(client, scope.as_deref()), ours, watched(services));
+        tasks.push(taken(events, context, listing(), sink(services), |to, event, listing| {
             let broken = to.services.watched(event, listing);
             broken.iter().flat_map(|namespace| to.facts.meeting(namespace)).collect()
         }));
     }
-    GangWatches { tasks, unfilled: filled }
+    tasks
 }
 
-/// Watches the `TrainingJob`s of `namespaces`, all when there are none. Jobs that are gone are forgotten everywhere.
+/// Watches the `TrainingJob`s of `scopes`, of each once its gangs are known: without all facts, existing objects would seem to be
+/// missing. Jobs that are gone are forgotten everywhere.
 ///
 /// Of a relisting only what changed is passed on, so that one store holds the result of several watches.
-pub fn jobs(context: &Arc<Context>, namespaces: &[String]) -> (BoxStream<'static, ObjectRef<Guarded>>, Store<Guarded>) {
+pub fn jobs(context: &Arc<Context>, scopes: &Scopes) -> (BoxStream<'static, ObjectRef<Guarded>>, Store<Guarded>) {
     let (store, writer) = reflector::store::<Guarded>();
     let mut all = SelectAll::new();
-    for scope in scopes(namespaces) {
+    for scope in scopes.all() {
         let config = watcher::Config::default().page_size(JOB_PAGE);
-        let events = objects(api::<Guarded>(&context.client, scope.as_deref()), config, "TrainingJobs");
+        let watched = Watched { scopes: scopes.clone(), scope: scope.clone(), resource: "TrainingJobs" };
+        let (api, known) = (api::<Guarded>(&context.client, scope.as_deref()), watched.clone());
+        let events = async move {
+            known.scopes.known(&known.scope).await;
+            objects(api, config, watched)
+        };
         let mut tracker = Tracker { context: context.clone(), store: store.clone(), scope, seen: HashSet::new() };
-        all.push(events.flat_map(move |event| stream::iter(tracker.track(event))).boxed());
+        all.push(events.flatten_stream().flat_map(move |event| stream::iter(tracker.track(event))).boxed());
     }
-    // An initial empty list makes the store ready; `GangWatches::unfilled` shows whether the caches are filled.
+    // An initial empty list makes the store ready; `Scopes` shows what is known.
     let start = stream::iter([Event::Init, Event::InitDone]);
     let changes = predicates::generation.combine(predicates::labels).combine(predicates::annotations);
     let jobs = start.chain(all).map(Ok).reflect(writer).applied_objects();
@@ -152,9 +154,12 @@ fn slim(job: &mut Guarded) {
     job.annotations_mut().remove("kubectl.kubernetes.io/last-applied-configuration");
 }
 
-/// The scopes of the watches: each namespace, or all at once.
-fn scopes(namespaces: &[String]) -> Vec<Option<String>> {
-    if namespaces.is_empty() { vec![None] } else { namespaces.iter().cloned().map(Some).collect() }
+/// One watch.
+#[derive(Clone)]
+struct Watched {
+    scopes: Scopes,
+    scope: Scope,
+    resource: &'static str,
 }
 
 fn api<K>(client: &Client, scope: Option<&str>) -> Api<K>
@@ -167,21 +172,23 @@ where
     }
 }
 
-/// A watch that never ends: errors are logged, then it is restarted after a backoff.
-fn objects<K>(api: Api<K>, config: watcher::Config, what: &'static str) -> impl Stream<Item = Event<K>> + Send
+/// A watch that never ends: errors are reported, then it is restarted after a backoff.
+fn objects<K>(api: Api<K>, config: watcher::Config, watched: Watched) -> impl Stream<Item = Event<K>> + Send
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    watcher::watcher(api, config).backoff(Waits::default()).filter_map(move |event| async move {
-        event.inspect_err(|error| tracing::warn!(%error, "watch of {what} failed: restarting")).ok()
+    watcher::watcher(api, config).backoff(Waits::default()).filter_map(move |event| {
+        let event = event.inspect_err(|error| {
+            watched.scopes.failed(&watched.scope, watched.resource, &error.to_string());
+        });
+        ready(event.ok())
     })
 }
 
 /// Where events go.
 struct Sink {
     changed: mpsc::UnboundedSender<Key>,
-    unfilled: Arc<watch::Sender<usize>>,
-    filled: bool,
+    watched: Watched,
 }
 
 /// Takes in the events of a watch, and names the jobs that changed.
@@ -189,7 +196,7 @@ fn taken<K: Send + 'static>(
     events: impl Stream<Item = Event<K>> + Send + 'static,
     context: &Arc<Context>,
     mut listing: Listing,
-    mut sink: Sink,
+    sink: Sink,
     take: impl Fn(&Context, Event<K>, &mut Listing) -> Vec<Key> + Send + 'static,
 ) -> BoxFuture<'static, ()> {
     let context = context.clone();
@@ -201,9 +208,8 @@ fn taken<K: Send + 'static>(
                 // Nobody listens when the controller has stopped.
                 let _ = sink.changed.unbounded_send(key);
             }
-            if full && !sink.filled {
-                sink.filled = true;
-                sink.unfilled.send_modify(|count| *count -= 1);
+            if full {
+                sink.watched.scopes.filled(&sink.watched.scope, sink.watched.resource);
             }
         }
     })

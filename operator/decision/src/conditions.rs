@@ -32,9 +32,18 @@ enum ConditionType {
 /// assert_eq!((conditions[0].type_.as_str(), conditions[0].status.as_str()), ("Stalled", "True"));
 /// ```
 pub fn unreadable(conditions: &[Condition], generation: Option<i64>, message: &str, now: Timestamp) -> Vec<Condition> {
+    with_stalled(conditions, generation, state(true, Reason::Unreadable, message), now)
+}
+
+/// The same for a job about which nothing can be decided until somebody acts.
+pub fn obstructed(conditions: &[Condition], generation: Option<i64>, message: &str, now: Timestamp) -> Vec<Condition> {
+    with_stalled(conditions, generation, state(true, Reason::ActionRequired, message), now)
+}
+
+fn with_stalled(old: &[Condition], generation: Option<i64>, state: ConditionState, now: Timestamp) -> Vec<Condition> {
     let kind = ConditionType::Stalled;
-    let others = conditions.iter().filter(|known| known.type_ != kind.to_string()).cloned();
-    let stalled = condition((now, generation), conditions, kind, state(true, Reason::Unreadable, message));
+    let others = old.iter().filter(|known| known.type_ != kind.to_string()).cloned();
+    let stalled = condition((now, generation), old, kind, state);
     others.chain([stalled]).collect()
 }
 

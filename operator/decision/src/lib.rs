@@ -109,7 +109,7 @@ mod trainer;
 mod trial;
 mod under_way;
 
-pub use conditions::{obstacle, unreadable};
+pub use conditions::{obstacle, obstructed, unreadable};
 pub use fingerprint::fingerprint;
 pub use grace::stop_grace;
 pub use judging::{Amount, Judging, Loss, Part, judging};

@@ -29,6 +29,7 @@ pub(super) struct Counters {
     pub(super) leader: IntGauge,
     reconcile_seconds: Histogram,
     reconcile_errors: IntCounterVec,
+    watch_errors: IntCounterVec,
     api_requests: IntCounterVec,
     api_seconds: HistogramVec,
     live_requests: IntCounterVec,
@@ -71,6 +72,11 @@ impl Counters {
             ),
             reconcile_seconds: registered(&registry, Histogram::with_opts(reconcile)),
             reconcile_errors: counter("pawl_reconcile_errors_total", "Failed reconciles.", &["kind"]),
+            watch_errors: counter(
+                "pawl_watch_errors_total",
+                "Failed lists and watches, each of which is repeated.",
+                &["namespace", "resource"],
+            ),
             api_requests: counter(
                 "pawl_api_requests_total",
                 "Requests to the API server.",
@@ -107,6 +113,10 @@ impl Counters {
         if let Some(kind) = error {
             self.reconcile_errors.with_label_values(&[kind]).inc();
         }
+    }
+
+    pub(super) fn watch_failed(&self, namespace: &str, resource: &str) {
+        self.watch_errors.with_label_values(&[namespace, resource]).inc();
     }
 
     pub(super) fn live(&self, outcome: LiveOutcome) {

@@ -17,6 +17,7 @@
 //! | `pawl_leader` | gauge | | 1 while this replica holds the leader election lease, else 0 |
 //! | `pawl_reconcile_duration_seconds` | histogram | | duration of a reconcile |
 //! | `pawl_reconcile_errors_total` | counter | `kind` | failed reconciles; `kind` is the kind of error, from a fixed set |
+//! | `pawl_watch_errors_total` | counter | `namespace`, `resource` | failed lists and watches; `namespace` is empty where all are watched |
 //! | `pawl_api_requests_total` | counter | `verb`, `resource`, `code` | requests to the API server; `code` is the HTTP status, or `timeout`, `fenced`, `error` |
 //! | `pawl_api_request_duration_seconds` | histogram | `verb` | time to the response header; watches excluded |
 //! | `pawl_live_requests_total` | counter | `outcome` | progress requests to agents: `ok`, `unreachable`, `timeout`, `refused`, `invalid` |
@@ -148,6 +149,11 @@ impl Metrics {
     /// Counts a reconcile. `error` is the kind of the error that ended it, from a fixed set.
     pub fn reconciled(&self, took: Duration, error: Option<&'static str>) {
         self.counters.reconciled(took, error);
+    }
+
+    /// Counts a list or watch that failed.
+    pub fn watch_failed(&self, namespace: &str, resource: &str) {
+        self.counters.watch_failed(namespace, resource);
     }
 
     /// Sets whether this replica holds the leader election lease.

@@ -1,0 +1,269 @@
+//! What an operator meets in the field: every wait has a reason, and every cause is reported.
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use pawl_api::TrainingJob;
+use pawl_api::status::Stage;
+use pawl_e2e::audit::Audit;
+use pawl_e2e::job::{status, training};
+use pawl_e2e::programs::{built, run, succeed};
+use pawl_e2e::scene::stage;
+use pawl_e2e::{Operator, Scene, scene};
+use serde_json::{Value, json};
+use std::process::Command;
+use std::time::Duration;
+
+/// Within this time every wait has a reason.
+const REPORTED: Duration = Duration::from_secs(60);
+
+/// A training of a second, with this pod template.
+fn short(name: &str, template: Value) -> Value {
+    training(name, 1, |job| job["spec"]["trainer"]["podTemplate"] = template)
+}
+
+/// A script in an image with a shell, which first runs `first` in every launch.
+fn script(name: &str, first: &str, template: Value) -> Value {
+    training(name, 60, |job| {
+        let steps = r#"i=0; while [ $i -lt 1000 ]; do i=$((i + 1)); echo "step $i loss 1.0"; sleep 0.1; done"#;
+        job["spec"]["workload"] = json!({"command": ["sh", "-c", format!("{first}; {steps}")],
+            "monitor": {"training": r"step (?<step>\d+) loss (?<loss>\S+)"}});
+        job["spec"]["trainer"] =
+            json!({"image": "localhost/busybox:test", "gpusPerReplica": 0, "podTemplate": template});
+        job["spec"]["settings"] = json!({"batchPerGpu": 8});
+    })
+}
+
+fn condition(job: &TrainingJob, kind: &str) -> Option<(String, String)> {
+    let conditions = &job.status.as_ref()?.conditions;
+    let found = conditions.iter().find(|condition| condition.type_ == kind && condition.status == "True")?;
+    Some((found.reason.clone(), found.message.clone()))
+}
+
+/// Waits until a condition of a job has this reason, and these words in its message.
+async fn reported(scene: &Scene, job: &str, kind: &str, reason: &str, words: &str) -> TrainingJob {
+    let what = format!("{kind} {reason}: {words}");
+    let holds = |job: &TrainingJob| {
+        condition(job, kind).is_some_and(|(found, message)| found == reason && message.contains(words))
+    };
+    scene.job_until(job, &what, REPORTED, holds).await
+}
+
+/// The batch Job kept the template with which it was made: the job stayed `Queued` until it was suspended and resumed.
+#[test]
+fn a_pod_template_that_is_corrected_reaches_a_gang_that_waits() {
+    scene(async |scene| {
+        let _operator = scene.operator().await;
+        let nowhere = json!({"nodeSelector": {"kubernetes.io/hostname": "node-nowhere"}});
+        scene.apply(&short("selector", nowhere));
+        scene.apply(&short("account", json!({"serviceAccountName": "defualt"})));
+        reported(scene, "selector", "Reconciling", "Queued", "didn't match Pod's node affinity/selector").await;
+        reported(scene, "account", "Reconciling", "PodsRefused", "serviceaccount \"defualt\" not found").await;
+        let corrected = |template: Value| json!({"trainer": {"podTemplate": template}});
+        scene.patch_spec("selector", corrected(json!({"nodeSelector": null}))).await;
+        scene.patch_spec("account", corrected(json!({"serviceAccountName": "default"}))).await;
+        for name in ["selector", "account"] {
+            let done = scene.complete(name, Duration::from_secs(120)).await;
+            assert_eq!((status(&done).attempts > 1, &status(&done).retry), (true, &None), "{name}: that is no failure");
+        }
+    });
+}
+
+#[test]
+fn a_gang_that_runs_takes_its_new_template_when_its_user_starts_it_again() {
+    scene(async |scene| {
+        let _operator = scene.operator().await;
+        scene.apply(&training("toy", 20, |job| {
+            job["spec"]["train"]["checkpoint"]["storage"] = "pvc://toy/run".into();
+        }));
+        scene.claim("toy");
+        let saved = |job: &TrainingJob| {
+            let training = job.status.as_ref().and_then(|status| status.training.as_ref());
+            training.is_some_and(|training| training.last_checkpoint.is_some())
+        };
+        let before = scene.healthy_until("toy", "to have a checkpoint", Duration::from_secs(90), saved).await;
+        let env = json!([{"name": "CORRECTED", "value": "yes"}]);
+        scene.patch_spec("toy", json!({"trainer": {"podTemplate": {"env": env}}})).await;
+        reported(scene, "toy", "RestartNeeded", "TemplateChanged", "kubectl pawl restart toy").await;
+        let attempt = |job: &TrainingJob| status(job).attempt.as_ref().map(|attempt| attempt.name.clone());
+        assert_eq!(attempt(&scene.job("toy").await), attempt(&before), "it goes on");
+        let printed =
+            succeed(Command::new(built("pawl")).args(["kubectl", "restart", "toy", "--namespace", &scene.namespace]));
+        assert!(printed.contains("restarted"), "{printed}");
+        let done = scene.complete("toy", Duration::from_secs(120)).await;
+        let training = status(&done).training.as_ref().unwrap();
+        assert_eq!((training.restarts, status(&done).attempts), (0, status(&before).attempts + 1));
+        assert_eq!(condition(&done, "RestartNeeded"), None);
+    });
+}
+
+/// All of them were "waiting in its queue, for free devices or for quota".
+#[test]
+fn pods_that_are_refused_at_admission_are_reported_with_the_cause() {
+    scene(async |scene| {
+        let _operator = scene.operator().await;
+        let limits = json!([{"type": "Container", "max": {"memory": "1Gi"}}]);
+        scene.apply(&json!({"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "small"},
+            "spec": {"limits": limits}}));
+        scene.apply(&json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "quota"},
+            "spec": {"hard": {"requests.cpu": "1"}}}));
+        let with = |name: &str, cpu: &str, template: Value| {
+            let mut job = short(name, template);
+            let resources = &mut job["spec"]["trainer"]["podTemplate"]["resources"];
+            resources["requests"]["cpu"] = cpu.into();
+            job["spec"]["lifecycle"]["schedulingTimeout"] = "60s".into();
+            job
+        };
+        scene.apply(&with("memory", "10m", json!({"resources": {"limits": {"memory": "2Gi"}}})));
+        scene.apply(&with("class", "10m", json!({"priorityClassName": "no-such-class"})));
+        scene.apply(&with("runtime", "10m", json!({"runtimeClassName": "no-such-runtime"})));
+        scene.apply(&with("quota", "2", json!({})));
+        scene.apply(&short("demanded", json!({})));
+        reported(scene, "memory", "Reconciling", "PodsRefused", "maximum memory usage per Container is 1Gi").await;
+        reported(scene, "class", "Reconciling", "PodsRefused", "no-such-class").await;
+        reported(scene, "runtime", "Reconciling", "PodsRefused", "no-such-runtime").await;
+        reported(scene, "quota", "Reconciling", "Queued", "exceeded quota: quota").await;
+        reported(scene, "demanded", "Reconciling", "PodsRefused", "must specify requests.cpu").await;
+        let printed =
+            succeed(Command::new(built("pawl")).args(["kubectl", "status", "class", "--namespace", &scene.namespace]));
+        assert!(printed.contains("no-such-class"), "{printed}");
+        // What has to be corrected does not wait without limit.
+        let counted = |job: &TrainingJob| {
+            let retry = job.status.as_ref().and_then(|status| status.retry.as_ref());
+            retry.is_some_and(|retry| retry.count > 0 && retry.message.contains("no-such-class"))
+        };
+        scene.job_until("class", "to be counted", Duration::from_secs(90), counted).await;
+        assert_eq!(status(&scene.job("quota").await).attempts, 1, "a quota is waited for");
+    });
+}
+
+/// The operator tried 136 times a second, and said nothing.
+#[test]
+fn a_claim_that_is_kept_by_a_notebook_is_reported_and_tried_rarely() {
+    scene(async |scene| {
+        let _operator = Operator::with_claims(scene).await;
+        scene.claim("toy-storage");
+        succeed(&mut scene.kubectl(&[
+            "label",
+            "pvc",
+            "toy-storage",
+            "app.kubernetes.io/managed-by=pawl",
+            "pawl.dev/job=toy",
+        ]));
+        scene.apply(&json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "notebook"},
+            "spec": {"terminationGracePeriodSeconds": 0,
+                "containers": [{"name": "notebook", "image": "localhost/busybox:test",
+                    "volumeMounts": [{"name": "m", "mountPath": "/m"}]}],
+                "volumes": [{"name": "m", "persistentVolumeClaim": {"claimName": "toy-storage"}}]},
+        }));
+        let runs = ["wait", "--for=jsonpath={.status.phase}=Running", "pod/notebook", "--timeout=1s"];
+        let look = async || run(&mut scene.kubectl(&runs)).status.success().then_some(());
+        scene.until("the notebook to run", Duration::from_secs(60), look).await;
+        succeed(&mut scene.kubectl(&["delete", "pvc", "toy-storage", "--wait=false"]));
+
+        scene.apply(&training("toy", 1, |_| {}));
+        reported(scene, "toy", "Stalled", "ActionRequired", "kubectl describe pvc toy-storage").await;
+        let audit = Audit::now();
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        let writes = audit.count(&scene.namespace, &Operator::user(scene));
+        assert!(writes.values().sum::<usize>() <= 4, "{writes:?}");
+        succeed(&mut scene.kubectl(&["delete", "pod", "notebook"]));
+        scene.complete("toy", Duration::from_secs(180)).await;
+    });
+}
+
+/// Exit code 30 hid the eviction: the job was started again for ever, and nothing was counted.
+#[test]
+fn a_training_that_fills_its_disk_fails_with_the_volume() {
+    scene(async |scene| {
+        let _operator = scene.operator().await;
+        let fill = |path: &str| format!("dd if=/dev/zero of={path}/x bs=1M count=100 2>/dev/null");
+        let scratch = json!({"volumes": [{"name": "scratch", "emptyDir": {"sizeLimit": "16Mi"}}],
+            "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}]});
+        let mut volume = script("volume", &fill("/scratch"), scratch);
+        let mut limit = script("limit", &fill("/tmp"), json!({"resources": {"limits": {"ephemeral-storage": "32Mi"}}}));
+        for job in [&mut volume, &mut limit] {
+            job["spec"]["lifecycle"]["maxRestarts"] = 0.into();
+            scene.apply(job);
+        }
+        for (name, words) in [("volume", "scratch"), ("limit", "ephemeral")] {
+            let failed = |job: &TrainingJob| stage(job) == Stage::Failed;
+            let job = scene.job_until(name, "to fail", Duration::from_secs(240), failed).await;
+            let failure = status(&job).failure.as_ref().unwrap();
+            assert!(failure.message.contains("evicted") && failure.message.contains(words), "{failure:?}");
+        }
+    });
+}
+
+/// It failed at once, with a checkpoint there and restarts unused, and blamed the memory of the host.
+#[test]
+fn a_training_whose_rank_is_killed_for_its_memory_resumes_and_then_fails_with_the_limit() {
+    scene(async |scene| {
+        let _operator = scene.operator().await;
+        scene.apply(&training("toy", 60, |job| {
+            job["spec"]["workload"]["config"]["faults"] =
+                json!([{"fault": "ExhaustMemory", "atStep": 20, "bytes": 1_000_000_000, "kinds": ["Train"]}]);
+            job["spec"]["trainer"]["podTemplate"] = json!({"resources": {"limits": {"memory": "128Mi"}}});
+            job["spec"]["lifecycle"]["maxRestarts"] = 1.into();
+        }));
+        let failed = |job: &TrainingJob| stage(job) == Stage::Failed;
+        let job = scene.job_until("toy", "to fail", Duration::from_secs(180), failed).await;
+        let (failure, training) = (status(&job).failure.as_ref().unwrap(), status(&job).training.as_ref().unwrap());
+        assert_eq!(failure.reason, "RetriesExhausted", "{failure:?}");
+        assert!(failure.message.contains("128 MiB") || failure.message.contains("128Mi"), "{failure:?}");
+        assert_eq!(training.restarts, 2, "it was tried again before it failed");
+    });
+}
+
+/// No program ran: that says nothing about the job.
+#[test]
+fn a_pod_that_its_node_does_not_accept_is_a_disruption() {
+    scene(async |scene| {
+        let _operator = scene.operator().await;
+        // The scheduler knows better than to choose a node without room: the test does what it does not.
+        let template = json!({"schedulerName": "by-hand", "resources": {"requests": {"cpu": "900"}}});
+        scene.apply(&short("toy", template));
+        let waits = async || scene.pods("toy").await.into_iter().find(|pod| pod.metadata.deletion_timestamp.is_none());
+        let pod = scene.until("a pod", Duration::from_secs(60), waits).await;
+        bind(scene, &pod, "node-1");
+        let retried = |job: &TrainingJob| job.status.as_ref().is_some_and(|status| status.retry.is_some());
+        let job = scene.job_until("toy", "to be tried again", Duration::from_secs(60), retried).await;
+        let retry = status(&job).retry.as_ref().unwrap();
+        assert_eq!((retry.count, retry.disruptions), (0, 1), "{retry:?}");
+        assert!(retry.message.contains("node-1 did not accept") && retry.message.contains("cpu"), "{retry:?}");
+        assert!(retry.not_before.is_some(), "{retry:?}");
+    });
+}
+
+/// Binds a pod to a node, as a scheduler does.
+fn bind(scene: &Scene, pod: &Pod, node: &str) {
+    let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod.name_any()},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": node}});
+    let file = scene.directory.path().join("binding.json");
+    std::fs::write(&file, binding.to_string()).unwrap();
+    let path = format!("/api/v1/namespaces/{}/pods/{}/binding", scene.namespace, pod.name_any());
+    succeed(scene.kubectl(&["create", "--raw", &path, "-f"]).arg(&file));
+}
+
+/// It ended as stopped on request, and was started again at once, for ever and uncounted.
+#[test]
+fn a_gang_that_somebody_stops_by_sigterm_is_reported_as_a_disruption() {
+    scene(async |scene| {
+        let _operator = scene.operator().await;
+        scene.apply(&script("toy", "true", json!({})));
+        let runs = |job: &TrainingJob| stage(job) == Stage::Training;
+        scene.healthy_until("toy", "to train", Duration::from_secs(120), runs).await;
+        let look = async || {
+            let pods = scene.pods("toy").await;
+            let pod = pods.iter().find(|pod| pod.metadata.deletion_timestamp.is_none())?.name_any();
+            let kill = ["exec", &pod, "-c", "trainer", "--", "kill", "-TERM", "1"];
+            run(&mut scene.kubectl(&kill)).status.success().then_some(())
+        };
+        scene.until("SIGTERM to be sent", Duration::from_secs(60), look).await;
+        let told = async || {
+            let events = scene.events("toy").await;
+            events.into_iter().find(|(reason, note)| reason == "Disrupted" && note.contains("SIGTERM"))
+        };
+        scene.until("the disruption to be reported", Duration::from_secs(60), told).await;
+    });
+}
