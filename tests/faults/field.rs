@@ -55,13 +55,13 @@ fn a_pod_template_that_is_corrected_reaches_a_gang_that_waits() {
         let _operator = scene.operator().await;
         let nowhere = json!({"nodeSelector": {"kubernetes.io/hostname": "node-nowhere"}});
         scene.apply(&short("selector", nowhere));
-        scene.apply(&short("account", json!({"serviceAccountName": "defualt"})));
+        scene.apply(&short("request", json!({"resources": {"requests": {"memory": "900Gi"}}})));
         reported(scene, "selector", "Reconciling", "Queued", "didn't match Pod's node affinity/selector").await;
-        reported(scene, "account", "Reconciling", "PodsRefused", "serviceaccount \"defualt\" not found").await;
+        reported(scene, "request", "Reconciling", "Queued", "Insufficient memory").await;
         let corrected = |template: Value| json!({"trainer": {"podTemplate": template}});
         scene.patch_spec("selector", corrected(json!({"nodeSelector": null}))).await;
-        scene.patch_spec("account", corrected(json!({"serviceAccountName": "default"}))).await;
-        for name in ["selector", "account"] {
+        scene.patch_spec("request", corrected(json!({"resources": {"requests": {"memory": "10Mi"}}}))).await;
+        for name in ["selector", "request"] {
             let done = scene.complete(name, Duration::from_secs(120)).await;
             assert_eq!((status(&done).attempts > 1, &status(&done).retry), (true, &None), "{name}: that is no failure");
         }
@@ -114,24 +114,20 @@ fn pods_that_are_refused_at_admission_are_reported_with_the_cause() {
             job
         };
         scene.apply(&with("memory", "10m", json!({"resources": {"limits": {"memory": "2Gi"}}})));
-        scene.apply(&with("class", "10m", json!({"priorityClassName": "no-such-class"})));
-        scene.apply(&with("runtime", "10m", json!({"runtimeClassName": "no-such-runtime"})));
         scene.apply(&with("quota", "2", json!({})));
         scene.apply(&short("demanded", json!({})));
         reported(scene, "memory", "Reconciling", "PodsRefused", "maximum memory usage per Container is 1Gi").await;
-        reported(scene, "class", "Reconciling", "PodsRefused", "no-such-class").await;
-        reported(scene, "runtime", "Reconciling", "PodsRefused", "no-such-runtime").await;
         reported(scene, "quota", "Reconciling", "Queued", "exceeded quota: quota").await;
         reported(scene, "demanded", "Reconciling", "PodsRefused", "must specify requests.cpu").await;
         let printed =
-            succeed(Command::new(built("pawl")).args(["kubectl", "status", "class", "--namespace", &scene.namespace]));
-        assert!(printed.contains("no-such-class"), "{printed}");
+            succeed(Command::new(built("pawl")).args(["kubectl", "status", "memory", "--namespace", &scene.namespace]));
+        assert!(printed.contains("maximum memory usage"), "{printed}");
         // What has to be corrected does not wait without limit.
         let counted = |job: &TrainingJob| {
             let retry = job.status.as_ref().and_then(|status| status.retry.as_ref());
-            retry.is_some_and(|retry| retry.count > 0 && retry.message.contains("no-such-class"))
+            retry.is_some_and(|retry| retry.count > 0 && retry.message.contains("maximum memory usage"))
         };
-        scene.job_until("class", "to be counted", Duration::from_secs(90), counted).await;
+        scene.job_until("memory", "to be counted", Duration::from_secs(90), counted).await;
         assert_eq!(status(&scene.job("quota").await).attempts, 1, "a quota is waited for");
     });
 }

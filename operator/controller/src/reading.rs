@@ -133,7 +133,11 @@ async fn report_to_jobs(context: &Context, unavailable: &Unavailable) -> Result<
         if !matches!(status.stage, Stage::Complete | Stage::Failed) {
             let (old, now) = (&status.conditions, Timestamp::now());
             let new = pawl_decision::obstructed(old, metadata.generation, &message, now);
-            write_stalled(context, &job, old, new).await?;
+            match write_stalled(context, &job, old, new).await {
+                // Somebody else changed it: next time.
+                Ok(()) | Err(Error::Stale) => {}
+                Err(error) => return Err(error),
+            }
         }
     }
     Ok(())

@@ -43,12 +43,6 @@ pub async fn look(context: &Context, key: &Key, now: Timestamp) -> Result<(), Er
         for pod in facts.alive().filter(|pod| pod.hidden) {
             look_for_pod(context, key, &facts.name, pod).await?;
         }
-        if let Some(gang) = facts.incomplete_gang().filter(|gang| is_late(gang, now))
-            && context.jobs.may_try(key, &format!("pods {}", gang.uid), REFUSAL_EVERY)
-        {
-            let refusal = look_for_refusal(context, key, gang).await?;
-            context.facts.refused(key, &facts.name, &gang.uid, refusal);
-        }
         for pod in facts.alive().filter(|pod| may_be_lost(pod, now)) {
             match node(context, key, pod).await? {
                 Node::Dead => {
@@ -58,6 +52,12 @@ pub async fn look(context: &Context, key: &Key, now: Timestamp) -> Result<(), Er
                 Node::Seen(NodeSeen::Unknown) => {}
                 Node::Seen(seen) => context.facts.node_seen(key, &facts.name, &pod.uid, &seen),
             }
+        }
+        if let Some(gang) = facts.incomplete_gang().filter(|gang| is_late(gang, now))
+            && context.jobs.may_try(key, &format!("pods {}", gang.uid), REFUSAL_EVERY)
+        {
+            let refusal = look_for_refusal(context, key, gang).await?;
+            context.facts.refused(key, &facts.name, &gang.uid, refusal);
         }
     }
     Ok(())

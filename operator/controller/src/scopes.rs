@@ -111,7 +111,7 @@ impl Scopes {
         let watches = self.watches.borrow();
         let failing = watches.iter().filter_map(|((scope, resource), watch)| {
             let error = watch.error.clone()?;
-            Some(Unavailable { scope: scope.clone(), resource, error })
+            Some(Unavailable { scope: scope.clone(), resource: *resource, error })
         });
         let mut unavailable: Vec<Unavailable> = failing.collect();
         unavailable.dedup_by(|later, first| later.scope == first.scope);
@@ -147,7 +147,8 @@ mod tests {
         scopes.filled(&beta, "pods");
         scopes.failed(&beta, "Services", "services is forbidden");
         assert!(settled() && !is(&beta));
-        let [Unavailable { scope, resource, error }] = &scopes.unavailable()[..] else { panic!() };
+        let unavailable = scopes.unavailable();
+        let [Unavailable { scope, resource, error }] = &unavailable[..] else { panic!("{unavailable:?}") };
         assert_eq!((scope, *resource, error.as_str()), (&beta, "Services", "services is forbidden"));
         // Its Role is created again.
         fill(&scopes, &beta);

@@ -75,7 +75,7 @@ pub(crate) fn set(draft: &mut Draft<'_>) {
     let about = (draft.now, draft.job.metadata.generation);
     let old = std::mem::take(&mut draft.status.conditions);
     let is_new = |kind: ConditionType| old.iter().all(|known| known.type_ != kind.to_string());
-    if let Some((kind, state)) = restart.as_ref().filter(|(kind, _)| is_new(*kind)) {
+    if let Some((_, state)) = restart.as_ref().filter(|(kind, _)| is_new(*kind)) {
         draft.normal(Reason::TemplateChanged, &state.message, None);
     }
     // Those of a later version are kept.

@@ -114,8 +114,7 @@ pub enum KubectlCommand {
         #[command(flatten)]
         job: JobArgs,
     },
-    /// Replace the attempts that are under way by new ones, which take a changed pod template. A training resumes from its newest
-    /// checkpoint.
+    /// Replace the running attempt by a new one, with the pod template as it is now.
     Restart {
         /// Name of the job.
         #[command(flatten)]

@@ -173,6 +173,7 @@ fn the_documentation_lists_every_family_and_no_other() {
     metrics.job(&job("ups"), &status(), &after, &facts(AttemptState::Ended(Ending::Completed)), now());
     metrics.reconciled(Duration::from_millis(1), Some("conflict"));
     metrics.live(LiveOutcome::Ok);
+    metrics.watch_failed("team", "pods");
     metrics.counters.request("get", "pods", "200", Some(Duration::from_millis(2)));
     let mut rolled_back = after.clone();
     rolled_back.phases[1].state = PhaseState::RolledBack;

@@ -1,6 +1,6 @@
 //! The batch Job of an attempt.
 
-use super::{Blueprint, annotations, labels, pod};
+use super::{Blueprint, PodDefaults, annotations, labels, pod, storage};
 use crate::names;
 use k8s_openapi::api::batch::v1::{
     Job, JobSpec, PodFailurePolicy, PodFailurePolicyOnExitCodesRequirement, PodFailurePolicyOnPodConditionsPattern,
@@ -10,6 +10,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use kube::{Resource, ResourceExt};
 use pawl_api::TrainingJob;
 use pawl_api::status::AttemptStatus;
+use serde_json::json;
+use std::collections::BTreeMap;
 
 /// The batch Job: all pods at once, none replaced, all terminated when one fails. Pawl decides about the next attempt.
 pub fn gang(blueprint: &Blueprint<'_>) -> Job {
@@ -34,7 +36,7 @@ pub fn gang(blueprint: &Blueprint<'_>) -> Job {
 /// immutable, and `suspend` belongs to its queue.
 pub fn gang_repair(job: &TrainingJob, attempt: &AttemptStatus) -> serde_json::Value {
     let size = pawl_decision::gang(&job.spec, attempt.purpose).replicas;
-    serde_json::json!({
+    json!({
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": metadata(job, &attempt.name, &attempt.plan_hash),
@@ -56,8 +58,18 @@ fn metadata(job: &TrainingJob, attempt: &str, plan_hash: &str) -> ObjectMeta {
     }
 }
 
+/// Hash of what the user and the administrator say about an attempt's pods and its queue, and the plan does not: when it changes,
+/// a gang that waits is replaced. The operator's own images are not part of it: every upgrade would take their turn from
+/// all gangs that wait.
+pub fn template_hash(job: &TrainingJob, defaults: &PodDefaults, trains: bool) -> String {
+    let grace = job.spec.lifecycle.checkpoint_grace.as_ref().filter(|_| trains);
+    let kueue: BTreeMap<_, _> = kueue(job).collect();
+    let location = storage(job).location;
+    pawl_decision::fingerprint(&json!([job.spec.trainer, grace, kueue, location, defaults]), 16)
+}
+
 /// Kueue's labels of a job.
-pub(super) fn kueue(job: &TrainingJob) -> impl Iterator<Item = (&String, &String)> {
+fn kueue(job: &TrainingJob) -> impl Iterator<Item = (&String, &String)> {
     job.labels().iter().filter(|(name, _)| name.starts_with(names::KUEUE))
 }
 

@@ -27,9 +27,8 @@ mod volumes;
 pub use claim::{Claim, DEFAULT_CLAIM_SIZE, Retention, StorageConfig, claim};
 pub use companions::{plan, plan_repair, service, token};
 pub use defaults::{DirectorySizes, PodDefaults};
-pub use gang::{gang, gang_repair};
+pub use gang::{gang, gang_repair, template_hash};
 pub use pawl_decision::storage::DefaultStorage;
-pub use pod::template_hash;
 pub use reader::reader;
 pub use storage::{Storage, storage};
 

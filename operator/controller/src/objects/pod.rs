@@ -1,6 +1,6 @@
 //! The pods of an attempt: the `restricted` Pod Security Standard, and the job's pod template.
 
-use super::{Blueprint, PodDefaults, annotations, container, gang, labels, storage, volumes};
+use super::{Blueprint, PodDefaults, annotations, container, labels, volumes};
 use crate::names;
 use k8s_openapi::api::core::v1::{PodSecurityContext, PodSpec, PodTemplateSpec, SeccompProfile, Toleration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -8,7 +8,6 @@ use kube::ResourceExt;
 use pawl_api::TrainingJob;
 use pawl_api::spec::PodSecurity;
 use pawl_contract::pod;
-use serde_json::json;
 use std::collections::BTreeMap;
 
 /// The template of an attempt's pods.
@@ -23,16 +22,6 @@ pub(super) fn template(blueprint: &Blueprint<'_>) -> PodTemplateSpec {
     all_annotations.insert(names::TEMPLATE_HASH.to_owned(), blueprint.template_hash());
     let metadata = ObjectMeta { labels: Some(all_labels), annotations: Some(all_annotations), ..ObjectMeta::default() };
     PodTemplateSpec { metadata: Some(metadata), spec: Some(spec(blueprint)) }
-}
-
-/// Hash of what the user and the administrator say about an attempt's pods and its queue, and the plan does not: when it changes,
-/// a gang that waits is replaced. The operator's own images are not part of it: every upgrade would take their turn from
-/// all gangs that wait.
-pub fn template_hash(job: &TrainingJob, defaults: &PodDefaults, trains: bool) -> String {
-    let grace = job.spec.lifecycle.checkpoint_grace.as_ref().filter(|_| trains);
-    let kueue: BTreeMap<_, _> = gang::kueue(job).collect();
-    let storage = storage::storage(job).location;
-    pawl_decision::fingerprint(&json!([job.spec.trainer, grace, kueue, storage, defaults]), 16)
 }
 
 /// Keeps autoscalers from moving pods with GPUs in order to save a node: what they measured is lost with them.

@@ -89,12 +89,13 @@ fn a_template_hash_changes_with_what_people_say_about_the_pods() {
         assert_ne!(hash(true, change), before, "change {number}");
     }
     assert_eq!(hash(false, changes[3]), hash(false, |_| {}), "only a training saves a checkpoint");
-    for other in [
-        (|job| job["metadata"]["generation"] = json!(7)) as fn(&mut Value),
+    let others: [fn(&mut Value); 4] = [
+        |job| job["metadata"]["generation"] = json!(7),
         |job| job["metadata"]["labels"] = json!({"team": "a"}),
         |job| job["spec"]["settings"] = json!({"batchPerGpu": 4}),
         |job| job["status"] = json!({"training": {"stopSeconds": 400}}),
-    ] {
+    ];
+    for other in others {
         assert_eq!(hash(true, other), before);
     }
     let made = Made::new(|_| {});

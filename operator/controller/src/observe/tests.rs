@@ -45,6 +45,18 @@ fn exited(index: u32, code: i32) -> PodFacts {
     pod(index, Stand::Ended(PodEnd { exit: Some(code), cause: Cause::of(code, "Error", ""), ..PodEnd::default() }))
 }
 
+/// A pod that the kubelet did not accept.
+fn refused_by_node(index: u32) -> PodFacts {
+    let cause = Cause::NotStarted(Hindrance::of_pod("UnexpectedAdmissionError", "no device"));
+    pod(index, Stand::Ended(PodEnd { exit: None, cause, ..PodEnd::default() }))
+}
+
+/// A pod that was evicted for its own use of the disk, whose agent ended as on request.
+fn evicted(index: u32, why: &str) -> PodFacts {
+    let cause = Cause::OverLimit(why.to_owned());
+    pod(index, Stand::Ended(PodEnd { exit: Some(30), cause, ..PodEnd::default() }))
+}
+
 /// The first pod, whose container the kubelet could not find when it was deleted.
 fn never_started(problem: &str) -> PodFacts {
     pod(0, Stand::Ended(PodEnd { exit: Some(137), cause: Cause::NotStarted(hindrance(problem)), ..PodEnd::default() }))
@@ -236,7 +248,10 @@ fn what_else_befell_a_gang_counts_more_than_its_queue(#[case] pods: Vec<PodFacts
 #[case::done(vec![exited(0, 0), exited(1, 0)], AttemptState::Ended(Ending::Completed))]
 #[case::launch_failed(vec![exited(0, 10), exited(1, 10)], AttemptState::Ended(Ending::Completed))]
 #[case::a_peer_was_torn_down_with_it(vec![exited(0, 12), gone(exited(1, 30))], AttemptState::Ended(Ending::Completed))]
-#[case::stopped(vec![exited(0, 30), exited(1, 30)], AttemptState::Ended(Ending::Stopped))]
+#[case::stopped_by_nobody(vec![exited(0, 40), exited(1, 30)], disrupted("pod toy-1-1 was stopped by SIGTERM, though nobody deleted it: a sidecar, its node or a person sent it"))]
+#[case::refused_by_its_node(vec![refused_by_node(0), exited(1, 40)], AttemptState::Ended(Ending::Refused("node node-0 did not accept pod toy-1-0: UnexpectedAdmissionError: no device".to_owned())))]
+#[case::evicted_for_its_own_disk(vec![evicted(0, "volume \"scratch\" is full"), exited(1, 40)], lost("pod toy-1-0 was evicted: volume \"scratch\" is full"))]
+#[case::evicted_and_deleted(vec![gone(evicted(0, "its disk is full")), gone(exited(1, 30))], lost("pod toy-1-0 was evicted: its disk is full"))]
 #[case::deleted(vec![exited(0, 40), gone(exited(1, 143))], disrupted("pod toy-1-1 was deleted"))]
 #[case::deleted_before_a_report(vec![gone(running(0)), gone(running(1))], disrupted("pod toy-1-0 was deleted"))]
 #[case::deleted_before_it_could_start(vec![gone(never_started("ErrImagePull: x")), gone(waiting(1, ""))], lost("pod toy-1-0: ErrImagePull: x"))]
@@ -248,6 +263,15 @@ fn what_else_befell_a_gang_counts_more_than_its_queue(#[case] pods: Vec<PodFacts
 #[case::crashed(vec![exited(0, 1), exited(1, 40)], lost("pod toy-1-0 exited with 1 (Failed)"))]
 fn how_a_gang_ended(#[case] pods: Vec<PodFacts>, #[case] wanted: AttemptState) {
     assert_eq!(state(pods), wanted);
+}
+
+#[test]
+fn a_gang_that_is_deleted_ends_as_stopped() {
+    let deleting = AttemptFacts {
+        gang: Some(GangFacts { deleting: true, ..gang() }),
+        ..facts(vec![exited(0, 30), exited(1, 30)])
+    };
+    assert_eq!(seen(deleting, None).state, AttemptState::Ended(Ending::Stopped));
 }
 
 #[test]
@@ -435,7 +459,7 @@ proptest! {
     #[test]
     fn an_attempt_with_a_pod_alive_has_not_ended(facts in any_facts()) {
         let alive = facts.alive().next().is_some();
-        let scene = Scene { job_uid: "t", gpus: 0, under_way: &[], attempts: &[facts], live: &[], now: NOW };
+        let scene = Scene { job_uid: "t", gpus: 0, memory: None, under_way: &[], attempts: &[facts], live: &[], now: NOW };
         for attempt in observe(&scene).attempts {
             prop_assert!(!alive || !matches!(attempt.state, AttemptState::Ended(_)), "{attempt:?}");
         }

@@ -26,15 +26,17 @@ fn condition(api: &Api, kind: &str) -> Value {
     all.cloned().find(|condition| condition["type"] == kind).unwrap_or_default()
 }
 
-/// The service accounts of the pods that run, and the batch Job of each.
-fn accounts(api: &Api) -> Vec<(String, Value)> {
+/// The batch Jobs that are not being deleted, and the node that each demands.
+fn nodes(api: &Api) -> Vec<(String, Value)> {
     let store = api.store();
     let jobs = store
         .objects
         .iter()
         .filter(|((kind, ..), job)| kind == "jobs" && job["metadata"]["deletionTimestamp"].is_null());
-    jobs.map(|((.., name), job)| (name.clone(), job["spec"]["template"]["spec"]["serviceAccountName"].clone()))
-        .collect()
+    jobs.map(|((.., name), job)| {
+        (name.clone(), job["spec"]["template"]["spec"]["nodeSelector"]["kubernetes.io/hostname"].clone())
+    })
+    .collect()
 }
 
 /// It stayed `Queued` for ever: the batch Job kept the template with which it was made.
@@ -42,20 +44,21 @@ fn accounts(api: &Api) -> Vec<(String, Value)> {
 async fn a_gang_that_waits_takes_the_corrected_template_at_once() {
     let api = Api::default();
     let mut job = job();
-    job["spec"]["trainer"]["podTemplate"]["serviceAccountName"] = json!("defualt");
+    job["spec"]["trainer"]["podTemplate"]["nodeSelector"]["kubernetes.io/hostname"] = json!("node-one");
     api.store().create(toy(), job);
     let before = api.store().version;
     let mut operator = Operator::start(&api, before);
     reconcile(&mut operator, &api).await;
-    assert_eq!(accounts(&api), [("toy-1".to_owned(), json!("defualt"))]);
+    assert_eq!(nodes(&api), [("toy-1".to_owned(), json!("node-one"))]);
 
-    edit(&api, |job| job["spec"]["trainer"]["podTemplate"]["serviceAccountName"] = json!("default"));
+    let selector = json!({"kubernetes.io/hostname": "node-1"});
+    edit(&api, |job| job["spec"]["trainer"]["podTemplate"]["nodeSelector"] = selector);
     for _ in 0..3 {
         reconcile(&mut operator, &api).await;
         cluster::collect_garbage(&mut api.store());
     }
     reconcile(&mut operator, &api).await;
-    assert_eq!(accounts(&api), [("toy-2".to_owned(), json!("default"))]);
+    assert_eq!(nodes(&api), [("toy-2".to_owned(), json!("node-1"))]);
     assert!(api.store().objects[&toy()]["status"]["retry"].is_null(), "that is no failure");
     let told = api.store().objects.iter().any(|(_, event)| event["reason"] == "TemplateChanged");
     assert!(told, "an event says why");
@@ -77,7 +80,7 @@ async fn a_gang_that_runs_goes_on_until_its_user_starts_it_again() {
     assert_eq!(api.store().writes.len(), writes, "it is said once");
 
     edit(&api, |job| job["metadata"]["annotations"] = json!({"pawl.dev/restart": "toy-1"}));
-    for _ in 0..4 {
+    for _ in 0..3 {
         reconcile(&mut operator, &api).await;
         cluster::step(&mut api.store());
     }

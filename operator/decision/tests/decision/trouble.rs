@@ -315,12 +315,12 @@ fn pods_that_the_api_server_refuses_do_not_wait_without_limit() {
 fn between_two_attempts_the_condition_has_the_failure_and_the_time_of_the_next() {
     let mut world = World::new(fuse(json!({})), factors(FACTORS));
     world.run_until(|world| world.launches(LaunchKind::Measure, "fuse") == 3);
-    world.end_alive(Ending::Lost("node-0 was drained".to_owned()));
+    world.end_alive(Ending::Refused("node-0 did not accept pod job-1-0".to_owned()));
     world.run_until(|world| world.status.retry.is_some());
     let (reason, message) = reconciling(&world);
     assert_eq!(reason, "BackOff");
     let until = world.status.retry.as_ref().unwrap().not_before.clone().unwrap();
-    assert!(message.contains(&until) && message.contains("node-0 was drained"), "{message}");
+    assert!(message.contains(&until) && message.contains("did not accept"), "{message}");
     world.run();
     assert_ne!(reconciling(&world).0, "BackOff");
 }
@@ -340,12 +340,13 @@ fn a_gang_that_waits_with_an_earlier_template_is_replaced_and_one_that_runs_is_n
         AttemptState::Queued,
         AttemptState::Pending { since: world.now, message: String::new(), waits_for: WaitsFor::MoreDevices },
     ] {
-        world.attempts.values_mut().next().unwrap().facts.state = state;
         let before = world.status.attempts;
+        let name = format!("job-{before}");
+        world.attempts.get_mut(&name).unwrap().facts.state = state;
+        world.outdated = vec![name];
         world.decide();
         world.decide();
         assert_eq!(world.status.attempts, before + 1);
-        world.outdated = vec![format!("job-{}", before + 1)];
     }
     world.outdated.clear();
     world.run();
@@ -367,6 +368,44 @@ fn an_attempt_that_its_user_starts_again_is_replaced_once() {
     world.run();
     assert_eq!((world.status.stage, world.status.attempts), (Stage::Complete, before + 1));
     assert_eq!((world.count_events("Restarted"), world.count_events("AttemptFailed")), (1, 0));
+}
+
+#[test]
+fn what_a_node_does_not_accept_is_no_failure_and_is_not_tried_again_at_once() {
+    let mut world = World::new(fuse(json!({"lifecycle": {"maxRestarts": 0}})), factors(FACTORS));
+    world.decide();
+    let before = world.now;
+    world.end_alive(Ending::Refused("node n did not accept pod job-1-0: UnexpectedAdmissionError".to_owned()));
+    world.decide();
+    assert!(world.alive().is_empty(), "it would meet the same node");
+    world.run();
+    assert_eq!(world.verdict("fuse").0, PhaseState::Accepted);
+    assert_eq!((world.count_events("Disrupted"), world.count_events("AttemptFailed")), (1, 0));
+    assert!(world.now.as_second() - before.as_second() >= 10);
+}
+
+/// Trains, and is killed for its memory the first so many times.
+fn killed_for_memory(times: usize) -> World {
+    let train = json!({"train": {"items": 1000}, "lifecycle": {"maxRestarts": 2}});
+    World::new(
+        train,
+        Box::new(move |plan, before| match plan.kind {
+            LaunchKind::Train if before < times => ended(plan, Outcome::HostOutOfMemory),
+            _ => done(plan, 100.0),
+        }),
+    )
+}
+
+#[test]
+fn a_training_that_is_killed_for_its_memory_resumes_as_often_as_it_may() {
+    let mut world = killed_for_memory(2);
+    world.run();
+    let training = world.status.training.as_ref().unwrap();
+    assert_eq!((world.status.stage, training.restarts), (Stage::Complete, 2));
+    let mut world = killed_for_memory(9);
+    world.run();
+    assert_eq!((world.failure().0, world.launches(LaunchKind::Train, "")), ("RetriesExhausted", 3));
+    assert!(world.failure().1.contains("HostOutOfMemory as planted"), "{:?}", world.failure());
 }
 
 #[test]

@@ -143,7 +143,7 @@ mod tests {
         };
         assert!(has(&command, "namespace") && has(&command, "context") && !has(&command, "kubeconfig"));
         let verb = |name: &str| command.find_subcommand(name).unwrap();
-        for name in ["status", "report", "rollback", "pin", "suspend", "resume", "logs"] {
+        for name in ["status", "report", "rollback", "pin", "suspend", "resume", "restart", "logs"] {
             assert!(has(verb(name), "name"), "{name}");
         }
         assert!(has(verb("rollback"), "phases") && has(verb("pin"), "phases"));
