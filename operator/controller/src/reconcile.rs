@@ -3,12 +3,12 @@
 
 use crate::apply;
 use crate::belief::Belief;
-use crate::build;
 use crate::context::Context;
 use crate::error::{Doing, Error, code};
 use crate::facts::AttemptFacts;
 use crate::key::Key;
 use crate::names;
+use crate::objects;
 use crate::observe;
 use crate::reading;
 use crate::repair;
@@ -217,7 +217,7 @@ fn fetch(context: &Context, key: &Key, job: &TrainingJob, status: &TrainingJobSt
         live: &live,
         now,
     });
-    let template = |trains| build::template_hash(job, &context.pods, trains);
+    let template = |trains| objects::template_hash(job, &context.pods, trains);
     let outdated = observe::outdated(&under_way, &attempts, |attempt| template(attempt.purpose == Purpose::Train));
     Observed { outdated, ..observed }
 }

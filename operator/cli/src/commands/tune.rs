@@ -101,8 +101,8 @@ fn tuned(arguments: &TuneArgs) -> Result<ExitCode, Refusal> {
                 Ok(seen) => seen,
                 Err(signal) => return Ok(ExitCode::from(signal.exit_status())),
             };
-            if seen.findings.pace.restarts {
-                tuned.lengthen();
+            if let Some(steps) = proposal::steps_given(&script(&request, &tuned, &seen)) {
+                tuned.lengthen(steps);
             }
             proposed(&request, identity, &tuned, &seen)?
         }
@@ -193,24 +193,28 @@ fn explained(unseen: &Unseen, lines: &[lines::Line]) -> String {
     }
 }
 
+fn script<'a>(request: &'a Request<'_>, tuned: &'a Tuned, seen: &'a Seen) -> Script<'a> {
+    Script {
+        name: request.name(),
+        framework: request.init.framework,
+        gpus: request.init.gpus,
+        tuned,
+        findings: &seen.findings,
+        evidence: &seen.evidence,
+        has_ended: seen.has_ended,
+        budget: request.arguments.budget.get(),
+    }
+}
+
 /// Writes the manifest.
 fn proposed(
     request: &Request<'_>,
     identity: Identity,
     tuned: &Tuned,
-    Seen { findings, evidence, has_ended }: &Seen,
+    seen: &Seen,
 ) -> Result<(Stored, String), Refusal> {
-    let script = Script {
-        name: request.name(),
-        framework: request.init.framework,
-        gpus: request.init.gpus,
-        tuned,
-        findings,
-        evidence,
-        has_ended: *has_ended,
-        budget: request.arguments.budget.get(),
-    };
-    let proposal = proposal::propose(&script);
+    let proposal = proposal::propose(&script(request, tuned, seen));
+    let Seen { findings, evidence, .. } = seen;
     let pace = &findings.pace;
     let mut text = format!("found: a step takes {}, a line comes every {} steps", duration(pace.step), pace.every);
     let _ = writeln!(text, "; {} validations", findings.validated.len());

@@ -17,8 +17,6 @@ use std::path::Path;
 
 /// The batch size, by which phases are made.
 pub const BATCH: &str = Phase::LargerBatch.setting();
-/// More steps than a measurement needs.
-const MANY: &str = "1000000";
 /// Settings that are numbers of the baseline.
 const NUMBERS: [&str; 3] = [BATCH, ACCUMULATION, Phase::LoaderWorkers.setting()];
 
@@ -187,16 +185,15 @@ impl Tuned {
         self.settings.retain(|name, _| used.contains(name.as_str()));
     }
 
-    /// Gives launches that measure speed more steps than they need: they are ended after their last one. For a script that counts
-    /// anew in each epoch, and does not print the last steps of one: it would end before as many were seen.
-    pub fn lengthen(&mut self) {
+    /// Gives launches that measure speed so many steps, instead of those that they need at least.
+    pub fn lengthen(&mut self, steps: u64) {
         for piece in &mut self.pieces {
             let is_length = |word: &Word| word.passed().is_some_and(|passed| passed.value == Value::Steps);
             let Some(at) = piece.launch.iter().position(is_length) else { continue };
             let Some(name) = piece.launch[at].passed().map(|passed| passed.name.clone()) else { continue };
             let of = |kind, steps: &str| Word::OfKind(kind, format!("{name}={steps}"));
             let given = ["Quality", "Train"].map(|kind| of(kind, "$(launch.steps)"));
-            piece.launch.splice(at..=at, [&given[..], &[of("Measure", MANY)]].concat());
+            piece.launch.splice(at..=at, [&given[..], &[of("Measure", &steps.to_string())]].concat());
         }
     }
 
@@ -378,11 +375,11 @@ a.add_argument('data')
     }
 
     #[test]
-    fn a_script_that_counts_anew_is_ended_by_its_measurement() {
+    fn a_launch_that_measures_may_take_longer_than_it_must() {
         let mut tuned = tuned(SOURCE, &["x", "--max_steps", "500"]);
-        tuned.lengthen();
+        tuned.lengthen(875);
         let steps = "$(launch.kind=Quality:+--max_steps=$(launch.steps)) $(launch.kind=Train:+--max_steps=$(launch.steps)) \
-                     $(launch.kind=Measure:+--max_steps=1000000)";
+                     $(launch.kind=Measure:+--max_steps=875)";
         assert!(line(&tuned, 12).starts_with(steps), "{}", line(&tuned, 12));
         assert_eq!(tuned.own()[2..], ["x", "--max_steps", "500"]);
     }

@@ -9,9 +9,13 @@ use crate::commands::init::phases::{MORE_WORKERS, Phase};
 use crate::commands::init::words::Value;
 use crate::commands::init::{environment, is_by_variable, quoted};
 use pawl_contract::script::{Monitor, MonitorSource};
+use pawl_contract::settings::Settings;
+use pawl_contract::steady::EXTENSIONS;
 use std::fmt::Write as _;
 use std::time::Duration;
 
+/// More steps than a measurement needs.
+const MANY: u64 = 1_000_000;
 /// Lines in a measured window, at least.
 const LINES: u64 = 5;
 /// Steps in a measured window, at least.
@@ -232,6 +236,23 @@ fn window(script: &Script<'_>) -> (u64, u64) {
     let own = pace.steps.saturating_sub(warmup + every).max(1);
     // The script cannot be made longer.
     if script.has_ended && !has_steps && !has_epochs { (warmup, window.min(own)) } else { (warmup, window) }
+}
+
+/// Steps that a launch which measures speed is given: as many as it takes at most. It is ended after its last one, and a script that
+/// ends by itself could not be measured for longer where its speed still changes. `None`: the steps that it needs at least.
+pub fn steps_given(script: &Script<'_>) -> Option<u64> {
+    if script.findings.monitor.source == MonitorSource::Kubeflow {
+        return None;
+    }
+    // Not far more: the schedules of scripts follow from their length.
+    let (warmup, window) = window(script);
+    let workers = script.tuned.settings.get(Phase::LoaderWorkers.setting()).copied();
+    let loading =
+        Settings { loader_workers: Some(workers.unwrap_or_default().max(MORE_WORKERS)), ..Settings::default() };
+    let least = 2 * loading.queue_steps(1);
+    let most = warmup.max(least) + window.max(least) * (1 + EXTENSIONS);
+    // It does not print the last steps of an epoch: as many as are needed would not be seen.
+    Some(if script.findings.pace.restarts { MANY } else { most })
 }
 
 /// Time without a step after which a launch hangs, in minutes.
