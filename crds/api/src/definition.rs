@@ -9,7 +9,8 @@ use pawl_contract::settings::{Numerics, Settings};
 use serde_json::{Map, Value, json};
 
 /// The CustomResourceDefinition as JSON: `apiextensions.k8s.io/v1`, with the schema, the validation rules and the printer
-/// columns.
+/// columns. Items of lists have no defaults: `kubectl apply` and what compares manifests with objects, such as Argo CD, replace lists
+/// as a whole, and would find a difference for ever. Readers take the defaults from the types.
 ///
 /// ```
 /// let definition = pawl_api::definition();
@@ -18,10 +19,11 @@ use serde_json::{Map, Value, json};
 pub fn definition() -> Value {
     let mut schema = schema_of_types();
     shorten(&mut schema);
+    schema::strip_in_items(&mut schema, "default");
     defined(schema)
 }
 
-/// [`definition`] with the description of every field, which is too large for `kubectl apply`: what the book shows.
+/// [`definition`] with the description of every field, which is too large for `kubectl apply`, and all defaults: what the book shows.
 pub fn documented_definition() -> Value {
     let mut schema = schema_of_types();
     document_rules(&mut schema["properties"]["spec"]["properties"]["settings"]["properties"]);

@@ -1,8 +1,8 @@
 //! Validation rules of the CRD: CEL expressions that the API server evaluates, without a webhook.
 //!
 //! Each rule is the CEL form of a check in [`crate::validate()`], which also has checks that CEL cannot express. Tests run
-//! every rule in a CEL interpreter and compare both on the same manifests. Rules see objects after defaulting, and only
-//! objects that conform to the schema. Functions used: CEL's standard ones, and `indexOf` of Kubernetes' list library.
+//! every rule in a CEL interpreter and compare both on the same manifests. Rules see objects after defaulting, which fills no items of
+//! lists, and only objects that conform to the schema. Functions used: CEL's standard ones, and `indexOf` of Kubernetes' list library.
 
 use crate::bounds::{self, SETTINGS};
 use pawl_contract::settings::{Numerics, Settings};
@@ -171,14 +171,14 @@ fn all(patches: &str) -> Vec<Rule> {
         ),
         plain(
             "spec.search[]",
-            "self.parallelism <= self.trials",
+            "!has(self.parallelism) || self.parallelism <= self.trials",
             "parallelism: is greater than the number of trials: use at most as many as trials",
         ),
         plain(
             "spec.search[].parameters[]",
             "has(self.values) && size(self.values) > 0 ? !(has(self.min) || has(self.max) || has(self.step)) : has(self.min) && \
              has(self.max) && double(self.min) < double(self.max) && (!has(self.step) || double(self.step) > 0.0) && \
-             (self.scale != 'Log' || double(self.min) > 0.0)",
+             (!has(self.scale) || self.scale != 'Log' || double(self.min) > 0.0)",
             "parameters: each needs either values, or min below max, with a step above 0 if any and a min above 0 for scale Log",
         ),
     ]);
@@ -233,7 +233,7 @@ fn phases(patches: &str) -> Vec<Rule> {
         ),
         plain(
             at,
-            "self.all(p, p.role != 'Enabler' || self.exists(q, has(q.requires) && p.name in q.requires))",
+            "self.all(p, !has(p.role) || p.role != 'Enabler' || self.exists(q, has(q.requires) && p.name in q.requires))",
             "role: an Enabler must be required by a later phase, and no phase requires it: add it to requires of a later \
              phase, or set role to Optimization",
         ),
@@ -249,13 +249,13 @@ fn phases(patches: &str) -> Vec<Rule> {
         ),
         rule(
             "spec.phases[]",
-            format!("has(self.pin) || {patches}"),
+            format!("has(self.pin) || has(self.settings) && ({patches})"),
             "'settings of ' + self.name + ': the patch is empty: set at least one setting, or remove the phase'",
         ),
         rule(
             "spec.phases[]",
             format!(
-                "self.numerics != 'Equivalent' || !({} || (has(self.fallbacks) && self.fallbacks.exists(f, {})))",
+                "has(self.numerics) && self.numerics != 'Equivalent' || !(has(self.settings) && ({}) || (has(self.fallbacks) && self.fallbacks.exists(f, {})))",
                 any(&touched),
                 any(&in_fallback)
             ),
@@ -293,14 +293,14 @@ fn settings() -> Vec<Rule> {
         ),
         plain(
             "spec",
-            format!("self.phases.all(p, {uneven})"),
+            format!("self.phases.all(p, !has(p.settings) || {uneven})"),
             "phases: a settings.globalBatch is not a multiple of batchPerGpu x ranks (replicas x gpusPerReplica): choose one \
              that is",
         ),
         plain(
             "spec",
             "has(self.gates.validationLossDelta) || has(self.gates.validationLossWithin) || (has(self.gates.validationMetrics) && size(self.gates.validationMetrics) > \
-             0) || !self.phases.exists(p, p.numerics == 'Changed' && (!has(p.pin) || p.pin == 'DryRun'))",
+             0) || !self.phases.exists(p, has(p.numerics) && p.numerics == 'Changed' && (!has(p.pin) || p.pin == 'DryRun'))",
             "phases: numerics: Changed requires a quality gate: set gates.validationLossDelta, gates.validationLossWithin or \
              gates.validationMetrics",
         ),

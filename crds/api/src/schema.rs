@@ -151,3 +151,12 @@ pub(crate) fn strip(schema: &mut Value, key: &str) {
     let properties = schema.get_mut("properties").and_then(Value::as_object_mut);
     properties.into_iter().flat_map(Map::values_mut).for_each(|s| strip(s, key));
 }
+
+/// Removes `key` from the items of all lists.
+pub(crate) fn strip_in_items(schema: &mut Value, key: &str) {
+    let Some(schema) = schema.as_object_mut() else { return };
+    schema.get_mut("items").into_iter().for_each(|items| strip(items, key));
+    schema.get_mut("additionalProperties").into_iter().for_each(|values| strip_in_items(values, key));
+    let properties = schema.get_mut("properties").and_then(Value::as_object_mut);
+    properties.into_iter().flat_map(Map::values_mut).for_each(|property| strip_in_items(property, key));
+}

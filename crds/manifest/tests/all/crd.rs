@@ -28,6 +28,19 @@ fn it_fits_into_the_annotation_of_kubectl_apply() {
     assert!(bytes < 144 << 10, "{bytes} bytes of the 256 KiB");
 }
 
+/// Items of lists have none: whoever applies a manifest again would find a difference.
+#[test]
+fn defaults_are_filled_outside_of_lists_only() {
+    fn defaults(schema: &Value, inside: bool) -> usize {
+        assert!(!inside || schema.get("default").is_none(), "{schema:#}");
+        let properties = schema["properties"].as_object().into_iter().flat_map(serde_json::Map::values);
+        let own = usize::from(schema.get("default").is_some());
+        let lists = schema.get("items").map_or(0, |items| defaults(items, true));
+        own + lists + properties.map(|property| defaults(property, inside)).sum::<usize>()
+    }
+    assert!(defaults(&schema(), false) > 20);
+}
+
 /// Structural, and bounded wherever a rule may look.
 #[test]
 fn the_schema_is_structural_and_bounded() {

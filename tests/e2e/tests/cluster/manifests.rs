@@ -1,7 +1,8 @@
-//! Broken manifests are refused by the API server, at `kubectl apply`.
+//! What `kubectl apply` says: broken manifests are refused by the API server, and those of before are unchanged.
 
 use pawl_e2e::programs::{repository, succeed};
 use pawl_e2e::scene;
+use std::path::{Path, PathBuf};
 
 /// Each broken manifest of the API crate says in its second line what a cluster does with it: `refuses` (schema and
 /// rules), `prunes` (an unknown field: kubectl asks for strict decoding, so it is refused too), `accepts` (only `pawl
@@ -54,5 +55,44 @@ fn broken_manifests_are_refused_at_apply_with_the_field_and_the_remedy() {
         }
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
         assert!(refused >= 50, "only {refused} broken manifests are refused");
+    });
+}
+
+/// The manifests below a directory.
+fn manifests(directory: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    let (directories, files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
+    let here = files.into_iter().filter(|file| file.extension().is_some_and(|extension| extension == "yaml"));
+    here.chain(directories.iter().flat_map(|directory| manifests(directory))).collect()
+}
+
+/// A default inside an item of a list would be a difference for ever, for `kubectl apply` as for Argo CD.
+#[test]
+fn an_example_that_is_applied_again_is_unchanged() {
+    scene(async |scene| {
+        let folder = tempfile::tempdir().unwrap();
+        let examples = manifests(&repository().join("examples"));
+        assert!(examples.len() >= 30, "{examples:?}");
+        for path in examples {
+            let text = std::fs::read_to_string(&path).unwrap();
+            assert_eq!(text.matches("\nspec:\n").count(), 1, "{}", path.display());
+            let file = folder.path().join("job.yaml");
+            // Pods are of no interest here.
+            std::fs::write(&file, text.replace("\nspec:\n", "\nspec:\n  suspend: true\n")).unwrap();
+            let file = file.to_str().unwrap();
+            for way in ["--server-side=false", "--server-side"] {
+                let apply = || succeed(&mut scene.kubectl(&["apply", way, "-f", file]));
+                let version = || {
+                    let of = "jsonpath={.items[0].metadata.generation} {.items[0].spec}";
+                    succeed(&mut scene.kubectl(&["get", "trainingjobs", "-o", of]))
+                };
+                apply();
+                let before = version();
+                let again = apply();
+                assert!(way == "--server-side" || again.trim().ends_with(" unchanged"), "{}: {again}", path.display());
+                assert_eq!(version(), before, "{}", path.display());
+                succeed(&mut scene.kubectl(&["delete", "trainingjobs", "--all"]));
+            }
+        }
     });
 }
