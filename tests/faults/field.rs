@@ -263,3 +263,27 @@ fn a_gang_that_somebody_stops_by_sigterm_is_reported_as_a_disruption() {
         scene.until("the disruption to be reported", Duration::from_secs(60), told).await;
     });
 }
+
+/// The pods were deleted as soon as their results were in the status, which has room for the last line only.
+#[test]
+fn the_log_of_a_failed_job_can_be_read_until_the_job_goes_on() {
+    scene(async |scene| {
+        let _operator = scene.operator().await;
+        scene.apply(&script("broken", "echo first words; echo more; exit 3", json!({})));
+        let failed = |job: &TrainingJob| stage(job) == Stage::Failed;
+        scene.job_until("broken", "to fail", Duration::from_secs(120), failed).await;
+        // It was gone after 30 seconds.
+        tokio::time::sleep(Duration::from_secs(40)).await;
+        let arguments = ["kubectl", "logs", "broken", "--namespace", &scene.namespace];
+        let log = succeed(Command::new(built("pawl")).args(arguments));
+        assert!(log.contains("first words"), "{log}");
+        scene.patch_spec("broken", json!({"lifecycle": {"maxRestarts": 1}})).await;
+        let next = |job: &TrainingJob| stage(job) != Stage::Failed;
+        scene.job_until("broken", "to go on", Duration::from_secs(60), next).await;
+        scene.job_until("broken", "to fail again", Duration::from_secs(120), failed).await;
+        let pods = scene.api::<Pod>().list(&kube::api::ListParams::default()).await.unwrap();
+        let attempts: std::collections::BTreeSet<_> =
+            pods.iter().filter_map(|pod| pod.labels().get("pawl.dev/attempt").cloned()).collect();
+        assert_eq!(attempts.len(), 1, "of the newest attempt only: {attempts:?}");
+    });
+}

@@ -18,7 +18,7 @@ use crate::step::Next;
 use crate::storage::{outlives_pods, settle};
 use crate::under_way::is_mistaken;
 use jiff::Timestamp;
-use pawl_api::status::{AttemptStatus, Purpose, StopCause};
+use pawl_api::status::{AttemptStatus, Purpose, Stage, StopCause};
 use pawl_contract::attempt::AttemptName;
 
 /// An attempt that waits longer than this in its queue is reported as queued, seconds.
@@ -395,11 +395,21 @@ fn start(draft: &mut Draft<'_>, work: &Work, again: Option<&str>) -> Option<Acti
     Some(Action::Start { plan, plan_hash })
 }
 
-/// Releases the attempts that had ended before the status `before` was written.
+/// Releases the attempts that had ended before the status `before` was written. The newest one of a job that failed, or that waits
+/// to try again, is kept: it holds no devices, and its logs say more than a status has room for.
 pub(crate) fn release(decision: &mut Decision, before: &pawl_api::TrainingJobStatus, job: &str, observed: &Observed) {
+    let status = &decision.status;
+    let explains = match status.stage {
+        Stage::Failed => true,
+        Stage::Complete | Stage::Suspended => false,
+        Stage::Pending | Stage::Preflight | Stage::Optimizing | Stage::Searching | Stage::Training => {
+            status.retry.is_some() && status.under_way().next().is_none()
+        }
+    };
+    let newest = before.attempts;
     for facts in &observed.attempts {
         let name = AttemptName::parse(&facts.name).filter(|name| name.job == job);
-        let past = name.is_some_and(|name| name.number <= before.attempts);
+        let past = name.is_some_and(|name| name.number < newest || name.number == newest && !explains);
         let current = before.under_way().any(|attempt| attempt.name == facts.name);
         if past && !current && matches!(facts.state, AttemptState::Ended(_)) {
             decision.actions.push(Action::Release { attempt: facts.name.clone() });

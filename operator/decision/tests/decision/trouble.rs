@@ -184,9 +184,12 @@ fn a_failed_job_is_tried_again_when_its_user_starts_it_again() {
     mended.store(true, std::sync::atomic::Ordering::Relaxed);
     world.run();
     assert_eq!(world.status.stage, Stage::Failed, "nothing says that it was mended");
+    let newest = format!("job-{}", world.status.attempts);
+    assert_eq!(world.attempts.keys().collect::<Vec<_>>(), [&newest], "its logs are kept");
     pawl_decision::retry(&mut world.status);
     world.run();
     assert_eq!((world.status.stage, world.count_events("Reopened")), (Stage::Complete, 1));
+    assert!(world.attempts.is_empty(), "{:?}", world.attempts.keys());
     assert_eq!(world.verdict("fuse").0, PhaseState::Accepted);
 }
 
