@@ -105,7 +105,7 @@ def a_list_of_namespaces_gives_no_permissions_elsewhere():
     assert not of_kind(objects, "ClusterRoleBinding")
     roles = {each["metadata"]["namespace"] for each in of_kind(objects, "Role")}
     assert roles == {"pawl-system", "team-a", "team-b"}
-    whole = next(each for each in of_kind(template(), "ClusterRole") if each["metadata"]["name"] == "pawl-operator")
+    whole = next(each for each in of_kind(template(), "ClusterRole") if each["metadata"]["name"] == "pawl-operator.pawl-system")
     for role in of_kind(objects, "Role"):
         if role["metadata"]["namespace"] != "pawl-system":
             assert rules(role) == rules(whole) - {("", "nodes", "get")}

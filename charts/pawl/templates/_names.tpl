@@ -3,6 +3,25 @@
 {{- printf "%s-operator" (trunc 54 .Release.Name) -}}
 {{- end -}}
 
+{{/* Name of its objects that are in no namespace: releases of other namespaces may have the same name. */}}
+{{- define "pawl.clusterName" -}}
+{{- printf "%s.%s" (include "pawl.name" .) .Release.Namespace -}}
+{{- end -}}
+
+{{/* Whether another release that is installed owns an object that all releases share: true or empty.
+     Arguments: root, apiVersion, kind, name. */}}
+{{- define "pawl.isOfAnother" -}}
+{{- $root := index . 0 -}}
+{{- $there := lookup (index . 1) (index . 2) "" (index . 3) -}}
+{{- $notes := dig "metadata" "annotations" dict $there -}}
+{{- $release := get $notes "meta.helm.sh/release-name" -}}
+{{- $namespace := get $notes "meta.helm.sh/release-namespace" -}}
+{{- if and $release (or (ne $release $root.Release.Name) (ne $namespace $root.Release.Namespace)) -}}
+{{- /* One that was uninstalled, and has left its object, owns nothing: Helm says how to take it over. */ -}}
+{{- if lookup "apps/v1" "Deployment" $namespace (printf "%s-operator" (trunc 54 $release)) }}true{{ end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* Selector labels of the operator's pods; immutable across versions. */}}
 {{- define "pawl.selector" -}}
 app.kubernetes.io/name: pawl-operator
