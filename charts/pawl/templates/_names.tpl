@@ -22,6 +22,32 @@
 {{- end -}}
 {{- end -}}
 
+{{/* Fails if a role of another release allows its operator to act in the same namespaces: two operators would undo what the other
+     does. Arguments: root, roles, what they are of. */}}
+{{- define "pawl.refuseOverlap" -}}
+{{- $root := index . 0 -}}
+{{- $place := index . 2 -}}
+{{- range index . 1 -}}
+{{- $notes := dig "metadata" "annotations" dict . -}}
+{{- $release := get $notes "meta.helm.sh/release-name" -}}
+{{- $namespace := get $notes "meta.helm.sh/release-namespace" -}}
+{{- $operator := printf "%s-operator" (trunc 54 $release) -}}
+{{- $acts := has .metadata.name (list $operator (printf "%s.%s" $operator $namespace)) -}}
+{{- if and $release $acts (or (ne $release $root.Release.Name) (ne $namespace $root.Release.Namespace)) -}}
+{{- fail (printf "the operator of release %s in namespace %s watches %s: set namespaces of one of the releases so that they do not overlap" $release $namespace $place) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The namespaces of a list that exist, as JSON; all of them where the cluster is not known, as with helm template. */}}
+{{- define "pawl.existing" -}}
+{{- $existing := list -}}
+{{- range . -}}
+{{- if lookup "v1" "Namespace" "" . -}}{{- $existing = append $existing . -}}{{- end -}}
+{{- end -}}
+{{- $existing | default . | toJson -}}
+{{- end -}}
+
 {{/* Selector labels of the operator's pods; immutable across versions. */}}
 {{- define "pawl.selector" -}}
 app.kubernetes.io/name: pawl-operator
