@@ -73,7 +73,7 @@ def called():
 
 
 def group_of(resource):
-    assert resource in {"pods", "configmaps", "secrets", "services", "nodes", "persistentvolumeclaims"}, resource
+    assert resource in {"pods", "configmaps", "secrets", "services", "nodes", "persistentvolumeclaims", "events"}, resource
     return ""
 
 

@@ -50,6 +50,8 @@ pub struct Rendered {
     pub consumed: BTreeSet<String>,
     /// Environment variables without a value, whose placeholders are unchanged.
     pub unset: BTreeSet<String>,
+    /// Whether its steps or its items are in it: the program knows how long the launch is.
+    pub is_given_length: bool,
 }
 
 impl Rendered {
@@ -152,6 +154,7 @@ pub fn render(
         read: BTreeSet::new(),
         compared: BTreeSet::new(),
         unset: BTreeSet::new(),
+        is_given_length: false,
     };
     let mut rendered = Rendered::default();
     for argument in command {
@@ -167,6 +170,7 @@ pub fn render(
         rendered.env.extend(renderer.variable(name)?.map(|value| (name.clone(), value)));
     }
     rendered.unset = std::mem::take(&mut renderer.unset);
+    rendered.is_given_length = renderer.is_given_length;
     rendered.consumed = renderer.consumed();
     Ok(rendered)
 }
@@ -239,6 +243,8 @@ struct Renderer<'a> {
     compared: BTreeSet<String>,
     /// Variables without a value.
     unset: BTreeSet<String>,
+    /// As [`Rendered::is_given_length`].
+    is_given_length: bool,
 }
 
 impl Renderer<'_> {
@@ -303,6 +309,7 @@ impl Renderer<'_> {
 
     fn note_read(&mut self, name: &Name) {
         self.read.extend(setting(name));
+        self.is_given_length |= matches!(name, Name::Steps | Name::Items);
     }
 
     /// The value of `name` where there is one without a default.
@@ -464,6 +471,17 @@ mod tests {
         let values: Vec<_> = rendered.env.values().map(String::as_str).collect();
         assert_eq!(values, ["7$(NOWHERE)/8", "7$(NOWHERE)", "/bin:/opt/7"]);
         assert_eq!(rendered.unset.iter().collect::<Vec<_>>(), ["NOWHERE"]);
+    }
+
+    #[test]
+    fn a_program_is_given_its_length_where_a_placeholder_of_it_is_used() {
+        let budget = json!({"warmupSteps": 2, "windowSteps": 8});
+        let plan = LaunchPlan { kind: LaunchKind::Measure, ..plan(json!({"batchPerGpu": 8}), budget) };
+        let is_given = |text: &str| rendered(&plan, &[text]).unwrap().is_given_length;
+        assert!(is_given("--steps=$(launch.steps)") && is_given("$(launch.kind=Measure:+--items=$(launch.items))"));
+        assert!(
+            !is_given("$(launch.kind=Train:+--steps=$(launch.steps))") && !is_given("--epochs=$(launch.epochs:-1)")
+        );
     }
 
     #[test]

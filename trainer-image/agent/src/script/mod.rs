@@ -31,7 +31,7 @@ use pawl_contract::log::Patterns;
 use pawl_contract::plan::{AttemptPlan, LaunchKind, LaunchPlan};
 use pawl_contract::report::Report;
 use pawl_contract::script::{Monitor, ScriptPlan};
-use pawl_contract::template::{Name, Places, RenderError, Rendered, Values, references, render};
+use pawl_contract::template::{Places, RenderError, Rendered, Values, render};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -149,9 +149,7 @@ impl Script {
 
     /// What is known of a launch that is measured by `monitor`, with its compiled patterns, before it starts.
     pub(crate) fn expected(&self, launch: &LaunchPlan, monitor: &Monitor, patterns: &Patterns) -> Expected {
-        let texts = self.command.iter().chain(self.plan.env.values());
-        let is_length = |(name, _): &(Name, bool)| matches!(name, Name::Steps | Name::Items);
-        let is_given_steps = texts.flat_map(|text| references(text).unwrap_or_default()).any(|name| is_length(&name));
+        let is_given_steps = self.rendered_before_start(launch).is_ok_and(|rendered| rendered.is_given_length);
         Expected {
             items_per_step: self.items_per_step(launch),
             micro_steps: launch.settings.accumulation(self.world_size).map_or(1, u64::from),

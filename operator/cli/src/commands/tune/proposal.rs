@@ -241,7 +241,10 @@ fn window(script: &Script<'_>) -> (u64, u64) {
 /// Steps that a launch which measures speed is given: as many as it takes at most. It is ended after its last one, and a script that
 /// ends by itself could not be measured for longer where its speed still changes. `None`: the steps that it needs at least.
 pub fn steps_given(script: &Script<'_>) -> Option<u64> {
-    if script.findings.monitor.source == MonitorSource::Kubeflow {
+    let restarts = script.findings.pace.restarts;
+    // That more steps come than it was given shows that it counts micro-steps.
+    let counts = script.tuned.accumulation() > 1 && !restarts;
+    if counts || script.findings.monitor.source == MonitorSource::Kubeflow {
         return None;
     }
     // Not far more: the schedules of scripts follow from their length.
@@ -252,7 +255,7 @@ pub fn steps_given(script: &Script<'_>) -> Option<u64> {
     let least = 2 * loading.queue_steps(1);
     let most = warmup.max(least) + window.max(least) * (1 + EXTENSIONS);
     // It does not print the last steps of an epoch: as many as are needed would not be seen.
-    Some(if script.findings.pace.restarts { MANY } else { most })
+    Some(if restarts { MANY } else { most })
 }
 
 /// Time without a step after which a launch hangs, in minutes.
