@@ -253,7 +253,7 @@ async fn rest(
         // No watch reports the end of a pod that lost its label.
         _ if facts.alive().any(|pod| pod.hidden) => Some(WHILE_TERMINATING),
         // It is reported, and somebody has to act.
-        Some(AttemptState::Leaving(_)) if observe::stuck(facts, now).is_some() => Some(WHILE_STUCK),
+        Some(AttemptState::Leaving(_)) if observe::is_stuck(facts, now) => Some(WHILE_STUCK),
         Some(AttemptState::Leaving(_)) if !facts.released => Some(WHILE_TERMINATING),
         Some(AttemptState::Pending { .. }) if !facts.released => Some(WHILE_STARTING),
         _ => None,

@@ -23,6 +23,8 @@ use pawl_contract::attempt::AttemptName;
 
 /// An attempt that waits longer than this in its queue is reported as queued, seconds.
 const QUEUED: u64 = 2;
+/// Seconds in which ranks usually start.
+const STARTING: u64 = 60;
 
 impl Draft<'_> {
     fn attempt_name(&self, number: u32) -> String {
@@ -160,6 +162,11 @@ fn not_queued_before_now(draft: &mut Draft<'_>, name: &str) {
 /// Start of the time in which all ranks of an attempt must start: its time in a queue does not count.
 pub(crate) fn pending_since(attempt: &AttemptStatus, created: Timestamp) -> Timestamp {
     time(&attempt.started).map_or(created, |started| started.max(created))
+}
+
+/// Time from which it is reported that the ranks of an attempt do not start, although nothing is known to keep them from it.
+pub(crate) fn starting_until(attempt: &AttemptStatus, created: Timestamp) -> Timestamp {
+    after(pending_since(attempt, created), STARTING)
 }
 
 /// Time from which an attempt is reported as queued: a queue with free quota, or a cluster with free devices, admits it

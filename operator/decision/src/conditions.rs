@@ -1,5 +1,6 @@
 //! Conditions in the form that kstatus interprets.
 
+use crate::attempt::starting_until;
 use crate::draft::{Draft, bounded};
 use crate::observed::{AttemptState, QUEUE, WaitsFor};
 use crate::reason::Reason;
@@ -8,6 +9,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use pawl_api::TrainingJobStatus;
 use pawl_api::status::{AttemptStatus, PhaseState, SearchState, SearchStatus, Stage};
 use std::str::FromStr;
+
+/// Label of the pods of an attempt.
+const ATTEMPT: &str = "pawl.dev/attempt";
 
 /// Type of a condition. Displayed as in the status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display, strum::EnumString)]
@@ -151,16 +155,18 @@ fn queued(draft: &Draft<'_>, since: &str) -> String {
 fn late(draft: &Draft<'_>) -> Option<(Reason, String)> {
     let pending = |attempt: &AttemptStatus| {
         let facts = draft.attempts.iter().find(|facts| facts.name == attempt.name)?;
-        let AttemptState::Pending { message, waits_for, .. } = &facts.state else { return None };
+        let AttemptState::Pending { message, waits_for, since } = &facts.state else { return None };
         let name = &attempt.name;
-        match waits_for {
-            WaitsFor::Admission => {
-                Some((Reason::PodsRefused, format!("the API server refuses the pods of {name}: {message}")))
-            }
-            WaitsFor::Containers | WaitsFor::Pods | WaitsFor::Quota | WaitsFor::Devices | WaitsFor::MoreDevices => {
-                (!message.is_empty()).then(|| (Reason::GangPending, format!("{name}: {message}")))
-            }
+        if *waits_for == WaitsFor::Admission {
+            return Some((Reason::PodsRefused, format!("the API server refuses the pods of {name}: {message}")));
         }
+        if !message.is_empty() {
+            return Some((Reason::GangPending, format!("{name}: {message}")));
+        }
+        // The kubelet reports a volume that it cannot mount in events only.
+        let unknown =
+            || format!("{name}: not all of its pods have started: kubectl describe pods -l {ATTEMPT}={name} shows why");
+        (starting_until(attempt, *since) <= draft.now).then(|| (Reason::GangPending, unknown()))
     };
     if let Some(late) = draft.under_way().find_map(pending) {
         return Some(late);

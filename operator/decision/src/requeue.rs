@@ -1,6 +1,6 @@
 //! The time of the next decision if nothing changes: the nearest deadline.
 
-use crate::attempt::{facts_of, pending_since, queued_until};
+use crate::attempt::{facts_of, pending_since, queued_until, starting_until};
 use crate::draft::Draft;
 use crate::launch::Work;
 use crate::lifecycle::deadline_at;
@@ -33,8 +33,10 @@ fn scheduled(draft: &Draft<'_>, observed: &Observed, attempt: &AttemptStatus) ->
         ref state if state.waits_in_turn() => {
             Some(attempt).filter(|attempt| attempt.queued_since.is_none()).and_then(queued_until)
         }
-        AttemptState::Pending { since, .. } => {
-            Some(later(pending_since(attempt, since), draft.spec.lifecycle.scheduling_timeout.get().as_secs()))
+        AttemptState::Pending { since, ref message, .. } => {
+            let late = later(pending_since(attempt, since), draft.spec.lifecycle.scheduling_timeout.get().as_secs());
+            let told = Some(starting_until(attempt, since)).filter(|told| message.is_empty() && *told > draft.now);
+            Some(told.map_or(late, |told| told.min(late)))
         }
         AttemptState::Queued | AttemptState::Running | AttemptState::Leaving(_) | AttemptState::Ended(_) => None,
     }

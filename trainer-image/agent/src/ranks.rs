@@ -422,7 +422,7 @@ fn command(shared: &Shared, launch: &LaunchPlan, resume: &Resume, contract: Vari
             contract.iter().find(|(known, _)| *known == name).map(|(_, value)| value.to_string_lossy().into_owned());
         set.or_else(|| script.variable(name))
     };
-    let Rendered { command: words, env, consumed, unset: _ } =
+    let Rendered { command: words, env, consumed, unset: _, is_given_length: _ } =
         script.rendered(launch, resume, &value).map_err(|error| io::Error::other(error.to_string()))?;
     script.prepare(launch, resume)?;
     let consumed: Vec<_> = consumed.into_iter().collect();

@@ -14,7 +14,7 @@ mod tests;
 
 pub use state::{Signature, hindrance, signature, state};
 
-use crate::facts::{AttemptFacts, NodeSeen, PodFacts};
+use crate::facts::{AttemptFacts, NodeSeen, PodFacts, Stand};
 use jiff::{SignedDuration, Timestamp};
 use pawl_api::status::AttemptStatus;
 use pawl_contract::live;
@@ -23,6 +23,8 @@ use std::sync::Arc;
 
 /// A pod that has not ended this long after its grace period needs attention.
 const STUCK: SignedDuration = SignedDuration::from_secs(60);
+/// A pod that has not ended this long after another one of its gang needs attention: agents end together, after their last checkpoint.
+const LINGERING: SignedDuration = SignedDuration::from_secs(600);
 
 /// What is known of a job's attempts.
 #[derive(Clone, Copy, Debug)]
@@ -64,15 +66,36 @@ pub fn outdated(
     outdated.map(|attempt| attempt.name.clone()).collect()
 }
 
-/// A pod that has not ended long after it was deleted. As long as it may run, no other gang may start.
-pub fn stuck(facts: &AttemptFacts, now: Timestamp) -> Option<&PodFacts> {
+/// Whether a pod of it has not ended long after it should have. As long as one may run, no other gang may start.
+pub fn is_stuck(facts: &AttemptFacts, now: Timestamp) -> bool {
+    stuck(facts, now).is_some() || lingering(facts, now).is_some()
+}
+
+/// A pod that has not ended long after it was deleted.
+fn stuck(facts: &AttemptFacts, now: Timestamp) -> Option<&PodFacts> {
     let overdue = |until: Timestamp| until.checked_add(STUCK).is_ok_and(|late| late < now);
     facts.alive().find(|pod| pod.deleting.is_some_and(overdue))
 }
 
+/// A pod that nobody deleted and that has not ended long after another one of its gang, and that one.
+fn lingering(facts: &AttemptFacts, now: Timestamp) -> Option<(&PodFacts, &PodFacts)> {
+    let is_overdue = |pod: &&PodFacts| match &pod.stand {
+        Stand::Ended(end) => end.at.and_then(|at| at.checked_add(LINGERING).ok()).is_some_and(|late| late < now),
+        Stand::Waiting { .. } | Stand::Running => false,
+    };
+    let ended = facts.own_pods().find(is_overdue)?;
+    Some((facts.alive().find(|pod| pod.deleting.is_none())?, ended))
+}
+
 /// What to do about a pod that does not end, by what is known of its node.
 fn obstacle(facts: &AttemptFacts, now: Timestamp) -> Option<String> {
-    let stuck = stuck(facts, now)?;
+    let Some(stuck) = stuck(facts, now) else {
+        let (PodFacts { name: pod, node, .. }, PodFacts { name: ended, .. }) = lingering(facts, now)?;
+        return Some(format!(
+            "pod {pod} has not ended, long after pod {ended} of its gang: a process of it may be stuck on node {node}: look at its \
+             log, then run `kubectl delete pod {pod}`"
+        ));
+    };
     let (pod, node) = (&stuck.name, &stuck.node);
     let force = format!("run `kubectl delete pod {pod} --force`");
     Some(match &stuck.node_seen {

@@ -326,6 +326,12 @@ fn a_pod_that_does_not_end_needs_somebody() {
     let obstacle = told(seen(NodeSeen::NotReady("KubeletNotReady: PLEG is not healthy".to_owned())), 61);
     assert!(obstacle.contains("PLEG is not healthy"), "{obstacle}");
     assert!(told(deleted(running(1)), 61).contains("toy-1-1"), "whatever is known of its node");
+    // Its agent is stuck: agents end together.
+    let ended = |at| pod(1, Stand::Ended(PodEnd { exit: Some(1), at, ..PodEnd::default() }));
+    assert_eq!(told(ended(Some(NOW)), 600), "");
+    let obstacle = told(ended(Some(NOW)), 601);
+    assert!(obstacle.contains("pod toy-1-0 has not ended, long after pod toy-1-1"), "{obstacle}");
+    assert_eq!(told(ended(None), 601), "");
 }
 
 #[test]
@@ -474,6 +480,88 @@ proptest! {
         }
         let ended = |facts| matches!(super::state(facts, NOW), Some(AttemptState::Ended(_)));
         prop_assert!(!ended(&facts) || ended(&later));
+    }
+}
+
+/// What keeps pods from being made or from running.
+fn any_hindrance() -> impl Strategy<Value = Hindrance> {
+    prop_oneof![
+        Just(Hindrance::of_creation("pods \"toy-1-0\" is forbidden: exceeded quota: small")),
+        Just(Hindrance::of_creation("serviceaccount \"x\" not found")),
+        Just(hindrance("Unschedulable: 0/2 nodes are available: 2 Insufficient nvidia.com/gpu.")),
+        Just(hindrance("Unschedulable: persistentvolumeclaim \"x\" not found")),
+        Just(hindrance("ImagePullBackOff: no such image")),
+        Just(Hindrance::of_init_container("agent", 2, "Error", Some("read-only"))),
+    ]
+}
+
+/// Facts of a gang that has been as it is for `seconds`, of a job that wants it, and whose pods are all its own.
+fn lasting(plan_hash: &str) -> impl Strategy<Value = AttemptFacts> {
+    let plan_hash = plan_hash.to_owned();
+    let refusal = prop::option::of(any_hindrance());
+    let problem = prop::option::of(any_hindrance());
+    (any_facts(), refusal, problem).prop_map(move |(mut facts, refusal, problem)| {
+        let gang = facts.gang.take();
+        facts.gang = gang.map(|gang| GangFacts { plan_hash: plan_hash.clone(), ..gang });
+        facts.refusal = refusal.filter(|refusal| refusal.reason == "FailedCreate");
+        for (index, pod) in (0..).zip(&mut facts.pods) {
+            (pod.index, pod.gang_uid) = (index, "g".to_owned());
+            match &mut pod.stand {
+                Stand::Waiting { problem: own @ Some(_) } => own.clone_from(&problem),
+                Stand::Ended(end) => end.at = Some(NOW),
+                Stand::Waiting { problem: None } | Stand::Running => {}
+            }
+        }
+        facts
+    })
+}
+
+fn job() -> pawl_api::TrainingJob {
+    let phases = serde_json::json!([{"name": "compile", "settings": {"compile": "Graph"}}]);
+    serde_json::from_value(serde_json::json!({
+        "metadata": {"name": "toy", "uid": "t"}, "spec": {"workload": {"name": "ups"}, "phases": phases},
+    }))
+    .unwrap()
+}
+
+/// The status in which the first attempt was started.
+fn started() -> pawl_api::TrainingJobStatus {
+    pawl_decision::decide(&job(), &pawl_api::TrainingJobStatus::default(), &Observed::default(), NOW).status
+}
+
+proptest! {
+    /// A minute after nothing changes any more, or ten where a pod may still be writing a checkpoint.
+    #[test]
+    fn a_job_that_does_not_progress_says_what_it_waits_for(
+        facts in lasting(&started().attempt.unwrap().plan_hash)
+    ) {
+        let deletes = facts.alive().any(|pod| pod.deleting.is_some());
+        let has_ended = facts.own_pods().any(|pod| !pod.alive());
+        let late = if has_ended && !deletes { 601 } else { 61 };
+        let mut status = started();
+        for seconds in [0, 3, late] {
+            let now = NOW + SignedDuration::from_secs(seconds);
+            let under_way: Vec<&AttemptStatus> = status.under_way().collect();
+            let attempts = std::slice::from_ref(&facts);
+            let scene = Scene { job_uid: "t", gpus: 1, memory: None, under_way: &under_way, attempts, live: &[], now };
+            let observed = observe(&scene);
+            let decision = pawl_decision::decide(&job(), &status, &observed, now);
+            status = decision.status;
+            let state = observed.attempts.first().map(|attempt| &attempt.state);
+            let waits = matches!(state, Some(AttemptState::Queued | AttemptState::Pending { .. } | AttemptState::Leaving(_)));
+            if !waits || !decision.actions.is_empty() {
+                return Ok(());
+            }
+        }
+        let told = status.conditions.iter().any(|condition| {
+            let is_reason = match condition.type_.as_str() {
+                "Reconciling" => ["Queued", "GangPending", "PodsRefused", "BackOff"].contains(&condition.reason.as_str()),
+                "Stalled" | "Failed" => true,
+                _ => false,
+            };
+            is_reason && condition.status == "True" && condition.message.contains("toy-1")
+        });
+        prop_assert!(told, "{facts:#?}: {:#?}", status.conditions);
     }
 }
 

@@ -301,6 +301,21 @@ fn what_a_job_waits_for_is_reported_in_the_words_of_whom_it_waits_for() {
     }
 }
 
+/// A volume that cannot be mounted is in events of the kubelet only.
+#[test]
+fn pods_that_do_not_start_are_reported_after_a_minute_although_nothing_is_known_of_the_cause() {
+    let mut world = World::new(fuse(json!({})), factors(FACTORS));
+    world.decide();
+    let since = world.now;
+    world.attempts.values_mut().next().unwrap().facts.state =
+        AttemptState::Pending { since, message: String::new(), waits_for: WaitsFor::Containers };
+    world.wait(59).decide();
+    assert_eq!(reconciling(&world).0, "Preflight");
+    world.wait(1).decide();
+    let (reason, message) = reconciling(&world);
+    assert!(reason == "GangPending" && message.contains("kubectl describe pods -l pawl.dev/attempt=job-1"), "{message}");
+}
+
 #[test]
 fn pods_that_the_api_server_refuses_do_not_wait_without_limit() {
     let mut world =
