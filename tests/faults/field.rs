@@ -88,7 +88,7 @@ fn a_gang_that_runs_takes_its_new_template_when_its_user_starts_it_again() {
         assert_eq!(attempt(&scene.job("toy").await), attempt(&before), "it goes on");
         let printed =
             succeed(Command::new(built("pawl")).args(["kubectl", "restart", "toy", "--namespace", &scene.namespace]));
-        assert!(printed.contains("restarted"), "{printed}");
+        assert!(printed.contains("will be replaced"), "{printed}");
         let done = scene.complete("toy", Duration::from_secs(120)).await;
         let training = status(&done).training.as_ref().unwrap();
         assert_eq!((training.restarts, status(&done).attempts), (0, status(&before).attempts + 1));
@@ -117,7 +117,7 @@ fn pods_that_are_refused_at_admission_are_reported_with_the_cause() {
         scene.apply(&with("quota", "2", json!({})));
         scene.apply(&short("demanded", json!({})));
         reported(scene, "memory", "Reconciling", "PodsRefused", "maximum memory usage per Container is 1Gi").await;
-        reported(scene, "quota", "Reconciling", "Queued", "exceeded quota: quota").await;
+        reported(scene, "quota", "Reconciling", "Queued", "waits for quota: 0 of 1 pods run; FailedCreate").await;
         reported(scene, "demanded", "Reconciling", "PodsRefused", "must specify requests.cpu").await;
         let printed =
             succeed(Command::new(built("pawl")).args(["kubectl", "status", "memory", "--namespace", &scene.namespace]));

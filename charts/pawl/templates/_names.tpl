@@ -32,20 +32,24 @@
 {{- $release := get $notes "meta.helm.sh/release-name" -}}
 {{- $namespace := get $notes "meta.helm.sh/release-namespace" -}}
 {{- $operator := printf "%s-operator" (trunc 54 $release) -}}
-{{- $acts := has .metadata.name (list $operator (printf "%s.%s" $operator $namespace)) -}}
+{{- $labels := dig "metadata" "labels" dict . -}}
+{{- $isPawl := eq (get $labels "app.kubernetes.io/part-of") "pawl" -}}
+{{- $acts := and $isPawl (has .metadata.name (list $operator (printf "%s.%s" $operator $namespace))) -}}
 {{- if and $release $acts (or (ne $release $root.Release.Name) (ne $namespace $root.Release.Namespace)) -}}
 {{- fail (printf "the operator of release %s in namespace %s watches %s: set namespaces of one of the releases so that they do not overlap" $release $namespace $place) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
 
-{{/* The namespaces of a list that exist, as JSON; all of them where the cluster is not known, as with helm template. */}}
+{{/* The namespaces that the operator watches and that exist, as JSON; all of them where the cluster is not known, as with helm template
+     and before the release's own namespace is made. */}}
 {{- define "pawl.existing" -}}
 {{- $existing := list -}}
-{{- range . -}}
-{{- if lookup "v1" "Namespace" "" . -}}{{- $existing = append $existing . -}}{{- end -}}
+{{- $isKnown := lookup "v1" "Namespace" "" .Release.Namespace -}}
+{{- range .Values.namespaces -}}
+{{- if or (not $isKnown) (lookup "v1" "Namespace" "" .) -}}{{- $existing = append $existing . -}}{{- end -}}
 {{- end -}}
-{{- $existing | default . | toJson -}}
+{{- $existing | toJson -}}
 {{- end -}}
 
 {{/* Selector labels of the operator's pods; immutable across versions. */}}

@@ -30,8 +30,8 @@ mod unknown;
 mod validate;
 
 pub use definition::{definition, documented_definition};
-pub use object::RESTART;
 pub use object::TrainingJob;
+pub use object::{RESTART, restart_of};
 pub use policy::Policy;
 pub use rules::numerics;
 pub use spec::TrainingJobSpec;

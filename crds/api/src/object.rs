@@ -1,14 +1,20 @@
 //! The object: metadata, spec and status under one kind.
 
 use crate::spec::TrainingJobSpec;
-use crate::status::TrainingJobStatus;
+use crate::status::{AttemptStatus, TrainingJobStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::{Metadata, NamespaceResourceScope, Resource};
 use serde::ser::SerializeStruct;
 use serde::{Deserialize, Serialize, Serializer};
 
-/// Annotation with the names of attempts, separated by commas, that are to be replaced by new ones: `kubectl pawl restart`.
+/// Annotation with the attempts, as [`restart_of`] names them, separated by commas, that are to be replaced by new ones:
+/// `kubectl pawl restart`.
 pub const RESTART: &str = "pawl.dev/restart";
+
+/// An attempt in the annotation [`RESTART`]: its name, and when it was started.
+pub fn restart_of(attempt: &AttemptStatus) -> String {
+    format!("{}/{}", attempt.name, attempt.started)
+}
 
 /// A training job: what to train, a baseline, an ordered list of optimization phases, and gates.
 ///

@@ -111,7 +111,7 @@ const REPORT_EVERY: Duration = Duration::from_secs(30);
 pub async fn report_unavailable(context: Arc<Context>, scopes: Scopes) {
     loop {
         tokio::time::sleep(REPORT_EVERY).await;
-        for scope in scopes.unavailable() {
+        for scope in scopes.unavailable(REPORT_EVERY) {
             if context.leadership.may_act()
                 && let Err(error) = report_to_jobs(&context, &scope).await
             {
@@ -129,7 +129,8 @@ async fn report_to_jobs(context: &Context, unavailable: &Unavailable) -> Result<
     };
     let message = format!("the operator decides nothing about the job: it cannot list {resource}: {error}");
     for job in jobs.list(&ListParams::default()).await.doing(|| "list TrainingJobs".to_owned())? {
-        let Ok(Job { job: TrainingJob { metadata, status: Some(status), .. }, .. }) = &job.0 else { continue };
+        let Ok(Job { job: TrainingJob { metadata, status, .. }, .. }) = &job.0 else { continue };
+        let status = status.clone().unwrap_or_default();
         if !matches!(status.stage, Stage::Complete | Stage::Failed) {
             let (old, now) = (&status.conditions, Timestamp::now());
             let new = pawl_decision::obstructed(old, metadata.generation, &message, now);

@@ -6,6 +6,7 @@
 use crate::metrics::Metrics;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 /// What is watched of the gangs of a scope.
@@ -21,6 +22,8 @@ struct Watch {
     filled: bool,
     /// Why it failed when it was tried last, unless it succeeded since.
     error: Option<String>,
+    /// When it failed first, as far as it has not succeeded since.
+    since: Option<Instant>,
 }
 
 /// A scope of which nothing can be decided.
@@ -60,7 +63,7 @@ impl Scopes {
 
     /// A list is complete.
     pub fn filled(&self, scope: &Scope, resource: &'static str) {
-        self.change(scope, resource, |watch| *watch = Watch { filled: true, error: None });
+        self.change(scope, resource, |watch| *watch = Watch { filled: true, error: None, since: None });
     }
 
     /// A request of a watch failed: it is repeated.
@@ -72,6 +75,7 @@ impl Scopes {
             // Of one that was filled nobody can say when it is well again: a watch without news is silent.
             if !watch.filled {
                 watch.error = Some(error.to_owned());
+                watch.since.get_or_insert_with(Instant::now);
             }
         });
     }
@@ -106,10 +110,11 @@ impl Scopes {
         let _ = self.watches.subscribe().wait_for(settled).await;
     }
 
-    /// The scopes that are not known because a list fails, with the first such list of each.
-    pub fn unavailable(&self) -> Vec<Unavailable> {
+    /// The scopes that are not known because a list has failed for at least this time, with the first such list of each.
+    pub fn unavailable(&self, least: Duration) -> Vec<Unavailable> {
         let watches = self.watches.borrow();
         let failing = watches.iter().filter_map(|((scope, resource), watch)| {
+            watch.since.filter(|since| since.elapsed() >= least)?;
             let error = watch.error.clone()?;
             Some(Unavailable { scope: scope.clone(), resource: *resource, error })
         });
@@ -147,15 +152,16 @@ mod tests {
         scopes.filled(&beta, "pods");
         scopes.failed(&beta, "Services", "services is forbidden");
         assert!(settled() && !is(&beta));
-        let unavailable = scopes.unavailable();
+        assert_eq!(scopes.unavailable(Duration::from_secs(9)), [], "a request may fail once");
+        let unavailable = scopes.unavailable(Duration::ZERO);
         let [Unavailable { scope, resource, error }] = &unavailable[..] else { panic!("{unavailable:?}") };
         assert_eq!((scope, *resource, error.as_str()), (&beta, "Services", "services is forbidden"));
         // Its Role is created again.
         fill(&scopes, &beta);
-        assert!(is(&beta) && scopes.unavailable().is_empty());
+        assert!(is(&beta) && scopes.unavailable(Duration::ZERO).is_empty());
         // A watch that is interrupted later is no reason to stop.
         scopes.failed(&beta, "pods", "connection reset");
-        assert!(is(&beta) && scopes.unavailable().is_empty());
+        assert!(is(&beta) && scopes.unavailable(Duration::ZERO).is_empty());
     }
 
     #[test]

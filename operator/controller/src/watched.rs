@@ -117,8 +117,6 @@ pub struct Terminated {
     pub reason: Option<String>,
     /// What it left as its termination message.
     pub message: Option<String>,
-    /// When.
-    pub finished_at: Option<Time>,
 }
 
 /// A batch Job.

@@ -350,18 +350,20 @@ fn keep_or_stop(draft: &mut Draft<'_>, observed: &Observed, name: &str, work: Op
 /// Why an attempt is replaced by one that does the same: one that waits could wait for ever for what was corrected meanwhile.
 fn again(draft: &Draft<'_>, facts: &AttemptFacts) -> Option<(Reason, &'static str)> {
     if is_restarted(draft, &facts.name) {
-        return Some((Reason::Restarted, "its user starts it again"));
+        return Some((Reason::Restarted, "restarted by a user"));
     }
     let waits = matches!(facts.state, AttemptState::Queued | AttemptState::Pending { .. });
     let outdated = waits && draft.outdated.contains(&facts.name);
     outdated.then_some((Reason::TemplateChanged, "it waited with an earlier pod template: replaced"))
 }
 
-/// Whether the user wants this attempt to be replaced. The annotation stays: no later attempt has its name.
+/// Whether the user wants this attempt to be replaced. The annotation stays, and an attempt that is lost is created again under
+/// its name: the time of its start tells them apart.
 fn is_restarted(draft: &Draft<'_>, name: &str) -> bool {
     let annotations = draft.job.metadata.annotations.as_ref();
     let named = annotations.and_then(|annotations| annotations.get(pawl_api::RESTART));
-    named.is_some_and(|named| named.split(',').any(|named| named == name))
+    let attempt = named.and_then(|_| draft.attempt(name)).map(pawl_api::restart_of);
+    named.zip(attempt).is_some_and(|(named, attempt)| named.split(',').any(|named| named == attempt))
 }
 
 fn stop(attempt: &str, purpose: Purpose, cause: StopCause) -> Action {

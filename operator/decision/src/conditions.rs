@@ -132,7 +132,7 @@ fn queued(draft: &Draft<'_>, since: &str) -> String {
     let state = draft.attempts.iter().find(|facts| facts.name == first).map(|facts| &facts.state);
     let what = match state {
         Some(AttemptState::Pending { message, waits_for: WaitsFor::Quota, .. }) => {
-            format!("waits for quota that other pods use: {message}")
+            format!("waits for quota: {message}")
         }
         Some(AttemptState::Pending { waits_for: WaitsFor::Pods, .. }) => {
             format!("its pods are not created: kubectl describe job {first} shows why")
@@ -144,7 +144,8 @@ fn queued(draft: &Draft<'_>, since: &str) -> String {
                 format!("waits for its turn in the queue {queue}: kubectl describe workloads shows for what")
             }
             None => {
-                "its batch Job is suspended, and the job is in no queue: who suspended it has to resume it".to_owned()
+                "its batch Job is suspended, by a queue that the job does not name or by somebody who has to resume it"
+                    .to_owned()
             }
         },
     };

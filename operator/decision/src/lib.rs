@@ -118,7 +118,7 @@ pub use plan::plan;
 pub use preview::preview;
 pub use refuse::retry;
 
-use action::Decision;
+use action::{Action, Decision};
 use draft::Draft;
 use jiff::Timestamp;
 use observed::Observed;
@@ -194,6 +194,12 @@ fn decided(
     let mut decision = Decision { status: after, actions, events, requeue_after };
     let name = job.metadata.name.as_deref().unwrap_or("job");
     attempt::release(&mut decision, status, name, observed);
+    // After one that fails none is taken: what is not wanted any more must not wait for what cannot be created.
+    decision.actions.sort_by_key(|action| match action {
+        Action::Release { .. } => 0,
+        Action::Stop { .. } => 1,
+        Action::Start { .. } => 2,
+    });
     decision
 }
 

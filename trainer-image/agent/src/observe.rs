@@ -219,7 +219,7 @@ mod tests {
             return;
         }
         // One process computes, the other waits for it.
-        let busy = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done";
+        let busy = "i=0; while [ $i -lt 3000000 ]; do i=$((i+1)); done";
         for (script, is_own) in [(busy.to_owned(), true), (format!("sh -c '{busy}' & wait"), false)] {
             let Observed { usage, .. } = observed(&script, Duration::from_secs(60));
             let last = usage.last().unwrap();

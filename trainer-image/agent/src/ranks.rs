@@ -4,7 +4,7 @@ use crate::exits::{Exit, Exited, RankEnd, Said};
 use crate::last_words::LastWords;
 use crate::logs::{Echo, Log};
 use crate::node::{Node, checkpoints};
-use crate::oom::OomCounter;
+use crate::oom::{Kills, OomCounter};
 use crate::pressure::Pressure;
 use crate::processes::whereabouts;
 use crate::reports::{bounded, read_report};
@@ -104,7 +104,7 @@ pub(crate) struct Ranks {
     exits: mpsc::UnboundedReceiver<(u32, io::Result<ExitStatus>)>,
     /// Kept so that `exits` never reports the end of the channel.
     sender: mpsc::UnboundedSender<(u32, io::Result<ExitStatus>)>,
-    oom_kills: Option<u64>,
+    oom_kills: Option<Kills>,
     pressure: Pressure,
     killed: bool,
     /// Whether they got SIGTERM.

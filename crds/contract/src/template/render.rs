@@ -281,6 +281,7 @@ impl Renderer<'_> {
 
     fn placeholder(&mut self, name: &Name, form: &Form) -> Result<String, RenderError> {
         let value = self.given(name)?;
+        self.is_given_length |= value.is_some() && matches!(name, Name::Steps | Name::Items);
         match form {
             Form::Value => {
                 self.note_read(name);
@@ -309,7 +310,6 @@ impl Renderer<'_> {
 
     fn note_read(&mut self, name: &Name) {
         self.read.extend(setting(name));
-        self.is_given_length |= matches!(name, Name::Steps | Name::Items);
     }
 
     /// The value of `name` where there is one without a default.
@@ -474,14 +474,14 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_given_its_length_where_a_placeholder_of_it_is_used() {
-        let budget = json!({"warmupSteps": 2, "windowSteps": 8});
-        let plan = LaunchPlan { kind: LaunchKind::Measure, ..plan(json!({"batchPerGpu": 8}), budget) };
-        let is_given = |text: &str| rendered(&plan, &[text]).unwrap().is_given_length;
-        assert!(is_given("--steps=$(launch.steps)") && is_given("$(launch.kind=Measure:+--items=$(launch.items))"));
-        assert!(
-            !is_given("$(launch.kind=Train:+--steps=$(launch.steps))") && !is_given("--epochs=$(launch.epochs:-1)")
-        );
+    fn a_program_is_given_its_length_where_a_placeholder_of_it_has_a_value() {
+        let plan_of = |budget| plan(json!({"batchPerGpu": 8}), budget);
+        let measure = LaunchPlan { kind: LaunchKind::Measure, ..plan_of(json!({"warmupSteps": 2, "windowSteps": 8})) };
+        let is_given = |plan: &LaunchPlan, text: &str| rendered(plan, &[text]).unwrap().is_given_length;
+        assert!(is_given(&measure, "--steps=$(launch.steps)"));
+        assert!(is_given(&measure, "$(launch.kind=Measure:+--items=$(launch.items))"));
+        assert!(!is_given(&measure, "$(launch.kind=Train:+--steps=$(launch.steps))"));
+        assert!(!is_given(&plan_of(json!({"epochs": 2})), "--steps=$(launch.steps:-500)"), "its own number");
     }
 
     #[test]

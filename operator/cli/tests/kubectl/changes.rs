@@ -37,14 +37,15 @@ fn restart_names_the_attempts_that_are_under_way() {
     assert_eq!(api.writes().len(), 0);
     let api = Api::start(|_| {
         let mut job = job();
-        job["status"]["attempt"] = json!({"name": "toy-4"});
-        job["status"]["parallel"] = json!([{"name": "toy-5"}]);
+        job["status"]["attempt"] = json!({"name": "toy-4", "started": "2026-01-01T00:00:00Z"});
+        job["status"]["parallel"] = json!([{"name": "toy-5", "started": "2026-01-02T00:00:00Z"}]);
         Answer::Json(job)
     });
     let printed = Program::new(&api).pawl(&["restart", "toy"]);
-    assert_eq!(printed.out, "trainingjob.pawl.dev/toy: toy-4, toy-5 restarted\n", "{}", printed.err);
+    assert_eq!(printed.out, "trainingjob.pawl.dev/toy: toy-4, toy-5 will be replaced\n", "{}", printed.err);
     let write = api.writes().pop().unwrap();
-    assert_eq!(write.json(), json!({"metadata": {"annotations": {"pawl.dev/restart": "toy-4,toy-5"}}}));
+    let named = "toy-4/2026-01-01T00:00:00Z,toy-5/2026-01-02T00:00:00Z";
+    assert_eq!(write.json(), json!({"metadata": {"annotations": {"pawl.dev/restart": named}}}));
 }
 
 #[test]

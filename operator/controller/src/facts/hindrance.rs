@@ -102,7 +102,7 @@ impl Hindrance {
     /// than for what has to be corrected: `pods "toy-1-0-" is forbidden: exceeded quota: limits, requested: ...` in
     /// `plugin/pkg/admission/resourcequota` of kubernetes 1.20 to 1.34.
     pub fn of_creation(message: &str) -> Self {
-        let kind = if message.contains("exceeded quota: ") { Kind::NoQuota } else { Kind::Refused };
+        let kind = if message.contains(" is forbidden: exceeded quota: ") { Kind::NoQuota } else { Kind::Refused };
         Self::new(kind, FAILED_CREATE, message)
     }
 

@@ -11,6 +11,7 @@ pub use gang::{Finished, GangFacts, PlanFacts, labelled, owner};
 pub use hindrance::{Cause, FAILED_CREATE, Hindrance, Kind};
 pub use pod::{NodeSeen, PodEnd, PodFacts, Stand};
 
+use jiff::Timestamp;
 use pawl_contract::attempt::AttemptName;
 
 /// What is known of one attempt.
@@ -26,6 +27,8 @@ pub struct AttemptFacts {
     pub pods: Vec<PodFacts>,
     /// Why the API server refused pods of its batch Job when the operator last asked.
     pub refusal: Option<Hindrance>,
+    /// When that changed on which decisions depend.
+    pub changed: Option<Timestamp>,
     /// Its results are in the status: what is gone of it is not remembered.
     pub released: bool,
 }

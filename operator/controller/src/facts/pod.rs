@@ -82,8 +82,6 @@ pub struct PodEnd {
     pub cause: Cause,
     /// What the trainer's container left as its termination message; kept of the first pod only.
     pub termination: String,
-    /// When the trainer's container ended, if it ran.
-    pub at: Option<Timestamp>,
 }
 
 impl PodEnd {
@@ -226,8 +224,7 @@ fn ended(terminated: &Terminated, index: u32) -> PodEnd {
     let for_people = if folded { "" } else { message };
     let cause = Cause::of(terminated.exit_code, terminated.reason.as_deref().unwrap_or_default(), for_people);
     let termination = if index == 0 && folded { truncated(message, MAX_TERMINATION_MESSAGE) } else { "" };
-    let at = terminated.finished_at.as_ref().map(|time| time.0);
-    PodEnd { exit: Some(terminated.exit_code), cause, termination: termination.to_owned(), at }
+    PodEnd { exit: Some(terminated.exit_code), cause, termination: termination.to_owned() }
 }
 
 /// Why the kubelet evicted a pod that used more of the node's disk than it may. One that is evicted because its node is short of

@@ -2,6 +2,7 @@
 
 use crate::facts::AttemptFacts;
 use crate::observe::signature;
+use jiff::Timestamp;
 
 /// What is known of a job's attempts.
 #[derive(Debug, Default)]
@@ -39,6 +40,9 @@ impl JobFacts {
             facts.drop_gone();
         }
         let changed = signature(facts) != before;
+        if changed {
+            facts.changed = Some(Timestamp::now());
+        }
         self.drop_empty();
         changed
     }

@@ -7,6 +7,7 @@ use crate::key::Key;
 use crate::names;
 use crate::observe::signature;
 use crate::watched::{WatchedJob, WatchedPod};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::PartialObjectMeta;
@@ -293,6 +294,7 @@ impl Facts {
                 let before = signature(facts);
                 forget(facts, &key.namespace, &seen);
                 if signature(facts) != before {
+                    facts.changed = Some(Timestamp::now());
                     changed.push(key.clone());
                 }
                 if *orphaned || facts.released {

@@ -77,6 +77,10 @@ fn a_template_hash_changes_with_what_people_say_about_the_pods() {
         template_hash(&made.job, &made.pods, trains)
     };
     let before = hash(true, |_| {});
+    assert_eq!(
+        before, "d57672cc4559819e",
+        "with another one an upgrade of the operator replaces every gang that waits"
+    );
     let changes: [fn(&mut Value); 6] = [
         |job| job["spec"]["trainer"]["podTemplate"] = json!({"nodeSelector": {"zone": "a"}}),
         |job| job["spec"]["trainer"]["podTemplate"] = json!({"resources": {"limits": {"memory": "1Gi"}}}),

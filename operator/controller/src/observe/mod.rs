@@ -14,7 +14,7 @@ mod tests;
 
 pub use state::{Signature, hindrance, signature, state};
 
-use crate::facts::{AttemptFacts, NodeSeen, PodFacts, Stand};
+use crate::facts::{AttemptFacts, NodeSeen, PodFacts};
 use jiff::{SignedDuration, Timestamp};
 use pawl_api::status::AttemptStatus;
 use pawl_contract::live;
@@ -23,7 +23,8 @@ use std::sync::Arc;
 
 /// A pod that has not ended this long after its grace period needs attention.
 const STUCK: SignedDuration = SignedDuration::from_secs(60);
-/// A pod that has not ended this long after another one of its gang needs attention: agents end together, after their last checkpoint.
+/// A gang of which a part has ended, and the rest has not this long after, needs attention: agents end together, after their last
+/// checkpoint.
 const LINGERING: SignedDuration = SignedDuration::from_secs(600);
 
 /// What is known of a job's attempts.
@@ -66,9 +67,9 @@ pub fn outdated(
     outdated.map(|attempt| attempt.name.clone()).collect()
 }
 
-/// Whether a pod of it has not ended long after it should have. As long as one may run, no other gang may start.
+/// Whether the attempt has not ended long after it should have. As long as a pod may run, no other gang may start.
 pub fn is_stuck(facts: &AttemptFacts, now: Timestamp) -> bool {
-    stuck(facts, now).is_some() || lingering(facts, now).is_some()
+    stuck(facts, now).is_some() || lingering(facts, now)
 }
 
 /// A pod that has not ended long after it was deleted.
@@ -77,26 +78,40 @@ fn stuck(facts: &AttemptFacts, now: Timestamp) -> Option<&PodFacts> {
     facts.alive().find(|pod| pod.deleting.is_some_and(overdue))
 }
 
-/// A pod that nobody deleted and that has not ended long after another one of its gang, and that one.
-fn lingering(facts: &AttemptFacts, now: Timestamp) -> Option<(&PodFacts, &PodFacts)> {
-    let is_overdue = |pod: &&PodFacts| match &pod.stand {
-        Stand::Ended(end) => end.at.and_then(|at| at.checked_add(LINGERING).ok()).is_some_and(|late| late < now),
-        Stand::Waiting { .. } | Stand::Running => false,
-    };
-    let ended = facts.own_pods().find(is_overdue)?;
-    Some((facts.alive().find(|pod| pod.deleting.is_none())?, ended))
+/// Whether nothing has changed for long of a gang of which a part has ended, and no pod is being deleted.
+fn lingering(facts: &AttemptFacts, now: Timestamp) -> bool {
+    let since = facts.changed.and_then(|changed| changed.checked_add(LINGERING).ok());
+    let is_leaving = matches!(state(facts, now), Some(AttemptState::Leaving(_)));
+    is_leaving && since.is_some_and(|since| since < now) && facts.alive().all(|pod| pod.deleting.is_none())
+}
+
+/// What to do about a gang of which a part has ended.
+fn of_the_rest(facts: &AttemptFacts) -> String {
+    let job = &facts.name;
+    match facts.alive().next() {
+        Some(PodFacts { name: pod, node, .. }) => format!(
+            "pod {pod} has not ended, although another pod of {job} has: a process of it may be stuck on node {node}: look at its log, \
+             then run `kubectl delete pod {pod}`"
+        ),
+        None => format!(
+            "batch Job {job} neither creates the rest of its pods nor ends: `kubectl describe job {job}` shows why; if nothing does, \
+             look whether the kube-controller-manager runs, or delete the batch Job"
+        ),
+    }
 }
 
 /// What to do about a pod that does not end, by what is known of its node.
 fn obstacle(facts: &AttemptFacts, now: Timestamp) -> Option<String> {
     let Some(stuck) = stuck(facts, now) else {
-        let (PodFacts { name: pod, node, .. }, PodFacts { name: ended, .. }) = lingering(facts, now)?;
-        return Some(format!(
-            "pod {pod} has not ended, long after pod {ended} of its gang: a process of it may be stuck on node {node}: look at its \
-             log, then run `kubectl delete pod {pod}`"
-        ));
+        return lingering(facts, now).then(|| of_the_rest(facts));
     };
     let (pod, node) = (&stuck.name, &stuck.node);
+    if node.is_empty() {
+        return Some(format!(
+            "pod {pod} does not end, though it was never on a node: a finalizer keeps it: `kubectl get pod {pod} -o yaml` shows which, \
+             and who has to remove it"
+        ));
+    }
     let force = format!("run `kubectl delete pod {pod} --force`");
     Some(match &stuck.node_seen {
         NodeSeen::Unreadable => format!(

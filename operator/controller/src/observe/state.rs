@@ -73,7 +73,7 @@ fn pending(facts: &AttemptFacts, gang: &GangFacts, now: Timestamp) -> AttemptSta
         (None, None) => String::new(),
     };
     // One that its queue has just let go has no start yet.
-    let since = if gang.suspended { now } else { gang.since };
+    let since = if gang.suspended { facts.changed.unwrap_or(now) } else { gang.since };
     AttemptState::Pending { since, message, waits_for: waits_for(facts, gang) }
 }
 

@@ -100,7 +100,15 @@ fn gang() -> GangFacts {
 
 fn facts(pods: Vec<PodFacts>) -> AttemptFacts {
     let plan = Some(PlanFacts { uid: "p".to_owned(), gang_uid: "g".to_owned(), intact: true });
-    AttemptFacts { name: "toy-1".to_owned(), gang: Some(gang()), plan, pods, refusal: None, released: false }
+    AttemptFacts {
+        name: "toy-1".to_owned(),
+        gang: Some(gang()),
+        plan,
+        pods,
+        refusal: None,
+        changed: Some(NOW),
+        released: false,
+    }
 }
 
 fn seen(facts: AttemptFacts, live: Option<&live::Attempt>) -> observed::AttemptFacts {
@@ -175,19 +183,20 @@ fn what_a_gang_waits_for(#[case] pods: Vec<PodFacts>, #[case] expected: WaitsFor
 
 #[rstest]
 #[case::something_is_missing("serviceaccount \"x\" not found", vec![], WaitsFor::Admission)]
-#[case::quota("exceeded quota: limits, requested: pods=1", vec![], WaitsFor::Quota)]
-#[case::quota_for_the_rest("exceeded quota: limits, requested: pods=1", vec![running(0)], WaitsFor::MoreDevices)]
+#[case::quota("pods \"toy-1-0-\" is forbidden: exceeded quota: limits, requested: pods=1", vec![], WaitsFor::Quota)]
+#[case::quota_for_the_rest("pods \"toy-1-0-\" is forbidden: exceeded quota: limits, requested: pods=1", vec![running(0)], WaitsFor::MoreDevices)]
 #[case::all_were_made_since("serviceaccount \"x\" not found", vec![running(0), waiting(1, "")], WaitsFor::Containers)]
 fn why_pods_are_not_made(#[case] refusal: &str, #[case] pods: Vec<PodFacts>, #[case] expected: WaitsFor) {
     let refused = AttemptFacts { refusal: Some(Hindrance::of_creation(refusal)), ..facts(pods) };
     let AttemptState::Pending { message, waits_for, .. } = seen(refused.clone(), None).state else { panic!() };
     assert_eq!((waits_for, message.contains(refusal)), (expected, expected != WaitsFor::Containers));
     let stopped = AttemptFacts { gang: Some(GangFacts { deleting: true, ..gang() }), ..refused };
-    let AttemptState::Ended(ending) = seen(stopped, None).state else { return };
-    match ending {
-        Ending::Lost(cause) => assert!(expected == WaitsFor::Admission && cause.contains(refusal), "{cause}"),
-        Ending::Disrupted(cause) => assert!(expected == WaitsFor::Quota && cause.contains(refusal), "{cause}"),
-        ending => panic!("{ending:?}"),
+    let is_told = |cause: &str| cause.contains(refusal);
+    match (expected, seen(stopped, None).state) {
+        (WaitsFor::Admission, AttemptState::Ended(Ending::Lost(cause))) => assert!(is_told(&cause), "{cause}"),
+        (WaitsFor::Quota, AttemptState::Ended(Ending::Disrupted(cause))) => assert!(is_told(&cause), "{cause}"),
+        (WaitsFor::MoreDevices | WaitsFor::Containers, AttemptState::Leaving(_)) => {}
+        other => panic!("{other:?}"),
     }
 }
 
@@ -327,11 +336,11 @@ fn a_pod_that_does_not_end_needs_somebody() {
     assert!(obstacle.contains("PLEG is not healthy"), "{obstacle}");
     assert!(told(deleted(running(1)), 61).contains("toy-1-1"), "whatever is known of its node");
     // Its agent is stuck: agents end together.
-    let ended = |at| pod(1, Stand::Ended(PodEnd { exit: Some(1), at, ..PodEnd::default() }));
-    assert_eq!(told(ended(Some(NOW)), 600), "");
-    let obstacle = told(ended(Some(NOW)), 601);
-    assert!(obstacle.contains("pod toy-1-0 has not ended, long after pod toy-1-1"), "{obstacle}");
-    assert_eq!(told(ended(None), 601), "");
+    assert_eq!(told(exited(1, 1), 600), "");
+    let obstacle = told(exited(1, 1), 601);
+    assert!(obstacle.contains("pod toy-1-0 has not ended, although another pod of toy-1 has"), "{obstacle}");
+    let nowhere = PodFacts { node: String::new(), ..deleted(running(1)) };
+    assert!(told(nowhere, 61).contains("a finalizer keeps it"));
 }
 
 #[test]
@@ -495,7 +504,7 @@ fn any_hindrance() -> impl Strategy<Value = Hindrance> {
     ]
 }
 
-/// Facts of a gang that has been as it is for `seconds`, of a job that wants it, and whose pods are all its own.
+/// Facts of a gang, of a job that wants it, and whose pods are all its own.
 fn lasting(plan_hash: &str) -> impl Strategy<Value = AttemptFacts> {
     let plan_hash = plan_hash.to_owned();
     let refusal = prop::option::of(any_hindrance());
@@ -506,10 +515,8 @@ fn lasting(plan_hash: &str) -> impl Strategy<Value = AttemptFacts> {
         facts.refusal = refusal.filter(|refusal| refusal.reason == "FailedCreate");
         for (index, pod) in (0..).zip(&mut facts.pods) {
             (pod.index, pod.gang_uid) = (index, "g".to_owned());
-            match &mut pod.stand {
-                Stand::Waiting { problem: own @ Some(_) } => own.clone_from(&problem),
-                Stand::Ended(end) => end.at = Some(NOW),
-                Stand::Waiting { problem: None } | Stand::Running => {}
+            if let Stand::Waiting { problem: own @ Some(_) } = &mut pod.stand {
+                own.clone_from(&problem);
             }
         }
         facts
@@ -536,8 +543,8 @@ proptest! {
         facts in lasting(&started().attempt.unwrap().plan_hash)
     ) {
         let deletes = facts.alive().any(|pod| pod.deleting.is_some());
-        let has_ended = facts.own_pods().any(|pod| !pod.alive());
-        let late = if has_ended && !deletes { 601 } else { 61 };
+        let is_leaving = matches!(super::state(&facts, NOW), Some(AttemptState::Leaving(_)));
+        let late = if is_leaving && !deletes { 601 } else { 61 };
         let mut status = started();
         for seconds in [0, 3, late] {
             let now = NOW + SignedDuration::from_secs(seconds);

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::time::Duration;
 
 /// Longer than an object that is being deleted is waited for in silence, and than another failure.
-const LASTING: Duration = Duration::from_secs(31);
+const LASTING: Duration = Duration::from_secs(121);
 
 fn toy() -> Id {
     ("trainingjobs".to_owned(), "default".to_owned(), "toy".to_owned())

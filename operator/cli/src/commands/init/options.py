@@ -15,6 +15,7 @@ ARITHMETIC = {
 # Parsers whose options are elsewhere, or are made by code.
 ELSEWHERE = {"tyro", "typer", "add_fit_args", "DEFINE_config_file", "DEFINE_config_dict", "simple_parsing"}
 BOOLEANS = ("1", "true", "True", "yes", "on")
+OFF = ("", "0", "false", "False", "no", "off")
 
 
 def constant(node):
@@ -329,8 +330,10 @@ def of_environment(tree):
         if isinstance(above, ast.Compare) and len(above.comparators) == 1:
             wanted = constant(above.comparators[0])
             wanted = list(wanted) if isinstance(wanted, (list, tuple, set)) else [wanted]
-            equals = isinstance(above.ops[0], (ast.Eq, ast.In))
-            accepted = [word for word in BOOLEANS if word in wanted] if equals else ["1"]
+            if isinstance(above.ops[0], (ast.Eq, ast.In)):
+                accepted = [word for word in BOOLEANS if word in wanted]
+            else:
+                accepted = ["1"] if isinstance(above.ops[0], ast.NotEq) and wanted[0] in OFF else []
             if accepted:
                 takes, on = "Boolean", accepted[0]
         elif isinstance(above, (ast.If, ast.IfExp, ast.BoolOp, ast.UnaryOp)):

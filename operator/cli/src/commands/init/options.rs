@@ -364,6 +364,7 @@ exec(open('configurator.py').read())
 batch_size = 1
 ";
     const ENVIRONMENT: &str = "
+if int(os.environ.get('NUM_WORKERS', '0')) > 0: print('loads in processes')
 BATCH = int(os.environ.get('BATCH_SIZE', 32))
 WORKERS = int(os.getenv('NUM_WORKERS', '0'))
 COMPILE = os.environ.get('COMPILE', '0') == '1'

@@ -101,7 +101,10 @@ class Profile:
             code = frame.f_code
             if code not in self.labels:
                 self.labels[code] = label(code)
-            what = self.labels[code] or what
+            found = self.labels[code]
+            # An optimizer may call the function that computes the gradients.
+            if found is not None and not (found == "optimizer" and what in ("forward", "backward")):
+                what = found
             if place is None and is_of_script(code):
                 place = "%s:%d" % (os.path.basename(code.co_filename), frame.f_lineno or code.co_firstlineno)
             frame = frame.f_back
