@@ -25,7 +25,8 @@ fn short(name: &str, template: Value) -> Value {
 fn script(name: &str, first: &str, template: Value) -> Value {
     training(name, 60, |job| {
         let steps = r#"i=0; while [ $i -lt 1000 ]; do i=$((i + 1)); echo "step $i loss 1.0"; sleep 0.1; done"#;
-        job["spec"]["workload"] = json!({"command": ["sh", "-c", format!("{first}; {steps}")],
+        let command = ["sh", "-c", &format!("{first}; {steps}"), "--batch=$(settings.batchPerGpu)"];
+        job["spec"]["workload"] = json!({"command": command,
             "monitor": {"training": r"step (?<step>\d+) loss (?<loss>\S+)"}});
         job["spec"]["trainer"] =
             json!({"image": "localhost/busybox:test", "gpusPerReplica": 0, "podTemplate": template});
