@@ -116,7 +116,7 @@ impl Scopes {
         let failing = watches.iter().filter_map(|((scope, resource), watch)| {
             watch.since.filter(|since| since.elapsed() >= least)?;
             let error = watch.error.clone()?;
-            Some(Unavailable { scope: scope.clone(), resource: *resource, error })
+            Some(Unavailable { scope: scope.clone(), resource, error })
         });
         let mut unavailable: Vec<Unavailable> = failing.collect();
         unavailable.dedup_by(|later, first| later.scope == first.scope);

@@ -22,8 +22,8 @@ fn edit(api: &Api, change: impl FnOnce(&mut Value)) {
 
 fn condition(api: &Api, kind: &str) -> Value {
     let status = api.store().objects[&toy()]["status"].clone();
-    let all = status["conditions"].as_array().unwrap().iter();
-    all.cloned().find(|condition| condition["type"] == kind).unwrap_or_default()
+    let mut all = status["conditions"].as_array().unwrap().iter();
+    all.find(|condition| condition["type"] == kind).cloned().unwrap_or_default()
 }
 
 /// The batch Jobs that are not being deleted, and the node that each demands.

@@ -187,8 +187,13 @@ fn an_editor_of_jobs_reaches_no_secret_account_or_node_through_the_operator() {
         };
         let references = foreign_references();
         let (_, first) = &references[0];
-        // A binding takes effect within seconds.
-        scene.until("the admission policy", Duration::from_secs(30), async || denied("secret-in-env", first)).await;
+        // A binding takes effect within seconds. What is there already would be unchanged, and no request.
+        let look = async || {
+            let refusal = denied("secret-in-env", first);
+            succeed(&mut scene.kubectl(&["delete", "trainingjobs", "--all"]));
+            refusal
+        };
+        scene.until("the admission policy", Duration::from_secs(30), look).await;
         for (name, template) in foreign_references() {
             let refusal = denied(name, &template).unwrap_or_else(|| panic!("{name} is accepted"));
             let told = refusal.contains("spec.trainer.podTemplate") && refusal.contains("chart");
