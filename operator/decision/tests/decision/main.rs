@@ -34,4 +34,5 @@ mod training;
 mod trouble;
 mod utilization;
 mod versions;
+mod waiting;
 mod world;

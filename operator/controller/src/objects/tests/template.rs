@@ -1,0 +1,41 @@
+use super::*;
+
+/// What a person or the administrator changes of a gang's pods is seen in its hash, and nothing that the plan or the status has.
+#[test]
+fn a_template_hash_changes_with_what_people_say_about_the_pods() {
+    let hash = |trains: bool, change: fn(&mut Value)| {
+        let made = Made::new(change);
+        template_hash(&made.job, &made.pods, trains)
+    };
+    let before = hash(true, |_| {});
+    assert_eq!(
+        before, "d57672cc4559819e",
+        "with another one an upgrade of the operator replaces every gang that waits"
+    );
+    let changes: [fn(&mut Value); 6] = [
+        |job| job["spec"]["trainer"]["podTemplate"] = json!({"nodeSelector": {"zone": "a"}}),
+        |job| job["spec"]["trainer"]["podTemplate"] = json!({"resources": {"limits": {"memory": "1Gi"}}}),
+        |job| job["spec"]["trainer"]["image"] = json!("trainer:2"),
+        |job| job["spec"]["lifecycle"] = json!({"checkpointGrace": "5m"}),
+        |job| job["metadata"]["labels"] = json!({"kueue.x-k8s.io/queue-name": "q"}),
+        |job| job["spec"]["train"] = json!({"checkpoint": {"storage": "pvc://models/toy"}}),
+    ];
+    for (number, change) in changes.into_iter().enumerate() {
+        assert_ne!(hash(true, change), before, "change {number}");
+    }
+    assert_eq!(hash(false, changes[3]), hash(false, |_| {}), "only a training saves a checkpoint");
+    let others: [fn(&mut Value); 4] = [
+        |job| job["metadata"]["generation"] = json!(7),
+        |job| job["metadata"]["labels"] = json!({"team": "a"}),
+        |job| job["spec"]["settings"] = json!({"batchPerGpu": 4}),
+        |job| job["status"] = json!({"training": {"stopSeconds": 400}}),
+    ];
+    for other in others {
+        assert_eq!(hash(true, other), before);
+    }
+    let made = Made::new(|_| {});
+    let defaults = PodDefaults { security_context: PodSecurity::default(), ..PodDefaults::default() };
+    assert_ne!(template_hash(&made.job, &defaults, true), before);
+    let annotations = made.gang().spec.unwrap().template.metadata.unwrap().annotations.unwrap();
+    assert_eq!(annotations["pawl.dev/template-hash"], hash(false, |_| {}));
+}
