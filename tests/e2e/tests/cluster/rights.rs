@@ -160,6 +160,19 @@ fn empty_policy() -> Value {
     })
 }
 
+/// The jobs with references of others, which exist already, fail without a pod.
+async fn refused_by_the_operator(scene: &Scene) {
+    let _operator = scene.operator().await;
+    for (name, _) in foreign_references() {
+        let failed = |job: &TrainingJob| stage(job) == Stage::Failed;
+        let job = scene.job_until(name, "to be refused", Duration::from_secs(30), failed).await;
+        let failure = job.status.unwrap().failure.unwrap();
+        assert_eq!(failure.reason, "NotAllowed", "{name}: {}", failure.message);
+        assert!(failure.message.contains("spec.trainer.podTemplate"), "{name}: {}", failure.message);
+        assert_eq!(scene.count_owned(name).await, 0, "{name} has objects");
+    }
+}
+
 #[test]
 fn an_editor_of_jobs_reaches_no_secret_account_or_node_through_the_operator() {
     scene(async |scene| {
@@ -219,15 +232,7 @@ fn an_editor_of_jobs_reaches_no_secret_account_or_node_through_the_operator() {
         for (name, template) in foreign_references() {
             assert_eq!(denied(name, &template), None, "{name}");
         }
-        let _operator = scene.operator().await;
-        for (name, _) in foreign_references() {
-            let failed = |job: &TrainingJob| stage(job) == Stage::Failed;
-            let job = scene.job_until(name, "to be refused", Duration::from_secs(30), failed).await;
-            let failure = job.status.unwrap().failure.unwrap();
-            assert_eq!(failure.reason, "NotAllowed", "{name}: {}", failure.message);
-            assert!(failure.message.contains("spec.trainer.podTemplate"), "{name}: {}", failure.message);
-            assert_eq!(scene.count_owned(name).await, 0, "{name} has objects");
-        }
+        refused_by_the_operator(scene).await;
     });
 }
 
