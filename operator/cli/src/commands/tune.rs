@@ -48,7 +48,13 @@ impl<'a> Request<'a> {
         let (script, given) = arguments.command.split_first().ok_or_else(|| Refusal(exit::INPUT, String::new()))?;
         let read = std::fs::canonicalize(script).and_then(|path| Ok((std::fs::read(&path)?, path)));
         let (source, path) = read.map_err(|error| {
-            Refusal(exit::INPUT, format!("{script}: {error}: give the path of the training script, then its arguments"))
+            Refusal(
+                exit::INPUT,
+                format!(
+                    "{script}: {error}: give the path of the training script, then its arguments; \
+                 set its variables before `pawl tune`"
+                ),
+            )
         })?;
         let stem = path.file_stem().unwrap_or_default().to_string_lossy();
         let name = format!("tune-{}", init::label(&stem));

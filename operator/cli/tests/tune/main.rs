@@ -331,8 +331,9 @@ fn a_script_without_steps_is_told_what_to_print() {
     let (output, _) = tuned(&scene, "raise ValueError('no data')", &["train.py"]);
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     assert!(stderr(&output).contains("ValueError: no data"), "{}", stderr(&output));
-    let output = scene.output(&["tune", "absent.py"]);
-    assert!(output.status.code() == Some(2) && stderr(&output).contains("absent.py"), "{}", stderr(&output));
+    let output = scene.output(&["tune", "EPOCHS=2", "absent.py"]);
+    let told = ["EPOCHS=2: ", "set its variables before `pawl tune`"];
+    assert!(output.status.code() == Some(2) && told.iter().all(|part| stderr(&output).contains(part)), "{output:?}");
 }
 
 #[test]

@@ -67,8 +67,12 @@ class Profile:
 
     def run(self):
         last = begun = self.clock()
+        random = 1
         while True:
-            self.sleep(PERIOD)
+            # At equal distances, steps that take a multiple of them would be looked at in one place only. The module `random` is the
+            # script's.
+            random = (random * 1103515245 + 12345) % (1 << 31)
+            self.sleep(PERIOD * (0.5 + random / (1 << 31)))
             frame = sys._current_frames().get(self.main)
             now = self.clock()
             if frame is None:
