@@ -69,7 +69,7 @@ def phases():
               "baseline, for phases with numerics: Changed.",
               [each(index), each(f"max by (phase, state) (pawl_phase_state{{{JOB}}})"), each(bound("estimate")), each(bound("lower")),
                each(bound("upper")), each(bound("minimum")), each(bound("expected")),
-               each(f"max by (phase) (pawl_phase_pairs{{{JOB}}})"), each(f"max by (phase) (pawl_phase_rung{{{JOB}}})"),
+               each(f"max by (phase) (pawl_phase_pairs{{{JOB}}})"), each(f"max by (phase) (pawl_phase_fallback{{{JOB}}})"),
                each(loss("estimate")), each(loss("upper")), each(loss("limit")),
                each(f'max by (phase) (pawl_phase_memory_bytes{{{JOB}, kind="measured"}})')],
               width=24, height=9, transformations=joined("phase", evidence, sort="#"),

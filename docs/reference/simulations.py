@@ -8,7 +8,7 @@ INTRODUCTION = """# Simulated error rates
 
 Each row drives the code that decides, with launches whose speeds and losses are drawn from a model.
 [The statistics](../concepts/statistics.md) explains the rules. `tests/verdicts/run` measures the rows and prints them as it
-goes; `cargo test -p pawl-decision` measures all of them with a fifth of the trials (a third of those of the cost), and fails if a bound does not hold or
+goes; `cargo test -p pawl-decision` measures all of them with a fifth of the samples (a third of those of the cost), and fails if a bound does not hold or
 a row differs from this page by more than chance. A bound of an error rate holds up to two standard errors.
 
 Cells are the found share, its standard error, and the bound (≤ or ≥). A cell without a bound shows what the rule cannot do.
@@ -42,7 +42,7 @@ that quality launches end as early as their looks allow. Launches take the time 
 steps; the speeds of the baselines are those measured on an H100 or H200, but for slm-8b-1gpu, whose windows are not ended by time
 here. Starts and compilations are not counted. The oracle knows which phases help and measures nothing. Percentages without an error
 are exact. A negative saving is a loss: these trainings, at the length of their examples, are mostly too short for their ladders.
-With [`analysis.budgetPercent: 10`](../concepts/phases.md) the mean loss is about a tenth at most; single trials lose more where all
+With [`analysis.budgetPercent: 10`](../concepts/phases.md) the mean loss is about a tenth at most; single samples lose more where all
 accepted phases together need more launches than were kept free. `pawl validate` prints before a job how many launches its ladder
 needs."""),
 }
@@ -63,10 +63,10 @@ def section(rows):
     counted = list(dict.fromkeys(row["counted"] for row in rows))
     cases = {}
     for row in rows:
-        cases.setdefault((row["case"], row["trials"]), {})[row["counted"]] = cell(row)
-    # Rows of a case with other trials, such as a mean, are another case.
-    lines = [[case, *[cells.get(what, "") for what in counted], f"{trials:,}"] for (case, trials), cells in cases.items()]
-    return table(["Case", *counted, "Trials"], lines)
+        cases.setdefault((row["case"], row["samples"]), {})[row["counted"]] = cell(row)
+    # Rows of a case with other samples, such as a mean, are another case.
+    lines = [[case, *[cells.get(what, "") for what in counted], f"{samples:,}"] for (case, samples), cells in cases.items()]
+    return table(["Case", *counted, "Samples"], lines)
 
 
 def page(repository):

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// What the job is doing: its stage, and the phases that are not at rest.
 fn doing(job: &TrainingJob) -> (Stage, Vec<(String, PhaseState, u32)>) {
     let phases = job.status.iter().flat_map(|status| &status.phases);
-    let busy = phases.map(|phase| (phase.name.clone(), phase.state, phase.rung));
+    let busy = phases.map(|phase| (phase.name.clone(), phase.state, phase.fallback));
     (stage(job), busy.collect())
 }
 
@@ -40,7 +40,8 @@ fn killed_in_each_state_it_comes_to_the_same_end_without_repeating_an_attempt() 
         }
         assert!(killed_in.len() >= 6, "killed only in {killed_in:#?}");
         let done = scene.job("toy").await;
-        let ends: Vec<_> = verdicts(status(&done)).into_iter().map(|(_, state, _, rung)| (state, rung)).collect();
+        let ends: Vec<_> =
+            verdicts(status(&done)).into_iter().map(|(_, state, _, fallback)| (state, fallback)).collect();
         let expected = [(PhaseState::Accepted, 0), (PhaseState::RolledBack, 0), (PhaseState::Accepted, 1)];
         assert_eq!(ends, expected, "{:?}", verdicts(status(&done)));
 

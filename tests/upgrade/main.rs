@@ -124,7 +124,8 @@ fn in_the_middle_of_a_ladder() {
         }
         let _operator = replace(scene, operator, "toy", &Step { version: &this, defines: false }).await;
         let done = scene.complete("toy", Duration::from_secs(300)).await;
-        let ends: Vec<_> = verdicts(status(&done)).into_iter().map(|(_, state, _, rung)| (state, rung)).collect();
+        let ends: Vec<_> =
+            verdicts(status(&done)).into_iter().map(|(_, state, _, fallback)| (state, fallback)).collect();
         let expected = [(PhaseState::Accepted, 0), (PhaseState::RolledBack, 0), (PhaseState::Accepted, 1)];
         assert_eq!(ends, expected, "{:?}", verdicts(status(&done)));
         assert_eq!(pods_made(scene).await, status(&done).attempts as usize, "an attempt was repeated");

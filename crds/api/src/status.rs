@@ -23,7 +23,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Maximum number of launches kept as evidence per trial: 7 pairs.
+/// Maximum number of launches kept as evidence per task: 7 pairs.
 pub const MAX_LAUNCHES: usize = 14;
 
 /// The status of a `TrainingJob`.
@@ -73,10 +73,10 @@ pub struct TrainingJobStatus {
     pub parallel: Vec<AttemptStatus>,
     /// Number of the newest attempt; attempts are numbered from 1.
     pub attempts: u32,
-    /// Infrastructure failures in the current trial.
+    /// Infrastructure failures in the current task.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry: Option<RetryStatus>,
-    /// Infrastructure failures of further trials that run at the same time.
+    /// Infrastructure failures of further tasks that run at the same time.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub retries: Vec<RetryStatus>,
     /// Speedup over the baseline so far: the product of the accepted phases' speedups, then the speedup of the bundle.

@@ -11,7 +11,7 @@ use std::fmt;
 /// use pawl_contract::plan::LaunchKind;
 ///
 /// let (kind, arm) = (LaunchKind::Measure, Arm::Control);
-/// let title = Title { subject: "compile", rung: 0, kind, arm, index: 1, of: Some(3) };
+/// let title = Title { subject: "compile", fallback: 0, kind, arm, index: 1, of: Some(3) };
 /// assert_eq!(title.to_string(), "compile: pair 2 of 3, control");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub struct Title<'a> {
     /// The subject: the name of a phase, `baseline`, `all together`; empty where the context names it.
     pub subject: &'a str,
     /// Index of the fallback in effect, from 1; 0: none.
-    pub rung: u32,
+    pub fallback: u32,
     /// Purpose of the launch.
     pub kind: LaunchKind,
     /// Arm of the comparison.
@@ -31,29 +31,29 @@ pub struct Title<'a> {
 }
 
 impl<'a> Title<'a> {
-    /// The title of `launch`, which is part of `evidence` on `subject` with its fallback `rung`.
-    pub fn of_evidence(subject: &'a str, rung: u32, evidence: &[LaunchStatus], launch: &LaunchStatus) -> Self {
+    /// The title of `launch`, which is part of `evidence` on `subject`, a phase with the fallback of this number (0: none).
+    pub fn of_evidence(subject: &'a str, fallback: u32, evidence: &[LaunchStatus], launch: &LaunchStatus) -> Self {
         let alike = evidence.iter().filter(|other| other.kind == launch.kind);
         let of = alike.map(|other| other.pair.saturating_add(1)).max();
-        Self { subject, rung, kind: launch.kind, arm: launch.arm, index: launch.pair, of }
+        Self { subject, fallback, kind: launch.kind, arm: launch.arm, index: launch.pair, of }
     }
 
     /// The title of `launch` in a context that names the subject.
     pub fn bare(launch: &LaunchStatus) -> Self {
-        Self { subject: "", rung: 0, kind: launch.kind, arm: launch.arm, index: launch.pair, of: None }
+        Self { subject: "", fallback: 0, kind: launch.kind, arm: launch.arm, index: launch.pair, of: None }
     }
 }
 
 impl fmt::Display for Title<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let &Self { subject, rung, kind, arm, index, of } = self;
+        let &Self { subject, fallback, kind, arm, index, of } = self;
         if kind == LaunchKind::Train {
             return f.write_str("training");
         }
-        match (subject, rung) {
+        match (subject, fallback) {
             ("", _) => {}
             (subject, 0) => write!(f, "{subject}: ")?,
-            (subject, rung) => write!(f, "{subject}, fallback {rung}: ")?,
+            (subject, fallback) => write!(f, "{subject}, fallback {fallback}: ")?,
         }
         let what = match kind {
             LaunchKind::Preflight => return f.write_str("check"),
@@ -78,10 +78,16 @@ mod tests {
 
     #[test]
     fn titles_describe_launches() {
-        let title =
-            Title { subject: "compile", rung: 0, kind: LaunchKind::Measure, arm: Arm::Control, index: 1, of: Some(3) };
+        let title = Title {
+            subject: "compile",
+            fallback: 0,
+            kind: LaunchKind::Measure,
+            arm: Arm::Control,
+            index: 1,
+            of: Some(3),
+        };
         assert_eq!(title.to_string(), "compile: pair 2 of 3, control");
-        let quality = Title { rung: 1, kind: LaunchKind::Quality, arm: Arm::Candidate, ..title };
+        let quality = Title { fallback: 1, kind: LaunchKind::Quality, arm: Arm::Candidate, ..title };
         assert_eq!(quality.to_string(), "compile, fallback 1: quality, seed 2 of 3, candidate");
         assert_eq!(Title { subject: "", of: None, ..title }.to_string(), "pair 2, control");
         assert_eq!(Title { kind: LaunchKind::Preflight, ..title }.to_string(), "compile: check");

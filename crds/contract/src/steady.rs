@@ -111,9 +111,9 @@ mod tests {
     /// Share of windows of 50 steps that are not steady. Steps have 10 % noise with a correlation `rho` of neighbors; before the
     /// window they were slower by a factor that decays within 20 steps.
     fn unsteady(rho: f64, noise: f64, slower: f64) -> f64 {
-        const TRIALS: usize = 4_000;
+        const SAMPLES: usize = 4_000;
         let mut random = 11;
-        let trial = |_: &usize| {
+        let sample = |_: &usize| {
             let mut state = normal(&mut random);
             let spans = (0..50).map(|step| {
                 state = rho * state + (1.0 - rho * rho).sqrt() * normal(&mut random);
@@ -121,7 +121,7 @@ mod tests {
             });
             is_steady(&spans.collect::<Vec<_>>()) == Some(false)
         };
-        let share = (0..TRIALS).filter(trial).count() as f64 / TRIALS as f64;
+        let share = (0..SAMPLES).filter(sample).count() as f64 / SAMPLES as f64;
         println!("correlation {rho}, noise {noise}, slower by {slower}: {:.1} % are not steady", share * 100.0);
         share
     }

@@ -127,7 +127,7 @@ proptest! {
     }
 }
 
-/// A launch as a trial makes it.
+/// A launch as a measurement makes it.
 fn measured(index: usize, message: &str) -> LaunchResult {
     LaunchResult {
         launch: format!("ups-4gpu-sharding-full-r2-b{index}-seed42"),

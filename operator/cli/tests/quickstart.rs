@@ -28,10 +28,10 @@ fn the_quickstart_measures_keeps_reverts_falls_back_and_trains() {
     let status: TrainingJobStatus = serde_json::from_value(result["status"].clone()).unwrap();
     assert_eq!(status.stage, Stage::Complete);
 
-    let states: Vec<_> = status.phases.iter().map(|phase| (phase.name.as_str(), phase.state, phase.rung)).collect();
+    let states: Vec<_> = status.phases.iter().map(|phase| (phase.name.as_str(), phase.state, phase.fallback)).collect();
     assert!(states.iter().all(|(_, state, _)| state.is_final()), "{states:?}");
     assert!(states.iter().any(|&(_, state, _)| state == PhaseState::Accepted), "{states:?}");
-    assert!(states.iter().any(|&(_, _, rung)| rung > 0), "{states:?}");
+    assert!(states.iter().any(|&(_, _, fallback)| fallback > 0), "{states:?}");
     // Rolled back because it was measured to be slower or worse, not because it could not be run or did not pay enough.
     let measured_and_reverted = status.phases.iter().any(|phase| {
         let upper = phase.speedup.as_ref().and_then(|speedup| speedup.upper.as_ref());

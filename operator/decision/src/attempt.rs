@@ -48,7 +48,7 @@ fn attempt_status(work: &Work, name: String, plan_hash: String, started: String)
         started,
         seen: false,
         queued_since: None,
-        trial: work.trial.clone(),
+        task: work.task.clone(),
         launches: work.launches.iter().map(|launch| launch.plan.launch.clone()).collect(),
         folded: Vec::new(),
         resumes: None,
@@ -78,7 +78,7 @@ pub(crate) fn adopt(draft: &mut Draft<'_>, observed: &Observed, next: &Next) -> 
     let name = draft.attempt_name(number);
     let Some(facts) = facts_of(observed, &name) else { return false };
     let started = draft.now.to_string();
-    let has_none = |work: &&Work| draft.under_way().all(|attempt| attempt.trial != work.trial);
+    let has_none = |work: &&Work| draft.under_way().all(|attempt| attempt.task != work.task);
     let planned = |work: &&Work| fingerprint(&draft.attempt_plan(&name, work), 16) == facts.plan_hash;
     let wanted = next.works().iter().filter(has_none).find(planned).map(|work| AttemptStatus {
         resumes: draft.newest_checkpoint(),
@@ -209,11 +209,11 @@ fn expect_what_it_wrote(draft: &mut Draft<'_>, name: &str) {
 
 fn count(draft: &mut Draft<'_>, name: &str, missing: &MissingEvidence) {
     let Some(attempt) = draft.attempt(name) else { return };
-    let (trial, purpose) = (attempt.trial.clone(), attempt.purpose);
+    let (task, purpose) = (attempt.task.clone(), attempt.purpose);
     if purpose == Purpose::Train && has_progressed(draft, attempt) {
         draft.status.retry = None;
     }
-    draft.count_failure(&trial, missing);
+    draft.count_failure(&task, missing);
     if let (Purpose::Train, Some(training)) = (purpose, draft.status.training.as_mut()) {
         training.restarts = training.restarts.saturating_add(1);
     }
@@ -243,7 +243,7 @@ fn failure(draft: &Draft<'_>, facts: &AttemptFacts, ending: &Ending, next: &Next
         Some(StopCause::NotWanted) => return None,
         Some(StopCause::Preempted | StopCause::GangBroken) | None => {}
     }
-    let work = next.work_of(&attempt.trial)?;
+    let work = next.work_of(&attempt.task)?;
     let mut open = work.launches.iter().filter(|launch| attempt.launches.contains(&launch.plan.launch)).peekable();
     let first = open.peek()?.plan.launch.clone();
     let result = |name: &str| facts.results.iter().find(|result| result.launch == name);
@@ -281,7 +281,7 @@ pub(crate) fn schedule(draft: &mut Draft<'_>, observed: &Observed, next: &Next) 
             Some(work) if draft.attempt(name).is_some_and(|attempt| !attempt.seen) => {
                 // Nothing runs beside trials of a search but such trials.
                 let alone = draft.under_way().all(|other| other.name == *name || other.purpose == work.purpose);
-                let may = !blocked && alone && draft.backoff(&work.trial).is_none();
+                let may = !blocked && alone && draft.backoff(&work.task).is_none();
                 may.then(|| start(draft, work, Some(name))).flatten()
             }
             work => keep_or_stop(draft, observed, name, work),
@@ -290,11 +290,11 @@ pub(crate) fn schedule(draft: &mut Draft<'_>, observed: &Observed, next: &Next) 
     let beside = |purpose| draft.under_way().all(|attempt| attempt.purpose == purpose);
     let settled = draft.under_way().all(|attempt| attempt.seen) && next.works().iter().all(|work| beside(work.purpose));
     if !blocked && settled && draft.under_way().count() < next.most() {
-        let ready = left.into_iter().find(|work| draft.backoff(&work.trial).is_none());
+        let ready = left.into_iter().find(|work| draft.backoff(&work.task).is_none());
         actions.extend(ready.and_then(|work| start(draft, work, None)));
     }
     if !next.works().is_empty() {
-        draft.status.retries.retain(|retry| next.works().iter().any(|work| work.trial == retry.trial));
+        draft.status.retries.retain(|retry| next.works().iter().any(|work| work.task == retry.task));
     }
     actions
 }
@@ -304,10 +304,10 @@ pub(crate) fn schedule(draft: &mut Draft<'_>, observed: &Observed, next: &Next) 
 fn assign<'a>(draft: &Draft<'_>, next: &'a Next) -> (Vec<Option<&'a Work>>, Vec<&'a Work>) {
     let mut left: Vec<&Work> = next.works().iter().collect();
     let own = |attempt: &AttemptStatus, left: &mut Vec<&'a Work>| {
-        left.iter().position(|work| work.trial == attempt.trial).map(|index| left.remove(index))
+        left.iter().position(|work| work.task == attempt.task).map(|index| left.remove(index))
     };
     let mut taken: Vec<Option<&Work>> = draft.under_way().map(|attempt| own(attempt, &mut left)).collect();
-    left.sort_by_key(|work| draft.backoff(&work.trial).is_some());
+    left.sort_by_key(|work| draft.backoff(&work.task).is_some());
     for (attempt, taken) in draft.under_way().zip(&mut taken).filter(|(_, taken)| taken.is_none()) {
         // One that runs is kept if it runs the first.
         *taken = if attempt.seen { next.works().first() } else { (!left.is_empty()).then(|| left.remove(0)) };
@@ -330,7 +330,7 @@ fn keep_or_stop(draft: &mut Draft<'_>, observed: &Observed, name: &str, work: Op
     let covers = work.is_some_and(|work| runs(work, &outstanding));
     // After a failed launch the attempt ends by itself: stopping it would hide how it ended.
     let ending =
-        work.is_some_and(|work| work.trial == attempt.trial && runs(work, &|name| attempt.launches.contains(name)));
+        work.is_some_and(|work| work.task == attempt.task && runs(work, &|name| attempt.launches.contains(name)));
     let as_planned = facts.is_none_or(|facts| facts.plan_hash == attempt.plan_hash);
     if attempt.stop.is_none() && as_planned && (covers || ending) && again.is_none() {
         return None;

@@ -36,7 +36,7 @@ pub(crate) fn refused(reason: &str) -> bool {
 pub(crate) fn refusal(subject: &Subject<'_>, work: &Work) -> Option<Refusal> {
     let draft = subject.comparison.draft;
     let percent = f64::from(draft.spec.analysis.budget_percent?);
-    if draft.under_way().any(|attempt| attempt.trial == work.trial) {
+    if draft.under_way().any(|attempt| attempt.task == work.task) {
         return None;
     }
     let prices = Prices::new(subject)?;
@@ -91,7 +91,7 @@ fn best(subject: &Subject<'_>) -> Option<(f64, String)> {
 fn promised(subject: &Subject<'_>) -> Option<f64> {
     let phase = subject.phase?;
     let statuses = &subject.comparison.draft.status.phases;
-    statuses.iter().find(|status| status.name == phase.name).filter(|status| status.rung == 0)?;
+    statuses.iter().find(|status| status.name == phase.name).filter(|status| status.fallback == 0)?;
     phase.expected_speedup.as_ref().map(Decimal::value).filter(|promised| *promised > 0.0)
 }
 

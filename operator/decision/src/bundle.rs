@@ -12,7 +12,7 @@ use crate::retry::summary;
 use crate::revert::{Blame, least_certain, responsible, revert};
 use crate::revision::{accepted, judged_fold, revision};
 use crate::step::{Next, Step};
-use crate::trial::Trial;
+use crate::task::Task;
 use pawl_api::spec::{Analysis, Gates, Phase, Scope};
 use pawl_api::status::{BundleStatus, LaunchStatus, PhaseState, PhaseStatus};
 use pawl_contract::measured::Measured;
@@ -25,9 +25,9 @@ pub(crate) fn input(draft: &Draft<'_>) -> String {
     fingerprint(&json!([input, draft.effective()]), 4)
 }
 
-/// The trial of the settings in effect.
-fn trial(draft: &Draft<'_>) -> Trial {
-    Trial::Bundle { input: input(draft) }
+/// The task of the settings in effect.
+fn task(draft: &Draft<'_>) -> Task {
+    Task::Bundle { input: input(draft) }
 }
 
 impl Draft<'_> {
@@ -49,10 +49,10 @@ fn needed(draft: &Draft<'_>) -> bool {
 /// Whether chance had more than one opportunity to accept something: several phases, or fallbacks, were judged.
 fn was_selected(draft: &Draft<'_>) -> bool {
     let judged = draft.status.phases.iter().filter(|phase| !phase.launches.is_empty());
-    judged.map(|phase| phase.rung + 1).sum::<u32>() > 1
+    judged.map(|phase| phase.fallback + 1).sum::<u32>() > 1
 }
 
-/// Hash of all inputs of the bundle's verdict. Phases that were reverted after their own trial are included, so that such a
+/// Hash of all inputs of the bundle's verdict. Phases that were reverted after their own verdict are included, so that such a
 /// revert does not repeat the evaluation of the bundle.
 fn input_hash(draft: &Draft<'_>) -> String {
     let spec = draft.spec;
@@ -64,7 +64,7 @@ fn input_hash(draft: &Draft<'_>) -> String {
     fingerprint(&json!([spec.workload, trainer, spec.settings, spec.seeds, gates, judged]), 12)
 }
 
-/// Whether the bundle is being evaluated; opens its trial when its input has changed.
+/// Whether the bundle is being evaluated; opens its task when its input has changed.
 pub(crate) fn open(draft: &mut Draft<'_>) -> bool {
     let touched = draft.status.phases.iter().any(|phase| accepted(phase) || phase.held);
     if !touched {
@@ -100,7 +100,7 @@ fn follow(draft: &mut Draft<'_>) {
     let current = is_current(draft, bundle);
     let (retires, returns) = (bundle.state == PhaseState::Accepted && !current, bundle.outdated && current);
     let name = |(phase, status): (&Phase, &PhaseStatus)| {
-        let changed = status.training_rung.is_some() || status.held && !accepted(status);
+        let changed = status.training_fallback.is_some() || status.held && !accepted(status);
         changed.then(|| phase.name.clone())
     };
     let changed: Vec<String> = draft.spec.phases.iter().zip(&draft.status.phases).filter_map(name).collect();
@@ -128,7 +128,7 @@ fn own_evidence(draft: &Draft<'_>) -> Vec<LaunchStatus> {
     let phases = draft.status.phases.iter().filter(|phase| accepted(phase));
     let launches: Vec<LaunchStatus> = phases.flat_map(|phase| phase.launches.clone()).collect();
     let settings = (draft.spec.settings.clone(), draft.effective());
-    let comparison = Comparison::new(draft, (trial(draft), EvidenceTarget::Bundle), settings, &launches);
+    let comparison = Comparison::new(draft, (task(draft), EvidenceTarget::Bundle), settings, &launches);
     let complete = |launch: &LaunchStatus| quality::is_complete(draft.spec, launch);
     let fits =
         |launch: &&LaunchStatus| launch.kind == LaunchKind::Quality && comparison.includes(launch) && complete(launch);
@@ -145,13 +145,13 @@ pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
     }
     let evidence = draft.bundle_launches().to_vec();
     let settings = (draft.spec.settings.clone(), draft.effective());
-    let comparison = Comparison::new(draft, (trial(draft), EvidenceTarget::Bundle), settings, &evidence);
+    let comparison = Comparison::new(draft, (task(draft), EvidenceTarget::Bundle), settings, &evidence);
     let subject = Subject { comparison, phase: None, must_confirm: was_selected(draft) };
     let verdict = judge(&subject);
     let speedup = speed::reached(&subject).as_ref().and_then(speed::status);
     let quality = quality::status(&subject.comparison);
     let measured = together(subject.comparison.candidates());
-    let spent = draft.exhausted(&subject.comparison.trial.to_string());
+    let spent = draft.exhausted(&subject.comparison.task.to_string());
     let measured_revision = revision(&draft.effective());
     if let Some(bundle) = &mut draft.status.bundle {
         bundle.revision = measured_revision;
@@ -164,7 +164,7 @@ pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
     match verdict {
         Verdict::Run(work) => match spent {
             None => Step::Go(Next::Run(work.bounded())),
-            Some(retry) if draft.is_crashing(&retry.trial) => {
+            Some(retry) if draft.is_crashing(&retry.task) => {
                 broken(draft, Reason::Crashed, &summary(&retry, draft.spec.lifecycle.max_restarts))
             }
             Some(retry) => {

@@ -5,8 +5,8 @@ use crate::fingerprint::fingerprint;
 use crate::launch::{EvidenceTarget, Launch, budget, quality, quality_looks, seed, tag, tag_of, with_utilization};
 use crate::revision::patch;
 use crate::statistics::disturbed::{Launches, Strain};
+use crate::task::Task;
 use crate::trainer::comparable;
-use crate::trial::Trial;
 use pawl_api::status::{Arm, LaunchStatus};
 use pawl_contract::attempt::AttemptName;
 use pawl_contract::decimal::Decimal;
@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// opposite.
 ///
 /// A fixed order resonates: ABBA with a load whose period is four launches, ABAB with a drift. A random order of each pair by
-/// itself is in one trial of four the same in the first three pairs, which a drift then decides. This mixture has the smallest
+/// itself is in one task of four the same in the first three pairs, which a drift then decides. This mixture has the smallest
 /// worst case found over linear drift and loads of all periods from 2 to 24 launches, ten times as strong as the noise, with the
 /// looks of the default analysis: see `simulation::speed`.
 const ORDERS: [u8; 16] = [
@@ -30,9 +30,9 @@ const ORDERS: [u8; 16] = [
     0b010_0001, 0b010_0100, 0b010_0100, 0b010_1100, 0b010_1110, 0b010_1110, 0b011_0001,
 ];
 
-/// Whether pair `index` of a trial begins with its control.
-pub(crate) fn control_first(trial: &str, index: u32) -> bool {
-    let random = u32::from_str_radix(&fingerprint(&json!(["order", trial]), 8), 16).unwrap_or_default();
+/// Whether pair `index` of a task begins with its control.
+pub(crate) fn control_first(task: &str, index: u32) -> bool {
+    let random = u32::from_str_radix(&fingerprint(&json!(["order", task]), 8), 16).unwrap_or_default();
     let (order, opposite, rest) = (random & 15, random >> 4 & 1 == 1, random >> 5);
     let first = match index {
         0..7 => ORDERS[order as usize] >> index & 1 == 1,
@@ -53,8 +53,8 @@ const MAX_INDEX: u32 = 1024;
 /// A comparison of two settings. Only launches with exactly these settings are evidence.
 pub(crate) struct Comparison<'a> {
     pub draft: &'a Draft<'a>,
-    /// The trial: prefix of launch names, and unit of counting retries.
-    pub trial: Trial,
+    /// The task: prefix of launch names, and unit of counting retries.
+    pub task: Task,
     pub target: EvidenceTarget,
     pub control: Settings,
     pub candidate: Settings,
@@ -71,11 +71,11 @@ pub(crate) struct Pair<'a> {
 impl<'a> Comparison<'a> {
     pub fn new(
         draft: &'a Draft<'a>,
-        (trial, target): (Trial, EvidenceTarget),
+        (task, target): (Task, EvidenceTarget),
         (control, candidate): (Settings, Settings),
         evidence: &'a [LaunchStatus],
     ) -> Self {
-        Self { draft, trial, target, control, candidate, evidence, tags: RefCell::default() }
+        Self { draft, task, target, control, candidate, evidence, tags: RefCell::default() }
     }
 
     fn settings(&self, arm: Arm) -> &Settings {
@@ -86,7 +86,7 @@ impl<'a> Comparison<'a> {
     }
 
     /// The phase's fallback in effect, from 1; 0: none.
-    pub fn rung(&self) -> u32 {
+    pub fn fallback(&self) -> u32 {
         self.draft.subject(self.target).1
     }
 
@@ -172,7 +172,7 @@ impl<'a> Comparison<'a> {
 
     /// As [`Comparison::launch`], for look number `look`.
     pub fn launch_at(&self, kind: LaunchKind, look: u32, arm: Arm, index: u32) -> Launch {
-        let stem = stem(&self.trial, kind, arm, index);
+        let stem = stem(&self.task, kind, arm, index);
         let of = (self.target, arm, index);
         self.draft.launch_with(&stem, (kind, self.budget(kind, look)), self.settings(arm), of)
     }
@@ -199,7 +199,7 @@ impl<'a> Comparison<'a> {
         let (mut pairs, mut missing) = (Vec::new(), Vec::new());
         let measured = self.evidence.iter().filter(|launch| launch.kind == LaunchKind::Measure && comparable(launch));
         let end = measured.map(|launch| launch.pair.saturating_add(1)).max().unwrap_or(0).min(MAX_INDEX);
-        let (mut planned, trial) = (0, self.trial.to_string());
+        let (mut planned, task) = (0, self.task.to_string());
         for index in 0.. {
             if index >= end && pairs.len() + planned >= wanted {
                 break;
@@ -218,7 +218,7 @@ impl<'a> Comparison<'a> {
                 (Some(one), None) | (None, Some(one)) if !self.is_under_way(one) => {}
                 (control, candidate) if pairs.len() + planned < wanted => {
                     let mut order = [(Arm::Control, control), (Arm::Candidate, candidate)];
-                    if !control_first(&trial, index) {
+                    if !control_first(&task, index) {
                         order.reverse();
                     }
                     let absent = order.into_iter().filter(|(_, found)| found.is_none());
@@ -229,7 +229,7 @@ impl<'a> Comparison<'a> {
             }
         }
         // What is under way keeps its order, and thus the hash of its plan, also if an earlier version has planned it.
-        let under_way = self.draft.under_way().find(|attempt| attempt.trial == trial);
+        let under_way = self.draft.under_way().find(|attempt| attempt.task == task);
         let place = |launch: &Launch| under_way?.launches.iter().position(|name| *name == launch.plan.launch);
         missing.sort_by_key(|launch| place(launch).unwrap_or(usize::MAX));
         (pairs, missing)
@@ -237,16 +237,16 @@ impl<'a> Comparison<'a> {
 }
 
 /// The name of a launch without its tag.
-pub(crate) fn stem(trial: &Trial, kind: LaunchKind, arm: Arm, index: u32) -> String {
+pub(crate) fn stem(task: &Task, kind: LaunchKind, arm: Arm, index: u32) -> String {
     let side = match arm {
         Arm::Control => "a",
         Arm::Candidate => "b",
     };
     match kind {
-        LaunchKind::Preflight => format!("{trial}-check-{side}"),
-        LaunchKind::Measure => format!("{trial}-p{index}-{side}"),
-        LaunchKind::Quality => format!("{trial}-s{index}-{side}"),
-        LaunchKind::Search | LaunchKind::Train => format!("{trial}-{index}-{side}"),
+        LaunchKind::Preflight => format!("{task}-check-{side}"),
+        LaunchKind::Measure => format!("{task}-p{index}-{side}"),
+        LaunchKind::Quality => format!("{task}-s{index}-{side}"),
+        LaunchKind::Search | LaunchKind::Train => format!("{task}-{index}-{side}"),
     }
 }
 
@@ -280,7 +280,7 @@ pub(crate) fn measured_budgets(draft: &Draft<'_>, settings: &Settings) -> Vec<Bu
     let phases = spec.phases.iter().zip(&draft.status.phases).enumerate();
     let others = phases.flat_map(|(index, (phase, status))| {
         let control = draft.control(index);
-        let candidate = control.with(&patch(phase, status.rung));
+        let candidate = control.with(&patch(phase, status.fallback));
         [control, candidate]
     });
     let others = others.chain([spec.settings.clone(), draft.effective()]);

@@ -173,8 +173,8 @@ fn late(draft: &Draft<'_>) -> Option<(Reason, String)> {
         return Some(late);
     }
     let retry = draft.status.retry.as_ref().filter(|_| draft.under_way().next().is_none())?;
-    let until = draft.backoff(&retry.trial)?;
-    Some((Reason::BackOff, format!("{}: again at {until}: {}", retry.trial, retry.message)))
+    let until = draft.backoff(&retry.task)?;
+    Some((Reason::BackOff, format!("{}: again at {until}: {}", retry.task, retry.message)))
 }
 
 fn complete(draft: &Draft<'_>) -> ConditionState {

@@ -1,4 +1,4 @@
-//! Fallbacks of a phase, in the status called rungs: tried in order, each at most once; each replaces the previous one.
+//! Fallbacks of a phase, numbered from 1: tried in order, each at most once; each replaces the previous one.
 
 use crate::draft::{Draft, bounded};
 use crate::reason::Reason;
@@ -7,23 +7,23 @@ use pawl_api::spec::{Phase, Trigger};
 use pawl_api::status::PhaseState;
 use pawl_contract::measured::Measured;
 
-/// The next fallback after `rung` for `trigger`.
-fn next(phase: &Phase, rung: u32, trigger: Trigger) -> Option<u32> {
-    let mut rungs = phase.fallbacks.iter().enumerate().skip(rung as usize);
-    rungs.find(|(_, fallback)| fallback.when.contains(&trigger)).map(|(index, _)| index as u32 + 1)
+/// The next fallback after `current` (0: none) for `trigger`.
+fn next(phase: &Phase, current: u32, trigger: Trigger) -> Option<u32> {
+    let mut fallbacks = phase.fallbacks.iter().enumerate().skip(current as usize);
+    fallbacks.find(|(_, fallback)| fallback.when.contains(&trigger)).map(|(index, _)| index as u32 + 1)
 }
 
 /// Selects the next fallback for `trigger` and evaluates the phase again with it; `false` when there is none.
 pub(crate) fn take(draft: &mut Draft<'_>, index: usize, trigger: Trigger, reason: Reason, message: &str) -> bool {
     let spec = &draft.spec.phases[index];
     let phase = &mut draft.status.phases[index];
-    let Some(rung) = next(spec, phase.rung, trigger) else { return false };
-    phase.rung = rung;
+    let Some(fallback) = next(spec, phase.fallback, trigger) else { return false };
+    phase.fallback = fallback;
     phase.launches.clear();
     phase.speedup = None;
     phase.quality = None;
     phase.measured = Measured::default();
-    let message = format!("{message}; trying fallback {rung} of {}", spec.fallbacks.len());
+    let message = format!("{message}; trying fallback {fallback} of {}", spec.fallbacks.len());
     draft.phase_to(index, PhaseState::Retrying, reason, &message);
     true
 }
@@ -39,14 +39,14 @@ pub(crate) fn take_in_training(
     message: &str,
 ) -> bool {
     let answer = |index: usize| {
-        let rung = draft.status.phases[index].effective_rung();
-        Some((index, next(&draft.spec.phases[index], rung, trigger)?))
+        let fallback = draft.status.phases[index].effective_fallback();
+        Some((index, next(&draft.spec.phases[index], fallback, trigger)?))
     };
-    let Some((index, rung)) = suspects(draft, blame).into_iter().find_map(answer) else { return false };
+    let Some((index, fallback)) = suspects(draft, blame).into_iter().find_map(answer) else { return false };
     let count = draft.spec.phases[index].fallbacks.len();
     let phase = &mut draft.status.phases[index];
-    let message = format!("{message}; training resumes with fallback {rung} of {count}, which was not measured");
-    phase.training_rung = Some(rung);
+    let message = format!("{message}; training resumes with fallback {fallback} of {count}, which was not measured");
+    phase.training_fallback = Some(fallback);
     phase.reason = reason.to_string();
     phase.message = bounded(&message);
     let name = phase.name.clone();

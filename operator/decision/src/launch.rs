@@ -33,8 +33,8 @@ const MAX_QUALITY_LOOKS: u32 = 5;
 pub(crate) enum EvidenceTarget {
     /// The preflight of the baseline.
     PreflightBaseline,
-    /// The preflight of a phase with its fallback `rung` (0: none).
-    PreflightPhase { phase: usize, rung: u32 },
+    /// The preflight of a phase with the fallback of this number (0: none).
+    PreflightPhase { phase: usize, fallback: u32 },
     /// The evidence of the phase with this index.
     Phase(usize),
     /// The quality launches of the baseline.
@@ -77,8 +77,8 @@ pub(crate) struct Launch {
 pub(crate) struct Work {
     pub purpose: Purpose,
     pub phase: Option<String>,
-    /// The trial: unit of counting retries.
-    pub trial: String,
+    /// The task: unit of counting retries.
+    pub task: String,
     pub launches: Vec<Launch>,
     pub stop_on_failure: bool,
 }
@@ -242,8 +242,8 @@ impl Draft<'_> {
         let spec = self.spec;
         let plan = self.planned(stem, kind, settings, seed(spec, pair), budget);
         let mut launch = Launch { plan, target, arm, pair };
-        let (subject, rung) = self.subject(target);
-        launch.entitle(spec, subject, rung);
+        let (subject, fallback) = self.subject(target);
+        launch.entitle(spec, subject, fallback);
         launch
     }
 
@@ -272,8 +272,10 @@ impl Draft<'_> {
         let name = |index: usize| self.spec.phases.get(index).map_or("", |phase| phase.name.as_str());
         match target {
             EvidenceTarget::PreflightBaseline | EvidenceTarget::Baseline => ("baseline", 0),
-            EvidenceTarget::PreflightPhase { phase, rung } => (name(phase), rung),
-            EvidenceTarget::Phase(index) => (name(index), self.status.phases.get(index).map_or(0, |phase| phase.rung)),
+            EvidenceTarget::PreflightPhase { phase, fallback } => (name(phase), fallback),
+            EvidenceTarget::Phase(index) => {
+                (name(index), self.status.phases.get(index).map_or(0, |phase| phase.fallback))
+            }
             EvidenceTarget::Bundle => ("all together", 0),
             EvidenceTarget::Search { .. } | EvidenceTarget::Slowdown | EvidenceTarget::Train => ("", 0),
         }
@@ -327,8 +329,8 @@ impl Draft<'_> {
 }
 
 impl Launch {
-    /// Sets the human-readable title of the launch, with its `subject` and fallback `rung` (0: none).
-    pub fn entitle(&mut self, spec: &TrainingJobSpec, subject: &str, rung: u32) {
+    /// Sets the human-readable title of the launch, with its `subject` and the number of its fallback (0: none).
+    pub fn entitle(&mut self, spec: &TrainingJobSpec, subject: &str, fallback: u32) {
         let of = match self.plan.kind {
             LaunchKind::Measure => {
                 looks(&spec.analysis).into_iter().map(|look| look as u32).find(|&look| look > self.pair)
@@ -336,7 +338,7 @@ impl Launch {
             LaunchKind::Quality => Some(quality_seeds(spec)),
             LaunchKind::Preflight | LaunchKind::Search | LaunchKind::Train => None,
         };
-        let title = Title { subject, rung, kind: self.plan.kind, arm: self.arm, index: self.pair, of };
+        let title = Title { subject, fallback, kind: self.plan.kind, arm: self.arm, index: self.pair, of };
         self.plan.title = match self.plan.budget.items.filter(|_| self.plan.budget.horizon_items.is_some()) {
             Some(items) => format!("{title}, {items} items"),
             None => title.to_string(),

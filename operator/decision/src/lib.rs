@@ -103,10 +103,10 @@ mod slowdown;
 mod statistics;
 mod step;
 mod summary;
+mod task;
 mod train;
 mod trained;
 mod trainer;
-mod trial;
 mod under_way;
 
 pub use conditions::{obstacle, obstructed, unreadable};
@@ -228,7 +228,7 @@ fn observe(draft: &mut Draft<'_>, observed: &Observed, next: &Next, name: &str) 
         if trainer::watch(draft, facts) {
             return true;
         }
-        let work = draft.attempt(name).and_then(|attempt| next.work_of(&attempt.trial));
+        let work = draft.attempt(name).and_then(|attempt| next.work_of(&attempt.task));
         let moved = fold::results(draft, facts, work)
             || !trained::is_stale(draft, &facts.name) && is_plausible(facts) && guard::watch(draft, facts);
         trained::extend(draft, facts);

@@ -11,7 +11,7 @@ use crate::launch::{EvidenceTarget, Work};
 use crate::reason::Reason;
 use crate::revision::{accepted, patch};
 use crate::step::{Next, Step};
-use crate::trial::Trial;
+use crate::task::Task;
 use pawl_api::spec::{Analysis, Gates, Phase, Pin, Role, Trigger};
 use pawl_api::status::{Arm, LaunchStatus, PhaseState, PhaseStatus};
 use pawl_contract::decimal::Decimal;
@@ -178,12 +178,12 @@ pub(crate) fn reopen(draft: &mut Draft<'_>, index: usize, reason: Reason, messag
     draft.phase_to(index, PhaseState::Pending, reason, message);
 }
 
-/// Resets the count of infrastructure failures of the phase's trials.
+/// Resets the count of infrastructure failures of the phase's tasks.
 fn reset_retries(draft: &mut Draft<'_>, index: usize) {
     let phase = &draft.status.phases[index];
-    let rungs = 0..=draft.spec.phases[index].fallbacks.len() as u32;
-    let trials: Vec<_> = rungs.map(|rung| Trial::of_phase(phase, rung).to_string()).collect();
-    draft.status.retry.take_if(|retry| trials.contains(&retry.trial));
+    let fallbacks = 0..=draft.spec.phases[index].fallbacks.len() as u32;
+    let tasks: Vec<_> = fallbacks.map(|fallback| Task::of_phase(phase, fallback).to_string()).collect();
+    draft.status.retry.take_if(|retry| tasks.contains(&retry.task));
 }
 
 /// Why the phase is skipped: a required phase is not accepted, or a conflicting one is.
@@ -211,15 +211,15 @@ fn without_effect(draft: &Draft<'_>, index: usize) -> Option<(Reason, String)> {
     if phase.role == Role::Enabler || status.state.is_final() && status.state != PhaseState::Skipped {
         return None;
     }
-    let why = no_effect(&draft.control(index), &patch(phase, status.rung), draft.spec.effect_trainer())?;
+    let why = no_effect(&draft.control(index), &patch(phase, status.fallback), draft.spec.effect_trainer())?;
     let advice = match why {
         NoEffect::Unchanged => "",
         NoEffect::Without(_) => ", in this phase or an earlier one",
     };
-    let message = match status.rung {
+    let message = match status.fallback {
         0 => format!("{why}{advice}"),
         // Why the phase itself was given up is more than that its fallback is nothing.
-        rung => format!("fallback {rung}: {why}{advice}; before: {}", status.message),
+        fallback => format!("fallback {fallback}: {why}{advice}; before: {}", status.message),
     };
     Some((Reason::NoEffect, message))
 }
@@ -228,8 +228,8 @@ fn without_effect(draft: &Draft<'_>, index: usize) -> Option<(Reason, String)> {
 fn comparison<'a>(draft: &'a Draft<'a>, index: usize) -> Comparison<'a> {
     let status = &draft.status.phases[index];
     let control = draft.control(index);
-    let candidate = control.with(&patch(&draft.spec.phases[index], status.rung));
-    let name = (Trial::of_phase(status, status.rung), EvidenceTarget::Phase(index));
+    let candidate = control.with(&patch(&draft.spec.phases[index], status.fallback));
+    let name = (Task::of_phase(status, status.fallback), EvidenceTarget::Phase(index));
     Comparison::new(draft, name, (control, candidate), &status.launches)
 }
 
@@ -237,7 +237,7 @@ fn subject<'a>(draft: &'a Draft<'a>, index: usize) -> Subject<'a> {
     Subject { phase: Some(&draft.spec.phases[index]), comparison: comparison(draft, index), must_confirm: false }
 }
 
-/// Opens the trial: keeps the launches with equal settings. A control counts only beside its candidate: one that ran at another
+/// Opens the task: keeps the launches with equal settings. A control counts only beside its candidate: one that ran at another
 /// time differs by the drift since then, which no check by a few launches can see as well as the test of the speed does.
 fn begin(draft: &mut Draft<'_>, index: usize) {
     let comparison = comparison(draft, index);
@@ -253,7 +253,7 @@ fn begin(draft: &mut Draft<'_>, index: usize) {
     let kept = comparison.evidence.iter().filter(fits).filter(paired).filter(complete);
     let launches: Vec<LaunchStatus> = kept.cloned().collect();
     draft.status.phases[index].launches = launches;
-    draft.phase_to(index, PhaseState::Preflight, Reason::TrialStarted, "preflight check, then measurement");
+    draft.phase_to(index, PhaseState::Preflight, Reason::MeasurementStarted, "preflight check, then measurement");
 }
 
 /// Computes the verdict on the phase and applies it.
@@ -283,9 +283,9 @@ fn judged(draft: &mut Draft<'_>, index: usize) -> Step {
     phase.measured = Measured { predicted_memory_bytes, ..measured };
     if let Some(Refusal { reason, message }) = given_up {
         // Why the phase itself was given up is more than that its fallback is not measured.
-        let message = match phase.rung {
+        let message = match phase.fallback {
             0 => message,
-            rung => format!("fallback {rung}: {message}; before: {}", phase.message),
+            fallback => format!("fallback {fallback}: {message}; before: {}", phase.message),
         };
         let step = conclude(draft, index, Verdict::Inconclusive { reason, message });
         draft.status.phases[index].input_hash = input_hash(draft, index);
@@ -300,7 +300,7 @@ fn judged(draft: &mut Draft<'_>, index: usize) -> Step {
 fn run(draft: &mut Draft<'_>, index: usize, work: Work, checked: bool) -> Step {
     let phase = &mut draft.status.phases[index];
     phase.state = if checked { PhaseState::Measuring } else { PhaseState::Preflight };
-    phase.reason = Reason::TrialRunning.to_string();
+    phase.reason = Reason::MeasurementRunning.to_string();
     let message = match &phase.speedup {
         Some(speedup) => format!("speedup {} so far, from {} pairs", speedup.estimate, speedup.pairs),
         None => String::new(),
@@ -378,7 +378,7 @@ const FLOAT8_UNDERFLOW: f64 = 0.01;
 /// What is out of the range of 8-bit floats in a phase that changes them, if that is much, with what may help and is not in effect.
 fn out_of_range(draft: &Draft<'_>, index: usize) -> Option<String> {
     let control = draft.control(index);
-    let candidate = control.with(&patch(&draft.spec.phases[index], draft.status.phases[index].rung));
+    let candidate = control.with(&patch(&draft.spec.phases[index], draft.status.phases[index].fallback));
     let of_float8 = |settings: &Settings| (settings.precision, settings.float8_scaling, settings.float8_gradients);
     (of_float8(&candidate) != of_float8(&control)).then_some(())?;
     let measured = &draft.status.phases[index].measured;

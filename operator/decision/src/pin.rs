@@ -20,8 +20,8 @@ fn apply_to(draft: &mut Draft<'_>, index: usize) -> bool {
     match draft.spec.phases[index].pin {
         Some(Pin::Accepted) if !is_pinned || status.state != PhaseState::Accepted => {
             if !accepted(status) {
-                status.rung = 0;
-                status.training_rung = None;
+                status.fallback = 0;
+                status.training_fallback = None;
             }
             status.held = false;
             draft.phase_to(index, PhaseState::Accepted, Reason::Pinned, "pin: Accepted");

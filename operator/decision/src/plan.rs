@@ -31,6 +31,6 @@ pub fn plan(job: &TrainingJob, status: &TrainingJobStatus, name: &str) -> Option
     let mut draft = Draft::new(job, Vec::new(), status, Timestamp::UNIX_EPOCH);
     summary::align(&mut draft);
     let next = settle(&mut draft);
-    let plan = draft.attempt_plan(name, next.work_of(&attempt.trial)?);
+    let plan = draft.attempt_plan(name, next.work_of(&attempt.task)?);
     (fingerprint(&plan, 16) == attempt.plan_hash).then_some(plan)
 }

@@ -7,8 +7,8 @@ use crate::problems;
 use crate::reason::Reason;
 use crate::revision::standalone;
 use crate::step::{Next, Step};
+use crate::task::Task;
 use crate::train::policy;
-use crate::trial::Trial;
 use pawl_api::spec::{Pin, Trigger};
 use pawl_api::status::{Arm, BaselineStatus, InvalidSettings, PhaseState, Purpose, RetryStatus};
 use pawl_contract::exit::Outcome;
@@ -23,9 +23,9 @@ const MAX_INVALID_MESSAGE: usize = 200;
 
 /// Checks the unchecked settings; after all checks, fails with all problems if any settings are invalid.
 pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
-    let trial = Trial::Preflight.to_string();
-    if let Some(retry) = draft.exhausted(&trial) {
-        if draft.is_crashing(&trial) {
+    let task = Task::Preflight.to_string();
+    if let Some(retry) = draft.exhausted(&task) {
+        if draft.is_crashing(&task) {
             draft.status.retry = None;
             crashed(draft, retry);
         } else if retry.control_outcome == Some(Outcome::CheckpointUnreadable) {
@@ -52,7 +52,7 @@ pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
     let work = Work {
         purpose: Purpose::Preflight,
         phase: None,
-        trial: Trial::Preflight.to_string(),
+        task: Task::Preflight.to_string(),
         launches,
         stop_on_failure: false,
     };
@@ -65,11 +65,11 @@ fn crashed(draft: &mut Draft<'_>, retry: RetryStatus) {
     let Some(own) = retry.own_failure else { return };
     for index in 0..draft.spec.phases.len() {
         let failed = phase(draft, index).into_iter().find(|launch| launch.plan.launch == own.launch);
-        let Some(EvidenceTarget::PreflightPhase { rung, .. }) = failed.as_ref().map(|launch| launch.target) else {
+        let Some(EvidenceTarget::PreflightPhase { fallback, .. }) = failed.as_ref().map(|launch| launch.target) else {
             continue;
         };
-        let tag = check_tag(draft.spec, &standalone(draft.spec, index, rung));
-        if mark_checked(draft, index, rung, tag) {
+        let tag = check_tag(draft.spec, &standalone(draft.spec, index, fallback));
+        if mark_checked(draft, index, fallback, tag) {
             begin_anew(draft, index);
             draft.phase_to(index, PhaseState::RolledBack, Reason::Crashed, &retry.message);
         }
@@ -95,14 +95,15 @@ fn phase(draft: &Draft<'_>, index: usize) -> Vec<Launch> {
         return Vec::new();
     }
     let checked = &draft.status.phases[index].checked;
-    let rungs = (0..=phase.fallbacks.len() as u32).map(|rung| (rung, standalone(draft.spec, index, rung)));
-    let open = rungs.filter(|(_, settings)| {
+    let fallbacks =
+        (0..=phase.fallbacks.len() as u32).map(|fallback| (fallback, standalone(draft.spec, index, fallback)));
+    let open = fallbacks.filter(|(_, settings)| {
         let tag = check_tag(draft.spec, settings);
         !checked.contains(&tag) && !is_invalid(draft, &tag)
     });
-    open.map(|(rung, settings)| {
-        let target = (EvidenceTarget::PreflightPhase { phase: index, rung }, Arm::Candidate, 0);
-        draft.launch(&format!("{}-r{rung}-check", phase.name), LaunchKind::Preflight, &settings, target)
+    open.map(|(fallback, settings)| {
+        let target = (EvidenceTarget::PreflightPhase { phase: index, fallback }, Arm::Candidate, 0);
+        draft.launch(&format!("{}-r{fallback}-check", phase.name), LaunchKind::Preflight, &settings, target)
     })
     .collect()
 }
@@ -134,7 +135,7 @@ pub(crate) fn record(draft: &mut Draft<'_>, launch: &Launch, result: &LaunchResu
     match launch.target {
         _ if result.outcome == Outcome::InvalidPlan => record_invalid(draft, launch, tag, result),
         EvidenceTarget::PreflightBaseline => record_baseline(draft, tag, result),
-        EvidenceTarget::PreflightPhase { phase, rung } => record_phase(draft, phase, rung, tag, result),
+        EvidenceTarget::PreflightPhase { phase, fallback } => record_phase(draft, phase, fallback, tag, result),
         EvidenceTarget::Phase(_)
         | EvidenceTarget::Baseline
         | EvidenceTarget::Bundle
@@ -156,8 +157,8 @@ fn record_baseline(draft: &mut Draft<'_>, tag: String, result: &LaunchResult) {
         Some(BaselineStatus { input_hash: tag, measured, items_per_epoch, ..BaselineStatus::default() });
 }
 
-fn record_phase(draft: &mut Draft<'_>, index: usize, rung: u32, tag: String, result: &LaunchResult) {
-    if !mark_checked(draft, index, rung, tag) {
+fn record_phase(draft: &mut Draft<'_>, index: usize, fallback: u32, tag: String, result: &LaunchResult) {
+    if !mark_checked(draft, index, fallback, tag) {
         return;
     }
     draft.status.phases[index].measured.predicted_memory_bytes = result.measured.predicted_memory_bytes;
@@ -174,19 +175,18 @@ fn record_phase(draft: &mut Draft<'_>, index: usize, rung: u32, tag: String, res
 fn begin_anew(draft: &mut Draft<'_>, index: usize) {
     let phase = &mut draft.status.phases[index];
     phase.input_hash.clear();
-    phase.rung = 0;
+    phase.fallback = 0;
     phase.launches.clear();
 }
 
-/// Records that a rung of a phase is checked. Returns whether a failure of the check is one of the phase: rungs are judged when
-/// they are taken.
-fn mark_checked(draft: &mut Draft<'_>, index: usize, rung: u32, tag: String) -> bool {
+/// Records that a fallback of a phase is checked. Returns whether a failure of the check is one of the phase: fallbacks are
+/// judged when they are taken.
+fn mark_checked(draft: &mut Draft<'_>, index: usize, fallback: u32, tag: String) -> bool {
     let spec = &draft.spec.phases[index];
     let phase = &mut draft.status.phases[index];
-    let known =
-        (0..=spec.fallbacks.len() as u32).map(|rung| check_tag(draft.spec, &standalone(draft.spec, index, rung)));
-    let known: Vec<_> = known.collect();
+    let tags = |number| check_tag(draft.spec, &standalone(draft.spec, index, number));
+    let known: Vec<_> = (0..=spec.fallbacks.len() as u32).map(tags).collect();
     phase.checked.retain(|old| known.contains(old));
     phase.checked.push(tag);
-    rung == 0 && spec.pin != Some(Pin::Accepted)
+    fallback == 0 && spec.pin != Some(Pin::Accepted)
 }

@@ -40,6 +40,6 @@ pub fn preview(job: &TrainingJob) -> AttemptPlan {
         launches.push(training);
     }
     let name = job.metadata.name.as_deref().unwrap_or_default();
-    let work = Work { purpose: Purpose::Train, phase: None, trial: String::new(), launches, stop_on_failure: false };
+    let work = Work { purpose: Purpose::Train, phase: None, task: String::new(), launches, stop_on_failure: false };
     draft.attempt_plan(&format!("{name}-1"), &work)
 }

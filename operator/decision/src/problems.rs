@@ -18,16 +18,16 @@ pub(crate) struct Problem {
     /// `None`: the baseline.
     pub phase: Option<String>,
     /// Fallback in effect, from 1; 0: none.
-    pub rung: u32,
+    pub fallback: u32,
     pub message: String,
 }
 
 impl Problem {
     fn of(&self) -> String {
-        match (&self.phase, self.rung) {
+        match (&self.phase, self.fallback) {
             (None, _) => "baseline".to_owned(),
             (Some(phase), 0) => format!("phase {phase}"),
-            (Some(phase), rung) => format!("phase {phase}, fallback {rung}"),
+            (Some(phase), fallback) => format!("phase {phase}, fallback {fallback}"),
         }
     }
 }
@@ -36,16 +36,17 @@ impl Problem {
 fn settings(spec: &TrainingJobSpec) -> Vec<(Option<String>, u32, Settings)> {
     let mut all = vec![(None, 0, spec.settings.clone())];
     for (index, phase) in spec.phases.iter().enumerate().filter(|(_, phase)| phase.pin != Some(Pin::RolledBack)) {
-        let rungs = 0..=phase.fallbacks.len() as u32;
-        all.extend(rungs.map(|rung| (Some(phase.name.clone()), rung, standalone(spec, index, rung))));
+        let fallbacks = 0..=phase.fallbacks.len() as u32;
+        all.extend(fallbacks.map(|fallback| (Some(phase.name.clone()), fallback, standalone(spec, index, fallback))));
     }
     all
 }
 
 /// Checks all settings that a job may run, and collects the errors that `check` returns.
 pub(crate) fn all(spec: &TrainingJobSpec, check: impl Fn(&Settings) -> Option<String>) -> Vec<Problem> {
-    let problem =
-        |(phase, rung, settings): (_, _, Settings)| check(&settings).map(|message| Problem { phase, rung, message });
+    let problem = |(phase, fallback, settings): (_, _, Settings)| {
+        check(&settings).map(|message| Problem { phase, fallback, message })
+    };
     settings(spec).into_iter().filter_map(problem).collect()
 }
 
@@ -77,7 +78,7 @@ pub(crate) fn listed(problems: &[Problem]) -> String {
     let inherited = |problem: &Problem| {
         let from = |known: &Problem| {
             let of_baseline = known.phase.is_none() && problem.phase.is_some();
-            let of_phase = known.phase == problem.phase && known.rung < problem.rung;
+            let of_phase = known.phase == problem.phase && known.fallback < problem.fallback;
             known.message == problem.message && (of_baseline || of_phase)
         };
         problems.iter().any(from)

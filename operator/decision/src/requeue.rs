@@ -17,10 +17,10 @@ pub(crate) fn after(draft: &Draft<'_>, observed: &Observed, next: &Next) -> Opti
     let running = !matches!(next, Next::Idle(Stage::Complete | Stage::Failed | Stage::Suspended));
     let deadline = deadline_at(draft).filter(|_| running && draft.queued_since().is_none());
     let waits = |work: &&Work| match next {
-        Next::Several { .. } => !draft.under_way().any(|attempt| attempt.seen && attempt.trial == work.trial),
+        Next::Several { .. } => !draft.under_way().any(|attempt| attempt.seen && attempt.task == work.task),
         Next::Run(_) | Next::Drain | Next::Idle(_) => !draft.draining(),
     };
-    let backoff = next.works().iter().filter(waits).filter_map(|work| draft.backoff(&work.trial));
+    let backoff = next.works().iter().filter(waits).filter_map(|work| draft.backoff(&work.task));
     let scheduled = draft.under_way().filter_map(|attempt| scheduled(draft, observed, attempt));
     let late = matches!(next, Next::Several { .. }).then(|| next_late(draft)).flatten();
     let nearest = deadline.into_iter().chain(backoff).chain(scheduled).chain(late).min()?;

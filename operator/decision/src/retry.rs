@@ -3,7 +3,7 @@
 
 use crate::draft::{Draft, bounded};
 use crate::reason::Reason;
-use crate::trial::Trial;
+use crate::task::Task;
 use jiff::{SignedDuration, Timestamp};
 use pawl_api::status::{Arm, LaunchStatus, Manner, OwnFailure, RetryStatus};
 use pawl_contract::exit::Outcome;
@@ -24,7 +24,7 @@ const TWICE: u32 = 2;
 /// First back-off while a storage is full or cannot be used, seconds: somebody has to mend it.
 const STORAGE_BACKOFF: u64 = 60;
 
-/// Maximum length of the message of a failure beside the newest one, bytes: there may be one for each running trial.
+/// Maximum length of the message of a failure beside the newest one, bytes: there may be one for each running task.
 const SHORT: usize = 96;
 
 /// Whether another attempt may succeed where one failed.
@@ -122,13 +122,13 @@ fn is_of_storage(retry: &RetryStatus) -> bool {
 }
 
 impl Draft<'_> {
-    /// Counts a failure or a disruption of the trial, and sets the back-off. Only failures are limited.
-    pub fn count_failure(&mut self, trial: &str, missing: &MissingEvidence) {
+    /// Counts a failure or a disruption of the task, and sets the back-off. Only failures are limited.
+    pub fn count_failure(&mut self, task: &str, missing: &MissingEvidence) {
         if let Again::OnceStorageWorks(manner) = missing.again {
-            return self.wait_for_storage(trial, missing, manner);
+            return self.wait_for_storage(task, missing, manner);
         }
         let message = &missing.message;
-        let before = self.retry(trial).cloned().unwrap_or_default();
+        let before = self.retry(task).cloned().unwrap_or_default();
         let in_a_row = before.count.saturating_add(before.disruptions);
         let wait = match in_a_row {
             0 if missing.ranks_lost => 0,
@@ -149,7 +149,7 @@ impl Draft<'_> {
             Again::Useful | Again::Elsewhere | Again::OnceStorageWorks(_) | Again::Useless => None,
         };
         let retry = RetryStatus {
-            trial: trial.to_owned(),
+            task: task.to_owned(),
             control_outcome: missing.control_outcome,
             baseline_failed: missing.baseline,
             count,
@@ -161,22 +161,22 @@ impl Draft<'_> {
             message: bounded(message),
         };
         if missing.disrupted {
-            self.warning(Reason::Disrupted, format!("{trial}: {message} (not counted as a failure)"), None);
+            self.warning(Reason::Disrupted, format!("{task}: {message} (not counted as a failure)"), None);
         } else {
             let limit = self.spec.lifecycle.max_restarts;
             let last = self.is_over(&retry);
             let then = if last { "the last attempt".to_owned() } else { format!("again after {wait} s") };
-            let text = format!("{trial}: {message} (failure {count}, lifecycle.maxRestarts {limit}; {then})");
+            let text = format!("{task}: {message} (failure {count}, lifecycle.maxRestarts {limit}; {then})");
             self.warning(Reason::AttemptFailed, text, None);
         }
         self.set_retry(retry);
     }
 
     /// Sets the back-off after a launch that found its storage full, or could not use it. Neither the settings nor the machines are
-    /// to blame: it counts against no trial, and the job fails when nobody mends it.
-    fn wait_for_storage(&mut self, trial: &str, missing: &MissingEvidence, manner: Manner) {
+    /// to blame: it counts against no task, and the job fails when nobody mends it.
+    fn wait_for_storage(&mut self, task: &str, missing: &MissingEvidence, manner: Manner) {
         let message = &missing.message;
-        let before = self.retry(trial).cloned().unwrap_or_default();
+        let before = self.retry(task).cloned().unwrap_or_default();
         let repeated = if is_of_storage(&before) { before.repeated.saturating_add(1) } else { 1 };
         let wait = STORAGE_BACKOFF.saturating_mul(1 << (repeated - 1).min(16)).min(LONGEST_BACKOFF);
         let (reason, remedy) = if manner.outcome == Outcome::StorageFull {
@@ -186,64 +186,64 @@ impl Draft<'_> {
         };
         if repeated >= ALIKE {
             let again = format!("{remedy}, then set spec.suspend to true and back to false to continue");
-            self.fail(reason, &format!("{trial}: {message} ({repeated} attempts in a row; {again})"));
+            self.fail(reason, &format!("{task}: {message} ({repeated} attempts in a row; {again})"));
         } else {
-            let text = format!("{trial}: {message} (not counted in lifecycle.maxRestarts; again after {wait} s)");
+            let text = format!("{task}: {message} (not counted in lifecycle.maxRestarts; again after {wait} s)");
             self.warning(reason, text, None);
         }
         let not_before = Some(after(self.now, wait).to_string());
-        let (trial, message) = (trial.to_owned(), bounded(message));
-        self.set_retry(RetryStatus { trial, manner: Some(manner), repeated, not_before, message, ..before });
+        let (task, message) = (task.to_owned(), bounded(message));
+        self.set_retry(RetryStatus { task, manner: Some(manner), repeated, not_before, message, ..before });
     }
 
-    /// Sets the failures of a trial, which are the newest. Those of others are kept while several trials may run at the same time.
+    /// Sets the failures of a task, which are the newest. Those of others are kept while several trials may run at the same time.
     fn set_retry(&mut self, newest: RetryStatus) {
         let several = self.spec.search.iter().any(|search| search.parallelism > 1);
         let known = self.status.retry.take().into_iter().chain(std::mem::take(&mut self.status.retries));
-        let others = known.filter(|retry| several && retry.trial != newest.trial);
+        let others = known.filter(|retry| several && retry.task != newest.task);
         let short = |retry: RetryStatus| RetryStatus { message: truncated(&retry.message, SHORT).to_owned(), ..retry };
         self.status.retries = others.map(short).collect();
         self.status.retry = Some(newest);
     }
 
-    /// The failures of the trial.
-    fn retry(&self, trial: &str) -> Option<&RetryStatus> {
-        self.status.retry.iter().chain(&self.status.retries).find(|retry| retry.trial == trial)
+    /// The failures of the task.
+    fn retry(&self, task: &str) -> Option<&RetryStatus> {
+        self.status.retry.iter().chain(&self.status.retries).find(|retry| retry.task == task)
     }
 
-    /// Number of failures of the trial.
-    pub fn failures(&self, trial: &str) -> u32 {
-        self.retry(trial).map_or(0, |retry| retry.count)
+    /// Number of failures of the task.
+    pub fn failures(&self, task: &str) -> u32 {
+        self.retry(task).map_or(0, |retry| retry.count)
     }
 
-    /// The trial's failures, when they exceed `lifecycle.maxRestarts` or another attempt would fail in the same way.
-    pub fn exhausted(&self, trial: &str) -> Option<RetryStatus> {
-        self.retry(trial).filter(|retry| self.is_over(retry)).cloned()
+    /// The task's failures, when they exceed `lifecycle.maxRestarts` or another attempt would fail in the same way.
+    pub fn exhausted(&self, task: &str) -> Option<RetryStatus> {
+        self.retry(task).filter(|retry| self.is_over(retry)).cloned()
     }
 
     fn is_over(&self, retry: &RetryStatus) -> bool {
         let own = retry.own_failure.as_ref().filter(|_| repeats(retry));
         retry.count > self.spec.lifecycle.max_restarts
             || retry.repeated >= ALIKE && !is_of_storage(retry)
-            || own.is_some_and(|own| own.control || self.has_worked_elsewhere(&retry.trial, own.kind))
+            || own.is_some_and(|own| own.control || self.has_worked_elsewhere(&retry.task, own.kind))
     }
 
-    /// Whether the trial's settings are to blame for its failures: its program has failed by itself in the same way more than once,
+    /// Whether the task's settings are to blame for its failures: its program has failed by itself in the same way more than once,
     /// and others have not.
-    pub fn is_crashing(&self, trial: &str) -> bool {
-        let own = self.retry(trial).filter(|retry| repeats(retry)).and_then(|retry| retry.own_failure.as_ref());
-        own.is_some_and(|own| !own.control && self.has_worked_elsewhere(trial, own.kind))
+    pub fn is_crashing(&self, task: &str) -> bool {
+        let own = self.retry(task).filter(|retry| repeats(retry)).and_then(|retry| retry.own_failure.as_ref());
+        own.is_some_and(|own| !own.control && self.has_worked_elsewhere(task, own.kind))
     }
 
-    /// Whether the trial's candidate has failed by itself, and it is not known yet whether the control does, too.
-    pub fn needs_its_control(&self, trial: &str) -> bool {
-        let own = self.retry(trial).and_then(|retry| retry.own_failure.as_ref());
-        own.is_some_and(|own| !own.control && !self.has_worked_elsewhere(trial, own.kind))
+    /// Whether the task's candidate has failed by itself, and it is not known yet whether the control does, too.
+    pub fn needs_its_control(&self, task: &str) -> bool {
+        let own = self.retry(task).and_then(|retry| retry.own_failure.as_ref());
+        own.is_some_and(|own| !own.control && !self.has_worked_elsewhere(task, own.kind))
     }
 
-    /// Whether a launch of this kind has succeeded with other settings than those of the trial. Of trials of a search that nothing
+    /// Whether a launch of this kind has succeeded with other settings than those of the task. Of trials of a search that nothing
     /// succeeds with, the search sees itself.
-    fn has_worked_elsewhere(&self, trial: &str, kind: LaunchKind) -> bool {
+    fn has_worked_elsewhere(&self, task: &str, kind: LaunchKind) -> bool {
         let status = &self.status;
         let worked = |launch: &&LaunchStatus| launch.kind == kind && launch.outcome == Outcome::Done;
         let others = |launch: &&LaunchStatus, own: bool| !own || launch.arm == Arm::Control;
@@ -253,7 +253,7 @@ impl Draft<'_> {
             LaunchKind::Train => false,
             LaunchKind::Measure | LaunchKind::Quality => {
                 let of_phases = status.phases.iter().any(|phase| {
-                    let own = Trial::of_phase(phase, phase.rung).to_string() == trial;
+                    let own = Task::of_phase(phase, phase.fallback).to_string() == task;
                     phase.launches.iter().filter(worked).any(|launch| others(&launch, own))
                 });
                 let mut baseline = status.baseline.iter().flat_map(|baseline| &baseline.launches);
@@ -277,10 +277,10 @@ impl Draft<'_> {
             || !status.search.is_empty()
     }
 
-    /// End of the trial's back-off, when that is in the future. An end that is further away than any back-off was written
+    /// End of the task's back-off, when that is in the future. An end that is further away than any back-off was written
     /// with a clock that was ahead: there is nothing to wait for.
-    pub fn backoff(&self, trial: &str) -> Option<Timestamp> {
-        let retry = self.retry(trial)?;
+    pub fn backoff(&self, task: &str) -> Option<Timestamp> {
+        let retry = self.retry(task)?;
         let longest = after(self.now, LONGEST_BACKOFF);
         retry.not_before.as_deref().and_then(time).filter(|until| *until > self.now && *until <= longest)
     }

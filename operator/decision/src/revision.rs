@@ -12,14 +12,14 @@ pub(crate) fn revision(settings: &Settings) -> String {
     fingerprint(settings, 12)
 }
 
-/// The patch of a phase with its fallback `rung` (0: none), which replaces earlier fallbacks.
-pub(crate) fn patch(phase: &Phase, rung: u32) -> Settings {
-    let fallback = (rung as usize).checked_sub(1).and_then(|index| phase.fallbacks.get(index));
+/// The patch of a phase with the fallback of this number (0: none), which replaces earlier fallbacks.
+pub(crate) fn patch(phase: &Phase, number: u32) -> Settings {
+    let fallback = (number as usize).checked_sub(1).and_then(|index| phase.fallbacks.get(index));
     fallback.map_or_else(|| phase.settings.clone(), |fallback| phase.settings.with(&fallback.settings))
 }
 
-/// The baseline with the patches of the required phases and of the phase itself, with its fallback `rung` (0: none).
-pub(crate) fn standalone(spec: &TrainingJobSpec, index: usize, rung: u32) -> Settings {
+/// The baseline with the patches of the required phases and of the phase itself, with the fallback of this number (0: none).
+pub(crate) fn standalone(spec: &TrainingJobSpec, index: usize, fallback: u32) -> Settings {
     let Some(phase) = spec.phases.get(index) else { return spec.settings.clone() };
     let mut needed: Vec<&str> = phase.requires.iter().map(String::as_str).collect();
     for earlier in spec.phases[..index].iter().rev() {
@@ -28,7 +28,9 @@ pub(crate) fn standalone(spec: &TrainingJobSpec, index: usize, rung: u32) -> Set
         }
     }
     let required = spec.phases[..index].iter().filter(|earlier| needed.contains(&earlier.name.as_str()));
-    required.fold(spec.settings.clone(), |settings, earlier| settings.with(&earlier.settings)).with(&patch(phase, rung))
+    required
+        .fold(spec.settings.clone(), |settings, earlier| settings.with(&earlier.settings))
+        .with(&patch(phase, fallback))
 }
 
 /// The baseline with the effective patches of the phases selected by `keep`, in order.
@@ -37,7 +39,7 @@ pub(crate) fn fold(
     status: &TrainingJobStatus,
     keep: impl Fn(usize, &PhaseStatus) -> bool,
 ) -> Settings {
-    folded(spec, status, keep, PhaseStatus::effective_rung)
+    folded(spec, status, keep, PhaseStatus::effective_fallback)
 }
 
 /// [`fold`] with the patches as they were evaluated. Input hashes are based on it, so that a fallback selected in training
@@ -47,19 +49,19 @@ pub(crate) fn judged_fold(
     status: &TrainingJobStatus,
     keep: impl Fn(usize, &PhaseStatus) -> bool,
 ) -> Settings {
-    folded(spec, status, keep, |phase| phase.rung)
+    folded(spec, status, keep, |phase| phase.fallback)
 }
 
 fn folded(
     spec: &TrainingJobSpec,
     status: &TrainingJobStatus,
     keep: impl Fn(usize, &PhaseStatus) -> bool,
-    rung: impl Fn(&PhaseStatus) -> u32,
+    fallback: impl Fn(&PhaseStatus) -> u32,
 ) -> Settings {
     let phases = spec.phases.iter().zip(&status.phases).enumerate();
     phases
         .filter(|(index, (_, state))| keep(*index, state))
-        .fold(spec.settings.clone(), |settings, (_, (phase, state))| settings.with(&patch(phase, rung(state))))
+        .fold(spec.settings.clone(), |settings, (_, (phase, state))| settings.with(&patch(phase, fallback(state))))
 }
 
 /// Whether a phase's patch is in effect.
@@ -78,7 +80,7 @@ impl Draft<'_> {
         fold(self.spec, &self.status, |i, phase| i < index && accepted(phase))
     }
 
-    /// [`Self::control`] without the reverts that followed a phase's own trial. Input hashes are based on it, so that such a
+    /// [`Self::control`] without the reverts that followed a phase's own verdict. Input hashes are based on it, so that such a
     /// revert does not repeat the evaluation of later phases; a pin does.
     pub fn judged_control(&self, index: usize) -> Settings {
         let judged = |phase: &PhaseStatus| accepted(phase) || phase.held && !Reason::Pinned.is(&phase.reason);

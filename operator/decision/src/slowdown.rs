@@ -24,7 +24,7 @@ use crate::revert::{Blame, gone_with, revert_by_scope, suspects};
 use crate::revision::{accepted, revision};
 use crate::statistics::median;
 use crate::step::{Next, Step};
-use crate::trial::Trial;
+use crate::task::Task;
 use pawl_api::status::{Arm, Purpose, SlowMachine, SlowdownStatus, Speedup, TrainingStatus};
 use pawl_contract::decimal::Decimal;
 use pawl_contract::exit::Outcome;
@@ -177,12 +177,12 @@ fn explained_by_no_phase(draft: &mut Draft<'_>, slowdown: &SlowdownStatus, reaso
 fn compare(draft: &Draft<'_>, slowdown: &SlowdownStatus, settings: &Settings, suspect: Option<usize>) -> Finding {
     let phase = suspect.map(|index| draft.spec.phases[index].name.clone());
     let number = draft.status.training.as_ref().map_or(0, |training| training.slowdowns);
-    let trial = Trial::Slowdown { number, phase: phase.clone() };
-    let failures = draft.failures(&trial.to_string());
+    let task = Task::Slowdown { number, phase: phase.clone() };
+    let failures = draft.failures(&task.to_string());
     let gone = gone(draft, suspect);
     let control = draft.tuned_with(|index, phase| accepted(phase) && !gone.contains(&index));
     let comparison =
-        Comparison::new(draft, (trial, EvidenceTarget::Slowdown), (control, settings.clone()), &slowdown.launches);
+        Comparison::new(draft, (task, EvidenceTarget::Slowdown), (control, settings.clone()), &slowdown.launches);
     if let Some(launch) = slowdown.launches.iter().find(|launch| launch.outcome != Outcome::Done) {
         return Finding::Unclear(format!("its cause could not be measured: {}", description(launch)));
     }
@@ -215,8 +215,8 @@ fn compare(draft: &Draft<'_>, slowdown: &SlowdownStatus, settings: &Settings, su
     for launch in &mut launches {
         launch.entitle(draft.spec, &format!("slow training, with and without {of}"), 0);
     }
-    let trial = comparison.trial.to_string();
-    Finding::More(Work { purpose: Purpose::LeaveOneOut, phase, trial, launches, stop_on_failure: true }.bounded())
+    let task = comparison.task.to_string();
+    Finding::More(Work { purpose: Purpose::LeaveOneOut, phase, task, launches, stop_on_failure: true }.bounded())
 }
 
 /// The phases that would be reverted with the phase at `suspect`, or all that may be.

@@ -35,9 +35,9 @@ impl Next {
         }
     }
 
-    /// What the attempt of this trial runs; of a trial that is not wanted, the first.
-    pub fn work_of(&self, trial: &str) -> Option<&Work> {
-        self.works().iter().find(|work| work.trial == trial).or(self.works().first())
+    /// What the attempt of this task runs; of a task that is not wanted, the first.
+    pub fn work_of(&self, task: &str) -> Option<&Work> {
+        self.works().iter().find(|work| work.task == task).or(self.works().first())
     }
 }
 

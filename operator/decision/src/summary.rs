@@ -83,7 +83,7 @@ fn speedup(draft: &Draft<'_>) -> Option<Decimal> {
         return Some(speedup.estimate.clone());
     }
     let kept = || draft.status.phases.iter().filter(|phase| accepted(phase));
-    if kept().any(|phase| phase.training_rung.is_some()) {
+    if kept().any(|phase| phase.training_fallback.is_some()) {
         // A fallback that the training took was not measured.
         return None;
     }

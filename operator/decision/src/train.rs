@@ -11,8 +11,8 @@ use crate::revert::{Blame, responsible, revert_by_scope};
 use crate::statistics::median;
 use crate::statistics::sequential::{alpha, interval};
 use crate::step::{Next, Step};
+use crate::task::Task;
 use crate::trainer::comparable;
-use crate::trial::Trial;
 use crate::{cost, fallback, grace, launch, slowdown, trained};
 use pawl_api::spec::Trigger;
 use pawl_api::status::{
@@ -47,7 +47,7 @@ pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
         trained::nothing_to_do(draft, &settings);
         return Step::Pass;
     }
-    if let Some(retry) = draft.exhausted(&Trial::Train.to_string()) {
+    if let Some(retry) = draft.exhausted(&Task::Train.to_string()) {
         let message = format!("training: {}", summary(&retry, draft.spec.lifecycle.max_restarts));
         draft.fail(Reason::RetriesExhausted, &message);
         return Step::Moved;
@@ -91,7 +91,7 @@ fn work(draft: &Draft<'_>, settings: &Settings) -> Work {
     Work {
         purpose: Purpose::Train,
         phase: None,
-        trial: Trial::Train.to_string(),
+        task: Task::Train.to_string(),
         launches: vec![launch],
         stop_on_failure: true,
     }

@@ -22,8 +22,8 @@ use crate::observed::AttemptFacts;
 use crate::reason::Reason;
 use crate::revision::{accepted, judged_fold, revision};
 use crate::storage::outlives_pods;
+use crate::task::Task;
 use crate::trainer::short;
-use crate::trial::Trial;
 use pawl_api::spec::OnChange;
 use pawl_api::status::{EarlierTraining, Purpose, SegmentStatus, Stage, TrainingStatus, differing};
 use pawl_contract::checkpoint::training_directory;
@@ -166,7 +166,7 @@ pub(crate) fn renew(draft: &mut Draft<'_>, settings: &Settings) {
         place(&new.directory)
     );
     draft.status.training = Some(TrainingStatus { storage, stop_seconds, earlier, ..new });
-    draft.status.retry.take_if(|retry| retry.trial == Trial::Train.to_string());
+    draft.status.retry.take_if(|retry| retry.task == Task::Train.to_string());
     draft.normal(Reason::TrainingRestarted, message, None);
 }
 

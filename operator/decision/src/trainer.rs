@@ -53,8 +53,8 @@ pub(crate) fn watch(draft: &mut Draft<'_>, facts: &AttemptFacts) -> bool {
         && before.image == new.image
         && let Some(attempt) = draft.attempt(&facts.name).filter(|attempt| attempt.purpose != Purpose::Train)
     {
-        let trial = attempt.trial.clone();
-        draft.count_failure(&trial, &MissingEvidence::because(message));
+        let task = attempt.task.clone();
+        draft.count_failure(&task, &MissingEvidence::because(message));
     }
     true
 }

@@ -81,8 +81,8 @@ pub const fn word(state: PhaseState, stage: Stage) -> &'static str {
 /// The verdict on a phase of a job in `stage`, in a few words, with the number of its fallback, if any.
 pub fn phrase(phase: &PhaseStatus, stage: Stage) -> String {
     let word = word(phase.state, stage);
-    match phase.effective_rung() {
+    match phase.effective_fallback() {
         0 => word.to_owned(),
-        rung => format!("{word} (fallback {rung})"),
+        fallback => format!("{word} (fallback {fallback})"),
     }
 }

@@ -418,7 +418,7 @@ fn attribute<'a>(tag: &'a str, name: &str) -> &'a str {
 fn no_label_is_cut_at_the_edge_of_its_figure() {
     let mut evidence = evidence("");
     for phase in &mut evidence.status.phases {
-        (phase.rung, phase.measured.predicted_memory_bytes) = (1, Some(123_456_789_012));
+        (phase.fallback, phase.measured.predicted_memory_bytes) = (1, Some(123_456_789_012));
         phase.measured.peak_memory_bytes = Some(133_456_789_012);
     }
     let page = render(&evidence);

@@ -6,7 +6,7 @@ use pawl_api::status::{PhaseState, TrainingJobStatus};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
-/// The job `toy` with `change` made to it: `graph` is faster, `slow` is slower, `batch` needs its rung.
+/// The job `toy` with `change` made to it: `graph` is faster, `slow` is slower, `batch` needs its fallback.
 pub fn toy(change: impl FnOnce(&mut Value)) -> Value {
     let mut job = json!({
         "apiVersion": "pawl.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": "toy"},
@@ -48,10 +48,10 @@ pub fn training(name: &str, seconds: u32, change: impl FnOnce(&mut Value)) -> Va
     })
 }
 
-/// The words of the verdicts: name, state, reason and rung of each phase.
+/// The words of the verdicts: name, state, reason and fallback of each phase.
 pub fn verdicts(status: &TrainingJobStatus) -> Vec<(String, PhaseState, String, u32)> {
     let phases = status.phases.iter();
-    phases.map(|phase| (phase.name.clone(), phase.state, phase.reason.clone(), phase.rung)).collect()
+    phases.map(|phase| (phase.name.clone(), phase.state, phase.reason.clone(), phase.fallback)).collect()
 }
 
 /// The status of a job that has one.

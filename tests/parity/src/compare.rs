@@ -1,7 +1,7 @@
 //! Alternating rounds of both arms, and the report on them.
 
 use crate::ours::Round;
-use crate::{ComparisonOptions, Experiment, Trial, peer};
+use crate::{ComparisonOptions, Experiment, Repetition, peer};
 use anyhow::{Context, bail};
 use serde_json::json;
 use statrs::distribution::{ContinuousCDF, StudentsT};
@@ -29,15 +29,15 @@ pub fn run(comparison: &ComparisonOptions, experiment: &Experiment) -> anyhow::R
     for round in 0..comparison.rounds {
         let (anew, validates) = (round == 0 || comparison.validate, comparison.validate);
         let seed = if validates { SEED + round as u64 } else { SEED };
-        let trial = Trial { experiment: experiment.clone(), seed, validates };
+        let repetition = Repetition { experiment: experiment.clone(), seed, validates };
         // The peer makes what both train on.
         let exports = anew && !experiment.apart();
-        let peer = || peer::round(comparison, &trial, exports.then_some(comparison.work.as_path()));
+        let peer = || peer::round(comparison, &repetition, exports.then_some(comparison.work.as_path()));
         if exports || round % 2 == 0 {
             theirs.push(peer()?);
-            ours.push(own(comparison, &trial)?);
+            ours.push(own(comparison, &repetition)?);
         } else {
-            ours.push(own(comparison, &trial)?);
+            ours.push(own(comparison, &repetition)?);
             theirs.push(peer()?);
         }
         let (a, b) = (&theirs[round], &ours[round]);
@@ -53,9 +53,14 @@ pub fn run(comparison: &ComparisonOptions, experiment: &Experiment) -> anyhow::R
 }
 
 /// A round of our arm in a process of its own.
-fn own(comparison: &ComparisonOptions, trial: &Trial) -> anyhow::Result<Round> {
+fn own(comparison: &ComparisonOptions, repetition: &Repetition) -> anyhow::Result<Round> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.arg("ours").arg("--export").arg(&comparison.work).arg("--trial").arg(serde_json::to_string(trial)?);
+    command
+        .arg("ours")
+        .arg("--export")
+        .arg(&comparison.work)
+        .arg("--repetition")
+        .arg(serde_json::to_string(repetition)?);
     let output = command.stderr(Stdio::inherit()).output()?;
     if !output.status.success() {
         bail!("our arm failed: its message is above");

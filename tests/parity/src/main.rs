@@ -68,9 +68,9 @@ enum Command {
         /// The folder of the export.
         #[arg(long)]
         export: PathBuf,
-        /// Trial to run, as JSON.
+        /// Repetition to run, as JSON.
         #[arg(long)]
-        trial: String,
+        repetition: String,
     },
 }
 
@@ -122,7 +122,7 @@ pub enum Experiment {
 
 /// What a round of either arm runs.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Trial {
+pub struct Repetition {
     experiment: Experiment,
     seed: u64,
     /// Whether what is held out is looked at after the last step.
@@ -146,8 +146,8 @@ fn main() -> anyhow::Result<()> {
         Command::VisionBdh { comparison, experiment } => compare::run(&comparison, &Experiment::VisionBdh(experiment)),
         Command::Forex { comparison, experiment } => compare::run(&comparison, &Experiment::Forex(experiment)),
         Command::Atft { comparison, experiment } => compare::run(&comparison, &Experiment::Atft(experiment)),
-        Command::Ours { export, trial } => {
-            println!("{}", serde_json::to_string(&ours::round(&export, &serde_json::from_str(&trial)?)?)?);
+        Command::Ours { export, repetition } => {
+            println!("{}", serde_json::to_string(&ours::round(&export, &serde_json::from_str(&repetition)?)?)?);
             Ok(())
         }
     }

@@ -1,6 +1,6 @@
 //! Our arm: the trainer's own session, on the peer's weights and batches.
 
-use crate::{Experiment, Trial};
+use crate::{Experiment, Repetition};
 use anyhow::Context;
 use pawl_graph::array::Array;
 use pawl_graph::executor::ExecOptions;
@@ -146,10 +146,10 @@ impl Counts {
 /// Trains on the export in `folder`.
 ///
 /// # Errors
-/// When the trial or its export does not fit the workload, the device cannot run it, or a step fails.
-pub fn round(folder: &Path, trial: &Trial) -> anyhow::Result<Round> {
+/// When the repetition or its export does not fit the workload, the device cannot run it, or a step fails.
+pub fn round(folder: &Path, repetition: &Repetition) -> anyhow::Result<Round> {
     let started = Instant::now();
-    let Trial { experiment, seed, validates } = trial;
+    let Repetition { experiment, seed, validates } = repetition;
     let counts = experiment.counts();
     let (mut settings, config) = match experiment {
         Experiment::Ups(of) => (of.settings(*validates)?, of.config()),

@@ -1,7 +1,7 @@
 //! The peer's arm: its own program, tuned as well as it can be.
 
 use crate::ours::Round;
-use crate::{ComparisonOptions, Experiment, Trial, atft, forex, slm};
+use crate::{ComparisonOptions, Experiment, Repetition, atft, forex, slm};
 use anyhow::{Context, bail};
 use serde_json::{Map, Value};
 use std::path::Path;
@@ -11,8 +11,8 @@ use std::process::Command;
 ///
 /// # Errors
 /// When the peer does not start, fails, or prints no report, or its losses cannot be read.
-pub fn round(comparison: &ComparisonOptions, trial: &Trial, export: Option<&Path>) -> anyhow::Result<Round> {
-    let Trial { experiment, seed, validates } = trial;
+pub fn round(comparison: &ComparisonOptions, repetition: &Repetition, export: Option<&Path>) -> anyhow::Result<Round> {
+    let Repetition { experiment, seed, validates } = repetition;
     let mut command = Command::new(&comparison.python);
     match experiment {
         Experiment::Ups(experiment) => {

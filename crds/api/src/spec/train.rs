@@ -177,7 +177,7 @@ pub struct Lifecycle {
     /// needs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoint_grace: Option<Span>,
-    /// Maximum number of infrastructure failures per trial, and in training since the newest checkpoint. Preemptions,
+    /// Maximum number of infrastructure failures per phase or trial, and in training since the newest checkpoint. Preemptions,
     /// evictions, lost nodes, full storages and waiting for GPUs do not count. A program that ends with the same exit code
     /// three times in a row, before any launch of the job has succeeded, is not started again.
     #[schemars(range(max = 1000))]

@@ -1,4 +1,4 @@
-//! The current attempt, and the retries of its trial.
+//! The current attempt, and the retries of its task.
 
 use super::CheckpointStatus;
 use pawl_contract::exit::Outcome;
@@ -61,8 +61,9 @@ pub struct AttemptStatus {
     pub queued_since: Option<String>,
     /// Whether it was observed: an attempt that was observed and no longer exists was lost, one that never was is started.
     pub seen: bool,
-    /// The trial it belongs to: retries are counted per trial.
-    pub trial: String,
+    /// The task it belongs to: a phase, a trial of a search, the training and others. Retries are counted per task.
+    #[serde(rename = "trial")]
+    pub task: String,
     /// Its launches.
     pub launches: Vec<String>,
     /// Launches whose results are in this status.
@@ -149,12 +150,13 @@ impl OwnFailure {
     }
 }
 
-/// Infrastructure failures in the current trial.
+/// Infrastructure failures in the current task.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RetryStatus {
-    /// The trial.
-    pub trial: String,
+    /// The task.
+    #[serde(rename = "trial")]
+    pub task: String,
     /// Outcome of the control launch, when the accepted settings failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub control_outcome: Option<Outcome>,

@@ -80,10 +80,11 @@ pub struct PhaseStatus {
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
     /// Fallback with which the phase was evaluated, numbered from 1; 0: the phase without a fallback.
-    pub rung: u32,
-    /// Fallback in effect since a failure in training, if it differs from `rung`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub training_rung: Option<u32>,
+    #[serde(rename = "rung")]
+    pub fallback: u32,
+    /// Fallback in effect since a failure in training, if it is another one.
+    #[serde(rename = "trainingRung", skip_serializing_if = "Option::is_none")]
+    pub training_fallback: Option<u32>,
     /// Whether it was accepted and reverted later: phases that were evaluated on top of it are not evaluated again.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub held: bool,
@@ -113,8 +114,8 @@ pub struct PhaseStatus {
 
 impl PhaseStatus {
     /// Fallback whose patch is in effect when the phase is accepted, numbered from 1; 0: none.
-    pub fn effective_rung(&self) -> u32 {
-        self.training_rung.unwrap_or(self.rung)
+    pub fn effective_fallback(&self) -> u32 {
+        self.training_fallback.unwrap_or(self.fallback)
     }
 }
 

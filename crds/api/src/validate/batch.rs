@@ -20,9 +20,9 @@ pub(super) fn check(spec: &TrainingJobSpec) -> Vec<Problem> {
             phase.fallbacks.iter().enumerate().map(|(k, f)| (format!("fallbacks[{k}].settings"), f.settings.clone())),
         );
         for (path, own) in patches {
-            let is_rung = path != "settings";
+            let is_fallback = path != "settings";
             let found = bases(spec, i).iter().find_map(|base| {
-                let on = if is_rung { base.with(&phase.settings) } else { base.clone() };
+                let on = if is_fallback { base.with(&phase.settings) } else { base.clone() };
                 let before = (phase.numerics == Numerics::Equivalent).then_some(base);
                 patch(&on, &own, world, before).err()
             });

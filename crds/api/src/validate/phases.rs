@@ -71,9 +71,9 @@ fn numerics(spec: &TrainingJobSpec, phase: &Phase, refuse: &mut Refuse<'_>) {
     match phase.numerics {
         Numerics::Equivalent => {
             let patches = std::iter::once(("settings".to_owned(), &phase.settings));
-            let rungs =
+            let fallbacks =
                 phase.fallbacks.iter().enumerate().map(|(k, f)| (format!("fallbacks[{k}].settings"), &f.settings));
-            for (path, patch) in patches.chain(rungs) {
+            for (path, patch) in patches.chain(fallbacks) {
                 let patch = serde_json::to_value(patch).unwrap_or_default();
                 for (name, value) in changing_numerics().filter_map(|name| Some((name, patch.get(name)?))) {
                     let message = "changes the computation, but the phase declares numerics: Equivalent".to_owned();

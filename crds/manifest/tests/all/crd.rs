@@ -64,7 +64,7 @@ fn the_schema_is_structural_and_bounded() {
             // Kubernetes' own types in the pod template carry no rules; Pawl alone writes the status.
             let inside = !path.contains("podTemplate.") && !matches!(name.as_str(), "status" | "apiVersion" | "kind");
             walk(property, format!("{path}.{name}").trim_start_matches('.'), bounded && inside);
-            // The settings of a rung are documented where they stand first.
+            // The settings of a fallback are documented where they stand first.
             let again = path.ends_with("fallbacks[].settings") || path.contains("fallbacks[].settings.");
             let documented = again || property["description"].is_string() || !bounded || !inside || name == "metadata";
             assert!(documented, "{path}.{name}: no description");

@@ -45,7 +45,7 @@ impl Scene {
     }
 
     /// Writes a manifest of the job `toy` with `change` made to it. The trainer plays a script in which `graph` is
-    /// faster, `slow` is slower, and `batch` needs its rung.
+    /// faster, `slow` is slower, and `batch` needs its fallback.
     pub fn write_job(&self, change: impl FnOnce(&mut Value)) {
         // A launch that starts although one of its name has finished leaves a line in `repeated`.
         // Its path comes from the environment: equal jobs in different directories have equal launches.

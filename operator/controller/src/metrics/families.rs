@@ -98,8 +98,8 @@ const PHASES: [Family<PhaseSample>; 7] = [
         }),
     family("pawl_phase_pairs", Gauge, "Pairs measured.",
         |phase, row| row.some(phase.pairs.map(f64::from))),
-    family("pawl_phase_rung", Gauge, "Number of fallbacks used.",
-        |phase, row| row.some(Some(f64::from(phase.rung)))),
+    family("pawl_phase_fallback", Gauge, "Number of fallbacks used.",
+        |phase, row| row.some(Some(f64::from(phase.fallback)))),
     family("pawl_phase_quality_loss_delta", Gauge, "Increase of the validation loss over the baseline.",
         |phase, row| {
             row.bounds(&phase.loss_delta);

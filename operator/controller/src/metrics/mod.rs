@@ -65,7 +65,7 @@
 //! | `pawl_phase_index` | gauge | | index of the phase in the manifest, starting at 1 |
 //! | `pawl_phase_speedup_ratio` | gauge | `bound` | `estimate`, `lower`, `upper` as measured; `minimum` (the gate) and `expected` of the manifest |
 //! | `pawl_phase_pairs` | gauge | | pairs measured |
-//! | `pawl_phase_rung` | gauge | | number of fallbacks used |
+//! | `pawl_phase_fallback` | gauge | | number of fallbacks used |
 //! | `pawl_phase_quality_loss_delta` | gauge | `bound` | increase of the validation loss: `estimate`, `upper`; `limit` (the gate) |
 //! | `pawl_phase_memory_bytes` | gauge | `kind` | `measured` peak, `predicted` |
 //!

@@ -68,7 +68,7 @@ pub(crate) struct PhaseSample {
     pub(crate) pairs: Option<u32>,
     pub(crate) minimum: Option<f64>,
     pub(crate) expected: Option<f64>,
-    pub(crate) rung: u32,
+    pub(crate) fallback: u32,
     pub(crate) loss_delta: Bounds,
     pub(crate) loss_limit: Option<f64>,
     pub(crate) memory: Option<u64>,
@@ -157,7 +157,7 @@ impl PhaseSample {
             pairs: speedup.map(|speedup| speedup.pairs),
             minimum: spec.map(Phase::min_speedup),
             expected: spec.and_then(|spec| number(spec.expected_speedup.as_ref())),
-            rung: phase.effective_rung(),
+            fallback: phase.effective_fallback(),
             loss_delta: Bounds {
                 estimate: quality.map(|quality| quality.loss_delta.value()),
                 lower: None,

@@ -120,7 +120,7 @@ fn gangs_of(store: &Store, most: usize) -> usize {
     let job = &store.objects[&("trainingjobs".to_owned(), "default".to_owned(), "toy".to_owned())];
     let status: TrainingJobStatus = serde_json::from_value(job["status"].clone()).unwrap_or_default();
     let named = status.under_way().filter(|attempt| alive.iter().any(|(name, _)| *name == attempt.name));
-    let trials: Vec<&str> = named.map(|attempt| attempt.trial.as_str()).collect();
+    let trials: Vec<&str> = named.map(|attempt| attempt.task.as_str()).collect();
     let distinct: BTreeSet<&str> = trials.iter().copied().collect();
     assert_eq!(distinct.len(), trials.len(), "two gangs for one trial");
     alive.len()

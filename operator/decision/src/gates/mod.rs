@@ -199,14 +199,14 @@ impl<'a> Subject<'a> {
 
     /// The verdict that requests `launches`; where a candidate has failed that nothing is compared with yet, its control first.
     fn run(&self, purpose: Purpose, mut launches: Vec<Launch>) -> Verdict {
-        if self.comparison.draft.needs_its_control(&self.comparison.trial.to_string()) {
+        if self.comparison.draft.needs_its_control(&self.comparison.task.to_string()) {
             launches.sort_by_key(|launch| launch.arm != Arm::Control);
         }
         let purpose = if self.phase.is_none() && purpose == Purpose::Speed { Purpose::Bundle } else { purpose };
         Verdict::Run(Work {
             purpose,
             phase: self.phase.map(|phase| phase.name.clone()),
-            trial: self.comparison.trial.to_string(),
+            task: self.comparison.task.to_string(),
             launches,
             stop_on_failure: true,
         })

@@ -9,10 +9,10 @@ use pawl_api::status::RetryStatus;
 /// the same way again, while others do not.
 pub(super) fn exhausted(subject: &Subject<'_>) -> Option<Verdict> {
     let draft = subject.comparison.draft;
-    let trial = subject.comparison.trial.to_string();
-    let retry = draft.exhausted(&trial)?;
+    let task = subject.comparison.task.to_string();
+    let retry = draft.exhausted(&task)?;
     let budget = draft.spec.lifecycle.max_restarts;
-    if draft.is_crashing(&trial) {
+    if draft.is_crashing(&task) {
         let message = summary(&retry, budget);
         return Some(Verdict::Fails { trigger: None, reason: Reason::Crashed, message });
     }

@@ -200,12 +200,12 @@ fn undecided(subject: &Subject<'_>, interval: &Interval, threshold: &Threshold) 
 fn slow(subject: &Subject<'_>, interval: &Interval, threshold: &Threshold) -> Verdict {
     let wait = subject.median(|launch| launch.measured.loader_wait_share.as_ref().map(Decimal::value));
     let message = format!("{} is below {threshold}", shown(interval));
-    let loader_rung = |phase: &Phase| {
-        let rung = subject.comparison.rung() as usize;
-        phase.fallbacks.iter().skip(rung).any(|fallback| fallback.when.contains(&Trigger::LoaderBound))
+    let loader_fallback = |phase: &Phase| {
+        let current = subject.comparison.fallback() as usize;
+        phase.fallbacks.iter().skip(current).any(|fallback| fallback.when.contains(&Trigger::LoaderBound))
     };
     match wait {
-        Some(share) if share > LOADER_BOUND_SHARE && subject.phase.is_some_and(loader_rung) => Verdict::Fails {
+        Some(share) if share > LOADER_BOUND_SHARE && subject.phase.is_some_and(loader_fallback) => Verdict::Fails {
             trigger: Some(Trigger::LoaderBound),
             reason: Reason::LoaderBound,
             message: format!("{message}; steps wait for data {share:.3} of the time (limit {LOADER_BOUND_SHARE})"),

@@ -7,7 +7,7 @@ use crate::draft::Draft;
 use crate::launch::{EvidenceTarget, quality, quality_looks, quality_seeds};
 use crate::revision::patch;
 use crate::statistics::sequential::looks;
-use crate::trial::Trial;
+use crate::task::Task;
 use jiff::Timestamp;
 use pawl_api::spec::{Numerics, Phase, Pin, Role, TrainingJobSpec};
 use pawl_api::{TrainingJob, TrainingJobStatus};
@@ -216,8 +216,8 @@ impl<'a> Ladder<'a> {
             Some(Pin::DryRun) | None => {}
         }
         let changed = phase.numerics == Numerics::Changed;
-        let most = (0..=phase.fallbacks.len() as u32).map(|rung| {
-            let settings = control.with(&patch(phase, rung));
+        let most = (0..=phase.fallbacks.len() as u32).map(|fallback| {
+            let settings = control.with(&patch(phase, fallback));
             let pairs = times(self.pair(&control, &settings), self.last_look());
             sum(pairs, self.quality(&settings, quality_looks(self.spec)))
         });
@@ -297,7 +297,7 @@ impl<'a> Ladder<'a> {
 
     /// The measurements of a pair.
     fn measurements(&mut self, control: &Settings, candidate: &Settings) -> (Amount, Amount) {
-        let name = (Trial::Preflight, EvidenceTarget::Bundle);
+        let name = (Task::Preflight, EvidenceTarget::Bundle);
         let comparison = Comparison::new(self.draft, name, (control.clone(), candidate.clone()), &[]);
         let steps = comparison.measured_steps();
         let of = |settings: &Settings| Amount { launches: 1, steps, items: steps * self.step(settings), epochs: 0 };

@@ -52,7 +52,7 @@ pub(super) fn advance(draft: &mut Draft<'_>, open: &Open, compared: &SearchCompa
     let over = open.stage.budget.reached(&spent(draft, open.index));
     let work = |pairs: usize| launches::comparison(draft, open, (compared, &draft.base(0)), pairs);
     let failed = compared.candidate.failed || compared.accepted.failed;
-    let exhausted = draft.exhausted(&work(wanted).trial).is_some();
+    let exhausted = draft.exhausted(&work(wanted).task).is_some();
     let found = match found(draft, open, compared, wanted) {
         Finding::Needs(_) if failed || exhausted => Finding::Keeps("a repetition failed".to_owned()),
         Finding::Needs(_) if over => decided(draft, open, compared, pairs(compared)),

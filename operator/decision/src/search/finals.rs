@@ -71,7 +71,7 @@ pub(super) fn repeat(draft: &mut Draft<'_>, open: &Open) -> Step {
             continue;
         };
         let work = launches::finalist(draft, open, &recorded.trial, values.len());
-        if over || draft.exhausted(&work.trial).is_some() {
+        if over || draft.exhausted(&work.task).is_some() {
             draft.status.search[open.index].finalists[place].failed = true;
             return Step::Moved;
         }

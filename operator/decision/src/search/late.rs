@@ -33,11 +33,11 @@ fn mean_seconds(draft: &Draft<'_>, open: &Open) -> Option<f64> {
 /// The running trials, with the start of the attempt of each.
 fn running(draft: &Draft<'_>, open: &Open) -> Vec<(u32, Timestamp)> {
     let running = open.recorded.iter().filter(|recorded| recorded.trial.state == State::Running);
-    let started = |trial: &str| draft.under_way().find(|attempt| attempt.trial == trial).map(|a| a.started.clone());
+    let started = |task: &str| draft.under_way().find(|attempt| attempt.task == task).map(|a| a.started.clone());
     running
         .filter_map(|recorded| {
-            let trial = launches::trial(draft, open, recorded).trial;
-            Some((recorded.trial.number, time(&started(&trial)?)?))
+            let task = launches::trial(draft, open, recorded).task;
+            Some((recorded.trial.number, time(&started(&task)?)?))
         })
         .collect()
 }

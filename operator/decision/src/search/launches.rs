@@ -44,8 +44,8 @@ impl Open {
         format!("search-{}-{input}", self.index)
     }
 
-    fn work(&self, trial: String, launches: Vec<Launch>) -> Work {
-        Work { purpose: Purpose::Search, phase: None, trial, launches, stop_on_failure: true }
+    fn work(&self, task: String, launches: Vec<Launch>) -> Work {
+        Work { purpose: Purpose::Search, phase: None, task, launches, stop_on_failure: true }
     }
 }
 

@@ -59,7 +59,7 @@ pub(super) fn advance(draft: &mut Draft<'_>, index: usize) -> Step {
 
 fn dry_run_of(draft: &mut Draft<'_>, open: &Open) -> Step {
     let work = launches::dry_run(draft, open);
-    match draft.exhausted(&work.trial) {
+    match draft.exhausted(&work.task) {
         Some(retry) => fail(draft, open.index, Reason::RetriesExhausted, &format!("dry run: {}", retry.message)),
         None => Step::Go(Next::Run(work)),
     }
@@ -108,10 +108,9 @@ fn run(draft: &mut Draft<'_>, mut open: Open) -> Step {
     let running = open.recorded.iter().filter(|recorded| recorded.trial.state == State::Running);
     let works: Vec<(u32, Work)> =
         running.map(|recorded| (recorded.trial.number, launches::trial(draft, &open, recorded))).collect();
-    if let Some((number, retry)) =
-        works.iter().find_map(|(number, work)| Some((*number, draft.exhausted(&work.trial)?)))
+    if let Some((number, retry)) = works.iter().find_map(|(number, work)| Some((*number, draft.exhausted(&work.task)?)))
     {
-        let crashes = draft.is_crashing(&retry.trial);
+        let crashes = draft.is_crashing(&retry.task);
         let (state, reason) = match crashes {
             true => (State::Infeasible(Cause::Crashed), Reason::TrialInfeasible),
             false => (State::Abandoned, Reason::RetriesExhausted),

@@ -130,9 +130,9 @@ impl World {
 
     /// Judges the phases, under `analysis.budgetPercent` if one is given: the number of launches, their cost in percent of the training
     /// that follows, and what is saved in percent of the training with the baseline.
-    fn judge(&self, noise: Noise, trial: u64, budget: Option<u32>) -> [f64; 3] {
+    fn judge(&self, noise: Noise, sample: u64, budget: Option<u32>) -> [f64; 3] {
         let (launches, spent) = (Cell::new(0.0), Cell::new(0.0));
-        let mut machine = Machine::new(noise, trial);
+        let mut machine = Machine::new(noise, sample);
         let trainer = |plan: &LaunchPlan| {
             let speed = self.speed(&plan.settings) * machine.launch();
             let mut result = done(plan, self.items_per_second * speed, 1.0);
@@ -179,8 +179,9 @@ pub(super) fn rows(rows: &mut Rows) {
         for (truth, effect) in TRUTHS {
             let world = World::new(example, effect);
             for (machine, noise) in MACHINES {
-                let judged: Vec<[f64; 3]> = rows.trials(5).map(|trial| world.judge(noise, trial, None)).collect();
-                let limited: Vec<[f64; 3]> = rows.trials(5).map(|trial| world.judge(noise, trial, Some(10))).collect();
+                let judged: Vec<[f64; 3]> = rows.samples(5).map(|sample| world.judge(noise, sample, None)).collect();
+                let limited: Vec<[f64; 3]> =
+                    rows.samples(5).map(|sample| world.judge(noise, sample, Some(10))).collect();
                 let case = format!("{}: {truth}; {machine}", example.0);
                 let each = |place: usize| judged.iter().map(|found| found[place]).collect::<Vec<_>>();
                 let of_limited = |place: usize| limited.iter().map(|found| found[place]).collect::<Vec<_>>();

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 
 /// The verdict on a phase whose losses are higher by the share `worse`, with a difference of this standard deviation by rounding
 /// in the later half of a launch. Launches with equal seeds and settings repeat exactly.
-fn verdict(noise: f64, worse: f64, trial: u64) -> &'static str {
-    let mut random = Random::seeded(trial);
+fn verdict(noise: f64, worse: f64, sample: u64) -> &'static str {
+    let mut random = Random::seeded(sample);
     let mut known: BTreeMap<u64, f64> = BTreeMap::new();
     let trainer = move |plan: &LaunchPlan| {
         let changed = active(plan).next().is_some();
@@ -32,12 +32,12 @@ fn verdict(noise: f64, worse: f64, trial: u64) -> &'static str {
 pub(super) fn rows(rows: &mut Rows) {
     for noise in [0.001, 0.004, 0.01] {
         let case = |what: &str| format!("job with 3 seeds, {what}; launches differ by {} %", noise * 100.0);
-        let rounding = rows.tally(400, |trial| verdict(noise, 0.0, trial));
+        let rounding = rows.tally(400, |sample| verdict(noise, 0.0, sample));
         if noise < 0.01 {
             rows.add(rounding.row(case("only rounding"), "accepted", AtLeast(if noise < 0.004 { 99.0 } else { 80.0 })));
         }
         rows.add(rounding.row(case("only rounding"), "rolled back", AtMost(5.0)));
-        let worse = rows.tally(400, |trial| verdict(noise, 0.02, trial));
+        let worse = rows.tally(400, |sample| verdict(noise, 0.02, sample));
         rows.add(worse.row(case("2 % worse"), "accepted", AtMost(5.0)));
     }
 }

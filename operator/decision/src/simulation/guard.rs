@@ -18,8 +18,8 @@ struct Windows {
 }
 
 impl Windows {
-    fn new(trial: u64, (noise, correlation): (f64, f64)) -> Self {
-        let mut random = Random::seeded(trial);
+    fn new(sample: u64, (noise, correlation): (f64, f64)) -> Self {
+        let mut random = Random::seeded(sample);
         let state = Correlated::new(correlation, &mut random);
         Self { random, noise, state }
     }
@@ -31,8 +31,8 @@ impl Windows {
 }
 
 /// Alarms in 10,000 windows of a training that is as fast as expected.
-fn false_alarms(kind: (f64, f64), trial: u64) -> f64 {
-    let (mut cusum, mut windows, mut alarms) = (Cusum::default(), Windows::new(trial, kind), 0.0);
+fn false_alarms(kind: (f64, f64), sample: u64) -> f64 {
+    let (mut cusum, mut windows, mut alarms) = (Cusum::default(), Windows::new(sample, kind), 0.0);
     for _ in 0..10_000 {
         cusum.add(windows.next(0.0), TOLERANCE);
         if cusum.alarms(TOLERANCE, WINDOWS) {
@@ -44,8 +44,8 @@ fn false_alarms(kind: (f64, f64), trial: u64) -> f64 {
 }
 
 /// Windows until a slow-down is found that begins after 300 windows; at most 1,000.
-fn delay(kind: (f64, f64), slower: f64, trial: u64) -> usize {
-    let (mut cusum, mut windows) = (Cusum::default(), Windows::new(trial, kind));
+fn delay(kind: (f64, f64), slower: f64, sample: u64) -> usize {
+    let (mut cusum, mut windows) = (Cusum::default(), Windows::new(sample, kind));
     for _ in 0..300 {
         cusum.add(windows.next(0.0), TOLERANCE);
         if cusum.alarms(TOLERANCE, WINDOWS) {
@@ -60,19 +60,19 @@ fn delay(kind: (f64, f64), slower: f64, trial: u64) -> usize {
 }
 
 /// A job in whose training one phase of +20 % is in effect.
-fn training<'t>(trial: u64) -> Shell<'t> {
-    let mut machine = Machine::new(CLEAN, trial);
+fn training<'t>(sample: u64) -> Shell<'t> {
+    let mut machine = Machine::new(CLEAN, sample);
     let trainer = move |plan: &_| done(plan, 100.0 * 1.2f64.powi(active(plan).count() as i32) * machine.launch(), 1.0);
     let spec = json!({"phases": [phase(0)], "train": {"items": 1_000_000_000_000u64},
-        "settings": {"batchPerGpu": 8 + trial % 64}});
+        "settings": {"batchPerGpu": 8 + sample % 64}});
     let mut shell = Shell::new(spec, Box::new(trainer));
     shell.run();
     shell
 }
 
 /// Windows of a training until its cause is measured, at most `most`: `slower` begins after `quiet` windows.
-fn until_checked(slower: f64, correlation: f64, (quiet, most): (usize, usize), trial: u64) -> Option<usize> {
-    let (mut shell, mut windows) = (training(trial), Windows::new(!trial, (0.03, correlation)));
+fn until_checked(slower: f64, correlation: f64, (quiet, most): (usize, usize), sample: u64) -> Option<usize> {
+    let (mut shell, mut windows) = (training(sample), Windows::new(!sample, (0.03, correlation)));
     (1..=quiet + most).find(|number| {
         let speed = 120.0 * (-windows.next(if *number > quiet { slower } else { 0.0 })).exp();
         shell.trains(|progress| {
@@ -87,7 +87,7 @@ pub(super) fn rows(rows: &mut Rows) {
     for (noise, correlation) in [(0.03, 0.0), (0.03, 0.5), (0.03, 0.9), (0.1, 0.0), (0.1, 0.5)] {
         let case = format!("10,000 windows, noise of {} %, correlation {correlation}", noise * 100.0);
         let holds = if (noise, correlation) == (0.03, 0.0) { AtMost(0.1) } else { AtMost(1.0) };
-        rows.mean((case, "false alarms"), holds, 100, |trial| false_alarms((noise, correlation), trial));
+        rows.mean((case, "false alarms"), holds, 100, |sample| false_alarms((noise, correlation), sample));
     }
     let cases: [(f64, usize, (f64, f64), Bound); 7] = [
         (0.1, 20, (0.03, 0.0), AtLeast(90.0)),
@@ -99,8 +99,8 @@ pub(super) fn rows(rows: &mut Rows) {
         (0.05, 20, (0.03, 0.0), Shown),
     ];
     for (slower, within, (noise, correlation), holds) in cases {
-        let found = |trial| delay((noise, correlation), slower, trial) <= within;
-        let tally = rows.tally(1_000, |trial| if found(trial) { "found" } else { "not found" });
+        let found = |sample| delay((noise, correlation), slower, sample) <= within;
+        let tally = rows.tally(1_000, |sample| if found(sample) { "found" } else { "not found" });
         let case = format!(
             "{} % slower, noise of {} %, correlation {correlation}, within {within} windows",
             slower * 100.0,
@@ -117,7 +117,7 @@ pub(super) fn rows(rows: &mut Rows) {
         (0.2, 5, 0.5, AtLeast(60.0)),
         (0.2, 10, 0.5, AtLeast(98.0)),
     ] {
-        let tally = rows.tally(100, |trial| match until_checked(slower, correlation, (50, within), trial) {
+        let tally = rows.tally(100, |sample| match until_checked(slower, correlation, (50, within), sample) {
             Some(window) if window > 50 => "found",
             Some(_) => "false alarm",
             None => "not found",
@@ -128,7 +128,7 @@ pub(super) fn rows(rows: &mut Rows) {
         );
         rows.add(tally.row(case, "found", holds));
     }
-    let alarms = |trial| until_checked(0.0, 0.5, (0, 10_000), trial).map_or(0.0, |_| 1.0);
+    let alarms = |sample| until_checked(0.0, 0.5, (0, 10_000), sample).map_or(0.0, |_| 1.0);
     let case = "job, 10,000 windows as fast as measured, noise of 3 %, correlation 0.5";
     rows.mean((case, "false alarms"), AtMost(1.0), 2, alarms);
 }

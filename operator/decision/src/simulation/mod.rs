@@ -1,8 +1,8 @@
 //! Simulations of the verdicts: how often they are wrong, and how often they find what is there. One list of rows, each
-//! with its standard error. Each group has a test with few trials, and an ignored one with more: `tests/verdicts/run`
+//! with its standard error. Each group has a test with few samples, and an ignored one with more: `tests/verdicts/run`
 //! runs those, and records their rows in `simulated.json`, from which a page of the book is made.
 //!
-//! Trial number `n` of a row is the same in both: the long run repeats those of the short one and adds others.
+//! Sample number `n` of a row is the same in both: the long run repeats those of the short one and adds others.
 
 pub(crate) mod noise;
 pub(crate) mod shell;
@@ -40,7 +40,7 @@ pub(crate) struct Row {
     /// Standard error of the value.
     pub error: f64,
     /// Number of independent simulations.
-    pub trials: u32,
+    pub samples: u32,
 }
 
 /// What must hold of a row, in its unit.
@@ -57,9 +57,9 @@ pub(crate) enum Bound {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum Unit {
-    /// Percent of the trials.
+    /// Percent of the samples.
     Percent,
-    /// Number in each trial.
+    /// Number in each sample.
     Number,
 }
 
@@ -72,7 +72,7 @@ impl Row {
     /// Whether the bound holds; an upper one up to chance.
     fn is_right(&self) -> bool {
         match (self.holds, self.unit) {
-            (AtMost(most), Unit::Percent) => self.value <= most + CHANCE * 100.0 * error_of(most / 100.0, self.trials),
+            (AtMost(most), Unit::Percent) => self.value <= most + CHANCE * 100.0 * error_of(most / 100.0, self.samples),
             (AtMost(most), Unit::Number) => self.value <= most + CHANCE * self.error,
             (AtLeast(least), _) => self.value >= least,
             (Shown, _) => true,
@@ -82,7 +82,7 @@ impl Row {
     /// Whether another run of it has found the same, up to chance.
     fn agrees(&self, other: &Self) -> bool {
         let least = match self.unit {
-            Unit::Percent => 100.0 / f64::from(self.trials.min(other.trials)),
+            Unit::Percent => 100.0 / f64::from(self.samples.min(other.samples)),
             // Recorded numbers have four decimals.
             Unit::Number => 1e-4,
         };
@@ -92,20 +92,20 @@ impl Row {
 }
 
 /// Standard error of a share.
-fn error_of(share: f64, trials: u32) -> f64 {
-    (share * (1.0 - share) / f64::from(trials)).sqrt()
+fn error_of(share: f64, samples: u32) -> f64 {
+    (share * (1.0 - share) / f64::from(samples)).sqrt()
 }
 
 /// How often each outcome was found.
 pub(crate) struct Tally {
-    trials: u32,
+    samples: u32,
     counts: BTreeMap<&'static str, u32>,
 }
 
 impl Tally {
     /// Share of an outcome, 0 to 1.
     pub fn share(&self, outcome: &str) -> f64 {
-        f64::from(self.counts.get(outcome).copied().unwrap_or(0)) / f64::from(self.trials)
+        f64::from(self.counts.get(outcome).copied().unwrap_or(0)) / f64::from(self.samples)
     }
 
     /// The row of an outcome.
@@ -117,8 +117,8 @@ impl Tally {
             holds,
             unit: Unit::Percent,
             value: share * 100.0,
-            error: error_of(share, self.trials) * 100.0,
-            trials: self.trials,
+            error: error_of(share, self.samples) * 100.0,
+            samples: self.samples,
         }
     }
 }
@@ -126,41 +126,41 @@ impl Tally {
 /// Rows as they are measured.
 pub(crate) struct Rows {
     group: &'static str,
-    /// How many times as many trials as a short run has.
+    /// How many times as many samples as a short run has.
     times: u32,
     rows: Vec<Row>,
 }
 
 impl Rows {
-    /// Simulates trials; each is given its number.
-    pub fn tally(&self, trials: u32, mut trial: impl FnMut(u64) -> &'static str) -> Tally {
-        let trials = trials * self.times;
+    /// Simulates samples; each is given its number.
+    pub fn tally(&self, samples: u32, mut sample: impl FnMut(u64) -> &'static str) -> Tally {
+        let samples = samples * self.times;
         let mut counts = BTreeMap::new();
-        for number in 0..u64::from(trials) {
-            *counts.entry(trial(number)).or_default() += 1;
+        for number in 0..u64::from(samples) {
+            *counts.entry(sample(number)).or_default() += 1;
         }
-        Tally { trials, counts }
+        Tally { samples, counts }
     }
 
-    /// Numbers of the trials of a run.
-    pub fn trials(&self, trials: u32) -> impl Iterator<Item = u64> + use<> {
-        0..u64::from(trials * self.times)
+    /// Numbers of the samples of a run.
+    pub fn samples(&self, samples: u32) -> impl Iterator<Item = u64> + use<> {
+        0..u64::from(samples * self.times)
     }
 
-    /// Adds the row of a mean over trials.
-    pub fn mean(&mut self, name: (impl Into<String>, &str), holds: Bound, trials: u32, trial: impl Fn(u64) -> f64) {
-        let values: Vec<f64> = self.trials(trials).map(trial).collect();
+    /// Adds the row of a mean over samples.
+    pub fn mean(&mut self, name: (impl Into<String>, &str), holds: Bound, samples: u32, sample: impl Fn(u64) -> f64) {
+        let values: Vec<f64> = self.samples(samples).map(sample).collect();
         self.mean_of(name, holds, &values);
     }
 
-    /// Adds the row of the mean of what each trial has measured.
+    /// Adds the row of the mean of what each sample has measured.
     pub fn mean_of(&mut self, (case, counted): (impl Into<String>, &str), holds: Bound, values: &[f64]) {
-        let trials = u32::try_from(values.len()).expect("trials are few");
-        let count = f64::from(trials);
+        let samples = u32::try_from(values.len()).expect("samples are few");
+        let count = f64::from(samples);
         let value = values.iter().sum::<f64>() / count;
         let variance = values.iter().map(|found| (found - value).powi(2)).sum::<f64>() / (count - 1.0);
         let (case, counted, unit) = (case.into(), counted.to_owned(), Unit::Number);
-        self.add(Row { case, counted, holds, unit, value, error: (variance / count).sqrt(), trials });
+        self.add(Row { case, counted, holds, unit, value, error: (variance / count).sqrt(), samples });
     }
 
     /// Adds a row, and prints it.
@@ -172,8 +172,8 @@ impl Rows {
             Shown => "no bound".to_owned(),
         };
         let sign = if row.is_right() { "ok  " } else { "FAIL" };
-        let Row { case, counted, value, error, trials, .. } = &row;
-        println!("{sign} {}: {case}: {counted} {value:.2} ± {error:.2}{unit} ({holds}; {trials} trials)", self.group);
+        let Row { case, counted, value, error, samples, .. } = &row;
+        println!("{sign} {}: {case}: {counted} {value:.2} ± {error:.2}{unit} ({holds}; {samples} samples)", self.group);
         self.rows.push(row);
     }
 }
@@ -205,7 +205,7 @@ fn measure((group, measure): Group, times: u32) -> Vec<Row> {
     found.rows
 }
 
-/// Measures the rows of a group with few trials. Each must be the recorded one up to chance.
+/// Measures the rows of a group with few samples. Each must be the recorded one up to chance.
 fn short(group: Group) {
     let rows = measure(group, 1);
     let recorded: BTreeMap<String, Vec<Row>> = serde_json::from_str(RECORDED).expect("simulated.json is valid");
@@ -217,7 +217,7 @@ fn short(group: Group) {
     }
 }
 
-/// Measures the rows of a group with five times as many trials, and prints them for `tests/verdicts/run`.
+/// Measures the rows of a group with five times as many samples, and prints them for `tests/verdicts/run`.
 fn long(group: Group) {
     longer(group, 5);
 }
@@ -235,7 +235,7 @@ fn speed() {
 
 #[test]
 #[ignore = "minutes: tests/verdicts/run"]
-fn speed_with_more_trials() {
+fn speed_with_more_samples() {
     long(SPEED);
 }
 
@@ -246,7 +246,7 @@ fn power() {
 
 #[test]
 #[ignore = "minutes: tests/verdicts/run"]
-fn power_with_more_trials() {
+fn power_with_more_samples() {
     long(POWER);
 }
 
@@ -257,7 +257,7 @@ fn ladders() {
 
 #[test]
 #[ignore = "minutes: tests/verdicts/run"]
-fn ladders_with_more_trials() {
+fn ladders_with_more_samples() {
     long(LADDERS);
 }
 
@@ -268,7 +268,7 @@ fn steady_state() {
 
 #[test]
 #[ignore = "minutes: tests/verdicts/run"]
-fn steady_state_with_more_trials() {
+fn steady_state_with_more_samples() {
     long(STEADY);
 }
 
@@ -279,7 +279,7 @@ fn equal_losses() {
 
 #[test]
 #[ignore = "minutes: tests/verdicts/run"]
-fn equal_losses_with_more_trials() {
+fn equal_losses_with_more_samples() {
     long(EQUIVALENCE);
 }
 
@@ -290,7 +290,7 @@ fn quality_gate() {
 
 #[test]
 #[ignore = "minutes: tests/verdicts/run"]
-fn quality_gate_with_more_trials() {
+fn quality_gate_with_more_samples() {
     long(QUALITY);
 }
 
@@ -301,7 +301,7 @@ fn guard_of_trainings() {
 
 #[test]
 #[ignore = "minutes: tests/verdicts/run"]
-fn guard_of_trainings_with_more_trials() {
+fn guard_of_trainings_with_more_samples() {
     long(GUARD);
 }
 
@@ -312,7 +312,7 @@ fn cost_of_judging() {
 
 #[test]
 #[ignore = "minutes: tests/verdicts/run"]
-fn cost_of_judging_with_more_trials() {
-    // Whole ladders take long, and their means few trials.
+fn cost_of_judging_with_more_samples() {
+    // Whole ladders take long, and their means few samples.
     longer(COST, 3);
 }

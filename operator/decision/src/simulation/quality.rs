@@ -25,9 +25,9 @@ struct Case {
 
 const TRAINED: Case = Case { regression: 1.0, noise: 0.3, seeds: 3, learnt: 50.0, learns: 1.0 };
 
-fn verdict(case: &Case, trial: u64) -> &'static str {
+fn verdict(case: &Case, sample: u64) -> &'static str {
     let &Case { regression, noise, seeds, learnt, learns } = case;
-    let mut random = Random::seeded(trial);
+    let mut random = Random::seeded(sample);
     let trainer = move |plan: &LaunchPlan| {
         let changed = active(plan).next().is_some();
         let falls = learnt * if changed { learns } else { 1.0 };
@@ -50,22 +50,22 @@ fn verdict(case: &Case, trial: u64) -> &'static str {
 
 pub(super) fn rows(rows: &mut Rows) {
     for noise in [0.3, 1.0, 3.0] {
-        let tally = rows.tally(600, |trial| verdict(&Case { noise, ..TRAINED }, trial));
+        let tally = rows.tally(600, |sample| verdict(&Case { noise, ..TRAINED }, sample));
         let case = format!("job with 3 seeds, exactly at the limit, noise {noise}");
         rows.add(tally.row(case.clone(), "accepted", AtMost(5.0)));
         rows.add(tally.row(case, "rolled back", AtMost(5.0)));
-        let tally = rows.tally(600, |trial| verdict(&Case { noise, regression: 0.0, ..TRAINED }, trial));
+        let tally = rows.tally(600, |sample| verdict(&Case { noise, regression: 0.0, ..TRAINED }, sample));
         rows.add(tally.row(format!("job with 3 seeds, no regression, noise {noise}"), "rolled back", AtMost(5.0)));
     }
-    let harmless = rows.tally(400, |trial| verdict(&Case { noise: 0.1, regression: 0.0, ..TRAINED }, trial));
+    let harmless = rows.tally(400, |sample| verdict(&Case { noise: 0.1, regression: 0.0, ..TRAINED }, sample));
     rows.add(harmless.row("job with 3 seeds, no regression, noise 0.1", "accepted", AtLeast(99.0)));
     // The loss of the baseline has hardly fallen, so that a phase that learns nothing is within the limit.
     for noise in [0.0, 0.1, 0.3] {
         let untrained = Case { regression: 0.0, noise, seeds: 3, learnt: 0.9, learns: 0.0 };
-        let tally = rows.tally(400, |trial| verdict(&untrained, trial));
+        let tally = rows.tally(400, |sample| verdict(&untrained, sample));
         rows.add(tally.row(format!("an untrained model, noise {noise}"), "accepted", AtMost(0.0)));
     }
     let learns_nothing = Case { regression: 0.0, learns: 0.0, ..TRAINED };
-    let tally = rows.tally(200, |trial| verdict(&learns_nothing, trial));
+    let tally = rows.tally(200, |sample| verdict(&learns_nothing, sample));
     rows.add(tally.row("a phase that learns nothing", "rolled back", AtLeast(99.0)));
 }

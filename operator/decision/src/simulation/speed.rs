@@ -8,13 +8,13 @@ use pawl_api::spec::Analysis;
 use std::f64::consts::TAU;
 
 /// The verdict of the default analysis on a phase with a true speedup `effect`, tested against `threshold`; its pairs.
-fn verdict(noise: Noise, effect: f64, threshold: f64, trial: u64) -> (&'static str, usize) {
-    verdict_of(&Analysis::default(), noise, effect, threshold, trial)
+fn verdict(noise: Noise, effect: f64, threshold: f64, sample: u64) -> (&'static str, usize) {
+    verdict_of(&Analysis::default(), noise, effect, threshold, sample)
 }
 
-fn verdict_of(analysis: &Analysis, noise: Noise, effect: f64, threshold: f64, trial: u64) -> (&'static str, usize) {
-    let mut machine = Machine::new(noise, trial);
-    let (name, mut pairs) = (format!("phase-r0-{trial:04x}"), Vec::new());
+fn verdict_of(analysis: &Analysis, noise: Noise, effect: f64, threshold: f64, sample: u64) -> (&'static str, usize) {
+    let mut machine = Machine::new(noise, sample);
+    let (name, mut pairs) = (format!("phase-r0-{sample:04x}"), Vec::new());
     loop {
         match sequential(&pairs, threshold, analysis) {
             Sequential::More(required) => {
@@ -44,14 +44,14 @@ const HIDING: [&str; 6] = [
 
 pub(super) fn rows(rows: &mut Rows) {
     for (name, noise) in MODELS {
-        let at_threshold = rows.tally(8_000, |trial| verdict(noise, 1.02, 1.02, trial).0);
+        let at_threshold = rows.tally(8_000, |sample| verdict(noise, 1.02, 1.02, sample).0);
         let case = format!("exactly at minSpeedup 1.02; {name}");
         rows.add(at_threshold.row(case.clone(), "accepted", AtMost(5.0)));
         rows.add(at_threshold.row(case, "rolled back", AtMost(5.0)));
-        let without_effect = rows.tally(2_000, |trial| verdict(noise, 1.0, 1.02, trial).0);
+        let without_effect = rows.tally(2_000, |sample| verdict(noise, 1.0, 1.02, sample).0);
         rows.add(without_effect.row(format!("without effect, minSpeedup 1.02; {name}"), "accepted", AtMost(5.0)));
         for effect in [1.05, 1.1] {
-            let found = rows.tally(2_000, |trial| verdict(noise, effect, 1.02, trial).0);
+            let found = rows.tally(2_000, |sample| verdict(noise, effect, 1.02, sample).0);
             // Within a tenth of the clean case, or nothing is promised.
             let holds = if effect == 1.05 || HIDING.contains(&name) { Shown } else { AtLeast(89.8) };
             let case = format!("true {effect}, minSpeedup 1.02; {name}");
@@ -62,7 +62,7 @@ pub(super) fn rows(rows: &mut Rows) {
     // The level holds where a load meets the launches at a random phase. A load that began with them favours some orders.
     for (period, phase) in [(2.25, TAU / 12.0), (2.5, 17.0 * TAU / 24.0), (12.0, TAU / 12.0)] {
         let noise = Noise::Load { base: 0.005, amplitude: 0.03, period, phase: Some(phase) };
-        let found = rows.tally(8_000, |trial| verdict(noise, 1.02, 1.02, trial).0);
+        let found = rows.tally(8_000, |sample| verdict(noise, 1.02, 1.02, sample).0);
         let case = format!("exactly at minSpeedup 1.02; load of 3 % with a period of {period} launches, worst phase");
         rows.add(found.row(case.clone(), "accepted", Shown));
         rows.add(found.row(case, "rolled back", Shown));
@@ -80,17 +80,17 @@ pub(super) fn rows(rows: &mut Rows) {
         (0.02, 1.05, 1.02, AtLeast(65.0)),
         (0.014, 1.05, 1.02, AtLeast(80.0)),
     ] {
-        let tally = rows.tally(10_000, |trial| verdict(normal(noise), effect, threshold, trial).0);
+        let tally = rows.tally(10_000, |sample| verdict(normal(noise), effect, threshold, sample).0);
         let case = format!("normal, {:.1} %; true {effect}, minSpeedup {threshold}", noise * 100.0);
         rows.add(tally.row(case, "accepted", holds));
     }
     for (noise, most) in [(0.01, 5.5), (0.02, 5.0), (0.03, 5.0), (0.1, 5.0)] {
         let case = format!("normal, {:.0} %; without effect, minSpeedup 1.02", noise * 100.0);
-        rows.mean((case, "pairs"), AtMost(most), 2_000, |trial| verdict(normal(noise), 1.0, 1.02, trial).1 as f64);
+        rows.mean((case, "pairs"), AtMost(most), 2_000, |sample| verdict(normal(noise), 1.0, 1.02, sample).1 as f64);
     }
     for (noise, threshold) in [(0.02, 1.0), (0.014, 1.02)] {
         let case = format!("normal, {:.1} %; true 1.05, minSpeedup {threshold}", noise * 100.0);
-        let pairs = |trial| verdict(normal(noise), 1.05, threshold, trial).1 as f64;
+        let pairs = |sample| verdict(normal(noise), 1.05, threshold, sample).1 as f64;
         rows.mean((case, "pairs"), AtMost(6.0), 2_000, pairs);
     }
 }
@@ -106,7 +106,7 @@ fn designs(rows: &mut Rows) {
             ("exactly at minSpeedup 1.02; two states 20 % apart, at random", TWO_STATES, 1.02, Shown),
             ("true 1.05, minSpeedup 1.02; 5 % of the launches half as fast", FEW_SLOW, 1.05, Shown),
         ] {
-            let found = rows.tally(4_000, |trial| verdict_of(&analysis, noise, effect, 1.02, trial).0);
+            let found = rows.tally(4_000, |sample| verdict_of(&analysis, noise, effect, 1.02, sample).0);
             rows.add(found.row(format!("{min_pairs} to {max_pairs} pairs; {name}"), "accepted", holds));
         }
     }

@@ -117,8 +117,8 @@ const CASES: [Case; 9] = [
     Case { name: "a queue of 64 that nobody counts, without effect", queue: Some((64, false)), holds: Shown, ..ALIKE },
 ];
 
-fn verdict(case: &Case, trial: u64) -> &'static str {
-    let mut random = Random::seeded(trial);
+fn verdict(case: &Case, sample: u64) -> &'static str {
+    let mut random = Random::seeded(sample);
     let &Case { effect, slow_steps, queue, .. } = case;
     let trainer = move |plan: &LaunchPlan| {
         let changed = active(plan).next().is_some() || plan.settings.loader_prefetch.is_some_and(|queue| queue > 1);
@@ -139,7 +139,7 @@ fn verdict(case: &Case, trial: u64) -> &'static str {
 
 pub(super) fn rows(rows: &mut Rows) {
     for case in &CASES {
-        let tally = rows.tally(150, |trial| verdict(case, trial));
+        let tally = rows.tally(150, |sample| verdict(case, sample));
         rows.add(tally.row(case.name, case.counted, case.holds));
     }
 }

@@ -161,9 +161,9 @@ mod tests {
     /// Share of 4,000 phases that are accepted at `minSpeedup` 1.02. A tenth of the launches have a neighbor that takes 4 % of the
     /// speed, of which their pressure tells if it is `observed`.
     fn accepted(speedup: f64, observed: bool) -> f64 {
-        const TRIALS: usize = 4_000;
+        const SAMPLES: usize = 4_000;
         let (analysis, mut random) = (Analysis::default(), Random::seeded(7));
-        let trial = |_: &usize| {
+        let sample = |_: &usize| {
             let mut launch = |speed: f64| {
                 let neighbor = random.uniform() < 0.1;
                 let pressure = 0.02 * random.uniform() + if neighbor && observed { 0.3 } else { 0.0 };
@@ -177,7 +177,7 @@ mod tests {
                 .collect();
             matches!(sequential(&pairs, 1.02, &analysis), Sequential::Above(_))
         };
-        let share = (0..TRIALS).filter(trial).count() as f64 / TRIALS as f64;
+        let share = (0..SAMPLES).filter(sample).count() as f64 / SAMPLES as f64;
         println!("speedup {speedup}, observed {observed}: {:.1} % are accepted", share * 100.0);
         share
     }

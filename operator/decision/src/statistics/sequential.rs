@@ -349,8 +349,8 @@ mod tests {
     #[test]
     fn a_verdict_agrees_with_its_bounds() {
         let mut random = Random::seeded(5);
-        for trial in 0..20_000 {
-            let (min_pairs, max_pairs) = (1 + trial % 4, 4 + trial % 4);
+        for sample in 0..20_000 {
+            let (min_pairs, max_pairs) = (1 + sample % 4, 4 + sample % 4);
             let analysis = Analysis { min_pairs, max_pairs, ..Analysis::default() };
             let mut launch = |speed: f64| {
                 let slow = if random.uniform() < 0.2 { 0.6 } else { 1.0 };

@@ -55,10 +55,10 @@ fn phases() -> impl Strategy<Value = Vec<Value>> {
         prop::collection::vec(0usize..5, 0..2),
     );
     prop::collection::vec(phase, 0..5).prop_map(|phases| {
-        let named = phases.into_iter().enumerate().map(|(index, (settings, rungs, numerics, role, pin, requires, conflicts))| {
+        let named = phases.into_iter().enumerate().map(|(index, (settings, fallbacks, numerics, role, pin, requires, conflicts))| {
             let earlier = |list: Vec<usize>| list.into_iter().filter(|i| *i < index).map(|i| format!("p{i}")).collect::<Vec<_>>();
-            let rungs: Vec<_> = rungs.into_iter().map(|(when, settings)| json!({"when": when, "settings": settings})).collect();
-            json!({"name": format!("p{index}"), "settings": settings, "fallbacks": rungs, "numerics": numerics, "role": role,
+            let fallbacks: Vec<_> = fallbacks.into_iter().map(|(when, settings)| json!({"when": when, "settings": settings})).collect();
+            json!({"name": format!("p{index}"), "settings": settings, "fallbacks": fallbacks, "numerics": numerics, "role": role,
                    "pin": pin, "requires": earlier(requires), "conflictsWith": earlier(conflicts)})
         });
         named.collect()
@@ -270,7 +270,7 @@ fn a_damaged_status_is_survived() {
     let mut world =
         World::new(json!({"phases": [{"name": "fuse", "settings": {"compile": "Fuse"}}]}), factors(&[("Fuse", 1.2)]));
     world.run_until(|world| world.ran.len() > 4);
-    world.status.phases[0].rung = 99;
+    world.status.phases[0].fallback = 99;
     world.status.attempts = u32::MAX;
     world.status.start_time = Some("yesterday".to_owned());
     for launch in &mut world.status.phases[0].launches {

@@ -1,4 +1,4 @@
-//! Phases: accepted, rejected, skipped, retried on a rung.
+//! Phases: accepted, rejected, skipped, retried on a fallback.
 
 use crate::world::{World, done, ended, factors, noise, speed};
 use pawl_api::status::{PhaseState, Stage};
@@ -86,7 +86,7 @@ fn a_single_pair_is_allowed_and_labelled() {
 }
 
 #[test]
-fn a_rung_answers_out_of_memory_and_replaces_the_one_before() {
+fn a_fallback_answers_out_of_memory_and_replaces_the_one_before() {
     let mut world = World::new(
         json!({"phases": [{
             "name": "batch", "numerics": "Changed", "settings": {"batchPerGpu": 24, "compile": "Fuse"},

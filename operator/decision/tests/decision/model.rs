@@ -1,4 +1,4 @@
-//! Model checking: a job of three phases (one holds, one walks a rung and is rolled back, one needs the quality gate)
+//! Model checking: a job of three phases (one holds, one walks a fallback and is rolled back, one needs the quality gate)
 //! under crashes of the shell between any two steps of the protocol, lost, preempted and vanished attempts, failed launches, and observations
 //! that are late, incomplete, repeated and out of order. Likewise a job with a search whose trials are paused and continued.
 
@@ -434,8 +434,9 @@ impl Model for Shell {
             }),
             Property::always("verdicts are those of an undisturbed run", |model: &Self, state: &State| {
                 let mut judged = state.status().phases.iter().zip(&model.expected);
-                judged.all(|(phase, (state, reason, rung))| {
-                    !phase.state.is_final() || (phase.state, &phase.reason, phase.rung) == (*state, reason, *rung)
+                judged.all(|(phase, (state, reason, fallback))| {
+                    !phase.state.is_final()
+                        || (phase.state, &phase.reason, phase.fallback) == (*state, reason, *fallback)
                 })
             }),
             Property::always(

@@ -454,13 +454,13 @@ fn four_hundred_trials_in_three_stages_fit_into_the_status() {
         plan_hash: "0badcafe0badcafe".to_owned(),
         started: "2026-01-01T00:00:00.123456789Z".to_owned(),
         seen: true,
-        trial: name(number),
+        task: name(number),
         launches: ["check", "n9"].map(|kind| format!("{}-{kind}-0badcafe", name(number))).to_vec(),
         folded: vec![format!("{}-check-0badcafe", name(number))],
         ..AttemptStatus::default()
     };
     let retry = |number: u32| RetryStatus {
-        trial: name(number),
+        task: name(number),
         count: 2,
         not_before: Some("2026-01-01T00:00:00.123456789Z".to_owned()),
         message: "x".repeat(96),

@@ -461,7 +461,7 @@ fn a_spec_that_rules_cannot_refuse_fails_before_anything_runs() {
     assert_eq!(world.status.stage, Stage::Complete);
 }
 
-/// Phases of which the older one has a rung for failures, and a training that fails with `outcome` until `fits`.
+/// Phases of which the older one has a fallback for failures, and a training that fails with `outcome` until `fits`.
 fn fallible(outcome: Outcome, fits: fn(&str) -> bool) -> World {
     World::new(
         json!({
@@ -491,7 +491,7 @@ fn a_fallback_handles_a_failure_of_the_training() {
         world.run();
         assert_eq!(world.status.stage, Stage::Complete);
         let fuse = world.phase("fuse");
-        assert_eq!((fuse.state, fuse.rung, fuse.training_rung), (PhaseState::Accepted, 0, Some(2)));
+        assert_eq!((fuse.state, fuse.fallback, fuse.training_fallback), (PhaseState::Accepted, 0, Some(2)));
         assert_eq!(fuse.reason, outcome.to_string());
         assert!(fuse.message.contains("fallback 2 of 2") && fuse.message.contains("not measured"), "{}", fuse.message);
         assert_eq!(world.verdict("flash").0, PhaseState::Accepted);
@@ -505,21 +505,21 @@ fn a_fallback_handles_a_failure_of_the_training() {
 }
 
 #[test]
-fn a_training_that_no_rung_saves_reverts_phases() {
+fn a_training_that_no_fallback_saves_reverts_phases() {
     let mut world = fallible(Outcome::OutOfMemory, |text| !text.contains("Fuse"));
     world.run();
     assert_eq!(world.status.stage, Stage::Complete);
     assert_eq!(world.verdict("flash"), (PhaseState::RolledBack, "OutOfMemory", 0), "the newest first");
     assert_eq!(world.verdict("fuse"), (PhaseState::RolledBack, "OutOfMemory", 0));
-    assert_eq!(trained(&world).len(), 4, "as judged, on the rung, without flash, without both");
+    assert_eq!(trained(&world).len(), 4, "as judged, on the fallback, without flash, without both");
     // A phase that is judged again begins with its first patch.
     world.edit(|spec| spec["phases"][0]["minSpeedup"] = json!("1.01"));
     world.run_until(|world| world.phase("fuse").state == PhaseState::Accepted);
-    assert_eq!(world.phase("fuse").training_rung, None);
+    assert_eq!(world.phase("fuse").training_fallback, None);
 }
 
 #[test]
-fn a_rung_answers_validation_worse_than_the_gate() {
+fn a_fallback_answers_validation_worse_than_the_gate() {
     let mut spec = comparable(json!({"validationMetrics": [{"name": "nrmse", "max": "0.2"}]}));
     spec["phases"][0]["fallbacks"] = json!([{"when": ["QualityBelowThreshold"], "settings": {"precision": "tf32"}}]);
     let mut world = World::new(spec, factors(FACTORS));
@@ -527,7 +527,7 @@ fn a_rung_answers_validation_worse_than_the_gate() {
     evaluates(&mut world, &[(1_600, 1.9), (6_400, 2.1), (6_500, 2.1)]);
     world.run();
     let bf16 = world.phase("bf16");
-    assert_eq!((bf16.state, bf16.training_rung), (PhaseState::Accepted, Some(1)));
+    assert_eq!((bf16.state, bf16.training_fallback), (PhaseState::Accepted, Some(1)));
     assert_eq!(bf16.reason, "ValidationAboveGate");
     let resumed = trained(&world).last().unwrap().checkpoint.clone().unwrap();
     assert_eq!(resumed.resume_not_after_items, Some(1_600));

@@ -205,8 +205,8 @@ impl World {
             assert_eq!(phase.name, status.name);
             if status.state == PhaseState::Accepted {
                 expected = expected.with(&phase.settings);
-                if let Some(rung) = (status.effective_rung() as usize).checked_sub(1) {
-                    expected = expected.with(&phase.fallbacks[rung].settings);
+                if let Some(fallback) = (status.effective_fallback() as usize).checked_sub(1) {
+                    expected = expected.with(&phase.fallbacks[fallback].settings);
                 }
             }
         }
@@ -340,10 +340,10 @@ impl World {
         self.status.phases.iter().find(|phase| phase.name == name).expect("the phase is there")
     }
 
-    /// State, reason and rung of a phase.
+    /// State, reason and fallback of a phase.
     pub fn verdict(&self, name: &str) -> (PhaseState, &str, u32) {
         let phase = self.phase(name);
-        (phase.state, phase.reason.as_str(), phase.rung)
+        (phase.state, phase.reason.as_str(), phase.fallback)
     }
 
     /// Reason and message of the failure.

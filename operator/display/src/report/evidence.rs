@@ -142,11 +142,11 @@ impl Evidence {
 /// The launches in the status, with their titles.
 fn judged(status: &TrainingJobStatus) -> Vec<(Title<'_>, &LaunchStatus)> {
     let baseline = status.baseline.iter().map(|baseline| ("baseline", 0, &baseline.launches));
-    let phases = status.phases.iter().map(|phase| (phase.name.as_str(), phase.rung, &phase.launches));
+    let phases = status.phases.iter().map(|phase| (phase.name.as_str(), phase.fallback, &phase.launches));
     let bundle = status.bundle.iter().map(|bundle| ("all together", 0, &bundle.launches));
     let all = baseline.chain(phases).chain(bundle);
-    let titled = all.flat_map(|(subject, rung, launches)| {
-        launches.iter().map(move |launch| (Title::of_evidence(subject, rung, launches, launch), launch))
+    let titled = all.flat_map(|(subject, fallback, launches)| {
+        launches.iter().map(move |launch| (Title::of_evidence(subject, fallback, launches, launch), launch))
     });
     titled.collect()
 }

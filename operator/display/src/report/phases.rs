@@ -72,10 +72,10 @@ fn numbers(pairs: &[Pair]) -> Markup {
 
 /// The patch of the phase, including the fallbacks up to the effective one.
 fn patch(phase: &PhaseStatus, spec: &Phase) -> Markup {
-    let rungs = spec.fallbacks.iter().take(phase.effective_rung() as usize).map(|rung| &rung.settings);
+    let fallbacks = spec.fallbacks.iter().take(phase.effective_fallback() as usize).map(|fallback| &fallback.settings);
     html! {
         p.patch {
-            @for (index, settings) in std::iter::once(&spec.settings).chain(rungs).enumerate() {
+            @for (index, settings) in std::iter::once(&spec.settings).chain(fallbacks).enumerate() {
                 @if index > 0 { " " span.muted { "then fallback " (index) ":" } " " }
                 @for (name, value) in settings.flat() { code { (name) ": " (value) } " " }
             }

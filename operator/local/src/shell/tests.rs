@@ -96,18 +96,18 @@ fn play(state: &StateDir) -> Vec<String> {
     played
 }
 
-/// Every active attempt is one in the status on disk: the intent is written first. No trial has two.
+/// Every active attempt is one in the status on disk: the intent is written first. No task has two.
 fn check(state: &StateDir) {
     let active = active(state);
     let document = Document::load_existing(state).unwrap();
     let most = document.job.spec.search.first().map_or(1, |search| search.parallelism as usize);
     assert!(active.len() <= most, "{} attempts: {active:?}", active.len());
-    let mut trials = BTreeSet::new();
+    let mut tasks = BTreeSet::new();
     for record in active {
         let named = document.status.under_way().find(|attempt| attempt.name == record.plan.attempt);
         let named = named.expect("started before the status named it");
         assert_eq!(named.plan_hash, record.plan_hash, "started before the status named it");
-        assert!(trials.insert(named.trial.clone()), "two gangs of {}", named.trial);
+        assert!(tasks.insert(named.task.clone()), "two gangs of {}", named.task);
     }
     for record in attempts::load(state).unwrap().iter().filter(|record| record.state == RecordState::Stopped) {
         let attempt = document.status.under_way().find(|attempt| attempt.name == record.plan.attempt);

@@ -18,8 +18,8 @@ async fn tiny_ladder(scene: &Scene, name: &str, metric: &str) {
     let status = status(&done);
     let verdicts = verdicts(status);
     let of = |phase: &str| verdicts.iter().find(|(name, ..)| name == phase).unwrap();
-    let (_, state, reason, rung) = of("flash-attention");
-    assert_eq!((*state, reason.as_str(), *rung), (PhaseState::Unsupported, "Unsupported", 0), "{verdicts:?}");
+    let (_, state, reason, fallback) = of("flash-attention");
+    assert_eq!((*state, reason.as_str(), *fallback), (PhaseState::Unsupported, "Unsupported", 0), "{verdicts:?}");
     let (_, state, ..) = of("compile");
     assert_eq!(*state, PhaseState::Accepted, "{verdicts:?}");
     let (_, state, reason, _) = of("fused-optimizer");

@@ -70,7 +70,7 @@ async fn watch(scene: &Scene, job: &str, lost: Option<&str>, deadline: Duration)
         alive.retain(|_, node| lost.is_none() || node.as_deref() != lost);
         let there = scene.job(job).await;
         if let Some(status) = &there.status {
-            trials.extend(status.under_way().map(|attempt| (attempt.name.clone(), attempt.trial.clone())));
+            trials.extend(status.under_way().map(|attempt| (attempt.name.clone(), attempt.task.clone())));
         }
         let of: Vec<&String> = alive.keys().filter_map(|attempt| trials.get(attempt)).collect();
         let distinct: BTreeSet<&&String> = of.iter().collect();

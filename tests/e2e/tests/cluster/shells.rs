@@ -17,7 +17,7 @@ fn a_foreign_image_ends_with_the_same_status_in_both_shells() {
         scene.apply(&manifest);
         let done = scene.complete("toy", Duration::from_secs(240)).await;
 
-        let by_state: Vec<_> = status(&done).phases.iter().map(|phase| (phase.state, phase.rung)).collect();
+        let by_state: Vec<_> = status(&done).phases.iter().map(|phase| (phase.state, phase.fallback)).collect();
         let expected = [(PhaseState::Accepted, 0), (PhaseState::RolledBack, 0), (PhaseState::Accepted, 1)];
         assert_eq!(by_state, expected, "{:?}", verdicts(status(&done)));
 

@@ -103,7 +103,7 @@ fn a_phase_that_exhausts_a_gpu_does_not_hurt_the_neighbour() {
         scene.apply(&large);
         let done = scene.complete("large", LONGEST).await;
         let phase = &status(&done).phases[0];
-        assert_eq!((phase.state, phase.rung), (PhaseState::Accepted, 1), "{phase:?}");
+        assert_eq!((phase.state, phase.fallback), (PhaseState::Accepted, 1), "{phase:?}");
 
         let after = scene.job("neighbour").await;
         let training = |job: &pawl_api::TrainingJob| status(job).training.clone().unwrap();

@@ -20,7 +20,7 @@ fn manifest(gpus: Gpus, path: &str) -> Value {
     job
 }
 
-/// Name, state, reason and rung of each phase of a status; reasons that only noise tells apart are one.
+/// Name, state, reason and fallback of each phase of a status; reasons that only noise tells apart are one.
 fn verdicts(status: &Value) -> Vec<String> {
     let phases = status["phases"].as_array().unwrap().iter();
     let verdict = |phase: &Value| {
@@ -30,13 +30,13 @@ fn verdicts(status: &Value) -> Vec<String> {
             true => ("no gain", ""),
             false => (phase["state"].as_str().unwrap_or_default(), reason),
         };
-        format!("{} {state} {reason} rung {}", phase["name"], phase["rung"])
+        format!("{} {state} {reason} fallback {}", phase["name"], phase["rung"])
     };
     phases.map(verdict).collect()
 }
 
 #[test]
-fn a_ladder_has_the_verdicts_of_pawl_run_and_a_phase_too_large_for_the_gpu_walks_its_rung() {
+fn a_ladder_has_the_verdicts_of_pawl_run_and_a_phase_too_large_for_the_gpu_walks_its_fallback() {
     let gpus = Gpus::here();
     if !gpus.suffice(1, true) {
         return;
@@ -46,7 +46,7 @@ fn a_ladder_has_the_verdicts_of_pawl_run_and_a_phase_too_large_for_the_gpu_walks
         scene.apply(&job);
         let done = scene.complete("ladder", 2 * LONGEST).await;
         let too_large = status(&done).phases.iter().find(|phase| phase.name == "too-large").unwrap();
-        assert_eq!(too_large.rung, 1, "{too_large:?}");
+        assert_eq!(too_large.fallback, 1, "{too_large:?}");
         let there = verdicts(&scene.status("ladder").await);
         let here = verdicts(&outside(scene.directory.path(), "outside", &job));
         assert_eq!(there, here);

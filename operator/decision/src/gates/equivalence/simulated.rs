@@ -126,7 +126,7 @@ fn named(agreement: &Agreement) -> &'static str {
 /// What became of candidates that are worse by the share `worse`.
 fn judged(rows: &Rows, model: &Model, of: (u32, u32), worse: f64) -> Tally {
     let bound = if model.rounding < 1e-6 { 1e-3 } else { ROUNDING };
-    rows.tally(1_000, |trial| named(&compare(&pairs(&mut Random::seeded(trial), model, of, &|_| worse), bound, 0.05)))
+    rows.tally(1_000, |sample| named(&compare(&pairs(&mut Random::seeded(sample), model, of, &|_| worse), bound, 0.05)))
 }
 
 /// What became of candidates whose difference grows steadily to the share `worse` at the last step, if launches are ended by time
@@ -134,8 +134,8 @@ fn judged(rows: &Rows, model: &Model, of: (u32, u32), worse: f64) -> Tally {
 fn judged_early(rows: &Rows, model: &Model, quarters: usize, worse: f64) -> Tally {
     let bound = if model.rounding < 1e-6 { 1e-3 } else { ROUNDING };
     let grown = |step: usize| worse * (step as f64 + 0.5) / STEPS as f64;
-    rows.tally(1_000, |trial| {
-        let mut all = pairs(&mut Random::seeded(trial), model, (3, 3), &grown);
+    rows.tally(1_000, |sample| {
+        let mut all = pairs(&mut Random::seeded(sample), model, (3, 3), &grown);
         for pair in &mut all {
             pair.control.truncate(quarters);
             pair.candidate.truncate(quarters);
@@ -194,8 +194,8 @@ impl Source {
     }
 
     fn judged(&self, rows: &Rows, seeds: u32, worse: f64) -> Tally {
-        rows.tally(1_000, |trial| {
-            named(&compare(&self.pairs(&mut Random::seeded(trial), seeds, worse), ROUNDING, 0.05))
+        rows.tally(1_000, |sample| {
+            named(&compare(&self.pairs(&mut Random::seeded(sample), seeds, worse), ROUNDING, 0.05))
         })
     }
 }

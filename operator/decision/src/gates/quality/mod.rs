@@ -15,7 +15,7 @@ use crate::comparison::Comparison;
 use crate::launch::{EvidenceTarget, Launch, quality as budget_of, quality_looks, quality_seeds};
 use crate::reason::Reason;
 use crate::statistics::sequential::{Interval, alpha, interval};
-use crate::trial::Trial;
+use crate::task::Task;
 use pawl_api::spec::{Analysis, Gates, MetricGate, TrainingJobSpec, Trigger};
 use pawl_api::status::{Arm, LaunchStatus, Purpose, QualityStatus};
 use pawl_contract::decimal::Decimal;
@@ -352,7 +352,7 @@ fn baseline<'a>(candidate: &Comparison<'a>) -> Comparison<'a> {
     let draft = candidate.draft;
     let settings = reference_settings(draft);
     let evidence = draft.status.baseline.as_ref().map_or(&[][..], |baseline| &baseline.launches);
-    Comparison::new(draft, (Trial::Baseline, EvidenceTarget::Baseline), (settings.clone(), settings), evidence)
+    Comparison::new(draft, (Task::Baseline, EvidenceTarget::Baseline), (settings.clone(), settings), evidence)
 }
 
 /// The values of a criterion, one for each seed, and their interval. With one seed there are no bounds.

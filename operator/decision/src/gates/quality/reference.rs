@@ -9,7 +9,7 @@ use crate::draft::Draft;
 use crate::launch::{quality as budget_of, quality_looks, quality_seeds, seed, tag, tag_of};
 use crate::reason::Reason;
 use crate::revision::{accepted, patch};
-use crate::trial::Trial;
+use crate::task::Task;
 use pawl_api::status::{Arm, PhaseStatus};
 use pawl_contract::plan::LaunchKind;
 use pawl_contract::settings::Settings;
@@ -37,7 +37,7 @@ fn with_its_numerics(draft: &Draft<'_>) -> Vec<(Settings, bool)> {
             break;
         }
         let settings =
-            all.last().map_or_else(Settings::default, |(settings, _)| settings.with(&patch(phase, status.rung)));
+            all.last().map_or_else(Settings::default, |(settings, _)| settings.with(&patch(phase, status.fallback)));
         all.push((settings, compares_losses(status)));
     }
     all
@@ -53,7 +53,7 @@ fn has_launches(draft: &Draft<'_>, settings: &Settings) -> bool {
     let of = |look: u32| {
         let budget = budget_of(spec, look);
         (0..quality_seeds(spec)).map(move |index| {
-            let stem = stem(&Trial::Baseline, LaunchKind::Quality, Arm::Control, index);
+            let stem = stem(&Task::Baseline, LaunchKind::Quality, Arm::Control, index);
             format!("{stem}-{}", tag(spec, LaunchKind::Quality, settings, seed(spec, index), &budget))
         })
     };
@@ -79,16 +79,16 @@ mod tests {
             "spec": {"workload": {"name": "ups"}, "gates": {"validationLossDelta": "0.1"}},
         }));
         let job = job.unwrap();
-        let has = |trial: &Trial, arm: Arm| {
+        let has = |task: &Task, arm: Arm| {
             let settings = Settings::default();
             let mut draft = Draft::new(&job, Vec::new(), &TrainingJobStatus::default(), Timestamp::UNIX_EPOCH);
             let budget = budget_of(draft.spec, quality_looks(draft.spec) - 1);
             let tag = tag(draft.spec, LaunchKind::Quality, &settings, seed(draft.spec, 0), &budget);
-            let launches = vec![format!("{}-{tag}", stem(trial, LaunchKind::Quality, arm, 0))];
+            let launches = vec![format!("{}-{tag}", stem(task, LaunchKind::Quality, arm, 0))];
             draft.set_attempt(AttemptStatus { name: "job-1".to_owned(), launches, ..AttemptStatus::default() });
             has_launches(&draft, &settings)
         };
-        assert!(has(&Trial::Baseline, Arm::Control));
-        assert!(!has(&Trial::Bundle { input: "4e9a".to_owned() }, Arm::Candidate));
+        assert!(has(&Task::Baseline, Arm::Control));
+        assert!(!has(&Task::Bundle { input: "4e9a".to_owned() }, Arm::Candidate));
     }
 }

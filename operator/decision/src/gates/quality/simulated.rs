@@ -40,9 +40,9 @@ impl Case {
 
     /// Regressions of each metric and seed along their curves, with a true regression and noise, of which half is the
     /// seed's own in all looks. The verdict, and the items trained, in launches of full length.
-    fn judge(&self, trial: u64) -> (&'static str, f64) {
+    fn judge(&self, sample: u64) -> (&'static str, f64) {
         let &Self { regression, noise, seeds, looks, metrics } = self;
-        let (analysis, mut random) = (Analysis { quality_looks: looks, ..Analysis::default() }, Random::seeded(trial));
+        let (analysis, mut random) = (Analysis { quality_looks: looks, ..Analysis::default() }, Random::seeded(sample));
         let mut own = || noise * std::f64::consts::FRAC_1_SQRT_2 * random.normal();
         let gate: Gates = serde_json::from_value(serde_json::json!({"validationLossDelta": "1"})).unwrap();
         let criteria: Vec<Requirement<'_>> = (0..metrics).flat_map(|_| criteria(&gate)).collect();
@@ -71,7 +71,7 @@ impl Case {
     }
 
     fn tally(&self, rows: &Rows) -> Tally {
-        rows.tally(20_000, |trial| self.judge(trial).0)
+        rows.tally(20_000, |sample| self.judge(sample).0)
     }
 }
 
@@ -118,6 +118,6 @@ pub(crate) fn rows(rows: &mut Rows) {
         // Noise as large as the limit is looked at to the end.
         (looks(0.0, 1.0, 4), AtLeast(1.0)),
     ] {
-        rows.mean((case.text(), "launches of full length"), holds, 2_000, |trial| case.judge(trial).1);
+        rows.mean((case.text(), "launches of full length"), holds, 2_000, |sample| case.judge(sample).1);
     }
 }

@@ -57,7 +57,7 @@ fn predicted_memory_above_the_gate_costs_no_device_time() {
 }
 
 #[test]
-fn measured_memory_above_the_gate_ends_the_trial_after_one_launch() {
+fn measured_memory_above_the_gate_ends_the_measurement_after_one_launch() {
     let mut world = one_phase(
         json!({"gates": {"gpuMemory": "50Gi"}}),
         candidate_is(|result, _| result.measured.peak_memory_bytes = Some(51 << 30)),
@@ -113,7 +113,7 @@ fn a_phase_whose_numbers_do_not_fit_8_bits_says_so_and_later_ones_do_not() {
 }
 
 #[test]
-fn a_slow_loader_is_answered_by_its_rung() {
+fn a_slow_loader_is_answered_by_its_fallback() {
     let mut world = World::new(
         json!({"phases": [{"name": "fuse", "settings": {"compile": "Fuse"},
             "fallbacks": [{"when": ["SpeedBelowThreshold"], "settings": {"compile": "Graph"}},
@@ -214,7 +214,7 @@ fn a_gate_for_which_nothing_is_measured_is_not_passed() {
 }
 
 #[test]
-fn a_compile_error_is_answered_by_its_rung() {
+fn a_compile_error_is_answered_by_its_fallback() {
     let mut world = one_phase(
         json!({"phases": [{"name": "fuse", "settings": {"compile": "Graph"},
             "fallbacks": [{"when": ["CompileFailed"], "settings": {"compile": "Fuse"}}]}]}),
